@@ -1,0 +1,307 @@
+package kcp
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// TestConformance replays recordings of the reference implementation: return
+// values, output packets and state must agree after every step. The format is
+// described in testdata/conformance/README.md. KCP_CONFORMANCE_DIR names
+// another folder of recordings.
+func TestConformance(t *testing.T) {
+	dir := os.Getenv("KCP_CONFORMANCE_DIR")
+	if dir == "" {
+		dir = filepath.Join("testdata", "conformance")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "*.trace.gz"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files, "no *.trace.gz in %s", dir)
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			replayFile(t, file)
+		})
+	}
+}
+
+func replayFile(t *testing.T, file string) {
+	f, err := os.Open(file)
+	require.NoError(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	require.NoError(t, err)
+	r := &replay{}
+	lines := bufio.NewScanner(z)
+	lines.Buffer(nil, 1<<20)
+	for n := 1; lines.Scan(); n++ {
+		if err := r.line(n, lines.Text()); err != nil {
+			t.Fatalf("%s:%d: %v\n%.200s", file, n, err, lines.Text())
+		}
+	}
+	require.NoError(t, lines.Err())
+	if err := r.settle(); err != nil {
+		t.Fatalf("%s: at the end: %v", file, err)
+	}
+	require.Positive(t, r.steps, "an empty trace proves nothing")
+}
+
+// replay holds a state machine under replay and what the recording says of it.
+// The records that follow an operation (output, state) are compared as they
+// come; settle checks, when the next operation begins, that nothing is left
+// over.
+type replay struct {
+	k      *KCP
+	output [][]byte
+	want   map[string]uint32
+	steps  int
+}
+
+func (r *replay) line(n int, text string) error {
+	kind, rest, _ := strings.Cut(text, " ")
+	if n == 1 {
+		if text != "kcp-trace 1" {
+			return errors.New("not a trace")
+		}
+		return nil
+	}
+	switch kind {
+	case ">":
+		return r.packet(rest)
+	case "=":
+		return r.state(rest)
+	}
+	if r.k != nil {
+		if err := r.settle(); err != nil {
+			return fmt.Errorf("before this step: %w", err)
+		}
+	}
+	fields := strings.Fields(rest)
+	if kind == "config" {
+		return r.config(fields)
+	}
+	if r.k == nil {
+		return errors.New("operation before config")
+	}
+	r.steps++
+	return r.operation(kind, fields)
+}
+
+// settle checks that all output was recorded and the state is as recorded.
+func (r *replay) settle() error {
+	if len(r.output) > 0 {
+		return fmt.Errorf("output that the reference did not make: %x", r.output[0])
+	}
+	got := r.k.traceState()
+	for name, want := range r.want {
+		if got[name] != want {
+			return fmt.Errorf("%s = %d, want %d", name, got[name], want)
+		}
+	}
+	return nil
+}
+
+func (r *replay) packet(text string) error {
+	if len(r.output) == 0 {
+		return errors.New("the reference put out a packet here")
+	}
+	got := r.output[0]
+	r.output = r.output[1:]
+	want, err := hex.DecodeString(text)
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("packet differs: got %x", got)
+	}
+	return nil
+}
+
+func (r *replay) state(text string) error {
+	if r.want == nil {
+		r.want = make(map[string]uint32)
+	}
+	for _, field := range strings.Fields(text) {
+		name, value, _ := strings.Cut(field, "=")
+		v, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return err
+		}
+		if _, ok := r.k.traceState()[name]; !ok {
+			return fmt.Errorf("unknown state %q", name)
+		}
+		r.want[name] = uint32(v)
+	}
+	return r.settle()
+}
+
+func (r *replay) config(fields []string) error {
+	v := make(map[string]int64)
+	for _, field := range fields {
+		name, value, _ := strings.Cut(field, "=")
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil {
+			return err
+		}
+		v[name] = n
+	}
+	r.k = New(uint32(v["conv"]), func(p []byte) { r.output = append(r.output, bytes.Clone(p)) })
+	if err := r.k.SetMTU(int(v["mtu"])); err != nil {
+		return err
+	}
+	if err := r.k.SetWindow(int(v["sndwnd"]), int(v["rcvwnd"])); err != nil {
+		return err
+	}
+	r.k.SetNoDelay(NoDelay(v["nodelay"]))
+	// The reference clamps what we refuse.
+	if err := r.k.SetInterval(uint32(min(max(v["interval"], minInterval), maxInterval))); err != nil {
+		return err
+	}
+	r.k.SetFastResend(uint32(v["resend"]))
+	if v["nc"] != 0 {
+		r.k.SetCongestionControl(NewNoControl())
+	}
+	r.k.SetStream(v["stream"] != 0)
+	if v["minrto"] >= 0 {
+		if err := r.k.SetMinRTO(uint32(v["minrto"])); err != nil {
+			return err
+		}
+	}
+	sn := seq(v["sn"])
+	r.k.sndUna, r.k.sndNxt, r.k.sndEnd, r.k.rcvNxt = sn, sn, sn, sn
+	return nil
+}
+
+func (r *replay) operation(kind string, f []string) error {
+	want := map[string]int{"S": 3, "I": 2, "R": 3, "U": 1, "C": 2, "F": 0}
+	if n, ok := want[kind]; !ok || len(f) != n {
+		return fmt.Errorf("malformed %q record", kind)
+	}
+	switch kind {
+	case "S":
+		return r.send(f)
+	case "I":
+		return r.input(f)
+	case "R":
+		return r.recv(f)
+	case "U":
+		now, err := strconv.ParseUint(f[0], 10, 32)
+		r.k.Update(uint32(now))
+		return err
+	case "C":
+		now, err := strconv.ParseUint(f[0], 10, 32)
+		if err != nil {
+			return err
+		}
+		return same(strconv.FormatUint(uint64(r.k.Check(uint32(now))), 10), f[1])
+	default:
+		r.k.Flush()
+		return nil
+	}
+}
+
+func (r *replay) send(f []string) error {
+	size, err := strconv.Atoi(f[0])
+	if err != nil {
+		return err
+	}
+	tag, err := strconv.Atoi(f[1])
+	if err != nil {
+		return err
+	}
+	p := make([]byte, size)
+	for i := range p {
+		p[i] = uint8(tag*131 + i*7)
+	}
+	n, err := r.k.Send(p)
+	return same(code(n, err, map[error]int{ErrMessageTooLarge: -2}), f[2])
+}
+
+func (r *replay) input(f []string) error {
+	var p []byte
+	if f[0] != "-" {
+		var err error
+		if p, err = hex.DecodeString(f[0]); err != nil {
+			return err
+		}
+	}
+	err := r.k.Input(p)
+	return same(code(0, err, map[error]int{
+		ErrPacketShort: -1, ErrConv: -1, ErrSegmentLength: -2, ErrCommand: -3,
+	}), f[1])
+}
+
+func (r *replay) recv(f []string) error {
+	size, err := strconv.Atoi(f[0])
+	if err != nil {
+		return err
+	}
+	p := make([]byte, size)
+	n, err := r.k.Recv(p)
+	got := code(n, err, map[error]int{
+		ErrNoData: -1, ErrPartialMessage: -2, io.ErrShortBuffer: -3,
+	})
+	if err := same(got, f[1]); err != nil {
+		return err
+	}
+	data := "-"
+	if n > 0 {
+		data = hex.EncodeToString(p[:n])
+	}
+	return same(data, f[2])
+}
+
+// code maps a result of ours to the reference's int.
+func code(n int, err error, codes map[error]int) string {
+	if err == nil {
+		return strconv.Itoa(n)
+	}
+	for sentinel, c := range codes {
+		if errors.Is(err, sentinel) {
+			return strconv.Itoa(c)
+		}
+	}
+	return err.Error()
+}
+
+func same(got, want string) error {
+	if got != want {
+		return fmt.Errorf("returned %s, want %s", got, want)
+	}
+	return nil
+}
+
+// traceState returns the state under the names of the recordings.
+func (k *KCP) traceState() map[string]uint32 {
+	var cc *referenceControl
+	switch c := k.cc.(type) {
+	case *referenceControl:
+		cc = c
+	case *noControl:
+		cc = &c.referenceControl
+	}
+	state := uint32(0)
+	if k.dead {
+		state = 0xffffffff
+	}
+	return map[string]uint32{
+		"snd_una": uint32(k.sndUna), "snd_nxt": uint32(k.sndNxt), "rcv_nxt": uint32(k.rcvNxt),
+		"ssthresh": cc.ssthresh, "cwnd": cc.cwnd, "incr": cc.incr,
+		"rttvar": uint32(k.rtt.rttvar), "srtt": uint32(k.rtt.srtt), "rto": k.rtt.rto,
+		"rmt_wnd": k.rmtWnd, "probe": uint32(k.probe), "ts_probe": uint32(k.tsProbe),
+		"probe_wait": k.probeWait, "ts_flush": uint32(k.tsFlush), "state": state,
+		"nrcv_buf": uint32(k.rcvEarly), "nsnd_buf": uint32(k.inFlight),
+		"nrcv_que": k.rcvQueued, "nsnd_que": uint32(k.sndEnd - k.sndNxt),
+	}
+}

@@ -1,0 +1,247 @@
+package kcp
+
+import "slices"
+
+// Flush puts out everything that may leave now: acknowledgements, window
+// probes, retransmissions and new segments. It does nothing before the first
+// Update.
+func (k *KCP) Flush() {
+	if !k.updated {
+		return
+	}
+	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
+	k.flushAcks(&h)
+	k.scheduleProbe()
+	k.flushProbes(&h)
+
+	window := k.sendWindow()
+	first := k.sndNxt
+	k.admit(window)
+	timedOut, fast := k.flushRetransmissions(&h)
+	k.flushNew(&h, first)
+	k.emit()
+
+	s := k.congestionState()
+	s.Window = int(window)
+	if fast {
+		k.cc.OnFastRetransmit(s)
+	}
+	if timedOut {
+		k.cc.OnTimeout(s)
+	}
+	if k.sndNxt == k.sndEnd && k.sndNxt-k.sndUna < seq(window) {
+		k.cc.OnAppLimited(s)
+	}
+	k.cc.OnTick(s)
+}
+
+// flushAcks puts out one ACK for every PUSH received since the last flush.
+func (k *KCP) flushAcks(h *header) {
+	h.cmd = cmdAck
+	for _, a := range k.acks {
+		h.sn, h.ts = a.sn, a.ts
+		h.encode(k.reserve(headerSize))
+	}
+	k.counters.AcksSent += uint64(len(k.acks))
+	k.acks = k.acks[:0]
+}
+
+// Window probing of the reference, in milliseconds.
+const (
+	probeWaitInitial = 5000
+	probeWaitMax     = 120000
+)
+
+// scheduleProbe asks for the peer's window from time to time while it is shut.
+func (k *KCP) scheduleProbe() {
+	if k.rmtWnd != 0 {
+		k.tsProbe, k.probeWait = 0, 0
+		return
+	}
+	initial := uint32(probeWaitInitial)
+	if k.ext.ProbeWait > 0 {
+		initial = k.ext.ProbeWait
+	}
+	if k.probeWait == 0 {
+		k.probeWait = initial
+		k.tsProbe = k.now + seq(k.probeWait)
+		return
+	}
+	if k.now.before(k.tsProbe) {
+		return
+	}
+	k.probeWait = max(k.probeWait, initial)
+	k.probeWait = min(k.probeWait+k.probeWait/2, probeWaitMax)
+	k.tsProbe = k.now + seq(k.probeWait)
+	k.probe |= probeAsk
+}
+
+// flushProbes puts out the probes that are asked for. Their sn and ts are what
+// the last ACK of this flush left there, as in the reference; nobody reads them.
+func (k *KCP) flushProbes(h *header) {
+	if k.probe&probeAsk != 0 {
+		h.cmd = cmdWask
+		h.encode(k.reserve(headerSize))
+		k.counters.ProbesSent++
+	}
+	if k.probe&probeTell != 0 {
+		h.cmd = cmdWins
+		h.encode(k.reserve(headerSize))
+	}
+	k.probe = 0
+}
+
+// sendWindow returns how many segments may be in flight.
+func (k *KCP) sendWindow() uint32 {
+	return min(k.sndWnd, k.rmtWnd, uint32(k.cc.Window()))
+}
+
+// admit moves waiting segments into the window, as far as the pacing budget
+// goes.
+func (k *KCP) admit(window uint32) {
+	rate := k.cc.PacingRate()
+	if rate > 0 {
+		k.pace.refill(k.now, rate)
+	}
+	for k.sndNxt != k.sndEnd && k.sndNxt.before(k.sndUna+seq(window)) {
+		if rate > 0 {
+			if !k.pace.ready() {
+				return
+			}
+			k.pace.spend(headerSize + len(k.snd.at(k.sndNxt).data))
+		}
+		k.snd.at(k.sndNxt).sn = k.sndNxt
+		k.sndNxt++
+		k.inFlight++
+	}
+}
+
+// flushRetransmissions sends again what has timed out or is suspected lost, in
+// the order of sn, and reports which of the two there was.
+func (k *KCP) flushRetransmissions(h *header) (timedOut, fast bool) {
+	again := k.timeouts.expire(k.now, k.scratch[:0])
+	for _, s := range again {
+		k.backOff(s)
+	}
+	timedOut = len(again) > 0
+	again = k.takeSuspects(again)
+	fast = false
+	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
+	for _, s := range again {
+		if s.fastDue {
+			s.fastDue = false
+			s.fastack = 0
+			fast = true
+			k.counters.FastRetransmits++
+		} else {
+			k.counters.TimeoutRetransmits++
+		}
+		s.xmit++
+		s.resendTS = k.now + seq(s.rto)
+		k.transmit(s, h)
+	}
+	clear(again)
+	k.scratch = again[:0]
+	return timedOut, fast
+}
+
+// backOff lengthens the time-out of s, which has just expired.
+func (k *KCP) backOff(s *sendSegment) {
+	limit := uint32(backoffMax)
+	if k.ext.MaxRTO > 0 {
+		limit = max(k.ext.MaxRTO, k.rtt.rto)
+	}
+	s.rto = k.rtt.backoff(s.rto, k.nodelay, limit)
+	if k.ext.FreshFastAck {
+		s.fastack = 0
+	}
+}
+
+// takeSuspects appends the segments to be fast-retransmitted. Those that have
+// just timed out are sent anyway and keep their place among the suspects, and
+// those that were sent too often are left to their time-outs.
+func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
+	for s := k.loss.suspects.head; s != nil; {
+		next := s.order.next
+		switch {
+		case s.deadline == nil: // timed out
+		case k.fastLimit > 0 && s.xmit > k.fastLimit:
+			s.unlinkOrder()
+		default:
+			k.timeouts.remove(s)
+			s.fastDue = true
+			again = append(again, s)
+		}
+		s = next
+	}
+	return again
+}
+
+// flushNew sends the segments from first on for the first time.
+func (k *KCP) flushNew(h *header, first seq) {
+	delay := uint32(0)
+	if k.nodelay == NoDelayOff {
+		delay = k.rtt.rto >> 3
+	}
+	for sn := first; sn != k.sndNxt; sn++ {
+		s := k.snd.at(sn)
+		s.xmit = 1
+		s.rto = k.rtt.rto
+		s.resendTS = k.now + seq(s.rto+delay)
+		k.counters.SegmentsSent++
+		k.counters.BytesSent += uint64(len(s.data))
+		k.transmit(s, h)
+	}
+}
+
+// transmit puts s into a packet and schedules its time-out.
+func (k *KCP) transmit(s *sendSegment, h *header) {
+	s.ts = k.now
+	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, s.ts, s.sn, uint32(len(s.data))
+	b := k.reserve(headerSize + len(s.data))
+	h.encode(b)
+	copy(b[headerSize:], s.data)
+	k.timeouts.add(s)
+	k.loss.sent(s)
+	if s.xmit >= k.deadLink {
+		k.dead = true
+	}
+	k.cc.OnPacketSent(&k.ccState, s.info())
+	k.trace.sent(s)
+}
+
+// reserve returns n bytes at the end of the packet under construction, which
+// is put out first where they would exceed the MTU.
+func (k *KCP) reserve(n int) []byte {
+	if len(k.packet) > 0 && len(k.packet)+n > k.mtu {
+		k.emit()
+	}
+	if k.packet == nil {
+		size := max(k.mtu, n)
+		if k.packetBuffer != nil {
+			k.packet = k.packetBuffer(size)[:0]
+		} else {
+			k.packet = make([]byte, 0, size)
+		}
+	}
+	at := len(k.packet)
+	if at+n > cap(k.packet) {
+		k.packet = append(make([]byte, 0, at+n), k.packet...)
+	}
+	k.packet = k.packet[:at+n]
+	return k.packet[at:]
+}
+
+// emit puts out the packet under construction, if there is one.
+func (k *KCP) emit() {
+	if len(k.packet) == 0 {
+		return
+	}
+	k.counters.PacketsSent++
+	packet := k.packet
+	k.packet = nil
+	k.output(packet)
+	if k.packetBuffer == nil {
+		k.packet = packet[:0]
+	}
+}

@@ -1,0 +1,309 @@
+package kcp
+
+// probe bits: what the next flush tells the peer about windows.
+const (
+	probeAsk  = 1 // send WASK
+	probeTell = 2 // send WINS
+)
+
+// ackItem is an acknowledgement to be sent.
+type ackItem struct{ sn, ts seq }
+
+// newestAck is the ACK of a packet that the loss detector counts: the one of
+// the highest segment among the latest transmissions (FASTACK_CONSERVE of the
+// reference).
+type newestAck struct {
+	sn, ts seq
+	seen   bool
+}
+
+func (a *newestAck) add(sn, ts seq) {
+	if !a.seen || (sn.after(a.sn) && ts.after(a.ts)) {
+		*a = newestAck{sn: sn, ts: ts, seen: true}
+	}
+}
+
+// Input takes one packet from the peer; it does not keep packet. An error says
+// why the packet, or the rest of it, was dropped; nothing else is disturbed.
+func (k *KCP) Input(packet []byte) error { return k.input(packet, false) }
+
+// InputRecovered is Input for a packet that forward error correction has
+// reconstructed. It comes late, so its ACKs are no round-trip samples, its
+// window is not news, and what it carries is acknowledged in a way that gives
+// the peer no sample either but that of the newest packet that came by itself.
+func (k *KCP) InputRecovered(packet []byte) error { return k.input(packet, true) }
+
+func (k *KCP) input(packet []byte, recovered bool) error {
+	if len(packet) < headerSize {
+		return ErrPacketShort
+	}
+	k.counters.PacketsReceived++
+	una := k.sndUna
+	var newest newestAck
+	for len(packet) >= headerSize {
+		h := decodeHeader(packet)
+		if h.conv != k.conv {
+			return ErrConv
+		}
+		payload, ok := h.payload(packet[headerSize:])
+		if !ok {
+			return ErrSegmentLength
+		}
+		if !knownCmd(h.cmd) {
+			return ErrCommand
+		}
+		if h.una.after(k.sndNxt) {
+			return ErrForgedUna
+		}
+		if !recovered {
+			k.rmtWnd = uint32(h.wnd)
+			k.rmtWndMax = max(k.rmtWndMax, k.rmtWnd)
+		}
+		k.ackBelow(h.una)
+		switch h.cmd {
+		case cmdAck:
+			k.inputAck(&h, recovered)
+			newest.add(h.sn, h.ts)
+		case cmdPush:
+			k.inputPush(&h, payload, recovered)
+		case cmdWask:
+			k.probe |= probeTell
+			k.counters.ProbesReceived++
+		}
+		packet = packet[headerSize+len(payload):]
+	}
+	if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
+		k.loss.count(newest.sn, newest.ts, k.fastResend)
+	}
+	if k.sndUna.after(una) {
+		k.cc.OnAck(k.congestionState())
+	}
+	return nil
+}
+
+// ackBelow takes every segment below una as acknowledged.
+func (k *KCP) ackBelow(una seq) {
+	for k.sndUna.before(una) {
+		if s := k.snd.at(k.sndUna); s != nil {
+			k.dropAcked(s)
+		}
+		k.sndUna++
+	}
+	k.advanceUna()
+}
+
+// advanceUna moves snd_una to the first segment that is not acknowledged.
+func (k *KCP) advanceUna() {
+	for k.sndUna != k.sndNxt && k.snd.at(k.sndUna) == nil {
+		k.sndUna++
+	}
+}
+
+// dropAcked releases the acknowledged segment s.
+func (k *KCP) dropAcked(s *sendSegment) {
+	k.cc.OnPacketAcked(&k.ccState, s.info())
+	k.timeouts.remove(s)
+	s.unlinkOrder()
+	k.snd.set(s.sn, nil)
+	k.inFlight--
+	k.sndBytes -= len(s.data)
+	k.buffers.put(s.data)
+	k.buffers.putSegment(s)
+}
+
+func (s *sendSegment) info() SegmentInfo {
+	return SegmentInfo{
+		SN:            uint32(s.sn),
+		Size:          headerSize + len(s.data),
+		Sent:          uint32(s.ts),
+		Transmissions: int(s.xmit),
+	}
+}
+
+// inputAck takes the acknowledgement of one segment.
+func (k *KCP) inputAck(h *header, recovered bool) {
+	k.counters.AcksReceived++
+	var s *sendSegment
+	if h.sn.within(k.sndUna, k.sndNxt) {
+		s = k.snd.at(h.sn)
+	}
+	rtt := k.now.diff(h.ts)
+	if rtt >= 0 && !recovered && (s != nil || !k.ext.StrictRTT) {
+		k.rtt.sample(rtt, k.interval)
+		k.cc.OnRTT(&k.ccState, uint32(rtt))
+		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
+	}
+	if s != nil {
+		k.dropAcked(s)
+		k.advanceUna()
+	}
+}
+
+// inputPush takes one data segment: acknowledges it where it lies below the
+// end of the window, and keeps it where it is new.
+func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
+	k.counters.SegmentsReceived++
+	k.trace.received(h.sn, len(payload))
+	if !h.sn.before(k.rcvNxt + seq(k.rcvWnd)) {
+		k.counters.OutOfWindow++
+		return
+	}
+	k.acks = append(k.acks, ackItem{h.sn, k.echo(h.ts, recovered)})
+	if h.sn.before(k.rcvNxt) {
+		k.counters.Duplicates++
+		return
+	}
+	head := k.rcvNxt - seq(k.rcvQueued)
+	k.rcv.reserve(head, int(h.sn-head)+1)
+	s := k.rcv.at(h.sn)
+	if s.held {
+		k.counters.Duplicates++
+		return
+	}
+	s.data = k.buffers.get(len(payload))
+	copy(s.data, payload)
+	s.frg, s.held = h.frg, true
+	k.rcvEarly++
+	k.counters.BytesReceived += uint64(len(payload))
+	k.deliver()
+}
+
+// echo returns the ts to acknowledge a segment with. For a recovered segment
+// that is the ts of the newest packet that came by itself: the peer then
+// measures the path, not the time that recovery took.
+func (k *KCP) echo(ts seq, recovered bool) seq {
+	if !recovered {
+		if !k.hasRecent || ts.after(k.tsRecent) {
+			k.tsRecent, k.hasRecent = ts, true
+		}
+		return ts
+	}
+	if k.hasRecent && k.tsRecent.after(ts) {
+		return k.tsRecent
+	}
+	return ts
+}
+
+// deliver moves early segments that have become next in order to the receive
+// queue, as far as it has room.
+func (k *KCP) deliver() {
+	for k.rcvEarly > 0 && k.rcvQueued < k.rcvLimit() {
+		s := k.rcv.at(k.rcvNxt)
+		if !s.held {
+			return
+		}
+		k.joinMessage(s.frg)
+		k.rcvEarly--
+		k.rcvNxt++
+		k.rcvQueued++
+	}
+}
+
+// joinMessage keeps track of the message that the segment at rcv_nxt belongs
+// to. Fragments count down to 0; one that does not go on where the one before
+// it stopped makes the message before it impossible to complete. The reference
+// would wait for the rest for ever, or hand up a mixture.
+func (k *KCP) joinMessage(frg uint8) {
+	if k.rcvPartial > 0 {
+		last := k.rcv.at(k.rcvNxt - 1).frg
+		if frg != last-1 {
+			k.dropPartial()
+		}
+	}
+	if frg == 0 {
+		k.rcvPartial = 0
+	} else {
+		k.rcvPartial++
+	}
+}
+
+// dropPartial discards the incomplete message at the end of the receive queue.
+// The whole messages before it move up, since the queue has no gaps.
+func (k *KCP) dropPartial() {
+	n := seq(k.rcvPartial)
+	for sn := k.rcvNxt - n; sn != k.rcvNxt; sn++ {
+		s := k.rcv.at(sn)
+		k.buffers.put(s.data)
+		*s = recvSegment{}
+	}
+	head := k.rcvNxt - seq(k.rcvQueued)
+	for sn := k.rcvNxt - 1; sn-n+1 != head; sn-- {
+		*k.rcv.at(sn) = *k.rcv.at(sn - n)
+		*k.rcv.at(sn - n) = recvSegment{}
+	}
+	k.rcvQueued -= k.rcvPartial
+	k.rcvPartial = 0
+	k.counters.BrokenMessages++
+}
+
+// rcvLimit returns how many segments the receive queue may hold: the receive
+// window, and where a message with more fragments than that stands alone in
+// the queue, as many as it has. Only peers that break the reference's limit of
+// 127 fragments send such a message, kcp-go among them.
+func (k *KCP) rcvLimit() uint32 {
+	if k.rcvPartial > 0 && k.rcvPartial == k.rcvQueued && k.rcvQueued >= k.rcvWnd {
+		return max(k.rcvWnd, uint32(k.rcv.at(k.rcvNxt-seq(k.rcvQueued)).frg)+1)
+	}
+	return k.rcvWnd
+}
+
+// wndUnused returns the window to advertise.
+func (k *KCP) wndUnused() uint16 {
+	limit := k.rcvLimit()
+	if k.rcvQueued >= limit {
+		return 0
+	}
+	return uint16(min(limit-k.rcvQueued, maxWindow))
+}
+
+// lossDetector counts, for each segment in flight, the acknowledgements of
+// later transmissions. A segment is in one of three lists: fresh and resent in
+// the order of their last transmission, so that counting touches only segments
+// that were sent before the acknowledged one, and suspects once it has been
+// counted often enough; there it costs nothing until the next flush.
+type lossDetector struct {
+	fresh    segmentList // transmitted once; in order of sn too
+	resent   segmentList // transmitted more often
+	suspects segmentList // counted fastResend times
+}
+
+// count takes an acknowledgement of segment sn as of its transmission at ts.
+func (d *lossDetector) count(sn, ts seq, limit uint32) {
+	if limit == 0 {
+		return
+	}
+	for s := d.fresh.head; s != nil && s.sn.before(sn) && !s.ts.after(ts); {
+		next := s.order.next
+		d.hit(s, limit)
+		s = next
+	}
+	for s := d.resent.head; s != nil && !s.ts.after(ts); {
+		next := s.order.next
+		if s.sn.before(sn) {
+			d.hit(s, limit)
+		}
+		s = next
+	}
+}
+
+func (d *lossDetector) hit(s *sendSegment, limit uint32) {
+	s.fastack++
+	if s.fastack >= limit {
+		s.unlinkOrder()
+		d.suspects.pushOrder(s)
+	}
+}
+
+// sent files s after a transmission. A segment that is still suspect, because
+// it timed out with its count, stays so.
+func (d *lossDetector) sent(s *sendSegment) {
+	if s.list == &d.suspects && s.fastack > 0 {
+		return
+	}
+	s.unlinkOrder()
+	if s.xmit == 1 {
+		d.fresh.pushOrder(s)
+	} else {
+		d.resent.pushOrder(s)
+	}
+}

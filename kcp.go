@@ -1,0 +1,484 @@
+package kcp
+
+import (
+	"errors"
+	"fmt"
+	"io"
+)
+
+// Defaults of the reference.
+const (
+	defaultMTU       = 1400
+	minMTU           = 50
+	defaultSndWnd    = 32
+	minRcvWnd        = 128 // holds the longest message
+	defaultInterval  = 100
+	minInterval      = 10
+	maxInterval      = 5000
+	defaultDeadLink  = 20
+	defaultFastLimit = 5
+	maxFragments     = 127
+
+	// clockJump is how far, in milliseconds, the clock may be from the next
+	// flush before the schedule is started anew.
+	clockJump = 10000
+)
+
+// Errors of the state machine. Those of Input say why the rest of a packet was
+// not taken; segments in front of the offending one have taken effect.
+var (
+	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
+	ErrConv            = errors.New("kcp: segment of another conversation")
+	ErrSegmentLength   = errors.New("kcp: segment longer than its packet")
+	ErrCommand         = errors.New("kcp: unknown segment command")
+	ErrForgedUna       = errors.New("kcp: acknowledges what was never sent")
+	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
+	ErrNoData          = errors.New("kcp: nothing to receive")
+	ErrPartialMessage  = errors.New("kcp: message not yet complete")
+)
+
+// NoDelay selects how the retransmission time-out is bounded and backed off.
+// It is the reference's nodelay parameter.
+type NoDelay uint8
+
+const (
+	// NoDelayOff: at least 100 ms; an eighth is added for the first
+	// transmission; doubled at each time-out. The reference's default.
+	NoDelayOff NoDelay = iota
+	// NoDelayOn: at least 30 ms; times 1.5 at each time-out of a segment.
+	NoDelayOn
+	// NoDelayTurbo: at least 30 ms; grows by half of the present time-out of
+	// the connection at each time-out of a segment.
+	NoDelayTurbo
+)
+
+// KCP is the protocol's state machine. It is driven only by calls and holds no
+// clock, socket, lock or goroutine: give it packets with Input, data with
+// Send, the time with Update, and it hands packets to the output function.
+// With the settings that New gives it, it behaves as the reference
+// implementation does, byte for byte; the few deliberate differences are
+// listed in WIRE.md.
+//
+// All times are milliseconds on a uint32 clock that may wrap and must not run
+// backwards. A KCP is not safe for concurrent use, and the output function
+// must not call its methods.
+type KCP struct {
+	conv uint32
+
+	// Settings.
+	mtu, mss     int
+	sndWnd       uint32
+	rcvWnd       uint32
+	nodelay      NoDelay
+	interval     uint32
+	fastResend   uint32 // 0 is off
+	fastLimit    uint32 // 0 is none
+	deadLink     uint32
+	stream       bool
+	ext          Extensions
+	trace        *Trace
+	cc           CongestionControl
+	ccState      CongestionState
+	pace         pacer
+	output       func(packet []byte)
+	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
+
+	// Clock.
+	now     seq
+	tsFlush seq // next scheduled flush
+	updated bool
+	dead    bool
+
+	// Sending: [sndUna, sndNxt) is in flight, [sndNxt, sndEnd) waits.
+	sndUna   seq
+	sndNxt   seq
+	sndEnd   seq
+	inFlight int // unacknowledged among those in flight
+	sndBytes int // payload held in snd
+	snd      sendRing
+	timeouts deadlines
+	loss     lossDetector
+	rtt      rttEstimator
+
+	// The peer's window, and probing it while it is closed.
+	rmtWnd    uint32
+	rmtWndMax uint32 // the largest it has advertised; 0 before the first
+	probe     uint8
+	tsProbe   seq
+	probeWait uint32
+
+	// Receiving: [rcvNxt-rcvQueued, rcvNxt) is in order, beyond it early.
+	rcvNxt     seq
+	rcvQueued  uint32
+	rcvPartial uint32 // segments of the incomplete message at the queue's end
+	rcvEarly   int
+	rcv        recvRing
+	acks       []ackItem
+	tsRecent   seq // ts of the newest PUSH that came by itself
+	hasRecent  bool
+
+	// Packet under construction and scratch space.
+	packet   []byte
+	scratch  []*sendSegment
+	buffers  buffers
+	counters Counters
+}
+
+// Extensions are behaviours beyond the reference. All are off in the zero
+// value, which is the reference.
+type Extensions struct {
+	// StrictRTT takes round-trip samples only from an ACK of a segment that
+	// is in flight. The reference takes one from every ACK, duplicates and
+	// forgeries included.
+	StrictRTT bool
+	// FreshFastAck forgets the acknowledgements counted against a segment
+	// when it times out, so that one loss is not repaired twice.
+	FreshFastAck bool
+	// LimitToPeerWindow makes Send refuse a message with more fragments than
+	// the largest window the peer has advertised, which it could not take.
+	LimitToPeerWindow bool
+	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
+	// Zero means unbounded.
+	MaxRTO uint32
+	// ProbeWait is the time between the peer's window closing and the first
+	// probe, in milliseconds; later probes follow at 1.5 times the distance
+	// of the one before. Zero means the reference's 5000.
+	ProbeWait uint32
+}
+
+// New returns a state machine for conversation conv, which must be the same at
+// both ends, with the reference's default settings. output is called with each
+// packet to be sent; the packet is valid during the call only.
+func New(conv uint32, output func(packet []byte)) *KCP {
+	k := &KCP{
+		conv:      conv,
+		output:    output,
+		mtu:       defaultMTU,
+		mss:       defaultMTU - headerSize,
+		sndWnd:    defaultSndWnd,
+		rcvWnd:    minRcvWnd,
+		rmtWnd:    minRcvWnd,
+		interval:  defaultInterval,
+		tsFlush:   defaultInterval,
+		fastLimit: defaultFastLimit,
+		deadLink:  defaultDeadLink,
+		rtt:       rttEstimator{rto: rtoInitial, minRTO: rtoMin},
+	}
+	k.SetCongestionControl(nil)
+	return k
+}
+
+// Conv returns the conversation id.
+func (k *KCP) Conv() uint32 { return k.conv }
+
+// Dead reports whether a segment has been transmitted as often as the
+// dead-link limit says. The state machine goes on all the same.
+func (k *KCP) Dead() bool { return k.dead }
+
+// WaitSend returns the number of segments that are waiting or in flight.
+func (k *KCP) WaitSend() int { return k.inFlight + int(k.sndEnd-k.sndNxt) }
+
+// Send queues p, copying it, and returns how many bytes it took. In message
+// mode p is one message, which may be empty and is split into at most 127
+// fragments; beyond that it is refused whole with ErrMessageTooLarge. In
+// stream mode p first fills up the last waiting segment, and what does not fit
+// into 127 further ones is not taken: n < len(p), or ErrMessageTooLarge where
+// nothing was taken.
+func (k *KCP) Send(p []byte) (n int, err error) {
+	if k.stream {
+		n = k.extendTail(p)
+		p = p[n:]
+		if len(p) == 0 {
+			return n, nil
+		}
+	}
+	count := max(1, (len(p)+k.mss-1)/k.mss)
+	if count > k.fragmentLimit() {
+		if n > 0 {
+			return n, nil
+		}
+		return 0, ErrMessageTooLarge
+	}
+	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
+	for i := range count {
+		size := min(len(p), k.mss)
+		s := k.buffers.getSegment()
+		s.data = k.buffers.get(size)
+		copy(s.data, p)
+		if !k.stream {
+			s.frg = uint8(count - i - 1)
+		}
+		k.snd.set(k.sndEnd, s)
+		k.sndEnd++
+		k.sndBytes += size
+		p = p[size:]
+		n += size
+	}
+	return n, nil
+}
+
+// extendTail fills up the last waiting segment and returns how much it took.
+func (k *KCP) extendTail(p []byte) int {
+	if k.sndEnd == k.sndNxt {
+		return 0
+	}
+	s := k.snd.at(k.sndEnd - 1)
+	old := len(s.data)
+	if old >= k.mss {
+		return 0
+	}
+	n := min(len(p), k.mss-old)
+	s.data = k.buffers.grow(s.data, old+n)
+	copy(s.data[old:], p[:n])
+	s.frg = 0
+	k.sndBytes += n
+	return n
+}
+
+// fragmentLimit returns how many segments one Send may queue.
+func (k *KCP) fragmentLimit() int {
+	if k.ext.LimitToPeerWindow && !k.stream && k.rmtWndMax > 0 {
+		return int(min(maxFragments, k.rmtWndMax))
+	}
+	return maxFragments
+}
+
+// PeekSize returns the size of the next whole message, or -1 if there is none.
+func (k *KCP) PeekSize() int {
+	n := k.nextMessage()
+	if n == 0 {
+		return -1
+	}
+	size := 0
+	head := k.rcvNxt - seq(k.rcvQueued)
+	for i := range n {
+		s := k.rcv.at(head + seq(i))
+		size += len(s.data) - s.read
+	}
+	return size
+}
+
+// nextMessage returns how many segments the next whole message has; 0 if there
+// is none.
+func (k *KCP) nextMessage() uint32 {
+	if k.rcvQueued == k.rcvPartial {
+		return 0
+	}
+	return uint32(k.rcv.at(k.rcvNxt-seq(k.rcvQueued)).frg) + 1
+}
+
+// Recv copies the next message to p and returns its size. The error is
+// ErrNoData when nothing has arrived, ErrPartialMessage when the message is
+// not yet whole, and io.ErrShortBuffer, with nothing taken, when it is larger
+// than p: PeekSize tells its size.
+func (k *KCP) Recv(p []byte) (int, error) {
+	if k.rcvQueued == 0 {
+		return 0, ErrNoData
+	}
+	size := k.PeekSize()
+	if size < 0 {
+		return 0, ErrPartialMessage
+	}
+	if size > len(p) {
+		return 0, io.ErrShortBuffer
+	}
+	full := k.rcvQueued >= k.rcvLimit()
+	n := 0
+	for range k.nextMessage() {
+		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+		n += copy(p[n:], s.data[s.read:])
+		k.popReceived()
+	}
+	k.afterRecv(full)
+	return n, nil
+}
+
+// recvBytes copies to p as many bytes of whole messages as there are, without
+// regard to their boundaries. A segment that does not fit stays with its rest.
+func (k *KCP) recvBytes(p []byte) int {
+	full := k.rcvQueued >= k.rcvLimit()
+	n := 0
+	popped := false
+	for k.rcvQueued > k.rcvPartial {
+		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+		c := copy(p[n:], s.data[s.read:])
+		n += c
+		s.read += c
+		if s.read < len(s.data) {
+			break
+		}
+		k.popReceived()
+		popped = true
+	}
+	if popped {
+		k.afterRecv(full)
+	}
+	return n
+}
+
+// popReceived drops the segment at the head of the receive queue.
+func (k *KCP) popReceived() {
+	s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+	k.buffers.put(s.data)
+	*s = recvSegment{}
+	k.rcvQueued--
+}
+
+// afterRecv takes early segments into the room that a read has made. Where the
+// window was shut, the peer is told that it is open again.
+func (k *KCP) afterRecv(full bool) {
+	k.deliver()
+	if full && k.rcvQueued < k.rcvLimit() {
+		k.probe |= probeTell
+	}
+}
+
+// Update tells the time and flushes when the interval has passed since the
+// last scheduled flush. Call it at the time that Check returns, or every 10 to
+// 100 ms.
+func (k *KCP) Update(now uint32) {
+	k.now = seq(now)
+	if !k.updated {
+		k.updated = true
+		k.tsFlush = k.now
+	}
+	late := k.now.diff(k.tsFlush)
+	if late >= clockJump || late < -clockJump {
+		k.tsFlush = k.now
+		late = 0
+	}
+	if late < 0 {
+		return
+	}
+	k.tsFlush += seq(k.interval)
+	if !k.now.before(k.tsFlush) {
+		k.tsFlush = k.now + seq(k.interval)
+	}
+	k.Flush()
+}
+
+// Check returns the time at which Update should be called next, if neither
+// Input nor Send is called before: now where something is due already, and at
+// most one interval from now.
+func (k *KCP) Check(now uint32) uint32 {
+	current, flush := seq(now), k.tsFlush
+	if !k.updated {
+		return now
+	}
+	late := current.diff(flush)
+	if late >= clockJump || late < -clockJump || late >= 0 {
+		return now
+	}
+	wait := uint32(-late)
+	if at, ok := k.timeouts.next(); ok {
+		d := at.diff(current)
+		if d <= 0 {
+			return now
+		}
+		wait = min(wait, uint32(d))
+	}
+	return now + min(wait, k.interval)
+}
+
+// SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. Segments
+// that are queued already keep their size.
+func (k *KCP) SetMTU(mtu int) error {
+	if mtu < minMTU || mtu > 65535 {
+		return fmt.Errorf("kcp: MTU %d is not in [%d, 65535]", mtu, minMTU)
+	}
+	k.mtu = mtu
+	k.mss = mtu - headerSize
+	return nil
+}
+
+// SetWindow sets the send and the receive window in segments. Defaults: 32 and
+// 128. A receive window below 128 is raised to 128, as in the reference, to
+// hold the longest message; one above 65535 is advertised as 65535, which is
+// what the wire can say.
+func (k *KCP) SetWindow(send, receive int) error {
+	const limit = 1 << 20
+	if send < 1 || send > limit || receive < 1 || receive > limit {
+		return fmt.Errorf("kcp: windows %d and %d are not both in [1, %d]", send, receive, limit)
+	}
+	k.sndWnd = uint32(send)
+	k.rcvWnd = uint32(max(receive, minRcvWnd))
+	return nil
+}
+
+// SetNoDelay sets how time-outs are bounded and backed off, and the minimum
+// RTO that goes with it. Default: NoDelayOff.
+func (k *KCP) SetNoDelay(mode NoDelay) {
+	k.nodelay = min(mode, NoDelayTurbo)
+	k.rtt.minRTO = rtoMin
+	if mode != NoDelayOff {
+		k.rtt.minRTO = rtoNoDelay
+	}
+}
+
+// SetInterval sets the flush interval in milliseconds: 10 to 5000, default
+// 100. It is also the least variance that an RTO allows for.
+func (k *KCP) SetInterval(ms uint32) error {
+	if ms < minInterval || ms > maxInterval {
+		return fmt.Errorf("kcp: interval %d ms is not in [%d, %d]", ms, minInterval, maxInterval)
+	}
+	k.interval = ms
+	return nil
+}
+
+// SetFastResend sets how many acknowledgements of later transmissions make a
+// segment be sent again before its time-out. Zero, the default, is off.
+func (k *KCP) SetFastResend(acks uint32) { k.fastResend = acks }
+
+// SetFastResendLimit sets up to how many transmissions a segment is
+// fast-retransmitted. Default 5; zero means without limit.
+func (k *KCP) SetFastResendLimit(transmissions uint32) { k.fastLimit = transmissions }
+
+// SetMinRTO sets the least retransmission time-out in milliseconds, up to
+// 60000. SetNoDelay sets it too, so call this after it.
+func (k *KCP) SetMinRTO(ms uint32) error {
+	if ms < 1 || ms > rtoMax {
+		return fmt.Errorf("kcp: minimum RTO %d ms is not in [1, %d]", ms, rtoMax)
+	}
+	k.rtt.minRTO = ms
+	return nil
+}
+
+// SetDeadLink sets after how many transmissions of one segment Dead reports
+// true. Default 20.
+func (k *KCP) SetDeadLink(transmissions uint32) { k.deadLink = transmissions }
+
+// SetStream chooses between messages (false, the default) and a byte stream
+// without boundaries, in which Send fills up segments.
+func (k *KCP) SetStream(on bool) { k.stream = on }
+
+// SetExtensions switches behaviours beyond the reference on or off.
+func (k *KCP) SetExtensions(e Extensions) { k.ext = e }
+
+// SetTrace installs hooks; nil removes them.
+func (k *KCP) SetTrace(t *Trace) { k.trace = t }
+
+// SetCongestionControl installs c; nil means NewReferenceControl.
+func (k *KCP) SetCongestionControl(c CongestionControl) {
+	if c == nil {
+		c = NewReferenceControl()
+	}
+	k.cc = c
+	k.cc.Init(k.congestionState())
+}
+
+// Compact gives spare memory back. It is worth calling when a conversation
+// has gone idle.
+func (k *KCP) Compact() {
+	k.buffers = buffers{}
+	k.timeouts.spare = nil
+	k.packet, k.scratch = nil, nil
+	if k.sndEnd == k.sndUna {
+		k.snd = sendRing{}
+	}
+	if k.rcvQueued == 0 && k.rcvEarly == 0 {
+		k.rcv = recvRing{}
+	}
+	if len(k.acks) == 0 {
+		k.acks = nil
+	}
+}

@@ -1,0 +1,190 @@
+package kcp
+
+// The containers of the state machine. Both directions keep their segments in
+// a power-of-two ring indexed by sequence number, so that finding, adding and
+// removing a segment costs the same at every window size, and waiting and
+// in-flight segments need no second queue: they are ranges of one ring.
+
+// sendSegment is a segment on its way out: waiting for the window or in flight.
+type sendSegment struct {
+	data     []byte
+	sn       seq
+	ts       seq    // last transmission
+	resendTS seq    // retransmission time-out
+	rto      uint32 // of this segment, with its own back-off
+	xmit     uint32 // transmissions so far
+	fastack  uint32 // later transmissions acknowledged since the last one
+	frg      uint8
+	fastDue  bool // this flush fast-retransmits it
+
+	deadline *deadline // group of equal resendTS, see rto.go
+	timer    link      // in deadline.segments
+	order    link      // in list, which is one of lossDetector's
+	list     *segmentList
+}
+
+// link chains a segment into an intrusive list.
+type link struct{ prev, next *sendSegment }
+
+// segmentList is a list of segments chained by their order link.
+type segmentList struct {
+	head, tail *sendSegment
+}
+
+// pushOrder appends s to l by its order link.
+func (l *segmentList) pushOrder(s *sendSegment) {
+	s.list = l
+	s.order = link{prev: l.tail}
+	if l.tail == nil {
+		l.head = s
+	} else {
+		l.tail.order.next = s
+	}
+	l.tail = s
+}
+
+// unlinkOrder takes s out of the list its order link chains it into, if any.
+func (s *sendSegment) unlinkOrder() {
+	l := s.list
+	if l == nil {
+		return
+	}
+	if s.order.prev == nil {
+		l.head = s.order.next
+	} else {
+		s.order.prev.order.next = s.order.next
+	}
+	if s.order.next == nil {
+		l.tail = s.order.prev
+	} else {
+		s.order.next.order.prev = s.order.prev
+	}
+	s.order, s.list = link{}, nil
+}
+
+// sendRing holds the segments from snd_una on. A slot is nil where the segment
+// has been acknowledged.
+type sendRing struct {
+	slots []*sendSegment
+}
+
+const minRing = 8
+
+func (r *sendRing) at(sn seq) *sendSegment { return r.slots[int(sn)&(len(r.slots)-1)] }
+
+func (r *sendRing) set(sn seq, s *sendSegment) { r.slots[int(sn)&(len(r.slots)-1)] = s }
+
+// reserve makes room for n segments from first on, keeping the held ones.
+func (r *sendRing) reserve(first seq, n int) {
+	if n <= len(r.slots) {
+		return
+	}
+	old := r.slots
+	r.slots = make([]*sendSegment, ringSize(n))
+	for i := range old {
+		sn := first + seq(i)
+		r.set(sn, old[int(sn)&(len(old)-1)])
+	}
+}
+
+// recvSegment is a segment that has arrived and was not yet read.
+type recvSegment struct {
+	data []byte
+	read int // bytes at the front that are consumed
+	frg  uint8
+	held bool
+}
+
+// recvRing holds the segments that have arrived: those in order, waiting to be
+// read, and beyond rcv_nxt those that came early.
+type recvRing struct {
+	slots []recvSegment
+}
+
+func (r *recvRing) at(sn seq) *recvSegment { return &r.slots[int(sn)&(len(r.slots)-1)] }
+
+// reserve makes room for n segments from first on, keeping the held ones.
+func (r *recvRing) reserve(first seq, n int) {
+	if n <= len(r.slots) {
+		return
+	}
+	old := r.slots
+	r.slots = make([]recvSegment, ringSize(n))
+	for i := range old {
+		sn := first + seq(i)
+		*r.at(sn) = old[int(sn)&(len(old)-1)]
+	}
+}
+
+// ringSize returns the power of two that holds n slots.
+func ringSize(n int) int {
+	size := minRing
+	for size < n {
+		size *= 2
+	}
+	return size
+}
+
+// bufferSizes are the sizes in which payload buffers are kept, so that a small
+// message does not occupy a full segment. They are size classes of the Go
+// allocator; the third holds the payload of an Ethernet frame.
+var bufferSizes = [...]int{128, 512, 1536, 4096, 16384, 65536}
+
+// buffers recycles payload buffers and send segments. What it holds has been
+// in use at one time, so it never exceeds the peak of the queues.
+type buffers struct {
+	free     [len(bufferSizes)][][]byte
+	segments []*sendSegment
+}
+
+// get returns a buffer of length n.
+func (b *buffers) get(n int) []byte {
+	for i, size := range bufferSizes {
+		if n > size {
+			continue
+		}
+		free := b.free[i]
+		if len(free) == 0 {
+			return make([]byte, n, size)
+		}
+		buf := free[len(free)-1]
+		b.free[i] = free[:len(free)-1]
+		return buf[:n]
+	}
+	return make([]byte, n)
+}
+
+// put takes a buffer back that get returned.
+func (b *buffers) put(buf []byte) {
+	for i, size := range bufferSizes {
+		if cap(buf) == size {
+			b.free[i] = append(b.free[i], buf[:0])
+			return
+		}
+	}
+}
+
+// grow returns a buffer of length n that begins with buf, which it takes.
+func (b *buffers) grow(buf []byte, n int) []byte {
+	if n <= cap(buf) {
+		return buf[:n]
+	}
+	bigger := b.get(n)
+	copy(bigger, buf)
+	b.put(buf)
+	return bigger
+}
+
+func (b *buffers) getSegment() *sendSegment {
+	if n := len(b.segments); n > 0 {
+		s := b.segments[n-1]
+		b.segments = b.segments[:n-1]
+		return s
+	}
+	return new(sendSegment)
+}
+
+func (b *buffers) putSegment(s *sendSegment) {
+	*s = sendSegment{}
+	b.segments = append(b.segments, s)
+}

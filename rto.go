@@ -1,0 +1,179 @@
+package kcp
+
+// Retransmission time-out of the reference, in milliseconds.
+const (
+	rtoNoDelay = 30 // minimum with nodelay
+	rtoMin     = 100
+	rtoInitial = 200
+	rtoMax     = 60000
+
+	// backoffMax bounds the back-off of one segment. The reference has no
+	// bound; two time-outs of more than 2^31 ms could no longer be compared.
+	backoffMax = 1 << 30
+)
+
+// rttEstimator smooths round-trip samples into a retransmission time-out, as
+// the reference does: RFC 6298 in integer milliseconds, with the flush
+// interval in the place of the clock granularity.
+type rttEstimator struct {
+	srtt   int32 // 0 before the first sample
+	rttvar int32
+	rto    uint32
+	minRTO uint32
+}
+
+// sample takes one round trip of rtt milliseconds.
+func (e *rttEstimator) sample(rtt int32, interval uint32) {
+	if e.srtt == 0 {
+		e.srtt = rtt
+		e.rttvar = rtt / 2
+	} else {
+		delta := int64(rtt) - int64(e.srtt)
+		if delta < 0 {
+			delta = -delta
+		}
+		e.rttvar = int32((3*int64(e.rttvar) + delta) / 4)
+		e.srtt = max(int32((7*int64(e.srtt)+int64(rtt))/8), 1)
+	}
+	rto := int64(e.srtt) + max(int64(interval), 4*int64(e.rttvar))
+	e.rto = uint32(min(max(int64(e.minRTO), rto), rtoMax))
+}
+
+// backoff returns the time-out that follows rto for a segment that timed out.
+func (e *rttEstimator) backoff(rto uint32, mode NoDelay, limit uint32) uint32 {
+	switch mode {
+	case NoDelayOff:
+		rto += max(rto, e.rto)
+	case NoDelayOn:
+		rto += rto / 2
+	default:
+		rto += e.rto / 2
+	}
+	return min(rto, limit)
+}
+
+// deadline groups the segments in flight whose time-out is at the same
+// millisecond; mostly those that one flush sent.
+type deadline struct {
+	at         seq
+	head       *sendSegment // chained by sendSegment.timer
+	prev, next *deadline
+}
+
+// deadlines is the ordered set of all time-outs: a list of groups by time.
+// A new time-out is close to the one added before it, so the search starts
+// there; adding and removing do not depend on how many segments are in flight.
+type deadlines struct {
+	first, last *deadline
+	recent      *deadline // where the last time-out was added; nil: last
+	spare       *deadline // emptied groups, chained by next
+}
+
+// next returns the earliest time-out; false when nothing is in flight.
+func (d *deadlines) next() (seq, bool) {
+	if d.first == nil {
+		return 0, false
+	}
+	return d.first.at, true
+}
+
+// add schedules s at s.resendTS.
+func (d *deadlines) add(s *sendSegment) {
+	at := s.resendTS
+	g := d.recent
+	if g == nil {
+		g = d.last
+	}
+	for g != nil && g.at.after(at) {
+		g = g.prev
+	}
+	// g is the last group known not to be later than at; walk on to the last.
+	for g != nil && g.at != at && g.next != nil && !g.next.at.after(at) {
+		g = g.next
+	}
+	if g == nil || g.at != at {
+		g = d.insertAfter(g, at)
+	}
+	d.recent = g
+	s.deadline = g
+	s.timer = link{next: g.head}
+	if g.head != nil {
+		g.head.timer.prev = s
+	}
+	g.head = s
+}
+
+// insertAfter adds a group behind g, or in front of all where g is nil.
+func (d *deadlines) insertAfter(g *deadline, at seq) *deadline {
+	n := d.spare
+	if n == nil {
+		n = new(deadline)
+	} else {
+		d.spare = n.next
+	}
+	next := d.first
+	if g != nil {
+		next = g.next
+	}
+	*n = deadline{at: at, prev: g, next: next}
+	if g == nil {
+		d.first = n
+	} else {
+		g.next = n
+	}
+	if next == nil {
+		d.last = n
+	} else {
+		next.prev = n
+	}
+	return n
+}
+
+// remove takes s out, if it is scheduled.
+func (d *deadlines) remove(s *sendSegment) {
+	g := s.deadline
+	if g == nil {
+		return
+	}
+	if s.timer.prev == nil {
+		g.head = s.timer.next
+	} else {
+		s.timer.prev.timer.next = s.timer.next
+	}
+	if s.timer.next != nil {
+		s.timer.next.timer.prev = s.timer.prev
+	}
+	s.timer, s.deadline = link{}, nil
+	if g.head == nil {
+		d.drop(g)
+	}
+}
+
+// drop takes the empty group g out.
+func (d *deadlines) drop(g *deadline) {
+	if g.prev == nil {
+		d.first = g.next
+	} else {
+		g.prev.next = g.next
+	}
+	if g.next == nil {
+		d.last = g.prev
+	} else {
+		g.next.prev = g.prev
+	}
+	if d.recent == g {
+		d.recent = g.prev
+	}
+	*g = deadline{next: d.spare}
+	d.spare = g
+}
+
+// expire moves the segments whose time-out is at or before now to expired.
+func (d *deadlines) expire(now seq, expired []*sendSegment) []*sendSegment {
+	for d.first != nil && !d.first.at.after(now) {
+		s := d.first.head
+		d.remove(s)
+		expired = append(expired, s)
+	}
+	return expired
+}

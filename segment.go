@@ -1,0 +1,86 @@
+package kcp
+
+import "encoding/binary"
+
+// Segment header layout and commands; WIRE.md §1.
+const (
+	headerSize = 24
+
+	cmdPush = 81 // data
+	cmdAck  = 82 // acknowledges one segment
+	cmdWask = 83 // asks for the peer's window
+	cmdWins = 84 // tells our window
+)
+
+// maxWindow is the largest window the 16-bit wnd field can carry.
+const maxWindow = 0xffff
+
+// seq is a sequence number or a millisecond timestamp. Both live on a circle
+// of 2^32 values, so they are compared by their signed distance (RFC 1982),
+// which is right as long as two values are less than 2^31 apart.
+type seq uint32
+
+// diff returns the signed distance from b to a.
+func (a seq) diff(b seq) int32 { return int32(a - b) }
+
+// before reports whether a precedes b.
+func (a seq) before(b seq) bool { return int32(a-b) < 0 }
+
+// after reports whether a follows b.
+func (a seq) after(b seq) bool { return int32(a-b) > 0 }
+
+// within reports whether a lies in [from, to).
+func (a seq) within(from, to seq) bool { return !a.before(from) && a.before(to) }
+
+// header is the fixed part of a segment.
+type header struct {
+	conv uint32
+	cmd  uint8
+	frg  uint8
+	wnd  uint16
+	ts   seq
+	sn   seq
+	una  seq
+	len  uint32
+}
+
+// decodeHeader reads a header from b, which holds at least headerSize bytes.
+func decodeHeader(b []byte) header {
+	_ = b[headerSize-1]
+	return header{
+		conv: binary.LittleEndian.Uint32(b),
+		cmd:  b[4],
+		frg:  b[5],
+		wnd:  binary.LittleEndian.Uint16(b[6:]),
+		ts:   seq(binary.LittleEndian.Uint32(b[8:])),
+		sn:   seq(binary.LittleEndian.Uint32(b[12:])),
+		una:  seq(binary.LittleEndian.Uint32(b[16:])),
+		len:  binary.LittleEndian.Uint32(b[20:]),
+	}
+}
+
+// encode writes h to b, which holds at least headerSize bytes.
+func (h *header) encode(b []byte) {
+	_ = b[headerSize-1]
+	binary.LittleEndian.PutUint32(b, h.conv)
+	b[4] = h.cmd
+	b[5] = h.frg
+	binary.LittleEndian.PutUint16(b[6:], h.wnd)
+	binary.LittleEndian.PutUint32(b[8:], uint32(h.ts))
+	binary.LittleEndian.PutUint32(b[12:], uint32(h.sn))
+	binary.LittleEndian.PutUint32(b[16:], uint32(h.una))
+	binary.LittleEndian.PutUint32(b[20:], h.len)
+}
+
+// knownCmd reports whether cmd is one of the four commands of the protocol.
+func knownCmd(cmd uint8) bool { return cmd >= cmdPush && cmd <= cmdWins }
+
+// payload returns the payload that follows h at the start of rest. It is
+// false where h claims more bytes than rest holds; the comparison is unsigned
+// in 64 bits, so a len of 0xffffffff is not taken for -1 on 32-bit systems.
+func (h *header) payload(rest []byte) ([]byte, bool) {
+	if uint64(h.len) > uint64(len(rest)) {
+		return nil, false
+	}
+	return rest[:h.len], true
+}
