@@ -163,7 +163,7 @@ func (r *replay) config(fields []string) error {
 	if err := r.k.SetWindow(int(v["sndwnd"]), int(v["rcvwnd"])); err != nil {
 		return err
 	}
-	r.k.SetNoDelay(NoDelay(v["nodelay"]))
+	r.k.SetNoDelay(NoDelayOff + NoDelay(v["nodelay"]))
 	// The reference clamps what we refuse.
 	if err := r.k.SetInterval(uint32(min(max(v["interval"], minInterval), maxInterval))); err != nil {
 		return err

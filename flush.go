@@ -58,9 +58,12 @@ func (k *KCP) scheduleProbe() {
 		k.tsProbe, k.probeWait = 0, 0
 		return
 	}
-	initial := uint32(probeWaitInitial)
+	initial, limit := uint32(probeWaitInitial), uint32(probeWaitMax)
 	if k.ext.ProbeWait > 0 {
 		initial = k.ext.ProbeWait
+	}
+	if k.ext.MaxProbeWait > 0 {
+		limit = k.ext.MaxProbeWait
 	}
 	if k.probeWait == 0 {
 		k.probeWait = initial
@@ -71,7 +74,7 @@ func (k *KCP) scheduleProbe() {
 		return
 	}
 	k.probeWait = max(k.probeWait, initial)
-	k.probeWait = min(k.probeWait+k.probeWait/2, probeWaitMax)
+	k.probeWait = min(k.probeWait+k.probeWait/2, limit)
 	k.tsProbe = k.now + seq(k.probeWait)
 	k.probe |= probeAsk
 }
@@ -164,7 +167,7 @@ func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 	for s := k.loss.suspects.head; s != nil; {
 		next := s.order.next
 		switch {
-		case s.deadline == nil: // timed out
+		case s.group == nil: // timed out
 		case k.fastLimit > 0 && s.xmit > k.fastLimit:
 			s.unlinkOrder()
 		default:

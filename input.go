@@ -62,7 +62,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		k.ackBelow(h.una)
 		switch h.cmd {
 		case cmdAck:
-			k.inputAck(&h, recovered)
+			k.inputAck(&h, una, recovered)
 			newest.add(h.sn, h.ts)
 		case cmdPush:
 			k.inputPush(&h, payload, recovered)
@@ -78,7 +78,45 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	if k.sndUna.after(una) {
 		k.cc.OnAck(k.congestionState())
 	}
+	k.heard = transmission{}
+	if s := k.oldest(); s != nil {
+		k.heard = transmission{s.sn, s.xmit}
+	}
 	return nil
+}
+
+// transmission names one sending of a segment.
+type transmission struct {
+	sn   seq
+	xmit uint32
+}
+
+// oldest returns the first segment in flight; nil if there is none.
+func (k *KCP) oldest() *sendSegment {
+	if k.sndUna == k.sndNxt {
+		return nil
+	}
+	return k.snd.at(k.sndUna)
+}
+
+// silentTransmissions returns how often the oldest segment in flight was sent
+// since the last good packet from the peer.
+func (k *KCP) silentTransmissions() int {
+	s := k.oldest()
+	if s == nil {
+		return 0
+	}
+	if s.sn == k.heard.sn {
+		return int(s.xmit - k.heard.xmit)
+	}
+	return int(s.xmit)
+}
+
+// closeReceive drops what has arrived and takes no more; what has been
+// acknowledged so far is acknowledged again when it is repeated.
+func (k *KCP) closeReceive() {
+	k.rcv = recvRing{}
+	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd = 0, 0, 0, 0
 }
 
 // ackBelow takes every segment below una as acknowledged.
@@ -120,15 +158,18 @@ func (s *sendSegment) info() SegmentInfo {
 	}
 }
 
-// inputAck takes the acknowledgement of one segment.
-func (k *KCP) inputAck(h *header, recovered bool) {
+// inputAck takes the acknowledgement of one segment, in a packet before which
+// snd_una was una. The una of the packet itself may have covered the segment
+// already, so it counts as news all the same.
+func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
 	var s *sendSegment
 	if h.sn.within(k.sndUna, k.sndNxt) {
 		s = k.snd.at(h.sn)
 	}
+	news := s != nil || h.sn.within(una, k.sndUna)
 	rtt := k.now.diff(h.ts)
-	if rtt >= 0 && !recovered && (s != nil || !k.ext.StrictRTT) {
+	if rtt >= 0 && !recovered && (news || !k.ext.StrictRTT) {
 		k.rtt.sample(rtt, k.interval)
 		k.cc.OnRTT(&k.ccState, uint32(rtt))
 		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)

@@ -42,13 +42,17 @@ var (
 type NoDelay uint8
 
 const (
+	// NoDelayDefault is NoDelayOff for a KCP, as in the reference, and
+	// NoDelayOn for a session.
+	NoDelayDefault NoDelay = iota
 	// NoDelayOff: at least 100 ms; an eighth is added for the first
-	// transmission; doubled at each time-out. The reference's default.
-	NoDelayOff NoDelay = iota
-	// NoDelayOn: at least 30 ms; times 1.5 at each time-out of a segment.
+	// transmission; doubled at each time-out. The reference's nodelay 0.
+	NoDelayOff
+	// NoDelayOn: at least 30 ms; times 1.5 at each time-out of a segment. The
+	// reference's nodelay 1.
 	NoDelayOn
 	// NoDelayTurbo: at least 30 ms; grows by half of the present time-out of
-	// the connection at each time-out of a segment.
+	// the connection at each time-out of a segment. The reference's nodelay 2.
 	NoDelayTurbo
 )
 
@@ -96,9 +100,10 @@ type KCP struct {
 	inFlight int // unacknowledged among those in flight
 	sndBytes int // payload held in snd
 	snd      sendRing
-	timeouts deadlines
+	timeouts timeouts
 	loss     lossDetector
 	rtt      rttEstimator
+	heard    transmission // oldest in flight at the last good packet
 
 	// The peer's window, and probing it while it is closed.
 	rmtWnd    uint32
@@ -128,7 +133,7 @@ type KCP struct {
 // value, which is the reference.
 type Extensions struct {
 	// StrictRTT takes round-trip samples only from an ACK of a segment that
-	// is in flight. The reference takes one from every ACK, duplicates and
+	// was in flight until its packet came. The reference takes one from every ACK, duplicates and
 	// forgeries included.
 	StrictRTT bool
 	// FreshFastAck forgets the acknowledgements counted against a segment
@@ -140,6 +145,9 @@ type Extensions struct {
 	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
 	// Zero means unbounded.
 	MaxRTO uint32
+	// MaxProbeWait bounds the distance of probes, in milliseconds. Zero means
+	// the reference's 120000.
+	MaxProbeWait uint32
 	// ProbeWait is the time between the peer's window closing and the first
 	// probe, in milliseconds; later probes follow at 1.5 times the distance
 	// of the one before. Zero means the reference's 5000.
@@ -158,6 +166,7 @@ func New(conv uint32, output func(packet []byte)) *KCP {
 		sndWnd:    defaultSndWnd,
 		rcvWnd:    minRcvWnd,
 		rmtWnd:    minRcvWnd,
+		nodelay:   NoDelayOff,
 		interval:  defaultInterval,
 		tsFlush:   defaultInterval,
 		fastLimit: defaultFastLimit,
@@ -357,6 +366,55 @@ func (k *KCP) Update(now uint32) {
 	k.Flush()
 }
 
+// SetClock tells the time without flushing. Together with Flush and NextFlush
+// it drives a KCP by events: set the clock, give it input or data, flush. The
+// interval then only bounds the RTO. It is not part of the reference.
+func (k *KCP) SetClock(now uint32) {
+	k.now = seq(now)
+	if !k.updated {
+		k.updated = true
+		k.tsFlush = k.now
+		k.cc.OnTick(k.congestionState())
+	}
+}
+
+// NextFlush returns when the next Flush has something to do, if nothing is put
+// in before: at once where acknowledgements or data can leave, else when a
+// segment times out, the pacing budget allows more, or a closed window is to
+// be probed. It is false when the conversation is idle. Unlike Check, it does
+// not ask to be called at every interval.
+func (k *KCP) NextFlush() (at uint32, ok bool) {
+	if len(k.acks) > 0 || k.probe != 0 || k.loss.suspects.head != nil {
+		return uint32(k.now), true
+	}
+	next, ok := k.timeouts.next()
+	earlier := func(t seq) {
+		if !ok || t.before(next) {
+			next, ok = t, true
+		}
+	}
+	if k.sndNxt != k.sndEnd {
+		switch {
+		case k.rmtWnd == 0 && k.probeWait == 0:
+			earlier(k.now)
+		case k.rmtWnd == 0:
+			earlier(k.tsProbe)
+		case k.sndNxt.before(k.sndUna + seq(k.sendWindow())):
+			earlier(k.now + seq(k.pacingDelay()))
+		}
+	}
+	return uint32(next), ok
+}
+
+// pacingDelay returns the milliseconds until a new segment may leave.
+func (k *KCP) pacingDelay() uint32 {
+	rate := k.cc.PacingRate()
+	if rate <= 0 {
+		return 0
+	}
+	return k.pace.wait(rate)
+}
+
 // Check returns the time at which Update should be called next, if neither
 // Input nor Send is called before: now where something is due already, and at
 // most one interval from now.
@@ -408,6 +466,9 @@ func (k *KCP) SetWindow(send, receive int) error {
 // SetNoDelay sets how time-outs are bounded and backed off, and the minimum
 // RTO that goes with it. Default: NoDelayOff.
 func (k *KCP) SetNoDelay(mode NoDelay) {
+	if mode == NoDelayDefault {
+		mode = NoDelayOff
+	}
 	k.nodelay = min(mode, NoDelayTurbo)
 	k.rtt.minRTO = rtoMin
 	if mode != NoDelayOff {

@@ -17,10 +17,10 @@ type sendSegment struct {
 	frg      uint8
 	fastDue  bool // this flush fast-retransmits it
 
-	deadline *deadline // group of equal resendTS, see rto.go
-	timer    link      // in deadline.segments
-	order    link      // in list, which is one of lossDetector's
-	list     *segmentList
+	group *timeoutGroup // group of equal resendTS, see rto.go
+	timer link          // in group
+	order link          // in list, which is one of lossDetector's
+	list  *segmentList
 }
 
 // link chains a segment into an intrusive list.

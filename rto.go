@@ -52,25 +52,25 @@ func (e *rttEstimator) backoff(rto uint32, mode NoDelay, limit uint32) uint32 {
 	return min(rto, limit)
 }
 
-// deadline groups the segments in flight whose time-out is at the same
+// timeoutGroup holds the segments in flight whose time-out is at the same
 // millisecond; mostly those that one flush sent.
-type deadline struct {
+type timeoutGroup struct {
 	at         seq
 	head       *sendSegment // chained by sendSegment.timer
-	prev, next *deadline
+	prev, next *timeoutGroup
 }
 
-// deadlines is the ordered set of all time-outs: a list of groups by time.
+// timeouts is the ordered set of all time-outs: a list of groups by time.
 // A new time-out is close to the one added before it, so the search starts
 // there; adding and removing do not depend on how many segments are in flight.
-type deadlines struct {
-	first, last *deadline
-	recent      *deadline // where the last time-out was added; nil: last
-	spare       *deadline // emptied groups, chained by next
+type timeouts struct {
+	first, last *timeoutGroup
+	recent      *timeoutGroup // where the last time-out was added; nil: last
+	spare       *timeoutGroup // emptied groups, chained by next
 }
 
 // next returns the earliest time-out; false when nothing is in flight.
-func (d *deadlines) next() (seq, bool) {
+func (d *timeouts) next() (seq, bool) {
 	if d.first == nil {
 		return 0, false
 	}
@@ -78,7 +78,7 @@ func (d *deadlines) next() (seq, bool) {
 }
 
 // add schedules s at s.resendTS.
-func (d *deadlines) add(s *sendSegment) {
+func (d *timeouts) add(s *sendSegment) {
 	at := s.resendTS
 	g := d.recent
 	if g == nil {
@@ -95,7 +95,7 @@ func (d *deadlines) add(s *sendSegment) {
 		g = d.insertAfter(g, at)
 	}
 	d.recent = g
-	s.deadline = g
+	s.group = g
 	s.timer = link{next: g.head}
 	if g.head != nil {
 		g.head.timer.prev = s
@@ -104,10 +104,10 @@ func (d *deadlines) add(s *sendSegment) {
 }
 
 // insertAfter adds a group behind g, or in front of all where g is nil.
-func (d *deadlines) insertAfter(g *deadline, at seq) *deadline {
+func (d *timeouts) insertAfter(g *timeoutGroup, at seq) *timeoutGroup {
 	n := d.spare
 	if n == nil {
-		n = new(deadline)
+		n = new(timeoutGroup)
 	} else {
 		d.spare = n.next
 	}
@@ -115,7 +115,7 @@ func (d *deadlines) insertAfter(g *deadline, at seq) *deadline {
 	if g != nil {
 		next = g.next
 	}
-	*n = deadline{at: at, prev: g, next: next}
+	*n = timeoutGroup{at: at, prev: g, next: next}
 	if g == nil {
 		d.first = n
 	} else {
@@ -130,8 +130,8 @@ func (d *deadlines) insertAfter(g *deadline, at seq) *deadline {
 }
 
 // remove takes s out, if it is scheduled.
-func (d *deadlines) remove(s *sendSegment) {
-	g := s.deadline
+func (d *timeouts) remove(s *sendSegment) {
+	g := s.group
 	if g == nil {
 		return
 	}
@@ -143,14 +143,14 @@ func (d *deadlines) remove(s *sendSegment) {
 	if s.timer.next != nil {
 		s.timer.next.timer.prev = s.timer.prev
 	}
-	s.timer, s.deadline = link{}, nil
+	s.timer, s.group = link{}, nil
 	if g.head == nil {
 		d.drop(g)
 	}
 }
 
 // drop takes the empty group g out.
-func (d *deadlines) drop(g *deadline) {
+func (d *timeouts) drop(g *timeoutGroup) {
 	if g.prev == nil {
 		d.first = g.next
 	} else {
@@ -164,12 +164,12 @@ func (d *deadlines) drop(g *deadline) {
 	if d.recent == g {
 		d.recent = g.prev
 	}
-	*g = deadline{next: d.spare}
+	*g = timeoutGroup{next: d.spare}
 	d.spare = g
 }
 
 // expire moves the segments whose time-out is at or before now to expired.
-func (d *deadlines) expire(now seq, expired []*sendSegment) []*sendSegment {
+func (d *timeouts) expire(now seq, expired []*sendSegment) []*sendSegment {
 	for d.first != nil && !d.first.at.after(now) {
 		s := d.first.head
 		d.remove(s)

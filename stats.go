@@ -1,5 +1,10 @@
 package kcp
 
+import (
+	"sync/atomic"
+	"time"
+)
+
 // Counters counts what a state machine has done since New.
 type Counters struct {
 	PacketsSent        uint64 // packets put out
@@ -52,3 +57,142 @@ func (t *Trace) rtt(sample, srtt, rto uint32) {
 		t.RTT(sample, srtt, rto)
 	}
 }
+
+// inputErrors counts packets that a session dropped, whole or in part.
+type inputErrors struct {
+	short, conv, length, command, una uint64
+}
+
+func (e *inputErrors) count(err error) {
+	switch err {
+	case ErrPacketShort:
+		e.short++
+	case ErrConv:
+		e.conv++
+	case ErrSegmentLength:
+		e.length++
+	case ErrCommand:
+		e.command++
+	case ErrForgedUna:
+		e.una++
+	}
+}
+
+// Drops counts packets dropped, by reason.
+type Drops struct {
+	Short   uint64 // shorter than a segment header
+	Conv    uint64 // a segment of another conversation inside
+	Length  uint64 // a segment longer than its packet
+	Command uint64 // an unknown command
+	Una     uint64 // acknowledges what was never sent
+}
+
+// Total returns the sum of all reasons.
+func (d Drops) Total() uint64 { return d.Short + d.Conv + d.Length + d.Command + d.Una }
+
+// ConnStats is a snapshot of a session.
+type ConnStats struct {
+	Counters
+	// Dropped counts packets from the peer, or in its name, that were bad.
+	// Segments in front of the bad one have been taken.
+	Dropped Drops
+
+	RTT           time.Duration // smoothed; 0 before the first sample
+	RTTVar        time.Duration
+	RTO           time.Duration
+	InFlight      int // segments sent and not acknowledged
+	Queued        int // segments waiting to be sent
+	WriteBuffered int // bytes of both
+	ReadBuffered  int // segments waiting to be read
+	RemoteWindow  int // the peer's advertisement, in segments
+	// CongestionWindow is in segments; that of a session without congestion
+	// control is the largest int32.
+	CongestionWindow int
+}
+
+// Retransmits returns how many segments were sent again, for any reason.
+func (s *Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
+
+// Stats returns a snapshot of the session.
+func (c *Conn) Stats() ConnStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	k := c.kcp
+	return ConnStats{
+		Counters: k.counters,
+		Dropped: Drops{
+			Short: c.dropped.short, Conv: c.dropped.conv, Length: c.dropped.length,
+			Command: c.dropped.command, Una: c.dropped.una,
+		},
+		RTT:              time.Duration(k.rtt.srtt) * time.Millisecond,
+		RTTVar:           time.Duration(k.rtt.rttvar) * time.Millisecond,
+		RTO:              time.Duration(k.rtt.rto) * time.Millisecond,
+		InFlight:         k.inFlight,
+		Queued:           int(k.sndEnd - k.sndNxt),
+		WriteBuffered:    k.sndBytes,
+		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
+		RemoteWindow:     int(k.rmtWnd),
+		CongestionWindow: k.cc.Window(),
+	}
+}
+
+// endpointCounters are the counters behind EndpointStats.
+type endpointCounters struct {
+	packetsSent, packetsReceived atomic.Uint64
+	bytesSent, bytesReceived     atomic.Uint64
+	readErrors, writeErrors      atomic.Uint64
+
+	dropShort, dropUnknown, dropEnded atomic.Uint64
+	dropSessions, dropBacklog         atomic.Uint64
+}
+
+// EndpointStats is a snapshot of an endpoint, and of the listener on it.
+type EndpointStats struct {
+	Sessions int // open now, those in the backlog included
+	Backlog  int // waiting for Accept
+
+	PacketsSent     uint64 // datagrams
+	PacketsReceived uint64
+	BytesSent       uint64 // UDP payload
+	BytesReceived   uint64
+	ReadErrors      uint64 // of the socket; each concerns one packet
+	WriteErrors     uint64
+
+	// Datagrams dropped because no session took them.
+	DropShort    uint64 // shorter than a segment header
+	DropUnknown  uint64 // of no session, and fit to open none
+	DropEnded    uint64 // stragglers of a session that has ended
+	DropSessions uint64 // would open one more than Config.MaxSessions
+	DropBacklog  uint64 // would open one more than Config.Backlog allows
+}
+
+// Stats returns a snapshot of the endpoint.
+func (e *Endpoint) Stats() EndpointStats {
+	e.mu.RLock()
+	sessions, l := len(e.sessions), e.listener
+	e.mu.RUnlock()
+	n := &e.counters
+	s := EndpointStats{
+		Sessions:        sessions,
+		PacketsSent:     n.packetsSent.Load(),
+		PacketsReceived: n.packetsReceived.Load(),
+		BytesSent:       n.bytesSent.Load(),
+		BytesReceived:   n.bytesReceived.Load(),
+		ReadErrors:      n.readErrors.Load(),
+		WriteErrors:     n.writeErrors.Load(),
+		DropShort:       n.dropShort.Load(),
+		DropUnknown:     n.dropUnknown.Load(),
+		DropEnded:       n.dropEnded.Load(),
+		DropSessions:    n.dropSessions.Load(),
+		DropBacklog:     n.dropBacklog.Load(),
+	}
+	if l != nil {
+		l.mu.Lock()
+		s.Backlog = len(l.backlog)
+		l.mu.Unlock()
+	}
+	return s
+}
+
+// Stats returns a snapshot of the listener's endpoint.
+func (l *Listener) Stats() EndpointStats { return l.ep.Stats() }

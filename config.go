@@ -1,0 +1,270 @@
+package kcp
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Config holds the settings of sessions. The zero value, and nil, mean the
+// defaults, which suit the internet of today: low latency, windows that do not
+// throttle, congestion control on. A Config must not be changed while it is in
+// use; it may be shared.
+type Config struct {
+	// Settings that must match the peer's.
+
+	// MessageMode keeps the boundaries of what WriteMessage sends. The default
+	// is a byte stream, in which writes may share a segment and there are no
+	// boundaries. Read and Write work in both modes and with peers of both:
+	// kcp-go's SetStreamMode(true) is our default, its default our MessageMode.
+	MessageMode bool
+
+	// Local tuning. The peer needs none of it.
+
+	// MTU is the largest UDP payload sent, in bytes: 50 to 65507, default 1400.
+	MTU int
+	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The
+	// peer's receive window and congestion control limit it further.
+	SendWindow int
+	// ReceiveWindow is the most segments held for Read: up to 65535, default
+	// 2048. Less than 128 is taken for 128, which holds the longest message.
+	// A full window occupies ReceiveWindow times the peer's MTU in memory.
+	ReceiveWindow int
+	// WriteBuffer is how much may be written ahead of the peer's
+	// acknowledgements before Write blocks, in bytes; each segment counts 64
+	// more. Default 4 MiB.
+	WriteBuffer int
+
+	// NoDelay is how the retransmission time-out is bounded and backed off.
+	// Default NoDelayOn.
+	NoDelay NoDelay
+	// MinRTO is the least retransmission time-out: 1 ms to 60 s. The default
+	// is that of NoDelay.
+	MinRTO time.Duration
+	// Interval is the least variance that the retransmission time-out allows
+	// for: 10 ms to 5 s, default 10 ms. The reference's flush interval, which
+	// has the same role there, delays packets too; here nothing waits for it.
+	Interval time.Duration
+	// FastResend is how many acknowledgements of later segments make one be
+	// sent again before its time-out. Default 2; negative means never.
+	FastResend int
+	// FastResendLimit is up to how many transmissions a segment is resent
+	// early. Default 5; negative means without limit.
+	FastResendLimit int
+	// CongestionControl returns the congestion controller of a new session.
+	// nil means NewReferenceControl.
+	CongestionControl func() CongestionControl
+
+	// PeerTimeout is how long a peer may leave data unacknowledged and send
+	// nothing at all before it is taken for lost: Read and Write then return a
+	// *PeerLostError. Default 30 s; negative means never.
+	PeerTimeout time.Duration
+	// DeadLink, if positive, takes a peer for lost as soon as one segment was
+	// transmitted so many times while nothing came from the peer, which may be
+	// much sooner than PeerTimeout. Default 0: off.
+	DeadLink int
+	// IdleTimeout, if positive, ends a session with a *PeerLostError when
+	// nothing has come from the peer for so long, data outstanding or not.
+	// Default 0: off.
+	IdleTimeout time.Duration
+	// Linger bounds how long Close waits for the peer to acknowledge what was
+	// written. Default 5 s; negative means not at all.
+	Linger time.Duration
+
+	// Backlog is the most sessions waiting for Accept. Further ones are not
+	// created until there is room. Default 128.
+	Backlog int
+	// MaxSessions is the most sessions of one endpoint, dialled and accepted.
+	// Default 65536.
+	MaxSessions int
+	// SocketBuffer is the size asked of the system for the receive and the
+	// send buffer of a socket that Dial or Listen opens, in bytes. The system
+	// may grant less. Default 4 MiB; negative leaves the system's default.
+	SocketBuffer int
+
+	// Logger, if not nil, is told of sessions that begin and end (debug) and
+	// of socket errors (warn, at most one a second).
+	Logger *slog.Logger
+	// Trace, if not nil, holds hooks that are called for every session.
+	Trace *Trace
+}
+
+// Defaults of Config.
+const (
+	defaultConfigMTU     = 1400
+	defaultWindow        = 2048
+	defaultWriteBuffer   = 4 << 20
+	defaultFastResend    = 2
+	defaultConfigDelay   = 10 * time.Millisecond
+	defaultPeerTimeout   = 30 * time.Second
+	defaultLinger        = 5 * time.Second
+	defaultBacklog       = 128
+	defaultMaxSessions   = 65536
+	defaultSocketBuffer  = 4 << 20
+	maxUDPPayload        = 65507
+	maxBackoff           = 5 * time.Second
+	probeWait            = 200 * time.Millisecond
+	writeCostPerSegment  = 64
+	minWriteBuffer       = 4096
+	maxConfigWriteBuffer = 1 << 30
+)
+
+// LowLatency returns a Config for traffic that must arrive soon and is small
+// against the path: games, voice, remote control. It has no congestion
+// control, as KCP users mostly run it, and a window that bounds the damage.
+func LowLatency() Config {
+	return Config{
+		NoDelay:           NoDelayTurbo,
+		FastResend:        1,
+		SendWindow:        512,
+		CongestionControl: NewNoControl,
+	}
+}
+
+// Classic returns a Config with the settings that the reference implementation
+// starts with, for comparisons and for peers on very slow paths.
+func Classic() Config {
+	return Config{
+		MessageMode:   true,
+		NoDelay:       NoDelayOff,
+		Interval:      defaultInterval * time.Millisecond,
+		FastResend:    -1,
+		SendWindow:    defaultSndWnd,
+		ReceiveWindow: minRcvWnd,
+	}
+}
+
+// ConfigError reports a setting that cannot be.
+type ConfigError struct {
+	Field  string // name of the field of Config
+	Value  any    // what it was
+	Reason string // what it must be
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("kcp: Config.%s is %v: %s", e.Field, e.Value, e.Reason)
+}
+
+// Validate reports the first setting that cannot be, as a *ConfigError. Dial,
+// Listen and NewEndpoint call it.
+func (c *Config) Validate() error {
+	if c == nil {
+		return nil
+	}
+	ints := []struct {
+		field    string
+		value    int
+		min, max int
+	}{
+		{"MTU", c.MTU, minMTU, maxUDPPayload},
+		{"SendWindow", c.SendWindow, 1, maxWindow},
+		{"ReceiveWindow", c.ReceiveWindow, 1, maxWindow},
+		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
+		{"Backlog", c.Backlog, 1, maxInt32},
+		{"MaxSessions", c.MaxSessions, 1, maxInt32},
+	}
+	for _, f := range ints {
+		if f.value != 0 && (f.value < f.min || f.value > f.max) {
+			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%d, %d], or 0 for the default", f.min, f.max)}
+		}
+	}
+	durations := []struct {
+		field    string
+		value    time.Duration
+		min, max time.Duration
+	}{
+		{"MinRTO", c.MinRTO, time.Millisecond, rtoMax * time.Millisecond},
+		{"Interval", c.Interval, minInterval * time.Millisecond, maxInterval * time.Millisecond},
+	}
+	for _, f := range durations {
+		if f.value != 0 && (f.value < f.min || f.value > f.max) {
+			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%v, %v], or 0 for the default", f.min, f.max)}
+		}
+	}
+	if c.NoDelay > NoDelayTurbo {
+		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
+	}
+	if c.DeadLink < 0 {
+		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
+	}
+	if c.IdleTimeout < 0 {
+		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	}
+	return nil
+}
+
+// withDefaults returns a copy of c in which nothing is left to default. What
+// is switched off by a negative value becomes zero.
+func (c *Config) withDefaults() Config {
+	var d Config
+	if c != nil {
+		d = *c
+	}
+	setDefault(&d.MTU, defaultConfigMTU)
+	setDefault(&d.SendWindow, defaultWindow)
+	setDefault(&d.ReceiveWindow, defaultWindow)
+	setDefault(&d.WriteBuffer, defaultWriteBuffer)
+	setDefault(&d.NoDelay, NoDelayOn)
+	setDefault(&d.Interval, defaultConfigDelay)
+	setDefault(&d.FastResend, defaultFastResend)
+	setDefault(&d.FastResendLimit, defaultFastLimit)
+	setDefault(&d.PeerTimeout, defaultPeerTimeout)
+	setDefault(&d.Linger, defaultLinger)
+	setDefault(&d.Backlog, defaultBacklog)
+	setDefault(&d.MaxSessions, defaultMaxSessions)
+	setDefault(&d.SocketBuffer, defaultSocketBuffer)
+	d.FastResend = max(d.FastResend, 0)
+	d.FastResendLimit = max(d.FastResendLimit, 0)
+	d.PeerTimeout = max(d.PeerTimeout, 0)
+	d.Linger = max(d.Linger, 0)
+	d.SocketBuffer = max(d.SocketBuffer, 0)
+	if d.CongestionControl == nil {
+		d.CongestionControl = NewReferenceControl
+	}
+	return d
+}
+
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// apply sets up a state machine for a session. The settings have passed
+// Validate, so the setters cannot fail.
+func (c *Config) apply(k *KCP) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	must(k.SetMTU(c.MTU))
+	must(k.SetWindow(c.SendWindow, c.ReceiveWindow))
+	must(k.SetInterval(uint32(c.Interval.Milliseconds())))
+	k.SetNoDelay(c.NoDelay)
+	if c.MinRTO > 0 {
+		must(k.SetMinRTO(uint32(c.MinRTO.Milliseconds())))
+	}
+	k.SetFastResend(uint32(c.FastResend))
+	k.SetFastResendLimit(uint32(c.FastResendLimit))
+	k.SetDeadLink(uint32(c.DeadLink))
+	k.SetStream(!c.MessageMode)
+	k.SetTrace(c.Trace)
+	k.SetCongestionControl(c.CongestionControl())
+
+	// While the peer is silent it must be asked several times within
+	// PeerTimeout, or silence would not mean anything.
+	longest := maxBackoff
+	if c.PeerTimeout > 0 {
+		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
+	}
+	k.SetExtensions(Extensions{
+		StrictRTT:         true,
+		FreshFastAck:      true,
+		LimitToPeerWindow: true,
+		MaxRTO:            uint32(longest.Milliseconds()),
+		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),
+		MaxProbeWait:      uint32(longest.Milliseconds()),
+	})
+}

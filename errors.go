@@ -1,0 +1,46 @@
+package kcp
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"time"
+)
+
+// Errors of sessions. They come wrapped in a *net.OpError; use errors.Is and
+// errors.As. Besides them there are os.ErrDeadlineExceeded for a deadline that
+// has passed, net.ErrClosed for a Conn, Listener or Endpoint that was closed,
+// and *PeerLostError.
+var (
+	// ErrNotDelivered is returned by Close when the peer had not acknowledged
+	// all that was written within the time of Config.Linger.
+	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
+	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
+	// session without Config.MessageMode.
+	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
+	// ErrTooManySessions is returned when an endpoint has Config.MaxSessions.
+	ErrTooManySessions = errors.New("kcp: too many sessions")
+	// ErrListening is returned by Listen on an Endpoint that has a Listener.
+	ErrListening = errors.New("kcp: endpoint has a listener already")
+)
+
+// PeerLostError means that the peer is gone, or unreachable.
+type PeerLostError struct {
+	// Silence is for how long nothing had come from the peer.
+	Silence time.Duration
+	// Idle is true where Config.IdleTimeout has passed, false where data was
+	// left unacknowledged.
+	Idle bool
+}
+
+func (e *PeerLostError) Error() string {
+	if e.Idle {
+		return fmt.Sprintf("kcp: peer lost: nothing heard for %v", e.Silence)
+	}
+	return fmt.Sprintf("kcp: peer lost: data unacknowledged and nothing heard for %v", e.Silence)
+}
+
+// opError wraps err as the net package does.
+func opError(op string, local, remote net.Addr, err error) error {
+	return &net.OpError{Op: op, Net: "kcp", Source: local, Addr: remote, Err: err}
+}

@@ -1,0 +1,149 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Listener accepts the sessions that peers open on an Endpoint. It is a
+// net.Listener. All methods are safe for concurrent use.
+type Listener struct {
+	ep *Endpoint
+
+	mu       sync.Mutex
+	changed  sync.Cond
+	backlog  []*Conn // opened by peers, not yet accepted
+	deadline deadline
+	closed   bool
+}
+
+// Listen opens a UDP socket on address and returns a listener on it. network
+// is "udp", "udp4" or "udp6"; "udp" with an empty host listens on IPv4 and
+// IPv6. config may be nil. The socket is closed when the listener and all its
+// sessions are.
+func Listen(network, address string, config *Config) (*Listener, error) {
+	if err := config.Validate(); err != nil {
+		return nil, err
+	}
+	network, err := udpNetwork(network)
+	if err != nil {
+		return nil, opError("listen", nil, nil, err)
+	}
+	addr, err := net.ResolveUDPAddr(network, address)
+	if err != nil {
+		return nil, opError("listen", nil, nil, err)
+	}
+	pc, err := net.ListenUDP(network, addr)
+	if err != nil {
+		return nil, err
+	}
+	return newEndpoint(pc, config, true).Listen()
+}
+
+func newListener(e *Endpoint) *Listener {
+	l := &Listener{ep: e}
+	l.changed.L = &l.mu
+	l.deadline.init(&l.mu, &l.changed)
+	return l
+}
+
+// offer puts c into the backlog, if there is room.
+func (l *Listener) offer(c *Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed || len(l.backlog) >= l.ep.config.Backlog {
+		return false
+	}
+	l.backlog = append(l.backlog, c)
+	l.changed.Broadcast()
+	return true
+}
+
+// Accept waits for the next session. It is AcceptKCP without a context, and
+// returns a *Conn.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptKCP(context.Background())
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptKCP waits for the next session. It fails when ctx is done, with its
+// error; when a deadline set by SetDeadline has passed, with
+// os.ErrDeadlineExceeded; and when the listener is closed, with net.ErrClosed.
+func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
+	stop := context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.changed.Broadcast()
+	})
+	defer stop()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.closed:
+			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
+		case ctx.Err() != nil:
+			return nil, opError("accept", nil, l.Addr(), ctx.Err())
+		case l.deadline.expired:
+			return nil, opError("accept", nil, l.Addr(), os.ErrDeadlineExceeded)
+		case len(l.backlog) > 0:
+			c := l.backlog[0]
+			l.backlog[0] = nil
+			l.backlog = l.backlog[1:]
+			return c, nil
+		}
+		l.changed.Wait()
+	}
+}
+
+// SetDeadline sets the time at which pending and future calls of Accept fail;
+// the zero time means never.
+func (l *Listener) SetDeadline(t time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return opError("set", nil, l.Addr(), net.ErrClosed)
+	}
+	l.deadline.set(t)
+	return nil
+}
+
+// Addr returns the address of the socket.
+func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
+
+// Endpoint returns the endpoint that l listens on.
+func (l *Listener) Endpoint() *Endpoint { return l.ep }
+
+// Close stops accepting. Sessions that were accepted go on; those in the
+// backlog are dropped.
+func (l *Listener) Close() error {
+	waiting, ok := l.end()
+	if !ok {
+		return opError("close", nil, l.Addr(), net.ErrClosed)
+	}
+	for _, c := range waiting {
+		c.fail(net.ErrClosed)
+	}
+	l.ep.dropListener(l)
+	return nil
+}
+
+// end closes l and returns its backlog. It is false if that was done before.
+func (l *Listener) end() (waiting []*Conn, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return nil, false
+	}
+	l.closed = true
+	waiting, l.backlog = l.backlog, nil
+	l.deadline.set(time.Time{})
+	l.changed.Broadcast()
+	return waiting, true
+}

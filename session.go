@@ -1,0 +1,597 @@
+package kcp
+
+import (
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Conn is a session: a reliable, ordered connection with one peer. It is a
+// net.Conn, and in message mode has messages with boundaries besides. All
+// methods are safe for concurrent use.
+type Conn struct {
+	ep     *Endpoint
+	key    sessionKey
+	remote net.Addr
+	peer   net.Addr // remote where it is not a UDP address, else nil
+
+	writing sync.Mutex // held by the one Write at work
+
+	mu       sync.Mutex
+	kcp      *KCP
+	canRead  sync.Cond // something to read, or reason to fail
+	canWrite sync.Cond // room to write, everything acknowledged, or reason to fail
+	rd, wd   deadline
+	state    connState
+	closed   bool  // by the application
+	err      error // why the session ended by itself
+	dropped  inputErrors
+
+	// Output: packets collected under mu, written to the socket without it.
+	// One goroutine at a time does so, so that they leave in order.
+	out     []*packet
+	spare   []*packet
+	batch   []udp.Datagram
+	current *packet // under construction in kcp
+	sending bool
+
+	// Times since the endpoint's epoch.
+	lastHeard   time.Duration // a good packet came from the peer
+	outstanding bool          // something is unacknowledged,
+	since       time.Duration // and has been since then
+	endAt       time.Duration // in stateDraining: when it ends
+	compactAt   time.Duration // 0: nothing to compact
+	wakeAt      time.Duration // 0: no wake-up asked for
+	wakeIndex   int           // of wakeQueue, under its lock
+}
+
+// connState is where a session is in its life.
+type connState uint8
+
+const (
+	stateOpen      connState = iota
+	stateLingering           // closed; waits for acknowledgements
+	stateDraining            // closed; answers what the peer repeats
+	stateEnded               // out of the endpoint
+)
+
+const (
+	// compactAfter is the idle time after which spare memory is given back.
+	compactAfter = time.Second
+	// drainTime is the least time for which a closed session goes on to
+	// acknowledge what the peer repeats; an acknowledgement may be lost, and
+	// nothing would tell the peer that the data has arrived.
+	drainTime = time.Second
+	// drainRTOs is the same in time-outs of ours; the peer's are alike.
+	drainRTOs = 6
+	// writeBatch is how many segments Write queues before it flushes.
+	writeBatch = 64
+	// sendRounds is how many batches in a row one goroutine writes to the
+	// socket before it leaves the rest to the timer.
+	sendRounds = 16
+)
+
+func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
+	c := &Conn{ep: e, key: key, remote: remote, peer: peer}
+	c.canRead.L, c.canWrite.L = &c.mu, &c.mu
+	c.rd.init(&c.mu, &c.canRead)
+	c.wd.init(&c.mu, &c.canWrite)
+	c.kcp = New(key.conv, c.collect)
+	c.kcp.packetBuffer = c.packetBuffer
+	e.config.apply(c.kcp)
+	now := e.now()
+	c.lastHeard = now
+	c.kcp.SetClock(clock(now))
+	if e.config.IdleTimeout > 0 {
+		c.schedule(now)
+	}
+	return c
+}
+
+// packetBuffer gives the state machine space for a packet.
+func (c *Conn) packetBuffer(n int) []byte {
+	c.current = c.ep.packet(n)
+	return c.current.buf
+}
+
+// collect takes a packet that the state machine puts out.
+func (c *Conn) collect(data []byte) {
+	c.current.buf = data
+	c.out = append(c.out, c.current)
+	c.current = nil
+}
+
+// input feeds one datagram to the state machine. It is false where the session
+// has no use for it; answer is to be called after a batch otherwise.
+func (c *Conn) input(data []byte, now time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateEnded {
+		c.ep.counters.dropEnded.Add(1)
+		return false
+	}
+	c.kcp.SetClock(clock(now))
+	if err := c.kcp.Input(data); err != nil {
+		c.dropped.count(err)
+	} else {
+		c.lastHeard = now
+	}
+	return true
+}
+
+// answer flushes what a batch of input has caused, and wakes who waits for it.
+func (c *Conn) answer(now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateEnded {
+		return
+	}
+	if c.kcp.rcvQueued > c.kcp.rcvPartial {
+		c.canRead.Broadcast()
+	}
+	if at, ok := c.kcp.NextFlush(); ok && !seq(at).after(seq(clock(now))) {
+		c.flush(now)
+	}
+	c.settle(now)
+	if c.room() > 0 || c.kcp.WaitSend() == 0 {
+		c.canWrite.Broadcast()
+	}
+	c.transmit()
+}
+
+// flush lets the state machine put out what it can.
+func (c *Conn) flush(now time.Duration) {
+	c.kcp.SetClock(clock(now))
+	c.kcp.Flush()
+	c.compactAt = now + compactAfter
+}
+
+// settle notes what the last step has changed, and asks for the next wake-up.
+func (c *Conn) settle(now time.Duration) {
+	waiting := c.kcp.WaitSend() > 0
+	if waiting && !c.outstanding {
+		c.since = now
+	}
+	c.outstanding = waiting
+	c.schedule(now)
+}
+
+// transmit writes the collected packets to the socket, without holding the
+// lock meanwhile. Where another goroutine is at it, that one takes them along.
+func (c *Conn) transmit() {
+	if c.sending {
+		return
+	}
+	c.sending = true
+	for round := 0; len(c.out) > 0; round++ {
+		if round == sendRounds {
+			c.wake(c.ep.now())
+			break
+		}
+		packets := c.out
+		c.out = c.spare[:0]
+		c.batch = c.batch[:0]
+		for _, p := range packets {
+			c.batch = append(c.batch, udp.Datagram{Buf: p.buf, Addr: c.key.addr, Peer: c.peer})
+		}
+		c.mu.Unlock()
+		c.ep.send(packets, c.batch)
+		c.mu.Lock()
+		clear(c.batch)
+		c.spare = packets
+	}
+	c.sending = false
+}
+
+// schedule asks for a wake-up at the next time that something has to be done,
+// if there is none before that anyway.
+func (c *Conn) schedule(now time.Duration) {
+	var next time.Duration
+	sooner := func(at time.Duration) {
+		if next == 0 || at < next {
+			next = max(at, 1)
+		}
+	}
+	cfg := &c.ep.config
+	if at, ok := c.kcp.NextFlush(); ok {
+		// The clock counts whole milliseconds: it shows at when at has begun.
+		wait := time.Duration(seq(at).diff(seq(clock(now))))
+		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
+	}
+	if c.outstanding && cfg.PeerTimeout > 0 {
+		sooner(max(c.lastHeard, c.since) + cfg.PeerTimeout)
+	}
+	if cfg.IdleTimeout > 0 && c.state == stateOpen {
+		sooner(c.lastHeard + cfg.IdleTimeout)
+	}
+	if c.state == stateDraining {
+		sooner(c.endAt)
+	}
+	if c.compactAt > 0 {
+		sooner(c.compactAt)
+	}
+	if next > 0 {
+		c.wake(next)
+	}
+}
+
+// wake asks for a wake-up at a time, if there is none before it.
+func (c *Conn) wake(at time.Duration) {
+	if c.state != stateEnded && (c.wakeAt == 0 || at < c.wakeAt) {
+		c.wakeAt = at
+		c.ep.wakes.set(c, at)
+	}
+}
+
+// onWake does what is due. The endpoint's timer calls it.
+func (c *Conn) onWake() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.wakeAt = 0
+	if c.state == stateEnded {
+		return
+	}
+	now := c.ep.now()
+	if c.state == stateDraining && now >= c.endAt {
+		c.end(nil)
+		return
+	}
+	if lost := c.lost(now); lost != nil {
+		c.end(lost)
+		return
+	}
+	if at, ok := c.kcp.NextFlush(); ok && !seq(at).after(seq(clock(now))) {
+		c.flush(now)
+	}
+	if c.compactAt > 0 && now >= c.compactAt {
+		c.compact()
+	}
+	c.settle(now)
+	c.transmit()
+}
+
+// lost returns an error when the peer has been silent for too long.
+func (c *Conn) lost(now time.Duration) error {
+	cfg := &c.ep.config
+	silence := now - c.lastHeard
+	if cfg.IdleTimeout > 0 && silence >= cfg.IdleTimeout && c.state == stateOpen {
+		return &PeerLostError{Silence: silence, Idle: true}
+	}
+	if !c.outstanding {
+		return nil
+	}
+	if cfg.PeerTimeout > 0 && now-max(c.lastHeard, c.since) >= cfg.PeerTimeout {
+		return &PeerLostError{Silence: silence}
+	}
+	if cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
+		return &PeerLostError{Silence: silence}
+	}
+	return nil
+}
+
+// compact gives spare memory back.
+func (c *Conn) compact() {
+	c.compactAt = 0
+	c.kcp.Compact()
+	if !c.sending {
+		c.out, c.spare, c.batch = nil, nil, nil
+	}
+}
+
+// end takes the session out of the endpoint. What has arrived can still be
+// read; then, and on Write, err is returned, if it is not nil.
+func (c *Conn) end(err error) {
+	if c.state == stateEnded {
+		return
+	}
+	c.state = stateEnded
+	c.err = err
+	c.canRead.Broadcast()
+	c.canWrite.Broadcast()
+	c.ep.remove(c)
+}
+
+// fail ends the session because of err.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.end(err)
+}
+
+// Read reads the next bytes, waiting for them if need be. In message mode it
+// reads through message boundaries, without losing what does not fit into b.
+// It fails with os.ErrDeadlineExceeded when the read deadline has passed, also
+// where there is data; with net.ErrClosed after Close; and with a
+// *PeerLostError, after all data that has arrived, when the peer is gone.
+func (c *Conn) Read(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.cannotRead(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		if len(b) == 0 {
+			return 0, nil
+		}
+		if n := c.kcp.recvBytes(b); n > 0 {
+			c.afterRead()
+			return n, nil
+		}
+		if c.err != nil {
+			return 0, c.opError("read", c.err)
+		}
+		c.canRead.Wait()
+	}
+}
+
+// ReadMessage reads the next message and returns its size, which may be 0. If
+// b is too small, the message is left where it is and the error is
+// io.ErrShortBuffer. Other errors are those of Read, and ErrNotMessageMode.
+func (c *Conn) ReadMessage(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.cannotRead(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		if !c.ep.config.MessageMode {
+			return 0, c.opError("read", ErrNotMessageMode)
+		}
+		n, err := c.kcp.Recv(b)
+		if err == nil {
+			c.afterRead()
+			return n, nil
+		}
+		if err == io.ErrShortBuffer {
+			return 0, c.opError("read", err)
+		}
+		if c.err != nil {
+			return 0, c.opError("read", c.err)
+		}
+		c.canRead.Wait()
+	}
+}
+
+// cannotRead returns why nothing may be read, whatever has arrived.
+func (c *Conn) cannotRead() error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	if c.rd.expired {
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// afterRead tells the peer when a read has reopened a shut window.
+func (c *Conn) afterRead() {
+	if c.kcp.probe&probeTell != 0 && c.state != stateEnded {
+		now := c.ep.now()
+		c.flush(now)
+		c.settle(now)
+		c.transmit()
+	}
+}
+
+// Write queues b, and sends as much as the windows allow at once. It waits
+// while Config.WriteBuffer is full, and returns when all of b is queued; the
+// peer need not have acknowledged it. When it fails, n bytes were queued and
+// will be delivered if possible. Errors are os.ErrDeadlineExceeded when the
+// write deadline has passed, net.ErrClosed after Close, and *PeerLostError.
+func (c *Conn) Write(b []byte) (n int, err error) {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := c.waitRoom(); err != nil {
+			return n, c.opError("write", err)
+		}
+		for i := 0; i < writeBatch && n < len(b) && (i == 0 || c.room() > 0); i++ {
+			m, err := c.kcp.Send(b[n:min(len(b), n+c.kcp.mss)])
+			n += m
+			if err != nil {
+				return n, c.opError("write", err)
+			}
+		}
+		if n > 0 {
+			c.afterWrite()
+		}
+		if n == len(b) {
+			return n, nil
+		}
+	}
+}
+
+// WriteMessage queues b as one message, which may be empty. It waits as Write
+// does. Its errors are those of Write, ErrNotMessageMode, and
+// ErrMessageTooLarge for a message of more than 127 segments, or of more than
+// the receive window that the peer has shown.
+func (c *Conn) WriteMessage(b []byte) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ep.config.MessageMode {
+		return c.opError("write", ErrNotMessageMode)
+	}
+	if err := c.waitRoom(); err != nil {
+		return c.opError("write", err)
+	}
+	if _, err := c.kcp.Send(b); err != nil {
+		return c.opError("write", err)
+	}
+	c.afterWrite()
+	return nil
+}
+
+// waitRoom waits until something may be queued, and returns why not.
+func (c *Conn) waitRoom() error {
+	for {
+		switch {
+		case c.closed:
+			return net.ErrClosed
+		case c.wd.expired:
+			return os.ErrDeadlineExceeded
+		case c.err != nil:
+			return c.err
+		case c.room() > 0:
+			return nil
+		}
+		c.canWrite.Wait()
+	}
+}
+
+// room returns how much of the write buffer is free.
+func (c *Conn) room() int {
+	return c.ep.config.WriteBuffer - c.kcp.sndBytes - c.kcp.WaitSend()*writeCostPerSegment
+}
+
+// afterWrite sends what was queued as far as the windows allow.
+func (c *Conn) afterWrite() {
+	now := c.ep.now()
+	c.flush(now)
+	c.settle(now)
+	c.transmit()
+}
+
+// Close closes the session. Calls in progress return net.ErrClosed, and what
+// has arrived but was not read is dropped. Close then waits, for Config.Linger
+// at most, until the peer has acknowledged all that was written, and returns
+// ErrNotDelivered or a *PeerLostError where that did not happen. The session
+// answers the peer's repetitions for a few more seconds in the background.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.closed = true
+	c.rd.set(time.Time{})
+	c.wd.set(time.Time{})
+	c.canRead.Broadcast()
+	c.canWrite.Broadcast()
+	if c.state == stateEnded {
+		return nil
+	}
+	received := c.kcp.counters.SegmentsReceived > 0
+	c.kcp.closeReceive()
+	c.state = stateLingering
+	c.linger()
+	if c.state == stateEnded {
+		return c.opError("close", c.err)
+	}
+	if c.kcp.WaitSend() > 0 {
+		c.end(nil)
+		return c.opError("close", ErrNotDelivered)
+	}
+	if !received {
+		c.end(nil)
+		return nil
+	}
+	c.state = stateDraining
+	now := c.ep.now()
+	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
+	c.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
+	c.compact()
+	c.schedule(now)
+	return nil
+}
+
+// linger waits until everything is acknowledged, the session has ended, or
+// Config.Linger has passed.
+func (c *Conn) linger() {
+	limit := c.ep.config.Linger
+	if limit <= 0 {
+		return
+	}
+	over := false
+	timer := time.AfterFunc(limit, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		over = true
+		c.canWrite.Broadcast()
+	})
+	defer timer.Stop()
+	for c.kcp.WaitSend() > 0 && c.state != stateEnded && !over {
+		c.canWrite.Wait()
+	}
+}
+
+// LocalAddr returns the address of the endpoint's socket.
+func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
+
+// RemoteAddr returns the address of the peer.
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+// Conv returns the conversation id.
+func (c *Conn) Conv() uint32 { return c.key.conv }
+
+// SetDeadline sets the read and the write deadline; see SetReadDeadline.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd, &c.wd) }
+
+// SetReadDeadline sets the time at which pending and future reads fail with
+// os.ErrDeadlineExceeded; the zero time means never.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd) }
+
+// SetWriteDeadline sets the time at which pending and future writes fail with
+// os.ErrDeadlineExceeded; the zero time means never.
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.wd) }
+
+func (c *Conn) setDeadlines(t time.Time, deadlines ...*deadline) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	for _, d := range deadlines {
+		d.set(t)
+	}
+	return nil
+}
+
+func (c *Conn) opError(op string, err error) error {
+	return opError(op, c.LocalAddr(), c.remote, err)
+}
+
+// deadline is a point in time after which calls fail. Its fields belong to mu.
+type deadline struct {
+	mu      *sync.Mutex
+	changed *sync.Cond // told when the deadline passes
+	timer   *time.Timer
+	expired bool
+}
+
+func (d *deadline) init(mu *sync.Mutex, changed *sync.Cond) { d.mu, d.changed = mu, changed }
+
+// set moves the deadline; the zero time means never.
+func (d *deadline) set(t time.Time) {
+	if d.timer != nil {
+		d.timer.Stop()
+		d.timer = nil
+	}
+	d.expired = false
+	if t.IsZero() {
+		return
+	}
+	wait := time.Until(t)
+	if wait <= 0 {
+		d.expired = true
+		d.changed.Broadcast()
+		return
+	}
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.timer == timer { // not moved meanwhile
+			d.expired = true
+			d.changed.Broadcast()
+		}
+	})
+	d.timer = timer
+}
