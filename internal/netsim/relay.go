@@ -1,0 +1,340 @@
+package netsim
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	relayMaxClients   = 1024
+	relayMaxQueued    = 64 << 20 // bytes underway per direction
+	relaySocketBuffer = 4 << 20
+	relayBatch        = 256 // packets sent between two looks at the clock
+
+	// relayPatience is how many reads may fail in a row before the next one is
+	// put off by relayPause, so that a socket that is broken for good does not
+	// take a whole core.
+	relayPatience = 16
+	relayPause    = 10 * time.Millisecond
+)
+
+// Relay is a UDP relay in real time whose two directions are Links: up from the
+// clients to the target, down back to them. All clients share the two links,
+// but each has an upstream socket of its own, so that the target sees one
+// address per client.
+//
+// A relay serves the first 1024 client addresses; packets from others, and
+// those beyond 64 MiB underway in one direction, are dropped and counted in
+// Overflow. What the kernel drops, for want of socket buffers, is not counted.
+// Arrivals are late by the precision of the runtime's timers, about a
+// millisecond.
+//
+// All methods are safe for concurrent use.
+type Relay struct {
+	network  string // "udp4" or "udp6"
+	listener *net.UDPConn
+	target   *net.UDPAddr
+	up, down *pipe
+	done     chan struct{}
+	running  sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	clients map[netip.AddrPort]*relayClient
+}
+
+// relayClient is one client address and the socket that speaks for it.
+type relayClient struct {
+	addr     netip.AddrPort
+	upstream *net.UDPConn
+}
+
+// NewRelay starts a relay to target, a UDP address such as "127.0.0.1:4000". It
+// listens on a free port of 127.0.0.1, or of ::1 if the target is IPv6. The
+// seed makes the luck of the links, but as real packets come in their own time
+// and order, two runs are not the same.
+func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
+	if err := errors.Join(up.Validate(), down.Validate()); err != nil {
+		return nil, err
+	}
+	addr, err := net.ResolveUDPAddr("udp", target)
+	if err != nil {
+		return nil, fmt.Errorf("netsim: relay target: %w", err)
+	}
+	network, local := "udp4", net.IPv4(127, 0, 0, 1)
+	if addr.IP != nil && addr.IP.To4() == nil {
+		network, local = "udp6", net.IPv6loopback
+	}
+	listener, err := net.ListenUDP(network, &net.UDPAddr{IP: local})
+	if err != nil {
+		return nil, fmt.Errorf("netsim: relay socket: %w", err)
+	}
+	enlargeBuffers(listener)
+	r := &Relay{
+		network:  network,
+		listener: listener,
+		target:   addr,
+		done:     make(chan struct{}),
+		clients:  make(map[netip.AddrPort]*relayClient),
+	}
+	r.up = newPipe(NewLink(up, mix(seed)), func(c *relayClient, packet []byte) error {
+		_, err := c.upstream.Write(packet)
+		return err
+	})
+	r.down = newPipe(NewLink(down, mix(seed+1)), func(c *relayClient, packet []byte) error {
+		_, err := r.listener.WriteToUDPAddrPort(packet, c.addr)
+		return err
+	})
+	r.running.Go(func() { r.up.run(r.done) })
+	r.running.Go(func() { r.down.run(r.done) })
+	r.running.Go(r.readClients)
+	return r, nil
+}
+
+// enlargeBuffers asks for large socket buffers. The system may grant less,
+// which costs packets under load but is no reason to fail.
+func enlargeBuffers(c *net.UDPConn) {
+	_ = c.SetReadBuffer(relaySocketBuffer)
+	_ = c.SetWriteBuffer(relaySocketBuffer)
+}
+
+// Addr returns the address to which clients send.
+func (r *Relay) Addr() *net.UDPAddr { return r.listener.LocalAddr().(*net.UDPAddr) }
+
+// SetLinks changes both directions for the packets that come from now on. It
+// panics if a configuration is not valid.
+func (r *Relay) SetLinks(up, down LinkConfig) {
+	r.up.setConfig(up)
+	r.down.setConfig(down)
+}
+
+// Stats returns what has become of the packets in each direction. Delivered
+// counts those written to a socket, Unreachable those that a socket refused.
+func (r *Relay) Stats() (up, down LinkStats) { return r.up.stats(), r.down.stats() }
+
+// Close closes all sockets, drops what is underway and waits for the relay's
+// goroutines. Closing again does nothing.
+func (r *Relay) Close() error {
+	r.mu.Lock()
+	if r.closed {
+		r.mu.Unlock()
+		r.running.Wait()
+		return nil
+	}
+	r.closed = true
+	close(r.done)
+	err := r.listener.Close()
+	for _, c := range r.clients {
+		err = errors.Join(err, c.upstream.Close())
+	}
+	r.mu.Unlock()
+	r.running.Wait()
+	return err
+}
+
+// readClients takes packets from the clients.
+func (r *Relay) readClients() {
+	buf := make([]byte, 1<<16)
+	r.read(func() error {
+		n, from, err := r.listener.ReadFromUDPAddrPort(buf)
+		if err != nil {
+			return err
+		}
+		if c := r.client(unmapped(from)); c != nil {
+			r.up.accept(c, buf[:n])
+		} else {
+			r.up.refuse(n)
+		}
+		return nil
+	})
+}
+
+// readUpstream takes the target's answers to one client.
+func (r *Relay) readUpstream(c *relayClient) {
+	buf := make([]byte, 1<<16)
+	r.read(func() error {
+		n, err := c.upstream.Read(buf)
+		if err == nil {
+			r.down.accept(c, buf[:n])
+		}
+		return err
+	})
+}
+
+// read repeats a read until the socket is closed. Other errors concern single
+// packets: a target that is not running, for one, makes itself known as
+// ECONNREFUSED, and may be started later.
+func (r *Relay) read(once func() error) {
+	failures := 0
+	for {
+		err := once()
+		switch {
+		case err == nil:
+			failures = 0
+			continue
+		case errors.Is(err, net.ErrClosed):
+			return
+		}
+		if failures++; failures > relayPatience {
+			select {
+			case <-r.done:
+			case <-time.After(relayPause):
+			}
+		}
+	}
+}
+
+// client returns the client at an address, a new one if need be, or nil if
+// there can be no more.
+func (r *Relay) client(addr netip.AddrPort) *relayClient {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if c := r.clients[addr]; c != nil || r.closed || len(r.clients) >= relayMaxClients {
+		return c
+	}
+	upstream, err := net.DialUDP(r.network, nil, r.target)
+	if err != nil {
+		return nil
+	}
+	enlargeBuffers(upstream)
+	c := &relayClient{addr: addr, upstream: upstream}
+	r.clients[addr] = c
+	r.running.Go(func() { r.readUpstream(c) })
+	return c
+}
+
+// pipe is one direction of a relay: a link on the real clock, and the goroutine
+// that sends what has come through.
+type pipe struct {
+	start time.Time
+	write func(*relayClient, []byte) error
+	wake  chan struct{} // the first parcel is another
+
+	mu      sync.Mutex
+	link    *Link
+	local   LinkStats // what happened outside of the link
+	parcels schedule[*relayClient]
+}
+
+func newPipe(link *Link, write func(*relayClient, []byte) error) *pipe {
+	return &pipe{start: time.Now(), write: write, wake: make(chan struct{}, 1), link: link}
+}
+
+func (p *pipe) setConfig(cfg LinkConfig) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.link.SetConfig(cfg)
+}
+
+func (p *pipe) stats() LinkStats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	total := p.link.Stats()
+	total.Delivered = Tally{} // by the link: that was a promise
+	total.merge(p.local)
+	return total
+}
+
+// accept puts a packet on the link.
+func (p *pipe) accept(c *relayClient, packet []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.parcels.bytes+len(packet) > relayMaxQueued {
+		p.local.Sent.add(len(packet))
+		p.local.Overflow.add(len(packet))
+		return
+	}
+	before, waiting := p.parcels.next()
+	flights, copies := p.link.plan(time.Since(p.start), len(packet))
+	for _, f := range flights[:copies] {
+		p.parcels.add(f, packet, c)
+	}
+	if at, ok := p.parcels.next(); ok && (!waiting || at < before) {
+		select {
+		case p.wake <- struct{}{}:
+		default: // it is about to look anyway
+		}
+	}
+}
+
+// refuse counts a packet for which there is no room.
+func (p *pipe) refuse(size int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.local.Sent.add(size)
+	p.local.Overflow.add(size)
+}
+
+// run sends parcels as they fall due, until done is closed.
+func (p *pipe) run(done <-chan struct{}) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var batch []*parcel[*relayClient]
+	for {
+		var wait time.Duration
+		batch, wait = p.collect(batch[:0])
+		if len(batch) > 0 {
+			p.forward(batch)
+			select {
+			case <-done:
+				return
+			default:
+				continue // sending took time: more may be due
+			}
+		}
+		timer.Reset(wait)
+		select {
+		case <-done:
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// collect appends the parcels that are due to batch and returns how long it is
+// until the next.
+func (p *pipe) collect(batch []*parcel[*relayClient]) ([]*parcel[*relayClient], time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Since(p.start)
+	for len(batch) < relayBatch {
+		next := p.parcels.due(now)
+		if next == nil {
+			break
+		}
+		batch = append(batch, next)
+	}
+	at, ok := p.parcels.next()
+	if !ok {
+		return batch, time.Hour // wake comes sooner
+	}
+	return batch, max(at-now, 0)
+}
+
+// forward writes a batch to the sockets, without the lock.
+func (p *pipe) forward(batch []*parcel[*relayClient]) {
+	var delivered, refused Tally
+	for _, q := range batch {
+		err := p.write(q.dest, q.data)
+		if err != nil {
+			// A connected socket reports the fate of an earlier packet on the
+			// next write, which then has not been sent.
+			err = p.write(q.dest, q.data)
+		}
+		if err == nil {
+			delivered.add(len(q.data))
+		} else {
+			refused.add(len(q.data))
+		}
+		p.parcels.release(q)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.local.Delivered.merge(delivered)
+	p.local.Unreachable.merge(refused)
+}
