@@ -38,6 +38,8 @@ type pipe struct {
 	free   [][]byte
 	now    uint32
 	random *rand.Rand
+	batch  int    // segments sent in a millisecond
+	delay  uint32 // of ACKs, in milliseconds
 }
 
 type pipePacket struct {
@@ -46,7 +48,7 @@ type pipePacket struct {
 }
 
 func newPipe(tb testing.TB, window int, loss float64) *pipe {
-	p := &pipe{random: rand.New(rand.NewPCG(1, 2))}
+	p := &pipe{random: rand.New(rand.NewPCG(1, 2)), batch: 64, delay: uint32(window / 64)}
 	link := func(queue *[]pipePacket) func([]byte) {
 		return func(packet []byte) {
 			if loss > 0 && p.random.Float64() < loss {
@@ -75,12 +77,12 @@ func newPipe(tb testing.TB, window int, loss float64) *pipe {
 	return p
 }
 
-// run moves n payloads from a to b, 64 in a millisecond. ACKs take as many
-// milliseconds to come back as it takes to fill the window.
+// run moves n payloads from a to b, a batch in a millisecond. By default, ACKs
+// take as many milliseconds to come back as it takes to fill the window.
 func (p *pipe) run(n int, payload, buf []byte) {
 	window := int(p.a.sndWnd)
 	for sent, received := 0, 0; received < n; {
-		for i := 0; i < 64 && sent < n && p.a.span() < window; i++ {
+		for i := 0; i < p.batch && sent < n && p.a.span() < window; i++ {
 			if _, err := p.a.Send(payload); err != nil {
 				panic(err)
 			}
@@ -98,8 +100,18 @@ func (p *pipe) run(n int, payload, buf []byte) {
 		}
 		p.b.SetClock(p.now)
 		p.b.Flush()
-		p.deliver(&p.toA, p.a, uint32(window/64))
+		p.deliver(&p.toA, p.a, p.delay)
 	}
+}
+
+// turn flushes both ends and delivers everything, at one time.
+func (p *pipe) turn() {
+	p.a.SetClock(p.now)
+	p.b.SetClock(p.now)
+	p.a.Flush()
+	p.deliver(&p.toB, p.b, 0)
+	p.b.Flush()
+	p.deliver(&p.toA, p.a, 0)
 }
 
 // deliver hands to k the packets of queue that are at least delay old.

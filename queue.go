@@ -125,42 +125,61 @@ func ringSize(n int) int {
 	return size
 }
 
-// bufferSizes are the sizes in which payload buffers are kept, so that a small
-// message does not occupy a full segment. They are size classes of the Go
-// allocator; the third holds the payload of an Ethernet frame.
-var bufferSizes = [...]int{128, 512, 1536, 4096, 16384, 65536}
+// Payload buffers are kept in sizes that are size classes of the Go allocator,
+// so that a small message does not occupy a full segment. The third holds the
+// payload of an Ethernet frame.
+const (
+	buffer0       = 128
+	buffer1       = 512
+	buffer2       = 1536
+	buffer3       = 4096
+	buffer4       = 16384
+	buffer5       = 65536
+	bufferClasses = 6
+)
+
+// bufferSize returns the class and the size of a buffer for n bytes, which are
+// fewer than a datagram can have.
+func bufferSize(n int) (class, size int) {
+	switch {
+	case n <= buffer0:
+		return 0, buffer0
+	case n <= buffer1:
+		return 1, buffer1
+	case n <= buffer2:
+		return 2, buffer2
+	case n <= buffer3:
+		return 3, buffer3
+	case n <= buffer4:
+		return 4, buffer4
+	}
+	return 5, buffer5
+}
 
 // buffers recycles payload buffers and send segments. What it holds has been
 // in use at one time, so it never exceeds the peak of the queues.
 type buffers struct {
-	free     [len(bufferSizes)][][]byte
+	free     [bufferClasses][][]byte
 	segments []*sendSegment
 }
 
 // get returns a buffer of length n.
 func (b *buffers) get(n int) []byte {
-	for i, size := range bufferSizes {
-		if n > size {
-			continue
-		}
-		free := b.free[i]
-		if len(free) == 0 {
-			return make([]byte, n, size)
-		}
-		buf := free[len(free)-1]
-		b.free[i] = free[:len(free)-1]
-		return buf[:n]
+	class, size := bufferSize(n)
+	free := b.free[class]
+	if len(free) == 0 {
+		return make([]byte, n, max(n, size))
 	}
-	return make([]byte, n)
+	buf := free[len(free)-1]
+	b.free[class] = free[:len(free)-1]
+	return buf[:n]
 }
 
 // put takes a buffer back that get returned.
 func (b *buffers) put(buf []byte) {
-	for i, size := range bufferSizes {
-		if cap(buf) == size {
-			b.free[i] = append(b.free[i], buf[:0])
-			return
-		}
+	class, size := bufferSize(cap(buf))
+	if cap(buf) == size {
+		b.free[class] = append(b.free[class], buf[:0])
 	}
 }
 

@@ -554,7 +554,11 @@ func (c *Conn) setDeadlines(t time.Time, deadlines ...*deadline) error {
 	return nil
 }
 
+// opError wraps err as the net package does, which leaves io.EOF as it is.
 func (c *Conn) opError(op string, err error) error {
+	if err == io.EOF {
+		return err
+	}
 	return opError(op, c.LocalAddr(), c.remote, err)
 }
 

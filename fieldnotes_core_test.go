@@ -1,0 +1,453 @@
+package kcp
+
+import (
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The tests in this file and in fieldnotes_session_test.go are scenarios in
+// which KCP libraries have failed their users.
+
+// A PUSH without data in front of data used to wedge the reader.
+func TestFieldNote01EmptyPush(t *testing.T) {
+	h := newHarness(t, nil)
+	h.input(push(0, 0, ""), push(1, 0, "abc"))
+	h.advance(0)
+	h.want("ack 0 ts=0 una=2 wnd=126", "ack 1 ts=0 una=2 wnd=126")
+	require.Equal(t, 0, h.k.PeekSize())
+	h.recv("")
+	h.recv("abc")
+
+	h.input(push(2, 0, ""), push(3, 0, ""), push(4, 0, "xyz"))
+	h.advance(0)
+	h.want("ack 2 ts=0 una=5 wnd=125", "ack 3 ts=0 una=5 wnd=125", "ack 4 ts=0 una=5 wnd=125")
+	buf := make([]byte, 10)
+	require.Equal(t, "xyz", string(buf[:h.k.recvBytes(buf)]))
+}
+
+// A len of 0xffffffff is -1 as a 32-bit int.
+func TestFieldNote02HugeLength(t *testing.T) {
+	for _, size := range []uint32{1, 0x7fffffff, 0x80000000, 0xffffffff} {
+		h := newHarness(t, nil)
+		p := push(0, 0, "")
+		binary.LittleEndian.PutUint32(p[20:], size)
+		require.ErrorIs(t, h.k.Input(p), ErrSegmentLength)
+		require.Equal(t, -1, h.k.PeekSize())
+		h.advance(0)
+		h.want()
+	}
+}
+
+// A una beyond what was sent used to throw away all unacknowledged data.
+func TestFieldNote03ForgedUna(t *testing.T) {
+	h := newHarness(t, nil)
+	h.send("one")
+	h.advance(0)
+	h.want(`push 0 frg=0 "one"`)
+	for _, una := range []uint32{2, 1000, 0x7fffffff} {
+		require.ErrorIs(t, h.k.Input(segment(cmdWins, 0, 0, 0, una, "")), ErrForgedUna)
+		require.ErrorIs(t, h.k.Input(ack(0, 1000, una)), ErrForgedUna)
+	}
+	require.Equal(t, 1, h.k.WaitSend())
+	h.advance(300)
+	h.want(`push 0 frg=0 "one"`)
+	h.input(ack(0, h.now, 1))
+	require.Zero(t, h.k.WaitSend())
+}
+
+// Fragments that never end used to shut the window for ever.
+func TestFieldNote04EndlessFragments(t *testing.T) {
+	h := newHarness(t, nil)
+	for sn := range uint32(300) {
+		h.input(push(sn, 64, "x"))
+		require.LessOrEqual(t, h.k.rcvQueued, uint32(128))
+	}
+	require.Positive(t, h.k.Counters().BrokenMessages)
+	h.input(push(300, 0, "whole"))
+	require.Equal(t, uint32(301), uint32(h.k.rcvNxt), "the window has not jammed")
+	h.recv("whole")
+	require.Equal(t, -1, h.k.PeekSize())
+	h.advance(0)
+	h.out = nil
+}
+
+// What stands before broken fragments in the queue is still delivered.
+func TestFieldNote04WholeMessagesSurvive(t *testing.T) {
+	h := newHarness(t, nil)
+	h.input(push(0, 1, "a"), push(1, 0, "b"), push(2, 0, "c"), push(3, 5, "x"), push(4, 4, "y"), push(5, 1, "d"))
+	h.input(push(6, 0, "e"), push(7, 3, "z"), push(8, 0, "f"))
+	h.recv("ab")
+	h.recv("c")
+	h.recv("de")
+	h.recv("f")
+	require.Equal(t, -1, h.k.PeekSize())
+	require.Equal(t, uint64(2), h.k.Counters().BrokenMessages)
+	require.Zero(t, h.k.rcvQueued)
+	h.advance(0)
+	h.out = nil
+}
+
+// A message of more fragments than the window, as kcp-go sends them, passes.
+func TestFieldNote04LongMessage(t *testing.T) {
+	h := newHarness(t, nil)
+	want := ""
+	for i := range uint32(200) {
+		s := string(rune('a' + i%26))
+		want += s
+		h.input(push(i, uint8(199-i), s))
+	}
+	h.recv(want)
+	h.advance(0)
+	h.out = nil
+}
+
+// A message that the peer could never hold is an error at the sender.
+func TestFieldNote04SenderRefuses(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{LimitToPeerWindow: true}) })
+	big := make([]byte, 127*h.k.mss)
+	_, err := h.k.Send(append(big, 1))
+	require.ErrorIs(t, err, ErrMessageTooLarge)
+	require.Zero(t, h.k.WaitSend())
+
+	p := segment(cmdWins, 0, 0, 0, 0, "")
+	binary.LittleEndian.PutUint16(p[6:], 32)
+	h.input(p)
+	_, err = h.k.Send(make([]byte, 32*h.k.mss+1))
+	require.ErrorIs(t, err, ErrMessageTooLarge)
+	require.Zero(t, h.k.WaitSend())
+	_, err = h.k.Send(make([]byte, 32*h.k.mss))
+	require.NoError(t, err)
+	h.advance(0)
+	require.Len(t, h.out, 32)
+	h.out = nil
+}
+
+// A window of 65536 used to be advertised as 0.
+func TestFieldNote05WindowAboveWire(t *testing.T) {
+	for window, want := range map[int]string{65535: "65535", 65536: "65535", 100000: "65535", 65534: "65534"} {
+		h := newHarness(t, func(k *KCP) { require.NoError(t, k.SetWindow(32, window)) })
+		h.input(segment(cmdWask, 0, 0, 0, 0, ""))
+		h.advance(0)
+		h.want("wins una=0 wnd=" + want)
+	}
+}
+
+// A lone segment with frg 255 used to be handed up as a whole message.
+func TestFieldNote06LoneHighFragment(t *testing.T) {
+	h := newHarness(t, nil)
+	h.input(push(0, 255, "part"))
+	require.Equal(t, -1, h.k.PeekSize())
+	_, err := h.k.Recv(make([]byte, 10))
+	require.ErrorIs(t, err, ErrPartialMessage)
+	require.Zero(t, h.k.recvBytes(make([]byte, 10)))
+	h.advance(0)
+	h.want("ack 0 ts=0 una=1 wnd=127")
+}
+
+// resend 0 means no fast retransmission.
+func TestFieldNote10ResendZero(t *testing.T) {
+	for _, resend := range []uint32{0, 1} {
+		h := newHarness(t, func(k *KCP) { k.SetFastResend(resend) })
+		for range 6 {
+			h.send("x")
+		}
+		h.advance(0)
+		require.Len(t, h.out, 6)
+		h.out = nil
+		for sn := uint32(1); sn < 6; sn++ {
+			h.input(ack(sn, 1000, 0))
+			h.advance(1)
+		}
+		if resend > 0 {
+			h.want(`push 0 frg=0 "x"`)
+			continue
+		}
+		h.want()
+		h.advance(300)
+		h.want(`push 0 frg=0 "x"`)
+	}
+}
+
+// 200 ms of round trip with 15 000 small segments in flight used to collapse
+// into false time-outs. On a virtual clock the flow must keep the window busy
+// and send hardly more again than was lost.
+func TestFieldNote11LongFatPipe(t *testing.T) {
+	const (
+		window   = 15000
+		segments = 10 * window
+		rtt      = 200
+		loss     = 0.005
+	)
+	p := newPipe(t, window, loss)
+	p.batch = window / rtt
+	p.delay = rtt
+	p.run(segments, make([]byte, 156), make([]byte, 156))
+	c := p.a.Counters()
+	require.Less(t, p.now, uint32(3*segments/window*rtt), "milliseconds; %+v", c)
+	require.Less(t, float64(c.TimeoutRetransmits)/segments, loss, "%+v", c)
+	// A lost packet of ACKs costs as many repetitions as ACKs were in it.
+	require.Less(t, float64(c.Retransmits())/segments, 4*loss, "%+v", c)
+}
+
+// Everything is compared on a circle: sequence numbers, clocks and what the
+// loss detector keeps of both cross 2^32 in mid-transfer.
+func TestFieldNote13Wrap(t *testing.T) {
+	for _, start := range []uint32{0, 0xffffffff - 700, 0x7fffffff - 700} {
+		p := newPipe(t, 256, 0.1)
+		sn := seq(start)
+		for _, k := range []*KCP{p.a, p.b} {
+			k.sndUna, k.sndNxt, k.sndEnd, k.rcvNxt = sn, sn, sn, sn
+		}
+		p.now = start
+		payload := make([]byte, 100)
+		for i := range payload {
+			payload[i] = byte(i)
+		}
+		p.run(4000, payload, make([]byte, 100))
+		c := p.a.Counters()
+		require.Equal(t, sn+4000, p.b.rcvNxt)
+		require.Less(t, p.now-start, uint32(10000), "%+v", c)
+		require.Less(t, c.Retransmits(), uint64(2500), "%+v", c)
+	}
+}
+
+// A step of the clock must not freeze retransmission.
+func TestFieldNote14ClockStep(t *testing.T) {
+	for _, step := range []uint32{10000, 3600000, 1 << 30} {
+		h := newHarness(t, nil)
+		h.send("x")
+		h.advance(0)
+		h.want(`push 0 frg=0 "x"`)
+		h.now += step
+		h.k.Update(h.now)
+		h.want(`push 0 frg=0 "x"`)
+		for range 100 {
+			h.now += 10
+			h.k.Update(h.now)
+		}
+		require.NotEmpty(t, h.out)
+		h.out = nil
+	}
+}
+
+// The next flush is due at the segment's own deadline, which back-off has
+// moved, not at a distance computed from the current RTO.
+func TestFieldNote14OwnDeadline(t *testing.T) {
+	h := newHarness(t, nil)
+	h.send("x")
+	h.advance(0)
+	h.want(`push 0 frg=0 "x"`)
+	deadlines := []uint32{200, 200 + 300, 200 + 300 + 450}
+	for _, d := range deadlines {
+		at, ok := h.k.NextFlush()
+		require.True(t, ok)
+		require.Equal(t, 1000+d, at)
+		h.advance(at - h.now - 1)
+		h.want()
+		h.advance(1)
+		h.want(`push 0 frg=0 "x"`)
+	}
+	// A later segment with a shorter time-out comes first.
+	h.input(ack(0, h.now-50, 1))
+	h.send("y")
+	h.advance(0)
+	h.want(`push 1 frg=0 "y"`)
+	at, _ := h.k.NextFlush()
+	require.Equal(t, h.now+h.k.rtt.rto, at)
+}
+
+// A segment that timed out is not fast-retransmitted for the same loss.
+func TestFieldNote15NoDoubleRepair(t *testing.T) {
+	for _, fresh := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetFastResend(2)
+			k.SetExtensions(Extensions{FreshFastAck: fresh})
+		})
+		h.send("lost")
+		h.send("b")
+		h.send("c")
+		h.advance(0)
+		h.out = nil
+		// Both acknowledgements arrive, and with the same flush the time-out.
+		h.now += 200
+		h.k.SetClock(h.now)
+		h.input(ack(1, 1000, 0))
+		h.input(ack(2, 1000, 0))
+		h.advance(0)
+		h.want(`push 0 frg=0 "lost"`)
+		h.advance(1)
+		if fresh {
+			h.want()
+		} else {
+			h.want(`push 0 frg=0 "lost"`) // the reference does it again
+		}
+	}
+}
+
+// Repetitions are counted only by acknowledgements of what was sent later.
+func TestFieldNote15RepetitionIsNotSuspect(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { k.SetFastResend(1) })
+	for range 5 {
+		h.send("x")
+	}
+	h.advance(0)
+	h.out = nil
+	h.now += 10
+	h.k.SetClock(h.now)
+	h.input(ack(1, 1000, 0))
+	h.advance(0)
+	h.want(`push 0 frg=0 "x"`)
+	for sn := uint32(2); sn < 5; sn++ {
+		h.input(ack(sn, 1000, 0)) // sent before the repetition
+		h.advance(1)
+	}
+	h.want()
+	h.send("y")
+	h.advance(1)
+	h.want(`push 5 frg=0 "y"`)
+	h.input(ack(5, h.now, 0)) // sent after it
+	h.advance(0)
+	h.want(`push 0 frg=0 "x"`)
+}
+
+// Round trips are not measured on packets that error correction brought late.
+func TestFieldNote16RecoveredPackets(t *testing.T) {
+	h := newHarness(t, nil)
+	h.send("x")
+	h.send("y")
+	h.advance(0)
+	h.out = nil
+	h.now += 400
+	h.k.SetClock(h.now)
+	require.NoError(t, h.k.InputRecovered(ack(0, 1000, 1)))
+	require.Zero(t, h.k.rtt.srtt, "a late ACK is no sample")
+	require.Equal(t, 1, h.k.WaitSend(), "but it acknowledges")
+	h.input(ack(1, 1000, 2))
+	require.Equal(t, int32(400), h.k.rtt.srtt)
+
+	// A segment recovered late is acknowledged with the ts of the newest
+	// packet that came by itself: the peer measures the path.
+	h.input(segment(cmdPush, 0, 5000, 1, 2, "b"))
+	require.NoError(t, h.k.InputRecovered(segment(cmdPush, 0, 4000, 0, 2, "a")))
+	h.advance(0)
+	h.want("ack 1 ts=5000 una=2 wnd=126", "ack 0 ts=5000 una=2 wnd=126")
+	h.recv("a")
+	h.recv("b")
+}
+
+// After a flush nothing is due at once: a driver that waits for NextFlush
+// cannot spin. (Check can name a time at which Update does not flush yet, which
+// the recordings of the reference hold us to; sessions do not use it.)
+func TestFieldNote20NextFlushCannotSpin(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(20, seed))
+		p := newPipe(t, 64, 0.2)
+		if seed%2 == 0 {
+			p.a.SetCongestionControl(nil)
+		}
+		p.now = random.Uint32()
+		idle := 0
+		for range 500 {
+			if random.IntN(3) == 0 {
+				_, _ = p.a.Send(make([]byte, random.IntN(3000)))
+			}
+			p.a.SetClock(p.now)
+			p.a.Flush()
+			next, ok := p.a.NextFlush()
+			// A flush may itself open the window, or leave a segment suspect.
+			for again := 0; ok && next == p.now && again < 3; again++ {
+				p.a.Flush()
+				next, ok = p.a.NextFlush()
+			}
+			if !ok {
+				idle++
+				next = p.now + 5
+			}
+			require.Positive(t, seq(next).diff(seq(p.now)), "seed %d", seed)
+			p.now = next
+			p.b.SetClock(p.now)
+			p.deliver(&p.toB, p.b, 0)
+			p.b.Flush()
+			p.deliver(&p.toA, p.a, 0)
+			for p.b.PeekSize() >= 0 {
+				_, err := p.b.Recv(make([]byte, 1<<16))
+				require.NoError(t, err)
+			}
+		}
+		require.Positive(t, idle, "an idle machine wants no flush")
+	}
+}
+
+// The largest message is 127 fragments; empty messages keep their place.
+func TestMessages(t *testing.T) {
+	for _, stream := range []bool{false, true} {
+		p := newPipe(t, 256, 0)
+		p.a.SetStream(stream)
+		sizes := []int{0, 1, p.a.mss - 1, p.a.mss, p.a.mss + 1, 0, 0, 127 * p.a.mss}
+		var sent []string
+		for i, size := range sizes {
+			s := strings.Repeat(string(rune('a'+i)), size)
+			n, err := p.a.Send([]byte(s))
+			require.NoError(t, err)
+			require.Equal(t, size, n)
+			sent = append(sent, s)
+		}
+		_, err := p.a.Send(make([]byte, 128*p.a.mss+1))
+		if !stream {
+			require.ErrorIs(t, err, ErrMessageTooLarge)
+		}
+		if stream {
+			continue
+		}
+		for range 3 {
+			p.turn()
+		}
+		buf := make([]byte, 127*p.a.mss)
+		for _, want := range sent {
+			if len(want) > 0 {
+				_, err := p.b.Recv(buf[:len(want)-1])
+				require.ErrorIs(t, err, io.ErrShortBuffer)
+			}
+			n, err := p.b.Recv(buf)
+			require.NoError(t, err)
+			require.Equal(t, want, string(buf[:n]))
+		}
+		_, err = p.b.Recv(buf)
+		require.ErrorIs(t, err, ErrNoData)
+	}
+}
+
+// A steady flow allocates nothing, with losses as well.
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	for _, loss := range []float64{0, 0.05} {
+		p := newPipe(t, 256, loss)
+		payload, buf := make([]byte, p.a.mss), make([]byte, p.a.mss)
+		p.run(20000, payload, buf)
+		allocs := testing.AllocsPerRun(10, func() { p.run(1000, payload, buf) })
+		require.Less(t, allocs, 1.0, "allocations in 1000 segments, loss %v", loss)
+	}
+}
+
+// An idle state machine is small, and what a transfer needed is given back.
+func TestIdleIsSmall(t *testing.T) {
+	p := newPipe(t, 1024, 0)
+	p.run(5000, make([]byte, p.a.mss), make([]byte, p.a.mss))
+	p.now += p.delay
+	p.turn()
+	for _, k := range []*KCP{p.a, p.b} {
+		k.Compact()
+		require.Nil(t, k.snd.slots)
+		require.Nil(t, k.rcv.slots)
+		require.Nil(t, k.acks)
+		require.Nil(t, k.packet)
+		require.Nil(t, k.scratch)
+		require.Equal(t, buffers{}, k.buffers)
+		require.Nil(t, k.timeouts.first)
+	}
+	p.run(5000, make([]byte, p.a.mss), make([]byte, p.a.mss)) // and works again
+}

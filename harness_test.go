@@ -1,0 +1,115 @@
+package kcp
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// harness drives one state machine segment by segment. Whatever it puts out
+// must be claimed by want before the next step, so that nothing unexpected
+// goes by unseen.
+type harness struct {
+	t   *testing.T
+	k   *KCP
+	now uint32
+	out []string
+}
+
+// newHarness returns a harness at time 1000 that has flushed once.
+func newHarness(t *testing.T, setup func(k *KCP)) *harness {
+	h := &harness{t: t, now: 1000}
+	h.k = New(7, func(packet []byte) { h.out = append(h.out, describe(t, packet)...) })
+	h.k.SetNoDelay(NoDelayOn)
+	h.k.SetCongestionControl(NewNoControl())
+	require.NoError(t, h.k.SetInterval(10))
+	if setup != nil {
+		setup(h.k)
+	}
+	h.k.Update(h.now)
+	t.Cleanup(func() { h.want() })
+	return h
+}
+
+// describe returns the segments of a packet as text: command, sn, and what the
+// command makes use of.
+func describe(t *testing.T, packet []byte) []string {
+	var out []string
+	for len(packet) > 0 {
+		require.GreaterOrEqual(t, len(packet), headerSize)
+		h := decodeHeader(packet)
+		payload, ok := h.payload(packet[headerSize:])
+		require.True(t, ok)
+		switch h.cmd {
+		case cmdPush:
+			out = append(out, fmt.Sprintf("push %d frg=%d %q", h.sn, h.frg, payload))
+		case cmdAck:
+			out = append(out, fmt.Sprintf("ack %d ts=%d una=%d wnd=%d", h.sn, h.ts, h.una, h.wnd))
+		case cmdWask:
+			out = append(out, "wask")
+		case cmdWins:
+			out = append(out, fmt.Sprintf("wins una=%d wnd=%d", h.una, h.wnd))
+		}
+		packet = packet[headerSize+len(payload):]
+	}
+	return out
+}
+
+// want claims the output since the last call.
+func (h *harness) want(segments ...string) {
+	h.t.Helper()
+	require.Equal(h.t, segments, h.out)
+	h.out = nil
+}
+
+// advance lets ms pass and flushes.
+func (h *harness) advance(ms uint32) {
+	h.t.Helper()
+	h.now += ms
+	h.k.SetClock(h.now)
+	h.k.Flush()
+}
+
+func (h *harness) send(data string) {
+	h.t.Helper()
+	n, err := h.k.Send([]byte(data))
+	require.NoError(h.t, err)
+	require.Equal(h.t, len(data), n)
+}
+
+// input gives the state machine one packet of the segments.
+func (h *harness) input(segments ...[]byte) {
+	h.t.Helper()
+	require.NoError(h.t, h.k.Input(concat(segments)))
+}
+
+// recv reads one message.
+func (h *harness) recv(want string) {
+	h.t.Helper()
+	buf := make([]byte, 1<<16)
+	n, err := h.k.Recv(buf)
+	require.NoError(h.t, err)
+	require.Equal(h.t, want, string(buf[:n]))
+}
+
+func concat(segments [][]byte) (packet []byte) {
+	for _, s := range segments {
+		packet = append(packet, s...)
+	}
+	return packet
+}
+
+// segment returns a segment of conversation 7 with a window of 128.
+func segment(cmd, frg uint8, ts, sn, una uint32, payload string) []byte {
+	h := header{conv: 7, cmd: cmd, frg: frg, wnd: 128, ts: seq(ts), sn: seq(sn), una: seq(una), len: uint32(len(payload))}
+	b := make([]byte, headerSize, headerSize+len(payload))
+	h.encode(b)
+	return append(b, payload...)
+}
+
+func push(sn uint32, frg uint8, payload string) []byte {
+	return segment(cmdPush, frg, 0, sn, 0, payload)
+}
+
+func ack(sn, ts, una uint32) []byte { return segment(cmdAck, 0, ts, sn, una, "") }
