@@ -60,10 +60,21 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 		if name == "segment.go" {
 			continue
 		}
-		text, err := os.ReadFile(name)
+		fset := token.NewFileSet()
+		file, err := parser.ParseFile(fset, name, nil, 0)
 		require.NoError(t, err)
-		require.NotContains(t, string(text), "int32(k.", "%s: use seq.diff", name)
-		require.NotContains(t, string(text), "int32(s.", "%s: use seq.diff", name)
+		ast.Inspect(file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok || len(call.Args) != 1 {
+				return true
+			}
+			fun, _ := call.Fun.(*ast.Ident)
+			arg, _ := call.Args[0].(*ast.BinaryExpr)
+			if fun != nil && fun.Name == "int32" && arg != nil && arg.Op == token.SUB {
+				t.Errorf("%s: use seq.diff", fset.Position(n.Pos()))
+			}
+			return true
+		})
 	}
 }
 
@@ -111,6 +122,9 @@ func TestFieldNote31ImportStartsNothing(t *testing.T) {
 					continue
 				}
 				for _, spec := range d.Specs {
+					if spec.(*ast.ValueSpec).Names[0].Name == "_" {
+						continue
+					}
 					for _, v := range spec.(*ast.ValueSpec).Values {
 						requireConstantLike(t, path, v)
 					}

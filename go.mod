@@ -2,7 +2,10 @@ module github.com/arqnet/kcp
 
 go 1.25.0
 
-require github.com/stretchr/testify v1.11.1
+require (
+	github.com/stretchr/testify v1.11.1
+	golang.org/x/net v0.56.0
+)
 
 require (
 	github.com/davecgh/go-spew v1.1.1 // indirect

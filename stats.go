@@ -111,7 +111,7 @@ type ConnStats struct {
 }
 
 // Retransmits returns how many segments were sent again, for any reason.
-func (s *Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
+func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
 
 // Stats returns a snapshot of the session.
 func (c *Conn) Stats() ConnStats {

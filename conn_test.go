@@ -1,0 +1,378 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
+)
+
+// toldConn is a Conn whose peer is told of its Close: KCP has no signal for
+// the end of a stream, and two of nettest's cases wait for it. Everything else
+// is the Conn's own.
+type toldConn struct {
+	*Conn
+	peer *Conn
+}
+
+func (c *toldConn) Close() error {
+	err := c.Conn.Close()
+	if err == nil {
+		c.peer.fail(io.EOF)
+	}
+	return err
+}
+
+// loopbackPair returns the two ends of a session over sockets of the system.
+func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err error) {
+	l, err := Listen("udp", address, config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = Dial("udp", l.Addr().String(), config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err = a.Write([]byte{1}); err != nil {
+		return nil, nil, nil, err
+	}
+	if b, err = l.AcceptKCP(context.Background()); err != nil {
+		return nil, nil, nil, err
+	}
+	if _, err = b.Read(make([]byte, 1)); err != nil {
+		return nil, nil, nil, err
+	}
+	stop = func() {
+		var wg sync.WaitGroup
+		for _, c := range []*Conn{a, b} {
+			wg.Go(func() { _ = c.Close() }) // most cases leave data unread
+		}
+		wg.Wait()
+		_ = l.Close()
+	}
+	return a, b, stop, nil
+}
+
+func TestNetConn(t *testing.T) {
+	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
+		for _, message := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s-message=%v", address, message), func(t *testing.T) {
+				config := &Config{
+					MessageMode: message, Linger: 500 * time.Millisecond,
+					CongestionControl: NewNoControl, WriteBuffer: 1 << 20,
+				}
+				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+					a, b, stop, err := loopbackPair(config, address)
+					if err != nil {
+						return nil, nil, nil, err
+					}
+					return &toldConn{a, b}, &toldConn{b, a}, stop, nil
+				})
+			})
+		}
+	}
+}
+
+// Transfers in both directions at once over random links, in virtual time.
+func TestTransfers(t *testing.T) {
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 7))
+		link := netsim.LinkConfig{
+			Delay:     time.Duration(random.IntN(100)) * time.Millisecond,
+			Jitter:    time.Duration(1+random.IntN(50)) * time.Millisecond,
+			Loss:      random.Float64() * 0.3,
+			Duplicate: random.Float64() * 0.1,
+			Reorder:   random.Float64() * 0.3,
+		}
+		config := func() *Config {
+			c := []Config{{}, LowLatency(), Classic()}[random.IntN(3)]
+			c.MessageMode = random.IntN(2) == 0
+			c.MTU = 100 + random.IntN(1400)
+			c.SendWindow = 1 + random.IntN(500)
+			c.ReceiveWindow = 1 + random.IntN(500)
+			c.WriteBuffer = 4096 + random.IntN(1<<18)
+			c.Linger = time.Minute
+			c.PeerTimeout = 5 * time.Minute
+			return &c
+		}
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			inWorld(t, seed, link, func(w *world) {
+				a, b, _ := w.pair(config(), config())
+				up, down := content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000))
+				send(t, a, up)
+				send(t, b, down)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					receive(t, b, up)
+				}()
+				receive(t, a, down)
+				<-done
+			})
+		})
+	}
+}
+
+// Messages keep their boundaries, empty ones included, over a bad link.
+func TestConnMessages(t *testing.T) {
+	inWorld(t, 3, lossy, func(w *world) {
+		cfg := LowLatency()
+		cfg.MessageMode = true
+		a, b, _ := w.pair(&cfg, &cfg)
+		sizes := []int{0, 1, 1375, 1376, 1377, 0, 0, 50000, 127 * 1376, 3}
+		go func() {
+			for i, size := range sizes {
+				if err := a.WriteMessage(bytes.Repeat([]byte{byte(i)}, size)); err != nil {
+					t.Error(err)
+				}
+			}
+		}()
+		buf := make([]byte, 127*1376)
+		for i, size := range sizes {
+			if size > 1 {
+				_, err := b.ReadMessage(buf[:size-1])
+				require.ErrorIs(t, err, io.ErrShortBuffer)
+			}
+			n, err := b.ReadMessage(buf)
+			require.NoError(t, err)
+			require.Equal(t, size, n)
+			require.Equal(t, bytes.Repeat([]byte{byte(i)}, size), append([]byte{}, buf[:n]...))
+		}
+		require.ErrorIs(t, a.WriteMessage(make([]byte, 127*1376+1)), ErrMessageTooLarge)
+
+		// Read goes through boundaries; ReadMessage then gives what is left.
+		require.NoError(t, a.WriteMessage([]byte("hello world")))
+		require.NoError(t, a.WriteMessage([]byte("next")))
+		receive(t, b, []byte("hello "))
+		n, err := b.ReadMessage(buf)
+		require.NoError(t, err)
+		require.Equal(t, "world", string(buf[:n]))
+		n, err = b.ReadMessage(buf)
+		require.NoError(t, err)
+		require.Equal(t, "next", string(buf[:n]))
+	})
+}
+
+func TestStreamHasNoMessages(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.ErrorIs(t, a.WriteMessage([]byte("x")), ErrNotMessageMode)
+		_, err := b.ReadMessage(make([]byte, 1))
+		require.ErrorIs(t, err, ErrNotMessageMode)
+	})
+}
+
+// The application stops reading, the window shuts, and opens again also where
+// the packet that says so is lost.
+func TestSlowReader(t *testing.T) {
+	for seed := range uint64(5) {
+		inWorld(t, seed, lossy, func(w *world) {
+			cfg := LowLatency()
+			cfg.ReceiveWindow = 128
+			a, b, _ := w.pair(&cfg, &cfg)
+			want := content(seed, 1<<20)
+			send(t, a, want)
+			for rest := want; len(rest) > 0; rest = rest[len(want)/8:] {
+				time.Sleep(time.Duration(1+seed*4) * time.Second)
+				start := time.Now()
+				receive(t, b, rest[:len(want)/8])
+				require.Less(t, time.Since(start), 12*time.Second)
+			}
+		})
+	}
+}
+
+// What has arrived can be read after the peer is lost; then comes the error.
+func TestReadAfterLoss(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{PeerTimeout: 3 * time.Second})
+		_, err := a.Write([]byte("last words"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		w.net.SetLink("", "", netsim.LinkConfig{Loss: 1})
+		_, err = b.Write([]byte("are you there?"))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		receive(t, b, []byte("last words"))
+		_, err = b.Read(make([]byte, 1))
+		require.ErrorAs(t, err, new(*PeerLostError))
+	})
+}
+
+// An idle session does nothing at all: no packet, no wake-up, spare memory
+// given back; and it works when it is needed again.
+func TestIdleSessionCostsNothing(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		want := content(3, 1<<20)
+		send(t, a, want)
+		receive(t, b, want)
+		time.Sleep(10 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			c.mu.Lock()
+			require.Zero(t, c.wakeAt)
+			require.Nil(t, c.kcp.snd.slots)
+			require.Nil(t, c.kcp.rcv.slots)
+			require.Nil(t, c.spare)
+			c.mu.Unlock()
+			c.ep.wakes.mu.Lock()
+			require.Empty(t, c.ep.wakes.heap)
+			require.Zero(t, c.ep.wakes.armedAt)
+			c.ep.wakes.mu.Unlock()
+		}
+		sent := l.Stats().PacketsSent
+		time.Sleep(24 * time.Hour)
+		require.Equal(t, sent, l.Stats().PacketsSent)
+		send(t, b, want)
+		receive(t, a, want)
+	})
+}
+
+// MaxSessions bounds what one endpoint holds, dialled and accepted.
+func TestMaxSessions(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		l := w.listen(&Config{MaxSessions: 3})
+		e, _ := w.endpoint("10.0.0.2:0", &Config{MaxSessions: 5})
+		for range 5 {
+			c := w.dial(e)
+			_, err := c.Write([]byte("x"))
+			require.NoError(t, err)
+		}
+		_, err := e.Dial(context.Background(), l.Addr())
+		require.ErrorIs(t, err, ErrTooManySessions)
+		time.Sleep(100 * time.Millisecond)
+		require.Equal(t, 3, l.Stats().Sessions)
+		require.Positive(t, l.Stats().DropSessions)
+	})
+}
+
+// Listener: context, deadline and Close end Accept; accepted sessions survive.
+func TestListener(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		_, err := l.Endpoint().Listen()
+		require.ErrorIs(t, err, ErrListening)
+
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err = l.AcceptKCP(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
+		_, err = l.Accept()
+		requireTimeout(t, err)
+		require.NoError(t, l.SetDeadline(time.Time{}))
+
+		errs := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			errs <- err
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-errs, net.ErrClosed)
+		require.ErrorIs(t, l.Close(), net.ErrClosed)
+		require.ErrorIs(t, l.SetDeadline(time.Now()), net.ErrClosed)
+
+		want := content(3, 10000)
+		send(t, a, want)
+		receive(t, b, want)
+		again, err := b.ep.Listen()
+		require.NoError(t, err)
+		require.NoError(t, again.Close())
+	})
+}
+
+// A dialled session owns its socket, a listener shares it with what it has
+// accepted; sockets close with the last use.
+func TestSocketsCloseWithTheirLastUse(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	c, err := (&Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}}).
+		DialContext(context.Background(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	receive(t, s, []byte("x"))
+	require.NoError(t, l.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, s.Close())
+	<-c.(*Conn).ep.readerDone
+	<-s.(*Conn).ep.readerDone
+	require.True(t, c.(*Conn).ep.closed)
+	require.True(t, s.(*Conn).ep.closed)
+}
+
+func TestDialErrors(t *testing.T) {
+	for _, network := range []string{"unix", "udp9", ""} {
+		_, err := Dial(network, "127.0.0.1:1", nil)
+		require.Error(t, err)
+		_, err = Listen(network, "127.0.0.1:0", nil)
+		require.Error(t, err)
+	}
+	_, err := Dial("udp", "127.0.0.1:notaport", nil)
+	require.Error(t, err)
+	_, err = Listen("udp", "127.0.0.1:notaport", nil)
+	require.Error(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	_, err = (&Dialer{}).DialContext(ctx, "udp", "127.0.0.1:1")
+	require.Error(t, err)
+	var oe *net.OpError
+	require.True(t, errors.As(err, &oe))
+}
+
+// Many sessions write and read at once while they are closed and looked at;
+// the race detector is the judge.
+func TestConcurrentUse(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c) }()
+		}
+	}()
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() {
+			c, err := Dial("udp", l.Addr().String(), nil)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			want := content(uint64(i), 50000)
+			wg.Go(func() {
+				for range 100 {
+					_ = c.Stats()
+					_ = l.Stats()
+				}
+			})
+			send(t, c, want)
+			got := make([]byte, len(want))
+			if _, err := io.ReadFull(c, got); err != nil || !bytes.Equal(got, want) {
+				t.Errorf("session %d: %v", i, err)
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	require.NoError(t, l.Endpoint().Close())
+}

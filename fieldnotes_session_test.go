@@ -1,0 +1,579 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A closing session still gets input, and an endpoint gets anything.
+func TestFieldNote09InputWhileClosing(t *testing.T) {
+	inWorld(t, 9, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		random := rand.New(rand.NewPCG(9, 9))
+		ends := []netip.AddrPort{
+			a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(),
+		}
+		inject := func() {
+			for range 2000 {
+				p := make([]byte, random.IntN(120))
+				for i := range p {
+					p[i] = byte(random.Uint32())
+				}
+				if len(p) > 6 && random.IntN(2) == 0 {
+					h := header{conv: a.Conv()}
+					full := make([]byte, headerSize)
+					h.encode(full)
+					copy(p, full[:4])
+					p[4] = byte(cmdPush + random.IntN(4))
+				}
+				i := random.IntN(2)
+				w.net.Inject(ends[i], ends[1-i], p)
+			}
+			synctest.Wait()
+		}
+		inject()
+		// What was injected may have poisoned this session, which has no
+		// cipher; it must end all the same.
+		go func() { _ = a.Close() }()
+		synctest.Wait()
+		inject()
+		_ = b.Close()
+		inject()
+		time.Sleep(time.Minute)
+		inject()
+		require.Positive(t, l.Stats().DropShort)
+		require.Positive(t, l.Stats().DropUnknown)
+		require.Zero(t, l.Stats().Sessions)
+	})
+}
+
+// A bad packet is counted by reason and leaves other sessions alone.
+func TestBadPacketsAreCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
+		good := header{conv: a.Conv(), cmd: cmdWins, wnd: 100}
+		bad := func(change func(h *header), tail ...byte) []byte {
+			h := good
+			change(&h)
+			p := make([]byte, headerSize)
+			h.encode(p)
+			return append(p, tail...)
+		}
+		second := make([]byte, 2*headerSize)
+		good.encode(second)
+		other := header{conv: a.Conv() + 1, cmd: cmdWins}
+		other.encode(second[headerSize:])
+		for _, p := range [][]byte{
+			bad(func(h *header) { h.len = 1 }),
+			bad(func(h *header) { h.cmd = 85 }),
+			bad(func(h *header) { h.una = 1000 }),
+			second,
+			make([]byte, 23),
+			bad(func(h *header) { h.conv++ }),
+			{},
+		} {
+			w.net.Inject(from, to, p)
+		}
+		synctest.Wait()
+		require.Equal(t, Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
+		require.Equal(t, uint64(2), l.Stats().DropShort)
+		require.Equal(t, uint64(1), l.Stats().DropUnknown)
+		data := content(1, 100000)
+		send(t, a, data)
+		receive(t, b, data)
+	})
+}
+
+// A peer that has vanished shows as a typed error of Read and Write.
+func TestFieldNote12VanishedPeer(t *testing.T) {
+	inWorld(t, 12, clean, func(w *world) {
+		a, _, _ := w.pair(&Config{PeerTimeout: 10 * time.Second, WriteBuffer: 10000}, nil)
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		start := time.Now()
+		read := make(chan error)
+		go func() {
+			_, err := a.Read(make([]byte, 1))
+			read <- err
+		}()
+		n, err := a.Write(make([]byte, 1<<20)) // more than is buffered: blocks
+		require.Less(t, n, 1<<20)
+		for _, err := range []error{err, <-read} {
+			var lost *PeerLostError
+			require.ErrorAs(t, err, &lost)
+			require.False(t, lost.Idle)
+			require.GreaterOrEqual(t, lost.Silence, 10*time.Second)
+		}
+		require.GreaterOrEqual(t, time.Since(start), 10*time.Second)
+		require.Less(t, time.Since(start), 11*time.Second)
+		_, err = a.Write([]byte("x"))
+		require.ErrorAs(t, err, new(*PeerLostError))
+		require.NoError(t, a.Close())
+	})
+}
+
+// DeadLink ends a silent session after so many transmissions.
+func TestFieldNote12DeadLink(t *testing.T) {
+	inWorld(t, 12, clean, func(w *world) {
+		a, _, _ := w.pair(&Config{DeadLink: 5, PeerTimeout: -1}, nil)
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		sent := a.Stats().PacketsSent
+		_, err := a.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = a.Read(make([]byte, 1))
+		require.ErrorAs(t, err, new(*PeerLostError))
+		require.Equal(t, sent+5, a.Stats().PacketsSent)
+	})
+}
+
+// Retransmissions alone, while the peer is heard, do not end a session.
+func TestFieldNote12BusyLinkLives(t *testing.T) {
+	inWorld(t, 12, clean, func(w *world) {
+		cfg := &Config{DeadLink: 20, PeerTimeout: 30 * time.Second}
+		a, b, _ := w.pair(cfg, nil)
+		// One segment is lost 60 times over while everything else passes.
+		lost := 0
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			h := decodeHeader(p)
+			if from == a.LocalAddr().(*net.UDPAddr).AddrPort() && h.cmd == cmdPush && h.sn == 1 {
+				lost++
+				return lost > 60
+			}
+			return true
+		})
+		want := content(12, 50000)
+		stop := make(chan struct{})
+		defer close(stop)
+		go func() { // b keeps talking
+			for {
+				select {
+				case <-stop:
+					return
+				case <-time.After(100 * time.Millisecond):
+					if _, err := b.Write([]byte("still here")); err != nil {
+						t.Error(err)
+					}
+				}
+			}
+		}()
+		go func() { _, _ = io.Copy(io.Discard, a) }()
+		send(t, a, want)
+		receive(t, b, want)
+		require.Greater(t, lost, 60)
+		require.Greater(t, a.Stats().Retransmits(), uint64(50))
+	})
+}
+
+// A wake-up that comes before the armed one re-arms the timer.
+func TestFieldNote14EarlierWakeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		var woken []*Conn
+		var at []time.Duration
+		q := wakeQueue{
+			now: func() time.Duration { return time.Since(start) },
+			wake: func(c *Conn) {
+				woken = append(woken, c)
+				at = append(at, time.Since(start))
+			},
+		}
+		late, early, removed := &Conn{}, &Conn{}, &Conn{}
+		q.set(late, 10*time.Second)
+		q.set(removed, 2*time.Second)
+		q.set(early, 3*time.Second)
+		q.set(early, time.Second)
+		q.remove(removed)
+		time.Sleep(time.Minute)
+		require.Equal(t, []*Conn{early, late}, woken)
+		require.Equal(t, []time.Duration{time.Second, 10 * time.Second}, at)
+		q.stop()
+		q.set(late, 61*time.Second)
+		time.Sleep(time.Minute)
+		require.Len(t, woken, 2)
+	})
+}
+
+// What was written before Close arrives, with losses too.
+func TestFieldNote21WriteThenClose(t *testing.T) {
+	for seed := range uint64(5) {
+		inWorld(t, seed, lossy, func(w *world) {
+			cfg := LowLatency()
+			cfg.Linger = time.Minute
+			a, b, _ := w.pair(&cfg, &cfg)
+			want := content(seed, 1<<20)
+			done := make(chan error)
+			go func() {
+				_, err := a.Write(want)
+				done <- errors.Join(err, a.Close())
+			}()
+			receive(t, b, want)
+			require.NoError(t, <-done)
+		})
+	}
+}
+
+// Close does not wait for ever, and says what was not delivered.
+func TestFieldNote21LingerIsBounded(t *testing.T) {
+	inWorld(t, 21, clean, func(w *world) {
+		a, _, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		_, err := a.Write([]byte("nobody will read this"))
+		require.NoError(t, err)
+		start := time.Now()
+		require.ErrorIs(t, a.Close(), ErrNotDelivered)
+		require.Equal(t, 3*time.Second, time.Since(start))
+		require.ErrorIs(t, a.Close(), net.ErrClosed)
+	})
+}
+
+// A full backlog creates no sessions, and who waits gets in when there is room.
+func TestFieldNote23FullBacklog(t *testing.T) {
+	inWorld(t, 23, clean, func(w *world) {
+		l := w.listen(&Config{Backlog: 2})
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		const clients = 10
+		for i := range clients {
+			c := w.dial(e)
+			_, err := c.Write([]byte{byte(i)})
+			require.NoError(t, err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		require.Equal(t, 2, l.Stats().Sessions)
+		require.Equal(t, 2, l.Stats().Backlog)
+		require.GreaterOrEqual(t, l.Stats().DropBacklog, uint64(clients-2))
+		seen := make(map[byte]bool)
+		for range clients {
+			c, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			b := make([]byte, 2)
+			n, err := c.Read(b)
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			seen[b[0]] = true
+		}
+		require.Len(t, seen, clients)
+		require.Equal(t, clients, l.Stats().Sessions)
+	})
+}
+
+// Two packets that open the same conversation make one session.
+func TestFieldNote23OneSessionPerConversation(t *testing.T) {
+	inWorld(t, 23, clean, func(w *world) {
+		l := w.listen(nil)
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		from := netip.MustParseAddrPort("10.0.0.9:9")
+		for sn := uint32(3); sn < 10; sn-- { // the first packets come last
+			w.net.Inject(from, to, push(sn, 0, "x"))
+			w.net.Inject(from, to, push(sn, 0, "x"))
+		}
+		c, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, c, []byte("xxxx"))
+		require.Equal(t, 1, l.Stats().Sessions)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err = l.AcceptKCP(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// Sessions share a PacketConn, dialled and accepted; each gets its own
+// packets, and one that was closed takes none of them.
+func TestFieldNote24SharedPacketConn(t *testing.T) {
+	inWorld(t, 24, lossy, func(w *world) {
+		cfg := LowLatency()
+		l := w.listen(&cfg)
+		e, pc := w.endpoint("10.0.0.2:7000", &cfg)
+		var clients, servers []*Conn
+		for i := range 8 {
+			c := w.dial(e)
+			clients = append(clients, c)
+			_, err := c.Write([]byte{byte(i)})
+			require.NoError(t, err)
+		}
+		byFirst := make(map[byte]*Conn)
+		for range clients {
+			s, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			first := make([]byte, 1)
+			_, err = io.ReadFull(s, first)
+			require.NoError(t, err)
+			byFirst[first[0]] = s
+		}
+		for i := range clients {
+			servers = append(servers, byFirst[byte(i)])
+		}
+		require.NoError(t, clients[3].Close())
+		require.NoError(t, servers[5].Close())
+		for i := range clients {
+			if i == 3 || i == 5 {
+				continue
+			}
+			up, down := content(uint64(i), 50000), content(uint64(100+i), 50000)
+			send(t, clients[i], up)
+			send(t, servers[i], down)
+			receive(t, servers[i], up)
+			receive(t, clients[i], down)
+		}
+
+		// The PacketConn is its owner's again when the endpoint is closed.
+		require.NoError(t, e.Close())
+		time.Sleep(time.Second) // stragglers
+		for pc.SetReadDeadline(time.Now().Add(time.Millisecond)) == nil {
+			if _, _, err := pc.ReadFrom(make([]byte, 10)); errors.Is(err, os.ErrDeadlineExceeded) {
+				break
+			}
+		}
+		require.NoError(t, pc.SetReadDeadline(time.Time{}))
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), pc.AddrPort(), []byte("yours"))
+		b := make([]byte, 10)
+		n, _, err := pc.ReadFrom(b)
+		require.NoError(t, err)
+		require.Equal(t, "yours", string(b[:n]))
+	})
+}
+
+// Errors of the socket concern one packet; sessions and listener go on.
+func TestFieldNote25SocketErrors(t *testing.T) {
+	inWorld(t, 25, clean, func(w *world) {
+		server, serverPC := w.endpoint(serverAddr, nil)
+		l, err := server.Listen()
+		require.NoError(t, err)
+		client, clientPC := w.endpoint("10.0.0.2:0", nil)
+		a := w.dial(client)
+		want := content(25, 200000)
+		send(t, a, want)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		fail := []error{syscall.ECONNREFUSED, syscall.ENOBUFS, syscall.EPERM, errors.New("10052")}
+		receive(t, b, want[:1000])
+		for i, err := range fail {
+			serverPC.FailReads(err, 20)
+			clientPC.FailReads(err, 20)
+			serverPC.FailWrites(err, 5)
+			clientPC.FailWrites(err, 5)
+			receive(t, b, want[1000+i*1000:2000+i*1000])
+			time.Sleep(time.Second)
+		}
+		receive(t, b, want[5000:])
+		require.GreaterOrEqual(t, l.Stats().ReadErrors, uint64(20*len(fail)-20))
+		c := w.dial(client)
+		send(t, c, want[:10])
+		b2, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, b2, want[:10])
+	})
+}
+
+// A closed socket is another matter: everything on it ends.
+func TestClosedSocketEndsSessions(t *testing.T) {
+	inWorld(t, 25, clean, func(w *world) {
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		e, err := NewEndpoint(pc, nil)
+		require.NoError(t, err)
+		l, err := e.Listen()
+		require.NoError(t, err)
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 1})
+		require.NoError(t, err)
+		require.NoError(t, pc.Close())
+		_, err = l.Accept()
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = c.Read(make([]byte, 1))
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = c.Write([]byte("x"))
+		require.ErrorIs(t, err, net.ErrClosed)
+		_, err = e.Dial(context.Background(), pc.LocalAddr())
+		require.ErrorIs(t, err, net.ErrClosed)
+		require.ErrorIs(t, e.Close(), net.ErrClosed)
+	})
+}
+
+// Deadlines: each direction has its own, setting one wakes a blocked call, one
+// that has passed beats data that is there, and errors are net.Errors.
+func TestFieldNote26Deadlines(t *testing.T) {
+	inWorld(t, 26, clean, func(w *world) {
+		a, b, _ := w.pair(&Config{WriteBuffer: 5000}, &Config{ReceiveWindow: 128})
+		start := time.Now()
+		require.NoError(t, a.SetReadDeadline(start.Add(time.Second)))
+		_, err := a.Read(make([]byte, 1))
+		requireTimeout(t, err)
+		require.Equal(t, time.Second, time.Since(start))
+
+		// The passed read deadline does not concern Write.
+		_, err = a.Write([]byte("hello"))
+		require.NoError(t, err)
+
+		// Write has its own, and reports what it queued.
+		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Minute)))
+		start = time.Now()
+		n, err := a.Write(make([]byte, 1<<20)) // b does not read
+		requireTimeout(t, err)
+		require.Equal(t, time.Minute, time.Since(start))
+		require.Positive(t, n)
+		require.Less(t, n, 1<<20)
+
+		// A passed deadline beats data.
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(-time.Second)))
+		_, err = b.Read(make([]byte, 1))
+		requireTimeout(t, err)
+		require.NoError(t, b.SetReadDeadline(time.Time{}))
+		receive(t, b, []byte("hello"))
+
+		// Setting a deadline wakes calls in progress; setting it again in
+		// time keeps them waiting.
+		require.NoError(t, a.SetDeadline(time.Time{}))
+		errs := make(chan error)
+		go func() {
+			_, err := a.Read(make([]byte, 1))
+			errs <- err
+		}()
+		synctest.Wait()
+		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
+		time.Sleep(999 * time.Millisecond)
+		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Hour)))
+		time.Sleep(time.Minute)
+		start = time.Now()
+		require.NoError(t, a.SetDeadline(time.Now()))
+		requireTimeout(t, <-errs)
+		require.Equal(t, start, time.Now())
+	})
+}
+
+// A huge Write does not end up in memory.
+func TestFieldNote27HugeWrite(t *testing.T) {
+	inWorld(t, 27, clean, func(w *world) {
+		const buffer = 256 << 10
+		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: NewNoControl}, nil)
+		want := content(27, 8<<20)
+		most := 0
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return true })
+		done := make(chan error)
+		go func() {
+			_, err := a.Write(want)
+			done <- err
+		}()
+		for rest := want; len(rest) > 0; rest = rest[len(want)/64:] {
+			receive(t, b, rest[:len(want)/64])
+			s := a.Stats()
+			most = max(most, s.WriteBuffered)
+			require.LessOrEqual(t, s.InFlight, 32)
+		}
+		require.NoError(t, <-done)
+		require.LessOrEqual(t, most, buffer+1400)
+		require.Greater(t, most, buffer/2)
+	})
+}
+
+// Dial and Write succeed with no server there; the error comes when the peer
+// has not answered for PeerTimeout.
+func TestFieldNote29NoServer(t *testing.T) {
+	inWorld(t, 29, clean, func(w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", &Config{PeerTimeout: 5 * time.Second})
+		start := time.Now()
+		c := w.dial(e)
+		_, err := c.Write([]byte("anybody?"))
+		require.NoError(t, err)
+		_, err = c.Read(make([]byte, 1))
+		var lost *PeerLostError
+		require.ErrorAs(t, err, &lost)
+		require.Equal(t, 5*time.Second, time.Since(start))
+		_, err = c.Write([]byte("anybody?"))
+		require.ErrorAs(t, err, &lost)
+		require.Zero(t, e.Stats().Sessions)
+	})
+}
+
+// IdleTimeout ends a session on which nothing comes, with nothing outstanding.
+func TestIdleTimeout(t *testing.T) {
+	inWorld(t, 29, clean, func(w *world) {
+		_, b, l := w.pair(nil, &Config{IdleTimeout: time.Minute})
+		start := time.Now()
+		_, err := b.Read(make([]byte, 1))
+		var lost *PeerLostError
+		require.ErrorAs(t, err, &lost)
+		require.True(t, lost.Idle)
+		require.InDelta(t, time.Minute, time.Since(start), float64(time.Second))
+		require.Zero(t, l.Stats().Sessions)
+	})
+}
+
+// A bad setting is an error that names it; nothing is ignored in silence.
+func TestFieldNote33ConfigErrors(t *testing.T) {
+	bad := map[string]Config{
+		"MTU":           {MTU: 49},
+		"SendWindow":    {SendWindow: 65536},
+		"ReceiveWindow": {ReceiveWindow: -1},
+		"WriteBuffer":   {WriteBuffer: 1},
+		"MinRTO":        {MinRTO: time.Hour},
+		"Interval":      {Interval: time.Millisecond},
+		"NoDelay":       {NoDelay: NoDelayTurbo + 1},
+		"DeadLink":      {DeadLink: -1},
+		"IdleTimeout":   {IdleTimeout: -1},
+		"Backlog":       {Backlog: -1},
+		"MaxSessions":   {MaxSessions: -5},
+	}
+	for field, config := range bad {
+		var ce *ConfigError
+		require.ErrorAs(t, config.Validate(), &ce, field)
+		require.Equal(t, field, ce.Field)
+		_, err := Dial("udp", "127.0.0.1:1", &config)
+		require.ErrorAs(t, err, &ce)
+		_, err = Listen("udp", "127.0.0.1:0", &config)
+		require.ErrorAs(t, err, &ce)
+		_, err = NewEndpoint(nil, &config)
+		require.ErrorAs(t, err, &ce)
+		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
+		require.ErrorAs(t, err, &ce)
+	}
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {FastResend: -1, FastResendLimit: -1}} {
+		require.NoError(t, good.Validate())
+	}
+	require.NoError(t, (*Config)(nil).Validate())
+
+	k := New(1, nil)
+	require.Error(t, k.SetMTU(49))
+	require.Error(t, k.SetMTU(65536))
+	require.Error(t, k.SetWindow(0, 128))
+	require.Error(t, k.SetWindow(128, 0))
+	require.Error(t, k.SetInterval(9))
+	require.Error(t, k.SetInterval(5001))
+	require.Error(t, k.SetMinRTO(0))
+	require.Error(t, k.SetMinRTO(60001))
+}
+
+// Every field of Config has an effect on the session that it is given to.
+func TestFieldNote33SettingsTakeEffect(t *testing.T) {
+	inWorld(t, 33, clean, func(w *world) {
+		cfg := &Config{
+			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: NoDelayTurbo,
+			MinRTO: 55 * time.Millisecond, Interval: 20 * time.Millisecond,
+			FastResend: 4, FastResendLimit: 9, DeadLink: 3,
+			CongestionControl: NewNoControl, MessageMode: true,
+		}
+		a, _, _ := w.pair(cfg, nil)
+		k := a.kcp
+		require.Equal(t, 600, k.mtu)
+		require.Equal(t, uint32(77), k.sndWnd)
+		require.Equal(t, uint32(333), k.rcvWnd)
+		require.Equal(t, NoDelayTurbo, k.nodelay)
+		require.Equal(t, uint32(55), k.rtt.minRTO)
+		require.Equal(t, uint32(20), k.interval)
+		require.Equal(t, uint32(4), k.fastResend)
+		require.Equal(t, uint32(9), k.fastLimit)
+		require.Equal(t, uint32(3), k.deadLink)
+		require.False(t, k.stream)
+		require.IsType(t, &noControl{}, k.cc)
+	})
+}

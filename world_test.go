@@ -1,0 +1,150 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// world is a virtual network with endpoints of ours on it. It lives in a
+// synctest bubble: all its time is virtual.
+type world struct {
+	t   *testing.T
+	net *netsim.Network
+}
+
+const serverAddr = "10.0.0.1:4000"
+
+// inWorld runs f in a bubble. The seed can be given back by KCP_SEED.
+func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)) {
+	t.Helper()
+	if s := os.Getenv("KCP_SEED"); s != "" {
+		var err error
+		seed, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	synctest.Test(t, func(t *testing.T) {
+		t.Cleanup(func() {
+			if t.Failed() {
+				t.Logf("repeat with KCP_SEED=%d", seed)
+			}
+		})
+		f(&world{t, netsim.NewNetwork(seed, link)})
+	})
+}
+
+// endpoint opens a socket at addr with an endpoint on it.
+func (w *world) endpoint(addr string, config *Config) (*Endpoint, *netsim.PacketConn) {
+	w.t.Helper()
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	e, err := NewEndpoint(pc, config)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() {
+		_ = e.Close() // a test may have closed it
+		require.NoError(w.t, pc.Close())
+	})
+	return e, pc
+}
+
+// listen opens the server.
+func (w *world) listen(config *Config) *Listener {
+	w.t.Helper()
+	e, _ := w.endpoint(serverAddr, config)
+	l, err := e.Listen()
+	require.NoError(w.t, err)
+	return l
+}
+
+// dial opens a session from e to the server.
+func (w *world) dial(e *Endpoint) *Conn {
+	w.t.Helper()
+	addr, err := net.ResolveUDPAddr("udp", serverAddr)
+	require.NoError(w.t, err)
+	c, err := e.Dial(context.Background(), addr)
+	require.NoError(w.t, err)
+	return c
+}
+
+// pair returns the two ends of a session over which one byte has gone.
+func (w *world) pair(client, server *Config) (a, b *Conn, l *Listener) {
+	w.t.Helper()
+	l = w.listen(server)
+	e, _ := w.endpoint("10.0.0.2:0", client)
+	a = w.dial(e)
+	_, err := a.Write([]byte{42})
+	require.NoError(w.t, err)
+	b, err = l.AcceptKCP(context.Background())
+	require.NoError(w.t, err)
+	first := make([]byte, 1)
+	_, err = io.ReadFull(b, first)
+	require.NoError(w.t, err)
+	require.Equal(w.t, byte(42), first[0])
+	return a, b, l
+}
+
+// content returns n bytes that depend on the seed.
+func content(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	c := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16)})
+	_, _ = c.Read(b)
+	return b
+}
+
+// send writes data from another goroutine, in pieces of odd sizes.
+func send(t *testing.T, c io.Writer, data []byte) {
+	go func() {
+		for piece := 1; len(data) > 0; piece = piece*7%20011 + 1 {
+			n, err := c.Write(data[:min(piece, len(data))])
+			if err != nil {
+				t.Errorf("write: %v", err)
+				return
+			}
+			data = data[n:]
+		}
+	}()
+}
+
+// receive reads as many bytes as want has and compares them.
+func receive(t *testing.T, c io.Reader, want []byte) {
+	t.Helper()
+	got := make([]byte, len(want))
+	n, err := io.ReadFull(c, got)
+	require.NoError(t, err, "after %d of %d bytes", n, len(want))
+	require.True(t, bytes.Equal(got, want), "content differs: %x, want %x", sum(got), sum(want))
+}
+
+func sum(b []byte) uint64 {
+	h := fnv.New64a()
+	_, _ = h.Write(b)
+	return h.Sum64()
+}
+
+// requireTimeout checks that err is a timeout as net.Conn describes it.
+func requireTimeout(t *testing.T, err error) {
+	t.Helper()
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	var ne net.Error
+	require.ErrorAs(t, err, &ne)
+	require.True(t, ne.Timeout())
+	var oe *net.OpError
+	require.ErrorAs(t, err, &oe)
+}
+
+var lossy = netsim.LinkConfig{
+	Delay: 20 * time.Millisecond, Jitter: 20 * time.Millisecond,
+	Loss: 0.2, Duplicate: 0.02, Reorder: 0.1,
+}
+
+var clean = netsim.LinkConfig{Delay: 10 * time.Millisecond}
