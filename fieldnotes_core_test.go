@@ -451,3 +451,63 @@ func TestIdleIsSmall(t *testing.T) {
 	}
 	p.run(5000, make([]byte, p.a.mss), make([]byte, p.a.mss)) // and works again
 }
+
+// With StrictRTT, only an acknowledgement of something in flight is a sample.
+func TestStrictRTT(t *testing.T) {
+	for _, strict := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{StrictRTT: strict}) })
+		h.send("a")
+		h.send("b")
+		h.send("c")
+		h.advance(0)
+		h.out = nil
+		h.now += 50
+		h.k.SetClock(h.now)
+		h.input(ack(0, 1000, 2), ack(1, 1000, 2)) // una has covered both
+		require.Equal(t, int32(50), h.k.rtt.srtt)
+		h.input(ack(2, 1000, 2)) // by its sn
+		require.Equal(t, int32(50), h.k.rtt.srtt)
+		h.now += 10000
+		h.k.SetClock(h.now)
+		h.input(ack(0, 1000, 3)) // again
+		h.input(ack(77, 1000, 3))
+		if strict {
+			require.Equal(t, int32(50), h.k.rtt.srtt)
+		} else {
+			require.Greater(t, h.k.rtt.srtt, int32(1000))
+		}
+	}
+}
+
+// MaxRTO bounds the back-off of a segment; without it there is none but the
+// range in which times compare.
+func TestBackoffIsBounded(t *testing.T) {
+	for _, limit := range []uint32{0, 5000} {
+		for _, mode := range []NoDelay{NoDelayOff, NoDelayOn, NoDelayTurbo} {
+			h := newHarness(t, func(k *KCP) {
+				k.SetNoDelay(mode)
+				k.SetExtensions(Extensions{MaxRTO: limit})
+			})
+			h.send("x")
+			h.advance(0)
+			h.want(`push 0 frg=0 "x"`)
+			var last uint32
+			for range 60 {
+				at, ok := h.k.NextFlush()
+				require.True(t, ok)
+				wait := at - h.now
+				require.GreaterOrEqual(t, wait, last/2)
+				if limit > 0 {
+					require.LessOrEqual(t, wait, limit)
+				}
+				require.LessOrEqual(t, wait, uint32(backoffMax))
+				last = wait
+				h.advance(wait)
+				h.want(`push 0 frg=0 "x"`)
+			}
+			if mode != NoDelayTurbo && limit > 0 {
+				require.Equal(t, limit, last)
+			}
+		}
+	}
+}

@@ -195,11 +195,13 @@ func TestFieldNote14EarlierWakeUp(t *testing.T) {
 		q.set(early, time.Second)
 		q.remove(removed)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Equal(t, []*Conn{early, late}, woken)
 		require.Equal(t, []time.Duration{time.Second, 10 * time.Second}, at)
 		q.stop()
 		q.set(late, 61*time.Second)
 		time.Sleep(time.Minute)
+		synctest.Wait()
 		require.Len(t, woken, 2)
 	})
 }

@@ -1,0 +1,67 @@
+# Everything a change has to pass is `make test`. Modules and tools come by
+# exact version through the Go module proxy; nothing else has to be installed.
+
+GO      ?= go
+GOFLAGS ?=
+MODULES  = . interop_test bench
+
+STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
+
+# Fuzz targets as package:name, and how long each runs in `make fuzz`.
+FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink
+FUZZTIME ?= 10m
+
+PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
+
+.PHONY: test unit race 386 interop interop-full bench-test fuzz fuzz-short cross vet lint bench fmt
+
+test: vet lint cross unit 386 race interop bench-test fuzz-short
+	@echo "make test: all passed"
+
+unit:
+	$(GO) test ./...
+
+race:
+	$(GO) test -race ./...
+
+386:
+	GOARCH=386 $(GO) test . ./internal/... ./fuzz
+
+interop:
+	cd interop_test && $(GO) test ./...
+
+# The whole cross product of settings; about an hour.
+interop-full:
+	cd interop_test && KCP_INTEROP=full $(GO) test -timeout 120m ./...
+
+bench-test:
+	cd bench && $(GO) test ./...
+
+fuzz:
+	@for f in $(FUZZ); do \
+		echo "== $$f for $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
+	done
+
+fuzz-short:
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=15s
+
+cross:
+	@for p in $(PLATFORMS); do \
+		echo "== $$p"; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) vet ./... || exit 1; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} $(GO) build ./... || exit 1; \
+	done
+
+vet:
+	@for m in $(MODULES); do (cd $$m && $(GO) vet ./...) || exit 1; done
+
+lint:
+	@out=$$(gofmt -l .); test -z "$$out" || { echo "gofmt: $$out"; exit 1; }
+	@for m in $(MODULES); do (cd $$m && $(GO) run $(STATICCHECK) ./...) || exit 1; done
+
+fmt:
+	gofmt -w .
+
+bench:
+	cd bench && $(GO) run . -suite core
