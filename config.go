@@ -262,6 +262,7 @@ func (c *Config) apply(k *KCP) {
 	k.SetExtensions(Extensions{
 		StrictRTT:         true,
 		FreshFastAck:      true,
+		FreshWindow:       true,
 		LimitToPeerWindow: true,
 		MaxRTO:            uint32(longest.Milliseconds()),
 		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),

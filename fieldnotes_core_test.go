@@ -511,3 +511,34 @@ func TestBackoffIsBounded(t *testing.T) {
 		}
 	}
 }
+
+// With FreshWindow, a packet that was overtaken does not turn the window back.
+func TestFreshWindow(t *testing.T) {
+	for _, fresh := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{FreshWindow: fresh}) })
+		for range 4 {
+			h.send("x")
+		}
+		h.advance(0)
+		h.out = nil
+		window := func(una uint32, wnd uint16) []byte {
+			p := segment(cmdWins, 0, 0, 0, una, "")
+			binary.LittleEndian.PutUint16(p[6:], wnd)
+			return p
+		}
+		h.input(window(0, 7))
+		require.Equal(t, uint32(7), h.k.rmtWnd)
+		h.input(window(3, 50))
+		h.input(window(1, 0))
+		if fresh {
+			require.Equal(t, uint32(50), h.k.rmtWnd)
+		} else {
+			require.Equal(t, uint32(0), h.k.rmtWnd)
+		}
+		h.input(window(3, 40))
+		require.Equal(t, uint32(40), h.k.rmtWnd)
+		h.input(window(4, 0))
+		require.Equal(t, uint32(0), h.k.rmtWnd)
+		h.input(ack(0, h.now, 4))
+	}
+}

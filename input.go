@@ -56,8 +56,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			return ErrForgedUna
 		}
 		if !recovered {
-			k.rmtWnd = uint32(h.wnd)
-			k.rmtWndMax = max(k.rmtWndMax, k.rmtWnd)
+			k.inputWindow(&h)
 		}
 		k.ackBelow(h.una)
 		switch h.cmd {
@@ -117,6 +116,17 @@ func (k *KCP) silentTransmissions() int {
 func (k *KCP) closeReceive() {
 	k.rcv = recvRing{}
 	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd = 0, 0, 0, 0
+}
+
+// inputWindow takes the peer's advertisement. The una of a peer never goes
+// back, so a segment with less than the highest seen is older than that one.
+func (k *KCP) inputWindow(h *header) {
+	if k.ext.FreshWindow && k.rmtWndMax > 0 && h.una.before(k.rmtUna) {
+		return
+	}
+	k.rmtUna = h.una
+	k.rmtWnd = uint32(h.wnd)
+	k.rmtWndMax = max(k.rmtWndMax, k.rmtWnd)
 }
 
 // ackBelow takes every segment below una as acknowledged.

@@ -108,6 +108,7 @@ type KCP struct {
 	// The peer's window, and probing it while it is closed.
 	rmtWnd    uint32
 	rmtWndMax uint32 // the largest it has advertised; 0 before the first
+	rmtUna    seq    // with the advertisement taken last
 	probe     uint8
 	tsProbe   seq
 	probeWait uint32
@@ -139,6 +140,10 @@ type Extensions struct {
 	// FreshFastAck forgets the acknowledgements counted against a segment
 	// when it times out, so that one loss is not repaired twice.
 	FreshFastAck bool
+	// FreshWindow ignores the window of a segment that is older than another
+	// that has come, as its una shows. The reference takes it from whatever
+	// comes last, replayed packets included.
+	FreshWindow bool
 	// LimitToPeerWindow makes Send refuse a message with more fragments than
 	// the largest window the peer has advertised, which it could not take.
 	LimitToPeerWindow bool
