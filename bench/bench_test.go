@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// quickCases returns the cases to be tested: all, or with -short the first.
+func quickCases(s *suite) []string {
+	if testing.Short() {
+		return s.cases[:1]
+	}
+	return s.cases
+}
+
+// TestSuites runs every case of every suite for an instant and looks at what
+// figures there are, not at how good they are.
+func TestSuites(t *testing.T) {
+	for _, name := range suiteNames() {
+		s := suites[name]
+		for _, c := range quickCases(s) {
+			for _, impl := range s.impls {
+				t.Run(name+"/"+c+"/"+impl, func(t *testing.T) {
+					f, err := s.measure(c, impl, 5*time.Millisecond)
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkFigures(t, s, f)
+				})
+			}
+		}
+	}
+}
+
+// checkFigures wants exactly the metrics that s declares, each a number.
+func checkFigures(t *testing.T, s *suite, f figures) {
+	t.Helper()
+	var want []string
+	for _, m := range s.metrics {
+		want = append(want, m.name)
+		if v := f[m.name]; math.IsNaN(v) || math.IsInf(v, 0) || v < 0 {
+			t.Errorf("%s is %v", m.name, v)
+		}
+		if m.unit == "" {
+			t.Errorf("%s has no unit", m.name)
+		}
+	}
+	slices.Sort(want)
+	if got := slices.Sorted(maps.Keys(f)); !slices.Equal(got, want) {
+		t.Errorf("metrics %q, want %q", got, want)
+	}
+}
+
+func TestUnknownNames(t *testing.T) {
+	for _, name := range suiteNames() {
+		s := suites[name]
+		if _, err := s.measure("no such case", s.impls[0], time.Millisecond); err == nil {
+			t.Errorf("%s measures an unknown case", name)
+		}
+		if _, err := s.measure(s.cases[0], "no such implementation", time.Millisecond); err == nil {
+			t.Errorf("%s measures an unknown implementation", name)
+		}
+	}
+	for _, args := range [][]string{
+		{"-suite", "nope"}, {"-suite", ","}, {"-suite", "core", "-cases", "nope"},
+		{"-suite", "core", "-peers", "nope"}, {"-rounds", "0"}, {"-d", "0s"}, {"core"},
+	} {
+		if err := run(args, io.Discard, io.Discard); err == nil {
+			t.Errorf("%q is accepted", args)
+		}
+	}
+}
+
+func TestCoreMetrics(t *testing.T) {
+	got := suites["core"].metrics
+	want := []metric{{"ns a segment", "ns"}, {"allocs", "count"}}
+	if !slices.Equal(got, want) {
+		t.Errorf("metrics %v, want %v", got, want)
+	}
+	for _, c := range suites["core"].cases {
+		if _, ok := coreCases[c]; !ok {
+			t.Errorf("case %s stands for nothing", c)
+		}
+	}
+}
+
+// TestCoreChecksContent gives the pipe's check a message out of order.
+func TestCoreChecksContent(t *testing.T) {
+	p, err := newCorePipe(ours, coreCases["w128"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.sent = 7
+	if err := p.step(); err == nil || !strings.Contains(err.Error(), "stamped 7") {
+		t.Errorf("a wrong message is taken: %v", err)
+	}
+}
+
+// TestJSON wants one object a line with exactly the documented fields, in the
+// documented order.
+func TestJSON(t *testing.T) {
+	var out bytes.Buffer
+	args := []string{"-suite", "core", "-cases", "w128", "-json", "-d", "2ms", "-rounds", "2"}
+	if err := run(args, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines, want 4:\n%s", len(lines), &out)
+	}
+	prefixes := []string{
+		`{"suite":"core","case":"w128","impl":"kcp","metric":"ns a segment","unit":"ns","value":`,
+		`{"suite":"core","case":"w128","impl":"kcp","metric":"allocs","unit":"count","value":`,
+		`{"suite":"core","case":"w128","impl":"kcp-go","metric":"ns a segment","unit":"ns","value":`,
+		`{"suite":"core","case":"w128","impl":"kcp-go","metric":"allocs","unit":"count","value":`,
+	}
+	for i, line := range lines {
+		if !strings.HasPrefix(line, prefixes[i]) {
+			t.Errorf("line %q does not begin with %q", line, prefixes[i])
+		}
+		var object map[string]any
+		if err := json.Unmarshal([]byte(line), &object); err != nil {
+			t.Fatal(err)
+		}
+		if _, ok := object["value"].(float64); !ok || len(object) != 6 {
+			t.Errorf("line %q has other fields", line)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	var out bytes.Buffer
+	args := []string{"-suite", "core", "-cases", "w128", "-d", "2ms", "-rounds", "1"}
+	if err := run(args, &out, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"cpu:", "go:", "kernel:", "kcp-go / kcp", "w128", "ns a segment", "allocs"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("table without %q:\n%s", want, &out)
+		}
+	}
+}
+
+// TestAlternation wants the implementations to swap places in each round.
+func TestAlternation(t *testing.T) {
+	var order []string
+	s := &suite{measure: func(_, impl string, _ time.Duration) (figures, error) {
+		order = append(order, impl)
+		return figures{"m": float64(len(order))}, nil
+	}}
+	results, err := s.run(plan{cases: []string{"c"}, impls: []string{"a", "b"}, rounds: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Join(order, ""); got != "abbaab" {
+		t.Errorf("order %s", got)
+	}
+	if got := median(results["c"].values("a", "m")); got != 4 {
+		t.Errorf("median %v of %v", got, results["c"].values("a", "m"))
+	}
+}
+
+func TestStatistics(t *testing.T) {
+	for _, c := range []struct {
+		values []float64
+		want   float64
+	}{
+		{nil, 0}, {[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 2, 3}, 2.5},
+	} {
+		if got := median(c.values); got != c.want {
+			t.Errorf("median of %v is %v, want %v", c.values, got, c.want)
+		}
+	}
+	if got := ratios([]float64{6, 9, 30}, []float64{3, 3, 5}); !slices.Equal(got, []string{"3.00", "2.00-6.00"}) {
+		t.Errorf("ratios %v", got)
+	}
+	if got := ratios([]float64{6}, []float64{0}); got[0] != "-" {
+		t.Errorf("ratio to nothing is %v", got)
+	}
+	if got := spread([]float64{9, 10, 12}); got != "15.0%" {
+		t.Errorf("spread %s", got)
+	}
+}
+
+func TestRestrict(t *testing.T) {
+	all := []string{"a", "b", "c"}
+	got, err := restrict(all, "c, a", "thing")
+	if err != nil || !slices.Equal(got, []string{"a", "c"}) {
+		t.Errorf("%v, %v", got, err)
+	}
+	if got, _ := restrict(all, "", "thing"); !slices.Equal(got, all) {
+		t.Errorf("%v", got)
+	}
+	if _, err := restrict(all, "d", "thing"); err == nil {
+		t.Error("an unknown name is accepted")
+	}
+}

@@ -1,0 +1,131 @@
+// Command bench compares this module's KCP with other implementations of it
+// and with other transports.
+//
+// All implementations of a suite are measured in one run of the program, in
+// alternating order, and each figure is the median over several rounds. Only
+// ratios of figures from one run mean anything; absolute figures depend on
+// the machine and on what else it does.
+//
+//	go run . -suite core
+//	go run . -suite core -json -rounds 5 -d 2s
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"runtime/pprof"
+	"strings"
+	"time"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		if !errors.Is(err, flag.ErrHelp) {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+		}
+		os.Exit(2)
+	}
+}
+
+// options are the command line.
+type options struct {
+	suites   string
+	cases    string
+	peers    string
+	json     bool
+	duration time.Duration
+	rounds   int
+	profile  string
+}
+
+// run is the program without its process.
+func run(args []string, stdout, stderr io.Writer) (err error) {
+	o, err := parse(args, stderr)
+	if err != nil {
+		return err
+	}
+	selected, err := selectSuites(o.suites)
+	if err != nil {
+		return err
+	}
+	if o.profile != "" {
+		stop, err := startProfile(o.profile)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, stop()) }()
+	}
+	if !o.json {
+		if err := writeHeader(stdout); err != nil {
+			return err
+		}
+	}
+	for _, s := range selected {
+		if err := runSuite(stdout, s, o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parse reads the command line.
+func parse(args []string, stderr io.Writer) (*options, error) {
+	o := new(options)
+	f := flag.NewFlagSet("bench", flag.ContinueOnError)
+	f.SetOutput(stderr)
+	f.StringVar(&o.suites, "suite", "all", "suites to run, comma-separated, or all: "+strings.Join(suiteNames(), ", "))
+	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite")
+	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
+	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
+	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
+	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	if err := f.Parse(args); err != nil {
+		return nil, err
+	}
+	if f.NArg() > 0 {
+		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
+	}
+	if o.rounds < 1 || o.duration <= 0 {
+		return nil, errors.New("-rounds and -d must be positive")
+	}
+	return o, nil
+}
+
+// runSuite measures s and prints the result.
+func runSuite(w io.Writer, s *suite, o *options) error {
+	p := plan{duration: o.duration, rounds: o.rounds}
+	var err error
+	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
+		return err
+	}
+	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {
+		return err
+	}
+	results, err := s.run(p)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return writeJSON(w, s, p, results)
+	}
+	return writeTable(w, s, p, results)
+}
+
+// startProfile writes a CPU profile to the named file until stop is called.
+func startProfile(name string) (stop func() error, err error) {
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() error {
+		pprof.StopCPUProfile()
+		return f.Close()
+	}, nil
+}

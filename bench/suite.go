@@ -1,0 +1,155 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// suite is one set of comparable measurements. A suite lives in a file of its
+// own and registers itself from an init function.
+type suite struct {
+	name    string
+	about   string   // one line for the usage text and the head of the table
+	cases   []string // in the order of the table
+	impls   []string // implementations, likewise
+	metrics []metric // what measure returns a figure for, likewise
+
+	// measure runs one implementation through one case for about d, not
+	// counting preparation, and returns a figure for every metric.
+	measure func(c, impl string, d time.Duration) (figures, error)
+}
+
+// metric is a quantity that a suite measures.
+type metric struct {
+	name string
+	unit string
+}
+
+// figures holds one measured value for each metric, by name.
+type figures map[string]float64
+
+// suites holds what has registered itself, by name.
+var suites = map[string]*suite{}
+
+// register makes s known. It is meant for init functions.
+func register(s *suite) {
+	if suites[s.name] != nil {
+		panic("bench: two suites named " + s.name)
+	}
+	suites[s.name] = s
+}
+
+// suiteNames returns the names of all suites in order.
+func suiteNames() []string {
+	var names []string
+	for name := range suites {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// selectSuites returns the suites of a comma-separated list, or all of them
+// for "all".
+func selectSuites(list string) ([]*suite, error) {
+	names := splitList(list)
+	if list == "all" {
+		names = suiteNames()
+	}
+	var selected []*suite
+	for _, name := range names {
+		s := suites[name]
+		if s == nil {
+			return nil, fmt.Errorf("no suite %q; there are: %s", name, strings.Join(suiteNames(), ", "))
+		}
+		selected = append(selected, s)
+	}
+	if len(selected) == 0 {
+		return nil, errors.New("no suite selected")
+	}
+	return selected, nil
+}
+
+// restrict returns those of all that the comma-separated list names, in the
+// order of all; an empty list means all.
+func restrict(all []string, list, what string) ([]string, error) {
+	names := splitList(list)
+	if len(names) == 0 {
+		return all, nil
+	}
+	for _, name := range names {
+		if !slices.Contains(all, name) {
+			return nil, fmt.Errorf("no %s %q; there are: %s", what, name, strings.Join(all, ", "))
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(all), func(name string) bool {
+		return !slices.Contains(names, name)
+	}), nil
+}
+
+// splitList splits at commas and drops what is empty.
+func splitList(list string) []string {
+	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
+}
+
+// plan says how a suite is run.
+type plan struct {
+	cases    []string
+	impls    []string
+	duration time.Duration // of one measurement
+	rounds   int
+}
+
+// series holds the figures of all rounds of one case, by implementation.
+type series map[string][]figures
+
+// run measures every case. The implementations take turns within a round and
+// swap places from one round to the next, so that a change in the state of
+// the machine meets all of them.
+func (s *suite) run(p plan) (map[string]series, error) {
+	results := map[string]series{}
+	for _, c := range p.cases {
+		results[c] = series{}
+		for round := range p.rounds {
+			order := slices.Clone(p.impls)
+			if round%2 == 1 {
+				slices.Reverse(order)
+			}
+			for _, impl := range order {
+				runtime.GC()
+				f, err := s.measure(c, impl, p.duration)
+				if err != nil {
+					return nil, fmt.Errorf("%s: %s: %s: %w", s.name, c, impl, err)
+				}
+				results[c][impl] = append(results[c][impl], f)
+			}
+		}
+	}
+	return results, nil
+}
+
+// values returns the figures of one metric, a value for each round.
+func (r series) values(impl, metric string) []float64 {
+	var v []float64
+	for _, f := range r[impl] {
+		v = append(v, f[metric])
+	}
+	return v
+}
+
+// median returns the middle of v, and 0 for none.
+func median(v []float64) float64 {
+	if len(v) == 0 {
+		return 0
+	}
+	v = slices.Sorted(slices.Values(v))
+	mid := len(v) / 2
+	if len(v)%2 == 1 {
+		return v[mid]
+	}
+	return (v[mid-1] + v[mid]) / 2
+}
