@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/fec"
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
@@ -18,10 +21,19 @@ type Config struct {
 	// boundaries. Read and Write work in both modes and with peers of both:
 	// kcp-go's SetStreamMode(true) is our default, its default our MessageMode.
 	MessageMode bool
+	// Cipher encrypts every packet; nil means none. See package crypt.
+	Cipher crypt.Cipher
+	// FEC adds parity packets to what is sent. The zero value adds none. The
+	// peer need not send any itself, nor be told the ratio, but it has to
+	// understand them: kcp-go does, the C reference does not. What the peer
+	// sends is understood in any case. With FEC, one remote address should
+	// have one session: parity packets name no conversation.
+	FEC FEC
 
 	// Local tuning. The peer needs none of it.
 
-	// MTU is the largest UDP payload sent, in bytes: 50 to 65507, default 1400.
+	// MTU is the largest UDP payload sent, in bytes, with what Cipher and FEC
+	// add: 50 to 65507, default 1400.
 	MTU int
 	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The
 	// peer's receive window and congestion control limit it further.
@@ -87,6 +99,27 @@ type Config struct {
 	Logger *slog.Logger
 	// Trace, if not nil, holds hooks that are called for every session.
 	Trace *Trace
+}
+
+// FEC is a ratio of forward error correction: after every Data packets follow
+// Parity packets, from which as many lost ones can be recovered without being
+// sent again. It costs Parity/Data of bandwidth.
+type FEC struct {
+	Data   int // 1 to 255
+	Parity int // 1 to 255; 256 at most with Data
+}
+
+func (f FEC) enabled() bool { return f != FEC{} }
+
+// overhead returns the room that packets need around their content.
+func (c *Config) overhead() (o overhead) {
+	if c.Cipher != nil {
+		o.cipherHead, o.tail = c.Cipher.Overhead()
+	}
+	if c.FEC.enabled() {
+		o.fecHead = fec.HeaderSize
+	}
+	return o
 }
 
 // Defaults of Config.
@@ -181,6 +214,16 @@ func (c *Config) Validate() error {
 			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%v, %v], or 0 for the default", f.min, f.max)}
 		}
 	}
+	if c.FEC.enabled() {
+		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
+			return &ConfigError{"FEC", c.FEC, err.Error()}
+		}
+	}
+	mtu := c.MTU
+	setDefault(&mtu, defaultConfigMTU)
+	if room := c.overhead().total(); mtu-room < minMTU {
+		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
+	}
 	if c.NoDelay > NoDelayTurbo {
 		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
 	}
@@ -239,7 +282,7 @@ func (c *Config) apply(k *KCP) {
 			panic(err)
 		}
 	}
-	must(k.SetMTU(c.MTU))
+	must(k.SetMTU(c.MTU - c.overhead().total()))
 	must(k.SetWindow(c.SendWindow, c.ReceiveWindow))
 	must(k.SetInterval(uint32(c.Interval.Milliseconds())))
 	k.SetNoDelay(c.NoDelay)

@@ -67,6 +67,7 @@ func TestNetConn(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:0", "[::1]:0"} {
 		for _, message := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s-message=%v", address, message), func(t *testing.T) {
+				t.Parallel()
 				config := &Config{
 					MessageMode: message, Linger: 500 * time.Millisecond,
 					CongestionControl: NewNoControl, WriteBuffer: 1 << 20,
@@ -223,7 +224,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 			require.Zero(t, c.wakeAt)
 			require.Nil(t, c.kcp.snd.slots)
 			require.Nil(t, c.kcp.rcv.slots)
-			require.Nil(t, c.spare)
+			require.Nil(t, c.outgoing.spare)
 			c.mu.Unlock()
 			c.ep.wakes.mu.Lock()
 			require.Empty(t, c.ep.wakes.heap)

@@ -15,7 +15,7 @@
 // puts any number of sessions, dialled and accepted, on one net.PacketConn.
 //
 // A [Config] holds the settings; its zero value, and nil, suit most paths.
-// Sessions talk to those of kcp-go without FEC and cipher, in any combination
+// Sessions talk to those of kcp-go, with its ciphers and FEC, in any combination
 // of settings.
 //
 // KCP has no handshake and no signal for the end of a stream. Dial therefore
@@ -24,9 +24,12 @@
 // when the peer has closed: protocols on top say themselves when they are done.
 // Close waits until the peer has acknowledged what was written.
 //
-// There is no encryption either: whoever sees the packets can read, forge and
-// end a session, and who does not see them has to guess address, port and
-// conversation id. Put crypto/tls on top of a Conn where that matters.
+// Without [Config.Cipher], whoever sees the packets can read, forge and end a
+// session, and who does not see them has to guess address, port and
+// conversation id. Package crypt has kcp-go's ciphers, of which an AEAD is the
+// one to take; crypto/tls on top of a Conn works as over any net.Conn.
+// [Config.FEC] adds kcp-go's forward error correction. [Conn.SendDatagram]
+// sends unreliable packets beside the stream.
 //
 // # The state machine
 //

@@ -11,6 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -32,8 +34,11 @@ type Endpoint struct {
 	done       chan struct{} // closed by shut
 	readerDone chan struct{}
 
+	replays replayFilter // of the reader
+
 	mu       sync.RWMutex
 	sessions map[sessionKey]*Conn
+	coded    map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
 	graves   graveyard
 	listener *Listener
 	closed   bool
@@ -54,12 +59,6 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 	}
 	return key
 }
-
-// packet is a datagram on its way out.
-type packet struct{ buf []byte }
-
-// readBufferSize holds the largest datagram there is.
-const readBufferSize = 65536
 
 // NewEndpoint makes an endpoint of pc, which may be any net.PacketConn. Nobody
 // else may read from it. The endpoint does not close pc: Close leaves it as it
@@ -83,6 +82,10 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 		sessions:   make(map[sessionKey]*Conn),
 	}
 	e.packets.New = func() any { return &packet{buf: make([]byte, e.config.MTU)} }
+	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
+		head, _ := c.Overhead()
+		e.replays.remember(head)
+	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
 	if s, ok := pc.(interface {
@@ -172,10 +175,10 @@ func (e *Endpoint) Close() error {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	<-e.readerDone
-	if !e.owned {
-		return e.pc.SetReadDeadline(time.Time{})
+	if e.owned {
+		return nil
 	}
-	return nil
+	return errors.Join(e.sock.Release(), e.pc.SetReadDeadline(time.Time{}))
 }
 
 // shut ends everything; err is what pending calls return. It is false if that
@@ -228,6 +231,11 @@ func (e *Endpoint) remove(c *Conn) {
 	defer e.mu.Unlock()
 	if e.sessions[c.key] == c {
 		delete(e.sessions, c.key)
+		if c.coded {
+			key := c.key
+			key.conv = 0
+			delete(e.coded, key)
+		}
 		e.graves.bury(c.key, e.now())
 		e.shutIfUnused()
 	}
@@ -248,9 +256,6 @@ func (e *Endpoint) dropListener(l *Listener) {
 func (e *Endpoint) readLoop() {
 	defer close(e.readerDone)
 	batch := make([]udp.Datagram, e.sock.BatchSize())
-	for i := range batch {
-		batch[i].Buf = make([]byte, readBufferSize)
-	}
 	var touched []*Conn
 	for failures := 0; ; {
 		n, err := e.sock.ReadBatch(batch)
@@ -267,8 +272,7 @@ func (e *Endpoint) readLoop() {
 			d := &batch[i]
 			e.counters.packetsReceived.Add(1)
 			e.counters.bytesReceived.Add(uint64(d.N))
-			c := e.demultiplex(d)
-			if c != nil && c.input(d.Buf[:d.N], now) {
+			if c := e.receive(d, now); c != nil {
 				touched = append(touched, c)
 			}
 		}
@@ -308,31 +312,82 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	}
 }
 
-// demultiplex finds the session of a datagram, or opens one where the listener
-// wants it. It returns nil for what is dropped, which it counts.
-func (e *Endpoint) demultiplex(d *udp.Datagram) *Conn {
-	data := d.Buf[:d.N]
-	if len(data) < headerSize {
+// receive takes one datagram through the pipeline to its session, and returns
+// the session if that has to answer. What is dropped is counted.
+func (e *Endpoint) receive(d *udp.Datagram, now time.Duration) *Conn {
+	data := d.Buf
+	if cipher := e.config.Cipher; cipher != nil {
+		var err error
+		if data, err = cipher.Open(data); err != nil {
+			if errors.Is(err, crypt.ErrShort) {
+				e.counters.dropShort.Add(1)
+			} else {
+				e.counters.dropCipher.Add(1)
+			}
+			return nil
+		}
+		if e.replays.seen(d.Buf) {
+			e.counters.dropReplay.Add(1)
+			return nil
+		}
+	}
+	p, ok := classify(data)
+	if !ok {
 		e.counters.dropShort.Add(1)
 		return nil
 	}
-	key := makeKey(d.Addr, d.Peer, binary.LittleEndian.Uint32(data))
-	e.mu.RLock()
-	c := e.sessions[key]
-	e.mu.RUnlock()
-	if c != nil {
-		return c
-	}
-	c, opened := e.admit(key, d)
-	if opened {
-		e.debug("session opened", c)
+	c := e.demultiplex(d, p)
+	if c == nil || !c.input(p, now) {
+		return nil
 	}
 	return c
 }
 
+// demultiplex finds the session of a packet, or opens one where the listener
+// wants it. It returns nil for what is dropped, which it counts.
+func (e *Endpoint) demultiplex(d *udp.Datagram, p opened) *Conn {
+	key := makeKey(d.Addr, d.Peer, p.conv)
+	e.mu.RLock()
+	c := e.sessions[key]
+	if p.kind == parityPacket {
+		c = e.coded[key]
+	}
+	e.mu.RUnlock()
+	if c == nil {
+		var opened bool
+		if c, opened = e.admit(key, d, p); opened {
+			e.debug("session opened", c)
+		}
+	}
+	if c != nil && p.kind == fecPacket && !c.coded {
+		e.setCoded(c)
+	}
+	return c
+}
+
+// setCoded makes c the session that parity from its address belongs to. Parity
+// names no conversation, so of several only the latest has its benefit.
+func (e *Endpoint) setCoded(c *Conn) {
+	key := c.key
+	key.conv = 0
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sessions[c.key] != c {
+		return
+	}
+	if old := e.coded[key]; old != nil {
+		old.coded = false
+	}
+	if e.coded == nil {
+		e.coded = make(map[sessionKey]*Conn)
+	}
+	e.coded[key] = c
+	c.coded = true
+}
+
 // admit opens a session for the first packet of a conversation.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram) (c *Conn, opened bool) {
-	opening := opensSession(d.Buf[:d.N], seq(e.config.ReceiveWindow))
+func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened) (c *Conn, opened bool) {
+	opening := opensSession(p, seq(e.config.ReceiveWindow))
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c := e.sessions[key]; c != nil {
@@ -366,13 +421,19 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram) (c *Conn, opened bool)
 // opensSession reports whether a packet can be the first of a conversation: it
 // is well-formed to its end, has data from the beginning of the window, and
 // acknowledges nothing, since nothing was ever sent to it.
-func opensSession(packet []byte, window seq) bool {
-	conv := binary.LittleEndian.Uint32(packet)
+func opensSession(p opened, window seq) bool {
+	packet := p.data
+	switch p.kind {
+	case fecPacket:
+		packet = packet[fec.HeaderSize:]
+	case parityPacket, datagramPacket:
+		return false
+	}
 	found := false
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
-		if !ok || h.conv != conv || !knownCmd(h.cmd) || h.una != 0 || h.cmd == cmdAck {
+		if !ok || h.conv != p.conv || !knownCmd(h.cmd) || h.una != 0 || h.cmd == cmdAck {
 			return false
 		}
 		found = found || (h.cmd == cmdPush && h.sn < window)
@@ -403,6 +464,7 @@ func (e *Endpoint) send(packets []*packet, batch []udp.Datagram) {
 	}
 	e.counters.bytesSent.Add(bytes)
 	for i, p := range packets {
+		p.datagram = false
 		e.packets.Put(p)
 		packets[i] = nil
 	}

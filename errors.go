@@ -18,6 +18,9 @@ var (
 	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
 	// session without Config.MessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
+	// ErrDatagramTooLarge is returned by SendDatagram for more bytes than
+	// MaxDatagramSize says.
+	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
 	// ErrTooManySessions is returned when an endpoint has Config.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrListening is returned by Listen on an Endpoint that has a Listener.

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/fec"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It is a
@@ -29,15 +29,12 @@ type Conn struct {
 	state    connState
 	closed   bool  // by the application
 	err      error // why the session ended by itself
-	dropped  inputErrors
+	dropped  Drops
 
-	// Output: packets collected under mu, written to the socket without it.
-	// One goroutine at a time does so, so that they leave in order.
-	out     []*packet
-	spare   []*packet
-	batch   []udp.Datagram
-	current *packet // under construction in kcp
-	sending bool
+	outgoing  outgoing
+	decoder   *fec.Decoder // nil until the peer sends FEC
+	coded     bool         // Endpoint.coded names this session; under Endpoint.mu
+	datagrams datagramQueue
 
 	// Times since the endpoint's epoch.
 	lastHeard   time.Duration // a good packet came from the peer
@@ -70,9 +67,6 @@ const (
 	drainRTOs = 6
 	// writeBatch is how many segments Write queues before it flushes.
 	writeBatch = 64
-	// sendRounds is how many batches in a row one goroutine writes to the
-	// socket before it leaves the rest to the timer.
-	sendRounds = 16
 )
 
 func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
@@ -80,6 +74,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.canRead.L, c.canWrite.L = &c.mu, &c.mu
 	c.rd.init(&c.mu, &c.canRead)
 	c.wd.init(&c.mu, &c.canWrite)
+	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
 	e.config.apply(c.kcp)
@@ -92,22 +87,9 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	return c
 }
 
-// packetBuffer gives the state machine space for a packet.
-func (c *Conn) packetBuffer(n int) []byte {
-	c.current = c.ep.packet(n)
-	return c.current.buf
-}
-
-// collect takes a packet that the state machine puts out.
-func (c *Conn) collect(data []byte) {
-	c.current.buf = data
-	c.out = append(c.out, c.current)
-	c.current = nil
-}
-
-// input feeds one datagram to the state machine. It is false where the session
+// input feeds one packet to the state machine. It is false where the session
 // has no use for it; answer is to be called after a batch otherwise.
-func (c *Conn) input(data []byte, now time.Duration) bool {
+func (c *Conn) input(p opened, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == stateEnded {
@@ -115,12 +97,48 @@ func (c *Conn) input(data []byte, now time.Duration) bool {
 		return false
 	}
 	c.kcp.SetClock(clock(now))
-	if err := c.kcp.Input(data); err != nil {
-		c.dropped.count(err)
-	} else {
-		c.lastHeard = now
+	data := p.data
+	if p.kind != plainPacket {
+		var ok bool
+		if data, ok = c.decode(p, now); !ok {
+			return p.kind != datagramPacket // parity may have recovered something
+		}
 	}
+	c.took(c.kcp.Input(data), now)
 	return true
+}
+
+// decode takes a packet with an FEC header. It is false where nothing is left
+// for the state machine.
+func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
+	if p.kind == datagramPacket {
+		if c.state == stateOpen {
+			c.datagrams.add(p.data[datagramHeader:])
+			c.canRead.Broadcast()
+			c.lastHeard = now
+		}
+		return nil, false
+	}
+	if c.decoder == nil {
+		c.decoder = fec.NewDecoder()
+	}
+	data, kind, err := c.decoder.Decode(p.data, clock(now), func(packet []byte) {
+		c.took(c.kcp.InputRecovered(packet), now)
+	})
+	if err != nil {
+		c.dropped.FEC++
+		return nil, false
+	}
+	return data, kind == fec.KindData
+}
+
+// took counts what became of a packet.
+func (c *Conn) took(err error, now time.Duration) {
+	if err != nil {
+		c.dropped.count(err)
+		return
+	}
+	c.lastHeard = now
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.
@@ -158,33 +176,6 @@ func (c *Conn) settle(now time.Duration) {
 	}
 	c.outstanding = waiting
 	c.schedule(now)
-}
-
-// transmit writes the collected packets to the socket, without holding the
-// lock meanwhile. Where another goroutine is at it, that one takes them along.
-func (c *Conn) transmit() {
-	if c.sending {
-		return
-	}
-	c.sending = true
-	for round := 0; len(c.out) > 0; round++ {
-		if round == sendRounds {
-			c.wake(c.ep.now())
-			break
-		}
-		packets := c.out
-		c.out = c.spare[:0]
-		c.batch = c.batch[:0]
-		for _, p := range packets {
-			c.batch = append(c.batch, udp.Datagram{Buf: p.buf, Addr: c.key.addr, Peer: c.peer})
-		}
-		c.mu.Unlock()
-		c.ep.send(packets, c.batch)
-		c.mu.Lock()
-		clear(c.batch)
-		c.spare = packets
-	}
-	c.sending = false
 }
 
 // schedule asks for a wake-up at the next time that something has to be done,
@@ -277,8 +268,9 @@ func (c *Conn) lost(now time.Duration) error {
 func (c *Conn) compact() {
 	c.compactAt = 0
 	c.kcp.Compact()
-	if !c.sending {
-		c.out, c.spare, c.batch = nil, nil, nil
+	c.outgoing.compact()
+	if c.decoder != nil {
+		c.decoder.Compact()
 	}
 }
 
@@ -290,9 +282,14 @@ func (c *Conn) end(err error) {
 	}
 	c.state = stateEnded
 	c.err = err
+	c.wakeAll()
+	c.ep.remove(c)
+}
+
+// wakeAll lets all waiting calls look why.
+func (c *Conn) wakeAll() {
 	c.canRead.Broadcast()
 	c.canWrite.Broadcast()
-	c.ep.remove(c)
 }
 
 // fail ends the session because of err.
@@ -473,8 +470,7 @@ func (c *Conn) Close() error {
 	c.closed = true
 	c.rd.set(time.Time{})
 	c.wd.set(time.Time{})
-	c.canRead.Broadcast()
-	c.canWrite.Broadcast()
+	c.wakeAll()
 	if c.state == stateEnded {
 		return nil
 	}

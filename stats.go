@@ -58,26 +58,6 @@ func (t *Trace) rtt(sample, srtt, rto uint32) {
 	}
 }
 
-// inputErrors counts packets that a session dropped, whole or in part.
-type inputErrors struct {
-	short, conv, length, command, una uint64
-}
-
-func (e *inputErrors) count(err error) {
-	switch err {
-	case ErrPacketShort:
-		e.short++
-	case ErrConv:
-		e.conv++
-	case ErrSegmentLength:
-		e.length++
-	case ErrCommand:
-		e.command++
-	case ErrForgedUna:
-		e.una++
-	}
-}
-
 // Drops counts packets dropped, by reason.
 type Drops struct {
 	Short   uint64 // shorter than a segment header
@@ -85,10 +65,27 @@ type Drops struct {
 	Length  uint64 // a segment longer than its packet
 	Command uint64 // an unknown command
 	Una     uint64 // acknowledges what was never sent
+	FEC     uint64 // in an FEC header that is malformed or repeated
+}
+
+// count counts one packet that the state machine has dropped because of err.
+func (d *Drops) count(err error) {
+	switch err {
+	case ErrPacketShort:
+		d.Short++
+	case ErrConv:
+		d.Conv++
+	case ErrSegmentLength:
+		d.Length++
+	case ErrCommand:
+		d.Command++
+	case ErrForgedUna:
+		d.Una++
+	}
 }
 
 // Total returns the sum of all reasons.
-func (d Drops) Total() uint64 { return d.Short + d.Conv + d.Length + d.Command + d.Una }
+func (d Drops) Total() uint64 { return d.Short + d.Conv + d.Length + d.Command + d.Una + d.FEC }
 
 // ConnStats is a snapshot of a session.
 type ConnStats struct {
@@ -108,6 +105,30 @@ type ConnStats struct {
 	// CongestionWindow is in segments; that of a session without congestion
 	// control is the largest int32.
 	CongestionWindow int
+
+	Datagrams DatagramStats
+	// FEC counts what the peer's parity packets have brought.
+	FEC FECStats
+}
+
+// DatagramStats counts what SendDatagram and ReceiveDatagram deal with.
+type DatagramStats struct {
+	Sent     uint64
+	Received uint64 // dropped ones included
+	Dropped  uint64 // because too many waited for ReceiveDatagram
+	Unsent   uint64 // because too much waited for the socket
+}
+
+// FECStats counts what forward error correction has done for a session.
+type FECStats struct {
+	DataSent   uint64 // packets
+	ParitySent uint64
+
+	DataReceived   uint64 // packets that came by themselves
+	ParityReceived uint64
+	Recovered      uint64 // packets that were lost and given back by parity
+	Lost           uint64 // groups of which something was lost for good
+	PeerRatio      FEC    // what the peer sends, found from its traffic; zero while unknown
 }
 
 // Retransmits returns how many segments were sent again, for any reason.
@@ -117,13 +138,10 @@ func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRet
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.kcp
+	k, q := c.kcp, &c.datagrams
 	return ConnStats{
-		Counters: k.counters,
-		Dropped: Drops{
-			Short: c.dropped.short, Conv: c.dropped.conv, Length: c.dropped.length,
-			Command: c.dropped.command, Una: c.dropped.una,
-		},
+		Counters:         k.counters,
+		Dropped:          c.dropped,
 		RTT:              time.Duration(k.rtt.srtt) * time.Millisecond,
 		RTTVar:           time.Duration(k.rtt.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rtt.rto) * time.Millisecond,
@@ -133,7 +151,21 @@ func (c *Conn) Stats() ConnStats {
 		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
+		Datagrams:        q.stats,
+		FEC:              c.fecStats(),
 	}
+}
+
+// fecStats returns what both directions of FEC have done.
+func (c *Conn) fecStats() (s FECStats) {
+	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
+	if c.decoder != nil {
+		d := c.decoder.Stats()
+		s.DataReceived, s.ParityReceived = d.Data, d.Parity
+		s.Recovered, s.Lost = d.Recovered, d.Lost
+		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
+	}
+	return s
 }
 
 // endpointCounters are the counters behind EndpointStats.
@@ -143,6 +175,7 @@ type endpointCounters struct {
 	readErrors, writeErrors      atomic.Uint64
 
 	dropShort, dropUnknown, dropEnded atomic.Uint64
+	dropCipher, dropReplay            atomic.Uint64
 	dropSessions, dropBacklog         atomic.Uint64
 }
 
@@ -160,6 +193,8 @@ type EndpointStats struct {
 
 	// Datagrams dropped because no session took them.
 	DropShort    uint64 // shorter than a segment header
+	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
+	DropReplay   uint64 // has come before; with an authenticated cipher
 	DropUnknown  uint64 // of no session, and fit to open none
 	DropEnded    uint64 // stragglers of a session that has ended
 	DropSessions uint64 // would open one more than Config.MaxSessions
@@ -181,6 +216,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		ReadErrors:      n.readErrors.Load(),
 		WriteErrors:     n.writeErrors.Load(),
 		DropShort:       n.dropShort.Load(),
+		DropCipher:      n.dropCipher.Load(),
+		DropReplay:      n.dropReplay.Load(),
 		DropUnknown:     n.dropUnknown.Load(),
 		DropEnded:       n.dropEnded.Load(),
 		DropSessions:    n.dropSessions.Load(),

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/netsim"
+)
+
+// demoProfile suits a network that loses packets for no reason of its own: a
+// congestion control that takes loss for congestion would crawl. The interval
+// allows for the delays of one machine that plays both ends and the network.
+var demoProfile = profile{
+	name: "lowlatency",
+	note: "with -interval " + demoInterval.String(),
+	config: func() kcp.Config {
+		cfg := kcp.LowLatency()
+		cfg.Interval = demoInterval
+		return cfg
+	},
+}
+
+const demoInterval = 50 * time.Millisecond
+
+// demo moves a file both ways at once between two sessions on loopback, through
+// a relay that loses and delays packets.
+type demo struct {
+	std      streams
+	file     string
+	size     int64
+	link     netsim.LinkConfig // of both directions
+	seed     uint64
+	timeout  time.Duration
+	settings settings
+
+	// tamper, if not nil, may change what has arrived. It is for tests.
+	tamper func(direction string, data []byte)
+}
+
+func newDemo(std streams) *demo {
+	return &demo{
+		std:  std,
+		size: 8_000_000,
+		link: netsim.LinkConfig{
+			Loss: 0.1, Delay: 30 * time.Millisecond, Jitter: 10 * time.Millisecond, Duplicate: 0.02,
+		},
+		seed:     rand.Uint64N(1e9),
+		timeout:  5 * time.Minute,
+		settings: settings{profile: demoProfile},
+	}
+}
+
+// options returns the command line of kcp demo.
+func (d *demo) options() *optionSet {
+	return &optionSet{
+		synopsis: "kcp demo [flags]",
+		intro: `Moves a file both ways at once between two KCP sessions on this machine, through
+a relay that loses, delays and duplicates packets, and compares what arrived
+with what was sent.`,
+		groups: []optionGroup{
+			{"What to move", []option{
+				{"size", "SIZE", "how much random data to make for each direction:\n8MB, 512kB, 64MiB; default 8MB", parsed(&d.size, parseSize)},
+				{"file", "PATH", "move this file instead", parsed(&d.file, func(s string) (string, error) { return s, nil })},
+				{"timeout", "DURATION", "fail when it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
+			}},
+			{"The network, the same in both directions", []option{
+				{"loss", "SHARE", "packets lost: 10%, 10 or 0.1; default 10%", parsed(&d.link.Loss, parsePercent)},
+				{"delay", "DURATION", "one-way delay; default 30ms", parsed(&d.link.Delay, parseDuration)},
+				{"jitter", "DURATION", "extra delay, random up to this; default 10ms", parsed(&d.link.Jitter, parseDuration)},
+				{"duplicate", "SHARE", "packets delivered twice; default 2%", parsed(&d.link.Duplicate, parsePercent)},
+				{"reorder", "SHARE", "packets that may overtake others, within the jitter;\ndefault 0%", parsed(&d.link.Reorder, parsePercent)},
+				{"seed", "N", "seed of the data and of the network's luck;\ndefault random", parsed(&d.seed, parseSeed)},
+			}},
+			d.settings.group(),
+		},
+		examples: `  kcp demo
+  kcp demo -loss 30% -delay 150ms
+  kcp demo -file video.mp4 -loss 1%
+  kcp demo -profile default -loss 0 -size 100MB
+  kcp demo -cc reference -loss 1% -size 1MB`,
+	}
+}
+
+// runDemo is kcp demo.
+func runDemo(ctx context.Context, std streams, args []string) error {
+	return newDemo(std).main(ctx, args)
+}
+
+// main reads the command line and runs the demo.
+func (d *demo) main(ctx context.Context, args []string) error {
+	if _, err := d.options().parse(d.std, args, 0); err != nil {
+		return err
+	}
+	cfg, err := d.settings.config()
+	if err != nil {
+		return err
+	}
+	switch {
+	case d.link.Loss == 1:
+		return usageErrorf("-loss 100%% lets nothing through")
+	case d.size == 0:
+		return usageErrorf("-size 0 leaves nothing to move")
+	}
+	up, down := &direction{name: "dial -> listen"}, &direction{name: "listen -> dial"}
+	if err := d.open(up, down); err != nil {
+		return err
+	}
+	defer up.source.Close()
+	defer down.source.Close()
+	d.announce()
+
+	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
+	defer cancel()
+	if err := d.transfer(ctx, cfg, up, down); err != nil {
+		return d.explain(err, up, down)
+	}
+	return d.conclude(up, down)
+}
+
+// errTimeout is why the context of a demo ends.
+var errTimeout = errors.New("timeout")
+
+// explain puts the ends that are not errors of their own into words.
+func (d *demo) explain(err error, directions ...*direction) error {
+	what := ""
+	switch {
+	case errors.Is(err, errTimeout):
+		what = fmt.Sprintf("not done within %v (-timeout)", d.timeout)
+	case errors.Is(err, context.Canceled):
+		what = "interrupted"
+	default:
+		return explain(err)
+	}
+	var progress []string
+	for _, dir := range directions {
+		progress = append(progress, fmt.Sprintf("%s at %s", dir.name, dir.percent()))
+	}
+	return fmt.Errorf("%s, with %s", what, strings.Join(progress, " and "))
+}
+
+// announce says what is about to happen.
+func (d *demo) announce() {
+	what := formatBytes(float64(d.size)) + " of random data"
+	if d.file != "" {
+		what = fmt.Sprintf("%s (%s)", d.file, formatBytes(float64(d.size)))
+	}
+	fmt.Fprintf(d.std.out, "Moving %s both ways at once, over KCP on this machine.\n\n", what)
+	fmt.Fprintf(d.std.out, "  network   %s\n", d.network())
+	fmt.Fprintf(d.std.out, "  sessions  %s\n", d.settings.String())
+	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
+}
+
+// network describes the links.
+func (d *demo) network() string {
+	share := func(p float64) string { return fmt.Sprintf("%.4g%%", 100*p) }
+	parts := []string{share(d.link.Loss) + " loss", fmt.Sprintf("%v delay", d.link.Delay)}
+	if d.link.Jitter > 0 {
+		parts = append(parts, fmt.Sprintf("up to %v jitter", d.link.Jitter))
+	}
+	if d.link.Duplicate > 0 {
+		parts = append(parts, share(d.link.Duplicate)+" duplicated")
+	}
+	if d.link.Reorder > 0 {
+		parts = append(parts, share(d.link.Reorder)+" reordered")
+	}
+	return strings.Join(parts, ", ") + " each way"
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+)
+
+var sums = regexp.MustCompile(`(?m)^    (?:sent|received) +([0-9a-f]{64})$`)
+
+// hashes returns the four hashes that a demo has printed: sent and received,
+// for each direction.
+func hashes(t *testing.T, out string) (all []string) {
+	t.Helper()
+	for _, m := range sums.FindAllStringSubmatch(out, -1) {
+		all = append(all, m[1])
+	}
+	require.Len(t, all, 4, out)
+	return all
+}
+
+func TestDemo(t *testing.T) {
+	t.Parallel()
+	got := runWith(t.Context(), nil, "demo", "-size", "200kB", "-loss", "10%", "-delay", "5ms", "-jitter", "2ms",
+		"-duplicate", "5%", "-reorder", "5%", "-seed", "12345")
+	require.Equal(t, exitOK, got.code, got.err)
+	require.Empty(t, got.err)
+	require.Contains(t, got.out, "seed      12345\n")
+	require.Contains(t, got.out, "10% loss, 5ms delay, up to 2ms jitter, 5% duplicated, 5% reordered")
+	require.Contains(t, got.out, "profile lowlatency")
+	require.Contains(t, got.out, "ok: both hashes match\n")
+	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
+	all := hashes(t, got.out)
+	require.Equal(t, all[0], all[1])
+	require.Equal(t, all[2], all[3])
+	require.NotEqual(t, all[0], all[2], "both directions have the same data")
+
+	rows := regexp.MustCompile(`(?m)^  (dial -> listen|listen -> dial) +200000 .* ([0-9.]+)% +(\d+) of (\d+) packets$`).FindAllStringSubmatch(got.out, -1)
+	require.Len(t, rows, 2, got.out)
+	for _, row := range rows {
+		require.NotEqual(t, "0", row[3], "nothing was lost: %s", got.out)
+		require.NotEqual(t, "0.0", row[2], "nothing was sent again: %s", got.out)
+	}
+}
+
+func TestDemoSameSeedSameData(t *testing.T) {
+	t.Parallel()
+	demo := func(seed string) []string {
+		got := runWith(t.Context(), nil, "demo", "-size", "20kB", "-loss", "0", "-delay", "0s", "-jitter", "0s", "-seed", seed)
+		require.Equal(t, exitOK, got.code, got.err)
+		return hashes(t, got.out)
+	}
+	require.Equal(t, demo("7"), demo("7"))
+	require.NotEqual(t, demo("7")[0], demo("8")[0])
+}
+
+func TestDemoMovesAFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte("0123456789"), 5000), 0o600))
+	got := runWith(t.Context(), nil, "demo", "-file", path, "-delay", "1ms", "-profile", "lowlatency", "-message")
+	require.Equal(t, exitOK, got.code, got.err)
+	require.Contains(t, got.out, path+" (50.0 kB)")
+	// The output of: yes 0123456789 | head -n 5000 | tr -d '\n' | sha256sum
+	const want = "ab8f07056f06af007b6920c695f8ce3a7ffcabbb0e7bdbee29867dbe49f7792b"
+	require.Equal(t, []string{want, want, want, want}, hashes(t, got.out))
+}
+
+func TestDemoRejectsFiles(t *testing.T) {
+	dir := t.TempDir()
+	empty := filepath.Join(dir, "empty")
+	require.NoError(t, os.WriteFile(empty, nil, 0o600))
+	for path, want := range map[string]string{
+		dir: "not a regular file", empty: "is empty", filepath.Join(dir, "missing"): "missing",
+	} {
+		got := runWith(t.Context(), nil, "demo", "-file", path)
+		require.Equal(t, exitFailed, got.code, path)
+		require.Contains(t, got.err, want)
+	}
+}
+
+func TestDemoFindsCorruption(t *testing.T) {
+	t.Parallel()
+	for _, victim := range []string{"dial -> listen", "listen -> dial"} {
+		var out, errs bytes.Buffer
+		d := newDemo(streams{out: &out, err: &errs})
+		done := false // only the victim's receiver uses it
+		d.tamper = func(direction string, data []byte) {
+			if direction == victim && !done {
+				data[len(data)/2] ^= 1
+				done = true
+			}
+		}
+		err := d.main(t.Context(), strings.Fields("-size 30kB -loss 0 -delay 1ms"))
+		require.ErrorContains(t, err, "what arrived differs from what was sent")
+		require.NotContains(t, out.String(), "ok:")
+		all := hashes(t, out.String())
+		require.Equal(t, victim != "dial -> listen", all[0] == all[1])
+		require.Equal(t, victim != "listen -> dial", all[2] == all[3])
+		require.Equal(t, exitFailed, report(d.std, "demo", err))
+		require.Contains(t, errs.String(), "kcp demo: FAILED")
+	}
+}
+
+func TestDirectionIntact(t *testing.T) {
+	require.False(t, (&direction{}).intact(), "nothing was compared")
+	require.False(t, (&direction{sentSum: []byte{1}}).intact())
+	require.False(t, (&direction{sentSum: []byte{1}, receivedSum: []byte{2}}).intact())
+	require.True(t, (&direction{sentSum: []byte{1}, receivedSum: []byte{1}}).intact())
+}
+
+func TestDemoTimesOut(t *testing.T) {
+	t.Parallel()
+	for _, args := range []string{
+		"-timeout 200ms -delay 10s",  // before the session is accepted
+		"-timeout 300ms -size 100GB", // in the middle
+	} {
+		got := runWith(t.Context(), nil, append([]string{"demo", "-linger", "10ms"}, strings.Fields(args)...)...)
+		require.Equal(t, exitFailed, got.code, args)
+		require.Contains(t, got.err, "(-timeout), with dial -> listen at 0% and listen -> dial at 0%", args)
+		require.NotContains(t, got.out, "ok:", args)
+	}
+}
+
+func TestDemoInterrupted(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	var out, errs bytes.Buffer
+	d := newDemo(streams{out: &out, err: &errs})
+	d.tamper = func(string, []byte) { cancel() } // something has arrived
+	err := d.main(ctx, strings.Fields("-size 100GB -linger 10ms"))
+	require.ErrorContains(t, err, "interrupted, with dial -> listen at")
+}
+
+func TestDemoTellsOfALostPeer(t *testing.T) {
+	t.Parallel()
+	got := runWith(t.Context(), nil, "demo", "-loss", "99.999%", "-peer-timeout", "200ms", "-linger", "10ms")
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.err, "peer lost")
+}
+
+// statusOf returns a status of two directions that are some way along.
+func statusOf(t *testing.T) *status {
+	t.Helper()
+	conn, err := kcp.Dial("udp", "127.0.0.1:9", nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	up := &direction{name: "dial -> listen", size: 8_000_000, from: conn}
+	down := &direction{name: "listen -> dial", size: 8_000_000, from: conn}
+	up.arrived.Store(4_000_000)
+	down.arrived.Store(8_000_000)
+	return newStatus(&bytes.Buffer{}, up, down)
+}
+
+func TestStatusRedraws(t *testing.T) {
+	s := statusOf(t)
+	first := s.block([]float64{123.4e6, 0})
+	require.NotContains(t, first, "\x1b[2A", "nothing to draw over yet")
+	require.Contains(t, first, "dial -> listen [#########.........]  50% 123.4 MB/s")
+	require.Contains(t, first, "listen -> dial [##################] 100%      0 B/s")
+	for _, line := range strings.Split(regexp.MustCompile(`\x1b\[[?0-9]*[a-zA-Z]|\r`).ReplaceAllString(first, ""), "\n") {
+		require.Less(t, len(line), 80)
+	}
+	s.drawn = true
+	require.Equal(t, "\x1b[2A"+first, s.block([]float64{123.4e6, 0}))
+}
+
+func TestStatusLine(t *testing.T) {
+	s := statusOf(t)
+	line := s.line(s.start.Add(1500*time.Millisecond), []float64{2e6, 1000})
+	require.Equal(t, "    1.5s  dial -> listen  50%   2.0 MB/s rtt 0s resent 0.0%  |  listen -> dial 100%   1.0 kB/s rtt 0s resent 0.0%\n", line)
+}
+
+func TestStatusRatesAreRecent(t *testing.T) {
+	s := statusOf(t)
+	up := s.directions[0]
+	up.arrived.Store(0)
+	now := s.start
+	s.note(now)
+	for range 30 { // three seconds at 1 MB/s, of which the first is forgotten
+		now = now.Add(100 * time.Millisecond)
+		up.arrived.Add(100_000)
+		s.note(now)
+	}
+	require.LessOrEqual(t, len(s.history), 12)
+	up.arrived.Add(1_000_000) // at once
+	now = now.Add(100 * time.Millisecond)
+	require.InDelta(t, 2e6/1.1, s.rates(now)[0], 0.1e6)
+}
+
+func TestStatusShowsTheEnd(t *testing.T) {
+	s := statusOf(t)
+	s.run()
+	s.stop(true)
+	require.Equal(t, 1, strings.Count(s.out.(*bytes.Buffer).String(), "\n"), "a short demo shows one line")
+	require.False(t, canRedraw(s.out))
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+
+	"github.com/arqnet/kcp"
+)
+
+// listenOptions returns the command line of kcp listen.
+func listenOptions(n *netcat, keep *bool) *optionSet {
+	return &optionSet{
+		synopsis: "kcp listen ADDR [flags]",
+		intro: `Waits for a KCP session on the UDP address ADDR, such as :9000, and pipes it to
+stdin and stdout. It takes one session and ends with it.
+
+` + endingText,
+		groups: []optionGroup{
+			n.pipeGroup(option{"k", "", "keep listening: take one session after the other", toggle(keep)}),
+			n.settings.group(),
+		},
+		examples: `  kcp listen :9000 > copy            receive a file
+  kcp listen :9000 < file            send one, to who dials with -d
+  kcp listen :9000 -k -d >> log      collect from one peer after the other
+  kcp listen :9000                   talk to the peer`,
+	}
+}
+
+// runListen is kcp listen.
+func runListen(ctx context.Context, std streams, args []string) error {
+	n := newNetcat(std, "listen")
+	keep := false
+	if err := n.parse(listenOptions(n, &keep), args); err != nil {
+		return err
+	}
+	if !strings.Contains(n.address, ":") {
+		n.address = ":" + n.address
+	}
+	if _, err := n.resolve(); err != nil {
+		return err
+	}
+	l, err := kcp.Listen("udp", n.address, n.cfg)
+	if err != nil {
+		return err
+	}
+	n.logf("listening on %v", l.Addr())
+	if keep {
+		return n.serve(ctx, l)
+	}
+	conn, err := l.AcceptKCP(ctx)
+	_ = l.Close() // the session goes on
+	if err != nil {
+		return interrupted(ctx, err)
+	}
+	err = n.pipe(ctx, conn, false)
+	if err == nil {
+		settle(ctx, l.Endpoint(), n.quiet)
+	}
+	return err
+}
+
+// serve takes one session after the other. One that fails is told of and does
+// not end the command.
+func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
+	defer l.Close()
+	for {
+		conn, err := l.AcceptKCP(ctx)
+		if err != nil {
+			return interrupted(ctx, err)
+		}
+		if err := n.pipe(ctx, conn, false); err != nil {
+			var output *outputError
+			if errors.As(err, &output) {
+				return err
+			}
+			n.warnf("session with %v: %v", conn.RemoteAddr(), err)
+		}
+	}
+}
+
+// interrupted drops the error of an accept that was given up because of ctx.
+func interrupted(ctx context.Context, err error) error {
+	if ctx.Err() != nil && !errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,151 @@
+// Command kcp moves data over KCP sessions: as a demonstration on one machine,
+// or between two, in the manner of netcat.
+//
+//	kcp demo            moves 8 MB both ways at once through a bad network
+//	kcp listen ADDR     waits for a session, and pipes it to stdin and stdout
+//	kcp dial ADDR       the other end of that
+//
+// kcp SUBCOMMAND -h shows the flags.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+)
+
+// Exit codes.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // the second interrupt ends the process at once
+	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// streams are the standard streams of a command.
+type streams struct {
+	in       io.Reader
+	out, err io.Writer
+}
+
+// command is one subcommand.
+type command struct {
+	name, summary string
+	run           func(ctx context.Context, std streams, args []string) error
+}
+
+func commands() []command {
+	return []command{
+		{"demo", "move a file both ways at once through a lossy network", runDemo},
+		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
+		{"dial", "open a session and pipe it to stdin and stdout", runDial},
+		{"version", "print the version", runVersion},
+		{"help", "print this text, or the usage of a subcommand", runHelp},
+	}
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func usageErrorf(format string, args ...any) error {
+	return usageError{fmt.Errorf(format, args...)}
+}
+
+// run is the whole command; it returns the exit code. It ends cleanly when ctx
+// does.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	std := streams{stdin, stdout, &lockedWriter{w: stderr}}
+	if len(args) == 0 {
+		fmt.Fprint(std.err, mainUsage())
+		return exitUsage
+	}
+	name, rest := args[0], args[1:]
+	if name == "-h" || name == "-help" || name == "--help" {
+		name = "help"
+	}
+	for _, c := range commands() {
+		if c.name == name {
+			return report(std, name, c.run(ctx, std, rest))
+		}
+	}
+	return report(std, "", usageErrorf("there is no subcommand %q", name))
+}
+
+// report prints err and returns the exit code for it.
+func report(std streams, name string, err error) int {
+	command := strings.TrimSpace("kcp " + name)
+	var usage usageError
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.As(err, &usage):
+		fmt.Fprintf(std.err, "%s: %v\nRun '%s -h' for usage.\n", command, err, command)
+		return exitUsage
+	}
+	fmt.Fprintf(std.err, "%s: %v\n", command, err)
+	return exitFailed
+}
+
+func mainUsage() string {
+	var b strings.Builder
+	b.WriteString("kcp moves data over KCP, a reliable protocol on top of UDP.\n\nUsage:\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(&b, "  kcp %-9s %s\n", c.name, c.summary)
+	}
+	b.WriteString(`
+Examples:
+
+  kcp demo                            see it work, on this machine alone
+  kcp demo -loss 20% -delay 100ms     on a worse network
+
+  kcp listen :9000 > copy             receive a file, in one terminal
+  kcp dial 127.0.0.1:9000 < file      send it, from another
+
+'kcp SUBCOMMAND -h' shows the flags of a subcommand. The exit code is 0 when
+all went well, 1 when something failed, 2 for a mistake on the command line.
+`)
+	return b.String()
+}
+
+// runHelp prints the usage of the whole command or of a subcommand.
+func runHelp(ctx context.Context, std streams, args []string) error {
+	if len(args) == 0 {
+		_, err := io.WriteString(std.out, mainUsage())
+		return err
+	}
+	for _, c := range commands() {
+		if c.name == args[0] && c.name != "help" {
+			return c.run(ctx, std, []string{"-h"})
+		}
+	}
+	if args[0] == "help" || strings.HasPrefix(args[0], "-") {
+		return runHelp(ctx, std, nil)
+	}
+	return usageErrorf("there is no subcommand %q", args[0])
+}
+
+// lockedWriter lets several goroutines write to one stream.
+type lockedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lockedWriter) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}

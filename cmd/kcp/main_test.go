@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// result is what a command has left behind.
+type result struct {
+	code     int
+	out, err string
+}
+
+func runWith(ctx context.Context, stdin io.Reader, args ...string) result {
+	var out, err bytes.Buffer
+	code := run(ctx, args, stdin, &out, &err)
+	return result{code, out.String(), err.String()}
+}
+
+func TestHelpIsNoError(t *testing.T) {
+	for _, args := range []string{
+		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "dial --help", "version -h",
+		"help demo", "help listen", "help dial", "help version", "listen 127.0.0.1:0 -h", "help -h",
+	} {
+		got := runWith(t.Context(), nil, strings.Fields(args)...)
+		require.Equal(t, exitOK, got.code, args)
+		require.Empty(t, got.err, args)
+		require.Contains(t, got.out, "Usage:", args)
+		for _, line := range strings.Split(got.out, "\n") {
+			require.LessOrEqual(t, len(line), 80, "%s: %s", args, line)
+		}
+	}
+	got := runWith(t.Context(), nil, "help")
+	for _, c := range commands() {
+		require.Contains(t, got.out, "kcp "+c.name+" ")
+	}
+}
+
+func TestUsageShowsEveryFlag(t *testing.T) {
+	std := streams{in: strings.NewReader(""), out: io.Discard, err: io.Discard}
+	keep := false
+	sets := []*optionSet{
+		newDemo(std).options(), listenOptions(newNetcat(std, "listen"), &keep), dialOptions(newNetcat(std, "dial")),
+	}
+	session := []string{
+		"profile", "mtu", "sndwnd", "rcvwnd", "nodelay", "minrto", "interval", "resend", "cc", "stream", "message",
+		"peer-timeout", "linger", "write-buffer",
+	}
+	own := [][]string{
+		{"size", "file", "timeout", "loss", "delay", "jitter", "duplicate", "reorder", "seed"}, {"k", "q", "d", "v"}, {"q", "d", "v"},
+	}
+	for i, o := range sets {
+		for _, name := range append(own[i], session...) {
+			require.Contains(t, o.usage(), "\n  -"+name+" ", o.synopsis)
+		}
+	}
+}
+
+func TestUsageErrors(t *testing.T) {
+	for args, want := range map[string]string{
+		"frob":                                `no subcommand "frob"`,
+		"help frob":                           `no subcommand "frob"`,
+		"demo -frob":                          "-frob",
+		"demo x":                              `unexpected argument "x"`,
+		"demo -mtu":                           "-mtu",
+		"demo -mtu 10":                        "-mtu is 10: it must be in [50, 65507]",
+		"demo -mtu 0":                         "-mtu: must not be 0",
+		"demo -sndwnd 70000":                  "-sndwnd is 70000",
+		"demo -rcvwnd -1":                     "-rcvwnd",
+		"demo -write-buffer 1kB":              "-write-buffer is 1000",
+		"demo -write-buffer 9GB":              "-write-buffer",
+		"demo -profile fast":                  "-profile: want default, lowlatency or classic",
+		"demo -nodelay 3":                     "-nodelay: want off, on or turbo",
+		"demo -cc bbr":                        "-cc: want reference or none",
+		"demo -interval 1ms":                  "-interval is 1ms",
+		"demo -minrto 2m":                     "-minrto is 2m0s",
+		"demo -minrto 30":                     "-minrto: want a duration with its unit",
+		"demo -peer-timeout -1s":              "-peer-timeout: must not be negative",
+		"demo -linger x":                      "-linger",
+		"demo -resend x":                      "-resend",
+		"demo -stream -message":               "-stream and -message",
+		"demo -stream=perhaps":                "-stream: want true or false",
+		"demo -loss 101%":                     "-loss: want a share from 0% to 100%",
+		"demo -loss 100":                      "-loss 100%",
+		"demo -duplicate lots":                "-duplicate",
+		"demo -reorder -1":                    "-reorder",
+		"demo -delay -1s":                     "-delay: must not be negative",
+		"demo -jitter 5":                      "-jitter",
+		"demo -size 0":                        "-size 0",
+		"demo -size 8XB":                      "-size: want a size",
+		"demo -seed -1":                       "-seed",
+		"demo -timeout 0s":                    "-timeout: must not be 0",
+		"listen":                              "argument is missing",
+		"listen 127.0.0.1:0 127.0.0.1:0":      "unexpected argument",
+		"listen 127.0.0.1:0 -q soon":          "-q: want a duration",
+		"listen -k=perhaps 127.0.0.1:0":       "-k: want true or false",
+		"listen 127.0.0.1:70000":              "no port 70000",
+		"dial":                                "argument is missing",
+		"dial localhost":                      "want HOST:PORT",
+		"dial 127.0.0.1:9 -k":                 "-k",
+		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu is 10",
+		"version now":                         `unexpected argument "now"`,
+		"listen 127.0.0.1:0 -message -stream": "-stream and -message",
+	} {
+		got := runWith(t.Context(), strings.NewReader(""), strings.Fields(args)...)
+		require.Equal(t, exitUsage, got.code, args)
+		require.Contains(t, got.err, want, args)
+		require.Contains(t, got.err, "for usage", args)
+		require.Empty(t, got.out, args)
+	}
+	got := runWith(t.Context(), nil)
+	require.Equal(t, exitUsage, got.code)
+	require.Contains(t, got.err, "kcp demo")
+}
+
+func TestVersion(t *testing.T) {
+	got := runWith(t.Context(), nil, "version")
+	require.Equal(t, exitOK, got.code)
+	require.Regexp(t, `^kcp \S+.*go1.*\n$`, got.out)
+
+	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
+		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},
+	}}
+	require.Contains(t, versionLine(info), "kcp v1.2.3 (revision 0123456789ab, modified), go")
+	require.Contains(t, versionLine(&debug.BuildInfo{}), "kcp (devel), go")
+}

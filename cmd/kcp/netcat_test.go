@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"testing/iotest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/netsim"
+)
+
+// testQuiet is the -q of tests: far longer than any pause on loopback, even on
+// a machine that is short of time.
+const testQuiet = "1500ms"
+
+// The tests of netcats spend their time with waiting for the quiet time to
+// pass. So they all run at once, whatever the number of processors.
+func TestNetcat(t *testing.T) {
+	var running sync.WaitGroup
+	for name, test := range map[string]func(*testing.T){
+		"pipes":               testPipes,
+		"loss":                testPipeThroughLoss,
+		"keep":                testListenKeepsListening,
+		"keep after loss":     testListenKeepsListeningAfterALostPeer,
+		"nobody":              testDialNobody,
+		"interrupt":           testInterruptEndsCleanly,
+		"stdin errors":        testStdinErrors,
+		"stdout errors":       testStdoutErrors,
+		"stdout errors, keep": testStdoutErrorsKeep,
+		"port taken":          testListenFailsWhereThePortIsTaken,
+		"bare port":           testListenTakesABarePort,
+	} {
+		running.Go(func() { t.Run(name, test) })
+	}
+	running.Wait()
+}
+
+// data returns n bytes that are another for each index.
+func data(t *testing.T, index, n int) []byte {
+	t.Helper()
+	b := make([]byte, n)
+	_, err := io.ReadFull(randomData(42, index), b)
+	require.NoError(t, err)
+	return b
+}
+
+// endless is a stdin that gives nothing and does not end before the test does.
+func endless(t *testing.T) io.Reader {
+	r, w := io.Pipe()
+	t.Cleanup(func() { w.Close() })
+	return r
+}
+
+// process is a command at work.
+type process struct {
+	code chan int
+	out  bytes.Buffer
+	err  watched
+}
+
+// watched is a stderr that tells of what it is waited for.
+type watched struct {
+	mu      sync.Mutex
+	text    bytes.Buffer
+	changed chan struct{}
+}
+
+func (w *watched) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	select {
+	case w.changed <- struct{}{}:
+	default:
+	}
+	return w.text.Write(p)
+}
+
+func (w *watched) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.text.String()
+}
+
+// find waits for a match of pattern and returns its first group.
+func (w *watched) find(t *testing.T, pattern string) string {
+	t.Helper()
+	re := regexp.MustCompile(pattern)
+	limit := time.After(time.Minute)
+	for {
+		if m := re.FindStringSubmatch(w.String()); m != nil {
+			return m[1]
+		}
+		select {
+		case <-w.changed:
+		case <-limit:
+			require.Fail(t, "not on stderr: "+pattern, w.String())
+		}
+	}
+}
+
+func start(ctx context.Context, stdin io.Reader, args ...string) *process {
+	p := &process{code: make(chan int, 1)}
+	p.err.changed = make(chan struct{}, 1)
+	go func() { p.code <- run(ctx, args, stdin, &p.out, &p.err) }()
+	return p
+}
+
+// listen starts kcp listen and returns the address that it has got.
+func listen(ctx context.Context, t *testing.T, stdin io.Reader, args ...string) (*process, string) {
+	t.Helper()
+	p := start(ctx, stdin, append([]string{"listen", "127.0.0.1:0", "-v", "-q", testQuiet}, args...)...)
+	return p, p.err.find(t, `listening on (\S+)\n`)
+}
+
+func dial(ctx context.Context, stdin io.Reader, addr string, args ...string) *process {
+	return start(ctx, stdin, append([]string{"dial", "-q", testQuiet, addr}, args...)...)
+}
+
+// wait waits for the end and returns the exit code.
+func (p *process) wait(t *testing.T) int {
+	t.Helper()
+	select {
+	case code := <-p.code:
+		return code
+	case <-time.After(2 * time.Minute):
+		require.Fail(t, "the command does not end", p.err.String())
+		return -1
+	}
+}
+
+func requireSame(t *testing.T, name string, want, got []byte) {
+	t.Helper()
+	require.True(t, bytes.Equal(want, got), "%s: want %d bytes, got %d, or others", name, len(want), len(got))
+}
+
+// transfer is one session between kcp listen and kcp dial.
+type transfer struct {
+	name                 string
+	listenIn, dialIn     io.Reader
+	listenArgs, dialArgs string
+	up, down             []byte // what must arrive at the listener, and at the dialler
+	l, d                 *process
+}
+
+func testPipes(t *testing.T) {
+	up, down, little := data(t, 0, 1<<20), data(t, 1, 1<<20), data(t, 2, 30_000)
+	from := func(b []byte) io.Reader { return bytes.NewReader(b) }
+	unread := iotest.ErrReader(errors.New("stdin was read"))
+	transfers := []*transfer{
+		{name: "both ways", listenIn: from(down), dialIn: from(up), up: up, down: down},
+		// The stdin of a listener that only receives need not end.
+		{name: "to listener", listenIn: unread, listenArgs: "-d", dialIn: from(little), up: little},
+		{name: "nothing to listener", listenIn: unread, listenArgs: "-d", dialIn: from(nil)},
+		// A dialler that sends nothing must still open the session.
+		{name: "to dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d", down: little},
+		{name: "to dialler without input", listenIn: from(little), dialIn: from(nil), down: little},
+		{name: "to classic dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d -profile classic", down: little},
+	}
+	for _, args := range []string{"-profile lowlatency", "-profile classic", "-message -mtu 200", "-cc none -nodelay turbo -sndwnd 64"} {
+		transfers = append(transfers, &transfer{
+			name: args, listenArgs: args, dialArgs: args, listenIn: from(down[:1]), dialIn: from(little), up: little, down: down[:1],
+		})
+	}
+	for _, tr := range transfers {
+		var addr string
+		tr.l, addr = listen(t.Context(), t, tr.listenIn, strings.Fields(tr.listenArgs)...)
+		tr.d = dial(t.Context(), tr.dialIn, addr, strings.Fields(tr.dialArgs)...)
+	}
+	for _, tr := range transfers {
+		require.Equal(t, exitOK, tr.d.wait(t), "%s: %s", tr.name, tr.d.err.String())
+		require.Equal(t, exitOK, tr.l.wait(t), "%s: %s", tr.name, tr.l.err.String())
+		requireSame(t, tr.name, tr.up, tr.l.out.Bytes())
+		requireSame(t, tr.name, tr.down, tr.d.out.Bytes())
+		require.Empty(t, tr.d.err.String(), "talks without -v")
+	}
+	require.Regexp(t, `kcp listen: session with 127\.0\.0\.1:\d+ ended after .*: sent 1\.0 MB, received 1\.0 MB, resent \d`,
+		transfers[0].l.err.String())
+}
+
+// -q 0 ends as soon as everything is delivered, and no sooner.
+func testPipeThroughLoss(t *testing.T) {
+	up := data(t, 0, 100_000)
+	l, addr := listen(t.Context(), t, strings.NewReader(""), "-profile", "lowlatency")
+	bad := netsim.LinkConfig{Loss: 0.2, Delay: 5 * time.Millisecond, Duplicate: 0.1}
+	relay, err := netsim.NewRelay(addr, bad, bad, 1)
+	require.NoError(t, err)
+	defer relay.Close()
+	d := dial(t.Context(), bytes.NewReader(up), relay.Addr().String(), "-profile", "lowlatency", "-q", "0")
+	require.Equal(t, exitOK, d.wait(t), d.err.String())
+	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	requireSame(t, "up", up, l.out.Bytes())
+}
+
+func testListenKeepsListening(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, addr := listen(ctx, t, strings.NewReader("welcome"), "-k")
+	var want []byte
+	for i := range 2 {
+		up := data(t, i, 10_000)
+		want = append(want, up...)
+		d := dial(t.Context(), bytes.NewReader(up), addr)
+		require.Equal(t, exitOK, d.wait(t), d.err.String())
+		require.Equal(t, i == 0, d.out.String() == "welcome", "stdin goes to the first session")
+	}
+	l.err.find(t, `(?s)ended after.*(ended after)`)
+	cancel()
+	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	requireSame(t, "all", want, l.out.Bytes())
+}
+
+func testListenKeepsListeningAfterALostPeer(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, addr := listen(ctx, t, strings.NewReader("answer"), "-k", "-peer-timeout", "2s")
+	relay, err := netsim.NewRelay(addr, netsim.LinkConfig{}, netsim.LinkConfig{Loss: 1}, 1)
+	require.NoError(t, err)
+	defer relay.Close()
+	lost := dial(ctx, strings.NewReader("question"), relay.Addr().String(), "-peer-timeout", "300ms")
+	require.Equal(t, exitFailed, lost.wait(t))
+	l.err.find(t, `session with \S+ (peer lost)`)
+	d := dial(t.Context(), strings.NewReader("again"), addr)
+	require.Equal(t, exitOK, d.wait(t), d.err.String())
+	l.err.find(t, `(?s)ended after.*(ended after)`)
+	cancel()
+	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	require.Equal(t, "questionagain", l.out.String())
+}
+
+func testDialNobody(t *testing.T) {
+	free, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	addr := free.LocalAddr().String()
+	require.NoError(t, free.Close())
+	d := dial(t.Context(), strings.NewReader("anybody?"), addr, "-peer-timeout", "700ms")
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Contains(t, d.err.String(), "peer lost")
+	if runtime.GOOS == "linux" {
+		require.Equal(t, 1, strings.Count(d.err.String(), "nobody listens at "+addr+" (connection refused); trying on for 700ms"), d.err.String())
+	}
+}
+
+func testInterruptEndsCleanly(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	waiting, _ := listen(ctx, t, strings.NewReader(""))
+	silent := dial(ctx, endless(t), "127.0.0.1:9")
+	toListen, typed := io.Pipe()
+	busy, addr := listen(ctx, t, endless(t))
+	d := dial(ctx, toListen, addr, "-v")
+	_, err := typed.Write([]byte("typed"))
+	require.NoError(t, err)
+	busy.err.find(t, `(session) with`)
+	cancel()
+	for _, p := range []*process{waiting, silent, busy, d} {
+		require.Equal(t, exitOK, p.wait(t), p.err.String())
+	}
+	require.NoError(t, typed.Close())
+}
+
+func testStdinErrors(t *testing.T) {
+	l, addr := listen(t.Context(), t, strings.NewReader(""), "-d")
+	broken := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(errors.New("disk on fire")))
+	d := dial(t.Context(), broken, addr)
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Contains(t, d.err.String(), "kcp dial: reading standard input: disk on fire")
+	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, "some", l.out.String(), "what was read before the error is delivered")
+
+}
+
+func testStdoutErrors(t *testing.T)     { requireStdoutError(t) }
+func testStdoutErrorsKeep(t *testing.T) { requireStdoutError(t, "-k") }
+
+func requireStdoutError(t *testing.T, args ...string) {
+	errs := watched{changed: make(chan struct{}, 1)}
+	code := make(chan int)
+	go func() {
+		args := append([]string{"listen", "127.0.0.1:0", "-v"}, args...)
+		code <- run(t.Context(), args, strings.NewReader(""), brokenWriter{}, &errs)
+	}()
+	d := dial(t.Context(), strings.NewReader("some"), errs.find(t, `listening on (\S+)\n`), "-peer-timeout", "200ms", "-q", "0")
+	require.Equal(t, exitFailed, <-code)
+	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
+	d.wait(t) // it may or may not have had its acknowledgement
+}
+
+type brokenWriter struct{}
+
+func (brokenWriter) Write([]byte) (int, error) { return 0, errors.New("disk full") }
+
+func testListenFailsWhereThePortIsTaken(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, addr := listen(ctx, t, strings.NewReader(""))
+	got := runWith(t.Context(), nil, "listen", addr)
+	require.Equal(t, exitFailed, got.code)
+	require.Contains(t, got.err, "kcp listen: listen udp")
+	cancel()
+	require.Equal(t, exitOK, l.wait(t))
+}
+
+func testListenTakesABarePort(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l := start(ctx, nil, "listen", "0", "-v", "-d")
+	l.err.find(t, `listening on \S+:(\d+)\n`)
+	cancel()
+	require.Equal(t, exitOK, l.wait(t))
+}

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// profile is a named kcp.Config to start from.
+type profile struct {
+	name   string
+	note   string // what is special about it, if anything
+	config func() kcp.Config
+}
+
+var (
+	defaultProfile    = profile{name: "default", config: func() kcp.Config { return kcp.Config{} }}
+	lowLatencyProfile = profile{name: "lowlatency", config: kcp.LowLatency}
+	classicProfile    = profile{name: "classic", config: kcp.Classic}
+)
+
+// settings are the flags that make a kcp.Config. The flags take effect on top
+// of the profile, wherever -profile stands.
+type settings struct {
+	profile         profile
+	given           []string // flags as typed, but -profile
+	edits           []func(*kcp.Config)
+	stream, message bool
+}
+
+// configFlags names the flag for each field of kcp.Config that has one.
+var configFlags = map[string]string{
+	"MTU": "mtu", "SendWindow": "sndwnd", "ReceiveWindow": "rcvwnd", "WriteBuffer": "write-buffer",
+	"NoDelay": "nodelay", "MinRTO": "minrto", "Interval": "interval", "FastResend": "resend",
+	"PeerTimeout": "peer-timeout", "Linger": "linger",
+}
+
+// config returns the settings as a whole.
+func (s *settings) config() (*kcp.Config, error) {
+	if s.stream && s.message {
+		return nil, usageErrorf("-stream and -message exclude each other")
+	}
+	cfg := s.profile.config()
+	for _, edit := range s.edits {
+		edit(&cfg)
+	}
+	if s.stream || s.message {
+		cfg.MessageMode = s.message
+	}
+	err := cfg.Validate()
+	var bad *kcp.ConfigError
+	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
+		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // which here is no flag at all
+		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], bad.Value, reason)
+	}
+	return &cfg, err
+}
+
+// String describes the settings in one line.
+func (s *settings) String() string {
+	text := "profile " + s.profile.name
+	if s.profile.note != "" {
+		text += " " + s.profile.note
+	}
+	if len(s.given) > 0 {
+		text += ", " + strings.Join(s.given, " ")
+	}
+	return text
+}
+
+// edit returns a setter that keeps a change to the kcp.Config.
+func edit[T any](s *settings, name string, parse func(string) (T, error), apply func(*kcp.Config, T)) func(string) error {
+	return func(value string) error {
+		v, err := parse(value)
+		if err != nil {
+			return err
+		}
+		s.given = append(s.given, "-"+name+" "+value)
+		s.edits = append(s.edits, func(c *kcp.Config) { apply(c, v) })
+		return nil
+	}
+}
+
+// group returns the flags of the settings.
+func (s *settings) group() optionGroup {
+	initial := strings.TrimSpace(s.profile.name + " " + s.profile.note)
+	return optionGroup{"Session settings", []option{
+		{"profile", "NAME", "what the settings start from: default, lowlatency (no\ncongestion control) or classic (the reference's own);\nwithout the flag: " + initial,
+			parsed(&s.profile, oneOf("default, lowlatency or classic", map[string]profile{
+				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
+			}))},
+		{"mtu", "BYTES", "largest UDP payload to send: 50 to 65507",
+			edit(s, "mtu", positive, func(c *kcp.Config, v int) { c.MTU = v })},
+		{"sndwnd", "SEGMENTS", "most segments in flight: 1 to 65535",
+			edit(s, "sndwnd", positive, func(c *kcp.Config, v int) { c.SendWindow = v })},
+		{"rcvwnd", "SEGMENTS", "most segments held for the reader: 1 to 65535",
+			edit(s, "rcvwnd", positive, func(c *kcp.Config, v int) { c.ReceiveWindow = v })},
+		{"nodelay", "MODE", "retransmission time-outs: off (patient), on, or turbo",
+			edit(s, "nodelay", oneOf("off, on or turbo", map[string]kcp.NoDelay{
+				"off": kcp.NoDelayOff, "on": kcp.NoDelayOn, "turbo": kcp.NoDelayTurbo,
+			}), func(c *kcp.Config, v kcp.NoDelay) { c.NoDelay = v })},
+		{"minrto", "DURATION", "least retransmission time-out: 1ms to 1m",
+			edit(s, "minrto", positiveDuration, func(c *kcp.Config, v time.Duration) { c.MinRTO = v })},
+		{"interval", "DURATION", "least variance that time-outs allow for: 10ms to 5s",
+			edit(s, "interval", positiveDuration, func(c *kcp.Config, v time.Duration) { c.Interval = v })},
+		{"resend", "N", "send a segment again when N later ones have been\nacknowledged; 0: never before its time-out",
+			edit(s, "resend", parseCount, func(c *kcp.Config, v int) { c.FastResend = orOff(v) })},
+		{"cc", "NAME", "congestion control: reference or none",
+			edit(s, "cc", oneOf("reference or none", map[string]func() kcp.CongestionControl{
+				"reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
+			}), func(c *kcp.Config, v func() kcp.CongestionControl) { c.CongestionControl = v })},
+		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, but for the profile classic", s.mode("-stream", &s.stream)},
+		{"message", "", "no sharing of segments: message mode", s.mode("-message", &s.message)},
+		{"peer-timeout", "DURATION", "give up when the peer leaves data unacknowledged and\nsays nothing for so long; 0: never; default 30s",
+			edit(s, "peer-timeout", parseDuration, func(c *kcp.Config, v time.Duration) { c.PeerTimeout = orOff(v) })},
+		{"linger", "DURATION", "longest wait for acknowledgements at the end;\ndefault 5s",
+			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},
+		{"write-buffer", "SIZE", "how much may be written ahead of acknowledgements:\n4kB to 1GB; default 4MiB",
+			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
+	}}
+}
+
+// mode returns the setter of -stream or -message.
+func (s *settings) mode(name string, to *bool) func(string) error {
+	set := toggle(to)
+	return func(value string) error {
+		err := set(value)
+		if err == nil && *to {
+			s.given = append(s.given, name)
+		}
+		return err
+	}
+}
+
+// orOff turns an explicit 0, which a kcp.Config takes for the default, into
+// what it takes for off.
+func orOff[T int | time.Duration](v T) T {
+	if v == 0 {
+		return -1
+	}
+	return v
+}
+
+// positive parses an integer for which 0 would mean the default.
+func positive(s string) (int, error) {
+	n, err := parseCount(s)
+	if err == nil && n == 0 {
+		err = errors.New("must not be 0")
+	}
+	return n, err
+}
+
+func positiveDuration(s string) (time.Duration, error) {
+	d, err := parseDuration(s)
+	if err == nil && d == 0 {
+		err = errors.New("must not be 0")
+	}
+	return d, err
+}
+
+func parseBuffer(s string) (int, error) {
+	n, err := parseSize(s)
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0 || n > math.MaxInt32:
+		return 0, errors.New("want 4096 bytes to 1GB")
+	}
+	return int(n), nil
+}

@@ -1,0 +1,41 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"text/tabwriter"
+)
+
+// conclude prints the results and fails where what arrived is not what was sent.
+func (d *demo) conclude(directions ...*direction) error {
+	out := d.std.out
+	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
+	fmt.Fprintln(table, "\n  direction\tbytes\ttime\tgoodput\tresent\tlost by the relay")
+	for _, dir := range directions {
+		relayed := &dir.relayed
+		fmt.Fprintf(table, "  %s\t%d\t%s\t%s/s\t%s\t%d of %d packets\n",
+			dir.name, dir.arrived.Load(), formatTime(dir.took),
+			formatBytes(float64(dir.size)/dir.took.Seconds()), resentShare(&dir.sender),
+			relayed.Lost.Packets+relayed.Overflow.Packets, relayed.Sent.Packets)
+	}
+	table.Flush()
+	fmt.Fprintln(out)
+	for _, dir := range directions {
+		// A few may still be underway.
+		if n := dir.overlooked(); n > int64(dir.sender.PacketsSent/100) {
+			fmt.Fprintf(out, "  %s: the system dropped %d packets more, for want of room in socket buffers;\n"+
+				"  a smaller -sndwnd, or larger buffers, would help.\n\n", dir.name, n)
+		}
+	}
+	intact := true
+	for _, dir := range directions {
+		intact = intact && dir.intact()
+		fmt.Fprintf(out, "  sha256 of %s\n    sent      %x\n    received  %x\n", dir.name, dir.sentSum, dir.receivedSum)
+	}
+	fmt.Fprintln(out)
+	if !intact {
+		return errors.New("FAILED: what arrived differs from what was sent")
+	}
+	fmt.Fprintln(out, "ok: both hashes match")
+	return nil
+}

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// sizeUnits are the units of parseSize, in lower case and without the final b.
+var sizeUnits = map[string]float64{
+	"": 1, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12,
+	"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40,
+}
+
+// parseSize reads a number of bytes, such as 8MB, 1.5GiB, 64k or 1000.
+func parseSize(s string) (int64, error) {
+	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
+	unit := strings.ToLower(strings.TrimSpace(s[len(digits):]))
+	factor, known := sizeUnits[strings.TrimSuffix(unit, "b")]
+	n, err := strconv.ParseFloat(digits, 64)
+	if err != nil || !known {
+		return 0, errors.New("want a size such as 8MB, 512kB or 4MiB")
+	}
+	n *= factor
+	if n < 0 || n >= math.MaxInt64 || n != math.Trunc(n) {
+		return 0, errors.New("want a whole number of bytes, not negative and not absurd")
+	}
+	return int64(n), nil
+}
+
+// parsePercent reads a share: 10% and 10 are ten in a hundred, and so is 0.1,
+// as any number below 1 without a percent sign is a fraction.
+func parsePercent(s string) (float64, error) {
+	number, sign := strings.CutSuffix(s, "%")
+	p, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if err != nil || math.IsNaN(p) {
+		return 0, errors.New("want a share such as 10%, 10 or 0.1")
+	}
+	if sign || p >= 1 {
+		p /= 100
+	}
+	if p < 0 || p > 1 {
+		return 0, errors.New("want a share from 0% to 100%")
+	}
+	return p, nil
+}
+
+// parseDuration reads a duration that is not negative.
+func parseDuration(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	switch {
+	case err != nil:
+		return 0, errors.New("want a duration with its unit, such as 30ms, 2s or 5m")
+	case d < 0:
+		return 0, errors.New("must not be negative")
+	}
+	return d, nil
+}
+
+// parsePatience reads a duration of which a negative one means for ever. As
+// with other netcats, a number without a unit is in seconds.
+func parsePatience(s string) (time.Duration, error) {
+	if n, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(n) < 1e9 {
+		return time.Duration(n * float64(time.Second)), nil
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		return 0, errors.New("want a duration such as 3s, or -1 for ever")
+	}
+	return d, nil
+}
+
+// parseCount reads an integer that is not negative.
+func parseCount(s string) (int, error) {
+	n, err := strconv.Atoi(s)
+	if err != nil || n < 0 {
+		return 0, errors.New("want a whole number, not negative")
+	}
+	return n, nil
+}
+
+// parseSeed reads a seed.
+func parseSeed(s string) (uint64, error) {
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, errors.New("want a whole number, not negative")
+	}
+	return n, nil
+}
+
+// oneOf returns a parser for the keys of a table. names is the list for the
+// error message.
+func oneOf[T any](names string, table map[string]T) func(string) (T, error) {
+	return func(s string) (T, error) {
+		v, ok := table[strings.ToLower(s)]
+		if !ok {
+			return v, fmt.Errorf("want %s", names)
+		}
+		return v, nil
+	}
+}
+
+// formatBytes writes a number of bytes for people.
+func formatBytes(n float64) string {
+	for _, u := range []struct {
+		factor float64
+		name   string
+	}{{1e12, "TB"}, {1e9, "GB"}, {1e6, "MB"}, {1e3, "kB"}} {
+		if n >= u.factor {
+			return fmt.Sprintf("%.1f %s", n/u.factor, u.name)
+		}
+	}
+	return fmt.Sprintf("%.0f B", n)
+}
+
+// formatShare writes part of whole as a percentage.
+func formatShare(part, whole float64) string {
+	if whole <= 0 {
+		return "0.0%"
+	}
+	return fmt.Sprintf("%.1f%%", 100*part/whole)
+}
+
+// formatTime writes a measured time for people.
+func formatTime(d time.Duration) string {
+	switch {
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return fmt.Sprintf("%.2fs", d.Seconds())
+	}
+	return d.Round(time.Second).String()
+}

@@ -1,0 +1,133 @@
+package crypt
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func newGCM(t *testing.T) *aead {
+	t.Helper()
+	c, err := AESGCM(numbered(16))
+	require.NoError(t, err)
+	return c.(*aead)
+}
+
+// The limit is per Cipher and holds to the packet; opening goes on.
+func TestKeyExhaustion(t *testing.T) {
+	c := newGCM(t)
+	c.limit = 3
+	last := seal(t, c, []byte("a"))
+	seal(t, c, []byte("b"))
+	require.Equal(t, uint64(1), Remaining(c))
+	require.ErrorIs(t, c.Seal(make([]byte, 5)), ErrShort)
+	require.Equal(t, uint64(1), Remaining(c), "a packet that is not sealed does not count")
+	seal(t, c, []byte("c"))
+
+	for range 3 {
+		require.Zero(t, Remaining(c))
+		packet := make([]byte, 40)
+		require.ErrorIs(t, c.Seal(packet), ErrKeyExhausted)
+		require.Equal(t, make([]byte, 40), packet)
+	}
+	got, err := c.Open(last)
+	require.NoError(t, err)
+	require.Equal(t, "a", string(got))
+}
+
+func TestKeyExhaustionOfManyGoroutines(t *testing.T) {
+	c := newGCM(t)
+	c.limit = 1000
+	var sealed atomic.Int64
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			packet := make([]byte, 40)
+			for range 200 {
+				if c.Seal(packet) == nil {
+					sealed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.Equal(t, int64(1000), sealed.Load())
+}
+
+// The bound of NIST SP 800-38D holds for both ends together, and no size of
+// nonce gets closer to a repetition.
+func TestSealLimit(t *testing.T) {
+	require.Equal(t, uint64(1)<<31, newGCM(t).limit)
+	for n, want := range map[int]uint64{
+		0: 1 << 31, 1: 1, 4: 1, 5: 1 << 3, 8: 1 << 15, 11: 1 << 27, 12: 1 << 31, 16: 1 << 31, 23: 1 << 31,
+		24: unlimited, 32: unlimited,
+	} {
+		require.Equal(t, want, sealLimit(n), "%d bytes", n)
+	}
+	for _, m := range modes {
+		if a, ok := m.withKey(t, 1).(*aead); ok {
+			require.Equal(t, sealLimit(a.aead.NonceSize()), a.limit)
+		}
+	}
+}
+
+// An AEAD that draws its own nonce makes the same packets.
+func TestAEADWithItsOwnNonce(t *testing.T) {
+	block, err := aes.NewCipher(numbered(16))
+	require.NoError(t, err)
+	own, err := cipher.NewGCMWithRandomNonce(block)
+	require.NoError(t, err)
+	a, b := AEAD(own), newGCM(t)
+	head, tail := a.Overhead()
+	require.Equal(t, []int{0, 28}, []int{head, tail})
+	require.Equal(t, uint64(1<<31), Remaining(a))
+
+	for n := range 100 {
+		got, err := b.Open(seal(t, a, numbered(n)))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(numbered(n), got))
+		packet := seal(t, b, numbered(n))
+		_, err = a.Open(bytes.Clone(packet[:n+27]))
+		require.Error(t, err)
+		got, err = a.Open(packet)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(numbered(n), got))
+	}
+}
+
+// A moving AEAD returns memory of its own, which append allows.
+type moving struct{ cipher.AEAD }
+
+func (m moving) Seal(dst, nonce, plaintext, data []byte) []byte {
+	return m.AEAD.Seal(bytes.Clone(dst), nonce, plaintext, data)
+}
+
+func (m moving) Open(dst, nonce, ciphertext, data []byte) ([]byte, error) {
+	return m.AEAD.Open(nil, nonce, ciphertext, data)
+}
+
+// A lazy AEAD does not seal.
+type lazy struct{ cipher.AEAD }
+
+func (lazy) Seal(dst, _, plaintext, _ []byte) []byte { return append(dst, plaintext...) }
+
+func TestForeignAEAD(t *testing.T) {
+	gcm := newGCM(t)
+	c := AEAD(moving{gcm.aead})
+	packet := seal(t, c, []byte("hello"))
+	require.NotContains(t, string(packet), "hello")
+	got, err := gcm.Open(bytes.Clone(packet))
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+	got, err = c.Open(packet)
+	require.NoError(t, err)
+	require.Equal(t, "hello", string(got))
+	require.Same(t, &packet[12], &got[0])
+
+	require.ErrorIs(t, AEAD(lazy{gcm.aead}).Seal(make([]byte, 50)), errAEAD)
+}

@@ -1,0 +1,91 @@
+package crypt
+
+import (
+	"errors"
+	"math"
+	"sync"
+)
+
+// Errors of Seal and Open; compare with errors.Is.
+var (
+	// ErrShort means that a packet is shorter than the overhead of its cipher.
+	ErrShort = errors.New("crypt: packet shorter than the overhead of its cipher")
+	// ErrAuth is returned by Open for a packet that fails its check: it was
+	// sealed with another key or cipher, or changed on its way.
+	ErrAuth = errors.New("crypt: packet fails its check")
+	// ErrKeyExhausted is returned by Seal when a Cipher has sealed as many
+	// packets as is safe under one key. It goes on to open packets. See [AEAD].
+	ErrKeyExhausted = errors.New("crypt: key has sealed as many packets as is safe")
+)
+
+// A Cipher protects packets. It works in the buffer of the packet, keeps no
+// reference to it, and is safe for concurrent use: one Cipher serves all
+// sessions of an endpoint.
+//
+// Other packages may implement it. Where a Cipher has a method
+// Authenticated() bool, [Authenticated] asks it, and where it has
+// Remaining() uint64, [Remaining] does.
+type Cipher interface {
+	// Overhead returns how many bytes Seal adds in front of the plaintext and
+	// behind it. It never changes.
+	Overhead() (head, tail int)
+	// Seal turns packet, in place, into what travels. The plaintext is
+	// packet[head : len(packet)-tail]; the rest is overwritten. After an error
+	// packet must not be sent: it may still be in the clear.
+	Seal(packet []byte) error
+	// Open checks and decrypts packet in place and returns the plaintext,
+	// which is a part of packet. After an error, ErrShort or ErrAuth, the
+	// content of packet is undefined.
+	Open(packet []byte) (plaintext []byte, err error)
+}
+
+// Authenticated reports whether a packet that c opens can only have been sealed
+// by a holder of the key. That is so of the ciphers made by [AEAD] and the
+// functions based on it, and of no other in this package.
+func Authenticated(c Cipher) bool {
+	a, ok := c.(interface{ Authenticated() bool })
+	return ok && a.Authenticated()
+}
+
+// Remaining returns how many packets c will still seal before it returns
+// [ErrKeyExhausted], so that a key can be changed in time; math.MaxUint64 where
+// c does not count.
+func Remaining(c Cipher) uint64 {
+	r, ok := c.(interface{ Remaining() uint64 })
+	if !ok {
+		return math.MaxUint64
+	}
+	return r.Remaining()
+}
+
+// Locked returns a Cipher that works like c and lets one goroutine at a time use
+// it. The ciphers of this package need that only where the block cipher or AEAD
+// they were given keeps working state of its own, as package sm4 of
+// github.com/tjfoc/gmsm does:
+//
+//	block, err := sm4.NewCipher(key)
+//	c := crypt.Locked(crypt.CFB(block))
+func Locked(c Cipher) Cipher {
+	return &locked{c: c}
+}
+
+type locked struct {
+	mu sync.Mutex
+	c  Cipher
+}
+
+func (l *locked) Overhead() (head, tail int) { return l.c.Overhead() }
+func (l *locked) Authenticated() bool        { return Authenticated(l.c) }
+func (l *locked) Remaining() uint64          { return Remaining(l.c) }
+
+func (l *locked) Seal(packet []byte) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.c.Seal(packet)
+}
+
+func (l *locked) Open(packet []byte) ([]byte, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.c.Open(packet)
+}

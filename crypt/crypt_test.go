@@ -1,0 +1,252 @@
+package crypt
+
+import (
+	"bytes"
+	"crypto/cipher"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// forEachMode runs f in a subtest for every cipher.
+func forEachMode(t *testing.T, f func(t *testing.T, m mode, c Cipher)) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) { f(t, m, m.withKey(t, 1)) })
+	}
+}
+
+// Every length comes through, in place, at any alignment, and nothing outside of
+// the packet is touched, not even within its capacity.
+func TestRoundTripEveryLength(t *testing.T) {
+	const margin = 64
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		head, tail := c.Overhead()
+		want := numbered(2000)
+		for n := 0; n <= 2000; n++ {
+			buf := bytes.Repeat([]byte{0xee}, margin+n%17+head+n+tail+margin)
+			packet := buf[margin+n%17:][:head+n+tail]
+			copy(packet[head:], want[:n])
+
+			require.NoError(t, c.Seal(packet))
+			requireMargins(t, buf, packet, margin+n%17)
+			if n > 16 && m.name != "none" && bytes.Contains(packet, want[n-16:n]) && n <= 1480 {
+				require.Fail(t, "in the clear", "length %d", n)
+			}
+			got, err := c.Open(packet)
+			require.NoError(t, err)
+			requireMargins(t, buf, packet, margin+n%17)
+			if !bytes.Equal(got, want[:n]) {
+				require.Fail(t, "wrong plaintext", "length %d", n)
+			}
+			if n > 0 && &got[0] != &packet[head] && &got[0] != &packet[0] {
+				require.Fail(t, "plaintext is not part of the packet")
+			}
+		}
+	})
+}
+
+func requireMargins(t *testing.T, buf, packet []byte, at int) {
+	t.Helper()
+	for i, b := range buf {
+		if (i < at || i >= at+len(packet)) && b != 0xee {
+			require.Fail(t, "wrote outside of the packet", "length %d, offset %d", len(packet), i-at)
+		}
+	}
+}
+
+func TestShortPackets(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		head, tail := c.Overhead()
+		for n := range head + tail {
+			require.ErrorIs(t, c.Seal(make([]byte, n)), ErrShort)
+			_, err := c.Open(make([]byte, n))
+			require.ErrorIs(t, err, ErrShort)
+		}
+		require.ErrorIs(t, c.Seal(nil), ErrShort)
+		_, err := c.Open(nil)
+		require.ErrorIs(t, err, ErrShort)
+	})
+}
+
+func TestTruncatedPackets(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		head, tail := c.Overhead()
+		packet := seal(t, c, numbered(300))
+		for n := range packet {
+			_, err := c.Open(bytes.Clone(packet[:n]))
+			if n < head+tail {
+				require.ErrorIs(t, err, ErrShort, "length %d", n)
+			} else {
+				require.ErrorIs(t, err, ErrAuth, "length %d", n)
+			}
+		}
+	})
+}
+
+// A flipped bit is found wherever it is, except in those bytes of a nonce that
+// nothing depends on. There the plaintext is right all the same.
+func TestFlippedBit(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		for _, n := range []int{0, 1, 12, 13, 50} {
+			want := numbered(n)
+			packet := seal(t, c, want)
+			for bit := range len(packet) * 8 {
+				p := bytes.Clone(packet)
+				p[bit/8] ^= 1 << (bit % 8)
+				got, err := c.Open(p)
+				if i := bit / 8; m.unchecked[0] <= i && i < m.unchecked[1] {
+					require.NoError(t, err)
+					require.True(t, bytes.Equal(want, got))
+				} else {
+					require.ErrorIs(t, err, ErrAuth, "length %d, bit %d", n, bit)
+				}
+			}
+		}
+	})
+}
+
+func TestWrongKey(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		_, err := m.withKey(t, 2).Open(seal(t, c, numbered(100)))
+		if m.name == "none" {
+			require.NoError(t, err)
+		} else {
+			require.ErrorIs(t, err, ErrAuth)
+		}
+	})
+}
+
+// One Cipher is used by many goroutines; meant for the race detector.
+func TestConcurrentUse(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) { hammer(t, c) })
+}
+
+func hammer(t *testing.T, c Cipher) {
+	t.Helper()
+	head, tail := c.Overhead()
+	var failed atomic.Bool
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			want := bytes.Repeat([]byte{byte(g)}, 200+g)
+			packet := make([]byte, head+len(want)+tail)
+			for range 200 {
+				copy(packet[head:], want)
+				err := c.Seal(packet)
+				got, err2 := c.Open(packet)
+				if err != nil || err2 != nil || !bytes.Equal(got, want) {
+					failed.Store(true)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	require.False(t, failed.Load())
+}
+
+func TestNoAllocations(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		head, tail := c.Overhead()
+		packet := make([]byte, head+1000+tail)
+		broken := make([]byte, len(packet))
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			if c.Seal(packet) != nil {
+				panic("Seal")
+			}
+			if _, err := c.Open(packet); err != nil {
+				panic("Open")
+			}
+			broken[head]++ // nothing but zeros would pass as "none"
+			if _, err := c.Open(broken); err != ErrAuth {
+				panic("opened")
+			}
+		}))
+	})
+}
+
+func TestAuthenticatedAndRemaining(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		_, isAEAD := c.(*aead)
+		require.Equal(t, isAEAD, Authenticated(c))
+		require.Equal(t, isAEAD, Authenticated(Locked(c)))
+
+		bounded := isAEAD && m.name != "xchacha20-poly1305"
+		for _, c := range []Cipher{c, Locked(c)} {
+			before := Remaining(c)
+			seal(t, c, nil)
+			if bounded {
+				require.Equal(t, before-1, Remaining(c))
+			} else {
+				require.Equal(t, uint64(math.MaxUint64), Remaining(c))
+			}
+		}
+	})
+	require.False(t, Authenticated(nil))
+	require.Equal(t, uint64(math.MaxUint64), Remaining(nil))
+}
+
+// stateful is a block cipher that works in a buffer of its own, as that of
+// tjfoc/gmsm does.
+type stateful struct {
+	cipher.Block
+	buf []byte
+}
+
+func (s *stateful) Encrypt(dst, src []byte) {
+	copy(s.buf, src)
+	s.Block.Encrypt(s.buf, s.buf)
+	copy(dst, s.buf)
+}
+
+func TestLocked(t *testing.T) {
+	for _, m := range modes {
+		if m.block == nil {
+			continue
+		}
+		block, err := m.block(numbered(m.keySize))
+		require.NoError(t, err)
+		plain := CFB(block)
+		c := Locked(CFB(&stateful{block, make([]byte, block.BlockSize())}))
+		hammer(t, c)
+		got, err := plain.Open(seal(t, c, numbered(99)))
+		require.NoError(t, err)
+		require.Equal(t, numbered(99), got)
+	}
+}
+
+func TestErrorsAreDistinct(t *testing.T) {
+	all := []error{ErrShort, ErrAuth, ErrKeyExhausted, errAEAD}
+	for i, a := range all {
+		for j, b := range all {
+			require.Equal(t, i == j, errors.Is(a, b))
+		}
+	}
+}
+
+func TestKeySizes(t *testing.T) {
+	valid := map[string][]int{
+		"aes-256-gcm": {16, 24, 32}, "chacha20-poly1305": {32}, "xchacha20-poly1305": {32}, "salsa20": {32},
+	}
+	for _, m := range modes {
+		sizes, ok := valid[m.name]
+		if !ok {
+			continue
+		}
+		for n := range 70 {
+			c, err := m.cipher(make([]byte, n))
+			if bytes.IndexByte([]byte{byte(sizes[0]), byte(sizes[len(sizes)/2]), byte(sizes[len(sizes)-1])}, byte(n)) >= 0 {
+				require.NoError(t, err)
+				require.NotNil(t, c)
+			} else {
+				require.ErrorContains(t, err, "crypt: ")
+				require.Nil(t, c)
+			}
+		}
+	}
+	// kcp-go's XOR takes any key.
+	require.NotNil(t, XOR(nil))
+}

@@ -1,0 +1,121 @@
+package crypt
+
+import (
+	"bytes"
+	"runtime"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// All bytes of a nonce are drawn, whatever its size, and nothing behind it.
+func TestNonceFillsWhatItShould(t *testing.T) {
+	var s nonceSource
+	for n := range 40 {
+		var seen [40]byte
+		for range 50 {
+			buf := make([]byte, 40)
+			s.fill(buf[:n])
+			require.Equal(t, make([]byte, 40-n), buf[n:])
+			for i, b := range buf {
+				seen[i] |= b
+			}
+		}
+		require.False(t, bytes.Contains(seen[:n], []byte{0}), "size %d", n)
+	}
+}
+
+// Nonces do not repeat: not across reseeds, not across goroutines, and not
+// across sources.
+func TestNoncesDiffer(t *testing.T) {
+	const goroutines, each = 4, 2*reseedAfter + 100
+	var sources [2]nonceSource
+	var drawn [goroutines][each][12]byte
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range drawn[g] {
+				sources[g%2].fill(drawn[g][i][:])
+			}
+		})
+	}
+	wg.Wait()
+	seen := map[[12]byte]bool{}
+	for g := range drawn {
+		for _, nonce := range drawn[g] {
+			require.False(t, seen[nonce])
+			seen[nonce] = true
+		}
+	}
+}
+
+func TestNonceReseed(t *testing.T) {
+	var s nonceSource
+	nonce := make([]byte, 12)
+	s.fill(nonce)
+	shard := &s.shards[0]
+	require.Equal(t, reseedAfter-1, shard.left)
+	before, err := shard.rng.MarshalBinary()
+	require.NoError(t, err)
+	shard.left = 0
+	s.fill(nonce)
+	require.Equal(t, reseedAfter-1, shard.left)
+
+	// Without the reseed this would have been the same nonce.
+	require.NoError(t, shard.rng.UnmarshalBinary(before))
+	again := make([]byte, 12)
+	s.fill(again)
+	require.NotEqual(t, nonce, again)
+}
+
+// A goroutine that is held up with a shard does not hold up the others.
+func TestNonceShards(t *testing.T) {
+	var s nonceSource
+	for range nonceShards - 1 {
+		s.lock()
+	}
+	s.fill(make([]byte, 12))
+	held := s.lock()
+	require.Same(t, &s.shards[nonceShards-1], held)
+
+	done := make(chan struct{})
+	go func() {
+		s.fill(make([]byte, 12))
+		close(done)
+	}()
+	for range 1000 {
+		runtime.Gosched()
+	}
+	select {
+	case <-done:
+		require.Fail(t, "drew from a shard of another goroutine")
+	default:
+	}
+	s.shards[0].mu.Unlock()
+	<-done
+}
+
+// Every packet has a nonce of its own, and all of its bytes are drawn.
+func TestPacketsHaveNonces(t *testing.T) {
+	forEachMode(t, func(t *testing.T, m mode, c Cipher) {
+		size, _ := c.Overhead()
+		if !Authenticated(c) {
+			size = nonceSize
+		}
+		seen := map[string]bool{}
+		bits := make([]byte, size)
+		for range 100 {
+			packet := seal(t, c, []byte("the same content"))
+			_, err := c.Open(packet)
+			require.NoError(t, err)
+			nonce := packet[:size]
+			require.False(t, seen[string(nonce)])
+			seen[string(nonce)] = true
+			for i := range bits {
+				bits[i] |= nonce[i]
+			}
+		}
+		require.Equal(t, bytes.Repeat([]byte{0xff}, size), bits)
+	})
+}

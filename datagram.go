@@ -1,0 +1,102 @@
+package kcp
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+)
+
+// maxQueuedDatagrams bounds what waits for ReceiveDatagram. The oldest goes
+// when there is one more: what is unreliable should at least be fresh.
+const maxQueuedDatagrams = 256
+
+// datagramQueue holds datagrams that have arrived. It belongs to Conn.mu.
+type datagramQueue struct {
+	waiting [][]byte
+	stats   DatagramStats
+}
+
+// add queues a copy of b.
+func (q *datagramQueue) add(b []byte) {
+	q.stats.Received++
+	if len(q.waiting) >= maxQueuedDatagrams {
+		q.waiting[0] = nil
+		q.waiting = q.waiting[1:]
+		q.stats.Dropped++
+	}
+	q.waiting = append(q.waiting, append(make([]byte, 0, len(b)), b...))
+}
+
+// MaxDatagramSize returns the most bytes that SendDatagram takes.
+func (c *Conn) MaxDatagramSize() int {
+	room := &c.outgoing.sender.room
+	return c.ep.config.MTU - room.cipherHead - room.tail - datagramHeader
+}
+
+// SendDatagram sends b as one packet past the byte stream: unreliable,
+// unordered, not repeated, not protected by FEC, and not limited by the
+// windows. It does not wait; where too much waits for the socket, b is dropped
+// and counted. The peer gets it from ReceiveDatagram, or in kcp-go, which calls
+// it an OOB packet and needs FEC to be on for it, from the handler. The errors
+// are ErrDatagramTooLarge, net.ErrClosed, and why the session has ended.
+func (c *Conn) SendDatagram(b []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.closed:
+		return c.opError("write", net.ErrClosed)
+	case c.err != nil:
+		return c.opError("write", c.err)
+	case len(b) > c.MaxDatagramSize():
+		return c.opError("write", ErrDatagramTooLarge)
+	}
+	o := &c.outgoing
+	if len(o.packets) >= maxOutgoing {
+		c.datagrams.stats.Unsent++
+		return nil
+	}
+	at := o.sender.room.cipherHead
+	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.room.tail)
+	p.datagram = true
+	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)
+	copy(p.buf[at+datagramHeader:], b)
+	o.packets = append(o.packets, p)
+	c.datagrams.stats.Sent++
+	c.transmit()
+	return nil
+}
+
+// ReceiveDatagram waits for the next datagram of the peer and returns it. At
+// most 256 are kept waiting; then the oldest are dropped, and counted. It fails
+// when ctx is done, with its error; when the read deadline has passed, with
+// os.ErrDeadlineExceeded; and as Read does when the session is at its end.
+func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.canRead.Broadcast()
+	})
+	defer stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	q := &c.datagrams
+	for {
+		switch {
+		case c.closed:
+			return nil, c.opError("read", net.ErrClosed)
+		case ctx.Err() != nil:
+			return nil, c.opError("read", ctx.Err())
+		case c.rd.expired:
+			return nil, c.opError("read", os.ErrDeadlineExceeded)
+		case len(q.waiting) > 0:
+			b := q.waiting[0]
+			q.waiting[0] = nil
+			q.waiting = q.waiting[1:]
+			return b, nil
+		case c.err != nil:
+			return nil, c.opError("read", c.err)
+		}
+		c.canRead.Wait()
+	}
+}

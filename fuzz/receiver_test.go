@@ -1,0 +1,112 @@
+package fuzz_test
+
+// receiver is what the receiving side of a state machine must do, as plainly
+// as it can be said: by maps and slices of whole payloads. It tells what may be
+// read under any input, forged ones included.
+type receiver struct {
+	window  int
+	next    uint32              // rcv_nxt
+	early   map[uint32]fragment // beyond next
+	queue   []fragment          // in order, not read
+	partial int                 // at the end of queue: of a message not complete
+
+	acks   []ack  // to be put out
+	newest uint32 // ts of what came by itself
+	heard  bool   // newest is valid
+}
+
+// ack is what an ACK says.
+type ack struct{ sn, ts uint32 }
+
+// fragment is one data segment.
+type fragment struct {
+	frg  byte
+	data []byte
+}
+
+// take is an Input of one PUSH.
+func (r *receiver) take(s segment, recovered bool) {
+	if int32(s.sn-r.next-uint32(r.window)) >= 0 {
+		return
+	}
+	r.acks = append(r.acks, ack{s.sn, r.echo(s.ts, recovered)})
+	if int32(s.sn-r.next) < 0 {
+		return
+	}
+	if _, ok := r.early[s.sn]; ok {
+		return
+	}
+	r.early[s.sn] = fragment{s.frg, s.payload}
+	r.deliver()
+}
+
+// echo returns the ts to acknowledge with: for what error correction brought
+// late, the newest that came by itself.
+func (r *receiver) echo(ts uint32, recovered bool) uint32 {
+	switch {
+	case recovered && r.heard && int32(r.newest-ts) > 0:
+		return r.newest
+	case !recovered && (!r.heard || int32(ts-r.newest) > 0):
+		r.newest, r.heard = ts, true
+	}
+	return ts
+}
+
+// deliver moves to the queue what is next, as far as there is room. Fragments
+// count down; where they do not, the message before them is given up.
+func (r *receiver) deliver() {
+	for len(r.queue) < r.limit() {
+		f, ok := r.early[r.next]
+		if !ok {
+			return
+		}
+		delete(r.early, r.next)
+		r.next++
+		if n := len(r.queue); r.partial > 0 && r.queue[n-1].frg != f.frg+1 {
+			r.queue = r.queue[:n-r.partial]
+			r.partial = 0
+		}
+		r.queue = append(r.queue, f)
+		r.partial++
+		if f.frg == 0 {
+			r.partial = 0
+		}
+	}
+}
+
+// limit is how many segments may wait to be read: a window of them, or as many
+// as a longer message has that is alone.
+func (r *receiver) limit() int {
+	if n := len(r.queue); n >= r.window && n == r.partial {
+		return max(r.window, int(r.queue[0].frg)+1)
+	}
+	return r.window
+}
+
+// peek returns the next whole message; false if there is none.
+func (r *receiver) peek() (message []byte, ok bool) {
+	if len(r.queue) == r.partial {
+		return nil, false
+	}
+	for _, f := range r.queue[:r.queue[0].frg+1] {
+		message = append(message, f.data...)
+	}
+	return message, true
+}
+
+// size is what PeekSize must be.
+func (r *receiver) size() int {
+	if message, ok := r.peek(); ok {
+		return len(message)
+	}
+	return -1
+}
+
+// pop removes the message that peek returns.
+func (r *receiver) pop() {
+	r.queue = r.queue[int(r.queue[0].frg)+1:]
+	r.deliver()
+}
+
+// advertised is the window that goes out.
+func (r *receiver) advertised() uint16 { return uint16(min(r.limit()-len(r.queue), 0xffff)) }

@@ -1,0 +1,222 @@
+package fec
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever comes, a Decoder keeps no more than its bounds say.
+func TestMemoryIsBounded(t *testing.T) {
+	for _, r := range []ratio{{}, {1, 1}, {10, 3}, {200, 56}} {
+		t.Run(r.String(), func(t *testing.T) {
+			d := NewDecoder()
+			if r.known() {
+				s := newSender(t, r, 1)
+				rcv := newReceiver(s)
+				rcv.learn()
+				d = rcv.dec
+			}
+			random := rand.New(rand.NewPCG(1, 2))
+			packet := make([]byte, frameSize+maxShard)
+			for i := range 6000 {
+				p := packet[:HeaderSize+random.IntN(1<<random.IntN(17))%(maxShard-sizeSize)]
+				putSize(p)
+				typ := uint16(TypeData)
+				if random.IntN(3) == 0 {
+					typ = TypeParity
+				}
+				putHeader(p, random.Uint32()>>random.IntN(32), typ)
+				_, _, _ = d.Decode(p, uint32(i), nil)
+				require.LessOrEqual(t, d.pool.held, 2*maxHeld)
+				require.LessOrEqual(t, d.bytes, maxPending)
+				require.LessOrEqual(t, len(d.pending), maxSamples)
+				require.LessOrEqual(t, len(d.window.groups), maxGroups)
+				if d.doubt != nil {
+					require.LessOrEqual(t, len(d.doubt.samples), maxSamples)
+				}
+			}
+			checkAccounts(t, d)
+		})
+	}
+}
+
+// checkAccounts compares the sums a Decoder keeps with what it holds.
+func checkAccounts(t testing.TB, d *Decoder) {
+	idle := 0
+	for i, free := range d.pool.free {
+		for _, b := range free {
+			index, size := class(cap(b))
+			require.Equal(t, i, index)
+			require.Equal(t, size, cap(b))
+			idle += cap(b)
+		}
+	}
+	require.Equal(t, idle, d.pool.idle)
+	pending := 0
+	for _, h := range d.pending {
+		pending += cap(h.bytes)
+	}
+	require.Equal(t, pending, d.bytes)
+	used := 0
+	for i := range d.window.groups {
+		g := &d.window.groups[i]
+		data, parity := 0, 0
+		for j, shard := range g.shards {
+			if shard == nil {
+				continue
+			}
+			used += cap(shard)
+			if j < d.code.data {
+				data++
+			} else {
+				parity++
+			}
+		}
+		if g.done {
+			require.Zero(t, data+parity)
+		} else {
+			require.Equal(t, data, g.data)
+			require.Equal(t, parity, g.parity)
+		}
+	}
+	require.Equal(t, d.pool.held, idle+pending+used)
+}
+
+func TestWindowSize(t *testing.T) {
+	for size := 2; size <= maxShards; size++ {
+		n := len(newWindow(size).groups)
+		require.GreaterOrEqual(t, n, minGroups)
+		require.LessOrEqual(t, n, maxGroups)
+		require.GreaterOrEqual(t, n*size, windowShards)
+	}
+}
+
+// Small packets cost small buffers, and complete groups none.
+func TestSmallPacketsAreCheap(t *testing.T) {
+	s := newSender(t, ratio{10, 3}, 1)
+	s.longest = 50
+	r := newReceiver(s)
+	r.learn()
+	r.dec.Compact()
+	require.Zero(t, r.dec.Stats().Held)
+	for range 100 {
+		r.feed(s.group()...)
+		require.LessOrEqual(t, r.dec.Stats().Held, 9*vector)
+	}
+}
+
+// Buffers for a size of packets that has gone out of use are given up.
+func TestUnusedBuffersAge(t *testing.T) {
+	s := newSender(t, ratio{10, 3}, 1)
+	s.longest = 1400
+	r := newReceiver(s)
+	r.learn()
+	r.feed(s.groups(10)...)
+	require.Greater(t, r.dec.Stats().Held, 5000)
+	s.longest = 50
+	for range 4 {
+		r.now += sweepPeriod
+		r.feed(s.groups(2)...)
+	}
+	require.LessOrEqual(t, r.dec.Stats().Held, 20*vector)
+}
+
+func TestDecoderCompact(t *testing.T) {
+	for _, r := range ratios {
+		s := newSender(t, r, 1)
+		rcv := newReceiver(s)
+		rcv.dec.Compact() // before anything came
+		rcv.learn()
+		group := s.group()
+		rcv.feed(group[0])
+		rcv.dec.Compact()
+		require.Zero(t, rcv.dec.Stats().Held)
+		checkAccounts(t, rcv.dec)
+		require.Equal(t, r.data, rcv.dec.Stats().DataShards)
+		rcv.feed(group[1:]...)
+		before := len(rcv.recovered)
+		rcv.feed(without(s.group(), 0)...)
+		require.Len(t, rcv.recovered, before+1)
+	}
+}
+
+// Data without parity, as a slow sender's, is not kept for long while the ratio
+// is unknown.
+func TestSlowSenderBeforeTheRatioIsKnown(t *testing.T) {
+	s := newSender(t, ratio{10, 3}, 1)
+	r := newReceiver(s)
+	for range 300 {
+		s.now += 1000
+		r.now += 1000
+		r.feed(s.packet()...)
+		require.LessOrEqual(t, len(r.dec.pending), 2*sweepPeriod/1000)
+	}
+	r.learn()
+}
+
+// The search for a ratio is not made so often that hostile packets could keep
+// the receiver busy with it.
+func TestSearchesAreRare(t *testing.T) {
+	var l learner
+	random := rand.New(rand.NewPCG(1, 2))
+	searches := 0
+	for range 10_000 {
+		l.add(newSample(random.Uint32(), random.IntN(2) == 0), false)
+		if l.wait <= 0 {
+			searches++
+		}
+		_, ok := l.search(ratio{})
+		require.False(t, ok)
+	}
+	require.Less(t, searches, 150)
+}
+
+func TestAllocations(t *testing.T) {
+	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}} {
+		for _, n := range []int{24, 1400} {
+			testAllocations(t, r, n)
+		}
+	}
+}
+
+func testAllocations(t *testing.T, r ratio, n int) {
+	e, err := NewEncoder(r.data, r.parity)
+	require.NoError(t, err)
+	packet := make([]byte, HeaderSize+n)
+	encode := func() {
+		for range r.data {
+			e.Encode(packet, 0)
+		}
+	}
+	name := fmt.Sprintf("%v, %d bytes", r, n)
+	require.Zero(t, testing.AllocsPerRun(100, encode), "encode %s", name)
+
+	s := newStream(r, n)
+	d := NewDecoder()
+	recovered := 0
+	count := func([]byte) { recovered++ }
+	group := func(losses int) func() {
+		return func() {
+			for i, p := range s.group() {
+				if i >= losses {
+					_, _, _ = d.Decode(p, 0, count)
+				}
+			}
+		}
+	}
+	for range 1200/int(r.size()) + 2 {
+		group(0)()
+	}
+	require.Nil(t, d.doubt)
+	for losses := range min(3, r.parity) + 1 {
+		// Groups of the window get their bookkeeping on first use.
+		for range maxGroups + 1 {
+			group(losses)()
+		}
+		require.Zero(t, testing.AllocsPerRun(100, group(losses)), "decode %s, %d lost", name, losses)
+		require.Equal(t, losses > 0, recovered > 0)
+	}
+}

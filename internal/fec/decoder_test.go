@@ -1,0 +1,434 @@
+package fec
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestDecodeRefuses(t *testing.T) {
+	data := func(size, n int) []byte {
+		p := make([]byte, frameSize+n)
+		putHeader(p, 7, TypeData)
+		if n >= 2 {
+			binary.LittleEndian.PutUint16(p[frameSize:], uint16(size))
+		}
+		return p
+	}
+	typed := func(p []byte, seqid uint32, typ uint16) []byte {
+		putHeader(p, seqid, typ)
+		return p
+	}
+	for _, c := range []struct {
+		name   string
+		packet []byte
+		want   error
+	}{
+		{"nil", nil, ErrShort},
+		{"no size", data(0, 0), ErrShort},
+		{"half a size", data(1, 1), ErrShort},
+		{"size too small", data(9, 10), ErrSize},
+		{"size too large", data(11, 10), ErrSize},
+		{"size zero", data(0, 2), ErrSize},
+		{"longer than size can say", data(0, maxShard+1), ErrSize},
+		{"long parity", typed(data(0, maxShard+1), 7, TypeParity), ErrSize},
+		{"parity with the seqid of out-of-band", typed(data(0, 10), oobSeqID, TypeParity), ErrSeqID},
+		{"out-of-band without conv", typed(data(5, 5), oobSeqID, TypeOOB), ErrShort},
+		{"out-of-band with a seqid", typed(data(10, 10), 7, TypeOOB), ErrSeqID},
+		{"out-of-band of a wrong size", typed(data(9, 10), oobSeqID, TypeOOB), ErrSize},
+		{"no type", typed(data(10, 10), 7, 0), ErrType},
+		{"bare KCP", typed(data(10, 24), 7, 81), ErrType},
+		{"high byte", typed(data(10, 10), 7, TypeData|0x100), ErrType},
+	} {
+		payload, kind, err := NewDecoder().Decode(c.packet, 0, nil)
+		require.ErrorIs(t, err, c.want, c.name)
+		require.Equal(t, KindNone, kind, c.name)
+		require.Nil(t, payload, c.name)
+	}
+}
+
+func TestDecodeAccepts(t *testing.T) {
+	d := NewDecoder()
+	for _, n := range []int{0, 1, 24, 1400, maxShard - sizeSize} {
+		p := append(make([]byte, HeaderSize), bytes.Repeat([]byte{5}, n)...)
+		putHeader(p, oobSeqID, TypeData) // data is passed on with any seqid
+		putSize(p)
+		payload, kind, err := d.Decode(p, 0, nil)
+		require.NoError(t, err)
+		require.Equal(t, KindData, kind)
+		require.Equal(t, p[HeaderSize:], payload)
+
+		putHeader(p, 0, TypeParity)
+		payload, kind, err = d.Decode(p, 0, nil)
+		require.NoError(t, err)
+		require.Equal(t, KindParity, kind)
+		require.Nil(t, payload)
+	}
+	require.Equal(t, DecoderStats{Data: 5, Parity: 5, Held: d.pool.held}, d.Stats())
+}
+
+// No cut-off packet does harm, at whatever length.
+func TestTruncation(t *testing.T) {
+	s := newSender(t, ratio{3, 2}, 1)
+	r := newReceiver(s)
+	r.learn()
+	s.longest = 40
+	for {
+		group := s.group()
+		for i, whole := range group {
+			for n := range whole {
+				cut := bytes.Clone(whole[:n])
+				_, kind, err := r.dec.Decode(cut, 0, func([]byte) { t.Fatal("recovered from a truncated packet") })
+				switch {
+				case n < HeaderSize:
+					require.ErrorIs(t, err, ErrShort)
+				case isData(whole):
+					require.ErrorIs(t, err, ErrSize)
+				default:
+					require.Equal(t, KindParity, kind)
+				}
+			}
+			if i == 1 {
+				continue // this data shard is lost
+			}
+			r.feed(whole)
+		}
+		if len(s.packets) > 200 {
+			break
+		}
+	}
+	// A parity shard came first in part, so that the copies cannot be told
+	// apart; the group after the last is unharmed.
+	before := len(r.recovered)
+	r.feed(without(s.group(), 1)...)
+	require.Equal(t, before+1, len(r.recovered))
+}
+
+// Every group of which enough shards arrive within the window is recovered, to
+// the byte.
+func TestRecovery(t *testing.T) {
+	for _, r := range ratios {
+		for _, loss := range []float64{0.02, 0.2, 0.5} {
+			for seed := range uint64(5) {
+				t.Run(fmt.Sprintf("%v-loss%v-seed%d", r, loss, seed), func(t *testing.T) {
+					testRecovery(t, r, loss, seed)
+				})
+			}
+		}
+	}
+}
+
+func testRecovery(t *testing.T, r ratio, loss float64, seed uint64) {
+	s := newSender(t, r, seed)
+	rcv := newReceiver(s)
+	rcv.learn()
+	groups := max(4, 400/int(r.size()))
+	var wire [][]byte
+	arrived, want := map[uint32]int{}, map[uint32]uint32{}
+	for _, p := range s.groups(groups) {
+		group := packetSeqID(p) / r.size()
+		if isData(p) {
+			want[number(p)] = group
+		}
+		if s.random.Float64() < loss {
+			continue
+		}
+		arrived[group]++
+		wire = append(wire, p)
+		if s.random.IntN(10) == 0 {
+			wire = append(wire, p)
+		}
+	}
+	// Packets are displaced by half a group or more, but the window is not left.
+	shuffle(s.random, wire, 30)
+	rcv.feed(wire...)
+
+	for n, group := range want {
+		if arrived[group] >= r.data {
+			require.Positive(t, rcv.got[n], "packet %d of group %d", n, group)
+		}
+		require.LessOrEqual(t, rcv.recovered[n], 1)
+	}
+	require.Zero(t, rcv.dec.Stats().Corrupt)
+	require.Zero(t, rcv.dec.Stats().Mismatched)
+	require.EqualValues(t, len(rcv.recovered), rcv.dec.Stats().Recovered)
+}
+
+// shuffle displaces packets by less than the given distance.
+func shuffle(random *rand.Rand, packets [][]byte, distance int) {
+	type placed struct {
+		place  int
+		packet []byte
+	}
+	order := make([]placed, len(packets))
+	for i, p := range packets {
+		order[i] = placed{i + random.IntN(distance), p}
+	}
+	slices.SortStableFunc(order, func(a, b placed) int { return a.place - b.place })
+	for i := range packets {
+		packets[i] = order[i].packet
+	}
+}
+
+// Any D of D+P shards give the rest, whichever they are.
+func TestAnySubset(t *testing.T) {
+	for _, r := range []ratio{{1, 1}, {1, 3}, {2, 2}, {4, 3}} {
+		s := newSender(t, r, 9)
+		rcv := newReceiver(s)
+		rcv.learn()
+		for set := range 1 << r.size() {
+			before := len(rcv.got)
+			arrived := 0
+			for i, p := range s.group() {
+				if set>>i&1 != 0 {
+					arrived++
+					rcv.feed(p)
+				}
+			}
+			if arrived >= r.data {
+				require.Equal(t, before+r.data, len(rcv.got), "%v of %v", set, r)
+			}
+		}
+	}
+}
+
+func TestDuplicates(t *testing.T) {
+	s := newSender(t, ratio{3, 2}, 1)
+	r := newReceiver(s)
+	r.learn()
+	group := s.group()
+	before := r.dec.Stats()
+	r.feed(group[0], group[0], group[0]) // copies do not make a group
+	require.EqualValues(t, 2, r.dec.Stats().Duplicates-before.Duplicates)
+	require.Equal(t, before.Recovered, r.dec.Stats().Recovered)
+	require.Equal(t, 3, r.got[number(group[0])], "duplicates are for KCP to drop")
+	r.feed(group[3])
+	_, kind, err := r.dec.Decode(bytes.Clone(group[3]), 0, nil)
+	require.ErrorIs(t, err, ErrReplay)
+	require.Equal(t, KindParity, kind)
+	require.Empty(t, r.recovered)
+	r.feed(group[4])
+	require.Len(t, r.recovered, 2)
+	r.feed(group...) // all of it again
+	require.Len(t, r.recovered, 2)
+	for _, n := range r.recovered {
+		require.Equal(t, 1, n)
+	}
+	// What was recovered had not arrived before.
+	require.EqualValues(t, 3+3, r.dec.Stats().Duplicates-before.Duplicates)
+}
+
+// Everything that was ever sent comes again, and harms nothing.
+func TestReplayOfAll(t *testing.T) {
+	s := newSender(t, ratio{4, 2}, 1)
+	r := newReceiver(s)
+	r.learn()
+	old := s.groups(50)
+	r.feed(old...)
+	for i := range 20 {
+		r.feed(old...)
+		before := len(r.recovered)
+		group := s.group()
+		for _, p := range without(group, 0, 3) {
+			r.feed(p, old[s.random.IntN(len(old))])
+		}
+		require.Equal(t, before+2, len(r.recovered), "group %d after a replay", i)
+	}
+	require.Nil(t, r.dec.doubt)
+}
+
+func TestSeqIDWraps(t *testing.T) {
+	for _, r := range ratios {
+		for seed := range uint64(3) {
+			s := newSender(t, r, seed)
+			limit := uint32(0xffffffff/uint64(r.size())) * r.size()
+			groups := 300/r.size() + 3
+			s.enc.next = limit - groups*r.size()
+			rcv := newReceiver(s)
+			var wire [][]byte
+			for i := range 2 * groups {
+				for j, p := range s.group() {
+					// Some data shard of every group is lost once the ratio
+					// must be known.
+					if i+2 < groups || j != int(seed)%r.data {
+						wire = append(wire, p)
+					}
+				}
+			}
+			shuffle(s.random, wire, 10)
+			rcv.feed(wire...)
+			require.Equal(t, r, rcv.dec.code.ratio)
+			require.EqualValues(t, 1, rcv.dec.Stats().RatioChanges)
+			require.Len(t, rcv.got, len(s.packets), "%v", r)
+		}
+	}
+}
+
+// However far the seqid jumps, the groups there are recovered.
+func TestSeqIDJumps(t *testing.T) {
+	s := newSender(t, ratio{4, 2}, 1)
+	r := newReceiver(s)
+	r.learn()
+	r.feed(s.groups(maxGroups)...) // the first groups leave the window
+	for _, next := range []uint32{6 << 28, 6000, 0xffffff00 / 6 * 6, 6 << 20, 0, 600} {
+		s.enc.next = next
+		for range 3 {
+			before := len(r.recovered)
+			r.feed(without(s.group(), 1, 2)...)
+			require.Equal(t, before+2, len(r.recovered), "at %d", next)
+		}
+	}
+	require.EqualValues(t, 1, r.dec.Stats().RatioChanges)
+}
+
+func TestParityThatWasNotSent(t *testing.T) {
+	s := newSender(t, ratio{10, 3}, 1)
+	r := newReceiver(s)
+	r.learn()
+	for i := range 20 {
+		if i%3 == 0 {
+			for range 9 {
+				r.feed(s.packet()...)
+			}
+			s.now += 1000
+			last := s.packet()
+			require.Len(t, last, 1)
+			r.feed(last...)
+			continue
+		}
+		before := len(r.recovered)
+		r.feed(without(s.group(), 1, 5, 9)...)
+		require.Equal(t, before+3, len(r.recovered))
+	}
+	require.Nil(t, r.dec.doubt)
+	require.Zero(t, r.dec.Stats().Lost)
+}
+
+// A shard that claims a wrong size, and one of another length than the rest.
+func TestNonsenseFromParity(t *testing.T) {
+	s := newSender(t, ratio{3, 2}, 1)
+	r := newReceiver(s)
+	r.learn()
+	for _, change := range []func(p []byte) []byte{
+		func(p []byte) []byte { p[frameSize+1] ^= 0x80; return p },        // size too large
+		func(p []byte) []byte { return p[:HeaderSize] },                   // shorter than the data
+		func(p []byte) []byte { return append(p, 1, 2, 3) },               // longer, and padding is not zero
+		func(p []byte) []byte { return append(p, make([]byte, 2000)...) }, // much longer
+		func(p []byte) []byte { p[len(p)-1] ^= 1; return p },
+	} {
+		group := s.group()
+		before := r.dec.Stats()
+		r.feed(without(group[:3], 1)...)
+		// The last byte of a shard that is not the longest is padding.
+		if n := number(group[1]); len(s.packets[n]) == len(group[3])-HeaderSize {
+			continue
+		}
+		first := change(bytes.Clone(group[3]))
+		_, _, err := r.dec.Decode(first, 0, func(p []byte) {
+			// Extra zeros do not show, and do no harm.
+			require.Equal(t, s.packets[number(group[1])], p)
+		})
+		require.NoError(t, err)
+		r.feed(group[4]) // the other parity shard is as good
+		require.EqualValues(t, 1, r.dec.Stats().Recovered-before.Recovered)
+	}
+	require.Positive(t, r.dec.Stats().Corrupt)
+}
+
+// One flipped bit anywhere in a group leaves all other groups recoverable.
+func TestFlippedBits(t *testing.T) {
+	for _, ratio := range []ratio{{3, 1}, {4, 2}} {
+		s := newSender(t, ratio, 1)
+		s.longest = 12
+		r := newReceiver(s)
+		r.learn()
+		forged := map[uint32]bool{}
+		for victim := range int(ratio.size()) {
+			for bit := range 8 * (HeaderSize + 4) {
+				group := s.group()
+				damaged := bytes.Clone(group[victim])
+				damaged[bit/8] ^= 1 << (bit % 8)
+				forged[packetSeqID(damaged)] = true
+				for i, p := range group {
+					if i == victim {
+						p = damaged
+					}
+					_, _, _ = r.dec.Decode(bytes.Clone(p), 0, nil)
+				}
+				for range 3 {
+					group := s.group()
+					lost := s.random.IntN(ratio.data)
+					if forged[packetSeqID(group[lost])] {
+						continue // nothing tells that it is not what was lost
+					}
+					before := len(r.recovered)
+					r.feed(without(group, lost)...)
+					require.Equal(t, before+1, len(r.recovered), "%v: bit %d of shard %d", ratio, bit, victim)
+				}
+			}
+		}
+	}
+}
+
+// Where two copies of a shard differ, the one that came more in line is used.
+func TestConflicts(t *testing.T) {
+	forge := func(p []byte) []byte {
+		f := bytes.Clone(p)
+		if isData(f) {
+			f[len(f)-1] ^= 1
+		} else {
+			f[frameSize+1] ^= 0x80 // the size of what is recovered
+		}
+		return f
+	}
+	for _, c := range []struct {
+		name string
+		want int // packets recovered
+		feed func(d func(...[]byte), g [][]byte)
+	}{
+		{"forged first", 1, func(d func(...[]byte), g [][]byte) { d(forge(g[2]), g[0], g[1], g[2], g[4]) }},
+		{"forged later", 1, func(d func(...[]byte), g [][]byte) { d(g[0], g[1], g[2], forge(g[1]), g[4]) }},
+		{"forged first, loss before", 2, func(d func(...[]byte), g [][]byte) { d(forge(g[3]), g[0], g[3], g[4], g[5]) }},
+		{"neither better", 1, func(d func(...[]byte), g [][]byte) { d(g[0], forge(g[1]), g[0], g[1], g[2], g[3], g[4]) }},
+		{"neither better, too few left", 0, func(d func(...[]byte), g [][]byte) { d(g[0], forge(g[1]), g[0], g[1], g[2], g[4]) }},
+		{"forged parity first", 1, func(d func(...[]byte), g [][]byte) { d(forge(g[4]), g[0], g[1], g[2], g[4]) }},
+	} {
+		s := newSender(t, ratio{4, 2}, 1)
+		r := newReceiver(s)
+		r.learn()
+		group := s.group()
+		n := 0
+		c.feed(func(packets ...[]byte) {
+			for _, p := range packets {
+				_, _, _ = r.dec.Decode(bytes.Clone(p), 0, func(packet []byte) {
+					r.check(packet)
+					n++
+				})
+			}
+		}, group)
+		require.Equal(t, c.want, n, c.name)
+	}
+}
+
+func TestGroupsExpire(t *testing.T) {
+	s := newSender(t, ratio{4, 2}, 1)
+	r := newReceiver(s)
+	r.now = 0xffffff00 // the clock wraps while the group waits
+	r.learn()
+	group, old := s.group(), s.group()
+	r.feed(old[:3]...)
+	r.feed(group[:3]...)
+	r.now += groupAge - 1
+	r.feed(group[5])
+	require.Len(t, r.recovered, 1)
+	r.now += sweepPeriod
+	lost := r.dec.Stats().Lost
+	r.feed(old[5])
+	require.Len(t, r.recovered, 1)
+	require.EqualValues(t, 1, r.dec.Stats().Lost-lost)
+}

@@ -1,0 +1,165 @@
+package fec
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/klauspost/reedsolomon"
+	"github.com/stretchr/testify/require"
+)
+
+func TestTables(t *testing.T) {
+	require.Len(t, gfExp, gfOrder)
+	require.Len(t, gfLog, 256)
+	x := 1
+	for i := range gfOrder {
+		require.EqualValues(t, x, gfExp[i])
+		require.EqualValues(t, i, gfLog[x])
+		x <<= 1
+		if x > 255 {
+			x ^= 0x11d
+		}
+	}
+	require.Equal(t, 1, x)
+}
+
+// mulSlow multiplies polynomials bit by bit.
+func mulSlow(a, b byte) byte {
+	product, shifted := 0, int(a)
+	for ; b != 0; b >>= 1 {
+		if b&1 != 0 {
+			product ^= shifted
+		}
+		if shifted <<= 1; shifted > 255 {
+			shifted ^= 0x11d
+		}
+	}
+	return byte(product)
+}
+
+func TestKernels(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 1))
+	for _, n := range []int{1, 7, 64, 65, 192, 1408} {
+		in, sum := make([]byte, n), make([]byte, n)
+		for i := range in {
+			in[i], sum[i] = byte(random.Uint32()), byte(random.Uint32())
+		}
+		for c := range 256 {
+			product, added := make([]byte, n), make([]byte, n)
+			for i := range in {
+				product[i] = mulSlow(byte(c), in[i])
+				added[i] = sum[i] ^ product[i]
+			}
+			for _, kernel := range []func(byte, []byte, []byte){mul, mulGeneric} {
+				out := make([]byte, n)
+				kernel(byte(c), in, out)
+				require.Equal(t, product, out)
+			}
+			for _, kernel := range []func(byte, []byte, []byte){mulAdd, mulAddGeneric} {
+				out := append([]byte(nil), sum...)
+				kernel(byte(c), in, out)
+				require.Equal(t, added, out)
+			}
+		}
+	}
+}
+
+func TestCodeIsReedSolomons(t *testing.T) {
+	for data := 1; data <= 32; data++ {
+		for _, parity := range []int{1, 2, 3, 10, 56, maxShards - data} {
+			testCode(t, ratio{data, parity})
+		}
+	}
+	testCode(t, ratio{128, 128})
+	testCode(t, ratio{255, 1})
+}
+
+func testCode(t *testing.T, r ratio) {
+	theirs, err := reedsolomon.New(r.data, r.parity, reedsolomon.WithMaxGoroutines(1))
+	require.NoError(t, err)
+	// The parity of a shard with a single 1 is a column of the matrix.
+	shards := make([][]byte, r.size())
+	for i := range shards {
+		shards[i] = make([]byte, r.data)
+		if i < r.data {
+			shards[i][i] = 1
+		}
+	}
+	require.NoError(t, theirs.Encode(shards))
+	c := newCode(r)
+	for i := r.data; i < int(r.size()); i++ {
+		for k := range r.data {
+			if shards[i][k] != c.parityFactor(i, k) {
+				t.Fatalf("%v: factor of %d in %d: want %d, got %d", r, k, i, shards[i][k], c.parityFactor(i, k))
+			}
+		}
+	}
+}
+
+func TestRatioLimits(t *testing.T) {
+	for data := 1; data < maxShards; data++ {
+		for parity := 1; data+parity <= maxShards; parity++ {
+			r := ratio{data, parity}
+			require.NoError(t, r.validate())
+			require.Zero(t, r.limit()%r.size())
+			require.Less(t, uint64(0xffffffff), uint64(r.limit())+uint64(r.size()))
+			require.True(t, r.fits(0, true))
+			require.True(t, r.fits(r.limit()-1, false))
+			require.False(t, r.fits(r.limit()-1, true))
+			require.False(t, r.fits(0xffffffff, true))
+			require.False(t, r.fits(0xffffffff, false))
+		}
+	}
+}
+
+func TestClasses(t *testing.T) {
+	last, lastSize := 0, vector
+	for n := 1; n <= maxShard+1; n++ {
+		index, size := class(n)
+		require.GreaterOrEqual(t, size, padded(n), n)
+		require.Zero(t, size%vector, n)
+		require.LessOrEqual(t, size, max(vector, 2*vector*((n+vector-1)/vector)), n)
+		if index != last {
+			require.Equal(t, last+1, index, n)
+			require.Equal(t, lastSize+1, n)
+		}
+		last, lastSize = index, size
+		again, _ := class(size)
+		require.Equal(t, index, again)
+	}
+	require.Equal(t, classes-1, last)
+}
+
+func TestPool(t *testing.T) {
+	var p pool
+	a := p.clone([]byte{1, 2, 3})
+	require.Equal(t, make([]byte, 61), a[3:64])
+	require.Equal(t, 64, p.held)
+	b := p.get(1400)
+	require.Equal(t, 64+1536, p.held)
+	require.Zero(t, p.idle)
+	p.put(a)
+	p.put(b)
+	require.Equal(t, 64+1536, p.idle)
+	require.Zero(t, p.growth(1500))
+	require.Equal(t, 2048, p.growth(1537))
+
+	p.age() // both were needed since the start
+	require.Equal(t, 64+1536, p.held)
+	c := p.get(10)
+	require.Equal(t, 64+1536, p.held)
+	p.put(c)
+	p.age() // the large one was not
+	require.Equal(t, 64, p.held)
+	require.Equal(t, 64, p.idle)
+	d := p.get(10)
+	p.put(p.get(5000))
+	p.trim()
+	require.Equal(t, 64, p.held)
+	require.Zero(t, p.idle)
+	p.put(d)
+	require.Equal(t, 64, p.idle)
+	p.age()
+	p.age()
+	require.Zero(t, p.held)
+}

@@ -1,0 +1,244 @@
+package fec
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// learnable are ratios of all kinds.
+var learnable = []ratio{
+	{1, 1}, {2, 1}, {3, 1}, {1, 3}, {2, 2}, {5, 5}, {10, 1}, {10, 3}, {3, 10}, {20, 10}, {30, 1},
+	{50, 5}, {64, 64}, {100, 40}, {200, 55}, {128, 128}, {255, 1}, {1, 255},
+}
+
+// Without loss the ratio is known with the first shard of the second group, or
+// a few later, and the first group is repaired all the same.
+func TestLearnsAtOnce(t *testing.T) {
+	for _, r := range learnable {
+		s := newSender(t, r, 1)
+		s.longest = 20
+		rcv := newReceiver(s)
+		wire := s.groups(4)
+		n := 0
+		for rcv.dec.code == nil {
+			require.Less(t, n, len(wire), "%v", r)
+			rcv.feed(wire[n])
+			n++
+		}
+		require.Equal(t, r, rcv.dec.code.ratio)
+		size := int(r.size())
+		limit := size + size/8 + 2
+		if size < 4 {
+			limit = 3 * size // groups this small have others like them
+		}
+		require.LessOrEqual(t, n, limit, "%v", r)
+	}
+}
+
+func TestFirstGroupIsRepaired(t *testing.T) {
+	for _, r := range []ratio{{3, 1}, {10, 3}, {20, 10}} {
+		for lost := range r.data {
+			s := newSender(t, r, 1)
+			rcv := newReceiver(s)
+			rcv.feed(without(s.group(), lost)...)
+			rcv.feed(s.groups(3)...)
+			require.Len(t, rcv.recovered, 1, "%v without %d", r, lost)
+		}
+	}
+}
+
+// With loss, duplicates and reordering the ratio is found within some groups,
+// and it is the right one.
+func TestLearnsUnderLoss(t *testing.T) {
+	for _, r := range learnable {
+		for _, loss := range []float64{0, 0.1, 0.3, 0.5} {
+			worst := 0
+			for seed := range uint64(3) {
+				n := shardsToLearn(t, r, loss, seed)
+				worst = max(worst, n)
+			}
+			limit := max(160, 12*int(r.size()))
+			require.LessOrEqual(t, worst, limit, "%v at a loss of %v", r, loss)
+		}
+	}
+}
+
+// shardsToLearn returns how many shards were sent until the ratio was known.
+func shardsToLearn(t *testing.T, r ratio, loss float64, seed uint64) int {
+	s := newSender(t, r, seed)
+	s.longest = 5
+	s.enc.next = s.random.Uint32N(s.enc.code.limit()/r.size()) * r.size()
+	rcv := newReceiver(s)
+	wire := s.groups(2000/int(r.size()) + 12)
+	sent := 0
+	var late [][]byte
+	for _, p := range wire {
+		sent++
+		if s.random.Float64() < loss {
+			continue
+		}
+		if s.random.IntN(5) == 0 {
+			late = append(late, p)
+			continue
+		}
+		rcv.feed(p)
+		if s.random.IntN(20) == 0 {
+			rcv.feed(p)
+		}
+		if len(late) > 6 {
+			rcv.feed(late...)
+			late = nil
+		}
+		if rcv.dec.code != nil {
+			require.Equal(t, r, rcv.dec.code.ratio, "loss %v, seed %d, after %d", loss, seed, sent)
+			return sent
+		}
+	}
+	t.Fatalf("%v is not learned at a loss of %v, seed %d", r, loss, seed)
+	return 0
+}
+
+// A ratio that changes is followed, from any to any other.
+func TestRatioChanges(t *testing.T) {
+	list := []ratio{{1, 1}, {3, 1}, {10, 3}, {10, 4}, {9, 4}, {20, 10}, {200, 55}, {201, 54}}
+	for i, from := range list {
+		for j, to := range list {
+			if from != to {
+				testRatioChange(t, from, to, uint64(len(list)*i+j+i))
+			}
+		}
+	}
+}
+
+func testRatioChange(t *testing.T, from, to ratio, seed uint64) {
+	name := fmt.Sprintf("%v to %v, seed %d", from, to, seed)
+	s := newSender(t, from, seed)
+	s.longest = 20
+	rcv := newReceiver(s)
+	rcv.learn()
+	last := s.enc.next
+	enc, err := NewEncoder(to.data, to.parity)
+	require.NoError(t, err)
+	if seed%2 == 0 {
+		enc.next = (last/to.size() + 1) * to.size() // goes on where the other ended
+	} // or starts anew
+	s.enc = enc
+	sent := 0
+	limit := 6*int(to.size()) + 150 // until no edge of a group is lost
+	for rcv.dec.code.ratio != to {
+		require.Less(t, sent, limit, name)
+		for _, p := range s.packet() {
+			sent++
+			if s.random.IntN(20) != 0 {
+				rcv.feed(p)
+			}
+		}
+	}
+	// From the next group on, repairs are back.
+	for s.enc.count != 0 {
+		rcv.feed(s.packet()...)
+	}
+	for range 5 {
+		before := len(rcv.recovered)
+		rcv.feed(without(s.group(), s.random.IntN(to.data))...)
+		require.Equal(t, before+1, len(rcv.recovered), name)
+	}
+}
+
+// Packets that contradict the ratio now and then change nothing.
+func TestForgedTypesDoNotFool(t *testing.T) {
+	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}, {200, 55}} {
+		s := newSender(t, r, 1)
+		s.longest = 20
+		rcv := newReceiver(s)
+		rcv.learn()
+		for range 3000/int(r.size()) + 10 {
+			group := s.group()
+			before := len(rcv.recovered)
+			for i, p := range group {
+				if s.random.IntN(30) == 0 { // one in thirty has a type that is wrong
+					forged := bytes.Clone(p)
+					putHeader(forged, packetSeqID(p), TypeData+TypeParity-packetType(p))
+					_, _, _ = rcv.dec.Decode(forged, 0, nil)
+				}
+				if i != 0 {
+					rcv.feed(p)
+				}
+			}
+			require.Equal(t, r, rcv.dec.code.ratio)
+			require.Equal(t, before+1, len(rcv.recovered), "%v", r)
+		}
+		require.EqualValues(t, 1, rcv.dec.Stats().RatioChanges)
+	}
+}
+
+// A single contradiction costs samples for a while and is then forgotten.
+func TestDoubtEnds(t *testing.T) {
+	s := newSender(t, ratio{10, 3}, 1)
+	r := newReceiver(s)
+	r.learn()
+	forged := s.packet()[0]
+	putHeader(forged, 12, TypeData)
+	_, _, err := r.dec.Decode(forged, 0, nil)
+	require.NoError(t, err)
+	require.NotNil(t, r.dec.doubt)
+	require.EqualValues(t, 1, r.dec.Stats().Mismatched)
+	for range 9 {
+		r.feed(s.packet()...)
+	}
+	n := 0
+	for ; r.dec.doubt != nil; n++ {
+		r.feed(s.group()...)
+	}
+	require.Less(t, n, 50)
+	require.Empty(t, r.dec.pending)
+	checkAccounts(t, r.dec)
+}
+
+// After any garbage, and whatever ratio it may have suggested, a clean stream is
+// learned and repaired.
+func TestNothingFoolsForLong(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 3))
+	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}, {100, 40}} {
+		for round := range 6 {
+			s := newSender(t, r, uint64(round))
+			s.longest = 20
+			rcv := newReceiver(s)
+			if round%2 == 0 {
+				rcv.learn()
+			}
+			for range random.IntN(2000) {
+				p := make([]byte, HeaderSize+random.IntN(30))
+				putSize(p)
+				putHeader(p, random.Uint32()>>random.IntN(32), [2]uint16{TypeData, TypeParity}[random.IntN(2)])
+				_, _, _ = rcv.dec.Decode(p, 0, nil)
+			}
+			requireRepair(t, rcv, r)
+		}
+	}
+}
+
+// requireRepair has a stream of clean groups learned and repaired.
+func requireRepair(t testing.TB, rcv *receiver, r ratio) {
+	s := rcv.from
+	s.enc.next = s.random.Uint32N(s.enc.code.limit()/r.size()) * r.size()
+	learned := func() bool { return rcv.dec.code != nil && rcv.dec.code.ratio == r }
+	for n := 0; n < 2*maxSamples+2*int(r.size()) && !learned(); n += int(r.size()) {
+		for _, p := range s.group() {
+			// What garbage gives back is garbage.
+			_, _, _ = rcv.dec.Decode(p, 0, nil)
+		}
+	}
+	require.NotNil(t, rcv.dec.code, "%v", r)
+	require.Equal(t, r, rcv.dec.code.ratio)
+	for range 3 {
+		before := len(rcv.recovered)
+		rcv.feed(without(s.group(), s.random.IntN(r.data))...)
+		require.Equal(t, before+1, len(rcv.recovered))
+	}
+	checkAccounts(t, rcv.dec)
+}

@@ -1,0 +1,106 @@
+package udp
+
+import (
+	"net"
+	"net/netip"
+)
+
+// readBufferSize holds the largest datagram there is, and the largest packet
+// that the kernel joins of many.
+const readBufferSize = 65536
+
+// addrPortConn is a net.PacketConn with allocation-free addresses besides.
+// Packages that simulate networks offer it.
+type addrPortConn interface {
+	ReadFromAddrPort(b []byte) (int, netip.AddrPort, error)
+	WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error)
+}
+
+// portable is what all Conns have in common that move one datagram a call.
+type portable struct{ buf []byte }
+
+func (portable) BatchSize() int     { return 1 }
+func (portable) Features() Features { return Features{} }
+func (portable) Release() error     { return nil }
+
+// space returns the read buffer. It is made by the first read, so that a Conn
+// that only writes does without.
+func (p *portable) space() []byte {
+	if p.buf == nil {
+		p.buf = make([]byte, readBufferSize)
+	}
+	return p.buf
+}
+
+// single makes batches of one from an addrPortConn.
+type single struct {
+	addrPortConn
+	portable
+}
+
+func (s *single) ReadBatch(batch []Datagram) (int, error) {
+	buf := s.space()
+	n, addr, err := s.ReadFromAddrPort(buf)
+	if err != nil {
+		return 0, err
+	}
+	batch[0] = Datagram{Buf: buf[:n:n], N: n, Addr: Unmap(addr)}
+	return 1, nil
+}
+
+func (s *single) WriteBatch(batch []Datagram) (int, error) {
+	for i := range batch {
+		if _, err := s.WriteToAddrPort(batch[i].Buf, batch[i].Addr); err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+// udpConn is a socket of the system, connected to one peer or not.
+type udpConn struct {
+	*net.UDPConn
+	connected bool
+}
+
+func (c udpConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
+	return c.ReadFromUDPAddrPort(b)
+}
+
+func (c udpConn) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
+	if c.connected {
+		return c.Write(b)
+	}
+	return c.WriteToUDPAddrPort(b, addr)
+}
+
+// foreign makes batches of one from any net.PacketConn.
+type foreign struct {
+	pc net.PacketConn
+	portable
+}
+
+func (f *foreign) ReadBatch(batch []Datagram) (int, error) {
+	buf := f.space()
+	n, from, err := f.pc.ReadFrom(buf)
+	if err != nil {
+		return 0, err
+	}
+	addr, peer := Split(from)
+	batch[0] = Datagram{Buf: buf[:n:n], N: n, Addr: addr, Peer: peer}
+	return 1, nil
+}
+
+func (f *foreign) WriteBatch(batch []Datagram) (int, error) {
+	for i := range batch {
+		d := &batch[i]
+		addr := d.Peer
+		if addr == nil {
+			addr = net.UDPAddrFromAddrPort(d.Addr)
+		}
+		if _, err := f.pc.WriteTo(d.Buf, addr); err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}

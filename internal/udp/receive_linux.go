@@ -1,0 +1,200 @@
+package udp
+
+import (
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// maxSlots is the number of packets that one system call receives in dense
+	// traffic.
+	maxSlots = 16
+	// A system call that finds several packets is a sign of dense traffic, one
+	// that does not is a sign against it. Where the signs for it are ahead by
+	// more than denseAfter, there are maxSlots; they count up to maxDensity.
+	denseAfter = 4
+	maxDensity = 8
+)
+
+// slab is the buffers of all slots but the first.
+type slab [maxSlots - 1][readBufferSize]byte
+
+// slabs holds the slabs that no socket uses: a socket has one in dense traffic
+// only, and not while it waits.
+var slabs = sync.Pool{New: func() any { return new(slab) }}
+
+// receiver is the reading half of a fastConn. Each slot has room for the
+// largest packet, so an idle socket has one of them.
+type receiver struct {
+	conn *fastConn
+	read func(fd uintptr) bool // receive; made once, since that allocates
+
+	first   []byte // buffer of the first slot
+	others  *slab  // those of the other slots, or nil
+	density int
+	waited  bool // the last call of read had to wait
+
+	// Packets from next to filled have not been looked at.
+	filled, next int
+	errno        syscall.Errno
+
+	// A packet that is being dealt out.
+	open bool
+	rest []byte
+	size int // of its datagrams
+	from netip.AddrPort
+
+	headers  [maxSlots]header
+	names    [maxSlots]sockaddr
+	controls [maxSlots]control
+	vectors  [maxSlots]unix.Iovec
+}
+
+func (r *receiver) init(c *fastConn) {
+	r.conn = c
+	r.read = r.receive
+	for i := range r.headers {
+		h := &r.headers[i]
+		h.Name = &r.names[i][0]
+		h.Control = &r.controls[i].b[0]
+		h.Iov = &r.vectors[i]
+		h.SetIovlen(1)
+		r.vectors[i].SetLen(readBufferSize)
+	}
+}
+
+func (r *receiver) readBatch(batch []Datagram) (int, error) {
+	if len(batch) == 0 {
+		return 0, nil
+	}
+	for {
+		if n := r.deal(batch); n > 0 {
+			return n, nil
+		}
+		if err := r.fill(); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// deal gives out datagrams that have been received.
+func (r *receiver) deal(batch []Datagram) (n int) {
+	for n < len(batch) && (r.open || r.openNext()) {
+		d := &batch[n]
+		d.Buf, r.rest = cut(r.rest, r.size)
+		d.N = len(d.Buf)
+		d.Addr, d.Peer = r.from, nil
+		r.open = len(r.rest) > 0
+		n++
+	}
+	return n
+}
+
+// openNext turns to the next packet, if there is one.
+func (r *receiver) openNext() bool {
+	for r.next < r.filled {
+		i := r.next
+		r.next++
+		h := &r.headers[i]
+		r.size = segmentSize(r.controls[i].b[:h.Controllen])
+		if r.size == 0 && r.conn.gro && h.Flags&unix.MSG_CTRUNC != 0 {
+			continue // where its datagrams begin cannot be known
+		}
+		if i == 0 {
+			r.rest = r.first[:h.size]
+		} else {
+			r.rest = r.others[i-1][:h.size]
+		}
+		addr, port, scope := r.names[i].get(h.Namelen)
+		if scope != 0 {
+			addr = addr.WithZone(r.conn.zones.name(scope))
+		}
+		r.from = netip.AddrPortFrom(addr, port)
+		r.open = true
+		return true
+	}
+	return false
+}
+
+// fill waits for packets and receives them.
+func (r *receiver) fill() error {
+	r.filled, r.next, r.errno = 0, 0, 0
+	r.waited = false
+	err := r.conn.raw.Read(r.read)
+	if err == nil && r.errno != 0 {
+		err = os.NewSyscallError("recvmmsg", r.errno)
+	}
+	if err != nil {
+		r.park()
+		return r.conn.opError("read", netip.AddrPort{}, err)
+	}
+	if r.filled > 1 || (r.others == nil && !r.waited) {
+		r.density = min(r.density+1, maxDensity)
+	} else {
+		r.density = max(r.density-1, 0)
+	}
+	return nil
+}
+
+// receive receives the packets that there are. It is false when there are none,
+// and is called again when the socket has become readable.
+func (r *receiver) receive(fd uintptr) bool {
+	r.unpark()
+	slots := r.headers[:1]
+	if r.others != nil {
+		slots = r.headers[:]
+	}
+	for {
+		for i := range slots { // the kernel has overwritten these
+			slots[i].Namelen = uint32(len(r.names[i]))
+			slots[i].SetControllen(len(r.controls[i].b))
+		}
+		n, errno := recvmmsg(fd, slots)
+		switch errno {
+		case 0:
+			r.filled = n
+			return true
+		case unix.EAGAIN:
+			r.waited = true
+			r.park()
+			return false
+		case unix.EINTR:
+		default:
+			r.errno = errno
+			return true
+		}
+	}
+}
+
+// park gives back the buffers that only dense traffic has use for.
+func (r *receiver) park() {
+	if r.others == nil {
+		return
+	}
+	for i := range r.others {
+		r.vectors[i+1].Base = nil
+	}
+	slabs.Put(r.others)
+	r.others = nil
+}
+
+// unpark gets the buffers that the traffic asks for.
+func (r *receiver) unpark() {
+	if r.first == nil {
+		r.first = make([]byte, readBufferSize)
+		r.vectors[0].Base = &r.first[0]
+	}
+	switch dense := r.density > denseAfter; {
+	case !dense:
+		r.park()
+	case r.others == nil:
+		r.others = slabs.Get().(*slab)
+		for i := range r.others {
+			r.vectors[i+1].Base = &r.others[i][0]
+		}
+	}
+}

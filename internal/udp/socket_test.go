@@ -1,0 +1,172 @@
+package udp
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSetBuffers(t *testing.T) {
+	pc := listen(t, "udp4", "127.0.0.1:0")
+	require.NoError(t, SetBuffers(pc, 100_000))
+	require.ErrorIs(t, SetBuffers(stringConn{}, 100_000), errors.ErrUnsupported)
+	require.NoError(t, pc.Close())
+	require.ErrorIs(t, SetBuffers(pc, 100_000), net.ErrClosed)
+}
+
+func TestListenReusePort(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		_, err := ListenReusePort("udp", "127.0.0.1:0", 2)
+		require.ErrorIs(t, err, errors.ErrUnsupported)
+		return
+	}
+	for _, network := range []string{"udp", "udp4"} {
+		t.Run(network, func(t *testing.T) { testShards(t, network, "127.0.0.1:0") })
+	}
+	t.Run("any", func(t *testing.T) { testShards(t, "udp", ":0") })
+}
+
+// testShards sends from many sockets: all that is sent arrives, and not all of
+// it at one socket.
+func testShards(t *testing.T, network, address string) {
+	const shards, peers = 4, 64
+	conns, err := ListenReusePort(network, address, shards)
+	require.NoError(t, err)
+	require.Len(t, conns, shards)
+	for _, c := range conns {
+		prepare(t, c)
+		require.Equal(t, conns[0].LocalAddr(), c.LocalAddr())
+	}
+	froms := make(chan netip.AddrPort, peers)
+	var counts [shards]int
+	for range peers {
+		pc := listen(t, "udp4", "127.0.0.1:0")
+		_, err := pc.WriteToUDPAddrPort([]byte("hello"), addrOf(conns[0]))
+		require.NoError(t, err)
+	}
+	for i, c := range conns {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(50*time.Millisecond)))
+		sock := New(c)
+		batch := make([]Datagram, sock.BatchSize())
+		for {
+			n, err := sock.ReadBatch(batch)
+			if err != nil {
+				break
+			}
+			counts[i] += n
+			for _, d := range batch[:n] {
+				froms <- d.Addr
+			}
+		}
+	}
+	seen := make(map[netip.AddrPort]bool)
+	for range peers {
+		seen[<-froms] = true
+	}
+	require.Len(t, seen, peers)
+	for i, n := range counts {
+		require.NotZero(t, n, "socket %d of %v", i, counts)
+	}
+}
+
+// Two groups that leave the choice of a port to the system do not get the same.
+func TestReusePortGroupsAreApart(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no groups here")
+	}
+	seen := make(map[netip.AddrPort]bool)
+	for range 100 {
+		conns, err := ListenReusePort("udp4", "127.0.0.1:0", 2)
+		require.NoError(t, err)
+		require.False(t, seen[addrOf(conns[0])])
+		seen[addrOf(conns[0])] = true
+		for _, c := range conns {
+			t.Cleanup(func() { _ = c.Close() })
+		}
+	}
+}
+
+func TestListenReusePortFails(t *testing.T) {
+	for _, test := range []struct {
+		network, address string
+		n                int
+	}{
+		{"tcp", "127.0.0.1:0", 2},
+		{"udp", "127.0.0.1", 2},
+		{"udp", "127.0.0.1:http?", 2},
+		{"udp", "127.0.0.1:0", 0},
+		{"udp4", "192.0.2.1:0", 2}, // not an address of ours
+	} {
+		_, err := ListenReusePort(test.network, test.address, test.n)
+		require.Error(t, err, "%v", test)
+	}
+	taken := listen(t, "udp4", "127.0.0.1:0")
+	_, err := ListenReusePort("udp4", taken.LocalAddr().String(), 2)
+	require.Error(t, err)
+}
+
+// stringConn is a net.PacketConn whose addresses are not those of UDP.
+type stringConn struct {
+	net.PacketConn
+	in  chan string
+	out chan string
+}
+
+type stringAddr string
+
+func (stringAddr) Network() string  { return "string" }
+func (a stringAddr) String() string { return string(a) }
+
+func (c stringConn) ReadFrom(b []byte) (int, net.Addr, error) {
+	return copy(b, <-c.in), stringAddr("peer"), nil
+}
+
+func (c stringConn) WriteTo(b []byte, addr net.Addr) (int, error) {
+	if len(b) == 0 {
+		return 0, errors.New("empty")
+	}
+	c.out <- string(b) + " to " + addr.String()
+	return len(b), nil
+}
+
+func TestForeignPacketConn(t *testing.T) {
+	pc := stringConn{in: make(chan string, 8), out: make(chan string, 8)}
+	c := New(pc)
+	require.Equal(t, Features{}, c.Features())
+	require.Equal(t, 1, c.BatchSize())
+	batch := make([]Datagram, 2)
+	for _, s := range []string{"one", "", "three"} {
+		pc.in <- s
+		n, err := c.ReadBatch(batch)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, Datagram{Buf: []byte(s), N: len(s), Peer: stringAddr("peer")}, batch[0])
+	}
+	errs := writeAll(c, []Datagram{
+		{Buf: []byte("a"), Peer: stringAddr("x")},
+		{Peer: stringAddr("x")},
+		{Buf: []byte("b"), Addr: peerA},
+	})
+	require.Len(t, errs, 1)
+	require.Error(t, errs[1])
+	require.Equal(t, "a to x", <-pc.out)
+	require.Equal(t, "b to 192.0.2.1:1000", <-pc.out)
+	require.NoError(t, c.Release())
+}
+
+func TestSplit(t *testing.T) {
+	addr, peer := Split(&net.UDPAddr{IP: net.IPv4(192, 0, 2, 1), Port: 1000})
+	require.Equal(t, peerA, addr)
+	require.Nil(t, peer)
+	addr, peer = Split(stringAddr("x"))
+	require.False(t, addr.IsValid())
+	require.Equal(t, stringAddr("x"), peer)
+	_, peer = Split(&net.UDPAddr{Port: 1000})
+	require.NotNil(t, peer)
+	require.Equal(t, peerA, Unmap(netip.MustParseAddrPort("[::ffff:192.0.2.1]:1000")))
+}

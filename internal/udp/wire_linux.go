@@ -1,0 +1,155 @@
+package udp
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// header is the kernel's struct mmsghdr. Go pads it to the same size, since its
+// alignment is that of Msghdr.
+type header struct {
+	unix.Msghdr
+	size uint32 // of the packet: bytes sent or received
+}
+
+// sendmmsg sends the first n packets without waiting. It fails only where the
+// first of them does.
+func sendmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
+	return mmsg(unix.SYS_SENDMMSG, fd, headers)
+}
+
+// recvmmsg receives n packets without waiting.
+func recvmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
+	return mmsg(unix.SYS_RECVMMSG, fd, headers)
+}
+
+// mmsg makes one of the two system calls, which take the same arguments but
+// for a time-out of the second, here none. No package has a function for them,
+// so a pointer has to be passed by hand; what it points to holds typed pointers
+// only, which the garbage collector sees.
+func mmsg(call, fd uintptr, headers []header) (int, syscall.Errno) {
+	n, _, errno := unix.Syscall6(call, fd,
+		uintptr(unsafe.Pointer(unsafe.SliceData(headers))), uintptr(len(headers)),
+		unix.MSG_DONTWAIT, 0, 0)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(n), 0
+}
+
+// sockaddr is an address as the kernel has it, IPv4 or IPv6. All fields are in
+// the byte order of the network, but for the family and the scope.
+type sockaddr [unix.SizeofSockaddrInet6]byte
+
+// put encodes an address for a socket of the given family and returns the
+// length of its code, or 0 if such a socket cannot send there.
+func (s *sockaddr) put(family int, to netip.AddrPort, scope uint32) uint32 {
+	addr := to.Addr()
+	binary.NativeEndian.PutUint16(s[0:], uint16(family))
+	binary.BigEndian.PutUint16(s[2:], to.Port())
+	switch {
+	case !addr.IsValid():
+		return 0
+	case family == unix.AF_INET6:
+		ip := addr.As16() // IPv4 is mapped
+		clear(s[4:8])
+		copy(s[8:], ip[:])
+		binary.NativeEndian.PutUint32(s[24:], scope)
+		return unix.SizeofSockaddrInet6
+	case addr.Unmap().Is4():
+		ip := addr.Unmap().As4()
+		copy(s[4:], ip[:])
+		clear(s[8:16])
+		return unix.SizeofSockaddrInet4
+	}
+	return 0
+}
+
+// get decodes an address of the given length. It is not valid where the kernel
+// gave none of the two families.
+func (s *sockaddr) get(length uint32) (addr netip.Addr, port uint16, scope uint32) {
+	if length < unix.SizeofSockaddrInet4 {
+		return netip.Addr{}, 0, 0
+	}
+	port = binary.BigEndian.Uint16(s[2:])
+	switch binary.NativeEndian.Uint16(s[0:]) {
+	case unix.AF_INET:
+		return netip.AddrFrom4([4]byte(s[4:8])), port, 0
+	case unix.AF_INET6:
+		addr = netip.AddrFrom16([16]byte(s[8:24])).Unmap()
+		if addr.Is6() {
+			scope = binary.NativeEndian.Uint32(s[24:])
+		}
+		return addr, port, scope
+	}
+	return netip.Addr{}, 0, 0
+}
+
+// control is space for control messages, aligned as the kernel has them. It
+// holds what a program may have asked of its socket beside the one message that
+// matters here: without that, a joined packet could not be cut.
+type control struct {
+	_ [0]uint64
+	b [256]byte
+}
+
+// segmentControl is space for the one control message of a packet sent.
+type segmentControl struct {
+	_ [0]uint64
+	b [24]byte
+}
+
+// segmentControlSize is the part of segmentControl in use.
+func segmentControlSize() int { return unix.CmsgSpace(2) }
+
+// put encodes the size of the datagrams that a packet is to be cut into.
+func (c *segmentControl) put(size int) {
+	putControlHeader(c.b[:], unix.UDP_SEGMENT, 2)
+	binary.NativeEndian.PutUint16(c.b[unix.CmsgLen(0):], uint16(size))
+}
+
+// The fields of a control message's header behind its length, which has the
+// size of a pointer.
+const (
+	controlLevel = unix.SizeofPtr
+	controlType  = unix.SizeofPtr + 4
+)
+
+// putControlHeader begins a control message of UDP with n bytes of data.
+func putControlHeader(b []byte, typ, n int) {
+	length := unix.CmsgLen(n)
+	if unix.SizeofPtr == 8 {
+		binary.NativeEndian.PutUint64(b, uint64(length))
+	} else {
+		binary.NativeEndian.PutUint32(b, uint32(length))
+	}
+	binary.NativeEndian.PutUint32(b[controlLevel:], unix.SOL_UDP)
+	binary.NativeEndian.PutUint32(b[controlType:], uint32(typ))
+}
+
+// segmentSize finds the size of the datagrams that a packet was joined of, 0 if
+// it was not.
+func segmentSize(b []byte) int {
+	for len(b) >= unix.SizeofCmsghdr {
+		var length uint64
+		if unix.SizeofPtr == 8 {
+			length = binary.NativeEndian.Uint64(b)
+		} else {
+			length = uint64(binary.NativeEndian.Uint32(b))
+		}
+		if length < unix.SizeofCmsghdr || length > uint64(len(b)) {
+			return 0
+		}
+		if binary.NativeEndian.Uint32(b[controlLevel:]) == unix.SOL_UDP &&
+			binary.NativeEndian.Uint32(b[controlType:]) == unix.UDP_GRO &&
+			int(length) >= unix.CmsgLen(4) {
+			return int(int32(binary.NativeEndian.Uint32(b[unix.CmsgLen(0):])))
+		}
+		b = b[min(len(b), unix.CmsgSpace(int(length)-unix.CmsgLen(0))):]
+	}
+	return 0
+}

@@ -1,0 +1,69 @@
+package interop
+
+import (
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"testing"
+
+	kcpgo "github.com/xtaci/kcp-go/v5"
+)
+
+// seed is that of the whole run; every case derives its own from it.
+var seed = rand.Uint64()
+
+// full switches the cross product on.
+var full = os.Getenv("KCP_INTEROP") == "full"
+
+// parallel is how many cases that mostly wait for the relay run at a time.
+const parallel = "4"
+
+// TestMain runs the tests and then holds kcp-go to it that it has not seen a
+// single packet that it took for malformed, or for one of somebody else.
+func TestMain(m *testing.M) {
+	if s := os.Getenv("KCP_INTEROP_SEED"); s != "" {
+		var err error
+		if seed, err = strconv.ParseUint(s, 10, 64); err != nil {
+			fmt.Fprintln(os.Stderr, "KCP_INTEROP_SEED:", err)
+			os.Exit(2)
+		}
+	}
+	// A default, which a flag overrides: the one of the testing package is the
+	// number of processors, and the lossy cases leave those idle.
+	if err := flag.Set("test.parallel", parallel); err != nil {
+		panic(err)
+	}
+	flag.Parse()
+
+	before := kcpgo.DefaultSnmp.Copy()
+	code := m.Run()
+	after := kcpgo.DefaultSnmp.Copy()
+	for _, c := range []struct {
+		name  string
+		count uint64
+	}{
+		{"InErrs", after.InErrs - before.InErrs},
+		{"KCPInErrors", after.KCPInErrors - before.KCPInErrors},
+		{"InCsumErrors", after.InCsumErrors - before.InCsumErrors},
+	} {
+		if c.count != 0 {
+			fmt.Printf("FAIL: kcp-go counts %d %s over well-formed sessions\n", c.count, c.name)
+			code = 1
+		}
+	}
+	if code != 0 {
+		fmt.Printf("run again with KCP_INTEROP_SEED=%d\n", seed)
+	}
+	os.Exit(code)
+}
+
+// caseSeed returns the seed of the case t, which does not depend on which
+// other cases run.
+func caseSeed(t testing.TB) uint64 {
+	h := fnv.New64a()
+	fmt.Fprint(h, t.Name())
+	return h.Sum64() ^ seed
+}

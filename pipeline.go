@@ -1,0 +1,111 @@
+package kcp
+
+import (
+	"encoding/binary"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/fec"
+)
+
+// The packet pipeline: what happens to a packet between the state machine and
+// the socket. Out: forward error correction, then the cipher. In: the reverse.
+// Everything is done in the packet's own buffer, which has room in front for
+// the headers and behind for the cipher's tag; WIRE.md §4 has the layout.
+
+// datagramHeader is what an out-of-band datagram has between cipher and
+// payload: an FEC header, and the conversation id.
+const datagramHeader = fec.HeaderSize + 4
+
+// packet is a datagram on its way out.
+type packet struct {
+	buf      []byte
+	datagram bool // out of band: past the state machine and FEC
+}
+
+// overhead is the room that a packet needs around what the state machine, or a
+// datagram, puts into it.
+type overhead struct {
+	cipherHead int
+	fecHead    int // 0 without FEC
+	tail       int
+}
+
+func (o overhead) head() int { return o.cipherHead + o.fecHead }
+
+func (o overhead) total() int { return o.head() + o.tail }
+
+// sender is the outgoing half of a session's pipeline. It is used by the one
+// goroutine at a time that writes the session's packets to the socket.
+type sender struct {
+	cipher  crypt.Cipher // nil: none
+	encoder *fec.Encoder // nil: none
+	room    overhead
+}
+
+// encode adds the error correction to p and returns the parity packets that it
+// completes a group with; they are valid until the next call.
+func (s *sender) encode(p *packet, now uint32) [][]byte {
+	inner := p.buf[s.room.cipherHead : len(p.buf)-s.room.tail]
+	switch {
+	case p.datagram:
+		fec.PutOOB(inner)
+	case s.encoder != nil:
+		return s.encoder.Encode(inner, now)
+	}
+	return nil
+}
+
+// seal encrypts the packet in buf, which has room for the cipher.
+func (s *sender) seal(buf []byte) error {
+	if s.cipher == nil {
+		return nil
+	}
+	return s.cipher.Seal(buf)
+}
+
+// opened is an incoming packet without cipher: where it belongs, and whether
+// forward error correction is to look at it.
+type opened struct {
+	data []byte
+	conv uint32
+	kind openedKind
+}
+
+type openedKind uint8
+
+const (
+	plainPacket  openedKind = iota // of the state machine
+	fecPacket                      // data in an FEC header
+	parityPacket                   // of no conversation: the address tells
+	datagramPacket
+)
+
+// classify reads what kind of packet data is and of which conversation. It is
+// false where data is not long enough, or not as long as it claims to be.
+func classify(data []byte) (opened, bool) {
+	p := opened{data: data}
+	if !fec.IsFEC(data) {
+		if len(data) < headerSize {
+			return p, false
+		}
+		p.conv = binary.LittleEndian.Uint32(data)
+		return p, true
+	}
+	switch binary.LittleEndian.Uint16(data[4:]) {
+	case fec.TypeParity:
+		p.kind = parityPacket
+		return p, len(data) > fec.HeaderSize
+	case fec.TypeOOB:
+		p.kind = datagramPacket
+		if len(data) < datagramHeader || int(binary.LittleEndian.Uint16(data[6:])) != len(data)-6 {
+			return p, false
+		}
+	default:
+		p.kind = fecPacket
+		if len(data) < fec.HeaderSize+headerSize {
+			return p, false
+		}
+	}
+	p.conv = binary.LittleEndian.Uint32(data[fec.HeaderSize:])
+	return p, true
+}

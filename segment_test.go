@@ -1,0 +1,220 @@
+package kcp
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// seqPoints are the places of the circle where arithmetic goes wrong first.
+var seqPoints = []uint32{0, 1 << 31, math.MaxUint32, math.MaxInt32, 1 << 30, 0x12345678}
+
+// Exhaustive around the boundaries: every pair of values near two points, held
+// against the same question asked in 64 bits.
+func TestSeqOrder(t *testing.T) {
+	const near = 20
+	for _, p := range seqPoints {
+		for _, q := range seqPoints {
+			for i := range uint32(2*near + 1) {
+				for j := range uint32(2*near + 1) {
+					checkSeqOrder(t, seq(p+i-near), seq(q+j-near))
+				}
+			}
+		}
+	}
+}
+
+func checkSeqOrder(t *testing.T, a, b seq) {
+	distance := int64(a) - int64(b)
+	switch {
+	case distance >= 1<<31:
+		distance -= 1 << 32
+	case distance < -1<<31:
+		distance += 1 << 32
+	}
+	if got := int64(a.diff(b)); got != distance {
+		t.Fatalf("%d.diff(%d) = %d, want %d", a, b, got, distance)
+	}
+	if distance == -1<<31 {
+		return // opposite points of the circle have no order
+	}
+	if a.before(b) != (distance < 0) || a.after(b) != (distance > 0) {
+		t.Fatalf("%d and %d: before %v, after %v at distance %d", a, b, a.before(b), a.after(b), distance)
+	}
+}
+
+// A range that crosses 2^32 contains what one that does not cross it contains.
+func TestSeqWithin(t *testing.T) {
+	for _, p := range seqPoints {
+		for size := range seq(9) {
+			for start := range seq(9) {
+				from := seq(p) - 4 + start
+				for i := -20; i <= 20; i++ {
+					want := i >= 0 && i < int(size)
+					require.Equal(t, want, (from+seq(i)).within(from, from+size), "%d in [%d, +%d)", i, from, size)
+				}
+			}
+		}
+	}
+}
+
+func TestSeqTable(t *testing.T) {
+	tests := []struct {
+		a, b          seq
+		diff          int32
+		before, after bool
+	}{
+		{0, 0, 0, false, false},
+		{1, 0, 1, false, true},
+		{0, 1, -1, true, false},
+		{0, 0xffffffff, 1, false, true},
+		{0xffffffff, 0, -1, true, false},
+		{5, 0xfffffff0, 21, false, true},
+		{0x7fffffff, 0, math.MaxInt32, false, true},
+		{0, 0x7fffffff, -math.MaxInt32, true, false},
+		{0x80000001, 0, -math.MaxInt32, true, false},
+		{0x7ffffffe, 0xffffffff, math.MaxInt32, false, true},
+		{0x80000000, 0xffffffff, -math.MaxInt32, true, false},
+	}
+	for _, c := range tests {
+		require.Equal(t, c.diff, c.a.diff(c.b), "%d - %d", c.a, c.b)
+		require.Equal(t, c.before, c.a.before(c.b), "%d before %d", c.a, c.b)
+		require.Equal(t, c.after, c.a.after(c.b), "%d after %d", c.a, c.b)
+	}
+}
+
+// The layout is little-endian at fixed offsets, on every machine.
+func TestSegmentGolden(t *testing.T) {
+	h := header{
+		conv: 0x11223344, cmd: cmdPush, frg: 0x7e, wnd: 0xa1b2,
+		ts: 0xc1c2c3c4, sn: 0xd1d2d3d4, una: 0xe1e2e3e4, len: 0xf1f2f3f4,
+	}
+	want := [headerSize]byte{
+		0x44, 0x33, 0x22, 0x11, // conv
+		81,         // cmd
+		0x7e,       // frg
+		0xb2, 0xa1, // wnd
+		0xc4, 0xc3, 0xc2, 0xc1, // ts
+		0xd4, 0xd3, 0xd2, 0xd1, // sn
+		0xe4, 0xe3, 0xe2, 0xe1, // una
+		0xf4, 0xf3, 0xf2, 0xf1, // len
+	}
+	var got [headerSize]byte
+	h.encode(got[:])
+	require.Equal(t, want, got)
+	require.Equal(t, h, decodeHeader(want[:]))
+}
+
+// Each byte of a header belongs to one field, and encode leaves what lies
+// behind it alone.
+func TestSegmentFields(t *testing.T) {
+	fields := []struct {
+		name   string
+		at, to int
+		get    func(h header) uint32
+	}{
+		{"conv", 0, 4, func(h header) uint32 { return h.conv }},
+		{"cmd", 4, 5, func(h header) uint32 { return uint32(h.cmd) }},
+		{"frg", 5, 6, func(h header) uint32 { return uint32(h.frg) }},
+		{"wnd", 6, 8, func(h header) uint32 { return uint32(h.wnd) }},
+		{"ts", 8, 12, func(h header) uint32 { return uint32(h.ts) }},
+		{"sn", 12, 16, func(h header) uint32 { return uint32(h.sn) }},
+		{"una", 16, 20, func(h header) uint32 { return uint32(h.una) }},
+		{"len", 20, 24, func(h header) uint32 { return h.len }},
+	}
+	at := 0
+	for _, f := range fields {
+		require.Equal(t, at, f.at, f.name)
+		at = f.to
+		for i := f.at; i < f.to; i++ {
+			b := make([]byte, headerSize+1)
+			b[i] = 0x9d
+			h := decodeHeader(b)
+			for _, other := range fields {
+				want := uint32(0)
+				if other.name == f.name {
+					want = 0x9d << (8 * (i - f.at))
+				}
+				require.Equal(t, want, other.get(h), "%s with byte %d set", other.name, i)
+			}
+			again := make([]byte, headerSize+1)
+			again[headerSize] = 0x55
+			h.encode(again)
+			b[headerSize] = 0x55
+			require.Equal(t, b, again)
+		}
+	}
+	require.Equal(t, headerSize, at)
+}
+
+func TestKnownCmd(t *testing.T) {
+	for cmd := range 256 {
+		require.Equal(t, cmd >= 81 && cmd <= 84, knownCmd(uint8(cmd)), "command %d", cmd)
+	}
+}
+
+// A len is a number of bytes, never a negative one, whatever the word size.
+func TestPayloadBounds(t *testing.T) {
+	rest := []byte("0123456789")
+	tests := []struct {
+		len uint32
+		ok  bool
+	}{
+		{0, true}, {1, true}, {9, true}, {10, true},
+		{11, false}, {0xffff, false}, {0x10000, false}, {0x7fffffff, false},
+		{0x80000000, false}, {0x80000001, false}, {0xfffffff6, false}, {0xffffffff, false},
+	}
+	for _, c := range tests {
+		t.Run(fmt.Sprintf("%#x", c.len), func(t *testing.T) {
+			h := header{len: c.len}
+			got, ok := h.payload(rest)
+			require.Equal(t, c.ok, ok)
+			if ok {
+				require.Equal(t, rest[:c.len], got)
+			} else {
+				require.Nil(t, got)
+			}
+			_, ok = h.payload(nil)
+			require.Equal(t, c.len == 0, ok)
+		})
+	}
+}
+
+// FuzzSegment decodes and encodes any bytes: the codec loses nothing, and the
+// payload is what the header says or is refused. What is shorter than a header
+// is never decoded: Input refuses it.
+func FuzzSegment(f *testing.F) {
+	for _, n := range []int{0, 1, headerSize - 1} {
+		f.Add(make([]byte, n)) // field notes 7 and 9: short datagrams
+	}
+	f.Add(push(0, 0, ""))                             // 1: no payload
+	f.Add(push(0xffffffff, 255, "part"))              // 6 and 13
+	f.Add(ack(0xfffffff0, 0xffffffff, 0x80000000))    // 3 and 13
+	f.Add(append(push(1, 0, "a"), push(2, 0, "")...)) // 1: two in a packet
+	for _, size := range []uint32{1, 2, 0x7fffffff, 0x80000000, 0xffffffff} {
+		p := push(0, 0, "x") // 2: len beyond the packet
+		binary.LittleEndian.PutUint32(p[20:], size)
+		f.Add(p)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerSize {
+			k := New(0, func([]byte) { t.Fatal("output") })
+			require.Equal(t, ErrPacketShort, k.Input(b))
+			require.Equal(t, Counters{}, k.Counters())
+			return
+		}
+		h := decodeHeader(b)
+		var again [headerSize]byte
+		h.encode(again[:])
+		require.Equal(t, b[:headerSize], again[:])
+		rest := b[headerSize:]
+		payload, ok := h.payload(rest)
+		require.Equal(t, uint64(h.len) <= uint64(len(rest)), ok)
+		if ok {
+			require.Equal(t, rest[:h.len], payload)
+		}
+	})
+}

@@ -1,0 +1,141 @@
+package kcp
+
+import (
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// outgoing is the output side of a session: packets are collected under the
+// session's lock, and encoded and written to the socket without it. One
+// goroutine at a time does so, so that they leave in order.
+type outgoing struct {
+	sender  sender
+	current *packet   // under construction in the state machine
+	packets []*packet // to be sent
+	sending bool      // somebody is at it; the fields below are theirs
+	spare   []*packet
+	batch   []udp.Datagram
+
+	fecData, fecParity uint64 // packets encoded so far
+}
+
+const (
+	// sendRounds is how many batches in a row one goroutine writes to the
+	// socket before it leaves the rest to the timer.
+	sendRounds = 16
+	// maxOutgoing bounds the packets that datagrams may pile up.
+	maxOutgoing = 4096
+)
+
+func (o *outgoing) init(e *Endpoint) {
+	o.sender = sender{cipher: e.config.Cipher, room: e.config.overhead()}
+	if f := e.config.FEC; f.enabled() {
+		// The ratio has passed Validate.
+		o.sender.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
+	}
+}
+
+// compact gives spare memory back.
+func (o *outgoing) compact() {
+	if !o.sending {
+		o.packets, o.spare, o.batch = nil, nil, nil
+		if o.sender.encoder != nil {
+			o.sender.encoder.Compact()
+		}
+	}
+}
+
+// packetBuffer gives the state machine space for a packet of n bytes.
+func (c *Conn) packetBuffer(n int) []byte {
+	room := &c.outgoing.sender.room
+	p := c.ep.packet(room.total() + n)
+	c.outgoing.current = p
+	return p.buf[room.head() : room.head()+n : room.head()+n]
+}
+
+// collect takes a packet that the state machine has put out.
+func (c *Conn) collect(data []byte) {
+	o := &c.outgoing
+	p, room := o.current, &o.sender.room
+	o.current = nil
+	size := room.total() + len(data)
+	if size > len(p.buf) { // larger than the MTU: not in the space given
+		p = c.ep.packet(size)
+		copy(p.buf[room.head():], data)
+	}
+	p.buf = p.buf[:size]
+	o.packets = append(o.packets, p)
+}
+
+// transmit encodes and writes the collected packets, without holding the lock
+// meanwhile. Where another goroutine is at it, that one takes them along.
+func (c *Conn) transmit() {
+	o := &c.outgoing
+	if o.sending {
+		return
+	}
+	o.sending = true
+	var failed error
+	for round := 0; len(o.packets) > 0; round++ {
+		if round == sendRounds {
+			c.wake(c.ep.now())
+			break
+		}
+		packets := o.packets
+		o.packets = o.spare[:0]
+		data, now := len(packets), clock(c.ep.now())
+		c.mu.Unlock()
+		packets, err := c.encode(packets, now)
+		c.ep.send(packets, o.batch)
+		c.mu.Lock()
+		if o.sender.encoder != nil {
+			o.fecData += uint64(data)
+			o.fecParity += uint64(len(packets) - data)
+		}
+		clear(o.batch)
+		o.spare = packets[:0]
+		if err != nil {
+			failed = err
+			break
+		}
+	}
+	o.sending = false
+	if failed != nil {
+		c.end(failed)
+	}
+}
+
+// encode runs packets through the pipeline into the batch, and adds the parity
+// packets that belong between them. On an error nothing is left to be sent.
+func (c *Conn) encode(packets []*packet, now uint32) ([]*packet, error) {
+	o := &c.outgoing
+	o.batch = o.batch[:0]
+	n := len(packets)
+	for _, p := range packets[:n] {
+		parity := o.sender.encode(p, now)
+		if err := c.seal(p); err != nil {
+			o.batch = o.batch[:0]
+			return packets, err
+		}
+		for _, shard := range parity {
+			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)
+			copy(q.buf[o.sender.room.cipherHead:], shard)
+			packets = append(packets, q)
+			if err := c.seal(q); err != nil {
+				o.batch = o.batch[:0]
+				return packets, err
+			}
+		}
+	}
+	return packets, nil
+}
+
+// seal encrypts p and appends it to the batch.
+func (c *Conn) seal(p *packet) error {
+	o := &c.outgoing
+	if err := o.sender.seal(p.buf); err != nil {
+		return err
+	}
+	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: c.key.addr, Peer: c.peer})
+	return nil
+}
