@@ -8,7 +8,8 @@ MODULES  = . interop_test bench
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
-FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink
+FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink \
+           ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip
 FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
@@ -25,7 +26,7 @@ race:
 	$(GO) test -race ./...
 
 386:
-	GOARCH=386 $(GO) test . ./internal/... ./fuzz
+	GOARCH=386 $(GO) test . ./internal/... ./crypt ./fuzz
 
 interop:
 	cd interop_test && $(GO) test ./...

@@ -54,8 +54,9 @@ type Config struct {
 	// is that of NoDelay.
 	MinRTO time.Duration
 	// Interval is the least variance that the retransmission time-out allows
-	// for: 10 ms to 5 s, default 10 ms. The reference's flush interval, which
-	// has the same role there, delays packets too; here nothing waits for it.
+	// for: 10 ms to 5 s, default 30 ms. With less, the jitter of ordinary paths
+	// causes time-outs of what was not lost. The reference's flush interval,
+	// which has the same role there, delays packets too; here nothing waits.
 	Interval time.Duration
 	// FastResend is how many acknowledgements of later segments make one be
 	// sent again before its time-out. Default 2; negative means never.
@@ -94,8 +95,8 @@ type Config struct {
 	// may grant less. Default 4 MiB; negative leaves the system's default.
 	SocketBuffer int
 
-	// Logger, if not nil, is told of sessions that begin and end (debug) and
-	// of socket errors (warn, at most one a second).
+	// Logger, if not nil, is told of sessions that begin (debug) and of socket
+	// errors (warn, at most one a second).
 	Logger *slog.Logger
 	// Trace, if not nil, holds hooks that are called for every session.
 	Trace *Trace
@@ -128,7 +129,7 @@ const (
 	defaultWindow        = 2048
 	defaultWriteBuffer   = 4 << 20
 	defaultFastResend    = 2
-	defaultConfigDelay   = 10 * time.Millisecond
+	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = 30 * time.Second
 	defaultLinger        = 5 * time.Second
 	defaultBacklog       = 128
@@ -248,7 +249,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.ReceiveWindow, defaultWindow)
 	setDefault(&d.WriteBuffer, defaultWriteBuffer)
 	setDefault(&d.NoDelay, NoDelayOn)
-	setDefault(&d.Interval, defaultConfigDelay)
+	setDefault(&d.Interval, defaultVariance)
 	setDefault(&d.FastResend, defaultFastResend)
 	setDefault(&d.FastResendLimit, defaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)

@@ -22,7 +22,9 @@
 // succeeds whether or not there is a peer, which shows as a [PeerLostError] of
 // Read and Write after [Config.PeerTimeout]; and Read does not return io.EOF
 // when the peer has closed: protocols on top say themselves when they are done.
-// Close waits until the peer has acknowledged what was written.
+// Close waits until the peer has acknowledged what was written. A session
+// begins at the listener with the first data of the dialling side, so that side
+// has to speak first.
 //
 // Without [Config.Cipher], whoever sees the packets can read, forge and end a
 // session, and who does not see them has to guess address, port and

@@ -51,7 +51,7 @@ func newDemo(std streams) *demo {
 		},
 		seed:     rand.Uint64N(1e9),
 		timeout:  5 * time.Minute,
-		settings: settings{profile: demoProfile},
+		settings: settings{profile: demoProfile, envelope: envelope{secret: true}},
 	}
 }
 

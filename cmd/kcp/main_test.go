@@ -50,7 +50,7 @@ func TestUsageShowsEveryFlag(t *testing.T) {
 	}
 	session := []string{
 		"profile", "mtu", "sndwnd", "rcvwnd", "nodelay", "minrto", "interval", "resend", "cc", "stream", "message",
-		"peer-timeout", "linger", "write-buffer",
+		"peer-timeout", "linger", "write-buffer", "cipher", "key", "fec",
 	}
 	own := [][]string{
 		{"size", "file", "timeout", "loss", "delay", "jitter", "duplicate", "reorder", "seed"}, {"k", "q", "d", "v"}, {"q", "d", "v"},
@@ -71,6 +71,12 @@ func TestUsageErrors(t *testing.T) {
 		"demo -mtu":                           "-mtu",
 		"demo -mtu 10":                        "-mtu is 10: it must be in [50, 65507]",
 		"demo -mtu 0":                         "-mtu: must not be 0",
+		"demo -cipher rot13":                  "want aes-256-gcm",
+		"demo -key secret":                    "-key does nothing without -cipher",
+		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key",
+		"demo -fec 10":                        "such as 10/3",
+		"demo -fec 300/3":                     "-fec",
+		"demo -cipher aes -key hex:12":        "want hex: and 64 digits",
 		"demo -sndwnd 70000":                  "-sndwnd is 70000",
 		"demo -rcvwnd -1":                     "-rcvwnd",
 		"demo -write-buffer 1kB":              "-write-buffer is 1000",

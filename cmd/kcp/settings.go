@@ -29,13 +29,14 @@ type settings struct {
 	given           []string // flags as typed, but -profile
 	edits           []func(*kcp.Config)
 	stream, message bool
+	envelope        envelope
 }
 
 // configFlags names the flag for each field of kcp.Config that has one.
 var configFlags = map[string]string{
 	"MTU": "mtu", "SendWindow": "sndwnd", "ReceiveWindow": "rcvwnd", "WriteBuffer": "write-buffer",
 	"NoDelay": "nodelay", "MinRTO": "minrto", "Interval": "interval", "FastResend": "resend",
-	"PeerTimeout": "peer-timeout", "Linger": "linger",
+	"PeerTimeout": "peer-timeout", "Linger": "linger", "FEC": "fec",
 }
 
 // config returns the settings as a whole.
@@ -50,6 +51,9 @@ func (s *settings) config() (*kcp.Config, error) {
 	if s.stream || s.message {
 		cfg.MessageMode = s.message
 	}
+	if err := s.envelope.apply(&cfg); err != nil {
+		return nil, err
+	}
 	err := cfg.Validate()
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
@@ -57,6 +61,13 @@ func (s *settings) config() (*kcp.Config, error) {
 		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], bad.Value, reason)
 	}
 	return &cfg, err
+}
+
+// bare reports whether what a session sends and gets is what the socket does:
+// parity packets, and duplicates that a cipher recognises, do not reach it.
+func (s *settings) bare() bool {
+	cfg, err := s.config()
+	return err == nil && cfg.Cipher == nil && cfg.FEC == kcp.FEC{}
 }
 
 // String describes the settings in one line.
@@ -87,7 +98,7 @@ func edit[T any](s *settings, name string, parse func(string) (T, error), apply 
 // group returns the flags of the settings.
 func (s *settings) group() optionGroup {
 	initial := strings.TrimSpace(s.profile.name + " " + s.profile.note)
-	return optionGroup{"Session settings", []option{
+	return optionGroup{"Session settings", append([]option{
 		{"profile", "NAME", "what the settings start from: default, lowlatency (no\ncongestion control) or classic (the reference's own);\nwithout the flag: " + initial,
 			parsed(&s.profile, oneOf("default, lowlatency or classic", map[string]profile{
 				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
@@ -120,7 +131,7 @@ func (s *settings) group() optionGroup {
 			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},
 		{"write-buffer", "SIZE", "how much may be written ahead of acknowledgements:\n4kB to 1GB; default 4MiB",
 			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
-	}}
+	}, s.envelopeOptions()...)}
 }
 
 // mode returns the setter of -stream or -message.

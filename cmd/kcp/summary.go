@@ -21,8 +21,12 @@ func (d *demo) conclude(directions ...*direction) error {
 	table.Flush()
 	fmt.Fprintln(out)
 	for _, dir := range directions {
+		recovered := &dir.receiver.FEC
+		if recovered.ParityReceived > 0 {
+			fmt.Fprintf(out, "  %s: %d lost packets recovered by parity\n\n", dir.name, recovered.Recovered)
+		}
 		// A few may still be underway.
-		if n := dir.overlooked(); n > int64(dir.sender.PacketsSent/100) {
+		if n := dir.overlooked(); d.settings.bare() && n > int64(dir.sender.PacketsSent/100) {
 			fmt.Fprintf(out, "  %s: the system dropped %d packets more, for want of room in socket buffers;\n"+
 				"  a smaller -sndwnd, or larger buffers, would help.\n\n", dir.name, n)
 		}

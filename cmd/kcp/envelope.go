@@ -1,0 +1,127 @@
+package main
+
+import (
+	"crypto/aes"
+	"crypto/des"
+	"crypto/pbkdf2"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+)
+
+// newCipher makes a cipher of 32 bytes of key, of which it takes as many as it
+// needs, as kcptun does.
+type newCipher func(key []byte) (crypt.Cipher, error)
+
+// cipherNames lists the keys of ciphers.
+const cipherNames = "aes-256-gcm, aes-128-gcm, chacha20-poly1305, aes, aes-128, aes-192, 3des, salsa20, xor or none"
+
+// ciphers are the values of -cipher. Names are those of kcptun, where it has
+// the cipher.
+var ciphers = map[string]newCipher{
+	"aes-256-gcm":       crypt.AESGCM,
+	"aes-128-gcm":       func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) },
+	"chacha20-poly1305": crypt.ChaCha20Poly1305,
+	"aes":               aesCFB(32),
+	"aes-128":           aesCFB(16),
+	"aes-192":           aesCFB(24),
+	"3des": func(key []byte) (crypt.Cipher, error) {
+		b, err := des.NewTripleDESCipher(key[:24])
+		if err != nil {
+			return nil, err
+		}
+		return crypt.CFB(b), nil
+	},
+	"salsa20": crypt.Salsa20,
+	"xor":     func(key []byte) (crypt.Cipher, error) { return crypt.XOR(key), nil },
+	"none":    func([]byte) (crypt.Cipher, error) { return crypt.None(), nil },
+}
+
+func aesCFB(size int) newCipher {
+	return func(key []byte) (crypt.Cipher, error) {
+		b, err := aes.NewCipher(key[:size])
+		if err != nil {
+			return nil, err
+		}
+		return crypt.CFB(b), nil
+	}
+}
+
+// keySize is how many bytes a key has.
+const keySize = 32
+
+// parseKey makes a key of a passphrase as kcptun does, or reads it from hex.
+func parseKey(s string) ([]byte, error) {
+	digits, isHex := strings.CutPrefix(s, "hex:")
+	if isHex {
+		key, err := hex.DecodeString(digits)
+		if err != nil || len(key) != keySize {
+			return nil, fmt.Errorf("want hex: and %d digits", 2*keySize)
+		}
+		return key, nil
+	}
+	if s == "" {
+		return nil, errors.New("must not be empty")
+	}
+	return pbkdf2.Key(sha1.New, s, []byte("kcp-go"), 4096, keySize)
+}
+
+// parseFEC reads a ratio such as 10/3.
+func parseFEC(s string) (f kcp.FEC, err error) {
+	data, parity, ok := strings.Cut(s, "/")
+	if ok {
+		f.Data, err = strconv.Atoi(data)
+	}
+	if ok && err == nil {
+		f.Parity, err = strconv.Atoi(parity)
+	}
+	if !ok || err != nil {
+		return kcp.FEC{}, errors.New("want data and parity packets of a group, such as 10/3")
+	}
+	return f, nil
+}
+
+// envelope are the flags that both ends have to be given alike.
+type envelope struct {
+	cipher newCipher
+	key    []byte
+	secret bool // -key is not needed: both ends are in this process
+}
+
+// apply sets the cipher of c.
+func (e *envelope) apply(c *kcp.Config) error {
+	if e.cipher == nil {
+		if e.key != nil {
+			return usageErrorf("-key does nothing without -cipher")
+		}
+		return nil
+	}
+	key := e.key
+	if key == nil {
+		if !e.secret {
+			return usageErrorf("-cipher needs -key")
+		}
+		key = make([]byte, keySize)
+	}
+	var err error
+	c.Cipher, err = e.cipher(key)
+	return err
+}
+
+// envelopeOptions returns the flags of the envelope.
+func (s *settings) envelopeOptions() []option {
+	return []option{
+		{"cipher", "NAME", "encrypt packets, alike at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
+			edit(s, "cipher", oneOf(cipherNames, ciphers), func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v })},
+		{"key", "PASSPHRASE", "key of the cipher, or hex: and its 64 digits",
+			parsed(&s.envelope.key, parseKey)},
+		{"fec", "D/P", "after every D packets send P of parity, such as 10/3",
+			edit(s, "fec", parseFEC, func(c *kcp.Config, v kcp.FEC) { c.FEC = v })},
+	}
+}
