@@ -45,7 +45,7 @@ fuzz:
 	done
 
 fuzz-short:
-	@$(MAKE) --no-print-directory fuzz FUZZTIME=15s
+	@$(MAKE) --no-print-directory fuzz FUZZTIME=6s
 
 cross:
 	@for p in $(PLATFORMS); do \

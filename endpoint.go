@@ -88,13 +88,9 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
-	if s, ok := pc.(interface {
-		SetReadBuffer(bytes int) error
-		SetWriteBuffer(bytes int) error
-	}); ok && owned && e.config.SocketBuffer > 0 {
-		// The system caps these as it likes; what it grants is enough to work.
-		_ = s.SetReadBuffer(e.config.SocketBuffer)
-		_ = s.SetWriteBuffer(e.config.SocketBuffer)
+	if owned && e.config.SocketBuffer > 0 {
+		// The system grants what it likes, and less is enough to work.
+		_ = udp.SetBuffers(pc, e.config.SocketBuffer)
 	}
 	go e.readLoop()
 	return e
@@ -271,7 +267,7 @@ func (e *Endpoint) readLoop() {
 		for i := range batch[:n] {
 			d := &batch[i]
 			e.counters.packetsReceived.Add(1)
-			e.counters.bytesReceived.Add(uint64(d.N))
+			e.counters.bytesReceived.Add(uint64(len(d.Buf)))
 			if c := e.receive(d, now); c != nil {
 				touched = append(touched, c)
 			}

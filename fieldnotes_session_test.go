@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -179,11 +180,14 @@ func TestFieldNote12BusyLinkLives(t *testing.T) {
 func TestFieldNote14EarlierWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
+		var mu sync.Mutex // each wake-up has its own goroutine
 		var woken []*Conn
 		var at []time.Duration
 		q := wakeQueue{
 			now: func() time.Duration { return time.Since(start) },
 			wake: func(c *Conn) {
+				mu.Lock()
+				defer mu.Unlock()
 				woken = append(woken, c)
 				at = append(at, time.Since(start))
 			},

@@ -77,7 +77,7 @@ func TestFECRecovers(t *testing.T) {
 		config := LowLatency()
 		config.FEC = FEC{10, 3}
 		a, b, _ := w.pair(&config, &config)
-		var lost uint64
+		var lost uint64 // the filter is never called concurrently
 		rng := netsim.NewLink(link, 5)
 		from := a.LocalAddr().(*net.UDPAddr).AddrPort()
 		w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
@@ -130,7 +130,10 @@ func TestHostilePacketsBesideTransfer(t *testing.T) {
 					send(t, a, want)
 					receive(t, b, want[:1000])
 					before := l.Stats()
-					sent := attack(w, from, to, captured[len(captured)-1], other[name])
+					mu.Lock()
+					last := captured[len(captured)-1]
+					mu.Unlock()
+					sent := attack(w, from, to, last, other[name])
 					receive(t, b, want[1000:])
 					synctest.Wait()
 					s := l.Stats()
@@ -312,7 +315,9 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 				}
 			}
 			run()
-			require.Less(t, testing.AllocsPerRun(100, run), 1.0, name)
+			if allocs := testing.AllocsPerRun(100, run); !raceEnabled { // the detector makes sync.Pool forget
+				require.Less(t, allocs, 1.0, name)
+			}
 		})
 	}
 }

@@ -47,6 +47,7 @@ type end struct {
 	pacing   int64  // bytes a second; 0: none
 	maxMTU   int    // the largest it has had
 	ready    uint64 // since when a segment might leave that does not; 0: none does
+	left     uint32 // next when ready was set
 
 	out     [][]byte // put out since the link last looked
 	reading bool     // the application reads whatever arrives
@@ -217,7 +218,6 @@ func (e *end) poll(now uint64, touched bool) {
 			e.setClock(now)
 		}
 	}
-	sent := e.next
 	switch e.drive {
 	case byCheck:
 		e.pollCheck(now)
@@ -244,20 +244,20 @@ func (e *end) poll(now uint64, touched bool) {
 	if len(e.flights) <= 64 || now%16 == 0 {
 		e.checkOverdue(e.slack())
 	}
-	e.checkWaiting(now, sent)
+	e.checkWaiting(now)
 	e.checkCounters(e.k)
 }
 
 // checkWaiting fails where a segment has been kept for too long although the
-// windows let it leave. sent is what had left before this poll.
-func (e *end) checkWaiting(now uint64, sent uint32) {
+// windows let it leave.
+func (e *end) checkWaiting(now uint64) {
 	window := min(e.sndWnd, e.rmtWnd, uint32(e.control.Window()))
 	if e.k.WaitSend() == len(e.flights) || int32(e.next-e.una) >= int32(window) {
 		e.ready = 0
 		return
 	}
-	if e.ready == 0 || sent != e.next {
-		e.ready = now
+	if e.ready == 0 || e.left != e.next {
+		e.ready, e.left = now, e.next
 	}
 	if kept := now - e.ready; kept > e.paceLimit()+uint64(e.slack()) {
 		e.fatalf("a segment that might have left has been kept for %d ms", kept)
@@ -361,7 +361,7 @@ func (e *end) setDrive(d drive, now uint64) {
 	if d == bySource && e.pacing > 0 && avoidLatePacing {
 		d = byFlush
 	}
-	e.drive, e.spinning = d, 0
+	e.drive, e.spinning, e.ready = d, 0, 0
 	e.wake, e.awake = now, true
 }
 

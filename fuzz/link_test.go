@@ -84,6 +84,7 @@ const settings = 8
 // set changes one setting of e.
 func (w *world) set(e *end, setting int, y byte) {
 	k := e.k
+	e.ready = 0 // what has been kept so far was kept by the old setting
 	switch setting {
 	case 0:
 		e.mtu = mtus[y%8]

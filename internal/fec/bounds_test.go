@@ -30,12 +30,9 @@ func TestMemoryIsBounded(t *testing.T) {
 				}
 				putHeader(p, random.Uint32()>>random.IntN(32), typ)
 				_, _, _ = d.Decode(p, uint32(i), nil)
-				require.LessOrEqual(t, d.pool.held, 2*maxHeld)
-				require.LessOrEqual(t, d.bytes, maxPending)
-				require.LessOrEqual(t, len(d.pending), maxSamples)
-				require.LessOrEqual(t, len(d.window.groups), maxGroups)
-				if d.doubt != nil {
-					require.LessOrEqual(t, len(d.doubt.samples), maxSamples)
+				if d.pool.held > 2*maxHeld || d.bytes > maxPending || len(d.pending) > maxSamples ||
+					len(d.window.groups) > maxGroups || d.doubt != nil && len(d.doubt.samples) > maxSamples {
+					t.Fatalf("%+v", d.Stats())
 				}
 			}
 			checkAccounts(t, d)
@@ -45,44 +42,47 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // checkAccounts compares the sums a Decoder keeps with what it holds.
 func checkAccounts(t testing.TB, d *Decoder) {
-	idle := 0
+	t.Helper()
+	idle, pending, used := 0, 0, 0
 	for i, free := range d.pool.free {
 		for _, b := range free {
-			index, size := class(cap(b))
-			require.Equal(t, i, index)
-			require.Equal(t, size, cap(b))
+			if index, size := class(cap(b)); index != i || size != cap(b) {
+				t.Fatalf("a free buffer of %d bytes in class %d", cap(b), i)
+			}
 			idle += cap(b)
 		}
 	}
-	require.Equal(t, idle, d.pool.idle)
-	pending := 0
 	for _, h := range d.pending {
 		pending += cap(h.bytes)
 	}
-	require.Equal(t, pending, d.bytes)
-	used := 0
 	for i := range d.window.groups {
-		g := &d.window.groups[i]
-		data, parity := 0, 0
-		for j, shard := range g.shards {
-			if shard == nil {
-				continue
-			}
-			used += cap(shard)
-			if j < d.code.data {
-				data++
-			} else {
-				parity++
-			}
+		used += checkGroup(t, d, &d.window.groups[i])
+	}
+	if idle != d.pool.idle || pending != d.bytes || idle+pending+used != d.pool.held {
+		t.Fatalf("%d idle, %d pending and %d used bytes are taken for %d, %d and %d in all",
+			idle, pending, used, d.pool.idle, d.bytes, d.pool.held)
+	}
+}
+
+// checkGroup returns the bytes in buffers of g.
+func checkGroup(t testing.TB, d *Decoder, g *group) int {
+	t.Helper()
+	data, parity, used := 0, 0, 0
+	for i, shard := range g.shards {
+		if shard == nil {
+			continue
 		}
-		if g.done {
-			require.Zero(t, data+parity)
+		used += cap(shard)
+		if i < d.code.data {
+			data++
 		} else {
-			require.Equal(t, data, g.data)
-			require.Equal(t, parity, g.parity)
+			parity++
 		}
 	}
-	require.Equal(t, d.pool.held, idle+pending+used)
+	if g.done && used != 0 || !g.done && (data != g.data || parity != g.parity) {
+		t.Fatalf("a group with %d and %d shards: %+v", data, parity, g)
+	}
+	return used
 }
 
 func TestWindowSize(t *testing.T) {
@@ -148,6 +148,7 @@ func TestDecoderCompact(t *testing.T) {
 func TestSlowSenderBeforeTheRatioIsKnown(t *testing.T) {
 	s := newSender(t, ratio{10, 3}, 1)
 	r := newReceiver(s)
+	r.now = 1 << 31 // a clock need not begin at 0
 	for range 300 {
 		s.now += 1000
 		r.now += 1000
@@ -155,6 +156,19 @@ func TestSlowSenderBeforeTheRatioIsKnown(t *testing.T) {
 		require.LessOrEqual(t, len(r.dec.pending), 2*sweepPeriod/1000)
 	}
 	r.learn()
+}
+
+// Nor are more shards kept than the search for a ratio looks at.
+func TestPendingShardsAreFew(t *testing.T) {
+	d := NewDecoder()
+	p := make([]byte, HeaderSize)
+	putSize(p)
+	for i := range uint32(2 * maxSamples) {
+		putHeader(p, i, TypeData)
+		_, _, _ = d.Decode(p, 0, nil)
+	}
+	require.Len(t, d.pending, maxSamples)
+	require.EqualValues(t, maxSamples, d.pending[0].seqid)
 }
 
 // The search for a ratio is not made so often that hostile packets could keep

@@ -27,7 +27,8 @@ type Decoder struct {
 	pending []held // shards that do not fit the ratio, oldest first
 	bytes   int    // in the buffers of pending
 
-	// doubt is at work while the ratio is unknown or has been contradicted.
+	// doubt is at work while the ratio is unknown, has been contradicted, or
+	// may be another since a jump of the seqid.
 	doubt *learner
 
 	// Space for the rebuilding of a group, by the ratio.
@@ -162,12 +163,15 @@ func (d *Decoder) accept(s shard, now uint32, recovered func([]byte)) error {
 	}
 	fits := d.code != nil && d.code.fits(s.seqid, s.isData)
 	if d.doubt == nil {
-		if fits {
+		if fits && s.stray < jump {
 			return d.insert(s, now, recovered)
 		}
 		d.doubt = new(learner)
 	}
 	d.doubt.add(newSample(s.seqid, s.isData), fits)
+	if s.stray >= jump {
+		d.doubt.agree = 0
+	}
 
 	var err error
 	if fits {
@@ -179,9 +183,13 @@ func (d *Decoder) accept(s shard, now uint32, recovered func([]byte)) error {
 	return err
 }
 
-// distance returns how far a is from b, either way, 255 at most.
+// jump is a distance of seqids that says nothing of how far it really is. A peer
+// that has begun anew, perhaps with another ratio, shows in one.
+const jump = 255
+
+// distance returns how far a is from b, either way, jump at most.
 func distance(a, b uint32) uint8 {
-	return uint8(min(a-b, b-a, 255))
+	return uint8(min(a-b, b-a, jump))
 }
 
 // learn adopts a ratio if there is reason to.
@@ -238,21 +246,25 @@ func (d *Decoder) resolve() {
 	d.pending = nil
 }
 
-// adopt changes to another ratio and sorts all shards into groups anew.
+// trusted reports whether the ratio in use may be relied on. Shards of another
+// ratio that happen to fit would be combined to packets that never were, and
+// these look real: what all packets of a session have in common, such as its
+// conversation, comes out of any combination of them.
+func (d *Decoder) trusted() bool {
+	return d.doubt == nil || d.doubt.agree >= max(2*int(d.code.size()), minTrust)
+}
+
+// minTrust is how many shards in a row have to fit before a ratio that was
+// contradicted is trusted again.
+const minTrust = 32
+
+// adopt changes to another ratio and sorts the shards that wait for it into
+// groups. Those that are in groups already may be of the ratio before, and go.
 func (d *Decoder) adopt(r ratio, now uint32, recovered func([]byte)) {
 	waiting := d.pending
 	d.pending, d.bytes = nil, 0
-	for i, number := range d.window.numbers {
-		if number == noGroup {
-			continue
-		}
-		g := &d.window.groups[i]
-		for j, bytes := range g.shards {
-			if bytes != nil {
-				seqid := number*d.code.size() + uint32(j)
-				waiting = append(waiting, held{shard{seqid, j < d.code.data, g.stray[j], bytes}, g.touched})
-			}
-		}
+	for i := range d.window.numbers {
+		d.drop(i)
 	}
 	d.code = newCode(r)
 	d.window = newWindow(int(r.size()))

@@ -2,6 +2,7 @@ package fec
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -149,7 +150,8 @@ func testRatioChange(t *testing.T, from, to ratio, seed uint64) {
 	}
 }
 
-// Packets that contradict the ratio now and then change nothing.
+// Packets that contradict the ratio now and then do not change it. While they
+// come nothing is recovered, and soon after the last of them everything is.
 func TestForgedTypesDoNotFool(t *testing.T) {
 	for _, r := range []ratio{{1, 1}, {3, 1}, {10, 3}, {20, 10}, {200, 55}} {
 		s := newSender(t, r, 1)
@@ -158,7 +160,6 @@ func TestForgedTypesDoNotFool(t *testing.T) {
 		rcv.learn()
 		for range 3000/int(r.size()) + 10 {
 			group := s.group()
-			before := len(rcv.recovered)
 			for i, p := range group {
 				if s.random.IntN(30) == 0 { // one in thirty has a type that is wrong
 					forged := bytes.Clone(p)
@@ -170,6 +171,11 @@ func TestForgedTypesDoNotFool(t *testing.T) {
 				}
 			}
 			require.Equal(t, r, rcv.dec.code.ratio)
+		}
+		rcv.regainTrust()
+		for range 3 {
+			before := len(rcv.recovered)
+			rcv.feed(s.group()[1:]...)
 			require.Equal(t, before+1, len(rcv.recovered), "%v", r)
 		}
 		require.EqualValues(t, 1, rcv.dec.Stats().RatioChanges)
@@ -182,8 +188,12 @@ func TestDoubtEnds(t *testing.T) {
 	r := newReceiver(s)
 	r.learn()
 	forged := s.packet()[0]
-	putHeader(forged, 12, TypeData)
+	putHeader(forged, oobSeqID, TypeData) // no ratio has it, so it says nothing
 	_, _, err := r.dec.Decode(forged, 0, nil)
+	require.NoError(t, err)
+	require.Nil(t, r.dec.doubt)
+	putHeader(forged, 12, TypeData)
+	_, _, err = r.dec.Decode(forged, 0, nil)
 	require.NoError(t, err)
 	require.NotNil(t, r.dec.doubt)
 	require.EqualValues(t, 1, r.dec.Stats().Mismatched)
@@ -235,10 +245,67 @@ func requireRepair(t testing.TB, rcv *receiver, r ratio) {
 	}
 	require.NotNil(t, rcv.dec.code, "%v", r)
 	require.Equal(t, r, rcv.dec.code.ratio)
+	rcv.regainTrust()
 	for range 3 {
 		before := len(rcv.recovered)
 		rcv.feed(without(s.group(), s.random.IntN(r.data))...)
 		require.Equal(t, before+1, len(rcv.recovered))
 	}
 	checkAccounts(t, rcv.dec)
+}
+
+// Around a change of the ratio, shards of both may fit into one group. In a bulk
+// transfer all packets have the same size and begin alike, so that what comes
+// out of a wrong combination looks like one of them. Nothing may come out but
+// what was sent.
+func TestRatioChangeRecoversNothingFalse(t *testing.T) {
+	pairs := []ratio{{10, 3}, {3, 1}, {20, 10}, {1, 1}, {10, 4}, {9, 3}, {2, 1}}
+	for seed := range uint64(40) {
+		random := rand.New(rand.NewPCG(seed, 99))
+		dec := NewDecoder()
+		sent := map[string]bool{}
+		recovered := 0
+		check := func(p []byte) {
+			recovered++
+			require.True(t, sent[string(p)], "seed %d: a packet that was never sent", seed)
+		}
+		for _, i := range random.Perm(len(pairs)) {
+			enc, err := NewEncoder(pairs[i].data, pairs[i].parity)
+			require.NoError(t, err)
+			if random.IntN(2) == 0 { // the new encoder need not begin at 0
+				enc.next = random.Uint32N(100) * pairs[i].size()
+			}
+			for range 50 + random.IntN(1500) {
+				p := make([]byte, HeaderSize+60)
+				copy(p[HeaderSize:], "conversation, command and what else is the same")
+				binary.LittleEndian.PutUint64(p[HeaderSize+50:], random.Uint64())
+				sent[string(p[HeaderSize:])] = true
+				for _, shard := range append([][]byte{p}, enc.Encode(p, 0)...) {
+					if random.Float64() >= 0.15 {
+						_, _, _ = dec.Decode(bytes.Clone(shard), 0, check)
+					}
+				}
+			}
+		}
+		require.Greater(t, recovered, 50)
+	}
+}
+
+func TestNewestSamples(t *testing.T) {
+	var l learner
+	for i := range uint32(maxSamples + 100) {
+		l.add(newSample(i, i%2 == 0), false)
+		for _, n := range []int{1, 16, 99, 100, 101, 256, maxSamples} {
+			if n > len(l.samples) {
+				continue
+			}
+			a, b := l.newest(n)
+			require.Equal(t, n, len(a)+len(b))
+			for j, s := range append(a[:len(a):len(a)], b...) {
+				if want := i + 1 - uint32(n-j); s.seqid != want {
+					t.Fatalf("sample %d of the newest %d is %d, want %d", j, n, s.seqid, want)
+				}
+			}
+		}
+	}
 }

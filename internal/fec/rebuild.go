@@ -6,7 +6,7 @@ import "encoding/binary"
 // Parity that leads to nonsense is given up, and what parity is left or still to
 // come gets its turn.
 func (d *Decoder) rebuild(g *group, recovered func([]byte)) {
-	for !g.done && g.data+g.parity >= d.code.data {
+	for !g.done && g.data+g.parity >= d.code.data && d.trusted() {
 		size := d.choose(g)
 		if size == 0 {
 			return

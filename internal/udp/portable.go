@@ -44,7 +44,7 @@ func (s *single) ReadBatch(batch []Datagram) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	batch[0] = Datagram{Buf: buf[:n:n], N: n, Addr: Unmap(addr)}
+	batch[0] = Datagram{Buf: buf[:n:n], Addr: Unmap(addr)}
 	return 1, nil
 }
 
@@ -87,7 +87,7 @@ func (f *foreign) ReadBatch(batch []Datagram) (int, error) {
 		return 0, err
 	}
 	addr, peer := Split(from)
-	batch[0] = Datagram{Buf: buf[:n:n], N: n, Addr: addr, Peer: peer}
+	batch[0] = Datagram{Buf: buf[:n:n], Addr: addr, Peer: peer}
 	return 1, nil
 }
 

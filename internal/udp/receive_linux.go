@@ -86,7 +86,6 @@ func (r *receiver) deal(batch []Datagram) (n int) {
 	for n < len(batch) && (r.open || r.openNext()) {
 		d := &batch[n]
 		d.Buf, r.rest = cut(r.rest, r.size)
-		d.N = len(d.Buf)
 		d.Addr, d.Peer = r.from, nil
 		r.open = len(r.rest) > 0
 		n++

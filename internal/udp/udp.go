@@ -22,8 +22,6 @@ type Datagram struct {
 	// the next ReadBatch writes to again; until then the caller may change it,
 	// but its capacity ends where it does.
 	Buf []byte
-	// N is the number of bytes read, len(Buf).
-	N int
 	// Addr is where the packet goes or came from, never an IPv4-mapped IPv6
 	// address. It is not valid where Peer is set.
 	Addr netip.AddrPort

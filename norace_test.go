@@ -1,0 +1,5 @@
+//go:build !race
+
+package kcp
+
+const raceEnabled = false
