@@ -65,4 +65,4 @@ fmt:
 	gofmt -w .
 
 bench:
-	cd bench && $(GO) run . -suite core
+	cd bench && $(GO) run . -suite core && $(GO) run . -suite packet

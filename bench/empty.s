@@ -1,0 +1,1 @@
+// This file lets packet_ends.go declare functions that another package defines.
