@@ -45,6 +45,9 @@ func init() {
 
 // measurePacket repeats the work of a case for d.
 func measurePacket(c, impl string, d time.Duration) (figures, error) {
+	if impl != ours && impl != kcpGo {
+		return nil, fmt.Errorf("no implementation %q", impl)
+	}
 	var work func() (packets int, err error)
 	var err error
 	switch c {
