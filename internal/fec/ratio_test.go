@@ -237,7 +237,8 @@ func requireRepair(t testing.TB, rcv *receiver, r ratio) {
 	s := rcv.from
 	s.enc.next = s.random.Uint32N(s.enc.code.limit()/r.size()) * r.size()
 	learned := func() bool { return rcv.dec.code != nil && rcv.dec.code.ratio == r }
-	for n := 0; n < 2*maxSamples+2*int(r.size()) && !learned(); n += int(r.size()) {
+	// The first group shows the jump of the seqid.
+	for n := 0; n == 0 || n < 2*maxSamples+2*int(r.size()) && !learned(); n += int(r.size()) {
 		for _, p := range s.group() {
 			// What garbage gives back is garbage.
 			_, _, _ = rcv.dec.Decode(p, 0, nil)
