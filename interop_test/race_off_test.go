@@ -2,5 +2,8 @@
 
 package interop
 
-// slowdown is what time limits are multiplied by: nothing.
-const slowdown = 1
+// Nothing is changed without the race detector.
+const (
+	slowdown = 1       // multiplies the time limits
+	maxSize  = 32 * mB // bounds each transfer
+)

@@ -2,5 +2,8 @@
 
 package interop
 
-// slowdown is what time limits are multiplied by under the race detector.
-const slowdown = 3
+// The race detector makes everything several times slower.
+const (
+	slowdown = 3      // multiplies the time limits
+	maxSize  = 2 * mB // bounds each transfer
+)
