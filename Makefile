@@ -26,7 +26,7 @@ race:
 	$(GO) test -race ./...
 
 386:
-	GOARCH=386 $(GO) test . ./internal/... ./crypt ./fuzz
+	GOARCH=386 $(GO) test . ./internal/... ./crypt ./netsim ./fuzz
 
 interop:
 	cd interop_test && $(GO) test ./...

@@ -81,14 +81,14 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                {"internal/udp", "internal/fec", "crypt"},
-	"crypt":           nil,
-	"internal/fec":    nil,
-	"cmd/kcp":         {"", "crypt", "internal/netsim"},
-	"internal/udp":    nil,
-	"internal/netsim": nil,
-	"fuzz":            {""},
-	"examples":        {""},
+	"":             {"internal/udp", "internal/fec", "crypt"},
+	"crypt":        nil,
+	"internal/fec": nil,
+	"cmd/kcp":      {"", "crypt", "netsim"},
+	"internal/udp": nil,
+	"netsim":       nil,
+	"fuzz":         {""},
+	"examples":     {""},
 }
 
 func TestImportsRunDownwards(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 )

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 

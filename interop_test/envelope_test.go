@@ -16,7 +16,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"github.com/tjfoc/gmsm/sm4"
 	kcpgo "github.com/xtaci/kcp-go/v5"

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // demoProfile suits a network that loses packets for no reason of its own: a

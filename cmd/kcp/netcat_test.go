@@ -16,7 +16,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // testQuiet is the -q of tests: far longer than any pause on loopback, even on

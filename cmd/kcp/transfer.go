@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // direction is one of the two transfers of a demo.
