@@ -98,6 +98,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 // runSuite measures s and prints the result.
 func runSuite(w io.Writer, s *suite, o *options) error {
 	p := plan{duration: o.duration, rounds: o.rounds}
+	if s.exact {
+		p.rounds = 1
+	}
 	var err error
 	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
 		return err

@@ -6,7 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/arqnet/kcp/internal/netsim"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // The simulator runs conversations over modelled links in virtual time: one

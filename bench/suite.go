@@ -21,6 +21,14 @@ type suite struct {
 	// measure runs one implementation through one case for about d, not
 	// counting preparation, and returns a figure for every metric.
 	measure func(c, impl string, d time.Duration) (figures, error)
+
+	// exact says that figures repeat to the last digit, so that one round is
+	// enough.
+	exact bool
+
+	// samples, where it is not nil, returns the sorted values whose
+	// distribution the figures describe.
+	samples func(c, impl string) ([]float64, error)
 }
 
 // metric is a quantity that a suite measures.

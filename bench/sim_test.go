@@ -1,0 +1,99 @@
+package main
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// TestSimRepeats wants the same figures from the same seeds, and others from
+// others.
+func TestSimRepeats(t *testing.T) {
+	for _, impl := range []string{ours, kcpGo, referenceFast} {
+		var runs [3]latencyResult
+		for i := range runs {
+			var err error
+			if runs[i], err = runLatency("burst-60hz", impl, 2+i/2); err != nil {
+				t.Fatal(impl, err)
+			}
+		}
+		if !slices.Equal(runs[0].echoes, runs[1].echoes) || !slices.Equal(runs[0].bytes, runs[1].bytes) {
+			t.Errorf("%s: two runs with the same seed differ", impl)
+		}
+		if slices.Equal(runs[0].bytes, runs[2].bytes[1:]) {
+			t.Errorf("%s: two runs with different seeds are the same", impl)
+		}
+	}
+}
+
+// TestSimFloor compares the simulator with arithmetic: on a path without loss
+// or jitter an echo takes a round trip, and costs two data packets and their
+// acknowledgements, which share packets where nobody has to wait for it.
+func TestSimFloor(t *testing.T) {
+	c := latencyCase{size: 8, every: 20 * time.Millisecond, link: netsim.LinkConfig{Delay: 40 * time.Millisecond}}
+	impl := newTickImpl(10*time.Millisecond, func(k *kcp.KCP) error {
+		k.SetCongestionControl(kcp.NewNoControl())
+		return nil
+	})
+	e, err := newEcho(c, impl, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := e.sim.run(time.Minute, func() bool { return len(e.times) == 100 }); err != nil {
+		t.Fatal(err)
+	}
+	// Packets arrive at the time of a tick, which may have been at work already.
+	if got := slices.Max(e.times); got < 80 || got > 90 {
+		t.Errorf("an echo takes %v ms", got)
+	}
+	if e.client.packets < 100 || e.client.bytes < 100*(28+24+8+24) {
+		t.Errorf("the client sent %d packets, %d bytes", e.client.packets, e.client.bytes)
+	}
+}
+
+// TestSimSharedLink has two conversations on one slow link: both get through,
+// the link is never busier than its rate, and observe sees every packet.
+func TestSimSharedLink(t *testing.T) {
+	const rate = 100_000
+	s := new(sim)
+	forward := newSimLink(netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: rate}, 1)
+	back := newSimLink(netsim.LinkConfig{Delay: 20 * time.Millisecond}, 2)
+	observed, last := 0, time.Duration(0)
+	forward.observe = func(sent, arrives time.Duration, size int) {
+		if arrives < sent+20*time.Millisecond+time.Duration(size)*time.Second/rate {
+			t.Errorf("a packet of %d bytes takes %v", size, arrives-sent)
+		}
+		observed += size
+		last = arrives
+	}
+	const total = 50_000
+	received := [2]int{}
+	var sent int64
+	var senders []*simEnd
+	for i := range received {
+		a, b, err := s.pair(newSessionImpl(kcp.Config{}), forward, back)
+		if err != nil {
+			t.Fatal(err)
+		}
+		senders = append(senders, a)
+		buf := make([]byte, 1<<16)
+		b.readable = func() { received[i] += b.Read(buf) }
+		s.at(time.Millisecond, func() { a.Write(make([]byte, total)) })
+	}
+	err := s.run(time.Minute, func() bool { return received[0] >= total && received[1] >= total })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range senders {
+		sent += a.bytes
+	}
+	if int64(observed) != sent {
+		t.Errorf("%d bytes sent, %d observed", sent, observed)
+	}
+	if took := last.Seconds(); float64(observed) > rate*took {
+		t.Errorf("%d bytes in %v", observed, last)
+	}
+}
