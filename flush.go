@@ -10,6 +10,7 @@ func (k *KCP) Flush() {
 		return
 	}
 	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
+	k.flushSignals(&h)
 	k.flushAcks(&h)
 	k.scheduleProbe()
 	k.flushProbes(&h)

@@ -52,6 +52,14 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !knownCmd(h.cmd) {
 			return ErrCommand
 		}
+		isSignal := false
+		if k.onSignal != nil {
+			var s signal
+			if s, isSignal = h.signal(); isSignal && k.onSignal(s) {
+				packet = packet[headerSize:]
+				continue
+			}
+		}
 		if h.una.after(k.sndNxt) {
 			return ErrForgedUna
 		}
@@ -66,8 +74,10 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		case cmdPush:
 			k.inputPush(&h, payload, recovered)
 		case cmdWask:
-			k.probe |= probeTell
 			k.counters.ProbesReceived++
+			if !isSignal {
+				k.probe |= probeTell
+			}
 		}
 		packet = packet[headerSize+len(payload):]
 	}
@@ -115,7 +125,31 @@ func (k *KCP) silentTransmissions() int {
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
 	k.rcv = recvRing{}
-	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd = 0, 0, 0, 0
+	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0
+}
+
+// spareBytes is how much in-order payload is taken while memory is short.
+const spareBytes = 16 << 10
+
+// spares reports whether the new segment sn is turned away because memory is
+// short. The next one in order never is as long as its predecessors are being
+// read, so the conversation goes on.
+func (k *KCP) spares(sn seq) bool {
+	return k.sparing && (sn != k.rcvNxt || k.rcvBytes >= spareBytes)
+}
+
+// discardSend drops everything that waits to be sent or acknowledged, for a
+// peer that does not want it any more.
+func (k *KCP) discardSend() {
+	k.ackBelow(k.sndNxt)
+	for sn := k.sndNxt; sn != k.sndEnd; sn++ {
+		s := k.snd.at(sn)
+		k.sndBytes -= len(s.data)
+		k.buffers.put(s.data)
+		k.buffers.putSegment(s)
+		k.snd.set(sn, nil)
+	}
+	k.sndEnd = k.sndNxt
 }
 
 // inputWindow takes the peer's advertisement. The una of a peer never goes
@@ -195,7 +229,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	k.trace.received(h.sn, len(payload))
-	if !h.sn.before(k.rcvNxt + seq(k.rcvWnd)) {
+	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || (k.spares(h.sn) && !h.sn.before(k.rcvNxt)) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -215,6 +249,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	copy(s.data, payload)
 	s.frg, s.held = h.frg, true
 	k.rcvEarly++
+	k.rcvBytes += len(payload)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 }
@@ -274,6 +309,7 @@ func (k *KCP) dropPartial() {
 	n := seq(k.rcvPartial)
 	for sn := k.rcvNxt - n; sn != k.rcvNxt; sn++ {
 		s := k.rcv.at(sn)
+		k.rcvBytes -= len(s.data)
 		k.buffers.put(s.data)
 		*s = recvSegment{}
 	}

@@ -86,6 +86,8 @@ type KCP struct {
 	pace         pacer
 	output       func(packet []byte)
 	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
+	signals      []signal           // to be sent with the next flush
+	onSignal     func(signal) bool  // takes signals; true: una and wnd of the segment do not count
 
 	// Clock.
 	now     seq
@@ -118,6 +120,8 @@ type KCP struct {
 	rcvQueued  uint32
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
 	rcvEarly   int
+	rcvBytes   int  // payload held in rcv
+	sparing    bool // memory is short: take only what can be read at once
 	rcv        recvRing
 	acks       []ackItem
 	tsRecent   seq // ts of the newest PUSH that came by itself
@@ -333,6 +337,7 @@ func (k *KCP) recvBytes(p []byte) int {
 // popReceived drops the segment at the head of the receive queue.
 func (k *KCP) popReceived() {
 	s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+	k.rcvBytes -= len(s.data)
 	k.buffers.put(s.data)
 	*s = recvSegment{}
 	k.rcvQueued--
