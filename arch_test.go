@@ -20,10 +20,11 @@ import (
 // goroutine.
 var coreFiles = []string{
 	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go",
+	"pacer.go", "rate.go", "cubic.go", "bbr.go",
 }
 
 // coreImports is all that the state machine may import.
-var coreImports = []string{"encoding/binary", "errors", "fmt", "io", "slices"}
+var coreImports = []string{"encoding/binary", "errors", "fmt", "io", "math", "slices"}
 
 func TestCoreIsPure(t *testing.T) {
 	for _, name := range coreFiles {

@@ -307,6 +307,7 @@ func (c *Config) apply(k *KCP) {
 		StrictRTT:         true,
 		FreshFastAck:      true,
 		FreshWindow:       true,
+		PipeWindow:        true,
 		LimitToPeerWindow: true,
 		MaxRTO:            uint32(longest.Milliseconds()),
 		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),

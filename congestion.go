@@ -15,7 +15,8 @@ const (
 type CongestionControl interface {
 	// Init is called once, when the controller is installed.
 	Init(s *CongestionState)
-	// OnAck is called after an input that moved snd_una forward.
+	// OnAck is called after an input that acknowledged data; UnaMoved tells
+	// whether it moved snd_una, and Sample what it says about the path.
 	OnAck(s *CongestionState)
 	// OnFastRetransmit is called after a flush that fast-retransmitted.
 	OnFastRetransmit(s *CongestionState)
@@ -42,14 +43,31 @@ type CongestionControl interface {
 // CongestionState is what a congestion controller can see of the state machine.
 type CongestionState struct {
 	Now          uint32 // the clock, in milliseconds
+	Micros       int64  // the clock in microseconds, from an arbitrary start; whole milliseconds after SetClock
 	MSS          int    // payload bytes of a full segment
 	InFlight     int    // snd_nxt - snd_una, in segments
+	Outstanding  int    // segments sent and not acknowledged
+	FlightBytes  int64  // the same in bytes, headers included
 	Window       int    // what the last flush was allowed to have in flight
 	SendWindow   int    // local limit, in segments
 	RemoteWindow int    // the peer's advertisement, in segments
 	FastResend   int    // acknowledgements that trigger a fast retransmission; 0 is off
 	SRTT         uint32 // smoothed round-trip time in milliseconds; 0 before the first sample
 	RTO          uint32 // in milliseconds
+
+	// Totals since New, in bytes with headers.
+	Delivered int64 // acknowledged
+	Lost      int64 // of transmissions taken for lost, which is when they are sent again
+
+	// DeliveredAt is when something was last acknowledged, LostSent when the
+	// newest of the transmissions taken for lost had left; both as Micros, and
+	// 0 before the first.
+	DeliveredAt int64
+	LostSent    int64
+
+	// In OnAck.
+	UnaMoved bool       // the input moved snd_una forward
+	Sample   RateSample // of the input
 }
 
 // SegmentInfo describes one transmission of a data segment.
@@ -57,6 +75,7 @@ type SegmentInfo struct {
 	SN            uint32
 	Size          int    // payload and header, in bytes
 	Sent          uint32 // clock of the last transmission
+	SentMicros    int64  // the same as CongestionState.Micros
 	Transmissions int
 }
 
@@ -79,10 +98,10 @@ func NewReferenceControl() CongestionControl {
 
 func (c *referenceControl) Init(*CongestionState) {}
 
-// OnAck grows the window, once for each input that acknowledged something.
+// OnAck grows the window, once for each input that moved snd_una.
 func (c *referenceControl) OnAck(s *CongestionState) {
 	rmt, mss := uint32(s.RemoteWindow), uint32(s.MSS)
-	if c.cwnd >= rmt {
+	if !s.UnaMoved || c.cwnd >= rmt {
 		return
 	}
 	if c.cwnd < c.ssthresh {
@@ -155,53 +174,16 @@ func (k *KCP) congestionState() *CongestionState {
 	s := &k.ccState
 	s.Now = uint32(k.now)
 	s.MSS = k.mss
+	s.Micros = k.micros
 	s.InFlight = int(k.sndNxt - k.sndUna)
+	s.Outstanding = k.inFlight
+	s.FlightBytes = k.flightBytes
 	s.SendWindow = int(k.sndWnd)
 	s.RemoteWindow = int(k.rmtWnd)
 	s.FastResend = int(k.fastResend)
 	s.SRTT = uint32(k.rtt.srtt)
 	s.RTO = k.rtt.rto
+	s.Delivered, s.DeliveredAt = k.rate.delivered, k.rate.deliveredAt
+	s.Lost, s.LostSent = k.rate.lost, k.rate.lostSent
 	return s
-}
-
-// pacer is a token bucket over the controller's pacing rate. It may be
-// overdrawn by one packet, which keeps it exact for packets of any size.
-type pacer struct {
-	budget int64 // bytes
-	last   seq   // when the budget was last filled up
-	filled bool
-}
-
-// pacerBurst is how long the bucket takes to fill, in milliseconds: enough to
-// ride out the granularity of timers, too little for a queue to build up.
-const pacerBurst = 10
-
-// refill adds what rate earned since the last call.
-func (p *pacer) refill(now seq, rate int64) {
-	limit := max(rate*pacerBurst/1000, 2*maxPacedPacket)
-	elapsed := int64(now.diff(p.last))
-	switch {
-	case !p.filled || elapsed < 0:
-		p.budget = limit
-	case elapsed > pacerBurst:
-		p.budget = min(limit, p.budget+rate/1000*elapsed)
-	default:
-		p.budget = min(limit, p.budget+rate*elapsed/1000)
-	}
-	p.last, p.filled = now, true
-}
-
-// maxPacedPacket is the packet size the smallest bucket is made for.
-const maxPacedPacket = 1500
-
-func (p *pacer) ready() bool { return p.budget > 0 }
-
-func (p *pacer) spend(n int) { p.budget -= int64(n) }
-
-// wait returns the milliseconds until the budget is positive again.
-func (p *pacer) wait(rate int64) uint32 {
-	if p.budget > 0 {
-		return 0
-	}
-	return uint32(min((-p.budget)*1000/rate+1, 60000))
 }

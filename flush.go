@@ -17,8 +17,13 @@ func (k *KCP) Flush() {
 
 	window := k.sendWindow()
 	first := k.sndNxt
-	k.admit(window)
-	timedOut, fast := k.flushRetransmissions(&h)
+	rate := k.cc.PacingRate()
+	if rate > 0 {
+		k.pace.refill(k.micros, rate)
+	}
+	k.congestionState()
+	timedOut, fast := k.flushRetransmissions(&h, rate)
+	k.admit(window, rate)
 	k.flushNew(&h, first)
 	k.emit()
 
@@ -30,8 +35,12 @@ func (k *KCP) Flush() {
 	if timedOut {
 		k.cc.OnTimeout(s)
 	}
-	if k.sndNxt == k.sndEnd && k.sndNxt-k.sndUna < seq(window) {
-		k.cc.OnAppLimited(s)
+	if k.sndNxt == k.sndEnd {
+		k.pace.idle()
+		if k.mayAdmit(window) {
+			k.rate.limited(k.flightBytes)
+			k.cc.OnAppLimited(s)
+		}
 	}
 	k.cc.OnTick(s)
 }
@@ -100,29 +109,40 @@ func (k *KCP) sendWindow() uint32 {
 	return min(k.sndWnd, k.rmtWnd, uint32(k.cc.Window()))
 }
 
-// admit moves waiting segments into the window, as far as the pacing budget
-// goes.
-func (k *KCP) admit(window uint32) {
-	rate := k.cc.PacingRate()
-	if rate > 0 {
-		k.pace.refill(k.now, rate)
+// mayAdmit reports whether a window of sendWindow has room for one more.
+func (k *KCP) mayAdmit(window uint32) bool {
+	if k.ext.PipeWindow {
+		return k.inFlight < k.cc.Window() && k.sndNxt.before(k.sndUna+seq(min(k.sndWnd, k.rmtWnd)))
 	}
-	for k.sndNxt != k.sndEnd && k.sndNxt.before(k.sndUna+seq(window)) {
-		if rate > 0 {
+	return k.sndNxt.before(k.sndUna + seq(window))
+}
+
+// admit moves waiting segments into the window, as far as the pacing budget
+// goes. It begins a packet when there is budget for it and then fills it up.
+func (k *KCP) admit(window uint32, rate int64) {
+	room := 0 // in the packet that these segments will make
+	for k.sndNxt != k.sndEnd && k.mayAdmit(window) {
+		s := k.snd.at(k.sndNxt)
+		if rate > 0 && s.size() > room {
 			if !k.pace.ready() {
 				return
 			}
-			k.pace.spend(headerSize + len(k.snd.at(k.sndNxt).data))
+			room = k.mtu
 		}
-		k.snd.at(k.sndNxt).sn = k.sndNxt
+		room -= s.size()
+		k.pace.spend(s.size())
+		s.sn = k.sndNxt
 		k.sndNxt++
 		k.inFlight++
+		k.rate.sent(s, k.micros, k.flightBytes)
+		k.flightBytes += int64(s.size())
 	}
+	k.pace.idle()
 }
 
 // flushRetransmissions sends again what has timed out or is suspected lost, in
 // the order of sn, and reports which of the two there was.
-func (k *KCP) flushRetransmissions(h *header) (timedOut, fast bool) {
+func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.timeouts.expire(k.now, k.scratch[:0])
 	for _, s := range again {
 		k.backOff(s)
@@ -140,6 +160,9 @@ func (k *KCP) flushRetransmissions(h *header) (timedOut, fast bool) {
 		} else {
 			k.counters.TimeoutRetransmits++
 		}
+		k.rate.takenForLost(s)
+		k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
+		k.pace.charge(s.size(), rate)
 		s.xmit++
 		s.resendTS = k.now + seq(s.rto)
 		k.transmit(s, h)

@@ -39,6 +39,8 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	}
 	k.counters.PacketsReceived++
 	una := k.sndUna
+	k.congestionState()
+	k.rate.begin()
 	var newest newestAck
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
@@ -84,14 +86,28 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
 		k.loss.count(newest.sn, newest.ts, k.fastResend)
 	}
-	if k.sndUna.after(una) {
-		k.cc.OnAck(k.congestionState())
-	}
+	k.tellAcked(una)
 	k.heard = transmission{}
 	if s := k.oldest(); s != nil {
 		k.heard = transmission{s.sn, s.xmit}
 	}
 	return nil
+}
+
+// tellAcked tells the congestion controller what an input has acknowledged,
+// before which snd_una was una.
+func (k *KCP) tellAcked(una seq) {
+	if !k.rate.any {
+		return
+	}
+	grain := int64(1000)
+	if k.fineClock {
+		grain = 1
+	}
+	k.rate.finish(grain)
+	s := k.congestionState()
+	s.UnaMoved, s.Sample = k.sndUna.after(una), k.rate.sample
+	k.cc.OnAck(s)
 }
 
 // transmission names one sending of a segment.
@@ -183,11 +199,13 @@ func (k *KCP) advanceUna() {
 
 // dropAcked releases the acknowledged segment s.
 func (k *KCP) dropAcked(s *sendSegment) {
+	k.rate.acked(s, k.micros)
 	k.cc.OnPacketAcked(&k.ccState, s.info())
 	k.timeouts.remove(s)
 	s.unlinkOrder()
 	k.snd.set(s.sn, nil)
 	k.inFlight--
+	k.flightBytes -= int64(s.size())
 	k.sndBytes -= len(s.data)
 	k.buffers.put(s.data)
 	k.buffers.putSegment(s)
@@ -196,8 +214,9 @@ func (k *KCP) dropAcked(s *sendSegment) {
 func (s *sendSegment) info() SegmentInfo {
 	return SegmentInfo{
 		SN:            uint32(s.sn),
-		Size:          headerSize + len(s.data),
+		Size:          s.size(),
 		Sent:          uint32(s.ts),
+		SentMicros:    s.tx.at,
 		Transmissions: int(s.xmit),
 	}
 }

@@ -90,10 +90,12 @@ type KCP struct {
 	onSignal     func(signal) bool  // takes signals; true: una and wnd of the segment do not count
 
 	// Clock.
-	now     seq
-	tsFlush seq // next scheduled flush
-	updated bool
-	dead    bool
+	now       seq
+	micros    int64 // the same in microseconds
+	fineClock bool  // micros is exact
+	tsFlush   seq   // next scheduled flush
+	updated   bool
+	dead      bool
 
 	// Sending: [sndUna, sndNxt) is in flight, [sndNxt, sndEnd) waits.
 	sndUna   seq
@@ -102,10 +104,13 @@ type KCP struct {
 	inFlight int // unacknowledged among those in flight
 	sndBytes int // payload held in snd
 	snd      sendRing
-	timeouts timeouts
-	loss     lossDetector
-	rtt      rttEstimator
-	heard    transmission // oldest in flight at the last good packet
+
+	flightBytes int64 // of inFlight, headers included
+	rate        rateSampler
+	timeouts    timeouts
+	loss        lossDetector
+	rtt         rttEstimator
+	heard       transmission // oldest in flight at the last good packet
 
 	// The peer's window, and probing it while it is closed.
 	rmtWnd    uint32
@@ -151,6 +156,10 @@ type Extensions struct {
 	// LimitToPeerWindow makes Send refuse a message with more fragments than
 	// the largest window the peer has advertised, which it could not take.
 	LimitToPeerWindow bool
+	// PipeWindow holds what is unacknowledged against the congestion window,
+	// so that the sender goes on while an old segment is being repaired. The
+	// reference counts everything from the oldest one on.
+	PipeWindow bool
 	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
 	// Zero means unbounded.
 	MaxRTO uint32
@@ -356,7 +365,7 @@ func (k *KCP) afterRecv(full bool) {
 // last scheduled flush. Call it at the time that Check returns, or every 10 to
 // 100 ms.
 func (k *KCP) Update(now uint32) {
-	k.now = seq(now)
+	k.setClock(seq(now))
 	if !k.updated {
 		k.updated = true
 		k.tsFlush = k.now
@@ -380,7 +389,26 @@ func (k *KCP) Update(now uint32) {
 // it drives a KCP by events: set the clock, give it input or data, flush. The
 // interval then only bounds the RTO. It is not part of the reference.
 func (k *KCP) SetClock(now uint32) {
-	k.now = seq(now)
+	k.setClock(seq(now))
+	k.started()
+}
+
+// SetClockMicros is SetClock with a clock of microseconds. What goes by
+// milliseconds still does, on the wire above all; congestion control sees the
+// finer time and paces and measures more exactly. A driver uses one or the
+// other throughout.
+func (k *KCP) SetClockMicros(now uint64) {
+	k.now, k.micros, k.fineClock = seq(now/1000), int64(now), true
+	k.started()
+}
+
+func (k *KCP) setClock(now seq) {
+	k.micros += int64(now.diff(k.now)) * 1000
+	k.now = now
+}
+
+// started lets the first SetClock take the place of the first Update.
+func (k *KCP) started() {
 	if !k.updated {
 		k.updated = true
 		k.tsFlush = k.now
@@ -409,7 +437,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.now)
 		case k.rmtWnd == 0:
 			earlier(k.tsProbe)
-		case k.sndNxt.before(k.sndUna + seq(k.sendWindow())):
+		case k.mayAdmit(k.sendWindow()):
 			earlier(k.now + seq(k.pacingDelay()))
 		}
 	}
@@ -422,7 +450,11 @@ func (k *KCP) pacingDelay() uint32 {
 	if rate <= 0 {
 		return 0
 	}
-	return k.pace.wait(rate)
+	wait := k.pace.wait(k.micros, rate)
+	if wait == 0 {
+		return 0
+	}
+	return uint32((k.micros%1000 + wait + 999) / 1000)
 }
 
 // Check returns the time at which Update should be called next, if neither

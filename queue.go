@@ -17,11 +17,15 @@ type sendSegment struct {
 	frg      uint8
 	fastDue  bool // this flush fast-retransmits it
 
+	tx    sendRecord    // of the last transmission
 	group *timeoutGroup // group of equal resendTS, see rto.go
 	timer link          // in group
 	order link          // in list, which is one of lossDetector's
 	list  *segmentList
 }
+
+// size returns the bytes of s on the wire.
+func (s *sendSegment) size() int { return headerSize + len(s.data) }
 
 // link chains a segment into an intrusive list.
 type link struct{ prev, next *sendSegment }

@@ -80,7 +80,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.lastHeard = now
-	c.kcp.SetClock(clock(now))
+	c.kcp.SetClockMicros(uint64(now.Microseconds()))
 	if e.config.IdleTimeout > 0 {
 		c.schedule(now)
 	}
@@ -96,7 +96,7 @@ func (c *Conn) input(p opened, now time.Duration) bool {
 		c.ep.counters.dropEnded.Add(1)
 		return false
 	}
-	c.kcp.SetClock(clock(now))
+	c.kcp.SetClockMicros(uint64(now.Microseconds()))
 	data := p.data
 	if p.kind != plainPacket {
 		var ok bool
@@ -163,7 +163,7 @@ func (c *Conn) answer(now time.Duration) {
 
 // flush lets the state machine put out what it can.
 func (c *Conn) flush(now time.Duration) {
-	c.kcp.SetClock(clock(now))
+	c.kcp.SetClockMicros(uint64(now.Microseconds()))
 	c.kcp.Flush()
 	c.compactAt = now + compactAfter
 }

@@ -56,7 +56,7 @@ func newSessionImpl(config kcp.Config) simImpl {
 		c := withDefaults(&config)
 		k := kcp.New(simConv, output)
 		applyConfig(&c, k)
-		k.SetClock(0)
+		k.SetClockMicros(0)
 		return &sessionEnd{KCP: k, segment: c.MTU - 24}, nil
 	}
 }
@@ -71,20 +71,20 @@ func (e *sessionEnd) write(now time.Duration, p []byte) error {
 			}
 			p = p[n:]
 		}
-		e.SetClock(simClock(now))
+		e.SetClockMicros(uint64(now / time.Microsecond))
 		e.Flush()
 	}
 	return nil
 }
 
 func (e *sessionEnd) input(now time.Duration, packet []byte) error {
-	e.SetClock(simClock(now))
+	e.SetClockMicros(uint64(now / time.Microsecond))
 	return e.Input(packet)
 }
 
 func (e *sessionEnd) answer(now time.Duration) {
 	if at, ok := e.NextFlush(); ok && int32(at-simClock(now)) <= 0 {
-		e.SetClock(simClock(now))
+		e.SetClockMicros(uint64(now / time.Microsecond))
 		e.Flush()
 	}
 }

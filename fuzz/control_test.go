@@ -34,9 +34,6 @@ func newControl(choice byte) kcp.CongestionControl {
 		return paced{kcp.NewReferenceControl(), 5000 * int64(1+choice>>3)}
 	case 6:
 		rate := int64(slowestPace) << (choice >> 5)
-		if avoidSlowPacing {
-			rate = max(rate, 1000)
-		}
 		return paced{kcp.NewNoControl(), rate}
 	default:
 		return kcp.NewReferenceControl()

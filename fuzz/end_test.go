@@ -47,7 +47,7 @@ type end struct {
 	pacing   int64  // bytes a second; 0: none
 	maxMTU   int    // the largest it has had
 	ready    uint64 // since when a segment might leave that does not; 0: none does
-	left     uint32 // next when ready was set
+	left     uint64 // pushes when ready was set
 
 	out     [][]byte // put out since the link last looked
 	reading bool     // the application reads whatever arrives
@@ -256,22 +256,23 @@ func (e *end) checkWaiting(now uint64) {
 		e.ready = 0
 		return
 	}
-	if e.ready == 0 || e.left != e.next {
-		e.ready, e.left = now, e.next
+	if e.ready == 0 || e.left != e.pushes {
+		e.ready, e.left = now, e.pushes
 	}
 	if kept := now - e.ready; kept > e.paceLimit()+uint64(e.slack()) {
 		e.fatalf("a segment that might have left has been kept for %d ms", kept)
 	}
 }
 
-// paceLimit returns for how long pacing may keep a segment back: until the
-// largest one before it is paid for.
+// paceLimit returns for how long pacing may keep a segment back after a
+// transmission: until what may be owed for repetitions, and the largest segment
+// before it, are paid for.
 func (e *end) paceLimit() uint64 {
 	if e.pacing == 0 {
 		return 0
 	}
-	// The rate counts in whole thousands a second, which may halve it.
-	return 2*1000*uint64(e.maxMTU)/uint64(e.pacing) + 20
+	const debt, packet = 200, 1400 // milliseconds and bytes
+	return 1000*(uint64(e.maxMTU)+packet)/uint64(e.pacing) + debt + 20
 }
 
 // slack is how late a repetition may be: by up to two intervals where Update
@@ -358,9 +359,6 @@ func (e *end) settle(now uint64) {
 
 // setDrive changes how e is driven.
 func (e *end) setDrive(d drive, now uint64) {
-	if d == bySource && e.pacing > 0 && avoidLatePacing {
-		d = byFlush
-	}
 	e.drive, e.spinning, e.ready = d, 0, 0
 	e.wake, e.awake = now, true
 }

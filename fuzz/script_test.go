@@ -19,12 +19,6 @@ const (
 	// avoidFarUna: a una exactly 2^31 beyond snd_nxt, while nothing is in
 	// flight, passes for an old one.
 	avoidFarUna = true
-	// avoidLatePacing: with pacing, NextFlush counts from the clock instead of
-	// the last flush, so each SetClock puts the next segment off.
-	avoidLatePacing = true
-	// avoidSlowPacing: a pacing rate below 1000 bytes a second never earns
-	// anything, since it is divided by 1000 first.
-	avoidSlowPacing = true
 	// avoidFreshControl: a controller with slow start that is installed on a
 	// running machine has no window until a flush that NextFlush does not ask
 	// for.

@@ -1,0 +1,134 @@
+package kcp
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pacedControl leaves the window alone and limits the rate.
+type pacedControl struct {
+	CongestionControl
+	rate int64
+}
+
+func (p pacedControl) PacingRate() int64 { return p.rate }
+
+// pacedHarness returns a state machine with much to send at rate, and what it
+// puts out by time.
+func pacedHarness(t *testing.T, rate int64, segments int) (k *KCP, sent *int) {
+	sent = new(int)
+	k = New(1, func(p []byte) { *sent += len(p) })
+	k.SetCongestionControl(pacedControl{NewNoControl(), rate})
+	require.NoError(t, k.SetWindow(segments, segments))
+	k.rmtWnd = uint32(segments)
+	k.SetClockMicros(0)
+	for range segments {
+		_, err := k.Send(make([]byte, 1376))
+		require.NoError(t, err)
+	}
+	return k, sent
+}
+
+// A driver that comes when NextFlush says gets the rate, to within a packet,
+// at any rate, and no burst larger than the initial one and two ticks.
+func TestPacingRate(t *testing.T) {
+	for _, rate := range []int64{300, 20_000, 1_250_000, 60_000_000} {
+		k, sent := pacedHarness(t, rate, 40_000)
+		now, largest, last := uint32(0), 0, 0
+		steps := 0
+		for now < 500 {
+			k.SetClock(now)
+			k.Flush()
+			if now > 0 {
+				largest = max(largest, *sent-last)
+			}
+			last = *sent
+			at, ok := k.NextFlush()
+			require.True(t, ok)
+			if at == now { // a time-out would be next
+				break
+			}
+			require.Greater(t, at, now, "rate %d: NextFlush stands still", rate)
+			now = at
+			steps++
+			if k.WaitSend() == k.inFlight {
+				break
+			}
+			k.timeouts = timeouts{} // nothing is ever lost here
+		}
+		want := float64(rate)*float64(k.micros)/1e6 + max(pacerIdleBurst*pacedPacket, float64(rate)*pacerBurst/1e6)
+		require.InDelta(t, want, float64(*sent), 2*1400+float64(rate)/1000, "rate %d after %d us", rate, k.micros)
+		require.LessOrEqual(t, largest, int(max(2*1400, rate/1000+1400)), "rate %d: burst", rate)
+		if rate == 300 {
+			require.Less(t, steps, 10, "woken for nothing")
+		}
+	}
+}
+
+// A late timer is made up for, up to a limit; an idle time is not.
+func TestPacingCatchesUp(t *testing.T) {
+	const rate = 10_000_000
+	k, sent := pacedHarness(t, rate, 2000)
+	k.Flush()
+	require.InDelta(t, 20_000, *sent, 1400, "first burst")
+	before := *sent
+	k.SetClockMicros(8000)
+	k.Flush()
+	require.InDelta(t, 80_000, *sent-before, 2800, "a timer that is 8 ms late")
+	before = *sent
+	k.SetClockMicros(500_000)
+	k.timeouts = timeouts{}
+	k.Flush()
+	require.InDelta(t, 100_000, *sent-before, 2800, "a timer that is half a second late")
+
+	k, sent = pacedHarness(t, rate, 1)
+	k.Flush()
+	k.SetClockMicros(500_000)
+	before = *sent
+	for range 1000 {
+		_, _ = k.Send(make([]byte, 1376))
+	}
+	k.SetWindow(2000, 2000)
+	k.rmtWnd = 2000
+	k.timeouts = timeouts{}
+	k.Flush()
+	require.InDelta(t, 20_000, *sent-before, 1400, "after half a second with nothing to send")
+}
+
+// Acknowledgements that come at any moment release full packets, though the
+// segments are small.
+func TestPacingLeavesPacketsFull(t *testing.T) {
+	packets, bytes := 0, 0
+	k := New(1, func(p []byte) { packets++; bytes += len(p) })
+	k.SetCongestionControl(pacedControl{NewNoControl(), 25_000_000})
+	require.NoError(t, k.SetWindow(60_000, 60_000))
+	k.rmtWnd = 60_000
+	k.SetClockMicros(0)
+	for range 60_000 {
+		_, err := k.Send(make([]byte, 180))
+		require.NoError(t, err)
+	}
+	for us := uint64(7); us < 100_000; us += 7 {
+		k.SetClockMicros(us)
+		k.Flush()
+	}
+	require.Greater(t, bytes/packets, 1200)
+}
+
+// Retransmissions leave at once, and what they use is taken from new data.
+func TestPacingChargesRetransmissions(t *testing.T) {
+	const rate = 1_000_000
+	k, sent := pacedHarness(t, rate, 200)
+	k.Flush()
+	require.InDelta(t, 14_000, *sent, 1400)
+	before := *sent
+	k.SetClock(300) // all of them time out
+	k.Flush()
+	require.EqualValues(t, 10, k.counters.TimeoutRetransmits)
+	require.Equal(t, 10*1400, *sent-before, "new data left too")
+	k.timeouts = timeouts{}
+	k.SetClock(301)
+	k.Flush()
+	require.Equal(t, 11*1400, *sent-before)
+}
