@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0
+	github.com/quic-go/quic-go v0.59.0
 	github.com/xtaci/kcp-go/v5 v5.6.72
 )
 

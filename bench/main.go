@@ -38,6 +38,7 @@ type options struct {
 	json     bool
 	duration time.Duration
 	rounds   int
+	timeout  time.Duration
 	profile  string
 }
 
@@ -82,6 +83,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
+	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -97,7 +99,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 
 // runSuite measures s and prints the result.
 func runSuite(w io.Writer, s *suite, o *options) error {
-	p := plan{duration: o.duration, rounds: o.rounds}
+	p := plan{duration: o.duration, rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
 	}

@@ -32,6 +32,9 @@ func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 	enc := json.NewEncoder(w)
 	for _, c := range p.cases {
 		for _, impl := range p.impls {
+			if !s.has(c, impl) {
+				continue
+			}
 			for _, m := range s.metrics {
 				r := record{s.name, c, impl, m.name, m.unit, median(results[c].values(impl, m.name))}
 				if err := enc.Encode(r); err != nil {
@@ -63,6 +66,10 @@ func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error 
 		for _, m := range s.metrics {
 			row := []string{c, m.name, m.unit}
 			for _, impl := range p.impls {
+				if !s.has(c, impl) {
+					row = append(row, "", "")
+					continue
+				}
 				v := results[c].values(impl, m.name)
 				row = append(row, number(median(v)), spread(v))
 			}
@@ -106,7 +113,7 @@ const negligible = 0.005
 // ratios returns the ratio of the medians of a and b, and the range of the
 // ratios of the single rounds.
 func ratios(a, b []float64) []string {
-	if slices.Min(b) < negligible {
+	if len(a) == 0 || len(a) != len(b) || slices.Min(b) < negligible {
 		return []string{"-", "-"}
 	}
 	var rounds []float64

@@ -18,6 +18,10 @@ type suite struct {
 	impls   []string // implementations, likewise
 	metrics []metric // what measure returns a figure for, likewise
 
+	// lacks reports that there is no such case of an implementation; nil means
+	// that there are all.
+	lacks func(c, impl string) bool
+
 	// measure runs one implementation through one case for about d, not
 	// counting preparation, and returns a figure for every metric.
 	measure func(c, impl string, d time.Duration) (figures, error)
@@ -104,12 +108,16 @@ func splitList(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
 }
 
+// has reports whether there is such a case of an implementation.
+func (s *suite) has(c, impl string) bool { return s.lacks == nil || !s.lacks(c, impl) }
+
 // plan says how a suite is run.
 type plan struct {
 	cases    []string
 	impls    []string
 	duration time.Duration // of one measurement
 	rounds   int
+	timeout  time.Duration // of one measurement, beyond its duration; 0 is none
 }
 
 // series holds the figures of all rounds of one case, by implementation.
@@ -128,8 +136,11 @@ func (s *suite) run(p plan) (map[string]series, error) {
 				slices.Reverse(order)
 			}
 			for _, impl := range order {
+				if !s.has(c, impl) {
+					continue
+				}
 				runtime.GC()
-				f, err := s.measure(c, impl, p.duration)
+				f, err := s.guarded(c, impl, p)
 				if err != nil {
 					return nil, fmt.Errorf("%s: %s: %s: %w", s.name, c, impl, err)
 				}
@@ -138,6 +149,32 @@ func (s *suite) run(p plan) (map[string]series, error) {
 		}
 	}
 	return results, nil
+}
+
+// guarded measures once, and fails where that takes far too long: any
+// implementation may hang. What hangs is left behind, so that no measurement
+// after it means anything.
+func (s *suite) guarded(c, impl string, p plan) (figures, error) {
+	if p.timeout <= 0 {
+		return s.measure(c, impl, p.duration)
+	}
+	type result struct {
+		f   figures
+		err error
+	}
+	done := make(chan result, 1)
+	go func() {
+		f, err := s.measure(c, impl, p.duration)
+		done <- result{f, err}
+	}()
+	timer := time.NewTimer(p.duration + p.timeout)
+	defer timer.Stop()
+	select {
+	case r := <-done:
+		return r.f, r.err
+	case <-timer.C:
+		return nil, fmt.Errorf("hangs: no result after %v", p.duration+p.timeout)
+	}
 }
 
 // values returns the figures of one metric, a value for each round.

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"time"
+)
+
+// The idle suite opens many connections, lets a byte go each way over each, and
+// leaves them alone. A pair is both ends of a connection.
+//
+// The sessions of kcp are dialled from 16 endpoints; kcp-go, which has one
+// session a dialled socket, gets as many sockets as it needs. Memory is what the
+// Go heap and the stacks of goroutines occupy (MemStats.HeapInuse+StackInuse),
+// after garbage collection, with the sessions, less the same without them but
+// with all sockets open, and in kcp's case with the endpoints on them. Neither
+// counts what the kernel holds. Goroutines are counted alike.
+//
+// Before, there is some time in which what is only needed in use can be given
+// back.
+
+const (
+	metricBytes      = "bytes a pair"
+	metricGoroutines = "goroutines a pair"
+	idleEndpoints    = 16
+	idleSettle       = 3 * time.Second
+	idleWindow       = 128
+)
+
+func init() {
+	register(&suite{
+		name:    "idle",
+		about:   "connected pairs that do nothing; memory beyond the sockets",
+		cases:   []string{"1000", "4000", "16000"},
+		impls:   []string{ours, kcpGo},
+		metrics: []metric{{metricBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
+		lacks:   func(c, impl string) bool { return impl == kcpGo && c == "16000" },
+		measure: measureIdle,
+	})
+}
+
+// idleDialer dials the n-th session.
+type idleDialer func(n int) (io.ReadWriteCloser, error)
+
+// measureIdle watches pairs for d.
+func measureIdle(c, impl string, d time.Duration) (f figures, err error) {
+	pairs, err := strconv.Atoi(c)
+	if err != nil {
+		return nil, err
+	}
+	p, dial, sockets, err := idleSockets(impl, pairs)
+	defer func() { err = errors.Join(err, sockets.Close()) }()
+	if err != nil {
+		return nil, err
+	}
+	before := memoryInUse()
+	goroutines := runtime.NumGoroutine()
+	ends := make(closers, 0, 2*pairs)
+	defer func() { err = errors.Join(err, ends.Close()) }()
+	before += uint64(cap(ends)) * 16
+	for n := range pairs {
+		client, server, err := connect(dialling{p, func() (io.ReadWriteCloser, error) { return dial(n) }})
+		if err != nil {
+			return nil, err
+		}
+		ends = append(ends, server, client)
+	}
+	time.Sleep(min(idleSettle, 10*d))
+	after := memoryInUse()
+	cpu, start := cpuTime(), time.Now()
+	time.Sleep(d)
+	cpu = cpuTime() - cpu
+	return figures{
+		metricBytes:      max(0, float64(after)-float64(before)) / float64(pairs),
+		metricGoroutines: max(0, float64(runtime.NumGoroutine()-goroutines)) / float64(pairs),
+		metricCPU:        cpu.Seconds() / time.Since(start).Seconds(),
+	}, nil
+}
+
+// dialling is a peer that dials in another way.
+type dialling struct {
+	peer
+	dial func() (io.ReadWriteCloser, error)
+}
+
+func (d dialling) Dial() (io.ReadWriteCloser, error) { return d.dial() }
+
+// idleSockets opens everything but the sessions.
+func idleSockets(impl string, pairs int) (p peer, dial idleDialer, all closers, err error) {
+	s := settings{mode: plain, window: idleWindow, buffer: bulkBuffer}
+	switch impl {
+	case ours:
+		kp, err := newKCPPeer(s)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		all = closers{kp}
+		var ends []*kcpEnd
+		for range idleEndpoints {
+			e, err := newKCPEnd(kp.config, s.buffer)
+			if err != nil {
+				return nil, nil, all, err
+			}
+			ends, all = append(ends, e), append(all, e)
+		}
+		return kp, func(n int) (io.ReadWriteCloser, error) { return kp.dialFrom(ends[n%len(ends)]) }, all, nil
+	case kcpGo:
+		gp, err := newKCPGoPeer(s)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		all = closers{gp}
+		var sockets []*net.UDPConn
+		for range pairs {
+			socket, err := openSocket(s.buffer)
+			if err != nil {
+				return nil, nil, all, err
+			}
+			sockets, all = append(sockets, socket), append(all, socket)
+		}
+		return gp, func(n int) (io.ReadWriteCloser, error) { return gp.dialFrom(sockets[n]) }, all, nil
+	}
+	return nil, nil, nil, fmt.Errorf("no implementation %q", impl)
+}
+
+// memoryInUse returns the bytes that heap and stacks occupy when what is
+// garbage has been collected, in pools too.
+func memoryInUse() uint64 {
+	var m runtime.MemStats
+	for range 3 {
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&m)
+	return m.HeapInuse + m.StackInuse
+}
