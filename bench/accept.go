@@ -19,6 +19,7 @@ func init() {
 		cases:   []string{"1"},
 		impls:   []string{ours, kcpGo, kernelTCP},
 		metrics: []metric{{metricRate, "per second"}},
+		charts:  []chart{{name: "rate", title: "Connections opened and closed", metric: metricRate}},
 		measure: measureAccept,
 	})
 }

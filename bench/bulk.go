@@ -29,6 +29,10 @@ func init() {
 		cases:   []string{plain, aesGCM, aesCFB, fecMix},
 		impls:   []string{ours, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{{metricGoodput, "MB/s"}, {metricCPU, "s/GB"}, {metricAllocs, "per MB"}},
+		charts: []chart{
+			{name: "goodput", title: "One bulk transfer over loopback", metric: metricGoodput},
+			{name: "cpu", title: "Processor time of both ends", metric: metricCPU},
+		},
 		lacks: func(c, impl string) bool {
 			switch impl {
 			case quicGo:
@@ -48,6 +52,8 @@ func init() {
 		cases:   []string{"w64", "w512", "w4096", "w16384"},
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricGoodput, "MB/s"}},
+		charts: []chart{{name: "goodput", title: "Bulk transfer over the size of the window", metric: metricGoodput,
+			place: func(c string) float64 { return float64(windowCases[c]) }, axis: "window, segments", log: true}},
 		measure: func(c, impl string, d time.Duration) (figures, error) {
 			window, ok := windowCases[c]
 			if !ok {

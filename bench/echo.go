@@ -21,6 +21,12 @@ func init() {
 		cases:   []string{"64B", "4KB"},
 		impls:   []string{ours, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{{"p50", "µs"}, {"p99", "µs"}, {"p99.9", "µs"}},
+		charts: []chart{
+			{name: "p50", title: "Ping-pong over loopback, median", metric: "p50"},
+			{name: "p99", title: "Ping-pong over loopback, 99 of 100", metric: "p99"},
+			{name: "cdf", title: "Ping-pong of 64 bytes over loopback", cases: []string{"64B"},
+				samples: echoSamples, quantile: 0.995, unit: "µs"},
+		},
 		measure: measureEcho,
 	})
 }
@@ -47,11 +53,23 @@ func measureEcho(c, impl string, d time.Duration) (f figures, err error) {
 		return nil, err
 	}
 	slices.Sort(times)
+	echoTimes[[2]string{c, impl}] = times
 	at := func(quantile float64) float64 {
 		i := min(int(quantile*float64(len(times))), len(times)-1)
 		return float64(times[i].Nanoseconds()) / 1e3
 	}
 	return figures{"p50": at(0.5), "p99": at(0.99), "p99.9": at(0.999)}, nil
+}
+
+// echoTimes are the round trips of the last measurement of a case.
+var echoTimes = map[[2]string][]time.Duration{}
+
+func echoSamples(c, impl string) []float64 {
+	var v []float64
+	for _, t := range echoTimes[[2]string{c, impl}] {
+		v = append(v, float64(t.Nanoseconds())/1e3)
+	}
+	return v
 }
 
 // echo sends back every message until the connection fails, which it does when

@@ -27,6 +27,10 @@ func init() {
 		cases:   []string{"1", "100", "1000"},
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricGoodput, "MB/s"}, {metricSlowest, "share of the mean"}},
+		charts: []chart{
+			{name: "goodput", title: "Clients sending to one socket, all together", metric: metricGoodput},
+			{name: "slowest", title: "What the slowest of the clients gets", metric: metricSlowest},
+		},
 		measure: measureFanin,
 	})
 }

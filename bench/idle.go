@@ -38,6 +38,10 @@ func init() {
 		cases:   []string{"1000", "4000", "16000"},
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
+		charts: []chart{
+			{name: "bytes", title: "Memory of connections that do nothing", metric: metricBytes},
+			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
+		},
 		lacks:   func(c, impl string) bool { return impl == kcpGo && c == "16000" },
 		measure: measureIdle,
 	})

@@ -40,6 +40,7 @@ type options struct {
 	rounds   int
 	timeout  time.Duration
 	profile  string
+	out      string
 }
 
 // run is the program without its process.
@@ -64,8 +65,17 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 			return err
 		}
 	}
+	var table io.Writer
+	if o.out != "" {
+		f, err := createResults(o.out)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, f.Close()) }()
+		table = f
+	}
 	for _, s := range selected {
-		if err := runSuite(stdout, s, o); err != nil {
+		if err := runSuite(stdout, table, s, o); err != nil {
 			return err
 		}
 	}
@@ -85,6 +95,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
@@ -97,8 +108,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	return o, nil
 }
 
-// runSuite measures s and prints the result.
-func runSuite(w io.Writer, s *suite, o *options) error {
+// runSuite measures s and prints the result, in Markdown too where table is not
+// nil.
+func runSuite(w, table io.Writer, s *suite, o *options) error {
 	p := plan{duration: o.duration, rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
@@ -113,6 +125,11 @@ func runSuite(w io.Writer, s *suite, o *options) error {
 	results, err := s.run(p)
 	if err != nil {
 		return err
+	}
+	if table != nil {
+		if err := writeResults(table, o.out, s, p, results); err != nil {
+			return err
+		}
 	}
 	if o.json {
 		return writeJSON(w, s, p, results)

@@ -22,6 +22,8 @@ type suite struct {
 	// that there are all.
 	lacks func(c, impl string) bool
 
+	charts []chart // of what is shown in pictures
+
 	// measure runs one implementation through one case for about d, not
 	// counting preparation, and returns a figure for every metric.
 	measure func(c, impl string, d time.Duration) (figures, error)

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// resultsFile is the table that a folder of results has beside its charts.
+const resultsFile = "README.md"
+
+// writeResults writes charts and a Markdown table of a suite: the charts to a
+// folder, the table to w.
+func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]series) error {
+	files, err := drawCharts(dir, s, p, results)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w, "## %s\n\n%s.\nMedians of %d rounds of %v, ± half their range.\n\n", s.name, s.about, p.rounds, p.duration)
+	head := []string{"case", "metric", "unit"}
+	head = append(head, p.impls...)
+	compare := slices.Contains(p.impls, ours) && slices.Contains(p.impls, kcpGo)
+	if compare {
+		head = append(head, ours+" / "+kcpGo)
+	}
+	markdownRow(w, head)
+	markdownRow(w, slices.Repeat([]string{"---"}, len(head)))
+	for _, c := range p.cases {
+		for _, m := range s.metrics {
+			row := []string{c, m.name, m.unit}
+			for _, impl := range p.impls {
+				if !s.has(c, impl) {
+					row = append(row, "")
+					continue
+				}
+				v := results[c].values(impl, m.name)
+				row = append(row, number(median(v))+" ± "+spread(v))
+			}
+			if compare {
+				row = append(row, ratios(results[c].values(ours, m.name), results[c].values(kcpGo, m.name))[0])
+			}
+			markdownRow(w, row)
+		}
+	}
+	fmt.Fprintln(w)
+	for _, f := range files {
+		fmt.Fprintf(w, "![%s](%s)\n\n", strings.TrimSuffix(f, ".svg"), f)
+	}
+	return nil
+}
+
+func markdownRow(w io.Writer, cells []string) {
+	fmt.Fprintf(w, "| %s |\n", strings.Join(cells, " | "))
+}
+
+// createResults makes the folder and begins its table.
+func createResults(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	f, err := os.Create(filepath.Join(dir, resultsFile))
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprint(f, "# Results\n\nWritten by `make bench`. Only ratios of figures of one run mean anything.\n\n```\n")
+	if err := writeHeader(f); err != nil {
+		return nil, err
+	}
+	fmt.Fprint(f, "```\n\n")
+	return f, nil
+}
