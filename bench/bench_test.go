@@ -7,6 +7,8 @@ import (
 	"io"
 	"maps"
 	"math"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -229,6 +231,53 @@ func TestTable(t *testing.T) {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("table without %q:\n%s", want, &out)
 		}
+	}
+}
+
+// TestResults wants a table in Markdown, and a chart of each kind that shows
+// what was measured.
+func TestResults(t *testing.T) {
+	s := &suite{
+		name: "s", about: "about", cases: []string{"10", "20"}, impls: []string{ours, kcpGo, "other"},
+		metrics: []metric{{"m", "u"}},
+		lacks:   func(c, impl string) bool { return impl == "other" && c == "20" },
+		charts: []chart{
+			{name: "bars", title: "Bars", metric: "m"},
+			{name: "lines", title: "Lines", metric: "m", place: func(c string) float64 { return float64(len(c)) }, axis: "x", log: true},
+			{name: "cdf", title: "Shares", samples: func(c, impl string) []float64 { return []float64{3, 1, 2} }, quantile: 0.9, unit: "u"},
+			{name: "none", title: "None", metric: "m", cases: []string{"30"}},
+		},
+		measure: func(c, impl string, _ time.Duration) (figures, error) {
+			return figures{"m": map[string]float64{ours: 321, kcpGo: 642, "other": 7}[impl]}, nil
+		},
+	}
+	p := plan{cases: s.cases, impls: s.impls, rounds: 1}
+	results, err := s.run(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var table bytes.Buffer
+	if err := writeResults(&table, dir, s, p, results); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| 10 | m | u | 321.0 ± 0.0% | 642.0 ± 0.0% | 7.00 ± 0.0% | 0.50 |",
+		"| 20 | m | u | 321.0 ± 0.0% | 642.0 ± 0.0% |  | 0.50 |",
+		"![s-bars](s-bars.svg)", "![s-cdf](s-cdf.svg)",
+	} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("no %q in\n%s", want, &table)
+		}
+	}
+	for name, want := range map[string]string{"bars": ">642<", "lines": ">Lines<", "cdf": ">kcp-go, 20<"} {
+		svg, err := os.ReadFile(filepath.Join(dir, "s-"+name+".svg"))
+		if err != nil || !strings.Contains(string(svg), want) {
+			t.Errorf("chart %s is without %s: %v", name, want, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "s-none.svg")); err == nil {
+		t.Error("a chart of nothing")
 	}
 }
 

@@ -184,7 +184,11 @@ func (c *chart) bars(pic *plot.Plot, s *suite, p plan, cases []string, results m
 
 // addLabel writes a figure above its bar.
 func addLabel(pic *plot.Plot, x, v float64, offset vg.Length) error {
-	l, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: x, Y: v}}, Labels: []string{number(v)}})
+	label := fmt.Sprintf("%.3g", v)
+	if v >= 100 {
+		label = fmt.Sprintf("%.0f", v)
+	}
+	l, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: x, Y: v}}, Labels: []string{label}})
 	if err != nil {
 		return err
 	}
