@@ -24,7 +24,7 @@ import (
 // back.
 
 const (
-	metricBytes      = "bytes a pair"
+	metricPairBytes  = "bytes a pair"
 	metricGoroutines = "goroutines a pair"
 	idleEndpoints    = 16
 	idleSettle       = 3 * time.Second
@@ -37,9 +37,9 @@ func init() {
 		about:   "connected pairs that do nothing; memory beyond the sockets",
 		cases:   []string{"1000", "4000", "16000"},
 		impls:   []string{ours, kcpGo},
-		metrics: []metric{{metricBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
+		metrics: []metric{{metricPairBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
 		charts: []chart{
-			{name: "bytes", title: "Memory of connections that do nothing", metric: metricBytes},
+			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes},
 			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
 		},
 		lacks:   func(c, impl string) bool { return impl == kcpGo && c == "16000" },
@@ -79,7 +79,7 @@ func measureIdle(c, impl string, d time.Duration) (f figures, err error) {
 	time.Sleep(d)
 	cpu = cpuTime() - cpu
 	return figures{
-		metricBytes:      max(0, float64(after)-float64(before)) / float64(pairs),
+		metricPairBytes:  max(0, float64(after)-float64(before)) / float64(pairs),
 		metricGoroutines: max(0, float64(runtime.NumGoroutine()-goroutines)) / float64(pairs),
 		metricCPU:        cpu.Seconds() / time.Since(start).Seconds(),
 	}, nil

@@ -93,7 +93,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
-	f.DurationVar(&o.timeout, "timeout", 2*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
+	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
