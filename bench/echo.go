@@ -44,7 +44,7 @@ func measureEcho(c, impl string, d time.Duration) (f figures, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, closer.Close()) }()
-	go echo(server, size)
+	go answerAll(server, size)
 	if _, err := pingPong(client, size, d/8); err != nil {
 		return nil, err
 	}
@@ -72,9 +72,9 @@ func echoSamples(c, impl string) []float64 {
 	return v
 }
 
-// echo sends back every message until the connection fails, which it does when
+// answerAll sends back every message until the connection fails, which it does when
 // the measurement is over.
-func echo(c io.ReadWriter, size int) {
+func answerAll(c io.ReadWriter, size int) {
 	b := make([]byte, size)
 	for {
 		if _, err := io.ReadFull(c, b); err != nil {
