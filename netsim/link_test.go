@@ -17,7 +17,7 @@ func requireBalanced(t *testing.T, s LinkStats) {
 	t.Helper()
 	in, out := s.Sent, s.Delivered
 	in.merge(s.Duplicated)
-	for _, tally := range []Tally{s.Lost, s.Overflow, s.TooBig, s.Filtered, s.Unreachable} {
+	for _, tally := range []Tally{s.Lost, s.Overflow, s.Managed, s.TooBig, s.Filtered, s.Unreachable} {
 		out.merge(tally)
 	}
 	require.Equal(t, in, out, "%+v", s)
@@ -47,7 +47,7 @@ func TestLinkPerfect(t *testing.T) {
 	l := NewLink(LinkConfig{}, 1)
 	packet := []byte("packet")
 	got := l.Send(time.Second, packet)
-	require.Equal(t, []Delivery{{time.Second, []byte("packet")}}, got)
+	require.Equal(t, []Delivery{{At: time.Second, Data: []byte("packet")}}, got)
 	packet[0] = 'X'
 	require.Equal(t, "packet", string(got[0].Data), "Data shares memory with the packet")
 	require.Equal(t, LinkStats{Sent: Tally{1, 6}, Delivered: Tally{1, 6}}, l.Stats())

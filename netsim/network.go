@@ -1,12 +1,12 @@
 package netsim
 
 import (
-	"fmt"
-	"hash/fnv"
+	"math"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -32,9 +32,10 @@ type Network struct {
 	mu       sync.Mutex
 	fallback LinkConfig
 	rules    map[flow]LinkConfig
-	edition  int // of rules; a route of an older one is out of date
+	cuts     map[flow]bool
+	edition  int // of rules and cuts; a route of an older one is out of date
 	routes   map[flow]*route
-	links    map[flow]*Link
+	links    map[flow]*conduit[flow]
 	sockets  map[netip.AddrPort]*PacketConn
 	ports    map[netip.Addr]uint16 // the next to try where the caller leaves the choice
 	filter   func(from, to netip.AddrPort, packet []byte) bool
@@ -45,6 +46,10 @@ type Network struct {
 	armedFor time.Duration
 
 	filterMu sync.Mutex // held during a call of the filter
+
+	steps    []timedStep // by time, guarded by mu
+	nextStep atomic.Int64
+	stepMu   sync.Mutex // held while a step is made
 }
 
 // flow is a direction between two addresses. As a rule or as the key of a link,
@@ -53,7 +58,8 @@ type flow struct{ from, to netip.AddrPort }
 
 // route is the link that a flow takes.
 type route struct {
-	link    *Link
+	conduit *conduit[flow]
+	cut     bool
 	edition int
 }
 
@@ -61,36 +67,53 @@ type route struct {
 // of the given configuration. It panics if defaultLink is not valid.
 func NewNetwork(seed uint64, defaultLink LinkConfig) *Network {
 	defaultLink.mustBeValid()
-	return &Network{
+	n := &Network{
 		seed:     mix(seed),
 		start:    time.Now(),
 		fallback: defaultLink,
 		rules:    make(map[flow]LinkConfig),
+		cuts:     make(map[flow]bool),
 		routes:   make(map[flow]*route),
-		links:    make(map[flow]*Link),
+		links:    make(map[flow]*conduit[flow]),
 		sockets:  make(map[netip.AddrPort]*PacketConn),
 		ports:    make(map[netip.Addr]uint16),
 	}
+	n.nextStep.Store(math.MaxInt64)
+	return n
 }
+
+// Elapsed returns the time since the network was made, on which scripts run.
+func (n *Network) Elapsed() time.Duration { return time.Since(n.start) }
 
 // Listen opens a socket at addr, an IP address and a port such as
 // "10.0.0.1:4000". Port 0 takes the next free port of the host from 49152 up;
 // ports are not used again before all others have been. If the address is
 // taken, the error wraps syscall.EADDRINUSE.
 func (n *Network) Listen(addr string) (*PacketConn, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	at, err := n.address("listen", addr)
+	if err != nil {
+		return nil, err
+	}
+	c := newPacketConn(n, at)
+	n.sockets[at] = c
+	return c, nil
+}
+
+// address returns an address that is free, as for Listen.
+func (n *Network) address(op, addr string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
-		return nil, &net.OpError{Op: "listen", Net: "udp", Err: err}
+		return at, &net.OpError{Op: op, Net: "udp", Err: err}
 	}
 	at = unmapped(at)
-	fail := func(err error) (*PacketConn, error) {
-		return nil, &net.OpError{Op: "listen", Net: "udp", Addr: net.UDPAddrFromAddrPort(at), Err: err}
+	fail := func(err error) (netip.AddrPort, error) {
+		return at, &net.OpError{Op: op, Net: "udp", Addr: net.UDPAddrFromAddrPort(at), Err: err}
 	}
 	if at.Addr().IsUnspecified() {
 		return fail(&net.AddrError{Err: "a virtual socket needs the address of one host", Addr: addr})
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
 	if at.Port() == 0 {
 		port, ok := n.freePort(at.Addr())
 		if !ok {
@@ -101,9 +124,7 @@ func (n *Network) Listen(addr string) (*PacketConn, error) {
 	if n.sockets[at] != nil {
 		return fail(os.NewSyscallError("bind", syscall.EADDRINUSE))
 	}
-	c := newPacketConn(n, at)
-	n.sockets[at] = c
-	return c, nil
+	return at, nil
 }
 
 func (n *Network) freePort(host netip.Addr) (port uint16, ok bool) {
@@ -115,39 +136,6 @@ func (n *Network) freePort(host netip.Addr) (port uint16, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-// SetLink sets the configuration of the direction from one place to another
-// for the packets sent from now on. A place is "ip" for a host, "ip:port" for
-// one of its sockets, or "" for any. Of several that apply to a packet, the one
-// with the most exact from counts, and among those the one with the most exact
-// to; SetLink("", "", cfg) replaces the default link.
-//
-// A place with a port takes its packets off the link that the host's sockets
-// share, to one of their own with its own Rate, Queue and luck. The order of
-// packets is kept over such a change. SetLink panics if a place cannot be
-// parsed or cfg is not valid.
-func (n *Network) SetLink(from, to string, cfg LinkConfig) {
-	cfg.mustBeValid()
-	rule := flow{mustParsePlace(from), mustParsePlace(to)}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.rules[rule] = cfg
-	n.edition++
-}
-
-func mustParsePlace(s string) netip.AddrPort {
-	if s == "" {
-		return netip.AddrPort{}
-	}
-	if ip, err := netip.ParseAddr(s); err == nil {
-		return host(unmapped(netip.AddrPortFrom(ip, 0)))
-	}
-	place, err := netip.ParseAddrPort(s)
-	if err != nil {
-		panic(fmt.Errorf("netsim: %q is neither an IP address nor one with a port: %w", s, err))
-	}
-	return unmapped(place)
 }
 
 // SetFilter has every packet shown to f when it is sent, before the link; if f
@@ -180,17 +168,44 @@ func (n *Network) Inject(from, to netip.AddrPort, packet []byte) {
 func (n *Network) Stats() LinkStats {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	var total LinkStats
-	for _, l := range n.links {
-		total.merge(l.Stats())
+	total := n.local
+	for _, c := range n.links {
+		total.merge(c.stats())
 	}
-	total.Delivered = Tally{} // by the links: that was a promise
-	total.merge(n.local)
 	return total
 }
 
+// LinkStats is Stats for the packets that took a link from one place to another,
+// which are as for SetLink. Filtered and injected packets took none. It panics
+// if a place cannot be parsed.
+func (n *Network) LinkStats(from, to string) (total LinkStats) {
+	n.eachLink(from, to, func(c *conduit[flow]) { total.merge(c.stats()) })
+	return total
+}
+
+// QueueDelays returns how long packets have waited for their turn at the Rate of
+// the links from one place to another. It panics if a place cannot be parsed.
+func (n *Network) QueueDelays(from, to string) (total Delays) {
+	n.eachLink(from, to, func(c *conduit[flow]) { total.merge(&c.link.delays) })
+	return total
+}
+
+// eachLink calls f for the links within the direction from one place to another.
+func (n *Network) eachLink(from, to string, f func(*conduit[flow])) {
+	within := flow{mustParsePlace(from), mustParsePlace(to)}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, c := range n.links {
+		if within.covers(key) {
+			f(c)
+		}
+	}
+}
+
 // send puts a packet on its link.
-func (n *Network) send(f flow, packet []byte) {
+func (n *Network) send(c *PacketConn, to netip.AddrPort, packet []byte) {
+	n.catchUp()
+	f := flow{c.PublicAddrPort(), to}
 	pass := n.ask(f, packet)
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -199,11 +214,13 @@ func (n *Network) send(f flow, packet []byte) {
 		n.local.Filtered.add(len(packet))
 		return
 	}
-	now := time.Since(n.start)
-	flights, copies := n.link(f).plan(now, len(packet))
-	for _, each := range flights[:copies] {
-		n.parcels.add(each, packet, f)
+	r := n.route(f)
+	if r.cut {
+		r.conduit.drop(len(packet), &r.conduit.local.Lost)
+		return
 	}
+	now := time.Since(n.start)
+	n.parcels.send(r.conduit, now, packet, f)
 	// What is due now need not wait for the timer's goroutine.
 	n.deliverDue(now)
 	n.arm(now)
@@ -223,50 +240,6 @@ func (n *Network) ask(f flow, packet []byte) bool {
 	return filter(f.from, f.to, packet)
 }
 
-// link returns the link that a flow takes under the present rules.
-func (n *Network) link(f flow) *Link {
-	r := n.routes[f]
-	if r != nil && r.edition == n.edition {
-		return r.link
-	}
-	key, cfg := n.match(f)
-	l := n.links[key]
-	if l == nil {
-		l = NewLink(cfg, n.linkSeed(key))
-		n.links[key] = l
-	} else if l.cfg != cfg {
-		l.SetConfig(cfg)
-	}
-	if r == nil {
-		r = new(route)
-		n.routes[f] = r
-	} else if r.link != l {
-		l.keepOrder(r.link.latest, r.link.ordered)
-	}
-	r.link, r.edition = l, n.edition
-	return l
-}
-
-// match returns the configuration for a flow and the key of the link it takes:
-// that of the two hosts, narrowed to a port where the rule names one.
-func (n *Network) match(f flow) (key flow, cfg LinkConfig) {
-	for _, from := range [...]netip.AddrPort{f.from, host(f.from), {}} {
-		for _, to := range [...]netip.AddrPort{f.to, host(f.to), {}} {
-			if cfg, ok := n.rules[flow{from, to}]; ok {
-				return flow{narrowed(f.from, from), narrowed(f.to, to)}, cfg
-			}
-		}
-	}
-	return flow{host(f.from), host(f.to)}, n.fallback
-}
-
-// linkSeed derives the seed of a link from the network's and the addresses.
-func (n *Network) linkSeed(key flow) uint64 {
-	h := fnv.New64a()
-	fmt.Fprintf(h, "%s %s", key.from, key.to)
-	return mix(n.seed ^ h.Sum64())
-}
-
 // deliverDue delivers all parcels whose time has come.
 func (n *Network) deliverDue(now time.Duration) {
 	for p := n.parcels.due(now); p != nil; p = n.parcels.due(now) {
@@ -276,14 +249,18 @@ func (n *Network) deliverDue(now time.Duration) {
 
 func (n *Network) deliver(p *parcel[flow]) {
 	size := len(p.data) // the socket's reader may release p before enqueue returns
+	count := &n.local
+	if p.via != nil {
+		count = &p.via.local
+	}
 	socket := n.sockets[p.dest.to]
 	switch {
 	case socket == nil:
-		n.local.Unreachable.add(size)
+		count.Unreachable.add(size)
 	case !socket.enqueue(p):
-		n.local.Overflow.add(size)
+		count.Overflow.add(size)
 	default:
-		n.local.Delivered.add(size)
+		count.Delivered.add(size)
 		return
 	}
 	n.parcels.release(p)
@@ -306,6 +283,7 @@ func (n *Network) arm(now time.Duration) {
 // tick is the timer's. It may come early or twice when it crosses with an arm,
 // which does no harm: it delivers what is due and arms the timer anew.
 func (n *Network) tick() {
+	n.catchUp() // a socket that moves now does not get what arrives now
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.armed = false
@@ -318,26 +296,29 @@ func (n *Network) tick() {
 func (n *Network) remove(c *PacketConn) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.sockets[c.local] != c {
+	public := c.PublicAddrPort()
+	if n.sockets[public] != c {
 		return false
 	}
-	delete(n.sockets, c.local)
+	delete(n.sockets, public)
 	return true
 }
 
-// host returns the place of the whole host.
-func host(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr(), 0) }
-
-// narrowed returns the part of a link's key that an address has under a rule.
-func narrowed(a, rule netip.AddrPort) netip.AddrPort {
-	if rule.Port() != 0 {
-		return a
+// rebind moves a socket to another address.
+func (n *Network) rebind(c *PacketConn, addr string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || n.sockets[c.public] != c {
+		return c.opError("rebind", nil, net.ErrClosed)
 	}
-	return host(a)
-}
-
-// unmapped makes an IPv4 address of one in its IPv6 form, as the two are one
-// place but differ as keys.
-func unmapped(a netip.AddrPort) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+	to, err := n.address("rebind", addr)
+	if err != nil {
+		return err
+	}
+	delete(n.sockets, c.public)
+	n.sockets[to] = c
+	c.public = to
+	return nil
 }

@@ -32,10 +32,10 @@ type PacketConn struct {
 	addr    *net.UDPAddr
 
 	mu            sync.Mutex
-	changed       sync.Cond // a blocked read has reason to look again
+	changed       sync.Cond      // a blocked read has reason to look again
+	public        netip.AddrPort // where others see it; also guarded by network.mu
 	closed        bool
-	queue         []*parcel[flow] // those before head have been read
-	head          int
+	queue         fifo[*parcel[flow]]
 	charged       int // for the packets in queue, in bytes
 	limit         int // for charged
 	dropped       Tally
@@ -63,7 +63,7 @@ func (f *failure) take() error {
 }
 
 func newPacketConn(n *Network, at netip.AddrPort) *PacketConn {
-	c := &PacketConn{network: n, local: at, addr: net.UDPAddrFromAddrPort(at), limit: defaultReadBuffer}
+	c := &PacketConn{network: n, local: at, public: at, addr: net.UDPAddrFromAddrPort(at), limit: defaultReadBuffer}
 	c.changed.L = &c.mu
 	return c
 }
@@ -103,28 +103,13 @@ func (c *PacketConn) next() (*parcel[flow], error) {
 		if passed(c.readDeadline) {
 			return nil, c.opError("read", nil, os.ErrDeadlineExceeded)
 		}
-		if c.head < len(c.queue) {
-			return c.dequeue(), nil
+		if c.queue.len() > 0 {
+			p := c.queue.pop()
+			c.charged -= charge(p)
+			return p, nil
 		}
 		c.changed.Wait()
 	}
-}
-
-func (c *PacketConn) dequeue() *parcel[flow] {
-	p := c.queue[c.head]
-	c.queue[c.head] = nil
-	c.head++
-	c.charged -= charge(p)
-	switch {
-	case c.head == len(c.queue):
-		c.queue, c.head = c.queue[:0], 0
-	case c.head > len(c.queue)/2 && c.head > 64:
-		// Otherwise a queue that is never quite empty would grow for ever.
-		kept := copy(c.queue, c.queue[c.head:])
-		clear(c.queue[kept:])
-		c.queue, c.head = c.queue[:kept], 0
-	}
-	return p
 }
 
 // enqueue hands a packet to the socket. If there is no room, it returns false
@@ -137,7 +122,7 @@ func (c *PacketConn) enqueue(p *parcel[flow]) bool {
 		return false
 	}
 	c.charged += charge(p)
-	c.queue = append(c.queue, p)
+	c.queue.push(p)
 	c.changed.Broadcast()
 	return true
 }
@@ -159,7 +144,7 @@ func (c *PacketConn) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	if err := c.mayWrite(len(b), to); err != nil {
 		return 0, err
 	}
-	c.network.send(flow{c.local, unmapped(to)}, b)
+	c.network.send(c, unmapped(to), b)
 	return len(b), nil
 }
 
@@ -195,7 +180,7 @@ func (c *PacketConn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.closed = true
-	c.queue, c.head, c.charged = nil, 0, 0
+	c.queue, c.charged = fifo[*parcel[flow]]{}, 0
 	c.stopTimer()
 	c.changed.Broadcast()
 	return nil
@@ -206,6 +191,25 @@ func (c *PacketConn) LocalAddr() net.Addr { return c.addr }
 
 // AddrPort returns the socket's address as a value.
 func (c *PacketConn) AddrPort() netip.AddrPort { return c.local }
+
+// PublicAddrPort returns the address at which others see the socket: the same as
+// AddrPort, unless Rebind has changed it.
+func (c *PacketConn) PublicAddrPort() netip.AddrPort {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.public
+}
+
+// Rebind gives the socket another public address, as happens to a host behind a
+// NAT whose binding has expired, or that moves from one network to another.
+// What the socket sends from now on comes from there, on the links of that
+// address, and what is sent there reaches it; what arrives at the former address
+// finds nobody, even if it is underway already. The socket itself learns nothing
+// of it: LocalAddr stays.
+//
+// The address is as for Network.Listen, with the same errors. The former one is
+// free for others.
+func (c *PacketConn) Rebind(addr string) error { return c.network.rebind(c, addr) }
 
 // SetDeadline sets the deadline of reads and writes.
 func (c *PacketConn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }

@@ -278,7 +278,7 @@ func TestConnQueueInMotion(t *testing.T) {
 			_, _, err := b.ReadFrom(buf)
 			require.NoError(t, err)
 			require.Equal(t, i-300, numberOf(buf))
-			require.Less(t, cap(b.queue), 2048)
+			require.Less(t, cap(b.queue.items), 2048)
 		}
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -35,7 +36,6 @@ const (
 //
 // All methods are safe for concurrent use.
 type Relay struct {
-	network  string // "udp4" or "udp6"
 	listener *net.UDPConn
 	target   *net.UDPAddr
 	up, down *pipe
@@ -50,14 +50,21 @@ type Relay struct {
 // relayClient is one client address and the socket that speaks for it.
 type relayClient struct {
 	addr     netip.AddrPort
-	upstream *net.UDPConn
+	upstream atomic.Pointer[net.UDPConn]
 }
 
 // NewRelay starts a relay to target, a UDP address such as "127.0.0.1:4000". It
 // listens on a free port of 127.0.0.1, or of ::1 if the target is IPv6. The
 // seed makes the luck of the links, but as real packets come in their own time
-// and order, two runs are not the same.
+// and order, two runs are not the same. The error is of a configuration that is
+// not valid, of an address, or of the system.
 func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
+	return ListenRelay("", target, up, down, seed)
+}
+
+// ListenRelay is NewRelay on a listening address of the caller's choice, such as
+// ":4000". An empty one is that of NewRelay.
+func ListenRelay(listen, target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 	if err := errors.Join(up.Validate(), down.Validate()); err != nil {
 		return nil, err
 	}
@@ -65,24 +72,28 @@ func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 	if err != nil {
 		return nil, fmt.Errorf("netsim: relay target: %w", err)
 	}
-	network, local := "udp4", net.IPv4(127, 0, 0, 1)
+	local := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}
 	if addr.IP != nil && addr.IP.To4() == nil {
-		network, local = "udp6", net.IPv6loopback
+		local.IP = net.IPv6loopback
 	}
-	listener, err := net.ListenUDP(network, &net.UDPAddr{IP: local})
+	if listen != "" {
+		if local, err = net.ResolveUDPAddr("udp", listen); err != nil {
+			return nil, fmt.Errorf("netsim: relay address: %w", err)
+		}
+	}
+	listener, err := net.ListenUDP("udp", local)
 	if err != nil {
 		return nil, fmt.Errorf("netsim: relay socket: %w", err)
 	}
 	enlargeBuffers(listener)
 	r := &Relay{
-		network:  network,
 		listener: listener,
 		target:   addr,
 		done:     make(chan struct{}),
 		clients:  make(map[netip.AddrPort]*relayClient),
 	}
 	r.up = newPipe(NewLink(up, mix(seed)), func(c *relayClient, packet []byte) error {
-		_, err := c.upstream.Write(packet)
+		_, err := c.upstream.Load().Write(packet)
 		return err
 	})
 	r.down = newPipe(NewLink(down, mix(seed+1)), func(c *relayClient, packet []byte) error {
@@ -112,9 +123,41 @@ func (r *Relay) SetLinks(up, down LinkConfig) {
 	r.down.setConfig(down)
 }
 
+// Play adds a script for each direction, either of which may be nil. Their times
+// count from this call. The error is that of the first step that sets something
+// out of range; then nothing is added to that direction.
+func (r *Relay) Play(up, down Script) error {
+	return errors.Join(r.up.play(up), r.down.play(down))
+}
+
+// Rebind gives every client another upstream socket, so that the target sees
+// them at other addresses from now on, as when the binding of a NAT expires. What
+// the target sends to the former addresses is lost.
+func (r *Relay) Rebind() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return fmt.Errorf("netsim: relay: %w", net.ErrClosed)
+	}
+	for _, c := range r.clients {
+		former := c.upstream.Load()
+		if err := r.connect(c); err != nil {
+			return fmt.Errorf("netsim: relay socket: %w", err)
+		}
+		if err := former.Close(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // Stats returns what has become of the packets in each direction. Delivered
 // counts those written to a socket, Unreachable those that a socket refused.
 func (r *Relay) Stats() (up, down LinkStats) { return r.up.stats(), r.down.stats() }
+
+// QueueDelays returns how long packets have waited for their turn at the Rate of
+// each direction.
+func (r *Relay) QueueDelays() (up, down Delays) { return r.up.queueDelays(), r.down.queueDelays() }
 
 // Close closes all sockets, drops what is underway and waits for the relay's
 // goroutines. Closing again does nothing.
@@ -129,7 +172,7 @@ func (r *Relay) Close() error {
 	close(r.done)
 	err := r.listener.Close()
 	for _, c := range r.clients {
-		err = errors.Join(err, c.upstream.Close())
+		err = errors.Join(err, c.upstream.Load().Close())
 	}
 	r.mu.Unlock()
 	r.running.Wait()
@@ -154,10 +197,10 @@ func (r *Relay) readClients() {
 }
 
 // readUpstream takes the target's answers to one client.
-func (r *Relay) readUpstream(c *relayClient) {
+func (r *Relay) readUpstream(c *relayClient, upstream *net.UDPConn) {
 	buf := make([]byte, 1<<16)
 	r.read(func() error {
-		n, err := c.upstream.Read(buf)
+		n, err := upstream.Read(buf)
 		if err == nil {
 			r.down.accept(c, buf[:n])
 		}
@@ -196,15 +239,24 @@ func (r *Relay) client(addr netip.AddrPort) *relayClient {
 	if c := r.clients[addr]; c != nil || r.closed || len(r.clients) >= relayMaxClients {
 		return c
 	}
-	upstream, err := net.DialUDP(r.network, nil, r.target)
-	if err != nil {
+	c := &relayClient{addr: addr}
+	if err := r.connect(c); err != nil {
 		return nil
 	}
-	enlargeBuffers(upstream)
-	c := &relayClient{addr: addr, upstream: upstream}
 	r.clients[addr] = c
-	r.running.Go(func() { r.readUpstream(c) })
 	return c
+}
+
+// connect gives a client a new socket that speaks for it.
+func (r *Relay) connect(c *relayClient) error {
+	upstream, err := net.DialUDP("udp", nil, r.target)
+	if err != nil {
+		return err
+	}
+	enlargeBuffers(upstream)
+	c.upstream.Store(upstream)
+	r.running.Go(func() { r.readUpstream(c, upstream) })
+	return nil
 }
 
 // pipe is one direction of a relay: a link on the real clock, and the goroutine
@@ -215,28 +267,39 @@ type pipe struct {
 	wake  chan struct{} // the first parcel is another
 
 	mu      sync.Mutex
-	link    *Link
-	local   LinkStats // what happened outside of the link
+	conduit conduit[*relayClient]
 	parcels schedule[*relayClient]
 }
 
 func newPipe(link *Link, write func(*relayClient, []byte) error) *pipe {
-	return &pipe{start: time.Now(), write: write, wake: make(chan struct{}, 1), link: link}
+	p := &pipe{start: time.Now(), write: write, wake: make(chan struct{}, 1)}
+	p.conduit.link = link
+	return p
 }
 
 func (p *pipe) setConfig(cfg LinkConfig) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.link.SetConfig(cfg)
+	p.parcels.settle(&p.conduit, time.Since(p.start))
+	p.conduit.link.SetConfig(cfg)
+}
+
+func (p *pipe) play(script Script) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conduit.link.play(script, time.Since(p.start))
 }
 
 func (p *pipe) stats() LinkStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	total := p.link.Stats()
-	total.Delivered = Tally{} // by the link: that was a promise
-	total.merge(p.local)
-	return total
+	return p.conduit.stats()
+}
+
+func (p *pipe) queueDelays() Delays {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.conduit.link.QueueDelays()
 }
 
 // accept puts a packet on the link.
@@ -244,15 +307,11 @@ func (p *pipe) accept(c *relayClient, packet []byte) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.parcels.bytes+len(packet) > relayMaxQueued {
-		p.local.Sent.add(len(packet))
-		p.local.Overflow.add(len(packet))
+		p.conduit.drop(len(packet), &p.conduit.local.Overflow)
 		return
 	}
 	before, waiting := p.parcels.next()
-	flights, copies := p.link.plan(time.Since(p.start), len(packet))
-	for _, f := range flights[:copies] {
-		p.parcels.add(f, packet, c)
-	}
+	p.parcels.send(&p.conduit, time.Since(p.start), packet, c)
 	if at, ok := p.parcels.next(); ok && (!waiting || at < before) {
 		select {
 		case p.wake <- struct{}{}:
@@ -265,8 +324,7 @@ func (p *pipe) accept(c *relayClient, packet []byte) {
 func (p *pipe) refuse(size int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.local.Sent.add(size)
-	p.local.Overflow.add(size)
+	p.conduit.drop(size, &p.conduit.local.Overflow)
 }
 
 // run sends parcels as they fall due, until done is closed.
@@ -335,6 +393,6 @@ func (p *pipe) forward(batch []*parcel[*relayClient]) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.local.Delivered.merge(delivered)
-	p.local.Unreachable.merge(refused)
+	p.conduit.local.Delivered.merge(delivered)
+	p.conduit.local.Unreachable.merge(refused)
 }

@@ -20,7 +20,7 @@ func TestScheduleOrder(t *testing.T) {
 	for i := range 1000 {
 		at := time.Duration(rng.IntN(50)) // many ties
 		want = append(want, entry{at, i})
-		s.add(flight{at: at, flip: -1}, []byte{byte(i)}, i)
+		s.add(nil, flight{at: at, flip: -1}, []byte{byte(i)}, i)
 	}
 	require.Equal(t, 1000, s.bytes)
 	slices.SortStableFunc(want, func(a, b entry) int { return int(a.at - b.at) })

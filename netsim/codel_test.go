@@ -1,0 +1,318 @@
+package netsim
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// reference is a link with CoDel as RFC 8289, section 5, writes it down: a queue
+// that is asked for a packet whenever the line is free.
+type reference struct {
+	rate             int64
+	target, interval time.Duration
+	free             time.Duration
+	queue            []arrived
+	dropped          []int
+	sent             []departed
+
+	firstAbove, dropNext time.Duration
+	count, lastCount     int
+	dropping             bool
+	maxPacket            int
+}
+
+type arrived struct {
+	id, size int
+	at       time.Duration
+}
+
+type departed struct {
+	id   int
+	at   time.Duration // when it has left
+	wait time.Duration
+}
+
+func (r *reference) doDequeue(now time.Duration) (p *arrived, ok bool) {
+	if len(r.queue) == 0 {
+		r.firstAbove = 0
+		return nil, false
+	}
+	p = &arrived{}
+	*p = r.queue[0]
+	r.queue = r.queue[1:]
+	r.maxPacket = max(r.maxPacket, p.size)
+	left := 0
+	for _, q := range r.queue {
+		left += q.size
+	}
+	if now-p.at < r.target || left <= r.maxPacket {
+		r.firstAbove = 0
+	} else if r.firstAbove == 0 {
+		r.firstAbove = now + r.interval
+	} else if now >= r.firstAbove {
+		ok = true
+	}
+	return p, ok
+}
+
+func (r *reference) control(t time.Duration) time.Duration {
+	return t + time.Duration(float64(r.interval)/math.Sqrt(float64(r.count)))
+}
+
+func (r *reference) dequeue(now time.Duration) *arrived {
+	p, ok := r.doDequeue(now)
+	if p == nil {
+		r.dropping = false
+		return nil
+	}
+	if r.dropping {
+		if !ok {
+			r.dropping = false
+		}
+		for now >= r.dropNext && r.dropping {
+			r.dropped = append(r.dropped, p.id)
+			r.count++
+			if p, ok = r.doDequeue(now); !ok {
+				r.dropping = false
+			} else {
+				r.dropNext = r.control(r.dropNext)
+			}
+		}
+	} else if ok {
+		r.dropped = append(r.dropped, p.id)
+		p, _ = r.doDequeue(now)
+		r.dropping = true
+		delta := r.count - r.lastCount
+		r.count = 1
+		if delta > 1 && now-r.dropNext < 16*r.interval {
+			r.count = delta
+		}
+		r.dropNext = r.control(now)
+		r.lastCount = r.count
+	}
+	return p
+}
+
+// run has the line take packets until a time, or for ever.
+func (r *reference) run(until time.Duration) {
+	for len(r.queue) > 0 && max(r.free, r.queue[0].at) <= until {
+		now := max(r.free, r.queue[0].at)
+		if p := r.dequeue(now); p != nil {
+			r.free = now + time.Duration(int64(p.size)*int64(time.Second)/r.rate)
+			r.sent = append(r.sent, departed{p.id, r.free, now - p.at})
+		}
+	}
+}
+
+func TestCoDelIsThatOfTheRFC(t *testing.T) {
+	for seed := range uint64(10) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		cfg := CoDel{Enabled: true}
+		ref := reference{rate: 1_000_000, target: codelTarget, interval: codelInterval}
+		if seed%2 == 1 {
+			cfg.Target, cfg.Interval = 20*time.Millisecond, 300*time.Millisecond
+			ref.target, ref.interval = cfg.Target, cfg.Interval
+		}
+		l := NewLink(LinkConfig{Rate: ref.rate, CoDel: cfg}, seed)
+		var got []departed
+		take := func(deliveries []Delivery) {
+			for _, d := range deliveries {
+				got = append(got, departed{numberOf(d.Data), d.At, d.Queued})
+			}
+		}
+		now := time.Duration(0)
+		for i := range 10_000 {
+			size := 1000 * (1 + rng.IntN(2)) // whole milliseconds, so that times compare
+			load := 0.7
+			if i/2000%2 == 1 {
+				load = 1.5
+			}
+			now += time.Duration(rng.ExpFloat64() * 1.5e6 / load)
+			ref.run(now)
+			ref.queue = append(ref.queue, arrived{i, size, now})
+			ref.run(now)
+			if rng.IntN(2) == 0 {
+				take(l.Poll(now))
+			}
+			take(l.Send(now, number(i, size)))
+		}
+		ref.run(math.MaxInt64)
+		take(l.Poll(math.MaxInt64))
+		require.Greater(t, len(ref.dropped), 100, "seed %d", seed)
+		require.Equal(t, ref.sent, got, "seed %d", seed)
+		stats := l.Stats()
+		require.EqualValues(t, len(ref.dropped), stats.Managed.Packets)
+		requireBalanced(t, stats)
+	}
+}
+
+// standing is a sender that keeps a queue standing, as a window of packets does: a
+// packet for every one that arrives, less for a while after each drop.
+func standing(cfg LinkConfig) (p50, p95 time.Duration, stats LinkStats) {
+	l := NewLink(cfg, 1)
+	const rtt = 40 * time.Millisecond
+	window, inFlight, reduced := 200.0, 0, time.Duration(0)
+	var acks []time.Duration
+	var waits []time.Duration
+	lost := int64(0)
+	for now := time.Duration(0); now < 60*time.Second; now += 100 * time.Microsecond {
+		handle := func(deliveries []Delivery) {
+			for _, d := range deliveries {
+				acks = append(acks, d.At+rtt)
+				if now > 10*time.Second {
+					waits = append(waits, d.Queued)
+				}
+			}
+		}
+		handle(l.Poll(now))
+		for len(acks) > 0 && acks[0] <= now {
+			acks = acks[1:]
+			inFlight--
+			window += 1 / window
+		}
+		s := l.Stats()
+		if drops := s.Managed.Packets + s.Overflow.Packets; drops > lost {
+			inFlight -= int(drops - lost)
+			lost = drops
+			if now-reduced > 2*rtt {
+				window, reduced = max(window/2, 2), now
+			}
+		}
+		for float64(inFlight) < window {
+			inFlight++
+			handle(l.Send(now, make([]byte, 1200)))
+		}
+	}
+	slices.Sort(waits)
+	return waits[len(waits)/2], waits[len(waits)*95/100], l.Stats()
+}
+
+// A flow that would fill any buffer is held near the target, and yet uses the
+// line as well as one that halves its window can: that is what CoDel is for.
+func TestCoDelBringsAStandingQueueToTheTarget(t *testing.T) {
+	cfg := LinkConfig{Rate: 1_250_000, Queue: 500_000}
+	p50, _, _ := standing(cfg)
+	require.Greater(t, p50, 100*time.Millisecond, "without CoDel there is no standing queue to manage")
+	cfg.CoDel.Enabled = true
+	p50, p95, stats := standing(cfg)
+	require.Less(t, p50, 2*codelTarget)
+	require.Less(t, p95, 6*codelTarget)
+	require.NotZero(t, stats.Managed.Packets)
+	require.Zero(t, stats.Overflow)
+	require.Greater(t, stats.Delivered.Bytes, int64(0.8*60*1_250_000), "the line was not used")
+}
+
+// A burst that drains within the interval is no standing queue.
+func TestCoDelLeavesShortBurstsAlone(t *testing.T) {
+	l := NewLink(LinkConfig{Rate: 1_000_000, CoDel: CoDel{Enabled: true}}, 1)
+	arrivals := 0
+	for i := range 20 {
+		now := time.Duration(i) * 200 * time.Millisecond
+		for range 90 { // 90 ms at 1 ms each
+			arrivals += len(l.Send(now, make([]byte, 1000)))
+		}
+	}
+	arrivals += len(l.Poll(time.Hour))
+	require.Equal(t, 1800, arrivals)
+	require.Zero(t, l.Stats().Managed)
+	delays := l.QueueDelays()
+	require.Equal(t, 89*time.Millisecond, delays.Max())
+}
+
+// Which calls learn of the deliveries does not change them.
+func TestCoDelDoesNotDependOnPolls(t *testing.T) {
+	run := func(poll func(l *Link, now time.Duration) []Delivery) (all []Delivery) {
+		l := NewLink(LinkConfig{
+			Rate: 1_000_000, CoDel: CoDel{Enabled: true}, Loss: 0.1, Duplicate: 0.1, Corrupt: 0.1,
+			Delay: time.Millisecond, Jitter: 5 * time.Millisecond, Reorder: 0.3,
+		}, 7)
+		require.NoError(t, l.Play(RateChange(800*time.Millisecond, 700_000)))
+		for i := range 3000 {
+			now := time.Duration(i) * 700 * time.Microsecond
+			all = append(all, poll(l, now)...)
+			all = append(all, l.Send(now, number(i, 1000))...)
+		}
+		all = append(all, l.Poll(time.Hour)...)
+		require.NotZero(t, l.Stats().Managed)
+		requireBalanced(t, l.Stats())
+		return all
+	}
+	eager := run(func(l *Link, now time.Duration) (all []Delivery) {
+		for at, ok := l.Next(); ok && at <= now; at, ok = l.Next() {
+			all = append(all, l.Poll(at)...)
+		}
+		return all
+	})
+	require.Equal(t, eager, run(func(*Link, time.Duration) []Delivery { return nil }))
+}
+
+// Packets that wait when CoDel is switched on or off, or the rate changes, all
+// come out, in order.
+func TestCoDelSwitchedWhilePacketsWait(t *testing.T) {
+	steps := []LinkConfig{
+		{Rate: 1_000_000}, {Rate: 1_000_000, CoDel: CoDel{Enabled: true, Target: time.Hour}},
+		{Rate: 500_000}, {}, {Rate: 2_000_000, CoDel: CoDel{Enabled: true, Target: time.Hour}}, {Rate: 100_000},
+	}
+	l := NewLink(steps[0], 1)
+	var order []int
+	var last time.Duration
+	take := func(deliveries []Delivery) {
+		for _, d := range deliveries {
+			require.GreaterOrEqual(t, d.At, last)
+			last = d.At
+			order = append(order, numberOf(d.Data))
+		}
+	}
+	for i := range 600 {
+		if i%100 == 50 {
+			now := time.Duration(i) * 100 * time.Microsecond
+			take(l.Poll(now))
+			l.SetConfig(steps[(i/100+1)%len(steps)])
+		}
+		take(l.Send(time.Duration(i)*100*time.Microsecond, number(i, 1000)))
+	}
+	take(l.Poll(time.Hour))
+	require.Len(t, order, 600)
+	require.True(t, slices.IsSorted(order))
+	packets, bytes := l.Backlog(time.Hour)
+	require.Zero(t, packets)
+	require.Zero(t, bytes)
+}
+
+func TestNextIsTheTimeOfTheNextTurn(t *testing.T) {
+	l := NewLink(LinkConfig{Rate: 1000, CoDel: CoDel{Enabled: true}}, 1)
+	_, ok := l.Next()
+	require.False(t, ok)
+	require.Len(t, l.Send(0, make([]byte, 1000)), 1)
+	_, ok = l.Next()
+	require.False(t, ok, "a packet that need not wait is not held")
+	require.Empty(t, l.Send(0, make([]byte, 500)))
+	at, ok := l.Next()
+	require.True(t, ok)
+	require.Equal(t, time.Second, at)
+	require.Empty(t, l.Poll(time.Second-1))
+	require.Equal(t, []Delivery{{At: 1500 * time.Millisecond, Data: make([]byte, 500), Queued: time.Second}}, l.Poll(time.Second))
+}
+
+func ExampleLink() {
+	// A link of 1 MB/s whose queue takes 3 kB.
+	l := NewLink(LinkConfig{Rate: 1_000_000, Queue: 3000, Delay: 20 * time.Millisecond}, 1)
+	for i := range 5 {
+		for _, d := range l.Send(0, make([]byte, 1000)) {
+			fmt.Printf("packet %d arrives after %v, of which it waited %v\n", i, d.At, d.Queued)
+		}
+	}
+	fmt.Println("dropped:", l.Stats().Overflow.Packets)
+	// Output:
+	// packet 0 arrives after 21ms, of which it waited 0s
+	// packet 1 arrives after 22ms, of which it waited 1ms
+	// packet 2 arrives after 23ms, of which it waited 2ms
+	// packet 3 arrives after 24ms, of which it waited 3ms
+	// dropped: 1
+}

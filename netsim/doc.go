@@ -1,0 +1,70 @@
+// Package netsim is a bad network on demand: seeded, scripted, and in virtual
+// time if wanted, to try what is built on UDP. It knows nothing of KCP, or of
+// any other protocol, and depends on the standard library alone.
+//
+// There are three layers, which share one model of a link:
+//
+//   - [Link] is the model of one direction of a link: a pure state machine that
+//     is driven by calls. Packets and times go in, packets and times come out.
+//     It suits simulations that have a clock of their own.
+//   - [Network] joins virtual sockets ([PacketConn], a net.PacketConn) by links,
+//     on the clock of the time package. It suits tests of programs.
+//   - [Relay] puts two links between real UDP sockets, in real time. It suits
+//     demonstrations, and programs that cannot be given a net.PacketConn. The
+//     command "kcp relay" is one.
+//
+// A link delays, jitters, loses at random and in bursts, duplicates, reorders,
+// corrupts, limits the rate, queues, manages its queue, swallows what is too big,
+// and fails: see [LinkConfig]. The two directions between two hosts are two links
+// with settings of their own. A [Script] changes a link over time; [Network.At]
+// does anything at a time, such as [Network.Cut] and [Network.Heal] to part
+// hosts, or [PacketConn.Rebind] to move one, as a NAT does. [Profiles] are links
+// that others have measured.
+//
+// # Testing an application in virtual time
+//
+// Inside a bubble of testing/synctest the clock stands still while anything
+// runs, and jumps when nothing does: an hour of bad network takes as long as the
+// work in it, and takes the same course each time. This is a whole test of an
+// echo service over KCP, at 10 % loss and with an outage of three seconds:
+//
+//	func TestEcho(t *testing.T) {
+//		synctest.Test(t, func(t *testing.T) {
+//			network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
+//			network.Play("", "", netsim.Outage(time.Second, 3*time.Second))
+//			pc, _ := network.Listen("10.0.0.1:4000")
+//			server, _ := kcp.NewEndpoint(pc, nil)
+//			defer server.Close()
+//			go serve(server) // the application
+//			pc, _ = network.Listen("10.0.0.2:0")
+//			client, _ := kcp.NewEndpoint(pc, nil)
+//			defer client.Close()
+//			converse(t, client, server.LocalAddr()) // the test
+//		})
+//	}
+//
+// Both the network and what uses it must be made inside the bubble. A test that
+// fails under one seed of many should print it, so that it can be given again.
+//
+// # Determinism
+//
+// The same seed and the same calls at the same times have the same outcome, on
+// every platform; golden transcripts in testdata hold the package to that. The
+// luck of a link comes from the seed and the addresses of its two ends, not from
+// the order in which links are first used, and a setting that is changed leaves
+// the luck of the others alone: with Loss raised from 0.1 to 0.2, those packets
+// that were lost are lost again, and others besides.
+//
+// In a bubble, goroutines that are woken at the same instant still run in no
+// order that is known. Where several send over one link at the same instant, it
+// is theirs to see to an order. A Relay lives in real time and does not repeat
+// itself.
+//
+// # What it is not
+//
+// It does not model routers with several flows in separate queues, ICMP, IP
+// fragments, checksums (a corrupted packet reaches its receiver), or what a
+// kernel costs. It simulates no hosts: processing takes no virtual time. Figures
+// that were measured on it say how a protocol copes with the settings of the
+// links, no more.
+package netsim
