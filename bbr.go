@@ -1,1 +1,475 @@
 package kcp
+
+import "math"
+
+// Gains and limits of the controller; where they are those of
+// draft-ietf-ccwg-bbr, the name there is given.
+const (
+	bbrStartupPace = 2.77 // StartupPacingGain
+	bbrStartupCwnd = 2.0  // DefaultCwndGain
+	bbrDrainPace   = 0.5  // DrainPacingGain
+	bbrUpPace      = 1.25 // of ProbeBW_UP
+	bbrDownPace    = 0.9  // of ProbeBW_DOWN
+	bbrCwndGain    = 2.0  // DefaultCwndGain
+	bbrMargin      = 0.99 // PacingMarginPercent
+	bbrBeta        = 0.7  // Beta
+	bbrHeadroom    = 0.85 // Headroom
+
+	bbrFullGrowth = 1.25 // growth a round below which the path counts as full
+	bbrFullRounds = 3    // rounds without it
+
+	// Losses. Above the share that the path loses whatever is sent, which is
+	// measured while less is sent than the path takes, and bounded.
+	bbrLossThreshold = 0.02 // LossThresh
+	bbrLossMost      = 0.20 // share of loss that is taken for the path's own
+	bbrLossSevere    = 0.25 // beyond that share no floor holds
+
+	// Times in microseconds.
+	bbrMinRTTWindow  = 10_000_000 // MinRTTFilterLen
+	bbrProbeRTTTime  = 100_000    // ProbeRTTDuration; half of the draft's
+	bbrProbeRTTCwnd  = 0.5        // ProbeRTTCwndGain
+	bbrProbeWait     = 1_000_000  // from one probe for bandwidth to the next, at least,
+	bbrProbeSpread   = 500_000    // and a random part of this more
+	bbrProbeMostRTTs = 60         // and no more round trips than this, as a Reno flow of that window would take
+
+	bbrMinCwnd = 4 // MinPipeCwnd, segments
+)
+
+// bbrState is what the controller is at.
+type bbrState uint8
+
+const (
+	bbrStartup bbrState = iota
+	bbrDrain
+	bbrDown   // sends less until no queue is left
+	bbrCruise // sends what arrives
+	bbrRefill // fills the path, for a round
+	bbrUp     // sends more, to see whether more arrives
+	bbrProbeRTT
+)
+
+// bbrControl is a controller after BBR (draft-ietf-ccwg-bbr): a model of the
+// path, which is the largest rate that lately arrived and the least round-trip
+// time, tells how fast to send and how much to have in flight.
+type bbrControl struct {
+	size  meanSize
+	mss   float64
+	state bbrState
+	now   int64
+
+	// The model.
+	bw     [2]float64 // largest delivery rates, bytes a second: of the last cycle and of this one
+	minRTT int64      // microseconds; 0: not known
+	minAt  int64      // when it was last seen, or nearly
+	hi     float64    // bytes in flight that were too much; infinite: none yet
+	lo     float64    // the same until the next probe, because of losses
+	bwLo   float64    // the same of the rate
+
+	// Rounds: from a transmission to its acknowledgement.
+	roundEnd int64 // Delivered when the last segment of the round left
+	newRound bool
+	rounds   int // since the state began
+
+	// Losses of what was sent in this state and in the one before.
+	losses, lossesBefore lossCount
+
+	// Startup.
+	full      bool // the path has been filled
+	fullRate  float64
+	fullCount int
+
+	// What the path loses by itself.
+	base      float64
+	baseKnown bool
+
+	probeAt      int64 // when the next probe for bandwidth is due
+	probeRTTDone int64 // 0: not yet down to the window
+	growth       float64
+	random       uint32
+
+	pace float64 // gain
+	cwnd float64
+	rate float64
+}
+
+// NewBBR returns a controller after BBR (draft-ietf-ccwg-bbr) that models the
+// path instead of filling its buffers until they overflow: it paces at the rate
+// at which data arrives, looks for more about once a second, and lets queues
+// drain. It needs no more than a part of the bandwidth-delay product as a
+// queue.
+//
+// Its answer to loss is bounded: a path that loses up to a fifth of whatever is
+// sent is used to the full; only losses beyond what the path shows while less
+// is sent than it takes are taken for congestion, as in BBRv2 at a threshold of
+// 2 %.
+func NewBBR() CongestionControl {
+	return &bbrControl{hi: math.Inf(1), lo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace}
+}
+
+func (c *bbrControl) Init(s *CongestionState) {
+	c.mss = fullSize(s)
+	c.cwnd = initialWindow * c.mss
+	c.now = s.Micros
+	c.random = 1
+}
+
+func (c *bbrControl) OnRTT(*CongestionState, uint32)    {}
+func (c *bbrControl) OnFastRetransmit(*CongestionState) {}
+func (c *bbrControl) OnTimeout(*CongestionState)        {}
+func (c *bbrControl) OnAppLimited(*CongestionState)     {}
+
+// OnPacketAcked and OnPacketSent attribute what has arrived and what was lost
+// to the state in which it was sent.
+func (c *bbrControl) OnPacketAcked(_ *CongestionState, p SegmentInfo) {
+	c.account(p.SentMicros).delivered += float64(p.Size)
+}
+
+func (c *bbrControl) OnPacketSent(_ *CongestionState, p SegmentInfo) {
+	c.size.sent(p.Size)
+	if p.LostMicros > 0 {
+		c.account(p.LostMicros).lost += float64(p.Size)
+	}
+}
+
+// account returns the count of the state in which something left at a time.
+func (c *bbrControl) account(sent int64) *lossCount {
+	switch {
+	case sent >= c.losses.from:
+		return &c.losses
+	case sent >= c.lossesBefore.from:
+		return &c.lossesBefore
+	}
+	return new(lossCount)
+}
+
+// lossCount counts what has become of what was sent from a time on.
+type lossCount struct {
+	state           bbrState
+	from            int64
+	delivered, lost float64
+}
+
+func (l *lossCount) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
+
+// above reports whether the share that was lost is more than threshold, and
+// not by chance: by three standard deviations, counting segments of a size.
+func (l *lossCount) above(threshold float64, size meanSize) bool {
+	n := (l.lost + l.delivered) / max(size.bytes, 1)
+	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)
+}
+
+// OnTick follows the size of segments, which path MTU discovery changes.
+func (c *bbrControl) OnTick(s *CongestionState) { c.mss = fullSize(s) }
+
+// OnAck updates the model and what follows from it.
+func (c *bbrControl) OnAck(s *CongestionState) {
+	c.now = s.Micros
+	r := &s.Sample
+	c.countRounds(s)
+	c.updateRate(r)
+	c.updateMinRTT(s)
+	c.measureBase()
+	c.answerProbe(s)
+	c.lowerBounds(s)
+	c.step(s)
+	c.setPace(s)
+	c.setWindow(s)
+}
+
+// countRounds notes when a round ends.
+func (c *bbrControl) countRounds(s *CongestionState) {
+	c.newRound = s.Sample.PriorDelivered >= c.roundEnd
+	if c.newRound {
+		c.roundEnd = s.Delivered
+		c.rounds++
+	}
+}
+
+// lossLimit is the share of loss above which it is taken for congestion.
+func (c *bbrControl) lossLimit() float64 {
+	if !c.baseKnown {
+		return bbrLossMost
+	}
+	return c.base + bbrLossThreshold
+}
+
+// measureBase takes what was lost in bbrDown, when less was sent than the path
+// takes: that part of the losses has another cause than congestion. It is known
+// two rounds later.
+func (c *bbrControl) measureBase() {
+	l := &c.lossesBefore
+	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 {
+		return
+	}
+	share := min(l.share(), bbrLossMost)
+	if !c.baseKnown {
+		c.base, c.baseKnown = share, true
+	}
+	c.base += (share - c.base) / 2
+}
+
+// updateRate takes the sample into the filter. Its window is this cycle of
+// ProbeBW and the one before.
+func (c *bbrControl) updateRate(r *RateSample) {
+	rate := float64(r.Rate())
+	if rate == 0 || r.Interval < c.minRTT {
+		return // acknowledgements that came in a bunch
+	}
+	if !r.AppLimited || rate > c.maxRate() {
+		c.bw[1] = max(c.bw[1], rate)
+	}
+}
+
+func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
+
+// bandwidth is the rate that is to be sent at.
+func (c *bbrControl) bandwidth() float64 { return min(c.maxRate(), c.bwLo) }
+
+// bdp returns the bytes that are in flight at the bandwidth without a queue.
+func (c *bbrControl) bdp() float64 {
+	if c.minRTT == 0 {
+		return initialWindow * c.mss
+	}
+	return c.bandwidth() * float64(c.minRTT) / 1e6
+}
+
+// updateMinRTT follows the least round-trip time. One within a sixteenth of it
+// confirms it, so that a path which is idle or lightly loaded from time to time
+// need not be emptied on purpose.
+func (c *bbrControl) updateMinRTT(s *CongestionState) {
+	rtt := s.Sample.RTT
+	if rtt == 0 {
+		return
+	}
+	switch {
+	case c.minRTT == 0 || rtt < c.minRTT:
+		c.minRTT, c.minAt = rtt, c.now
+	case rtt <= c.minRTT+c.minRTT/16:
+		c.minAt = c.now
+	}
+}
+
+// answerProbe ends a probe that has made the path lose, and remembers what was
+// in flight then. The losses of Startup and bbrUp are known up to two rounds
+// later.
+func (c *bbrControl) answerProbe(s *CongestionState) {
+	l := &c.losses
+	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
+		l = &c.lossesBefore
+	}
+	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.size) {
+		return
+	}
+	if !s.Sample.AppLimited {
+		c.hi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
+	}
+	l.delivered, l.lost = math.Inf(1), 0 // enough of it
+	switch c.state {
+	case bbrStartup:
+		c.full = true
+	case bbrUp:
+		c.enterDown()
+	}
+}
+
+// target is the window that the model asks for.
+func (c *bbrControl) target() float64 {
+	return min(bbrCwndGain*c.bdp(), c.cwnd)
+}
+
+// lowerBounds answers losses that come without a probe: somebody else has come,
+// or the path has become slower. It holds until the next probe, and unless
+// losses are severe, goes down by bbrBeta only.
+func (c *bbrControl) lowerBounds(s *CongestionState) {
+	if !c.newRound || c.state != bbrCruise && c.state != bbrDown {
+		return
+	}
+	l := &c.losses
+	if !l.above(c.lossLimit(), c.size) {
+		return
+	}
+	floor := bbrBeta
+	if l.share() > bbrLossSevere {
+		floor = 0
+	}
+	latest := float64(s.Sample.Rate())
+	c.bwLo = max(min(c.bwLo, c.maxRate())*bbrBeta, latest, floor*c.maxRate())
+	c.lo = max(min(c.lo, c.cwnd)*bbrBeta, float64(s.Sample.Delivered), floor*c.cwnd)
+	if c.state == bbrCruise {
+		*l = lossCount{state: c.state, from: c.now}
+	}
+}
+
+// step goes on to the next state where it is time.
+func (c *bbrControl) step(s *CongestionState) {
+	flight := float64(s.FlightBytes)
+	switch c.state {
+	case bbrStartup:
+		c.checkFull(s)
+		if c.full {
+			c.enter(bbrDrain, bbrDrainPace)
+		}
+	case bbrDrain:
+		if flight <= c.bdp() {
+			c.enterDown()
+		}
+	case bbrDown:
+		if c.rounds >= 2 && flight <= min(c.bdp(), bbrHeadroom*c.hi) || c.probeDue() {
+			c.enter(bbrCruise, 1)
+		}
+	case bbrCruise:
+		if c.probeDue() {
+			c.enter(bbrRefill, 1)
+			c.lo, c.bwLo = math.Inf(1), math.Inf(1)
+		}
+	case bbrRefill:
+		if c.rounds >= 1 {
+			c.enter(bbrUp, bbrUpPace)
+			c.fullRate, c.fullCount = c.maxRate(), 0
+			c.growth = 1
+		}
+	case bbrUp:
+		c.probe(s, flight)
+	case bbrProbeRTT:
+		c.probeRTT(s, flight)
+	}
+	if c.state != bbrProbeRTT && c.state != bbrStartup && c.now-c.minAt > bbrMinRTTWindow {
+		c.startProbeRTT(s)
+	}
+}
+
+func (c *bbrControl) enter(state bbrState, pace float64) {
+	c.state, c.pace = state, pace
+	c.rounds = 0
+	c.lossesBefore = c.losses
+	c.losses = lossCount{state: state, from: c.now}
+}
+
+func (c *bbrControl) enterDown() {
+	c.enter(bbrDown, bbrDownPace)
+	c.bw[0], c.bw[1] = c.bw[1], 0
+	c.random = c.random*1664525 + 1013904223 + uint32(c.now)
+	c.probeAt = c.now + bbrProbeWait + int64(c.random>>8)%bbrProbeSpread
+}
+
+// probeDue reports whether it is time to look for more bandwidth.
+func (c *bbrControl) probeDue() bool {
+	return c.now >= c.probeAt
+}
+
+// checkFull ends Startup when the rate has stopped growing, at once where
+// losses say the same.
+func (c *bbrControl) checkFull(s *CongestionState) {
+	if !c.newRound || s.Sample.AppLimited {
+		return
+	}
+	if c.maxRate() >= c.fullRate*bbrFullGrowth {
+		c.fullRate, c.fullCount = c.maxRate(), 0
+		return
+	}
+	c.fullCount++
+	if c.fullCount >= bbrFullRounds || c.losses.above(bbrLossThreshold, c.size) {
+		c.full = true
+	}
+}
+
+// probe goes on looking for bandwidth until a queue has formed, or more does
+// not arrive for some rounds.
+func (c *bbrControl) probe(s *CongestionState, flight float64) {
+	if c.newRound {
+		if c.maxRate() >= c.fullRate*bbrFullGrowth {
+			c.fullRate, c.fullCount = c.maxRate(), 0
+		} else {
+			c.fullCount++
+		}
+		c.growth *= 2
+	}
+	if c.hi < math.Inf(1) && flight+float64(s.Sample.Acked) >= c.hi {
+		// What was too much may no longer be: by a segment in the first round,
+		// then by twice as many in each.
+		c.hi += c.growth * c.mss * float64(s.Sample.Acked) / max(c.hi, 1)
+	}
+	over := flight >= bbrUpPace*c.bdp()+c.quantum()
+	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
+		c.enterDown()
+	}
+}
+
+// startProbeRTT sends little for a moment, so that the path empties.
+func (c *bbrControl) startProbeRTT(s *CongestionState) {
+	c.minRTT = 0
+	if s.Sample.RTT > 0 {
+		c.minRTT = s.Sample.RTT
+	}
+	c.enter(bbrProbeRTT, 1)
+	c.probeRTTDone = 0
+	c.minAt = c.now
+}
+
+func (c *bbrControl) probeRTT(s *CongestionState, flight float64) {
+	if c.probeRTTDone == 0 {
+		if flight <= c.windowOfProbeRTT() {
+			c.probeRTTDone = c.now + bbrProbeRTTTime
+			c.rounds = 0
+		}
+		return
+	}
+	if c.rounds >= 1 && c.now >= c.probeRTTDone {
+		c.minAt = c.now
+		if !c.full {
+			c.enter(bbrStartup, bbrStartupPace)
+			return
+		}
+		c.enter(bbrCruise, 1)
+		c.lo, c.bwLo = math.Inf(1), math.Inf(1)
+	}
+}
+
+func (c *bbrControl) windowOfProbeRTT() float64 {
+	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
+}
+
+// quantum is what leaves at once because of the clock's milliseconds.
+func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) }
+
+func (c *bbrControl) setPace(s *CongestionState) {
+	rate := c.pace * c.bandwidth() * bbrMargin
+	if !c.full {
+		// Not less than the initial window a round trip: an application that
+		// sends little tells little about the path.
+		rate = max(rate, c.rate)
+		if c.minRTT > 0 {
+			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
+		}
+	}
+	c.rate = rate
+}
+
+func (c *bbrControl) setWindow(s *CongestionState) {
+	acked := float64(s.Sample.Acked)
+	target := bbrCwndGain*c.bdp() + 3*c.quantum()
+	switch {
+	case c.full:
+		c.cwnd = min(c.cwnd+acked, target)
+	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
+		c.cwnd += acked
+	}
+	limit := min(c.hi, c.lo)
+	switch c.state {
+	case bbrCruise, bbrDown:
+		limit = min(bbrHeadroom*c.hi, c.lo)
+	case bbrProbeRTT:
+		limit = min(limit, c.windowOfProbeRTT())
+	}
+	c.cwnd = max(min(c.cwnd, limit), bbrMinCwnd*c.mss)
+}
+
+func (c *bbrControl) Window() int {
+	size := c.size.bytes
+	if size == 0 {
+		size = c.mss
+	}
+	return int(min(math.Ceil(c.cwnd/size), maxInt32))
+}
+
+func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }

@@ -308,6 +308,8 @@ func (c *Config) apply(k *KCP) {
 		FreshFastAck:      true,
 		FreshWindow:       true,
 		PipeWindow:        true,
+		SendOrder:         true,
+		RepeatAcks:        true,
 		LimitToPeerWindow: true,
 		MaxRTO:            uint32(longest.Milliseconds()),
 		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),

@@ -59,9 +59,9 @@ type CongestionState struct {
 	Delivered int64 // acknowledged
 	Lost      int64 // of transmissions taken for lost, which is when they are sent again
 
-	// DeliveredAt is when something was last acknowledged, LostSent when the
-	// newest of the transmissions taken for lost had left; both as Micros, and
-	// 0 before the first.
+	// DeliveredAt is when something was last acknowledged, or sent with nothing
+	// in flight; LostSent when the newest of the transmissions taken for lost
+	// had left. Both as Micros, and 0 before the first.
 	DeliveredAt int64
 	LostSent    int64
 
@@ -76,6 +76,7 @@ type SegmentInfo struct {
 	Size          int    // payload and header, in bytes
 	Sent          uint32 // clock of the last transmission
 	SentMicros    int64  // the same as CongestionState.Micros
+	LostMicros    int64  // in OnPacketSent, if the transmission before is taken for lost: when that had left; else 0
 	Transmissions int
 }
 

@@ -11,6 +11,7 @@ func (k *KCP) Flush() {
 	}
 	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
 	k.flushSignals(&h)
+	k.repeatAcks(&h)
 	k.flushAcks(&h)
 	k.scheduleProbe()
 	k.flushProbes(&h)
@@ -233,7 +234,9 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 	if s.xmit >= k.deadLink {
 		k.dead = true
 	}
-	k.cc.OnPacketSent(&k.ccState, s.info())
+	info := s.info()
+	info.LostMicros, s.lostAt = s.lostAt, 0
+	k.cc.OnPacketSent(&k.ccState, info)
 	k.trace.sent(s)
 }
 

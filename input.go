@@ -83,7 +83,11 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		}
 		packet = packet[headerSize+len(payload):]
 	}
-	if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
+	if k.ext.SendOrder {
+		if k.rate.any {
+			k.loss.countBefore(k.rate.newest.number, k.fastResend)
+		}
+	} else if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
 		k.loss.count(newest.sn, newest.ts, k.fastResend)
 	}
 	k.tellAcked(una)
@@ -97,7 +101,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 // tellAcked tells the congestion controller what an input has acknowledged,
 // before which snd_una was una.
 func (k *KCP) tellAcked(una seq) {
-	if !k.rate.any {
+	if k.rate.sample.Acked == 0 {
 		return
 	}
 	grain := int64(1000)
@@ -254,15 +258,18 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	}
 	k.acks = append(k.acks, ackItem{h.sn, k.echo(h.ts, recovered)})
 	if h.sn.before(k.rcvNxt) {
-		k.counters.Duplicates++
+		k.duplicate()
 		return
 	}
 	head := k.rcvNxt - seq(k.rcvQueued)
 	k.rcv.reserve(head, int(h.sn-head)+1)
 	s := k.rcv.at(h.sn)
 	if s.held {
-		k.counters.Duplicates++
+		k.duplicate()
 		return
+	}
+	if k.ext.RepeatAcks && h.sn != k.rcvNxt {
+		k.ackRepeats.note(k.acks[len(k.acks)-1], k.now)
 	}
 	s.data = k.buffers.get(len(payload))
 	copy(s.data, payload)
@@ -271,6 +278,12 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.rcvBytes += len(payload)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
+}
+
+// duplicate notes a segment that had arrived before.
+func (k *KCP) duplicate() {
+	k.counters.Duplicates++
+	k.ackRepeats.duplicate()
 }
 
 // echo returns the ts to acknowledge a segment with. For a recovered segment
@@ -389,6 +402,21 @@ func (d *lossDetector) count(sn, ts seq, limit uint32) {
 			d.hit(s, limit)
 		}
 		s = next
+	}
+}
+
+// countBefore takes an input that has acknowledged the transmission with a
+// number, counted over all segments, and none after it.
+func (d *lossDetector) countBefore(number uint64, limit uint32) {
+	if limit == 0 {
+		return
+	}
+	for _, l := range []*segmentList{&d.fresh, &d.resent} {
+		for s := l.head; s != nil && s.tx.number < number; {
+			next := s.order.next
+			d.hit(s, limit)
+			s = next
+		}
 	}
 }
 

@@ -129,6 +129,7 @@ type KCP struct {
 	sparing    bool // memory is short: take only what can be read at once
 	rcv        recvRing
 	acks       []ackItem
+	ackRepeats ackRepeater
 	tsRecent   seq // ts of the newest PUSH that came by itself
 	hasRecent  bool
 
@@ -149,6 +150,12 @@ type Extensions struct {
 	// FreshFastAck forgets the acknowledgements counted against a segment
 	// when it times out, so that one loss is not repaired twice.
 	FreshFastAck bool
+	// SendOrder counts an acknowledgement against every segment whose last
+	// transmission was before the acknowledged one, as in RACK (RFC 8985) and
+	// QUIC. The reference compares milliseconds, so that a repetition is
+	// suspected because of what left just before it, and only with segments
+	// further on in the sequence.
+	SendOrder bool
 	// FreshWindow ignores the window of a segment that is older than another
 	// that has come, as its una shows. The reference takes it from whatever
 	// comes last, replayed packets included.
@@ -160,6 +167,10 @@ type Extensions struct {
 	// so that the sender goes on while an old segment is being repaired. The
 	// reference counts everything from the oldest one on.
 	PipeWindow bool
+	// RepeatAcks sends an ACK twice, the second time with the next ones, while
+	// the peer repeats what has arrived: it does not know that, because ACKs
+	// were lost.
+	RepeatAcks bool
 	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
 	// Zero means unbounded.
 	MaxRTO uint32

@@ -132,3 +132,40 @@ func TestPacingChargesRetransmissions(t *testing.T) {
 	k.Flush()
 	require.Equal(t, 11*1400, *sent-before)
 }
+
+// narrowControl has a window that does not move.
+type narrowControl struct {
+	CongestionControl
+	window int
+}
+
+func (n narrowControl) Window() int { return n.window }
+
+// A hole at snd_una uses up one place in the congestion window, not all of it;
+// the windows of the two ends count from snd_una all the same.
+func TestPipeWindow(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(Extensions{PipeWindow: on})
+			k.SetCongestionControl(narrowControl{NewNoControl(), 3})
+			require.NoError(t, k.SetWindow(5, 128))
+		})
+		for _, s := range []string{"a", "b", "c", "d", "e", "f"} {
+			h.send(s)
+		}
+		h.advance(0)
+		h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
+		h.input(ack(1, 1000, 0))
+		h.advance(0)
+		if !on {
+			h.want()
+			continue
+		}
+		h.want(`push 3 frg=0 "d"`)
+		h.input(ack(2, 1000, 0), ack(3, 1000, 0))
+		h.advance(0)
+		h.want(`push 4 frg=0 "e"`) // and f is beyond the send window
+		_, ok := h.k.NextFlush()
+		require.True(t, ok)
+	}
+}

@@ -17,7 +17,9 @@ type sendSegment struct {
 	frg      uint8
 	fastDue  bool // this flush fast-retransmits it
 
-	tx    sendRecord    // of the last transmission
+	tx     sendRecord // of the last transmission
+	lostAt int64      // when the one before had left, if it is taken for lost
+
 	group *timeoutGroup // group of equal resendTS, see rto.go
 	timer link          // in group
 	order link          // in list, which is one of lossDetector's

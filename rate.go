@@ -25,8 +25,9 @@ func (r *RateSample) Rate() int64 {
 
 // sendRecord is what the sampler notes with every transmission.
 type sendRecord struct {
-	at          int64 // when it left, in microseconds
-	delivered   int64 // totals and times at that moment
+	at          int64  // when it left, in microseconds
+	number      uint64 // of the transmission, counted over all segments
+	delivered   int64  // totals and times at that moment
 	deliveredAt int64
 	firstSent   int64
 	lost        int64
@@ -36,12 +37,14 @@ type sendRecord struct {
 
 // rateSampler keeps the totals that rate samples are taken from.
 type rateSampler struct {
-	delivered   int64 // bytes acknowledged
-	deliveredAt int64 // when the last of them were
-	lost        int64 // bytes of transmissions taken for lost
-	lostSent    int64 // when the newest of them had left
-	firstSent   int64 // when the newest segment acknowledged had left
-	limitedTill int64 // delivered at which the effects of a lack of data are over; 0: none
+	delivered   int64  // bytes acknowledged
+	deliveredAt int64  // when the last of them were
+	lost        int64  // bytes of transmissions taken for lost
+	lostSent    int64  // when the newest of them had left
+	firstSent   int64  // when the newest segment acknowledged had left
+	minRTT      int64  // least time to an acknowledgement
+	count       uint64 // transmissions
+	limitedTill int64  // delivered at which the effects of a lack of data are over; 0: none
 
 	// Of the current input.
 	sample RateSample
@@ -54,8 +57,9 @@ func (r *rateSampler) sent(s *sendSegment, now, inFlight int64) {
 	if inFlight <= 0 {
 		r.firstSent, r.deliveredAt = now, now
 	}
+	r.count++
 	s.tx = sendRecord{
-		at: now, delivered: r.delivered, deliveredAt: r.deliveredAt, firstSent: r.firstSent,
+		at: now, number: r.count, delivered: r.delivered, deliveredAt: r.deliveredAt, firstSent: r.firstSent,
 		lost: r.lost, inFlight: inFlight + int64(s.size()), appLimited: r.limitedTill > 0,
 	}
 }
@@ -77,10 +81,18 @@ func (r *rateSampler) acked(s *sendSegment, now int64) {
 	r.delivered += size
 	r.deliveredAt = now
 	r.sample.Acked += size
-	if s.xmit == 1 && (r.sample.RTT == 0 || now-s.tx.at < r.sample.RTT) {
-		r.sample.RTT = max(now-s.tx.at, 1)
+	rtt := now - s.tx.at
+	if s.xmit == 1 {
+		if r.sample.RTT == 0 || rtt < r.sample.RTT {
+			r.sample.RTT = max(rtt, 1)
+		}
+		if r.minRTT == 0 || rtt < r.minRTT {
+			r.minRTT = rtt
+		}
+	} else if rtt < r.minRTT {
+		return // not this transmission has arrived, but one before it
 	}
-	if !r.any || s.tx.at >= r.newest.at {
+	if !r.any || s.tx.number > r.newest.number {
 		r.newest, r.any = s.tx, true
 	}
 }
@@ -112,4 +124,5 @@ func (r *rateSampler) finish(grain int64) {
 func (r *rateSampler) takenForLost(s *sendSegment) {
 	r.lost += int64(s.size())
 	r.lostSent = max(r.lostSent, s.tx.at)
+	s.lostAt = s.tx.at
 }

@@ -36,6 +36,7 @@ type options struct {
 	cases    string
 	peers    string
 	json     bool
+	check    bool
 	duration time.Duration
 	rounds   int
 	timeout  time.Duration
@@ -74,10 +75,16 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 		defer func() { err = errors.Join(err, f.Close()) }()
 		table = f
 	}
+	missed := 0
 	for _, s := range selected {
-		if err := runSuite(stdout, table, s, o); err != nil {
+		n, err := runSuite(stdout, table, s, o)
+		if err != nil {
 			return err
 		}
+		missed += n
+	}
+	if missed > 0 {
+		return fmt.Errorf("%d thresholds missed", missed)
 	}
 	return nil
 }
@@ -91,6 +98,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite")
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
+	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
 	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
@@ -109,32 +117,36 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 }
 
 // runSuite measures s and prints the result, in Markdown too where table is not
-// nil.
-func runSuite(w, table io.Writer, s *suite, o *options) error {
+// nil. It returns how many thresholds s missed where that is asked for.
+func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) {
 	p := plan{duration: o.duration, rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
 	}
-	var err error
 	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
-		return err
+		return 0, err
 	}
 	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {
-		return err
+		return 0, err
 	}
 	results, err := s.run(p)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if table != nil {
 		if err := writeResults(table, o.out, s, p, results); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	if o.json {
-		return writeJSON(w, s, p, results)
+		err = writeJSON(w, s, p, results)
+	} else {
+		err = writeTable(w, s, p, results)
 	}
-	return writeTable(w, s, p, results)
+	if o.check {
+		missed = check(os.Stderr, s, results)
+	}
+	return missed, err
 }
 
 // startProfile writes a CPU profile to the named file until stop is called.

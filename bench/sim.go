@@ -34,6 +34,10 @@ type simLink struct {
 	// it was sent and when it arrives, and its size with packetOverhead.
 	observe func(sent, arrives time.Duration, size int)
 
+	// tap, if not nil, is told of every packet put on the link, without
+	// packetOverhead.
+	tap func(e *simEnd, packet []byte)
+
 	padded []byte
 }
 
@@ -199,6 +203,9 @@ func (e *simEnd) output(packet []byte) {
 	l.padded = append(append(l.padded[:0], make([]byte, packetOverhead)...), packet...)
 	e.packets++
 	e.bytes += int64(len(l.padded))
+	if l.tap != nil {
+		l.tap(e, packet)
+	}
 	for _, d := range l.Send(now, l.padded) {
 		if l.observe != nil {
 			l.observe(now, d.At, len(d.Data))

@@ -32,6 +32,9 @@ type suite struct {
 	// enough.
 	exact bool
 
+	// thresholds are what -check holds the figures against.
+	thresholds []threshold
+
 	// samples, where it is not nil, returns the sorted values whose
 	// distribution the figures describe.
 	samples func(c, impl string) ([]float64, error)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"fmt"
+	"io"
+)
+
+// threshold is what a figure must keep to, for -check. A zero bound is none.
+type threshold struct {
+	c, impl, metric string
+	min, max        float64
+	// of, if not empty, makes the bounds multiples of the same figure of this
+	// other implementation.
+	of string
+}
+
+// check prints every threshold of s that was measured, and what became of it,
+// and returns how many were missed.
+func check(w io.Writer, s *suite, results map[string]series) (missed int) {
+	for _, t := range s.thresholds {
+		r := results[t.c]
+		if len(r[t.impl]) == 0 || t.of != "" && len(r[t.of]) == 0 {
+			continue
+		}
+		unit, of := 1.0, ""
+		if t.of != "" {
+			unit = median(r.values(t.of, t.metric))
+			of = fmt.Sprintf(" (of %s: %.4g)", t.of, unit)
+		}
+		v := median(r.values(t.impl, t.metric))
+		verdict := "ok    "
+		if t.min > 0 && v < t.min*unit || t.max > 0 && v > t.max*unit {
+			verdict = "MISSED"
+			missed++
+		}
+		bounds := ""
+		if t.min > 0 {
+			bounds += fmt.Sprintf(" >= %.4g", t.min*unit)
+		}
+		if t.max > 0 {
+			bounds += fmt.Sprintf(" <= %.4g", t.max*unit)
+		}
+		fmt.Fprintf(w, "%s %s %s %s %s: %.4g, wanted%s%s\n", verdict, s.name, t.c, t.impl, t.metric, v, bounds, of)
+	}
+	return missed
+}
