@@ -27,7 +27,7 @@ func runs(l *Link, packets int) (lost, bursts int) {
 }
 
 func TestBurstLoss(t *testing.T) {
-	const packets = 400_000
+	const packets = 100_000
 	for _, test := range []struct{ mean, length float64 }{
 		{0.01, 1}, {0.05, 4}, {0.05, 20}, {0.3, 8}, {0.5, 2},
 	} {

@@ -7,53 +7,35 @@ import (
 
 // codel is the state of RFC 8289, section 5. There, one call takes packets off
 // the queue until it has one to send; here, one call decides on one packet, and
-// again tells where in that loop it is.
+// again tells that this is not the first of such a loop.
 type codel struct {
 	firstAbove time.Duration // when to act if the delay stays above the target; 0 means it is below
 	dropNext   time.Duration
 	count      int // drops since this dropping state was entered
 	lastCount  int
 	dropping   bool
-	again      again
-	maxPacket  int // the largest packet seen, in place of the MTU of an interface
+	again      bool // the packet before was dropped at the same turn, as its time had come
+	maxPacket  int  // the largest packet seen, in place of the MTU of an interface
 }
-
-// again is why the packet before the present one was dropped at the same turn.
-type again int
-
-const (
-	notAgain   again = iota
-	hasEntered       // that drop entered the dropping state: this one is sent
-	isDropping       // the time for a drop had come: it may have come again
-)
 
 // decide reports whether the packet that is taken off the queue at the time now,
 // after a wait, is to be dropped, with so many bytes left behind it.
 func (c *codel) decide(cfg CoDel, now, wait time.Duration, size, behind int) (drop bool) {
 	c.maxPacket = max(c.maxPacket, size)
 	ok := c.isAbove(cfg, now, wait, behind)
-	before := c.again
-	c.again = notAgain
-	switch before {
-	case hasEntered:
-		return false
-	case isDropping:
-		if !ok {
-			c.dropping = false
-			return false
-		}
-		c.dropNext = cfg.next(c.dropNext, c.count)
+	if c.again && ok {
+		c.dropNext = cfg.next(c.dropNext, c.count) // the time may have come for this one too
 	}
+	c.again = false
 	switch {
 	case c.dropping && !ok:
 		c.dropping = false
 	case c.dropping && now >= c.dropNext:
 		c.count++
-		c.again = isDropping
+		c.again = true
 		return true
 	case !c.dropping && ok:
 		c.enter(cfg, now)
-		c.again = hasEntered
 		return true
 	}
 	return false

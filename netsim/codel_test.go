@@ -316,3 +316,40 @@ func ExampleLink() {
 	// packet 3 arrives after 24ms, of which it waited 3ms
 	// dropped: 1
 }
+
+// CoDel that is switched on anew knows nothing of the time before: a queue that
+// stands by then has an interval to go away.
+func TestCoDelBeginsAnew(t *testing.T) {
+	on := LinkConfig{Rate: 1_000_000, CoDel: CoDel{Enabled: true}}
+	l := NewLink(on, 1)
+	dropped := func() int64 { return l.Stats().Managed.Packets }
+	step := func(now time.Duration) {
+		l.Poll(now)
+		l.Send(now, make([]byte, 1000))
+	}
+	for range 300 {
+		l.Send(0, make([]byte, 1000))
+	}
+	now := time.Duration(0)
+	for ; dropped() == 0; now += ms {
+		step(now)
+	}
+	require.Equal(t, 106*ms, now, "the first packet above the target was the sixth")
+	l.SetConfig(LinkConfig{Rate: on.Rate})
+	for range 100 {
+		now += ms
+		step(now)
+	}
+	l.SetConfig(on)
+	before := dropped()
+	for range 100 {
+		now += ms
+		step(now)
+	}
+	require.Equal(t, before, dropped())
+	for range 10 {
+		now += ms
+		step(now)
+	}
+	require.Greater(t, dropped(), before)
+}
