@@ -4,6 +4,7 @@
 //	kcp demo            moves 8 MB both ways at once through a bad network
 //	kcp listen ADDR     waits for a session, and pipes it to stdin and stdout
 //	kcp dial ADDR       the other end of that
+//	kcp relay -to ADDR  a bad network between any two UDP programs
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -53,6 +54,7 @@ func commands() []command {
 		{"demo", "move a file both ways at once through a lossy network", runDemo},
 		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
 		{"dial", "open a session and pipe it to stdin and stdout", runDial},
+		{"relay", "pass UDP packets on through a bad network", runRelay},
 		{"version", "print the version", runVersion},
 		{"help", "print this text, or the usage of a subcommand", runHelp},
 	}
@@ -114,6 +116,8 @@ Examples:
 
   kcp listen :9000 > copy             receive a file, in one terminal
   kcp dial 127.0.0.1:9000 < file      send it, from another
+
+  kcp relay -listen :4000 -to 127.0.0.1:9000 -loss 5% -delay 30ms
 
 'kcp SUBCOMMAND -h' shows the flags of a subcommand. The exit code is 0 when
 all went well, 1 when something failed, 2 for a mistake on the command line.

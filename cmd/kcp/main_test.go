@@ -25,8 +25,8 @@ func runWith(ctx context.Context, stdin io.Reader, args ...string) result {
 
 func TestHelpIsNoError(t *testing.T) {
 	for _, args := range []string{
-		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "dial --help", "version -h",
-		"help demo", "help listen", "help dial", "help version", "listen 127.0.0.1:0 -h", "help -h",
+		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "dial --help", "version -h", "relay -h",
+		"help demo", "help relay", "help listen", "help dial", "help version", "listen 127.0.0.1:0 -h", "help -h",
 	} {
 		got := runWith(t.Context(), nil, strings.Fields(args)...)
 		require.Equal(t, exitOK, got.code, args)
@@ -111,6 +111,9 @@ func TestUsageErrors(t *testing.T) {
 		"dial localhost":                      "want HOST:PORT",
 		"dial 127.0.0.1:9 -k":                 "-k",
 		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu is 10",
+		"relay":                               "-to is missing",
+		"relay -to 127.0.0.1:9 x":             `unexpected argument "x"`,
+		"relay -to 127.0.0.1:9 -outage 3s":    "such as 10s+3s",
 		"version now":                         `unexpected argument "now"`,
 		"listen 127.0.0.1:0 -message -stream": "-stream and -message",
 	} {

@@ -1,0 +1,273 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+)
+
+// relay passes packets on, through links that are as bad as is asked for.
+type relay struct {
+	std      streams
+	listen   string
+	to       string
+	ends     [2]relayEnd // up and down
+	chosen   []int       // indexes of ends that the next flags are for
+	script   netsim.Script
+	rebind   time.Duration
+	duration time.Duration
+	every    time.Duration
+	seed     uint64
+}
+
+// relayEnd is one direction.
+type relayEnd struct {
+	link  netsim.LinkConfig
+	burst float64 // mean length, or 0 for independent loss
+}
+
+func newRelay(std streams) *relay {
+	r := &relay{std: std, listen: "127.0.0.1:0", chosen: []int{0, 1}, seed: rand.Uint64N(1e9)}
+	for i := range r.ends {
+		r.ends[i].link.Overhead = netsim.OverheadIPv4
+	}
+	return r
+}
+
+// options returns the command line of kcp relay.
+func (r *relay) options() *optionSet {
+	return &optionSet{
+		synopsis: "kcp relay -to HOST:PORT [flags]",
+		intro: `Passes UDP packets of any kind on to HOST:PORT and the answers back, through a
+network as bad as the flags say, until it is interrupted. Then it tells what
+became of the packets.`,
+		groups: []optionGroup{
+			{"The relay", []option{
+				{"to", "HOST:PORT", "where to pass packets on to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
+				{"listen", "ADDR", "where to take packets; default 127.0.0.1:0, which is\nany free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
+				{"time", "DURATION", "end after this time; default never", parsed(&r.duration, positiveDuration)},
+				{"every", "DURATION", "tell the counts that often; default only at the end", parsed(&r.every, positiveDuration)},
+				{"seed", "N", "seed of the network's luck; default random", parsed(&r.seed, parseSeed)},
+			}},
+			{"The network, in both directions unless -direction says otherwise", r.linkOptions()},
+			{"What happens to it", []option{
+				{"outage", "AT+LENGTH", "lose everything, such as 10s+3s; can be repeated", r.addOutage},
+				{"rebind", "DURATION", "that often, show the target other addresses, as when\na NAT forgets its bindings", parsed(&r.rebind, positiveDuration)},
+			}},
+		},
+		examples: `  kcp relay -listen :4000 -to example.com:9000 -loss 5% -delay 30ms
+  kcp relay -to 127.0.0.1:9000 -loss 2% -burst 8 -rate 10mbit -queue 64kB
+  kcp relay -to 127.0.0.1:9000 -delay 20ms -direction up -rate 1mbit -codel
+  kcp relay -to 127.0.0.1:9000 -profile satellite -outage 10s+3s`,
+	}
+}
+
+// linkOptions returns the flags that describe links.
+func (r *relay) linkOptions() []option {
+	var names []string
+	for _, p := range netsim.Profiles() {
+		names = append(names, p.Name)
+	}
+	return []option{
+		{"profile", "NAME", "start from ready-made links:\n" + strings.Join(names, ",\n"), r.setProfile},
+		{"direction", "WHICH", "what the flags after it are for: up (to the target),\ndown or both", r.setDirection},
+		{"loss", "SHARE", "packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
+		{"burst", "PACKETS", "make losses come in bursts of this length in the mean", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
+		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
+		{"jitter", "DURATION", "extra delay, random up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
+		{"shape", "NAME", "of the jitter: uniform, normal or pareto, of which the\nlast exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
+		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
+		{"reorder", "SHARE", "packets that may overtake others, within the jitter", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Reorder = v })},
+		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
+		{"rate", "RATE", "10mbit, 500kbit or 1MB a second, headers included", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
+		{"queue", "SIZE", "room for packets that wait at the rate; default no\nbound", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
+		{"codel", "", "manage that queue by RFC 8289", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
+		{"mtu", "BYTES", "swallow larger packets", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
+	}
+}
+
+// forLinks returns a setter for the directions that are chosen by then.
+func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) func(string) error {
+	return func(s string) error {
+		v, err := parse(s)
+		if err != nil {
+			return err
+		}
+		for _, i := range r.chosen {
+			set(&r.ends[i], v)
+		}
+		return nil
+	}
+}
+
+func (r *relay) setDirection(s string) error {
+	chosen, err := oneOf("up, down or both", map[string][]int{"up": {0}, "down": {1}, "both": {0, 1}})(s)
+	if err == nil {
+		r.chosen = chosen
+	}
+	return err
+}
+
+func (r *relay) setProfile(s string) error {
+	for _, p := range netsim.Profiles() {
+		if p.Name == strings.ToLower(s) {
+			for _, i := range r.chosen {
+				r.ends[i] = relayEnd{link: [...]netsim.LinkConfig{p.Up, p.Down}[i]}
+				r.ends[i].link.Overhead = netsim.OverheadIPv4
+			}
+			return nil
+		}
+	}
+	return errors.New("there is no such profile; -h lists them")
+}
+
+func (r *relay) addOutage(s string) error {
+	at, length, ok := strings.Cut(s, "+")
+	begin, err := parseDuration(at)
+	lasts, err2 := parseDuration(length)
+	if !ok || err != nil || err2 != nil {
+		return errors.New("want when and how long, such as 10s+3s")
+	}
+	r.script = append(r.script, netsim.Outage(begin, lasts)...)
+	return nil
+}
+
+// parseBurst reads the mean length of a burst.
+func parseBurst(s string) (float64, error) {
+	v, err := strconv.ParseFloat(s, 64)
+	if err != nil || !(v >= 1 && v <= 1e6) {
+		return 0, errors.New("want a number of packets, 1 or more")
+	}
+	return v, nil
+}
+
+func parseShape(s string) (netsim.JitterShape, error) {
+	return oneOf("uniform, normal or pareto", map[string]netsim.JitterShape{
+		"uniform": netsim.JitterUniform, "normal": netsim.JitterNormal, "pareto": netsim.JitterPareto,
+	})(s)
+}
+
+// parseRate reads a rate in bytes per second: 10mbit and 1.25MB are the same,
+// and a second may be named, as in 10mbit/s.
+func parseRate(s string) (int64, error) {
+	number := strings.TrimSuffix(strings.ToLower(s), "/s")
+	number, inBits := strings.CutSuffix(number, "bit")
+	rate, err := parseSize(number)
+	if inBits {
+		rate /= 8
+	}
+	if err != nil || rate == 0 || strings.HasSuffix(number, "b") && inBits {
+		return 0, errors.New("want a rate such as 10mbit, 500kbit or 1MB")
+	}
+	return rate, nil
+}
+
+// config returns the settings of a direction.
+func (e *relayEnd) config(name string) (netsim.LinkConfig, error) {
+	cfg := e.link
+	if e.burst > 0 {
+		cfg.Burst, cfg.Loss = netsim.BurstLoss(cfg.Loss, e.burst), 0
+	}
+	if err := cfg.Validate(); err != nil {
+		if e.burst > 0 {
+			return cfg, usageErrorf("%s: bursts of %v packets cannot make up a loss of %.4g%%", name, e.burst, 100*e.link.Loss)
+		}
+		return cfg, usageErrorf("%s: %v", name, err)
+	}
+	return cfg, nil
+}
+
+// runRelay is kcp relay.
+func runRelay(ctx context.Context, std streams, args []string) error {
+	r := newRelay(std)
+	if _, err := r.options().parse(std, args, 0); err != nil {
+		return err
+	}
+	if r.to == "" {
+		return usageErrorf("-to is missing: where are packets to go?")
+	}
+	up, err := r.ends[0].config("up")
+	if err != nil {
+		return err
+	}
+	down, err := r.ends[1].config("down")
+	if err != nil {
+		return err
+	}
+	link, err := netsim.ListenRelay(r.listen, r.to, up, down, r.seed)
+	if err != nil {
+		return err
+	}
+	defer link.Close()
+	if err := link.Play(r.script, r.script); err != nil {
+		return err
+	}
+	fmt.Fprintf(std.out, "Relaying %v to %s, seed %d.\n", link.Addr(), r.to, r.seed)
+	if err := r.wait(ctx, link); err != nil {
+		return err
+	}
+	r.tell(link)
+	return nil
+}
+
+// wait lets the relay work until its time is over or ctx ends.
+func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
+	if r.duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, r.duration)
+		defer cancel()
+	}
+	rebind, stop := ticks(r.rebind)
+	defer stop()
+	tell, stop := ticks(r.every)
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-rebind:
+			if err := link.Rebind(); err != nil {
+				return err
+			}
+		case <-tell:
+			r.tell(link)
+		}
+	}
+}
+
+// ticks returns a ticker's channel, which never ticks for 0, and its stop.
+func ticks(every time.Duration) (<-chan time.Time, func()) {
+	if every == 0 {
+		return nil, func() {}
+	}
+	t := time.NewTicker(every)
+	return t.C, t.Stop
+}
+
+// tell prints what became of the packets.
+func (r *relay) tell(link *netsim.Relay) {
+	up, down := link.Stats()
+	upDelays, downDelays := link.QueueDelays()
+	table := tabwriter.NewWriter(r.std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(table, "\n\tpackets\tbytes\tdelivered\tlost\tqueue full\tCoDel\ttoo big\trefused\ttwice\treordered\tcorrupted\tqueued p50\tp95\tmax\t")
+	for _, d := range []struct {
+		name   string
+		stats  netsim.LinkStats
+		delays netsim.Delays
+	}{{"up", up, upDelays}, {"down", down, downDelays}} {
+		s := &d.stats
+		fmt.Fprintf(table, "%s\t%d\t%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%s\t%s\t%s\t\n", d.name,
+			s.Sent.Packets, formatBytes(float64(s.Sent.Bytes)), s.Delivered.Packets, s.Lost.Packets,
+			s.Overflow.Packets, s.Managed.Packets, s.TooBig.Packets, s.Unreachable.Packets,
+			s.Duplicated.Packets, s.Reordered.Packets, s.Corrupted.Packets,
+			formatTime(d.delays.Quantile(0.5)), formatTime(d.delays.Quantile(0.95)), formatTime(d.delays.Max()))
+	}
+	table.Flush()
+}
