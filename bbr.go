@@ -17,6 +17,7 @@ const (
 
 	bbrFullGrowth = 1.25 // growth a round below which the path counts as full
 	bbrFullRounds = 3    // rounds without it
+	bbrFullLost   = 8    // segments lost that say so to an application that sends little
 
 	// Losses. Above the share that the path loses whatever is sent, which is
 	// measured while less is sent than the path takes, and bounded.
@@ -152,9 +153,10 @@ type lossCount struct {
 func (l *lossCount) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
 
 // above reports whether the share that was lost is more than threshold, and
-// not by chance: by three standard deviations, counting segments of a size.
-func (l *lossCount) above(threshold float64, size meanSize) bool {
-	n := (l.lost + l.delivered) / max(size.bytes, 1)
+// not by chance: by three standard deviations. It counts in full segments, as
+// small ones share packets and are lost together.
+func (l *lossCount) above(threshold, mss float64) bool {
+	n := (l.lost + l.delivered) / mss
 	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)
 }
 
@@ -225,12 +227,13 @@ func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
 // bandwidth is the rate that is to be sent at.
 func (c *bbrControl) bandwidth() float64 { return min(c.maxRate(), c.bwLo) }
 
-// bdp returns the bytes that are in flight at the bandwidth without a queue.
+// bdp returns the bytes that are in flight at the bandwidth without a queue,
+// those that will be lost included.
 func (c *bbrControl) bdp() float64 {
 	if c.minRTT == 0 {
 		return initialWindow * c.mss
 	}
-	return c.bandwidth() * float64(c.minRTT) / 1e6
+	return c.bandwidth() / (1 - c.base) * float64(c.minRTT) / 1e6
 }
 
 // updateMinRTT follows the least round-trip time. One within a sixteenth of it
@@ -257,7 +260,7 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
 		l = &c.lossesBefore
 	}
-	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.size) {
+	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.mss) {
 		return
 	}
 	if !s.Sample.AppLimited {
@@ -285,7 +288,7 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 		return
 	}
 	l := &c.losses
-	if !l.above(c.lossLimit(), c.size) {
+	if !l.above(c.lossLimit(), c.mss) {
 		return
 	}
 	floor := bbrBeta
@@ -358,36 +361,43 @@ func (c *bbrControl) probeDue() bool {
 }
 
 // checkFull ends Startup when the rate has stopped growing, at once where
-// losses say the same.
+// losses say the same. An application that sends in bursts may never show more
+// than the losses.
 func (c *bbrControl) checkFull(s *CongestionState) {
-	if !c.newRound || s.Sample.AppLimited {
+	if !c.newRound {
 		return
 	}
-	if c.maxRate() >= c.fullRate*bbrFullGrowth {
+	lossy := c.losses.above(bbrLossThreshold, c.mss) || c.lossesBefore.above(bbrLossThreshold, c.mss)
+	switch {
+	case c.maxRate() >= c.fullRate*bbrFullGrowth:
 		c.fullRate, c.fullCount = c.maxRate(), 0
-		return
+	case !s.Sample.AppLimited:
+		c.fullCount++
+		c.full = c.fullCount >= bbrFullRounds || lossy
+	default:
+		c.full = lossy && c.losses.lost+c.lossesBefore.lost >= bbrFullLost*c.mss
 	}
-	c.fullCount++
-	if c.fullCount >= bbrFullRounds || c.losses.above(bbrLossThreshold, c.size) {
-		c.full = true
-	}
+	c.lossesBefore = c.losses
+	c.losses = lossCount{state: bbrStartup, from: c.now}
 }
 
 // probe goes on looking for bandwidth until a queue has formed, or more does
 // not arrive for some rounds.
 func (c *bbrControl) probe(s *CongestionState, flight float64) {
+	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.hi
 	if c.newRound {
-		if c.maxRate() >= c.fullRate*bbrFullGrowth {
+		switch {
+		case c.maxRate() >= c.fullRate*bbrFullGrowth:
 			c.fullRate, c.fullCount = c.maxRate(), 0
-		} else {
+		case !bound:
 			c.fullCount++
 		}
 		c.growth *= 2
 	}
-	if c.hi < math.Inf(1) && flight+float64(s.Sample.Acked) >= c.hi {
+	if bound {
 		// What was too much may no longer be: by a segment in the first round,
 		// then by twice as many in each.
-		c.hi += c.growth * c.mss * float64(s.Sample.Acked) / max(c.hi, 1)
+		c.hi += c.growth * c.mss * float64(s.Sample.Acked) / c.hi
 	}
 	over := flight >= bbrUpPace*c.bdp()+c.quantum()
 	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
@@ -433,7 +443,11 @@ func (c *bbrControl) windowOfProbeRTT() float64 {
 func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) }
 
 func (c *bbrControl) setPace(s *CongestionState) {
-	rate := c.pace * c.bandwidth() * bbrMargin
+	// What the path loses by itself has to be sent on top of what arrives. The
+	// rate is the largest of samples that vary with those losses: about two
+	// standard deviations too high.
+	noise := 2 * math.Sqrt(c.base*c.mss/max(c.bdp(), c.mss))
+	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.base)
 	if !c.full {
 		// Not less than the initial window a round trip: an application that
 		// sends little tells little about the path.
@@ -457,7 +471,8 @@ func (c *bbrControl) setWindow(s *CongestionState) {
 	limit := min(c.hi, c.lo)
 	switch c.state {
 	case bbrCruise, bbrDown:
-		limit = min(bbrHeadroom*c.hi, c.lo)
+		// Room for others is left where it does not cost the rate.
+		limit = min(max(bbrHeadroom*c.hi, min(c.hi, c.bdp()+2*c.quantum())), c.lo)
 	case bbrProbeRTT:
 		limit = min(limit, c.windowOfProbeRTT())
 	}

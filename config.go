@@ -308,6 +308,7 @@ func (c *Config) apply(k *KCP) {
 		FreshFastAck:      true,
 		FreshWindow:       true,
 		PipeWindow:        true,
+		PostponeTimeouts:  true,
 		SendOrder:         true,
 		RepeatAcks:        true,
 		LimitToPeerWindow: true,

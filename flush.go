@@ -144,7 +144,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 // flushRetransmissions sends again what has timed out or is suspected lost, in
 // the order of sn, and reports which of the two there was.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
-	again := k.timeouts.expire(k.now, k.scratch[:0])
+	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
 	for _, s := range again {
 		k.backOff(s)
 	}
@@ -171,6 +171,28 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	clear(again)
 	k.scratch = again[:0]
 	return timedOut, fast
+}
+
+// postpone gives segments that have just timed out more time where the path has
+// become slower meanwhile: as much as the newest acknowledgement has taken, and
+// the variance. It returns the others. The time-out of a segment is fixed when
+// it leaves, and a queue can grow by more than that within one round trip.
+func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
+	if !k.ext.PostponeTimeouts {
+		return expired
+	}
+	variance := max(k.interval, uint32(4*k.rtt.rttvar))
+	rest := expired[:0]
+	for _, s := range expired {
+		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))
+		if s.tx.number < k.rate.front || !at.after(k.now) {
+			rest = append(rest, s)
+			continue
+		}
+		s.resendTS = at
+		k.timeouts.add(s)
+	}
+	return rest
 }
 
 // backOff lengthens the time-out of s, which has just expired.

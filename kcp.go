@@ -156,6 +156,10 @@ type Extensions struct {
 	// suspected because of what left just before it, and only with segments
 	// further on in the sequence.
 	SendOrder bool
+	// PostponeTimeouts gives a segment more time where the newest
+	// acknowledgement has taken longer than its time-out allows for, as long as
+	// nothing that left after it was acknowledged.
+	PostponeTimeouts bool
 	// FreshWindow ignores the window of a segment that is older than another
 	// that has come, as its una shows. The reference takes it from whatever
 	// comes last, replayed packets included.

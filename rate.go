@@ -44,6 +44,8 @@ type rateSampler struct {
 	firstSent   int64  // when the newest segment acknowledged had left
 	minRTT      int64  // least time to an acknowledgement
 	count       uint64 // transmissions
+	front       uint64 // number of the newest transmission acknowledged at all,
+	frontRTT    int64  // and how long that took
 	limitedTill int64  // delivered at which the effects of a lack of data are over; 0: none
 
 	// Of the current input.
@@ -94,6 +96,9 @@ func (r *rateSampler) acked(s *sendSegment, now int64) {
 	}
 	if !r.any || s.tx.number > r.newest.number {
 		r.newest, r.any = s.tx, true
+	}
+	if s.tx.number > r.front {
+		r.front, r.frontRTT = s.tx.number, rtt
 	}
 }
 
