@@ -76,13 +76,24 @@ type Config struct {
 	// transmitted so many times while nothing came from the peer, which may be
 	// much sooner than PeerTimeout. Default 0: off.
 	DeadLink int
-	// IdleTimeout, if positive, ends a session with a *PeerLostError when
-	// nothing has come from the peer for so long, data outstanding or not.
-	// Default 0: off.
+	// KeepAlive is the silence after which the peer is asked for a sign of
+	// life, which keeps NATs open and finds out that a peer is gone where
+	// nobody writes: PeerTimeout then runs as for unacknowledged data. The
+	// accepting side waits half as long again, so one exchange serves both.
+	// Every KCP peer answers. Default 25 s; negative means never.
+	KeepAlive time.Duration
+	// IdleTimeout, if positive, ends a session with a *PeerLostError over which
+	// no data has gone, in either direction, for so long. Default 0: off.
 	IdleTimeout time.Duration
+	// DialTimeout is how long Dial waits for the peer's answer, if its context
+	// does not end before. Default 10 s; negative means that Dial does not wait.
+	DialTimeout time.Duration
 	// Linger bounds how long Close waits for the peer to acknowledge what was
-	// written. Default 5 s; negative means not at all.
+	// written. Default 5 s; negative means that Close does not wait, and
+	// delivery goes on in the background, for 30 s at most.
 	Linger time.Duration
+
+	// Limits on what strangers can cause.
 
 	// Backlog is the most sessions waiting for Accept. Further ones are not
 	// created until there is room. Default 128.
@@ -90,6 +101,24 @@ type Config struct {
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted.
 	// Default 65536.
 	MaxSessions int
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet shown
+	// that they get what is sent to their addresses. Beyond it, the oldest makes
+	// room for a new one once it has had its chance. Default 1024.
+	MaxHalfOpen int
+	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
+	// IP address; peers behind a NAT share one. Default 0: no limit.
+	MaxSessionsPerAddress int
+	// MaxBuffered is how many received bytes, of all sessions together, may
+	// wait for Read. Beyond it a session takes only what can be read at once.
+	// Default 1 GiB.
+	MaxBuffered int
+	// AddressValidation is when a peer must show, before anything is kept for
+	// it, that it gets what is sent to its address. Peers without signals
+	// cannot. Default ValidateUnderPressure.
+	AddressValidation AddressValidation
+	// RefuseLegacy lets only peers with signals open sessions: other peers'
+	// first packets, which anybody can forge, are dropped.
+	RefuseLegacy bool
 	// SocketBuffer is the size asked of the system for the receive and the
 	// send buffer of a socket that Dial or Listen opens, in bytes. The system
 	// may grant less. Default 4 MiB; negative leaves the system's default.
@@ -101,6 +130,18 @@ type Config struct {
 	// Trace, if not nil, holds hooks that are called for every session.
 	Trace *Trace
 }
+
+// AddressValidation says when new peers have to return a cookie, which costs
+// them a round trip.
+type AddressValidation uint8
+
+const (
+	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
+	// is reached.
+	ValidateUnderPressure AddressValidation = iota
+	// ValidateAlways asks every peer with signals.
+	ValidateAlways
+)
 
 // FEC is a ratio of forward error correction: after every Data packets follow
 // Parity packets, from which as many lost ones can be recovered without being
@@ -131,7 +172,11 @@ const (
 	defaultFastResend    = 2
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = 30 * time.Second
+	defaultKeepAlive     = 25 * time.Second
+	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
+	defaultMaxHalfOpen   = 1024
+	defaultMaxBuffered   = 1 << 30
 	defaultBacklog       = 128
 	defaultMaxSessions   = 65536
 	defaultSocketBuffer  = 4 << 20
@@ -140,6 +185,7 @@ const (
 	probeWait            = 200 * time.Millisecond
 	writeCostPerSegment  = 64
 	minWriteBuffer       = 4096
+	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30
 )
 
@@ -196,6 +242,9 @@ func (c *Config) Validate() error {
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 		{"Backlog", c.Backlog, 1, maxInt32},
 		{"MaxSessions", c.MaxSessions, 1, maxInt32},
+		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
+		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
+		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
 	}
 	for _, f := range ints {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
@@ -228,6 +277,9 @@ func (c *Config) Validate() error {
 	if c.NoDelay > NoDelayTurbo {
 		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
 	}
+	if c.AddressValidation > ValidateAlways {
+		return &ConfigError{"AddressValidation", c.AddressValidation, "is not one of the modes"}
+	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
 	}
@@ -253,13 +305,19 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.FastResend, defaultFastResend)
 	setDefault(&d.FastResendLimit, defaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
+	setDefault(&d.KeepAlive, defaultKeepAlive)
+	setDefault(&d.DialTimeout, defaultDialTimeout)
 	setDefault(&d.Linger, defaultLinger)
+	setDefault(&d.MaxHalfOpen, defaultMaxHalfOpen)
+	setDefault(&d.MaxBuffered, defaultMaxBuffered)
 	setDefault(&d.Backlog, defaultBacklog)
 	setDefault(&d.MaxSessions, defaultMaxSessions)
 	setDefault(&d.SocketBuffer, defaultSocketBuffer)
 	d.FastResend = max(d.FastResend, 0)
 	d.FastResendLimit = max(d.FastResendLimit, 0)
 	d.PeerTimeout = max(d.PeerTimeout, 0)
+	d.KeepAlive = max(d.KeepAlive, 0)
+	d.DialTimeout = max(d.DialTimeout, 0)
 	d.Linger = max(d.Linger, 0)
 	d.SocketBuffer = max(d.SocketBuffer, 0)
 	if d.CongestionControl == nil {

@@ -52,6 +52,9 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 		return nil, err
 	}
 	e := newEndpoint(socket.(*net.UDPConn), d.Config, true)
+	e.mu.Lock()
+	e.connected = true
+	e.mu.Unlock()
 	c, err := e.Dial(ctx, socket.RemoteAddr())
 	if err != nil {
 		_ = e.Close() // the error that matters is err
@@ -69,4 +72,39 @@ func udpNetwork(network string) (string, error) {
 		return "udp" + strings.TrimPrefix(network, "tcp"), nil
 	}
 	return "", net.UnknownNetworkError(network)
+}
+
+// connect asks the peer to answer, and waits until it does as Endpoint.Dial
+// says. When that fails the session is over.
+func (c *Conn) connect(ctx context.Context) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := c.ep.now()
+	c.sayHello(now)
+	limit := c.ep.config.DialTimeout
+	if limit == 0 {
+		return nil
+	}
+	timeout, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	defer context.AfterFunc(timeout, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.canWrite.Broadcast()
+	})()
+	for !c.life.reached && c.err == nil && timeout.Err() == nil {
+		c.canWrite.Wait()
+	}
+	if c.life.reached && c.err == nil {
+		return nil
+	}
+	err := c.err
+	if err == nil {
+		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
+			err = &NoAnswerError{Waited: c.ep.now() - now}
+		}
+	}
+	c.closed = true
+	c.abort(err)
+	return err
 }

@@ -5,14 +5,15 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -20,11 +21,12 @@ import (
 // accepted, of any number of peers. It has one goroutine of its own, which
 // reads the socket. All methods are safe for concurrent use.
 type Endpoint struct {
-	config Config
-	pc     net.PacketConn
-	sock   udp.Conn
-	owned  bool // opened by this package: closed with the last use
-	epoch  time.Time
+	config    Config
+	pc        net.PacketConn
+	sock      udp.Conn
+	owned     bool // opened by this package: closed with the last use
+	connected bool // to the one peer it can have
+	epoch     time.Time
 
 	packets  sync.Pool // of *packet
 	wakes    wakeQueue
@@ -36,12 +38,22 @@ type Endpoint struct {
 
 	replays replayFilter // of the reader
 
-	mu       sync.RWMutex
-	sessions map[sessionKey]*Conn
-	coded    map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
-	graves   graveyard
-	listener *Listener
-	closed   bool
+	halfOpen atomic.Int32 // sessions whose peer is not proven
+	buffered atomic.Int64 // bytes received and not yet read, of all sessions
+
+	mu         sync.RWMutex
+	sessions   map[sessionKey]*Conn
+	coded      map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
+	graves     graveyard
+	byConv     map[uint32]*Conn   // nil where peers may not move
+	perAddress map[netip.Addr]int // sessions; nil where they are not limited
+	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
+	cookies    cookieKey
+	replies    bucket
+	outbox     []*packet // replies of the reader to nobody's session,
+	outboxTo   []udp.Datagram
+	listener   *Listener
+	closed     bool
 }
 
 // sessionKey tells sessions apart. peer stands for the address where it is not
@@ -85,6 +97,10 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
 		e.replays.remember(head)
+		e.byConv = make(map[uint32]*Conn)
+	}
+	if e.config.MaxSessionsPerAddress > 0 {
+		e.perAddress = make(map[netip.Addr]int)
 	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
@@ -105,9 +121,12 @@ func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 // LocalAddr returns the address of the socket.
 func (e *Endpoint) LocalAddr() net.Addr { return e.pc.LocalAddr() }
 
-// Dial opens a session with the peer at addr. Nothing is sent before the first
-// Write, so a peer that is not there shows as a *PeerLostError of Read and
-// Write later on. ctx is looked at but not kept.
+// Dial opens a session with the peer at addr. It asks the peer to answer, and
+// waits until it does, until ctx is done, or for Config.DialTimeout: then the
+// error is a *NoAnswerError. Any KCP endpoint answers, if it accepts sessions.
+// ErrRefused means that there is nobody who does. With a negative DialTimeout
+// Dial does not wait, and a peer that is not there shows as a *PeerLostError of
+// Read and Write later on.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
@@ -120,7 +139,10 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
-	e.debug("session dialled", c)
+	e.debug("session dialled", addr, c.Conv())
+	if err := c.connect(ctx); err != nil {
+		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
 	return c, nil
 }
 
@@ -138,7 +160,8 @@ func (e *Endpoint) open(key sessionKey, addr, peer net.Addr) (*Conn, error) {
 		key.conv = randomConv()
 	}
 	c := newConn(e, key, addr, peer)
-	e.sessions[key] = c
+	c.dialled, c.offered = true, true
+	e.enter(c)
 	return c, nil
 }
 
@@ -187,10 +210,7 @@ func (e *Endpoint) shut(err error) bool {
 	}
 	e.closed = true
 	listener := e.listener
-	conns := make([]*Conn, 0, len(e.sessions))
-	for _, c := range e.sessions {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Values(e.sessions))
 	e.mu.Unlock()
 
 	close(e.done)
@@ -209,41 +229,55 @@ func (e *Endpoint) shut(err error) bool {
 	return true
 }
 
-// shutIfUnused closes a socket of ours with its last use. mu is held.
-func (e *Endpoint) shutIfUnused() {
-	if e.owned && !e.closed && e.listener == nil && len(e.sessions) == 0 {
-		e.closed = true
-		close(e.done)
-		e.wakes.stop()
-		_ = e.pc.Close()
+// shutIfUnused closes a socket of ours with its last use, or some time later if
+// the peer may still have to be answered. mu is held.
+func (e *Endpoint) shutIfUnused(hold time.Duration) {
+	if !e.owned || e.closed || e.listener != nil || len(e.sessions) > 0 {
+		return
 	}
+	if hold > 0 {
+		time.AfterFunc(hold, func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.shutIfUnused(0)
+		})
+		return
+	}
+	e.closed = true
+	close(e.done)
+	e.wakes.stop()
+	_ = e.pc.Close()
 }
 
-// remove forgets the session c. Stragglers of it are dropped for a while, so
-// that they do not open a new one.
-func (e *Endpoint) remove(c *Conn) {
+// remove forgets the session c but for g. Stragglers of it are recognised for a
+// while, so that they do not open a new one.
+func (e *Endpoint) remove(c *Conn, g grave) {
 	e.wakes.remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sessions[c.key] == c {
-		delete(e.sessions, c.key)
-		if c.coded {
-			key := c.key
-			key.conv = 0
-			delete(e.coded, key)
-		}
-		e.graves.bury(c.key, e.now())
-		e.shutIfUnused()
+		e.exit(c)
+		e.graves.bury(c.key, g, e.now())
+		e.shutIfUnused(c.holdSocket())
 	}
 }
 
-// dropListener detaches l.
+// dropListener detaches l, and ends the sessions that were to be offered to it.
 func (e *Endpoint) dropListener(l *Listener) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
+	var conns []*Conn
 	if e.listener == l {
 		e.listener = nil
-		e.shutIfUnused()
+		conns = slices.Collect(maps.Values(e.sessions))
+		e.shutIfUnused(0)
+	}
+	e.mu.Unlock()
+	for _, c := range conns {
+		c.mu.Lock()
+		if !c.offered {
+			c.abort(ErrRefused)
+		}
+		c.mu.Unlock()
 	}
 }
 
@@ -277,6 +311,7 @@ func (e *Endpoint) readLoop() {
 		}
 		clear(touched)
 		touched = touched[:0]
+		e.sendReplies()
 	}
 }
 
@@ -294,6 +329,7 @@ func (e *Endpoint) survives(err error, failures int) bool {
 		return false
 	}
 	e.counters.readErrors.Add(1)
+	e.refused(err)
 	e.warn("socket read failed", err)
 	if failures < 8 {
 		return true
@@ -332,7 +368,8 @@ func (e *Endpoint) receive(d *udp.Datagram, now time.Duration) *Conn {
 		e.counters.dropShort.Add(1)
 		return nil
 	}
-	c := e.demultiplex(d, p)
+	p.from = origin{d.Addr, d.Peer}
+	c := e.demultiplex(d, p, now)
 	if c == nil || !c.input(p, now) {
 		return nil
 	}
@@ -341,7 +378,7 @@ func (e *Endpoint) receive(d *udp.Datagram, now time.Duration) *Conn {
 
 // demultiplex finds the session of a packet, or opens one where the listener
 // wants it. It returns nil for what is dropped, which it counts.
-func (e *Endpoint) demultiplex(d *udp.Datagram, p opened) *Conn {
+func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
 	c := e.sessions[key]
@@ -350,10 +387,7 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p opened) *Conn {
 	}
 	e.mu.RUnlock()
 	if c == nil {
-		var opened bool
-		if c, opened = e.admit(key, d, p); opened {
-			e.debug("session opened", c)
-		}
+		c = e.stranger(key, d, p, now)
 	}
 	if c != nil && p.kind == fecPacket && !c.coded {
 		e.setCoded(c)
@@ -379,63 +413,6 @@ func (e *Endpoint) setCoded(c *Conn) {
 	}
 	e.coded[key] = c
 	c.coded = true
-}
-
-// admit opens a session for the first packet of a conversation.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened) (c *Conn, opened bool) {
-	opening := opensSession(p, seq(e.config.ReceiveWindow))
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.sessions[key]; c != nil {
-		return c, false
-	}
-	l := e.listener
-	switch {
-	case !opening || l == nil || e.closed:
-		e.counters.dropUnknown.Add(1)
-		return nil, false
-	case e.graves.holdsAt(key, e.now()):
-		e.counters.dropEnded.Add(1)
-		return nil, false
-	case len(e.sessions) >= e.config.MaxSessions:
-		e.counters.dropSessions.Add(1)
-		return nil, false
-	}
-	remote := d.Peer
-	if remote == nil {
-		remote = net.UDPAddrFromAddrPort(d.Addr)
-	}
-	c = newConn(e, key, remote, d.Peer)
-	if !l.offer(c) {
-		e.counters.dropBacklog.Add(1)
-		return nil, false
-	}
-	e.sessions[key] = c
-	return c, true
-}
-
-// opensSession reports whether a packet can be the first of a conversation: it
-// is well-formed to its end, has data from the beginning of the window, and
-// acknowledges nothing, since nothing was ever sent to it.
-func opensSession(p opened, window seq) bool {
-	packet := p.data
-	switch p.kind {
-	case fecPacket:
-		packet = packet[fec.HeaderSize:]
-	case parityPacket, datagramPacket:
-		return false
-	}
-	found := false
-	for len(packet) >= headerSize {
-		h := decodeHeader(packet)
-		payload, ok := h.payload(packet[headerSize:])
-		if !ok || h.conv != p.conv || !knownCmd(h.cmd) || h.una != 0 || h.cmd == cmdAck {
-			return false
-		}
-		found = found || (h.cmd == cmdPush && h.sn < window)
-		packet = packet[headerSize+len(payload):]
-	}
-	return found
 }
 
 // send writes packets to the socket and takes them back. An error concerns one
@@ -476,9 +453,9 @@ func (e *Endpoint) packet(n int) *packet {
 	return p
 }
 
-func (e *Endpoint) debug(msg string, c *Conn) {
+func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if e.config.Logger != nil {
-		e.config.Logger.Debug("kcp: "+msg, "remote", c.remote.String(), "conv", c.key.conv)
+		e.config.Logger.Debug("kcp: "+msg, "remote", remote.String(), "conv", conv)
 	}
 }
 
@@ -490,41 +467,4 @@ func (e *Endpoint) warn(msg string, err error) {
 	if now >= after && e.logAfter.CompareAndSwap(after, now+int64(time.Second)) {
 		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
 	}
-}
-
-// graveTime is how long stragglers of an ended session are recognised, and
-// maxGraves how many ended sessions are remembered.
-const (
-	graveTime = 60 * time.Second
-	maxGraves = 8192
-)
-
-// graveyard remembers ended sessions for a while, in bounded memory.
-type graveyard struct {
-	until map[sessionKey]time.Duration
-	order []sessionKey // oldest first
-}
-
-func (g *graveyard) bury(key sessionKey, now time.Duration) {
-	if g.until == nil {
-		g.until = make(map[sessionKey]time.Duration)
-	}
-	for len(g.order) > 0 && (len(g.order) >= maxGraves || g.until[g.order[0]] <= now) {
-		delete(g.until, g.order[0])
-		g.order = g.order[1:]
-	}
-	if _, again := g.until[key]; !again {
-		g.order = append(g.order, key)
-	}
-	g.until[key] = now + graveTime
-}
-
-func (g *graveyard) holds(key sessionKey) bool {
-	_, ok := g.until[key]
-	return ok
-}
-
-func (g *graveyard) holdsAt(key sessionKey, now time.Duration) bool {
-	until, ok := g.until[key]
-	return ok && now < until
 }

@@ -1,9 +1,12 @@
 package kcp
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"syscall"
 	"time"
 )
 
@@ -23,6 +26,17 @@ var (
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
 	// ErrTooManySessions is returned when an endpoint has Config.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
+	// ErrRefused is returned by Dial when the peer's system, or the peer, says
+	// that nobody accepts sessions there. It wraps syscall.ECONNREFUSED.
+	ErrRefused = fmt.Errorf("kcp: refused by the peer: %w", syscall.ECONNREFUSED)
+	// ErrReset means that the peer has broken the session off, or does not know
+	// of it any more, having been restarted. It wraps syscall.ECONNRESET.
+	ErrReset = fmt.Errorf("kcp: session reset by the peer: %w", syscall.ECONNRESET)
+	// ErrPeerClosed is returned by Write when the peer has closed the session,
+	// so that nobody would read it. It wraps syscall.EPIPE.
+	ErrPeerClosed = fmt.Errorf("kcp: session closed by the peer: %w", syscall.EPIPE)
+	// ErrLegacyPeer is returned by CloseWrite for a peer that cannot be told.
+	ErrLegacyPeer = errors.New("kcp: the peer knows no signals")
 	// ErrListening is returned by Listen on an Endpoint that has a Listener.
 	ErrListening = errors.New("kcp: endpoint has a listener already")
 )
@@ -42,6 +56,26 @@ func (e *PeerLostError) Error() string {
 	}
 	return fmt.Sprintf("kcp: peer lost: data unacknowledged and nothing heard for %v", e.Silence)
 }
+
+// NoAnswerError means that a peer did not answer Dial.
+type NoAnswerError struct {
+	Waited time.Duration
+}
+
+func (e *NoAnswerError) Error() string {
+	return fmt.Sprintf("kcp: no answer from the peer in %v", e.Waited)
+}
+
+// Timeout is true, as for other errors of this kind in package net.
+func (e *NoAnswerError) Timeout() bool { return true }
+
+// Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
+func (e *NoAnswerError) Is(target error) bool {
+	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
+}
+
+// Temporary is true, as for other errors of this kind in package net.
+func (e *NoAnswerError) Temporary() bool { return true }
 
 // opError wraps err as the net package does.
 func opError(op string, local, remote net.Addr, err error) error {

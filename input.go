@@ -80,6 +80,10 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			if !isSignal {
 				k.probe |= probeTell
 			}
+		case cmdWins:
+			if !isSignal {
+				k.counters.WindowUpdates++
+			}
 		}
 		packet = packet[headerSize+len(payload):]
 	}

@@ -62,6 +62,13 @@ func (l *Listener) offer(c *Conn) bool {
 	return true
 }
 
+// full reports whether no session can be put into the backlog.
+func (l *Listener) full() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed || len(l.backlog) >= l.ep.config.Backlog
+}
+
 // Accept waits for the next session. It is AcceptKCP without a context, and
 // returns a *Conn.
 func (l *Listener) Accept() (net.Conn, error) {

@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"encoding/binary"
+	"net"
+	"net/netip"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
@@ -69,6 +71,13 @@ type opened struct {
 	data []byte
 	conv uint32
 	kind openedKind
+	from origin
+}
+
+// origin is where a packet has come from.
+type origin struct {
+	addr netip.AddrPort
+	peer net.Addr // where addr is not a UDP address
 }
 
 type openedKind uint8

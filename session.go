@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
@@ -27,9 +28,20 @@ type Conn struct {
 	canWrite sync.Cond // room to write, everything acknowledged, or reason to fail
 	rd, wd   deadline
 	state    connState
+	life     lifecycle
 	closed   bool  // by the application
-	err      error // why the session ended by itself
+	err      error // why the session ended
+	ending   error // why it is to end, once the batch of input is done
 	dropped  Drops
+
+	dialled  bool        // by us; accepted otherwise
+	offered  bool        // to Accept, or dialled
+	unproven atomic.Bool // accepted, and the peer has not shown that it gets our packets
+	// undelivered: the session has ended before the peer had all that was written.
+	undelivered bool
+	challenge   challenge // of an address the peer may have moved to
+	from        origin    // of the packet at work
+	moves       uint64    // changes of the peer's address
 
 	outgoing  outgoing
 	decoder   *fec.Decoder // nil until the peer sends FEC
@@ -37,13 +49,20 @@ type Conn struct {
 	datagrams datagramQueue
 
 	// Times since the endpoint's epoch.
+	born        time.Duration
+	lastInput   time.Duration // the batch of input at work came
 	lastHeard   time.Duration // a good packet came from the peer
+	lastActive  time.Duration // data went in either direction
+	activity    uint64        // segments and datagrams up to then
+	accounted   int           // bytes of Endpoint.buffered
+	linger      time.Duration // how long Close waits
 	outstanding bool          // something is unacknowledged,
 	since       time.Duration // and has been since then
-	endAt       time.Duration // in stateDraining: when it ends
+	endAt       time.Duration // when lingering or draining ends
 	compactAt   time.Duration // 0: nothing to compact
 	wakeAt      time.Duration // 0: no wake-up asked for
 	wakeIndex   int           // of wakeQueue, under its lock
+	buried      bool          // out of the endpoint
 }
 
 // connState is where a session is in its life.
@@ -67,6 +86,12 @@ const (
 	drainRTOs = 6
 	// writeBatch is how many segments Write queues before it flushes.
 	writeBatch = 64
+	// provenAfter is how long after its first packet a peer that knows no
+	// signals has to be heard of to be taken for real.
+	provenAfter = time.Second
+	// handshakeTime is how long an accepted session may go without the peer
+	// showing that it gets our packets.
+	handshakeTime = 10 * time.Second
 )
 
 func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
@@ -77,10 +102,12 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
+	c.kcp.onSignal = c.takeSignal
 	e.config.apply(c.kcp)
 	now := e.now()
-	c.lastHeard = now
-	c.kcp.SetClockMicros(uint64(now.Microseconds()))
+	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now
+	c.linger = e.config.Linger
+	c.tell(now)
 	if e.config.IdleTimeout > 0 {
 		c.schedule(now)
 	}
@@ -96,7 +123,9 @@ func (c *Conn) input(p opened, now time.Duration) bool {
 		c.ep.counters.dropEnded.Add(1)
 		return false
 	}
-	c.kcp.SetClockMicros(uint64(now.Microseconds()))
+	c.lastInput, c.from = now, p.from
+	c.tell(now)
+	c.kcp.sparing = c.unproven.Load() && !c.offered || c.ep.short()
 	data := p.data
 	if p.kind != plainPacket {
 		var ok bool
@@ -115,7 +144,7 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 		if c.state == stateOpen {
 			c.datagrams.add(p.data[datagramHeader:])
 			c.canRead.Broadcast()
-			c.lastHeard = now
+			c.heard(now)
 		}
 		return nil, false
 	}
@@ -138,7 +167,7 @@ func (c *Conn) took(err error, now time.Duration) {
 		c.dropped.count(err)
 		return
 	}
-	c.lastHeard = now
+	c.heard(now)
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.
@@ -148,10 +177,14 @@ func (c *Conn) answer(now time.Duration) {
 	if c.state == stateEnded {
 		return
 	}
-	if c.kcp.rcvQueued > c.kcp.rcvPartial {
+	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.life.peerFin {
 		c.canRead.Broadcast()
 	}
-	if at, ok := c.kcp.NextFlush(); ok && !seq(at).after(seq(clock(now))) {
+	if !c.offered && c.kcp.rcvQueued > 0 && c.ep.takesUnproven() {
+		c.offer()
+	}
+	c.pump(now)
+	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(seq(clock(now))) {
 		c.flush(now)
 	}
 	c.settle(now)
@@ -161,16 +194,33 @@ func (c *Conn) answer(now time.Duration) {
 	c.transmit()
 }
 
+// tell tells the state machine the time.
+func (c *Conn) tell(now time.Duration) { c.kcp.SetClockMicros(uint64(now.Microseconds())) }
+
 // flush lets the state machine put out what it can.
 func (c *Conn) flush(now time.Duration) {
-	c.kcp.SetClockMicros(uint64(now.Microseconds()))
+	c.tell(now)
 	c.kcp.Flush()
 	c.compactAt = now + compactAfter
 }
 
+// account tells the endpoint how much received data the session holds.
+func (c *Conn) account() {
+	if n := c.kcp.rcvBytes; n != c.accounted {
+		c.ep.buffered.Add(int64(n - c.accounted))
+		c.accounted = n
+	}
+}
+
 // settle notes what the last step has changed, and asks for the next wake-up.
 func (c *Conn) settle(now time.Duration) {
-	waiting := c.kcp.WaitSend() > 0
+	c.account()
+	n, d := &c.kcp.counters, &c.datagrams.stats
+	if a := n.SegmentsSent + n.SegmentsReceived + d.Sent + d.Received; a != c.activity {
+		c.activity, c.lastActive = a, now
+	}
+	c.progress(now)
+	waiting := c.kcp.WaitSend() > 0 || c.life.waiting()
 	if waiting && !c.outstanding {
 		c.since = now
 	}
@@ -197,10 +247,16 @@ func (c *Conn) schedule(now time.Duration) {
 		sooner(max(c.lastHeard, c.since) + cfg.PeerTimeout)
 	}
 	if cfg.IdleTimeout > 0 && c.state == stateOpen {
-		sooner(c.lastHeard + cfg.IdleTimeout)
+		sooner(c.lastActive + cfg.IdleTimeout)
 	}
-	if c.state == stateDraining {
+	if c.endAt > 0 {
 		sooner(c.endAt)
+	}
+	if c.unproven.Load() && !c.offered {
+		sooner(c.born + handshakeTime)
+	}
+	if at := c.nextSignal(); at > 0 {
+		sooner(at)
 	}
 	if c.compactAt > 0 {
 		sooner(c.compactAt)
@@ -231,10 +287,17 @@ func (c *Conn) onWake() {
 		c.end(nil)
 		return
 	}
-	if lost := c.lost(now); lost != nil {
-		c.end(lost)
+	if c.unproven.Load() && !c.offered && now >= c.born+handshakeTime {
+		c.end(ErrReset)
 		return
 	}
+	if lost := c.lost(now); lost != nil {
+		c.undelivered = c.kcp.WaitSend() > 0
+		c.abort(lost)
+		return
+	}
+	c.tell(now)
+	c.pump(now)
 	if at, ok := c.kcp.NextFlush(); ok && !seq(at).after(seq(clock(now))) {
 		c.flush(now)
 	}
@@ -249,8 +312,8 @@ func (c *Conn) onWake() {
 func (c *Conn) lost(now time.Duration) error {
 	cfg := &c.ep.config
 	silence := now - c.lastHeard
-	if cfg.IdleTimeout > 0 && silence >= cfg.IdleTimeout && c.state == stateOpen {
-		return &PeerLostError{Silence: silence, Idle: true}
+	if idle := now - c.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.state == stateOpen {
+		return &PeerLostError{Silence: idle, Idle: true}
 	}
 	if !c.outstanding {
 		return nil
@@ -274,36 +337,19 @@ func (c *Conn) compact() {
 	}
 }
 
-// end takes the session out of the endpoint. What has arrived can still be
-// read; then, and on Write, err is returned, if it is not nil.
-func (c *Conn) end(err error) {
-	if c.state == stateEnded {
-		return
-	}
-	c.state = stateEnded
-	c.err = err
-	c.wakeAll()
-	c.ep.remove(c)
-}
-
 // wakeAll lets all waiting calls look why.
 func (c *Conn) wakeAll() {
 	c.canRead.Broadcast()
 	c.canWrite.Broadcast()
 }
 
-// fail ends the session because of err.
-func (c *Conn) fail(err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.end(err)
-}
-
 // Read reads the next bytes, waiting for them if need be. In message mode it
 // reads through message boundaries, without losing what does not fit into b.
 // It fails with os.ErrDeadlineExceeded when the read deadline has passed, also
-// where there is data; with net.ErrClosed after Close; and with a
-// *PeerLostError, after all data that has arrived, when the peer is gone.
+// where there is data; with net.ErrClosed after Close; and after all data that
+// has arrived with io.EOF, when the peer has closed the session or its side of
+// it, with ErrReset, when it has broken it off, or a *PeerLostError, when it is
+// gone.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -318,8 +364,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 			c.afterRead()
 			return n, nil
 		}
-		if c.err != nil {
-			return 0, c.opError("read", c.err)
+		if err := c.readEnd(); err != nil {
+			return 0, c.opError("read", err)
 		}
 		c.canRead.Wait()
 	}
@@ -346,8 +392,8 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 		if err == io.ErrShortBuffer {
 			return 0, c.opError("read", err)
 		}
-		if c.err != nil {
-			return 0, c.opError("read", c.err)
+		if err := c.readEnd(); err != nil {
+			return 0, c.opError("read", err)
 		}
 		c.canRead.Wait()
 	}
@@ -364,8 +410,22 @@ func (c *Conn) cannotRead() error {
 	return nil
 }
 
+// readEnd returns why nothing more is going to be read: io.EOF once the peer
+// has closed its side and all it wrote has been read.
+func (c *Conn) readEnd() error {
+	l := &c.life
+	if l.peerFin && c.kcp.rcvNxt == l.peerFinal {
+		if c.kcp.rcvQueued > 0 {
+			return io.ErrUnexpectedEOF // a message without its end
+		}
+		return io.EOF
+	}
+	return c.err
+}
+
 // afterRead tells the peer when a read has reopened a shut window.
 func (c *Conn) afterRead() {
+	c.account()
 	if c.kcp.probe&probeTell != 0 && c.state != stateEnded {
 		now := c.ep.now()
 		c.flush(now)
@@ -378,7 +438,9 @@ func (c *Conn) afterRead() {
 // while Config.WriteBuffer is full, and returns when all of b is queued; the
 // peer need not have acknowledged it. When it fails, n bytes were queued and
 // will be delivered if possible. Errors are os.ErrDeadlineExceeded when the
-// write deadline has passed, net.ErrClosed after Close, and *PeerLostError.
+// write deadline has passed, net.ErrClosed after Close and CloseWrite,
+// ErrPeerClosed when the peer has closed the session, and how it has ended:
+// *PeerLostError, ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -434,8 +496,12 @@ func (c *Conn) waitRoom() error {
 			return net.ErrClosed
 		case c.wd.expired:
 			return os.ErrDeadlineExceeded
+		case c.life.peerClosed:
+			return ErrPeerClosed
 		case c.err != nil:
 			return c.err
+		case c.life.closing != 0:
+			return net.ErrClosed
 		case c.room() > 0:
 			return nil
 		}
@@ -456,73 +522,15 @@ func (c *Conn) afterWrite() {
 	c.transmit()
 }
 
-// Close closes the session. Calls in progress return net.ErrClosed, and what
-// has arrived but was not read is dropped. Close then waits, for Config.Linger
-// at most, until the peer has acknowledged all that was written, and returns
-// ErrNotDelivered or a *PeerLostError where that did not happen. The session
-// answers the peer's repetitions for a few more seconds in the background.
-func (c *Conn) Close() error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		return c.opError("close", net.ErrClosed)
-	}
-	c.closed = true
-	c.rd.set(time.Time{})
-	c.wd.set(time.Time{})
-	c.wakeAll()
-	if c.state == stateEnded {
-		return nil
-	}
-	received := c.kcp.counters.SegmentsReceived > 0
-	c.kcp.closeReceive()
-	c.state = stateLingering
-	c.linger()
-	if c.state == stateEnded {
-		return c.opError("close", c.err)
-	}
-	if c.kcp.WaitSend() > 0 {
-		c.end(nil)
-		return c.opError("close", ErrNotDelivered)
-	}
-	if !received {
-		c.end(nil)
-		return nil
-	}
-	c.state = stateDraining
-	now := c.ep.now()
-	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
-	c.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
-	c.compact()
-	c.schedule(now)
-	return nil
-}
-
-// linger waits until everything is acknowledged, the session has ended, or
-// Config.Linger has passed.
-func (c *Conn) linger() {
-	limit := c.ep.config.Linger
-	if limit <= 0 {
-		return
-	}
-	over := false
-	timer := time.AfterFunc(limit, func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		over = true
-		c.canWrite.Broadcast()
-	})
-	defer timer.Stop()
-	for c.kcp.WaitSend() > 0 && c.state != stateEnded && !over {
-		c.canWrite.Wait()
-	}
-}
-
 // LocalAddr returns the address of the endpoint's socket.
 func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 
-// RemoteAddr returns the address of the peer.
-func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+// RemoteAddr returns the address of the peer. It changes when the peer moves.
+func (c *Conn) RemoteAddr() net.Addr {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.remote
+}
 
 // Conv returns the conversation id.
 func (c *Conn) Conv() uint32 { return c.key.conv }
@@ -556,42 +564,4 @@ func (c *Conn) opError(op string, err error) error {
 		return err
 	}
 	return opError(op, c.LocalAddr(), c.remote, err)
-}
-
-// deadline is a point in time after which calls fail. Its fields belong to mu.
-type deadline struct {
-	mu      *sync.Mutex
-	changed *sync.Cond // told when the deadline passes
-	timer   *time.Timer
-	expired bool
-}
-
-func (d *deadline) init(mu *sync.Mutex, changed *sync.Cond) { d.mu, d.changed = mu, changed }
-
-// set moves the deadline; the zero time means never.
-func (d *deadline) set(t time.Time) {
-	if d.timer != nil {
-		d.timer.Stop()
-		d.timer = nil
-	}
-	d.expired = false
-	if t.IsZero() {
-		return
-	}
-	wait := time.Until(t)
-	if wait <= 0 {
-		d.expired = true
-		d.changed.Broadcast()
-		return
-	}
-	var timer *time.Timer
-	timer = time.AfterFunc(wait, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		if d.timer == timer { // not moved meanwhile
-			d.expired = true
-			d.changed.Broadcast()
-		}
-	})
-	d.timer = timer
 }

@@ -22,6 +22,7 @@ type Counters struct {
 	AcksReceived       uint64
 	ProbesSent         uint64 // WASK
 	ProbesReceived     uint64 // WASK
+	WindowUpdates      uint64 // WINS received
 }
 
 // Counters returns the counters of k.
@@ -177,12 +178,16 @@ type endpointCounters struct {
 	dropShort, dropUnknown, dropEnded atomic.Uint64
 	dropCipher, dropReplay            atomic.Uint64
 	dropSessions, dropBacklog         atomic.Uint64
+	dropHalfOpen, dropReplies         atomic.Uint64
+	cookiesSent                       atomic.Uint64
 }
 
 // EndpointStats is a snapshot of an endpoint, and of the listener on it.
 type EndpointStats struct {
 	Sessions int // open now, those in the backlog included
 	Backlog  int // waiting for Accept
+	HalfOpen int // accepted from peers that have not shown that they get our packets
+	Buffered int // bytes received and not yet read
 
 	PacketsSent     uint64 // datagrams
 	PacketsReceived uint64
@@ -197,8 +202,11 @@ type EndpointStats struct {
 	DropReplay   uint64 // has come before; with an authenticated cipher
 	DropUnknown  uint64 // of no session, and fit to open none
 	DropEnded    uint64 // stragglers of a session that has ended
-	DropSessions uint64 // would open one more than Config.MaxSessions
+	DropSessions uint64 // would open one more than MaxSessions or MaxSessionsPerAddress
+	DropHalfOpen uint64 // would open one more than Config.MaxHalfOpen
 	DropBacklog  uint64 // would open one more than Config.Backlog allows
+	DropReplies  uint64 // replies to strangers not sent because there were too many
+	CookiesSent  uint64 // to strangers, instead of keeping state for them
 }
 
 // Stats returns a snapshot of the endpoint.
@@ -222,6 +230,11 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropEnded:       n.dropEnded.Load(),
 		DropSessions:    n.dropSessions.Load(),
 		DropBacklog:     n.dropBacklog.Load(),
+		DropHalfOpen:    n.dropHalfOpen.Load(),
+		DropReplies:     n.dropReplies.Load(),
+		CookiesSent:     n.cookiesSent.Load(),
+		HalfOpen:        int(e.halfOpen.Load()),
+		Buffered:        int(e.buffered.Load()),
 	}
 	if l != nil {
 		l.mu.Lock()

@@ -15,6 +15,7 @@ type outgoing struct {
 	sending bool      // somebody is at it; the fields below are theirs
 	spare   []*packet
 	batch   []udp.Datagram
+	to      origin // of the peer
 
 	fecData, fecParity uint64 // packets encoded so far
 }
@@ -77,13 +78,14 @@ func (c *Conn) transmit() {
 	o.sending = true
 	var failed error
 	for round := 0; len(o.packets) > 0; round++ {
-		if round == sendRounds {
+		if round == sendRounds && c.state != stateEnded {
 			c.wake(c.ep.now())
 			break
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]
 		data, now := len(packets), clock(c.ep.now())
+		o.to = origin{c.key.addr, c.peer}
 		c.mu.Unlock()
 		packets, err := c.encode(packets, now)
 		c.ep.send(packets, o.batch)
@@ -102,6 +104,9 @@ func (c *Conn) transmit() {
 	o.sending = false
 	if failed != nil {
 		c.end(failed)
+	}
+	if c.state == stateEnded {
+		c.bury()
 	}
 }
 
@@ -136,6 +141,6 @@ func (c *Conn) seal(p *packet) error {
 	if err := o.sender.seal(p.buf); err != nil {
 		return err
 	}
-	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: c.key.addr, Peer: c.peer})
+	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: o.to.addr, Peer: o.to.peer})
 	return nil
 }

@@ -1,0 +1,205 @@
+package kcp
+
+import (
+	"net"
+	"time"
+)
+
+// Close closes the session in both directions. Calls in progress return
+// net.ErrClosed, and what has arrived but was not read is dropped. Close waits,
+// for Config.Linger at most, until the peer has acknowledged all that was
+// written and, if it is an endpoint of this package, that there is no more: it
+// then reads io.EOF after the last byte. Where that does not happen in time,
+// the session is broken off and Close returns ErrNotDelivered or a
+// *PeerLostError.
+//
+// A peer that knows no signals, such as kcp-go, is told nothing. For it the
+// session answers repetitions for some more seconds in the background.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.stopCalls()
+	if c.state == stateEnded {
+		c.kcp.closeReceive()
+		c.account()
+		if c.undelivered && c.life.peerClosed {
+			return c.opError("close", ErrNotDelivered)
+		}
+		return nil
+	}
+	now := c.ep.now()
+	l := &c.life
+	if !(l.over() && c.kcp.rcvNxt == l.peerFinal && c.kcp.WaitSend() == 0) {
+		l.closing, l.finished, l.finish.active = sigClose, false, false
+	}
+	c.kcp.closeReceive()
+	c.state = stateLingering
+	wait := c.linger
+	if wait <= 0 {
+		wait = backgroundLinger
+	}
+	c.endAt = now + wait
+	c.tell(now)
+	c.pump(now)
+	c.settle(now)
+	c.transmit()
+	for c.linger > 0 && c.state == stateLingering {
+		c.canWrite.Wait()
+	}
+	switch {
+	case c.state == stateEnded && c.err != nil && c.err != ErrPeerClosed:
+		return c.opError("close", c.err)
+	case c.undelivered:
+		return c.opError("close", ErrNotDelivered)
+	}
+	return nil
+}
+
+// backgroundLinger is how long a session that was closed without waiting tries
+// to deliver what was written.
+const backgroundLinger = 30 * time.Second
+
+// stopCalls makes all calls of the application return net.ErrClosed.
+func (c *Conn) stopCalls() {
+	c.closed = true
+	c.rd.set(time.Time{})
+	c.wd.set(time.Time{})
+	c.wakeAll()
+}
+
+// CloseWrite tells the peer that nothing more will be written: it reads io.EOF
+// after the last byte. Reading goes on. It does not wait. Errors are
+// net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer that cannot
+// be told, and how the session has ended.
+func (c *Conn) CloseWrite() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := &c.life
+	switch {
+	case c.closed || l.closing != 0:
+		return c.opError("close", net.ErrClosed)
+	case l.peerClosed:
+		return c.opError("close", ErrPeerClosed)
+	case c.err != nil:
+		return c.opError("close", c.err)
+	case l.kind == peerLegacy || l.kind == peerUnknown && !c.dialled:
+		return c.opError("close", ErrLegacyPeer)
+	}
+	l.closing = sigFin
+	c.canWrite.Broadcast()
+	now := c.ep.now()
+	c.tell(now)
+	c.pump(now)
+	c.settle(now)
+	c.transmit()
+	return nil
+}
+
+// Abort ends the session at once. What was written and is not yet delivered is
+// lost, and the peer, if it is an endpoint of this package, gets ErrReset. It
+// returns net.ErrClosed after Close or Abort.
+func (c *Conn) Abort() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed && c.state == stateEnded {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.stopCalls()
+	c.kcp.closeReceive()
+	c.account()
+	c.abort(net.ErrClosed)
+	return nil
+}
+
+// SetLinger sets how long Close waits, in place of Config.Linger. With d <= 0
+// Close does not wait; delivery then goes on in the background, for 30 seconds
+// at most.
+func (c *Conn) SetLinger(d time.Duration) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	c.linger = d
+	return nil
+}
+
+// leave ends a closed session with which everything is well.
+func (c *Conn) leave(now time.Duration) {
+	if c.life.kind == peerOurs || c.kcp.counters.SegmentsReceived == 0 {
+		c.end(nil)
+		return
+	}
+	c.state = stateDraining
+	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
+	c.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
+	c.wakeAll()
+	c.compact()
+}
+
+// abort ends the session because of err, and tells the peer if it can be told.
+func (c *Conn) abort(err error) {
+	if c.state == stateEnded {
+		return
+	}
+	if l := &c.life; l.kind == peerOurs && !l.over() {
+		c.kcp.signals = append(c.kcp.signals[:0], signal{sigAbort, l.peerToken, 0})
+		c.kcp.signalNow()
+	}
+	c.end(err)
+}
+
+// end takes the session out of the endpoint, after what it still has to send.
+// What has arrived can still be read; then, and on Write, err is returned, if
+// it is not nil.
+func (c *Conn) end(err error) {
+	if c.state == stateEnded {
+		return
+	}
+	c.state = stateEnded
+	c.err = err
+	c.wakeAll()
+	c.transmit()
+	if !c.outgoing.sending { // else whoever is sending does it
+		c.bury()
+	}
+}
+
+// bury takes the session, which has ended, out of the endpoint.
+func (c *Conn) bury() {
+	if !c.buried {
+		c.buried = true
+		if c.unproven.CompareAndSwap(true, false) {
+			c.ep.halfOpen.Add(-1)
+		}
+		c.account()
+		c.ep.remove(c, c.graveOf())
+	}
+}
+
+// fail ends the session because of err.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.abort(err)
+}
+
+// holdSocket returns for how long the peer may have to be answered after the
+// session's end: it has told us something, and our acknowledgement, the last
+// thing we sent, may have been lost.
+func (c *Conn) holdSocket() time.Duration {
+	if !c.life.peerFin {
+		return 0
+	}
+	return max(minHold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
+}
+
+// Bounds of holdSocket.
+const (
+	minHold  = 200 * time.Millisecond
+	maxHold  = 3 * time.Second
+	holdRTOs = 4
+)

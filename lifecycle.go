@@ -1,0 +1,387 @@
+package kcp
+
+import (
+	"time"
+)
+
+// lifecycle is what a session knows of its peer's life, and what it has to
+// tell of its own. WIRE.md §5 has the state diagrams. It belongs to Conn.mu.
+type lifecycle struct {
+	kind      peerKind
+	reached   bool   // something has come from the peer
+	token     uint32 // what the peer's signals must show
+	peerToken uint32 // what ours must show
+	version   uint32 // the peer's
+	abilities uint32
+	cookie    signal // to go with the hello; of no code while there is none
+
+	hello, confirm, finish, ping request
+
+	closing    signalCode // sigFin or sigClose, once we have nothing more to say
+	finished   bool       // the peer knows of that
+	peerFin    bool       // the peer says nothing from peerFinal on,
+	peerClosed bool       // and reads nothing any more
+	peerFinal  seq
+}
+
+// peerKind is what sort of endpoint the peer is.
+type peerKind uint8
+
+const (
+	peerUnknown peerKind = iota
+	peerLegacy           // does not know signals
+	peerOurs             // does
+)
+
+// Version of the signals, and their times.
+const (
+	signalVersion = 1
+
+	// helloTries is how often a peer that answers, but not to the hello, is
+	// asked before it is taken for one that knows no signals.
+	helloTries = 8
+	// legacyAnswers is how many plain window updates show the same sooner:
+	// they are what such a peer answers the hello with.
+	legacyAnswers = 2
+
+	firstHelloWait = 200 * time.Millisecond
+	minRequestWait = 50 * time.Millisecond
+	maxRequestWait = 2 * time.Second
+
+	// uneasyAfter is the silence, while something is unacknowledged, after
+	// which the peer is asked whether it still knows the session.
+	uneasyAfter = time.Second
+)
+
+// request is a signal that is repeated, at growing distances, until it has
+// been answered.
+type request struct {
+	signal signal
+	active bool
+	tries  int
+	wait   time.Duration
+	next   time.Duration
+}
+
+func (r *request) start(s signal, now, wait time.Duration) {
+	*r = request{signal: s, active: true, wait: wait, next: now}
+}
+
+func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
+
+func (r *request) sent(now time.Duration) {
+	r.tries++
+	r.next = now + r.wait
+	r.wait = min(2*r.wait, maxRequestWait)
+}
+
+// answered takes the answer to r, if s is that.
+func (r *request) answered(s signal) bool {
+	if !r.active || r.signal.answer() != s {
+		return false
+	}
+	r.active = false
+	return true
+}
+
+// waiting reports whether the peer owes an answer.
+func (l *lifecycle) waiting() bool {
+	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
+}
+
+// over reports whether both directions have come to their ends, so that there
+// is nothing left that the peer could do.
+func (l *lifecycle) over() bool { return l.peerClosed || l.peerFin && l.finished }
+
+// requestWait returns how long to wait for an answer before asking again.
+func (c *Conn) requestWait() time.Duration {
+	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
+	return max(minRequestWait, min(rto, maxRequestWait))
+}
+
+// sayHello begins a session that we have dialled.
+func (c *Conn) sayHello(now time.Duration) {
+	l := &c.life
+	l.token = randomToken()
+	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+	c.pump(now)
+	c.settle(now)
+	c.transmit()
+}
+
+// randomToken returns a number that nobody can guess, and not 0.
+func randomToken() uint32 {
+	for {
+		if t := randomConv(); t != 0 {
+			return t
+		}
+	}
+}
+
+// pump sends the requests that are due.
+func (c *Conn) pump(now time.Duration) {
+	l, k := &c.life, c.kcp
+	if c.state == stateEnded || c.state == stateDraining {
+		return
+	}
+	if l.closing != 0 && l.kind == peerOurs && !l.finished && !l.finish.active {
+		l.finish.start(signal{l.closing, uint32(k.sndEnd), l.peerToken}, now, c.requestWait())
+	}
+	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.requestWait())
+	}
+	if r := &l.hello; r.due(now) {
+		if l.reached && r.tries >= helloTries {
+			r.active = false
+			l.kind = peerLegacy
+		} else {
+			c.queueHello()
+			r.sent(now)
+		}
+	}
+	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
+		if r.due(now) {
+			k.signals = append(k.signals, r.signal)
+			r.sent(now)
+		}
+	}
+	if len(k.signals) > 0 {
+		c.flush(now)
+	}
+}
+
+// queueHello puts the hello in front of what leaves next.
+func (c *Conn) queueHello() {
+	l, k := &c.life, c.kcp
+	k.signals = append(k.signals, l.hello.signal)
+	if l.cookie.code != 0 {
+		k.signals = append(k.signals, l.cookie)
+	}
+	k.signals = append(k.signals, infoSignal())
+}
+
+// infoSignal tells our version and abilities.
+func infoSignal() signal { return signal{sigInfo, signalVersion, 0} }
+
+// pingAt returns when the peer is to be asked for a sign of life; 0: not at all.
+func (c *Conn) pingAt() time.Duration {
+	l := &c.life
+	switch {
+	case c.state != stateOpen && c.state != stateLingering, l.over(), !l.reached:
+		return 0
+	case c.outstanding && l.kind == peerOurs:
+		return max(c.lastHeard, c.since) + uneasyAfter
+	}
+	idle := c.ep.config.KeepAlive
+	if idle == 0 || c.state != stateOpen {
+		return 0
+	}
+	if !c.dialled {
+		idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
+	}
+	return c.lastHeard + idle
+}
+
+// nextSignal returns when pump has something to do; 0: never.
+func (c *Conn) nextSignal() time.Duration {
+	l := &c.life
+	at := time.Duration(0)
+	if !l.ping.active {
+		at = c.pingAt()
+	}
+	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+		if r.active && (at == 0 || r.next < at) {
+			at = max(r.next, 1)
+		}
+	}
+	return at
+}
+
+// heard notes that a good packet has come from the peer.
+func (c *Conn) heard(now time.Duration) {
+	l := &c.life
+	c.lastHeard = now
+	l.ping.active = false // anything is a sign of life
+	if !l.reached {
+		l.reached = true
+		c.canWrite.Broadcast() // Dial waits for it
+	}
+	if l.kind == peerUnknown && l.hello.active && c.kcp.counters.WindowUpdates >= legacyAnswers {
+		l.hello.active = false
+		l.kind = peerLegacy
+	}
+	if c.unproven.Load() && l.kind != peerOurs && (c.kcp.sndUna > 0 || now-c.born >= provenAfter) {
+		c.prove()
+	}
+}
+
+// takeSignal is the state machine's hook. It is true where una and wnd of the
+// segment mean nothing. What ends the session is left to the end of the batch.
+func (c *Conn) takeSignal(s signal) (consumed bool) {
+	l, k := &c.life, c.kcp
+	reply := func(a ...signal) { k.signals = append(k.signals, a...) }
+	ours := l.kind == peerOurs
+	switch s.code {
+	case sigHello:
+		if !c.takeHello(s) {
+			return true
+		}
+		reply(signal{sigHello | sigAnswer, l.token, l.peerToken}, infoSignal())
+	case sigHello | sigAnswer:
+		if !c.dialled || s.ts != l.token {
+			return true
+		}
+		if l.hello.active || l.kind != peerOurs {
+			l.hello.active = false
+			l.kind, l.peerToken = peerOurs, s.sn
+			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
+		}
+	case sigInfo:
+		l.version, l.abilities = s.sn, s.ts
+	case sigConfirm:
+		if !ours || s.sn != l.token || s.ts != l.peerToken {
+			return true
+		}
+		c.prove()
+		if c.offer() {
+			reply(s.answer())
+		}
+	case sigConfirm | sigAnswer:
+		l.confirm.answered(s)
+	case sigFin, sigClose:
+		if !ours || s.ts != l.token || !c.takeFin(s) {
+			return true
+		}
+		reply(s.answer())
+	case sigFin | sigAnswer, sigClose | sigAnswer:
+		if l.finish.answered(s) {
+			l.finished = true
+		}
+	case sigPing:
+		reply(s.answer())
+	case sigPing | sigAnswer:
+		c.pathAnswered(s)
+	case sigCookie:
+		if l.hello.active {
+			l.cookie = s
+			l.hello.next = c.lastInput
+		}
+		return true
+	case sigReset:
+		c.takeReset(s)
+		return true
+	case sigAbort:
+		if ours && s.sn == l.token {
+			c.ending = ErrReset
+		}
+		return true
+	}
+	return false
+}
+
+// takeHello learns from the peer's hello. It is false for one of another life
+// of the peer.
+func (c *Conn) takeHello(s signal) bool {
+	l := &c.life
+	if l.peerToken != 0 && l.peerToken != s.ts {
+		return false
+	}
+	if l.token == 0 {
+		l.token = randomToken()
+	}
+	l.peerToken, l.kind = s.ts, peerOurs
+	l.hello.active = false // both have dialled with the same conv
+	return true
+}
+
+// takeFin notes where the peer's data ends. It is false where that cannot be.
+func (c *Conn) takeFin(s signal) bool {
+	l, final := &c.life, seq(s.sn)
+	if l.peerFin && l.peerFinal != final || final.before(c.kcp.rcvNxt) {
+		return false
+	}
+	l.peerFin, l.peerFinal = true, final
+	if s.code == sigClose && !l.peerClosed {
+		l.peerClosed = true
+		c.undelivered = c.kcp.WaitSend() > 0
+		c.kcp.discardSend()
+	}
+	return true
+}
+
+// takeReset ends the session where s names a request of ours that waits, which
+// only the peer, or somebody on the path, can know.
+func (c *Conn) takeReset(s signal) {
+	l := &c.life
+	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
+			continue
+		}
+		c.ending = ErrReset
+		if r == &l.hello {
+			c.ending = ErrRefused
+		}
+		if r == &l.finish && c.kcp.WaitSend() == 0 {
+			// It had everything and has forgotten us since.
+			c.ending, l.finished, l.finish.active = nil, true, false
+		}
+	}
+}
+
+// progress goes on in the life of the session after a batch of input, or
+// whatever else may have been waited for.
+func (c *Conn) progress(now time.Duration) {
+	l := &c.life
+	if c.state == stateEnded || c.state == stateDraining {
+		return
+	}
+	switch {
+	case c.ending != nil:
+		c.end(c.ending)
+	case l.peerClosed && c.kcp.rcvNxt == l.peerFinal:
+		// We have all of it, and nothing that we could say matters to the peer.
+		c.end(ErrPeerClosed)
+	case c.state == stateLingering && c.delivered():
+		c.leave(now)
+	case c.state == stateLingering && c.endAt > 0 && now >= c.endAt:
+		c.undelivered = true
+		c.abort(ErrNotDelivered)
+	}
+}
+
+// delivered reports whether a closed session has nothing left to do for the
+// application.
+func (c *Conn) delivered() bool {
+	l := &c.life
+	if c.kcp.WaitSend() > 0 {
+		return false
+	}
+	switch l.kind {
+	case peerOurs:
+		return l.finished
+	case peerUnknown:
+		// Nothing was ever said to it, or it may yet prove to be one of ours.
+		return !l.hello.active || !l.reached && c.kcp.sndUna == 0
+	}
+	return true
+}
+
+// PeerInfo is what is known of the other end of a session.
+type PeerInfo struct {
+	// Known is true once the peer has answered, or asked, in a way that shows
+	// what it is.
+	Known bool
+	// Legacy is true for a peer without this package's signals, such as kcp-go
+	// or the C reference: it learns nothing of Close, CloseWrite and Abort.
+	Legacy bool
+	// Version is that of the peer's signals; 0 for a legacy peer.
+	Version int
+}
+
+// Peer returns what is known of the other end.
+func (c *Conn) Peer() PeerInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := &c.life
+	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(l.version)}
+}

@@ -1,0 +1,101 @@
+package kcp
+
+import (
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Moving peers: a peer whose address has changed, because its NAT has
+// forgotten it or it is on another network, goes on with its session. Two
+// things must be shown first: that the packet is the peer's, which only an
+// authenticating cipher shows, and that the peer gets what is sent to the new
+// address, which it shows by answering a challenge from there (RFC 9000 §8.2
+// has the same rule, and why).
+
+// challenge is the question sent to an address that the peer may have moved to.
+type challenge struct {
+	ask  signal
+	addr netip.AddrPort
+	peer net.Addr
+	at   time.Duration // 0: none
+}
+
+// challengeEvery is the least time between challenges.
+const challengeEvery = 50 * time.Millisecond
+
+// moving returns the session that a packet from an unknown address belongs to,
+// where its peer may move.
+func (e *Endpoint) moving(key sessionKey, kind openedKind) *Conn {
+	if e.byConv == nil || kind == parityPacket || kind == datagramPacket {
+		return nil
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.byConv[key.conv]
+}
+
+// suspectMove challenges the address that an authentic packet has come from.
+func (c *Conn) suspectMove(d *udp.Datagram, now time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	ch := &c.challenge
+	if c.state == stateEnded || c.life.kind != peerOurs || c.unproven.Load() {
+		return
+	}
+	if ch.at > 0 && now-ch.at < challengeEvery {
+		return
+	}
+	addr, peer := d.Addr, d.Peer
+	if ch.at == 0 || ch.addr != addr || !sameAddr(ch.peer, peer) {
+		*ch = challenge{ask: signal{sigPing, randomConv(), randomConv()}, addr: addr, peer: peer}
+	}
+	ch.at = now
+	h := header{conv: c.key.conv, wnd: c.kcp.wndUnused(), una: c.kcp.rcvNxt}
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	c.ep.reply(d, h, ch.ask)
+}
+
+func sameAddr(a, b net.Addr) bool {
+	return a == nil && b == nil || a != nil && b != nil && a.String() == b.String()
+}
+
+// pathAnswered moves the session, if s answers the challenge from where that
+// was sent to.
+func (c *Conn) pathAnswered(s signal) {
+	ch := &c.challenge
+	if ch.at == 0 || s != ch.ask.answer() || c.from.addr != ch.addr || !sameAddr(c.from.peer, ch.peer) {
+		return
+	}
+	key := makeKey(ch.addr, ch.peer, c.key.conv)
+	remote := ch.peer
+	if remote == nil {
+		remote = net.UDPAddrFromAddrPort(ch.addr)
+	}
+	if !c.ep.rekey(c, key) {
+		return
+	}
+	c.remote, c.peer = remote, ch.peer
+	*ch = challenge{}
+	// What was measured, was measured on another path (RFC 9000 §9.4).
+	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
+	c.moves++
+}
+
+// rekey files the session under a new address. It is false where there is
+// another session of that key.
+func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sessions[c.key] != c || e.sessions[key] != nil {
+		return false
+	}
+	e.exit(c)
+	c.coded = false
+	c.key = key
+	e.enter(c)
+	return true
+}
