@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // An ACK beyond una goes out again with the next one, before it, while the peer
@@ -97,5 +99,56 @@ func TestSendOrder(t *testing.T) {
 		h.input(ack(5, 1070, 5))
 		h.advance(0)
 		h.want()
+	}
+}
+
+// A queue that grows by more than the variance within a round trip makes no
+// time-outs, while a segment that others have overtaken, and one on a path that
+// answers no more, time out as ever.
+func TestPostponeTimeouts(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(Extensions{PostponeTimeouts: on, SendOrder: true})
+		})
+		for i := range 20 { // a path of 100 ms, without variance
+			h.send("x")
+			h.advance(0)
+			h.advance(100)
+			h.input(ack(uint32(i), h.now-100, uint32(i)+1))
+		}
+		h.out = nil
+		require.Less(t, h.k.rtt.rto, uint32(125))
+		for range 3 {
+			h.send("x")
+			h.advance(0)
+			h.advance(10)
+		}
+		h.want(`push 20 frg=0 "x"`, `push 21 frg=0 "x"`, `push 22 frg=0 "x"`)
+		h.now = h.now - 30 + h.k.rtt.rto - 1
+		h.k.SetClock(h.now)
+		h.input(ack(20, h.now, 21)) // whose queue has grown
+		h.advance(15)
+		if !on {
+			h.want(`push 21 frg=0 "x"`)
+			continue
+		}
+		h.want()
+		h.input(ack(22, h.now, 22))
+		h.send("a")
+		h.send("b")
+		h.advance(0)
+		h.want(`push 23 frg=0 "a"`, `push 24 frg=0 "b"`)
+		rto := h.k.snd.at(23).rto
+		h.advance(rto - 1)
+		h.input(ack(24, h.now, 22))
+		h.advance(1)
+		h.want(`push 23 frg=0 "a"`) // it was overtaken
+		h.input(ack(23, h.now, 25))
+		h.send("y")
+		h.advance(0)
+		h.want(`push 25 frg=0 "y"`)
+		rto = h.k.snd.at(25).rto
+		h.advance(2*rto + 1)
+		h.want(`push 25 frg=0 "y"`)
 	}
 }
