@@ -159,6 +159,7 @@ func (c linkCase) windowOrDefault() int {
 type path struct {
 	sim           *sim
 	forward, back *simLink
+	cfg           netsim.LinkConfig
 	rate          int64 // bytes a second
 	waits         []float32
 	flows         []*linkFlow
@@ -170,6 +171,7 @@ func newPath(c linkCase, seed uint64) *path {
 		Delay: c.rtt / 2, Loss: c.loss, Rate: p.rate,
 		Queue: int(float64(p.rate) * c.rtt.Seconds() * c.queue),
 	}
+	p.cfg = cfg
 	p.forward, p.back = newSimLink(cfg, 2*seed), newSimLink(cfg, 2*seed+1)
 	p.forward.observe = func(sent, arrives time.Duration, size int) {
 		own := time.Duration(int64(size) * int64(time.Second) / p.rate)
@@ -183,6 +185,15 @@ func newPath(c linkCase, seed uint64) *path {
 		}
 	}
 	return p
+}
+
+// setLoss changes the loss of both directions.
+func (p *path) setLoss(loss float64) {
+	for _, l := range []*simLink{p.forward, p.back} {
+		cfg := p.cfg
+		cfg.Loss = loss
+		l.SetConfig(cfg)
+	}
 }
 
 // runUntil lets the time pass until then.
