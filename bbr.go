@@ -104,7 +104,7 @@ type bbrControl struct {
 // is sent than it takes are taken for congestion, as in BBRv2 at a threshold of
 // 2 %.
 func NewBBR() CongestionControl {
-	return &bbrControl{hi: math.Inf(1), lo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace}
+	return &bbrControl{hi: math.Inf(1), lo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace, mss: defaultMTU, cwnd: initialWindow * defaultMTU}
 }
 
 func (c *bbrControl) Init(s *CongestionState) {

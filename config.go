@@ -64,8 +64,9 @@ type Config struct {
 	// FastResendLimit is up to how many transmissions a segment is resent
 	// early. Default 5; negative means without limit.
 	FastResendLimit int
-	// CongestionControl returns the congestion controller of a new session.
-	// nil means NewReferenceControl.
+	// CongestionControl returns the congestion controller of a new session: nil
+	// means NewBBR; the others are NewCubic, NewReferenceControl, which KCP users
+	// know, and NewNoControl.
 	CongestionControl func() CongestionControl
 
 	// PeerTimeout is how long a peer may leave data unacknowledged and send
@@ -211,6 +212,8 @@ func Classic() Config {
 		FastResend:    -1,
 		SendWindow:    defaultSndWnd,
 		ReceiveWindow: minRcvWnd,
+
+		CongestionControl: NewReferenceControl,
 	}
 }
 
@@ -321,7 +324,7 @@ func (c *Config) withDefaults() Config {
 	d.Linger = max(d.Linger, 0)
 	d.SocketBuffer = max(d.SocketBuffer, 0)
 	if d.CongestionControl == nil {
-		d.CongestionControl = NewReferenceControl
+		d.CongestionControl = NewBBR
 	}
 	return d
 }

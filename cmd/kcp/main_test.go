@@ -83,7 +83,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo -write-buffer 9GB":              "-write-buffer",
 		"demo -profile fast":                  "-profile: want default, lowlatency or classic",
 		"demo -nodelay 3":                     "-nodelay: want off, on or turbo",
-		"demo -cc bbr":                        "-cc: want reference or none",
+		"demo -cc reno":                       "-cc: want bbr, cubic, reference or none",
 		"demo -interval 1ms":                  "-interval is 1ms",
 		"demo -minrto 2m":                     "-minrto is 2m0s",
 		"demo -minrto 30":                     "-minrto: want a duration with its unit",

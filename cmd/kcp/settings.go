@@ -119,9 +119,9 @@ func (s *settings) group() optionGroup {
 			edit(s, "interval", positiveDuration, func(c *kcp.Config, v time.Duration) { c.Interval = v })},
 		{"resend", "N", "send a segment again when N later ones have been\nacknowledged; 0: never before its time-out",
 			edit(s, "resend", parseCount, func(c *kcp.Config, v int) { c.FastResend = orOff(v) })},
-		{"cc", "NAME", "congestion control: reference or none",
-			edit(s, "cc", oneOf("reference or none", map[string]func() kcp.CongestionControl{
-				"reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
+		{"cc", "NAME", "congestion control: bbr, cubic, reference or none",
+			edit(s, "cc", oneOf("bbr, cubic, reference or none", map[string]func() kcp.CongestionControl{
+				"bbr": kcp.NewBBR, "cubic": kcp.NewCubic, "reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
 			}), func(c *kcp.Config, v func() kcp.CongestionControl) { c.CongestionControl = v })},
 		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, but for the profile classic", s.mode("-stream", &s.stream)},
 		{"message", "", "no sharing of segments: message mode", s.mode("-message", &s.message)},

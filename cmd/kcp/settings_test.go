@@ -63,6 +63,8 @@ func TestSettings(t *testing.T) {
 		{"-resend 3", kcp.Config{FastResend: 3}},
 		{"-resend 0", kcp.Config{FastResend: -1}},
 		{"-cc none", kcp.Config{CongestionControl: kcp.NewNoControl}},
+		{"-cc bbr", kcp.Config{CongestionControl: kcp.NewBBR}},
+		{"-cc cubic", kcp.Config{CongestionControl: kcp.NewCubic}},
 		{"-cc reference", kcp.Config{CongestionControl: kcp.NewReferenceControl}},
 		{"-peer-timeout 3s -linger 2s", kcp.Config{PeerTimeout: 3 * time.Second, Linger: 2 * time.Second}},
 		{"-peer-timeout 0 -linger 0s", kcp.Config{PeerTimeout: -1, Linger: -1}},
