@@ -3,20 +3,21 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench
+MODULES  = . interop_test bench examples/mux
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
 FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink \
-           ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip
+           ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
+           ./netsim:FuzzLinkConserves
 FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
-.PHONY: test unit race 386 interop interop-full bench-test fuzz fuzz-short cross vet lint bench fmt
+.PHONY: test unit race 386 interop interop-full bench-test mux-test fuzz fuzz-short cross vet lint bench fmt
 
-test: vet lint cross unit 386 race interop bench-test fuzz-short
+test: vet lint cross unit 386 race interop bench-test mux-test fuzz-short
 	@echo "make test: all passed"
 
 unit:
@@ -37,6 +38,10 @@ interop-full:
 
 bench-test:
 	cd bench && $(GO) test ./...
+
+# The other examples are part of the root module.
+mux-test:
+	cd examples/mux && $(GO) test ./...
 
 fuzz:
 	@for f in $(FUZZ); do \

@@ -89,7 +89,7 @@ var layers = map[string][]string{
 	"internal/udp": nil,
 	"netsim":       nil,
 	"fuzz":         {""},
-	"examples":     {""},
+	"examples":     {"", "netsim", "examples/internal/lab"},
 }
 
 func TestImportsRunDownwards(t *testing.T) {
