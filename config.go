@@ -373,6 +373,7 @@ func (c *Config) apply(k *KCP) {
 		SendOrder:         true,
 		RepeatAcks:        true,
 		LimitToPeerWindow: true,
+		SparseAcks:        true,
 		MaxRTO:            uint32(longest.Milliseconds()),
 		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),
 		MaxProbeWait:      uint32(longest.Milliseconds()),

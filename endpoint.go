@@ -286,7 +286,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 func (e *Endpoint) readLoop() {
 	defer close(e.readerDone)
 	batch := make([]udp.Datagram, e.sock.BatchSize())
-	var touched []*Conn
+	var in arrivals
 	for failures := 0; ; {
 		n, err := e.sock.ReadBatch(batch)
 		if err != nil {
@@ -297,22 +297,64 @@ func (e *Endpoint) readLoop() {
 			continue
 		}
 		failures = 0
-		now := e.now()
-		for i := range batch[:n] {
-			d := &batch[i]
-			e.counters.packetsReceived.Add(1)
-			e.counters.bytesReceived.Add(uint64(len(d.Buf)))
-			if c := e.receive(d, now); c != nil {
-				touched = append(touched, c)
-			}
-		}
-		for _, c := range touched {
-			c.answer(now)
-		}
-		clear(touched)
-		touched = touched[:0]
+		e.take(batch[:n], &in)
 		e.sendReplies()
 	}
+}
+
+// arrivals is what the reader works with on a batch.
+type arrivals struct {
+	packets []arrival
+	touched []*Conn // sessions that have to answer
+
+	// The session of an earlier packet of the batch, and how it was found.
+	last     *Conn
+	lastFrom origin
+	lastConv uint32
+}
+
+// goesOn reports whether a packet is of the session that last names.
+func (in *arrivals) goesOn(p opened) bool {
+	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
+		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
+}
+
+// arrival is a packet that has found its session.
+type arrival struct {
+	conn *Conn
+	opened
+}
+
+// take feeds a batch to the sessions, those packets of one session together
+// that come together, and lets each answer once.
+func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) {
+	now := e.now()
+	bytes := 0
+	for i := range batch {
+		d := &batch[i]
+		bytes += len(d.Buf)
+		if a := e.receive(d, in, now); a.conn != nil {
+			in.packets = append(in.packets, a)
+		}
+	}
+	e.counters.packetsReceived.Add(uint64(len(batch)))
+	e.counters.bytesReceived.Add(uint64(bytes))
+	for rest := in.packets; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].conn == rest[0].conn {
+			n++
+		}
+		if c := rest[0].conn; c.input(rest[:n], now) {
+			in.touched = append(in.touched, c)
+		}
+		rest = rest[n:]
+	}
+	for _, c := range in.touched {
+		c.answer(now)
+	}
+	clear(in.packets)
+	clear(in.touched)
+	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
 }
 
 // survives deals with a read error. Most concern one packet, such as an ICMP
@@ -344,9 +386,9 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	}
 }
 
-// receive takes one datagram through the pipeline to its session, and returns
-// the session if that has to answer. What is dropped is counted.
-func (e *Endpoint) receive(d *udp.Datagram, now time.Duration) *Conn {
+// receive takes one datagram through the pipeline and finds its session; what
+// is dropped has none, and is counted.
+func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a arrival) {
 	data := d.Buf
 	if cipher := e.config.Cipher; cipher != nil {
 		var err error
@@ -356,24 +398,28 @@ func (e *Endpoint) receive(d *udp.Datagram, now time.Duration) *Conn {
 			} else {
 				e.counters.dropCipher.Add(1)
 			}
-			return nil
+			return a
 		}
 		if e.replays.seen(d.Buf) {
 			e.counters.dropReplay.Add(1)
-			return nil
+			return a
 		}
 	}
-	p, ok := classify(data)
-	if !ok {
+	var ok bool
+	if a.opened, ok = classify(data); !ok {
 		e.counters.dropShort.Add(1)
-		return nil
+		return a
 	}
-	p.from = origin{d.Addr, d.Peer}
-	c := e.demultiplex(d, p, now)
-	if c == nil || !c.input(p, now) {
-		return nil
+	a.from = origin{d.Addr, d.Peer}
+	if in.goesOn(a.opened) {
+		a.conn = in.last
+		return a
 	}
-	return c
+	a.conn = e.demultiplex(d, a.opened, now)
+	if a.conn != nil && a.kind == plainPacket {
+		in.last, in.lastFrom, in.lastConv = a.conn, a.from, a.conv
+	}
+	return a
 }
 
 // demultiplex finds the session of a packet, or opens one where the listener

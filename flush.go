@@ -46,14 +46,18 @@ func (k *KCP) Flush() {
 	k.cc.OnTick(s)
 }
 
-// flushAcks puts out one ACK for every PUSH received since the last flush.
+// flushAcks puts out one ACK for every PUSH received since the last flush, or
+// as few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
 	h.cmd = cmdAck
-	for _, a := range k.acks {
+	for i, a := range k.acks {
+		if k.ext.SparseAcks && i != len(k.acks)-1 && a.sn.before(k.rcvNxt) {
+			continue
+		}
 		h.sn, h.ts = a.sn, a.ts
 		h.encode(k.reserve(headerSize))
+		k.counters.AcksSent++
 	}
-	k.counters.AcksSent += uint64(len(k.acks))
 	k.acks = k.acks[:0]
 }
 

@@ -175,6 +175,10 @@ type Extensions struct {
 	// the peer repeats what has arrived: it does not know that, because ACKs
 	// were lost.
 	RepeatAcks bool
+	// SparseAcks leaves out ACKs of segments that the una of the same packet
+	// covers, except the newest, which is the peer's round-trip sample. kcp-go
+	// does so too.
+	SparseAcks bool
 	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
 	// Zero means unbounded.
 	MaxRTO uint32

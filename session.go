@@ -43,6 +43,7 @@ type Conn struct {
 	from        origin    // of the packet at work
 	moves       uint64    // changes of the peer's address
 
+	answering bool // answer is to be called
 	outgoing  outgoing
 	decoder   *fec.Decoder // nil until the peer sends FEC
 	coded     bool         // Endpoint.coded names this session; under Endpoint.mu
@@ -114,26 +115,40 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	return c
 }
 
-// input feeds one packet to the state machine. It is false where the session
-// has no use for it; answer is to be called after a batch otherwise.
-func (c *Conn) input(p opened, now time.Duration) bool {
+// input feeds packets to the state machine. It is true where answer is to be
+// called after the batch, for which it is true once.
+func (c *Conn) input(packets []arrival, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == stateEnded {
-		c.ep.counters.dropEnded.Add(1)
+		c.ep.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
-	c.lastInput, c.from = now, p.from
 	c.tell(now)
-	c.kcp.sparing = c.unproven.Load() && !c.offered || c.ep.short()
-	data := p.data
-	if p.kind != plainPacket {
-		var ok bool
-		if data, ok = c.decode(p, now); !ok {
-			return p.kind != datagramPacket // parity may have recovered something
+	news := false
+	for i := range packets {
+		p := &packets[i].opened
+		if c.state == stateEnded {
+			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
+			break
 		}
+		c.lastInput, c.from = now, p.from
+		c.kcp.sparing = c.unproven.Load() && !c.offered || c.ep.short()
+		data := p.data
+		if p.kind != plainPacket {
+			var ok bool
+			if data, ok = c.decode(*p, now); !ok {
+				news = news || p.kind != datagramPacket // parity may have recovered something
+				continue
+			}
+		}
+		c.took(c.kcp.Input(data), now)
+		news = true
 	}
-	c.took(c.kcp.Input(data), now)
+	if !news || c.answering {
+		return false
+	}
+	c.answering = true
 	return true
 }
 
@@ -174,6 +189,7 @@ func (c *Conn) took(err error, now time.Duration) {
 func (c *Conn) answer(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.answering = false
 	if c.state == stateEnded {
 		return
 	}
@@ -450,20 +466,35 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if err := c.waitRoom(); err != nil {
 			return n, c.opError("write", err)
 		}
-		for i := 0; i < writeBatch && n < len(b) && (i == 0 || c.room() > 0); i++ {
-			m, err := c.kcp.Send(b[n:min(len(b), n+c.kcp.mss)])
+		if n < len(b) {
+			m, err := c.queue(b[n:])
 			n += m
 			if err != nil {
 				return n, c.opError("write", err)
 			}
-		}
-		if n > 0 {
 			c.afterWrite()
 		}
 		if n == len(b) {
 			return n, nil
 		}
 	}
+}
+
+// queue queues a part of b, at least a segment of it, as far as there is room,
+// but not so much that it would better be on its way first. In message mode each
+// segment is a message.
+func (c *Conn) queue(b []byte) (n int, err error) {
+	segments := min(max(c.room()/(c.kcp.mss+writeCostPerSegment), 1), writeBatch)
+	b = b[:min(len(b), segments*c.kcp.mss)]
+	if !c.ep.config.MessageMode {
+		return c.kcp.Send(b)
+	}
+	for err == nil && n < len(b) {
+		var m int
+		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.mss)])
+		n += m
+	}
+	return n, err
 }
 
 // WriteMessage queues b as one message, which may be empty. It waits as Write
