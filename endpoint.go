@@ -28,7 +28,7 @@ type Endpoint struct {
 	connected bool // to the one peer it can have
 	epoch     time.Time
 
-	packets  sync.Pool // of *packet
+	packets  sync.Pool // of *buffer
 	wakes    wakeQueue
 	counters endpointCounters
 	logAfter atomic.Int64 // since epoch; socket errors are logged once a second
@@ -93,7 +93,7 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 		readerDone: make(chan struct{}),
 		sessions:   make(map[sessionKey]*Conn),
 	}
-	e.packets.New = func() any { return &packet{buf: make([]byte, e.config.MTU)} }
+	e.packets.New = func() any { return &buffer{make([]byte, e.config.MTU)} }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
 		e.replays.remember(head)
@@ -461,12 +461,12 @@ func (e *Endpoint) setCoded(c *Conn) {
 	c.coded = true
 }
 
-// send writes packets to the socket and takes them back. An error concerns one
-// packet, which is as good as lost on the way.
-func (e *Endpoint) send(packets []*packet, batch []udp.Datagram) {
-	var bytes uint64
-	for _, p := range packets {
-		bytes += uint64(len(p.buf))
+// send writes packets to the socket and takes their buffers back. An error
+// concerns one packet, which is as good as lost on the way.
+func (e *Endpoint) send(packets []packet, batch []udp.Datagram) {
+	bytes := 0
+	for i := range packets {
+		bytes += len(packets[i].buf)
 	}
 	for rest := batch; len(rest) > 0; {
 		n, err := e.sock.WriteBatch(rest)
@@ -481,22 +481,22 @@ func (e *Endpoint) send(packets []*packet, batch []udp.Datagram) {
 		e.warn("socket write failed", err)
 		rest = rest[n+1:]
 	}
-	e.counters.bytesSent.Add(bytes)
-	for i, p := range packets {
-		p.datagram = false
-		e.packets.Put(p)
-		packets[i] = nil
+	e.counters.bytesSent.Add(uint64(bytes))
+	for i := range packets {
+		if b := packets[i].pooled; b != nil {
+			e.packets.Put(b)
+			packets[i] = packet{}
+		}
 	}
 }
 
 // packet returns a packet with n bytes of space.
-func (e *Endpoint) packet(n int) *packet {
-	p := e.packets.Get().(*packet)
-	if cap(p.buf) < n {
-		p.buf = make([]byte, n)
+func (e *Endpoint) packet(n int) packet {
+	b := e.packets.Get().(*buffer)
+	if cap(b.b) < n {
+		b.b = make([]byte, n)
 	}
-	p.buf = p.buf[:n]
-	return p
+	return packet{buf: b.b[:n], pooled: b}
 }
 
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {

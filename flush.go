@@ -252,9 +252,17 @@ func (k *KCP) flushNew(h *header, first seq) {
 func (k *KCP) transmit(s *sendSegment, h *header) {
 	s.ts = k.now
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, s.ts, s.sn, uint32(len(s.data))
-	b := k.reserve(headerSize + len(s.data))
-	h.encode(b)
-	copy(b[headerSize:], s.data)
+	if k.lend != nil && len(s.data) == k.mss && !s.lent {
+		k.emit() // whatever there is, this does not fit in
+		h.encode(s.buf[k.headroom-headerSize:])
+		s.lent = true
+		k.counters.PacketsSent++
+		k.lend(s)
+	} else {
+		b := k.reserve(headerSize + len(s.data))
+		h.encode(b)
+		copy(b[headerSize:], s.data)
+	}
 	k.timeouts.add(s)
 	k.loss.sent(s)
 	if s.xmit >= k.deadLink {
@@ -264,6 +272,14 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 	info.LostMicros, s.lostAt = s.lostAt, 0
 	k.cc.OnPacketSent(&k.ccState, info)
 	k.trace.sent(s)
+}
+
+// takeBack ends the loan of a segment's buffer.
+func (k *KCP) takeBack(s *sendSegment) {
+	s.lent = false
+	if s.done {
+		k.buffers.putSegment(s)
+	}
 }
 
 // reserve returns n bytes at the end of the packet under construction, which

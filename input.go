@@ -169,7 +169,6 @@ func (k *KCP) discardSend() {
 	for sn := k.sndNxt; sn != k.sndEnd; sn++ {
 		s := k.snd.at(sn)
 		k.sndBytes -= len(s.data)
-		k.buffers.put(s.data)
 		k.buffers.putSegment(s)
 		k.snd.set(sn, nil)
 	}
@@ -215,7 +214,6 @@ func (k *KCP) dropAcked(s *sendSegment) {
 	k.inFlight--
 	k.flightBytes -= int64(s.size())
 	k.sndBytes -= len(s.data)
-	k.buffers.put(s.data)
 	k.buffers.putSegment(s)
 }
 

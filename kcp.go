@@ -86,8 +86,14 @@ type KCP struct {
 	pace         pacer
 	output       func(packet []byte)
 	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
-	signals      []signal           // to be sent with the next flush
-	onSignal     func(signal) bool  // takes signals; true: una and wnd of the segment do not count
+
+	// lend, if not nil, is given packets of one full segment in the segment's
+	// own buffer, which has headroom bytes in front of the payload, instead of
+	// output a copy. It keeps the buffer until it calls takeBack.
+	lend     func(s *sendSegment)
+	headroom int
+	signals  []signal          // to be sent with the next flush
+	onSignal func(signal) bool // takes signals; true: una and wnd of the segment do not count
 
 	// Clock.
 	now       seq
@@ -248,8 +254,13 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
 	for i := range count {
 		size := min(len(p), k.mss)
+		room := size
+		if k.stream && count > 1 {
+			room = k.mss // more is likely to follow
+		}
 		s := k.buffers.getSegment()
-		s.data = k.buffers.get(size)
+		s.buf = k.buffers.get(k.headroom + room)
+		s.data = s.buf[k.headroom:][:size]
 		copy(s.data, p)
 		if !k.stream {
 			s.frg = uint8(count - i - 1)
@@ -274,7 +285,8 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	n := min(len(p), k.mss-old)
-	s.data = k.buffers.grow(s.data, old+n)
+	s.buf = k.buffers.grow(s.buf, k.headroom+old+n)
+	s.data = s.buf[k.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	s.frg = 0
 	k.sndBytes += n

@@ -18,11 +18,17 @@ import (
 // payload: an FEC header, and the conversation id.
 const datagramHeader = fec.HeaderSize + 4
 
-// packet is a datagram on its way out.
+// packet is a datagram on its way out. Its buffer is one of the endpoint's, or
+// that of a segment.
 type packet struct {
 	buf      []byte
+	pooled   *buffer
+	segment  *sendSegment
 	datagram bool // out of band: past the state machine and FEC
 }
+
+// buffer is a packet's buffer in the endpoint's pool.
+type buffer struct{ b []byte }
 
 // overhead is the room that a packet needs around what the state machine, or a
 // datagram, puts into it.

@@ -299,7 +299,7 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 		inWorld(t, 10, clean, func(w *world) {
 			config := &Config{Cipher: cipher, FEC: FEC{10, 3}}
 			a, _, _ := w.pair(config, config)
-			packets := make([]*packet, 0, 16)
+			packets := make([]packet, 0, 16)
 			run := func() {
 				packets = packets[:0]
 				for range 10 {
@@ -311,7 +311,7 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 					panic(fmt.Sprint(err, len(out)))
 				}
 				for _, p := range out {
-					a.ep.packets.Put(p)
+					a.ep.packets.Put(p.pooled)
 				}
 			}
 			run()

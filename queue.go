@@ -7,6 +7,7 @@ package kcp
 
 // sendSegment is a segment on its way out: waiting for the window or in flight.
 type sendSegment struct {
+	buf      []byte // room for headers, then data
 	data     []byte
 	sn       seq
 	ts       seq    // last transmission
@@ -16,6 +17,8 @@ type sendSegment struct {
 	fastack  uint32 // later transmissions acknowledged since the last one
 	frg      uint8
 	fastDue  bool // this flush fast-retransmits it
+	lent     bool // buf is in the hands of KCP.lend's function
+	done     bool // and is of no more use here
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before had left, if it is taken for lost
@@ -209,7 +212,14 @@ func (b *buffers) getSegment() *sendSegment {
 	return new(sendSegment)
 }
 
+// putSegment takes a segment back with its buffer, or leaves that to when the
+// buffer is no longer lent.
 func (b *buffers) putSegment(s *sendSegment) {
+	if s.lent {
+		s.done = true
+		return
+	}
+	b.put(s.buf)
 	*s = sendSegment{}
 	b.segments = append(b.segments, s)
 }

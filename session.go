@@ -104,6 +104,9 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
 	c.kcp.onSignal = c.takeSignal
+	if e.config.Cipher == nil {
+		c.kcp.lend, c.kcp.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
+	}
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now

@@ -10,10 +10,10 @@ import (
 // goroutine at a time does so, so that they leave in order.
 type outgoing struct {
 	sender  sender
-	current *packet   // under construction in the state machine
-	packets []*packet // to be sent
-	sending bool      // somebody is at it; the fields below are theirs
-	spare   []*packet
+	current packet   // under construction in the state machine
+	packets []packet // to be sent
+	sending bool     // somebody is at it; the fields below are theirs
+	spare   []packet
 	batch   []udp.Datagram
 	to      origin // of the peer
 
@@ -58,7 +58,7 @@ func (c *Conn) packetBuffer(n int) []byte {
 func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	p, room := o.current, &o.sender.room
-	o.current = nil
+	o.current = packet{}
 	size := room.total() + len(data)
 	if size > len(p.buf) { // larger than the MTU: not in the space given
 		p = c.ep.packet(size)
@@ -66,6 +66,13 @@ func (c *Conn) collect(data []byte) {
 	}
 	p.buf = p.buf[:size]
 	o.packets = append(o.packets, p)
+}
+
+// borrow takes a packet in the buffer of its segment. A cipher would change what
+// may have to be sent again, so this is for sessions without.
+func (c *Conn) borrow(s *sendSegment) {
+	o := &c.outgoing
+	o.packets = append(o.packets, packet{buf: s.buf[:c.kcp.headroom+len(s.data)], segment: s})
 }
 
 // transmit encodes and writes the collected packets, without holding the lock
@@ -95,6 +102,12 @@ func (c *Conn) transmit() {
 			o.fecParity += uint64(len(packets) - data)
 		}
 		clear(o.batch)
+		for i := range packets {
+			if s := packets[i].segment; s != nil {
+				c.kcp.takeBack(s)
+			}
+		}
+		clear(packets)
 		o.spare = packets[:0]
 		if err != nil {
 			failed = err
@@ -112,11 +125,12 @@ func (c *Conn) transmit() {
 
 // encode runs packets through the pipeline into the batch, and adds the parity
 // packets that belong between them. On an error nothing is left to be sent.
-func (c *Conn) encode(packets []*packet, now uint32) ([]*packet, error) {
+func (c *Conn) encode(packets []packet, now uint32) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	n := len(packets)
-	for _, p := range packets[:n] {
+	for i := range n {
+		p := &packets[i]
 		parity := o.sender.encode(p, now)
 		if err := c.seal(p); err != nil {
 			o.batch = o.batch[:0]
@@ -126,7 +140,7 @@ func (c *Conn) encode(packets []*packet, now uint32) ([]*packet, error) {
 			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)
 			copy(q.buf[o.sender.room.cipherHead:], shard)
 			packets = append(packets, q)
-			if err := c.seal(q); err != nil {
+			if err := c.seal(&q); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
 			}
