@@ -263,6 +263,9 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.duplicate()
 		return
 	}
+	if h.sn == k.rcvNxt && k.toSink(h, payload) {
+		return
+	}
 	head := k.rcvNxt - seq(k.rcvQueued)
 	k.rcv.reserve(head, int(h.sn-head)+1)
 	s := k.rcv.at(h.sn)
@@ -286,6 +289,20 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
 	k.ackRepeats.duplicate()
+}
+
+// toSink takes the segment at rcv_nxt past the receive queue, if there is a sink
+// for it. It has to be a message of its own with nothing queued before it.
+func (k *KCP) toSink(h *header, payload []byte) bool {
+	if len(payload) > len(k.sink) || len(payload) == 0 || k.rcvQueued > 0 || h.frg != 0 {
+		return false
+	}
+	k.sink = k.sink[copy(k.sink, payload):]
+	k.sunk = true
+	k.rcvNxt++
+	k.counters.BytesReceived += uint64(len(payload))
+	k.deliver()
+	return true
 }
 
 // echo returns the ts to acknowledge a segment with. For a recovered segment

@@ -134,6 +134,8 @@ type KCP struct {
 	rcvBytes   int  // payload held in rcv
 	sparing    bool // memory is short: take only what can be read at once
 	rcv        recvRing
+	sink       []byte // where payload may go as it comes, for a reader that waits
+	sunk       bool   // some has
 	acks       []ackItem
 	ackRepeats ackRepeater
 	tsRecent   seq // ts of the newest PUSH that came by itself

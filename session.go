@@ -44,6 +44,7 @@ type Conn struct {
 	moves       uint64    // changes of the peer's address
 
 	answering bool // answer is to be called
+	filling   bool // a waiting Read has lent its buffer to the state machine
 	outgoing  outgoing
 	decoder   *fec.Decoder // nil until the peer sends FEC
 	coded     bool         // Endpoint.coded names this session; under Endpoint.mu
@@ -196,7 +197,7 @@ func (c *Conn) answer(now time.Duration) {
 	if c.state == stateEnded {
 		return
 	}
-	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.life.peerFin {
+	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin {
 		c.canRead.Broadcast()
 	}
 	if !c.offered && c.kcp.rcvQueued > 0 && c.ep.takesUnproven() {
@@ -379,15 +380,33 @@ func (c *Conn) Read(b []byte) (int, error) {
 		if len(b) == 0 {
 			return 0, nil
 		}
-		if n := c.kcp.recvBytes(b); n > 0 {
-			c.afterRead()
-			return n, nil
+		n := c.kcp.recvBytes(b)
+		if n == 0 {
+			if err := c.readEnd(); err != nil {
+				return 0, c.opError("read", err)
+			}
+			if n = c.waitRead(b); n == 0 {
+				continue
+			}
+			n += c.kcp.recvBytes(b[n:])
 		}
-		if err := c.readEnd(); err != nil {
-			return 0, c.opError("read", err)
-		}
-		c.canRead.Wait()
+		c.afterRead()
+		return n, nil
 	}
+}
+
+// waitRead waits for news. Until then the state machine may put what arrives
+// straight into b; it returns how much that was.
+func (c *Conn) waitRead(b []byte) (n int) {
+	if c.filling {
+		c.canRead.Wait() // another reader comes first
+		return 0
+	}
+	c.filling, c.kcp.sink = true, b
+	c.canRead.Wait()
+	n = len(b) - len(c.kcp.sink)
+	c.filling, c.kcp.sink, c.kcp.sunk = false, nil, false
+	return n
 }
 
 // ReadMessage reads the next message and returns its size, which may be 0. If
