@@ -18,6 +18,11 @@ const (
 	// more than denseAfter, there are maxSlots; they count up to maxDensity.
 	denseAfter = 4
 	maxDensity = 8
+	// Where packets are large on average, largeSlots are enough for a system
+	// call, and what they hold stays in the processor's cache until it is
+	// looked at.
+	largePacket = 8 << 10
+	largeSlots  = 2
 )
 
 // slab is the buffers of all slots but the first.
@@ -36,6 +41,7 @@ type receiver struct {
 	first   []byte // buffer of the first slot
 	others  *slab  // those of the other slots, or nil
 	density int
+	large   bool // the packets of the last call were, on average
 	waited  bool // the last call of read had to wait
 
 	// Packets from next to filled have not been looked at.
@@ -144,7 +150,11 @@ func (r *receiver) fill() error {
 func (r *receiver) receive(fd uintptr) bool {
 	r.unpark()
 	slots := r.headers[:1]
-	if r.others != nil {
+	switch {
+	case r.others == nil:
+	case r.large:
+		slots = r.headers[:largeSlots]
+	default:
 		slots = r.headers[:]
 	}
 	for {
@@ -156,6 +166,11 @@ func (r *receiver) receive(fd uintptr) bool {
 		switch errno {
 		case 0:
 			r.filled = n
+			bytes := 0
+			for i := range slots[:n] {
+				bytes += int(slots[i].size)
+			}
+			r.large = bytes > n*largePacket
 			return true
 		case unix.EAGAIN:
 			r.waited = true
