@@ -50,7 +50,7 @@ type Endpoint struct {
 	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
 	cookies    cookieKey
 	replies    bucket
-	outbox   []packet // replies of the reader to nobody's session,
+	outbox     []packet // replies of the reader to nobody's session,
 	outboxTo   []udp.Datagram
 	listener   *Listener
 	closed     bool
