@@ -132,7 +132,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 			return nil, nil
 		}
 	}
-	c = e.accept(key, d, proven)
+	c = e.accept(key, d, f.hello, proven)
 	if proven || f.push {
 		c.offered = l.offer(c) // there was room
 	}
@@ -140,12 +140,15 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 }
 
 // accept makes a session for a peer. mu is held.
-func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, proven bool) *Conn {
+func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven bool) *Conn {
 	remote := d.Peer
 	if remote == nil {
 		remote = net.UDPAddrFromAddrPort(d.Addr)
 	}
 	c := newConn(e, key, remote, d.Peer)
+	if hello.code != 0 {
+		c.takeHello(hello) // before anybody else knows c
+	}
 	if !proven {
 		c.unproven.Store(true)
 		e.halfOpen.Add(1)

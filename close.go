@@ -32,7 +32,7 @@ func (c *Conn) Close() error {
 	}
 	now := c.ep.now()
 	l := &c.life
-	if !(l.over() && c.kcp.rcvNxt == l.peerFinal && c.kcp.WaitSend() == 0) {
+	if !c.over() {
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.kcp.closeReceive()
@@ -85,7 +85,7 @@ func (c *Conn) CloseWrite() error {
 		return c.opError("close", ErrPeerClosed)
 	case c.err != nil:
 		return c.opError("close", c.err)
-	case l.kind == peerLegacy || l.kind == peerUnknown && !c.dialled:
+	case l.kind == peerLegacy:
 		return c.opError("close", ErrLegacyPeer)
 	}
 	l.closing = sigFin
@@ -145,7 +145,7 @@ func (c *Conn) abort(err error) {
 	if c.state == stateEnded {
 		return
 	}
-	if l := &c.life; l.kind == peerOurs && !l.over() {
+	if l := &c.life; l.kind == peerOurs && !c.over() {
 		c.kcp.signals = append(c.kcp.signals[:0], signal{sigAbort, l.peerToken, 0})
 		c.kcp.signalNow()
 	}

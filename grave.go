@@ -75,10 +75,8 @@ func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f fi
 	case g.token == 0 || f.hello.code != 0:
 	case g.aborted:
 		e.reply(d, h, signal{sigAbort, g.token, 0})
-	case f.request.code == sigFin || f.request.code == sigClose || f.request.code == sigConfirm:
+	case f.request.code != 0:
 		e.reply(d, h, f.request.answer())
-	case f.request.code == sigPing:
-		e.reply(d, h, signal{sigReset, f.request.sn, f.request.ts})
 	case f.data:
 		e.reply(d, h, signal{sigInfo, signalVersion, 0}) // for its una
 	}

@@ -91,7 +91,11 @@ func (l *lifecycle) waiting() bool {
 
 // over reports whether both directions have come to their ends, so that there
 // is nothing left that the peer could do.
-func (l *lifecycle) over() bool { return l.peerClosed || l.peerFin && l.finished }
+func (c *Conn) over() bool {
+	l := &c.life
+	return l.peerFin && c.kcp.rcvNxt == l.peerFinal &&
+		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
+}
 
 // requestWait returns how long to wait for an answer before asking again.
 func (c *Conn) requestWait() time.Duration {
@@ -167,7 +171,7 @@ func infoSignal() signal { return signal{sigInfo, signalVersion, 0} }
 func (c *Conn) pingAt() time.Duration {
 	l := &c.life
 	switch {
-	case c.state != stateOpen && c.state != stateLingering, l.over(), !l.reached:
+	case c.state != stateOpen && c.state != stateLingering, c.over(), !l.reached:
 		return 0
 	case c.outstanding && l.kind == peerOurs:
 		return max(c.lastHeard, c.since) + uneasyAfter
@@ -186,6 +190,9 @@ func (c *Conn) pingAt() time.Duration {
 func (c *Conn) nextSignal() time.Duration {
 	l := &c.life
 	at := time.Duration(0)
+	if c.state == stateDraining {
+		return 0
+	}
 	if !l.ping.active {
 		at = c.pingAt()
 	}
@@ -215,9 +222,18 @@ func (c *Conn) heard(now time.Duration) {
 	}
 }
 
-// takeSignal is the state machine's hook. It is true where una and wnd of the
-// segment mean nothing. What ends the session is left to the end of the batch.
-func (c *Conn) takeSignal(s signal) (consumed bool) {
+// onSignal is the state machine's hook. It is true where una and wnd of the
+// segment mean nothing, because it is not from within the session; its packet
+// then is no sign of life either.
+func (c *Conn) onSignal(s signal) bool {
+	outside := c.takeSignal(s)
+	c.outside = c.outside || outside
+	return outside
+}
+
+// takeSignal takes s, and is true for what is not from within the session. What
+// ends the session is left to the end of the batch.
+func (c *Conn) takeSignal(s signal) (outside bool) {
 	l, k := &c.life, c.kcp
 	reply := func(a ...signal) { k.signals = append(k.signals, a...) }
 	ours := l.kind == peerOurs
@@ -301,11 +317,7 @@ func (c *Conn) takeFin(s signal) bool {
 		return false
 	}
 	l.peerFin, l.peerFinal = true, final
-	if s.code == sigClose && !l.peerClosed {
-		l.peerClosed = true
-		c.undelivered = c.kcp.WaitSend() > 0
-		c.kcp.discardSend()
-	}
+	l.peerClosed = l.peerClosed || s.code == sigClose
 	return true
 }
 
@@ -334,6 +346,12 @@ func (c *Conn) progress(now time.Duration) {
 	l := &c.life
 	if c.state == stateEnded || c.state == stateDraining {
 		return
+	}
+	if l.peerClosed && c.kcp.WaitSend() > 0 {
+		// The una that came with the close covers all the peer ever took.
+		c.undelivered = true
+		c.kcp.discardSend()
+		c.canWrite.Broadcast()
 	}
 	switch {
 	case c.ending != nil:

@@ -41,6 +41,7 @@ type Conn struct {
 	undelivered bool
 	challenge   challenge // of an address the peer may have moved to
 	from        origin    // of the packet at work
+	outside     bool      // that packet was sent by somebody without a session
 	moves       uint64    // changes of the peer's address
 
 	answering bool // answer is to be called
@@ -104,7 +105,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
-	c.kcp.onSignal = c.takeSignal
+	c.kcp.onSignal = c.onSignal
 	if e.config.Cipher == nil {
 		c.kcp.lend, c.kcp.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
 	}
@@ -184,6 +185,10 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 func (c *Conn) took(err error, now time.Duration) {
 	if err != nil {
 		c.dropped.count(err)
+		return
+	}
+	if c.outside {
+		c.outside = false
 		return
 	}
 	c.heard(now)

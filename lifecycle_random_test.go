@@ -1,0 +1,247 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// manner is how an application ends a session.
+type manner int
+
+const (
+	polite  manner = iota // writes, half-closes, reads to the end, closes
+	patient               // writes, reads to the end, closes
+	hasty                 // writes, closes
+	violent               // breaks off in the middle
+	manners
+)
+
+// life is what one application has seen of a session.
+type life struct {
+	manner             manner
+	wrote, got         []byte // wrote: what Write has taken
+	writeErr, readErr  error
+	closeErr           error
+	closedAt, finished time.Duration // since the beginning
+}
+
+// live uses c until the end.
+func (l *life) live(c *Conn, out []byte, random *rand.Rand, start time.Time) {
+	buf, pause := make([]byte, 1+random.IntN(30000)), time.Duration(random.IntN(3000))*time.Millisecond
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for n := 0; len(l.wrote) < len(out) && l.writeErr == nil; {
+			n, l.writeErr = c.Write(out[len(l.wrote):min(len(out), len(l.wrote)+1+random.IntN(20000))])
+			l.wrote = out[:len(l.wrote)+n]
+		}
+		if l.manner == polite && l.writeErr == nil {
+			l.writeErr = c.CloseWrite()
+		}
+	})
+	switch l.manner {
+	case hasty:
+		wg.Wait()
+	case violent:
+		time.Sleep(pause)
+	default:
+		for l.readErr == nil {
+			var n int
+			n, l.readErr = c.Read(buf)
+			l.got = append(l.got, buf[:n]...)
+		}
+		wg.Wait()
+	}
+	l.closedAt = time.Since(start)
+	if l.manner == violent {
+		l.closeErr = c.Abort()
+		wg.Wait()
+	} else {
+		l.closeErr = c.Close()
+	}
+	l.finished = time.Since(start)
+}
+
+// Whatever the network does and wherever one side dies: every session ends on
+// both sides, nothing is left of it, what is read is a prefix of what was
+// written, and all of it where both sides closed in order.
+func TestRandomLives(t *testing.T) {
+	first, n := uint64(0), uint64(1000)
+	if s := os.Getenv("KCP_SEED"); s != "" {
+		var err error
+		first, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		n = 1
+	} else if testing.Short() || raceEnabled {
+		n = 150
+	}
+	if s := os.Getenv("KCP_LIVES"); s != "" {
+		var err error
+		n, err = strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+	}
+	for seed := first; seed < first+n; seed++ {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomLife(t, seed) }) {
+			t.Fatalf("repeat with KCP_SEED=%d", seed)
+		}
+	}
+}
+
+func randomConfig(random *rand.Rand) Config {
+	c := []Config{{}, LowLatency()}[random.IntN(2)]
+	c.MTU = 200 + random.IntN(1200)
+	c.SendWindow, c.ReceiveWindow = 64+random.IntN(500), 64+random.IntN(500)
+	c.Linger = 2 * time.Minute
+	return c
+}
+
+func randomLife(t *testing.T, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 99))
+	link := netsim.LinkConfig{
+		Delay:     time.Duration(random.IntN(150)) * time.Millisecond,
+		Jitter:    time.Duration(1+random.IntN(50)) * time.Millisecond,
+		Loss:      random.Float64() * 0.25,
+		Duplicate: random.Float64() * 0.1,
+		Reorder:   random.Float64() * 0.3,
+	}
+	a, b := randomConfig(random), randomConfig(random)
+	if random.IntN(3) == 0 {
+		cipher, err := crypt.ChaCha20Poly1305(bytes.Repeat([]byte{byte(seed)}, 32))
+		require.NoError(t, err)
+		a.Cipher, b.Cipher = cipher, cipher
+	}
+	if random.IntN(3) == 0 {
+		a.FEC = FEC{Data: 1 + random.IntN(10), Parity: 1 + random.IntN(4)}
+	}
+	if random.IntN(4) == 0 {
+		b.AddressValidation = ValidateAlways
+	}
+	end := random.IntN(4) // 0: killed, 1: killed and restarted, others: nothing
+	endAt := time.Duration(random.IntN(4000)) * time.Millisecond
+	inWorld(t, seed, link, func(w *world) {
+		start := time.Now()
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		server, err := NewEndpoint(pc, &b)
+		require.NoError(t, err)
+		l, err := server.Listen()
+		require.NoError(t, err)
+		client, _ := w.endpoint("10.0.0.2:5000", &a)
+
+		up, down := content(seed, random.IntN(100000)), content(seed+1, random.IntN(100000))
+		ours, theirs := life{manner: manner(random.IntN(int(manners)))}, life{manner: manner(random.IntN(int(manners)))}
+		if ours.manner == patient && theirs.manner == patient {
+			ours.manner = polite // or both would wait for the other
+		}
+		r1, r2 := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if c, err := l.AcceptKCP(context.Background()); err == nil {
+				theirs.live(c, down, r2, start)
+			}
+		})
+		if end < 2 {
+			wg.Go(func() {
+				time.Sleep(endAt)
+				require.NoError(t, pc.Close())
+				if end == 1 {
+					again, _ := w.endpoint(serverAddr, &b)
+					l, err := again.Listen()
+					require.NoError(t, err)
+					time.Sleep(2 * time.Minute)
+					require.NoError(t, l.Close()) // nobody accepts
+				}
+			})
+		}
+		watchdog := time.AfterFunc(30*time.Minute, func() {
+			t.Errorf("not at an end: %d and %d, end %d at %v", ours.manner, theirs.manner, end, endAt)
+			for _, l := range []*life{&ours, &theirs} {
+				t.Logf("wrote %d got %d, errors %v, %v, %v", len(l.wrote), len(l.got), l.writeErr, l.readErr, l.closeErr)
+			}
+			for _, e := range []*Endpoint{client, server} {
+				for _, c := range slices.Collect(maps.Values(e.sessions)) {
+					t.Logf("%v state %v, unproven %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
+						c.key, c.state, c.unproven.Load(), c.offered, c.kcp.sndUna, c.kcp.sndNxt, c.kcp.sndEnd, c.kcp.rcvNxt, c.kcp.rcvQueued, c.life)
+					c.fail(errors.New("watchdog"))
+				}
+			}
+		})
+		defer watchdog.Stop()
+		addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
+		c, err := client.Dial(context.Background(), addr)
+		if err == nil {
+			ours.live(c, up, r1, start)
+		} else if end > 1 {
+			var none *NoAnswerError
+			require.ErrorAs(t, err, &none)
+		}
+		// What nobody accepted, or accepted too late, ends with the listener.
+		go func() {
+			time.Sleep(5 * time.Minute)
+			_ = l.Close()
+		}()
+		wg.Wait()
+		time.Sleep(7 * time.Minute)
+
+		if t.Failed() {
+			return
+		}
+		ours.check(t, &theirs, up, down, end < 2 || err != nil)
+		for _, e := range []*Endpoint{client, server} {
+			s := e.Stats()
+			require.Zero(t, s.Sessions)
+			require.Zero(t, s.HalfOpen)
+			require.Zero(t, s.Buffered)
+			require.LessOrEqual(t, max(ours.finished, theirs.finished), 4*time.Minute)
+		}
+		if end > 1 {
+			require.NoError(t, server.Close())
+			require.NoError(t, pc.Close())
+		}
+	})
+}
+
+// check compares what both sides have seen.
+func (l *life) check(t *testing.T, peer *life, up, down []byte, killed bool) {
+	require.True(t, bytes.HasPrefix(peer.wrote, l.got), "not a prefix: %d of %d bytes", len(l.got), len(peer.wrote))
+	require.True(t, bytes.HasPrefix(l.wrote, peer.got), "not a prefix: %d of %d bytes", len(peer.got), len(l.wrote))
+	if killed {
+		return
+	}
+	for _, s := range []struct {
+		from, to *life
+		sent     []byte
+	}{{l, peer, up}, {peer, l, down}} {
+		reads := s.to.manner == polite || s.to.manner == patient
+		if !reads || l.manner == violent || peer.manner == violent {
+			continue
+		}
+		if s.to.manner != hasty && s.from.closeErr == nil && s.from.writeErr == nil {
+			require.ErrorIs(t, s.to.readErr, io.EOF, "%d to %d", s.from.manner, s.to.manner)
+			require.Equal(t, len(s.sent), len(s.to.got), "%d to %d", s.from.manner, s.to.manner)
+		}
+	}
+	if l.manner <= patient && peer.manner <= patient {
+		for _, s := range []*life{l, peer} {
+			require.NoError(t, s.writeErr)
+			require.NoError(t, s.closeErr)
+			require.True(t, errors.Is(s.readErr, io.EOF), "%v", s.readErr)
+		}
+	}
+}
