@@ -201,10 +201,6 @@ func (e *Endpoint) wantsCookies() bool {
 		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2
 }
 
-// takesUnproven reports whether a session goes to Accept with its first data,
-// though the peer's address is not proven.
-func (e *Endpoint) takesUnproven() bool { return !e.config.RefuseLegacy && !e.wantsCookies() }
-
 // short reports whether received data occupies all the memory it may.
 func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
 
@@ -269,6 +265,13 @@ func (c *Conn) offer() bool {
 		return false
 	}
 	c.offered = l.offer(c)
+	return c.offered
+}
+
+// handedOn reports whether the session was offered to Accept, or dialled.
+func (c *Conn) handedOn() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	return c.offered
 }
 

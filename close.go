@@ -107,10 +107,7 @@ func (c *Conn) Abort() error {
 	if c.closed && c.state == stateEnded {
 		return c.opError("close", net.ErrClosed)
 	}
-	c.stopCalls()
-	c.kcp.closeReceive()
-	c.account()
-	c.abort(net.ErrClosed)
+	c.forget(net.ErrClosed)
 	return nil
 }
 
@@ -145,7 +142,7 @@ func (c *Conn) abort(err error) {
 	if c.state == stateEnded {
 		return
 	}
-	if l := &c.life; l.kind == peerOurs && !c.over() {
+	if l := &c.life; l.kind == peerOurs && !c.over() && !c.unproven.Load() {
 		c.kcp.signals = append(c.kcp.signals[:0], signal{sigAbort, l.peerToken, 0})
 		c.kcp.signalNow()
 	}
@@ -161,6 +158,10 @@ func (c *Conn) end(err error) {
 	}
 	c.state = stateEnded
 	c.err = err
+	if !c.offered { // so nobody can read it
+		c.kcp.closeReceive()
+		c.account()
+	}
 	c.wakeAll()
 	c.transmit()
 	if !c.outgoing.sending { // else whoever is sending does it
@@ -178,6 +179,21 @@ func (c *Conn) bury() {
 		c.account()
 		c.ep.remove(c, c.graveOf())
 	}
+}
+
+// discard ends a session that no application has, because of err.
+func (c *Conn) discard(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.forget(err)
+}
+
+// forget is discard with the lock held.
+func (c *Conn) forget(err error) {
+	c.stopCalls()
+	c.kcp.closeReceive()
+	c.account()
+	c.abort(err)
 }
 
 // fail ends the session because of err.

@@ -104,7 +104,6 @@ func (c *Conn) connect(ctx context.Context) error {
 			err = &NoAnswerError{Waited: c.ep.now() - now}
 		}
 	}
-	c.closed = true
-	c.abort(err)
+	c.forget(err)
 	return err
 }

@@ -215,7 +215,10 @@ func (e *Endpoint) shut(err error) bool {
 
 	close(e.done)
 	if listener != nil {
-		listener.end()
+		waiting, _ := listener.end()
+		for _, c := range waiting {
+			c.discard(err)
+		}
 	}
 	for _, c := range conns {
 		c.fail(err)
@@ -273,11 +276,9 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	for _, c := range conns {
-		c.mu.Lock()
-		if !c.offered {
-			c.abort(ErrRefused)
+		if !c.handedOn() {
+			c.discard(ErrRefused)
 		}
-		c.mu.Unlock()
 	}
 }
 

@@ -258,8 +258,8 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		if !ours || s.sn != l.token || s.ts != l.peerToken {
 			return true
 		}
-		c.prove()
-		if c.offer() {
+		if c.offer() { // else it asks again
+			c.prove()
 			reply(s.answer())
 		}
 	case sigConfirm | sigAnswer:

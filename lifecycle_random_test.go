@@ -207,7 +207,8 @@ func randomLife(t *testing.T, seed uint64) {
 			s := e.Stats()
 			require.Zero(t, s.Sessions)
 			require.Zero(t, s.HalfOpen)
-			require.Zero(t, s.Buffered)
+			require.Zero(t, s.Buffered, "%v %d %d end %d at %v: %v %v %v, %v %v %v", e.LocalAddr(), ours.manner, theirs.manner, end, endAt,
+				ours.writeErr, ours.readErr, ours.closeErr, theirs.writeErr, theirs.readErr, theirs.closeErr)
 			require.LessOrEqual(t, max(ours.finished, theirs.finished), 4*time.Minute)
 		}
 		if end > 1 {

@@ -135,7 +135,7 @@ func (l *Listener) Close() error {
 		return opError("close", nil, l.Addr(), net.ErrClosed)
 	}
 	for _, c := range waiting {
-		c.fail(net.ErrClosed)
+		c.discard(net.ErrClosed)
 	}
 	l.ep.dropListener(l)
 	return nil

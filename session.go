@@ -205,9 +205,6 @@ func (c *Conn) answer(now time.Duration) {
 	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin {
 		c.canRead.Broadcast()
 	}
-	if !c.offered && c.kcp.rcvQueued > 0 && c.ep.takesUnproven() {
-		c.offer()
-	}
 	c.pump(now)
 	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(seq(clock(now))) {
 		c.flush(now)
@@ -313,7 +310,7 @@ func (c *Conn) onWake() {
 		return
 	}
 	if c.unproven.Load() && !c.offered && now >= c.born+handshakeTime {
-		c.end(ErrReset)
+		c.forget(ErrReset)
 		return
 	}
 	if lost := c.lost(now); lost != nil {
