@@ -64,6 +64,14 @@ type Config struct {
 	// FastResendLimit is up to how many transmissions a segment is resent
 	// early. Default 5; negative means without limit.
 	FastResendLimit int
+	// Redundancy is how many bytes of small segments, of up to 256 bytes, may be
+	// repeated for each byte sent otherwise, in packets that leave anyway and
+	// have room, while there is no more data to send: 0 to 4. A lost message then
+	// comes again with the next packet instead of a round trip later. Any peer
+	// takes repetitions for duplicates and drops them. 1 makes game input nearly
+	// immune to random loss. The default, 0, repeats only after losses, and no
+	// more bytes than are saved by leaving out acknowledgements.
+	Redundancy float64
 	// CongestionControl returns the congestion controller of a new session: nil
 	// means NewBBR; the others are NewCubic, NewReferenceControl, which KCP users
 	// know, and NewNoControl.
@@ -182,6 +190,7 @@ const (
 	defaultMaxSessions   = 65536
 	defaultSocketBuffer  = 4 << 20
 	maxUDPPayload        = 65507
+	maxRedundancy        = 4
 	maxBackoff           = 5 * time.Second
 	probeWait            = 200 * time.Millisecond
 	writeCostPerSegment  = 64
@@ -196,6 +205,7 @@ const (
 func LowLatency() Config {
 	return Config{
 		NoDelay:           NoDelayTurbo,
+		Interval:          10 * time.Millisecond,
 		FastResend:        1,
 		SendWindow:        512,
 		CongestionControl: NewNoControl,
@@ -276,6 +286,9 @@ func (c *Config) Validate() error {
 	setDefault(&mtu, defaultConfigMTU)
 	if room := c.overhead().total(); mtu-room < minMTU {
 		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
+	}
+	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
+		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
 	}
 	if c.NoDelay > NoDelayTurbo {
 		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
@@ -377,5 +390,11 @@ func (c *Config) apply(k *KCP) {
 		MaxRTO:            uint32(longest.Milliseconds()),
 		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),
 		MaxProbeWait:      uint32(longest.Milliseconds()),
+		ThinAcks:          true,
+		EarlyRetransmit:   true,
+		TailProbe:         true,
+		EarlyRepair:       true,
+		OutageProbe:       uint32(min(probeWait, longest).Milliseconds()),
+		Redundancy:        uint32(c.Redundancy * 100),
 	})
 }

@@ -11,8 +11,13 @@ func (k *KCP) Flush() {
 	}
 	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
 	k.flushSignals(&h)
+	packets, bare := k.counters.PacketsSent, len(k.packet)
 	k.repeatAcks(&h)
-	k.flushAcks(&h)
+	if k.ext.ThinAcks {
+		k.flushEarlyAcks(&h)
+	} else {
+		k.flushAcks(&h)
+	}
 	k.scheduleProbe()
 	k.flushProbes(&h)
 
@@ -26,6 +31,9 @@ func (k *KCP) Flush() {
 	timedOut, fast := k.flushRetransmissions(&h, rate)
 	k.admit(window, rate)
 	k.flushNew(&h, first)
+	k.flushOutageProbe(&h)
+	k.flushRepeats(&h, first)
+	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.packet))
 	k.emit()
 
 	s := k.congestionState()
@@ -149,16 +157,30 @@ func (k *KCP) admit(window uint32, rate int64) {
 // the order of sn, and reports which of the two there was.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
-	for _, s := range again {
-		k.backOff(s)
+	if k.ext.TailProbe {
+		again = k.holdBack(again)
 	}
-	timedOut = len(again) > 0
+	for _, s := range again {
+		if s.early {
+			s.fastDue = true
+			continue
+		}
+		k.backOff(s)
+		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
+	}
+	if timedOut {
+		k.watchSilence()
+	}
 	again = k.takeSuspects(again)
 	fast = false
 	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
 	for _, s := range again {
+		if k.ext.EarlyRetransmit {
+			k.remember(s, s.fastDue)
+		}
+		k.repeats.lost(k.sndNxt)
 		if s.fastDue {
-			s.fastDue = false
+			s.fastDue, s.early = false, false
 			s.fastack = 0
 			fast = true
 			k.counters.FastRetransmits++
@@ -168,6 +190,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		k.rate.takenForLost(s)
 		k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
 		k.pace.charge(s.size(), rate)
+		s.repeats = 0
 		s.xmit++
 		s.resendTS = k.now + seq(s.rto)
 		k.transmit(s, h)
@@ -189,7 +212,7 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 	rest := expired[:0]
 	for _, s := range expired {
 		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))
-		if s.tx.number < k.rate.front || !at.after(k.now) {
+		if s.early || s.tx.number < k.rate.front || !at.after(k.now) {
 			rest = append(rest, s)
 			continue
 		}
@@ -251,18 +274,7 @@ func (k *KCP) flushNew(h *header, first seq) {
 // transmit puts s into a packet and schedules its time-out.
 func (k *KCP) transmit(s *sendSegment, h *header) {
 	s.ts = k.now
-	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, s.ts, s.sn, uint32(len(s.data))
-	if k.lend != nil && len(s.data) == k.mss && !s.lent {
-		k.emit() // whatever there is, this does not fit in
-		h.encode(s.buf[k.headroom-headerSize:])
-		s.lent = true
-		k.counters.PacketsSent++
-		k.lend(s)
-	} else {
-		b := k.reserve(headerSize + len(s.data))
-		h.encode(b)
-		copy(b[headerSize:], s.data)
-	}
+	k.putSegment(s, h)
 	k.timeouts.add(s)
 	k.loss.sent(s)
 	if s.xmit >= k.deadLink {
@@ -272,6 +284,22 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 	info.LostMicros, s.lostAt = s.lostAt, 0
 	k.cc.OnPacketSent(&k.ccState, info)
 	k.trace.sent(s)
+}
+
+// putSegment puts s into a packet, or lends it out as one.
+func (k *KCP) putSegment(s *sendSegment, h *header) {
+	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.now, s.sn, uint32(len(s.data))
+	if k.lend != nil && len(s.data) == k.mss && !s.lent {
+		k.emit() // whatever there is, this does not fit in
+		h.encode(s.buf[k.headroom-headerSize:])
+		s.lent = true
+		k.counters.PacketsSent++
+		k.lend(s)
+		return
+	}
+	b := k.reserve(s.size())
+	h.encode(b)
+	copy(b[headerSize:], s.data)
 }
 
 // takeBack ends the loan of a segment's buffer.

@@ -41,6 +41,8 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	una := k.sndUna
 	k.congestionState()
 	k.rate.begin()
+	k.ackPolicy.gap = k.rcvEarly > 0
+	flying, early := k.inFlight, uint32(0)
 	var newest newestAck
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
@@ -73,6 +75,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		case cmdAck:
 			k.inputAck(&h, una, recovered)
 			newest.add(h.sn, h.ts)
+			if h.sn.after(h.una) {
+				early++
+			}
 		case cmdPush:
 			k.inputPush(&h, payload, recovered)
 		case cmdWask:
@@ -87,13 +92,11 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		}
 		packet = packet[headerSize+len(payload):]
 	}
-	if k.ext.SendOrder {
-		if k.rate.any {
-			k.loss.countBefore(k.rate.newest.number, k.fastResend)
-		}
-	} else if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
-		k.loss.count(newest.sn, newest.ts, k.fastResend)
+	k.countAck(newest, early)
+	if k.ext.ThinAcks {
+		k.decideAck()
 	}
+	k.heardPeer(flying - k.inFlight)
 	k.tellAcked(una)
 	k.heard = transmission{}
 	if s := k.oldest(); s != nil {
@@ -243,6 +246,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		k.cc.OnRTT(&k.ccState, uint32(rtt))
 		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
 	}
+	k.examine(h.sn, h.ts)
 	if s != nil {
 		k.dropAcked(s)
 		k.advanceUna()
@@ -258,31 +262,46 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
-	k.acks = append(k.acks, ackItem{h.sn, k.echo(h.ts, recovered)})
-	if h.sn.before(k.rcvNxt) {
-		k.duplicate()
+	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
+	next := h.sn == k.rcvNxt
+	fresh := k.keep(h, payload, ack)
+	if !fresh && k.ext.ThinAcks && k.told(h.sn) {
 		return
 	}
+	k.acks = append(k.acks, ack)
+	if k.ext.ThinAcks {
+		k.receivedPush(ack, len(payload), fresh, next)
+	}
+}
+
+// keep stores the payload of a PUSH below the end of the window, and reports
+// whether it is new. ack is its acknowledgement.
+func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
+	if h.sn.before(k.rcvNxt) {
+		k.duplicate()
+		return false
+	}
 	if h.sn == k.rcvNxt && k.toSink(h, payload) {
-		return
+		return true
 	}
 	head := k.rcvNxt - seq(k.rcvQueued)
 	k.rcv.reserve(head, int(h.sn-head)+1)
 	s := k.rcv.at(h.sn)
 	if s.held {
 		k.duplicate()
-		return
+		return false
 	}
 	if k.ext.RepeatAcks && h.sn != k.rcvNxt {
-		k.ackRepeats.note(k.acks[len(k.acks)-1], k.now)
+		k.ackRepeats.note(ack, k.now)
 	}
 	s.data = k.buffers.get(len(payload))
 	copy(s.data, payload)
-	s.frg, s.held = h.frg, true
+	s.frg, s.held, s.told = h.frg, true, k.now
 	k.rcvEarly++
 	k.rcvBytes += len(payload)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
+	return true
 }
 
 // duplicate notes a segment that had arrived before.
@@ -403,44 +422,45 @@ type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more often
 	suspects segmentList // counted fastResend times
+
+	collect bool           // have counted take
+	counted []*sendSegment // those counted for the first time, but not often enough
 }
 
-// count takes an acknowledgement of segment sn as of its transmission at ts.
-func (d *lossDetector) count(sn, ts seq, limit uint32) {
-	if limit == 0 {
-		return
-	}
+// count takes n acknowledgements, the newest that of segment sn as of its
+// transmission at ts.
+func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
 	for s := d.fresh.head; s != nil && s.sn.before(sn) && !s.ts.after(ts); {
 		next := s.order.next
-		d.hit(s, limit)
+		d.hit(s, n, limit)
 		s = next
 	}
 	for s := d.resent.head; s != nil && !s.ts.after(ts); {
 		next := s.order.next
 		if s.sn.before(sn) {
-			d.hit(s, limit)
+			d.hit(s, n, limit)
 		}
 		s = next
 	}
 }
 
-// countBefore takes an input that has acknowledged the transmission with a
-// number, counted over all segments, and none after it.
-func (d *lossDetector) countBefore(number uint64, limit uint32) {
-	if limit == 0 {
-		return
-	}
+// countBefore takes an input with n acknowledgements that has acknowledged the
+// transmission with a number, counted over all segments, and none after it.
+func (d *lossDetector) countBefore(number uint64, n, limit uint32) {
 	for _, l := range []*segmentList{&d.fresh, &d.resent} {
 		for s := l.head; s != nil && s.tx.number < number; {
 			next := s.order.next
-			d.hit(s, limit)
+			d.hit(s, n, limit)
 			s = next
 		}
 	}
 }
 
-func (d *lossDetector) hit(s *sendSegment, limit uint32) {
-	s.fastack++
+func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
+	s.fastack += n
+	if d.collect && s.fastack == n && n < limit {
+		d.counted = append(d.counted, s)
+	}
 	if s.fastack >= limit {
 		s.unlinkOrder()
 		d.suspects.pushOrder(s)

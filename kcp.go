@@ -115,6 +115,8 @@ type KCP struct {
 	rate        rateSampler
 	timeouts    timeouts
 	loss        lossDetector
+	recovery    recovery
+	repeats     repeater
 	rtt         rttEstimator
 	heard       transmission // oldest in flight at the last good packet
 
@@ -138,6 +140,7 @@ type KCP struct {
 	sunk       bool   // some has
 	acks       []ackItem
 	ackRepeats ackRepeater
+	ackPolicy  ackPolicy
 	tsRecent   seq // ts of the newest PUSH that came by itself
 	hasRecent  bool
 
@@ -197,6 +200,32 @@ type Extensions struct {
 	// probe, in milliseconds; later probes follow at 1.5 times the distance
 	// of the one before. Zero means the reference's 5000.
 	ProbeWait uint32
+	// ThinAcks lets the acknowledgement of what comes in order wait for a
+	// packet that leaves anyway, for a quarter of a round trip and 25 ms at most,
+	// and leaves out what una says too. The reference answers every segment.
+	ThinAcks bool
+	// EarlyRetransmit repairs a segment a quarter of a round trip after the
+	// first acknowledgement of a later one, also where FastResend of them do
+	// not come (RFC 8985). It counts every ACK of a packet; the reference
+	// counts one. When repairs turn out to have been needless, because packets
+	// overtake each other, it waits for more.
+	EarlyRetransmit bool
+	// TailProbe answers the first time-out of segments that were sent together
+	// with one packet, and tells congestion control only of a second one
+	// (RFC 8985). The reference sends all of them again.
+	TailProbe bool
+	// OutageProbe is the distance of probes, in milliseconds, while segments
+	// time out and nothing comes from the peer. The first sign of life then has
+	// everything sent again that was in flight, and back-off forgotten. Zero
+	// means none.
+	OutageProbe uint32
+	// EarlyRepair repeats retransmissions of small segments in the next packet,
+	// and, while there are losses, small segments in general, for as many bytes
+	// as ThinAcks has saved.
+	EarlyRepair bool
+	// Redundancy is how many bytes of recent small segments may be repeated in
+	// packets that leave anyway, in per cent of the bytes of those packets.
+	Redundancy uint32
 }
 
 // New returns a state machine for conversation conv, which must be the same at
@@ -455,7 +484,7 @@ func (k *KCP) started() {
 // be probed. It is false when the conversation is idle. Unlike Check, it does
 // not ask to be called at every interval.
 func (k *KCP) NextFlush() (at uint32, ok bool) {
-	if len(k.acks) > 0 || k.probe != 0 || k.loss.suspects.head != nil {
+	if k.probe != 0 || k.loss.suspects.head != nil {
 		return uint32(k.now), true
 	}
 	next, ok := k.timeouts.next()
@@ -463,6 +492,12 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		if !ok || t.before(next) {
 			next, ok = t, true
 		}
+	}
+	if len(k.acks) > 0 {
+		earlier(k.ackTime())
+	}
+	if k.recovery.silent && k.inFlight > 0 {
+		earlier(k.recovery.probeAt)
 	}
 	if k.sndNxt != k.sndEnd {
 		switch {

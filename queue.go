@@ -16,9 +16,12 @@ type sendSegment struct {
 	xmit     uint32 // transmissions so far
 	fastack  uint32 // later transmissions acknowledged since the last one
 	frg      uint8
-	fastDue  bool // this flush fast-retransmits it
-	lent     bool // buf is in the hands of KCP.lend's function
-	done     bool // and is of no more use here
+	fastDue  bool  // this flush fast-retransmits it
+	early    bool  // resendTS is not a time-out but that of an early repair
+	lent     bool  // buf is in the hands of KCP.lend's function
+	done     bool  // and is of no more use here
+	repeats  uint8 // since the last retransmission; see redundancy.go
+	repeated seq   // the last of them
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before had left, if it is taken for lost
@@ -100,6 +103,7 @@ func (r *sendRing) reserve(first seq, n int) {
 type recvSegment struct {
 	data []byte
 	read int // bytes at the front that are consumed
+	told seq // when it was acknowledged, where it came early
 	frg  uint8
 	held bool
 }

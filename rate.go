@@ -85,7 +85,7 @@ func (r *rateSampler) acked(s *sendSegment, now int64) {
 	r.sample.Acked += size
 	rtt := now - s.tx.at
 	if s.xmit == 1 {
-		if r.sample.RTT == 0 || rtt < r.sample.RTT {
+		if s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
 			r.sample.RTT = max(rtt, 1)
 		}
 		if r.minRTT == 0 || rtt < r.minRTT {

@@ -7,22 +7,24 @@ import (
 
 // Counters counts what a state machine has done since New.
 type Counters struct {
-	PacketsSent        uint64 // packets put out
-	PacketsReceived    uint64 // packets put in that were long enough for a segment
-	BytesSent          uint64 // payload, each byte once
-	BytesReceived      uint64 // payload, each byte once
-	SegmentsSent       uint64 // data segments, first transmissions
-	TimeoutRetransmits uint64 // data segments sent again after a time-out
-	FastRetransmits    uint64 // data segments sent again after acknowledgements of later ones
-	SegmentsReceived   uint64 // data segments, duplicates included
-	Duplicates         uint64 // data segments that had arrived before
-	OutOfWindow        uint64 // data segments beyond the receive window
-	BrokenMessages     uint64 // messages dropped because their fragments do not count down
-	AcksSent           uint64
-	AcksReceived       uint64
-	ProbesSent         uint64 // WASK
-	ProbesReceived     uint64 // WASK
-	WindowUpdates      uint64 // WINS received
+	PacketsSent         uint64 // packets put out
+	PacketsReceived     uint64 // packets put in that were long enough for a segment
+	BytesSent           uint64 // payload, each byte once
+	BytesReceived       uint64 // payload, each byte once
+	SegmentsSent        uint64 // data segments, first transmissions
+	TimeoutRetransmits  uint64 // data segments sent again after a time-out
+	FastRetransmits     uint64 // data segments sent again after acknowledgements of later ones
+	Repeats             uint64 // data segments repeated before anything told that they were lost
+	SpuriousRetransmits uint64 // of both, where an earlier transmission had arrived
+	SegmentsReceived    uint64 // data segments, duplicates included
+	Duplicates          uint64 // data segments that had arrived before
+	OutOfWindow         uint64 // data segments beyond the receive window
+	BrokenMessages      uint64 // messages dropped because their fragments do not count down
+	AcksSent            uint64
+	AcksReceived        uint64
+	ProbesSent          uint64 // WASK
+	ProbesReceived      uint64 // WASK
+	WindowUpdates       uint64 // WINS received
 }
 
 // Counters returns the counters of k.

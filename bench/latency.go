@@ -181,6 +181,9 @@ func latencyImpl(impl string, redundant bool) (simImpl, error) {
 	case ours:
 		config := kcp.LowLatency()
 		config.MessageMode = true
+		if redundant {
+			config.Redundancy = 1
+		}
 		config.SendWindow, config.ReceiveWindow = latencyWindow, latencyWindow
 		return newSessionImpl(config), nil
 	case kcpGo:

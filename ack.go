@@ -1,0 +1,165 @@
+package kcp
+
+// Acknowledgements of Extensions.ThinAcks. The reference answers every PUSH
+// with an ACK of its own, at once. Most of these say nothing that the una of
+// the same packet does not say, and the packet around them costs more than they
+// do, while mostly there is another one about to leave.
+
+const (
+	// maxAckDelay is the longest an acknowledgement waits, in milliseconds, as
+	// in QUIC (RFC 9000 §18.2), and ackDelayShare the part of a round trip: on
+	// short paths, where time-outs are short too, nothing waits.
+	maxAckDelay   = 25
+	ackDelayShare = 4
+	// ackSoon and ackSoonShare are the same once ackSegments segments or ackBytes
+	// bytes wait, in which a needless repair would be dear: long enough for the
+	// rest of a message to arrive, and for an answer to leave.
+	ackSoon      = 5
+	ackSoonShare = 16
+	ackSegments  = 4
+	ackBytes     = 256
+	// ackFull is how many full segments are acknowledged at once: the senders
+	// of long transfers open their windows by acknowledgements.
+	ackFull = 4
+	// gapAcks is how often a new gap is told at once: three are what senders
+	// wait for (RFC 5681), and one of them may be lost.
+	gapAcks = 3
+)
+
+// ackPolicy is the state of Extensions.ThinAcks.
+type ackPolicy struct {
+	due      seq     // when the acknowledgements that wait have to leave
+	urgent   bool    // they have to leave at once
+	gap      bool    // there was a gap before the current packet,
+	early    bool    // and the packet has brought a segment behind one
+	filled   bool    // the oldest gap was filled since the last flush,
+	filler   ackItem // by this segment
+	tell     int     // how often the present gap is still to be told at once
+	highest  seq     // of all sn received
+	segments int     // new segments since the last flush
+	bytes    int     // their payload
+	sampled  seq     // when the last ACK left that una covered
+	started  bool    // there was one
+}
+
+// receivedPush notes the PUSH a, of n bytes. fresh says that it was not there
+// before, next that it was the next one in order.
+func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
+	p := &k.ackPolicy
+	if len(k.acks) == 1 {
+		p.due = k.now + seq(min(maxAckDelay, uint32(k.rtt.srtt)/ackDelayShare))
+	}
+	if !fresh {
+		return
+	}
+	p.segments++
+	p.bytes += n
+	if a.sn.after(p.highest + 1) {
+		p.tell = gapAcks
+	}
+	if a.sn.after(p.highest) {
+		p.highest = a.sn
+	}
+	if a.sn.after(k.rcvNxt) {
+		p.early = true
+	}
+	if next && p.gap {
+		p.filled, p.filler, p.tell = true, a, gapAcks
+	}
+}
+
+// told reports whether the segment sn, which has come again, was acknowledged
+// just now. What una covers is not looked up: it takes no ACK of its own.
+func (k *KCP) told(sn seq) bool {
+	if sn.before(k.rcvNxt) {
+		return false
+	}
+	s := k.rcv.at(sn)
+	if k.now.diff(s.told) < k.rtt.srtt/2 {
+		return true
+	}
+	s.told = k.now
+	return false
+}
+
+// decideAck decides how long the acknowledgements may wait, after a packet.
+// What the peer acts on leaves at once: that something is missing, and that it
+// has come.
+func (k *KCP) decideAck() {
+	p := &k.ackPolicy
+	if p.early && k.rcvEarly > 0 && p.tell > 0 {
+		p.tell--
+		p.urgent = true
+	}
+	p.early = false
+	if p.filled {
+		p.urgent = true
+	}
+	switch {
+	case p.bytes >= ackFull*k.mss:
+		p.urgent = true
+	case p.segments >= ackSegments || p.bytes >= ackBytes:
+		soon := k.now + seq(min(ackSoon, uint32(k.rtt.srtt)/ackSoonShare))
+		if soon.before(p.due) {
+			p.due = soon
+		}
+	}
+}
+
+// ackTime returns when the acknowledgements that wait have to leave.
+func (k *KCP) ackTime() seq {
+	if k.ext.ThinAcks && !k.ackPolicy.urgent {
+		return k.ackPolicy.due
+	}
+	return k.now
+}
+
+// flushEarlyAcks puts out an ACK for every segment that una does not cover,
+// and leaves the newest of the others, if there is one, to flushCoveredAck.
+func (k *KCP) flushEarlyAcks(h *header) {
+	p := &k.ackPolicy
+	h.cmd = cmdAck
+	covered := k.acks[:0]
+	for _, a := range k.acks {
+		switch {
+		case !a.sn.before(k.rcvNxt):
+			h.sn, h.ts = a.sn, a.ts
+			h.encode(k.reserve(headerSize))
+			k.counters.AcksSent++
+			p.segments--
+		case len(covered) == 0:
+			covered = append(covered, a)
+		case a.ts.before(covered[0].ts):
+			covered[0] = a
+		}
+	}
+	k.acks = covered
+	k.repeats.earn(p.segments)
+	p.urgent = false
+	p.segments, p.bytes = 0, 0
+}
+
+// flushCoveredAck puts out the ACK that says no more than una does, and the
+// time: where no other segment says una, where the peer should have a
+// round-trip sample again, of which one for each round trip will do (RFC 6298),
+// or where it may want to know which transmission has filled a gap. bare says
+// that nothing else is in this flush.
+func (k *KCP) flushCoveredAck(h *header, bare bool) {
+	p := &k.ackPolicy
+	if p.filled {
+		k.acks = append(k.acks[:0], p.filler)
+	}
+	if len(k.acks) == 0 {
+		return
+	}
+	a := k.acks[0]
+	k.acks = k.acks[:0]
+	recent := p.started && k.now.within(p.sampled, p.sampled+seq(k.rtt.srtt))
+	if recent && !bare && !p.filled {
+		return
+	}
+	p.sampled, p.started, p.filled = k.now, true, false
+	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, 0, a.sn, a.ts, 0
+	h.encode(k.reserve(headerSize))
+	k.counters.AcksSent++
+}

@@ -1,0 +1,223 @@
+package kcp
+
+import "slices"
+
+// Loss detection and recovery beyond the reference: what the acknowledgements
+// tell is used as soon as they tell it, what they do not tell is asked for with
+// one packet, and what was done for nothing is not done again.
+
+const (
+	// reorderShare is the part of a round trip by which a packet may be late
+	// without being taken for lost, once a later one has been acknowledged
+	// (RFC 8985 §6.2).
+	reorderShare = 4
+	// maxTolerance bounds the acknowledgements that are put down to reordering.
+	maxTolerance = 31
+	// calmRounds is after how many round trips without a needless repair the
+	// tolerance shrinks (RFC 8985 §6.2).
+	calmRounds = 16
+	// repairMemory is how many retransmissions are remembered.
+	repairMemory = 8
+	// reviveFirst is how many segments are sent again at the first sign of life
+	// after an outage, and reviveGrowth how many for each acknowledged one: a
+	// slow start through what was in flight.
+	reviveFirst  = 16
+	reviveGrowth = 2
+)
+
+// repair is a retransmission that is remembered.
+type repair struct {
+	sn, ts seq
+	early  bool // not by a time-out
+	valid  bool
+}
+
+// recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
+type recovery struct {
+	// Reordering.
+	tolerance uint32 // acknowledgements beyond FastResend that prove nothing
+	calm      seq    // when tolerance shrinks
+	repairs   [repairMemory]repair
+	next      int // place of the next one in repairs
+	open      int // valid ones in repairs
+
+	// Outages.
+	heardAt seq  // when the last good packet came
+	silent  bool // nothing comes although there is reason to
+	probeAt seq  // when the next probe leaves, while silent
+	revived seq  // [revived, lastSn) was in flight in an outage
+	lastSn  seq  // and is not yet sent again
+	budget  int  // how many of them may be
+}
+
+// remember notes the retransmission of s.
+func (k *KCP) remember(s *sendSegment, early bool) {
+	r := &k.recovery
+	p := &r.repairs[r.next]
+	if !p.valid {
+		r.open++
+	}
+	*p = repair{s.sn, k.now, early, true}
+	r.next = (r.next + 1) % repairMemory
+	if r.tolerance > 0 && k.now.after(r.calm) {
+		r.tolerance /= 2
+		r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+	}
+}
+
+// examine looks whether the ACK of sn as sent at ts shows that a retransmission
+// was needless, because an earlier transmission has arrived (the Eifel
+// detection, RFC 3522; the ts of a PUSH comes back in its ACK).
+func (k *KCP) examine(sn, ts seq) {
+	r := &k.recovery
+	if r.open == 0 {
+		return
+	}
+	for i := range r.repairs {
+		p := &r.repairs[i]
+		if !p.valid || p.sn != sn {
+			continue
+		}
+		p.valid = false
+		r.open--
+		if !ts.before(p.ts) {
+			continue
+		}
+		k.counters.SpuriousRetransmits++
+		if p.early {
+			r.tolerance = min(2*r.tolerance+1, maxTolerance)
+			r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+		}
+	}
+}
+
+// countAck has the loss detector count an input of which newest was the newest
+// acknowledgement, and early the number of those that una did not cover.
+func (k *KCP) countAck(newest newestAck, early uint32) {
+	if k.fastResend == 0 {
+		return
+	}
+	n, limit := uint32(1), k.fastResend
+	if k.ext.EarlyRetransmit {
+		n, limit = max(early, 1), limit+k.recovery.tolerance
+		k.loss.collect, k.loss.counted = true, k.scratch[:0]
+	}
+	switch {
+	case !k.ext.SendOrder:
+		if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
+			k.loss.count(newest.sn, newest.ts, n, limit)
+		}
+	case k.rate.any:
+		k.loss.countBefore(k.rate.newest.number, n, limit)
+	}
+	if !k.ext.EarlyRetransmit {
+		return
+	}
+	wait := seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
+	for _, s := range k.loss.counted {
+		if k.fastLimit == 0 || s.xmit <= k.fastLimit {
+			k.repairAt(s, k.now+max(wait, 1))
+		}
+	}
+	clear(k.loss.counted)
+	k.scratch, k.loss.counted, k.loss.collect = k.loss.counted[:0], nil, false
+}
+
+// repairAt has s sent again at a time, if it does not time out before, as after
+// enough acknowledgements.
+func (k *KCP) repairAt(s *sendSegment, at seq) {
+	if s.early || !at.before(s.resendTS) {
+		return
+	}
+	k.timeouts.remove(s)
+	s.early, s.resendTS = true, at
+	k.timeouts.add(s)
+}
+
+// holdBack takes those out of the expired segments that are not to be sent
+// again yet. A first time-out may just mean that an acknowledgement was lost,
+// or is late: one packet, with the newest of them, is enough to learn what is
+// missing (RFC 8985 §7).
+func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
+	if len(expired) < 2 || k.fastResend == 0 {
+		return expired
+	}
+	slices.SortFunc(expired, func(a, b *sendSegment) int { return int(b.sn.diff(a.sn)) })
+	sent, room := expired[:0], k.mtu
+	for _, s := range expired {
+		if !s.early && s.xmit == 1 {
+			if s.size() > room && room < k.mtu {
+				s.resendTS = k.now + seq(k.rtt.rto)
+				k.timeouts.add(s)
+				continue
+			}
+			room -= s.size()
+		}
+		sent = append(sent, s)
+	}
+	clear(expired[len(sent):])
+	return sent
+}
+
+// watchSilence begins to probe when a segment has timed out again and nothing
+// at all has come: an outage. Time-outs back off, and might let the end of it
+// go by unnoticed for seconds.
+func (k *KCP) watchSilence() {
+	r := &k.recovery
+	if k.ext.OutageProbe == 0 || r.silent {
+		return
+	}
+	if uint32(k.now-r.heardAt) >= max(2*k.rtt.rto, k.ext.OutageProbe) {
+		r.silent = true
+		r.probeAt = k.now + seq(k.ext.OutageProbe)
+	}
+}
+
+// flushOutageProbe repeats the oldest segment in flight from time to time in silence.
+func (k *KCP) flushOutageProbe(h *header) {
+	r := &k.recovery
+	if !r.silent || k.now.before(r.probeAt) {
+		return
+	}
+	s := k.oldest()
+	if s == nil {
+		r.silent = false
+		return
+	}
+	r.probeAt = k.now + seq(k.ext.OutageProbe)
+	if s.ts != k.now && s.list != &k.loss.suspects {
+		k.repeat(s, h)
+	}
+}
+
+// heardPeer notes a good packet, which has acknowledged so many segments. After
+// an outage it has the segments that were in flight then sent again, in
+// growing numbers, and not when their time-outs come.
+func (k *KCP) heardPeer(acked int) {
+	r := &k.recovery
+	r.heardAt = k.now
+	if r.silent {
+		r.silent = false
+		r.revived, r.lastSn, r.budget = k.sndUna, k.sndNxt, reviveFirst
+	}
+	if r.revived == r.lastSn {
+		return
+	}
+	r.budget += reviveGrowth * acked
+	if r.revived.before(k.sndUna) {
+		r.revived = k.sndUna
+	}
+	for r.budget > 0 && r.revived.before(r.lastSn) {
+		s := k.snd.at(r.revived)
+		r.revived++
+		if s == nil || k.now.diff(s.ts) < k.rtt.srtt {
+			continue // has arrived, or may be on its way
+		}
+		s.rto = k.rtt.rto
+		k.repairAt(s, k.now)
+		r.budget--
+	}
+	if !r.revived.before(r.lastSn) {
+		r.revived = r.lastSn
+	}
+}

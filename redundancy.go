@@ -1,0 +1,103 @@
+package kcp
+
+import "math"
+
+// Redundancy for thin streams: recent segments that are not acknowledged are
+// put once more into packets that leave anyway. To any receiver they are
+// duplicates, which it drops. A loss is then repaired by the next packet
+// instead of a round trip later, and what follows it, which would have to wait
+// for it, is not delayed either.
+
+const (
+	// repeatSize is the largest payload that is repeated, in bytes. What is
+	// larger leaves little room in its packets, and pays less for its bytes.
+	repeatSize = 256
+	// repeatReach is how many segments are looked at from either end of what is
+	// in flight, so that the cost of a flush is bounded.
+	repeatReach  = 16
+	repairsReach = 4
+	// repeatBurst is the most that may be saved up to repeat, in bytes.
+	repeatBurst = 1024
+	// repeatMemory is for how many segments a loss is remembered.
+	repeatMemory = 64
+	// repeatCredit is what each acknowledgement left out is worth to repeats,
+	// in bytes: what it would have taken, so that there is nothing to pay.
+	repeatCredit = headerSize
+	// packetOverhead is what IPv4 and UDP add to a packet.
+	packetOverhead = 28
+)
+
+// repeater is the state of Extensions.Redundancy and EarlyRepair.
+type repeater struct {
+	credit int  // bytes that may be repeated
+	until  seq  // losses count as recent before this sn is sent
+	lossy  bool // there was a recent loss
+}
+
+// earn adds the worth of n acknowledgements that were left out.
+func (r *repeater) earn(n int) { r.credit = min(r.credit+n*repeatCredit, repeatBurst) }
+
+// lost notes that a segment was lost while next is the next one to be sent.
+func (r *repeater) lost(next seq) { r.lossy, r.until = true, next+repeatMemory }
+
+// recent reports whether there was a loss lately.
+func (r *repeater) recent(next seq) bool {
+	r.lossy = r.lossy && r.until.after(next)
+	return r.lossy
+}
+
+// flushRepeats repeats segments in the packet under construction, if there is
+// one. Those from first on have just been sent for the first time.
+func (k *KCP) flushRepeats(h *header, first seq) {
+	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 {
+		return
+	}
+	r := &k.repeats
+	r.credit = min(r.credit+int(k.ext.Redundancy)*(len(k.packet)+packetOverhead)/100, repeatBurst)
+	if k.ext.EarlyRepair {
+		k.repeatRepairs(h, first)
+	}
+	if k.ext.Redundancy == 0 && !r.recent(k.sndNxt) || k.sndNxt != k.sndEnd {
+		return // nothing is being lost, or this is not a thin stream
+	}
+	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.sndUna); i, sn = i+1, sn-1 {
+		s := k.snd.at(sn)
+		if !k.mayRepeat(s) || k.ext.Redundancy == 0 && s.repeats > 0 {
+			continue
+		}
+		if r.credit < s.size() {
+			return
+		}
+		r.credit -= s.size()
+		k.repeat(s, h)
+	}
+}
+
+// repeatRepairs repeats once what was sent again because it was lost. Losses
+// come together, and everything waits for these segments. They are few, and
+// are repeated on credit.
+func (k *KCP) repeatRepairs(h *header, first seq) {
+	for i, sn := 0, k.sndUna; i < repairsReach && sn.before(first); i, sn = i+1, sn+1 {
+		if s := k.snd.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
+			k.repeats.credit -= s.size()
+			k.repeat(s, h)
+		}
+	}
+}
+
+// mayRepeat reports whether s, which may be nil, can be repeated in the packet
+// under construction.
+func (k *KCP) mayRepeat(s *sendSegment) bool {
+	return s != nil && s.ts != k.now && s.repeated != k.now && s.list != &k.loss.suspects &&
+		len(s.data) <= repeatSize && len(k.packet)+s.size() <= k.mtu
+}
+
+// repeat puts s into the packet under construction once more. To time-outs and
+// loss detection its last transmission is still the one before.
+func (k *KCP) repeat(s *sendSegment, h *header) {
+	s.repeated = k.now
+	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
+	k.putSegment(s, h)
+	k.pace.charge(s.size(), k.cc.PacingRate())
+	k.counters.Repeats++
+}
