@@ -146,10 +146,13 @@ func TestFieldNote12BusyLinkLives(t *testing.T) {
 		// One segment is lost 60 times over while everything else passes.
 		lost := 0
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			h := decodeHeader(p)
-			if from == a.LocalAddr().(*net.UDPAddr).AddrPort() && h.cmd == cmdPush && h.sn == 1 {
-				lost++
-				return lost > 60
+			for from == a.LocalAddr().(*net.UDPAddr).AddrPort() && len(p) >= headerSize {
+				h := decodeHeader(p)
+				if h.cmd == cmdPush && h.sn == 1 {
+					lost++
+					return lost > 60
+				}
+				p = p[headerSize+h.len:]
 			}
 			return true
 		})
