@@ -24,15 +24,17 @@ import (
 // first is what the first packet of a conversation says.
 type first struct {
 	data    bool   // it has data,
-	push    bool   // from the beginning of the window
+	push    bool   // the first of all
 	hello   signal // of no code where there is none, as those below
 	cookie  signal
 	request signal // the first signal that asks for an answer
 }
 
 // inspect reads a packet of an unknown conversation. ok is false where it is
-// not well-formed to its end.
-func inspect(p opened, window seq) (f first, ok bool) {
+// not well-formed to its end. Data opens a session only if it has the very first
+// segment: from what follows nobody can tell a conversation that begins from
+// one that the peer has gone on with, while it was forgotten here.
+func inspect(p opened) (f first, ok bool) {
 	packet := p.data
 	switch p.kind {
 	case fecPacket:
@@ -49,7 +51,7 @@ func inspect(p opened, window seq) (f first, ok bool) {
 		}
 		old = old || h.una != 0 || h.cmd == cmdAck
 		f.data = f.data || h.cmd == cmdPush
-		f.push = f.push || (h.cmd == cmdPush && h.sn < window)
+		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
 		s, _ := h.signal()
 		switch {
 		case s.code == sigHello && f.hello.code == 0:
@@ -75,7 +77,7 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 		c.suspectMove(d, now)
 		return c
 	}
-	f, ok := inspect(p, seq(e.config.ReceiveWindow))
+	f, ok := inspect(p)
 	if !ok {
 		e.counters.dropUnknown.Add(1)
 		return nil
@@ -101,7 +103,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 		return nil, nil
 	}
 	l := e.listener
-	opening := f.hello.code != 0 || f.push && !e.config.RefuseLegacy
+	opening := f.hello.code != 0 || f.push && !e.config.RefuseLegacy && !e.elsewhere(key.conv)
 	switch {
 	case e.closed:
 		return nil, nil
@@ -163,9 +165,7 @@ func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven 
 // enter adds a session to the tables. mu is held.
 func (e *Endpoint) enter(c *Conn) {
 	e.sessions[c.key] = c
-	if e.byConv != nil {
-		e.byConv[c.key.conv] = c
-	}
+	e.byConv[c.key.conv] = c
 	if e.perAddress != nil {
 		e.perAddress[c.key.addr.Addr()]++
 	}
@@ -193,6 +193,15 @@ func (e *Endpoint) exit(c *Conn) {
 // crowded reports whether addr has all the sessions it may have.
 func (e *Endpoint) crowded(addr netip.Addr) bool {
 	return e.perAddress != nil && e.perAddress[addr] >= e.config.MaxSessionsPerAddress
+}
+
+// elsewhere reports whether the conversation is that of a session with a peer
+// that says hello, at another address. Such a peer draws its conversation ids at
+// random, so it is the same one, and has moved where it may not: nobody could
+// tell whether what it repeats has been delivered. mu is held.
+func (e *Endpoint) elsewhere(conv uint32) bool {
+	c := e.byConv[conv]
+	return c != nil && c.greeted.Load()
 }
 
 // wantsCookies reports whether a hello has to show a cookie.

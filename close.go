@@ -6,12 +6,11 @@ import (
 )
 
 // Close closes the session in both directions. Calls in progress return
-// net.ErrClosed, and what has arrived but was not read is dropped. Close waits,
-// for Config.Linger at most, until the peer has acknowledged all that was
-// written and, if it is an endpoint of this package, that there is no more: it
-// then reads io.EOF after the last byte. Where that does not happen in time,
-// the session is broken off and Close returns ErrNotDelivered or a
-// *PeerLostError.
+// net.ErrClosed, and what has arrived but was not read is dropped. Close waits
+// until the peer has acknowledged all that was written and, if it is an endpoint
+// of this package, that there is no more: it then reads io.EOF after the last
+// byte. Where nothing more is acknowledged for Config.Linger, the session is
+// broken off and Close returns ErrNotDelivered or a *PeerLostError.
 //
 // A peer that knows no signals, such as kcp-go, is told nothing. For it the
 // session answers repetitions for some more seconds in the background.
@@ -37,11 +36,8 @@ func (c *Conn) Close() error {
 	}
 	c.kcp.closeReceive()
 	c.state = stateLingering
-	wait := c.linger
-	if wait <= 0 {
-		wait = backgroundLinger
-	}
-	c.endAt = now + wait
+	c.lingerFrom = c.kcp.sndUna
+	c.endAt = now + c.patience()
 	c.tell(now)
 	c.pump(now)
 	c.settle(now)
@@ -56,6 +52,14 @@ func (c *Conn) Close() error {
 		return c.opError("close", ErrNotDelivered)
 	}
 	return nil
+}
+
+// patience returns how long a closed session goes on without progress.
+func (c *Conn) patience() time.Duration {
+	if c.linger > 0 {
+		return c.linger
+	}
+	return backgroundLinger
 }
 
 // backgroundLinger is how long a session that was closed without waiting tries
@@ -111,9 +115,9 @@ func (c *Conn) Abort() error {
 	return nil
 }
 
-// SetLinger sets how long Close waits, in place of Config.Linger. With d <= 0
-// Close does not wait; delivery then goes on in the background, for 30 seconds
-// at most.
+// SetLinger sets how long Close waits for the next acknowledgement, in place of
+// Config.Linger. With d <= 0 Close does not wait; delivery then goes on in the
+// background, until nothing is acknowledged for 30 seconds.
 func (c *Conn) SetLinger(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -97,9 +97,10 @@ type Config struct {
 	// DialTimeout is how long Dial waits for the peer's answer, if its context
 	// does not end before. Default 10 s; negative means that Dial does not wait.
 	DialTimeout time.Duration
-	// Linger bounds how long Close waits for the peer to acknowledge what was
-	// written. Default 5 s; negative means that Close does not wait, and
-	// delivery goes on in the background, for 30 s at most.
+	// Linger is for how long Close waits for the peer to acknowledge more of
+	// what was written: on a slow path that goes on, Close takes its time.
+	// Default 5 s; negative means that Close does not wait, and delivery goes
+	// on in the background, until nothing is acknowledged for 30 s.
 	Linger time.Duration
 
 	// Limits on what strangers can cause.

@@ -45,7 +45,8 @@ type Endpoint struct {
 	sessions   map[sessionKey]*Conn
 	coded      map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
 	graves     graveyard
-	byConv     map[uint32]*Conn   // nil where peers may not move
+	byConv     map[uint32]*Conn   // the latest of each conversation id
+	movable    bool               // peers may change their addresses
 	perAddress map[netip.Addr]int // sessions; nil where they are not limited
 	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
 	cookies    cookieKey
@@ -92,12 +93,13 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 		done:       make(chan struct{}),
 		readerDone: make(chan struct{}),
 		sessions:   make(map[sessionKey]*Conn),
+		byConv:     make(map[uint32]*Conn),
 	}
 	e.packets.New = func() any { return &buffer{make([]byte, e.config.MTU)} }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
 		e.replays.remember(head)
-		e.byConv = make(map[uint32]*Conn)
+		e.movable = true
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.perAddress = make(map[netip.Addr]int)

@@ -236,6 +236,7 @@ func TestFieldNote21WriteThenClose(t *testing.T) {
 func TestFieldNote21LingerIsBounded(t *testing.T) {
 	inWorld(t, 21, clean, func(w *world) {
 		a, _, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
+		time.Sleep(time.Second)
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
 		_, err := a.Write([]byte("nobody will read this"))
 		require.NoError(t, err)
@@ -281,9 +282,11 @@ func TestFieldNote23OneSessionPerConversation(t *testing.T) {
 		l := w.listen(nil)
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		from := netip.MustParseAddrPort("10.0.0.9:9")
-		for sn := uint32(3); sn < 10; sn-- { // the first packets come last
-			w.net.Inject(from, to, push(sn, 0, "x"))
-			w.net.Inject(from, to, push(sn, 0, "x"))
+		for range 2 {
+			for sn := uint32(3); sn < 10; sn-- { // the first packet comes last
+				w.net.Inject(from, to, push(sn, 0, "x"))
+				w.net.Inject(from, to, push(sn, 0, "x"))
+			}
 		}
 		c, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)

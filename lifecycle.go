@@ -51,6 +51,9 @@ const (
 	// uneasyAfter is the silence, while something is unacknowledged, after
 	// which the peer is asked whether it still knows the session.
 	uneasyAfter = time.Second
+	// missAfter is the silence after data of the peer, in a session that may
+	// move, after which it is asked once whether it still reaches us.
+	missAfter = 2 * time.Second
 )
 
 // request is a signal that is repeated, at growing distances, until it has
@@ -133,6 +136,7 @@ func (c *Conn) pump(now time.Duration) {
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.requestWait())
+		c.missed = c.lastData
 	}
 	if r := &l.hello; r.due(now) {
 		if l.reached && r.tries >= helloTries {
@@ -176,14 +180,21 @@ func (c *Conn) pingAt() time.Duration {
 	case c.outstanding && l.kind == peerOurs:
 		return max(c.lastHeard, c.since) + uneasyAfter
 	}
-	idle := c.ep.config.KeepAlive
-	if idle == 0 || c.state != stateOpen {
-		return 0
+	at := time.Duration(0)
+	if idle := c.ep.config.KeepAlive; idle > 0 && c.state == stateOpen {
+		if !c.dialled {
+			idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
+		}
+		at = c.lastHeard + idle
 	}
-	if !c.dialled {
-		idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
+	if c.ep.movable && l.kind == peerOurs && c.lastData > c.missed {
+		// Where sessions may move, it may be ours that has: then the peer
+		// sends to an address that is no longer ours, and must hear from us.
+		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {
+			at = miss
+		}
 	}
-	return c.lastHeard + idle
+	return at
 }
 
 // nextSignal returns when pump has something to do; 0: never.
@@ -306,6 +317,7 @@ func (c *Conn) takeHello(s signal) bool {
 		l.token = randomToken()
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
+	c.greeted.Store(true)
 	l.hello.active = false // both have dialled with the same conv
 	return true
 }
@@ -352,6 +364,10 @@ func (c *Conn) progress(now time.Duration) {
 		c.undelivered = true
 		c.kcp.discardSend()
 		c.canWrite.Broadcast()
+	}
+	if c.state == stateLingering && c.kcp.sndUna != c.lingerFrom {
+		c.lingerFrom = c.kcp.sndUna
+		c.endAt = now + c.patience()
 	}
 	switch {
 	case c.ending != nil:

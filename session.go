@@ -37,6 +37,7 @@ type Conn struct {
 	dialled  bool        // by us; accepted otherwise
 	offered  bool        // to Accept, or dialled
 	unproven atomic.Bool // accepted, and the peer has not shown that it gets our packets
+	greeted  atomic.Bool // the peer has said hello
 	// undelivered: the session has ended before the peer had all that was written.
 	undelivered bool
 	challenge   challenge // of an address the peer may have moved to
@@ -57,8 +58,12 @@ type Conn struct {
 	lastHeard   time.Duration // a good packet came from the peer
 	lastActive  time.Duration // data went in either direction
 	activity    uint64        // segments and datagrams up to then
+	lastData    time.Duration // data came from the peer
+	received    uint64        // segments up to then
+	missed      time.Duration // lastData as the peer was asked why no more comes
 	accounted   int           // bytes of Endpoint.buffered
-	linger      time.Duration // how long Close waits
+	linger      time.Duration // how long Close waits without progress
+	lingerFrom  seq           // snd_una at the last progress
 	outstanding bool          // something is unacknowledged,
 	since       time.Duration // and has been since then
 	endAt       time.Duration // when lingering or draining ends
@@ -238,6 +243,9 @@ func (c *Conn) account() {
 func (c *Conn) settle(now time.Duration) {
 	c.account()
 	n, d := &c.kcp.counters, &c.datagrams.stats
+	if n.SegmentsReceived != c.received {
+		c.received, c.lastData = n.SegmentsReceived, now
+	}
 	if a := n.SegmentsSent + n.SegmentsReceived + d.Sent + d.Received; a != c.activity {
 		c.activity, c.lastActive = a, now
 	}
