@@ -181,6 +181,7 @@ func (k *KCP) discardSend() {
 // inputWindow takes the peer's advertisement. The una of a peer never goes
 // back, so a segment with less than the highest seen is older than that one.
 func (k *KCP) inputWindow(h *header) {
+	k.unaBack = k.rmtWndMax > 0 && h.una.before(k.rmtUna)
 	if k.ext.FreshWindow && k.rmtWndMax > 0 && h.una.before(k.rmtUna) {
 		return
 	}

@@ -124,6 +124,7 @@ type KCP struct {
 	rmtWnd    uint32
 	rmtWndMax uint32 // the largest it has advertised; 0 before the first
 	rmtUna    seq    // with the advertisement taken last
+	unaBack   bool   // the latest segment had a lower una than one before
 	probe     uint8
 	tsProbe   seq
 	probeWait uint32

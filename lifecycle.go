@@ -51,6 +51,10 @@ const (
 	// uneasyAfter is the silence, while something is unacknowledged, after
 	// which the peer is asked whether it still knows the session.
 	uneasyAfter = time.Second
+	// amnesiaAfter is for how long a peer that knows no signals may acknowledge
+	// less than before, as packets that were overtaken do, before it is taken
+	// for one that was restarted.
+	amnesiaAfter = 5 * time.Second
 	// missAfter is the silence after data of the peer, in a session that may
 	// move, after which it is asked once whether it still reaches us.
 	missAfter = 2 * time.Second
@@ -227,6 +231,13 @@ func (c *Conn) heard(now time.Duration) {
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counters.WindowUpdates >= legacyAnswers {
 		l.hello.active = false
 		l.kind = peerLegacy
+	}
+	if !c.kcp.unaBack {
+		c.unaBackSince = 0
+	} else if c.unaBackSince == 0 {
+		c.unaBackSince = now
+	} else if l.kind != peerOurs && now-c.unaBackSince >= amnesiaAfter {
+		c.ending = ErrReset
 	}
 	if c.unproven.Load() && l.kind != peerOurs && (c.kcp.sndUna > 0 || now-c.born >= provenAfter) {
 		c.prove()

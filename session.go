@@ -53,24 +53,25 @@ type Conn struct {
 	datagrams datagramQueue
 
 	// Times since the endpoint's epoch.
-	born        time.Duration
-	lastInput   time.Duration // the batch of input at work came
-	lastHeard   time.Duration // a good packet came from the peer
-	lastActive  time.Duration // data went in either direction
-	activity    uint64        // segments and datagrams up to then
-	lastData    time.Duration // data came from the peer
-	received    uint64        // segments up to then
-	missed      time.Duration // lastData as the peer was asked why no more comes
-	accounted   int           // bytes of Endpoint.buffered
-	linger      time.Duration // how long Close waits without progress
-	lingerFrom  seq           // snd_una at the last progress
-	outstanding bool          // something is unacknowledged,
-	since       time.Duration // and has been since then
-	endAt       time.Duration // when lingering or draining ends
-	compactAt   time.Duration // 0: nothing to compact
-	wakeAt      time.Duration // 0: no wake-up asked for
-	wakeIndex   int           // of wakeQueue, under its lock
-	buried      bool          // out of the endpoint
+	born         time.Duration
+	lastInput    time.Duration // the batch of input at work came
+	lastHeard    time.Duration // a good packet came from the peer
+	lastActive   time.Duration // data went in either direction
+	activity     uint64        // segments and datagrams up to then
+	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
+	lastData     time.Duration // data came from the peer
+	received     uint64        // segments up to then
+	missed       time.Duration // lastData as the peer was asked why no more comes
+	accounted    int           // bytes of Endpoint.buffered
+	linger       time.Duration // how long Close waits without progress
+	lingerFrom   seq           // snd_una at the last progress
+	outstanding  bool          // something is unacknowledged,
+	since        time.Duration // and has been since then
+	endAt        time.Duration // when lingering or draining ends
+	compactAt    time.Duration // 0: nothing to compact
+	wakeAt       time.Duration // 0: no wake-up asked for
+	wakeIndex    int           // of wakeQueue, under its lock
+	buried       bool          // out of the endpoint
 }
 
 // connState is where a session is in its life.
