@@ -16,14 +16,14 @@ const metricSlowest = "slowest"
 // faninWindow is small, as a server's with many clients must be: all windows
 // together are what may be on its way to one socket.
 const (
-	faninWindow = 64
+	faninWindow = 32
 	faninBuffer = 64 << 20
 )
 
 func init() {
 	register(&suite{
 		name:    "fanin",
-		about:   "clients with a socket each send to one listening socket, windows of 64",
+		about:   "clients with a socket each send to one listening socket, windows of 32",
 		cases:   []string{"1", "100", "1000"},
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricGoodput, "MB/s"}, {metricSlowest, "share of the mean"}},

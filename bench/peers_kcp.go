@@ -20,7 +20,7 @@ func ourConfig(s settings) (*kcp.Config, error) {
 		MTU:               wireMTU,
 		SendWindow:        s.window,
 		ReceiveWindow:     s.window,
-		WriteBuffer:       s.window*wireMTU + 1<<18,
+		WriteBuffer:       s.window*wireMTU + 1<<16,
 		NoDelay:           kcp.NoDelayOn,
 		Interval:          10 * time.Millisecond,
 		FastResend:        2,

@@ -1,0 +1,97 @@
+package kcp
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// data returns a PUSH with a time stamp.
+func data(sn, ts uint32, payload string) []byte { return segment(cmdPush, 0, ts, sn, 0, payload) }
+
+// ACKs that the una beside them covers are left out, but not the newest.
+func TestSparseAcks(t *testing.T) {
+	for _, sparse := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{SparseAcks: sparse}) })
+		h.input(data(0, 11, "a"), data(1, 12, "b"), data(3, 14, "d"), data(2, 13, "c"), data(5, 16, "f"), data(6, 17, "g"), data(0, 11, "a"))
+		h.advance(0)
+		if sparse {
+			h.want("ack 5 ts=16 una=4 wnd=124", "ack 6 ts=17 una=4 wnd=124", "ack 0 ts=11 una=4 wnd=124")
+			continue
+		}
+		h.want("ack 0 ts=11 una=4 wnd=124", "ack 1 ts=12 una=4 wnd=124", "ack 3 ts=14 una=4 wnd=124",
+			"ack 2 ts=13 una=4 wnd=124", "ack 5 ts=16 una=4 wnd=124", "ack 6 ts=17 una=4 wnd=124", "ack 0 ts=11 una=4 wnd=124")
+	}
+}
+
+// What a lent segment is made of stays as it is until it is taken back, also
+// where it is acknowledged, and sent again, meanwhile.
+func TestLentSegments(t *testing.T) {
+	var lent []*sendSegment
+	h := newHarness(t, func(k *KCP) {
+		k.headroom = headerSize + 3
+		k.lend = func(s *sendSegment) { lent = append(lent, s) }
+		require.NoError(t, k.SetMTU(minMTU))
+	})
+	payload := func(b byte) string {
+		p := make([]byte, minMTU-headerSize)
+		for i := range p {
+			p[i] = b
+		}
+		return string(p)
+	}
+	h.send("small")
+	h.send(payload('a'))
+	h.send(payload('b'))
+	h.advance(0)
+	h.want(`push 0 frg=0 "small"`)
+	require.Len(t, lent, 2)
+	first := lent[0]
+	require.Equal(t, []string{fmt.Sprintf("push 1 frg=0 %q", payload('a'))}, describe(t, first.buf[3:3+minMTU]))
+
+	h.advance(first.rto) // while it is lent, a copy goes out
+	h.want(`push 0 frg=0 "small"`, fmt.Sprintf("push 1 frg=0 %q", payload('a')), fmt.Sprintf("push 2 frg=0 %q", payload('b')))
+	require.Len(t, lent, 2)
+
+	h.input(ack(1, h.now, 3)) // which ends its use here
+	h.send(payload('c'))
+	h.advance(0)
+	require.Len(t, lent, 3)
+	require.NotSame(t, first, lent[2])
+	require.Equal(t, payload('a'), string(first.buf[3+headerSize:3+minMTU]))
+	h.k.takeBack(first)
+	h.send(payload('d'))
+	h.advance(0)
+	require.Same(t, first, lent[3], "it is used again")
+	for _, s := range lent[1:] {
+		h.k.takeBack(s)
+	}
+	h.input(ack(3, h.now, 5))
+}
+
+// A sink takes what is next in order as long as it fits, and nothing else.
+func TestSink(t *testing.T) {
+	h := newHarness(t, nil)
+	buf := make([]byte, 7)
+	h.k.sink = buf
+	h.input(data(1, 1, "cd"))
+	require.False(t, h.k.sunk)
+	h.input(data(0, 1, "ab"))
+	require.True(t, h.k.sunk)
+	require.Equal(t, "ab", string(buf[:len(buf)-len(h.k.sink)]), "what came early has its place in the queue")
+	h.input(data(2, 1, "ef"))
+	require.Len(t, h.k.sink, 5)
+	h.input(data(0, 1, "ab"))
+	require.Len(t, h.k.sink, 5)
+	h.k.sink = nil
+	rest := make([]byte, 10)
+	require.Equal(t, "cdef", string(rest[:h.k.recvBytes(rest)]))
+
+	h.k.sink = buf[:2]
+	h.input(data(3, 1, "too long"))
+	require.Len(t, h.k.sink, 2)
+	require.Equal(t, "too long", string(rest[:h.k.recvBytes(rest)]))
+	h.k.Flush()
+	h.out = nil
+}
