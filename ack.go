@@ -11,6 +11,9 @@ const (
 	// short paths, where time-outs are short too, nothing waits.
 	maxAckDelay   = 25
 	ackDelayShare = 4
+	// minAckDelay is how long one waits at least, to the next tick of the clock:
+	// on the shortest paths too an answer may come that takes it along.
+	minAckDelay = 1
 	// ackSoon and ackSoonShare are the same once ackSegments segments or ackBytes
 	// bytes wait, in which a needless repair would be dear: long enough for the
 	// rest of a message to arrive, and for an answer to leave.
@@ -47,7 +50,7 @@ type ackPolicy struct {
 func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	p := &k.ackPolicy
 	if len(k.acks) == 1 {
-		p.due = k.now + seq(min(maxAckDelay, uint32(k.rtt.srtt)/ackDelayShare))
+		p.due = k.now + seq(min(maxAckDelay, max(minAckDelay, uint32(k.rtt.srtt)/ackDelayShare)))
 	}
 	if !fresh {
 		return
@@ -99,7 +102,7 @@ func (k *KCP) decideAck() {
 	case p.bytes >= ackFull*k.mss:
 		p.urgent = true
 	case p.segments >= ackSegments || p.bytes >= ackBytes:
-		soon := k.now + seq(min(ackSoon, uint32(k.rtt.srtt)/ackSoonShare))
+		soon := k.now + seq(min(ackSoon, max(minAckDelay, uint32(k.rtt.srtt)/ackSoonShare)))
 		if soon.before(p.due) {
 			p.due = soon
 		}
