@@ -11,9 +11,9 @@ const (
 	// short paths, where time-outs are short too, nothing waits.
 	maxAckDelay   = 25
 	ackDelayShare = 4
-	// minAckDelay is how long one waits at least, to the next tick of the clock:
+	// minAckDelay is how long one waits at least, a full tick of the clock:
 	// on the shortest paths too an answer may come that takes it along.
-	minAckDelay = 1
+	minAckDelay = 2
 	// ackSoon and ackSoonShare are the same once ackSegments segments or ackBytes
 	// bytes wait, in which a needless repair would be dear: long enough for the
 	// rest of a message to arrive, and for an answer to leave.

@@ -91,10 +91,10 @@ func (c *Conn) transmit() {
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]
-		data, now := len(packets), clock(c.ep.now())
+		data := len(packets)
 		o.to = origin{c.key.addr, c.peer}
 		c.mu.Unlock()
-		packets, err := c.encode(packets, now)
+		packets, err := c.encode(packets)
 		c.ep.send(packets, o.batch)
 		c.mu.Lock()
 		if o.sender.encoder != nil {
@@ -125,9 +125,13 @@ func (c *Conn) transmit() {
 
 // encode runs packets through the pipeline into the batch, and adds the parity
 // packets that belong between them. On an error nothing is left to be sent.
-func (c *Conn) encode(packets []packet, now uint32) ([]packet, error) {
+func (c *Conn) encode(packets []packet) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
+	now := uint32(0)
+	if o.sender.encoder != nil {
+		now = clock(c.ep.now())
+	}
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]

@@ -105,12 +105,28 @@ func (f *fastConn) BatchSize() int { return 2 * maxSegments }
 func (f *fastConn) ReadBatch(batch []Datagram) (int, error) { return f.in.readBatch(batch) }
 
 func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
+	if len(batch) == 1 {
+		return f.writeOne(&batch[0])
+	}
 	s := senders.Get().(*sender)
 	s.conn = f
 	n, err := s.send(batch)
 	s.conn = nil
 	senders.Put(s)
 	return n, err
+}
+
+// writeOne writes a batch of one, for which the plain system call is faster.
+func (f *fastConn) writeOne(d *Datagram) (n int, err error) {
+	if f.connected {
+		_, err = f.pc.Write(d.Buf)
+	} else {
+		_, err = f.pc.WriteToUDPAddrPort(d.Buf, d.Addr)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return 1, nil
 }
 
 // opError wraps an error as package net does. to is the destination of a write,
