@@ -73,11 +73,13 @@ func inspect(p opened) (f first, ok bool) {
 // stranger deals with a packet for which there is no session. It returns the
 // session, if it has opened one, or the packet is that of a peer which moves.
 func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.Duration) *Conn {
-	if c := e.moving(key, p.kind); c != nil {
-		c.suspectMove(d, now)
-		return c
-	}
 	f, ok := inspect(p)
+	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
+		if c := e.moving(key, p.kind); c != nil {
+			c.suspectMove(d, now)
+			return c
+		}
+	}
 	if !ok {
 		e.counters.dropUnknown.Add(1)
 		return nil

@@ -72,7 +72,8 @@ func (c *Conn) graveOf() grave {
 func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f first) {
 	h := header{conv: key.conv, una: g.una}
 	switch {
-	case g.token == 0 || f.hello.code != 0:
+	case g.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
+		// Two graves that answered each other would never stop.
 	case g.aborted:
 		e.reply(d, h, signal{sigAbort, g.token, 0})
 	case f.request.code != 0:

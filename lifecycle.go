@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"slices"
 	"time"
 )
 
@@ -257,14 +258,18 @@ func (c *Conn) onSignal(s signal) bool {
 // ends the session is left to the end of the batch.
 func (c *Conn) takeSignal(s signal) (outside bool) {
 	l, k := &c.life, c.kcp
-	reply := func(a ...signal) { k.signals = append(k.signals, a...) }
+	reply := func(a signal) {
+		if !slices.Contains(k.signals, a) { // however often it was asked
+			k.signals = append(k.signals, a)
+		}
+	}
 	ours := l.kind == peerOurs
 	switch s.code {
 	case sigHello:
 		if !c.takeHello(s) {
 			return true
 		}
-		reply(signal{sigHello | sigAnswer, l.token, l.peerToken}, infoSignal())
+		reply(signal{sigHello | sigAnswer, l.token, l.peerToken})
 	case sigHello | sigAnswer:
 		if !c.dialled || s.ts != l.token {
 			return true
@@ -272,6 +277,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		if l.hello.active || l.kind != peerOurs {
 			l.hello.active = false
 			l.kind, l.peerToken = peerOurs, s.sn
+			c.greeted.Store(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
 	case sigInfo:
@@ -283,6 +289,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		if c.offer() { // else it asks again
 			c.prove()
 			reply(s.answer())
+			reply(infoSignal())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)

@@ -34,7 +34,11 @@ func (e *Endpoint) moving(key sessionKey, kind openedKind) *Conn {
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.byConv[key.conv]
+	c := e.byConv[key.conv]
+	if c == nil || !c.greeted.Load() {
+		return nil
+	}
+	return c
 }
 
 // suspectMove challenges the address that an authentic packet has come from.

@@ -37,13 +37,13 @@ type Conn struct {
 	dialled  bool        // by us; accepted otherwise
 	offered  bool        // to Accept, or dialled
 	unproven atomic.Bool // accepted, and the peer has not shown that it gets our packets
-	greeted  atomic.Bool // the peer has said hello
+	greeted  atomic.Bool // the peer is one of ours
 	// undelivered: the session has ended before the peer had all that was written.
 	undelivered bool
 	challenge   challenge // of an address the peer may have moved to
 	from        origin    // of the packet at work
 	outside     bool      // that packet was sent by somebody without a session
-	moves       uint64    // changes of the peer's address
+	moves       int       // changes of the peer's address
 
 	answering bool // answer is to be called
 	filling   bool // a waiting Read has lent its buffer to the state machine

@@ -109,6 +109,8 @@ type ConnStats struct {
 	// control is the largest int32.
 	CongestionWindow int
 
+	Moves int // changes of the peer's address
+
 	Datagrams DatagramStats
 	// FEC counts what the peer's parity packets have brought.
 	FEC FECStats
@@ -154,6 +156,7 @@ func (c *Conn) Stats() ConnStats {
 		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
+		Moves:            c.moves,
 		Datagrams:        q.stats,
 		FEC:              c.fecStats(),
 	}

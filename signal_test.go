@@ -1,0 +1,109 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// signalsOf returns the signals of a packet.
+func signalsOf(p []byte) (all []signal) {
+	for len(p) >= headerSize {
+		h := decodeHeader(p)
+		if s, ok := h.signal(); ok {
+			all = append(all, s)
+		}
+		p = p[headerSize+int(h.len):]
+	}
+	return all
+}
+
+// Both sides break off at the same time: each learns it from the other, or has
+// forgotten, and then there is silence.
+func TestAbortsDoNotAnswerEachOther(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.Abort())
+		require.NoError(t, b.Abort())
+		time.Sleep(time.Second)
+		sent := l.Stats().PacketsSent
+		time.Sleep(time.Minute)
+		require.Equal(t, sent, l.Stats().PacketsSent)
+	})
+}
+
+// A stranger gets one answer for a packet, however often it asks in it, and
+// never a larger one.
+func TestRepliesAreNoLargerThanRequests(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(nil)
+		server := l.Addr().(*net.UDPAddr).AddrPort()
+		stranger := netip.MustParseAddrPort("10.0.0.9:9")
+		var asked, answered int
+		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+			if to == stranger {
+				answered += len(p)
+			}
+			return true
+		})
+		for code := range 256 {
+			for _, n := range []int{1, 2, 50} {
+				var p []byte
+				for range n {
+					b := make([]byte, headerSize)
+					signal{signalCode(code), 0, 77}.encode(header{conv: uint32(code), wnd: 128}, b)
+					p = append(p, b...)
+				}
+				asked, answered = len(p), 0
+				w.net.Inject(stranger, server, p)
+				time.Sleep(time.Second)
+				require.LessOrEqual(t, answered, asked, "code %d, %d times", code, n)
+			}
+		}
+	})
+}
+
+// The wire form of every signal is a probe to those who know none.
+func TestSignalsAreProbes(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		seen := make(map[signalCode]bool)
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			for _, s := range signalsOf(p) {
+				seen[s.code] = true
+			}
+			for q := p; len(q) >= headerSize; {
+				h := decodeHeader(q)
+				if h.cmd == cmdWask || h.cmd == cmdWins {
+					require.Zero(t, h.len)
+				}
+				if signalCode(h.frg) == sigHello && h.cmd == cmdWask {
+					require.Zero(t, h.sn, "kcp-go's listener wants 0 in the first packet")
+				}
+				q = q[headerSize+int(h.len):]
+			}
+			return true
+		})
+		l := w.listen(&Config{AddressValidation: ValidateAlways})
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.NoError(t, a.CloseWrite())
+		time.Sleep(time.Second)
+		require.NoError(t, b.Close())
+		for _, code := range []signalCode{
+			sigHello, sigHello | sigAnswer, sigCookie, sigInfo, sigConfirm, sigConfirm | sigAnswer,
+			sigPing, sigPing | sigAnswer, sigFin, sigFin | sigAnswer,
+		} {
+			require.True(t, seen[code], "code %#x", code)
+		}
+		require.Equal(t, PeerInfo{Known: true, Version: 1}, a.Peer())
+		require.Equal(t, PeerInfo{Known: true, Version: 1}, b.Peer())
+	})
+}
