@@ -11,9 +11,16 @@ const (
 	bbrUpPace      = 1.25 // of ProbeBW_UP
 	bbrDownPace    = 0.9  // of ProbeBW_DOWN
 	bbrCwndGain    = 2.0  // DefaultCwndGain
+	bbrUpCwnd      = 2.25 // of ProbeBW_UP
+	bbrCruiseCwnd  = 1.5  // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
 	bbrMargin      = 0.99 // PacingMarginPercent
 	bbrBeta        = 0.7  // Beta
 	bbrHeadroom    = 0.85 // Headroom
+
+	// Growth in the first round of ProbeBW_UP of what was once too much in
+	// flight. The draft's segment a round leaves a flow that another one has
+	// driven down there for minutes.
+	bbrGrowth = 1. / 12
 
 	bbrFullGrowth = 1.25 // growth a round below which the path counts as full
 	bbrFullRounds = 3    // rounds without it
@@ -29,8 +36,8 @@ const (
 	bbrMinRTTWindow  = 10_000_000 // MinRTTFilterLen
 	bbrProbeRTTTime  = 100_000    // ProbeRTTDuration; half of the draft's
 	bbrProbeRTTCwnd  = 0.5        // ProbeRTTCwndGain
-	bbrProbeWait     = 1_000_000  // from one probe for bandwidth to the next, at least,
-	bbrProbeSpread   = 500_000    // and a random part of this more
+	bbrProbeWait     = 600_000    // from one probe for bandwidth to the next, at least,
+	bbrProbeSpread   = 400_000    // and a random part of this more
 	bbrProbeMostRTTs = 60         // and no more round trips than this, as a Reno flow of that window would take
 
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
@@ -329,7 +336,7 @@ func (c *bbrControl) step(s *CongestionState) {
 		if c.rounds >= 1 {
 			c.enter(bbrUp, bbrUpPace)
 			c.fullRate, c.fullCount = c.maxRate(), 0
-			c.growth = 1
+			c.growth = bbrGrowth
 		}
 	case bbrUp:
 		c.probe(s, flight)
@@ -395,9 +402,9 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 		c.growth *= 2
 	}
 	if bound {
-		// What was too much may no longer be: by a segment in the first round,
-		// then by twice as many in each.
-		c.hi += c.growth * c.mss * float64(s.Sample.Acked) / c.hi
+		// What was too much may no longer be: a little more in the first round,
+		// then twice as much in each.
+		c.hi += c.growth * float64(s.Sample.Acked)
 	}
 	over := flight >= bbrUpPace*c.bdp()+c.quantum()
 	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
@@ -461,7 +468,7 @@ func (c *bbrControl) setPace(s *CongestionState) {
 
 func (c *bbrControl) setWindow(s *CongestionState) {
 	acked := float64(s.Sample.Acked)
-	target := bbrCwndGain*c.bdp() + 3*c.quantum()
+	target := c.cwndGain()*c.bdp() + 3*c.quantum()
 	switch {
 	case c.full:
 		c.cwnd = min(c.cwnd+acked, target)
@@ -477,6 +484,16 @@ func (c *bbrControl) setWindow(s *CongestionState) {
 		limit = min(limit, c.windowOfProbeRTT())
 	}
 	c.cwnd = max(min(c.cwnd, limit), bbrMinCwnd*c.mss)
+}
+
+func (c *bbrControl) cwndGain() float64 {
+	switch c.state {
+	case bbrUp:
+		return bbrUpCwnd
+	case bbrCruise, bbrDown:
+		return bbrCruiseCwnd
+	}
+	return bbrCwndGain
 }
 
 func (c *bbrControl) Window() int {
