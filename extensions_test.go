@@ -95,3 +95,45 @@ func TestSink(t *testing.T) {
 	h.k.Flush()
 	h.out = nil
 }
+
+// While nothing comes from the peer, only the oldest of many segments is sent
+// again and again. The first sign of life has the others repeated.
+func TestSilenceIsNotFilled(t *testing.T) {
+	sent := map[uint32]int{}
+	k := New(7, func(packet []byte) {
+		for len(packet) > 0 {
+			h := decodeHeader(packet)
+			sent[uint32(h.sn)]++
+			packet = packet[headerSize+int(h.len):]
+		}
+	})
+	config := (*Config)(nil).withDefaults()
+	config.CongestionControl = NewNoControl
+	config.apply(k)
+	now := uint32(1000)
+	k.SetClock(now)
+	for range 20 {
+		_, err := k.Send(make([]byte, k.mss))
+		require.NoError(t, err)
+	}
+	advance := func(ms int) {
+		for range ms {
+			now++
+			k.SetClock(now)
+			if at, ok := k.NextFlush(); ok && !seq(at).after(seq(now)) {
+				k.Flush()
+			}
+		}
+	}
+	k.Flush()
+	advance(1500)
+	require.True(t, k.recovery.silent)
+	clear(sent)
+	advance(4000)
+	require.NotZero(t, sent[0])
+	require.Len(t, sent, 1, "others than the oldest are repeated in silence: %v", sent)
+
+	require.NoError(t, k.Input(ack(0, now, 1)))
+	advance(200)
+	require.Greater(t, len(sent), 15, "what was in flight is sent again: %v", sent)
+}

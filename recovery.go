@@ -139,6 +139,9 @@ func (k *KCP) repairAt(s *sendSegment, at seq) {
 // or is late: one packet, with the newest of them, is enough to learn what is
 // missing (RFC 8985 §7).
 func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
+	if k.recovery.silent {
+		return k.holdSilent(expired)
+	}
 	if len(expired) < 2 || k.fastResend == 0 {
 		return expired
 	}
@@ -154,6 +157,23 @@ func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 			room -= s.size()
 		}
 		sent = append(sent, s)
+	}
+	clear(expired[len(sent):])
+	return sent
+}
+
+// holdSilent is holdBack in an outage: the oldest segment is enough, beside the
+// probes. A thousand senders that overwhelm a receiver would never let it come
+// to rest if each repeated its window with every time-out.
+func (k *KCP) holdSilent(expired []*sendSegment) []*sendSegment {
+	sent := expired[:0]
+	for _, s := range expired {
+		if s.early || s.sn == k.sndUna {
+			sent = append(sent, s)
+			continue
+		}
+		s.resendTS = k.now + seq(max(s.rto, k.ext.OutageProbe))
+		k.timeouts.add(s)
 	}
 	clear(expired[len(sent):])
 	return sent

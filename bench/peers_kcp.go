@@ -14,6 +14,11 @@ import (
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
+// minRTO is that of the kernel's TCP. With many busy goroutines on few
+// processors, an acknowledgement may well take longer than 30 ms, kcp-go's least
+// time-out, which it has no setting for.
+const minRTO = 200 * time.Millisecond
+
 // ourConfig returns the counterpart of how kcp-go is set up below.
 func ourConfig(s settings) (*kcp.Config, error) {
 	c := &kcp.Config{
@@ -24,6 +29,7 @@ func ourConfig(s settings) (*kcp.Config, error) {
 		NoDelay:           kcp.NoDelayOn,
 		Interval:          10 * time.Millisecond,
 		FastResend:        2,
+		MinRTO:            minRTO,
 		CongestionControl: kcp.NewNoControl,
 		Backlog:           4096,
 		SocketBuffer:      -1, // openSocket sets them
