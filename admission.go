@@ -353,8 +353,8 @@ func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
 	e.outboxTo = append(e.outboxTo, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
-// sendReplies writes what reply has put out. The reader calls it.
-func (e *Endpoint) sendReplies() {
+// sendReplies writes what reply has put out. The readers call it.
+func (e *Endpoint) sendReplies(shard int) {
 	e.mu.RLock()
 	none := len(e.outbox) == 0
 	e.mu.RUnlock()
@@ -365,7 +365,7 @@ func (e *Endpoint) sendReplies() {
 	packets, batch := e.outbox, e.outboxTo
 	e.outbox, e.outboxTo = nil, nil
 	e.mu.Unlock()
-	e.send(packets, batch)
+	e.send(shard, packets, batch)
 }
 
 // bucket is a token bucket. The zero value is full.

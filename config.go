@@ -129,6 +129,12 @@ type Config struct {
 	// RefuseLegacy lets only peers with signals open sessions: other peers'
 	// first packets, which anybody can forge, are dropped.
 	RefuseLegacy bool
+	// Shards is how many sockets Listen opens on its one port, each with a
+	// goroutine that reads it, so that several processors take part: 1 to 256,
+	// default 1. The system shares the peers out among them by their addresses
+	// (SO_REUSEPORT). Where it does not do so, which is everywhere but on
+	// Linux, there is one.
+	Shards int
 	// SocketBuffer is the size asked of the system for the receive and the
 	// send buffer of a socket that Dial or Listen opens, in bytes. The system
 	// may grant less. Default 4 MiB; negative leaves the system's default.
@@ -191,6 +197,7 @@ const (
 	defaultMaxSessions   = 65536
 	defaultSocketBuffer  = 4 << 20
 	maxUDPPayload        = 65507
+	maxShards            = 256
 	maxRedundancy        = 4
 	maxBackoff           = 5 * time.Second
 	probeWait            = 200 * time.Millisecond
@@ -256,6 +263,7 @@ func (c *Config) Validate() error {
 		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 		{"Backlog", c.Backlog, 1, maxInt32},
 		{"MaxSessions", c.MaxSessions, 1, maxInt32},
+		{"Shards", c.Shards, 1, maxShards},
 		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
 		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
 		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
@@ -330,6 +338,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.Backlog, defaultBacklog)
 	setDefault(&d.MaxSessions, defaultMaxSessions)
 	setDefault(&d.SocketBuffer, defaultSocketBuffer)
+	setDefault(&d.Shards, 1)
 	d.FastResend = max(d.FastResend, 0)
 	d.FastResendLimit = max(d.FastResendLimit, 0)
 	d.PeerTimeout = max(d.PeerTimeout, 0)

@@ -294,8 +294,8 @@ func TestSocketsCloseWithTheirLastUse(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, c.Close())
 	require.NoError(t, s.Close())
-	<-c.(*Conn).ep.readerDone
-	<-s.(*Conn).ep.readerDone
+	c.(*Conn).ep.readers.Wait()
+	s.(*Conn).ep.readers.Wait()
 	require.True(t, c.(*Conn).ep.closed)
 	require.True(t, s.(*Conn).ep.closed)
 }

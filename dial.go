@@ -51,7 +51,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(socket.(*net.UDPConn), d.Config, true)
+	e := newEndpoint(d.Config, true, socket.(*net.UDPConn))
 	e.mu.Lock()
 	e.connected = true
 	e.mu.Unlock()

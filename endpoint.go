@@ -22,10 +22,9 @@ import (
 // reads the socket. All methods are safe for concurrent use.
 type Endpoint struct {
 	config    Config
-	pc        net.PacketConn
-	sock      udp.Conn
-	owned     bool // opened by this package: closed with the last use
-	connected bool // to the one peer it can have
+	shards    []shard // the sockets: one, or several that share a port
+	owned     bool    // opened by this package: closed with the last use
+	connected bool    // to the one peer it can have
 	epoch     time.Time
 
 	packets  sync.Pool // of *buffer
@@ -33,10 +32,10 @@ type Endpoint struct {
 	counters endpointCounters
 	logAfter atomic.Int64 // since epoch; socket errors are logged once a second
 
-	done       chan struct{} // closed by shut
-	readerDone chan struct{}
+	done    chan struct{} // closed by shut
+	readers sync.WaitGroup
 
-	replays replayFilter // of the reader
+	replays replayFilter
 
 	halfOpen atomic.Int32 // sessions whose peer is not proven
 	buffered atomic.Int64 // bytes received and not yet read, of all sessions
@@ -80,20 +79,21 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	return newEndpoint(pc, config, false), nil
+	return newEndpoint(config, false, pc), nil
 }
 
-func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
+// newEndpoint makes an endpoint of one socket or of several that share a port.
+func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		config:     config.withDefaults(),
-		pc:         pc,
-		sock:       udp.New(pc),
-		owned:      owned,
-		epoch:      time.Now(),
-		done:       make(chan struct{}),
-		readerDone: make(chan struct{}),
-		sessions:   make(map[sessionKey]*Conn),
-		byConv:     make(map[uint32]*Conn),
+		config:   config.withDefaults(),
+		owned:    owned,
+		epoch:    time.Now(),
+		done:     make(chan struct{}),
+		sessions: make(map[sessionKey]*Conn),
+		byConv:   make(map[uint32]*Conn),
+	}
+	for _, pc := range sockets {
+		e.shards = append(e.shards, shard{pc, udp.New(pc)})
 	}
 	e.packets.New = func() any { return &buffer{make([]byte, e.config.MTU)} }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
@@ -106,11 +106,13 @@ func newEndpoint(pc net.PacketConn, config *Config, owned bool) *Endpoint {
 	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
-	if owned && e.config.SocketBuffer > 0 {
-		// The system grants what it likes, and less is enough to work.
-		_ = udp.SetBuffers(pc, e.config.SocketBuffer)
+	for i := range e.shards {
+		if owned && e.config.SocketBuffer > 0 {
+			// The system grants what it likes, and less is enough to work.
+			_ = udp.SetBuffers(e.shards[i].pc, e.config.SocketBuffer)
+		}
+		e.readers.Go(func() { e.readLoop(i) })
 	}
-	go e.readLoop()
 	return e
 }
 
@@ -121,7 +123,7 @@ func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
 // LocalAddr returns the address of the socket.
-func (e *Endpoint) LocalAddr() net.Addr { return e.pc.LocalAddr() }
+func (e *Endpoint) LocalAddr() net.Addr { return e.shards[0].pc.LocalAddr() }
 
 // Dial opens a session with the peer at addr. It asks the peer to answer, and
 // waits until it does, until ctx is done, or for Config.DialTimeout: then the
@@ -195,11 +197,11 @@ func (e *Endpoint) Close() error {
 	if !e.shut(net.ErrClosed) {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
-	<-e.readerDone
+	e.readers.Wait()
 	if e.owned {
 		return nil
 	}
-	return errors.Join(e.sock.Release(), e.pc.SetReadDeadline(time.Time{}))
+	return e.releaseSockets()
 }
 
 // shut ends everything; err is what pending calls return. It is false if that
@@ -226,11 +228,7 @@ func (e *Endpoint) shut(err error) bool {
 		c.fail(err)
 	}
 	e.wakes.stop()
-	if e.owned {
-		_ = e.pc.Close()
-	} else {
-		_ = e.pc.SetReadDeadline(time.Unix(1, 0)) // wakes the reader
-	}
+	e.stopReaders()
 	return true
 }
 
@@ -251,7 +249,7 @@ func (e *Endpoint) shutIfUnused(hold time.Duration) {
 	e.closed = true
 	close(e.done)
 	e.wakes.stop()
-	_ = e.pc.Close()
+	e.stopReaders()
 }
 
 // remove forgets the session c but for g. Stragglers of it are recognised for a
@@ -284,14 +282,14 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 }
 
-// readLoop reads batches, feeds all of a batch to the sessions, and then lets
-// each session that got something answer once.
-func (e *Endpoint) readLoop() {
-	defer close(e.readerDone)
-	batch := make([]udp.Datagram, e.sock.BatchSize())
-	var in arrivals
+// readLoop reads batches of a socket, feeds all of a batch to the sessions, and
+// then lets each session that got something answer once.
+func (e *Endpoint) readLoop(n int) {
+	sock := e.shards[n].sock
+	batch := make([]udp.Datagram, sock.BatchSize())
+	in := arrivals{shard: n}
 	for failures := 0; ; {
-		n, err := e.sock.ReadBatch(batch)
+		n, err := sock.ReadBatch(batch)
 		if err != nil {
 			failures++
 			if !e.survives(err, failures) {
@@ -301,12 +299,13 @@ func (e *Endpoint) readLoop() {
 		}
 		failures = 0
 		e.take(batch[:n], &in)
-		e.sendReplies()
+		e.sendReplies(in.shard)
 	}
 }
 
-// arrivals is what the reader works with on a batch.
+// arrivals is what a reader works with on a batch.
 type arrivals struct {
+	shard   int // which reader it is
 	packets []arrival
 	touched []*Conn // sessions that have to answer
 
@@ -347,7 +346,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) {
 		for n < len(rest) && rest[n].conn == rest[0].conn {
 			n++
 		}
-		if c := rest[0].conn; c.input(rest[:n], now) {
+		if c := rest[0].conn; c.input(rest[:n], in.shard, now) {
 			in.touched = append(in.touched, c)
 		}
 		rest = rest[n:]
@@ -434,11 +433,12 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Co
 	if p.kind == parityPacket {
 		c = e.coded[key]
 	}
+	coded := c != nil && c.coded
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.stranger(key, d, p, now)
 	}
-	if c != nil && p.kind == fecPacket && !c.coded {
+	if c != nil && p.kind == fecPacket && !coded {
 		e.setCoded(c)
 	}
 	return c
@@ -447,11 +447,11 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Co
 // setCoded makes c the session that parity from its address belongs to. Parity
 // names no conversation, so of several only the latest has its benefit.
 func (e *Endpoint) setCoded(c *Conn) {
-	key := c.key
-	key.conv = 0
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sessions[c.key] != c {
+	key := c.key
+	key.conv = 0
+	if c.coded || e.sessions[c.key] != c {
 		return
 	}
 	if old := e.coded[key]; old != nil {
@@ -464,15 +464,15 @@ func (e *Endpoint) setCoded(c *Conn) {
 	c.coded = true
 }
 
-// send writes packets to the socket and takes their buffers back. An error
+// send writes packets to a socket and takes their buffers back. An error
 // concerns one packet, which is as good as lost on the way.
-func (e *Endpoint) send(packets []packet, batch []udp.Datagram) {
+func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	bytes := 0
 	for i := range packets {
 		bytes += len(packets[i].buf)
 	}
 	for rest := batch; len(rest) > 0; {
-		n, err := e.sock.WriteBatch(rest)
+		n, err := e.shards[shard].sock.WriteBatch(rest)
 		e.counters.packetsSent.Add(uint64(n))
 		if err == nil {
 			break

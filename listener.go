@@ -32,15 +32,11 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	if err != nil {
 		return nil, opError("listen", nil, nil, err)
 	}
-	addr, err := net.ResolveUDPAddr(network, address)
-	if err != nil {
-		return nil, opError("listen", nil, nil, err)
-	}
-	pc, err := net.ListenUDP(network, addr)
+	sockets, err := listenSockets(network, address, config.withDefaults().Shards)
 	if err != nil {
 		return nil, err
 	}
-	return newEndpoint(pc, config, true).Listen()
+	return newEndpoint(config, true, sockets...).Listen()
 }
 
 func newListener(e *Endpoint) *Listener {

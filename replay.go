@@ -1,6 +1,9 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"sync"
+)
 
 // replayFilter recognises packets that have come before, by the random nonce
 // at their front, which an authenticated cipher never uses twice. It is a table
@@ -8,9 +11,10 @@ import "encoding/binary"
 // remembers about the last replaySize packets of an endpoint. What is replayed
 // later than that meets the state machine, to which it is a duplicate.
 //
-// One goroutine uses it. The zero value recognises nothing; remember turns it on.
+// The zero value recognises nothing; remember turns it on.
 type replayFilter struct {
 	on    bool
+	mu    sync.Mutex // several readers may share one
 	table [][replayWays]uint64
 }
 
@@ -31,6 +35,8 @@ func (f *replayFilter) seen(packet []byte) bool {
 	if !f.on {
 		return false
 	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.table == nil {
 		f.table = make([][replayWays]uint64, replaySize/replayWays)
 	}

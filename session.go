@@ -46,6 +46,7 @@ type Conn struct {
 	moves       int       // changes of the peer's address
 
 	answering bool // answer is to be called
+	shard     int  // of the endpoint's sockets the one that the peer's packets come to
 	filling   bool // a waiting Read has lent its buffer to the state machine
 	outgoing  outgoing
 	decoder   *fec.Decoder // nil until the peer sends FEC
@@ -128,7 +129,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 
 // input feeds packets to the state machine. It is true where answer is to be
 // called after the batch, for which it is true once.
-func (c *Conn) input(packets []arrival, now time.Duration) bool {
+func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.state == stateEnded {
@@ -136,6 +137,7 @@ func (c *Conn) input(packets []arrival, now time.Duration) bool {
 		return false
 	}
 	c.tell(now)
+	c.shard = shard
 	news := false
 	for i := range packets {
 		p := &packets[i].opened

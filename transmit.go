@@ -91,11 +91,11 @@ func (c *Conn) transmit() {
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]
-		data := len(packets)
+		data, shard := len(packets), c.shard
 		o.to = origin{c.key.addr, c.peer}
 		c.mu.Unlock()
 		packets, err := c.encode(packets)
-		c.ep.send(packets, o.batch)
+		c.ep.send(shard, packets, o.batch)
 		c.mu.Lock()
 		if o.sender.encoder != nil {
 			o.fecData += uint64(data)
