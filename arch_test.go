@@ -19,7 +19,7 @@ import (
 // coreFiles are the state machine. They know no clock, socket, lock or
 // goroutine.
 var coreFiles = []string{
-	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go",
+	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go", "settings.go",
 	"pacer.go", "rate.go", "cubic.go", "bbr.go", "ackrepeat.go",
 }
 
