@@ -8,24 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
-
-// demoProfile suits a network that loses packets for no reason of its own: a
-// congestion control that takes loss for congestion would crawl. The interval
-// allows for the delays of one machine that plays both ends and the network.
-var demoProfile = profile{
-	name: "lowlatency",
-	note: "with -interval " + demoInterval.String(),
-	config: func() kcp.Config {
-		cfg := kcp.LowLatency()
-		cfg.Interval = demoInterval
-		return cfg
-	},
-}
-
-const demoInterval = 50 * time.Millisecond
 
 // demo moves a file both ways at once between two sessions on loopback, through
 // a relay that loses and delays packets.
@@ -51,7 +35,7 @@ func newDemo(std streams) *demo {
 		},
 		seed:     rand.Uint64N(1e9),
 		timeout:  5 * time.Minute,
-		settings: settings{profile: demoProfile, envelope: envelope{secret: true}},
+		settings: settings{profile: defaultProfile, envelope: envelope{secret: true}},
 	}
 }
 
@@ -81,7 +65,8 @@ with what was sent.`,
 		examples: `  kcp demo
   kcp demo -loss 30% -delay 150ms
   kcp demo -file video.mp4 -loss 1%
-  kcp demo -profile default -loss 0 -size 100MB
+  kcp demo -loss 0 -size 100MB
+  kcp demo -profile lowlatency
   kcp demo -cc reference -loss 1% -size 1MB`,
 	}
 }

@@ -2,31 +2,37 @@ package main
 
 import (
 	"context"
-	"io"
-	"net"
+	"errors"
+	"fmt"
+	"time"
 
 	"github.com/arqnet/kcp"
 )
 
-// socketBuffer is the size asked of the system for the buffers of the socket;
-// kcp.Dial asks for as much.
-const socketBuffer = 4 << 20
+const (
+	// retryAfter is the pause before a peer that has refused is asked again.
+	retryAfter = 200 * time.Millisecond
+	// defaultAnswer is how long an answer is waited for without -wait.
+	defaultAnswer = 10 * time.Second
+)
 
 // dialOptions returns the command line of kcp dial.
 func dialOptions(n *netcat) *optionSet {
 	return &optionSet{
 		synopsis: "kcp dial ADDR [flags]",
 		intro: `Opens a KCP session with the UDP address ADDR, such as 192.0.2.1:9000, and
-pipes it to stdin and stdout. The peer learns of the session with the first
-byte that is sent, or when stdin ends without any.
+pipes it to stdin and stdout.
 
-` + endingText + `
-With -d, the time of -q begins with the first byte that comes.`,
-		groups: []optionGroup{n.pipeGroup(), n.settings.group()},
+` + endingText,
+		groups: []optionGroup{
+			n.pipeGroup(option{"wait", "DURATION", "how long to try while nobody listens or answers, so\nthat either end may be started first; -1: for ever;\ndefault: fail when refused, or unanswered for 10s",
+				parsed(&n.wait, parseWait)}),
+			n.settings.group(),
+		},
 		examples: `  kcp dial 192.0.2.1:9000 < file             send a file
   kcp dial 192.0.2.1:9000 > copy             receive one
   echo status | kcp dial 192.0.2.1:9000      ask, and print the answer
-  kcp dial 192.0.2.1:9000                    talk to the peer`,
+  kcp dial 192.0.2.1:9000 -wait 1m           talk to the peer, once it is there`,
 	}
 }
 
@@ -36,57 +42,65 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}
-	addr, err := n.resolve()
-	if err != nil {
+	if _, err := n.resolve(); err != nil {
 		return err
 	}
-	socket, err := net.DialUDP("udp", nil, addr)
-	if err != nil {
-		return err
-	}
-	defer socket.Close()
-	// What the system grants is enough to work.
-	_ = socket.SetReadBuffer(socketBuffer)
-	_ = socket.SetWriteBuffer(socketBuffer)
-
-	empty := n.in == nil
-	if !empty {
-		// Nothing can come before something was sent, so nothing is missed.
-		switch err := n.in.wait(ctx); {
-		case err == io.EOF:
-			empty = true
-		case ctx.Err() != nil:
-			return nil
+	conn, err := n.dial(ctx)
+	if ctx.Err() != nil {
+		if err == nil {
+			_ = conn.Abort()
 		}
+		return nil
 	}
-	return n.dial(ctx, socket, empty)
+	if err != nil {
+		return err
+	}
+	return n.only(ctx, conn)
 }
 
-// dial pipes a session on socket. empty is true where there is nothing to send.
-func (n *netcat) dial(ctx context.Context, socket *net.UDPConn, empty bool) error {
+// dial opens the session, trying on as long as it was told to.
+func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	cfg := *n.cfg
-	if empty {
-		// A session begins at the peer with a segment of data. Message mode
-		// can send one without any.
-		cfg.MessageMode = true
-	}
-	e, err := kcp.NewEndpoint(socket, &cfg)
-	if err != nil {
-		return err
-	}
-	defer e.Close()
-	conn, err := e.Dial(ctx, socket.RemoteAddr())
-	if err != nil {
-		return err
-	}
-	if empty {
-		if err := conn.WriteMessage(nil); err != nil {
-			return err
+	cfg.DialTimeout = defaultAnswer
+	if n.wait != 0 {
+		cfg.DialTimeout = n.wait
+		if n.wait < 0 {
+			cfg.DialTimeout = forEver
 		}
 	}
-	err = n.pipe(ctx, conn, n.in == nil)
-	if err == nil {
-		settle(ctx, e, n.quiet)
+	ctx, cancel := context.WithTimeout(ctx, cfg.DialTimeout)
+	defer cancel()
+	d := kcp.Dialer{Config: &cfg}
+	for refused := false; ; refused = true {
+		conn, err := d.DialContext(ctx, "udp", n.address)
+		switch {
+		case err == nil:
+			return conn.(*kcp.Conn), nil
+		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
+			return nil, fmt.Errorf("nobody listens at %s (connection refused); -wait DURATION waits for it", n.address)
+		case errors.Is(err, kcp.ErrRefused):
+		case ctx.Err() != nil && refused:
+			return nil, fmt.Errorf("nobody listens at %s (connection refused), for %v (-wait)", n.address, n.wait)
+		case errors.Is(err, context.DeadlineExceeded):
+			return nil, fmt.Errorf("no answer from %s in %v (-wait)", n.address, cfg.DialTimeout)
+		default:
+			return nil, err
+		}
+		if !refused {
+			n.logf("nobody listens at %s (connection refused); trying on", n.address)
+		}
+		select {
+		case <-time.After(retryAfter):
+		case <-ctx.Done():
+		}
 	}
-	return err
+}
+
+// parseWait reads a time to wait, which is no flag at all where it is 0.
+func parseWait(s string) (time.Duration, error) {
+	d, err := parsePatience(s)
+	if err == nil && d == 0 {
+		err = errors.New("must not be 0")
+	}
+	return d, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 )
 
 // input reads ahead of who wants its data, so that waiting for data can be
@@ -12,8 +13,7 @@ type input struct {
 	source io.Reader
 	start  sync.Once
 	chunks chan []byte // closed at the end, after err is set
-	err    error       // of source, if it did not end well
-	ready  []byte      // received by wait, not yet returned by next
+	err    error       // of source; io.EOF if it ended well
 }
 
 func newInput(source io.Reader) *input {
@@ -31,9 +31,6 @@ func (in *input) read() {
 		if n > 0 {
 			in.chunks <- buf[:n]
 		}
-		if err == io.EOF {
-			return
-		}
 		if err != nil {
 			in.err = err
 			return
@@ -41,35 +38,29 @@ func (in *input) read() {
 	}
 }
 
-// wait waits until there is something to read, and returns io.EOF if there
-// never will be.
-func (in *input) wait(ctx context.Context) error {
-	if in.ready != nil {
-		return nil
-	}
+// next returns what was read next, or io.EOF at the end. It is valid until the
+// next call. At a tick it returns nothing, and when ctx is done its error, unless
+// there is something that has been read already.
+func (in *input) next(ctx context.Context, tick <-chan time.Time) ([]byte, error) {
 	in.start.Do(func() { go in.read() })
 	select {
 	case chunk, ok := <-in.chunks:
-		switch {
-		case ok:
-			in.ready = chunk
-			return nil
-		case in.err != nil:
-			return in.err
-		}
-		return io.EOF
+		return in.take(chunk, ok)
+	case <-tick:
+		return nil, nil
 	case <-ctx.Done():
-		return ctx.Err()
+	}
+	select {
+	case chunk, ok := <-in.chunks:
+		return in.take(chunk, ok)
+	default:
+		return nil, ctx.Err()
 	}
 }
 
-// next returns what was read next, or io.EOF at the end. It is valid until the
-// next call.
-func (in *input) next(ctx context.Context) ([]byte, error) {
-	if err := in.wait(ctx); err != nil {
-		return nil, err
+func (in *input) take(chunk []byte, ok bool) ([]byte, error) {
+	if !ok {
+		return nil, in.err
 	}
-	chunk := in.ready
-	in.ready = nil
 	return chunk, nil
 }

@@ -22,7 +22,7 @@ stdin and stdout. It takes one session and ends with it.
 			n.settings.group(),
 		},
 		examples: `  kcp listen :9000 > copy            receive a file
-  kcp listen :9000 < file            send one, to who dials with -d
+  kcp listen :9000 < file            send one
   kcp listen :9000 -k -d >> log      collect from one peer after the other
   kcp listen :9000                   talk to the peer`,
 	}
@@ -54,11 +54,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if err != nil {
 		return interrupted(ctx, err)
 	}
-	err = n.pipe(ctx, conn, false)
-	if err == nil {
-		settle(ctx, l.Endpoint(), n.quiet)
-	}
-	return err
+	return n.only(ctx, conn)
 }
 
 // serve takes one session after the other. One that fails is told of and does
@@ -70,9 +66,9 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 		if err != nil {
 			return interrupted(ctx, err)
 		}
-		if err := n.pipe(ctx, conn, false); err != nil {
-			var output *outputError
-			if errors.As(err, &output) {
+		if _, err := n.pipe(ctx, conn); err != nil {
+			var local *localError
+			if errors.As(err, &local) {
 				return err
 			}
 			n.warnf("session with %v: %v", conn.RemoteAddr(), err)

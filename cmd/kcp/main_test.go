@@ -53,7 +53,7 @@ func TestUsageShowsEveryFlag(t *testing.T) {
 		"peer-timeout", "linger", "write-buffer", "cipher", "key", "fec",
 	}
 	own := [][]string{
-		{"size", "file", "timeout", "loss", "delay", "jitter", "duplicate", "reorder", "seed"}, {"k", "q", "d", "v"}, {"q", "d", "v"},
+		{"size", "file", "timeout", "loss", "delay", "jitter", "duplicate", "reorder", "seed"}, {"k", "q", "d", "v"}, {"wait", "q", "d", "v"},
 	}
 	for i, o := range sets {
 		for _, name := range append(own[i], session...) {
@@ -111,6 +111,7 @@ func TestUsageErrors(t *testing.T) {
 		"dial localhost":                      "want HOST:PORT",
 		"dial 127.0.0.1:9 -k":                 "-k",
 		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu is 10",
+		"dial 127.0.0.1:9 -wait 0":            "-wait: must not be 0",
 		"relay":                               "-to is missing",
 		"relay -to 127.0.0.1:9 x":             `unexpected argument "x"`,
 		"relay -to 127.0.0.1:9 -outage 3s":    "such as 10s+3s",

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"strconv"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -23,7 +20,8 @@ type netcat struct {
 	settings settings
 	cfg      *kcp.Config
 	quiet    time.Duration
-	receive  bool // only receive
+	wait     time.Duration // for a peer to dial; 0: not given, negative: for ever
+	receive  bool          // only receive
 	verbose  bool
 	in       *input
 }
@@ -41,7 +39,7 @@ func newNetcat(std streams, command string) *netcat {
 // pipeGroup returns the flags of both. more stand before them.
 func (n *netcat) pipeGroup(more ...option) optionGroup {
 	return optionGroup{"Flags", append(more,
-		option{"q", "DURATION", "quiet time: end so long after stdin has ended and the\nlast packet came from the peer; 0: as soon as stdin is\ndelivered; -1: never; default 3s",
+		option{"q", "DURATION", "quiet time, for peers that cannot tell their end, such\nas kcp-go: end so long after stdin has ended and the\nlast packet came; 0: as soon as stdin is delivered;\n-1: never; default 3s",
 			parsed(&n.quiet, parsePatience)},
 		option{"d", "", "only receive: do not read stdin; the default where\nstdin is a terminal and stdout is not", toggle(&n.receive)},
 		option{"v", "", "say on stderr what happens", toggle(&n.verbose)},
@@ -49,11 +47,10 @@ func (n *netcat) pipeGroup(more ...option) optionGroup {
 }
 
 // The end of a session, as told by the usage texts of both.
-const endingText = `KCP cannot tell the peer that a side is done. So each side ends by itself,
-when its stdin has ended, all of that was acknowledged, all that came is on
-stdout, and then nothing more comes for the time of -q. Set -q longer than the
-longest pause in what the other side sends. An interrupt (Ctrl-C) ends at once;
-what was sent until then is still delivered.`
+const endingText = `The end of stdin is told to the peer, whose side goes on. The command ends when
+the peer has all that was sent, and its own end has come. An interrupt (Ctrl-C)
+delivers what was read from stdin so far, and then breaks the session off: the
+other side fails, so that it does not take a part for the whole.`
 
 // parse reads the command line.
 func (n *netcat) parse(options *optionSet, args []string) error {
@@ -65,7 +62,9 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if n.cfg, err = n.settings.config(); err != nil {
 		return err
 	}
-	n.cfg.Logger = n.logger()
+	if n.verbose {
+		n.cfg.Logger = n.logger()
+	}
 	if !n.receive {
 		n.in = newInput(n.std.in)
 	}
@@ -85,19 +84,34 @@ func (n *netcat) resolve() (*net.UDPAddr, error) {
 }
 
 // pipe moves data through a session until it ends.
-func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn, needFirst bool) error {
-	patience := n.cfg.PeerTimeout
-	if patience == 0 {
-		patience = defaultPatience
+func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
+	orDefault := func(d, standard time.Duration) time.Duration {
+		if d == 0 {
+			return standard
+		}
+		return d
+	}
+	p := &pipe{
+		conn: conn, in: n.in, out: n.std.out, quiet: n.quiet,
+		patience: orDefault(n.cfg.PeerTimeout, defaultPatience),
+		linger:   max(orDefault(n.cfg.Linger, defaultLinger), 0),
 	}
 	n.logf("session with %v", conn.RemoteAddr())
 	start := time.Now()
-	p := pipe{conn: conn, in: n.in, out: n.std.out, quiet: n.quiet, patience: patience, needFirst: needFirst}
 	err := p.run(ctx)
 	s := conn.Stats()
 	n.logf("session with %v ended after %s: sent %s, received %s, resent %s",
 		conn.RemoteAddr(), formatTime(time.Since(start)), formatBytes(float64(s.BytesSent)),
 		formatBytes(float64(p.written.Load())), resentShare(&s))
+	return p, err
+}
+
+// only is pipe for the one session of a process.
+func (n *netcat) only(ctx context.Context, conn *kcp.Conn) error {
+	p, err := n.pipe(ctx, conn)
+	if err == nil {
+		p.hold(ctx)
+	}
 	return err
 }
 
@@ -115,7 +129,7 @@ func (n *netcat) warnf(format string, args ...any) {
 
 // logger returns the logger for the sessions, which shows warnings.
 func (n *netcat) logger() *slog.Logger {
-	text := slog.NewTextHandler(n.std.err, &slog.HandlerOptions{
+	return slog.New(slog.NewTextHandler(n.std.err, &slog.HandlerOptions{
 		Level: slog.LevelWarn,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
@@ -123,46 +137,7 @@ func (n *netcat) logger() *slog.Logger {
 			}
 			return a
 		},
-	})
-	return slog.New(&refusals{Handler: text, refused: n.refused})
-}
-
-// refused tells that the system of the peer has said that nobody listens. It
-// is no failure yet: who starts both ends at once need not care which is first.
-func (n *netcat) refused() {
-	limit := "until it does"
-	if timeout := n.cfg.PeerTimeout; timeout >= 0 {
-		if timeout == 0 {
-			timeout = defaultPatience
-		}
-		limit = "for " + timeout.String()
-	}
-	n.warnf("nobody listens at %s (connection refused); trying on %s", n.address, limit)
-}
-
-// refusals is a slog.Handler that puts the first refused connection into words
-// and drops further ones.
-type refusals struct {
-	slog.Handler
-	refused func()
-	told    atomic.Bool
-}
-
-// Handle is that of slog.Handler.
-func (h *refusals) Handle(ctx context.Context, r slog.Record) error {
-	refused := false
-	r.Attrs(func(a slog.Attr) bool {
-		err, ok := a.Value.Any().(error)
-		refused = ok && errors.Is(err, syscall.ECONNREFUSED)
-		return !refused
-	})
-	if !refused {
-		return h.Handler.Handle(ctx, r)
-	}
-	if h.told.CompareAndSwap(false, true) {
-		h.refused()
-	}
-	return nil
+	}))
 }
 
 // resentShare returns the share of transmissions that were not the first.

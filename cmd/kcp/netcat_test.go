@@ -16,23 +16,22 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/netsim"
 )
 
-// testQuiet is the -q of tests: far longer than any pause on loopback, even on
-// a machine that is short of time.
-const testQuiet = "1500ms"
-
-// The tests of netcats spend their time with waiting for the quiet time to
-// pass. So they all run at once, whatever the number of processors.
+// The tests of netcats spend their time with waiting. So they all run at once,
+// whatever the number of processors.
 func TestNetcat(t *testing.T) {
 	var running sync.WaitGroup
 	for name, test := range map[string]func(*testing.T){
 		"pipes":               testPipes,
 		"loss":                testPipeThroughLoss,
 		"keep":                testListenKeepsListening,
-		"keep after loss":     testListenKeepsListeningAfterALostPeer,
+		"keep after a reset":  testListenKeepsListeningAfterAReset,
 		"nobody":              testDialNobody,
+		"no answer":           testDialNoAnswer,
+		"any order":           testDialWaitsForTheListener,
 		"interrupt":           testInterruptEndsCleanly,
 		"stdin errors":        testStdinErrors,
 		"stdout errors":       testStdoutErrors,
@@ -64,11 +63,11 @@ func endless(t *testing.T) io.Reader {
 // process is a command at work.
 type process struct {
 	code chan int
-	out  bytes.Buffer
+	out  watched
 	err  watched
 }
 
-// watched is a stderr that tells of what it is waited for.
+// watched is an output that tells of what it is waited for.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -91,6 +90,8 @@ func (w *watched) String() string {
 	return w.text.String()
 }
 
+func (w *watched) Bytes() []byte { return []byte(w.String()) }
+
 // find waits for a match of pattern and returns its first group.
 func (w *watched) find(t *testing.T, pattern string) string {
 	t.Helper()
@@ -103,14 +104,14 @@ func (w *watched) find(t *testing.T, pattern string) string {
 		select {
 		case <-w.changed:
 		case <-limit:
-			require.Fail(t, "not on stderr: "+pattern, w.String())
+			require.Fail(t, "not in the output: "+pattern, w.String())
 		}
 	}
 }
 
 func start(ctx context.Context, stdin io.Reader, args ...string) *process {
 	p := &process{code: make(chan int, 1)}
-	p.err.changed = make(chan struct{}, 1)
+	p.out.changed, p.err.changed = make(chan struct{}, 1), make(chan struct{}, 1)
 	go func() { p.code <- run(ctx, args, stdin, &p.out, &p.err) }()
 	return p
 }
@@ -118,12 +119,12 @@ func start(ctx context.Context, stdin io.Reader, args ...string) *process {
 // listen starts kcp listen and returns the address that it has got.
 func listen(ctx context.Context, t *testing.T, stdin io.Reader, args ...string) (*process, string) {
 	t.Helper()
-	p := start(ctx, stdin, append([]string{"listen", "127.0.0.1:0", "-v", "-q", testQuiet}, args...)...)
+	p := start(ctx, stdin, append([]string{"listen", "127.0.0.1:0", "-v"}, args...)...)
 	return p, p.err.find(t, `listening on (\S+)\n`)
 }
 
 func dial(ctx context.Context, stdin io.Reader, addr string, args ...string) *process {
-	return start(ctx, stdin, append([]string{"dial", "-q", testQuiet, addr}, args...)...)
+	return start(ctx, stdin, append([]string{"dial", addr}, args...)...)
 }
 
 // wait waits for the end and returns the exit code.
@@ -161,7 +162,7 @@ func testPipes(t *testing.T) {
 		// The stdin of a listener that only receives need not end.
 		{name: "to listener", listenIn: unread, listenArgs: "-d", dialIn: from(little), up: little},
 		{name: "nothing to listener", listenIn: unread, listenArgs: "-d", dialIn: from(nil)},
-		// A dialler that sends nothing must still open the session.
+		// A dialler that sends nothing opens the session all the same.
 		{name: "to dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d", down: little},
 		{name: "to dialler without input", listenIn: from(little), dialIn: from(nil), down: little},
 		{name: "to classic dialler", listenIn: from(little), dialIn: unread, dialArgs: "-d -profile classic", down: little},
@@ -177,7 +178,7 @@ func testPipes(t *testing.T) {
 		tr.d = dial(t.Context(), tr.dialIn, addr, strings.Fields(tr.dialArgs)...)
 	}
 	for _, tr := range transfers {
-		require.Equal(t, exitOK, tr.d.wait(t), "%s: %s", tr.name, tr.d.err.String())
+		require.Equal(t, exitOK, tr.d.wait(t), "%s: %s%s", tr.name, &tr.d.err, &tr.l.err)
 		require.Equal(t, exitOK, tr.l.wait(t), "%s: %s", tr.name, tr.l.err.String())
 		requireSame(t, tr.name, tr.up, tr.l.out.Bytes())
 		requireSame(t, tr.name, tr.down, tr.d.out.Bytes())
@@ -187,18 +188,18 @@ func testPipes(t *testing.T) {
 		transfers[0].l.err.String())
 }
 
-// -q 0 ends as soon as everything is delivered, and no sooner.
 func testPipeThroughLoss(t *testing.T) {
-	up := data(t, 0, 100_000)
-	l, addr := listen(t.Context(), t, strings.NewReader(""), "-profile", "lowlatency")
+	up, down := data(t, 0, 100_000), data(t, 1, 1000)
+	l, addr := listen(t.Context(), t, bytes.NewReader(down), "-profile", "lowlatency")
 	bad := netsim.LinkConfig{Loss: 0.2, Delay: 5 * time.Millisecond, Duplicate: 0.1}
 	relay, err := netsim.NewRelay(addr, bad, bad, 1)
 	require.NoError(t, err)
 	defer relay.Close()
-	d := dial(t.Context(), bytes.NewReader(up), relay.Addr().String(), "-profile", "lowlatency", "-q", "0")
+	d := dial(t.Context(), bytes.NewReader(up), relay.Addr().String(), "-profile", "lowlatency")
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
 	require.Equal(t, exitOK, l.wait(t), l.err.String())
 	requireSame(t, "up", up, l.out.Bytes())
+	requireSame(t, "down", down, d.out.Bytes())
 }
 
 func testListenKeepsListening(t *testing.T) {
@@ -218,15 +219,17 @@ func testListenKeepsListening(t *testing.T) {
 	requireSame(t, "all", want, l.out.Bytes())
 }
 
-func testListenKeepsListeningAfterALostPeer(t *testing.T) {
+func testListenKeepsListeningAfterAReset(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
-	l, addr := listen(ctx, t, strings.NewReader("answer"), "-k", "-peer-timeout", "2s")
-	relay, err := netsim.NewRelay(addr, netsim.LinkConfig{}, netsim.LinkConfig{Loss: 1}, 1)
+	l, addr := listen(ctx, t, strings.NewReader("answer"), "-k")
+	conn, err := kcp.Dial("udp", addr, nil)
 	require.NoError(t, err)
-	defer relay.Close()
-	lost := dial(ctx, strings.NewReader("question"), relay.Addr().String(), "-peer-timeout", "300ms")
-	require.Equal(t, exitFailed, lost.wait(t))
-	l.err.find(t, `session with \S+ (peer lost)`)
+	_, err = conn.Write([]byte("question"))
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, len("answer"))) // so question has arrived
+	require.NoError(t, err)
+	require.NoError(t, conn.Abort())
+	l.err.find(t, `session with \S+: the peer has (broken the session off)`)
 	d := dial(t.Context(), strings.NewReader("again"), addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
 	l.err.find(t, `(?s)ended after.*(ended after)`)
@@ -235,34 +238,70 @@ func testListenKeepsListeningAfterALostPeer(t *testing.T) {
 	require.Equal(t, "questionagain", l.out.String())
 }
 
-func testDialNobody(t *testing.T) {
+// freeAddr returns an address on which nobody listens.
+func freeAddr(t *testing.T) string {
 	free, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
-	addr := free.LocalAddr().String()
-	require.NoError(t, free.Close())
-	d := dial(t.Context(), strings.NewReader("anybody?"), addr, "-peer-timeout", "700ms")
-	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "peer lost")
-	if runtime.GOOS == "linux" {
-		require.Equal(t, 1, strings.Count(d.err.String(), "nobody listens at "+addr+" (connection refused); trying on for 700ms"), d.err.String())
+	defer free.Close()
+	return free.LocalAddr().String()
+}
+
+func testDialNobody(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("not every system tells that a port is closed")
 	}
+	addr := freeAddr(t)
+	d := dial(t.Context(), strings.NewReader("anybody?"), addr)
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused); -wait DURATION waits for it\n", d.err.String())
+
+	d = dial(t.Context(), strings.NewReader("anybody?"), addr, "-wait", "300ms")
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused), for 300ms (-wait)\n", d.err.String())
+}
+
+func testDialNoAnswer(t *testing.T) {
+	deaf, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer deaf.Close()
+	d := dial(t.Context(), strings.NewReader("anybody?"), deaf.LocalAddr().String(), "-wait", "300ms")
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 300ms (-wait)\n", d.err.String())
+}
+
+func testDialWaitsForTheListener(t *testing.T) {
+	addr := freeAddr(t)
+	d := dial(t.Context(), strings.NewReader("early"), addr, "-v", "-wait", "-1")
+	if runtime.GOOS == "linux" {
+		d.err.find(t, `connection (refused)\); trying on`)
+	}
+	l := start(t.Context(), strings.NewReader("late"), "listen", addr)
+	require.Equal(t, exitOK, d.wait(t), d.err.String())
+	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	require.Equal(t, "early", l.out.String())
+	require.Equal(t, "late", d.out.String())
 }
 
 func testInterruptEndsCleanly(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	waiting, _ := listen(ctx, t, strings.NewReader(""))
-	silent := dial(ctx, endless(t), "127.0.0.1:9")
+	dialling := dial(ctx, endless(t), freeAddr(t), "-v", "-wait", "-1")
 	toListen, typed := io.Pipe()
-	busy, addr := listen(ctx, t, endless(t))
-	d := dial(ctx, toListen, addr, "-v")
+	other, addr := listen(t.Context(), t, endless(t))
+	busy := dial(ctx, toListen, addr)
 	_, err := typed.Write([]byte("typed"))
 	require.NoError(t, err)
-	busy.err.find(t, `(session) with`)
+	other.out.find(t, `(typed)`)
+	if runtime.GOOS == "linux" {
+		dialling.err.find(t, `(trying) on`)
+	}
 	cancel()
-	for _, p := range []*process{waiting, silent, busy, d} {
+	for _, p := range []*process{waiting, dialling, busy} {
 		require.Equal(t, exitOK, p.wait(t), p.err.String())
 	}
 	require.NoError(t, typed.Close())
+	require.Equal(t, exitFailed, other.wait(t))
+	require.Contains(t, other.err.String(), "kcp listen: the peer has broken the session off")
 }
 
 func testStdinErrors(t *testing.T) {
@@ -271,9 +310,8 @@ func testStdinErrors(t *testing.T) {
 	d := dial(t.Context(), broken, addr)
 	require.Equal(t, exitFailed, d.wait(t))
 	require.Contains(t, d.err.String(), "kcp dial: reading standard input: disk on fire")
-	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, exitFailed, l.wait(t), "a part was taken for the whole")
 	require.Equal(t, "some", l.out.String(), "what was read before the error is delivered")
-
 }
 
 func testStdoutErrors(t *testing.T)     { requireStdoutError(t) }
@@ -284,12 +322,13 @@ func requireStdoutError(t *testing.T, args ...string) {
 	code := make(chan int)
 	go func() {
 		args := append([]string{"listen", "127.0.0.1:0", "-v"}, args...)
-		code <- run(t.Context(), args, strings.NewReader(""), brokenWriter{}, &errs)
+		code <- run(t.Context(), args, endless(t), brokenWriter{}, &errs)
 	}()
-	d := dial(t.Context(), strings.NewReader("some"), errs.find(t, `listening on (\S+)\n`), "-peer-timeout", "200ms", "-q", "0")
+	d := dial(t.Context(), strings.NewReader("some"), errs.find(t, `listening on (\S+)\n`))
 	require.Equal(t, exitFailed, <-code)
 	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
-	d.wait(t) // it may or may not have had its acknowledgement
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Contains(t, d.err.String(), "broken the session off")
 }
 
 type brokenWriter struct{}

@@ -8,6 +8,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"testing/synctest"
 	"time"
 
@@ -25,25 +26,19 @@ type bench struct {
 	link     netsim.LinkConfig
 }
 
-// inBubble runs f with a session whose dialled side has sent "hello".
+// The addresses of a bench.
+var dialler, listener = netAddr(1), netAddr(2)
+
+func netAddr(n byte) *net.UDPAddr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, n), Port: 1} }
+
+// inBubble runs f with a session of two of our endpoints.
 func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
 	synctest.Test(t, func(t *testing.T) {
-		b := &bench{link: netsim.LinkConfig{Delay: 20 * time.Millisecond}}
-		b.network = netsim.NewNetwork(1, b.link)
-		var endpoints [2]*kcp.Endpoint
-		for i, addr := range []string{"10.0.0.1:1", "10.0.0.2:1"} {
-			socket, err := b.network.Listen(addr)
-			require.NoError(t, err)
-			defer socket.Close()
-			endpoints[i], err = kcp.NewEndpoint(socket, nil)
-			require.NoError(t, err)
-			defer endpoints[i].Close()
-		}
-		l, err := endpoints[1].Listen()
-		require.NoError(t, err)
-		b.dialed, err = endpoints[0].Dial(t.Context(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1})
-		require.NoError(t, err)
-		_, err = b.dialed.Write([]byte("hello"))
+		b := newBench(t)
+		l := b.listen(t)
+		e := b.endpoint(t, dialler)
+		var err error
+		b.dialed, err = e.Dial(t.Context(), listener)
 		require.NoError(t, err)
 		b.accepted, err = l.AcceptKCP(t.Context())
 		require.NoError(t, err)
@@ -51,85 +46,119 @@ func inBubble(t *testing.T, f func(t *testing.T, b *bench)) {
 	})
 }
 
-// pipe returns a pipe for the accepted side that has nothing to send.
-func (b *bench) pipe(out io.Writer) *pipe {
-	return &pipe{conn: b.accepted, out: out, quiet: 3 * time.Second, patience: 30 * time.Second}
+func newBench(t *testing.T) *bench {
+	b := &bench{link: netsim.LinkConfig{Delay: 20 * time.Millisecond}}
+	b.network = netsim.NewNetwork(1, b.link)
+	return b
 }
 
-func TestPipeEndsWhenAllIsQuiet(t *testing.T) {
+func (b *bench) endpoint(t *testing.T, addr *net.UDPAddr) *kcp.Endpoint {
+	socket, err := b.network.Listen(addr.String())
+	require.NoError(t, err)
+	e, err := kcp.NewEndpoint(socket, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		require.NoError(t, e.Close())
+		require.NoError(t, socket.Close())
+	})
+	return e
+}
+
+func (b *bench) listen(t *testing.T) *kcp.Listener {
+	l, err := b.endpoint(t, listener).Listen()
+	require.NoError(t, err)
+	return l
+}
+
+// cut loses all that the address sends from now on.
+func (b *bench) cut(from *net.UDPAddr) {
+	b.network.SetLink(from.IP.String(), "", netsim.LinkConfig{Loss: 1})
+}
+
+// end is a pipe at work.
+type end struct {
+	pipe
+	got  bytes.Buffer
+	done chan error
+	took time.Duration
+}
+
+// startPipe runs a pipe; edit, if not nil, may change it before.
+func startPipe(ctx context.Context, t *testing.T, conn *kcp.Conn, stdin io.Reader, edit func(*pipe)) *end {
+	e := &end{done: make(chan error, 1)}
+	e.pipe = pipe{conn: conn, out: &e.got, linger: 5 * time.Second, quiet: 3 * time.Second, patience: 30 * time.Second}
+	if stdin != nil {
+		in := newInput(stdin)
+		e.in = in
+		t.Cleanup(func() { // what is left of stdin
+			in.start.Do(func() { close(in.chunks) })
+			go func() {
+				for range in.chunks {
+				}
+			}()
+		})
+	}
+	if edit != nil {
+		edit(&e.pipe)
+	}
+	began := time.Now()
+	go func() {
+		err := e.run(ctx)
+		e.took = time.Since(began)
+		e.done <- err
+	}()
+	return e
+}
+
+// later gives each text after a pause.
+func later(pause time.Duration, texts ...string) io.Reader {
+	r, w := io.Pipe()
+	go func() {
+		for _, s := range texts {
+			time.Sleep(pause)
+			_, _ = io.WriteString(w, s)
+		}
+		time.Sleep(pause)
+		w.Close()
+	}()
+	return r
+}
+
+func TestPipeEndsWithBothEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		start := time.Now()
-		require.NoError(t, b.pipe(&out).run(t.Context()))
-		require.Equal(t, "hello", out.String())
-		require.InDelta(t, 3, time.Since(start).Seconds(), 0.3)
+		up := data(t, 0, 300_000)
+		d := startPipe(t.Context(), t, b.dialed, bytes.NewReader(up), nil)
+		a := startPipe(t.Context(), t, b.accepted, nil, nil)
+		require.NoError(t, <-d.done)
+		require.NoError(t, <-a.done)
+		requireSame(t, "up", up, a.got.Bytes())
+		require.Empty(t, d.got.Bytes())
+		require.Less(t, max(a.took, d.took), time.Second, "somebody waits for silence")
 		require.ErrorIs(t, b.accepted.Close(), net.ErrClosed, "the session is left open")
+		require.ErrorIs(t, b.dialed.Close(), net.ErrClosed, "the session is left open")
 	})
 }
 
-func TestPipeWaitsThroughPauses(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		go func() {
-			for range 10 {
-				time.Sleep(2800 * time.Millisecond)
-				_, _ = b.dialed.Write([]byte("."))
-			}
-		}()
-		require.NoError(t, b.pipe(&out).run(t.Context()))
-		require.Equal(t, "hello..........", out.String())
-	})
-}
-
-// The quiet time begins when stdin has ended.
-func TestPipeWaitsForStdin(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		stdin, typed := io.Pipe()
-		p := b.pipe(&out)
-		p.in = newInput(stdin)
-		go func() {
-			time.Sleep(time.Minute)
-			_, _ = typed.Write([]byte("answer"))
-			time.Sleep(time.Minute)
-			typed.Close()
-		}()
-		start := time.Now()
-		require.NoError(t, p.run(t.Context()))
-		require.InDelta(t, 123, time.Since(start).Seconds(), 0.3)
-		buf := make([]byte, 10)
-		n, err := b.dialed.Read(buf)
-		require.NoError(t, err)
-		require.Equal(t, "answer", string(buf[:n]))
-	})
-}
-
-func TestPipeWaitsForEver(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		p := b.pipe(&out)
-		p.quiet = -1
-		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
-		defer cancel()
-		require.NoError(t, p.run(ctx))
-		require.Error(t, ctx.Err(), "ended by itself")
-		require.Equal(t, "hello", out.String())
-	})
-}
-
-func TestPipeNeedsTheFirstByte(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		p := &pipe{conn: b.dialed, out: &out, quiet: 3 * time.Second, patience: 30 * time.Second, needFirst: true}
-		go func() {
-			time.Sleep(time.Hour)
-			_, _ = b.accepted.Write([]byte("at last"))
-		}()
-		start := time.Now()
-		require.NoError(t, p.run(t.Context()))
-		require.Equal(t, "at last", out.String())
-		require.InDelta(t, 3603, time.Since(start).Seconds(), 0.3)
-	})
+// One side may end hours before the other, and silence ends nothing.
+func TestPipeWaitsForTheOtherEnd(t *testing.T) {
+	for name, swap := range map[string]bool{"dialled": false, "accepted": true} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				first, second := b.dialed, b.accepted
+				if swap {
+					first, second = second, first
+				}
+				q := startPipe(t.Context(), t, first, strings.NewReader("question"), nil)
+				r := startPipe(t.Context(), t, second, later(time.Hour, "an", "answer"), nil)
+				require.NoError(t, <-q.done)
+				require.NoError(t, <-r.done)
+				require.Equal(t, "question", r.got.String())
+				require.Equal(t, "ananswer", q.got.String())
+				require.InDelta(t, 3*3600, q.took.Seconds(), 1)
+				require.InDelta(t, 3*3600, r.took.Seconds(), 1)
+			})
+		})
+	}
 }
 
 // slowWriter takes a minute for every write.
@@ -140,129 +169,240 @@ func (w *slowWriter) Write(p []byte) (int, error) {
 	return w.Buffer.Write(p)
 }
 
+// The stdout of the peer may take all the time in the world, also when its
+// window is shut and stdin has ended.
 func TestPipeWaitsForSlowStdout(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		large := data(t, 0, 300_000) // of several reads
-		go func() { _, _ = b.dialed.Write(large) }()
+		large := data(t, 0, 5_000_000)
 		var out slowWriter
-		require.NoError(t, b.pipe(&out).run(t.Context()))
-		requireSame(t, "received", append([]byte("hello"), large...), out.Bytes())
+		d := startPipe(t.Context(), t, b.dialed, bytes.NewReader(large), nil)
+		a := startPipe(t.Context(), t, b.accepted, nil, func(p *pipe) { p.out = &out })
+		require.NoError(t, <-d.done)
+		require.NoError(t, <-a.done)
+		requireSame(t, "received", large, out.Bytes())
+		require.Greater(t, d.took, 10*time.Minute, "the window was never shut")
 	})
 }
 
-// A sender that dies in the middle of a window leaves a hole. That is no end.
-func TestPipeFindsMissingBytes(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		time.Sleep(time.Second) // hello is acknowledged, and the window open
-		b.network.SetLink("10.0.0.1", "", netsim.LinkConfig{Loss: 1})
-		_, err := b.dialed.Write(make([]byte, 1000)) // lost
-		require.NoError(t, err)
-		b.network.SetLink("10.0.0.1", "", b.link)
-		_, err = b.dialed.Write(make([]byte, 1000)) // arrives
-		require.NoError(t, err)
-		b.network.SetLink("10.0.0.1", "", netsim.LinkConfig{Loss: 1})
-
-		var out bytes.Buffer
-		start := time.Now()
-		err = b.pipe(&out).run(t.Context())
-		require.ErrorContains(t, err, "bytes are missing behind the first 5")
-		require.InDelta(t, 30, time.Since(start).Seconds(), 1)
-		require.Equal(t, "hello", out.String())
-	})
-}
-
-// An outage that is longer than the quiet time does no harm to who still has
-// something unacknowledged, or knows of bytes that are missing.
 func TestPipeSurvivesAnOutage(t *testing.T) {
-	inBubble(t, func(t *testing.T, b *bench) {
-		large := data(t, 0, 300_000)
-		go func() {
-			time.Sleep(300 * time.Millisecond)
-			b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-			time.Sleep(8 * time.Second)
-			b.network.SetLink("", "", b.link)
-		}()
-		sender := &pipe{conn: b.dialed, in: newInput(bytes.NewReader(large)), out: io.Discard, quiet: 3 * time.Second, patience: 30 * time.Second}
-		var out bytes.Buffer
-		receiver := b.pipe(&out)
-		receiver.quiet = 20 * time.Second
-		sent := make(chan error)
-		go func() { sent <- sender.run(t.Context()) }()
-		require.NoError(t, receiver.run(t.Context()))
-		require.NoError(t, <-sent)
-		requireSame(t, "received", append([]byte("hello"), large...), out.Bytes())
-	})
+	for _, begin := range []time.Duration{0, 30 * time.Millisecond, 70 * time.Millisecond, 150 * time.Millisecond} {
+		inBubble(t, func(t *testing.T, b *bench) {
+			up, down := data(t, 0, 300_000), data(t, 1, 1000)
+			go func() {
+				time.Sleep(begin)
+				b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
+				time.Sleep(8 * time.Second)
+				b.network.SetLink("", "", b.link)
+			}()
+			d := startPipe(t.Context(), t, b.dialed, bytes.NewReader(up), nil)
+			a := startPipe(t.Context(), t, b.accepted, bytes.NewReader(down), nil)
+			require.NoError(t, <-d.done, begin)
+			require.NoError(t, <-a.done, begin)
+			requireSame(t, "up", up, a.got.Bytes())
+			requireSame(t, "down", down, d.got.Bytes())
+		})
+	}
 }
 
 func TestPipeTellsOfALostPeer(t *testing.T) {
+	const want = `^peer lost: it does not answer \(-peer-timeout\); nothing heard for 3[01]\.\d\ds$`
+	t.Run("sender", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bench) {
+			time.Sleep(time.Second)
+			b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
+			a := startPipe(t.Context(), t, b.accepted, strings.NewReader("into the void"), nil)
+			require.Regexp(t, want, <-a.done)
+		})
+	})
+	// It has ended itself, and only its answers are missing.
+	t.Run("closing", func(t *testing.T) {
+		inBubble(t, func(t *testing.T, b *bench) {
+			require.NoError(t, b.dialed.CloseWrite())
+			time.Sleep(time.Second)
+			b.cut(dialler)
+			a := startPipe(t.Context(), t, b.accepted, strings.NewReader("into the void"), nil)
+			require.Regexp(t, want, <-a.done)
+		})
+	})
+}
+
+// A peer that has everything, and has ended itself, need not be there any more
+// to answer to our end.
+func TestPipeNeedsNoAnswerFromThePeerAtTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		p := b.pipe(io.Discard)
-		p.in = newInput(strings.NewReader("into the void"))
-		require.ErrorContains(t, p.run(t.Context()), "peer lost: it does not answer (-peer-timeout); nothing heard for 30.0")
+		require.NoError(t, b.dialed.CloseWrite())
+		go func() {
+			time.Sleep(1500 * time.Millisecond) // "all" is acknowledged
+			b.cut(dialler)
+		}()
+		a := startPipe(t.Context(), t, b.accepted, later(time.Second, "all"), nil)
+		require.NoError(t, <-a.done)
+		got, err := io.ReadAll(b.dialed)
+		require.NoError(t, err)
+		require.Equal(t, "all", string(got))
+	})
+}
+
+// Whoever is interrupted delivers what there is, and the peer learns that it
+// is not all.
+func TestPipeInterrupted(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		d := startPipe(ctx, t, b.dialed, io.MultiReader(strings.NewReader("half"), endless(t)), nil)
+		a := startPipe(t.Context(), t, b.accepted, endless(t), nil)
+		require.NoError(t, <-d.done)
+		require.InDelta(t, 60, d.took.Seconds(), 0.5)
+		require.ErrorContains(t, <-a.done, "broken the session off")
+		require.Equal(t, "half", a.got.String())
+	})
+}
+
+// A Write that waits for room does not hold an interrupt up.
+func TestPipeInterruptedInWrite(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		d := startPipe(ctx, t, b.dialed, bytes.NewReader(make([]byte, 20<<20)), nil) // which nobody reads
+		require.ErrorContains(t, <-d.done, "did not acknowledge all that was sent")
+		require.InDelta(t, 65, d.took.Seconds(), 0.5)
 	})
 }
 
 func TestPipeInterruptedTellsOfWhatIsUndelivered(t *testing.T) {
+	for name, stdin := range map[string]io.Reader{
+		"in the middle": nil, "at the end": strings.NewReader("into the void"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				require.NoError(t, b.dialed.CloseWrite())
+				time.Sleep(time.Second)
+				b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
+				if stdin == nil {
+					stdin = io.MultiReader(strings.NewReader("into the void"), endless(t))
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				a := startPipe(ctx, t, b.accepted, stdin, nil)
+				require.ErrorContains(t, <-a.done, "did not acknowledge all that was sent")
+				require.InDelta(t, 6, a.took.Seconds(), 0.5)
+			})
+		})
+	}
+}
+
+// What stdin gave before it failed is delivered, but not as the whole.
+func TestPipeBreaksOffWhenStdinFails(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
-		p := b.pipe(io.Discard)
-		p.in = newInput(io.MultiReader(strings.NewReader("into the void"), endless(t)))
-		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-		defer cancel()
-		require.ErrorContains(t, p.run(ctx), "-linger")
+		broken := io.MultiReader(strings.NewReader("some"), iotest.ErrReader(errors.New("disk on fire")))
+		d := startPipe(t.Context(), t, b.dialed, broken, nil)
+		a := startPipe(t.Context(), t, b.accepted, nil, nil)
+		require.EqualError(t, <-d.done, "reading standard input: disk on fire")
+		require.ErrorContains(t, <-a.done, "broken the session off")
+		require.Equal(t, "some", a.got.String())
 	})
 }
 
-// settle waits until the peer has nothing to repeat, if -q has not seen to that.
-func TestSettle(t *testing.T) {
+func TestPipeBreaksOffWhenStdoutFails(t *testing.T) {
 	inBubble(t, func(t *testing.T, b *bench) {
-		var out bytes.Buffer
-		p := b.pipe(&out)
-		p.quiet = 0
-		require.NoError(t, p.run(t.Context()))
-		socket, err := b.network.Listen("10.0.0.3:1")
-		require.NoError(t, err)
-		defer socket.Close()
-		e, err := kcp.NewEndpoint(socket, nil)
-		require.NoError(t, err)
-		defer e.Close()
-		c, err := e.Dial(t.Context(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1})
-		require.NoError(t, err)
+		d := startPipe(t.Context(), t, b.dialed, io.MultiReader(strings.NewReader("some"), endless(t)), nil)
+		a := startPipe(t.Context(), t, b.accepted, endless(t), func(p *pipe) { p.out = brokenWriter{} })
+		require.EqualError(t, <-a.done, "writing standard output: disk full")
+		require.ErrorContains(t, <-d.done, "broken the session off")
+	})
+}
 
-		start := time.Now()
-		settle(t.Context(), e, settleTime)
-		require.Zero(t, time.Since(start), "waited though there was silence enough")
-		time.AfterFunc(time.Second, func() { _ = c.Close() })
-		settle(t.Context(), e, 0)
-		require.InDelta(t, 1, time.Since(start).Seconds(), 0.1)
+// A peer that closes takes nothing more, which who waits for stdin has to see.
+func TestPipeSeesThatThePeerCloses(t *testing.T) {
+	for name, test := range map[string]struct {
+		leave func(*kcp.Conn) error
+		want  string
+	}{
+		"close":                  {(*kcp.Conn).Close, "closed the session"},
+		"abort":                  {(*kcp.Conn).Abort, "broken the session off"},
+		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort() }, "broken the session off"},
+		"close after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Close() }, "closed the session"},
+		"gone after its end":     {func(c *kcp.Conn) error { return c.CloseWrite() }, "peer lost"},
+		"answer, then it closes": {func(c *kcp.Conn) error { _, _ = c.Write([]byte("bye")); return c.Close() }, "closed the session"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, b *bench) {
+				d := startPipe(t.Context(), t, b.dialed, endless(t), nil)
+				time.Sleep(time.Second)
+				require.NoError(t, test.leave(b.accepted))
+				if name == "gone after its end" {
+					time.Sleep(time.Second)
+					b.cut(listener)
+				}
+				require.ErrorContains(t, <-d.done, test.want)
+				if strings.HasPrefix(name, "answer") {
+					require.Equal(t, "bye", d.got.String())
+				}
+			})
+		})
+	}
+}
+
+// What a peer did not take is no success, even if it has said goodbye.
+func TestPipeTellsOfWhatThePeerDidNotTake(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		large := data(t, 0, 3_500_000) // more than the window, less than the write buffer
+		d := startPipe(t.Context(), t, b.dialed, bytes.NewReader(large), nil)
+		time.Sleep(20 * time.Second)
+		require.NoError(t, b.accepted.Close())
+		require.ErrorContains(t, <-d.done, "did not acknowledge all that was sent")
+	})
+}
+
+// One that has taken all may close at once.
+func TestPipeTakesAClose(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		d := startPipe(t.Context(), t, b.dialed, strings.NewReader("all"), nil)
+		got, err := io.ReadAll(b.accepted)
+		require.NoError(t, err)
+		require.Equal(t, "all", string(got))
+		require.NoError(t, b.accepted.Close())
+		require.NoError(t, <-d.done)
 	})
 }
 
 func TestInputReadsAhead(t *testing.T) {
 	in := newInput(inChunks("one", "two", "three"))
-	require.NoError(t, in.wait(t.Context()))
-	require.NoError(t, in.wait(t.Context()), "waiting again takes nothing")
 	for _, want := range []string{"one", "two", "three"} {
-		got, err := in.next(t.Context())
+		got, err := in.next(t.Context(), nil)
 		require.NoError(t, err)
 		require.Equal(t, want, string(got))
 	}
 	for range 2 {
-		_, err := in.next(t.Context())
+		_, err := in.next(t.Context(), nil)
 		require.Equal(t, io.EOF, err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	in = newInput(endless(t))
-	require.ErrorIs(t, in.wait(ctx), context.Canceled)
+	_, err := newInput(endless(t)).next(ctx, nil)
+	require.ErrorIs(t, err, context.Canceled)
+	tick := make(chan time.Time, 1)
+	tick <- time.Time{}
+	got, err := newInput(endless(t)).next(t.Context(), tick)
+	require.NoError(t, err)
+	require.Empty(t, got)
+
+	for range 100 { // what has been read is not lost to an interrupt
+		in := newInput(endless(t))
+		in.start.Do(func() {}) // nobody reads
+		in.chunks = make(chan []byte, 1)
+		in.chunks <- []byte("read")
+		got, err := in.next(ctx, nil)
+		require.NoError(t, err)
+		require.Equal(t, "read", string(got))
+	}
 
 	failure := errors.New("failure")
-	in = newInput(io.MultiReader(strings.NewReader("x"), failing{failure}))
-	_, err := in.next(t.Context())
+	in = newInput(io.MultiReader(strings.NewReader("x"), iotest.ErrReader(failure)))
+	_, err = in.next(t.Context(), nil)
 	require.NoError(t, err)
-	_, err = in.next(t.Context())
+	_, err = in.next(t.Context(), nil)
 	require.Equal(t, failure, err)
 }
 
@@ -274,7 +414,3 @@ func inChunks(chunks ...string) io.Reader {
 	}
 	return io.MultiReader(readers...)
 }
-
-type failing struct{ err error }
-
-func (f failing) Read([]byte) (int, error) { return 0, f.err }

@@ -12,7 +12,6 @@ import (
 // profile is a named kcp.Config to start from.
 type profile struct {
 	name   string
-	note   string // what is special about it, if anything
 	config func() kcp.Config
 }
 
@@ -73,9 +72,6 @@ func (s *settings) bare() bool {
 // String describes the settings in one line.
 func (s *settings) String() string {
 	text := "profile " + s.profile.name
-	if s.profile.note != "" {
-		text += " " + s.profile.note
-	}
 	if len(s.given) > 0 {
 		text += ", " + strings.Join(s.given, " ")
 	}
@@ -97,9 +93,8 @@ func edit[T any](s *settings, name string, parse func(string) (T, error), apply 
 
 // group returns the flags of the settings.
 func (s *settings) group() optionGroup {
-	initial := strings.TrimSpace(s.profile.name + " " + s.profile.note)
 	return optionGroup{"Session settings", append([]option{
-		{"profile", "NAME", "what the settings start from: default, lowlatency (no\ncongestion control) or classic (the reference's own);\nwithout the flag: " + initial,
+		{"profile", "NAME", "what the settings start from: default, lowlatency (no\ncongestion control) or classic (the reference's own)",
 			parsed(&s.profile, oneOf("default, lowlatency or classic", map[string]profile{
 				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
 			}))},

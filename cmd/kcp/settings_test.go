@@ -84,13 +84,13 @@ func TestSettings(t *testing.T) {
 
 func TestSettingsDescribeThemselves(t *testing.T) {
 	for args, want := range map[string]string{
-		"":                                  "profile lowlatency with -interval 50ms",
-		"-sndwnd 64":                        "profile lowlatency with -interval 50ms, -sndwnd 64",
+		"":                                  "profile default",
+		"-sndwnd 64":                        "profile default, -sndwnd 64",
 		"-sndwnd 64 -profile classic":       "profile classic, -sndwnd 64",
-		"-message -cc none -resend 0":       "profile lowlatency with -interval 50ms, -message -cc none -resend 0",
+		"-message -cc none -resend 0":       "profile default, -message -cc none -resend 0",
 		"-stream=false -profile lowlatency": "profile lowlatency",
 	} {
-		s, _ := parseSettings(t, demoProfile, args)
+		s, _ := parseSettings(t, defaultProfile, args)
 		require.Equal(t, want, s.String(), args)
 	}
 }

@@ -110,7 +110,7 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 		return err
 	}
 	defer relay.Close()
-	dialed, err := kcp.Dial("udp", relay.Addr().String(), cfg)
+	dialed, accepted, err := connect(ctx, l, relay.Addr().String(), cfg)
 	if err != nil {
 		return err
 	}
@@ -118,37 +118,30 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 	work, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	start := time.Now()
+	up.from, up.to, down.from, down.to = dialed, accepted, accepted, dialed
 	var running sync.WaitGroup
-	attempt := func(step func() error) {
-		running.Go(func() {
-			if err := step(); err != nil {
-				fail(err)
-			}
-		})
+	for _, dir := range []*direction{up, down} {
+		for _, step := range []func() error{
+			dir.send,
+			func() error { return dir.receive(start, d.tamper) },
+		} {
+			running.Go(func() {
+				if err := step(); err != nil {
+					fail(err)
+				}
+			})
+		}
 	}
-	// A session begins at the listener with the first data from the dialler.
-	up.from, down.to = dialed, dialed
-	attempt(up.send)
-	accepted, err := l.AcceptKCP(work)
-	if err == nil {
-		up.to, down.from = accepted, accepted
-		attempt(down.send)
-		attempt(func() error { return up.receive(start, d.tamper) })
-		attempt(func() error { return down.receive(start, d.tamper) })
-	} else {
-		fail(err)
-	}
-	stopWatching := context.AfterFunc(work, func() { abort(dialed, accepted) })
+	stopWatching := context.AfterFunc(work, func() {
+		_ = dialed.Abort() // fails only where there is nothing to end
+		_ = accepted.Abort()
+	})
 	status := newStatus(d.std.out, up, down)
-	if accepted != nil {
-		status.run()
-	}
+	status.run()
 	running.Wait()
 	stopWatching()
 	status.stop(work.Err() == nil)
-
 	if work.Err() != nil {
-		drop(l, dialed)
 		return context.Cause(work)
 	}
 	err = closeBoth(dialed, accepted)
@@ -159,24 +152,26 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 	return err
 }
 
-// abort makes the calls in progress on sessions fail.
-func abort(conns ...*kcp.Conn) {
-	for _, c := range conns {
-		if c != nil {
-			_ = c.SetDeadline(time.Unix(1, 0)) // fails only where nothing is in progress
+// connect opens a session. Only ctx limits how long that may take.
+func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config) (dialed, accepted *kcp.Conn, err error) {
+	patient := *cfg
+	patient.DialTimeout = forEver
+	d := kcp.Dialer{Config: &patient}
+	conn, err := d.DialContext(ctx, "udp", addr)
+	if err == nil {
+		dialed = conn.(*kcp.Conn)
+		if accepted, err = l.AcceptKCP(ctx); err == nil {
+			return dialed, accepted, nil
 		}
+		_ = dialed.Abort()
 	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return nil, nil, err
 }
 
-// drop ends both sessions without waiting for what is undelivered.
-func drop(l *kcp.Listener, dialed *kcp.Conn) {
-	_ = l.Endpoint().Close()
-	// This would linger, for acknowledgements that do not come any more.
-	go dialed.Close()
-}
-
-// closeBoth closes both ends. They do it at once, as each may have to answer
-// repetitions of the other.
+// closeBoth closes both ends at once: each waits for the other's answer.
 func closeBoth(a, b *kcp.Conn) error {
 	done := make(chan error)
 	go func() { done <- a.Close() }()
@@ -195,17 +190,16 @@ func (dir *direction) send() error {
 		return fmt.Errorf("%s: the file has shrunk from %d to %d bytes", dir.name, dir.size, n)
 	}
 	dir.sentSum = sum.Sum(nil)
-	return nil
+	return dir.from.CloseWrite()
 }
 
-// receive reads all of the data from the session.
+// receive reads the session to its end.
 func (dir *direction) receive(start time.Time, tamper func(string, []byte)) error {
-	sink := &hashSink{direction: dir, sum: sha256.New(), tamper: tamper}
-	n, err := io.CopyBuffer(sink, io.LimitReader(dir.to, dir.size), make([]byte, 64<<10))
+	sink := &hashSink{direction: dir, start: start, sum: sha256.New(), tamper: tamper}
+	n, err := io.CopyBuffer(sink, dir.to, make([]byte, 64<<10))
 	if err != nil {
 		return fmt.Errorf("%s: after %d bytes: %w", dir.name, n, err)
 	}
-	dir.took = time.Since(start)
 	dir.receivedSum = sink.sum.Sum(nil)
 	return nil
 }
@@ -213,6 +207,7 @@ func (dir *direction) receive(start time.Time, tamper func(string, []byte)) erro
 // hashSink takes what has arrived.
 type hashSink struct {
 	direction *direction
+	start     time.Time
 	sum       hash.Hash
 	tamper    func(direction string, data []byte)
 }
@@ -222,5 +217,6 @@ func (s *hashSink) Write(p []byte) (int, error) {
 		s.tamper(s.direction.name, p)
 	}
 	s.direction.arrived.Add(int64(len(p)))
+	s.direction.took = time.Since(s.start)
 	return s.sum.Write(p)
 }
