@@ -137,7 +137,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 		}
 	}
 	c = e.accept(key, d, f.hello, proven)
-	if proven || f.push {
+	if proven || f.push && !e.config.RefuseLegacy {
 		c.offered = l.offer(c) // there was room
 	}
 	return c, evicted

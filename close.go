@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"errors"
 	"net"
 	"time"
 )
@@ -10,7 +11,9 @@ import (
 // until the peer has acknowledged all that was written and, if it is an endpoint
 // of this package, that there is no more: it then reads io.EOF after the last
 // byte. Where nothing more is acknowledged for Config.Linger, the session is
-// broken off and Close returns ErrNotDelivered or a *PeerLostError.
+// broken off and Close returns ErrNotDelivered or a *PeerLostError. Where the
+// session had ended before, and neither Read nor Write has said so, Close does,
+// if something that was written is lost.
 //
 // A peer that knows no signals, such as kcp-go, is told nothing. For it the
 // session answers repetitions for some more seconds in the background.
@@ -24,8 +27,11 @@ func (c *Conn) Close() error {
 	if c.state == stateEnded {
 		c.kcp.closeReceive()
 		c.account()
-		if c.undelivered && c.life.peerClosed {
+		switch {
+		case c.undelivered && c.life.peerClosed:
 			return c.opError("close", ErrNotDelivered)
+		case c.undelivered && !c.told && !errors.Is(c.err, net.ErrClosed):
+			return c.opError("close", c.err)
 		}
 		return nil
 	}
@@ -162,6 +168,7 @@ func (c *Conn) end(err error) {
 	}
 	c.state = stateEnded
 	c.err = err
+	c.undelivered = c.undelivered || err != nil && c.kcp.WaitSend() > 0
 	if !c.offered { // so nobody can read it
 		c.kcp.closeReceive()
 		c.account()

@@ -48,6 +48,9 @@ const (
 	firstHelloWait = 200 * time.Millisecond
 	minRequestWait = 50 * time.Millisecond
 	maxRequestWait = 2 * time.Second
+	// unprovenWait is the distance of pings to a peer that may never have sent
+	// anything: somebody else may have, in its name.
+	unprovenWait = 10 * time.Second
 
 	// uneasyAfter is the silence, while something is unacknowledged, after
 	// which the peer is asked whether it still knows the session.
@@ -80,7 +83,7 @@ func (r *request) due(now time.Duration) bool { return r.active && now >= r.next
 func (r *request) sent(now time.Duration) {
 	r.tries++
 	r.next = now + r.wait
-	r.wait = min(2*r.wait, maxRequestWait)
+	r.wait = max(r.wait, min(2*r.wait, maxRequestWait))
 }
 
 // answered takes the answer to r, if s is that.
@@ -140,7 +143,11 @@ func (c *Conn) pump(now time.Duration) {
 		l.finish.start(signal{l.closing, uint32(k.sndEnd), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.requestWait())
+		wait := c.requestWait()
+		if c.unproven.Load() {
+			wait = unprovenWait
+		}
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, wait)
 		c.missed = c.lastData
 	}
 	if r := &l.hello; r.due(now) {
@@ -282,6 +289,9 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		}
 	case sigInfo:
 		l.version, l.abilities = s.sn, s.ts
+		if n := len(k.signals); n > 0 && k.signals[n-1].code == sigHello|sigAnswer {
+			reply(infoSignal()) // so the answer to hello is no larger than what came
+		}
 	case sigConfirm:
 		if !ours || s.sn != l.token || s.ts != l.peerToken {
 			return true

@@ -50,14 +50,15 @@ type sender struct {
 	room    overhead
 }
 
-// encode adds the error correction to p and returns the parity packets that it
-// completes a group with; they are valid until the next call.
-func (s *sender) encode(p *packet, now uint32) [][]byte {
+// encode adds the error correction to p, unless that is to go plain, and returns
+// the parity packets that it completes a group with; they are valid until the
+// next call.
+func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
 	inner := p.buf[s.room.cipherHead : len(p.buf)-s.room.tail]
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)
-	case s.encoder != nil:
+	case !plain:
 		return s.encoder.Encode(inner, now)
 	}
 	return nil

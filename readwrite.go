@@ -101,6 +101,7 @@ func (c *Conn) readEnd() error {
 		}
 		return io.EOF
 	}
+	c.told = c.told || c.err != nil
 	return c.err
 }
 
@@ -195,6 +196,7 @@ func (c *Conn) waitRoom() error {
 		case c.life.peerClosed:
 			return ErrPeerClosed
 		case c.err != nil:
+			c.told = true
 			return c.err
 		case c.life.closing != 0:
 			return net.ErrClosed

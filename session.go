@@ -39,6 +39,7 @@ type Conn struct {
 	greeted  atomic.Bool // the peer is one of ours
 	// undelivered: the session has ended before the peer had all that was written.
 	undelivered bool
+	told        bool      // Read or Write has returned err
 	challenge   challenge // of an address the peer may have moved to
 	from        origin    // of the packet at work
 	outside     bool      // that packet was sent by somebody without a session

@@ -16,6 +16,7 @@ type outgoing struct {
 	spare   []packet
 	batch   []udp.Datagram
 	to      origin // of the peer
+	plain   bool   // no error correction for this batch
 
 	fecData, fecParity uint64 // packets encoded so far
 }
@@ -93,11 +94,14 @@ func (c *Conn) transmit() {
 		o.packets = o.spare[:0]
 		data, shard := len(packets), c.shard
 		o.to = origin{c.key.addr, c.peer}
+		// It would make replies to somebody who may not be there larger than
+		// what they answer.
+		o.plain = o.sender.encoder == nil || c.unproven.Load()
 		c.mu.Unlock()
 		packets, err := c.encode(packets)
 		c.ep.send(shard, packets, o.batch)
 		c.mu.Lock()
-		if o.sender.encoder != nil {
+		if !o.plain {
 			o.fecData += uint64(data)
 			o.fecParity += uint64(len(packets) - data)
 		}
@@ -135,7 +139,10 @@ func (c *Conn) encode(packets []packet) ([]packet, error) {
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]
-		parity := o.sender.encode(p, now)
+		if o.plain && !p.datagram {
+			p.buf = p.buf[o.sender.room.fecHead:]
+		}
+		parity := o.sender.encode(p, now, o.plain)
 		if err := c.seal(p); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err

@@ -127,3 +127,5 @@ func (x *exchange) wait() error {
 	}
 	return errors.Join(x.errs...)
 }
+
+func digestOf(b []byte) digest { return sha256.Sum256(b) }
