@@ -166,6 +166,9 @@ func (c *Conn) end(err error) {
 	if c.state == stateEnded {
 		return
 	}
+	if (err == nil || err == ErrPeerClosed) && len(c.kcp.acks) > 0 {
+		c.flush(c.ep.now()) // they cannot wait any longer
+	}
 	c.state = stateEnded
 	c.err = err
 	c.undelivered = c.undelivered || err != nil && c.kcp.WaitSend() > 0

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
 	"testing"
@@ -106,4 +107,28 @@ func TestSignalsAreProbes(t *testing.T) {
 		require.Equal(t, PeerInfo{Known: true, Version: 1}, a.Peer())
 		require.Equal(t, PeerInfo{Known: true, Version: 1}, b.Peer())
 	})
+}
+
+// The last acknowledgement leaves with the end of the session; there may be
+// nobody to give it afterwards.
+func TestTheEndAcknowledges(t *testing.T) {
+	for _, size := range []int{1, 100, 5000, 100000} {
+		inWorld(t, 1, clean, func(w *world) {
+			a, b, l := w.pair(nil, nil)
+			time.Sleep(time.Second)
+			want := content(1, size)
+			closed := make(chan error, 1)
+			go func() {
+				_, err := a.Write(want)
+				require.NoError(t, err)
+				closed <- a.Close()
+			}()
+			receive(t, b, want)
+			_, err := b.Read(make([]byte, 1))
+			require.ErrorIs(t, err, io.EOF)
+			require.NoError(t, b.Close())
+			require.NoError(t, l.Endpoint().Close())
+			require.NoError(t, <-closed, "%d bytes", size)
+		})
+	}
 }
