@@ -67,6 +67,7 @@ type bbrControl struct {
 
 	// The model.
 	bw     [2]float64 // largest delivery rates, bytes a second: of the last cycle and of this one
+	tried  bool       // there was data enough in this cycle to fill the path
 	minRTT int64      // microseconds; 0: not known
 	minAt  int64      // when it was last seen, or nearly
 	hi     float64    // bytes in flight that were too much; infinite: none yet
@@ -173,6 +174,7 @@ func (c *bbrControl) OnTick(s *CongestionState) { c.mss = fullSize(s) }
 // OnAck updates the model and what follows from it.
 func (c *bbrControl) OnAck(s *CongestionState) {
 	c.now = s.Micros
+	c.size.fold()
 	r := &s.Sample
 	c.countRounds(s)
 	c.updateRate(r)
@@ -218,12 +220,14 @@ func (c *bbrControl) measureBase() {
 }
 
 // updateRate takes the sample into the filter. Its window is this cycle of
-// ProbeBW and the one before.
+// ProbeBW and the one before; cycles with too little data do not count, so that
+// what is known of the path is not forgotten.
 func (c *bbrControl) updateRate(r *RateSample) {
 	rate := float64(r.Rate())
 	if rate == 0 || r.Interval < c.minRTT {
 		return // acknowledgements that came in a bunch
 	}
+	c.tried = c.tried || !r.AppLimited
 	if !r.AppLimited || rate > c.maxRate() {
 		c.bw[1] = max(c.bw[1], rate)
 	}
@@ -357,7 +361,9 @@ func (c *bbrControl) enter(state bbrState, pace float64) {
 
 func (c *bbrControl) enterDown() {
 	c.enter(bbrDown, bbrDownPace)
-	c.bw[0], c.bw[1] = c.bw[1], 0
+	if c.tried {
+		c.bw[0], c.bw[1], c.tried = c.bw[1], 0, false
+	}
 	c.random = c.random*1664525 + 1013904223 + uint32(c.now)
 	c.probeAt = c.now + bbrProbeWait + int64(c.random>>8)%bbrProbeSpread
 }
@@ -496,12 +502,6 @@ func (c *bbrControl) cwndGain() float64 {
 	return bbrCwndGain
 }
 
-func (c *bbrControl) Window() int {
-	size := c.size.bytes
-	if size == 0 {
-		size = c.mss
-	}
-	return int(min(math.Ceil(c.cwnd/size), maxInt32))
-}
+func (c *bbrControl) Window() int { return c.size.segments(c.cwnd, c.mss) }
 
 func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }

@@ -12,20 +12,38 @@ const (
 // meanSize follows the size of the segments that are sent. The controllers
 // count in bytes; the window of KCP counts segments, which may be much smaller
 // than the largest.
-type meanSize struct{ bytes float64 }
+type meanSize struct {
+	bytes float64
+	sum   float64 // of what was sent since the last fold,
+	count float64 // and how many these were
+}
+
+// meanSizeMemory is over how many segments the mean is taken.
+const meanSizeMemory = 32
 
 func (m *meanSize) sent(size int) {
 	if m.bytes == 0 {
 		m.bytes = float64(size)
 	}
-	m.bytes += (float64(size) - m.bytes) / 32
+	m.sum += float64(size)
+	m.count++
 }
 
-// segments returns how many segments make window bytes.
-func (m *meanSize) segments(window float64, s *CongestionState) int {
+// fold brings the mean up to date. It happens with acknowledgements only, so
+// that the window stands still while it is being used.
+func (m *meanSize) fold() {
+	if m.count > 0 {
+		m.bytes += (m.sum/m.count - m.bytes) * min(1, m.count/meanSizeMemory)
+		m.sum, m.count = 0, 0
+	}
+}
+
+// segments returns how many segments make window bytes; full is the size of the
+// largest.
+func (m *meanSize) segments(window, full float64) int {
 	size := m.bytes
 	if size == 0 {
-		size = fullSize(s)
+		size = full
 	}
 	return int(min(math.Ceil(window/size), maxInt32))
 }
@@ -121,6 +139,7 @@ func (c *cubicControl) limited() bool {
 
 func (c *cubicControl) OnAck(s *CongestionState) {
 	c.state = *s
+	c.size.fold()
 	if rtt := s.Sample.RTT; rtt > 0 {
 		if c.srtt == 0 {
 			c.srtt = float64(rtt) / 1e6
@@ -212,7 +231,10 @@ func (c *cubicControl) reduce(s *CongestionState) {
 	c.hystart.begin(s)
 }
 
-func (c *cubicControl) Window() int { return c.size.segments(c.cwnd*fullSize(&c.state), &c.state) }
+func (c *cubicControl) Window() int {
+	full := fullSize(&c.state)
+	return c.size.segments(c.cwnd*full, full)
+}
 
 func (c *cubicControl) PacingRate() int64 {
 	if c.srtt == 0 {

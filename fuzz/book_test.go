@@ -28,6 +28,7 @@ type book struct {
 	rmtUna                    uint32 // with rmtWnd
 	freshWindow               bool   // Extensions.FreshWindow
 	control                   kcp.CongestionControl
+	cwnd                      int // of control, before the flush that is going on
 
 	fastResend bool // has ever been on: repetitions may precede time-outs
 	maxRTO     bool // has ever been bounded: time-outs may shrink
@@ -61,6 +62,7 @@ func (w watched) OnPacketAcked(s *kcp.CongestionState, p kcp.SegmentInfo) {
 func (w watched) OnAck(s *kcp.CongestionState) {
 	w.book.checkInFlight(s)
 	w.CongestionControl.OnAck(s)
+	w.book.cwnd = w.Window()
 }
 
 func (w watched) OnTick(s *kcp.CongestionState) {
@@ -69,6 +71,7 @@ func (w watched) OnTick(s *kcp.CongestionState) {
 		b.fatalf("controller sees %+v at %d, windows %d and %d", *s, b.now, b.sndWnd, b.rmtWnd)
 	}
 	w.CongestionControl.OnTick(s)
+	w.book.cwnd = w.Window()
 }
 
 // attach makes the book follow k.
@@ -82,7 +85,7 @@ func (b *book) attach(k *kcp.KCP) {
 
 // install sets the congestion controller of k.
 func (b *book) install(k *kcp.KCP, c kcp.CongestionControl) {
-	b.control = c
+	b.control, b.cwnd = c, c.Window()
 	k.SetCongestionControl(watched{c, b})
 }
 
@@ -115,7 +118,7 @@ func (b *book) sent(p kcp.SegmentInfo) {
 	}
 	b.pushes++
 	if p.Transmissions == 1 {
-		window := min(b.sndWnd, b.rmtWnd, uint32(b.control.Window()))
+		window := min(b.sndWnd, b.rmtWnd, uint32(b.cwnd))
 		switch {
 		case p.SN != b.next:
 			b.fatalf("new segment %d, expected %d", p.SN, b.next)

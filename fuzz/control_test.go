@@ -24,6 +24,10 @@ const slowestPace = 200
 // newControl makes one of a few congestion controllers.
 func newControl(choice byte) kcp.CongestionControl {
 	switch choice % 8 {
+	case 0:
+		return kcp.NewBBR()
+	case 1:
+		return kcp.NewCubic()
 	case 2:
 		return kcp.NewNoControl()
 	case 3:

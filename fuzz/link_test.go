@@ -133,6 +133,9 @@ func (w *world) must(err error) {
 func (w *world) setControl(e *end, y byte) {
 	c := newControl(y)
 	e.pacing = c.PacingRate()
+	if y%8 < 2 {
+		e.pacing = slowestPace // they find a rate of their own
+	}
 	e.install(e.k, c)
 	if e.started && avoidFreshControl {
 		e.k.Flush()

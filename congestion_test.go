@@ -1,0 +1,351 @@
+package kcp
+
+import (
+	"container/heap"
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/netsim"
+)
+
+// course is a bulk transfer from a to b over a bottleneck, in virtual time and
+// with the extensions of sessions.
+type course struct {
+	t             *testing.T
+	now           time.Duration
+	a, b          *KCP
+	forward, back *netsim.Link
+	cfg           netsim.LinkConfig
+	events        courseEvents
+	order         int
+	supply        int64 // bytes that a may still send
+	received      int64
+	waits         []time.Duration // in the queue
+	buf           [1 << 16]byte
+}
+
+type courseEvent struct {
+	at     time.Duration
+	order  int
+	to     *KCP
+	packet []byte
+}
+
+type courseEvents []courseEvent
+
+func (h courseEvents) Len() int { return len(h) }
+func (h courseEvents) Less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].order < h[j].order
+}
+func (h courseEvents) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+func (h *courseEvents) Push(x any)   { *h = append(*h, x.(courseEvent)) }
+func (h *courseEvents) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
+}
+
+// newCourse has a path of rate bytes a second and a round-trip time, with a
+// queue of so many bandwidth-delay products.
+func newCourse(t *testing.T, cc CongestionControl, rate int64, rtt time.Duration, queue, loss float64) *course {
+	c := &course{t: t, supply: 1 << 60}
+	c.cfg = netsim.LinkConfig{
+		Delay: rtt / 2, Rate: rate, Loss: loss, Queue: int(float64(rate) * rtt.Seconds() * queue),
+	}
+	c.forward, c.back = netsim.NewLink(c.cfg, 1), netsim.NewLink(c.cfg, 2)
+	config := (&Config{CongestionControl: func() CongestionControl { return cc }}).withDefaults()
+	c.a = New(1, func(p []byte) { c.put(c.forward, c.b, p) })
+	c.b = New(1, func(p []byte) { c.put(c.back, c.a, p) })
+	config.apply(c.a)
+	config.apply(c.b)
+	c.a.SetClockMicros(0)
+	c.b.SetClockMicros(0)
+	return c
+}
+
+func (c *course) put(l *netsim.Link, to *KCP, packet []byte) {
+	for _, d := range l.Send(c.now, packet) {
+		if to == c.b {
+			own := time.Duration(int64(len(packet)) * int64(time.Second) / c.cfg.Rate)
+			c.waits = append(c.waits, d.At-c.now-c.cfg.Delay-own)
+		}
+		c.order++
+		heap.Push(&c.events, courseEvent{d.At, c.order, to, d.Data})
+	}
+}
+
+// run lets time pass until then, and returns the goodput of it in bytes a
+// second.
+func (c *course) run(until time.Duration) float64 {
+	start, before := c.now, c.received
+	c.waits = nil
+	for {
+		for c.supply > 0 && c.a.WaitSend() < 3000 {
+			n := int(min(c.supply, int64(c.a.mss)))
+			_, err := c.a.Send(c.buf[:n])
+			require.NoError(c.t, err)
+			c.supply -= int64(n)
+		}
+		for _, k := range []*KCP{c.a, c.b} {
+			k.SetClockMicros(uint64(c.now.Microseconds()))
+			if at, ok := k.NextFlush(); ok && !seq(at).after(k.now) {
+				k.Flush()
+			}
+		}
+		next := until
+		for _, k := range []*KCP{c.a, c.b} {
+			if at, ok := k.NextFlush(); ok {
+				wait := time.Duration(max(1, seq(at).diff(k.now))) * time.Millisecond
+				next = min(next, c.now.Truncate(time.Millisecond)+wait)
+			}
+		}
+		if len(c.events) > 0 {
+			next = min(next, c.events[0].at)
+		}
+		c.now = next
+		if c.now >= until {
+			return float64(c.received-before) / (until - start).Seconds()
+		}
+		for len(c.events) > 0 && c.events[0].at <= c.now {
+			ev := heap.Pop(&c.events).(courseEvent)
+			ev.to.SetClockMicros(uint64(c.now.Microseconds()))
+			require.NoError(c.t, ev.to.Input(ev.packet))
+			c.received += int64(c.b.recvBytes(c.buf[:]))
+		}
+	}
+}
+
+// queue returns the time that 95 % of the packets of the last run have waited
+// at most.
+func (c *course) queue() time.Duration {
+	slices.Sort(c.waits)
+	return c.waits[len(c.waits)*95/100]
+}
+
+// change changes both directions.
+func (c *course) change(edit func(*netsim.LinkConfig)) {
+	edit(&c.cfg)
+	c.forward.SetConfig(c.cfg)
+	c.back.SetConfig(c.cfg)
+}
+
+// resent returns how many transmissions of the sender were repetitions.
+func (c *course) resent() float64 {
+	n := c.a.counters
+	again := float64(n.FastRetransmits + n.TimeoutRetransmits)
+	return again / (again + float64(n.SegmentsSent))
+}
+
+const courseRate = 2_500_000 // 20 Mbit/s
+
+// What a controller makes of paths of 20 Mbit/s and 40 ms. The figures of
+// whole transfers are bench's; a controller that does not do its work is far
+// from these.
+func TestControllersOnPaths(t *testing.T) {
+	const rtt = 40 * time.Millisecond
+	for _, test := range []struct {
+		name        string
+		control     func() CongestionControl
+		queue, loss float64
+		goodput     float64 // share, at least
+		wait        float64 // round trips in the queue, at most
+		resent      float64 // share, at most
+	}{
+		{"bbr", NewBBR, 1, 0, 0.94, 0.5, 0.01},
+		{"bbr, loss", NewBBR, 1, 0.05, 0.84, 0.7, 0.07},
+		{"bbr, shallow queue", NewBBR, 0.2, 0, 0.9, 0.2, 0.03},
+		{"bbr, deep queue", NewBBR, 8, 0, 0.94, 0.5, 0.01},
+		{"cubic", NewCubic, 1, 0, 0.94, 1, 0.03},
+		{"cubic, shallow queue", NewCubic, 0.2, 0, 0.75, 0.2, 0.03},
+		{"cubic, deep queue", NewCubic, 8, 0, 0.94, 8, 0.02},
+	} {
+		c := newCourse(t, test.control(), courseRate, rtt, test.queue, test.loss)
+		c.run(time.Second)
+		goodput := c.run(6 * time.Second)
+		require.Greater(t, goodput, test.goodput*courseRate, test.name)
+		require.LessOrEqual(t, float64(c.queue()), test.wait*float64(rtt)*1.01, "%s: queue", test.name)
+		require.LessOrEqual(t, c.resent(), test.resent, "%s: resent", test.name)
+	}
+}
+
+// A path that becomes slower, or faster, is found out in some seconds, without
+// a standing queue and without a flood.
+func TestBBRFollowsThePath(t *testing.T) {
+	c := newCourse(t, NewBBR(), courseRate, 40*time.Millisecond, 2, 0)
+	c.run(3 * time.Second)
+	c.change(func(l *netsim.LinkConfig) { l.Rate /= 4 })
+	c.run(7 * time.Second)
+	require.Greater(t, c.run(10*time.Second), 0.9*courseRate/4)
+	require.Less(t, c.queue(), 60*time.Millisecond)
+	c.change(func(l *netsim.LinkConfig) { l.Rate *= 4 })
+	c.run(16 * time.Second)
+	require.Greater(t, c.run(18*time.Second), 0.85*courseRate)
+	c.change(func(l *netsim.LinkConfig) { l.Delay *= 3 })
+	c.run(32 * time.Second) // the least round-trip time is forgotten after ten
+	require.Greater(t, c.run(35*time.Second), 0.85*courseRate)
+}
+
+// What a slow application shows of the path is not taken for the path.
+func TestControllersWithSlowApplication(t *testing.T) {
+	for name, control := range map[string]func() CongestionControl{"bbr": NewBBR, "cubic": NewCubic} {
+		c := newCourse(t, control(), courseRate, 40*time.Millisecond, 1, 0)
+		c.run(2 * time.Second)
+		c.supply = 0
+		c.run(5 * time.Second)
+		for c.now < 14*time.Second {
+			c.supply += 3000
+			c.run(c.now + 30*time.Millisecond)
+			require.Less(t, c.a.WaitSend(), 10, "%s holds back what is little", name)
+		}
+		window := c.a.cc.Window()
+		require.Less(t, window, 300, "%s: the window grew without use", name)
+		c.supply = 1 << 60
+		require.Greater(t, c.run(15*time.Second), 0.6*courseRate, name)
+	}
+}
+
+// cubicPath feeds a CUBIC controller with the acknowledgements of whole
+// windows, once a round trip.
+type cubicPath struct {
+	c   *cubicControl
+	s   CongestionState
+	rtt int64
+}
+
+func newCubicPath(rtt int64) *cubicPath {
+	p := &cubicPath{c: NewCubic().(*cubicControl), rtt: rtt}
+	p.s = CongestionState{MSS: 976, Micros: 1_000_000}
+	p.c.Init(&p.s)
+	return p
+}
+
+// round sends a window, or as many segments, and has it acknowledged.
+func (p *cubicPath) round(segments float64) {
+	if segments == 0 {
+		segments = p.c.cwnd
+	}
+	prior := p.s.Delivered
+	p.s.FlightBytes = int64(segments * 1000)
+	p.c.OnTick(&p.s)
+	p.s.Micros += p.rtt
+	for range acksOfRound {
+		part := int64(segments * 1000 / acksOfRound)
+		p.s.Delivered += part
+		p.s.Sample = RateSample{Acked: part, RTT: p.rtt, PriorDelivered: prior}
+		p.c.OnAck(&p.s)
+	}
+}
+
+const acksOfRound = 10
+
+func (p *cubicPath) lose() {
+	p.s.LostSent = p.s.Micros - 1
+	p.c.OnFastRetransmit(&p.s)
+}
+
+// Slow start doubles the window, and ends some rounds after the round-trip
+// time has begun to grow (RFC 9406).
+func TestCubicSlowStart(t *testing.T) {
+	p := newCubicPath(50_000)
+	for want := 20.; want <= 160; want *= 2 {
+		p.round(0)
+		require.InDelta(t, want, p.c.cwnd, 0.01)
+	}
+	p.rtt += 7000 // more than an eighth of 50 ms
+	p.round(0)
+	grown := p.c.cwnd
+	for range hystartRounds {
+		require.True(t, math.IsInf(p.c.ssthresh, 1))
+		p.round(0)
+	}
+	p.round(0)
+	require.False(t, math.IsInf(p.c.ssthresh, 1), "slow start goes on")
+	require.Less(t, p.c.cwnd, grown*math.Pow(1.25, hystartRounds+2))
+}
+
+// After a loss the window follows the curve of RFC 9438, section 4.2.
+func TestCubicCurve(t *testing.T) {
+	p := newCubicPath(100_000)
+	p.c.cwnd, p.c.ssthresh = 100, 50
+	p.lose()
+	require.InDelta(t, 70, p.c.cwnd, 0.01)
+	k := math.Cbrt(100 * (1 - cubicBeta) / cubicC)
+	p.round(0)
+	start := p.s.Micros
+	for p.s.Micros-start < 8_000_000 {
+		p.round(0)
+		at := float64(p.s.Micros-start) / 1e6
+		want := cubicC*math.Pow(at+0.1-k, 3) + 100
+		require.InDelta(t, want, p.c.cwnd, 0.05*want, "after %v s", at)
+	}
+	require.Greater(t, p.c.cwnd, 110., "it goes on beyond the old maximum")
+}
+
+// On a short path the window grows as Reno's would (section 4.3).
+func TestCubicRenoFriendly(t *testing.T) {
+	p := newCubicPath(5_000)
+	p.c.cwnd, p.c.ssthresh = 20, 10
+	p.lose()
+	require.InDelta(t, 14, p.c.cwnd, 0.01)
+	for range 10 {
+		p.round(0)
+	}
+	require.InDelta(t, 14+10*cubicAlpha, p.c.cwnd, 1)
+}
+
+// One round of losses is one reduction; a second one below the old maximum
+// gives up room (section 4.7); nothing back at all means starting anew.
+func TestCubicReductions(t *testing.T) {
+	p := newCubicPath(100_000)
+	p.c.cwnd, p.c.ssthresh = 100, 50
+	p.lose()
+	p.c.OnFastRetransmit(&p.s)
+	p.s.DeliveredAt = p.s.Micros
+	p.c.OnTimeout(&p.s)
+	require.InDelta(t, 70, p.c.cwnd, 0.01)
+	require.InDelta(t, 100, p.c.wMax, 0.01)
+	p.round(0)
+	before := p.c.cwnd
+	p.lose()
+	require.InDelta(t, before*cubicBeta, p.c.cwnd, 0.01)
+	require.InDelta(t, before*(1+cubicBeta)/2, p.c.wMax, 0.01, "fast convergence")
+	p.round(0)
+	p.s.LostSent, p.s.DeliveredAt = p.s.Micros-1, p.s.Micros-2
+	p.c.OnTimeout(&p.s)
+	require.EqualValues(t, minimalWindow, p.c.cwnd)
+}
+
+// A window that is not used does not grow, and the time does not count.
+func TestCubicApplicationLimited(t *testing.T) {
+	p := newCubicPath(100_000)
+	p.c.cwnd, p.c.ssthresh = 100, 50
+	p.lose()
+	for range 5 {
+		p.round(0)
+	}
+	before := p.c.cwnd
+	for range 100 {
+		p.round(10)
+	}
+	require.InDelta(t, before, p.c.cwnd, 1)
+	p.round(0)
+	p.round(0)
+	require.InDelta(t, before, p.c.cwnd, 0.1*before, "it jumps to where the curve would be")
+}
+
+// The window counts segments as they are, and small ones do not shrink it.
+func TestWindowOfSmallSegments(t *testing.T) {
+	for name, c := range map[string]CongestionControl{"bbr": NewBBR(), "cubic": NewCubic()} {
+		s := CongestionState{MSS: 1376, Micros: 1}
+		c.Init(&s)
+		require.Equal(t, initialWindow, c.Window(), name)
+		for range 100 {
+			c.OnPacketSent(&s, SegmentInfo{Size: 140, Transmissions: 1})
+		}
+		require.Equal(t, 10*initialWindow, c.Window(), name)
+	}
+}
