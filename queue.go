@@ -171,20 +171,30 @@ func bufferSize(n int) (class, size int) {
 
 // buffers recycles payload buffers and send segments. What it holds has been
 // in use at one time, so it never exceeds the peak of the queues.
-type buffers struct {
+type buffers struct{ held *heldBuffers } // nil: nothing
+
+type heldBuffers struct {
 	free     [bufferClasses][][]byte
 	segments []*sendSegment
+}
+
+// hold returns where to hold something.
+func (b *buffers) hold() *heldBuffers {
+	if b.held == nil {
+		b.held = new(heldBuffers)
+	}
+	return b.held
 }
 
 // get returns a buffer of length n.
 func (b *buffers) get(n int) []byte {
 	class, size := bufferSize(n)
-	free := b.free[class]
-	if len(free) == 0 {
+	if b.held == nil || len(b.held.free[class]) == 0 {
 		return make([]byte, n, max(n, size))
 	}
+	free := b.held.free[class]
 	buf := free[len(free)-1]
-	b.free[class] = free[:len(free)-1]
+	b.held.free[class] = free[:len(free)-1]
 	return buf[:n]
 }
 
@@ -192,7 +202,8 @@ func (b *buffers) get(n int) []byte {
 func (b *buffers) put(buf []byte) {
 	class, size := bufferSize(cap(buf))
 	if cap(buf) == size {
-		b.free[class] = append(b.free[class], buf[:0])
+		h := b.hold()
+		h.free[class] = append(h.free[class], buf[:0])
 	}
 }
 
@@ -208,12 +219,13 @@ func (b *buffers) grow(buf []byte, n int) []byte {
 }
 
 func (b *buffers) getSegment() *sendSegment {
-	if n := len(b.segments); n > 0 {
-		s := b.segments[n-1]
-		b.segments = b.segments[:n-1]
-		return s
+	if b.held == nil || len(b.held.segments) == 0 {
+		return new(sendSegment)
 	}
-	return new(sendSegment)
+	n := len(b.held.segments) - 1
+	s := b.held.segments[n]
+	b.held.segments = b.held.segments[:n]
+	return s
 }
 
 // putSegment takes a segment back with its buffer, or leaves that to when the
@@ -225,5 +237,6 @@ func (b *buffers) putSegment(s *sendSegment) {
 	}
 	b.put(s.buf)
 	*s = sendSegment{}
-	b.segments = append(b.segments, s)
+	h := b.hold()
+	h.segments = append(h.segments, s)
 }

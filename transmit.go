@@ -10,13 +10,12 @@ import (
 // goroutine at a time does so, so that they leave in order.
 type outgoing struct {
 	sender  sender
-	current packet   // under construction in the state machine
+	current *buffer  // of the packet under construction in the state machine
 	packets []packet // to be sent
 	sending bool     // somebody is at it; the fields below are theirs
 	spare   []packet
 	batch   []udp.Datagram
-	to      origin // of the peer
-	plain   bool   // no error correction for this batch
+	plain   bool // no error correction for this batch
 
 	fecData, fecParity uint64 // packets encoded so far
 }
@@ -51,21 +50,21 @@ func (o *outgoing) compact() {
 func (c *Conn) packetBuffer(n int) []byte {
 	room := &c.outgoing.sender.room
 	p := c.ep.packet(room.total() + n)
-	c.outgoing.current = p
+	c.outgoing.current = p.pooled
 	return p.buf[room.head() : room.head()+n : room.head()+n]
 }
 
 // collect takes a packet that the state machine has put out.
 func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
-	p, room := o.current, &o.sender.room
-	o.current = packet{}
+	b, room := o.current, &o.sender.room
+	o.current = nil
 	size := room.total() + len(data)
-	if size > len(p.buf) { // larger than the MTU: not in the space given
+	p := packet{buf: b.b[:min(size, cap(b.b))], pooled: b}
+	if &data[0] != &b.b[room.head()] { // larger than the MTU: not in the space given
 		p = c.ep.packet(size)
 		copy(p.buf[room.head():], data)
 	}
-	p.buf = p.buf[:size]
 	o.packets = append(o.packets, p)
 }
 
@@ -93,12 +92,12 @@ func (c *Conn) transmit() {
 		packets := o.packets
 		o.packets = o.spare[:0]
 		data, shard := len(packets), c.shard
-		o.to = origin{c.key.addr, c.peer}
+		to := origin{c.key.addr, c.peer}
 		// It would make replies to somebody who may not be there larger than
 		// what they answer.
 		o.plain = o.sender.encoder == nil || c.unproven.Load()
 		c.mu.Unlock()
-		packets, err := c.encode(packets)
+		packets, err := c.encode(packets, to)
 		c.ep.send(shard, packets, o.batch)
 		c.mu.Lock()
 		if !o.plain {
@@ -129,7 +128,7 @@ func (c *Conn) transmit() {
 
 // encode runs packets through the pipeline into the batch, and adds the parity
 // packets that belong between them. On an error nothing is left to be sent.
-func (c *Conn) encode(packets []packet) ([]packet, error) {
+func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	now := uint32(0)
@@ -143,7 +142,7 @@ func (c *Conn) encode(packets []packet) ([]packet, error) {
 			p.buf = p.buf[o.sender.room.fecHead:]
 		}
 		parity := o.sender.encode(p, now, o.plain)
-		if err := c.seal(p); err != nil {
+		if err := c.seal(p, to); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
 		}
@@ -151,7 +150,7 @@ func (c *Conn) encode(packets []packet) ([]packet, error) {
 			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)
 			copy(q.buf[o.sender.room.cipherHead:], shard)
 			packets = append(packets, q)
-			if err := c.seal(&q); err != nil {
+			if err := c.seal(&q, to); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
 			}
@@ -161,11 +160,11 @@ func (c *Conn) encode(packets []packet) ([]packet, error) {
 }
 
 // seal encrypts p and appends it to the batch.
-func (c *Conn) seal(p *packet) error {
+func (c *Conn) seal(p *packet, to origin) error {
 	o := &c.outgoing
 	if err := o.sender.seal(p.buf); err != nil {
 		return err
 	}
-	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: o.to.addr, Peer: o.to.peer})
+	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
 	return nil
 }
