@@ -28,6 +28,21 @@ func (q *datagramQueue) add(b []byte) {
 	q.waiting = append(q.waiting, append(make([]byte, 0, len(b)), b...))
 }
 
+// datagramQueue returns the queue, which most sessions do without.
+func (c *Conn) datagramQueue() *datagramQueue {
+	if c.datagrams == nil {
+		c.datagrams = new(datagramQueue)
+	}
+	return c.datagrams
+}
+
+func (c *Conn) datagramStats() (s DatagramStats) {
+	if c.datagrams != nil {
+		s = c.datagrams.stats
+	}
+	return s
+}
+
 // MaxDatagramSize returns the most bytes that SendDatagram takes.
 func (c *Conn) MaxDatagramSize() int {
 	room := &c.outgoing.sender.room
@@ -53,7 +68,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 	}
 	o := &c.outgoing
 	if len(o.packets) >= maxOutgoing {
-		c.datagrams.stats.Unsent++
+		c.datagramQueue().stats.Unsent++
 		return nil
 	}
 	at := o.sender.room.cipherHead
@@ -62,7 +77,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)
 	copy(p.buf[at+datagramHeader:], b)
 	o.packets = append(o.packets, p)
-	c.datagrams.stats.Sent++
+	c.datagramQueue().stats.Sent++
 	c.transmit()
 	return nil
 }
@@ -80,7 +95,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	defer stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	q := &c.datagrams
+	q := c.datagramQueue()
 	for {
 		switch {
 		case c.closed:

@@ -45,10 +45,13 @@ func (e *Endpoint) moving(key sessionKey, kind openedKind) *Conn {
 func (c *Conn) suspectMove(d *udp.Datagram, now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	ch := &c.challenge
 	if c.state == stateEnded || c.life.kind != peerOurs || c.unproven.Load() {
 		return
 	}
+	if c.challenge == nil {
+		c.challenge = new(challenge)
+	}
+	ch := c.challenge
 	if ch.at > 0 && now-ch.at < challengeEvery {
 		return
 	}
@@ -70,8 +73,8 @@ func sameAddr(a, b net.Addr) bool {
 // pathAnswered moves the session, if s answers the challenge from where that
 // was sent to.
 func (c *Conn) pathAnswered(s signal) {
-	ch := &c.challenge
-	if ch.at == 0 || s != ch.ask.answer() || c.from.addr != ch.addr || !sameAddr(c.from.peer, ch.peer) {
+	ch := c.challenge
+	if ch == nil || ch.at == 0 || s != ch.ask.answer() || c.from.addr != ch.addr || !sameAddr(c.from.peer, ch.peer) {
 		return
 	}
 	key := makeKey(ch.addr, ch.peer, c.key.conv)
@@ -83,7 +86,7 @@ func (c *Conn) pathAnswered(s signal) {
 		return
 	}
 	c.remote, c.peer = remote, ch.peer
-	*ch = challenge{}
+	c.challenge = nil
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.moves++

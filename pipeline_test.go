@@ -299,6 +299,8 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 		inWorld(t, 10, clean, func(w *world) {
 			config := &Config{Cipher: cipher, FEC: FEC{10, 3}}
 			a, _, _ := w.pair(config, config)
+			a.mu.Lock() // after whoever has sent before
+			defer a.mu.Unlock()
 			packets := make([]packet, 0, 16)
 			run := func() {
 				packets = packets[:0]

@@ -35,11 +35,11 @@ type repair struct {
 // recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
 type recovery struct {
 	// Reordering.
-	tolerance uint32 // acknowledgements beyond FastResend that prove nothing
-	calm      seq    // when tolerance shrinks
-	repairs   [repairMemory]repair
-	next      int // place of the next one in repairs
-	open      int // valid ones in repairs
+	tolerance uint32                // acknowledgements beyond FastResend that prove nothing
+	calm      seq                   // when tolerance shrinks
+	repairs   *[repairMemory]repair // nil before the first
+	next      int                   // place of the next one in repairs
+	open      int                   // valid ones in repairs
 
 	// Outages.
 	heardAt seq  // when the last good packet came
@@ -53,6 +53,9 @@ type recovery struct {
 // remember notes the retransmission of s.
 func (k *KCP) remember(s *sendSegment, early bool) {
 	r := &k.recovery
+	if r.repairs == nil {
+		r.repairs = new([repairMemory]repair)
+	}
 	p := &r.repairs[r.next]
 	if !p.valid {
 		r.open++

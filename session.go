@@ -39,19 +39,19 @@ type Conn struct {
 	greeted  atomic.Bool // the peer is one of ours
 	// undelivered: the session has ended before the peer had all that was written.
 	undelivered bool
-	told        bool      // Read or Write has returned err
-	challenge   challenge // of an address the peer may have moved to
-	from        origin    // of the packet at work
-	outside     bool      // that packet was sent by somebody without a session
-	moves       int       // changes of the peer's address
+	told        bool       // Read or Write has returned err
+	challenge   *challenge // of an address the peer may have moved to; nil before
+	from        origin     // of the packet at work
+	outside     bool       // that packet was sent by somebody without a session
+	moves       int        // changes of the peer's address
 
 	answering bool // answer is to be called
 	shard     int  // of the endpoint's sockets the one that the peer's packets come to
 	filling   bool // a waiting Read has lent its buffer to the state machine
 	outgoing  outgoing
-	decoder   *fec.Decoder // nil until the peer sends FEC
-	coded     bool         // Endpoint.coded names this session; under Endpoint.mu
-	datagrams datagramQueue
+	decoder   *fec.Decoder   // nil until the peer sends FEC
+	coded     bool           // Endpoint.coded names this session; under Endpoint.mu
+	datagrams *datagramQueue // nil before the first
 
 	// Times since the endpoint's epoch.
 	born         time.Duration
@@ -170,7 +170,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.state == stateOpen {
-			c.datagrams.add(p.data[datagramHeader:])
+			c.datagramQueue().add(p.data[datagramHeader:])
 			c.canRead.Broadcast()
 			c.heard(now)
 		}
@@ -245,7 +245,7 @@ func (c *Conn) account() {
 // settle notes what the last step has changed, and asks for the next wake-up.
 func (c *Conn) settle(now time.Duration) {
 	c.account()
-	n, d := &c.kcp.counters, &c.datagrams.stats
+	n, d := &c.kcp.counters, c.datagramStats()
 	if n.SegmentsReceived != c.received {
 		c.received, c.lastData = n.SegmentsReceived, now
 	}

@@ -143,7 +143,7 @@ func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRet
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, q := c.kcp, &c.datagrams
+	k := c.kcp
 	return ConnStats{
 		Counters:         k.counters,
 		Dropped:          c.dropped,
@@ -157,7 +157,7 @@ func (c *Conn) Stats() ConnStats {
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
 		Moves:            c.moves,
-		Datagrams:        q.stats,
+		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 	}
 }
