@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -63,6 +64,7 @@ func TestRepliesAreNoLargerThanRequests(t *testing.T) {
 				asked, answered = len(p), 0
 				w.net.Inject(stranger, server, p)
 				time.Sleep(time.Second)
+				synctest.Wait()
 				require.LessOrEqual(t, answered, asked, "code %d, %d times", code, n)
 			}
 		}
