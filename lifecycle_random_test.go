@@ -88,8 +88,8 @@ func TestRandomLives(t *testing.T) {
 		first, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
 		n = 1
-	} else if testing.Short() || raceEnabled {
-		n = 150
+	} else if testing.Short() || raceEnabled || strconv.IntSize == 32 {
+		n = 100
 	}
 	if s := os.Getenv("KCP_LIVES"); s != "" {
 		var err error
