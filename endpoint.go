@@ -481,6 +481,7 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
+		e.refused(err) // whichever call comes first is told
 		e.warn("socket write failed", err)
 		rest = rest[n+1:]
 	}

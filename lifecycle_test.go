@@ -94,6 +94,21 @@ func TestFieldNote29DialRefused(t *testing.T) {
 	})
 }
 
+// The system tells a connected socket once that nobody listens, in answer to
+// whichever call comes next: it may be a write.
+func TestFieldNote29DialRefusedOnWrite(t *testing.T) {
+	inWorld(t, 29, clean, func(w *world) {
+		e, pc := w.endpoint("10.0.0.2:0", nil)
+		e.connected = true
+		pc.FailWrites(syscall.ECONNREFUSED, 1)
+		start := time.Now()
+		_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+		require.ErrorIs(t, err, ErrRefused)
+		require.Zero(t, time.Since(start))
+		require.Zero(t, e.Stats().Sessions)
+	})
+}
+
 // All that was written before Close arrives, at 20 % loss, then io.EOF; Close
 // knows it, and both sides are rid of the session.
 func TestFieldNote21CloseDelivers(t *testing.T) {

@@ -255,18 +255,18 @@ func testDialNobody(t *testing.T) {
 	require.Equal(t, exitFailed, d.wait(t))
 	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused); -wait DURATION waits for it\n", d.err.String())
 
-	d = dial(t.Context(), strings.NewReader("anybody?"), addr, "-wait", "300ms")
+	d = dial(t.Context(), strings.NewReader("anybody?"), addr, "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused), for 300ms (-wait)\n", d.err.String())
+	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused), for 2s (-wait)\n", d.err.String())
 }
 
 func testDialNoAnswer(t *testing.T) {
 	deaf, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	require.NoError(t, err)
 	defer deaf.Close()
-	d := dial(t.Context(), strings.NewReader("anybody?"), deaf.LocalAddr().String(), "-wait", "300ms")
+	d := dial(t.Context(), strings.NewReader("anybody?"), deaf.LocalAddr().String(), "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 300ms (-wait)\n", d.err.String())
+	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait)\n", d.err.String())
 }
 
 func testDialWaitsForTheListener(t *testing.T) {
