@@ -224,12 +224,18 @@ func (c *Conn) holdSocket() time.Duration {
 	if !c.life.peerFin {
 		return 0
 	}
-	return max(minHold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
+	hold := minHold
+	if n := &c.kcp.counters; n.Retransmits()+n.Duplicates > 0 {
+		hold = lossyHold
+	}
+	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
 }
 
-// Bounds of holdSocket.
+// Bounds of holdSocket. On a path that has shown that it loses packets the peer
+// may have to ask several times.
 const (
-	minHold  = 200 * time.Millisecond
-	maxHold  = 3 * time.Second
-	holdRTOs = 4
+	minHold   = 200 * time.Millisecond
+	lossyHold = 1500 * time.Millisecond
+	maxHold   = 3 * time.Second
+	holdRTOs  = 4
 )

@@ -109,6 +109,31 @@ func TestFieldNote29DialRefusedOnWrite(t *testing.T) {
 	})
 }
 
+// A socket that this package has opened stays for a while, to answer a peer that
+// has not had the last answer; longer where packets get lost.
+func TestSocketIsHeldForThePeer(t *testing.T) {
+	for link, want := range map[netsim.LinkConfig]time.Duration{
+		clean: 4 * 200 * time.Millisecond, lossy: 1500 * time.Millisecond,
+	} {
+		inWorld(t, 1, link, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			send(t, a, content(1, 100_000))
+			receive(t, b, content(1, 100_000))
+			hold := func(c *Conn) time.Duration {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				return c.holdSocket()
+			}
+			require.Zero(t, hold(b), "it has said nothing yet")
+			require.NoError(t, a.CloseWrite())
+			receive(t, b, nil)
+			_, err := b.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			require.Equal(t, want, hold(b), "without samples the time-out is 200 ms")
+		})
+	}
+}
+
 // All that was written before Close arrives, at 20 % loss, then io.EOF; Close
 // knows it, and both sides are rid of the session.
 func TestFieldNote21CloseDelivers(t *testing.T) {

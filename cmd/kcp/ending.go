@@ -123,9 +123,15 @@ func (p *pipe) over(s *silence) (bool, error) {
 }
 
 // hold waits, before the process ends, as long as the peer may ask once more
-// for what was the last thing said to it, which may have been lost.
+// for what was the last thing said to it, which may have been lost. The package
+// keeps the socket for as long.
 func (p *pipe) hold(ctx context.Context) {
-	wait := max(200*time.Millisecond, min(4*p.conn.Stats().RTO, 3*time.Second))
+	s := p.conn.Stats()
+	wait := 200 * time.Millisecond
+	if s.Retransmits()+s.Duplicates > 0 {
+		wait = 1500 * time.Millisecond
+	}
+	wait = max(wait, min(4*s.RTO, 3*time.Second))
 	if !p.tellsItsEnd() {
 		wait = time.Second - max(p.quiet, 0) // silence was the proof already
 	}
