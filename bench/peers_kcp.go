@@ -25,7 +25,7 @@ func ourConfig(s settings) (*kcp.Config, error) {
 		MTU:               wireMTU,
 		SendWindow:        s.window,
 		ReceiveWindow:     s.window,
-		WriteBuffer:       s.window*wireMTU + 1<<16,
+		WriteBuffer:       min(s.window*wireMTU+1<<16, 4<<20), // the default is 4 MiB
 		NoDelay:           kcp.NoDelayOn,
 		Interval:          10 * time.Millisecond,
 		FastResend:        2,
