@@ -169,6 +169,7 @@ func kcpGoMode(mode string) (block kcpgo.BlockCrypt, data, parity int, err error
 func (p *kcpGoPeer) tune(c *kcpgo.UDPSession) io.ReadWriteCloser {
 	c.SetNoDelay(1, 10, 2, 1)
 	c.SetWindowSize(p.window, p.window)
+	//lint:ignore SA1019 there is no other way to have it
 	c.SetStreamMode(true)
 	c.SetWriteDelay(false)
 	c.SetMtu(wireMTU)
