@@ -155,14 +155,28 @@ func (k *KCP) closeReceive() {
 	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0
 }
 
-// spareBytes is how much in-order payload is taken while memory is short.
+// sparing is how new data is turned away, for want of memory.
+type sparing uint8
+
+const (
+	sparesNothing sparing = iota
+	sparesMemory          // take only what can be read, or makes something so
+	sparesAlways          // the same, and never more than spareBytes: nobody reads it yet
+)
+
+// spareBytes is how much payload is taken while memory is short.
 const spareBytes = 16 << 10
 
 // spares reports whether the new segment sn is turned away because memory is
-// short. The next one in order never is as long as its predecessors are being
+// short. The next one in order is not as long as there is nothing to read, for
+// want of it or of the rest of a message, or what there is is little and being
 // read, so the conversation goes on.
 func (k *KCP) spares(sn seq) bool {
-	return k.sparing && (sn != k.rcvNxt || k.rcvBytes >= spareBytes)
+	if k.sparing == sparesNothing {
+		return false
+	}
+	readable := k.rcvQueued > k.rcvPartial || k.sparing == sparesAlways
+	return sn != k.rcvNxt || readable && k.rcvBytes >= spareBytes
 }
 
 // discardSend drops everything that waits to be sent or acknowledged, for a

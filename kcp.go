@@ -114,8 +114,8 @@ type KCP struct {
 	rcvQueued  uint32
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
 	rcvEarly   int
-	rcvBytes   int  // payload held in rcv
-	sparing    bool // memory is short: take only what can be read at once
+	rcvBytes   int // payload held in rcv
+	sparing    sparing
 	rcv        recvRing
 	sink       []byte // where payload may go as it comes, for a reader that waits
 	sunk       bool   // some has

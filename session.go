@@ -146,7 +146,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			break
 		}
 		c.lastInput, c.from = now, p.from
-		c.kcp.sparing = c.unproven.Load() && !c.offered || c.ep.short()
+		c.kcp.sparing = c.sparing()
 		data := p.data
 		if p.kind != plainPacket {
 			var ok bool
@@ -163,6 +163,17 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	}
 	c.answering = true
 	return true
+}
+
+// sparing returns how sparing with memory the session has to be.
+func (c *Conn) sparing() sparing {
+	switch {
+	case c.unproven.Load() && !c.offered:
+		return sparesAlways
+	case c.ep.short():
+		return sparesMemory
+	}
+	return sparesNothing
 }
 
 // decode takes a packet with an FEC header. It is false where nothing is left
