@@ -91,6 +91,7 @@ func TestFieldNote08Flood(t *testing.T) {
 	}{
 		{"default", Config{}, false},
 		{"accepting", Config{}, true},
+		{"refusing", Config{RefuseLegacy: true}, true},
 		{"validating", Config{AddressValidation: ValidateAlways, RefuseLegacy: true}, true},
 		{"fec", Config{FEC: FEC{Data: 1, Parity: 3}}, false},
 	}
@@ -100,7 +101,7 @@ func TestFieldNote08Flood(t *testing.T) {
 				n := 2000
 				switch f.name {
 				case "hello", "push", "garbage":
-					if !testing.Short() && !raceEnabled && s.name != "fec" {
+					if !testing.Short() && !raceEnabled && s.name != "fec" && s.name != "refusing" {
 						n = 200000
 					}
 				}
@@ -190,6 +191,9 @@ func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand)
 	transfer(2)
 	require.Equal(t, 1, l.Stats().Sessions)
 	require.Zero(t, l.Stats().HalfOpen)
+	if config.RefuseLegacy {
+		require.Empty(t, accepted)
+	}
 	for _, c := range accepted {
 		_ = c.Close() // has ended in silence
 	}

@@ -10,6 +10,7 @@ import (
 type lifecycle struct {
 	kind      peerKind
 	reached   bool   // something has come from the peer
+	welcomed  bool   // and the answer to our hello, which has our token
 	token     uint32 // what the peer's signals must show
 	peerToken uint32 // what ours must show
 	version   uint32 // the peer's
@@ -153,7 +154,9 @@ func (c *Conn) pump(now time.Duration) {
 	if r := &l.hello; r.due(now) {
 		if l.reached && r.tries >= helloTries {
 			r.active = false
-			l.kind = peerLegacy
+			if l.kind == peerUnknown {
+				l.kind = peerLegacy
+			}
 		} else {
 			c.queueHello()
 			r.sent(now)
@@ -281,9 +284,9 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		if !c.dialled || s.ts != l.token {
 			return true
 		}
-		if l.hello.active || l.kind != peerOurs {
-			l.hello.active = false
-			l.kind, l.peerToken = peerOurs, s.sn
+		if !l.welcomed { // whatever has said hello before does not know our token
+			l.welcomed, l.hello.active = true, false
+			l.kind, l.peerToken, l.finish.signal.ts = peerOurs, s.sn, s.sn
 			c.greeted.Store(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
@@ -346,7 +349,6 @@ func (c *Conn) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
 	c.greeted.Store(true)
-	l.hello.active = false // both have dialled with the same conv
 	return true
 }
 
