@@ -53,6 +53,7 @@ type Endpoint struct {
 	outbox     []packet // replies of the reader to nobody's session,
 	outboxTo   []udp.Datagram
 	listener   *Listener
+	holdUntil  time.Duration // sockets of ours stay open, for peers that may have to be answered
 	closed     bool
 }
 
@@ -233,16 +234,16 @@ func (e *Endpoint) shut(err error) bool {
 }
 
 // shutIfUnused closes a socket of ours with its last use, or some time later if
-// the peer may still have to be answered. mu is held.
-func (e *Endpoint) shutIfUnused(hold time.Duration) {
+// a peer may still have to be answered. mu is held.
+func (e *Endpoint) shutIfUnused() {
 	if !e.owned || e.closed || e.listener != nil || len(e.sessions) > 0 {
 		return
 	}
-	if hold > 0 {
+	if hold := e.holdUntil - e.now(); hold > 0 {
 		time.AfterFunc(hold, func() {
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.shutIfUnused(0)
+			e.shutIfUnused()
 		})
 		return
 	}
@@ -261,7 +262,8 @@ func (e *Endpoint) remove(c *Conn, g grave) {
 	if e.sessions[c.key] == c {
 		e.exit(c)
 		e.graves.bury(c.key, g, e.now())
-		e.shutIfUnused(c.holdSocket())
+		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
+		e.shutIfUnused()
 	}
 }
 
@@ -272,7 +274,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	if e.listener == l {
 		e.listener = nil
 		conns = slices.Collect(maps.Values(e.sessions))
-		e.shutIfUnused(0)
+		e.shutIfUnused()
 	}
 	e.mu.Unlock()
 	for _, c := range conns {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -273,4 +274,36 @@ func TestFieldNote08ForgedWhileDialling(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
+}
+
+// A FIN says where the data ends, once and for all, and not before what has
+// come; what says otherwise, with the right token even, does nothing.
+func TestImpossibleFins(t *testing.T) {
+	inWorld(t, 8, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		_, err := a.Write([]byte("four"))
+		require.NoError(t, err)
+		receive(t, b, []byte("four"))
+		time.Sleep(time.Second)
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
+		fin := func(code signalCode, final uint32) {
+			b.mu.Lock()
+			token := b.life.token
+			b.mu.Unlock()
+			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, token})))
+			synctest.Wait()
+		}
+		next := uint32(b.kcp.rcvNxt)
+		for _, final := range []uint32{0, next - 1, next - 1<<30} {
+			fin(sigFin, final)
+			fin(sigClose, final)
+		}
+		require.False(t, b.life.peerFin)
+		require.NoError(t, a.CloseWrite())
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		fin(sigClose, next+1)
+		send(t, b, []byte("still here"))
+		receive(t, a, []byte("still here"))
+	})
 }

@@ -542,3 +542,39 @@ func TestFieldNote22Stragglers(t *testing.T) {
 		require.GreaterOrEqual(t, l.Stats().DropEnded, uint64(n))
 	})
 }
+
+// A listener's socket outlives the listener and its last session for as long as
+// a peer may not have heard that everything has arrived.
+func TestListenerLeavesPolitely(t *testing.T) {
+	inWorld(t, 21, clean, func(w *world) {
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		e := newEndpoint(nil, true, pc)
+		l, err := e.Listen()
+		require.NoError(t, err)
+		client, _ := w.endpoint("10.0.0.2:5000", nil)
+		a := w.dial(client)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		w.dial(client) // and never accepted
+		time.Sleep(time.Second)
+		quiet := true
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			return !quiet || from.String() != serverAddr
+		})
+		_, err = a.Write([]byte("bye"))
+		require.NoError(t, err)
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close() }()
+		receive(t, b, []byte("bye"))
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, b.Close())
+		require.NoError(t, l.Close())
+		time.Sleep(time.Millisecond)
+		quiet = false
+		require.NoError(t, <-closed)
+		time.Sleep(time.Minute)
+		require.True(t, e.closed)
+	})
+}
