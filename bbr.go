@@ -6,7 +6,6 @@ import "math"
 // draft-ietf-ccwg-bbr, the name there is given.
 const (
 	bbrStartupPace = 2.77 // StartupPacingGain
-	bbrStartupCwnd = 2.0  // DefaultCwndGain
 	bbrDrainPace   = 0.5  // DrainPacingGain
 	bbrUpPace      = 1.25 // of ProbeBW_UP
 	bbrDownPace    = 0.9  // of ProbeBW_DOWN
@@ -33,12 +32,11 @@ const (
 	bbrLossSevere    = 0.25 // beyond that share no floor holds
 
 	// Times in microseconds.
-	bbrMinRTTWindow  = 10_000_000 // MinRTTFilterLen
-	bbrProbeRTTTime  = 100_000    // ProbeRTTDuration; half of the draft's
-	bbrProbeRTTCwnd  = 0.5        // ProbeRTTCwndGain
-	bbrProbeWait     = 600_000    // from one probe for bandwidth to the next, at least,
-	bbrProbeSpread   = 400_000    // and a random part of this more
-	bbrProbeMostRTTs = 60         // and no more round trips than this, as a Reno flow of that window would take
+	bbrMinRTTWindow = 10_000_000 // MinRTTFilterLen
+	bbrProbeRTTTime = 100_000    // ProbeRTTDuration; half of the draft's
+	bbrProbeRTTCwnd = 0.5        // ProbeRTTCwndGain
+	bbrProbeWait    = 600_000    // from one probe for bandwidth to the next, at least,
+	bbrProbeSpread  = 400_000    // and a random part of this more
 
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
 )

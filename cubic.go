@@ -81,8 +81,7 @@ type cubicControl struct {
 	wEst  float64 // window of Reno
 	epoch int64   // when this stage began; 0: not yet
 
-	recovery int64 // what left before is part of the last congestion event
-	flight   float64
+	recovery int64      // what left before is part of the last congestion event
 	flights  [2]float64 // most in flight in this round and the one before
 	roundEnd int64      // Delivered at which the round ends
 	idle     int64      // since when the window is not used; 0: it is

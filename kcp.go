@@ -467,4 +467,7 @@ func (k *KCP) Compact() {
 	if len(k.acks) == 0 {
 		k.acks = nil
 	}
+	if k.rcvEarly == 0 {
+		k.ackRepeats.items = nil
+	}
 }

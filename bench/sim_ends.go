@@ -35,7 +35,6 @@ func simClock(now time.Duration) uint32 { return uint32(now / time.Millisecond) 
 type sessionEnd struct {
 	*kcp.KCP
 	segment int // payload bytes
-	message []byte
 }
 
 // withDefaults and applyConfig set a state machine up exactly as a session of
