@@ -11,7 +11,7 @@ const (
 	bbrDownPace    = 0.9  // of ProbeBW_DOWN
 	bbrCwndGain    = 2.0  // DefaultCwndGain
 	bbrUpCwnd      = 2.25 // of ProbeBW_UP
-	bbrCruiseCwnd  = 1.5  // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
+	bbrCruiseCwnd  = 1.25  // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
 	bbrMargin      = 0.99 // PacingMarginPercent
 	bbrBeta        = 0.7  // Beta
 	bbrHeadroom    = 0.85 // Headroom
@@ -19,7 +19,7 @@ const (
 	// Growth in the first round of ProbeBW_UP of what was once too much in
 	// flight. The draft's segment a round leaves a flow that another one has
 	// driven down there for minutes.
-	bbrGrowth = 1. / 12
+	bbrGrowth = 1. / 24
 
 	bbrFullGrowth = 1.25 // growth a round below which the path counts as full
 	bbrFullRounds = 3    // rounds without it
