@@ -11,7 +11,7 @@ const (
 	bbrDownPace    = 0.9  // of ProbeBW_DOWN
 	bbrCwndGain    = 2.0  // DefaultCwndGain
 	bbrUpCwnd      = 2.25 // of ProbeBW_UP
-	bbrCruiseCwnd  = 1.25  // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
+	bbrCruiseCwnd  = 1.25 // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
 	bbrMargin      = 0.99 // PacingMarginPercent
 	bbrBeta        = 0.7  // Beta
 	bbrHeadroom    = 0.85 // Headroom
