@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -17,10 +16,14 @@ import (
 
 // challenge is the question sent to an address that the peer may have moved to.
 type challenge struct {
-	ask  signal
-	addr netip.AddrPort
-	peer net.Addr
-	at   time.Duration // 0: none
+	ask signal
+	to  origin
+	at  time.Duration // 0: none
+}
+
+// sentTo reports whether ch was sent to an address.
+func (ch *challenge) sentTo(a origin) bool {
+	return ch != nil && ch.at > 0 && ch.to.addr == a.addr && sameAddr(ch.to.peer, a.peer)
 }
 
 // challengeEvery is the least time between challenges.
@@ -55,9 +58,8 @@ func (c *Conn) suspectMove(d *udp.Datagram, now time.Duration) {
 	if ch.at > 0 && now-ch.at < challengeEvery {
 		return
 	}
-	addr, peer := d.Addr, d.Peer
-	if ch.at == 0 || ch.addr != addr || !sameAddr(ch.peer, peer) {
-		*ch = challenge{ask: signal{sigPing, randomConv(), randomConv()}, addr: addr, peer: peer}
+	if to := (origin{d.Addr, d.Peer}); !ch.sentTo(to) {
+		*ch = challenge{ask: signal{sigPing, randomConv(), randomConv()}, to: to}
 	}
 	ch.at = now
 	h := header{conv: c.key.conv, wnd: c.kcp.wndUnused(), una: c.kcp.rcvNxt}
@@ -74,19 +76,19 @@ func sameAddr(a, b net.Addr) bool {
 // was sent to.
 func (c *Conn) pathAnswered(s signal) {
 	ch := c.challenge
-	if ch == nil || ch.at == 0 || s != ch.ask.answer() || c.from.addr != ch.addr || !sameAddr(c.from.peer, ch.peer) {
+	if !c.challenged || s != ch.ask.answer() {
 		return
 	}
-	key := makeKey(ch.addr, ch.peer, c.key.conv)
-	remote := ch.peer
+	key := makeKey(ch.to.addr, ch.to.peer, c.key.conv)
+	remote := ch.to.peer
 	if remote == nil {
-		remote = net.UDPAddrFromAddrPort(ch.addr)
+		remote = net.UDPAddrFromAddrPort(ch.to.addr)
 	}
 	if !c.ep.rekey(c, key) {
 		return
 	}
-	c.remote, c.peer = remote, ch.peer
-	c.challenge = nil
+	c.remote, c.peer = remote, ch.to.peer
+	c.challenge, c.challenged = nil, false
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.moves++

@@ -21,36 +21,18 @@ type Conn struct {
 
 	writing sync.Mutex // held by the one Write at work
 
-	mu       sync.Mutex
-	kcp      *KCP
-	canRead  sync.Cond // something to read, or reason to fail
-	canWrite sync.Cond // room to write, everything acknowledged, or reason to fail
-	rd, wd   deadline
-	state    connState
-	life     lifecycle
-	closed   bool  // by the application
-	err      error // why the session ended
-	ending   error // why it is to end, once the batch of input is done
-	dropped  Drops
-
-	dialled  bool        // by us; accepted otherwise
-	offered  bool        // to Accept, or dialled
-	unproven atomic.Bool // accepted, and the peer has not shown that it gets our packets
-	greeted  atomic.Bool // the peer is one of ours
-	// undelivered: the session has ended before the peer had all that was written.
-	undelivered bool
-	told        bool       // Read or Write has returned err
-	challenge   *challenge // of an address the peer may have moved to; nil before
-	from        origin     // of the packet at work
-	outside     bool       // that packet was sent by somebody without a session
-	moves       int        // changes of the peer's address
-
-	answering bool // answer is to be called
-	shard     int  // of the endpoint's sockets the one that the peer's packets come to
-	filling   bool // a waiting Read has lent its buffer to the state machine
+	mu        sync.Mutex
+	kcp       *KCP
+	canRead   sync.Cond // something to read, or reason to fail
+	canWrite  sync.Cond // room to write, everything acknowledged, or reason to fail
+	rd, wd    deadline
+	life      lifecycle
+	err       error // why the session ended
+	ending    error // why it is to end, once the batch of input is done
+	dropped   Drops
+	challenge *challenge // of an address the peer may have moved to; nil before
 	outgoing  outgoing
 	decoder   *fec.Decoder   // nil until the peer sends FEC
-	coded     bool           // Endpoint.coded names this session; under Endpoint.mu
 	datagrams *datagramQueue // nil before the first
 
 	// Times since the endpoint's epoch.
@@ -61,18 +43,34 @@ type Conn struct {
 	activity     uint64        // segments and datagrams up to then
 	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
 	lastData     time.Duration // data came from the peer
-	received     uint64        // segments up to then
 	missed       time.Duration // lastData as the peer was asked why no more comes
-	accounted    int           // bytes of Endpoint.buffered
+	since        time.Duration // there is something outstanding
 	linger       time.Duration // how long Close waits without progress
-	lingerFrom   seq           // snd_una at the last progress
-	outstanding  bool          // something is unacknowledged,
-	since        time.Duration // and has been since then
 	endAt        time.Duration // when lingering or draining ends
 	compactAt    time.Duration // 0: nothing to compact
 	wakeAt       time.Duration // 0: no wake-up asked for
 	wakeIndex    int           // of wakeQueue, under its lock
-	buried       bool          // out of the endpoint
+	accounted    int           // bytes of Endpoint.buffered
+
+	// What is small stands together; there may be very many sessions.
+	unproven    atomic.Bool // accepted, and the peer has not shown that it gets our packets
+	greeted     atomic.Bool // the peer is one of ours
+	lingerFrom  seq         // snd_una at the last progress
+	moves       uint32      // changes of the peer's address
+	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
+	state       connState
+	closed      bool // by the application
+	dialled     bool // by us; accepted otherwise
+	offered     bool // to Accept, or dialled
+	undelivered bool // the session has ended before the peer had all that was written
+	told        bool // Read or Write has returned err
+	challenged  bool // the packet at work is from where challenge was sent to
+	outside     bool // it was sent by somebody without a session
+	answering   bool // answer is to be called
+	filling     bool // a waiting Read has lent its buffer to the state machine
+	coded       bool // Endpoint.coded names this session; under Endpoint.mu
+	outstanding bool // something is unacknowledged, since then
+	buried      bool // out of the endpoint
 }
 
 // connState is where a session is in its life.
@@ -137,7 +135,8 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 		return false
 	}
 	c.tell(now)
-	c.shard = shard
+	c.shard = uint16(shard)
+	segments := c.kcp.counters.SegmentsReceived
 	news := false
 	for i := range packets {
 		p := &packets[i].opened
@@ -145,7 +144,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
-		c.lastInput, c.from = now, p.from
+		c.lastInput, c.challenged = now, c.challenge.sentTo(p.from)
 		c.kcp.sparing = c.sparing()
 		data := p.data
 		if p.kind != plainPacket {
@@ -157,6 +156,9 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 		}
 		c.took(c.kcp.Input(data), now)
 		news = true
+	}
+	if c.kcp.counters.SegmentsReceived != segments {
+		c.lastData = now
 	}
 	if !news || c.answering {
 		return false
@@ -257,9 +259,6 @@ func (c *Conn) account() {
 func (c *Conn) settle(now time.Duration) {
 	c.account()
 	n, d := &c.kcp.counters, c.datagramStats()
-	if n.SegmentsReceived != c.received {
-		c.received, c.lastData = n.SegmentsReceived, now
-	}
 	if a := n.SegmentsSent + n.SegmentsReceived + d.Sent + d.Received; a != c.activity {
 		c.activity, c.lastActive = a, now
 	}

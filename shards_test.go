@@ -41,7 +41,7 @@ func TestShards(t *testing.T) {
 					t.Error(err)
 				}
 				c.mu.Lock()
-				shard := c.shard
+				shard := int(c.shard)
 				c.mu.Unlock()
 				mu.Lock()
 				used[shard]++

@@ -156,7 +156,7 @@ func (c *Conn) Stats() ConnStats {
 		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
-		Moves:            c.moves,
+		Moves:            int(c.moves),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 	}

@@ -91,7 +91,7 @@ func (c *Conn) transmit() {
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]
-		data, shard := len(packets), c.shard
+		data, shard := len(packets), int(c.shard)
 		to := origin{c.key.addr, c.peer}
 		// It would make replies to somebody who may not be there larger than
 		// what they answer.
