@@ -8,7 +8,7 @@ package kcp
 const (
 	// maxAckDelay is the longest an acknowledgement waits, in milliseconds, as
 	// in QUIC (RFC 9000 §18.2), and ackDelayShare the part of a round trip: on
-	// short paths, where time-outs are short too, nothing waits.
+	// short paths, where time-outs are short too, next to nothing.
 	maxAckDelay   = 25
 	ackDelayShare = 4
 	// minAckDelay is how long one waits at least, a full tick of the clock:
@@ -24,8 +24,8 @@ const (
 	// ackFull is how many full segments are acknowledged at once: the senders
 	// of long transfers open their windows by acknowledgements.
 	ackFull = 4
-	// gapAcks is how often a new gap is told at once: three are what senders
-	// wait for (RFC 5681), and one of them may be lost.
+	// gapAcks is how often a new gap is told at once: many senders wait for two
+	// such acknowledgements (RFC 5681 has three), and one may be lost.
 	gapAcks = 3
 )
 
@@ -35,10 +35,10 @@ type ackPolicy struct {
 	urgent   bool    // they have to leave at once
 	gap      bool    // there was a gap before the current packet,
 	early    bool    // and the packet has brought a segment behind one
-	filled   bool    // the oldest gap was filled since the last flush,
+	filled   bool    // a gap that had been told was filled since the last flush,
 	filler   ackItem // by this segment
 	tell     int     // how often the present gap is still to be told at once
-	highest  seq     // of all sn received
+	end      seq     // one more than the highest sn received
 	segments int     // new segments since the last flush
 	bytes    int     // their payload
 	sampled  seq     // when the last ACK left that una covered
@@ -57,17 +57,18 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	}
 	p.segments++
 	p.bytes += n
-	if a.sn.after(p.highest + 1) {
+	if a.sn.after(p.end) {
 		p.tell = gapAcks
 	}
-	if a.sn.after(p.highest) {
-		p.highest = a.sn
+	if !a.sn.before(p.end) {
+		p.end = a.sn + 1
 	}
 	if a.sn.after(k.rcvNxt) {
 		p.early = true
 	}
 	if next && p.gap {
 		p.filled, p.filler, p.tell = true, a, gapAcks
+		p.gap = k.rcvEarly > 0
 	}
 }
 
@@ -86,8 +87,7 @@ func (k *KCP) told(sn seq) bool {
 }
 
 // decideAck decides how long the acknowledgements may wait, after a packet.
-// What the peer acts on leaves at once: that something is missing, and that it
-// has come.
+// What the peer acts on leaves at once: that something is missing.
 func (k *KCP) decideAck() {
 	p := &k.ackPolicy
 	if p.early && k.rcvEarly > 0 && p.tell > 0 {
@@ -95,9 +95,6 @@ func (k *KCP) decideAck() {
 		p.urgent = true
 	}
 	p.early = false
-	if p.filled {
-		p.urgent = true
-	}
 	switch {
 	case p.bytes >= ackFull*k.mss:
 		p.urgent = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -536,6 +537,7 @@ func TestFieldNote33ConfigErrors(t *testing.T) {
 		"Interval":      {Interval: time.Millisecond},
 		"NoDelay":       {NoDelay: NoDelayTurbo + 1},
 		"DeadLink":      {DeadLink: -1},
+		"Redundancy":    {Redundancy: math.NaN()},
 		"IdleTimeout":   {IdleTimeout: -1},
 		"Backlog":       {Backlog: -1},
 		"MaxSessions":   {MaxSessions: -5},
@@ -553,7 +555,7 @@ func TestFieldNote33ConfigErrors(t *testing.T) {
 		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
 		require.ErrorAs(t, err, &ce)
 	}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {FastResend: -1, FastResendLimit: -1}} {
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
@@ -576,7 +578,7 @@ func TestFieldNote33SettingsTakeEffect(t *testing.T) {
 			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: NoDelayTurbo,
 			MinRTO: 55 * time.Millisecond, Interval: 20 * time.Millisecond,
 			FastResend: 4, FastResendLimit: 9, DeadLink: 3,
-			CongestionControl: NewNoControl, MessageMode: true,
+			CongestionControl: NewNoControl, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
 		k := a.kcp
@@ -589,6 +591,7 @@ func TestFieldNote33SettingsTakeEffect(t *testing.T) {
 		require.Equal(t, uint32(4), k.fastResend)
 		require.Equal(t, uint32(9), k.fastLimit)
 		require.Equal(t, uint32(3), k.deadLink)
+		require.Equal(t, uint32(50), k.ext.Redundancy)
 		require.False(t, k.stream)
 		require.IsType(t, &noControl{}, k.cc)
 	})

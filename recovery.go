@@ -1,6 +1,9 @@
 package kcp
 
-import "slices"
+import (
+	"math"
+	"slices"
+)
 
 // Loss detection and recovery beyond the reference: what the acknowledgements
 // tell is used as soon as they tell it, what they do not tell is asked for with
@@ -8,11 +11,10 @@ import "slices"
 
 const (
 	// reorderShare is the part of a round trip by which a packet may be late
-	// without being taken for lost, once a later one has been acknowledged
-	// (RFC 8985 §6.2).
+	// without being taken for lost, once a later one has been acknowledged. It
+	// grows by the same, up to maxTolerance times (RFC 8985 §6.2).
 	reorderShare = 4
-	// maxTolerance bounds the acknowledgements that are put down to reordering.
-	maxTolerance = 31
+	maxTolerance = 3
 	// calmRounds is after how many round trips without a needless repair the
 	// tolerance shrinks (RFC 8985 §6.2).
 	calmRounds = 16
@@ -35,8 +37,9 @@ type repair struct {
 // recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
 type recovery struct {
 	// Reordering.
-	tolerance uint32                // acknowledgements beyond FastResend that prove nothing
-	calm      seq                   // when tolerance shrinks
+	tolerance uint32                // 0: none was seen lately; else what reorderShare grows by
+	raised    seq                   // when tolerance grew last
+	calm      seq                   // when it shrinks
 	repairs   *[repairMemory]repair // nil before the first
 	next      int                   // place of the next one in repairs
 	open      int                   // valid ones in repairs
@@ -87,10 +90,14 @@ func (k *KCP) examine(sn, ts seq) {
 			continue
 		}
 		k.counters.SpuriousRetransmits++
-		if p.early {
-			r.tolerance = min(2*r.tolerance+1, maxTolerance)
-			r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+		if !p.early {
+			continue
 		}
+		if srtt := seq(k.rtt.srtt); r.tolerance == 0 || !k.now.before(r.raised+srtt) {
+			r.tolerance = min(r.tolerance+1, maxTolerance)
+			r.raised = k.now
+		}
+		r.calm = k.now + seq(calmRounds*k.rtt.srtt)
 	}
 }
 
@@ -101,8 +108,12 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		return
 	}
 	n, limit := uint32(1), k.fastResend
+	reordered := k.recovery.tolerance > 0
 	if k.ext.EarlyRetransmit {
-		n, limit = max(early, 1), limit+k.recovery.tolerance
+		n = max(early, 1)
+		if reordered {
+			limit = math.MaxUint32 // numbers prove nothing, only time does
+		}
 		k.loss.collect, k.loss.counted = true, k.scratch[:0]
 	}
 	switch {
@@ -118,6 +129,9 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	}
 	wait := seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
 	for _, s := range k.loss.counted {
+		if reordered {
+			s.unlinkOrder() // there is no need to count on
+		}
 		if k.fastLimit == 0 || s.xmit <= k.fastLimit {
 			k.repairAt(s, k.now+max(wait, 1))
 		}

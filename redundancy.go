@@ -19,10 +19,11 @@ const (
 	// repeatBurst is the most that may be saved up to repeat, in bytes.
 	repeatBurst = 1024
 	// repeatMemory is for how many segments a loss is remembered.
-	repeatMemory = 64
+	repeatMemory = 48
 	// repeatCredit is what each acknowledgement left out is worth to repeats,
-	// in bytes: what it would have taken, so that there is nothing to pay.
-	repeatCredit = headerSize
+	// in bytes: the 24 it would have taken, and a little of the packet that it
+	// would sometimes have had for itself. So there is nothing to pay.
+	repeatCredit = 28
 	// packetOverhead is what IPv4 and UDP add to a packet.
 	packetOverhead = 28
 )
@@ -98,6 +99,5 @@ func (k *KCP) repeat(s *sendSegment, h *header) {
 	s.repeated = k.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
 	k.putSegment(s, h)
-	k.pace.charge(s.size(), k.cc.PacingRate())
 	k.counters.Repeats++
 }

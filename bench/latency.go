@@ -16,8 +16,8 @@ import (
 // it back, the link loses and delays, and what counts is how long each echo
 // took, from its Write to its being read. A run ends with its last echo.
 //
-// kcp is this module as its sessions run it with LowLatency, the redundant
-// cases with Config.Redundancy in addition. kcp-go is driven as its sessions
+// kcp is this module as its sessions run it with LowLatency, kcp-default with
+// the default Config, the redundant cases with a Config.Redundancy of 1. kcp-go is driven as its sessions
 // do, with its fastest settings, in the redundant cases with SetDUP(1). The
 // references are our state machine without extensions, which is theirs byte
 // for byte, driven by a tick of 10 ms as in the test it comes with.
@@ -33,6 +33,7 @@ const (
 
 const (
 	referenceDefault = "reference-default"
+	kcpDefault       = "kcp-default"
 	referenceNormal  = "reference-normal"
 	referenceFast    = "reference-fast"
 )
@@ -85,7 +86,7 @@ func init() {
 		name:  "latency",
 		about: "echoes of small messages over lossy paths, in virtual time, 30 runs of 1000; bytes are those of one run, both ways, with 28 of IP and UDP a packet",
 		cases: []string{"kcp-test", "kcp-test-redundant", "burst-60hz", "burst-60hz-redundant", "4KB-30hz"},
-		impls: []string{ours, kcpGo, referenceFast, referenceNormal, referenceDefault},
+		impls: []string{ours, kcpDefault, kcpGo, referenceFast, referenceNormal, referenceDefault},
 		metrics: []metric{
 			{metricMean, "ms"}, {metricP50, "ms"}, {metricP99, "ms"}, {metricP999, "ms"}, {metricMax, "ms"},
 			{metricBytes, "bytes"},
@@ -96,7 +97,33 @@ func init() {
 			r, err := runLatency(c, impl, latencyRuns)
 			return r.echoes, err
 		},
+		thresholds: latencyThresholds(),
 	})
+}
+
+// latencyThresholds returns what this module has to reach. The kcp-test is also
+// measured against the reference's bytes with its fast settings; in the others
+// it has to be ahead of that and of kcp-go.
+func latencyThresholds() (all []threshold) {
+	const plain, redundant = "kcp-test", "kcp-test-redundant"
+	all = []threshold{
+		{c: plain, impl: ours, metric: metricMean, max: 115},
+		{c: plain, impl: ours, metric: metricP99, max: 260},
+		{c: plain, impl: ours, metric: metricMax, max: 330},
+		{c: plain, impl: ours, metric: metricBytes, max: 1.05, of: referenceFast},
+		{c: redundant, impl: ours, metric: metricMean, max: 97},
+		{c: redundant, impl: ours, metric: metricP99, max: 145},
+		{c: redundant, impl: ours, metric: metricMax, max: 200},
+		{c: redundant, impl: ours, metric: metricBytes, max: 2.2, of: referenceFast},
+	}
+	for _, c := range []string{"burst-60hz", "4KB-30hz"} {
+		for _, other := range []string{referenceFast, kcpGo} {
+			for _, m := range []string{metricMean, metricP99, metricBytes} {
+				all = append(all, threshold{c: c, impl: ours, metric: m, max: 1, of: other})
+			}
+		}
+	}
+	return all
 }
 
 // measureLatency returns the figures of a case. They are those of all runs
@@ -178,8 +205,11 @@ func latencyImpl(impl string, redundant bool) (simImpl, error) {
 		})
 	}
 	switch impl {
-	case ours:
+	case ours, kcpDefault:
 		config := kcp.LowLatency()
+		if impl == kcpDefault {
+			config = kcp.Config{}
+		}
 		config.MessageMode = true
 		if redundant {
 			config.Redundancy = 1

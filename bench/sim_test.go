@@ -29,6 +29,52 @@ func TestSimRepeats(t *testing.T) {
 	}
 }
 
+// TestMixedEnds has one end of ours talk to one of kcp-go or of the reference:
+// echoes come sooner than between two of those.
+func TestMixedEnds(t *testing.T) {
+	mean := func(client, server string) (m float64) {
+		err := frozen(func() error {
+			n := 0
+			for run := range uint64(10) {
+				names := []string{client, server}
+				ends := func(output func([]byte)) (driver, error) {
+					impl, err := latencyImpl(names[0], false)
+					if err != nil {
+						return nil, err
+					}
+					names = names[1:]
+					return impl(output)
+				}
+				e, err := newEcho(latencyCases["kcp-test"], ends, run)
+				if err != nil {
+					return err
+				}
+				if err := e.sim.run(latencyLimit, func() bool { return len(e.times) == latencyEchoes }); err != nil {
+					return err
+				}
+				for _, v := range e.times {
+					m += v
+					n++
+				}
+			}
+			m /= float64(n)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(client, server, err)
+		}
+		return m
+	}
+	for _, legacy := range []string{kcpGo, referenceFast} {
+		alone := mean(legacy, legacy)
+		for _, m := range []float64{mean(ours, legacy), mean(legacy, ours)} {
+			if m > alone {
+				t.Errorf("%s and ours take %v ms, two of it %v", legacy, m, alone)
+			}
+		}
+	}
+}
+
 // TestSimFloor compares the simulator with arithmetic: on a path without loss
 // or jitter an echo takes a round trip, and costs two data packets and their
 // acknowledgements, which share packets where nobody has to wait for it.

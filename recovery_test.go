@@ -1,0 +1,275 @@
+package kcp
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// recoveryHarness returns a harness with three segments in flight, sent at
+// 1080, and a round trip of 80 ms measured: sn 0 is acknowledged.
+func recoveryHarness(t *testing.T, fastResend uint32, ext Extensions) *harness {
+	h := newHarness(t, func(k *KCP) {
+		k.SetFastResend(fastResend)
+		k.SetExtensions(ext)
+	})
+	h.send("first")
+	h.advance(0)
+	h.now += 80
+	h.k.SetClock(h.now)
+	h.input(ack(0, 1000, 1))
+	for _, s := range []string{"a", "b", "c"} {
+		h.send(s)
+	}
+	h.advance(0)
+	h.out = nil
+	return h
+}
+
+// later lets ms pass without a flush.
+func (h *harness) later(ms uint32) {
+	h.now += ms
+	h.k.SetClock(h.now)
+}
+
+// One acknowledgement of a later segment is enough, after a quarter of a round
+// trip, where FastResend of them do not come. It is no time-out.
+func TestEarlyRetransmit(t *testing.T) {
+	h := recoveryHarness(t, 2, Extensions{EarlyRetransmit: true})
+	h.later(80)
+	h.input(ack(3, 1080, 1))
+	h.advance(0)
+	h.want()
+	at, ok := h.k.NextFlush()
+	require.True(t, ok)
+	require.Equal(t, h.now+20, at)
+	h.advance(20)
+	h.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`)
+	require.EqualValues(t, 2, h.k.Counters().FastRetransmits)
+	require.Zero(t, h.k.Counters().TimeoutRetransmits)
+	h.advance(20)
+	h.want() // once
+
+	h = recoveryHarness(t, 2, Extensions{EarlyRetransmit: true})
+	h.later(80)
+	h.input(ack(2, 1080, 1), ack(3, 1080, 1)) // two in one packet count
+	h.advance(0)
+	h.want(`push 1 frg=0 "a"`)
+
+	h = recoveryHarness(t, 0, Extensions{EarlyRetransmit: true}) // switched off
+	h.later(80)
+	h.input(ack(3, 1080, 1))
+	h.advance(20)
+	h.want()
+}
+
+// A repair that turns out to have been needless makes the next one wait for
+// more evidence; calm makes it quick again.
+func TestReorderingTolerance(t *testing.T) {
+	h := recoveryHarness(t, 1, Extensions{EarlyRetransmit: true})
+	h.later(80)
+	h.input(ack(2, 1080, 1))
+	h.advance(0)
+	h.want(`push 1 frg=0 "a"`)
+	h.later(5)
+	h.input(ack(1, 1080, 3)) // the first transmission was only late
+	require.EqualValues(t, 1, h.k.Counters().SpuriousRetransmits)
+	h.input(ack(3, 1080, 4))
+	for range 2 {
+		h.send("x")
+	}
+	h.advance(0)
+	h.out = nil
+	sent := h.now
+	h.later(80)
+	h.input(ack(5, sent, 4))
+	h.advance(39)
+	h.want()
+	h.input(ack(4, sent, 6)) // late again, and nothing was repeated
+	require.EqualValues(t, 1, h.k.Counters().FastRetransmits)
+
+	// A repair that was needed does not count as needless.
+	for range 2 {
+		h.send("y")
+	}
+	h.advance(0)
+	h.out = nil
+	sent = h.now
+	h.later(80)
+	h.input(ack(7, sent, 6))
+	h.advance(80)
+	h.want(`push 6 frg=0 "y"`)
+	h.later(80)
+	h.input(ack(6, h.now-80, 8))
+	require.EqualValues(t, 1, h.k.Counters().SpuriousRetransmits)
+
+	// After 16 quiet round trips one acknowledgement is enough once more.
+	h.later(17 * 100)
+	for i := range uint32(2) {
+		sn := 8 + 2*i
+		h.send("z")
+		h.send("z")
+		h.advance(0)
+		h.out = nil
+		h.later(80)
+		h.input(ack(sn+1, h.now-80, sn))
+		h.advance(0)
+		if i == 0 { // this repair notices
+			h.want()
+			h.advance(80)
+		}
+		h.want(fmt.Sprintf(`push %d frg=0 "z"`, sn))
+		h.later(80)
+		h.input(ack(sn, h.now-80, sn+2))
+	}
+}
+
+// countTimeouts is no control that counts what it is told.
+type countTimeouts struct {
+	noControl
+	n int
+}
+
+func (c *countTimeouts) OnTimeout(*CongestionState) { c.n++ }
+
+// The first time-out of full segments is answered with the last of them, and
+// the controller is not told; small ones all fit in the one packet.
+func TestTailProbe(t *testing.T) {
+	cc := new(countTimeouts)
+	h := newHarness(t, func(k *KCP) {
+		k.SetFastResend(2)
+		k.SetCongestionControl(cc)
+		k.SetExtensions(Extensions{TailProbe: true, EarlyRetransmit: true})
+	})
+	for _, c := range []string{"a", "b", "c"} {
+		h.send(strings.Repeat(c, h.k.mss))
+	}
+	h.advance(0)
+	require.Len(t, h.out, 3)
+	h.out = nil
+	h.advance(200)
+	require.Len(t, h.out, 1)
+	require.Contains(t, h.out[0], "push 2 ")
+	h.out = nil
+	require.Zero(t, cc.n)
+	// Its acknowledgement tells what is missing.
+	h.later(80)
+	h.input(ack(2, 1200, 1))
+	h.advance(20)
+	require.Len(t, h.out, 1)
+	require.Contains(t, h.out[0], "push 1 ")
+	h.out = nil
+	h.advance(1000)
+	h.advance(1000)
+	h.out = nil
+	require.NotZero(t, cc.n)
+
+	small := recoveryHarness(t, 2, Extensions{TailProbe: true})
+	small.advance(300)
+	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
+}
+
+// In an outage the oldest segment is repeated at a steady pace, beside its
+// time-outs, and the first sign of life has the rest sent again.
+func TestOutageProbe(t *testing.T) {
+	h := recoveryHarness(t, 2, Extensions{OutageProbe: 200, EarlyRetransmit: true})
+	require.NoError(t, h.k.SetMinRTO(150))
+	probes := 0
+	for range 5000 {
+		h.advance(1)
+		probes += strings.Count(strings.Join(h.out, " "), "push 1 ")
+		h.out = nil
+	}
+	require.InDelta(t, 5000/200, probes, 6)
+	require.LessOrEqual(t, h.k.oldest().xmit, uint32(10)) // the back-off is what it was
+	h.later(100)
+	h.input(ack(1, h.now-100, 2))
+	h.advance(0)
+	h.want(`push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
+	h.later(80)
+	h.input(ack(3, h.now-80, 4))
+	_, ok := h.k.NextFlush()
+	require.False(t, ok)
+}
+
+// After an outage a large flight comes back by a slow start.
+func TestRevivalIsGradual(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetFastResend(2)
+		k.SetExtensions(Extensions{OutageProbe: 200, EarlyRetransmit: true, MaxRTO: 5000})
+		require.NoError(t, k.SetWindow(200, 200))
+		k.rmtWnd = 200
+	})
+	for range 200 {
+		h.send("x")
+	}
+	for range 10000 {
+		h.advance(1)
+	}
+	h.out = nil
+	h.input(ack(0, h.now-100, 1))
+	h.advance(0)
+	require.Len(t, h.out, reviveFirst+reviveGrowth)
+	h.out = nil
+	h.later(100)
+	h.input(ack(18, h.now-100, 19))
+	h.advance(0)
+	require.Len(t, h.out, reviveGrowth*18)
+	h.out = nil
+}
+
+// TestOutage cuts the path for ten seconds in the middle of a transfer: data
+// flows again within two round trips and 200 ms.
+func TestOutage(t *testing.T) {
+	for _, cfg := range []*Config{nil, {CongestionControl: NewReferenceControl}, {Redundancy: 1}} {
+		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(w *world) {
+			a, b, _ := w.pair(cfg, nil)
+			w.net.SetFilter(nil)
+			want := content(17, 4<<20)
+			send(t, a, want)
+			receive(t, b, want[:1<<20])
+			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+			// What is on the way, or arrived before, does not count.
+			buf := make([]byte, 4<<20)
+			got := 1 << 20
+			require.NoError(t, b.SetReadDeadline(time.Now().Add(10*time.Second)))
+			for {
+				n, err := b.Read(buf)
+				require.Equal(t, want[got:got+n], buf[:n])
+				got += n
+				if err != nil {
+					break
+				}
+			}
+			require.NoError(t, b.SetReadDeadline(time.Time{}))
+			w.net.SetFilter(nil)
+			end := time.Now()
+			n, err := b.Read(buf)
+			require.NoError(t, err)
+			require.LessOrEqual(t, time.Since(end), 2*80*time.Millisecond+200*time.Millisecond)
+			require.Equal(t, want[got:got+n], buf[:n])
+			receive(t, b, want[got+n:])
+		})
+	}
+}
+
+// Reordering within 10 ms costs next to no repetitions once it has been seen.
+func TestReorderedPath(t *testing.T) {
+	link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Jitter: 10 * time.Millisecond, Reorder: 1}
+	inWorld(t, 18, link, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		want := content(18, 4<<20)
+		send(t, a, want)
+		receive(t, b, want)
+		s := a.Stats()
+		require.Less(t, s.Retransmits(), s.SegmentsSent/10)
+		_, err := io.WriteString(a, "done")
+		require.NoError(t, err)
+	})
+}

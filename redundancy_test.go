@@ -1,0 +1,203 @@
+package kcp
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// redundantHarness returns a harness that counts packets in *packets.
+func redundantHarness(t *testing.T, packets *int, ext Extensions) *harness {
+	h := newHarness(t, func(k *KCP) {
+		k.SetFastResend(1)
+		k.SetExtensions(ext)
+	})
+	out := h.k.output
+	h.k.output = func(packet []byte) {
+		*packets++
+		out(packet)
+	}
+	return h
+}
+
+// What is not acknowledged comes again with the next packets, the newest first.
+func TestRedundancy(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
+	step := func(data string, want ...string) {
+		t.Helper()
+		h.send(data)
+		h.advance(10)
+		h.want(want...)
+	}
+	step("a", `push 0 frg=0 "a"`)
+	step("b", `push 1 frg=0 "b"`, `push 0 frg=0 "a"`)
+	step("c", `push 2 frg=0 "c"`, `push 1 frg=0 "b"`, `push 0 frg=0 "a"`)
+	require.Equal(t, 3, packets)
+	require.EqualValues(t, 3, h.k.Counters().Repeats)
+	h.input(ack(1, 1010, 0))
+	h.send("d")
+	h.advance(10)
+	// An acknowledgement of what was sent later shows that 0 was lost; it leaves
+	// as a retransmission.
+	h.want(`push 0 frg=0 "a"`, `push 3 frg=0 "d"`, `push 2 frg=0 "c"`)
+	h.send("e")
+	h.advance(0) // in the same millisecond nothing is repeated
+	h.want(`push 4 frg=0 "e"`)
+	h.input(ack(4, h.now, 5))
+	h.advance(10)
+	h.want()
+}
+
+// Nothing large is repeated, nothing beyond the MTU, nothing while data waits,
+// and no packet is sent for repeats alone.
+func TestRedundancyOnlyForThinStreams(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{Redundancy: 400})
+	large := strings.Repeat("L", repeatSize+1)
+	h.send(large)
+	h.advance(10)
+	h.send("a")
+	h.advance(10)
+	h.want(fmt.Sprintf("push 0 frg=0 %q", large), `push 1 frg=0 "a"`)
+	h.advance(10)
+	h.want()
+	nearlyFull := strings.Repeat("F", h.k.mss-headerSize)
+	h.send(nearlyFull)
+	h.advance(10)
+	h.want(fmt.Sprintf("push 2 frg=0 %q", nearlyFull))
+	require.NoError(t, h.k.SetWindow(4, 128))
+	h.send("b")
+	h.send("c")
+	h.advance(10)
+	h.want(`push 3 frg=0 "b"`)
+	require.Equal(t, 4, packets)
+}
+
+// However long nothing is acknowledged, the share is kept.
+func TestRedundancyShare(t *testing.T) {
+	for _, share := range []uint32{20, 100, 300} {
+		packets, bytes := 0, 0
+		h := redundantHarness(t, &packets, Extensions{Redundancy: share})
+		require.NoError(t, h.k.SetWindow(1<<16, 128))
+		h.k.rmtWnd = 1 << 16
+		h.k.output = func(packet []byte) { bytes += len(packet) + packetOverhead }
+		for range 2000 {
+			h.send("12345678")
+			h.k.rtt.rto = 60000
+			h.advance(1)
+		}
+		once := 2000 * (8 + headerSize + packetOverhead)
+		require.InDelta(t, once*(100+int(share))/100, bytes, float64(once)/50)
+		require.Equal(t, bytes-once, int(h.k.Counters().Repeats)*(8+headerSize))
+	}
+}
+
+// Without Redundancy, segments are repeated when something was lost lately, and
+// for no more than acknowledgements left out would have taken. What is sent
+// again is repeated once.
+func TestEarlyRepair(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{EarlyRepair: true, ThinAcks: true})
+	sn := uint32(0)
+	// exchange has the peer send a message and acknowledge all of ours below una.
+	exchange := func(una uint32, want ...string) {
+		t.Helper()
+		h.input(segment(cmdPush, 0, 0, sn, una, "p"))
+		sn++
+		h.send("m")
+		h.advance(10)
+		out := h.out
+		h.out = nil
+		for _, s := range out {
+			if !strings.HasPrefix(s, "ack") {
+				h.out = append(h.out, s)
+			}
+		}
+		h.want(want...)
+	}
+	exchange(0, `push 0 frg=0 "m"`)
+	exchange(0, `push 1 frg=0 "m"`)
+	h.input(ack(1, 1010, 0)) // 0 is lost
+	exchange(0, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
+	exchange(0, `push 3 frg=0 "m"`, `push 0 frg=0 "m"`, `push 2 frg=0 "m"`)
+	exchange(0, `push 4 frg=0 "m"`, `push 3 frg=0 "m"`)
+	for i := range uint32(repeatMemory) - 2 {
+		h.input(segment(cmdPush, 0, 0, sn, 4+i, "p"))
+		sn++
+		h.send("m")
+		h.advance(10)
+	}
+	require.InDelta(t, repeatMemory, h.k.Counters().Repeats, 10)
+	h.out = nil
+	before := h.k.Counters().Repeats
+	for range 5 {
+		h.send("m")
+		h.advance(1)
+	}
+	h.out = nil
+	require.Equal(t, before, h.k.Counters().Repeats)
+}
+
+// Repeats after losses take no more bytes than the acknowledgements left out.
+func TestEarlyRepairIsPaidFor(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{EarlyRepair: true, ThinAcks: true})
+	require.NoError(t, h.k.SetWindow(1000, 1000))
+	h.k.rmtWnd = 1000
+	h.k.repeats.lost(0)
+	message := strings.Repeat("m", 4*repeatCredit-headerSize)
+	for sn := range uint32(repeatMemory - 4) {
+		h.k.rtt.rto = 60000
+		h.input(push(sn, 0, "p"))
+		h.send(message)
+		h.advance(10)
+		h.out = nil
+	}
+	require.EqualValues(t, (repeatMemory-4)/4, h.k.Counters().Repeats)
+}
+
+// With Config.Redundancy a stream of small messages gets over losses without
+// waiting for a round trip.
+func TestRedundantSession(t *testing.T) {
+	worst := map[float64]time.Duration{}
+	for _, redundancy := range []float64{0, 1} {
+		inWorld(t, 3, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+			a, b, _ := w.pair(&Config{Redundancy: redundancy}, nil)
+			packets := 0
+			from := a.LocalAddr().String()
+			w.net.SetFilter(func(src, _ netip.AddrPort, _ []byte) bool {
+				if src.String() == from {
+					packets++
+				}
+				return src.String() != from || packets%3 != 0
+			})
+			const count, every = 100, 20 * time.Millisecond
+			start := time.Now()
+			go func() {
+				for i := range count + 3 { // the last ones have nothing behind them
+					_, err := a.Write([]byte{byte(i), 1, 2, 3})
+					if err != nil {
+						t.Error(err)
+					}
+					time.Sleep(every)
+				}
+			}()
+			buf := make([]byte, 4)
+			for i := range count {
+				_, err := io.ReadFull(b, buf)
+				require.NoError(t, err)
+				require.Equal(t, []byte{byte(i), 1, 2, 3}, buf)
+				worst[redundancy] = max(worst[redundancy], time.Since(start)-time.Duration(i)*every)
+			}
+		})
+	}
+	require.LessOrEqual(t, worst[1], 100*time.Millisecond+2*20*time.Millisecond)
+	require.Greater(t, worst[0], 300*time.Millisecond)
+}
