@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"testing"
@@ -257,19 +256,4 @@ func TestOutage(t *testing.T) {
 			receive(t, b, want[got+n:])
 		})
 	}
-}
-
-// Reordering within 10 ms costs next to no repetitions once it has been seen.
-func TestReorderedPath(t *testing.T) {
-	link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Jitter: 10 * time.Millisecond, Reorder: 1}
-	inWorld(t, 18, link, func(w *world) {
-		a, b, _ := w.pair(nil, nil)
-		want := content(18, 4<<20)
-		send(t, a, want)
-		receive(t, b, want)
-		s := a.Stats()
-		require.Less(t, s.Retransmits(), s.SegmentsSent/10)
-		_, err := io.WriteString(a, "done")
-		require.NoError(t, err)
-	})
 }
