@@ -154,7 +154,8 @@ func (k *KCP) repairAt(s *sendSegment, at seq) {
 // holdBack takes those out of the expired segments that are not to be sent
 // again yet. A first time-out may just mean that an acknowledgement was lost,
 // or is late: one packet, with the newest of them, is enough to learn what is
-// missing (RFC 8985 §7).
+// missing (RFC 8985 §7). That does not hold for what acknowledgements of later
+// segments count against.
 func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 	if k.recovery.silent {
 		return k.holdSilent(expired)
@@ -165,7 +166,7 @@ func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 	slices.SortFunc(expired, func(a, b *sendSegment) int { return int(b.sn.diff(a.sn)) })
 	sent, room := expired[:0], k.mtu
 	for _, s := range expired {
-		if !s.early && s.xmit == 1 {
+		if !s.early && s.xmit == 1 && s.fastack == 0 {
 			if s.size() > room && room < k.mtu {
 				s.resendTS = k.now + seq(k.rtt.rto)
 				k.timeouts.add(s)

@@ -169,6 +169,20 @@ func TestTailProbe(t *testing.T) {
 	h.out = nil
 	require.NotZero(t, cc.n)
 
+	// What later segments were acknowledged over is not held back.
+	counted := recoveryHarness(t, 5, Extensions{TailProbe: true})
+	for range 2 {
+		counted.send(strings.Repeat("d", counted.k.mss))
+	}
+	counted.advance(0)
+	counted.send("e")
+	counted.advance(0)
+	counted.out = nil
+	counted.input(ack(6, 1080, 4))
+	counted.advance(300)
+	require.Len(t, counted.out, 2)
+	counted.out = nil
+
 	small := recoveryHarness(t, 2, Extensions{TailProbe: true})
 	small.advance(300)
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
