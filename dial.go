@@ -19,15 +19,17 @@ type Dialer struct {
 // Dial opens a session with the peer at address. network is "udp", "udp4" or
 // "udp6", address "host:port". config may be nil.
 //
-// Nothing is sent before the first Write, so a peer that is not there shows as
-// a *PeerLostError of Read and Write later on.
+// It waits for the peer's answer as Endpoint.Dial does: ErrRefused means that
+// nobody accepts sessions there, a *NoAnswerError that nothing came for
+// Config.DialTimeout.
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
 }
 
 // DialContext opens a session as Dial does; the result is a *Conn. ctx bounds
-// the resolution of address; when it ends later, the session is not affected.
+// the resolution of address and the wait for the peer's answer; when it ends
+// later, the session is not affected.
 // The TCP networks are taken for the UDP ones of the same address family, for
 // callers that cannot be told another.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {

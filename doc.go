@@ -18,17 +18,25 @@
 // Sessions talk to those of kcp-go, with its ciphers and FEC, in any combination
 // of settings.
 //
-// KCP has no handshake and no signal for the end of a stream. Dial therefore
-// succeeds whether or not there is a peer, which shows as a [PeerLostError] of
-// Read and Write after [Config.PeerTimeout]; and Read does not return io.EOF
-// when the peer has closed: protocols on top say themselves when they are done.
-// Close waits until the peer has acknowledged what was written. A session
-// begins at the listener with the first data of the dialling side, so that side
-// has to speak first.
+// Dial waits for the peer's answer: [ErrRefused] and a [NoAnswerError] say that
+// there is none. [Conn.CloseWrite] and [Conn.Close] tell the peer, which reads
+// io.EOF after the last byte; Close waits until everything is acknowledged.
+// [Conn.Abort] breaks a session off, and the peer gets [ErrReset]. Keep-alives
+// find out that a peer has vanished, also where nobody writes: Read and Write
+// then return a [PeerLostError]. With an AEAD for a cipher a session survives
+// that its peer's address changes.
+//
+// All this travels in probes of KCP's own, in fields that nobody else reads. A
+// peer without it, such as one of kcp-go or the C reference, is told apart
+// ([Conn.Peer]): it answers Dial and keep-alives as any peer does, and learns
+// nothing of CloseWrite, Close and Abort, nor can its own end be seen. Its
+// sessions are accepted with their first data.
+//
+// What strangers can cause is limited by the last group of fields in [Config].
 //
 // Without [Config.Cipher], whoever sees the packets can read, forge and end a
-// session, and who does not see them has to guess address, port and
-// conversation id. Package crypt has kcp-go's ciphers, of which an AEAD is the
+// session, and who does not see them has to guess address, port, conversation
+// id and, to end it, a token of 32 bits. Package crypt has kcp-go's ciphers, of which an AEAD is the
 // one to take; crypto/tls on top of a Conn works as over any net.Conn.
 // [Config.FEC] adds kcp-go's forward error correction. [Conn.SendDatagram]
 // sends unreliable packets beside the stream.

@@ -24,7 +24,10 @@ func Example() {
 			if err != nil {
 				return
 			}
-			go io.Copy(conn, conn)
+			go func() {
+				defer conn.Close()
+				io.Copy(conn, conn)
+			}()
 		}
 	}()
 
@@ -34,12 +37,66 @@ func Example() {
 	}
 	defer conn.Close()
 	fmt.Fprint(conn, "hello")
-	reply := make([]byte, 5)
-	if _, err := io.ReadFull(conn, reply); err != nil {
+	if err := conn.CloseWrite(); err != nil {
 		log.Fatal(err)
 	}
-	fmt.Println(string(reply))
-	// Output: hello
+	reply, err := io.ReadAll(conn) // until the server has closed, too
+	fmt.Println(string(reply), err)
+	// Output: hello <nil>
+}
+
+// Game traffic: input that must all arrive in messages, with small ones
+// repeated in case they get lost, and positions, of which only the newest
+// matters, in datagrams.
+func ExampleConn_SendDatagram() {
+	config := kcp.LowLatency()
+	config.MessageMode = true
+	config.Redundancy = 1
+	config.PeerTimeout = 5 * time.Second
+	l, err := kcp.Listen("udp", "127.0.0.1:0", &config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer l.Close()
+	player, err := kcp.Dial("udp", l.Addr().String(), &config)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer player.Close()
+	game, err := l.AcceptKCP(context.Background())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer game.Close()
+
+	for _, input := range []string{"jump", "fire"} {
+		if err := player.WriteMessage([]byte(input)); err != nil {
+			log.Fatal(err)
+		}
+	}
+	buf := make([]byte, 1500)
+	for range 2 {
+		n, err := game.ReadMessage(buf)
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("input %q\n", buf[:n])
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := game.SendDatagram([]byte("you are at 3, 7")); err != nil {
+		log.Fatal(err)
+	}
+	position, err := player.ReceiveDatagram(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%s\n", position)
+	// Output:
+	// input "jump"
+	// input "fire"
+	// you are at 3, 7
 }
 
 // Messages arrive as they were sent, whole and one by one.

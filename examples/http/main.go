@@ -27,8 +27,8 @@ import (
 const serverName = "kcp.example"
 
 // config returns the settings of the sessions. http.Server.Close closes them one
-// after the other, under a lock, so Close must not wait for the peer; what was
-// written is delivered in the background.
+// after the other, under a lock, so Close must not wait for the peer to answer.
+// What was written, and that it is over, is delivered in the background.
 func config() *kcp.Config { return &kcp.Config{Linger: -1} }
 
 // dialFunc opens a session to the one server that a client talks to, whatever

@@ -25,11 +25,6 @@ import (
 
 const serverName = "kcp.example"
 
-// config returns the settings of the sessions. As the server closes a session
-// when all is written, but by no means delivered, it has to leave enough time for
-// that on a bad path.
-func config() *kcp.Config { return &kcp.Config{Linger: time.Minute} }
-
 // newIdentity makes a certificate, and returns the settings of a server that
 // shows it and of a client that trusts it alone. In earnest it would come from a
 // file.
@@ -107,14 +102,14 @@ func main() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
+	l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer l.Close()
 	go serve(tls.NewListener(l, server))
 
-	session, err := kcp.Dial("udp", l.Addr().String(), config())
+	session, err := kcp.Dial("udp", l.Addr().String(), nil)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 func TestEcho(t *testing.T) {
-	lab.Run(t, config(), func(t *testing.T, l net.Listener, dial lab.Dial) {
+	lab.Run(t, nil, func(t *testing.T, l net.Listener, dial lab.Dial) {
 		server, client, err := newIdentity()
 		require.NoError(t, err)
 		go serve(tls.NewListener(l, server))
@@ -34,7 +34,7 @@ func TestEcho(t *testing.T) {
 func TestStrangersAreNotTrusted(t *testing.T) {
 	log.SetOutput(io.Discard) // the server's complaints
 	defer log.SetOutput(os.Stderr)
-	lab.Run(t, config(), func(t *testing.T, l net.Listener, dial lab.Dial) {
+	lab.Run(t, nil, func(t *testing.T, l net.Listener, dial lab.Dial) {
 		server, _, err := newIdentity()
 		require.NoError(t, err)
 		_, client, err := newIdentity()
