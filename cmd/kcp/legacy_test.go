@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
 )
 
 // legacyPeer is a peer that knows no signals: the state machine alone, driven
@@ -138,6 +139,26 @@ func TestLegacyPipeWaitsForEver(t *testing.T) {
 		require.NoError(t, <-a.done)
 		require.Error(t, ctx.Err(), "ended by itself")
 		require.Equal(t, "hello", a.got.String())
+	})
+}
+
+// As long as something is unacknowledged, silence is an outage and no end.
+func TestLegacyPipeSurvivesAnOutage(t *testing.T) {
+	inLegacyBubble(t, func(t *testing.T, b *bench, peer *legacyPeer) {
+		up := data(t, 0, 100_000)
+		b.network.SetLink("", "", netsim.LinkConfig{Loss: 1})
+		go func() {
+			time.Sleep(8 * time.Second)
+			b.network.SetLink("", "", b.link)
+			for len(peer.received()) < len(up) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			peer.send(t, ", thanks")
+		}()
+		a := startPipe(t.Context(), t, b.accepted, bytes.NewReader(up), nil)
+		require.NoError(t, <-a.done)
+		requireSame(t, "up", up, []byte(peer.received()))
+		require.Equal(t, "hello, thanks", a.got.String())
 	})
 }
 
