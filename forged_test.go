@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -154,8 +155,11 @@ func TestFieldNote08ForgedWithAEAD(t *testing.T) {
 		for _, forgetful := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
 				inWorld(t, 8, clean, func(w *world) {
+					var mu sync.Mutex
 					sent := make(map[netip.AddrPort][][]byte) // by receiver
 					w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+						mu.Lock()
+						defer mu.Unlock()
 						if len(sent[to]) < 5000 {
 							sent[to] = append(sent[to], bytes.Clone(p))
 						}
@@ -174,6 +178,8 @@ func TestFieldNote08ForgedWithAEAD(t *testing.T) {
 							clear(f.table)
 							f.mu.Unlock()
 						}
+						mu.Lock()
+						defer mu.Unlock()
 						return v.addrOf(from), forge(v, sent[v.addrOf(to)], to)
 					})
 				})
