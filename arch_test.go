@@ -20,7 +20,7 @@ import (
 // goroutine.
 var coreFiles = []string{
 	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go", "settings.go",
-	"pacer.go", "rate.go", "cubic.go", "bbr.go", "ackrepeat.go",
+	"pacer.go", "rate.go", "cubic.go", "bbr.go", "ack.go", "ackrepeat.go", "recovery.go", "redundancy.go",
 }
 
 // coreImports is all that the state machine may import.
