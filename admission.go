@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"errors"
+	"hash"
 	"maps"
 	"net"
 	"net/netip"
@@ -125,8 +126,10 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 	proven := false
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookies()) {
 		if proven = e.cookies.valid(key, f, now); !proven {
-			e.counters.cookiesSent.Add(1)
-			e.reply(d, header{conv: key.conv}, e.cookies.bake(key, f.hello.ts, now))
+			if e.mayReply() { // else the cookie would be made for nothing
+				e.counters.cookiesSent.Add(1)
+				e.putReply(d, header{conv: key.conv}, e.cookies.bake(key, f.hello.ts, now))
+			}
 			return nil, nil
 		}
 	}
@@ -289,8 +292,8 @@ func (c *Conn) handedOn() bool {
 // cookieKey makes and checks cookies, which prove that a peer gets what is sent
 // to its address without any state being kept for it.
 type cookieKey struct {
-	secret [32]byte
-	ready  bool
+	mac  hash.Hash // of a secret; nil before the first use
+	text []byte
 }
 
 // cookieTime is how long a cookie is good for, at least; at most twice as long.
@@ -302,19 +305,21 @@ func (k *cookieKey) bake(key sessionKey, token uint32, now time.Duration) signal
 }
 
 func (k *cookieKey) at(key sessionKey, token uint32, period int64) signal {
-	if !k.ready {
-		_, _ = rand.Read(k.secret[:]) // cannot fail
-		k.ready = true
+	if k.mac == nil {
+		var secret [32]byte
+		_, _ = rand.Read(secret[:]) // cannot fail
+		k.mac = hmac.New(sha256.New, secret[:])
 	}
-	mac := hmac.New(sha256.New, k.secret[:])
-	text := binary.LittleEndian.AppendUint64(nil, uint64(period))
+	text := binary.LittleEndian.AppendUint64(k.text[:0], uint64(period))
 	text = binary.LittleEndian.AppendUint32(text, key.conv)
 	text = binary.LittleEndian.AppendUint32(text, token)
 	text = binary.LittleEndian.AppendUint16(text, key.addr.Port())
 	ip := key.addr.Addr().As16()
 	text = append(append(append(text, ip[:]...), key.addr.Addr().Zone()...), key.peer...)
-	mac.Write(text)
-	tag := mac.Sum(text[:0])
+	k.mac.Reset()
+	k.mac.Write(text)
+	k.text = k.mac.Sum(text[:0])
+	tag := k.text
 	return signal{sigCookie, binary.LittleEndian.Uint32(tag), binary.LittleEndian.Uint32(tag[4:])}
 }
 
@@ -337,10 +342,22 @@ const (
 // says of conv and una. What provoked it had at least as many segments, so the
 // reply is never larger. mu is held.
 func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
-	if !e.replies.take(e.now()) {
-		e.counters.dropReplies.Add(1)
-		return
+	if e.mayReply() {
+		e.putReply(d, h, signals...)
 	}
+}
+
+// mayReply takes one of the replies that are allowed. mu is held.
+func (e *Endpoint) mayReply() bool {
+	ok := e.replies.take(e.now())
+	if !ok {
+		e.counters.dropReplies.Add(1)
+	}
+	return ok
+}
+
+// putReply is reply for one that is allowed.
+func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
 	room := e.config.overhead()
 	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
 	for i, s := range signals {

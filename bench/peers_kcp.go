@@ -86,7 +86,11 @@ func newKCPPeer(s settings) (*kcpPeer, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := newKCPEnd(c, s.buffer)
+	return newKCPPeerOf(c, s.buffer)
+}
+
+func newKCPPeerOf(c *kcp.Config, buffer int) (*kcpPeer, error) {
+	e, err := newKCPEnd(c, buffer)
 	if err != nil {
 		return nil, err
 	}
@@ -94,7 +98,7 @@ func newKCPPeer(s settings) (*kcpPeer, error) {
 	if err != nil {
 		return nil, errors.Join(err, e.Close())
 	}
-	return &kcpPeer{e, l, s.buffer}, nil
+	return &kcpPeer{e, l, buffer}, nil
 }
 
 func (p *kcpPeer) Accept() (io.ReadWriteCloser, error) { return p.listener.Accept() }
