@@ -176,7 +176,6 @@ func (c *Conn) end(err error) {
 		c.kcp.closeReceive()
 		c.account()
 	}
-	c.wakeAll()
 	c.transmit()
 	if !c.outgoing.sending { // else whoever is sending does it
 		c.bury()
@@ -192,6 +191,7 @@ func (c *Conn) bury() {
 		}
 		c.account()
 		c.ep.remove(c, c.graveOf())
+		c.wakeAll() // who is told of the end finds nothing left of the session
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -243,9 +244,9 @@ func TestFieldNote08ForgedWhileDialling(t *testing.T) {
 			e, _ := w.endpoint("10.0.0.2:5000", nil)
 			random := rand.New(rand.NewPCG(seed, 8))
 			server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
-			conv := uint32(0)
+			var conv atomic.Uint32
 			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-				conv = decodeHeader(p).conv
+				conv.Store(decodeHeader(p).conv)
 				return true
 			})
 			stop := make(chan struct{})
@@ -261,7 +262,7 @@ func TestFieldNote08ForgedWhileDialling(t *testing.T) {
 						if s.code == sigHello && ends[1] == server {
 							continue // who is first with a hello has the session
 						}
-						w.net.Inject(ends[0], ends[1], packetOf(conv, bytesOf(s)))
+						w.net.Inject(ends[0], ends[1], packetOf(conv.Load(), bytesOf(s)))
 					}
 				}
 			}()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -558,9 +559,9 @@ func TestListenerLeavesPolitely(t *testing.T) {
 		require.NoError(t, err)
 		w.dial(client) // and never accepted
 		time.Sleep(time.Second)
-		quiet := true
+		var heard atomic.Bool
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			return !quiet || from.String() != serverAddr
+			return heard.Load() || from.String() != serverAddr
 		})
 		_, err = a.Write([]byte("bye"))
 		require.NoError(t, err)
@@ -572,7 +573,7 @@ func TestListenerLeavesPolitely(t *testing.T) {
 		require.NoError(t, b.Close())
 		require.NoError(t, l.Close())
 		time.Sleep(time.Millisecond)
-		quiet = false
+		heard.Store(true)
 		require.NoError(t, <-closed)
 		time.Sleep(time.Minute)
 		require.True(t, e.closed)
