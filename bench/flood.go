@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,11 +36,13 @@ const (
 	floodPause    = time.Millisecond // between the bursts that the rate is made of
 )
 
+var floodCases = []string{"hello", "push", "garbage", "hello-validated", "push-validated"}
+
 func init() {
 	register(&suite{
 		name:    "flood",
 		about:   "one connection while strangers send 50 000 first packets a second; against the same to nobody",
-		cases:   []string{"hello", "push", "garbage", "hello-validated", "push-validated"},
+		cases:   floodCases,
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricShare, "of the goodput"}, {metricGoodput, "MB/s"}, {metricGrowth, "MB"}},
 		lacks:   func(c, impl string) bool { return impl == kcpGo && c != "push" && c != "garbage" },
@@ -58,7 +61,13 @@ func init() {
 
 // floodPeer returns the implementation of a case, and where its listening end is.
 func floodPeer(c, impl string) (peer, net.Addr, error) {
+	if !slices.Contains(floodCases, c) {
+		return nil, nil, fmt.Errorf("no case %q", c)
+	}
 	s := settings{mode: plain, window: bulkWindow, buffer: bulkBuffer}
+	if impl != ours && impl != kcpGo {
+		return nil, nil, fmt.Errorf("no implementation %q", impl)
+	}
 	if impl == kcpGo {
 		p, err := newKCPGoPeer(s)
 		if err != nil {
