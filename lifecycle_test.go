@@ -576,6 +576,8 @@ func TestListenerLeavesPolitely(t *testing.T) {
 		heard.Store(true)
 		require.NoError(t, <-closed)
 		time.Sleep(time.Minute)
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		require.True(t, e.closed)
 	})
 }

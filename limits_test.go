@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -56,10 +57,10 @@ func TestMaxBuffered(t *testing.T) {
 // from being taken.
 func TestMaxBufferedWithAGap(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
-		lose := true
+		var found atomic.Bool
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 			h := decodeHeader(p)
-			return !lose || h.cmd != cmdPush || h.sn != 3
+			return found.Load() || h.cmd != cmdPush || h.sn != 3
 		})
 		config := Config{MaxBuffered: minMaxBuffered}
 		l := w.listen(&config)
@@ -71,7 +72,7 @@ func TestMaxBufferedWithAGap(t *testing.T) {
 		send(t, a, want)
 		time.Sleep(time.Second)
 		require.Greater(t, l.Stats().Buffered, minMaxBuffered) // with nothing to read
-		lose = false
+		found.Store(true)
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
 		receive(t, b, want)
 	})

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -102,6 +103,7 @@ func TestFieldNote28SpoofedMove(t *testing.T) {
 		want := content(28, 4<<20)
 		send(t, a, want)
 		receive(t, b, want)
+		synctest.Wait()
 		require.Positive(t, answers)
 		require.Equal(t, "10.0.0.2:5000", b.RemoteAddr().String())
 		require.Equal(t, 1, l.Stats().Sessions)

@@ -100,6 +100,7 @@ func TestSignalsAreProbes(t *testing.T) {
 		require.NoError(t, a.CloseWrite())
 		time.Sleep(time.Second)
 		require.NoError(t, b.Close())
+		synctest.Wait()
 		for _, code := range []signalCode{
 			sigHello, sigHello | sigAnswer, sigCookie, sigInfo, sigConfirm, sigConfirm | sigAnswer,
 			sigPing, sigPing | sigAnswer, sigFin, sigFin | sigAnswer,
