@@ -204,15 +204,14 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 
 // took counts what became of a packet.
 func (c *Conn) took(err error, now time.Duration) {
-	if err != nil {
+	outside := c.outside
+	c.outside = false
+	switch {
+	case err != nil:
 		c.dropped.count(err)
-		return
+	case !outside:
+		c.heard(now)
 	}
-	if c.outside {
-		c.outside = false
-		return
-	}
-	c.heard(now)
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.
@@ -227,9 +226,7 @@ func (c *Conn) answer(now time.Duration) {
 		c.canRead.Broadcast()
 	}
 	c.pump(now)
-	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(seq(clock(now))) {
-		c.flush(now)
-	}
+	c.flushDue(now)
 	c.settle(now)
 	if c.room() > 0 || c.kcp.WaitSend() == 0 {
 		c.canWrite.Broadcast()
@@ -245,6 +242,13 @@ func (c *Conn) flush(now time.Duration) {
 	c.tell(now)
 	c.kcp.Flush()
 	c.compactAt = now + compactAfter
+}
+
+// flushDue lets it put out what has to leave by now.
+func (c *Conn) flushDue(now time.Duration) {
+	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(seq(clock(now))) {
+		c.flush(now)
+	}
 }
 
 // account tells the endpoint how much received data the session holds.
@@ -341,9 +345,7 @@ func (c *Conn) onWake() {
 	}
 	c.tell(now)
 	c.pump(now)
-	if at, ok := c.kcp.NextFlush(); ok && !seq(at).after(seq(clock(now))) {
-		c.flush(now)
-	}
+	c.flushDue(now)
 	if c.compactAt > 0 && now >= c.compactAt {
 		c.compact()
 	}

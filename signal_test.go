@@ -135,3 +135,26 @@ func TestTheEndAcknowledges(t *testing.T) {
 		})
 	}
 }
+
+// A bad packet that begins with a signal from outside says nothing of the good
+// one that comes after it.
+func TestGoodPacketAfterABadOne(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
+		time.Sleep(time.Minute)
+		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
+		outside, bad := make([]byte, headerSize), make([]byte, headerSize)
+		signal{sigReset, 1, 2}.encode(header{conv: a.Conv()}, outside)
+		h := header{conv: a.Conv(), cmd: cmdWins, una: 1000} // acknowledges what was never sent
+		h.encode(bad)
+		w.net.Inject(from, to, append(outside, bad...))
+		_, err := b.Write([]byte("good"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		require.EqualValues(t, 1, a.dropped.Una)
+		require.Greater(t, a.lastHeard, time.Minute)
+	})
+}
