@@ -80,14 +80,10 @@ func (c *Conn) pathAnswered(s signal) {
 		return
 	}
 	key := makeKey(ch.to.addr, ch.to.peer, c.key.conv)
-	remote := ch.to.peer
-	if remote == nil {
-		remote = net.UDPAddrFromAddrPort(ch.to.addr)
-	}
 	if !c.ep.rekey(c, key) {
 		return
 	}
-	c.remote, c.peer = remote, ch.to.peer
+	c.remote, c.peer = ch.to.netAddr(), ch.to.peer
 	c.challenge, c.challenged = nil, false
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
@@ -104,7 +100,7 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	}
 	e.exit(c)
 	c.coded = false
-	c.key = key
+	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
 	e.enter(c)
 	return true
 }

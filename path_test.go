@@ -154,3 +154,20 @@ func TestRebindingOverSockets(t *testing.T) {
 	require.NoError(t, a.Close())
 	require.NoError(t, b.Close())
 }
+
+// The conversation id may be asked for while the session moves.
+func TestConvWhileMoving(t *testing.T) {
+	inWorld(t, 28, clean, func(w *world) {
+		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: 1})
+		require.NoError(t, err)
+		conv := c.Conv()
+		done := make(chan uint32)
+		go func() { done <- c.Conv() }()
+		key := c.key
+		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
+		require.True(t, e.rekey(c, key))
+		require.Equal(t, conv, <-done)
+		require.Equal(t, c, e.sessions[key])
+	})
+}
