@@ -8,7 +8,6 @@ import (
 	"errors"
 	"hash"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -148,10 +147,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 
 // accept makes a session for a peer. mu is held.
 func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven bool) *Conn {
-	remote := d.Peer
-	if remote == nil {
-		remote = net.UDPAddrFromAddrPort(d.Addr)
-	}
+	remote := origin{d.Addr, d.Peer}.netAddr()
 	c := newConn(e, key, remote, d.Peer)
 	if hello.code != 0 {
 		c.takeHello(hello) // before anybody else knows c

@@ -44,10 +44,7 @@ func (c *Conn) Close() error {
 	c.state = stateLingering
 	c.lingerFrom = c.kcp.sndUna
 	c.endAt = now + c.patience()
-	c.tell(now)
-	c.pump(now)
-	c.settle(now)
-	c.transmit()
+	c.speak(now)
 	for c.linger > 0 && c.state == stateLingering {
 		c.canWrite.Wait()
 	}
@@ -101,10 +98,7 @@ func (c *Conn) CloseWrite() error {
 	l.closing = sigFin
 	c.canWrite.Broadcast()
 	now := c.ep.now()
-	c.tell(now)
-	c.pump(now)
-	c.settle(now)
-	c.transmit()
+	c.speak(now)
 	return nil
 }
 

@@ -17,9 +17,10 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Endpoint is one socket with any number of sessions on it, dialled and
-// accepted, of any number of peers. It has one goroutine of its own, which
-// reads the socket. All methods are safe for concurrent use.
+// Endpoint is one socket, or the several of Config.Shards, with any number of
+// sessions on it, dialled and accepted, of any number of peers. Its only
+// goroutines of its own read the sockets, one each. All methods are safe for
+// concurrent use.
 type Endpoint struct {
 	config    Config
 	shards    []shard // the sockets: one, or several that share a port

@@ -56,13 +56,10 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !knownCmd(h.cmd) {
 			return ErrCommand
 		}
-		isSignal := false
-		if k.onSignal != nil {
-			var s signal
-			if s, isSignal = h.signal(); isSignal && k.onSignal(s) {
-				packet = packet[headerSize:]
-				continue
-			}
+		isSignal, outside := k.inputSignal(&h)
+		if outside {
+			packet = packet[headerSize:]
+			continue
 		}
 		if h.una.after(k.sndNxt) {
 			return ErrForgedUna
@@ -103,6 +100,17 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		k.heard = transmission{s.sn, s.xmit}
 	}
 	return nil
+}
+
+// inputSignal gives a signal to whoever wants signals. isSignal is false where
+// nobody does: the segment is the probe then that it seems to be. outside is true
+// where the segment counts for nothing else.
+func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
+	if k.onSignal == nil {
+		return false, false
+	}
+	s, isSignal := h.signal()
+	return isSignal, isSignal && k.onSignal(s)
 }
 
 // tellAcked tells the congestion controller what an input has acknowledged,

@@ -120,6 +120,12 @@ func (c *Conn) sayHello(now time.Duration) {
 	l := &c.life
 	l.token = randomToken()
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+	c.speak(now)
+}
+
+// speak sends what the application has just given reason to say.
+func (c *Conn) speak(now time.Duration) {
+	c.tell(now)
 	c.pump(now)
 	c.settle(now)
 	c.transmit()

@@ -87,6 +87,14 @@ type origin struct {
 	peer net.Addr // where addr is not a UDP address
 }
 
+// netAddr returns the address as applications know it.
+func (o origin) netAddr() net.Addr {
+	if o.peer != nil {
+		return o.peer
+	}
+	return net.UDPAddrFromAddrPort(o.addr)
+}
+
 type openedKind uint8
 
 const (

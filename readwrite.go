@@ -109,10 +109,7 @@ func (c *Conn) readEnd() error {
 func (c *Conn) afterRead() {
 	c.account()
 	if c.kcp.probe&probeTell != 0 && c.state != stateEnded {
-		now := c.ep.now()
-		c.flush(now)
-		c.settle(now)
-		c.transmit()
+		c.push()
 	}
 }
 
@@ -138,7 +135,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 			if err != nil {
 				return n, c.opError("write", err)
 			}
-			c.afterWrite()
+			c.push()
 		}
 		if n == len(b) {
 			return n, nil
@@ -181,7 +178,7 @@ func (c *Conn) WriteMessage(b []byte) error {
 	if _, err := c.kcp.Send(b); err != nil {
 		return c.opError("write", err)
 	}
-	c.afterWrite()
+	c.push()
 	return nil
 }
 
@@ -212,8 +209,8 @@ func (c *Conn) room() int {
 	return c.ep.config.WriteBuffer - c.kcp.sndBytes - c.kcp.WaitSend()*writeCostPerSegment
 }
 
-// afterWrite sends what was queued as far as the windows allow.
-func (c *Conn) afterWrite() {
+// push sends what there is, as far as the windows allow.
+func (c *Conn) push() {
 	now := c.ep.now()
 	c.flush(now)
 	c.settle(now)

@@ -2,17 +2,13 @@ package main
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"io"
-	"math/big"
 	"net"
 	"time"
 
+	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/quic-go/quic-go"
 )
 
@@ -77,28 +73,13 @@ func newQUICPeer(s settings) (*quicPeer, error) {
 // selfSigned returns the TLS settings of both ends with a certificate for this
 // one measurement.
 func selfSigned() (server, client *tls.Config, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certificate, roots, err := selfsigned.New("bench")
 	if err != nil {
 		return nil, nil, err
 	}
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		DNSNames:     []string{"bench"},
-		NotAfter:     time.Now().Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
-	if err != nil {
-		return nil, nil, err
-	}
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(cert)
 	protocols := []string{"bench"}
 	server = &tls.Config{
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		Certificates: []tls.Certificate{*certificate},
 		NextProtos:   protocols,
 		MinVersion:   tls.VersionTLS13,
 	}

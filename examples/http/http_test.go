@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/examples/internal/lab"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 // counted counts the sessions that are dialled.
@@ -59,7 +60,7 @@ func TestHTTP1(t *testing.T) {
 
 func TestHTTP2(t *testing.T) {
 	lab.Run(t, config(), func(t *testing.T, l net.Listener, dial lab.Dial) {
-		certificate, roots, err := newCertificate()
+		certificate, roots, err := selfsigned.New(serverName)
 		require.NoError(t, err)
 		server := newServer(certificate)
 		defer server.Close()

@@ -7,21 +7,18 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const serverName = "kcp.example"
@@ -90,33 +87,6 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) (answ
 	return answer, response.Header.Get("Protocol"), err
 }
 
-// newCertificate makes a certificate and the pool that trusts it. In earnest it
-// would come from a file.
-func newCertificate() (*tls.Certificate, *x509.CertPool, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		DNSNames:     []string{serverName},
-		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(leaf)
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, roots, nil
-}
-
 // show starts a server and asks it a question.
 func show(scheme string, certificate *tls.Certificate, roots *x509.CertPool) error {
 	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
@@ -150,7 +120,7 @@ func main() {
 	if err := show("http", nil, nil); err != nil {
 		log.Fatal(err)
 	}
-	certificate, roots, err := newCertificate()
+	certificate, roots, err := selfsigned.New(serverName)
 	if err != nil {
 		log.Fatal(err)
 	}

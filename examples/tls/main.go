@@ -8,19 +8,14 @@ package main
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"fmt"
 	"io"
 	"log"
-	"math/big"
 	"net"
-	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const serverName = "kcp.example"
@@ -29,30 +24,13 @@ const serverName = "kcp.example"
 // shows it and of a client that trusts it alone. In earnest it would come from a
 // file.
 func newIdentity() (server, client *tls.Config, err error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	certificate, roots, err := selfsigned.New(serverName)
 	if err != nil {
 		return nil, nil, err
 	}
-	now := time.Now()
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		DNSNames:     []string{serverName},
-		NotBefore:    now.Add(-time.Hour),
-		NotAfter:     now.Add(24 * time.Hour),
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
-	if err != nil {
-		return nil, nil, err
-	}
-	certificate, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AddCert(certificate)
 	server = &tls.Config{
 		MinVersion:   tls.VersionTLS13,
-		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		Certificates: []tls.Certificate{*certificate},
 	}
 	client = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: serverName}
 	return server, client, nil
