@@ -166,6 +166,7 @@ func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven 
 // enter adds a session to the tables. mu is held.
 func (e *Endpoint) enter(c *Conn) {
 	e.sessions[c.key] = c
+	e.population.Store(int32(len(e.sessions)))
 	e.byConv[c.key.conv] = c
 	if e.perAddress != nil {
 		e.perAddress[c.key.addr.Addr()]++
@@ -175,6 +176,7 @@ func (e *Endpoint) enter(c *Conn) {
 // exit takes it out of them again. mu is held.
 func (e *Endpoint) exit(c *Conn) {
 	delete(e.sessions, c.key)
+	e.population.Store(int32(len(e.sessions)))
 	if e.byConv[c.key.conv] == c {
 		delete(e.byConv, c.key.conv)
 	}

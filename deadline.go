@@ -8,12 +8,14 @@ import (
 // deadline is a point in time after which calls fail. Its fields belong to mu.
 type deadline struct {
 	mu      *sync.Mutex
-	changed *sync.Cond // told when the deadline passes
+	changed interface{ Broadcast() } // told when the deadline passes
 	timer   *time.Timer
 	expired bool
 }
 
-func (d *deadline) init(mu *sync.Mutex, changed *sync.Cond) { d.mu, d.changed = mu, changed }
+func (d *deadline) init(mu *sync.Mutex, changed interface{ Broadcast() }) {
+	d.mu, d.changed = mu, changed
+}
 
 // set moves the deadline; the zero time means never.
 func (d *deadline) set(t time.Time) {

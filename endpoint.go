@@ -38,8 +38,9 @@ type Endpoint struct {
 
 	replays replayFilter
 
-	halfOpen atomic.Int32 // sessions whose peer is not proven
-	buffered atomic.Int64 // bytes received and not yet read, of all sessions
+	halfOpen   atomic.Int32 // sessions whose peer is not proven
+	population atomic.Int32 // sessions
+	buffered   atomic.Int64 // bytes received and not yet read, of all sessions
 
 	mu         sync.RWMutex
 	sessions   map[sessionKey]*Conn
@@ -95,7 +96,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		byConv:   make(map[uint32]*Conn),
 	}
 	for _, pc := range sockets {
-		e.shards = append(e.shards, shard{pc, udp.New(pc)})
+		e.shards = append(e.shards, shard{pc: pc, sock: udp.New(pc), in: arrivals{shard: len(e.shards)}})
 	}
 	e.packets.New = func() any { return &buffer{make([]byte, e.config.MTU)} }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
@@ -113,7 +114,12 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 			// The system grants what it likes, and less is enough to work.
 			_ = udp.SetBuffers(e.shards[i].pc, e.config.SocketBuffer)
 		}
-		e.readers.Go(func() { e.readLoop(i) })
+		s := &e.shards[i]
+		s.batch = make([]udp.Datagram, s.sock.BatchSize())
+		if len(sockets) == 1 && canLead(s.pc) {
+			s.lead.init(e.now)
+		}
+		e.readers.Go(func() { e.readLoop(s) })
 	}
 	return e
 }
@@ -285,14 +291,10 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 }
 
-// readLoop reads batches of a socket, feeds all of a batch to the sessions, and
-// then lets each session that got something answer once.
-func (e *Endpoint) readLoop(n int) {
-	sock := e.shards[n].sock
-	batch := make([]udp.Datagram, sock.BatchSize())
-	in := arrivals{shard: n}
+// readLoop reads a socket while no call of a session does.
+func (e *Endpoint) readLoop(s *shard) {
 	for failures := 0; ; {
-		n, err := sock.ReadBatch(batch)
+		roused, err := e.readOnce(s)
 		if err != nil {
 			failures++
 			if !e.survives(err, failures) {
@@ -301,9 +303,26 @@ func (e *Endpoint) readLoop(n int) {
 			continue
 		}
 		failures = 0
-		e.take(batch[:n], &in)
-		e.sendReplies(in.shard)
+		if roused && s.lead.possible && e.population.Load() == 1 && s.lead.yield() {
+			<-s.lead.back
+		}
 	}
+}
+
+// readOnce reads a batch of a socket, feeds all of it to the sessions, and then
+// lets each session that got something answer once. It is true if that has woken
+// a call that waited.
+func (e *Endpoint) readOnce(s *shard) (roused bool, err error) {
+	n, err := s.sock.ReadBatch(s.batch)
+	if err != nil {
+		if e.interrupted(s, err) {
+			err = nil
+		}
+		return false, err
+	}
+	roused = e.take(s.batch[:n], &s.in)
+	e.sendReplies(s.in.shard)
+	return roused, nil
 }
 
 // arrivals is what a reader works with on a batch.
@@ -332,7 +351,7 @@ type arrival struct {
 
 // take feeds a batch to the sessions, those packets of one session together
 // that come together, and lets each answer once.
-func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) {
+func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) (roused bool) {
 	now := e.now()
 	bytes := 0
 	for i := range batch {
@@ -355,12 +374,16 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) {
 		rest = rest[n:]
 	}
 	for _, c := range in.touched {
-		c.answer(now)
+		roused = c.answer(now) || roused
 	}
 	clear(in.packets)
 	clear(in.touched)
 	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
+	return roused
 }
+
+// manyFailures is how many errors in a row make a socket suspect.
+const manyFailures = 8
 
 // survives deals with a read error. Most concern one packet, such as an ICMP
 // answer to something sent before, and the socket goes on working; only a
@@ -378,10 +401,10 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	e.counters.readErrors.Add(1)
 	e.refused(err)
 	e.warn("socket read failed", err)
-	if failures < 8 {
+	if failures < manyFailures {
 		return true
 	}
-	pause := time.NewTimer(min(time.Millisecond<<min(failures-8, 8), 100*time.Millisecond))
+	pause := time.NewTimer(min(time.Millisecond<<min(failures-manyFailures, 8), 100*time.Millisecond))
 	defer pause.Stop()
 	select {
 	case <-pause.C:

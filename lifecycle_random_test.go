@@ -138,7 +138,7 @@ func randomLife(t *testing.T, seed uint64) {
 		start := time.Now()
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
-		server, err := NewEndpoint(pc, &b)
+		server, err := NewEndpoint(w.socket(pc), &b)
 		require.NoError(t, err)
 		l, err := server.Listen()
 		require.NoError(t, err)

@@ -135,6 +135,7 @@ func TestHostilePacketsBesideTransfer(t *testing.T) {
 					mu.Unlock()
 					sent := attack(w, from, to, last, other[name])
 					receive(t, b, want[1000:])
+					time.Sleep(3 * leadGrace) // nobody may be reading right now
 					synctest.Wait()
 					s := l.Stats()
 					if name == "salsa20" {

@@ -23,8 +23,9 @@ type Conn struct {
 
 	mu        sync.Mutex
 	kcp       *KCP
-	canRead   sync.Cond // something to read, or reason to fail
-	canWrite  sync.Cond // room to write, everything acknowledged, or reason to fail
+	canRead   news  // something to read, or reason to fail
+	canWrite  news  // room to write, everything acknowledged, or reason to fail
+	blockedOn *news // what the call waits for that is about to read the socket, or does
 	rd, wd    deadline
 	life      lifecycle
 	err       error // why the session ended
@@ -67,6 +68,7 @@ type Conn struct {
 	challenged  bool // the packet at work is from where challenge was sent to
 	outside     bool // it was sent by somebody without a session
 	answering   bool // answer is to be called
+	roused      bool // a call that waited has been woken
 	filling     bool // a waiting Read has lent its buffer to the state machine
 	coded       bool // Endpoint.coded names this session; under Endpoint.mu
 	outstanding bool // something is unacknowledged, since then
@@ -104,7 +106,8 @@ const (
 
 func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c := &Conn{ep: e, key: key, remote: remote, peer: peer}
-	c.canRead.L, c.canWrite.L = &c.mu, &c.mu
+	c.canRead.init(c)
+	c.canWrite.init(c)
 	c.rd.init(&c.mu, &c.canRead)
 	c.wd.init(&c.mu, &c.canWrite)
 	c.outgoing.init(e)
@@ -130,6 +133,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.blockedOn = nil
 	if c.state == stateEnded {
 		c.ep.counters.dropEnded.Add(uint64(len(packets)))
 		return false
@@ -215,13 +219,15 @@ func (c *Conn) took(err error, now time.Duration) {
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.
-func (c *Conn) answer(now time.Duration) {
+// It is true if a call did.
+func (c *Conn) answer(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.answering = false
 	if c.state == stateEnded {
-		return
+		return false
 	}
+	c.roused = false
 	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin {
 		c.canRead.Broadcast()
 	}
@@ -232,6 +238,7 @@ func (c *Conn) answer(now time.Duration) {
 		c.canWrite.Broadcast()
 	}
 	c.transmit()
+	return c.roused
 }
 
 // tell tells the state machine the time.

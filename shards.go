@@ -13,8 +13,11 @@ import (
 // keeps to the one that its peer's packets come to, whose reader it shares the
 // processor with.
 type shard struct {
-	pc   net.PacketConn
-	sock udp.Conn
+	pc    net.PacketConn
+	sock  udp.Conn
+	batch []udp.Datagram
+	in    arrivals
+	lead  leadership
 }
 
 // listenSockets opens n sockets on one address, or one where the system does
@@ -48,6 +51,7 @@ func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
 // they are ours.
 func (e *Endpoint) stopReaders() {
 	for i := range e.shards {
+		e.shards[i].lead.stop()
 		if e.owned {
 			_ = e.shards[i].pc.Close()
 		} else {

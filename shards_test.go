@@ -22,8 +22,8 @@ func TestShards(t *testing.T) {
 		want = 1
 	}
 	require.Len(t, l.ep.shards, want)
-	for _, s := range l.ep.shards {
-		require.Equal(t, l.Addr(), s.pc.LocalAddr())
+	for i := range l.ep.shards {
+		require.Equal(t, l.Addr(), l.ep.shards[i].pc.LocalAddr())
 	}
 
 	var mu sync.Mutex

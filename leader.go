@@ -1,0 +1,258 @@
+package kcp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// Who reads a socket. An endpoint has a goroutine for it, but where one session
+// has the socket to itself, a call of that session that would wait reads it
+// instead (the leader of the leader/followers pattern): what arrives then is
+// not handed from goroutine to goroutine, and from processor to processor.
+//
+//	            a call is woken            nobody leads for leadGrace
+//	the loop --------------------> nobody ---------------------------> the loop
+//	                                | ^
+//	                 a call waits   v |   it has what it waits for
+//	                               the call
+
+// leadGrace is how long a socket may go without anybody who reads it, while the
+// application is between two calls. It delays what arrives then.
+const leadGrace = time.Millisecond
+
+// maxReluctance bounds how many wake-ups the loop keeps the socket for, after
+// the application has not come back in time.
+const maxReluctance = 1024
+
+// worthwhile is how many times in a row calls have to lead for it to have been
+// worth the while.
+const worthwhile = 8
+
+// leaderKind is who leads.
+type leaderKind uint8
+
+const (
+	loopLeads leaderKind = iota
+	nobodyLeads
+	callLeads
+)
+
+// leadership is whose turn it is to read a socket.
+type leadership struct {
+	possible bool          // calls may lead
+	back     chan struct{} // the loop waits here while it does not lead
+
+	mu         sync.Mutex
+	who        leaderKind
+	since      time.Duration // nobody leads
+	now        func() time.Duration
+	timer      *time.Timer
+	armed      bool
+	stopped    bool
+	reluctance int // wake-ups to let pass before calls may lead
+	penalty    int // the next reluctance
+	claims     int // since the loop yielded
+}
+
+func (l *leadership) init(now func() time.Duration) {
+	l.possible = true
+	l.now = now
+	l.back = make(chan struct{}, 1)
+	l.penalty = 1
+}
+
+// yield has the loop give the lead to a call that it has just woken. The loop
+// then waits for back.
+func (l *leadership) yield() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return false
+	}
+	if l.reluctance > 0 {
+		l.reluctance--
+		return false
+	}
+	l.claims = 0
+	l.vacate()
+	return true
+}
+
+// claim gives the lead to a call, if nobody has it.
+func (l *leadership) claim() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.who != nobodyLeads || l.stopped {
+		return false
+	}
+	l.who = callLeads
+	l.claims++
+	return true
+}
+
+// release takes the lead from a call. It goes back to the loop at once where no
+// call is to follow.
+func (l *leadership) release(follow bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !follow || l.stopped {
+		l.recall()
+		return
+	}
+	l.vacate()
+}
+
+// vacate leaves the lead to the next call, for some time. mu is held.
+func (l *leadership) vacate() {
+	l.who, l.since = nobodyLeads, l.now()
+	if l.armed {
+		return
+	}
+	l.armed = true
+	if l.timer == nil {
+		l.timer = time.AfterFunc(leadGrace, l.expire)
+	} else {
+		l.timer.Reset(leadGrace)
+	}
+}
+
+// expire gives the lead back to the loop where no call has come.
+func (l *leadership) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.armed = false
+	if l.who != nobodyLeads {
+		return
+	}
+	if left := leadGrace - (l.now() - l.since); left > 0 {
+		l.armed = true
+		l.timer.Reset(left)
+		return
+	}
+	if l.claims >= worthwhile {
+		l.penalty = 1
+	}
+	l.reluctance = l.penalty
+	l.penalty = min(2*l.penalty, maxReluctance)
+	l.recall()
+}
+
+// recall gives the lead back to the loop. mu is held.
+func (l *leadership) recall() {
+	l.who = loopLeads
+	l.back <- struct{}{}
+}
+
+// stop lets no call lead any more. The one that does is not waited for.
+func (l *leadership) stop() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.stopped {
+		return
+	}
+	l.stopped = true
+	if l.who == nobodyLeads {
+		l.recall()
+	}
+}
+
+// news is what calls of a session wait for, under its lock: a condition
+// variable whose Broadcast also reaches the call that reads the socket.
+type news struct {
+	cond    sync.Cond
+	conn    *Conn
+	count   uint32
+	waiting int32 // calls, but for the one that leads
+}
+
+func (n *news) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
+
+// Broadcast has all calls that wait look again.
+func (n *news) Broadcast() {
+	c := n.conn
+	n.count++
+	if n.waiting > 0 {
+		c.roused = true
+		n.cond.Broadcast()
+	}
+	if c.blockedOn == n {
+		c.blockedOn = nil
+		// The reading call returns with a time-out.
+		_ = c.ep.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// Wait waits for the next Broadcast, or for reason to look again.
+func (n *news) Wait() {
+	c := n.conn
+	s := &c.ep.shards[0]
+	if s.lead.possible && c.ep.population.Load() == 1 && s.lead.claim() {
+		c.leadWhile(n, s)
+		return
+	}
+	n.waiting++
+	n.cond.Wait()
+	n.waiting--
+}
+
+// leadWhile reads the socket until there is something new for a call that waits
+// for n.
+func (c *Conn) leadWhile(n *news, s *shard) {
+	failures := 0
+	for count := n.count; n.count == count; {
+		c.blockedOn = n
+		c.mu.Unlock()
+		_, err := c.ep.readOnce(s)
+		c.mu.Lock()
+		c.blockedOn = nil
+		if err == nil {
+			failures = 0
+			continue
+		}
+		c.mu.Unlock()
+		failures++
+		ok := c.ep.survives(err, 1) && failures < manyFailures
+		c.mu.Lock()
+		if !ok {
+			s.lead.release(false)
+			return
+		}
+	}
+	s.lead.release(c.ep.population.Load() == 1)
+	if c.canRead.waiting+c.canWrite.waiting > 0 {
+		c.wakeAll() // one of them follows
+	}
+}
+
+// interrupted reports whether err only means that somebody wants whoever reads
+// the socket to look up, and undoes the deadline that has made it so.
+func (e *Endpoint) interrupted(s *shard, err error) bool {
+	if !s.lead.possible || !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	select {
+	case <-e.done: // this deadline is for good
+		return false
+	default:
+	}
+	_ = s.pc.SetReadDeadline(time.Time{})
+	select {
+	case <-e.done: // and may have come just before it was undone
+		return false
+	default:
+	}
+	return true
+}
+
+// canLead reports whether calls may read pc. They have to be interrupted by a
+// read deadline, which not every net.PacketConn out there knows.
+func canLead(pc net.PacketConn) bool {
+	switch pc.(type) {
+	case *net.UDPConn, interface{ interruptible() }:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,218 @@
+package kcp
+
+import (
+	"io"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/netsim"
+)
+
+// ledPair returns the two ends of a session in a world in which calls may read
+// the sockets.
+func (w *world) ledPair(config *Config) (a, b *Conn, l *Listener) {
+	w.t.Helper()
+	w.leads = true
+	return w.pair(config, config)
+}
+
+// readMessages reads n messages of five bytes of b, one after the other, or
+// until reading fails, and returns when a call of that reads the socket. done
+// gets the error.
+func (w *world) readMessages(a, b *Conn, n int) (done chan error) {
+	w.t.Helper()
+	done = make(chan error, 1)
+	go func() {
+		var err error
+		for message := make([]byte, 5); n > 0 && err == nil; n-- {
+			_, err = io.ReadFull(b, message)
+		}
+		done <- err
+	}()
+	synctest.Wait()
+	for range 4 { // the loop may be reluctant
+		w.hello(a)
+		if b.ep.shards[0].lead.leads() == callLeads {
+			return done
+		}
+	}
+	w.t.Fatal("no call reads the socket")
+	return nil
+}
+
+// hello sends a message of five bytes and waits until it has arrived.
+func (w *world) hello(a *Conn) {
+	w.t.Helper()
+	_, err := a.Write([]byte("hello"))
+	require.NoError(w.t, err)
+	time.Sleep(100 * time.Millisecond)
+}
+
+func (l *leadership) leads() leaderKind {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.who
+}
+
+// What comes while the application is not there is not left lying.
+func TestLoopTakesTheLeadBack(t *testing.T) {
+	const delay = 10 * time.Millisecond
+	inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
+		a, b, _ := w.ledPair(nil)
+		done := w.readMessages(a, b, 6)
+		for b.Stats().SegmentsReceived < 6 { // the byte of pair came first
+			w.hello(a)
+		}
+		lead := &b.ep.shards[0].lead
+		require.Equal(t, callLeads, lead.leads())
+		_, err := a.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		require.Equal(t, nobodyLeads, lead.leads())
+		_, err = a.Write(content(1, 4*1376)) // acknowledged at once
+		require.NoError(t, err)
+		time.Sleep(2*delay + leadGrace)
+		require.Zero(t, a.Stats().InFlight)
+		require.Equal(t, loopLeads, lead.leads())
+	})
+}
+
+// Whatever ends a call that waits ends one that reads the socket too, and at
+// once.
+func TestLeaderIsInterrupted(t *testing.T) {
+	for name, c := range map[string]struct {
+		act  func(b *Conn, l *Listener) error
+		want error
+	}{
+		"deadline":          {func(b *Conn, _ *Listener) error { return b.SetReadDeadline(time.Now()) }, os.ErrDeadlineExceeded},
+		"close":             {func(b *Conn, _ *Listener) error { return b.Close() }, net.ErrClosed},
+		"abort":             {func(b *Conn, _ *Listener) error { return b.Abort() }, net.ErrClosed},
+		"close of endpoint": {func(_ *Conn, l *Listener) error { return l.Endpoint().Close() }, net.ErrClosed},
+		"failure":           {func(b *Conn, _ *Listener) error { b.fail(ErrReset); return nil }, ErrReset},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				a, b, l := w.ledPair(nil)
+				failed := w.readMessages(a, b, 100)
+				acted := make(chan error, 1)
+				go func() { acted <- c.act(b, l) }()
+				synctest.Wait() // no time passes
+				select {
+				case err := <-failed:
+					require.ErrorIs(t, err, c.want)
+				default:
+					t.Error("still reading")
+				}
+				require.NoError(t, <-acted)
+			})
+		})
+	}
+}
+
+// A deadline that passes while a call reads the socket ends it in time, and the
+// session works on.
+func TestDeadlineOfLeader(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.ledPair(nil)
+		for range 5 {
+			failed := w.readMessages(a, b, 100)
+			deadline := time.Now().Add(300 * time.Microsecond)
+			require.NoError(t, b.SetReadDeadline(deadline))
+			requireTimeout(t, <-failed)
+			require.Equal(t, deadline, time.Now())
+			require.NoError(t, b.SetReadDeadline(time.Time{}))
+		}
+	})
+}
+
+// A call that reads the socket serves the other sessions on it while it waits,
+// and does not keep it from them when it stops.
+func TestLeaderServesOthers(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.ledPair(nil)
+		done := w.readMessages(a, b, 6)
+		for b.Stats().SegmentsReceived < 6 { // the byte of pair came first
+			w.hello(a)
+		}
+		lead := &b.ep.shards[0].lead
+		require.Equal(t, callLeads, lead.leads())
+
+		e, _ := w.endpoint("10.0.0.3:0", nil)
+		c := w.dial(e)
+		d, err := l.Accept()
+		require.NoError(t, err)
+		want := content(3, 300_000)
+		send(t, c, want)
+		receive(t, d, want)
+		require.Equal(t, callLeads, lead.leads())
+
+		_, err = a.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, <-done)
+		synctest.Wait()
+		require.Equal(t, loopLeads, lead.leads())
+		send(t, d, want)
+		receive(t, c, want)
+	})
+}
+
+// Reading and writing calls of one session hand the lead to each other.
+func TestLeaderIsFollowed(t *testing.T) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.05}, func(w *world) {
+		a, b, _ := w.ledPair(&Config{SendWindow: 16, WriteBuffer: 20_000})
+		up, down := content(1, 500_000), content(2, 500_000)
+		send(t, a, up)
+		send(t, b, down)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			receive(t, b, up)
+		}()
+		receive(t, a, down)
+		<-done
+	})
+}
+
+// An application that takes its time between reads has its socket read by the
+// loop, after few attempts.
+func TestLoopIsReluctant(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.ledPair(nil)
+		lead := &b.ep.shards[0].lead
+		yielded := 0
+		for range 200 {
+			got := make(chan error, 1)
+			go func() {
+				_, err := io.ReadFull(b, make([]byte, 5))
+				got <- err
+			}()
+			time.Sleep(4 * leadGrace)
+			_, err := a.Write([]byte("hello"))
+			require.NoError(t, err)
+			require.NoError(t, <-got)
+			if lead.leads() != loopLeads {
+				yielded++
+			}
+			time.Sleep(4 * leadGrace)
+			require.Equal(t, loopLeads, lead.leads())
+		}
+		require.NotZero(t, yielded)
+		require.Less(t, yielded, 12)
+	})
+}
+
+// A socket that fails under a call that reads it fails the session.
+func TestSocketClosedUnderLeader(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.ledPair(nil)
+		failed := w.readMessages(a, b, 100)
+		require.NoError(t, b.ep.shards[0].pc.Close())
+		require.ErrorIs(t, <-failed, net.ErrClosed)
+		require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed, "it has ended before")
+	})
+}
