@@ -117,7 +117,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		s := &e.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
 		if len(sockets) == 1 && canLead(s.pc) {
-			s.lead.init(e.now)
+			s.lead.init()
 		}
 		e.readers.Go(func() { e.readLoop(s) })
 	}
@@ -294,7 +294,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 // readLoop reads a socket while no call of a session does.
 func (e *Endpoint) readLoop(s *shard) {
 	for failures := 0; ; {
-		roused, err := e.readOnce(s)
+		roused, err := e.readOnce(s, nil)
 		if err != nil {
 			failures++
 			if !e.survives(err, failures) {
@@ -304,15 +304,17 @@ func (e *Endpoint) readLoop(s *shard) {
 		}
 		failures = 0
 		if roused && s.lead.possible && e.population.Load() == 1 && s.lead.yield() {
-			<-s.lead.back
+			if c := s.lead.await(); c != nil {
+				c.answer(e.now())
+			}
 		}
 	}
 }
 
 // readOnce reads a batch of a socket, feeds all of it to the sessions, and then
-// lets each session that got something answer once. It is true if that has woken
-// a call that waited.
-func (e *Endpoint) readOnce(s *shard) (roused bool, err error) {
+// lets each session that got something answer once; that of the call that leads
+// does so by itself. It is true if that has woken a call that waited.
+func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused bool, err error) {
 	n, err := s.sock.ReadBatch(s.batch)
 	if err != nil {
 		if e.interrupted(s, err) {
@@ -320,7 +322,7 @@ func (e *Endpoint) readOnce(s *shard) (roused bool, err error) {
 		}
 		return false, err
 	}
-	roused = e.take(s.batch[:n], &s.in)
+	roused = e.take(s.batch[:n], &s.in, leader)
 	e.sendReplies(s.in.shard)
 	return roused, nil
 }
@@ -351,7 +353,7 @@ type arrival struct {
 
 // take feeds a batch to the sessions, those packets of one session together
 // that come together, and lets each answer once.
-func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) (roused bool) {
+func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (roused bool) {
 	now := e.now()
 	bytes := 0
 	for i := range batch {
@@ -374,7 +376,9 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals) (roused bool) {
 		rest = rest[n:]
 	}
 	for _, c := range in.touched {
-		roused = c.answer(now) || roused
+		if c != leader {
+			roused = c.answer(now) || roused
+		}
 	}
 	clear(in.packets)
 	clear(in.touched)

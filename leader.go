@@ -11,7 +11,9 @@ import (
 // Who reads a socket. An endpoint has a goroutine for it, but where one session
 // has the socket to itself, a call of that session that would wait reads it
 // instead (the leader of the leader/followers pattern): what arrives then is
-// not handed from goroutine to goroutine, and from processor to processor.
+// not handed from goroutine to goroutine, and from processor to processor. The
+// session answers it once the application has had its say, or wants to wait
+// again: then mostly there is nothing left to answer, and to set timers for.
 //
 //	            a call is woken            nobody leads for leadGrace
 //	the loop --------------------> nobody ---------------------------> the loop
@@ -20,7 +22,8 @@ import (
 //	                               the call
 
 // leadGrace is how long a socket may go without anybody who reads it, while the
-// application is between two calls. It delays what arrives then.
+// application is between two calls; after many calls up to twice that. It delays
+// what arrives then, and the answer to what came before.
 const leadGrace = time.Millisecond
 
 // maxReluctance bounds how many wake-ups the loop keeps the socket for, after
@@ -47,19 +50,18 @@ type leadership struct {
 
 	mu         sync.Mutex
 	who        leaderKind
-	since      time.Duration // nobody leads
-	now        func() time.Duration
+	owing      *Conn // a call of it has led last, and may have left the answer to later
 	timer      *time.Timer
 	armed      bool
+	armedAt    int // claims
 	stopped    bool
 	reluctance int // wake-ups to let pass before calls may lead
 	penalty    int // the next reluctance
 	claims     int // since the loop yielded
 }
 
-func (l *leadership) init(now func() time.Duration) {
+func (l *leadership) init() {
 	l.possible = true
-	l.now = now
 	l.back = make(chan struct{}, 1)
 	l.penalty = 1
 }
@@ -88,16 +90,17 @@ func (l *leadership) claim() bool {
 	if l.who != nobodyLeads || l.stopped {
 		return false
 	}
-	l.who = callLeads
+	l.who, l.owing = callLeads, nil
 	l.claims++
 	return true
 }
 
-// release takes the lead from a call. It goes back to the loop at once where no
-// call is to follow.
-func (l *leadership) release(follow bool) {
+// release takes the lead from a call of c. It goes back to the loop at once
+// where no call is to follow.
+func (l *leadership) release(c *Conn, follow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.owing = c
 	if !follow || l.stopped {
 		l.recall()
 		return
@@ -107,11 +110,16 @@ func (l *leadership) release(follow bool) {
 
 // vacate leaves the lead to the next call, for some time. mu is held.
 func (l *leadership) vacate() {
-	l.who, l.since = nobodyLeads, l.now()
-	if l.armed {
-		return
+	l.who = nobodyLeads
+	if !l.armed {
+		l.arm()
 	}
-	l.armed = true
+}
+
+// arm sets the timer, which is left to fire when a call comes: that is rarer
+// than calls are. mu is held.
+func (l *leadership) arm() {
+	l.armed, l.armedAt = true, l.claims
 	if l.timer == nil {
 		l.timer = time.AfterFunc(leadGrace, l.expire)
 	} else {
@@ -127,9 +135,8 @@ func (l *leadership) expire() {
 	if l.who != nobodyLeads {
 		return
 	}
-	if left := leadGrace - (l.now() - l.since); left > 0 {
-		l.armed = true
-		l.timer.Reset(left)
+	if l.claims != l.armedAt { // a call came, and has gone again
+		l.arm()
 		return
 	}
 	if l.claims >= worthwhile {
@@ -157,6 +164,17 @@ func (l *leadership) stop() {
 	if l.who == nobodyLeads {
 		l.recall()
 	}
+}
+
+// await is how the loop waits for the lead, after yield. It returns the session
+// that may have left its answer to later.
+func (l *leadership) await() *Conn {
+	<-l.back
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c := l.owing
+	l.owing = nil
+	return c
 }
 
 // news is what calls of a session wait for, under its lock: a condition
@@ -188,6 +206,10 @@ func (n *news) Broadcast() {
 // Wait waits for the next Broadcast, or for reason to look again.
 func (n *news) Wait() {
 	c := n.conn
+	if c.owes {
+		c.reply(c.ep.now())
+		return
+	}
 	s := &c.ep.shards[0]
 	if s.lead.possible && c.ep.population.Load() == 1 && s.lead.claim() {
 		c.leadWhile(n, s)
@@ -205,11 +227,18 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 	for count := n.count; n.count == count; {
 		c.blockedOn = n
 		c.mu.Unlock()
-		_, err := c.ep.readOnce(s)
+		_, err := c.ep.readOnce(s, c)
 		c.mu.Lock()
 		c.blockedOn = nil
 		if err == nil {
 			failures = 0
+			if c.answering && c.settled(n) {
+				c.owes = true
+				break
+			}
+			if c.answering {
+				c.reply(c.ep.now())
+			}
 			continue
 		}
 		c.mu.Unlock()
@@ -217,15 +246,30 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 		ok := c.ep.survives(err, 1) && failures < manyFailures
 		c.mu.Lock()
 		if !ok {
-			s.lead.release(false)
+			s.lead.release(c, false)
 			return
 		}
 	}
-	s.lead.release(c.ep.population.Load() == 1)
-	if c.canRead.waiting+c.canWrite.waiting > 0 {
+	s.lead.release(c, c.ep.population.Load() == 1)
+	if c.othersWait() {
 		c.wakeAll() // one of them follows
 	}
 }
+
+// settled reports whether what has arrived is enough for the call that waits for
+// n, and nobody else waits for any of it.
+func (c *Conn) settled(n *news) bool {
+	switch {
+	case c.othersWait():
+		return false
+	case n == &c.canRead:
+		return c.readable()
+	}
+	return c.room() > 0
+}
+
+// othersWait reports whether calls wait for whoever leads.
+func (c *Conn) othersWait() bool { return c.canRead.waiting+c.canWrite.waiting > 0 }
 
 // interrupted reports whether err only means that somebody wants whoever reads
 // the socket to look up, and undoes the deadline that has made it so.

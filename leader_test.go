@@ -74,12 +74,43 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, <-done)
 		require.Equal(t, nobodyLeads, lead.leads())
-		_, err = a.Write(content(1, 4*1376)) // acknowledged at once
+		_, err = a.Write(content(1, ackFull*1376)) // to be acknowledged at once
 		require.NoError(t, err)
 		time.Sleep(2*delay + leadGrace)
 		require.Zero(t, a.Stats().InFlight)
 		require.Equal(t, loopLeads, lead.leads())
 	})
+}
+
+// The answer to what an application has read travels with what it says next,
+// and if it says nothing, soon by itself.
+func TestLeaderAnswersLater(t *testing.T) {
+	const delay = 10 * time.Millisecond
+	for says, wait := range map[bool]time.Duration{
+		true:  delay,
+		false: delay + 2*leadGrace + maxAckDelay*time.Millisecond,
+	} {
+		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
+			a, b, _ := w.ledPair(nil)
+			done := w.readMessages(a, b, 6)
+			for b.Stats().SegmentsReceived < 6 { // the byte of pair came first
+				w.hello(a)
+			}
+			_, err := a.Write([]byte("hello"))
+			require.NoError(t, err)
+			require.NoError(t, <-done)
+			b.mu.Lock()
+			owes := b.owes
+			b.mu.Unlock()
+			require.True(t, owes)
+			if says {
+				_, err := b.Write([]byte("x"))
+				require.NoError(t, err)
+			}
+			time.Sleep(wait + 100*time.Microsecond)
+			require.Zero(t, a.Stats().InFlight, "says: %v", says)
+		})
+	}
 }
 
 // Whatever ends a call that waits ends one that reads the socket too, and at

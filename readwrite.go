@@ -212,6 +212,9 @@ func (c *Conn) room() int {
 // push sends what there is, as far as the windows allow.
 func (c *Conn) push() {
 	now := c.ep.now()
+	if c.owes { // this says it all
+		c.answering, c.owes = false, false
+	}
 	c.flush(now)
 	c.settle(now)
 	c.transmit()

@@ -68,6 +68,7 @@ type Conn struct {
 	challenged  bool // the packet at work is from where challenge was sent to
 	outside     bool // it was sent by somebody without a session
 	answering   bool // answer is to be called
+	owes        bool // by the call of the application that comes next
 	roused      bool // a call that waited has been woken
 	filling     bool // a waiting Read has lent its buffer to the state machine
 	coded       bool // Endpoint.coded names this session; under Endpoint.mu
@@ -223,12 +224,16 @@ func (c *Conn) took(err error, now time.Duration) {
 func (c *Conn) answer(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.answering = false
+	return c.reply(now)
+}
+
+// reply is answer with mu held.
+func (c *Conn) reply(now time.Duration) bool {
+	c.answering, c.owes, c.roused = false, false, false
 	if c.state == stateEnded {
 		return false
 	}
-	c.roused = false
-	if c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin {
+	if c.readable() {
 		c.canRead.Broadcast()
 	}
 	c.pump(now)
@@ -239,6 +244,11 @@ func (c *Conn) answer(now time.Duration) bool {
 	}
 	c.transmit()
 	return c.roused
+}
+
+// readable reports whether there is news for calls that read.
+func (c *Conn) readable() bool {
+	return c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin
 }
 
 // tell tells the state machine the time.
