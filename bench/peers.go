@@ -130,8 +130,9 @@ type rope struct {
 	period int
 }
 
-// ropePeriod is a prime, and small enough to stay in the processor's cache.
-const ropePeriod = 65521
+// ropePeriod is a prime, small enough to stay in the processor's cache, and more
+// than writeSize, so that a write is one.
+const ropePeriod = 65537
 
 func newRope() *rope {
 	one := make([]byte, ropePeriod)
