@@ -46,11 +46,11 @@ func inspect(p opened) (f first, ok bool) {
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
-		if !ok || h.conv != p.conv || !knownCmd(h.cmd) {
+		if !ok || h.conv != p.conv || !knownCmd(h.cmd) && h.cmd != cmdPiece {
 			return first{}, false
 		}
 		old = old || h.una != 0 || h.cmd == cmdAck
-		f.data = f.data || h.cmd == cmdPush
+		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece
 		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
 		s, _ := h.signal()
 		switch {

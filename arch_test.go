@@ -21,6 +21,7 @@ import (
 var coreFiles = []string{
 	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go", "settings.go",
 	"pacer.go", "rate.go", "cubic.go", "bbr.go", "ack.go", "ackrepeat.go", "recovery.go", "redundancy.go",
+	"piece.go", "sizewatch.go",
 }
 
 // coreImports is all that the state machine may import.

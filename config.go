@@ -33,14 +33,26 @@ type Config struct {
 	// Local tuning. The peer needs none of it.
 
 	// MTU is the largest UDP payload sent, in bytes, with what Cipher and FEC
-	// add: 50 to 65507, default 1400.
+	// add: 50 to 65507, default 1400. With peers of this package, a session
+	// begins with it and finds out what the path takes: it falls back to 1200,
+	// and searches from there, where larger packets are swallowed. With other
+	// peers MTU is what the path has to take.
 	MTU int
+	// MaxMTU is how far a session may raise its MTU, once it has sent 64 full
+	// segments: up to 65507 bytes, negative for not at all, and never less than
+	// MTU. The default is what Ethernet's 1500 bytes leave, 1472 over IPv4 and
+	// 1452 over IPv6, where the system can keep probes from being fragmented:
+	// on Linux, with sockets of the system. With an explicit MaxMTU there are
+	// probes in any case, and it is up to the net.PacketConn not to fragment.
+	// The peer's larger segments make its windows larger: see ReceiveWindow.
+	MaxMTU int
 	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The
 	// peer's receive window and congestion control limit it further.
 	SendWindow int
 	// ReceiveWindow is the most segments held for Read: up to 65535, default
 	// 2048. Less than 128 is taken for 128, which holds the longest message.
-	// A full window occupies ReceiveWindow times the peer's MTU in memory.
+	// A full window occupies ReceiveWindow times the peer's MTU in memory, which
+	// the peer may raise up to its MaxMTU; MaxBuffered bounds it in any case.
 	ReceiveWindow int
 	// WriteBuffer is how much may be written ahead of the peer's
 	// acknowledgements before Write blocks, in bytes; each segment counts 64
@@ -286,6 +298,9 @@ func (c *Config) Validate() error {
 			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%v, %v], or 0 for the default", f.min, f.max)}
 		}
 	}
+	if c.MaxMTU > maxUDPPayload {
+		return &ConfigError{"MaxMTU", c.MaxMTU, fmt.Sprintf("must be at most %d", maxUDPPayload)}
+	}
 	if c.FEC.enabled() {
 		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
 			return &ConfigError{"FEC", c.FEC, err.Error()}
@@ -406,5 +421,6 @@ func (c *Config) apply(k *KCP) {
 		EarlyRepair:       true,
 		OutageProbe:       uint32(min(probeWait, longest).Milliseconds()),
 		Redundancy:        uint32(c.Redundancy * 100),
+		TakePieces:        true,
 	})
 }

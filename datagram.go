@@ -43,10 +43,19 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 	return s
 }
 
-// MaxDatagramSize returns the most bytes that SendDatagram takes.
+// MaxDatagramSize returns the most bytes that SendDatagram takes. It follows the
+// MTU that the path turns out to have, so it may become more and, where the path
+// swallows larger packets, less: down to what fits into 1200 bytes, or into
+// Config.MTU where that is smaller.
 func (c *Conn) MaxDatagramSize() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.maxDatagramSize()
+}
+
+func (c *Conn) maxDatagramSize() int {
 	room := &c.outgoing.sender.room
-	return c.ep.config.MTU - room.cipherHead - room.tail - datagramHeader
+	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
 // SendDatagram sends b as one packet past the byte stream: unreliable,
@@ -63,7 +72,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 		return c.opError("write", net.ErrClosed)
 	case c.err != nil:
 		return c.opError("write", c.err)
-	case len(b) > c.MaxDatagramSize():
+	case len(b) > c.maxDatagramSize():
 		return c.opError("write", ErrDatagramTooLarge)
 	}
 	o := &c.outgoing

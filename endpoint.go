@@ -98,7 +98,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	for _, pc := range sockets {
 		e.shards = append(e.shards, shard{pc: pc, sock: udp.New(pc), in: arrivals{shard: len(e.shards)}})
 	}
-	e.packets.New = func() any { return &buffer{make([]byte, e.config.MTU)} }
+	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
 		e.replays.remember(head)
@@ -528,9 +528,19 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 func (e *Endpoint) packet(n int) packet {
 	b := e.packets.Get().(*buffer)
 	if cap(b.b) < n {
-		b.b = make([]byte, n)
+		b.b = make([]byte, max(n, e.config.MTU))
 	}
 	return packet{buf: b.b[:n], pooled: b}
+}
+
+// sendProbe writes a probe of the path MTU to a socket.
+func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) error {
+	err := e.shards[shard].sock.WriteProbe(d)
+	if err == nil {
+		e.counters.packetsSent.Add(1)
+		e.counters.bytesSent.Add(uint64(len(d.Buf)))
+	}
+	return err
 }
 
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {

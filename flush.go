@@ -188,6 +188,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 			k.counters.TimeoutRetransmits++
 		}
 		k.rate.takenForLost(s)
+		k.sizes.takenForLost(int(s.packet), k.mtu, k.now)
 		k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
 		k.pace.charge(s.size(), rate)
 		s.repeats = 0
@@ -267,6 +268,9 @@ func (k *KCP) flushNew(h *header, first seq) {
 		s.resendTS = k.now + seq(s.rto+delay)
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
+		if len(s.data) >= k.mss {
+			k.sizes.full++
+		}
 		k.transmit(s, h)
 	}
 }
@@ -286,7 +290,7 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 	k.trace.sent(s)
 }
 
-// putSegment puts s into a packet, or lends it out as one.
+// putSegment puts s into a packet, or several, or lends it out as one.
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.now, s.sn, uint32(len(s.data))
 	if k.lend != nil && len(s.data) == k.mss && !s.lent {
@@ -294,12 +298,19 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		h.encode(s.buf[k.headroom-headerSize:])
 		s.lent = true
 		k.counters.PacketsSent++
+		s.noteSize(s.size())
 		k.lend(s)
+		return
+	}
+	if k.cuts(s) {
+		k.putPieces(s, h)
+		s.noteSize(min(k.mtu, k.sizes.above))
 		return
 	}
 	b := k.reserve(s.size())
 	h.encode(b)
 	copy(b[headerSize:], s.data)
+	s.noteSize(len(k.packet))
 }
 
 // takeBack ends the loan of a segment's buffer.

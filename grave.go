@@ -79,6 +79,6 @@ func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f fi
 	case f.request.code != 0:
 		e.reply(d, h, f.request.answer())
 	case f.data:
-		e.reply(d, h, signal{sigInfo, signalVersion, 0}) // for its una
+		e.reply(d, h, infoSignal()) // for its una
 	}
 }

@@ -53,7 +53,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !ok {
 			return ErrSegmentLength
 		}
-		if !knownCmd(h.cmd) {
+		if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.ext.TakePieces) {
 			return ErrCommand
 		}
 		isSignal, outside := k.inputSignal(&h)
@@ -77,6 +77,10 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			}
 		case cmdPush:
 			k.inputPush(&h, payload, recovered)
+		case cmdPiece:
+			if err := k.inputPiece(&h, payload, recovered); err != nil {
+				return err
+			}
 		case cmdWask:
 			k.counters.ProbesReceived++
 			if !isSignal {
@@ -159,7 +163,7 @@ func (k *KCP) silentTransmissions() int {
 // closeReceive drops what has arrived and takes no more; what has been
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
-	k.rcv = recvRing{}
+	k.rcv, k.assembly = recvRing{}, assembly{}
 	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0
 }
 
@@ -233,6 +237,7 @@ func (k *KCP) advanceUna() {
 // dropAcked releases the acknowledged segment s.
 func (k *KCP) dropAcked(s *sendSegment) {
 	k.rate.acked(s, k.micros)
+	k.sizes.arrived(int(s.packet))
 	k.cc.OnPacketAcked(&k.ccState, s.info())
 	k.timeouts.remove(s)
 	s.unlinkOrder()
@@ -285,6 +290,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
+	k.dropPieces(h.sn)
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
 	next := h.sn == k.rcvNxt
 	fresh := k.keep(h, payload, ack)

@@ -31,6 +31,7 @@ var (
 	ErrSegmentLength   = errors.New("kcp: segment longer than its packet")
 	ErrCommand         = errors.New("kcp: unknown segment command")
 	ErrForgedUna       = errors.New("kcp: acknowledges what was never sent")
+	ErrPiece           = errors.New("kcp: piece that fits into no segment")
 	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
@@ -51,6 +52,7 @@ type KCP struct {
 
 	// Settings.
 	mtu, mss     int
+	wholeMSS     int // mss before the path turned out to take less; see segmentSize
 	sndWnd       uint32
 	rcvWnd       uint32
 	nodelay      NoDelay
@@ -96,6 +98,7 @@ type KCP struct {
 	timeouts    timeouts
 	loss        lossDetector
 	recovery    recovery
+	sizes       sizeWatch
 	repeats     repeater
 	rtt         rttEstimator
 	heard       transmission // oldest in flight at the last good packet
@@ -117,6 +120,7 @@ type KCP struct {
 	rcvBytes   int // payload held in rcv
 	sparing    sparing
 	rcv        recvRing
+	assembly   assembly
 	sink       []byte // where payload may go as it comes, for a reader that waits
 	sunk       bool   // some has
 	acks       []ackItem
@@ -179,7 +183,8 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 			return n, nil
 		}
 	}
-	count := max(1, (len(p)+k.mss-1)/k.mss)
+	mss := k.segmentSize(len(p))
+	count := max(1, (len(p)+mss-1)/mss)
 	if count > k.fragmentLimit() {
 		if n > 0 {
 			return n, nil
@@ -188,10 +193,10 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	}
 	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
 	for i := range count {
-		size := min(len(p), k.mss)
+		size := min(len(p), mss)
 		room := size
 		if k.stream && count > 1 {
-			room = k.mss // more is likely to follow
+			room = mss // more is likely to follow
 		}
 		s := k.buffers.getSegment()
 		s.buf = k.buffers.get(k.headroom + room)

@@ -177,6 +177,7 @@ func (c *Conn) pump(now time.Duration) {
 	if len(k.signals) > 0 {
 		c.flush(now)
 	}
+	c.discover(now)
 }
 
 // queueHello puts the hello in front of what leaves next.
@@ -190,7 +191,7 @@ func (c *Conn) queueHello() {
 }
 
 // infoSignal tells our version and abilities.
-func infoSignal() signal { return signal{sigInfo, signalVersion, 0} }
+func infoSignal() signal { return signal{sigInfo, signalVersion, abilityPMTU} }
 
 // pingAt returns when the peer is to be asked for a sign of life; 0: not at all.
 func (c *Conn) pingAt() time.Duration {
@@ -232,6 +233,9 @@ func (c *Conn) nextSignal() time.Duration {
 		if r.active && (at == 0 || r.next < at) {
 			at = max(r.next, 1)
 		}
+	}
+	if p := c.search; p != nil && p.active() && c.discovers() && (at == 0 || p.next < at) {
+		at = max(p.next, 1)
 	}
 	return at
 }
@@ -297,7 +301,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
 	case sigInfo:
-		l.version, l.abilities = s.sn, s.ts
+		c.learn(s)
 		if n := len(k.signals); n > 0 && k.signals[n-1].code == sigHello|sigAnswer {
 			reply(infoSignal()) // so the answer to hello is no larger than what came
 		}
@@ -325,6 +329,10 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		reply(s.answer())
 	case sigPing | sigAnswer:
 		c.pathAnswered(s)
+	case sigProbe:
+		reply(s.answer())
+	case sigProbe | sigAnswer:
+		c.probeAnswered(s)
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s

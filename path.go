@@ -87,6 +87,7 @@ func (c *Conn) pathAnswered(s signal) {
 	c.challenge, c.challenged = nil, false
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
+	c.restartDiscovery()
 	c.moves++
 }
 

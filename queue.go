@@ -25,6 +25,7 @@ type sendSegment struct {
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before had left, if it is taken for lost
+	packet int32      // how far into its packet s reaches; see noteSize
 
 	group *timeoutGroup // group of equal resendTS, see rto.go
 	timer link          // in group

@@ -2,7 +2,7 @@ package kcp
 
 import "encoding/binary"
 
-// Segment header layout and commands; WIRE.md §1.
+// Segment header layout and commands; WIRE.md §1 and, for PIECE, §5.6.
 const (
 	headerSize = 24
 
@@ -10,6 +10,8 @@ const (
 	cmdAck  = 82 // acknowledges one segment
 	cmdWask = 83 // asks for the peer's window
 	cmdWins = 84 // tells our window
+
+	cmdPiece = 85 // part of a data segment; Extensions.TakePieces
 )
 
 // maxWindow is the largest window the 16-bit wnd field can carry.

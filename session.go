@@ -31,7 +31,9 @@ type Conn struct {
 	err       error // why the session ended
 	ending    error // why it is to end, once the batch of input is done
 	dropped   Drops
-	challenge *challenge // of an address the peer may have moved to; nil before
+	challenge *challenge  // of an address the peer may have moved to; nil before
+	search    *pmtuSearch // nil before there is reason for one
+	probing   PathMTUStats
 	outgoing  outgoing
 	decoder   *fec.Decoder   // nil until the peer sends FEC
 	datagrams *datagramQueue // nil before the first

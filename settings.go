@@ -98,6 +98,11 @@ type Extensions struct {
 	// Redundancy is how many bytes of recent small segments may be repeated in
 	// packets that leave anyway, in per cent of the bytes of those packets.
 	Redundancy uint32
+	// TakePieces takes segments that come in pieces, and SendPieces sends those
+	// in pieces that are larger than the MTU because that has shrunk since they
+	// were queued. Peers that do not take them, which is all but those of this
+	// package, drop them.
+	TakePieces, SendPieces bool
 }
 
 // SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. Segments

@@ -18,6 +18,7 @@ const (
 	sigCookie                        // hello only counts together with these sn and ts
 	sigReset                         // there is no such session; sn and ts of the signal it answers
 	sigAbort                         // the session has ended; sn the receiver's token, ts a reason
+	sigProbe                         // asks whether a packet of this size arrives; sn random, ts the size
 
 	sigAnswer signalCode = 0x80 // with the code, sn and ts of what is answered; for hello: sn the sender's token
 )
@@ -35,7 +36,7 @@ func (s signal) answer() signal { return signal{s.code | sigAnswer, s.sn, s.ts} 
 // peer that knows no signals answers too.
 func (s signal) asks() bool {
 	switch s.code {
-	case sigHello, sigConfirm, sigFin, sigClose, sigPing:
+	case sigHello, sigConfirm, sigFin, sigClose, sigPing, sigProbe:
 		return true
 	}
 	return false
@@ -51,9 +52,10 @@ func (s signal) encode(h header, b []byte) {
 	h.encode(b)
 }
 
-// signal returns the signal that h carries; ok is false where it is none.
+// signal returns the signal that h carries; ok is false where it is none. Only
+// a probe has payload, which fills its packet.
 func (h *header) signal() (s signal, ok bool) {
-	if h.frg == 0 || h.len != 0 || (h.cmd != cmdWask && h.cmd != cmdWins) {
+	if h.frg == 0 || h.len != 0 && signalCode(h.frg) != sigProbe || (h.cmd != cmdWask && h.cmd != cmdWins) {
 		return signal{}, false
 	}
 	return signal{signalCode(h.frg), uint32(h.sn), uint32(h.ts)}, true
@@ -63,6 +65,9 @@ func (h *header) signal() (s signal, ok bool) {
 func (k *KCP) flushSignals(h *header) {
 	for _, s := range k.signals {
 		s.encode(*h, k.reserve(headerSize))
+	}
+	if k.sizes.lost > 0 && len(k.signals) > 0 {
+		k.emit() // in a larger packet they might not arrive
 	}
 	k.signals = k.signals[:0]
 }

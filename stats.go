@@ -68,6 +68,7 @@ type Drops struct {
 	Length  uint64 // a segment longer than its packet
 	Command uint64 // an unknown command
 	Una     uint64 // acknowledges what was never sent
+	Piece   uint64 // a piece that fits into no segment
 	FEC     uint64 // in an FEC header that is malformed or repeated
 }
 
@@ -84,11 +85,15 @@ func (d *Drops) count(err error) {
 		d.Command++
 	case ErrForgedUna:
 		d.Una++
+	case ErrPiece:
+		d.Piece++
 	}
 }
 
 // Total returns the sum of all reasons.
-func (d Drops) Total() uint64 { return d.Short + d.Conv + d.Length + d.Command + d.Una + d.FEC }
+func (d Drops) Total() uint64 {
+	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC
+}
 
 // ConnStats is a snapshot of a session.
 type ConnStats struct {
@@ -112,6 +117,7 @@ type ConnStats struct {
 	Moves int // changes of the peer's address
 
 	Datagrams DatagramStats
+	PathMTU   PathMTUStats
 	// FEC counts what the peer's parity packets have brought.
 	FEC FECStats
 }
@@ -159,6 +165,7 @@ func (c *Conn) Stats() ConnStats {
 		Moves:            int(c.moves),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
+		PathMTU:          c.pathMTUStats(),
 	}
 }
 
@@ -171,6 +178,12 @@ func (c *Conn) fecStats() (s FECStats) {
 		s.Recovered, s.Lost = d.Recovered, d.Lost
 		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
 	}
+	return s
+}
+
+func (c *Conn) pathMTUStats() PathMTUStats {
+	s := c.probing
+	s.MTU = c.mtu()
 	return s
 }
 

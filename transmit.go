@@ -12,6 +12,7 @@ type outgoing struct {
 	sender  sender
 	current *buffer  // of the packet under construction in the state machine
 	packets []packet // to be sent
+	probe   []byte   // of the path MTU, to be sent besides packets; nil: none
 	sending bool     // somebody is at it; the fields below are theirs
 	spare   []packet
 	batch   []udp.Datagram
@@ -88,6 +89,12 @@ func (c *Conn) transmit() {
 		if round == sendRounds && c.state != stateEnded {
 			c.wake(c.ep.now())
 			break
+		}
+		if probe := o.probe; probe != nil {
+			o.probe = nil
+			if failed = c.sendProbe(probe); failed != nil {
+				break
+			}
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]

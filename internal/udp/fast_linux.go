@@ -21,6 +21,7 @@ type fastConn struct {
 	gro       bool
 	groBefore int // option UDP_GRO as New found it
 	zones     zones
+	probing   probing
 	in        receiver
 	// sendmmsg is the system call; tests put one in its place that fails.
 	sendmmsg func(fd uintptr, headers []header) (int, syscall.Errno)
@@ -118,16 +119,15 @@ func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 
 // writeOne writes a batch of one, for which the plain system call is faster.
 func (f *fastConn) writeOne(d *Datagram) (n int, err error) {
-	if f.connected {
-		_, err = f.pc.Write(d.Buf)
-	} else {
-		_, err = f.pc.WriteToUDPAddrPort(d.Buf, d.Addr)
-	}
-	if err != nil {
+	if _, err = writeTo(f.pc, f.connected, d.Buf, d.Addr); err != nil {
 		return 0, err
 	}
 	return 1, nil
 }
+
+func (f *fastConn) WriteProbe(d *Datagram) error { return f.probing.write(f.pc, f.connected, d) }
+
+func (f *fastConn) CanProbe() bool { return canProbe }
 
 // opError wraps an error as package net does. to is the destination of a write,
 // where there is one.

@@ -48,6 +48,20 @@ func (s *single) ReadBatch(batch []Datagram) (int, error) {
 	return 1, nil
 }
 
+// WriteProbe is that of a socket of the system, if this is one.
+func (s *single) WriteProbe(d *Datagram) error {
+	if c, ok := s.addrPortConn.(udpConn); ok {
+		return c.probing.write(c.UDPConn, c.connected, d)
+	}
+	_, err := s.WriteToAddrPort(d.Buf, d.Addr)
+	return err
+}
+
+func (s *single) CanProbe() bool {
+	_, ok := s.addrPortConn.(udpConn)
+	return ok && canProbe
+}
+
 func (s *single) WriteBatch(batch []Datagram) (int, error) {
 	for i := range batch {
 		if _, err := s.WriteToAddrPort(batch[i].Buf, batch[i].Addr); err != nil {
@@ -61,6 +75,7 @@ func (s *single) WriteBatch(batch []Datagram) (int, error) {
 type udpConn struct {
 	*net.UDPConn
 	connected bool
+	probing   *probing
 }
 
 func (c udpConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
@@ -68,7 +83,12 @@ func (c udpConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {
 }
 
 func (c udpConn) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
-	if c.connected {
+	return writeTo(c.UDPConn, c.connected, b, addr)
+}
+
+// writeTo writes one datagram to the one peer of a socket, or to addr.
+func writeTo(c *net.UDPConn, connected bool, b []byte, addr netip.AddrPort) (int, error) {
+	if connected {
 		return c.Write(b)
 	}
 	return c.WriteToUDPAddrPort(b, addr)
@@ -90,6 +110,13 @@ func (f *foreign) ReadBatch(batch []Datagram) (int, error) {
 	batch[0] = Datagram{Buf: buf[:n:n], Addr: addr, Peer: peer}
 	return 1, nil
 }
+
+func (f *foreign) WriteProbe(d *Datagram) error {
+	_, err := f.WriteBatch([]Datagram{*d})
+	return err
+}
+
+func (f *foreign) CanProbe() bool { return false }
 
 func (f *foreign) WriteBatch(batch []Datagram) (int, error) {
 	for i := range batch {

@@ -39,6 +39,12 @@ type Conn interface {
 	// WriteBatch writes batch in order. The first n were written; err, if not
 	// nil, concerns batch[n], and the caller may go on behind it.
 	WriteBatch(batch []Datagram) (n int, err error)
+	// WriteProbe writes one datagram that is never fragmented here, whatever the
+	// system believes of the path: where it is larger than the interface takes,
+	// the error is EMSGSIZE. Where CanProbe is false, it is written like others.
+	WriteProbe(d *Datagram) error
+	// CanProbe reports whether the system can keep datagrams whole.
+	CanProbe() bool
 	// BatchSize is the largest batch that ReadBatch makes use of.
 	BatchSize() int
 	// Features reports what the Conn makes use of at this time.
@@ -103,7 +109,7 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 		if fast := newFast(c, wanted); fast != nil {
 			return fast
 		}
-		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil}}
+		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, new(probing)}}
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}

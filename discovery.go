@@ -1,0 +1,180 @@
+package kcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"syscall"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Path MTU discovery of a session: what pmtuSearch decides is sent and set
+// here. It takes a peer that answers PROBE; with others the MTU stays what it
+// is in Config. WIRE.md §5.5.
+
+// abilityPMTU in INFO says that PROBE is answered and PIECE segments are taken.
+const abilityPMTU = 1
+
+// learn takes what the peer says of itself, which it says alike each time. So
+// what comes later, from whomever, does not matter.
+func (c *Conn) learn(s signal) {
+	l := &c.life
+	if l.version != 0 {
+		return
+	}
+	l.version, l.abilities = s.sn, s.ts
+	if s.ts&abilityPMTU != 0 {
+		c.kcp.ext.SendPieces = true
+		c.kcp.sizes.above = c.basePMTU() - c.outgoing.sender.room.total()
+	}
+}
+
+// basePMTU returns the size that is fallen back to.
+func (c *Conn) basePMTU() int {
+	return min(max(basePMTU, c.outgoing.sender.room.total()+minMTU), c.ep.config.MTU)
+}
+
+// mtu returns the largest UDP payload that is sent.
+func (c *Conn) mtu() int { return c.kcp.mtu + c.outgoing.sender.room.total() }
+
+// newSearch returns the search on the present path.
+func (c *Conn) newSearch() *pmtuSearch {
+	cfg, ether := &c.ep.config, etherIPv6
+	if c.key.addr.Addr().Unmap().Is4() {
+		ether = etherIPv4
+	}
+	limit := cfg.MaxMTU
+	if limit == 0 && c.peer == nil && c.ep.shards[c.shard].sock.CanProbe() {
+		limit = ether
+	}
+	// A segment of that size must be one that can be sent in pieces.
+	room, base := c.outgoing.sender.room.total(), c.basePMTU()
+	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
+	return newPMTUSearch(base, c.mtu(), limit, ether)
+}
+
+// discovers reports whether the peer may be probed.
+func (c *Conn) discovers() bool {
+	return c.life.abilities&abilityPMTU != 0 && !c.unproven.Load() &&
+		(c.state == stateOpen || c.state == stateLingering)
+}
+
+// discover goes on with the search.
+func (c *Conn) discover(now time.Duration) {
+	k := c.kcp
+	if !c.discovers() {
+		return
+	}
+	suspicious := k.suspicious()
+	if c.search == nil {
+		if k.sizes.full < searchAfter && !suspicious {
+			return
+		}
+		c.search = c.newSearch()
+	}
+	p := c.search
+	switch {
+	case p.state == pmtuConfirming && k.sizes.lost == 0:
+		p.confirmed() // by data
+	case suspicious && p.state != pmtuConfirming:
+		p.suspect(now)
+	default:
+		p.begin(now, k.sizes.full)
+	}
+	if !p.due(now) {
+		return
+	}
+	if p.out {
+		c.probing.Lost++
+		if p.expire(c.lastHeard > p.sentAt, now) {
+			c.probing.BlackHoles++
+			c.useMTU(p.size)
+		}
+	}
+	if p.active() {
+		c.probe(now)
+	}
+}
+
+// useMTU sets the size of packets from now on.
+func (c *Conn) useMTU(size int) {
+	k, mtu := c.kcp, size-c.outgoing.sender.room.total()
+	set := k.SetMTU
+	if mtu < k.mtu {
+		set = k.shrinkMTU
+	}
+	if err := set(mtu); err != nil {
+		panic(err) // sizes are from base on
+	}
+}
+
+// probe sends a probe, and in front of it a ping, so that there is something to
+// be heard where the probe alone does not get through.
+func (c *Conn) probe(now time.Duration) {
+	k, p, room := c.kcp, c.search, &c.outgoing.sender.room
+	p.sent(randomConv(), now, c.requestWait())
+	k.signals = append(k.signals, signal{sigPing, randomConv(), randomConv()})
+	k.signalNow()
+
+	// The probe goes past FEC, which would recover what has been lost.
+	buf := make([]byte, p.probe)
+	content := buf[room.cipherHead : len(buf)-room.tail]
+	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}, content)
+	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
+	c.outgoing.probe = buf
+	c.probing.Sent++
+}
+
+// probeAnswered takes the answer to a probe.
+func (c *Conn) probeAnswered(s signal) {
+	p := c.search
+	if p == nil || !c.discovers() {
+		return
+	}
+	if p.answered(s.sn, int(s.ts), c.lastInput) {
+		c.kcp.sizes.lost = 0 // chance, or other sizes
+		if p.size > c.mtu() {
+			c.useMTU(p.size)
+		}
+	}
+}
+
+// restartDiscovery begins anew on another path.
+func (c *Conn) restartDiscovery() {
+	c.search, c.outgoing.probe = nil, nil
+	c.kcp.sizes.full = 0
+	c.useMTU(c.ep.config.MTU)
+}
+
+// sendProbe writes a probe to the socket. The session's lock is held, but not
+// meanwhile.
+func (c *Conn) sendProbe(buf []byte) error {
+	o, p, nonce := &c.outgoing, c.search, c.search.nonce
+	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.peer}
+	c.mu.Unlock()
+	err := o.sender.seal(buf)
+	tooLarge := false
+	if err == nil {
+		tooLarge = errors.Is(c.ep.sendProbe(shard, &d), syscall.EMSGSIZE)
+	}
+	c.mu.Lock()
+	if tooLarge && p == c.search && p.out && p.nonce == nonce {
+		// The system knows without asking the path.
+		c.probing.Lost++
+		if p.refuse(c.ep.now()) {
+			c.probing.BlackHoles++
+			c.useMTU(p.size)
+		}
+		c.schedule(c.ep.now())
+	}
+	return err
+}
+
+// PathMTUStats is what path MTU discovery has done for a session.
+type PathMTUStats struct {
+	MTU        int    // largest UDP payload that is sent now
+	Sent       uint64 // probes
+	Lost       uint64 // probes not answered in time
+	BlackHoles uint64 // times that the path was found to swallow packets it had taken, or was expected to take
+}
