@@ -87,7 +87,7 @@ func (c *Conn) discover(now time.Duration) {
 	}
 	if p.out {
 		c.probing.Lost++
-		if p.expire(c.lastHeard > p.sentAt, now) {
+		if p.expire(now) {
 			c.probing.BlackHoles++
 			c.useMTU(p.size)
 		}
@@ -109,12 +109,12 @@ func (c *Conn) useMTU(size int) {
 	}
 }
 
-// probe sends a probe, and in front of it a ping, so that there is something to
-// be heard where the probe alone does not get through.
+// probe sends a probe, and a ping with it, whose answer tells a path that does
+// not take the probe from one that takes nothing.
 func (c *Conn) probe(now time.Duration) {
 	k, p, room := c.kcp, c.search, &c.outgoing.sender.room
 	p.sent(randomConv(), now, c.requestWait())
-	k.signals = append(k.signals, signal{sigPing, randomConv(), randomConv()})
+	k.signals = append(k.signals, p.ping())
 	k.signalNow()
 
 	// The probe goes past FEC, which would recover what has been lost.
@@ -124,6 +124,14 @@ func (c *Conn) probe(now time.Duration) {
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
 	c.probing.Sent++
+}
+
+// pingAnswered takes the answer to a ping, which may be the one that left with a
+// probe.
+func (c *Conn) pingAnswered(s signal) {
+	if p := c.search; p != nil && p.out && s == p.ping().answer() {
+		p.heard = true
+	}
 }
 
 // probeAnswered takes the answer to a probe.

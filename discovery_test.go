@@ -1,7 +1,13 @@
 package kcp
 
 import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"net"
 	"net/netip"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -101,4 +107,335 @@ func TestPathMTUBlackHole(t *testing.T) {
 			})
 		}
 	}
+}
+
+// A path that changes in mid-transfer is followed: down when it swallows what
+// it had taken, and up again when the search is repeated.
+func TestPathMTUFollowsThePath(t *testing.T) {
+	inWorld(t, 1, path(1472), func(w *world) {
+		a, b, _ := w.pair(&Config{MaxMTU: 1472}, nil)
+		w.move(a, b, 1, 1<<20)
+		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
+
+		w.net.At(time.Second, func() { w.net.SetLink("", "", path(1252)) })
+		start := time.Now()
+		w.move(a, b, 2, 8<<20)
+		require.Less(t, time.Since(start), 8*time.Second)
+		time.Sleep(time.Minute)
+		s := a.Stats().PathMTU
+		require.EqualValues(t, 1, s.BlackHoles)
+		require.LessOrEqual(t, s.MTU, 1252)
+		require.Greater(t, s.MTU, 1252-pmtuStep)
+
+		w.net.SetLink("", "", path(1472))
+		time.Sleep(8 * time.Minute)
+		w.move(a, b, 3, 1<<20)
+		require.Equal(t, s, a.Stats().PathMTU, "it is not yet time")
+		time.Sleep(time.Minute)
+		w.move(a, b, 4, 1<<20)
+		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
+		require.EqualValues(t, 1, a.Stats().PathMTU.BlackHoles)
+		require.NoError(t, a.Close())
+	})
+}
+
+// Losses by chance, and outages, are not taken for a black hole, nor do they
+// make a session probe that has no reason to.
+func TestPathMTULossIsNoBlackHole(t *testing.T) {
+	for seed := range uint64(20) {
+		link := path(0)
+		link.Loss, link.Jitter = 0.1, 10*time.Millisecond
+		inWorld(t, seed, link, func(w *world) {
+			a, b, _ := w.pair(&Config{MaxMTU: 1472, SendWindow: 256}, nil)
+			for i := range 3 {
+				w.net.At(time.Duration(i+1)*time.Second, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
+				w.net.At(time.Duration(i+1)*time.Second+700*time.Millisecond, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+			}
+			w.move(a, b, seed, 4<<20)
+			s := a.Stats().PathMTU
+			require.Zero(t, s.BlackHoles)
+			require.Equal(t, 1472, s.MTU)
+			require.Zero(t, b.Stats().PathMTU.Sent)
+		})
+	}
+}
+
+// In an outage nothing is concluded, however long it is.
+func TestPathMTUOutage(t *testing.T) {
+	for _, back := range []bool{false, true} { // whether the way back is open meanwhile
+		inWorld(t, 1, path(0), func(w *world) {
+			a, b, _ := w.pair(&Config{MaxMTU: 1472, PeerTimeout: time.Hour, KeepAlive: -1}, &Config{PeerTimeout: time.Hour})
+			w.move(a, b, 1, 1<<20)
+			probes := a.Stats().PathMTU.Sent
+			down := path(0)
+			down.Down = true
+			w.net.SetLink("10.0.0.2", "10.0.0.1", down)
+			if !back {
+				w.net.SetLink("10.0.0.1", "10.0.0.2", down)
+			}
+			want := content(2, 1<<20)
+			send(t, a, want)
+			time.Sleep(5 * time.Minute)
+			s := a.Stats().PathMTU
+			require.Zero(t, s.BlackHoles)
+			require.Less(t, s.Sent-probes, uint64(200), "one in two seconds")
+			w.net.SetLink("10.0.0.2", "10.0.0.1", path(0))
+			w.net.SetLink("10.0.0.1", "10.0.0.2", path(0))
+			receive(t, b, want)
+			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
+			require.Zero(t, a.Stats().PathMTU.BlackHoles)
+		})
+	}
+}
+
+// Who sends little, or little at a time, sends no probes.
+func TestPathMTUThinSessions(t *testing.T) {
+	for _, size := range []int{30, 1000, 1376} {
+		inWorld(t, 1, path(0), func(w *world) {
+			a, b, _ := w.pair(&Config{MaxMTU: 1472, MessageMode: true}, &Config{MessageMode: true})
+			count := 1000
+			if size == 1376 {
+				count = searchAfter - 1
+			}
+			for i := range count {
+				want := content(uint64(i), size)
+				require.NoError(t, a.WriteMessage(want))
+				receive(t, b, want)
+			}
+			time.Sleep(time.Minute)
+			require.Equal(t, PathMTUStats{MTU: 1400}, a.Stats().PathMTU)
+			require.NoError(t, a.WriteMessage(make([]byte, 1376)))
+			time.Sleep(time.Minute)
+			require.Equal(t, size == 1376, a.Stats().PathMTU.MTU == 1472)
+		})
+	}
+}
+
+// Small messages that share large packets are lost in a black hole too.
+func TestPathMTUBlackHoleOfSmallMessages(t *testing.T) {
+	inWorld(t, 1, path(1300), func(w *world) {
+		a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MessageMode: true})
+		random := rand.New(rand.NewPCG(1, 2))
+		go func() {
+			for i := range 4000 {
+				_ = a.WriteMessage(content(uint64(i), 200+i%200)) // its end shows at the reader
+				if random.IntN(40) == 0 {
+					time.Sleep(10 * time.Millisecond)
+				}
+			}
+		}()
+		start := time.Now()
+		for i := range 4000 {
+			receive(t, b, content(uint64(i), 200+i%200))
+		}
+		t.Logf("%v %+v", time.Since(start), a.Stats().PathMTU)
+		require.Less(t, time.Since(start), 10*time.Second)
+		require.EqualValues(t, 1, a.Stats().PathMTU.BlackHoles)
+	})
+}
+
+// A peer that has announced nothing gets what it always got.
+func TestPathMTULegacyPeer(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		// The peer's INFO never says what it can do.
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			for q := p; len(q) >= headerSize; {
+				h := decodeHeader(q)
+				if s, ok := h.signal(); ok && s.code == sigInfo && from.Addr() == netip.MustParseAddr("10.0.0.1") {
+					q = q[headerSize:]
+					cut := append([]byte(nil), p...)
+					clear(cut[len(p)-len(q)-headerSize:][8:12])
+					w.net.Inject(from, to, cut)
+					return false
+				}
+				require.NotEqual(t, uint8(cmdPiece), h.cmd)
+				require.NotEqual(t, uint8(sigProbe), h.frg)
+				q = q[headerSize+int(h.len):]
+			}
+			return len(p) <= 1300 || from.Addr() == netip.MustParseAddr("10.0.0.1")
+		})
+		a, b, _ := w.pair(&Config{MaxMTU: 9000, PeerTimeout: 10 * time.Second}, &Config{PeerTimeout: 10 * time.Second})
+		w.move(b, a, 1, 1<<20)
+		require.Zero(t, a.life.abilities)
+		send := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 1<<20))
+			send <- err
+		}()
+		require.NoError(t, <-send)
+		time.Sleep(30 * time.Second)
+		require.Equal(t, PathMTUStats{MTU: 1400}, a.Stats().PathMTU)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A lost probe is not given back by forward error correction, which would make
+// it pass for one that the path takes.
+func TestPathMTUProbesPastFEC(t *testing.T) {
+	for _, aead := range []bool{false, true} {
+		inWorld(t, 1, path(1410), func(w *world) {
+			cfg := &Config{MaxMTU: 1472, FEC: FEC{Data: 2, Parity: 2}}
+			if aead {
+				cfg.Cipher = testAEAD(t)
+			}
+			a, b, _ := w.pair(cfg, cfg)
+			size := 0
+			w.net.SetFilter(largest("10.0.0.2", &size))
+			w.move(a, b, 1, 1<<20)
+			s := a.Stats()
+			require.Equal(t, 1472, size, "the probe is of the size probed")
+			require.Equal(t, 1400, s.PathMTU.MTU)
+			require.Zero(t, s.PathMTU.BlackHoles)
+			time.Sleep(time.Minute)
+			size = 0
+			w.move(a, b, 1, 1<<20)
+			require.Equal(t, 1400, size)
+			require.Zero(t, b.Stats().Dropped.FEC)
+
+			w.net.SetLink("", "", path(0))
+			time.Sleep(raiseAfter)
+			w.move(a, b, 2, 1<<20)
+			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
+			size = 0
+			w.move(a, b, 3, 1<<20)
+			require.Equal(t, 1472, size)
+		})
+	}
+}
+
+// A session that moves begins anew with what Config says.
+func TestPathMTUAfterMove(t *testing.T) {
+	inWorld(t, 1, path(0), func(w *world) {
+		cfg := &Config{Cipher: testAEAD(t), MaxMTU: 1472}
+		l := w.listen(cfg)
+		e, pc := w.endpoint("10.0.0.2:5000", cfg)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		w.move(b, a, 1, 1<<20)
+		require.Equal(t, 1472, b.Stats().PathMTU.MTU)
+		w.net.SetLink("10.0.0.1", "10.0.0.3", path(1404))
+		sizes := make(map[netip.AddrPort]int)
+		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+			sizes[to] = max(sizes[to], len(p))
+			return true
+		})
+		w.net.At(w.net.Elapsed()+500*time.Millisecond, func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
+		w.move(b, a, 2, 8<<20)
+		require.EqualValues(t, 1, b.Stats().Moves)
+		require.Equal(t, 1400, b.Stats().PathMTU.MTU)
+		time.Sleep(time.Minute)
+		clear(sizes)
+		w.move(b, a, 3, 1<<20)
+		require.Equal(t, 1400, sizes[netip.MustParseAddrPort("10.0.0.3:6000")])
+		require.NoError(t, b.Close())
+	})
+}
+
+// narrow is a socket whose system refuses packets that the interface does not
+// take.
+type narrow struct {
+	*netsim.PacketConn
+	mtu, refused int
+}
+
+func (n *narrow) WriteToAddrPort(p []byte, to netip.AddrPort) (int, error) {
+	if len(p) > n.mtu {
+		n.refused++
+		return 0, os.NewSyscallError("sendto", syscall.EMSGSIZE)
+	}
+	return n.PacketConn.WriteToAddrPort(p, to)
+}
+
+// What the system refuses is not waited for.
+func TestPathMTUOfInterface(t *testing.T) {
+	inWorld(t, 1, path(0), func(w *world) {
+		l := w.listen(nil)
+		pc, err := w.net.Listen("10.0.0.2:0")
+		require.NoError(t, err)
+		socket := &narrow{PacketConn: pc, mtu: 4000}
+		e, err := NewEndpoint(socket, &Config{MaxMTU: 9000})
+		require.NoError(t, err)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		start := time.Now()
+		want := content(1, 100<<10)
+		send(t, a, want)
+		receive(t, b, want)
+		for a.Stats().PathMTU.MTU < 3980 {
+			require.Less(t, time.Since(start), 2*time.Second)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.LessOrEqual(t, a.Stats().PathMTU.MTU, 4000)
+		require.Less(t, socket.refused, 12, "no size is tried again")
+		require.NoError(t, a.Close())
+		require.NoError(t, e.Close())
+		require.NoError(t, pc.Close())
+	})
+}
+
+// Datagrams may be as large as the path takes, and messages as before.
+func TestPathMTUAndSizes(t *testing.T) {
+	inWorld(t, 1, path(1472), func(w *world) {
+		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
+		a, b, _ := w.pair(cfg, cfg)
+		longest := maxFragments * (1300 - headerSize)
+		write := func(n int) error {
+			want := content(uint64(n), n)
+			if err := a.WriteMessage(want); err != nil {
+				return err
+			}
+			got := make([]byte, n)
+			m, err := b.ReadMessage(got)
+			require.NoError(t, err)
+			require.True(t, m == n && bytes.Equal(got, want))
+			return nil
+		}
+		require.NoError(t, write(longest))
+		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
+		time.Sleep(time.Second)
+		require.Equal(t, 1472-datagramHeader, a.MaxDatagramSize())
+		require.NoError(t, a.SendDatagram(make([]byte, 1472-datagramHeader)))
+		got, err := b.ReceiveDatagram(context.Background())
+		require.NoError(t, err)
+		require.Len(t, got, 1472-datagramHeader)
+
+		w.net.SetLink("", "", path(1200))
+		require.NoError(t, write(longest))
+		time.Sleep(time.Minute)
+		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
+		require.Equal(t, 1200-datagramHeader, a.MaxDatagramSize())
+		require.ErrorIs(t, a.SendDatagram(make([]byte, 1472-datagramHeader)), ErrDatagramTooLarge)
+		require.NoError(t, write(longest))
+		require.NoError(t, write(maxFragments*(1472-headerSize)), "as was possible in between")
+		require.NoError(t, a.Close())
+	})
+}
+
+// Answers to probes that were not sent change nothing.
+func TestPathMTUForgedAnswers(t *testing.T) {
+	inWorld(t, 1, path(1472), func(w *world) {
+		a, b, _ := w.pair(&Config{MaxMTU: 9000}, nil)
+		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
+		stop := make(chan struct{})
+		go func() {
+			for nonce := uint32(0); ; nonce++ {
+				select {
+				case <-stop:
+					return
+				case <-time.After(time.Millisecond):
+				}
+				for _, size := range []uint32{0, 9000, 1472, 1<<32 - 1} {
+					p := make([]byte, headerSize)
+					signal{sigProbe | sigAnswer, nonce, size}.encode(header{conv: a.Conv(), wnd: 128}, p)
+					w.net.Inject(from, to, p)
+				}
+			}
+		}()
+		w.move(a, b, 1, 4<<20)
+		time.Sleep(time.Minute)
+		close(stop)
+		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
+	})
 }

@@ -329,6 +329,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		reply(s.answer())
 	case sigPing | sigAnswer:
 		c.pathAnswered(s)
+		c.pingAnswered(s)
 	case sigProbe:
 		reply(s.answer())
 	case sigProbe | sigAnswer:

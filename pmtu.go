@@ -51,10 +51,10 @@ type pmtuSearch struct {
 	tries   uint8 // probes of size probe that were lost
 	unheard uint8 // and those about which nothing is known
 	probe   int   // size that is being tried
-	out     bool  // a probe is on its way,
+	out     bool  // a probe is on its way
+	heard   bool  // and the small packet that left with it was answered
 	nonce   uint32
-	sentAt  time.Duration // since then,
-	next    time.Duration // until then
+	next    time.Duration // when the next one leaves
 
 	again time.Duration // when to search next,
 	after uint64        // once so many full segments were sent
@@ -113,15 +113,17 @@ func (p *pmtuSearch) complete(now time.Duration) {
 	p.again = now + raiseAfter
 }
 
-// due reports whether something is to be done: a probe to be sent, after what
-// became of the one before was told to expire.
+// due reports whether a probe is to be sent, after expire if one is out.
 func (p *pmtuSearch) due(now time.Duration) bool { return p.active() && now >= p.next }
 
 // sent notes that a probe with a nonce leaves, which is given a time.
 func (p *pmtuSearch) sent(nonce uint32, now, wait time.Duration) {
 	wait = max(wait, minPMTUWait) << min(p.unheard, 4)
-	p.out, p.nonce, p.sentAt, p.next = true, nonce, now, now+min(wait, maxPMTUWait)
+	p.out, p.heard, p.nonce, p.next = true, false, nonce, now+min(wait, maxPMTUWait)
 }
+
+// ping returns the small packet that leaves with a probe.
+func (p *pmtuSearch) ping() signal { return signal{sigPing, p.nonce, ^p.nonce} }
 
 // answered takes the answer to a probe, and is false where it is none. The size
 // probed is in use from then on.
@@ -141,12 +143,12 @@ func (p *pmtuSearch) answered(nonce uint32, size int, now time.Duration) bool {
 // confirmed ends the doubts about the size in use.
 func (p *pmtuSearch) confirmed() { p.state, p.out = pmtuIdle, false }
 
-// expire notes that a probe was not answered in time. Where nothing at all has
-// come since it was sent, that is no wonder. It is true where the size in use
+// expire notes that a probe was not answered in time. Where the small packet
+// was not either, that says nothing of sizes. It is true where the size in use
 // has shrunk.
-func (p *pmtuSearch) expire(heard bool, now time.Duration) (shrunk bool) {
+func (p *pmtuSearch) expire(now time.Duration) (shrunk bool) {
 	p.out = false
-	if !heard {
+	if !p.heard {
 		p.unheard = min(p.unheard+1, maxUnheard)
 		if p.unheard == maxUnheard && p.state == pmtuSearching {
 			p.complete(now)

@@ -157,7 +157,7 @@ func (k *KCP) repairAt(s *sendSegment, at seq) {
 // missing (RFC 8985 §7). That does not hold for what acknowledgements of later
 // segments count against.
 func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
-	if k.recovery.silent {
+	if k.recovery.silent || k.suspicious() {
 		return k.holdSilent(expired)
 	}
 	if len(expired) < 2 || k.fastResend == 0 {
@@ -182,11 +182,12 @@ func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 
 // holdSilent is holdBack in an outage: the oldest segment is enough, beside the
 // probes. A thousand senders that overwhelm a receiver would never let it come
-// to rest if each repeated its window with every time-out.
+// to rest if each repeated its window with every time-out. The same goes for
+// what may be too large for the path, until that is known.
 func (k *KCP) holdSilent(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.early || s.sn == k.sndUna {
+		if s.early || s.sn == k.sndUna || !k.recovery.silent && int(s.packet) <= k.sizes.above {
 			sent = append(sent, s)
 			continue
 		}
