@@ -1,0 +1,295 @@
+package kcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"math/rand/v2"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// piece returns a PIECE segment of conversation 7.
+func piece(sn uint32, frg uint8, at, size int, data string) []byte {
+	prefix := binary.LittleEndian.AppendUint16(nil, uint16(at))
+	prefix = binary.LittleEndian.AppendUint16(prefix, uint16(size))
+	return segment(cmdPiece, frg, 0, sn, 0, string(prefix)+data)
+}
+
+func takesPieces(k *KCP) { k.SetExtensions(Extensions{TakePieces: true}) }
+
+// However a segment is cut and in whatever order its pieces come, some of them
+// twice and of different cuts, it is whole when all bytes have come and not
+// before, and then acknowledged.
+func TestPieces(t *testing.T) {
+	for seed := range uint64(300) {
+		random := rand.New(rand.NewPCG(seed, 5))
+		size := []int{1, 2, 63, 64, 65, 100, 1376, 1 + random.IntN(3000), 65535}[seed%9]
+		want := string(content(seed, size))
+		unit := pieceUnit(size)
+		var pieces [][]byte
+		missing := make(map[int]bool)
+		for range 1 + random.IntN(3) {
+			for at := 0; at < size; {
+				n := min(unit*(1+random.IntN(20)), size-at)
+				pieces = append(pieces, piece(0, 0, at, size, want[at:at+n]))
+				at += n
+			}
+		}
+		for at := range size {
+			missing[at] = true
+		}
+		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
+		h := newHarness(t, takesPieces)
+		for _, p := range pieces {
+			at, _, data, ok := decodePiece(p[headerSize:])
+			require.True(t, ok)
+			before := len(missing)
+			for i := range data {
+				delete(missing, at+i)
+			}
+			h.input(p)
+			require.Equal(t, len(missing) == 0, h.k.PeekSize() == size, "seed %d", seed)
+			if len(missing) > 0 {
+				require.Zero(t, h.k.Counters().SegmentsReceived)
+				require.Equal(t, size, h.k.rcvBytes)
+				h.advance(10)
+				h.want()
+			} else if before > 0 {
+				h.advance(10)
+				h.want("ack 0 ts=0 una=1 wnd=127")
+			}
+		}
+		require.Nil(t, h.k.assembly.held)
+		require.Zero(t, h.k.assembly.bytes)
+		h.recv(want)
+		require.Zero(t, h.k.rcvBytes)
+		h.advance(10)
+		h.out = nil // acknowledgements of what came again
+	}
+}
+
+// What fits nowhere is an error, takes no effect, and costs nothing.
+func TestMalformedPieces(t *testing.T) {
+	body := strings.Repeat("x", 100)
+	for name, payload := range map[string]string{
+		"empty":                "",
+		"short":                "\x00\x00\x10",
+		"no data":              "\x00\x00\x10\x00",
+		"of nothing":           "\x00\x00\x00\x00x",
+		"larger":               "\x00\x00\x10\x00" + body,
+		"beyond":               "\x10\x00\x10\x00x",
+		"far beyond":           "\xff\xff\x10\x00x",
+		"over the end":         "\x0f\x00\x10\x00xx",
+		"begins within a unit": "\x01\x00\xc8\x00" + body[:3], // units of 4
+		"ends within a unit":   "\x04\x00\xc8\x00" + body[:3],
+	} {
+		h := newHarness(t, takesPieces)
+		require.Equal(t, ErrPiece, h.k.Input(segment(cmdPiece, 0, 0, 0, 0, payload)), name)
+		require.Zero(t, h.k.rcvBytes, name)
+		require.Nil(t, h.k.assembly.held, name)
+		h.advance(10)
+	}
+	h := newHarness(t, nil)
+	require.Equal(t, ErrCommand, h.k.Input(piece(0, 0, 0, 1, "x")), "without the extension")
+}
+
+// Pieces that contradict each other discard the segment; who sends it again
+// gets through.
+func TestContradictoryPieces(t *testing.T) {
+	for name, other := range map[string][]byte{
+		"size": piece(0, 0, 4, 201, "xxxx"), "frg": piece(0, 1, 4, 200, "xxxx"),
+	} {
+		h := newHarness(t, takesPieces)
+		want := strings.Repeat("abcd", 50)
+		h.input(piece(0, 0, 0, 200, want[:196]))
+		require.Equal(t, ErrPiece, h.k.Input(other), name)
+		require.Zero(t, h.k.rcvBytes, name)
+		h.input(piece(0, 0, 196, 200, want[196:]))
+		require.Equal(t, -1, h.k.PeekSize(), name)
+		h.input(piece(0, 0, 0, 200, want[:196]))
+		h.recv(want)
+		h.advance(10)
+		h.want("ack 0 ts=0 una=1 wnd=128")
+	}
+}
+
+// Pieces keep to the window, and to what may be held of them.
+func TestPiecesAreBounded(t *testing.T) {
+	h := newHarness(t, takesPieces)
+	size := 60000
+	unit := strings.Repeat("x", pieceUnit(size))
+	h.input(piece(minRcvWnd, 0, 0, size, unit), piece(1<<31+1, 0, 0, size, unit))
+	require.EqualValues(t, 2, h.k.Counters().OutOfWindow)
+	for sn := range uint32(minRcvWnd) {
+		h.input(piece(minRcvWnd-1-sn, 0, 0, size, unit))
+	}
+	require.LessOrEqual(t, h.k.rcvBytes, maxAssembly+size)
+	require.NotNil(t, h.k.assembly.held[0], "the next one always finds room")
+	require.Equal(t, h.k.assembly.bytes, h.k.rcvBytes)
+
+	// A whole one replaces what has come of it.
+	h.input(push(0, 0, "whole"))
+	require.Nil(t, h.k.assembly.held[0])
+	h.recv("whole")
+	require.Equal(t, h.k.assembly.bytes, h.k.rcvBytes)
+	h.k.closeReceive()
+	require.Zero(t, h.k.rcvBytes)
+	require.Nil(t, h.k.assembly.held)
+	h.advance(10)
+	h.out = nil
+
+	// Who is not proven to exist has no reason to cut anything, and one that is
+	// short of memory takes what can be read at once.
+	for spares, want := range map[sparing]int{sparesNothing: 2 * size, sparesMemory: size, sparesAlways: 0} {
+		h := newHarness(t, takesPieces)
+		h.k.sparing = spares
+		h.input(piece(0, 0, 0, size, unit), piece(1, 0, 0, size, unit))
+		require.Equal(t, want, h.k.rcvBytes, "%v", spares)
+	}
+}
+
+// A segment that was acknowledged is acknowledged again, once for all its pieces.
+func TestPiecesOfWhatHasArrived(t *testing.T) {
+	h := newHarness(t, takesPieces)
+	h.input(push(0, 0, "abcd"), push(2, 0, "abcd"))
+	h.advance(10)
+	h.want("ack 0 ts=0 una=1 wnd=127", "ack 2 ts=0 una=1 wnd=127")
+	for _, sn := range []uint32{0, 2} {
+		h.input(piece(sn, 0, 0, 4, "ab"), piece(sn, 0, 2, 4, "cd"))
+		h.advance(10)
+		h.want(fmt.Sprintf("ack %d ts=0 una=1 wnd=127", sn))
+	}
+	require.EqualValues(t, 2, h.k.Counters().Duplicates)
+	require.Nil(t, h.k.assembly.held)
+}
+
+// What is larger than the MTU leaves in pieces that are not, and is one segment
+// to everything else.
+func TestSendPieces(t *testing.T) {
+	for _, mtu := range []int{50, 100, 1000, 1399} {
+		h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{SendPieces: true}) })
+		var packets [][]byte
+		h.k.output = func(p []byte) { packets = append(packets, bytes.Clone(p)) }
+		big := string(content(1, 1376))
+		h.send(big)
+		h.send("small")
+		require.NoError(t, h.k.SetMTU(mtu))
+		h.advance(10)
+		h.send((big + big)[:mtu]) // of segments that fit
+		h.advance(10)
+		other := newHarness(t, takesPieces)
+		for _, p := range packets {
+			require.LessOrEqual(t, len(p), mtu)
+			require.NoError(t, other.k.Input(p))
+		}
+		other.recv(big)
+		other.recv("small")
+		other.recv((big + big)[:mtu])
+		require.EqualValues(t, 4, h.k.Counters().SegmentsSent)
+		require.EqualValues(t, 4, other.k.Counters().SegmentsReceived)
+		other.advance(10)
+		other.out = nil
+	}
+
+	// Without the extension, and where 64 pieces are not enough, it leaves whole.
+	for _, x := range []Extensions{{}, {SendPieces: true}} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(x)
+			require.NoError(t, k.SetMTU(9000))
+		})
+		big := strings.Repeat("x", 8976)
+		h.send(big)
+		require.NoError(t, h.k.SetMTU(minMTU))
+		h.advance(10)
+		h.want(fmt.Sprintf("push 0 frg=0 %q", big))
+	}
+}
+
+func TestUnitsIn(t *testing.T) {
+	for size := 1; size < 70000; size += 1 + size/7 {
+		unit := pieceUnit(size)
+		all := unitsIn(0, size, unit)
+		require.LessOrEqual(t, bits.OnesCount64(all), maxPieces)
+		require.Equal(t, (size+unit-1)/unit, bits.OnesCount64(all))
+		sum := uint64(0)
+		for at := 0; at < size; at += unit {
+			one := unitsIn(at, min(at+unit, size), unit)
+			require.Equal(t, 1, bits.OnesCount64(one))
+			require.Zero(t, sum&one)
+			sum |= one
+		}
+		require.Equal(t, all, sum)
+	}
+}
+
+// The MTU may change at any time, whatever is queued and lent out.
+func TestMTUChangesUnderWay(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 6))
+		var a, b *KCP
+		var toA, toB [][]byte
+		var lent []*sendSegment
+		b = New(7, func(p []byte) { toA = append(toA, bytes.Clone(p)) })
+		a = New(7, func(p []byte) {
+			require.LessOrEqual(t, len(p), max(a.mtu, 0))
+			toB = append(toB, bytes.Clone(p))
+		})
+		a.headroom = headerSize
+		a.lend = func(s *sendSegment) {
+			toB = append(toB, bytes.Clone(s.buf[:headerSize+len(s.data)]))
+			lent = append(lent, s)
+		}
+		for _, k := range []*KCP{a, b} {
+			k.SetExtensions(Extensions{TakePieces: true, SendPieces: true})
+			k.SetNoDelay(NoDelayOn)
+			k.SetStream(seed%2 == 0)
+			k.SetCongestionControl(NewNoControl())
+		}
+		want := content(seed, 300000)
+		var got []byte
+		buf := make([]byte, 1<<20)
+		rest := want
+		for now := uint32(0); len(got) < len(want); now += 10 {
+			require.Less(t, now, uint32(100000))
+			mtu := []int{200, 576, 1200, 1400, 1472, 9000}[random.IntN(6)]
+			if mtu < a.mtu && random.IntN(2) == 0 {
+				require.NoError(t, a.shrinkMTU(mtu))
+			} else {
+				require.NoError(t, a.SetMTU(mtu))
+			}
+			for a.WaitSend() < 60 && len(rest) > 0 {
+				n, err := a.Send(rest[:min(len(rest), random.IntN(4000))])
+				require.NoError(t, err)
+				rest = rest[n:]
+			}
+			a.Update(now)
+			b.Update(now)
+			for _, p := range toB {
+				if random.IntN(10) > 0 {
+					require.NoError(t, b.Input(p))
+				}
+			}
+			for _, p := range toA {
+				require.NoError(t, a.Input(p))
+			}
+			toA, toB = nil, nil
+			if random.IntN(2) == 0 {
+				for _, s := range lent {
+					a.takeBack(s)
+				}
+				lent = nil
+			}
+			for b.PeekSize() >= 0 {
+				n, err := b.Recv(buf)
+				require.NoError(t, err)
+				got = append(got, buf[:n]...)
+			}
+		}
+		require.True(t, bytes.Equal(got, want), "seed %d", seed)
+		require.Zero(t, b.rcvBytes)
+	}
+}
