@@ -134,6 +134,13 @@ func randomLife(t *testing.T, seed uint64) {
 	}
 	end := random.IntN(4) // 0: killed, 1: killed and restarted, others: nothing
 	endAt := time.Duration(random.IntN(4000)) * time.Millisecond
+	switch random.IntN(4) { // and the path may swallow what is large
+	case 0:
+		link.MTU = basePMTU + random.IntN(300)
+	case 1:
+		a.MaxMTU, b.MaxMTU = 1472, 9000
+		link.MTU = basePMTU + random.IntN(4000)
+	}
 	inWorld(t, seed, link, func(w *world) {
 		start := time.Now()
 		pc, err := w.net.Listen(serverAddr)

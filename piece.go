@@ -72,8 +72,9 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	if !ok {
 		return ErrPiece
 	}
+	first := at == 0 // it stands for the segment, where that is not put together
 	if k.arrived(h.sn) {
-		if at == 0 { // one of them stands for the segment
+		if first {
 			k.inputPush(h, data, recovered)
 		}
 		return nil
@@ -86,7 +87,10 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	}
 	if p == nil {
 		if !k.mayAssemble(h.sn, size) {
-			k.counters.OutOfWindow++
+			if first {
+				k.counters.SegmentsReceived++
+				k.counters.OutOfWindow++
+			}
 			return nil
 		}
 		p = k.assemble(h, size)

@@ -176,7 +176,7 @@ func (e *end) recvShort() {
 
 // input gives e one packet and checks the answer.
 func (e *end) input(packet []byte, recovered bool) {
-	v := judge(packet, conversation, e.next)
+	v := judge(packet, conversation, e.next, !e.corrupt, nil)
 	if v.far && avoidFarUna {
 		return
 	}
@@ -197,8 +197,8 @@ func (e *end) input(packet []byte, recovered bool) {
 	e.heard(v.taken, recovered)
 	beyond := uint64(0)
 	for _, s := range v.taken {
-		if s.cmd == cmdPush && int32(s.sn-e.rcvNxt) >= int32(e.window) {
-			beyond++
+		if s.cmd == cmdPush && int32(s.sn-e.rcvNxt) >= int32(e.window) || s.cmd == cmdPiece {
+			beyond++ // what comes in pieces may have to wait for others
 		}
 	}
 	if refused = e.k.Counters().OutOfWindow - refused; refused > beyond && !e.corrupt {

@@ -20,7 +20,7 @@ type rig struct {
 	out, twinOut   [][]byte // put out by k and twin since they were compared
 	toPeer, toK    [][]byte
 	now            uint32
-	stream         bool
+	stream, pieces bool
 	honest         bool      // no forged segment has taken effect so far
 	last           segment   // the head of the last packet that k has put out
 	model          receiver  // what k must do with what it gets
@@ -31,16 +31,17 @@ type rig struct {
 func newRig(t testing.TB, s *script) *rig {
 	flags, more := s.byte(), s.byte()
 	r := &rig{t: t, stream: flags&1 > 0, honest: true}
+	r.pieces = flags>>6&1 > 0
 	r.mtu = [4]int{1400, 50, 100, 600}[flags>>1&3]
 	r.now = starts[flags>>3&7]
 	r.k = kcp.New(conversation, func(p []byte) { r.out = append(r.out, bytes.Clone(p)) })
 	r.twin = kcp.New(conversation, func(p []byte) { r.twinOut = append(r.twinOut, bytes.Clone(p)) })
 	r.peer = kcp.New(conversation, func(p []byte) { r.toK = append(r.toK, bytes.Clone(p)) })
 	x := kcp.Extensions{}
-	if flags>>6&1 > 0 {
+	if r.pieces {
 		x = kcp.Extensions{
 			StrictRTT: true, FreshFastAck: true, LimitToPeerWindow: true, FreshWindow: true,
-			MaxRTO: 1000, MaxProbeWait: 1000, ProbeWait: 100,
+			MaxRTO: 1000, MaxProbeWait: 1000, ProbeWait: 100, TakePieces: true,
 		}
 	}
 	for _, k := range []*kcp.KCP{r.k, r.twin, r.peer} {
@@ -206,7 +207,7 @@ func (r *rig) assault(s *script, how byte) {
 	}
 	answers := 2 // WASK and WINS
 	for _, s := range taken {
-		if s.cmd == cmdPush {
+		if s.cmd == cmdPush || s.cmd == cmdPiece {
 			answers++
 		}
 	}
@@ -261,7 +262,15 @@ func (r *rig) patch(b []byte, how, more byte) {
 		b[4] = cmdPush + h.cmd&3
 	}
 	if how&4 > 0 {
-		le.PutUint32(b[20:], min(h.size&31, uint32(len(b)-headerSize)))
+		n := min(h.size&31, uint32(len(b)-headerSize))
+		le.PutUint32(b[20:], n)
+		if how&2 > 0 && r.pieces && h.cmd&4 > 0 && n > 4 {
+			b[4] = cmdPiece
+			p := b[headerSize:]
+			size := n - 4 + uint32(p[2]&15)
+			le.PutUint16(p, uint16(uint32(p[0])%(size-n+5)))
+			le.PutUint16(p[2:], uint16(size))
+		}
 	}
 	if how&8 > 0 {
 		le.PutUint32(b[16:], next-uint32(h.una&15)+1)
@@ -291,11 +300,24 @@ func (r *rig) patch(b []byte, how, more byte) {
 // inject gives k a packet, and its twin too unless it must have no effect. It
 // returns the segments that have taken effect.
 func (r *rig) inject(packet []byte, recovered bool) []segment {
-	v := judge(packet, conversation, uint32(r.k.Counters().SegmentsSent))
-	if v.far && avoidFarUna {
+	next := uint32(r.k.Counters().SegmentsSent)
+	if judge(packet, conversation, next, r.pieces, nil).far && avoidFarUna {
 		return nil
 	}
 	waiting, pushes := r.k.WaitSend(), r.k.Counters().SegmentsReceived
+	v := judge(packet, conversation, next, r.pieces, func(s segment) (err error) {
+		s.payload = bytes.Clone(s.payload)
+		n := uint64(0)
+		switch s.cmd {
+		case cmdPush:
+			n = 1
+			r.model.take(s, recovered)
+		case cmdPiece:
+			n, err = r.model.piece(s, recovered)
+		}
+		pushes += n
+		return err
+	})
 	r.input(r.k, packet, recovered, v)
 	if len(v.taken) > 0 {
 		r.input(r.twin, packet, recovered, v)
@@ -305,13 +327,6 @@ func (r *rig) inject(packet []byte, recovered bool) []segment {
 	}
 	if now := r.k.WaitSend(); now > waiting {
 		r.t.Fatalf("Input queued something: WaitSend grew from %d to %d", waiting, now)
-	}
-	for _, s := range v.taken {
-		if s.cmd == cmdPush {
-			s.payload = bytes.Clone(s.payload)
-			r.model.take(s, recovered)
-			pushes++
-		}
 	}
 	if size, want := r.k.PeekSize(), r.model.size(); size != want {
 		r.t.Fatalf("PeekSize %d, want %d", size, want)

@@ -67,6 +67,7 @@ func newWorld(t testing.TB, s *script) *world {
 		e.reading = flags>>(2+i)&1 == 0
 		e.stream = flags>>i&1 == 1
 		e.k.SetStream(e.stream)
+		e.k.SetExtensions(kcp.Extensions{TakePieces: !corrupt, SendPieces: !corrupt && clocks>>6&1 > 0})
 		w.budget[i] = maxTraffic
 		for setting := range settings {
 			if y := s.byte(); y != 0 {
@@ -113,6 +114,7 @@ func (w *world) set(e *end, setting int, y byte) {
 		x.MaxRTO = [4]uint32{0, 200, 1000, 60000}[y>>4%4]
 		x.MaxProbeWait = [2]uint32{0, 1000}[y>>6%2]
 		x.ProbeWait = [4]uint32{0, 1, 200, 9000}[y>>6%4]
+		x.TakePieces, x.SendPieces = !e.corrupt, !e.corrupt && y>>4&1 > 0
 		e.limited, e.maxRTO = x.LimitToPeerWindow, e.maxRTO || x.MaxRTO > 0
 		e.freshWindow = x.FreshWindow
 		k.SetExtensions(x)

@@ -1,5 +1,7 @@
 package fuzz_test
 
+import kcp "github.com/arqnet/kcp"
+
 // receiver is what the receiving side of a state machine must do, as plainly
 // as it can be said: by maps and slices of whole payloads. It tells what may be
 // read under any input, forged ones included.
@@ -9,6 +11,8 @@ type receiver struct {
 	early   map[uint32]fragment // beyond next
 	queue   []fragment          // in order, not read
 	partial int                 // at the end of queue: of a message not complete
+	pieces  map[uint32]*puzzle  // segments of which some pieces have come
+	held    int                 // bytes of them, whole
 
 	acks   []ack  // to be put out
 	newest uint32 // ts of what came by itself
@@ -29,6 +33,7 @@ func (r *receiver) take(s segment, recovered bool) {
 	if int32(s.sn-r.next-uint32(r.window)) >= 0 {
 		return
 	}
+	r.drop(s.sn)
 	r.acks = append(r.acks, ack{s.sn, r.echo(s.ts, recovered)})
 	if int32(s.sn-r.next) < 0 {
 		return
@@ -38,6 +43,77 @@ func (r *receiver) take(s segment, recovered bool) {
 	}
 	r.early[s.sn] = fragment{s.frg, s.payload}
 	r.deliver()
+}
+
+// puzzle is a segment that is being put together.
+type puzzle struct {
+	frg     byte
+	data    []byte
+	missing map[int]bool
+}
+
+// maxPuzzles bounds the segments that are being put together, in bytes.
+const maxPuzzles = 1 << 20
+
+// piece is an Input of one PIECE. It returns how many segments that counts for.
+func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error) {
+	if len(s.payload) < 5 {
+		return 0, kcp.ErrPiece
+	}
+	at, size, data := int(le.Uint16(s.payload)), int(le.Uint16(s.payload[2:])), s.payload[4:]
+	end := at + len(data)
+	if end > size {
+		return 0, kcp.ErrPiece
+	}
+	if unit := (size + 63) / 64; at%unit > 0 || end%unit > 0 && end < size {
+		return 0, kcp.ErrPiece
+	}
+	if _, early := r.early[s.sn]; early || int32(s.sn-r.next) < 0 {
+		if at > 0 {
+			return 0, nil
+		}
+		r.take(s, recovered)
+		return 1, nil
+	}
+	p := r.pieces[s.sn]
+	switch {
+	case p != nil && (len(p.data) != size || p.frg != s.frg):
+		r.drop(s.sn)
+		return 0, kcp.ErrPiece
+	case p == nil && (int32(s.sn-r.next-uint32(r.window)) >= 0 || s.sn != r.next && r.held+size > maxPuzzles):
+		if at > 0 {
+			return 0, nil
+		}
+		return 1, nil
+	case p == nil:
+		p = &puzzle{s.frg, make([]byte, size), make(map[int]bool)}
+		for i := range size {
+			p.missing[i] = true
+		}
+		if r.pieces == nil {
+			r.pieces = make(map[uint32]*puzzle)
+		}
+		r.pieces[s.sn] = p
+		r.held += size
+	}
+	for i, b := range data {
+		p.data[at+i] = b
+		delete(p.missing, at+i)
+	}
+	if len(p.missing) > 0 {
+		return 0, nil
+	}
+	s.payload = p.data
+	r.take(s, recovered)
+	return 1, nil
+}
+
+// drop forgets the pieces of a segment.
+func (r *receiver) drop(sn uint32) {
+	if p := r.pieces[sn]; p != nil {
+		r.held -= len(p.data)
+		delete(r.pieces, sn)
+	}
 }
 
 // echo returns the ts to acknowledge with: for what error correction brought

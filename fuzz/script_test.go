@@ -32,6 +32,7 @@ const (
 	cmdAck     = 82
 	cmdWask    = 83
 	cmdWins    = 84
+	cmdPiece   = 85
 )
 
 // segment is one segment of a packet.
@@ -75,8 +76,9 @@ type verdict struct {
 }
 
 // judge predicts what Input does with a packet: the segments in front of the
-// first bad one take effect, the rest does not.
-func judge(packet []byte, conv, sndNxt uint32) (v verdict) {
+// first bad one take effect, the rest does not. take, if not nil, is told of each
+// that does, and may say that it is a bad piece: then its payload does not.
+func judge(packet []byte, conv, sndNxt uint32, pieces bool, take func(segment) error) (v verdict) {
 	if len(packet) < headerSize {
 		v.err = kcp.ErrPacketShort
 		return v
@@ -89,7 +91,7 @@ func judge(packet []byte, conv, sndNxt uint32) (v verdict) {
 			v.err = kcp.ErrConv
 		case uint64(s.size) > uint64(len(packet)-headerSize):
 			v.err = kcp.ErrSegmentLength
-		case s.cmd < cmdPush || s.cmd > cmdWins:
+		case s.cmd < cmdPush || s.cmd > cmdWins && !(pieces && s.cmd == cmdPiece):
 			v.err = kcp.ErrCommand
 		case distance > 0 || distance == -1<<31:
 			v.err = kcp.ErrForgedUna
@@ -100,6 +102,11 @@ func judge(packet []byte, conv, sndNxt uint32) (v verdict) {
 		}
 		s.payload = packet[headerSize : headerSize+s.size]
 		v.taken = append(v.taken, s)
+		if take != nil {
+			if v.err = take(s); v.err != nil {
+				return v
+			}
+		}
 		packet = packet[headerSize+s.size:]
 	}
 	return v
@@ -179,10 +186,10 @@ func checkPacket(t testing.TB, packet []byte, conv uint32, mtu int) {
 	all := segments(packet)
 	size := 0
 	for _, s := range all {
-		if s.conv != conv || s.cmd < cmdPush || s.cmd > cmdWins {
+		if s.conv != conv || s.cmd < cmdPush || s.cmd > cmdPiece {
 			t.Fatalf("put out a bad segment %+v", s)
 		}
-		if s.cmd != cmdPush && (s.size != 0 || s.frg != 0) {
+		if s.cmd != cmdPush && s.cmd != cmdPiece && (s.size != 0 || s.frg != 0) {
 			t.Fatalf("put out a command with a payload or a frg: %+v", s)
 		}
 		size += headerSize + int(s.size)

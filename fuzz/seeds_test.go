@@ -202,6 +202,15 @@ func inputSeeds() [][]byte {
 		add(flags, 0, forged(0, 0), forged(0, 0, forge(cmdPush, 0, 0, 0)[:23]), forged(0, 0, forge(80, 0, 0, 0)), forged(0, 0, forge(85, 0, 0, 0)))
 		// 15 and 16: acknowledgements repeated, and recovered ones.
 		add(flags, 0x08, forged(withUna|withSn, 8|2, forge(cmdAck, 0, 3, 3), forge(cmdAck, 0, 4, 3), forge(cmdAck, 0, 5, 3)), forged(withSn, 4, odd(cmdPush, 0, 0, 0, 1, "r")))
+		// Pieces: of one segment in two cuts, that contradict each other, that
+		// are whole by themselves, and bad ones.
+		part := func(sn uint32, at, size byte, payload string) []byte {
+			return odd(cmdPiece, 0, sn, 0, uint32(4+len(payload)), string([]byte{at, 0, size, 0})+payload)
+		}
+		add(flags, 0, forged(withSn, 32|2, part(0, 0, 9, "abc"), part(0, 3, 9, "def"), part(0, 2, 9, "cdef"), part(0, 6, 9, "ghi")))
+		add(flags, 0, forged(withSn, 2, part(1, 0, 9, "abc")), forged(withSn, 32|2, part(1, 3, 8, "def"), part(1, 3, 9, "x")), forged(withSn, 32, part(0, 0, 2, "ok")))
+		add(flags, 0, forged(withSn, 32, part(0, 1, 200, "x")), forged(withSn, 32, part(0, 9, 9, "x")), forged(withSn, 32|2, part(0, 0, 5, "ab"), odd(cmdPush, 0, 0, 0, 1, "x"), part(0, 2, 5, "cde")))
+		add(flags, 4, forged(withSn, 4|32|2, part(200, 0, 5, "far"), part(0, 0, 5, "ab"), part(0, 2, 5, "cde"), part(0, 0, 5, "again")))
 		// Probes, a window shut by a forger, and opened again.
 		add(flags, 0, forged(0, 2|32, forge(cmdWask, 1, 0, 0), forge(cmdWask, 0, 0, 0), forge(cmdWins, 9, 0, 0)), forged(0, 0, odd(cmdWins, 0, 0, 0, 0, "")[:24]), strike(attackTime, 31))
 	}
