@@ -317,7 +317,11 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
 	case sigFin, sigClose:
-		if !ours || s.ts != l.token || !c.takeFin(s) {
+		if !ours || s.ts != l.token || !c.offer() {
+			return true // or it asks again
+		}
+		c.prove() // as confirm does, which may have been lost
+		if !c.takeFin(s) {
 			return true
 		}
 		reply(s.answer())

@@ -1,10 +1,12 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -157,4 +159,37 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		require.EqualValues(t, 1, a.dropped.Una)
 		require.Greater(t, a.lastHeard, time.Minute)
 	})
+}
+
+// Who writes and closes at once is accepted, and read to the end, also where
+// none of its confirmations arrives: the close shows as well that it gets what
+// is sent to it.
+func TestCloseBeforeConfirm(t *testing.T) {
+	for _, half := range []bool{false, true} {
+		inWorld(t, 1, clean, func(w *world) {
+			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+				return !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm })
+			})
+			l := w.listen(nil)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			want := content(1, 3000)
+			_, err := a.Write(want)
+			require.NoError(t, err)
+			if half {
+				require.NoError(t, a.CloseWrite())
+			} else {
+				require.NoError(t, a.Close())
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			b, err := l.AcceptKCP(ctx)
+			require.NoError(t, err)
+			got, err := io.ReadAll(b)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+			require.Zero(t, l.Stats().HalfOpen)
+			require.NoError(t, b.Close())
+		})
+	}
 }
