@@ -93,6 +93,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				t.Logf("%s %d: %v %+v retransmits %d", name, mtu, took, s.PathMTU, s.Retransmits())
 				require.EqualValues(t, 1, s.PathMTU.BlackHoles)
 				require.Less(t, took, 10*time.Second)
+				require.Less(t, s.Retransmits(), uint64(2600), "not all is sent again and again, before that is known")
 				w.move(b, a, 1, 1<<20)
 				time.Sleep(time.Minute) // the search comes to its end
 				size := 0
@@ -156,6 +157,7 @@ func TestPathMTULossIsNoBlackHole(t *testing.T) {
 			require.Zero(t, s.BlackHoles)
 			require.Equal(t, 1472, s.MTU)
 			require.Zero(t, b.Stats().PathMTU.Sent)
+			require.LessOrEqual(t, s.Sent, uint64(20), "the search, and some in the outages")
 		})
 	}
 }
@@ -410,6 +412,20 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.NoError(t, write(longest))
 		require.NoError(t, write(maxFragments*(1472-headerSize)), "as was possible in between")
 		require.NoError(t, a.Close())
+	})
+}
+
+// What the peer says of itself it says once and for all.
+func TestPathMTUForgedInfo(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.pair(&Config{MaxMTU: 1472}, nil)
+		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
+		p := make([]byte, headerSize)
+		signal{sigInfo, 9, 0}.encode(header{conv: a.Conv(), wnd: 128}, p)
+		w.net.Inject(from, to, p)
+		w.move(a, b, 1, 1<<20)
+		require.Equal(t, PeerInfo{Known: true, Version: 1}, a.Peer())
+		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
 	})
 }
 

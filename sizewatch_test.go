@@ -1,0 +1,95 @@
+package kcp
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSizeWatch(t *testing.T) {
+	w := sizeWatch{}
+	w.takenForLost(1400, 1400, 1)
+	require.Zero(t, w.lost, "nothing is watched")
+	w.above = 1200
+	w.takenForLost(1200, 1400, 1)
+	w.takenForLost(1401, 1400, 1)
+	require.Zero(t, w.lost, "small ones, and those from before the MTU has shrunk")
+	w.takenForLost(1350, 1400, 2)
+	w.takenForLost(1300, 1400, 3)
+	w.takenForLost(1400, 1400, 4)
+	require.Equal(t, sizeWatch{above: 1200, lost: 3, least: 1300, since: 2}, w)
+	w.arrived(1299)
+	require.Equal(t, 3, w.lost, "that says nothing of larger ones")
+	w.arrived(1300)
+	require.Zero(t, w.lost)
+}
+
+// Large packets are suspect when several were lost, over a time-out at least,
+// and none has arrived since the first; what reaches how far into its packet
+// tells which are large.
+func TestLargePacketsAreSuspect(t *testing.T) {
+	watch := func(k *KCP) {
+		k.sizes.above = 1000
+		require.NoError(t, k.SetMTU(1100))
+	}
+	quiet := func(h *harness) { h.out = nil }
+	losses := func(h *harness) {
+		for range 10 {
+			h.advance(h.k.rtt.rto * 2)
+		}
+		quiet(h)
+	}
+	for name, test := range map[string]struct {
+		messages []int
+		suspect  bool
+	}{
+		"full": {[]int{1076}, true}, "small": {[]int{500}, false}, "just not large": {[]int{976}, false},
+		"just large": {[]int{977}, true}, "together": {[]int{400, 400, 200}, true}, "not together": {[]int{400, 400, 300}, false},
+	} {
+		h := newHarness(t, watch)
+		for _, n := range test.messages {
+			h.send(strings.Repeat("x", n))
+		}
+		h.advance(10)
+		require.False(t, h.k.suspicious(), name)
+		losses(h)
+		require.Equal(t, test.suspect, h.k.suspicious(), name)
+		h.input(ack(0, h.now, uint32(len(test.messages))))
+		require.False(t, h.k.suspicious(), name)
+		quiet(h)
+	}
+
+	// What was small once, may have arrived then.
+	h := newHarness(t, watch)
+	h.send(strings.Repeat("x", 500))
+	h.advance(10)
+	h.send(strings.Repeat("x", 500))
+	losses(h)
+	require.False(t, h.k.suspicious())
+
+	// One time-out is not enough, however much was lost.
+	h = newHarness(t, watch)
+	for range 20 {
+		h.send(strings.Repeat("x", 1076))
+	}
+	h.advance(10)
+	h.advance(h.k.rtt.rto)
+	require.GreaterOrEqual(t, h.k.sizes.lost, watchedLosses)
+	require.False(t, h.k.suspicious())
+	losses(h)
+	require.True(t, h.k.suspicious())
+
+	// While they are suspect, signals leave by themselves.
+	quiet(h)
+	packets := 0
+	h.k.output = func(p []byte) {
+		if packets++; packets == 1 {
+			require.Len(t, p, headerSize)
+		}
+	}
+	h.k.signals = []signal{{sigPing, 1, 2}}
+	h.send("next")
+	h.advance(1)
+	require.Positive(t, packets)
+}
