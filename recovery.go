@@ -243,20 +243,13 @@ func (k *KCP) heardPeer(acked int) {
 		return
 	}
 	r.budget += reviveGrowth * acked
-	k.revive()
-}
-
-// revive has segments sent again that were in flight in an outage, as far as
-// the budget goes.
-func (k *KCP) revive() {
-	r := &k.recovery
 	if r.revived.before(k.sndUna) {
 		r.revived = k.sndUna
 	}
 	for r.budget > 0 && r.revived.before(r.lastSn) {
 		s := k.snd.at(r.revived)
 		r.revived++
-		if s == nil || k.now.diff(s.ts) < k.rtt.srtt && s.size() <= k.mtu {
+		if s == nil || k.now.diff(s.ts) < k.rtt.srtt {
 			continue // has arrived, or may be on its way
 		}
 		s.rto = k.rtt.rto

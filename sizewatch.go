@@ -50,16 +50,13 @@ func (k *KCP) suspicious() bool {
 	return w.lost >= watchedLosses && k.now.diff(w.since) >= int32(k.rtt.rto)
 }
 
-// shrinkMTU sets a smaller MTU, because the path swallows larger packets: all
-// segments in flight that were larger are sent again, as after an outage.
+// shrinkMTU sets a smaller MTU, because the path swallows larger packets. What
+// is larger leaves in pieces with its next transmission.
 func (k *KCP) shrinkMTU(mtu int) error {
 	whole := max(k.wholeMSS, k.mss)
 	if err := k.SetMTU(mtu); err != nil {
 		return err
 	}
 	k.wholeMSS, k.sizes.lost = whole, 0
-	r := &k.recovery
-	r.revived, r.lastSn, r.budget = k.sndUna, k.sndNxt, reviveFirst
-	k.revive()
 	return nil
 }
