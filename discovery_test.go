@@ -471,3 +471,36 @@ func TestPathMTUForgedAnswers(t *testing.T) {
 		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
 	})
 }
+
+// Over sockets of the system that keeps probes whole, raising is the default.
+func TestPathMTUOverSockets(t *testing.T) {
+	for _, test := range []struct {
+		address string
+		want    int
+	}{{"127.0.0.1:0", etherIPv4}, {"[::1]:0", etherIPv6}} {
+		l, err := Listen("udp", test.address, nil)
+		if err != nil {
+			t.Skipf("no IPv6 here: %v", err)
+		}
+		a, err := Dial("udp", l.Addr().String(), nil)
+		require.NoError(t, err)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		want := 1400
+		if a.ep.shards[0].sock.CanProbe() {
+			want = test.want
+		}
+		for i := range 100 {
+			data := content(uint64(i), 1<<20)
+			send(t, a, data)
+			receive(t, b, data)
+			if a.Stats().PathMTU.MTU == want {
+				break
+			}
+		}
+		require.Equal(t, want, a.Stats().PathMTU.MTU)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		require.NoError(t, l.Close())
+	}
+}

@@ -39,7 +39,8 @@
 // id and, to end it, a token of 32 bits. Package crypt has kcp-go's ciphers, of which an AEAD is the
 // one to take; crypto/tls on top of a Conn works as over any net.Conn.
 // [Config.FEC] adds kcp-go's forward error correction. [Conn.SendDatagram]
-// sends unreliable packets beside the stream.
+// sends unreliable packets beside the stream. Between endpoints of this package
+// the size of packets follows what the path takes, within [Config.MaxMTU].
 //
 // # The state machine
 //

@@ -530,6 +530,7 @@ func TestIdleTimeout(t *testing.T) {
 func TestFieldNote33ConfigErrors(t *testing.T) {
 	bad := map[string]Config{
 		"MTU":           {MTU: 49},
+		"MaxMTU":        {MaxMTU: 65508},
 		"SendWindow":    {SendWindow: 65536},
 		"ReceiveWindow": {ReceiveWindow: -1},
 		"WriteBuffer":   {WriteBuffer: 1},
@@ -555,7 +556,7 @@ func TestFieldNote33ConfigErrors(t *testing.T) {
 		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
 		require.ErrorAs(t, err, &ce)
 	}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}} {
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
