@@ -46,15 +46,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	var newest newestAck
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
-		if h.conv != k.conv {
-			return ErrConv
-		}
-		payload, ok := h.payload(packet[headerSize:])
-		if !ok {
-			return ErrSegmentLength
-		}
-		if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.ext.TakePieces) {
-			return ErrCommand
+		payload, err := k.checkSegment(&h, packet[headerSize:])
+		if err != nil {
+			return err
 		}
 		isSignal, outside := k.inputSignal(&h)
 		if outside {
@@ -104,6 +98,22 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		k.heard = transmission{s.sn, s.xmit}
 	}
 	return nil
+}
+
+// checkSegment returns the payload of a segment, rest being what follows its
+// header, or why the segment is bad.
+func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
+	if h.conv != k.conv {
+		return nil, ErrConv
+	}
+	payload, ok := h.payload(rest)
+	if !ok {
+		return nil, ErrSegmentLength
+	}
+	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.ext.TakePieces) {
+		return nil, ErrCommand
+	}
+	return payload, nil
 }
 
 // inputSignal gives a signal to whoever wants signals. isSignal is false where

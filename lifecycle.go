@@ -338,22 +338,29 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		reply(s.answer())
 	case sigProbe | sigAnswer:
 		c.probeAnswered(s)
+	case sigCookie, sigReset, sigAbort:
+		c.takeOutside(s)
+		return true
+	}
+	return false
+}
+
+// takeOutside takes a signal from outside the session.
+func (c *Conn) takeOutside(s signal) {
+	l := &c.life
+	switch s.code {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
 			l.hello.next = c.lastInput
 		}
-		return true
 	case sigReset:
 		c.takeReset(s)
-		return true
 	case sigAbort:
-		if ours && s.sn == l.token {
+		if l.kind == peerOurs && s.sn == l.token {
 			c.ending = ErrReset
 		}
-		return true
 	}
-	return false
 }
 
 // takeHello learns from the peer's hello. It is false for one of another life
