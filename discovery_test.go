@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -64,15 +65,31 @@ func TestPathMTUIsRaised(t *testing.T) {
 	}
 }
 
-// largest returns a filter that notes the largest packet from an address.
-func largest(from string, size *int) func(from, to netip.AddrPort, p []byte) bool {
-	host := netip.MustParseAddr(from)
-	return func(from, _ netip.AddrPort, p []byte) bool {
-		if from.Addr() == host {
-			*size = max(*size, len(p))
-		}
+// tap notes the largest packet between two hosts, here named by their last
+// numbers, since it was last asked.
+type tap struct {
+	mu    sync.Mutex
+	sizes map[[2]byte]int
+}
+
+func (w *world) tap() *tap {
+	t := &tap{sizes: make(map[[2]byte]int)}
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		hosts := [2]byte{from.Addr().As4()[3], to.Addr().As4()[3]}
+		t.sizes[hosts] = max(t.sizes[hosts], len(p))
 		return true
-	}
+	})
+	return t
+}
+
+func (t *tap) largest(from, to byte) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.sizes[[2]byte{from, to}]
+	clear(t.sizes)
+	return n
 }
 
 // A path that swallows packets of the size that a session begins with is found
@@ -96,9 +113,9 @@ func TestPathMTUBlackHole(t *testing.T) {
 				require.Less(t, s.Retransmits(), uint64(2600), "not all is sent again and again, before that is known")
 				w.move(b, a, 1, 1<<20)
 				time.Sleep(time.Minute) // the search comes to its end
-				size := 0
-				w.net.SetFilter(largest("10.0.0.2", &size))
+				tap := w.tap()
 				w.move(a, b, 1, 1<<20)
+				size := tap.largest(2, 1)
 				require.LessOrEqual(t, size, mtu)
 				require.Greater(t, size, mtu-pmtuStep-50)
 				require.Equal(t, Drops{}, b.Stats().Dropped)
@@ -273,7 +290,9 @@ func TestPathMTULegacyPeer(t *testing.T) {
 		})
 		a, b, _ := w.pair(&Config{MaxMTU: 9000, PeerTimeout: 10 * time.Second}, &Config{PeerTimeout: 10 * time.Second})
 		w.move(b, a, 1, 1<<20)
+		a.mu.Lock()
 		require.Zero(t, a.life.abilities)
+		a.mu.Unlock()
 		send := make(chan error, 1)
 		go func() {
 			_, err := a.Write(make([]byte, 1<<20))
@@ -296,26 +315,25 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 				cfg.Cipher = testAEAD(t)
 			}
 			a, b, _ := w.pair(cfg, cfg)
-			size := 0
-			w.net.SetFilter(largest("10.0.0.2", &size))
+			tap := w.tap()
 			w.move(a, b, 1, 1<<20)
 			s := a.Stats()
-			require.Equal(t, 1472, size, "the probe is of the size probed")
+			require.Equal(t, 1472, tap.largest(2, 1), "the probe is of the size probed")
 			require.Equal(t, 1400, s.PathMTU.MTU)
 			require.Zero(t, s.PathMTU.BlackHoles)
 			time.Sleep(time.Minute)
-			size = 0
+			tap.largest(2, 1)
 			w.move(a, b, 1, 1<<20)
-			require.Equal(t, 1400, size)
+			require.Equal(t, 1400, tap.largest(2, 1))
 			require.Zero(t, b.Stats().Dropped.FEC)
 
 			w.net.SetLink("", "", path(0))
 			time.Sleep(raiseAfter)
 			w.move(a, b, 2, 1<<20)
 			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
-			size = 0
+			tap.largest(2, 1)
 			w.move(a, b, 3, 1<<20)
-			require.Equal(t, 1472, size)
+			require.Equal(t, 1472, tap.largest(2, 1))
 		})
 	}
 }
@@ -332,19 +350,15 @@ func TestPathMTUAfterMove(t *testing.T) {
 		w.move(b, a, 1, 1<<20)
 		require.Equal(t, 1472, b.Stats().PathMTU.MTU)
 		w.net.SetLink("10.0.0.1", "10.0.0.3", path(1404))
-		sizes := make(map[netip.AddrPort]int)
-		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-			sizes[to] = max(sizes[to], len(p))
-			return true
-		})
+		tap := w.tap()
 		w.net.At(w.net.Elapsed()+500*time.Millisecond, func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
 		w.move(b, a, 2, 8<<20)
 		require.EqualValues(t, 1, b.Stats().Moves)
 		require.Equal(t, 1400, b.Stats().PathMTU.MTU)
 		time.Sleep(time.Minute)
-		clear(sizes)
+		tap.largest(1, 3)
 		w.move(b, a, 3, 1<<20)
-		require.Equal(t, 1400, sizes[netip.MustParseAddrPort("10.0.0.3:6000")])
+		require.Equal(t, 1400, tap.largest(1, 3))
 		require.NoError(t, b.Close())
 	})
 }
