@@ -3,6 +3,7 @@ package kcp
 import (
 	"bytes"
 	"context"
+	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -517,4 +518,61 @@ func TestPathMTUOverSockets(t *testing.T) {
 		require.NoError(t, b.Close())
 		require.NoError(t, l.Close())
 	}
+}
+
+// Both ends find out at once, though packets are lost by chance too, and all
+// arrives.
+func TestPathMTUBlackHoleBothWays(t *testing.T) {
+	for seed := range uint64(20) {
+		link := path(1272)
+		link.Loss, link.Jitter, link.Reorder = 0.05, 10*time.Millisecond, 0.05
+		inWorld(t, seed, link, func(w *world) {
+			cfg := &Config{}
+			if seed%2 == 1 {
+				cfg.FEC = FEC{Data: 10, Parity: 2}
+			}
+			a, b, l := w.pair(cfg, cfg)
+			up, down := content(seed, 1<<20), content(seed+1, 1<<20)
+			start := time.Now()
+			send(t, a, up)
+			send(t, b, down)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				got := make([]byte, len(up))
+				if n, err := io.ReadFull(b, got); err != nil || !bytes.Equal(got, up) {
+					t.Errorf("after %d bytes: %v", n, err)
+				}
+			}()
+			receive(t, a, down)
+			<-done
+			require.Less(t, time.Since(start), 15*time.Second)
+			for _, c := range []*Conn{a, b} {
+				require.EqualValues(t, 1, c.Stats().PathMTU.BlackHoles)
+			}
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+			require.Zero(t, l.Stats().Buffered)
+		})
+	}
+}
+
+// One large message now and then is enough to find out.
+func TestPathMTUBlackHoleThin(t *testing.T) {
+	inWorld(t, 1, path(1272), func(w *world) {
+		a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MessageMode: true})
+		for i := range 20 {
+			start, want := time.Now(), content(uint64(i), 1376)
+			require.NoError(t, a.WriteMessage(want))
+			receive(t, b, want)
+			if took := time.Since(start); i > 0 {
+				require.Less(t, took, 100*time.Millisecond)
+			} else {
+				require.Less(t, took, 5*time.Second)
+			}
+			time.Sleep(time.Second)
+		}
+		require.EqualValues(t, 1, a.Stats().PathMTU.BlackHoles)
+		require.Less(t, a.Stats().PathMTU.Sent, uint64(20))
+	})
 }
