@@ -176,9 +176,10 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
 	for _, s := range again {
 		if k.ext.EarlyRetransmit {
-			k.remember(s, s.fastDue)
+			k.calmDown()
 		}
 		k.repeats.lost(k.sndNxt)
+		s.repaired = s.fastDue
 		if s.fastDue {
 			s.fastDue, s.early = false, false
 			s.fastack = 0

@@ -230,7 +230,10 @@ func (k *KCP) inputWindow(h *header) {
 func (k *KCP) ackBelow(una seq) {
 	for k.sndUna.before(una) {
 		if s := k.snd.at(k.sndUna); s != nil {
-			k.dropAcked(s)
+			if s.xmit > 1 {
+				k.remember(s)
+			}
+			k.dropAcked(s, false)
 		}
 		k.sndUna++
 	}
@@ -244,9 +247,10 @@ func (k *KCP) advanceUna() {
 	}
 }
 
-// dropAcked releases the acknowledged segment s.
-func (k *KCP) dropAcked(s *sendSegment) {
-	k.rate.acked(s, k.micros)
+// dropAcked releases the acknowledged segment s. last says that its last
+// transmission is known to have arrived.
+func (k *KCP) dropAcked(s *sendSegment, last bool) {
+	k.rate.acked(s, k.micros, last)
 	k.sizes.arrived(int(s.packet))
 	k.cc.OnPacketAcked(&k.ccState, s.info())
 	k.timeouts.remove(s)
@@ -284,11 +288,15 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		k.cc.OnRTT(&k.ccState, uint32(rtt))
 		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
 	}
-	k.examine(h.sn, h.ts)
-	if s != nil {
-		k.dropAcked(s)
-		k.advanceUna()
+	if s == nil {
+		k.recall(h.sn, h.ts)
+		return
 	}
+	if s.xmit > 1 && h.ts.before(s.ts) {
+		k.needless(s.repaired)
+	}
+	k.dropAcked(s, h.ts == s.ts)
+	k.advanceUna()
 }
 
 // inputPush takes one data segment: acknowledges it where it lies below the

@@ -18,6 +18,7 @@ type sendSegment struct {
 	frg      uint8
 	fastDue  bool  // this flush fast-retransmits it
 	early    bool  // resendTS is not a time-out but that of an early repair
+	repaired bool  // it was last sent again before its time-out
 	lent     bool  // buf is in the hands of KCP.lend's function
 	done     bool  // and is of no more use here
 	repeats  uint8 // since the last retransmission; see redundancy.go

@@ -42,7 +42,6 @@ type rateSampler struct {
 	lost        int64  // bytes of transmissions taken for lost
 	lostSent    int64  // when the newest of them had left
 	firstSent   int64  // when the newest segment acknowledged had left
-	minRTT      int64  // least time to an acknowledgement
 	count       uint64 // transmissions
 	front       uint64 // number of the newest transmission acknowledged at all,
 	frontRTT    int64  // and how long that took
@@ -77,28 +76,30 @@ func (r *rateSampler) begin() {
 	r.sample, r.any = RateSample{}, false
 }
 
-// acked takes the acknowledgement of s.
-func (r *rateSampler) acked(s *sendSegment, now int64) {
+// acked takes the acknowledgement of s. Where s was sent more than once, last
+// says that it is known to be that of the last transmission.
+func (r *rateSampler) acked(s *sendSegment, now int64, last bool) {
 	size := int64(s.size())
 	r.delivered += size
 	r.deliveredAt = now
 	r.sample.Acked += size
 	rtt := now - s.tx.at
-	if s.xmit == 1 {
-		if s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
-			r.sample.RTT = max(rtt, 1)
-		}
-		if r.minRTT == 0 || rtt < r.minRTT {
-			r.minRTT = rtt
-		}
-	} else if rtt < r.minRTT {
-		return // not this transmission has arrived, but one before it
+	if s.xmit == 1 && s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
+		r.sample.RTT = max(rtt, 1)
 	}
-	if !r.any || s.tx.number > r.newest.number {
-		r.newest, r.any = s.tx, true
+	if s.xmit == 1 || last {
+		r.arrived(&s.tx, rtt)
 	}
-	if s.tx.number > r.front {
-		r.front, r.frontRTT = s.tx.number, rtt
+}
+
+// arrived takes it that a transmission has arrived, the acknowledgement of which
+// took rtt.
+func (r *rateSampler) arrived(tx *sendRecord, rtt int64) {
+	if !r.any || tx.number > r.newest.number {
+		r.newest, r.any = *tx, true
+	}
+	if tx.number > r.front {
+		r.front, r.frontRTT = tx.number, rtt
 	}
 }
 

@@ -18,7 +18,7 @@ const (
 	// calmRounds is after how many round trips without a needless repair the
 	// tolerance shrinks (RFC 8985 §6.2).
 	calmRounds = 16
-	// repairMemory is how many retransmissions are remembered.
+	// repairMemory is how many segments are remembered that una has taken out.
 	repairMemory = 8
 	// reviveFirst is how many segments are sent again at the first sign of life
 	// after an outage, and reviveGrowth how many for each acknowledged one: a
@@ -27,11 +27,13 @@ const (
 	reviveGrowth = 2
 )
 
-// repair is a retransmission that is remembered.
+// repair is a segment that was sent again, and of which una alone has told that
+// it has arrived.
 type repair struct {
 	sn, ts seq
 	early  bool // not by a time-out
 	valid  bool
+	tx     sendRecord // of the last transmission
 }
 
 // recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
@@ -53,8 +55,12 @@ type recovery struct {
 	budget  int  // how many of them may be
 }
 
-// remember notes the retransmission of s.
-func (k *KCP) remember(s *sendSegment, early bool) {
+// remember notes s, which una takes out, for an ACK that may come yet and tell
+// which transmission has arrived.
+func (k *KCP) remember(s *sendSegment) {
+	if !k.ext.EarlyRetransmit {
+		return
+	}
 	r := &k.recovery
 	if r.repairs == nil {
 		r.repairs = new([repairMemory]repair)
@@ -63,18 +69,12 @@ func (k *KCP) remember(s *sendSegment, early bool) {
 	if !p.valid {
 		r.open++
 	}
-	*p = repair{s.sn, k.now, early, true}
+	*p = repair{s.sn, s.ts, s.repaired, true, s.tx}
 	r.next = (r.next + 1) % repairMemory
-	if r.tolerance > 0 && k.now.after(r.calm) {
-		r.tolerance /= 2
-		r.calm = k.now + seq(calmRounds*k.rtt.srtt)
-	}
 }
 
-// examine looks whether the ACK of sn as sent at ts shows that a retransmission
-// was needless, because an earlier transmission has arrived (the Eifel
-// detection, RFC 3522; the ts of a PUSH comes back in its ACK).
-func (k *KCP) examine(sn, ts seq) {
+// recall takes the ACK of sn as sent at ts where una has taken sn out before.
+func (k *KCP) recall(sn, ts seq) {
 	r := &k.recovery
 	if r.open == 0 {
 		return
@@ -86,17 +86,37 @@ func (k *KCP) examine(sn, ts seq) {
 		}
 		p.valid = false
 		r.open--
-		if !ts.before(p.ts) {
-			continue
+		switch {
+		case ts == p.ts:
+			k.rate.arrived(&p.tx, k.micros-p.tx.at)
+		case ts.before(p.ts):
+			k.needless(p.early)
 		}
-		k.counters.SpuriousRetransmits++
-		if !p.early {
-			continue
-		}
-		if srtt := seq(k.rtt.srtt); r.tolerance == 0 || !k.now.before(r.raised+srtt) {
-			r.tolerance = min(r.tolerance+1, maxTolerance)
-			r.raised = k.now
-		}
+	}
+}
+
+// needless notes that the last retransmission of a segment was for nothing,
+// because an earlier transmission has arrived (the Eifel detection, RFC 3522;
+// the ts of a PUSH comes back in its ACK). early says that it was not due to a
+// time-out.
+func (k *KCP) needless(early bool) {
+	r := &k.recovery
+	k.counters.SpuriousRetransmits++
+	if !k.ext.EarlyRetransmit || !early {
+		return
+	}
+	if srtt := seq(k.rtt.srtt); r.tolerance == 0 || !k.now.before(r.raised+srtt) {
+		r.tolerance = min(r.tolerance+1, maxTolerance)
+		r.raised = k.now
+	}
+	r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+}
+
+// calmDown lowers the tolerance where there was nothing needless for a while.
+func (k *KCP) calmDown() {
+	r := &k.recovery
+	if r.tolerance > 0 && k.now.after(r.calm) {
+		r.tolerance /= 2
 		r.calm = k.now + seq(calmRounds*k.rtt.srtt)
 	}
 }

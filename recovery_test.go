@@ -129,6 +129,47 @@ func TestReorderingTolerance(t *testing.T) {
 	}
 }
 
+// What una says of a segment that was sent twice speaks against nothing that
+// left before the second time: only an ACK with its ts does, in the same packet
+// or later.
+func TestUnaDoesNotTellWhichTransmission(t *testing.T) {
+	for _, test := range []struct {
+		name   string
+		acks   [][]byte
+		second bool // the second transmission is known to have arrived
+		first  bool
+	}{
+		{"una", [][]byte{segment(cmdWins, 0, 0, 0, 4, "")}, false, false},
+		{"second", [][]byte{ack(1, 1160, 4)}, true, false},
+		{"first", [][]byte{ack(1, 1080, 4)}, false, true},
+		{"second, behind another", [][]byte{ack(3, 1080, 4), ack(1, 1160, 4)}, true, false},
+		{"first, no una", [][]byte{ack(1, 1080, 1)}, false, true},
+		{"second, no una", [][]byte{ack(1, 1160, 1)}, true, false},
+	} {
+		h := recoveryHarness(t, 1, Extensions{EarlyRetransmit: true, SendOrder: true})
+		require.NoError(t, h.k.SetMinRTO(1000))
+		h.later(70)
+		h.send("d")
+		h.advance(0)
+		h.want(`push 4 frg=0 "d"`)
+		h.later(10)
+		h.input(ack(2, 1080, 1))
+		h.advance(0)
+		h.want(`push 1 frg=0 "a"`)
+		h.later(85)
+		h.input(test.acks...)
+		h.advance(0)
+		if test.second {
+			require.Contains(t, h.out, `push 4 frg=0 "d"`, test.name)
+		} else {
+			require.Empty(t, h.out, test.name)
+		}
+		h.out = nil
+		spurious := h.k.Counters().SpuriousRetransmits
+		require.Equal(t, test.first, spurious == 1, "%s: %d needless", test.name, spurious)
+	}
+}
+
 // countTimeouts is no control that counts what it is told.
 type countTimeouts struct {
 	noControl
