@@ -159,11 +159,12 @@ type lossCount struct {
 func (l *lossCount) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
 
 // above reports whether the share that was lost is more than threshold, and
-// not by chance: by three standard deviations. It counts in full segments, as
-// small ones share packets and are lost together.
+// not by chance: by three standard deviations, and as it is asked again and
+// again while there is little to count, by three losses. It counts in full
+// segments, as small ones share packets and are lost together.
 func (l *lossCount) above(threshold, mss float64) bool {
 	n := (l.lost + l.delivered) / mss
-	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)
+	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)+3
 }
 
 // OnTick follows the size of segments, which path MTU discovery changes.
@@ -455,9 +456,9 @@ func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) }
 
 func (c *bbrControl) setPace(s *CongestionState) {
 	// What the path loses by itself has to be sent on top of what arrives. The
-	// rate is the largest of samples that vary with those losses: about two
-	// standard deviations too high.
-	noise := 2 * math.Sqrt(c.base*c.mss/max(c.bdp(), c.mss))
+	// rate is the largest of samples that vary with those losses: about one and a
+	// half standard deviations too high.
+	noise := 1.5 * math.Sqrt(c.base*c.mss/max(c.bdp(), c.mss))
 	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.base)
 	if !c.full {
 		// Not less than the initial window a round trip: an application that

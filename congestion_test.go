@@ -156,7 +156,8 @@ func TestControllersOnPaths(t *testing.T) {
 		resent      float64 // share, at most
 	}{
 		{"bbr", NewBBR, 1, 0, 0.94, 0.5, 0.01},
-		{"bbr, loss", NewBBR, 1, 0.05, 0.84, 0.7, 0.07},
+		{"bbr, loss", NewBBR, 1, 0.05, 0.88, 0.7, 0.07},
+		{"bbr, much loss", NewBBR, 1, 0.1, 0.8, 0.7, 0.13},
 		{"bbr, shallow queue", NewBBR, 0.2, 0, 0.9, 0.2, 0.03},
 		{"bbr, deep queue", NewBBR, 8, 0, 0.94, 0.5, 0.01},
 		{"cubic", NewCubic, 1, 0, 0.94, 1, 0.03},
@@ -169,6 +170,21 @@ func TestControllersOnPaths(t *testing.T) {
 		require.Greater(t, goodput, test.goodput*courseRate, test.name)
 		require.LessOrEqual(t, float64(c.queue()), test.wait*float64(rtt)*1.01, "%s: queue", test.name)
 		require.LessOrEqual(t, c.resent(), test.resent, "%s: resent", test.name)
+	}
+}
+
+// Of few segments some are lost by chance; of many, or where most are lost, it
+// has a cause.
+func TestLossAboveThreshold(t *testing.T) {
+	for _, test := range []struct {
+		lost, delivered float64
+		want            bool
+	}{
+		{3, 5, false}, {6, 0, true}, {4, 56, false}, {12, 48, true},
+		{60, 1940, false}, {70, 1930, true},
+	} {
+		l := lossCount{lost: test.lost * 1000, delivered: test.delivered * 1000}
+		require.Equal(t, test.want, l.above(0.02, 1000), "%v of %v", test.lost, test.lost+test.delivered)
 	}
 }
 
