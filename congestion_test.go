@@ -173,6 +173,28 @@ func TestControllersOnPaths(t *testing.T) {
 	}
 }
 
+// Packets that overtake each other are not taken for lost, once that has been
+// seen, whether a few of them are exempt from the order or there is none.
+func TestReorderedPath(t *testing.T) {
+	const rate = 6_250_000 // 50 Mbit/s
+	for _, rtt := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} {
+		for _, share := range []float64{0.02, 1} {
+			for seed := range uint64(4) {
+				c := newCourse(t, NewBBR(), rate, rtt, 1, 0)
+				c.cfg.Jitter, c.cfg.Reorder = 10*time.Millisecond, share
+				c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
+				c.run(2 * time.Second)
+				before := c.a.counters
+				goodput := c.run(8 * time.Second)
+				again := c.a.counters.Retransmits() - before.Retransmits()
+				resent := float64(again) / float64(c.a.counters.SegmentsSent-before.SegmentsSent)
+				require.Less(t, resent, 0.004, "%v, %v, seed %d", rtt, share, seed)
+				require.Greater(t, goodput, 0.85*rate, "%v, %v, seed %d", rtt, share, seed)
+			}
+		}
+	}
+}
+
 // Of few segments some are lost by chance; of many, or where most are lost, it
 // has a cause.
 func TestLossAboveThreshold(t *testing.T) {

@@ -211,6 +211,9 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 		return expired
 	}
 	variance := max(k.interval, uint32(4*k.rtt.rttvar))
+	if k.recovery.disorder() {
+		variance += uint32(k.reorderWait())
+	}
 	rest := expired[:0]
 	for _, s := range expired {
 		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))

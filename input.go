@@ -292,8 +292,12 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		k.recall(h.sn, h.ts)
 		return
 	}
-	if s.xmit > 1 && h.ts.before(s.ts) {
+	switch {
+	case s.xmit == 1:
+	case h.ts.before(s.ts):
 		k.needless(s.repaired)
+	case h.ts == s.ts:
+		k.needed()
 	}
 	k.dropAcked(s, h.ts == s.ts)
 	k.advanceUna()

@@ -18,6 +18,10 @@ const (
 	// calmRounds is after how many round trips without a needless repair the
 	// tolerance shrinks (RFC 8985 §6.2).
 	calmRounds = 16
+	// disorderLeast is by how many needless repairs must outnumber the needed
+	// ones to show disorder, and disorderMost the most that is counted.
+	disorderLeast = 6
+	disorderMost  = 12
 	// repairMemory is how many segments are remembered that una has taken out.
 	repairMemory = 8
 	// reviveFirst is how many segments are sent again at the first sign of life
@@ -40,6 +44,7 @@ type repair struct {
 type recovery struct {
 	// Reordering.
 	tolerance uint32                // 0: none was seen lately; else what reorderShare grows by
+	needless  int                   // grows with needless repairs, shrinks with needed ones
 	raised    seq                   // when tolerance grew last
 	calm      seq                   // when it shrinks
 	repairs   *[repairMemory]repair // nil before the first
@@ -88,6 +93,7 @@ func (k *KCP) recall(sn, ts seq) {
 		r.open--
 		switch {
 		case ts == p.ts:
+			k.needed()
 			k.rate.arrived(&p.tx, k.micros-p.tx.at)
 		case ts.before(p.ts):
 			k.needless(p.early)
@@ -102,6 +108,7 @@ func (k *KCP) recall(sn, ts seq) {
 func (k *KCP) needless(early bool) {
 	r := &k.recovery
 	k.counters.SpuriousRetransmits++
+	r.needless = min(r.needless+1, disorderMost)
 	if !k.ext.EarlyRetransmit || !early {
 		return
 	}
@@ -111,6 +118,16 @@ func (k *KCP) needless(early bool) {
 	}
 	r.calm = k.now + seq(calmRounds*k.rtt.srtt)
 }
+
+// needed notes that the last retransmission of a segment has been the one to
+// arrive.
+func (k *KCP) needed() {
+	k.recovery.needless = max(k.recovery.needless-1, 0)
+}
+
+// disorder reports whether more repairs have been needless than needed: that
+// packets overtake each other rather than that acknowledgements are lost.
+func (r *recovery) disorder() bool { return r.needless >= disorderLeast }
 
 // calmDown lowers the tolerance where there was nothing needless for a while.
 func (k *KCP) calmDown() {
@@ -128,7 +145,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		return
 	}
 	n, limit := uint32(1), k.fastResend
-	reordered := k.recovery.tolerance > 0
+	reordered := k.recovery.tolerance > 0 || k.recovery.disorder()
 	if k.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
@@ -147,17 +164,29 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	if !k.ext.EarlyRetransmit {
 		return
 	}
-	wait := seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
+	at := k.now + max(k.reorderWait(), 1)
 	for _, s := range k.loss.counted {
 		if reordered {
 			s.unlinkOrder() // there is no need to count on
 		}
-		if k.fastLimit == 0 || s.xmit <= k.fastLimit {
-			k.repairAt(s, k.now+max(wait, 1))
+		if k.fastLimit > 0 && s.xmit > k.fastLimit {
+			continue
 		}
+		if k.recovery.disorder() && s.resendTS.before(at) && !s.early {
+			// Its time-out does not reckon with it.
+			k.timeouts.remove(s)
+			s.resendTS = at
+			k.timeouts.add(s)
+		}
+		k.repairAt(s, at)
 	}
 	clear(k.loss.counted)
 	k.scratch, k.loss.counted, k.loss.collect = k.loss.counted[:0], nil, false
+}
+
+// reorderWait returns by how much a packet may be late.
+func (k *KCP) reorderWait() seq {
+	return seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
 }
 
 // repairAt has s sent again at a time, if it does not time out before, as after
