@@ -39,6 +39,10 @@ const (
 	bbrProbeSpread  = 400_000    // and a random part of this more
 
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
+
+	// What is acknowledged in bunches.
+	bbrBunch       = 2 // how much faster than expected it is, at least
+	bbrExtraRounds = 5 // half of ExtraAckedFilterLen; there are two such windows
 )
 
 // bbrState is what the controller is at.
@@ -71,6 +75,8 @@ type bbrControl struct {
 	hi     float64    // bytes in flight that were too much; infinite: none yet
 	lo     float64    // the same until the next probe, because of losses
 	bwLo   float64    // the same of the rate
+
+	extra aggregation
 
 	// Rounds: from a transmission to its acknowledgement.
 	roundEnd int64 // Delivered when the last segment of the round left
@@ -178,6 +184,7 @@ func (c *bbrControl) OnAck(s *CongestionState) {
 	c.countRounds(s)
 	c.updateRate(r)
 	c.updateMinRTT(s)
+	c.updateExtra(float64(r.Acked))
 	c.measureBase()
 	c.answerProbe(s)
 	c.lowerBounds(s)
@@ -246,9 +253,9 @@ func (c *bbrControl) bdp() float64 {
 	return c.bandwidth() / (1 - c.base) * float64(c.minRTT) / 1e6
 }
 
-// updateMinRTT follows the least round-trip time. One within a sixteenth of it
+// updateMinRTT follows the least round-trip time. One within a sixty-fourth of it
 // confirms it, so that a path which is idle or lightly loaded from time to time
-// need not be emptied on purpose.
+// need not be emptied on purpose. More would confirm the queue of another flow.
 func (c *bbrControl) updateMinRTT(s *CongestionState) {
 	rtt := s.Sample.RTT
 	if rtt == 0 {
@@ -257,9 +264,44 @@ func (c *bbrControl) updateMinRTT(s *CongestionState) {
 	switch {
 	case c.minRTT == 0 || rtt < c.minRTT:
 		c.minRTT, c.minAt = rtt, c.now
-	case rtt <= c.minRTT+c.minRTT/16:
+	case rtt <= c.minRTT+c.minRTT/64:
 		c.minAt = c.now
 	}
+}
+
+// aggregation is how much more has been acknowledged at times than bandwidth
+// tells: where a path holds packets or acknowledgements back and lets them go
+// in a bunch, as radio links do, as much more has to be in flight.
+type aggregation struct {
+	start  int64 // of the interval in which more arrives
+	acked  float64
+	most   [2]float64 // of these rounds and of those before
+	rounds int
+}
+
+// updateExtra is BBRUpdateACKAggregation of the draft, but for bunches alone: a
+// rate that rises slowly is another flow that leaves room.
+func (c *bbrControl) updateExtra(acked float64) {
+	e := &c.extra
+	if c.newRound {
+		e.rounds++
+		if e.rounds >= bbrExtraRounds || !c.full {
+			e.most[0], e.most[1], e.rounds = e.most[1], 0, 0
+		}
+	}
+	expected := c.maxRate() * float64(c.now-e.start) / 1e6
+	if e.acked <= expected {
+		e.start, e.acked, expected = c.now, 0, 0
+	}
+	e.acked += acked
+	if e.acked >= bbrBunch*expected {
+		e.most[1] = max(e.most[1], min(e.acked-expected, c.cwnd))
+	}
+}
+
+// aggregated returns the bytes that are in flight beyond bdp without a queue.
+func (c *bbrControl) aggregated() float64 {
+	return max(c.extra.most[0], c.extra.most[1])
 }
 
 // answerProbe ends a probe that has made the path lose, and remembers what was
@@ -323,11 +365,11 @@ func (c *bbrControl) step(s *CongestionState) {
 			c.enter(bbrDrain, bbrDrainPace)
 		}
 	case bbrDrain:
-		if flight <= c.bdp() {
+		if flight <= c.bdp()+c.aggregated() {
 			c.enterDown()
 		}
 	case bbrDown:
-		if c.rounds >= 2 && flight <= min(c.bdp(), bbrHeadroom*c.hi) || c.probeDue() {
+		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.hi) || c.probeDue() {
 			c.enter(bbrCruise, 1)
 		}
 	case bbrCruise:
@@ -411,7 +453,7 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 		// then twice as much in each.
 		c.hi += c.growth * float64(s.Sample.Acked)
 	}
-	over := flight >= bbrUpPace*c.bdp()+c.quantum()
+	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
 	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
 		c.enterDown()
 	}
@@ -473,7 +515,7 @@ func (c *bbrControl) setPace(s *CongestionState) {
 
 func (c *bbrControl) setWindow(s *CongestionState) {
 	acked := float64(s.Sample.Acked)
-	target := c.cwndGain()*c.bdp() + 3*c.quantum()
+	target := c.cwndGain()*c.bdp() + c.aggregated() + 3*c.quantum()
 	switch {
 	case c.full:
 		c.cwnd = min(c.cwnd+acked, target)
@@ -484,7 +526,7 @@ func (c *bbrControl) setWindow(s *CongestionState) {
 	switch c.state {
 	case bbrCruise, bbrDown:
 		// Room for others is left where it does not cost the rate.
-		limit = min(max(bbrHeadroom*c.hi, min(c.hi, c.bdp()+2*c.quantum())), c.lo)
+		limit = min(max(bbrHeadroom*c.hi, min(c.hi, c.bdp()+c.aggregated()+2*c.quantum())), c.lo)
 	case bbrProbeRTT:
 		limit = min(limit, c.windowOfProbeRTT())
 	}

@@ -157,7 +157,7 @@ func TestControllersOnPaths(t *testing.T) {
 	}{
 		{"bbr", NewBBR, 1, 0, 0.94, 0.5, 0.01},
 		{"bbr, loss", NewBBR, 1, 0.05, 0.88, 0.7, 0.07},
-		{"bbr, much loss", NewBBR, 1, 0.1, 0.8, 0.7, 0.13},
+		{"bbr, much loss", NewBBR, 1, 0.1, 0.8, 0.8, 0.13},
 		{"bbr, shallow queue", NewBBR, 0.2, 0, 0.9, 0.2, 0.03},
 		{"bbr, deep queue", NewBBR, 8, 0, 0.94, 0.5, 0.01},
 		{"cubic", NewCubic, 1, 0, 0.94, 1, 0.03},
@@ -192,6 +192,34 @@ func TestReorderedPath(t *testing.T) {
 				require.Greater(t, goodput, 0.85*rate, "%v, %v, seed %d", rtt, share, seed)
 			}
 		}
+	}
+}
+
+// A path that lets packets go in bunches, in order, holds more than its rate and
+// its least round-trip time tell.
+func TestBunchedPath(t *testing.T) {
+	const rate = 6_250_000
+	for seed := range uint64(4) {
+		c := newCourse(t, NewBBR(), rate, 40*time.Millisecond, 1, 0)
+		c.cfg.Jitter = 30 * time.Millisecond
+		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
+		c.run(3 * time.Second)
+		require.Greater(t, c.run(10*time.Second), 0.85*rate, "seed %d", seed)
+	}
+}
+
+// What is near the least round-trip time confirms it; what is not may be it and
+// the queue of another flow.
+func TestBBRConfirmsMinRTT(t *testing.T) {
+	c := NewBBR().(*bbrControl)
+	for _, test := range []struct{ now, rtt, minRTT, minAt int64 }{
+		{1, 50_000, 50_000, 1}, {2, 50_700, 50_000, 2}, {3, 52_000, 50_000, 2},
+		{4, 0, 50_000, 2}, {5, 49_000, 49_000, 5},
+	} {
+		c.now = test.now
+		c.updateMinRTT(&CongestionState{Sample: RateSample{RTT: test.rtt}})
+		require.Equal(t, test.minRTT, c.minRTT)
+		require.Equal(t, test.minAt, c.minAt)
 	}
 }
 
