@@ -87,13 +87,17 @@ type bbrControl struct {
 	losses, lossesBefore lossCount
 
 	// Startup.
-	full      bool // the path has been filled
-	fullRate  float64
-	fullCount int
+	full       bool // the path has been filled
+	fullByLoss bool // losses of late said so
+	fullRate   float64
+	fullCount  int
 
 	// What the path loses by itself.
 	base      float64
 	baseKnown bool
+
+	saved bool // undo holds what was before the losses of late
+	undo  *bbrControl
 
 	probeAt      int64 // when the next probe for bandwidth is due
 	probeRTTDone int64 // 0: not yet down to the window
@@ -315,13 +319,14 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.mss) {
 		return
 	}
+	c.save()
 	if !s.Sample.AppLimited {
 		c.hi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
 	}
 	l.delivered, l.lost = math.Inf(1), 0 // enough of it
 	switch c.state {
 	case bbrStartup:
-		c.full = true
+		c.full, c.fullByLoss = true, true
 	case bbrUp:
 		c.enterDown()
 	}
@@ -343,6 +348,7 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	if !l.above(c.lossLimit(), c.mss) {
 		return
 	}
+	c.save()
 	floor := bbrBeta
 	if l.share() > bbrLossSevere {
 		floor = 0
@@ -353,6 +359,33 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	if c.state == bbrCruise {
 		*l = lossCount{state: c.state, from: c.now}
 	}
+}
+
+// save keeps what OnRecovered may have to restore.
+func (c *bbrControl) save() {
+	if c.saved {
+		return
+	}
+	if c.undo == nil {
+		c.undo = new(bbrControl)
+	}
+	*c.undo, c.saved = *c, true
+}
+
+// OnRecovered takes back what was done about losses that were none.
+func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
+	if spurious {
+		c.losses.lost, c.lossesBefore.lost = 0, 0
+		if u := c.undo; c.saved {
+			c.hi, c.lo, c.bwLo = max(c.hi, u.hi), max(c.lo, u.lo), max(c.bwLo, u.bwLo)
+			c.cwnd = max(c.cwnd, u.cwnd)
+		}
+		if c.fullByLoss && c.state != bbrProbeRTT {
+			c.full, c.fullCount = false, 0
+			c.enter(bbrStartup, bbrStartupPace)
+		}
+	}
+	c.saved, c.fullByLoss = false, false
 }
 
 // step goes on to the next state where it is time.
@@ -428,8 +461,10 @@ func (c *bbrControl) checkFull(s *CongestionState) {
 	case !s.Sample.AppLimited:
 		c.fullCount++
 		c.full = c.fullCount >= bbrFullRounds || lossy
+		c.fullByLoss = c.full && c.fullCount < bbrFullRounds
 	default:
 		c.full = lossy && c.losses.lost+c.lossesBefore.lost >= bbrFullLost*c.mss
+		c.fullByLoss = c.full
 	}
 	c.lossesBefore = c.losses
 	c.losses = lossCount{state: bbrStartup, from: c.now}

@@ -40,6 +40,15 @@ type CongestionControl interface {
 	PacingRate() int64
 }
 
+// RecoveryControl is what a CongestionControl may implement beside.
+type RecoveryControl interface {
+	// OnRecovered is called before OnAck when all segments that were sent again
+	// are acknowledged. spurious says that none of them had to be, as the first
+	// transmission of each has arrived: what was done about them can be undone
+	// (RFC 4015). It takes Extensions.EarlyRetransmit.
+	OnRecovered(s *CongestionState, spurious bool)
+}
+
 // CongestionState is what a congestion controller can see of the state machine.
 type CongestionState struct {
 	Now          uint32 // the clock, in milliseconds
@@ -87,6 +96,9 @@ type referenceControl struct {
 	incr     uint32 // bytes; cwnd follows it in congestion avoidance
 	ssthresh uint32 // segments
 	halved   uint32 // cwnd before this flush's fast retransmission; 0: none
+
+	saved bool // undo holds what was before the losses of late
+	undo  *referenceControl
 }
 
 // NewReferenceControl returns the congestion control of the KCP reference
@@ -121,7 +133,27 @@ func (c *referenceControl) OnAck(s *CongestionState) {
 	}
 }
 
+// save keeps the state that OnRecovered may have to restore.
+func (c *referenceControl) save() {
+	if c.saved {
+		return
+	}
+	if c.undo == nil {
+		c.undo = new(referenceControl)
+	}
+	*c.undo, c.saved = *c, true
+}
+
+// OnRecovered restores the window where nothing had been lost.
+func (c *referenceControl) OnRecovered(_ *CongestionState, spurious bool) {
+	if u := c.undo; c.saved && spurious && c.cwnd < u.cwnd {
+		c.cwnd, c.incr, c.ssthresh = u.cwnd, u.incr, max(c.ssthresh, u.ssthresh)
+	}
+	c.saved = false
+}
+
 func (c *referenceControl) OnFastRetransmit(s *CongestionState) {
+	c.save()
 	c.halved = c.cwnd
 	c.ssthresh = max(uint32(s.InFlight)/2, ssthreshMin)
 	c.cwnd = c.ssthresh + uint32(s.FastResend)
@@ -131,6 +163,7 @@ func (c *referenceControl) OnFastRetransmit(s *CongestionState) {
 // OnTimeout halves the window that the flush began with, also where a fast
 // retransmission in the same flush has already changed it.
 func (c *referenceControl) OnTimeout(s *CongestionState) {
+	c.save()
 	window := c.cwnd
 	if c.halved > 0 {
 		window = c.halved

@@ -177,6 +177,9 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	for _, s := range again {
 		if k.ext.EarlyRetransmit {
 			k.calmDown()
+			if s.xmit == 1 {
+				k.recovery.episode.resent++
+			}
 		}
 		k.repeats.lost(k.sndNxt)
 		s.repaired = s.fastDue

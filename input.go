@@ -140,6 +140,7 @@ func (k *KCP) tellAcked(una seq) {
 	k.rate.finish(grain)
 	s := k.congestionState()
 	s.UnaMoved, s.Sample = k.sndUna.after(una), k.rate.sample
+	k.tellRecovered(s)
 	k.cc.OnAck(s)
 }
 
@@ -295,8 +296,10 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	switch {
 	case s.xmit == 1:
 	case h.ts.before(s.ts):
+		k.recovery.count(s.xmit == 2)
 		k.needless(s.repaired)
-	case h.ts == s.ts:
+	default:
+		k.recovery.count(false)
 		k.needed()
 	}
 	k.dropAcked(s, h.ts == s.ts)

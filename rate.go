@@ -42,6 +42,7 @@ type rateSampler struct {
 	lost        int64  // bytes of transmissions taken for lost
 	lostSent    int64  // when the newest of them had left
 	firstSent   int64  // when the newest segment acknowledged had left
+	minRTT      int64  // least time to an acknowledgement
 	count       uint64 // transmissions
 	front       uint64 // number of the newest transmission acknowledged at all,
 	frontRTT    int64  // and how long that took
@@ -86,6 +87,9 @@ func (r *rateSampler) acked(s *sendSegment, now int64, last bool) {
 	rtt := now - s.tx.at
 	if s.xmit == 1 && s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
 		r.sample.RTT = max(rtt, 1)
+	}
+	if s.xmit == 1 && (r.minRTT == 0 || rtt < r.minRTT) {
+		r.minRTT = rtt
 	}
 	if s.xmit == 1 || last {
 		r.arrived(&s.tx, rtt)

@@ -36,6 +36,7 @@ const (
 type repair struct {
 	sn, ts seq
 	early  bool // not by a time-out
+	second bool // the last transmission was the second one
 	valid  bool
 	tx     sendRecord // of the last transmission
 }
@@ -51,6 +52,12 @@ type recovery struct {
 	next      int                   // place of the next one in repairs
 	open      int                   // valid ones in repairs
 
+	// Of segments that were sent again, since there was last none in flight.
+	episode struct {
+		resent, needless, needed int
+		vague                    int // acknowledged by the present input, without telling which transmission
+	}
+
 	// Outages.
 	heardAt seq  // when the last good packet came
 	silent  bool // nothing comes although there is reason to
@@ -63,10 +70,15 @@ type recovery struct {
 // remember notes s, which una takes out, for an ACK that may come yet and tell
 // which transmission has arrived.
 func (k *KCP) remember(s *sendSegment) {
+	r := &k.recovery
 	if !k.ext.EarlyRetransmit {
 		return
 	}
-	r := &k.recovery
+	if s.xmit == 2 && k.micros-s.tx.at < k.rate.minRTT {
+		r.episode.needless++ // it cannot have come and gone
+	} else {
+		r.episode.vague++
+	}
 	if r.repairs == nil {
 		r.repairs = new([repairMemory]repair)
 	}
@@ -74,7 +86,7 @@ func (k *KCP) remember(s *sendSegment) {
 	if !p.valid {
 		r.open++
 	}
-	*p = repair{s.sn, s.ts, s.repaired, true, s.tx}
+	*p = repair{s.sn, s.ts, s.repaired, s.xmit == 2, true, s.tx}
 	r.next = (r.next + 1) % repairMemory
 }
 
@@ -93,9 +105,11 @@ func (k *KCP) recall(sn, ts seq) {
 		r.open--
 		switch {
 		case ts == p.ts:
+			r.clear(false)
 			k.needed()
 			k.rate.arrived(&p.tx, k.micros-p.tx.at)
 		case ts.before(p.ts):
+			r.clear(p.second)
 			k.needless(p.early)
 		}
 	}
@@ -128,6 +142,41 @@ func (k *KCP) needed() {
 // disorder reports whether more repairs have been needless than needed: that
 // packets overtake each other rather than that acknowledgements are lost.
 func (r *recovery) disorder() bool { return r.needless >= disorderLeast }
+
+// clear files a segment that the present input has acknowledged vaguely.
+func (r *recovery) clear(needless bool) {
+	e := &r.episode
+	if e.vague == 0 {
+		return // an input before this one
+	}
+	e.vague--
+	r.count(needless)
+}
+
+// count files a segment that was sent again and is acknowledged now.
+func (r *recovery) count(needless bool) {
+	if needless {
+		r.episode.needless++
+	} else {
+		r.episode.needed++
+	}
+}
+
+// tellRecovered tells the congestion controller, after an input, when nothing is
+// in flight any more that was sent again.
+func (k *KCP) tellRecovered(s *CongestionState) {
+	e := &k.recovery.episode
+	e.needed += e.vague
+	e.vague = 0
+	if e.resent == 0 || e.needless+e.needed < e.resent {
+		return
+	}
+	spurious := e.needed == 0
+	e.resent, e.needless, e.needed = 0, 0, 0
+	if c, ok := k.cc.(RecoveryControl); ok {
+		c.OnRecovered(s, spurious)
+	}
+}
 
 // calmDown lowers the tolerance where there was nothing needless for a while.
 func (k *KCP) calmDown() {
