@@ -23,6 +23,11 @@ import (
 // with the windows of ours and the settings most of its users choose:
 // NoDelay(1, 10, 2, 1), which has no congestion control.
 //
+// The small messages at a window of 65535 are left out for kcp-go: it goes over
+// the whole window with every flush, and with every acknowledgement up to it, so
+// that these 30 s take a processor 19 minutes. Measured once: goodput 0.585, 49 %
+// retransmitted, a queue of 1.0.
+//
 // Goodput is what was read, as a share of what the link can carry, so packet
 // headers of 24 and 28 bytes count against it. Retransmitted is the share of
 // data segments put on the link that had been there before. Queue is how long
@@ -81,6 +86,7 @@ func init() {
 		impls:   []string{ours, kcpGo, kcpReference, kcpCubic, kcpBBR},
 		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}},
 		measure: measureLinks,
+		lacks:   func(c, impl string) bool { return impl == kcpGo && linkCases[c].message > 0 },
 		exact:   true,
 		charts: []chart{{
 			name: "goodput", title: "Bulk transfer over random loss, 100 Mbit/s, 50 ms", metric: metricGoodput,
@@ -88,7 +94,7 @@ func init() {
 		}},
 	}
 	goodput := map[string]float64{
-		"100mbit-50ms-loss0": 0.93, "100mbit-50ms-loss0.1": 0.93, "100mbit-50ms-loss1": 0.91, "100mbit-50ms-loss5": 0.86,
+		"100mbit-50ms-loss0": 0.93, "100mbit-50ms-loss0.1": 0.93, "100mbit-50ms-loss1": 0.91, "100mbit-50ms-loss5": 0.88,
 		"200mbit-200ms-180B": 0.7,
 	}
 	for _, c := range s.cases {
