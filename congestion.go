@@ -203,9 +203,20 @@ func (c *noControl) Window() int { return maxInt32 }
 
 const maxInt32 = 1<<31 - 1
 
+// lastState returns the state as of the last call of congestionState.
+func (k *KCP) lastState() *CongestionState {
+	if k.ccState == nil {
+		return k.congestionState()
+	}
+	return k.ccState
+}
+
 // congestionState returns the controller's view of k, brought up to date.
 func (k *KCP) congestionState() *CongestionState {
-	s := &k.ccState
+	if k.ccState == nil {
+		k.ccState = new(CongestionState)
+	}
+	s := k.ccState
 	s.Now = uint32(k.now)
 	s.MSS = k.mss
 	s.Micros = k.micros

@@ -76,7 +76,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 		return c.opError("write", ErrDatagramTooLarge)
 	}
 	o := &c.outgoing
-	if len(o.packets) >= maxOutgoing {
+	if o.waiting() >= maxOutgoing {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
@@ -85,7 +85,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)
 	copy(p.buf[at+datagramHeader:], b)
-	o.packets = append(o.packets, p)
+	o.add(p)
 	c.datagramQueue().stats.Sent++
 	c.transmit()
 	return nil

@@ -86,9 +86,9 @@ func (c *Conn) discover(now time.Duration) {
 		return
 	}
 	if p.out {
-		c.probing.Lost++
+		c.probing.lost++
 		if p.expire(now) {
-			c.probing.BlackHoles++
+			c.probing.blackHoles++
 			c.useMTU(p.size)
 		}
 	}
@@ -123,7 +123,7 @@ func (c *Conn) probe(now time.Duration) {
 	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}, content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
-	c.probing.Sent++
+	c.probing.sent++
 }
 
 // pingAnswered takes the answer to a ping, which may be the one that left with a
@@ -169,15 +169,18 @@ func (c *Conn) sendProbe(buf []byte) error {
 	c.mu.Lock()
 	if tooLarge && p == c.search && p.out && p.nonce == nonce {
 		// The system knows without asking the path.
-		c.probing.Lost++
+		c.probing.lost++
 		if p.refuse(c.ep.now()) {
-			c.probing.BlackHoles++
+			c.probing.blackHoles++
 			c.useMTU(p.size)
 		}
 		c.schedule(c.ep.now())
 	}
 	return err
 }
+
+// probeCounts are the counters behind PathMTUStats.
+type probeCounts struct{ sent, lost, blackHoles uint32 }
 
 // PathMTUStats is what path MTU discovery has done for a session.
 type PathMTUStats struct {

@@ -293,7 +293,7 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 	}
 	info := s.info()
 	info.LostMicros, s.lostAt = s.lostAt, 0
-	k.cc.OnPacketSent(&k.ccState, info)
+	k.cc.OnPacketSent(k.lastState(), info)
 	k.trace.sent(s)
 }
 

@@ -253,7 +253,7 @@ func (k *KCP) advanceUna() {
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.rate.acked(s, k.micros, last)
 	k.sizes.arrived(int(s.packet))
-	k.cc.OnPacketAcked(&k.ccState, s.info())
+	k.cc.OnPacketAcked(k.lastState(), s.info())
 	k.timeouts.remove(s)
 	s.unlinkOrder()
 	k.snd.set(s.sn, nil)
@@ -286,7 +286,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	rtt := k.now.diff(h.ts)
 	if rtt >= 0 && !recovered && (news || !k.ext.StrictRTT) {
 		k.rtt.sample(rtt, k.interval)
-		k.cc.OnRTT(&k.ccState, uint32(rtt))
+		k.cc.OnRTT(k.lastState(), uint32(rtt))
 		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
 	}
 	if s == nil {

@@ -64,7 +64,7 @@ type KCP struct {
 	ext          Extensions
 	trace        *Trace
 	cc           CongestionControl
-	ccState      CongestionState
+	ccState      *CongestionState // nil while there is nothing to control
 	pace         pacer
 	output       func(packet []byte)
 	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
@@ -465,6 +465,7 @@ func (k *KCP) Compact() {
 	k.packet, k.scratch = nil, nil
 	if k.sndEnd == k.sndUna {
 		k.snd = sendRing{}
+		k.ccState, k.rate.rateInput = nil, nil
 	}
 	if k.rcvQueued == 0 && k.rcvEarly == 0 {
 		k.rcv = recvRing{}

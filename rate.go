@@ -48,7 +48,11 @@ type rateSampler struct {
 	frontRTT    int64  // and how long that took
 	limitedTill int64  // delivered at which the effects of a lack of data are over; 0: none
 
-	// Of the current input.
+	*rateInput // nil before the first input, and when there is nothing in flight any more
+}
+
+// rateInput is what the current input tells.
+type rateInput struct {
 	sample RateSample
 	newest sendRecord // of the newest segment acknowledged
 	any    bool
@@ -74,6 +78,9 @@ func (r *rateSampler) limited(inFlight int64) {
 
 // begin starts a new input.
 func (r *rateSampler) begin() {
+	if r.rateInput == nil {
+		r.rateInput = new(rateInput)
+	}
 	r.sample, r.any = RateSample{}, false
 }
 

@@ -28,12 +28,12 @@ type Conn struct {
 	blockedOn *news // what the call waits for that is about to read the socket, or does
 	rd, wd    deadline
 	life      lifecycle
-	err       error // why the session ended
-	ending    error // why it is to end, once the batch of input is done
-	dropped   Drops
+	err       error       // why the session ended
+	ending    error       // why it is to end, once the batch of input is done
+	dropped   *Drops      // nil: none
 	challenge *challenge  // of an address the peer may have moved to; nil before
 	search    *pmtuSearch // nil before there is reason for one
-	probing   PathMTUStats
+	probing   probeCounts
 	outgoing  outgoing
 	decoder   *fec.Decoder   // nil until the peer sends FEC
 	datagrams *datagramQueue // nil before the first
@@ -203,7 +203,7 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 		c.took(c.kcp.InputRecovered(packet), now)
 	})
 	if err != nil {
-		c.dropped.FEC++
+		c.drops().FEC++
 		return nil, false
 	}
 	return data, kind == fec.KindData
@@ -215,10 +215,18 @@ func (c *Conn) took(err error, now time.Duration) {
 	c.outside = false
 	switch {
 	case err != nil:
-		c.dropped.count(err)
+		c.drops().count(err)
 	case !outside:
 		c.heard(now)
 	}
+}
+
+// drops returns the counts of what was dropped, which most sessions have none of.
+func (c *Conn) drops() *Drops {
+	if c.dropped == nil {
+		c.dropped = new(Drops)
+	}
+	return c.dropped
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.

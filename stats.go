@@ -152,7 +152,7 @@ func (c *Conn) Stats() ConnStats {
 	k := c.kcp
 	return ConnStats{
 		Counters:         k.counters,
-		Dropped:          c.dropped,
+		Dropped:          c.dropCounts(),
 		RTT:              time.Duration(k.rtt.srtt) * time.Millisecond,
 		RTTVar:           time.Duration(k.rtt.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rtt.rto) * time.Millisecond,
@@ -182,9 +182,15 @@ func (c *Conn) fecStats() (s FECStats) {
 }
 
 func (c *Conn) pathMTUStats() PathMTUStats {
-	s := c.probing
-	s.MTU = c.mtu()
-	return s
+	n := c.probing
+	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
+}
+
+func (c *Conn) dropCounts() (d Drops) {
+	if c.dropped != nil {
+		d = *c.dropped
+	}
+	return d
 }
 
 // endpointCounters are the counters behind EndpointStats.

@@ -10,15 +10,36 @@ import (
 // goroutine at a time does so, so that they leave in order.
 type outgoing struct {
 	sender  sender
-	current *buffer  // of the packet under construction in the state machine
-	packets []packet // to be sent
-	probe   []byte   // of the path MTU, to be sent besides packets; nil: none
-	sending bool     // somebody is at it; the fields below are theirs
-	spare   []packet
-	batch   []udp.Datagram
-	plain   bool // no error correction for this batch
+	current *buffer // of the packet under construction in the state machine
+	probe   []byte  // of the path MTU, to be sent besides packets; nil: none
+	sending bool    // somebody is at it; fecData and fecParity are theirs, and of outbox spare and batch
+	plain   bool    // no error correction for this batch
+	*outbox         // nil while nothing is sent
 
 	fecData, fecParity uint64 // packets encoded so far
+}
+
+// outbox holds what is on its way to the socket.
+type outbox struct {
+	packets []packet // to be sent
+	spare   []packet // space for the next
+	batch   []udp.Datagram
+}
+
+// add puts a packet behind those to be sent.
+func (o *outgoing) add(p packet) {
+	if o.outbox == nil {
+		o.outbox = new(outbox)
+	}
+	o.packets = append(o.packets, p)
+}
+
+// waiting returns how many packets are to be sent.
+func (o *outgoing) waiting() int {
+	if o.outbox == nil {
+		return 0
+	}
+	return len(o.packets)
 }
 
 const (
@@ -40,7 +61,7 @@ func (o *outgoing) init(e *Endpoint) {
 // compact gives spare memory back.
 func (o *outgoing) compact() {
 	if !o.sending {
-		o.packets, o.spare, o.batch = nil, nil, nil
+		o.outbox = nil
 		if o.sender.encoder != nil {
 			o.sender.encoder.Compact()
 		}
@@ -66,14 +87,13 @@ func (c *Conn) collect(data []byte) {
 		p = c.ep.packet(size)
 		copy(p.buf[room.head():], data)
 	}
-	o.packets = append(o.packets, p)
+	o.add(p)
 }
 
 // borrow takes a packet in the buffer of its segment. A cipher would change what
 // may have to be sent again, so this is for sessions without.
 func (c *Conn) borrow(s *sendSegment) {
-	o := &c.outgoing
-	o.packets = append(o.packets, packet{buf: s.buf[:c.kcp.headroom+len(s.data)], segment: s})
+	c.outgoing.add(packet{buf: s.buf[:c.kcp.headroom+len(s.data)], segment: s})
 }
 
 // transmit encodes and writes the collected packets, without holding the lock
@@ -85,7 +105,7 @@ func (c *Conn) transmit() {
 	}
 	o.sending = true
 	var failed error
-	for round := 0; len(o.packets) > 0; round++ {
+	for round := 0; o.waiting() > 0; round++ {
 		if round == sendRounds && c.state != stateEnded {
 			c.wake(c.ep.now())
 			break
