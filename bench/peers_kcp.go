@@ -23,6 +23,7 @@ const minRTO = 200 * time.Millisecond
 func ourConfig(s settings) (*kcp.Config, error) {
 	c := &kcp.Config{
 		MTU:               wireMTU,
+		MaxMTU:            -1, // the others know nothing larger
 		SendWindow:        s.window,
 		ReceiveWindow:     s.window,
 		WriteBuffer:       min(s.window*wireMTU+1<<16, 4<<20), // the default is 4 MiB
