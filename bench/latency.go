@@ -91,12 +91,10 @@ func init() {
 			{metricMean, "ms"}, {metricP50, "ms"}, {metricP99, "ms"}, {metricP999, "ms"}, {metricMax, "ms"},
 			{metricBytes, "bytes"},
 		},
+		charts: []chart{{name: "cdf", title: "Echoes of KCP's own test: 5 % loss, 30 to 61 ms each way", cases: []string{"kcp-test"},
+			samples: latencySamples, quantile: 0.998, unit: "ms"}},
 		measure: measureLatency,
 		exact:   true,
-		samples: func(c, impl string) ([]float64, error) {
-			r, err := runLatency(c, impl, latencyRuns)
-			return r.echoes, err
-		},
 		thresholds: latencyThresholds(),
 	})
 }
@@ -138,6 +136,7 @@ func measureLatency(c, impl string, d time.Duration) (figures, error) {
 	if err != nil {
 		return nil, err
 	}
+	latencyEchoTimes[[2]string{c, impl}] = r.echoes
 	sum := 0.0
 	for _, v := range r.echoes {
 		sum += v
@@ -150,6 +149,18 @@ func measureLatency(c, impl string, d time.Duration) (figures, error) {
 		metricMax:   median(r.max),
 		metricBytes: median(r.bytes),
 	}, nil
+}
+
+// latencyEchoTimes are the echoes of the last measurement of a case.
+var latencyEchoTimes = map[[2]string][]float64{}
+
+// latencySamples leaves out the reference's default, next to whose seconds the
+// others would all look alike.
+func latencySamples(c, impl string) []float64 {
+	if impl == referenceDefault {
+		return nil
+	}
+	return latencyEchoTimes[[2]string{c, impl}]
 }
 
 // quantile returns the value that a share q of sorted does not exceed.

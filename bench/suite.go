@@ -34,10 +34,6 @@ type suite struct {
 
 	// thresholds are what -check holds the figures against.
 	thresholds []threshold
-
-	// samples, where it is not nil, returns the sorted values whose
-	// distribution the figures describe.
-	samples func(c, impl string) ([]float64, error)
 }
 
 // metric is a quantity that a suite measures.
