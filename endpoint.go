@@ -19,8 +19,8 @@ import (
 
 // Endpoint is one socket, or the several of Config.Shards, with any number of
 // sessions on it, dialled and accepted, of any number of peers. Its only
-// goroutines of its own read the sockets, one each. All methods are safe for
-// concurrent use.
+// goroutines of its own read the sockets, one each, where no Read or Write that
+// waits does so itself. All methods are safe for concurrent use.
 type Endpoint struct {
 	config    Config
 	shards    []shard // the sockets: one, or several that share a port

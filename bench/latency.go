@@ -93,8 +93,8 @@ func init() {
 		},
 		charts: []chart{{name: "cdf", title: "Echoes of KCP's own test: 5 % loss, 30 to 61 ms each way", cases: []string{"kcp-test"},
 			samples: latencySamples, quantile: 0.998, unit: "ms"}},
-		measure: measureLatency,
-		exact:   true,
+		measure:    measureLatency,
+		exact:      true,
 		thresholds: latencyThresholds(),
 	})
 }
