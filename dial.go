@@ -97,8 +97,8 @@ func (c *Conn) connect(ctx context.Context) error {
 	for !c.life.reached && c.err == nil && timeout.Err() == nil {
 		c.canWrite.Wait()
 	}
-	if c.life.reached && c.err == nil {
-		return nil
+	if c.life.reached && (c.err == nil || c.err == ErrPeerClosed) {
+		return nil // it may have said something before it closed
 	}
 	err := c.err
 	if err == nil {

@@ -269,9 +269,20 @@ func (c *Conn) heard(now time.Duration) {
 // segment mean nothing, because it is not from within the session; its packet
 // then is no sign of life either.
 func (c *Conn) onSignal(s signal) bool {
+	c.askAgain()
 	outside := c.takeSignal(s)
 	c.outside = c.outside || outside
 	return outside
+}
+
+// askAgain says hello again to a peer that seemed to know no signals, because so
+// many answers were lost, and now has sent one.
+func (c *Conn) askAgain() {
+	l := &c.life
+	if c.dialled && l.kind == peerLegacy {
+		l.kind = peerUnknown
+		l.hello.start(l.hello.signal, c.lastInput, firstHelloWait)
+	}
 }
 
 // takeSignal takes s, and is true for what is not from within the session. What
