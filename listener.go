@@ -124,7 +124,9 @@ func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
 func (l *Listener) Endpoint() *Endpoint { return l.ep }
 
 // Close stops accepting. Sessions that were accepted go on; those in the
-// backlog are dropped.
+// backlog are dropped. A socket that Listen has opened is closed with the last
+// session, or up to three seconds later where the last acknowledgement to a peer
+// may have been lost; Endpoint.Close closes it at once.
 func (l *Listener) Close() error {
 	waiting, ok := l.end()
 	if !ok {
