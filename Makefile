@@ -15,9 +15,9 @@ FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
-.PHONY: test unit race 386 interop interop-full bench-test mux-test fuzz fuzz-short cross vet lint bench fmt
+.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short cross vet lint bench fmt
 
-test: vet lint cross unit 386 race interop bench-test mux-test fuzz-short
+test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
 	@echo "make test: all passed"
 
 unit:
@@ -25,6 +25,13 @@ unit:
 
 race:
 	$(GO) test -race ./...
+
+# Without each of what Linux sockets are made fast by.
+offload-off:
+	@for v in GSO GRO MMSG; do \
+		echo "== without $$v"; \
+		env KCP_DISABLE_$$v=1 $(GO) test . ./internal/udp ./examples/... || exit 1; \
+	done
 
 386:
 	GOARCH=386 $(GO) test . ./internal/... ./crypt ./netsim ./fuzz

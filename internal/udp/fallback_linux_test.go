@@ -197,6 +197,9 @@ func TestEnvironment(t *testing.T) {
 		{"KCP_DISABLE_GRO", "", everything},
 	} {
 		t.Run(test.variable+"="+test.value, func(t *testing.T) {
+			for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG"} {
+				t.Setenv(name, "") // whatever the tests run with
+			}
 			t.Setenv(test.variable, test.value)
 			require.Equal(t, test.want, New(listen(t, "udp4", "127.0.0.1:0")).Features())
 		})
