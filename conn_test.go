@@ -93,16 +93,7 @@ func TestTransfers(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inWorld(t, seed, link, func(w *world) {
 				a, b, _ := w.pair(config(), config())
-				up, down := content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000))
-				send(t, a, up)
-				send(t, b, down)
-				done := make(chan struct{})
-				go func() {
-					defer close(done)
-					receive(t, b, up)
-				}()
-				receive(t, a, down)
-				<-done
+				bothWays(t, a, b, content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000)))
 			})
 		})
 	}

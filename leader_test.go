@@ -196,16 +196,7 @@ func TestLeaderServesOthers(t *testing.T) {
 func TestLeaderIsFollowed(t *testing.T) {
 	inWorld(t, 1, netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.05}, func(w *world) {
 		a, b, _ := w.ledPair(&Config{SendWindow: 16, WriteBuffer: 20_000})
-		up, down := content(1, 500_000), content(2, 500_000)
-		send(t, a, up)
-		send(t, b, down)
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			receive(t, b, up)
-		}()
-		receive(t, a, down)
-		<-done
+		bothWays(t, a, b, content(1, 500_000), content(2, 500_000))
 	})
 }
 

@@ -581,31 +581,3 @@ func TestListenerLeavesPolitely(t *testing.T) {
 		require.True(t, e.closed)
 	})
 }
-
-// A session that the peer has closed by the time Dial looks was opened all the
-// same: what the peer has said is there to be read. Nor does it matter how many
-// of its answers to the hello were lost before that.
-func TestDialOfAPeerThatClosesAtOnce(t *testing.T) {
-	for seed := range uint64(40) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3}, func(w *world) {
-			l := w.listen(&Config{AddressValidation: ValidateAlways, Linger: time.Minute})
-			served := make(chan error, 1)
-			go func() {
-				c, err := l.Accept()
-				if err == nil {
-					_, err = c.Write([]byte("hello"))
-				}
-				if err == nil {
-					err = c.Close()
-				}
-				served <- err
-			}()
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			c := w.dial(e)
-			got, err := io.ReadAll(c)
-			require.NoError(t, err)
-			require.Equal(t, "hello", string(got))
-			require.NoError(t, <-served)
-		})
-	}
-}

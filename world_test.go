@@ -140,6 +140,20 @@ func receive(t *testing.T, c io.Reader, want []byte) {
 	require.True(t, bytes.Equal(got, want), "content differs: %x, want %x", sum(got), sum(want))
 }
 
+// bothWays sends up from a to b and down from b to a at once.
+func bothWays(t *testing.T, a, b io.ReadWriter, up, down []byte) {
+	t.Helper()
+	send(t, a, up)
+	send(t, b, down)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		receive(t, b, up)
+	}()
+	receive(t, a, down)
+	<-done
+}
+
 func sum(b []byte) uint64 {
 	h := fnv.New64a()
 	_, _ = h.Write(b)
