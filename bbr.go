@@ -96,8 +96,7 @@ type bbrControl struct {
 	base      float64
 	baseKnown bool
 
-	saved bool // undo holds what was before the losses of late
-	undo  *bbrControl
+	undo checkpoint[bbrControl] // before anything was sent again of late
 
 	probeAt      int64 // when the next probe for bandwidth is due
 	probeRTTDone int64 // 0: not yet down to the window
@@ -144,6 +143,7 @@ func (c *bbrControl) OnPacketAcked(_ *CongestionState, p SegmentInfo) {
 func (c *bbrControl) OnPacketSent(_ *CongestionState, p SegmentInfo) {
 	c.size.sent(p.Size)
 	if p.LostMicros > 0 {
+		c.undo.take(c)
 		c.account(p.LostMicros).lost += float64(p.Size)
 	}
 }
@@ -319,14 +319,13 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.mss) {
 		return
 	}
-	c.save()
 	if !s.Sample.AppLimited {
 		c.hi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
 	}
 	l.delivered, l.lost = math.Inf(1), 0 // enough of it
 	switch c.state {
 	case bbrStartup:
-		c.full, c.fullByLoss = true, true
+		c.full, c.fullByLoss = true, c.undo.taken
 	case bbrUp:
 		c.enterDown()
 	}
@@ -348,7 +347,6 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	if !l.above(c.lossLimit(), c.mss) {
 		return
 	}
-	c.save()
 	floor := bbrBeta
 	if l.share() > bbrLossSevere {
 		floor = 0
@@ -361,22 +359,11 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	}
 }
 
-// save keeps what OnRecovered may have to restore.
-func (c *bbrControl) save() {
-	if c.saved {
-		return
-	}
-	if c.undo == nil {
-		c.undo = new(bbrControl)
-	}
-	*c.undo, c.saved = *c, true
-}
-
 // OnRecovered takes back what was done about losses that were none.
 func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 	if spurious {
 		c.losses.lost, c.lossesBefore.lost = 0, 0
-		if u := c.undo; c.saved {
+		if u := c.undo.state; c.undo.taken {
 			c.hi, c.lo, c.bwLo = max(c.hi, u.hi), max(c.lo, u.lo), max(c.bwLo, u.bwLo)
 			c.cwnd = max(c.cwnd, u.cwnd)
 		}
@@ -385,7 +372,7 @@ func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 			c.enter(bbrStartup, bbrStartupPace)
 		}
 	}
-	c.saved, c.fullByLoss = false, false
+	c.undo.taken, c.fullByLoss = false, false
 }
 
 // step goes on to the next state where it is time.

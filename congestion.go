@@ -97,8 +97,25 @@ type referenceControl struct {
 	ssthresh uint32 // segments
 	halved   uint32 // cwnd before this flush's fast retransmission; 0: none
 
-	saved bool // undo holds what was before the losses of late
-	undo  *referenceControl
+	undo checkpoint[referenceControl] // before the losses of late
+}
+
+// checkpoint holds the state of a controller as it was before it did something
+// that may have to be taken back.
+type checkpoint[T any] struct {
+	taken bool
+	state *T // nil before the first
+}
+
+// take keeps the state of now, unless one is kept already.
+func (p *checkpoint[T]) take(now *T) {
+	if p.taken {
+		return
+	}
+	if p.state == nil {
+		p.state = new(T)
+	}
+	*p.state, p.taken = *now, true
 }
 
 // NewReferenceControl returns the congestion control of the KCP reference
@@ -133,27 +150,16 @@ func (c *referenceControl) OnAck(s *CongestionState) {
 	}
 }
 
-// save keeps the state that OnRecovered may have to restore.
-func (c *referenceControl) save() {
-	if c.saved {
-		return
-	}
-	if c.undo == nil {
-		c.undo = new(referenceControl)
-	}
-	*c.undo, c.saved = *c, true
-}
-
 // OnRecovered restores the window where nothing had been lost.
 func (c *referenceControl) OnRecovered(_ *CongestionState, spurious bool) {
-	if u := c.undo; c.saved && spurious && c.cwnd < u.cwnd {
+	if u := c.undo.state; c.undo.taken && spurious && c.cwnd < u.cwnd {
 		c.cwnd, c.incr, c.ssthresh = u.cwnd, u.incr, max(c.ssthresh, u.ssthresh)
 	}
-	c.saved = false
+	c.undo.taken = false
 }
 
 func (c *referenceControl) OnFastRetransmit(s *CongestionState) {
-	c.save()
+	c.undo.take(c)
 	c.halved = c.cwnd
 	c.ssthresh = max(uint32(s.InFlight)/2, ssthreshMin)
 	c.cwnd = c.ssthresh + uint32(s.FastResend)
@@ -163,7 +169,7 @@ func (c *referenceControl) OnFastRetransmit(s *CongestionState) {
 // OnTimeout halves the window that the flush began with, also where a fast
 // retransmission in the same flush has already changed it.
 func (c *referenceControl) OnTimeout(s *CongestionState) {
-	c.save()
+	c.undo.take(c)
 	window := c.cwnd
 	if c.halved > 0 {
 		window = c.halved

@@ -86,8 +86,7 @@ type cubicControl struct {
 	roundEnd int64      // Delivered at which the round ends
 	idle     int64      // since when the window is not used; 0: it is
 
-	saved bool // undo holds what was before the losses of late
-	undo  *cubicControl
+	undo checkpoint[cubicControl] // before the losses of late
 }
 
 // NewCubic returns CUBIC (RFC 9438), the congestion control of most of the
@@ -221,27 +220,16 @@ func (c *cubicControl) OnTimeout(s *CongestionState) {
 // OnRecovered restores what RFC 9438, section 4.9.2, tells to, where nothing had
 // been lost.
 func (c *cubicControl) OnRecovered(_ *CongestionState, spurious bool) {
-	if u := c.undo; c.saved && spurious && c.cwnd < u.cwnd {
+	if u := c.undo.state; c.undo.taken && spurious && c.cwnd < u.cwnd {
 		c.cwnd, c.ssthresh, c.hystart = u.cwnd, u.ssthresh, u.hystart
 		c.wMax, c.prior, c.k, c.wEst, c.epoch = u.wMax, u.prior, u.k, u.wEst, u.epoch
 	}
-	c.saved = false
-}
-
-// save keeps the state that OnRecovered may have to restore.
-func (c *cubicControl) save() {
-	if c.saved {
-		return
-	}
-	if c.undo == nil {
-		c.undo = new(cubicControl)
-	}
-	*c.undo, c.saved = *c, true
+	c.undo.taken = false
 }
 
 // reduce answers a congestion event.
 func (c *cubicControl) reduce(s *CongestionState) {
-	c.save()
+	c.undo.take(c)
 	c.recovery = s.Micros
 	c.prior = c.cwnd
 	if c.cwnd < c.wMax {

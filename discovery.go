@@ -2,8 +2,6 @@ package kcp
 
 import (
 	"encoding/binary"
-	"errors"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -151,7 +149,7 @@ func (c *Conn) probeAnswered(s signal) {
 // restartDiscovery begins anew on another path.
 func (c *Conn) restartDiscovery() {
 	c.search, c.outgoing.probe = nil, nil
-	c.kcp.sizes.full = 0
+	c.kcp.sizes.full, c.kcp.sizes.lost = 0, 0
 	c.useMTU(c.ep.config.MTU)
 }
 
@@ -160,13 +158,13 @@ func (c *Conn) restartDiscovery() {
 func (c *Conn) sendProbe(buf []byte) error {
 	o, p, nonce := &c.outgoing, c.search, c.search.nonce
 	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.peer}
-	c.mu.Unlock()
-	err := o.sender.seal(buf)
+	var err error
 	tooLarge := false
-	if err == nil {
-		tooLarge = errors.Is(c.ep.sendProbe(shard, &d), syscall.EMSGSIZE)
-	}
-	c.mu.Lock()
+	c.unlocked(func() {
+		if err = o.sender.seal(buf); err == nil {
+			tooLarge = c.ep.sendProbe(shard, &d)
+		}
+	})
 	if tooLarge && p == c.search && p.out && p.nonce == nonce {
 		// The system knows without asking the path.
 		c.probing.lost++

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -76,8 +77,8 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 }
 
 // NewEndpoint makes an endpoint of pc, which may be any net.PacketConn. Nobody
-// else may read from it. The endpoint does not close pc: Close leaves it as it
-// was, with its read deadline cleared. config may be nil.
+// else may read from it, or set its read deadline. The endpoint does not close
+// pc: Close leaves it as it was, with its read deadline cleared. config may be nil.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -507,12 +508,9 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 		if err == nil {
 			break
 		}
-		e.counters.writeErrors.Add(1)
-		if errors.Is(err, net.ErrClosed) {
+		if !e.writeFailed(err) {
 			break
 		}
-		e.refused(err) // whichever call comes first is told
-		e.warn("socket write failed", err)
 		rest = rest[n+1:]
 	}
 	e.counters.bytesSent.Add(uint64(bytes))
@@ -524,6 +522,18 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	}
 }
 
+// writeFailed takes note of an error of writing to a socket. It is false where
+// that has been closed.
+func (e *Endpoint) writeFailed(err error) bool {
+	e.counters.writeErrors.Add(1)
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	e.refused(err) // whichever call comes first is told
+	e.warn("socket write failed", err)
+	return true
+}
+
 // packet returns a packet with n bytes of space.
 func (e *Endpoint) packet(n int) packet {
 	b := e.packets.Get().(*buffer)
@@ -533,14 +543,20 @@ func (e *Endpoint) packet(n int) packet {
 	return packet{buf: b.b[:n], pooled: b}
 }
 
-// sendProbe writes a probe of the path MTU to a socket.
-func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) error {
+// sendProbe writes a probe of the path MTU to a socket. It is true where the
+// system knows that it is too large.
+func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
 	err := e.shards[shard].sock.WriteProbe(d)
-	if err == nil {
+	switch {
+	case err == nil:
 		e.counters.packetsSent.Add(1)
 		e.counters.bytesSent.Add(uint64(len(d.Buf)))
+	case errors.Is(err, syscall.EMSGSIZE):
+		return true
+	default:
+		e.writeFailed(err)
 	}
-	return err
+	return false
 }
 
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {

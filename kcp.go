@@ -119,6 +119,7 @@ type KCP struct {
 	rcvEarly   int
 	rcvBytes   int // payload held in rcv
 	sparing    sparing
+	stranger   bool // the peer's address is not proven
 	rcv        recvRing
 	assembly   assembly
 	sink       []byte // where payload may go as it comes, for a reader that waits

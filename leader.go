@@ -78,7 +78,7 @@ func (l *leadership) yield() bool {
 		l.reluctance--
 		return false
 	}
-	l.claims = 0
+	l.claims, l.armedAt = 0, -1 // whatever the timer is set for, this has just begun
 	l.vacate()
 	return true
 }
@@ -223,41 +223,52 @@ func (n *news) Wait() {
 // leadWhile reads the socket until there is something new for a call that waits
 // for n.
 func (c *Conn) leadWhile(n *news, s *shard) {
+	follow := false
+	defer func() {
+		s.lead.release(c, follow)
+		if c.othersWait() {
+			c.wakeAll() // one of them follows
+		}
+	}()
 	failures := 0
 	for count := n.count; n.count == count; {
 		c.blockedOn = n
-		c.mu.Unlock()
-		_, err := c.ep.readOnce(s, c)
-		c.mu.Lock()
+		var err error
+		c.unlocked(func() {
+			if _, err = c.ep.readOnce(s, c); err != nil {
+				failures++
+				if c.ep.survives(err, 1) && failures < manyFailures {
+					err = nil
+				}
+			} else {
+				failures = 0
+			}
+		})
 		c.blockedOn = nil
-		if err == nil {
-			failures = 0
-			if c.answering && c.settled(n) {
-				c.owes = true
-				break
-			}
-			if c.answering {
-				c.reply(c.ep.now())
-			}
-			continue
-		}
-		c.mu.Unlock()
-		failures++
-		ok := c.ep.survives(err, 1) && failures < manyFailures
-		c.mu.Lock()
-		if !ok {
-			s.lead.release(c, false)
+		if err != nil {
 			return
 		}
+		if c.answering && c.settled(n) {
+			c.owes = true
+			break
+		}
+		if c.answering {
+			c.reply(c.ep.now())
+		}
 	}
-	s.lead.release(c, c.ep.population.Load() == 1)
-	if c.othersWait() {
-		c.wakeAll() // one of them follows
-	}
+	follow = c.state != stateEnded && c.ep.population.Load() == 1
 }
 
-// settled reports whether what has arrived is enough for the call that waits for
-// n, and nobody else waits for any of it.
+// unlocked calls f without the lock that is held, which is held again when f
+// returns, or panics.
+func (c *Conn) unlocked(f func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	f()
+}
+
+// settled reports whether what has arrived is something for a Read or Write that
+// waits for n, and nobody else waits for any of it.
 func (c *Conn) settled(n *news) bool {
 	switch {
 	case c.othersWait():
@@ -285,6 +296,7 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	_ = s.pc.SetReadDeadline(time.Time{})
 	select {
 	case <-e.done: // and may have come just before it was undone
+		_ = s.pc.SetReadDeadline(time.Unix(1, 0))
 		return false
 	default:
 	}

@@ -1,15 +1,18 @@
 package kcp
 
 import (
+	"context"
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -236,5 +239,117 @@ func TestSocketClosedUnderLeader(t *testing.T) {
 		require.NoError(t, b.ep.shards[0].pc.Close())
 		require.ErrorIs(t, <-failed, net.ErrClosed)
 		require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed, "it has ended before")
+	})
+}
+
+// Calls that wait for datagrams read the socket too.
+func TestLeaderReceivesDatagrams(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.ledPair(nil)
+		go func() {
+			for {
+				if _, err := b.ReceiveDatagram(context.Background()); err != nil {
+					return // the session is at its end
+				}
+			}
+		}()
+		lead := &b.ep.shards[0].lead
+		for i := 0; lead.leads() != callLeads; i++ {
+			require.Less(t, i, 10)
+			require.NoError(t, a.SendDatagram([]byte("x")))
+			time.Sleep(100 * time.Millisecond)
+		}
+	})
+}
+
+// slowToClear is a socket whose clearing of the read deadline takes its time.
+type slowToClear struct {
+	leadable
+	cleared, goOn chan struct{}
+}
+
+func (s slowToClear) SetReadDeadline(t time.Time) error {
+	if t.IsZero() && s.cleared != nil {
+		select {
+		case s.cleared <- struct{}{}:
+			<-s.goOn
+		default:
+		}
+	}
+	return s.leadable.SetReadDeadline(t)
+}
+
+// Close of an endpoint does not wait for a reader that has just undone the
+// deadline which was to end it.
+func TestCloseWhileLeaderIsInterrupted(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		w.leads = true
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer pc.Close()
+		slow := slowToClear{leadable{pc}, make(chan struct{}), make(chan struct{})}
+		server, err := NewEndpoint(slow, nil)
+		require.NoError(t, err)
+		l, err := server.Listen()
+		require.NoError(t, err)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		failed := w.readMessages(a, b, 100)
+
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Millisecond)))
+		<-slow.cleared // but for the effect
+		closed := make(chan error, 1)
+		go func() { closed <- server.Close() }()
+		synctest.Wait()
+		slow.goOn <- struct{}{}
+		require.Error(t, <-failed)
+		require.NoError(t, <-closed)
+	})
+}
+
+// bomb is a cipher that panics when it is armed.
+type bomb struct {
+	crypt.Cipher
+	armed *atomic.Bool
+}
+
+func (b bomb) Open(packet []byte) ([]byte, error) {
+	if b.armed.Load() {
+		panic("bomb")
+	}
+	return b.Cipher.Open(packet)
+}
+
+// A panic below a call that reads the socket is that panic, with no lock held
+// and nobody in the lead.
+func TestPanicOfLeader(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		w.leads = true
+		cipher := testAEAD(t)
+		trap := bomb{cipher, new(atomic.Bool)}
+		a, b, _ := w.pair(&Config{Cipher: cipher}, &Config{Cipher: trap})
+		panicked := make(chan any, 1)
+		go func() {
+			defer func() { panicked <- recover() }()
+			for {
+				if _, err := b.Read(make([]byte, 5)); err != nil {
+					return // and recover tells
+				}
+			}
+		}()
+		lead := &b.ep.shards[0].lead
+		for i := 0; lead.leads() != callLeads; i++ {
+			require.Less(t, i, 10)
+			w.hello(a)
+		}
+		trap.armed.Store(true)
+		_, err := a.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.Equal(t, "bomb", <-panicked)
+		trap.armed.Store(false)
+		require.NotEqual(t, callLeads, lead.leads())
+		require.Equal(t, 0, b.Stats().InFlight) // takes the lock
 	})
 }

@@ -115,7 +115,7 @@ func (k *KCP) arrived(sn seq) bool {
 // mayAssemble reports whether there is room for a segment that comes in pieces.
 // Nobody whose address is not proven has reason to send any.
 func (k *KCP) mayAssemble(sn seq, size int) bool {
-	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.spares(sn) || k.sparing == sparesAlways {
+	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.spares(sn) || k.sparing == sparesAlways || k.stranger {
 		return false
 	}
 	return sn == k.rcvNxt || k.assembly.bytes+size <= maxAssembly

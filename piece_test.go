@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"math/bits"
 	"math/rand/v2"
+	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -299,4 +301,46 @@ func TestPieceOfNoSession(t *testing.T) {
 	f, ok := inspect(opened{data: piece(0, 0, 0, 4, "ab"), conv: 7})
 	require.True(t, ok)
 	require.Equal(t, first{data: true}, f)
+}
+
+// A peer whose address is not proven can have no room reserved for segments by
+// small pieces of them.
+func TestPiecesOfUnprovenPeers(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		l := w.listen(nil)
+		pc, err := w.net.Listen("10.0.0.66:66")
+		require.NoError(t, err)
+		defer pc.Close()
+		addr, err := net.ResolveUDPAddr("udp", serverAddr)
+		require.NoError(t, err)
+		sent := 0
+		put := func(b []byte) {
+			sent += len(b)
+			_, err := pc.WriteTo(b, addr)
+			require.NoError(t, err)
+		}
+		push := header{conv: 7, cmd: cmdPush, wnd: 100, len: 1}
+		b := make([]byte, headerSize+1)
+		push.encode(b)
+		put(b)
+		time.Sleep(100 * time.Millisecond)
+		const size = 63*64 + 1
+		var packet []byte
+		for sn := 2; sn < 400; sn++ {
+			h := header{conv: 7, cmd: cmdPiece, wnd: 100, sn: seq(sn), len: pieceHeader + 1}
+			b := make([]byte, headerSize+pieceHeader+1)
+			h.encode(b)
+			binary.LittleEndian.PutUint16(b[headerSize:], 63*64)
+			binary.LittleEndian.PutUint16(b[headerSize+2:], size)
+			packet = append(packet, b...)
+			if len(packet) > 1300 {
+				put(packet)
+				packet = nil
+			}
+		}
+		time.Sleep(100 * time.Millisecond)
+		s := l.Endpoint().Stats()
+		require.EqualValues(t, 1, s.HalfOpen)
+		require.Less(t, int(s.Buffered), sent)
+	})
 }

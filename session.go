@@ -70,7 +70,7 @@ type Conn struct {
 	challenged  bool // the packet at work is from where challenge was sent to
 	outside     bool // it was sent by somebody without a session
 	answering   bool // answer is to be called
-	owes        bool // by the call of the application that comes next
+	owes        bool // by the next call of the application, or by the loop
 	roused      bool // a call that waited has been woken
 	filling     bool // a waiting Read has lent its buffer to the state machine
 	coded       bool // Endpoint.coded names this session; under Endpoint.mu
@@ -152,7 +152,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			break
 		}
 		c.lastInput, c.challenged = now, c.challenge.sentTo(p.from)
-		c.kcp.sparing = c.sparing()
+		c.kcp.sparing, c.kcp.stranger = c.sparing(), c.unproven.Load()
 		data := p.data
 		if p.kind != plainPacket {
 			var ok bool
@@ -167,7 +167,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	if c.kcp.counters.SegmentsReceived != segments {
 		c.lastData = now
 	}
-	if !news || c.answering {
+	if !news && !c.roused || c.answering {
 		return false
 	}
 	c.answering = true
@@ -230,7 +230,7 @@ func (c *Conn) drops() *Drops {
 }
 
 // answer flushes what a batch of input has caused, and wakes who waits for it.
-// It is true if a call did.
+// It is true if a call was woken since the last time.
 func (c *Conn) answer(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -239,7 +239,7 @@ func (c *Conn) answer(now time.Duration) bool {
 
 // reply is answer with mu held.
 func (c *Conn) reply(now time.Duration) bool {
-	c.answering, c.owes, c.roused = false, false, false
+	c.answering, c.owes = false, false
 	if c.state == stateEnded {
 		return false
 	}
@@ -253,7 +253,9 @@ func (c *Conn) reply(now time.Duration) bool {
 		c.canWrite.Broadcast()
 	}
 	c.transmit()
-	return c.roused
+	roused := c.roused
+	c.roused = false
+	return roused
 }
 
 // readable reports whether there is news for calls that read.

@@ -123,10 +123,11 @@ func (c *Conn) transmit() {
 		// It would make replies to somebody who may not be there larger than
 		// what they answer.
 		o.plain = o.sender.encoder == nil || c.unproven.Load()
-		c.mu.Unlock()
-		packets, err := c.encode(packets, to)
-		c.ep.send(shard, packets, o.batch)
-		c.mu.Lock()
+		var err error
+		c.unlocked(func() {
+			packets, err = c.encode(packets, to)
+			c.ep.send(shard, packets, o.batch)
+		})
 		if !o.plain {
 			o.fecData += uint64(data)
 			o.fecParity += uint64(len(packets) - data)

@@ -80,6 +80,7 @@ func TestBBRUndo(t *testing.T) {
 		s := c.a.congestionState()
 		hi, lo, bwLo, cwnd := b.hi, b.lo, b.bwLo, b.cwnd
 		b.enter(bbrCruise, 1)
+		b.OnPacketSent(s, SegmentInfo{Size: 1400, LostMicros: s.Micros})
 		b.losses.lost, b.newRound = 1e6, true
 		b.lowerBounds(s)
 		require.Less(t, b.lo, lo)
@@ -95,6 +96,7 @@ func TestBBRUndo(t *testing.T) {
 		c.run(150 * time.Millisecond)
 		require.Equal(t, bbrStartup, b.state)
 		s := c.a.congestionState()
+		b.OnPacketSent(s, SegmentInfo{Size: 1400, LostMicros: s.Micros})
 		b.losses.lost = 1e6
 		b.answerProbe(s)
 		b.step(s)
@@ -102,6 +104,26 @@ func TestBBRUndo(t *testing.T) {
 		b.OnRecovered(s, spurious)
 		require.Equal(t, spurious, b.state == bbrStartup && !b.full)
 	}
+}
+
+// What was done about real losses, be it only after the last of them was
+// repaired, is not taken back because something else later was none.
+func TestBBRUndoesNothingElse(t *testing.T) {
+	b := NewBBR().(*bbrControl)
+	c := newCourse(t, b, courseRate, 40*time.Millisecond, 1, 0)
+	c.run(2 * time.Second)
+	s := c.a.congestionState()
+	b.enter(bbrCruise, 1)
+	resend := func() { b.OnPacketSent(s, SegmentInfo{Size: 1400, LostMicros: s.Micros}) }
+	resend()
+	b.OnRecovered(s, false)
+	b.losses.lost, b.newRound = 1e6, true
+	b.lowerBounds(s)
+	lo, bwLo := b.lo, b.bwLo
+	resend()
+	b.OnRecovered(s, true)
+	require.Equal(t, lo, b.lo)
+	require.Equal(t, bwLo, b.bwLo)
 }
 
 // Reordering, while it is found out what it is, costs CUBIC no window.
