@@ -304,7 +304,7 @@ func (e *Endpoint) readLoop(s *shard) {
 			continue
 		}
 		failures = 0
-		if roused && s.lead.possible && e.population.Load() == 1 && s.lead.yield() {
+		if roused && s.lead.possible && e.single() && s.lead.yield() {
 			if c := s.lead.await(); c != nil {
 				c.answer(e.now())
 			}

@@ -211,7 +211,7 @@ func (n *news) Wait() {
 		return
 	}
 	s := &c.ep.shards[0]
-	if s.lead.possible && c.ep.population.Load() == 1 && s.lead.claim() {
+	if s.lead.possible && c.ep.single() && s.lead.claim() {
 		c.leadWhile(n, s)
 		return
 	}
@@ -256,7 +256,7 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 			c.reply(c.ep.now())
 		}
 	}
-	follow = c.state != stateEnded && c.ep.population.Load() == 1
+	follow = c.state != stateEnded && c.ep.single()
 }
 
 // unlocked calls f without the lock that is held, which is held again when f
@@ -302,6 +302,10 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	}
 	return true
 }
+
+// single reports whether there is but one session that an application can have
+// business with. Strangers who open others do not take the lead from its calls.
+func (e *Endpoint) single() bool { return e.population.Load()-e.halfOpen.Load() == 1 }
 
 // canLead reports whether calls may read pc. They have to be interrupted by a
 // read deadline, which not every net.PacketConn out there knows.

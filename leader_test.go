@@ -353,3 +353,24 @@ func TestPanicOfLeader(t *testing.T) {
 		require.Equal(t, 0, b.Stats().InFlight) // takes the lock
 	})
 }
+
+// Sessions that strangers open do not keep the calls of the one that is in use
+// from reading the socket.
+func TestStrangersDoNotTakeTheLead(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.ledPair(nil)
+		failed := w.readMessages(a, b, 100)
+		pc, err := w.net.Listen("10.0.0.66:66")
+		require.NoError(t, err)
+		defer pc.Close()
+		_, err = pc.WriteTo(segment(cmdPush, 0, 0, 0, 0, "x"), l.Addr())
+		require.NoError(t, err)
+		w.hello(a)
+		require.Equal(t, 2, l.Stats().Sessions)
+		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
+		w.hello(a)
+		require.Equal(t, callLeads, b.ep.shards[0].lead.leads())
+		require.NoError(t, b.Abort())
+		require.Error(t, <-failed)
+	})
+}
