@@ -294,16 +294,11 @@ func (e *Endpoint) dropListener(l *Listener) {
 
 // readLoop reads a socket while no call of a session does.
 func (e *Endpoint) readLoop(s *shard) {
-	for failures := 0; ; {
-		roused, err := e.readOnce(s, nil)
-		if err != nil {
-			failures++
-			if !e.survives(err, failures) {
-				return
-			}
-			continue
+	for {
+		roused, ok := e.readOnce(s, nil)
+		if !ok {
+			return
 		}
-		failures = 0
 		if roused && s.lead.possible && e.single() && s.lead.yield() {
 			if c := s.lead.await(); c != nil {
 				c.answer(e.now())
@@ -314,18 +309,20 @@ func (e *Endpoint) readLoop(s *shard) {
 
 // readOnce reads a batch of a socket, feeds all of it to the sessions, and then
 // lets each session that got something answer once; that of the call that leads
-// does so by itself. It is true if that has woken a call that waited.
-func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused bool, err error) {
+// does so by itself. roused is true if that has woken a call that waited, ok
+// false if the socket is not to be read any more.
+func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
 	n, err := s.sock.ReadBatch(s.batch)
-	if err != nil {
-		if e.interrupted(s, err) {
-			err = nil
-		}
-		return false, err
+	if err != nil && !e.interrupted(s, err) {
+		s.failures++
+		return false, e.survives(err, s.failures)
 	}
-	roused = e.take(s.batch[:n], &s.in, leader)
-	e.sendReplies(s.in.shard)
-	return roused, nil
+	s.failures = 0
+	if err == nil {
+		roused = e.take(s.batch[:n], &s.in, leader)
+		e.sendReplies(s.in.shard)
+	}
+	return roused, true
 }
 
 // arrivals is what a reader works with on a batch.

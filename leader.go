@@ -230,23 +230,16 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 			c.wakeAll() // one of them follows
 		}
 	}()
-	failures := 0
 	for count := n.count; n.count == count; {
 		c.blockedOn = n
-		var err error
+		suspect := false
 		c.unlocked(func() {
-			if _, err = c.ep.readOnce(s, c); err != nil {
-				failures++
-				if c.ep.survives(err, 1) && failures < manyFailures {
-					err = nil
-				}
-			} else {
-				failures = 0
-			}
+			_, ok := c.ep.readOnce(s, c)
+			suspect = !ok || s.failures >= manyFailures
 		})
 		c.blockedOn = nil
-		if err != nil {
-			return
+		if suspect {
+			return // the loop has the patience
 		}
 		if c.answering && c.settled(n) {
 			c.owes = true
@@ -257,14 +250,6 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 		}
 	}
 	follow = c.state != stateEnded && c.ep.single()
-}
-
-// unlocked calls f without the lock that is held, which is held again when f
-// returns, or panics.
-func (c *Conn) unlocked(f func()) {
-	c.mu.Unlock()
-	defer c.mu.Lock()
-	f()
 }
 
 // settled reports whether what has arrived is something for a Read or Write that

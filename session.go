@@ -411,6 +411,14 @@ func (c *Conn) compact() {
 	}
 }
 
+// unlocked calls f without the lock that is held, which is held again when f
+// returns, or panics.
+func (c *Conn) unlocked(f func()) {
+	c.mu.Unlock()
+	defer c.mu.Lock()
+	f()
+}
+
 // wakeAll lets all waiting calls look why.
 func (c *Conn) wakeAll() {
 	c.canRead.Broadcast()

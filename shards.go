@@ -13,11 +13,14 @@ import (
 // keeps to the one that its peer's packets come to, whose reader it shares the
 // processor with.
 type shard struct {
-	pc    net.PacketConn
-	sock  udp.Conn
-	batch []udp.Datagram
-	in    arrivals
-	lead  leadership
+	pc   net.PacketConn
+	sock udp.Conn
+	lead leadership
+
+	// Of whoever reads it.
+	batch    []udp.Datagram
+	in       arrivals
+	failures int // in a row
 }
 
 // listenSockets opens n sockets on one address, or one where the system does
