@@ -49,7 +49,7 @@ func TestFieldNote03ForgedUna(t *testing.T) {
 	h.send("one")
 	h.advance(0)
 	h.want(`push 0 frg=0 "one"`)
-	for _, una := range []uint32{2, 1000, 0x7fffffff} {
+	for _, una := range []uint32{2, 1000, 0x7fffffff, 0x80000000, 0x80000001} {
 		require.ErrorIs(t, h.k.Input(segment(cmdWins, 0, 0, 0, una, "")), ErrForgedUna)
 		require.ErrorIs(t, h.k.Input(ack(0, 1000, una)), ErrForgedUna)
 	}
@@ -58,6 +58,41 @@ func TestFieldNote03ForgedUna(t *testing.T) {
 	h.want(`push 0 frg=0 "one"`)
 	h.input(ack(0, h.now, 1))
 	require.Zero(t, h.k.WaitSend())
+}
+
+// A una half the circle away is refused in every state of the sender: when it
+// has sent nothing, when all is acknowledged, and when data waits for a window.
+func TestUnaHalfTheCircleAway(t *testing.T) {
+	states := map[string]func(h *harness){
+		"nothing sent": func(*harness) {},
+		"compacted": func(h *harness) {
+			h.send("one")
+			h.advance(0)
+			h.want(`push 0 frg=0 "one"`)
+			h.input(ack(0, h.now, 1))
+			h.k.Compact()
+		},
+		"waiting for a window": func(h *harness) {
+			shut := segment(cmdWins, 0, 0, 0, 0, "")
+			shut[6], shut[7] = 0, 0 // wnd
+			h.input(shut)
+			h.send("one")
+			h.advance(0)
+		},
+	}
+	for name, prepare := range states {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, nil)
+			prepare(h)
+			next, waiting := h.k.sndNxt, h.k.WaitSend()
+			for _, cmd := range []uint8{cmdPush, cmdAck, cmdWask, cmdWins} {
+				err := h.k.Input(segment(cmd, 0, 0, 0, uint32(next)+1<<31, ""))
+				require.ErrorIs(t, err, ErrForgedUna, "cmd %d", cmd)
+			}
+			require.Equal(t, next, h.k.sndUna)
+			require.Equal(t, waiting, h.k.WaitSend())
+		})
+	}
 }
 
 // Fragments that never end used to shut the window for ever.

@@ -84,7 +84,13 @@ type sendRing struct {
 
 const minRing = 8
 
-func (r *sendRing) at(sn seq) *sendSegment { return r.slots[int(sn)&(len(r.slots)-1)] }
+// at returns the segment sn, or nil if the ring does not hold it.
+func (r *sendRing) at(sn seq) *sendSegment {
+	if len(r.slots) == 0 {
+		return nil
+	}
+	return r.slots[int(sn)&(len(r.slots)-1)]
+}
 
 func (r *sendRing) set(sn seq, s *sendSegment) { r.slots[int(sn)&(len(r.slots)-1)] = s }
 

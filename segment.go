@@ -18,21 +18,26 @@ const (
 const maxWindow = 0xffff
 
 // seq is a sequence number or a millisecond timestamp. Both live on a circle
-// of 2^32 values, so they are compared by their signed distance (RFC 1982),
-// which is right as long as two values are less than 2^31 apart.
+// of 2^32 values (RFC 1982). Of two different values one is before or after the
+// other: before, if it lies less than 2^31 behind. A value at a distance of
+// exactly 2^31, for which RFC 1982 has no answer, is after, never before. So a
+// number from the network that is half the circle away is refused as one from
+// the future, and no loop runs towards it.
 type seq uint32
 
-// diff returns the signed distance from b to a.
+// diff returns the signed distance from b to a. At a distance of exactly 2^31
+// it is negative; only times that the network has no say in, and samples that
+// have to be positive, are judged by it.
 func (a seq) diff(b seq) int32 { return int32(a - b) }
 
-// before reports whether a precedes b.
-func (a seq) before(b seq) bool { return int32(a-b) < 0 }
+// before reports whether a precedes b, by less than 2^31.
+func (a seq) before(b seq) bool { return b-a-1 < 1<<31-1 }
 
-// after reports whether a follows b.
-func (a seq) after(b seq) bool { return int32(a-b) > 0 }
+// after reports whether a follows b, by up to 2^31.
+func (a seq) after(b seq) bool { return a-b-1 < 1<<31 }
 
 // within reports whether a lies in [from, to).
-func (a seq) within(from, to seq) bool { return !a.before(from) && a.before(to) }
+func (a seq) within(from, to seq) bool { return a-from < to-from }
 
 // header is the fixed part of a segment.
 type header struct {
