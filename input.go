@@ -278,6 +278,9 @@ func (s *sendSegment) info() SegmentInfo {
 // already, so it counts as news all the same.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
+	if k.validation != nil {
+		k.validation.acknowledged(h.sn, h.ts)
+	}
 	var s *sendSegment
 	if h.sn.within(k.sndUna, k.sndNxt) {
 		s = k.snd.at(h.sn)

@@ -130,6 +130,8 @@ type KCP struct {
 	tsRecent   seq // ts of the newest PUSH that came by itself
 	hasRecent  bool
 
+	validation *addressValidation // nil: the peer's address is validated
+
 	// Packet under construction and scratch space.
 	packet   []byte
 	scratch  []*sendSegment
@@ -186,6 +188,11 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	}
 	mss := k.segmentSize(len(p))
 	count := max(1, (len(p)+mss-1)/mss)
+	first := mss
+	if k.validation != nil && k.sndUna == k.sndEnd && count < k.fragmentLimit() {
+		first = min(mss, k.firstSize())
+		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
+	}
 	if count > k.fragmentLimit() {
 		if n > 0 {
 			return n, nil
@@ -195,6 +202,9 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
 	for i := range count {
 		size := min(len(p), mss)
+		if i == 0 {
+			size = min(size, first)
+		}
 		room := size
 		if k.stream && count > 1 {
 			room = mss // more is likely to follow
@@ -221,11 +231,14 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	s := k.snd.at(k.sndEnd - 1)
-	old := len(s.data)
-	if old >= k.mss {
+	old, limit := len(s.data), k.mss
+	if k.sndEnd-1 == k.sndUna {
+		limit = k.firstSize()
+	}
+	if old >= limit {
 		return 0
 	}
-	n := min(len(p), k.mss-old)
+	n := min(len(p), limit-old)
 	s.buf = k.buffers.grow(s.buf, k.headroom+old+n)
 	s.data = s.buf[k.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
@@ -415,7 +428,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.now)
 		case k.rmtWnd == 0:
 			earlier(k.tsProbe)
-		case k.mayAdmit(k.sendWindow()):
+		case k.mayAdmit(k.sendWindow()) && k.mayBegin(k.snd.at(k.sndNxt), 0):
 			earlier(k.now + seq(k.pacingDelay()))
 		}
 	}

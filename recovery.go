@@ -190,8 +190,8 @@ func (k *KCP) calmDown() {
 // countAck has the loss detector count an input of which newest was the newest
 // acknowledgement, and early the number of those that una did not cover.
 func (k *KCP) countAck(newest newestAck, early uint32) {
-	if k.fastResend == 0 {
-		return
+	if k.fastResend == 0 || k.validation != nil {
+		return // who is not validated may acknowledge blindly
 	}
 	n, limit := uint32(1), k.fastResend
 	reordered := k.recovery.tolerance > 0 || k.recovery.disorder()
@@ -322,7 +322,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 		return
 	}
 	r.probeAt = k.now + seq(k.ext.OutageProbe)
-	if s.ts != k.now && s.list != &k.loss.suspects {
+	if s.ts != k.now && s.list != &k.loss.suspects && k.maySend(s.size()) {
 		k.repeat(s, h)
 	}
 }

@@ -50,7 +50,7 @@ func (r *repeater) recent(next seq) bool {
 // flushRepeats repeats segments in the packet under construction, if there is
 // one. Those from first on have just been sent for the first time.
 func (k *KCP) flushRepeats(h *header, first seq) {
-	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 {
+	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 || k.validation != nil {
 		return
 	}
 	r := &k.repeats

@@ -1,0 +1,113 @@
+package kcp
+
+// Address validation (RFC 9000 §8). Anybody can open a session in the name of
+// somebody else's address. Until the peer has shown that it gets what is sent
+// to its address, at most three times as many bytes go there as have come from
+// it (the anti-amplification limit, RFC 9000 §8.1), whatever they are.
+//
+// A peer shows it by an echo of something that only the packets sent to it tell.
+// With the signals of this package that is a token or the argument of a PING.
+// Every KCP peer echoes the ts of a segment in its ACK, which nobody can guess
+// where the clock begins at a random time. snd_una and sequence numbers prove
+// nothing: they begin at 0.
+
+const (
+	// amplificationLimit is how many bytes may go to an address that is not
+	// validated for each byte that has come from it (RFC 9000 §8.1).
+	amplificationLimit = 3
+	// maxSendCredit bounds what may be saved up, in bytes.
+	maxSendCredit = 1 << 20
+	// echoMemory is how many transmissions of data segments are remembered, so
+	// that an ACK of any of them validates the address.
+	echoMemory = 8
+)
+
+// addressValidation is the state of a peer whose address is not validated. A
+// state machine without one has a validated peer.
+type addressValidation struct {
+	credit   int // bytes that may still be sent
+	overhead int // bytes that a packet has beside its segments
+
+	sent  [echoMemory]transmissionTime
+	count int  // transmissions, of which sent has the last
+	done  bool // one of them was echoed
+}
+
+// transmissionTime names a transmission by what an ACK of it has to echo.
+type transmissionTime struct{ sn, ts seq }
+
+// received adds the credit for a packet of n bytes from the peer's address.
+func (v *addressValidation) received(n int) {
+	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
+}
+
+// take takes n bytes from the credit. It reports false, and takes nothing, if
+// that has less.
+func (v *addressValidation) take(n int) bool {
+	if v.credit < n {
+		return false
+	}
+	v.credit -= n
+	return true
+}
+
+// transmitted notes a transmission of a data segment.
+func (v *addressValidation) transmitted(sn, ts seq) {
+	v.sent[v.count%echoMemory] = transmissionTime{sn, ts}
+	v.count++
+}
+
+// acknowledged takes an ACK.
+func (v *addressValidation) acknowledged(sn, ts seq) {
+	for _, s := range v.sent[:min(v.count, echoMemory)] {
+		v.done = v.done || s == transmissionTime{sn, ts}
+	}
+}
+
+// maySend reports whether n bytes more may be sent, at the end of the packet
+// under construction or in a new one.
+func (k *KCP) maySend(n int) bool {
+	v := k.validation
+	return v == nil || v.credit >= k.cost(n)
+}
+
+// cost returns how many bytes on the wire n bytes more take.
+func (k *KCP) cost(n int) int {
+	if len(k.packet) > 0 && len(k.packet)+n <= k.mtu {
+		return n
+	}
+	return n + k.validation.overhead
+}
+
+// charge takes n bytes, which are about to be put into a packet, from the credit.
+func (k *KCP) charge(n int) {
+	if v := k.validation; v != nil {
+		v.credit -= k.cost(n)
+	}
+}
+
+// mayBegin reports whether a new data segment may be sent, behind others of
+// pending bytes of which that is not yet known. Half of the credit is left for
+// repetitions, unless this is the first segment.
+func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
+	v := k.validation
+	if v == nil {
+		return true
+	}
+	need := pending + s.size() + v.overhead
+	if k.sndNxt != k.sndUna {
+		need *= 2
+	}
+	return need <= v.credit
+}
+
+// firstSize returns the payload of the first segment of those that are queued
+// next. The first one to an address that is not validated is small enough for
+// the credit, and to be repeated: the others may have to wait for its ACK.
+func (k *KCP) firstSize() int {
+	v := k.validation
+	if v == nil || k.sndUna != k.sndNxt {
+		return k.mss
+	}
+	return min(max(v.credit/2-v.overhead-headerSize, 1), k.mss)
+}
