@@ -202,6 +202,9 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p opened, hello sig
 			room.fecHead = 0
 		}
 		c.kcp.validation = &addressValidation{overhead: room.total()}
+		if hello.code == 0 {
+			c.kcp.validation.unacked = ackAfter
+		}
 	}
 	return c
 }
@@ -378,7 +381,7 @@ func (c *Conn) prove() {
 		return
 	}
 	c.ep.halfOpen.Add(-1)
-	c.kcp.validation = nil
+	c.kcp.validated()
 	if c.life.kind == peerUnknown {
 		c.life.kind = peerLegacy // may yet be put right by a hello
 	}

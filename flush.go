@@ -9,7 +9,10 @@ func (k *KCP) Flush() {
 	if !k.updated {
 		return
 	}
-	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
+	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()}
+	if k.holdsAcks() {
+		k.acks = k.acks[:0]
+	}
 	k.flushSignals(&h)
 	packets, bare := k.counters.PacketsSent, len(k.packet)
 	k.repeatAcks(&h)
@@ -192,7 +195,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	fast = false
 	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
 	for _, s := range again {
-		if !k.maySend(s.size()) {
+		if !k.mayRepeatNow(s) {
 			s.resendTS = k.now + seq(s.rto)
 			k.timeouts.add(s)
 			continue

@@ -61,7 +61,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !recovered {
 			k.inputWindow(&h)
 		}
-		k.ackBelow(h.una)
+		if k.validation == nil {
+			k.ackBelow(h.una)
+		}
 		switch h.cmd {
 		case cmdAck:
 			k.inputAck(&h, una, recovered)
@@ -278,8 +280,8 @@ func (s *sendSegment) info() SegmentInfo {
 // already, so it counts as news all the same.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
-	if k.validation != nil {
-		k.validation.acknowledged(h.sn, h.ts)
+	if v := k.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
+		return
 	}
 	var s *sendSegment
 	if h.sn.within(k.sndUna, k.sndNxt) {

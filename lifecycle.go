@@ -398,6 +398,9 @@ func (c *Conn) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
 	c.greeted.Store(true)
+	if v := c.kcp.validation; v != nil {
+		v.unacked = 0
+	}
 	return true
 }
 

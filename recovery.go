@@ -322,7 +322,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 		return
 	}
 	r.probeAt = k.now + seq(k.ext.OutageProbe)
-	if s.ts != k.now && s.list != &k.loss.suspects && k.maySend(s.size()) {
+	if s.ts != k.now && s.list != &k.loss.suspects && k.validation == nil {
 		k.repeat(s, h)
 	}
 }

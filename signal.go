@@ -77,6 +77,6 @@ func (k *KCP) flushSignals(h *header) {
 
 // signalNow puts out the waiting signals and nothing else.
 func (k *KCP) signalNow() {
-	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt})
+	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()})
 	k.emit()
 }

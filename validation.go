@@ -17,6 +17,15 @@ const (
 	amplificationLimit = 3
 	// maxSendCredit bounds what may be saved up, in bytes.
 	maxSendCredit = 1 << 20
+	// firstShare is the part of the credit that the first segment takes, so that
+	// it can be repeated: without its ACK nothing else can be sent.
+	firstShare = 6
+	// ackAfter is how many bytes a legacy peer has to send before it is
+	// acknowledged. Until then it repeats what it has sent, so that there is
+	// credit for the segment that validates its address, however often that is
+	// lost. A peer with nothing left to repeat would be silent, and the session
+	// could be stuck without credit.
+	ackAfter = 200
 	// echoMemory is how many transmissions of data segments are remembered, so
 	// that an ACK of any of them validates the address.
 	echoMemory = 8
@@ -27,6 +36,7 @@ const (
 type addressValidation struct {
 	credit   int // bytes that may still be sent
 	overhead int // bytes that a packet has beside its segments
+	unacked  int // bytes still to come before the peer is acknowledged
 
 	sent  [echoMemory]transmissionTime
 	count int  // transmissions, of which sent has the last
@@ -39,6 +49,27 @@ type transmissionTime struct{ sn, ts seq }
 // received adds the credit for a packet of n bytes from the peer's address.
 func (v *addressValidation) received(n int) {
 	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
+	v.unacked = max(v.unacked-n, 0)
+}
+
+// holdsAcks reports whether the peer is not to be acknowledged yet.
+func (k *KCP) holdsAcks() bool { return k.validation != nil && k.validation.unacked > 0 }
+
+// unaToTell returns the una of what is sent.
+func (k *KCP) unaToTell() seq {
+	if k.holdsAcks() {
+		return 0
+	}
+	return k.rcvNxt
+}
+
+// validated lifts the limit, and has the peer told of what it has not yet been
+// acknowledged.
+func (k *KCP) validated() {
+	if k.holdsAcks() {
+		k.probe |= probeTell
+	}
+	k.validation = nil
 }
 
 // take takes n bytes from the credit. It reports false, and takes nothing, if
@@ -57,11 +88,16 @@ func (v *addressValidation) transmitted(sn, ts seq) {
 	v.count++
 }
 
-// acknowledged takes an ACK.
-func (v *addressValidation) acknowledged(sn, ts seq) {
+// acknowledged reports whether an ACK echoes a transmission. Another one, and
+// una, may be guessed, and count for nothing until the address is validated.
+func (v *addressValidation) acknowledged(sn, ts seq) bool {
 	for _, s := range v.sent[:min(v.count, echoMemory)] {
-		v.done = v.done || s == transmissionTime{sn, ts}
+		if s == (transmissionTime{sn, ts}) {
+			v.done = true
+			return true
+		}
 	}
+	return false
 }
 
 // maySend reports whether n bytes more may be sent, at the end of the packet
@@ -101,13 +137,19 @@ func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 	return need <= v.credit
 }
 
+// mayRepeatNow reports whether s may be sent again now. To an address that is not
+// validated, only the oldest segment is: its ACK is what is needed.
+func (k *KCP) mayRepeatNow(s *sendSegment) bool {
+	return k.validation == nil || s.sn == k.sndUna && k.maySend(s.size())
+}
+
 // firstSize returns the payload of the first segment of those that are queued
-// next. The first one to an address that is not validated is small enough for
-// the credit, and to be repeated: the others may have to wait for its ACK.
+// next. The first one to an address that is not validated is small enough to be
+// repeated several times: the others may have to wait for its ACK.
 func (k *KCP) firstSize() int {
 	v := k.validation
 	if v == nil || k.sndUna != k.sndNxt {
 		return k.mss
 	}
-	return min(max(v.credit/2-v.overhead-headerSize, 1), k.mss)
+	return min(max(v.credit/firstShare-v.overhead-headerSize, 1), k.mss)
 }
