@@ -190,7 +190,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
 	if k.validation != nil && k.sndUna == k.sndEnd && count < k.fragmentLimit() {
-		first = min(mss, k.firstSize())
+		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
 	if count > k.fragmentLimit() {
@@ -233,7 +233,7 @@ func (k *KCP) extendTail(p []byte) int {
 	s := k.snd.at(k.sndEnd - 1)
 	old, limit := len(s.data), k.mss
 	if k.sndEnd-1 == k.sndUna {
-		limit = k.firstSize()
+		limit = k.firstSize(old + len(p))
 	}
 	if old >= limit {
 		return 0

@@ -17,8 +17,8 @@ const (
 	amplificationLimit = 3
 	// maxSendCredit bounds what may be saved up, in bytes.
 	maxSendCredit = 1 << 20
-	// firstShare is the part of the credit that the first segment takes, so that
-	// it can be repeated: without its ACK nothing else can be sent.
+	// firstShare is the part of the credit that the first segment may take, so
+	// that it can be repeated: without its ACK nothing else can be sent.
 	firstShare = 6
 	// ackAfter is how many bytes a legacy peer has to send before it is
 	// acknowledged. Until then it repeats what it has sent, so that there is
@@ -143,13 +143,18 @@ func (k *KCP) mayRepeatNow(s *sendSegment) bool {
 	return k.validation == nil || s.sn == k.sndUna && k.maySend(s.size())
 }
 
-// firstSize returns the payload of the first segment of those that are queued
-// next. The first one to an address that is not validated is small enough to be
-// repeated several times: the others may have to wait for its ACK.
-func (k *KCP) firstSize() int {
+// firstSize returns the payload of the first of the segments that n bytes are
+// queued in. The first one to an address that is not validated is cut, if need
+// be, so that it can be repeated several times: the others may have to wait for
+// its ACK. While the peer goes on repeating, twice is enough.
+func (k *KCP) firstSize(n int) int {
 	v := k.validation
 	if v == nil || k.sndUna != k.sndNxt {
 		return k.mss
 	}
-	return min(max(v.credit/firstShare-v.overhead-headerSize, 1), k.mss)
+	header, size := v.overhead+headerSize, min(n, k.mss)
+	if k.holdsAcks() && size <= v.credit/2-header {
+		return size
+	}
+	return min(max(v.credit/firstShare-header, 1), size)
 }
