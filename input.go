@@ -175,7 +175,7 @@ func (k *KCP) silentTransmissions() int {
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
 	k.rcv, k.assembly = recvRing{}, assembly{}
-	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0
+	k.rcvQueued, k.rcvPartial, k.rcvVoid, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0, 0
 }
 
 // sparing is how new data is turned away, for want of memory.
@@ -428,23 +428,32 @@ func (k *KCP) joinMessage(frg uint8) {
 }
 
 // dropPartial discards the incomplete message at the end of the receive queue.
-// The whole messages before it move up, since the queue has no gaps.
+// Its segments keep their places, empty, while whole messages stand before
+// them: to close the gap would cost as much as the queue is long.
 func (k *KCP) dropPartial() {
-	n := seq(k.rcvPartial)
-	for sn := k.rcvNxt - n; sn != k.rcvNxt; sn++ {
+	for sn := k.rcvNxt - seq(k.rcvPartial); sn != k.rcvNxt; sn++ {
 		s := k.rcv.at(sn)
 		k.rcvBytes -= len(s.data)
 		k.buffers.put(s.data)
-		*s = recvSegment{}
+		*s = recvSegment{void: true}
 	}
-	head := k.rcvNxt - seq(k.rcvQueued)
-	for sn := k.rcvNxt - 1; sn-n+1 != head; sn-- {
-		*k.rcv.at(sn) = *k.rcv.at(sn - n)
-		*k.rcv.at(sn - n) = recvSegment{}
-	}
-	k.rcvQueued -= k.rcvPartial
+	k.rcvVoid += k.rcvPartial
 	k.rcvPartial = 0
 	k.counters.BrokenMessages++
+	k.dropVoid()
+}
+
+// dropVoid takes the empty places at the head of the receive queue out of it.
+func (k *KCP) dropVoid() {
+	for k.rcvVoid > 0 {
+		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+		if !s.void {
+			return
+		}
+		*s = recvSegment{}
+		k.rcvQueued--
+		k.rcvVoid--
+	}
 }
 
 // rcvLimit returns how many segments the receive queue may hold: the receive

@@ -116,6 +116,7 @@ type KCP struct {
 	rcvNxt     seq
 	rcvQueued  uint32
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
+	rcvVoid    uint32 // places in the queue that are empty, none of them at its head
 	rcvEarly   int
 	rcvBytes   int // payload held in rcv
 	sparing    sparing
@@ -322,6 +323,7 @@ func (k *KCP) popReceived() {
 	k.buffers.put(s.data)
 	*s = recvSegment{}
 	k.rcvQueued--
+	k.dropVoid()
 }
 
 // afterRecv takes early segments into the room that a read has made. Where the

@@ -114,6 +114,7 @@ type recvSegment struct {
 	told seq // when it was acknowledged, where it came early
 	frg  uint8
 	held bool
+	void bool // of a message that cannot become whole: only its place is left
 }
 
 // recvRing holds the segments that have arrived: those in order, waiting to be
