@@ -255,6 +255,9 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.sizes.arrived(int(s.packet))
 	k.cc.OnPacketAcked(k.lastState(), s.info())
 	k.timeouts.remove(s)
+	if s.list == &k.loss.due {
+		k.notLost(s)
+	}
 	s.unlinkOrder()
 	k.snd.set(s.sn, nil)
 	k.inFlight--
@@ -477,14 +480,16 @@ func (k *KCP) wndUnused() uint16 {
 }
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
-// later transmissions. A segment is in one of three lists: fresh and resent in
+// later transmissions. A segment is in one of four lists: fresh and resent in
 // the order of their last transmission, so that counting touches only segments
 // that were sent before the acknowledged one, and suspects once it has been
-// counted often enough; there it costs nothing until the next flush.
+// counted often enough; there it costs nothing until the next flush. In sessions
+// that moves it to due, where it waits to be sent again.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more often
 	suspects segmentList // counted fastResend times
+	due      segmentList // taken for lost, and without a time-out until sent again
 
 	collect bool           // have counted take
 	counted []*sendSegment // those counted for the first time, but not often enough
@@ -528,6 +533,11 @@ func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
 		s.unlinkOrder()
 		d.suspects.pushOrder(s)
 	}
+}
+
+// suspect reports whether s is going to be sent again soon.
+func (d *lossDetector) suspect(s *sendSegment) bool {
+	return s.list == &d.suspects || s.list == &d.due
 }
 
 // sent files s after a transmission. A segment that is still suspect, because

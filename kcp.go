@@ -411,6 +411,9 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.recovery.silent && k.inFlight > 0 {
 		earlier(k.recovery.probeAt)
 	}
+	if k.loss.due.head != nil {
+		earlier(k.now + seq(k.resendWait()))
+	}
 	if k.sndNxt != k.sndEnd {
 		switch {
 		case k.rmtWnd == 0 && k.probeWait == 0:
@@ -430,7 +433,12 @@ func (k *KCP) pacingDelay() uint32 {
 	if rate <= 0 {
 		return 0
 	}
-	wait := k.pace.wait(k.micros, rate)
+	return k.wholeMillis(k.pace.wait(k.micros, rate))
+}
+
+// wholeMillis returns the whole milliseconds of the clock in which a wait of so
+// many microseconds from now is over.
+func (k *KCP) wholeMillis(wait int64) uint32 {
 	if wait == 0 {
 		return 0
 	}
