@@ -1,7 +1,5 @@
 package kcp
 
-import "slices"
-
 // Flush puts out everything that may leave now: acknowledgements, window
 // probes, retransmissions and new segments. It does nothing before the first
 // Update.
@@ -171,63 +169,6 @@ func (k *KCP) admit(window uint32, rate int64) {
 		k.flightBytes += int64(s.size())
 	}
 	k.pace.idle()
-}
-
-// flushRetransmissions sends again what has timed out or is suspected lost, in
-// the order of sn, and reports which of the two there was.
-func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
-	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
-	if k.ext.TailProbe {
-		again = k.holdBack(again)
-	}
-	for _, s := range again {
-		if s.early {
-			s.fastDue = true
-			continue
-		}
-		k.backOff(s)
-		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
-	}
-	if timedOut {
-		k.watchSilence()
-	}
-	again = k.takeSuspects(again)
-	fast = false
-	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
-	for _, s := range again {
-		if !k.mayRepeatNow(s) {
-			s.resendTS = k.now + seq(s.rto)
-			k.timeouts.add(s)
-			continue
-		}
-		if k.ext.EarlyRetransmit {
-			k.calmDown()
-			if s.xmit == 1 {
-				k.recovery.episode.resent++
-			}
-		}
-		k.repeats.lost(k.sndNxt)
-		s.repaired = s.fastDue
-		if s.fastDue {
-			s.fastDue, s.early = false, false
-			s.fastack = 0
-			fast = true
-			k.counters.FastRetransmits++
-		} else {
-			k.counters.TimeoutRetransmits++
-		}
-		k.rate.takenForLost(s)
-		k.sizes.takenForLost(int(s.packet), k.mtu, k.now)
-		k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
-		k.pace.charge(s.size(), rate)
-		s.repeats = 0
-		s.xmit++
-		s.resendTS = k.now + seq(s.rto)
-		k.transmit(s, h)
-	}
-	clear(again)
-	k.scratch = again[:0]
-	return timedOut, fast
 }
 
 // postpone gives segments that have just timed out more time where the path has

@@ -116,6 +116,7 @@ type KCP struct {
 	rcvNxt     seq
 	rcvQueued  uint32
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
+	rcvVoid    uint32 // places in the queue that are empty, none of them at its head
 	rcvEarly   int
 	rcvBytes   int // payload held in rcv
 	sparing    sparing
@@ -335,6 +336,7 @@ func (k *KCP) popReceived() {
 	k.buffers.put(s.data)
 	*s = recvSegment{}
 	k.rcvQueued--
+	k.dropVoid()
 }
 
 // afterRecv takes early segments into the room that a read has made. Where the
@@ -422,6 +424,9 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.recovery.silent && k.inFlight > 0 {
 		earlier(k.recovery.probeAt)
 	}
+	if k.loss.due.head != nil {
+		earlier(k.now + seq(k.resendWait()))
+	}
 	if k.sndNxt != k.sndEnd {
 		switch {
 		case k.rmtWnd == 0 && k.probeWait == 0:
@@ -441,7 +446,12 @@ func (k *KCP) pacingDelay() uint32 {
 	if rate <= 0 {
 		return 0
 	}
-	wait := k.pace.wait(k.micros, rate)
+	return k.wholeMillis(k.pace.wait(k.micros, rate))
+}
+
+// wholeMillis returns the whole milliseconds of the clock in which a wait of so
+// many microseconds from now is over.
+func (k *KCP) wholeMillis(wait int64) uint32 {
 	if wait == 0 {
 		return 0
 	}

@@ -404,10 +404,11 @@ func (c *Conn) takeHello(s signal) bool {
 	return true
 }
 
-// takeFin notes where the peer's data ends. It is false where that cannot be.
+// takeFin notes where the peer's data ends. It is false where that cannot be:
+// before what has come, or so far ahead that no window ever gets there.
 func (c *Conn) takeFin(s signal) bool {
-	l, final := &c.life, seq(s.sn)
-	if l.peerFin && l.peerFinal != final || final.before(c.kcp.rcvNxt) {
+	l, next, final := &c.life, c.kcp.rcvNxt, seq(s.sn)
+	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
 		return false
 	}
 	l.peerFin, l.peerFinal = true, final

@@ -89,7 +89,7 @@ func (k *KCP) repeatRepairs(h *header, first seq) {
 // mayRepeat reports whether s, which may be nil, can be repeated in the packet
 // under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
-	return s != nil && s.ts != k.now && s.repeated != k.now && s.list != &k.loss.suspects &&
+	return s != nil && s.ts != k.now && s.repeated != k.now && !k.loss.suspect(s) &&
 		len(s.data) <= repeatSize && len(k.packet)+s.size() <= k.mtu
 }
 

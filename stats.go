@@ -159,7 +159,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           int(k.sndEnd - k.sndNxt),
 		WriteBuffered:    k.sndBytes,
-		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
+		ReadBuffered:     int(k.rcvQueued-k.rcvVoid) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
 		Moves:            int(c.moves),

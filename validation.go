@@ -137,10 +137,24 @@ func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 	return need <= v.credit
 }
 
-// mayRepeatNow reports whether s may be sent again now. To an address that is not
-// validated, only the oldest segment is: its ACK is what is needed.
-func (k *KCP) mayRepeatNow(s *sendSegment) bool {
-	return k.validation == nil || s.sn == k.sndUna && k.maySend(s.size())
+// withinCredit takes those out of the expired segments that may not be sent again
+// now. To an address that is not validated, only the oldest is: its ACK is what
+// is needed.
+func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {
+	if k.validation == nil {
+		return expired
+	}
+	sent := expired[:0]
+	for _, s := range expired {
+		if s.sn == k.sndUna && k.maySend(s.size()) {
+			sent = append(sent, s)
+			continue
+		}
+		s.resendTS = k.now + seq(s.rto)
+		k.timeouts.add(s)
+	}
+	clear(expired[len(sent):])
+	return sent
 }
 
 // firstSize returns the payload of the first of the segments that n bytes are
