@@ -139,9 +139,6 @@ func (w *world) setControl(e *end, y byte) {
 		e.pacing = slowestPace // they find a rate of their own
 	}
 	e.install(e.k, c)
-	if e.started && avoidFreshControl {
-		e.k.Flush()
-	}
 	e.setDrive(e.drive, w.now)
 }
 

@@ -13,15 +13,6 @@ import (
 	kcp "github.com/arqnet/kcp"
 )
 
-// What the state machine does not take, and the scripts therefore leave out.
-// Setting one to false makes them do it.
-const (
-	// avoidFreshControl: a controller with slow start that is installed on a
-	// running machine has no window until a flush that NextFlush does not ask
-	// for.
-	avoidFreshControl = true
-)
-
 // critical are the distances at which a comparison on the circle of 2^32 goes
 // wrong first, besides those near 0.
 var critical = [8]uint32{0, 1, ^uint32(0), 128, ^uint32(127), 1<<31 - 1, 1 << 31, 1<<31 + 1}

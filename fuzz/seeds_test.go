@@ -86,6 +86,8 @@ func transferSeeds() [][]byte {
 		linkScript(0, 0, 5, session, op(opSend, 0, 5), op(opMisc, 0, 2), wait(6), op(opMisc, 1, 4), op(opSend, 1, 5), wait(6), op(opMisc, 0, 4), op(opMisc, 1, 2)),
 		// Other controllers and drivers from one moment to the next.
 		linkScript(0, 0, 1, session, op(opSend, 0, 4), wait(11), op(opSettings, 0, 5, 0), op(opSend, 0, 4), wait(9), op(opSettings, 0, 5, 4), op(opSend, 0, 4)),
+		// A controller with slow start, while data waits and none is in flight.
+		linkScript(0, 0, 1, session, op(opSend, 0, 4), wait(11), op(opSettings, 0, 5, 7), op(opSend, 0, 4), wait(9), op(opSettings, 0, 5, 15), op(opSend, 0, 7)),
 		linkScript(0, 0, 5, checked, op(opSend, 0, 4), op(opDrive, 0, 3), wait(5), op(opSend, 0, 4), op(opDrive, 0, 1), wait(5), op(opSend, 0, 4), op(opDrive, 0, 2), op(opDrive, 1, 2)),
 	}
 }
