@@ -195,4 +195,7 @@ func (k *KCP) SetCongestionControl(c CongestionControl) {
 	}
 	k.cc = c
 	k.cc.Init(k.congestionState())
+	if k.updated {
+		k.cc.OnTick(k.congestionState()) // slow start has no window before that
+	}
 }
