@@ -146,10 +146,11 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 // controller paces at.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
-	if k.ext.TailProbe {
+	if k.validation != nil {
+		again = k.withinCredit(again)
+	} else if k.ext.TailProbe {
 		again = k.holdBack(again)
 	}
-	again = k.withinCredit(again)
 	for _, s := range again {
 		if s.early {
 			s.fastDue = true

@@ -141,9 +141,6 @@ func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 // now. To an address that is not validated, only the oldest is: its ACK is what
 // is needed.
 func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {
-	if k.validation == nil {
-		return expired
-	}
 	sent := expired[:0]
 	for _, s := range expired {
 		if s.sn == k.sndUna && k.maySend(s.size()) {
