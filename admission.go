@@ -213,9 +213,6 @@ func (e *Endpoint) wantsCookies() bool {
 		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2
 }
 
-// short reports whether received data occupies all the memory it may.
-func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
-
 // evictAfter is the age at which an unproven session may have to make room.
 const evictAfter = 3 * time.Second
 
