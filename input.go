@@ -302,6 +302,9 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if !fresh && k.ext.ThinAcks && k.told(h.sn) {
 		return
 	}
+	if k.stranger && len(k.acks) >= strangerAcks {
+		return
+	}
 	k.acks = append(k.acks, ack)
 	if k.ext.ThinAcks {
 		k.receivedPush(ack, len(payload), fresh, next)

@@ -24,6 +24,8 @@ const (
 	// reference.
 	strangerBytes = spareBytes
 	legacyBytes   = 256 << 10
+	// strangerAcks bounds the acknowledgements that wait for such a peer.
+	strangerAcks = 256
 	// strangerReach is how far ahead, in segments, such a peer may send what is
 	// kept, and sessionReach and reachGrowth how far other peers of sessions may:
 	// so far, or so many times what is held. A place has to be kept for all that
