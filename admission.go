@@ -325,9 +325,6 @@ func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 		e.crowdedLocked(key, false)
 }
 
-// short reports whether received data occupies all the memory it may.
-func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
-
 // evictAfter is the age at which an unproven session may have to make room, and
 // evictLooks how many are looked at to find one.
 const (

@@ -26,6 +26,7 @@ func (c *Conn) Close() error {
 	c.stopCalls()
 	if c.state == stateEnded {
 		c.kcp.closeReceive()
+		c.kcp.Compact()
 		c.account()
 		switch {
 		case c.undelivered && c.life.peerClosed:
@@ -182,6 +183,11 @@ func (c *Conn) bury() {
 		c.buried = true
 		if c.unproven.CompareAndSwap(true, false) {
 			c.ep.halfOpen.Add(-1)
+		}
+		c.kcp.acks, c.kcp.signals = nil, nil
+		c.kcp.Compact()
+		if c.decoder != nil {
+			c.decoder.Compact()
 		}
 		c.account()
 		c.ep.remove(c, c.graveOf())

@@ -51,8 +51,10 @@ type Config struct {
 	SendWindow int
 	// ReceiveWindow is the most segments held for Read: up to 65535, default
 	// 2048. Less than 128 is taken for 128, which holds the longest message.
-	// A full window occupies ReceiveWindow times the peer's MTU in memory, which
-	// the peer may raise up to its MaxMTU; MaxBuffered bounds it in any case.
+	// In memory that is at most two windows, one waiting for Read and one behind
+	// a gap, of segments as large as the peer's MTU, which the peer may raise up to
+	// its MaxMTU, in buffers of up to three times that, and 40 bytes a segment.
+	// MaxBuffered bounds it in any case.
 	ReceiveWindow int
 	// WriteBuffer is how much may be written ahead of the peer's
 	// acknowledgements before Write blocks, in bytes; each segment counts 64
@@ -137,9 +139,15 @@ type Config struct {
 	// new peers are asked for a cookie. Default: half of MaxSessions where that
 	// is 64 or more, so that no one can have all of them; else no limit.
 	MaxSessionsPerAddress int
-	// MaxBuffered is how many received bytes, of all sessions together, may
-	// wait for Read. Beyond it a session takes only what can be read at once.
-	// Default 1 GiB.
+	// MaxBuffered is how much memory, in bytes, all sessions together may hold
+	// because of what their peers have sent: all that EndpointStats.Buffered
+	// counts. Beyond it, a session that holds more than its share takes only what
+	// can be read at once, and no datagrams; shares are equal, and 64 KiB at
+	// least. A session is ended with ErrMemoryPressure if it has held for 10
+	// seconds what cannot be read, because something before it is missing. When
+	// the limit is exceeded by an eighth, who holds most is ended: of those whose
+	// data has not moved for a second, else of all that hold more than their
+	// share. 64 KiB to 2 GiB, default 1 GiB.
 	MaxBuffered int
 	// AddressValidation is when a peer must show, before anything is kept for
 	// it, that it gets what is sent to its address. Peers without signals

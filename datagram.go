@@ -11,9 +11,13 @@ import (
 // when there is one more: what is unreliable should at least be fresh.
 const maxQueuedDatagrams = 256
 
+// datagramEntry is what a waiting datagram takes beside its bytes.
+const datagramEntry = 48
+
 // datagramQueue holds datagrams that have arrived. It belongs to Conn.mu.
 type datagramQueue struct {
 	waiting [][]byte
+	bytes   int // of memory
 	stats   DatagramStats
 }
 
@@ -21,11 +25,36 @@ type datagramQueue struct {
 func (q *datagramQueue) add(b []byte) {
 	q.stats.Received++
 	if len(q.waiting) >= maxQueuedDatagrams {
-		q.waiting[0] = nil
-		q.waiting = q.waiting[1:]
+		q.pop()
 		q.stats.Dropped++
 	}
-	q.waiting = append(q.waiting, append(make([]byte, 0, len(b)), b...))
+	b = append(make([]byte, 0, len(b)), b...)
+	q.waiting = append(q.waiting, b)
+	q.bytes += cap(b) + datagramEntry
+}
+
+// pop takes the oldest out.
+func (q *datagramQueue) pop() []byte {
+	b := q.waiting[0]
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	q.bytes -= cap(b) + datagramEntry
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+	}
+	return b
+}
+
+// takeDatagram queues a copy of b, if there is memory for it. For a peer whose
+// address is not validated there is little.
+func (c *Conn) takeDatagram(b []byte) {
+	k, q := c.kcp, c.datagramQueue()
+	if k.sparing != sparesNothing || k.stranger && c.held()+len(b)+datagramEntry > strangerBytes {
+		q.stats.Received++
+		q.stats.Dropped++
+		return
+	}
+	q.add(b)
 }
 
 // datagramQueue returns the queue, which most sessions do without.
@@ -119,9 +148,8 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 		case c.rd.expired:
 			return nil, c.opError("read", os.ErrDeadlineExceeded)
 		case len(q.waiting) > 0:
-			b := q.waiting[0]
-			q.waiting[0] = nil
-			q.waiting = q.waiting[1:]
+			b := q.pop()
+			c.account()
 			return b, nil
 		case c.err != nil:
 			return nil, c.opError("read", c.err)

@@ -41,7 +41,8 @@ type Endpoint struct {
 
 	halfOpen   atomic.Int32 // sessions whose peer is not proven
 	population atomic.Int32 // sessions
-	buffered   atomic.Int64 // bytes received and not yet read, of all sessions
+	buffered   atomic.Int64 // bytes of memory that all sessions hold because of their peers
+	pressure   pressure
 
 	mu           sync.RWMutex
 	sessions     map[sessionKey]*Conn
@@ -380,6 +381,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (rouse
 			roused = c.answer(now) || roused
 		}
 	}
+	e.relieve(now)
 	clear(in.packets)
 	clear(in.touched)
 	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil

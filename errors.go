@@ -37,6 +37,10 @@ var (
 	ErrPeerClosed = fmt.Errorf("kcp: session closed by the peer: %w", syscall.EPIPE)
 	// ErrLegacyPeer is returned by CloseWrite for a peer that cannot be told.
 	ErrLegacyPeer = errors.New("kcp: the peer knows no signals")
+	// ErrMemoryPressure means that the session was ended because the sessions of
+	// the endpoint held more than Config.MaxBuffered, and this one the most. What
+	// it held is dropped; the peer gets ErrReset.
+	ErrMemoryPressure = errors.New("kcp: session ended for want of memory")
 	// ErrListening is returned by Listen on an Endpoint that has a Listener.
 	ErrListening = errors.New("kcp: endpoint has a listener already")
 )

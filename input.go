@@ -176,32 +176,9 @@ func (k *KCP) silentTransmissions() int {
 // closeReceive drops what has arrived and takes no more; what has been
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
-	k.rcv, k.assembly = recvRing{}, assembly{}
-	k.rcvQueued, k.rcvPartial, k.rcvVoid, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0, 0
-}
-
-// sparing is how new data is turned away, for want of memory.
-type sparing uint8
-
-const (
-	sparesNothing sparing = iota
-	sparesMemory          // take only what can be read, or makes something so
-	sparesAlways          // the same, and never more than spareBytes: nobody reads it yet
-)
-
-// spareBytes is how much payload is taken while memory is short.
-const spareBytes = 16 << 10
-
-// spares reports whether the new segment sn is turned away because memory is
-// short. The next one in order is not as long as there is nothing to read, for
-// want of it or of the rest of a message, or what there is is little and being
-// read, so the conversation goes on.
-func (k *KCP) spares(sn seq) bool {
-	if k.sparing == sparesNothing {
-		return false
-	}
-	readable := k.rcvQueued > k.rcvPartial || k.sparing == sparesAlways
-	return sn != k.rcvNxt || readable && k.rcvBytes >= spareBytes
+	k.rcv, k.assembly, k.rcvBuffers = recvRing{}, assembly{}, buffers{}
+	k.ackRepeats.items = nil
+	k.rcvQueued, k.rcvPartial, k.rcvVoid, k.rcvEarly, k.rcvWnd, k.rcvHeld = 0, 0, 0, 0, 0, 0
 }
 
 // discardSend drops everything that waits to be sent or acknowledged, for a
@@ -319,7 +296,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	k.trace.received(h.sn, len(payload))
-	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || (k.spares(h.sn) && !h.sn.before(k.rcvNxt)) {
+	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.spares(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -328,6 +305,9 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	next := h.sn == k.rcvNxt
 	fresh := k.keep(h, payload, ack)
 	if !fresh && k.ext.ThinAcks && k.told(h.sn) {
+		return
+	}
+	if k.stranger && len(k.acks) >= strangerAcks {
 		return
 	}
 	k.acks = append(k.acks, ack)
@@ -356,11 +336,11 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	if k.ext.RepeatAcks && h.sn != k.rcvNxt {
 		k.ackRepeats.note(ack, k.now)
 	}
-	s.data = k.buffers.get(len(payload))
+	s.data = k.rcvBuffers.get(len(payload))
 	copy(s.data, payload)
 	s.frg, s.held, s.told = h.frg, true, k.now
 	k.rcvEarly++
-	k.rcvBytes += len(payload)
+	k.rcvHeld += cap(s.data)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
@@ -441,8 +421,8 @@ func (k *KCP) joinMessage(frg uint8) {
 func (k *KCP) dropPartial() {
 	for sn := k.rcvNxt - seq(k.rcvPartial); sn != k.rcvNxt; sn++ {
 		s := k.rcv.at(sn)
-		k.rcvBytes -= len(s.data)
-		k.buffers.put(s.data)
+		k.rcvHeld -= cap(s.data)
+		k.rcvBuffers.put(s.data)
 		*s = recvSegment{void: true}
 	}
 	k.rcvVoid += k.rcvPartial

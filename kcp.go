@@ -118,9 +118,10 @@ type KCP struct {
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
 	rcvVoid    uint32 // places in the queue that are empty, none of them at its head
 	rcvEarly   int
-	rcvBytes   int // payload held in rcv
+	rcvHeld    int // bytes of the buffers in rcv, and of assembly
 	sparing    sparing
 	stranger   bool // the peer's address is not proven
+	frugal     bool // segments may be too far ahead to be held
 	rcv        recvRing
 	assembly   assembly
 	sink       []byte // where payload may go as it comes, for a reader that waits
@@ -134,10 +135,12 @@ type KCP struct {
 	validation *addressValidation // nil: the peer's address is validated
 
 	// Packet under construction and scratch space.
-	packet   []byte
-	scratch  []*sendSegment
-	buffers  buffers
-	counters Counters
+	packet  []byte
+	scratch []*sendSegment
+	buffers buffers // of what is sent
+
+	rcvBuffers buffers // of what is received
+	counters   Counters
 }
 
 // New returns a state machine for conversation conv, which must be the same at
@@ -332,8 +335,8 @@ func (k *KCP) recvBytes(p []byte) int {
 // popReceived drops the segment at the head of the receive queue.
 func (k *KCP) popReceived() {
 	s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
-	k.rcvBytes -= len(s.data)
-	k.buffers.put(s.data)
+	k.rcvHeld -= cap(s.data)
+	k.rcvBuffers.put(s.data)
 	*s = recvSegment{}
 	k.rcvQueued--
 	k.dropVoid()
@@ -484,7 +487,7 @@ func (k *KCP) Check(now uint32) uint32 {
 // Compact gives spare memory back. It is worth calling when a conversation
 // has gone idle.
 func (k *KCP) Compact() {
-	k.buffers = buffers{}
+	k.buffers, k.rcvBuffers = buffers{}, buffers{}
 	k.timeouts.spare = nil
 	k.packet, k.scratch = nil, nil
 	if k.sndEnd == k.sndUna {
@@ -497,6 +500,10 @@ func (k *KCP) Compact() {
 	if len(k.acks) == 0 {
 		k.acks = nil
 	}
+	if len(k.signals) == 0 {
+		k.signals = nil
+	}
+	k.expirePieces()
 	if k.rcvEarly == 0 {
 		k.ackRepeats.items = nil
 	}

@@ -17,10 +17,14 @@ const (
 	// the segment and the size of that, 2 bytes each.
 	pieceHeader = 4
 	maxPieces   = 64
-	// maxAssembly bounds the segments that are being put together, in bytes, but
-	// for the next one in order: a small piece reserves room for all of its
-	// segment.
+	// maxAssembly bounds what is held of segments that are being put together, in
+	// bytes, but for the next one in order.
 	maxAssembly = 1 << 20
+	// assemblyRTOs is after how many time-outs without a further piece those of a
+	// segment are forgotten, and assemblyTime after how many milliseconds at
+	// least. The sender sends all of them again anyway.
+	assemblyRTOs = 4
+	assemblyTime = 2000
 )
 
 // pieceUnit returns what the offsets of the pieces of a segment are multiples of.
@@ -28,19 +32,54 @@ func pieceUnit(size int) int { return (size + maxPieces - 1) / maxPieces }
 
 // assembly holds the segments of which some pieces have come.
 type assembly struct {
-	held  map[seq]*pieces // nil: none
-	bytes int             // of their segments
+	held   map[seq]*pieces // nil: none
+	bytes  int             // of memory
+	expire seq             // when to look next for those to be forgotten
 }
 
-// pieces is a segment that is being put together.
+// pieces is a segment that is being put together. Until half of it is there, its
+// pieces stand one after the other as they came: a small piece does not reserve
+// the whole.
 type pieces struct {
-	data []byte
-	have uint64 // units that have come
-	frg  uint8
+	data  []byte // the segment, or its pieces
+	parts []part // nil: data is the segment
+	size  int    // of the segment
+	have  uint64 // units that have come
+	last  seq    // when the last one did
+	frg   uint8
 }
+
+// part says where a piece belongs that stands among others.
+type part struct{ at, size uint16 }
+
+// held returns the bytes of memory that p takes.
+func (p *pieces) held() int { return piecesBytesHeld + cap(p.data) + 4*cap(p.parts) }
 
 // all returns have of a segment that is whole.
-func (p *pieces) all() uint64 { return unitsIn(0, len(p.data), pieceUnit(len(p.data))) }
+func (p *pieces) all() uint64 { return unitsIn(0, p.size, pieceUnit(p.size)) }
+
+// add takes a piece, some of which is new. b is where buffers come from.
+func (p *pieces) add(at int, data []byte, b *buffers) {
+	whole := p.parts == nil && p.data != nil
+	if !whole && 2*(len(p.data)+len(data)) < p.size {
+		p.data = append(p.data, data...)
+		p.parts = append(p.parts, part{uint16(at), uint16(len(data))})
+		return
+	}
+	if !whole {
+		p.putTogether(b)
+	}
+	copy(p.data[at:], data)
+}
+
+// putTogether makes data the segment.
+func (p *pieces) putTogether(b *buffers) {
+	whole, from := b.get(p.size), p.data
+	for _, q := range p.parts {
+		from = from[copy(whole[q.at:], from[:q.size]):]
+	}
+	p.data, p.parts = whole, nil
+}
 
 // unitsIn returns the bits of the units in [from, to), which begins with one.
 func unitsIn(from, to, unit int) uint64 {
@@ -79,14 +118,16 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 		}
 		return nil
 	}
+	k.expirePieces()
 	p := k.assembly.held[h.sn]
-	if p != nil && (len(p.data) != size || p.frg != h.frg) {
+	if p != nil && (p.size != size || p.frg != h.frg) {
 		// One of the two is forged, and which one is not known.
 		k.dropPieces(h.sn)
 		return ErrPiece
 	}
+	units := unitsIn(at, at+len(data), pieceUnit(size))
 	if p == nil {
-		if !k.mayAssemble(h.sn, size) {
+		if !k.mayAssemble(h.sn, len(data)) {
 			if first {
 				k.counters.SegmentsReceived++
 				k.counters.OutOfWindow++
@@ -94,15 +135,26 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 			return nil
 		}
 		p = k.assemble(h, size)
+	} else if p.have&units == units {
+		return nil
 	}
-	copy(p.data[at:], data)
-	p.have |= unitsIn(at, at+len(data), pieceUnit(size))
+	k.countPieces(-p.held())
+	p.add(at, data, &k.rcvBuffers)
+	k.countPieces(p.held())
+	p.have |= units
+	p.last = k.now
 	if p.have == p.all() {
 		k.releasePieces(h.sn)
 		k.inputPush(h, p.data, recovered)
-		k.buffers.put(p.data)
+		k.rcvBuffers.put(p.data)
 	}
 	return nil
+}
+
+// countPieces counts n bytes more, or fewer, that the assembly holds.
+func (k *KCP) countPieces(n int) {
+	k.assembly.bytes += n
+	k.rcvHeld += n
 }
 
 // arrived reports whether the segment sn is there already.
@@ -112,25 +164,44 @@ func (k *KCP) arrived(sn seq) bool {
 		sn.within(head, head+seq(len(k.rcv.slots))) && k.rcv.at(sn).held
 }
 
-// mayAssemble reports whether there is room for a segment that comes in pieces.
-// Nobody whose address is not proven has reason to send any.
-func (k *KCP) mayAssemble(sn seq, size int) bool {
-	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.spares(sn) || k.sparing == sparesAlways || k.stranger {
+// mayAssemble reports whether there is room for n bytes of a segment that comes
+// in pieces. Nobody whose address is not proven has reason to send any.
+func (k *KCP) mayAssemble(sn seq, n int) bool {
+	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.stranger || k.sparing == sparesAlways || k.spares(sn, n) {
 		return false
 	}
-	return sn == k.rcvNxt || k.assembly.bytes+size <= maxAssembly
+	return sn == k.rcvNxt || k.assembly.bytes+n+piecesBytesHeld <= maxAssembly
 }
 
 // assemble begins to put a segment together.
 func (k *KCP) assemble(h *header, size int) *pieces {
 	if k.assembly.held == nil {
 		k.assembly.held = make(map[seq]*pieces)
+		k.assembly.expire = k.now + k.assemblyTime()
 	}
-	p := &pieces{data: k.buffers.get(size), frg: h.frg}
+	p := &pieces{size: size, frg: h.frg}
 	k.assembly.held[h.sn] = p
-	k.assembly.bytes += size
-	k.rcvBytes += size
+	k.countPieces(p.held())
 	return p
+}
+
+// assemblyTime returns after which time without a further piece those of a
+// segment are forgotten.
+func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.rtt.rto)) }
+
+// expirePieces forgets what has waited for too long. It looks once in that time.
+func (k *KCP) expirePieces() {
+	a := &k.assembly
+	if a.held == nil || k.now.before(a.expire) {
+		return
+	}
+	wait := k.assemblyTime()
+	a.expire = k.now + wait
+	for sn, p := range a.held {
+		if k.now-p.last >= wait {
+			k.dropPieces(sn)
+		}
+	}
 }
 
 // releasePieces takes the segment sn, if it is being put together, out of the
@@ -140,8 +211,7 @@ func (k *KCP) releasePieces(sn seq) *pieces {
 	if p == nil {
 		return nil
 	}
-	k.assembly.bytes -= len(p.data)
-	k.rcvBytes -= len(p.data)
+	k.countPieces(-p.held())
 	if delete(k.assembly.held, sn); len(k.assembly.held) == 0 {
 		k.assembly.held = nil
 	}
@@ -150,8 +220,8 @@ func (k *KCP) releasePieces(sn seq) *pieces {
 
 // dropPieces forgets what has come of the segment sn.
 func (k *KCP) dropPieces(sn seq) {
-	if p := k.releasePieces(sn); p != nil {
-		k.buffers.put(p.data)
+	if p := k.releasePieces(sn); p != nil && p.parts == nil {
+		k.rcvBuffers.put(p.data)
 	}
 }
 

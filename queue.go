@@ -187,7 +187,16 @@ type buffers struct{ held *heldBuffers } // nil: nothing
 
 type heldBuffers struct {
 	free     [bufferClasses][][]byte
+	bytes    int // in free
 	segments []*sendSegment
+}
+
+// size returns the bytes of the free buffers.
+func (b *buffers) size() int {
+	if b.held == nil {
+		return 0
+	}
+	return b.held.bytes
 }
 
 // hold returns where to hold something.
@@ -198,8 +207,11 @@ func (b *buffers) hold() *heldBuffers {
 	return b.held
 }
 
-// get returns a buffer of length n.
+// get returns a buffer of length n; nil for 0.
 func (b *buffers) get(n int) []byte {
+	if n == 0 {
+		return nil
+	}
 	class, size := bufferSize(n)
 	if b.held == nil || len(b.held.free[class]) == 0 {
 		return make([]byte, n, max(n, size))
@@ -207,6 +219,7 @@ func (b *buffers) get(n int) []byte {
 	free := b.held.free[class]
 	buf := free[len(free)-1]
 	b.held.free[class] = free[:len(free)-1]
+	b.held.bytes -= cap(buf)
 	return buf[:n]
 }
 
@@ -216,6 +229,7 @@ func (b *buffers) put(buf []byte) {
 	if cap(buf) == size {
 		h := b.hold()
 		h.free[class] = append(h.free[class], buf[:0])
+		h.bytes += cap(buf)
 	}
 }
 

@@ -107,6 +107,12 @@ func (c *Conn) readEnd() error {
 
 // afterRead tells the peer when a read has reopened a shut window.
 func (c *Conn) afterRead() {
+	if c.state == stateEnded {
+		c.kcp.Compact()
+	} else if c.compactAt == 0 {
+		c.compactAt = c.ep.now() + compactAfter
+		c.wake(c.compactAt)
+	}
 	c.account()
 	if c.kcp.probe&probeTell != 0 && c.state != stateEnded {
 		c.push()

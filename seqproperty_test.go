@@ -15,13 +15,13 @@ import (
 
 // books holds what a state machine keeps count of.
 type books struct {
-	Queued, Void, Partial, Early, RcvBytes   int
+	Queued, Void, Partial, Early, Held       int
 	InFlight, SndBytes, FlightBytes, Waiting int
 }
 
 func (k *KCP) books() books {
 	return books{
-		int(k.rcvQueued), int(k.rcvVoid), int(k.rcvPartial), k.rcvEarly, k.rcvBytes,
+		int(k.rcvQueued), int(k.rcvVoid), int(k.rcvPartial), k.rcvEarly, k.rcvHeld,
 		k.inFlight, k.sndBytes, int(k.flightBytes), k.WaitSend(),
 	}
 }
@@ -47,7 +47,7 @@ func (k *KCP) recount() (b books, err error) {
 		case !s.held && s.data != nil:
 			wrong(sn, "data in a free place")
 		case s.held:
-			b.RcvBytes += len(s.data)
+			b.Held += cap(s.data)
 			switch {
 			case !inOrder:
 				b.Early++
@@ -58,7 +58,14 @@ func (k *KCP) recount() (b books, err error) {
 			}
 		}
 	}
-	b.RcvBytes += k.assembly.bytes
+	pieces := 0
+	for _, p := range k.assembly.held {
+		pieces += p.held()
+	}
+	if pieces != k.assembly.bytes {
+		wrong(0, "pieces are not counted right")
+	}
+	b.Held += pieces
 	if k.sndNxt-k.sndUna > k.sndEnd-k.sndUna || int(k.sndEnd-k.sndUna) > max(len(k.snd.slots), 0) {
 		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.sndUna, k.sndNxt, k.sndEnd, len(k.snd.slots)))
 	}

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"encoding/binary"
 	"io"
 	"net"
 	"sync"
@@ -53,7 +54,7 @@ type Conn struct {
 	compactAt    time.Duration // 0: nothing to compact
 	wakeAt       time.Duration // 0: no wake-up asked for
 	wakeIndex    int           // of wakeQueue, under its lock
-	accounted    int           // bytes of Endpoint.buffered
+	holding      holding
 
 	// What is small stands together; there may be very many sessions.
 	unproven    atomic.Bool // accepted, and the peer's address is not validated; kcp.validation is its credit
@@ -118,6 +119,7 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
 	c.kcp.onSignal = c.onSignal
+	c.kcp.frugal = true
 	if e.config.Cipher == nil {
 		c.kcp.lend, c.kcp.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
 	}
@@ -169,6 +171,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	if c.kcp.counters.SegmentsReceived != segments {
 		c.lastData = now
 	}
+	c.account()
 	if !news && !c.roused || c.answering {
 		return false
 	}
@@ -181,7 +184,7 @@ func (c *Conn) sparing() sparing {
 	switch {
 	case c.unproven.Load() && !c.offered:
 		return sparesAlways
-	case c.ep.short():
+	case c.mustSpare():
 		return sparesMemory
 	}
 	return sparesNothing
@@ -192,11 +195,14 @@ func (c *Conn) sparing() sparing {
 func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.state == stateOpen {
-			c.datagramQueue().add(p.data[datagramHeader:])
+			c.takeDatagram(p.data[datagramHeader:])
 			c.canRead.Broadcast()
 			c.heard(now)
 		}
 		return nil, false
+	}
+	if c.kcp.stranger || c.kcp.sparing != sparesNothing {
+		return c.decodePlain(p) // nothing is kept for it
 	}
 	if c.decoder == nil {
 		c.decoder = fec.NewDecoder()
@@ -209,6 +215,21 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 		return nil, false
 	}
 	return data, kind == fec.KindData
+}
+
+// decodePlain takes a packet with an FEC header without keeping it for recovery.
+func (c *Conn) decodePlain(p opened) ([]byte, bool) {
+	if c.decoder != nil && c.decoder.Stats().Held > 0 {
+		c.decoder.Compact()
+	}
+	if p.kind != fecPacket {
+		return nil, false
+	}
+	if int(binary.LittleEndian.Uint16(p.data[fec.HeaderSize-2:])) != len(p.data)-(fec.HeaderSize-2) {
+		c.drops().FEC++
+		return nil, false
+	}
+	return p.data[fec.HeaderSize:], true
 }
 
 // took counts what became of a packet.
@@ -284,14 +305,6 @@ func (c *Conn) flush(now time.Duration) {
 func (c *Conn) flushDue(now time.Duration) {
 	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
-	}
-}
-
-// account tells the endpoint how much received data the session holds.
-func (c *Conn) account() {
-	if n := c.kcp.rcvBytes; n != c.accounted {
-		c.ep.buffered.Add(int64(n - c.accounted))
-		c.accounted = n
 	}
 }
 

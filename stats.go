@@ -110,6 +110,11 @@ type ConnStats struct {
 	WriteBuffered int // bytes of both
 	ReadBuffered  int // segments waiting to be read
 	RemoteWindow  int // the peer's advertisement, in segments
+	// Held is the memory that the session holds because of what the peer has
+	// sent, in bytes: data and datagrams that were not yet read, places kept for
+	// what is missing, packets kept for error correction, and buffers that are
+	// given back after a second without traffic.
+	Held int
 	// CongestionWindow is in segments; that of a session without congestion
 	// control is the largest int32.
 	CongestionWindow int
@@ -161,6 +166,7 @@ func (c *Conn) Stats() ConnStats {
 		WriteBuffered:    k.sndBytes,
 		ReadBuffered:     int(k.rcvQueued-k.rcvVoid) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
+		Held:             c.held(),
 		CongestionWindow: k.cc.Window(),
 		Moves:            int(c.moves),
 		Datagrams:        c.datagramStats(),
@@ -204,7 +210,7 @@ type endpointCounters struct {
 	dropSessions, dropBacklog         atomic.Uint64
 	dropHalfOpen, dropReplies         atomic.Uint64
 	dropCredit                        atomic.Uint64
-	cookiesSent                       atomic.Uint64
+	cookiesSent, endedForMemory       atomic.Uint64
 }
 
 // EndpointStats is a snapshot of an endpoint, and of the listener on it.
@@ -212,7 +218,11 @@ type EndpointStats struct {
 	Sessions int // open now, those in the backlog included
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted from peers that have not shown that they get our packets
-	Buffered int // bytes received and not yet read
+	// Buffered is the memory that all sessions hold because of what their peers
+	// have sent, in bytes: the sum of ConnStats.Held. Config.MaxBuffered bounds it.
+	Buffered int
+	// EndedForMemory counts sessions ended with ErrMemoryPressure.
+	EndedForMemory uint64
 
 	PacketsSent     uint64 // datagrams
 	PacketsReceived uint64
@@ -262,6 +272,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		CookiesSent:     n.cookiesSent.Load(),
 		HalfOpen:        int(e.halfOpen.Load()),
 		Buffered:        int(e.buffered.Load()),
+		EndedForMemory:  n.endedForMemory.Load(),
 	}
 	if l != nil {
 		l.mu.Lock()

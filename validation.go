@@ -37,6 +37,7 @@ type addressValidation struct {
 	credit   int // bytes that may still be sent
 	overhead int // bytes that a packet has beside its segments
 	unacked  int // bytes still to come before the peer is acknowledged
+	total    int // bytes that have come, up to legacyBytes
 
 	sent  [echoMemory]transmissionTime
 	count int  // transmissions, of which sent has the last
@@ -50,6 +51,7 @@ type transmissionTime struct{ sn, ts seq }
 func (v *addressValidation) received(n int) {
 	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
 	v.unacked = max(v.unacked-n, 0)
+	v.total = min(v.total+n, legacyBytes)
 }
 
 // holdsAcks reports whether the peer is not to be acknowledged yet.

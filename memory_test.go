@@ -1,0 +1,286 @@
+package kcp
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// holders are ways of a peer to have memory held with little traffic. Each
+// returns the i-th packet.
+var holders = []struct {
+	name string
+	make func(i int) []byte
+}{
+	{"empty in order", func(i int) []byte { return manyPushes(uint32(i*50), 50, "") }},
+	{"one byte in order", func(i int) []byte { return manyPushes(uint32(i*50), 50, "x") }},
+	{"full in order", func(i int) []byte { return push(uint32(i), 0, string(make([]byte, 1300))) }},
+	{"empty behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*50), 50, "") }},
+	{"one byte behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*50), 50, "x") }},
+	{"129 bytes behind a gap", func(i int) []byte { return manyPushes(uint32(1+i*8), 8, string(make([]byte, 129))) }},
+	{"513 bytes behind a gap", func(i int) []byte { return push(uint32(1+i), 0, string(make([]byte, 513))) }},
+	{"full behind a gap", func(i int) []byte { return push(uint32(1+i), 0, string(make([]byte, 1537))) }},
+	{"the end of the window", func(i int) []byte { return push(2047, 0, "x") }},
+	{"broken messages", func(i int) []byte { return manyPushes(uint32(i*50), 50, "x", 3, 9) }},
+	{"endless message", func(i int) []byte { return push(uint32(i), uint8(255-i), string(make([]byte, 1300))) }},
+	{"datagrams", func(i int) []byte { return oob(make([]byte, 1300)) }},
+	{"small datagrams", func(i int) []byte { return oob([]byte{1}) }},
+	{"large datagrams", func(i int) []byte { return oob(make([]byte, 60000)) }},
+	{"pieces", func(i int) []byte { return piece(uint32(i), 0, 4032, 4033, "x") }},
+	{"pieces of large segments", func(i int) []byte { return piece(uint32(i), 0, 64512, 65535, string(make([]byte, 1023))) }},
+	{"shards", func(i int) []byte { return fecShard(uint32(i), push(uint32(i), 0, string(make([]byte, 1200)))) }},
+	{"parity", func(i int) []byte { return fecShard(uint32(i), nil) }},
+	{"duplicates", func(i int) []byte { return manyPushes(0, 50, "x", 0, 0) }},
+	{"pings", func(i int) []byte { return bytesOf(signal{sigPing, uint32(i), 1}) }},
+}
+
+// manyPushes returns a packet of n segments from sn on, whose frg are those given
+// in turn; 0 if there are none.
+func manyPushes(sn uint32, n int, payload string, frgs ...uint8) (p []byte) {
+	frgs = append(frgs, 0)[:max(len(frgs), 1)]
+	for i := range n {
+		p = append(p, push(sn+uint32(i), frgs[i%len(frgs)], payload)...)
+	}
+	return p
+}
+
+// oob returns a datagram of conversation 7.
+func oob(b []byte) []byte {
+	p := binary.LittleEndian.AppendUint32(nil, 0xffffffff)
+	p = binary.LittleEndian.AppendUint16(p, 0xf3)
+	p = binary.LittleEndian.AppendUint16(p, uint16(len(b)+6))
+	return append(binary.LittleEndian.AppendUint32(p, 7), b...)
+}
+
+// fecShard returns a packet in an FEC header, or parity where there is none.
+func fecShard(seqid uint32, packet []byte) []byte {
+	p := binary.LittleEndian.AppendUint32(nil, seqid)
+	if packet == nil {
+		return append(binary.LittleEndian.AppendUint16(p, 0xf2), make([]byte, 1300)...)
+	}
+	p = binary.LittleEndian.AppendUint16(p, 0xf1)
+	p = binary.LittleEndian.AppendUint16(p, uint16(len(packet)+2))
+	return append(p, packet...)
+}
+
+// withConv sets the conversation of a packet.
+func withConv(conv uint32, p []byte) []byte {
+	switch binary.LittleEndian.Uint16(p[4:]) {
+	case 0xf1:
+		copy(p[8:], packetOf(conv, p[8:]))
+	case 0xf3:
+		binary.LittleEndian.PutUint32(p[8:], conv)
+	case 0xf2:
+	default:
+		p = packetOf(conv, p)
+	}
+	return p
+}
+
+// Whatever strangers send, each holds no more than 16 KiB beside its session, of
+// the heap and not only by count.
+func TestStrangersHoldLittle(t *testing.T) {
+	const n, packets = 64, 60
+	for _, h := range holders {
+		t.Run(h.name, func(t *testing.T) {
+			inWorld(t, 2, clean, func(w *world) {
+				l := w.listen(&Config{ReceiveWindow: 65535, MaxHalfOpen: 4 * n, Backlog: 4 * n})
+				to := l.Addr().(*net.UDPAddr).AddrPort()
+				resting := memoryInUse()
+				for i := range n {
+					w.net.Inject(floodAddr(i), to, packetOf(uint32(1000+i), hello(9)))
+				}
+				synctest.Wait()
+				empty := memoryInUse()
+				for j := range packets {
+					for i := range n {
+						w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), h.make(j)))
+					}
+					time.Sleep(time.Millisecond)
+				}
+				synctest.Wait()
+				require.Equal(t, n, l.Stats().HalfOpen)
+				held := memoryInUse() - empty
+				t.Logf("a session holds %d, counted %d", held/n, l.Stats().Buffered/n)
+				require.LessOrEqual(t, l.Stats().Buffered, n*strangerBytes)
+				require.Less(t, held/n, int64(strangerBytes)+8<<10, "session %d", (empty-resting)/n)
+			})
+		})
+	}
+}
+
+// What proven peers have held is counted: no more is in use than that, but for
+// sessions themselves, and not much less.
+func TestHeldIsCounted(t *testing.T) {
+	const n, packets = 32, 60
+	for _, h := range holders {
+		t.Run(h.name, func(t *testing.T) {
+			inWorld(t, 2, clean, func(w *world) {
+				l := w.listen(&Config{ReceiveWindow: 65535, Backlog: 4 * n})
+				to := l.Addr().(*net.UDPAddr).AddrPort()
+				tokens := map[netip.AddrPort]uint32{}
+				w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+					for _, s := range signalsOf(p) {
+						if s.code == sigHello|sigAnswer {
+							tokens[to] = s.sn
+						}
+					}
+					return to.Addr().As4()[0] != 172
+				})
+				for i := range n {
+					w.net.Inject(floodAddr(i), to, packetOf(uint32(1000+i), hello(9)))
+				}
+				synctest.Wait()
+				for i := range n {
+					w.net.Inject(floodAddr(i), to, packetOf(uint32(1000+i), bytesOf(signal{sigConfirm, tokens[floodAddr(i)], 9})))
+				}
+				synctest.Wait()
+				require.Zero(t, l.Stats().HalfOpen)
+				require.Equal(t, n, l.Stats().Backlog)
+				empty := memoryInUse()
+				for j := range packets {
+					for i := range n {
+						w.net.Inject(floodAddr(i), to, withConv(uint32(1000+i), h.make(j)))
+					}
+					time.Sleep(time.Millisecond)
+				}
+				synctest.Wait()
+				held, counted := memoryInUse()-empty, int64(l.Stats().Buffered)
+				t.Logf("a session holds %d, counted %d", held/n, counted/n)
+				require.Less(t, held/n, counted/n+counted/n/2+12<<10)
+				require.Less(t, counted/n, 2*max(held/n, 0)+8<<10)
+				runtime.KeepAlive(l)
+			})
+		})
+	}
+}
+
+// A segment far ahead keeps few places for what is missing before it.
+func TestReachIsBounded(t *testing.T) {
+	k := New(7, func([]byte) {})
+	require.NoError(t, k.SetWindow(1, 65535))
+	k.frugal = true
+	require.NoError(t, k.Input(push(0, 0, "x")))
+	require.NoError(t, k.Input(push(65000, 0, "x")))
+	require.EqualValues(t, 1, k.Counters().OutOfWindow)
+	require.NoError(t, k.Input(push(4000, 0, "x")))
+	require.LessOrEqual(t, k.Held(), 2*sessionReach*placeBytes)
+	for sn := range uint32(60000) { // an honest gap
+		if sn > 0 && sn != 30000 {
+			require.NoError(t, k.Input(push(sn, 0, "x")))
+		}
+	}
+	require.EqualValues(t, 1, k.Counters().OutOfWindow)
+	k.stranger = true
+	require.NoError(t, k.Input(push(uint32(k.rcvNxt)+strangerReach+1, 0, "x")))
+}
+
+// A piece of one byte reserves no segment, and what does not become whole is
+// forgotten.
+func TestPiecesReserveLittle(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		takesPieces(k)
+		require.NoError(t, k.SetWindow(1, 1024))
+	})
+	for sn := range uint32(1000) {
+		h.input(piece(sn+1, 0, 4032, 4033, "x"))
+	}
+	require.Less(t, h.k.Held()/1000, 300)
+	require.Len(t, h.k.assembly.held, 1000)
+	h.now += assemblyTime + 1
+	h.k.SetClock(h.now)
+	h.input(piece(0, 0, 0, 4033, strings.Repeat("x", 64)))
+	require.Len(t, h.k.assembly.held, 1)
+	h.now += 2*assemblyTime + 1
+	h.k.SetClock(h.now)
+	h.k.Compact()
+	require.Nil(t, h.k.assembly.held)
+	require.Zero(t, h.k.Held())
+}
+
+// hog opens a session from a network of its own, and has it hold bytes behind a
+// gap.
+func hog(w *world, addr string, bytes int) *Conn {
+	e, _ := w.endpoint(addr, &Config{SendWindow: 4096})
+	c := w.dial(e)
+	go func() { _, _ = c.Write(make([]byte, bytes)) }()
+	return c
+}
+
+// Sessions that use up the memory do not use up others' share: an honest one goes
+// on at its pace, and those that hold what cannot be read are ended in the end.
+func TestHogsDoNotStarveOthers(t *testing.T) {
+	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
+	goodput := func(hogs int) (rate float64, s EndpointStats) {
+		inWorld(t, 2, link, func(w *world) {
+			l := w.listen(&Config{MaxBuffered: 8 << 20, Backlog: 1000})
+			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+				h := decodeHeader(p)
+				return from.Addr().As4()[1] != 9 || h.cmd != cmdPush || h.sn != 0 // what they begin with is lost
+			})
+			for i := range hogs {
+				hog(w, fmt.Sprintf("10.9.0.%d:5000", i+1), 2<<20)
+			}
+			time.Sleep(5 * time.Second)
+			e, _ := w.endpoint("10.0.0.2:5000", nil)
+			a := w.dial(e)
+			var b *Conn
+			for b == nil || b.RemoteAddr().String() != a.LocalAddr().String() {
+				var err error
+				b, err = l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+			}
+			if hogs > 0 {
+				require.Greater(t, l.Stats().Buffered, 8<<20)
+			}
+			want := content(1, 4<<20)
+			start := time.Now()
+			send(t, a, want)
+			receive(t, b, want)
+			rate = float64(len(want)) / time.Since(start).Seconds()
+			require.Less(t, l.Stats().Buffered, 12<<20)
+			time.Sleep(30 * time.Second)
+			s = l.Stats()
+		})
+		return rate, s
+	}
+	alone, _ := goodput(0)
+	among, s := goodput(8)
+	require.Greater(t, among, 0.8*alone)
+	require.LessOrEqual(t, s.Buffered, 8<<20)
+	require.Positive(t, s.EndedForMemory)
+}
+
+// Who is ended for want of memory is told, on both sides, and what it held is
+// free.
+func TestEndedForMemory(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(&Config{MaxBuffered: minMaxBuffered})
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		a := w.dial(e)
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			h := decodeHeader(p)
+			return h.cmd != cmdPush || h.sn != 0
+		})
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		go func() { _, _ = a.Write(make([]byte, 1<<20)) }()
+		time.Sleep(20 * time.Second)
+		_, err = b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrMemoryPressure)
+		_, err = a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrReset)
+		require.Zero(t, l.Stats().Buffered)
+		require.EqualValues(t, 1, l.Stats().EndedForMemory)
+	})
+}

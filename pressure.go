@@ -1,0 +1,173 @@
+package kcp
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Pressure on memory. What all sessions hold for their peers is bounded by
+// Config.MaxBuffered. Beyond it nobody pays for others: a session that holds no
+// more than its share goes on as if nothing were, and those that hold more take
+// only what can be read, until that is less. Sessions that hold what nobody can
+// read for long are ended, and where it does not help, who holds most.
+
+const (
+	// leastShare is what any session may hold, whatever the others do.
+	leastShare = 64 << 10
+	// pressurePause is the time between two looks at all sessions.
+	pressurePause = 100 * time.Millisecond
+	// stallTime is how long a session may hold what nobody can read, for want of
+	// what is missing before it, while memory is short: who wants it to be read
+	// has sent that by then, and it is taken in any case.
+	stallTime = 10 * time.Second
+	// idleTime is after how long without anything being read, or coming in order,
+	// a session is the first to go where that does not help.
+	idleTime = time.Second
+	// longestMessage is what the longest message of the reference takes at the
+	// default MTU, in buffers: it has to be held before it can be read.
+	longestMessage = 256 << 10
+)
+
+// pressure is what an endpoint does about want of memory.
+type pressure struct {
+	share atomic.Int64 // what a session may hold; 0 while memory is not short
+	next  atomic.Int64 // when to look next, as time.Duration since the epoch
+}
+
+// holding is what a session holds because of its peer. It is written under
+// Conn.mu.
+type holding struct {
+	bytes   atomic.Int64 // part of Endpoint.buffered
+	moved   atomic.Int64 // when something was last read or came in order, as time.Duration since the epoch
+	stalled atomic.Bool  // there is nothing to read, as something before it is missing
+	next    seq          // rcv_nxt as of moved
+	queued  uint32       // and what was waiting to be read
+}
+
+// held returns the bytes of memory that the session holds because of its peer.
+func (c *Conn) held() int {
+	n := c.kcp.Held()
+	if c.datagrams != nil {
+		n += c.datagrams.bytes
+	}
+	if c.decoder != nil {
+		n += c.decoder.Stats().Held
+	}
+	return n
+}
+
+// account tells the endpoint how much that is.
+func (c *Conn) account() {
+	h, k := &c.holding, c.kcp
+	if n, old := int64(c.held()), h.bytes.Load(); n != old {
+		c.ep.buffered.Add(n - old)
+		h.bytes.Store(n)
+	}
+	if k.rcvNxt != h.next || k.rcvQueued != h.queued {
+		h.next, h.queued = k.rcvNxt, k.rcvQueued
+		h.moved.Store(int64(c.lastInput))
+	}
+	stalled := (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial
+	if stalled != h.stalled.Load() {
+		h.stalled.Store(stalled)
+	}
+}
+
+// short reports whether all sessions together hold more than they may.
+func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
+
+// mustSpare reports whether the session holds more than its share while memory
+// is short.
+func (c *Conn) mustSpare() bool {
+	if !c.ep.short() {
+		return false
+	}
+	share := c.ep.pressure.share.Load()
+	return share == 0 || c.holding.bytes.Load() > share
+}
+
+// relieve looks, while memory is short, at what the sessions hold, and ends one
+// if need be. The readers call it after a batch.
+func (e *Endpoint) relieve(now time.Duration) {
+	p := &e.pressure
+	if !e.short() {
+		if p.share.Load() != 0 {
+			p.share.Store(0)
+		}
+		return
+	}
+	next := p.next.Load()
+	if int64(now) < next || !p.next.CompareAndSwap(next, int64(now+pressurePause)) {
+		return
+	}
+	victim, freed := e.weigh(now), int64(0)
+	if victim != nil {
+		freed = victim.holding.bytes.Load()
+		victim.endForMemory()
+		e.counters.endedForMemory.Add(1)
+		e.warn("session ended for want of memory", ErrMemoryPressure)
+	}
+	if freed > 0 && e.short() {
+		p.next.Store(int64(now)) // the next one with the next batch
+	}
+}
+
+// weigh sets the share of a session: MaxBuffered is shared out among those that
+// hold more than the least. It returns the session to be ended, if there is one.
+func (e *Endpoint) weigh(now time.Duration) *Conn {
+	limit, holders := int64(e.config.MaxBuffered), int64(0)
+	var all, idle, stalled heaviest
+	e.mu.RLock()
+	for _, c := range e.sessions {
+		h := &c.holding
+		n := h.bytes.Load()
+		if n > leastShare {
+			holders++
+		}
+		all.weigh(c, n)
+		rest := now - time.Duration(h.moved.Load())
+		if rest >= idleTime {
+			idle.weigh(c, n)
+		}
+		if rest >= stallTime && h.stalled.Load() {
+			stalled.weigh(c, n)
+		}
+	}
+	e.mu.RUnlock()
+	share := max(limit/max(holders, 1), leastShare)
+	e.pressure.share.Store(share)
+	total := e.buffered.Load()
+	switch {
+	case stalled.bytes > strangerBytes:
+		return stalled.conn
+	case total > limit+limit/8 && idle.bytes > strangerBytes:
+		return idle.conn
+	case total > limit+limit/8 && all.bytes > max(share, longestMessage), total > 2*limit:
+		return all.conn
+	}
+	return nil
+}
+
+// heaviest is the session that holds most of those weighed.
+type heaviest struct {
+	conn  *Conn
+	bytes int64
+}
+
+func (h *heaviest) weigh(c *Conn, bytes int64) {
+	if bytes > h.bytes {
+		h.conn, h.bytes = c, bytes
+	}
+}
+
+// endForMemory ends the session and gives up what it holds.
+func (c *Conn) endForMemory() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateEnded {
+		return
+	}
+	c.kcp.closeReceive()
+	c.decoder, c.datagrams = nil, nil
+	c.abort(ErrMemoryPressure)
+}
