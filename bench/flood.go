@@ -1,189 +1,301 @@
 package main
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
+	"io"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
 )
 
-// The flood suite has one connection send as fast as it can while strangers from
-// many addresses send first packets to the listening end, 50 000 a second, each
-// of a conversation of its own. It shows what is left of the goodput. What it is
-// compared with is measured under the same flood to a socket of nobody, so that
-// the share says what the listening end spends on strangers, and not what the
-// machine spends on sending. Memory is what the listening end has kept of them,
-// after garbage collection.
+// The flood suite has strangers, or peers with sessions of their own, send
+// packets to the listening end that are meant to harm it. It shows what is left
+// for honest sessions: of the goodput of one that sends as fast as it can, and
+// then of the exchanges of one that waits for each answer. What they are compared
+// with is measured under the same flood to a socket of nobody. The shares thus
+// say what the listening end spends on the flood, and not what the machine spends
+// on sending. Memory is what the listening end has kept, after garbage
+// collection. The time is that of the whole process for each packet that has
+// reached the listening end, with nothing else going on, less that of sending.
 //
-// In the cases named validated, ours asks everybody for cookies and refuses
-// peers without signals; kcp-go has neither.
+// The floods are in flood_kinds.go. In the cases named validated, ours asks
+// everybody for cookies and refuses peers without signals; kcp-go has neither.
 
 const (
-	metricShare  = "share"
-	metricGrowth = "memory"
+	metricShare   = "share"
+	metricEchoes  = "exchanges"
+	metricGrowth  = "memory"
+	metricPerItem = "cpu"
 
-	floodRate     = 50000 // packets a second, all together
-	floodSources  = 64    // addresses, 127.x.y.1
-	floodPushSize = 500
-	floodPause    = time.Millisecond // between the bursts that the rate is made of
+	floodPause    = time.Millisecond // between the bursts that a rate is made of
+	floodEchoSize = 64
+	floodShutdown = 15 * time.Second // beyond the time-out of Dial
 )
 
-var floodCases = []string{"hello", "push", "garbage", "hello-validated", "push-validated"}
-
 func init() {
-	register(&suite{
-		name:    "flood",
-		about:   "one connection while strangers send 50 000 first packets a second; against the same to nobody",
-		cases:   floodCases,
-		impls:   []string{ours, kcpGo},
-		metrics: []metric{{metricShare, "of the goodput"}, {metricGoodput, "MB/s"}, {metricGrowth, "MB"}},
-		lacks:   func(c, impl string) bool { return impl == kcpGo && c != "push" && c != "garbage" },
+	s := &suite{
+		name:  "flood",
+		about: "honest sessions while the listening end is flooded; against the same flood to nobody",
+		impls: []string{ours, kcpGo},
+		metrics: []metric{
+			{metricShare, "of the goodput"}, {metricGoodput, "MB/s"}, {metricGrowth, "MB"},
+			{metricEchoes, "of the exchanges"}, {metricPerItem, "µs a packet"},
+		},
+		lacks: func(c, impl string) bool {
+			f := findFlood(c)
+			return impl == kcpGo && f != nil && !f.kcpGo
+		},
 		measure: measureFlood,
 		thresholds: []threshold{
-			{c: "hello", impl: ours, metric: metricShare, min: 0.8},
-			{c: "push", impl: ours, metric: metricShare, min: 0.8},
-			{c: "garbage", impl: ours, metric: metricShare, min: 0.8},
-			{c: "hello-validated", impl: ours, metric: metricShare, min: 0.8},
-			{c: "push-validated", impl: ours, metric: metricShare, min: 0.8},
 			{c: "hello", impl: ours, metric: metricGrowth, max: 16},
 			{c: "push", impl: ours, metric: metricGrowth, max: 16},
+			{c: "fec-ratio", impl: ours, metric: metricPerItem, max: 8},
 		},
-	})
+	}
+	for i := range floods {
+		s.cases = append(s.cases, floods[i].name)
+	}
+	for _, c := range []string{"hello", "push", "garbage", "hello-validated", "push-validated"} {
+		s.thresholds = append(s.thresholds, threshold{c: c, impl: ours, metric: metricShare, min: 0.8})
+	}
+	register(s)
+}
+
+func findFlood(name string) *flood {
+	for i := range floods {
+		if floods[i].name == name {
+			return &floods[i]
+		}
+	}
+	return nil
 }
 
 // floodPeer returns the implementation of a case, and where its listening end is.
-func floodPeer(c, impl string) (peer, net.Addr, error) {
-	if !slices.Contains(floodCases, c) {
-		return nil, nil, fmt.Errorf("no case %q", c)
-	}
+func floodPeer(f *flood, impl string) (peer, net.Addr, error) {
 	s := settings{mode: plain, window: bulkWindow, buffer: bulkBuffer}
-	if impl != ours && impl != kcpGo {
-		return nil, nil, fmt.Errorf("no implementation %q", impl)
-	}
-	if impl == kcpGo {
+	switch impl {
+	case kcpGo:
 		p, err := newKCPGoPeer(s)
 		if err != nil {
 			return nil, nil, err
 		}
 		return p, p.socket.LocalAddr(), nil
+	case ours:
+		config, err := ourConfig(s)
+		if err != nil {
+			return nil, nil, err
+		}
+		if strings.HasSuffix(f.name, "validated") {
+			config.AddressValidation, config.RefuseLegacy = kcp.ValidateAlways, true
+		}
+		if f.config != nil {
+			f.config(config)
+		}
+		p, err := newKCPPeerOf(config, s.buffer)
+		if err != nil {
+			return nil, nil, err
+		}
+		return p, p.LocalAddr(), nil
 	}
-	config, err := ourConfig(s)
-	if err != nil {
-		return nil, nil, err
-	}
-	if strings.HasSuffix(c, "validated") {
-		config.AddressValidation, config.RefuseLegacy = kcp.ValidateAlways, true
-	}
-	p, err := newKCPPeerOf(config, s.buffer)
-	if err != nil {
-		return nil, nil, err
-	}
-	return p, p.LocalAddr(), nil
+	return nil, nil, fmt.Errorf("no implementation %q", impl)
 }
 
-// measureFlood runs one flow, first with the flood elsewhere, then with it here.
-func measureFlood(c, impl string, d time.Duration) (f figures, err error) {
-	p, address, err := floodPeer(c, impl)
+// besieged is a listening end, its honest sessions, and what floods it.
+type besieged struct {
+	flood    *flood
+	peer     peer
+	address  netip.AddrPort
+	from, to io.ReadWriteCloser // of the session that sends as fast as it can
+	honest   exchanges
+}
+
+// measureFlood measures honest sessions, first with the flood elsewhere, then
+// with it here.
+func measureFlood(c, impl string, d time.Duration) (figs figures, err error) {
+	f := findFlood(c)
+	if f == nil {
+		return nil, fmt.Errorf("no case %q", c)
+	}
+	p, address, err := floodPeer(f, impl)
 	if err != nil {
 		return nil, err
 	}
 	all := closers{p}
 	defer func() { err = errors.Join(err, all.Close()) }()
-	client, server, err := connect(p)
+	b := &besieged{flood: f, peer: p, address: address.(*net.UDPAddr).AddrPort()}
+	if b.from, b.to, err = connect(p); err != nil {
+		return nil, err
+	}
+	caller, answerer, err := connect(p)
 	if err != nil {
 		return nil, err
 	}
-	all = append(all, server, client)
+	all = append(all, b.to, b.from, answerer, caller)
+	go answerAll(answerer, floodEchoSize)
+	if f.serve != nil {
+		go f.serve(p)
+	}
+	b.honest.start(b.exchange(caller))
+	all = append(all, &b.honest)
 	nobody, err := openSocket(0)
 	if err != nil {
 		return nil, err
 	}
 	all = append(all, nobody)
-	var goodput [2]float64
-	var memory [2]uint64
-	for i, to := range []net.Addr{nobody.LocalAddr(), address} {
-		stop, err := startFlood(c, to.(*net.UDPAddr))
-		if err != nil {
-			return nil, err
-		}
-		flows := []*flow{newFlow(streamSource{client}, newStreamSink(server), newRope())}
-		before, after, err := watch(flows, d)
-		stop()
-		if err != nil {
-			return nil, err
-		}
-		goodput[i] = float64(after.moved[0]-before.moved[0]) / 1e6 / after.at.Sub(before.at).Seconds()
-		memory[i] = memoryInUse()
+	alone, err := b.measure(nobody.LocalAddr().(*net.UDPAddr).AddrPort(), d)
+	if err != nil {
+		return nil, err
+	}
+	here, err := b.measure(b.address, d)
+	if err != nil {
+		return nil, err
 	}
 	return figures{
-		metricShare:   goodput[1] / goodput[0],
-		metricGoodput: goodput[1],
-		metricGrowth:  max(0, float64(memory[1])-float64(memory[0])) / (1 << 20),
+		metricShare:   part(here.goodput, alone.goodput),
+		metricGoodput: here.goodput,
+		metricGrowth:  max(0, float64(here.memory)-float64(alone.memory)) / (1 << 20),
+		metricEchoes:  part(here.exchanges, alone.exchanges),
+		metricPerItem: max(0, 1e6*(here.cpu-alone.cpu).Seconds()/max(1, here.packets)),
 	}, nil
 }
 
-// startFlood sends first packets to an address until stop is called.
-func startFlood(c string, to *net.UDPAddr) (stop func(), err error) {
-	var sources []*net.UDPConn
-	for i := range floodSources {
-		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, byte(1 + i), byte(i), 1}), 0)
-		s, err := net.DialUDP("udp4", net.UDPAddrFromAddrPort(from), to)
-		if err != nil {
-			return nil, fmt.Errorf("a source address for the flood: %w", err)
-		}
-		sources = append(sources, s)
+// part returns a as a multiple of b, and 0 if b is nothing.
+func part(a, b float64) float64 {
+	if b == 0 {
+		return 0
 	}
-	quit := make(chan struct{})
-	var done sync.WaitGroup
-	done.Go(func() {
-		random := rand.New(rand.NewPCG(1, 1))
-		packet := make([]byte, 24+floodPushSize)
-		start := time.Now()
-		for sent := 0; ; {
-			select {
-			case <-quit:
-				return
-			case <-time.After(floodPause):
-			}
-			for due := int(time.Since(start).Seconds() * floodRate); sent < due; sent++ {
-				_, _ = sources[sent%floodSources].Write(strangersPacket(c, packet, random)) // refused or not
-			}
-		}
-	})
-	return func() {
-		close(quit)
-		done.Wait()
-		for _, s := range sources {
-			_ = s.Close()
-		}
-	}, nil
+	return a / b
 }
 
-// strangersPacket makes a first packet in b.
-func strangersPacket(c string, b []byte, random *rand.Rand) []byte {
-	binary.LittleEndian.PutUint32(b, random.Uint32())
-	switch c[0] {
-	case 'h': // HELLO and INFO; see WIRE.md
-		copy(b[4:], []byte{83, 1, 0, 1})
-		binary.LittleEndian.PutUint32(b[8:], random.Uint32())
-		copy(b[24:28], b[:4])
-		copy(b[28:], []byte{84, 2, 0, 1, 0, 0, 0, 0, 1})
-		return b[:48]
-	case 'p':
-		copy(b[4:], []byte{81, 0, 0, 1})
-		binary.LittleEndian.PutUint32(b[20:], floodPushSize)
-		return b
+// exchange returns what the honest client does again and again.
+func (b *besieged) exchange(caller io.ReadWriter) func() error {
+	if b.flood.dials {
+		return func() error { return visit(b.peer) }
 	}
-	for i := 4; i < 100; i++ {
-		b[i] = byte(random.Uint32())
+	return func() error {
+		_, err := pingPong(caller, floodEchoSize, 0)
+		return err
 	}
-	return b[:100]
+}
+
+// toll is what was measured under one flood.
+type toll struct {
+	goodput   float64       // MB/s
+	exchanges float64       // a second
+	cpu       time.Duration // of the process, with the flood alone
+	packets   float64       // that came meanwhile
+	memory    uint64
+}
+
+// measure has the flood go to an address, and measures goodput, exchanges and
+// processor time one after the other, each for d.
+func (b *besieged) measure(target netip.AddrPort, d time.Duration) (t toll, err error) {
+	stop, sent, err := b.flood.start(b.address, target)
+	if err != nil {
+		return t, err
+	}
+	stopped := false
+	defer func() {
+		if !stopped {
+			stop()
+		}
+	}()
+	bulk := newFlow(streamSource{b.from}, newStreamSink(b.to), newRope())
+	bulk.start()
+	if err := pass(bulk, max(d/8, 10*time.Millisecond)); err != nil {
+		return t, err
+	}
+	flows := []*flow{bulk}
+	before := measureUsage(flows)
+	if err := pass(bulk, d); err != nil {
+		return t, err
+	}
+	after := measureUsage(flows)
+	t.goodput = float64(after.moved[0]-before.moved[0]) / 1e6 / after.at.Sub(before.at).Seconds()
+	bulk.stop.Store(true)
+	time.Sleep(min(d/8, 100*time.Millisecond)) // for what is under way
+
+	t.exchanges = b.honest.count(d)
+
+	packets, cpu := packetsReceived(b.peer, sent), cpuTime()
+	time.Sleep(d)
+	t.packets, t.cpu = packetsReceived(b.peer, sent)-packets, cpuTime()-cpu
+
+	stop()
+	stopped = true
+	if err := bulk.finish(); err != nil {
+		return t, err
+	}
+	t.memory = memoryInUse()
+	return t, nil
+}
+
+// pass waits for d while a flow runs, and fails early if that does.
+func pass(f *flow, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case err := <-f.done:
+		return err
+	case <-timer.C:
+		return nil
+	}
+}
+
+// packetsReceived is how many packets the listening end has had. Where it does not
+// tell, it is how many were sent.
+func packetsReceived(p peer, sent *atomic.Uint64) float64 {
+	if p, ok := p.(*kcpPeer); ok {
+		return float64(p.Stats().PacketsReceived)
+	}
+	return float64(sent.Load())
+}
+
+// exchanges counts how often an honest client gets what it wants.
+type exchanges struct {
+	n        atomic.Uint64
+	on, quit atomic.Bool
+	done     chan struct{}
+}
+
+// start has the client do one exchange after the other while they are counted.
+func (e *exchanges) start(one func() error) {
+	e.done = make(chan struct{})
+	go func() {
+		defer close(e.done)
+		for !e.quit.Load() {
+			if !e.on.Load() {
+				time.Sleep(time.Millisecond)
+			} else if one() == nil {
+				e.n.Add(1)
+			} else {
+				time.Sleep(time.Millisecond)
+			}
+		}
+	}()
+}
+
+// count returns how many exchanges a second there were in d.
+func (e *exchanges) count(d time.Duration) float64 {
+	n, start := e.n.Load(), time.Now()
+	e.on.Store(true)
+	time.Sleep(d)
+	e.on.Store(false)
+	return float64(e.n.Load()-n) / time.Since(start).Seconds()
+}
+
+// Close ends the client, after the exchange that is under way.
+func (e *exchanges) Close() error {
+	e.quit.Store(true)
+	select {
+	case <-e.done:
+		return nil
+	case <-time.After(floodShutdown):
+		return errors.New("an honest client waits in vain after the flood")
+	}
 }
