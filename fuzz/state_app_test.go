@@ -140,6 +140,9 @@ func (x *application) read(r *rand.Rand) {
 		if wrong := differs(p[:n], x.key(!x.dialled), uint64(at)); wrong >= 0 && x.w.keyless {
 			x.w.t.Errorf("%s: byte %d is wrong", x.name, at+wrong)
 		}
+		if n > 0 && !x.dialled && x.w.keyless {
+			x.checkOnce()
+		}
 		at += n
 		if over(err) {
 			return
@@ -148,6 +151,17 @@ func (x *application) read(r *rand.Rand) {
 			time.Sleep(time.Duration(r.Int64N(int64(maxPause))))
 		}
 	}
+}
+
+// checkOnce demands that no other session has read what the dialling end of
+// this one has written.
+func (x *application) checkOnce() {
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
+	if first := x.w.readers[x.c.Conv()]; first != nil && first != x {
+		x.w.t.Errorf("%s reads again what %s has read", x.name, first.name)
+	}
+	x.w.readers[x.c.Conv()] = x
 }
 
 // timed runs a call with a deadline, mostly, which it may not exceed.
