@@ -19,6 +19,7 @@ type application struct {
 	c       *kcp.Conn
 	name    string
 	dialled bool
+	waits   bool // reads until the session ends, and closes it only then
 	random  *rand.Rand
 
 	closed atomic.Bool // before the calls in progress return
@@ -42,7 +43,10 @@ func (x *application) run() {
 	if r.IntN(8) > 0 {
 		x.calls.Go(func() { x.write(source(0)) })
 	}
-	if r.IntN(8) > 0 {
+	switch {
+	case x.waits:
+		_ = x.call(patience, "Read until the end", x.readAll)
+	case r.IntN(8) > 0:
 		x.calls.Go(func() { x.read(source(1)) })
 	}
 	if r.IntN(3) == 0 {
@@ -117,6 +121,16 @@ func (x *application) write(r *rand.Rand) {
 		}
 		if slow {
 			time.Sleep(time.Duration(r.IntN(200)) * time.Millisecond)
+		}
+	}
+}
+
+// readAll reads until the session ends, be it because the peer is gone.
+func (x *application) readAll() error {
+	p := make([]byte, 3000)
+	for {
+		if _, err := x.c.Read(p); err != nil {
+			return err
 		}
 	}
 }

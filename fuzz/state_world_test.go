@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -29,6 +30,7 @@ type arena struct {
 	attacker *attacker
 	config   kcp.Config // what all endpoints have in common
 	volume   int        // bytes that an application writes at most
+	finds    bool       // the server finds out by keep-alives that a peer is gone
 	keyless  bool       // the attacker has no key: what is read has to be what was written
 
 	listener *kcp.Listener
@@ -41,6 +43,10 @@ type arena struct {
 	calls     map[string]time.Time    // of applications, that have not returned
 	readers   map[uint32]*application // of what a dialling end has written, by conversation
 }
+
+// checkHooks has the server's user-supplied functions call methods of the
+// server, which wants them to be called without its locks.
+const checkHooks = false
 
 const (
 	arenaServer    = "10.0.0.1:4000"
@@ -120,7 +126,40 @@ func (w *arena) serverSettings() *kcp.Config {
 	c.MaxBuffered = one(0, 1<<16, 1<<20)
 	c.AddressValidation = kcp.AddressValidation(r.IntN(2))
 	c.RefuseLegacy = r.IntN(3) == 0
+	w.finds = c.KeepAlive >= 0
+	if checkHooks {
+		w.hook(c)
+	}
 	return c
+}
+
+// hook has what the server calls of its user's ask the server for its state.
+func (w *arena) hook(c *kcp.Config) {
+	ask := func() {
+		if l := w.listener; l != nil {
+			_ = l.Stats()
+		}
+	}
+	c.Logger = slog.New(askingHandler(ask))
+	newControl := c.CongestionControl
+	if newControl == nil {
+		newControl = kcp.NewBBR
+	}
+	c.CongestionControl = func() kcp.CongestionControl {
+		ask()
+		return newControl()
+	}
+}
+
+// askingHandler is a log handler that calls a function for each record.
+type askingHandler func()
+
+func (h askingHandler) Enabled(context.Context, slog.Level) bool { return true }
+func (h askingHandler) WithAttrs([]slog.Attr) slog.Handler       { return h }
+func (h askingHandler) WithGroup(string) slog.Handler            { return h }
+func (h askingHandler) Handle(context.Context, slog.Record) error {
+	h()
+	return nil
 }
 
 // endpoint opens an endpoint at addr.
@@ -348,6 +387,7 @@ func (w *arena) accept(random *rand.Rand, lag time.Duration) {
 			continue
 		}
 		x := &application{w: w, c: c, name: fmt.Sprintf("session %d of the server", i), random: rand.New(rand.NewPCG(w.seed, 1000+i))}
+		x.waits = w.finds && x.random.IntN(4) == 0
 		w.apps.Go(x.run)
 		if lag > 0 && time.Now().Before(w.until) {
 			time.Sleep(time.Duration(random.Int64N(int64(lag))))
