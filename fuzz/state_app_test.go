@@ -19,6 +19,7 @@ type application struct {
 	c       *kcp.Conn
 	name    string
 	dialled bool
+	waits   bool // reads until the session ends, and closes it only then
 	random  *rand.Rand
 
 	closed atomic.Bool // before the calls in progress return
@@ -42,7 +43,10 @@ func (x *application) run() {
 	if r.IntN(8) > 0 {
 		x.calls.Go(func() { x.write(source(0)) })
 	}
-	if r.IntN(8) > 0 {
+	switch {
+	case x.waits:
+		_ = x.call(patience, "Read until the end", x.readAll)
+	case r.IntN(8) > 0:
 		x.calls.Go(func() { x.read(source(1)) })
 	}
 	if r.IntN(3) == 0 {
@@ -121,6 +125,16 @@ func (x *application) write(r *rand.Rand) {
 	}
 }
 
+// readAll reads until the session ends, be it because the peer is gone.
+func (x *application) readAll() error {
+	p := make([]byte, 3000)
+	for {
+		if _, err := x.c.Read(p); err != nil {
+			return err
+		}
+	}
+}
+
 // read reads until the session is over; some take their time.
 func (x *application) read(r *rand.Rand) {
 	slow := r.IntN(2) == 0
@@ -140,6 +154,9 @@ func (x *application) read(r *rand.Rand) {
 		if wrong := differs(p[:n], x.key(!x.dialled), uint64(at)); wrong >= 0 && x.w.keyless {
 			x.w.t.Errorf("%s: byte %d is wrong", x.name, at+wrong)
 		}
+		if n > 0 && !x.dialled && x.w.keyless {
+			x.checkOnce()
+		}
 		at += n
 		if over(err) {
 			return
@@ -148,6 +165,17 @@ func (x *application) read(r *rand.Rand) {
 			time.Sleep(time.Duration(r.Int64N(int64(maxPause))))
 		}
 	}
+}
+
+// checkOnce demands that no other session has read what the dialling end of
+// this one has written.
+func (x *application) checkOnce() {
+	x.w.mu.Lock()
+	defer x.w.mu.Unlock()
+	if first := x.w.readers[x.c.Conv()]; first != nil && first != x {
+		x.w.t.Errorf("%s reads again what %s has read", x.name, first.name)
+	}
+	x.w.readers[x.c.Conv()] = x
 }
 
 // timed runs a call with a deadline, mostly, which it may not exceed.

@@ -94,7 +94,7 @@ func hostile(t *testing.T, seed uint64) {
 }
 
 // client opens an endpoint that dials the server, or the attacker, some times
-// during the attack, and moves now and then.
+// during the attack. Now and then it moves, or cannot be reached any more.
 func (w *arena) client(i int, duration time.Duration) {
 	e, pc := w.endpoint(fmt.Sprintf("10.0.0.%d:4000", 20+i), w.settings())
 	if w.config.Cipher != nil && w.random.IntN(2) == 0 {
@@ -103,6 +103,14 @@ func (w *arena) client(i int, duration time.Duration) {
 				w.t.Error(err)
 			}
 		})
+	}
+	if w.random.IntN(6) == 0 { // gone for good, or for a while
+		gone := time.Duration(w.random.Int64N(int64(duration)))
+		host := pc.AddrPort().Addr().String()
+		w.net.At(gone, func() { w.net.Cut(host, "") })
+		if w.random.IntN(2) == 0 {
+			w.net.At(gone+time.Duration(w.random.IntN(8000))*time.Millisecond, func() { w.net.Heal(host, "") })
+		}
 	}
 	for j := range 1 + w.random.IntN(3) {
 		random := rand.New(rand.NewPCG(w.seed, uint64(20+10*i+j)))
