@@ -38,7 +38,7 @@ type pressure struct {
 // Conn.mu.
 type holding struct {
 	bytes   atomic.Int64 // part of Endpoint.buffered
-	moved   atomic.Int64 // when something was last read or came in order, as time.Duration since the epoch
+	moved   atomic.Int64 // when something was last read or came in order, or stalled became true, as time.Duration since the epoch
 	stalled atomic.Bool  // there is nothing to read, as something before it is missing
 	next    seq          // rcv_nxt as of moved
 	queued  uint32       // and what was waiting to be read
@@ -63,11 +63,12 @@ func (c *Conn) account() {
 		c.ep.buffered.Add(n - old)
 		h.bytes.Store(n)
 	}
-	if k.rcvNxt != h.next || k.rcvQueued != h.queued {
+	stalled := (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial
+	begins := stalled && !h.stalled.Load()
+	if k.rcvNxt != h.next || k.rcvQueued != h.queued || begins {
 		h.next, h.queued = k.rcvNxt, k.rcvQueued
 		h.moved.Store(int64(c.lastInput))
 	}
-	stalled := (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial
 	if stalled != h.stalled.Load() {
 		h.stalled.Store(stalled)
 	}
