@@ -11,6 +11,7 @@ type lifecycle struct {
 	kind      peerKind
 	reached   bool   // something has come from the peer
 	welcomed  bool   // and the answer to our hello, which has our token
+	confirmed bool   // the peer of an accepted session has shown our token
 	token     uint32 // what the peer's signals must show
 	peerToken uint32 // what ours must show
 	version   uint32 // the peer's
@@ -150,11 +151,7 @@ func (c *Conn) pump(now time.Duration) {
 		l.finish.start(signal{l.closing, uint32(k.sndEnd), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
-		wait := c.requestWait()
-		if c.unproven.Load() {
-			wait = unprovenWait
-		}
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, wait)
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
 		c.missed = c.lastData
 	}
 	if r := &l.hello; r.due(now) {
@@ -197,7 +194,7 @@ func infoSignal() signal { return signal{sigInfo, signalVersion, abilityPMTU} }
 func (c *Conn) pingAt() time.Duration {
 	l := &c.life
 	switch {
-	case c.state != stateOpen && c.state != stateLingering, c.over(), !l.reached:
+	case c.state != stateOpen && c.state != stateLingering, c.over(), c.dialled && !l.reached:
 		return 0
 	case c.outstanding && l.kind == peerOurs:
 		return max(c.lastHeard, c.since) + uneasyAfter
@@ -209,6 +206,9 @@ func (c *Conn) pingAt() time.Duration {
 		}
 		at = c.lastHeard + idle
 	}
+	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
+		at = handshake
+	}
 	if c.ep.movable && l.kind == peerOurs && c.lastData > c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
@@ -217,6 +217,13 @@ func (c *Conn) pingAt() time.Duration {
 		}
 	}
 	return at
+}
+
+// unconfirmed reports whether the peer of an accepted session has said hello and
+// not yet shown that it has the answer, which it repeats until we have answered.
+// Its cookie may have been the last that it has ever sent.
+func (c *Conn) unconfirmed() bool {
+	return !c.dialled && c.life.kind == peerOurs && !c.life.confirmed
 }
 
 // nextSignal returns when pump has something to do; 0: never.
@@ -317,21 +324,31 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			reply(infoSignal()) // so the answer to hello is no larger than what came
 		}
 	case sigConfirm:
-		if !ours || s.sn != l.token || s.ts != l.peerToken {
+		if s.sn != l.token {
+			reply(c.disown(s))
+			return true
+		}
+		if !ours || s.ts != l.peerToken {
 			return true
 		}
 		if c.offer() { // else it asks again
 			c.prove()
+			l.confirmed = true
 			reply(s.answer())
 			reply(infoSignal())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
 	case sigFin, sigClose:
-		if !ours || s.ts != l.token || !c.offer() {
+		if s.ts != l.token {
+			reply(c.disown(s))
+			return true
+		}
+		if !ours || !c.offer() {
 			return true // or it asks again
 		}
 		c.prove() // as confirm does, which may have been lost
+		l.confirmed = true
 		if !c.takeFin(s) {
 			return true
 		}
@@ -341,6 +358,10 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			l.finished = true
 		}
 	case sigPing:
+		if l.token == 0 { // nobody without signals asks so
+			reply(c.disown(s))
+			return true
+		}
 		reply(s.answer())
 	case sigPing | sigAnswer:
 		c.pathAnswered(s)
@@ -354,6 +375,30 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		return true
 	}
 	return false
+}
+
+// disown returns the answer to a signal of a peer that takes this session for
+// another: for that of our life before a restart, say, whose first segment, sent
+// again, has opened this one. It is that of an endpoint which knows no such
+// session, and the peer believes it only if it has asked so.
+//
+// The session itself is not ended here, or one packet with forged tokens would
+// end that of a peer that knows no signals. But it is asked for a sign of life,
+// and PeerTimeout runs.
+func (c *Conn) disown(s signal) signal {
+	if l := &c.life; l.kind != peerOurs && !l.ping.active {
+		at := c.lastInput + c.requestWait() // the peer is to hear of the reset first
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())
+	}
+	return signal{sigReset, s.sn, s.ts}
+}
+
+// pingWait returns how long to wait for the answer to a ping.
+func (c *Conn) pingWait() time.Duration {
+	if c.unproven.Load() {
+		return unprovenWait
+	}
+	return c.requestWait()
 }
 
 // takeOutside takes a signal from outside the session.
@@ -409,6 +454,7 @@ func (c *Conn) takeReset(s signal) {
 			continue
 		}
 		c.ending = ErrReset
+		l.peerToken = 0 // nobody is left to be told anything
 		if r == &l.hello {
 			c.ending = ErrRefused
 		}
