@@ -399,8 +399,9 @@ func (b *bucket) take(now time.Duration) bool {
 	return true
 }
 
-// refused ends the sessions that wait for a first answer, after the system has
-// reported that nobody listens where the socket is connected to.
+// refused ends the sessions that wait for a first answer, or for nothing but the
+// last one, after the system has reported that nobody listens where the socket
+// is connected to.
 func (e *Endpoint) refused(err error) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return
@@ -413,8 +414,11 @@ func (e *Endpoint) refused(err error) {
 	e.mu.RUnlock()
 	for _, c := range waiting {
 		c.mu.Lock()
-		if !c.life.reached && c.life.hello.active {
+		switch {
+		case !c.life.reached && c.life.hello.active:
 			c.end(ErrRefused)
+		case c.state == stateLingering && c.kcp.WaitSend() == 0:
+			c.end(nil)
 		}
 		c.mu.Unlock()
 	}

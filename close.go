@@ -10,10 +10,20 @@ import (
 // net.ErrClosed, and what has arrived but was not read is dropped. Close waits
 // until the peer has acknowledged all that was written and, if it is an endpoint
 // of this package, that there is no more: it then reads io.EOF after the last
-// byte. Where nothing more is acknowledged for Config.Linger, the session is
-// broken off and Close returns ErrNotDelivered or a *PeerLostError. Where the
-// session had ended before, and neither Read nor Write has said so, Close does,
-// if something that was written is lost.
+// byte. If nothing more is acknowledged for Config.Linger, or not all within
+// Config.MaxLinger, the session is broken off and Close returns ErrNotDelivered
+// or a *PeerLostError. If the session had ended before, and neither Read nor
+// Write has said so, Close does, if something that was written is lost.
+//
+// Close returns no error if the peer has acknowledged all that was written. If
+// the peer then does not answer that there is no more, it is told in the
+// background, after Close has waited for Config.Linger; where the system reports
+// that nobody listens there any more, Close does not wait.
+//
+// ErrNotDelivered also means that the peer has closed the session without having
+// taken all that was written, be it the last word of a protocol: the alert that
+// crypto/tls sends before it closes comes too late for a peer which has closed.
+// TCP does not report that.
 //
 // A peer that knows no signals, such as kcp-go, is told nothing. For it the
 // session answers repetitions for some more seconds in the background.
@@ -38,31 +48,48 @@ func (c *Conn) Close() error {
 	now := c.ep.now()
 	l := &c.life
 	if !c.over() {
+		l.finTold = l.finished
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.kcp.closeReceive()
 	c.state = stateLingering
 	c.lingerFrom = c.kcp.sndUna
-	c.endAt = now + c.patience()
+	c.background = c.linger <= 0
+	c.closeBy = now + max(c.ep.config.MaxLinger, c.linger)
+	c.wait(now)
 	c.speak(now)
-	for c.linger > 0 && c.state == stateLingering {
+	for !c.background && c.state == stateLingering {
 		c.canWrite.Wait()
 	}
 	switch {
+	case !c.undelivered:
+		return nil
 	case c.state == stateEnded && c.err != nil && c.err != ErrPeerClosed:
 		return c.opError("close", c.err)
-	case c.undelivered:
-		return c.opError("close", ErrNotDelivered)
 	}
-	return nil
+	return c.opError("close", ErrNotDelivered)
 }
 
-// patience returns how long a closed session goes on without progress.
-func (c *Conn) patience() time.Duration {
-	if c.linger > 0 {
-		return c.linger
+// wait has a closed session go on for as long as it may without progress.
+func (c *Conn) wait(now time.Duration) {
+	patience := c.linger
+	if c.background {
+		patience = backgroundLinger
 	}
-	return backgroundLinger
+	c.endAt = min(now+patience, c.closeBy)
+}
+
+// giveUp ends a closed session that has not come further for long enough. If the
+// peer has everything but the word that there is no more, Close returns, and the
+// session goes on to say it.
+func (c *Conn) giveUp(now time.Duration) {
+	if c.kcp.WaitSend() == 0 && !c.background && now < c.closeBy {
+		c.background = true
+		c.wait(now)
+		c.canWrite.Broadcast()
+		return
+	}
+	c.abort(ErrNotDelivered)
 }
 
 // backgroundLinger is how long a session that was closed without waiting tries
@@ -95,7 +122,7 @@ func (c *Conn) CloseWrite() error {
 	case l.kind == peerLegacy:
 		return c.opError("close", ErrLegacyPeer)
 	}
-	l.closing = sigFin
+	l.closing, l.halfClosed = sigFin, true
 	c.canWrite.Broadcast()
 	now := c.ep.now()
 	c.speak(now)

@@ -114,6 +114,13 @@ type Config struct {
 	// Default 5 s; negative means that Close does not wait, and delivery goes
 	// on in the background, until nothing is acknowledged for 30 s.
 	Linger time.Duration
+	// MaxLinger bounds the time for which a closed session goes on to deliver
+	// what was written, in all, whether Close waits or not: a peer that takes
+	// little at a time could hold it for hours. It is never less than Linger.
+	// The default is 2 minutes, or more where WriteBuffer is more than 3.75 MiB:
+	// as long as a full one takes at 32 KiB a second, which is 128 s for the
+	// default of 4 MiB. Negative means without limit.
+	MaxLinger time.Duration
 
 	// Limits on what strangers can cause.
 
@@ -203,6 +210,8 @@ const (
 	defaultKeepAlive     = 25 * time.Second
 	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
+	defaultMaxLinger     = 2 * time.Minute
+	leastDrainRate       = 32 << 10 // of MaxLinger, in bytes per second
 	defaultMaxHalfOpen   = 1024
 	defaultMaxBuffered   = 1 << 30
 	defaultBacklog       = 128
@@ -217,6 +226,7 @@ const (
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30
+	forever              = 100 * 365 * 24 * time.Hour
 )
 
 // LowLatency returns a Config for traffic that must arrive soon and is small
@@ -360,6 +370,12 @@ func (c *Config) withDefaults() Config {
 	d.KeepAlive = max(d.KeepAlive, 0)
 	d.DialTimeout = max(d.DialTimeout, 0)
 	d.Linger = max(d.Linger, 0)
+	switch {
+	case d.MaxLinger == 0:
+		d.MaxLinger = max(defaultMaxLinger, time.Duration(d.WriteBuffer)*time.Second/leastDrainRate)
+	case d.MaxLinger < 0:
+		d.MaxLinger = forever
+	}
 	d.SocketBuffer = max(d.SocketBuffer, 0)
 	if d.CongestionControl == nil {
 		d.CongestionControl = NewBBR

@@ -4,9 +4,11 @@ import (
 	"context"
 	"io"
 	"net/netip"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -159,5 +161,168 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 		_, err = b.Read(make([]byte, 1))
 		require.ErrorAs(t, err, new(*PeerLostError))
 		require.LessOrEqual(t, w.net.Elapsed(), allAtAnEnd(cfg))
+	})
+}
+
+// Both sides have half-closed and close at once, and one of them is gone as soon
+// as its calls have returned: what the other has heard from it by then counts,
+// whether it was the answer to its CLOSE or still that to its FIN.
+func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
+	for seed := range uint64(20) {
+		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
+		inWorld(t, seed, link, func(w *world) {
+			l := w.listen(nil)
+			pc, err := w.net.Listen("10.0.0.2:5000")
+			require.NoError(t, err)
+			e, err := NewEndpoint(w.socket(pc), nil)
+			require.NoError(t, err)
+			a := w.dial(e)
+			b, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			left := make(chan error, 1)
+			go func() {
+				err := a.CloseWrite()
+				if err == nil {
+					_, err = io.Copy(io.Discard, a)
+				}
+				if err == nil {
+					err = a.Close()
+				}
+				_, _ = e.Close(), pc.Close()
+				left <- err
+			}()
+			time.Sleep(time.Second)
+			start := time.Now()
+			_, err = b.Write(content(seed, 100))
+			require.NoError(t, err)
+			require.NoError(t, b.CloseWrite())
+			time.Sleep(time.Duration(seed) * time.Millisecond)
+			require.NoError(t, b.Close())
+			require.Less(t, time.Since(start), time.Second)
+			require.NoError(t, <-left)
+		})
+	}
+}
+
+// Close with nothing unacknowledged is no failure, whatever became of the peer,
+// and takes no time where the system says that nobody is there.
+func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		for _, wrote := range []bool{true, false} {
+			inWorld(t, 6, clean, func(w *world) {
+				l := w.listen(nil)
+				e, pc := w.endpoint("10.0.0.2:5000", nil)
+				e.connected = refused
+				a := w.dial(e)
+				if wrote {
+					_, err := a.Write(content(1, 5000))
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Second)
+				w.net.Cut("10.0.0.1", "10.0.0.2")
+				if refused {
+					pc.FailWrites(syscall.ECONNREFUSED, 1)
+				}
+				start := time.Now()
+				require.NoError(t, a.Close())
+				if refused {
+					require.Zero(t, time.Since(start))
+				} else {
+					require.Equal(t, defaultLinger, time.Since(start))
+				}
+				time.Sleep(defaultPeerTimeout)
+				require.Zero(t, e.Stats().Sessions)
+				_ = l
+			})
+		}
+	}
+}
+
+// What Close could not tell the peer in its time is told in the background, so
+// the peer reads io.EOF and no error.
+func TestCloseTellsThePeerLater(t *testing.T) {
+	inWorld(t, 6, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		require.NoError(t, a.Close())
+		w.net.Heal("10.0.0.1", "10.0.0.2")
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, b.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, a.ep.Stats().Sessions)
+		require.Zero(t, b.ep.Stats().Sessions)
+	})
+}
+
+// Close says that data is lost if it is.
+func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		inWorld(t, 6, clean, func(w *world) {
+			w.listen(nil)
+			e, pc := w.endpoint("10.0.0.2:5000", nil)
+			e.connected = refused
+			a := w.dial(e)
+			time.Sleep(time.Second)
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			_, err := a.Write(content(1, 5000))
+			require.NoError(t, err)
+			if refused {
+				pc.FailWrites(syscall.ECONNREFUSED, 1)
+			}
+			require.ErrorIs(t, a.Close(), ErrNotDelivered)
+		})
+	}
+}
+
+// A peer that takes one segment at a time, just before patience ends, holds Close
+// no longer than MaxLinger, and the background neither. A slow path gets its time.
+func TestCloseHasABound(t *testing.T) {
+	for _, linger := range []time.Duration{5 * time.Second, -1} {
+		inWorld(t, 12, clean, func(w *world) {
+			peer, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer peer.Close()
+			e, _ := w.endpoint("10.0.0.2:5000", &Config{Linger: linger})
+			done := make(chan bool)
+			defer func() { <-done }()
+			go func() { // a peer without signals
+				defer close(done)
+				buf := make([]byte, 2000)
+				_, _, err := peer.ReadFrom(buf)
+				conv := decodeHeader(buf).conv
+				for una := seq(0); err == nil && una < 30; una++ {
+					h, packet := header{conv: conv, cmd: cmdWins, wnd: 128, una: una}, make([]byte, headerSize)
+					h.encode(packet)
+					_, err = peer.WriteTo(packet, udpAddr("10.0.0.2:5000"))
+					time.Sleep(4900 * time.Millisecond)
+				}
+			}()
+			a := w.dial(e)
+			_, err = a.Write(content(1, 2<<20))
+			require.NoError(t, err)
+			start := time.Now()
+			err = a.Close()
+			if linger > 0 {
+				require.ErrorIs(t, err, ErrNotDelivered)
+				require.Equal(t, 128*time.Second, time.Since(start))
+			} else {
+				require.NoError(t, err)
+				time.Sleep(129 * time.Second)
+			}
+			require.Zero(t, e.Stats().Sessions)
+		})
+	}
+	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Rate: 1e6 / 8, Queue: 1 << 16}
+	inWorld(t, 12, link, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		go func() {
+			_, _ = io.Copy(io.Discard, b)
+			_ = b.Close()
+		}()
+		_, err := a.Write(content(1, 4<<20-64*4000))
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
 	})
 }

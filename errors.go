@@ -16,7 +16,8 @@ import (
 // and *PeerLostError.
 var (
 	// ErrNotDelivered is returned by Close when the peer had not acknowledged
-	// all that was written within the time of Config.Linger.
+	// all that was written within the times of Config.Linger and MaxLinger, or
+	// has closed the session without it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
 	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
 	// session without Config.MessageMode.

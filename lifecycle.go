@@ -22,6 +22,8 @@ type lifecycle struct {
 
 	closing    signalCode // sigFin or sigClose, once we have nothing more to say
 	finished   bool       // the peer knows of that
+	halfClosed bool       // closing was sigFin at first,
+	finTold    bool       // and the peer knows of that at least
 	peerFin    bool       // the peer says nothing from peerFinal on,
 	peerClosed bool       // and reads nothing any more
 	peerFinal  seq
@@ -106,9 +108,12 @@ func (l *lifecycle) waiting() bool {
 // is nothing left that the peer could do.
 func (c *Conn) over() bool {
 	l := &c.life
-	return l.peerFin && c.kcp.rcvNxt == l.peerFinal &&
+	return c.heardOut() &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
+
+// heardOut reports whether all that the peer had to say has come.
+func (c *Conn) heardOut() bool { return c.life.peerFin && c.kcp.rcvNxt == c.life.peerFinal }
 
 // requestWait returns how long to wait for an answer before asking again.
 func (c *Conn) requestWait() time.Duration {
@@ -356,6 +361,8 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if l.finish.answered(s) {
 			l.finished = true
+		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(k.sndEnd), l.peerToken}) {
+			l.finTold = true // it has been overtaken by our close
 		}
 	case sigPing:
 		if l.token == 0 { // nobody without signals asks so
@@ -480,19 +487,18 @@ func (c *Conn) progress(now time.Duration) {
 	}
 	if c.state == stateLingering && c.kcp.sndUna != c.lingerFrom {
 		c.lingerFrom = c.kcp.sndUna
-		c.endAt = now + c.patience()
+		c.wait(now)
 	}
 	switch {
 	case c.ending != nil:
 		c.end(c.ending)
-	case l.peerClosed && c.kcp.rcvNxt == l.peerFinal:
+	case l.peerClosed && c.heardOut():
 		// We have all of it, and nothing that we could say matters to the peer.
 		c.end(ErrPeerClosed)
 	case c.state == stateLingering && c.delivered():
 		c.leave(now)
-	case c.state == stateLingering && c.endAt > 0 && now >= c.endAt:
-		c.undelivered = true
-		c.abort(ErrNotDelivered)
+	case c.state == stateLingering && now >= c.endAt:
+		c.giveUp(now)
 	}
 }
 
@@ -505,7 +511,8 @@ func (c *Conn) delivered() bool {
 	}
 	switch l.kind {
 	case peerOurs:
-		return l.finished
+		// A peer that has nothing more to say need not know that we read no more.
+		return l.finished || l.finTold && c.heardOut()
 	case peerUnknown:
 		// Nothing was ever said to it, or it may yet prove to be one of ours.
 		return !l.hello.active || !l.reached && c.kcp.sndUna == 0

@@ -50,6 +50,7 @@ type Conn struct {
 	since        time.Duration // there is something outstanding
 	linger       time.Duration // how long Close waits without progress
 	endAt        time.Duration // when lingering or draining ends
+	closeBy      time.Duration // when lingering ends at the latest
 	compactAt    time.Duration // 0: nothing to compact
 	wakeAt       time.Duration // 0: no wake-up asked for
 	wakeIndex    int           // of wakeQueue, under its lock
@@ -63,6 +64,7 @@ type Conn struct {
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
 	state       connState
 	closed      bool // by the application
+	background  bool // Close does not wait, or no longer
 	dialled     bool // by us; accepted otherwise
 	offered     bool // to Accept, or dialled
 	undelivered bool // the session has ended before the peer had all that was written
