@@ -3,6 +3,8 @@ package kcp
 import (
 	"errors"
 	"net"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -105,22 +107,20 @@ func (c *Conn) stopCalls() {
 }
 
 // CloseWrite tells the peer that nothing more will be written: it reads io.EOF
-// after the last byte. Reading goes on. It does not wait. Errors are
-// net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer that cannot
-// be told, and how the session has ended.
+// after the last byte. Reading goes on. It does not wait for the peer to know
+// that, but does until it is known whether the peer can be told: with a peer of
+// this package that is known from the first answer on.
+//
+// Errors are net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer
+// that cannot be told, to which Write goes on to work, os.ErrDeadlineExceeded
+// when the write deadline has passed before that is known, and how the session
+// has ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.life
-	switch {
-	case c.closed || l.closing != 0:
-		return c.opError("close", net.ErrClosed)
-	case l.peerClosed:
-		return c.opError("close", ErrPeerClosed)
-	case c.err != nil:
-		return c.opError("close", c.err)
-	case l.kind == peerLegacy:
-		return c.opError("close", ErrLegacyPeer)
+	if err := c.waitKind(); err != nil {
+		return c.opError("close", err)
 	}
 	l.closing, l.halfClosed = sigFin, true
 	c.canWrite.Broadcast()
@@ -128,6 +128,44 @@ func (c *Conn) CloseWrite() error {
 	c.speak(now)
 	return nil
 }
+
+// waitKind waits until it is known that the peer can be told of CloseWrite, and
+// returns why it cannot.
+func (c *Conn) waitKind() error {
+	l := &c.life
+	var timer *time.Timer
+	for {
+		now := c.ep.now()
+		switch {
+		case c.closed || l.closing != 0:
+			return net.ErrClosed
+		case l.peerClosed:
+			return ErrPeerClosed
+		case c.err != nil:
+			return c.err
+		case l.kind == peerOurs:
+			return nil
+		case l.kind == peerLegacy, !c.dialled && now-c.born >= helloAfterData:
+			return ErrLegacyPeer
+		case c.wd.expired:
+			return os.ErrDeadlineExceeded
+		}
+		if timer == nil && !c.dialled {
+			timer = time.AfterFunc(c.born+helloAfterData-now, func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.canWrite.Broadcast()
+			})
+			defer timer.Stop()
+		}
+		c.asksKind = true
+		c.canWrite.Wait()
+	}
+}
+
+// helloAfterData is how long after the data that has opened a session the hello
+// may come that was sent before it: it is repeated.
+const helloAfterData = time.Second
 
 // Abort ends the session at once. What was written and is not yet delivered is
 // lost, and the peer, if it is an endpoint of this package, gets ErrReset. It
@@ -245,6 +283,9 @@ func (c *Conn) holdSocket() time.Duration {
 	if !c.life.peerFin {
 		return 0
 	}
+	if c.ep.disposable && heldSockets.Load() < maxHeldSockets {
+		return dialledHold
+	}
 	hold := minHold
 	if n := &c.kcp.counters; n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
@@ -252,9 +293,21 @@ func (c *Conn) holdSocket() time.Duration {
 	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
 }
 
+// heldSockets counts the sockets that are kept open for peers after the end of
+// their sessions.
+var heldSockets atomic.Int32
+
 // Bounds of holdSocket. On a path that has shown that it loses packets the peer
 // may have to ask several times.
 const (
+	// dialledHold is for a socket whose port nobody asked for, and nobody misses:
+	// a peer of default settings asks for Linger, and 2 s pass between questions.
+	// Of no more than maxHeldSockets, so that a program which dials a thousand
+	// times a second does not run out of descriptors; the others have the times
+	// of listening sockets.
+	dialledHold    = 7 * time.Second
+	maxHeldSockets = 256
+
 	minHold   = 200 * time.Millisecond
 	lossyHold = 1500 * time.Millisecond
 	maxHold   = 3 * time.Second

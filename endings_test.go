@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
 	"syscall"
 	"testing"
@@ -78,32 +79,53 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 	}
 }
 
+// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
+// a session with the server if it has something to say; else it takes the first
+// that comes.
+func (w *world) legacyPeer(addr string, conv uint32, say []byte) {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
+	var k *KCP
+	begin := func(conv uint32) {
+		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		k.Update(1)
+	}
+	if say != nil {
+		begin(conv)
+		_, err = k.Send(say)
+		require.NoError(w.t, err)
+		k.Flush()
+	}
+	done := make(chan bool)
+	w.t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for buf := make([]byte, 2000); ; {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if to = from; k == nil {
+				begin(decodeHeader(buf).conv)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:n])
+			k.Flush()
+		}
+	}()
+}
+
 // Signals with forged tokens end no session of a peer that knows no signals:
 // what answers them is believed by nobody who has not asked.
 func TestForgedTokensEndNothing(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		cfg := mortal()
 		l := w.listen(cfg)
-		peer, err := w.net.Listen("10.0.0.2:5000")
-		require.NoError(t, err)
-		defer peer.Close()
-		k := New(77, func(packet []byte) { _, _ = peer.WriteTo(packet, udpAddr(serverAddr)) })
-		k.Update(1)
-		_, err = k.Send([]byte("hello"))
-		require.NoError(t, err)
-		k.Flush()
-		go func() { // a peer without signals, which goes on to answer
-			buf, start := make([]byte, 2000), time.Now()
-			for {
-				n, _, err := peer.ReadFrom(buf)
-				if err != nil {
-					return
-				}
-				k.SetClock(uint32(time.Since(start).Milliseconds()))
-				_ = k.Input(buf[:n])
-				k.Flush()
-			}
-		}()
+		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
 		receive(t, b, []byte("hello"))
@@ -324,5 +346,90 @@ func TestCloseHasABound(t *testing.T) {
 		_, err := a.Write(content(1, 4<<20-64*4000))
 		require.NoError(t, err)
 		require.NoError(t, a.Close())
+	})
+}
+
+// CloseWrite says of a peer whether it can be told, however early it is asked; a
+// peer that cannot be is written to as before.
+func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
+	for _, dialTimeout := range []time.Duration{0, -1} {
+		for _, pause := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
+			inWorld(t, 9, clean, func(w *world) {
+				w.legacyPeer(serverAddr, 0, nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.ErrorIs(t, a.CloseWrite(), ErrLegacyPeer)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+firstHelloWait)
+				_, err := a.Write([]byte("still"))
+				require.NoError(t, err)
+				require.NoError(t, a.Close())
+			})
+			inWorld(t, 9, clean, func(w *world) {
+				l := w.listen(nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.NoError(t, a.CloseWrite())
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				_, err = b.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+			})
+		}
+	}
+	inWorld(t, 9, clean, func(w *world) { // accepted
+		l := w.listen(nil)
+		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.ErrorIs(t, b.CloseWrite(), ErrLegacyPeer)
+		require.LessOrEqual(t, w.net.Elapsed(), helloAfterData+roundTrip)
+		receive(t, b, []byte("hello"))
+	})
+	inWorld(t, 9, clean, func(w *world) { // nobody there
+		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+		a := w.dial(e)
+		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Second)))
+		requireTimeout(t, a.CloseWrite())
+		require.Equal(t, time.Second, w.net.Elapsed())
+	})
+}
+
+// The time of Dial is DialTimeout, whatever the other limits are.
+func TestDialTimeoutIsThatOfDial(t *testing.T) {
+	for _, cfg := range []Config{
+		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
+	} {
+		inWorld(t, 9, clean, func(w *world) {
+			cfg.DialTimeout = 6 * time.Second
+			e, _ := w.endpoint("10.0.0.2:0", &cfg)
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+			require.ErrorAs(t, err, new(*NoAnswerError))
+			requireTimeout(t, err)
+			require.Equal(t, 6*time.Second, w.net.Elapsed())
+		})
+	}
+	inWorld(t, 9, clean, func(w *world) { // and an outage at the beginning is survived
+		w.listen(nil)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		w.net.At(3*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		w.dial(e)
+		require.Less(t, w.net.Elapsed(), 3600*time.Millisecond)
+	})
+}
+
+// A short session with a peer that knows no signals does not wait for what it
+// will not say.
+func TestCloseOfAShortLegacySession(t *testing.T) {
+	inWorld(t, 9, clean, func(w *world) {
+		w.legacyPeer(serverAddr, 0, nil)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		a := w.dial(e)
+		_, err := a.Write([]byte("x"))
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
 	})
 }

@@ -52,6 +52,10 @@ const (
 	firstHelloWait = 200 * time.Millisecond
 	minRequestWait = 50 * time.Millisecond
 	maxRequestWait = 2 * time.Second
+	// maxHelloWait is the most between two of the first eagerHellos hellos, while
+	// nothing has come: an outage at the beginning is not to make Dial fail.
+	maxHelloWait = 500 * time.Millisecond
+	eagerHellos  = 20
 	// unprovenWait is the distance of pings to a peer that may never have sent
 	// anything: somebody else may have, in its name.
 	unprovenWait = 10 * time.Second
@@ -168,6 +172,9 @@ func (c *Conn) pump(now time.Duration) {
 		} else {
 			c.queueHello()
 			r.sent(now)
+			if !l.reached && r.tries <= eagerHellos {
+				r.next = min(r.next, now+maxHelloWait)
+			}
 		}
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
@@ -264,6 +271,9 @@ func (c *Conn) heard(now time.Duration) {
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counters.WindowUpdates >= legacyAnswers {
 		l.hello.active = false
 		l.kind = peerLegacy
+	}
+	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counters.WindowUpdates > 0 {
+		l.hello.next = now // it seems to know no signals: the second answer shows it
 	}
 	if !c.kcp.unaBack {
 		c.unaBackSince = 0
@@ -488,6 +498,10 @@ func (c *Conn) progress(now time.Duration) {
 	if c.state == stateLingering && c.kcp.sndUna != c.lingerFrom {
 		c.lingerFrom = c.kcp.sndUna
 		c.wait(now)
+	}
+	if c.asksKind && l.kind != peerUnknown {
+		c.asksKind = false
+		c.canWrite.Broadcast()
 	}
 	switch {
 	case c.ending != nil:

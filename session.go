@@ -66,7 +66,9 @@ type Conn struct {
 	closed      bool // by the application
 	background  bool // Close does not wait, or no longer
 	dialled     bool // by us; accepted otherwise
+	dialling    bool // Dial waits, and its time is what counts
 	offered     bool // to Accept, or dialled
+	asksKind    bool // CloseWrite waits until it is known what the peer is
 	undelivered bool // the session has ended before the peer had all that was written
 	told        bool // Read or Write has returned err
 	challenged  bool // the packet at work is from where challenge was sent to
@@ -321,10 +323,10 @@ func (c *Conn) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).diff(seq(clock(now))))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
-	if c.outstanding && cfg.PeerTimeout > 0 {
+	if c.outstanding && cfg.PeerTimeout > 0 && !c.dialling {
 		sooner(max(c.lastHeard, c.since) + cfg.PeerTimeout)
 	}
-	if cfg.IdleTimeout > 0 && c.state == stateOpen {
+	if cfg.IdleTimeout > 0 && c.state == stateOpen && !c.dialling {
 		sooner(c.lastActive + cfg.IdleTimeout)
 	}
 	if c.endAt > 0 {
@@ -387,6 +389,9 @@ func (c *Conn) onWake() {
 // lost returns an error when the peer has been silent for too long.
 func (c *Conn) lost(now time.Duration) error {
 	cfg := &c.ep.config
+	if c.dialling {
+		return nil
+	}
 	silence := now - c.lastHeard
 	if idle := now - c.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.state == stateOpen {
 		return &PeerLostError{Silence: idle, Idle: true}
