@@ -163,9 +163,9 @@ func (c *Conn) waitKind() error {
 	}
 }
 
-// helloAfterData is how long after the data that has opened a session the hello
-// may come that was sent before it: it is repeated.
-const helloAfterData = time.Second
+// helloAfterData is for how long CloseWrite expects a hello after the data that
+// has opened a session: one that was sent before it, and lost, comes again.
+const helloAfterData = firstHelloWait + 100*time.Millisecond
 
 // Abort ends the session at once. What was written and is not yet delivered is
 // lost, and the peer, if it is an endpoint of this package, gets ErrReset. It
