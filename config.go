@@ -104,8 +104,14 @@ type Config struct {
 	// Every KCP peer answers. Default 25 s; negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError over which
-	// no data has gone, in either direction, for so long. Default 0: off.
+	// no data has gone for so long: none that is new has come in order, none was
+	// acknowledged, and there was no datagram in either direction. What a peer
+	// repeats, or sends without content, does not count. Default 0: off.
 	IdleTimeout time.Duration
+	// StallTimeout ends a session with a *PeerLostError whose peer takes nothing
+	// of what was written for so long, because its application does not read,
+	// while it gives signs of life. Default 30 min; negative means never.
+	StallTimeout time.Duration
 	// DialTimeout is how long Dial waits for the peer's answer, if its context
 	// does not end before. Default 10 s; negative means that Dial does not wait.
 	DialTimeout time.Duration
@@ -208,6 +214,7 @@ const (
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = 30 * time.Second
 	defaultKeepAlive     = 25 * time.Second
+	defaultStallTimeout  = 30 * time.Minute
 	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
 	defaultMaxLinger     = 2 * time.Minute
@@ -356,6 +363,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.FastResendLimit, defaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
 	setDefault(&d.KeepAlive, defaultKeepAlive)
+	setDefault(&d.StallTimeout, defaultStallTimeout)
 	setDefault(&d.DialTimeout, defaultDialTimeout)
 	setDefault(&d.Linger, defaultLinger)
 	setDefault(&d.MaxHalfOpen, defaultMaxHalfOpen)
@@ -368,6 +376,7 @@ func (c *Config) withDefaults() Config {
 	d.FastResendLimit = max(d.FastResendLimit, 0)
 	d.PeerTimeout = max(d.PeerTimeout, 0)
 	d.KeepAlive = max(d.KeepAlive, 0)
+	d.StallTimeout = max(d.StallTimeout, 0)
 	d.DialTimeout = max(d.DialTimeout, 0)
 	d.Linger = max(d.Linger, 0)
 	switch {

@@ -15,11 +15,13 @@ const maxQueuedDatagrams = 256
 type datagramQueue struct {
 	waiting [][]byte
 	stats   DatagramStats
+	bytes   uint64 // received and sent
 }
 
 // add queues a copy of b.
 func (q *datagramQueue) add(b []byte) {
 	q.stats.Received++
+	q.bytes += uint64(len(b))
 	if len(q.waiting) >= maxQueuedDatagrams {
 		q.waiting[0] = nil
 		q.waiting = q.waiting[1:]
@@ -87,6 +89,8 @@ func (c *Conn) SendDatagram(b []byte) error {
 	copy(p.buf[at+datagramHeader:], b)
 	o.add(p)
 	c.datagramQueue().stats.Sent++
+	c.datagramQueue().bytes += uint64(len(b))
+	c.noteActivity(c.ep.now())
 	c.transmit()
 	return nil
 }

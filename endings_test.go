@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -431,5 +432,75 @@ func TestCloseOfAShortLegacySession(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, a.Close())
 		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
+	})
+}
+
+// A session over which nothing new goes is idle, whatever its peer sends.
+func TestIdleMeansNoNewData(t *testing.T) {
+	empty := func(sn uint32) []byte { return push(sn, 0, "") }
+	for name, next := range map[string]func(i uint32) []byte{
+		"old":              func(uint32) []byte { return empty(0) },
+		"empty":            func(i uint32) []byte { return empty(1 + i) },
+		"beyond":           func(uint32) []byte { return push(1<<30, 0, "x") },
+		"early":            func(i uint32) []byte { return push(100+i, 0, "x") },
+		"empty datagram":   func(uint32) []byte { return []byte{0, 0, 0, 0, byte(fec.TypeOOB), fec.TypeOOB >> 8, 6, 0, 7, 0, 0, 0} },
+		"acknowledgements": func(i uint32) []byte { return ack(i, 0, 0) },
+	} {
+		inWorld(t, 15, clean, func(w *world) {
+			l := w.listen(&Config{IdleTimeout: time.Minute})
+			from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+			w.net.Inject(from, to, push(0, 0, "x"))
+			b, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			receive(t, b, []byte("x"))
+			for i := uint32(0); i < 20; i++ {
+				w.net.At(time.Duration(10+20*i)*time.Second, func() { w.net.Inject(from, to, next(i)) })
+			}
+			var lost *PeerLostError
+			_, err = b.Read(make([]byte, 1))
+			require.ErrorAs(t, err, &lost, name)
+			require.True(t, lost.Idle, name)
+			require.InDelta(t, time.Minute, w.net.Elapsed(), float64(time.Second), name)
+		})
+	}
+	inWorld(t, 15, clean, func(w *world) { // what is new does count, in each direction
+		cfg := &Config{IdleTimeout: time.Minute}
+		a, b, _ := w.pair(cfg, cfg)
+		for _, send := range []func(){
+			func() { _, _ = a.Write([]byte("x")) }, func() { _, _ = b.Write([]byte("x")) },
+			func() { _ = a.SendDatagram([]byte("x")) }, func() { _ = b.SendDatagram([]byte("x")) },
+		} {
+			time.Sleep(50 * time.Second)
+			send()
+		}
+		time.Sleep(50 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			require.Equal(t, 1, c.ep.Stats().Sessions)
+		}
+	})
+}
+
+// A peer that takes nothing of what waits for it has its time, however often it
+// says that it is there; one that reads again before has more.
+func TestStalledPeerHasItsTime(t *testing.T) {
+	inWorld(t, 15, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{ReceiveWindow: 128})
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 16<<20))
+			wrote <- err
+		}()
+		time.Sleep(20 * time.Minute)
+		_, err := b.Read(make([]byte, 1<<20))
+		require.NoError(t, err)
+		for range 100 {
+			_, err := b.Read(make([]byte, 1<<20))
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		var lost *PeerLostError
+		require.ErrorAs(t, <-wrote, &lost)
+		require.GreaterOrEqual(t, lost.Stalled, defaultStallTimeout)
+		require.InDelta(t, defaultStallTimeout, time.Since(start), float64(10*time.Second))
 	})
 }
