@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -503,4 +504,69 @@ func TestStalledPeerHasItsTime(t *testing.T) {
 		require.GreaterOrEqual(t, lost.Stalled, defaultStallTimeout)
 		require.InDelta(t, defaultStallTimeout, time.Since(start), float64(10*time.Second))
 	})
+}
+
+// A path that swallows packets below Config.MTU costs a short answer a round trip,
+// and at most what an outage takes anyway, and never the answer.
+func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
+	const rounds = 10
+	for _, outage := range []time.Duration{0, 2400 * time.Millisecond} {
+		for _, loss := range []float64{0, 0.05, 0.15} {
+			for _, size := range []int{2000, 17000, 20000} {
+				var took [2][]time.Duration // without the clamp, with it
+				for i := range rounds * len(took) {
+					clamp := i % len(took)
+					inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}, func(w *world) {
+						down := netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss, MTU: 1300 * clamp}
+						w.net.SetLink("10.0.0.1", "10.0.0.2", down)
+						took[clamp] = append(took[clamp], w.ask(size, outage))
+					})
+				}
+				slices.Sort(took[0])
+				slices.Sort(took[1])
+				t.Logf("outage %v, loss %v %%, %d bytes: %v, with the clamp %v; at most %v, %v", outage, 100*loss, size,
+					took[0][rounds/2], took[1][rounds/2], took[0][rounds-1], took[1][rounds-1])
+				if loss == 0 {
+					require.LessOrEqual(t, took[1][rounds-1], took[0][rounds-1]+500*time.Millisecond)
+				}
+			}
+		}
+	}
+}
+
+// ask has a server answer a client with size bytes and close at once, and returns
+// how long that takes. An outage comes 60 ms after Dial.
+func (w *world) ask(size int, outage time.Duration) time.Duration {
+	l := w.listen(nil)
+	e, _ := w.endpoint("10.0.0.2:5000", nil)
+	closed := make(chan error, 1)
+	go func() {
+		b, err := l.AcceptKCP(context.Background())
+		if err == nil {
+			_, err = b.Read(make([]byte, 10))
+		}
+		if err == nil {
+			_, err = b.Write(content(1, size))
+		}
+		if err == nil {
+			err = b.Close()
+		}
+		closed <- err
+	}()
+	a := w.dial(e)
+	begin := time.Now()
+	if outage > 0 {
+		w.net.At(w.net.Elapsed()+60*time.Millisecond, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
+		w.net.At(w.net.Elapsed()+60*time.Millisecond+outage, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		time.Sleep(50 * time.Millisecond)
+	}
+	_, err := a.Write([]byte("?"))
+	require.NoError(w.t, err)
+	receive(w.t, a, content(1, size))
+	took := time.Since(begin)
+	_, err = a.Read(make([]byte, 1))
+	require.Equal(w.t, io.EOF, err)
+	require.NoError(w.t, a.Close())
+	require.NoError(w.t, <-closed)
+	return took
 }

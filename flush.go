@@ -300,6 +300,11 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 // putSegment puts s into a packet, or several, or lends it out as one.
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.now, s.sn, uint32(len(s.data))
+	if size := k.cuts(s); size > 0 {
+		k.putPieces(s, h, size)
+		s.noteSize(min(size, k.sizes.above))
+		return
+	}
 	if k.lend != nil && len(s.data) == k.mss && !s.lent {
 		k.emit() // whatever there is, this does not fit in
 		h.encode(s.buf[k.headroom-headerSize:])
@@ -307,11 +312,6 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		k.counters.PacketsSent++
 		s.noteSize(s.size())
 		k.lend(s)
-		return
-	}
-	if k.cuts(s) {
-		k.putPieces(s, h)
-		s.noteSize(min(k.mtu, k.sizes.above))
 		return
 	}
 	b := k.reserve(s.size())

@@ -495,7 +495,7 @@ func (c *Conn) progress(now time.Duration) {
 		c.kcp.discardSend()
 		c.canWrite.Broadcast()
 	}
-	if c.state == stateLingering && c.kcp.sndUna != c.lingerFrom {
+	if c.state == stateLingering && (c.kcp.sndUna != c.lingerFrom || c.sizing(now)) {
 		c.lingerFrom = c.kcp.sndUna
 		c.wait(now)
 	}

@@ -332,6 +332,9 @@ func (c *Conn) noteActivity(now time.Duration) {
 	case a.una != c.activity.una || c.lastTaken == 0:
 		c.lastTaken = max(now, 1)
 	}
+	if a.una != c.activity.una && c.search != nil {
+		c.search.revive(now)
+	}
 	if a.received != c.activity.received || a.una != c.activity.una || a.datagrams != c.activity.datagrams {
 		c.lastActive = now
 	}
