@@ -109,55 +109,6 @@ func TestFieldNote29DialRefusedOnWrite(t *testing.T) {
 	})
 }
 
-// A socket for one session stays as long as a peer of default settings goes on to
-// ask; one whose port is wanted, and one of very many, is let go sooner.
-func TestDialledSocketIsHeldForThePeer(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		pc, err := w.net.Listen("10.0.0.2:5000")
-		require.NoError(t, err)
-		e := newEndpoint(nil, true, pc)
-		e.disposable = true
-		l := w.listen(nil)
-		a := w.dial(e)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		_, err = b.Write([]byte("bye"))
-		require.NoError(t, err)
-		until := time.Now().Add(3 * time.Second)
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-			return from.String() == serverAddr || time.Now().After(until)
-		})
-		closed := make(chan error, 1)
-		go func() { closed <- b.Close() }()
-		receive(t, a, []byte("bye"))
-		_, err = a.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		require.NoError(t, a.Close())
-		require.NoError(t, <-closed)
-		require.True(t, time.Now().After(until))
-		time.Sleep(dialledHold)
-		require.True(t, e.closed)
-
-		other, _ := w.endpoint("10.0.0.2:5001", nil)
-		other.disposable = true
-		a = w.dial(other)
-		b, err = l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		require.NoError(t, b.CloseWrite())
-		_, err = a.Read(make([]byte, 1))
-		require.Equal(t, io.EOF, err)
-		hold := func() time.Duration {
-			a.mu.Lock()
-			defer a.mu.Unlock()
-			return a.holdSocket()
-		}
-		require.Equal(t, dialledHold, hold())
-		heldSockets.Add(maxHeldSockets)
-		require.Less(t, hold(), time.Second)
-		heldSockets.Add(-maxHeldSockets)
-	})
-}
-
 // A socket that this package has opened stays for a while, to answer a peer that
 // has not had the last answer; longer where packets get lost.
 func TestSocketIsHeldForThePeer(t *testing.T) {
