@@ -15,7 +15,7 @@ FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
-.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state cross vet lint bench fmt
+.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
 	@echo "make test: all passed"
@@ -49,6 +49,10 @@ bench-test:
 # The other examples are part of the root module.
 mux-test:
 	cd examples/mux && $(GO) test ./...
+
+# Random lives of sessions, more than `go test` takes time for; ten minutes.
+soak-lives:
+	KCP_LIVES=10000 $(GO) test -timeout 60m -run TestRandomLives .
 
 fuzz:
 	@for f in $(FUZZ); do \

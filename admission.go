@@ -159,7 +159,8 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, f first, now tim
 		return v
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
-		if v.validated = e.cookies.valid(key, f, now); !v.validated {
+		// A cookie that nobody needs may be one that somebody else has forged.
+		if v.validated = e.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
 			if e.mayReply(&e.cookieBudget, cookieRate) { // else the cookie would be made for nothing
 				e.counters.cookiesSent.Add(1)
 				e.putReply(d, header{conv: key.conv}, e.cookies.bake(key, f.hello.ts, now))
@@ -547,8 +548,9 @@ func (b *bucket) take(now time.Duration, rate float64) bool {
 	return true
 }
 
-// refused ends the sessions that wait for a first answer, after the system has
-// reported that nobody listens where the socket is connected to.
+// refused ends the sessions that wait for a first answer, or for nothing but the
+// last one, after the system has reported that nobody listens where the socket
+// is connected to.
 func (e *Endpoint) refused(err error) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return
@@ -561,8 +563,11 @@ func (e *Endpoint) refused(err error) {
 	e.mu.RUnlock()
 	for _, c := range waiting {
 		c.mu.Lock()
-		if !c.life.reached && c.life.hello.active {
+		switch {
+		case !c.life.reached && c.life.hello.active:
 			c.end(ErrRefused)
+		case c.state == stateLingering && c.kcp.WaitSend() == 0:
+			c.end(nil)
 		}
 		c.mu.Unlock()
 	}

@@ -3,6 +3,8 @@ package kcp
 import (
 	"errors"
 	"net"
+	"os"
+	"sync/atomic"
 	"time"
 )
 
@@ -10,10 +12,20 @@ import (
 // net.ErrClosed, and what has arrived but was not read is dropped. Close waits
 // until the peer has acknowledged all that was written and, if it is an endpoint
 // of this package, that there is no more: it then reads io.EOF after the last
-// byte. Where nothing more is acknowledged for Config.Linger, the session is
-// broken off and Close returns ErrNotDelivered or a *PeerLostError. Where the
-// session had ended before, and neither Read nor Write has said so, Close does,
-// if something that was written is lost.
+// byte. If nothing more is acknowledged for Config.Linger, or not all within
+// Config.MaxLinger, the session is broken off and Close returns ErrNotDelivered
+// or a *PeerLostError. If the session had ended before, and neither Read nor
+// Write has said so, Close does, if something that was written is lost.
+//
+// Close returns no error if the peer has acknowledged all that was written. If
+// the peer then does not answer that there is no more, it is told in the
+// background, after Close has waited for Config.Linger; where the system reports
+// that nobody listens there any more, Close does not wait.
+//
+// ErrNotDelivered also means that the peer has closed the session without having
+// taken all that was written, be it the last word of a protocol: the alert that
+// crypto/tls sends before it closes comes too late for a peer which has closed.
+// TCP does not report that.
 //
 // A peer that knows no signals, such as kcp-go, is told nothing. For it the
 // session answers repetitions for some more seconds in the background.
@@ -39,31 +51,48 @@ func (c *Conn) Close() error {
 	now := c.ep.now()
 	l := &c.life
 	if !c.over() {
+		l.finTold = l.finished
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.kcp.closeReceive()
 	c.state = stateLingering
 	c.lingerFrom = c.kcp.sndUna
-	c.endAt = now + c.patience()
+	c.background = c.linger <= 0
+	c.closeBy = now + max(c.ep.config.MaxLinger, c.linger)
+	c.wait(now)
 	c.speak(now)
-	for c.linger > 0 && c.state == stateLingering {
+	for !c.background && c.state == stateLingering {
 		c.canWrite.Wait()
 	}
 	switch {
+	case !c.undelivered:
+		return nil
 	case c.state == stateEnded && c.err != nil && c.err != ErrPeerClosed:
 		return c.opError("close", c.err)
-	case c.undelivered:
-		return c.opError("close", ErrNotDelivered)
 	}
-	return nil
+	return c.opError("close", ErrNotDelivered)
 }
 
-// patience returns how long a closed session goes on without progress.
-func (c *Conn) patience() time.Duration {
-	if c.linger > 0 {
-		return c.linger
+// wait has a closed session go on for as long as it may without progress.
+func (c *Conn) wait(now time.Duration) {
+	patience := c.linger
+	if c.background {
+		patience = backgroundLinger
 	}
-	return backgroundLinger
+	c.endAt = min(now+patience, c.closeBy)
+}
+
+// giveUp ends a closed session that has not come further for long enough. If the
+// peer has everything but the word that there is no more, Close returns, and the
+// session goes on to say it.
+func (c *Conn) giveUp(now time.Duration) {
+	if c.kcp.WaitSend() == 0 && !c.background && now < c.closeBy {
+		c.background = true
+		c.wait(now)
+		c.canWrite.Broadcast()
+		return
+	}
+	c.abort(ErrNotDelivered)
 }
 
 // backgroundLinger is how long a session that was closed without waiting tries
@@ -79,29 +108,65 @@ func (c *Conn) stopCalls() {
 }
 
 // CloseWrite tells the peer that nothing more will be written: it reads io.EOF
-// after the last byte. Reading goes on. It does not wait. Errors are
-// net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer that cannot
-// be told, and how the session has ended.
+// after the last byte. Reading goes on. It does not wait for the peer to know
+// that, but does until it is known whether the peer can be told: with a peer of
+// this package that is known from the first answer on.
+//
+// Errors are net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer
+// that cannot be told, to which Write goes on to work, os.ErrDeadlineExceeded
+// when the write deadline has passed before that is known, and how the session
+// has ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.life
-	switch {
-	case c.closed || l.closing != 0:
-		return c.opError("close", net.ErrClosed)
-	case l.peerClosed:
-		return c.opError("close", ErrPeerClosed)
-	case c.err != nil:
-		return c.opError("close", c.err)
-	case l.kind == peerLegacy:
-		return c.opError("close", ErrLegacyPeer)
+	if err := c.waitKind(); err != nil {
+		return c.opError("close", err)
 	}
-	l.closing = sigFin
+	l.closing, l.halfClosed = sigFin, true
 	c.canWrite.Broadcast()
 	now := c.ep.now()
 	c.speak(now)
 	return nil
 }
+
+// waitKind waits until it is known that the peer can be told of CloseWrite, and
+// returns why it cannot.
+func (c *Conn) waitKind() error {
+	l := &c.life
+	var timer *time.Timer
+	for {
+		now := c.ep.now()
+		switch {
+		case c.closed || l.closing != 0:
+			return net.ErrClosed
+		case l.peerClosed:
+			return ErrPeerClosed
+		case c.err != nil:
+			return c.err
+		case l.kind == peerOurs:
+			return nil
+		case l.kind == peerLegacy, !c.dialled && now-c.born >= helloAfterData:
+			return ErrLegacyPeer
+		case c.wd.expired:
+			return os.ErrDeadlineExceeded
+		}
+		if timer == nil && !c.dialled {
+			timer = time.AfterFunc(c.born+helloAfterData-now, func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.canWrite.Broadcast()
+			})
+			defer timer.Stop()
+		}
+		c.asksKind = true
+		c.canWrite.Wait()
+	}
+}
+
+// helloAfterData is for how long CloseWrite expects a hello after the data that
+// has opened a session: one that was sent before it, and lost, comes again.
+const helloAfterData = firstHelloWait + 100*time.Millisecond
 
 // Abort ends the session at once. What was written and is not yet delivered is
 // lost, and the peer, if it is an endpoint of this package, gets ErrReset. It
@@ -225,6 +290,9 @@ func (c *Conn) holdSocket() time.Duration {
 	if !c.life.peerFin {
 		return 0
 	}
+	if c.ep.disposable && heldSockets.Load() < maxHeldSockets {
+		return dialledHold
+	}
 	hold := minHold
 	if n := &c.kcp.counters; n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
@@ -232,9 +300,21 @@ func (c *Conn) holdSocket() time.Duration {
 	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
 }
 
+// heldSockets counts the sockets that are kept open for peers after the end of
+// their sessions.
+var heldSockets atomic.Int32
+
 // Bounds of holdSocket. On a path that has shown that it loses packets the peer
 // may have to ask several times.
 const (
+	// dialledHold is for a socket whose port nobody asked for, and nobody misses:
+	// a peer of default settings asks for Linger, and 2 s pass between questions.
+	// Of no more than maxHeldSockets, so that a program which dials a thousand
+	// times a second does not run out of descriptors; the others have the times
+	// of listening sockets.
+	dialledHold    = 7 * time.Second
+	maxHeldSockets = 256
+
 	minHold   = 200 * time.Millisecond
 	lossyHold = 1500 * time.Millisecond
 	maxHold   = 3 * time.Second

@@ -106,8 +106,14 @@ type Config struct {
 	// Every KCP peer answers. Default 25 s; negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError over which
-	// no data has gone, in either direction, for so long. Default 0: off.
+	// no data has gone for so long: none that is new has come in order, none was
+	// acknowledged, and there was no datagram in either direction. What a peer
+	// repeats, or sends without content, does not count. Default 0: off.
 	IdleTimeout time.Duration
+	// StallTimeout ends a session with a *PeerLostError whose peer takes nothing
+	// of what was written for so long, because its application does not read,
+	// while it gives signs of life. Default 30 min; negative means never.
+	StallTimeout time.Duration
 	// DialTimeout is how long Dial waits for the peer's answer, if its context
 	// does not end before. Default 10 s; negative means that Dial does not wait.
 	DialTimeout time.Duration
@@ -116,6 +122,13 @@ type Config struct {
 	// Default 5 s; negative means that Close does not wait, and delivery goes
 	// on in the background, until nothing is acknowledged for 30 s.
 	Linger time.Duration
+	// MaxLinger bounds the time for which a closed session goes on to deliver
+	// what was written, in all, whether Close waits or not: a peer that takes
+	// little at a time could hold it for hours. It is never less than Linger.
+	// The default is 2 minutes, or more where WriteBuffer is more than 3.75 MiB:
+	// as long as a full one takes at 32 KiB a second, which is 128 s for the
+	// default of 4 MiB. Negative means without limit.
+	MaxLinger time.Duration
 
 	// Limits on what strangers can cause.
 
@@ -219,8 +232,11 @@ const (
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = 30 * time.Second
 	defaultKeepAlive     = 25 * time.Second
+	defaultStallTimeout  = 30 * time.Minute
 	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
+	defaultMaxLinger     = 2 * time.Minute
+	leastDrainRate       = 32 << 10 // of MaxLinger, in bytes per second
 	defaultMaxHalfOpen   = 1024
 	defaultMaxBuffered   = 1 << 30
 	defaultBacklog       = 128
@@ -236,6 +252,7 @@ const (
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30
+	forever              = 100 * 365 * 24 * time.Hour
 )
 
 // LowLatency returns a Config for traffic that must arrive soon and is small
@@ -365,6 +382,7 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.FastResendLimit, defaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
 	setDefault(&d.KeepAlive, defaultKeepAlive)
+	setDefault(&d.StallTimeout, defaultStallTimeout)
 	setDefault(&d.DialTimeout, defaultDialTimeout)
 	setDefault(&d.Linger, defaultLinger)
 	setDefault(&d.MaxHalfOpen, defaultMaxHalfOpen)
@@ -380,8 +398,15 @@ func (c *Config) withDefaults() Config {
 	d.FastResendLimit = max(d.FastResendLimit, 0)
 	d.PeerTimeout = max(d.PeerTimeout, 0)
 	d.KeepAlive = max(d.KeepAlive, 0)
+	d.StallTimeout = max(d.StallTimeout, 0)
 	d.DialTimeout = max(d.DialTimeout, 0)
 	d.Linger = max(d.Linger, 0)
+	switch {
+	case d.MaxLinger == 0:
+		d.MaxLinger = max(defaultMaxLinger, time.Duration(d.WriteBuffer)*time.Second/leastDrainRate)
+	case d.MaxLinger < 0:
+		d.MaxLinger = forever
+	}
 	d.SocketBuffer = max(d.SocketBuffer, 0)
 	if d.CongestionControl == nil {
 		d.CongestionControl = NewBBR

@@ -19,11 +19,13 @@ type datagramQueue struct {
 	waiting [][]byte
 	bytes   int // of memory
 	stats   DatagramStats
+	moved   uint64 // bytes received and sent
 }
 
 // add queues a copy of b.
 func (q *datagramQueue) add(b []byte) {
 	q.stats.Received++
+	q.moved += uint64(len(b))
 	if len(q.waiting) >= maxQueuedDatagrams {
 		q.pop()
 		q.stats.Dropped++
@@ -121,6 +123,8 @@ func (c *Conn) SendDatagram(b []byte) error {
 	copy(p.buf[at+datagramHeader:], b)
 	o.add(p)
 	c.datagramQueue().stats.Sent++
+	c.datagramQueue().moved += uint64(len(b))
+	c.noteActivity(c.ep.now())
 	c.transmit()
 	return nil
 }

@@ -22,6 +22,11 @@ type Dialer struct {
 // It waits for the peer's answer as Endpoint.Dial does: ErrRefused means that
 // nobody accepts sessions there, a *NoAnswerError that nothing came for
 // Config.DialTimeout.
+//
+// The socket outlives the session: for seven seconds after the peer has closed
+// it, or its side of it, the peer's last questions are answered. Beyond 256 such
+// sockets in a process it is 0.2 to 3 seconds, as it is where the caller has
+// chosen the local port.
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
@@ -56,6 +61,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	e := newEndpoint(d.Config, true, socket.(*net.UDPConn))
 	e.mu.Lock()
 	e.connected = true
+	e.disposable = !d.wantsPort()
 	e.mu.Unlock()
 	c, err := e.Dial(ctx, socket.RemoteAddr())
 	if err != nil {
@@ -63,6 +69,13 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 		return nil, err
 	}
 	return c, nil
+}
+
+// wantsPort reports whether the local port is one that the caller has chosen, and
+// may want to have again.
+func (d *Dialer) wantsPort() bool {
+	local, ok := d.LocalAddr.(*net.UDPAddr)
+	return ok && local != nil && local.Port != 0
 }
 
 // udpNetwork returns the UDP network for the name of a network.
@@ -82,8 +95,9 @@ func (c *Conn) connect(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.ep.now()
-	c.sayHello(now)
 	limit := c.ep.config.DialTimeout
+	c.dialling = limit > 0
+	c.sayHello(now)
 	if limit == 0 {
 		return nil
 	}
@@ -97,6 +111,8 @@ func (c *Conn) connect(ctx context.Context) error {
 	for !c.life.reached && c.err == nil && timeout.Err() == nil {
 		c.canWrite.Wait()
 	}
+	c.dialling = false
+	c.schedule(c.ep.now())
 	if c.life.reached && (c.err == nil || c.err == ErrPeerClosed) {
 		return nil // it may have said something before it closed
 	}

@@ -98,6 +98,13 @@ func (c *Conn) discover(now time.Duration) {
 	}
 }
 
+// sizing reports whether the path is being asked for the size of its packets, and
+// the peer is there: then it is not its fault that it acknowledges nothing.
+func (c *Conn) sizing(now time.Duration) bool {
+	p := c.search
+	return p != nil && p.state == pmtuConfirming && c.kcp.sizes.lost > 0 && now-c.lastHeard < maxPMTUWait
+}
+
 // useMTU sets the size of packets from now on.
 func (c *Conn) useMTU(size int) {
 	k, mtu := c.kcp, size-c.outgoing.sender.room.total()
@@ -152,7 +159,7 @@ func (c *Conn) probeAnswered(s signal) {
 // restartDiscovery begins anew on another path.
 func (c *Conn) restartDiscovery() {
 	c.search, c.outgoing.probe = nil, nil
-	c.kcp.sizes.full, c.kcp.sizes.lost = 0, 0
+	c.kcp.sizes.full, c.kcp.sizes.lost, c.kcp.sizes.taken = 0, 0, 0
 	c.useMTU(c.ep.config.MTU)
 }
 

@@ -27,7 +27,10 @@ type Endpoint struct {
 	shards    []shard // the sockets: one, or several that share a port
 	owned     bool    // opened by this package: closed with the last use
 	connected bool    // to the one peer it can have
-	epoch     time.Time
+	// disposable says that the socket's port was drawn by the system for one
+	// session; it is set before that begins.
+	disposable bool
+	epoch      time.Time
 
 	packets  sync.Pool // of *buffer
 	wakes    wakeQueue
@@ -251,7 +254,9 @@ func (e *Endpoint) shutIfUnused() {
 		return
 	}
 	if hold := e.holdUntil - e.now(); hold > 0 {
+		heldSockets.Add(1)
 		time.AfterFunc(hold, func() {
+			heldSockets.Add(-1)
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.shutIfUnused()

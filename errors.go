@@ -16,7 +16,8 @@ import (
 // and *PeerLostError.
 var (
 	// ErrNotDelivered is returned by Close when the peer had not acknowledged
-	// all that was written within the time of Config.Linger.
+	// all that was written within the times of Config.Linger and MaxLinger, or
+	// has closed the session without it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
 	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
 	// session without Config.MessageMode.
@@ -52,11 +53,17 @@ type PeerLostError struct {
 	// Idle is true where Config.IdleTimeout has passed, false where data was
 	// left unacknowledged.
 	Idle bool
+	// Stalled is for how long the peer had taken nothing of what waited for it,
+	// if Config.StallTimeout has passed, and else 0.
+	Stalled time.Duration
 }
 
 func (e *PeerLostError) Error() string {
 	if e.Idle {
 		return fmt.Sprintf("kcp: peer lost: nothing heard for %v", e.Silence)
+	}
+	if e.Stalled > 0 {
+		return fmt.Sprintf("kcp: peer lost: no data taken for %v", e.Stalled)
 	}
 	return fmt.Sprintf("kcp: peer lost: data unacknowledged and nothing heard for %v", e.Silence)
 }

@@ -269,6 +269,11 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	if k.validation != nil {
 		k.validation.transmitted(s.sn, k.now)
 	}
+	if size := k.cuts(s); size > 0 {
+		k.putPieces(s, h, size)
+		s.noteSize(min(size, k.sizes.above))
+		return
+	}
 	if k.lend != nil && len(s.data) == k.mss && !s.lent {
 		k.emit() // whatever there is, this does not fit in
 		h.encode(s.buf[k.headroom-headerSize:])
@@ -277,11 +282,6 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		k.counters.PacketsSent++
 		s.noteSize(s.size())
 		k.lend(s)
-		return
-	}
-	if k.cuts(s) {
-		k.putPieces(s, h)
-		s.noteSize(min(k.mtu, k.sizes.above))
 		return
 	}
 	b := k.reserve(s.size())

@@ -8,17 +8,21 @@ type lifecycle struct {
 	kind      peerKind
 	reached   bool   // something has come from the peer
 	welcomed  bool   // and the answer to our hello, which has our token
+	confirmed bool   // the peer of an accepted session has shown our token
 	token     uint32 // what the peer's signals must show
 	peerToken uint32 // what ours must show
 	version   uint32 // the peer's
 	abilities uint32
-	cookie    signal // to go with the hello; of no code while there is none
-	cookies   uint8  // that had the hello sent again at once
+	cookie    signal        // to go with the hello; of no code while there is none
+	helloAt   time.Duration // when the hello was sent last
+	cookies   uint8         // that had it sent again at once
 
 	hello, confirm, finish, ping request
 
 	closing    signalCode // sigFin or sigClose, once we have nothing more to say
 	finished   bool       // the peer knows of that
+	halfClosed bool       // closing was sigFin at first,
+	finTold    bool       // and the peer knows of that at least
 	peerFin    bool       // the peer says nothing from peerFinal on,
 	peerClosed bool       // and reads nothing any more
 	peerFinal  seq
@@ -47,8 +51,14 @@ const (
 	firstHelloWait = 200 * time.Millisecond
 	minRequestWait = 50 * time.Millisecond
 	maxRequestWait = 2 * time.Second
-	// maxCookies is how many cookies are answered with a hello at once; forged
-	// ones would have more sent than has come.
+	// maxHelloWait is the most between two of the first eagerHellos hellos, while
+	// nothing has come: an outage at the beginning is not to make Dial fail.
+	maxHelloWait = 500 * time.Millisecond
+	eagerHellos  = 20
+	// minHelloWait is the least time between two hellos; forged cookies would have
+	// more sent than has come.
+	minHelloWait = 50 * time.Millisecond
+	// maxCookies is how many cookies are answered at once all the same.
 	maxCookies = 4
 	// maxSignals is how many signals wait at the most for the next flush, so
 	// that a batch of questions costs what a batch of data does.
@@ -110,9 +120,12 @@ func (l *lifecycle) waiting() bool {
 // is nothing left that the peer could do.
 func (c *Conn) over() bool {
 	l := &c.life
-	return l.peerFin && c.kcp.rcvNxt == l.peerFinal &&
+	return c.heardOut() &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
+
+// heardOut reports whether all that the peer had to say has come.
+func (c *Conn) heardOut() bool { return c.life.peerFin && c.kcp.rcvNxt == c.life.peerFinal }
 
 // requestWait returns how long to wait for an answer before asking again.
 func (c *Conn) requestWait() time.Duration {
@@ -155,22 +168,20 @@ func (c *Conn) pump(now time.Duration) {
 		l.finish.start(signal{l.closing, uint32(k.sndEnd), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
-		wait := c.requestWait()
-		if c.unproven.Load() {
-			wait = unprovenWait
-		}
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, wait)
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
 		c.missed = c.lastData
 	}
 	if r := &l.hello; r.due(now) {
-		if l.reached && r.tries >= helloTries {
+		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
 			r.active = false
-			if l.kind == peerUnknown {
-				l.kind = peerLegacy
-			}
-		} else {
+			l.kind = peerLegacy
+		} else { // one of ours may not have got it: somebody else may have said hello in its name
 			c.queueHello()
 			r.sent(now)
+			l.helloAt = now
+			if !l.reached && r.tries <= eagerHellos {
+				r.next = min(r.next, now+maxHelloWait)
+			}
 		}
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
@@ -202,7 +213,7 @@ func infoSignal() signal { return signal{sigInfo, signalVersion, abilityPMTU} }
 func (c *Conn) pingAt() time.Duration {
 	l := &c.life
 	switch {
-	case c.state != stateOpen && c.state != stateLingering, c.over(), !l.reached:
+	case c.state != stateOpen && c.state != stateLingering, c.over(), c.dialled && !l.reached:
 		return 0
 	case c.outstanding && l.kind == peerOurs:
 		return max(c.lastHeard, c.since) + uneasyAfter
@@ -214,6 +225,9 @@ func (c *Conn) pingAt() time.Duration {
 		}
 		at = c.lastHeard + idle
 	}
+	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
+		at = handshake
+	}
 	if c.ep.movable && l.kind == peerOurs && c.lastData > c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
@@ -222,6 +236,13 @@ func (c *Conn) pingAt() time.Duration {
 		}
 	}
 	return at
+}
+
+// unconfirmed reports whether the peer of an accepted session has said hello and
+// not yet shown that it has the answer, which it repeats until we have answered.
+// Its cookie may have been the last that it has ever sent.
+func (c *Conn) unconfirmed() bool {
+	return !c.dialled && c.life.kind == peerOurs && !c.life.confirmed
 }
 
 // nextSignal returns when pump has something to do; 0: never.
@@ -258,6 +279,9 @@ func (c *Conn) heard(now time.Duration) {
 		l.hello.active = false
 		l.kind = peerLegacy
 	}
+	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counters.WindowUpdates > 0 {
+		l.hello.next = now // it seems to know no signals: the second answer shows it
+	}
 	if !c.kcp.unaBack {
 		c.unaBackSince = 0
 	} else if c.unaBackSince == 0 {
@@ -286,7 +310,7 @@ func (c *Conn) askAgain() {
 	l := &c.life
 	if c.dialled && l.kind == peerLegacy {
 		l.kind = peerUnknown
-		l.hello.start(l.hello.signal, c.lastInput, firstHelloWait)
+		l.hello.start(l.hello.signal, max(c.lastInput, l.helloAt+minHelloWait), firstHelloWait)
 	}
 }
 
@@ -323,21 +347,31 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			reply(infoSignal()) // so the answer to hello is no larger than what came
 		}
 	case sigConfirm:
-		if !ours || s.sn != l.token || s.ts != l.peerToken {
+		if s.sn != l.token {
+			reply(c.disown(s))
+			return true
+		}
+		if !ours || s.ts != l.peerToken {
 			return true
 		}
 		if c.offer() { // else it asks again
 			c.prove()
+			l.confirmed = true
 			reply(s.answer())
 			reply(infoSignal())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
 	case sigFin, sigClose:
-		if !ours || s.ts != l.token || !c.offer() {
+		if s.ts != l.token {
+			reply(c.disown(s))
+			return true
+		}
+		if !ours || !c.offer() {
 			return true // or it asks again
 		}
 		c.prove() // as confirm does, which may have been lost
+		l.confirmed = true
 		if !c.takeFin(s) {
 			return true
 		}
@@ -345,8 +379,14 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if l.finish.answered(s) {
 			l.finished = true
+		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(k.sndEnd), l.peerToken}) {
+			l.finTold = true // it has been overtaken by our close
 		}
 	case sigPing:
+		if l.token == 0 { // nobody without signals asks so
+			reply(c.disown(s))
+			return true
+		}
 		reply(s.answer())
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
@@ -365,6 +405,30 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	return false
 }
 
+// disown returns the answer to a signal of a peer that takes this session for
+// another: for that of our life before a restart, say, whose first segment, sent
+// again, has opened this one. It is that of an endpoint which knows no such
+// session, and the peer believes it only if it has asked so.
+//
+// The session itself is not ended here, or one packet with forged tokens would
+// end that of a peer that knows no signals. But it is asked for a sign of life,
+// and PeerTimeout runs.
+func (c *Conn) disown(s signal) signal {
+	if l := &c.life; l.kind != peerOurs && !l.ping.active {
+		at := c.lastInput + c.requestWait() // the peer is to hear of the reset first
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())
+	}
+	return signal{sigReset, s.sn, s.ts}
+}
+
+// pingWait returns how long to wait for the answer to a ping.
+func (c *Conn) pingWait() time.Duration {
+	if c.unproven.Load() {
+		return unprovenWait
+	}
+	return c.requestWait()
+}
+
 // takeOutside takes a signal from outside the session.
 func (c *Conn) takeOutside(s signal) {
 	l := &c.life
@@ -372,6 +436,7 @@ func (c *Conn) takeOutside(s signal) {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
+			l.hello.next = max(c.lastInput, l.helloAt+minHelloWait)
 			if l.cookies < maxCookies {
 				l.cookies++
 				l.hello.next = c.lastInput
@@ -425,6 +490,7 @@ func (c *Conn) takeReset(s signal) {
 			continue
 		}
 		c.ending = ErrReset
+		l.peerToken = 0 // nobody is left to be told anything
 		if r == &l.hello {
 			c.ending = ErrRefused
 		}
@@ -448,21 +514,24 @@ func (c *Conn) progress(now time.Duration) {
 		c.kcp.discardSend()
 		c.canWrite.Broadcast()
 	}
-	if c.state == stateLingering && c.kcp.sndUna != c.lingerFrom {
+	if c.state == stateLingering && (c.kcp.sndUna != c.lingerFrom || c.sizing(now)) {
 		c.lingerFrom = c.kcp.sndUna
-		c.endAt = now + c.patience()
+		c.wait(now)
+	}
+	if c.asksKind && l.kind != peerUnknown {
+		c.asksKind = false
+		c.canWrite.Broadcast()
 	}
 	switch {
 	case c.ending != nil:
 		c.end(c.ending)
-	case l.peerClosed && c.kcp.rcvNxt == l.peerFinal:
+	case l.peerClosed && c.heardOut():
 		// We have all of it, and nothing that we could say matters to the peer.
 		c.end(ErrPeerClosed)
 	case c.state == stateLingering && c.delivered():
 		c.leave(now)
-	case c.state == stateLingering && c.endAt > 0 && now >= c.endAt:
-		c.undelivered = true
-		c.abort(ErrNotDelivered)
+	case c.state == stateLingering && now >= c.endAt:
+		c.giveUp(now)
 	}
 }
 
@@ -475,7 +544,8 @@ func (c *Conn) delivered() bool {
 	}
 	switch l.kind {
 	case peerOurs:
-		return l.finished
+		// A peer that has nothing more to say need not know that we read no more.
+		return l.finished || l.finTold && c.heardOut()
 	case peerUnknown:
 		// Nothing was ever said to it, or it may yet prove to be one of ours.
 		return !l.hello.active || !l.reached && c.kcp.sndUna == 0

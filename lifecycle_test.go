@@ -61,9 +61,8 @@ func TestFieldNote29DialNobody(t *testing.T) {
 			require.False(t, errors.As(err, &none))
 			require.Zero(t, e.Stats().Sessions)
 
-			// The hello is repeated at growing distances: 0, 0.2, 0.6, 1.4, 3 and
-			// 5 s of 6.5; 0, 0.2, 0.6 and 1.4 of 2; 0, 0.2 and 0.6 of 1.
-			require.EqualValues(t, 6+4+3, e.Stats().PacketsSent)
+			// The hello is repeated: at 0, 0.2 and 0.6 s, and then each half second.
+			require.EqualValues(t, 14+5+3, e.Stats().PacketsSent)
 		})
 	}
 }

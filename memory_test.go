@@ -226,7 +226,7 @@ func TestHogsDoNotStarveOthers(t *testing.T) {
 			l := w.listen(&Config{MaxBuffered: 8 << 20, Backlog: 1000})
 			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 				h := decodeHeader(p)
-				return from.Addr().As4()[1] != 9 || h.cmd != cmdPush || h.sn != 0 // what they begin with is lost
+				return from.Addr().As4()[1] != 9 || !h.carriesData() || h.sn != 0 // what they begin with is lost
 			})
 			for i := range hogs {
 				hog(w, fmt.Sprintf("10.9.0.%d:5000", i+1), 2<<20)
@@ -270,7 +270,7 @@ func TestEndedForMemory(t *testing.T) {
 		a := w.dial(e)
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			h := decodeHeader(p)
-			return h.cmd != cmdPush || h.sn != 0
+			return !h.carriesData() || h.sn != 0
 		})
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
@@ -295,7 +295,7 @@ func TestShortMemoryAfterIdling(t *testing.T) {
 		next, dropped := a.kcp.sndNxt, 0
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			h := decodeHeader(p)
-			if h.conv != a.Conv() || h.cmd != cmdPush || h.sn != next {
+			if h.conv != a.Conv() || !h.carriesData() || h.sn != next {
 				return true
 			}
 			dropped++
@@ -308,3 +308,6 @@ func TestShortMemoryAfterIdling(t *testing.T) {
 		require.Greater(t, dropped, 2)
 	})
 }
+
+// carriesData reports whether a segment is one of data, or a piece of one.
+func (h *header) carriesData() bool { return h.cmd == cmdPush || h.cmd == cmdPiece }

@@ -225,25 +225,44 @@ func (k *KCP) dropPieces(sn seq) {
 	}
 }
 
-// cuts reports whether s has to be sent in pieces, and can be.
-func (k *KCP) cuts(s *sendSegment) bool {
-	return s.size() > k.mtu && k.ext.SendPieces &&
-		pieceUnit(len(s.data)) <= k.mtu-headerSize-pieceHeader
+// cuts returns the size of the packets into which s has to be cut, and can be; 0:
+// it is sent whole.
+func (k *KCP) cuts(s *sendSegment) int {
+	switch {
+	case k.doubtful(s):
+		return min(k.mtu, k.sizes.above)
+	case s.size() > k.mtu && k.ext.SendPieces && k.divisible(s, k.mtu):
+		return k.mtu
+	}
+	return 0
 }
 
-// putPieces puts s into packets, piece by piece. h is the header of the whole.
-func (k *KCP) putPieces(s *sendSegment, h *header) {
+// divisible reports whether s can be sent in pieces in packets of a size.
+func (k *KCP) divisible(s *sendSegment, size int) bool {
+	return pieceUnit(len(s.data)) <= size-headerSize-pieceHeader
+}
+
+// putPieces puts s into packets of up to a size, piece by piece. h is the header
+// of the whole.
+func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := pieceUnit(len(s.data))
-	room := (k.mtu - headerSize - pieceHeader) / unit * unit
+	room := (size - headerSize - pieceHeader) / unit * unit
 	h.cmd = cmdPiece
 	for at := 0; at < len(s.data); at += room {
 		data := s.data[at:min(at+room, len(s.data))]
 		h.len = uint32(pieceHeader + len(data))
-		b := k.reserve(headerSize + pieceHeader + len(data))
+		n := headerSize + pieceHeader + len(data)
+		if len(k.packet)+n > size {
+			k.emit() // though a larger packet might have room
+		}
+		b := k.reserve(n)
 		h.encode(b)
 		binary.LittleEndian.PutUint16(b[headerSize:], uint16(at))
 		binary.LittleEndian.PutUint16(b[headerSize+2:], uint16(len(s.data)))
 		copy(b[headerSize+pieceHeader:], data)
+	}
+	if size < k.mtu {
+		k.emit()
 	}
 }
 

@@ -133,6 +133,14 @@ func (p *pmtuSearch) sent(nonce uint32, now, wait time.Duration) {
 // ping returns the small packet that leaves with a probe.
 func (p *pmtuSearch) ping() signal { return signal{sigPing, p.nonce, ^p.nonce} }
 
+// revive sends the next probe at once, as the path takes packets again after an
+// outage, in which probes were sent for nothing.
+func (p *pmtuSearch) revive(now time.Duration) {
+	if p.active() && p.unheard > 0 {
+		p.unheard, p.out, p.next = 0, false, now
+	}
+}
+
 // answered takes the answer to a probe, and is false where it is none. The size
 // probed is in use from then on.
 func (p *pmtuSearch) answered(nonce uint32, size int, now time.Duration) bool {

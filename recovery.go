@@ -289,11 +289,12 @@ func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 // holdSilent is holdBack in an outage: the oldest segment is enough, beside the
 // probes. A thousand senders that overwhelm a receiver would never let it come
 // to rest if each repeated its window with every time-out. The same goes for
-// what may be too large for the path, until that is known.
+// what may be too large for the path, until that is known, if it cannot be sent in
+// pieces.
 func (k *KCP) holdSilent(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.early || s.sn == k.sndUna || !k.recovery.silent && int(s.packet) <= k.sizes.above {
+		if s.early || s.sn == k.sndUna || !k.recovery.silent && (int(s.packet) <= k.sizes.above || k.doubtful(s)) {
 			sent = append(sent, s)
 			continue
 		}

@@ -44,14 +44,16 @@ type Conn struct {
 	born         time.Duration
 	lastInput    time.Duration // the batch of input at work came
 	lastHeard    time.Duration // a good packet came from the peer
-	lastActive   time.Duration // data went in either direction
-	activity     uint64        // segments and datagrams up to then
+	lastActive   time.Duration // new data has come, or was acknowledged, or a datagram has left
+	lastTaken    time.Duration // the peer has taken data, or there was some for it again; 0: there is none
+	activity     activity      // up to then
 	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
 	lastData     time.Duration // data came from the peer
 	missed       time.Duration // lastData as the peer was asked why no more comes
 	since        time.Duration // there is something outstanding
 	linger       time.Duration // how long Close waits without progress
 	endAt        time.Duration // when lingering or draining ends
+	closeBy      time.Duration // when lingering ends at the latest
 	compactAt    time.Duration // 0: nothing to compact
 	wakeAt       time.Duration // 0: no wake-up asked for
 	wakeIndex    int           // of wakeQueue, under its lock
@@ -67,8 +69,11 @@ type Conn struct {
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
 	state       connState
 	closed      bool // by the application
+	background  bool // Close does not wait, or no longer
 	dialled     bool // by us; accepted otherwise
+	dialling    bool // Dial waits, and its time is what counts
 	offered     bool // to Accept, or dialled
+	asksKind    bool // CloseWrite waits until it is known what the peer is
 	undelivered bool // the session has ended before the peer had all that was written
 	told        bool // Read or Write has returned err
 	challenged  bool // the packet at work is from where challenge was sent to
@@ -312,10 +317,7 @@ func (c *Conn) flushDue(now time.Duration) {
 // settle notes what the last step has changed, and asks for the next wake-up.
 func (c *Conn) settle(now time.Duration) {
 	c.account()
-	n, d := &c.kcp.counters, c.datagramStats()
-	if a := n.SegmentsSent + n.SegmentsReceived + d.Sent + d.Received; a != c.activity {
-		c.activity, c.lastActive = a, now
-	}
+	c.noteActivity(now)
 	c.progress(now)
 	waiting := c.kcp.WaitSend() > 0 || c.life.waiting()
 	if waiting && !c.outstanding {
@@ -323,6 +325,50 @@ func (c *Conn) settle(now time.Duration) {
 	}
 	c.outstanding = waiting
 	c.schedule(now)
+}
+
+// activity is what tells a session that is in use from one that is idle. What a
+// peer may repeat or send for nothing does not count: duplicates, segments beyond
+// the window or without data, and those that wait for others before them.
+type activity struct {
+	received  uint64 // bytes, as the last one in order came
+	next      seq    // rcv_nxt then
+	una       seq    // snd_una
+	datagrams uint64 // bytes, in both directions
+}
+
+// noteActivity notes whether there was any since the last step.
+func (c *Conn) noteActivity(now time.Duration) {
+	k, a := c.kcp, c.activity
+	if k.rcvNxt != a.next {
+		a.next, a.received = k.rcvNxt, k.counters.BytesReceived
+	}
+	a.una = k.sndUna
+	if c.datagrams != nil {
+		a.datagrams = c.datagrams.moved
+	}
+	switch {
+	case k.WaitSend() == 0:
+		c.lastTaken = 0
+	case a.una != c.activity.una || c.lastTaken == 0:
+		c.lastTaken = max(now, 1)
+	}
+	if a.una != c.activity.una && c.search != nil {
+		c.search.revive(now)
+	}
+	if a.received != c.activity.received || a.una != c.activity.una || a.datagrams != c.activity.datagrams {
+		c.lastActive = now
+	}
+	c.activity = a
+}
+
+// stallsAt returns when a peer that takes nothing of what waits for it has had
+// its time; 0: never.
+func (c *Conn) stallsAt() time.Duration {
+	if limit := c.ep.config.StallTimeout; limit > 0 && c.state == stateOpen && !c.dialling && c.lastTaken > 0 {
+		return c.lastTaken + limit
+	}
+	return 0
 }
 
 // schedule asks for a wake-up at the next time that something has to be done,
@@ -340,11 +386,14 @@ func (c *Conn) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
-	if c.outstanding && cfg.PeerTimeout > 0 {
+	if c.outstanding && cfg.PeerTimeout > 0 && !c.dialling {
 		sooner(max(c.lastHeard, c.since) + cfg.PeerTimeout)
 	}
-	if cfg.IdleTimeout > 0 && c.state == stateOpen {
+	if cfg.IdleTimeout > 0 && c.state == stateOpen && !c.dialling {
 		sooner(c.lastActive + cfg.IdleTimeout)
+	}
+	if at := c.stallsAt(); at > 0 {
+		sooner(at)
 	}
 	if c.endAt > 0 {
 		sooner(c.endAt)
@@ -406,9 +455,15 @@ func (c *Conn) onWake() {
 // lost returns an error when the peer has been silent for too long.
 func (c *Conn) lost(now time.Duration) error {
 	cfg := &c.ep.config
+	if c.dialling {
+		return nil
+	}
 	silence := now - c.lastHeard
 	if idle := now - c.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.state == stateOpen {
 		return &PeerLostError{Silence: idle, Idle: true}
+	}
+	if at := c.stallsAt(); at > 0 && now >= at {
+		return &PeerLostError{Silence: silence, Stalled: now - c.lastTaken}
 	}
 	if !c.outstanding {
 		return nil

@@ -7,6 +7,7 @@ type sizeWatch struct {
 	above int    // packets larger than this are watched; 0: none
 	lost  int    // losses of such packets since one as large has arrived
 	least int    // size of the smallest of them
+	taken int    // size of the largest packet that has arrived on this path
 	since seq    // when the first was noticed
 	full  uint64 // segments of full size sent
 }
@@ -39,9 +40,19 @@ func (w *sizeWatch) takenForLost(size, mtu int, now seq) {
 
 // arrived notes that a packet has.
 func (w *sizeWatch) arrived(size int) {
+	w.taken = max(w.taken, size)
 	if w.lost > 0 && size >= w.least {
 		w.lost = 0
 	}
+}
+
+// doubtful reports whether s, which is about to be transmitted, is large enough
+// that the path may swallow it, so that it goes in pieces: when it is repeated and
+// no packet as large has arrived yet, and while large packets are suspect.
+func (k *KCP) doubtful(s *sendSegment) bool {
+	w := &k.sizes
+	return k.ext.SendPieces && w.above > 0 && s.size() > w.above && k.divisible(s, w.above) &&
+		(s.xmit > 1 && s.size() > w.taken || w.lost > 0 && k.suspicious())
 }
 
 // suspicious reports whether packets may be too large for the path.

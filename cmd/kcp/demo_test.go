@@ -145,7 +145,7 @@ func TestDemoTellsOfALostPeer(t *testing.T) {
 	t.Parallel()
 	got := runWith(t.Context(), nil, "demo", "-loss", "99.999%", "-peer-timeout", "200ms", "-linger", "10ms")
 	require.Equal(t, exitFailed, got.code)
-	require.Contains(t, got.err, "peer lost")
+	require.Contains(t, got.err, "no answer from the peer")
 }
 
 // statusOf returns a status of two directions that are some way along.

@@ -152,10 +152,18 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 	return err
 }
 
-// connect opens a session. Only ctx limits how long that may take.
+// connect opens a session. ctx limits how long that may take, and the time after
+// which a peer that says nothing is taken for lost.
 func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config) (dialed, accepted *kcp.Conn, err error) {
 	patient := *cfg
-	patient.DialTimeout = forEver
+	switch {
+	case cfg.PeerTimeout < 0:
+		patient.DialTimeout = forEver
+	case cfg.PeerTimeout > 0:
+		patient.DialTimeout = cfg.PeerTimeout
+	default:
+		patient.DialTimeout = defaultPatience
+	}
 	d := kcp.Dialer{Config: &patient}
 	conn, err := d.DialContext(ctx, "udp", addr)
 	if err == nil {

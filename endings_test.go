@@ -1,0 +1,572 @@
+package kcp
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// Endings in which one side knows less of the other than it believes.
+
+// mortal is the configuration of sessions whose peers are soon found out to be
+// gone, and allAtAnEnd the time after which nothing of such a session may be left.
+func mortal() *Config {
+	return &Config{KeepAlive: 2 * time.Second, PeerTimeout: 3 * time.Second, Linger: time.Second}
+}
+
+func allAtAnEnd(c *Config) time.Duration {
+	return c.KeepAlive*3/2 + c.PeerTimeout + c.Linger + time.Second // and time on the way
+}
+
+// The server is restarted before it had the first data of a session. That data
+// opens a session there, which is not the one that the client believes in: both
+// ends hear of it, whatever the client does next.
+func TestRestartBeforeTheFirstData(t *testing.T) {
+	for _, next := range []string{"reads", "half-closes", "closes"} {
+		for _, confirmed := range []bool{true, false} {
+			inWorld(t, 1, clean, func(w *world) {
+				cfg := mortal()
+				pc, err := w.net.Listen(serverAddr)
+				require.NoError(t, err)
+				old, err := NewEndpoint(pc, cfg)
+				require.NoError(t, err)
+				_, err = old.Listen()
+				require.NoError(t, err)
+				e, _ := w.endpoint("10.0.0.2:5000", cfg)
+				a := w.dial(e)
+				if confirmed {
+					time.Sleep(time.Second)
+				}
+				require.NoError(t, pc.Close())
+				_, err = a.Write(content(1, 5000))
+				require.NoError(t, err)
+				l := w.listen(cfg)
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				receive(t, b, content(1, 5000))
+
+				start := time.Now()
+				ended := make(chan error, 1)
+				go func() {
+					_, err := io.Copy(io.Discard, b)
+					ended <- err
+				}()
+				switch next {
+				case "half-closes":
+					require.NoError(t, a.CloseWrite())
+					fallthrough
+				case "reads":
+					_, err = a.Read(make([]byte, 1))
+					require.ErrorIs(t, err, ErrReset)
+				case "closes":
+					if err := a.Close(); err != nil { // it may have been told by then
+						require.ErrorIs(t, err, ErrReset)
+					}
+				}
+				require.ErrorAs(t, <-ended, new(*PeerLostError))
+				require.LessOrEqual(t, time.Since(start), allAtAnEnd(cfg))
+				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, e.Stats().Sessions)
+			})
+		}
+	}
+}
+
+// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
+// a session with the server if it has something to say; else it takes the first
+// that comes.
+func (w *world) legacyPeer(addr string, conv uint32, say []byte) {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
+	var k *KCP
+	begin := func(conv uint32) {
+		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+		k.Update(1)
+	}
+	if say != nil {
+		begin(conv)
+		_, err = k.Send(say)
+		require.NoError(w.t, err)
+		k.Flush()
+	}
+	done := make(chan bool)
+	w.t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		for buf := make([]byte, 2000); ; {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if to = from; k == nil {
+				begin(decodeHeader(buf).conv)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:n])
+			k.Flush()
+		}
+	}()
+}
+
+// Signals with forged tokens end no session of a peer that knows no signals:
+// what answers them is believed by nobody who has not asked.
+func TestForgedTokensEndNothing(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		cfg := mortal()
+		l := w.listen(cfg)
+		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, b, []byte("hello"))
+		for _, s := range []signal{{sigConfirm, 1, 2}, {sigFin, 1, 2}, {sigClose, 1, 2}, {sigPing, 1, 2}} {
+			packet := make([]byte, headerSize)
+			s.encode(header{conv: 77, wnd: 128}, packet)
+			w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), packet)
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, 1, l.Stats().Sessions)
+		_, err = b.Write([]byte("still there"))
+		require.NoError(t, err)
+	})
+}
+
+// A peer that is never heard of again, after whichever of its first packets, is
+// gone for the server too when its time is over; without keep-alives, as long as
+// it has not answered the server.
+func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
+	for _, validation := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
+		for _, keepAlive := range []time.Duration{2 * time.Second, -1} {
+			for packets := 1; packets <= 3; packets++ {
+				if keepAlive < 0 && packets >= 2+int(validation) {
+					continue // the handshake was complete
+				}
+				inWorld(t, 2, clean, func(w *world) {
+					cfg := mortal()
+					cfg.AddressValidation, cfg.KeepAlive = validation, keepAlive
+					l := w.listen(cfg)
+					e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+					sent := 0
+					w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+						if from.String() == serverAddr {
+							return sent < packets
+						}
+						sent++
+						return sent <= packets
+					})
+					a := w.dial(e)
+					limit := max(cfg.KeepAlive*3/2, handshakeTime) + cfg.PeerTimeout + time.Second
+					time.Sleep(limit)
+					require.Zero(t, l.Stats().Sessions, "%v, %d packets", validation, packets)
+					require.NoError(t, a.Abort())
+				})
+			}
+		}
+	}
+	inWorld(t, 2, clean, func(w *world) { // and one that knows no signals
+		cfg := mortal()
+		l := w.listen(cfg)
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), push(0, 0, "x"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, b, []byte("x"))
+		_, err = b.Read(make([]byte, 1))
+		require.ErrorAs(t, err, new(*PeerLostError))
+		require.LessOrEqual(t, w.net.Elapsed(), allAtAnEnd(cfg))
+	})
+}
+
+// Both sides have half-closed and close at once, and one of them is gone as soon
+// as its calls have returned: what the other has heard from it by then counts,
+// whether it was the answer to its CLOSE or still that to its FIN.
+func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
+	for seed := range uint64(20) {
+		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
+		inWorld(t, seed, link, func(w *world) {
+			l := w.listen(nil)
+			pc, err := w.net.Listen("10.0.0.2:5000")
+			require.NoError(t, err)
+			e, err := NewEndpoint(w.socket(pc), nil)
+			require.NoError(t, err)
+			a := w.dial(e)
+			b, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			left := make(chan error, 1)
+			go func() {
+				err := a.CloseWrite()
+				if err == nil {
+					_, err = io.Copy(io.Discard, a)
+				}
+				if err == nil {
+					err = a.Close()
+				}
+				_, _ = e.Close(), pc.Close()
+				left <- err
+			}()
+			time.Sleep(time.Second)
+			start := time.Now()
+			_, err = b.Write(content(seed, 100))
+			require.NoError(t, err)
+			require.NoError(t, b.CloseWrite())
+			time.Sleep(time.Duration(seed) * time.Millisecond)
+			require.NoError(t, b.Close())
+			require.Less(t, time.Since(start), time.Second)
+			require.NoError(t, <-left)
+		})
+	}
+}
+
+// Close with nothing unacknowledged is no failure, whatever became of the peer,
+// and takes no time where the system says that nobody is there.
+func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		for _, wrote := range []bool{true, false} {
+			inWorld(t, 6, clean, func(w *world) {
+				l := w.listen(nil)
+				e, pc := w.endpoint("10.0.0.2:5000", nil)
+				e.connected = refused
+				a := w.dial(e)
+				if wrote {
+					_, err := a.Write(content(1, 5000))
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Second)
+				w.net.Cut("10.0.0.1", "10.0.0.2")
+				if refused {
+					pc.FailWrites(syscall.ECONNREFUSED, 1)
+				}
+				start := time.Now()
+				require.NoError(t, a.Close())
+				if refused {
+					require.Zero(t, time.Since(start))
+				} else {
+					require.Equal(t, defaultLinger, time.Since(start))
+				}
+				time.Sleep(defaultPeerTimeout)
+				require.Zero(t, e.Stats().Sessions)
+				_ = l
+			})
+		}
+	}
+}
+
+// What Close could not tell the peer in its time is told in the background, so
+// the peer reads io.EOF and no error.
+func TestCloseTellsThePeerLater(t *testing.T) {
+	inWorld(t, 6, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		require.NoError(t, a.Close())
+		w.net.Heal("10.0.0.1", "10.0.0.2")
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, b.Close())
+		time.Sleep(time.Minute)
+		require.Zero(t, a.ep.Stats().Sessions)
+		require.Zero(t, b.ep.Stats().Sessions)
+	})
+}
+
+// Close says that data is lost if it is.
+func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
+	for _, refused := range []bool{true, false} {
+		inWorld(t, 6, clean, func(w *world) {
+			w.listen(nil)
+			e, pc := w.endpoint("10.0.0.2:5000", nil)
+			e.connected = refused
+			a := w.dial(e)
+			time.Sleep(time.Second)
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			_, err := a.Write(content(1, 5000))
+			require.NoError(t, err)
+			if refused {
+				pc.FailWrites(syscall.ECONNREFUSED, 1)
+			}
+			require.ErrorIs(t, a.Close(), ErrNotDelivered)
+		})
+	}
+}
+
+// A peer that takes one segment at a time, just before patience ends, holds Close
+// no longer than MaxLinger, and the background neither. A slow path gets its time.
+func TestCloseHasABound(t *testing.T) {
+	for _, linger := range []time.Duration{5 * time.Second, -1} {
+		inWorld(t, 12, clean, func(w *world) {
+			peer, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer peer.Close()
+			e, _ := w.endpoint("10.0.0.2:5000", &Config{Linger: linger})
+			done := make(chan bool)
+			defer func() { <-done }()
+			go func() { // a peer without signals
+				defer close(done)
+				buf := make([]byte, 2000)
+				_, _, err := peer.ReadFrom(buf)
+				conv := decodeHeader(buf).conv
+				for una := seq(0); err == nil && una < 30; una++ {
+					h, packet := header{conv: conv, cmd: cmdWins, wnd: 128, una: una}, make([]byte, headerSize)
+					h.encode(packet)
+					_, err = peer.WriteTo(packet, udpAddr("10.0.0.2:5000"))
+					time.Sleep(4900 * time.Millisecond)
+				}
+			}()
+			a := w.dial(e)
+			_, err = a.Write(content(1, 2<<20))
+			require.NoError(t, err)
+			start := time.Now()
+			err = a.Close()
+			if linger > 0 {
+				require.ErrorIs(t, err, ErrNotDelivered)
+				require.Equal(t, 128*time.Second, time.Since(start))
+			} else {
+				require.NoError(t, err)
+				time.Sleep(129 * time.Second)
+			}
+			require.Zero(t, e.Stats().Sessions)
+		})
+	}
+	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Rate: 1e6 / 8, Queue: 1 << 16}
+	inWorld(t, 12, link, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		go func() {
+			_, _ = io.Copy(io.Discard, b)
+			_ = b.Close()
+		}()
+		_, err := a.Write(content(1, 4<<20-64*4000))
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+	})
+}
+
+// CloseWrite says of a peer whether it can be told, however early it is asked; a
+// peer that cannot be is written to as before.
+func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
+	for _, dialTimeout := range []time.Duration{0, -1} {
+		for _, pause := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
+			inWorld(t, 9, clean, func(w *world) {
+				w.legacyPeer(serverAddr, 0, nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.ErrorIs(t, a.CloseWrite(), ErrLegacyPeer)
+				require.LessOrEqual(t, w.net.Elapsed(), max(pause, 3*roundTrip)+firstHelloWait)
+				_, err := a.Write([]byte("still"))
+				require.NoError(t, err)
+				require.NoError(t, a.Close())
+			})
+			inWorld(t, 9, clean, func(w *world) {
+				l := w.listen(nil)
+				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
+				a := w.dial(e)
+				time.Sleep(pause)
+				require.NoError(t, a.CloseWrite())
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				_, err = b.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+			})
+		}
+	}
+	inWorld(t, 9, clean, func(w *world) { // accepted
+		l := w.listen(nil)
+		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.ErrorIs(t, b.CloseWrite(), ErrLegacyPeer)
+		require.LessOrEqual(t, w.net.Elapsed(), helloAfterData+roundTrip)
+		receive(t, b, []byte("hello"))
+	})
+	inWorld(t, 9, clean, func(w *world) { // nobody there
+		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+		a := w.dial(e)
+		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Second)))
+		requireTimeout(t, a.CloseWrite())
+		require.Equal(t, time.Second, w.net.Elapsed())
+	})
+}
+
+// The time of Dial is DialTimeout, whatever the other limits are.
+func TestDialTimeoutIsThatOfDial(t *testing.T) {
+	for _, cfg := range []Config{
+		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
+	} {
+		inWorld(t, 9, clean, func(w *world) {
+			cfg.DialTimeout = 6 * time.Second
+			e, _ := w.endpoint("10.0.0.2:0", &cfg)
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
+			require.ErrorAs(t, err, new(*NoAnswerError))
+			requireTimeout(t, err)
+			require.Equal(t, 6*time.Second, w.net.Elapsed())
+		})
+	}
+	inWorld(t, 9, clean, func(w *world) { // and an outage at the beginning is survived
+		w.listen(nil)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		w.net.At(3*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		w.dial(e)
+		require.Less(t, w.net.Elapsed(), 3600*time.Millisecond)
+	})
+}
+
+// A short session with a peer that knows no signals does not wait for what it
+// will not say.
+func TestCloseOfAShortLegacySession(t *testing.T) {
+	inWorld(t, 9, clean, func(w *world) {
+		w.legacyPeer(serverAddr, 0, nil)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		a := w.dial(e)
+		_, err := a.Write([]byte("x"))
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		require.LessOrEqual(t, w.net.Elapsed(), 2*roundTrip)
+	})
+}
+
+// A session over which nothing new goes is idle, whatever its peer sends.
+func TestIdleMeansNoNewData(t *testing.T) {
+	empty := func(sn uint32) []byte { return push(sn, 0, "") }
+	for name, next := range map[string]func(i uint32) []byte{
+		"old":              func(uint32) []byte { return empty(0) },
+		"empty":            func(i uint32) []byte { return empty(1 + i) },
+		"beyond":           func(uint32) []byte { return push(1<<30, 0, "x") },
+		"early":            func(i uint32) []byte { return push(100+i, 0, "x") },
+		"empty datagram":   func(uint32) []byte { return []byte{0, 0, 0, 0, byte(fec.TypeOOB), fec.TypeOOB >> 8, 6, 0, 7, 0, 0, 0} },
+		"acknowledgements": func(i uint32) []byte { return ack(i, 0, 0) },
+	} {
+		inWorld(t, 15, clean, func(w *world) {
+			l := w.listen(&Config{IdleTimeout: time.Minute})
+			from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+			w.net.Inject(from, to, push(0, 0, "x"))
+			b, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			receive(t, b, []byte("x"))
+			for i := uint32(0); i < 20; i++ {
+				w.net.At(time.Duration(10+20*i)*time.Second, func() { w.net.Inject(from, to, next(i)) })
+			}
+			var lost *PeerLostError
+			_, err = b.Read(make([]byte, 1))
+			require.ErrorAs(t, err, &lost, name)
+			require.True(t, lost.Idle, name)
+			require.InDelta(t, time.Minute, w.net.Elapsed(), float64(time.Second), name)
+		})
+	}
+	inWorld(t, 15, clean, func(w *world) { // what is new does count, in each direction
+		cfg := &Config{IdleTimeout: time.Minute}
+		a, b, _ := w.pair(cfg, cfg)
+		for _, send := range []func(){
+			func() { _, _ = a.Write([]byte("x")) }, func() { _, _ = b.Write([]byte("x")) },
+			func() { _ = a.SendDatagram([]byte("x")) }, func() { _ = b.SendDatagram([]byte("x")) },
+		} {
+			time.Sleep(50 * time.Second)
+			send()
+		}
+		time.Sleep(50 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			require.Equal(t, 1, c.ep.Stats().Sessions)
+		}
+	})
+}
+
+// A peer that takes nothing of what waits for it has its time, however often it
+// says that it is there; one that reads again before has more.
+func TestStalledPeerHasItsTime(t *testing.T) {
+	inWorld(t, 15, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{ReceiveWindow: 128})
+		wrote := make(chan error, 1)
+		go func() {
+			_, err := a.Write(make([]byte, 16<<20))
+			wrote <- err
+		}()
+		time.Sleep(20 * time.Minute)
+		_, err := b.Read(make([]byte, 1<<20))
+		require.NoError(t, err)
+		for range 100 {
+			_, err := b.Read(make([]byte, 1<<20))
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		var lost *PeerLostError
+		require.ErrorAs(t, <-wrote, &lost)
+		require.GreaterOrEqual(t, lost.Stalled, defaultStallTimeout)
+		require.InDelta(t, defaultStallTimeout, time.Since(start), float64(10*time.Second))
+	})
+}
+
+// A path that swallows packets below Config.MTU costs a short answer a round trip,
+// and at most what an outage takes anyway, and never the answer.
+func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
+	const rounds = 10
+	for _, outage := range []time.Duration{0, 2400 * time.Millisecond} {
+		for _, loss := range []float64{0, 0.05, 0.15} {
+			for _, size := range []int{2000, 17000, 20000} {
+				var took [2][]time.Duration // without the clamp, with it
+				for i := range rounds * len(took) {
+					clamp := i % len(took)
+					inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}, func(w *world) {
+						down := netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss, MTU: 1300 * clamp}
+						w.net.SetLink("10.0.0.1", "10.0.0.2", down)
+						took[clamp] = append(took[clamp], w.ask(size, outage))
+					})
+				}
+				slices.Sort(took[0])
+				slices.Sort(took[1])
+				t.Logf("outage %v, loss %v %%, %d bytes: %v, with the clamp %v; at most %v, %v", outage, 100*loss, size,
+					took[0][rounds/2], took[1][rounds/2], took[0][rounds-1], took[1][rounds-1])
+				if loss == 0 {
+					require.LessOrEqual(t, took[1][rounds-1], took[0][rounds-1]+500*time.Millisecond)
+				}
+			}
+		}
+	}
+}
+
+// ask has a server answer a client with size bytes and close at once, and returns
+// how long that takes. An outage comes 60 ms after Dial.
+func (w *world) ask(size int, outage time.Duration) time.Duration {
+	l := w.listen(nil)
+	e, _ := w.endpoint("10.0.0.2:5000", nil)
+	closed := make(chan error, 1)
+	go func() {
+		b, err := l.AcceptKCP(context.Background())
+		if err == nil {
+			_, err = b.Read(make([]byte, 10))
+		}
+		if err == nil {
+			_, err = b.Write(content(1, size))
+		}
+		if err == nil {
+			err = b.Close()
+		}
+		closed <- err
+	}()
+	a := w.dial(e)
+	begin := time.Now()
+	if outage > 0 {
+		w.net.At(w.net.Elapsed()+60*time.Millisecond, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
+		w.net.At(w.net.Elapsed()+60*time.Millisecond+outage, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		time.Sleep(50 * time.Millisecond)
+	}
+	_, err := a.Write([]byte("?"))
+	require.NoError(w.t, err)
+	receive(w.t, a, content(1, size))
+	took := time.Since(begin)
+	_, err = a.Read(make([]byte, 1))
+	require.Equal(w.t, io.EOF, err)
+	require.NoError(w.t, a.Close())
+	require.NoError(w.t, <-closed)
+	return took
+}
