@@ -15,7 +15,11 @@ FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
-.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short cross vet lint bench fmt
+# How many seeds `make soak` runs, and how many of them at a time.
+SEEDS   ?= 500
+WORKERS ?= 12
+
+.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short soak cross vet lint bench fmt
 
 test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
 	@echo "make test: all passed"
@@ -58,6 +62,11 @@ fuzz:
 
 fuzz-short:
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=6s
+
+# Random applications over real sockets, the server in a process of its own that
+# may be killed; some seven minutes. `make test` has a handful of seeds.
+soak:
+	$(GO) test ./soak -v -timeout 60m -seeds $(SEEDS) -workers $(WORKERS)
 
 cross:
 	@for p in $(PLATFORMS); do \
