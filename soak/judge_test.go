@@ -39,24 +39,49 @@ func judge(p *plan, f facts) (failures, notes []string) {
 		v.side(c, peer, ok)
 	}
 	for _, s := range f.Servers {
+		if v.stale(s) {
+			continue
+		}
 		peer, ok := v.peer(s)
 		v.side(s, peer, ok)
 	}
 	return v.failures, v.notes
 }
 
+// stale reports whether a session has been accepted a second time, at another
+// address: the client moved in the middle of the handshake. Only one may have
+// got anything.
+func (v *verdict) stale(r record) bool {
+	if r.Session < 0 || r.Blocked != "" {
+		return false
+	}
+	for _, o := range v.facts.Servers {
+		if o.Session != r.Session || o.Conv != r.Conv || o.Life != r.Life || o == r {
+			continue
+		}
+		if o.Read > 0 && r.Read > 0 {
+			v.fail(r, "accepted twice, and %d and %d bytes read", r.Read, o.Read)
+		}
+		if v.plan.Rebind > 0 && r.Read == 0 && r.ReadErr != eof {
+			return true
+		}
+	}
+	return false
+}
+
 // peer returns what the other side of a session has seen.
-func (v *verdict) peer(r record) (record, bool) {
+func (v *verdict) peer(r record) (peer record, ok bool) {
 	others := v.facts.Clients
 	if !r.Server {
 		others = v.facts.Servers
 	}
 	for _, o := range others {
-		if o.Session == r.Session && o.Conv == r.Conv && (r.Server || r.Life < 0 || r.Life == o.Life) {
-			return o, true
+		if o.Session == r.Session && o.Conv == r.Conv && (r.Server || r.Life < 0 || r.Life == o.Life) &&
+			(!ok || o.Read > peer.Read) {
+			peer, ok = o, true
 		}
 	}
-	return record{}, false
+	return peer, ok
 }
 
 func (v *verdict) steps(r record) (own, peer []step) {
@@ -155,6 +180,9 @@ func (v *verdict) content(r, peer record, known bool) {
 	}
 	if r.BadSize != "" {
 		v.fail(r, "wrong boundary: %s", r.BadSize)
+	}
+	if r.Session < 0 {
+		return
 	}
 	_, peerSteps := v.steps(r)
 	all := total(peerSteps)
@@ -285,8 +313,13 @@ func TestJudge(t *testing.T) {
 		"Close nil, not delivered":    func(_ *facts, _, s *record) { s.ReadErr, s.Read = lost, 3 },
 		"Close not nil, delivered":    func(_ *facts, c, _ *record) { c.CloseErr = notDelivered },
 		"Close not nil, not at fault": func(_ *facts, c, s *record) { c.CloseErr, s.Read, s.ReadErr = notDelivered, 3, reset },
-		"a call that hangs":           func(_ *facts, c, _ *record) { c.Blocked = read },
-		"a call that takes too long":  func(_ *facts, c, _ *record) { c.Slowest = time.Hour },
+		"data delivered twice": func(f *facts, _, s *record) {
+			again := *s
+			again.CloseTo = now.Add(1)
+			f.Servers = append(f.Servers, again)
+		},
+		"a call that hangs":          func(_ *facts, c, _ *record) { c.Blocked = read },
+		"a call that takes too long": func(_ *facts, c, _ *record) { c.Slowest = time.Hour },
 	} {
 		f := good()
 		spoil(&f, &f.Clients[0], &f.Servers[0])

@@ -43,10 +43,10 @@ type serverProcess struct {
 }
 
 // startServer starts a server's process and waits until it listens.
-func startServer(p *plan, life, port int, start time.Time) (*serverProcess, error) {
+func startServer(p *plan, life, port int, began time.Time) (*serverProcess, error) {
 	s := &serverProcess{life: life, exited: make(chan struct{})}
 	s.changed.L = &s.mu
-	s.cmd = child("server", p.Seed, " ", life, " ", port, " ", start.UnixNano())
+	s.cmd = child("server", p.Seed, " ", life, " ", port, " ", began.UnixNano())
 	var err error
 	if s.stdin, err = s.cmd.StdinPipe(); err != nil {
 		return nil, err

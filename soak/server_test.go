@@ -51,6 +51,8 @@ type server struct {
 	changed  sync.Cond
 	sessions map[uint32]int // by conv
 	over     bool           // sessions is complete
+	leaving  bool           // SIGTERM has come
+	quitting bool           // what ends from now on ends by Endpoint.Close
 	apps     []*app
 	out      *json.Encoder
 	running  sync.WaitGroup
@@ -179,14 +181,18 @@ func (s *server) handle(c *kcp.Conn) {
 		s.log("  server %d, session %d: %s", s.life, session, fmt.Sprintf(format, args...))
 	})
 	s.apps = append(s.apps, a)
+	if s.leaving {
+		s.running.Go(a.terminate)
+	}
 	s.mu.Unlock()
 	a.log("accepted %08x", c.Conv())
 	a.run(steps)
 	r := a.record()
-	s.send(report{Record: &r})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.active--
+	if s.active--; !s.quitting {
+		_ = s.out.Encode(report{Record: &r})
+	}
 }
 
 // terminate closes all that there is, as a server does that is told to leave.
@@ -196,7 +202,7 @@ func (s *server) terminate() error {
 		return err
 	}
 	s.mu.Lock()
-	s.over = true
+	s.over, s.leaving = true, true
 	s.changed.Broadcast()
 	apps := slices.Clone(s.apps)
 	s.mu.Unlock()
@@ -213,6 +219,7 @@ func (s *server) terminate() error {
 // quit closes the endpoint and tells what is left.
 func (s *server) quit(serving bool) {
 	s.mu.Lock()
+	s.quitting = true
 	apps := slices.Clone(s.apps)
 	s.mu.Unlock()
 	for _, a := range apps {

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -88,7 +90,7 @@ func TestSoak(t *testing.T) {
 	if testing.Short() {
 		n = min(n, 2)
 	}
-	s := soak{t: t, total: n, began: time.Now()}
+	s := soak{t: t, total: n, began: time.Now(), kinds: make(map[string]int)}
 	next := make(chan uint64)
 	var running sync.WaitGroup
 	for range min(*workers, n) {
@@ -142,6 +144,7 @@ type soak struct {
 	sessions int
 	bytes    int64
 	failed   []uint64
+	kinds    map[string]int // of failures
 	told     time.Time
 }
 
@@ -154,6 +157,9 @@ func (s *soak) add(r result, timeline []byte) {
 	s.notes += len(r.Notes)
 	for _, n := range r.Notes {
 		s.t.Logf("seed %d, a note: %s", r.Seed, n)
+	}
+	for _, f := range r.Failures {
+		s.kinds[kind(f)]++
 	}
 	if len(r.Failures) > 0 {
 		s.failed = append(s.failed, r.Seed)
@@ -169,7 +175,18 @@ func (s *soak) summarize() {
 	slices.Sort(s.failed)
 	s.t.Logf("%d seeds in %v, %d sessions, %.1f MB compared, %d notes of rough paths, %d seeds failed",
 		s.done, time.Since(s.began).Round(time.Second), s.sessions, float64(s.bytes)/1e6, s.notes, len(s.failed))
+	for _, k := range slices.Sorted(maps.Keys(s.kinds)) {
+		s.t.Logf("%4d times: %s", s.kinds[k], k)
+	}
 	for _, seed := range s.failed {
 		s.t.Logf("repeat with: go test ./soak -v -seed %d   # on %s/%s", seed, runtime.GOOS, runtime.GOARCH)
 	}
 }
+
+// kind returns a failure without what tells it from others of its kind.
+func kind(failure string) string {
+	first, _, _ := strings.Cut(failure, "\n")
+	return figures.ReplaceAllString(first, "N")
+}
+
+var figures = regexp.MustCompile(`[0-9][0-9a-z.]*( \([^)]*\))?`)

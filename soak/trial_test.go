@@ -17,7 +17,8 @@ import (
 type trial struct {
 	plan  *plan
 	port  int
-	start time.Time
+	began time.Time // when the log's time began
+	start time.Time // when the path's did
 	log   func(format string, args ...any)
 
 	relay  *netsim.Relay
@@ -57,9 +58,9 @@ type result struct {
 	Took            time.Duration
 }
 
-// try runs the plan. start is when the time of the log began.
-func try(p *plan, start time.Time, log func(string, ...any)) (r result) {
-	t := &trial{plan: p, start: start, log: log, stop: make(chan struct{})}
+// try runs the plan. began is when the time of the log began.
+func try(p *plan, began time.Time, log func(string, ...any)) (r result) {
+	t := &trial{plan: p, began: began, start: began, log: log, stop: make(chan struct{})}
 	t.dials, t.apps = make([]dialled, len(p.Sessions)), make([]*app, len(p.Sessions))
 	r.Seed = p.Seed
 	if err := t.run(); err != nil {
@@ -71,7 +72,7 @@ func try(p *plan, start time.Time, log func(string, ...any)) (r result) {
 	for _, c := range append(f.Clients, f.Servers...) {
 		r.Bytes += c.Read
 	}
-	r.Sessions, r.Took = len(f.Clients), time.Since(start)
+	r.Sessions, r.Took = len(f.Clients), time.Since(began)
 	return r
 }
 
@@ -99,9 +100,7 @@ func (t *trial) run() (err error) {
 	if err := t.relay.Play(t.plan.course(), t.plan.course()); err != nil {
 		return err
 	}
-	over := t.sessions()
-	close(t.stop)
-	if over {
+	if t.sessions() {
 		t.settle()
 		t.leave(before)
 	}
@@ -128,6 +127,8 @@ func (t *trial) endpoint() (*kcp.Endpoint, net.PacketConn, error) {
 // sessions runs all of them, and what happens meanwhile. It is false if one hangs.
 func (t *trial) sessions() bool {
 	var running, dials, background sync.WaitGroup
+	defer background.Wait() // a restart under way is finished
+	defer close(t.stop)
 	dials.Add(len(t.plan.Sessions))
 	released := make(chan struct{}) // the clients may write
 	if t.plan.Event != restartBeforeData {
@@ -268,7 +269,7 @@ func (t *trial) startServer() (err error) {
 	life := len(t.servers)
 	for range 100 { // the port may still be held
 		var s *serverProcess
-		if s, err = startServer(t.plan, life, t.port, t.start); err == nil {
+		if s, err = startServer(t.plan, life, t.port, t.began); err == nil {
 			for _, o := range t.mapped {
 				s.order(o)
 			}
@@ -289,14 +290,14 @@ func (t *trial) killServer() {
 	t.log("server %d killed", s.life)
 }
 
-func (t *trial) began() {
+func (t *trial) eventBegins() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.eventAt = time.Now()
 }
 
 func (t *trial) restart() {
-	t.began()
+	t.eventBegins()
 	t.killServer()
 	time.Sleep(t.plan.Downtime)
 	if err := t.startServer(); err != nil {
@@ -321,15 +322,15 @@ func (t *trial) event() {
 	}
 	switch t.plan.Event {
 	case kill:
-		t.began()
+		t.eventBegins()
 		t.killServer()
 	case restart:
 		t.restart()
 	case terminate:
-		t.began()
+		t.eventBegins()
 		t.server.terminate()
 	case pathEnds:
-		t.began()
+		t.eventBegins()
 		t.log("the path ends")
 		_ = t.relay.Close()
 	}
