@@ -318,6 +318,7 @@ const (
 	noAnswer     = "no answer"
 	cancelled    = "cancelled"
 	closedHere   = "closed here"
+	legacyPeer   = "legacy peer"
 )
 
 // class returns which of the package's errors err is, or its text if it is none.
@@ -344,7 +345,7 @@ func class(err error) string {
 		name string
 	}{
 		{kcp.ErrReset, reset}, {kcp.ErrRefused, refused}, {kcp.ErrPeerClosed, peerClosed},
-		{kcp.ErrNotDelivered, notDelivered}, {net.ErrClosed, closedHere},
+		{kcp.ErrNotDelivered, notDelivered}, {net.ErrClosed, closedHere}, {kcp.ErrLegacyPeer, legacyPeer},
 		{context.Canceled, cancelled}, {os.ErrDeadlineExceeded, cancelled}, {context.DeadlineExceeded, cancelled},
 	} {
 		if errors.Is(err, known.err) {

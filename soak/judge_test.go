@@ -128,10 +128,6 @@ func (v *verdict) disturbed(before time.Time) bool {
 	return !v.facts.EventAt.IsZero() && (before.IsZero() || v.facts.EventAt.Before(before))
 }
 
-// harsh reports whether the path loses so much that several answers in a row
-// may be lost.
-func (v *verdict) harsh() bool { return v.plan.loss() > 0.15 }
-
 // out reports whether the path was out for so long that a peer may have been
 // taken for lost.
 func (v *verdict) out(before time.Time) bool {
@@ -146,7 +142,7 @@ func (v *verdict) out(before time.Time) bool {
 func (v *verdict) dial(i int, d dialled) {
 	s := v.plan.Sessions[i]
 	r := record{Session: i}
-	excuse := v.harsh() || v.plan.down(v.at(d.From), v.at(d.To))
+	excuse := v.plan.rough() || v.plan.down(v.at(d.From), v.at(d.To))
 	switch {
 	case d.Err == cancelled && s.GiveUp > 0:
 	case (d.Err == noAnswer || d.Err == refused) && v.disturbed(d.To):
@@ -206,6 +202,9 @@ func (v *verdict) errors(r record) {
 		{"Close", r.CloseErr, reset + "," + lost + "," + notDelivered},
 	} {
 		allowed := strings.Split(e.allowed, ",")
+		if e.op == "CloseWrite" && r.Server && r.Life > 0 { // opened by data, as by a legacy peer, until it is told apart
+			allowed = append(allowed, legacyPeer)
+		}
 		if r.Terminated || r.Session >= 0 && does(v.own(r), abort) {
 			allowed = append(allowed, closedHere)
 		}
@@ -240,10 +239,10 @@ func (v *verdict) endOfReading(r, peer record, known bool) {
 	switch r.ReadErr {
 	case reset:
 		if !does(peerSteps, abort) && !peerFailed {
-			v.object(v.harsh() || v.out(r.CloseTo) || does(peerSteps, closeExit), r, "Read: reset after %d bytes, and the peer did not break off", r.Read)
+			v.object(v.plan.rough() || v.out(r.CloseTo) || does(peerSteps, closeExit), r, "Read: reset after %d bytes, and the peer did not break off", r.Read)
 		}
 	case lost:
-		v.object(v.harsh() || v.out(r.CloseTo) || does(peerSteps, abort, closeExit) || peerFailed, r,
+		v.object(v.plan.rough() || v.out(r.CloseTo) || does(peerSteps, abort, closeExit) || peerFailed, r,
 			"Read: the peer is lost after %d bytes, and it was there", r.Read)
 	}
 }
@@ -263,7 +262,7 @@ func (v *verdict) endOfClose(r, peer record, known bool) {
 	if r.CloseErr == "" || v.disturbed(r.CloseTo) {
 		return
 	}
-	excuse := v.harsh() || v.plan.down(v.at(r.CloseFrom)-time.Second, v.at(r.CloseTo))
+	excuse := v.plan.rough() || v.plan.down(v.at(r.CloseFrom)-time.Second, v.at(r.CloseTo))
 	if does(peerSteps, closeExit) && !v.plan.lossless() {
 		excuse = true // nobody is there any more who could repeat the last answer
 	}

@@ -90,10 +90,10 @@ func newPlan(seed uint64) *plan {
 	p.Client, p.Server = randomSettings(r), randomSettings(r)
 	p.Client.Shards, p.Client.Validation, p.Client.RefuseLegacy = 0, 0, false
 	p.randomPath(r)
-	switch loss := p.loss(); {
-	case loss > 0.15:
+	switch {
+	case p.rough():
 		p.PeerTimeout, p.Linger = 8*time.Second, 8*time.Second
-	case loss > 0.05:
+	case p.loss() > 0.05:
 		p.PeerTimeout, p.Linger = 5*time.Second, 5*time.Second
 	default:
 		p.PeerTimeout, p.Linger = 3*time.Second, 3*time.Second
@@ -173,6 +173,13 @@ func (p *plan) randomPath(r *rand.Rand) {
 func (p *plan) loss() float64 {
 	of := func(c netsim.LinkConfig) float64 { return 1 - (1-c.Loss)*(1-c.Burst.Mean())*(1-c.Corrupt) }
 	return max(of(p.Up), of(p.Down))
+}
+
+// rough reports whether the path loses so much, or in such long bursts, that all
+// answers to a question may be lost, however often it is repeated.
+func (p *plan) rough() bool {
+	burst := func(c netsim.LinkConfig) bool { return c.Burst.ToBad > 0.005 && c.Burst.ToGood < 0.4 }
+	return p.loss() > 0.15 || burst(p.Up) || burst(p.Down)
 }
 
 // outage returns how long the path takes nothing, in all.
