@@ -19,7 +19,7 @@ PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short soak cross vet lint bench fmt
+.PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak cross vet lint bench fmt
 
 test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
 	@echo "make test: all passed"
@@ -62,6 +62,12 @@ fuzz:
 
 fuzz-short:
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=6s
+
+# Sessions attacked by somebody who knows their state; a quarter of an hour.
+fuzz-state:
+	KCP_FUZZ_SEEDS=4000 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
+	GOARCH=386 KCP_FUZZ_SEEDS=800 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
+	KCP_FUZZ_SEEDS=60 $(GO) test -race -run '^TestHostilePeer$$' -timeout 60m ./fuzz
 
 # Random applications over real sockets, the server in a process of its own that
 # may be killed; some seven minutes. `make test` has a handful of seeds.

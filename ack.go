@@ -118,14 +118,11 @@ func (k *KCP) ackTime() seq {
 // and leaves the newest of the others, if there is one, to flushCoveredAck.
 func (k *KCP) flushEarlyAcks(h *header) {
 	p := &k.ackPolicy
-	h.cmd = cmdAck
 	covered := k.acks[:0]
 	for _, a := range k.acks {
 		switch {
 		case !a.sn.before(k.rcvNxt):
-			h.sn, h.ts = a.sn, a.ts
-			h.encode(k.reserve(headerSize))
-			k.counters.AcksSent++
+			k.putAck(h, a)
 			p.segments--
 		case len(covered) == 0:
 			covered = append(covered, a)
@@ -159,7 +156,5 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 		return
 	}
 	p.sampled, p.started, p.filled = k.now, true, false
-	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, 0, a.sn, a.ts, 0
-	h.encode(k.reserve(headerSize))
-	k.counters.AcksSent++
+	k.putAck(h, a)
 }

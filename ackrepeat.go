@@ -46,10 +46,9 @@ func (r *ackRepeater) duplicate() {
 // this one. Whatever it puts out stands before the new ACKs, since kcp-go takes
 // its round-trip sample from the last one of a packet.
 func (k *KCP) repeatAcks(h *header) {
-	if len(k.acks) == 0 || len(k.ackRepeats.items) == 0 {
+	if len(k.acks) == 0 || len(k.ackRepeats.items) == 0 || k.validation != nil {
 		return
 	}
-	h.cmd = cmdAck
 	keep := k.ackRepeats.items[:0]
 	for _, a := range k.ackRepeats.items {
 		switch {
@@ -58,9 +57,7 @@ func (k *KCP) repeatAcks(h *header) {
 			a.sent = true
 			keep = append(keep, a)
 		default:
-			h.sn, h.ts = a.sn, a.ts
-			h.encode(k.reserve(headerSize))
-			k.counters.AcksSent++
+			k.putAck(h, a.ackItem)
 		}
 	}
 	k.ackRepeats.items = keep

@@ -84,7 +84,7 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 		e.counters.dropUnknown.Add(1)
 		return nil
 	}
-	c, evicted := e.admit(key, d, f, now)
+	c, evicted := e.admit(key, d, p, f, now)
 	if evicted != nil {
 		evicted.fail(ErrReset)
 	}
@@ -93,97 +93,167 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 
 // admit opens a session for the first packet of a conversation, or replies to
 // it as befits. It may also return a session that has to make room.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Duration) (c, evicted *Conn) {
+func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened, f first, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
-	defer e.mu.Unlock()
-	if c := e.sessions[key]; c != nil {
-		return c, nil
+	v := e.judgeLocked(key, d, f, now)
+	e.mu.Unlock()
+	if !v.opens {
+		return v.session, nil
+	}
+	// What the caller's Config brings along runs without the lock.
+	c = e.accepted(key, d, p, f.hello, v.validated)
+	remote := c.remote // which may change as soon as others know c
+	e.mu.Lock()
+	switch other := e.sessions[key]; {
+	case other != nil: // another reader was faster
+		e.mu.Unlock()
+		return other, v.evicted
+	case e.closed || e.listener != v.listener || len(e.sessions) >= e.config.MaxSessions:
+		e.mu.Unlock()
+		return nil, v.evicted
+	}
+	if !v.validated {
+		e.halfOpen.Add(1)
+		e.tidyLocked()
+		e.unproven = append(e.unproven, c)
+	}
+	e.enterLocked(c)
+	e.mu.Unlock()
+	e.debug("session opened", remote, key.conv)
+	if !c.begin(now, v.listener, v.validated || f.push && !e.config.RefuseLegacy) {
+		return nil, v.evicted
+	}
+	return c, v.evicted
+}
+
+// verdict is what judgeLocked decides about the first packet of a conversation.
+type verdict struct {
+	session   *Conn // of that key; nil: none
+	opens     bool  // a session is to be opened
+	validated bool  // the packet shows that the peer gets what is sent to its address
+	listener  *Listener
+	evicted   *Conn // has to make room
+}
+
+// judgeLocked decides about the first packet of a conversation, and replies to
+// it if no session is to be opened. Endpoint.mu is held.
+func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, f first, now time.Duration) (v verdict) {
+	if v.session = e.sessions[key]; v.session != nil {
+		return v
 	}
 	if g, ok := e.graves.at(key, now); ok {
 		e.counters.dropEnded.Add(1)
 		e.replyFromGrave(g, key, d, f)
-		return nil, nil
+		return v
 	}
-	l := e.listener
+	v.listener = e.listener
 	opening := f.hello.code != 0 || f.push && !e.config.RefuseLegacy && !e.elsewhere(key.conv)
 	switch {
 	case e.closed:
-		return nil, nil
-	case l == nil || !opening:
+		return v
+	case v.listener == nil || !opening:
 		e.counters.dropUnknown.Add(1)
-		if f.request.code != 0 && (l == nil || f.hello.code == 0) {
+		if f.request.code != 0 && (v.listener == nil || f.hello.code == 0) {
 			e.reply(d, header{conv: key.conv}, signal{sigReset, f.request.sn, f.request.ts})
 		}
-		return nil, nil
-	case len(e.sessions) >= e.config.MaxSessions, e.crowded(key.addr.Addr()):
-		e.counters.dropSessions.Add(1)
-		return nil, nil
-	case l.full():
-		e.counters.dropBacklog.Add(1)
-		return nil, nil
+		return v
 	}
-	proven := false
-	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookies()) {
-		if proven = e.cookies.valid(key, f, now); !proven {
-			if e.mayReply() { // else the cookie would be made for nothing
+	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
+		if v.validated = e.cookies.valid(key, f, now); !v.validated {
+			if e.mayReply(&e.cookieBudget, cookieRate) { // else the cookie would be made for nothing
 				e.counters.cookiesSent.Add(1)
 				e.putReply(d, header{conv: key.conv}, e.cookies.bake(key, f.hello.ts, now))
 			}
-			return nil, nil
+			return v
 		}
 	}
-	if !proven && int(e.halfOpen.Load()) >= e.config.MaxHalfOpen {
-		if evicted = e.oldestHalfOpen(now); evicted == nil {
+	switch full := len(e.sessions) >= e.config.MaxSessions; {
+	case full || e.crowdedLocked(key, v.validated):
+		e.counters.dropSessions.Add(1)
+		if f.hello.code != 0 && (full || v.validated) {
+			e.reply(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
+		}
+		return v
+	case v.listener.full(v.validated || f.hello.code != 0): // who says hello is offered once validated
+		e.counters.dropBacklog.Add(1)
+		return v
+	}
+	if !v.validated && int(e.halfOpen.Load()) >= e.config.MaxHalfOpen {
+		if v.evicted = e.oldestHalfOpenLocked(now); v.evicted == nil {
 			e.counters.dropHalfOpen.Add(1)
-			return nil, nil
+			return v
 		}
 	}
-	c = e.accept(key, d, f.hello, proven)
-	if proven || f.push && !e.config.RefuseLegacy {
-		c.offered = l.offer(c) // there was room
-	}
-	return c, evicted
+	v.opens = true
+	return v
 }
 
-// accept makes a session for a peer. mu is held.
-func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven bool) *Conn {
-	remote := origin{d.Addr, d.Peer}.netAddr()
-	c := newConn(e, key, remote, d.Peer)
+// accepted makes a session for a peer.
+func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p opened, hello signal, validated bool) *Conn {
+	c := newConn(e, key, origin{d.Addr, d.Peer}.netAddr(), d.Peer)
+	c.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {
 		c.takeHello(hello) // before anybody else knows c
 	}
-	if !proven {
+	if !validated {
 		c.unproven.Store(true)
-		e.halfOpen.Add(1)
-		e.tidy()
-		e.unproven = append(e.unproven, c)
+		room := c.outgoing.sender.room
+		if !c.openedFEC {
+			room.fecHead = 0
+		}
+		c.kcp.validation = &addressValidation{overhead: room.total()}
+		if hello.code == 0 {
+			c.kcp.validation.unacked = ackAfter
+		}
 	}
-	e.enter(c)
-	e.debug("session opened", remote, key.conv)
 	return c
 }
 
-// enter adds a session to the tables. mu is held.
-func (e *Endpoint) enter(c *Conn) {
+// begin lets an accepted session live, and hands it to l if offered. It reports
+// false if the session has ended, because l has no room for it or otherwise.
+func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateEnded {
+		return false
+	}
+	if offered {
+		c.offered = l.offer(c, !c.unproven.Load())
+		if !c.offered && c.life.kind != peerOurs { // who is ours asks again
+			c.ep.counters.dropBacklog.Add(1)
+			c.forget(ErrRefused)
+			return false
+		}
+	}
+	c.schedule(now)
+	return true
+}
+
+// enterLocked adds a session to the tables. Endpoint.mu is held.
+func (e *Endpoint) enterLocked(c *Conn) {
 	e.sessions[c.key] = c
 	e.population.Store(int32(len(e.sessions)))
 	e.byConv[c.key.conv] = c
-	if e.perAddress != nil {
-		e.perAddress[c.key.addr.Addr()]++
+	if e.perNetwork != nil {
+		n := e.perNetwork[networkOf(c.key)]
+		n.add(c, 1)
+		e.perNetwork[networkOf(c.key)] = n
 	}
 }
 
-// exit takes it out of them again. mu is held.
-func (e *Endpoint) exit(c *Conn) {
+// exitLocked takes it out of them again. Endpoint.mu is held.
+func (e *Endpoint) exitLocked(c *Conn) {
 	delete(e.sessions, c.key)
 	e.population.Store(int32(len(e.sessions)))
 	if e.byConv[c.key.conv] == c {
 		delete(e.byConv, c.key.conv)
 	}
-	if e.perAddress != nil {
-		addr := c.key.addr.Addr()
-		if e.perAddress[addr]--; e.perAddress[addr] <= 0 {
-			delete(e.perAddress, addr)
+	if e.perNetwork != nil {
+		network := networkOf(c.key)
+		n := e.perNetwork[network]
+		n.add(c, -1)
+		if e.perNetwork[network] = n; n == (networkCount{}) {
+			delete(e.perNetwork, network)
 		}
 	}
 	if c.coded {
@@ -193,9 +263,47 @@ func (e *Endpoint) exit(c *Conn) {
 	}
 }
 
-// crowded reports whether addr has all the sessions it may have.
-func (e *Endpoint) crowded(addr netip.Addr) bool {
-	return e.perAddress != nil && e.perAddress[addr] >= e.config.MaxSessionsPerAddress
+// networkCount is how many sessions there are with one network.
+type networkCount struct {
+	validated int32 // dialled ones included
+	pending   int32 // the peer's address is not validated
+}
+
+// add counts c n times.
+func (n *networkCount) add(c *Conn, times int32) {
+	if c.counted {
+		n.validated += times
+	} else {
+		n.pending += times
+	}
+}
+
+// networkOf returns the network that a session counts for: the IPv4 address, or
+// the /64 of the IPv6 address, since each subscriber has as many addresses.
+func networkOf(key sessionKey) netip.Addr {
+	addr := key.addr.Addr().Unmap()
+	if !addr.Is6() {
+		return addr
+	}
+	prefix, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return addr
+	}
+	return prefix.Addr()
+}
+
+// crowdedLocked reports whether the network of key has all the sessions that it
+// may have. Those that others may have opened in its name count only against
+// others that are not validated either.
+func (e *Endpoint) crowdedLocked(key sessionKey, validated bool) bool {
+	if e.perNetwork == nil {
+		return false
+	}
+	n := e.perNetwork[networkOf(key)]
+	if validated {
+		return int(n.validated) >= e.config.MaxSessionsPerAddress
+	}
+	return int(n.validated+n.pending) >= e.config.MaxSessionsPerAddress
 }
 
 // elsewhere reports whether the conversation is that of a session with a peer
@@ -207,38 +315,52 @@ func (e *Endpoint) elsewhere(conv uint32) bool {
 	return c != nil && c.greeted.Load()
 }
 
-// wantsCookies reports whether a hello has to show a cookie.
-func (e *Endpoint) wantsCookies() bool {
+// wantsCookiesLocked reports whether a hello has to show a cookie: always, while
+// half of the half-open sessions or of all sessions exist, or when its network
+// has as many sessions as it may. Endpoint.mu is held.
+func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 	return e.config.AddressValidation == ValidateAlways ||
-		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2
+		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
+		len(e.sessions) >= (e.config.MaxSessions+1)/2 ||
+		e.crowdedLocked(key, false)
 }
 
 // short reports whether received data occupies all the memory it may.
 func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
 
-// evictAfter is the age at which an unproven session may have to make room.
-const evictAfter = 3 * time.Second
+// evictAfter is the age at which an unproven session may have to make room, and
+// evictLooks how many are looked at to find one.
+const (
+	evictAfter = 3 * time.Second
+	evictLooks = 16
+)
 
-// oldestHalfOpen returns the oldest unproven session, if its time is over. mu
-// is held.
-func (e *Endpoint) oldestHalfOpen(now time.Duration) *Conn {
-	for len(e.unproven) > 0 {
+// oldestHalfOpenLocked returns the oldest unproven session, if its time is over,
+// and nothing has come from its peer since it was looked at last (the CLOCK
+// algorithm). Endpoint.mu is held.
+func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
+	for looks := 0; len(e.unproven) > 0 && looks < evictLooks; looks++ {
 		c := e.unproven[0]
-		if e.sessions[c.key] == c && c.unproven.Load() {
-			if now-c.born < evictAfter {
-				return nil
-			}
+		switch {
+		case e.sessions[c.key] != c || !c.unproven.Load():
+			looks--
+		case now-c.born < evictAfter:
+			return nil
+		case c.active.Swap(false):
+			e.unproven = append(e.unproven, c)
+		default:
 			e.unproven = e.unproven[1:]
 			return c
 		}
+		e.unproven[0] = nil
 		e.unproven = e.unproven[1:]
 	}
 	return nil
 }
 
-// tidy drops proven sessions from the list of the unproven, when they are many.
-// mu is held.
-func (e *Endpoint) tidy() {
+// tidyLocked drops proven sessions from the list of the unproven, when they are
+// many. Endpoint.mu is held.
+func (e *Endpoint) tidyLocked() {
 	if len(e.unproven) <= 2*int(e.halfOpen.Load())+16 {
 		return
 	}
@@ -252,15 +374,37 @@ func (e *Endpoint) tidy() {
 	e.unproven = kept
 }
 
-// prove notes that the peer gets what is sent to its address.
+// prove notes that the peer gets what is sent to its address: the address is
+// validated, and the anti-amplification limit is lifted.
 func (c *Conn) prove() {
 	if !c.unproven.CompareAndSwap(true, false) {
 		return
 	}
 	c.ep.halfOpen.Add(-1)
+	c.kcp.validated()
 	if c.life.kind == peerUnknown {
 		c.life.kind = peerLegacy // may yet be put right by a hello
 	}
+	if !c.ep.countValidated(c) {
+		c.ending = ErrReset
+	}
+}
+
+// countValidated counts a session whose peer's address has been validated. It
+// reports false if its network has all the sessions that it may have.
+func (e *Endpoint) countValidated(c *Conn) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.perNetwork == nil || e.sessions[c.key] != c {
+		return true
+	}
+	network := networkOf(c.key)
+	n := e.perNetwork[network]
+	n.add(c, -1)
+	c.counted = true
+	n.add(c, 1)
+	e.perNetwork[network] = n
+	return int(n.validated) <= e.config.MaxSessionsPerAddress
 }
 
 // offer hands an accepted session to Accept, once. It is false where there is
@@ -276,7 +420,7 @@ func (c *Conn) offer() bool {
 		c.ending = ErrRefused
 		return false
 	}
-	c.offered = l.offer(c)
+	c.offered = l.offer(c, true)
 	return c.offered
 }
 
@@ -330,39 +474,38 @@ func (k *cookieKey) valid(key sessionKey, f first, now time.Duration) bool {
 	return f.cookie == k.at(key, f.hello.ts, period) || f.cookie == k.at(key, f.hello.ts, period-1)
 }
 
-// Limits of replies to those who have no session, a second, and at once.
+// Limits of replies to those who have no session, a second. Cookies have a share
+// of their own: nobody who floods with questions keeps others from opening
+// sessions.
 const (
-	replyRate  = 10000
-	replyBurst = 1000
+	replyRate  = 2000
+	cookieRate = 10000
 )
 
 // reply sends signals to where d came from, outside any session, with what h
 // says of conv and una. What provoked it had at least as many segments, so the
-// reply is never larger. mu is held.
+// reply is never larger. Endpoint.mu is held.
 func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
-	if e.mayReply() {
+	if e.mayReply(&e.replies, replyRate) {
 		e.putReply(d, h, signals...)
 	}
 }
 
-// mayReply takes one of the replies that are allowed. mu is held.
-func (e *Endpoint) mayReply() bool {
-	ok := e.replies.take(e.now())
+// mayReply takes one of the replies that are allowed. Endpoint.mu is held.
+func (e *Endpoint) mayReply(b *bucket, rate float64) bool {
+	ok := b.take(e.now(), rate)
 	if !ok {
 		e.counters.dropReplies.Add(1)
 	}
 	return ok
 }
 
-// putReply is reply for one that is allowed.
+// putReply is reply for one that is allowed. It is sealed when it is sent.
 func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
 	room := e.config.overhead()
 	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
 	for i, s := range signals {
 		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
-	}
-	if e.config.Cipher != nil && e.config.Cipher.Seal(p.buf) != nil {
-		return
 	}
 	e.outbox = append(e.outbox, p)
 	e.outboxTo = append(e.outboxTo, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
@@ -380,19 +523,27 @@ func (e *Endpoint) sendReplies(shard int) {
 	packets, batch := e.outbox, e.outboxTo
 	e.outbox, e.outboxTo = nil, nil
 	e.mu.Unlock()
-	e.send(shard, packets, batch)
+	sealed := batch[:0]
+	for _, d := range batch {
+		if e.config.Cipher == nil || e.config.Cipher.Seal(d.Buf) == nil {
+			sealed = append(sealed, d)
+		}
+	}
+	e.send(shard, packets, sealed)
 }
 
-// bucket is a token bucket. The zero value is full.
+// bucket is a token bucket, which holds what a tenth of a second brings. The
+// zero value is full.
 type bucket struct {
 	used float64
 	last time.Duration
 }
 
-func (b *bucket) take(now time.Duration) bool {
-	b.used = max(0, b.used-(now-b.last).Seconds()*replyRate)
+// take takes one of rate tokens a second.
+func (b *bucket) take(now time.Duration, rate float64) bool {
+	b.used = max(0, b.used-(now-b.last).Seconds()*rate)
 	b.last = now
-	if b.used >= replyBurst {
+	if b.used >= rate/10 {
 		return false
 	}
 	b.used++

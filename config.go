@@ -124,11 +124,18 @@ type Config struct {
 	// Default 65536.
 	MaxSessions int
 	// MaxHalfOpen is the most accepted sessions whose peers have not yet shown
-	// that they get what is sent to their addresses. Beyond it, the oldest makes
-	// room for a new one once it has had its chance. Default 1024.
+	// that they get what is sent to their addresses: with a token, or peers
+	// without signals by an ACK of something that was written to them. Beyond
+	// it, one that has been silent makes room for a new one once it has had its
+	// chance. Such a session is sent three times as much as has come from it at
+	// most (RFC 9000 §8.1), and holds 16 KiB at most. Default 1024.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
-	// IP address; peers behind a NAT share one. Default 0: no limit.
+	// IPv4 address, or one IPv6 network of 64 bits; peers behind a NAT share
+	// one. Sessions of peers that have not yet shown that they get what is sent
+	// to their addresses do not count against those that have. At the limit,
+	// new peers are asked for a cookie. Default: half of MaxSessions where that
+	// is 64 or more, so that no one can have all of them; else no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how many received bytes, of all sessions together, may
 	// wait for Read. Beyond it a session takes only what can be read at once.
@@ -164,10 +171,13 @@ type Config struct {
 type AddressValidation uint8
 
 const (
-	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
-	// is reached.
+	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen or
+	// of Config.MaxSessions is reached, or an address has as many sessions as
+	// it may.
 	ValidateUnderPressure AddressValidation = iota
-	// ValidateAlways asks every peer with signals.
+	// ValidateAlways asks every peer with signals. Peers without them cannot be
+	// asked: RefuseLegacy keeps those out. Whatever is set, an address that is
+	// not validated is sent three times as much as has come from it at most.
 	ValidateAlways
 )
 
@@ -208,6 +218,7 @@ const (
 	defaultBacklog       = 128
 	defaultMaxSessions   = 65536
 	defaultSocketBuffer  = 4 << 20
+	minSharedSessions    = 64
 	maxUDPPayload        = 65507
 	maxShards            = 256
 	maxRedundancy        = 4
@@ -354,6 +365,9 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.MaxSessions, defaultMaxSessions)
 	setDefault(&d.SocketBuffer, defaultSocketBuffer)
 	setDefault(&d.Shards, 1)
+	if d.MaxSessions >= minSharedSessions {
+		setDefault(&d.MaxSessionsPerAddress, d.MaxSessions/2)
+	}
 	d.FastResend = max(d.FastResend, 0)
 	d.FastResendLimit = max(d.FastResendLimit, 0)
 	d.PeerTimeout = max(d.PeerTimeout, 0)

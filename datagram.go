@@ -60,8 +60,9 @@ func (c *Conn) maxDatagramSize() int {
 
 // SendDatagram sends b as one packet past the byte stream: unreliable,
 // unordered, not repeated, not protected by FEC, and not limited by the
-// windows. It does not wait; where too much waits for the socket, b is dropped
-// and counted. The peer gets it from ReceiveDatagram, or in kcp-go, which calls
+// windows. It does not wait; if too much waits for the socket, or the peer has
+// not yet shown that it gets what is sent to its address, b may be dropped, and
+// is counted. The peer gets it from ReceiveDatagram, or in kcp-go, which calls
 // it an OOB packet and needs FEC to be on for it, from the handler. The errors
 // are ErrDatagramTooLarge, net.ErrClosed, and why the session has ended.
 func (c *Conn) SendDatagram(b []byte) error {
@@ -81,6 +82,10 @@ func (c *Conn) SendDatagram(b []byte) error {
 		return nil
 	}
 	at := o.sender.room.cipherHead
+	if v := c.kcp.validation; v != nil && !v.take(at+datagramHeader+len(b)+o.sender.room.tail) {
+		c.datagramQueue().stats.Unsent++
+		return nil
+	}
 	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.room.tail)
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)

@@ -43,21 +43,22 @@ type Endpoint struct {
 	population atomic.Int32 // sessions
 	buffered   atomic.Int64 // bytes received and not yet read, of all sessions
 
-	mu         sync.RWMutex
-	sessions   map[sessionKey]*Conn
-	coded      map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
-	graves     graveyard
-	byConv     map[uint32]*Conn   // the latest of each conversation id
-	movable    bool               // peers may change their addresses
-	perAddress map[netip.Addr]int // sessions; nil where they are not limited
-	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
-	cookies    cookieKey
-	replies    bucket
-	outbox     []packet // replies of the reader to nobody's session,
-	outboxTo   []udp.Datagram
-	listener   *Listener
-	holdUntil  time.Duration // sockets of ours stay open, for peers that may have to be answered
-	closed     bool
+	mu           sync.RWMutex
+	sessions     map[sessionKey]*Conn
+	coded        map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
+	graves       graveyard
+	byConv       map[uint32]*Conn            // the latest of each conversation id
+	movable      bool                        // peers may change their addresses
+	perNetwork   map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited
+	unproven     []*Conn                     // half-open sessions, oldest first, and some that no longer are
+	cookies      cookieKey
+	replies      bucket
+	cookieBudget bucket
+	outbox       []packet // replies of the reader to nobody's session,
+	outboxTo     []udp.Datagram
+	listener     *Listener
+	holdUntil    time.Duration // sockets of ours stay open, for peers that may have to be answered
+	closed       bool
 }
 
 // sessionKey tells sessions apart. peer stands for the address where it is not
@@ -106,7 +107,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		e.movable = true
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
-		e.perAddress = make(map[netip.Addr]int)
+		e.perNetwork = make(map[netip.Addr]networkCount)
 	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
@@ -128,7 +129,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 // now returns the time since the endpoint's epoch, on the monotonic clock.
 func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 
-// clock returns a time as the state machines count it.
+// clock returns a time in milliseconds, modulo 2^32.
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
 // LocalAddr returns the address of the socket.
@@ -161,6 +162,8 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 
 // open adds a session of ours; it draws another conv where that of key is taken.
 func (e *Endpoint) open(key sessionKey, addr, peer net.Addr) (*Conn, error) {
+	c := newConn(e, key, addr, peer) // the caller's Config runs code of its own
+	c.dialled, c.offered, c.counted = true, true, true
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -169,12 +172,11 @@ func (e *Endpoint) open(key sessionKey, addr, peer net.Addr) (*Conn, error) {
 	if len(e.sessions) >= e.config.MaxSessions {
 		return nil, ErrTooManySessions
 	}
-	for e.sessions[key] != nil || e.graves.holds(key) {
-		key.conv = randomConv()
+	for e.sessions[c.key] != nil || e.graves.holds(c.key) {
+		c.key.conv = randomConv()
+		c.kcp.conv = c.key.conv
 	}
-	c := newConn(e, key, addr, peer)
-	c.dialled, c.offered = true, true
-	e.enter(c)
+	e.enterLocked(c)
 	return c, nil
 }
 
@@ -268,7 +270,7 @@ func (e *Endpoint) remove(c *Conn, g grave) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sessions[c.key] == c {
-		e.exit(c)
+		e.exitLocked(c)
 		e.graves.bury(c.key, g, e.now())
 		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
@@ -440,7 +442,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a 
 		e.counters.dropShort.Add(1)
 		return a
 	}
-	a.from = origin{d.Addr, d.Peer}
+	a.from, a.size = origin{d.Addr, d.Peer}, len(d.Buf)
 	if in.goesOn(a.opened) {
 		a.conn = in.last
 		return a

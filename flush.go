@@ -1,7 +1,5 @@
 package kcp
 
-import "slices"
-
 // Flush puts out everything that may leave now: acknowledgements, window
 // probes, retransmissions and new segments. It does nothing before the first
 // Update.
@@ -9,7 +7,10 @@ func (k *KCP) Flush() {
 	if !k.updated {
 		return
 	}
-	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}
+	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()}
+	if k.holdsAcks() {
+		k.acks = k.acks[:0]
+	}
 	k.flushSignals(&h)
 	packets, bare := k.counters.PacketsSent, len(k.packet)
 	k.repeatAcks(&h)
@@ -57,16 +58,23 @@ func (k *KCP) Flush() {
 // flushAcks puts out one ACK for every PUSH received since the last flush, or
 // as few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
-	h.cmd = cmdAck
 	for i, a := range k.acks {
 		if k.ext.SparseAcks && i != len(k.acks)-1 && a.sn.before(k.rcvNxt) {
 			continue
 		}
-		h.sn, h.ts = a.sn, a.ts
-		h.encode(k.reserve(headerSize))
-		k.counters.AcksSent++
+		k.putAck(h, a)
 	}
 	k.acks = k.acks[:0]
+}
+
+// putAck puts an acknowledgement into a packet, if the peer may be sent it.
+func (k *KCP) putAck(h *header, a ackItem) {
+	if !k.maySend(headerSize) {
+		return // the peer will ask again
+	}
+	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, 0, a.sn, a.ts, 0
+	h.encode(k.reserve(headerSize))
+	k.counters.AcksSent++
 }
 
 // Window probing of the reference, in milliseconds.
@@ -105,6 +113,9 @@ func (k *KCP) scheduleProbe() {
 // flushProbes puts out the probes that are asked for. Their sn and ts are what
 // the last ACK of this flush left there, as in the reference; nobody reads them.
 func (k *KCP) flushProbes(h *header) {
+	if !k.maySend(2 * headerSize) {
+		k.probe = 0
+	}
 	if k.probe&probeAsk != 0 {
 		h.cmd = cmdWask
 		h.encode(k.reserve(headerSize))
@@ -133,9 +144,16 @@ func (k *KCP) mayAdmit(window uint32) bool {
 // admit moves waiting segments into the window, as far as the pacing budget
 // goes. It begins a packet when there is budget for it and then fills it up.
 func (k *KCP) admit(window uint32, rate int64) {
-	room := 0 // in the packet that these segments will make
+	room := 0    // in the packet that these segments will make
+	pending := 0 // bytes to an address that is not validated
 	for k.sndNxt != k.sndEnd && k.mayAdmit(window) {
 		s := k.snd.at(k.sndNxt)
+		if !k.mayBegin(s, pending) {
+			return
+		}
+		if k.validation != nil {
+			pending += s.size() + k.validation.overhead
+		}
 		if rate > 0 && s.size() > room {
 			if !k.pace.ready() {
 				return
@@ -151,58 +169,6 @@ func (k *KCP) admit(window uint32, rate int64) {
 		k.flightBytes += int64(s.size())
 	}
 	k.pace.idle()
-}
-
-// flushRetransmissions sends again what has timed out or is suspected lost, in
-// the order of sn, and reports which of the two there was.
-func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
-	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
-	if k.ext.TailProbe {
-		again = k.holdBack(again)
-	}
-	for _, s := range again {
-		if s.early {
-			s.fastDue = true
-			continue
-		}
-		k.backOff(s)
-		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
-	}
-	if timedOut {
-		k.watchSilence()
-	}
-	again = k.takeSuspects(again)
-	fast = false
-	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
-	for _, s := range again {
-		if k.ext.EarlyRetransmit {
-			k.calmDown()
-			if s.xmit == 1 {
-				k.recovery.episode.resent++
-			}
-		}
-		k.repeats.lost(k.sndNxt)
-		s.repaired = s.fastDue
-		if s.fastDue {
-			s.fastDue, s.early = false, false
-			s.fastack = 0
-			fast = true
-			k.counters.FastRetransmits++
-		} else {
-			k.counters.TimeoutRetransmits++
-		}
-		k.rate.takenForLost(s)
-		k.sizes.takenForLost(int(s.packet), k.mtu, k.now)
-		k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
-		k.pace.charge(s.size(), rate)
-		s.repeats = 0
-		s.xmit++
-		s.resendTS = k.now + seq(s.rto)
-		k.transmit(s, h)
-	}
-	clear(again)
-	k.scratch = again[:0]
-	return timedOut, fast
 }
 
 // postpone gives segments that have just timed out more time where the path has
@@ -300,10 +266,14 @@ func (k *KCP) transmit(s *sendSegment, h *header) {
 // putSegment puts s into a packet, or several, or lends it out as one.
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.now, s.sn, uint32(len(s.data))
+	if k.validation != nil {
+		k.validation.transmitted(s.sn, k.now)
+	}
 	if k.lend != nil && len(s.data) == k.mss && !s.lent {
 		k.emit() // whatever there is, this does not fit in
 		h.encode(s.buf[k.headroom-headerSize:])
 		s.lent = true
+		k.charge(s.size())
 		k.counters.PacketsSent++
 		s.noteSize(s.size())
 		k.lend(s)
@@ -331,6 +301,7 @@ func (k *KCP) takeBack(s *sendSegment) {
 // reserve returns n bytes at the end of the packet under construction, which
 // is put out first where they would exceed the MTU.
 func (k *KCP) reserve(n int) []byte {
+	k.charge(n)
 	if len(k.packet) > 0 && len(k.packet)+n > k.mtu {
 		k.emit()
 	}

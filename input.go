@@ -61,7 +61,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !recovered {
 			k.inputWindow(&h)
 		}
-		k.ackBelow(h.una)
+		if k.validation == nil {
+			k.ackBelow(h.una)
+		}
 		switch h.cmd {
 		case cmdAck:
 			k.inputAck(&h, una, recovered)
@@ -175,7 +177,7 @@ func (k *KCP) silentTransmissions() int {
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
 	k.rcv, k.assembly = recvRing{}, assembly{}
-	k.rcvQueued, k.rcvPartial, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0
+	k.rcvQueued, k.rcvPartial, k.rcvVoid, k.rcvEarly, k.rcvWnd, k.rcvBytes = 0, 0, 0, 0, 0, 0
 }
 
 // sparing is how new data is turned away, for want of memory.
@@ -255,6 +257,9 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.sizes.arrived(int(s.packet))
 	k.cc.OnPacketAcked(k.lastState(), s.info())
 	k.timeouts.remove(s)
+	if s.list == &k.loss.due {
+		k.notLost(s)
+	}
 	s.unlinkOrder()
 	k.snd.set(s.sn, nil)
 	k.inFlight--
@@ -278,6 +283,9 @@ func (s *sendSegment) info() SegmentInfo {
 // already, so it counts as news all the same.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
+	if v := k.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
+		return
+	}
 	var s *sendSegment
 	if h.sn.within(k.sndUna, k.sndNxt) {
 		s = k.snd.at(h.sn)
@@ -428,23 +436,32 @@ func (k *KCP) joinMessage(frg uint8) {
 }
 
 // dropPartial discards the incomplete message at the end of the receive queue.
-// The whole messages before it move up, since the queue has no gaps.
+// Its segments keep their places, empty, while whole messages stand before
+// them: to close the gap would cost as much as the queue is long.
 func (k *KCP) dropPartial() {
-	n := seq(k.rcvPartial)
-	for sn := k.rcvNxt - n; sn != k.rcvNxt; sn++ {
+	for sn := k.rcvNxt - seq(k.rcvPartial); sn != k.rcvNxt; sn++ {
 		s := k.rcv.at(sn)
 		k.rcvBytes -= len(s.data)
 		k.buffers.put(s.data)
-		*s = recvSegment{}
+		*s = recvSegment{void: true}
 	}
-	head := k.rcvNxt - seq(k.rcvQueued)
-	for sn := k.rcvNxt - 1; sn-n+1 != head; sn-- {
-		*k.rcv.at(sn) = *k.rcv.at(sn - n)
-		*k.rcv.at(sn - n) = recvSegment{}
-	}
-	k.rcvQueued -= k.rcvPartial
+	k.rcvVoid += k.rcvPartial
 	k.rcvPartial = 0
 	k.counters.BrokenMessages++
+	k.dropVoid()
+}
+
+// dropVoid takes the empty places at the head of the receive queue out of it.
+func (k *KCP) dropVoid() {
+	for k.rcvVoid > 0 {
+		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+		if !s.void {
+			return
+		}
+		*s = recvSegment{}
+		k.rcvQueued--
+		k.rcvVoid--
+	}
 }
 
 // rcvLimit returns how many segments the receive queue may hold: the receive
@@ -468,14 +485,16 @@ func (k *KCP) wndUnused() uint16 {
 }
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
-// later transmissions. A segment is in one of three lists: fresh and resent in
+// later transmissions. A segment is in one of four lists: fresh and resent in
 // the order of their last transmission, so that counting touches only segments
 // that were sent before the acknowledged one, and suspects once it has been
-// counted often enough; there it costs nothing until the next flush.
+// counted often enough; there it costs nothing until the next flush. In sessions
+// that moves it to due, where it waits to be sent again.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more often
 	suspects segmentList // counted fastResend times
+	due      segmentList // taken for lost, and without a time-out until sent again
 
 	collect bool           // have counted take
 	counted []*sendSegment // those counted for the first time, but not often enough
@@ -519,6 +538,11 @@ func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
 		s.unlinkOrder()
 		d.suspects.pushOrder(s)
 	}
+}
+
+// suspect reports whether s is going to be sent again soon.
+func (d *lossDetector) suspect(s *sendSegment) bool {
+	return s.list == &d.suspects || s.list == &d.due
 }
 
 // sent files s after a transmission. A segment that is still suspect, because

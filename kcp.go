@@ -116,6 +116,7 @@ type KCP struct {
 	rcvNxt     seq
 	rcvQueued  uint32
 	rcvPartial uint32 // segments of the incomplete message at the queue's end
+	rcvVoid    uint32 // places in the queue that are empty, none of them at its head
 	rcvEarly   int
 	rcvBytes   int // payload held in rcv
 	sparing    sparing
@@ -129,6 +130,8 @@ type KCP struct {
 	ackPolicy  ackPolicy
 	tsRecent   seq // ts of the newest PUSH that came by itself
 	hasRecent  bool
+
+	validation *addressValidation // nil: the peer's address is validated
 
 	// Packet under construction and scratch space.
 	packet   []byte
@@ -186,6 +189,11 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	}
 	mss := k.segmentSize(len(p))
 	count := max(1, (len(p)+mss-1)/mss)
+	first := mss
+	if k.validation != nil && k.sndUna == k.sndEnd && count < k.fragmentLimit() {
+		first = min(mss, k.firstSize(len(p)))
+		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
+	}
 	if count > k.fragmentLimit() {
 		if n > 0 {
 			return n, nil
@@ -195,6 +203,9 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
 	for i := range count {
 		size := min(len(p), mss)
+		if i == 0 {
+			size = min(size, first)
+		}
 		room := size
 		if k.stream && count > 1 {
 			room = mss // more is likely to follow
@@ -221,11 +232,14 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	s := k.snd.at(k.sndEnd - 1)
-	old := len(s.data)
-	if old >= k.mss {
+	old, limit := len(s.data), k.mss
+	if k.sndEnd-1 == k.sndUna {
+		limit = k.firstSize(old + len(p))
+	}
+	if old >= limit {
 		return 0
 	}
-	n := min(len(p), k.mss-old)
+	n := min(len(p), limit-old)
 	s.buf = k.buffers.grow(s.buf, k.headroom+old+n)
 	s.data = s.buf[k.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
@@ -322,6 +336,7 @@ func (k *KCP) popReceived() {
 	k.buffers.put(s.data)
 	*s = recvSegment{}
 	k.rcvQueued--
+	k.dropVoid()
 }
 
 // afterRecv takes early segments into the room that a read has made. Where the
@@ -409,13 +424,16 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.recovery.silent && k.inFlight > 0 {
 		earlier(k.recovery.probeAt)
 	}
+	if k.loss.due.head != nil {
+		earlier(k.now + seq(k.resendWait()))
+	}
 	if k.sndNxt != k.sndEnd {
 		switch {
 		case k.rmtWnd == 0 && k.probeWait == 0:
 			earlier(k.now)
 		case k.rmtWnd == 0:
 			earlier(k.tsProbe)
-		case k.mayAdmit(k.sendWindow()):
+		case k.mayAdmit(k.sendWindow()) && k.mayBegin(k.snd.at(k.sndNxt), 0):
 			earlier(k.now + seq(k.pacingDelay()))
 		}
 	}
@@ -428,7 +446,12 @@ func (k *KCP) pacingDelay() uint32 {
 	if rate <= 0 {
 		return 0
 	}
-	wait := k.pace.wait(k.micros, rate)
+	return k.wholeMillis(k.pace.wait(k.micros, rate))
+}
+
+// wholeMillis returns the whole milliseconds of the clock in which a wait of so
+// many microseconds from now is over.
+func (k *KCP) wholeMillis(wait int64) uint32 {
 	if wait == 0 {
 		return 0
 	}

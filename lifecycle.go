@@ -1,9 +1,6 @@
 package kcp
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // lifecycle is what a session knows of its peer's life, and what it has to
 // tell of its own. WIRE.md §5 has the state diagrams. It belongs to Conn.mu.
@@ -16,6 +13,7 @@ type lifecycle struct {
 	version   uint32 // the peer's
 	abilities uint32
 	cookie    signal // to go with the hello; of no code while there is none
+	cookies   uint8  // that had the hello sent again at once
 
 	hello, confirm, finish, ping request
 
@@ -49,6 +47,13 @@ const (
 	firstHelloWait = 200 * time.Millisecond
 	minRequestWait = 50 * time.Millisecond
 	maxRequestWait = 2 * time.Second
+	// maxCookies is how many cookies are answered with a hello at once; forged
+	// ones would have more sent than has come.
+	maxCookies = 4
+	// maxSignals is how many signals wait at the most for the next flush, so
+	// that a batch of questions costs what a batch of data does.
+	maxSignals = 64
+
 	// unprovenWait is the distance of pings to a peer that may never have sent
 	// anything: somebody else may have, in its name.
 	unprovenWait = 10 * time.Second
@@ -260,7 +265,7 @@ func (c *Conn) heard(now time.Duration) {
 	} else if l.kind != peerOurs && now-c.unaBackSince >= amnesiaAfter {
 		c.ending = ErrReset
 	}
-	if c.unproven.Load() && l.kind != peerOurs && (c.kcp.sndUna > 0 || now-c.born >= provenAfter) {
+	if v := c.kcp.validation; v != nil && v.done {
 		c.prove()
 	}
 }
@@ -290,7 +295,8 @@ func (c *Conn) askAgain() {
 func (c *Conn) takeSignal(s signal) (outside bool) {
 	l, k := &c.life, c.kcp
 	reply := func(a signal) {
-		if !slices.Contains(k.signals, a) { // however often it was asked
+		n := len(k.signals)
+		if n < maxSignals && (n == 0 || k.signals[n-1] != a) { // however often it was asked
 			k.signals = append(k.signals, a)
 		}
 	}
@@ -343,6 +349,9 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	case sigPing:
 		reply(s.answer())
 	case sigPing | sigAnswer:
+		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
+			c.prove()
+		}
 		c.pathAnswered(s)
 		c.pingAnswered(s)
 	case sigProbe:
@@ -363,7 +372,10 @@ func (c *Conn) takeOutside(s signal) {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
-			l.hello.next = c.lastInput
+			if l.cookies < maxCookies {
+				l.cookies++
+				l.hello.next = c.lastInput
+			}
 		}
 	case sigReset:
 		c.takeReset(s)
@@ -386,13 +398,17 @@ func (c *Conn) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
 	c.greeted.Store(true)
+	if v := c.kcp.validation; v != nil {
+		v.unacked = 0
+	}
 	return true
 }
 
-// takeFin notes where the peer's data ends. It is false where that cannot be.
+// takeFin notes where the peer's data ends. It is false where that cannot be:
+// before what has come, or so far ahead that no window ever gets there.
 func (c *Conn) takeFin(s signal) bool {
-	l, final := &c.life, seq(s.sn)
-	if l.peerFin && l.peerFinal != final || final.before(c.kcp.rcvNxt) {
+	l, next, final := &c.life, c.kcp.rcvNxt, seq(s.sn)
+	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
 		return false
 	}
 	l.peerFin, l.peerFinal = true, final

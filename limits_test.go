@@ -126,7 +126,7 @@ func TestMaxSessionsPerAddress(t *testing.T) {
 		}
 		e, _ := w.endpoint("10.0.0.2:3", &Config{DialTimeout: 2 * time.Second})
 		_, err := e.Dial(context.Background(), l.Addr())
-		require.ErrorAs(t, err, new(*NoAnswerError))
+		require.ErrorIs(t, err, ErrRefused, "who has shown its address is told")
 		require.Equal(t, 3, l.Stats().Sessions)
 		require.Positive(t, l.Stats().DropSessions)
 		require.NoError(t, conns[0].Abort())

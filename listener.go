@@ -47,10 +47,10 @@ func newListener(e *Endpoint) *Listener {
 }
 
 // offer puts c into the backlog, if there is room.
-func (l *Listener) offer(c *Conn) bool {
+func (l *Listener) offer(c *Conn, validated bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed || len(l.backlog) >= l.ep.config.Backlog {
+	if l.fullLocked(validated) {
 		return false
 	}
 	l.backlog = append(l.backlog, c)
@@ -59,10 +59,20 @@ func (l *Listener) offer(c *Conn) bool {
 }
 
 // full reports whether no session can be put into the backlog.
-func (l *Listener) full() bool {
+func (l *Listener) full(validated bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.closed || len(l.backlog) >= l.ep.config.Backlog
+	return l.fullLocked(validated)
+}
+
+// fullLocked is full with Listener.mu held. Peers whose addresses are not
+// validated get half of the backlog, so that they do not shut others out.
+func (l *Listener) fullLocked(validated bool) bool {
+	limit := l.ep.config.Backlog
+	if !validated {
+		limit = (limit + 1) / 2
+	}
+	return l.closed || len(l.backlog) >= limit
 }
 
 // Accept waits for the next session. It is AcceptKCP without a context, and

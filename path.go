@@ -99,9 +99,9 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	if e.sessions[c.key] != c || e.sessions[key] != nil {
 		return false
 	}
-	e.exit(c)
+	e.exitLocked(c)
 	c.coded = false
 	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
-	e.enter(c)
+	e.enterLocked(c)
 	return true
 }

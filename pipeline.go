@@ -79,6 +79,7 @@ type opened struct {
 	conv uint32
 	kind openedKind
 	from origin
+	size int // of the UDP payload
 }
 
 // origin is where a packet has come from.

@@ -43,10 +43,12 @@ type link struct{ prev, next *sendSegment }
 // segmentList is a list of segments chained by their order link.
 type segmentList struct {
 	head, tail *sendSegment
+	n          int
 }
 
 // pushOrder appends s to l by its order link.
 func (l *segmentList) pushOrder(s *sendSegment) {
+	l.n++
 	s.list = l
 	s.order = link{prev: l.tail}
 	if l.tail == nil {
@@ -63,6 +65,7 @@ func (s *sendSegment) unlinkOrder() {
 	if l == nil {
 		return
 	}
+	l.n--
 	if s.order.prev == nil {
 		l.head = s.order.next
 	} else {
@@ -114,6 +117,7 @@ type recvSegment struct {
 	told seq // when it was acknowledged, where it came early
 	frg  uint8
 	held bool
+	void bool // of a message that cannot become whole: only its place is left
 }
 
 // recvRing holds the segments that have arrived: those in order, waiting to be

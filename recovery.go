@@ -52,7 +52,7 @@ type recovery struct {
 	next      int                   // place of the next one in repairs
 	open      int                   // valid ones in repairs
 
-	// Of segments that were sent again, since there was last none in flight.
+	// Of segments that were taken for lost, since there was last none in flight.
 	episode struct {
 		resent, needless, needed int
 		vague                    int // acknowledged by the present input, without telling which transmission
@@ -65,6 +65,8 @@ type recovery struct {
 	revived seq  // [revived, lastSn) was in flight in an outage
 	lastSn  seq  // and is not yet sent again
 	budget  int  // how many of them may be
+
+	credit resendCredit
 }
 
 // remember notes s, which una takes out, for an ACK that may come yet and tell
@@ -120,8 +122,14 @@ func (k *KCP) recall(sn, ts seq) {
 // the ts of a PUSH comes back in its ACK). early says that it was not due to a
 // time-out.
 func (k *KCP) needless(early bool) {
-	r := &k.recovery
 	k.counters.SpuriousRetransmits++
+	k.reordered(early)
+}
+
+// reordered notes that a segment was taken for lost, or sent again, and had
+// arrived.
+func (k *KCP) reordered(early bool) {
+	r := &k.recovery
 	r.needless = min(r.needless+1, disorderMost)
 	if !k.ext.EarlyRetransmit || !early {
 		return
@@ -190,8 +198,8 @@ func (k *KCP) calmDown() {
 // countAck has the loss detector count an input of which newest was the newest
 // acknowledgement, and early the number of those that una did not cover.
 func (k *KCP) countAck(newest newestAck, early uint32) {
-	if k.fastResend == 0 {
-		return
+	if k.fastResend == 0 || k.validation != nil {
+		return // who is not validated may acknowledge blindly
 	}
 	n, limit := uint32(1), k.fastResend
 	reordered := k.recovery.tolerance > 0 || k.recovery.disorder()
@@ -241,7 +249,7 @@ func (k *KCP) reorderWait() seq {
 // repairAt has s sent again at a time, if it does not time out before, as after
 // enough acknowledgements.
 func (k *KCP) repairAt(s *sendSegment, at seq) {
-	if s.early || !at.before(s.resendTS) {
+	if s.early || s.list == &k.loss.due || !at.before(s.resendTS) {
 		return
 	}
 	k.timeouts.remove(s)
@@ -322,7 +330,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 		return
 	}
 	r.probeAt = k.now + seq(k.ext.OutageProbe)
-	if s.ts != k.now && s.list != &k.loss.suspects {
+	if s.ts != k.now && !k.loss.suspect(s) && k.validation == nil {
 		k.repeat(s, h)
 	}
 }
@@ -333,6 +341,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 func (k *KCP) heardPeer(acked int) {
 	r := &k.recovery
 	r.heardAt = k.now
+	r.credit.earn(acked)
 	if r.silent {
 		r.silent = false
 		r.revived, r.lastSn, r.budget = k.sndUna, k.sndNxt, reviveFirst

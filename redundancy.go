@@ -50,7 +50,7 @@ func (r *repeater) recent(next seq) bool {
 // flushRepeats repeats segments in the packet under construction, if there is
 // one. Those from first on have just been sent for the first time.
 func (k *KCP) flushRepeats(h *header, first seq) {
-	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 {
+	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 || k.validation != nil {
 		return
 	}
 	r := &k.repeats
@@ -89,7 +89,7 @@ func (k *KCP) repeatRepairs(h *header, first seq) {
 // mayRepeat reports whether s, which may be nil, can be repeated in the packet
 // under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
-	return s != nil && s.ts != k.now && s.repeated != k.now && s.list != &k.loss.suspects &&
+	return s != nil && s.ts != k.now && s.repeated != k.now && !k.loss.suspect(s) &&
 		len(s.data) <= repeatSize && len(k.packet)+s.size() <= k.mtu
 }
 

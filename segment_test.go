@@ -185,7 +185,7 @@ func TestPayloadBounds(t *testing.T) {
 
 // FuzzSegment decodes and encodes any bytes: the codec loses nothing, and the
 // payload is what the header says or is refused. What is shorter than a header
-// is never decoded: Input refuses it.
+// is never decoded: Input refuses it, as it does a una beyond what was sent.
 func FuzzSegment(f *testing.F) {
 	for _, n := range []int{0, 1, headerSize - 1} {
 		f.Add(make([]byte, n)) // field notes 7 and 9: short datagrams
@@ -194,6 +194,13 @@ func FuzzSegment(f *testing.F) {
 	f.Add(push(0xffffffff, 255, "part"))              // 6 and 13
 	f.Add(ack(0xfffffff0, 0xffffffff, 0x80000000))    // 3 and 13
 	f.Add(append(push(1, 0, "a"), push(2, 0, "")...)) // 1: two in a packet
+	for _, distance := range []uint32{1, 128, 1<<31 - 1, 1 << 31, 1<<31 + 1, 1<<32 - 1} {
+		for cmd := uint8(cmdPush); cmd <= cmdPiece; cmd++ {
+			f.Add(segment(cmd, 0, 0, 0, distance, "")) // una
+			f.Add(segment(cmd, 0, 0, distance, 0, "")) // sn
+			f.Add(segment(cmd, 0, distance, 0, 0, "")) // ts
+		}
+	}
 	for _, size := range []uint32{1, 2, 0x7fffffff, 0x80000000, 0xffffffff} {
 		p := push(0, 0, "x") // 2: len beyond the packet
 		binary.LittleEndian.PutUint32(p[20:], size)
@@ -216,5 +223,12 @@ func FuzzSegment(f *testing.F) {
 		if ok {
 			require.Equal(t, rest[:h.len], payload)
 		}
+		// A machine that has sent nothing takes no una ahead of it.
+		k := New(h.conv, func([]byte) {})
+		err := k.Input(b)
+		if ahead := h.una-1 < 1<<31; ahead && ok && knownCmd(h.cmd) {
+			require.Equal(t, ErrForgedUna, err)
+		}
+		require.Zero(t, k.sndUna)
 	})
 }

@@ -56,10 +56,12 @@ type Conn struct {
 	accounted    int           // bytes of Endpoint.buffered
 
 	// What is small stands together; there may be very many sessions.
-	unproven    atomic.Bool // accepted, and the peer has not shown that it gets our packets
+	unproven    atomic.Bool // accepted, and the peer's address is not validated; kcp.validation is its credit
+	active      atomic.Bool // something has come from the peer since Endpoint.oldestHalfOpen looked
 	greeted     atomic.Bool // the peer is one of ours
 	lingerFrom  seq         // snd_una at the last progress
 	moves       uint32      // changes of the peer's address
+	clockBase   uint32      // what the state machine's clock shows at the epoch; random, see validation.go
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
 	state       connState
 	closed      bool // by the application
@@ -74,6 +76,8 @@ type Conn struct {
 	roused      bool // a call that waited has been woken
 	filling     bool // a waiting Read has lent its buffer to the state machine
 	coded       bool // Endpoint.coded names this session; under Endpoint.mu
+	counted     bool // as validated in Endpoint.perNetwork; under Endpoint.mu
+	openedFEC   bool // the peer's first packet had an FEC header
 	outstanding bool // something is unacknowledged, since then
 	buried      bool // out of the endpoint
 }
@@ -99,16 +103,13 @@ const (
 	drainRTOs = 6
 	// writeBatch is how many segments Write queues before it flushes.
 	writeBatch = 64
-	// provenAfter is how long after its first packet a peer that knows no
-	// signals has to be heard of to be taken for real.
-	provenAfter = time.Second
-	// handshakeTime is how long an accepted session may go without the peer
-	// showing that it gets our packets.
+	// handshakeTime is how long a session that Accept has not returned may go
+	// without the peer showing that it gets our packets.
 	handshakeTime = 10 * time.Second
 )
 
 func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
-	c := &Conn{ep: e, key: key, remote: remote, peer: peer}
+	c := &Conn{ep: e, key: key, remote: remote, peer: peer, clockBase: randomConv()}
 	c.canRead.init(c)
 	c.canWrite.init(c)
 	c.rd.init(&c.mu, &c.canRead)
@@ -125,9 +126,6 @@ func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
 	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now
 	c.linger = e.config.Linger
 	c.tell(now)
-	if e.config.IdleTimeout > 0 {
-		c.schedule(now)
-	}
 	return c
 }
 
@@ -153,6 +151,10 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 		}
 		c.lastInput, c.challenged = now, c.challenge.sentTo(p.from)
 		c.kcp.sparing, c.kcp.stranger = c.sparing(), c.unproven.Load()
+		if v := c.kcp.validation; v != nil {
+			v.received(p.size)
+			c.active.Store(true)
+		}
 		data := p.data
 		if p.kind != plainPacket {
 			var ok bool
@@ -264,7 +266,12 @@ func (c *Conn) readable() bool {
 }
 
 // tell tells the state machine the time.
-func (c *Conn) tell(now time.Duration) { c.kcp.SetClockMicros(uint64(now.Microseconds())) }
+func (c *Conn) tell(now time.Duration) {
+	c.kcp.SetClockMicros(uint64(c.clockBase)*1000 + uint64(now.Microseconds()))
+}
+
+// clock returns the time now as the state machine counts it.
+func (c *Conn) clock(now time.Duration) seq { return seq(c.clockBase + clock(now)) }
 
 // flush lets the state machine put out what it can.
 func (c *Conn) flush(now time.Duration) {
@@ -275,7 +282,7 @@ func (c *Conn) flush(now time.Duration) {
 
 // flushDue lets it put out what has to leave by now.
 func (c *Conn) flushDue(now time.Duration) {
-	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(seq(clock(now))) {
+	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -316,7 +323,7 @@ func (c *Conn) schedule(now time.Duration) {
 	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok {
 		// The clock counts whole milliseconds: it shows at when at has begun.
-		wait := time.Duration(seq(at).diff(seq(clock(now))))
+		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if c.outstanding && cfg.PeerTimeout > 0 {

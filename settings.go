@@ -52,7 +52,10 @@ type Extensions struct {
 	LimitToPeerWindow bool
 	// PipeWindow holds what is unacknowledged against the congestion window,
 	// so that the sender goes on while an old segment is being repaired. The
-	// reference counts everything from the oldest one on.
+	// reference counts everything from the oldest one on. Retransmissions
+	// that do not fit into the congestion window, or are more than pacing
+	// allows, leave as acknowledgements come: two for each segment
+	// acknowledged, and 16 a round trip. The reference's leave all at once.
 	PipeWindow bool
 	// RepeatAcks sends an ACK twice, the second time with the next ones, while
 	// the peer repeats what has arrived: it does not know that, because ACKs
@@ -192,4 +195,7 @@ func (k *KCP) SetCongestionControl(c CongestionControl) {
 	}
 	k.cc = c
 	k.cc.Init(k.congestionState())
+	if k.updated {
+		k.cc.OnTick(k.congestionState()) // slow start has no window before that
+	}
 }

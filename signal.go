@@ -64,6 +64,9 @@ func (h *header) signal() (s signal, ok bool) {
 // flushSignals puts out the signals that wait.
 func (k *KCP) flushSignals(h *header) {
 	for _, s := range k.signals {
+		if !k.maySend(headerSize) {
+			break // what asks is repeated, and so is what was asked
+		}
 		s.encode(*h, k.reserve(headerSize))
 	}
 	if k.sizes.lost > 0 && len(k.signals) > 0 {
@@ -74,6 +77,6 @@ func (k *KCP) flushSignals(h *header) {
 
 // signalNow puts out the waiting signals and nothing else.
 func (k *KCP) signalNow() {
-	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt})
+	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()})
 	k.emit()
 }

@@ -127,7 +127,7 @@ type DatagramStats struct {
 	Sent     uint64
 	Received uint64 // dropped ones included
 	Dropped  uint64 // because too many waited for ReceiveDatagram
-	Unsent   uint64 // because too much waited for the socket
+	Unsent   uint64 // because too much waited for the socket, or would have gone to an address that is not validated
 }
 
 // FECStats counts what forward error correction has done for a session.
@@ -159,7 +159,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           int(k.sndEnd - k.sndNxt),
 		WriteBuffered:    k.sndBytes,
-		ReadBuffered:     int(k.rcvQueued) + k.rcvEarly,
+		ReadBuffered:     int(k.rcvQueued-k.rcvVoid) + k.rcvEarly,
 		RemoteWindow:     int(k.rmtWnd),
 		CongestionWindow: k.cc.Window(),
 		Moves:            int(c.moves),
@@ -203,6 +203,7 @@ type endpointCounters struct {
 	dropCipher, dropReplay            atomic.Uint64
 	dropSessions, dropBacklog         atomic.Uint64
 	dropHalfOpen, dropReplies         atomic.Uint64
+	dropCredit                        atomic.Uint64
 	cookiesSent                       atomic.Uint64
 }
 
@@ -230,6 +231,7 @@ type EndpointStats struct {
 	DropHalfOpen uint64 // would open one more than Config.MaxHalfOpen
 	DropBacklog  uint64 // would open one more than Config.Backlog allows
 	DropReplies  uint64 // replies to strangers not sent because there were too many
+	DropCredit   uint64 // packets not sent because three times as much would have gone to an address as has come from it
 	CookiesSent  uint64 // to strangers, instead of keeping state for them
 }
 
@@ -256,6 +258,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropBacklog:     n.dropBacklog.Load(),
 		DropHalfOpen:    n.dropHalfOpen.Load(),
 		DropReplies:     n.dropReplies.Load(),
+		DropCredit:      n.dropCredit.Load(),
 		CookiesSent:     n.cookiesSent.Load(),
 		HalfOpen:        int(e.halfOpen.Load()),
 		Buffered:        int(e.buffered.Load()),

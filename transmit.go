@@ -13,7 +13,8 @@ type outgoing struct {
 	current *buffer // of the packet under construction in the state machine
 	probe   []byte  // of the path MTU, to be sent besides packets; nil: none
 	sending bool    // somebody is at it; fecData and fecParity are theirs, and of outbox spare and batch
-	plain   bool    // no error correction for this batch
+	plain   bool    // no FEC header for this batch
+	bare    bool    // no parity for this batch
 	*outbox         // nil while nothing is sent
 
 	fecData, fecParity uint64 // packets encoded so far
@@ -81,6 +82,10 @@ func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &o.sender.room
 	o.current = nil
+	if c.overdrawn() {
+		c.ep.packets.Put(b)
+		return
+	}
 	size := room.total() + len(data)
 	p := packet{buf: b.b[:min(size, cap(b.b))], pooled: b}
 	if &data[0] != &b.b[room.head()] { // larger than the MTU: not in the space given
@@ -93,7 +98,22 @@ func (c *Conn) collect(data []byte) {
 // borrow takes a packet in the buffer of its segment. A cipher would change what
 // may have to be sent again, so this is for sessions without.
 func (c *Conn) borrow(s *sendSegment) {
+	if c.overdrawn() {
+		c.kcp.takeBack(s)
+		return
+	}
 	c.outgoing.add(packet{buf: s.buf[:c.kcp.headroom+len(s.data)], segment: s})
+}
+
+// overdrawn reports whether the packet that the state machine has just put out
+// exceeds what may be sent to the peer's address. The state machine sees to it
+// that none does; this is for what it may overlook.
+func (c *Conn) overdrawn() bool {
+	if v := c.kcp.validation; v == nil || v.credit >= 0 {
+		return false
+	}
+	c.ep.counters.dropCredit.Add(1)
+	return true
 }
 
 // transmit encodes and writes the collected packets, without holding the lock
@@ -120,9 +140,10 @@ func (c *Conn) transmit() {
 		o.packets = o.spare[:0]
 		data, shard := len(packets), int(c.shard)
 		to := origin{c.key.addr, c.peer}
-		// It would make replies to somebody who may not be there larger than
-		// what they answer.
-		o.plain = o.sender.encoder == nil || c.unproven.Load()
+		// An address that is not validated is answered in the form that it uses,
+		// and gets no parity.
+		o.bare = o.sender.encoder == nil || c.unproven.Load()
+		o.plain = o.bare && (o.sender.encoder == nil || !c.openedFEC)
 		var err error
 		c.unlocked(func() {
 			packets, err = c.encode(packets, to)
@@ -173,6 +194,9 @@ func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 		if err := c.seal(p, to); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
+		}
+		if o.bare {
+			parity = nil
 		}
 		for _, shard := range parity {
 			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)

@@ -98,10 +98,10 @@ func (b *book) fatalf(format string, args ...any) {
 // acknowledge is no longer in flight.
 func (b *book) heard(taken []segment, recovered bool) {
 	for _, s := range taken {
-		if _, ok := b.flights[s.sn]; ok && s.cmd == cmdAck || int32(s.una-b.una) > 0 {
+		if _, ok := b.flights[s.sn]; ok && s.cmd == cmdAck || ahead(s.una, b.una) > 0 {
 			b.fatalf("did not take %+v as an acknowledgement", s)
 		}
-		old := b.freshWindow && b.rmtWndMax > 0 && int32(s.una-b.rmtUna) < 0
+		old := b.freshWindow && b.rmtWndMax > 0 && ahead(s.una, b.rmtUna) < 0
 		if !recovered && !old {
 			b.rmtUna = s.una
 			b.rmtWnd = uint32(s.wnd)

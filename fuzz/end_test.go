@@ -177,9 +177,6 @@ func (e *end) recvShort() {
 // input gives e one packet and checks the answer.
 func (e *end) input(packet []byte, recovered bool) {
 	v := judge(packet, conversation, e.next, !e.corrupt, nil)
-	if v.far && avoidFarUna {
-		return
-	}
 	waiting, refused := e.k.WaitSend(), e.k.Counters().OutOfWindow
 	keep := bytes.Clone(packet)
 	var err error

@@ -83,6 +83,10 @@ func attack(t testing.TB, data []byte) {
 			r.send(r.peer, nil, 1, int(x)*int(x))
 		case 3:
 			r.readAll()
+			if x&1 > 0 {
+				r.k.Compact()
+				r.twin.Compact()
+			}
 		default:
 			r.assault(s, x)
 		}
@@ -273,27 +277,20 @@ func (r *rig) patch(b []byte, how, more byte) {
 		}
 	}
 	if how&8 > 0 {
-		le.PutUint32(b[16:], next-uint32(h.una&15)+1)
+		le.PutUint32(b[16:], next-h.una&15+1+far(h.una>>8))
 	}
 	if how&16 > 0 {
 		base := r.last.una
 		if b[4] == cmdAck {
 			base = next - 16
 		}
-		le.PutUint32(b[12:], base+uint32(int32(int8(h.sn))))
+		le.PutUint32(b[12:], base+uint32(int32(int8(h.sn)))+far(h.sn>>8))
 	}
 	if more&8 > 0 {
-		le.PutUint32(b[8:], r.now-h.ts&0xff)
+		le.PutUint32(b[8:], r.now-h.ts&0xff+far(h.ts>>8))
 	}
 	if more&16 > 0 {
 		b[5] &= 3
-	}
-	// The far side of the circle, where before and after meet.
-	if more&64 > 0 {
-		b[19] ^= 0x80
-	}
-	if more&128 > 0 {
-		b[15] ^= 0x80
 	}
 }
 
@@ -301,9 +298,6 @@ func (r *rig) patch(b []byte, how, more byte) {
 // returns the segments that have taken effect.
 func (r *rig) inject(packet []byte, recovered bool) []segment {
 	next := uint32(r.k.Counters().SegmentsSent)
-	if judge(packet, conversation, next, r.pieces, nil).far && avoidFarUna {
-		return nil
-	}
 	waiting, pushes := r.k.WaitSend(), r.k.Counters().SegmentsReceived
 	v := judge(packet, conversation, next, r.pieces, func(s segment) (err error) {
 		s.payload = bytes.Clone(s.payload)

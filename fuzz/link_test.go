@@ -139,9 +139,6 @@ func (w *world) setControl(e *end, y byte) {
 		e.pacing = slowestPace // they find a rate of their own
 	}
 	e.install(e.k, c)
-	if e.started && avoidFreshControl {
-		e.k.Flush()
-	}
 	e.setDrive(e.drive, w.now)
 }
 
@@ -209,7 +206,11 @@ func (w *world) perform(s *script) {
 	case opDrive:
 		w.ends[i].setDrive(drive(x>>1)%drives, w.now)
 	case opMisc:
-		w.do(i, func(e *end) { w.misc(e, x>>1) })
+		y := byte(0)
+		if x>>1 == 7 {
+			y = s.byte()
+		}
+		w.do(i, func(e *end) { w.misc(e, x>>1, y) })
 	}
 }
 
@@ -249,7 +250,7 @@ func (w *world) disturb(op byte, i, k int, delay uint64) {
 }
 
 // misc is what an application may do besides; none of it does harm.
-func (w *world) misc(e *end, choice byte) {
+func (w *world) misc(e *end, choice, y byte) {
 	k := e.k
 	clock := e.clock(w.now)
 	switch choice {
@@ -275,7 +276,8 @@ func (w *world) misc(e *end, choice byte) {
 		}
 		e.input(p, false)
 	case 7: // acknowledges what was never sent, of this conversation
-		e.input(forge(cmdAck, 0, e.next+1, e.next+1), true)
+		beyond := [4]uint32{1, 128, 1<<31 - 1, 1 << 31}[y&3]
+		e.input(forge(cmdPush+y>>2&3, 0, e.next+far(uint32(y>>4)), e.next+beyond), y&1 == 0)
 	}
 }
 

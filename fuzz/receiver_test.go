@@ -30,12 +30,12 @@ type fragment struct {
 
 // take is an Input of one PUSH.
 func (r *receiver) take(s segment, recovered bool) {
-	if int32(s.sn-r.next-uint32(r.window)) >= 0 {
+	if ahead(s.sn, r.next+uint32(r.window)) >= 0 {
 		return
 	}
 	r.drop(s.sn)
 	r.acks = append(r.acks, ack{s.sn, r.echo(s.ts, recovered)})
-	if int32(s.sn-r.next) < 0 {
+	if ahead(s.sn, r.next) < 0 {
 		return
 	}
 	if _, ok := r.early[s.sn]; ok {
@@ -68,7 +68,7 @@ func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error)
 	if unit := (size + 63) / 64; at%unit > 0 || end%unit > 0 && end < size {
 		return 0, kcp.ErrPiece
 	}
-	if _, early := r.early[s.sn]; early || int32(s.sn-r.next) < 0 {
+	if _, early := r.early[s.sn]; early || ahead(s.sn, r.next) < 0 {
 		if at > 0 {
 			return 0, nil
 		}
@@ -80,7 +80,7 @@ func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error)
 	case p != nil && (len(p.data) != size || p.frg != s.frg):
 		r.drop(s.sn)
 		return 0, kcp.ErrPiece
-	case p == nil && (int32(s.sn-r.next-uint32(r.window)) >= 0 || s.sn != r.next && r.held+size > maxPuzzles):
+	case p == nil && (ahead(s.sn, r.next+uint32(r.window)) >= 0 || s.sn != r.next && r.held+size > maxPuzzles):
 		if at > 0 {
 			return 0, nil
 		}
@@ -120,9 +120,9 @@ func (r *receiver) drop(sn uint32) {
 // late, the newest that came by itself.
 func (r *receiver) echo(ts uint32, recovered bool) uint32 {
 	switch {
-	case recovered && r.heard && int32(r.newest-ts) > 0:
+	case recovered && r.heard && ahead(r.newest, ts) > 0:
 		return r.newest
-	case !recovered && (!r.heard || int32(ts-r.newest) > 0):
+	case !recovered && (!r.heard || ahead(ts, r.newest) > 0):
 		r.newest, r.heard = ts, true
 	}
 	return ts

@@ -13,17 +13,26 @@ import (
 	kcp "github.com/arqnet/kcp"
 )
 
-// What the state machine does not take, and the scripts therefore leave out.
-// Setting one to false makes them do it.
-const (
-	// avoidFarUna: a una exactly 2^31 beyond snd_nxt, while nothing is in
-	// flight, passes for an old one.
-	avoidFarUna = true
-	// avoidFreshControl: a controller with slow start that is installed on a
-	// running machine has no window until a flush that NextFlush does not ask
-	// for.
-	avoidFreshControl = true
-)
+// critical are the distances at which a comparison on the circle of 2^32 goes
+// wrong first, besides those near 0.
+var critical = [8]uint32{0, 1, ^uint32(0), 128, ^uint32(127), 1<<31 - 1, 1 << 31, 1<<31 + 1}
+
+// far returns one of them, or for half of the choices 0.
+func far(choice uint32) uint32 {
+	if choice &= 15; choice < 8 {
+		return critical[choice]
+	}
+	return 0
+}
+
+// ahead returns how far a is ahead of b: less than 0 if it is behind. What is
+// half the circle away is ahead.
+func ahead(a, b uint32) int64 {
+	if d := int64(a - b); d <= 1<<31 {
+		return d
+	}
+	return -int64(b - a)
+}
 
 // Wire format, independent of the package under test.
 const (
@@ -72,7 +81,6 @@ func segments(packet []byte) (all []segment) {
 type verdict struct {
 	taken []segment // took effect
 	err   error
-	far   bool // because of a una exactly 2^31 from sndNxt, neither old nor new
 }
 
 // judge predicts what Input does with a packet: the segments in front of the
@@ -85,7 +93,6 @@ func judge(packet []byte, conv, sndNxt uint32, pieces bool, take func(segment) e
 	}
 	for len(packet) >= headerSize {
 		s := parse(packet)
-		distance := int32(s.una - sndNxt)
 		switch {
 		case s.conv != conv:
 			v.err = kcp.ErrConv
@@ -93,9 +100,8 @@ func judge(packet []byte, conv, sndNxt uint32, pieces bool, take func(segment) e
 			v.err = kcp.ErrSegmentLength
 		case s.cmd < cmdPush || s.cmd > cmdWins && !(pieces && s.cmd == cmdPiece):
 			v.err = kcp.ErrCommand
-		case distance > 0 || distance == -1<<31:
+		case ahead(s.una, sndNxt) > 0:
 			v.err = kcp.ErrForgedUna
-			v.far = distance < 0
 		}
 		if v.err != nil {
 			return v

@@ -86,6 +86,8 @@ func transferSeeds() [][]byte {
 		linkScript(0, 0, 5, session, op(opSend, 0, 5), op(opMisc, 0, 2), wait(6), op(opMisc, 1, 4), op(opSend, 1, 5), wait(6), op(opMisc, 0, 4), op(opMisc, 1, 2)),
 		// Other controllers and drivers from one moment to the next.
 		linkScript(0, 0, 1, session, op(opSend, 0, 4), wait(11), op(opSettings, 0, 5, 0), op(opSend, 0, 4), wait(9), op(opSettings, 0, 5, 4), op(opSend, 0, 4)),
+		// A controller with slow start, while data waits and none is in flight.
+		linkScript(0, 0, 1, session, op(opSend, 0, 4), wait(11), op(opSettings, 0, 5, 7), op(opSend, 0, 4), wait(9), op(opSettings, 0, 5, 15), op(opSend, 0, 7)),
 		linkScript(0, 0, 5, checked, op(opSend, 0, 4), op(opDrive, 0, 3), wait(5), op(opSend, 0, 4), op(opDrive, 0, 1), wait(5), op(opSend, 0, 4), op(opDrive, 0, 2), op(opDrive, 1, 2)),
 	}
 }
@@ -121,7 +123,7 @@ func disturbanceSeeds() [][]byte {
 		// The receive window shrinks below what is on the way.
 		linkScript(unread, 0, 3, session, op(opBurst, 0, 2, 255), op(opSettings, 1, 1, 6<<3), wait(7), op(opBurst, 0, 2, 255), wait(7), op(opSettings, 1, 1, 1<<3), wait(9)),
 		// 8 and 9: packets of another conversation, short ones, forged ones.
-		linkScript(0, 0, 1, fastest, op(opSend, 0, 4), op(opMisc, 0, 5), op(opMisc, 0, 6), op(opMisc, 0, 7), wait(4), op(opMisc, 1, 6), op(opMisc, 1, 7), op(opSend, 1, 4)),
+		linkScript(0, 0, 1, fastest, op(opSend, 0, 4), op(opMisc, 0, 5), op(opMisc, 0, 6), op(opMisc, 0, 7, 0), wait(4), op(opMisc, 1, 6), op(opMisc, 1, 7, 3), op(opMisc, 0, 7, 2|1<<4), op(opSend, 1, 4)),
 		// Bits change on the way.
 		linkScript(corrupting, 0, 5, fastest, op(opBurst, 0, 2, 250), wait(9), op(opBurst, 1, 2, 250), wait(9), op(opSend, 0, 6), wait(11)),
 		linkScript(corrupting|streamBoth, 1, 9, session, op(opBurst, 0, 2, 250), wait(9), op(opBurst, 1, 2, 250), wait(9), op(opSend, 0, 6), wait(11)),
@@ -192,11 +194,10 @@ func inputSeeds() [][]byte {
 		// 3: acknowledges what was never sent, near and far.
 		for _, una := range []uint32{0, 1, 2, 1000, 0x7fffffff, 0x80000000, 0x80000001, 0xffffffff} {
 			add(flags, 0, forged(0, 32, forge(cmdWins, 0, 0, una)), forged(0, 32, forge(cmdAck, 0, una-1, una)))
-			add(flags, 0, forged(withUna, 64|32, forge(cmdAck, 0, 0, una)))
 		}
 		// 6: the middle of a message, alone; 13: far sequence numbers.
 		add(flags, 0, forged(withSn, 32, odd(cmdPush, 255, 0, 0, 4, "part")))
-		add(flags, 0, forged(0, 128, forge(cmdPush, 0, 0x7fffffff, 0)), forged(withSn, 128|32, forge(cmdPush, 0, 0, 0)), forged(0, 32, forge(cmdPush, 0, 0xffffffff, 0)))
+		add(flags, 0, forged(0, 0, forge(cmdPush, 0, 0x7fffffff, 0)), forged(0, 32, forge(cmdPush, 0, 0xffffffff, 0)))
 		// 8: another conversation; 9: short datagrams; unknown commands.
 		add(flags, 0, forged(0, 0, foreign(odd(cmdPush, 0, 0, 0, 1, "x"))), forged(0, 2, forge(cmdWask, 0, 0, 0), foreign(forge(cmdAck, 0, 0, 0))))
 		add(flags, 0, forged(0, 0), forged(0, 0, forge(cmdPush, 0, 0, 0)[:23]), forged(0, 0, forge(80, 0, 0, 0)), forged(0, 0, forge(85, 0, 0, 0)))
@@ -215,6 +216,40 @@ func inputSeeds() [][]byte {
 		add(flags, 0, forged(0, 2|32, forge(cmdWask, 1, 0, 0), forge(cmdWask, 0, 0, 0), forge(cmdWins, 9, 0, 0)), forged(0, 0, odd(cmdWins, 0, 0, 0, 0, "")[:24]), strike(attackTime, 31))
 	}
 	all = append(all, fragmentSeed(64, 150), fragmentSeed(199, 200), fragmentSeed(127, 64))
+	return append(all, criticalSeeds()...)
+}
+
+// criticalSeeds have una, sn and ts at each critical distance from what is
+// plausible, in segments of each command, in each state of the sender.
+func criticalSeeds() (all [][]byte) {
+	shut := forge(cmdWins, 0, 0, 0)
+	le.PutUint16(shut[6:], 0) // wnd
+	states := [][]byte{
+		nil, // nothing sent
+		slices.Concat(strike(attackSend, 20), strike(attackTime, 0)),                                                 // in flight
+		slices.Concat(strike(attackSend, 20), strike(attackTime, 31), strike(attackTime, 31)),                        // all acknowledged
+		slices.Concat(strike(attackSend, 20), strike(attackTime, 31), strike(attackTime, 31), strike(attackRead, 1)), // and memory given back
+		slices.Concat(forged(0, 0, shut), strike(attackSend, 30), strike(attackTime, 0)),                             // waiting for a window
+	}
+	for _, flags := range []byte{0x80, 0xc1, 0x8a, 0x5c} {
+		for _, state := range states {
+			for cmd := byte(cmdPush); cmd <= cmdPiece; cmd++ {
+				script := slices.Concat([]byte{flags, 0}, state)
+				for i := range uint32(len(critical)) {
+					const now = 1 // makes una what was sent, and no more
+					for _, s := range [][]byte{forge(cmd, 0, 0, i<<8|now), forge(cmd, 0, i<<8, now)} {
+						le.PutUint32(s[8:], i<<8) // ts
+						if cmd == cmdPiece {
+							s = append(s, 0, 0, 1, 0, 'p')
+							le.PutUint32(s[20:], 5)
+						}
+						script = append(script, forged(withUna|withSn, 8|32, s)...)
+					}
+				}
+				all = append(all, slices.Concat(script, strike(attackTime, 12), strike(attackRead, 0)))
+			}
+		}
+	}
 	return all
 }
 

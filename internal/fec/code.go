@@ -47,20 +47,29 @@ type code struct {
 	ratio
 
 	// base[x] is the logarithm of the product of (x-m) over all data shards
-	// m ≠ x.
+	// m ≠ x. A Decoder has it only after the first group to rebuild.
 	base []uint8
 }
 
 func newCode(r ratio) *code {
-	c := &code{ratio: r, base: make([]uint8, r.size())}
+	c := &code{ratio: r}
+	c.prepare()
+	return c
+}
+
+// prepare fills base, if that has not been done.
+func (c *code) prepare() {
+	if c.base != nil {
+		return
+	}
+	c.base = make([]uint8, c.size())
 	for x := range c.base {
 		sum := 0
-		for m := range r.data {
+		for m := range c.data {
 			sum += logDiff(x, m)
 		}
 		c.base[x] = uint8(sum % gfOrder)
 	}
-	return c
 }
 
 // logDiff returns the logarithm of x-m, and 0 where they are equal, which

@@ -1,14 +1,19 @@
 package fec
 
-import "math"
+import (
+	"math"
+	"unsafe"
+)
 
 // Bounds of a Decoder. Together with a window of 4 to 64 groups (at least 128
-// shards) they are all that traffic can make it keep.
+// shards) and a learner they are all that traffic can make it keep.
 const (
 	maxHeld     = 1 << 20   // bytes in buffers, and for the moment of a recovery as much again
 	maxPending  = 256 << 10 // bytes of them for shards of an unknown ratio
 	sweepPeriod = 5000      // milliseconds between two looks for what is out of date
 	groupAge    = 30_000    // milliseconds without a shard that end a group
+	adoptPeriod = 1000      // milliseconds between two changes of the ratio, in the long run
+	adoptBurst  = 4         // changes that may come at once
 )
 
 // Decoder repairs one direction of a session. It learns the ratio from the
@@ -30,6 +35,14 @@ type Decoder struct {
 	// doubt is at work while the ratio is unknown, has been contradicted, or
 	// may be another since a jump of the seqid.
 	doubt *learner
+
+	// Whatever becomes of doubt, these bound what shards can have done.
+	wait     int    // shards until the next search
+	searched uint32 // when the latest search was made, milliseconds
+	changes  int    // of the ratio, less one for each adoptPeriod that has passed
+	counted  uint32 // when that was last taken off, milliseconds
+
+	work int // that shards have paid for, see earn
 
 	// Space for the rebuilding of a group, by the ratio.
 	missing, used []uint8
@@ -65,13 +78,14 @@ type DecoderStats struct {
 	Lost       uint64 // groups given up with data missing
 	Mismatched uint64 // shards that contradicted the ratio in use
 
+	Searches                 uint64 // for a ratio that some shards contradict
 	RatioChanges             uint64 // times a ratio was learned, the first included
 	DataShards, ParityShards int    // the ratio in use, 0 while unknown
-	Held                     int    // bytes in buffers
+	Held                     int    // bytes of memory, see Decoder.Held
 }
 
 // NewDecoder returns a Decoder that knows nothing of its peer yet.
-func NewDecoder() *Decoder { return &Decoder{doubt: new(learner)} }
+func NewDecoder() *Decoder { return &Decoder{doubt: newLearner()} }
 
 // Decode takes one packet at now, in milliseconds of a clock that may wrap, and
 // returns what of it is for the session: the KCP packet of a data shard, conv
@@ -133,9 +147,27 @@ func (d *Decoder) Stats() DecoderStats {
 	if d.code != nil {
 		s.DataShards, s.ParityShards = d.code.data, d.code.parity
 	}
-	s.Held = d.pool.held
+	s.Held = d.Held()
 	return s
 }
+
+// Held returns how much memory the Decoder occupies beside itself, in bytes:
+// buffers, free ones too, and what it notes of shards and groups.
+func (d *Decoder) Held() int {
+	n := d.pool.held + d.pool.lists() + d.window.size()
+	n += cap(d.pending) * int(unsafe.Sizeof(held{}))
+	n += cap(d.missing) + cap(d.used) + cap(d.sums) + cap(d.rebuilt)*sliceSize
+	if d.code != nil {
+		n += int(unsafe.Sizeof(code{})) + cap(d.code.base)
+	}
+	if d.doubt != nil {
+		n += int(unsafe.Sizeof(learner{})) + cap(d.doubt.samples)*int(unsafe.Sizeof(sample{}))
+	}
+	return n
+}
+
+// sliceSize is what a slice takes without its elements.
+const sliceSize = int(unsafe.Sizeof([]byte(nil)))
 
 // Compact gives up all buffers, for a session that has fallen idle. Groups that
 // are under way can then be recovered only if enough of them is still to come.
@@ -143,11 +175,14 @@ func (d *Decoder) Stats() DecoderStats {
 func (d *Decoder) Compact() {
 	for i := range d.window.groups {
 		d.drop(i)
-		d.window.groups[i] = group{}
 	}
+	d.window = window{}
 	d.expirePending(math.MaxInt)
 	d.pending = nil
 	d.pool.trim()
+	if d.code != nil {
+		d.code.base = nil
+	}
 	d.missing, d.used, d.sums, d.rebuilt = nil, nil, nil, nil
 	if d.code != nil {
 		d.doubt = nil
@@ -158,7 +193,7 @@ func (d *Decoder) Compact() {
 func (d *Decoder) accept(s shard, now uint32, recovered func([]byte)) error {
 	s.stray = distance(s.seqid, d.last+1)
 	d.last = s.seqid
-	if !d.started || int32(now-d.swept) >= sweepPeriod {
+	if !d.started || passed(d.swept, now, sweepPeriod) {
 		d.sweep(now)
 	}
 	fits := d.code != nil && d.code.fits(s.seqid, s.isData)
@@ -166,8 +201,9 @@ func (d *Decoder) accept(s shard, now uint32, recovered func([]byte)) error {
 		if fits && s.stray < jump {
 			return d.insert(s, now, recovered)
 		}
-		d.doubt = new(learner)
+		d.doubt = newLearner()
 	}
+	d.wait = max(0, d.wait-1)
 	d.doubt.add(newSample(s.seqid, s.isData), fits)
 	if s.stray >= jump {
 		d.doubt.agree = 0
@@ -193,17 +229,61 @@ func distance(a, b uint32) uint8 {
 }
 
 // learn adopts a ratio if there is reason to.
+//
+// To change the ratio costs a window and what waits to be sorted into it. Shards
+// that speak for one ratio and then for another have it happen adoptBurst times,
+// and then once in adoptPeriod.
 func (d *Decoder) learn(now uint32, recovered func([]byte)) {
 	var inUse ratio
 	if d.code != nil {
 		inUse = d.code.ratio
 	}
-	if r, ok := d.doubt.search(inUse); ok {
-		d.adopt(r, now, recovered)
-	} else if inUse.known() && d.doubt.settled() {
+	if d.mayAdopt(now) {
+		r, ok := d.doubt.only(inUse)
+		if !ok && d.maySearch(inUse, now) {
+			r, ok = d.doubt.search(inUse)
+		}
+		if ok {
+			d.adopt(r, now, recovered)
+			return
+		}
+	}
+	if inUse.known() && d.doubt.settled() {
 		d.resolve()
 	}
 }
+
+// mayAdopt reports whether the ratio may change.
+func (d *Decoder) mayAdopt(now uint32) bool {
+	if d.changes > 0 && passed(d.counted, now, adoptPeriod) {
+		d.changes -= min(d.changes, int((now-d.counted)/adoptPeriod))
+		d.counted = now
+	}
+	return d.changes < adoptBurst
+}
+
+// maySearch reports whether a search is due, and counts it.
+func (d *Decoder) maySearch(inUse ratio, now uint32) bool {
+	if d.wait > 0 || !d.doubt.searchable(inUse) ||
+		d.stats.Searches > 0 && !passed(d.searched, now, searchPeriod) {
+		return false
+	}
+	d.stats.Searches++
+	d.searched = now
+	d.wait = len(d.doubt.samples)
+	return true
+}
+
+// passed reports whether a period has passed from then to now, in milliseconds
+// of a clock that wraps. A clock may have gone back a little since, and what is
+// half the circle away or more is long ago.
+func passed(then, now, period uint32) bool {
+	elapsed := now - then
+	return elapsed >= period && elapsed < 1<<32-clockSlack
+}
+
+// clockSlack is by how much the clock may go back, in milliseconds.
+const clockSlack = 60_000
 
 // hold keeps a shard that does not fit the ratio.
 func (d *Decoder) hold(s shard, now uint32) {
@@ -215,7 +295,9 @@ func (d *Decoder) hold(s shard, now uint32) {
 	for bytes := d.bytes; n < len(d.pending) && (bytes+size > maxPending || len(d.pending)-n >= maxSamples); n++ {
 		bytes -= cap(d.pending[n].bytes)
 	}
-	d.expirePending(n)
+	if n > 0 {
+		d.expirePending(max(n, len(d.pending)/8)) // the rest is moved up, so not for each one
+	}
 	if d.pool.held+d.pool.growth(len(s.bytes)) > maxHeld {
 		d.pool.trim()
 		if d.pool.held+size > maxHeld {
@@ -266,10 +348,14 @@ func (d *Decoder) adopt(r ratio, now uint32, recovered func([]byte)) {
 	for i := range d.window.numbers {
 		d.drop(i)
 	}
-	d.code = newCode(r)
-	d.window = newWindow(int(r.size()))
+	d.code = &code{ratio: r}
+	d.window = window{}
 	d.missing, d.used, d.sums, d.rebuilt = nil, nil, nil, nil
 	d.stats.RatioChanges++
+	if d.changes == 0 {
+		d.counted = now
+	}
+	d.changes++
 	d.resolve()
 
 	for _, h := range waiting {
@@ -284,12 +370,12 @@ func (d *Decoder) adopt(r ratio, now uint32, recovered func([]byte)) {
 func (d *Decoder) sweep(now uint32) {
 	d.swept, d.started = now, true
 	for i, number := range d.window.numbers {
-		if number != noGroup && int32(now-d.window.groups[i].touched) >= groupAge {
+		if number != noGroup && passed(d.window.groups[i].touched, now, groupAge) {
 			d.drop(i)
 		}
 	}
 	n := 0
-	for n < len(d.pending) && int32(now-d.pending[n].at) >= sweepPeriod {
+	for n < len(d.pending) && passed(d.pending[n].at, now, sweepPeriod) {
 		n++
 	}
 	d.expirePending(n)

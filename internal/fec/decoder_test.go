@@ -69,7 +69,7 @@ func TestDecodeAccepts(t *testing.T) {
 		require.Equal(t, KindParity, kind)
 		require.Nil(t, payload)
 	}
-	require.Equal(t, DecoderStats{Data: 5, Parity: 5, Held: d.pool.held}, d.Stats())
+	require.Equal(t, DecoderStats{Data: 5, Parity: 5, Held: d.Held()}, d.Stats())
 }
 
 // No cut-off packet does harm, at whatever length.

@@ -1,6 +1,9 @@
 package fec
 
-import "bytes"
+import (
+	"bytes"
+	"unsafe"
+)
 
 // Bounds of the window of groups that a Decoder keeps. Groups in the window
 // cost only their bookkeeping once their data has arrived.
@@ -18,6 +21,7 @@ type group struct {
 	done    bool     // no data shard is missing any more
 	data    int      // data shards that arrived, and have not been put in doubt
 	parity  int      // parity shards in shards
+	corrupt uint8    // recoveries whose result was no packet
 	touched uint32   // when the latest shard came, milliseconds
 	used    uint64   // the Decoder's count of shards at that time
 	seen    bitset   // shards that arrived
@@ -38,15 +42,27 @@ type window struct {
 	numbers []uint32 // seqid divided by the size of a group; noGroup if unused
 	groups  []group
 	recent  int // index of the last group that was looked up
+	shards  int // of a group
+	used    int // groups that have shards and stray
 }
 
 func newWindow(size int) window {
 	n := min(maxGroups, max(minGroups, (windowShards+size-1)/size))
-	w := window{numbers: make([]uint32, n), groups: make([]group, n)}
+	w := window{numbers: make([]uint32, n), groups: make([]group, n), shards: size}
 	for i := range w.numbers {
 		w.numbers[i] = noGroup
 	}
 	return w
+}
+
+// size returns how much memory the window occupies beside itself and the buffers
+// of its shards, in bytes.
+func (w *window) size() int {
+	if w.groups == nil {
+		return 0
+	}
+	n := len(w.groups) * int(unsafe.Sizeof(group{})+unsafe.Sizeof(w.numbers[0]))
+	return n + w.used*w.shards*(sliceSize+1)
 }
 
 // find returns the group with the given number, or nil.
@@ -80,6 +96,9 @@ func (w *window) oldest() int {
 
 // group returns the group with the given number, a new one if need be.
 func (d *Decoder) group(number uint32, now uint32) *group {
+	if d.window.groups == nil {
+		d.window = newWindow(int(d.code.size()))
+	}
 	g := d.window.find(number)
 	if g == nil {
 		i := d.window.oldest()
@@ -90,6 +109,7 @@ func (d *Decoder) group(number uint32, now uint32) *group {
 		if g.shards == nil {
 			g.shards = make([][]byte, d.code.size())
 			g.stray = make([]uint8, d.code.size())
+			d.window.used++
 		}
 	}
 	g.touched = now
@@ -162,6 +182,7 @@ func (d *Decoder) store(g *group, i int, s shard) {
 // then the copy that came more in line with the others is the right one. If that
 // does not tell, neither is used.
 func (d *Decoder) insert(s shard, now uint32, recovered func([]byte)) error {
+	d.earn(len(s.bytes))
 	number := s.seqid / d.code.size()
 	g := d.group(number, now)
 	i := int(s.seqid % d.code.size())

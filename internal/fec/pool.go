@@ -82,6 +82,14 @@ func (p *pool) growth(n int) int {
 	return size
 }
 
+// lists returns how much memory the lists of free buffers occupy, in bytes.
+func (p *pool) lists() (n int) {
+	for i := range p.free {
+		n += cap(p.free[i]) * sliceSize
+	}
+	return n
+}
+
 // trim gives up all free buffers.
 func (p *pool) trim() {
 	for i := range p.free {

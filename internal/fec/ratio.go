@@ -1,28 +1,45 @@
 package fec
 
+import "slices"
+
 const (
 	maxSamples = 512 // what a learner holds, two groups of the largest kind
-	minWindow  = 16  // the fewest newest samples it judges apart from the rest
-	maxWait    = 128 // the most samples between two searches
+	minWindow  = 32  // the fewest newest samples it judges apart from the rest
+	minRun     = 32  // the shortest run that tells a ratio after a contradiction
+)
+
+// Bounds of the searches that allow for contradictions. One takes up to a
+// millisecond, and some 2 µs for each of its samples.
+const (
+	minSearch    = 128 // the fewest samples to search; as many have to come until the next search
+	searchPeriod = 50  // milliseconds between two searches
 )
 
 // learner finds the ratio that a peer uses from the seqids and types of its
 // shards.
 //
 // As groups begin at multiples of their size, the ratio alone decides what type
-// goes with which seqid. The learner therefore counts, for every ratio there is,
-// how many of its samples contradict it, and takes the one with the fewest if
-// it stands out from all others. Loss, reordering, jumps of the seqid and parity
-// that is not sent contradict nothing: they only leave some ratios undecided for
-// longer. A few forged or damaged packets make every ratio worse, and the right
-// one still stands out.
+// goes with which seqid. The learner takes the one ratio that no sample of a run
+// contradicts. If all ratios are contradicted, a new run begins.
+//
+// A forged or damaged packet now and then may end all runs early. The learner
+// therefore counts at times, for every ratio there is, how many of its samples
+// contradict it. It takes the one with the fewest if it stands out from all
+// others. A few wrong samples make every ratio worse, and the right one still
+// stands out.
 type learner struct {
+	run     candidates
+	runs    int      // that have ended with no ratio left
 	samples []sample // a ring from head on once it has maxSamples
 	head    int
-	wait    int // samples until the next search
-	backoff int // samples from a full ring's search to the next
 	agree   int // newest samples in a row that fit the ratio in use
 	against int // samples that did not
+}
+
+func newLearner() *learner {
+	l := new(learner)
+	l.run.reset()
+	return l
 }
 
 // sample is the seqid and the type of a shard. The type is in the form that
@@ -47,8 +64,15 @@ func (l *learner) add(s sample, fits bool) {
 		l.agree = 0
 		l.against++
 	}
-	l.wait--
+	if !l.run.add(s, fits) {
+		l.runs++
+		l.run.reset()
+		l.run.add(s, fits)
+	}
 	if len(l.samples) < maxSamples {
+		if len(l.samples) == cap(l.samples) {
+			l.samples = slices.Grow(l.samples, max(minWindow, len(l.samples)))
+		}
 		l.samples = append(l.samples, s)
 		return
 	}
@@ -61,27 +85,32 @@ func (l *learner) add(s sample, fits bool) {
 // places are one.
 func (l *learner) settled() bool { return l.agree >= 2*maxShards }
 
-// search returns the ratio that the samples speak for, if it is not inUse. It
-// looks at all samples first and then, as they may be from before a change, at
-// ever fewer of the newest. A search takes up to a millisecond, so that it is
-// due only after a number of samples that grows with what there is to search.
-func (l *learner) search(inUse ratio) (ratio, bool) {
-	if l.wait > 0 || inUse.known() && l.against < 2 {
+// only returns the one ratio that the present run leaves, if it is not inUse. A
+// run has to be longer where it follows on a contradiction.
+func (l *learner) only(inUse ratio) (ratio, bool) {
+	r, ok := l.run.only()
+	switch {
+	case !ok || r == inUse:
+		return ratio{}, false
+	case (inUse.known() || l.runs > 0) && l.run.shards < minRun, inUse.known() && l.run.against < 2:
 		return ratio{}, false
 	}
-	for n := len(l.samples); ; n /= 2 {
+	return r, true
+}
+
+// searchable reports whether a search may find what the runs do not.
+func (l *learner) searchable(inUse ratio) bool {
+	return l.runs > 0 && len(l.samples) >= minSearch && (!inUse.known() || l.against >= 2)
+}
+
+// search returns the ratio that the samples speak for, if it is not inUse. It
+// looks at all samples first and then, as they may be from before a change, at
+// ever fewer of the newest.
+func (l *learner) search(inUse ratio) (ratio, bool) {
+	for n := len(l.samples); n >= minWindow; n /= 4 {
 		if r, ok := l.judge(n, inUse); ok {
 			return r, true
 		}
-		if n/2 < minWindow {
-			break
-		}
-	}
-	if len(l.samples) < maxSamples {
-		l.wait = max(1, len(l.samples)/8)
-	} else {
-		l.backoff = min(maxWait, max(maxSamples/8, 2*l.backoff))
-		l.wait = l.backoff
 	}
 	return ratio{}, false
 }

@@ -121,6 +121,7 @@ func testRatioChange(t *testing.T, from, to ratio, seed uint64) {
 	s.longest = 20
 	rcv := newReceiver(s)
 	rcv.learn()
+	rcv.now += adoptPeriod
 	last := s.enc.next
 	enc, err := NewEncoder(to.data, to.parity)
 	require.NoError(t, err)
@@ -225,7 +226,7 @@ func TestNothingFoolsForLong(t *testing.T) {
 				p := make([]byte, HeaderSize+random.IntN(30))
 				putSize(p)
 				putHeader(p, random.Uint32()>>random.IntN(32), [2]uint16{TypeData, TypeParity}[random.IntN(2)])
-				_, _, _ = rcv.dec.Decode(p, 0, nil)
+				_, _, _ = rcv.dec.Decode(p, rcv.now, nil)
 			}
 			requireRepair(t, rcv, r)
 		}
@@ -237,11 +238,12 @@ func requireRepair(t testing.TB, rcv *receiver, r ratio) {
 	s := rcv.from
 	s.enc.next = s.random.Uint32N(s.enc.code.limit()/r.size()) * r.size()
 	learned := func() bool { return rcv.dec.code != nil && rcv.dec.code.ratio == r }
+	rcv.now += adoptPeriod // what came before may have had a ratio adopted
 	// The first group shows the jump of the seqid.
 	for n := 0; n == 0 || n < 2*maxSamples+2*int(r.size()) && !learned(); n += int(r.size()) {
 		for _, p := range s.group() {
 			// What garbage gives back is garbage.
-			_, _, _ = rcv.dec.Decode(p, 0, nil)
+			_, _, _ = rcv.dec.Decode(p, rcv.now, nil)
 		}
 	}
 	require.NotNil(t, rcv.dec.code, "%v", r)
@@ -266,11 +268,13 @@ func TestRatioChangeRecoversNothingFalse(t *testing.T) {
 		dec := NewDecoder()
 		sent := map[string]bool{}
 		recovered := 0
+		now := uint32(0)
 		check := func(p []byte) {
 			recovered++
 			require.True(t, sent[string(p)], "seed %d: a packet that was never sent", seed)
 		}
 		for _, i := range random.Perm(len(pairs)) {
+			now += adoptPeriod
 			enc, err := NewEncoder(pairs[i].data, pairs[i].parity)
 			require.NoError(t, err)
 			if random.IntN(2) == 0 { // the new encoder need not begin at 0
@@ -283,7 +287,7 @@ func TestRatioChangeRecoversNothingFalse(t *testing.T) {
 				sent[string(p[HeaderSize:])] = true
 				for _, shard := range append([][]byte{p}, enc.Encode(p, 0)...) {
 					if random.Float64() >= 0.15 {
-						_, _, _ = dec.Decode(bytes.Clone(shard), 0, check)
+						_, _, _ = dec.Decode(bytes.Clone(shard), now, check)
 					}
 				}
 			}

@@ -2,19 +2,40 @@ package fec
 
 import "encoding/binary"
 
+// Bounds of the work for a group. To rebuild one takes as many multiplications
+// of a shard as it has data shards, for each that is missing.
+const (
+	maxCorrupt = 8       // recoveries of nonsense, after which a group is given up
+	maxLengths = 8       // lengths of parity that are tried at a time
+	maxWork    = 1 << 25 // saved up for multiplications; the largest group takes that for 1400 bytes
+	mulWork    = 512     // of a multiplication, beside its bytes
+)
+
+// work returns what n multiplications of a shard of the given size take. The
+// unit is a byte.
+func work(n, size int) int { return n * (padded(size) + mulWork) }
+
+// earn lets a shard pay for rebuilding. What a shard pays for is enough for any
+// group wherever there is vector code.
+func (d *Decoder) earn(size int) {
+	d.work = min(maxWork, d.work+work(mulsPerShard, size))
+}
+
 // rebuild recovers the missing data shards of g if enough shards are there.
 // Parity that leads to nonsense is given up, and what parity is left or still to
 // come gets its turn.
 func (d *Decoder) rebuild(g *group, recovered func([]byte)) {
-	for !g.done && g.data+g.parity >= d.code.data && d.trusted() {
+	for !g.done && g.corrupt < maxCorrupt && g.data+g.parity >= d.code.data && d.trusted() {
 		size := d.choose(g)
-		if size == 0 {
+		if size == 0 || d.work < work(len(d.missing)*d.code.data, size) {
 			return
 		}
+		d.work -= work(len(d.missing)*d.code.data, size)
 		d.solve(g, size)
 		if d.valid() {
 			d.deliver(g, recovered)
 		} else {
+			g.corrupt++
 			d.stats.Corrupt++
 			for _, i := range d.used {
 				d.discard(g, int(i))
@@ -46,9 +67,14 @@ func (d *Decoder) choose(g *group) int {
 		longest = max(longest, len(shard))
 	}
 	parity := g.shards[d.code.data:]
+	tried, latest := 0, 0
 	for i, first := range parity {
-		if first == nil || len(first) < longest {
+		if first == nil || len(first) < longest || len(first) == latest {
 			continue
+		}
+		latest = len(first)
+		if tried++; tried > maxLengths {
+			break
 		}
 		d.used = d.used[:0]
 		for j := i; j < len(parity) && len(d.used) < len(d.missing); j++ {
@@ -65,6 +91,7 @@ func (d *Decoder) choose(g *group) int {
 
 // solve sets d.rebuilt to the missing data shards of g, each of the given size.
 func (d *Decoder) solve(g *group, size int) {
+	d.code.prepare()
 	d.code.logs(d.sums, d.missing, d.used)
 	for _, i := range d.missing {
 		out := d.pool.get(size)

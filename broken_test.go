@@ -1,0 +1,96 @@
+package kcp
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// A broken message leaves what stands before it in its place: to move that
+// would cost as much as the queue is long, for each packet of a few bytes.
+func TestBrokenMessageMovesNothing(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { require.NoError(t, k.SetWindow(32, 4096)) })
+	h.input(push(0, 0, "first"))
+	for sn := uint32(1); sn < 4000; sn++ {
+		h.input(push(sn, uint8(2+sn%2*4), "x"))
+		require.Equal(t, "first", string(h.k.rcv.at(0).data))
+	}
+	require.EqualValues(t, 3998, h.k.Counters().BrokenMessages)
+	require.Equal(t, len("first")+1, h.k.rcvBytes, "broken data is held")
+	h.recv("first")
+	require.EqualValues(t, 1, h.k.rcvQueued, "empty places stay although nothing stands before them")
+	h.advance(0)
+	h.out = nil
+}
+
+// Whatever the fragments are numbered, in whatever order they come and whenever
+// the application reads: it gets exactly the messages that count down to 0, and
+// the window neither jams nor grows.
+func TestBrokenMessagesRandom(t *testing.T) {
+	for seed := range uint64(30) {
+		r := rand.New(rand.NewPCG(seed, 4))
+		k := New(7, func([]byte) {})
+		k.SetClock(0)
+		var frgs []uint8
+		for len(frgs) < 2000 {
+			n := 1 + r.IntN(1+r.IntN(20))
+			for i := range n {
+				frg := uint8(n - 1 - i)
+				if r.IntN(30) == 0 {
+					frg = uint8(n + r.IntN(8))
+				}
+				frgs = append(frgs, frg)
+			}
+		}
+		want := wholeMessages(frgs)
+		var got []string
+		read := func() {
+			buf := make([]byte, 1000)
+			for {
+				n, err := k.Recv(buf)
+				if err != nil {
+					return
+				}
+				got = append(got, string(buf[:n]))
+			}
+		}
+		for stuck := 0; int(k.rcvNxt) < len(frgs); stuck++ {
+			require.Less(t, stuck, 100*len(frgs), "seed %d: jammed at %d", seed, k.rcvNxt)
+			sn := int(k.rcvNxt) + r.IntN(1+r.IntN(60))
+			if sn < len(frgs) {
+				require.NoError(t, k.Input(push(uint32(sn), frgs[sn], string(rune('a'+sn%26)))))
+			}
+			if r.IntN(200) == 0 {
+				requireBooks(t, k)
+				read()
+				requireBooks(t, k)
+			}
+			if k.wndUnused() == 0 {
+				read()
+				require.NotZero(t, k.wndUnused(), "seed %d: everything is read and the window is shut", seed)
+			}
+		}
+		read()
+		require.Equal(t, want, got, "seed %d", seed)
+		require.Equal(t, k.rcvPartial, k.rcvQueued, "seed %d", seed)
+	}
+}
+
+// wholeMessages returns the messages among fragments, of which segment sn holds
+// the letter sn%26.
+func wholeMessages(frgs []uint8) (messages []string) {
+	message, next := "", -1
+	for sn, frg := range frgs {
+		if next >= 0 && int(frg) != next {
+			message = ""
+		}
+		message += string(rune('a' + sn%26))
+		next = int(frg) - 1
+		if frg == 0 {
+			messages = append(messages, message)
+			message = ""
+		}
+	}
+	return messages
+}

@@ -1,0 +1,368 @@
+package fuzz_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	kcp "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// arena is a virtual network with a server, clients, an attacker, and a session
+// beside all that, which is not attacked. It lives in a synctest bubble.
+type arena struct {
+	t        testing.TB
+	seed     uint64
+	random   *rand.Rand // of the goroutine of the test
+	net      *netsim.Network
+	attacker *attacker
+	config   kcp.Config // what all endpoints have in common
+	volume   int        // bytes that an application writes at most
+	keyless  bool       // the attacker has no key: what is read has to be what was written
+
+	listener *kcp.Listener
+	apps     sync.WaitGroup
+
+	mu        sync.Mutex // guards the rest
+	endpoints []*kcp.Endpoint
+	conns     map[*kcp.Endpoint][]*kcp.Conn
+	calls     map[string]time.Time // of applications, that have not returned
+	until     time.Time            // end of the attack
+}
+
+const (
+	arenaServer    = "10.0.0.1:4000"
+	arenaBystander = "10.0.0.9:4000"
+	// patience is how long a call may take that nobody holds up any more:
+	// what honest ends have written crosses a bad path, or a peer is lost.
+	patience = 30 * time.Minute
+)
+
+func newArena(t testing.TB, seed uint64) *arena {
+	random := rand.New(rand.NewPCG(seed, 11))
+	link := netsim.LinkConfig{
+		Delay:     time.Duration(random.IntN(100)) * time.Millisecond,
+		Jitter:    time.Duration(random.IntN(30)) * time.Millisecond,
+		Duplicate: random.Float64() * 0.05,
+		Reorder:   random.Float64() * 0.2,
+	}
+	if random.IntN(2) == 0 {
+		link.Loss = random.Float64() * 0.1
+	}
+	w := &arena{
+		t: t, seed: seed, random: random, net: netsim.NewNetwork(seed, link),
+		conns: make(map[*kcp.Endpoint][]*kcp.Conn), calls: make(map[string]time.Time),
+	}
+	if random.IntN(3) == 0 {
+		w.config.Cipher, _ = crypt.AESGCM(bytes.Repeat([]byte{byte(seed)}, 16))
+	}
+	w.config.MessageMode = random.IntN(2) == 0
+	server := netip.MustParseAddrPort(arenaServer)
+	known := wire{w.config.Cipher}
+	w.keyless = w.config.Cipher != nil && random.IntN(3) == 0
+	if w.keyless {
+		known.cipher, _ = crypt.AESGCM(bytes.Repeat([]byte{byte(seed) + 1}, 16))
+	}
+	w.attacker = newAttacker(t, w.net, known, rand.New(rand.NewPCG(seed, 12)), server)
+	w.attacker.keyless = w.keyless
+	return w
+}
+
+// settings returns the settings of one endpoint.
+func (w *arena) settings() *kcp.Config {
+	r, c := w.random, w.config
+	one := func(of ...int) int { return of[r.IntN(len(of))] }
+	c.MTU = one(0, 58, 64, 100, 300, 576, 1200, 1400, 9000)
+	c.MaxMTU = one(0, -1, 1472, 9000)
+	c.SendWindow = one(0, 1, 2, 16, 128, 1024, 65535)
+	c.ReceiveWindow = one(0, 1, 128, 200, 1024, 65535)
+	c.WriteBuffer = one(0, 4096, 1<<16)
+	c.CongestionControl = [5]func() kcp.CongestionControl{nil, kcp.NewBBR, kcp.NewCubic, kcp.NewReferenceControl, kcp.NewNoControl}[r.IntN(5)]
+	c.NoDelay = kcp.NoDelay(r.IntN(4))
+	c.FastResend = one(0, -1, 1, 3)
+	c.FastResendLimit = one(0, -1, 1)
+	c.Redundancy = float64(one(0, 0, 1, 4))
+	if r.IntN(3) == 0 {
+		c.FEC = kcp.FEC{Data: 1 + r.IntN(10), Parity: 1 + r.IntN(4)}
+	}
+	c.PeerTimeout = time.Duration(10+r.IntN(20)) * time.Second
+	c.KeepAlive = time.Duration(one(0, -1, 1, 5)) * time.Second
+	c.IdleTimeout = time.Duration(one(0, 0, 40)) * time.Second
+	c.Linger = time.Duration(one(0, -1, 1, 10)) * time.Second
+	c.DeadLink = one(0, 0, 40)
+	for c.Validate() != nil {
+		c.MTU += 20
+	}
+	return &c
+}
+
+// serverSettings adds limits of what strangers may cause.
+func (w *arena) serverSettings() *kcp.Config {
+	r, c := w.random, w.settings()
+	one := func(of ...int) int { return of[r.IntN(len(of))] }
+	c.Backlog = one(0, 4, 16)
+	c.MaxSessions = one(0, 16, 64)
+	c.MaxHalfOpen = one(0, 2, 16)
+	c.MaxSessionsPerAddress = one(0, 0, 8)
+	c.MaxBuffered = one(0, 1<<16, 1<<20)
+	c.AddressValidation = kcp.AddressValidation(r.IntN(2))
+	c.RefuseLegacy = r.IntN(3) == 0
+	return c
+}
+
+// endpoint opens an endpoint at addr.
+func (w *arena) endpoint(addr string, config *kcp.Config) (*kcp.Endpoint, *netsim.PacketConn) {
+	pc, err := w.net.Listen(addr)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	e, err := kcp.NewEndpoint(pc, config)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.endpoints = append(w.endpoints, e)
+	return e, pc
+}
+
+// note keeps c for the accounts of its endpoint.
+func (w *arena) note(e *kcp.Endpoint, c *kcp.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conns[e] = append(w.conns[e], c)
+}
+
+// within runs one call of an application, which may take so long, and as long
+// again as the attack lasts.
+func (w *arena) within(limit time.Duration, name string, call func()) {
+	start := time.Now()
+	w.mu.Lock()
+	until := w.until
+	for i := 0; ; i++ {
+		if _, taken := w.calls[name]; !taken {
+			break
+		}
+		name = fmt.Sprintf("%s, call %d", name, i)
+	}
+	w.calls[name] = start
+	w.mu.Unlock()
+	call()
+	w.mu.Lock()
+	delete(w.calls, name)
+	w.mu.Unlock()
+	if rest := until.Sub(start); rest > 0 && limit == patience {
+		limit += rest
+	}
+	if took := time.Since(start); took > limit {
+		w.t.Errorf("%s took %v", name, took)
+	}
+}
+
+// watch fails when not all calls have returned long after the attack, and
+// ends the sessions then, so that the test can end.
+func (w *arena) watch() (stop func() bool) {
+	timer := time.AfterFunc(4*patience, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for name, since := range w.calls {
+			w.t.Errorf("%s hangs since %v", name, time.Since(since))
+		}
+		stacks := make([]byte, 1<<20)
+		w.t.Errorf("not at an end:\n%s", stacks[:runtime.Stack(stacks, true)])
+		for _, e := range w.endpoints {
+			go func() { _ = e.Close() }()
+		}
+	})
+	return timer.Stop
+}
+
+// check is called before a packet is injected. What it returns fails if the
+// packet has cost more packets at once than it may: for each of its segments an
+// answer, and what acknowledgements in it let leave, or have repeated.
+func (w *arena) check(p recorded) func() {
+	w.mu.Lock()
+	var target *kcp.Endpoint
+	for _, e := range w.endpoints {
+		if e.LocalAddr().String() == p.to.String() {
+			target = e
+		}
+	}
+	w.mu.Unlock()
+	if target == nil {
+		return nil
+	}
+	work := func() (flight, sent int) {
+		w.mu.Lock()
+		conns := slices.Clone(w.conns[target])
+		w.mu.Unlock()
+		for _, c := range conns {
+			s := c.Stats()
+			flight += s.InFlight
+			sent += int(s.SegmentsSent)
+		}
+		return flight, sent
+	}
+	flight, sent := work()
+	packets := w.attacker.sentBy(p.to)
+	return func() {
+		_, now := work()
+		// With parity each packet may be five, and a segment two pieces.
+		limit := 64 + 2*len(p.data)/headerSize + 10*(now-sent+2*flight)
+		if n := w.attacker.sentBy(p.to) - packets; n > limit {
+			w.t.Errorf("%d packets for one of %d bytes, with %d in flight and %d new segments", n, len(p.data), flight, now-sent)
+		}
+	}
+}
+
+// bystander opens the session that is not attacked. Its server's side is an
+// echo; see accept.
+func (w *arena) bystander() {
+	w.attacker.spare(netip.MustParseAddrPort(arenaBystander))
+	config := w.config
+	config.PeerTimeout = time.Minute
+	e, _ := w.endpoint(arenaBystander, &config)
+	var c *kcp.Conn
+	w.within(time.Minute, "bystander's Dial", func() {
+		var err error
+		if c, err = e.Dial(context.Background(), w.listener.Addr()); err != nil {
+			w.t.Fatal(err)
+		}
+	})
+	size := 5000 + w.random.IntN(w.volume)
+	w.apps.Go(func() { w.converse(c, "bystander", size) })
+}
+
+// converse sends bytes to an echo and holds what comes back against them.
+func (w *arena) converse(c *kcp.Conn, name string, size int) {
+	const key = 77
+	var calls sync.WaitGroup
+	calls.Go(func() {
+		for at := 0; at < size; {
+			p := make([]byte, min(500, size-at))
+			fill(p, key, uint64(at))
+			w.within(patience, name+"'s Write", func() {
+				if n, err := c.Write(p); err != nil {
+					w.t.Errorf("%s: Write after %d of %d bytes: %v", name, at+n, size, err)
+				}
+			})
+			at += len(p)
+			time.Sleep(20 * time.Millisecond)
+		}
+	})
+	p := make([]byte, 3000)
+	for at := 0; at < size; {
+		var n int
+		var err error
+		w.within(patience, name+"'s Read", func() { n, err = c.Read(p) })
+		if wrong := differs(p[:n], key, uint64(at)); wrong >= 0 {
+			w.t.Errorf("%s: byte %d is wrong", name, at+wrong)
+		}
+		if at += n; err != nil {
+			w.t.Errorf("%s: Read after %d of %d bytes: %v", name, at, size, err)
+			break
+		}
+	}
+	calls.Wait()
+	if err := c.CloseWrite(); err != nil {
+		w.t.Errorf("%s: CloseWrite: %v", name, err)
+	}
+	w.within(patience, name+"'s last Read", func() {
+		if n, err := c.Read(p); n > 0 || err == nil {
+			w.t.Errorf("%s: read %d bytes more, %v", name, n, err)
+		}
+	})
+	w.within(patience, name+"'s Close", func() { _ = c.Close() })
+}
+
+// echo is the other side of converse.
+func (w *arena) echo(c *kcp.Conn) {
+	w.within(2*patience, "echo", func() {
+		p := make([]byte, 400)
+		for {
+			n, err := c.Read(p)
+			if err == io.EOF {
+				break
+			}
+			if err == nil {
+				_, err = c.Write(p[:n])
+			}
+			if err != nil {
+				w.t.Errorf("echo: %v", err)
+				break
+			}
+		}
+		_ = c.Close()
+	})
+}
+
+// newcomer demands that the server serves whoever comes after the attack.
+func (w *arena) newcomer() {
+	addr := netip.MustParseAddrPort("10.0.0.10:4000")
+	w.attacker.spare(addr)
+	e, _ := w.endpoint(addr.String(), &w.config)
+	var c *kcp.Conn
+	w.within(time.Minute, "newcomer's Dial", func() {
+		var err error
+		if c, err = e.Dial(context.Background(), w.listener.Addr()); err != nil {
+			w.t.Errorf("newcomer: %v; %+v", err, w.listener.Stats())
+		}
+	})
+	if c != nil {
+		w.converse(c, "newcomer", 2000)
+	}
+}
+
+// spares reports whether a session is one that is not attacked.
+func spares(c *kcp.Conn) bool {
+	ip := c.RemoteAddr().(*net.UDPAddr).IP.String()
+	return ip == "10.0.0.9" || ip == "10.0.0.10"
+}
+
+// accept serves the sessions that the listener has, each by an application of
+// its own, and takes its time over it.
+func (w *arena) accept(random *rand.Rand, lag time.Duration) {
+	known := make(map[uint32]bool)
+	for i := uint64(0); ; i++ {
+		c, err := w.listener.AcceptKCP(context.Background())
+		if err != nil {
+			return
+		}
+		if w.keyless && known[c.Conv()] {
+			w.t.Errorf("conversation %d begins a second time", c.Conv())
+		}
+		known[c.Conv()] = true
+		w.note(w.listener.Endpoint(), c)
+		if spares(c) {
+			w.apps.Go(func() { w.echo(c) })
+			continue
+		}
+		x := &application{w: w, c: c, name: fmt.Sprintf("session %d of the server", i), random: rand.New(rand.NewPCG(w.seed, 1000+i))}
+		w.apps.Go(x.run)
+		if lag > 0 {
+			time.Sleep(time.Duration(random.Int64N(int64(lag))))
+		}
+	}
+}
+
+// checkBooks demands that nothing is left of the sessions, once what lingers
+// in the background has had its time.
+func (w *arena) checkBooks() {
+	time.Sleep(3 * time.Minute)
+	for _, e := range w.endpoints {
+		if s := e.Stats(); s.Sessions != 0 || s.HalfOpen != 0 || s.Buffered != 0 || s.Backlog != 0 {
+			w.t.Errorf("%v: left are %d sessions, %d half open, %d bytes, backlog %d", e.LocalAddr(), s.Sessions, s.HalfOpen, s.Buffered, s.Backlog)
+		}
+	}
+}

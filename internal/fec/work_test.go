@@ -1,0 +1,242 @@
+package fec
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// attacks make packets that are to cost a Decoder as much as they can, each
+// without regard to what the one before has led to.
+var attacks = []struct {
+	name string
+	next func(packet []byte, i int, random *rand.Rand) []byte
+}{
+	// Random seqids and types fit no ratio.
+	{"random", func(p []byte, i int, random *rand.Rand) []byte {
+		return smallShard(p, random.Uint32(), random.IntN(2) == 0)
+	}},
+	// Few shards in a row single out one ratio, and then another.
+	{"alternating", func(p []byte, i int, random *rand.Rand) []byte {
+		r := []ratio{{1, 1}, {2, 1}, {1, 2}, {2, 2}}[i/16%4]
+		seqid := uint32(i)
+		return smallShard(p, seqid, seqid%r.size() < uint32(r.data))
+	}},
+	// The same with large groups, of which only the edges are shown.
+	{"edges", func(p []byte, i int, random *rand.Rand) []byte {
+		r := []ratio{{100, 155}, {127, 129}, {200, 51}, {50, 203}}[i/64%4]
+		place := []int{r.data - 1, r.data, int(r.size()) - 1, 0}[i%4]
+		seqid := uint32(i/4)*r.size() + uint32(place)
+		return smallShard(p, seqid, place < r.data)
+	}},
+	// Every seqid is new, and all shards are data.
+	{"data", func(p []byte, i int, random *rand.Rand) []byte {
+		return smallShard(p, random.Uint32(), true)
+	}},
+	// A ratio that is right for a group or two, and then another.
+	{"changing", func(p []byte, i int, random *rand.Rand) []byte {
+		r := ratio{1 + i/600*7%200, 1 + i/600*5%50}
+		seqid := uint32(i)
+		return smallShard(p, seqid, seqid%r.size() < uint32(r.data))
+	}},
+	// One shard in ten contradicts the others.
+	{"noise", func(p []byte, i int, random *rand.Rand) []byte {
+		seqid := uint32(i)
+		return smallShard(p, seqid, (seqid%13 < 10) != (i%10 == 0))
+	}},
+}
+
+// smallShard makes a shard with an empty KCP packet in p.
+func smallShard(p []byte, seqid uint32, isData bool) []byte {
+	p = p[:HeaderSize]
+	typ := uint16(TypeParity)
+	if isData {
+		typ = TypeData
+	}
+	putSize(p)
+	putHeader(p, seqid, typ)
+	return p
+}
+
+// However the shards of a peer contradict each other, they have a ratio searched
+// for and changed no more often than time and their number allow.
+func TestSearchesAndChangesAreBounded(t *testing.T) {
+	for _, attack := range attacks {
+		for _, perSecond := range []int{50, 2000, 100_000} {
+			for _, start := range []uint32{0, 1<<31 - 100, 0xffffff00} {
+				name := fmt.Sprintf("%s at %d/s from %d", attack.name, perSecond, start)
+				d := NewDecoder()
+				random := rand.New(rand.NewPCG(1, uint64(start)))
+				packet := make([]byte, HeaderSize)
+				const n = 8000
+				for i := range n {
+					now := start + uint32(i*1000/perSecond)
+					_, _, _ = d.Decode(attack.next(packet, i, random), now, nil)
+				}
+				s := d.Stats()
+				require.LessOrEqual(t, s.Searches, uint64(n*1000/perSecond/searchPeriod+1), name)
+				require.LessOrEqual(t, s.Searches, uint64(n/minSearch), name)
+				require.LessOrEqual(t, s.RatioChanges, uint64(n*1000/perSecond/adoptPeriod+adoptBurst), name)
+				checkAccounts(t, d)
+			}
+		}
+	}
+}
+
+// What bounds searches and changes stands still neither after a long silence nor
+// where the clock wraps.
+func TestPassed(t *testing.T) {
+	for _, then := range []uint32{0, 5, 1 << 31, 0xffffffff} {
+		for _, elapsed := range []uint32{100, 101, 1<<31 - 1, 1 << 31, 1<<31 + 1, 0xf0000000} {
+			require.True(t, passed(then, then+elapsed, 100), "from %d, %d ms", then, elapsed)
+		}
+		for _, elapsed := range []uint32{0, 99, 1<<32 - 1, 1<<32 - 1000} {
+			require.False(t, passed(then, then+elapsed, 100), "from %d, %d ms", then, int32(elapsed))
+		}
+	}
+}
+
+// One wrong shard in thirty, from the beginning, keeps a ratio of common size
+// neither from being learned nor, but for moments, from being in use.
+func TestLearnsAmongContradictions(t *testing.T) {
+	for _, r := range []ratio{{3, 1}, {10, 3}, {20, 10}} {
+		for seed := range uint64(8) {
+			d := NewDecoder()
+			random := rand.New(rand.NewPCG(seed, 4))
+			packet := make([]byte, HeaderSize)
+			right := 0
+			const n = 20 * maxSamples
+			for i := range uint32(n) {
+				isData := (i%r.size() < uint32(r.data)) != (random.IntN(30) == 0)
+				_, _, _ = d.Decode(smallShard(packet, i, isData), i, nil)
+				if d.code != nil && d.code.ratio == r {
+					right++
+				}
+			}
+			require.Greater(t, right, n*9/10, "%v, seed %d", r, seed)
+		}
+	}
+}
+
+// Parity that leads to nonsense costs a group the recovery, and no more than some
+// attempts, however often it comes. The next group is recovered.
+func TestNonsenseIsBounded(t *testing.T) {
+	for _, r := range []ratio{{10, 3}, {20, 10}, {200, 55}} {
+		s := newSender(t, r, 1)
+		s.longest = 20
+		rcv := newReceiver(s)
+		rcv.learn()
+		group := s.group()
+		rcv.feed(group[1:r.data]...)
+		before := rcv.dec.Stats()
+		forged := append([]byte(nil), group[r.data]...)
+		for i := range 1000 {
+			for j := frameSize; j < len(forged); j++ {
+				forged[j] = byte(s.random.Uint32()) | 0x80
+			}
+			putHeader(forged, packetSeqID(group[r.data+i%r.parity]), TypeParity)
+			_, _, _ = rcv.dec.Decode(forged, rcv.now, func([]byte) {})
+		}
+		require.LessOrEqual(t, rcv.dec.Stats().Corrupt-before.Corrupt, uint64(maxCorrupt), "%v", r)
+		checkAccounts(t, rcv.dec)
+		recovered := len(rcv.recovered)
+		rcv.feed(s.group()[1:]...)
+		require.Len(t, rcv.recovered, recovered+1, "%v", r)
+	}
+}
+
+// Where a multiplication is expensive, shards have as many done as they pay for.
+func TestRebuildingIsPaidFor(t *testing.T) {
+	s := newSender(t, ratio{100, 40}, 1)
+	rcv := newReceiver(s)
+	rcv.learn()
+	rcv.dec.work = 0
+	group := s.group()
+	rcv.dec.code.prepare()
+	for i, p := range group[40:] {
+		rcv.feed(p)
+		if i < 99 {
+			require.Empty(t, rcv.recovered)
+		}
+	}
+	// With 40 missing, a group wants 40 multiplications of each shard.
+	require.Equal(t, mulsPerShard >= 40, len(rcv.recovered) > 0)
+	require.GreaterOrEqual(t, rcv.dec.work, 0)
+	for range 3 {
+		rcv.feed(s.group()...) // nothing to do, but to save up
+	}
+	before := len(rcv.recovered)
+	rcv.feed(without(s.group(), 0, 1, 2)...)
+	require.Len(t, rcv.recovered, before+3)
+}
+
+// The time is per packet of an attack, at 20 000 packets a second.
+func BenchmarkAttacks(b *testing.B) {
+	for _, attack := range attacks {
+		b.Run(attack.name, func(b *testing.B) {
+			d := NewDecoder()
+			random := rand.New(rand.NewPCG(1, 2))
+			packet := make([]byte, HeaderSize)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				_, _, _ = d.Decode(attack.next(packet, i, random), uint32(i/20), nil)
+			}
+		})
+	}
+}
+
+// The time is per packet of an attack on a Decoder of its own for 100 packets.
+func BenchmarkAttacksOnNewDecoders(b *testing.B) {
+	for _, attack := range attacks {
+		b.Run(attack.name, func(b *testing.B) {
+			d := NewDecoder()
+			random := rand.New(rand.NewPCG(1, 2))
+			packet := make([]byte, HeaderSize)
+			b.ReportAllocs()
+			for i := 0; b.Loop(); i++ {
+				if i%100 == 0 {
+					d = NewDecoder()
+				}
+				_, _, _ = d.Decode(attack.next(packet, i, random), uint32(i/20), nil)
+			}
+		})
+	}
+}
+
+// The time is per packet of an attack with parity that leads to nonsense.
+func BenchmarkAttacksOnRebuild(b *testing.B) {
+	for _, c := range []struct {
+		name string
+		ratio
+		missing, size int
+	}{
+		{"254-2", ratio{254, 2}, 1, 1400},
+		{"128-128", ratio{128, 128}, 128, 1400},
+		{"128-128-small", ratio{128, 128}, 128, 24},
+		{"10-3", ratio{10, 3}, 3, 1400},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			d := NewDecoder()
+			d.adopt(c.ratio, 0, nil)
+			packet := make([]byte, HeaderSize+c.size)
+			for i := range packet {
+				packet[i] = byte(i) | 1
+			}
+			for i := c.missing; i < c.data; i++ {
+				putSize(packet)
+				putHeader(packet, uint32(i), TypeData)
+				_, _, _ = d.Decode(packet, 0, nil)
+			}
+			for i := 0; b.Loop(); i++ {
+				for j := frameSize; j < len(packet); j += 7 {
+					packet[j] = byte(i*j) | 1
+				}
+				putHeader(packet, uint32(c.data+i%c.missing), TypeParity)
+				_, _, _ = d.Decode(packet, 0, nil)
+			}
+			b.ReportMetric(float64(d.stats.Corrupt), "corrupt")
+		})
+	}
+}

@@ -1,0 +1,182 @@
+package kcp
+
+import "slices"
+
+// Retransmission of sessions. What is taken for lost goes into a queue, and
+// leaves it as congestion window and pacing allow (RFC 6675 §5, RFC 9002 §7), or
+// as acknowledgements come in, by a slow start (RFC 6937). Otherwise a few
+// acknowledgements of a peer could have the whole window sent again at once,
+// several times over. The bare state machine sends all of it in the flush that
+// finds it lost, as the reference does.
+
+const (
+	// resendFirst is how many segments may be sent again for each round trip,
+	// and resendGrowth how many for each acknowledged one, whatever congestion
+	// control says.
+	resendFirst  = 16
+	resendGrowth = 2
+	// resendSaved is how many may be saved up while nothing is lost.
+	resendSaved = 64
+	// minResendRound is the least time that counts as a round trip, in
+	// milliseconds.
+	minResendRound = 10
+)
+
+// resendCredit is what may be sent again whatever congestion control says.
+type resendCredit struct {
+	left int // segments
+	last seq // when time was last made up for
+}
+
+// earn adds what the acknowledgement of so many segments allows.
+func (c *resendCredit) earn(acked int) { c.left += resendGrowth * acked }
+
+// refill adds what the time since the last call allows, round being a round
+// trip, if acknowledgements have not.
+func (c *resendCredit) refill(now seq, round uint32) {
+	n := min(uint64(uint32(now-c.last))*resendFirst/uint64(round), resendFirst)
+	if n > 0 {
+		c.last = now
+		c.left = max(c.left, min(c.left+int(n), resendFirst))
+	}
+}
+
+// wait returns the milliseconds until there is credit.
+func (c *resendCredit) wait(now seq, round uint32) uint32 {
+	if c.left > 0 {
+		return 0
+	}
+	next := (round + resendFirst - 1) / resendFirst
+	return max(next, uint32(now-c.last)+1) - uint32(now-c.last)
+}
+
+// resendRound returns what counts as a round trip for resendCredit.
+func (k *KCP) resendRound() uint32 {
+	if k.rtt.srtt == 0 {
+		return max(k.rtt.rto, minResendRound)
+	}
+	return min(max(uint32(k.rtt.srtt), minResendRound), k.rtt.rto)
+}
+
+// queueLost puts segments that have just been taken for lost behind those that
+// wait to be sent again.
+func (k *KCP) queueLost(lost []*sendSegment) {
+	for _, s := range lost {
+		s.unlinkOrder()
+		k.loss.due.pushOrder(s)
+	}
+}
+
+// fitsPipe reports whether what is in flight and not lost leaves room in the
+// congestion window, and the pacing budget goes as far. Without pacing there is
+// no budget.
+func (k *KCP) fitsPipe(rate int64) bool {
+	return rate > 0 && k.inFlight-k.loss.due.n < k.cc.Window() && k.pace.wait(k.micros, rate) == 0
+}
+
+// resendWait returns the milliseconds until a segment may be sent again.
+func (k *KCP) resendWait() uint32 {
+	rate := k.cc.PacingRate()
+	wait := k.recovery.credit.wait(k.now, k.resendRound())
+	if rate > 0 && k.inFlight-k.loss.due.n < k.cc.Window() {
+		wait = min(wait, k.wholeMillis(k.pace.wait(k.micros, rate)))
+	}
+	return wait
+}
+
+// flushLost sends again what waits for it, oldest first, as far as it may leave.
+func (k *KCP) flushLost(h *header, rate int64) {
+	c := &k.recovery.credit
+	c.refill(k.now, k.resendRound())
+	for s := k.loss.due.head; s != nil; s = k.loss.due.head {
+		switch {
+		case k.fitsPipe(rate):
+		case c.left > 0:
+			c.left--
+		default:
+			return
+		}
+		k.pace.charge(s.size(), rate)
+		k.resend(s, h)
+	}
+	c.left = min(c.left, resendSaved)
+}
+
+// notLost notes that s, which waits to be sent again, has been acknowledged
+// before that.
+func (k *KCP) notLost(s *sendSegment) {
+	if s.xmit == 1 {
+		k.recovery.count(true)
+		k.reordered(s.fastDue)
+	}
+}
+
+// noteLost notes that the last transmission of s is taken for lost.
+func (k *KCP) noteLost(s *sendSegment) {
+	if k.ext.EarlyRetransmit {
+		k.calmDown()
+		if s.xmit == 1 {
+			k.recovery.episode.resent++
+		}
+	}
+	k.repeats.lost(k.sndNxt)
+	k.rate.takenForLost(s)
+	k.sizes.takenForLost(int(s.packet), k.mtu, k.now)
+}
+
+// resend sends s again.
+func (k *KCP) resend(s *sendSegment, h *header) {
+	s.repaired = s.fastDue
+	if s.fastDue {
+		s.fastDue, s.early = false, false
+		s.fastack = 0
+		k.counters.FastRetransmits++
+	} else {
+		k.counters.TimeoutRetransmits++
+	}
+	k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
+	s.repeats = 0
+	s.xmit++
+	s.resendTS = k.now + seq(s.rto)
+	k.transmit(s, h)
+}
+
+// flushRetransmissions sends again what has timed out or is suspected lost, in
+// the order of sn, and reports which of the two was found. rate is what the
+// controller paces at.
+func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
+	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
+	if k.validation != nil {
+		again = k.withinCredit(again)
+	} else if k.ext.TailProbe {
+		again = k.holdBack(again)
+	}
+	for _, s := range again {
+		if s.early {
+			s.fastDue = true
+			continue
+		}
+		k.backOff(s)
+		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
+	}
+	if timedOut {
+		k.watchSilence()
+	}
+	again = k.takeSuspects(again)
+	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
+	for _, s := range again {
+		fast = fast || s.fastDue
+		k.noteLost(s)
+		if !k.ext.PipeWindow {
+			k.pace.charge(s.size(), rate)
+			k.resend(s, h)
+		}
+	}
+	if k.ext.PipeWindow {
+		k.queueLost(again)
+		k.flushLost(h, rate)
+	}
+	clear(again)
+	k.scratch = again[:0]
+	return timedOut, fast
+}
