@@ -72,7 +72,7 @@ fuzz-state:
 # Random applications over real sockets, the server in a process of its own that
 # may be killed; some seven minutes. `make test` has a handful of seeds.
 soak:
-	$(GO) test ./soak -v -timeout 60m -seeds $(SEEDS) -workers $(WORKERS)
+	$(GO) test ./soak -v -timeout 60m -first 1 -seeds $(SEEDS) -workers $(WORKERS)
 
 cross:
 	@for p in $(PLATFORMS); do \

@@ -2,7 +2,7 @@
 // through a relay that harms their packets, against a server in a process of its
 // own that may be killed, restarted or told to leave:
 //
-//	go test ./soak -v -seeds 500
+//	go test ./soak -v -first 1 -seeds 500
 //	go test ./soak -v -seed 17   # one seed, with all that happened
 //
 // A seed determines the settings, the path, what the applications do, and when.

@@ -17,8 +17,8 @@ import (
 )
 
 var (
-	seeds   = flag.Int("seeds", 6, "how many seeds to run")
-	first   = flag.Uint64("first", 1, "the first seed")
+	seeds   = flag.Int("seeds", 5, "how many seeds to run")
+	first   = flag.Uint64("first", 14, "the first seed")
 	one     = flag.Uint64("seed", 0, "run this seed alone, and tell all that happens")
 	workers = flag.Int("workers", 8, "how many seeds run at a time")
 )
