@@ -15,6 +15,10 @@ FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
+# How many seeds `make soak` runs, and how many of them at a time.
+SEEDS   ?= 500
+WORKERS ?= 12
+
 .PHONY: test unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
@@ -68,6 +72,11 @@ fuzz-state:
 	KCP_FUZZ_SEEDS=4000 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
 	GOARCH=386 KCP_FUZZ_SEEDS=800 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
 	KCP_FUZZ_SEEDS=60 $(GO) test -race -run '^TestHostilePeer$$' -timeout 60m ./fuzz
+
+# Random applications over real sockets, the server in a process of its own that
+# may be killed; some seven minutes. `make test` has a handful of seeds.
+soak:
+	$(GO) test ./soak -v -timeout 60m -first 1 -seeds $(SEEDS) -workers $(WORKERS)
 
 cross:
 	@for p in $(PLATFORMS); do \

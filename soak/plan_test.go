@@ -1,0 +1,275 @@
+package soak
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// plan is all that a seed determines. Both processes make it of the seed.
+type plan struct {
+	Seed           uint64
+	Cipher         string
+	Client, Server settings
+	KeepAlive      time.Duration
+	PeerTimeout    time.Duration
+	Linger         time.Duration
+
+	Up, Down netsim.LinkConfig
+	Outages  []outage
+	Rebind   time.Duration // the time between two changes of the clients' addresses; 0 is never
+
+	Event    event
+	EventAt  time.Duration
+	Downtime time.Duration // from the kill to the restart
+	Sessions []script      `json:"-"` // which the log tells one by one
+}
+
+// event is what happens to the server's process.
+type event string
+
+const (
+	noEvent           event = ""
+	kill              event = "kill"
+	restart           event = "restart"             // killed, and started again
+	restartBeforeData event = "restart before data" // after all Dials, before the clients write
+	terminate         event = "terminate"           // SIGTERM: the server closes everything and exits
+	pathEnds          event = "path ends"           // nothing arrives any more, on either side
+)
+
+// outage is a time during which both directions lose everything.
+type outage struct{ At, Length time.Duration }
+
+// settings are those of one side.
+type settings struct {
+	Sockets                   sockets
+	MTU, MaxMTU               int
+	SendWindow, ReceiveWindow int
+	WriteBuffer               int
+	MessageMode               bool
+	FEC                       kcp.FEC
+	NoDelay                   kcp.NoDelay
+	Control                   string
+	Redundancy                float64
+	Shards                    int
+	Validation                kcp.AddressValidation
+	RefuseLegacy              bool
+}
+
+// sockets is what a side's sessions run on.
+type sockets string
+
+const (
+	ownSockets sockets = "own"   // Dial: each session has one; Listen
+	oneSocket  sockets = "one"   // NewEndpoint on a *net.UDPConn
+	plainConn  sockets = "plain" // NewEndpoint on a net.PacketConn that is no *net.UDPConn
+)
+
+var controls = map[string]func() kcp.CongestionControl{
+	"bbr": nil, "cubic": kcp.NewCubic, "reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
+}
+
+func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }
+
+func chance(r *rand.Rand, percent int) bool { return r.IntN(100) < percent }
+
+func millis(r *rand.Rand, from, to int) time.Duration {
+	return time.Duration(from+r.IntN(to-from+1)) * time.Millisecond
+}
+
+// newPlan returns the plan of a seed.
+func newPlan(seed uint64) *plan {
+	r := rand.New(rand.NewPCG(seed, 0x736f616b))
+	p := &plan{Seed: seed, KeepAlive: time.Second}
+	p.Cipher = pick(r, "nil", "none", "aes-gcm", "aes-gcm", "chacha20", "xchacha20", "aes-cfb", "salsa20", "xor")
+	p.Client, p.Server = randomSettings(r), randomSettings(r)
+	p.Client.Shards, p.Client.Validation, p.Client.RefuseLegacy = 0, 0, false
+	p.randomPath(r)
+	switch {
+	case p.rough():
+		p.PeerTimeout, p.Linger = 8*time.Second, 8*time.Second
+	case p.loss() > 0.05:
+		p.PeerTimeout, p.Linger = 5*time.Second, 5*time.Second
+	default:
+		p.PeerTimeout, p.Linger = 3*time.Second, 3*time.Second
+	}
+	p.Event = pick(r, noEvent, noEvent, noEvent, noEvent, noEvent, noEvent, kill, restart, restartBeforeData, terminate, pathEnds)
+	p.EventAt, p.Downtime = millis(r, 0, 2000), millis(r, 0, 600)
+	for range 1 + r.IntN(8) {
+		p.Sessions = append(p.Sessions, p.randomScript(r))
+	}
+	return p
+}
+
+func randomSettings(r *rand.Rand) settings {
+	s := settings{
+		Sockets:       pick(r, ownSockets, ownSockets, oneSocket, plainConn),
+		MTU:           pick(r, 0, 0, 1400, 1200, 1472, 150+r.IntN(1200)),
+		MaxMTU:        pick(r, 0, 0, -1, 1472, 9000),
+		SendWindow:    pick(r, 0, 1, 2, 1+r.IntN(128), 1+r.IntN(20000)),
+		ReceiveWindow: pick(r, 0, 1, 1+r.IntN(20000)),
+		WriteBuffer:   pick(r, 0, 4096, 4096+r.IntN(100_000)),
+		MessageMode:   chance(r, 35),
+		NoDelay:       pick(r, kcp.NoDelayOn, kcp.NoDelayOn, kcp.NoDelayTurbo, kcp.NoDelayOff),
+		Control:       pick(r, "bbr", "bbr", "cubic", "reference", "none"),
+		Redundancy:    pick(r, 0.0, 0, 1, 4),
+		Shards:        pick(r, 0, 2, 4),
+		RefuseLegacy:  chance(r, 30),
+	}
+	if chance(r, 30) {
+		s.FEC = kcp.FEC{Data: 1 + r.IntN(12), Parity: 1 + r.IntN(4)}
+	}
+	if chance(r, 40) {
+		s.Validation = kcp.ValidateAlways
+	}
+	return s
+}
+
+// randomPath draws what the packets meet on their way.
+func (p *plan) randomPath(r *rand.Rand) {
+	cipher := p.newCipher()
+	authenticated := cipher != nil && crypt.Authenticated(cipher)
+	link := func() (c netsim.LinkConfig) {
+		c.Delay, c.Jitter = millis(r, 0, 40), millis(r, 0, 20)
+		switch r.IntN(4) {
+		case 1:
+			c.Loss = r.Float64() * 0.05
+		case 2:
+			c.Loss = r.Float64() * 0.3
+		case 3:
+			c.Burst = netsim.BurstLoss(r.Float64()*0.1, 1+9*r.Float64())
+		}
+		c.Reorder = pick(r, 0.0, 0, r.Float64())
+		c.Duplicate = pick(r, 0.0, 0, r.Float64()*0.2)
+		if authenticated {
+			c.Corrupt = pick(r, 0.0, 0, r.Float64()*0.1)
+		}
+		if chance(r, 30) {
+			c.Rate, c.Overhead = 100_000+r.Int64N(2_000_000), netsim.OverheadIPv4
+			c.Queue = 10_000 + r.IntN(100_000)
+		}
+		if chance(r, 25) {
+			c.MTU = 1200 + r.IntN(241)
+		}
+		return c
+	}
+	p.Up, p.Down = link(), link()
+	if chance(r, 25) {
+		for range 1 + r.IntN(2) {
+			p.Outages = append(p.Outages, outage{millis(r, 0, 2500), pick(r, millis(r, 50, 1000), millis(r, 50, 1000), millis(r, 1000, 5000))})
+		}
+	}
+	if authenticated && chance(r, 25) {
+		p.Rebind = millis(r, 300, 3000)
+	}
+}
+
+// loss returns the share of packets that the worse direction loses.
+func (p *plan) loss() float64 {
+	of := func(c netsim.LinkConfig) float64 { return 1 - (1-c.Loss)*(1-c.Burst.Mean())*(1-c.Corrupt) }
+	return max(of(p.Up), of(p.Down))
+}
+
+// rough reports whether the path loses so much, or in such long bursts, that all
+// answers to a question may be lost, however often it is repeated.
+func (p *plan) rough() bool {
+	burst := func(c netsim.LinkConfig) bool { return c.Burst.ToBad > 0.005 && c.Burst.ToGood < 0.4 }
+	return p.loss() > 0.15 || burst(p.Up) || burst(p.Down)
+}
+
+// outage returns how long the path takes nothing, in all.
+func (p *plan) outage() (sum time.Duration) {
+	for _, o := range p.Outages {
+		sum += o.Length
+	}
+	return sum
+}
+
+// down reports whether an outage touches the time from a to b, since the path began.
+func (p *plan) down(a, b time.Duration) bool {
+	for _, o := range p.Outages {
+		if o.At < b && a < o.At+o.Length {
+			return true
+		}
+	}
+	return false
+}
+
+// course returns the script of a direction's outages.
+func (p *plan) course() (s netsim.Script) {
+	for _, o := range p.Outages {
+		s = append(s, netsim.Outage(o.At, o.Length)...)
+	}
+	return s
+}
+
+// newCipher returns the cipher of both sides, or nil.
+func (p *plan) newCipher() crypt.Cipher {
+	key := make([]byte, 32)
+	for i := range key {
+		key[i] = byte(p.Seed >> (i % 8 * 8))
+	}
+	c, err := crypt.None(), error(nil)
+	switch p.Cipher {
+	case "nil":
+		return nil
+	case "aes-gcm":
+		c, err = crypt.AESGCM(key)
+	case "chacha20":
+		c, err = crypt.ChaCha20Poly1305(key)
+	case "xchacha20":
+		c, err = crypt.XChaCha20Poly1305(key)
+	case "aes-cfb":
+		c, err = newCFB(key)
+	case "salsa20":
+		c, err = crypt.Salsa20(key)
+	case "xor":
+		c = crypt.XOR(key)
+	}
+	if err != nil {
+		panic(err)
+	}
+	return c
+}
+
+// config returns the Config of one side.
+func (p *plan) config(s settings) *kcp.Config {
+	return &kcp.Config{
+		Cipher: p.newCipher(), FEC: s.FEC,
+		MTU: s.MTU, MaxMTU: s.MaxMTU, SendWindow: s.SendWindow, ReceiveWindow: s.ReceiveWindow,
+		WriteBuffer: s.WriteBuffer, MessageMode: s.MessageMode, NoDelay: s.NoDelay,
+		CongestionControl: controls[s.Control], Redundancy: s.Redundancy, Shards: s.Shards,
+		AddressValidation: s.Validation, RefuseLegacy: s.RefuseLegacy,
+		KeepAlive: p.KeepAlive, PeerTimeout: p.PeerTimeout, Linger: p.Linger, DialTimeout: p.dialTimeout(),
+	}
+}
+
+func (p *plan) dialTimeout() time.Duration { return p.PeerTimeout + p.outage() + 2*time.Second }
+
+// slack is what a machine under load may add to any time.
+const slack = 5 * time.Second
+
+// idleBound returns how long a session may stay whose peer is gone: until the
+// peer is asked, until it is taken for lost, and until Close gives up.
+func (p *plan) idleBound() time.Duration {
+	return p.KeepAlive*3/2 + p.PeerTimeout + p.Linger + p.outage() + slack
+}
+
+// callBound returns how long a call may take: the other side's pauses and
+// transfers, which are planned to take up to some seconds, and a peer's end.
+func (p *plan) callBound() time.Duration {
+	return maxPause + 8*maxTransfer + p.dialTimeout() + p.idleBound()
+}
+
+func (p *plan) String() string {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return fmt.Sprint(err)
+	}
+	return string(b)
+}
