@@ -187,7 +187,8 @@ func (c *Conn) bury() {
 		c.kcp.acks, c.kcp.signals = nil, nil
 		c.kcp.Compact()
 		if c.decoder != nil {
-			c.decoder.Compact()
+			stats := c.decoder.Stats()
+			c.decoder, c.decoded = nil, &stats
 		}
 		c.account()
 		c.ep.remove(c, c.graveOf())

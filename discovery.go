@@ -72,9 +72,12 @@ func (c *Conn) discover(now time.Duration) {
 		c.search = c.newSearch()
 	}
 	p := c.search
+	if suspicious && now < p.trusted {
+		suspicious, k.sizes.lost = false, 0
+	}
 	switch {
 	case p.state == pmtuConfirming && k.sizes.lost == 0:
-		p.confirmed() // by data
+		p.confirmedByData()
 	case suspicious && p.state != pmtuConfirming:
 		p.suspect(now)
 	default:

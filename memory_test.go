@@ -284,3 +284,27 @@ func TestEndedForMemory(t *testing.T) {
 		require.EqualValues(t, 1, l.Stats().EndedForMemory)
 	})
 }
+
+// A session that was idle for long is not taken for a hog when it begins with a
+// gap while memory is short.
+func TestShortMemoryAfterIdling(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := memoryShort(w, Config{})
+		time.Sleep(5 * time.Minute)
+		require.Greater(t, l.Stats().Buffered, minMaxBuffered)
+		next, dropped := a.kcp.sndNxt, 0
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			h := decodeHeader(p)
+			if h.conv != a.Conv() || h.cmd != cmdPush || h.sn != next {
+				return true
+			}
+			dropped++
+			return dropped > 2
+		})
+		want := content(1, 100000)
+		send(t, a, want)
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
+		receive(t, b, want)
+		require.Greater(t, dropped, 2)
+	})
+}

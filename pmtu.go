@@ -24,6 +24,11 @@ const (
 	// [PROBE_TIMER].
 	minPMTUWait = 200 * time.Millisecond
 	maxPMTUWait = 2 * time.Second
+	// minPMTUTrust and maxPMTUTrust bound for how long losses raise no doubt about
+	// a size after a probe of it was answered. It doubles with each such answer:
+	// a peer that acknowledges only small packets would cause probes without end.
+	minPMTUTrust = time.Second
+	maxPMTUTrust = 8 * time.Second
 	// raiseAfter is when a search is repeated: the path may have become better
 	// [PMTU_RAISE_TIMER].
 	raiseAfter = 10 * time.Minute
@@ -55,6 +60,9 @@ type pmtuSearch struct {
 	heard   bool  // and the small packet that left with it was answered
 	nonce   uint32
 	next    time.Duration // when the next one leaves
+
+	trusted time.Duration // until then losses raise no doubt
+	trust   time.Duration // for how long that was
 
 	again time.Duration // when to search next,
 	after uint64        // once so many full segments were sent
@@ -133,11 +141,19 @@ func (p *pmtuSearch) answered(nonce uint32, size int, now time.Duration) bool {
 	}
 	if p.state == pmtuConfirming {
 		p.confirmed()
+		p.trust = min(max(2*p.trust, minPMTUTrust), maxPMTUTrust)
+		p.trusted = now + p.trust
 		return true
 	}
 	p.size = size
 	p.search(now)
 	return true
+}
+
+// confirmedByData is confirmed where data of that size was acknowledged.
+func (p *pmtuSearch) confirmedByData() {
+	p.confirmed()
+	p.trust = 0
 }
 
 // confirmed ends the doubts about the size in use.

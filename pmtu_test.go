@@ -106,6 +106,26 @@ func TestPMTUSearchInDoubt(t *testing.T) {
 	require.False(t, p.active())
 }
 
+// Doubts that probes dispel again and again are raised at growing distances, up
+// to a limit, until data of the size arrives.
+func TestPMTUSearchTrustGrows(t *testing.T) {
+	p := newPMTUSearch(basePMTU, 1400, 1400, etherIPv4)
+	confirm := func(now time.Duration) time.Duration {
+		p.suspect(now)
+		p.sent(1, now, time.Second)
+		require.True(t, p.answered(1, 1400, now))
+		return p.trusted - now
+	}
+	now := time.Hour
+	for _, want := range []time.Duration{minPMTUTrust, 2 * minPMTUTrust, 4 * minPMTUTrust, maxPMTUTrust, maxPMTUTrust} {
+		require.Equal(t, want, confirm(now))
+		now = p.trusted
+	}
+	p.suspect(now)
+	p.confirmedByData()
+	require.Equal(t, minPMTUTrust, confirm(now))
+}
+
 // Probes into silence prove nothing. They leave at growing distances, and a
 // search comes to an end.
 func TestPMTUSearchInSilence(t *testing.T) {

@@ -37,11 +37,34 @@ type pressure struct {
 // holding is what a session holds because of its peer. It is written under
 // Conn.mu.
 type holding struct {
-	bytes   atomic.Int64 // part of Endpoint.buffered
-	moved   atomic.Int64 // when something was last read or came in order, as time.Duration since the epoch
-	stalled atomic.Bool  // there is nothing to read, as something before it is missing
-	next    seq          // rcv_nxt as of moved
-	queued  uint32       // and what was waiting to be read
+	bytes atomic.Int64 // part of Endpoint.buffered
+	// moved is when something was last read, or came in order, or stalled became
+	// true: clock, without its lowest bit. That is stalled: there is nothing to
+	// read, as something before it is missing.
+	moved atomic.Uint32
+	mark  seq // grows with whatever is read or comes in order
+}
+
+// state returns for how long nothing has moved, and whether that is because
+// something is missing.
+func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
+	moved := h.moved.Load()
+	return time.Duration(clock(now)-moved&^1) * time.Millisecond, moved&1 != 0
+}
+
+// note brings moved up to date.
+func (h *holding) note(k *KCP, now time.Duration) {
+	stalled := uint32(0)
+	if (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial {
+		stalled = 1
+	}
+	moved := h.moved.Load()
+	if mark := 2*k.rcvNxt - seq(k.rcvQueued); mark != h.mark || stalled > moved&1 {
+		h.mark = mark
+		h.moved.Store(clock(now)&^1 | stalled)
+	} else if stalled != moved&1 {
+		h.moved.Store(moved&^1 | stalled)
+	}
 }
 
 // held returns the bytes of memory that the session holds because of its peer.
@@ -63,14 +86,7 @@ func (c *Conn) account() {
 		c.ep.buffered.Add(n - old)
 		h.bytes.Store(n)
 	}
-	if k.rcvNxt != h.next || k.rcvQueued != h.queued {
-		h.next, h.queued = k.rcvNxt, k.rcvQueued
-		h.moved.Store(int64(c.lastInput))
-	}
-	stalled := (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial
-	if stalled != h.stalled.Load() {
-		h.stalled.Store(stalled)
-	}
+	h.note(k, c.lastInput)
 }
 
 // short reports whether all sessions together hold more than they may.
@@ -125,11 +141,11 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 			holders++
 		}
 		all.weigh(c, n)
-		rest := now - time.Duration(h.moved.Load())
+		rest, gap := h.state(now)
 		if rest >= idleTime {
 			idle.weigh(c, n)
 		}
-		if rest >= stallTime && h.stalled.Load() {
+		if rest >= stallTime && gap {
 			stalled.weigh(c, n)
 		}
 	}

@@ -47,7 +47,7 @@ func (c *resendCredit) wait(now seq, round uint32) uint32 {
 		return 0
 	}
 	next := (round + resendFirst - 1) / resendFirst
-	return max(next, uint32(now-c.last)+1) - uint32(now-c.last)
+	return next - min(next, uint32(now-c.last))
 }
 
 // resendRound returns what counts as a round trip for resendCredit.

@@ -94,6 +94,8 @@ func TestResendingGoesOn(t *testing.T) {
 			require.True(t, ok, name)
 			require.True(t, seq(at).after(k.now), "%s: NextFlush stands still, %d sent", name, len(r.sent))
 			r.later(uint64(uint32(seq(at)-k.now)) * 1000)
+			due, _ := k.NextFlush()
+			require.False(t, seq(due).after(k.now), "%s: NextFlush puts it off, %d sent", name, len(r.sent))
 		}
 		for i, sn := range r.sent[:508] {
 			require.EqualValues(t, i, sn, "%s: not the oldest", name)

@@ -36,8 +36,9 @@ type Conn struct {
 	search    *pmtuSearch // nil before there is reason for one
 	probing   probeCounts
 	outgoing  outgoing
-	decoder   *fec.Decoder   // nil until the peer sends FEC
-	datagrams *datagramQueue // nil before the first
+	decoder   *fec.Decoder      // nil until the peer sends FEC, and after the end
+	decoded   *fec.DecoderStats // what it had done by the end; nil: nothing
+	datagrams *datagramQueue    // nil before the first
 
 	// Times since the endpoint's epoch.
 	born         time.Duration

@@ -178,8 +178,12 @@ func (c *Conn) Stats() ConnStats {
 // fecStats returns what both directions of FEC have done.
 func (c *Conn) fecStats() (s FECStats) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
+	d := c.decoded
 	if c.decoder != nil {
-		d := c.decoder.Stats()
+		now := c.decoder.Stats()
+		d = &now
+	}
+	if d != nil {
 		s.DataReceived, s.ParityReceived = d.Data, d.Parity
 		s.Recovered, s.Lost = d.Recovered, d.Lost
 		s.PeerRatio = FEC{Data: d.DataShards, Parity: d.ParityShards}
