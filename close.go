@@ -25,7 +25,7 @@ func (c *Conn) Close() error {
 	}
 	c.stopCalls()
 	if c.state == stateEnded {
-		c.kcp.closeReceive()
+		c.dropReceived()
 		c.kcp.Compact()
 		c.account()
 		switch {
@@ -41,7 +41,7 @@ func (c *Conn) Close() error {
 	if !c.over() {
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
-	c.kcp.closeReceive()
+	c.dropReceived()
 	c.state = stateLingering
 	c.lingerFrom = c.kcp.sndUna
 	c.endAt = now + c.patience()
@@ -69,6 +69,14 @@ func (c *Conn) patience() time.Duration {
 // backgroundLinger is how long a session that was closed without waiting tries
 // to deliver what was written.
 const backgroundLinger = 30 * time.Second
+
+// dropReceived drops what nobody is going to read, and takes no more.
+func (c *Conn) dropReceived() {
+	c.kcp.closeReceive()
+	if q := c.datagrams; q != nil {
+		q.waiting, q.bytes = nil, 0
+	}
+}
 
 // stopCalls makes all calls of the application return net.ErrClosed.
 func (c *Conn) stopCalls() {
@@ -168,7 +176,7 @@ func (c *Conn) end(err error) {
 	c.err = err
 	c.undelivered = c.undelivered || err != nil && c.kcp.WaitSend() > 0
 	if !c.offered { // so nobody can read it
-		c.kcp.closeReceive()
+		c.dropReceived()
 		c.account()
 	}
 	c.transmit()
@@ -206,7 +214,7 @@ func (c *Conn) discard(err error) {
 // forget is discard with the lock held.
 func (c *Conn) forget(err error) {
 	c.stopCalls()
-	c.kcp.closeReceive()
+	c.dropReceived()
 	c.account()
 	c.abort(err)
 }
