@@ -260,7 +260,10 @@ func (e *Endpoint) exitLocked(c *Conn) {
 	if c.coded {
 		key := c.key
 		key.conv = 0
-		delete(e.coded, key)
+		rest := slices.DeleteFunc(e.coded[key], func(other *Conn) bool { return other == c })
+		if e.coded[key] = rest; len(rest) == 0 {
+			delete(e.coded, key)
+		}
 	}
 }
 

@@ -37,7 +37,7 @@ func (c *Conn) Close() error {
 	}
 	c.stopCalls()
 	if c.state == stateEnded {
-		c.kcp.closeReceive()
+		c.dropReceived()
 		c.kcp.Compact()
 		c.account()
 		switch {
@@ -54,7 +54,7 @@ func (c *Conn) Close() error {
 		l.finTold = l.finished
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
-	c.kcp.closeReceive()
+	c.dropReceived()
 	c.state = stateLingering
 	c.lingerFrom = c.kcp.sndUna
 	c.background = c.linger <= 0
@@ -98,6 +98,14 @@ func (c *Conn) giveUp(now time.Duration) {
 // backgroundLinger is how long a session that was closed without waiting tries
 // to deliver what was written.
 const backgroundLinger = 30 * time.Second
+
+// dropReceived drops what nobody is going to read, and takes no more.
+func (c *Conn) dropReceived() {
+	c.kcp.closeReceive()
+	if q := c.datagrams; q != nil {
+		q.waiting, q.bytes = nil, 0
+	}
+}
 
 // stopCalls makes all calls of the application return net.ErrClosed.
 func (c *Conn) stopCalls() {
@@ -233,7 +241,7 @@ func (c *Conn) end(err error) {
 	c.err = err
 	c.undelivered = c.undelivered || err != nil && c.kcp.WaitSend() > 0
 	if !c.offered { // so nobody can read it
-		c.kcp.closeReceive()
+		c.dropReceived()
 		c.account()
 	}
 	c.transmit()
@@ -271,7 +279,7 @@ func (c *Conn) discard(err error) {
 // forget is discard with the lock held.
 func (c *Conn) forget(err error) {
 	c.stopCalls()
-	c.kcp.closeReceive()
+	c.dropReceived()
 	c.account()
 	c.abort(err)
 }

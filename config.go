@@ -27,7 +27,8 @@ type Config struct {
 	// peer need not send any itself, nor be told the ratio, but it has to
 	// understand them: kcp-go does, the C reference does not. What the peer
 	// sends is understood in any case. With FEC, one remote address should
-	// have one session: parity packets name no conversation.
+	// have one session: parity packets name no conversation, and while there
+	// are several they are not used.
 	FEC FEC
 
 	// Local tuning. The peer needs none of it.

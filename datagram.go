@@ -47,11 +47,12 @@ func (q *datagramQueue) pop() []byte {
 	return b
 }
 
-// takeDatagram queues a copy of b, if there is memory for it. For a peer whose
+// takeDatagram queues a copy of b, if there is memory for it and somebody to
+// receive it. For a peer whose
 // address is not validated there is little.
 func (c *Conn) takeDatagram(b []byte) {
 	k, q := c.kcp, c.datagramQueue()
-	if k.sparing != sparesNothing || k.stranger && c.held()+len(b)+datagramEntry > strangerBytes {
+	if c.closed || k.sparing != sparesNothing || k.stranger && c.held()+len(b)+datagramEntry > strangerBytes {
 		q.stats.Received++
 		q.stats.Dropped++
 		return

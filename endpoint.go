@@ -49,7 +49,7 @@ type Endpoint struct {
 
 	mu           sync.RWMutex
 	sessions     map[sessionKey]*Conn
-	coded        map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
+	coded        map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
 	graves       graveyard
 	byConv       map[uint32]*Conn            // the latest of each conversation id
 	movable      bool                        // peers may change their addresses
@@ -467,8 +467,8 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Co
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
 	c := e.sessions[key]
-	if p.kind == parityPacket {
-		c = e.coded[key]
+	if all := e.coded[key]; p.kind == parityPacket && len(all) == 1 {
+		c = all[0]
 	}
 	coded := c != nil && c.coded
 	e.mu.RUnlock()
@@ -481,23 +481,22 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Co
 	return c
 }
 
-// setCoded makes c the session that parity from its address belongs to. Parity
-// names no conversation, so of several only the latest has its benefit.
+// setCoded notes that the peer sends FEC in c. Parity names no conversation, so
+// it is used only while its address has one such session. With that of another
+// session, recovery would make packets that never were, and some look real:
+// what all packets of a session have in common may come out of it unchanged.
 func (e *Endpoint) setCoded(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	key := c.key
-	key.conv = 0
 	if c.coded || e.sessions[c.key] != c {
 		return
 	}
-	if old := e.coded[key]; old != nil {
-		old.coded = false
-	}
 	if e.coded == nil {
-		e.coded = make(map[sessionKey]*Conn)
+		e.coded = make(map[sessionKey][]*Conn)
 	}
-	e.coded[key] = c
+	key := c.key
+	key.conv = 0
+	e.coded[key] = append(e.coded[key], c)
 	c.coded = true
 }
 

@@ -3,6 +3,7 @@ package kcp
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -136,4 +137,20 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	require.NoError(t, k.Input(ack(0, now, 1)))
 	advance(200)
 	require.Greater(t, len(sent), 15, "what was in flight is sent again: %v", sent)
+}
+
+// Datagrams that nobody is going to receive are not held, nor counted.
+func TestDatagramsOfAClosedSession(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		for range 5 {
+			require.NoError(t, a.SendDatagram(make([]byte, 1000)))
+		}
+		time.Sleep(time.Second)
+		require.Greater(t, l.Stats().Buffered, 5000)
+		require.NoError(t, b.Close())
+		require.NoError(t, a.Close())
+		time.Sleep(time.Second)
+		require.Zero(t, l.Stats().Buffered)
+	})
 }

@@ -101,6 +101,40 @@ func TestFECRecovers(t *testing.T) {
 	})
 }
 
+// Parity names no session, so that of an address with two sessions is not used:
+// recovery would make packets of it that were never sent. Once one of the two
+// has ended, the other has the benefit again.
+func TestFECOfTwoSessions(t *testing.T) {
+	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Reorder: 0.1}
+	inWorld(t, 6, link, func(w *world) {
+		config := LowLatency()
+		config.FEC = FEC{9, 4}
+		a1, b1, l := w.pair(&config, &config)
+		a2 := w.dial(a1.ep)
+		go func() { _, _ = a2.Write([]byte{42}) }()
+		b2, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, b2, []byte{42})
+		before := [2]FECStats{b1.Stats().FEC, b2.Stats().FEC}
+		up := [2][]byte{content(7, 1<<20), content(8, 1<<20)}
+		send(t, a1, up[0])
+		send(t, a2, up[1])
+		receive(t, b1, up[0])
+		receive(t, b2, up[1])
+		for i, b := range []*Conn{b1, b2} {
+			s := b.Stats()
+			require.Zero(t, s.Dropped.Total(), "%+v", s.Dropped)
+			require.Equal(t, before[i].Recovered, s.FEC.Recovered)
+		}
+		require.NoError(t, a2.Abort())
+		time.Sleep(10 * time.Second) // until b2 has heard of it
+		require.Equal(t, 1, l.Stats().Sessions)
+		send(t, a1, up[1])
+		receive(t, b1, up[1])
+		require.Greater(t, b1.Stats().FEC.Recovered, before[0].Recovered+10)
+	})
+}
+
 // Packets that were flipped, cut, replayed or made with another key are
 // dropped and counted, and the transfer that they disturb stays correct.
 func TestHostilePacketsBesideTransfer(t *testing.T) {

@@ -82,7 +82,7 @@ type Conn struct {
 	owes        bool // by the next call of the application, or by the loop
 	roused      bool // a call that waited has been woken
 	filling     bool // a waiting Read has lent its buffer to the state machine
-	coded       bool // Endpoint.coded names this session; under Endpoint.mu
+	coded       bool // Endpoint.coded has this session; under Endpoint.mu
 	counted     bool // as validated in Endpoint.perNetwork; under Endpoint.mu
 	openedFEC   bool // the peer's first packet had an FEC header
 	outstanding bool // something is unacknowledged, since then
