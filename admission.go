@@ -99,13 +99,13 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 	if c := e.sessions[key]; c != nil {
 		return c, nil
 	}
-	if g, ok := e.graves.at(key, now); ok {
+	if g, ok := e.graveFor(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
 		e.replyFromGrave(g, key, d, f)
 		return nil, nil
 	}
 	l := e.listener
-	opening := f.hello.code != 0 || f.push && !e.config.RefuseLegacy && !e.elsewhere(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.elsewhere(key.conv)
 	switch {
 	case e.closed:
 		return nil, nil
@@ -139,7 +139,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 		}
 	}
 	c = e.accept(key, d, f.hello, proven)
-	if proven || f.push && !e.config.RefuseLegacy {
+	if proven || f.push && !e.refusesLegacy() {
 		c.offered = l.offer(c) // there was room
 	}
 	return c, evicted
@@ -201,10 +201,18 @@ func (e *Endpoint) crowded(addr netip.Addr) bool {
 // elsewhere reports whether the conversation is that of a session with a peer
 // that says hello, at another address. Such a peer draws its conversation ids at
 // random, so it is the same one, and has moved where it may not: nobody could
-// tell whether what it repeats has been delivered. mu is held.
+// tell whether what it repeats has been delivered. The same goes for sessions
+// that have ended: only who has recorded one sends its packets. mu is held.
 func (e *Endpoint) elsewhere(conv uint32) bool {
 	c := e.byConv[conv]
-	return c != nil && c.greeted.Load()
+	return c != nil && c.greeted.Load() || e.graves.used.has(conv)
+}
+
+// refusesLegacy reports whether only peers with signals may open sessions. The
+// first packets of others may have been recorded at any time, which makes the
+// promise of an authenticating cipher void.
+func (e *Endpoint) refusesLegacy() bool {
+	return e.config.RefuseLegacy || e.authentic && !e.config.AllowLegacy
 }
 
 // wantsCookies reports whether a hello has to show a cookie.
@@ -361,7 +369,7 @@ func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
 	for i, s := range signals {
 		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
 	}
-	if e.config.Cipher != nil && e.config.Cipher.Seal(p.buf) != nil {
+	if e.seal(p.buf) != nil {
 		return
 	}
 	e.outbox = append(e.outbox, p)

@@ -37,7 +37,8 @@ type Endpoint struct {
 	done    chan struct{} // closed by shut
 	readers sync.WaitGroup
 
-	replays replayFilter
+	authentic bool // the cipher authenticates: its packets are a peer's, at whatever address
+	replays   replayFilter
 
 	halfOpen   atomic.Int32 // sessions whose peer is not proven
 	population atomic.Int32 // sessions
@@ -48,7 +49,6 @@ type Endpoint struct {
 	coded      map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
 	graves     graveyard
 	byConv     map[uint32]*Conn   // the latest of each conversation id
-	movable    bool               // peers may change their addresses
 	perAddress map[netip.Addr]int // sessions; nil where they are not limited
 	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
 	cookies    cookieKey
@@ -102,8 +102,8 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
+		e.authentic = true
 		e.replays.remember(head)
-		e.movable = true
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.perAddress = make(map[netip.Addr]int)
@@ -270,6 +270,9 @@ func (e *Endpoint) remove(c *Conn, g grave) {
 	if e.sessions[c.key] == c {
 		e.exit(c)
 		e.graves.bury(c.key, g, e.now())
+		if g.token != 0 && e.authentic && e.config.AllowLegacy {
+			e.graves.used.add(c.key.conv)
+		}
 		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
 	}
@@ -421,6 +424,7 @@ func (e *Endpoint) survives(err error, failures int) bool {
 func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a arrival) {
 	data := d.Buf
 	if cipher := e.config.Cipher; cipher != nil {
+		mark := e.replays.mark(data) // of what Open overwrites
 		var err error
 		if data, err = cipher.Open(data); err != nil {
 			if errors.Is(err, crypt.ErrShort) {
@@ -430,7 +434,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a 
 			}
 			return a
 		}
-		if e.replays.seen(d.Buf) {
+		if e.replays.seen(mark) {
 			e.counters.dropReplay.Add(1)
 			return a
 		}

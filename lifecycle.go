@@ -60,6 +60,8 @@ const (
 	// less than before, as packets that were overtaken do, before it is taken
 	// for one that was restarted.
 	amnesiaAfter = 5 * time.Second
+	// amnesiaAnswers is how many answers of such a peer have to say so, too.
+	amnesiaAnswers = 2
 	// missAfter is the silence after data of the peer, in a session that may
 	// move, after which it is asked once whether it still reaches us.
 	missAfter = 2 * time.Second
@@ -209,7 +211,7 @@ func (c *Conn) pingAt() time.Duration {
 		}
 		at = c.lastHeard + idle
 	}
-	if c.ep.movable && l.kind == peerOurs && c.lastData > c.missed {
+	if c.ep.authentic && l.kind == peerOurs && c.lastData > c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
 		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {
@@ -244,7 +246,10 @@ func (c *Conn) nextSignal() time.Duration {
 func (c *Conn) heard(now time.Duration) {
 	l := &c.life
 	c.lastHeard = now
-	l.ping.active = false // anything is a sign of life
+	asked := l.ping.active && l.ping.tries > 0
+	if asked || !c.kcp.unaBack {
+		l.ping.active = false // anything is a sign of life
+	}
 	if !l.reached {
 		l.reached = true
 		c.canWrite.Broadcast() // Dial waits for it
@@ -253,15 +258,31 @@ func (c *Conn) heard(now time.Duration) {
 		l.hello.active = false
 		l.kind = peerLegacy
 	}
-	if !c.kcp.unaBack {
-		c.unaBackSince = 0
-	} else if c.unaBackSince == 0 {
-		c.unaBackSince = now
-	} else if l.kind != peerOurs && now-c.unaBackSince >= amnesiaAfter {
-		c.ending = ErrReset
-	}
+	c.suspectRestart(asked, now)
 	if c.unproven.Load() && l.kind != peerOurs && (c.kcp.sndUna > 0 || now-c.born >= provenAfter) {
 		c.prove()
+	}
+}
+
+// suspectRestart ends the session with a peer that knows no signals, and seems
+// to have forgotten it. Packets that were overtaken, or recorded and sent again,
+// look alike; so the peer is asked, and has to answer so twice. asked is true
+// where a question was out as the packet at work came.
+func (c *Conn) suspectRestart(asked bool, now time.Duration) {
+	l := &c.life
+	switch {
+	case !c.kcp.unaBack || l.kind == peerOurs || c.unproven.Load():
+		c.unaBackSince, c.forgetful = 0, 0
+		return
+	case c.unaBackSince == 0:
+		c.unaBackSince = now
+	case asked && c.forgetful < amnesiaAnswers:
+		c.forgetful++
+	}
+	if c.forgetful == amnesiaAnswers && now-c.unaBackSince >= amnesiaAfter {
+		c.ending = ErrReset
+	} else if !l.ping.active {
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+uneasyAfter, c.requestWait())
 	}
 }
 

@@ -32,7 +32,7 @@ const challengeEvery = 50 * time.Millisecond
 // moving returns the session that a packet from an unknown address belongs to,
 // where its peer may move.
 func (e *Endpoint) moving(key sessionKey, kind openedKind) *Conn {
-	if !e.movable || kind == parityPacket || kind == datagramPacket {
+	if !e.authentic || kind == parityPacket || kind == datagramPacket {
 		return nil
 	}
 	e.mu.RLock()

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 )
 
@@ -45,7 +44,6 @@ func (o overhead) total() int { return o.head() + o.tail }
 // sender is the outgoing half of a session's pipeline. It is used by the one
 // goroutine at a time that writes the session's packets to the socket.
 type sender struct {
-	cipher  crypt.Cipher // nil: none
 	encoder *fec.Encoder // nil: none
 	room    overhead
 }
@@ -65,11 +63,13 @@ func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
 }
 
 // seal encrypts the packet in buf, which has room for the cipher.
-func (s *sender) seal(buf []byte) error {
-	if s.cipher == nil {
+func (e *Endpoint) seal(buf []byte) error {
+	if e.config.Cipher == nil {
 		return nil
 	}
-	return s.cipher.Seal(buf)
+	err := e.config.Cipher.Seal(buf)
+	e.replays.leaves(buf)
+	return err
 }
 
 // opened is an incoming packet without cipher: where it belongs, and whether

@@ -59,6 +59,7 @@ type Conn struct {
 	unproven    atomic.Bool // accepted, and the peer has not shown that it gets our packets
 	greeted     atomic.Bool // the peer is one of ours
 	lingerFrom  seq         // snd_una at the last progress
+	forgetful   uint8       // answers since unaBackSince that acknowledge less than before
 	moves       uint32      // changes of the peer's address
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
 	state       connState

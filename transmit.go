@@ -51,7 +51,7 @@ const (
 )
 
 func (o *outgoing) init(e *Endpoint) {
-	o.sender = sender{cipher: e.config.Cipher, room: e.config.overhead()}
+	o.sender = sender{room: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
 		// The ratio has passed Validate.
 		o.sender.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -190,7 +190,7 @@ func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 // seal encrypts p and appends it to the batch.
 func (c *Conn) seal(p *packet, to origin) error {
 	o := &c.outgoing
-	if err := o.sender.seal(p.buf); err != nil {
+	if err := c.ep.seal(p.buf); err != nil {
 		return err
 	}
 	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})

@@ -3,6 +3,7 @@ package crypt
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/fips140"
 	"errors"
 	"fmt"
 	"math"
@@ -123,15 +124,17 @@ func (a *aead) Open(packet []byte) ([]byte, error) {
 // ChaCha20-Poly1305 there. A key is good for 2^32 packets of both ends together; see the package
 // documentation.
 //
-// In programs run with GODEBUG=fips140=only it returns an error, as random
-// nonces have to come from the FIPS module itself there: use [AEAD] with
-// [cipher.NewGCMWithRandomNonce].
+// In programs run with GODEBUG=fips140=only nonces come from the FIPS module
+// itself, by [cipher.NewGCMWithRandomNonce]. Packets look alike.
 func AESGCM(key []byte) (Cipher, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, fmt.Errorf("crypt: AES-GCM: %w", err)
 	}
 	gcm, err := cipher.NewGCM(block)
+	if err != nil && fips140.Enabled() {
+		gcm, err = cipher.NewGCMWithRandomNonce(block)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("crypt: AES-GCM: %w", err)
 	}
