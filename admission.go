@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -35,11 +34,8 @@ type first struct {
 // segment: from what follows nobody can tell a conversation that begins from
 // one that the peer has gone on with, while it was forgotten here.
 func inspect(p opened) (f first, ok bool) {
-	packet := p.data
-	switch p.kind {
-	case fecPacket:
-		packet = packet[fec.HeaderSize:]
-	case parityPacket, datagramPacket:
+	packet, ok := p.segments()
+	if !ok {
 		return f, false
 	}
 	old := false // it acknowledges something, so it is not from the beginning
@@ -75,25 +71,31 @@ func inspect(p opened) (f first, ok bool) {
 func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.Duration) *Conn {
 	f, ok := inspect(p)
 	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
-		if c := e.moving(key, p.kind); c != nil {
-			c.suspectMove(d, now)
-			return c
+		if moving := e.moving(key, p.kind); moving[0] != nil {
+			return moving.take(d, &p, now)
 		}
+	}
+	if e.replays.knows(&p) {
+		e.counters.dropReplay.Add(1)
+		return nil
 	}
 	if !ok {
 		e.counters.dropUnknown.Add(1)
 		return nil
 	}
-	c, evicted := e.admit(key, d, f, now)
+	c, evicted := e.admit(key, d, f, p, now)
 	if evicted != nil {
 		evicted.fail(ErrReset)
+	}
+	if c == nil {
+		e.replays.seen(&p) // else the session takes note of it
 	}
 	return c
 }
 
 // admit opens a session for the first packet of a conversation, or replies to
 // it as befits. It may also return a session that has to make room.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Duration) (c, evicted *Conn) {
+func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, p opened, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if c := e.sessions[key]; c != nil {
@@ -101,7 +103,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, f first, now time.Dura
 	}
 	if g, ok := e.graveFor(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyFromGrave(g, key, d, f)
+		e.replyFromGrave(g, key, d, f, &p)
 		return nil, nil
 	}
 	l := e.listener
@@ -167,7 +169,7 @@ func (e *Endpoint) accept(key sessionKey, d *udp.Datagram, hello signal, proven 
 func (e *Endpoint) enter(c *Conn) {
 	e.sessions[c.key] = c
 	e.population.Store(int32(len(e.sessions)))
-	e.byConv[c.key.conv] = c
+	e.enterConv(c)
 	if e.perAddress != nil {
 		e.perAddress[c.key.addr.Addr()]++
 	}
@@ -177,9 +179,7 @@ func (e *Endpoint) enter(c *Conn) {
 func (e *Endpoint) exit(c *Conn) {
 	delete(e.sessions, c.key)
 	e.population.Store(int32(len(e.sessions)))
-	if e.byConv[c.key.conv] == c {
-		delete(e.byConv, c.key.conv)
-	}
+	e.exitConv(c)
 	if e.perAddress != nil {
 		addr := c.key.addr.Addr()
 		if e.perAddress[addr]--; e.perAddress[addr] <= 0 {
@@ -204,8 +204,12 @@ func (e *Endpoint) crowded(addr netip.Addr) bool {
 // tell whether what it repeats has been delivered. The same goes for sessions
 // that have ended: only who has recorded one sends its packets. mu is held.
 func (e *Endpoint) elsewhere(conv uint32) bool {
-	c := e.byConv[conv]
-	return c != nil && c.greeted.Load() || e.graves.used.has(conv)
+	for c := e.byConv[conv]; c != nil; c = c.sameConv {
+		if c.greeted.Load() {
+			return true
+		}
+	}
+	return e.graves.used.has(conv)
 }
 
 // refusesLegacy reports whether only peers with signals may open sessions. The
@@ -364,12 +368,18 @@ func (e *Endpoint) mayReply() bool {
 
 // putReply is reply for one that is allowed.
 func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
+	e.putNumbered(d, nil, h, signals...)
+}
+
+// putNumbered is putReply in the name of a session that numbers its packets. mu
+// is held.
+func (e *Endpoint) putNumbered(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
 	room := e.config.overhead()
 	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
 	for i, s := range signals {
 		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
 	}
-	if e.seal(p.buf) != nil {
+	if e.seal(p.buf, n) != nil {
 		return
 	}
 	e.outbox = append(e.outbox, p)

@@ -157,11 +157,12 @@ func (c *Conn) restartDiscovery() {
 // meanwhile.
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.search, c.search.nonce
+	numbers := c.numbers.sender()
 	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.peer}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {
-		if err = c.ep.seal(buf); err == nil {
+		if err = c.ep.seal(buf, numbers); err == nil {
 			tooLarge = c.ep.sendProbe(shard, &d)
 		}
 	})

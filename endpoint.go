@@ -39,6 +39,7 @@ type Endpoint struct {
 
 	authentic bool // the cipher authenticates: its packets are a peer's, at whatever address
 	replays   replayFilter
+	nonces    crypt.NonceCipher // the cipher, where its packets may be numbered; else nil
 
 	halfOpen   atomic.Int32 // sessions whose peer is not proven
 	population atomic.Int32 // sessions
@@ -48,7 +49,7 @@ type Endpoint struct {
 	sessions   map[sessionKey]*Conn
 	coded      map[sessionKey]*Conn // by address alone, conv 0: the last to send FEC
 	graves     graveyard
-	byConv     map[uint32]*Conn   // the latest of each conversation id
+	byConv     map[uint32]*Conn   // the oldest of each conversation id; Conn.sameConv leads on
 	perAddress map[netip.Addr]int // sessions; nil where they are not limited
 	unproven   []*Conn            // half-open sessions, oldest first, and some that no longer are
 	cookies    cookieKey
@@ -102,8 +103,12 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
-		e.authentic = true
-		e.replays.remember(head)
+		e.authentic, e.nonces = true, numbersPackets(c)
+		if e.nonces != nil {
+			e.replays.remember(e.nonces.NonceSize())
+		} else {
+			e.replays.remember(head + replayContent)
+		}
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.perAddress = make(map[netip.Addr]int)
@@ -422,9 +427,11 @@ func (e *Endpoint) survives(err error, failures int) bool {
 // receive takes one datagram through the pipeline and finds its session; what
 // is dropped has none, and is counted.
 func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a arrival) {
-	data := d.Buf
+	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
-		mark := e.replays.mark(data) // of what Open overwrites
+		if e.authentic && e.nonces == nil {
+			mark = e.replays.mark(data) // of what Open overwrites
+		}
 		var err error
 		if data, err = cipher.Open(data); err != nil {
 			if errors.Is(err, crypt.ErrShort) {
@@ -434,17 +441,16 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a 
 			}
 			return a
 		}
-		if e.replays.seen(mark) {
-			e.counters.dropReplay.Add(1)
-			return a
-		}
 	}
 	var ok bool
 	if a.opened, ok = classify(data); !ok {
 		e.counters.dropShort.Add(1)
 		return a
 	}
-	a.from = origin{d.Addr, d.Peer}
+	a.from, a.mark = origin{d.Addr, d.Peer}, mark
+	if e.nonces != nil {
+		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
+	}
 	if in.goesOn(a.opened) {
 		a.conn = in.last
 		return a

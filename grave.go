@@ -19,7 +19,9 @@ type grave struct {
 	until   time.Duration
 	una     seq    // all of the peer's data below has arrived
 	token   uint32 // what the peer believes; 0: it is to be told nothing
+	own     uint32 // ours
 	aborted bool
+	numbers *packetNumbers // of the session, which are the endpoint's now
 }
 
 // graveyard remembers ended sessions for a while, in bounded memory.
@@ -108,9 +110,9 @@ func (y *graveyard) elsewhere(conv uint32, now time.Duration) (grave, bool) {
 // graveOf returns what is to be remembered of the session.
 func (c *Conn) graveOf() grave {
 	l := &c.life
-	g := grave{una: c.kcp.rcvNxt}
+	g := grave{una: c.kcp.rcvNxt, numbers: c.numbers}
 	if l.kind == peerOurs {
-		g.token = l.peerToken
+		g.token, g.own = l.peerToken, l.token
 		g.aborted = c.err != nil && c.err != ErrPeerClosed
 	}
 	return g
@@ -131,16 +133,25 @@ func (e *Endpoint) graveFor(key sessionKey, f first, now time.Duration) (grave, 
 // acknowledged, or the peer is told that the session was broken off. A peer
 // that knows no signals must not get anything; it would take it for the
 // beginning of a new session.
-func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f first) {
+func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f first, p *opened) {
 	h := header{conv: key.conv, una: g.una}
+	tell := func(s ...signal) {
+		if e.mayReply() {
+			e.putNumbered(d, g.numbers.sender(), h, s...)
+		}
+	}
 	switch {
+	case !g.numbers.of(p):
+		// Recorded, and sent again.
 	case g.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
 		// Two graves that answered each other would never stop.
 	case g.aborted:
-		e.reply(d, h, signal{sigAbort, g.token, 0})
+		tell(signal{sigAbort, g.token, 0})
+	case f.request.code == sigPing && e.authentic:
+		tell(f.request.answer(), signal{sigToken, g.token, g.own})
 	case f.request.code != 0:
-		e.reply(d, h, f.request.answer())
+		tell(f.request.answer())
 	case f.data:
-		e.reply(d, h, infoSignal()) // for its una
+		tell(infoSignal()) // for its una
 	}
 }

@@ -330,6 +330,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerOurs, s.sn, s.sn
 			c.greeted.Store(true)
+			c.number(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
 	case sigInfo:
@@ -363,8 +364,10 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 		}
 	case sigPing:
 		reply(s.answer())
+		if ours && c.ep.authentic && !c.unproven.Load() {
+			reply(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
+		}
 	case sigPing | sigAnswer:
-		c.pathAnswered(s)
 		c.pingAnswered(s)
 	case sigProbe:
 		reply(s.answer())
@@ -407,6 +410,7 @@ func (c *Conn) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
 	c.greeted.Store(true)
+	c.number(false)
 	return true
 }
 

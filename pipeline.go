@@ -62,16 +62,6 @@ func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
 	return nil
 }
 
-// seal encrypts the packet in buf, which has room for the cipher.
-func (e *Endpoint) seal(buf []byte) error {
-	if e.config.Cipher == nil {
-		return nil
-	}
-	err := e.config.Cipher.Seal(buf)
-	e.replays.leaves(buf)
-	return err
-}
-
 // opened is an incoming packet without cipher: where it belongs, and whether
 // forward error correction is to look at it.
 type opened struct {
@@ -79,6 +69,21 @@ type opened struct {
 	conv uint32
 	kind openedKind
 	from origin
+
+	nonce []byte // nil with a cipher that takes no packet numbers:
+	mark  uint64 // then what the replay filter knows the packet by
+}
+
+// segments returns what is for the state machine; ok is false where that is
+// nothing.
+func (p *opened) segments() (data []byte, ok bool) {
+	switch p.kind {
+	case plainPacket:
+		return p.data, true
+	case fecPacket:
+		return p.data[fec.HeaderSize:], true
+	}
+	return nil, false
 }
 
 // origin is where a packet has come from.

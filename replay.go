@@ -6,9 +6,9 @@ import (
 )
 
 // replayFilter recognises packets that have come before, or that the endpoint
-// has sent itself, by a hash of what is at their front: the nonce, and what the
-// cipher has made of the first bytes of the content. An authenticating cipher
-// never makes that twice. It remembers about the last replaySize packets of
+// has sent itself, by a hash of what is at their front: the nonce, or whatever
+// the cipher has there, and what it has made of the first bytes of the content.
+// An authenticating cipher never makes that twice. It remembers about the last replaySize packets of
 // either direction. What comes again later meets the state machine, to which it
 // is a duplicate.
 //
@@ -19,29 +19,45 @@ type replayFilter struct {
 	received, sent packetTable
 }
 
-// remember switches the filter on for packets with head bytes in front of their
-// content. Ciphers with nonces of their own may have none: then these are in
-// the content's place.
-func (f *replayFilter) remember(head int) {
-	f.span, f.seed = head+replayContent, maphash.MakeSeed()
-}
+// remember switches the filter on for packets that are told apart by their first
+// n bytes.
+func (f *replayFilter) remember(n int) { f.span, f.seed = n, maphash.MakeSeed() }
 
-// replayContent is how many bytes behind the cipher's header are hashed. They
-// are not less than what is left of a nonce of 12 bytes, or a tag of 16.
+// replayContent is how many bytes behind a cipher's header tell packets apart,
+// where it is not known what the header is. Ciphers that draw nonces themselves
+// have them there.
 const replayContent = 16
 
 // mark returns what packet, as it travels, is known by.
 func (f *replayFilter) mark(packet []byte) uint64 {
-	if f.span == 0 {
-		return 0
-	}
 	return maphash.Bytes(f.seed, packet[:min(f.span, len(packet))])
 }
 
-// seen reports whether a packet has come lately, or was sent. It has been
-// authenticated, so nobody but the peers fills the table.
-func (f *replayFilter) seen(mark uint64) bool {
-	return f.span != 0 && (f.received.add(mark) || f.sent.has(mark))
+// seen reports whether a packet has come lately, or was sent, and notes that it
+// has come. It has been authenticated, so nobody but the peers fills the table.
+func (f *replayFilter) seen(p *opened) bool {
+	if f.span == 0 {
+		return false
+	}
+	mark := f.markOf(p)
+	return f.received.add(mark) || f.sent.has(mark)
+}
+
+// knows is seen for a packet that is only looked at.
+func (f *replayFilter) knows(p *opened) bool {
+	if f.span == 0 {
+		return false
+	}
+	mark := f.markOf(p)
+	return f.received.has(mark) || f.sent.has(mark)
+}
+
+// markOf returns the mark of a packet that the cipher has opened.
+func (f *replayFilter) markOf(p *opened) uint64 {
+	if p.nonce != nil {
+		return f.mark(p.nonce) // which Open has left as it was
+	}
+	return p.mark
 }
 
 // leaves notes that a packet is sent, so that it is not taken when it comes

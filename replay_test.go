@@ -367,6 +367,15 @@ func TestRecordedPacketsAreNoRestart(t *testing.T) {
 			time.Sleep(5100 * time.Millisecond)
 		}
 		require.Equal(t, 1, e.Stats().Sessions)
+		// Nor while it cannot be reached.
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		for range 2 {
+			w.net.Inject(legacy.AddrPort(), netip.MustParseAddrPort("10.0.0.2:5000"), wins(0))
+			time.Sleep(5100 * time.Millisecond)
+		}
+		w.net.SetFilter(nil)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, 1, e.Stats().Sessions)
 	})
 }
 
@@ -380,12 +389,11 @@ func TestEndIsToldAtAnotherAddress(t *testing.T) {
 		a := w.dial(e)
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
+		closed := make(chan error, 1)
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
 		_, err = a.Write([]byte("all of it"))
 		require.NoError(t, err)
 		receive(t, b, []byte("all of it"))
-		time.Sleep(time.Second)
-		closed := make(chan error, 1)
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
 		go func() { closed <- a.Close() }()
 		_, err = b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)

@@ -70,17 +70,36 @@ func (a *aead) Remaining() uint64 {
 }
 
 func (a *aead) Seal(packet []byte) error {
-	if len(packet) < a.head+a.tail {
-		return ErrShort
-	}
-	// Counted before it is sealed, so that the limit holds however many
-	// goroutines are at it. The counter cannot come around: that would take
-	// centuries of refusals.
-	if a.limit != unlimited && a.sealed.Add(1) > a.limit {
-		return ErrKeyExhausted
+	if err := a.count(packet); err != nil {
+		return err
 	}
 	a.nonces.fill(packet[:a.head])
 	return a.seal(packet)
+}
+
+func (a *aead) NonceSize() int { return a.head }
+
+func (a *aead) SealNonce(packet []byte) error {
+	if a.head == 0 {
+		return errNoNonce
+	}
+	if err := a.count(packet); err != nil {
+		return err
+	}
+	return a.seal(packet)
+}
+
+// count counts a packet that is to be sealed. It does so before, so that the
+// limit holds however many goroutines are at it. The counter cannot come around:
+// that would take centuries of refusals.
+func (a *aead) count(packet []byte) error {
+	if len(packet) < a.head+a.tail {
+		return ErrShort
+	}
+	if a.limit != unlimited && a.sealed.Add(1) > a.limit {
+		return ErrKeyExhausted
+	}
+	return nil
 }
 
 // errAEAD is for AEADs of other packages, and guards against sending a packet
