@@ -13,7 +13,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -35,11 +34,8 @@ type first struct {
 // segment: from what follows nobody can tell a conversation that begins from
 // one that the peer has gone on with, while it was forgotten here.
 func inspect(p opened) (f first, ok bool) {
-	packet := p.data
-	switch p.kind {
-	case fecPacket:
-		packet = packet[fec.HeaderSize:]
-	case parityPacket, datagramPacket:
+	packet, ok := p.segments()
+	if !ok {
 		return f, false
 	}
 	old := false // it acknowledges something, so it is not from the beginning
@@ -75,10 +71,13 @@ func inspect(p opened) (f first, ok bool) {
 func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.Duration) *Conn {
 	f, ok := inspect(p)
 	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
-		if c := e.moving(key, p.kind); c != nil {
-			c.suspectMove(d, now)
-			return c
+		if moving := e.moving(key, p.kind); moving[0] != nil {
+			return moving.take(d, &p, now)
 		}
+	}
+	if e.replays.knows(&p) {
+		e.counters.dropReplay.Add(1)
+		return nil
 	}
 	if !ok {
 		e.counters.dropUnknown.Add(1)
@@ -88,6 +87,9 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 	if evicted != nil {
 		evicted.fail(ErrReset)
 	}
+	if c == nil {
+		e.replays.seen(&p) // else the session takes note of it
+	}
 	return c
 }
 
@@ -95,7 +97,7 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 // it as befits. It may also return a session that has to make room.
 func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened, f first, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
-	v := e.judgeLocked(key, d, f, now)
+	v := e.judgeLocked(key, d, p, f, now)
 	e.mu.Unlock()
 	if !v.opens {
 		return v.session, nil
@@ -120,7 +122,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened, f first, now
 	e.enterLocked(c)
 	e.mu.Unlock()
 	e.debug("session opened", remote, key.conv)
-	if !c.begin(now, v.listener, v.validated || f.push && !e.config.RefuseLegacy) {
+	if !c.begin(now, v.listener, v.validated || f.push && !e.refusesLegacy()) {
 		return nil, v.evicted
 	}
 	return c, v.evicted
@@ -137,17 +139,17 @@ type verdict struct {
 
 // judgeLocked decides about the first packet of a conversation, and replies to
 // it if no session is to be opened. Endpoint.mu is held.
-func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, f first, now time.Duration) (v verdict) {
+func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p opened, f first, now time.Duration) (v verdict) {
 	if v.session = e.sessions[key]; v.session != nil {
 		return v
 	}
-	if g, ok := e.graves.at(key, now); ok {
+	if g, ok := e.graveFor(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyFromGrave(g, key, d, f)
+		e.replyFromGrave(g, key, d, f, &p)
 		return v
 	}
 	v.listener = e.listener
-	opening := f.hello.code != 0 || f.push && !e.config.RefuseLegacy && !e.elsewhere(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.elsewhere(key.conv)
 	switch {
 	case e.closed:
 		return v
@@ -234,7 +236,7 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 func (e *Endpoint) enterLocked(c *Conn) {
 	e.sessions[c.key] = c
 	e.population.Store(int32(len(e.sessions)))
-	e.byConv[c.key.conv] = c
+	e.enterConv(c)
 	if e.perNetwork != nil {
 		n := e.perNetwork[networkOf(c.key)]
 		n.add(c, 1)
@@ -246,9 +248,7 @@ func (e *Endpoint) enterLocked(c *Conn) {
 func (e *Endpoint) exitLocked(c *Conn) {
 	delete(e.sessions, c.key)
 	e.population.Store(int32(len(e.sessions)))
-	if e.byConv[c.key.conv] == c {
-		delete(e.byConv, c.key.conv)
-	}
+	e.exitConv(c)
 	if e.perNetwork != nil {
 		network := networkOf(c.key)
 		n := e.perNetwork[network]
@@ -313,10 +313,22 @@ func (e *Endpoint) crowdedLocked(key sessionKey, validated bool) bool {
 // elsewhere reports whether the conversation is that of a session with a peer
 // that says hello, at another address. Such a peer draws its conversation ids at
 // random, so it is the same one, and has moved where it may not: nobody could
-// tell whether what it repeats has been delivered. mu is held.
+// tell whether what it repeats has been delivered. The same goes for sessions
+// that have ended: only who has recorded one sends its packets. mu is held.
 func (e *Endpoint) elsewhere(conv uint32) bool {
-	c := e.byConv[conv]
-	return c != nil && c.greeted.Load()
+	for c := e.byConv[conv]; c != nil; c = c.sameConv {
+		if c.greeted.Load() {
+			return true
+		}
+	}
+	return e.graves.used.has(conv)
+}
+
+// refusesLegacy reports whether only peers with signals may open sessions. The
+// first packets of others may have been recorded at any time, which makes the
+// promise of an authenticating cipher void.
+func (e *Endpoint) refusesLegacy() bool {
+	return e.config.RefuseLegacy || e.authentic && !e.config.AllowLegacy
 }
 
 // wantsCookiesLocked reports whether a hello has to show a cookie: always, while
@@ -503,12 +515,19 @@ func (e *Endpoint) mayReply(b *bucket, rate float64) bool {
 
 // putReply is reply for one that is allowed. It is sealed when it is sent.
 func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
+	e.putNumbered(d, nil, h, signals...)
+}
+
+// putNumbered is putReply in the name of a session that numbers its packets. mu
+// is held.
+func (e *Endpoint) putNumbered(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
 	room := e.config.overhead()
 	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
 	for i, s := range signals {
 		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
 	}
 	e.outbox = append(e.outbox, p)
+	e.outboxNumbers = append(e.outboxNumbers, n)
 	e.outboxTo = append(e.outboxTo, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
@@ -521,12 +540,12 @@ func (e *Endpoint) sendReplies(shard int) {
 		return
 	}
 	e.mu.Lock()
-	packets, batch := e.outbox, e.outboxTo
-	e.outbox, e.outboxTo = nil, nil
+	packets, batch, numbers := e.outbox, e.outboxTo, e.outboxNumbers
+	e.outbox, e.outboxTo, e.outboxNumbers = nil, nil, nil
 	e.mu.Unlock()
 	sealed := batch[:0]
-	for _, d := range batch {
-		if e.config.Cipher == nil || e.config.Cipher.Seal(d.Buf) == nil {
+	for i, d := range batch {
+		if e.seal(d.Buf, numbers[i]) == nil {
 			sealed = append(sealed, d)
 		}
 	}

@@ -169,7 +169,16 @@ type Config struct {
 	AddressValidation AddressValidation
 	// RefuseLegacy lets only peers with signals open sessions: other peers'
 	// first packets, which anybody can forge, are dropped.
+	// With a Cipher that authenticates it is so anyway, unless AllowLegacy is set.
 	RefuseLegacy bool
+	// AllowLegacy lets peers without signals, such as kcp-go, open sessions also
+	// with a Cipher that authenticates (see crypt.Authenticated). kcp-go's format
+	// has nothing that shows when a packet was made: whoever has recorded the
+	// first packets of a session can open it again by sending them again, and
+	// the data in them is read once more. Peers with signals show that they are
+	// there now, so without AllowLegacy that is impossible. It does nothing
+	// without such a Cipher, and excludes RefuseLegacy.
+	AllowLegacy bool
 	// Shards is how many sockets Listen opens on its one port, each with a
 	// goroutine that reads it, so that several processors take part: 1 to 256,
 	// default 1. The system shares the peers out among them by their addresses
@@ -356,6 +365,9 @@ func (c *Config) Validate() error {
 	}
 	if c.AddressValidation > ValidateAlways {
 		return &ConfigError{"AddressValidation", c.AddressValidation, "is not one of the modes"}
+	}
+	if c.AllowLegacy && c.RefuseLegacy {
+		return &ConfigError{"AllowLegacy", true, "excludes RefuseLegacy"}
 	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}

@@ -166,12 +166,13 @@ func (c *Conn) restartDiscovery() {
 // sendProbe writes a probe to the socket. The session's lock is held, but not
 // meanwhile.
 func (c *Conn) sendProbe(buf []byte) error {
-	o, p, nonce := &c.outgoing, c.search, c.search.nonce
+	p, nonce := c.search, c.search.nonce
+	numbers := c.numbers.sender()
 	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.peer}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {
-		if err = o.sender.seal(buf); err == nil {
+		if err = c.ep.seal(buf, numbers); err == nil {
 			tooLarge = c.ep.sendProbe(shard, &d)
 		}
 	})

@@ -40,29 +40,31 @@ type Endpoint struct {
 	done    chan struct{} // closed by shut
 	readers sync.WaitGroup
 
-	replays replayFilter
+	authentic bool // the cipher authenticates: its packets are a peer's, at whatever address
+	replays   replayFilter
+	nonces    crypt.NonceCipher // the cipher, where its packets may be numbered; else nil
 
 	halfOpen   atomic.Int32 // sessions whose peer is not proven
 	population atomic.Int32 // sessions
 	buffered   atomic.Int64 // bytes of memory that all sessions hold because of their peers
 	pressure   pressure
 
-	mu           sync.RWMutex
-	sessions     map[sessionKey]*Conn
-	coded        map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
-	graves       graveyard
-	byConv       map[uint32]*Conn            // the latest of each conversation id
-	movable      bool                        // peers may change their addresses
-	perNetwork   map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited
-	unproven     []*Conn                     // half-open sessions, oldest first, and some that no longer are
-	cookies      cookieKey
-	replies      bucket
-	cookieBudget bucket
-	outbox       []packet // replies of the reader to nobody's session,
-	outboxTo     []udp.Datagram
-	listener     *Listener
-	holdUntil    time.Duration // sockets of ours stay open, for peers that may have to be answered
-	closed       bool
+	mu            sync.RWMutex
+	sessions      map[sessionKey]*Conn
+	coded         map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
+	graves        graveyard
+	byConv        map[uint32]*Conn            // the oldest of each conversation id; Conn.sameConv leads on
+	perNetwork    map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited
+	unproven      []*Conn                     // half-open sessions, oldest first, and some that no longer are
+	cookies       cookieKey
+	replies       bucket
+	cookieBudget  bucket
+	outbox        []packet // replies of the reader to nobody's session,
+	outboxTo      []udp.Datagram
+	outboxNumbers []*packetNumbers
+	listener      *Listener
+	holdUntil     time.Duration // sockets of ours stay open, for peers that may have to be answered
+	closed        bool
 }
 
 // sessionKey tells sessions apart. peer stands for the address where it is not
@@ -107,8 +109,12 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
-		e.replays.remember(head)
-		e.movable = true
+		e.authentic, e.nonces = true, numbersPackets(c)
+		if e.nonces != nil {
+			e.replays.remember(e.nonces.NonceSize())
+		} else {
+			e.replays.remember(head + replayContent)
+		}
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.perNetwork = make(map[netip.Addr]networkCount)
@@ -278,6 +284,9 @@ func (e *Endpoint) remove(c *Conn, g grave) {
 	if e.sessions[c.key] == c {
 		e.exitLocked(c)
 		e.graves.bury(c.key, g, e.now())
+		if g.token != 0 && e.authentic && e.config.AllowLegacy {
+			e.graves.used.add(c.key.conv)
+		}
 		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
 	}
@@ -428,8 +437,11 @@ func (e *Endpoint) survives(err error, failures int) bool {
 // receive takes one datagram through the pipeline and finds its session; what
 // is dropped has none, and is counted.
 func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a arrival) {
-	data := d.Buf
+	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
+		if e.authentic && e.nonces == nil {
+			mark = e.replays.mark(data) // of what Open overwrites
+		}
 		var err error
 		if data, err = cipher.Open(data); err != nil {
 			if errors.Is(err, crypt.ErrShort) {
@@ -439,17 +451,16 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a 
 			}
 			return a
 		}
-		if e.replays.seen(d.Buf) {
-			e.counters.dropReplay.Add(1)
-			return a
-		}
 	}
 	var ok bool
 	if a.opened, ok = classify(data); !ok {
 		e.counters.dropShort.Add(1)
 		return a
 	}
-	a.from, a.size = origin{d.Addr, d.Peer}, len(d.Buf)
+	a.from, a.size, a.mark = origin{d.Addr, d.Peer}, len(d.Buf), mark
+	if e.nonces != nil {
+		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
+	}
 	if in.goesOn(a.opened) {
 		a.conn = in.last
 		return a

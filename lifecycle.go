@@ -75,6 +75,8 @@ const (
 	// less than before, as packets that were overtaken do, before it is taken
 	// for one that was restarted.
 	amnesiaAfter = 5 * time.Second
+	// amnesiaAnswers is how many answers of such a peer have to say so, too.
+	amnesiaAnswers = 2
 	// missAfter is the silence after data of the peer, in a session that may
 	// move, after which it is asked once whether it still reaches us.
 	missAfter = 2 * time.Second
@@ -228,7 +230,7 @@ func (c *Conn) pingAt() time.Duration {
 	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.movable && l.kind == peerOurs && c.lastData > c.missed {
+	if c.ep.authentic && l.kind == peerOurs && c.lastData > c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
 		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {
@@ -270,7 +272,10 @@ func (c *Conn) nextSignal() time.Duration {
 func (c *Conn) heard(now time.Duration) {
 	l := &c.life
 	c.lastHeard = now
-	l.ping.active = false // anything is a sign of life
+	asked := l.ping.active && l.ping.tries > 0
+	if asked || !c.kcp.unaBack {
+		l.ping.active = false // anything is a sign of life
+	}
 	if !l.reached {
 		l.reached = true
 		c.canWrite.Broadcast() // Dial waits for it
@@ -282,15 +287,31 @@ func (c *Conn) heard(now time.Duration) {
 	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counters.WindowUpdates > 0 {
 		l.hello.next = now // it seems to know no signals: the second answer shows it
 	}
-	if !c.kcp.unaBack {
-		c.unaBackSince = 0
-	} else if c.unaBackSince == 0 {
-		c.unaBackSince = now
-	} else if l.kind != peerOurs && now-c.unaBackSince >= amnesiaAfter {
-		c.ending = ErrReset
-	}
+	c.suspectRestart(asked, now)
 	if v := c.kcp.validation; v != nil && v.done {
 		c.prove()
+	}
+}
+
+// suspectRestart ends the session with a peer that knows no signals, and seems
+// to have forgotten it. Packets that were overtaken, or recorded and sent again,
+// look alike; so the peer is asked, and has to answer so twice. asked is true
+// where a question was out as the packet at work came.
+func (c *Conn) suspectRestart(asked bool, now time.Duration) {
+	l := &c.life
+	switch {
+	case !c.kcp.unaBack || l.kind == peerOurs || c.unproven.Load():
+		c.unaBackSince, c.forgetful = 0, 0
+		return
+	case c.unaBackSince == 0:
+		c.unaBackSince = now
+	case asked && c.forgetful < amnesiaAnswers:
+		c.forgetful++
+	}
+	if c.forgetful == amnesiaAnswers && now-c.unaBackSince >= amnesiaAfter {
+		c.ending = ErrReset
+	} else if !l.ping.active {
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+uneasyAfter, c.requestWait())
 	}
 }
 
@@ -339,6 +360,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerOurs, s.sn, s.sn
 			c.greeted.Store(true)
+			c.number(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
 	case sigInfo:
@@ -388,11 +410,13 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			return true
 		}
 		reply(s.answer())
+		if ours && c.ep.authentic && !c.unproven.Load() {
+			reply(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
+		}
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
 			c.prove()
 		}
-		c.pathAnswered(s)
 		c.pingAnswered(s)
 	case sigProbe:
 		reply(s.answer())
@@ -466,6 +490,7 @@ func (c *Conn) takeHello(s signal) bool {
 	if v := c.kcp.validation; v != nil {
 		v.unacked = 0
 	}
+	c.number(false)
 	return true
 }
 

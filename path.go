@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"net"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -14,81 +13,169 @@ import (
 // address, which it shows by answering a challenge from there (RFC 9000 §8.2
 // has the same rule, and why).
 
-// challenge is the question sent to an address that the peer may have moved to.
-type challenge struct {
-	ask signal
-	to  origin
-	at  time.Duration // 0: none
-}
+// maxSameConv is how many sessions of one conversation id may move. Ids are
+// drawn at random, so there is one; more come of those who want to be in its way.
+const maxSameConv = 4
 
-// sentTo reports whether ch was sent to an address.
-func (ch *challenge) sentTo(a origin) bool {
-	return ch != nil && ch.at > 0 && ch.to.addr == a.addr && sameAddr(ch.to.peer, a.peer)
-}
+// candidates are the sessions that a packet from an unknown address may belong
+// to, nil after the last.
+type candidates [maxSameConv]*Conn
 
-// challengeEvery is the least time between challenges.
-const challengeEvery = 50 * time.Millisecond
-
-// moving returns the session that a packet from an unknown address belongs to,
-// where its peer may move.
-func (e *Endpoint) moving(key sessionKey, kind openedKind) *Conn {
-	if !e.movable || kind == parityPacket || kind == datagramPacket {
-		return nil
+// moving returns those of a conversation id whose peers may move.
+func (e *Endpoint) moving(key sessionKey, kind openedKind) (found candidates) {
+	if !e.authentic || kind == parityPacket || kind == datagramPacket {
+		return found
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	c := e.byConv[key.conv]
-	if c == nil || !c.greeted.Load() {
-		return nil
+	n := 0
+	for c := e.byConv[key.conv]; c != nil; c = c.sameConv {
+		if c.greeted.Load() {
+			found[n] = c
+			n++
+		}
 	}
-	return c
+	return found
 }
 
-// suspectMove challenges the address that an authentic packet has come from.
-func (c *Conn) suspectMove(d *udp.Datagram, now time.Duration) {
+// enterConv adds a session to those of its conversation id. mu is held.
+func (e *Endpoint) enterConv(c *Conn) {
+	c.sameConv = nil
+	last := e.byConv[c.key.conv]
+	if last == nil {
+		e.byConv[c.key.conv] = c
+		return
+	}
+	n := 1
+	for ; last.sameConv != nil; last = last.sameConv {
+		n++
+	}
+	if n < maxSameConv { // else it stays where it is
+		last.sameConv = c
+	}
+}
+
+// exitConv takes it out again. mu is held.
+func (e *Endpoint) exitConv(c *Conn) {
+	first := e.byConv[c.key.conv]
+	switch {
+	case first == c && c.sameConv == nil:
+		delete(e.byConv, c.key.conv)
+	case first == c:
+		e.byConv[c.key.conv] = c.sameConv
+	default:
+		for ; first != nil; first = first.sameConv {
+			if first.sameConv == c {
+				first.sameConv = c.sameConv
+				break
+			}
+		}
+	}
+	c.sameConv = nil
+}
+
+// take deals with a packet from an unknown address: nothing in it counts before
+// the peer has shown that it is there. It returns the session that has moved to
+// that address.
+func (found *candidates) take(d *udp.Datagram, p *opened, now time.Duration) *Conn {
+	for _, c := range found {
+		if c == nil {
+			break
+		}
+		if mine, moved := c.fromElsewhere(d, p, now); moved {
+			return c
+		} else if mine {
+			return nil
+		}
+	}
+	found[0].ep.counters.dropReplay.Add(1)
+	return nil
+}
+
+// fromElsewhere takes a packet from an address that is not the peer's. mine is
+// true if it is one of this session, and not of before; moved if it answers the
+// challenge of the address, and the session has moved there.
+func (c *Conn) fromElsewhere(d *udp.Datagram, p *opened, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded || c.life.kind != peerOurs || c.unproven.Load() {
-		return
+	if c.state == stateEnded || c.life.kind != peerOurs || c.unproven.Load() || !c.fresh(p, false) {
+		return false, false
 	}
-	if c.challenge == nil {
-		c.challenge = new(challenge)
+	to := origin{d.Addr, d.Peer}
+	switch answered, aborted := c.answersChallenge(p, to, now); {
+	case aborted:
+		c.ending = ErrReset
+		c.settle(now)
+		return true, false
+	case answered:
+		return true, c.moveTo(to)
 	}
-	ch := c.challenge
-	if ch.at > 0 && now-ch.at < challengeEvery {
-		return
-	}
-	if to := (origin{d.Addr, d.Peer}); !ch.sentTo(to) {
-		*ch = challenge{ask: signal{sigPing, randomConv(), randomConv()}, to: to}
-	}
-	ch.at = now
-	h := header{conv: c.key.conv, wnd: c.kcp.wndUnused(), una: c.kcp.rcvNxt}
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	c.ep.reply(d, h, ch.ask)
+	ask := c.challengeOf(to, now)
+	if (ask.sn != c.challenged || now-c.challengedAt >= challengeEvery) && c.ep.mayReply(&c.ep.replies, replyRate) {
+		c.challenged, c.challengedAt = ask.sn, now
+		h := header{conv: c.key.conv, wnd: c.kcp.wndUnused(), una: c.kcp.rcvNxt}
+		c.ep.putNumbered(d, c.numbers.sender(), h, ask)
+	}
+	return true, false
 }
 
-func sameAddr(a, b net.Addr) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.String() == b.String()
+// challengeEvery is the least time between two challenges of one address.
+const challengeEvery = 50 * time.Millisecond
+
+// challengeOf returns the question that is sent to an address. It is made of the
+// address and a secret, as a cookie is, so that nothing need be kept for
+// addresses that the peer is not at, however many they are. It is good for 10 to
+// 20 seconds, and for one move. Endpoint.mu is held.
+func (c *Conn) challengeOf(to origin, at time.Duration) signal {
+	key := makeKey(to.addr, to.peer, c.key.conv)
+	period := ^int64(at / cookieTime) // not one of a cookie
+	s := c.ep.cookies.at(key, c.life.token+c.moves, period)
+	return signal{sigPing, s.sn, s.ts}
 }
 
-// pathAnswered moves the session, if s answers the challenge from where that
-// was sent to.
-func (c *Conn) pathAnswered(s signal) {
-	ch := c.challenge
-	if !c.challenged || s != ch.ask.answer() {
-		return
+// answersChallenge reports whether a packet answers the challenge of the address
+// it comes from, and shows the session's tokens besides, which another holder of
+// the key does not know. Or it says that the peer has broken the session off:
+// then it does not matter where the peer is.
+func (c *Conn) answersChallenge(p *opened, from origin, now time.Duration) (answered, aborted bool) {
+	var answers [2]signal
+	l, shown := &c.life, false
+	ok := c.eachSignal(p, func(s signal) {
+		switch {
+		case s.code == sigPing|sigAnswer:
+			if answers[0].code == 0 {
+				answers = c.challengeAnswers(from, now)
+			}
+			answered = answered || s == answers[0] || s == answers[1]
+		case s == signal{sigToken, l.token, l.peerToken}:
+			shown = true
+		case s.code == sigAbort && s.sn == l.token:
+			aborted = true
+		}
+	})
+	return ok && answered && shown, ok && aborted
+}
+
+// challengeAnswers returns the answers to what was sent to an address lately.
+func (c *Conn) challengeAnswers(to origin, now time.Duration) [2]signal {
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-cookieTime).answer()}
+}
+
+// moveTo files the session under a new address. It is false where that is taken.
+func (c *Conn) moveTo(to origin) bool {
+	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.key.conv)) {
+		return false
 	}
-	key := makeKey(ch.to.addr, ch.to.peer, c.key.conv)
-	if !c.ep.rekey(c, key) {
-		return
-	}
-	c.remote, c.peer = ch.to.netAddr(), ch.to.peer
-	c.challenge, c.challenged = nil, false
+	c.remote, c.peer = to.netAddr(), to.peer
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.restartDiscovery()
 	c.moves++
+	return true
 }
 
 // rekey files the session under a new address. It is false where there is

@@ -5,7 +5,6 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 )
 
@@ -45,7 +44,6 @@ func (o overhead) total() int { return o.head() + o.tail }
 // sender is the outgoing half of a session's pipeline. It is used by the one
 // goroutine at a time that writes the session's packets to the socket.
 type sender struct {
-	cipher  crypt.Cipher // nil: none
 	encoder *fec.Encoder // nil: none
 	room    overhead
 }
@@ -64,14 +62,6 @@ func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
 	return nil
 }
 
-// seal encrypts the packet in buf, which has room for the cipher.
-func (s *sender) seal(buf []byte) error {
-	if s.cipher == nil {
-		return nil
-	}
-	return s.cipher.Seal(buf)
-}
-
 // opened is an incoming packet without cipher: where it belongs, and whether
 // forward error correction is to look at it.
 type opened struct {
@@ -80,6 +70,21 @@ type opened struct {
 	kind openedKind
 	from origin
 	size int // of the UDP payload
+
+	nonce []byte // nil with a cipher that takes no packet numbers:
+	mark  uint64 // then what the replay filter knows the packet by
+}
+
+// segments returns what is for the state machine; ok is false where that is
+// nothing.
+func (p *opened) segments() (data []byte, ok bool) {
+	switch p.kind {
+	case plainPacket:
+		return p.data, true
+	case fecPacket:
+		return p.data[fec.HeaderSize:], true
+	}
+	return nil, false
 }
 
 // origin is where a packet has come from.

@@ -29,11 +29,12 @@ type Conn struct {
 	blockedOn *news // what the call waits for that is about to read the socket, or does
 	rd, wd    deadline
 	life      lifecycle
-	err       error       // why the session ended
-	ending    error       // why it is to end, once the batch of input is done
-	dropped   *Drops      // nil: none
-	challenge *challenge  // of an address the peer may have moved to; nil before
-	search    *pmtuSearch // nil before there is reason for one
+	err       error          // why the session ended
+	ending    error          // why it is to end, once the batch of input is done
+	dropped   *Drops         // nil: none
+	numbers   *packetNumbers // nil: packets have none
+	sameConv  *Conn          // the next of the conversation id; under Endpoint.mu
+	search    *pmtuSearch    // nil before there is reason for one
 	probing   probeCounts
 	outgoing  outgoing
 	decoder   *fec.Decoder      // nil until the peer sends FEC, and after the end
@@ -55,6 +56,7 @@ type Conn struct {
 	endAt        time.Duration // when lingering or draining ends
 	closeBy      time.Duration // when lingering ends at the latest
 	compactAt    time.Duration // 0: nothing to compact
+	challengedAt time.Duration // challenged was sent
 	wakeAt       time.Duration // 0: no wake-up asked for
 	wakeIndex    int           // of wakeQueue, under its lock
 	holding      holding
@@ -64,6 +66,8 @@ type Conn struct {
 	active      atomic.Bool // something has come from the peer since Endpoint.oldestHalfOpen looked
 	greeted     atomic.Bool // the peer is one of ours
 	lingerFrom  seq         // snd_una at the last progress
+	challenged  uint32      // sn of the last challenge of another address
+	forgetful   uint8       // answers since unaBackSince that acknowledge less than before
 	moves       uint32      // changes of the peer's address
 	clockBase   uint32      // what the state machine's clock shows at the epoch; random, see validation.go
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
@@ -76,7 +80,6 @@ type Conn struct {
 	asksKind    bool // CloseWrite waits until it is known what the peer is
 	undelivered bool // the session has ended before the peer had all that was written
 	told        bool // Read or Write has returned err
-	challenged  bool // the packet at work is from where challenge was sent to
 	outside     bool // it was sent by somebody without a session
 	answering   bool // answer is to be called
 	owes        bool // by the next call of the application, or by the loop
@@ -157,7 +160,15 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
-		c.lastInput, c.challenged = now, c.challenge.sentTo(p.from)
+		if !c.fresh(p, true) {
+			if c.takeResets(p) {
+				news = true
+			} else {
+				c.ep.counters.dropReplay.Add(1)
+			}
+			continue
+		}
+		c.lastInput = now
 		c.kcp.sparing, c.kcp.stranger = c.sparing(), c.unproven.Load()
 		if v := c.kcp.validation; v != nil {
 			v.received(p.size)

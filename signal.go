@@ -19,6 +19,7 @@ const (
 	sigReset                         // there is no such session; sn and ts of the signal it answers
 	sigAbort                         // the session has ended; sn the receiver's token, ts a reason
 	sigProbe                         // asks whether a packet of this size arrives; sn random, ts the size
+	sigToken                         // goes with the answer to ping: sn the receiver's token, ts the sender's
 
 	sigAnswer signalCode = 0x80 // with the code, sn and ts of what is answered; for hello: sn the sender's token
 )

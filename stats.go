@@ -238,7 +238,7 @@ type EndpointStats struct {
 	// Datagrams dropped because no session took them.
 	DropShort    uint64 // shorter than a segment header
 	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
-	DropReplay   uint64 // has come before; with an authenticated cipher
+	DropReplay   uint64 // has come before, or is not from within its session; with an authenticated cipher
 	DropUnknown  uint64 // of no session, and fit to open none
 	DropEnded    uint64 // stragglers of a session that has ended
 	DropSessions uint64 // would open one more than MaxSessions or MaxSessionsPerAddress

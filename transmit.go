@@ -52,7 +52,7 @@ const (
 )
 
 func (o *outgoing) init(e *Endpoint) {
-	o.sender = sender{cipher: e.config.Cipher, room: e.config.overhead()}
+	o.sender = sender{room: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
 		// The ratio has passed Validate.
 		o.sender.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -139,14 +139,14 @@ func (c *Conn) transmit() {
 		packets := o.packets
 		o.packets = o.spare[:0]
 		data, shard := len(packets), int(c.shard)
-		to := origin{c.key.addr, c.peer}
+		to, numbers := origin{c.key.addr, c.peer}, c.numbers.sender()
 		// An address that is not validated is answered in the form that it uses,
 		// and gets no parity.
 		o.bare = o.sender.encoder == nil || c.unproven.Load()
 		o.plain = o.bare && (o.sender.encoder == nil || !c.openedFEC)
 		var err error
 		c.unlocked(func() {
-			packets, err = c.encode(packets, to)
+			packets, err = c.encode(packets, to, numbers)
 			c.ep.send(shard, packets, o.batch)
 		})
 		if !o.plain {
@@ -177,7 +177,7 @@ func (c *Conn) transmit() {
 
 // encode runs packets through the pipeline into the batch, and adds the parity
 // packets that belong between them. On an error nothing is left to be sent.
-func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
+func (c *Conn) encode(packets []packet, to origin, numbers *packetNumbers) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	now := uint32(0)
@@ -191,7 +191,7 @@ func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 			p.buf = p.buf[o.sender.room.fecHead:]
 		}
 		parity := o.sender.encode(p, now, o.plain)
-		if err := c.seal(p, to); err != nil {
+		if err := c.seal(p, to, numbers); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
 		}
@@ -202,7 +202,7 @@ func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)
 			copy(q.buf[o.sender.room.cipherHead:], shard)
 			packets = append(packets, q)
-			if err := c.seal(&q, to); err != nil {
+			if err := c.seal(&q, to, numbers); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
 			}
@@ -212,9 +212,9 @@ func (c *Conn) encode(packets []packet, to origin) ([]packet, error) {
 }
 
 // seal encrypts p and appends it to the batch.
-func (c *Conn) seal(p *packet, to origin) error {
+func (c *Conn) seal(p *packet, to origin, numbers *packetNumbers) error {
 	o := &c.outgoing
-	if err := o.sender.seal(p.buf); err != nil {
+	if err := c.ep.seal(p.buf, numbers); err != nil {
 		return err
 	}
 	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})

@@ -3,6 +3,7 @@ package crypt
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/fips140"
 	"errors"
 	"fmt"
 	"math"
@@ -69,17 +70,36 @@ func (a *aead) Remaining() uint64 {
 }
 
 func (a *aead) Seal(packet []byte) error {
-	if len(packet) < a.head+a.tail {
-		return ErrShort
-	}
-	// Counted before it is sealed, so that the limit holds however many
-	// goroutines are at it. The counter cannot come around: that would take
-	// centuries of refusals.
-	if a.limit != unlimited && a.sealed.Add(1) > a.limit {
-		return ErrKeyExhausted
+	if err := a.count(packet); err != nil {
+		return err
 	}
 	a.nonces.fill(packet[:a.head])
 	return a.seal(packet)
+}
+
+func (a *aead) NonceSize() int { return a.head }
+
+func (a *aead) SealNonce(packet []byte) error {
+	if a.head == 0 {
+		return errNoNonce
+	}
+	if err := a.count(packet); err != nil {
+		return err
+	}
+	return a.seal(packet)
+}
+
+// count counts a packet that is to be sealed. It does so before, so that the
+// limit holds however many goroutines are at it. The counter cannot come around:
+// that would take centuries of refusals.
+func (a *aead) count(packet []byte) error {
+	if len(packet) < a.head+a.tail {
+		return ErrShort
+	}
+	if a.limit != unlimited && a.sealed.Add(1) > a.limit {
+		return ErrKeyExhausted
+	}
+	return nil
 }
 
 // errAEAD is for AEADs of other packages, and guards against sending a packet
@@ -123,15 +143,17 @@ func (a *aead) Open(packet []byte) ([]byte, error) {
 // ChaCha20-Poly1305 there. A key is good for 2^32 packets of both ends together; see the package
 // documentation.
 //
-// In programs run with GODEBUG=fips140=only it returns an error, as random
-// nonces have to come from the FIPS module itself there: use [AEAD] with
-// [cipher.NewGCMWithRandomNonce].
+// In programs run with GODEBUG=fips140=only nonces come from the FIPS module
+// itself, by [cipher.NewGCMWithRandomNonce]. Packets look alike.
 func AESGCM(key []byte) (Cipher, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
 		return nil, fmt.Errorf("crypt: AES-GCM: %w", err)
 	}
 	gcm, err := cipher.NewGCM(block)
+	if err != nil && fips140.Enabled() {
+		gcm, err = cipher.NewGCMWithRandomNonce(block)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("crypt: AES-GCM: %w", err)
 	}

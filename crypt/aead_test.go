@@ -131,3 +131,27 @@ func TestForeignAEAD(t *testing.T) {
 
 	require.ErrorIs(t, AEAD(lazy{gcm.aead}).Seal(make([]byte, 50)), errAEAD)
 }
+
+// A packet with a nonce of the caller's is one like any other, counts as such,
+// and keeps the nonce where it is.
+func TestSealNonce(t *testing.T) {
+	for _, wrap := range []func(Cipher) Cipher{func(c Cipher) Cipher { return c }, Locked} {
+		gcm := newGCM(t)
+		gcm.limit = 1
+		c := wrap(gcm).(NonceCipher)
+		require.Equal(t, 12, c.NonceSize())
+		packet := append([]byte("the nonce 12plain"), make([]byte, 16)...)
+		require.NoError(t, c.SealNonce(packet))
+		require.Equal(t, "the nonce 12", string(packet[:12]))
+		require.NotEqual(t, "plain", string(packet[12:17]))
+		got, err := c.Open(packet)
+		require.NoError(t, err)
+		require.Equal(t, "plain", string(got))
+		require.Equal(t, "the nonce 12", string(packet[:12]))
+		require.ErrorIs(t, c.SealNonce(packet), ErrKeyExhausted)
+		require.ErrorIs(t, c.SealNonce(packet[:5]), ErrShort)
+	}
+	locked := Locked(None()).(NonceCipher)
+	require.Zero(t, locked.NonceSize())
+	require.Error(t, locked.SealNonce(make([]byte, 100)))
+}

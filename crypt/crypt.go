@@ -16,6 +16,8 @@ var (
 	// ErrKeyExhausted is returned by Seal when a Cipher has sealed as many
 	// packets as is safe under one key. It goes on to open packets. See [AEAD].
 	ErrKeyExhausted = errors.New("crypt: key has sealed as many packets as is safe")
+
+	errNoNonce = errors.New("crypt: the nonces of this cipher cannot be chosen")
 )
 
 // A Cipher protects packets. It works in the buffer of the packet, keeps no
@@ -37,6 +39,22 @@ type Cipher interface {
 	// which is a part of packet. After an error, ErrShort or ErrAuth, the
 	// content of packet is undefined.
 	Open(packet []byte) (plaintext []byte, err error)
+}
+
+// A NonceCipher is a Cipher whose nonces the caller may choose. The nonce of a
+// packet is packet[:NonceSize()], which Open leaves as it is. The ciphers made
+// by [AEAD] are such, where the AEAD does not draw nonces itself.
+//
+// Package kcp puts packet numbers into nonces of 12 bytes and more, between two
+// ends of its own, so that no packet is taken twice or sent back.
+type NonceCipher interface {
+	Cipher
+	// NonceSize returns the length of the nonce; 0 where it cannot be chosen
+	// after all.
+	NonceSize() int
+	// SealNonce is Seal with the nonce that the caller has put in its place.
+	// There must never be two packets with the same nonce under one key.
+	SealNonce(packet []byte) error
 }
 
 // Authenticated reports whether a packet that c opens can only have been sealed
@@ -82,6 +100,23 @@ func (l *locked) Seal(packet []byte) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.c.Seal(packet)
+}
+
+func (l *locked) NonceSize() int {
+	if n, ok := l.c.(NonceCipher); ok {
+		return n.NonceSize()
+	}
+	return 0
+}
+
+func (l *locked) SealNonce(packet []byte) error {
+	n, ok := l.c.(NonceCipher)
+	if !ok {
+		return errNoNonce
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return n.SealNonce(packet)
 }
 
 func (l *locked) Open(packet []byte) ([]byte, error) {

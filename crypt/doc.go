@@ -30,8 +30,9 @@
 // use it. Therefore even an authenticating cipher does not
 //
 //   - notice that a packet was recorded and is sent again, to the peer, to
-//     another one with the key, or back to its sender. KCP itself ignores data
-//     that a session has had already, but cannot tell an old session's packets;
+//     another one with the key, or back to its sender. Package kcp does, with
+//     peers of its own; with others, such as kcp-go, only for a while, which is
+//     why it does not let those open sessions unless Config.AllowLegacy is set;
 //   - tell the holders of the key apart: each can read and forge what the others
 //     send;
 //   - keep the past secret: whoever gets hold of the key can read everything
@@ -55,7 +56,8 @@
 //
 // # How long a key lasts
 //
-// Nonces are drawn at random. With the 12 bytes of AES-GCM and
+// Nonces are drawn at random, or made of a random beginning and a packet number,
+// which repeat as seldom. With the 12 bytes of AES-GCM and
 // ChaCha20-Poly1305 a repetition becomes a risk in the long run, and it would
 // be a disaster: it gives away the XOR of two packets and lets their reader
 // forge others. NIST SP 800-38D, section 8.3, therefore allows at most 2^32

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/arqnet/kcp"
@@ -18,7 +19,9 @@ stdin and stdout. It takes one session and ends with it.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"k", "", "keep listening: take one session after the other", toggle(keep)}),
+			n.pipeGroup(option{"k", "", "keep listening: take one session after the other", toggle(keep)},
+				option{"allow-legacy", "", "with a -cipher that authenticates, also take peers\nsuch as kcp-go and kcptun; what somebody has recorded\nof their sessions can then be sent again",
+					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
 			n.settings.group(),
 		},
 		examples: `  kcp listen :9000 > copy            receive a file

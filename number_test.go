@@ -1,0 +1,469 @@
+package kcp
+
+import (
+	"context"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// The window takes every number once, in whatever order they come, and none
+// that is further back than it remembers; it never takes one twice.
+func TestReplayWindow(t *testing.T) {
+	const size = (windowWords - 1) * 64
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		var w replayWindow
+		seen := make(map[uint64]bool)
+		at := []uint64{0, 1 << 32, math.MaxUint64 - 1<<20}[random.IntN(3)]
+		highest := uint64(0)
+		for range 5000 {
+			switch random.IntN(100) {
+			case 0:
+				at += random.Uint64N(3 * size)
+			case 1:
+				at += 64*random.Uint64N(windowWords+2) - at%64
+			default:
+				at += random.Uint64N(3)
+			}
+			n := at - min(at, random.Uint64N(1+random.Uint64N(2*size)))
+			isNew := w.isNew(n)
+			require.Equal(t, isNew, w.take(n), "seed %d", seed)
+			require.False(t, isNew && seen[n], "seed %d: %d is taken twice", seed, n)
+			if !seen[n] && (n > highest || highest-n < size) {
+				require.True(t, isNew, "seed %d: %d is not taken, the highest is %d", seed, n, highest)
+			}
+			if isNew {
+				seen[n], highest = true, max(highest, n)
+			}
+		}
+	}
+	var w replayWindow
+	require.True(t, w.take(math.MaxUint64-1))
+	require.False(t, w.take(math.MaxUint64), "nothing could come after it")
+	require.False(t, w.take(0))
+}
+
+// Numbers are found again in nonces of their session and direction, and in no
+// other; the nonces of one differ.
+func TestNonceOfPacket(t *testing.T) {
+	for _, size := range []int{12, 16, 24, 32} {
+		limit := exhaustedAt(size)
+		bases := []nonceBase{newNonceBase(1, 2, 3), newNonceBase(1, 3, 2), newNonceBase(2, 2, 3), newNonceBase(1, 2, 4)}
+		for i, b := range bases {
+			seen := make(map[string]bool)
+			for _, n := range []uint64{0, 1, 2, 255, 256, 1<<31 - 1, 1 << 31, 1<<32 - 2, limit - 1} {
+				nonce := make([]byte, size)
+				b.put(nonce, n)
+				require.False(t, seen[string(nonce)] && n != limit-1)
+				seen[string(nonce)] = true
+				for j, other := range bases {
+					got, ok := other.number(nonce)
+					require.Equal(t, i == j, ok)
+					if ok {
+						require.Equal(t, n, got)
+					}
+				}
+			}
+		}
+		_, ok := bases[0].number(nil)
+		require.False(t, ok)
+	}
+}
+
+// A nonce never comes around: a session ends before.
+func TestNumbersDoNotRepeat(t *testing.T) {
+	inWorld(t, 11, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), KeepAlive: -1}
+		a, b, _ := w.pair(config, config)
+		time.Sleep(time.Second)
+		require.True(t, a.numbers.sends)
+		require.True(t, b.numbers.sends)
+		a.numbers.next.Store(exhaustedAt(minNonce) - 2)
+		for range 2 {
+			require.NoError(t, a.SendDatagram([]byte("numbered")))
+		}
+		_ = a.SendDatagram([]byte("one more"))
+		_, err := a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, crypt.ErrKeyExhausted)
+	})
+}
+
+// Once both ends number their packets, nothing that was sent before counts,
+// whenever it comes again, whoever it was sent to: not data, datagrams or
+// parity, and not as a sign of life.
+func TestNothingCountsTwice(t *testing.T) {
+	for _, f := range []FEC{{}, {Data: 3, Parity: 2}} {
+		inWorld(t, 12, clean, func(w *world) {
+			config := &Config{Cipher: testAEAD(t), FEC: f, PeerTimeout: 20 * time.Second, KeepAlive: 10 * time.Second}
+			a, b, l := w.pair(config, config)
+			path := w.watched()
+			bothWays(t, a, b, content(1, 30000), content(2, 30000))
+			for _, c := range []*Conn{a, b} {
+				require.NoError(t, c.SendDatagram([]byte("once")))
+			}
+			time.Sleep(time.Second)
+			for _, c := range []*Conn{a, b} {
+				_, err := c.ReceiveDatagram(context.Background())
+				require.NoError(t, err)
+			}
+			kept := path.all(w)
+			before := []ConnStats{a.Stats(), b.Stats()}
+			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
+			for range 3 {
+				forget(&l.ep.replays)
+				forget(&a.ep.replays)
+				for _, p := range kept {
+					w.net.Inject(p.from, p.to, p.data)
+					w.net.Inject(p.to, p.from, p.data) // and back
+					time.Sleep(time.Millisecond)
+				}
+			}
+			synctest.Wait()
+			for i, c := range []*Conn{a, b} {
+				s := c.Stats()
+				require.Equal(t, before[i].PacketsReceived, s.PacketsReceived)
+				require.Equal(t, before[i].Datagrams.Received, s.Datagrams.Received)
+				require.Equal(t, before[i].FEC.ParityReceived, s.FEC.ParityReceived)
+			}
+			// Recorded packets go on, and the peer is found to be lost all the same.
+			start := time.Now()
+			done := make(chan error, 1)
+			go func() {
+				_, err := b.Read(make([]byte, 1))
+				done <- err
+			}()
+			for i := 0; len(done) == 0 && time.Since(start) < 2*time.Minute; i++ {
+				p := kept[i%len(kept)]
+				w.net.Inject(p.from, p.to, p.data)
+				time.Sleep(10 * time.Millisecond)
+			}
+			var lost *PeerLostError
+			require.ErrorAs(t, <-done, &lost)
+			require.Less(t, time.Since(start), time.Minute)
+		})
+	}
+}
+
+// No two packets of two ends that talk to each other have the same nonce, and
+// the format is the same with them as without: any holder of the key opens it.
+func TestNoncesAreUnique(t *testing.T) {
+	for _, c := range []crypt.Cipher{testAEAD(t), authenticCiphers(t)["XChaCha20"]} {
+		inWorld(t, 13, lossy, func(w *world) {
+			config := &Config{Cipher: c, FEC: FEC{Data: 5, Parity: 2}}
+			l := w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			path := w.watched()
+			for i := range uint64(5) {
+				a := w.dial(e)
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				bothWays(t, a, b, content(i, 20000), content(i+1, 20000))
+				require.NoError(t, a.Close())
+				_ = b.Close()
+			}
+			kept := path.all(w)
+			size := c.(crypt.NonceCipher).NonceSize()
+			seen := make(map[string]string)
+			for _, p := range kept {
+				// The network may have duplicated it.
+				if old, again := seen[string(p.data[:size])]; again {
+					require.Equal(t, old, string(p.data))
+				}
+				seen[string(p.data[:size])] = string(p.data)
+				_, err := c.Open(p.data)
+				require.NoError(t, err)
+			}
+			require.Greater(t, len(seen), 300)
+		})
+	}
+}
+
+// A peer that cannot number its packets is understood, and understands.
+func TestOneSidedNumbers(t *testing.T) {
+	all := authenticCiphers(t)
+	with := all["GCM"]
+	without := crypt.Cipher(hidden{with})
+	for _, v := range [][2]crypt.Cipher{{with, without}, {without, with}} {
+		for seed := range uint64(5) {
+			inWorld(t, seed, lossy, func(w *world) {
+				a, b, l := w.pair(&Config{Cipher: v[0]}, &Config{Cipher: v[1]})
+				bothWays(t, a, b, content(1, 100000), content(2, 100000))
+				require.NoError(t, a.Close())
+				_ = b.Close()
+				_ = l
+			})
+		}
+	}
+}
+
+// hidden is a cipher that authenticates, and has no more methods.
+type hidden struct{ c crypt.Cipher }
+
+func (h hidden) Overhead() (head, tail int)    { return h.c.Overhead() }
+func (h hidden) Seal(p []byte) error           { return h.c.Seal(p) }
+func (h hidden) Open(p []byte) ([]byte, error) { return h.c.Open(p) }
+func (h hidden) Authenticated() bool           { return true }
+
+// Who has the key and knows the conversation, but not the session's tokens,
+// neither takes the session over nor has anything read, from an address of his
+// own; be packets numbered or not.
+func TestKeyHolderDoesNotTakeOver(t *testing.T) {
+	aead := testAEAD(t)
+	for name, c := range map[string]crypt.Cipher{"numbered": aead, "not numbered": hidden{aead}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 14, clean, func(w *world) {
+				config := &Config{Cipher: c}
+				a, b, l := w.pair(config, config)
+				time.Sleep(time.Second)
+				thief, err := w.net.Listen(elsewhere.String())
+				require.NoError(t, err)
+				defer thief.Close()
+				challenges := 0
+				random := rand.New(rand.NewPCG(1, 1))
+				w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+					if to == elsewhere {
+						challenges++
+						p, err := aead.Open(append([]byte(nil), p...))
+						require.NoError(t, err)
+						h := decodeHeader(p)
+						if s, ok := h.signal(); ok && s.code == sigPing {
+							answer := append(bytesOf(s.answer()), bytesOf(signal{sigToken, random.Uint32(), random.Uint32()})...)
+							w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), sealed(t, aead, packetOf(b.Conv(), answer)))
+						}
+					}
+					return true
+				})
+				b.mu.Lock()
+				next, una := uint32(b.kcp.rcvNxt), uint32(b.kcp.sndNxt)
+				b.mu.Unlock()
+				order := segment(cmdPush, 0, 0, next, una, "order of the attacker")
+				for range 20 {
+					w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), sealed(t, aead, packetOf(b.Conv(), order)))
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.Equal(t, a.LocalAddr().String(), b.RemoteAddr().String())
+				require.Zero(t, b.Stats().Moves)
+				if name == "numbered" {
+					require.Zero(t, challenges)
+				}
+				bothWays(t, a, b, []byte("of the owner"), []byte("to the owner"))
+				require.Equal(t, 1, l.Stats().Sessions)
+			})
+		})
+	}
+}
+
+// A peer moves although copies of its packets come from ever other addresses,
+// and sessions of the same conversation id have come and gone.
+func TestMoveAmongOtherAddresses(t *testing.T) {
+	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 15, clean, func(w *world) {
+				config := &Config{Cipher: c}
+				l := w.listen(config)
+				e, pc := w.endpoint("10.0.0.2:5000", config)
+				a := w.dial(e)
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				bothWays(t, a, b, []byte("here"), []byte("here"))
+				for port := range 2 { // of the same id
+					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
+					x, err := l.ep.open(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1}, nil)
+					require.NoError(t, err)
+					if port == 0 {
+						require.NoError(t, x.Abort())
+					}
+				}
+				require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+				port := uint16(1000)
+				w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+					if to.String() == serverAddr && from.Addr() == netip.MustParseAddr("10.0.0.3") {
+						for range 20 {
+							port++
+							w.net.Inject(netip.AddrPortFrom(elsewhere.Addr(), port), to, p)
+						}
+					}
+					return true
+				})
+				start := time.Now()
+				bothWays(t, a, b, content(1, 10000), content(2, 10000))
+				require.Less(t, time.Since(start), 2*time.Second)
+				require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
+			})
+		})
+	}
+}
+
+// Once packets are numbered, a peer that was restarted still says so, at once.
+func TestRestartIsToldAmongNumbers(t *testing.T) {
+	for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
+		for _, legacy := range []bool{false, true} {
+			inWorld(t, 16, clean, func(w *world) {
+				config := &Config{Cipher: testAEAD(t), FEC: f, AllowLegacy: legacy}
+				l := w.listen(config)
+				e, _ := w.endpoint("10.0.0.2:5000", config)
+				a := w.dial(e)
+				b, err := l.AcceptKCP(context.Background())
+				require.NoError(t, err)
+				bothWays(t, a, b, []byte("up"), []byte("down"))
+				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // as it dies
+				pc := l.ep.shards[0].pc
+				_, _ = l.ep.Close(), pc.Close()
+				w.net.SetFilter(nil)
+				w.listen(config)
+				_, err = a.Write([]byte("to whom?"))
+				require.NoError(t, err)
+				require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
+				_, err = a.Read(make([]byte, 1))
+				require.ErrorIs(t, err, ErrReset)
+			})
+		}
+	}
+}
+
+// A peer that breaks the session off, or closes it, just as it has come to another
+// address is understood, and nobody asks for ever where it is.
+func TestEndAtAnotherAddress(t *testing.T) {
+	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
+		for _, aborts := range []bool{true, false} {
+			t.Run(name, func(t *testing.T) {
+				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(w *world) {
+					config := &Config{Cipher: c}
+					l := w.listen(config)
+					e, pc := w.endpoint("10.0.0.2:5000", config)
+					a := w.dial(e)
+					b, err := l.AcceptKCP(context.Background())
+					require.NoError(t, err)
+					bothWays(t, a, b, []byte("here"), []byte("here"))
+					time.Sleep(time.Second)
+					require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+					want := io.EOF
+					if aborts {
+						require.NoError(t, a.Abort())
+						want = ErrReset
+					} else {
+						require.NoError(t, a.Close())
+					}
+					require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
+					_, err = b.Read(make([]byte, 1))
+					require.ErrorIs(t, err, want)
+					require.NoError(t, b.Close())
+					before := l.Stats().PacketsSent
+					time.Sleep(time.Minute)
+					require.LessOrEqual(t, l.Stats().PacketsSent, before+2)
+				})
+			})
+		}
+	}
+}
+
+// What a dialler has numbered does not count when it comes back, also before
+// anything with a number has come from the peer.
+func TestReflectionOfFirstNumbers(t *testing.T) {
+	inWorld(t, 18, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), Linger: time.Second}
+		w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		client, server := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+		welcomed := false
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			if from == server {
+				first := !welcomed
+				welcomed = true
+				return first
+			}
+			if welcomed {
+				w.net.Inject(server, client, p) // instead
+			}
+			return !welcomed
+		})
+		a := w.dial(e)
+		_, err := a.Write([]byte("important"))
+		require.NoError(t, err)
+		require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
+		n, err := a.Read(make([]byte, 100))
+		require.Zero(t, n, "it has read its own data")
+		requireTimeout(t, err)
+		require.Error(t, a.Close())
+	})
+}
+
+// Of sessions with one conversation id each may move, whichever others have come
+// and gone, as long as they are not too many.
+func TestSameConversationID(t *testing.T) {
+	inWorld(t, 19, clean, func(w *world) {
+		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
+		var alive []*Conn
+		random := rand.New(rand.NewPCG(19, 1))
+		for port := range uint16(500) {
+			if len(alive) == maxSameConv || len(alive) > 0 && random.IntN(2) == 0 {
+				i := random.IntN(len(alive))
+				e.mu.Lock()
+				e.exitLocked(alive[i])
+				e.mu.Unlock()
+				alive = append(alive[:i], alive[i+1:]...)
+			} else {
+				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
+				c, err := e.open(key, net.UDPAddrFromAddrPort(key.addr), nil)
+				require.NoError(t, err)
+				c.greeted.Store(true)
+				alive = append(alive, c)
+			}
+			found := e.moving(sessionKey{conv: 7}, plainPacket)
+			n := 0
+			for ; n < maxSameConv && found[n] != nil; n++ {
+				require.Contains(t, alive, found[n])
+			}
+			require.Equal(t, len(alive), n)
+		}
+	})
+}
+
+// The listening end does not number what it sends before the peer has shown that
+// it has the token of this session: a hello may have been recorded, and the same
+// nonces would be made twice.
+func TestNumbersAwaitTheToken(t *testing.T) {
+	inWorld(t, 20, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t)}
+		l := w.listen(config)
+		hellos := 0
+		w.net.SetFilter(func(_, to netip.AddrPort, _ []byte) bool {
+			if to.String() == serverAddr {
+				hellos++
+				return hellos <= 2
+			}
+			return hellos >= 2 // the first answer is lost, so hello is repeated
+		})
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		a := w.dial(e)
+		time.Sleep(time.Second)
+		l.ep.mu.RLock()
+		b := l.ep.sessions[makeKey(a.LocalAddr().(*net.UDPAddr).AddrPort(), nil, a.Conv())]
+		l.ep.mu.RUnlock()
+		numbered := func() bool {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return b.numbers.sends
+		}
+		require.False(t, numbered())
+		w.net.SetFilter(nil)
+		bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
+		require.True(t, numbered())
+	})
+}
+
+func accepted(t *testing.T, l *Listener) *Conn {
+	c, err := l.AcceptKCP(context.Background())
+	require.NoError(t, err)
+	return c
+}

@@ -1,0 +1,406 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/aes"
+	"crypto/cipher"
+	"io"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/stretchr/testify/require"
+)
+
+// forget empties the filter, as many other packets would.
+func forget(f *replayFilter) {
+	for _, t := range []*packetTable{&f.received, &f.sent} {
+		t.mu.Lock()
+		clear(t.sets)
+		t.mu.Unlock()
+	}
+}
+
+// keyID is a cipher that has a name of its key in front of each packet, as for
+// the change of keys.
+type keyID struct{ crypt.Cipher }
+
+func (k keyID) Overhead() (head, tail int) {
+	head, tail = k.Cipher.Overhead()
+	return head + 8, tail
+}
+func (k keyID) Authenticated() bool { return true }
+func (k keyID) Open(packet []byte) ([]byte, error) {
+	return k.Cipher.Open(packet[min(8, len(packet)):])
+}
+func (k keyID) Seal(packet []byte) error {
+	copy(packet, "key no 1")
+	return k.Cipher.Seal(packet[8:])
+}
+
+// authenticCiphers returns ciphers of all kinds that authenticate.
+func authenticCiphers(t *testing.T) map[string]crypt.Cipher {
+	block, err := aes.NewCipher(make([]byte, 16))
+	require.NoError(t, err)
+	random, err := cipher.NewGCMWithRandomNonce(block)
+	require.NoError(t, err)
+	long, err := crypt.XChaCha20Poly1305(make([]byte, 32))
+	require.NoError(t, err)
+	return map[string]crypt.Cipher{
+		"GCM":                   testAEAD(t),
+		"locked GCM":            crypt.Locked(testAEAD(t)),
+		"GCM with its nonces":   crypt.AEAD(random),
+		"GCM with a key's name": keyID{testAEAD(t)},
+		"XChaCha20":             long,
+	}
+}
+
+// onPath is somebody who sees and keeps all packets, and has no key.
+type onPath struct {
+	mu   sync.Mutex
+	kept []keptPacket
+}
+
+type keptPacket struct {
+	from, to netip.AddrPort
+	data     []byte
+}
+
+func (w *world) watched() *onPath {
+	o := new(onPath)
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.kept = append(o.kept, keptPacket{from, to, bytes.Clone(p)})
+		return true
+	})
+	return o
+}
+
+// all returns what was kept, and ends the watch.
+func (o *onPath) all(w *world) []keptPacket {
+	w.net.SetFilter(nil)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.kept
+}
+
+var elsewhere = netip.MustParseAddrPort("10.0.0.66:6666")
+
+// commandServer accepts sessions of l, reads commands of 16 bytes, answers each,
+// and counts them.
+type commandServer struct {
+	mu   sync.Mutex
+	done int
+}
+
+func (s *commandServer) serve(l *Listener) {
+	for {
+		c, err := l.AcceptKCP(context.Background())
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			command := make([]byte, 16)
+			for {
+				if _, err := io.ReadFull(c, command); err != nil {
+					return
+				}
+				s.mu.Lock()
+				s.done++
+				s.mu.Unlock()
+				_, _ = c.Write([]byte("done"))
+			}
+		}()
+	}
+}
+
+func (s *commandServer) executed() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.done
+}
+
+// command has three commands executed over a session from e.
+func (w *world) command(e *Endpoint) {
+	c := w.dial(e)
+	for range 3 {
+		_, err := c.Write([]byte("transfer 100 EUR"))
+		require.NoError(w.t, err)
+		receive(w.t, c, []byte("done"))
+	}
+	require.NoError(w.t, c.Close())
+}
+
+// With a cipher that authenticates, what was recorded of a session has nothing
+// done once more: not by the same server, after however much else, nor by
+// another one with the key, from whatever address it comes.
+func TestRecordedSessionDoesNothing(t *testing.T) {
+	for name, c := range authenticCiphers(t) {
+		for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
+			for _, wait := range []bool{true, false} {
+				t.Run(name, func(t *testing.T) {
+					inWorld(t, 2, clean, func(w *world) {
+						config := &Config{Cipher: c, FEC: f}
+						var server, other commandServer
+						l := w.listen(config)
+						go server.serve(l)
+						e, _ := w.endpoint("10.0.0.9:4000", config)
+						l2, err := e.Listen()
+						require.NoError(t, err)
+						go other.serve(l2)
+
+						dialling := *config
+						if !wait {
+							dialling.DialTimeout = -1 // data follows the hello at once
+						}
+						client, _ := w.endpoint("10.0.0.2:5000", &dialling)
+						path := w.watched()
+						w.command(client)
+						require.Equal(t, 3, server.executed())
+						kept := path.all(w)
+						for _, pause := range []time.Duration{0, 2 * graveTime} {
+							time.Sleep(pause)
+							forget(&l.ep.replays)
+							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
+								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
+									for skip := range 3 {
+										for _, p := range kept[skip:] {
+											if p.from == kept[0].from {
+												w.net.Inject(from, netip.MustParseAddrPort(to), p.data)
+												time.Sleep(time.Millisecond)
+											}
+										}
+									}
+								}
+							}
+						}
+						time.Sleep(time.Minute)
+						require.Equal(t, 3, server.executed())
+						require.Zero(t, other.executed())
+						require.Zero(t, l.Stats().Sessions+l2.Stats().Sessions)
+					})
+				})
+			}
+		}
+	}
+}
+
+// Who allows peers without signals still does not have a session with signals
+// opened again by its packets, at the same server.
+func TestRecordedSessionAndLegacyPeers(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), AllowLegacy: true}
+		var server commandServer
+		l := w.listen(config)
+		go server.serve(l)
+		client, _ := w.endpoint("10.0.0.2:5000", config)
+		path := w.watched()
+		w.command(client)
+		kept := path.all(w)
+		time.Sleep(2 * graveTime)
+		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
+			forget(&l.ep.replays)
+			for _, p := range kept[1:] {
+				if p.from == kept[0].from {
+					w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
+					time.Sleep(time.Millisecond)
+				}
+			}
+		}
+		time.Sleep(time.Minute)
+		require.Equal(t, 3, server.executed())
+		require.Zero(t, l.Stats().Sessions)
+	})
+}
+
+// sealed returns a packet as c makes it.
+func sealed(t *testing.T, c crypt.Cipher, content []byte) []byte {
+	head, tail := c.Overhead()
+	p := append(make([]byte, head), content...)
+	p = append(p, make([]byte, tail)...)
+	require.NoError(t, c.Seal(p))
+	return p
+}
+
+// A peer without signals opens a session if there is no cipher that
+// authenticates, or if that is allowed in spite of one.
+func TestAllowLegacy(t *testing.T) {
+	aead := testAEAD(t)
+	for _, v := range []struct {
+		config Config
+		opens  bool
+	}{
+		{Config{}, true},
+		{Config{RefuseLegacy: true}, false},
+		{Config{AllowLegacy: true}, true},
+		{Config{Cipher: crypt.None()}, true},
+		{Config{Cipher: aead}, false},
+		{Config{Cipher: crypt.Locked(aead)}, false},
+		{Config{Cipher: aead, AllowLegacy: true}, true},
+	} {
+		inWorld(t, 3, clean, func(w *world) {
+			l := w.listen(&v.config)
+			p := push(0, 0, "hello")
+			if v.config.Cipher != nil {
+				p = sealed(t, v.config.Cipher, p)
+			}
+			w.net.Inject(elsewhere, netip.MustParseAddrPort(serverAddr), p)
+			time.Sleep(time.Second)
+			require.Equal(t, v.opens, l.Stats().Backlog == 1, "%+v", v.config)
+		})
+	}
+	var bad *ConfigError
+	require.ErrorAs(t, (&Config{AllowLegacy: true, RefuseLegacy: true}).Validate(), &bad)
+	require.Equal(t, "AllowLegacy", bad.Field)
+}
+
+// Any cipher that authenticates has packets recognised that come twice, and
+// takes all that come once.
+func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
+	for name, c := range authenticCiphers(t) {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 4, clean, func(w *world) {
+				a, b, l := w.pair(&Config{Cipher: c}, &Config{Cipher: c})
+				path := w.watched()
+				bothWays(t, a, b, content(1, 100000), content(2, 100000))
+				time.Sleep(time.Second)
+				kept := path.all(w)
+				require.Zero(t, l.Stats().DropReplay+a.ep.Stats().DropReplay)
+				replayed := uint64(0)
+				before := b.Stats().Counters
+				for _, p := range kept {
+					if p.to.String() == serverAddr {
+						w.net.Inject(p.from, p.to, p.data)
+						replayed++
+						time.Sleep(time.Millisecond)
+					}
+				}
+				time.Sleep(3 * leadGrace)
+				synctest.Wait()
+				require.Equal(t, replayed, l.Stats().DropReplay)
+				require.Equal(t, before, b.Stats().Counters)
+			})
+		})
+	}
+}
+
+// What an endpoint has sent and gets back is neither read nor an
+// acknowledgement, with a peer with signals and without.
+func TestReflection(t *testing.T) {
+	for name, c := range authenticCiphers(t) {
+		for _, legacy := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				inWorld(t, 5, clean, func(w *world) {
+					config := &Config{Cipher: c, Linger: time.Second, DialTimeout: -1}
+					e, _ := w.endpoint("10.0.0.2:5000", config)
+					client, server := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+					if !legacy {
+						l := w.listen(config)
+						a := w.dial(e)
+						b, err := l.AcceptKCP(context.Background())
+						require.NoError(t, err)
+						bothWays(t, a, b, content(1, 5000), content(2, 5000))
+					} else {
+						pc, err := w.net.Listen(serverAddr)
+						require.NoError(t, err)
+						defer pc.Close()
+					}
+					a := w.dial(e)
+					w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+						if from == client {
+							w.net.Inject(server, client, p) // instead
+						}
+						return false
+					})
+					_, err := a.Write([]byte("important"))
+					require.NoError(t, err)
+					require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
+					n, err := a.Read(make([]byte, 100))
+					require.Zero(t, n, "it has read its own data")
+					requireTimeout(t, err)
+					require.Error(t, a.Close())
+				})
+			})
+		}
+	}
+}
+
+// Packets of a peer without signals that were recorded and come again do not
+// have its session taken for forgotten, however far apart they come.
+func TestRecordedPacketsAreNoRestart(t *testing.T) {
+	inWorld(t, 6, clean, func(w *world) {
+		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+		legacy, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer legacy.Close()
+		c, err := e.Dial(context.Background(), legacy.LocalAddr())
+		require.NoError(t, err)
+		wins := func(una seq) []byte {
+			b := make([]byte, headerSize)
+			(&header{conv: c.Conv(), cmd: cmdWins, wnd: 128, una: una}).encode(b)
+			return b
+		}
+		go func() { // answers everything it is asked
+			buf := make([]byte, 2000)
+			for {
+				n, from, err := legacy.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				if n >= headerSize {
+					_, _ = legacy.WriteTo(wins(1), from)
+				}
+			}
+		}()
+		_, err = c.Write([]byte("x"))
+		require.NoError(t, err)
+		time.Sleep(10 * time.Second)
+		require.True(t, c.Peer().Legacy)
+		for range 20 {
+			w.net.Inject(legacy.AddrPort(), netip.MustParseAddrPort("10.0.0.2:5000"), wins(0))
+			time.Sleep(5100 * time.Millisecond)
+		}
+		require.Equal(t, 1, e.Stats().Sessions)
+		// Nor while it cannot be reached.
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		for range 2 {
+			w.net.Inject(legacy.AddrPort(), netip.MustParseAddrPort("10.0.0.2:5000"), wins(0))
+			time.Sleep(5100 * time.Millisecond)
+		}
+		w.net.SetFilter(nil)
+		time.Sleep(3 * time.Second)
+		require.Equal(t, 1, e.Stats().Sessions)
+	})
+}
+
+// A peer that has changed its address after the other side's end still learns
+// how that was.
+func TestEndIsToldAtAnotherAddress(t *testing.T) {
+	inWorld(t, 7, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t)}
+		l := w.listen(config)
+		e, pc := w.endpoint("10.0.0.2:5000", config)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		closed := make(chan error, 1)
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
+		_, err = a.Write([]byte("all of it"))
+		require.NoError(t, err)
+		receive(t, b, []byte("all of it"))
+		go func() { closed <- a.Close() }()
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, b.Close())
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		w.net.SetFilter(nil)
+		require.NoError(t, <-closed)
+		require.Equal(t, 0, l.Stats().Sessions)
+	})
+}
