@@ -16,13 +16,13 @@ import (
 // unpredictable gets no more than amplification times what came from it (RFC
 // 9000 §8.1).
 const (
-	checkAmplification = false
+	checkAmplification = true
 	amplification      = 3
 )
 
 // checkReflection has somebody who is on the path, but without the key, send
 // packets back to where they came from.
-const checkReflection = false
+const checkReflection = true
 
 // attacker sees every packet, holds the key, and injects packets of its own: in
 // the name of either end of a session it has seen, as a client and as a server

@@ -53,25 +53,25 @@ func (s signal) cmd() byte {
 }
 
 // isSignal reports whether a segment carries a signal.
-func (s segment) isSignal() bool { return s.frg != 0 && (s.cmd == cmdWask || s.cmd == cmdWins) }
+func (g segment) isSignal() bool { return g.frg != 0 && (g.cmd == cmdWask || g.cmd == cmdWins) }
 
-// signal returns the signal that s carries.
-func (s segment) signal() signal { return signal{s.frg, s.sn, s.ts} }
+// signal returns the signal that g carries.
+func (g segment) signal() signal { return signal{g.frg, g.sn, g.ts} }
 
-// put writes s, with its payload, behind p. The size is that of the header,
+// put writes g, with its payload, behind p. The size is that of the header,
 // unless it is 0: then that of the payload.
-func (s segment) put(p []byte) []byte {
-	if s.size == 0 {
-		s.size = uint32(len(s.payload))
+func (g segment) put(p []byte) []byte {
+	if g.size == 0 {
+		g.size = uint32(len(g.payload))
 	}
-	p = le.AppendUint32(p, s.conv)
-	p = append(p, s.cmd, s.frg)
-	p = le.AppendUint16(p, s.wnd)
-	p = le.AppendUint32(p, s.ts)
-	p = le.AppendUint32(p, s.sn)
-	p = le.AppendUint32(p, s.una)
-	p = le.AppendUint32(p, s.size)
-	return append(p, s.payload...)
+	p = le.AppendUint32(p, g.conv)
+	p = append(p, g.cmd, g.frg)
+	p = le.AppendUint16(p, g.wnd)
+	p = le.AppendUint32(p, g.ts)
+	p = le.AppendUint32(p, g.sn)
+	p = le.AppendUint32(p, g.una)
+	p = le.AppendUint32(p, g.size)
+	return append(p, g.payload...)
 }
 
 // shard puts the header of error correction in front of content, which for
