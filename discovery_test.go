@@ -285,7 +285,9 @@ func TestPathMTULegacyPeer(t *testing.T) {
 					w.net.Inject(from, to, cut)
 					return false
 				}
-				require.NotEqual(t, uint8(cmdPiece), h.cmd)
+				if from.Addr() != netip.MustParseAddr("10.0.0.1") {
+					require.NotEqual(t, uint8(cmdPiece), h.cmd)
+				}
 				require.NotEqual(t, uint8(sigProbe), h.frg)
 				q = q[headerSize+int(h.len):]
 			}

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"io"
 	"net"
@@ -41,6 +42,7 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 				require.NoError(t, err)
 				_, err = old.Listen()
 				require.NoError(t, err)
+				w.hideAbilities()
 				e, _ := w.endpoint("10.0.0.2:5000", cfg)
 				a := w.dial(e)
 				if confirmed {
@@ -76,6 +78,56 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 				require.LessOrEqual(t, time.Since(start), allAtAnEnd(cfg))
 				require.Zero(t, l.Stats().Sessions)
 				require.Zero(t, e.Stats().Sessions)
+			})
+		}
+	}
+}
+
+// hideAbilities has the server's peers see none of its abilities, as those of an
+// earlier version.
+func (w *world) hideAbilities() {
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		for at := 0; from.Port() == 4000 && at+headerSize <= len(p); {
+			h := decodeHeader(p[at:])
+			if s, ok := h.signal(); ok && s.code == sigInfo && s.ts != 0 {
+				cut := bytes.Clone(p)
+				clear(cut[at+8 : at+12])
+				w.net.Inject(from, to, cut)
+				return false
+			}
+			at += headerSize + int(h.len)
+		}
+		return true
+	})
+}
+
+// The first data of a session that has been welcomed opens no other one where the
+// peer has been restarted, and nothing of what another process says is read.
+func TestFirstDataOpensNoOtherSession(t *testing.T) {
+	for _, size := range []int{1, 5000} {
+		for seed := range uint64(20) {
+			link := lossy
+			inWorld(t, seed, link, func(w *world) {
+				cfg := mortal()
+				pc, err := w.net.Listen(serverAddr)
+				require.NoError(t, err)
+				old, err := NewEndpoint(pc, cfg)
+				require.NoError(t, err)
+				_, err = old.Listen()
+				require.NoError(t, err)
+				e, _ := w.endpoint("10.0.0.2:5000", cfg)
+				a := w.dial(e)
+				for a.Peer().Version == 0 { // it has been welcomed
+					time.Sleep(10 * time.Millisecond)
+				}
+				require.NoError(t, pc.Close())
+				_, err = a.Write(content(1, size))
+				require.NoError(t, err)
+				l := w.listen(cfg)
+				_, err = a.Read(make([]byte, 1))
+				require.ErrorIs(t, err, ErrReset)
+				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Stats().Backlog)
 			})
 		}
 	}

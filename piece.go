@@ -233,6 +233,10 @@ func (k *KCP) cuts(s *sendSegment) int {
 		return min(k.mtu, k.sizes.above)
 	case s.size() > k.mtu && k.ext.SendPieces && k.divisible(s, k.mtu):
 		return k.mtu
+	case s.sn == 0 && k.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.mtu):
+		// A PUSH would open a session where the peer has been restarted, and what
+		// that says would be taken for the peer's.
+		return k.mtu
 	}
 	return 0
 }
