@@ -144,7 +144,7 @@ type Config struct {
 	// without signals by an ACK of something that was written to them. Beyond
 	// it, one that has been silent makes room for a new one once it has had its
 	// chance. Such a session is sent three times as much as has come from it at
-	// most (RFC 9000 §8.1), and holds 16 KiB at most. Default 1024.
+	// most (RFC 9000 §8.1), and holds little of what it has received. Default 1024.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
 	// IPv4 address, or one IPv6 network of 64 bits; peers behind a NAT share

@@ -18,8 +18,8 @@ const abilityPMTU = 1
 // what comes later, from whomever, does not matter.
 func (c *Conn) learn(s signal) {
 	l := &c.life
-	if l.version != 0 {
-		return
+	if l.version != 0 || l.kind != peerOurs {
+		return // who is ours says it beside its HELLO, WELCOME or answer to CONFIRM
 	}
 	l.version, l.abilities = s.sn, s.ts
 	if s.ts&abilityPMTU != 0 {

@@ -622,3 +622,22 @@ func (w *world) ask(size int, outage time.Duration) time.Duration {
 	require.NoError(w.t, <-closed)
 	return took
 }
+
+// A FIN below what has arrived already ends the stream all the same, after what
+// has been said before.
+func TestFinBelowWhatHasArrived(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
+		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
+		b.mu.Lock()
+		fin := signal{sigFin, 2, b.life.token}
+		b.mu.Unlock()
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(fin)))
+		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
+		all, err := io.ReadAll(b)
+		require.NoError(t, err)
+		require.Equal(t, "xylate", string(all))
+	})
+}

@@ -127,7 +127,7 @@ func (c *Conn) over() bool {
 }
 
 // heardOut reports whether all that the peer had to say has come.
-func (c *Conn) heardOut() bool { return c.life.peerFin && c.kcp.rcvNxt == c.life.peerFinal }
+func (c *Conn) heardOut() bool { return c.life.peerFin && !c.kcp.rcvNxt.before(c.life.peerFinal) }
 
 // requestWait returns how long to wait for an answer before asking again.
 func (c *Conn) requestWait() time.Duration {

@@ -94,8 +94,7 @@ func (c *Conn) cannotRead() error {
 // readEnd returns why nothing more is going to be read: io.EOF once the peer
 // has closed its side and all it wrote has been read.
 func (c *Conn) readEnd() error {
-	l := &c.life
-	if l.peerFin && c.kcp.rcvNxt == l.peerFinal {
+	if c.heardOut() {
 		if c.kcp.rcvQueued > 0 {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
