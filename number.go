@@ -148,6 +148,15 @@ func (c *Conn) fresh(p *opened, take bool) bool {
 	return !c.ep.replays.seen(p)
 }
 
+// numbered reports whether a packet has a number of the peer's.
+func (n *packetNumbers) numbered(p *opened) bool {
+	if n == nil {
+		return false
+	}
+	_, ok := n.theirs.number(p.nonce)
+	return ok
+}
+
 // of reports whether a packet may be the peer's after the session's end: it has
 // a number that is new, or the peer has never shown that it has any.
 func (n *packetNumbers) of(p *opened) bool {

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -466,4 +467,27 @@ func accepted(t *testing.T, l *Listener) *Conn {
 	c, err := l.AcceptKCP(context.Background())
 	require.NoError(t, err)
 	return c
+}
+
+// A peer whose address changes before its CONFIRM has come goes on from the new
+// one: the number of its packets shows that it has got the WELCOME.
+func TestMoveDuringTheHandshake(t *testing.T) {
+	inWorld(t, 16, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t)}
+		l := w.listen(config)
+		e, pc := w.endpoint("10.0.0.2:5000", config)
+		var welcomed atomic.Bool
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			return !welcomed.Load() || from.Addr() != netip.MustParseAddr("10.0.0.2")
+		})
+		time.AfterFunc(roundTrip-time.Millisecond, func() { welcomed.Store(true) })
+		a := w.dial(e)
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		send(t, a, content(1, 10000))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, b, content(1, 10000))
+		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
+		require.Equal(t, 1, l.Stats().Sessions)
+	})
 }

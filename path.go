@@ -98,8 +98,11 @@ func (found *candidates) take(d *udp.Datagram, p *opened, now time.Duration) *Co
 func (c *Conn) fromElsewhere(d *udp.Datagram, p *opened, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded || c.life.kind != peerOurs || c.unproven.Load() || !c.fresh(p, false) {
+	if c.state == stateEnded || c.life.kind != peerOurs || !c.fresh(p, false) {
 		return false, false
+	}
+	if c.unproven.Load() && !c.numbers.numbered(p) {
+		return false, false // it need not have come from who has got our WELCOME
 	}
 	to := origin{d.Addr, d.Peer}
 	switch answered, aborted := c.answersChallenge(p, to, now); {
@@ -108,7 +111,11 @@ func (c *Conn) fromElsewhere(d *udp.Datagram, p *opened, now time.Duration) (min
 		c.settle(now)
 		return true, false
 	case answered:
-		return true, c.moveTo(to)
+		moved = c.moveTo(to)
+		if moved {
+			c.prove()
+		}
+		return true, moved
 	}
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
