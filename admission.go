@@ -204,7 +204,7 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p opened, hello sig
 		if !c.openedFEC {
 			room.fecHead = 0
 		}
-		c.kcp.validation = &addressValidation{overhead: room.total()}
+		c.kcp.validation = &addressValidation{overhead: room.total(), begun: c.kcp.now}
 		if hello.code == 0 {
 			c.kcp.validation.unacked = ackAfter
 		}

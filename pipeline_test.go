@@ -115,6 +115,7 @@ func TestFECOfTwoSessions(t *testing.T) {
 		b2, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
 		receive(t, b2, []byte{42})
+		time.Sleep(time.Second) // what came before the second session is dealt with
 		before := [2]FECStats{b1.Stats().FEC, b2.Stats().FEC}
 		up := [2][]byte{content(7, 1<<20), content(8, 1<<20)}
 		send(t, a1, up[0])

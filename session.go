@@ -188,7 +188,9 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	if c.kcp.counters.SegmentsReceived != segments {
 		c.lastData = now
 	}
-	c.account()
+	if !news {
+		c.account() // else the answer does
+	}
 	if !news && !c.roused || c.answering {
 		return false
 	}

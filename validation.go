@@ -21,11 +21,14 @@ const (
 	// that it can be repeated: without its ACK nothing else can be sent.
 	firstShare = 6
 	// ackAfter is how many bytes a legacy peer has to send before it is
-	// acknowledged. Until then it repeats what it has sent, so that there is
-	// credit for the segment that validates its address, however often that is
-	// lost. A peer with nothing left to repeat would be silent, and the session
-	// could be stuck without credit.
+	// acknowledged, while there is something in flight to it. Until then it
+	// repeats what it has sent, so that there is credit for the segment that
+	// validates its address, however often that is lost. A peer with nothing left
+	// to repeat would be silent, and the session could be stuck without credit.
+	// For ackHold milliseconds that holds without anything in flight too: the
+	// application may be about to answer.
 	ackAfter = 200
+	ackHold  = 250
 	// echoMemory is how many transmissions of data segments are remembered, so
 	// that an ACK of any of them validates the address.
 	echoMemory = 8
@@ -37,6 +40,7 @@ type addressValidation struct {
 	credit   int // bytes that may still be sent
 	overhead int // bytes that a packet has beside its segments
 	unacked  int // bytes still to come before the peer is acknowledged
+	begun    seq // when the first packet came
 	total    int // bytes that have come, up to legacyBytes
 
 	sent  [echoMemory]transmissionTime
@@ -55,7 +59,10 @@ func (v *addressValidation) received(n int) {
 }
 
 // holdsAcks reports whether the peer is not to be acknowledged yet.
-func (k *KCP) holdsAcks() bool { return k.validation != nil && k.validation.unacked > 0 }
+func (k *KCP) holdsAcks() bool {
+	v := k.validation
+	return v != nil && v.unacked > 0 && (k.inFlight > 0 || k.now-v.begun < ackHold)
+}
 
 // unaToTell returns the una of what is sent.
 func (k *KCP) unaToTell() seq {
