@@ -21,7 +21,11 @@ import (
 // that is further back than it remembers; it never takes one twice.
 func TestReplayWindow(t *testing.T) {
 	const size = (windowWords - 1) * 64
-	for seed := range uint64(200) {
+	seeds := uint64(200)
+	if raceEnabled {
+		seeds = 20
+	}
+	for seed := range seeds {
 		random := rand.New(rand.NewPCG(seed, 1))
 		var w replayWindow
 		seen := make(map[uint64]bool)
