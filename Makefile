@@ -25,7 +25,7 @@ test: vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-
 	@echo "make test: all passed"
 
 unit:
-	$(GO) test ./...
+	$(GO) test -timeout 20m ./...
 
 race:
 	$(GO) test -timeout 30m -race ./...
@@ -34,14 +34,14 @@ race:
 offload-off:
 	@for v in GSO GRO MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test . ./internal/udp ./examples/... || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test -timeout 20m . ./internal/udp ./examples/... || exit 1; \
 	done
 
 386:
-	GOARCH=386 $(GO) test . ./internal/... ./crypt ./netsim ./fuzz
+	GOARCH=386 $(GO) test -timeout 20m . ./internal/... ./crypt ./netsim ./fuzz
 
 interop:
-	cd interop_test && $(GO) test ./...
+	cd interop_test && $(GO) test -timeout 30m ./...
 
 # The whole cross product of settings; about an hour.
 interop-full:
