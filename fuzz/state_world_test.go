@@ -44,10 +44,6 @@ type arena struct {
 	readers   map[uint32]*application // of what a dialling end has written, by conversation
 }
 
-// checkHooks has the server's user-supplied functions call methods of the
-// server, which wants them to be called without its locks.
-const checkHooks = true
-
 const (
 	arenaServer    = "10.0.0.1:4000"
 	arenaBystander = "10.0.0.9:4000"
@@ -127,13 +123,12 @@ func (w *arena) serverSettings() *kcp.Config {
 	c.AddressValidation = kcp.AddressValidation(r.IntN(2))
 	c.RefuseLegacy = r.IntN(3) == 0
 	w.finds = c.KeepAlive >= 0
-	if checkHooks {
-		w.hook(c)
-	}
+	w.hook(c)
 	return c
 }
 
-// hook has what the server calls of its user's ask the server for its state.
+// hook has what the server calls of its user's ask the server for its state: it
+// is to be called without the server's locks.
 func (w *arena) hook(c *kcp.Config) {
 	ask := func() {
 		if l := w.listener; l != nil {
