@@ -122,10 +122,21 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened, f first, now
 	e.enterLocked(c)
 	e.mu.Unlock()
 	e.debug("session opened", remote, key.conv)
-	if !c.begin(now, v.listener, v.validated || f.push && !e.refusesLegacy()) {
+	if !c.begin(now, v.listener, e.offersAtOnce(f, v.validated)) {
 		return nil, v.evicted
 	}
 	return c, v.evicted
+}
+
+// offersAtOnce reports whether a session goes to Accept as it is opened. Others
+// go there when the peer confirms that it has our WELCOME. With an
+// authenticating cipher all peers that say hello have to: a HELLO and the data
+// beside it may come from two addresses, so only one of two sessions may be read.
+func (e *Endpoint) offersAtOnce(f first, validated bool) bool {
+	if e.authentic && f.hello.code != 0 {
+		return false
+	}
+	return validated || f.push && !e.refusesLegacy()
 }
 
 // verdict is what judgeLocked decides about the first packet of a conversation.

@@ -88,7 +88,7 @@ func TestBadPacketsAreCounted(t *testing.T) {
 		} {
 			w.net.Inject(from, to, p)
 		}
-		synctest.Wait()
+		w.settle()
 		require.Equal(t, Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
 		require.Equal(t, uint64(2), l.Stats().DropShort)
 		require.Equal(t, uint64(1), l.Stats().DropUnknown)

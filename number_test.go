@@ -499,3 +499,34 @@ func TestMoveDuringTheHandshake(t *testing.T) {
 		require.Equal(t, 1, l.Stats().Sessions)
 	})
 }
+
+// A client that moves while it says hello has two sessions with the server. Only
+// the one that it confirms goes to Accept, so nothing is read twice.
+func TestMovedHelloIsReadOnce(t *testing.T) {
+	inWorld(t, 18, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), MessageMode: true, DialTimeout: -1}
+		validating := *config
+		validating.AddressValidation, validating.PeerTimeout = ValidateAlways, 5*time.Second
+		l := w.listen(&validating)
+		e, pc := w.endpoint("10.0.0.2:5000", config)
+		w.net.SetFilter(func(_, to netip.AddrPort, packet []byte) bool {
+			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
+		})
+		c := w.dial(e) // does not wait
+		require.NoError(t, c.WriteMessage([]byte("once")))
+		for l.Stats().Sessions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		time.Sleep(2*handshakeTime + validating.PeerTimeout)
+		require.Equal(t, 1, l.Stats().Backlog)
+		require.Equal(t, 1, l.Stats().Sessions)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		got := make([]byte, 10)
+		n, err := b.ReadMessage(got)
+		require.NoError(t, err)
+		require.Equal(t, "once", string(got[:n]))
+		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
+	})
+}

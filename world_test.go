@@ -109,6 +109,13 @@ func (w *world) pair(client, server *Config) (a, b *Conn, l *Listener) {
 	return a, b, l
 }
 
+// settle lets the endpoints read all that has arrived. A socket that calls read
+// may be without a reader for some time.
+func (w *world) settle() {
+	time.Sleep(3 * leadGrace)
+	synctest.Wait()
+}
+
 // content returns n bytes that depend on the seed.
 func content(seed uint64, n int) []byte {
 	b := make([]byte, n)
