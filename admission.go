@@ -204,7 +204,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p opened, f firs
 
 // accepted makes a session for a peer.
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p opened, hello signal, validated bool) *Conn {
-	c := newConn(e, key, origin{d.Addr, d.Peer}.netAddr(), d.Peer)
+	c := newConn(e, key, origin{d.Addr, d.Peer}.netAddr())
 	c.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {
 		c.takeHello(hello) // before anybody else knows c

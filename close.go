@@ -110,8 +110,8 @@ func (c *Conn) dropReceived() {
 // stopCalls makes all calls of the application return net.ErrClosed.
 func (c *Conn) stopCalls() {
 	c.closed = true
-	c.rd.set(time.Time{})
-	c.wd.set(time.Time{})
+	c.rd.set(time.Time{}, &c.mu, &c.canRead)
+	c.wd.set(time.Time{}, &c.mu, &c.canWrite)
 	c.wakeAll()
 }
 

@@ -5,20 +5,16 @@ import (
 	"time"
 )
 
-// deadline is a point in time after which calls fail. Its fields belong to mu.
+// deadline is a point in time after which calls fail. The lock of its owner
+// guards it. The zero value is no deadline.
 type deadline struct {
-	mu      *sync.Mutex
-	changed interface{ Broadcast() } // told when the deadline passes
 	timer   *time.Timer
 	expired bool
 }
 
-func (d *deadline) init(mu *sync.Mutex, changed interface{ Broadcast() }) {
-	d.mu, d.changed = mu, changed
-}
-
-// set moves the deadline; the zero time means never.
-func (d *deadline) set(t time.Time) {
+// set moves the deadline; the zero time means never. The caller holds mu, which
+// guards the deadline, and changed is told when the deadline passes.
+func (d *deadline) set(t time.Time, mu sync.Locker, changed interface{ Broadcast() }) {
 	if d.timer != nil {
 		d.timer.Stop()
 		d.timer = nil
@@ -30,16 +26,16 @@ func (d *deadline) set(t time.Time) {
 	wait := time.Until(t)
 	if wait <= 0 {
 		d.expired = true
-		d.changed.Broadcast()
+		changed.Broadcast()
 		return
 	}
 	var timer *time.Timer
 	timer = time.AfterFunc(wait, func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
+		mu.Lock()
+		defer mu.Unlock()
 		if d.timer == timer { // not moved meanwhile
 			d.expired = true
-			d.changed.Broadcast()
+			changed.Broadcast()
 		}
 	})
 	d.timer = timer

@@ -43,7 +43,7 @@ func (c *Conn) newSearch() *pmtuSearch {
 		ether = etherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.peer == nil && c.ep.shards[c.shard].sock.CanProbe() {
+	if limit == 0 && c.key.peer == "" && c.ep.shards[c.shard].sock.CanProbe() {
 		limit = ether
 	}
 	// A segment of that size must be one that can be sent in pieces.
@@ -168,7 +168,7 @@ func (c *Conn) restartDiscovery() {
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.search, c.search.nonce
 	numbers := c.numbers.sender()
-	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.peer}
+	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.origin().peer}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {

@@ -159,7 +159,7 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	if peer == nil {
 		ap = udp.Unmap(ap)
 	}
-	c, err := e.open(makeKey(ap, peer, randomConv()), addr, peer)
+	c, err := e.open(makeKey(ap, peer, randomConv()), addr)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
@@ -171,8 +171,8 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 }
 
 // open adds a session of ours; it draws another conv where that of key is taken.
-func (e *Endpoint) open(key sessionKey, addr, peer net.Addr) (*Conn, error) {
-	c := newConn(e, key, addr, peer) // the caller's Config runs code of its own
+func (e *Endpoint) open(key sessionKey, addr net.Addr) (*Conn, error) {
+	c := newConn(e, key, addr) // the caller's Config runs code of its own
 	c.dialled, c.offered, c.counted = true, true, true
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -15,7 +15,6 @@ type lifecycle struct {
 	abilities uint32
 	cookie    signal        // to go with the hello; of no code while there is none
 	helloAt   time.Duration // when the hello was sent last
-	cookies   uint8         // that had it sent again at once
 
 	hello, confirm, finish, ping request
 
@@ -25,6 +24,7 @@ type lifecycle struct {
 	finTold    bool       // and the peer knows of that at least
 	peerFin    bool       // the peer says nothing from peerFinal on,
 	peerClosed bool       // and reads nothing any more
+	cookies    uint8      // that had the hello sent again at once
 	peerFinal  seq
 }
 
@@ -171,7 +171,7 @@ func (c *Conn) pump(now time.Duration) {
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
-		c.missed = c.lastData
+		c.missed = true
 	}
 	if r := &l.hello; r.due(now) {
 		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
@@ -230,7 +230,7 @@ func (c *Conn) pingAt() time.Duration {
 	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.authentic && l.kind == peerOurs && c.lastData > c.missed {
+	if c.ep.authentic && l.kind == peerOurs && c.lastData > 0 && !c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
 		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {

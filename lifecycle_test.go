@@ -418,7 +418,7 @@ func TestSimultaneousOpen(t *testing.T) {
 			for i := range ends {
 				go func() {
 					to := addrs[1-i]
-					c, err := ends[i].open(sessionKey{addr: to.AddrPort(), conv: 77}, to, nil)
+					c, err := ends[i].open(sessionKey{addr: to.AddrPort(), conv: 77}, to)
 					if err == nil {
 						err = c.connect(context.Background())
 					}

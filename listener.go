@@ -42,7 +42,6 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 func newListener(e *Endpoint) *Listener {
 	l := &Listener{ep: e}
 	l.changed.L = &l.mu
-	l.deadline.init(&l.mu, &l.changed)
 	return l
 }
 
@@ -123,7 +122,7 @@ func (l *Listener) SetDeadline(t time.Time) error {
 	if l.closed {
 		return opError("set", nil, l.Addr(), net.ErrClosed)
 	}
-	l.deadline.set(t)
+	l.deadline.set(t, &l.mu, &l.changed)
 	return nil
 }
 
@@ -158,7 +157,7 @@ func (l *Listener) end() (waiting []*Conn, ok bool) {
 	}
 	l.closed = true
 	waiting, l.backlog = l.backlog, nil
-	l.deadline.set(time.Time{})
+	l.deadline.set(time.Time{}, &l.mu, &l.changed)
 	l.changed.Broadcast()
 	return waiting, true
 }

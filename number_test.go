@@ -287,7 +287,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 				bothWays(t, a, b, []byte("here"), []byte("here"))
 				for port := range 2 { // of the same id
 					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
-					x, err := l.ep.open(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1}, nil)
+					x, err := l.ep.open(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1})
 					require.NoError(t, err)
 					if port == 0 {
 						require.NoError(t, x.Abort())
@@ -423,7 +423,7 @@ func TestSameConversationID(t *testing.T) {
 				alive = append(alive[:i], alive[i+1:]...)
 			} else {
 				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
-				c, err := e.open(key, net.UDPAddrFromAddrPort(key.addr), nil)
+				c, err := e.open(key, net.UDPAddrFromAddrPort(key.addr))
 				require.NoError(t, err)
 				c.greeted.Store(true)
 				alive = append(alive, c)

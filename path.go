@@ -177,12 +177,21 @@ func (c *Conn) moveTo(to origin) bool {
 	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.key.conv)) {
 		return false
 	}
-	c.remote, c.peer = to.netAddr(), to.peer
+	c.remote = to.netAddr()
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.restartDiscovery()
 	c.moves++
 	return true
+}
+
+// origin returns where the peer is. Conn.mu is held.
+func (c *Conn) origin() origin {
+	o := origin{addr: c.key.addr}
+	if c.key.peer != "" {
+		o.peer = c.remote
+	}
+	return o
 }
 
 // rekey files the session under a new address. It is false where there is

@@ -29,7 +29,7 @@ func (q *wakeQueue) set(c *Conn, at time.Duration) {
 	}
 	if c.wakeIndex > 0 {
 		q.heap[c.wakeIndex-1].at = at
-		heap.Fix(&q.heap, c.wakeIndex-1)
+		heap.Fix(&q.heap, int(c.wakeIndex)-1)
 	} else {
 		heap.Push(&q.heap, wakeUp{at, c})
 	}
@@ -41,7 +41,7 @@ func (q *wakeQueue) remove(c *Conn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if c.wakeIndex > 0 {
-		heap.Remove(&q.heap, c.wakeIndex-1)
+		heap.Remove(&q.heap, int(c.wakeIndex)-1)
 	}
 }
 
@@ -109,13 +109,13 @@ func (h wakeHeap) Less(i, j int) bool { return h[i].at < h[j].at }
 
 func (h wakeHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].c.wakeIndex, h[j].c.wakeIndex = i+1, j+1
+	h[i].c.wakeIndex, h[j].c.wakeIndex = int32(i+1), int32(j+1)
 }
 
 func (h *wakeHeap) Push(x any) {
 	w := x.(wakeUp)
 	*h = append(*h, w)
-	w.c.wakeIndex = len(*h)
+	w.c.wakeIndex = int32(len(*h))
 }
 
 func (h *wakeHeap) Pop() any {

@@ -18,7 +18,6 @@ type Conn struct {
 	ep     *Endpoint
 	key    sessionKey
 	remote net.Addr
-	peer   net.Addr // remote where it is not a UDP address, else nil
 
 	writing sync.Mutex // held by the one Write at work
 
@@ -50,7 +49,6 @@ type Conn struct {
 	activity     activity      // up to then
 	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
 	lastData     time.Duration // data came from the peer
-	missed       time.Duration // lastData as the peer was asked why no more comes
 	since        time.Duration // there is something outstanding
 	linger       time.Duration // how long Close waits without progress
 	endAt        time.Duration // when lingering or draining ends
@@ -58,7 +56,6 @@ type Conn struct {
 	compactAt    time.Duration // 0: nothing to compact
 	challengedAt time.Duration // challenged was sent
 	wakeAt       time.Duration // 0: no wake-up asked for
-	wakeIndex    int           // of wakeQueue, under its lock
 	holding      holding
 
 	// What is small stands together; there may be very many sessions.
@@ -67,29 +64,31 @@ type Conn struct {
 	greeted     atomic.Bool // the peer is one of ours
 	lingerFrom  seq         // snd_una at the last progress
 	challenged  uint32      // sn of the last challenge of another address
-	forgetful   uint8       // answers since unaBackSince that acknowledge less than before
+	wakeIndex   int32       // of wakeQueue, under its lock; 0: no wake-up asked for
 	moves       uint32      // changes of the peer's address
 	clockBase   uint32      // what the state machine's clock shows at the epoch; random, see validation.go
 	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
 	state       connState
-	closed      bool // by the application
-	background  bool // Close does not wait, or no longer
-	dialled     bool // by us; accepted otherwise
-	dialling    bool // Dial waits, and its time is what counts
-	offered     bool // to Accept, or dialled
-	asksKind    bool // CloseWrite waits until it is known what the peer is
-	undelivered bool // the session has ended before the peer had all that was written
-	told        bool // Read or Write has returned err
-	outside     bool // it was sent by somebody without a session
-	answering   bool // answer is to be called
-	owes        bool // by the next call of the application, or by the loop
-	roused      bool // a call that waited has been woken
-	filling     bool // a waiting Read has lent its buffer to the state machine
-	coded       bool // Endpoint.coded has this session; under Endpoint.mu
-	counted     bool // as validated in Endpoint.perNetwork; under Endpoint.mu
-	openedFEC   bool // the peer's first packet had an FEC header
-	outstanding bool // something is unacknowledged, since then
-	buried      bool // out of the endpoint
+	forgetful   uint8 // answers since unaBackSince that acknowledge less than before
+	closed      bool  // by the application
+	background  bool  // Close does not wait, or no longer
+	dialled     bool  // by us; accepted otherwise
+	dialling    bool  // Dial waits, and its time is what counts
+	offered     bool  // to Accept, or dialled
+	missed      bool  // the peer was asked why no more data comes since lastData
+	asksKind    bool  // CloseWrite waits until it is known what the peer is
+	undelivered bool  // the session has ended before the peer had all that was written
+	told        bool  // Read or Write has returned err
+	outside     bool  // it was sent by somebody without a session
+	answering   bool  // answer is to be called
+	owes        bool  // by the next call of the application, or by the loop
+	roused      bool  // a call that waited has been woken
+	filling     bool  // a waiting Read has lent its buffer to the state machine
+	coded       bool  // Endpoint.coded has this session; under Endpoint.mu
+	counted     bool  // as validated in Endpoint.perNetwork; under Endpoint.mu
+	openedFEC   bool  // the peer's first packet had an FEC header
+	outstanding bool  // something is unacknowledged, since then
+	buried      bool  // out of the endpoint
 }
 
 // connState is where a session is in its life.
@@ -118,12 +117,10 @@ const (
 	handshakeTime = 10 * time.Second
 )
 
-func newConn(e *Endpoint, key sessionKey, remote, peer net.Addr) *Conn {
-	c := &Conn{ep: e, key: key, remote: remote, peer: peer, clockBase: randomConv()}
+func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
+	c := &Conn{ep: e, key: key, remote: remote, clockBase: randomConv()}
 	c.canRead.init(c)
 	c.canWrite.init(c)
-	c.rd.init(&c.mu, &c.canRead)
-	c.wd.init(&c.mu, &c.canWrite)
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	c.kcp.packetBuffer = c.packetBuffer
@@ -186,7 +183,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 		news = true
 	}
 	if c.kcp.counters.SegmentsReceived != segments {
-		c.lastData = now
+		c.lastData, c.missed = now, false
 	}
 	if !news {
 		c.account() // else the answer does
@@ -528,24 +525,27 @@ func (c *Conn) RemoteAddr() net.Addr {
 func (c *Conn) Conv() uint32 { return c.key.conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline.
-func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd, &c.wd) }
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
 // SetReadDeadline sets the time at which pending and future reads fail with
 // os.ErrDeadlineExceeded; the zero time means never.
-func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, &c.rd) }
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
 
 // SetWriteDeadline sets the time at which pending and future writes fail with
 // os.ErrDeadlineExceeded; the zero time means never.
-func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, &c.wd) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
-func (c *Conn) setDeadlines(t time.Time, deadlines ...*deadline) error {
+func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	for _, d := range deadlines {
-		d.set(t)
+	if read {
+		c.rd.set(t, &c.mu, &c.canRead)
+	}
+	if write {
+		c.wd.set(t, &c.mu, &c.canWrite)
 	}
 	return nil
 }

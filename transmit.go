@@ -139,7 +139,7 @@ func (c *Conn) transmit() {
 		packets := o.packets
 		o.packets = o.spare[:0]
 		data, shard := len(packets), int(c.shard)
-		to, numbers := origin{c.key.addr, c.peer}, c.numbers.sender()
+		to, numbers := c.origin(), c.numbers.sender()
 		// An address that is not validated is answered in the form that it uses,
 		// and gets no parity.
 		o.bare = o.sender.encoder == nil || c.unproven.Load()
