@@ -33,7 +33,7 @@ type first struct {
 // not well-formed to its end. Data opens a session only if it has the very first
 // segment: from what follows nobody can tell a conversation that begins from
 // one that the peer has gone on with, while it was forgotten here.
-func inspect(p opened) (f first, ok bool) {
+func inspect(p *opened) (f first, ok bool) {
 	packet, ok := p.segments()
 	if !ok {
 		return f, false
@@ -68,14 +68,14 @@ func inspect(p opened) (f first, ok bool) {
 
 // stranger deals with a packet for which there is no session. It returns the
 // session, if it has opened one, or the packet is that of a peer which moves.
-func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.Duration) *Conn {
+func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p *opened, now time.Duration) *Conn {
 	f, ok := inspect(p)
 	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
 		if moving := e.moving(key, p.kind); moving[0] != nil {
-			return moving.take(d, &p, now)
+			return moving.take(d, p, now)
 		}
 	}
-	if e.replays.knows(&p) {
+	if e.replays.knows(p) {
 		e.counters.dropReplay.Add(1)
 		return nil
 	}
@@ -88,14 +88,14 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p opened, now time.
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.replays.seen(&p) // else the session takes note of it
+		e.replays.seen(p) // else the session takes note of it
 	}
 	return c
 }
 
 // admit opens a session for the first packet of a conversation, or replies to
 // it as befits. It may also return a session that has to make room.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p opened, f first, now time.Duration) (c, evicted *Conn) {
+func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *opened, f first, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
 	v := e.judgeLocked(key, d, p, f, now)
 	e.mu.Unlock()
@@ -150,13 +150,13 @@ type verdict struct {
 
 // judgeLocked decides about the first packet of a conversation, and replies to
 // it if no session is to be opened. Endpoint.mu is held.
-func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p opened, f first, now time.Duration) (v verdict) {
+func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *opened, f first, now time.Duration) (v verdict) {
 	if v.session = e.sessions[key]; v.session != nil {
 		return v
 	}
 	if g, ok := e.graveFor(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyFromGrave(g, key, d, f, &p)
+		e.replyFromGrave(g, key, d, f, p)
 		return v
 	}
 	v.listener = e.listener
@@ -203,7 +203,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p opened, f firs
 }
 
 // accepted makes a session for a peer.
-func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p opened, hello signal, validated bool) *Conn {
+func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *opened, hello signal, validated bool) *Conn {
 	c := newConn(e, key, origin{d.Addr, d.Peer}.netAddr())
 	c.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {

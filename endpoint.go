@@ -355,7 +355,7 @@ type arrivals struct {
 }
 
 // goesOn reports whether a packet is of the session that last names.
-func (in *arrivals) goesOn(p opened) bool {
+func (in *arrivals) goesOn(p *opened) bool {
 	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
@@ -374,8 +374,10 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (rouse
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
-		if a := e.receive(d, in, now); a.conn != nil {
-			in.packets = append(in.packets, a)
+		in.packets = append(in.packets, arrival{})
+		if last := len(in.packets) - 1; !e.receive(d, in, &in.packets[last], now) {
+			in.packets[last] = arrival{}
+			in.packets = in.packets[:last]
 		}
 	}
 	e.counters.packetsReceived.Add(uint64(len(batch)))
@@ -434,9 +436,9 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	}
 }
 
-// receive takes one datagram through the pipeline and finds its session; what
-// is dropped has none, and is counted.
-func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a arrival) {
+// receive takes one datagram through the pipeline to a, and finds its session.
+// It reports false for what is dropped, which it counts.
+func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, a *arrival, now time.Duration) bool {
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
 		if e.authentic && e.nonces == nil {
@@ -449,37 +451,38 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, now time.Duration) (a 
 			} else {
 				e.counters.dropCipher.Add(1)
 			}
-			return a
+			return false
 		}
 	}
-	var ok bool
-	if a.opened, ok = classify(data); !ok {
+	if !classify(data, &a.opened) {
 		e.counters.dropShort.Add(1)
-		return a
+		return false
 	}
 	a.from, a.size, a.mark = origin{d.Addr, d.Peer}, len(d.Buf), mark
 	if e.nonces != nil {
 		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
 	}
-	if in.goesOn(a.opened) {
+	if in.goesOn(&a.opened) {
 		a.conn = in.last
-		return a
+		return true
 	}
-	a.conn = e.demultiplex(d, a.opened, now)
+	a.conn = e.demultiplex(d, &a.opened, now)
 	if a.conn != nil && a.kind == plainPacket {
 		in.last, in.lastFrom, in.lastConv = a.conn, a.from, a.conv
 	}
-	return a
+	return a.conn != nil
 }
 
 // demultiplex finds the session of a packet, or opens one where the listener
 // wants it. It returns nil for what is dropped, which it counts.
-func (e *Endpoint) demultiplex(d *udp.Datagram, p opened, now time.Duration) *Conn {
+func (e *Endpoint) demultiplex(d *udp.Datagram, p *opened, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
 	c := e.sessions[key]
-	if all := e.coded[key]; p.kind == parityPacket && len(all) == 1 {
-		c = all[0]
+	if p.kind == parityPacket {
+		if all := e.coded[key]; len(all) == 1 {
+			c = all[0]
+		}
 	}
 	coded := c != nil && c.coded
 	e.mu.RUnlock()

@@ -299,7 +299,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 
 // To somebody without a session, a piece is data, but opens nothing.
 func TestPieceOfNoSession(t *testing.T) {
-	f, ok := inspect(opened{data: piece(0, 0, 0, 4, "ab"), conv: 7})
+	f, ok := inspect(&opened{data: piece(0, 0, 0, 4, "ab"), conv: 7})
 	require.True(t, ok)
 	require.Equal(t, first{data: true}, f)
 }

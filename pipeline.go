@@ -110,32 +110,32 @@ const (
 	datagramPacket
 )
 
-// classify reads what kind of packet data is and of which conversation. It is
-// false where data is not long enough, or not as long as it claims to be.
-func classify(data []byte) (opened, bool) {
-	p := opened{data: data}
+// classify reads what kind of packet data is and of which conversation. It
+// reports false if data is not long enough, or not as long as it claims to be.
+func classify(data []byte, p *opened) bool {
+	p.data = data
 	if !fec.IsFEC(data) {
 		if len(data) < headerSize {
-			return p, false
+			return false
 		}
 		p.conv = binary.LittleEndian.Uint32(data)
-		return p, true
+		return true
 	}
 	switch binary.LittleEndian.Uint16(data[4:]) {
 	case fec.TypeParity:
 		p.kind = parityPacket
-		return p, len(data) > fec.HeaderSize
+		return len(data) > fec.HeaderSize
 	case fec.TypeOOB:
 		p.kind = datagramPacket
 		if len(data) < datagramHeader || int(binary.LittleEndian.Uint16(data[6:])) != len(data)-6 {
-			return p, false
+			return false
 		}
 	default:
 		p.kind = fecPacket
 		if len(data) < fec.HeaderSize+headerSize {
-			return p, false
+			return false
 		}
 	}
 	p.conv = binary.LittleEndian.Uint32(data[fec.HeaderSize:])
-	return p, true
+	return true
 }

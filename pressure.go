@@ -61,7 +61,9 @@ func (h *holding) note(k *KCP, now time.Duration) {
 	moved := h.moved.Load()
 	if mark := 2*k.rcvNxt - seq(k.rcvQueued); mark != h.mark || stalled > moved&1 {
 		h.mark = mark
-		h.moved.Store(clock(now)&^1 | stalled)
+		if at := clock(now)&^1 | stalled; at != moved {
+			h.moved.Store(at)
+		}
 	} else if stalled != moved&1 {
 		h.moved.Store(moved&^1 | stalled)
 	}
@@ -79,14 +81,21 @@ func (c *Conn) held() int {
 	return n
 }
 
-// account tells the endpoint how much that is.
+// accountGrain is by how much what the endpoint knows of a session's memory may
+// differ from what the session holds, while it holds anything. Small messages
+// that come and are read cost no write to what all sessions share.
+const accountGrain = 1 << 10
+
+// account tells the endpoint how much that is. Of a session that Accept has not
+// returned, or whose peer's address is not validated, it is told exactly.
 func (c *Conn) account() {
-	h, k := &c.holding, c.kcp
-	if n, old := int64(c.held()), h.bytes.Load(); n != old {
-		c.ep.buffered.Add(n - old)
+	h := &c.holding
+	n, old := int64(c.held()), h.bytes.Load()
+	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.kcp.stranger || !c.offered) {
+		c.ep.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	h.note(k, c.lastInput)
+	h.note(c.kcp, c.lastInput)
 }
 
 // short reports whether all sessions together hold more than they may.
