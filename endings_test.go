@@ -126,7 +126,7 @@ func TestFirstDataOpensNoOtherSession(t *testing.T) {
 // legacyPeer is one that knows no signals and acknowledges what it gets. It begins
 // a session with the server if it has something to say; else it takes the first
 // that comes.
-func (w *world) legacyPeer(addr string, conv uint32, say []byte) {
+func (w *world) legacyPeer(addr string, conv uint32, say []byte) *netsim.PacketConn {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
 	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
@@ -161,6 +161,7 @@ func (w *world) legacyPeer(addr string, conv uint32, say []byte) {
 			k.Flush()
 		}
 	}()
+	return pc
 }
 
 // Signals with forged tokens end no session of a peer that knows no signals:
