@@ -336,8 +336,11 @@ func (s *stage) finish(parties []*party) {
 	}
 	for _, p := range parties {
 		<-p.ended
-		if p.lives && (p.how == "EOF, nil, nil" || p.how == "closed, nil") {
+		switch {
+		case p.lives && (p.how == "EOF, nil, nil" || p.how == "closed, nil"):
 			p.how = "lives"
+		case p.lives:
+			p.how = "lives, then " + p.how
 		}
 	}
 	them := s.them
