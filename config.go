@@ -310,6 +310,42 @@ func (c *Config) Validate() error {
 	if c == nil {
 		return nil
 	}
+	if err := c.validateRanges(); err != nil {
+		return err
+	}
+	if c.FEC.enabled() {
+		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
+			return &ConfigError{"FEC", c.FEC, err.Error()}
+		}
+	}
+	mtu := c.MTU
+	setDefault(&mtu, defaultConfigMTU)
+	if room := c.overhead().total(); mtu-room < minMTU {
+		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
+	}
+	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
+		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
+	}
+	if c.NoDelay > NoDelayTurbo {
+		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
+	}
+	if c.AddressValidation > ValidateAlways {
+		return &ConfigError{"AddressValidation", c.AddressValidation, "is not one of the modes"}
+	}
+	if c.AllowLegacy && c.RefuseLegacy {
+		return &ConfigError{"AllowLegacy", true, "excludes RefuseLegacy"}
+	}
+	if c.DeadLink < 0 {
+		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
+	}
+	if c.IdleTimeout < 0 {
+		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	}
+	return nil
+}
+
+// validateRanges is Validate for the numbers that have to be within bounds.
+func (c *Config) validateRanges() error {
 	ints := []struct {
 		field    string
 		value    int
@@ -346,34 +382,6 @@ func (c *Config) Validate() error {
 	}
 	if c.MaxMTU > maxUDPPayload {
 		return &ConfigError{"MaxMTU", c.MaxMTU, fmt.Sprintf("must be at most %d", maxUDPPayload)}
-	}
-	if c.FEC.enabled() {
-		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
-			return &ConfigError{"FEC", c.FEC, err.Error()}
-		}
-	}
-	mtu := c.MTU
-	setDefault(&mtu, defaultConfigMTU)
-	if room := c.overhead().total(); mtu-room < minMTU {
-		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
-	}
-	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
-		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
-	}
-	if c.NoDelay > NoDelayTurbo {
-		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
-	}
-	if c.AddressValidation > ValidateAlways {
-		return &ConfigError{"AddressValidation", c.AddressValidation, "is not one of the modes"}
-	}
-	if c.AllowLegacy && c.RefuseLegacy {
-		return &ConfigError{"AllowLegacy", true, "excludes RefuseLegacy"}
-	}
-	if c.DeadLink < 0 {
-		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
-	}
-	if c.IdleTimeout < 0 {
-		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
 	}
 	return nil
 }

@@ -36,12 +36,7 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 		for _, confirmed := range []bool{true, false} {
 			inWorld(t, 1, clean, func(w *world) {
 				cfg := mortal()
-				pc, err := w.net.Listen(serverAddr)
-				require.NoError(t, err)
-				old, err := NewEndpoint(pc, cfg)
-				require.NoError(t, err)
-				_, err = old.Listen()
-				require.NoError(t, err)
+				_, pc := w.server(cfg)
 				w.hideAbilities()
 				e, _ := w.endpoint("10.0.0.2:5000", cfg)
 				a := w.dial(e)
@@ -49,7 +44,7 @@ func TestRestartBeforeTheFirstData(t *testing.T) {
 					time.Sleep(time.Second)
 				}
 				require.NoError(t, pc.Close())
-				_, err = a.Write(content(1, 5000))
+				_, err := a.Write(content(1, 5000))
 				require.NoError(t, err)
 				l := w.listen(cfg)
 				b, err := l.AcceptKCP(context.Background())
@@ -109,19 +104,14 @@ func TestFirstDataOpensNoOtherSession(t *testing.T) {
 			link := lossy
 			inWorld(t, seed, link, func(w *world) {
 				cfg := mortal()
-				pc, err := w.net.Listen(serverAddr)
-				require.NoError(t, err)
-				old, err := NewEndpoint(pc, cfg)
-				require.NoError(t, err)
-				_, err = old.Listen()
-				require.NoError(t, err)
+				_, pc := w.server(cfg)
 				e, _ := w.endpoint("10.0.0.2:5000", cfg)
 				a := w.dial(e)
 				for a.Peer().Version == 0 { // it has been welcomed
 					time.Sleep(10 * time.Millisecond)
 				}
 				require.NoError(t, pc.Close())
-				_, err = a.Write(content(1, size))
+				_, err := a.Write(content(1, size))
 				require.NoError(t, err)
 				l := w.listen(cfg)
 				_, err = a.Read(make([]byte, 1))
@@ -131,46 +121,6 @@ func TestFirstDataOpensNoOtherSession(t *testing.T) {
 			})
 		}
 	}
-}
-
-// legacyPeer is one that knows no signals and acknowledges what it gets. It begins
-// a session with the server if it has something to say; else it takes the first
-// that comes.
-func (w *world) legacyPeer(addr string, conv uint32, say []byte) {
-	pc, err := w.net.Listen(addr)
-	require.NoError(w.t, err)
-	start, to := time.Now(), net.Addr(udpAddr(serverAddr))
-	var k *KCP
-	begin := func(conv uint32) {
-		k = New(conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
-		k.Update(1)
-	}
-	if say != nil {
-		begin(conv)
-		_, err = k.Send(say)
-		require.NoError(w.t, err)
-		k.Flush()
-	}
-	done := make(chan bool)
-	w.t.Cleanup(func() {
-		_ = pc.Close()
-		<-done
-	})
-	go func() {
-		defer close(done)
-		for buf := make([]byte, 2000); ; {
-			n, from, err := pc.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			if to = from; k == nil {
-				begin(decodeHeader(buf).conv)
-			}
-			k.SetClock(uint32(time.Since(start).Milliseconds()))
-			_ = k.Input(buf[:n])
-			k.Flush()
-		}
-	}()
 }
 
 // Signals with forged tokens end no session of a peer that knows no signals:
@@ -248,10 +198,7 @@ func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
 		inWorld(t, seed, link, func(w *world) {
 			l := w.listen(nil)
-			pc, err := w.net.Listen("10.0.0.2:5000")
-			require.NoError(t, err)
-			e, err := NewEndpoint(w.socket(pc), nil)
-			require.NoError(t, err)
+			e, pc := w.endpoint("10.0.0.2:5000", nil)
 			a := w.dial(e)
 			b, err := l.AcceptKCP(context.Background())
 			require.NoError(t, err)

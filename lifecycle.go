@@ -82,37 +82,6 @@ const (
 	missAfter = 2 * time.Second
 )
 
-// request is a signal that is repeated, at growing distances, until it has
-// been answered.
-type request struct {
-	next   time.Duration
-	signal signal
-	wait   uint32 // in milliseconds
-	tries  uint8  // no more than 255 are counted
-	active bool
-}
-
-func (r *request) start(s signal, now, wait time.Duration) {
-	*r = request{signal: s, active: true, wait: uint32(wait.Milliseconds()), next: now}
-}
-
-func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
-
-func (r *request) sent(now time.Duration) {
-	r.tries = max(r.tries, r.tries+1)
-	r.next = now + time.Duration(r.wait)*time.Millisecond
-	r.wait = max(r.wait, min(2*r.wait, uint32(maxRequestWait.Milliseconds())))
-}
-
-// answered takes the answer to r, if s is that.
-func (r *request) answered(s signal) bool {
-	if !r.active || r.signal.answer() != s {
-		return false
-	}
-	r.active = false
-	return true
-}
-
 // waiting reports whether the peer owes an answer.
 func (l *lifecycle) waiting() bool {
 	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
@@ -338,20 +307,91 @@ func (c *Conn) askAgain() {
 // takeSignal takes s, and is true for what is not from within the session. What
 // ends the session is left to the end of the batch.
 func (c *Conn) takeSignal(s signal) (outside bool) {
-	l, k := &c.life, c.kcp
-	reply := func(a signal) {
-		n := len(k.signals)
-		if n < maxSignals && (n == 0 || k.signals[n-1] != a) { // however often it was asked
-			k.signals = append(k.signals, a)
+	switch s.code {
+	case sigInfo:
+		c.learn(s)
+		if waiting := c.kcp.signals; len(waiting) > 0 && waiting[len(waiting)-1].code == sigHello|sigAnswer {
+			c.queueAnswer(infoSignal()) // so the answer to hello is no larger than what came
 		}
+	case sigCookie, sigReset, sigAbort:
+		c.takeOutside(s)
+		return true
+	default:
+		if s.code&sigAnswer != 0 {
+			return c.takeAnswer(s)
+		}
+		return c.takeRequest(s)
 	}
+	return false
+}
+
+// queueAnswer has a leave with the next flush, once however often it was asked
+// for.
+func (c *Conn) queueAnswer(a signal) {
+	k := c.kcp
+	n := len(k.signals)
+	if n < maxSignals && (n == 0 || k.signals[n-1] != a) {
+		k.signals = append(k.signals, a)
+	}
+}
+
+// takeRequest is takeSignal for a signal that wants an answer.
+func (c *Conn) takeRequest(s signal) (outside bool) {
+	l := &c.life
 	ours := l.kind == peerOurs
 	switch s.code {
 	case sigHello:
 		if !c.takeHello(s) {
 			return true
 		}
-		reply(signal{sigHello | sigAnswer, l.token, l.peerToken})
+		c.queueAnswer(signal{sigHello | sigAnswer, l.token, l.peerToken})
+	case sigConfirm:
+		if s.sn != l.token {
+			c.queueAnswer(c.disown(s))
+			return true
+		}
+		if !ours || s.ts != l.peerToken {
+			return true
+		}
+		if c.offer() { // else it asks again
+			c.prove()
+			l.confirmed = true
+			c.queueAnswer(s.answer())
+			c.queueAnswer(infoSignal())
+		}
+	case sigFin, sigClose:
+		if s.ts != l.token {
+			c.queueAnswer(c.disown(s))
+			return true
+		}
+		if !ours || !c.offer() {
+			return true // or it asks again
+		}
+		c.prove() // as confirm does, which may have been lost
+		l.confirmed = true
+		if !c.takeFin(s) {
+			return true
+		}
+		c.queueAnswer(s.answer())
+	case sigPing:
+		if l.token == 0 { // nobody without signals asks so
+			c.queueAnswer(c.disown(s))
+			return true
+		}
+		c.queueAnswer(s.answer())
+		if ours && c.ep.authentic && !c.unproven.Load() {
+			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
+		}
+	case sigProbe:
+		c.queueAnswer(s.answer())
+	}
+	return false
+}
+
+// takeAnswer is takeSignal for the answer to a signal.
+func (c *Conn) takeAnswer(s signal) (outside bool) {
+	l, k := &c.life, c.kcp
+	switch s.code {
 	case sigHello | sigAnswer:
 		if !c.dialled || s.ts != l.token {
 			return true
@@ -363,68 +403,21 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 			c.number(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
 		}
-	case sigInfo:
-		c.learn(s)
-		if n := len(k.signals); n > 0 && k.signals[n-1].code == sigHello|sigAnswer {
-			reply(infoSignal()) // so the answer to hello is no larger than what came
-		}
-	case sigConfirm:
-		if s.sn != l.token {
-			reply(c.disown(s))
-			return true
-		}
-		if !ours || s.ts != l.peerToken {
-			return true
-		}
-		if c.offer() { // else it asks again
-			c.prove()
-			l.confirmed = true
-			reply(s.answer())
-			reply(infoSignal())
-		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
-	case sigFin, sigClose:
-		if s.ts != l.token {
-			reply(c.disown(s))
-			return true
-		}
-		if !ours || !c.offer() {
-			return true // or it asks again
-		}
-		c.prove() // as confirm does, which may have been lost
-		l.confirmed = true
-		if !c.takeFin(s) {
-			return true
-		}
-		reply(s.answer())
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if l.finish.answered(s) {
 			l.finished = true
 		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(k.sndEnd), l.peerToken}) {
 			l.finTold = true // it has been overtaken by our close
 		}
-	case sigPing:
-		if l.token == 0 { // nobody without signals asks so
-			reply(c.disown(s))
-			return true
-		}
-		reply(s.answer())
-		if ours && c.ep.authentic && !c.unproven.Load() {
-			reply(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
-		}
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
 			c.prove()
 		}
 		c.pingAnswered(s)
-	case sigProbe:
-		reply(s.answer())
 	case sigProbe | sigAnswer:
 		c.probeAnswered(s)
-	case sigCookie, sigReset, sigAbort:
-		c.takeOutside(s)
-		return true
 	}
 	return false
 }

@@ -292,12 +292,7 @@ func (w *world) restarted(pc *netsim.PacketConn, config *Config) *Listener {
 // firstLife opens a server that is going to be restarted, and a session with it
 // that has moved n bytes up and one down if answers is true.
 func (w *world) firstLife(n int, answers bool) (a *Conn, pc *netsim.PacketConn) {
-	pc, err := w.net.Listen(serverAddr)
-	require.NoError(w.t, err)
-	server, err := NewEndpoint(pc, nil)
-	require.NoError(w.t, err)
-	l, err := server.Listen()
-	require.NoError(w.t, err)
+	l, pc := w.server(nil)
 	e, _ := w.endpoint("10.0.0.2:5000", nil)
 	a = w.dial(e)
 	data := content(1, n)
@@ -363,10 +358,7 @@ func TestFieldNote22ClientReconnects(t *testing.T) {
 	for _, writes := range []bool{true, false} {
 		inWorld(t, 22, clean, func(w *world) {
 			l := w.listen(nil)
-			pc, err := w.net.Listen("10.0.0.2:5000")
-			require.NoError(t, err)
-			old, err := NewEndpoint(pc, nil)
-			require.NoError(t, err)
+			old, pc := w.endpoint("10.0.0.2:5000", nil)
 			a := w.dial(old)
 			send(t, a, []byte("first"))
 			b, err := l.AcceptKCP(context.Background())

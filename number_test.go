@@ -279,12 +279,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 15, clean, func(w *world) {
 				config := &Config{Cipher: c}
-				l := w.listen(config)
-				e, pc := w.endpoint("10.0.0.2:5000", config)
-				a := w.dial(e)
-				b, err := l.AcceptKCP(context.Background())
-				require.NoError(t, err)
-				bothWays(t, a, b, []byte("here"), []byte("here"))
+				a, b, l, pc := w.movable(config)
 				for port := range 2 { // of the same id
 					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
 					x, err := l.ep.open(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1})
@@ -348,12 +343,7 @@ func TestEndAtAnotherAddress(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(w *world) {
 					config := &Config{Cipher: c}
-					l := w.listen(config)
-					e, pc := w.endpoint("10.0.0.2:5000", config)
-					a := w.dial(e)
-					b, err := l.AcceptKCP(context.Background())
-					require.NoError(t, err)
-					bothWays(t, a, b, []byte("here"), []byte("here"))
+					a, b, l, pc := w.movable(config)
 					time.Sleep(time.Second)
 					require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 					want := io.EOF
@@ -364,7 +354,7 @@ func TestEndAtAnotherAddress(t *testing.T) {
 						require.NoError(t, a.Close())
 					}
 					require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-					_, err = b.Read(make([]byte, 1))
+					_, err := b.Read(make([]byte, 1))
 					require.ErrorIs(t, err, want)
 					require.NoError(t, b.Close())
 					before := l.Stats().PacketsSent
@@ -397,13 +387,7 @@ func TestReflectionOfFirstNumbers(t *testing.T) {
 			return !welcomed
 		})
 		a := w.dial(e)
-		_, err := a.Write([]byte("important"))
-		require.NoError(t, err)
-		require.NoError(t, a.SetReadDeadline(time.Now().Add(5*time.Second)))
-		n, err := a.Read(make([]byte, 100))
-		require.Zero(t, n, "it has read its own data")
-		requireTimeout(t, err)
-		require.Error(t, a.Close())
+		requireNothingReflected(t, a)
 	})
 }
 
@@ -469,12 +453,6 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
 		require.True(t, numbered())
 	})
-}
-
-func accepted(t *testing.T, l *Listener) *Conn {
-	c, err := l.AcceptKCP(context.Background())
-	require.NoError(t, err)
-	return c
 }
 
 // A peer whose address changes before its CONFIRM has come goes on from the new

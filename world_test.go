@@ -76,10 +76,18 @@ func (w *world) endpoint(addr string, config *Config) (*Endpoint, *netsim.Packet
 // listen opens the server.
 func (w *world) listen(config *Config) *Listener {
 	w.t.Helper()
-	e, _ := w.endpoint(serverAddr, config)
+	l, _ := w.server(config)
+	return l
+}
+
+// server is listen that returns the socket too. A server whose socket is closed
+// has been killed: it says nothing to its peers.
+func (w *world) server(config *Config) (*Listener, *netsim.PacketConn) {
+	w.t.Helper()
+	e, pc := w.endpoint(serverAddr, config)
 	l, err := e.Listen()
 	require.NoError(w.t, err)
-	return l
+	return l, pc
 }
 
 // dial opens a session from e to the server.
@@ -107,6 +115,25 @@ func (w *world) pair(client, server *Config) (a, b *Conn, l *Listener) {
 	require.NoError(w.t, err)
 	require.Equal(w.t, byte(42), first[0])
 	return a, b, l
+}
+
+// movable returns the two ends of a session over which something has gone both
+// ways. The client's address is that of the socket, and can change.
+func (w *world) movable(config *Config) (a, b *Conn, l *Listener, pc *netsim.PacketConn) {
+	w.t.Helper()
+	l = w.listen(config)
+	e, pc := w.endpoint("10.0.0.2:5000", config)
+	a = w.dial(e)
+	b = accepted(w.t, l)
+	bothWays(w.t, a, b, []byte("here"), []byte("here"))
+	return a, b, l, pc
+}
+
+func accepted(t *testing.T, l *Listener) *Conn {
+	t.Helper()
+	c, err := l.AcceptKCP(context.Background())
+	require.NoError(t, err)
+	return c
 }
 
 // settle lets the endpoints read all that has arrived. A socket that calls read

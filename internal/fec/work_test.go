@@ -2,6 +2,7 @@ package fec
 
 import (
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -210,30 +211,21 @@ func TestMultiplyingIsTheSame(t *testing.T) {
 }
 
 // The time is per packet of an attack, at 20 000 packets a second.
-func BenchmarkAttacks(b *testing.B) {
-	for _, attack := range attacks {
-		b.Run(attack.name, func(b *testing.B) {
-			d := NewDecoder()
-			random := rand.New(rand.NewPCG(1, 2))
-			packet := make([]byte, HeaderSize)
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				_, _, _ = d.Decode(attack.next(packet, i, random), uint32(i/20), nil)
-			}
-		})
-	}
-}
+func BenchmarkAttacks(b *testing.B) { benchmarkAttacks(b, math.MaxInt) }
 
 // The time is per packet of an attack on a Decoder of its own for 100 packets.
-func BenchmarkAttacksOnNewDecoders(b *testing.B) {
+func BenchmarkAttacksOnNewDecoders(b *testing.B) { benchmarkAttacks(b, 100) }
+
+// benchmarkAttacks has each Decoder take so many packets.
+func benchmarkAttacks(b *testing.B, packets int) {
 	for _, attack := range attacks {
 		b.Run(attack.name, func(b *testing.B) {
-			d := NewDecoder()
+			var d *Decoder
 			random := rand.New(rand.NewPCG(1, 2))
 			packet := make([]byte, HeaderSize)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
-				if i%100 == 0 {
+				if i%packets == 0 {
 					d = NewDecoder()
 				}
 				_, _, _ = d.Decode(attack.next(packet, i, random), uint32(i/20), nil)
