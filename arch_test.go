@@ -19,9 +19,9 @@ import (
 // coreFiles are the state machine. They know no clock, socket, lock or
 // goroutine.
 var coreFiles = []string{
-	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "queue.go", "signal.go", "settings.go",
-	"pacer.go", "rate.go", "cubic.go", "bbr.go", "ack.go", "ackrepeat.go", "recovery.go", "redundancy.go",
-	"piece.go", "sizewatch.go",
+	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "ring.go", "signal.go", "settings.go",
+	"pacer.go", "delivery_rate.go", "congestion_cubic.go", "congestion_bbr.go", "ack.go", "ack_repeat.go", "recovery.go", "redundancy.go",
+	"pieces.go", "blackhole.go",
 }
 
 // coreImports is all that the state machine may import.
