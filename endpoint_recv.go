@@ -2,65 +2,20 @@ package kcp
 
 import (
 	"encoding/binary"
+	"errors"
 	"net"
 	"net/netip"
+	"time"
 
+	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // The packet pipeline: what happens to a packet between the state machine and
 // the socket. Out: forward error correction, then the cipher. In: the reverse.
 // Everything is done in the packet's own buffer, which has room in front for
 // the headers and behind for the cipher's tag; WIRE.md §4 has the layout.
-
-// datagramHeader is what an out-of-band datagram has between cipher and
-// payload: an FEC header, and the conversation id.
-const datagramHeader = fec.HeaderSize + 4
-
-// packet is a datagram on its way out. Its buffer is one of the endpoint's, or
-// that of a segment.
-type packet struct {
-	buf      []byte
-	pooled   *buffer
-	segment  *sendSegment
-	datagram bool // out of band: past the state machine and FEC
-}
-
-// buffer is a packet's buffer in the endpoint's pool.
-type buffer struct{ b []byte }
-
-// overhead is the room that a packet needs around what the state machine, or a
-// datagram, puts into it.
-type overhead struct {
-	cipherHead int
-	fecHead    int // 0 without FEC
-	tail       int
-}
-
-func (o overhead) head() int { return o.cipherHead + o.fecHead }
-
-func (o overhead) total() int { return o.head() + o.tail }
-
-// sender is the outgoing half of a session's pipeline. It is used by the one
-// goroutine at a time that writes the session's packets to the socket.
-type sender struct {
-	encoder *fec.Encoder // nil: none
-	room    overhead
-}
-
-// encode adds the error correction to p, unless that is to go plain, and returns
-// the parity packets that it completes a group with; they are valid until the
-// next call.
-func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
-	inner := p.buf[s.room.cipherHead : len(p.buf)-s.room.tail]
-	switch {
-	case p.datagram:
-		fec.PutOOB(inner)
-	case !plain:
-		return s.encoder.Encode(inner, now)
-	}
-	return nil
-}
 
 // opened is an incoming packet without cipher: where it belongs, and whether
 // forward error correction is to look at it.
@@ -138,4 +93,190 @@ func classify(data []byte, p *opened) bool {
 	}
 	p.conv = binary.LittleEndian.Uint32(data[fec.HeaderSize:])
 	return true
+}
+
+// readLoop reads a socket while no call of a session does.
+func (e *Endpoint) readLoop(s *shard) {
+	for {
+		roused, ok := e.readOnce(s, nil)
+		if !ok {
+			return
+		}
+		if roused && s.lead.possible && e.single() && s.lead.yield() {
+			if c := s.lead.await(); c != nil {
+				c.answer(e.now())
+			}
+		}
+	}
+}
+
+// readOnce reads a batch of a socket, feeds all of it to the sessions, and then
+// lets each session that got something answer once; that of the call that leads
+// does so by itself. roused is true if that has woken a call that waited, ok
+// false if the socket is not to be read any more.
+func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
+	n, err := s.sock.ReadBatch(s.batch)
+	if err != nil && !e.interrupted(s, err) {
+		s.failures++
+		return false, e.survives(err, s.failures)
+	}
+	s.failures = 0
+	if err == nil {
+		roused = e.take(s.batch[:n], &s.in, leader)
+		e.sendReplies(s.in.shard)
+	}
+	return roused, true
+}
+
+// arrivals is what a reader works with on a batch.
+type arrivals struct {
+	shard   int // which reader it is
+	packets []arrival
+	touched []*Conn // sessions that have to answer
+
+	// The session of an earlier packet of the batch, and how it was found.
+	last     *Conn
+	lastFrom origin
+	lastConv uint32
+}
+
+// goesOn reports whether a packet is of the session that last names.
+func (in *arrivals) goesOn(p *opened) bool {
+	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
+		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
+}
+
+// arrival is a packet that has found its session.
+type arrival struct {
+	conn *Conn
+	opened
+}
+
+// take feeds a batch to the sessions, those packets of one session together
+// that come together, and lets each answer once.
+func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (roused bool) {
+	now := e.now()
+	bytes := 0
+	for i := range batch {
+		d := &batch[i]
+		bytes += len(d.Buf)
+		in.packets = append(in.packets, arrival{})
+		if last := len(in.packets) - 1; !e.receive(d, in, &in.packets[last], now) {
+			in.packets[last] = arrival{}
+			in.packets = in.packets[:last]
+		}
+	}
+	e.counters.packetsReceived.Add(uint64(len(batch)))
+	e.counters.bytesReceived.Add(uint64(bytes))
+	for rest := in.packets; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].conn == rest[0].conn {
+			n++
+		}
+		if c := rest[0].conn; c.input(rest[:n], in.shard, now) {
+			in.touched = append(in.touched, c)
+		}
+		rest = rest[n:]
+	}
+	for _, c := range in.touched {
+		if c != leader {
+			roused = c.answer(now) || roused
+		}
+	}
+	e.relieve(now)
+	clear(in.packets)
+	clear(in.touched)
+	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
+	return roused
+}
+
+// manyFailures is how many errors in a row make a socket suspect.
+const manyFailures = 8
+
+// survives deals with a read error. Most concern one packet, such as an ICMP
+// answer to something sent before, and the socket goes on working; only a
+// closed socket is final. Errors in a row are met with growing patience.
+func (e *Endpoint) survives(err error, failures int) bool {
+	select {
+	case <-e.done:
+		return false
+	default:
+	}
+	if errors.Is(err, net.ErrClosed) {
+		e.shut(opError("read", nil, e.LocalAddr(), err))
+		return false
+	}
+	e.counters.readErrors.Add(1)
+	e.refused(err)
+	e.warn("socket read failed", err)
+	if failures < manyFailures {
+		return true
+	}
+	pause := time.NewTimer(min(time.Millisecond<<min(failures-manyFailures, 8), 100*time.Millisecond))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-e.done:
+		return false
+	}
+}
+
+// receive takes one datagram through the pipeline to a, and finds its session.
+// It reports false for what is dropped, which it counts.
+func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, a *arrival, now time.Duration) bool {
+	data, mark := d.Buf, uint64(0)
+	if cipher := e.config.Cipher; cipher != nil {
+		if e.authentic && e.nonces == nil {
+			mark = e.replays.mark(data) // of what Open overwrites
+		}
+		var err error
+		if data, err = cipher.Open(data); err != nil {
+			if errors.Is(err, crypt.ErrShort) {
+				e.counters.dropShort.Add(1)
+			} else {
+				e.counters.dropCipher.Add(1)
+			}
+			return false
+		}
+	}
+	if !classify(data, &a.opened) {
+		e.counters.dropShort.Add(1)
+		return false
+	}
+	a.from, a.size, a.mark = origin{d.Addr, d.Peer}, len(d.Buf), mark
+	if e.nonces != nil {
+		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
+	}
+	if in.goesOn(&a.opened) {
+		a.conn = in.last
+		return true
+	}
+	a.conn = e.demultiplex(d, &a.opened, now)
+	if a.conn != nil && a.kind == plainPacket {
+		in.last, in.lastFrom, in.lastConv = a.conn, a.from, a.conv
+	}
+	return a.conn != nil
+}
+
+// demultiplex finds the session of a packet, or opens one where the listener
+// wants it. It returns nil for what is dropped, which it counts.
+func (e *Endpoint) demultiplex(d *udp.Datagram, p *opened, now time.Duration) *Conn {
+	key := makeKey(d.Addr, d.Peer, p.conv)
+	e.mu.RLock()
+	c := e.sessions[key]
+	if p.kind == parityPacket {
+		if all := e.coded[key]; len(all) == 1 {
+			c = all[0]
+		}
+	}
+	coded := c != nil && c.coded
+	e.mu.RUnlock()
+	if c == nil {
+		c = e.stranger(key, d, p, now)
+	}
+	if c != nil && p.kind == fecPacket && !coded {
+		e.setCoded(c)
+	}
+	return c
 }

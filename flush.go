@@ -171,31 +171,6 @@ func (k *KCP) admit(window uint32, rate int64) {
 	k.pace.idle()
 }
 
-// postpone gives segments that have just timed out more time where the path has
-// become slower meanwhile: as much as the newest acknowledgement has taken, and
-// the variance. It returns the others. The time-out of a segment is fixed when
-// it leaves, and a queue can grow by more than that within one round trip.
-func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
-	if !k.ext.PostponeTimeouts {
-		return expired
-	}
-	variance := max(k.interval, uint32(4*k.rtt.rttvar))
-	if k.recovery.disorder() {
-		variance += uint32(k.reorderWait())
-	}
-	rest := expired[:0]
-	for _, s := range expired {
-		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))
-		if s.early || s.tx.number < k.rate.front || !at.after(k.now) {
-			rest = append(rest, s)
-			continue
-		}
-		s.resendTS = at
-		k.timeouts.add(s)
-	}
-	return rest
-}
-
 // backOff lengthens the time-out of s, which has just expired.
 func (k *KCP) backOff(s *sendSegment) {
 	limit := uint32(backoffMax)
@@ -206,26 +181,6 @@ func (k *KCP) backOff(s *sendSegment) {
 	if k.ext.FreshFastAck {
 		s.fastack = 0
 	}
-}
-
-// takeSuspects appends the segments to be fast-retransmitted. Those that have
-// just timed out are sent anyway and keep their place among the suspects, and
-// those that were sent too often are left to their time-outs.
-func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
-	for s := k.loss.suspects.head; s != nil; {
-		next := s.order.next
-		switch {
-		case s.group == nil: // timed out
-		case k.fastLimit > 0 && s.xmit > k.fastLimit:
-			s.unlinkOrder()
-		default:
-			k.timeouts.remove(s)
-			s.fastDue = true
-			again = append(again, s)
-		}
-		s = next
-	}
-	return again
 }
 
 // flushNew sends the segments from first on for the first time.

@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"errors"
-	"io"
 )
 
 // Defaults of the reference.
@@ -173,184 +172,6 @@ func (k *KCP) Conv() uint32 { return k.conv }
 // dead-link limit says. The state machine goes on all the same.
 func (k *KCP) Dead() bool { return k.dead }
 
-// WaitSend returns the number of segments that are waiting or in flight.
-func (k *KCP) WaitSend() int { return k.inFlight + int(k.sndEnd-k.sndNxt) }
-
-// Send queues p, copying it, and returns how many bytes it took. In message
-// mode p is one message, which may be empty and is split into at most 127
-// fragments; beyond that it is refused whole with ErrMessageTooLarge. In
-// stream mode p first fills up the last waiting segment, and what does not fit
-// into 127 further ones is not taken: n < len(p), or ErrMessageTooLarge where
-// nothing was taken.
-func (k *KCP) Send(p []byte) (n int, err error) {
-	if k.stream {
-		n = k.extendTail(p)
-		p = p[n:]
-		if len(p) == 0 {
-			return n, nil
-		}
-	}
-	mss := k.segmentSize(len(p))
-	count := max(1, (len(p)+mss-1)/mss)
-	first := mss
-	if k.validation != nil && k.sndUna == k.sndEnd && count < k.fragmentLimit() {
-		first = min(mss, k.firstSize(len(p)))
-		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
-	}
-	if count > k.fragmentLimit() {
-		if n > 0 {
-			return n, nil
-		}
-		return 0, ErrMessageTooLarge
-	}
-	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
-	for i := range count {
-		size := min(len(p), mss)
-		if i == 0 {
-			size = min(size, first)
-		}
-		room := size
-		if k.stream && count > 1 {
-			room = mss // more is likely to follow
-		}
-		s := k.buffers.getSegment()
-		s.buf = k.buffers.get(k.headroom + room)
-		s.data = s.buf[k.headroom:][:size]
-		copy(s.data, p)
-		if !k.stream {
-			s.frg = uint8(count - i - 1)
-		}
-		k.snd.set(k.sndEnd, s)
-		k.sndEnd++
-		k.sndBytes += size
-		p = p[size:]
-		n += size
-	}
-	return n, nil
-}
-
-// extendTail fills up the last waiting segment and returns how much it took.
-func (k *KCP) extendTail(p []byte) int {
-	if k.sndEnd == k.sndNxt {
-		return 0
-	}
-	s := k.snd.at(k.sndEnd - 1)
-	old, limit := len(s.data), k.mss
-	if k.sndEnd-1 == k.sndUna {
-		limit = k.firstSize(old + len(p))
-	}
-	if old >= limit {
-		return 0
-	}
-	n := min(len(p), limit-old)
-	s.buf = k.buffers.grow(s.buf, k.headroom+old+n)
-	s.data = s.buf[k.headroom:][:old+n]
-	copy(s.data[old:], p[:n])
-	s.frg = 0
-	k.sndBytes += n
-	return n
-}
-
-// fragmentLimit returns how many segments one Send may queue.
-func (k *KCP) fragmentLimit() int {
-	if k.ext.LimitToPeerWindow && !k.stream && k.rmtWndMax > 0 {
-		return int(min(maxFragments, k.rmtWndMax))
-	}
-	return maxFragments
-}
-
-// PeekSize returns the size of the next whole message, or -1 if there is none.
-func (k *KCP) PeekSize() int {
-	n := k.nextMessage()
-	if n == 0 {
-		return -1
-	}
-	size := 0
-	head := k.rcvNxt - seq(k.rcvQueued)
-	for i := range n {
-		s := k.rcv.at(head + seq(i))
-		size += len(s.data) - s.read
-	}
-	return size
-}
-
-// nextMessage returns how many segments the next whole message has; 0 if there
-// is none.
-func (k *KCP) nextMessage() uint32 {
-	if k.rcvQueued == k.rcvPartial {
-		return 0
-	}
-	return uint32(k.rcv.at(k.rcvNxt-seq(k.rcvQueued)).frg) + 1
-}
-
-// Recv copies the next message to p and returns its size. The error is
-// ErrNoData when nothing has arrived, ErrPartialMessage when the message is
-// not yet whole, and io.ErrShortBuffer, with nothing taken, when it is larger
-// than p: PeekSize tells its size.
-func (k *KCP) Recv(p []byte) (int, error) {
-	if k.rcvQueued == 0 {
-		return 0, ErrNoData
-	}
-	size := k.PeekSize()
-	if size < 0 {
-		return 0, ErrPartialMessage
-	}
-	if size > len(p) {
-		return 0, io.ErrShortBuffer
-	}
-	full := k.rcvQueued >= k.rcvLimit()
-	n := 0
-	for range k.nextMessage() {
-		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
-		n += copy(p[n:], s.data[s.read:])
-		k.popReceived()
-	}
-	k.afterRecv(full)
-	return n, nil
-}
-
-// recvBytes copies to p as many bytes of whole messages as there are, without
-// regard to their boundaries. A segment that does not fit stays with its rest.
-func (k *KCP) recvBytes(p []byte) int {
-	full := k.rcvQueued >= k.rcvLimit()
-	n := 0
-	popped := false
-	for k.rcvQueued > k.rcvPartial {
-		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
-		c := copy(p[n:], s.data[s.read:])
-		n += c
-		s.read += c
-		if s.read < len(s.data) {
-			break
-		}
-		k.popReceived()
-		popped = true
-	}
-	if popped {
-		k.afterRecv(full)
-	}
-	return n
-}
-
-// popReceived drops the segment at the head of the receive queue.
-func (k *KCP) popReceived() {
-	s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
-	k.rcvHeld -= cap(s.data)
-	k.rcvBuffers.put(s.data)
-	*s = recvSegment{}
-	k.rcvQueued--
-	k.dropVoid()
-}
-
-// afterRecv takes early segments into the room that a read has made. Where the
-// window was shut, the peer is told that it is open again.
-func (k *KCP) afterRecv(full bool) {
-	k.deliver()
-	if full && k.rcvQueued < k.rcvLimit() {
-		k.probe |= probeTell
-	}
-}
-
 // Update tells the time and flushes when the interval has passed since the
 // last scheduled flush. Call it at the time that Check returns, or every 10 to
 // 100 ms.
@@ -507,4 +328,13 @@ func (k *KCP) Compact() {
 	if k.rcvEarly == 0 {
 		k.ackRepeats.items = nil
 	}
+}
+
+// segmentSize returns the payload of the segments that n bytes are cut into.
+// A message that had few enough segments before the MTU has shrunk still has.
+func (k *KCP) segmentSize(n int) int {
+	if k.stream || k.wholeMSS <= k.mss || n <= k.fragmentLimit()*k.mss {
+		return k.mss
+	}
+	return k.wholeMSS
 }

@@ -1,6 +1,8 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+)
 
 // Pieces: a segment cannot be cut anew once it has its sequence number. Where
 // the MTU has shrunk since, it travels as several PIECE segments, which have the
@@ -268,13 +270,4 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	if size < k.mtu {
 		k.emit()
 	}
-}
-
-// segmentSize returns the payload of the segments that n bytes are cut into.
-// A message that had few enough segments before the MTU has shrunk still has.
-func (k *KCP) segmentSize(n int) int {
-	if k.stream || k.wholeMSS <= k.mss || n <= k.fragmentLimit()*k.mss {
-		return k.mss
-	}
-	return k.wholeMSS
 }

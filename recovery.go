@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"math"
 	"slices"
 )
 
@@ -195,66 +194,9 @@ func (k *KCP) calmDown() {
 	}
 }
 
-// countAck has the loss detector count an input of which newest was the newest
-// acknowledgement, and early the number of those that una did not cover.
-func (k *KCP) countAck(newest newestAck, early uint32) {
-	if k.fastResend == 0 || k.validation != nil {
-		return // who is not validated may acknowledge blindly
-	}
-	n, limit := uint32(1), k.fastResend
-	reordered := k.recovery.tolerance > 0 || k.recovery.disorder()
-	if k.ext.EarlyRetransmit {
-		n = max(early, 1)
-		if reordered {
-			limit = math.MaxUint32 // numbers prove nothing, only time does
-		}
-		k.loss.collect, k.loss.counted = true, k.scratch[:0]
-	}
-	switch {
-	case !k.ext.SendOrder:
-		if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
-			k.loss.count(newest.sn, newest.ts, n, limit)
-		}
-	case k.rate.any:
-		k.loss.countBefore(k.rate.newest.number, n, limit)
-	}
-	if !k.ext.EarlyRetransmit {
-		return
-	}
-	at := k.now + max(k.reorderWait(), 1)
-	for _, s := range k.loss.counted {
-		if reordered {
-			s.unlinkOrder() // there is no need to count on
-		}
-		if k.fastLimit > 0 && s.xmit > k.fastLimit {
-			continue
-		}
-		if k.recovery.disorder() && s.resendTS.before(at) && !s.early {
-			// Its time-out does not reckon with it.
-			k.timeouts.remove(s)
-			s.resendTS = at
-			k.timeouts.add(s)
-		}
-		k.repairAt(s, at)
-	}
-	clear(k.loss.counted)
-	k.scratch, k.loss.counted, k.loss.collect = k.loss.counted[:0], nil, false
-}
-
 // reorderWait returns by how much a packet may be late.
 func (k *KCP) reorderWait() seq {
 	return seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
-}
-
-// repairAt has s sent again at a time, if it does not time out before, as after
-// enough acknowledgements.
-func (k *KCP) repairAt(s *sendSegment, at seq) {
-	if s.early || s.list == &k.loss.due || !at.before(s.resendTS) {
-		return
-	}
-	k.timeouts.remove(s)
-	s.early, s.resendTS = true, at
-	k.timeouts.add(s)
 }
 
 // holdBack takes those out of the expired segments that are not to be sent

@@ -328,3 +328,98 @@ const (
 	maxHold   = 3 * time.Second
 	holdRTOs  = 4
 )
+
+// progress goes on in the life of the session after a batch of input, or
+// whatever else may have been waited for.
+func (c *Conn) progress(now time.Duration) {
+	l := &c.life
+	if c.state == stateEnded || c.state == stateDraining {
+		return
+	}
+	if l.peerClosed && c.kcp.WaitSend() > 0 {
+		// The una that came with the close covers all the peer ever took.
+		c.undelivered = true
+		c.kcp.discardSend()
+		c.canWrite.Broadcast()
+	}
+	if c.state == stateLingering && (c.kcp.sndUna != c.lingerFrom || c.sizing(now)) {
+		c.lingerFrom = c.kcp.sndUna
+		c.wait(now)
+	}
+	if c.asksKind && l.kind != peerUnknown {
+		c.asksKind = false
+		c.canWrite.Broadcast()
+	}
+	switch {
+	case c.ending != nil:
+		c.end(c.ending)
+	case l.peerClosed && c.heardOut():
+		// We have all of it, and nothing that we could say matters to the peer.
+		c.end(ErrPeerClosed)
+	case c.state == stateLingering && c.delivered():
+		c.leave(now)
+	case c.state == stateLingering && now >= c.endAt:
+		c.giveUp(now)
+	}
+}
+
+// delivered reports whether a closed session has nothing left to do for the
+// application.
+func (c *Conn) delivered() bool {
+	l := &c.life
+	if c.kcp.WaitSend() > 0 {
+		return false
+	}
+	switch l.kind {
+	case peerOurs:
+		// A peer that has nothing more to say need not know that we read no more.
+		return l.finished || l.finTold && c.heardOut()
+	case peerUnknown:
+		// Nothing was ever said to it, or it may yet prove to be one of ours.
+		return !l.hello.active || !l.reached && c.kcp.sndUna == 0
+	}
+	return true
+}
+
+// over reports whether both directions have come to their ends, so that there
+// is nothing left that the peer could do.
+func (c *Conn) over() bool {
+	l := &c.life
+	return c.heardOut() &&
+		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
+}
+
+// heardOut reports whether all that the peer had to say has come.
+func (c *Conn) heardOut() bool { return c.life.peerFin && !c.kcp.rcvNxt.before(c.life.peerFinal) }
+
+// takeFin notes where the peer's data ends. It is false where that cannot be:
+// before what has come, or so far ahead that no window ever gets there.
+func (c *Conn) takeFin(s signal) bool {
+	l, next, final := &c.life, c.kcp.rcvNxt, seq(s.sn)
+	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
+		return false
+	}
+	l.peerFin, l.peerFinal = true, final
+	l.peerClosed = l.peerClosed || s.code == sigClose
+	return true
+}
+
+// takeReset ends the session where s names a request of ours that waits, which
+// only the peer, or somebody on the path, can know.
+func (c *Conn) takeReset(s signal) {
+	l := &c.life
+	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
+			continue
+		}
+		c.ending = ErrReset
+		l.peerToken = 0 // nobody is left to be told anything
+		if r == &l.hello {
+			c.ending = ErrRefused
+		}
+		if r == &l.finish && c.kcp.WaitSend() == 0 {
+			// It had everything and has forgotten us since.
+			c.ending, l.finished, l.finish.active = nil, true, false
+		}
+	}
+}

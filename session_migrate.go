@@ -13,67 +13,6 @@ import (
 // address, which it shows by answering a challenge from there (RFC 9000 §8.2
 // has the same rule, and why).
 
-// maxSameConv is how many sessions of one conversation id may move. Ids are
-// drawn at random, so there is one; more come of those who want to be in its way.
-const maxSameConv = 4
-
-// candidates are the sessions that a packet from an unknown address may belong
-// to, nil after the last.
-type candidates [maxSameConv]*Conn
-
-// moving returns those of a conversation id whose peers may move.
-func (e *Endpoint) moving(key sessionKey, kind openedKind) (found candidates) {
-	if !e.authentic || kind == parityPacket || kind == datagramPacket {
-		return found
-	}
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	n := 0
-	for c := e.byConv[key.conv]; c != nil; c = c.sameConv {
-		if c.greeted.Load() {
-			found[n] = c
-			n++
-		}
-	}
-	return found
-}
-
-// enterConv adds a session to those of its conversation id. mu is held.
-func (e *Endpoint) enterConv(c *Conn) {
-	c.sameConv = nil
-	last := e.byConv[c.key.conv]
-	if last == nil {
-		e.byConv[c.key.conv] = c
-		return
-	}
-	n := 1
-	for ; last.sameConv != nil; last = last.sameConv {
-		n++
-	}
-	if n < maxSameConv { // else it stays where it is
-		last.sameConv = c
-	}
-}
-
-// exitConv takes it out again. mu is held.
-func (e *Endpoint) exitConv(c *Conn) {
-	first := e.byConv[c.key.conv]
-	switch {
-	case first == c && c.sameConv == nil:
-		delete(e.byConv, c.key.conv)
-	case first == c:
-		e.byConv[c.key.conv] = c.sameConv
-	default:
-		for ; first != nil; first = first.sameConv {
-			if first.sameConv == c {
-				first.sameConv = c.sameConv
-				break
-			}
-		}
-	}
-	c.sameConv = nil
-}
-
 // take deals with a packet from an unknown address: nothing in it counts before
 // the peer has shown that it is there. It returns the session that has moved to
 // that address.
@@ -192,19 +131,4 @@ func (c *Conn) origin() origin {
 		o.peer = c.remote
 	}
 	return o
-}
-
-// rekey files the session under a new address. It is false where there is
-// another session of that key.
-func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.sessions[c.key] != c || e.sessions[key] != nil {
-		return false
-	}
-	e.exitLocked(c)
-	c.coded = false
-	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
-	e.enterLocked(c)
-	return true
 }

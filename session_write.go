@@ -220,3 +220,52 @@ func (c *Conn) seal(p *packet, to origin, numbers *packetNumbers) error {
 	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
 	return nil
 }
+
+// datagramHeader is what an out-of-band datagram has between cipher and
+// payload: an FEC header, and the conversation id.
+const datagramHeader = fec.HeaderSize + 4
+
+// packet is a datagram on its way out. Its buffer is one of the endpoint's, or
+// that of a segment.
+type packet struct {
+	buf      []byte
+	pooled   *buffer
+	segment  *sendSegment
+	datagram bool // out of band: past the state machine and FEC
+}
+
+// buffer is a packet's buffer in the endpoint's pool.
+type buffer struct{ b []byte }
+
+// overhead is the room that a packet needs around what the state machine, or a
+// datagram, puts into it.
+type overhead struct {
+	cipherHead int
+	fecHead    int // 0 without FEC
+	tail       int
+}
+
+func (o overhead) head() int { return o.cipherHead + o.fecHead }
+
+func (o overhead) total() int { return o.head() + o.tail }
+
+// sender is the outgoing half of a session's pipeline. It is used by the one
+// goroutine at a time that writes the session's packets to the socket.
+type sender struct {
+	encoder *fec.Encoder // nil: none
+	room    overhead
+}
+
+// encode adds the error correction to p, unless that is to go plain, and returns
+// the parity packets that it completes a group with; they are valid until the
+// next call.
+func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
+	inner := p.buf[s.room.cipherHead : len(p.buf)-s.room.tail]
+	switch {
+	case p.datagram:
+		fec.PutOOB(inner)
+	case !plain:
+		return s.encoder.Encode(inner, now)
+	}
+	return nil
+}

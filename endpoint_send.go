@@ -1,0 +1,73 @@
+package kcp
+
+import (
+	"errors"
+	"net"
+	"syscall"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// send writes packets to a socket and takes their buffers back. An error
+// concerns one packet, which is as good as lost on the way.
+func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
+	bytes := 0
+	for i := range packets {
+		bytes += len(packets[i].buf)
+	}
+	for rest := batch; len(rest) > 0; {
+		n, err := e.shards[shard].sock.WriteBatch(rest)
+		e.counters.packetsSent.Add(uint64(n))
+		if err == nil {
+			break
+		}
+		if !e.writeFailed(err) {
+			break
+		}
+		rest = rest[n+1:]
+	}
+	e.counters.bytesSent.Add(uint64(bytes))
+	for i := range packets {
+		if b := packets[i].pooled; b != nil {
+			e.packets.Put(b)
+			packets[i] = packet{}
+		}
+	}
+}
+
+// writeFailed takes note of an error of writing to a socket. It is false where
+// that has been closed.
+func (e *Endpoint) writeFailed(err error) bool {
+	e.counters.writeErrors.Add(1)
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	e.refused(err) // whichever call comes first is told
+	e.warn("socket write failed", err)
+	return true
+}
+
+// packet returns a packet with n bytes of space.
+func (e *Endpoint) packet(n int) packet {
+	b := e.packets.Get().(*buffer)
+	if cap(b.b) < n {
+		b.b = make([]byte, max(n, e.config.MTU))
+	}
+	return packet{buf: b.b[:n], pooled: b}
+}
+
+// sendProbe writes a probe of the path MTU to a socket. It is true where the
+// system knows that it is too large.
+func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
+	err := e.shards[shard].sock.WriteProbe(d)
+	switch {
+	case err == nil:
+		e.counters.packetsSent.Add(1)
+		e.counters.bytesSent.Add(uint64(len(d.Buf)))
+	case errors.Is(err, syscall.EMSGSIZE):
+		return true
+	default:
+		e.writeFailed(err)
+	}
+	return false
+}

@@ -1,0 +1,311 @@
+package kcp
+
+import (
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+)
+
+// sessionKey tells sessions apart. peer stands for the address where it is not
+// one of UDP.
+type sessionKey struct {
+	addr netip.AddrPort
+	peer string
+	conv uint32
+}
+
+func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
+	key := sessionKey{addr: addr, conv: conv}
+	if peer != nil {
+		key.peer = peer.Network() + " " + peer.String()
+	}
+	return key
+}
+
+// open adds a session of ours; it draws another conv where that of key is taken.
+func (e *Endpoint) open(key sessionKey, addr net.Addr) (*Conn, error) {
+	c := newConn(e, key, addr) // the caller's Config runs code of its own
+	c.dialled, c.offered, c.counted = true, true, true
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed {
+		return nil, net.ErrClosed
+	}
+	if len(e.sessions) >= e.config.MaxSessions {
+		return nil, ErrTooManySessions
+	}
+	for e.sessions[c.key] != nil || e.graves.holds(c.key) {
+		c.key.conv = randomConv()
+		c.kcp.conv = c.key.conv
+	}
+	e.enterLocked(c)
+	return c, nil
+}
+
+// remove forgets the session c but for g. Stragglers of it are recognised for a
+// while, so that they do not open a new one.
+func (e *Endpoint) remove(c *Conn, g grave) {
+	e.wakes.remove(c)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sessions[c.key] == c {
+		e.exitLocked(c)
+		e.graves.bury(c.key, g, e.now())
+		if g.token != 0 && e.authentic && e.config.AllowLegacy {
+			e.graves.used.add(c.key.conv)
+		}
+		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
+		e.shutIfUnused()
+	}
+}
+
+// enterLocked adds a session to the tables. Endpoint.mu is held.
+func (e *Endpoint) enterLocked(c *Conn) {
+	e.sessions[c.key] = c
+	e.population.Store(int32(len(e.sessions)))
+	e.enterConv(c)
+	if e.perNetwork != nil {
+		n := e.perNetwork[networkOf(c.key)]
+		n.add(c, 1)
+		e.perNetwork[networkOf(c.key)] = n
+	}
+}
+
+// exitLocked takes it out of them again. Endpoint.mu is held.
+func (e *Endpoint) exitLocked(c *Conn) {
+	delete(e.sessions, c.key)
+	e.population.Store(int32(len(e.sessions)))
+	e.exitConv(c)
+	if e.perNetwork != nil {
+		network := networkOf(c.key)
+		n := e.perNetwork[network]
+		n.add(c, -1)
+		if e.perNetwork[network] = n; n == (networkCount{}) {
+			delete(e.perNetwork, network)
+		}
+	}
+	if c.coded {
+		key := c.key
+		key.conv = 0
+		rest := slices.DeleteFunc(e.coded[key], func(other *Conn) bool { return other == c })
+		if e.coded[key] = rest; len(rest) == 0 {
+			delete(e.coded, key)
+		}
+	}
+}
+
+// networkCount is how many sessions there are with one network.
+type networkCount struct {
+	validated int32 // dialled ones included
+	pending   int32 // the peer's address is not validated
+}
+
+// add counts c n times.
+func (n *networkCount) add(c *Conn, times int32) {
+	if c.counted {
+		n.validated += times
+	} else {
+		n.pending += times
+	}
+}
+
+// networkOf returns the network that a session counts for: the IPv4 address, or
+// the /64 of the IPv6 address, since each subscriber has as many addresses.
+func networkOf(key sessionKey) netip.Addr {
+	addr := key.addr.Addr().Unmap()
+	if !addr.Is6() {
+		return addr
+	}
+	prefix, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return addr
+	}
+	return prefix.Addr()
+}
+
+// crowdedLocked reports whether the network of key has all the sessions that it
+// may have. Those that others may have opened in its name count only against
+// others that are not validated either.
+func (e *Endpoint) crowdedLocked(key sessionKey, validated bool) bool {
+	if e.perNetwork == nil {
+		return false
+	}
+	n := e.perNetwork[networkOf(key)]
+	if validated {
+		return int(n.validated) >= e.config.MaxSessionsPerAddress
+	}
+	return int(n.validated+n.pending) >= e.config.MaxSessionsPerAddress
+}
+
+// elsewhere reports whether the conversation is that of a session with a peer
+// that says hello, at another address. Such a peer draws its conversation ids at
+// random, so it is the same one, and has moved where it may not: nobody could
+// tell whether what it repeats has been delivered. The same goes for sessions
+// that have ended: only who has recorded one sends its packets. mu is held.
+func (e *Endpoint) elsewhere(conv uint32) bool {
+	for c := e.byConv[conv]; c != nil; c = c.sameConv {
+		if c.greeted.Load() {
+			return true
+		}
+	}
+	return e.graves.used.has(conv)
+}
+
+// evictAfter is the age at which an unproven session may have to make room, and
+// evictLooks how many are looked at to find one.
+const (
+	evictAfter = 3 * time.Second
+	evictLooks = 16
+)
+
+// oldestHalfOpenLocked returns the oldest unproven session, if its time is over,
+// and nothing has come from its peer since it was looked at last (the CLOCK
+// algorithm). Endpoint.mu is held.
+func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
+	for looks := 0; len(e.unproven) > 0 && looks < evictLooks; looks++ {
+		c := e.unproven[0]
+		switch {
+		case e.sessions[c.key] != c || !c.unproven.Load():
+			looks--
+		case now-c.born < evictAfter:
+			return nil
+		case c.active.Swap(false):
+			e.unproven = append(e.unproven, c)
+		default:
+			e.unproven = e.unproven[1:]
+			return c
+		}
+		e.unproven[0] = nil
+		e.unproven = e.unproven[1:]
+	}
+	return nil
+}
+
+// tidyLocked drops proven sessions from the list of the unproven, when they are
+// many. Endpoint.mu is held.
+func (e *Endpoint) tidyLocked() {
+	if len(e.unproven) <= 2*int(e.halfOpen.Load())+16 {
+		return
+	}
+	kept := e.unproven[:0]
+	for _, c := range e.unproven {
+		if c.unproven.Load() {
+			kept = append(kept, c)
+		}
+	}
+	clear(e.unproven[len(kept):])
+	e.unproven = kept
+}
+
+// countValidated counts a session whose peer's address has been validated. It
+// reports false if its network has all the sessions that it may have.
+func (e *Endpoint) countValidated(c *Conn) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.perNetwork == nil || e.sessions[c.key] != c {
+		return true
+	}
+	network := networkOf(c.key)
+	n := e.perNetwork[network]
+	n.add(c, -1)
+	c.counted = true
+	n.add(c, 1)
+	e.perNetwork[network] = n
+	return int(n.validated) <= e.config.MaxSessionsPerAddress
+}
+
+// setCoded notes that the peer sends FEC in c. Parity names no conversation, so
+// it is used only while its address has one such session. With that of another
+// session, recovery would make packets that never were, and some look real:
+// what all packets of a session have in common may come out of it unchanged.
+func (e *Endpoint) setCoded(c *Conn) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if c.coded || e.sessions[c.key] != c {
+		return
+	}
+	if e.coded == nil {
+		e.coded = make(map[sessionKey][]*Conn)
+	}
+	key := c.key
+	key.conv = 0
+	e.coded[key] = append(e.coded[key], c)
+	c.coded = true
+}
+
+// maxSameConv is how many sessions of one conversation id may move. Ids are
+// drawn at random, so there is one; more come of those who want to be in its way.
+const maxSameConv = 4
+
+// candidates are the sessions that a packet from an unknown address may belong
+// to, nil after the last.
+type candidates [maxSameConv]*Conn
+
+// moving returns those of a conversation id whose peers may move.
+func (e *Endpoint) moving(key sessionKey, kind openedKind) (found candidates) {
+	if !e.authentic || kind == parityPacket || kind == datagramPacket {
+		return found
+	}
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	n := 0
+	for c := e.byConv[key.conv]; c != nil; c = c.sameConv {
+		if c.greeted.Load() {
+			found[n] = c
+			n++
+		}
+	}
+	return found
+}
+
+// enterConv adds a session to those of its conversation id. mu is held.
+func (e *Endpoint) enterConv(c *Conn) {
+	c.sameConv = nil
+	last := e.byConv[c.key.conv]
+	if last == nil {
+		e.byConv[c.key.conv] = c
+		return
+	}
+	n := 1
+	for ; last.sameConv != nil; last = last.sameConv {
+		n++
+	}
+	if n < maxSameConv { // else it stays where it is
+		last.sameConv = c
+	}
+}
+
+// exitConv takes it out again. mu is held.
+func (e *Endpoint) exitConv(c *Conn) {
+	first := e.byConv[c.key.conv]
+	switch {
+	case first == c && c.sameConv == nil:
+		delete(e.byConv, c.key.conv)
+	case first == c:
+		e.byConv[c.key.conv] = c.sameConv
+	default:
+		for ; first != nil; first = first.sameConv {
+			if first.sameConv == c {
+				first.sameConv = c.sameConv
+				break
+			}
+		}
+	}
+	c.sameConv = nil
+}
+
+// rekey files the session under a new address. It is false where there is
+// another session of that key.
+func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.sessions[c.key] != c || e.sessions[key] != nil {
+		return false
+	}
+	e.exitLocked(c)
+	c.coded = false
+	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
+	e.enterLocked(c)
+	return true
+}

@@ -1,0 +1,186 @@
+package kcp
+
+import (
+	"time"
+)
+
+// pingAt returns when the peer is to be asked for a sign of life; 0: not at all.
+func (c *Conn) pingAt() time.Duration {
+	l := &c.life
+	switch {
+	case c.state != stateOpen && c.state != stateLingering, c.over(), c.dialled && !l.reached:
+		return 0
+	case c.outstanding && l.kind == peerOurs:
+		return max(c.lastHeard, c.since) + uneasyAfter
+	}
+	at := time.Duration(0)
+	if idle := c.ep.config.KeepAlive; idle > 0 && c.state == stateOpen {
+		if !c.dialled {
+			idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
+		}
+		at = c.lastHeard + idle
+	}
+	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
+		at = handshake
+	}
+	if c.ep.authentic && l.kind == peerOurs && c.lastData > 0 && !c.missed {
+		// Where sessions may move, it may be ours that has: then the peer
+		// sends to an address that is no longer ours, and must hear from us.
+		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {
+			at = miss
+		}
+	}
+	return at
+}
+
+// unconfirmed reports whether the peer of an accepted session has said hello and
+// not yet shown that it has the answer, which it repeats until we have answered.
+// Its cookie may have been the last that it has ever sent.
+func (c *Conn) unconfirmed() bool {
+	return !c.dialled && c.life.kind == peerOurs && !c.life.confirmed
+}
+
+// heard notes that a good packet has come from the peer.
+func (c *Conn) heard(now time.Duration) {
+	l := &c.life
+	c.lastHeard = now
+	asked := l.ping.active && l.ping.tries > 0
+	if asked || !c.kcp.unaBack {
+		l.ping.active = false // anything is a sign of life
+	}
+	if !l.reached {
+		l.reached = true
+		c.canWrite.Broadcast() // Dial waits for it
+	}
+	if l.kind == peerUnknown && l.hello.active && c.kcp.counters.WindowUpdates >= legacyAnswers {
+		l.hello.active = false
+		l.kind = peerLegacy
+	}
+	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counters.WindowUpdates > 0 {
+		l.hello.next = now // it seems to know no signals: the second answer shows it
+	}
+	c.suspectRestart(asked, now)
+	if v := c.kcp.validation; v != nil && v.done {
+		c.prove()
+	}
+}
+
+// suspectRestart ends the session with a peer that knows no signals, and seems
+// to have forgotten it. Packets that were overtaken, or recorded and sent again,
+// look alike; so the peer is asked, and has to answer so twice. asked is true
+// where a question was out as the packet at work came.
+func (c *Conn) suspectRestart(asked bool, now time.Duration) {
+	l := &c.life
+	switch {
+	case !c.kcp.unaBack || l.kind == peerOurs || c.unproven.Load():
+		c.unaBackSince, c.forgetful = 0, 0
+		return
+	case c.unaBackSince == 0:
+		c.unaBackSince = now
+	case asked && c.forgetful < amnesiaAnswers:
+		c.forgetful++
+	}
+	if c.forgetful == amnesiaAnswers && now-c.unaBackSince >= amnesiaAfter {
+		c.ending = ErrReset
+	} else if !l.ping.active {
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+uneasyAfter, c.requestWait())
+	}
+}
+
+// pingWait returns how long to wait for the answer to a ping.
+func (c *Conn) pingWait() time.Duration {
+	if c.unproven.Load() {
+		return unprovenWait
+	}
+	return c.requestWait()
+}
+
+// nextSignal returns when pump has something to do; 0: never.
+func (c *Conn) nextSignal() time.Duration {
+	l := &c.life
+	at := time.Duration(0)
+	if c.state == stateDraining {
+		return 0
+	}
+	if !l.ping.active {
+		at = c.pingAt()
+	}
+	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+		if r.active && (at == 0 || r.next < at) {
+			at = max(r.next, 1)
+		}
+	}
+	if p := c.search; p != nil && p.active() && c.discovers() && (at == 0 || p.next < at) {
+		at = max(p.next, 1)
+	}
+	return at
+}
+
+// lost returns an error when the peer has been silent for too long.
+func (c *Conn) lost(now time.Duration) error {
+	cfg := &c.ep.config
+	if c.dialling {
+		return nil
+	}
+	silence := now - c.lastHeard
+	if idle := now - c.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.state == stateOpen {
+		return &PeerLostError{Silence: idle, Idle: true}
+	}
+	if at := c.stallsAt(); at > 0 && now >= at {
+		return &PeerLostError{Silence: silence, Stalled: now - c.lastTaken}
+	}
+	if !c.outstanding {
+		return nil
+	}
+	if cfg.PeerTimeout > 0 && now-max(c.lastHeard, c.since) >= cfg.PeerTimeout {
+		return &PeerLostError{Silence: silence}
+	}
+	if cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
+		return &PeerLostError{Silence: silence}
+	}
+	return nil
+}
+
+// activity is what tells a session that is in use from one that is idle. What a
+// peer may repeat or send for nothing does not count: duplicates, segments beyond
+// the window or without data, and those that wait for others before them.
+type activity struct {
+	received  uint64 // bytes, as the last one in order came
+	next      seq    // rcv_nxt then
+	una       seq    // snd_una
+	datagrams uint64 // bytes, in both directions
+}
+
+// noteActivity notes whether there was any since the last step.
+func (c *Conn) noteActivity(now time.Duration) {
+	k, a := c.kcp, c.activity
+	if k.rcvNxt != a.next {
+		a.next, a.received = k.rcvNxt, k.counters.BytesReceived
+	}
+	a.una = k.sndUna
+	if c.datagrams != nil {
+		a.datagrams = c.datagrams.moved
+	}
+	switch {
+	case k.WaitSend() == 0:
+		c.lastTaken = 0
+	case a.una != c.activity.una || c.lastTaken == 0:
+		c.lastTaken = max(now, 1)
+	}
+	if a.una != c.activity.una && c.search != nil {
+		c.search.revive(now)
+	}
+	if a.received != c.activity.received || a.una != c.activity.una || a.datagrams != c.activity.datagrams {
+		c.lastActive = now
+	}
+	c.activity = a
+}
+
+// stallsAt returns when a peer that takes nothing of what waits for it has had
+// its time; 0: never.
+func (c *Conn) stallsAt() time.Duration {
+	if limit := c.ep.config.StallTimeout; limit > 0 && c.state == stateOpen && !c.dialling && c.lastTaken > 0 {
+		return c.lastTaken + limit
+	}
+	return 0
+}

@@ -1,0 +1,103 @@
+package kcp
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// holding is what a session holds because of its peer. It is written under
+// Conn.mu.
+type holding struct {
+	bytes atomic.Int64 // part of Endpoint.buffered
+	// moved is when something was last read, or came in order, or stalled became
+	// true: clock, without its lowest bit. That is stalled: there is nothing to
+	// read, as something before it is missing.
+	moved atomic.Uint32
+	mark  seq // grows with whatever is read or comes in order
+}
+
+// state returns for how long nothing has moved, and whether that is because
+// something is missing.
+func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
+	moved := h.moved.Load()
+	return time.Duration(clock(now)-moved&^1) * time.Millisecond, moved&1 != 0
+}
+
+// note brings moved up to date.
+func (h *holding) note(k *KCP, now time.Duration) {
+	stalled := uint32(0)
+	if (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial {
+		stalled = 1
+	}
+	moved := h.moved.Load()
+	if mark := 2*k.rcvNxt - seq(k.rcvQueued); mark != h.mark || stalled > moved&1 {
+		h.mark = mark
+		if at := clock(now)&^1 | stalled; at != moved {
+			h.moved.Store(at)
+		}
+	} else if stalled != moved&1 {
+		h.moved.Store(moved&^1 | stalled)
+	}
+}
+
+// held returns the bytes of memory that the session holds because of its peer.
+func (c *Conn) held() int {
+	n := c.kcp.Held()
+	if c.datagrams != nil {
+		n += c.datagrams.bytes
+	}
+	if c.decoder != nil {
+		n += c.decoder.Stats().Held
+	}
+	return n
+}
+
+// accountGrain is by how much what the endpoint knows of a session's memory may
+// differ from what the session holds, while it holds anything. Small messages
+// that come and are read cost no write to what all sessions share.
+const accountGrain = 1 << 10
+
+// account tells the endpoint how much that is. Of a session that Accept has not
+// returned, or whose peer's address is not validated, it is told exactly.
+func (c *Conn) account() {
+	h := &c.holding
+	n, old := int64(c.held()), h.bytes.Load()
+	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.kcp.stranger || !c.offered) {
+		c.ep.buffered.Add(d)
+		h.bytes.Store(n)
+	}
+	h.note(c.kcp, c.lastInput)
+}
+
+// mustSpare reports whether the session holds more than its share while memory
+// is short.
+func (c *Conn) mustSpare() bool {
+	if !c.ep.short() {
+		return false
+	}
+	share := c.ep.pressure.share.Load()
+	return share == 0 || c.holding.bytes.Load() > share
+}
+
+// endForMemory ends the session and gives up what it holds.
+func (c *Conn) endForMemory() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.state == stateEnded {
+		return
+	}
+	c.kcp.closeReceive()
+	c.decoder, c.datagrams = nil, nil
+	c.abort(ErrMemoryPressure)
+}
+
+// sparing returns how sparing with memory the session has to be.
+func (c *Conn) sparing() sparing {
+	switch {
+	case c.unproven.Load() && !c.offered:
+		return sparesAlways
+	case c.mustSpare():
+		return sparesMemory
+	}
+	return sparesNothing
+}

@@ -1,0 +1,96 @@
+package kcp
+
+import (
+	"sync"
+	"time"
+)
+
+// news is what calls of a session wait for, under its lock: a condition
+// variable whose Broadcast also reaches the call that reads the socket.
+type news struct {
+	cond    sync.Cond
+	conn    *Conn
+	count   uint32
+	waiting int32 // calls, but for the one that leads
+}
+
+func (n *news) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
+
+// Broadcast has all calls that wait look again.
+func (n *news) Broadcast() {
+	c := n.conn
+	n.count++
+	if n.waiting > 0 {
+		c.roused = true
+		n.cond.Broadcast()
+	}
+	if c.blockedOn == n {
+		c.blockedOn = nil
+		// The reading call returns with a time-out.
+		_ = c.ep.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
+	}
+}
+
+// Wait waits for the next Broadcast, or for reason to look again.
+func (n *news) Wait() {
+	c := n.conn
+	if c.owes {
+		c.reply(c.ep.now())
+		return
+	}
+	s := &c.ep.shards[0]
+	if s.lead.possible && c.ep.single() && s.lead.claim() {
+		c.leadWhile(n, s)
+		return
+	}
+	n.waiting++
+	n.cond.Wait()
+	n.waiting--
+}
+
+// leadWhile reads the socket until there is something new for a call that waits
+// for n.
+func (c *Conn) leadWhile(n *news, s *shard) {
+	follow := false
+	defer func() {
+		s.lead.release(c, follow)
+		if c.othersWait() {
+			c.wakeAll() // one of them follows
+		}
+	}()
+	for count := n.count; n.count == count; {
+		c.blockedOn = n
+		suspect := false
+		c.unlocked(func() {
+			_, ok := c.ep.readOnce(s, c)
+			suspect = !ok || s.failures >= manyFailures
+		})
+		c.blockedOn = nil
+		if suspect {
+			return // the loop has the patience
+		}
+		if c.answering && c.settled(n) {
+			c.owes = true
+			break
+		}
+		if c.answering {
+			c.reply(c.ep.now())
+		}
+	}
+	follow = c.state != stateEnded && c.ep.single()
+}
+
+// settled reports whether what has arrived is something for a Read or Write that
+// waits for n, and nobody else waits for any of it.
+func (c *Conn) settled(n *news) bool {
+	switch {
+	case c.othersWait():
+		return false
+	case n == &c.canRead:
+		return c.readable()
+	}
+	return c.room() > 0
+}
+
+// othersWait reports whether calls wait for whoever leads.
+func (c *Conn) othersWait() bool { return c.canRead.waiting+c.canWrite.waiting > 0 }
