@@ -51,6 +51,45 @@ type addressValidation struct {
 // transmissionTime names a transmission by what an ACK of it has to echo.
 type transmissionTime struct{ sn, ts seq }
 
+// limitUnvalidated applies the limit to a peer whose address is not validated.
+// Each packet to it has overhead bytes beside its segments. A legacy peer is
+// acknowledged late.
+func (k *KCP) limitUnvalidated(overhead int, legacy bool) {
+	k.validation = &addressValidation{overhead: overhead, begun: k.now}
+	if legacy {
+		k.validation.unacked = ackAfter
+	}
+}
+
+// acknowledgeAtOnce ends the wait for acknowledgements: the peer has proved to
+// be no legacy peer.
+func (k *KCP) acknowledgeAtOnce() {
+	if k.validation != nil {
+		k.validation.unacked = 0
+	}
+}
+
+// received notes a packet of n bytes from the peer. It reports whether the peer's
+// address is not validated.
+func (k *KCP) received(n int) bool {
+	if k.validation == nil {
+		return false
+	}
+	k.validation.received(n)
+	return true
+}
+
+// spendCredit takes n bytes for a packet that the machine does not make. It
+// reports false if they may not be sent.
+func (k *KCP) spendCredit(n int) bool { return k.validation == nil || k.validation.take(n) }
+
+// overdrawn reports whether more has been put out than may be sent.
+func (k *KCP) overdrawn() bool { return k.validation != nil && k.validation.credit < 0 }
+
+// echoed reports whether the peer has just shown that it gets what is sent to its
+// address.
+func (k *KCP) echoed() bool { return k.validation != nil && k.validation.done }
+
 // received adds the credit for a packet of n bytes from the peer's address.
 func (v *addressValidation) received(n int) {
 	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
@@ -72,9 +111,9 @@ func (k *KCP) unaToTell() seq {
 	return k.rcvNxt
 }
 
-// validated lifts the limit, and has the peer told of what it has not yet been
+// validateAddress lifts the limit, and has the peer told of what it has not yet been
 // acknowledged.
-func (k *KCP) validated() {
+func (k *KCP) validateAddress() {
 	if k.holdsAcks() {
 		k.probe |= probeTell
 	}

@@ -1,12 +1,16 @@
 package kcp
 
 import (
+	"fmt"
 	"go/ast"
+	"go/importer"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -16,31 +20,120 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// coreFiles are the state machine. They know no clock, socket, lock or
-// goroutine.
-var coreFiles = []string{
-	"kcp.go", "segment.go", "input.go", "flush.go", "rto.go", "congestion.go", "ring.go", "signal.go", "settings.go",
-	"pacer.go", "delivery_rate.go", "congestion_cubic.go", "congestion_bbr.go", "ack.go", "ack_repeat.go", "recovery.go", "redundancy.go",
-	"pieces.go", "blackhole.go",
+// otherLayers are what the names of those files begin with that are not of the
+// state machine.
+var otherLayers = []string{"session", "endpoint", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
+
+// machineFiles returns the files of the state machine: all but those of another
+// layer. They know no clock, socket, lock or goroutine.
+func machineFiles(t *testing.T) (files []string) {
+	t.Helper()
+	for _, name := range rootFiles(t) {
+		if !slices.ContainsFunc(otherLayers, func(layer string) bool { return strings.HasPrefix(name, layer) }) {
+			files = append(files, name)
+		}
+	}
+	return files
 }
 
-// coreImports is all that the state machine may import.
-var coreImports = []string{"encoding/binary", "errors", "fmt", "io", "math", "slices"}
+// rootFiles returns the Go files of the package, without its tests.
+func rootFiles(t *testing.T) (files []string) {
+	t.Helper()
+	all, err := filepath.Glob("*.go")
+	require.NoError(t, err)
+	return slices.DeleteFunc(all, func(name string) bool { return strings.HasSuffix(name, "_test.go") })
+}
 
-func TestCoreIsPure(t *testing.T) {
-	for _, name := range coreFiles {
+// typeCheck checks files as a package of their own, with the text of more added,
+// and returns the errors found.
+func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files []string, more string) (info *types.Info, errs []error) {
+	t.Helper()
+	var parsed []*ast.File
+	for _, name := range files {
+		file, err := parser.ParseFile(fset, name, nil, 0)
+		require.NoError(t, err)
+		parsed = append(parsed, file)
+	}
+	file, err := parser.ParseFile(fset, "session_more.go", "package kcp\n"+more, 0)
+	require.NoError(t, err)
+	info = &types.Info{Selections: make(map[*ast.SelectorExpr]*types.Selection)}
+	config := types.Config{Importer: imports, Error: func(err error) { errs = append(errs, err) }}
+	_, _ = config.Check("kcp", fset, append(parsed, file), info)
+	return info, errs
+}
+
+// The state machine compiles without the layers above it.
+func TestMachineStandsAlone(t *testing.T) {
+	fset := token.NewFileSet()
+	imports := importer.ForCompiler(fset, "gc", nil)
+	_, errs := typeCheck(t, fset, imports, machineFiles(t), "")
+	require.Empty(t, errs)
+	_, errs = typeCheck(t, fset, imports, machineFiles(t), "func bad(c *Conn) {}")
+	require.NotEmpty(t, errs, "what the machine cannot know has not been found")
+}
+
+// The layers above call methods of the state machine, exported ones or those of
+// sessionPort, and touch no field.
+func TestSessionsUseThePort(t *testing.T) {
+	require.Empty(t, portViolations(t, ""))
+	for _, bad := range []string{
+		"func bad(c *Conn) seq { return c.kcp.rcvNxt }",
+		"func bad(c *Conn) { k := c.kcp; k.signals = nil }",
+		"func bad(c *Conn) { c.kcp.emit() }",
+		"func bad(s *sendSegment) []byte { return s.buf }",
+	} {
+		require.Len(t, portViolations(t, bad), 1, bad)
+	}
+}
+
+// noImports finds no package.
+type noImports struct{}
+
+func (noImports) Import(path string) (*types.Package, error) {
+	return nil, fmt.Errorf("%s is not loaded", path)
+}
+
+// portViolations returns where a file of another layer, or more, passes by the
+// port.
+func portViolations(t *testing.T, more string) (places []string) {
+	t.Helper()
+	fset := token.NewFileSet()
+	// What comes from other packages is unknown to the check, and no field of the
+	// machine.
+	info, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
+	machine := machineFiles(t)
+	port := reflect.TypeFor[sessionPort]()
+	for sel, s := range info.Selections {
+		at := fset.Position(sel.Pos())
+		recv := s.Recv().String()
+		if slices.Contains(machine, at.Filename) || !strings.HasSuffix(recv, "kcp.KCP") && !strings.HasSuffix(recv, "kcp.sendSegment") {
+			continue
+		}
+		_, listed := port.MethodByName(sel.Sel.Name)
+		if s.Kind() == types.FieldVal || !listed && !sel.Sel.IsExported() {
+			places = append(places, fmt.Sprintf("%v: %s", at, sel.Sel.Name))
+		}
+	}
+	return places
+}
+
+// machineImports is all that the state machine may import.
+var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "math", "slices"}
+
+func TestMachineIsPure(t *testing.T) {
+	for _, name := range machineFiles(t) {
 		fset := token.NewFileSet()
 		file, err := parser.ParseFile(fset, name, nil, 0)
 		require.NoError(t, err)
 		for _, imp := range file.Imports {
 			path, _ := strconv.Unquote(imp.Path.Value)
-			require.Contains(t, coreImports, path, "%s imports %s", name, path)
+			require.Contains(t, machineImports, path, "%s imports %s", name, path)
 		}
 		for _, d := range file.Decls {
 			if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.VAR {
 				for _, spec := range g.Specs {
 					for _, id := range spec.(*ast.ValueSpec).Names {
-						require.True(t, strings.HasPrefix(id.Name, "Err"),
+						require.True(t, id.Name == "_" || strings.HasPrefix(id.Name, "Err"),
 							"%s has the package variable %s", name, id.Name)
 					}
 				}
@@ -58,7 +151,7 @@ func TestCoreIsPure(t *testing.T) {
 
 // Distances of sequence numbers are taken by the methods of seq alone.
 func TestSequenceArithmeticInOnePlace(t *testing.T) {
-	for _, name := range coreFiles {
+	for _, name := range machineFiles(t) {
 		if name == "segment.go" {
 			continue
 		}

@@ -205,10 +205,7 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *opened, hello si
 		if !c.openedFEC {
 			room.fecHead = 0
 		}
-		c.kcp.validation = &addressValidation{overhead: room.total(), begun: c.kcp.now}
-		if hello.code == 0 {
-			c.kcp.validation.unacked = ackAfter
-		}
+		c.kcp.limitUnvalidated(room.total(), hello.code == 0)
 	}
 	return c
 }

@@ -37,7 +37,7 @@ func (e *Endpoint) open(key sessionKey, addr net.Addr) (*Conn, error) {
 	}
 	for e.sessions[c.key] != nil || e.graves.holds(c.key) {
 		c.key.conv = randomConv()
-		c.kcp.conv = c.key.conv
+		c.kcp.setConv(c.key.conv)
 	}
 	e.enterLocked(c)
 	return c, nil

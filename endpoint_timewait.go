@@ -110,7 +110,7 @@ func (y *graveyard) elsewhere(conv uint32, now time.Duration) (grave, bool) {
 // graveOf returns what is to be remembered of the session.
 func (c *Conn) graveOf() grave {
 	l := &c.life
-	g := grave{una: c.kcp.rcvNxt, numbers: c.numbers}
+	g := grave{una: c.kcp.recvNext(), numbers: c.numbers}
 	if l.kind == peerOurs {
 		g.token, g.own = l.peerToken, l.token
 		g.aborted = c.err != nil && c.err != ErrPeerClosed

@@ -61,12 +61,12 @@ func TestLentSegments(t *testing.T) {
 	require.Len(t, lent, 3)
 	require.NotSame(t, first, lent[2])
 	require.Equal(t, payload('a'), string(first.buf[3+headerSize:3+minMTU]))
-	h.k.takeBack(first)
+	h.k.releaseSegment(first)
 	h.send(payload('d'))
 	h.advance(0)
 	require.Same(t, first, lent[3], "it is used again")
 	for _, s := range lent[1:] {
-		h.k.takeBack(s)
+		h.k.releaseSegment(s)
 	}
 	h.input(ack(3, h.now, 5))
 }

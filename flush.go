@@ -245,8 +245,8 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	s.noteSize(len(k.packet))
 }
 
-// takeBack ends the loan of a segment's buffer.
-func (k *KCP) takeBack(s *sendSegment) {
+// releaseSegment ends the loan of a segment's buffer.
+func (k *KCP) releaseSegment(s *sendSegment) {
 	s.lent = false
 	if s.done {
 		k.buffers.putSegment(s)

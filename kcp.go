@@ -70,7 +70,7 @@ type KCP struct {
 
 	// lend, if not nil, is given packets of one full segment in the segment's
 	// own buffer, which has headroom bytes in front of the payload, instead of
-	// output a copy. It keeps the buffer until it calls takeBack.
+	// output a copy. It keeps the buffer until it calls releaseSegment.
 	lend     func(s *sendSegment)
 	headroom int
 	signals  []signal          // to be sent with the next flush

@@ -282,7 +282,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 			toA, toB = nil, nil
 			if random.IntN(2) == 0 {
 				for _, s := range lent {
-					a.takeBack(s)
+					a.releaseSegment(s)
 				}
 				lent = nil
 			}

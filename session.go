@@ -123,12 +123,11 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.canWrite.init(c)
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
-	c.kcp.packetBuffer = c.packetBuffer
-	c.kcp.onSignal = c.onSignal
-	c.kcp.frugal = true
+	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
 	if e.config.Cipher == nil {
-		c.kcp.lend, c.kcp.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
+		h.lend, h.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
 	}
+	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now
@@ -149,7 +148,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	}
 	c.tell(now)
 	c.shard = uint16(shard)
-	segments := c.kcp.counters.SegmentsReceived
+	segments := c.kcp.counts().SegmentsReceived
 	news := false
 	for i := range packets {
 		p := &packets[i].opened
@@ -166,9 +165,8 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			continue
 		}
 		c.lastInput = now
-		c.kcp.sparing, c.kcp.stranger = c.sparing(), c.unproven.Load()
-		if v := c.kcp.validation; v != nil {
-			v.received(p.size)
+		c.kcp.setPressure(c.sparing(), c.unproven.Load())
+		if c.kcp.received(p.size) {
 			c.active.Store(true)
 		}
 		data := p.data
@@ -182,7 +180,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 		c.took(c.kcp.Input(data), now)
 		news = true
 	}
-	if c.kcp.counters.SegmentsReceived != segments {
+	if c.kcp.counts().SegmentsReceived != segments {
 		c.lastData, c.missed = now, false
 	}
 	if !news {
@@ -206,7 +204,7 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 		}
 		return nil, false
 	}
-	if c.kcp.stranger || c.kcp.sparing != sparesNothing {
+	if c.kcp.underPressure() {
 		return c.decodePlain(p) // nothing is kept for it
 	}
 	if c.decoder == nil {
@@ -288,7 +286,7 @@ func (c *Conn) reply(now time.Duration) bool {
 
 // readable reports whether there is news for calls that read.
 func (c *Conn) readable() bool {
-	return c.kcp.rcvQueued > c.kcp.rcvPartial || c.kcp.sunk || c.life.peerFin
+	return c.kcp.readable() || c.life.peerFin
 }
 
 // unlocked calls f without the lock that is held, which is held again when f

@@ -56,7 +56,7 @@ func (c *Conn) Close() error {
 	}
 	c.dropReceived()
 	c.state = stateLingering
-	c.lingerFrom = c.kcp.sndUna
+	c.lingerFrom = c.kcp.sendUna()
 	c.background = c.linger <= 0
 	c.closeBy = now + max(c.ep.config.MaxLinger, c.linger)
 	c.wait(now)
@@ -204,12 +204,12 @@ func (c *Conn) SetLinger(d time.Duration) error {
 
 // leave ends a closed session with which everything is well.
 func (c *Conn) leave(now time.Duration) {
-	if c.life.kind == peerOurs || c.kcp.counters.SegmentsReceived == 0 {
+	if c.life.kind == peerOurs || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
 	c.state = stateDraining
-	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
+	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	c.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
@@ -221,8 +221,8 @@ func (c *Conn) abort(err error) {
 		return
 	}
 	if l := &c.life; l.kind == peerOurs && !c.over() && !c.unproven.Load() {
-		c.kcp.signals = append(c.kcp.signals[:0], signal{sigAbort, l.peerToken, 0})
-		c.kcp.signalNow()
+		c.kcp.replaceSignals(signal{sigAbort, l.peerToken, 0})
+		c.kcp.sendSignals()
 	}
 	c.end(err)
 }
@@ -234,7 +234,7 @@ func (c *Conn) end(err error) {
 	if c.state == stateEnded {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && len(c.kcp.acks) > 0 {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
 		c.flush(c.ep.now()) // they cannot wait any longer
 	}
 	c.state = stateEnded
@@ -257,7 +257,7 @@ func (c *Conn) bury() {
 		if c.unproven.CompareAndSwap(true, false) {
 			c.ep.halfOpen.Add(-1)
 		}
-		c.kcp.acks, c.kcp.signals = nil, nil
+		c.kcp.dropPending()
 		c.kcp.Compact()
 		if c.decoder != nil {
 			stats := c.decoder.Stats()
@@ -302,10 +302,10 @@ func (c *Conn) holdSocket() time.Duration {
 		return dialledHold
 	}
 	hold := minHold
-	if n := &c.kcp.counters; n.Retransmits()+n.Duplicates > 0 {
+	if n := c.kcp.counts(); n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
 	}
-	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtt.rto)*time.Millisecond, maxHold))
+	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
 }
 
 // heldSockets counts the sockets that are kept open for peers after the end of
@@ -342,8 +342,8 @@ func (c *Conn) progress(now time.Duration) {
 		c.kcp.discardSend()
 		c.canWrite.Broadcast()
 	}
-	if c.state == stateLingering && (c.kcp.sndUna != c.lingerFrom || c.sizing(now)) {
-		c.lingerFrom = c.kcp.sndUna
+	if c.state == stateLingering && (c.kcp.sendUna() != c.lingerFrom || c.sizing(now)) {
+		c.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
 	}
 	if c.asksKind && l.kind != peerUnknown {
@@ -376,7 +376,7 @@ func (c *Conn) delivered() bool {
 		return l.finished || l.finTold && c.heardOut()
 	case peerUnknown:
 		// Nothing was ever said to it, or it may yet prove to be one of ours.
-		return !l.hello.active || !l.reached && c.kcp.sndUna == 0
+		return !l.hello.active || !l.reached && c.kcp.sendUna() == 0
 	}
 	return true
 }
@@ -390,12 +390,12 @@ func (c *Conn) over() bool {
 }
 
 // heardOut reports whether all that the peer had to say has come.
-func (c *Conn) heardOut() bool { return c.life.peerFin && !c.kcp.rcvNxt.before(c.life.peerFinal) }
+func (c *Conn) heardOut() bool { return c.life.peerFin && !c.kcp.recvNext().before(c.life.peerFinal) }
 
 // takeFin notes where the peer's data ends. It is false where that cannot be:
 // before what has come, or so far ahead that no window ever gets there.
 func (c *Conn) takeFin(s signal) bool {
-	l, next, final := &c.life, c.kcp.rcvNxt, seq(s.sn)
+	l, next, final := &c.life, c.kcp.recvNext(), seq(s.sn)
 	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
 		return false
 	}

@@ -51,8 +51,8 @@ func (q *datagramQueue) pop() []byte {
 // receive it. For a peer whose
 // address is not validated there is little.
 func (c *Conn) takeDatagram(b []byte) {
-	k, q := c.kcp, c.datagramQueue()
-	if c.closed || k.sparing != sparesNothing || k.stranger && c.held()+len(b)+datagramEntry > strangerBytes {
+	q := c.datagramQueue()
+	if c.closed || c.sparing() != sparesNothing || c.unproven.Load() && c.held()+len(b)+datagramEntry > strangerBytes {
 		q.stats.Received++
 		q.stats.Dropped++
 		return
@@ -114,7 +114,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 		return nil
 	}
 	at := o.sender.room.cipherHead
-	if v := c.kcp.validation; v != nil && !v.take(at+datagramHeader+len(b)+o.sender.room.tail) {
+	if !c.kcp.spendCredit(at + datagramHeader + len(b) + o.sender.room.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}

@@ -92,7 +92,7 @@ func (l *lifecycle) waiting() bool {
 
 // requestWait returns how long to wait for an answer before asking again.
 func (c *Conn) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.rtt.rto) * time.Millisecond
+	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 
@@ -124,11 +124,11 @@ func randomToken() uint32 {
 // queueHello puts the hello in front of what leaves next.
 func (c *Conn) queueHello() {
 	l, k := &c.life, c.kcp
-	k.signals = append(k.signals, l.hello.signal)
+	k.queueSignals(l.hello.signal)
 	if l.cookie.code != 0 {
-		k.signals = append(k.signals, l.cookie)
+		k.queueSignals(l.cookie)
 	}
-	k.signals = append(k.signals, infoSignal())
+	k.queueSignals(infoSignal())
 }
 
 // PeerInfo is what is known of the other end of a session.
@@ -195,7 +195,7 @@ func (c *Conn) prove() {
 		return
 	}
 	c.ep.halfOpen.Add(-1)
-	c.kcp.validated()
+	c.kcp.validateAddress()
 	if c.life.kind == peerUnknown {
 		c.life.kind = peerLegacy // may yet be put right by a hello
 	}

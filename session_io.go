@@ -45,11 +45,11 @@ func (c *Conn) waitRead(b []byte) (n int) {
 		c.canRead.Wait() // another reader comes first
 		return 0
 	}
-	c.filling, c.kcp.sink = true, b
+	c.filling = true
+	c.kcp.lendReadBuffer(b)
 	c.canRead.Wait()
-	n = len(b) - len(c.kcp.sink)
-	c.filling, c.kcp.sink, c.kcp.sunk = false, nil, false
-	return n
+	c.filling = false
+	return len(b) - c.kcp.takeReadBuffer()
 }
 
 // ReadMessage reads the next message and returns its size, which may be 0. If
@@ -95,7 +95,7 @@ func (c *Conn) cannotRead() error {
 // has closed its side and all it wrote has been read.
 func (c *Conn) readEnd() error {
 	if c.heardOut() {
-		if c.kcp.rcvQueued > 0 {
+		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		return io.EOF
@@ -113,7 +113,7 @@ func (c *Conn) afterRead() {
 		c.wake(c.compactAt)
 	}
 	c.account()
-	if c.kcp.probe&probeTell != 0 && c.state != stateEnded {
+	if c.kcp.windowReopened() && c.state != stateEnded {
 		c.push()
 	}
 }
@@ -152,14 +152,14 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // but not so much that it would better be on its way first. In message mode each
 // segment is a message.
 func (c *Conn) queue(b []byte) (n int, err error) {
-	segments := min(max(c.room()/(c.kcp.mss+writeCostPerSegment), 1), writeBatch)
-	b = b[:min(len(b), segments*c.kcp.mss)]
+	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
+	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
 	if !c.ep.config.MessageMode {
 		return c.kcp.Send(b)
 	}
 	for err == nil && n < len(b) {
 		var m int
-		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.mss)])
+		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.segmentPayload())])
 		n += m
 	}
 	return n, err
@@ -211,7 +211,7 @@ func (c *Conn) waitRoom() error {
 
 // room returns how much of the write buffer is free.
 func (c *Conn) room() int {
-	return c.ep.config.WriteBuffer - c.kcp.sndBytes - c.kcp.WaitSend()*writeCostPerSegment
+	return c.ep.config.WriteBuffer - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
 }
 
 // push sends what there is, as far as the windows allow.

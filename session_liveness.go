@@ -45,22 +45,22 @@ func (c *Conn) heard(now time.Duration) {
 	l := &c.life
 	c.lastHeard = now
 	asked := l.ping.active && l.ping.tries > 0
-	if asked || !c.kcp.unaBack {
+	if asked || !c.kcp.unaRegressed() {
 		l.ping.active = false // anything is a sign of life
 	}
 	if !l.reached {
 		l.reached = true
 		c.canWrite.Broadcast() // Dial waits for it
 	}
-	if l.kind == peerUnknown && l.hello.active && c.kcp.counters.WindowUpdates >= legacyAnswers {
+	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
 		l.hello.active = false
 		l.kind = peerLegacy
 	}
-	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counters.WindowUpdates > 0 {
+	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counts().WindowUpdates > 0 {
 		l.hello.next = now // it seems to know no signals: the second answer shows it
 	}
 	c.suspectRestart(asked, now)
-	if v := c.kcp.validation; v != nil && v.done {
+	if c.kcp.echoed() {
 		c.prove()
 	}
 }
@@ -72,7 +72,7 @@ func (c *Conn) heard(now time.Duration) {
 func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	l := &c.life
 	switch {
-	case !c.kcp.unaBack || l.kind == peerOurs || c.unproven.Load():
+	case !c.kcp.unaRegressed() || l.kind == peerOurs || c.unproven.Load():
 		c.unaBackSince, c.forgetful = 0, 0
 		return
 	case c.unaBackSince == 0:
@@ -153,16 +153,16 @@ type activity struct {
 
 // noteActivity notes whether there was any since the last step.
 func (c *Conn) noteActivity(now time.Duration) {
-	k, a := c.kcp, c.activity
-	if k.rcvNxt != a.next {
-		a.next, a.received = k.rcvNxt, k.counters.BytesReceived
+	a := c.activity
+	if next := c.kcp.recvNext(); next != a.next {
+		a.next, a.received = next, c.kcp.counts().BytesReceived
 	}
-	a.una = k.sndUna
+	a.una = c.kcp.sendUna()
 	if c.datagrams != nil {
 		a.datagrams = c.datagrams.moved
 	}
 	switch {
-	case k.WaitSend() == 0:
+	case c.kcp.WaitSend() == 0:
 		c.lastTaken = 0
 	case a.una != c.activity.una || c.lastTaken == 0:
 		c.lastTaken = max(now, 1)

@@ -24,13 +24,13 @@ func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
 }
 
 // note brings moved up to date.
-func (h *holding) note(k *KCP, now time.Duration) {
+func (h *holding) note(mark seq, gap bool, now time.Duration) {
 	stalled := uint32(0)
-	if (k.rcvEarly > 0 || k.assembly.held != nil) && k.rcvQueued == k.rcvPartial {
+	if gap {
 		stalled = 1
 	}
 	moved := h.moved.Load()
-	if mark := 2*k.rcvNxt - seq(k.rcvQueued); mark != h.mark || stalled > moved&1 {
+	if mark != h.mark || stalled > moved&1 {
 		h.mark = mark
 		if at := clock(now)&^1 | stalled; at != moved {
 			h.moved.Store(at)
@@ -62,11 +62,12 @@ const accountGrain = 1 << 10
 func (c *Conn) account() {
 	h := &c.holding
 	n, old := int64(c.held()), h.bytes.Load()
-	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.kcp.stranger || !c.offered) {
+	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.unproven.Load() || !c.offered) {
 		c.ep.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	h.note(c.kcp, c.lastInput)
+	mark, stalled := c.kcp.receiveProgress()
+	h.note(mark, stalled, c.lastInput)
 }
 
 // mustSpare reports whether the session holds more than its share while memory

@@ -61,8 +61,7 @@ func (c *Conn) fromElsewhere(d *udp.Datagram, p *opened, now time.Duration) (min
 	ask := c.challengeOf(to, now)
 	if (ask.sn != c.challenged || now-c.challengedAt >= challengeEvery) && c.ep.mayReply(&c.ep.replies, replyRate) {
 		c.challenged, c.challengedAt = ask.sn, now
-		h := header{conv: c.key.conv, wnd: c.kcp.wndUnused(), una: c.kcp.rcvNxt}
-		c.ep.putNumbered(d, c.numbers.sender(), h, ask)
+		c.ep.putNumbered(d, c.numbers.sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
 }

@@ -23,8 +23,7 @@ func (c *Conn) learn(s signal) {
 	}
 	l.version, l.abilities = s.sn, s.ts
 	if s.ts&abilityPMTU != 0 {
-		c.kcp.ext.SendPieces = true
-		c.kcp.sizes.above = c.basePMTU() - c.outgoing.sender.room.total()
+		c.kcp.enablePieces(c.basePMTU() - c.outgoing.sender.room.total())
 	}
 }
 
@@ -34,7 +33,7 @@ func (c *Conn) basePMTU() int {
 }
 
 // mtu returns the largest UDP payload that is sent.
-func (c *Conn) mtu() int { return c.kcp.mtu + c.outgoing.sender.room.total() }
+func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.room.total() }
 
 // newSearch returns the search on the present path.
 func (c *Conn) newSearch() *pmtuSearch {
@@ -65,23 +64,25 @@ func (c *Conn) discover(now time.Duration) {
 		return
 	}
 	suspicious := k.suspicious()
+	sent, lost := k.largePackets()
 	if c.search == nil {
-		if k.sizes.full < searchAfter && !suspicious {
+		if sent < searchAfter && !suspicious {
 			return
 		}
 		c.search = c.newSearch()
 	}
 	p := c.search
 	if suspicious && now < p.trusted {
-		suspicious, k.sizes.lost = false, 0
+		suspicious, lost = false, 0
+		k.forgetLosses()
 	}
 	switch {
-	case p.state == pmtuConfirming && k.sizes.lost == 0:
+	case p.state == pmtuConfirming && lost == 0:
 		p.confirmedByData()
 	case suspicious && p.state != pmtuConfirming:
 		p.suspect(now)
 	default:
-		p.begin(now, k.sizes.full)
+		p.begin(now, sent)
 	}
 	if !p.due(now) {
 		return
@@ -102,19 +103,16 @@ func (c *Conn) discover(now time.Duration) {
 // the peer is there: then it is not its fault that it acknowledges nothing.
 func (c *Conn) sizing(now time.Duration) bool {
 	p := c.search
-	return p != nil && p.state == pmtuConfirming && c.kcp.sizes.lost > 0 && now-c.lastHeard < maxPMTUWait
+	if p == nil || p.state != pmtuConfirming || now-c.lastHeard >= maxPMTUWait {
+		return false
+	}
+	_, lost := c.kcp.largePackets()
+	return lost > 0
 }
 
 // useMTU sets the size of packets from now on.
 func (c *Conn) useMTU(size int) {
-	k, mtu := c.kcp, size-c.outgoing.sender.room.total()
-	set := k.SetMTU
-	if mtu < k.mtu {
-		set = k.shrinkMTU
-	}
-	if err := set(mtu); err != nil {
-		panic(err) // sizes are from base on
-	}
+	c.kcp.resizePackets(size - c.outgoing.sender.room.total())
 }
 
 // probe sends a probe, and a ping with it, whose answer tells a path that does
@@ -122,13 +120,13 @@ func (c *Conn) useMTU(size int) {
 func (c *Conn) probe(now time.Duration) {
 	k, p, room := c.kcp, c.search, &c.outgoing.sender.room
 	p.sent(randomConv(), now, c.requestWait())
-	k.signals = append(k.signals, p.ping())
-	k.signalNow()
+	k.queueSignals(p.ping())
+	k.sendSignals()
 
 	// The probe goes past FEC, which would recover what has been lost.
 	buf := make([]byte, p.probe)
 	content := buf[room.cipherHead : len(buf)-room.tail]
-	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(header{conv: k.conv, wnd: k.wndUnused(), una: k.rcvNxt}, content)
+	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
 	c.probing.sent++
@@ -149,7 +147,7 @@ func (c *Conn) probeAnswered(s signal) {
 		return
 	}
 	if p.answered(s.sn, int(s.ts), c.lastInput) {
-		c.kcp.sizes.lost = 0 // chance, or other sizes
+		c.kcp.forgetLosses() // chance, or other sizes
 		if p.size > c.mtu() {
 			c.useMTU(p.size)
 		}
@@ -159,7 +157,7 @@ func (c *Conn) probeAnswered(s signal) {
 // restartDiscovery begins anew on another path.
 func (c *Conn) restartDiscovery() {
 	c.search, c.outgoing.probe = nil, nil
-	c.kcp.sizes.full, c.kcp.sizes.lost, c.kcp.sizes.taken = 0, 0, 0
+	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
 }
 

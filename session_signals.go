@@ -61,7 +61,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
 		c.learn(s)
-		if waiting := c.kcp.signals; len(waiting) > 0 && waiting[len(waiting)-1].code == sigHello|sigAnswer {
+		if c.kcp.lastSignal().code == sigHello|sigAnswer {
 			c.queueAnswer(infoSignal()) // so the answer to hello is no larger than what came
 		}
 	case sigCookie, sigReset, sigAbort:
@@ -79,11 +79,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 // queueAnswer has a leave with the next flush, once however often it was asked
 // for.
 func (c *Conn) queueAnswer(a signal) {
-	k := c.kcp
-	n := len(k.signals)
-	if n < maxSignals && (n == 0 || k.signals[n-1] != a) {
-		k.signals = append(k.signals, a)
-	}
+	c.kcp.queueSignalOnce(a, maxSignals)
 }
 
 // takeRequest is takeSignal for a signal that wants an answer.
@@ -141,7 +137,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 
 // takeAnswer is takeSignal for the answer to a signal.
 func (c *Conn) takeAnswer(s signal) (outside bool) {
-	l, k := &c.life, c.kcp
+	l := &c.life
 	switch s.code {
 	case sigHello | sigAnswer:
 		if !c.dialled || s.ts != l.token {
@@ -159,7 +155,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	case sigFin | sigAnswer, sigClose | sigAnswer:
 		if l.finish.answered(s) {
 			l.finished = true
-		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(k.sndEnd), l.peerToken}) {
+		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
 			l.finTold = true // it has been overtaken by our close
 		}
 	case sigPing | sigAnswer:
@@ -223,9 +219,7 @@ func (c *Conn) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerOurs
 	c.greeted.Store(true)
-	if v := c.kcp.validation; v != nil {
-		v.unacked = 0
-	}
+	c.kcp.acknowledgeAtOnce()
 	c.number(false)
 	return true
 }

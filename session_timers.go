@@ -117,7 +117,7 @@ func (c *Conn) flush(now time.Duration) {
 
 // flushDue lets it put out what has to leave by now.
 func (c *Conn) flushDue(now time.Duration) {
-	if at, ok := c.kcp.NextFlush(); len(c.kcp.signals) > 0 || ok && !seq(at).after(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -137,7 +137,7 @@ func (c *Conn) pump(now time.Duration) {
 		return
 	}
 	if l.closing != 0 && l.kind == peerOurs && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.closing, uint32(k.sndEnd), l.peerToken}, now, c.requestWait())
+		l.finish.start(signal{l.closing, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
@@ -158,11 +158,11 @@ func (c *Conn) pump(now time.Duration) {
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
 		if r.due(now) {
-			k.signals = append(k.signals, r.signal)
+			k.queueSignals(r.signal)
 			r.sent(now)
 		}
 	}
-	if len(k.signals) > 0 {
+	if k.signalsPending() {
 		c.flush(now)
 	}
 	c.discover(now)

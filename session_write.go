@@ -99,17 +99,17 @@ func (c *Conn) collect(data []byte) {
 // may have to be sent again, so this is for sessions without.
 func (c *Conn) borrow(s *sendSegment) {
 	if c.overdrawn() {
-		c.kcp.takeBack(s)
+		c.kcp.releaseSegment(s)
 		return
 	}
-	c.outgoing.add(packet{buf: s.buf[:c.kcp.headroom+len(s.data)], segment: s})
+	c.outgoing.add(packet{buf: c.kcp.segmentPacket(s), segment: s})
 }
 
 // overdrawn reports whether the packet that the state machine has just put out
 // exceeds what may be sent to the peer's address. The state machine sees to it
 // that none does; this is for what it may overlook.
 func (c *Conn) overdrawn() bool {
-	if v := c.kcp.validation; v == nil || v.credit >= 0 {
+	if !c.kcp.overdrawn() {
 		return false
 	}
 	c.ep.counters.dropCredit.Add(1)
@@ -156,7 +156,7 @@ func (c *Conn) transmit() {
 		clear(o.batch)
 		for i := range packets {
 			if s := packets[i].segment; s != nil {
-				c.kcp.takeBack(s)
+				c.kcp.releaseSegment(s)
 			}
 		}
 		clear(packets)

@@ -76,8 +76,8 @@ func (k *KCP) flushSignals(h *header) {
 	k.signals = k.signals[:0]
 }
 
-// signalNow puts out the waiting signals and nothing else.
-func (k *KCP) signalNow() {
+// sendSignals puts out the waiting signals and nothing else.
+func (k *KCP) sendSignals() {
 	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()})
 	k.emit()
 }

@@ -95,20 +95,20 @@ type FECStats struct {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.kcp
+	k := c.kcp.snapshot()
 	return ConnStats{
-		Counters:         k.counters,
+		Counters:         c.kcp.Counters(),
 		Dropped:          c.dropCounts(),
-		RTT:              time.Duration(k.rtt.srtt) * time.Millisecond,
-		RTTVar:           time.Duration(k.rtt.rttvar) * time.Millisecond,
-		RTO:              time.Duration(k.rtt.rto) * time.Millisecond,
+		RTT:              time.Duration(k.srtt) * time.Millisecond,
+		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
+		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
-		Queued:           int(k.sndEnd - k.sndNxt),
-		WriteBuffered:    k.sndBytes,
-		ReadBuffered:     int(k.rcvQueued-k.rcvVoid) + k.rcvEarly,
-		RemoteWindow:     int(k.rmtWnd),
+		Queued:           k.queued,
+		WriteBuffered:    c.kcp.sendBytes(),
+		ReadBuffered:     k.readable,
+		RemoteWindow:     k.window,
 		Held:             c.held(),
-		CongestionWindow: k.cc.Window(),
+		CongestionWindow: k.congestionWindow,
 		Moves:            int(c.moves),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
