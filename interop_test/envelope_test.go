@@ -300,6 +300,9 @@ func TestDatagrams(t *testing.T) {
 					got <- bytes.Clone(b)
 				}))
 				require.Equal(t, n.theirs().GetOOBMaxSize(), n.ours().MaxDatagramSize())
+				// Before kcp-go has acknowledged something, datagrams may be dropped.
+				acknowledged := func() bool { return n.ours().Stats().WriteBuffered == 0 }
+				require.Eventually(t, acknowledged, timeLimit, time.Millisecond)
 				for _, size := range []int{0, 1, 500, n.ours().MaxDatagramSize()} {
 					want := bytes.Repeat([]byte{byte(size)}, size)
 					require.NoError(t, n.ours().SendDatagram(want))
