@@ -39,22 +39,23 @@ test-long:
 SHORT     ?=
 FUZZSHORT ?= 3s
 
+# -parallel is above the number of processors, as parallel tests mostly wait.
 unit:
-	$(GO) test $(SHORT) -timeout 20m ./...
+	$(GO) test $(SHORT) -parallel 8 -timeout 20m ./...
 
 race:
-	$(GO) test $(SHORT) -timeout 30m -race ./...
+	$(GO) test $(SHORT) -parallel 8 -timeout 30m -race ./...
 
 # Without each of what Linux sockets are made fast by. The tests that use none
 # skip themselves.
 offload-off:
 	@for v in GSO GRO MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -timeout 20m . ./internal/udp ./examples/... || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout 20m . ./internal/udp ./examples/... || exit 1; \
 	done
 
 386:
-	GOARCH=386 $(GO) test $(SHORT) -timeout 20m . ./internal/... ./crypt ./netsim ./fuzz
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout 20m . ./internal/... ./crypt ./netsim ./fuzz
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout 30m ./...

@@ -201,7 +201,7 @@ func TestReorderedPath(t *testing.T) {
 // its least round-trip time tell.
 func TestBunchedPath(t *testing.T) {
 	const rate = 6_250_000
-	for seed := range uint64(4) {
+	for seed := range fewer(4) {
 		c := newCourse(t, NewBBR(), rate, 40*time.Millisecond, 1, 0)
 		c.cfg.Jitter = 30 * time.Millisecond
 		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)

@@ -61,8 +61,8 @@ func bothWays(a, b party, path path) []plan {
 }
 
 // covering returns the plans that case i of a test has: all of them, or one in
-// turn with -short. A product of two settings whose indices sum up to i has every
-// plan with every value of either, if there are as many values as plans.
+// turn with -short. Where i is the sum of the indices of two settings, each value
+// of either has as many of the plans as the other setting has values.
 func covering(plans []plan, i int) []plan {
 	if testing.Short() {
 		i %= len(plans)
