@@ -22,6 +22,8 @@ import (
 // described in testdata/conformance/README.md. KCP_CONFORMANCE_DIR names
 // another folder of recordings.
 func TestConformance(t *testing.T) {
+	simulated(t)
+	sequential(t)
 	dir := os.Getenv("KCP_CONFORMANCE_DIR")
 	if dir == "" {
 		dir = filepath.Join("testdata", "conformance")

@@ -52,6 +52,8 @@ func (h *courseEvents) Pop() any {
 // newCourse has a path of rate bytes a second and a round-trip time, with a
 // queue of so many bandwidth-delay products.
 func newCourse(t *testing.T, cc CongestionControl, rate int64, rtt time.Duration, queue, loss float64) *course {
+	simulated(t)
+	sequential(t)
 	c := &course{t: t, supply: 1 << 60}
 	c.cfg = netsim.LinkConfig{
 		Delay: rtt / 2, Rate: rate, Loss: loss, Queue: int(float64(rate) * rtt.Seconds() * queue),
@@ -179,7 +181,7 @@ func TestReorderedPath(t *testing.T) {
 	const rate = 6_250_000 // 50 Mbit/s
 	for _, rtt := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} {
 		for _, share := range []float64{0.02, 1} {
-			for seed := range uint64(4) {
+			for seed := range fewer(4) {
 				c := newCourse(t, NewBBR(), rate, rtt, 1, 0)
 				c.cfg.Jitter, c.cfg.Reorder = 10*time.Millisecond, share
 				c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
@@ -199,7 +201,7 @@ func TestReorderedPath(t *testing.T) {
 // its least round-trip time tell.
 func TestBunchedPath(t *testing.T) {
 	const rate = 6_250_000
-	for seed := range uint64(4) {
+	for seed := range fewer(4) {
 		c := newCourse(t, NewBBR(), rate, 40*time.Millisecond, 1, 0)
 		c.cfg.Jitter = 30 * time.Millisecond
 		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)

@@ -70,7 +70,7 @@ func TestNetConn(t *testing.T) {
 
 // Transfers in both directions at once over random links, in virtual time.
 func TestTransfers(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range fewer(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
 		link := netsim.LinkConfig{
 			Delay:     time.Duration(random.IntN(100)) * time.Millisecond,

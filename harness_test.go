@@ -19,6 +19,7 @@ type harness struct {
 
 // newHarness returns a harness at time 1000 that has flushed once.
 func newHarness(t *testing.T, setup func(k *KCP)) *harness {
+	simulated(t)
 	h := &harness{t: t, now: 1000}
 	h.k = New(7, func(packet []byte) { h.out = append(h.out, describe(t, packet)...) })
 	h.k.SetNoDelay(NoDelayOn)

@@ -90,13 +90,13 @@ func (l *life) live(c *Conn, out []byte, random *rand.Rand, start time.Time) {
 // both sides, nothing is left of it, what is read is a prefix of what was
 // written, and all of it where both sides closed in order.
 func TestRandomLives(t *testing.T) {
-	first, n := uint64(0), uint64(1000)
+	first, n := uint64(0), fewer(1000)
 	if s := os.Getenv("KCP_SEED"); s != "" {
 		var err error
 		first, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
 		n = 1
-	} else if testing.Short() || raceEnabled || strconv.IntSize == 32 {
+	} else if raceEnabled || strconv.IntSize == 32 {
 		n = 100
 	}
 	if s := os.Getenv("KCP_LIVES"); s != "" {

@@ -211,8 +211,10 @@ func TestFieldNote35HalfClose(t *testing.T) {
 // sign of life Read and Write fail, on either side of it, and Close says that
 // not all was delivered.
 func TestFieldNote12PeerKilled(t *testing.T) {
+	link := clean
+	link.Rate, link.Queue = 10<<20, 1<<20 // or a second would be gigabytes
 	for _, serverDies := range []bool{true, false} {
-		inWorld(t, 12, clean, func(w *world) {
+		inWorld(t, 12, link, func(w *world) {
 			const patience = 8 * time.Second
 			a, b, _ := w.pair(&Config{PeerTimeout: patience}, &Config{PeerTimeout: patience})
 			stays, dies := a, b

@@ -20,8 +20,9 @@ import (
 // The window takes every number once, in whatever order they come, and none
 // that is further back than it remembers; it never takes one twice.
 func TestReplayWindow(t *testing.T) {
+	simulated(t)
 	const size = (windowWords - 1) * 64
-	seeds := uint64(200)
+	seeds := fewer(200)
 	if raceEnabled {
 		seeds = 20
 	}

@@ -41,10 +41,39 @@ func (w *world) socket(pc *netsim.PacketConn) net.PacketConn {
 
 const serverAddr = "10.0.0.1:4000"
 
+// fewer returns how many of n cases a test has: all, or a quarter with -short.
+func fewer(n uint64) uint64 {
+	if testing.Short() {
+		return (n + 3) / 4
+	}
+	return n
+}
+
+// simulated skips a test that has no sockets of the system where these are to be
+// tried without something that makes them fast: that changes nothing for it.
+func simulated(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG"} {
+		if os.Getenv(name) != "" {
+			t.Skipf("%s is set, and no sockets of the system are used", name)
+		}
+	}
+}
+
+// sequential skips a test without goroutines where the race detector is on and
+// the time is short: it finds nothing there, and makes it ten times slower.
+func sequential(t *testing.T) {
+	t.Helper()
+	if raceEnabled && testing.Short() {
+		t.Skip("nothing is concurrent here")
+	}
+}
+
 // inWorld runs f in a bubble. The seed can be given back by KCP_SEED. In worlds
 // of odd seeds calls may read the sockets.
 func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)) {
 	t.Helper()
+	simulated(t)
 	if s := os.Getenv("KCP_SEED"); s != "" {
 		var err error
 		seed, err = strconv.ParseUint(s, 10, 64)

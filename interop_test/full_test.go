@@ -35,7 +35,7 @@ func TestCrossProduct(t *testing.T) {
 						draw++
 						r := row{path, size, tuning{window, mtu, us}, tuning{window, mtu, them}}
 						if r.makeFeasible() {
-							r.run(t, fullLimit)
+							r.run(t, fullLimit, draw)
 						}
 					}
 				}

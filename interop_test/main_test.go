@@ -19,7 +19,7 @@ var seed = rand.Uint64()
 var full = os.Getenv("KCP_INTEROP") == "full"
 
 // parallel is how many cases that mostly wait for the relay run at a time.
-const parallel = "4"
+const parallel = "8"
 
 // TestMain runs the tests and then holds kcp-go to it that it has not seen a
 // single packet that it took for malformed, or for one of somebody else. Its

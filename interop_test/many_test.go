@@ -25,6 +25,9 @@ func TestManySessions(t *testing.T) {
 	for _, path := range []path{direct, lossy} {
 		for _, p := range bothWays(us, them, path) {
 			t.Run(p.name(), func(t *testing.T) {
+				if path.relay {
+					t.Parallel()
+				}
 				s := newService(t, p)
 				for range manySessions {
 					s.dial()
@@ -43,6 +46,9 @@ func TestOneSocket(t *testing.T) {
 	us := party{ours{}, manyTuning}
 	for _, path := range []path{direct, lossy} {
 		t.Run(path.name, func(t *testing.T) {
+			if path.relay {
+				t.Parallel()
+			}
 			s := newService(t, plan{dialler: us, listener: us, path: path})
 			socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 			require.NoError(t, err)
