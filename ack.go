@@ -31,18 +31,18 @@ const (
 
 // ackPolicy is the state of Extensions.ThinAcks.
 type ackPolicy struct {
-	due      seq     // when the acknowledgements that wait have to leave
-	urgent   bool    // they have to leave at once
-	gap      bool    // there was a gap before the current packet,
-	early    bool    // and the packet has brought a segment behind one
-	filled   bool    // a gap that had been told was filled since the last flush,
-	filler   ackItem // by this segment
-	tell     int     // how often the present gap is still to be told at once
-	end      seq     // one more than the highest sn received
-	segments int     // new segments since the last flush
-	bytes    int     // their payload
-	sampled  seq     // when the last ACK left that una covered
-	started  bool    // there was one
+	due        seq     // when the acknowledgements that wait have to leave
+	urgent     bool    // they have to leave at once
+	gap        bool    // there was a gap before the current packet,
+	early      bool    // and the packet has brought a segment behind one
+	filled     bool    // a gap that had been told was filled since the last flush,
+	filler     ackItem // by this segment
+	urgentAcks int     // how often the present gap is still to be told at once
+	end        seq     // one more than the highest sn received
+	segments   int     // new segments since the last flush
+	bytes      int     // their payload
+	sampled    seq     // when the last ACK left that una covered
+	started    bool    // there was one
 }
 
 // receivedPush notes the PUSH a, of n bytes. fresh says that it was not there
@@ -58,7 +58,7 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	p.segments++
 	p.bytes += n
 	if a.sn.after(p.end) {
-		p.tell = gapAcks
+		p.urgentAcks = gapAcks
 	}
 	if !a.sn.before(p.end) {
 		p.end = a.sn + 1
@@ -67,22 +67,22 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 		p.early = true
 	}
 	if next && p.gap {
-		p.filled, p.filler, p.tell = true, a, gapAcks
+		p.filled, p.filler, p.urgentAcks = true, a, gapAcks
 		p.gap = k.rcvEarly > 0
 	}
 }
 
 // told reports whether the segment sn, which has come again, was acknowledged
 // just now. What una covers is not looked up: it takes no ACK of its own.
-func (k *KCP) told(sn seq) bool {
+func (k *KCP) ackedRecently(sn seq) bool {
 	if sn.before(k.rcvNxt) {
 		return false
 	}
 	s := k.rcv.at(sn)
-	if k.now.diff(s.told) < k.rtt.srtt/2 {
+	if k.now.diff(s.lastAcked) < k.rtt.srtt/2 {
 		return true
 	}
-	s.told = k.now
+	s.lastAcked = k.now
 	return false
 }
 
@@ -90,8 +90,8 @@ func (k *KCP) told(sn seq) bool {
 // What the peer acts on leaves at once: that something is missing.
 func (k *KCP) decideAck() {
 	p := &k.ackPolicy
-	if p.early && k.rcvEarly > 0 && p.tell > 0 {
-		p.tell--
+	if p.early && k.rcvEarly > 0 && p.urgentAcks > 0 {
+		p.urgentAcks--
 		p.urgent = true
 	}
 	p.early = false
@@ -131,7 +131,7 @@ func (k *KCP) flushEarlyAcks(h *header) {
 		}
 	}
 	k.acks = covered
-	k.repeats.earn(p.segments)
+	k.redundancy.earn(p.segments)
 	p.urgent = false
 	p.segments, p.bytes = 0, 0
 }

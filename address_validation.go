@@ -103,8 +103,8 @@ func (k *KCP) holdsAcks() bool {
 	return v != nil && v.unacked > 0 && (k.inFlight > 0 || k.now-v.begun < ackHold)
 }
 
-// unaToTell returns the una of what is sent.
-func (k *KCP) unaToTell() seq {
+// unaToSend returns the una of what is sent.
+func (k *KCP) unaToSend() seq {
 	if k.holdsAcks() {
 		return 0
 	}
@@ -115,7 +115,7 @@ func (k *KCP) unaToTell() seq {
 // acknowledged.
 func (k *KCP) validateAddress() {
 	if k.holdsAcks() {
-		k.probe |= probeTell
+		k.probe |= sendWins
 	}
 	k.validation = nil
 }

@@ -107,8 +107,8 @@ func (b *buffers) getSegment() *sendSegment {
 // putSegment takes a segment back with its buffer, or leaves that to when the
 // buffer is no longer lent.
 func (b *buffers) putSegment(s *sendSegment) {
-	if s.lent {
-		s.done = true
+	if s.beingWritten {
+		s.orphaned = true
 		return
 	}
 	b.put(s.buf)

@@ -256,8 +256,8 @@ const (
 	maxUDPPayload        = 65507
 	maxShards            = 256
 	maxRedundancy        = 4
-	maxBackoff           = 5 * time.Second
-	probeWait            = 200 * time.Millisecond
+	sessionMaxRTO        = 5 * time.Second
+	zeroWindowProbeWait  = 200 * time.Millisecond
 	writeCostPerSegment  = 64
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
@@ -466,7 +466,7 @@ func (c *Config) apply(k *KCP) {
 
 	// While the peer is silent it must be asked several times within
 	// PeerTimeout, or silence would not mean anything.
-	longest := maxBackoff
+	longest := sessionMaxRTO
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
@@ -481,13 +481,13 @@ func (c *Config) apply(k *KCP) {
 		LimitToPeerWindow: true,
 		SparseAcks:        true,
 		MaxRTO:            uint32(longest.Milliseconds()),
-		ProbeWait:         uint32(min(probeWait, longest).Milliseconds()),
+		ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
 		MaxProbeWait:      uint32(longest.Milliseconds()),
 		ThinAcks:          true,
 		EarlyRetransmit:   true,
 		TailProbe:         true,
 		EarlyRepair:       true,
-		OutageProbe:       uint32(min(probeWait, longest).Milliseconds()),
+		OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
 		Redundancy:        uint32(c.Redundancy * 100),
 		TakePieces:        true,
 	})

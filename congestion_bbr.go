@@ -41,7 +41,7 @@ const (
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
 
 	// What is acknowledged in bunches.
-	bbrBunch       = 2 // how much faster than expected it is, at least
+	bbrAggregation = 2 // how much faster than expected it is, at least
 	bbrExtraRounds = 5 // half of ExtraAckedFilterLen; there are two such windows
 )
 
@@ -68,15 +68,15 @@ type bbrControl struct {
 	now   int64
 
 	// The model.
-	bw     [2]float64 // largest delivery rates, bytes a second: of the last cycle and of this one
-	tried  bool       // there was data enough in this cycle to fill the path
-	minRTT int64      // microseconds; 0: not known
-	minAt  int64      // when it was last seen, or nearly
-	hi     float64    // bytes in flight that were too much; infinite: none yet
-	lo     float64    // the same until the next probe, because of losses
-	bwLo   float64    // the same of the rate
+	bw         [2]float64 // largest delivery rates, bytes a second: of the last cycle and of this one
+	tried      bool       // there was data enough in this cycle to fill the path
+	minRTT     int64      // microseconds; 0: not known
+	minAt      int64      // when it was last seen, or nearly
+	inflightHi float64    // bytes in flight that were too much; infinite: none yet
+	inflightLo float64    // the same until the next probe, because of losses
+	bwLo       float64    // the same of the rate
 
-	extra aggregation
+	extraAcked aggregation
 
 	// Rounds: from a transmission to its acknowledgement.
 	roundEnd int64 // Delivered when the last segment of the round left
@@ -93,8 +93,8 @@ type bbrControl struct {
 	fullCount  int
 
 	// What the path loses by itself.
-	base      float64
-	baseKnown bool
+	lossFloor      float64
+	lossFloorKnown bool
 
 	undo checkpoint[bbrControl] // before anything was sent again of late
 
@@ -119,7 +119,7 @@ type bbrControl struct {
 // is sent than it takes are taken for congestion, as in BBRv2 at a threshold of
 // 2 %.
 func NewBBR() CongestionControl {
-	return &bbrControl{hi: math.Inf(1), lo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace, mss: defaultMTU, cwnd: initialWindow * defaultMTU}
+	return &bbrControl{inflightHi: math.Inf(1), inflightLo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace, mss: defaultMTU, cwnd: initialWindow * defaultMTU}
 }
 
 func (c *bbrControl) Init(s *CongestionState) {
@@ -208,10 +208,10 @@ func (c *bbrControl) countRounds(s *CongestionState) {
 
 // lossLimit is the share of loss above which it is taken for congestion.
 func (c *bbrControl) lossLimit() float64 {
-	if !c.baseKnown {
+	if !c.lossFloorKnown {
 		return bbrLossMost
 	}
-	return c.base + bbrLossThreshold
+	return c.lossFloor + bbrLossThreshold
 }
 
 // measureBase takes what was lost in bbrDown, when less was sent than the path
@@ -223,10 +223,10 @@ func (c *bbrControl) measureBase() {
 		return
 	}
 	share := min(l.share(), bbrLossMost)
-	if !c.baseKnown {
-		c.base, c.baseKnown = share, true
+	if !c.lossFloorKnown {
+		c.lossFloor, c.lossFloorKnown = share, true
 	}
-	c.base += (share - c.base) / 2
+	c.lossFloor += (share - c.lossFloor) / 2
 }
 
 // updateRate takes the sample into the filter. Its window is this cycle of
@@ -254,7 +254,7 @@ func (c *bbrControl) bdp() float64 {
 	if c.minRTT == 0 {
 		return initialWindow * c.mss
 	}
-	return c.bandwidth() / (1 - c.base) * float64(c.minRTT) / 1e6
+	return c.bandwidth() / (1 - c.lossFloor) * float64(c.minRTT) / 1e6
 }
 
 // updateMinRTT follows the least round-trip time. One within a sixty-fourth of it
@@ -286,7 +286,7 @@ type aggregation struct {
 // updateExtra is BBRUpdateACKAggregation of the draft, but for bunches alone: a
 // rate that rises slowly is another flow that leaves room.
 func (c *bbrControl) updateExtra(acked float64) {
-	e := &c.extra
+	e := &c.extraAcked
 	if c.newRound {
 		e.rounds++
 		if e.rounds >= bbrExtraRounds || !c.full {
@@ -298,14 +298,14 @@ func (c *bbrControl) updateExtra(acked float64) {
 		e.start, e.acked, expected = c.now, 0, 0
 	}
 	e.acked += acked
-	if e.acked >= bbrBunch*expected {
+	if e.acked >= bbrAggregation*expected {
 		e.most[1] = max(e.most[1], min(e.acked-expected, c.cwnd))
 	}
 }
 
 // aggregated returns the bytes that are in flight beyond bdp without a queue.
 func (c *bbrControl) aggregated() float64 {
-	return max(c.extra.most[0], c.extra.most[1])
+	return max(c.extraAcked.most[0], c.extraAcked.most[1])
 }
 
 // answerProbe ends a probe that has made the path lose, and remembers what was
@@ -320,7 +320,7 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 		return
 	}
 	if !s.Sample.AppLimited {
-		c.hi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
+		c.inflightHi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
 	}
 	l.delivered, l.lost = math.Inf(1), 0 // enough of it
 	switch c.state {
@@ -353,7 +353,7 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	}
 	latest := float64(s.Sample.Rate())
 	c.bwLo = max(min(c.bwLo, c.maxRate())*bbrBeta, latest, floor*c.maxRate())
-	c.lo = max(min(c.lo, c.cwnd)*bbrBeta, float64(s.Sample.Delivered), floor*c.cwnd)
+	c.inflightLo = max(min(c.inflightLo, c.cwnd)*bbrBeta, float64(s.Sample.Delivered), floor*c.cwnd)
 	if c.state == bbrCruise {
 		*l = lossCount{state: c.state, from: c.now}
 	}
@@ -364,7 +364,7 @@ func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 	if spurious {
 		c.losses.lost, c.lossesBefore.lost = 0, 0
 		if u := c.undo.state; c.undo.taken {
-			c.hi, c.lo, c.bwLo = max(c.hi, u.hi), max(c.lo, u.lo), max(c.bwLo, u.bwLo)
+			c.inflightHi, c.inflightLo, c.bwLo = max(c.inflightHi, u.inflightHi), max(c.inflightLo, u.inflightLo), max(c.bwLo, u.bwLo)
 			c.cwnd = max(c.cwnd, u.cwnd)
 		}
 		if c.fullByLoss && c.state != bbrProbeRTT {
@@ -389,13 +389,13 @@ func (c *bbrControl) step(s *CongestionState) {
 			c.enterDown()
 		}
 	case bbrDown:
-		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.hi) || c.probeDue() {
+		if c.rounds >= 2 && flight <= min(c.bdp()+c.aggregated(), bbrHeadroom*c.inflightHi) || c.probeDue() {
 			c.enter(bbrCruise, 1)
 		}
 	case bbrCruise:
 		if c.probeDue() {
 			c.enter(bbrRefill, 1)
-			c.lo, c.bwLo = math.Inf(1), math.Inf(1)
+			c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
 		}
 	case bbrRefill:
 		if c.rounds >= 1 {
@@ -460,7 +460,7 @@ func (c *bbrControl) checkFull(s *CongestionState) {
 // probe goes on looking for bandwidth until a queue has formed, or more does
 // not arrive for some rounds.
 func (c *bbrControl) probe(s *CongestionState, flight float64) {
-	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.hi
+	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
 	if c.newRound {
 		switch {
 		case c.maxRate() >= c.fullRate*bbrFullGrowth:
@@ -473,7 +473,7 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 	if bound {
 		// What was too much may no longer be: a little more in the first round,
 		// then twice as much in each.
-		c.hi += c.growth * float64(s.Sample.Acked)
+		c.inflightHi += c.growth * float64(s.Sample.Acked)
 	}
 	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
 	if c.rounds >= 1 && over || c.fullCount >= bbrFullRounds {
@@ -507,7 +507,7 @@ func (c *bbrControl) probeRTT(s *CongestionState, flight float64) {
 			return
 		}
 		c.enter(bbrCruise, 1)
-		c.lo, c.bwLo = math.Inf(1), math.Inf(1)
+		c.inflightLo, c.bwLo = math.Inf(1), math.Inf(1)
 	}
 }
 
@@ -522,8 +522,8 @@ func (c *bbrControl) setPace(s *CongestionState) {
 	// What the path loses by itself has to be sent on top of what arrives. The
 	// rate is the largest of samples that vary with those losses: about one and a
 	// half standard deviations too high.
-	noise := 1.5 * math.Sqrt(c.base*c.mss/max(c.bdp(), c.mss))
-	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.base)
+	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
+	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
 	if !c.full {
 		// Not less than the initial window a round trip: an application that
 		// sends little tells little about the path.
@@ -544,11 +544,11 @@ func (c *bbrControl) setWindow(s *CongestionState) {
 	case c.cwnd < target || float64(s.Delivered) < initialWindow*c.mss:
 		c.cwnd += acked
 	}
-	limit := min(c.hi, c.lo)
+	limit := min(c.inflightHi, c.inflightLo)
 	switch c.state {
 	case bbrCruise, bbrDown:
 		// Room for others is left where it does not cost the rate.
-		limit = min(max(bbrHeadroom*c.hi, min(c.hi, c.bdp()+c.aggregated()+2*c.quantum())), c.lo)
+		limit = min(max(bbrHeadroom*c.inflightHi, min(c.inflightHi, c.bdp()+c.aggregated()+2*c.quantum())), c.inflightLo)
 	case bbrProbeRTT:
 		limit = min(limit, c.windowOfProbeRTT())
 	}

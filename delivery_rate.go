@@ -37,16 +37,16 @@ type sendRecord struct {
 
 // rateSampler keeps the totals that rate samples are taken from.
 type rateSampler struct {
-	delivered   int64  // bytes acknowledged
-	deliveredAt int64  // when the last of them were
-	lost        int64  // bytes of transmissions taken for lost
-	lostSent    int64  // when the newest of them had left
-	firstSent   int64  // when the newest segment acknowledged had left
-	minRTT      int64  // least time to an acknowledgement
-	count       uint64 // transmissions
-	front       uint64 // number of the newest transmission acknowledged at all,
-	frontRTT    int64  // and how long that took
-	limitedTill int64  // delivered at which the effects of a lack of data are over; 0: none
+	delivered       int64  // bytes acknowledged
+	deliveredAt     int64  // when the last of them were
+	lost            int64  // bytes of transmissions taken for lost
+	lostSent        int64  // when the newest of them had left
+	firstSent       int64  // when the newest segment acknowledged had left
+	minRTT          int64  // least time to an acknowledgement
+	count           uint64 // transmissions
+	newestAckedTx   uint64 // number of the newest transmission acknowledged at all,
+	frontRTT        int64  // and how long that took
+	appLimitedUntil int64  // delivered at which the effects of a lack of data are over; 0: none
 
 	*rateInput // nil before the first input, and when there is nothing in flight any more
 }
@@ -66,14 +66,14 @@ func (r *rateSampler) sent(s *sendSegment, now, inFlight int64) {
 	r.count++
 	s.tx = sendRecord{
 		at: now, number: r.count, delivered: r.delivered, deliveredAt: r.deliveredAt, firstSent: r.firstSent,
-		lost: r.lost, inFlight: inFlight + int64(s.size()), appLimited: r.limitedTill > 0,
+		lost: r.lost, inFlight: inFlight + int64(s.size()), appLimited: r.appLimitedUntil > 0,
 	}
 }
 
 // limited notes that the sender has run out of data with inFlight bytes in
 // flight.
 func (r *rateSampler) limited(inFlight int64) {
-	r.limitedTill = max(r.delivered+inFlight, 1)
+	r.appLimitedUntil = max(r.delivered+inFlight, 1)
 }
 
 // begin starts a new input.
@@ -109,16 +109,16 @@ func (r *rateSampler) arrived(tx *sendRecord, rtt int64) {
 	if !r.any || tx.number > r.newest.number {
 		r.newest, r.any = *tx, true
 	}
-	if tx.number > r.front {
-		r.front, r.frontRTT = tx.number, rtt
+	if tx.number > r.newestAckedTx {
+		r.newestAckedTx, r.frontRTT = tx.number, rtt
 	}
 }
 
 // finish completes the sample of the current input. Times are exact to grain
 // microseconds.
 func (r *rateSampler) finish(grain int64) {
-	if r.limitedTill > 0 && r.delivered > r.limitedTill {
-		r.limitedTill = 0
+	if r.appLimitedUntil > 0 && r.delivered > r.appLimitedUntil {
+		r.appLimitedUntil = 0
 	}
 	if !r.any {
 		return

@@ -296,7 +296,7 @@ func TestPathMTULegacyPeer(t *testing.T) {
 		a, b, _ := w.pair(&Config{MaxMTU: 9000, PeerTimeout: 10 * time.Second}, &Config{PeerTimeout: 10 * time.Second})
 		w.move(b, a, 1, 1<<20)
 		a.mu.Lock()
-		require.Zero(t, a.life.abilities)
+		require.Zero(t, a.hs.capabilities)
 		a.mu.Unlock()
 		send := make(chan error, 1)
 		go func() {

@@ -530,8 +530,8 @@ func TestGraveExpires(t *testing.T) {
 				answer, _ := h.signal()
 				return answer.code
 			}
-			require.Equal(t, want, answerAt(graveTime-time.Second))
-			require.Equal(t, sigReset, answerAt(graveTime+time.Second))
+			require.Equal(t, want, answerAt(timeWaitTime-time.Second))
+			require.Equal(t, sigReset, answerAt(timeWaitTime+time.Second))
 			require.Zero(t, s.us.e.Stats().Sessions)
 		})
 	}

@@ -578,7 +578,7 @@ func TestFinBelowWhatHasArrived(t *testing.T) {
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
 		b.mu.Lock()
-		fin := signal{sigFin, 2, b.life.token}
+		fin := signal{sigFin, 2, b.hs.token}
 		b.mu.Unlock()
 		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(fin)))
 		w.net.Inject(from, to, packetOf(a.Conv(), push(1, 0, "x")))

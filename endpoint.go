@@ -49,11 +49,11 @@ type Endpoint struct {
 
 	mu            sync.RWMutex
 	sessions      map[sessionKey]*Conn
-	coded         map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
-	graves        graveyard
+	fecByAddr     map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
+	timeWaits     timeWaitTable
 	byConv        map[uint32]*Conn            // the oldest of each conversation id; Conn.sameConv leads on
 	perNetwork    map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited
-	unproven      []*Conn                     // half-open sessions, oldest first, and some that no longer are
+	unvalidated   []*Conn                     // half-open sessions, oldest first, and some that no longer are
 	cookies       cookieKey
 	replies       bucket
 	cookieBudget  bucket
@@ -86,7 +86,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		byConv:   make(map[uint32]*Conn),
 	}
 	for _, pc := range sockets {
-		e.shards = append(e.shards, shard{pc: pc, sock: udp.New(pc), in: arrivals{shard: len(e.shards)}})
+		e.shards = append(e.shards, shard{pc: pc, sock: udp.New(pc), in: readState{shard: len(e.shards)}})
 	}
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
@@ -110,7 +110,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		}
 		s := &e.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
-		if len(sockets) == 1 && canLead(s.pc) {
+		if len(sockets) == 1 && callsMayRead(s.pc) {
 			s.lead.init()
 		}
 		e.readers.Go(func() { e.readLoop(s) })
@@ -141,7 +141,7 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	if peer == nil {
 		ap = udp.Unmap(ap)
 	}
-	c, err := e.open(makeKey(ap, peer, randomConv()), addr)
+	c, err := e.openSession(makeKey(ap, peer, randomConv()), addr)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
@@ -248,7 +248,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 	e.mu.Unlock()
 	for _, c := range conns {
-		if !c.handedOn() {
+		if !c.wasOffered() {
 			c.discard(ErrRefused)
 		}
 	}

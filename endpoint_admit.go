@@ -10,8 +10,8 @@ import (
 // sends them is not known yet, so everything here is bounded: sessions whose
 // peer is not proven to exist, memory, and the rate and size of replies.
 
-// first is what the first packet of a conversation says.
-type first struct {
+// initialPacket is what the first packet of a conversation says.
+type initialPacket struct {
 	data    bool   // it has data,
 	push    bool   // the first of all
 	hello   signal // of no code where there is none, as those below
@@ -19,11 +19,11 @@ type first struct {
 	request signal // the first signal that asks for an answer
 }
 
-// inspect reads a packet of an unknown conversation. ok is false where it is
+// parseInitial reads a packet of an unknown conversation. ok is false where it is
 // not well-formed to its end. Data opens a session only if it has the very first
 // segment: from what follows nobody can tell a conversation that begins from
 // one that the peer has gone on with, while it was forgotten here.
-func inspect(p *opened) (f first, ok bool) {
+func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 	packet, ok := p.segments()
 	if !ok {
 		return f, false
@@ -33,7 +33,7 @@ func inspect(p *opened) (f first, ok bool) {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
 		if !ok || h.conv != p.conv || !knownCmd(h.cmd) && h.cmd != cmdPiece {
-			return first{}, false
+			return initialPacket{}, false
 		}
 		old = old || h.una != 0 || h.cmd == cmdAck
 		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece
@@ -58,10 +58,10 @@ func inspect(p *opened) (f first, ok bool) {
 
 // stranger deals with a packet for which there is no session. It returns the
 // session, if it has opened one, or the packet is that of a peer which moves.
-func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p *opened, now time.Duration) *Conn {
-	f, ok := inspect(p)
+func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+	f, ok := parseInitial(p)
 	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
-		if moving := e.moving(key, p.kind); moving[0] != nil {
+		if moving := e.migrationCandidates(key, p.kind); moving[0] != nil {
 			return moving.take(d, p, now)
 		}
 	}
@@ -85,7 +85,7 @@ func (e *Endpoint) stranger(key sessionKey, d *udp.Datagram, p *opened, now time
 
 // admit opens a session for the first packet of a conversation, or replies to
 // it as befits. It may also return a session that has to make room.
-func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *opened, f first, now time.Duration) (c, evicted *Conn) {
+func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
 	v := e.judgeLocked(key, d, p, f, now)
 	e.mu.Unlock()
@@ -106,10 +106,10 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *opened, f first, no
 	}
 	if !v.validated {
 		e.halfOpen.Add(1)
-		e.tidyLocked()
-		e.unproven = append(e.unproven, c)
+		e.pruneUnvalidatedLocked()
+		e.unvalidated = append(e.unvalidated, c)
 	}
-	e.enterLocked(c)
+	e.addLocked(c)
 	e.mu.Unlock()
 	e.debug("session opened", remote, key.conv)
 	if !c.begin(now, v.listener, e.offersAtOnce(f, v.validated)) {
@@ -122,7 +122,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *opened, f first, no
 // go there when the peer confirms that it has our WELCOME. With an
 // authenticating cipher all peers that say hello have to: a HELLO and the data
 // beside it may come from two addresses, so only one of two sessions may be read.
-func (e *Endpoint) offersAtOnce(f first, validated bool) bool {
+func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
 	if e.authentic && f.hello.code != 0 {
 		return false
 	}
@@ -140,42 +140,42 @@ type verdict struct {
 
 // judgeLocked decides about the first packet of a conversation, and replies to
 // it if no session is to be opened. Endpoint.mu is held.
-func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *opened, f first, now time.Duration) (v verdict) {
+func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (v verdict) {
 	if v.session = e.sessions[key]; v.session != nil {
 		return v
 	}
-	if g, ok := e.graveFor(key, f, now); ok {
+	if g, ok := e.timeWaitFor(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyFromGrave(g, key, d, f, p)
+		e.replyInTimeWait(g, key, d, f, p)
 		return v
 	}
 	v.listener = e.listener
-	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.elsewhere(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhere(key.conv)
 	switch {
 	case e.closed:
 		return v
 	case v.listener == nil || !opening:
 		e.counters.dropUnknown.Add(1)
 		if f.request.code != 0 && (v.listener == nil || f.hello.code == 0) {
-			e.reply(d, header{conv: key.conv}, signal{sigReset, f.request.sn, f.request.ts})
+			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.request.sn, f.request.ts})
 		}
 		return v
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
 		// A cookie that nobody needs may be one that somebody else has forged.
 		if v.validated = e.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
-			if e.mayReply(&e.cookieBudget, cookieRate) { // else the cookie would be made for nothing
+			if e.mayReplyLocked(&e.cookieBudget, cookieRate) { // else the cookie would be made for nothing
 				e.counters.cookiesSent.Add(1)
-				e.putReply(d, header{conv: key.conv}, e.cookies.bake(key, f.hello.ts, now))
+				e.putReplyLocked(d, header{conv: key.conv}, e.cookies.mint(key, f.hello.ts, now))
 			}
 			return v
 		}
 	}
 	switch full := len(e.sessions) >= e.config.MaxSessions; {
-	case full || e.crowdedLocked(key, v.validated):
+	case full || e.atAddressLimitLocked(key, v.validated):
 		e.counters.dropSessions.Add(1)
 		if f.hello.code != 0 && (full || v.validated) {
-			e.reply(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
+			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
 		}
 		return v
 	case v.listener.full(v.validated || f.hello.code != 0): // who says hello is offered once validated
@@ -193,15 +193,15 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *opened, f fir
 }
 
 // accepted makes a session for a peer.
-func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *opened, hello signal, validated bool) *Conn {
-	c := newConn(e, key, origin{d.Addr, d.Peer}.netAddr())
+func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, validated bool) *Conn {
+	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {
 		c.takeHello(hello) // before anybody else knows c
 	}
 	if !validated {
-		c.unproven.Store(true)
-		room := c.outgoing.sender.room
+		c.unvalidated.Store(true)
+		room := c.outgoing.sender.overhead
 		if !c.openedFEC {
 			room.fecHead = 0
 		}
@@ -224,5 +224,5 @@ func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 	return e.config.AddressValidation == ValidateAlways ||
 		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
 		len(e.sessions) >= (e.config.MaxSessions+1)/2 ||
-		e.crowdedLocked(key, false)
+		e.atAddressLimitLocked(key, false)
 }

@@ -16,8 +16,8 @@ type cookieKey struct {
 	text []byte
 }
 
-// bake returns the cookie for a hello.
-func (k *cookieKey) bake(key sessionKey, token uint32, now time.Duration) signal {
+// mint returns the cookie for a hello.
+func (k *cookieKey) mint(key sessionKey, token uint32, now time.Duration) signal {
 	return k.at(key, token, int64(now/cookieTime))
 }
 
@@ -41,7 +41,7 @@ func (k *cookieKey) at(key sessionKey, token uint32, period int64) signal {
 }
 
 // valid reports whether the first packet f shows a cookie of ours.
-func (k *cookieKey) valid(key sessionKey, f first, now time.Duration) bool {
+func (k *cookieKey) valid(key sessionKey, f initialPacket, now time.Duration) bool {
 	if f.cookie.code == 0 {
 		return false
 	}

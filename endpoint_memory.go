@@ -34,14 +34,14 @@ type pressure struct {
 	next  atomic.Int64 // when to look next, as time.Duration since the epoch
 }
 
-// short reports whether all sessions together hold more than they may.
-func (e *Endpoint) short() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
+// overMemoryLimit reports whether all sessions together hold more than they may.
+func (e *Endpoint) overMemoryLimit() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
 
 // relieve looks, while memory is short, at what the sessions hold, and ends one
 // if need be. The readers call it after a batch.
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.pressure
-	if !e.short() {
+	if !e.overMemoryLimit() {
 		if p.share.Load() != 0 {
 			p.share.Store(0)
 		}
@@ -58,7 +58,7 @@ func (e *Endpoint) relieve(now time.Duration) {
 		e.counters.endedForMemory.Add(1)
 		e.warn("session ended for want of memory", ErrMemoryPressure)
 	}
-	if freed > 0 && e.short() {
+	if freed > 0 && e.overMemoryLimit() {
 		p.next.Store(int64(now)) // the next one with the next batch
 	}
 }
@@ -89,9 +89,9 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	e.pressure.share.Store(share)
 	total := e.buffered.Load()
 	switch {
-	case stalled.bytes > strangerBytes:
+	case stalled.bytes > unvalidatedBytes:
 		return stalled.conn
-	case total > limit+limit/8 && idle.bytes > strangerBytes:
+	case total > limit+limit/8 && idle.bytes > unvalidatedBytes:
 		return idle.conn
 	case total > limit+limit/8 && all.bytes > max(share, longestMessage), total > 2*limit:
 		return all.conn

@@ -15,165 +15,165 @@ import (
 // session answers it once the application has had its say, or wants to wait
 // again: then mostly there is nothing left to answer, and to set timers for.
 //
-//	            a call is woken            nobody leads for leadGrace
+//	            a call is woken            nobody leads for handoverGrace
 //	the loop --------------------> nobody ---------------------------> the loop
 //	                                | ^
 //	                 a call waits   v |   it has what it waits for
 //	                               the call
 
-// leadGrace is how long a socket may go without anybody who reads it, while the
+// handoverGrace is how long a socket may go without anybody who reads it, while the
 // application is between two calls; after many calls up to twice that. It delays
 // what arrives then, and the answer to what came before.
-const leadGrace = time.Millisecond
+const handoverGrace = time.Millisecond
 
-// maxReluctance bounds how many wake-ups the loop keeps the socket for, after
+// maxHoldoff bounds how many wake-ups the loop keeps the socket for, after
 // the application has not come back in time.
-const maxReluctance = 1024
+const maxHoldoff = 1024
 
-// worthwhile is how many times in a row calls have to lead for it to have been
+// minStreak is how many times in a row calls have to lead for it to have been
 // worth the while.
-const worthwhile = 8
+const minStreak = 8
 
-// leaderKind is who leads.
-type leaderKind uint8
+// readerKind is who leads.
+type readerKind uint8
 
 const (
-	loopLeads leaderKind = iota
-	nobodyLeads
-	callLeads
+	loopReads readerKind = iota
+	nobodyReads
+	callReads
 )
 
-// leadership is whose turn it is to read a socket.
-type leadership struct {
+// readTurn is whose turn it is to read a socket.
+type readTurn struct {
 	possible bool          // calls may lead
 	back     chan struct{} // the loop waits here while it does not lead
 
-	mu         sync.Mutex
-	who        leaderKind
-	owing      *Conn // a call of it has led last, and may have left the answer to later
-	timer      *time.Timer
-	armed      bool
-	armedAt    int // claims
-	stopped    bool
-	reluctance int // wake-ups to let pass before calls may lead
-	penalty    int // the next reluctance
-	claims     int // since the loop yielded
+	mu          sync.Mutex
+	who         readerKind
+	lastReader  *Conn // a call of it has led last, and may have left the answer to later
+	timer       *time.Timer
+	armed       bool
+	armedAt     int // claims
+	stopped     bool
+	holdoff     int // wake-ups to let pass before calls may lead
+	nextHoldoff int // the next reluctance
+	acquired    int // since the loop yielded
 }
 
-func (l *leadership) init() {
+func (l *readTurn) init() {
 	l.possible = true
 	l.back = make(chan struct{}, 1)
-	l.penalty = 1
+	l.nextHoldoff = 1
 }
 
-// yield has the loop give the lead to a call that it has just woken. The loop
+// handOver has the loop give the lead to a call that it has just woken. The loop
 // then waits for back.
-func (l *leadership) yield() bool {
+func (l *readTurn) handOver() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
 		return false
 	}
-	if l.reluctance > 0 {
-		l.reluctance--
+	if l.holdoff > 0 {
+		l.holdoff--
 		return false
 	}
-	l.claims, l.armedAt = 0, -1 // whatever the timer is set for, this has just begun
-	l.vacate()
+	l.acquired, l.armedAt = 0, -1 // whatever the timer is set for, this has just begun
+	l.leaveOpenLocked()
 	return true
 }
 
-// claim gives the lead to a call, if nobody has it.
-func (l *leadership) claim() bool {
+// acquire gives the lead to a call, if nobody has it.
+func (l *readTurn) acquire() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.who != nobodyLeads || l.stopped {
+	if l.who != nobodyReads || l.stopped {
 		return false
 	}
-	l.who, l.owing = callLeads, nil
-	l.claims++
+	l.who, l.lastReader = callReads, nil
+	l.acquired++
 	return true
 }
 
 // release takes the lead from a call of c. It goes back to the loop at once
 // where no call is to follow.
-func (l *leadership) release(c *Conn, follow bool) {
+func (l *readTurn) release(c *Conn, follow bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.owing = c
+	l.lastReader = c
 	if !follow || l.stopped {
-		l.recall()
+		l.reclaimLocked()
 		return
 	}
-	l.vacate()
+	l.leaveOpenLocked()
 }
 
-// vacate leaves the lead to the next call, for some time. mu is held.
-func (l *leadership) vacate() {
-	l.who = nobodyLeads
+// leaveOpenLocked leaves the lead to the next call, for some time. mu is held.
+func (l *readTurn) leaveOpenLocked() {
+	l.who = nobodyReads
 	if !l.armed {
-		l.arm()
+		l.armLocked()
 	}
 }
 
-// arm sets the timer, which is left to fire when a call comes: that is rarer
+// armLocked sets the timer, which is left to fire when a call comes: that is rarer
 // than calls are. mu is held.
-func (l *leadership) arm() {
-	l.armed, l.armedAt = true, l.claims
+func (l *readTurn) armLocked() {
+	l.armed, l.armedAt = true, l.acquired
 	if l.timer == nil {
-		l.timer = time.AfterFunc(leadGrace, l.expire)
+		l.timer = time.AfterFunc(handoverGrace, l.expire)
 	} else {
-		l.timer.Reset(leadGrace)
+		l.timer.Reset(handoverGrace)
 	}
 }
 
 // expire gives the lead back to the loop where no call has come.
-func (l *leadership) expire() {
+func (l *readTurn) expire() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.armed = false
-	if l.who != nobodyLeads {
+	if l.who != nobodyReads {
 		return
 	}
-	if l.claims != l.armedAt { // a call came, and has gone again
-		l.arm()
+	if l.acquired != l.armedAt { // a call came, and has gone again
+		l.armLocked()
 		return
 	}
-	if l.claims >= worthwhile {
-		l.penalty = 1
+	if l.acquired >= minStreak {
+		l.nextHoldoff = 1
 	}
-	l.reluctance = l.penalty
-	l.penalty = min(2*l.penalty, maxReluctance)
-	l.recall()
+	l.holdoff = l.nextHoldoff
+	l.nextHoldoff = min(2*l.nextHoldoff, maxHoldoff)
+	l.reclaimLocked()
 }
 
 // recall gives the lead back to the loop. mu is held.
-func (l *leadership) recall() {
-	l.who = loopLeads
+func (l *readTurn) reclaimLocked() {
+	l.who = loopReads
 	l.back <- struct{}{}
 }
 
 // stop lets no call lead any more. The one that does is not waited for.
-func (l *leadership) stop() {
+func (l *readTurn) stop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.stopped {
 		return
 	}
 	l.stopped = true
-	if l.who == nobodyLeads {
-		l.recall()
+	if l.who == nobodyReads {
+		l.reclaimLocked()
 	}
 }
 
 // await is how the loop waits for the lead, after yield. It returns the session
 // that may have left its answer to later.
-func (l *leadership) await() *Conn {
+func (l *readTurn) await() *Conn {
 	<-l.back
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	c := l.owing
-	l.owing = nil
+	c := l.lastReader
+	l.lastReader = nil
 	return c
 }
 
@@ -202,9 +202,9 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 // business with. Strangers who open others do not take the lead from its calls.
 func (e *Endpoint) single() bool { return e.population.Load()-e.halfOpen.Load() == 1 }
 
-// canLead reports whether calls may read pc. They have to be interrupted by a
+// callsMayRead reports whether calls may read pc. They have to be interrupted by a
 // read deadline, which not every net.PacketConn out there knows.
-func canLead(pc net.PacketConn) bool {
+func callsMayRead(pc net.PacketConn) bool {
 	switch pc.(type) {
 	case *net.UDPConn, interface{ interruptible() }:
 		return true

@@ -17,13 +17,13 @@ import (
 // Everything is done in the packet's own buffer, which has room in front for
 // the headers and behind for the cipher's tag; WIRE.md §4 has the layout.
 
-// opened is an incoming packet without cipher: where it belongs, and whether
+// inPacket is an incoming packet without cipher: where it belongs, and whether
 // forward error correction is to look at it.
-type opened struct {
+type inPacket struct {
 	data []byte
 	conv uint32
-	kind openedKind
-	from origin
+	kind packetKind
+	from source
 	size int // of the UDP payload
 
 	nonce []byte // nil with a cipher that takes no packet numbers:
@@ -32,7 +32,7 @@ type opened struct {
 
 // segments returns what is for the state machine; ok is false where that is
 // nothing.
-func (p *opened) segments() (data []byte, ok bool) {
+func (p *inPacket) segments() (data []byte, ok bool) {
 	switch p.kind {
 	case plainPacket:
 		return p.data, true
@@ -42,24 +42,24 @@ func (p *opened) segments() (data []byte, ok bool) {
 	return nil, false
 }
 
-// origin is where a packet has come from.
-type origin struct {
+// source is where a packet has come from.
+type source struct {
 	addr netip.AddrPort
 	peer net.Addr // where addr is not a UDP address
 }
 
 // netAddr returns the address as applications know it.
-func (o origin) netAddr() net.Addr {
+func (o source) netAddr() net.Addr {
 	if o.peer != nil {
 		return o.peer
 	}
 	return net.UDPAddrFromAddrPort(o.addr)
 }
 
-type openedKind uint8
+type packetKind uint8
 
 const (
-	plainPacket  openedKind = iota // of the state machine
+	plainPacket  packetKind = iota // of the state machine
 	fecPacket                      // data in an FEC header
 	parityPacket                   // of no conversation: the address tells
 	datagramPacket
@@ -67,7 +67,7 @@ const (
 
 // classify reads what kind of packet data is and of which conversation. It
 // reports false if data is not long enough, or not as long as it claims to be.
-func classify(data []byte, p *opened) bool {
+func classify(data []byte, p *inPacket) bool {
 	p.data = data
 	if !fec.IsFEC(data) {
 		if len(data) < headerSize {
@@ -102,9 +102,9 @@ func (e *Endpoint) readLoop(s *shard) {
 		if !ok {
 			return
 		}
-		if roused && s.lead.possible && e.single() && s.lead.yield() {
+		if roused && s.lead.possible && e.single() && s.lead.handOver() {
 			if c := s.lead.await(); c != nil {
-				c.answer(e.now())
+				c.respond(e.now())
 			}
 		}
 	}
@@ -128,41 +128,41 @@ func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
 	return roused, true
 }
 
-// arrivals is what a reader works with on a batch.
-type arrivals struct {
+// readState is what a reader works with on a batch.
+type readState struct {
 	shard   int // which reader it is
-	packets []arrival
+	packets []routedPacket
 	touched []*Conn // sessions that have to answer
 
 	// The session of an earlier packet of the batch, and how it was found.
 	last     *Conn
-	lastFrom origin
+	lastFrom source
 	lastConv uint32
 }
 
-// goesOn reports whether a packet is of the session that last names.
-func (in *arrivals) goesOn(p *opened) bool {
+// sameSession reports whether a packet is of the session that last names.
+func (in *readState) sameSession(p *inPacket) bool {
 	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
 
-// arrival is a packet that has found its session.
-type arrival struct {
+// routedPacket is a packet that has found its session.
+type routedPacket struct {
 	conn *Conn
-	opened
+	inPacket
 }
 
 // take feeds a batch to the sessions, those packets of one session together
 // that come together, and lets each answer once.
-func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (roused bool) {
+func (e *Endpoint) take(batch []udp.Datagram, in *readState, leader *Conn) (roused bool) {
 	now := e.now()
 	bytes := 0
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
-		in.packets = append(in.packets, arrival{})
+		in.packets = append(in.packets, routedPacket{})
 		if last := len(in.packets) - 1; !e.receive(d, in, &in.packets[last], now) {
-			in.packets[last] = arrival{}
+			in.packets[last] = routedPacket{}
 			in.packets = in.packets[:last]
 		}
 	}
@@ -180,7 +180,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *arrivals, leader *Conn) (rouse
 	}
 	for _, c := range in.touched {
 		if c != leader {
-			roused = c.answer(now) || roused
+			roused = c.respond(now) || roused
 		}
 	}
 	e.relieve(now)
@@ -224,7 +224,7 @@ func (e *Endpoint) survives(err error, failures int) bool {
 
 // receive takes one datagram through the pipeline to a, and finds its session.
 // It reports false for what is dropped, which it counts.
-func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, a *arrival, now time.Duration) bool {
+func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
 		if e.authentic && e.nonces == nil {
@@ -240,19 +240,19 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, a *arrival, now time.D
 			return false
 		}
 	}
-	if !classify(data, &a.opened) {
+	if !classify(data, &a.inPacket) {
 		e.counters.dropShort.Add(1)
 		return false
 	}
-	a.from, a.size, a.mark = origin{d.Addr, d.Peer}, len(d.Buf), mark
+	a.from, a.size, a.mark = source{d.Addr, d.Peer}, len(d.Buf), mark
 	if e.nonces != nil {
 		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
 	}
-	if in.goesOn(&a.opened) {
+	if in.sameSession(&a.inPacket) {
 		a.conn = in.last
 		return true
 	}
-	a.conn = e.demultiplex(d, &a.opened, now)
+	a.conn = e.demultiplex(d, &a.inPacket, now)
 	if a.conn != nil && a.kind == plainPacket {
 		in.last, in.lastFrom, in.lastConv = a.conn, a.from, a.conv
 	}
@@ -261,22 +261,22 @@ func (e *Endpoint) receive(d *udp.Datagram, in *arrivals, a *arrival, now time.D
 
 // demultiplex finds the session of a packet, or opens one where the listener
 // wants it. It returns nil for what is dropped, which it counts.
-func (e *Endpoint) demultiplex(d *udp.Datagram, p *opened, now time.Duration) *Conn {
+func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
 	c := e.sessions[key]
 	if p.kind == parityPacket {
-		if all := e.coded[key]; len(all) == 1 {
+		if all := e.fecByAddr[key]; len(all) == 1 {
 			c = all[0]
 		}
 	}
-	coded := c != nil && c.coded
+	coded := c != nil && c.fecBound
 	e.mu.RUnlock()
 	if c == nil {
-		c = e.stranger(key, d, p, now)
+		c = e.handleUnknown(key, d, p, now)
 	}
 	if c != nil && p.kind == fecPacket && !coded {
-		e.setCoded(c)
+		e.bindFEC(c)
 	}
 	return c
 }

@@ -35,7 +35,7 @@ func (f *replayFilter) mark(packet []byte) uint64 {
 
 // seen reports whether a packet has come lately, or was sent, and notes that it
 // has come. It has been authenticated, so nobody but the peers fills the table.
-func (f *replayFilter) seen(p *opened) bool {
+func (f *replayFilter) seen(p *inPacket) bool {
 	if f.span == 0 {
 		return false
 	}
@@ -44,7 +44,7 @@ func (f *replayFilter) seen(p *opened) bool {
 }
 
 // knows is seen for a packet that is only looked at.
-func (f *replayFilter) knows(p *opened) bool {
+func (f *replayFilter) knows(p *inPacket) bool {
 	if f.span == 0 {
 		return false
 	}
@@ -53,7 +53,7 @@ func (f *replayFilter) knows(p *opened) bool {
 }
 
 // markOf returns the mark of a packet that the cipher has opened.
-func (f *replayFilter) markOf(p *opened) uint64 {
+func (f *replayFilter) markOf(p *inPacket) uint64 {
 	if p.nonce != nil {
 		return f.mark(p.nonce) // which Open has left as it was
 	}

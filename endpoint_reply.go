@@ -18,17 +18,17 @@ const (
 	cookieRate = 10000
 )
 
-// reply sends signals to where d came from, outside any session, with what h
+// replyLocked sends signals to where d came from, outside any session, with what h
 // says of conv and una. What provoked it had at least as many segments, so the
 // reply is never larger. Endpoint.mu is held.
-func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
-	if e.mayReply(&e.replies, replyRate) {
-		e.putReply(d, h, signals...)
+func (e *Endpoint) replyLocked(d *udp.Datagram, h header, signals ...signal) {
+	if e.mayReplyLocked(&e.replies, replyRate) {
+		e.putReplyLocked(d, h, signals...)
 	}
 }
 
-// mayReply takes one of the replies that are allowed. Endpoint.mu is held.
-func (e *Endpoint) mayReply(b *bucket, rate float64) bool {
+// mayReplyLocked takes one of the replies that are allowed. Endpoint.mu is held.
+func (e *Endpoint) mayReplyLocked(b *bucket, rate float64) bool {
 	ok := b.take(e.now(), rate)
 	if !ok {
 		e.counters.dropReplies.Add(1)
@@ -36,14 +36,14 @@ func (e *Endpoint) mayReply(b *bucket, rate float64) bool {
 	return ok
 }
 
-// putReply is reply for one that is allowed. It is sealed when it is sent.
-func (e *Endpoint) putReply(d *udp.Datagram, h header, signals ...signal) {
-	e.putNumbered(d, nil, h, signals...)
+// putReplyLocked is reply for one that is allowed. It is sealed when it is sent.
+func (e *Endpoint) putReplyLocked(d *udp.Datagram, h header, signals ...signal) {
+	e.putNumberedLocked(d, nil, h, signals...)
 }
 
-// putNumbered is putReply in the name of a session that numbers its packets. mu
+// putNumberedLocked is putReplyLocked in the name of a session that numbers its packets. mu
 // is held.
-func (e *Endpoint) putNumbered(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
+func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
 	room := e.config.overhead()
 	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
 	for i, s := range signals {
@@ -109,7 +109,7 @@ func (e *Endpoint) refused(err error) {
 	for _, c := range waiting {
 		c.mu.Lock()
 		switch {
-		case !c.life.reached && c.life.hello.active:
+		case !c.hs.reached && c.hs.hello.active:
 			c.end(ErrRefused)
 		case c.state == stateLingering && c.kcp.WaitSend() == 0:
 			c.end(nil)

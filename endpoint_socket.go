@@ -15,11 +15,11 @@ import (
 type shard struct {
 	pc   net.PacketConn
 	sock udp.Conn
-	lead leadership
+	lead readTurn
 
 	// Of whoever reads it.
 	batch    []udp.Datagram
-	in       arrivals
+	in       readState
 	failures int // in a row
 }
 

@@ -23,8 +23,8 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 	return key
 }
 
-// open adds a session of ours; it draws another conv where that of key is taken.
-func (e *Endpoint) open(key sessionKey, addr net.Addr) (*Conn, error) {
+// openSession adds a session of ours; it draws another conv where that of key is taken.
+func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	c := newConn(e, key, addr) // the caller's Config runs code of its own
 	c.dialled, c.offered, c.counted = true, true, true
 	e.mu.Lock()
@@ -35,36 +35,36 @@ func (e *Endpoint) open(key sessionKey, addr net.Addr) (*Conn, error) {
 	if len(e.sessions) >= e.config.MaxSessions {
 		return nil, ErrTooManySessions
 	}
-	for e.sessions[c.key] != nil || e.graves.holds(c.key) {
+	for e.sessions[c.key] != nil || e.timeWaits.holds(c.key) {
 		c.key.conv = randomConv()
 		c.kcp.setConv(c.key.conv)
 	}
-	e.enterLocked(c)
+	e.addLocked(c)
 	return c, nil
 }
 
 // remove forgets the session c but for g. Stragglers of it are recognised for a
 // while, so that they do not open a new one.
-func (e *Endpoint) remove(c *Conn, g grave) {
+func (e *Endpoint) remove(c *Conn, g timeWait) {
 	e.wakes.remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.sessions[c.key] == c {
-		e.exitLocked(c)
-		e.graves.bury(c.key, g, e.now())
+		e.removeLocked(c)
+		e.timeWaits.add(c.key, g, e.now())
 		if g.token != 0 && e.authentic && e.config.AllowLegacy {
-			e.graves.used.add(c.key.conv)
+			e.timeWaits.used.add(c.key.conv)
 		}
 		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
 	}
 }
 
-// enterLocked adds a session to the tables. Endpoint.mu is held.
-func (e *Endpoint) enterLocked(c *Conn) {
+// addLocked adds a session to the tables. Endpoint.mu is held.
+func (e *Endpoint) addLocked(c *Conn) {
 	e.sessions[c.key] = c
 	e.population.Store(int32(len(e.sessions)))
-	e.enterConv(c)
+	e.addConvLocked(c)
 	if e.perNetwork != nil {
 		n := e.perNetwork[networkOf(c.key)]
 		n.add(c, 1)
@@ -72,11 +72,11 @@ func (e *Endpoint) enterLocked(c *Conn) {
 	}
 }
 
-// exitLocked takes it out of them again. Endpoint.mu is held.
-func (e *Endpoint) exitLocked(c *Conn) {
+// removeLocked takes it out of them again. Endpoint.mu is held.
+func (e *Endpoint) removeLocked(c *Conn) {
 	delete(e.sessions, c.key)
 	e.population.Store(int32(len(e.sessions)))
-	e.exitConv(c)
+	e.removeConvLocked(c)
 	if e.perNetwork != nil {
 		network := networkOf(c.key)
 		n := e.perNetwork[network]
@@ -85,12 +85,12 @@ func (e *Endpoint) exitLocked(c *Conn) {
 			delete(e.perNetwork, network)
 		}
 	}
-	if c.coded {
+	if c.fecBound {
 		key := c.key
 		key.conv = 0
-		rest := slices.DeleteFunc(e.coded[key], func(other *Conn) bool { return other == c })
-		if e.coded[key] = rest; len(rest) == 0 {
-			delete(e.coded, key)
+		rest := slices.DeleteFunc(e.fecByAddr[key], func(other *Conn) bool { return other == c })
+		if e.fecByAddr[key] = rest; len(rest) == 0 {
+			delete(e.fecByAddr, key)
 		}
 	}
 }
@@ -124,10 +124,10 @@ func networkOf(key sessionKey) netip.Addr {
 	return prefix.Addr()
 }
 
-// crowdedLocked reports whether the network of key has all the sessions that it
+// atAddressLimitLocked reports whether the network of key has all the sessions that it
 // may have. Those that others may have opened in its name count only against
 // others that are not validated either.
-func (e *Endpoint) crowdedLocked(key sessionKey, validated bool) bool {
+func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 	if e.perNetwork == nil {
 		return false
 	}
@@ -138,18 +138,18 @@ func (e *Endpoint) crowdedLocked(key sessionKey, validated bool) bool {
 	return int(n.validated+n.pending) >= e.config.MaxSessionsPerAddress
 }
 
-// elsewhere reports whether the conversation is that of a session with a peer
+// convInUseElsewhere reports whether the conversation is that of a session with a peer
 // that says hello, at another address. Such a peer draws its conversation ids at
 // random, so it is the same one, and has moved where it may not: nobody could
 // tell whether what it repeats has been delivered. The same goes for sessions
 // that have ended: only who has recorded one sends its packets. mu is held.
-func (e *Endpoint) elsewhere(conv uint32) bool {
+func (e *Endpoint) convInUseElsewhere(conv uint32) bool {
 	for c := e.byConv[conv]; c != nil; c = c.sameConv {
 		if c.greeted.Load() {
 			return true
 		}
 	}
-	return e.graves.used.has(conv)
+	return e.timeWaits.used.has(conv)
 }
 
 // evictAfter is the age at which an unproven session may have to make room, and
@@ -163,39 +163,39 @@ const (
 // and nothing has come from its peer since it was looked at last (the CLOCK
 // algorithm). Endpoint.mu is held.
 func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
-	for looks := 0; len(e.unproven) > 0 && looks < evictLooks; looks++ {
-		c := e.unproven[0]
+	for looks := 0; len(e.unvalidated) > 0 && looks < evictLooks; looks++ {
+		c := e.unvalidated[0]
 		switch {
-		case e.sessions[c.key] != c || !c.unproven.Load():
+		case e.sessions[c.key] != c || !c.unvalidated.Load():
 			looks--
 		case now-c.born < evictAfter:
 			return nil
 		case c.active.Swap(false):
-			e.unproven = append(e.unproven, c)
+			e.unvalidated = append(e.unvalidated, c)
 		default:
-			e.unproven = e.unproven[1:]
+			e.unvalidated = e.unvalidated[1:]
 			return c
 		}
-		e.unproven[0] = nil
-		e.unproven = e.unproven[1:]
+		e.unvalidated[0] = nil
+		e.unvalidated = e.unvalidated[1:]
 	}
 	return nil
 }
 
-// tidyLocked drops proven sessions from the list of the unproven, when they are
+// pruneUnvalidatedLocked drops proven sessions from the list of the unproven, when they are
 // many. Endpoint.mu is held.
-func (e *Endpoint) tidyLocked() {
-	if len(e.unproven) <= 2*int(e.halfOpen.Load())+16 {
+func (e *Endpoint) pruneUnvalidatedLocked() {
+	if len(e.unvalidated) <= 2*int(e.halfOpen.Load())+16 {
 		return
 	}
-	kept := e.unproven[:0]
-	for _, c := range e.unproven {
-		if c.unproven.Load() {
+	kept := e.unvalidated[:0]
+	for _, c := range e.unvalidated {
+		if c.unvalidated.Load() {
 			kept = append(kept, c)
 		}
 	}
-	clear(e.unproven[len(kept):])
-	e.unproven = kept
+	clear(e.unvalidated[len(kept):])
+	e.unvalidated = kept
 }
 
 // countValidated counts a session whose peer's address has been validated. It
@@ -215,35 +215,35 @@ func (e *Endpoint) countValidated(c *Conn) bool {
 	return int(n.validated) <= e.config.MaxSessionsPerAddress
 }
 
-// setCoded notes that the peer sends FEC in c. Parity names no conversation, so
+// bindFEC notes that the peer sends FEC in c. Parity names no conversation, so
 // it is used only while its address has one such session. With that of another
 // session, recovery would make packets that never were, and some look real:
 // what all packets of a session have in common may come out of it unchanged.
-func (e *Endpoint) setCoded(c *Conn) {
+func (e *Endpoint) bindFEC(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.coded || e.sessions[c.key] != c {
+	if c.fecBound || e.sessions[c.key] != c {
 		return
 	}
-	if e.coded == nil {
-		e.coded = make(map[sessionKey][]*Conn)
+	if e.fecByAddr == nil {
+		e.fecByAddr = make(map[sessionKey][]*Conn)
 	}
 	key := c.key
 	key.conv = 0
-	e.coded[key] = append(e.coded[key], c)
-	c.coded = true
+	e.fecByAddr[key] = append(e.fecByAddr[key], c)
+	c.fecBound = true
 }
 
 // maxSameConv is how many sessions of one conversation id may move. Ids are
 // drawn at random, so there is one; more come of those who want to be in its way.
 const maxSameConv = 4
 
-// candidates are the sessions that a packet from an unknown address may belong
+// migratingSessions are the sessions that a packet from an unknown address may belong
 // to, nil after the last.
-type candidates [maxSameConv]*Conn
+type migratingSessions [maxSameConv]*Conn
 
-// moving returns those of a conversation id whose peers may move.
-func (e *Endpoint) moving(key sessionKey, kind openedKind) (found candidates) {
+// migrationCandidates returns those of a conversation id whose peers may move.
+func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
 	if !e.authentic || kind == parityPacket || kind == datagramPacket {
 		return found
 	}
@@ -259,8 +259,8 @@ func (e *Endpoint) moving(key sessionKey, kind openedKind) (found candidates) {
 	return found
 }
 
-// enterConv adds a session to those of its conversation id. mu is held.
-func (e *Endpoint) enterConv(c *Conn) {
+// addConvLocked adds a session to those of its conversation id. mu is held.
+func (e *Endpoint) addConvLocked(c *Conn) {
 	c.sameConv = nil
 	last := e.byConv[c.key.conv]
 	if last == nil {
@@ -276,8 +276,8 @@ func (e *Endpoint) enterConv(c *Conn) {
 	}
 }
 
-// exitConv takes it out again. mu is held.
-func (e *Endpoint) exitConv(c *Conn) {
+// removeConvLocked takes it out again. mu is held.
+func (e *Endpoint) removeConvLocked(c *Conn) {
 	first := e.byConv[c.key.conv]
 	switch {
 	case first == c && c.sameConv == nil:
@@ -303,9 +303,9 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	if e.sessions[c.key] != c || e.sessions[key] != nil {
 		return false
 	}
-	e.exitLocked(c)
-	c.coded = false
+	e.removeLocked(c)
+	c.fecBound = false
 	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
-	e.enterLocked(c)
+	e.addLocked(c)
 	return true
 }

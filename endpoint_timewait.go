@@ -6,16 +6,16 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// graveTime is how long stragglers of an ended session are recognised, and
-// maxGraves how many ended sessions are remembered.
+// timeWaitTime is how long stragglers of an ended session are recognised, and
+// maxTimeWait how many ended sessions are remembered.
 const (
-	graveTime = 60 * time.Second
-	maxGraves = 8192
+	timeWaitTime = 60 * time.Second
+	maxTimeWait  = 8192
 )
 
-// grave is what remains of an ended session: what it takes to answer a peer
+// timeWait is what remains of an ended session: what it takes to answer a peer
 // that has not heard of the end.
-type grave struct {
+type timeWait struct {
 	until   time.Duration
 	una     seq    // all of the peer's data below has arrived
 	token   uint32 // what the peer believes; 0: it is to be told nothing
@@ -24,12 +24,12 @@ type grave struct {
 	numbers *packetNumbers // of the session, which are the endpoint's now
 }
 
-// graveyard remembers ended sessions for a while, in bounded memory.
-type graveyard struct {
-	graves map[sessionKey]grave
-	order  []sessionKey          // oldest first
-	moved  map[uint32]sessionKey // of each conversation id the latest whose peer has signals
-	used   convHistory
+// timeWaitTable remembers ended sessions for a while, in bounded memory.
+type timeWaitTable struct {
+	entries map[sessionKey]timeWait
+	order   []sessionKey          // oldest first
+	moved   map[uint32]sessionKey // of each conversation id the latest whose peer has signals
+	used    convHistory
 }
 
 // convHistory remembers the last maxConvs conversation ids of ended sessions
@@ -65,23 +65,23 @@ func (h *convHistory) has(conv uint32) bool {
 	return ok
 }
 
-func (y *graveyard) bury(key sessionKey, g grave, now time.Duration) {
-	if y.graves == nil {
-		y.graves = make(map[sessionKey]grave)
+func (y *timeWaitTable) add(key sessionKey, g timeWait, now time.Duration) {
+	if y.entries == nil {
+		y.entries = make(map[sessionKey]timeWait)
 	}
-	for len(y.order) > 0 && (len(y.order) >= maxGraves || y.graves[y.order[0]].until <= now) {
+	for len(y.order) > 0 && (len(y.order) >= maxTimeWait || y.entries[y.order[0]].until <= now) {
 		oldest := y.order[0]
-		delete(y.graves, oldest)
+		delete(y.entries, oldest)
 		if y.moved[oldest.conv] == oldest {
 			delete(y.moved, oldest.conv)
 		}
 		y.order = y.order[1:]
 	}
-	if _, again := y.graves[key]; !again {
+	if _, again := y.entries[key]; !again {
 		y.order = append(y.order, key)
 	}
-	g.until = now + graveTime
-	y.graves[key] = g
+	g.until = now + timeWaitTime
+	y.entries[key] = g
 	if g.token != 0 {
 		if y.moved == nil {
 			y.moved = make(map[uint32]sessionKey)
@@ -90,54 +90,54 @@ func (y *graveyard) bury(key sessionKey, g grave, now time.Duration) {
 	}
 }
 
-func (y *graveyard) holds(key sessionKey) bool {
-	_, ok := y.graves[key]
+func (y *timeWaitTable) holds(key sessionKey) bool {
+	_, ok := y.entries[key]
 	return ok
 }
 
 // at returns the grave of key, if there is one at that time.
-func (y *graveyard) at(key sessionKey, now time.Duration) (grave, bool) {
-	g, ok := y.graves[key]
+func (y *timeWaitTable) at(key sessionKey, now time.Duration) (timeWait, bool) {
+	g, ok := y.entries[key]
 	return g, ok && now < g.until
 }
 
 // elsewhere returns the grave of a session of that conversation id with a peer
 // that has signals, whatever its address was.
-func (y *graveyard) elsewhere(conv uint32, now time.Duration) (grave, bool) {
+func (y *timeWaitTable) elsewhere(conv uint32, now time.Duration) (timeWait, bool) {
 	return y.at(y.moved[conv], now)
 }
 
-// graveOf returns what is to be remembered of the session.
-func (c *Conn) graveOf() grave {
-	l := &c.life
-	g := grave{una: c.kcp.recvNext(), numbers: c.numbers}
-	if l.kind == peerOurs {
+// timeWaitState returns what is to be remembered of the session.
+func (c *Conn) timeWaitState() timeWait {
+	l := &c.hs
+	g := timeWait{una: c.kcp.recvNext(), numbers: c.numbers}
+	if l.kind == peerExtended {
 		g.token, g.own = l.peerToken, l.token
 		g.aborted = c.err != nil && c.err != ErrPeerClosed
 	}
 	return g
 }
 
-// graveFor returns the grave that a packet of no session belongs to. With an
+// timeWaitFor returns the grave that a packet of no session belongs to. With an
 // authenticating cipher that may be one of a peer that has changed its address
 // since: it still has to learn how its session has ended. mu is held.
-func (e *Endpoint) graveFor(key sessionKey, f first, now time.Duration) (grave, bool) {
-	g, ok := e.graves.at(key, now)
+func (e *Endpoint) timeWaitFor(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
+	g, ok := e.timeWaits.at(key, now)
 	if !ok && e.authentic && f.hello.code == 0 {
-		g, ok = e.graves.elsewhere(key.conv, now)
+		g, ok = e.timeWaits.elsewhere(key.conv, now)
 	}
 	return g, ok
 }
 
-// replyFromGrave answers a packet of an ended session: what it asks for is
+// replyInTimeWait answers a packet of an ended session: what it asks for is
 // acknowledged, or the peer is told that the session was broken off. A peer
 // that knows no signals must not get anything; it would take it for the
 // beginning of a new session.
-func (e *Endpoint) replyFromGrave(g grave, key sessionKey, d *udp.Datagram, f first, p *opened) {
+func (e *Endpoint) replyInTimeWait(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.conv, una: g.una}
 	tell := func(s ...signal) {
-		if e.mayReply(&e.replies, replyRate) {
-			e.putNumbered(d, g.numbers.sender(), h, s...)
+		if e.mayReplyLocked(&e.replies, replyRate) {
+			e.putNumberedLocked(d, g.numbers.sender(), h, s...)
 		}
 	}
 	switch {

@@ -32,7 +32,7 @@ func TestLentSegments(t *testing.T) {
 	var lent []*sendSegment
 	h := newHarness(t, func(k *KCP) {
 		k.headroom = headerSize + 3
-		k.lend = func(s *sendSegment) { lent = append(lent, s) }
+		k.outputInPlace = func(s *sendSegment) { lent = append(lent, s) }
 		require.NoError(t, k.SetMTU(minMTU))
 	})
 	payload := func(b byte) string {
@@ -75,23 +75,23 @@ func TestLentSegments(t *testing.T) {
 func TestSink(t *testing.T) {
 	h := newHarness(t, nil)
 	buf := make([]byte, 7)
-	h.k.sink = buf
+	h.k.readInto = buf
 	h.input(data(1, 1, "cd"))
-	require.False(t, h.k.sunk)
+	require.False(t, h.k.readDirect)
 	h.input(data(0, 1, "ab"))
-	require.True(t, h.k.sunk)
-	require.Equal(t, "ab", string(buf[:len(buf)-len(h.k.sink)]), "what came early has its place in the queue")
+	require.True(t, h.k.readDirect)
+	require.Equal(t, "ab", string(buf[:len(buf)-len(h.k.readInto)]), "what came early has its place in the queue")
 	h.input(data(2, 1, "ef"))
-	require.Len(t, h.k.sink, 5)
+	require.Len(t, h.k.readInto, 5)
 	h.input(data(0, 1, "ab"))
-	require.Len(t, h.k.sink, 5)
-	h.k.sink = nil
+	require.Len(t, h.k.readInto, 5)
+	h.k.readInto = nil
 	rest := make([]byte, 10)
 	require.Equal(t, "cdef", string(rest[:h.k.recvBytes(rest)]))
 
-	h.k.sink = buf[:2]
+	h.k.readInto = buf[:2]
 	h.input(data(3, 1, "too long"))
-	require.Len(t, h.k.sink, 2)
+	require.Len(t, h.k.readInto, 2)
 	require.Equal(t, "too long", string(rest[:h.k.recvBytes(rest)]))
 	h.k.Flush()
 	h.out = nil
@@ -128,7 +128,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	}
 	k.Flush()
 	advance(1500)
-	require.True(t, k.recovery.silent)
+	require.True(t, k.recovery.inOutage)
 	clear(sent)
 	advance(4000)
 	require.NotZero(t, sent[0])

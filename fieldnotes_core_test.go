@@ -535,7 +535,7 @@ func TestBackoffIsBounded(t *testing.T) {
 				if limit > 0 {
 					require.LessOrEqual(t, wait, limit)
 				}
-				require.LessOrEqual(t, wait, uint32(backoffMax))
+				require.LessOrEqual(t, wait, uint32(wireMaxRTO))
 				last = wait
 				h.advance(wait)
 				h.want(`push 0 frg=0 "x"`)

@@ -7,7 +7,7 @@ func (k *KCP) Flush() {
 	if !k.updated {
 		return
 	}
-	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()}
+	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()}
 	if k.holdsAcks() {
 		k.acks = k.acks[:0]
 	}
@@ -33,7 +33,7 @@ func (k *KCP) Flush() {
 	k.admit(window, rate)
 	k.flushNew(&h, first)
 	k.flushOutageProbe(&h)
-	k.flushRepeats(&h, first)
+	k.flushRedundant(&h, first)
 	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.packet))
 	k.emit()
 
@@ -107,7 +107,7 @@ func (k *KCP) scheduleProbe() {
 	k.probeWait = max(k.probeWait, initial)
 	k.probeWait = min(k.probeWait+k.probeWait/2, limit)
 	k.tsProbe = k.now + seq(k.probeWait)
-	k.probe |= probeAsk
+	k.probe |= sendWask
 }
 
 // flushProbes puts out the probes that are asked for. Their sn and ts are what
@@ -116,12 +116,12 @@ func (k *KCP) flushProbes(h *header) {
 	if !k.maySend(2 * headerSize) {
 		k.probe = 0
 	}
-	if k.probe&probeAsk != 0 {
+	if k.probe&sendWask != 0 {
 		h.cmd = cmdWask
 		h.encode(k.reserve(headerSize))
 		k.counters.ProbesSent++
 	}
-	if k.probe&probeTell != 0 {
+	if k.probe&sendWins != 0 {
 		h.cmd = cmdWins
 		h.encode(k.reserve(headerSize))
 	}
@@ -173,7 +173,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 
 // backOff lengthens the time-out of s, which has just expired.
 func (k *KCP) backOff(s *sendSegment) {
-	limit := uint32(backoffMax)
+	limit := uint32(wireMaxRTO)
 	if k.ext.MaxRTO > 0 {
 		limit = max(k.ext.MaxRTO, k.rtt.rto)
 	}
@@ -197,14 +197,14 @@ func (k *KCP) flushNew(h *header, first seq) {
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
 		if len(s.data) >= k.mss {
-			k.sizes.full++
+			k.blackHole.full++
 		}
-		k.transmit(s, h)
+		k.sendSegment(s, h)
 	}
 }
 
 // transmit puts s into a packet and schedules its time-out.
-func (k *KCP) transmit(s *sendSegment, h *header) {
+func (k *KCP) sendSegment(s *sendSegment, h *header) {
 	s.ts = k.now
 	k.putSegment(s, h)
 	k.timeouts.add(s)
@@ -224,31 +224,31 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	if k.validation != nil {
 		k.validation.transmitted(s.sn, k.now)
 	}
-	if size := k.cuts(s); size > 0 {
+	if size := k.needsPieces(s); size > 0 {
 		k.putPieces(s, h, size)
-		s.noteSize(min(size, k.sizes.above))
+		s.noteReach(min(size, k.blackHole.watchAbove))
 		return
 	}
-	if k.lend != nil && len(s.data) == k.mss && !s.lent {
+	if k.outputInPlace != nil && len(s.data) == k.mss && !s.beingWritten {
 		k.emit() // whatever there is, this does not fit in
 		h.encode(s.buf[k.headroom-headerSize:])
-		s.lent = true
+		s.beingWritten = true
 		k.charge(s.size())
 		k.counters.PacketsSent++
-		s.noteSize(s.size())
-		k.lend(s)
+		s.noteReach(s.size())
+		k.outputInPlace(s)
 		return
 	}
 	b := k.reserve(s.size())
 	h.encode(b)
 	copy(b[headerSize:], s.data)
-	s.noteSize(len(k.packet))
+	s.noteReach(len(k.packet))
 }
 
 // releaseSegment ends the loan of a segment's buffer.
 func (k *KCP) releaseSegment(s *sendSegment) {
-	s.lent = false
-	if s.done {
+	s.beingWritten = false
+	if s.orphaned {
 		k.buffers.putSegment(s)
 	}
 }

@@ -87,7 +87,7 @@ func (v *victim) attack(forge func(to, from *Conn) (source netip.AddrPort, packe
 func (v *victim) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, l := c.kcp, &c.life
+	k, l := c.kcp, &c.hs
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
 		p := segment(cmd, 0, ts, sn, uint32(k.sndNxt), payload)
@@ -293,7 +293,7 @@ func TestImpossibleFins(t *testing.T) {
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		fin := func(code signalCode, final uint32) {
 			b.mu.Lock()
-			token := b.life.token
+			token := b.hs.token
 			b.mu.Unlock()
 			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, token})))
 			synctest.Wait()
@@ -303,7 +303,7 @@ func TestImpossibleFins(t *testing.T) {
 			fin(sigFin, final)
 			fin(sigClose, final)
 		}
-		require.False(t, b.life.peerFin)
+		require.False(t, b.hs.peerFin)
 		require.NoError(t, a.CloseWrite())
 		_, err = b.Read(make([]byte, 1))
 		require.Equal(t, io.EOF, err)

@@ -2,8 +2,8 @@ package kcp
 
 // probe bits: what the next flush tells the peer about windows.
 const (
-	probeAsk  = 1 // send WASK
-	probeTell = 2 // send WINS
+	sendWask = 1 // send WASK
+	sendWins = 2 // send WINS
 )
 
 // ackItem is an acknowledgement to be sent.
@@ -80,7 +80,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		case cmdWask:
 			k.counters.ProbesReceived++
 			if !isSignal {
-				k.probe |= probeTell
+				k.probe |= sendWins
 			}
 		case cmdWins:
 			if !isSignal {
@@ -93,11 +93,11 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	if k.ext.ThinAcks {
 		k.decideAck()
 	}
-	k.heardPeer(flying - k.inFlight)
-	k.tellAcked(una)
-	k.heard = transmission{}
+	k.peerAlive(flying - k.inFlight)
+	k.notifyAcked(una)
+	k.lastAlive = transmission{}
 	if s := k.oldest(); s != nil {
-		k.heard = transmission{s.sn, s.xmit}
+		k.lastAlive = transmission{s.sn, s.xmit}
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 // inputWindow takes the peer's advertisement. The una of a peer never goes
 // back, so a segment with less than the highest seen is older than that one.
 func (k *KCP) inputWindow(h *header) {
-	k.unaBack = k.rmtWndMax > 0 && h.una.before(k.rmtUna)
+	k.unaWentBack = k.rmtWndMax > 0 && h.una.before(k.rmtUna)
 	if k.ext.FreshWindow && k.rmtWndMax > 0 && h.una.before(k.rmtUna) {
 		return
 	}
@@ -161,17 +161,17 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
 	}
 	if s == nil {
-		k.recall(h.sn, h.ts)
+		k.matchLateAck(h.sn, h.ts)
 		return
 	}
 	switch {
 	case s.xmit == 1:
 	case h.ts.before(s.ts):
 		k.recovery.count(s.xmit == 2)
-		k.needless(s.repaired)
+		k.onSpurious(s.repaired)
 	default:
 		k.recovery.count(false)
-		k.needed()
+		k.onGenuine()
 	}
 	k.dropAcked(s, h.ts == s.ts)
 	k.advanceUna()

@@ -51,7 +51,7 @@ type KCP struct {
 
 	// Settings.
 	mtu, mss     int
-	wholeMSS     int // mss before the path turned out to take less; see segmentSize
+	messageMSS   int // mss before the path turned out to take less; see segmentSize
 	sndWnd       uint32
 	rcvWnd       uint32
 	nodelay      NoDelay
@@ -68,13 +68,13 @@ type KCP struct {
 	output       func(packet []byte)
 	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
 
-	// lend, if not nil, is given packets of one full segment in the segment's
+	// outputInPlace, if not nil, is given packets of one full segment in the segment's
 	// own buffer, which has headroom bytes in front of the payload, instead of
 	// output a copy. It keeps the buffer until it calls releaseSegment.
-	lend     func(s *sendSegment)
-	headroom int
-	signals  []signal          // to be sent with the next flush
-	onSignal func(signal) bool // takes signals; true: una and wnd of the segment do not count
+	outputInPlace func(s *sendSegment)
+	headroom      int
+	signals       []signal          // to be sent with the next flush
+	onSignal      func(signal) bool // takes signals; true: una and wnd of the segment do not count
 
 	// Clock.
 	now       seq
@@ -97,39 +97,39 @@ type KCP struct {
 	timeouts    timeouts
 	loss        lossDetector
 	recovery    recovery
-	sizes       sizeWatch
-	repeats     repeater
+	blackHole   blackHoleDetector
+	redundancy  redundancyBudget
 	rtt         rttEstimator
-	heard       transmission // oldest in flight at the last good packet
+	lastAlive   transmission // oldest in flight at the last good packet
 
 	// The peer's window, and probing it while it is closed.
-	rmtWnd    uint32
-	rmtWndMax uint32 // the largest it has advertised; 0 before the first
-	rmtUna    seq    // with the advertisement taken last
-	unaBack   bool   // the latest segment had a lower una than one before
-	probe     uint8
-	tsProbe   seq
-	probeWait uint32
+	rmtWnd      uint32
+	rmtWndMax   uint32 // the largest it has advertised; 0 before the first
+	rmtUna      seq    // with the advertisement taken last
+	unaWentBack bool   // the latest segment had a lower una than one before
+	probe       uint8
+	tsProbe     seq
+	probeWait   uint32
 
 	// Receiving: [rcvNxt-rcvQueued, rcvNxt) is in order, beyond it early.
-	rcvNxt     seq
-	rcvQueued  uint32
-	rcvPartial uint32 // segments of the incomplete message at the queue's end
-	rcvVoid    uint32 // places in the queue that are empty, none of them at its head
-	rcvEarly   int
-	rcvHeld    int // bytes of the buffers in rcv, and of assembly
-	sparing    sparing
-	stranger   bool // the peer's address is not proven
-	frugal     bool // segments may be too far ahead to be held
-	rcv        recvRing
-	assembly   assembly
-	sink       []byte // where payload may go as it comes, for a reader that waits
-	sunk       bool   // some has
-	acks       []ackItem
-	ackRepeats ackRepeater
-	ackPolicy  ackPolicy
-	tsRecent   seq // ts of the newest PUSH that came by itself
-	hasRecent  bool
+	rcvNxt          seq
+	rcvQueued       uint32
+	rcvPartial      uint32 // segments of the incomplete message at the queue's end
+	rcvVoid         uint32 // places in the queue that are empty, none of them at its head
+	rcvEarly        int
+	rcvHeld         int // bytes of the buffers in rcv, and of assembly
+	pressure        memoryPressure
+	peerUnvalidated bool // the peer's address is not proven
+	frugal          bool // segments may be too far ahead to be held
+	rcv             recvRing
+	assembly        assembly
+	readInto        []byte // where payload may go as it comes, for a reader that waits
+	readDirect      bool   // some has
+	acks            []ackItem
+	ackRepeats      ackRepeater
+	ackPolicy       ackPolicy
+	tsRecent        seq // ts of the newest PUSH that came by itself
+	hasRecent       bool
 
 	validation *addressValidation // nil: the peer's address is validated
 
@@ -245,7 +245,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if len(k.acks) > 0 {
 		earlier(k.ackTime())
 	}
-	if k.recovery.silent && k.inFlight > 0 {
+	if k.recovery.inOutage && k.inFlight > 0 {
 		earlier(k.recovery.probeAt)
 	}
 	if k.loss.due.head != nil {
@@ -333,8 +333,8 @@ func (k *KCP) Compact() {
 // segmentSize returns the payload of the segments that n bytes are cut into.
 // A message that had few enough segments before the MTU has shrunk still has.
 func (k *KCP) segmentSize(n int) int {
-	if k.stream || k.wholeMSS <= k.mss || n <= k.fragmentLimit()*k.mss {
+	if k.stream || k.messageMSS <= k.mss || n <= k.fragmentLimit()*k.mss {
 		return k.mss
 	}
-	return k.wholeMSS
+	return k.messageMSS
 }

@@ -40,7 +40,7 @@ func (w *world) readMessages(a, b *Conn, n int) (done chan error) {
 	synctest.Wait()
 	for range 4 { // the loop may be reluctant
 		w.hello(a)
-		if b.ep.shards[0].lead.leads() == callLeads {
+		if b.ep.shards[0].lead.leads() == callReads {
 			return done
 		}
 	}
@@ -56,7 +56,7 @@ func (w *world) hello(a *Conn) {
 	time.Sleep(100 * time.Millisecond)
 }
 
-func (l *leadership) leads() leaderKind {
+func (l *readTurn) leads() readerKind {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.who
@@ -72,16 +72,16 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 			w.hello(a)
 		}
 		lead := &b.ep.shards[0].lead
-		require.Equal(t, callLeads, lead.leads())
+		require.Equal(t, callReads, lead.leads())
 		_, err := a.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, <-done)
-		require.Equal(t, nobodyLeads, lead.leads())
+		require.Equal(t, nobodyReads, lead.leads())
 		_, err = a.Write(content(1, ackFull*1376)) // to be acknowledged at once
 		require.NoError(t, err)
-		time.Sleep(2*delay + leadGrace)
+		time.Sleep(2*delay + handoverGrace)
 		require.Zero(t, a.Stats().InFlight)
-		require.Equal(t, loopLeads, lead.leads())
+		require.Equal(t, loopReads, lead.leads())
 	})
 }
 
@@ -91,7 +91,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 	const delay = 10 * time.Millisecond
 	for says, wait := range map[bool]time.Duration{
 		true:  delay,
-		false: delay + 2*leadGrace + maxAckDelay*time.Millisecond,
+		false: delay + 2*handoverGrace + maxAckDelay*time.Millisecond,
 	} {
 		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
 			a, b, _ := w.ledPair(nil)
@@ -103,7 +103,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, <-done)
 			b.mu.Lock()
-			owes := b.owes
+			owes := b.replyPending
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {
@@ -174,7 +174,7 @@ func TestLeaderServesOthers(t *testing.T) {
 			w.hello(a)
 		}
 		lead := &b.ep.shards[0].lead
-		require.Equal(t, callLeads, lead.leads())
+		require.Equal(t, callReads, lead.leads())
 
 		e, _ := w.endpoint("10.0.0.3:0", nil)
 		c := w.dial(e)
@@ -183,13 +183,13 @@ func TestLeaderServesOthers(t *testing.T) {
 		want := content(3, 300_000)
 		send(t, c, want)
 		receive(t, d, want)
-		require.Equal(t, callLeads, lead.leads())
+		require.Equal(t, callReads, lead.leads())
 
 		_, err = a.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, <-done)
 		synctest.Wait()
-		require.Equal(t, loopLeads, lead.leads())
+		require.Equal(t, loopReads, lead.leads())
 		send(t, d, want)
 		receive(t, c, want)
 	})
@@ -216,15 +216,15 @@ func TestLoopIsReluctant(t *testing.T) {
 				_, err := io.ReadFull(b, make([]byte, 5))
 				got <- err
 			}()
-			time.Sleep(4 * leadGrace)
+			time.Sleep(4 * handoverGrace)
 			_, err := a.Write([]byte("hello"))
 			require.NoError(t, err)
 			require.NoError(t, <-got)
-			if lead.leads() != loopLeads {
+			if lead.leads() != loopReads {
 				yielded++
 			}
-			time.Sleep(4 * leadGrace)
-			require.Equal(t, loopLeads, lead.leads())
+			time.Sleep(4 * handoverGrace)
+			require.Equal(t, loopReads, lead.leads())
 		}
 		require.NotZero(t, yielded)
 		require.Less(t, yielded, 12)
@@ -254,7 +254,7 @@ func TestLeaderReceivesDatagrams(t *testing.T) {
 			}
 		}()
 		lead := &b.ep.shards[0].lead
-		for i := 0; lead.leads() != callLeads; i++ {
+		for i := 0; lead.leads() != callReads; i++ {
 			require.Less(t, i, 10)
 			require.NoError(t, a.SendDatagram([]byte("x")))
 			time.Sleep(100 * time.Millisecond)
@@ -340,7 +340,7 @@ func TestPanicOfLeader(t *testing.T) {
 			}
 		}()
 		lead := &b.ep.shards[0].lead
-		for i := 0; lead.leads() != callLeads; i++ {
+		for i := 0; lead.leads() != callReads; i++ {
 			require.Less(t, i, 10)
 			w.hello(a)
 		}
@@ -349,7 +349,7 @@ func TestPanicOfLeader(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "bomb", <-panicked)
 		trap.armed.Store(false)
-		require.NotEqual(t, callLeads, lead.leads())
+		require.NotEqual(t, callReads, lead.leads())
 		require.Equal(t, 0, b.Stats().InFlight) // takes the lock
 	})
 }
@@ -369,7 +369,7 @@ func TestStrangersDoNotTakeTheLead(t *testing.T) {
 		require.Equal(t, 2, l.Stats().Sessions)
 		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
 		w.hello(a)
-		require.Equal(t, callLeads, b.ep.shards[0].lead.leads())
+		require.Equal(t, callReads, b.ep.shards[0].lead.leads())
 		require.NoError(t, b.Abort())
 		require.Error(t, <-failed)
 	})

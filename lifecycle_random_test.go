@@ -215,7 +215,7 @@ func randomLife(t *testing.T, seed uint64) {
 			for _, e := range []*Endpoint{client, server} {
 				for _, c := range slices.Collect(maps.Values(e.sessions)) {
 					t.Logf("%v state %v, unproven %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
-						c.key, c.state, c.unproven.Load(), c.offered, c.kcp.sndUna, c.kcp.sndNxt, c.kcp.sndEnd, c.kcp.rcvNxt, c.kcp.rcvQueued, c.life)
+						c.key, c.state, c.unvalidated.Load(), c.offered, c.kcp.sndUna, c.kcp.sndNxt, c.kcp.sndEnd, c.kcp.rcvNxt, c.kcp.rcvQueued, c.hs)
 					c.fail(errors.New("watchdog"))
 				}
 			}

@@ -331,7 +331,7 @@ func TestFieldNote22ServerRestarted(t *testing.T) {
 						} else {
 							_, err = a.Read(make([]byte, 1))
 							require.ErrorIs(t, err, ErrReset)
-							require.Equal(t, uneasyAfter+roundTrip, time.Since(start))
+							require.Equal(t, probeAfter+roundTrip, time.Since(start))
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 						defer cancel()
@@ -383,7 +383,7 @@ func TestFieldNote22ClientReconnects(t *testing.T) {
 			start = time.Now()
 			wait := 25 * time.Second * 3 / 2 // the accepting side waits longer
 			if writes {
-				wait = uneasyAfter
+				wait = probeAfter
 				send(t, b, []byte("are you still there?"))
 			}
 			_, err = b.Read(make([]byte, 1))
@@ -412,7 +412,7 @@ func TestSimultaneousOpen(t *testing.T) {
 			for i := range ends {
 				go func() {
 					to := addrs[1-i]
-					c, err := ends[i].open(sessionKey{addr: to.AddrPort(), conv: 77}, to)
+					c, err := ends[i].openSession(sessionKey{addr: to.AddrPort(), conv: 77}, to)
 					if err == nil {
 						err = c.connect(context.Background())
 					}

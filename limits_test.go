@@ -47,7 +47,7 @@ func TestMaxBuffered(t *testing.T) {
 				n := min(len(want), 10000)
 				receive(t, b, want[:n])
 				want = want[n:]
-				require.Less(t, l.Stats().Buffered, 2*minMaxBuffered+2*spareBytes)
+				require.Less(t, l.Stats().Buffered, 2*minMaxBuffered+2*reservedBytes)
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func TestStrangersBufferLittle(t *testing.T) {
 			synctest.Wait()
 			require.Equal(t, 1, l.Stats().HalfOpen)
 			require.Positive(t, l.Stats().Buffered)
-			require.Less(t, l.Stats().Buffered, spareBytes+1400)
+			require.Less(t, l.Stats().Buffered, reservedBytes+1400)
 		})
 	}
 }

@@ -86,7 +86,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		return // who is not validated may acknowledge blindly
 	}
 	n, limit := uint32(1), k.fastResend
-	reordered := k.recovery.tolerance > 0 || k.recovery.disorder()
+	reordered := k.recovery.reoWndMult > 0 || k.recovery.reorderingDominates()
 	if k.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
@@ -105,7 +105,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	if !k.ext.EarlyRetransmit {
 		return
 	}
-	at := k.now + max(k.reorderWait(), 1)
+	at := k.now + max(k.reoWnd(), 1)
 	for _, s := range k.loss.counted {
 		if reordered {
 			s.unlinkOrder() // there is no need to count on
@@ -113,7 +113,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		if k.fastLimit > 0 && s.xmit > k.fastLimit {
 			continue
 		}
-		if k.recovery.disorder() && s.resendTS.before(at) && !s.early {
+		if k.recovery.reorderingDominates() && s.resendTS.before(at) && !s.early {
 			// Its time-out does not reckon with it.
 			k.timeouts.remove(s)
 			s.resendTS = at
@@ -165,13 +165,13 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 		return expired
 	}
 	variance := max(k.interval, uint32(4*k.rtt.rttvar))
-	if k.recovery.disorder() {
-		variance += uint32(k.reorderWait())
+	if k.recovery.reorderingDominates() {
+		variance += uint32(k.reoWnd())
 	}
 	rest := expired[:0]
 	for _, s := range expired {
 		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))
-		if s.early || s.tx.number < k.rate.front || !at.after(k.now) {
+		if s.early || s.tx.number < k.rate.newestAckedTx || !at.after(k.now) {
 			rest = append(rest, s)
 			continue
 		}

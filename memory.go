@@ -17,22 +17,22 @@ const (
 	// bytes.
 	piecesBytesHeld = 256
 
-	// strangerBytes bounds what is held for a peer whose address is not
+	// unvalidatedBytes bounds what is held for a peer whose address is not
 	// validated, and legacyBytes the same for one whose session an application
 	// has: it may never get to send something that the peer could validate its
 	// address with, and has to be able to read the longest message of the
 	// reference.
-	strangerBytes = spareBytes
-	legacyBytes   = 256 << 10
-	// strangerAcks bounds the acknowledgements that wait for such a peer.
-	strangerAcks = 256
-	// strangerReach is how far ahead, in segments, such a peer may send what is
+	unvalidatedBytes = reservedBytes
+	legacyBytes      = 256 << 10
+	// unvalidatedAcks bounds the acknowledgements that wait for such a peer.
+	unvalidatedAcks = 256
+	// unvalidatedReach is how far ahead, in segments, such a peer may send what is
 	// kept, and sessionReach and reachGrowth how far other peers of sessions may:
 	// so far, or so many times what is held. A place has to be kept for all that
 	// is missing before it.
-	strangerReach = 64
-	sessionReach  = 4096
-	reachGrowth   = 16
+	unvalidatedReach = 64
+	sessionReach     = 4096
+	reachGrowth      = 16
 )
 
 // Held returns the bytes of memory that are held because of what the peer has
@@ -57,37 +57,37 @@ func (k *KCP) costOf(sn seq, n int) int {
 	return cost
 }
 
-// sparing is how new data is turned away, for want of memory.
-type sparing uint8
+// memoryPressure is how new data is turned away, for want of memory.
+type memoryPressure uint8
 
 const (
-	sparesNothing sparing = iota
-	sparesMemory          // take only what can be read, or makes something so
-	sparesAlways          // the same, and never more than spareBytes: nobody reads it yet
+	pressureNone     memoryPressure = iota
+	pressureHigh                    // take only what can be read, or makes something so
+	pressureReserved                // the same, and never more than reservedBytes: nobody reads it yet
 )
 
-// spareBytes is how much is held while memory is short.
-const spareBytes = 16 << 10
+// reservedBytes is how much is held while memory is short.
+const reservedBytes = 16 << 10
 
-// spares reports whether the segment sn, of n bytes, which lies in the window or
+// dropsForMemory reports whether the segment sn, of n bytes, which lies in the window or
 // before it, is turned away if it is new: because it is too far ahead, because the peer is a
 // stranger, or because memory is short.
-func (k *KCP) spares(sn seq, n int) bool {
+func (k *KCP) dropsForMemory(sn seq, n int) bool {
 	ahead := uint32(sn - k.rcvNxt)
 	if k.frugal && ahead > max(sessionReach, reachGrowth*(k.rcvQueued+uint32(k.rcvEarly))) {
 		return true
 	}
-	if k.stranger {
-		limit, needed := strangerBytes, false
-		if k.sparing != sparesAlways {
+	if k.peerUnvalidated {
+		limit, needed := unvalidatedBytes, false
+		if k.pressure != pressureReserved {
 			// A message that could not become whole would never be read.
 			limit, needed = k.legacyLimit(), sn == k.rcvNxt && k.rcvQueued == k.rcvPartial
 		}
-		if ahead > strangerReach || !needed && k.Held()+k.costOf(sn, n) > limit {
+		if ahead > unvalidatedReach || !needed && k.Held()+k.costOf(sn, n) > limit {
 			return true
 		}
 	}
-	return k.short(sn)
+	return k.shortOfMemory(sn)
 }
 
 // legacyLimit returns what may be held for a peer whose address is not validated,
@@ -96,16 +96,16 @@ func (k *KCP) legacyLimit() int {
 	if k.validation == nil {
 		return legacyBytes
 	}
-	return min(legacyBytes, strangerBytes+2*k.validation.total)
+	return min(legacyBytes, unvalidatedBytes+2*k.validation.total)
 }
 
 // short is spares for want of memory. The next segment in order is taken as
 // long as there is nothing to read, for want of it or of the rest of a message,
 // or what there is is little and being read, so the conversation goes on.
-func (k *KCP) short(sn seq) bool {
-	if k.sparing == sparesNothing {
+func (k *KCP) shortOfMemory(sn seq) bool {
+	if k.pressure == pressureNone {
 		return false
 	}
-	readable := k.rcvQueued > k.rcvPartial || k.sparing == sparesAlways
-	return sn != k.rcvNxt || readable && k.rcvHeld >= spareBytes
+	readable := k.rcvQueued > k.rcvPartial || k.pressure == pressureReserved
+	return sn != k.rcvNxt || readable && k.rcvHeld >= reservedBytes
 }

@@ -112,8 +112,8 @@ func TestStrangersHoldLittle(t *testing.T) {
 				require.Equal(t, n, l.Stats().HalfOpen)
 				held := memoryInUse() - empty
 				t.Logf("a session holds %d, counted %d", held/n, l.Stats().Buffered/n)
-				require.LessOrEqual(t, l.Stats().Buffered, n*strangerBytes)
-				require.Less(t, held/n, int64(strangerBytes)+8<<10, "session %d", (empty-resting)/n)
+				require.LessOrEqual(t, l.Stats().Buffered, n*unvalidatedBytes)
+				require.Less(t, held/n, int64(unvalidatedBytes)+8<<10, "session %d", (empty-resting)/n)
 			})
 		})
 	}
@@ -181,8 +181,8 @@ func TestReachIsBounded(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	k.stranger = true
-	require.NoError(t, k.Input(push(uint32(k.rcvNxt)+strangerReach+1, 0, "x")))
+	k.peerUnvalidated = true
+	require.NoError(t, k.Input(push(uint32(k.rcvNxt)+unvalidatedReach+1, 0, "x")))
 }
 
 // A piece of one byte reserves no segment, and what does not become whole is

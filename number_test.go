@@ -283,7 +283,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 				a, b, l, pc := w.movable(config)
 				for port := range 2 { // of the same id
 					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
-					x, err := l.ep.open(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1})
+					x, err := l.ep.openSession(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1})
 					require.NoError(t, err)
 					if port == 0 {
 						require.NoError(t, x.Abort())
@@ -403,17 +403,17 @@ func TestSameConversationID(t *testing.T) {
 			if len(alive) == maxSameConv || len(alive) > 0 && random.IntN(2) == 0 {
 				i := random.IntN(len(alive))
 				e.mu.Lock()
-				e.exitLocked(alive[i])
+				e.removeLocked(alive[i])
 				e.mu.Unlock()
 				alive = append(alive[:i], alive[i+1:]...)
 			} else {
 				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
-				c, err := e.open(key, net.UDPAddrFromAddrPort(key.addr))
+				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.addr))
 				require.NoError(t, err)
 				c.greeted.Store(true)
 				alive = append(alive, c)
 			}
-			found := e.moving(sessionKey{conv: 7}, plainPacket)
+			found := e.migrationCandidates(sessionKey{conv: 7}, plainPacket)
 			n := 0
 			for ; n < maxSameConv && found[n] != nil; n++ {
 				require.Contains(t, alive, found[n])

@@ -120,7 +120,7 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		require.NoError(t, err)
 		key := x.key
 		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
-		_, err = e.open(key, at(2))
+		_, err = e.openSession(key, at(2))
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
 		require.Equal(t, x, e.sessions[x.key])

@@ -147,9 +147,9 @@ func TestPiecesAreBounded(t *testing.T) {
 
 	// Who is not proven to exist has no reason to cut anything, and one that is
 	// short of memory takes what can be read at once.
-	for spares, want := range map[sparing]int{sparesNothing: 2, sparesMemory: 1, sparesAlways: 0} {
+	for spares, want := range map[memoryPressure]int{pressureNone: 2, pressureHigh: 1, pressureReserved: 0} {
 		h := newHarness(t, takesPieces)
-		h.k.sparing = spares
+		h.k.pressure = spares
 		h.input(piece(0, 0, 0, size, unit), piece(1, 0, 0, size, unit))
 		require.Len(t, h.k.assembly.held, want, "%v", spares)
 	}
@@ -242,7 +242,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 			toB = append(toB, bytes.Clone(p))
 		})
 		a.headroom = headerSize
-		a.lend = func(s *sendSegment) {
+		a.outputInPlace = func(s *sendSegment) {
 			toB = append(toB, bytes.Clone(s.buf[:headerSize+len(s.data)]))
 			lent = append(lent, s)
 		}
@@ -299,9 +299,9 @@ func TestMTUChangesUnderWay(t *testing.T) {
 
 // To somebody without a session, a piece is data, but opens nothing.
 func TestPieceOfNoSession(t *testing.T) {
-	f, ok := inspect(&opened{data: piece(0, 0, 0, 4, "ab"), conv: 7})
+	f, ok := parseInitial(&inPacket{data: piece(0, 0, 0, 4, "ab"), conv: 7})
 	require.True(t, ok)
-	require.Equal(t, first{data: true}, f)
+	require.Equal(t, initialPacket{data: true}, f)
 }
 
 // A peer whose address is not proven can have no room reserved for segments by

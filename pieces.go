@@ -169,7 +169,7 @@ func (k *KCP) arrived(sn seq) bool {
 // mayAssemble reports whether there is room for n bytes of a segment that comes
 // in pieces. Nobody whose address is not proven has reason to send any.
 func (k *KCP) mayAssemble(sn seq, n int) bool {
-	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.stranger || k.sparing == sparesAlways || k.spares(sn, n) {
+	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.peerUnvalidated || k.pressure == pressureReserved || k.dropsForMemory(sn, n) {
 		return false
 	}
 	return sn == k.rcvNxt || k.assembly.bytes+n+piecesBytesHeld <= maxAssembly
@@ -227,12 +227,12 @@ func (k *KCP) dropPieces(sn seq) {
 	}
 }
 
-// cuts returns the size of the packets into which s has to be cut, and can be; 0:
+// needsPieces returns the size of the packets into which s has to be cut, and can be; 0:
 // it is sent whole.
-func (k *KCP) cuts(s *sendSegment) int {
+func (k *KCP) needsPieces(s *sendSegment) int {
 	switch {
 	case k.doubtful(s):
-		return min(k.mtu, k.sizes.above)
+		return min(k.mtu, k.blackHole.watchAbove)
 	case s.size() > k.mtu && k.ext.SendPieces && k.divisible(s, k.mtu):
 		return k.mtu
 	case s.sn == 0 && k.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.mtu):

@@ -170,7 +170,7 @@ func TestHostilePacketsBesideTransfer(t *testing.T) {
 					mu.Unlock()
 					sent := attack(w, from, to, last, other[name])
 					receive(t, b, want[1000:])
-					time.Sleep(3 * leadGrace) // nobody may be reading right now
+					time.Sleep(3 * handoverGrace) // nobody may be reading right now
 					synctest.Wait()
 					s := l.Stats()
 					if name == "salsa20" {
@@ -344,7 +344,7 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 					p := a.ep.packet(1400)
 					packets = append(packets, p)
 				}
-				out, err := a.encode(packets, origin{}, nil)
+				out, err := a.encode(packets, source{}, nil)
 				if err != nil || len(out) != 13 || len(a.outgoing.batch) != 13 {
 					panic(fmt.Sprint(err, len(out)))
 				}

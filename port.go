@@ -11,7 +11,7 @@ type sessionPort interface {
 	limitUnvalidated(overhead int, legacy bool)
 
 	// Packets that come in.
-	setPressure(p sparing, unvalidated bool)
+	setPressure(p memoryPressure, unvalidated bool)
 	received(n int) bool
 	underPressure() bool
 	counts() *Counters
@@ -61,7 +61,7 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	enablePieces(base int)
-	suspicious() bool
+	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
 	restartSizeWatch()
@@ -74,16 +74,16 @@ var _ sessionPort = (*KCP)(nil)
 // hooks connect the machine to a session. The zero value is a machine that
 // stands alone.
 type hooks struct {
-	packetBuffer func(n int) []byte // returns space for a packet
-	onSignal     func(signal) bool  // takes signals; true: una and wnd of the segment do not count
-	lend         func(*sendSegment) // takes segments in the place of packets; nil: none
-	headroom     int                // bytes in front of the payload of such a segment
-	frugal       bool               // segments may be too far ahead to be held
+	packetBuffer  func(n int) []byte // returns space for a packet
+	onSignal      func(signal) bool  // takes signals; true: una and wnd of the segment do not count
+	outputInPlace func(*sendSegment) // takes segments in the place of packets; nil: none
+	headroom      int                // bytes in front of the payload of such a segment
+	frugal        bool               // segments may be too far ahead to be held
 }
 
 // setHooks connects the machine to a session.
 func (k *KCP) setHooks(h hooks) {
-	k.packetBuffer, k.onSignal, k.lend, k.headroom, k.frugal = h.packetBuffer, h.onSignal, h.lend, h.headroom, h.frugal
+	k.packetBuffer, k.onSignal, k.outputInPlace, k.headroom, k.frugal = h.packetBuffer, h.onSignal, h.outputInPlace, h.headroom, h.frugal
 }
 
 // setConv changes the conversation id of a machine that has sent nothing.
@@ -91,10 +91,12 @@ func (k *KCP) setConv(conv uint32) { k.conv = conv }
 
 // setPressure tells how sparing with memory the next Input has to be, and
 // whether the peer's address is not validated.
-func (k *KCP) setPressure(p sparing, unvalidated bool) { k.sparing, k.stranger = p, unvalidated }
+func (k *KCP) setPressure(p memoryPressure, unvalidated bool) {
+	k.pressure, k.peerUnvalidated = p, unvalidated
+}
 
 // underPressure reports whether the last Input had to spare memory.
-func (k *KCP) underPressure() bool { return k.stranger || k.sparing != sparesNothing }
+func (k *KCP) underPressure() bool { return k.peerUnvalidated || k.pressure != pressureNone }
 
 // counts returns the counters, which the caller must not change.
 func (k *KCP) counts() *Counters { return &k.counters }
@@ -103,24 +105,24 @@ func (k *KCP) counts() *Counters { return &k.counters }
 func (k *KCP) recvNext() seq { return k.rcvNxt }
 
 // readable reports whether a read would return something.
-func (k *KCP) readable() bool { return k.rcvQueued > k.rcvPartial || k.sunk }
+func (k *KCP) readable() bool { return k.rcvQueued > k.rcvPartial || k.readDirect }
 
 // queued reports whether anything waits to be read, be it part of a message.
 func (k *KCP) queued() bool { return k.rcvQueued > 0 }
 
 // lendReadBuffer has data in order put straight into b.
-func (k *KCP) lendReadBuffer(b []byte) { k.sink = b }
+func (k *KCP) lendReadBuffer(b []byte) { k.readInto = b }
 
 // takeReadBuffer ends that, and returns how much of b is free.
 func (k *KCP) takeReadBuffer() (free int) {
-	free = len(k.sink)
-	k.sink, k.sunk = nil, false
+	free = len(k.readInto)
+	k.readInto, k.readDirect = nil, false
 	return free
 }
 
 // windowReopened reports whether the peer is to be told of the receive window
 // with the next flush.
-func (k *KCP) windowReopened() bool { return k.probe&probeTell != 0 }
+func (k *KCP) windowReopened() bool { return k.probe&sendWins != 0 }
 
 // receiveProgress returns a number that grows with whatever is read or arrives
 // in order, and whether nothing can be read because something is missing.
@@ -146,7 +148,7 @@ func (k *KCP) segmentPayload() int { return k.mss }
 
 // unaRegressed reports whether the newest packet acknowledges less than others
 // before it.
-func (k *KCP) unaRegressed() bool { return k.unaBack }
+func (k *KCP) unaRegressed() bool { return k.unaWentBack }
 
 // rtoMillis returns the retransmission time-out in milliseconds.
 func (k *KCP) rtoMillis() uint32 { return k.rtt.rto }
@@ -207,18 +209,18 @@ func (k *KCP) resizePackets(mtu int) {
 // takes them.
 func (k *KCP) enablePieces(base int) {
 	k.ext.SendPieces = true
-	k.sizes.above = base
+	k.blackHole.watchAbove = base
 }
 
 // largePackets returns how many full packets were sent, and how many were lost
 // in a row while smaller ones arrived.
-func (k *KCP) largePackets() (sent uint64, lost int) { return k.sizes.full, k.sizes.lost }
+func (k *KCP) largePackets() (sent uint64, lost int) { return k.blackHole.full, k.blackHole.lost }
 
 // forgetLosses forgets the losses that largePackets tells of.
-func (k *KCP) forgetLosses() { k.sizes.lost = 0 }
+func (k *KCP) forgetLosses() { k.blackHole.lost = 0 }
 
 // restartSizeWatch forgets what was learnt about sizes, for another path.
-func (k *KCP) restartSizeWatch() { k.sizes.full, k.sizes.lost, k.sizes.taken = 0, 0, 0 }
+func (k *KCP) restartSizeWatch() { k.blackHole.full, k.blackHole.lost, k.blackHole.taken = 0, 0, 0 }
 
 // machineStats is what ConnStats tells of the machine.
 type machineStats struct {

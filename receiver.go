@@ -92,7 +92,7 @@ func (k *KCP) popReceived() {
 func (k *KCP) afterRecv(full bool) {
 	k.deliver()
 	if full && k.rcvQueued < k.rcvLimit() {
-		k.probe |= probeTell
+		k.probe |= sendWins
 	}
 }
 
@@ -101,7 +101,7 @@ func (k *KCP) afterRecv(full bool) {
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	k.trace.received(h.sn, len(payload))
-	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.spares(h.sn, len(payload)) && !k.arrived(h.sn) {
+	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -109,10 +109,10 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
 	next := h.sn == k.rcvNxt
 	fresh := k.keep(h, payload, ack)
-	if !fresh && k.ext.ThinAcks && k.told(h.sn) {
+	if !fresh && k.ext.ThinAcks && k.ackedRecently(h.sn) {
 		return
 	}
-	if k.stranger && len(k.acks) >= strangerAcks {
+	if k.peerUnvalidated && len(k.acks) >= unvalidatedAcks {
 		return
 	}
 	k.acks = append(k.acks, ack)
@@ -128,7 +128,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 		k.duplicate()
 		return false
 	}
-	if h.sn == k.rcvNxt && k.toSink(h, payload) {
+	if h.sn == k.rcvNxt && k.deliverDirect(h, payload) {
 		return true
 	}
 	head := k.rcvNxt - seq(k.rcvQueued)
@@ -143,7 +143,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	}
 	s.data = k.rcvBuffers.get(len(payload))
 	copy(s.data, payload)
-	s.frg, s.held, s.told = h.frg, true, k.now
+	s.frg, s.held, s.lastAcked = h.frg, true, k.now
 	k.rcvEarly++
 	k.rcvHeld += cap(s.data)
 	k.counters.BytesReceived += uint64(len(payload))
@@ -157,14 +157,14 @@ func (k *KCP) duplicate() {
 	k.ackRepeats.duplicate()
 }
 
-// toSink takes the segment at rcv_nxt past the receive queue, if there is a sink
+// deliverDirect takes the segment at rcv_nxt past the receive queue, if there is a sink
 // for it. It has to be a message of its own with nothing queued before it.
-func (k *KCP) toSink(h *header, payload []byte) bool {
-	if len(payload) > len(k.sink) || len(payload) == 0 || k.rcvQueued > 0 || h.frg != 0 {
+func (k *KCP) deliverDirect(h *header, payload []byte) bool {
+	if len(payload) > len(k.readInto) || len(payload) == 0 || k.rcvQueued > 0 || h.frg != 0 {
 		return false
 	}
-	k.sink = k.sink[copy(k.sink, payload):]
-	k.sunk = true
+	k.readInto = k.readInto[copy(k.readInto, payload):]
+	k.readDirect = true
 	k.rcvNxt++
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()

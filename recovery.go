@@ -9,30 +9,30 @@ import (
 // one packet, and what was done for nothing is not done again.
 
 const (
-	// reorderShare is the part of a round trip by which a packet may be late
+	// reoWndFraction is the part of a round trip by which a packet may be late
 	// without being taken for lost, once a later one has been acknowledged. It
-	// grows by the same, up to maxTolerance times (RFC 8985 §6.2).
-	reorderShare = 4
-	maxTolerance = 3
-	// calmRounds is after how many round trips without a needless repair the
+	// grows by the same, up to maxReoWndMult times (RFC 8985 §6.2).
+	reoWndFraction = 4
+	maxReoWndMult  = 3
+	// reoWndPersistRounds is after how many round trips without a needless repair the
 	// tolerance shrinks (RFC 8985 §6.2).
-	calmRounds = 16
-	// disorderLeast is by how many needless repairs must outnumber the needed
-	// ones to show disorder, and disorderMost the most that is counted.
-	disorderLeast = 6
-	disorderMost  = 12
-	// repairMemory is how many segments are remembered that una has taken out.
-	repairMemory = 8
-	// reviveFirst is how many segments are sent again at the first sign of life
-	// after an outage, and reviveGrowth how many for each acknowledged one: a
+	reoWndPersistRounds = 16
+	// reorderingLeast is by how many needless repairs must outnumber the needed
+	// ones to show disorder, and reorderingMost the most that is counted.
+	reorderingLeast = 6
+	reorderingMost  = 12
+	// retransmitMemory is how many segments are remembered that una has taken out.
+	retransmitMemory = 8
+	// outageResendFirst is how many segments are sent again at the first sign of life
+	// after an outage, and outageResendGrowth how many for each acknowledged one: a
 	// slow start through what was in flight.
-	reviveFirst  = 16
-	reviveGrowth = 2
+	outageResendFirst  = 16
+	outageResendGrowth = 2
 )
 
-// repair is a segment that was sent again, and of which una alone has told that
+// retransmitRecord is a segment that was sent again, and of which una alone has told that
 // it has arrived.
-type repair struct {
+type retransmitRecord struct {
 	sn, ts seq
 	early  bool // not by a time-out
 	second bool // the last transmission was the second one
@@ -43,13 +43,13 @@ type repair struct {
 // recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
 type recovery struct {
 	// Reordering.
-	tolerance uint32                // 0: none was seen lately; else what reorderShare grows by
-	needless  int                   // grows with needless repairs, shrinks with needed ones
-	raised    seq                   // when tolerance grew last
-	calm      seq                   // when it shrinks
-	repairs   *[repairMemory]repair // nil before the first
-	next      int                   // place of the next one in repairs
-	open      int                   // valid ones in repairs
+	reoWndMult         uint32                              // 0: none was seen lately; else what reoWndFraction grows by
+	spurious           int                                 // grows with needless repairs, shrinks with needed ones
+	reoWndRaisedAt     seq                                 // when tolerance grew last
+	reoWndPersistUntil seq                                 // when it shrinks
+	retransmits        *[retransmitMemory]retransmitRecord // nil before the first
+	next               int                                 // place of the next one in repairs
+	open               int                                 // valid ones in repairs
 
 	// Of segments that were taken for lost, since there was last none in flight.
 	episode struct {
@@ -58,19 +58,19 @@ type recovery struct {
 	}
 
 	// Outages.
-	heardAt seq  // when the last good packet came
-	silent  bool // nothing comes although there is reason to
-	probeAt seq  // when the next probe leaves, while silent
-	revived seq  // [revived, lastSn) was in flight in an outage
-	lastSn  seq  // and is not yet sent again
-	budget  int  // how many of them may be
+	aliveAt      seq  // when the last good packet came
+	inOutage     bool // nothing comes although there is reason to
+	probeAt      seq  // when the next probe leaves, while silent
+	resendFrom   seq  // [revived, resendEnd) was in flight in an outage
+	resendEnd    seq  // and is not yet sent again
+	resendBudget int  // how many of them may be
 
 	credit resendCredit
 }
 
-// remember notes s, which una takes out, for an ACK that may come yet and tell
+// recordRetransmit notes s, which una takes out, for an ACK that may come yet and tell
 // which transmission has arrived.
-func (k *KCP) remember(s *sendSegment) {
+func (k *KCP) recordRetransmit(s *sendSegment) {
 	r := &k.recovery
 	if !k.ext.EarlyRetransmit {
 		return
@@ -80,25 +80,25 @@ func (k *KCP) remember(s *sendSegment) {
 	} else {
 		r.episode.vague++
 	}
-	if r.repairs == nil {
-		r.repairs = new([repairMemory]repair)
+	if r.retransmits == nil {
+		r.retransmits = new([retransmitMemory]retransmitRecord)
 	}
-	p := &r.repairs[r.next]
+	p := &r.retransmits[r.next]
 	if !p.valid {
 		r.open++
 	}
-	*p = repair{s.sn, s.ts, s.repaired, s.xmit == 2, true, s.tx}
-	r.next = (r.next + 1) % repairMemory
+	*p = retransmitRecord{s.sn, s.ts, s.repaired, s.xmit == 2, true, s.tx}
+	r.next = (r.next + 1) % retransmitMemory
 }
 
-// recall takes the ACK of sn as sent at ts where una has taken sn out before.
-func (k *KCP) recall(sn, ts seq) {
+// matchLateAck takes the ACK of sn as sent at ts where una has taken sn out before.
+func (k *KCP) matchLateAck(sn, ts seq) {
 	r := &k.recovery
 	if r.open == 0 {
 		return
 	}
-	for i := range r.repairs {
-		p := &r.repairs[i]
+	for i := range r.retransmits {
+		p := &r.retransmits[i]
 		if !p.valid || p.sn != sn {
 			continue
 		}
@@ -107,20 +107,20 @@ func (k *KCP) recall(sn, ts seq) {
 		switch {
 		case ts == p.ts:
 			r.clear(false)
-			k.needed()
+			k.onGenuine()
 			k.rate.arrived(&p.tx, k.micros-p.tx.at)
 		case ts.before(p.ts):
 			r.clear(p.second)
-			k.needless(p.early)
+			k.onSpurious(p.early)
 		}
 	}
 }
 
-// needless notes that the last retransmission of a segment was for nothing,
+// onSpurious notes that the last retransmission of a segment was for nothing,
 // because an earlier transmission has arrived (the Eifel detection, RFC 3522;
 // the ts of a PUSH comes back in its ACK). early says that it was not due to a
 // time-out.
-func (k *KCP) needless(early bool) {
+func (k *KCP) onSpurious(early bool) {
 	k.counters.SpuriousRetransmits++
 	k.reordered(early)
 }
@@ -129,26 +129,26 @@ func (k *KCP) needless(early bool) {
 // arrived.
 func (k *KCP) reordered(early bool) {
 	r := &k.recovery
-	r.needless = min(r.needless+1, disorderMost)
+	r.spurious = min(r.spurious+1, reorderingMost)
 	if !k.ext.EarlyRetransmit || !early {
 		return
 	}
-	if srtt := seq(k.rtt.srtt); r.tolerance == 0 || !k.now.before(r.raised+srtt) {
-		r.tolerance = min(r.tolerance+1, maxTolerance)
-		r.raised = k.now
+	if srtt := seq(k.rtt.srtt); r.reoWndMult == 0 || !k.now.before(r.reoWndRaisedAt+srtt) {
+		r.reoWndMult = min(r.reoWndMult+1, maxReoWndMult)
+		r.reoWndRaisedAt = k.now
 	}
-	r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+	r.reoWndPersistUntil = k.now + seq(reoWndPersistRounds*k.rtt.srtt)
 }
 
-// needed notes that the last retransmission of a segment has been the one to
+// onGenuine notes that the last retransmission of a segment has been the one to
 // arrive.
-func (k *KCP) needed() {
-	k.recovery.needless = max(k.recovery.needless-1, 0)
+func (k *KCP) onGenuine() {
+	k.recovery.spurious = max(k.recovery.spurious-1, 0)
 }
 
-// disorder reports whether more repairs have been needless than needed: that
+// reorderingDominates reports whether more repairs have been needless than needed: that
 // packets overtake each other rather than that acknowledgements are lost.
-func (r *recovery) disorder() bool { return r.needless >= disorderLeast }
+func (r *recovery) reorderingDominates() bool { return r.spurious >= reorderingLeast }
 
 // clear files a segment that the present input has acknowledged vaguely.
 func (r *recovery) clear(needless bool) {
@@ -169,9 +169,9 @@ func (r *recovery) count(needless bool) {
 	}
 }
 
-// tellRecovered tells the congestion controller, after an input, when nothing is
+// notifyRecovered tells the congestion controller, after an input, when nothing is
 // in flight any more that was sent again.
-func (k *KCP) tellRecovered(s *CongestionState) {
+func (k *KCP) notifyRecovered(s *CongestionState) {
 	e := &k.recovery.episode
 	e.needed += e.vague
 	e.vague = 0
@@ -185,28 +185,28 @@ func (k *KCP) tellRecovered(s *CongestionState) {
 	}
 }
 
-// calmDown lowers the tolerance where there was nothing needless for a while.
-func (k *KCP) calmDown() {
+// decayReoWnd lowers the tolerance where there was nothing needless for a while.
+func (k *KCP) decayReoWnd() {
 	r := &k.recovery
-	if r.tolerance > 0 && k.now.after(r.calm) {
-		r.tolerance /= 2
-		r.calm = k.now + seq(calmRounds*k.rtt.srtt)
+	if r.reoWndMult > 0 && k.now.after(r.reoWndPersistUntil) {
+		r.reoWndMult /= 2
+		r.reoWndPersistUntil = k.now + seq(reoWndPersistRounds*k.rtt.srtt)
 	}
 }
 
-// reorderWait returns by how much a packet may be late.
-func (k *KCP) reorderWait() seq {
-	return seq(min((1+k.recovery.tolerance)*uint32(k.rtt.srtt)/reorderShare, uint32(k.rtt.srtt)))
+// reoWnd returns by how much a packet may be late.
+func (k *KCP) reoWnd() seq {
+	return seq(min((1+k.recovery.reoWndMult)*uint32(k.rtt.srtt)/reoWndFraction, uint32(k.rtt.srtt)))
 }
 
-// holdBack takes those out of the expired segments that are not to be sent
+// tailLossProbe takes those out of the expired segments that are not to be sent
 // again yet. A first time-out may just mean that an acknowledgement was lost,
 // or is late: one packet, with the newest of them, is enough to learn what is
 // missing (RFC 8985 §7). That does not hold for what acknowledgements of later
 // segments count against.
-func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
-	if k.recovery.silent || k.suspicious() {
-		return k.holdSilent(expired)
+func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
+	if k.recovery.inOutage || k.blackHoleSuspected() {
+		return k.outageFilter(expired)
 	}
 	if len(expired) < 2 || k.fastResend == 0 {
 		return expired
@@ -228,15 +228,15 @@ func (k *KCP) holdBack(expired []*sendSegment) []*sendSegment {
 	return sent
 }
 
-// holdSilent is holdBack in an outage: the oldest segment is enough, beside the
+// outageFilter is tailLossProbe in an outage: the oldest segment is enough, beside the
 // probes. A thousand senders that overwhelm a receiver would never let it come
 // to rest if each repeated its window with every time-out. The same goes for
 // what may be too large for the path, until that is known, if it cannot be sent in
 // pieces.
-func (k *KCP) holdSilent(expired []*sendSegment) []*sendSegment {
+func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.early || s.sn == k.sndUna || !k.recovery.silent && (int(s.packet) <= k.sizes.above || k.doubtful(s)) {
+		if s.early || s.sn == k.sndUna || !k.recovery.inOutage && (int(s.packet) <= k.blackHole.watchAbove || k.doubtful(s)) {
 			sent = append(sent, s)
 			continue
 		}
@@ -247,16 +247,16 @@ func (k *KCP) holdSilent(expired []*sendSegment) []*sendSegment {
 	return sent
 }
 
-// watchSilence begins to probe when a segment has timed out again and nothing
+// detectOutage begins to probe when a segment has timed out again and nothing
 // at all has come: an outage. Time-outs back off, and might let the end of it
 // go by unnoticed for seconds.
-func (k *KCP) watchSilence() {
+func (k *KCP) detectOutage() {
 	r := &k.recovery
-	if k.ext.OutageProbe == 0 || r.silent {
+	if k.ext.OutageProbe == 0 || r.inOutage {
 		return
 	}
-	if uint32(k.now-r.heardAt) >= max(2*k.rtt.rto, k.ext.OutageProbe) {
-		r.silent = true
+	if uint32(k.now-r.aliveAt) >= max(2*k.rtt.rto, k.ext.OutageProbe) {
+		r.inOutage = true
 		r.probeAt = k.now + seq(k.ext.OutageProbe)
 	}
 }
@@ -264,12 +264,12 @@ func (k *KCP) watchSilence() {
 // flushOutageProbe repeats the oldest segment in flight from time to time in silence.
 func (k *KCP) flushOutageProbe(h *header) {
 	r := &k.recovery
-	if !r.silent || k.now.before(r.probeAt) {
+	if !r.inOutage || k.now.before(r.probeAt) {
 		return
 	}
 	s := k.oldest()
 	if s == nil {
-		r.silent = false
+		r.inOutage = false
 		return
 	}
 	r.probeAt = k.now + seq(k.ext.OutageProbe)
@@ -278,35 +278,35 @@ func (k *KCP) flushOutageProbe(h *header) {
 	}
 }
 
-// heardPeer notes a good packet, which has acknowledged so many segments. After
+// peerAlive notes a good packet, which has acknowledged so many segments. After
 // an outage it has the segments that were in flight then sent again, in
 // growing numbers, and not when their time-outs come.
-func (k *KCP) heardPeer(acked int) {
+func (k *KCP) peerAlive(acked int) {
 	r := &k.recovery
-	r.heardAt = k.now
+	r.aliveAt = k.now
 	r.credit.earn(acked)
-	if r.silent {
-		r.silent = false
-		r.revived, r.lastSn, r.budget = k.sndUna, k.sndNxt, reviveFirst
+	if r.inOutage {
+		r.inOutage = false
+		r.resendFrom, r.resendEnd, r.resendBudget = k.sndUna, k.sndNxt, outageResendFirst
 	}
-	if r.revived == r.lastSn {
+	if r.resendFrom == r.resendEnd {
 		return
 	}
-	r.budget += reviveGrowth * acked
-	if r.revived.before(k.sndUna) {
-		r.revived = k.sndUna
+	r.resendBudget += outageResendGrowth * acked
+	if r.resendFrom.before(k.sndUna) {
+		r.resendFrom = k.sndUna
 	}
-	for r.budget > 0 && r.revived.before(r.lastSn) {
-		s := k.snd.at(r.revived)
-		r.revived++
+	for r.resendBudget > 0 && r.resendFrom.before(r.resendEnd) {
+		s := k.snd.at(r.resendFrom)
+		r.resendFrom++
 		if s == nil || k.now.diff(s.ts) < k.rtt.srtt {
 			continue // has arrived, or may be on its way
 		}
 		s.rto = k.rtt.rto
 		k.repairAt(s, k.now)
-		r.budget--
+		r.resendBudget--
 	}
-	if !r.revived.before(r.lastSn) {
-		r.revived = r.lastSn
+	if !r.resendFrom.before(r.resendEnd) {
+		r.resendFrom = r.resendEnd
 	}
 }

@@ -269,12 +269,12 @@ func TestRevivalIsGradual(t *testing.T) {
 	h.out = nil
 	h.input(ack(0, h.now-100, 1))
 	h.advance(0)
-	require.Len(t, h.out, reviveFirst+reviveGrowth)
+	require.Len(t, h.out, outageResendFirst+outageResendGrowth)
 	h.out = nil
 	h.later(100)
 	h.input(ack(18, h.now-100, 19))
 	h.advance(0)
-	require.Len(t, h.out, reviveGrowth*18)
+	require.Len(t, h.out, outageResendGrowth*18)
 	h.out = nil
 }
 

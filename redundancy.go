@@ -28,37 +28,37 @@ const (
 	packetOverhead = 28
 )
 
-// repeater is the state of Extensions.Redundancy and EarlyRepair.
-type repeater struct {
+// redundancyBudget is the state of Extensions.Redundancy and EarlyRepair.
+type redundancyBudget struct {
 	credit int  // bytes that may be repeated
 	until  seq  // losses count as recent before this sn is sent
 	lossy  bool // there was a recent loss
 }
 
 // earn adds the worth of n acknowledgements that were left out.
-func (r *repeater) earn(n int) { r.credit = min(r.credit+n*repeatCredit, repeatBurst) }
+func (r *redundancyBudget) earn(n int) { r.credit = min(r.credit+n*repeatCredit, repeatBurst) }
 
 // lost notes that a segment was lost while next is the next one to be sent.
-func (r *repeater) lost(next seq) { r.lossy, r.until = true, next+repeatMemory }
+func (r *redundancyBudget) onLoss(next seq) { r.lossy, r.until = true, next+repeatMemory }
 
-// recent reports whether there was a loss lately.
-func (r *repeater) recent(next seq) bool {
+// lossyRecently reports whether there was a loss lately.
+func (r *redundancyBudget) lossyRecently(next seq) bool {
 	r.lossy = r.lossy && r.until.after(next)
 	return r.lossy
 }
 
-// flushRepeats repeats segments in the packet under construction, if there is
+// flushRedundant repeats segments in the packet under construction, if there is
 // one. Those from first on have just been sent for the first time.
-func (k *KCP) flushRepeats(h *header, first seq) {
+func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 || k.validation != nil {
 		return
 	}
-	r := &k.repeats
+	r := &k.redundancy
 	r.credit = min(r.credit+int(k.ext.Redundancy)*(len(k.packet)+packetOverhead)/100, repeatBurst)
 	if k.ext.EarlyRepair {
 		k.repeatRepairs(h, first)
 	}
-	if k.ext.Redundancy == 0 && !r.recent(k.sndNxt) || k.sndNxt != k.sndEnd {
+	if k.ext.Redundancy == 0 && !r.lossyRecently(k.sndNxt) || k.sndNxt != k.sndEnd {
 		return // nothing is being lost, or this is not a thin stream
 	}
 	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.sndUna); i, sn = i+1, sn-1 {
@@ -80,7 +80,7 @@ func (k *KCP) flushRepeats(h *header, first seq) {
 func (k *KCP) repeatRepairs(h *header, first seq) {
 	for i, sn := 0, k.sndUna; i < repairsReach && sn.before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
-			k.repeats.credit -= s.size()
+			k.redundancy.credit -= s.size()
 			k.repeat(s, h)
 		}
 	}

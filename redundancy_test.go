@@ -151,7 +151,7 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 	h := redundantHarness(t, &packets, Extensions{EarlyRepair: true, ThinAcks: true})
 	require.NoError(t, h.k.SetWindow(1000, 1000))
 	h.k.rmtWnd = 1000
-	h.k.repeats.lost(0)
+	h.k.redundancy.onLoss(0)
 	message := strings.Repeat("m", 4*repeatCredit-headerSize)
 	for sn := range uint32(repeatMemory - 4) {
 		h.k.rtt.rto = 60000

@@ -164,7 +164,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						w.command(client)
 						require.Equal(t, 3, server.executed())
 						kept := path.all(w)
-						for _, pause := range []time.Duration{0, 2 * graveTime} {
+						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
 							time.Sleep(pause)
 							forget(&l.ep.replays)
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
@@ -203,7 +203,7 @@ func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 		path := w.watched()
 		w.command(client)
 		kept := path.all(w)
-		time.Sleep(2 * graveTime)
+		time.Sleep(2 * timeWaitTime)
 		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 			forget(&l.ep.replays)
 			for _, p := range kept[1:] {
@@ -281,7 +281,7 @@ func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				time.Sleep(3 * leadGrace)
+				time.Sleep(3 * handoverGrace)
 				synctest.Wait()
 				require.Equal(t, replayed, l.Stats().DropReplay)
 				require.Equal(t, before, b.Stats().Counters)

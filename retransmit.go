@@ -114,14 +114,14 @@ func (k *KCP) notLost(s *sendSegment) {
 // noteLost notes that the last transmission of s is taken for lost.
 func (k *KCP) noteLost(s *sendSegment) {
 	if k.ext.EarlyRetransmit {
-		k.calmDown()
+		k.decayReoWnd()
 		if s.xmit == 1 {
 			k.recovery.episode.resent++
 		}
 	}
-	k.repeats.lost(k.sndNxt)
+	k.redundancy.onLoss(k.sndNxt)
 	k.rate.takenForLost(s)
-	k.sizes.takenForLost(int(s.packet), k.mtu, k.now)
+	k.blackHole.takenForLost(int(s.packet), k.mtu, k.now)
 }
 
 // resend sends s again.
@@ -138,7 +138,7 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	s.repeats = 0
 	s.xmit++
 	s.resendTS = k.now + seq(s.rto)
-	k.transmit(s, h)
+	k.sendSegment(s, h)
 }
 
 // flushRetransmissions sends again what has timed out or is suspected lost, in
@@ -149,7 +149,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	if k.validation != nil {
 		again = k.withinCredit(again)
 	} else if k.ext.TailProbe {
-		again = k.holdBack(again)
+		again = k.tailLossProbe(again)
 	}
 	for _, s := range again {
 		if s.early {
@@ -160,7 +160,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
 	}
 	if timedOut {
-		k.watchSilence()
+		k.detectOutage()
 	}
 	again = k.takeSuspects(again)
 	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })

@@ -133,7 +133,7 @@ func TestAcknowledgedBeforeResending(t *testing.T) {
 	require.Greater(t, waiting, 400)
 	require.NoError(t, k.Input(ackOf(500)))
 	require.Equal(t, waiting-1, k.loss.due.n)
-	require.Equal(t, 1, k.recovery.needless)
+	require.Equal(t, 1, k.recovery.spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
 	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
 	require.Zero(t, k.loss.due.n)

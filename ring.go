@@ -7,26 +7,26 @@ package kcp
 
 // sendSegment is a segment on its way out: waiting for the window or in flight.
 type sendSegment struct {
-	buf      []byte // room for headers, then data
-	data     []byte
-	sn       seq
-	ts       seq    // last transmission
-	resendTS seq    // retransmission time-out
-	rto      uint32 // of this segment, with its own back-off
-	xmit     uint32 // transmissions so far
-	fastack  uint32 // later transmissions acknowledged since the last one
-	frg      uint8
-	fastDue  bool  // this flush fast-retransmits it
-	early    bool  // resendTS is not a time-out but that of an early repair
-	repaired bool  // it was last sent again before its time-out
-	lent     bool  // buf is in the hands of KCP.lend's function
-	done     bool  // and is of no more use here
-	repeats  uint8 // since the last retransmission; see redundancy.go
-	repeated seq   // the last of them
+	buf          []byte // room for headers, then data
+	data         []byte
+	sn           seq
+	ts           seq    // last transmission
+	resendTS     seq    // retransmission time-out
+	rto          uint32 // of this segment, with its own back-off
+	xmit         uint32 // transmissions so far
+	fastack      uint32 // later transmissions acknowledged since the last one
+	frg          uint8
+	fastDue      bool  // this flush fast-retransmits it
+	early        bool  // resendTS is not a time-out but that of an early repair
+	repaired     bool  // it was last sent again before its time-out
+	beingWritten bool  // buf is in the hands of KCP.outputInPlace's function
+	orphaned     bool  // and is of no more use here
+	repeats      uint8 // since the last retransmission; see redundancy.go
+	repeated     seq   // the last of them
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before had left, if it is taken for lost
-	packet int32      // how far into its packet s reaches; see noteSize
+	packet int32      // how far into its packet s reaches; see noteReach
 
 	group *timeoutGroup // group of equal resendTS, see rto.go
 	timer link          // in group
@@ -112,12 +112,12 @@ func (r *sendRing) reserve(first seq, n int) {
 
 // recvSegment is a segment that has arrived and was not yet read.
 type recvSegment struct {
-	data []byte
-	read int // bytes at the front that are consumed
-	told seq // when it was acknowledged, where it came early
-	frg  uint8
-	held bool
-	void bool // of a message that cannot become whole: only its place is left
+	data      []byte
+	read      int // bytes at the front that are consumed
+	lastAcked seq // when it was acknowledged, where it came early
+	frg       uint8
+	held      bool
+	void      bool // of a message that cannot become whole: only its place is left
 }
 
 // recvRing holds the segments that have arrived: those in order, waiting to be

@@ -7,9 +7,9 @@ const (
 	rtoInitial = 200
 	rtoMax     = 60000
 
-	// backoffMax bounds the back-off of one segment. The reference has no
+	// wireMaxRTO bounds the back-off of one segment. The reference has no
 	// bound; two time-outs of more than 2^31 ms could no longer be compared.
-	backoffMax = 1 << 30
+	wireMaxRTO = 1 << 30
 )
 
 // rttEstimator smooths round-trip samples into a retransmission time-out, as

@@ -91,7 +91,7 @@ func (k *KCP) ackBelow(una seq) {
 	for k.sndUna.before(una) {
 		if s := k.snd.at(k.sndUna); s != nil {
 			if s.xmit > 1 {
-				k.remember(s)
+				k.recordRetransmit(s)
 			}
 			k.dropAcked(s, false)
 		}
@@ -111,7 +111,7 @@ func (k *KCP) advanceUna() {
 // transmission is known to have arrived.
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.rate.acked(s, k.micros, last)
-	k.sizes.arrived(int(s.packet))
+	k.blackHole.arrived(int(s.packet))
 	k.cc.OnPacketAcked(k.lastState(), s.info())
 	k.timeouts.remove(s)
 	if s.list == &k.loss.due {
@@ -135,9 +135,9 @@ func (s *sendSegment) info() SegmentInfo {
 	}
 }
 
-// tellAcked tells the congestion controller what an input has acknowledged,
+// notifyAcked tells the congestion controller what an input has acknowledged,
 // before which snd_una was una.
-func (k *KCP) tellAcked(una seq) {
+func (k *KCP) notifyAcked(una seq) {
 	if k.rate.sample.Acked == 0 {
 		return
 	}
@@ -148,7 +148,7 @@ func (k *KCP) tellAcked(una seq) {
 	k.rate.finish(grain)
 	s := k.congestionState()
 	s.UnaMoved, s.Sample = k.sndUna.after(una), k.rate.sample
-	k.tellRecovered(s)
+	k.notifyRecovered(s)
 	k.cc.OnAck(s)
 }
 
@@ -173,8 +173,8 @@ func (k *KCP) silentTransmissions() int {
 	if s == nil {
 		return 0
 	}
-	if s.sn == k.heard.sn {
-		return int(s.xmit - k.heard.xmit)
+	if s.sn == k.lastAlive.sn {
+		return int(s.xmit - k.lastAlive.xmit)
 	}
 	return int(s.xmit)
 }

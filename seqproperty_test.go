@@ -379,9 +379,9 @@ func TestFinalOfThePeer(t *testing.T) {
 			c.kcp.rcvNxt = next
 			distance := final - uint32(next)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigFin, final, 0}), "%d from %d", final, next)
-			require.Equal(t, distance < 1<<31, c.life.peerFin)
+			require.Equal(t, distance < 1<<31, c.hs.peerFin)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigClose, final, 0}), "the same again")
-			if c.life.peerFin {
+			if c.hs.peerFin {
 				require.False(t, c.takeFin(signal{sigClose, final + 1, 0}), "another end")
 			}
 		}

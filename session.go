@@ -21,24 +21,24 @@ type Conn struct {
 
 	writing sync.Mutex // held by the one Write at work
 
-	mu        sync.Mutex
-	kcp       *KCP
-	canRead   news  // something to read, or reason to fail
-	canWrite  news  // room to write, everything acknowledged, or reason to fail
-	blockedOn *news // what the call waits for that is about to read the socket, or does
-	rd, wd    deadline
-	life      lifecycle
-	err       error          // why the session ended
-	ending    error          // why it is to end, once the batch of input is done
-	dropped   *Drops         // nil: none
-	numbers   *packetNumbers // nil: packets have none
-	sameConv  *Conn          // the next of the conversation id; under Endpoint.mu
-	search    *pmtuSearch    // nil before there is reason for one
-	probing   probeCounts
-	outgoing  outgoing
-	decoder   *fec.Decoder      // nil until the peer sends FEC, and after the end
-	decoded   *fec.DecoderStats // what it had done by the end; nil: nothing
-	datagrams *datagramQueue    // nil before the first
+	mu                          sync.Mutex
+	kcp                         *KCP
+	canRead                     notifier  // something to read, or reason to fail
+	canWrite                    notifier  // room to write, everything acknowledged, or reason to fail
+	readerWaitsFor              *notifier // what the call waits for that is about to read the socket, or does
+	readDeadline, writeDeadline deadline
+	hs                          handshakeState
+	err                         error          // why the session ended
+	ending                      error          // why it is to end, once the batch of input is done
+	dropped                     *Drops         // nil: none
+	numbers                     *packetNumbers // nil: packets have none
+	sameConv                    *Conn          // the next of the conversation id; under Endpoint.mu
+	search                      *pmtuSearch    // nil before there is reason for one
+	mtuCounts                   probeCounts
+	outgoing                    outgoing
+	decoder                     *fec.Decoder      // nil until the peer sends FEC, and after the end
+	decoded                     *fec.DecoderStats // what it had done by the end; nil: nothing
+	datagrams                   *datagramQueue    // nil before the first
 
 	// Times since the endpoint's epoch.
 	born         time.Duration
@@ -59,36 +59,36 @@ type Conn struct {
 	holding      holding
 
 	// What is small stands together; there may be very many sessions.
-	unproven    atomic.Bool // accepted, and the peer's address is not validated; kcp.validation is its credit
-	active      atomic.Bool // something has come from the peer since Endpoint.oldestHalfOpen looked
-	greeted     atomic.Bool // the peer is one of ours
-	lingerFrom  seq         // snd_una at the last progress
-	challenged  uint32      // sn of the last challenge of another address
-	wakeIndex   int32       // of wakeQueue, under its lock; 0: no wake-up asked for
-	moves       uint32      // changes of the peer's address
-	clockBase   uint32      // what the state machine's clock shows at the epoch; random, see validation.go
-	shard       uint16      // of the endpoint's sockets the one that the peer's packets come to
-	state       connState
-	forgetful   uint8 // answers since unaBackSince that acknowledge less than before
-	closed      bool  // by the application
-	background  bool  // Close does not wait, or no longer
-	dialled     bool  // by us; accepted otherwise
-	dialling    bool  // Dial waits, and its time is what counts
-	offered     bool  // to Accept, or dialled
-	missed      bool  // the peer was asked why no more data comes since lastData
-	asksKind    bool  // CloseWrite waits until it is known what the peer is
-	undelivered bool  // the session has ended before the peer had all that was written
-	told        bool  // Read or Write has returned err
-	outside     bool  // it was sent by somebody without a session
-	answering   bool  // answer is to be called
-	owes        bool  // by the next call of the application, or by the loop
-	roused      bool  // a call that waited has been woken
-	filling     bool  // a waiting Read has lent its buffer to the state machine
-	coded       bool  // Endpoint.coded has this session; under Endpoint.mu
-	counted     bool  // as validated in Endpoint.perNetwork; under Endpoint.mu
-	openedFEC   bool  // the peer's first packet had an FEC header
-	outstanding bool  // something is unacknowledged, since then
-	buried      bool  // out of the endpoint
+	unvalidated    atomic.Bool // accepted, and the peer's address is not validated; kcp.validation is its credit
+	active         atomic.Bool // something has come from the peer since Endpoint.oldestHalfOpen looked
+	greeted        atomic.Bool // the peer is one of ours
+	lingerFrom     seq         // snd_una at the last progress
+	challenged     uint32      // sn of the last challenge of another address
+	wakeIndex      int32       // of wakeQueue, under its lock; 0: no wake-up asked for
+	migrations     uint32      // changes of the peer's address
+	clockBase      uint32      // what the state machine's clock shows at the epoch; random, see validation.go
+	shard          uint16      // of the endpoint's sockets the one that the peer's packets come to
+	state          connState
+	restartHints   uint8 // answers since unaBackSince that acknowledge less than before
+	closed         bool  // by the application
+	background     bool  // Close does not wait, or no longer
+	dialled        bool  // by us; accepted otherwise
+	dialling       bool  // Dial waits, and its time is what counts
+	offered        bool  // to Accept, or dialled
+	missed         bool  // the peer was asked why no more data comes since lastData
+	asksKind       bool  // CloseWrite waits until it is known what the peer is
+	undelivered    bool  // the session has ended before the peer had all that was written
+	errReported    bool  // Read or Write has returned err
+	offPath        bool  // it was sent by somebody without a session
+	respondPending bool  // answer is to be called
+	replyPending   bool  // by the next call of the application, or by the loop
+	wokeWaiter     bool  // a call that waited has been woken
+	filling        bool  // a waiting Read has lent its buffer to the state machine
+	fecBound       bool  // Endpoint.fecByAddr has this session; under Endpoint.mu
+	counted        bool  // as validated in Endpoint.perNetwork; under Endpoint.mu
+	openedFEC      bool  // the peer's first packet had an FEC header
+	outstanding    bool  // something is unacknowledged, since then
+	retired        bool  // out of the endpoint
 }
 
 // connState is where a session is in its life.
@@ -125,33 +125,33 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.kcp = New(key.conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
 	if e.config.Cipher == nil {
-		h.lend, h.headroom = c.borrow, c.outgoing.sender.room.head()+headerSize
+		h.outputInPlace, h.headroom = c.queueSegment, c.outgoing.sender.overhead.head()+headerSize
 	}
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now
 	c.linger = e.config.Linger
-	c.tell(now)
+	c.setClock(now)
 	return c
 }
 
 // input feeds packets to the state machine. It is true where answer is to be
 // called after the batch, for which it is true once.
-func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
+func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.blockedOn = nil
+	c.readerWaitsFor = nil
 	if c.state == stateEnded {
 		c.ep.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
-	c.tell(now)
+	c.setClock(now)
 	c.shard = uint16(shard)
 	segments := c.kcp.counts().SegmentsReceived
 	news := false
 	for i := range packets {
-		p := &packets[i].opened
+		p := &packets[i].inPacket
 		if c.state == stateEnded {
 			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
@@ -165,7 +165,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 			continue
 		}
 		c.lastInput = now
-		c.kcp.setPressure(c.sparing(), c.unproven.Load())
+		c.kcp.setPressure(c.memoryPressure(), c.unvalidated.Load())
 		if c.kcp.received(p.size) {
 			c.active.Store(true)
 		}
@@ -177,7 +177,7 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 				continue
 			}
 		}
-		c.took(c.kcp.Input(data), now)
+		c.packetDone(c.kcp.Input(data), now)
 		news = true
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
@@ -186,16 +186,16 @@ func (c *Conn) input(packets []arrival, shard int, now time.Duration) bool {
 	if !news {
 		c.account() // else the answer does
 	}
-	if !news && !c.roused || c.answering {
+	if !news && !c.wokeWaiter || c.respondPending {
 		return false
 	}
-	c.answering = true
+	c.respondPending = true
 	return true
 }
 
 // decode takes a packet with an FEC header. It is false where nothing is left
 // for the state machine.
-func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
+func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.state == stateOpen {
 			c.takeDatagram(p.data[datagramHeader:])
@@ -211,7 +211,7 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 		c.decoder = fec.NewDecoder()
 	}
 	data, kind, err := c.decoder.Decode(p.data, clock(now), func(packet []byte) {
-		c.took(c.kcp.InputRecovered(packet), now)
+		c.packetDone(c.kcp.InputRecovered(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -221,7 +221,7 @@ func (c *Conn) decode(p opened, now time.Duration) ([]byte, bool) {
 }
 
 // decodePlain takes a packet with an FEC header without keeping it for recovery.
-func (c *Conn) decodePlain(p opened) ([]byte, bool) {
+func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	if c.decoder != nil && c.decoder.Stats().Held > 0 {
 		c.decoder.Compact()
 	}
@@ -235,10 +235,10 @@ func (c *Conn) decodePlain(p opened) ([]byte, bool) {
 	return p.data[fec.HeaderSize:], true
 }
 
-// took counts what became of a packet.
-func (c *Conn) took(err error, now time.Duration) {
-	outside := c.outside
-	c.outside = false
+// packetDone counts what became of a packet.
+func (c *Conn) packetDone(err error, now time.Duration) {
+	outside := c.offPath
+	c.offPath = false
 	switch {
 	case err != nil:
 		c.drops().count(err)
@@ -255,38 +255,38 @@ func (c *Conn) drops() *Drops {
 	return c.dropped
 }
 
-// answer flushes what a batch of input has caused, and wakes who waits for it.
+// respond flushes what a batch of input has caused, and wakes who waits for it.
 // It is true if a call was woken since the last time.
-func (c *Conn) answer(now time.Duration) bool {
+func (c *Conn) respond(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.reply(now)
+	return c.respondLocked(now)
 }
 
 // reply is answer with mu held.
-func (c *Conn) reply(now time.Duration) bool {
-	c.answering, c.owes = false, false
+func (c *Conn) respondLocked(now time.Duration) bool {
+	c.respondPending, c.replyPending = false, false
 	if c.state == stateEnded {
 		return false
 	}
 	if c.readable() {
 		c.canRead.Broadcast()
 	}
-	c.pump(now)
+	c.sendDueSignals(now)
 	c.flushDue(now)
-	c.settle(now)
+	c.finishStep(now)
 	if c.room() > 0 || c.kcp.WaitSend() == 0 {
 		c.canWrite.Broadcast()
 	}
-	c.transmit()
-	roused := c.roused
-	c.roused = false
+	c.writePackets()
+	roused := c.wokeWaiter
+	c.wokeWaiter = false
 	return roused
 }
 
 // readable reports whether there is news for calls that read.
 func (c *Conn) readable() bool {
-	return c.kcp.readable() || c.life.peerFin
+	return c.kcp.readable() || c.hs.peerFin
 }
 
 // unlocked calls f without the lock that is held, which is held again when f
@@ -334,10 +334,10 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
-		c.rd.set(t, &c.mu, &c.canRead)
+		c.readDeadline.set(t, &c.mu, &c.canRead)
 	}
 	if write {
-		c.wd.set(t, &c.mu, &c.canWrite)
+		c.writeDeadline.set(t, &c.mu, &c.canWrite)
 	}
 	return nil
 }

@@ -41,17 +41,17 @@ func (c *Conn) Close() error {
 		c.kcp.Compact()
 		c.account()
 		switch {
-		case c.undelivered && c.life.peerClosed:
+		case c.undelivered && c.hs.peerClosed:
 			return c.opError("close", ErrNotDelivered)
-		case c.undelivered && !c.told && !errors.Is(c.err, net.ErrClosed):
+		case c.undelivered && !c.errReported && !errors.Is(c.err, net.ErrClosed):
 			return c.opError("close", c.err)
 		}
 		return nil
 	}
 	now := c.ep.now()
-	l := &c.life
+	l := &c.hs
 	if !c.over() {
-		l.finTold = l.finished
+		l.finAcked = l.finished
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.dropReceived()
@@ -60,7 +60,7 @@ func (c *Conn) Close() error {
 	c.background = c.linger <= 0
 	c.closeBy = now + max(c.ep.config.MaxLinger, c.linger)
 	c.wait(now)
-	c.speak(now)
+	c.kick(now)
 	for !c.background && c.state == stateLingering {
 		c.canWrite.Wait()
 	}
@@ -110,8 +110,8 @@ func (c *Conn) dropReceived() {
 // stopCalls makes all calls of the application return net.ErrClosed.
 func (c *Conn) stopCalls() {
 	c.closed = true
-	c.rd.set(time.Time{}, &c.mu, &c.canRead)
-	c.wd.set(time.Time{}, &c.mu, &c.canWrite)
+	c.readDeadline.set(time.Time{}, &c.mu, &c.canRead)
+	c.writeDeadline.set(time.Time{}, &c.mu, &c.canWrite)
 	c.wakeAll()
 }
 
@@ -127,21 +127,21 @@ func (c *Conn) stopCalls() {
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := &c.life
+	l := &c.hs
 	if err := c.waitKind(); err != nil {
 		return c.opError("close", err)
 	}
 	l.closing, l.halfClosed = sigFin, true
 	c.canWrite.Broadcast()
 	now := c.ep.now()
-	c.speak(now)
+	c.kick(now)
 	return nil
 }
 
 // waitKind waits until it is known that the peer can be told of CloseWrite, and
 // returns why it cannot.
 func (c *Conn) waitKind() error {
-	l := &c.life
+	l := &c.hs
 	var timer *time.Timer
 	for {
 		now := c.ep.now()
@@ -152,11 +152,11 @@ func (c *Conn) waitKind() error {
 			return ErrPeerClosed
 		case c.err != nil:
 			return c.err
-		case l.kind == peerOurs:
+		case l.kind == peerExtended:
 			return nil
 		case l.kind == peerLegacy, !c.dialled && now-c.born >= helloAfterData:
 			return ErrLegacyPeer
-		case c.wd.expired:
+		case c.writeDeadline.expired:
 			return os.ErrDeadlineExceeded
 		}
 		if timer == nil && !c.dialled {
@@ -204,7 +204,7 @@ func (c *Conn) SetLinger(d time.Duration) error {
 
 // leave ends a closed session with which everything is well.
 func (c *Conn) leave(now time.Duration) {
-	if c.life.kind == peerOurs || c.kcp.counts().SegmentsReceived == 0 {
+	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
 		return
 	}
@@ -220,7 +220,7 @@ func (c *Conn) abort(err error) {
 	if c.state == stateEnded {
 		return
 	}
-	if l := &c.life; l.kind == peerOurs && !c.over() && !c.unproven.Load() {
+	if l := &c.hs; l.kind == peerExtended && !c.over() && !c.unvalidated.Load() {
 		c.kcp.replaceSignals(signal{sigAbort, l.peerToken, 0})
 		c.kcp.sendSignals()
 	}
@@ -244,17 +244,17 @@ func (c *Conn) end(err error) {
 		c.dropReceived()
 		c.account()
 	}
-	c.transmit()
+	c.writePackets()
 	if !c.outgoing.sending { // else whoever is sending does it
-		c.bury()
+		c.retire()
 	}
 }
 
-// bury takes the session, which has ended, out of the endpoint.
-func (c *Conn) bury() {
-	if !c.buried {
-		c.buried = true
-		if c.unproven.CompareAndSwap(true, false) {
+// retire takes the session, which has ended, out of the endpoint.
+func (c *Conn) retire() {
+	if !c.retired {
+		c.retired = true
+		if c.unvalidated.CompareAndSwap(true, false) {
 			c.ep.halfOpen.Add(-1)
 		}
 		c.kcp.dropPending()
@@ -264,7 +264,7 @@ func (c *Conn) bury() {
 			c.decoder, c.decoded = nil, &stats
 		}
 		c.account()
-		c.ep.remove(c, c.graveOf())
+		c.ep.remove(c, c.timeWaitState())
 		c.wakeAll() // who is told of the end finds nothing left of the session
 	}
 }
@@ -295,7 +295,7 @@ func (c *Conn) fail(err error) {
 // session's end: it has told us something, and our acknowledgement, the last
 // thing we sent, may have been lost.
 func (c *Conn) holdSocket() time.Duration {
-	if !c.life.peerFin {
+	if !c.hs.peerFin {
 		return 0
 	}
 	if c.ep.disposable && heldSockets.Load() < maxHeldSockets {
@@ -332,7 +332,7 @@ const (
 // progress goes on in the life of the session after a batch of input, or
 // whatever else may have been waited for.
 func (c *Conn) progress(now time.Duration) {
-	l := &c.life
+	l := &c.hs
 	if c.state == stateEnded || c.state == stateDraining {
 		return
 	}
@@ -342,7 +342,7 @@ func (c *Conn) progress(now time.Duration) {
 		c.kcp.discardSend()
 		c.canWrite.Broadcast()
 	}
-	if c.state == stateLingering && (c.kcp.sendUna() != c.lingerFrom || c.sizing(now)) {
+	if c.state == stateLingering && (c.kcp.sendUna() != c.lingerFrom || c.confirmingMTU(now)) {
 		c.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
 	}
@@ -366,14 +366,14 @@ func (c *Conn) progress(now time.Duration) {
 // delivered reports whether a closed session has nothing left to do for the
 // application.
 func (c *Conn) delivered() bool {
-	l := &c.life
+	l := &c.hs
 	if c.kcp.WaitSend() > 0 {
 		return false
 	}
 	switch l.kind {
-	case peerOurs:
+	case peerExtended:
 		// A peer that has nothing more to say need not know that we read no more.
-		return l.finished || l.finTold && c.heardOut()
+		return l.finished || l.finAcked && c.heardOut()
 	case peerUnknown:
 		// Nothing was ever said to it, or it may yet prove to be one of ours.
 		return !l.hello.active || !l.reached && c.kcp.sendUna() == 0
@@ -384,18 +384,18 @@ func (c *Conn) delivered() bool {
 // over reports whether both directions have come to their ends, so that there
 // is nothing left that the peer could do.
 func (c *Conn) over() bool {
-	l := &c.life
+	l := &c.hs
 	return c.heardOut() &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
 
 // heardOut reports whether all that the peer had to say has come.
-func (c *Conn) heardOut() bool { return c.life.peerFin && !c.kcp.recvNext().before(c.life.peerFinal) }
+func (c *Conn) heardOut() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
 
 // takeFin notes where the peer's data ends. It is false where that cannot be:
 // before what has come, or so far ahead that no window ever gets there.
 func (c *Conn) takeFin(s signal) bool {
-	l, next, final := &c.life, c.kcp.recvNext(), seq(s.sn)
+	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
 	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
 		return false
 	}
@@ -407,7 +407,7 @@ func (c *Conn) takeFin(s signal) bool {
 // takeReset ends the session where s names a request of ours that waits, which
 // only the peer, or somebody on the path, can know.
 func (c *Conn) takeReset(s signal) {
-	l := &c.life
+	l := &c.hs
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
 			continue

@@ -52,7 +52,7 @@ func (q *datagramQueue) pop() []byte {
 // address is not validated there is little.
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
-	if c.closed || c.sparing() != sparesNothing || c.unproven.Load() && c.held()+len(b)+datagramEntry > strangerBytes {
+	if c.closed || c.memoryPressure() != pressureNone || c.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
 		q.stats.Received++
 		q.stats.Dropped++
 		return
@@ -86,7 +86,7 @@ func (c *Conn) MaxDatagramSize() int {
 }
 
 func (c *Conn) maxDatagramSize() int {
-	room := &c.outgoing.sender.room
+	room := &c.outgoing.sender.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
@@ -113,12 +113,12 @@ func (c *Conn) SendDatagram(b []byte) error {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	at := o.sender.room.cipherHead
-	if !c.kcp.spendCredit(at + datagramHeader + len(b) + o.sender.room.tail) {
+	at := o.sender.overhead.cipherHead
+	if !c.kcp.spendCredit(at + datagramHeader + len(b) + o.sender.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.room.tail)
+	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.overhead.tail)
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)
 	copy(p.buf[at+datagramHeader:], b)
@@ -126,7 +126,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 	c.datagramQueue().stats.Sent++
 	c.datagramQueue().moved += uint64(len(b))
 	c.noteActivity(c.ep.now())
-	c.transmit()
+	c.writePackets()
 	return nil
 }
 
@@ -150,7 +150,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 			return nil, c.opError("read", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("read", ctx.Err())
-		case c.rd.expired:
+		case c.readDeadline.expired:
 			return nil, c.opError("read", os.ErrDeadlineExceeded)
 		case len(q.waiting) > 0:
 			b := q.pop()

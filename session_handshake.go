@@ -5,26 +5,26 @@ import (
 	"time"
 )
 
-// lifecycle is what a session knows of its peer's life, and what it has to
+// handshakeState is what a session knows of its peer's life, and what it has to
 // tell of its own. WIRE.md §5 has the state diagrams. It belongs to Conn.mu.
-type lifecycle struct {
-	kind      peerKind
-	reached   bool   // something has come from the peer
-	welcomed  bool   // and the answer to our hello, which has our token
-	confirmed bool   // the peer of an accepted session has shown our token
-	token     uint32 // what the peer's signals must show
-	peerToken uint32 // what ours must show
-	version   uint32 // the peer's
-	abilities uint32
-	cookie    signal        // to go with the hello; of no code while there is none
-	helloAt   time.Duration // when the hello was sent last
+type handshakeState struct {
+	kind         peerKind
+	reached      bool   // something has come from the peer
+	welcomed     bool   // and the answer to our hello, which has our token
+	confirmed    bool   // the peer of an accepted session has shown our token
+	token        uint32 // what the peer's signals must show
+	peerToken    uint32 // what ours must show
+	version      uint32 // the peer's
+	capabilities uint32
+	cookie       signal        // to go with the hello; of no code while there is none
+	helloAt      time.Duration // when the hello was sent last
 
 	hello, confirm, finish, ping request
 
 	closing    signalCode // sigFin or sigClose, once we have nothing more to say
 	finished   bool       // the peer knows of that
 	halfClosed bool       // closing was sigFin at first,
-	finTold    bool       // and the peer knows of that at least
+	finAcked   bool       // and the peer knows of that at least
 	peerFin    bool       // the peer says nothing from peerFinal on,
 	peerClosed bool       // and reads nothing any more
 	cookies    uint8      // that had the hello sent again at once
@@ -35,9 +35,9 @@ type lifecycle struct {
 type peerKind uint8
 
 const (
-	peerUnknown peerKind = iota
-	peerLegacy           // does not know signals
-	peerOurs             // does
+	peerUnknown  peerKind = iota
+	peerLegacy            // does not know signals
+	peerExtended          // does
 )
 
 // Version of the signals, and their times.
@@ -67,26 +67,26 @@ const (
 	// that a batch of questions costs what a batch of data does.
 	maxSignals = 64
 
-	// unprovenWait is the distance of pings to a peer that may never have sent
+	// unvalidatedPingWait is the distance of pings to a peer that may never have sent
 	// anything: somebody else may have, in its name.
-	unprovenWait = 10 * time.Second
+	unvalidatedPingWait = 10 * time.Second
 
-	// uneasyAfter is the silence, while something is unacknowledged, after
+	// probeAfter is the silence, while something is unacknowledged, after
 	// which the peer is asked whether it still knows the session.
-	uneasyAfter = time.Second
-	// amnesiaAfter is for how long a peer that knows no signals may acknowledge
+	probeAfter = time.Second
+	// restartDetectAfter is for how long a peer that knows no signals may acknowledge
 	// less than before, as packets that were overtaken do, before it is taken
 	// for one that was restarted.
-	amnesiaAfter = 5 * time.Second
-	// amnesiaAnswers is how many answers of such a peer have to say so, too.
-	amnesiaAnswers = 2
-	// missAfter is the silence after data of the peer, in a session that may
+	restartDetectAfter = 5 * time.Second
+	// restartAnswers is how many answers of such a peer have to say so, too.
+	restartAnswers = 2
+	// pathCheckAfter is the silence after data of the peer, in a session that may
 	// move, after which it is asked once whether it still reaches us.
-	missAfter = 2 * time.Second
+	pathCheckAfter = 2 * time.Second
 )
 
 // waiting reports whether the peer owes an answer.
-func (l *lifecycle) waiting() bool {
+func (l *handshakeState) waiting() bool {
 	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
 }
 
@@ -98,18 +98,18 @@ func (c *Conn) requestWait() time.Duration {
 
 // sayHello begins a session that we have dialled.
 func (c *Conn) sayHello(now time.Duration) {
-	l := &c.life
+	l := &c.hs
 	l.token = randomToken()
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
-	c.speak(now)
+	c.kick(now)
 }
 
-// speak sends what the application has just given reason to say.
-func (c *Conn) speak(now time.Duration) {
-	c.tell(now)
-	c.pump(now)
-	c.settle(now)
-	c.transmit()
+// kick sends what the application has just given reason to say.
+func (c *Conn) kick(now time.Duration) {
+	c.setClock(now)
+	c.sendDueSignals(now)
+	c.finishStep(now)
+	c.writePackets()
 }
 
 // randomToken returns a number that nobody can guess, and not 0.
@@ -123,7 +123,7 @@ func randomToken() uint32 {
 
 // queueHello puts the hello in front of what leaves next.
 func (c *Conn) queueHello() {
-	l, k := &c.life, c.kcp
+	l, k := &c.hs, c.kcp
 	k.queueSignals(l.hello.signal)
 	if l.cookie.code != 0 {
 		k.queueSignals(l.cookie)
@@ -147,7 +147,7 @@ type PeerInfo struct {
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := &c.life
+	l := &c.hs
 	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(l.version)}
 }
 
@@ -170,12 +170,12 @@ func (c *Conn) connect(ctx context.Context) error {
 		defer c.mu.Unlock()
 		c.canWrite.Broadcast()
 	})()
-	for !c.life.reached && c.err == nil && timeout.Err() == nil {
+	for !c.hs.reached && c.err == nil && timeout.Err() == nil {
 		c.canWrite.Wait()
 	}
 	c.dialling = false
 	c.schedule(c.ep.now())
-	if c.life.reached && (c.err == nil || c.err == ErrPeerClosed) {
+	if c.hs.reached && (c.err == nil || c.err == ErrPeerClosed) {
 		return nil // it may have said something before it closed
 	}
 	err := c.err
@@ -188,16 +188,16 @@ func (c *Conn) connect(ctx context.Context) error {
 	return err
 }
 
-// prove notes that the peer gets what is sent to its address: the address is
+// addressValidated notes that the peer gets what is sent to its address: the address is
 // validated, and the anti-amplification limit is lifted.
-func (c *Conn) prove() {
-	if !c.unproven.CompareAndSwap(true, false) {
+func (c *Conn) addressValidated() {
+	if !c.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
 	c.ep.halfOpen.Add(-1)
 	c.kcp.validateAddress()
-	if c.life.kind == peerUnknown {
-		c.life.kind = peerLegacy // may yet be put right by a hello
+	if c.hs.kind == peerUnknown {
+		c.hs.kind = peerLegacy // may yet be put right by a hello
 	}
 	if !c.ep.countValidated(c) {
 		c.ending = ErrReset
@@ -221,8 +221,8 @@ func (c *Conn) offer() bool {
 	return c.offered
 }
 
-// handedOn reports whether the session was offered to Accept, or dialled.
-func (c *Conn) handedOn() bool {
+// wasOffered reports whether the session was offered to Accept, or dialled.
+func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.offered
@@ -237,8 +237,8 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 		return false
 	}
 	if offered {
-		c.offered = l.offer(c, !c.unproven.Load())
-		if !c.offered && c.life.kind != peerOurs { // who is ours asks again
+		c.offered = l.offer(c, !c.unvalidated.Load())
+		if !c.offered && c.hs.kind != peerExtended { // who is ours asks again
 			c.ep.counters.dropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false

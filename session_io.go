@@ -85,7 +85,7 @@ func (c *Conn) cannotRead() error {
 	if c.closed {
 		return net.ErrClosed
 	}
-	if c.rd.expired {
+	if c.readDeadline.expired {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -100,7 +100,7 @@ func (c *Conn) readEnd() error {
 		}
 		return io.EOF
 	}
-	c.told = c.told || c.err != nil
+	c.errReported = c.errReported || c.err != nil
 	return c.err
 }
 
@@ -193,14 +193,14 @@ func (c *Conn) waitRoom() error {
 		switch {
 		case c.closed:
 			return net.ErrClosed
-		case c.wd.expired:
+		case c.writeDeadline.expired:
 			return os.ErrDeadlineExceeded
-		case c.life.peerClosed:
+		case c.hs.peerClosed:
 			return ErrPeerClosed
 		case c.err != nil:
-			c.told = true
+			c.errReported = true
 			return c.err
-		case c.life.closing != 0:
+		case c.hs.closing != 0:
 			return net.ErrClosed
 		case c.room() > 0:
 			return nil
@@ -217,10 +217,10 @@ func (c *Conn) room() int {
 // push sends what there is, as far as the windows allow.
 func (c *Conn) push() {
 	now := c.ep.now()
-	if c.owes { // this says it all
-		c.answering, c.owes = false, false
+	if c.replyPending { // this says it all
+		c.respondPending, c.replyPending = false, false
 	}
 	c.flush(now)
-	c.settle(now)
-	c.transmit()
+	c.finishStep(now)
+	c.writePackets()
 }

@@ -4,14 +4,14 @@ import (
 	"time"
 )
 
-// pingAt returns when the peer is to be asked for a sign of life; 0: not at all.
-func (c *Conn) pingAt() time.Duration {
-	l := &c.life
+// nextPing returns when the peer is to be asked for a sign of life; 0: not at all.
+func (c *Conn) nextPing() time.Duration {
+	l := &c.hs
 	switch {
 	case c.state != stateOpen && c.state != stateLingering, c.over(), c.dialled && !l.reached:
 		return 0
-	case c.outstanding && l.kind == peerOurs:
-		return max(c.lastHeard, c.since) + uneasyAfter
+	case c.outstanding && l.kind == peerExtended:
+		return max(c.lastHeard, c.since) + probeAfter
 	}
 	at := time.Duration(0)
 	if idle := c.ep.config.KeepAlive; idle > 0 && c.state == stateOpen {
@@ -23,10 +23,10 @@ func (c *Conn) pingAt() time.Duration {
 	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.authentic && l.kind == peerOurs && c.lastData > 0 && !c.missed {
+	if c.ep.authentic && l.kind == peerExtended && c.lastData > 0 && !c.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
-		if miss := max(c.lastHeard, c.lastData) + missAfter; at == 0 || miss < at {
+		if miss := max(c.lastHeard, c.lastData) + pathCheckAfter; at == 0 || miss < at {
 			at = miss
 		}
 	}
@@ -37,12 +37,12 @@ func (c *Conn) pingAt() time.Duration {
 // not yet shown that it has the answer, which it repeats until we have answered.
 // Its cookie may have been the last that it has ever sent.
 func (c *Conn) unconfirmed() bool {
-	return !c.dialled && c.life.kind == peerOurs && !c.life.confirmed
+	return !c.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }
 
 // heard notes that a good packet has come from the peer.
 func (c *Conn) heard(now time.Duration) {
-	l := &c.life
+	l := &c.hs
 	c.lastHeard = now
 	asked := l.ping.active && l.ping.tries > 0
 	if asked || !c.kcp.unaRegressed() {
@@ -61,7 +61,7 @@ func (c *Conn) heard(now time.Duration) {
 	}
 	c.suspectRestart(asked, now)
 	if c.kcp.echoed() {
-		c.prove()
+		c.addressValidated()
 	}
 }
 
@@ -70,54 +70,54 @@ func (c *Conn) heard(now time.Duration) {
 // look alike; so the peer is asked, and has to answer so twice. asked is true
 // where a question was out as the packet at work came.
 func (c *Conn) suspectRestart(asked bool, now time.Duration) {
-	l := &c.life
+	l := &c.hs
 	switch {
-	case !c.kcp.unaRegressed() || l.kind == peerOurs || c.unproven.Load():
-		c.unaBackSince, c.forgetful = 0, 0
+	case !c.kcp.unaRegressed() || l.kind == peerExtended || c.unvalidated.Load():
+		c.unaBackSince, c.restartHints = 0, 0
 		return
 	case c.unaBackSince == 0:
 		c.unaBackSince = now
-	case asked && c.forgetful < amnesiaAnswers:
-		c.forgetful++
+	case asked && c.restartHints < restartAnswers:
+		c.restartHints++
 	}
-	if c.forgetful == amnesiaAnswers && now-c.unaBackSince >= amnesiaAfter {
+	if c.restartHints == restartAnswers && now-c.unaBackSince >= restartDetectAfter {
 		c.ending = ErrReset
 	} else if !l.ping.active {
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+uneasyAfter, c.requestWait())
+		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+probeAfter, c.requestWait())
 	}
 }
 
 // pingWait returns how long to wait for the answer to a ping.
 func (c *Conn) pingWait() time.Duration {
-	if c.unproven.Load() {
-		return unprovenWait
+	if c.unvalidated.Load() {
+		return unvalidatedPingWait
 	}
 	return c.requestWait()
 }
 
-// nextSignal returns when pump has something to do; 0: never.
-func (c *Conn) nextSignal() time.Duration {
-	l := &c.life
+// nextSignalTime returns when pump has something to do; 0: never.
+func (c *Conn) nextSignalTime() time.Duration {
+	l := &c.hs
 	at := time.Duration(0)
 	if c.state == stateDraining {
 		return 0
 	}
 	if !l.ping.active {
-		at = c.pingAt()
+		at = c.nextPing()
 	}
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if r.active && (at == 0 || r.next < at) {
 			at = max(r.next, 1)
 		}
 	}
-	if p := c.search; p != nil && p.active() && c.discovers() && (at == 0 || p.next < at) {
+	if p := c.search; p != nil && p.active() && c.mayProbeMTU() && (at == 0 || p.next < at) {
 		at = max(p.next, 1)
 	}
 	return at
 }
 
-// lost returns an error when the peer has been silent for too long.
-func (c *Conn) lost(now time.Duration) error {
+// checkTimeouts returns an error when the peer has been silent for too long.
+func (c *Conn) checkTimeouts(now time.Duration) error {
 	cfg := &c.ep.config
 	if c.dialling {
 		return nil

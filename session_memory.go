@@ -62,7 +62,7 @@ const accountGrain = 1 << 10
 func (c *Conn) account() {
 	h := &c.holding
 	n, old := int64(c.held()), h.bytes.Load()
-	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.unproven.Load() || !c.offered) {
+	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.unvalidated.Load() || !c.offered) {
 		c.ep.buffered.Add(d)
 		h.bytes.Store(n)
 	}
@@ -70,10 +70,10 @@ func (c *Conn) account() {
 	h.note(mark, stalled, c.lastInput)
 }
 
-// mustSpare reports whether the session holds more than its share while memory
+// overShare reports whether the session holds more than its share while memory
 // is short.
-func (c *Conn) mustSpare() bool {
-	if !c.ep.short() {
+func (c *Conn) overShare() bool {
+	if !c.ep.overMemoryLimit() {
 		return false
 	}
 	share := c.ep.pressure.share.Load()
@@ -92,13 +92,13 @@ func (c *Conn) endForMemory() {
 	c.abort(ErrMemoryPressure)
 }
 
-// sparing returns how sparing with memory the session has to be.
-func (c *Conn) sparing() sparing {
+// memoryPressure returns how sparing with memory the session has to be.
+func (c *Conn) memoryPressure() memoryPressure {
 	switch {
-	case c.unproven.Load() && !c.offered:
-		return sparesAlways
-	case c.mustSpare():
-		return sparesMemory
+	case c.unvalidated.Load() && !c.offered:
+		return pressureReserved
+	case c.overShare():
+		return pressureHigh
 	}
-	return sparesNothing
+	return pressureNone
 }

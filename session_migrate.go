@@ -16,12 +16,12 @@ import (
 // take deals with a packet from an unknown address: nothing in it counts before
 // the peer has shown that it is there. It returns the session that has moved to
 // that address.
-func (found *candidates) take(d *udp.Datagram, p *opened, now time.Duration) *Conn {
+func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	for _, c := range found {
 		if c == nil {
 			break
 		}
-		if mine, moved := c.fromElsewhere(d, p, now); moved {
+		if mine, moved := c.packetFromNewAddress(d, p, now); moved {
 			return c
 		} else if mine {
 			return nil
@@ -31,37 +31,37 @@ func (found *candidates) take(d *udp.Datagram, p *opened, now time.Duration) *Co
 	return nil
 }
 
-// fromElsewhere takes a packet from an address that is not the peer's. mine is
+// packetFromNewAddress takes a packet from an address that is not the peer's. mine is
 // true if it is one of this session, and not of before; moved if it answers the
 // challenge of the address, and the session has moved there.
-func (c *Conn) fromElsewhere(d *udp.Datagram, p *opened, now time.Duration) (mine, moved bool) {
+func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded || c.life.kind != peerOurs || !c.fresh(p, false) {
+	if c.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
 		return false, false
 	}
-	if c.unproven.Load() && !c.numbers.numbered(p) {
+	if c.unvalidated.Load() && !c.numbers.numbered(p) {
 		return false, false // it need not have come from who has got our WELCOME
 	}
-	to := origin{d.Addr, d.Peer}
+	to := source{d.Addr, d.Peer}
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
 		c.ending = ErrReset
-		c.settle(now)
+		c.finishStep(now)
 		return true, false
 	case answered:
-		moved = c.moveTo(to)
+		moved = c.migrateTo(to)
 		if moved {
-			c.prove()
+			c.addressValidated()
 		}
 		return true, moved
 	}
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	ask := c.challengeOf(to, now)
-	if (ask.sn != c.challenged || now-c.challengedAt >= challengeEvery) && c.ep.mayReply(&c.ep.replies, replyRate) {
+	if (ask.sn != c.challenged || now-c.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies, replyRate) {
 		c.challenged, c.challengedAt = ask.sn, now
-		c.ep.putNumbered(d, c.numbers.sender(), c.kcp.answerHeader(), ask)
+		c.ep.putNumberedLocked(d, c.numbers.sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
 }
@@ -73,10 +73,10 @@ const challengeEvery = 50 * time.Millisecond
 // address and a secret, as a cookie is, so that nothing need be kept for
 // addresses that the peer is not at, however many they are. It is good for 10 to
 // 20 seconds, and for one move. Endpoint.mu is held.
-func (c *Conn) challengeOf(to origin, at time.Duration) signal {
+func (c *Conn) challengeOf(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.key.conv)
 	period := ^int64(at / cookieTime) // not one of a cookie
-	s := c.ep.cookies.at(key, c.life.token+c.moves, period)
+	s := c.ep.cookies.at(key, c.hs.token+c.migrations, period)
 	return signal{sigPing, s.sn, s.ts}
 }
 
@@ -84,9 +84,9 @@ func (c *Conn) challengeOf(to origin, at time.Duration) signal {
 // it comes from, and shows the session's tokens besides, which another holder of
 // the key does not know. Or it says that the peer has broken the session off:
 // then it does not matter where the peer is.
-func (c *Conn) answersChallenge(p *opened, from origin, now time.Duration) (answered, aborted bool) {
+func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
 	var answers [2]signal
-	l, shown := &c.life, false
+	l, shown := &c.hs, false
 	ok := c.eachSignal(p, func(s signal) {
 		switch {
 		case s.code == sigPing|sigAnswer:
@@ -104,28 +104,28 @@ func (c *Conn) answersChallenge(p *opened, from origin, now time.Duration) (answ
 }
 
 // challengeAnswers returns the answers to what was sent to an address lately.
-func (c *Conn) challengeAnswers(to origin, now time.Duration) [2]signal {
+func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-cookieTime).answer()}
 }
 
-// moveTo files the session under a new address. It is false where that is taken.
-func (c *Conn) moveTo(to origin) bool {
+// migrateTo files the session under a new address. It is false where that is taken.
+func (c *Conn) migrateTo(to source) bool {
 	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.key.conv)) {
 		return false
 	}
 	c.remote = to.netAddr()
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
-	c.restartDiscovery()
-	c.moves++
+	c.restartMTUSearch()
+	c.migrations++
 	return true
 }
 
 // origin returns where the peer is. Conn.mu is held.
-func (c *Conn) origin() origin {
-	o := origin{addr: c.key.addr}
+func (c *Conn) origin() source {
+	o := source{addr: c.key.addr}
 	if c.key.peer != "" {
 		o.peer = c.remote
 	}

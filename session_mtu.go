@@ -11,29 +11,29 @@ import (
 // here. It takes a peer that answers PROBE; with others the MTU stays what it
 // is in Config. WIRE.md §5.5.
 
-// abilityPMTU in INFO says that PROBE is answered and PIECE segments are taken.
-const abilityPMTU = 1
+// capPMTU in INFO says that PROBE is answered and PIECE segments are taken.
+const capPMTU = 1
 
-// learn takes what the peer says of itself, which it says alike each time. So
+// onInfo takes what the peer says of itself, which it says alike each time. So
 // what comes later, from whomever, does not matter.
-func (c *Conn) learn(s signal) {
-	l := &c.life
-	if l.version != 0 || l.kind != peerOurs {
+func (c *Conn) onInfo(s signal) {
+	l := &c.hs
+	if l.version != 0 || l.kind != peerExtended {
 		return // who is ours says it beside its HELLO, WELCOME or answer to CONFIRM
 	}
-	l.version, l.abilities = s.sn, s.ts
-	if s.ts&abilityPMTU != 0 {
-		c.kcp.enablePieces(c.basePMTU() - c.outgoing.sender.room.total())
+	l.version, l.capabilities = s.sn, s.ts
+	if s.ts&capPMTU != 0 {
+		c.kcp.enablePieces(c.basePMTU() - c.outgoing.sender.overhead.total())
 	}
 }
 
 // basePMTU returns the size that is fallen back to.
 func (c *Conn) basePMTU() int {
-	return min(max(basePMTU, c.outgoing.sender.room.total()+minMTU), c.ep.config.MTU)
+	return min(max(basePMTU, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
 }
 
 // mtu returns the largest UDP payload that is sent.
-func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.room.total() }
+func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhead.total() }
 
 // newSearch returns the search on the present path.
 func (c *Conn) newSearch() *pmtuSearch {
@@ -46,24 +46,24 @@ func (c *Conn) newSearch() *pmtuSearch {
 		limit = ether
 	}
 	// A segment of that size must be one that can be sent in pieces.
-	room, base := c.outgoing.sender.room.total(), c.basePMTU()
+	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
 	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
 	return newPMTUSearch(base, c.mtu(), limit, ether)
 }
 
-// discovers reports whether the peer may be probed.
-func (c *Conn) discovers() bool {
-	return c.life.abilities&abilityPMTU != 0 && !c.unproven.Load() &&
+// mayProbeMTU reports whether the peer may be probed.
+func (c *Conn) mayProbeMTU() bool {
+	return c.hs.capabilities&capPMTU != 0 && !c.unvalidated.Load() &&
 		(c.state == stateOpen || c.state == stateLingering)
 }
 
-// discover goes on with the search.
-func (c *Conn) discover(now time.Duration) {
+// advanceMTU goes on with the search.
+func (c *Conn) advanceMTU(now time.Duration) {
 	k := c.kcp
-	if !c.discovers() {
+	if !c.mayProbeMTU() {
 		return
 	}
-	suspicious := k.suspicious()
+	suspicious := k.blackHoleSuspected()
 	sent, lost := k.largePackets()
 	if c.search == nil {
 		if sent < searchAfter && !suspicious {
@@ -88,20 +88,20 @@ func (c *Conn) discover(now time.Duration) {
 		return
 	}
 	if p.out {
-		c.probing.lost++
+		c.mtuCounts.lost++
 		if p.expire(now) {
-			c.probing.blackHoles++
+			c.mtuCounts.blackHoles++
 			c.useMTU(p.size)
 		}
 	}
 	if p.active() {
-		c.probe(now)
+		c.sendMTUProbe(now)
 	}
 }
 
-// sizing reports whether the path is being asked for the size of its packets, and
+// confirmingMTU reports whether the path is being asked for the size of its packets, and
 // the peer is there: then it is not its fault that it acknowledges nothing.
-func (c *Conn) sizing(now time.Duration) bool {
+func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.search
 	if p == nil || p.state != pmtuConfirming || now-c.lastHeard >= maxPMTUWait {
 		return false
@@ -112,13 +112,13 @@ func (c *Conn) sizing(now time.Duration) bool {
 
 // useMTU sets the size of packets from now on.
 func (c *Conn) useMTU(size int) {
-	c.kcp.resizePackets(size - c.outgoing.sender.room.total())
+	c.kcp.resizePackets(size - c.outgoing.sender.overhead.total())
 }
 
-// probe sends a probe, and a ping with it, whose answer tells a path that does
+// sendMTUProbe sends a probe, and a ping with it, whose answer tells a path that does
 // not take the probe from one that takes nothing.
-func (c *Conn) probe(now time.Duration) {
-	k, p, room := c.kcp, c.search, &c.outgoing.sender.room
+func (c *Conn) sendMTUProbe(now time.Duration) {
+	k, p, room := c.kcp, c.search, &c.outgoing.sender.overhead
 	p.sent(randomConv(), now, c.requestWait())
 	k.queueSignals(p.ping())
 	k.sendSignals()
@@ -129,7 +129,7 @@ func (c *Conn) probe(now time.Duration) {
 	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
-	c.probing.sent++
+	c.mtuCounts.sent++
 }
 
 // pingAnswered takes the answer to a ping, which may be the one that left with a
@@ -143,7 +143,7 @@ func (c *Conn) pingAnswered(s signal) {
 // probeAnswered takes the answer to a probe.
 func (c *Conn) probeAnswered(s signal) {
 	p := c.search
-	if p == nil || !c.discovers() {
+	if p == nil || !c.mayProbeMTU() {
 		return
 	}
 	if p.answered(s.sn, int(s.ts), c.lastInput) {
@@ -154,8 +154,8 @@ func (c *Conn) probeAnswered(s signal) {
 	}
 }
 
-// restartDiscovery begins anew on another path.
-func (c *Conn) restartDiscovery() {
+// restartMTUSearch begins anew on another path.
+func (c *Conn) restartMTUSearch() {
 	c.search, c.outgoing.probe = nil, nil
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
@@ -176,9 +176,9 @@ func (c *Conn) sendProbe(buf []byte) error {
 	})
 	if tooLarge && p == c.search && p.out && p.nonce == nonce {
 		// The system knows without asking the path.
-		c.probing.lost++
+		c.mtuCounts.lost++
 		if p.refuse(c.ep.now()) {
-			c.probing.blackHoles++
+			c.mtuCounts.blackHoles++
 			c.useMTU(p.size)
 		}
 		c.schedule(c.ep.now())

@@ -98,7 +98,7 @@ func exhaustedAt(n int) uint64 {
 // number makes packets numbered from and to a peer, once both tokens are known.
 // sends is true where the peer is known to have them too.
 func (c *Conn) number(sends bool) {
-	l := &c.life
+	l := &c.hs
 	// With equal tokens both directions would have the same nonces.
 	if c.ep.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
@@ -126,7 +126,7 @@ func (n *packetNumbers) sender() *packetNumbers {
 // fresh reports whether a packet may be taken: it has not come before, and is of
 // this session and the peer's. take is false for a packet that is only looked
 // at. Once the peer numbers its packets, all do.
-func (c *Conn) fresh(p *opened, take bool) bool {
+func (c *Conn) fresh(p *inPacket, take bool) bool {
 	if n := c.numbers; n != nil {
 		number, ok := n.theirs.number(p.nonce)
 		switch {
@@ -149,7 +149,7 @@ func (c *Conn) fresh(p *opened, take bool) bool {
 }
 
 // numbered reports whether a packet has a number of the peer's.
-func (n *packetNumbers) numbered(p *opened) bool {
+func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n == nil {
 		return false
 	}
@@ -159,7 +159,7 @@ func (n *packetNumbers) numbered(p *opened) bool {
 
 // of reports whether a packet may be the peer's after the session's end: it has
 // a number that is new, or the peer has never shown that it has any.
-func (n *packetNumbers) of(p *opened) bool {
+func (n *packetNumbers) of(p *inPacket) bool {
 	if n == nil {
 		return true
 	}
@@ -170,7 +170,7 @@ func (n *packetNumbers) of(p *opened) bool {
 // takeResets takes those signals of a packet without number that an endpoint
 // sends which does not know the session, and so has no number for it: they echo
 // a question of ours that is out. It is true where there was one.
-func (c *Conn) takeResets(p *opened) bool {
+func (c *Conn) takeResets(p *inPacket) bool {
 	if c.numbers == nil {
 		return false
 	}
@@ -186,7 +186,7 @@ func (c *Conn) takeResets(p *opened) bool {
 
 // eachSignal calls f for the signals of a packet of this conversation. It is false
 // where the packet is not well-formed.
-func (c *Conn) eachSignal(p *opened, f func(signal)) bool {
+func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	data, ok := p.segments()
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)

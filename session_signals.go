@@ -39,16 +39,16 @@ func (r *request) answered(s signal) bool {
 // segment mean nothing, because it is not from within the session; its packet
 // then is no sign of life either.
 func (c *Conn) onSignal(s signal) bool {
-	c.askAgain()
+	c.repeatHello()
 	outside := c.takeSignal(s)
-	c.outside = c.outside || outside
+	c.offPath = c.offPath || outside
 	return outside
 }
 
-// askAgain says hello again to a peer that seemed to know no signals, because so
+// repeatHello says hello again to a peer that seemed to know no signals, because so
 // many answers were lost, and now has sent one.
-func (c *Conn) askAgain() {
-	l := &c.life
+func (c *Conn) repeatHello() {
+	l := &c.hs
 	if c.dialled && l.kind == peerLegacy {
 		l.kind = peerUnknown
 		l.hello.start(l.hello.signal, max(c.lastInput, l.helloAt+minHelloWait), firstHelloWait)
@@ -60,7 +60,7 @@ func (c *Conn) askAgain() {
 func (c *Conn) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
-		c.learn(s)
+		c.onInfo(s)
 		if c.kcp.lastSignal().code == sigHello|sigAnswer {
 			c.queueAnswer(infoSignal()) // so the answer to hello is no larger than what came
 		}
@@ -84,8 +84,8 @@ func (c *Conn) queueAnswer(a signal) {
 
 // takeRequest is takeSignal for a signal that wants an answer.
 func (c *Conn) takeRequest(s signal) (outside bool) {
-	l := &c.life
-	ours := l.kind == peerOurs
+	l := &c.hs
+	ours := l.kind == peerExtended
 	switch s.code {
 	case sigHello:
 		if !c.takeHello(s) {
@@ -101,7 +101,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		if c.offer() { // else it asks again
-			c.prove()
+			c.addressValidated()
 			l.confirmed = true
 			c.queueAnswer(s.answer())
 			c.queueAnswer(infoSignal())
@@ -114,7 +114,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		if !ours || !c.offer() {
 			return true // or it asks again
 		}
-		c.prove() // as confirm does, which may have been lost
+		c.addressValidated() // as confirm does, which may have been lost
 		l.confirmed = true
 		if !c.takeFin(s) {
 			return true
@@ -126,7 +126,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.authentic && !c.unproven.Load() {
+		if ours && c.ep.authentic && !c.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
 		}
 	case sigProbe:
@@ -137,7 +137,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 
 // takeAnswer is takeSignal for the answer to a signal.
 func (c *Conn) takeAnswer(s signal) (outside bool) {
-	l := &c.life
+	l := &c.hs
 	switch s.code {
 	case sigHello | sigAnswer:
 		if !c.dialled || s.ts != l.token {
@@ -145,7 +145,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		}
 		if !l.welcomed { // whatever has said hello before does not know our token
 			l.welcomed, l.hello.active = true, false
-			l.kind, l.peerToken, l.finish.signal.ts = peerOurs, s.sn, s.sn
+			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
 			c.greeted.Store(true)
 			c.number(true)
 			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
@@ -156,11 +156,11 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if l.finish.answered(s) {
 			l.finished = true
 		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
-			l.finTold = true // it has been overtaken by our close
+			l.finAcked = true // it has been overtaken by our close
 		}
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
-			c.prove()
+			c.addressValidated()
 		}
 		c.pingAnswered(s)
 	case sigProbe | sigAnswer:
@@ -178,7 +178,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 // end that of a peer that knows no signals. But it is asked for a sign of life,
 // and PeerTimeout runs.
 func (c *Conn) disown(s signal) signal {
-	if l := &c.life; l.kind != peerOurs && !l.ping.active {
+	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
 		at := c.lastInput + c.requestWait() // the peer is to hear of the reset first
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())
 	}
@@ -187,7 +187,7 @@ func (c *Conn) disown(s signal) signal {
 
 // takeOutside takes a signal from outside the session.
 func (c *Conn) takeOutside(s signal) {
-	l := &c.life
+	l := &c.hs
 	switch s.code {
 	case sigCookie:
 		if l.hello.active {
@@ -201,7 +201,7 @@ func (c *Conn) takeOutside(s signal) {
 	case sigReset:
 		c.takeReset(s)
 	case sigAbort:
-		if l.kind == peerOurs && s.sn == l.token {
+		if l.kind == peerExtended && s.sn == l.token {
 			c.ending = ErrReset
 		}
 	}
@@ -210,14 +210,14 @@ func (c *Conn) takeOutside(s signal) {
 // takeHello learns from the peer's hello. It is false for one of another life
 // of the peer.
 func (c *Conn) takeHello(s signal) bool {
-	l := &c.life
+	l := &c.hs
 	if l.peerToken != 0 && l.peerToken != s.ts {
 		return false
 	}
 	if l.token == 0 {
 		l.token = randomToken()
 	}
-	l.peerToken, l.kind = s.ts, peerOurs
+	l.peerToken, l.kind = s.ts, peerExtended
 	c.greeted.Store(true)
 	c.kcp.acknowledgeAtOnce()
 	c.number(false)
@@ -225,4 +225,4 @@ func (c *Conn) takeHello(s signal) bool {
 }
 
 // infoSignal tells our version and abilities.
-func infoSignal() signal { return signal{sigInfo, signalVersion, abilityPMTU} }
+func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU} }

@@ -4,12 +4,12 @@ import (
 	"time"
 )
 
-// settle notes what the last step has changed, and asks for the next wake-up.
-func (c *Conn) settle(now time.Duration) {
+// finishStep notes what the last step has changed, and asks for the next wake-up.
+func (c *Conn) finishStep(now time.Duration) {
 	c.account()
 	c.noteActivity(now)
 	c.progress(now)
-	waiting := c.kcp.WaitSend() > 0 || c.life.waiting()
+	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting()
 	if waiting && !c.outstanding {
 		c.since = now
 	}
@@ -44,10 +44,10 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.endAt > 0 {
 		sooner(c.endAt)
 	}
-	if c.unproven.Load() && !c.offered {
+	if c.unvalidated.Load() && !c.offered {
 		sooner(c.born + handshakeTime)
 	}
-	if at := c.nextSignal(); at > 0 {
+	if at := c.nextSignalTime(); at > 0 {
 		sooner(at)
 	}
 	if c.compactAt > 0 {
@@ -79,23 +79,23 @@ func (c *Conn) onWake() {
 		c.end(nil)
 		return
 	}
-	if c.unproven.Load() && !c.offered && now >= c.born+handshakeTime {
+	if c.unvalidated.Load() && !c.offered && now >= c.born+handshakeTime {
 		c.forget(ErrReset)
 		return
 	}
-	if lost := c.lost(now); lost != nil {
+	if lost := c.checkTimeouts(now); lost != nil {
 		c.undelivered = c.kcp.WaitSend() > 0
 		c.abort(lost)
 		return
 	}
-	c.tell(now)
-	c.pump(now)
+	c.setClock(now)
+	c.sendDueSignals(now)
 	c.flushDue(now)
 	if c.compactAt > 0 && now >= c.compactAt {
 		c.compact()
 	}
-	c.settle(now)
-	c.transmit()
+	c.finishStep(now)
+	c.writePackets()
 }
 
 // compact gives spare memory back.
@@ -110,7 +110,7 @@ func (c *Conn) compact() {
 
 // flush lets the state machine put out what it can.
 func (c *Conn) flush(now time.Duration) {
-	c.tell(now)
+	c.setClock(now)
 	c.kcp.Flush()
 	c.compactAt = now + compactAfter
 }
@@ -123,23 +123,23 @@ func (c *Conn) flushDue(now time.Duration) {
 }
 
 // tell tells the state machine the time.
-func (c *Conn) tell(now time.Duration) {
+func (c *Conn) setClock(now time.Duration) {
 	c.kcp.SetClockMicros(uint64(c.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
 // clock returns the time now as the state machine counts it.
 func (c *Conn) clock(now time.Duration) seq { return seq(c.clockBase + clock(now)) }
 
-// pump sends the requests that are due.
-func (c *Conn) pump(now time.Duration) {
-	l, k := &c.life, c.kcp
+// sendDueSignals sends the requests that are due.
+func (c *Conn) sendDueSignals(now time.Duration) {
+	l, k := &c.hs, c.kcp
 	if c.state == stateEnded || c.state == stateDraining {
 		return
 	}
-	if l.closing != 0 && l.kind == peerOurs && !l.finished && !l.finish.active {
+	if l.closing != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
 		l.finish.start(signal{l.closing, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
-	if at := c.pingAt(); at > 0 && now >= at && !l.ping.active {
+	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
 		c.missed = true
 	}
@@ -165,5 +165,5 @@ func (c *Conn) pump(now time.Duration) {
 	if k.signalsPending() {
 		c.flush(now)
 	}
-	c.discover(now)
+	c.advanceMTU(now)
 }

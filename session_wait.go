@@ -5,42 +5,42 @@ import (
 	"time"
 )
 
-// news is what calls of a session wait for, under its lock: a condition
+// notifier is what calls of a session wait for, under its lock: a condition
 // variable whose Broadcast also reaches the call that reads the socket.
-type news struct {
+type notifier struct {
 	cond    sync.Cond
 	conn    *Conn
 	count   uint32
 	waiting int32 // calls, but for the one that leads
 }
 
-func (n *news) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
+func (n *notifier) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
 
 // Broadcast has all calls that wait look again.
-func (n *news) Broadcast() {
+func (n *notifier) Broadcast() {
 	c := n.conn
 	n.count++
 	if n.waiting > 0 {
-		c.roused = true
+		c.wokeWaiter = true
 		n.cond.Broadcast()
 	}
-	if c.blockedOn == n {
-		c.blockedOn = nil
+	if c.readerWaitsFor == n {
+		c.readerWaitsFor = nil
 		// The reading call returns with a time-out.
 		_ = c.ep.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
 // Wait waits for the next Broadcast, or for reason to look again.
-func (n *news) Wait() {
+func (n *notifier) Wait() {
 	c := n.conn
-	if c.owes {
-		c.reply(c.ep.now())
+	if c.replyPending {
+		c.respondLocked(c.ep.now())
 		return
 	}
 	s := &c.ep.shards[0]
-	if s.lead.possible && c.ep.single() && s.lead.claim() {
-		c.leadWhile(n, s)
+	if s.lead.possible && c.ep.single() && s.lead.acquire() {
+		c.readWhile(n, s)
 		return
 	}
 	n.waiting++
@@ -48,9 +48,9 @@ func (n *news) Wait() {
 	n.waiting--
 }
 
-// leadWhile reads the socket until there is something new for a call that waits
+// readWhile reads the socket until there is something new for a call that waits
 // for n.
-func (c *Conn) leadWhile(n *news, s *shard) {
+func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow := false
 	defer func() {
 		s.lead.release(c, follow)
@@ -59,22 +59,22 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 		}
 	}()
 	for count := n.count; n.count == count; {
-		c.blockedOn = n
+		c.readerWaitsFor = n
 		suspect := false
 		c.unlocked(func() {
 			_, ok := c.ep.readOnce(s, c)
 			suspect = !ok || s.failures >= manyFailures
 		})
-		c.blockedOn = nil
+		c.readerWaitsFor = nil
 		if suspect {
 			return // the loop has the patience
 		}
-		if c.answering && c.settled(n) {
-			c.owes = true
+		if c.respondPending && c.settled(n) {
+			c.replyPending = true
 			break
 		}
-		if c.answering {
-			c.reply(c.ep.now())
+		if c.respondPending {
+			c.respondLocked(c.ep.now())
 		}
 	}
 	follow = c.state != stateEnded && c.ep.single()
@@ -82,7 +82,7 @@ func (c *Conn) leadWhile(n *news, s *shard) {
 
 // settled reports whether what has arrived is something for a Read or Write that
 // waits for n, and nobody else waits for any of it.
-func (c *Conn) settled(n *news) bool {
+func (c *Conn) settled(n *notifier) bool {
 	switch {
 	case c.othersWait():
 		return false

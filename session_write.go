@@ -9,13 +9,13 @@ import (
 // session's lock, and encoded and written to the socket without it. One
 // goroutine at a time does so, so that they leave in order.
 type outgoing struct {
-	sender  sender
-	current *buffer // of the packet under construction in the state machine
-	probe   []byte  // of the path MTU, to be sent besides packets; nil: none
-	sending bool    // somebody is at it; fecData and fecParity are theirs, and of outbox spare and batch
-	plain   bool    // no FEC header for this batch
-	bare    bool    // no parity for this batch
-	*outbox         // nil while nothing is sent
+	sender      packetSealer
+	current     *buffer // of the packet under construction in the state machine
+	probe       []byte  // of the path MTU, to be sent besides packets; nil: none
+	sending     bool    // somebody is at it; fecData and fecParity are theirs, and of outbox spare and batch
+	noFECHeader bool    // no FEC header for this batch
+	noParity    bool    // no parity for this batch
+	*outbox             // nil while nothing is sent
 
 	fecData, fecParity uint64 // packets encoded so far
 }
@@ -52,7 +52,7 @@ const (
 )
 
 func (o *outgoing) init(e *Endpoint) {
-	o.sender = sender{room: e.config.overhead()}
+	o.sender = packetSealer{overhead: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
 		// The ratio has passed Validate.
 		o.sender.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
@@ -71,7 +71,7 @@ func (o *outgoing) compact() {
 
 // packetBuffer gives the state machine space for a packet of n bytes.
 func (c *Conn) packetBuffer(n int) []byte {
-	room := &c.outgoing.sender.room
+	room := &c.outgoing.sender.overhead
 	p := c.ep.packet(room.total() + n)
 	c.outgoing.current = p.pooled
 	return p.buf[room.head() : room.head()+n : room.head()+n]
@@ -80,7 +80,7 @@ func (c *Conn) packetBuffer(n int) []byte {
 // collect takes a packet that the state machine has put out.
 func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
-	b, room := o.current, &o.sender.room
+	b, room := o.current, &o.sender.overhead
 	o.current = nil
 	if c.overdrawn() {
 		c.ep.packets.Put(b)
@@ -95,9 +95,9 @@ func (c *Conn) collect(data []byte) {
 	o.add(p)
 }
 
-// borrow takes a packet in the buffer of its segment. A cipher would change what
+// queueSegment takes a packet in the buffer of its segment. A cipher would change what
 // may have to be sent again, so this is for sessions without.
-func (c *Conn) borrow(s *sendSegment) {
+func (c *Conn) queueSegment(s *sendSegment) {
 	if c.overdrawn() {
 		c.kcp.releaseSegment(s)
 		return
@@ -116,9 +116,9 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
-// transmit encodes and writes the collected packets, without holding the lock
+// writePackets encodes and writes the collected packets, without holding the lock
 // meanwhile. Where another goroutine is at it, that one takes them along.
-func (c *Conn) transmit() {
+func (c *Conn) writePackets() {
 	o := &c.outgoing
 	if o.sending {
 		return
@@ -142,14 +142,14 @@ func (c *Conn) transmit() {
 		to, numbers := c.origin(), c.numbers.sender()
 		// An address that is not validated is answered in the form that it uses,
 		// and gets no parity.
-		o.bare = o.sender.encoder == nil || c.unproven.Load()
-		o.plain = o.bare && (o.sender.encoder == nil || !c.openedFEC)
+		o.noParity = o.sender.encoder == nil || c.unvalidated.Load()
+		o.noFECHeader = o.noParity && (o.sender.encoder == nil || !c.openedFEC)
 		var err error
 		c.unlocked(func() {
 			packets, err = c.encode(packets, to, numbers)
 			c.ep.send(shard, packets, o.batch)
 		})
-		if !o.plain {
+		if !o.noFECHeader {
 			o.fecData += uint64(data)
 			o.fecParity += uint64(len(packets) - data)
 		}
@@ -171,13 +171,13 @@ func (c *Conn) transmit() {
 		c.end(failed)
 	}
 	if c.state == stateEnded {
-		c.bury()
+		c.retire()
 	}
 }
 
 // encode runs packets through the pipeline into the batch, and adds the parity
 // packets that belong between them. On an error nothing is left to be sent.
-func (c *Conn) encode(packets []packet, to origin, numbers *packetNumbers) ([]packet, error) {
+func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	now := uint32(0)
@@ -187,20 +187,20 @@ func (c *Conn) encode(packets []packet, to origin, numbers *packetNumbers) ([]pa
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]
-		if o.plain && !p.datagram {
-			p.buf = p.buf[o.sender.room.fecHead:]
+		if o.noFECHeader && !p.datagram {
+			p.buf = p.buf[o.sender.overhead.fecHead:]
 		}
-		parity := o.sender.encode(p, now, o.plain)
+		parity := o.sender.encode(p, now, o.noFECHeader)
 		if err := c.seal(p, to, numbers); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
 		}
-		if o.bare {
+		if o.noParity {
 			parity = nil
 		}
 		for _, shard := range parity {
-			q := c.ep.packet(o.sender.room.cipherHead + len(shard) + o.sender.room.tail)
-			copy(q.buf[o.sender.room.cipherHead:], shard)
+			q := c.ep.packet(o.sender.overhead.cipherHead + len(shard) + o.sender.overhead.tail)
+			copy(q.buf[o.sender.overhead.cipherHead:], shard)
 			packets = append(packets, q)
 			if err := c.seal(&q, to, numbers); err != nil {
 				o.batch = o.batch[:0]
@@ -212,7 +212,7 @@ func (c *Conn) encode(packets []packet, to origin, numbers *packetNumbers) ([]pa
 }
 
 // seal encrypts p and appends it to the batch.
-func (c *Conn) seal(p *packet, to origin, numbers *packetNumbers) error {
+func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	o := &c.outgoing
 	if err := c.ep.seal(p.buf, numbers); err != nil {
 		return err
@@ -249,18 +249,18 @@ func (o overhead) head() int { return o.cipherHead + o.fecHead }
 
 func (o overhead) total() int { return o.head() + o.tail }
 
-// sender is the outgoing half of a session's pipeline. It is used by the one
+// packetSealer is the outgoing half of a session's pipeline. It is used by the one
 // goroutine at a time that writes the session's packets to the socket.
-type sender struct {
-	encoder *fec.Encoder // nil: none
-	room    overhead
+type packetSealer struct {
+	encoder  *fec.Encoder // nil: none
+	overhead overhead
 }
 
 // encode adds the error correction to p, unless that is to go plain, and returns
 // the parity packets that it completes a group with; they are valid until the
 // next call.
-func (s *sender) encode(p *packet, now uint32, plain bool) [][]byte {
-	inner := p.buf[s.room.cipherHead : len(p.buf)-s.room.tail]
+func (s *packetSealer) encode(p *packet, now uint32, plain bool) [][]byte {
+	inner := p.buf[s.overhead.cipherHead : len(p.buf)-s.overhead.tail]
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)

@@ -70,7 +70,7 @@ func (k *KCP) flushSignals(h *header) {
 		}
 		s.encode(*h, k.reserve(headerSize))
 	}
-	if k.sizes.lost > 0 && len(k.signals) > 0 {
+	if k.blackHole.lost > 0 && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive
 	}
 	k.signals = k.signals[:0]
@@ -78,6 +78,6 @@ func (k *KCP) flushSignals(h *header) {
 
 // sendSignals puts out the waiting signals and nothing else.
 func (k *KCP) sendSignals() {
-	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToTell()})
+	k.flushSignals(&header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()})
 	k.emit()
 }

@@ -8,17 +8,17 @@ import (
 )
 
 func TestSizeWatch(t *testing.T) {
-	w := sizeWatch{}
+	w := blackHoleDetector{}
 	w.takenForLost(1400, 1400, 1)
 	require.Zero(t, w.lost, "nothing is watched")
-	w.above = 1200
+	w.watchAbove = 1200
 	w.takenForLost(1200, 1400, 1)
 	w.takenForLost(1401, 1400, 1)
 	require.Zero(t, w.lost, "small ones, and those from before the MTU has shrunk")
 	w.takenForLost(1350, 1400, 2)
 	w.takenForLost(1300, 1400, 3)
 	w.takenForLost(1400, 1400, 4)
-	require.Equal(t, sizeWatch{above: 1200, lost: 3, least: 1300, since: 2}, w)
+	require.Equal(t, blackHoleDetector{watchAbove: 1200, lost: 3, smallestLost: 1300, since: 2}, w)
 	w.arrived(1299)
 	require.Equal(t, 3, w.lost, "that says nothing of larger ones")
 	w.arrived(1300)
@@ -30,7 +30,7 @@ func TestSizeWatch(t *testing.T) {
 // tells which are large.
 func TestLargePacketsAreSuspect(t *testing.T) {
 	watch := func(k *KCP) {
-		k.sizes.above = 1000
+		k.blackHole.watchAbove = 1000
 		require.NoError(t, k.SetMTU(1100))
 	}
 	quiet := func(h *harness) { h.out = nil }
@@ -52,11 +52,11 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 			h.send(strings.Repeat("x", n))
 		}
 		h.advance(10)
-		require.False(t, h.k.suspicious(), name)
+		require.False(t, h.k.blackHoleSuspected(), name)
 		losses(h)
-		require.Equal(t, test.suspect, h.k.suspicious(), name)
+		require.Equal(t, test.suspect, h.k.blackHoleSuspected(), name)
 		h.input(ack(0, h.now, uint32(len(test.messages))))
-		require.False(t, h.k.suspicious(), name)
+		require.False(t, h.k.blackHoleSuspected(), name)
 		quiet(h)
 	}
 
@@ -66,7 +66,7 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	h.advance(10)
 	h.send(strings.Repeat("x", 500))
 	losses(h)
-	require.False(t, h.k.suspicious())
+	require.False(t, h.k.blackHoleSuspected())
 
 	// One time-out is not enough, however much was lost.
 	h = newHarness(t, watch)
@@ -75,10 +75,10 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	}
 	h.advance(10)
 	h.advance(h.k.rtt.rto)
-	require.GreaterOrEqual(t, h.k.sizes.lost, watchedLosses)
-	require.False(t, h.k.suspicious())
+	require.GreaterOrEqual(t, h.k.blackHole.lost, watchedLosses)
+	require.False(t, h.k.blackHoleSuspected())
 	losses(h)
-	require.True(t, h.k.suspicious())
+	require.True(t, h.k.blackHoleSuspected())
 
 	// While they are suspect, signals leave by themselves.
 	quiet(h)

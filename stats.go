@@ -109,7 +109,7 @@ func (c *Conn) Stats() ConnStats {
 		RemoteWindow:     k.window,
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
-		Moves:            int(c.moves),
+		Moves:            int(c.migrations),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 		PathMTU:          c.pathMTUStats(),
@@ -133,7 +133,7 @@ func (c *Conn) fecStats() (s FECStats) {
 }
 
 func (c *Conn) pathMTUStats() PathMTUStats {
-	n := c.probing
+	n := c.mtuCounts
 	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
 }
 

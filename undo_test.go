@@ -78,15 +78,15 @@ func TestBBRUndo(t *testing.T) {
 		c := newCourse(t, b, courseRate, 40*time.Millisecond, 1, 0)
 		c.run(2 * time.Second)
 		s := c.a.congestionState()
-		hi, lo, bwLo, cwnd := b.hi, b.lo, b.bwLo, b.cwnd
+		hi, lo, bwLo, cwnd := b.inflightHi, b.inflightLo, b.bwLo, b.cwnd
 		b.enter(bbrCruise, 1)
 		b.OnPacketSent(s, SegmentInfo{Size: 1400, LostMicros: s.Micros})
 		b.losses.lost, b.newRound = 1e6, true
 		b.lowerBounds(s)
-		require.Less(t, b.lo, lo)
+		require.Less(t, b.inflightLo, lo)
 		require.Less(t, b.bwLo, bwLo)
 		b.OnRecovered(s, spurious)
-		require.Equal(t, spurious, b.hi == hi && b.lo == lo && b.bwLo == bwLo && b.cwnd >= cwnd)
+		require.Equal(t, spurious, b.inflightHi == hi && b.inflightLo == lo && b.bwLo == bwLo && b.cwnd >= cwnd)
 	}
 
 	// Startup goes on where only losses that were none have ended it.
@@ -119,10 +119,10 @@ func TestBBRUndoesNothingElse(t *testing.T) {
 	b.OnRecovered(s, false)
 	b.losses.lost, b.newRound = 1e6, true
 	b.lowerBounds(s)
-	lo, bwLo := b.lo, b.bwLo
+	lo, bwLo := b.inflightLo, b.bwLo
 	resend()
 	b.OnRecovered(s, true)
-	require.Equal(t, lo, b.lo)
+	require.Equal(t, lo, b.inflightLo)
 	require.Equal(t, bwLo, b.bwLo)
 }
 

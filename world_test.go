@@ -168,7 +168,7 @@ func accepted(t *testing.T, l *Listener) *Conn {
 // settle lets the endpoints read all that has arrived. A socket that calls read
 // may be without a reader for some time.
 func (w *world) settle() {
-	time.Sleep(3 * leadGrace)
+	time.Sleep(3 * handoverGrace)
 	synctest.Wait()
 }
 
