@@ -48,9 +48,9 @@ type ackPolicy struct {
 // receivedPush notes the PUSH a, of n bytes. fresh says that it was not there
 // before, next that it was the next one in order.
 func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
-	p := &k.ackPolicy
-	if len(k.acks) == 1 {
-		p.due = k.now + seq(min(maxAckDelay, max(minAckDelay, uint32(k.rtt.srtt)/ackDelayShare)))
+	p := &k.rcv.ackPolicy
+	if len(k.rcv.acks) == 1 {
+		p.due = k.clock.now + seq(min(maxAckDelay, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackDelayShare)))
 	}
 	if !fresh {
 		return
@@ -63,43 +63,43 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	if !a.sn.before(p.end) {
 		p.end = a.sn + 1
 	}
-	if a.sn.after(k.rcvNxt) {
+	if a.sn.after(k.rcv.nxt) {
 		p.early = true
 	}
 	if next && p.gap {
 		p.filled, p.filler, p.urgentAcks = true, a, gapAcks
-		p.gap = k.rcvEarly > 0
+		p.gap = k.rcv.early > 0
 	}
 }
 
 // told reports whether the segment sn, which has come again, was acknowledged
 // just now. What una covers is not looked up: it takes no ACK of its own.
 func (k *KCP) ackedRecently(sn seq) bool {
-	if sn.before(k.rcvNxt) {
+	if sn.before(k.rcv.nxt) {
 		return false
 	}
-	s := k.rcv.at(sn)
-	if k.now.diff(s.lastAcked) < k.rtt.srtt/2 {
+	s := k.rcv.ring.at(sn)
+	if k.clock.now.diff(s.lastAcked) < k.snd.rtt.srtt/2 {
 		return true
 	}
-	s.lastAcked = k.now
+	s.lastAcked = k.clock.now
 	return false
 }
 
 // decideAck decides how long the acknowledgements may wait, after a packet.
 // What the peer acts on leaves at once: that something is missing.
 func (k *KCP) decideAck() {
-	p := &k.ackPolicy
-	if p.early && k.rcvEarly > 0 && p.urgentAcks > 0 {
+	p := &k.rcv.ackPolicy
+	if p.early && k.rcv.early > 0 && p.urgentAcks > 0 {
 		p.urgentAcks--
 		p.urgent = true
 	}
 	p.early = false
 	switch {
-	case p.bytes >= ackFull*k.mss:
+	case p.bytes >= ackFull*k.cfg.mss:
 		p.urgent = true
 	case p.segments >= ackSegments || p.bytes >= ackBytes:
-		soon := k.now + seq(min(ackSoon, max(minAckDelay, uint32(k.rtt.srtt)/ackSoonShare)))
+		soon := k.clock.now + seq(min(ackSoon, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackSoonShare)))
 		if soon.before(p.due) {
 			p.due = soon
 		}
@@ -108,20 +108,20 @@ func (k *KCP) decideAck() {
 
 // ackTime returns when the acknowledgements that wait have to leave.
 func (k *KCP) ackTime() seq {
-	if k.ext.ThinAcks && !k.ackPolicy.urgent {
-		return k.ackPolicy.due
+	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.urgent {
+		return k.rcv.ackPolicy.due
 	}
-	return k.now
+	return k.clock.now
 }
 
 // flushEarlyAcks puts out an ACK for every segment that una does not cover,
 // and leaves the newest of the others, if there is one, to flushCoveredAck.
 func (k *KCP) flushEarlyAcks(h *header) {
-	p := &k.ackPolicy
-	covered := k.acks[:0]
-	for _, a := range k.acks {
+	p := &k.rcv.ackPolicy
+	covered := k.rcv.acks[:0]
+	for _, a := range k.rcv.acks {
 		switch {
-		case !a.sn.before(k.rcvNxt):
+		case !a.sn.before(k.rcv.nxt):
 			k.putAck(h, a)
 			p.segments--
 		case len(covered) == 0:
@@ -130,8 +130,8 @@ func (k *KCP) flushEarlyAcks(h *header) {
 			covered[0] = a
 		}
 	}
-	k.acks = covered
-	k.redundancy.earn(p.segments)
+	k.rcv.acks = covered
+	k.snd.redundancy.earn(p.segments)
 	p.urgent = false
 	p.segments, p.bytes = 0, 0
 }
@@ -142,19 +142,19 @@ func (k *KCP) flushEarlyAcks(h *header) {
 // or where it may want to know which transmission has filled a gap. bare says
 // that nothing else is in this flush.
 func (k *KCP) flushCoveredAck(h *header, bare bool) {
-	p := &k.ackPolicy
+	p := &k.rcv.ackPolicy
 	if p.filled {
-		k.acks = append(k.acks[:0], p.filler)
+		k.rcv.acks = append(k.rcv.acks[:0], p.filler)
 	}
-	if len(k.acks) == 0 {
+	if len(k.rcv.acks) == 0 {
 		return
 	}
-	a := k.acks[0]
-	k.acks = k.acks[:0]
-	recent := p.started && k.now.within(p.sampled, p.sampled+seq(k.rtt.srtt))
+	a := k.rcv.acks[0]
+	k.rcv.acks = k.rcv.acks[:0]
+	recent := p.started && k.clock.now.within(p.sampled, p.sampled+seq(k.snd.rtt.srtt))
 	if recent && !bare && !p.filled {
 		return
 	}
-	p.sampled, p.started, p.filled = k.now, true, false
+	p.sampled, p.started, p.filled = k.clock.now, true, false
 	k.putAck(h, a)
 }

@@ -46,13 +46,13 @@ func (r *ackRepeater) duplicate() {
 // this one. Whatever it puts out stands before the new ACKs, since kcp-go takes
 // its round-trip sample from the last one of a packet.
 func (k *KCP) repeatAcks(h *header) {
-	if len(k.acks) == 0 || len(k.ackRepeats.items) == 0 || k.validation != nil {
+	if len(k.rcv.acks) == 0 || len(k.rcv.ackRepeats.items) == 0 || k.snd.validation != nil {
 		return
 	}
-	keep := k.ackRepeats.items[:0]
-	for _, a := range k.ackRepeats.items {
+	keep := k.rcv.ackRepeats.items[:0]
+	for _, a := range k.rcv.ackRepeats.items {
 		switch {
-		case a.sn.before(k.rcvNxt) || k.now.diff(a.at) > ackRepeatDelay:
+		case a.sn.before(k.rcv.nxt) || k.clock.now.diff(a.at) > ackRepeatDelay:
 		case !a.sent:
 			a.sent = true
 			keep = append(keep, a)
@@ -60,5 +60,5 @@ func (k *KCP) repeatAcks(h *header) {
 			k.putAck(h, a.ackItem)
 		}
 	}
-	k.ackRepeats.items = keep
+	k.rcv.ackRepeats.items = keep
 }

@@ -33,8 +33,8 @@ func (h *harness) due(ms uint32) {
 func TestThinAcks(t *testing.T) {
 	h := thinHarness(t, 80, Extensions{})
 	var una seq
-	out := h.k.output
-	h.k.output = func(packet []byte) {
+	out := h.k.hooks.output
+	h.k.hooks.output = func(packet []byte) {
 		una = decodeHeader(packet).una
 		out(packet)
 	}
@@ -53,7 +53,7 @@ func TestThinAcks(t *testing.T) {
 	require.Equal(t, seq(4), una)
 	h.input(ack(2, h.now, 3))
 	h.input(segment(cmdPush, 0, 7, 4, 0, "e"), segment(cmdPush, 0, 8, 5, 0, "f"))
-	srtt := uint32(h.k.rtt.srtt)
+	srtt := uint32(h.k.snd.rtt.srtt)
 	h.due(srtt / 4)
 	h.advance(srtt / 4)
 	h.want("ack 4 ts=7 una=6 wnd=122") // as RFC 7323 has it, of the older one

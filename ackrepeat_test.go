@@ -32,7 +32,7 @@ func TestRepeatAcks(t *testing.T) {
 	step("ack 6 ts=0 una=0 wnd=128")
 	h.input(push(0, 0, "a")) // una covers all
 	step("ack 0 ts=0 una=7 wnd=121")
-	h.k.ackRepeats.left = 1
+	h.k.rcv.ackRepeats.left = 1
 	h.input(push(8, 0, "i"), push(9, 0, "j"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
 	h.input(push(10, 0, "k"))
@@ -62,7 +62,7 @@ func TestSendOrder(t *testing.T) {
 		h.input(ack(2, 1000, 0))
 		h.advance(0)
 		h.want(`push 0 frg=0 "a"`)
-		h.k.timeouts = timeouts{}
+		h.k.snd.timeouts = timeouts{}
 		h.advance(30)
 		h.input(ack(3, 1020, 0))
 		h.input(ack(4, 1020, 0))
@@ -87,7 +87,7 @@ func TestSendOrder(t *testing.T) {
 		h.advance(0)
 		h.want(`push 0 frg=0 "a"`, `push 5 frg=0 "f"`)
 		// Now it is the repetition of 0 that tells about g's: sn is no order.
-		h.k.timeouts = timeouts{}
+		h.k.snd.timeouts = timeouts{}
 		h.send("i")
 		h.advance(0)
 		h.want(`push 8 frg=0 "i"`)
@@ -117,14 +117,14 @@ func TestPostponeTimeouts(t *testing.T) {
 			h.input(ack(uint32(i), h.now-100, uint32(i)+1))
 		}
 		h.out = nil
-		require.Less(t, h.k.rtt.rto, uint32(125))
+		require.Less(t, h.k.snd.rtt.rto, uint32(125))
 		for range 3 {
 			h.send("x")
 			h.advance(0)
 			h.advance(10)
 		}
 		h.want(`push 20 frg=0 "x"`, `push 21 frg=0 "x"`, `push 22 frg=0 "x"`)
-		h.now = h.now - 30 + h.k.rtt.rto - 1
+		h.now = h.now - 30 + h.k.snd.rtt.rto - 1
 		h.k.SetClock(h.now)
 		h.input(ack(20, h.now, 21)) // whose queue has grown
 		h.advance(15)
@@ -138,7 +138,7 @@ func TestPostponeTimeouts(t *testing.T) {
 		h.send("b")
 		h.advance(0)
 		h.want(`push 23 frg=0 "a"`, `push 24 frg=0 "b"`)
-		rto := h.k.snd.at(23).rto
+		rto := h.k.snd.ring.at(23).rto
 		h.advance(rto - 1)
 		h.input(ack(24, h.now, 22))
 		h.advance(1)
@@ -147,7 +147,7 @@ func TestPostponeTimeouts(t *testing.T) {
 		h.send("y")
 		h.advance(0)
 		h.want(`push 25 frg=0 "y"`)
-		rto = h.k.snd.at(25).rto
+		rto = h.k.snd.ring.at(25).rto
 		h.advance(2*rto + 1)
 		h.want(`push 25 frg=0 "y"`)
 	}

@@ -55,40 +55,40 @@ type transmissionTime struct{ sn, ts seq }
 // Each packet to it has overhead bytes beside its segments. A legacy peer is
 // acknowledged late.
 func (k *KCP) limitUnvalidated(overhead int, legacy bool) {
-	k.validation = &addressValidation{overhead: overhead, begun: k.now}
+	k.snd.validation = &addressValidation{overhead: overhead, begun: k.clock.now}
 	if legacy {
-		k.validation.unacked = ackAfter
+		k.snd.validation.unacked = ackAfter
 	}
 }
 
 // acknowledgeAtOnce ends the wait for acknowledgements: the peer has proved to
 // be no legacy peer.
 func (k *KCP) acknowledgeAtOnce() {
-	if k.validation != nil {
-		k.validation.unacked = 0
+	if k.snd.validation != nil {
+		k.snd.validation.unacked = 0
 	}
 }
 
 // received notes a packet of n bytes from the peer. It reports whether the peer's
 // address is not validated.
 func (k *KCP) received(n int) bool {
-	if k.validation == nil {
+	if k.snd.validation == nil {
 		return false
 	}
-	k.validation.received(n)
+	k.snd.validation.received(n)
 	return true
 }
 
 // spendCredit takes n bytes for a packet that the machine does not make. It
 // reports false if they may not be sent.
-func (k *KCP) spendCredit(n int) bool { return k.validation == nil || k.validation.take(n) }
+func (k *KCP) spendCredit(n int) bool { return k.snd.validation == nil || k.snd.validation.take(n) }
 
 // overdrawn reports whether more has been put out than may be sent.
-func (k *KCP) overdrawn() bool { return k.validation != nil && k.validation.credit < 0 }
+func (k *KCP) overdrawn() bool { return k.snd.validation != nil && k.snd.validation.credit < 0 }
 
 // echoed reports whether the peer has just shown that it gets what is sent to its
 // address.
-func (k *KCP) echoed() bool { return k.validation != nil && k.validation.done }
+func (k *KCP) echoed() bool { return k.snd.validation != nil && k.snd.validation.done }
 
 // received adds the credit for a packet of n bytes from the peer's address.
 func (v *addressValidation) received(n int) {
@@ -99,8 +99,8 @@ func (v *addressValidation) received(n int) {
 
 // holdsAcks reports whether the peer is not to be acknowledged yet.
 func (k *KCP) holdsAcks() bool {
-	v := k.validation
-	return v != nil && v.unacked > 0 && (k.inFlight > 0 || k.now-v.begun < ackHold)
+	v := k.snd.validation
+	return v != nil && v.unacked > 0 && (k.snd.inFlight > 0 || k.clock.now-v.begun < ackHold)
 }
 
 // unaToSend returns the una of what is sent.
@@ -108,16 +108,16 @@ func (k *KCP) unaToSend() seq {
 	if k.holdsAcks() {
 		return 0
 	}
-	return k.rcvNxt
+	return k.rcv.nxt
 }
 
 // validateAddress lifts the limit, and has the peer told of what it has not yet been
 // acknowledged.
 func (k *KCP) validateAddress() {
 	if k.holdsAcks() {
-		k.probe |= sendWins
+		k.peer.probe |= sendWins
 	}
-	k.validation = nil
+	k.snd.validation = nil
 }
 
 // take takes n bytes from the credit. It reports false, and takes nothing, if
@@ -151,21 +151,21 @@ func (v *addressValidation) acknowledged(sn, ts seq) bool {
 // maySend reports whether n bytes more may be sent, at the end of the packet
 // under construction or in a new one.
 func (k *KCP) maySend(n int) bool {
-	v := k.validation
+	v := k.snd.validation
 	return v == nil || v.credit >= k.cost(n)
 }
 
 // cost returns how many bytes on the wire n bytes more take.
 func (k *KCP) cost(n int) int {
-	if len(k.packet) > 0 && len(k.packet)+n <= k.mtu {
+	if len(k.out.packet) > 0 && len(k.out.packet)+n <= k.cfg.mtu {
 		return n
 	}
-	return n + k.validation.overhead
+	return n + k.snd.validation.overhead
 }
 
 // charge takes n bytes, which are about to be put into a packet, from the credit.
 func (k *KCP) charge(n int) {
-	if v := k.validation; v != nil {
+	if v := k.snd.validation; v != nil {
 		v.credit -= k.cost(n)
 	}
 }
@@ -174,12 +174,12 @@ func (k *KCP) charge(n int) {
 // pending bytes of which that is not yet known. Half of the credit is left for
 // repetitions, unless this is the first segment.
 func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
-	v := k.validation
+	v := k.snd.validation
 	if v == nil {
 		return true
 	}
 	need := pending + s.size() + v.overhead
-	if k.sndNxt != k.sndUna {
+	if k.snd.nxt != k.snd.una {
 		need *= 2
 	}
 	return need <= v.credit
@@ -191,12 +191,12 @@ func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.sn == k.sndUna && k.maySend(s.size()) {
+		if s.sn == k.snd.una && k.maySend(s.size()) {
 			sent = append(sent, s)
 			continue
 		}
-		s.resendTS = k.now + seq(s.rto)
-		k.timeouts.add(s)
+		s.resendTS = k.clock.now + seq(s.rto)
+		k.snd.timeouts.add(s)
 	}
 	clear(expired[len(sent):])
 	return sent
@@ -207,11 +207,11 @@ func (k *KCP) withinCredit(expired []*sendSegment) []*sendSegment {
 // be, so that it can be repeated several times: the others may have to wait for
 // its ACK. While the peer goes on repeating, twice is enough.
 func (k *KCP) firstSize(n int) int {
-	v := k.validation
-	if v == nil || k.sndUna != k.sndNxt {
-		return k.mss
+	v := k.snd.validation
+	if v == nil || k.snd.una != k.snd.nxt {
+		return k.cfg.mss
 	}
-	header, size := v.overhead+headerSize, min(n, k.mss)
+	header, size := v.overhead+headerSize, min(n, k.cfg.mss)
 	if k.holdsAcks() && size <= v.credit/2-header {
 		return size
 	}

@@ -77,7 +77,7 @@ func TestMachineStandsAlone(t *testing.T) {
 func TestSessionsUseThePort(t *testing.T) {
 	require.Empty(t, portViolations(t, ""))
 	for _, bad := range []string{
-		"func bad(c *Conn) seq { return c.kcp.rcvNxt }",
+		"func bad(c *Conn) seq { return c.kcp.rcv.nxt }",
 		"func bad(c *Conn) { k := c.kcp; k.signals = nil }",
 		"func bad(c *Conn) { c.kcp.emit() }",
 		"func bad(s *sendSegment) []byte { return s.buf }",

@@ -50,24 +50,24 @@ func (w *blackHoleDetector) arrived(size int) {
 // that the path may swallow it, so that it goes in pieces: when it is repeated and
 // no packet as large has arrived yet, and while large packets are suspect.
 func (k *KCP) doubtful(s *sendSegment) bool {
-	w := &k.blackHole
-	return k.ext.SendPieces && w.watchAbove > 0 && s.size() > w.watchAbove && k.divisible(s, w.watchAbove) &&
+	w := &k.snd.blackHole
+	return k.cfg.ext.SendPieces && w.watchAbove > 0 && s.size() > w.watchAbove && k.divisible(s, w.watchAbove) &&
 		(s.xmit > 1 && s.size() > w.taken || w.lost > 0 && k.blackHoleSuspected())
 }
 
 // blackHoleSuspected reports whether packets may be too large for the path.
 func (k *KCP) blackHoleSuspected() bool {
-	w := &k.blackHole
-	return w.lost >= watchedLosses && k.now.diff(w.since) >= int32(k.rtt.rto)
+	w := &k.snd.blackHole
+	return w.lost >= watchedLosses && k.clock.now.diff(w.since) >= int32(k.snd.rtt.rto)
 }
 
 // shrinkMTU sets a smaller MTU, because the path swallows larger packets. What
 // is larger leaves in pieces with its next transmission.
 func (k *KCP) shrinkMTU(mtu int) error {
-	whole := max(k.messageMSS, k.mss)
+	whole := max(k.cfg.messageMSS, k.cfg.mss)
 	if err := k.SetMTU(mtu); err != nil {
 		return err
 	}
-	k.messageMSS, k.blackHole.lost = whole, 0
+	k.cfg.messageMSS, k.snd.blackHole.lost = whole, 0
 	return nil
 }

@@ -14,12 +14,12 @@ func TestBrokenMessageMovesNothing(t *testing.T) {
 	h.input(push(0, 0, "first"))
 	for sn := uint32(1); sn < 4000; sn++ {
 		h.input(push(sn, uint8(2+sn%2*4), "x"))
-		require.Equal(t, "first", string(h.k.rcv.at(0).data))
+		require.Equal(t, "first", string(h.k.rcv.ring.at(0).data))
 	}
 	require.EqualValues(t, 3998, h.k.Counters().BrokenMessages)
-	require.Equal(t, 2*buffer0, h.k.rcvHeld, "broken data is held")
+	require.Equal(t, 2*buffer0, h.k.rcv.held, "broken data is held")
 	h.recv("first")
-	require.EqualValues(t, 1, h.k.rcvQueued, "empty places stay although nothing stands before them")
+	require.EqualValues(t, 1, h.k.rcv.queued, "empty places stay although nothing stands before them")
 	h.advance(0)
 	h.out = nil
 }
@@ -55,9 +55,9 @@ func TestBrokenMessagesRandom(t *testing.T) {
 				got = append(got, string(buf[:n]))
 			}
 		}
-		for stuck := 0; int(k.rcvNxt) < len(frgs); stuck++ {
-			require.Less(t, stuck, 100*len(frgs), "seed %d: jammed at %d", seed, k.rcvNxt)
-			sn := int(k.rcvNxt) + r.IntN(1+r.IntN(60))
+		for stuck := 0; int(k.rcv.nxt) < len(frgs); stuck++ {
+			require.Less(t, stuck, 100*len(frgs), "seed %d: jammed at %d", seed, k.rcv.nxt)
+			sn := int(k.rcv.nxt) + r.IntN(1+r.IntN(60))
 			if sn < len(frgs) {
 				require.NoError(t, k.Input(push(uint32(sn), frgs[sn], string(rune('a'+sn%26)))))
 			}
@@ -73,7 +73,7 @@ func TestBrokenMessagesRandom(t *testing.T) {
 		}
 		read()
 		require.Equal(t, want, got, "seed %d", seed)
-		require.Equal(t, k.rcvPartial, k.rcvQueued, "seed %d", seed)
+		require.Equal(t, k.rcv.partial, k.rcv.queued, "seed %d", seed)
 	}
 }
 

@@ -181,7 +181,7 @@ func (r *replay) config(fields []string) error {
 		}
 	}
 	sn := seq(v["sn"])
-	r.k.sndUna, r.k.sndNxt, r.k.sndEnd, r.k.rcvNxt = sn, sn, sn, sn
+	r.k.snd.una, r.k.snd.nxt, r.k.snd.end, r.k.rcv.nxt = sn, sn, sn, sn
 	return nil
 }
 
@@ -287,7 +287,7 @@ func same(got, want string) error {
 // traceState returns the state under the names of the recordings.
 func (k *KCP) traceState() map[string]uint32 {
 	var cc *referenceControl
-	switch c := k.cc.(type) {
+	switch c := k.snd.cc.(type) {
 	case *referenceControl:
 		cc = c
 	case *noControl:
@@ -298,12 +298,12 @@ func (k *KCP) traceState() map[string]uint32 {
 		state = 0xffffffff
 	}
 	return map[string]uint32{
-		"snd_una": uint32(k.sndUna), "snd_nxt": uint32(k.sndNxt), "rcv_nxt": uint32(k.rcvNxt),
+		"snd_una": uint32(k.snd.una), "snd_nxt": uint32(k.snd.nxt), "rcv_nxt": uint32(k.rcv.nxt),
 		"ssthresh": cc.ssthresh, "cwnd": cc.cwnd, "incr": cc.incr,
-		"rttvar": uint32(k.rtt.rttvar), "srtt": uint32(k.rtt.srtt), "rto": k.rtt.rto,
-		"rmt_wnd": k.rmtWnd, "probe": uint32(k.probe), "ts_probe": uint32(k.tsProbe),
-		"probe_wait": k.probeWait, "ts_flush": uint32(k.tsFlush), "state": state,
-		"nrcv_buf": uint32(k.rcvEarly), "nsnd_buf": uint32(k.inFlight),
-		"nrcv_que": k.rcvQueued, "nsnd_que": uint32(k.sndEnd - k.sndNxt),
+		"rttvar": uint32(k.snd.rtt.rttvar), "srtt": uint32(k.snd.rtt.srtt), "rto": k.snd.rtt.rto,
+		"rmt_wnd": k.peer.wnd, "probe": uint32(k.peer.probe), "ts_probe": uint32(k.peer.tsProbe),
+		"probe_wait": k.peer.probeWait, "ts_flush": uint32(k.clock.tsFlush), "state": state,
+		"nrcv_buf": uint32(k.rcv.early), "nsnd_buf": uint32(k.snd.inFlight),
+		"nrcv_que": k.rcv.queued, "nsnd_que": uint32(k.snd.end - k.snd.nxt),
 	}
 }

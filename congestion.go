@@ -211,30 +211,30 @@ const maxInt32 = 1<<31 - 1
 
 // lastState returns the state as of the last call of congestionState.
 func (k *KCP) lastState() *CongestionState {
-	if k.ccState == nil {
+	if k.snd.ccState == nil {
 		return k.congestionState()
 	}
-	return k.ccState
+	return k.snd.ccState
 }
 
 // congestionState returns the controller's view of k, brought up to date.
 func (k *KCP) congestionState() *CongestionState {
-	if k.ccState == nil {
-		k.ccState = new(CongestionState)
+	if k.snd.ccState == nil {
+		k.snd.ccState = new(CongestionState)
 	}
-	s := k.ccState
-	s.Now = uint32(k.now)
-	s.MSS = k.mss
-	s.Micros = k.micros
-	s.InFlight = int(k.sndNxt - k.sndUna)
-	s.Outstanding = k.inFlight
-	s.FlightBytes = k.flightBytes
-	s.SendWindow = int(k.sndWnd)
-	s.RemoteWindow = int(k.rmtWnd)
-	s.FastResend = int(k.fastResend)
-	s.SRTT = uint32(k.rtt.srtt)
-	s.RTO = k.rtt.rto
-	s.Delivered, s.DeliveredAt = k.rate.delivered, k.rate.deliveredAt
-	s.Lost, s.LostSent = k.rate.lost, k.rate.lostSent
+	s := k.snd.ccState
+	s.Now = uint32(k.clock.now)
+	s.MSS = k.cfg.mss
+	s.Micros = k.clock.micros
+	s.InFlight = int(k.snd.nxt - k.snd.una)
+	s.Outstanding = k.snd.inFlight
+	s.FlightBytes = k.snd.flightBytes
+	s.SendWindow = int(k.cfg.sndWnd)
+	s.RemoteWindow = int(k.peer.wnd)
+	s.FastResend = int(k.cfg.fastResend)
+	s.SRTT = uint32(k.snd.rtt.srtt)
+	s.RTO = k.snd.rtt.rto
+	s.Delivered, s.DeliveredAt = k.snd.rate.delivered, k.snd.rate.deliveredAt
+	s.Lost, s.LostSent = k.snd.rate.lost, k.snd.rate.lostSent
 	return s
 }

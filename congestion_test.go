@@ -87,21 +87,21 @@ func (c *course) run(until time.Duration) float64 {
 	c.waits = nil
 	for {
 		for c.supply > 0 && c.a.WaitSend() < 3000 {
-			n := int(min(c.supply, int64(c.a.mss)))
+			n := int(min(c.supply, int64(c.a.cfg.mss)))
 			_, err := c.a.Send(c.buf[:n])
 			require.NoError(c.t, err)
 			c.supply -= int64(n)
 		}
 		for _, k := range []*KCP{c.a, c.b} {
 			k.SetClockMicros(uint64(c.now.Microseconds()))
-			if at, ok := k.NextFlush(); ok && !seq(at).after(k.now) {
+			if at, ok := k.NextFlush(); ok && !seq(at).after(k.clock.now) {
 				k.Flush()
 			}
 		}
 		next := until
 		for _, k := range []*KCP{c.a, c.b} {
 			if at, ok := k.NextFlush(); ok {
-				wait := time.Duration(max(1, seq(at).diff(k.now))) * time.Millisecond
+				wait := time.Duration(max(1, seq(at).diff(k.clock.now))) * time.Millisecond
 				next = min(next, c.now.Truncate(time.Millisecond)+wait)
 			}
 		}
@@ -269,7 +269,7 @@ func TestControllersWithSlowApplication(t *testing.T) {
 			c.run(c.now + 30*time.Millisecond)
 			require.Less(t, c.a.WaitSend(), 10, "%s holds back what is little", name)
 		}
-		window := c.a.cc.Window()
+		window := c.a.snd.cc.Window()
 		require.Less(t, window, 300, "%s: the window grew without use", name)
 		c.supply = 1 << 60
 		require.Greater(t, c.run(15*time.Second), 0.6*courseRate, name)

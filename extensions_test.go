@@ -31,8 +31,8 @@ func TestSparseAcks(t *testing.T) {
 func TestLentSegments(t *testing.T) {
 	var lent []*sendSegment
 	h := newHarness(t, func(k *KCP) {
-		k.headroom = headerSize + 3
-		k.outputInPlace = func(s *sendSegment) { lent = append(lent, s) }
+		k.hooks.headroom = headerSize + 3
+		k.hooks.outputInPlace = func(s *sendSegment) { lent = append(lent, s) }
 		require.NoError(t, k.SetMTU(minMTU))
 	})
 	payload := func(b byte) string {
@@ -75,23 +75,23 @@ func TestLentSegments(t *testing.T) {
 func TestSink(t *testing.T) {
 	h := newHarness(t, nil)
 	buf := make([]byte, 7)
-	h.k.readInto = buf
+	h.k.rcv.readInto = buf
 	h.input(data(1, 1, "cd"))
-	require.False(t, h.k.readDirect)
+	require.False(t, h.k.rcv.readDirect)
 	h.input(data(0, 1, "ab"))
-	require.True(t, h.k.readDirect)
-	require.Equal(t, "ab", string(buf[:len(buf)-len(h.k.readInto)]), "what came early has its place in the queue")
+	require.True(t, h.k.rcv.readDirect)
+	require.Equal(t, "ab", string(buf[:len(buf)-len(h.k.rcv.readInto)]), "what came early has its place in the queue")
 	h.input(data(2, 1, "ef"))
-	require.Len(t, h.k.readInto, 5)
+	require.Len(t, h.k.rcv.readInto, 5)
 	h.input(data(0, 1, "ab"))
-	require.Len(t, h.k.readInto, 5)
-	h.k.readInto = nil
+	require.Len(t, h.k.rcv.readInto, 5)
+	h.k.rcv.readInto = nil
 	rest := make([]byte, 10)
 	require.Equal(t, "cdef", string(rest[:h.k.recvBytes(rest)]))
 
-	h.k.readInto = buf[:2]
+	h.k.rcv.readInto = buf[:2]
 	h.input(data(3, 1, "too long"))
-	require.Len(t, h.k.readInto, 2)
+	require.Len(t, h.k.rcv.readInto, 2)
 	require.Equal(t, "too long", string(rest[:h.k.recvBytes(rest)]))
 	h.k.Flush()
 	h.out = nil
@@ -114,7 +114,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	now := uint32(1000)
 	k.SetClock(now)
 	for range 20 {
-		_, err := k.Send(make([]byte, k.mss))
+		_, err := k.Send(make([]byte, k.cfg.mss))
 		require.NoError(t, err)
 	}
 	advance := func(ms int) {
@@ -128,7 +128,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	}
 	k.Flush()
 	advance(1500)
-	require.True(t, k.recovery.inOutage)
+	require.True(t, k.snd.recovery.inOutage)
 	clear(sent)
 	advance(4000)
 	require.NotZero(t, sent[0])

@@ -84,12 +84,12 @@ func TestUnaHalfTheCircleAway(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h := newHarness(t, nil)
 			prepare(h)
-			next, waiting := h.k.sndNxt, h.k.WaitSend()
+			next, waiting := h.k.snd.nxt, h.k.WaitSend()
 			for _, cmd := range []uint8{cmdPush, cmdAck, cmdWask, cmdWins} {
 				err := h.k.Input(segment(cmd, 0, 0, 0, uint32(next)+1<<31, ""))
 				require.ErrorIs(t, err, ErrForgedUna, "cmd %d", cmd)
 			}
-			require.Equal(t, next, h.k.sndUna)
+			require.Equal(t, next, h.k.snd.una)
 			require.Equal(t, waiting, h.k.WaitSend())
 		})
 	}
@@ -100,11 +100,11 @@ func TestFieldNote04EndlessFragments(t *testing.T) {
 	h := newHarness(t, nil)
 	for sn := range uint32(300) {
 		h.input(push(sn, 64, "x"))
-		require.LessOrEqual(t, h.k.rcvQueued, uint32(128))
+		require.LessOrEqual(t, h.k.rcv.queued, uint32(128))
 	}
 	require.Positive(t, h.k.Counters().BrokenMessages)
 	h.input(push(300, 0, "whole"))
-	require.Equal(t, uint32(301), uint32(h.k.rcvNxt), "the window has not jammed")
+	require.Equal(t, uint32(301), uint32(h.k.rcv.nxt), "the window has not jammed")
 	h.recv("whole")
 	require.Equal(t, -1, h.k.PeekSize())
 	h.advance(0)
@@ -122,7 +122,7 @@ func TestFieldNote04WholeMessagesSurvive(t *testing.T) {
 	h.recv("f")
 	require.Equal(t, -1, h.k.PeekSize())
 	require.Equal(t, uint64(2), h.k.Counters().BrokenMessages)
-	require.Zero(t, h.k.rcvQueued)
+	require.Zero(t, h.k.rcv.queued)
 	h.advance(0)
 	h.out = nil
 }
@@ -144,7 +144,7 @@ func TestFieldNote04LongMessage(t *testing.T) {
 // A message that the peer could never hold is an error at the sender.
 func TestFieldNote04SenderRefuses(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{LimitToPeerWindow: true}) })
-	big := make([]byte, 127*h.k.mss)
+	big := make([]byte, 127*h.k.cfg.mss)
 	_, err := h.k.Send(append(big, 1))
 	require.ErrorIs(t, err, ErrMessageTooLarge)
 	require.Zero(t, h.k.WaitSend())
@@ -152,10 +152,10 @@ func TestFieldNote04SenderRefuses(t *testing.T) {
 	p := segment(cmdWins, 0, 0, 0, 0, "")
 	binary.LittleEndian.PutUint16(p[6:], 32)
 	h.input(p)
-	_, err = h.k.Send(make([]byte, 32*h.k.mss+1))
+	_, err = h.k.Send(make([]byte, 32*h.k.cfg.mss+1))
 	require.ErrorIs(t, err, ErrMessageTooLarge)
 	require.Zero(t, h.k.WaitSend())
-	_, err = h.k.Send(make([]byte, 32*h.k.mss))
+	_, err = h.k.Send(make([]byte, 32*h.k.cfg.mss))
 	require.NoError(t, err)
 	h.advance(0)
 	require.Len(t, h.out, 32)
@@ -236,7 +236,7 @@ func TestFieldNote13Wrap(t *testing.T) {
 		p := newPipe(t, 256, 0.1)
 		sn := seq(start)
 		for _, k := range []*KCP{p.a, p.b} {
-			k.sndUna, k.sndNxt, k.sndEnd, k.rcvNxt = sn, sn, sn, sn
+			k.snd.una, k.snd.nxt, k.snd.end, k.rcv.nxt = sn, sn, sn, sn
 		}
 		p.now = start
 		payload := make([]byte, 100)
@@ -245,7 +245,7 @@ func TestFieldNote13Wrap(t *testing.T) {
 		}
 		p.run(4000, payload, make([]byte, 100))
 		c := p.a.Counters()
-		require.Equal(t, sn+4000, p.b.rcvNxt)
+		require.Equal(t, sn+4000, p.b.rcv.nxt)
 		require.Less(t, p.now-start, uint32(10000), "%+v", c)
 		require.Less(t, c.Retransmits(), uint64(2500), "%+v", c)
 	}
@@ -293,7 +293,7 @@ func TestFieldNote14OwnDeadline(t *testing.T) {
 	h.advance(0)
 	h.want(`push 1 frg=0 "y"`)
 	at, _ := h.k.NextFlush()
-	require.Equal(t, h.now+h.k.rtt.rto, at)
+	require.Equal(t, h.now+h.k.snd.rtt.rto, at)
 }
 
 // A segment that timed out is not fast-retransmitted for the same loss.
@@ -360,10 +360,10 @@ func TestFieldNote16RecoveredPackets(t *testing.T) {
 	h.now += 400
 	h.k.SetClock(h.now)
 	require.NoError(t, h.k.InputRecovered(ack(0, 1000, 1)))
-	require.Zero(t, h.k.rtt.srtt, "a late ACK is no sample")
+	require.Zero(t, h.k.snd.rtt.srtt, "a late ACK is no sample")
 	require.Equal(t, 1, h.k.WaitSend(), "but it acknowledges")
 	h.input(ack(1, 1000, 2))
-	require.Equal(t, int32(400), h.k.rtt.srtt)
+	require.Equal(t, int32(400), h.k.snd.rtt.srtt)
 
 	// A segment recovered late is acknowledged with the ts of the newest
 	// packet that came by itself: the peer measures the path.
@@ -423,7 +423,7 @@ func TestMessages(t *testing.T) {
 	for _, stream := range []bool{false, true} {
 		p := newPipe(t, 256, 0)
 		p.a.SetStream(stream)
-		sizes := []int{0, 1, p.a.mss - 1, p.a.mss, p.a.mss + 1, 0, 0, 127 * p.a.mss}
+		sizes := []int{0, 1, p.a.cfg.mss - 1, p.a.cfg.mss, p.a.cfg.mss + 1, 0, 0, 127 * p.a.cfg.mss}
 		var sent []string
 		for i, size := range sizes {
 			s := strings.Repeat(string(rune('a'+i)), size)
@@ -432,7 +432,7 @@ func TestMessages(t *testing.T) {
 			require.Equal(t, size, n)
 			sent = append(sent, s)
 		}
-		_, err := p.a.Send(make([]byte, 128*p.a.mss+1))
+		_, err := p.a.Send(make([]byte, 128*p.a.cfg.mss+1))
 		if !stream {
 			require.ErrorIs(t, err, ErrMessageTooLarge)
 		}
@@ -442,7 +442,7 @@ func TestMessages(t *testing.T) {
 		for range 3 {
 			p.turn()
 		}
-		buf := make([]byte, 127*p.a.mss)
+		buf := make([]byte, 127*p.a.cfg.mss)
 		for _, want := range sent {
 			if len(want) > 0 {
 				_, err := p.b.Recv(buf[:len(want)-1])
@@ -461,7 +461,7 @@ func TestMessages(t *testing.T) {
 func TestSteadyStateAllocatesNothing(t *testing.T) {
 	for _, loss := range []float64{0, 0.05} {
 		p := newPipe(t, 256, loss)
-		payload, buf := make([]byte, p.a.mss), make([]byte, p.a.mss)
+		payload, buf := make([]byte, p.a.cfg.mss), make([]byte, p.a.cfg.mss)
 		p.run(20000, payload, buf)
 		allocs := testing.AllocsPerRun(10, func() { p.run(1000, payload, buf) })
 		require.Less(t, allocs, 1.0, "allocations in 1000 segments, loss %v", loss)
@@ -471,20 +471,20 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 // An idle state machine is small, and what a transfer needed is given back.
 func TestIdleIsSmall(t *testing.T) {
 	p := newPipe(t, 1024, 0)
-	p.run(5000, make([]byte, p.a.mss), make([]byte, p.a.mss))
+	p.run(5000, make([]byte, p.a.cfg.mss), make([]byte, p.a.cfg.mss))
 	p.now += p.delay
 	p.turn()
 	for _, k := range []*KCP{p.a, p.b} {
 		k.Compact()
-		require.Nil(t, k.snd.slots)
-		require.Nil(t, k.rcv.slots)
-		require.Nil(t, k.acks)
-		require.Nil(t, k.packet)
-		require.Nil(t, k.scratch)
-		require.Equal(t, buffers{}, k.buffers)
-		require.Nil(t, k.timeouts.first)
+		require.Nil(t, k.snd.ring.slots)
+		require.Nil(t, k.rcv.ring.slots)
+		require.Nil(t, k.rcv.acks)
+		require.Nil(t, k.out.packet)
+		require.Nil(t, k.out.scratch)
+		require.Equal(t, buffers{}, k.out.buffers)
+		require.Nil(t, k.snd.timeouts.first)
 	}
-	p.run(5000, make([]byte, p.a.mss), make([]byte, p.a.mss)) // and works again
+	p.run(5000, make([]byte, p.a.cfg.mss), make([]byte, p.a.cfg.mss)) // and works again
 }
 
 // With StrictRTT, only an acknowledgement of something in flight is a sample.
@@ -499,17 +499,17 @@ func TestStrictRTT(t *testing.T) {
 		h.now += 50
 		h.k.SetClock(h.now)
 		h.input(ack(0, 1000, 2), ack(1, 1000, 2)) // una has covered both
-		require.Equal(t, int32(50), h.k.rtt.srtt)
+		require.Equal(t, int32(50), h.k.snd.rtt.srtt)
 		h.input(ack(2, 1000, 2)) // by its sn
-		require.Equal(t, int32(50), h.k.rtt.srtt)
+		require.Equal(t, int32(50), h.k.snd.rtt.srtt)
 		h.now += 10000
 		h.k.SetClock(h.now)
 		h.input(ack(0, 1000, 3)) // again
 		h.input(ack(77, 1000, 3))
 		if strict {
-			require.Equal(t, int32(50), h.k.rtt.srtt)
+			require.Equal(t, int32(50), h.k.snd.rtt.srtt)
 		} else {
-			require.Greater(t, h.k.rtt.srtt, int32(1000))
+			require.Greater(t, h.k.snd.rtt.srtt, int32(1000))
 		}
 	}
 }
@@ -562,18 +562,18 @@ func TestFreshWindow(t *testing.T) {
 			return p
 		}
 		h.input(window(0, 7))
-		require.Equal(t, uint32(7), h.k.rmtWnd)
+		require.Equal(t, uint32(7), h.k.peer.wnd)
 		h.input(window(3, 50))
 		h.input(window(1, 0))
 		if fresh {
-			require.Equal(t, uint32(50), h.k.rmtWnd)
+			require.Equal(t, uint32(50), h.k.peer.wnd)
 		} else {
-			require.Equal(t, uint32(0), h.k.rmtWnd)
+			require.Equal(t, uint32(0), h.k.peer.wnd)
 		}
 		h.input(window(3, 40))
-		require.Equal(t, uint32(40), h.k.rmtWnd)
+		require.Equal(t, uint32(40), h.k.peer.wnd)
 		h.input(window(4, 0))
-		require.Equal(t, uint32(0), h.k.rmtWnd)
+		require.Equal(t, uint32(0), h.k.peer.wnd)
 		h.input(ack(0, h.now, 4))
 	}
 }

@@ -1,20 +1,39 @@
 package kcp
 
+// packetBuilder is the packet under construction, and space to work with.
+type packetBuilder struct {
+	packet  []byte         // nil: none
+	scratch []*sendSegment // empty between two flushes
+	buffers buffers        // of the send side
+}
+
+// peerWindow is the window that the peer advertises, and the probing of it while
+// it is zero.
+type peerWindow struct {
+	wnd         uint32 // segments
+	wndMax      uint32 // the largest it has advertised; 0 before the first
+	una         seq    // with the advertisement taken last
+	unaWentBack bool   // the latest segment had a lower una than one before
+	probe       uint8  // sendWask and sendWins
+	tsProbe     seq    // when the next window probe leaves
+	probeWait   uint32 // milliseconds from one to the next; 0: none
+}
+
 // Flush puts out everything that may leave now: acknowledgements, window
 // probes, retransmissions and new segments. It does nothing before the first
 // Update.
 func (k *KCP) Flush() {
-	if !k.updated {
+	if !k.clock.started {
 		return
 	}
 	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()}
 	if k.holdsAcks() {
-		k.acks = k.acks[:0]
+		k.rcv.acks = k.rcv.acks[:0]
 	}
 	k.flushSignals(&h)
-	packets, bare := k.counters.PacketsSent, len(k.packet)
+	packets, bare := k.counters.PacketsSent, len(k.out.packet)
 	k.repeatAcks(&h)
-	if k.ext.ThinAcks {
+	if k.cfg.ext.ThinAcks {
 		k.flushEarlyAcks(&h)
 	} else {
 		k.flushAcks(&h)
@@ -23,10 +42,10 @@ func (k *KCP) Flush() {
 	k.flushProbes(&h)
 
 	window := k.sendWindow()
-	first := k.sndNxt
-	rate := k.cc.PacingRate()
+	first := k.snd.nxt
+	rate := k.snd.cc.PacingRate()
 	if rate > 0 {
-		k.pace.refill(k.micros, rate)
+		k.snd.pace.refill(k.clock.micros, rate)
 	}
 	k.congestionState()
 	timedOut, fast := k.flushRetransmissions(&h, rate)
@@ -34,37 +53,37 @@ func (k *KCP) Flush() {
 	k.flushNew(&h, first)
 	k.flushOutageProbe(&h)
 	k.flushRedundant(&h, first)
-	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.packet))
+	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	k.emit()
 
 	s := k.congestionState()
 	s.Window = int(window)
 	if fast {
-		k.cc.OnFastRetransmit(s)
+		k.snd.cc.OnFastRetransmit(s)
 	}
 	if timedOut {
-		k.cc.OnTimeout(s)
+		k.snd.cc.OnTimeout(s)
 	}
-	if k.sndNxt == k.sndEnd {
-		k.pace.idle()
+	if k.snd.nxt == k.snd.end {
+		k.snd.pace.idle()
 		if k.mayAdmit(window) {
-			k.rate.limited(k.flightBytes)
-			k.cc.OnAppLimited(s)
+			k.snd.rate.limited(k.snd.flightBytes)
+			k.snd.cc.OnAppLimited(s)
 		}
 	}
-	k.cc.OnTick(s)
+	k.snd.cc.OnTick(s)
 }
 
 // flushAcks puts out one ACK for every PUSH received since the last flush, or
 // as few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
-	for i, a := range k.acks {
-		if k.ext.SparseAcks && i != len(k.acks)-1 && a.sn.before(k.rcvNxt) {
+	for i, a := range k.rcv.acks {
+		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.before(k.rcv.nxt) {
 			continue
 		}
 		k.putAck(h, a)
 	}
-	k.acks = k.acks[:0]
+	k.rcv.acks = k.rcv.acks[:0]
 }
 
 // putAck puts an acknowledgement into a packet, if the peer may be sent it.
@@ -85,60 +104,60 @@ const (
 
 // scheduleProbe asks for the peer's window from time to time while it is shut.
 func (k *KCP) scheduleProbe() {
-	if k.rmtWnd != 0 {
-		k.tsProbe, k.probeWait = 0, 0
+	if k.peer.wnd != 0 {
+		k.peer.tsProbe, k.peer.probeWait = 0, 0
 		return
 	}
 	initial, limit := uint32(probeWaitInitial), uint32(probeWaitMax)
-	if k.ext.ProbeWait > 0 {
-		initial = k.ext.ProbeWait
+	if k.cfg.ext.ProbeWait > 0 {
+		initial = k.cfg.ext.ProbeWait
 	}
-	if k.ext.MaxProbeWait > 0 {
-		limit = k.ext.MaxProbeWait
+	if k.cfg.ext.MaxProbeWait > 0 {
+		limit = k.cfg.ext.MaxProbeWait
 	}
-	if k.probeWait == 0 {
-		k.probeWait = initial
-		k.tsProbe = k.now + seq(k.probeWait)
+	if k.peer.probeWait == 0 {
+		k.peer.probeWait = initial
+		k.peer.tsProbe = k.clock.now + seq(k.peer.probeWait)
 		return
 	}
-	if k.now.before(k.tsProbe) {
+	if k.clock.now.before(k.peer.tsProbe) {
 		return
 	}
-	k.probeWait = max(k.probeWait, initial)
-	k.probeWait = min(k.probeWait+k.probeWait/2, limit)
-	k.tsProbe = k.now + seq(k.probeWait)
-	k.probe |= sendWask
+	k.peer.probeWait = max(k.peer.probeWait, initial)
+	k.peer.probeWait = min(k.peer.probeWait+k.peer.probeWait/2, limit)
+	k.peer.tsProbe = k.clock.now + seq(k.peer.probeWait)
+	k.peer.probe |= sendWask
 }
 
 // flushProbes puts out the probes that are asked for. Their sn and ts are what
 // the last ACK of this flush left there, as in the reference; nobody reads them.
 func (k *KCP) flushProbes(h *header) {
 	if !k.maySend(2 * headerSize) {
-		k.probe = 0
+		k.peer.probe = 0
 	}
-	if k.probe&sendWask != 0 {
+	if k.peer.probe&sendWask != 0 {
 		h.cmd = cmdWask
 		h.encode(k.reserve(headerSize))
 		k.counters.ProbesSent++
 	}
-	if k.probe&sendWins != 0 {
+	if k.peer.probe&sendWins != 0 {
 		h.cmd = cmdWins
 		h.encode(k.reserve(headerSize))
 	}
-	k.probe = 0
+	k.peer.probe = 0
 }
 
 // sendWindow returns how many segments may be in flight.
 func (k *KCP) sendWindow() uint32 {
-	return min(k.sndWnd, k.rmtWnd, uint32(k.cc.Window()))
+	return min(k.cfg.sndWnd, k.peer.wnd, uint32(k.snd.cc.Window()))
 }
 
 // mayAdmit reports whether a window of sendWindow has room for one more.
 func (k *KCP) mayAdmit(window uint32) bool {
-	if k.ext.PipeWindow {
-		return k.inFlight < k.cc.Window() && k.sndNxt.before(k.sndUna+seq(min(k.sndWnd, k.rmtWnd)))
+	if k.cfg.ext.PipeWindow {
+		return k.snd.inFlight < k.snd.cc.Window() && k.snd.nxt.before(k.snd.una+seq(min(k.cfg.sndWnd, k.peer.wnd)))
 	}
-	return k.sndNxt.before(k.sndUna + seq(window))
+	return k.snd.nxt.before(k.snd.una + seq(window))
 }
 
 // admit moves waiting segments into the window, as far as the pacing budget
@@ -146,39 +165,39 @@ func (k *KCP) mayAdmit(window uint32) bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // in the packet that these segments will make
 	pending := 0 // bytes to an address that is not validated
-	for k.sndNxt != k.sndEnd && k.mayAdmit(window) {
-		s := k.snd.at(k.sndNxt)
+	for k.snd.nxt != k.snd.end && k.mayAdmit(window) {
+		s := k.snd.ring.at(k.snd.nxt)
 		if !k.mayBegin(s, pending) {
 			return
 		}
-		if k.validation != nil {
-			pending += s.size() + k.validation.overhead
+		if k.snd.validation != nil {
+			pending += s.size() + k.snd.validation.overhead
 		}
 		if rate > 0 && s.size() > room {
-			if !k.pace.ready() {
+			if !k.snd.pace.ready() {
 				return
 			}
-			room = k.mtu
+			room = k.cfg.mtu
 		}
 		room -= s.size()
-		k.pace.spend(s.size())
-		s.sn = k.sndNxt
-		k.sndNxt++
-		k.inFlight++
-		k.rate.sent(s, k.micros, k.flightBytes)
-		k.flightBytes += int64(s.size())
+		k.snd.pace.spend(s.size())
+		s.sn = k.snd.nxt
+		k.snd.nxt++
+		k.snd.inFlight++
+		k.snd.rate.sent(s, k.clock.micros, k.snd.flightBytes)
+		k.snd.flightBytes += int64(s.size())
 	}
-	k.pace.idle()
+	k.snd.pace.idle()
 }
 
 // backOff lengthens the time-out of s, which has just expired.
 func (k *KCP) backOff(s *sendSegment) {
 	limit := uint32(wireMaxRTO)
-	if k.ext.MaxRTO > 0 {
-		limit = max(k.ext.MaxRTO, k.rtt.rto)
+	if k.cfg.ext.MaxRTO > 0 {
+		limit = max(k.cfg.ext.MaxRTO, k.snd.rtt.rto)
 	}
-	s.rto = k.rtt.backoff(s.rto, k.nodelay, limit)
-	if k.ext.FreshFastAck {
+	s.rto = k.snd.rtt.backoff(s.rto, k.cfg.nodelay, limit)
+	if k.cfg.ext.FreshFastAck {
 		s.fastack = 0
 	}
 }
@@ -186,18 +205,18 @@ func (k *KCP) backOff(s *sendSegment) {
 // flushNew sends the segments from first on for the first time.
 func (k *KCP) flushNew(h *header, first seq) {
 	delay := uint32(0)
-	if k.nodelay == NoDelayOff {
-		delay = k.rtt.rto >> 3
+	if k.cfg.nodelay == NoDelayOff {
+		delay = k.snd.rtt.rto >> 3
 	}
-	for sn := first; sn != k.sndNxt; sn++ {
-		s := k.snd.at(sn)
+	for sn := first; sn != k.snd.nxt; sn++ {
+		s := k.snd.ring.at(sn)
 		s.xmit = 1
-		s.rto = k.rtt.rto
-		s.resendTS = k.now + seq(s.rto+delay)
+		s.rto = k.snd.rtt.rto
+		s.resendTS = k.clock.now + seq(s.rto+delay)
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
-		if len(s.data) >= k.mss {
-			k.blackHole.full++
+		if len(s.data) >= k.cfg.mss {
+			k.snd.blackHole.full++
 		}
 		k.sendSegment(s, h)
 	}
@@ -205,51 +224,51 @@ func (k *KCP) flushNew(h *header, first seq) {
 
 // transmit puts s into a packet and schedules its time-out.
 func (k *KCP) sendSegment(s *sendSegment, h *header) {
-	s.ts = k.now
+	s.ts = k.clock.now
 	k.putSegment(s, h)
-	k.timeouts.add(s)
-	k.loss.sent(s)
-	if s.xmit >= k.deadLink {
+	k.snd.timeouts.add(s)
+	k.snd.loss.sent(s)
+	if s.xmit >= k.cfg.deadLink {
 		k.dead = true
 	}
 	info := s.info()
 	info.LostMicros, s.lostAt = s.lostAt, 0
-	k.cc.OnPacketSent(k.lastState(), info)
-	k.trace.sent(s)
+	k.snd.cc.OnPacketSent(k.lastState(), info)
+	k.cfg.trace.sent(s)
 }
 
 // putSegment puts s into a packet, or several, or lends it out as one.
 func (k *KCP) putSegment(s *sendSegment, h *header) {
-	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.now, s.sn, uint32(len(s.data))
-	if k.validation != nil {
-		k.validation.transmitted(s.sn, k.now)
+	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
+	if k.snd.validation != nil {
+		k.snd.validation.transmitted(s.sn, k.clock.now)
 	}
 	if size := k.needsPieces(s); size > 0 {
 		k.putPieces(s, h, size)
-		s.noteReach(min(size, k.blackHole.watchAbove))
+		s.noteReach(min(size, k.snd.blackHole.watchAbove))
 		return
 	}
-	if k.outputInPlace != nil && len(s.data) == k.mss && !s.beingWritten {
+	if k.hooks.outputInPlace != nil && len(s.data) == k.cfg.mss && !s.beingWritten {
 		k.emit() // whatever there is, this does not fit in
-		h.encode(s.buf[k.headroom-headerSize:])
+		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
 		k.charge(s.size())
 		k.counters.PacketsSent++
 		s.noteReach(s.size())
-		k.outputInPlace(s)
+		k.hooks.outputInPlace(s)
 		return
 	}
 	b := k.reserve(s.size())
 	h.encode(b)
 	copy(b[headerSize:], s.data)
-	s.noteReach(len(k.packet))
+	s.noteReach(len(k.out.packet))
 }
 
 // releaseSegment ends the loan of a segment's buffer.
 func (k *KCP) releaseSegment(s *sendSegment) {
 	s.beingWritten = false
 	if s.orphaned {
-		k.buffers.putSegment(s)
+		k.out.buffers.putSegment(s)
 	}
 }
 
@@ -257,35 +276,35 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 // is put out first where they would exceed the MTU.
 func (k *KCP) reserve(n int) []byte {
 	k.charge(n)
-	if len(k.packet) > 0 && len(k.packet)+n > k.mtu {
+	if len(k.out.packet) > 0 && len(k.out.packet)+n > k.cfg.mtu {
 		k.emit()
 	}
-	if k.packet == nil {
-		size := max(k.mtu, n)
-		if k.packetBuffer != nil {
-			k.packet = k.packetBuffer(size)[:0]
+	if k.out.packet == nil {
+		size := max(k.cfg.mtu, n)
+		if k.hooks.packetBuffer != nil {
+			k.out.packet = k.hooks.packetBuffer(size)[:0]
 		} else {
-			k.packet = make([]byte, 0, size)
+			k.out.packet = make([]byte, 0, size)
 		}
 	}
-	at := len(k.packet)
-	if at+n > cap(k.packet) {
-		k.packet = append(make([]byte, 0, at+n), k.packet...)
+	at := len(k.out.packet)
+	if at+n > cap(k.out.packet) {
+		k.out.packet = append(make([]byte, 0, at+n), k.out.packet...)
 	}
-	k.packet = k.packet[:at+n]
-	return k.packet[at:]
+	k.out.packet = k.out.packet[:at+n]
+	return k.out.packet[at:]
 }
 
 // emit puts out the packet under construction, if there is one.
 func (k *KCP) emit() {
-	if len(k.packet) == 0 {
+	if len(k.out.packet) == 0 {
 		return
 	}
 	k.counters.PacketsSent++
-	packet := k.packet
-	k.packet = nil
-	k.output(packet)
-	if k.packetBuffer == nil {
-		k.packet = packet[:0]
+	packet := k.out.packet
+	k.out.packet = nil
+	k.hooks.output(packet)
+	if k.hooks.packetBuffer == nil {
+		k.out.packet = packet[:0]
 	}
 }

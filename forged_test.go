@@ -90,24 +90,24 @@ func (v *victim) inside(c *Conn) [][]byte {
 	k, l := c.kcp, &c.hs
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
-		p := segment(cmd, 0, ts, sn, uint32(k.sndNxt), payload)
+		p := segment(cmd, 0, ts, sn, uint32(k.snd.nxt), payload)
 		binary.LittleEndian.PutUint32(p, c.key.conv)
 		all = append(all, p)
 	}
-	add(cmdPush, uint32(k.rcvNxt), 0, "forged")
-	add(cmdPush, uint32(k.rcvNxt)+1, 0, "forged")
-	add(cmdAck, uint32(k.sndUna), uint32(k.now), "")
-	add(cmdAck, uint32(k.sndNxt)-1, 0, "")
+	add(cmdPush, uint32(k.rcv.nxt), 0, "forged")
+	add(cmdPush, uint32(k.rcv.nxt)+1, 0, "forged")
+	add(cmdAck, uint32(k.snd.una), uint32(k.clock.now), "")
+	add(cmdAck, uint32(k.snd.nxt)-1, 0, "")
 	add(cmdWask, 0, 0, "")
-	shut := segment(cmdWins, 0, 0, 0, uint32(k.sndUna), "")
+	shut := segment(cmdWins, 0, 0, 0, uint32(k.snd.una), "")
 	binary.LittleEndian.PutUint32(shut, c.key.conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []signal{
 		{sigHello, 0, l.peerToken}, {sigHello, 0, 1}, {sigHello | sigAnswer, 1, l.token},
-		{sigFin, uint32(k.rcvNxt), l.token}, {sigClose, uint32(k.rcvNxt), l.token},
+		{sigFin, uint32(k.rcv.nxt), l.token}, {sigClose, uint32(k.rcv.nxt), l.token},
 		{sigAbort, l.token, 0}, {sigReset, l.ping.signal.sn, l.ping.signal.ts},
-		{sigClose | sigAnswer, uint32(k.sndEnd), l.peerToken},
+		{sigClose | sigAnswer, uint32(k.snd.end), l.peerToken},
 	} {
 		all = append(all, packetOf(c.key.conv, bytesOf(s)))
 	}
@@ -222,8 +222,8 @@ func TestFieldNote08ForgedSignals(t *testing.T) {
 				code = signalCode(r.Uint32()) | 1
 			}
 			to.mu.Lock()
-			una, wnd := uint32(to.kcp.sndUna), uint16(1000)
-			final := uint32(to.kcp.rcvNxt)
+			una, wnd := uint32(to.kcp.snd.una), uint16(1000)
+			final := uint32(to.kcp.rcv.nxt)
 			to.mu.Unlock()
 			args := []uint32{0, 1, final, final + 1, final - 1, r.Uint32()}
 			s := signal{code, args[r.IntN(len(args))], args[r.IntN(len(args))]}
@@ -298,7 +298,7 @@ func TestImpossibleFins(t *testing.T) {
 			w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{code, final, token})))
 			synctest.Wait()
 		}
-		next := uint32(b.kcp.rcvNxt)
+		next := uint32(b.kcp.rcv.nxt)
 		for _, final := range []uint32{0, next - 1, next - 1<<30} {
 			fin(sigFin, final)
 			fin(sigClose, final)

@@ -38,11 +38,11 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		return ErrPacketShort
 	}
 	k.counters.PacketsReceived++
-	una := k.sndUna
+	una := k.snd.una
 	k.congestionState()
-	k.rate.begin()
-	k.ackPolicy.gap = k.rcvEarly > 0
-	flying, early := k.inFlight, uint32(0)
+	k.snd.rate.begin()
+	k.rcv.ackPolicy.gap = k.rcv.early > 0
+	flying, early := k.snd.inFlight, uint32(0)
 	var newest newestAck
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
@@ -55,13 +55,13 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			packet = packet[headerSize:]
 			continue
 		}
-		if h.una.after(k.sndNxt) {
+		if h.una.after(k.snd.nxt) {
 			return ErrForgedUna
 		}
 		if !recovered {
 			k.inputWindow(&h)
 		}
-		if k.validation == nil {
+		if k.snd.validation == nil {
 			k.ackBelow(h.una)
 		}
 		switch h.cmd {
@@ -80,7 +80,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		case cmdWask:
 			k.counters.ProbesReceived++
 			if !isSignal {
-				k.probe |= sendWins
+				k.peer.probe |= sendWins
 			}
 		case cmdWins:
 			if !isSignal {
@@ -90,14 +90,14 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		packet = packet[headerSize+len(payload):]
 	}
 	k.countAck(newest, early)
-	if k.ext.ThinAcks {
+	if k.cfg.ext.ThinAcks {
 		k.decideAck()
 	}
-	k.peerAlive(flying - k.inFlight)
+	k.peerAlive(flying - k.snd.inFlight)
 	k.notifyAcked(una)
-	k.lastAlive = transmission{}
+	k.snd.lastAlive = transmission{}
 	if s := k.oldest(); s != nil {
-		k.lastAlive = transmission{s.sn, s.xmit}
+		k.snd.lastAlive = transmission{s.sn, s.xmit}
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	if !ok {
 		return nil, ErrSegmentLength
 	}
-	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.ext.TakePieces) {
+	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) {
 		return nil, ErrCommand
 	}
 	return payload, nil
@@ -122,23 +122,23 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 // nobody does: the segment is the probe then that it seems to be. outside is true
 // where the segment counts for nothing else.
 func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
-	if k.onSignal == nil {
+	if k.hooks.onSignal == nil {
 		return false, false
 	}
 	s, isSignal := h.signal()
-	return isSignal, isSignal && k.onSignal(s)
+	return isSignal, isSignal && k.hooks.onSignal(s)
 }
 
 // inputWindow takes the peer's advertisement. The una of a peer never goes
 // back, so a segment with less than the highest seen is older than that one.
 func (k *KCP) inputWindow(h *header) {
-	k.unaWentBack = k.rmtWndMax > 0 && h.una.before(k.rmtUna)
-	if k.ext.FreshWindow && k.rmtWndMax > 0 && h.una.before(k.rmtUna) {
+	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.before(k.peer.una)
+	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.before(k.peer.una) {
 		return
 	}
-	k.rmtUna = h.una
-	k.rmtWnd = uint32(h.wnd)
-	k.rmtWndMax = max(k.rmtWndMax, k.rmtWnd)
+	k.peer.una = h.una
+	k.peer.wnd = uint32(h.wnd)
+	k.peer.wndMax = max(k.peer.wndMax, k.peer.wnd)
 }
 
 // inputAck takes the acknowledgement of one segment, in a packet before which
@@ -146,19 +146,19 @@ func (k *KCP) inputWindow(h *header) {
 // already, so it counts as news all the same.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
-	if v := k.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
+	if v := k.snd.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
 		return
 	}
 	var s *sendSegment
-	if h.sn.within(k.sndUna, k.sndNxt) {
-		s = k.snd.at(h.sn)
+	if h.sn.within(k.snd.una, k.snd.nxt) {
+		s = k.snd.ring.at(h.sn)
 	}
-	news := s != nil || h.sn.within(una, k.sndUna)
-	rtt := k.now.diff(h.ts)
-	if rtt >= 0 && !recovered && (news || !k.ext.StrictRTT) {
-		k.rtt.sample(rtt, k.interval)
-		k.cc.OnRTT(k.lastState(), uint32(rtt))
-		k.trace.rtt(uint32(rtt), uint32(k.rtt.srtt), k.rtt.rto)
+	news := s != nil || h.sn.within(una, k.snd.una)
+	rtt := k.clock.now.diff(h.ts)
+	if rtt >= 0 && !recovered && (news || !k.cfg.ext.StrictRTT) {
+		k.snd.rtt.sample(rtt, k.cfg.interval)
+		k.snd.cc.OnRTT(k.lastState(), uint32(rtt))
+		k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)
 	}
 	if s == nil {
 		k.matchLateAck(h.sn, h.ts)
@@ -167,10 +167,10 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	switch {
 	case s.xmit == 1:
 	case h.ts.before(s.ts):
-		k.recovery.count(s.xmit == 2)
+		k.snd.recovery.count(s.xmit == 2)
 		k.onSpurious(s.repaired)
 	default:
-		k.recovery.count(false)
+		k.snd.recovery.count(false)
 		k.onGenuine()
 	}
 	k.dropAcked(s, h.ts == s.ts)

@@ -47,99 +47,26 @@ var (
 // backwards. A KCP is not safe for concurrent use, and the output function
 // must not call its methods.
 type KCP struct {
-	conv uint32
+	conv     uint32
+	dead     bool          // a segment was sent too often; see SetDeadLink
+	cfg      machineConfig // settings
+	hooks    hooks         // the output, and the session around the machine
+	clock    machineClock
+	snd      sender
+	peer     peerWindow
+	rcv      receiver
+	out      packetBuilder
+	signals  []signal // to be sent with the next flush; nil: none
+	counters Counters
+}
 
-	// Settings.
-	mtu, mss     int
-	messageMSS   int // mss before the path turned out to take less; see segmentSize
-	sndWnd       uint32
-	rcvWnd       uint32
-	nodelay      NoDelay
-	interval     uint32
-	fastResend   uint32 // 0 is off
-	fastLimit    uint32 // 0 is none
-	deadLink     uint32
-	stream       bool
-	ext          Extensions
-	trace        *Trace
-	cc           CongestionControl
-	ccState      *CongestionState // nil while there is nothing to control
-	pace         pacer
-	output       func(packet []byte)
-	packetBuffer func(n int) []byte // where the next packet is assembled; nil: packet
-
-	// outputInPlace, if not nil, is given packets of one full segment in the segment's
-	// own buffer, which has headroom bytes in front of the payload, instead of
-	// output a copy. It keeps the buffer until it calls releaseSegment.
-	outputInPlace func(s *sendSegment)
-	headroom      int
-	signals       []signal          // to be sent with the next flush
-	onSignal      func(signal) bool // takes signals; true: una and wnd of the segment do not count
-
-	// Clock.
-	now       seq
-	micros    int64 // the same in microseconds
-	fineClock bool  // micros is exact
-	tsFlush   seq   // next scheduled flush
-	updated   bool
-	dead      bool
-
-	// Sending: [sndUna, sndNxt) is in flight, [sndNxt, sndEnd) waits.
-	sndUna   seq
-	sndNxt   seq
-	sndEnd   seq
-	inFlight int // unacknowledged among those in flight
-	sndBytes int // payload held in snd
-	snd      sendRing
-
-	flightBytes int64 // of inFlight, headers included
-	rate        rateSampler
-	timeouts    timeouts
-	loss        lossDetector
-	recovery    recovery
-	blackHole   blackHoleDetector
-	redundancy  redundancyBudget
-	rtt         rttEstimator
-	lastAlive   transmission // oldest in flight at the last good packet
-
-	// The peer's window, and probing it while it is closed.
-	rmtWnd      uint32
-	rmtWndMax   uint32 // the largest it has advertised; 0 before the first
-	rmtUna      seq    // with the advertisement taken last
-	unaWentBack bool   // the latest segment had a lower una than one before
-	probe       uint8
-	tsProbe     seq
-	probeWait   uint32
-
-	// Receiving: [rcvNxt-rcvQueued, rcvNxt) is in order, beyond it early.
-	rcvNxt          seq
-	rcvQueued       uint32
-	rcvPartial      uint32 // segments of the incomplete message at the queue's end
-	rcvVoid         uint32 // places in the queue that are empty, none of them at its head
-	rcvEarly        int
-	rcvHeld         int // bytes of the buffers in rcv, and of assembly
-	pressure        memoryPressure
-	peerUnvalidated bool // the peer's address is not proven
-	frugal          bool // segments may be too far ahead to be held
-	rcv             recvRing
-	assembly        assembly
-	readInto        []byte // where payload may go as it comes, for a reader that waits
-	readDirect      bool   // some has
-	acks            []ackItem
-	ackRepeats      ackRepeater
-	ackPolicy       ackPolicy
-	tsRecent        seq // ts of the newest PUSH that came by itself
-	hasRecent       bool
-
-	validation *addressValidation // nil: the peer's address is validated
-
-	// Packet under construction and scratch space.
-	packet  []byte
-	scratch []*sendSegment
-	buffers buffers // of what is sent
-
-	rcvBuffers buffers // of what is received
-	counters   Counters
+// machineClock is the time of the machine, which the caller sets.
+type machineClock struct {
+	now     seq   // milliseconds; wraps
+	micros  int64 // the same in microseconds; does not wrap
+	fine    bool  // micros is exact, not a multiple of a millisecond
+	started bool  // Update has been called
+	tsFlush seq   // next scheduled flush
 }
 
 // New returns a state machine for conversation conv, which must be the same at
@@ -147,19 +74,21 @@ type KCP struct {
 // packet to be sent; the packet is valid during the call only.
 func New(conv uint32, output func(packet []byte)) *KCP {
 	k := &KCP{
-		conv:      conv,
-		output:    output,
-		mtu:       defaultMTU,
-		mss:       defaultMTU - headerSize,
-		sndWnd:    defaultSndWnd,
-		rcvWnd:    minRcvWnd,
-		rmtWnd:    minRcvWnd,
-		nodelay:   NoDelayOff,
-		interval:  defaultInterval,
-		tsFlush:   defaultInterval,
-		fastLimit: defaultFastLimit,
-		deadLink:  defaultDeadLink,
-		rtt:       rttEstimator{rto: rtoInitial, minRTO: rtoMin},
+		conv:  conv,
+		hooks: hooks{output: output},
+		cfg: machineConfig{
+			mtu:       defaultMTU,
+			mss:       defaultMTU - headerSize,
+			sndWnd:    defaultSndWnd,
+			rcvWnd:    minRcvWnd,
+			nodelay:   NoDelayOff,
+			interval:  defaultInterval,
+			fastLimit: defaultFastLimit,
+			deadLink:  defaultDeadLink,
+		},
+		clock: machineClock{tsFlush: defaultInterval},
+		snd:   sender{rtt: rttEstimator{rto: rtoInitial, minRTO: rtoMin}},
+		peer:  peerWindow{wnd: minRcvWnd},
 	}
 	k.SetCongestionControl(nil)
 	return k
@@ -177,21 +106,21 @@ func (k *KCP) Dead() bool { return k.dead }
 // 100 ms.
 func (k *KCP) Update(now uint32) {
 	k.setClock(seq(now))
-	if !k.updated {
-		k.updated = true
-		k.tsFlush = k.now
+	if !k.clock.started {
+		k.clock.started = true
+		k.clock.tsFlush = k.clock.now
 	}
-	late := k.now.diff(k.tsFlush)
+	late := k.clock.now.diff(k.clock.tsFlush)
 	if late >= clockJump || late < -clockJump {
-		k.tsFlush = k.now
+		k.clock.tsFlush = k.clock.now
 		late = 0
 	}
 	if late < 0 {
 		return
 	}
-	k.tsFlush += seq(k.interval)
-	if !k.now.before(k.tsFlush) {
-		k.tsFlush = k.now + seq(k.interval)
+	k.clock.tsFlush += seq(k.cfg.interval)
+	if !k.clock.now.before(k.clock.tsFlush) {
+		k.clock.tsFlush = k.clock.now + seq(k.cfg.interval)
 	}
 	k.Flush()
 }
@@ -209,21 +138,21 @@ func (k *KCP) SetClock(now uint32) {
 // finer time and paces and measures more exactly. A driver uses one or the
 // other throughout.
 func (k *KCP) SetClockMicros(now uint64) {
-	k.now, k.micros, k.fineClock = seq(now/1000), int64(now), true
+	k.clock.now, k.clock.micros, k.clock.fine = seq(now/1000), int64(now), true
 	k.started()
 }
 
 func (k *KCP) setClock(now seq) {
-	k.micros += int64(now.diff(k.now)) * 1000
-	k.now = now
+	k.clock.micros += int64(now.diff(k.clock.now)) * 1000
+	k.clock.now = now
 }
 
 // started lets the first SetClock take the place of the first Update.
 func (k *KCP) started() {
-	if !k.updated {
-		k.updated = true
-		k.tsFlush = k.now
-		k.cc.OnTick(k.congestionState())
+	if !k.clock.started {
+		k.clock.started = true
+		k.clock.tsFlush = k.clock.now
+		k.snd.cc.OnTick(k.congestionState())
 	}
 }
 
@@ -233,32 +162,32 @@ func (k *KCP) started() {
 // be probed. It is false when the conversation is idle. Unlike Check, it does
 // not ask to be called at every interval.
 func (k *KCP) NextFlush() (at uint32, ok bool) {
-	if k.probe != 0 || k.loss.suspects.head != nil {
-		return uint32(k.now), true
+	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
+		return uint32(k.clock.now), true
 	}
-	next, ok := k.timeouts.next()
+	next, ok := k.snd.timeouts.next()
 	earlier := func(t seq) {
 		if !ok || t.before(next) {
 			next, ok = t, true
 		}
 	}
-	if len(k.acks) > 0 {
+	if len(k.rcv.acks) > 0 {
 		earlier(k.ackTime())
 	}
-	if k.recovery.inOutage && k.inFlight > 0 {
-		earlier(k.recovery.probeAt)
+	if k.snd.recovery.inOutage && k.snd.inFlight > 0 {
+		earlier(k.snd.recovery.probeAt)
 	}
-	if k.loss.due.head != nil {
-		earlier(k.now + seq(k.resendWait()))
+	if k.snd.loss.due.head != nil {
+		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.sndNxt != k.sndEnd {
+	if k.snd.nxt != k.snd.end {
 		switch {
-		case k.rmtWnd == 0 && k.probeWait == 0:
-			earlier(k.now)
-		case k.rmtWnd == 0:
-			earlier(k.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && k.mayBegin(k.snd.at(k.sndNxt), 0):
-			earlier(k.now + seq(k.pacingDelay()))
+		case k.peer.wnd == 0 && k.peer.probeWait == 0:
+			earlier(k.clock.now)
+		case k.peer.wnd == 0:
+			earlier(k.peer.tsProbe)
+		case k.mayAdmit(k.sendWindow()) && k.mayBegin(k.snd.ring.at(k.snd.nxt), 0):
+			earlier(k.clock.now + seq(k.pacingDelay()))
 		}
 	}
 	return uint32(next), ok
@@ -266,11 +195,11 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 
 // pacingDelay returns the milliseconds until a new segment may leave.
 func (k *KCP) pacingDelay() uint32 {
-	rate := k.cc.PacingRate()
+	rate := k.snd.cc.PacingRate()
 	if rate <= 0 {
 		return 0
 	}
-	return k.wholeMillis(k.pace.wait(k.micros, rate))
+	return k.wholeMillis(k.snd.pace.wait(k.clock.micros, rate))
 }
 
 // wholeMillis returns the whole milliseconds of the clock in which a wait of so
@@ -279,15 +208,15 @@ func (k *KCP) wholeMillis(wait int64) uint32 {
 	if wait == 0 {
 		return 0
 	}
-	return uint32((k.micros%1000 + wait + 999) / 1000)
+	return uint32((k.clock.micros%1000 + wait + 999) / 1000)
 }
 
 // Check returns the time at which Update should be called next, if neither
 // Input nor Send is called before: now where something is due already, and at
 // most one interval from now.
 func (k *KCP) Check(now uint32) uint32 {
-	current, flush := seq(now), k.tsFlush
-	if !k.updated {
+	current, flush := seq(now), k.clock.tsFlush
+	if !k.clock.started {
 		return now
 	}
 	late := current.diff(flush)
@@ -295,46 +224,46 @@ func (k *KCP) Check(now uint32) uint32 {
 		return now
 	}
 	wait := uint32(-late)
-	if at, ok := k.timeouts.next(); ok {
+	if at, ok := k.snd.timeouts.next(); ok {
 		d := at.diff(current)
 		if d <= 0 {
 			return now
 		}
 		wait = min(wait, uint32(d))
 	}
-	return now + min(wait, k.interval)
+	return now + min(wait, k.cfg.interval)
 }
 
 // Compact gives spare memory back. It is worth calling when a conversation
 // has gone idle.
 func (k *KCP) Compact() {
-	k.buffers, k.rcvBuffers = buffers{}, buffers{}
-	k.timeouts.spare = nil
-	k.packet, k.scratch = nil, nil
-	if k.sndEnd == k.sndUna {
-		k.snd = sendRing{}
-		k.ccState, k.rate.rateInput = nil, nil
+	k.out.buffers, k.rcv.buffers = buffers{}, buffers{}
+	k.snd.timeouts.spare = nil
+	k.out.packet, k.out.scratch = nil, nil
+	if k.snd.end == k.snd.una {
+		k.snd.ring = sendRing{}
+		k.snd.ccState, k.snd.rate.rateInput = nil, nil
 	}
-	if k.rcvQueued == 0 && k.rcvEarly == 0 {
-		k.rcv = recvRing{}
+	if k.rcv.queued == 0 && k.rcv.early == 0 {
+		k.rcv.ring = recvRing{}
 	}
-	if len(k.acks) == 0 {
-		k.acks = nil
+	if len(k.rcv.acks) == 0 {
+		k.rcv.acks = nil
 	}
 	if len(k.signals) == 0 {
 		k.signals = nil
 	}
 	k.expirePieces()
-	if k.rcvEarly == 0 {
-		k.ackRepeats.items = nil
+	if k.rcv.early == 0 {
+		k.rcv.ackRepeats.items = nil
 	}
 }
 
 // segmentSize returns the payload of the segments that n bytes are cut into.
 // A message that had few enough segments before the MTU has shrunk still has.
 func (k *KCP) segmentSize(n int) int {
-	if k.stream || k.messageMSS <= k.mss || n <= k.fragmentLimit()*k.mss {
-		return k.mss
+	if k.cfg.stream || k.cfg.messageMSS <= k.cfg.mss || n <= k.fragmentLimit()*k.cfg.mss {
+		return k.cfg.mss
 	}
-	return k.messageMSS
+	return k.cfg.messageMSS
 }

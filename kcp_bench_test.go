@@ -21,8 +21,8 @@ func BenchmarkSegment(b *testing.B) {
 
 func benchmarkSegments(b *testing.B, window int, loss float64) {
 	p := newPipe(b, window, loss)
-	payload := make([]byte, p.a.mss)
-	buf := make([]byte, p.a.mss)
+	payload := make([]byte, p.a.cfg.mss)
+	buf := make([]byte, p.a.cfg.mss)
 	b.SetBytes(int64(len(payload)))
 	b.ReportAllocs()
 	p.run(4*window, payload, buf)
@@ -80,7 +80,7 @@ func newPipe(tb testing.TB, window int, loss float64) *pipe {
 // run moves n payloads from a to b, a batch in a millisecond. By default, ACKs
 // take as many milliseconds to come back as it takes to fill the window.
 func (p *pipe) run(n int, payload, buf []byte) {
-	window := int(p.a.sndWnd)
+	window := int(p.a.cfg.sndWnd)
 	for sent, received := 0, 0; received < n; {
 		for i := 0; i < p.batch && sent < n && p.a.span() < window; i++ {
 			if _, err := p.a.Send(payload); err != nil {
@@ -131,4 +131,4 @@ func (p *pipe) deliver(queue *[]pipePacket, k *KCP, delay uint32) {
 }
 
 // span returns how much of the window is taken, holes included.
-func (k *KCP) span() int { return int(k.sndEnd - k.sndUna) }
+func (k *KCP) span() int { return int(k.snd.end - k.snd.una) }

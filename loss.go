@@ -82,72 +82,72 @@ func (d *lossDetector) sent(s *sendSegment) {
 // countAck has the loss detector count an input of which newest was the newest
 // acknowledgement, and early the number of those that una did not cover.
 func (k *KCP) countAck(newest newestAck, early uint32) {
-	if k.fastResend == 0 || k.validation != nil {
+	if k.cfg.fastResend == 0 || k.snd.validation != nil {
 		return // who is not validated may acknowledge blindly
 	}
-	n, limit := uint32(1), k.fastResend
-	reordered := k.recovery.reoWndMult > 0 || k.recovery.reorderingDominates()
-	if k.ext.EarlyRetransmit {
+	n, limit := uint32(1), k.cfg.fastResend
+	reordered := k.snd.recovery.reoWndMult > 0 || k.snd.recovery.reorderingDominates()
+	if k.cfg.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
 			limit = math.MaxUint32 // numbers prove nothing, only time does
 		}
-		k.loss.collect, k.loss.counted = true, k.scratch[:0]
+		k.snd.loss.collect, k.snd.loss.counted = true, k.out.scratch[:0]
 	}
 	switch {
-	case !k.ext.SendOrder:
-		if newest.seen && newest.sn.within(k.sndUna, k.sndNxt) {
-			k.loss.count(newest.sn, newest.ts, n, limit)
+	case !k.cfg.ext.SendOrder:
+		if newest.seen && newest.sn.within(k.snd.una, k.snd.nxt) {
+			k.snd.loss.count(newest.sn, newest.ts, n, limit)
 		}
-	case k.rate.any:
-		k.loss.countBefore(k.rate.newest.number, n, limit)
+	case k.snd.rate.any:
+		k.snd.loss.countBefore(k.snd.rate.newest.number, n, limit)
 	}
-	if !k.ext.EarlyRetransmit {
+	if !k.cfg.ext.EarlyRetransmit {
 		return
 	}
-	at := k.now + max(k.reoWnd(), 1)
-	for _, s := range k.loss.counted {
+	at := k.clock.now + max(k.reoWnd(), 1)
+	for _, s := range k.snd.loss.counted {
 		if reordered {
 			s.unlinkOrder() // there is no need to count on
 		}
-		if k.fastLimit > 0 && s.xmit > k.fastLimit {
+		if k.cfg.fastLimit > 0 && s.xmit > k.cfg.fastLimit {
 			continue
 		}
-		if k.recovery.reorderingDominates() && s.resendTS.before(at) && !s.early {
+		if k.snd.recovery.reorderingDominates() && s.resendTS.before(at) && !s.early {
 			// Its time-out does not reckon with it.
-			k.timeouts.remove(s)
+			k.snd.timeouts.remove(s)
 			s.resendTS = at
-			k.timeouts.add(s)
+			k.snd.timeouts.add(s)
 		}
 		k.repairAt(s, at)
 	}
-	clear(k.loss.counted)
-	k.scratch, k.loss.counted, k.loss.collect = k.loss.counted[:0], nil, false
+	clear(k.snd.loss.counted)
+	k.out.scratch, k.snd.loss.counted, k.snd.loss.collect = k.snd.loss.counted[:0], nil, false
 }
 
 // repairAt has s sent again at a time, if it does not time out before, as after
 // enough acknowledgements.
 func (k *KCP) repairAt(s *sendSegment, at seq) {
-	if s.early || s.list == &k.loss.due || !at.before(s.resendTS) {
+	if s.early || s.list == &k.snd.loss.due || !at.before(s.resendTS) {
 		return
 	}
-	k.timeouts.remove(s)
+	k.snd.timeouts.remove(s)
 	s.early, s.resendTS = true, at
-	k.timeouts.add(s)
+	k.snd.timeouts.add(s)
 }
 
 // takeSuspects appends the segments to be fast-retransmitted. Those that have
 // just timed out are sent anyway and keep their place among the suspects, and
 // those that were sent too often are left to their time-outs.
 func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
-	for s := k.loss.suspects.head; s != nil; {
+	for s := k.snd.loss.suspects.head; s != nil; {
 		next := s.order.next
 		switch {
 		case s.group == nil: // timed out
-		case k.fastLimit > 0 && s.xmit > k.fastLimit:
+		case k.cfg.fastLimit > 0 && s.xmit > k.cfg.fastLimit:
 			s.unlinkOrder()
 		default:
-			k.timeouts.remove(s)
+			k.snd.timeouts.remove(s)
 			s.fastDue = true
 			again = append(again, s)
 		}
@@ -161,22 +161,22 @@ func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 // the variance. It returns the others. The time-out of a segment is fixed when
 // it leaves, and a queue can grow by more than that within one round trip.
 func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
-	if !k.ext.PostponeTimeouts {
+	if !k.cfg.ext.PostponeTimeouts {
 		return expired
 	}
-	variance := max(k.interval, uint32(4*k.rtt.rttvar))
-	if k.recovery.reorderingDominates() {
+	variance := max(k.cfg.interval, uint32(4*k.snd.rtt.rttvar))
+	if k.snd.recovery.reorderingDominates() {
 		variance += uint32(k.reoWnd())
 	}
 	rest := expired[:0]
 	for _, s := range expired {
-		at := s.ts + seq(min(uint32(k.rate.frontRTT/1000)+variance, 2*s.rto))
-		if s.early || s.tx.number < k.rate.newestAckedTx || !at.after(k.now) {
+		at := s.ts + seq(min(uint32(k.snd.rate.frontRTT/1000)+variance, 2*s.rto))
+		if s.early || s.tx.number < k.snd.rate.newestAckedTx || !at.after(k.clock.now) {
 			rest = append(rest, s)
 			continue
 		}
 		s.resendTS = at
-		k.timeouts.add(s)
+		k.snd.timeouts.add(s)
 	}
 	return rest
 }

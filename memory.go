@@ -40,8 +40,8 @@ const (
 // it, parts of segments, acknowledgements that wait to be sent, and buffers kept
 // for what comes next, which Compact gives back.
 func (k *KCP) Held() int {
-	return len(k.rcv.slots)*placeBytes + k.rcvHeld + k.rcvBuffers.size() + cap(k.acks)*ackBytesHeld +
-		cap(k.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
+	return len(k.rcv.ring.slots)*placeBytes + k.rcv.held + k.rcv.buffers.size() + cap(k.rcv.acks)*ackBytesHeld +
+		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
 }
 
 // costOf returns the bytes that it takes to hold n bytes as the segment sn.
@@ -50,9 +50,9 @@ func (k *KCP) costOf(sn seq, n int) int {
 	if n > 0 {
 		_, cost = bufferSize(n)
 	}
-	head := k.rcvNxt - seq(k.rcvQueued)
-	if places := int(sn-head) + 1; places > len(k.rcv.slots) {
-		cost += (ringSize(places) - len(k.rcv.slots)) * placeBytes
+	head := k.rcv.nxt - seq(k.rcv.queued)
+	if places := int(sn-head) + 1; places > len(k.rcv.ring.slots) {
+		cost += (ringSize(places) - len(k.rcv.ring.slots)) * placeBytes
 	}
 	return cost
 }
@@ -73,15 +73,15 @@ const reservedBytes = 16 << 10
 // before it, is turned away if it is new: because it is too far ahead, because the peer is a
 // stranger, or because memory is short.
 func (k *KCP) dropsForMemory(sn seq, n int) bool {
-	ahead := uint32(sn - k.rcvNxt)
-	if k.frugal && ahead > max(sessionReach, reachGrowth*(k.rcvQueued+uint32(k.rcvEarly))) {
+	ahead := uint32(sn - k.rcv.nxt)
+	if k.hooks.frugal && ahead > max(sessionReach, reachGrowth*(k.rcv.queued+uint32(k.rcv.early))) {
 		return true
 	}
-	if k.peerUnvalidated {
+	if k.rcv.peerUnvalidated {
 		limit, needed := unvalidatedBytes, false
-		if k.pressure != pressureReserved {
+		if k.rcv.pressure != pressureReserved {
 			// A message that could not become whole would never be read.
-			limit, needed = k.legacyLimit(), sn == k.rcvNxt && k.rcvQueued == k.rcvPartial
+			limit, needed = k.legacyLimit(), sn == k.rcv.nxt && k.rcv.queued == k.rcv.partial
 		}
 		if ahead > unvalidatedReach || !needed && k.Held()+k.costOf(sn, n) > limit {
 			return true
@@ -93,19 +93,19 @@ func (k *KCP) dropsForMemory(sn seq, n int) bool {
 // legacyLimit returns what may be held for a peer whose address is not validated,
 // and whose session an application has: little, and more as it sends more.
 func (k *KCP) legacyLimit() int {
-	if k.validation == nil {
+	if k.snd.validation == nil {
 		return legacyBytes
 	}
-	return min(legacyBytes, unvalidatedBytes+2*k.validation.total)
+	return min(legacyBytes, unvalidatedBytes+2*k.snd.validation.total)
 }
 
 // short is spares for want of memory. The next segment in order is taken as
 // long as there is nothing to read, for want of it or of the rest of a message,
 // or what there is is little and being read, so the conversation goes on.
 func (k *KCP) shortOfMemory(sn seq) bool {
-	if k.pressure == pressureNone {
+	if k.rcv.pressure == pressureNone {
 		return false
 	}
-	readable := k.rcvQueued > k.rcvPartial || k.pressure == pressureReserved
-	return sn != k.rcvNxt || readable && k.rcvHeld >= reservedBytes
+	readable := k.rcv.queued > k.rcv.partial || k.rcv.pressure == pressureReserved
+	return sn != k.rcv.nxt || readable && k.rcv.held >= reservedBytes
 }

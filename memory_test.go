@@ -169,7 +169,7 @@ func TestHeldIsCounted(t *testing.T) {
 func TestReachIsBounded(t *testing.T) {
 	k := New(7, func([]byte) {})
 	require.NoError(t, k.SetWindow(1, 65535))
-	k.frugal = true
+	k.hooks.frugal = true
 	require.NoError(t, k.Input(push(0, 0, "x")))
 	require.NoError(t, k.Input(push(65000, 0, "x")))
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
@@ -181,8 +181,8 @@ func TestReachIsBounded(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	k.peerUnvalidated = true
-	require.NoError(t, k.Input(push(uint32(k.rcvNxt)+unvalidatedReach+1, 0, "x")))
+	k.rcv.peerUnvalidated = true
+	require.NoError(t, k.Input(push(uint32(k.rcv.nxt)+unvalidatedReach+1, 0, "x")))
 }
 
 // A piece of one byte reserves no segment, and what does not become whole is
@@ -196,15 +196,15 @@ func TestPiecesReserveLittle(t *testing.T) {
 		h.input(piece(sn+1, 0, 4032, 4033, "x"))
 	}
 	require.Less(t, h.k.Held()/1000, 300)
-	require.Len(t, h.k.assembly.held, 1000)
+	require.Len(t, h.k.rcv.assembly.held, 1000)
 	h.now += assemblyTime + 1
 	h.k.SetClock(h.now)
 	h.input(piece(0, 0, 0, 4033, strings.Repeat("x", 64)))
-	require.Len(t, h.k.assembly.held, 1)
+	require.Len(t, h.k.rcv.assembly.held, 1)
 	h.now += 2*assemblyTime + 1
 	h.k.SetClock(h.now)
 	h.k.Compact()
-	require.Nil(t, h.k.assembly.held)
+	require.Nil(t, h.k.rcv.assembly.held)
 	require.Zero(t, h.k.Held())
 }
 
@@ -292,7 +292,7 @@ func TestShortMemoryAfterIdling(t *testing.T) {
 		a, b, l := memoryShort(w, Config{})
 		time.Sleep(5 * time.Minute)
 		require.Greater(t, l.Stats().Buffered, minMaxBuffered)
-		next, dropped := a.kcp.sndNxt, 0
+		next, dropped := a.kcp.snd.nxt, 0
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			h := decodeHeader(p)
 			if h.conv != a.Conv() || !h.carriesData() || h.sn != next {

@@ -254,7 +254,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 					return true
 				})
 				b.mu.Lock()
-				next, una := uint32(b.kcp.rcvNxt), uint32(b.kcp.sndNxt)
+				next, una := uint32(b.kcp.rcv.nxt), uint32(b.kcp.snd.nxt)
 				b.mu.Unlock()
 				order := segment(cmdPush, 0, 0, next, una, "order of the attacker")
 				for range 20 {

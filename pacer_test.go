@@ -21,7 +21,7 @@ func pacedHarness(t *testing.T, rate int64, segments int) (k *KCP, sent *int) {
 	k = New(1, func(p []byte) { *sent += len(p) })
 	k.SetCongestionControl(pacedControl{NewNoControl(), rate})
 	require.NoError(t, k.SetWindow(segments, segments))
-	k.rmtWnd = uint32(segments)
+	k.peer.wnd = uint32(segments)
 	k.SetClockMicros(0)
 	for range segments {
 		_, err := k.Send(make([]byte, 1376))
@@ -52,13 +52,13 @@ func TestPacingRate(t *testing.T) {
 			require.Greater(t, at, now, "rate %d: NextFlush stands still", rate)
 			now = at
 			steps++
-			if k.WaitSend() == k.inFlight {
+			if k.WaitSend() == k.snd.inFlight {
 				break
 			}
-			k.timeouts = timeouts{} // nothing is ever lost here
+			k.snd.timeouts = timeouts{} // nothing is ever lost here
 		}
-		want := float64(rate)*float64(k.micros)/1e6 + max(pacerIdleBurst*pacedPacket, float64(rate)*pacerBurst/1e6)
-		require.InDelta(t, want, float64(*sent), 2*1400+float64(rate)/1000, "rate %d after %d us", rate, k.micros)
+		want := float64(rate)*float64(k.clock.micros)/1e6 + max(pacerIdleBurst*pacedPacket, float64(rate)*pacerBurst/1e6)
+		require.InDelta(t, want, float64(*sent), 2*1400+float64(rate)/1000, "rate %d after %d us", rate, k.clock.micros)
 		require.LessOrEqual(t, largest, int(max(2*1400, rate/1000+1400)), "rate %d: burst", rate)
 		if rate == 300 {
 			require.Less(t, steps, 10, "woken for nothing")
@@ -78,7 +78,7 @@ func TestPacingCatchesUp(t *testing.T) {
 	require.InDelta(t, 80_000, *sent-before, 2800, "a timer that is 8 ms late")
 	before = *sent
 	k.SetClockMicros(500_000)
-	k.timeouts = timeouts{}
+	k.snd.timeouts = timeouts{}
 	k.Flush()
 	require.InDelta(t, 100_000, *sent-before, 2800, "a timer that is half a second late")
 
@@ -90,8 +90,8 @@ func TestPacingCatchesUp(t *testing.T) {
 		_, _ = k.Send(make([]byte, 1376))
 	}
 	k.SetWindow(2000, 2000)
-	k.rmtWnd = 2000
-	k.timeouts = timeouts{}
+	k.peer.wnd = 2000
+	k.snd.timeouts = timeouts{}
 	k.Flush()
 	require.InDelta(t, 20_000, *sent-before, 1400, "after half a second with nothing to send")
 }
@@ -103,7 +103,7 @@ func TestPacingLeavesPacketsFull(t *testing.T) {
 	k := New(1, func(p []byte) { packets++; bytes += len(p) })
 	k.SetCongestionControl(pacedControl{NewNoControl(), 25_000_000})
 	require.NoError(t, k.SetWindow(60_000, 60_000))
-	k.rmtWnd = 60_000
+	k.peer.wnd = 60_000
 	k.SetClockMicros(0)
 	for range 60_000 {
 		_, err := k.Send(make([]byte, 180))
@@ -127,7 +127,7 @@ func TestPacingChargesRetransmissions(t *testing.T) {
 	k.Flush()
 	require.EqualValues(t, 10, k.counters.TimeoutRetransmits)
 	require.Equal(t, 10*1400, *sent-before, "new data left too")
-	k.timeouts = timeouts{}
+	k.snd.timeouts = timeouts{}
 	k.SetClock(301)
 	k.Flush()
 	require.Equal(t, 11*1400, *sent-before)

@@ -57,7 +57,7 @@ func TestPieces(t *testing.T) {
 			require.Equal(t, len(missing) == 0, h.k.PeekSize() == size, "seed %d", seed)
 			if len(missing) > 0 {
 				require.Zero(t, h.k.Counters().SegmentsReceived)
-				require.LessOrEqual(t, h.k.rcvHeld, max(4*size, 128)+2*piecesBytesHeld)
+				require.LessOrEqual(t, h.k.rcv.held, max(4*size, 128)+2*piecesBytesHeld)
 				requireBooks(t, h.k)
 				h.advance(10)
 				h.want()
@@ -66,10 +66,10 @@ func TestPieces(t *testing.T) {
 				h.want("ack 0 ts=0 una=1 wnd=127")
 			}
 		}
-		require.Nil(t, h.k.assembly.held)
-		require.Zero(t, h.k.assembly.bytes)
+		require.Nil(t, h.k.rcv.assembly.held)
+		require.Zero(t, h.k.rcv.assembly.bytes)
 		h.recv(want)
-		require.Zero(t, h.k.rcvHeld)
+		require.Zero(t, h.k.rcv.held)
 		h.advance(10)
 		h.out = nil // acknowledgements of what came again
 	}
@@ -92,8 +92,8 @@ func TestMalformedPieces(t *testing.T) {
 	} {
 		h := newHarness(t, takesPieces)
 		require.Equal(t, ErrPiece, h.k.Input(segment(cmdPiece, 0, 0, 0, 0, payload)), name)
-		require.Zero(t, h.k.rcvHeld, name)
-		require.Nil(t, h.k.assembly.held, name)
+		require.Zero(t, h.k.rcv.held, name)
+		require.Nil(t, h.k.rcv.assembly.held, name)
 		h.advance(10)
 	}
 	h := newHarness(t, nil)
@@ -110,7 +110,7 @@ func TestContradictoryPieces(t *testing.T) {
 		want := strings.Repeat("abcd", 50)
 		h.input(piece(0, 0, 0, 200, want[:196]))
 		require.Equal(t, ErrPiece, h.k.Input(other), name)
-		require.Zero(t, h.k.rcvHeld, name)
+		require.Zero(t, h.k.rcv.held, name)
 		h.input(piece(0, 0, 196, 200, want[196:]))
 		require.Equal(t, -1, h.k.PeekSize(), name)
 		h.input(piece(0, 0, 0, 200, want[:196]))
@@ -130,18 +130,18 @@ func TestPiecesAreBounded(t *testing.T) {
 	for sn := range uint32(minRcvWnd) {
 		h.input(piece(minRcvWnd-1-sn, 0, 0, size, unit))
 	}
-	require.LessOrEqual(t, h.k.rcvHeld, maxAssembly+size)
-	require.NotNil(t, h.k.assembly.held[0], "the next one always finds room")
-	require.Equal(t, h.k.assembly.bytes, h.k.rcvHeld)
+	require.LessOrEqual(t, h.k.rcv.held, maxAssembly+size)
+	require.NotNil(t, h.k.rcv.assembly.held[0], "the next one always finds room")
+	require.Equal(t, h.k.rcv.assembly.bytes, h.k.rcv.held)
 
 	// A whole one replaces what has come of it.
 	h.input(push(0, 0, "whole"))
-	require.Nil(t, h.k.assembly.held[0])
+	require.Nil(t, h.k.rcv.assembly.held[0])
 	h.recv("whole")
-	require.Equal(t, h.k.assembly.bytes, h.k.rcvHeld)
+	require.Equal(t, h.k.rcv.assembly.bytes, h.k.rcv.held)
 	h.k.closeReceive()
-	require.Zero(t, h.k.rcvHeld)
-	require.Nil(t, h.k.assembly.held)
+	require.Zero(t, h.k.rcv.held)
+	require.Nil(t, h.k.rcv.assembly.held)
 	h.advance(10)
 	h.out = nil
 
@@ -149,9 +149,9 @@ func TestPiecesAreBounded(t *testing.T) {
 	// short of memory takes what can be read at once.
 	for spares, want := range map[memoryPressure]int{pressureNone: 2, pressureHigh: 1, pressureReserved: 0} {
 		h := newHarness(t, takesPieces)
-		h.k.pressure = spares
+		h.k.rcv.pressure = spares
 		h.input(piece(0, 0, 0, size, unit), piece(1, 0, 0, size, unit))
-		require.Len(t, h.k.assembly.held, want, "%v", spares)
+		require.Len(t, h.k.rcv.assembly.held, want, "%v", spares)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestPiecesOfWhatHasArrived(t *testing.T) {
 		h.want(fmt.Sprintf("ack %d ts=0 una=1 wnd=127", sn))
 	}
 	require.EqualValues(t, 2, h.k.Counters().Duplicates)
-	require.Nil(t, h.k.assembly.held)
+	require.Nil(t, h.k.rcv.assembly.held)
 }
 
 // What is larger than the MTU leaves in pieces that are not, and is one segment
@@ -176,7 +176,7 @@ func TestSendPieces(t *testing.T) {
 	for _, mtu := range []int{50, 100, 1000, 1399} {
 		h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{SendPieces: true}) })
 		var packets [][]byte
-		h.k.output = func(p []byte) { packets = append(packets, bytes.Clone(p)) }
+		h.k.hooks.output = func(p []byte) { packets = append(packets, bytes.Clone(p)) }
 		big := string(content(1, 1376))
 		h.send(big)
 		h.send("small")
@@ -238,11 +238,11 @@ func TestMTUChangesUnderWay(t *testing.T) {
 		var lent []*sendSegment
 		b = New(7, func(p []byte) { toA = append(toA, bytes.Clone(p)) })
 		a = New(7, func(p []byte) {
-			require.LessOrEqual(t, len(p), max(a.mtu, 0))
+			require.LessOrEqual(t, len(p), max(a.cfg.mtu, 0))
 			toB = append(toB, bytes.Clone(p))
 		})
-		a.headroom = headerSize
-		a.outputInPlace = func(s *sendSegment) {
+		a.hooks.headroom = headerSize
+		a.hooks.outputInPlace = func(s *sendSegment) {
 			toB = append(toB, bytes.Clone(s.buf[:headerSize+len(s.data)]))
 			lent = append(lent, s)
 		}
@@ -259,7 +259,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 		for now := uint32(0); len(got) < len(want); now += 10 {
 			require.Less(t, now, uint32(100000))
 			mtu := []int{200, 576, 1200, 1400, 1472, 9000}[random.IntN(6)]
-			if mtu < a.mtu && random.IntN(2) == 0 {
+			if mtu < a.cfg.mtu && random.IntN(2) == 0 {
 				require.NoError(t, a.shrinkMTU(mtu))
 			} else {
 				require.NoError(t, a.SetMTU(mtu))
@@ -293,7 +293,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 			}
 		}
 		require.True(t, bytes.Equal(got, want), "seed %d", seed)
-		require.Zero(t, b.rcvHeld)
+		require.Zero(t, b.rcv.held)
 	}
 }
 

@@ -121,7 +121,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 		return nil
 	}
 	k.expirePieces()
-	p := k.assembly.held[h.sn]
+	p := k.rcv.assembly.held[h.sn]
 	if p != nil && (p.size != size || p.frg != h.frg) {
 		// One of the two is forged, and which one is not known.
 		k.dropPieces(h.sn)
@@ -141,66 +141,66 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 		return nil
 	}
 	k.countPieces(-p.held())
-	p.add(at, data, &k.rcvBuffers)
+	p.add(at, data, &k.rcv.buffers)
 	k.countPieces(p.held())
 	p.have |= units
-	p.last = k.now
+	p.last = k.clock.now
 	if p.have == p.all() {
 		k.releasePieces(h.sn)
 		k.inputPush(h, p.data, recovered)
-		k.rcvBuffers.put(p.data)
+		k.rcv.buffers.put(p.data)
 	}
 	return nil
 }
 
 // countPieces counts n bytes more, or fewer, that the assembly holds.
 func (k *KCP) countPieces(n int) {
-	k.assembly.bytes += n
-	k.rcvHeld += n
+	k.rcv.assembly.bytes += n
+	k.rcv.held += n
 }
 
 // arrived reports whether the segment sn is there already.
 func (k *KCP) arrived(sn seq) bool {
-	head := k.rcvNxt - seq(k.rcvQueued)
-	return sn.before(k.rcvNxt) ||
-		sn.within(head, head+seq(len(k.rcv.slots))) && k.rcv.at(sn).held
+	head := k.rcv.nxt - seq(k.rcv.queued)
+	return sn.before(k.rcv.nxt) ||
+		sn.within(head, head+seq(len(k.rcv.ring.slots))) && k.rcv.ring.at(sn).held
 }
 
 // mayAssemble reports whether there is room for n bytes of a segment that comes
 // in pieces. Nobody whose address is not proven has reason to send any.
 func (k *KCP) mayAssemble(sn seq, n int) bool {
-	if !sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.peerUnvalidated || k.pressure == pressureReserved || k.dropsForMemory(sn, n) {
+	if !sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved || k.dropsForMemory(sn, n) {
 		return false
 	}
-	return sn == k.rcvNxt || k.assembly.bytes+n+piecesBytesHeld <= maxAssembly
+	return sn == k.rcv.nxt || k.rcv.assembly.bytes+n+piecesBytesHeld <= maxAssembly
 }
 
 // assemble begins to put a segment together.
 func (k *KCP) assemble(h *header, size int) *pieces {
-	if k.assembly.held == nil {
-		k.assembly.held = make(map[seq]*pieces)
-		k.assembly.expire = k.now + k.assemblyTime()
+	if k.rcv.assembly.held == nil {
+		k.rcv.assembly.held = make(map[seq]*pieces)
+		k.rcv.assembly.expire = k.clock.now + k.assemblyTime()
 	}
 	p := &pieces{size: size, frg: h.frg}
-	k.assembly.held[h.sn] = p
+	k.rcv.assembly.held[h.sn] = p
 	k.countPieces(p.held())
 	return p
 }
 
 // assemblyTime returns after which time without a further piece those of a
 // segment are forgotten.
-func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.rtt.rto)) }
+func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.snd.rtt.rto)) }
 
 // expirePieces forgets what has waited for too long. It looks once in that time.
 func (k *KCP) expirePieces() {
-	a := &k.assembly
-	if a.held == nil || k.now.before(a.expire) {
+	a := &k.rcv.assembly
+	if a.held == nil || k.clock.now.before(a.expire) {
 		return
 	}
 	wait := k.assemblyTime()
-	a.expire = k.now + wait
+	a.expire = k.clock.now + wait
 	for sn, p := range a.held {
-		if k.now-p.last >= wait {
+		if k.clock.now-p.last >= wait {
 			k.dropPieces(sn)
 		}
 	}
@@ -209,13 +209,13 @@ func (k *KCP) expirePieces() {
 // releasePieces takes the segment sn, if it is being put together, out of the
 // assembly.
 func (k *KCP) releasePieces(sn seq) *pieces {
-	p := k.assembly.held[sn]
+	p := k.rcv.assembly.held[sn]
 	if p == nil {
 		return nil
 	}
 	k.countPieces(-p.held())
-	if delete(k.assembly.held, sn); len(k.assembly.held) == 0 {
-		k.assembly.held = nil
+	if delete(k.rcv.assembly.held, sn); len(k.rcv.assembly.held) == 0 {
+		k.rcv.assembly.held = nil
 	}
 	return p
 }
@@ -223,7 +223,7 @@ func (k *KCP) releasePieces(sn seq) *pieces {
 // dropPieces forgets what has come of the segment sn.
 func (k *KCP) dropPieces(sn seq) {
 	if p := k.releasePieces(sn); p != nil && p.parts == nil {
-		k.rcvBuffers.put(p.data)
+		k.rcv.buffers.put(p.data)
 	}
 }
 
@@ -232,13 +232,13 @@ func (k *KCP) dropPieces(sn seq) {
 func (k *KCP) needsPieces(s *sendSegment) int {
 	switch {
 	case k.doubtful(s):
-		return min(k.mtu, k.blackHole.watchAbove)
-	case s.size() > k.mtu && k.ext.SendPieces && k.divisible(s, k.mtu):
-		return k.mtu
-	case s.sn == 0 && k.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.mtu):
+		return min(k.cfg.mtu, k.snd.blackHole.watchAbove)
+	case s.size() > k.cfg.mtu && k.cfg.ext.SendPieces && k.divisible(s, k.cfg.mtu):
+		return k.cfg.mtu
+	case s.sn == 0 && k.cfg.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.cfg.mtu):
 		// A PUSH would open a session where the peer has been restarted, and what
 		// that says would be taken for the peer's.
-		return k.mtu
+		return k.cfg.mtu
 	}
 	return 0
 }
@@ -258,7 +258,7 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 		data := s.data[at:min(at+room, len(s.data))]
 		h.len = uint32(pieceHeader + len(data))
 		n := headerSize + pieceHeader + len(data)
-		if len(k.packet)+n > size {
+		if len(k.out.packet)+n > size {
 			k.emit() // though a larger packet might have room
 		}
 		b := k.reserve(n)
@@ -267,7 +267,7 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 		binary.LittleEndian.PutUint16(b[headerSize+2:], uint16(len(s.data)))
 		copy(b[headerSize+pieceHeader:], data)
 	}
-	if size < k.mtu {
+	if size < k.cfg.mtu {
 		k.emit()
 	}
 }

@@ -4,12 +4,39 @@ import (
 	"io"
 )
 
+// receiver is the receiving side: [nxt-queued, nxt) is in order, and beyond it
+// early segments wait for those before them.
+type receiver struct {
+	nxt     seq    // rcv_nxt
+	queued  uint32 // segments in order
+	partial uint32 // segments of the incomplete message at the queue's end
+	void    uint32 // places in the queue that are empty, none of them at its head
+	early   int    // segments beyond nxt
+	held    int    // bytes of the buffers in ring, and of assembly
+	ring    recvRing
+	buffers buffers
+
+	assembly   assembly // segments that come in pieces
+	readInto   []byte   // where payload may go as it comes, for a reader that waits; nil: none
+	readDirect bool     // some has
+
+	acks       []ackItem // to be sent with the next flush
+	ackPolicy  ackPolicy
+	ackRepeats ackRepeater
+	tsRecent   seq  // ts of the newest PUSH that came by itself
+	hasRecent  bool // there was one
+
+	// What the session sets before each Input.
+	pressure        memoryPressure
+	peerUnvalidated bool // the peer's address is not validated
+}
+
 // Recv copies the next message to p and returns its size. The error is
 // ErrNoData when nothing has arrived, ErrPartialMessage when the message is
 // not yet whole, and io.ErrShortBuffer, with nothing taken, when it is larger
 // than p: PeekSize tells its size.
 func (k *KCP) Recv(p []byte) (int, error) {
-	if k.rcvQueued == 0 {
+	if k.rcv.queued == 0 {
 		return 0, ErrNoData
 	}
 	size := k.PeekSize()
@@ -19,10 +46,10 @@ func (k *KCP) Recv(p []byte) (int, error) {
 	if size > len(p) {
 		return 0, io.ErrShortBuffer
 	}
-	full := k.rcvQueued >= k.rcvLimit()
+	full := k.rcv.queued >= k.rcvLimit()
 	n := 0
 	for range k.nextMessage() {
-		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
 		n += copy(p[n:], s.data[s.read:])
 		k.popReceived()
 	}
@@ -37,9 +64,9 @@ func (k *KCP) PeekSize() int {
 		return -1
 	}
 	size := 0
-	head := k.rcvNxt - seq(k.rcvQueued)
+	head := k.rcv.nxt - seq(k.rcv.queued)
 	for i := range n {
-		s := k.rcv.at(head + seq(i))
+		s := k.rcv.ring.at(head + seq(i))
 		size += len(s.data) - s.read
 	}
 	return size
@@ -48,20 +75,20 @@ func (k *KCP) PeekSize() int {
 // nextMessage returns how many segments the next whole message has; 0 if there
 // is none.
 func (k *KCP) nextMessage() uint32 {
-	if k.rcvQueued == k.rcvPartial {
+	if k.rcv.queued == k.rcv.partial {
 		return 0
 	}
-	return uint32(k.rcv.at(k.rcvNxt-seq(k.rcvQueued)).frg) + 1
+	return uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg) + 1
 }
 
 // recvBytes copies to p as many bytes of whole messages as there are, without
 // regard to their boundaries. A segment that does not fit stays with its rest.
 func (k *KCP) recvBytes(p []byte) int {
-	full := k.rcvQueued >= k.rcvLimit()
+	full := k.rcv.queued >= k.rcvLimit()
 	n := 0
 	popped := false
-	for k.rcvQueued > k.rcvPartial {
-		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+	for k.rcv.queued > k.rcv.partial {
+		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
 		c := copy(p[n:], s.data[s.read:])
 		n += c
 		s.read += c
@@ -79,11 +106,11 @@ func (k *KCP) recvBytes(p []byte) int {
 
 // popReceived drops the segment at the head of the receive queue.
 func (k *KCP) popReceived() {
-	s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
-	k.rcvHeld -= cap(s.data)
-	k.rcvBuffers.put(s.data)
+	s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
+	k.rcv.held -= cap(s.data)
+	k.rcv.buffers.put(s.data)
 	*s = recvSegment{}
-	k.rcvQueued--
+	k.rcv.queued--
 	k.dropVoid()
 }
 
@@ -91,8 +118,8 @@ func (k *KCP) popReceived() {
 // window was shut, the peer is told that it is open again.
 func (k *KCP) afterRecv(full bool) {
 	k.deliver()
-	if full && k.rcvQueued < k.rcvLimit() {
-		k.probe |= sendWins
+	if full && k.rcv.queued < k.rcvLimit() {
+		k.peer.probe |= sendWins
 	}
 }
 
@@ -100,23 +127,23 @@ func (k *KCP) afterRecv(full bool) {
 // end of the window, and keeps it where it is new.
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
-	k.trace.received(h.sn, len(payload))
-	if !h.sn.before(k.rcvNxt+seq(k.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
+	k.cfg.trace.received(h.sn, len(payload))
+	if !h.sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++
 		return
 	}
 	k.dropPieces(h.sn)
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
-	next := h.sn == k.rcvNxt
+	next := h.sn == k.rcv.nxt
 	fresh := k.keep(h, payload, ack)
-	if !fresh && k.ext.ThinAcks && k.ackedRecently(h.sn) {
+	if !fresh && k.cfg.ext.ThinAcks && k.ackedRecently(h.sn) {
 		return
 	}
-	if k.peerUnvalidated && len(k.acks) >= unvalidatedAcks {
+	if k.rcv.peerUnvalidated && len(k.rcv.acks) >= unvalidatedAcks {
 		return
 	}
-	k.acks = append(k.acks, ack)
-	if k.ext.ThinAcks {
+	k.rcv.acks = append(k.rcv.acks, ack)
+	if k.cfg.ext.ThinAcks {
 		k.receivedPush(ack, len(payload), fresh, next)
 	}
 }
@@ -124,28 +151,28 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 // keep stores the payload of a PUSH below the end of the window, and reports
 // whether it is new. ack is its acknowledgement.
 func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
-	if h.sn.before(k.rcvNxt) {
+	if h.sn.before(k.rcv.nxt) {
 		k.duplicate()
 		return false
 	}
-	if h.sn == k.rcvNxt && k.deliverDirect(h, payload) {
+	if h.sn == k.rcv.nxt && k.deliverDirect(h, payload) {
 		return true
 	}
-	head := k.rcvNxt - seq(k.rcvQueued)
-	k.rcv.reserve(head, int(h.sn-head)+1)
-	s := k.rcv.at(h.sn)
+	head := k.rcv.nxt - seq(k.rcv.queued)
+	k.rcv.ring.reserve(head, int(h.sn-head)+1)
+	s := k.rcv.ring.at(h.sn)
 	if s.held {
 		k.duplicate()
 		return false
 	}
-	if k.ext.RepeatAcks && h.sn != k.rcvNxt {
-		k.ackRepeats.note(ack, k.now)
+	if k.cfg.ext.RepeatAcks && h.sn != k.rcv.nxt {
+		k.rcv.ackRepeats.note(ack, k.clock.now)
 	}
-	s.data = k.rcvBuffers.get(len(payload))
+	s.data = k.rcv.buffers.get(len(payload))
 	copy(s.data, payload)
-	s.frg, s.held, s.lastAcked = h.frg, true, k.now
-	k.rcvEarly++
-	k.rcvHeld += cap(s.data)
+	s.frg, s.held, s.lastAcked = h.frg, true, k.clock.now
+	k.rcv.early++
+	k.rcv.held += cap(s.data)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
@@ -154,18 +181,18 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 // duplicate notes a segment that had arrived before.
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
-	k.ackRepeats.duplicate()
+	k.rcv.ackRepeats.duplicate()
 }
 
 // deliverDirect takes the segment at rcv_nxt past the receive queue, if there is a sink
 // for it. It has to be a message of its own with nothing queued before it.
 func (k *KCP) deliverDirect(h *header, payload []byte) bool {
-	if len(payload) > len(k.readInto) || len(payload) == 0 || k.rcvQueued > 0 || h.frg != 0 {
+	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queued > 0 || h.frg != 0 {
 		return false
 	}
-	k.readInto = k.readInto[copy(k.readInto, payload):]
-	k.readDirect = true
-	k.rcvNxt++
+	k.rcv.readInto = k.rcv.readInto[copy(k.rcv.readInto, payload):]
+	k.rcv.readDirect = true
+	k.rcv.nxt++
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
@@ -176,13 +203,13 @@ func (k *KCP) deliverDirect(h *header, payload []byte) bool {
 // measures the path, not the time that recovery took.
 func (k *KCP) echo(ts seq, recovered bool) seq {
 	if !recovered {
-		if !k.hasRecent || ts.after(k.tsRecent) {
-			k.tsRecent, k.hasRecent = ts, true
+		if !k.rcv.hasRecent || ts.after(k.rcv.tsRecent) {
+			k.rcv.tsRecent, k.rcv.hasRecent = ts, true
 		}
 		return ts
 	}
-	if k.hasRecent && k.tsRecent.after(ts) {
-		return k.tsRecent
+	if k.rcv.hasRecent && k.rcv.tsRecent.after(ts) {
+		return k.rcv.tsRecent
 	}
 	return ts
 }
@@ -190,15 +217,15 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 // deliver moves early segments that have become next in order to the receive
 // queue, as far as it has room.
 func (k *KCP) deliver() {
-	for k.rcvEarly > 0 && k.rcvQueued < k.rcvLimit() {
-		s := k.rcv.at(k.rcvNxt)
+	for k.rcv.early > 0 && k.rcv.queued < k.rcvLimit() {
+		s := k.rcv.ring.at(k.rcv.nxt)
 		if !s.held {
 			return
 		}
 		k.joinMessage(s.frg)
-		k.rcvEarly--
-		k.rcvNxt++
-		k.rcvQueued++
+		k.rcv.early--
+		k.rcv.nxt++
+		k.rcv.queued++
 	}
 }
 
@@ -207,16 +234,16 @@ func (k *KCP) deliver() {
 // it stopped makes the message before it impossible to complete. The reference
 // would wait for the rest for ever, or hand up a mixture.
 func (k *KCP) joinMessage(frg uint8) {
-	if k.rcvPartial > 0 {
-		last := k.rcv.at(k.rcvNxt - 1).frg
+	if k.rcv.partial > 0 {
+		last := k.rcv.ring.at(k.rcv.nxt - 1).frg
 		if frg != last-1 {
 			k.dropPartial()
 		}
 	}
 	if frg == 0 {
-		k.rcvPartial = 0
+		k.rcv.partial = 0
 	} else {
-		k.rcvPartial++
+		k.rcv.partial++
 	}
 }
 
@@ -224,28 +251,28 @@ func (k *KCP) joinMessage(frg uint8) {
 // Its segments keep their places, empty, while whole messages stand before
 // them: to close the gap would cost as much as the queue is long.
 func (k *KCP) dropPartial() {
-	for sn := k.rcvNxt - seq(k.rcvPartial); sn != k.rcvNxt; sn++ {
-		s := k.rcv.at(sn)
-		k.rcvHeld -= cap(s.data)
-		k.rcvBuffers.put(s.data)
+	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
+		s := k.rcv.ring.at(sn)
+		k.rcv.held -= cap(s.data)
+		k.rcv.buffers.put(s.data)
 		*s = recvSegment{void: true}
 	}
-	k.rcvVoid += k.rcvPartial
-	k.rcvPartial = 0
+	k.rcv.void += k.rcv.partial
+	k.rcv.partial = 0
 	k.counters.BrokenMessages++
 	k.dropVoid()
 }
 
 // dropVoid takes the empty places at the head of the receive queue out of it.
 func (k *KCP) dropVoid() {
-	for k.rcvVoid > 0 {
-		s := k.rcv.at(k.rcvNxt - seq(k.rcvQueued))
+	for k.rcv.void > 0 {
+		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
 		if !s.void {
 			return
 		}
 		*s = recvSegment{}
-		k.rcvQueued--
-		k.rcvVoid--
+		k.rcv.queued--
+		k.rcv.void--
 	}
 }
 
@@ -254,25 +281,25 @@ func (k *KCP) dropVoid() {
 // the queue, as many as it has. Only peers that break the reference's limit of
 // 127 fragments send such a message, kcp-go among them.
 func (k *KCP) rcvLimit() uint32 {
-	if k.rcvPartial > 0 && k.rcvPartial == k.rcvQueued && k.rcvQueued >= k.rcvWnd {
-		return max(k.rcvWnd, uint32(k.rcv.at(k.rcvNxt-seq(k.rcvQueued)).frg)+1)
+	if k.rcv.partial > 0 && k.rcv.partial == k.rcv.queued && k.rcv.queued >= k.cfg.rcvWnd {
+		return max(k.cfg.rcvWnd, uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg)+1)
 	}
-	return k.rcvWnd
+	return k.cfg.rcvWnd
 }
 
 // wndUnused returns the window to advertise.
 func (k *KCP) wndUnused() uint16 {
 	limit := k.rcvLimit()
-	if k.rcvQueued >= limit {
+	if k.rcv.queued >= limit {
 		return 0
 	}
-	return uint16(min(limit-k.rcvQueued, maxWindow))
+	return uint16(min(limit-k.rcv.queued, maxWindow))
 }
 
 // closeReceive drops what has arrived and takes no more; what has been
 // acknowledged so far is acknowledged again when it is repeated.
 func (k *KCP) closeReceive() {
-	k.rcv, k.assembly, k.rcvBuffers = recvRing{}, assembly{}, buffers{}
-	k.ackRepeats.items = nil
-	k.rcvQueued, k.rcvPartial, k.rcvVoid, k.rcvEarly, k.rcvWnd, k.rcvHeld = 0, 0, 0, 0, 0, 0
+	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, assembly{}, buffers{}
+	k.rcv.ackRepeats.items = nil
+	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held = 0, 0, 0, 0, 0, 0
 }

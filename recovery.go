@@ -71,11 +71,11 @@ type recovery struct {
 // recordRetransmit notes s, which una takes out, for an ACK that may come yet and tell
 // which transmission has arrived.
 func (k *KCP) recordRetransmit(s *sendSegment) {
-	r := &k.recovery
-	if !k.ext.EarlyRetransmit {
+	r := &k.snd.recovery
+	if !k.cfg.ext.EarlyRetransmit {
 		return
 	}
-	if s.xmit == 2 && k.micros-s.tx.at < k.rate.minRTT {
+	if s.xmit == 2 && k.clock.micros-s.tx.at < k.snd.rate.minRTT {
 		r.episode.needless++ // it cannot have come and gone
 	} else {
 		r.episode.vague++
@@ -93,7 +93,7 @@ func (k *KCP) recordRetransmit(s *sendSegment) {
 
 // matchLateAck takes the ACK of sn as sent at ts where una has taken sn out before.
 func (k *KCP) matchLateAck(sn, ts seq) {
-	r := &k.recovery
+	r := &k.snd.recovery
 	if r.open == 0 {
 		return
 	}
@@ -108,7 +108,7 @@ func (k *KCP) matchLateAck(sn, ts seq) {
 		case ts == p.ts:
 			r.clear(false)
 			k.onGenuine()
-			k.rate.arrived(&p.tx, k.micros-p.tx.at)
+			k.snd.rate.arrived(&p.tx, k.clock.micros-p.tx.at)
 		case ts.before(p.ts):
 			r.clear(p.second)
 			k.onSpurious(p.early)
@@ -128,22 +128,22 @@ func (k *KCP) onSpurious(early bool) {
 // reordered notes that a segment was taken for lost, or sent again, and had
 // arrived.
 func (k *KCP) reordered(early bool) {
-	r := &k.recovery
+	r := &k.snd.recovery
 	r.spurious = min(r.spurious+1, reorderingMost)
-	if !k.ext.EarlyRetransmit || !early {
+	if !k.cfg.ext.EarlyRetransmit || !early {
 		return
 	}
-	if srtt := seq(k.rtt.srtt); r.reoWndMult == 0 || !k.now.before(r.reoWndRaisedAt+srtt) {
+	if srtt := seq(k.snd.rtt.srtt); r.reoWndMult == 0 || !k.clock.now.before(r.reoWndRaisedAt+srtt) {
 		r.reoWndMult = min(r.reoWndMult+1, maxReoWndMult)
-		r.reoWndRaisedAt = k.now
+		r.reoWndRaisedAt = k.clock.now
 	}
-	r.reoWndPersistUntil = k.now + seq(reoWndPersistRounds*k.rtt.srtt)
+	r.reoWndPersistUntil = k.clock.now + seq(reoWndPersistRounds*k.snd.rtt.srtt)
 }
 
 // onGenuine notes that the last retransmission of a segment has been the one to
 // arrive.
 func (k *KCP) onGenuine() {
-	k.recovery.spurious = max(k.recovery.spurious-1, 0)
+	k.snd.recovery.spurious = max(k.snd.recovery.spurious-1, 0)
 }
 
 // reorderingDominates reports whether more repairs have been needless than needed: that
@@ -172,7 +172,7 @@ func (r *recovery) count(needless bool) {
 // notifyRecovered tells the congestion controller, after an input, when nothing is
 // in flight any more that was sent again.
 func (k *KCP) notifyRecovered(s *CongestionState) {
-	e := &k.recovery.episode
+	e := &k.snd.recovery.episode
 	e.needed += e.vague
 	e.vague = 0
 	if e.resent == 0 || e.needless+e.needed < e.resent {
@@ -180,23 +180,23 @@ func (k *KCP) notifyRecovered(s *CongestionState) {
 	}
 	spurious := e.needed == 0
 	e.resent, e.needless, e.needed = 0, 0, 0
-	if c, ok := k.cc.(RecoveryControl); ok {
+	if c, ok := k.snd.cc.(RecoveryControl); ok {
 		c.OnRecovered(s, spurious)
 	}
 }
 
 // decayReoWnd lowers the tolerance where there was nothing needless for a while.
 func (k *KCP) decayReoWnd() {
-	r := &k.recovery
-	if r.reoWndMult > 0 && k.now.after(r.reoWndPersistUntil) {
+	r := &k.snd.recovery
+	if r.reoWndMult > 0 && k.clock.now.after(r.reoWndPersistUntil) {
 		r.reoWndMult /= 2
-		r.reoWndPersistUntil = k.now + seq(reoWndPersistRounds*k.rtt.srtt)
+		r.reoWndPersistUntil = k.clock.now + seq(reoWndPersistRounds*k.snd.rtt.srtt)
 	}
 }
 
 // reoWnd returns by how much a packet may be late.
 func (k *KCP) reoWnd() seq {
-	return seq(min((1+k.recovery.reoWndMult)*uint32(k.rtt.srtt)/reoWndFraction, uint32(k.rtt.srtt)))
+	return seq(min((1+k.snd.recovery.reoWndMult)*uint32(k.snd.rtt.srtt)/reoWndFraction, uint32(k.snd.rtt.srtt)))
 }
 
 // tailLossProbe takes those out of the expired segments that are not to be sent
@@ -205,19 +205,19 @@ func (k *KCP) reoWnd() seq {
 // missing (RFC 8985 §7). That does not hold for what acknowledgements of later
 // segments count against.
 func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
-	if k.recovery.inOutage || k.blackHoleSuspected() {
+	if k.snd.recovery.inOutage || k.blackHoleSuspected() {
 		return k.outageFilter(expired)
 	}
-	if len(expired) < 2 || k.fastResend == 0 {
+	if len(expired) < 2 || k.cfg.fastResend == 0 {
 		return expired
 	}
 	slices.SortFunc(expired, func(a, b *sendSegment) int { return int(b.sn.diff(a.sn)) })
-	sent, room := expired[:0], k.mtu
+	sent, room := expired[:0], k.cfg.mtu
 	for _, s := range expired {
 		if !s.early && s.xmit == 1 && s.fastack == 0 {
-			if s.size() > room && room < k.mtu {
-				s.resendTS = k.now + seq(k.rtt.rto)
-				k.timeouts.add(s)
+			if s.size() > room && room < k.cfg.mtu {
+				s.resendTS = k.clock.now + seq(k.snd.rtt.rto)
+				k.snd.timeouts.add(s)
 				continue
 			}
 			room -= s.size()
@@ -236,12 +236,12 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.early || s.sn == k.sndUna || !k.recovery.inOutage && (int(s.packet) <= k.blackHole.watchAbove || k.doubtful(s)) {
+		if s.early || s.sn == k.snd.una || !k.snd.recovery.inOutage && (int(s.packet) <= k.snd.blackHole.watchAbove || k.doubtful(s)) {
 			sent = append(sent, s)
 			continue
 		}
-		s.resendTS = k.now + seq(max(s.rto, k.ext.OutageProbe))
-		k.timeouts.add(s)
+		s.resendTS = k.clock.now + seq(max(s.rto, k.cfg.ext.OutageProbe))
+		k.snd.timeouts.add(s)
 	}
 	clear(expired[len(sent):])
 	return sent
@@ -251,20 +251,20 @@ func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 // at all has come: an outage. Time-outs back off, and might let the end of it
 // go by unnoticed for seconds.
 func (k *KCP) detectOutage() {
-	r := &k.recovery
-	if k.ext.OutageProbe == 0 || r.inOutage {
+	r := &k.snd.recovery
+	if k.cfg.ext.OutageProbe == 0 || r.inOutage {
 		return
 	}
-	if uint32(k.now-r.aliveAt) >= max(2*k.rtt.rto, k.ext.OutageProbe) {
+	if uint32(k.clock.now-r.aliveAt) >= max(2*k.snd.rtt.rto, k.cfg.ext.OutageProbe) {
 		r.inOutage = true
-		r.probeAt = k.now + seq(k.ext.OutageProbe)
+		r.probeAt = k.clock.now + seq(k.cfg.ext.OutageProbe)
 	}
 }
 
 // flushOutageProbe repeats the oldest segment in flight from time to time in silence.
 func (k *KCP) flushOutageProbe(h *header) {
-	r := &k.recovery
-	if !r.inOutage || k.now.before(r.probeAt) {
+	r := &k.snd.recovery
+	if !r.inOutage || k.clock.now.before(r.probeAt) {
 		return
 	}
 	s := k.oldest()
@@ -272,8 +272,8 @@ func (k *KCP) flushOutageProbe(h *header) {
 		r.inOutage = false
 		return
 	}
-	r.probeAt = k.now + seq(k.ext.OutageProbe)
-	if s.ts != k.now && !k.loss.suspect(s) && k.validation == nil {
+	r.probeAt = k.clock.now + seq(k.cfg.ext.OutageProbe)
+	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil {
 		k.repeat(s, h)
 	}
 }
@@ -282,28 +282,28 @@ func (k *KCP) flushOutageProbe(h *header) {
 // an outage it has the segments that were in flight then sent again, in
 // growing numbers, and not when their time-outs come.
 func (k *KCP) peerAlive(acked int) {
-	r := &k.recovery
-	r.aliveAt = k.now
+	r := &k.snd.recovery
+	r.aliveAt = k.clock.now
 	r.credit.earn(acked)
 	if r.inOutage {
 		r.inOutage = false
-		r.resendFrom, r.resendEnd, r.resendBudget = k.sndUna, k.sndNxt, outageResendFirst
+		r.resendFrom, r.resendEnd, r.resendBudget = k.snd.una, k.snd.nxt, outageResendFirst
 	}
 	if r.resendFrom == r.resendEnd {
 		return
 	}
 	r.resendBudget += outageResendGrowth * acked
-	if r.resendFrom.before(k.sndUna) {
-		r.resendFrom = k.sndUna
+	if r.resendFrom.before(k.snd.una) {
+		r.resendFrom = k.snd.una
 	}
 	for r.resendBudget > 0 && r.resendFrom.before(r.resendEnd) {
-		s := k.snd.at(r.resendFrom)
+		s := k.snd.ring.at(r.resendFrom)
 		r.resendFrom++
-		if s == nil || k.now.diff(s.ts) < k.rtt.srtt {
+		if s == nil || k.clock.now.diff(s.ts) < k.snd.rtt.srtt {
 			continue // has arrived, or may be on its way
 		}
-		s.rto = k.rtt.rto
-		k.repairAt(s, k.now)
+		s.rto = k.snd.rtt.rto
+		k.repairAt(s, k.clock.now)
 		r.resendBudget--
 	}
 	if !r.resendFrom.before(r.resendEnd) {

@@ -188,7 +188,7 @@ func TestTailProbe(t *testing.T) {
 		k.SetExtensions(Extensions{TailProbe: true, EarlyRetransmit: true})
 	})
 	for _, c := range []string{"a", "b", "c"} {
-		h.send(strings.Repeat(c, h.k.mss))
+		h.send(strings.Repeat(c, h.k.cfg.mss))
 	}
 	h.advance(0)
 	require.Len(t, h.out, 3)
@@ -213,7 +213,7 @@ func TestTailProbe(t *testing.T) {
 	// What later segments were acknowledged over is not held back.
 	counted := recoveryHarness(t, 5, Extensions{TailProbe: true})
 	for range 2 {
-		counted.send(strings.Repeat("d", counted.k.mss))
+		counted.send(strings.Repeat("d", counted.k.cfg.mss))
 	}
 	counted.advance(0)
 	counted.send("e")
@@ -258,7 +258,7 @@ func TestRevivalIsGradual(t *testing.T) {
 		k.SetFastResend(2)
 		k.SetExtensions(Extensions{OutageProbe: 200, EarlyRetransmit: true, MaxRTO: 5000})
 		require.NoError(t, k.SetWindow(200, 200))
-		k.rmtWnd = 200
+		k.peer.wnd = 200
 	})
 	for range 200 {
 		h.send("x")

@@ -50,20 +50,20 @@ func (r *redundancyBudget) lossyRecently(next seq) bool {
 // flushRedundant repeats segments in the packet under construction, if there is
 // one. Those from first on have just been sent for the first time.
 func (k *KCP) flushRedundant(h *header, first seq) {
-	if len(k.packet) == 0 || !k.ext.EarlyRepair && k.ext.Redundancy == 0 || k.validation != nil {
+	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
 	}
-	r := &k.redundancy
-	r.credit = min(r.credit+int(k.ext.Redundancy)*(len(k.packet)+packetOverhead)/100, repeatBurst)
-	if k.ext.EarlyRepair {
+	r := &k.snd.redundancy
+	r.credit = min(r.credit+int(k.cfg.ext.Redundancy)*(len(k.out.packet)+packetOverhead)/100, repeatBurst)
+	if k.cfg.ext.EarlyRepair {
 		k.repeatRepairs(h, first)
 	}
-	if k.ext.Redundancy == 0 && !r.lossyRecently(k.sndNxt) || k.sndNxt != k.sndEnd {
+	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.snd.nxt != k.snd.end {
 		return // nothing is being lost, or this is not a thin stream
 	}
-	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.sndUna); i, sn = i+1, sn-1 {
-		s := k.snd.at(sn)
-		if !k.mayRepeat(s) || k.ext.Redundancy == 0 && s.repeats > 0 {
+	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
+		s := k.snd.ring.at(sn)
+		if !k.mayRepeat(s) || k.cfg.ext.Redundancy == 0 && s.repeats > 0 {
 			continue
 		}
 		if r.credit < s.size() {
@@ -78,9 +78,9 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 // come together, and everything waits for these segments. They are few, and
 // are repeated on credit.
 func (k *KCP) repeatRepairs(h *header, first seq) {
-	for i, sn := 0, k.sndUna; i < repairsReach && sn.before(first); i, sn = i+1, sn+1 {
-		if s := k.snd.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
-			k.redundancy.credit -= s.size()
+	for i, sn := 0, k.snd.una; i < repairsReach && sn.before(first); i, sn = i+1, sn+1 {
+		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
+			k.snd.redundancy.credit -= s.size()
 			k.repeat(s, h)
 		}
 	}
@@ -89,14 +89,14 @@ func (k *KCP) repeatRepairs(h *header, first seq) {
 // mayRepeat reports whether s, which may be nil, can be repeated in the packet
 // under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
-	return s != nil && s.ts != k.now && s.repeated != k.now && !k.loss.suspect(s) &&
-		len(s.data) <= repeatSize && len(k.packet)+s.size() <= k.mtu
+	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
+		len(s.data) <= repeatSize && len(k.out.packet)+s.size() <= k.cfg.mtu
 }
 
 // repeat puts s into the packet under construction once more. To time-outs and
 // loss detection its last transmission is still the one before.
 func (k *KCP) repeat(s *sendSegment, h *header) {
-	s.repeated = k.now
+	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
 	k.putSegment(s, h)
 	k.counters.Repeats++

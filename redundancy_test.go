@@ -18,8 +18,8 @@ func redundantHarness(t *testing.T, packets *int, ext Extensions) *harness {
 		k.SetFastResend(1)
 		k.SetExtensions(ext)
 	})
-	out := h.k.output
-	h.k.output = func(packet []byte) {
+	out := h.k.hooks.output
+	h.k.hooks.output = func(packet []byte) {
 		*packets++
 		out(packet)
 	}
@@ -68,7 +68,7 @@ func TestRedundancyOnlyForThinStreams(t *testing.T) {
 	h.want(fmt.Sprintf("push 0 frg=0 %q", large), `push 1 frg=0 "a"`)
 	h.advance(10)
 	h.want()
-	nearlyFull := strings.Repeat("F", h.k.mss-headerSize)
+	nearlyFull := strings.Repeat("F", h.k.cfg.mss-headerSize)
 	h.send(nearlyFull)
 	h.advance(10)
 	h.want(fmt.Sprintf("push 2 frg=0 %q", nearlyFull))
@@ -86,11 +86,11 @@ func TestRedundancyShare(t *testing.T) {
 		packets, bytes := 0, 0
 		h := redundantHarness(t, &packets, Extensions{Redundancy: share})
 		require.NoError(t, h.k.SetWindow(1<<16, 128))
-		h.k.rmtWnd = 1 << 16
-		h.k.output = func(packet []byte) { bytes += len(packet) + packetOverhead }
+		h.k.peer.wnd = 1 << 16
+		h.k.hooks.output = func(packet []byte) { bytes += len(packet) + packetOverhead }
 		for range 2000 {
 			h.send("12345678")
-			h.k.rtt.rto = 60000
+			h.k.snd.rtt.rto = 60000
 			h.advance(1)
 		}
 		once := 2000 * (8 + headerSize + packetOverhead)
@@ -150,11 +150,11 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{EarlyRepair: true, ThinAcks: true})
 	require.NoError(t, h.k.SetWindow(1000, 1000))
-	h.k.rmtWnd = 1000
-	h.k.redundancy.onLoss(0)
+	h.k.peer.wnd = 1000
+	h.k.snd.redundancy.onLoss(0)
 	message := strings.Repeat("m", 4*repeatCredit-headerSize)
 	for sn := range uint32(repeatMemory - 4) {
-		h.k.rtt.rto = 60000
+		h.k.snd.rtt.rto = 60000
 		h.input(push(sn, 0, "p"))
 		h.send(message)
 		h.advance(10)

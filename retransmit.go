@@ -52,10 +52,10 @@ func (c *resendCredit) wait(now seq, round uint32) uint32 {
 
 // resendRound returns what counts as a round trip for resendCredit.
 func (k *KCP) resendRound() uint32 {
-	if k.rtt.srtt == 0 {
-		return max(k.rtt.rto, minResendRound)
+	if k.snd.rtt.srtt == 0 {
+		return max(k.snd.rtt.rto, minResendRound)
 	}
-	return min(max(uint32(k.rtt.srtt), minResendRound), k.rtt.rto)
+	return min(max(uint32(k.snd.rtt.srtt), minResendRound), k.snd.rtt.rto)
 }
 
 // queueLost puts segments that have just been taken for lost behind those that
@@ -63,7 +63,7 @@ func (k *KCP) resendRound() uint32 {
 func (k *KCP) queueLost(lost []*sendSegment) {
 	for _, s := range lost {
 		s.unlinkOrder()
-		k.loss.due.pushOrder(s)
+		k.snd.loss.due.pushOrder(s)
 	}
 }
 
@@ -71,24 +71,24 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 // congestion window, and the pacing budget goes as far. Without pacing there is
 // no budget.
 func (k *KCP) fitsPipe(rate int64) bool {
-	return rate > 0 && k.inFlight-k.loss.due.n < k.cc.Window() && k.pace.wait(k.micros, rate) == 0
+	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.wait(k.clock.micros, rate) == 0
 }
 
 // resendWait returns the milliseconds until a segment may be sent again.
 func (k *KCP) resendWait() uint32 {
-	rate := k.cc.PacingRate()
-	wait := k.recovery.credit.wait(k.now, k.resendRound())
-	if rate > 0 && k.inFlight-k.loss.due.n < k.cc.Window() {
-		wait = min(wait, k.wholeMillis(k.pace.wait(k.micros, rate)))
+	rate := k.snd.cc.PacingRate()
+	wait := k.snd.recovery.credit.wait(k.clock.now, k.resendRound())
+	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
+		wait = min(wait, k.wholeMillis(k.snd.pace.wait(k.clock.micros, rate)))
 	}
 	return wait
 }
 
 // flushLost sends again what waits for it, oldest first, as far as it may leave.
 func (k *KCP) flushLost(h *header, rate int64) {
-	c := &k.recovery.credit
-	c.refill(k.now, k.resendRound())
-	for s := k.loss.due.head; s != nil; s = k.loss.due.head {
+	c := &k.snd.recovery.credit
+	c.refill(k.clock.now, k.resendRound())
+	for s := k.snd.loss.due.head; s != nil; s = k.snd.loss.due.head {
 		switch {
 		case k.fitsPipe(rate):
 		case c.left > 0:
@@ -96,7 +96,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 		default:
 			return
 		}
-		k.pace.charge(s.size(), rate)
+		k.snd.pace.charge(s.size(), rate)
 		k.resend(s, h)
 	}
 	c.left = min(c.left, resendSaved)
@@ -106,22 +106,22 @@ func (k *KCP) flushLost(h *header, rate int64) {
 // before that.
 func (k *KCP) notLost(s *sendSegment) {
 	if s.xmit == 1 {
-		k.recovery.count(true)
+		k.snd.recovery.count(true)
 		k.reordered(s.fastDue)
 	}
 }
 
 // noteLost notes that the last transmission of s is taken for lost.
 func (k *KCP) noteLost(s *sendSegment) {
-	if k.ext.EarlyRetransmit {
+	if k.cfg.ext.EarlyRetransmit {
 		k.decayReoWnd()
 		if s.xmit == 1 {
-			k.recovery.episode.resent++
+			k.snd.recovery.episode.resent++
 		}
 	}
-	k.redundancy.onLoss(k.sndNxt)
-	k.rate.takenForLost(s)
-	k.blackHole.takenForLost(int(s.packet), k.mtu, k.now)
+	k.snd.redundancy.onLoss(k.snd.nxt)
+	k.snd.rate.takenForLost(s)
+	k.snd.blackHole.takenForLost(int(s.packet), k.cfg.mtu, k.clock.now)
 }
 
 // resend sends s again.
@@ -134,10 +134,10 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	} else {
 		k.counters.TimeoutRetransmits++
 	}
-	k.rate.sent(s, k.micros, k.flightBytes-int64(s.size()))
+	k.snd.rate.sent(s, k.clock.micros, k.snd.flightBytes-int64(s.size()))
 	s.repeats = 0
 	s.xmit++
-	s.resendTS = k.now + seq(s.rto)
+	s.resendTS = k.clock.now + seq(s.rto)
 	k.sendSegment(s, h)
 }
 
@@ -145,10 +145,10 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 // the order of sn, and reports which of the two was found. rate is what the
 // controller paces at.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
-	again := k.postpone(k.timeouts.expire(k.now, k.scratch[:0]))
-	if k.validation != nil {
+	again := k.postpone(k.snd.timeouts.expire(k.clock.now, k.out.scratch[:0]))
+	if k.snd.validation != nil {
 		again = k.withinCredit(again)
-	} else if k.ext.TailProbe {
+	} else if k.cfg.ext.TailProbe {
 		again = k.tailLossProbe(again)
 	}
 	for _, s := range again {
@@ -157,7 +157,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 			continue
 		}
 		k.backOff(s)
-		timedOut = timedOut || s.xmit > 1 || !k.ext.TailProbe
+		timedOut = timedOut || s.xmit > 1 || !k.cfg.ext.TailProbe
 	}
 	if timedOut {
 		k.detectOutage()
@@ -167,16 +167,16 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	for _, s := range again {
 		fast = fast || s.fastDue
 		k.noteLost(s)
-		if !k.ext.PipeWindow {
-			k.pace.charge(s.size(), rate)
+		if !k.cfg.ext.PipeWindow {
+			k.snd.pace.charge(s.size(), rate)
 			k.resend(s, h)
 		}
 	}
-	if k.ext.PipeWindow {
+	if k.cfg.ext.PipeWindow {
 		k.queueLost(again)
 		k.flushLost(h, rate)
 	}
 	clear(again)
-	k.scratch = again[:0]
+	k.out.scratch = again[:0]
 	return timedOut, fast
 }

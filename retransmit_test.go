@@ -29,20 +29,20 @@ func newResender(t *testing.T, control CongestionControl, n int) *resender {
 	c := (*Config)(nil).withDefaults()
 	c.apply(k)
 	require.NoError(t, k.SetWindow(n, n))
-	k.rmtWnd, k.rmtWndMax = uint32(n), uint32(n)
+	k.peer.wnd, k.peer.wndMax = uint32(n), uint32(n)
 	k.SetCongestionControl(control)
 	k.SetClockMicros(r.now)
 	for range n {
 		_, err := k.Send(make([]byte, 1376))
 		require.NoError(t, err)
 	}
-	for k.inFlight < n {
-		k.pace.budget = 1e9
+	for k.snd.inFlight < n {
+		k.snd.pace.budget = 1e9
 		k.Flush()
 		r.later(10)
 	}
 	r.later(100_000)
-	k.pace.budget = 0
+	k.snd.pace.budget = 0
 	r.sent = nil
 	return r
 }
@@ -67,7 +67,7 @@ func TestFewAcksResendLittle(t *testing.T) {
 		r := newResender(t, control(), 2048)
 		k := r.k
 		for i := range 6 {
-			require.NoError(t, k.Input(ack(uint32(2047-i), uint32(k.snd.at(seq(2047-i)).ts), 0)))
+			require.NoError(t, k.Input(ack(uint32(2047-i), uint32(k.snd.ring.at(seq(2047-i)).ts), 0)))
 			k.Flush()
 			r.later(1000)
 		}
@@ -85,17 +85,17 @@ func TestResendingGoesOn(t *testing.T) {
 		r := newResender(t, control(), 512)
 		k := r.k
 		for i := range 4 {
-			require.NoError(t, k.Input(ack(uint32(511-i), uint32(k.snd.at(seq(511-i)).ts), 0)))
+			require.NoError(t, k.Input(ack(uint32(511-i), uint32(k.snd.ring.at(seq(511-i)).ts), 0)))
 		}
 		for steps := 0; len(r.sent) < 508; steps++ {
 			require.Less(t, steps, 3000, "%s: %d sent", name, len(r.sent))
 			k.Flush()
 			at, ok := k.NextFlush()
 			require.True(t, ok, name)
-			require.True(t, seq(at).after(k.now), "%s: NextFlush stands still, %d sent", name, len(r.sent))
-			r.later(uint64(uint32(seq(at)-k.now)) * 1000)
+			require.True(t, seq(at).after(k.clock.now), "%s: NextFlush stands still, %d sent", name, len(r.sent))
+			r.later(uint64(uint32(seq(at)-k.clock.now)) * 1000)
 			due, _ := k.NextFlush()
-			require.False(t, seq(due).after(k.now), "%s: NextFlush puts it off, %d sent", name, len(r.sent))
+			require.False(t, seq(due).after(k.clock.now), "%s: NextFlush puts it off, %d sent", name, len(r.sent))
 		}
 		for i, sn := range r.sent[:508] {
 			require.EqualValues(t, i, sn, "%s: not the oldest", name)
@@ -111,7 +111,7 @@ func TestResendingFollowsAcks(t *testing.T) {
 	k := r.k
 	for i := range 512 { // every second one is lost
 		sn := uint32(2*i + 1)
-		require.NoError(t, k.Input(ack(sn, uint32(k.snd.at(seq(sn)).ts), 0)))
+		require.NoError(t, k.Input(ack(sn, uint32(k.snd.ring.at(seq(sn)).ts), 0)))
 		if i%8 == 7 {
 			k.Flush()
 		}
@@ -126,17 +126,17 @@ func TestResendingFollowsAcks(t *testing.T) {
 func TestAcknowledgedBeforeResending(t *testing.T) {
 	r := newResender(t, NewNoControl(), 512)
 	k := r.k
-	ackOf := func(sn uint32) []byte { return ack(sn, uint32(k.snd.at(seq(sn)).ts), 0) }
+	ackOf := func(sn uint32) []byte { return ack(sn, uint32(k.snd.ring.at(seq(sn)).ts), 0) }
 	require.NoError(t, k.Input(concat([][]byte{ackOf(510), ackOf(511)})))
 	k.Flush()
-	waiting := k.loss.due.n
+	waiting := k.snd.loss.due.n
 	require.Greater(t, waiting, 400)
 	require.NoError(t, k.Input(ackOf(500)))
-	require.Equal(t, waiting-1, k.loss.due.n)
-	require.Equal(t, 1, k.recovery.spurious)
+	require.Equal(t, waiting-1, k.snd.loss.due.n)
+	require.Equal(t, 1, k.snd.recovery.spurious)
 	require.Zero(t, k.counters.SpuriousRetransmits)
 	require.NoError(t, k.Input(segment(cmdWins, 0, 0, 0, 512, "")))
-	require.Zero(t, k.loss.due.n)
+	require.Zero(t, k.snd.loss.due.n)
 	require.Zero(t, k.WaitSend())
 	_, ok := k.NextFlush()
 	require.False(t, ok)

@@ -229,6 +229,6 @@ func FuzzSegment(f *testing.F) {
 		if ahead := h.una-1 < 1<<31; ahead && ok && knownCmd(h.cmd) {
 			require.Equal(t, ErrForgedUna, err)
 		}
-		require.Zero(t, k.sndUna)
+		require.Zero(t, k.snd.una)
 	})
 }

@@ -1,5 +1,30 @@
 package kcp
 
+// sender is the sending side: [una, nxt) is in flight, [nxt, end) waits.
+type sender struct {
+	una      seq // snd_una
+	nxt      seq // snd_nxt
+	end      seq // behind the last segment that was queued
+	inFlight int // segments in [una, nxt) that are not acknowledged
+	bytes    int // payload held in ring
+	ring     sendRing
+
+	flightBytes int64 // of inFlight, headers included
+	rtt         rttEstimator
+	timeouts    timeouts
+	loss        lossDetector
+	recovery    recovery
+	rate        rateSampler
+	pace        pacer
+	cc          CongestionControl
+	ccState     *CongestionState // nil while there is nothing to control
+	redundancy  redundancyBudget
+	blackHole   blackHoleDetector
+	lastAlive   transmission // oldest in flight at the last good packet
+
+	validation *addressValidation // nil: the peer's address is validated
+}
+
 // Send queues p, copying it, and returns how many bytes it took. In message
 // mode p is one message, which may be empty and is split into at most 127
 // fragments; beyond that it is refused whole with ErrMessageTooLarge. In
@@ -7,7 +32,7 @@ package kcp
 // into 127 further ones is not taken: n < len(p), or ErrMessageTooLarge where
 // nothing was taken.
 func (k *KCP) Send(p []byte) (n int, err error) {
-	if k.stream {
+	if k.cfg.stream {
 		n = k.extendTail(p)
 		p = p[n:]
 		if len(p) == 0 {
@@ -17,7 +42,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	mss := k.segmentSize(len(p))
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
-	if k.validation != nil && k.sndUna == k.sndEnd && count < k.fragmentLimit() {
+	if k.snd.validation != nil && k.snd.una == k.snd.end && count < k.fragmentLimit() {
 		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
@@ -27,26 +52,26 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		}
 		return 0, ErrMessageTooLarge
 	}
-	k.snd.reserve(k.sndUna, int(k.sndEnd-k.sndUna)+count)
+	k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+count)
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {
 			size = min(size, first)
 		}
 		room := size
-		if k.stream && count > 1 {
+		if k.cfg.stream && count > 1 {
 			room = mss // more is likely to follow
 		}
-		s := k.buffers.getSegment()
-		s.buf = k.buffers.get(k.headroom + room)
-		s.data = s.buf[k.headroom:][:size]
+		s := k.out.buffers.getSegment()
+		s.buf = k.out.buffers.get(k.hooks.headroom + room)
+		s.data = s.buf[k.hooks.headroom:][:size]
 		copy(s.data, p)
-		if !k.stream {
+		if !k.cfg.stream {
 			s.frg = uint8(count - i - 1)
 		}
-		k.snd.set(k.sndEnd, s)
-		k.sndEnd++
-		k.sndBytes += size
+		k.snd.ring.set(k.snd.end, s)
+		k.snd.end++
+		k.snd.bytes += size
 		p = p[size:]
 		n += size
 	}
@@ -55,74 +80,74 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 
 // extendTail fills up the last waiting segment and returns how much it took.
 func (k *KCP) extendTail(p []byte) int {
-	if k.sndEnd == k.sndNxt {
+	if k.snd.end == k.snd.nxt {
 		return 0
 	}
-	s := k.snd.at(k.sndEnd - 1)
-	old, limit := len(s.data), k.mss
-	if k.sndEnd-1 == k.sndUna {
+	s := k.snd.ring.at(k.snd.end - 1)
+	old, limit := len(s.data), k.cfg.mss
+	if k.snd.end-1 == k.snd.una {
 		limit = k.firstSize(old + len(p))
 	}
 	if old >= limit {
 		return 0
 	}
 	n := min(len(p), limit-old)
-	s.buf = k.buffers.grow(s.buf, k.headroom+old+n)
-	s.data = s.buf[k.headroom:][:old+n]
+	s.buf = k.out.buffers.grow(s.buf, k.hooks.headroom+old+n)
+	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	s.frg = 0
-	k.sndBytes += n
+	k.snd.bytes += n
 	return n
 }
 
 // fragmentLimit returns how many segments one Send may queue.
 func (k *KCP) fragmentLimit() int {
-	if k.ext.LimitToPeerWindow && !k.stream && k.rmtWndMax > 0 {
-		return int(min(maxFragments, k.rmtWndMax))
+	if k.cfg.ext.LimitToPeerWindow && !k.cfg.stream && k.peer.wndMax > 0 {
+		return int(min(maxFragments, k.peer.wndMax))
 	}
 	return maxFragments
 }
 
 // WaitSend returns the number of segments that are waiting or in flight.
-func (k *KCP) WaitSend() int { return k.inFlight + int(k.sndEnd-k.sndNxt) }
+func (k *KCP) WaitSend() int { return k.snd.inFlight + int(k.snd.end-k.snd.nxt) }
 
 // ackBelow takes every segment below una as acknowledged.
 func (k *KCP) ackBelow(una seq) {
-	for k.sndUna.before(una) {
-		if s := k.snd.at(k.sndUna); s != nil {
+	for k.snd.una.before(una) {
+		if s := k.snd.ring.at(k.snd.una); s != nil {
 			if s.xmit > 1 {
 				k.recordRetransmit(s)
 			}
 			k.dropAcked(s, false)
 		}
-		k.sndUna++
+		k.snd.una++
 	}
 	k.advanceUna()
 }
 
 // advanceUna moves snd_una to the first segment that is not acknowledged.
 func (k *KCP) advanceUna() {
-	for k.sndUna != k.sndNxt && k.snd.at(k.sndUna) == nil {
-		k.sndUna++
+	for k.snd.una != k.snd.nxt && k.snd.ring.at(k.snd.una) == nil {
+		k.snd.una++
 	}
 }
 
 // dropAcked releases the acknowledged segment s. last says that its last
 // transmission is known to have arrived.
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
-	k.rate.acked(s, k.micros, last)
-	k.blackHole.arrived(int(s.packet))
-	k.cc.OnPacketAcked(k.lastState(), s.info())
-	k.timeouts.remove(s)
-	if s.list == &k.loss.due {
+	k.snd.rate.acked(s, k.clock.micros, last)
+	k.snd.blackHole.arrived(int(s.packet))
+	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
+	k.snd.timeouts.remove(s)
+	if s.list == &k.snd.loss.due {
 		k.notLost(s)
 	}
 	s.unlinkOrder()
-	k.snd.set(s.sn, nil)
-	k.inFlight--
-	k.flightBytes -= int64(s.size())
-	k.sndBytes -= len(s.data)
-	k.buffers.putSegment(s)
+	k.snd.ring.set(s.sn, nil)
+	k.snd.inFlight--
+	k.snd.flightBytes -= int64(s.size())
+	k.snd.bytes -= len(s.data)
+	k.out.buffers.putSegment(s)
 }
 
 func (s *sendSegment) info() SegmentInfo {
@@ -138,18 +163,18 @@ func (s *sendSegment) info() SegmentInfo {
 // notifyAcked tells the congestion controller what an input has acknowledged,
 // before which snd_una was una.
 func (k *KCP) notifyAcked(una seq) {
-	if k.rate.sample.Acked == 0 {
+	if k.snd.rate.sample.Acked == 0 {
 		return
 	}
 	grain := int64(1000)
-	if k.fineClock {
+	if k.clock.fine {
 		grain = 1
 	}
-	k.rate.finish(grain)
+	k.snd.rate.finish(grain)
 	s := k.congestionState()
-	s.UnaMoved, s.Sample = k.sndUna.after(una), k.rate.sample
+	s.UnaMoved, s.Sample = k.snd.una.after(una), k.snd.rate.sample
 	k.notifyRecovered(s)
-	k.cc.OnAck(s)
+	k.snd.cc.OnAck(s)
 }
 
 // transmission names one sending of a segment.
@@ -160,10 +185,10 @@ type transmission struct {
 
 // oldest returns the first segment in flight; nil if there is none.
 func (k *KCP) oldest() *sendSegment {
-	if k.sndUna == k.sndNxt {
+	if k.snd.una == k.snd.nxt {
 		return nil
 	}
-	return k.snd.at(k.sndUna)
+	return k.snd.ring.at(k.snd.una)
 }
 
 // silentTransmissions returns how often the oldest segment in flight was sent
@@ -173,8 +198,8 @@ func (k *KCP) silentTransmissions() int {
 	if s == nil {
 		return 0
 	}
-	if s.sn == k.lastAlive.sn {
-		return int(s.xmit - k.lastAlive.xmit)
+	if s.sn == k.snd.lastAlive.sn {
+		return int(s.xmit - k.snd.lastAlive.xmit)
 	}
 	return int(s.xmit)
 }
@@ -182,12 +207,12 @@ func (k *KCP) silentTransmissions() int {
 // discardSend drops everything that waits to be sent or acknowledged, for a
 // peer that does not want it any more.
 func (k *KCP) discardSend() {
-	k.ackBelow(k.sndNxt)
-	for sn := k.sndNxt; sn != k.sndEnd; sn++ {
-		s := k.snd.at(sn)
-		k.sndBytes -= len(s.data)
-		k.buffers.putSegment(s)
-		k.snd.set(sn, nil)
+	k.ackBelow(k.snd.nxt)
+	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
+		s := k.snd.ring.at(sn)
+		k.snd.bytes -= len(s.data)
+		k.out.buffers.putSegment(s)
+		k.snd.ring.set(sn, nil)
 	}
-	k.sndEnd = k.sndNxt
+	k.snd.end = k.snd.nxt
 }

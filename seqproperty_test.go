@@ -21,20 +21,20 @@ type books struct {
 
 func (k *KCP) books() books {
 	return books{
-		int(k.rcvQueued), int(k.rcvVoid), int(k.rcvPartial), k.rcvEarly, k.rcvHeld,
-		k.inFlight, k.sndBytes, int(k.flightBytes), k.WaitSend(),
+		int(k.rcv.queued), int(k.rcv.void), int(k.rcv.partial), k.rcv.early, k.rcv.held,
+		k.snd.inFlight, k.snd.bytes, int(k.snd.flightBytes), k.WaitSend(),
 	}
 }
 
 // recount returns the same as the rings have it. Queued is taken from k, and
 // what must never be is an error.
 func (k *KCP) recount() (b books, err error) {
-	b.Queued = int(k.rcvQueued)
+	b.Queued = int(k.rcv.queued)
 	wrong := func(sn seq, what string) { err = errors.Join(err, fmt.Errorf("segment %d: %s", sn, what)) }
-	head := k.rcvNxt - seq(k.rcvQueued)
-	for i := range k.rcv.slots {
+	head := k.rcv.nxt - seq(k.rcv.queued)
+	for i := range k.rcv.ring.slots {
 		sn := head + seq(i)
-		s := k.rcv.at(sn)
+		s := k.rcv.ring.at(sn)
 		inOrder := i < b.Queued
 		switch {
 		case s.void && (!inOrder || s.held || s.data != nil || i == 0):
@@ -59,21 +59,21 @@ func (k *KCP) recount() (b books, err error) {
 		}
 	}
 	pieces := 0
-	for _, p := range k.assembly.held {
+	for _, p := range k.rcv.assembly.held {
 		pieces += p.held()
 	}
-	if pieces != k.assembly.bytes {
+	if pieces != k.rcv.assembly.bytes {
 		wrong(0, "pieces are not counted right")
 	}
 	b.Held += pieces
-	if k.sndNxt-k.sndUna > k.sndEnd-k.sndUna || int(k.sndEnd-k.sndUna) > max(len(k.snd.slots), 0) {
-		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.sndUna, k.sndNxt, k.sndEnd, len(k.snd.slots)))
+	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.snd.end-k.snd.una) > max(len(k.snd.ring.slots), 0) {
+		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.snd.una, k.snd.nxt, k.snd.end, len(k.snd.ring.slots)))
 	}
-	for sn := k.sndUna; sn != k.sndEnd; sn++ {
-		s := k.snd.at(sn)
-		waits := !sn.within(k.sndUna, k.sndNxt)
+	for sn := k.snd.una; sn != k.snd.end; sn++ {
+		s := k.snd.ring.at(sn)
+		waits := !sn.within(k.snd.una, k.snd.nxt)
 		switch {
-		case s == nil && (waits || sn == k.sndUna):
+		case s == nil && (waits || sn == k.snd.una):
 			wrong(sn, "missing among those to be sent")
 		case s == nil:
 		case waits:
@@ -115,7 +115,7 @@ var machineStates = []struct {
 			h.send("data")
 		}
 		h.advance(1)
-		first := uint32(h.k.sndUna)
+		first := uint32(h.k.snd.una)
 		h.input(ack(first+3, h.now, first), ack(first+8, h.now, first))
 	}},
 	{"sent again", func(h *harness) {
@@ -130,18 +130,18 @@ var machineStates = []struct {
 	{"all acknowledged", func(h *harness) {
 		h.send("data")
 		h.advance(1)
-		h.input(segment(cmdWins, 0, 0, 0, uint32(h.k.sndNxt), ""))
+		h.input(segment(cmdWins, 0, 0, 0, uint32(h.k.snd.nxt), ""))
 	}},
 	{"compacted", func(h *harness) {
 		h.send("data")
 		h.advance(1)
-		h.input(h.push(uint32(h.k.rcvNxt), 0, "x"), segment(cmdWins, 0, 0, 0, uint32(h.k.sndNxt), ""))
+		h.input(h.push(uint32(h.k.rcv.nxt), 0, "x"), segment(cmdWins, 0, 0, 0, uint32(h.k.snd.nxt), ""))
 		h.recv("x")
 		h.advance(30)
 		h.k.Compact()
 	}},
 	{"data waits for a window", func(h *harness) {
-		shut := segment(cmdWins, 0, 0, 0, uint32(h.k.sndNxt), "")
+		shut := segment(cmdWins, 0, 0, 0, uint32(h.k.snd.nxt), "")
 		shut[6], shut[7] = 0, 0
 		h.input(shut)
 		for range 5 {
@@ -151,43 +151,43 @@ var machineStates = []struct {
 	}},
 	{"receive queue full", func(h *harness) {
 		for !h.full() {
-			h.input(h.push(uint32(h.k.rcvNxt), 0, "full"))
+			h.input(h.push(uint32(h.k.rcv.nxt), 0, "full"))
 		}
-		h.input(h.push(uint32(h.k.rcvNxt)+1, 0, "early"))
+		h.input(h.push(uint32(h.k.rcv.nxt)+1, 0, "early"))
 	}},
 	{"early held", func(h *harness) {
-		next := uint32(h.k.rcvNxt)
+		next := uint32(h.k.rcv.nxt)
 		h.input(h.push(next, 0, "ordered"))
 		h.input(h.push(next+2, 0, "early"), h.push(next+9, 3, "early"))
-		h.input(h.push(next+h.k.rcvWnd, 0, "last"))
+		h.input(h.push(next+h.k.cfg.rcvWnd, 0, "last"))
 		h.advance(1)
 	}},
 	{"message incomplete", func(h *harness) {
-		next := uint32(h.k.rcvNxt)
+		next := uint32(h.k.rcv.nxt)
 		h.input(h.push(next, 0, "whole"), h.push(next+1, 5, "broken"), h.push(next+2, 2, "a"), h.push(next+3, 1, "b"))
 	}},
 	{"pieces held", func(h *harness) {
-		next := uint32(h.k.rcvNxt)
+		next := uint32(h.k.rcv.nxt)
 		h.pieces(piece(next, 0, 0, 640, string(make([]byte, 10))))
 		h.pieces(piece(next+3, 0, 320, 640, string(make([]byte, 320))))
 	}},
 	{"receiving ended", func(h *harness) {
-		h.input(h.push(uint32(h.k.rcvNxt)+1, 0, "early"))
+		h.input(h.push(uint32(h.k.rcv.nxt)+1, 0, "early"))
 		h.k.closeReceive()
 	}},
 }
 
 // push returns a data segment that acknowledges what is acknowledged already.
 func (h *harness) push(sn uint32, frg uint8, payload string) []byte {
-	return segment(cmdPush, frg, 0, sn, uint32(h.k.sndUna), payload)
+	return segment(cmdPush, frg, 0, sn, uint32(h.k.snd.una), payload)
 }
 
-func (h *harness) full() bool { return h.k.rcvQueued >= h.k.rcvLimit() }
+func (h *harness) full() bool { return h.k.rcv.queued >= h.k.rcvLimit() }
 
 // pieces gives the machine a piece, if it takes any.
 func (h *harness) pieces(p []byte) {
-	binary.LittleEndian.PutUint32(p[16:], uint32(h.k.sndUna))
-	if h.k.ext.TakePieces {
+	binary.LittleEndian.PutUint32(p[16:], uint32(h.k.snd.una))
+	if h.k.cfg.ext.TakePieces {
 		h.input(p)
 	}
 }
@@ -195,8 +195,8 @@ func (h *harness) pieces(p []byte) {
 // startAt lets a fresh machine's numbers begin elsewhere on the circle.
 func (h *harness) startAt(snd, rcv uint32) {
 	k := h.k
-	k.sndUna, k.sndNxt, k.sndEnd = seq(snd), seq(snd), seq(snd)
-	k.rcvNxt, k.ackPolicy.end = seq(rcv), seq(rcv)
+	k.snd.una, k.snd.nxt, k.snd.end = seq(snd), seq(snd), seq(snd)
+	k.rcv.nxt, k.rcv.ackPolicy.end = seq(rcv), seq(rcv)
 }
 
 // sessionExtensions returns the extensions that sessions have.
@@ -204,7 +204,7 @@ func sessionExtensions() Extensions {
 	k := New(7, func([]byte) {})
 	c := (*Config)(nil).withDefaults()
 	c.apply(k)
-	return k.ext
+	return k.cfg.ext
 }
 
 // extremes returns the numbers at the distances from base that matter.
@@ -272,10 +272,10 @@ func newQuietHarness(t *testing.T, setup func(k *KCP)) *harness {
 func tryNumbers(t *testing.T, r *rand.Rand, make func() *harness) {
 	sample := make().k
 	draw := func(all []uint32) uint32 { return all[r.IntN(len(all))] }
-	unas := append(extremes(sample.sndUna, sample.sndWnd), extremes(sample.sndNxt, sample.sndWnd)...)
-	sns := append(extremes(sample.rcvNxt, sample.rcvWnd), extremes(sample.rcvNxt-seq(sample.rcvQueued), 1)...)
-	sns = append(append(sns, extremes(sample.sndUna, sample.sndWnd)...), extremes(sample.sndNxt, 128)...)
-	tss := extremes(sample.now, 1000)
+	unas := append(extremes(sample.snd.una, sample.cfg.sndWnd), extremes(sample.snd.nxt, sample.cfg.sndWnd)...)
+	sns := append(extremes(sample.rcv.nxt, sample.cfg.rcvWnd), extremes(sample.rcv.nxt-seq(sample.rcv.queued), 1)...)
+	sns = append(append(sns, extremes(sample.snd.una, sample.cfg.sndWnd)...), extremes(sample.snd.nxt, 128)...)
+	tss := extremes(sample.clock.now, 1000)
 	try := func(cmd uint8, una, sn, ts uint32) {
 		h := header{
 			conv: 7, cmd: cmd, frg: []uint8{0, 1, 127, 255}[r.IntN(4)], wnd: uint16(draw([]uint32{0, 1, 128, 65535})),
@@ -298,10 +298,10 @@ func tryNumbers(t *testing.T, r *rand.Rand, make func() *harness) {
 		}
 		for _, sn := range sns {
 			try(cmd, draw(unas), sn, draw(tss))
-			try(cmd, uint32(sample.sndUna), sn, draw(tss))
+			try(cmd, uint32(sample.snd.una), sn, draw(tss))
 		}
 		for _, ts := range tss {
-			try(cmd, uint32(sample.sndUna), draw(sns), ts)
+			try(cmd, uint32(sample.snd.una), draw(sns), ts)
 		}
 	}
 }
@@ -320,7 +320,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	before := *k
 	what := func() string {
 		return fmt.Sprintf("cmd %d frg %d wnd %d una %d sn %d ts %d to snd [%d %d %d) rcv %d-%d+%d", s.cmd, s.frg, s.wnd,
-			s.una, s.sn, s.ts, before.sndUna, before.sndNxt, before.sndEnd, before.rcvNxt, before.rcvQueued, before.rcvWnd)
+			s.una, s.sn, s.ts, before.snd.una, before.snd.nxt, before.snd.end, before.rcv.nxt, before.rcv.queued, before.cfg.rcvWnd)
 	}
 	check := func(ok bool, rule string) {
 		if !ok {
@@ -337,21 +337,21 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	counted()
 
 	// The send side moves within what was sent.
-	behind := before.sndNxt - s.una // of the una
+	behind := before.snd.nxt - s.una // of the una
 	check(behind < 1<<31 || errors.Is(err, ErrForgedUna) || errors.Is(err, ErrCommand), "a una from the future is taken")
 	check(!errors.Is(err, ErrForgedUna) || behind >= 1<<31, "a una from the past is refused")
-	acks := err == nil && (behind < before.sndNxt-before.sndUna || s.cmd == cmdAck && s.sn-before.sndUna < before.sndNxt-before.sndUna)
-	check(acks || k.inFlight == before.inFlight && k.sndUna == before.sndUna, "what was not sent is acknowledged")
-	check(k.sndUna-before.sndUna <= before.sndNxt-before.sndUna, "snd_una passes snd_nxt")
+	acks := err == nil && (behind < before.snd.nxt-before.snd.una || s.cmd == cmdAck && s.sn-before.snd.una < before.snd.nxt-before.snd.una)
+	check(acks || k.snd.inFlight == before.snd.inFlight && k.snd.una == before.snd.una, "what was not sent is acknowledged")
+	check(k.snd.una-before.snd.una <= before.snd.nxt-before.snd.una, "snd_una passes snd_nxt")
 
 	// The receive side takes what lies in its window.
 	news := s.cmd == cmdPush || s.cmd == cmdPiece
-	inside := news && err == nil && s.sn-before.rcvNxt < seq(before.rcvWnd)
-	check(inside || k.rcvNxt == before.rcvNxt && k.rcvEarly == before.rcvEarly && k.rcvQueued == before.rcvQueued,
+	inside := news && err == nil && s.sn-before.rcv.nxt < seq(before.cfg.rcvWnd)
+	check(inside || k.rcv.nxt == before.rcv.nxt && k.rcv.early == before.rcv.early && k.rcv.queued == before.rcv.queued,
 		"data from outside the window is taken")
-	check(k.rcvNxt-before.rcvNxt <= seq(before.rcvEarly)+1, "rcv_nxt passes what was missing")
-	check(len(k.rcv.slots) <= max(len(before.rcv.slots), 2*ringSize(int(before.rcvWnd))), "the ring is larger than the window")
-	check(len(k.acks) <= len(before.acks)+1, "more acknowledgements than segments")
+	check(k.rcv.nxt-before.rcv.nxt <= seq(before.rcv.early)+1, "rcv_nxt passes what was missing")
+	check(len(k.rcv.ring.slots) <= max(len(before.rcv.ring.slots), 2*ringSize(int(before.cfg.rcvWnd))), "the ring is larger than the window")
+	check(len(k.rcv.acks) <= len(before.rcv.acks)+1, "more acknowledgements than segments")
 
 	// And it goes on.
 	buf := make([]byte, 4096)
@@ -376,7 +376,7 @@ func TestFinalOfThePeer(t *testing.T) {
 	for _, next := range []seq{0, 5, 1<<31 - 1, 1 << 31, 1<<32 - 1} {
 		for _, final := range extremes(next, 2048) {
 			c := &Conn{kcp: New(7, func([]byte) {})}
-			c.kcp.rcvNxt = next
+			c.kcp.rcv.nxt = next
 			distance := final - uint32(next)
 			require.Equal(t, distance < 1<<31, c.takeFin(signal{sigFin, final, 0}), "%d from %d", final, next)
 			require.Equal(t, distance < 1<<31, c.hs.peerFin)

@@ -4,6 +4,23 @@ import (
 	"fmt"
 )
 
+// machineConfig is what the setters of KCP set.
+type machineConfig struct {
+	mtu        int    // bytes of the largest packet
+	mss        int    // bytes of payload in a full segment
+	messageMSS int    // mss before the path turned out to take less; 0: it has not
+	sndWnd     uint32 // segments
+	rcvWnd     uint32 // segments
+	nodelay    NoDelay
+	interval   uint32 // milliseconds between two scheduled flushes
+	fastResend uint32 // later acknowledgements that make a segment lost; 0: any number does not
+	fastLimit  uint32 // fast retransmissions of one segment; 0: any number
+	deadLink   uint32 // transmissions of one segment after which the link is dead
+	stream     bool   // data is a stream of bytes, not of messages
+	ext        Extensions
+	trace      *Trace // nil: none
+}
+
 // NoDelay selects how the retransmission time-out is bounded and backed off.
 // It is the reference's nodelay parameter.
 type NoDelay uint8
@@ -114,8 +131,8 @@ func (k *KCP) SetMTU(mtu int) error {
 	if mtu < minMTU || mtu > 65535 {
 		return fmt.Errorf("kcp: MTU %d is not in [%d, 65535]", mtu, minMTU)
 	}
-	k.mtu = mtu
-	k.mss = mtu - headerSize
+	k.cfg.mtu = mtu
+	k.cfg.mss = mtu - headerSize
 	return nil
 }
 
@@ -128,8 +145,8 @@ func (k *KCP) SetWindow(send, receive int) error {
 	if send < 1 || send > limit || receive < 1 || receive > limit {
 		return fmt.Errorf("kcp: windows %d and %d are not both in [1, %d]", send, receive, limit)
 	}
-	k.sndWnd = uint32(send)
-	k.rcvWnd = uint32(max(receive, minRcvWnd))
+	k.cfg.sndWnd = uint32(send)
+	k.cfg.rcvWnd = uint32(max(receive, minRcvWnd))
 	return nil
 }
 
@@ -139,10 +156,10 @@ func (k *KCP) SetNoDelay(mode NoDelay) {
 	if mode == NoDelayDefault {
 		mode = NoDelayOff
 	}
-	k.nodelay = min(mode, NoDelayTurbo)
-	k.rtt.minRTO = rtoMin
+	k.cfg.nodelay = min(mode, NoDelayTurbo)
+	k.snd.rtt.minRTO = rtoMin
 	if mode != NoDelayOff {
-		k.rtt.minRTO = rtoNoDelay
+		k.snd.rtt.minRTO = rtoNoDelay
 	}
 }
 
@@ -152,17 +169,17 @@ func (k *KCP) SetInterval(ms uint32) error {
 	if ms < minInterval || ms > maxInterval {
 		return fmt.Errorf("kcp: interval %d ms is not in [%d, %d]", ms, minInterval, maxInterval)
 	}
-	k.interval = ms
+	k.cfg.interval = ms
 	return nil
 }
 
 // SetFastResend sets how many acknowledgements of later transmissions make a
 // segment be sent again before its time-out. Zero, the default, is off.
-func (k *KCP) SetFastResend(acks uint32) { k.fastResend = acks }
+func (k *KCP) SetFastResend(acks uint32) { k.cfg.fastResend = acks }
 
 // SetFastResendLimit sets up to how many transmissions a segment is
 // fast-retransmitted. Default 5; zero means without limit.
-func (k *KCP) SetFastResendLimit(transmissions uint32) { k.fastLimit = transmissions }
+func (k *KCP) SetFastResendLimit(transmissions uint32) { k.cfg.fastLimit = transmissions }
 
 // SetMinRTO sets the least retransmission time-out in milliseconds, up to
 // 60000. SetNoDelay sets it too, so call this after it.
@@ -170,32 +187,32 @@ func (k *KCP) SetMinRTO(ms uint32) error {
 	if ms < 1 || ms > rtoMax {
 		return fmt.Errorf("kcp: minimum RTO %d ms is not in [1, %d]", ms, rtoMax)
 	}
-	k.rtt.minRTO = ms
+	k.snd.rtt.minRTO = ms
 	return nil
 }
 
 // SetDeadLink sets after how many transmissions of one segment Dead reports
 // true. Default 20.
-func (k *KCP) SetDeadLink(transmissions uint32) { k.deadLink = transmissions }
+func (k *KCP) SetDeadLink(transmissions uint32) { k.cfg.deadLink = transmissions }
 
 // SetStream chooses between messages (false, the default) and a byte stream
 // without boundaries, in which Send fills up segments.
-func (k *KCP) SetStream(on bool) { k.stream = on }
+func (k *KCP) SetStream(on bool) { k.cfg.stream = on }
 
 // SetExtensions switches behaviours beyond the reference on or off.
-func (k *KCP) SetExtensions(e Extensions) { k.ext = e }
+func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 
 // SetTrace installs hooks; nil removes them.
-func (k *KCP) SetTrace(t *Trace) { k.trace = t }
+func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = t }
 
 // SetCongestionControl installs c; nil means NewReferenceControl.
 func (k *KCP) SetCongestionControl(c CongestionControl) {
 	if c == nil {
 		c = NewReferenceControl()
 	}
-	k.cc = c
-	k.cc.Init(k.congestionState())
-	if k.updated {
-		k.cc.OnTick(k.congestionState()) // slow start has no window before that
+	k.snd.cc = c
+	k.snd.cc.Init(k.congestionState())
+	if k.clock.started {
+		k.snd.cc.OnTick(k.congestionState()) // slow start has no window before that
 	}
 }

@@ -70,7 +70,7 @@ func (k *KCP) flushSignals(h *header) {
 		}
 		s.encode(*h, k.reserve(headerSize))
 	}
-	if k.blackHole.lost > 0 && len(k.signals) > 0 {
+	if k.snd.blackHole.lost > 0 && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive
 	}
 	k.signals = k.signals[:0]

@@ -30,13 +30,13 @@ func TestSizeWatch(t *testing.T) {
 // tells which are large.
 func TestLargePacketsAreSuspect(t *testing.T) {
 	watch := func(k *KCP) {
-		k.blackHole.watchAbove = 1000
+		k.snd.blackHole.watchAbove = 1000
 		require.NoError(t, k.SetMTU(1100))
 	}
 	quiet := func(h *harness) { h.out = nil }
 	losses := func(h *harness) {
 		for range 10 {
-			h.advance(h.k.rtt.rto * 2)
+			h.advance(h.k.snd.rtt.rto * 2)
 		}
 		quiet(h)
 	}
@@ -74,8 +74,8 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 		h.send(strings.Repeat("x", 1076))
 	}
 	h.advance(10)
-	h.advance(h.k.rtt.rto)
-	require.GreaterOrEqual(t, h.k.blackHole.lost, watchedLosses)
+	h.advance(h.k.snd.rtt.rto)
+	require.GreaterOrEqual(t, h.k.snd.blackHole.lost, watchedLosses)
 	require.False(t, h.k.blackHoleSuspected())
 	losses(h)
 	require.True(t, h.k.blackHoleSuspected())
@@ -83,7 +83,7 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	// While they are suspect, signals leave by themselves.
 	quiet(h)
 	packets := 0
-	h.k.output = func(p []byte) {
+	h.k.hooks.output = func(p []byte) {
 		if packets++; packets == 1 {
 			require.Len(t, p, headerSize)
 		}
