@@ -196,7 +196,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			require.Zero(t, c.wakeAt)
+			require.Zero(t, c.timers.wakeAt)
 			require.Nil(t, c.kcp.snd.ring.slots)
 			require.Nil(t, c.kcp.rcv.ring.slots)
 			require.Nil(t, c.outgoing.outbox)

@@ -155,13 +155,13 @@ func (p *party) live() {
 func (p *party) end() error {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	return p.c.err
+	return p.c.closing.err
 }
 
 func (p *party) state() connState {
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
-	return p.c.state
+	return p.c.closing.state
 }
 
 // outcome names what a call has returned.

@@ -94,7 +94,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	}
 	// What the caller's Config brings along runs without the lock.
 	c = e.accepted(key, d, p, f.hello, v.validated)
-	remote := c.remote // which may change as soon as others know c
+	remote := c.path.remote // which may change as soon as others know c
 	e.mu.Lock()
 	switch other := e.sessions[key]; {
 	case other != nil: // another reader was faster
@@ -195,14 +195,14 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 // accepted makes a session for a peer.
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
-	c.openedFEC = p.kind == fecPacket
+	c.hs.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {
 		c.takeHello(hello) // before anybody else knows c
 	}
 	if !validated {
-		c.unvalidated.Store(true)
+		c.hs.unvalidated.Store(true)
 		room := c.outgoing.sender.overhead
-		if !c.openedFEC {
+		if !c.hs.openedFEC {
 			room.fecHead = 0
 		}
 		c.kcp.limitUnvalidated(room.total(), hello.code == 0)

@@ -53,7 +53,7 @@ func (e *Endpoint) relieve(now time.Duration) {
 	}
 	victim, freed := e.weigh(now), int64(0)
 	if victim != nil {
-		freed = victim.holding.bytes.Load()
+		freed = victim.in.holding.bytes.Load()
 		victim.endForMemory()
 		e.counters.endedForMemory.Add(1)
 		e.warn("session ended for want of memory", ErrMemoryPressure)
@@ -70,7 +70,7 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	var all, idle, stalled heaviest
 	e.mu.RLock()
 	for _, c := range e.sessions {
-		h := &c.holding
+		h := &c.in.holding
 		n := h.bytes.Load()
 		if n > leastShare {
 			holders++

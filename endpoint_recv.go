@@ -270,7 +270,7 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) 
 			c = all[0]
 		}
 	}
-	coded := c != nil && c.fecBound
+	coded := c != nil && c.path.fecBound
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)

@@ -111,7 +111,7 @@ func (e *Endpoint) refused(err error) {
 		switch {
 		case !c.hs.reached && c.hs.hello.active:
 			c.end(ErrRefused)
-		case c.state == stateLingering && c.kcp.WaitSend() == 0:
+		case c.closing.state == stateLingering && c.kcp.WaitSend() == 0:
 			c.end(nil)
 		}
 		c.mu.Unlock()

@@ -26,7 +26,7 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 // openSession adds a session of ours; it draws another conv where that of key is taken.
 func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	c := newConn(e, key, addr) // the caller's Config runs code of its own
-	c.dialled, c.offered, c.counted = true, true, true
+	c.hs.dialled, c.hs.offered, c.path.counted = true, true, true
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -35,9 +35,9 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	if len(e.sessions) >= e.config.MaxSessions {
 		return nil, ErrTooManySessions
 	}
-	for e.sessions[c.key] != nil || e.timeWaits.holds(c.key) {
-		c.key.conv = randomConv()
-		c.kcp.setConv(c.key.conv)
+	for e.sessions[c.path.key] != nil || e.timeWaits.holds(c.path.key) {
+		c.path.key.conv = randomConv()
+		c.kcp.setConv(c.path.key.conv)
 	}
 	e.addLocked(c)
 	return c, nil
@@ -49,11 +49,11 @@ func (e *Endpoint) remove(c *Conn, g timeWait) {
 	e.wakes.remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sessions[c.key] == c {
+	if e.sessions[c.path.key] == c {
 		e.removeLocked(c)
-		e.timeWaits.add(c.key, g, e.now())
+		e.timeWaits.add(c.path.key, g, e.now())
 		if g.token != 0 && e.authentic && e.config.AllowLegacy {
-			e.timeWaits.used.add(c.key.conv)
+			e.timeWaits.used.add(c.path.key.conv)
 		}
 		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
@@ -62,31 +62,31 @@ func (e *Endpoint) remove(c *Conn, g timeWait) {
 
 // addLocked adds a session to the tables. Endpoint.mu is held.
 func (e *Endpoint) addLocked(c *Conn) {
-	e.sessions[c.key] = c
+	e.sessions[c.path.key] = c
 	e.population.Store(int32(len(e.sessions)))
 	e.addConvLocked(c)
 	if e.perNetwork != nil {
-		n := e.perNetwork[networkOf(c.key)]
+		n := e.perNetwork[networkOf(c.path.key)]
 		n.add(c, 1)
-		e.perNetwork[networkOf(c.key)] = n
+		e.perNetwork[networkOf(c.path.key)] = n
 	}
 }
 
 // removeLocked takes it out of them again. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
-	delete(e.sessions, c.key)
+	delete(e.sessions, c.path.key)
 	e.population.Store(int32(len(e.sessions)))
 	e.removeConvLocked(c)
 	if e.perNetwork != nil {
-		network := networkOf(c.key)
+		network := networkOf(c.path.key)
 		n := e.perNetwork[network]
 		n.add(c, -1)
 		if e.perNetwork[network] = n; n == (networkCount{}) {
 			delete(e.perNetwork, network)
 		}
 	}
-	if c.fecBound {
-		key := c.key
+	if c.path.fecBound {
+		key := c.path.key
 		key.conv = 0
 		rest := slices.DeleteFunc(e.fecByAddr[key], func(other *Conn) bool { return other == c })
 		if e.fecByAddr[key] = rest; len(rest) == 0 {
@@ -103,7 +103,7 @@ type networkCount struct {
 
 // add counts c n times.
 func (n *networkCount) add(c *Conn, times int32) {
-	if c.counted {
+	if c.path.counted {
 		n.validated += times
 	} else {
 		n.pending += times
@@ -144,8 +144,8 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 // tell whether what it repeats has been delivered. The same goes for sessions
 // that have ended: only who has recorded one sends its packets. mu is held.
 func (e *Endpoint) convInUseElsewhere(conv uint32) bool {
-	for c := e.byConv[conv]; c != nil; c = c.sameConv {
-		if c.greeted.Load() {
+	for c := e.byConv[conv]; c != nil; c = c.path.sameConv {
+		if c.hs.greeted.Load() {
 			return true
 		}
 	}
@@ -166,11 +166,11 @@ func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
 	for looks := 0; len(e.unvalidated) > 0 && looks < evictLooks; looks++ {
 		c := e.unvalidated[0]
 		switch {
-		case e.sessions[c.key] != c || !c.unvalidated.Load():
+		case e.sessions[c.path.key] != c || !c.hs.unvalidated.Load():
 			looks--
-		case now-c.born < evictAfter:
+		case now-c.hs.born < evictAfter:
 			return nil
-		case c.active.Swap(false):
+		case c.hs.active.Swap(false):
 			e.unvalidated = append(e.unvalidated, c)
 		default:
 			e.unvalidated = e.unvalidated[1:]
@@ -190,7 +190,7 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 	}
 	kept := e.unvalidated[:0]
 	for _, c := range e.unvalidated {
-		if c.unvalidated.Load() {
+		if c.hs.unvalidated.Load() {
 			kept = append(kept, c)
 		}
 	}
@@ -203,13 +203,13 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.perNetwork == nil || e.sessions[c.key] != c {
+	if e.perNetwork == nil || e.sessions[c.path.key] != c {
 		return true
 	}
-	network := networkOf(c.key)
+	network := networkOf(c.path.key)
 	n := e.perNetwork[network]
 	n.add(c, -1)
-	c.counted = true
+	c.path.counted = true
 	n.add(c, 1)
 	e.perNetwork[network] = n
 	return int(n.validated) <= e.config.MaxSessionsPerAddress
@@ -222,16 +222,16 @@ func (e *Endpoint) countValidated(c *Conn) bool {
 func (e *Endpoint) bindFEC(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.fecBound || e.sessions[c.key] != c {
+	if c.path.fecBound || e.sessions[c.path.key] != c {
 		return
 	}
 	if e.fecByAddr == nil {
 		e.fecByAddr = make(map[sessionKey][]*Conn)
 	}
-	key := c.key
+	key := c.path.key
 	key.conv = 0
 	e.fecByAddr[key] = append(e.fecByAddr[key], c)
-	c.fecBound = true
+	c.path.fecBound = true
 }
 
 // maxSameConv is how many sessions of one conversation id may move. Ids are
@@ -250,8 +250,8 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	n := 0
-	for c := e.byConv[key.conv]; c != nil; c = c.sameConv {
-		if c.greeted.Load() {
+	for c := e.byConv[key.conv]; c != nil; c = c.path.sameConv {
+		if c.hs.greeted.Load() {
 			found[n] = c
 			n++
 		}
@@ -261,38 +261,38 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 
 // addConvLocked adds a session to those of its conversation id. mu is held.
 func (e *Endpoint) addConvLocked(c *Conn) {
-	c.sameConv = nil
-	last := e.byConv[c.key.conv]
+	c.path.sameConv = nil
+	last := e.byConv[c.path.key.conv]
 	if last == nil {
-		e.byConv[c.key.conv] = c
+		e.byConv[c.path.key.conv] = c
 		return
 	}
 	n := 1
-	for ; last.sameConv != nil; last = last.sameConv {
+	for ; last.path.sameConv != nil; last = last.path.sameConv {
 		n++
 	}
 	if n < maxSameConv { // else it stays where it is
-		last.sameConv = c
+		last.path.sameConv = c
 	}
 }
 
 // removeConvLocked takes it out again. mu is held.
 func (e *Endpoint) removeConvLocked(c *Conn) {
-	first := e.byConv[c.key.conv]
+	first := e.byConv[c.path.key.conv]
 	switch {
-	case first == c && c.sameConv == nil:
-		delete(e.byConv, c.key.conv)
+	case first == c && c.path.sameConv == nil:
+		delete(e.byConv, c.path.key.conv)
 	case first == c:
-		e.byConv[c.key.conv] = c.sameConv
+		e.byConv[c.path.key.conv] = c.path.sameConv
 	default:
-		for ; first != nil; first = first.sameConv {
-			if first.sameConv == c {
-				first.sameConv = c.sameConv
+		for ; first != nil; first = first.path.sameConv {
+			if first.path.sameConv == c {
+				first.path.sameConv = c.path.sameConv
 				break
 			}
 		}
 	}
-	c.sameConv = nil
+	c.path.sameConv = nil
 }
 
 // rekey files the session under a new address. It is false where there is
@@ -300,12 +300,12 @@ func (e *Endpoint) removeConvLocked(c *Conn) {
 func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sessions[c.key] != c || e.sessions[key] != nil {
+	if e.sessions[c.path.key] != c || e.sessions[key] != nil {
 		return false
 	}
 	e.removeLocked(c)
-	c.fecBound = false
-	c.key.addr, c.key.peer = key.addr, key.peer // conv stays, and is read without a lock
+	c.path.fecBound = false
+	c.path.key.addr, c.path.key.peer = key.addr, key.peer // conv stays, and is read without a lock
 	e.addLocked(c)
 	return true
 }

@@ -110,10 +110,10 @@ func (y *timeWaitTable) elsewhere(conv uint32, now time.Duration) (timeWait, boo
 // timeWaitState returns what is to be remembered of the session.
 func (c *Conn) timeWaitState() timeWait {
 	l := &c.hs
-	g := timeWait{una: c.kcp.recvNext(), numbers: c.numbers}
+	g := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
 	if l.kind == peerExtended {
 		g.token, g.own = l.peerToken, l.token
-		g.aborted = c.err != nil && c.err != ErrPeerClosed
+		g.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 	}
 	return g
 }

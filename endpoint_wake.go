@@ -27,9 +27,9 @@ func (q *wakeQueue) set(c *Conn, at time.Duration) {
 	if q.stopped {
 		return
 	}
-	if c.wakeIndex > 0 {
-		q.heap[c.wakeIndex-1].at = at
-		heap.Fix(&q.heap, int(c.wakeIndex)-1)
+	if c.timers.wakeIndex > 0 {
+		q.heap[c.timers.wakeIndex-1].at = at
+		heap.Fix(&q.heap, int(c.timers.wakeIndex)-1)
 	} else {
 		heap.Push(&q.heap, wakeUp{at, c})
 	}
@@ -40,8 +40,8 @@ func (q *wakeQueue) set(c *Conn, at time.Duration) {
 func (q *wakeQueue) remove(c *Conn) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if c.wakeIndex > 0 {
-		heap.Remove(&q.heap, int(c.wakeIndex)-1)
+	if c.timers.wakeIndex > 0 {
+		heap.Remove(&q.heap, int(c.timers.wakeIndex)-1)
 	}
 }
 
@@ -51,7 +51,7 @@ func (q *wakeQueue) stop() {
 	defer q.mu.Unlock()
 	q.stopped = true
 	for _, w := range q.heap {
-		w.c.wakeIndex = 0
+		w.c.timers.wakeIndex = 0
 	}
 	q.heap = nil
 	if q.timer != nil {
@@ -109,13 +109,13 @@ func (h wakeHeap) Less(i, j int) bool { return h[i].at < h[j].at }
 
 func (h wakeHeap) Swap(i, j int) {
 	h[i], h[j] = h[j], h[i]
-	h[i].c.wakeIndex, h[j].c.wakeIndex = int32(i+1), int32(j+1)
+	h[i].c.timers.wakeIndex, h[j].c.timers.wakeIndex = int32(i+1), int32(j+1)
 }
 
 func (h *wakeHeap) Push(x any) {
 	w := x.(wakeUp)
 	*h = append(*h, w)
-	w.c.wakeIndex = int32(len(*h))
+	w.c.timers.wakeIndex = int32(len(*h))
 }
 
 func (h *wakeHeap) Pop() any {
@@ -123,6 +123,6 @@ func (h *wakeHeap) Pop() any {
 	w := (*h)[last]
 	(*h)[last] = wakeUp{}
 	*h = (*h)[:last]
-	w.c.wakeIndex = 0
+	w.c.timers.wakeIndex = 0
 	return w
 }

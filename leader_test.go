@@ -103,7 +103,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, <-done)
 			b.mu.Lock()
-			owes := b.replyPending
+			owes := b.io.replyPending
 			b.mu.Unlock()
 			require.True(t, owes)
 			if says {

@@ -214,8 +214,8 @@ func randomLife(t *testing.T, seed uint64) {
 			}
 			for _, e := range []*Endpoint{client, server} {
 				for _, c := range slices.Collect(maps.Values(e.sessions)) {
-					t.Logf("%v state %v, unproven %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
-						c.key, c.state, c.unvalidated.Load(), c.offered, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.snd.end, c.kcp.rcv.nxt, c.kcp.rcv.queued, c.hs)
+					t.Logf("%v state %v, unvalidated %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
+						c.path.key, c.closing.state, c.hs.unvalidated.Load(), c.hs.offered, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.snd.end, c.kcp.rcv.nxt, c.kcp.rcv.queued, &c.hs)
 					c.fail(errors.New("watchdog"))
 				}
 			}

@@ -94,11 +94,11 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
-			sends := c.numbers.sends
+			sends := c.in.numbers.sends
 			c.mu.Unlock()
 			require.True(t, sends)
 		}
-		a.numbers.next.Store(exhaustedAt(minNonce) - 2)
+		a.in.numbers.next.Store(exhaustedAt(minNonce) - 2)
 		for range 2 {
 			require.NoError(t, a.SendDatagram([]byte("numbered")))
 		}
@@ -410,7 +410,7 @@ func TestSameConversationID(t *testing.T) {
 				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
 				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.addr))
 				require.NoError(t, err)
-				c.greeted.Store(true)
+				c.hs.greeted.Store(true)
 				alive = append(alive, c)
 			}
 			found := e.migrationCandidates(sessionKey{conv: 7}, plainPacket)
@@ -447,7 +447,7 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		numbered := func() bool {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.numbers.sends
+			return b.in.numbers.sends
 		}
 		require.False(t, numbered())
 		w.net.SetFilter(nil)

@@ -118,12 +118,12 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
 		x, err := e.Dial(context.Background(), at(1))
 		require.NoError(t, err)
-		key := x.key
+		key := x.path.key
 		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
 		_, err = e.openSession(key, at(2))
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
-		require.Equal(t, x, e.sessions[x.key])
+		require.Equal(t, x, e.sessions[x.path.key])
 	})
 }
 
@@ -164,7 +164,7 @@ func TestConvWhileMoving(t *testing.T) {
 		conv := c.Conv()
 		done := make(chan uint32)
 		go func() { done <- c.Conv() }()
-		key := c.key
+		key := c.path.key
 		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
 		require.True(t, e.rekey(c, key))
 		require.Equal(t, conv, <-done)

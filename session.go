@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
@@ -15,80 +14,111 @@ import (
 // net.Conn, and in message mode has messages with boundaries besides. All
 // methods are safe for concurrent use.
 type Conn struct {
-	ep     *Endpoint
-	key    sessionKey
-	remote net.Addr
+	ep *Endpoint // does not change
 
-	writing sync.Mutex // held by the one Write at work
+	writing sync.Mutex // held by the one Write at work; taken before mu
 
-	mu                          sync.Mutex
-	kcp                         *KCP
-	canRead                     notifier  // something to read, or reason to fail
-	canWrite                    notifier  // room to write, everything acknowledged, or reason to fail
-	readerWaitsFor              *notifier // what the call waits for that is about to read the socket, or does
-	readDeadline, writeDeadline deadline
-	hs                          handshakeState
-	err                         error          // why the session ended
-	ending                      error          // why it is to end, once the batch of input is done
-	dropped                     *Drops         // nil: none
-	numbers                     *packetNumbers // nil: packets have none
-	sameConv                    *Conn          // the next of the conversation id; under Endpoint.mu
-	search                      *pmtuSearch    // nil before there is reason for one
-	mtuCounts                   probeCounts
-	outgoing                    outgoing
-	decoder                     *fec.Decoder      // nil until the peer sends FEC, and after the end
-	decoded                     *fec.DecoderStats // what it had done by the end; nil: nothing
-	datagrams                   *datagramQueue    // nil before the first
+	mu       sync.Mutex // guards what follows, but for what says otherwise
+	kcp      *KCP       // the pointer does not change
+	path     pathState
+	io       ioState
+	hs       handshakeState
+	live     livenessState
+	closing  closeState
+	timers   timerState
+	plpmtu   mtuState
+	in       inputState
+	outgoing outgoing
+}
 
-	// Times since the endpoint's epoch.
-	born         time.Duration
+// pathState is where the peer is. Both locks are held to change key, remote and
+// shard; Conn.mu or Endpoint.mu is enough to read them. key.conv does not change.
+type pathState struct {
+	key      sessionKey
+	remote   net.Addr
+	sameConv *Conn // the next of the conversation id; Endpoint.mu
+
+	// Path validation (RFC 9000 §8.2).
+	challengedAt time.Duration // when challenged was sent, since the epoch
+	challenged   uint32        // sn of the last challenge of another address
+	migrations   uint32        // changes of the peer's address
+
+	shard    uint16 // of the endpoint's sockets the one that the peer's packets come to; Conn.mu
+	fecBound bool   // Endpoint.fecByAddr has this session; Endpoint.mu
+	counted  bool   // as validated in Endpoint.perNetwork; Endpoint.mu
+}
+
+// ioState is what calls of the application wait for and leave behind.
+type ioState struct {
+	canRead        notifier  // something to read, or reason to fail
+	canWrite       notifier  // room to write, everything acknowledged, or reason to fail
+	readerWaitsFor *notifier // what the call waits for that reads the socket, or is about to; nil: none does
+	readDeadline   deadline
+	writeDeadline  deadline
+
+	filling        bool // a waiting Read has lent its buffer to the state machine
+	errReported    bool // Read or Write has returned closing.err
+	respondPending bool // respond is to be called after the batch
+	replyPending   bool // the next call of the application sends the reply, or the read loop
+	wokeWaiter     bool // the batch has woken a call that waited
+	offPath        bool // the last packet was sent without knowledge of the session
+}
+
+// livenessState is what tells whether the peer is there. Times are since the
+// endpoint's epoch.
+type livenessState struct {
 	lastInput    time.Duration // the batch of input at work came
 	lastHeard    time.Duration // a good packet came from the peer
-	lastActive   time.Duration // new data has come, or was acknowledged, or a datagram has left
-	lastTaken    time.Duration // the peer has taken data, or there was some for it again; 0: there is none
-	activity     activity      // up to then
+	lastActive   time.Duration // new data came, or was acknowledged, or a datagram left
+	lastTaken    time.Duration // the peer took data, or there was some for it again; 0: there is none
+	lastData     time.Duration // data came from the peer; 0: none has
 	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
-	lastData     time.Duration // data came from the peer
-	since        time.Duration // there is something outstanding
-	linger       time.Duration // how long Close waits without progress
-	endAt        time.Duration // when lingering or draining ends
-	closeBy      time.Duration // when lingering ends at the latest
-	compactAt    time.Duration // 0: nothing to compact
-	challengedAt time.Duration // challenged was sent
-	wakeAt       time.Duration // 0: no wake-up asked for
-	holding      holding
+	since        time.Duration // something is outstanding since then, if outstanding is true
+	activity     activity      // up to lastActive
+	restartHints uint8         // answers since unaBackSince that acknowledge less than before
+	missed       bool          // the peer was asked why no more data comes since lastData
+	outstanding  bool          // something is unacknowledged, or unanswered
+}
 
-	// What is small stands together; there may be very many sessions.
-	unvalidated    atomic.Bool // accepted, and the peer's address is not validated; kcp.validation is its credit
-	active         atomic.Bool // something has come from the peer since Endpoint.oldestHalfOpen looked
-	greeted        atomic.Bool // the peer is one of ours
-	lingerFrom     seq         // snd_una at the last progress
-	challenged     uint32      // sn of the last challenge of another address
-	wakeIndex      int32       // of wakeQueue, under its lock; 0: no wake-up asked for
-	migrations     uint32      // changes of the peer's address
-	clockBase      uint32      // what the state machine's clock shows at the epoch; random, see validation.go
-	shard          uint16      // of the endpoint's sockets the one that the peer's packets come to
-	state          connState
-	restartHints   uint8 // answers since unaBackSince that acknowledge less than before
-	closed         bool  // by the application
-	background     bool  // Close does not wait, or no longer
-	dialled        bool  // by us; accepted otherwise
-	dialling       bool  // Dial waits, and its time is what counts
-	offered        bool  // to Accept, or dialled
-	missed         bool  // the peer was asked why no more data comes since lastData
-	asksKind       bool  // CloseWrite waits until it is known what the peer is
-	undelivered    bool  // the session has ended before the peer had all that was written
-	errReported    bool  // Read or Write has returned err
-	offPath        bool  // it was sent by somebody without a session
-	respondPending bool  // answer is to be called
-	replyPending   bool  // by the next call of the application, or by the loop
-	wokeWaiter     bool  // a call that waited has been woken
-	filling        bool  // a waiting Read has lent its buffer to the state machine
-	fecBound       bool  // Endpoint.fecByAddr has this session; under Endpoint.mu
-	counted        bool  // as validated in Endpoint.perNetwork; under Endpoint.mu
-	openedFEC      bool  // the peer's first packet had an FEC header
-	outstanding    bool  // something is unacknowledged, since then
-	retired        bool  // out of the endpoint
+// closeState is how far the session is from its end. Times are since the
+// endpoint's epoch.
+type closeState struct {
+	err         error         // why the session ended; nil: it has not, or in order
+	ending      error         // why it is to end after the batch of input; nil: it is not
+	linger      time.Duration // how long Close waits without progress
+	endAt       time.Duration // when lingering or draining ends; 0: neither
+	closeBy     time.Duration // when lingering ends at the latest
+	lingerFrom  seq           // snd_una at the last progress
+	state       connState
+	closed      bool // the application has called Close or Abort
+	background  bool // Close does not wait, or no longer
+	undelivered bool // the session has ended before the peer had all that was written
+	asksKind    bool // CloseWrite waits until it is known what the peer is
+	retired     bool // out of the endpoint's tables
+}
+
+// timerState is when the session is woken. Times are since the endpoint's epoch.
+type timerState struct {
+	wakeAt    time.Duration // 0: no wake-up asked for
+	compactAt time.Duration // 0: nothing to compact
+	wakeIndex int32         // place in wakeQueue, from 1; 0: none; wakeQueue.mu
+	clockBase uint32        // what the state machine's clock shows at the epoch; random, see address_validation.go
+}
+
+// mtuState is the search for the path MTU (RFC 8899).
+type mtuState struct {
+	search *pmtuSearch // nil before there is reason for one
+	counts probeCounts
+}
+
+// inputState is what comes before the state machine, or passes it by.
+type inputState struct {
+	decoder   *fec.Decoder      // nil until the peer sends FEC, and after the end
+	decoded   *fec.DecoderStats // what it had done by the end; nil: nothing
+	datagrams *datagramQueue    // nil before the first
+	dropped   *Drops            // nil: none
+	numbers   *packetNumbers    // nil: packets have none
+	holding   holding           // memory
 }
 
 // connState is where a session is in its life.
@@ -118,9 +148,9 @@ const (
 )
 
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, key: key, remote: remote, clockBase: randomConv()}
-	c.canRead.init(c)
-	c.canWrite.init(c)
+	c := &Conn{ep: e, path: pathState{key: key, remote: remote}, timers: timerState{clockBase: randomConv()}}
+	c.io.canRead.init(c)
+	c.io.canWrite.init(c)
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
@@ -130,8 +160,8 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
 	now := e.now()
-	c.born, c.lastInput, c.lastHeard, c.lastActive = now, now, now, now
-	c.linger = e.config.Linger
+	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
+	c.closing.linger = e.config.Linger
 	c.setClock(now)
 	return c
 }
@@ -141,18 +171,18 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.readerWaitsFor = nil
-	if c.state == stateEnded {
+	c.io.readerWaitsFor = nil
+	if c.closing.state == stateEnded {
 		c.ep.counters.dropEnded.Add(uint64(len(packets)))
 		return false
 	}
 	c.setClock(now)
-	c.shard = uint16(shard)
+	c.path.shard = uint16(shard)
 	segments := c.kcp.counts().SegmentsReceived
 	news := false
 	for i := range packets {
 		p := &packets[i].inPacket
-		if c.state == stateEnded {
+		if c.closing.state == stateEnded {
 			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
@@ -164,10 +194,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 			}
 			continue
 		}
-		c.lastInput = now
-		c.kcp.setPressure(c.memoryPressure(), c.unvalidated.Load())
+		c.live.lastInput = now
+		c.kcp.setPressure(c.memoryPressure(), c.hs.unvalidated.Load())
 		if c.kcp.received(p.size) {
-			c.active.Store(true)
+			c.hs.active.Store(true)
 		}
 		data := p.data
 		if p.kind != plainPacket {
@@ -181,15 +211,15 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		news = true
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
-		c.lastData, c.missed = now, false
+		c.live.lastData, c.live.missed = now, false
 	}
 	if !news {
 		c.account() // else the answer does
 	}
-	if !news && !c.wokeWaiter || c.respondPending {
+	if !news && !c.io.wokeWaiter || c.io.respondPending {
 		return false
 	}
-	c.respondPending = true
+	c.io.respondPending = true
 	return true
 }
 
@@ -197,9 +227,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 // for the state machine.
 func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
-		if c.state == stateOpen {
+		if c.closing.state == stateOpen {
 			c.takeDatagram(p.data[datagramHeader:])
-			c.canRead.Broadcast()
+			c.io.canRead.Broadcast()
 			c.heard(now)
 		}
 		return nil, false
@@ -207,10 +237,10 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if c.kcp.underPressure() {
 		return c.decodePlain(p) // nothing is kept for it
 	}
-	if c.decoder == nil {
-		c.decoder = fec.NewDecoder()
+	if c.in.decoder == nil {
+		c.in.decoder = fec.NewDecoder()
 	}
-	data, kind, err := c.decoder.Decode(p.data, clock(now), func(packet []byte) {
+	data, kind, err := c.in.decoder.Decode(p.data, clock(now), func(packet []byte) {
 		c.packetDone(c.kcp.InputRecovered(packet), now)
 	})
 	if err != nil {
@@ -222,8 +252,8 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 
 // decodePlain takes a packet with an FEC header without keeping it for recovery.
 func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
-	if c.decoder != nil && c.decoder.Stats().Held > 0 {
-		c.decoder.Compact()
+	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
+		c.in.decoder.Compact()
 	}
 	if p.kind != fecPacket {
 		return nil, false
@@ -237,8 +267,8 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 
 // packetDone counts what became of a packet.
 func (c *Conn) packetDone(err error, now time.Duration) {
-	outside := c.offPath
-	c.offPath = false
+	outside := c.io.offPath
+	c.io.offPath = false
 	switch {
 	case err != nil:
 		c.drops().count(err)
@@ -249,10 +279,10 @@ func (c *Conn) packetDone(err error, now time.Duration) {
 
 // drops returns the counts of what was dropped, which most sessions have none of.
 func (c *Conn) drops() *Drops {
-	if c.dropped == nil {
-		c.dropped = new(Drops)
+	if c.in.dropped == nil {
+		c.in.dropped = new(Drops)
 	}
-	return c.dropped
+	return c.in.dropped
 }
 
 // respond flushes what a batch of input has caused, and wakes who waits for it.
@@ -265,22 +295,22 @@ func (c *Conn) respond(now time.Duration) bool {
 
 // reply is answer with mu held.
 func (c *Conn) respondLocked(now time.Duration) bool {
-	c.respondPending, c.replyPending = false, false
-	if c.state == stateEnded {
+	c.io.respondPending, c.io.replyPending = false, false
+	if c.closing.state == stateEnded {
 		return false
 	}
 	if c.readable() {
-		c.canRead.Broadcast()
+		c.io.canRead.Broadcast()
 	}
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
 	if c.room() > 0 || c.kcp.WaitSend() == 0 {
-		c.canWrite.Broadcast()
+		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()
-	roused := c.wokeWaiter
-	c.wokeWaiter = false
+	roused := c.io.wokeWaiter
+	c.io.wokeWaiter = false
 	return roused
 }
 
@@ -299,8 +329,8 @@ func (c *Conn) unlocked(f func()) {
 
 // wakeAll lets all waiting calls look why.
 func (c *Conn) wakeAll() {
-	c.canRead.Broadcast()
-	c.canWrite.Broadcast()
+	c.io.canRead.Broadcast()
+	c.io.canWrite.Broadcast()
 }
 
 // LocalAddr returns the address of the endpoint's socket.
@@ -310,11 +340,11 @@ func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 func (c *Conn) RemoteAddr() net.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.remote
+	return c.path.remote
 }
 
 // Conv returns the conversation id.
-func (c *Conn) Conv() uint32 { return c.key.conv }
+func (c *Conn) Conv() uint32 { return c.path.key.conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
@@ -330,14 +360,14 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closing.closed {
 		return c.opError("set", net.ErrClosed)
 	}
 	if read {
-		c.readDeadline.set(t, &c.mu, &c.canRead)
+		c.io.readDeadline.set(t, &c.mu, &c.io.canRead)
 	}
 	if write {
-		c.writeDeadline.set(t, &c.mu, &c.canWrite)
+		c.io.writeDeadline.set(t, &c.mu, &c.io.canWrite)
 	}
 	return nil
 }
@@ -347,5 +377,5 @@ func (c *Conn) opError(op string, err error) error {
 	if err == io.EOF {
 		return err
 	}
-	return opError(op, c.LocalAddr(), c.remote, err)
+	return opError(op, c.LocalAddr(), c.path.remote, err)
 }

@@ -32,19 +32,19 @@ import (
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.stopCalls()
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		c.dropReceived()
 		c.kcp.Compact()
 		c.account()
 		switch {
-		case c.undelivered && c.hs.peerClosed:
+		case c.closing.undelivered && c.hs.peerClosed:
 			return c.opError("close", ErrNotDelivered)
-		case c.undelivered && !c.errReported && !errors.Is(c.err, net.ErrClosed):
-			return c.opError("close", c.err)
+		case c.closing.undelivered && !c.io.errReported && !errors.Is(c.closing.err, net.ErrClosed):
+			return c.opError("close", c.closing.err)
 		}
 		return nil
 	}
@@ -55,41 +55,41 @@ func (c *Conn) Close() error {
 		l.closing, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.dropReceived()
-	c.state = stateLingering
-	c.lingerFrom = c.kcp.sendUna()
-	c.background = c.linger <= 0
-	c.closeBy = now + max(c.ep.config.MaxLinger, c.linger)
+	c.closing.state = stateLingering
+	c.closing.lingerFrom = c.kcp.sendUna()
+	c.closing.background = c.closing.linger <= 0
+	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
 	c.wait(now)
 	c.kick(now)
-	for !c.background && c.state == stateLingering {
-		c.canWrite.Wait()
+	for !c.closing.background && c.closing.state == stateLingering {
+		c.io.canWrite.Wait()
 	}
 	switch {
-	case !c.undelivered:
+	case !c.closing.undelivered:
 		return nil
-	case c.state == stateEnded && c.err != nil && c.err != ErrPeerClosed:
-		return c.opError("close", c.err)
+	case c.closing.state == stateEnded && c.closing.err != nil && c.closing.err != ErrPeerClosed:
+		return c.opError("close", c.closing.err)
 	}
 	return c.opError("close", ErrNotDelivered)
 }
 
 // wait has a closed session go on for as long as it may without progress.
 func (c *Conn) wait(now time.Duration) {
-	patience := c.linger
-	if c.background {
+	patience := c.closing.linger
+	if c.closing.background {
 		patience = backgroundLinger
 	}
-	c.endAt = min(now+patience, c.closeBy)
+	c.closing.endAt = min(now+patience, c.closing.closeBy)
 }
 
 // giveUp ends a closed session that has not come further for long enough. If the
 // peer has everything but the word that there is no more, Close returns, and the
 // session goes on to say it.
 func (c *Conn) giveUp(now time.Duration) {
-	if c.kcp.WaitSend() == 0 && !c.background && now < c.closeBy {
-		c.background = true
+	if c.kcp.WaitSend() == 0 && !c.closing.background && now < c.closing.closeBy {
+		c.closing.background = true
 		c.wait(now)
-		c.canWrite.Broadcast()
+		c.io.canWrite.Broadcast()
 		return
 	}
 	c.abort(ErrNotDelivered)
@@ -102,16 +102,16 @@ const backgroundLinger = 30 * time.Second
 // dropReceived drops what nobody is going to read, and takes no more.
 func (c *Conn) dropReceived() {
 	c.kcp.closeReceive()
-	if q := c.datagrams; q != nil {
+	if q := c.in.datagrams; q != nil {
 		q.waiting, q.bytes = nil, 0
 	}
 }
 
 // stopCalls makes all calls of the application return net.ErrClosed.
 func (c *Conn) stopCalls() {
-	c.closed = true
-	c.readDeadline.set(time.Time{}, &c.mu, &c.canRead)
-	c.writeDeadline.set(time.Time{}, &c.mu, &c.canWrite)
+	c.closing.closed = true
+	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
+	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
 	c.wakeAll()
 }
 
@@ -132,7 +132,7 @@ func (c *Conn) CloseWrite() error {
 		return c.opError("close", err)
 	}
 	l.closing, l.halfClosed = sigFin, true
-	c.canWrite.Broadcast()
+	c.io.canWrite.Broadcast()
 	now := c.ep.now()
 	c.kick(now)
 	return nil
@@ -146,29 +146,29 @@ func (c *Conn) waitKind() error {
 	for {
 		now := c.ep.now()
 		switch {
-		case c.closed || l.closing != 0:
+		case c.closing.closed || l.closing != 0:
 			return net.ErrClosed
 		case l.peerClosed:
 			return ErrPeerClosed
-		case c.err != nil:
-			return c.err
+		case c.closing.err != nil:
+			return c.closing.err
 		case l.kind == peerExtended:
 			return nil
-		case l.kind == peerLegacy, !c.dialled && now-c.born >= helloAfterData:
+		case l.kind == peerLegacy, !c.hs.dialled && now-c.hs.born >= helloAfterData:
 			return ErrLegacyPeer
-		case c.writeDeadline.expired:
+		case c.io.writeDeadline.expired:
 			return os.ErrDeadlineExceeded
 		}
-		if timer == nil && !c.dialled {
-			timer = time.AfterFunc(c.born+helloAfterData-now, func() {
+		if timer == nil && !c.hs.dialled {
+			timer = time.AfterFunc(c.hs.born+helloAfterData-now, func() {
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				c.canWrite.Broadcast()
+				c.io.canWrite.Broadcast()
 			})
 			defer timer.Stop()
 		}
-		c.asksKind = true
-		c.canWrite.Wait()
+		c.closing.asksKind = true
+		c.io.canWrite.Wait()
 	}
 }
 
@@ -182,7 +182,7 @@ const helloAfterData = firstHelloWait + 100*time.Millisecond
 func (c *Conn) Abort() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed && c.state == stateEnded {
+	if c.closing.closed && c.closing.state == stateEnded {
 		return c.opError("close", net.ErrClosed)
 	}
 	c.forget(net.ErrClosed)
@@ -195,10 +195,10 @@ func (c *Conn) Abort() error {
 func (c *Conn) SetLinger(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closing.closed {
 		return c.opError("set", net.ErrClosed)
 	}
-	c.linger = d
+	c.closing.linger = d
 	return nil
 }
 
@@ -208,19 +208,19 @@ func (c *Conn) leave(now time.Duration) {
 		c.end(nil)
 		return
 	}
-	c.state = stateDraining
+	c.closing.state = stateDraining
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
-	c.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
+	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
 }
 
 // abort ends the session because of err, and tells the peer if it can be told.
 func (c *Conn) abort(err error) {
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		return
 	}
-	if l := &c.hs; l.kind == peerExtended && !c.over() && !c.unvalidated.Load() {
+	if l := &c.hs; l.kind == peerExtended && !c.over() && !c.hs.unvalidated.Load() {
 		c.kcp.replaceSignals(signal{sigAbort, l.peerToken, 0})
 		c.kcp.sendSignals()
 	}
@@ -231,16 +231,16 @@ func (c *Conn) abort(err error) {
 // What has arrived can still be read; then, and on Write, err is returned, if
 // it is not nil.
 func (c *Conn) end(err error) {
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		return
 	}
 	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
 		c.flush(c.ep.now()) // they cannot wait any longer
 	}
-	c.state = stateEnded
-	c.err = err
-	c.undelivered = c.undelivered || err != nil && c.kcp.WaitSend() > 0
-	if !c.offered { // so nobody can read it
+	c.closing.state = stateEnded
+	c.closing.err = err
+	c.closing.undelivered = c.closing.undelivered || err != nil && c.kcp.WaitSend() > 0
+	if !c.hs.offered { // so nobody can read it
 		c.dropReceived()
 		c.account()
 	}
@@ -252,16 +252,16 @@ func (c *Conn) end(err error) {
 
 // retire takes the session, which has ended, out of the endpoint.
 func (c *Conn) retire() {
-	if !c.retired {
-		c.retired = true
-		if c.unvalidated.CompareAndSwap(true, false) {
+	if !c.closing.retired {
+		c.closing.retired = true
+		if c.hs.unvalidated.CompareAndSwap(true, false) {
 			c.ep.halfOpen.Add(-1)
 		}
 		c.kcp.dropPending()
 		c.kcp.Compact()
-		if c.decoder != nil {
-			stats := c.decoder.Stats()
-			c.decoder, c.decoded = nil, &stats
+		if c.in.decoder != nil {
+			stats := c.in.decoder.Stats()
+			c.in.decoder, c.in.decoded = nil, &stats
 		}
 		c.account()
 		c.ep.remove(c, c.timeWaitState())
@@ -333,32 +333,32 @@ const (
 // whatever else may have been waited for.
 func (c *Conn) progress(now time.Duration) {
 	l := &c.hs
-	if c.state == stateEnded || c.state == stateDraining {
+	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
 	if l.peerClosed && c.kcp.WaitSend() > 0 {
 		// The una that came with the close covers all the peer ever took.
-		c.undelivered = true
+		c.closing.undelivered = true
 		c.kcp.discardSend()
-		c.canWrite.Broadcast()
+		c.io.canWrite.Broadcast()
 	}
-	if c.state == stateLingering && (c.kcp.sendUna() != c.lingerFrom || c.confirmingMTU(now)) {
-		c.lingerFrom = c.kcp.sendUna()
+	if c.closing.state == stateLingering && (c.kcp.sendUna() != c.closing.lingerFrom || c.confirmingMTU(now)) {
+		c.closing.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
 	}
-	if c.asksKind && l.kind != peerUnknown {
-		c.asksKind = false
-		c.canWrite.Broadcast()
+	if c.closing.asksKind && l.kind != peerUnknown {
+		c.closing.asksKind = false
+		c.io.canWrite.Broadcast()
 	}
 	switch {
-	case c.ending != nil:
-		c.end(c.ending)
+	case c.closing.ending != nil:
+		c.end(c.closing.ending)
 	case l.peerClosed && c.heardOut():
 		// We have all of it, and nothing that we could say matters to the peer.
 		c.end(ErrPeerClosed)
-	case c.state == stateLingering && c.delivered():
+	case c.closing.state == stateLingering && c.delivered():
 		c.leave(now)
-	case c.state == stateLingering && now >= c.endAt:
+	case c.closing.state == stateLingering && now >= c.closing.endAt:
 		c.giveUp(now)
 	}
 }
@@ -412,14 +412,14 @@ func (c *Conn) takeReset(s signal) {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
 			continue
 		}
-		c.ending = ErrReset
+		c.closing.ending = ErrReset
 		l.peerToken = 0 // nobody is left to be told anything
 		if r == &l.hello {
-			c.ending = ErrRefused
+			c.closing.ending = ErrRefused
 		}
 		if r == &l.finish && c.kcp.WaitSend() == 0 {
 			// It had everything and has forgotten us since.
-			c.ending, l.finished, l.finish.active = nil, true, false
+			c.closing.ending, l.finished, l.finish.active = nil, true, false
 		}
 	}
 }

@@ -52,7 +52,7 @@ func (q *datagramQueue) pop() []byte {
 // address is not validated there is little.
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
-	if c.closed || c.memoryPressure() != pressureNone || c.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
+	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
 		q.stats.Received++
 		q.stats.Dropped++
 		return
@@ -62,15 +62,15 @@ func (c *Conn) takeDatagram(b []byte) {
 
 // datagramQueue returns the queue, which most sessions do without.
 func (c *Conn) datagramQueue() *datagramQueue {
-	if c.datagrams == nil {
-		c.datagrams = new(datagramQueue)
+	if c.in.datagrams == nil {
+		c.in.datagrams = new(datagramQueue)
 	}
-	return c.datagrams
+	return c.in.datagrams
 }
 
 func (c *Conn) datagramStats() (s DatagramStats) {
-	if c.datagrams != nil {
-		s = c.datagrams.stats
+	if c.in.datagrams != nil {
+		s = c.in.datagrams.stats
 	}
 	return s
 }
@@ -101,10 +101,10 @@ func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case c.closed:
+	case c.closing.closed:
 		return c.opError("write", net.ErrClosed)
-	case c.err != nil:
-		return c.opError("write", c.err)
+	case c.closing.err != nil:
+		return c.opError("write", c.closing.err)
 	case len(b) > c.maxDatagramSize():
 		return c.opError("write", ErrDatagramTooLarge)
 	}
@@ -120,7 +120,7 @@ func (c *Conn) SendDatagram(b []byte) error {
 	}
 	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.overhead.tail)
 	p.datagram = true
-	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.key.conv)
+	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.path.key.conv)
 	copy(p.buf[at+datagramHeader:], b)
 	o.add(p)
 	c.datagramQueue().stats.Sent++
@@ -138,7 +138,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.canRead.Broadcast()
+		c.io.canRead.Broadcast()
 	})
 	defer stop()
 	c.mu.Lock()
@@ -146,19 +146,19 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	q := c.datagramQueue()
 	for {
 		switch {
-		case c.closed:
+		case c.closing.closed:
 			return nil, c.opError("read", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("read", ctx.Err())
-		case c.readDeadline.expired:
+		case c.io.readDeadline.expired:
 			return nil, c.opError("read", os.ErrDeadlineExceeded)
 		case len(q.waiting) > 0:
 			b := q.pop()
 			c.account()
 			return b, nil
-		case c.err != nil:
-			return nil, c.opError("read", c.err)
+		case c.closing.err != nil:
+			return nil, c.opError("read", c.closing.err)
 		}
-		c.canRead.Wait()
+		c.io.canRead.Wait()
 	}
 }

@@ -2,29 +2,39 @@ package kcp
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 )
 
-// handshakeState is what a session knows of its peer's life, and what it has to
-// tell of its own. WIRE.md §5 has the state diagrams. It belongs to Conn.mu.
+// handshakeState is what the two ends know of each other, and the signals that
+// wait for an answer. WIRE.md §5 has the state diagrams.
 type handshakeState struct {
+	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8); any lock, or none
+	active      atomic.Bool // something came since Endpoint.oldestHalfOpenLocked looked; any lock, or none
+	greeted     atomic.Bool // the peer knows signals; any lock, or none
+
 	kind         peerKind
+	dialled      bool   // by us; accepted otherwise
+	dialling     bool   // Dial waits, and its time is what counts
+	offered      bool   // to Accept, or dialled
+	openedFEC    bool   // the peer's first packet had an FEC header
 	reached      bool   // something has come from the peer
 	welcomed     bool   // and the answer to our hello, which has our token
 	confirmed    bool   // the peer of an accepted session has shown our token
-	token        uint32 // what the peer's signals must show
-	peerToken    uint32 // what ours must show
-	version      uint32 // the peer's
+	token        uint32 // what the peer's signals must show; 0: not drawn
+	peerToken    uint32 // what ours must show; 0: not known
+	version      uint32 // the peer's; 0: not known
 	capabilities uint32
 	cookie       signal        // to go with the hello; of no code while there is none
-	helloAt      time.Duration // when the hello was sent last
+	helloAt      time.Duration // when the hello was sent last, since the epoch
+	born         time.Duration // when the session began, since the epoch
 
 	hello, confirm, finish, ping request
 
-	closing    signalCode // sigFin or sigClose, once we have nothing more to say
-	finished   bool       // the peer knows of that
+	closing    signalCode // sigFin or sigClose, once we have nothing more to say; 0 before
+	finished   bool       // the peer has acknowledged that
 	halfClosed bool       // closing was sigFin at first,
-	finAcked   bool       // and the peer knows of that at least
+	finAcked   bool       // and the peer has acknowledged that at least
 	peerFin    bool       // the peer says nothing from peerFinal on,
 	peerClosed bool       // and reads nothing any more
 	cookies    uint8      // that had the hello sent again at once
@@ -158,7 +168,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	defer c.mu.Unlock()
 	now := c.ep.now()
 	limit := c.ep.config.DialTimeout
-	c.dialling = limit > 0
+	c.hs.dialling = limit > 0
 	c.sayHello(now)
 	if limit == 0 {
 		return nil
@@ -168,17 +178,17 @@ func (c *Conn) connect(ctx context.Context) error {
 	defer context.AfterFunc(timeout, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.canWrite.Broadcast()
+		c.io.canWrite.Broadcast()
 	})()
-	for !c.hs.reached && c.err == nil && timeout.Err() == nil {
-		c.canWrite.Wait()
+	for !c.hs.reached && c.closing.err == nil && timeout.Err() == nil {
+		c.io.canWrite.Wait()
 	}
-	c.dialling = false
+	c.hs.dialling = false
 	c.schedule(c.ep.now())
-	if c.hs.reached && (c.err == nil || c.err == ErrPeerClosed) {
+	if c.hs.reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
 		return nil // it may have said something before it closed
 	}
-	err := c.err
+	err := c.closing.err
 	if err == nil {
 		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
 			err = &NoAnswerError{Waited: c.ep.now() - now}
@@ -191,7 +201,7 @@ func (c *Conn) connect(ctx context.Context) error {
 // addressValidated notes that the peer gets what is sent to its address: the address is
 // validated, and the anti-amplification limit is lifted.
 func (c *Conn) addressValidated() {
-	if !c.unvalidated.CompareAndSwap(true, false) {
+	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
 	c.ep.halfOpen.Add(-1)
@@ -200,32 +210,32 @@ func (c *Conn) addressValidated() {
 		c.hs.kind = peerLegacy // may yet be put right by a hello
 	}
 	if !c.ep.countValidated(c) {
-		c.ending = ErrReset
+		c.closing.ending = ErrReset
 	}
 }
 
 // offer hands an accepted session to Accept, once. It is false where there is
 // no room.
 func (c *Conn) offer() bool {
-	if c.offered {
+	if c.hs.offered {
 		return true
 	}
 	c.ep.mu.RLock()
 	l := c.ep.listener
 	c.ep.mu.RUnlock()
 	if l == nil {
-		c.ending = ErrRefused
+		c.closing.ending = ErrRefused
 		return false
 	}
-	c.offered = l.offer(c, true)
-	return c.offered
+	c.hs.offered = l.offer(c, true)
+	return c.hs.offered
 }
 
 // wasOffered reports whether the session was offered to Accept, or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.offered
+	return c.hs.offered
 }
 
 // begin lets an accepted session live, and hands it to l if offered. It reports
@@ -233,12 +243,12 @@ func (c *Conn) wasOffered() bool {
 func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		return false
 	}
 	if offered {
-		c.offered = l.offer(c, !c.unvalidated.Load())
-		if !c.offered && c.hs.kind != peerExtended { // who is ours asks again
+		c.hs.offered = l.offer(c, !c.hs.unvalidated.Load())
+		if !c.hs.offered && c.hs.kind != peerExtended { // who is ours asks again
 			c.ep.counters.dropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false

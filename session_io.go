@@ -41,14 +41,14 @@ func (c *Conn) Read(b []byte) (int, error) {
 // waitRead waits for news. Until then the state machine may put what arrives
 // straight into b; it returns how much that was.
 func (c *Conn) waitRead(b []byte) (n int) {
-	if c.filling {
-		c.canRead.Wait() // another reader comes first
+	if c.io.filling {
+		c.io.canRead.Wait() // another reader comes first
 		return 0
 	}
-	c.filling = true
+	c.io.filling = true
 	c.kcp.lendReadBuffer(b)
-	c.canRead.Wait()
-	c.filling = false
+	c.io.canRead.Wait()
+	c.io.filling = false
 	return len(b) - c.kcp.takeReadBuffer()
 }
 
@@ -76,16 +76,16 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 		if err := c.readEnd(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		c.canRead.Wait()
+		c.io.canRead.Wait()
 	}
 }
 
 // cannotRead returns why nothing may be read, whatever has arrived.
 func (c *Conn) cannotRead() error {
-	if c.closed {
+	if c.closing.closed {
 		return net.ErrClosed
 	}
-	if c.readDeadline.expired {
+	if c.io.readDeadline.expired {
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -100,20 +100,20 @@ func (c *Conn) readEnd() error {
 		}
 		return io.EOF
 	}
-	c.errReported = c.errReported || c.err != nil
-	return c.err
+	c.io.errReported = c.io.errReported || c.closing.err != nil
+	return c.closing.err
 }
 
 // afterRead tells the peer when a read has reopened a shut window.
 func (c *Conn) afterRead() {
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		c.kcp.Compact()
-	} else if c.compactAt == 0 {
-		c.compactAt = c.ep.now() + compactAfter
-		c.wake(c.compactAt)
+	} else if c.timers.compactAt == 0 {
+		c.timers.compactAt = c.ep.now() + compactAfter
+		c.wake(c.timers.compactAt)
 	}
 	c.account()
-	if c.kcp.windowReopened() && c.state != stateEnded {
+	if c.kcp.windowReopened() && c.closing.state != stateEnded {
 		c.push()
 	}
 }
@@ -191,21 +191,21 @@ func (c *Conn) WriteMessage(b []byte) error {
 func (c *Conn) waitRoom() error {
 	for {
 		switch {
-		case c.closed:
+		case c.closing.closed:
 			return net.ErrClosed
-		case c.writeDeadline.expired:
+		case c.io.writeDeadline.expired:
 			return os.ErrDeadlineExceeded
 		case c.hs.peerClosed:
 			return ErrPeerClosed
-		case c.err != nil:
-			c.errReported = true
-			return c.err
+		case c.closing.err != nil:
+			c.io.errReported = true
+			return c.closing.err
 		case c.hs.closing != 0:
 			return net.ErrClosed
 		case c.room() > 0:
 			return nil
 		}
-		c.canWrite.Wait()
+		c.io.canWrite.Wait()
 	}
 }
 
@@ -217,8 +217,8 @@ func (c *Conn) room() int {
 // push sends what there is, as far as the windows allow.
 func (c *Conn) push() {
 	now := c.ep.now()
-	if c.replyPending { // this says it all
-		c.respondPending, c.replyPending = false, false
+	if c.io.replyPending { // this says it all
+		c.io.respondPending, c.io.replyPending = false, false
 	}
 	c.flush(now)
 	c.finishStep(now)

@@ -8,25 +8,25 @@ import (
 func (c *Conn) nextPing() time.Duration {
 	l := &c.hs
 	switch {
-	case c.state != stateOpen && c.state != stateLingering, c.over(), c.dialled && !l.reached:
+	case c.closing.state != stateOpen && c.closing.state != stateLingering, c.over(), c.hs.dialled && !l.reached:
 		return 0
-	case c.outstanding && l.kind == peerExtended:
-		return max(c.lastHeard, c.since) + probeAfter
+	case c.live.outstanding && l.kind == peerExtended:
+		return max(c.live.lastHeard, c.live.since) + probeAfter
 	}
 	at := time.Duration(0)
-	if idle := c.ep.config.KeepAlive; idle > 0 && c.state == stateOpen {
-		if !c.dialled {
+	if idle := c.ep.config.KeepAlive; idle > 0 && c.closing.state == stateOpen {
+		if !c.hs.dialled {
 			idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
 		}
-		at = c.lastHeard + idle
+		at = c.live.lastHeard + idle
 	}
-	if handshake := c.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
+	if handshake := c.live.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.authentic && l.kind == peerExtended && c.lastData > 0 && !c.missed {
+	if c.ep.authentic && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
-		if miss := max(c.lastHeard, c.lastData) + pathCheckAfter; at == 0 || miss < at {
+		if miss := max(c.live.lastHeard, c.live.lastData) + pathCheckAfter; at == 0 || miss < at {
 			at = miss
 		}
 	}
@@ -37,20 +37,20 @@ func (c *Conn) nextPing() time.Duration {
 // not yet shown that it has the answer, which it repeats until we have answered.
 // Its cookie may have been the last that it has ever sent.
 func (c *Conn) unconfirmed() bool {
-	return !c.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
+	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }
 
 // heard notes that a good packet has come from the peer.
 func (c *Conn) heard(now time.Duration) {
 	l := &c.hs
-	c.lastHeard = now
+	c.live.lastHeard = now
 	asked := l.ping.active && l.ping.tries > 0
 	if asked || !c.kcp.unaRegressed() {
 		l.ping.active = false // anything is a sign of life
 	}
 	if !l.reached {
 		l.reached = true
-		c.canWrite.Broadcast() // Dial waits for it
+		c.io.canWrite.Broadcast() // Dial waits for it
 	}
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
 		l.hello.active = false
@@ -72,16 +72,16 @@ func (c *Conn) heard(now time.Duration) {
 func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	l := &c.hs
 	switch {
-	case !c.kcp.unaRegressed() || l.kind == peerExtended || c.unvalidated.Load():
-		c.unaBackSince, c.restartHints = 0, 0
+	case !c.kcp.unaRegressed() || l.kind == peerExtended || c.hs.unvalidated.Load():
+		c.live.unaBackSince, c.live.restartHints = 0, 0
 		return
-	case c.unaBackSince == 0:
-		c.unaBackSince = now
-	case asked && c.restartHints < restartAnswers:
-		c.restartHints++
+	case c.live.unaBackSince == 0:
+		c.live.unaBackSince = now
+	case asked && c.live.restartHints < restartAnswers:
+		c.live.restartHints++
 	}
-	if c.restartHints == restartAnswers && now-c.unaBackSince >= restartDetectAfter {
-		c.ending = ErrReset
+	if c.live.restartHints == restartAnswers && now-c.live.unaBackSince >= restartDetectAfter {
+		c.closing.ending = ErrReset
 	} else if !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+probeAfter, c.requestWait())
 	}
@@ -89,7 +89,7 @@ func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 
 // pingWait returns how long to wait for the answer to a ping.
 func (c *Conn) pingWait() time.Duration {
-	if c.unvalidated.Load() {
+	if c.hs.unvalidated.Load() {
 		return unvalidatedPingWait
 	}
 	return c.requestWait()
@@ -99,7 +99,7 @@ func (c *Conn) pingWait() time.Duration {
 func (c *Conn) nextSignalTime() time.Duration {
 	l := &c.hs
 	at := time.Duration(0)
-	if c.state == stateDraining {
+	if c.closing.state == stateDraining {
 		return 0
 	}
 	if !l.ping.active {
@@ -110,7 +110,7 @@ func (c *Conn) nextSignalTime() time.Duration {
 			at = max(r.next, 1)
 		}
 	}
-	if p := c.search; p != nil && p.active() && c.mayProbeMTU() && (at == 0 || p.next < at) {
+	if p := c.plpmtu.search; p != nil && p.active() && c.mayProbeMTU() && (at == 0 || p.next < at) {
 		at = max(p.next, 1)
 	}
 	return at
@@ -119,20 +119,20 @@ func (c *Conn) nextSignalTime() time.Duration {
 // checkTimeouts returns an error when the peer has been silent for too long.
 func (c *Conn) checkTimeouts(now time.Duration) error {
 	cfg := &c.ep.config
-	if c.dialling {
+	if c.hs.dialling {
 		return nil
 	}
-	silence := now - c.lastHeard
-	if idle := now - c.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.state == stateOpen {
+	silence := now - c.live.lastHeard
+	if idle := now - c.live.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.closing.state == stateOpen {
 		return &PeerLostError{Silence: idle, Idle: true}
 	}
 	if at := c.stallsAt(); at > 0 && now >= at {
-		return &PeerLostError{Silence: silence, Stalled: now - c.lastTaken}
+		return &PeerLostError{Silence: silence, Stalled: now - c.live.lastTaken}
 	}
-	if !c.outstanding {
+	if !c.live.outstanding {
 		return nil
 	}
-	if cfg.PeerTimeout > 0 && now-max(c.lastHeard, c.since) >= cfg.PeerTimeout {
+	if cfg.PeerTimeout > 0 && now-max(c.live.lastHeard, c.live.since) >= cfg.PeerTimeout {
 		return &PeerLostError{Silence: silence}
 	}
 	if cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
@@ -153,34 +153,34 @@ type activity struct {
 
 // noteActivity notes whether there was any since the last step.
 func (c *Conn) noteActivity(now time.Duration) {
-	a := c.activity
+	a := c.live.activity
 	if next := c.kcp.recvNext(); next != a.next {
 		a.next, a.received = next, c.kcp.counts().BytesReceived
 	}
 	a.una = c.kcp.sendUna()
-	if c.datagrams != nil {
-		a.datagrams = c.datagrams.moved
+	if c.in.datagrams != nil {
+		a.datagrams = c.in.datagrams.moved
 	}
 	switch {
 	case c.kcp.WaitSend() == 0:
-		c.lastTaken = 0
-	case a.una != c.activity.una || c.lastTaken == 0:
-		c.lastTaken = max(now, 1)
+		c.live.lastTaken = 0
+	case a.una != c.live.activity.una || c.live.lastTaken == 0:
+		c.live.lastTaken = max(now, 1)
 	}
-	if a.una != c.activity.una && c.search != nil {
-		c.search.revive(now)
+	if a.una != c.live.activity.una && c.plpmtu.search != nil {
+		c.plpmtu.search.revive(now)
 	}
-	if a.received != c.activity.received || a.una != c.activity.una || a.datagrams != c.activity.datagrams {
-		c.lastActive = now
+	if a.received != c.live.activity.received || a.una != c.live.activity.una || a.datagrams != c.live.activity.datagrams {
+		c.live.lastActive = now
 	}
-	c.activity = a
+	c.live.activity = a
 }
 
 // stallsAt returns when a peer that takes nothing of what waits for it has had
 // its time; 0: never.
 func (c *Conn) stallsAt() time.Duration {
-	if limit := c.ep.config.StallTimeout; limit > 0 && c.state == stateOpen && !c.dialling && c.lastTaken > 0 {
-		return c.lastTaken + limit
+	if limit := c.ep.config.StallTimeout; limit > 0 && c.closing.state == stateOpen && !c.hs.dialling && c.live.lastTaken > 0 {
+		return c.live.lastTaken + limit
 	}
 	return 0
 }

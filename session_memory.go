@@ -43,11 +43,11 @@ func (h *holding) note(mark seq, gap bool, now time.Duration) {
 // held returns the bytes of memory that the session holds because of its peer.
 func (c *Conn) held() int {
 	n := c.kcp.Held()
-	if c.datagrams != nil {
-		n += c.datagrams.bytes
+	if c.in.datagrams != nil {
+		n += c.in.datagrams.bytes
 	}
-	if c.decoder != nil {
-		n += c.decoder.Stats().Held
+	if c.in.decoder != nil {
+		n += c.in.decoder.Stats().Held
 	}
 	return n
 }
@@ -60,14 +60,14 @@ const accountGrain = 1 << 10
 // account tells the endpoint how much that is. Of a session that Accept has not
 // returned, or whose peer's address is not validated, it is told exactly.
 func (c *Conn) account() {
-	h := &c.holding
+	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
-	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.unvalidated.Load() || !c.offered) {
+	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.hs.unvalidated.Load() || !c.hs.offered) {
 		c.ep.buffered.Add(d)
 		h.bytes.Store(n)
 	}
 	mark, stalled := c.kcp.receiveProgress()
-	h.note(mark, stalled, c.lastInput)
+	h.note(mark, stalled, c.live.lastInput)
 }
 
 // overShare reports whether the session holds more than its share while memory
@@ -77,25 +77,25 @@ func (c *Conn) overShare() bool {
 		return false
 	}
 	share := c.ep.pressure.share.Load()
-	return share == 0 || c.holding.bytes.Load() > share
+	return share == 0 || c.in.holding.bytes.Load() > share
 }
 
 // endForMemory ends the session and gives up what it holds.
 func (c *Conn) endForMemory() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		return
 	}
 	c.kcp.closeReceive()
-	c.decoder, c.datagrams = nil, nil
+	c.in.decoder, c.in.datagrams = nil, nil
 	c.abort(ErrMemoryPressure)
 }
 
 // memoryPressure returns how sparing with memory the session has to be.
 func (c *Conn) memoryPressure() memoryPressure {
 	switch {
-	case c.unvalidated.Load() && !c.offered:
+	case c.hs.unvalidated.Load() && !c.hs.offered:
 		return pressureReserved
 	case c.overShare():
 		return pressureHigh

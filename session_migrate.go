@@ -37,16 +37,16 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
+	if c.closing.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
 		return false, false
 	}
-	if c.unvalidated.Load() && !c.numbers.numbered(p) {
+	if c.hs.unvalidated.Load() && !c.in.numbers.numbered(p) {
 		return false, false // it need not have come from who has got our WELCOME
 	}
 	to := source{d.Addr, d.Peer}
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
-		c.ending = ErrReset
+		c.closing.ending = ErrReset
 		c.finishStep(now)
 		return true, false
 	case answered:
@@ -59,9 +59,9 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	ask := c.challengeOf(to, now)
-	if (ask.sn != c.challenged || now-c.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies, replyRate) {
-		c.challenged, c.challengedAt = ask.sn, now
-		c.ep.putNumberedLocked(d, c.numbers.sender(), c.kcp.answerHeader(), ask)
+	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies, replyRate) {
+		c.path.challenged, c.path.challengedAt = ask.sn, now
+		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
 }
@@ -74,9 +74,9 @@ const challengeEvery = 50 * time.Millisecond
 // addresses that the peer is not at, however many they are. It is good for 10 to
 // 20 seconds, and for one move. Endpoint.mu is held.
 func (c *Conn) challengeOf(to source, at time.Duration) signal {
-	key := makeKey(to.addr, to.peer, c.key.conv)
+	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // not one of a cookie
-	s := c.ep.cookies.at(key, c.hs.token+c.migrations, period)
+	s := c.ep.cookies.at(key, c.hs.token+c.path.migrations, period)
 	return signal{sigPing, s.sn, s.ts}
 }
 
@@ -112,22 +112,22 @@ func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 
 // migrateTo files the session under a new address. It is false where that is taken.
 func (c *Conn) migrateTo(to source) bool {
-	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.key.conv)) {
+	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.path.key.conv)) {
 		return false
 	}
-	c.remote = to.netAddr()
+	c.path.remote = to.netAddr()
 	// What was measured, was measured on another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.restartMTUSearch()
-	c.migrations++
+	c.path.migrations++
 	return true
 }
 
 // origin returns where the peer is. Conn.mu is held.
 func (c *Conn) origin() source {
-	o := source{addr: c.key.addr}
-	if c.key.peer != "" {
-		o.peer = c.remote
+	o := source{addr: c.path.key.addr}
+	if c.path.key.peer != "" {
+		o.peer = c.path.remote
 	}
 	return o
 }

@@ -38,11 +38,11 @@ func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhea
 // newSearch returns the search on the present path.
 func (c *Conn) newSearch() *pmtuSearch {
 	cfg, ether := &c.ep.config, etherIPv6
-	if c.key.addr.Addr().Unmap().Is4() {
+	if c.path.key.addr.Addr().Unmap().Is4() {
 		ether = etherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.key.peer == "" && c.ep.shards[c.shard].sock.CanProbe() {
+	if limit == 0 && c.path.key.peer == "" && c.ep.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
 	}
 	// A segment of that size must be one that can be sent in pieces.
@@ -53,8 +53,8 @@ func (c *Conn) newSearch() *pmtuSearch {
 
 // mayProbeMTU reports whether the peer may be probed.
 func (c *Conn) mayProbeMTU() bool {
-	return c.hs.capabilities&capPMTU != 0 && !c.unvalidated.Load() &&
-		(c.state == stateOpen || c.state == stateLingering)
+	return c.hs.capabilities&capPMTU != 0 && !c.hs.unvalidated.Load() &&
+		(c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
 // advanceMTU goes on with the search.
@@ -65,13 +65,13 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 	suspicious := k.blackHoleSuspected()
 	sent, lost := k.largePackets()
-	if c.search == nil {
+	if c.plpmtu.search == nil {
 		if sent < searchAfter && !suspicious {
 			return
 		}
-		c.search = c.newSearch()
+		c.plpmtu.search = c.newSearch()
 	}
-	p := c.search
+	p := c.plpmtu.search
 	if suspicious && now < p.trusted {
 		suspicious, lost = false, 0
 		k.forgetLosses()
@@ -88,9 +88,9 @@ func (c *Conn) advanceMTU(now time.Duration) {
 		return
 	}
 	if p.out {
-		c.mtuCounts.lost++
+		c.plpmtu.counts.lost++
 		if p.expire(now) {
-			c.mtuCounts.blackHoles++
+			c.plpmtu.counts.blackHoles++
 			c.useMTU(p.size)
 		}
 	}
@@ -102,8 +102,8 @@ func (c *Conn) advanceMTU(now time.Duration) {
 // confirmingMTU reports whether the path is being asked for the size of its packets, and
 // the peer is there: then it is not its fault that it acknowledges nothing.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
-	p := c.search
-	if p == nil || p.state != pmtuConfirming || now-c.lastHeard >= maxPMTUWait {
+	p := c.plpmtu.search
+	if p == nil || p.state != pmtuConfirming || now-c.live.lastHeard >= maxPMTUWait {
 		return false
 	}
 	_, lost := c.kcp.largePackets()
@@ -118,7 +118,7 @@ func (c *Conn) useMTU(size int) {
 // sendMTUProbe sends a probe, and a ping with it, whose answer tells a path that does
 // not take the probe from one that takes nothing.
 func (c *Conn) sendMTUProbe(now time.Duration) {
-	k, p, room := c.kcp, c.search, &c.outgoing.sender.overhead
+	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
 	p.sent(randomConv(), now, c.requestWait())
 	k.queueSignals(p.ping())
 	k.sendSignals()
@@ -129,24 +129,24 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
-	c.mtuCounts.sent++
+	c.plpmtu.counts.sent++
 }
 
 // pingAnswered takes the answer to a ping, which may be the one that left with a
 // probe.
 func (c *Conn) pingAnswered(s signal) {
-	if p := c.search; p != nil && p.out && s == p.ping().answer() {
+	if p := c.plpmtu.search; p != nil && p.out && s == p.ping().answer() {
 		p.heard = true
 	}
 }
 
 // probeAnswered takes the answer to a probe.
 func (c *Conn) probeAnswered(s signal) {
-	p := c.search
+	p := c.plpmtu.search
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
-	if p.answered(s.sn, int(s.ts), c.lastInput) {
+	if p.answered(s.sn, int(s.ts), c.live.lastInput) {
 		c.kcp.forgetLosses() // chance, or other sizes
 		if p.size > c.mtu() {
 			c.useMTU(p.size)
@@ -156,7 +156,7 @@ func (c *Conn) probeAnswered(s signal) {
 
 // restartMTUSearch begins anew on another path.
 func (c *Conn) restartMTUSearch() {
-	c.search, c.outgoing.probe = nil, nil
+	c.plpmtu.search, c.outgoing.probe = nil, nil
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
 }
@@ -164,9 +164,9 @@ func (c *Conn) restartMTUSearch() {
 // sendProbe writes a probe to the socket. The session's lock is held, but not
 // meanwhile.
 func (c *Conn) sendProbe(buf []byte) error {
-	p, nonce := c.search, c.search.nonce
-	numbers := c.numbers.sender()
-	shard, d := int(c.shard), udp.Datagram{Buf: buf, Addr: c.key.addr, Peer: c.origin().peer}
+	p, nonce := c.plpmtu.search, c.plpmtu.search.nonce
+	numbers := c.in.numbers.sender()
+	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.path.key.addr, Peer: c.origin().peer}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {
@@ -174,11 +174,11 @@ func (c *Conn) sendProbe(buf []byte) error {
 			tooLarge = c.ep.sendProbe(shard, &d)
 		}
 	})
-	if tooLarge && p == c.search && p.out && p.nonce == nonce {
+	if tooLarge && p == c.plpmtu.search && p.out && p.nonce == nonce {
 		// The system knows without asking the path.
-		c.mtuCounts.lost++
+		c.plpmtu.counts.lost++
 		if p.refuse(c.ep.now()) {
-			c.mtuCounts.blackHoles++
+			c.plpmtu.counts.blackHoles++
 			c.useMTU(p.size)
 		}
 		c.schedule(c.ep.now())

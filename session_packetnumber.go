@@ -103,15 +103,15 @@ func (c *Conn) number(sends bool) {
 	if c.ep.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
-	if n := c.numbers; n == nil || n.token != l.token || n.peerToken != l.peerToken {
-		c.numbers = &packetNumbers{
+	if n := c.in.numbers; n == nil || n.token != l.token || n.peerToken != l.peerToken {
+		c.in.numbers = &packetNumbers{
 			token:     l.token,
 			peerToken: l.peerToken,
-			ours:      newNonceBase(c.key.conv, l.token, l.peerToken),
-			theirs:    newNonceBase(c.key.conv, l.peerToken, l.token),
+			ours:      newNonceBase(c.path.key.conv, l.token, l.peerToken),
+			theirs:    newNonceBase(c.path.key.conv, l.peerToken, l.token),
 		}
 	}
-	c.numbers.sends = c.numbers.sends || sends
+	c.in.numbers.sends = c.in.numbers.sends || sends
 }
 
 // sender returns what numbers the packets that leave; nil where they have no
@@ -127,7 +127,7 @@ func (n *packetNumbers) sender() *packetNumbers {
 // this session and the peer's. take is false for a packet that is only looked
 // at. Once the peer numbers its packets, all do.
 func (c *Conn) fresh(p *inPacket, take bool) bool {
-	if n := c.numbers; n != nil {
+	if n := c.in.numbers; n != nil {
 		number, ok := n.theirs.number(p.nonce)
 		switch {
 		case ok && !take:
@@ -171,7 +171,7 @@ func (n *packetNumbers) of(p *inPacket) bool {
 // sends which does not know the session, and so has no number for it: they echo
 // a question of ours that is out. It is true where there was one.
 func (c *Conn) takeResets(p *inPacket) bool {
-	if c.numbers == nil {
+	if c.in.numbers == nil {
 		return false
 	}
 	found := false
@@ -191,7 +191,7 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)
 		payload, fits := h.payload(data[headerSize:])
-		if !fits || h.conv != c.key.conv {
+		if !fits || h.conv != c.path.key.conv {
 			return false
 		}
 		if s, is := h.signal(); is {

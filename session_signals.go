@@ -41,7 +41,7 @@ func (r *request) answered(s signal) bool {
 func (c *Conn) onSignal(s signal) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
-	c.offPath = c.offPath || outside
+	c.io.offPath = c.io.offPath || outside
 	return outside
 }
 
@@ -49,9 +49,9 @@ func (c *Conn) onSignal(s signal) bool {
 // many answers were lost, and now has sent one.
 func (c *Conn) repeatHello() {
 	l := &c.hs
-	if c.dialled && l.kind == peerLegacy {
+	if c.hs.dialled && l.kind == peerLegacy {
 		l.kind = peerUnknown
-		l.hello.start(l.hello.signal, max(c.lastInput, l.helloAt+minHelloWait), firstHelloWait)
+		l.hello.start(l.hello.signal, max(c.live.lastInput, l.helloAt+minHelloWait), firstHelloWait)
 	}
 }
 
@@ -126,7 +126,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.authentic && !c.unvalidated.Load() {
+		if ours && c.ep.authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
 		}
 	case sigProbe:
@@ -140,15 +140,15 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	l := &c.hs
 	switch s.code {
 	case sigHello | sigAnswer:
-		if !c.dialled || s.ts != l.token {
+		if !c.hs.dialled || s.ts != l.token {
 			return true
 		}
 		if !l.welcomed { // whatever has said hello before does not know our token
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
-			c.greeted.Store(true)
+			c.hs.greeted.Store(true)
 			c.number(true)
-			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.lastInput, c.requestWait())
+			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.live.lastInput, c.requestWait())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
@@ -179,7 +179,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 // and PeerTimeout runs.
 func (c *Conn) disown(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
-		at := c.lastInput + c.requestWait() // the peer is to hear of the reset first
+		at := c.live.lastInput + c.requestWait() // the peer is to hear of the reset first
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())
 	}
 	return signal{sigReset, s.sn, s.ts}
@@ -192,17 +192,17 @@ func (c *Conn) takeOutside(s signal) {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
-			l.hello.next = max(c.lastInput, l.helloAt+minHelloWait)
+			l.hello.next = max(c.live.lastInput, l.helloAt+minHelloWait)
 			if l.cookies < maxCookies {
 				l.cookies++
-				l.hello.next = c.lastInput
+				l.hello.next = c.live.lastInput
 			}
 		}
 	case sigReset:
 		c.takeReset(s)
 	case sigAbort:
 		if l.kind == peerExtended && s.sn == l.token {
-			c.ending = ErrReset
+			c.closing.ending = ErrReset
 		}
 	}
 }
@@ -218,7 +218,7 @@ func (c *Conn) takeHello(s signal) bool {
 		l.token = randomToken()
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
-	c.greeted.Store(true)
+	c.hs.greeted.Store(true)
 	c.kcp.acknowledgeAtOnce()
 	c.number(false)
 	return true

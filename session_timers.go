@@ -10,10 +10,10 @@ func (c *Conn) finishStep(now time.Duration) {
 	c.noteActivity(now)
 	c.progress(now)
 	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting()
-	if waiting && !c.outstanding {
-		c.since = now
+	if waiting && !c.live.outstanding {
+		c.live.since = now
 	}
-	c.outstanding = waiting
+	c.live.outstanding = waiting
 	c.schedule(now)
 }
 
@@ -32,26 +32,26 @@ func (c *Conn) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
-	if c.outstanding && cfg.PeerTimeout > 0 && !c.dialling {
-		sooner(max(c.lastHeard, c.since) + cfg.PeerTimeout)
+	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
+		sooner(max(c.live.lastHeard, c.live.since) + cfg.PeerTimeout)
 	}
-	if cfg.IdleTimeout > 0 && c.state == stateOpen && !c.dialling {
-		sooner(c.lastActive + cfg.IdleTimeout)
+	if cfg.IdleTimeout > 0 && c.closing.state == stateOpen && !c.hs.dialling {
+		sooner(c.live.lastActive + cfg.IdleTimeout)
 	}
 	if at := c.stallsAt(); at > 0 {
 		sooner(at)
 	}
-	if c.endAt > 0 {
-		sooner(c.endAt)
+	if c.closing.endAt > 0 {
+		sooner(c.closing.endAt)
 	}
-	if c.unvalidated.Load() && !c.offered {
-		sooner(c.born + handshakeTime)
+	if c.hs.unvalidated.Load() && !c.hs.offered {
+		sooner(c.hs.born + handshakeTime)
 	}
 	if at := c.nextSignalTime(); at > 0 {
 		sooner(at)
 	}
-	if c.compactAt > 0 {
-		sooner(c.compactAt)
+	if c.timers.compactAt > 0 {
+		sooner(c.timers.compactAt)
 	}
 	if next > 0 {
 		c.wake(next)
@@ -60,8 +60,8 @@ func (c *Conn) schedule(now time.Duration) {
 
 // wake asks for a wake-up at a time, if there is none before it.
 func (c *Conn) wake(at time.Duration) {
-	if c.state != stateEnded && (c.wakeAt == 0 || at < c.wakeAt) {
-		c.wakeAt = at
+	if c.closing.state != stateEnded && (c.timers.wakeAt == 0 || at < c.timers.wakeAt) {
+		c.timers.wakeAt = at
 		c.ep.wakes.set(c, at)
 	}
 }
@@ -70,28 +70,28 @@ func (c *Conn) wake(at time.Duration) {
 func (c *Conn) onWake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.wakeAt = 0
-	if c.state == stateEnded {
+	c.timers.wakeAt = 0
+	if c.closing.state == stateEnded {
 		return
 	}
 	now := c.ep.now()
-	if c.state == stateDraining && now >= c.endAt {
+	if c.closing.state == stateDraining && now >= c.closing.endAt {
 		c.end(nil)
 		return
 	}
-	if c.unvalidated.Load() && !c.offered && now >= c.born+handshakeTime {
+	if c.hs.unvalidated.Load() && !c.hs.offered && now >= c.hs.born+handshakeTime {
 		c.forget(ErrReset)
 		return
 	}
 	if lost := c.checkTimeouts(now); lost != nil {
-		c.undelivered = c.kcp.WaitSend() > 0
+		c.closing.undelivered = c.kcp.WaitSend() > 0
 		c.abort(lost)
 		return
 	}
 	c.setClock(now)
 	c.sendDueSignals(now)
 	c.flushDue(now)
-	if c.compactAt > 0 && now >= c.compactAt {
+	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
 		c.compact()
 	}
 	c.finishStep(now)
@@ -100,11 +100,11 @@ func (c *Conn) onWake() {
 
 // compact gives spare memory back.
 func (c *Conn) compact() {
-	c.compactAt = 0
+	c.timers.compactAt = 0
 	c.kcp.Compact()
 	c.outgoing.compact()
-	if c.decoder != nil {
-		c.decoder.Compact()
+	if c.in.decoder != nil {
+		c.in.decoder.Compact()
 	}
 }
 
@@ -112,7 +112,7 @@ func (c *Conn) compact() {
 func (c *Conn) flush(now time.Duration) {
 	c.setClock(now)
 	c.kcp.Flush()
-	c.compactAt = now + compactAfter
+	c.timers.compactAt = now + compactAfter
 }
 
 // flushDue lets it put out what has to leave by now.
@@ -124,16 +124,16 @@ func (c *Conn) flushDue(now time.Duration) {
 
 // tell tells the state machine the time.
 func (c *Conn) setClock(now time.Duration) {
-	c.kcp.SetClockMicros(uint64(c.clockBase)*1000 + uint64(now.Microseconds()))
+	c.kcp.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
 // clock returns the time now as the state machine counts it.
-func (c *Conn) clock(now time.Duration) seq { return seq(c.clockBase + clock(now)) }
+func (c *Conn) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
 
 // sendDueSignals sends the requests that are due.
 func (c *Conn) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
-	if c.state == stateEnded || c.state == stateDraining {
+	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
 	if l.closing != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
@@ -141,7 +141,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
-		c.missed = true
+		c.live.missed = true
 	}
 	if r := &l.hello; r.due(now) {
 		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {

@@ -21,11 +21,11 @@ func (n *notifier) Broadcast() {
 	c := n.conn
 	n.count++
 	if n.waiting > 0 {
-		c.wokeWaiter = true
+		c.io.wokeWaiter = true
 		n.cond.Broadcast()
 	}
-	if c.readerWaitsFor == n {
-		c.readerWaitsFor = nil
+	if c.io.readerWaitsFor == n {
+		c.io.readerWaitsFor = nil
 		// The reading call returns with a time-out.
 		_ = c.ep.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
 	}
@@ -34,7 +34,7 @@ func (n *notifier) Broadcast() {
 // Wait waits for the next Broadcast, or for reason to look again.
 func (n *notifier) Wait() {
 	c := n.conn
-	if c.replyPending {
+	if c.io.replyPending {
 		c.respondLocked(c.ep.now())
 		return
 	}
@@ -59,25 +59,25 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		}
 	}()
 	for count := n.count; n.count == count; {
-		c.readerWaitsFor = n
+		c.io.readerWaitsFor = n
 		suspect := false
 		c.unlocked(func() {
 			_, ok := c.ep.readOnce(s, c)
 			suspect = !ok || s.failures >= manyFailures
 		})
-		c.readerWaitsFor = nil
+		c.io.readerWaitsFor = nil
 		if suspect {
 			return // the loop has the patience
 		}
-		if c.respondPending && c.settled(n) {
-			c.replyPending = true
+		if c.io.respondPending && c.settled(n) {
+			c.io.replyPending = true
 			break
 		}
-		if c.respondPending {
+		if c.io.respondPending {
 			c.respondLocked(c.ep.now())
 		}
 	}
-	follow = c.state != stateEnded && c.ep.single()
+	follow = c.closing.state != stateEnded && c.ep.single()
 }
 
 // settled reports whether what has arrived is something for a Read or Write that
@@ -86,11 +86,11 @@ func (c *Conn) settled(n *notifier) bool {
 	switch {
 	case c.othersWait():
 		return false
-	case n == &c.canRead:
+	case n == &c.io.canRead:
 		return c.readable()
 	}
 	return c.room() > 0
 }
 
 // othersWait reports whether calls wait for whoever leads.
-func (c *Conn) othersWait() bool { return c.canRead.waiting+c.canWrite.waiting > 0 }
+func (c *Conn) othersWait() bool { return c.io.canRead.waiting+c.io.canWrite.waiting > 0 }

@@ -126,7 +126,7 @@ func (c *Conn) writePackets() {
 	o.sending = true
 	var failed error
 	for round := 0; o.waiting() > 0; round++ {
-		if round == sendRounds && c.state != stateEnded {
+		if round == sendRounds && c.closing.state != stateEnded {
 			c.wake(c.ep.now())
 			break
 		}
@@ -138,12 +138,12 @@ func (c *Conn) writePackets() {
 		}
 		packets := o.packets
 		o.packets = o.spare[:0]
-		data, shard := len(packets), int(c.shard)
-		to, numbers := c.origin(), c.numbers.sender()
+		data, shard := len(packets), int(c.path.shard)
+		to, numbers := c.origin(), c.in.numbers.sender()
 		// An address that is not validated is answered in the form that it uses,
 		// and gets no parity.
-		o.noParity = o.sender.encoder == nil || c.unvalidated.Load()
-		o.noFECHeader = o.noParity && (o.sender.encoder == nil || !c.openedFEC)
+		o.noParity = o.sender.encoder == nil || c.hs.unvalidated.Load()
+		o.noFECHeader = o.noParity && (o.sender.encoder == nil || !c.hs.openedFEC)
 		var err error
 		c.unlocked(func() {
 			packets, err = c.encode(packets, to, numbers)
@@ -170,7 +170,7 @@ func (c *Conn) writePackets() {
 	if failed != nil {
 		c.end(failed)
 	}
-	if c.state == stateEnded {
+	if c.closing.state == stateEnded {
 		c.retire()
 	}
 }

@@ -41,7 +41,7 @@ func TestShards(t *testing.T) {
 					t.Error(err)
 				}
 				c.mu.Lock()
-				shard := int(c.shard)
+				shard := int(c.path.shard)
 				c.mu.Unlock()
 				mu.Lock()
 				used[shard]++

@@ -157,8 +157,8 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.EqualValues(t, 1, a.dropped.Una)
-		require.Greater(t, a.lastHeard, time.Minute)
+		require.EqualValues(t, 1, a.in.dropped.Una)
+		require.Greater(t, a.live.lastHeard, time.Minute)
 	})
 }
 

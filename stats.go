@@ -109,7 +109,7 @@ func (c *Conn) Stats() ConnStats {
 		RemoteWindow:     k.window,
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
-		Moves:            int(c.migrations),
+		Moves:            int(c.path.migrations),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 		PathMTU:          c.pathMTUStats(),
@@ -119,9 +119,9 @@ func (c *Conn) Stats() ConnStats {
 // fecStats returns what both directions of FEC have done.
 func (c *Conn) fecStats() (s FECStats) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
-	d := c.decoded
-	if c.decoder != nil {
-		now := c.decoder.Stats()
+	d := c.in.decoded
+	if c.in.decoder != nil {
+		now := c.in.decoder.Stats()
 		d = &now
 	}
 	if d != nil {
@@ -133,13 +133,13 @@ func (c *Conn) fecStats() (s FECStats) {
 }
 
 func (c *Conn) pathMTUStats() PathMTUStats {
-	n := c.mtuCounts
+	n := c.plpmtu.counts
 	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
 }
 
 func (c *Conn) dropCounts() (d Drops) {
-	if c.dropped != nil {
-		d = *c.dropped
+	if c.in.dropped != nil {
+		d = *c.in.dropped
 	}
 	return d
 }
