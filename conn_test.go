@@ -287,8 +287,8 @@ func TestSocketsCloseWithTheirLastUse(t *testing.T) {
 	require.NoError(t, l.Close())
 	require.NoError(t, c.Close())
 	require.NoError(t, s.Close())
-	c.(*Conn).ep.readers.Wait()
-	s.(*Conn).ep.readers.Wait()
+	c.(*Conn).ep.socket.readers.Wait()
+	s.(*Conn).ep.socket.readers.Wait()
 	require.True(t, c.(*Conn).ep.closed)
 	require.True(t, s.(*Conn).ep.closed)
 }

@@ -60,8 +60,8 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	}
 	e := newEndpoint(d.Config, true, socket.(*net.UDPConn))
 	e.mu.Lock()
-	e.connected = true
-	e.disposable = !d.wantsPort()
+	e.socket.connected = true
+	e.socket.disposable = !d.wantsPort()
 	e.mu.Unlock()
 	c, err := e.Dial(ctx, socket.RemoteAddr())
 	if err != nil {

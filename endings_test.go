@@ -235,7 +235,7 @@ func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
 			inWorld(t, 6, clean, func(w *world) {
 				l := w.listen(nil)
 				e, pc := w.endpoint("10.0.0.2:5000", nil)
-				e.connected = refused
+				e.socket.connected = refused
 				a := w.dial(e)
 				if wrote {
 					_, err := a.Write(content(1, 5000))
@@ -285,7 +285,7 @@ func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
 		inWorld(t, 6, clean, func(w *world) {
 			w.listen(nil)
 			e, pc := w.endpoint("10.0.0.2:5000", nil)
-			e.connected = refused
+			e.socket.connected = refused
 			a := w.dial(e)
 			time.Sleep(time.Second)
 			w.net.Cut("10.0.0.1", "10.0.0.2")

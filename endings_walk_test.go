@@ -116,7 +116,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		pc, err := w.net.Listen("10.0.0.2:5000")
 		require.NoError(t, err)
 		e := newEndpoint(nil, true, pc)
-		e.disposable = true
+		e.socket.disposable = true
 		l := w.listen(nil)
 		a := w.dial(e)
 		b, err := l.AcceptKCP(context.Background())
@@ -141,7 +141,7 @@ func TestDialledSocketIsHeldForThePeer(t *testing.T) {
 		e.mu.Unlock()
 
 		other, _ := w.endpoint("10.0.0.2:5001", nil)
-		other.disposable = true
+		other.socket.disposable = true
 		a = w.dial(other)
 		b, err = l.AcceptKCP(context.Background())
 		require.NoError(t, err)

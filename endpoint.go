@@ -21,48 +21,68 @@ import (
 // goroutines of its own read the sockets, one each, where no Read or Write that
 // waits does so itself. All methods are safe for concurrent use.
 type Endpoint struct {
-	config    Config
-	shards    []shard // the sockets: one, or several that share a port
-	owned     bool    // opened by this package: closed with the last use
-	connected bool    // to the one peer it can have
-	// disposable says that the socket's port was drawn by the system for one
-	// session; it is set before that begins.
-	disposable bool
-	epoch      time.Time
+	config     Config    // does not change
+	epoch      time.Time // what times are measured from; does not change
+	protection protection
+	counters   endpointCounters
+	wakes      wakeQueue
+	packets    sync.Pool    // of *buffer
+	logAfter   atomic.Int64 // since epoch; socket errors are logged once a second
+	load       endpointLoad
+	socket     socketState
 
-	packets  sync.Pool // of *buffer
-	wakes    wakeQueue
-	counters endpointCounters
-	logAfter atomic.Int64 // since epoch; socket errors are logged once a second
+	mu       sync.RWMutex // guards what follows
+	table    sessionTable
+	replies  replyQueue
+	listener *Listener // nil: none
+	closed   bool
+}
 
-	done    chan struct{} // closed by shut
-	readers sync.WaitGroup
-
-	authentic bool // the cipher authenticates: its packets are a peer's, at whatever address
+// protection is what the cipher does for packets beside encrypting them. It does
+// not change, but for what replays remembers.
+type protection struct {
+	authentic bool              // packets are a peer's, at whatever address
+	nonces    crypt.NonceCipher // the cipher, if packets may be numbered; else nil
 	replays   replayFilter
-	nonces    crypt.NonceCipher // the cipher, where its packets may be numbered; else nil
+}
 
-	halfOpen   atomic.Int32 // sessions whose peer is not proven
-	population atomic.Int32 // sessions
-	buffered   atomic.Int64 // bytes of memory that all sessions hold because of their peers
-	pressure   pressure
+// endpointLoad is what all sessions together take. It needs no lock.
+type endpointLoad struct {
+	halfOpen atomic.Int32 // sessions whose peer's address is not validated
+	sessions atomic.Int32
+	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
+	pressure pressure
+}
 
-	mu            sync.RWMutex
-	sessions      map[sessionKey]*Conn
-	fecByAddr     map[sessionKey][]*Conn // by address alone, conv 0: those that are sent FEC
-	timeWaits     timeWaitTable
-	byConv        map[uint32]*Conn            // the oldest of each conversation id; Conn.sameConv leads on
-	perNetwork    map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited
-	unvalidated   []*Conn                     // half-open sessions, oldest first, and some that no longer are
-	cookies       cookieKey
-	replies       bucket
-	cookieBudget  bucket
-	outbox        []packet // replies of the reader to nobody's session,
-	outboxTo      []udp.Datagram
-	outboxNumbers []*packetNumbers
-	listener      *Listener
-	holdUntil     time.Duration // sockets of ours stay open, for peers that may have to be answered
-	closed        bool
+// socketState is the sockets and who reads them.
+type socketState struct {
+	shards     []shard       // one, or several that share a port; does not change
+	owned      bool          // opened by this package: closed with the last use; does not change
+	connected  bool          // to the one peer it can have; Endpoint.mu
+	disposable bool          // the system has drawn the port for one session; set before that begins
+	holdUntil  time.Duration // sockets of ours stay open, for peers that may have to be answered; Endpoint.mu
+	done       chan struct{} // closed by shut
+	readers    sync.WaitGroup
+}
+
+// sessionTable is the sessions by whatever a packet may be found by.
+type sessionTable struct {
+	sessions    map[sessionKey]*Conn
+	fecByAddr   map[sessionKey][]*Conn      // by address alone, conv 0: those that are sent FEC
+	byConv      map[uint32]*Conn            // the oldest of each conversation id; sameConv leads on
+	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited; the nil-ness does not change
+	unvalidated []*Conn                     // half-open sessions, oldest first, and some that no longer are
+	timeWaits   timeWaitTable
+}
+
+// replyQueue is what is sent outside any session, and how much of it may be.
+type replyQueue struct {
+	cookies      cookieKey
+	budget       bucket
+	cookieBudget bucket
+	packets      []packet // to be sent by the reader that has caused them
+	datagrams    []udp.Datagram
+	numbers      []*packetNumbers
 }
 
 // NewEndpoint makes an endpoint of pc, which may be any net.PacketConn. Nobody
@@ -78,42 +98,40 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 // newEndpoint makes an endpoint of one socket or of several that share a port.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		config:   config.withDefaults(),
-		owned:    owned,
-		epoch:    time.Now(),
-		done:     make(chan struct{}),
-		sessions: make(map[sessionKey]*Conn),
-		byConv:   make(map[uint32]*Conn),
+		config: config.withDefaults(),
+		epoch:  time.Now(),
+		socket: socketState{owned: owned, done: make(chan struct{})},
+		table:  sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
 	}
 	for _, pc := range sockets {
-		e.shards = append(e.shards, shard{pc: pc, sock: udp.New(pc), in: readState{shard: len(e.shards)}})
+		e.socket.shards = append(e.socket.shards, shard{pc: pc, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
 		head, _ := c.Overhead()
-		e.authentic, e.nonces = true, numbersPackets(c)
-		if e.nonces != nil {
-			e.replays.remember(e.nonces.NonceSize())
+		e.protection.authentic, e.protection.nonces = true, numbersPackets(c)
+		if e.protection.nonces != nil {
+			e.protection.replays.remember(e.protection.nonces.NonceSize())
 		} else {
-			e.replays.remember(head + replayContent)
+			e.protection.replays.remember(head + replayContent)
 		}
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
-		e.perNetwork = make(map[netip.Addr]networkCount)
+		e.table.perNetwork = make(map[netip.Addr]networkCount)
 	}
 	e.wakes.now = e.now
 	e.wakes.wake = (*Conn).onWake
-	for i := range e.shards {
+	for i := range e.socket.shards {
 		if owned && e.config.SocketBuffer > 0 {
 			// The system grants what it likes, and less is enough to work.
-			_ = udp.SetBuffers(e.shards[i].pc, e.config.SocketBuffer)
+			_ = udp.SetBuffers(e.socket.shards[i].pc, e.config.SocketBuffer)
 		}
-		s := &e.shards[i]
+		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
 		if len(sockets) == 1 && callsMayRead(s.pc) {
 			s.lead.init()
 		}
-		e.readers.Go(func() { e.readLoop(s) })
+		e.socket.readers.Go(func() { e.readLoop(s) })
 	}
 	return e
 }
@@ -125,7 +143,7 @@ func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
 // LocalAddr returns the address of the socket.
-func (e *Endpoint) LocalAddr() net.Addr { return e.shards[0].pc.LocalAddr() }
+func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr() }
 
 // Dial opens a session with the peer at addr. It asks the peer to answer, and
 // waits until it does, until ctx is done, or for Config.DialTimeout: then the
@@ -180,8 +198,8 @@ func (e *Endpoint) Close() error {
 	if !e.shut(net.ErrClosed) {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
-	e.readers.Wait()
-	if e.owned {
+	e.socket.readers.Wait()
+	if e.socket.owned {
 		return nil
 	}
 	return e.releaseSockets()
@@ -197,10 +215,10 @@ func (e *Endpoint) shut(err error) bool {
 	}
 	e.closed = true
 	listener := e.listener
-	conns := slices.Collect(maps.Values(e.sessions))
+	conns := slices.Collect(maps.Values(e.table.sessions))
 	e.mu.Unlock()
 
-	close(e.done)
+	close(e.socket.done)
 	if listener != nil {
 		waiting, _ := listener.end()
 		for _, c := range waiting {
@@ -218,10 +236,10 @@ func (e *Endpoint) shut(err error) bool {
 // shutIfUnused closes a socket of ours with its last use, or some time later if
 // a peer may still have to be answered. mu is held.
 func (e *Endpoint) shutIfUnused() {
-	if !e.owned || e.closed || e.listener != nil || len(e.sessions) > 0 {
+	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 {
 		return
 	}
-	if hold := e.holdUntil - e.now(); hold > 0 {
+	if hold := e.socket.holdUntil - e.now(); hold > 0 {
 		heldSockets.Add(1)
 		time.AfterFunc(hold, func() {
 			heldSockets.Add(-1)
@@ -232,7 +250,7 @@ func (e *Endpoint) shutIfUnused() {
 		return
 	}
 	e.closed = true
-	close(e.done)
+	close(e.socket.done)
 	e.wakes.stop()
 	e.stopReaders()
 }
@@ -243,7 +261,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	var conns []*Conn
 	if e.listener == l {
 		e.listener = nil
-		conns = slices.Collect(maps.Values(e.sessions))
+		conns = slices.Collect(maps.Values(e.table.sessions))
 		e.shutIfUnused()
 	}
 	e.mu.Unlock()

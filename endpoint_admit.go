@@ -65,7 +65,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 			return moving.take(d, p, now)
 		}
 	}
-	if e.replays.knows(p) {
+	if e.protection.replays.knows(p) {
 		e.counters.dropReplay.Add(1)
 		return nil
 	}
@@ -78,7 +78,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.replays.seen(p) // else the session takes note of it
+		e.protection.replays.seen(p) // else the session takes note of it
 	}
 	return c
 }
@@ -96,18 +96,18 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	c = e.accepted(key, d, p, f.hello, v.validated)
 	remote := c.path.remote // which may change as soon as others know c
 	e.mu.Lock()
-	switch other := e.sessions[key]; {
+	switch other := e.table.sessions[key]; {
 	case other != nil: // another reader was faster
 		e.mu.Unlock()
 		return other, v.evicted
-	case e.closed || e.listener != v.listener || len(e.sessions) >= e.config.MaxSessions:
+	case e.closed || e.listener != v.listener || len(e.table.sessions) >= e.config.MaxSessions:
 		e.mu.Unlock()
 		return nil, v.evicted
 	}
 	if !v.validated {
-		e.halfOpen.Add(1)
+		e.load.halfOpen.Add(1)
 		e.pruneUnvalidatedLocked()
-		e.unvalidated = append(e.unvalidated, c)
+		e.table.unvalidated = append(e.table.unvalidated, c)
 	}
 	e.addLocked(c)
 	e.mu.Unlock()
@@ -123,7 +123,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 // authenticating cipher all peers that say hello have to: a HELLO and the data
 // beside it may come from two addresses, so only one of two sessions may be read.
 func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
-	if e.authentic && f.hello.code != 0 {
+	if e.protection.authentic && f.hello.code != 0 {
 		return false
 	}
 	return validated || f.push && !e.refusesLegacy()
@@ -141,7 +141,7 @@ type verdict struct {
 // judgeLocked decides about the first packet of a conversation, and replies to
 // it if no session is to be opened. Endpoint.mu is held.
 func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (v verdict) {
-	if v.session = e.sessions[key]; v.session != nil {
+	if v.session = e.table.sessions[key]; v.session != nil {
 		return v
 	}
 	if g, ok := e.timeWaitFor(key, f, now); ok {
@@ -163,15 +163,15 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
 		// A cookie that nobody needs may be one that somebody else has forged.
-		if v.validated = e.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
-			if e.mayReplyLocked(&e.cookieBudget, cookieRate) { // else the cookie would be made for nothing
+		if v.validated = e.replies.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
+			if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // else the cookie would be made for nothing
 				e.counters.cookiesSent.Add(1)
-				e.putReplyLocked(d, header{conv: key.conv}, e.cookies.mint(key, f.hello.ts, now))
+				e.putReplyLocked(d, header{conv: key.conv}, e.replies.cookies.mint(key, f.hello.ts, now))
 			}
 			return v
 		}
 	}
-	switch full := len(e.sessions) >= e.config.MaxSessions; {
+	switch full := len(e.table.sessions) >= e.config.MaxSessions; {
 	case full || e.atAddressLimitLocked(key, v.validated):
 		e.counters.dropSessions.Add(1)
 		if f.hello.code != 0 && (full || v.validated) {
@@ -182,7 +182,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 		e.counters.dropBacklog.Add(1)
 		return v
 	}
-	if !v.validated && int(e.halfOpen.Load()) >= e.config.MaxHalfOpen {
+	if !v.validated && int(e.load.halfOpen.Load()) >= e.config.MaxHalfOpen {
 		if v.evicted = e.oldestHalfOpenLocked(now); v.evicted == nil {
 			e.counters.dropHalfOpen.Add(1)
 			return v
@@ -214,7 +214,7 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello 
 // first packets of others may have been recorded at any time, which makes the
 // promise of an authenticating cipher void.
 func (e *Endpoint) refusesLegacy() bool {
-	return e.config.RefuseLegacy || e.authentic && !e.config.AllowLegacy
+	return e.config.RefuseLegacy || e.protection.authentic && !e.config.AllowLegacy
 }
 
 // wantsCookiesLocked reports whether a hello has to show a cookie: always, while
@@ -222,7 +222,7 @@ func (e *Endpoint) refusesLegacy() bool {
 // has as many sessions as it may. Endpoint.mu is held.
 func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 	return e.config.AddressValidation == ValidateAlways ||
-		int(e.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
-		len(e.sessions) >= (e.config.MaxSessions+1)/2 ||
+		int(e.load.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
+		len(e.table.sessions) >= (e.config.MaxSessions+1)/2 ||
 		e.atAddressLimitLocked(key, false)
 }

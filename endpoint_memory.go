@@ -35,12 +35,14 @@ type pressure struct {
 }
 
 // overMemoryLimit reports whether all sessions together hold more than they may.
-func (e *Endpoint) overMemoryLimit() bool { return e.buffered.Load() > int64(e.config.MaxBuffered) }
+func (e *Endpoint) overMemoryLimit() bool {
+	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
+}
 
 // relieve looks, while memory is short, at what the sessions hold, and ends one
 // if need be. The readers call it after a batch.
 func (e *Endpoint) relieve(now time.Duration) {
-	p := &e.pressure
+	p := &e.load.pressure
 	if !e.overMemoryLimit() {
 		if p.share.Load() != 0 {
 			p.share.Store(0)
@@ -69,7 +71,7 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	limit, holders := int64(e.config.MaxBuffered), int64(0)
 	var all, idle, stalled heaviest
 	e.mu.RLock()
-	for _, c := range e.sessions {
+	for _, c := range e.table.sessions {
 		h := &c.in.holding
 		n := h.bytes.Load()
 		if n > leastShare {
@@ -86,8 +88,8 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	}
 	e.mu.RUnlock()
 	share := max(limit/max(holders, 1), leastShare)
-	e.pressure.share.Store(share)
-	total := e.buffered.Load()
+	e.load.pressure.share.Store(share)
+	total := e.load.buffered.Load()
 	switch {
 	case stalled.bytes > unvalidatedBytes:
 		return stalled.conn

@@ -184,13 +184,13 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 		return false
 	}
 	select {
-	case <-e.done: // this deadline is for good
+	case <-e.socket.done: // this deadline is for good
 		return false
 	default:
 	}
 	_ = s.pc.SetReadDeadline(time.Time{})
 	select {
-	case <-e.done: // and may have come just before it was undone
+	case <-e.socket.done: // and may have come just before it was undone
 		_ = s.pc.SetReadDeadline(time.Unix(1, 0))
 		return false
 	default:
@@ -200,7 +200,7 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 
 // single reports whether there is but one session that an application can have
 // business with. Strangers who open others do not take the lead from its calls.
-func (e *Endpoint) single() bool { return e.population.Load()-e.halfOpen.Load() == 1 }
+func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
 // callsMayRead reports whether calls may read pc. They have to be interrupted by a
 // read deadline, which not every net.PacketConn out there knows.

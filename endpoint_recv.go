@@ -198,7 +198,7 @@ const manyFailures = 8
 // closed socket is final. Errors in a row are met with growing patience.
 func (e *Endpoint) survives(err error, failures int) bool {
 	select {
-	case <-e.done:
+	case <-e.socket.done:
 		return false
 	default:
 	}
@@ -217,7 +217,7 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	select {
 	case <-pause.C:
 		return true
-	case <-e.done:
+	case <-e.socket.done:
 		return false
 	}
 }
@@ -227,8 +227,8 @@ func (e *Endpoint) survives(err error, failures int) bool {
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
-		if e.authentic && e.nonces == nil {
-			mark = e.replays.mark(data) // of what Open overwrites
+		if e.protection.authentic && e.protection.nonces == nil {
+			mark = e.protection.replays.mark(data) // of what Open overwrites
 		}
 		var err error
 		if data, err = cipher.Open(data); err != nil {
@@ -245,8 +245,8 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 		return false
 	}
 	a.from, a.size, a.mark = source{d.Addr, d.Peer}, len(d.Buf), mark
-	if e.nonces != nil {
-		a.nonce = d.Buf[:min(e.nonces.NonceSize(), len(d.Buf))]
+	if e.protection.nonces != nil {
+		a.nonce = d.Buf[:min(e.protection.nonces.NonceSize(), len(d.Buf))]
 	}
 	if in.sameSession(&a.inPacket) {
 		a.conn = in.last
@@ -264,9 +264,9 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
-	c := e.sessions[key]
+	c := e.table.sessions[key]
 	if p.kind == parityPacket {
-		if all := e.fecByAddr[key]; len(all) == 1 {
+		if all := e.table.fecByAddr[key]; len(all) == 1 {
 			c = all[0]
 		}
 	}

@@ -22,7 +22,7 @@ const (
 // says of conv and una. What provoked it had at least as many segments, so the
 // reply is never larger. Endpoint.mu is held.
 func (e *Endpoint) replyLocked(d *udp.Datagram, h header, signals ...signal) {
-	if e.mayReplyLocked(&e.replies, replyRate) {
+	if e.mayReplyLocked(&e.replies.budget, replyRate) {
 		e.putReplyLocked(d, h, signals...)
 	}
 }
@@ -49,22 +49,22 @@ func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header
 	for i, s := range signals {
 		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
 	}
-	e.outbox = append(e.outbox, p)
-	e.outboxNumbers = append(e.outboxNumbers, n)
-	e.outboxTo = append(e.outboxTo, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
+	e.replies.packets = append(e.replies.packets, p)
+	e.replies.numbers = append(e.replies.numbers, n)
+	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
 // sendReplies writes what reply has put out. The readers call it.
 func (e *Endpoint) sendReplies(shard int) {
 	e.mu.RLock()
-	none := len(e.outbox) == 0
+	none := len(e.replies.packets) == 0
 	e.mu.RUnlock()
 	if none {
 		return
 	}
 	e.mu.Lock()
-	packets, batch, numbers := e.outbox, e.outboxTo, e.outboxNumbers
-	e.outbox, e.outboxTo, e.outboxNumbers = nil, nil, nil
+	packets, batch, numbers := e.replies.packets, e.replies.datagrams, e.replies.numbers
+	e.replies.packets, e.replies.datagrams, e.replies.numbers = nil, nil, nil
 	e.mu.Unlock()
 	sealed := batch[:0]
 	for i, d := range batch {
@@ -102,8 +102,8 @@ func (e *Endpoint) refused(err error) {
 	}
 	e.mu.RLock()
 	var waiting []*Conn
-	if e.connected {
-		waiting = slices.Collect(maps.Values(e.sessions))
+	if e.socket.connected {
+		waiting = slices.Collect(maps.Values(e.table.sessions))
 	}
 	e.mu.RUnlock()
 	for _, c := range waiting {

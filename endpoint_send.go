@@ -16,7 +16,7 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 		bytes += len(packets[i].buf)
 	}
 	for rest := batch; len(rest) > 0; {
-		n, err := e.shards[shard].sock.WriteBatch(rest)
+		n, err := e.socket.shards[shard].sock.WriteBatch(rest)
 		e.counters.packetsSent.Add(uint64(n))
 		if err == nil {
 			break
@@ -59,7 +59,7 @@ func (e *Endpoint) packet(n int) packet {
 // sendProbe writes a probe of the path MTU to a socket. It is true where the
 // system knows that it is too large.
 func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
-	err := e.shards[shard].sock.WriteProbe(d)
+	err := e.socket.shards[shard].sock.WriteProbe(d)
 	switch {
 	case err == nil:
 		e.counters.packetsSent.Add(1)

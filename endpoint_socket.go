@@ -53,12 +53,12 @@ func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
 // stopReaders has the readers come to their end: the sockets are closed, if
 // they are ours.
 func (e *Endpoint) stopReaders() {
-	for i := range e.shards {
-		e.shards[i].lead.stop()
-		if e.owned {
-			_ = e.shards[i].pc.Close()
+	for i := range e.socket.shards {
+		e.socket.shards[i].lead.stop()
+		if e.socket.owned {
+			_ = e.socket.shards[i].pc.Close()
 		} else {
-			_ = e.shards[i].pc.SetReadDeadline(time.Unix(1, 0))
+			_ = e.socket.shards[i].pc.SetReadDeadline(time.Unix(1, 0))
 		}
 	}
 }
@@ -66,8 +66,8 @@ func (e *Endpoint) stopReaders() {
 // releaseSockets gives sockets that are not ours back as they were.
 func (e *Endpoint) releaseSockets() error {
 	var errs []error
-	for i := range e.shards {
-		errs = append(errs, e.shards[i].sock.Release(), e.shards[i].pc.SetReadDeadline(time.Time{}))
+	for i := range e.socket.shards {
+		errs = append(errs, e.socket.shards[i].sock.Release(), e.socket.shards[i].pc.SetReadDeadline(time.Time{}))
 	}
 	return errors.Join(errs...)
 }

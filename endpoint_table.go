@@ -32,10 +32,10 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	if e.closed {
 		return nil, net.ErrClosed
 	}
-	if len(e.sessions) >= e.config.MaxSessions {
+	if len(e.table.sessions) >= e.config.MaxSessions {
 		return nil, ErrTooManySessions
 	}
-	for e.sessions[c.path.key] != nil || e.timeWaits.holds(c.path.key) {
+	for e.table.sessions[c.path.key] != nil || e.table.timeWaits.holds(c.path.key) {
 		c.path.key.conv = randomConv()
 		c.kcp.setConv(c.path.key.conv)
 	}
@@ -49,48 +49,48 @@ func (e *Endpoint) remove(c *Conn, g timeWait) {
 	e.wakes.remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sessions[c.path.key] == c {
+	if e.table.sessions[c.path.key] == c {
 		e.removeLocked(c)
-		e.timeWaits.add(c.path.key, g, e.now())
-		if g.token != 0 && e.authentic && e.config.AllowLegacy {
-			e.timeWaits.used.add(c.path.key.conv)
+		e.table.timeWaits.add(c.path.key, g, e.now())
+		if g.token != 0 && e.protection.authentic && e.config.AllowLegacy {
+			e.table.timeWaits.used.add(c.path.key.conv)
 		}
-		e.holdUntil = max(e.holdUntil, e.now()+c.holdSocket())
+		e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 		e.shutIfUnused()
 	}
 }
 
 // addLocked adds a session to the tables. Endpoint.mu is held.
 func (e *Endpoint) addLocked(c *Conn) {
-	e.sessions[c.path.key] = c
-	e.population.Store(int32(len(e.sessions)))
+	e.table.sessions[c.path.key] = c
+	e.load.sessions.Store(int32(len(e.table.sessions)))
 	e.addConvLocked(c)
-	if e.perNetwork != nil {
-		n := e.perNetwork[networkOf(c.path.key)]
+	if e.table.perNetwork != nil {
+		n := e.table.perNetwork[networkOf(c.path.key)]
 		n.add(c, 1)
-		e.perNetwork[networkOf(c.path.key)] = n
+		e.table.perNetwork[networkOf(c.path.key)] = n
 	}
 }
 
 // removeLocked takes it out of them again. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
-	delete(e.sessions, c.path.key)
-	e.population.Store(int32(len(e.sessions)))
+	delete(e.table.sessions, c.path.key)
+	e.load.sessions.Store(int32(len(e.table.sessions)))
 	e.removeConvLocked(c)
-	if e.perNetwork != nil {
+	if e.table.perNetwork != nil {
 		network := networkOf(c.path.key)
-		n := e.perNetwork[network]
+		n := e.table.perNetwork[network]
 		n.add(c, -1)
-		if e.perNetwork[network] = n; n == (networkCount{}) {
-			delete(e.perNetwork, network)
+		if e.table.perNetwork[network] = n; n == (networkCount{}) {
+			delete(e.table.perNetwork, network)
 		}
 	}
 	if c.path.fecBound {
 		key := c.path.key
 		key.conv = 0
-		rest := slices.DeleteFunc(e.fecByAddr[key], func(other *Conn) bool { return other == c })
-		if e.fecByAddr[key] = rest; len(rest) == 0 {
-			delete(e.fecByAddr, key)
+		rest := slices.DeleteFunc(e.table.fecByAddr[key], func(other *Conn) bool { return other == c })
+		if e.table.fecByAddr[key] = rest; len(rest) == 0 {
+			delete(e.table.fecByAddr, key)
 		}
 	}
 }
@@ -128,10 +128,10 @@ func networkOf(key sessionKey) netip.Addr {
 // may have. Those that others may have opened in its name count only against
 // others that are not validated either.
 func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
-	if e.perNetwork == nil {
+	if e.table.perNetwork == nil {
 		return false
 	}
-	n := e.perNetwork[networkOf(key)]
+	n := e.table.perNetwork[networkOf(key)]
 	if validated {
 		return int(n.validated) >= e.config.MaxSessionsPerAddress
 	}
@@ -144,12 +144,12 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 // tell whether what it repeats has been delivered. The same goes for sessions
 // that have ended: only who has recorded one sends its packets. mu is held.
 func (e *Endpoint) convInUseElsewhere(conv uint32) bool {
-	for c := e.byConv[conv]; c != nil; c = c.path.sameConv {
+	for c := e.table.byConv[conv]; c != nil; c = c.path.sameConv {
 		if c.hs.greeted.Load() {
 			return true
 		}
 	}
-	return e.timeWaits.used.has(conv)
+	return e.table.timeWaits.used.has(conv)
 }
 
 // evictAfter is the age at which an unproven session may have to make room, and
@@ -163,21 +163,21 @@ const (
 // and nothing has come from its peer since it was looked at last (the CLOCK
 // algorithm). Endpoint.mu is held.
 func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
-	for looks := 0; len(e.unvalidated) > 0 && looks < evictLooks; looks++ {
-		c := e.unvalidated[0]
+	for looks := 0; len(e.table.unvalidated) > 0 && looks < evictLooks; looks++ {
+		c := e.table.unvalidated[0]
 		switch {
-		case e.sessions[c.path.key] != c || !c.hs.unvalidated.Load():
+		case e.table.sessions[c.path.key] != c || !c.hs.unvalidated.Load():
 			looks--
 		case now-c.hs.born < evictAfter:
 			return nil
 		case c.hs.active.Swap(false):
-			e.unvalidated = append(e.unvalidated, c)
+			e.table.unvalidated = append(e.table.unvalidated, c)
 		default:
-			e.unvalidated = e.unvalidated[1:]
+			e.table.unvalidated = e.table.unvalidated[1:]
 			return c
 		}
-		e.unvalidated[0] = nil
-		e.unvalidated = e.unvalidated[1:]
+		e.table.unvalidated[0] = nil
+		e.table.unvalidated = e.table.unvalidated[1:]
 	}
 	return nil
 }
@@ -185,17 +185,17 @@ func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
 // pruneUnvalidatedLocked drops proven sessions from the list of the unproven, when they are
 // many. Endpoint.mu is held.
 func (e *Endpoint) pruneUnvalidatedLocked() {
-	if len(e.unvalidated) <= 2*int(e.halfOpen.Load())+16 {
+	if len(e.table.unvalidated) <= 2*int(e.load.halfOpen.Load())+16 {
 		return
 	}
-	kept := e.unvalidated[:0]
-	for _, c := range e.unvalidated {
+	kept := e.table.unvalidated[:0]
+	for _, c := range e.table.unvalidated {
 		if c.hs.unvalidated.Load() {
 			kept = append(kept, c)
 		}
 	}
-	clear(e.unvalidated[len(kept):])
-	e.unvalidated = kept
+	clear(e.table.unvalidated[len(kept):])
+	e.table.unvalidated = kept
 }
 
 // countValidated counts a session whose peer's address has been validated. It
@@ -203,15 +203,15 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.perNetwork == nil || e.sessions[c.path.key] != c {
+	if e.table.perNetwork == nil || e.table.sessions[c.path.key] != c {
 		return true
 	}
 	network := networkOf(c.path.key)
-	n := e.perNetwork[network]
+	n := e.table.perNetwork[network]
 	n.add(c, -1)
 	c.path.counted = true
 	n.add(c, 1)
-	e.perNetwork[network] = n
+	e.table.perNetwork[network] = n
 	return int(n.validated) <= e.config.MaxSessionsPerAddress
 }
 
@@ -222,15 +222,15 @@ func (e *Endpoint) countValidated(c *Conn) bool {
 func (e *Endpoint) bindFEC(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c.path.fecBound || e.sessions[c.path.key] != c {
+	if c.path.fecBound || e.table.sessions[c.path.key] != c {
 		return
 	}
-	if e.fecByAddr == nil {
-		e.fecByAddr = make(map[sessionKey][]*Conn)
+	if e.table.fecByAddr == nil {
+		e.table.fecByAddr = make(map[sessionKey][]*Conn)
 	}
 	key := c.path.key
 	key.conv = 0
-	e.fecByAddr[key] = append(e.fecByAddr[key], c)
+	e.table.fecByAddr[key] = append(e.table.fecByAddr[key], c)
 	c.path.fecBound = true
 }
 
@@ -244,13 +244,13 @@ type migratingSessions [maxSameConv]*Conn
 
 // migrationCandidates returns those of a conversation id whose peers may move.
 func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
-	if !e.authentic || kind == parityPacket || kind == datagramPacket {
+	if !e.protection.authentic || kind == parityPacket || kind == datagramPacket {
 		return found
 	}
 	e.mu.RLock()
 	defer e.mu.RUnlock()
 	n := 0
-	for c := e.byConv[key.conv]; c != nil; c = c.path.sameConv {
+	for c := e.table.byConv[key.conv]; c != nil; c = c.path.sameConv {
 		if c.hs.greeted.Load() {
 			found[n] = c
 			n++
@@ -262,9 +262,9 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 // addConvLocked adds a session to those of its conversation id. mu is held.
 func (e *Endpoint) addConvLocked(c *Conn) {
 	c.path.sameConv = nil
-	last := e.byConv[c.path.key.conv]
+	last := e.table.byConv[c.path.key.conv]
 	if last == nil {
-		e.byConv[c.path.key.conv] = c
+		e.table.byConv[c.path.key.conv] = c
 		return
 	}
 	n := 1
@@ -278,12 +278,12 @@ func (e *Endpoint) addConvLocked(c *Conn) {
 
 // removeConvLocked takes it out again. mu is held.
 func (e *Endpoint) removeConvLocked(c *Conn) {
-	first := e.byConv[c.path.key.conv]
+	first := e.table.byConv[c.path.key.conv]
 	switch {
 	case first == c && c.path.sameConv == nil:
-		delete(e.byConv, c.path.key.conv)
+		delete(e.table.byConv, c.path.key.conv)
 	case first == c:
-		e.byConv[c.path.key.conv] = c.path.sameConv
+		e.table.byConv[c.path.key.conv] = c.path.sameConv
 	default:
 		for ; first != nil; first = first.path.sameConv {
 			if first.path.sameConv == c {
@@ -300,7 +300,7 @@ func (e *Endpoint) removeConvLocked(c *Conn) {
 func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.sessions[c.path.key] != c || e.sessions[key] != nil {
+	if e.table.sessions[c.path.key] != c || e.table.sessions[key] != nil {
 		return false
 	}
 	e.removeLocked(c)

@@ -122,9 +122,9 @@ func (c *Conn) timeWaitState() timeWait {
 // authenticating cipher that may be one of a peer that has changed its address
 // since: it still has to learn how its session has ended. mu is held.
 func (e *Endpoint) timeWaitFor(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
-	g, ok := e.timeWaits.at(key, now)
-	if !ok && e.authentic && f.hello.code == 0 {
-		g, ok = e.timeWaits.elsewhere(key.conv, now)
+	g, ok := e.table.timeWaits.at(key, now)
+	if !ok && e.protection.authentic && f.hello.code == 0 {
+		g, ok = e.table.timeWaits.elsewhere(key.conv, now)
 	}
 	return g, ok
 }
@@ -136,7 +136,7 @@ func (e *Endpoint) timeWaitFor(key sessionKey, f initialPacket, now time.Duratio
 func (e *Endpoint) replyInTimeWait(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.conv, una: g.una}
 	tell := func(s ...signal) {
-		if e.mayReplyLocked(&e.replies, replyRate) {
+		if e.mayReplyLocked(&e.replies.budget, replyRate) {
 			e.putNumberedLocked(d, g.numbers.sender(), h, s...)
 		}
 	}
@@ -147,7 +147,7 @@ func (e *Endpoint) replyInTimeWait(g timeWait, key sessionKey, d *udp.Datagram, 
 		// Two graves that answered each other would never stop.
 	case g.aborted:
 		tell(signal{sigAbort, g.token, 0})
-	case f.request.code == sigPing && e.authentic:
+	case f.request.code == sigPing && e.protection.authentic:
 		tell(f.request.answer(), signal{sigToken, g.token, g.own})
 	case f.request.code != 0:
 		tell(f.request.answer())

@@ -40,7 +40,7 @@ func (w *world) readMessages(a, b *Conn, n int) (done chan error) {
 	synctest.Wait()
 	for range 4 { // the loop may be reluctant
 		w.hello(a)
-		if b.ep.shards[0].lead.leads() == callReads {
+		if b.ep.socket.shards[0].lead.leads() == callReads {
 			return done
 		}
 	}
@@ -71,7 +71,7 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 		for b.Stats().SegmentsReceived < 6 { // the byte of pair came first
 			w.hello(a)
 		}
-		lead := &b.ep.shards[0].lead
+		lead := &b.ep.socket.shards[0].lead
 		require.Equal(t, callReads, lead.leads())
 		_, err := a.Write([]byte("hello"))
 		require.NoError(t, err)
@@ -173,7 +173,7 @@ func TestLeaderServesOthers(t *testing.T) {
 		for b.Stats().SegmentsReceived < 6 { // the byte of pair came first
 			w.hello(a)
 		}
-		lead := &b.ep.shards[0].lead
+		lead := &b.ep.socket.shards[0].lead
 		require.Equal(t, callReads, lead.leads())
 
 		e, _ := w.endpoint("10.0.0.3:0", nil)
@@ -208,7 +208,7 @@ func TestLeaderIsFollowed(t *testing.T) {
 func TestLoopIsReluctant(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, _ := w.ledPair(nil)
-		lead := &b.ep.shards[0].lead
+		lead := &b.ep.socket.shards[0].lead
 		yielded := 0
 		for range 200 {
 			got := make(chan error, 1)
@@ -236,7 +236,7 @@ func TestSocketClosedUnderLeader(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, l := w.ledPair(nil)
 		failed := w.readMessages(a, b, 100)
-		require.NoError(t, b.ep.shards[0].pc.Close())
+		require.NoError(t, b.ep.socket.shards[0].pc.Close())
 		require.ErrorIs(t, <-failed, net.ErrClosed)
 		require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed, "it has ended before")
 	})
@@ -253,7 +253,7 @@ func TestLeaderReceivesDatagrams(t *testing.T) {
 				}
 			}
 		}()
-		lead := &b.ep.shards[0].lead
+		lead := &b.ep.socket.shards[0].lead
 		for i := 0; lead.leads() != callReads; i++ {
 			require.Less(t, i, 10)
 			require.NoError(t, a.SendDatagram([]byte("x")))
@@ -339,7 +339,7 @@ func TestPanicOfLeader(t *testing.T) {
 				}
 			}
 		}()
-		lead := &b.ep.shards[0].lead
+		lead := &b.ep.socket.shards[0].lead
 		for i := 0; lead.leads() != callReads; i++ {
 			require.Less(t, i, 10)
 			w.hello(a)
@@ -369,7 +369,7 @@ func TestStrangersDoNotTakeTheLead(t *testing.T) {
 		require.Equal(t, 2, l.Stats().Sessions)
 		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
 		w.hello(a)
-		require.Equal(t, callReads, b.ep.shards[0].lead.leads())
+		require.Equal(t, callReads, b.ep.socket.shards[0].lead.leads())
 		require.NoError(t, b.Abort())
 		require.Error(t, <-failed)
 	})

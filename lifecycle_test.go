@@ -99,7 +99,7 @@ func TestFieldNote29DialRefused(t *testing.T) {
 func TestFieldNote29DialRefusedOnWrite(t *testing.T) {
 	inWorld(t, 29, clean, func(w *world) {
 		e, pc := w.endpoint("10.0.0.2:0", nil)
-		e.connected = true
+		e.socket.connected = true
 		pc.FailWrites(syscall.ECONNREFUSED, 1)
 		start := time.Now()
 		_, err := e.Dial(context.Background(), udpAddr(serverAddr))

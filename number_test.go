@@ -130,8 +130,8 @@ func TestNothingCountsTwice(t *testing.T) {
 			before := []ConnStats{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
-				forget(&l.ep.replays)
-				forget(&a.ep.replays)
+				forget(&l.ep.protection.replays)
+				forget(&a.ep.protection.replays)
 				for _, p := range kept {
 					w.net.Inject(p.from, p.to, p.data)
 					w.net.Inject(p.to, p.from, p.data) // and back
@@ -322,7 +322,7 @@ func TestRestartIsToldAmongNumbers(t *testing.T) {
 				require.NoError(t, err)
 				bothWays(t, a, b, []byte("up"), []byte("down"))
 				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // as it dies
-				pc := l.ep.shards[0].pc
+				pc := l.ep.socket.shards[0].pc
 				_, _ = l.ep.Close(), pc.Close()
 				w.net.SetFilter(nil)
 				w.listen(config)
@@ -442,7 +442,7 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		a := w.dial(e)
 		time.Sleep(time.Second)
 		l.ep.mu.RLock()
-		b := l.ep.sessions[makeKey(a.LocalAddr().(*net.UDPAddr).AddrPort(), nil, a.Conv())]
+		b := l.ep.table.sessions[makeKey(a.LocalAddr().(*net.UDPAddr).AddrPort(), nil, a.Conv())]
 		l.ep.mu.RUnlock()
 		numbered := func() bool {
 			b.mu.Lock()

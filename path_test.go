@@ -123,7 +123,7 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		_, err = e.openSession(key, at(2))
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
-		require.Equal(t, x, e.sessions[x.path.key])
+		require.Equal(t, x, e.table.sessions[x.path.key])
 	})
 }
 
@@ -168,6 +168,6 @@ func TestConvWhileMoving(t *testing.T) {
 		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
 		require.True(t, e.rekey(c, key))
 		require.Equal(t, conv, <-done)
-		require.Equal(t, c, e.sessions[key])
+		require.Equal(t, c, e.table.sessions[key])
 	})
 }

@@ -166,7 +166,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						kept := path.all(w)
 						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
 							time.Sleep(pause)
-							forget(&l.ep.replays)
+							forget(&l.ep.protection.replays)
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 									for skip := range 3 {
@@ -205,7 +205,7 @@ func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 		kept := path.all(w)
 		time.Sleep(2 * timeWaitTime)
 		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-			forget(&l.ep.replays)
+			forget(&l.ep.protection.replays)
 			for _, p := range kept[1:] {
 				if p.from == kept[0].from {
 					w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)

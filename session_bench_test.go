@@ -113,7 +113,7 @@ func joined(b *testing.B, left, right *wire) (a, z *Conn) {
 }
 
 // deliver carries what a session has sent to its peer.
-func deliver(from, to *Conn) { carry(from.ep.shards[0].pc.(*wire), to.ep) }
+func deliver(from, to *Conn) { carry(from.ep.socket.shards[0].pc.(*wire), to.ep) }
 
 // carry carries what an endpoint has written to its socket to another.
 func carry(from *wire, to *Endpoint) {
@@ -122,6 +122,6 @@ func carry(from *wire, to *Endpoint) {
 		batch = append(batch, udp.Datagram{Buf: p, Addr: from.addr.AddrPort()})
 	}
 	if len(batch) > 0 {
-		to.take(batch, &to.shards[0].in, nil)
+		to.take(batch, &to.socket.shards[0].in, nil)
 	}
 }

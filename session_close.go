@@ -255,7 +255,7 @@ func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
-			c.ep.halfOpen.Add(-1)
+			c.ep.load.halfOpen.Add(-1)
 		}
 		c.kcp.dropPending()
 		c.kcp.Compact()
@@ -298,7 +298,7 @@ func (c *Conn) holdSocket() time.Duration {
 	if !c.hs.peerFin {
 		return 0
 	}
-	if c.ep.disposable && heldSockets.Load() < maxHeldSockets {
+	if c.ep.socket.disposable && heldSockets.Load() < maxHeldSockets {
 		return dialledHold
 	}
 	hold := minHold

@@ -204,7 +204,7 @@ func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
-	c.ep.halfOpen.Add(-1)
+	c.ep.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // may yet be put right by a hello

@@ -23,7 +23,7 @@ func (c *Conn) nextPing() time.Duration {
 	if handshake := c.live.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.authentic && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
+	if c.ep.protection.authentic && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
 		// Where sessions may move, it may be ours that has: then the peer
 		// sends to an address that is no longer ours, and must hear from us.
 		if miss := max(c.live.lastHeard, c.live.lastData) + pathCheckAfter; at == 0 || miss < at {

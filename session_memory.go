@@ -63,7 +63,7 @@ func (c *Conn) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
 	if d := n - old; d != 0 && (n == 0 || d >= accountGrain || d <= -accountGrain || c.hs.unvalidated.Load() || !c.hs.offered) {
-		c.ep.buffered.Add(d)
+		c.ep.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
 	mark, stalled := c.kcp.receiveProgress()
@@ -76,7 +76,7 @@ func (c *Conn) overShare() bool {
 	if !c.ep.overMemoryLimit() {
 		return false
 	}
-	share := c.ep.pressure.share.Load()
+	share := c.ep.load.pressure.share.Load()
 	return share == 0 || c.in.holding.bytes.Load() > share
 }
 

@@ -59,7 +59,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	ask := c.challengeOf(to, now)
-	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies, replyRate) {
+	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
 		c.path.challenged, c.path.challengedAt = ask.sn, now
 		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
 	}
@@ -76,7 +76,7 @@ const challengeEvery = 50 * time.Millisecond
 func (c *Conn) challengeOf(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // not one of a cookie
-	s := c.ep.cookies.at(key, c.hs.token+c.path.migrations, period)
+	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.migrations, period)
 	return signal{sigPing, s.sn, s.ts}
 }
 

@@ -42,7 +42,7 @@ func (c *Conn) newSearch() *pmtuSearch {
 		ether = etherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.path.key.peer == "" && c.ep.shards[c.path.shard].sock.CanProbe() {
+	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
 	}
 	// A segment of that size must be one that can be sent in pieces.

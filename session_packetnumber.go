@@ -100,7 +100,7 @@ func exhaustedAt(n int) uint64 {
 func (c *Conn) number(sends bool) {
 	l := &c.hs
 	// With equal tokens both directions would have the same nonces.
-	if c.ep.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
+	if c.ep.protection.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
 	if n := c.in.numbers; n == nil || n.token != l.token || n.peerToken != l.peerToken {
@@ -143,9 +143,9 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 		}
 	}
 	if !take {
-		return !c.ep.replays.knows(p)
+		return !c.ep.protection.replays.knows(p)
 	}
-	return !c.ep.replays.seen(p)
+	return !c.ep.protection.replays.seen(p)
 }
 
 // numbered reports whether a packet has a number of the peer's.
@@ -210,16 +210,16 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	}
 	if n == nil {
 		err := e.config.Cipher.Seal(buf)
-		e.replays.leaves(buf)
+		e.protection.replays.leaves(buf)
 		return err
 	}
-	nonce := buf[:min(e.nonces.NonceSize(), len(buf))]
+	nonce := buf[:min(e.protection.nonces.NonceSize(), len(buf))]
 	number := n.next.Add(1) - 1
 	if number >= exhaustedAt(len(nonce)) {
 		return crypt.ErrKeyExhausted
 	}
 	n.ours.put(nonce, number)
-	return e.nonces.SealNonce(buf)
+	return e.protection.nonces.SealNonce(buf)
 }
 
 // replayWindow is the anti-replay window of RFC 4303 §3.4.3, as a ring of words

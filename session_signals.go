@@ -126,7 +126,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.authentic && !c.hs.unvalidated.Load() {
+		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
 		}
 	case sigProbe:

@@ -27,7 +27,7 @@ func (n *notifier) Broadcast() {
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
 		// The reading call returns with a time-out.
-		_ = c.ep.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
+		_ = c.ep.socket.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
@@ -38,7 +38,7 @@ func (n *notifier) Wait() {
 		c.respondLocked(c.ep.now())
 		return
 	}
-	s := &c.ep.shards[0]
+	s := &c.ep.socket.shards[0]
 	if s.lead.possible && c.ep.single() && s.lead.acquire() {
 		c.readWhile(n, s)
 		return

@@ -21,9 +21,9 @@ func TestShards(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		want = 1
 	}
-	require.Len(t, l.ep.shards, want)
-	for i := range l.ep.shards {
-		require.Equal(t, l.Addr(), l.ep.shards[i].pc.LocalAddr())
+	require.Len(t, l.ep.socket.shards, want)
+	for i := range l.ep.socket.shards {
+		require.Equal(t, l.Addr(), l.ep.socket.shards[i].pc.LocalAddr())
 	}
 
 	var mu sync.Mutex
@@ -64,7 +64,7 @@ func TestShards(t *testing.T) {
 	s := l.Stats()
 	require.NotZero(t, s.PacketsReceived)
 	require.NoError(t, l.Endpoint().Close())
-	l.ep.readers.Wait()
+	l.ep.socket.readers.Wait()
 	pc, err := net.ListenPacket("udp4", l.Addr().String())
 	require.NoError(t, err, "a socket is left open")
 	require.NoError(t, pc.Close())

@@ -193,7 +193,7 @@ type EndpointStats struct {
 // Stats returns a snapshot of the endpoint.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
-	sessions, l := len(e.sessions), e.listener
+	sessions, l := len(e.table.sessions), e.listener
 	e.mu.RUnlock()
 	n := &e.counters
 	s := EndpointStats{
@@ -215,8 +215,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropReplies:     n.dropReplies.Load(),
 		DropCredit:      n.dropCredit.Load(),
 		CookiesSent:     n.cookiesSent.Load(),
-		HalfOpen:        int(e.halfOpen.Load()),
-		Buffered:        int(e.buffered.Load()),
+		HalfOpen:        int(e.load.halfOpen.Load()),
+		Buffered:        int(e.load.buffered.Load()),
 		EndedForMemory:  n.endedForMemory.Load(),
 	}
 	if l != nil {
