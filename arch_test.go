@@ -206,7 +206,7 @@ func TestImportsRunDownwards(t *testing.T) {
 
 // Importing the package starts nothing: there is no init, and no package
 // variable holds more than a constant would.
-func TestFieldNote31ImportStartsNothing(t *testing.T) {
+func TestImportStartsNothing(t *testing.T) {
 	walkSources(t, func(dir, path string, file *ast.File) {
 		if strings.HasPrefix(dir, "cmd") || strings.HasPrefix(dir, "examples") {
 			return

@@ -188,7 +188,7 @@ func TestPayloadBounds(t *testing.T) {
 // is never decoded: Input refuses it, as it does a una beyond what was sent.
 func FuzzSegment(f *testing.F) {
 	for _, n := range []int{0, 1, headerSize - 1} {
-		f.Add(make([]byte, n)) // field notes 7 and 9: short datagrams
+		f.Add(make([]byte, n)) // short datagrams
 	}
 	f.Add(push(0, 0, ""))                             // 1: no payload
 	f.Add(push(0xffffffff, 255, "part"))              // 6 and 13

@@ -2,8 +2,8 @@ package fuzz_test
 
 import "slices"
 
-// The seeds of the fuzz targets. Numbers are those of the field notes: the
-// failures of KCP libraries that a script reproduces the circumstances of.
+// The seeds of the fuzz targets: scripts of circumstances in which KCP libraries
+// have failed.
 
 // endSetup is how a link script sets up one end: the values of set, 0 leaving
 // the default, and how the end is driven.
@@ -62,19 +62,19 @@ func transferSeeds() [][]byte {
 	limited := endSetup{mtu: 1, windows: 5, interval: 1, control: 2, extensions: 4, drive: byCheck}
 	pace := endSetup{control: 4, windows: 6, interval: 1, drive: byFlush}
 	return [][]byte{
-		// 1: empty messages between others, and nothing but empty ones.
+		// Empty messages between others, and nothing but empty ones.
 		linkScript(0, 0, 1, endSetup{}, op(opSend, 0, 0), op(opSend, 0, 1), op(opBurst, 0, 1, 40), wait(9), op(opSend, 0, 3), op(opSend, 1, 0)),
 		linkScript(unread, 0, 2, session, op(opBurst, 0, 1, 200), wait(11), op(opRecv, 1, 7), op(opShort, 1, 0), op(opRecv, 1, 7)),
-		// 4: the longest message, and one too long, through small windows, to a
+		// The longest message, and one too long, through small windows, to a
 		// reader who takes his time.
 		linkScript(unread, 0, 2, tiny, op(opSend, 0, 6), op(opSend, 0, 7), op(opSend, 0, 6), wait(12), op(opRecv, 1, 0), wait(12), op(opRecv, 1, 0)),
 		linkScript(unread, 0, 5, limited, op(opSend, 0, 6), wait(9), op(opSend, 0, 6), op(opSend, 0, 5), wait(11), op(opReading, 1, 1)),
-		// 5: windows beyond what the wire can say.
+		// Windows beyond what the wire can say.
 		linkScript(unread, 0, 3, wide, op(opBurst, 0, 2, 255), op(opBurst, 0, 2, 255), wait(11), op(opReading, 1, 1)),
-		// 11 and 18: many small segments over a long pipe.
+		// Many small segments over a long pipe.
 		linkScript(0, 0, 4, fastest, op(opBurst, 0, 4, 255), wait(8), op(opBurst, 0, 4, 255), wait(10), op(opBurst, 1, 4, 255)),
 		linkScript(0, 0, 4, endSetup{}, op(opBurst, 0, 7, 150), wait(13), op(opBurst, 0, 7, 30)),
-		// 19: pacing.
+		// Pacing.
 		linkScript(0, 0, 2, pace, op(opBurst, 0, 7, 60), wait(9), op(opBurst, 1, 7, 60)),
 		linkScript(0, 0, 2, endSetup{control: 6, drive: byCheck}, op(opBurst, 0, 6, 10), wait(13), op(opBurst, 1, 3, 20)),
 		// Pacing must not starve while the peer keeps talking.
@@ -95,26 +95,26 @@ func transferSeeds() [][]byte {
 // disturbanceSeeds lose, repeat and hold up what is on the way.
 func disturbanceSeeds() [][]byte {
 	return [][]byte{
-		// 10: losses without fast resend, and 15 with it.
+		// Losses without fast resend, and with it.
 		linkScript(0, 0, 6, ticking, op(opBurst, 0, 2, 100), wait(11), op(opBurst, 1, 2, 100), wait(12)),
 		linkScript(0, 0, 6, fastest, op(opBurst, 0, 2, 100), wait(6), op(opDrop, 1, 0, 0), op(opDouble, 1, 0, 3), wait(9), op(opBurst, 0, 2, 50)),
 		linkScript(0, 0, 1, fastest, op(opSend, 0, 4), op(opDrop, 1, 0, 0), wait(2), op(opDrop, 0, 0, 1), wait(9), op(opSend, 0, 4), op(opDelay, 1, 7, 0), wait(9)),
 		linkScript(0, 0, 13, session, op(opBurst, 0, 3, 80), wait(9), op(opBurst, 1, 3, 80), wait(11)),
-		// 12 and 17: the peer is gone for a while, until the back-off is long.
+		// The peer is gone for a while, until the back-off is long.
 		linkScript(0, 0, 1, endSetup{}, op(opSend, 0, 4), op(opSend, 1, 4), under(8), wait(15), wait(15), op(opBlackout, 0, 1), wait(15), op(opBlackout, 0, 1)),
 		linkScript(0, 0, 1, session, op(opSend, 0, 4), under(8), wait(15), op(opBlackout, 0, 1), wait(15), op(opBlackout, 1, 0)),
 		linkScript(0, 0, 7, endSetup{minRTO: 8, drive: byFlush}, op(opSend, 0, 4), wait(11)),
-		// 13: both clocks cross 2^32, or 2^31, in mid-transfer.
+		// Both clocks cross 2^32, or 2^31, in mid-transfer.
 		linkScript(0, 1|2<<3, 6, fastest, op(opBurst, 0, 3, 100), wait(9), op(opBurst, 1, 3, 100), wait(11)),
 		linkScript(0, 3|4<<3, 13, checked, op(opBurst, 0, 3, 100), wait(13), op(opBurst, 1, 3, 100), wait(13)),
 		linkScript(streamBoth, 5|6<<3, 6, session, op(opBurst, 0, 3, 100), wait(9), op(opBurst, 1, 3, 100), wait(15)),
-		// 14: the clock takes steps while data is on the way.
+		// The clock takes steps while data is on the way.
 		linkScript(0, 0, 2, endSetup{}, op(opSend, 0, 5), wait(4), sleep(8), op(opSend, 0, 5), wait(4), sleep(10), wait(4), sleep(14), op(opSend, 1, 5), wait(9), sleep(15)),
 		linkScript(0, 2, 6, session, op(opSend, 0, 5), wait(4), sleep(8), wait(4), sleep(14), op(opSend, 1, 5), wait(9), sleep(15)),
 		linkScript(0, 1, 2, checked, op(opSend, 0, 5), sleep(9), wait(4), sleep(11), op(opSend, 1, 5), wait(9), sleep(10)),
-		// 16: packets that error correction has recovered.
+		// Packets that error correction has recovered.
 		linkScript(0, 0, 14, session, op(opBurst, 0, 5, 60), wait(11), op(opBurst, 1, 5, 60), wait(9)),
-		// 20: segments time out between two intervals of Update.
+		// Segments time out between two intervals of Update.
 		linkScript(0, 0, 7, checked, op(opBurst, 0, 2, 20), wait(13), op(opBurst, 1, 2, 20), wait(13)),
 		linkScript(0, 0, 6, endSetup{nodelay: 2, interval: 6, drive: byCheck}, op(opBurst, 0, 2, 20), wait(13), op(opBurst, 1, 2, 20), wait(13)),
 		// The window shuts, and what opens it is lost.
@@ -122,7 +122,7 @@ func disturbanceSeeds() [][]byte {
 		linkScript(unread, 0, 2, ticking, op(opBurst, 0, 2, 250), wait(11), op(opBurst, 0, 2, 50), wait(15), op(opRecv, 1, 7), op(opBlackout, 0, 1), wait(15)),
 		// The receive window shrinks below what is on the way.
 		linkScript(unread, 0, 3, session, op(opBurst, 0, 2, 255), op(opSettings, 1, 1, 6<<3), wait(7), op(opBurst, 0, 2, 255), wait(7), op(opSettings, 1, 1, 1<<3), wait(9)),
-		// 8 and 9: packets of another conversation, short ones, forged ones.
+		// Packets of another conversation, short ones, forged ones.
 		linkScript(0, 0, 1, fastest, op(opSend, 0, 4), op(opMisc, 0, 5), op(opMisc, 0, 6), op(opMisc, 0, 7, 0), wait(4), op(opMisc, 1, 6), op(opMisc, 1, 7, 3), op(opMisc, 0, 7, 2|1<<4), op(opSend, 1, 4)),
 		// Bits change on the way.
 		linkScript(corrupting, 0, 5, fastest, op(opBurst, 0, 2, 250), wait(9), op(opBurst, 1, 2, 250), wait(9), op(opSend, 0, 6), wait(11)),
@@ -185,23 +185,23 @@ func inputSeeds() [][]byte {
 		all = append(all, slices.Concat(running(flags, more), slices.Concat(parts...), settle))
 	}
 	for _, flags := range []byte{0x80, 0xc1, 0x8a, 0x5c} {
-		// 1: no payload, alone and in front of data.
+		// No payload, alone and in front of data.
 		add(flags, 0, forged(withSn, 0, odd(cmdPush, 0, 0, 0, 0, "")), forged(withSn, 32, odd(cmdPush, 0, 1, 0, 0, ""), odd(cmdPush, 0, 2, 0, 3, "abc")))
-		// 2: a len beyond the packet, or beyond an int.
+		// A len beyond the packet, or beyond an int.
 		for _, size := range []uint32{1, 0x7fffffff, 0x80000000, 0xffffffff} {
 			add(flags, 0, forged(0, 0, odd(cmdPush, 0, 0, 0, size, "")), forged(withSn, 2, odd(cmdPush, 0, 0, 0, 0, ""), odd(cmdAck, 0, 0, 0, size, "")))
 		}
-		// 3: acknowledges what was never sent, near and far.
+		// Acknowledges what was never sent, near and far.
 		for _, una := range []uint32{0, 1, 2, 1000, 0x7fffffff, 0x80000000, 0x80000001, 0xffffffff} {
 			add(flags, 0, forged(0, 32, forge(cmdWins, 0, 0, una)), forged(0, 32, forge(cmdAck, 0, una-1, una)))
 		}
-		// 6: the middle of a message, alone; 13: far sequence numbers.
+		// The middle of a message, alone; far sequence numbers.
 		add(flags, 0, forged(withSn, 32, odd(cmdPush, 255, 0, 0, 4, "part")))
 		add(flags, 0, forged(0, 0, forge(cmdPush, 0, 0x7fffffff, 0)), forged(0, 32, forge(cmdPush, 0, 0xffffffff, 0)))
-		// 8: another conversation; 9: short datagrams; unknown commands.
+		// Another conversation; short datagrams; unknown commands.
 		add(flags, 0, forged(0, 0, foreign(odd(cmdPush, 0, 0, 0, 1, "x"))), forged(0, 2, forge(cmdWask, 0, 0, 0), foreign(forge(cmdAck, 0, 0, 0))))
 		add(flags, 0, forged(0, 0), forged(0, 0, forge(cmdPush, 0, 0, 0)[:23]), forged(0, 0, forge(80, 0, 0, 0)), forged(0, 0, forge(85, 0, 0, 0)))
-		// 15 and 16: acknowledgements repeated, and recovered ones.
+		// Acknowledgements repeated, and recovered ones.
 		add(flags, 0x08, forged(withUna|withSn, 8|2, forge(cmdAck, 0, 3, 3), forge(cmdAck, 0, 4, 3), forge(cmdAck, 0, 5, 3)), forged(withSn, 4, odd(cmdPush, 0, 0, 0, 1, "r")))
 		// Pieces: of one segment in two cuts, that contradict each other, that
 		// are whole by themselves, and bad ones.
@@ -254,7 +254,7 @@ func criticalSeeds() (all [][]byte) {
 }
 
 // fragmentSeed sends count fragments with frg counting down from the given
-// value, or, where it is 64, not at all; 4: a message that never ends, one
+// value, or, where it is 64, not at all: a message that never ends, one
 // that is longer than the window, and the first half of one.
 func fragmentSeed(frg byte, count int) []byte {
 	script := []byte{0x80, 0}

@@ -11,7 +11,7 @@ import (
 
 // A peer without signals that was restarted, and answers as one that has never
 // heard of the session, ends it; packets that were merely overtaken do not.
-func TestFieldNote22RestartedLegacyPeer(t *testing.T) {
+func TestRestartedLegacyPeer(t *testing.T) {
 	inWorld(t, 22, clean, func(w *world) {
 		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
 		_, legacy := w.endpoint(serverAddr, nil) // stays silent: there is no listener

@@ -116,7 +116,7 @@ func (v *victim) inside(c *Conn) [][]byte {
 
 // With an AEAD, what is not sealed with the key has no effect, even if all of it
 // is right; nor has what was sealed with it but has come before.
-func TestFieldNote08ForgedWithAEAD(t *testing.T) {
+func TestForgedWithAEAD(t *testing.T) {
 	key := func(b byte) crypt.Cipher {
 		c, err := crypt.AESGCM(bytes.Repeat([]byte{b}, 16))
 		require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestFieldNote08ForgedWithAEAD(t *testing.T) {
 
 // Without a cipher, who does not know the conversation, or sends from another
 // address, has no effect, even if all the rest is right.
-func TestFieldNote08ForgedConvOrAddress(t *testing.T) {
+func TestForgedConvOrAddress(t *testing.T) {
 	for _, wrongConv := range []bool{true, false} {
 		inWorld(t, 8, clean, func(w *world) {
 			a, b, l := w.pair(nil, nil)
@@ -211,7 +211,7 @@ func TestFieldNote08ForgedConvOrAddress(t *testing.T) {
 
 // Who knows conversation and address, but not the tokens, neither ends nor
 // stalls nor corrupts the session by signals.
-func TestFieldNote08ForgedSignals(t *testing.T) {
+func TestForgedSignals(t *testing.T) {
 	inWorld(t, 8, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		v := &victim{w, a, b, rand.New(rand.NewPCG(8, 8))}
@@ -235,7 +235,7 @@ func TestFieldNote08ForgedSignals(t *testing.T) {
 }
 
 // Nor does who forges signals while the session is being opened.
-func TestFieldNote08ForgedWhileDialling(t *testing.T) {
+func TestForgedWhileDialling(t *testing.T) {
 	for seed := range uint64(20) {
 		inWorld(t, seed, lossy, func(w *world) {
 			l := w.listen(nil)

@@ -10,11 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The tests in this file and in fieldnotes_session_test.go are scenarios in
-// which KCP libraries have failed their users.
+// Tests of the state machine as a whole: circumstances in which KCP libraries have
+// failed their users.
 
 // A PUSH without data in front of data used to wedge the reader.
-func TestFieldNote01EmptyPush(t *testing.T) {
+func TestEmptyPush(t *testing.T) {
 	h := newHarness(t, nil)
 	h.input(push(0, 0, ""), push(1, 0, "abc"))
 	h.advance(0)
@@ -31,7 +31,7 @@ func TestFieldNote01EmptyPush(t *testing.T) {
 }
 
 // A len of 0xffffffff is -1 as a 32-bit int.
-func TestFieldNote02HugeLength(t *testing.T) {
+func TestHugeLength(t *testing.T) {
 	for _, size := range []uint32{1, 0x7fffffff, 0x80000000, 0xffffffff} {
 		h := newHarness(t, nil)
 		p := push(0, 0, "")
@@ -44,7 +44,7 @@ func TestFieldNote02HugeLength(t *testing.T) {
 }
 
 // A una beyond what was sent used to throw away all unacknowledged data.
-func TestFieldNote03ForgedUna(t *testing.T) {
+func TestForgedUna(t *testing.T) {
 	h := newHarness(t, nil)
 	h.send("one")
 	h.advance(0)
@@ -96,7 +96,7 @@ func TestUnaHalfTheCircleAway(t *testing.T) {
 }
 
 // Fragments that never end used to shut the window for ever.
-func TestFieldNote04EndlessFragments(t *testing.T) {
+func TestEndlessFragments(t *testing.T) {
 	h := newHarness(t, nil)
 	for sn := range uint32(300) {
 		h.input(push(sn, 64, "x"))
@@ -112,7 +112,7 @@ func TestFieldNote04EndlessFragments(t *testing.T) {
 }
 
 // What stands before broken fragments in the queue is still delivered.
-func TestFieldNote04WholeMessagesSurvive(t *testing.T) {
+func TestWholeMessagesSurvive(t *testing.T) {
 	h := newHarness(t, nil)
 	h.input(push(0, 1, "a"), push(1, 0, "b"), push(2, 0, "c"), push(3, 5, "x"), push(4, 4, "y"), push(5, 1, "d"))
 	h.input(push(6, 0, "e"), push(7, 3, "z"), push(8, 0, "f"))
@@ -128,7 +128,7 @@ func TestFieldNote04WholeMessagesSurvive(t *testing.T) {
 }
 
 // A message of more fragments than the window, as kcp-go sends them, passes.
-func TestFieldNote04LongMessage(t *testing.T) {
+func TestLongMessage(t *testing.T) {
 	h := newHarness(t, nil)
 	want := ""
 	for i := range uint32(200) {
@@ -142,7 +142,7 @@ func TestFieldNote04LongMessage(t *testing.T) {
 }
 
 // A message that the peer could never hold is an error at the sender.
-func TestFieldNote04SenderRefuses(t *testing.T) {
+func TestSenderRefuses(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{LimitToPeerWindow: true}) })
 	big := make([]byte, 127*h.k.cfg.mss)
 	_, err := h.k.Send(append(big, 1))
@@ -163,7 +163,7 @@ func TestFieldNote04SenderRefuses(t *testing.T) {
 }
 
 // A window of 65536 used to be advertised as 0.
-func TestFieldNote05WindowAboveWire(t *testing.T) {
+func TestWindowAboveWire(t *testing.T) {
 	for window, want := range map[int]string{65535: "65535", 65536: "65535", 100000: "65535", 65534: "65534"} {
 		h := newHarness(t, func(k *KCP) { require.NoError(t, k.SetWindow(32, window)) })
 		h.input(segment(cmdWask, 0, 0, 0, 0, ""))
@@ -173,7 +173,7 @@ func TestFieldNote05WindowAboveWire(t *testing.T) {
 }
 
 // A lone segment with frg 255 used to be handed up as a whole message.
-func TestFieldNote06LoneHighFragment(t *testing.T) {
+func TestLoneHighFragment(t *testing.T) {
 	h := newHarness(t, nil)
 	h.input(push(0, 255, "part"))
 	require.Equal(t, -1, h.k.PeekSize())
@@ -185,7 +185,7 @@ func TestFieldNote06LoneHighFragment(t *testing.T) {
 }
 
 // resend 0 means no fast retransmission.
-func TestFieldNote10ResendZero(t *testing.T) {
+func TestResendZero(t *testing.T) {
 	for _, resend := range []uint32{0, 1} {
 		h := newHarness(t, func(k *KCP) { k.SetFastResend(resend) })
 		for range 6 {
@@ -211,7 +211,7 @@ func TestFieldNote10ResendZero(t *testing.T) {
 // 200 ms of round trip with 15 000 small segments in flight used to collapse
 // into false time-outs. On a virtual clock the flow must keep the window busy
 // and send hardly more again than was lost.
-func TestFieldNote11LongFatPipe(t *testing.T) {
+func TestLongFatPipe(t *testing.T) {
 	const (
 		window   = 15000
 		segments = 10 * window
@@ -231,7 +231,7 @@ func TestFieldNote11LongFatPipe(t *testing.T) {
 
 // Everything is compared on a circle: sequence numbers, clocks and what the
 // loss detector keeps of both cross 2^32 in mid-transfer.
-func TestFieldNote13Wrap(t *testing.T) {
+func TestWrap(t *testing.T) {
 	for _, start := range []uint32{0, 0xffffffff - 700, 0x7fffffff - 700} {
 		p := newPipe(t, 256, 0.1)
 		sn := seq(start)
@@ -252,7 +252,7 @@ func TestFieldNote13Wrap(t *testing.T) {
 }
 
 // A step of the clock must not freeze retransmission.
-func TestFieldNote14ClockStep(t *testing.T) {
+func TestClockStep(t *testing.T) {
 	for _, step := range []uint32{10000, 3600000, 1 << 30} {
 		h := newHarness(t, nil)
 		h.send("x")
@@ -272,7 +272,7 @@ func TestFieldNote14ClockStep(t *testing.T) {
 
 // The next flush is due at the segment's own deadline, which back-off has
 // moved, not at a distance computed from the current RTO.
-func TestFieldNote14OwnDeadline(t *testing.T) {
+func TestOwnDeadline(t *testing.T) {
 	h := newHarness(t, nil)
 	h.send("x")
 	h.advance(0)
@@ -297,7 +297,7 @@ func TestFieldNote14OwnDeadline(t *testing.T) {
 }
 
 // A segment that timed out is not fast-retransmitted for the same loss.
-func TestFieldNote15NoDoubleRepair(t *testing.T) {
+func TestNoDoubleRepair(t *testing.T) {
 	for _, fresh := range []bool{false, true} {
 		h := newHarness(t, func(k *KCP) {
 			k.SetFastResend(2)
@@ -325,7 +325,7 @@ func TestFieldNote15NoDoubleRepair(t *testing.T) {
 }
 
 // Repetitions are counted only by acknowledgements of what was sent later.
-func TestFieldNote15RepetitionIsNotSuspect(t *testing.T) {
+func TestRepetitionIsNotSuspect(t *testing.T) {
 	h := newHarness(t, func(k *KCP) { k.SetFastResend(1) })
 	for range 5 {
 		h.send("x")
@@ -351,7 +351,7 @@ func TestFieldNote15RepetitionIsNotSuspect(t *testing.T) {
 }
 
 // Round trips are not measured on packets that error correction brought late.
-func TestFieldNote16RecoveredPackets(t *testing.T) {
+func TestRecoveredPackets(t *testing.T) {
 	h := newHarness(t, nil)
 	h.send("x")
 	h.send("y")
@@ -378,7 +378,7 @@ func TestFieldNote16RecoveredPackets(t *testing.T) {
 // After a flush nothing is due at once: a driver that waits for NextFlush
 // cannot spin. (Check can name a time at which Update does not flush yet, which
 // the recordings of the reference hold us to; sessions do not use it.)
-func TestFieldNote20NextFlushCannotSpin(t *testing.T) {
+func TestNextFlushCannotSpin(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(20, seed))
 		p := newPipe(t, 64, 0.2)

@@ -21,7 +21,7 @@ func testAEAD(t *testing.T) crypt.Cipher {
 }
 
 // A peer whose address changes goes on, whoever sends, with and without FEC.
-func TestFieldNote28Rebinding(t *testing.T) {
+func TestRebinding(t *testing.T) {
 	for _, f := range []FEC{{}, {Data: 10, Parity: 3}} {
 		for _, up := range []bool{true, false} {
 			inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
@@ -52,7 +52,7 @@ func TestFieldNote28Rebinding(t *testing.T) {
 
 // Without an authenticating cipher anybody could take a session over by a
 // packet from another address, so nobody can.
-func TestFieldNote28NoMoveWithoutAEAD(t *testing.T) {
+func TestNoMoveWithoutAEAD(t *testing.T) {
 	inWorld(t, 28, clean, func(w *world) {
 		l := w.listen(nil)
 		e, pc := w.endpoint("10.0.0.2:5000", &Config{PeerTimeout: 5 * time.Second})
@@ -77,7 +77,7 @@ func TestFieldNote28NoMoveWithoutAEAD(t *testing.T) {
 
 // Packets of a peer that somebody else delivers, from another address and
 // before the peer's own, do not move the session.
-func TestFieldNote28SpoofedMove(t *testing.T) {
+func TestSpoofedMove(t *testing.T) {
 	inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
 		cfg := &Config{Cipher: testAEAD(t)}
 		l := w.listen(cfg)

@@ -28,7 +28,7 @@ func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustP
 
 // Nobody answers, because there is no socket, or nobody who reads it: Dial says
 // so at its time limit, whoever sets that, and leaves nothing behind.
-func TestFieldNote29DialNobody(t *testing.T) {
+func TestDialNobody(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
 		inWorld(t, 29, clean, func(w *world) {
 			if stopped {
@@ -68,7 +68,7 @@ func TestFieldNote29DialNobody(t *testing.T) {
 }
 
 // An endpoint that does not listen refuses, within a round trip.
-func TestFieldNote29DialRefused(t *testing.T) {
+func TestDialRefused(t *testing.T) {
 	inWorld(t, 29, clean, func(w *world) {
 		server, _ := w.endpoint(serverAddr, nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
@@ -96,7 +96,7 @@ func TestFieldNote29DialRefused(t *testing.T) {
 
 // The system tells a connected socket once that nobody listens, in answer to
 // whichever call comes next: it may be a write.
-func TestFieldNote29DialRefusedOnWrite(t *testing.T) {
+func TestDialRefusedOnWrite(t *testing.T) {
 	inWorld(t, 29, clean, func(w *world) {
 		e, pc := w.endpoint("10.0.0.2:0", nil)
 		e.socket.connected = true
@@ -136,7 +136,7 @@ func TestSocketIsHeldForThePeer(t *testing.T) {
 
 // All that was written before Close arrives, at 20 % loss, then io.EOF; Close
 // knows it, and both sides are rid of the session.
-func TestFieldNote21CloseDelivers(t *testing.T) {
+func TestCloseDelivers(t *testing.T) {
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
 			cfg := &Config{Linger: time.Minute}
@@ -177,7 +177,7 @@ func TestCloseTakesARoundTrip(t *testing.T) {
 }
 
 // CloseWrite ends one direction; the other goes on for as long as it likes.
-func TestFieldNote35HalfClose(t *testing.T) {
+func TestHalfClose(t *testing.T) {
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
 			a, b, l := w.pair(nil, nil)
@@ -210,7 +210,7 @@ func TestFieldNote35HalfClose(t *testing.T) {
 // The peer is killed in the middle of a transfer: PeerTimeout after its last
 // sign of life Read and Write fail, on either side of it, and Close says that
 // not all was delivered.
-func TestFieldNote12PeerKilled(t *testing.T) {
+func TestPeerKilled(t *testing.T) {
 	link := clean
 	link.Rate, link.Queue = 10<<20, 1<<20 // or a second would be gigabytes
 	for _, serverDies := range []bool{true, false} {
@@ -251,7 +251,7 @@ func TestFieldNote12PeerKilled(t *testing.T) {
 }
 
 // Close says that what was written is lost, where nothing else has.
-func TestFieldNote21CloseAfterTheEnd(t *testing.T) {
+func TestCloseAfterTheEnd(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		for _, told := range []bool{true, false} {
 			inWorld(t, 21, clean, func(w *world) {
@@ -314,7 +314,7 @@ func (w *world) firstLife(n int, answers bool) (a *Conn, pc *netsim.PacketConn) 
 // however little the old server has said, and nothing of the old session is
 // taken for a new one; a client that does not write learns of it with the next
 // sign of life.
-func TestFieldNote22ServerRestarted(t *testing.T) {
+func TestServerRestarted(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		for _, n := range []int{1, 5000, 5 << 20} {
 			for _, closes := range []bool{false, true} {
@@ -356,7 +356,7 @@ func TestFieldNote22ServerRestarted(t *testing.T) {
 // The client is restarted and comes back from the same port: it is served at
 // once, and the session it has forgotten ends when the server writes, or asks
 // for a sign of life.
-func TestFieldNote22ClientReconnects(t *testing.T) {
+func TestClientReconnects(t *testing.T) {
 	for _, writes := range []bool{true, false} {
 		inWorld(t, 22, clean, func(w *world) {
 			l := w.listen(nil)
@@ -476,7 +476,7 @@ func TestSimultaneousOpen(t *testing.T) {
 }
 
 // With a full backlog Dial gets no answer, and is let in when there is room.
-func TestFieldNote23DialFullBacklog(t *testing.T) {
+func TestDialFullBacklog(t *testing.T) {
 	inWorld(t, 23, clean, func(w *world) {
 		l := w.listen(&Config{Backlog: 2})
 		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: 4 * time.Second})
@@ -505,7 +505,7 @@ func TestFieldNote23DialFullBacklog(t *testing.T) {
 
 // A closed session neither takes packets that are not its own nor comes back
 // to life, whatever stragglers arrive: from when it was open, or repeated.
-func TestFieldNote22Stragglers(t *testing.T) {
+func TestStragglers(t *testing.T) {
 	inWorld(t, 22, clean, func(w *world) {
 		var packets [][]byte
 		var from netip.AddrPort

@@ -79,11 +79,11 @@ var floods = []struct {
 	}},
 }
 
-// TestFieldNote08Flood floods a listener with first packets from as many
+// TestFlood floods a listener with first packets from as many
 // addresses. It answers nobody with more than he has sent, holds little memory,
 // serves the session that it has all the while, and has forgotten all strangers
 // soon after.
-func TestFieldNote08Flood(t *testing.T) {
+func TestFlood(t *testing.T) {
 	servers := []struct {
 		name    string
 		config  Config

@@ -19,7 +19,7 @@ import (
 )
 
 // A closing session still gets input, and an endpoint gets anything.
-func TestFieldNote09InputWhileClosing(t *testing.T) {
+func TestInputWhileClosing(t *testing.T) {
 	inWorld(t, 9, clean, func(w *world) {
 		a, b, l := w.pair(nil, nil)
 		random := rand.New(rand.NewPCG(9, 9))
@@ -99,7 +99,7 @@ func TestBadPacketsAreCounted(t *testing.T) {
 }
 
 // A peer that has vanished shows as a typed error of Read and Write.
-func TestFieldNote12VanishedPeer(t *testing.T) {
+func TestVanishedPeer(t *testing.T) {
 	inWorld(t, 12, clean, func(w *world) {
 		a, _, _ := w.pair(&Config{PeerTimeout: 10 * time.Second, WriteBuffer: 10000}, nil)
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
@@ -126,7 +126,7 @@ func TestFieldNote12VanishedPeer(t *testing.T) {
 }
 
 // DeadLink ends a silent session after so many transmissions.
-func TestFieldNote12DeadLink(t *testing.T) {
+func TestDeadLink(t *testing.T) {
 	inWorld(t, 12, clean, func(w *world) {
 		a, _, _ := w.pair(&Config{DeadLink: 5, PeerTimeout: -1}, nil)
 		time.Sleep(time.Second) // nothing is in flight
@@ -140,7 +140,7 @@ func TestFieldNote12DeadLink(t *testing.T) {
 }
 
 // Retransmissions alone, while the peer is heard, do not end a session.
-func TestFieldNote12BusyLinkLives(t *testing.T) {
+func TestBusyLinkLives(t *testing.T) {
 	inWorld(t, 12, clean, func(w *world) {
 		cfg := &Config{DeadLink: 20, PeerTimeout: 30 * time.Second}
 		a, b, _ := w.pair(cfg, nil)
@@ -181,7 +181,7 @@ func TestFieldNote12BusyLinkLives(t *testing.T) {
 }
 
 // A wake-up that comes before the armed one re-arms the timer.
-func TestFieldNote14EarlierWakeUp(t *testing.T) {
+func TestEarlierWakeUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
 		var mu sync.Mutex // each wake-up has its own goroutine
@@ -215,7 +215,7 @@ func TestFieldNote14EarlierWakeUp(t *testing.T) {
 }
 
 // What was written before Close arrives, with losses too.
-func TestFieldNote21WriteThenClose(t *testing.T) {
+func TestWriteThenClose(t *testing.T) {
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
 			cfg := LowLatency()
@@ -234,7 +234,7 @@ func TestFieldNote21WriteThenClose(t *testing.T) {
 }
 
 // Close does not wait for ever, and says what was not delivered.
-func TestFieldNote21LingerIsBounded(t *testing.T) {
+func TestLingerIsBounded(t *testing.T) {
 	inWorld(t, 21, clean, func(w *world) {
 		a, _, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
 		time.Sleep(time.Second)
@@ -249,7 +249,7 @@ func TestFieldNote21LingerIsBounded(t *testing.T) {
 }
 
 // A full backlog creates no sessions, and who waits gets in when there is room.
-func TestFieldNote23FullBacklog(t *testing.T) {
+func TestFullBacklog(t *testing.T) {
 	inWorld(t, 23, clean, func(w *world) {
 		l := w.listen(&Config{Backlog: 2})
 		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: -1})
@@ -278,7 +278,7 @@ func TestFieldNote23FullBacklog(t *testing.T) {
 }
 
 // Two packets that open the same conversation make one session.
-func TestFieldNote23OneSessionPerConversation(t *testing.T) {
+func TestOneSessionPerConversation(t *testing.T) {
 	inWorld(t, 23, clean, func(w *world) {
 		l := w.listen(nil)
 		to := l.Addr().(*net.UDPAddr).AddrPort()
@@ -302,7 +302,7 @@ func TestFieldNote23OneSessionPerConversation(t *testing.T) {
 
 // Sessions share a PacketConn, dialled and accepted; each gets its own
 // packets, and one that was closed takes none of them.
-func TestFieldNote24SharedPacketConn(t *testing.T) {
+func TestSharedPacketConn(t *testing.T) {
 	inWorld(t, 24, lossy, func(w *world) {
 		cfg := LowLatency()
 		l := w.listen(&cfg)
@@ -357,7 +357,7 @@ func TestFieldNote24SharedPacketConn(t *testing.T) {
 }
 
 // Errors of the socket concern one packet; sessions and listener go on.
-func TestFieldNote25SocketErrors(t *testing.T) {
+func TestSocketErrors(t *testing.T) {
 	inWorld(t, 25, clean, func(w *world) {
 		server, serverPC := w.endpoint(serverAddr, nil)
 		l, err := server.Listen()
@@ -419,7 +419,7 @@ func TestClosedSocketEndsSessions(t *testing.T) {
 
 // Deadlines: each direction has its own, setting one wakes a blocked call, one
 // that has passed beats data that is there, and errors are net.Errors.
-func TestFieldNote26Deadlines(t *testing.T) {
+func TestDeadlines(t *testing.T) {
 	inWorld(t, 26, clean, func(w *world) {
 		a, b, _ := w.pair(&Config{WriteBuffer: 5000}, &Config{ReceiveWindow: 128})
 		start := time.Now()
@@ -469,7 +469,7 @@ func TestFieldNote26Deadlines(t *testing.T) {
 }
 
 // A huge Write does not end up in memory.
-func TestFieldNote27HugeWrite(t *testing.T) {
+func TestHugeWrite(t *testing.T) {
 	inWorld(t, 27, clean, func(w *world) {
 		const buffer = 256 << 10
 		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: NewNoControl}, nil)
@@ -495,7 +495,7 @@ func TestFieldNote27HugeWrite(t *testing.T) {
 
 // Dial and Write succeed with no server there; the error comes when the peer
 // has not answered for PeerTimeout.
-func TestFieldNote29NoServer(t *testing.T) {
+func TestNoServer(t *testing.T) {
 	inWorld(t, 29, clean, func(w *world) {
 		e, _ := w.endpoint("10.0.0.2:0", &Config{PeerTimeout: 5 * time.Second, DialTimeout: -1})
 		start := time.Now()
@@ -527,7 +527,7 @@ func TestIdleTimeout(t *testing.T) {
 }
 
 // A bad setting is an error that names it; nothing is ignored in silence.
-func TestFieldNote33ConfigErrors(t *testing.T) {
+func TestConfigErrors(t *testing.T) {
 	bad := map[string]Config{
 		"MTU":           {MTU: 49},
 		"MaxMTU":        {MaxMTU: 65508},
@@ -573,7 +573,7 @@ func TestFieldNote33ConfigErrors(t *testing.T) {
 }
 
 // Every field of Config has an effect on the session that it is given to.
-func TestFieldNote33SettingsTakeEffect(t *testing.T) {
+func TestSettingsTakeEffect(t *testing.T) {
 	inWorld(t, 33, clean, func(w *world) {
 		cfg := &Config{
 			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: NoDelayTurbo,

@@ -72,7 +72,7 @@ func TestLentSegments(t *testing.T) {
 }
 
 // A sink takes what is next in order as long as it fits, and nothing else.
-func TestSink(t *testing.T) {
+func TestReadInto(t *testing.T) {
 	h := newHarness(t, nil)
 	buf := make([]byte, 7)
 	h.k.rcv.readInto = buf
