@@ -233,9 +233,9 @@ func (e *Endpoint) shut(err error) bool {
 	return true
 }
 
-// shutIfUnused closes a socket of ours with its last use, or some time later if
+// shutIfUnusedLocked closes a socket of ours with its last use, or some time later if
 // a peer may still have to be answered. mu is held.
-func (e *Endpoint) shutIfUnused() {
+func (e *Endpoint) shutIfUnusedLocked() {
 	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 {
 		return
 	}
@@ -245,7 +245,7 @@ func (e *Endpoint) shutIfUnused() {
 			heldSockets.Add(-1)
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.shutIfUnused()
+			e.shutIfUnusedLocked()
 		})
 		return
 	}
@@ -262,7 +262,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	if e.listener == l {
 		e.listener = nil
 		conns = slices.Collect(maps.Values(e.table.sessions))
-		e.shutIfUnused()
+		e.shutIfUnusedLocked()
 	}
 	e.mu.Unlock()
 	for _, c := range conns {

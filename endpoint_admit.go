@@ -144,13 +144,13 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	if v.session = e.table.sessions[key]; v.session != nil {
 		return v
 	}
-	if g, ok := e.timeWaitFor(key, f, now); ok {
+	if g, ok := e.timeWaitForLocked(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyInTimeWait(g, key, d, f, p)
+		e.replyInTimeWaitLocked(g, key, d, f, p)
 		return v
 	}
 	v.listener = e.listener
-	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhere(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhereLocked(key.conv)
 	switch {
 	case e.closed:
 		return v

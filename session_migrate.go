@@ -58,7 +58,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 	}
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	ask := c.challengeOf(to, now)
+	ask := c.challengeOfLocked(to, now)
 	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
 		c.path.challenged, c.path.challengedAt = ask.sn, now
 		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
@@ -69,11 +69,11 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond
 
-// challengeOf returns the question that is sent to an address. It is made of the
+// challengeOfLocked returns the question that is sent to an address. It is made of the
 // address and a secret, as a cookie is, so that nothing need be kept for
 // addresses that the peer is not at, however many they are. It is good for 10 to
 // 20 seconds, and for one move. Endpoint.mu is held.
-func (c *Conn) challengeOf(to source, at time.Duration) signal {
+func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // not one of a cookie
 	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.migrations, period)
@@ -107,7 +107,7 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-cookieTime).answer()}
+	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-cookieTime).answer()}
 }
 
 // migrateTo files the session under a new address. It is false where that is taken.
