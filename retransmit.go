@@ -88,8 +88,8 @@ func (k *KCP) resendWait() uint32 {
 	return wait
 }
 
-// flushLost sends the lost segments that wait again, oldest first, as far as
-// they may leave.
+// flushLost sends again the lost segments that wait for it, oldest first, as
+// far as they may leave.
 func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.credit
 	c.refill(k.clock.now, k.resendRound())
