@@ -87,8 +87,8 @@ func (k *KCP) spendCredit(n int) bool { return k.snd.validation == nil || k.snd.
 // overdrawn reports whether more has been put into packets than may be sent.
 func (k *KCP) overdrawn() bool { return k.snd.validation != nil && k.snd.validation.credit < 0 }
 
-// echoed reports whether the peer has shown that it receives what is sent to
-// its address, and validateAddress was not called yet.
+// echoed reports whether the peer has echoed a transmission, which validates
+// its address, but validateAddress was not called yet.
 func (k *KCP) echoed() bool { return k.snd.validation != nil && k.snd.validation.done }
 
 // received adds the credit for a packet of n bytes from the peer's address.

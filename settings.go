@@ -4,7 +4,7 @@ import (
 	"fmt"
 )
 
-// machineConfig is what the setters of KCP set.
+// machineConfig holds the settings that KCP's setters change.
 type machineConfig struct {
 	mtu        int    // bytes of the largest packet
 	mss        int    // bytes of payload in a full segment

@@ -1,7 +1,7 @@
 package kcp
 
-// Signals carry what two endpoints of this package say to each other beyond the
-// reference's protocol. They are WASK and WINS segments whose frg is not 0,
+// Signals are the messages that two endpoints of this package exchange beyond
+// the reference's protocol. They are WASK and WINS segments whose frg is not 0,
 // without payload except for PROBE. Other implementations write 0 there and
 // never read it, so to them signals are ordinary probes. WIRE.md §5 specifies
 // signals.
