@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pmtud"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It is a
@@ -107,7 +108,7 @@ type timerState struct {
 
 // mtuState is the search for the path MTU (RFC 8899).
 type mtuState struct {
-	search *pmtuSearch // nil before there is reason for one
+	search *pmtud.Search // nil before there is reason for one
 	counts probeCounts
 }
 
