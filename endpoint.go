@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint is one socket, or the several of Config.Shards, with any number of
@@ -25,7 +26,7 @@ type Endpoint struct {
 	epoch      time.Time // what times are measured from; does not change
 	protection protection
 	counters   endpointCounters
-	wakes      wakeQueue
+	wakes      wakeq.Queue[*Conn]
 	packets    sync.Pool    // of *buffer
 	logAfter   atomic.Int64 // since epoch; socket errors are logged once a second
 	load       endpointLoad
@@ -119,8 +120,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.table.perNetwork = make(map[netip.Addr]networkCount)
 	}
-	e.wakes.now = e.now
-	e.wakes.wake = (*Conn).onWake
+	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if owned && e.config.SocketBuffer > 0 {
 			// The system grants what it likes, and less is enough to work.
@@ -228,7 +228,7 @@ func (e *Endpoint) shut(err error) bool {
 	for _, c := range conns {
 		c.fail(err)
 	}
-	e.wakes.stop()
+	e.wakes.Stop()
 	e.stopReaders()
 	return true
 }
@@ -251,7 +251,7 @@ func (e *Endpoint) shutIfUnused() {
 	}
 	e.closed = true
 	close(e.socket.done)
-	e.wakes.stop()
+	e.wakes.Stop()
 	e.stopReaders()
 }
 

@@ -102,7 +102,7 @@ type closeState struct {
 type timerState struct {
 	wakeAt    time.Duration // 0: no wake-up asked for
 	compactAt time.Duration // 0: nothing to compact
-	wakeIndex int32         // place in wakeQueue, from 1; 0: none; wakeQueue.mu
+	wakeIndex int32         // place in Endpoint.wakes, from 1; 0: none; guarded by its lock
 	clockBase uint32        // what the state machine's clock shows at the epoch; random, see address_validation.go
 }
 
