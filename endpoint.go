@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/replay"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
 )
@@ -44,7 +45,7 @@ type Endpoint struct {
 type protection struct {
 	authentic bool              // packets are a peer's, at whatever address
 	nonces    crypt.NonceCipher // the cipher, if packets may be numbered; else nil
-	replays   replayFilter
+	replays   replay.Filter
 }
 
 // endpointLoad is what all sessions together take. It needs no lock.
@@ -112,9 +113,9 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		head, _ := c.Overhead()
 		e.protection.authentic, e.protection.nonces = true, numbersPackets(c)
 		if e.protection.nonces != nil {
-			e.protection.replays.remember(e.protection.nonces.NonceSize())
+			e.protection.replays.Enable(e.protection.nonces.NonceSize())
 		} else {
-			e.protection.replays.remember(head + replayContent)
+			e.protection.replays.Enable(head + replayContent)
 		}
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
