@@ -176,9 +176,12 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
+	"internal/pmtud":      nil,
+	"internal/replay":     nil,
+	"internal/wakeq":      nil,
 	"cmd/kcp":             {"", "crypt", "netsim"},
 	"internal/udp":        nil,
 	"internal/selfsigned": nil,
@@ -202,6 +205,25 @@ func TestImportsRunDownwards(t *testing.T) {
 			}
 		}
 	})
+}
+
+// standardOnly are the packages that import nothing but the standard library.
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq"}
+
+func TestLeavesImportTheStandardLibrary(t *testing.T) {
+	found := make(map[string]bool)
+	walkSources(t, func(dir, path string, file *ast.File) {
+		if !slices.Contains(standardOnly, dir) {
+			return
+		}
+		found[dir] = true
+		for _, imp := range file.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			first, _, _ := strings.Cut(p, "/")
+			require.NotContains(t, first, ".", "%s imports %s", path, p)
+		}
+	})
+	require.Len(t, found, len(standardOnly))
 }
 
 // Importing the package starts nothing: there is no init, and no package

@@ -65,7 +65,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 			return moving.take(d, p, now)
 		}
 	}
-	if e.protection.replays.knows(p) {
+	if !e.protection.replays.IsNew(e.protection.mark(p)) {
 		e.counters.dropReplay.Add(1)
 		return nil
 	}
@@ -78,7 +78,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.protection.replays.seen(p) // else the session takes note of it
+		e.protection.replays.Take(e.protection.mark(p)) // else the session takes note of it
 	}
 	return c
 }

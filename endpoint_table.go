@@ -46,7 +46,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 // remove forgets the session c but for g. Stragglers of it are recognised for a
 // while, so that they do not open a new one.
 func (e *Endpoint) remove(c *Conn, g timeWait) {
-	e.wakes.remove(c)
+	e.wakes.Remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {

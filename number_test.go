@@ -3,7 +3,6 @@ package kcp
 import (
 	"context"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -16,48 +15,6 @@ import (
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
-
-// The window takes every number once, in whatever order they come, and none
-// that is further back than it remembers; it never takes one twice.
-func TestReplayWindow(t *testing.T) {
-	simulated(t)
-	const size = (windowWords - 1) * 64
-	seeds := fewer(200)
-	if raceEnabled {
-		seeds = 20
-	}
-	for seed := range seeds {
-		random := rand.New(rand.NewPCG(seed, 1))
-		var w replayWindow
-		seen := make(map[uint64]bool)
-		at := []uint64{0, 1 << 32, math.MaxUint64 - 1<<20}[random.IntN(3)]
-		highest := uint64(0)
-		for range 5000 {
-			switch random.IntN(100) {
-			case 0:
-				at += random.Uint64N(3 * size)
-			case 1:
-				at += 64*random.Uint64N(windowWords+2) - at%64
-			default:
-				at += random.Uint64N(3)
-			}
-			n := at - min(at, random.Uint64N(1+random.Uint64N(2*size)))
-			isNew := w.isNew(n)
-			require.Equal(t, isNew, w.take(n), "seed %d", seed)
-			require.False(t, isNew && seen[n], "seed %d: %d is taken twice", seed, n)
-			if !seen[n] && (n > highest || highest-n < size) {
-				require.True(t, isNew, "seed %d: %d is not taken, the highest is %d", seed, n, highest)
-			}
-			if isNew {
-				seen[n], highest = true, max(highest, n)
-			}
-		}
-	}
-	var w replayWindow
-	require.True(t, w.take(math.MaxUint64-1))
-	require.False(t, w.take(math.MaxUint64), "nothing could come after it")
-	require.False(t, w.take(0))
-}
 
 // Numbers are found again in nonces of their session and direction, and in no
 // other; the nonces of one differ.
@@ -130,8 +87,8 @@ func TestNothingCountsTwice(t *testing.T) {
 			before := []ConnStats{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
-				forget(&l.ep.protection.replays)
-				forget(&a.ep.protection.replays)
+				l.ep.protection.replays.Forget()
+				a.ep.protection.replays.Forget()
 				for _, p := range kept {
 					w.net.Inject(p.from, p.to, p.data)
 					w.net.Inject(p.to, p.from, p.data) // and back
