@@ -466,3 +466,29 @@ func TestMovedHelloIsReadOnce(t *testing.T) {
 		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
 	})
 }
+
+// A session that a client has given up for another of the same conversation, since
+// it moved while it said HELLO, does not keep it from moving again.
+func TestMoveAfterAMovedHello(t *testing.T) {
+	inWorld(t, 20, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
+		validating := *config
+		validating.AddressValidation = ValidateAlways
+		l := w.listen(&validating)
+		e, pc := w.endpoint("10.0.0.2:5000", config)
+		w.net.SetFilter(func(_, to netip.AddrPort, packet []byte) bool {
+			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
+		})
+		c := w.dial(e)
+		for l.Stats().Sessions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, 2, l.Stats().Sessions)
+		require.NoError(t, pc.Rebind("10.0.0.4:7000"))
+		bothWays(t, c, b, content(1, 50000), content(2, 50000))
+		require.Equal(t, "10.0.0.4:7000", b.RemoteAddr().String())
+	})
+}

@@ -17,14 +17,18 @@ import (
 // the peer has shown that it is there. It returns the session that has moved to
 // that address.
 func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	for _, c := range found {
-		if c == nil {
-			break
-		}
-		if mine, moved := c.packetFromNewAddress(d, p, now); moved {
-			return c
-		} else if mine {
-			return nil
+	// A packet number tells which session it is. A session that the peer has given
+	// up for another, because it moved while it said HELLO, knows no better.
+	for _, numbered := range []bool{true, false} {
+		for _, c := range found {
+			if c == nil {
+				break
+			}
+			if mine, moved := c.packetFromNewAddress(d, p, numbered, now); moved {
+				return c
+			} else if mine {
+				return nil
+			}
 		}
 	}
 	found[0].ep.counters.dropReplay.Add(1)
@@ -34,13 +38,16 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 // packetFromNewAddress takes a packet from an address that is not the peer's. mine is
 // true if it is one of this session, and not of before; moved if it answers the
 // challenge of the address, and the session has moved there.
-func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
 		return false, false
 	}
-	if c.hs.unvalidated.Load() && !c.in.numbers.numbered(p) {
+	if c.in.numbers.numbered(p) != numbered {
+		return false, false
+	}
+	if c.hs.unvalidated.Load() && !numbered {
 		return false, false // it need not have come from who has got our WELCOME
 	}
 	to := source{d.Addr, d.Peer}
