@@ -7,19 +7,19 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Path MTU discovery of a session: what pmtuSearch decides is sent and set
-// here. It takes a peer that answers PROBE; with others the MTU stays what it
-// is in Config. WIRE.md §5.5.
+// Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5). pmtuSearch
+// decides; this file sends its probes and sets the MTU that it finds. It requires a
+// peer that answers PROBE. With other peers, the MTU stays that of Config.
 
-// capPMTU in INFO says that PROBE is answered and PIECE segments are taken.
+// capPMTU in INFO announces that the sender answers PROBE and takes PIECE segments.
 const capPMTU = 1
 
-// onInfo takes what the peer says of itself, which it says alike each time. So
-// what comes later, from whomever, does not matter.
+// onInfo takes the peer's INFO. A peer sends the same each time, so the first counts;
+// a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
 	l := &c.hs
 	if l.version != 0 || l.kind != peerExtended {
-		return // who is ours says it beside its HELLO, WELCOME or answer to CONFIRM
+		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capPMTU != 0 {
@@ -27,15 +27,15 @@ func (c *Conn) onInfo(s signal) {
 	}
 }
 
-// basePMTU returns the size that is fallen back to.
+// basePMTU returns the UDP payload to fall back to, in bytes [BASE_PLPMTU].
 func (c *Conn) basePMTU() int {
 	return min(max(basePMTU, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
 }
 
-// mtu returns the largest UDP payload that is sent.
+// mtu returns the largest UDP payload that is sent, in bytes.
 func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhead.total() }
 
-// newSearch returns the search on the present path.
+// newSearch returns a search on the current path, which starts from the current MTU.
 func (c *Conn) newSearch() *pmtuSearch {
 	cfg, ether := &c.ep.config, etherIPv6
 	if c.path.key.addr.Addr().Unmap().Is4() {
@@ -45,19 +45,20 @@ func (c *Conn) newSearch() *pmtuSearch {
 	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
 	}
-	// A segment of that size must be one that can be sent in pieces.
+	// A segment of that size must still be divisible into maxPieces pieces.
 	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
 	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
 	return newPMTUSearch(base, c.mtu(), limit, ether)
 }
 
-// mayProbeMTU reports whether the peer may be probed.
+// mayProbeMTU reports whether probes may be sent to the peer.
 func (c *Conn) mayProbeMTU() bool {
 	return c.hs.capabilities&capPMTU != 0 && !c.hs.unvalidated.Load() &&
 		(c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
-// advanceMTU goes on with the search.
+// advanceMTU continues the search: it starts one when there is reason to, takes the
+// losses that may show a black hole (RFC 8899 §4.3), and sends the probe that is due.
 func (c *Conn) advanceMTU(now time.Duration) {
 	k := c.kcp
 	if !c.mayProbeMTU() {
@@ -99,8 +100,9 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 }
 
-// confirmingMTU reports whether the path is being asked for the size of its packets, and
-// the peer is there: then it is not its fault that it acknowledges nothing.
+// confirmingMTU reports whether the current MTU is being confirmed because large
+// packets are lost, while the peer gives signs of life. Then the path may be why the
+// peer acknowledges nothing, so Close waits on.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
 	if p == nil || p.state != pmtuConfirming || now-c.live.lastHeard >= maxPMTUWait {
@@ -110,20 +112,21 @@ func (c *Conn) confirmingMTU(now time.Duration) bool {
 	return lost > 0
 }
 
-// useMTU sets the size of packets from now on.
+// useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *Conn) useMTU(size int) {
 	c.kcp.resizePackets(size - c.outgoing.sender.overhead.total())
 }
 
-// sendMTUProbe sends a probe, and a ping with it, whose answer tells a path that does
-// not take the probe from one that takes nothing.
+// sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to the
+// PING distinguishes a path that drops the probe for its size from one that drops
+// everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
 	p.sent(randomConv(), now, c.requestWait())
 	k.queueSignals(p.ping())
 	k.sendSignals()
 
-	// The probe goes past FEC, which would recover what has been lost.
+	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.probe)
 	content := buf[room.cipherHead : len(buf)-room.tail]
 	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(k.answerHeader(), content)
@@ -132,7 +135,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	c.plpmtu.counts.sent++
 }
 
-// pingAnswered takes the answer to a ping, which may be the one that left with a
+// pingAnswered takes the answer to a PING, which may be the one that was sent with a
 // probe.
 func (c *Conn) pingAnswered(s signal) {
 	if p := c.plpmtu.search; p != nil && p.out && s == p.ping().answer() {
@@ -140,29 +143,28 @@ func (c *Conn) pingAnswered(s signal) {
 	}
 }
 
-// probeAnswered takes the answer to a probe.
+// probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *Conn) probeAnswered(s signal) {
 	p := c.plpmtu.search
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
 	if p.answered(s.sn, int(s.ts), c.live.lastInput) {
-		c.kcp.forgetLosses() // chance, or other sizes
+		c.kcp.forgetLosses() // they were by chance, or of larger packets
 		if p.size > c.mtu() {
 			c.useMTU(p.size)
 		}
 	}
 }
 
-// restartMTUSearch begins anew on another path.
+// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU.
 func (c *Conn) restartMTUSearch() {
 	c.plpmtu.search, c.outgoing.probe = nil, nil
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
 }
 
-// sendProbe writes a probe to the socket. The session's lock is held, but not
-// meanwhile.
+// sendProbe writes a probe to the socket. It releases c.mu during the write.
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.nonce
 	numbers := c.in.numbers.sender()
@@ -175,7 +177,7 @@ func (c *Conn) sendProbe(buf []byte) error {
 		}
 	})
 	if tooLarge && p == c.plpmtu.search && p.out && p.nonce == nonce {
-		// The system knows without asking the path.
+		// The local system refuses the size, so the path need not be probed.
 		c.plpmtu.counts.lost++
 		if p.refuse(c.ep.now()) {
 			c.plpmtu.counts.blackHoles++
@@ -186,13 +188,14 @@ func (c *Conn) sendProbe(buf []byte) error {
 	return err
 }
 
-// probeCounts are the counters behind PathMTUStats.
+// probeCounts holds the counters of PathMTUStats.
 type probeCounts struct{ sent, lost, blackHoles uint32 }
 
-// PathMTUStats is what path MTU discovery has done for a session.
+// PathMTUStats counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for a
+// session. See Config.MTU and Config.MaxMTU.
 type PathMTUStats struct {
-	MTU        int    // largest UDP payload that is sent now
-	Sent       uint64 // probes
-	Lost       uint64 // probes not answered in time
-	BlackHoles uint64 // times that the path was found to swallow packets it had taken, or was expected to take
+	MTU        int    // largest UDP payload that is sent now, in bytes
+	Sent       uint64 // probes sent
+	Lost       uint64 // probes not answered in time, or too large for the local system
+	BlackHoles uint64 // times that the MTU fell because packets of its size were lost (RFC 8899 §4.3)
 }
