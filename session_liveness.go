@@ -34,8 +34,8 @@ func (c *Conn) nextPing() time.Duration {
 	return at
 }
 
-// unconfirmed reports whether this session is accepted and its extended peer has
-// shown neither CONFIRM nor our token otherwise. A peer that is alive repeats CONFIRM
+// unconfirmed reports whether the extended peer of an accepted session has not yet
+// shown our token, with CONFIRM, FIN or CLOSE. A peer that is alive repeats CONFIRM
 // until it is answered. The HELLO with the cookie may have been its last packet.
 func (c *Conn) unconfirmed() bool {
 	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed

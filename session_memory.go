@@ -25,7 +25,7 @@ func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
 	return time.Duration(clock(now)-moved&^1) * time.Millisecond, moved&1 != 0
 }
 
-// note updates moved. It stores only changes, as others read the same cache line.
+// note updates moved and mark. It stores moved only if it changes.
 func (h *holding) note(mark seq, gap bool, now time.Duration) {
 	stalled := uint32(0)
 	if gap {

@@ -150,7 +150,7 @@ func (c *Conn) probeAnswered(s signal) {
 		return
 	}
 	if p.answered(s.sn, int(s.ts), c.live.lastInput) {
-		c.kcp.forgetLosses() // they were by chance, or of larger packets
+		c.kcp.forgetLosses() // they were by chance, or of other sizes
 		if p.size > c.mtu() {
 			c.useMTU(p.size)
 		}
