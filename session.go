@@ -10,14 +10,15 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 )
 
-// Conn is a session: a reliable, ordered connection with one peer. It implements
-// net.Conn. With Config.MessageMode it also keeps message boundaries; see
-// ReadMessage and WriteMessage. All methods are safe for concurrent use.
+// Conn is a session: a reliable, ordered connection with one peer. It
+// implements net.Conn. With Config.MessageMode it also keeps message
+// boundaries; see ReadMessage and WriteMessage. All methods are safe for
+// concurrent use.
 //
 // Errors are of type *net.OpError, but for io.EOF; use errors.Is and errors.As.
 //
-// Unexported methods require Conn.mu, unless their comment says that they lock it
-// or run without it.
+// Unexported methods require Conn.mu, unless their comment says that they lock
+// it or run without it.
 type Conn struct {
 	ep *Endpoint // immutable
 
@@ -36,10 +37,10 @@ type Conn struct {
 	outgoing outgoing
 }
 
-// pathState is the network path to the peer. Changing key takes both Conn.mu and
-// Endpoint.mu, so either lock is enough to read it. key.conv is immutable once the
-// session is in the endpoint's tables. The other fields are under Conn.mu, unless
-// their comment says otherwise.
+// pathState is the network path to the peer. Changing key takes both Conn.mu
+// and Endpoint.mu, so either lock is enough to read it. key.conv is immutable
+// once the session is in the endpoint's tables. The other fields are under
+// Conn.mu, unless their comment says otherwise.
 type pathState struct {
 	key      sessionKey
 	remote   net.Addr // the peer's address, as applications see it
@@ -55,8 +56,8 @@ type pathState struct {
 	counted  bool   // as validated in sessionTable.perNetwork; Endpoint.mu
 }
 
-// ioState is the state of the application's calls: what they wait for, and which
-// replies they are to send.
+// ioState is the state of the application's calls: what they wait for, and
+// which replies they are to send.
 type ioState struct {
 	canRead        notifier  // there is something to read, or a reason to fail
 	canWrite       notifier  // there is room, all is acknowledged, or there is a reason to fail
@@ -177,8 +178,8 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	return c
 }
 
-// input locks c.mu and feeds packets to the state machine. It reports whether the
-// caller must call respond after the batch, at most once per batch.
+// input locks c.mu and feeds packets to the state machine. It reports whether
+// the caller must call respond after the batch, at most once per batch.
 func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -234,9 +235,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	return true
 }
 
-// decode takes a packet with an FEC header, and feeds packets that it recovers to
-// the state machine. It returns the packet's own data. It reports false if there is
-// none for the state machine.
+// decode takes a packet with an FEC header, and feeds packets that it recovers
+// to the state machine. It returns the packet's own data. It reports false if
+// there is none for the state machine.
 func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
@@ -262,8 +263,8 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	return data, kind == fec.KindData
 }
 
-// decodePlain is decode under memory pressure: the packet is not kept for recovery,
-// and the decoder releases what it holds.
+// decodePlain is decode under memory pressure: the packet is not kept for
+// recovery, and the decoder releases what it holds.
 func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
 		c.in.decoder.Compact()
@@ -279,8 +280,8 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 }
 
 // packetDone ends the processing of a packet: it counts a packet that the state
-// machine refused with err. Any other packet is a sign of life of the peer, unless
-// it came from outside the session.
+// machine refused with err. Any other packet is a sign of life of the peer,
+// unless it came from outside the session.
 func (c *Conn) packetDone(err error, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false
@@ -292,7 +293,8 @@ func (c *Conn) packetDone(err error, now time.Duration) {
 	}
 }
 
-// drops returns the drop counters, which it allocates: most sessions drop nothing.
+// drops returns the drop counters, which it allocates: most sessions drop
+// nothing.
 func (c *Conn) drops() *Drops {
 	if c.in.dropped == nil {
 		c.in.dropped = new(Drops)
@@ -300,8 +302,9 @@ func (c *Conn) drops() *Drops {
 	return c.in.dropped
 }
 
-// respond locks c.mu, sends what a batch of input has caused, and wakes the calls
-// that wait for it. It reports whether a waiting call was woken since the last time.
+// respond locks c.mu, sends what a batch of input has caused, and wakes the
+// calls that wait for it. It reports whether a waiting call was woken since the
+// last time.
 func (c *Conn) respond(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -329,8 +332,8 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	return roused
 }
 
-// readable reports whether a waiting Read must look again: there is data, or the
-// peer has announced its end.
+// readable reports whether a waiting Read must look again: there is data, or
+// the peer has announced its end.
 func (c *Conn) readable() bool {
 	return c.kcp.readable() || c.hs.peerFin
 }
@@ -351,8 +354,9 @@ func (c *Conn) wakeAll() {
 // LocalAddr returns the address of the endpoint's socket.
 func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 
-// RemoteAddr returns the address of the peer. It changes when the peer migrates to
-// another address (RFC 9000 §9), which only happens with an authenticating Cipher.
+// RemoteAddr returns the address of the peer. It changes when the peer migrates
+// to another address (RFC 9000 §9), which only happens with an authenticating
+// Cipher.
 func (c *Conn) RemoteAddr() net.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -367,13 +371,14 @@ func (c *Conn) Conv() uint32 { return c.path.key.conv }
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
 // SetReadDeadline sets the time after which blocked and future calls of Read,
-// ReadMessage and ReceiveDatagram fail with os.ErrDeadlineExceeded. The zero time
-// means never. It returns net.ErrClosed after Close or Abort.
+// ReadMessage and ReceiveDatagram fail with os.ErrDeadlineExceeded. The zero
+// time means never. It returns net.ErrClosed after Close or Abort.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
 
-// SetWriteDeadline sets the time after which blocked and future calls of Write and
-// WriteMessage fail with os.ErrDeadlineExceeded. So does CloseWrite while it waits.
-// The zero time means never. It returns net.ErrClosed after Close or Abort.
+// SetWriteDeadline sets the time after which blocked and future calls of Write
+// and WriteMessage fail with os.ErrDeadlineExceeded. So does CloseWrite while
+// it waits. The zero time means never. It returns net.ErrClosed after Close or
+// Abort.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
 // setDeadlines locks c.mu.
@@ -392,7 +397,8 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	return nil
 }
 
-// opError wraps err in a *net.OpError, as package net does; io.EOF stays as it is.
+// opError wraps err in a *net.OpError, as package net does; io.EOF stays as it
+// is.
 func (c *Conn) opError(op string, err error) error {
 	if err == io.EOF {
 		return err

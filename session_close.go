@@ -8,26 +8,28 @@ import (
 	"time"
 )
 
-// Close closes the session in both directions. Blocked calls return net.ErrClosed.
-// Data that has arrived but was not read is dropped. Close waits until the peer has
-// acknowledged all that was written. An endpoint of this package also has to
-// acknowledge the end of the stream: it reads io.EOF after the last byte.
+// Close closes the session in both directions. Blocked calls return
+// net.ErrClosed. Data that has arrived but was not read is dropped. Close waits
+// until the peer has acknowledged all that was written. An endpoint of this
+// package also has to acknowledge the end of the stream: it reads io.EOF after
+// the last byte.
 //
 // The session is aborted if nothing more is acknowledged for Config.Linger (see
 // SetLinger), or not all within Config.MaxLinger. Close then returns
 // ErrNotDelivered, or a *PeerLostError if the peer is gone. If the session had
-// ended before and written data is lost, Close returns the cause, unless Read or
-// Write has returned it. A further Close returns net.ErrClosed.
+// ended before and written data is lost, Close returns the cause, unless Read
+// or Write has returned it. A further Close returns net.ErrClosed.
 //
-// Close returns no error if the peer has acknowledged all that was written. If only
-// the acknowledgement of the end is missing after Config.Linger, Close returns and
-// the session repeats the end in the background for up to 30 seconds. Close does not
-// wait for it if the system reports that the peer's port is closed.
+// Close returns no error if the peer has acknowledged all that was written. If
+// only the acknowledgement of the end is missing after Config.Linger, Close
+// returns and the session repeats the end in the background for up to 30
+// seconds. Close does not wait for it if the system reports that the peer's
+// port is closed.
 //
-// ErrNotDelivered also means that the peer has closed the session without taking
-// all that was written, even if only the last message of a protocol is lost. The
-// alert that crypto/tls sends before it closes, for example, comes too late for a
-// peer that has closed. TCP does not report that.
+// ErrNotDelivered also means that the peer has closed the session without
+// taking all that was written, even if only the last message of a protocol is
+// lost. The alert that crypto/tls sends before it closes, for example, comes
+// too late for a peer that has closed. TCP does not report that.
 //
 // A peer without signals, such as kcp-go, does not learn of Close. The session
 // acknowledges its retransmissions for some more seconds in the background.
@@ -84,9 +86,9 @@ func (c *Conn) wait(now time.Duration) {
 	c.closing.endAt = min(now+patience, c.closing.closeBy)
 }
 
-// giveUp ends a closed session that has made no progress for long enough. If the
-// peer has all data and only the answer to CLOSE is missing, Close returns, and the
-// session repeats CLOSE in the background.
+// giveUp ends a closed session that has made no progress for long enough. If
+// the peer has all data and only the answer to CLOSE is missing, Close returns,
+// and the session repeats CLOSE in the background.
 func (c *Conn) giveUp(now time.Duration) {
 	if c.kcp.WaitSend() == 0 && !c.closing.background && now < c.closing.closeBy {
 		c.closing.background = true
@@ -101,7 +103,8 @@ func (c *Conn) giveUp(now time.Duration) {
 // background: to deliver what was written, if Close did not wait, or CLOSE.
 const backgroundLinger = 30 * time.Second
 
-// dropReceived drops what the application will not read, and takes no more data.
+// dropReceived drops what the application will not read, and takes no more
+// data.
 func (c *Conn) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
@@ -109,7 +112,8 @@ func (c *Conn) dropReceived() {
 	}
 }
 
-// stopCalls makes blocked and future calls of the application return net.ErrClosed.
+// stopCalls makes blocked and future calls of the application return
+// net.ErrClosed.
 func (c *Conn) stopCalls() {
 	c.closing.closed = true
 	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
@@ -117,16 +121,16 @@ func (c *Conn) stopCalls() {
 	c.wakeAll()
 }
 
-// CloseWrite closes the session for writing: the peer reads io.EOF after the last
-// byte. Reading goes on. CloseWrite does not wait for the peer to acknowledge the
-// end. It may wait until the session knows whether the peer supports it: an endpoint
-// of this package shows that with its first answer. An accepted session waits for
-// 300 ms after its beginning at most.
+// CloseWrite closes the session for writing: the peer reads io.EOF after the
+// last byte. Reading goes on. CloseWrite does not wait for the peer to
+// acknowledge the end. It may wait until the session knows whether the peer
+// supports it: an endpoint of this package shows that with its first answer. An
+// accepted session waits for 300 ms after its beginning at most.
 //
-// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for a peer
-// without signals, to which Write still works; os.ErrDeadlineExceeded when the write
-// deadline passes during the wait; ErrPeerClosed when the peer has closed the
-// session; and the error with which the session ended.
+// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for
+// a peer without signals, to which Write still works; os.ErrDeadlineExceeded
+// when the write deadline passes during the wait; ErrPeerClosed when the peer
+// has closed the session; and the error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -175,15 +179,15 @@ func (c *Conn) waitKind() error {
 	}
 }
 
-// helloAfterData is how long CloseWrite waits for a HELLO after the data that has
-// opened a session. A HELLO that was sent before the data, and lost, is repeated
-// within that time.
+// helloAfterData is how long CloseWrite waits for a HELLO after the data that
+// has opened a session. A HELLO that was sent before the data, and lost, is
+// repeated within that time.
 const helloAfterData = firstHelloWait + 100*time.Millisecond
 
-// Abort ends the session at once, also one that lingers after Close. Written data
-// that is not yet delivered is lost. The calls of a peer that is an endpoint of this
-// package fail with ErrReset. Abort returns net.ErrClosed if Close or Abort was
-// called before and the session has ended.
+// Abort ends the session at once, also one that lingers after Close. Written
+// data that is not yet delivered is lost. The calls of a peer that is an
+// endpoint of this package fail with ErrReset. Abort returns net.ErrClosed if
+// Close or Abort was called before and the session has ended.
 func (c *Conn) Abort() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,8 +200,9 @@ func (c *Conn) Abort() error {
 
 // SetLinger sets how long Close waits for the next acknowledgement, in place of
 // Config.Linger. With d <= 0 Close does not wait. Delivery then goes on in the
-// background until nothing is acknowledged for 30 seconds, or until Config.MaxLinger
-// has passed. SetLinger returns net.ErrClosed after Close or Abort.
+// background until nothing is acknowledged for 30 seconds, or until
+// Config.MaxLinger has passed. SetLinger returns net.ErrClosed after Close or
+// Abort.
 func (c *Conn) SetLinger(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -208,8 +213,8 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	return nil
 }
 
-// leave ends a closed session in order. For a legacy peer that has sent data, it
-// drains: the peer's retransmissions are acknowledged for some time.
+// leave ends a closed session in order. For a legacy peer that has sent data,
+// it drains: the peer's retransmissions are acknowledged for some time.
 func (c *Conn) leave(now time.Duration) {
 	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
@@ -222,8 +227,8 @@ func (c *Conn) leave(now time.Duration) {
 	c.compact()
 }
 
-// abort ends the session with err. It sends ABORT to an extended peer whose address
-// is validated, unless both directions are over.
+// abort ends the session with err. It sends ABORT to an extended peer whose
+// address is validated, unless both directions are over.
 func (c *Conn) abort(err error) {
 	if c.closing.state == stateEnded {
 		return
@@ -235,9 +240,9 @@ func (c *Conn) abort(err error) {
 	c.end(err)
 }
 
-// end ends the session with err, and removes it from the endpoint once the collected
-// packets are written. Data that has arrived can still be read. After it, Read
-// returns err, as Write does, if err is not nil.
+// end ends the session with err, and removes it from the endpoint once the
+// collected packets are written. Data that has arrived can still be read. After
+// it, Read returns err, as Write does, if err is not nil.
 func (c *Conn) end(err error) {
 	if c.closing.state == stateEnded {
 		return
@@ -258,8 +263,8 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// retire removes an ended session from the endpoint, which keeps its TIME-WAIT entry
-// (RFC 9293 §3.6.1).
+// retire removes an ended session from the endpoint, which keeps its TIME-WAIT
+// entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
@@ -328,7 +333,8 @@ const (
 	// application does not need it again. A peer with default settings repeats
 	// its request for Linger, at most 2 s apart. It applies to maxHeldSockets
 	// sockets, so that a program that dials a thousand times a second does not
-	// run out of descriptors. Further ones are held as long as listening sockets.
+	// run out of descriptors. Further ones are held as long as listening
+	// sockets.
 	dialledHold    = 7 * time.Second
 	maxHeldSockets = 256
 
@@ -338,8 +344,8 @@ const (
 	holdRTOs  = 4 // retransmission time-outs, within these bounds
 )
 
-// progress advances the state of a session: after a batch of input, a call of the
-// application, or a wake-up.
+// progress advances the state of a session: after a batch of input, a call of
+// the application, or a wake-up.
 func (c *Conn) progress(now time.Duration) {
 	l := &c.hs
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
@@ -372,8 +378,8 @@ func (c *Conn) progress(now time.Duration) {
 	}
 }
 
-// delivered reports whether a closed session has delivered all that it can, so that
-// Close may return nil.
+// delivered reports whether a closed session has delivered all that it can, so
+// that Close may return nil.
 func (c *Conn) delivered() bool {
 	l := &c.hs
 	if c.kcp.WaitSend() > 0 {
@@ -381,7 +387,8 @@ func (c *Conn) delivered() bool {
 	}
 	switch l.kind {
 	case peerExtended:
-		// A peer that has sent all its data need not learn that we read no more.
+		// A peer that has sent all its data need not learn that we read no
+		// more.
 		return l.finished || l.finAcked && c.heardOut()
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
@@ -399,12 +406,13 @@ func (c *Conn) over() bool {
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
 
-// heardOut reports whether all of the peer's data up to its FIN or CLOSE has arrived.
+// heardOut reports whether all of the peer's data up to its FIN or CLOSE has
+// arrived.
 func (c *Conn) heardOut() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
 
-// takeFin takes the end of the peer's data from a FIN or CLOSE. It reports false if
-// that end is impossible: below rcv_nxt, beyond what any window reaches, or another
-// one than the peer has announced before.
+// takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
+// false if that end is impossible: below rcv_nxt, beyond what any window
+// reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
 	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
 	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
@@ -415,9 +423,9 @@ func (c *Conn) takeFin(s signal) bool {
 	return true
 }
 
-// takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the session
-// if s echoes the arguments of a request that waits for its answer. Only the peer,
-// or an attacker on the path, can know those.
+// takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the
+// session if s echoes the arguments of a request that waits for its answer.
+// Only the peer, or an attacker on the path, can know those.
 func (c *Conn) takeReset(s signal) {
 	l := &c.hs
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {

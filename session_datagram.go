@@ -7,11 +7,12 @@ import (
 	"os"
 )
 
-// maxQueuedDatagrams is the most datagrams that wait for ReceiveDatagram. One more
-// pushes out the oldest: unreliable data should at least be fresh.
+// maxQueuedDatagrams is the most datagrams that wait for ReceiveDatagram. One
+// more pushes out the oldest: unreliable data should at least be fresh.
 const maxQueuedDatagrams = 256
 
-// datagramEntry is the memory of a waiting datagram beside its payload, in bytes.
+// datagramEntry is the memory of a waiting datagram beside its payload, in
+// bytes.
 const datagramEntry = 48
 
 // datagramQueue holds datagrams that have arrived. Conn.mu guards it.
@@ -47,9 +48,9 @@ func (q *datagramQueue) pop() []byte {
 	return b
 }
 
-// takeDatagram queues a copy of b for ReceiveDatagram. It drops b, and counts that,
-// after Close, under memory pressure, and beyond unvalidatedBytes for a peer whose
-// address is not validated.
+// takeDatagram queues a copy of b for ReceiveDatagram. It drops b, and counts
+// that, after Close, under memory pressure, and beyond unvalidatedBytes for a
+// peer whose address is not validated.
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
 	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
@@ -75,10 +76,10 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 	return s
 }
 
-// MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes.
-// It follows the discovered path MTU, so it may grow. It shrinks if the path is a
-// black hole for larger packets (RFC 8899 §4.3): down to what fits into a UDP
-// payload of 1200 bytes, or of Config.MTU if that is smaller.
+// MaxDatagramSize returns the largest datagram that SendDatagram takes, in
+// bytes. It follows the discovered path MTU, so it may grow. It shrinks if the
+// path is a black hole for larger packets (RFC 8899 §4.3): down to what fits
+// into a UDP payload of 1200 bytes, or of Config.MTU if that is smaller.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,18 +91,18 @@ func (c *Conn) maxDatagramSize() int {
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
-// SendDatagram sends b as one packet beside the byte stream: unreliable, unordered,
-// not retransmitted, not protected by FEC, and not limited by the windows. It copies
-// b and does not block.
+// SendDatagram sends b as one packet beside the byte stream: unreliable,
+// unordered, not retransmitted, not protected by FEC, and not limited by the
+// windows. It copies b and does not block.
 //
-// b is dropped, and counted as DatagramStats.Unsent, in two cases: 4096 packets of
-// the session wait for the socket, or the anti-amplification limit (RFC 9000 §8.1)
-// of a peer whose address is not validated is reached.
+// b is dropped, and counted as DatagramStats.Unsent, in two cases: 4096 packets
+// of the session wait for the socket, or the anti-amplification limit (RFC 9000
+// §8.1) of a peer whose address is not validated is reached.
 //
-// The peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet, and passes it
-// to its handler if its FEC is on. The errors are ErrDatagramTooLarge (see
-// MaxDatagramSize), net.ErrClosed after Close or Abort, and the error with which the
-// session ended.
+// The peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet, and
+// passes it to its handler if its FEC is on. The errors are ErrDatagramTooLarge
+// (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the error with
+// which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,13 +136,13 @@ func (c *Conn) SendDatagram(b []byte) error {
 	return nil
 }
 
-// ReceiveDatagram waits for the next datagram of the peer and returns it. At most
-// 256 datagrams wait for it; further ones push out the oldest, which
-// DatagramStats.Dropped counts. It fails with the error of ctx when that is done,
-// with os.ErrDeadlineExceeded when the read deadline has passed, and with
-// net.ErrClosed after Close or Abort. After the last datagram of an ended session it
-// returns the error with which the session ended: ErrPeerClosed (not io.EOF) if the
-// peer has closed it.
+// ReceiveDatagram waits for the next datagram of the peer and returns it. At
+// most 256 datagrams wait for it; further ones push out the oldest, which
+// DatagramStats.Dropped counts. It fails with the error of ctx when that is
+// done, with os.ErrDeadlineExceeded when the read deadline has passed, and with
+// net.ErrClosed after Close or Abort. After the last datagram of an ended
+// session it returns the error with which the session ended: ErrPeerClosed (not
+// io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()

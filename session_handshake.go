@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// handshakeState is what the two ends know of each other, and the signals that wait
-// for an answer. WIRE.md §5.1 and §5.2 have the diagrams. Conn.mu guards it, but for
-// the atomic flags. Times are since the endpoint's epoch.
+// handshakeState is what the two ends know of each other, and the signals that
+// wait for an answer. WIRE.md §5.1 and §5.2 have the diagrams. Conn.mu guards
+// it, but for the atomic flags. Times are since the endpoint's epoch.
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
 	active      atomic.Bool // a packet arrived since Endpoint.oldestHalfOpenLocked looked; only while unvalidated
@@ -93,18 +93,20 @@ const (
 	restartDetectAfter = 5 * time.Second
 	// restartAnswers is how many answers to PINGs must show such a una, too.
 	restartAnswers = 2
-	// pathCheckAfter is the silence after the peer's data, in a session that may
-	// migrate, after which one PING checks whether the peer still reaches us.
+	// pathCheckAfter is the silence after the peer's data, in a session that
+	// may migrate, after which one PING checks whether the peer still reaches
+	// us.
 	pathCheckAfter = 2 * time.Second
 )
 
-// waiting reports whether a request waits for the peer's answer. HELLO counts until
-// anything arrives.
+// waiting reports whether a request waits for the peer's answer. HELLO counts
+// until anything arrives.
 func (l *handshakeState) waiting() bool {
 	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
 }
 
-// requestWait returns how long to wait for an answer before a request is repeated.
+// requestWait returns how long to wait for an answer before a request is
+// repeated.
 func (c *Conn) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
@@ -135,7 +137,8 @@ func randomToken() uint32 {
 	}
 }
 
-// queueHello queues HELLO for the next flush, with the cookie, if any, and INFO.
+// queueHello queues HELLO for the next flush, with the cookie, if any, and
+// INFO.
 func (c *Conn) queueHello() {
 	l, k := &c.hs, c.kcp
 	k.queueSignals(l.hello.signal)
@@ -205,9 +208,9 @@ func (c *Conn) connect(ctx context.Context) error {
 	return err
 }
 
-// addressValidated marks the peer's address as validated (RFC 9000 §8), and lifts the
-// anti-amplification limit (RFC 9000 §8.1). It ends the session after the batch if
-// the peer's network exceeds Config.MaxSessionsPerAddress.
+// addressValidated marks the peer's address as validated (RFC 9000 §8), and
+// lifts the anti-amplification limit (RFC 9000 §8.1). It ends the session after
+// the batch if the peer's network exceeds Config.MaxSessionsPerAddress.
 func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
@@ -222,8 +225,9 @@ func (c *Conn) addressValidated() {
 	}
 }
 
-// offer puts an accepted session into the listener's backlog, once. It reports false
-// if there is no room; without a listener, it also ends the session after the batch.
+// offer puts an accepted session into the listener's backlog, once. It reports
+// false if there is no room; without a listener, it also ends the session after
+// the batch.
 func (c *Conn) offer() bool {
 	if c.hs.offered {
 		return true
@@ -239,17 +243,17 @@ func (c *Conn) offer() bool {
 	return c.hs.offered
 }
 
-// wasOffered locks c.mu and reports whether the session was offered to Accept, or
-// dialled.
+// wasOffered locks c.mu and reports whether the session was offered to Accept,
+// or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hs.offered
 }
 
-// begin locks c.mu and starts the timers of an accepted session. If offered, it puts
-// the session into l's backlog. It reports false if the session has ended, be it
-// because the backlog is full.
+// begin locks c.mu and starts the timers of an accepted session. If offered, it
+// puts the session into l's backlog. It reports false if the session has ended,
+// be it because the backlog is full.
 func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

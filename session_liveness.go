@@ -34,9 +34,10 @@ func (c *Conn) nextPing() time.Duration {
 	return at
 }
 
-// unconfirmed reports whether the extended peer of an accepted session has not yet
-// shown our token, with CONFIRM, FIN or CLOSE. A peer that is alive repeats CONFIRM
-// until it is answered. The HELLO with the cookie may have been its last packet.
+// unconfirmed reports whether the extended peer of an accepted session has not
+// yet shown our token, with CONFIRM, FIN or CLOSE. A peer that is alive repeats
+// CONFIRM until it is answered. The HELLO with the cookie may have been its
+// last packet.
 func (c *Conn) unconfirmed() bool {
 	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }
@@ -67,10 +68,11 @@ func (c *Conn) heard(now time.Duration) {
 	}
 }
 
-// suspectRestart ends the session if a legacy peer was restarted and has forgotten
-// it. The sign of that is a una below an earlier one. Reordered and replayed packets
-// show such a una, too, so it has to persist, and to come in restartAnswers answers
-// to PINGs. asked reports whether a PING was unanswered when the packet arrived.
+// suspectRestart ends the session if a legacy peer was restarted and has
+// forgotten it. The sign of that is a una below an earlier one. Reordered and
+// replayed packets show such a una, too, so it has to persist, and to come in
+// restartAnswers answers to PINGs. asked reports whether a PING was unanswered
+// when the packet arrived.
 func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	l := &c.hs
 	switch {
@@ -89,7 +91,8 @@ func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	}
 }
 
-// pingWait returns how long to wait for the answer to a PING before repeating it.
+// pingWait returns how long to wait for the answer to a PING before repeating
+// it.
 func (c *Conn) pingWait() time.Duration {
 	if c.hs.unvalidated.Load() {
 		return unvalidatedPingWait
@@ -118,9 +121,9 @@ func (c *Conn) nextSignalTime() time.Duration {
 	return at
 }
 
-// checkTimeouts returns a *PeerLostError when a time-out has passed: the idle timeout
-// (RFC 9000 §10.1), StallTimeout, PeerTimeout, or DeadLink. It returns nil otherwise,
-// and while Dial waits.
+// checkTimeouts returns a *PeerLostError when a time-out has passed: the idle
+// timeout (RFC 9000 §10.1), StallTimeout, PeerTimeout, or DeadLink. It returns
+// nil otherwise, and while Dial waits.
 func (c *Conn) checkTimeouts(now time.Duration) error {
 	cfg := &c.ep.config
 	if c.hs.dialling {
@@ -145,9 +148,10 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 	return nil
 }
 
-// activity is progress that distinguishes a session in use from an idle one. It does
-// not count what a peer can repeat or send without effect: duplicates, segments
-// beyond the window or without data, and segments that wait for earlier ones.
+// activity is progress that distinguishes a session in use from an idle one. It
+// does not count what a peer can repeat or send without effect: duplicates,
+// segments beyond the window or without data, and segments that wait for
+// earlier ones.
 type activity struct {
 	received  uint64 // payload bytes received when rcv_nxt last advanced
 	next      seq    // rcv_nxt
@@ -155,8 +159,8 @@ type activity struct {
 	datagrams uint64 // payload bytes, in both directions
 }
 
-// noteActivity updates lastActive and lastTaken with the activity since the last
-// step.
+// noteActivity updates lastActive and lastTaken with the activity since the
+// last step.
 func (c *Conn) noteActivity(now time.Duration) {
 	a := c.live.activity
 	if next := c.kcp.recvNext(); next != a.next {
@@ -181,8 +185,8 @@ func (c *Conn) noteActivity(now time.Duration) {
 	c.live.activity = a
 }
 
-// stallsAt returns when StallTimeout passes for a peer that takes none of the data
-// that waits for it; 0: never.
+// stallsAt returns when StallTimeout passes for a peer that takes none of the
+// data that waits for it; 0: never.
 func (c *Conn) stallsAt() time.Duration {
 	if limit := c.ep.config.StallTimeout; limit > 0 && c.closing.state == stateOpen && !c.hs.dialling && c.live.lastTaken > 0 {
 		return c.live.lastTaken + limit

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// holding is the account of the memory that a session holds because of its peer.
-// It is written with Conn.mu held. The endpoint reads the atomics without it, and so
-// needs no lock of a session to weigh all of them.
+// holding is the account of the memory that a session holds because of its
+// peer. It is written with Conn.mu held. The endpoint reads the atomics without
+// it, and so needs no lock of a session to weigh all of them.
 type holding struct {
 	bytes atomic.Int64 // the session's part of endpointLoad.buffered, within accountGrain
 	// moved is when data was last read, or arrived in order, or stalled became
-	// true: in milliseconds since the epoch, rounded down to an even number. Its
-	// lowest bit is stalled: nothing can be read, because an earlier segment is
-	// missing.
+	// true: in milliseconds since the epoch, rounded down to an even number.
+	// Its lowest bit is stalled: nothing can be read, because an earlier
+	// segment is missing.
 	moved atomic.Uint32
 	mark  seq // advances with all that is read or arrives in order
 }
@@ -54,13 +54,14 @@ func (c *Conn) held() int {
 	return n
 }
 
-// accountGrain is by how many bytes holding.bytes may differ from held, while the
-// session holds anything. So small messages that arrive and are read cost no write to
-// the counter that all sessions share.
+// accountGrain is by how many bytes holding.bytes may differ from held, while
+// the session holds anything. So small messages that arrive and are read cost
+// no write to the counter that all sessions share.
 const accountGrain = 1 << 10
 
-// account updates holding, and with it the endpoint's total. Those are exact for a
-// session that was not offered to Accept, or whose peer's address is not validated.
+// account updates holding, and with it the endpoint's total. Those are exact
+// for a session that was not offered to Accept, or whose peer's address is not
+// validated.
 func (c *Conn) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
@@ -72,8 +73,8 @@ func (c *Conn) account() {
 	h.note(mark, stalled, c.live.lastInput)
 }
 
-// overShare reports whether all sessions together exceed Config.MaxBuffered and this
-// one holds more than its share.
+// overShare reports whether all sessions together exceed Config.MaxBuffered and
+// this one holds more than its share.
 func (c *Conn) overShare() bool {
 	if !c.ep.overMemoryLimit() {
 		return false
@@ -82,8 +83,8 @@ func (c *Conn) overShare() bool {
 	return share == 0 || c.in.holding.bytes.Load() > share
 }
 
-// endForMemory locks c.mu, ends the session with ErrMemoryPressure, and releases what
-// it holds.
+// endForMemory locks c.mu, ends the session with ErrMemoryPressure, and
+// releases what it holds.
 func (c *Conn) endForMemory() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -95,7 +96,8 @@ func (c *Conn) endForMemory() {
 	c.abort(ErrMemoryPressure)
 }
 
-// memoryPressure returns the memory pressure on the session, after Linux's tcp_mem.
+// memoryPressure returns the memory pressure on the session, after Linux's
+// tcp_mem.
 func (c *Conn) memoryPressure() memoryPressure {
 	switch {
 	case c.hs.unvalidated.Load() && !c.hs.offered:

@@ -6,17 +6,17 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change of
-// the peer's address: after a NAT rebinding, or on another network. Two things must be
-// shown first. The packet must be the peer's, which only an authenticating cipher
-// shows. And the peer must get what is sent to the new address: it answers a
-// challenge from there. That is path validation (RFC 9000 §8.2, which has the
-// reasons).
+// Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change
+// of the peer's address: after a NAT rebinding, or on another network. Two
+// things must be shown first. The packet must be the peer's, which only an
+// authenticating cipher shows. And the peer must get what is sent to the new
+// address: it answers a challenge from there. That is path validation (RFC 9000
+// §8.2, which has the reasons).
 
 // take handles a packet from an unknown address that may belong to one of the
-// sessions found. Nothing in it counts before the peer has shown that it is at that
-// address. It returns the session if it has migrated there, and nil otherwise. It
-// runs without locks.
+// sessions found. Nothing in it counts before the peer has shown that it is at
+// that address. It returns the session if it has migrated there, and nil
+// otherwise. It runs without locks.
 func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	for _, c := range found {
 		if c == nil {
@@ -32,10 +32,10 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 	return nil
 }
 
-// packetFromNewAddress locks c.mu and handles a packet from an address that is not
-// the peer's. mine reports whether it belongs to this session and is no replay. moved
-// reports whether it has answered the challenge of the address, and the session has
-// migrated there. Otherwise the address gets a challenge.
+// packetFromNewAddress locks c.mu and handles a packet from an address that is
+// not the peer's. mine reports whether it belongs to this session and is no
+// replay. moved reports whether it has answered the challenge of the address,
+// and the session has migrated there. Otherwise the address gets a challenge.
 func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -71,11 +71,12 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond
 
-// challengeOfLocked returns the challenge for an address: a PING, whose arguments are
-// a MAC of the address, the conversation, our token and the number of migrations with
-// the endpoint's secret, as in a cookie. So no state is kept for addresses that the
-// peer is not at, however many they are. The challenge is valid for 10 to 20 seconds,
-// and for one migration. c.mu and Endpoint.mu are held.
+// challengeOfLocked returns the challenge for an address: a PING, whose
+// arguments are a MAC of the address, the conversation, our token and the
+// number of migrations with the endpoint's secret, as in a cookie. So no state
+// is kept for addresses that the peer is not at, however many they are. The
+// challenge is valid for 10 to 20 seconds, and for one migration. c.mu and
+// Endpoint.mu are held.
 func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // never that of a cookie
@@ -83,10 +84,10 @@ func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	return signal{sigPing, s.sn, s.ts}
 }
 
-// answersChallenge reads a packet from another address. answered reports whether it
-// answers the challenge of that address and shows the session's tokens, which another
-// holder of the key does not know. aborted reports whether it has an ABORT of the
-// peer, which counts from any address.
+// answersChallenge reads a packet from another address. answered reports
+// whether it answers the challenge of that address and shows the session's
+// tokens, which another holder of the key does not know. aborted reports
+// whether it has an ABORT of the peer, which counts from any address.
 func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
 	var answers [2]signal
 	l, shown := &c.hs, false
@@ -106,16 +107,17 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 	return ok && answered && shown, ok && aborted
 }
 
-// challengeAnswers returns the answers to the challenges of an address that are still
-// valid. It locks Endpoint.mu.
+// challengeAnswers returns the answers to the challenges of an address that are
+// still valid. It locks Endpoint.mu.
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-cookieTime).answer()}
 }
 
-// migrateTo moves the session to a new address. It reports false if the endpoint has
-// another session there. Congestion control and MTU discovery start anew.
+// migrateTo moves the session to a new address. It reports false if the
+// endpoint has another session there. Congestion control and MTU discovery
+// start anew.
 func (c *Conn) migrateTo(to source) bool {
 	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.path.key.conv)) {
 		return false

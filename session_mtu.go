@@ -7,15 +7,17 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5). pmtuSearch
-// decides; this file sends its probes and sets the MTU that it finds. It requires a
-// peer that answers PROBE. With other peers, the MTU stays that of Config.
+// Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
+// pmtuSearch decides; this file sends its probes and sets the MTU that it
+// finds. It requires a peer that answers PROBE. With other peers, the MTU stays
+// that of Config.
 
-// capPMTU in INFO announces that the sender answers PROBE and takes PIECE segments.
+// capPMTU in INFO announces that the sender answers PROBE and takes PIECE
+// segments.
 const capPMTU = 1
 
-// onInfo takes the peer's INFO. A peer sends the same each time, so the first counts;
-// a later one, which may be forged, does not.
+// onInfo takes the peer's INFO. A peer sends the same each time, so the first
+// counts; a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
 	l := &c.hs
 	if l.version != 0 || l.kind != peerExtended {
@@ -35,7 +37,8 @@ func (c *Conn) basePMTU() int {
 // mtu returns the largest UDP payload that is sent, in bytes.
 func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhead.total() }
 
-// newSearch returns a search on the current path, which starts from the current MTU.
+// newSearch returns a search on the current path, which starts from the current
+// MTU.
 func (c *Conn) newSearch() *pmtuSearch {
 	cfg, ether := &c.ep.config, etherIPv6
 	if c.path.key.addr.Addr().Unmap().Is4() {
@@ -57,8 +60,9 @@ func (c *Conn) mayProbeMTU() bool {
 		(c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
-// advanceMTU continues the search: it starts one when there is reason to, takes the
-// losses that may show a black hole (RFC 8899 §4.3), and sends the probe that is due.
+// advanceMTU continues the search: it starts one when there is reason to, takes
+// the losses that may show a black hole (RFC 8899 §4.3), and sends the probe
+// that is due.
 func (c *Conn) advanceMTU(now time.Duration) {
 	k := c.kcp
 	if !c.mayProbeMTU() {
@@ -100,9 +104,9 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 }
 
-// confirmingMTU reports whether the current MTU is being confirmed because large
-// packets are lost, while the peer gives signs of life. Then the path may be why the
-// peer acknowledges nothing, so Close waits on.
+// confirmingMTU reports whether the current MTU is being confirmed because
+// large packets are lost, while the peer gives signs of life. Then the path may
+// be why the peer acknowledges nothing, so Close waits on.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
 	if p == nil || p.state != pmtuConfirming || now-c.live.lastHeard >= maxPMTUWait {
@@ -117,9 +121,9 @@ func (c *Conn) useMTU(size int) {
 	c.kcp.resizePackets(size - c.outgoing.sender.overhead.total())
 }
 
-// sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to the
-// PING distinguishes a path that drops the probe for its size from one that drops
-// everything.
+// sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
+// the PING distinguishes a path that drops the probe for its size from one that
+// drops everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
 	p.sent(randomConv(), now, c.requestWait())
@@ -135,8 +139,8 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	c.plpmtu.counts.sent++
 }
 
-// pingAnswered takes the answer to a PING, which may be the one that was sent with a
-// probe.
+// pingAnswered takes the answer to a PING, which may be the one that was sent
+// with a probe.
 func (c *Conn) pingAnswered(s signal) {
 	if p := c.plpmtu.search; p != nil && p.out && s == p.ping().answer() {
 		p.heard = true
@@ -191,8 +195,8 @@ func (c *Conn) sendProbe(buf []byte) error {
 // probeCounts holds the counters of PathMTUStats.
 type probeCounts struct{ sent, lost, blackHoles uint32 }
 
-// PathMTUStats counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for a
-// session. See Config.MTU and Config.MaxMTU.
+// PathMTUStats counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for
+// a session. See Config.MTU and Config.MaxMTU.
 type PathMTUStats struct {
 	MTU        int    // largest UDP payload that is sent now, in bytes
 	Sent       uint64 // probes sent

@@ -9,12 +9,12 @@ import (
 	"github.com/arqnet/kcp/crypt"
 )
 
-// Packet numbers. kcp-go's format has none, but it has nonces, and a receiver takes
-// any. Between two ends of this package a nonce is made as in TLS 1.3 (RFC 8446 §5.3):
-// a value unique to the session and direction, XORed at its end with the packet
-// number. It shows whether a packet belongs to another session, or was reflected to
-// its sender. An anti-replay window recognises replays, however late (RFC 4303
-// §3.4.3). WIRE.md §4.1 specifies the format.
+// Packet numbers. kcp-go's format has none, but it has nonces, and a receiver
+// takes any. Between two ends of this package a nonce is made as in TLS 1.3
+// (RFC 8446 §5.3): a value unique to the session and direction, XORed at its
+// end with the packet number. It shows whether a packet belongs to another
+// session, or was reflected to its sender. An anti-replay window recognises
+// replays, however late (RFC 4303 §3.4.3). WIRE.md §4.1 specifies the format.
 
 const (
 	// minNonce is the size of the shortest nonce that has room for a number, in
@@ -28,8 +28,8 @@ const (
 // nonceLabel separates this use of SHA-256 from others.
 const nonceLabel = "kcp packet number"
 
-// numbersPackets returns c as a cipher whose nonces carry packet numbers, or nil if
-// c does not authenticate or its nonce has no suitable size.
+// numbersPackets returns c as a cipher whose nonces carry packet numbers, or
+// nil if c does not authenticate or its nonce has no suitable size.
 func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	n, ok := c.(crypt.NonceCipher)
 	if !ok || n.NonceSize() < minNonce || n.NonceSize() > sha256.Size || !crypt.Authenticated(c) {
@@ -41,8 +41,8 @@ func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 // nonceBase is the nonce of packet 0 of a session in one direction.
 type nonceBase [sha256.Size]byte
 
-// newNonceBase derives a nonceBase from the conversation id and the tokens, which the
-// ends have drawn at random.
+// newNonceBase derives a nonceBase from the conversation id and the tokens,
+// which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
 	b := binary.LittleEndian.AppendUint32([]byte(nonceLabel), conv)
 	b = binary.LittleEndian.AppendUint32(b, sender)
@@ -88,7 +88,8 @@ type packetNumbers struct {
 	window replayWindow  // of the peer's numbers
 }
 
-// exhaustedAt returns the first number that must not be used with a nonce of n bytes.
+// exhaustedAt returns the first number that must not be used with a nonce of n
+// bytes.
 func exhaustedAt(n int) uint64 {
 	if n >= longNonce {
 		return 1<<64 - 1<<20 // failed calls still count up, and must not wrap
@@ -97,7 +98,8 @@ func exhaustedAt(n int) uint64 {
 }
 
 // number starts packet numbers with the peer once both tokens are known. sends
-// reports whether the peer is known to have both too, so that ours may be numbered.
+// reports whether the peer is known to have both too, so that ours may be
+// numbered.
 func (c *Conn) number(sends bool) {
 	l := &c.hs
 	// With equal tokens both directions would have the same nonces.
@@ -115,7 +117,8 @@ func (c *Conn) number(sends bool) {
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
 
-// sender returns n if outgoing packets are numbered, and nil otherwise. n may be nil.
+// sender returns n if outgoing packets are numbered, and nil otherwise. n may
+// be nil.
 func (n *packetNumbers) sender() *packetNumbers {
 	if n == nil || !n.sends {
 		return nil
@@ -123,9 +126,10 @@ func (n *packetNumbers) sender() *packetNumbers {
 	return n
 }
 
-// fresh reports whether a packet is neither a replay, nor a reflection of our own,
-// nor of another session. Once the peer has numbered a packet, all its packets must
-// be numbered. take marks the packet as received; otherwise it is only looked at.
+// fresh reports whether a packet is neither a replay, nor a reflection of our
+// own, nor of another session. Once the peer has numbered a packet, all its
+// packets must be numbered. take marks the packet as received; otherwise it is
+// only looked at.
 func (c *Conn) fresh(p *inPacket, take bool) bool {
 	if n := c.in.numbers; n != nil {
 		number, ok := n.theirs.number(p.nonce)
@@ -148,8 +152,8 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 	return !c.ep.protection.replays.seen(p)
 }
 
-// numbered reports whether a packet has a number of the peer's in this session. n may
-// be nil.
+// numbered reports whether a packet has a number of the peer's in this session.
+// n may be nil.
 func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n == nil {
 		return false
@@ -158,9 +162,9 @@ func (n *packetNumbers) numbered(p *inPacket) bool {
 	return ok
 }
 
-// of reports whether a packet that arrives in TIME-WAIT may be the peer's: it has a
-// new number, or the peer has never numbered its packets. n may be nil. Endpoint.mu
-// is held.
+// of reports whether a packet that arrives in TIME-WAIT may be the peer's: it
+// has a new number, or the peer has never numbered its packets. n may be nil.
+// Endpoint.mu is held.
 func (n *packetNumbers) of(p *inPacket) bool {
 	if n == nil {
 		return true
@@ -169,9 +173,10 @@ func (n *packetNumbers) of(p *inPacket) bool {
 	return ok && n.window.take(number) || !ok && !n.heard
 }
 
-// takeResets takes the RESETs of a packet that is not numbered. They come from an
-// endpoint that does not know the session, and so cannot number them; takeReset
-// accepts those that echo a request of ours. It reports whether the packet has any.
+// takeResets takes the RESETs of a packet that is not numbered. They come from
+// an endpoint that does not know the session, and so cannot number them;
+// takeReset accepts those that echo a request of ours. It reports whether the
+// packet has any.
 func (c *Conn) takeResets(p *inPacket) bool {
 	if c.in.numbers == nil {
 		return false
@@ -186,8 +191,9 @@ func (c *Conn) takeResets(p *inPacket) bool {
 	return found
 }
 
-// eachSignal calls f for each signal in a packet. It reports false, possibly after
-// some calls, if the packet is malformed or has a segment of another conversation.
+// eachSignal calls f for each signal in a packet. It reports false, possibly
+// after some calls, if the packet is malformed or has a segment of another
+// conversation.
 func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	data, ok := p.segments()
 	for ok && len(data) >= headerSize {
@@ -204,8 +210,8 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	return ok
 }
 
-// seal encrypts the packet in buf, which includes the cipher's overhead. It uses the
-// next number of n, if n is not nil. It needs no lock.
+// seal encrypts the packet in buf, which includes the cipher's overhead. It
+// uses the next number of n, if n is not nil. It needs no lock.
 func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	if e.config.Cipher == nil {
 		return nil
@@ -231,8 +237,8 @@ type replayWindow struct {
 	bits [windowWords]uint64
 }
 
-// windowWords is the size of the ring in words of 64 numbers. One of the words is
-// being filled, so the window is one word less.
+// windowWords is the size of the ring in words of 64 numbers. One of the words
+// is being filled, so the window is one word less.
 const windowWords = 32
 
 // isNew reports whether n has not been seen and is not too old for the window.

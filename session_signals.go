@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// request is a signal that is repeated, with exponential back-off, until the peer
-// answers it. The zero value is not active.
+// request is a signal that is repeated, with exponential back-off, until the
+// peer answers it. The zero value is not active.
 type request struct {
 	next   time.Duration // when it is sent next, since the epoch
 	signal signal
@@ -37,9 +37,10 @@ func (r *request) answered(s signal) bool {
 	return true
 }
 
-// onSignal is the state machine's hook for signals. It reports true if s is not from
-// within the session: una and wnd of its segment are then ignored, and its packet is
-// no sign of life. It may queue signals and call what else port.go permits to hooks.
+// onSignal is the state machine's hook for signals. It reports true if s is not
+// from within the session: una and wnd of its segment are then ignored, and its
+// packet is no sign of life. It may queue signals and call what else port.go
+// permits to hooks.
 func (c *Conn) onSignal(s signal) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
@@ -47,8 +48,8 @@ func (c *Conn) onSignal(s signal) bool {
 	return outside
 }
 
-// repeatHello restarts HELLO when a signal arrives from a peer that was taken for a
-// legacy peer: too many of its answers were lost.
+// repeatHello restarts HELLO when a signal arrives from a peer that was taken
+// for a legacy peer: too many of its answers were lost.
 func (c *Conn) repeatHello() {
 	l := &c.hs
 	if c.hs.dialled && l.kind == peerLegacy {
@@ -57,8 +58,8 @@ func (c *Conn) repeatHello() {
 	}
 }
 
-// takeSignal processes s. outside reports whether s is not from within the session.
-// A signal that ends the session takes effect at the end of the batch.
+// takeSignal processes s. outside reports whether s is not from within the
+// session. A signal that ends the session takes effect at the end of the batch.
 func (c *Conn) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
@@ -78,8 +79,9 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	return false
 }
 
-// queueAnswer queues a for the next flush. It drops a if that is the last signal
-// queued, so repeated requests get one answer, or if maxSignals are queued.
+// queueAnswer queues a for the next flush. It drops a if that is the last
+// signal queued, so repeated requests get one answer, or if maxSignals are
+// queued.
 func (c *Conn) queueAnswer(a signal) {
 	c.kcp.queueSignalOnce(a, maxSignals)
 }
@@ -171,14 +173,15 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	return false
 }
 
-// disown returns the RESET for a signal with a token that is not ours: its sender
-// takes this session for another. For example, this end was restarted, and the first
-// segment of the peer's old session was retransmitted and has opened this one. The
-// RESET is that of an endpoint without such a session. The peer accepts it only as
-// the answer to a request of its own.
+// disown returns the RESET for a signal with a token that is not ours: its
+// sender takes this session for another. For example, this end was restarted,
+// and the first segment of the peer's old session was retransmitted and has
+// opened this one. The RESET is that of an endpoint without such a session. The
+// peer accepts it only as the answer to a request of its own.
 //
-// The session does not end here, or one packet with forged tokens would end a session
-// with a legacy peer. Instead a PING asks for a sign of life, and PeerTimeout runs.
+// The session does not end here, or one packet with forged tokens would end a
+// session with a legacy peer. Instead a PING asks for a sign of life, and
+// PeerTimeout runs.
 func (c *Conn) disown(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
 		at := c.live.lastInput + c.requestWait() // the peer gets RESET first
@@ -187,8 +190,8 @@ func (c *Conn) disown(s signal) signal {
 	return signal{sigReset, s.sn, s.ts}
 }
 
-// takeOutside takes a signal that an end without the session may send: COOKIE, RESET
-// or ABORT.
+// takeOutside takes a signal that an end without the session may send: COOKIE,
+// RESET or ABORT.
 func (c *Conn) takeOutside(s signal) {
 	l := &c.hs
 	switch s.code {
@@ -210,8 +213,9 @@ func (c *Conn) takeOutside(s signal) {
 	}
 }
 
-// takeHello takes the peer's token from its HELLO. It reports false for a HELLO with
-// another token than before, which is of another session, as after a restart.
+// takeHello takes the peer's token from its HELLO. It reports false for a HELLO
+// with another token than before, which is of another session, as after a
+// restart.
 func (c *Conn) takeHello(s signal) bool {
 	l := &c.hs
 	if l.peerToken != 0 && l.peerToken != s.ts {
@@ -227,5 +231,6 @@ func (c *Conn) takeHello(s signal) bool {
 	return true
 }
 
-// infoSignal returns our INFO: the version of our signals, and our capabilities.
+// infoSignal returns our INFO: the version of our signals, and our
+// capabilities.
 func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU} }

@@ -4,8 +4,8 @@ import (
 	"time"
 )
 
-// finishStep ends every step: it accounts for what the step has changed, advances the
-// session's state, and sets the next wake-up.
+// finishStep ends every step: it accounts for what the step has changed,
+// advances the session's state, and sets the next wake-up.
 func (c *Conn) finishStep(now time.Duration) {
 	c.account()
 	c.noteActivity(now)
@@ -18,8 +18,8 @@ func (c *Conn) finishStep(now time.Duration) {
 	c.schedule(now)
 }
 
-// schedule sets a wake-up for the next timer of the session, unless an earlier one is
-// set.
+// schedule sets a wake-up for the next timer of the session, unless an earlier
+// one is set.
 func (c *Conn) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
@@ -29,8 +29,8 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok {
-		// The state machine's clock counts whole milliseconds, and shows at from
-		// the beginning of that millisecond.
+		// The state machine's clock counts whole milliseconds, and shows at
+		// from the beginning of that millisecond.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
@@ -117,7 +117,8 @@ func (c *Conn) flush(now time.Duration) {
 	c.timers.compactAt = now + compactAfter
 }
 
-// flushDue flushes if signals are pending, or the state machine's next flush is due.
+// flushDue flushes if signals are pending, or the state machine's next flush is
+// due.
 func (c *Conn) flushDue(now time.Duration) {
 	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
@@ -132,8 +133,8 @@ func (c *Conn) setClock(now time.Duration) {
 // clock returns the time now on the state machine's clock, in milliseconds.
 func (c *Conn) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
 
-// sendDueSignals starts the requests that have become due, sends those whose time has
-// come, and continues the search for the path MTU.
+// sendDueSignals starts the requests that have become due, sends those whose
+// time has come, and continues the search for the path MTU.
 func (c *Conn) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {

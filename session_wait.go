@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// notifier is what the calls of a session wait on: a condition variable with Conn.mu
-// as its lock, whose Broadcast also reaches the call that reads the socket (see
-// readTurn). Conn.mu guards it.
+// notifier is what the calls of a session wait on: a condition variable with
+// Conn.mu as its lock, whose Broadcast also reaches the call that reads the
+// socket (see readTurn). Conn.mu guards it.
 type notifier struct {
 	cond    sync.Cond
 	conn    *Conn
@@ -32,9 +32,10 @@ func (n *notifier) Broadcast() {
 	}
 }
 
-// Wait returns after the next Broadcast, or earlier; the caller checks its condition
-// again. It sends a pending reply and returns at once, or reads the socket meanwhile
-// if it gets the read turn, or blocks. c.mu is held, and released meanwhile.
+// Wait returns after the next Broadcast, or earlier; the caller checks its
+// condition again. It sends a pending reply and returns at once, or reads the
+// socket meanwhile if it gets the read turn, or blocks. c.mu is held, and
+// released meanwhile.
 func (n *notifier) Wait() {
 	c := n.conn
 	if c.io.replyPending {
@@ -51,8 +52,8 @@ func (n *notifier) Wait() {
 	n.waiting--
 }
 
-// readWhile reads the socket, as the leader of the leader/followers pattern, until n
-// is broadcast or what has arrived is for the calling Read or Write.
+// readWhile reads the socket, as the leader of the leader/followers pattern,
+// until n is broadcast or what has arrived is for the calling Read or Write.
 func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow := false
 	defer func() {
@@ -83,8 +84,8 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow = c.closing.state != stateEnded && c.ep.single()
 }
 
-// settled reports whether the reply to what has arrived may be left to the call that
-// waits for n: it can go on, and no other call waits.
+// settled reports whether the reply to what has arrived may be left to the call
+// that waits for n: it can go on, and no other call waits.
 func (c *Conn) settled(n *notifier) bool {
 	switch {
 	case c.othersWait():

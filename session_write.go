@@ -5,11 +5,12 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// outgoing is the output side of a session. Packets are collected with Conn.mu held,
-// and encoded and written to the socket without it. One goroutine at a time writes, so
-// they leave in order: the one that has set sending. Until it clears that, it alone
-// uses sender.encoder, noFECHeader, noParity, outbox.spare and outbox.batch, with and
-// without Conn.mu. Conn.mu guards the rest.
+// outgoing is the output side of a session. Packets are collected with Conn.mu
+// held, and encoded and written to the socket without it. One goroutine at a
+// time writes, so they leave in order: the one that has set sending. Until it
+// clears that, it alone uses sender.encoder, noFECHeader, noParity,
+// outbox.spare and outbox.batch, with and without Conn.mu. Conn.mu guards the
+// rest.
 type outgoing struct {
 	sender      packetSealer
 	current     *buffer // of the packet that the state machine is building; nil: none
@@ -73,8 +74,8 @@ func (o *outgoing) compact() {
 	}
 }
 
-// packetBuffer is the state machine's hook that returns space for a packet of n bytes,
-// with headroom and tailroom for FEC and the cipher around it.
+// packetBuffer is the state machine's hook that returns space for a packet of n
+// bytes, with headroom and tailroom for FEC and the cipher around it.
 func (c *Conn) packetBuffer(n int) []byte {
 	room := &c.outgoing.sender.overhead
 	p := c.ep.packet(room.total() + n)
@@ -100,9 +101,9 @@ func (c *Conn) collect(data []byte) {
 	o.add(p)
 }
 
-// queueSegment is the state machine's hook that queues a packet in the buffer of its
-// segment, without a copy. Sessions with a cipher do not use it: encryption in place
-// would destroy what may have to be retransmitted.
+// queueSegment is the state machine's hook that queues a packet in the buffer
+// of its segment, without a copy. Sessions with a cipher do not use it:
+// encryption in place would destroy what may have to be retransmitted.
 func (c *Conn) queueSegment(s *sendSegment) {
 	if c.overdrawn() {
 		c.kcp.releaseSegment(s)
@@ -111,9 +112,9 @@ func (c *Conn) queueSegment(s *sendSegment) {
 	c.outgoing.add(packet{buf: c.kcp.segmentPacket(s), segment: s})
 }
 
-// overdrawn reports whether the packet that the state machine has just output exceeds
-// the anti-amplification limit (RFC 9000 §8.1), and counts it. The state machine keeps
-// the limit itself; this is a second line of defence.
+// overdrawn reports whether the packet that the state machine has just output
+// exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
+// state machine keeps the limit itself; this is a second line of defence.
 func (c *Conn) overdrawn() bool {
 	if !c.kcp.overdrawn() {
 		return false
@@ -122,8 +123,9 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
-// writePackets encodes and writes the collected packets. It releases c.mu meanwhile.
-// If another goroutine is writing, it leaves the packets to that one.
+// writePackets encodes and writes the collected packets. It releases c.mu
+// meanwhile. If another goroutine is writing, it leaves the packets to that
+// one.
 func (c *Conn) writePackets() {
 	o := &c.outgoing
 	if o.sending {
@@ -181,9 +183,10 @@ func (c *Conn) writePackets() {
 	}
 }
 
-// encode adds FEC to packets and encrypts them into o.batch, with the parity packets
-// between them. It returns packets with the parity packets appended. On an error the
-// batch is empty. The goroutine that has set sending calls it, without c.mu.
+// encode adds FEC to packets and encrypts them into o.batch, with the parity
+// packets between them. It returns packets with the parity packets appended. On
+// an error the batch is empty. The goroutine that has set sending calls it,
+// without c.mu.
 func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
@@ -218,7 +221,8 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 	return packets, nil
 }
 
-// seal encrypts p and appends it to the batch. Like encode, it runs without c.mu.
+// seal encrypts p and appends it to the batch. Like encode, it runs without
+// c.mu.
 func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	o := &c.outgoing
 	if err := c.ep.seal(p.buf, numbers); err != nil {
@@ -228,12 +232,12 @@ func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	return nil
 }
 
-// datagramHeader is the size of the header of an out-of-band datagram, between cipher
-// and payload: an FEC header and the conversation id.
+// datagramHeader is the size of the header of an out-of-band datagram, between
+// cipher and payload: an FEC header and the conversation id.
 const datagramHeader = fec.HeaderSize + 4
 
-// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's pool, or to
-// a segment.
+// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
+// pool, or to a segment.
 type packet struct {
 	buf      []byte
 	pooled   *buffer      // to return to the pool; nil: buf is the segment's
@@ -244,8 +248,8 @@ type packet struct {
 // buffer is a packet buffer of the endpoint's pool.
 type buffer struct{ b []byte }
 
-// overhead is the space that a packet needs around its content, in bytes. The content
-// is what the state machine or SendDatagram puts into it.
+// overhead is the space that a packet needs around its content, in bytes. The
+// content is what the state machine or SendDatagram puts into it.
 type overhead struct {
 	cipherHead int // before all; 0 without a cipher
 	fecHead    int // between cipherHead and the content; 0 without FEC
@@ -256,15 +260,16 @@ func (o overhead) head() int { return o.cipherHead + o.fecHead }
 
 func (o overhead) total() int { return o.head() + o.tail }
 
-// packetSealer adds FEC to a session's outgoing packets. The goroutine that has set
-// outgoing.sending uses encoder; overhead is immutable.
+// packetSealer adds FEC to a session's outgoing packets. The goroutine that has
+// set outgoing.sending uses encoder; overhead is immutable.
 type packetSealer struct {
 	encoder  *fec.Encoder // nil: none
 	overhead overhead
 }
 
-// encode adds the FEC header to p, unless plain. It returns the parity packets if p
-// completes a group; they are valid until the next call. now is in milliseconds.
+// encode adds the FEC header to p, unless plain. It returns the parity packets
+// if p completes a group; they are valid until the next call. now is in
+// milliseconds.
 func (s *packetSealer) encode(p *packet, now uint32, plain bool) [][]byte {
 	inner := p.buf[s.overhead.cipherHead : len(p.buf)-s.overhead.tail]
 	switch {
