@@ -101,7 +101,7 @@ type closeState struct {
 	closed      bool // the application has called Close or Abort
 	background  bool // Close does not wait, or waits no longer
 	undelivered bool // the session ended before the peer had taken all that was written
-	asksKind    bool // CloseWrite waits until handshakeState.kind is known
+	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
 	retired     bool // removed from the endpoint's tables
 }
 
@@ -191,7 +191,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	c.setClock(now)
 	c.path.shard = uint16(shard)
 	segments := c.kcp.counts().SegmentsReceived
-	news := false
+	changed := false
 	for i := range packets {
 		p := &packets[i].inPacket
 		if c.closing.state == stateEnded {
@@ -200,7 +200,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		}
 		if !c.fresh(p, true) {
 			if c.takeResets(p) {
-				news = true
+				changed = true
 			} else {
 				c.ep.counters.dropReplay.Add(1)
 			}
@@ -215,20 +215,20 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		if p.kind != plainPacket {
 			var ok bool
 			if data, ok = c.decode(*p, now); !ok {
-				news = news || p.kind != datagramPacket // parity may have recovered something
+				changed = changed || p.kind != datagramPacket // parity may have recovered something
 				continue
 			}
 		}
 		c.packetDone(c.kcp.Input(data), now)
-		news = true
+		changed = true
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
 		c.live.lastData, c.live.missed = now, false
 	}
-	if !news {
+	if !changed {
 		c.account() // else respond does it
 	}
-	if !news && !c.io.wokeWaiter || c.io.respondPending {
+	if !changed && !c.io.wokeWaiter || c.io.respondPending {
 		return false
 	}
 	c.io.respondPending = true
@@ -327,9 +327,9 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()
-	roused := c.io.wokeWaiter
+	woke := c.io.wokeWaiter
 	c.io.wokeWaiter = false
-	return roused
+	return woke
 }
 
 // readable reports whether a waiting Read must look again: there is data, or

@@ -79,11 +79,11 @@ func (c *Conn) Close() error {
 
 // wait restarts the time that a closed session may spend without progress.
 func (c *Conn) wait(now time.Duration) {
-	patience := c.closing.linger
+	limit := c.closing.linger
 	if c.closing.background {
-		patience = backgroundLinger
+		limit = backgroundLinger
 	}
-	c.closing.endAt = min(now+patience, c.closing.closeBy)
+	c.closing.endAt = min(now+limit, c.closing.closeBy)
 }
 
 // giveUp ends a closed session that has made no progress for long enough. If
@@ -174,7 +174,7 @@ func (c *Conn) waitKind() error {
 			})
 			defer timer.Stop()
 		}
-		c.closing.asksKind = true
+		c.closing.kindAwaited = true
 		c.io.canWrite.Wait()
 	}
 }
@@ -361,14 +361,14 @@ func (c *Conn) progress(now time.Duration) {
 		c.closing.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
 	}
-	if c.closing.asksKind && l.kind != peerUnknown {
-		c.closing.asksKind = false
+	if c.closing.kindAwaited && l.kind != peerUnknown {
+		c.closing.kindAwaited = false
 		c.io.canWrite.Broadcast()
 	}
 	switch {
 	case c.closing.ending != nil:
 		c.end(c.closing.ending)
-	case l.peerClosed && c.heardOut():
+	case l.peerClosed && c.allReceived():
 		// All of the peer's data has arrived, and it will read nothing of ours.
 		c.end(ErrPeerClosed)
 	case c.closing.state == stateLingering && c.delivered():
@@ -389,7 +389,7 @@ func (c *Conn) delivered() bool {
 	case peerExtended:
 		// A peer that has sent all its data need not learn that we read no
 		// more.
-		return l.finished || l.finAcked && c.heardOut()
+		return l.finished || l.finAcked && c.allReceived()
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
 		// Otherwise the peer may still prove to be an extended one.
@@ -402,13 +402,13 @@ func (c *Conn) delivered() bool {
 // nothing more from the peer.
 func (c *Conn) over() bool {
 	l := &c.hs
-	return c.heardOut() &&
+	return c.allReceived() &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
 
-// heardOut reports whether all of the peer's data up to its FIN or CLOSE has
+// allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *Conn) heardOut() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
+func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window

@@ -93,7 +93,7 @@ func (c *Conn) maxDatagramSize() int {
 
 // SendDatagram sends b as one packet beside the byte stream: unreliable,
 // unordered, not retransmitted, not protected by FEC, and not limited by the
-// windows. It copies b and does not block.
+// windows. It copies b and does not wait.
 //
 // b is dropped, and counted as DatagramStats.Unsent, in two cases: 4096 packets
 // of the session wait for the socket, or the anti-amplification limit (RFC 9000

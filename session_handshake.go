@@ -11,7 +11,7 @@ import (
 // it, but for the atomic flags. Times are since the endpoint's epoch.
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
-	active      atomic.Bool // a packet arrived since Endpoint.oldestHalfOpenLocked looked; only while unvalidated
+	active      atomic.Bool // a packet arrived since oldestHalfOpenLocked looked; set only if unvalidated
 	greeted     atomic.Bool // the peer is extended: kind is peerExtended
 
 	kind         peerKind
@@ -112,8 +112,8 @@ func (c *Conn) requestWait() time.Duration {
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 
-// sayHello begins the handshake of a dialled session.
-func (c *Conn) sayHello(now time.Duration) {
+// startHandshake begins the handshake of a dialled session.
+func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = randomToken()
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
@@ -179,7 +179,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	now := c.ep.now()
 	limit := c.ep.config.DialTimeout
 	c.hs.dialling = limit > 0
-	c.sayHello(now)
+	c.startHandshake(now)
 	if limit == 0 {
 		return nil
 	}
@@ -262,7 +262,7 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	}
 	if offered {
 		c.hs.offered = l.offer(c, !c.hs.unvalidated.Load())
-		if !c.hs.offered && c.hs.kind != peerExtended { // an extended peer repeats CONFIRM, and is offered then
+		if !c.hs.offered && c.hs.kind != peerExtended { // an extended peer repeats CONFIRM
 			c.ep.counters.dropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false

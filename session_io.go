@@ -101,7 +101,7 @@ func (c *Conn) cannotRead() error {
 // message: io.EOF once the peer has closed its side and all its data has been
 // read. It returns nil if more may arrive.
 func (c *Conn) readEnd() error {
-	if c.heardOut() {
+	if c.allReceived() {
 		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}

@@ -98,7 +98,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(signal{sigHello | sigAnswer, l.token, l.peerToken})
 	case sigConfirm:
 		if s.sn != l.token {
-			c.queueAnswer(c.disown(s))
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		if !ours || s.ts != l.peerToken {
@@ -112,7 +112,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		}
 	case sigFin, sigClose:
 		if s.ts != l.token {
-			c.queueAnswer(c.disown(s))
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		if !ours || !c.offer() {
@@ -126,7 +126,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(s.answer())
 	case sigPing:
 		if l.token == 0 { // an extended peer, whose HELLO this session has never had
-			c.queueAnswer(c.disown(s))
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		c.queueAnswer(s.answer())
@@ -173,7 +173,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	return false
 }
 
-// disown returns the RESET for a signal with a token that is not ours: its
+// rejectToken returns the RESET for a signal with a token that is not ours: its
 // sender takes this session for another. For example, this end was restarted,
 // and the first segment of the peer's old session was retransmitted and has
 // opened this one. The RESET is that of an endpoint without such a session. The
@@ -182,7 +182,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 // The session does not end here, or one packet with forged tokens would end a
 // session with a legacy peer. Instead a PING asks for a sign of life, and
 // PeerTimeout runs.
-func (c *Conn) disown(s signal) signal {
+func (c *Conn) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
 		at := c.live.lastInput + c.requestWait() // the peer gets RESET first
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())

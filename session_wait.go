@@ -73,7 +73,7 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		if suspect {
 			return // the read loop deals with errors
 		}
-		if c.io.respondPending && c.settled(n) {
+		if c.io.respondPending && c.mayDeferReply(n) {
 			c.io.replyPending = true
 			break
 		}
@@ -84,9 +84,9 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow = c.closing.state != stateEnded && c.ep.single()
 }
 
-// settled reports whether the reply to what has arrived may be left to the call
-// that waits for n: it can go on, and no other call waits.
-func (c *Conn) settled(n *notifier) bool {
+// mayDeferReply reports whether the reply to what has arrived may be left to
+// the call that waits for n: it can go on, and no other call waits.
+func (c *Conn) mayDeferReply(n *notifier) bool {
 	switch {
 	case c.othersWait():
 		return false
