@@ -5,7 +5,8 @@ import (
 )
 
 // nextPing returns when to send a PING: as keep-alive (RFC 9293 §3.8.4), while
-// something is outstanding, and to check the path. 0 means never.
+// something is outstanding, while the peer has not confirmed the session, and
+// to check the path. 0 means never.
 func (c *Conn) nextPing() time.Duration {
 	l := &c.hs
 	switch {

@@ -55,7 +55,7 @@ const (
 	maxOutgoing = 4096
 )
 
-// init sets up o for the sessions of e.
+// init sets up o for a session of e.
 func (o *outgoing) init(e *Endpoint) {
 	o.sender = packetSealer{overhead: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
