@@ -110,7 +110,7 @@ type closeState struct {
 type timerState struct {
 	wakeAt    time.Duration // the wake-up that is set; 0: none
 	compactAt time.Duration // when spare memory is released; 0: there is none
-	wakeIndex int32         // position in wakeQueue, from 1; 0: not queued; wakeQueue.mu
+	wakeIndex int32         // position in Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
 }
 

@@ -9,7 +9,7 @@ import (
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
-// pmtuSearch decides; this file sends its probes and sets the MTU that it
+// pmtud.Search decides; this file sends its probes and sets the MTU that it
 // finds. It requires a peer that answers PROBE. With other peers, the MTU stays
 // that of Config.
 
