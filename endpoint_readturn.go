@@ -60,120 +60,120 @@ type readTurn struct {
 	acquired    int // since the loop yielded
 }
 
-func (l *readTurn) init() {
-	l.possible = true
-	l.back = make(chan struct{}, 1)
-	l.nextHoldoff = 1
+func (t *readTurn) init() {
+	t.possible = true
+	t.back = make(chan struct{}, 1)
+	t.nextHoldoff = 1
 }
 
 // handOver has the loop give the lead to a call that it has just woken. The loop
 // then waits for back.
-func (l *readTurn) handOver() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
+func (t *readTurn) handOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
 		return false
 	}
-	if l.holdoff > 0 {
-		l.holdoff--
+	if t.holdoff > 0 {
+		t.holdoff--
 		return false
 	}
-	l.acquired, l.armedAt = 0, -1 // whatever the timer is set for, this has just begun
-	l.leaveOpenLocked()
+	t.acquired, t.armedAt = 0, -1 // whatever the timer is set for, this has just begun
+	t.leaveOpenLocked()
 	return true
 }
 
 // acquire gives the lead to a call, if nobody has it.
-func (l *readTurn) acquire() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.who != nobodyReads || l.stopped {
+func (t *readTurn) acquire() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.who != nobodyReads || t.stopped {
 		return false
 	}
-	l.who, l.lastReader = callReads, nil
-	l.acquired++
+	t.who, t.lastReader = callReads, nil
+	t.acquired++
 	return true
 }
 
 // release takes the lead from a call of c. It goes back to the loop at once
 // where no call is to follow.
-func (l *readTurn) release(c *Conn, follow bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lastReader = c
-	if !follow || l.stopped {
-		l.reclaimLocked()
+func (t *readTurn) release(c *Conn, follow bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lastReader = c
+	if !follow || t.stopped {
+		t.reclaimLocked()
 		return
 	}
-	l.leaveOpenLocked()
+	t.leaveOpenLocked()
 }
 
 // leaveOpenLocked leaves the lead to the next call, for some time. mu is held.
-func (l *readTurn) leaveOpenLocked() {
-	l.who = nobodyReads
-	if !l.armed {
-		l.armLocked()
+func (t *readTurn) leaveOpenLocked() {
+	t.who = nobodyReads
+	if !t.armed {
+		t.armLocked()
 	}
 }
 
 // armLocked sets the timer, which is left to fire when a call comes: that is rarer
 // than calls are. mu is held.
-func (l *readTurn) armLocked() {
-	l.armed, l.armedAt = true, l.acquired
-	if l.timer == nil {
-		l.timer = time.AfterFunc(handoverGrace, l.expire)
+func (t *readTurn) armLocked() {
+	t.armed, t.armedAt = true, t.acquired
+	if t.timer == nil {
+		t.timer = time.AfterFunc(handoverGrace, t.expire)
 	} else {
-		l.timer.Reset(handoverGrace)
+		t.timer.Reset(handoverGrace)
 	}
 }
 
 // expire gives the lead back to the loop where no call has come.
-func (l *readTurn) expire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.armed = false
-	if l.who != nobodyReads {
+func (t *readTurn) expire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.armed = false
+	if t.who != nobodyReads {
 		return
 	}
-	if l.acquired != l.armedAt { // a call came, and has gone again
-		l.armLocked()
+	if t.acquired != t.armedAt { // a call came, and has gone again
+		t.armLocked()
 		return
 	}
-	if l.acquired >= minStreak {
-		l.nextHoldoff = 1
+	if t.acquired >= minStreak {
+		t.nextHoldoff = 1
 	}
-	l.holdoff = l.nextHoldoff
-	l.nextHoldoff = min(2*l.nextHoldoff, maxHoldoff)
-	l.reclaimLocked()
+	t.holdoff = t.nextHoldoff
+	t.nextHoldoff = min(2*t.nextHoldoff, maxHoldoff)
+	t.reclaimLocked()
 }
 
 // recall gives the lead back to the loop. mu is held.
-func (l *readTurn) reclaimLocked() {
-	l.who = loopReads
-	l.back <- struct{}{}
+func (t *readTurn) reclaimLocked() {
+	t.who = loopReads
+	t.back <- struct{}{}
 }
 
 // stop lets no call lead any more. The one that does is not waited for.
-func (l *readTurn) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
+func (t *readTurn) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
 		return
 	}
-	l.stopped = true
-	if l.who == nobodyReads {
-		l.reclaimLocked()
+	t.stopped = true
+	if t.who == nobodyReads {
+		t.reclaimLocked()
 	}
 }
 
 // await is how the loop waits for the lead, after yield. It returns the session
 // that may have left its answer to later.
-func (l *readTurn) await() *Conn {
-	<-l.back
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.lastReader
-	l.lastReader = nil
+func (t *readTurn) await() *Conn {
+	<-t.back
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.lastReader
+	t.lastReader = nil
 	return c
 }
 

@@ -98,11 +98,11 @@ func classify(data []byte, p *inPacket) bool {
 // readLoop reads a socket while no call of a session does.
 func (e *Endpoint) readLoop(s *shard) {
 	for {
-		roused, ok := e.readOnce(s, nil)
+		woke, ok := e.readOnce(s, nil)
 		if !ok {
 			return
 		}
-		if roused && s.lead.possible && e.single() && s.lead.handOver() {
+		if woke && s.lead.possible && e.single() && s.lead.handOver() {
 			if c := s.lead.await(); c != nil {
 				c.respond(e.now())
 			}
@@ -114,7 +114,7 @@ func (e *Endpoint) readLoop(s *shard) {
 // lets each session that got something answer once; that of the call that leads
 // does so by itself. roused is true if that has woken a call that waited, ok
 // false if the socket is not to be read any more.
-func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
+func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.sock.ReadBatch(s.batch)
 	if err != nil && !e.interrupted(s, err) {
 		s.failures++
@@ -122,10 +122,10 @@ func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
 	}
 	s.failures = 0
 	if err == nil {
-		roused = e.take(s.batch[:n], &s.in, leader)
+		woke = e.take(s.batch[:n], &s.in, reading)
 		e.sendReplies(s.in.shard)
 	}
-	return roused, true
+	return woke, true
 }
 
 // readState is what a reader works with on a batch.
@@ -154,7 +154,7 @@ type routedPacket struct {
 
 // take feeds a batch to the sessions, those packets of one session together
 // that come together, and lets each answer once.
-func (e *Endpoint) take(batch []udp.Datagram, in *readState, leader *Conn) (roused bool) {
+func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
 	now := e.now()
 	bytes := 0
 	for i := range batch {
@@ -179,15 +179,15 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, leader *Conn) (rous
 		rest = rest[n:]
 	}
 	for _, c := range in.touched {
-		if c != leader {
-			roused = c.respond(now) || roused
+		if c != reading {
+			woke = c.respond(now) || woke
 		}
 	}
 	e.relieve(now)
 	clear(in.packets)
 	clear(in.touched)
 	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
-	return roused
+	return woke
 }
 
 // manyFailures is how many errors in a row make a socket suspect.
@@ -270,12 +270,12 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) 
 			c = all[0]
 		}
 	}
-	coded := c != nil && c.path.fecBound
+	bound := c != nil && c.path.fecBound
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)
 	}
-	if c != nil && p.kind == fecPacket && !coded {
+	if c != nil && p.kind == fecPacket && !bound {
 		e.bindFEC(c)
 	}
 	return c

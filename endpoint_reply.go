@@ -44,10 +44,10 @@ func (e *Endpoint) putReplyLocked(d *udp.Datagram, h header, signals ...signal) 
 // putNumberedLocked is putReplyLocked in the name of a session that numbers its packets. mu
 // is held.
 func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
-	room := e.config.overhead()
-	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
+	o := e.config.overhead()
+	p := e.packet(o.cipherHead + len(signals)*headerSize + o.tail)
 	for i, s := range signals {
-		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
+		s.encode(h, p.buf[o.cipherHead+i*headerSize:])
 	}
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.numbers = append(e.replies.numbers, n)

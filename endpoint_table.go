@@ -45,14 +45,14 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 
 // remove forgets the session c but for g. Stragglers of it are recognised for a
 // while, so that they do not open a new one.
-func (e *Endpoint) remove(c *Conn, g timeWait) {
+func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	e.wakes.remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {
 		e.removeLocked(c)
-		e.table.timeWaits.add(c.path.key, g, e.now())
-		if g.token != 0 && e.protection.authentic && e.config.AllowLegacy {
+		e.table.timeWaits.add(c.path.key, tw, e.now())
+		if tw.token != 0 && e.protection.authentic && e.config.AllowLegacy {
 			e.table.timeWaits.used.add(c.path.key.conv)
 		}
 		e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())

@@ -28,7 +28,7 @@ type timeWait struct {
 type timeWaitTable struct {
 	entries map[sessionKey]timeWait
 	order   []sessionKey          // oldest first
-	moved   map[uint32]sessionKey // of each conversation id the latest whose peer has signals
+	latest  map[uint32]sessionKey // of each conversation id the latest whose peer has signals
 	used    convHistory
 }
 
@@ -65,93 +65,93 @@ func (h *convHistory) has(conv uint32) bool {
 	return ok
 }
 
-func (y *timeWaitTable) add(key sessionKey, g timeWait, now time.Duration) {
-	if y.entries == nil {
-		y.entries = make(map[sessionKey]timeWait)
+func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
+	if t.entries == nil {
+		t.entries = make(map[sessionKey]timeWait)
 	}
-	for len(y.order) > 0 && (len(y.order) >= maxTimeWait || y.entries[y.order[0]].until <= now) {
-		oldest := y.order[0]
-		delete(y.entries, oldest)
-		if y.moved[oldest.conv] == oldest {
-			delete(y.moved, oldest.conv)
+	for len(t.order) > 0 && (len(t.order) >= maxTimeWait || t.entries[t.order[0]].until <= now) {
+		oldest := t.order[0]
+		delete(t.entries, oldest)
+		if t.latest[oldest.conv] == oldest {
+			delete(t.latest, oldest.conv)
 		}
-		y.order = y.order[1:]
+		t.order = t.order[1:]
 	}
-	if _, again := y.entries[key]; !again {
-		y.order = append(y.order, key)
+	if _, again := t.entries[key]; !again {
+		t.order = append(t.order, key)
 	}
-	g.until = now + timeWaitTime
-	y.entries[key] = g
-	if g.token != 0 {
-		if y.moved == nil {
-			y.moved = make(map[uint32]sessionKey)
+	tw.until = now + timeWaitTime
+	t.entries[key] = tw
+	if tw.token != 0 {
+		if t.latest == nil {
+			t.latest = make(map[uint32]sessionKey)
 		}
-		y.moved[key.conv] = key
+		t.latest[key.conv] = key
 	}
 }
 
-func (y *timeWaitTable) holds(key sessionKey) bool {
-	_, ok := y.entries[key]
+func (t *timeWaitTable) holds(key sessionKey) bool {
+	_, ok := t.entries[key]
 	return ok
 }
 
 // at returns the grave of key, if there is one at that time.
-func (y *timeWaitTable) at(key sessionKey, now time.Duration) (timeWait, bool) {
-	g, ok := y.entries[key]
-	return g, ok && now < g.until
+func (t *timeWaitTable) at(key sessionKey, now time.Duration) (timeWait, bool) {
+	tw, ok := t.entries[key]
+	return tw, ok && now < tw.until
 }
 
 // elsewhere returns the grave of a session of that conversation id with a peer
 // that has signals, whatever its address was.
-func (y *timeWaitTable) elsewhere(conv uint32, now time.Duration) (timeWait, bool) {
-	return y.at(y.moved[conv], now)
+func (t *timeWaitTable) atAnyAddress(conv uint32, now time.Duration) (timeWait, bool) {
+	return t.at(t.latest[conv], now)
 }
 
 // timeWaitState returns what is to be remembered of the session.
 func (c *Conn) timeWaitState() timeWait {
 	l := &c.hs
-	g := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
+	tw := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
 	if l.kind == peerExtended {
-		g.token, g.own = l.peerToken, l.token
-		g.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.token, tw.own = l.peerToken, l.token
+		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 	}
-	return g
+	return tw
 }
 
 // timeWaitForLocked returns the grave that a packet of no session belongs to. With an
 // authenticating cipher that may be one of a peer that has changed its address
 // since: it still has to learn how its session has ended. mu is held.
 func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
-	g, ok := e.table.timeWaits.at(key, now)
+	tw, ok := e.table.timeWaits.at(key, now)
 	if !ok && e.protection.authentic && f.hello.code == 0 {
-		g, ok = e.table.timeWaits.elsewhere(key.conv, now)
+		tw, ok = e.table.timeWaits.atAnyAddress(key.conv, now)
 	}
-	return g, ok
+	return tw, ok
 }
 
 // replyInTimeWaitLocked answers a packet of an ended session: what it asks for is
 // acknowledged, or the peer is told that the session was broken off. A peer
 // that knows no signals must not get anything; it would take it for the
 // beginning of a new session.
-func (e *Endpoint) replyInTimeWaitLocked(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
-	h := header{conv: key.conv, una: g.una}
-	tell := func(s ...signal) {
+func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
+	h := header{conv: key.conv, una: tw.una}
+	reply := func(s ...signal) {
 		if e.mayReplyLocked(&e.replies.budget, replyRate) {
-			e.putNumberedLocked(d, g.numbers.sender(), h, s...)
+			e.putNumberedLocked(d, tw.numbers.sender(), h, s...)
 		}
 	}
 	switch {
-	case !g.numbers.of(p):
+	case !tw.numbers.of(p):
 		// Recorded, and sent again.
-	case g.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
+	case tw.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
 		// Two graves that answered each other would never stop.
-	case g.aborted:
-		tell(signal{sigAbort, g.token, 0})
+	case tw.aborted:
+		reply(signal{sigAbort, tw.token, 0})
 	case f.request.code == sigPing && e.protection.authentic:
-		tell(f.request.answer(), signal{sigToken, g.token, g.own})
+		reply(f.request.answer(), signal{sigToken, tw.token, tw.own})
 	case f.request.code != 0:
-		tell(f.request.answer())
+		reply(f.request.answer())
 	case f.data:
-		tell(infoSignal()) // for its una
+		reply(infoSignal()) // for its una
 	}
 }
