@@ -78,7 +78,7 @@ type sessionTable struct {
 	fecByAddr   map[sessionKey][]*Conn      // sessions whose peers send FEC, by address alone (conv is 0)
 	byConv      map[uint32]*Conn            // list of the sessions of a conversation id, oldest first, linked by sameConv
 	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if MaxSessionsPerAddress is off, which is immutable
-	unvalidated []*Conn                     // half-open sessions, oldest first, and some that no longer are half open
+	unvalidated []*Conn                     // half-open sessions in order of eviction, and some that no longer are half open
 	timeWaits   timeWaitTable
 }
 

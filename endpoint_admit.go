@@ -146,8 +146,9 @@ type verdict struct {
 	evicted   *Conn     // half-open session to end, to make room; nil: none
 }
 
-// judgeLocked decides on the first packet of a conversation, and queues a reply
-// if no session is to be opened. Endpoint.mu is held.
+// judgeLocked decides on the first packet of a conversation. If no session is
+// to be opened, it queues the reply, if any: an acknowledgement in TIME-WAIT, a
+// COOKIE, or a RESET (stateless reset, RFC 9000 §10.3). Endpoint.mu is held.
 func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (v verdict) {
 	if v.session = e.table.sessions[key]; v.session != nil {
 		return v
