@@ -91,8 +91,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptKCP waits for the next session, in the order in which peers opened
-// them. It fails when ctx is done, with ctx.Err(); when a deadline set by
+// AcceptKCP waits for the next session, in the order in which they became
+// acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
 // SetDeadline has passed, with os.ErrDeadlineExceeded; and when the listener is
 // closed, with net.ErrClosed. All come wrapped in a *net.OpError. These
 // conditions are checked before the backlog, so they take effect even if a
@@ -148,8 +148,8 @@ func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
 func (l *Listener) Endpoint() *Endpoint { return l.ep }
 
 // Close stops accepting: pending and future calls of Accept return
-// net.ErrClosed. Accepted sessions go on; those in the backlog are ended. A
-// second Close returns net.ErrClosed.
+// net.ErrClosed. Accepted sessions go on; those in the backlog, and those not
+// validated yet, are ended. On a closed listener it returns net.ErrClosed.
 //
 // A socket that Listen has opened is closed with its last session. If the last
 // acknowledgement to a peer may have been lost, it is closed up to three
