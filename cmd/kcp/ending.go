@@ -119,7 +119,7 @@ func (p *pipe) over(s *silence) (bool, error) {
 	case p.patience < 0 || silence < p.patience:
 		return false, nil
 	}
-	return true, fmt.Errorf("peer lost: bytes are missing behind the first %d; nothing heard for %v", now.written, formatTime(silence))
+	return true, fmt.Errorf("peer lost: data is missing after the first %d bytes; nothing received for %v", now.written, formatTime(silence))
 }
 
 // hold waits, before the process ends, as long as the peer may ask once more
@@ -146,15 +146,15 @@ func explain(err error) error {
 	var lost *kcp.PeerLostError
 	switch {
 	case errors.As(err, &lost):
-		return fmt.Errorf("peer lost: it does not answer (-peer-timeout); nothing heard for %v", formatTime(lost.Silence))
+		return fmt.Errorf("peer lost: nothing received for %v (-peer-timeout)", formatTime(lost.Silence))
 	case errors.Is(err, kcp.ErrNotDelivered):
 		return errors.New("the peer did not acknowledge all that was sent")
 	case errors.Is(err, kcp.ErrReset):
-		return errors.New("the peer has broken the session off: what it sent, or got, is not all")
+		return errors.New("the peer aborted the session: data is missing in one direction or both")
 	case errors.Is(err, kcp.ErrPeerClosed):
-		return errors.New("the peer has closed the session and takes nothing more")
+		return errors.New("the peer closed the session and reads no more")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the peer has ended in the middle of a message")
+		return errors.New("the peer ended in the middle of a message")
 	}
 	return err
 }

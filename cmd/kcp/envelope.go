@@ -117,11 +117,11 @@ func (e *envelope) apply(c *kcp.Config) error {
 // envelopeOptions returns the flags of the envelope.
 func (s *settings) envelopeOptions() []option {
 	return []option{
-		{"cipher", "NAME", "encrypt packets, alike at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
+		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
 			edit(s, "cipher", oneOf(cipherNames, ciphers), func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v })},
-		{"key", "PASSPHRASE", "key of the cipher, or hex: and its 64 digits",
+		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key",
 			parsed(&s.envelope.key, parseKey)},
-		{"fec", "D/P", "after every D packets send P of parity, such as 10/3",
+		{"fec", "D/P", "forward error correction: after every D packets send\nP parity packets, such as 10/3",
 			edit(s, "fec", parseFEC, func(c *kcp.Config, v kcp.FEC) { c.FEC = v })},
 	}
 }

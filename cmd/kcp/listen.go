@@ -15,18 +15,18 @@ func listenOptions(n *netcat, keep *bool) *optionSet {
 	return &optionSet{
 		synopsis: "kcp listen ADDR [flags]",
 		intro: `Waits for a KCP session on the UDP address ADDR, such as :9000, and pipes it to
-stdin and stdout. It takes one session and ends with it.
+stdin and stdout. It accepts one session and ends with it.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"k", "", "keep listening: take one session after the other", toggle(keep)},
-				option{"allow-legacy", "", "with a -cipher that authenticates, also take peers\nsuch as kcp-go and kcptun; what somebody has recorded\nof their sessions can then be sent again",
+			n.pipeGroup(option{"k", "", "keep listening: accept one session after another", toggle(keep)},
+				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
 					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
 			n.settings.group(),
 		},
 		examples: `  kcp listen :9000 > copy            receive a file
   kcp listen :9000 < file            send one
-  kcp listen :9000 -k -d >> log      collect from one peer after the other
+  kcp listen :9000 -k -d >> log      collect from one peer after another
   kcp listen :9000                   talk to the peer`,
 	}
 }

@@ -54,7 +54,7 @@ func commands() []command {
 		{"demo", "move a file both ways at once through a lossy network", runDemo},
 		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
 		{"dial", "open a session and pipe it to stdin and stdout", runDial},
-		{"relay", "pass UDP packets on through a bad network", runRelay},
+		{"relay", "forward UDP packets through a simulated bad network", runRelay},
 		{"version", "print the version", runVersion},
 		{"help", "print this text, or the usage of a subcommand", runHelp},
 	}

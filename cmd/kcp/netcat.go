@@ -39,18 +39,19 @@ func newNetcat(std streams, command string) *netcat {
 // pipeGroup returns the flags of both. more stand before them.
 func (n *netcat) pipeGroup(more ...option) optionGroup {
 	return optionGroup{"Flags", append(more,
-		option{"q", "DURATION", "quiet time, for peers that cannot tell their end, such\nas kcp-go: end so long after stdin has ended and the\nlast packet came; 0: as soon as stdin is delivered;\n-1: never; default 3s",
+		option{"q", "DURATION", "for peers that cannot signal their end, such as\nkcp-go: end this long after the end of stdin and the\nlast packet; 0: as soon as stdin is delivered;\n-1: never; default 3s",
 			parsed(&n.quiet, parsePatience)},
-		option{"d", "", "only receive: do not read stdin; the default where\nstdin is a terminal and stdout is not", toggle(&n.receive)},
-		option{"v", "", "say on stderr what happens", toggle(&n.verbose)},
+		option{"d", "", "only receive: do not read stdin; the default if stdin\nis a terminal and stdout is not", toggle(&n.receive)},
+		option{"v", "", "report events on stderr", toggle(&n.verbose)},
 	)}
 }
 
 // The end of a session, as told by the usage texts of both.
-const endingText = `The end of stdin is told to the peer, whose side goes on. The command ends when
-the peer has all that was sent, and its own end has come. An interrupt (Ctrl-C)
-delivers what was read from stdin so far, and then breaks the session off: the
-other side fails, so that it does not take a part for the whole.`
+const endingText = `At the end of stdin the peer reads end of file, and can go on sending. The
+command ends when the peer has acknowledged all data and has ended its side too.
+An interrupt (Ctrl-C) delivers what was read from stdin so far, and then aborts
+the session: the other side fails, so that it does not take a part for the
+whole.`
 
 // parse reads the command line.
 func (n *netcat) parse(options *optionSet, args []string) error {

@@ -45,21 +45,21 @@ func newRelay(std streams) *relay {
 func (r *relay) options() *optionSet {
 	return &optionSet{
 		synopsis: "kcp relay -to HOST:PORT [flags]",
-		intro: `Passes UDP packets of any kind on to HOST:PORT and the answers back, through a
-network as bad as the flags say, until it is interrupted. Then it tells what
-became of the packets.`,
+		intro: `Forwards UDP packets to HOST:PORT and the replies back, through a simulated
+network with the loss, delay and rate that the flags set, until it is
+interrupted. Then it prints what became of the packets.`,
 		groups: []optionGroup{
 			{"The relay", []option{
-				{"to", "HOST:PORT", "where to pass packets on to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
-				{"listen", "ADDR", "where to take packets; default 127.0.0.1:0, which is\nany free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
-				{"time", "DURATION", "end after this time; default never", parsed(&r.duration, positiveDuration)},
-				{"every", "DURATION", "tell the counts that often; default only at the end", parsed(&r.every, positiveDuration)},
-				{"seed", "N", "seed of the network's luck; default random", parsed(&r.seed, parseSeed)},
+				{"to", "HOST:PORT", "where to forward packets to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
+				{"listen", "ADDR", "where to receive packets; default 127.0.0.1:0, which\nis any free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
+				{"time", "DURATION", "stop after this time; default: never", parsed(&r.duration, positiveDuration)},
+				{"every", "DURATION", "print the counts this often; default: only at the end", parsed(&r.every, positiveDuration)},
+				{"seed", "N", "seed of the network's randomness; default: random", parsed(&r.seed, parseSeed)},
 			}},
 			{"The network, in both directions unless -direction says otherwise", r.linkOptions()},
-			{"What happens to it", []option{
-				{"outage", "AT+LENGTH", "lose everything, such as 10s+3s; can be repeated", r.addOutage},
-				{"rebind", "DURATION", "that often, show the target other addresses, as when\na NAT forgets its bindings", parsed(&r.rebind, positiveDuration)},
+			{"Events", []option{
+				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", r.addOutage},
+				{"rebind", "DURATION", "change the source addresses that the target sees this\noften, like a NAT that loses its bindings", parsed(&r.rebind, positiveDuration)},
 			}},
 		},
 		examples: `  kcp relay -listen :4000 -to example.com:9000 -loss 5% -delay 30ms
@@ -76,20 +76,20 @@ func (r *relay) linkOptions() []option {
 		names = append(names, p.Name)
 	}
 	return []option{
-		{"profile", "NAME", "start from ready-made links:\n" + strings.Join(names, ",\n"), r.setProfile},
-		{"direction", "WHICH", "what the flags after it are for: up (to the target),\ndown or both", r.setDirection},
-		{"loss", "SHARE", "packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
-		{"burst", "PACKETS", "make losses come in bursts of this length in the mean", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
+		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(names, ",\n"), r.setProfile},
+		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both", r.setDirection},
+		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
+		{"burst", "PACKETS", "lose packets in bursts of this mean length", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
 		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
-		{"jitter", "DURATION", "extra delay, random up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
-		{"shape", "NAME", "of the jitter: uniform, normal or pareto, of which the\nlast exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
+		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
+		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
 		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
 		{"reorder", "SHARE", "packets that may overtake others, within the jitter", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Reorder = v })},
 		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
-		{"rate", "RATE", "10mbit, 500kbit or 1MB a second, headers included", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
-		{"queue", "SIZE", "room for packets that wait at the rate; default no\nbound", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
-		{"codel", "", "manage that queue by RFC 8289", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
-		{"mtu", "BYTES", "swallow larger packets", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
+		{"rate", "RATE", "bandwidth: 10mbit, 500kbit or 1MB per second,\nincluding headers", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
+		{"queue", "SIZE", "size of the buffer in front of the rate limit;\ndefault: unlimited", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
+		{"codel", "", "manage that queue with CoDel (RFC 8289)", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
+		{"mtu", "BYTES", "drop larger packets silently", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
 	}
 }
 
@@ -125,7 +125,7 @@ func (r *relay) setProfile(s string) error {
 			return nil
 		}
 	}
-	return errors.New("there is no such profile; -h lists them")
+	return errors.New("no such profile; -h lists them")
 }
 
 func (r *relay) addOutage(s string) error {
@@ -133,7 +133,7 @@ func (r *relay) addOutage(s string) error {
 	begin, err := parseDuration(at)
 	lasts, err2 := parseDuration(length)
 	if !ok || err != nil || err2 != nil {
-		return errors.New("want when and how long, such as 10s+3s")
+		return errors.New("want a start and a length, such as 10s+3s")
 	}
 	r.script = append(r.script, netsim.Outage(begin, lasts)...)
 	return nil
@@ -177,7 +177,7 @@ func (e *relayEnd) config(name string) (netsim.LinkConfig, error) {
 	}
 	if err := cfg.Validate(); err != nil {
 		if e.burst > 0 {
-			return cfg, usageErrorf("%s: bursts of %v packets cannot make up a loss of %.4g%%", name, e.burst, 100*e.link.Loss)
+			return cfg, usageErrorf("%s: bursts of %v packets cannot produce %.4g%% loss", name, e.burst, 100*e.link.Loss)
 		}
 		return cfg, usageErrorf("%s: %v", name, err)
 	}
@@ -191,7 +191,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	if r.to == "" {
-		return usageErrorf("-to is missing: where are packets to go?")
+		return usageErrorf("-to is missing: it says where to forward packets")
 	}
 	up, err := r.ends[0].config("up")
 	if err != nil {

@@ -27,7 +27,7 @@ func (d *demo) conclude(directions ...*direction) error {
 		}
 		// A few may still be underway.
 		if n := dir.overlooked(); d.settings.bare() && n > int64(dir.sender.PacketsSent/100) {
-			fmt.Fprintf(out, "  %s: the system dropped %d packets more, for want of room in socket buffers;\n"+
+			fmt.Fprintf(out, "  %s: the system dropped %d more packets, because socket buffers were full;\n"+
 				"  a smaller -sndwnd, or larger buffers, would help.\n\n", dir.name, n)
 		}
 	}

@@ -26,7 +26,7 @@ func parseSize(s string) (int64, error) {
 	}
 	n *= factor
 	if n < 0 || n >= math.MaxInt64 || n != math.Trunc(n) {
-		return 0, errors.New("want a whole number of bytes, not negative and not absurd")
+		return 0, errors.New("want a whole number of bytes, not negative and below 8EiB")
 	}
 	return int64(n), nil
 }
