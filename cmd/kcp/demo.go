@@ -17,12 +17,12 @@ type demo struct {
 	std      streams
 	file     string
 	size     int64
-	link     netsim.LinkConfig // of both directions
+	link     netsim.LinkConfig // of each direction
 	seed     uint64
 	timeout  time.Duration
 	settings settings
 
-	// tamper, if not nil, may change what has arrived. It is for tests.
+	// tamper, if not nil, may change received data. It is for tests.
 	tamper func(direction string, data []byte)
 }
 
@@ -110,7 +110,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 // errTimeout is why the context of a demo ends.
 var errTimeout = errors.New("timeout")
 
-// explain puts the ends that are not errors of their own into words.
+// explain describes the ends that are not errors of their own.
 func (d *demo) explain(err error, directions ...*direction) error {
 	what := ""
 	switch {
@@ -128,7 +128,7 @@ func (d *demo) explain(err error, directions ...*direction) error {
 	return fmt.Errorf("%s, with %s", what, strings.Join(progress, " and "))
 }
 
-// announce says what is about to happen.
+// announce prints what the demo is about to do.
 func (d *demo) announce() {
 	what := formatBytes(float64(d.size)) + " of random data"
 	if d.file != "" {

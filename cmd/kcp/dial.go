@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// retryAfter is the pause before a peer that has refused is asked again.
+	// retryAfter is the pause before dialling again after a refusal.
 	retryAfter = 200 * time.Millisecond
-	// defaultAnswer is how long an answer is waited for without -wait.
+	// defaultAnswer is the time-out of an answer without -wait.
 	defaultAnswer = 10 * time.Second
 )
 
@@ -58,7 +58,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	return n.only(ctx, conn)
 }
 
-// dial opens the session, trying on as long as it was told to.
+// dial opens the session. It retries for as long as -wait says.
 func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	cfg := *n.cfg
 	cfg.DialTimeout = defaultAnswer
@@ -96,7 +96,8 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	}
 }
 
-// parseWait reads a time to wait, which is no flag at all where it is 0.
+// parseWait parses a time to wait. It may not be 0, which means that the flag
+// is absent.
 func parseWait(s string) (time.Duration, error) {
 	d, err := parsePatience(s)
 	if err == nil && d == 0 {

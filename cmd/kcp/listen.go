@@ -60,8 +60,8 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	return n.only(ctx, conn)
 }
 
-// serve takes one session after the other. One that fails is told of and does
-// not end the command.
+// serve accepts one session after another. It prints the error of a session
+// that fails, and goes on; only an error of stdin or stdout ends it.
 func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	defer l.Close()
 	for {
@@ -79,7 +79,7 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	}
 }
 
-// interrupted drops the error of an accept that was given up because of ctx.
+// interrupted drops the error of an Accept that ended because of ctx.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, net.ErrClosed) {
 		return nil

@@ -67,7 +67,7 @@ type process struct {
 	err  watched
 }
 
-// watched is an output that tells of what it is waited for.
+// watched is an output that a test can wait for text in.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -238,8 +238,8 @@ func testListenKeepsListeningAfterAReset(t *testing.T) {
 	require.Equal(t, "questionagain", l.out.String())
 }
 
-// freeAddr returns an address on which nobody listens. Where every address of
-// 127.0.0.0/8 is this machine, it is one that no other program is given.
+// freeAddr returns an address without a listener. If every address of
+// 127.0.0.0/8 is this machine, it is one that no other program gets.
 func freeAddr(t *testing.T) string {
 	ip := net.IPv4(127, 0, 0, 1)
 	if runtime.GOOS == "linux" {

@@ -312,7 +312,7 @@ func TestPipeBreaksOffWhenStdoutFails(t *testing.T) {
 	})
 }
 
-// A peer that closes takes nothing more, which who waits for stdin has to see.
+// A peer that closes reads no more. A pipe that waits for stdin must notice.
 func TestPipeSeesThatThePeerCloses(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave func(*kcp.Conn) error

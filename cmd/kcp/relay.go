@@ -13,13 +13,13 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// relay passes packets on, through links that are as bad as is asked for.
+// relay forwards packets through simulated links.
 type relay struct {
 	std      streams
 	listen   string
 	to       string
 	ends     [2]relayEnd // up and down
-	chosen   []int       // indexes of ends that the next flags are for
+	chosen   []int       // indexes of the ends that the flags to come apply to
 	script   netsim.Script
 	rebind   time.Duration
 	duration time.Duration
@@ -27,10 +27,10 @@ type relay struct {
 	seed     uint64
 }
 
-// relayEnd is one direction.
+// relayEnd holds the settings of one direction.
 type relayEnd struct {
 	link  netsim.LinkConfig
-	burst float64 // mean length, or 0 for independent loss
+	burst float64 // mean length of bursts, in packets; 0: independent loss
 }
 
 func newRelay(std streams) *relay {
@@ -93,7 +93,8 @@ func (r *relay) linkOptions() []option {
 	}
 }
 
-// forLinks returns a setter for the directions that are chosen by then.
+// forLinks returns a setter for the directions that are chosen when the flag is
+// parsed.
 func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) func(string) error {
 	return func(s string) error {
 		v, err := parse(s)
@@ -139,7 +140,7 @@ func (r *relay) addOutage(s string) error {
 	return nil
 }
 
-// parseBurst reads the mean length of a burst.
+// parseBurst parses the mean length of a burst.
 func parseBurst(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 1 && v <= 1e6) {
@@ -154,8 +155,8 @@ func parseShape(s string) (netsim.JitterShape, error) {
 	})(s)
 }
 
-// parseRate reads a rate in bytes per second: 10mbit and 1.25MB are the same,
-// and a second may be named, as in 10mbit/s.
+// parseRate parses a rate, and returns it in bytes per second. 10mbit and
+// 1.25MB are the same, and a trailing /s is allowed, as in 10mbit/s.
 func parseRate(s string) (int64, error) {
 	number := strings.TrimSuffix(strings.ToLower(s), "/s")
 	number, inBits := strings.CutSuffix(number, "bit")
@@ -217,7 +218,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	return nil
 }
 
-// wait lets the relay work until its time is over or ctx ends.
+// wait runs the relay until its time is over or ctx is done.
 func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
 	if r.duration > 0 {
 		var cancel context.CancelFunc
@@ -242,7 +243,8 @@ func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
 	}
 }
 
-// ticks returns a ticker's channel, which never ticks for 0, and its stop.
+// ticks returns the channel of a ticker, which never ticks if every is 0, and a
+// function that stops it.
 func ticks(every time.Duration) (<-chan time.Time, func()) {
 	if every == 0 {
 		return nil, func() {}

@@ -9,7 +9,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// profile is a named kcp.Config to start from.
+// profile is a kcp.Config to start from, with its name.
 type profile struct {
 	name   string
 	config func() kcp.Config
@@ -21,11 +21,11 @@ var (
 	classicProfile    = profile{name: "classic", config: kcp.Classic}
 )
 
-// settings are the flags that make a kcp.Config. The flags take effect on top
-// of the profile, wherever -profile stands.
+// settings holds the flags that make a kcp.Config. They are applied after the
+// profile, wherever -profile stands.
 type settings struct {
 	profile         profile
-	given           []string // flags as typed, but -profile
+	given           []string // flags as typed, except -profile
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
@@ -38,7 +38,7 @@ var configFlags = map[string]string{
 	"PeerTimeout": "peer-timeout", "Linger": "linger", "FEC": "fec",
 }
 
-// config returns the settings as a whole.
+// config returns the Config that the flags make.
 func (s *settings) config() (*kcp.Config, error) {
 	if s.stream && s.message {
 		return nil, usageErrorf("-stream and -message exclude each other")
@@ -56,20 +56,21 @@ func (s *settings) config() (*kcp.Config, error) {
 	err := cfg.Validate()
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
-		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // which here is no flag at all
+		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // the default is to omit the flag
 		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], bad.Value, reason)
 	}
 	return &cfg, err
 }
 
-// bare reports whether what a session sends and gets is what the socket does:
-// parity packets, and duplicates that a cipher recognises, do not reach it.
+// bare reports whether a session's packet counts are those of its socket. With
+// FEC or a cipher they are not: parity packets, and duplicates that a cipher
+// detects, do not reach the session.
 func (s *settings) bare() bool {
 	cfg, err := s.config()
 	return err == nil && cfg.Cipher == nil && cfg.FEC == kcp.FEC{}
 }
 
-// String describes the settings in one line.
+// String returns a description in one line.
 func (s *settings) String() string {
 	text := "profile " + s.profile.name
 	if len(s.given) > 0 {
@@ -78,7 +79,7 @@ func (s *settings) String() string {
 	return text
 }
 
-// edit returns a setter that keeps a change to the kcp.Config.
+// edit returns a setter that records a change of the kcp.Config.
 func edit[T any](s *settings, name string, parse func(string) (T, error), apply func(*kcp.Config, T)) func(string) error {
 	return func(value string) error {
 		v, err := parse(value)
@@ -141,8 +142,8 @@ func (s *settings) mode(name string, to *bool) func(string) error {
 	}
 }
 
-// orOff turns an explicit 0, which a kcp.Config takes for the default, into
-// what it takes for off.
+// orOff turns an explicit 0 into -1: in a kcp.Config 0 means the default, and a
+// negative value off.
 func orOff[T int | time.Duration](v T) T {
 	if v == 0 {
 		return -1
@@ -150,7 +151,7 @@ func orOff[T int | time.Duration](v T) T {
 	return v
 }
 
-// positive parses an integer for which 0 would mean the default.
+// positive parses an integer that must not be 0, which would mean the default.
 func positive(s string) (int, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {

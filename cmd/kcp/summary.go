@@ -6,7 +6,8 @@ import (
 	"text/tabwriter"
 )
 
-// conclude prints the results and fails where what arrived is not what was sent.
+// conclude prints the results. It fails if the received data differs from the
+// sent data.
 func (d *demo) conclude(directions ...*direction) error {
 	out := d.std.out
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
