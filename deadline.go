@@ -5,15 +5,16 @@ import (
 	"time"
 )
 
-// deadline is a point in time after which calls fail. The lock of its owner
-// guards it. The zero value is no deadline.
+// deadline is a point in time after which calls fail. Its owner's lock guards
+// it. The zero value is no deadline.
 type deadline struct {
-	timer   *time.Timer
-	expired bool
+	timer   *time.Timer // nil: no deadline, or it had passed when it was set
+	expired bool        // the deadline has passed
 }
 
 // set moves the deadline; the zero time means never. The caller holds mu, which
-// guards the deadline, and changed is told when the deadline passes.
+// guards the deadline. When the deadline passes, set or its timer calls
+// changed.Broadcast, with mu held.
 func (d *deadline) set(t time.Time, mu sync.Locker, changed interface{ Broadcast() }) {
 	if d.timer != nil {
 		d.timer.Stop()
@@ -33,7 +34,7 @@ func (d *deadline) set(t time.Time, mu sync.Locker, changed interface{ Broadcast
 	timer = time.AfterFunc(wait, func() {
 		mu.Lock()
 		defer mu.Unlock()
-		if d.timer == timer { // not moved meanwhile
+		if d.timer == timer { // not moved since
 			d.expired = true
 			changed.Broadcast()
 		}

@@ -6,37 +6,42 @@ import (
 	"strings"
 )
 
-// Dialer dials sessions, each from a socket of its own. It fits where a
-// net.Dialer does, as in http.Transport.DialContext. The zero value is ready.
+// Dialer dials sessions, each from a socket of its own. DialContext fits where
+// that of a net.Dialer does, as in http.Transport.DialContext. The zero value
+// is ready to use. A Dialer is safe for concurrent use, as long as its fields
+// do not change.
 type Dialer struct {
-	// Config holds the settings of the sessions; nil means the defaults.
+	// Config holds the settings of the sessions; nil means the defaults. It
+	// must not be changed while a session uses it.
 	Config *Config
-	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil lets
-	// the system choose.
+	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil lets the
+	// system choose.
 	LocalAddr net.Addr
 }
 
-// Dial opens a session with the peer at address. network is "udp", "udp4" or
-// "udp6", address "host:port". config may be nil.
+// Dial opens a session with the peer at address, from a socket of its own.
+// network is "udp", "udp4" or "udp6", address is "host:port". config may be
+// nil, which means the defaults; an invalid one is a *ConfigError.
 //
-// It waits for the peer's answer as Endpoint.Dial does: ErrRefused means that
-// nobody accepts sessions there, a *NoAnswerError that nothing came for
-// Config.DialTimeout.
+// It waits for the peer's answer as Endpoint.Dial does. ErrRefused means that
+// no endpoint accepts sessions there, a *NoAnswerError that no answer arrived
+// within Config.DialTimeout.
 //
-// The socket outlives the session: for seven seconds after the peer has closed
-// it, or its side of it, the peer's last questions are answered. Beyond 256 such
-// sockets in a process it is 0.2 to 3 seconds, as it is where the caller has
-// chosen the local port.
+// The socket outlives the session, to answer retransmissions of the peer, if
+// the peer has sent FIN or CLOSE. It then stays open for seven seconds. It
+// stays open for 0.2 to 3 seconds if the caller has chosen the local port, or
+// if the process has 256 such sockets already.
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
 }
 
 // DialContext opens a session as Dial does; the result is a *Conn. ctx bounds
-// the resolution of address and the wait for the peer's answer; when it ends
-// later, the session is not affected.
-// The TCP networks are taken for the UDP ones of the same address family, for
-// callers that cannot be told another.
+// the resolution of address and the wait for the peer's answer. Once
+// DialContext has returned, ctx has no effect on the session.
+//
+// The networks "tcp", "tcp4" and "tcp6" mean the UDP network of the same
+// address family, for callers that have no setting for the network.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, address)
 	if err != nil {
@@ -45,6 +50,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return c, nil
 }
 
+// dial is DialContext with a *Conn for a result.
 func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, error) {
 	if err := d.Config.Validate(); err != nil {
 		return nil, err
@@ -71,14 +77,14 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	return c, nil
 }
 
-// wantsPort reports whether the local port is one that the caller has chosen, and
-// may want to have again.
+// wantsPort reports whether the caller has chosen the local port, and may want
+// to use it again.
 func (d *Dialer) wantsPort() bool {
 	local, ok := d.LocalAddr.(*net.UDPAddr)
 	return ok && local != nil && local.Port != 0
 }
 
-// udpNetwork returns the UDP network for the name of a network.
+// udpNetwork returns the UDP network for the name of a UDP or TCP network.
 func udpNetwork(network string) (string, error) {
 	switch network {
 	case "udp", "udp4", "udp6":

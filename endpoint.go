@@ -18,78 +18,90 @@ import (
 	"github.com/arqnet/kcp/internal/wakeq"
 )
 
-// Endpoint is one socket, or the several of Config.Shards, with any number of
-// sessions on it, dialled and accepted, of any number of peers. Its only
-// goroutines of its own read the sockets, one each, where no Read or Write that
-// waits does so itself. All methods are safe for concurrent use.
+// Endpoint carries any number of sessions with any number of peers over one
+// socket, or over the several sockets of Config.Shards. The sessions may be
+// dialled or accepted. It runs one read goroutine per socket, unless a blocked
+// Read or Write is reading the socket itself (see readTurn). All methods are
+// safe for concurrent use.
+//
+// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu,
+// Listener.mu. Fields above mu are immutable or need no lock, unless their
+// comments name one.
 type Endpoint struct {
-	config     Config    // does not change
-	epoch      time.Time // what times are measured from; does not change
+	config     Config    // immutable
+	epoch      time.Time // origin of all times given as time.Duration; immutable
 	protection protection
 	counters   endpointCounters
 	wakes      wakeq.Queue[*Conn]
 	packets    sync.Pool    // of *buffer
-	logAfter   atomic.Int64 // since epoch; socket errors are logged once a second
+	logAfter   atomic.Int64 // ns since epoch before which warn logs nothing
 	load       endpointLoad
 	socket     socketState
 
-	mu       sync.RWMutex // guards what follows
+	mu       sync.RWMutex // guards the fields below
 	table    sessionTable
 	replies  replyQueue
-	listener *Listener // nil: none
+	listener *Listener // nil: not listening
 	closed   bool
 }
 
-// protection is what the cipher does for packets beside encrypting them. It does
-// not change, but for what replays remembers.
+// protection is what the cipher provides besides encryption. It is immutable,
+// except for the packets that replays remembers.
 type protection struct {
-	authentic bool              // packets are a peer's, at whatever address
-	nonces    crypt.NonceCipher // the cipher, if packets may be numbered; else nil
+	authentic bool              // the cipher authenticates: a packet is a peer's, whatever its source address
+	nonces    crypt.NonceCipher // the cipher, if packets can be numbered (WIRE.md §4.1); else nil
 	replays   replay.Filter
 }
 
-// endpointLoad is what all sessions together take. It needs no lock.
+// endpointLoad is the resources that all sessions together use. It needs no
+// lock.
 type endpointLoad struct {
-	halfOpen atomic.Int32 // sessions whose peer's address is not validated
-	sessions atomic.Int32
+	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
+	sessions atomic.Int32 // length of sessionTable.sessions
 	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
 	pressure pressure
 }
 
-// socketState is the sockets and who reads them.
+// socketState is the sockets and their readers.
 type socketState struct {
-	shards     []shard       // one, or several that share a port; does not change
-	owned      bool          // opened by this package: closed with the last use; does not change
-	connected  bool          // to the one peer it can have; Endpoint.mu
-	disposable bool          // the system has drawn the port for one session; set before that begins
-	holdUntil  time.Duration // sockets of ours stay open, for peers that may have to be answered; Endpoint.mu
-	done       chan struct{} // closed by shut
-	readers    sync.WaitGroup
+	shards     []shard        // one socket, or several that share a port; immutable
+	owned      bool           // the package opened the sockets, and closes them after the last use; immutable
+	connected  bool           // connected to a single peer; Endpoint.mu
+	disposable bool           // the system chose the local port, for a single session; set before that session starts
+	holdUntil  time.Duration  // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
+	done       chan struct{}  // closed when the endpoint closes
+	readers    sync.WaitGroup // the read goroutines
 }
 
-// sessionTable is the sessions by whatever a packet may be found by.
+// sessionTable finds sessions by everything that a packet may identify them by.
+// Endpoint.mu guards it.
 type sessionTable struct {
-	sessions    map[sessionKey]*Conn
-	fecByAddr   map[sessionKey][]*Conn      // by address alone, conv 0: those that are sent FEC
-	byConv      map[uint32]*Conn            // the oldest of each conversation id; sameConv leads on
-	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if sessions are not limited; the nil-ness does not change
-	unvalidated []*Conn                     // half-open sessions, oldest first, and some that no longer are
+	sessions    map[sessionKey]*Conn        // all sessions, by address and conversation id
+	fecByAddr   map[sessionKey][]*Conn      // sessions whose peers send FEC, by address alone (conv is 0)
+	byConv      map[uint32]*Conn            // list of the sessions of a conversation id, oldest first, linked by sameConv
+	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if MaxSessionsPerAddress is off, which is immutable
+	unvalidated []*Conn                     // half-open sessions in order of eviction, and some that no longer are half open
 	timeWaits   timeWaitTable
 }
 
-// replyQueue is what is sent outside any session, and how much of it may be.
+// replyQueue holds the packets that are sent outside any session, and limits
+// their rate. Endpoint.mu guards it.
 type replyQueue struct {
 	cookies      cookieKey
-	budget       bucket
-	cookieBudget bucket
-	packets      []packet // to be sent by the reader that has caused them
-	datagrams    []udp.Datagram
-	numbers      []*packetNumbers
+	budget       bucket           // all replies but cookies
+	cookieBudget bucket           // cookies
+	packets      []packet         // written by the next reader that calls sendReplies
+	datagrams    []udp.Datagram   // parallel to packets
+	numbers      []*packetNumbers // parallel to packets; nil entries: random nonce
 }
 
-// NewEndpoint makes an endpoint of pc, which may be any net.PacketConn. Nobody
-// else may read from it, or set its read deadline. The endpoint does not close
-// pc: Close leaves it as it was, with its read deadline cleared. config may be nil.
+// NewEndpoint returns an endpoint that uses pc, which may be any
+// net.PacketConn. config may be nil, which means the defaults; an invalid one
+// is a *ConfigError. It must not be changed while the endpoint is in use.
+//
+// Until Endpoint.Close returns, the caller must not read from pc or set its
+// read deadline. The endpoint does not close pc: Close leaves it as it was,
+// with its read deadline cleared.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -97,7 +109,8 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	return newEndpoint(config, false, pc), nil
 }
 
-// newEndpoint makes an endpoint of one socket or of several that share a port.
+// newEndpoint makes an endpoint of one socket, or of several that share a port.
+// config is valid. owned sockets are closed by the endpoint.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
 		config: config.withDefaults(),
@@ -124,7 +137,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if owned && e.config.SocketBuffer > 0 {
-			// The system grants what it likes, and less is enough to work.
+			// The system may grant less, which is enough to work.
 			_ = udp.SetBuffers(e.socket.shards[i].pc, e.config.SocketBuffer)
 		}
 		s := &e.socket.shards[i]
@@ -140,18 +153,25 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 // now returns the time since the endpoint's epoch, on the monotonic clock.
 func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 
-// clock returns a time in milliseconds, modulo 2^32.
+// clock returns a time since the epoch in milliseconds, modulo 2^32.
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
-// LocalAddr returns the address of the socket.
+// LocalAddr returns the address of the socket, which all shards have in common.
 func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr() }
 
-// Dial opens a session with the peer at addr. It asks the peer to answer, and
-// waits until it does, until ctx is done, or for Config.DialTimeout: then the
-// error is a *NoAnswerError. Any KCP endpoint answers, if it accepts sessions.
-// ErrRefused means that there is nobody who does. With a negative DialTimeout
-// Dial does not wait, and a peer that is not there shows as a *PeerLostError of
-// Read and Write later on.
+// Dial opens a session with the peer at addr. It draws a conversation id at
+// random, sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP
+// endpoint that accepts sessions answers, extended or legacy.
+//
+// Dial fails with ErrRefused if the peer or its system reports that it accepts
+// no sessions. If no answer arrives within Config.DialTimeout, or before the
+// deadline of ctx, the error is a *NoAnswerError; if ctx is cancelled, it is
+// ctx.Err(). ErrTooManySessions means that the endpoint has Config.MaxSessions
+// already, net.ErrClosed that it is closed. All come wrapped in a *net.OpError.
+// After Dial has returned, ctx has no effect on the session.
+//
+// With a negative DialTimeout Dial does not wait. An absent peer then shows as
+// a *PeerLostError from a later Read or Write.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
@@ -171,14 +191,16 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	return c, nil
 }
 
-// randomConv returns a conversation id that nobody can guess.
+// randomConv returns a conversation id that is unpredictable to anyone else.
 func randomConv() uint32 {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // cannot fail
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// Listen lets peers open sessions. An endpoint has one listener at a time.
+// Listen lets peers open sessions. An endpoint has one listener at a time: it
+// fails with ErrListening until that one is closed. On a closed endpoint it
+// fails with net.ErrClosed.
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -192,9 +214,11 @@ func (e *Endpoint) Listen() (*Listener, error) {
 	return e.listener, nil
 }
 
-// Close ends the listener and all sessions at once, without lingering for what
-// is undelivered: close the Conns before, if that matters. It waits until the
-// endpoint has let go of the net.PacketConn.
+// Close ends the listener and all sessions at once: pending and future calls of
+// them return net.ErrClosed, and extended peers get ErrReset, as after
+// Conn.Abort. It does not linger: to have written data delivered, close the
+// Conns first. It waits until the endpoint no longer uses the net.PacketConn.
+// On a closed endpoint it returns net.ErrClosed.
 func (e *Endpoint) Close() error {
 	if !e.shut(net.ErrClosed) {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
@@ -206,8 +230,8 @@ func (e *Endpoint) Close() error {
 	return e.releaseSockets()
 }
 
-// shut ends everything; err is what pending calls return. It is false if that
-// was done before.
+// shut ends the listener and all sessions, whose pending calls return err. It
+// reports false if the endpoint was closed already.
 func (e *Endpoint) shut(err error) bool {
 	e.mu.Lock()
 	if e.closed {
@@ -234,8 +258,9 @@ func (e *Endpoint) shut(err error) bool {
 	return true
 }
 
-// shutIfUnusedLocked closes a socket of ours with its last use, or some time later if
-// a peer may still have to be answered. mu is held.
+// shutIfUnusedLocked closes owned sockets after their last use. While a peer of
+// an ended session may still need an answer, it closes them later (see
+// Conn.holdSocket). Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
 	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 {
 		return
@@ -256,7 +281,8 @@ func (e *Endpoint) shutIfUnusedLocked() {
 	e.stopReaders()
 }
 
-// dropListener detaches l, and ends the sessions that were to be offered to it.
+// dropListener detaches l, and ends the sessions that were not offered to it
+// yet.
 func (e *Endpoint) dropListener(l *Listener) {
 	e.mu.Lock()
 	var conns []*Conn
@@ -273,12 +299,14 @@ func (e *Endpoint) dropListener(l *Listener) {
 	}
 }
 
+// debug logs an event of a session.
 func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if e.config.Logger != nil {
 		e.config.Logger.Debug("kcp: "+msg, "remote", remote.String(), "conv", conv)
 	}
 }
 
+// warn logs an error of the endpoint, at most one a second.
 func (e *Endpoint) warn(msg string, err error) {
 	if e.config.Logger == nil {
 		return

@@ -6,29 +6,32 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Admission: what an endpoint does with packets that belong to no session. Who
-// sends them is not known yet, so everything here is bounded: sessions whose
-// peer is not proven to exist, memory, and the rate and size of replies.
+// Admission: how an endpoint treats packets that belong to no session. Their
+// sender is unknown, so everything here is bounded: the sessions whose peers'
+// addresses are not validated (RFC 9000 §8), memory, and the rate and size of
+// replies.
 
-// initialPacket is what the first packet of a conversation says.
+// initialPacket is the content of the first packet of a conversation.
 type initialPacket struct {
-	data    bool   // it has data,
-	push    bool   // the first of all
-	hello   signal // of no code where there is none, as those below
+	data    bool   // it contains a PUSH or PIECE
+	push    bool   // it contains the PUSH with sn 0, and acknowledges nothing
+	hello   signal // code 0: none; the same below
 	cookie  signal
-	request signal // the first signal that asks for an answer
+	request signal // the first signal that wants an answer
 }
 
-// parseInitial reads a packet of an unknown conversation. ok is false where it is
-// not well-formed to its end. Data opens a session only if it has the very first
-// segment: from what follows nobody can tell a conversation that begins from
-// one that the peer has gone on with, while it was forgotten here.
+// parseInitial parses a packet of an unknown conversation. ok is false if the
+// packet is not well-formed to its end.
+//
+// Data opens a session only if it includes the very first segment. Later
+// segments cannot show whether a conversation begins, or the peer continues one
+// that this endpoint has forgotten.
 func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 	packet, ok := p.segments()
 	if !ok {
 		return f, false
 	}
-	old := false // it acknowledges something, so it is not from the beginning
+	old := false // it acknowledges something, so the conversation did not begin with it
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
@@ -56,11 +59,12 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 	return f, true
 }
 
-// stranger deals with a packet for which there is no session. It returns the
-// session, if it has opened one, or the packet is that of a peer which moves.
+// handleUnknown handles a packet for which there is no session. It returns the
+// session that the packet has opened, or the one that has migrated to the
+// packet's address.
 func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
-	if f.hello.code == 0 { // who says hello begins anew, be it with a conv in use
+	if f.hello.code == 0 { // HELLO always starts a new session, even on a conversation id in use
 		if moving := e.migrationCandidates(key, p.kind); moving[0] != nil {
 			return moving.take(d, p, now)
 		}
@@ -78,13 +82,14 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.protection.replays.Take(e.protection.mark(p)) // else the session takes note of it
+		e.protection.replays.Take(e.protection.mark(p)) // otherwise the session records it
 	}
 	return c
 }
 
-// admit opens a session for the first packet of a conversation, or replies to
-// it as befits. It may also return a session that has to make room.
+// admit opens a session for the first packet of a conversation, or sends the
+// stateless reply that it calls for. evicted, if not nil, is a half-open
+// session that must end to make room.
 func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (c, evicted *Conn) {
 	e.mu.Lock()
 	v := e.judgeLocked(key, d, p, f, now)
@@ -92,12 +97,13 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	if !v.opens {
 		return v.session, nil
 	}
-	// What the caller's Config brings along runs without the lock.
+	// It calls Config.CongestionControl, the caller's own code: not under the
+	// lock.
 	c = e.accepted(key, d, p, f.hello, v.validated)
-	remote := c.path.remote // which may change as soon as others know c
+	remote := c.path.remote // read now: it may change once c is in the table
 	e.mu.Lock()
 	switch other := e.table.sessions[key]; {
-	case other != nil: // another reader was faster
+	case other != nil: // another reader has opened the session first
 		e.mu.Unlock()
 		return other, v.evicted
 	case e.closed || e.listener != v.listener || len(e.table.sessions) >= e.config.MaxSessions:
@@ -118,10 +124,12 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	return c, v.evicted
 }
 
-// offersAtOnce reports whether a session goes to Accept as it is opened. Others
-// go there when the peer confirms that it has our WELCOME. With an
-// authenticating cipher all peers that say hello have to: a HELLO and the data
-// beside it may come from two addresses, so only one of two sessions may be read.
+// offersAtOnce reports whether a session goes to Accept as soon as it is
+// opened. Otherwise it goes there when the peer confirms our WELCOME.
+//
+// With an authenticating cipher every HELLO has to be confirmed: a HELLO and
+// the data beside it may come from two addresses, and then only one of the two
+// sessions may be read.
 func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
 	if e.protection.authentic && f.hello.code != 0 {
 		return false
@@ -129,24 +137,25 @@ func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
 	return validated || f.push && !e.refusesLegacy()
 }
 
-// verdict is what judgeLocked decides about the first packet of a conversation.
+// verdict is the decision of judgeLocked on the first packet of a conversation.
 type verdict struct {
-	session   *Conn // of that key; nil: none
-	opens     bool  // a session is to be opened
-	validated bool  // the packet shows that the peer gets what is sent to its address
-	listener  *Listener
-	evicted   *Conn // has to make room
+	session   *Conn     // the existing session of that key; nil: none
+	opens     bool      // a session is to be opened
+	validated bool      // the packet validates the peer's address: it shows a cookie
+	listener  *Listener // the endpoint's; nil: none
+	evicted   *Conn     // half-open session to end, to make room; nil: none
 }
 
-// judgeLocked decides about the first packet of a conversation, and replies to
-// it if no session is to be opened. Endpoint.mu is held.
+// judgeLocked decides on the first packet of a conversation. If no session is
+// to be opened, it queues the reply, if any: an acknowledgement in TIME-WAIT, a
+// COOKIE, or a RESET (stateless reset, RFC 9000 §10.3). Endpoint.mu is held.
 func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (v verdict) {
 	if v.session = e.table.sessions[key]; v.session != nil {
 		return v
 	}
-	if g, ok := e.timeWaitForLocked(key, f, now); ok {
+	if tw, ok := e.timeWaitForLocked(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyInTimeWaitLocked(g, key, d, f, p)
+		e.replyInTimeWaitLocked(tw, key, d, f, p)
 		return v
 	}
 	v.listener = e.listener
@@ -162,9 +171,10 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 		return v
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
-		// A cookie that nobody needs may be one that somebody else has forged.
+		// A third party may have forged a cookie that was not asked for. So an
+		// invalid one counts only if one is wanted.
 		if v.validated = e.replies.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
-			if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // else the cookie would be made for nothing
+			if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // before the cost of the MAC
 				e.counters.cookiesSent.Add(1)
 				e.putReplyLocked(d, header{conv: key.conv}, e.replies.cookies.mint(key, f.hello.ts, now))
 			}
@@ -178,7 +188,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
 		}
 		return v
-	case v.listener.full(v.validated || f.hello.code != 0): // who says hello is offered once validated
+	case v.listener.full(v.validated || f.hello.code != 0): // a session opened by HELLO is offered once it is validated
 		e.counters.dropBacklog.Add(1)
 		return v
 	}
@@ -192,34 +202,35 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	return v
 }
 
-// accepted makes a session for a peer.
+// accepted makes the session for the peer that sent d.
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
 	if hello.code != 0 {
-		c.takeHello(hello) // before anybody else knows c
+		c.takeHello(hello) // no lock: no other goroutine has c yet
 	}
 	if !validated {
 		c.hs.unvalidated.Store(true)
-		room := c.outgoing.sender.overhead
+		o := c.outgoing.sender.overhead
 		if !c.hs.openedFEC {
-			room.fecHead = 0
+			o.fecHead = 0
 		}
-		c.kcp.limitUnvalidated(room.total(), hello.code == 0)
+		c.kcp.limitUnvalidated(o.total(), hello.code == 0)
 	}
 	return c
 }
 
-// refusesLegacy reports whether only peers with signals may open sessions. The
-// first packets of others may have been recorded at any time, which makes the
-// promise of an authenticating cipher void.
+// refusesLegacy reports whether only extended peers may open sessions. An
+// attacker can replay the recorded first packets of a legacy session at any
+// time, which would void what an authenticating cipher promises.
 func (e *Endpoint) refusesLegacy() bool {
 	return e.config.RefuseLegacy || e.protection.authentic && !e.config.AllowLegacy
 }
 
-// wantsCookiesLocked reports whether a hello has to show a cookie: always, while
-// half of the half-open sessions or of all sessions exist, or when its network
-// has as many sessions as it may. Endpoint.mu is held.
+// wantsCookiesLocked reports whether a HELLO needs a cookie (address
+// validation, RFC 9000 §8.1). It always does with ValidateAlways. Otherwise it
+// does under pressure: when half of MaxHalfOpen or of MaxSessions is reached,
+// or the network of key has as many sessions as it may. Endpoint.mu is held.
 func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 	return e.config.AddressValidation == ValidateAlways ||
 		int(e.load.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||

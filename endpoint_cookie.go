@@ -9,18 +9,21 @@ import (
 	"time"
 )
 
-// cookieKey makes and checks cookies, which prove that a peer gets what is sent
-// to its address without any state being kept for it.
+// cookieKey makes and checks cookies. A cookie validates that a peer receives
+// what is sent to its address (RFC 9000 §8.1), and the endpoint keeps no state
+// for it. Endpoint.mu guards it.
 type cookieKey struct {
-	mac  hash.Hash // of a secret; nil before the first use
-	text []byte
+	mac  hash.Hash // HMAC with a random secret; nil before the first use
+	text []byte    // scratch space for the MAC
 }
 
-// mint returns the cookie for a hello.
+// mint returns the cookie for the HELLO with the given token.
 func (k *cookieKey) mint(key sessionKey, token uint32, now time.Duration) signal {
 	return k.at(key, token, int64(now/cookieTime))
 }
 
+// at returns the cookie for a key and a token in a period of time: a MAC of all
+// three.
 func (k *cookieKey) at(key sessionKey, token uint32, period int64) signal {
 	if k.mac == nil {
 		var secret [32]byte
@@ -40,7 +43,8 @@ func (k *cookieKey) at(key sessionKey, token uint32, period int64) signal {
 	return signal{sigCookie, binary.LittleEndian.Uint32(tag), binary.LittleEndian.Uint32(tag[4:])}
 }
 
-// valid reports whether the first packet f shows a cookie of ours.
+// valid reports whether the first packet f contains a cookie that this endpoint
+// has minted for key, in this period or the one before.
 func (k *cookieKey) valid(key sessionKey, f initialPacket, now time.Duration) bool {
 	if f.cookie.code == 0 {
 		return false
@@ -49,5 +53,6 @@ func (k *cookieKey) valid(key sessionKey, f initialPacket, now time.Duration) bo
 	return f.cookie == k.at(key, f.hello.ts, period) || f.cookie == k.at(key, f.hello.ts, period-1)
 }
 
-// cookieTime is how long a cookie is good for, at least; at most twice as long.
+// cookieTime is the least time for which a cookie is valid. The most is twice
+// that.
 const cookieTime = 10 * time.Second

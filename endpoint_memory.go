@@ -5,42 +5,47 @@ import (
 	"time"
 )
 
-// Pressure on memory. What all sessions hold for their peers is bounded by
-// Config.MaxBuffered. Beyond it nobody pays for others: a session that holds no
-// more than its share goes on as if nothing were, and those that hold more take
-// only what can be read, until that is less. Sessions that hold what nobody can
-// read for long are ended, and where it does not help, who holds most.
+// Memory pressure (compare Linux tcp_mem). Config.MaxBuffered bounds the memory
+// that all sessions hold because of their peers. Beyond it, a session that
+// holds no more than its share goes on unimpeded. A session that holds more
+// accepts only what can be read at once, until it holds less. A session whose
+// data has been unreadable for long is ended. If that does not suffice, so is
+// the session that holds most.
 
 const (
-	// leastShare is what any session may hold, whatever the others do.
+	// leastShare is the least share of a session, in bytes, whatever the others
+	// hold.
 	leastShare = 64 << 10
-	// pressurePause is the time between two looks at all sessions.
+	// pressurePause is the time between two scans of all sessions, unless
+	// ending a session did not relieve the pressure.
 	pressurePause = 100 * time.Millisecond
-	// stallTime is how long a session may hold what nobody can read, for want of
-	// what is missing before it, while memory is short: who wants it to be read
-	// has sent that by then, and it is taken in any case.
+	// stallTime is how long a session may hold unreadable data behind a gap
+	// under memory pressure. A live peer has retransmitted the missing segment
+	// by then, and that one is accepted in any case.
 	stallTime = 10 * time.Second
-	// idleTime is after how long without anything being read, or coming in order,
-	// a session is the first to go where that does not help.
+	// idleTime is how long nothing may be read, nor arrive in order, before a
+	// session is among the first to be ended when the limit is far exceeded.
 	idleTime = time.Second
-	// longestMessage is what the longest message of the reference takes at the
-	// default MTU, in buffers: it has to be held before it can be read.
+	// longestMessage is the size in buffers, in bytes, of the reference's
+	// longest message at the default MTU. All of it has to be held before any
+	// can be read.
 	longestMessage = 256 << 10
 )
 
-// pressure is what an endpoint does about want of memory.
+// pressure is the state of an endpoint's memory pressure.
 type pressure struct {
-	share atomic.Int64 // what a session may hold; 0 while memory is not short
-	next  atomic.Int64 // when to look next, as time.Duration since the epoch
+	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
+	next  atomic.Int64 // time of the next scan, as time.Duration since the epoch
 }
 
-// overMemoryLimit reports whether all sessions together hold more than they may.
+// overMemoryLimit reports whether all sessions together hold more than
+// Config.MaxBuffered.
 func (e *Endpoint) overMemoryLimit() bool {
 	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
 }
 
-// relieve looks, while memory is short, at what the sessions hold, and ends one
-// if need be. The readers call it after a batch.
+// relieve scans the sessions while memory is short, and ends one if needed. The
+// readers call it after each batch, with no lock held.
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.load.pressure
 	if !e.overMemoryLimit() {
@@ -61,12 +66,21 @@ func (e *Endpoint) relieve(now time.Duration) {
 		e.warn("session ended for want of memory", ErrMemoryPressure)
 	}
 	if freed > 0 && e.overMemoryLimit() {
-		p.next.Store(int64(now)) // the next one with the next batch
+		p.next.Store(int64(now)) // scan again after the next batch
 	}
 }
 
-// weigh sets the share of a session: MaxBuffered is shared out among those that
-// hold more than the least. It returns the session to be ended, if there is one.
+// weigh updates the share of a session: MaxBuffered divided by the number of
+// sessions that hold more than leastShare. It returns the session to end, or
+// nil. Candidates are, in this order:
+//
+//   - the largest that has data behind a gap and no progress for stallTime;
+//   - beyond 9/8 of the limit, the largest without progress for idleTime;
+//   - beyond 9/8 of the limit, the largest of all, if it holds more than its
+//     share and more than longestMessage;
+//   - beyond twice the limit, the largest of all.
+//
+// The first two must hold more than unvalidatedBytes.
 func (e *Endpoint) weigh(now time.Duration) *Conn {
 	limit, holders := int64(e.config.MaxBuffered), int64(0)
 	var all, idle, stalled heaviest
@@ -78,11 +92,11 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 			holders++
 		}
 		all.weigh(c, n)
-		rest, gap := h.state(now)
-		if rest >= idleTime {
+		idleFor, gap := h.state(now)
+		if idleFor >= idleTime {
 			idle.weigh(c, n)
 		}
-		if rest >= stallTime && gap {
+		if idleFor >= stallTime && gap {
 			stalled.weigh(c, n)
 		}
 	}
@@ -101,12 +115,13 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	return nil
 }
 
-// heaviest is the session that holds most of those weighed.
+// heaviest is the session that holds most of those that weigh was called for.
 type heaviest struct {
 	conn  *Conn
 	bytes int64
 }
 
+// weigh notes c, which holds the given bytes, if no session before held more.
 func (h *heaviest) weigh(c *Conn, bytes int64) {
 	if bytes > h.bytes {
 		h.conn, h.bytes = c, bytes

@@ -8,33 +8,36 @@ import (
 	"time"
 )
 
-// Who reads a socket. An endpoint has a goroutine for it, but where one session
-// has the socket to itself, a call of that session that would wait reads it
-// instead (the leader of the leader/followers pattern): what arrives then is
-// not handed from goroutine to goroutine, and from processor to processor. The
-// session answers it once the application has had its say, or wants to wait
-// again: then mostly there is nothing left to answer, and to set timers for.
+// Whose turn it is to read a socket. An endpoint has a read goroutine, the
+// loop. When a single session uses the socket, a call of that session that
+// would block reads the socket instead, as the leader of the leader/followers
+// pattern. Then input is not handed from goroutine to goroutine, and from
+// processor to processor.
 //
-//	            a call is woken            nobody leads for handoverGrace
+// Replies to that input are deferred until the application's next call, or
+// until the call waits again. That call usually carries the acknowledgement
+// itself, so no reply is needed and no timer.
+//
+//	            a call is woken          no call within handoverGrace
 //	the loop --------------------> nobody ---------------------------> the loop
 //	                                | ^
-//	                 a call waits   v |   it has what it waits for
-//	                               the call
+//	               a call blocks    v |   it has what it waits for
+//	                               a call
 
-// handoverGrace is how long a socket may go without anybody who reads it, while the
-// application is between two calls; after many calls up to twice that. It delays
-// what arrives then, and the answer to what came before.
+// handoverGrace is how long a socket may have no reader while the application
+// is between two calls. If there were calls since the timer was set, it is up
+// to twice that. It delays input, and the deferred reply to earlier input.
 const handoverGrace = time.Millisecond
 
-// maxHoldoff bounds how many wake-ups the loop keeps the socket for, after
-// the application has not come back in time.
+// maxHoldoff bounds the number of wake-ups for which the loop keeps the socket
+// after no call has come in time.
 const maxHoldoff = 1024
 
-// minStreak is how many times in a row calls have to lead for it to have been
-// worth the while.
+// minStreak is how many turns calls have to take in a row for handing over to
+// have been worthwhile. The hold-off then starts again from 1.
 const minStreak = 8
 
-// readerKind is who leads.
+// readerKind is who reads the socket.
 type readerKind uint8
 
 const (
@@ -43,154 +46,157 @@ const (
 	callReads
 )
 
-// readTurn is whose turn it is to read a socket.
+// readTurn decides whose turn it is to read a socket: the loop's or a call's.
 type readTurn struct {
-	possible bool          // calls may lead
-	back     chan struct{} // the loop waits here while it does not lead
+	possible bool          // calls may read; immutable after init
+	back     chan struct{} // capacity 1; the loop waits here while it has no turn
 
-	mu          sync.Mutex
+	mu          sync.Mutex // guards the fields below
 	who         readerKind
-	lastReader  *Conn // a call of it has led last, and may have left the answer to later
-	timer       *time.Timer
-	armed       bool
-	armedAt     int // claims
-	stopped     bool
-	holdoff     int // wake-ups to let pass before calls may lead
-	nextHoldoff int // the next reluctance
-	acquired    int // since the loop yielded
+	lastReader  *Conn       // session of the last call to read, which may have deferred its reply; nil: none
+	timer       *time.Timer // nil before its first use
+	armed       bool        // timer is set
+	armedAt     int         // acquired when timer was set; -1: before the present handover
+	stopped     bool        // calls may no longer read
+	holdoff     int         // wake-ups to let pass before the next handover
+	nextHoldoff int         // holdoff after the next handover that ends without a call
+	acquired    int         // turns that calls took since the loop handed over
 }
 
-func (l *readTurn) init() {
-	l.possible = true
-	l.back = make(chan struct{}, 1)
-	l.nextHoldoff = 1
+func (t *readTurn) init() {
+	t.possible = true
+	t.back = make(chan struct{}, 1)
+	t.nextHoldoff = 1
 }
 
-// handOver has the loop give the lead to a call that it has just woken. The loop
-// then waits for back.
-func (l *readTurn) handOver() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
+// handOver ends the loop's turn in favour of a call that the loop has just
+// woken. It reports false if the loop must go on reading. Otherwise the loop
+// must call await.
+func (t *readTurn) handOver() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
 		return false
 	}
-	if l.holdoff > 0 {
-		l.holdoff--
+	if t.holdoff > 0 {
+		t.holdoff--
 		return false
 	}
-	l.acquired, l.armedAt = 0, -1 // whatever the timer is set for, this has just begun
-	l.leaveOpenLocked()
+	t.acquired, t.armedAt = 0, -1 // so that a timer still set from before does not end this handover
+	t.leaveOpenLocked()
 	return true
 }
 
-// acquire gives the lead to a call, if nobody has it.
-func (l *readTurn) acquire() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.who != nobodyReads || l.stopped {
+// acquire takes the turn for a call, and reports whether it was free.
+func (t *readTurn) acquire() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.who != nobodyReads || t.stopped {
 		return false
 	}
-	l.who, l.lastReader = callReads, nil
-	l.acquired++
+	t.who, t.lastReader = callReads, nil
+	t.acquired++
 	return true
 }
 
-// release takes the lead from a call of c. It goes back to the loop at once
-// where no call is to follow.
-func (l *readTurn) release(c *Conn, follow bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.lastReader = c
-	if !follow || l.stopped {
-		l.reclaimLocked()
+// release ends the turn of a call of c. If no other call is expected to follow,
+// the loop gets it back at once.
+func (t *readTurn) release(c *Conn, follow bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.lastReader = c
+	if !follow || t.stopped {
+		t.reclaimLocked()
 		return
 	}
-	l.leaveOpenLocked()
+	t.leaveOpenLocked()
 }
 
-// leaveOpenLocked leaves the lead to the next call, for some time. mu is held.
-func (l *readTurn) leaveOpenLocked() {
-	l.who = nobodyReads
-	if !l.armed {
-		l.armLocked()
+// leaveOpenLocked leaves the turn to the next call, for about handoverGrace.
+// t.mu is held.
+func (t *readTurn) leaveOpenLocked() {
+	t.who = nobodyReads
+	if !t.armed {
+		t.armLocked()
 	}
 }
 
-// armLocked sets the timer, which is left to fire when a call comes: that is rarer
-// than calls are. mu is held.
-func (l *readTurn) armLocked() {
-	l.armed, l.armedAt = true, l.acquired
-	if l.timer == nil {
-		l.timer = time.AfterFunc(handoverGrace, l.expire)
+// armLocked sets the timer. acquire does not stop it: letting it fire now and
+// then costs less than stopping it for each call. t.mu is held.
+func (t *readTurn) armLocked() {
+	t.armed, t.armedAt = true, t.acquired
+	if t.timer == nil {
+		t.timer = time.AfterFunc(handoverGrace, t.expire)
 	} else {
-		l.timer.Reset(handoverGrace)
+		t.timer.Reset(handoverGrace)
 	}
 }
 
-// expire gives the lead back to the loop where no call has come.
-func (l *readTurn) expire() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.armed = false
-	if l.who != nobodyReads {
+// expire gives the turn back to the loop if no call has come since armLocked.
+func (t *readTurn) expire() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.armed = false
+	if t.who != nobodyReads {
 		return
 	}
-	if l.acquired != l.armedAt { // a call came, and has gone again
-		l.armLocked()
+	if t.acquired != t.armedAt { // a call came, and is done again
+		t.armLocked()
 		return
 	}
-	if l.acquired >= minStreak {
-		l.nextHoldoff = 1
+	if t.acquired >= minStreak {
+		t.nextHoldoff = 1
 	}
-	l.holdoff = l.nextHoldoff
-	l.nextHoldoff = min(2*l.nextHoldoff, maxHoldoff)
-	l.reclaimLocked()
+	t.holdoff = t.nextHoldoff
+	t.nextHoldoff = min(2*t.nextHoldoff, maxHoldoff)
+	t.reclaimLocked()
 }
 
-// recall gives the lead back to the loop. mu is held.
-func (l *readTurn) reclaimLocked() {
-	l.who = loopReads
-	l.back <- struct{}{}
+// reclaimLocked gives the turn back to the loop. t.mu is held.
+func (t *readTurn) reclaimLocked() {
+	t.who = loopReads
+	t.back <- struct{}{}
 }
 
-// stop lets no call lead any more. The one that does is not waited for.
-func (l *readTurn) stop() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.stopped {
+// stop lets no further call read. It does not wait for the one that is reading.
+func (t *readTurn) stop() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.stopped {
 		return
 	}
-	l.stopped = true
-	if l.who == nobodyReads {
-		l.reclaimLocked()
+	t.stopped = true
+	if t.who == nobodyReads {
+		t.reclaimLocked()
 	}
 }
 
-// await is how the loop waits for the lead, after yield. It returns the session
-// that may have left its answer to later.
-func (l *readTurn) await() *Conn {
-	<-l.back
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	c := l.lastReader
-	l.lastReader = nil
+// await blocks the loop after handOver, until it has the turn again. It returns
+// the session that may have deferred its reply, or nil.
+func (t *readTurn) await() *Conn {
+	<-t.back
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	c := t.lastReader
+	t.lastReader = nil
 	return c
 }
 
-// interrupted reports whether err only means that somebody wants whoever reads
-// the socket to look up, and undoes the deadline that has made it so.
+// interrupted reports whether err is the read deadline by which
+// notifier.Broadcast interrupts the call that reads, and clears that deadline.
+// The deadline that stopReaders sets stays.
 func (e *Endpoint) interrupted(s *shard, err error) bool {
 	if !s.lead.possible || !errors.Is(err, os.ErrDeadlineExceeded) {
 		return false
 	}
 	select {
-	case <-e.socket.done: // this deadline is for good
+	case <-e.socket.done: // the deadline of stopReaders
 		return false
 	default:
 	}
 	_ = s.pc.SetReadDeadline(time.Time{})
 	select {
-	case <-e.socket.done: // and may have come just before it was undone
+	case <-e.socket.done: // that deadline may have been set just before it was cleared above
 		_ = s.pc.SetReadDeadline(time.Unix(1, 0))
 		return false
 	default:
@@ -198,12 +204,13 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	return true
 }
 
-// single reports whether there is but one session that an application can have
-// business with. Strangers who open others do not take the lead from its calls.
+// single reports whether there is only one session. Half-open ones do not
+// count, so that anyone who opens some cannot stop calls from reading the
+// socket.
 func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
-// callsMayRead reports whether calls may read pc. They have to be interrupted by a
-// read deadline, which not every net.PacketConn out there knows.
+// callsMayRead reports whether calls may read pc. They must be interruptible by
+// a read deadline, which not every net.PacketConn implements.
 func callsMayRead(pc net.PacketConn) bool {
 	switch pc.(type) {
 	case *net.UDPConn, interface{ interruptible() }:

@@ -12,26 +12,25 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// The packet pipeline: what happens to a packet between the state machine and
-// the socket. Out: forward error correction, then the cipher. In: the reverse.
-// Everything is done in the packet's own buffer, which has room in front for
-// the headers and behind for the cipher's tag; WIRE.md §4 has the layout.
+// The packet pipeline between the state machine and the socket. Output passes
+// forward error correction and then the cipher, input the reverse. Each step
+// works in the packet's own buffer, which has space for the headers in front
+// and for the cipher's tag behind. WIRE.md §4 has the layout.
 
-// inPacket is an incoming packet without cipher: where it belongs, and whether
-// forward error correction is to look at it.
+// inPacket is a decrypted input packet: its conversation, and its kind.
 type inPacket struct {
-	data []byte
-	conv uint32
+	data []byte // without what the cipher adds
+	conv uint32 // 0 for parityPacket
 	kind packetKind
 	from source
-	size int // of the UDP payload
+	size int // of the UDP payload, in bytes
 
-	nonce []byte // nil with a cipher that takes no packet numbers:
-	mark  uint64 // then what the replay filter knows the packet by
+	nonce []byte // nil if the cipher takes no packet numbers
+	mark  uint64 // if nonce is nil: what the replay filter knows the packet by
 }
 
-// segments returns what is for the state machine; ok is false where that is
-// nothing.
+// segments returns the segments in the packet, for the state machine. ok is
+// false if a packet of its kind has none.
 func (p *inPacket) segments() (data []byte, ok bool) {
 	switch p.kind {
 	case plainPacket:
@@ -42,13 +41,13 @@ func (p *inPacket) segments() (data []byte, ok bool) {
 	return nil, false
 }
 
-// source is where a packet has come from.
+// source is the address that a packet came from.
 type source struct {
 	addr netip.AddrPort
-	peer net.Addr // where addr is not a UDP address
+	peer net.Addr // nil if it is a UDP address, in addr
 }
 
-// netAddr returns the address as applications know it.
+// netAddr returns the address in the form that applications use.
 func (o source) netAddr() net.Addr {
 	if o.peer != nil {
 		return o.peer
@@ -56,17 +55,19 @@ func (o source) netAddr() net.Addr {
 	return net.UDPAddrFromAddrPort(o.addr)
 }
 
+// packetKind is the kind of an input packet (WIRE.md §4).
 type packetKind uint8
 
 const (
-	plainPacket  packetKind = iota // of the state machine
-	fecPacket                      // data in an FEC header
-	parityPacket                   // of no conversation: the address tells
-	datagramPacket
+	plainPacket    packetKind = iota // segments, without an FEC header
+	fecPacket                        // segments behind an FEC header
+	parityPacket                     // names no conversation: its address identifies the session
+	datagramPacket                   // unreliable, past the state machine
 )
 
-// classify reads what kind of packet data is and of which conversation. It
-// reports false if data is not long enough, or not as long as it claims to be.
+// classify determines the kind and the conversation of the packet in data. It
+// reports false if data is too short, or shorter or longer than its header
+// says.
 func classify(data []byte, p *inPacket) bool {
 	p.data = data
 	if !fec.IsFEC(data) {
@@ -95,14 +96,14 @@ func classify(data []byte, p *inPacket) bool {
 	return true
 }
 
-// readLoop reads a socket while no call of a session does.
+// readLoop reads a socket except during the turns of calls (see readTurn).
 func (e *Endpoint) readLoop(s *shard) {
 	for {
-		roused, ok := e.readOnce(s, nil)
+		woke, ok := e.readOnce(s, nil)
 		if !ok {
 			return
 		}
-		if roused && s.lead.possible && e.single() && s.lead.handOver() {
+		if woke && s.lead.possible && e.single() && s.lead.handOver() {
 			if c := s.lead.await(); c != nil {
 				c.respond(e.now())
 			}
@@ -110,11 +111,12 @@ func (e *Endpoint) readLoop(s *shard) {
 	}
 }
 
-// readOnce reads a batch of a socket, feeds all of it to the sessions, and then
-// lets each session that got something answer once; that of the call that leads
-// does so by itself. roused is true if that has woken a call that waited, ok
-// false if the socket is not to be read any more.
-func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
+// readOnce reads one batch from a socket and feeds all of it to the sessions.
+// Then each session that got input replies once, except for reading: that
+// session's call is reading the socket, and decides on its reply itself.
+// reading is nil in the loop. woke reports whether a waiting call was woken, ok
+// is false when the socket must not be read any more.
+func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.sock.ReadBatch(s.batch)
 	if err != nil && !e.interrupted(s, err) {
 		s.failures++
@@ -122,39 +124,41 @@ func (e *Endpoint) readOnce(s *shard, leader *Conn) (roused, ok bool) {
 	}
 	s.failures = 0
 	if err == nil {
-		roused = e.take(s.batch[:n], &s.in, leader)
+		woke = e.take(s.batch[:n], &s.in, reading)
 		e.sendReplies(s.in.shard)
 	}
-	return roused, true
+	return woke, true
 }
 
-// readState is what a reader works with on a batch.
+// readState is the working memory of a socket's reader for one batch.
 type readState struct {
-	shard   int // which reader it is
+	shard   int // index of the socket; immutable
 	packets []routedPacket
-	touched []*Conn // sessions that have to answer
+	touched []*Conn // sessions to call respond of after the batch
 
-	// The session of an earlier packet of the batch, and how it was found.
+	// The session of an earlier packet of the batch, and that packet's source
+	// and conversation; last is nil if there is none.
 	last     *Conn
 	lastFrom source
 	lastConv uint32
 }
 
-// sameSession reports whether a packet is of the session that last names.
+// sameSession reports whether a packet belongs to the session in last.
 func (in *readState) sameSession(p *inPacket) bool {
 	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
 
-// routedPacket is a packet that has found its session.
+// routedPacket is an input packet with its session.
 type routedPacket struct {
 	conn *Conn
 	inPacket
 }
 
-// take feeds a batch to the sessions, those packets of one session together
-// that come together, and lets each answer once.
-func (e *Endpoint) take(batch []udp.Datagram, in *readState, leader *Conn) (roused bool) {
+// take feeds a batch to the sessions, consecutive packets of a session in one
+// call, and lets each session reply once. reading and woke are those of
+// readOnce.
+func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
 	now := e.now()
 	bytes := 0
 	for i := range batch {
@@ -179,23 +183,24 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, leader *Conn) (rous
 		rest = rest[n:]
 	}
 	for _, c := range in.touched {
-		if c != leader {
-			roused = c.respond(now) || roused
+		if c != reading {
+			woke = c.respond(now) || woke
 		}
 	}
 	e.relieve(now)
 	clear(in.packets)
 	clear(in.touched)
 	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
-	return roused
+	return woke
 }
 
-// manyFailures is how many errors in a row make a socket suspect.
+// manyFailures is how many read errors in a row make a socket suspect.
 const manyFailures = 8
 
-// survives deals with a read error. Most concern one packet, such as an ICMP
-// answer to something sent before, and the socket goes on working; only a
-// closed socket is final. Errors in a row are met with growing patience.
+// survives handles a read error, and reports whether the socket can still be
+// read. Most errors concern one packet, such as an ICMP message about one sent
+// before. Only a closed socket is final. From manyFailures errors in a row on
+// it pauses, 1 ms at first and up to 100 ms.
 func (e *Endpoint) survives(err error, failures int) bool {
 	select {
 	case <-e.socket.done:
@@ -222,13 +227,13 @@ func (e *Endpoint) survives(err error, failures int) bool {
 	}
 }
 
-// receive takes one datagram through the pipeline to a, and finds its session.
-// It reports false for what is dropped, which it counts.
+// receive decrypts and classifies one datagram, into a, and finds its session.
+// It reports false if no session takes it; drops are counted.
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
 		if e.protection.authentic && e.protection.nonces == nil {
-			mark = e.protection.replays.Mark(data) // of what Open overwrites
+			mark = e.protection.replays.Mark(data) // before Open overwrites data
 		}
 		var err error
 		if data, err = cipher.Open(data); err != nil {
@@ -259,8 +264,9 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 	return a.conn != nil
 }
 
-// demultiplex finds the session of a packet, or opens one where the listener
-// wants it. It returns nil for what is dropped, which it counts.
+// demultiplex finds the session of a packet, or opens one if the listener
+// accepts it. It returns nil if no session takes the packet: it was dropped,
+// which is counted, or answered outside any session.
 func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
@@ -270,12 +276,12 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) 
 			c = all[0]
 		}
 	}
-	coded := c != nil && c.path.fecBound
+	bound := c != nil && c.path.fecBound
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)
 	}
-	if c != nil && p.kind == fecPacket && !coded {
+	if c != nil && p.kind == fecPacket && !bound {
 		e.bindFEC(c)
 	}
 	return c

@@ -10,24 +10,26 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Limits of replies to those who have no session, a second. Cookies have a share
-// of their own: nobody who floods with questions keeps others from opening
-// sessions.
+// Limits of the replies outside any session, per second. Cookies have a limit
+// of their own, so that a flood of other requests does not keep peers from
+// opening sessions.
 const (
 	replyRate  = 2000
 	cookieRate = 10000
 )
 
-// replyLocked sends signals to where d came from, outside any session, with what h
-// says of conv and una. What provoked it had at least as many segments, so the
-// reply is never larger. Endpoint.mu is held.
+// replyLocked queues a reply outside any session to the source of d. It has the
+// signals, with conv and una of h. The request had at least as many segments,
+// so the reply is never larger (anti-amplification limit, RFC 9000 §8.1).
+// Endpoint.mu is held.
 func (e *Endpoint) replyLocked(d *udp.Datagram, h header, signals ...signal) {
 	if e.mayReplyLocked(&e.replies.budget, replyRate) {
 		e.putReplyLocked(d, h, signals...)
 	}
 }
 
-// mayReplyLocked takes one of the replies that are allowed. Endpoint.mu is held.
+// mayReplyLocked takes a token for one reply from b, and counts a dropped reply
+// if there is none. Endpoint.mu is held.
 func (e *Endpoint) mayReplyLocked(b *bucket, rate float64) bool {
 	ok := b.take(e.now(), rate)
 	if !ok {
@@ -36,25 +38,27 @@ func (e *Endpoint) mayReplyLocked(b *bucket, rate float64) bool {
 	return ok
 }
 
-// putReplyLocked is reply for one that is allowed. It is sealed when it is sent.
+// putReplyLocked is replyLocked after mayReplyLocked. sendReplies encrypts the
+// packet. Endpoint.mu is held.
 func (e *Endpoint) putReplyLocked(d *udp.Datagram, h header, signals ...signal) {
 	e.putNumberedLocked(d, nil, h, signals...)
 }
 
-// putNumberedLocked is putReplyLocked in the name of a session that numbers its packets. mu
-// is held.
+// putNumberedLocked is putReplyLocked for a session that numbers its packets
+// with n; nil: a random nonce. Endpoint.mu is held.
 func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
-	room := e.config.overhead()
-	p := e.packet(room.cipherHead + len(signals)*headerSize + room.tail)
+	o := e.config.overhead()
+	p := e.packet(o.cipherHead + len(signals)*headerSize + o.tail)
 	for i, s := range signals {
-		s.encode(h, p.buf[room.cipherHead+i*headerSize:])
+		s.encode(h, p.buf[o.cipherHead+i*headerSize:])
 	}
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.numbers = append(e.replies.numbers, n)
 	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
-// sendReplies writes what reply has put out. The readers call it.
+// sendReplies encrypts and writes all queued replies. The readers call it after
+// each batch.
 func (e *Endpoint) sendReplies(shard int) {
 	e.mu.RLock()
 	none := len(e.replies.packets) == 0
@@ -75,14 +79,15 @@ func (e *Endpoint) sendReplies(shard int) {
 	e.send(shard, packets, sealed)
 }
 
-// bucket is a token bucket, which holds what a tenth of a second brings. The
-// zero value is full.
+// bucket is a token bucket. Its capacity is the tokens of a tenth of a second.
+// The zero value is full. The lock of its owner guards it.
 type bucket struct {
-	used float64
-	last time.Duration
+	used float64       // tokens that are missing
+	last time.Duration // of the last take, since the epoch
 }
 
-// take takes one of rate tokens a second.
+// take takes a token, of which there are rate a second. It reports false if
+// none is left.
 func (b *bucket) take(now time.Duration, rate float64) bool {
 	b.used = max(0, b.used-(now-b.last).Seconds()*rate)
 	b.last = now
@@ -93,9 +98,9 @@ func (b *bucket) take(now time.Duration, rate float64) bool {
 	return true
 }
 
-// refused ends the sessions that wait for a first answer, or for nothing but the
-// last one, after the system has reported that nobody listens where the socket
-// is connected to.
+// refused handles ECONNREFUSED: the system reports that no socket is open at
+// the address that this one is connected to. It ends the sessions that wait for
+// a first answer, and those that wait only for the answer to CLOSE.
 func (e *Endpoint) refused(err error) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return

@@ -8,8 +8,8 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// send writes packets to a socket and takes their buffers back. An error
-// concerns one packet, which is as good as lost on the way.
+// send writes batch to a socket and releases the buffers of packets. A write
+// error concerns one packet, which then counts as lost on the path.
 func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	bytes := 0
 	for i := range packets {
@@ -35,19 +35,19 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	}
 }
 
-// writeFailed takes note of an error of writing to a socket. It is false where
-// that has been closed.
+// writeFailed handles a write error of a socket. It reports false if the socket
+// is closed.
 func (e *Endpoint) writeFailed(err error) bool {
 	e.counters.writeErrors.Add(1)
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
-	e.refused(err) // whichever call comes first is told
+	e.refused(err) // the system reports it once, to a read or to a write
 	e.warn("socket write failed", err)
 	return true
 }
 
-// packet returns a packet with n bytes of space.
+// packet returns a packet with a buffer of n bytes from the pool.
 func (e *Endpoint) packet(n int) packet {
 	b := e.packets.Get().(*buffer)
 	if cap(b.b) < n {
@@ -56,8 +56,8 @@ func (e *Endpoint) packet(n int) packet {
 	return packet{buf: b.b[:n], pooled: b}
 }
 
-// sendProbe writes a probe of the path MTU to a socket. It is true where the
-// system knows that it is too large.
+// sendProbe writes a probe of the path MTU (DPLPMTUD, RFC 8899) to a socket. It
+// reports whether the system refused it as too large.
 func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
 	err := e.socket.shards[shard].sock.WriteProbe(d)
 	switch {

@@ -8,23 +8,22 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// shard is one socket of an endpoint. Several are on the same port, so that it
-// does not matter to the peers from which one they are answered; a session
-// keeps to the one that its peer's packets come to, whose reader it shares the
-// processor with.
+// shard is one socket of an endpoint. All shards have the same port, so peers
+// cannot tell which one sends to them. A session uses the shard that its peer's
+// packets arrive at: then it runs on the same processor as that shard's reader.
 type shard struct {
 	pc   net.PacketConn
 	sock udp.Conn
-	lead readTurn
+	lead readTurn // whose turn it is to read
 
-	// Of whoever reads it.
+	// Used only by the present reader.
 	batch    []udp.Datagram
 	in       readState
-	failures int // in a row
+	failures int // read errors in a row
 }
 
-// listenSockets opens n sockets on one address, or one where the system does
-// not let several share it.
+// listenSockets opens n sockets on one address, or a single one if the system
+// does not support several on one port (SO_REUSEPORT).
 func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
 	if n > 1 {
 		conns, err := udp.ListenReusePort(network, address, n)
@@ -50,8 +49,8 @@ func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
 	return []net.PacketConn{pc}, nil
 }
 
-// stopReaders has the readers come to their end: the sockets are closed, if
-// they are ours.
+// stopReaders makes the readers end. It closes owned sockets, and sets a read
+// deadline in the past on the others.
 func (e *Endpoint) stopReaders() {
 	for i := range e.socket.shards {
 		e.socket.shards[i].lead.stop()
@@ -63,7 +62,8 @@ func (e *Endpoint) stopReaders() {
 	}
 }
 
-// releaseSockets gives sockets that are not ours back as they were.
+// releaseSockets restores the options and the read deadline of sockets that the
+// caller owns.
 func (e *Endpoint) releaseSockets() error {
 	var errs []error
 	for i := range e.socket.shards {

@@ -7,14 +7,16 @@ import (
 	"time"
 )
 
-// sessionKey tells sessions apart. peer stands for the address where it is not
-// one of UDP.
+// sessionKey identifies a session: its peer's address and its conversation id.
+// peer takes the place of addr if the address is not a UDP address, and is
+// empty otherwise.
 type sessionKey struct {
 	addr netip.AddrPort
 	peer string
 	conv uint32
 }
 
+// makeKey returns the key of a session; peer is nil if the address is addr.
 func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 	key := sessionKey{addr: addr, conv: conv}
 	if peer != nil {
@@ -23,9 +25,10 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 	return key
 }
 
-// openSession adds a session of ours; it draws another conv where that of key is taken.
+// openSession adds a session that this endpoint dials. If the conversation id
+// of key is in use, or in TIME-WAIT, it draws another.
 func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
-	c := newConn(e, key, addr) // the caller's Config runs code of its own
+	c := newConn(e, key, addr) // not under the lock: it calls code of the caller's Config
 	c.hs.dialled, c.hs.offered, c.path.counted = true, true, true
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -43,16 +46,17 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	return c, nil
 }
 
-// remove forgets the session c but for g. Stragglers of it are recognised for a
-// while, so that they do not open a new one.
-func (e *Endpoint) remove(c *Conn, g timeWait) {
+// remove takes the ended session c out of the tables, and leaves tw in its
+// place. Stragglers of it are recognised for a while, so that they do not open
+// a new session (TIME-WAIT, RFC 9293 §3.6.1). c.mu is held.
+func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	e.wakes.Remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {
 		e.removeLocked(c)
-		e.table.timeWaits.add(c.path.key, g, e.now())
-		if g.token != 0 && e.protection.authentic && e.config.AllowLegacy {
+		e.table.timeWaits.add(c.path.key, tw, e.now())
+		if tw.token != 0 && e.protection.authentic && e.config.AllowLegacy {
 			e.table.timeWaits.used.add(c.path.key.conv)
 		}
 		e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
@@ -60,7 +64,8 @@ func (e *Endpoint) remove(c *Conn, g timeWait) {
 	}
 }
 
-// addLocked adds a session to the tables. Endpoint.mu is held.
+// addLocked adds a session to the tables. Conn.mu of c is held, or no other
+// goroutine has c yet. Endpoint.mu is held.
 func (e *Endpoint) addLocked(c *Conn) {
 	e.table.sessions[c.path.key] = c
 	e.load.sessions.Store(int32(len(e.table.sessions)))
@@ -72,7 +77,7 @@ func (e *Endpoint) addLocked(c *Conn) {
 	}
 }
 
-// removeLocked takes it out of them again. Endpoint.mu is held.
+// removeLocked removes a session from the tables. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
 	delete(e.table.sessions, c.path.key)
 	e.load.sessions.Store(int32(len(e.table.sessions)))
@@ -95,13 +100,13 @@ func (e *Endpoint) removeLocked(c *Conn) {
 	}
 }
 
-// networkCount is how many sessions there are with one network.
+// networkCount is the number of sessions with one network.
 type networkCount struct {
-	validated int32 // dialled ones included
-	pending   int32 // the peer's address is not validated
+	validated int32 // the peer's address is validated; dialled sessions included
+	pending   int32 // the peer's address is not validated yet
 }
 
-// add counts c n times.
+// add adds times, which may be negative, to the count that c belongs to.
 func (n *networkCount) add(c *Conn, times int32) {
 	if c.path.counted {
 		n.validated += times
@@ -110,8 +115,9 @@ func (n *networkCount) add(c *Conn, times int32) {
 	}
 }
 
-// networkOf returns the network that a session counts for: the IPv4 address, or
-// the /64 of the IPv6 address, since each subscriber has as many addresses.
+// networkOf returns the network that a session counts for in
+// MaxSessionsPerAddress: the IPv4 address, or the /64 of the IPv6 address,
+// since each subscriber has as many addresses as that.
 func networkOf(key sessionKey) netip.Addr {
 	addr := key.addr.Addr().Unmap()
 	if !addr.Is6() {
@@ -124,9 +130,10 @@ func networkOf(key sessionKey) netip.Addr {
 	return prefix.Addr()
 }
 
-// atAddressLimitLocked reports whether the network of key has all the sessions that it
-// may have. Those that others may have opened in its name count only against
-// others that are not validated either.
+// atAddressLimitLocked reports whether the network of key has as many sessions
+// as MaxSessionsPerAddress allows. A third party may have opened unvalidated
+// sessions in its name, so those count only against other unvalidated ones.
+// Endpoint.mu is held.
 func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 	if e.table.perNetwork == nil {
 		return false
@@ -138,11 +145,14 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 	return int(n.validated+n.pending) >= e.config.MaxSessionsPerAddress
 }
 
-// convInUseElsewhereLocked reports whether the conversation is that of a session with a peer
-// that says hello, at another address. Such a peer draws its conversation ids at
-// random, so it is the same one, and has moved where it may not: nobody could
-// tell whether what it repeats has been delivered. The same goes for sessions
-// that have ended: only who has recorded one sends its packets. mu is held.
+// convInUseElsewhereLocked reports whether conv is the id of a session with an
+// extended peer, at an address other than the one in question. Extended peers
+// draw conversation ids at random, so it is the same peer, and it has moved
+// although migration is not possible here. Whether the data that it repeats was
+// delivered before cannot be known.
+//
+// It also reports ended sessions: only an attacker that has recorded one sends
+// its packets. Endpoint.mu is held.
 func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
 	for c := e.table.byConv[conv]; c != nil; c = c.path.sameConv {
 		if c.hs.greeted.Load() {
@@ -152,16 +162,17 @@ func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
 	return e.table.timeWaits.used.has(conv)
 }
 
-// evictAfter is the age at which an unproven session may have to make room, and
-// evictLooks how many are looked at to find one.
+// evictAfter is the age from which an unvalidated session may be ended to make
+// room. evictLooks is how many such sessions are examined to find one.
 const (
 	evictAfter = 3 * time.Second
 	evictLooks = 16
 )
 
-// oldestHalfOpenLocked returns the oldest unproven session, if its time is over,
-// and nothing has come from its peer since it was looked at last (the CLOCK
-// algorithm). Endpoint.mu is held.
+// oldestHalfOpenLocked removes from the list, and returns, the oldest half-open
+// session that is older than evictAfter and has received nothing since it was
+// last examined (the CLOCK algorithm). It returns nil if none of the first
+// evictLooks qualifies. Endpoint.mu is held.
 func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
 	for looks := 0; len(e.table.unvalidated) > 0 && looks < evictLooks; looks++ {
 		c := e.table.unvalidated[0]
@@ -182,8 +193,8 @@ func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
 	return nil
 }
 
-// pruneUnvalidatedLocked drops proven sessions from the list of the unproven, when they are
-// many. Endpoint.mu is held.
+// pruneUnvalidatedLocked drops sessions that are no longer half open from the
+// list of unvalidated ones, if there are many. Endpoint.mu is held.
 func (e *Endpoint) pruneUnvalidatedLocked() {
 	if len(e.table.unvalidated) <= 2*int(e.load.halfOpen.Load())+16 {
 		return
@@ -198,8 +209,8 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 	e.table.unvalidated = kept
 }
 
-// countValidated counts a session whose peer's address has been validated. It
-// reports false if its network has all the sessions that it may have.
+// countValidated moves c to the validated sessions of its network. It reports
+// false if the network now exceeds MaxSessionsPerAddress.
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -215,10 +226,11 @@ func (e *Endpoint) countValidated(c *Conn) bool {
 	return int(n.validated) <= e.config.MaxSessionsPerAddress
 }
 
-// bindFEC notes that the peer sends FEC in c. Parity names no conversation, so
-// it is used only while its address has one such session. With that of another
-// session, recovery would make packets that never were, and some look real:
-// what all packets of a session have in common may come out of it unchanged.
+// bindFEC records that the peer of c sends FEC. Parity names no conversation,
+// so it is used only while its address has one such session. Together with data
+// of another session, recovery would yield packets that were never sent. Some
+// would look real: a field that all packets of a session share may come out of
+// it unchanged.
 func (e *Endpoint) bindFEC(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -234,15 +246,17 @@ func (e *Endpoint) bindFEC(c *Conn) {
 	c.path.fecBound = true
 }
 
-// maxSameConv is how many sessions of one conversation id may move. Ids are
-// drawn at random, so there is one; more come of those who want to be in its way.
+// maxSameConv is how many sessions of one conversation id may migrate. Ids are
+// drawn at random, so there is one; further ones are opened to get in its way.
 const maxSameConv = 4
 
-// migratingSessions are the sessions that a packet from an unknown address may belong
-// to, nil after the last.
+// migratingSessions are the sessions that a packet from an unknown address may
+// belong to. The entries after the last are nil.
 type migratingSessions [maxSameConv]*Conn
 
-// migrationCandidates returns those of a conversation id whose peers may move.
+// migrationCandidates returns the sessions of the conversation id of key that
+// may migrate (WIRE.md §5.4; RFC 9000 §9): with an authenticating cipher, those
+// with extended peers.
 func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
 	if !e.protection.authentic || kind == parityPacket || kind == datagramPacket {
 		return found
@@ -259,7 +273,8 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 	return found
 }
 
-// addConvLocked adds a session to those of its conversation id. mu is held.
+// addConvLocked adds a session to the list of its conversation id. Endpoint.mu
+// is held.
 func (e *Endpoint) addConvLocked(c *Conn) {
 	c.path.sameConv = nil
 	last := e.table.byConv[c.path.key.conv]
@@ -271,12 +286,13 @@ func (e *Endpoint) addConvLocked(c *Conn) {
 	for ; last.path.sameConv != nil; last = last.path.sameConv {
 		n++
 	}
-	if n < maxSameConv { // else it stays where it is
+	if n < maxSameConv { // otherwise the session cannot migrate
 		last.path.sameConv = c
 	}
 }
 
-// removeConvLocked takes it out again. mu is held.
+// removeConvLocked removes a session from the list of its conversation id.
+// Endpoint.mu is held.
 func (e *Endpoint) removeConvLocked(c *Conn) {
 	first := e.table.byConv[c.path.key.conv]
 	switch {
@@ -295,8 +311,8 @@ func (e *Endpoint) removeConvLocked(c *Conn) {
 	c.path.sameConv = nil
 }
 
-// rekey files the session under a new address. It is false where there is
-// another session of that key.
+// rekey moves a session to the address of key. It reports false if another
+// session has that key, or c is not in the tables any more. c.mu is held.
 func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -305,7 +321,7 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	}
 	e.removeLocked(c)
 	c.path.fecBound = false
-	c.path.key.addr, c.path.key.peer = key.addr, key.peer // conv stays, and is read without a lock
+	c.path.key.addr, c.path.key.peer = key.addr, key.peer // conv stays: it is read without a lock
 	e.addLocked(c)
 	return true
 }

@@ -6,43 +6,46 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// timeWaitTime is how long stragglers of an ended session are recognised, and
-// maxTimeWait how many ended sessions are remembered.
+// timeWaitTime is how long stragglers of an ended session are recognised
+// (TIME-WAIT, RFC 9293 §3.6.1). maxTimeWait is how many ended sessions an
+// endpoint remembers.
 const (
 	timeWaitTime = 60 * time.Second
 	maxTimeWait  = 8192
 )
 
-// timeWait is what remains of an ended session: what it takes to answer a peer
-// that has not heard of the end.
+// timeWait is the state of a session in TIME-WAIT: as much as it takes to
+// answer a peer that does not know of the end yet.
 type timeWait struct {
-	until   time.Duration
-	una     seq    // all of the peer's data below has arrived
-	token   uint32 // what the peer believes; 0: it is to be told nothing
-	own     uint32 // ours
-	aborted bool
-	numbers *packetNumbers // of the session, which are the endpoint's now
+	until   time.Duration  // end of TIME-WAIT, since the epoch
+	una     seq            // all data of the peer before it has arrived
+	token   uint32         // the peer's, which it expects in ABORT and TOKEN; 0: the peer gets no reply
+	own     uint32         // this end's token
+	aborted bool           // the session did not end in order
+	numbers *packetNumbers // of the session, now guarded by Endpoint.mu; nil: none
 }
 
-// timeWaitTable remembers ended sessions for a while, in bounded memory.
+// timeWaitTable remembers ended sessions for timeWaitTime, in bounded memory.
+// Endpoint.mu guards it.
 type timeWaitTable struct {
-	entries map[sessionKey]timeWait
-	order   []sessionKey          // oldest first
-	moved   map[uint32]sessionKey // of each conversation id the latest whose peer has signals
-	used    convHistory
+	entries map[sessionKey]timeWait // nil: none yet
+	order   []sessionKey            // of entries, oldest first
+	latest  map[uint32]sessionKey   // latest session with an extended peer, by conversation id
+	used    convHistory             // kept only with AllowLegacy and an authenticating cipher
 }
 
 // convHistory remembers the last maxConvs conversation ids of ended sessions
-// whose peers have signals, for longer than their graves last.
+// with extended peers, for longer than TIME-WAIT.
 type convHistory struct {
 	convs map[uint32]struct{}
-	order []uint32 // a ring, once it is full
-	next  int
+	order []uint32 // the same, oldest first; a ring once it is full
+	next  int      // in order: the oldest, once it is full
 }
 
 // maxConvs is how many ids are remembered, in about 1 MiB.
 const maxConvs = 1 << 15
 
+// add remembers conv.
 func (h *convHistory) add(conv uint32) {
 	if h.convs == nil {
 		h.convs = make(map[uint32]struct{})
@@ -60,98 +63,101 @@ func (h *convHistory) add(conv uint32) {
 	h.next = (h.next + 1) % maxConvs
 }
 
+// has reports whether conv is remembered.
 func (h *convHistory) has(conv uint32) bool {
 	_, ok := h.convs[conv]
 	return ok
 }
 
-func (y *timeWaitTable) add(key sessionKey, g timeWait, now time.Duration) {
-	if y.entries == nil {
-		y.entries = make(map[sessionKey]timeWait)
+// add puts tw into TIME-WAIT from now on.
+func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
+	if t.entries == nil {
+		t.entries = make(map[sessionKey]timeWait)
 	}
-	for len(y.order) > 0 && (len(y.order) >= maxTimeWait || y.entries[y.order[0]].until <= now) {
-		oldest := y.order[0]
-		delete(y.entries, oldest)
-		if y.moved[oldest.conv] == oldest {
-			delete(y.moved, oldest.conv)
+	for len(t.order) > 0 && (len(t.order) >= maxTimeWait || t.entries[t.order[0]].until <= now) {
+		oldest := t.order[0]
+		delete(t.entries, oldest)
+		if t.latest[oldest.conv] == oldest {
+			delete(t.latest, oldest.conv)
 		}
-		y.order = y.order[1:]
+		t.order = t.order[1:]
 	}
-	if _, again := y.entries[key]; !again {
-		y.order = append(y.order, key)
+	if _, again := t.entries[key]; !again {
+		t.order = append(t.order, key)
 	}
-	g.until = now + timeWaitTime
-	y.entries[key] = g
-	if g.token != 0 {
-		if y.moved == nil {
-			y.moved = make(map[uint32]sessionKey)
+	tw.until = now + timeWaitTime
+	t.entries[key] = tw
+	if tw.token != 0 {
+		if t.latest == nil {
+			t.latest = make(map[uint32]sessionKey)
 		}
-		y.moved[key.conv] = key
+		t.latest[key.conv] = key
 	}
 }
 
-func (y *timeWaitTable) holds(key sessionKey) bool {
-	_, ok := y.entries[key]
+// holds reports whether there is an entry of key.
+func (t *timeWaitTable) holds(key sessionKey) bool {
+	_, ok := t.entries[key]
 	return ok
 }
 
-// at returns the grave of key, if there is one at that time.
-func (y *timeWaitTable) at(key sessionKey, now time.Duration) (timeWait, bool) {
-	g, ok := y.entries[key]
-	return g, ok && now < g.until
+// at returns the entry of key, if it is in TIME-WAIT at the time now.
+func (t *timeWaitTable) at(key sessionKey, now time.Duration) (timeWait, bool) {
+	tw, ok := t.entries[key]
+	return tw, ok && now < tw.until
 }
 
-// elsewhere returns the grave of a session of that conversation id with a peer
-// that has signals, whatever its address was.
-func (y *timeWaitTable) elsewhere(conv uint32, now time.Duration) (timeWait, bool) {
-	return y.at(y.moved[conv], now)
+// atAnyAddress returns the latest entry of a session of conv with an extended
+// peer, at whatever address, if it is in TIME-WAIT at the time now.
+func (t *timeWaitTable) atAnyAddress(conv uint32, now time.Duration) (timeWait, bool) {
+	return t.at(t.latest[conv], now)
 }
 
-// timeWaitState returns what is to be remembered of the session.
+// timeWaitState returns the state to remember of a session that has ended.
 func (c *Conn) timeWaitState() timeWait {
 	l := &c.hs
-	g := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
+	tw := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
 	if l.kind == peerExtended {
-		g.token, g.own = l.peerToken, l.token
-		g.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.token, tw.own = l.peerToken, l.token
+		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
 	}
-	return g
+	return tw
 }
 
-// timeWaitForLocked returns the grave that a packet of no session belongs to. With an
-// authenticating cipher that may be one of a peer that has changed its address
-// since: it still has to learn how its session has ended. mu is held.
+// timeWaitForLocked returns the entry that a packet of no session belongs to.
+// With an authenticating cipher the peer may have changed its address since: it
+// still has to learn how its session has ended. Endpoint.mu is held.
 func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
-	g, ok := e.table.timeWaits.at(key, now)
+	tw, ok := e.table.timeWaits.at(key, now)
 	if !ok && e.protection.authentic && f.hello.code == 0 {
-		g, ok = e.table.timeWaits.elsewhere(key.conv, now)
+		tw, ok = e.table.timeWaits.atAnyAddress(key.conv, now)
 	}
-	return g, ok
+	return tw, ok
 }
 
-// replyInTimeWaitLocked answers a packet of an ended session: what it asks for is
-// acknowledged, or the peer is told that the session was broken off. A peer
-// that knows no signals must not get anything; it would take it for the
-// beginning of a new session.
-func (e *Endpoint) replyInTimeWaitLocked(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
-	h := header{conv: key.conv, una: g.una}
-	tell := func(s ...signal) {
+// replyInTimeWaitLocked answers a packet of an ended session. It acknowledges
+// what the packet asks for, or says that the session was broken off. A legacy
+// peer gets nothing: it would take a reply for the beginning of a new session.
+// Endpoint.mu is held.
+func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
+	h := header{conv: key.conv, una: tw.una}
+	reply := func(s ...signal) {
 		if e.mayReplyLocked(&e.replies.budget, replyRate) {
-			e.putNumberedLocked(d, g.numbers.sender(), h, s...)
+			e.putNumberedLocked(d, tw.numbers.sender(), h, s...)
 		}
 	}
 	switch {
-	case !g.numbers.of(p):
-		// Recorded, and sent again.
-	case g.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
-		// Two graves that answered each other would never stop.
-	case g.aborted:
-		tell(signal{sigAbort, g.token, 0})
+	case !tw.numbers.of(p):
+		// Recorded and replayed.
+	case tw.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
+		// Two ends in TIME-WAIT that answered each other would never stop.
+	case tw.aborted:
+		reply(signal{sigAbort, tw.token, 0})
 	case f.request.code == sigPing && e.protection.authentic:
-		tell(f.request.answer(), signal{sigToken, g.token, g.own})
+		reply(f.request.answer(), signal{sigToken, tw.token, tw.own})
 	case f.request.code != 0:
-		tell(f.request.answer())
+		reply(f.request.answer())
 	case f.data:
-		tell(infoSignal()) // for its una
+		reply(infoSignal()) // for its una
 	}
 }

@@ -11,19 +11,24 @@ import (
 // Listener accepts the sessions that peers open on an Endpoint. It is a
 // net.Listener. All methods are safe for concurrent use.
 type Listener struct {
-	ep *Endpoint
+	ep *Endpoint // immutable
 
-	mu       sync.Mutex
-	changed  sync.Cond
-	backlog  []*Conn // opened by peers, not yet accepted
-	deadline deadline
+	mu       sync.Mutex // guards the fields below
+	changed  sync.Cond  // broadcast when a call of Accept may have something to return
+	backlog  []*Conn    // sessions that Accept has not returned yet, oldest first
+	deadline deadline   // of Accept
 	closed   bool
 }
 
-// Listen opens a UDP socket on address and returns a listener on it. network
-// is "udp", "udp4" or "udp6"; "udp" with an empty host listens on IPv4 and
-// IPv6. config may be nil. The socket is closed when the listener and all its
-// sessions are.
+// Listen opens a UDP socket on address and returns a listener on it. network is
+// "udp", "udp4" or "udp6" (the TCP names mean the UDP network of the same
+// address family); with "udp" and an empty host it listens on IPv4 and IPv6.
+// With Config.Shards, Linux opens several sockets on the one port.
+//
+// config may be nil, which means the defaults; an invalid one is a
+// *ConfigError. It must not be changed while the listener or its sessions are
+// in use. The socket is closed once the listener and all its sessions are: see
+// Listener.Close.
 func Listen(network, address string, config *Config) (*Listener, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -39,13 +44,15 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	return newEndpoint(config, true, sockets...).Listen()
 }
 
+// newListener returns the listener of e.
 func newListener(e *Endpoint) *Listener {
 	l := &Listener{ep: e}
 	l.changed.L = &l.mu
 	return l
 }
 
-// offer puts c into the backlog, if there is room.
+// offer puts c into the backlog, and reports whether there was space for it.
+// validated says whether the peer's address is validated.
 func (l *Listener) offer(c *Conn, validated bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -57,7 +64,7 @@ func (l *Listener) offer(c *Conn, validated bool) bool {
 	return true
 }
 
-// full reports whether no session can be put into the backlog.
+// full reports whether the backlog has no space for another session.
 func (l *Listener) full(validated bool) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -65,7 +72,7 @@ func (l *Listener) full(validated bool) bool {
 }
 
 // fullLocked is full with Listener.mu held. Peers whose addresses are not
-// validated get half of the backlog, so that they do not shut others out.
+// validated get half of the backlog, so that they cannot keep others out.
 func (l *Listener) fullLocked(validated bool) bool {
 	limit := l.ep.config.Backlog
 	if !validated {
@@ -74,8 +81,8 @@ func (l *Listener) fullLocked(validated bool) bool {
 	return l.closed || len(l.backlog) >= limit
 }
 
-// Accept waits for the next session. It is AcceptKCP without a context, and
-// returns a *Conn.
+// Accept waits for the next session and returns it as a *Conn. It is AcceptKCP
+// without a context.
 func (l *Listener) Accept() (net.Conn, error) {
 	c, err := l.AcceptKCP(context.Background())
 	if err != nil {
@@ -84,9 +91,16 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptKCP waits for the next session. It fails when ctx is done, with its
-// error; when a deadline set by SetDeadline has passed, with
-// os.ErrDeadlineExceeded; and when the listener is closed, with net.ErrClosed.
+// AcceptKCP waits for the next session, in the order in which they became
+// acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
+// SetDeadline has passed, with os.ErrDeadlineExceeded; and when the listener is
+// closed, with net.ErrClosed. All come wrapped in a *net.OpError. These
+// conditions are checked before the backlog, so they take effect even if a
+// session is waiting.
+//
+// A session of an extended peer is accepted once the peer's address is
+// validated (WIRE.md §5.1), one of a legacy peer with its first data. At most
+// Config.Backlog sessions wait to be accepted.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -114,8 +128,9 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// SetDeadline sets the time at which pending and future calls of Accept fail;
-// the zero time means never.
+// SetDeadline sets the time at which pending and future calls of Accept and
+// AcceptKCP fail with os.ErrDeadlineExceeded. The zero time, the default, means
+// never. It fails only on a closed listener, with net.ErrClosed.
 func (l *Listener) SetDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -132,10 +147,13 @@ func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
 // Endpoint returns the endpoint that l listens on.
 func (l *Listener) Endpoint() *Endpoint { return l.ep }
 
-// Close stops accepting. Sessions that were accepted go on; those in the
-// backlog are dropped. A socket that Listen has opened is closed with the last
-// session, or up to three seconds later where the last acknowledgement to a peer
-// may have been lost; Endpoint.Close closes it at once.
+// Close stops accepting: pending and future calls of Accept return
+// net.ErrClosed. Accepted sessions go on; those in the backlog, and those not
+// validated yet, are ended. On a closed listener it returns net.ErrClosed.
+//
+// A socket that Listen has opened is closed with its last session. If the last
+// acknowledgement to a peer may have been lost, it is closed up to three
+// seconds later. Endpoint.Close closes it at once.
 func (l *Listener) Close() error {
 	waiting, ok := l.end()
 	if !ok {
@@ -148,7 +166,7 @@ func (l *Listener) Close() error {
 	return nil
 }
 
-// end closes l and returns its backlog. It is false if that was done before.
+// end closes l and returns its backlog. ok is false if l was closed already.
 func (l *Listener) end() (waiting []*Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -17,12 +17,12 @@ type demo struct {
 	std      streams
 	file     string
 	size     int64
-	link     netsim.LinkConfig // of both directions
+	link     netsim.LinkConfig // of each direction
 	seed     uint64
 	timeout  time.Duration
 	settings settings
 
-	// tamper, if not nil, may change what has arrived. It is for tests.
+	// tamper, if not nil, may change received data. It is for tests.
 	tamper func(direction string, data []byte)
 }
 
@@ -48,17 +48,17 @@ a relay that loses, delays and duplicates packets, and compares what arrived
 with what was sent.`,
 		groups: []optionGroup{
 			{"What to move", []option{
-				{"size", "SIZE", "how much random data to make for each direction:\n8MB, 512kB, 64MiB; default 8MB", parsed(&d.size, parseSize)},
+				{"size", "SIZE", "amount of random data per direction: 8MB, 512kB,\n64MiB; default 8MB", parsed(&d.size, parseSize)},
 				{"file", "PATH", "move this file instead", parsed(&d.file, func(s string) (string, error) { return s, nil })},
-				{"timeout", "DURATION", "fail when it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
+				{"timeout", "DURATION", "fail if it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
 			}},
 			{"The network, the same in both directions", []option{
-				{"loss", "SHARE", "packets lost: 10%, 10 or 0.1; default 10%", parsed(&d.link.Loss, parsePercent)},
+				{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1; default 10%", parsed(&d.link.Loss, parsePercent)},
 				{"delay", "DURATION", "one-way delay; default 30ms", parsed(&d.link.Delay, parseDuration)},
-				{"jitter", "DURATION", "extra delay, random up to this; default 10ms", parsed(&d.link.Jitter, parseDuration)},
+				{"jitter", "DURATION", "random extra delay, up to this; default 10ms", parsed(&d.link.Jitter, parseDuration)},
 				{"duplicate", "SHARE", "packets delivered twice; default 2%", parsed(&d.link.Duplicate, parsePercent)},
 				{"reorder", "SHARE", "packets that may overtake others, within the jitter;\ndefault 0%", parsed(&d.link.Reorder, parsePercent)},
-				{"seed", "N", "seed of the data and of the network's luck;\ndefault random", parsed(&d.seed, parseSeed)},
+				{"seed", "N", "seed of the data and of the network's randomness;\ndefault: random", parsed(&d.seed, parseSeed)},
 			}},
 			d.settings.group(),
 		},
@@ -110,7 +110,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 // errTimeout is why the context of a demo ends.
 var errTimeout = errors.New("timeout")
 
-// explain puts the ends that are not errors of their own into words.
+// explain describes the ends that are not errors of their own.
 func (d *demo) explain(err error, directions ...*direction) error {
 	what := ""
 	switch {
@@ -128,7 +128,7 @@ func (d *demo) explain(err error, directions ...*direction) error {
 	return fmt.Errorf("%s, with %s", what, strings.Join(progress, " and "))
 }
 
-// announce says what is about to happen.
+// announce prints what the demo is about to do.
 func (d *demo) announce() {
 	what := formatBytes(float64(d.size)) + " of random data"
 	if d.file != "" {

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	// retryAfter is the pause before a peer that has refused is asked again.
+	// retryAfter is the pause before dialling again after a refusal.
 	retryAfter = 200 * time.Millisecond
-	// defaultAnswer is how long an answer is waited for without -wait.
+	// defaultAnswer is the time-out of an answer without -wait.
 	defaultAnswer = 10 * time.Second
 )
 
@@ -25,14 +25,14 @@ pipes it to stdin and stdout.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"wait", "DURATION", "how long to try while nobody listens or answers, so\nthat either end may be started first; -1: for ever;\ndefault: fail when refused, or unanswered for 10s",
+			n.pipeGroup(option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: for\never; default: fail when refused, or after 10s",
 				parsed(&n.wait, parseWait)}),
 			n.settings.group(),
 		},
 		examples: `  kcp dial 192.0.2.1:9000 < file             send a file
   kcp dial 192.0.2.1:9000 > copy             receive one
   echo status | kcp dial 192.0.2.1:9000      ask, and print the answer
-  kcp dial 192.0.2.1:9000 -wait 1m           talk to the peer, once it is there`,
+  kcp dial 192.0.2.1:9000 -wait 1m           wait for the peer, then talk to it`,
 	}
 }
 
@@ -58,7 +58,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	return n.only(ctx, conn)
 }
 
-// dial opens the session, trying on as long as it was told to.
+// dial opens the session. It retries for as long as -wait says.
 func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	cfg := *n.cfg
 	cfg.DialTimeout = defaultAnswer
@@ -77,17 +77,17 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case err == nil:
 			return conn.(*kcp.Conn), nil
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
-			return nil, fmt.Errorf("nobody listens at %s (connection refused); -wait DURATION waits for it", n.address)
+			return nil, fmt.Errorf("no listener at %s (connection refused); -wait DURATION waits for one", n.address)
 		case errors.Is(err, kcp.ErrRefused):
 		case ctx.Err() != nil && refused:
-			return nil, fmt.Errorf("nobody listens at %s (connection refused), for %v (-wait)", n.address, n.wait)
+			return nil, fmt.Errorf("no listener at %s (connection refused) for %v (-wait)", n.address, n.wait)
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("no answer from %s in %v (-wait)", n.address, cfg.DialTimeout)
 		default:
 			return nil, err
 		}
 		if !refused {
-			n.logf("nobody listens at %s (connection refused); trying on", n.address)
+			n.logf("no listener at %s (connection refused); retrying", n.address)
 		}
 		select {
 		case <-time.After(retryAfter):
@@ -96,7 +96,8 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	}
 }
 
-// parseWait reads a time to wait, which is no flag at all where it is 0.
+// parseWait parses a time to wait. It may not be 0, which means that the flag
+// is absent.
 func parseWait(s string) (time.Duration, error) {
 	d, err := parsePatience(s)
 	if err == nil && d == 0 {

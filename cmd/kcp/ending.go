@@ -11,32 +11,35 @@ import (
 )
 
 const (
-	// defaultQuiet is the silence that ends a session with a legacy peer.
+	// defaultQuiet is how long a legacy peer has to be silent for the session
+	// to end.
 	defaultQuiet = 3 * time.Second
-	// defaultPatience and defaultLinger are those of a kcp.Config.
+	// defaultPatience and defaultLinger are the defaults of PeerTimeout and
+	// Linger in a kcp.Config.
 	defaultPatience = 30 * time.Second
 	defaultLinger   = 5 * time.Second
-	// forEver is a time to linger for a peer that is alive but slow. One that
-	// is gone ends the session sooner, by -peer-timeout.
+	// forEver is a time to linger for a peer that is alive but slow. A peer
+	// that is gone ends the session sooner, by -peer-timeout.
 	forEver = 1000 * time.Hour
 )
 
-// unacknowledged returns how many segments the peer does not have yet.
+// unacknowledged returns how many segments the peer has not acknowledged yet.
 func (p *pipe) unacknowledged() int {
 	s := p.conn.Stats()
 	return s.InFlight + s.Queued
 }
 
-// tellsItsEnd reports whether the peer is of those that do.
+// tellsItsEnd reports whether the peer signals the end of its data: it is known
+// not to be a legacy peer.
 func (p *pipe) tellsItsEnd() bool {
 	peer := p.conn.Peer()
 	return peer.Known && !peer.Legacy
 }
 
-// close closes a session whose both ends have come, when the peer has all that
-// was sent. A slow peer may take its time until ctx is done.
+// close closes a session of which both directions have ended, once the peer has
+// acknowledged all that was sent. Until ctx is done, the peer may be slow.
 func (p *pipe) close(ctx context.Context) error {
-	_ = p.conn.SetLinger(forEver) // fails only where the session is closed
+	_ = p.conn.SetLinger(forEver) // fails only if the session is closed
 	closed := make(chan error, 1)
 	go func() { closed <- p.conn.Close() }()
 	var err error
@@ -56,21 +59,22 @@ func (p *pipe) close(ctx context.Context) error {
 	}
 	var lost *kcp.PeerLostError
 	if errors.As(err, &lost) && p.unacknowledged() == 0 {
-		// It has everything, and was done itself: it may have gone before its
-		// answer to our end came through.
+		// It has everything, and its own direction had ended. It may be gone
+		// before its answer to our end has arrived.
 		return nil
 	}
 	return err
 }
 
-// breakOff ends a session in the middle. What was read from stdin is delivered;
-// the peer then learns that there should have been more.
+// breakOff aborts a session, in the middle of the data. What was read from
+// stdin is delivered first. The peer then learns that there should have been
+// more.
 func (p *pipe) breakOff(sending <-chan struct{}, err error) error {
 	limit, cancel := context.WithTimeout(context.Background(), p.linger)
 	defer cancel()
 	select {
 	case <-sending:
-	case <-limit.Done(): // Abort ends a Write that waits for room
+	case <-limit.Done(): // Abort ends a Write that waits for buffer space
 	}
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -89,7 +93,7 @@ func (p *pipe) breakOff(sending <-chan struct{}, err error) error {
 	return err
 }
 
-// silence is for how long nothing has happened in a session.
+// silence measures how long nothing has happened in a session.
 type silence struct {
 	last struct {
 		packets, written uint64
@@ -98,8 +102,8 @@ type silence struct {
 	since time.Time
 }
 
-// over decides whether the silence of a peer that cannot tell its end is that.
-// One that still has something unacknowledged repeats it, so it is not silent.
+// over decides whether the silence of a peer that cannot signal its end is that
+// end. A peer that has unacknowledged data retransmits it, so it is not silent.
 func (p *pipe) over(s *silence) (bool, error) {
 	stats := p.conn.Stats()
 	now := s.last
@@ -110,7 +114,7 @@ func (p *pipe) over(s *silence) (bool, error) {
 	}
 	silence := time.Since(s.since)
 	switch {
-	case now.unacknowledged > 0: // the session itself looks for a lost peer
+	case now.unacknowledged > 0: // the session itself detects a lost peer
 		return false, nil
 	case silence < p.quiet:
 		return false, nil
@@ -119,12 +123,12 @@ func (p *pipe) over(s *silence) (bool, error) {
 	case p.patience < 0 || silence < p.patience:
 		return false, nil
 	}
-	return true, fmt.Errorf("peer lost: bytes are missing behind the first %d; nothing heard for %v", now.written, formatTime(silence))
+	return true, fmt.Errorf("peer lost: data is missing after the first %d bytes; nothing received for %v", now.written, formatTime(silence))
 }
 
-// hold waits, before the process ends, as long as the peer may ask once more
-// for what was the last thing said to it, which may have been lost. The package
-// keeps the socket for as long.
+// hold waits, before the process ends, for as long as the peer may retransmit
+// because our last acknowledgement was lost. The package keeps the socket open
+// for as long.
 func (p *pipe) hold(ctx context.Context) {
 	s := p.conn.Stats()
 	wait := 200 * time.Millisecond
@@ -133,7 +137,7 @@ func (p *pipe) hold(ctx context.Context) {
 	}
 	wait = max(wait, min(4*s.RTO, 3*time.Second))
 	if !p.tellsItsEnd() {
-		wait = time.Second - max(p.quiet, 0) // silence was the proof already
+		wait = time.Second - max(p.quiet, 0) // it has been silent for p.quiet already
 	}
 	select {
 	case <-ctx.Done():
@@ -141,20 +145,20 @@ func (p *pipe) hold(ctx context.Context) {
 	}
 }
 
-// explain puts the errors of a session into words for who uses the command.
+// explain describes the errors of a session to the user of the command.
 func explain(err error) error {
 	var lost *kcp.PeerLostError
 	switch {
 	case errors.As(err, &lost):
-		return fmt.Errorf("peer lost: it does not answer (-peer-timeout); nothing heard for %v", formatTime(lost.Silence))
+		return fmt.Errorf("peer lost: nothing received for %v (-peer-timeout)", formatTime(lost.Silence))
 	case errors.Is(err, kcp.ErrNotDelivered):
 		return errors.New("the peer did not acknowledge all that was sent")
 	case errors.Is(err, kcp.ErrReset):
-		return errors.New("the peer has broken the session off: what it sent, or got, is not all")
+		return errors.New("the peer aborted the session: data is missing in one direction or both")
 	case errors.Is(err, kcp.ErrPeerClosed):
-		return errors.New("the peer has closed the session and takes nothing more")
+		return errors.New("the peer closed the session and reads no more")
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return errors.New("the peer has ended in the middle of a message")
+		return errors.New("the peer ended in the middle of a message")
 	}
 	return err
 }

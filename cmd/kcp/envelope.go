@@ -15,14 +15,14 @@ import (
 	"github.com/arqnet/kcp/crypt"
 )
 
-// newCipher makes a cipher of 32 bytes of key, of which it takes as many as it
-// needs, as kcptun does.
+// newCipher makes a cipher from a key of 32 bytes. It uses as many of them as
+// it needs, as kcptun does.
 type newCipher func(key []byte) (crypt.Cipher, error)
 
-// cipherNames lists the keys of ciphers.
+// cipherNames lists the keys of ciphers, for error messages.
 const cipherNames = "aes-256-gcm, aes-128-gcm, chacha20-poly1305, aes, aes-128, aes-192, 3des, salsa20, xor or none"
 
-// ciphers are the values of -cipher. Names are those of kcptun, where it has
+// ciphers are the values of -cipher. The names are those of kcptun, if it has
 // the cipher.
 var ciphers = map[string]newCipher{
 	"aes-256-gcm":       crypt.AESGCM,
@@ -53,10 +53,10 @@ func aesCFB(size int) newCipher {
 	}
 }
 
-// keySize is how many bytes a key has.
+// keySize is the size of a key, in bytes.
 const keySize = 32
 
-// parseKey makes a key of a passphrase as kcptun does, or reads it from hex.
+// parseKey derives a key from a passphrase as kcptun does, or parses it in hex.
 func parseKey(s string) ([]byte, error) {
 	digits, isHex := strings.CutPrefix(s, "hex:")
 	if isHex {
@@ -72,7 +72,7 @@ func parseKey(s string) ([]byte, error) {
 	return pbkdf2.Key(sha1.New, s, []byte("kcp-go"), 4096, keySize)
 }
 
-// parseFEC reads a ratio such as 10/3.
+// parseFEC parses a ratio such as 10/3.
 func parseFEC(s string) (f kcp.FEC, err error) {
 	data, parity, ok := strings.Cut(s, "/")
 	if ok {
@@ -87,11 +87,11 @@ func parseFEC(s string) (f kcp.FEC, err error) {
 	return f, nil
 }
 
-// envelope are the flags that both ends have to be given alike.
+// envelope holds the flags that have to be the same at both ends.
 type envelope struct {
-	cipher newCipher
-	key    []byte
-	secret bool // -key is not needed: both ends are in this process
+	cipher newCipher // nil: none
+	key    []byte    // nil: not given
+	secret bool      // -key is not needed: both ends are in this process
 }
 
 // apply sets the cipher of c.
@@ -117,11 +117,11 @@ func (e *envelope) apply(c *kcp.Config) error {
 // envelopeOptions returns the flags of the envelope.
 func (s *settings) envelopeOptions() []option {
 	return []option{
-		{"cipher", "NAME", "encrypt packets, alike at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
+		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
 			edit(s, "cipher", oneOf(cipherNames, ciphers), func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v })},
-		{"key", "PASSPHRASE", "key of the cipher, or hex: and its 64 digits",
+		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key",
 			parsed(&s.envelope.key, parseKey)},
-		{"fec", "D/P", "after every D packets send P of parity, such as 10/3",
+		{"fec", "D/P", "forward error correction: after every D packets send\nP parity packets, such as 10/3",
 			edit(s, "fec", parseFEC, func(c *kcp.Config, v kcp.FEC) { c.FEC = v })},
 	}
 }

@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// input reads ahead of who wants its data, so that waiting for data can be
-// given up. One goroutine at a time may use it.
+// input reads ahead of its user, so that waiting for data can be abandoned. One
+// goroutine at a time may use it.
 type input struct {
 	source io.Reader
 	start  sync.Once
 	chunks chan []byte // closed at the end, after err is set
-	err    error       // of source; io.EOF if it ended well
+	err    error       // of source; io.EOF after a regular end
 }
 
 func newInput(source io.Reader) *input {
 	return &input{source: source, chunks: make(chan []byte)}
 }
 
-// read hands out chunks. There are two buffers: who asks for a chunk is done
-// with the one before.
+// read sends chunks to in.chunks. There are two buffers: a caller that asks for
+// a chunk no longer uses the one before.
 func (in *input) read() {
 	defer close(in.chunks)
 	var buffers [2][32 << 10]byte
@@ -38,9 +38,9 @@ func (in *input) read() {
 	}
 }
 
-// next returns what was read next, or io.EOF at the end. It is valid until the
-// next call. At a tick it returns nothing, and when ctx is done its error, unless
-// there is something that has been read already.
+// next returns the next chunk, or io.EOF at the end. The chunk is valid until
+// the next call. At a tick it returns no data. When ctx is done it returns its
+// error, unless a chunk has been read already.
 func (in *input) next(ctx context.Context, tick <-chan time.Time) ([]byte, error) {
 	in.start.Do(func() { go in.read() })
 	select {
@@ -58,6 +58,7 @@ func (in *input) next(ctx context.Context, tick <-chan time.Time) ([]byte, error
 	}
 }
 
+// take returns a chunk, or the error at the end.
 func (in *input) take(chunk []byte, ok bool) ([]byte, error) {
 	if !ok {
 		return nil, in.err

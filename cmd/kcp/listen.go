@@ -15,18 +15,18 @@ func listenOptions(n *netcat, keep *bool) *optionSet {
 	return &optionSet{
 		synopsis: "kcp listen ADDR [flags]",
 		intro: `Waits for a KCP session on the UDP address ADDR, such as :9000, and pipes it to
-stdin and stdout. It takes one session and ends with it.
+stdin and stdout. It accepts one session and ends with it.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"k", "", "keep listening: take one session after the other", toggle(keep)},
-				option{"allow-legacy", "", "with a -cipher that authenticates, also take peers\nsuch as kcp-go and kcptun; what somebody has recorded\nof their sessions can then be sent again",
+			n.pipeGroup(option{"k", "", "keep listening: accept one session after another", toggle(keep)},
+				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
 					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
 			n.settings.group(),
 		},
 		examples: `  kcp listen :9000 > copy            receive a file
   kcp listen :9000 < file            send one
-  kcp listen :9000 -k -d >> log      collect from one peer after the other
+  kcp listen :9000 -k -d >> log      collect from one peer after another
   kcp listen :9000                   talk to the peer`,
 	}
 }
@@ -60,8 +60,8 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	return n.only(ctx, conn)
 }
 
-// serve takes one session after the other. One that fails is told of and does
-// not end the command.
+// serve accepts one session after another. It prints the error of a session
+// that fails, and goes on; only an error of stdin or stdout ends it.
 func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	defer l.Close()
 	for {
@@ -79,7 +79,7 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	}
 }
 
-// interrupted drops the error of an accept that was given up because of ctx.
+// interrupted drops the error of an Accept that ended because of ctx.
 func interrupted(ctx context.Context, err error) error {
 	if ctx.Err() != nil && !errors.Is(err, net.ErrClosed) {
 		return nil

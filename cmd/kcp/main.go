@@ -2,9 +2,9 @@
 // or between two, in the manner of netcat.
 //
 //	kcp demo            moves 8 MB both ways at once through a bad network
-//	kcp listen ADDR     waits for a session, and pipes it to stdin and stdout
+//	kcp listen ADDR     accepts a session, and pipes it to stdin and stdout
 //	kcp dial ADDR       the other end of that
-//	kcp relay -to ADDR  a bad network between any two UDP programs
+//	kcp relay -to ADDR  simulates a bad network between any two UDP programs
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -31,7 +31,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // the second interrupt ends the process at once
+	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -54,7 +54,7 @@ func commands() []command {
 		{"demo", "move a file both ways at once through a lossy network", runDemo},
 		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
 		{"dial", "open a session and pipe it to stdin and stdout", runDial},
-		{"relay", "pass UDP packets on through a bad network", runRelay},
+		{"relay", "forward UDP packets through a simulated bad network", runRelay},
 		{"version", "print the version", runVersion},
 		{"help", "print this text, or the usage of a subcommand", runHelp},
 	}
@@ -67,8 +67,8 @@ func usageErrorf(format string, args ...any) error {
 	return usageError{fmt.Errorf(format, args...)}
 }
 
-// run is the whole command; it returns the exit code. It ends cleanly when ctx
-// does.
+// run is the whole command; it returns the exit code. When ctx is done it ends
+// cleanly.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	std := streams{stdin, stdout, &lockedWriter{w: stderr}}
 	if len(args) == 0 {

@@ -20,10 +20,10 @@ type netcat struct {
 	settings settings
 	cfg      *kcp.Config
 	quiet    time.Duration
-	wait     time.Duration // for a peer to dial; 0: not given, negative: for ever
-	receive  bool          // only receive
+	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
+	receive  bool          // do not read stdin
 	verbose  bool
-	in       *input
+	in       *input // nil with receive
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -36,21 +36,22 @@ func newNetcat(std streams, command string) *netcat {
 	}
 }
 
-// pipeGroup returns the flags of both. more stand before them.
+// pipeGroup returns the flags of both subcommands, after more.
 func (n *netcat) pipeGroup(more ...option) optionGroup {
 	return optionGroup{"Flags", append(more,
-		option{"q", "DURATION", "quiet time, for peers that cannot tell their end, such\nas kcp-go: end so long after stdin has ended and the\nlast packet came; 0: as soon as stdin is delivered;\n-1: never; default 3s",
+		option{"q", "DURATION", "for peers that cannot signal their end, such as\nkcp-go: end this long after the end of stdin and the\nlast packet; 0: as soon as stdin is delivered;\n-1: never; default 3s",
 			parsed(&n.quiet, parsePatience)},
-		option{"d", "", "only receive: do not read stdin; the default where\nstdin is a terminal and stdout is not", toggle(&n.receive)},
-		option{"v", "", "say on stderr what happens", toggle(&n.verbose)},
+		option{"d", "", "only receive: do not read stdin; the default if stdin\nis a terminal and stdout is not", toggle(&n.receive)},
+		option{"v", "", "report events on stderr", toggle(&n.verbose)},
 	)}
 }
 
-// The end of a session, as told by the usage texts of both.
-const endingText = `The end of stdin is told to the peer, whose side goes on. The command ends when
-the peer has all that was sent, and its own end has come. An interrupt (Ctrl-C)
-delivers what was read from stdin so far, and then breaks the session off: the
-other side fails, so that it does not take a part for the whole.`
+// endingText describes the end of a session in the usage texts of both.
+const endingText = `At the end of stdin the peer reads end of file, and can go on sending. The
+command ends when the peer has acknowledged all data and has ended its side too.
+An interrupt (Ctrl-C) delivers what was read from stdin so far, and then aborts
+the session: the other side fails, so that it does not take a part for the
+whole.`
 
 // parse reads the command line.
 func (n *netcat) parse(options *optionSet, args []string) error {
@@ -106,7 +107,7 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 	return p, err
 }
 
-// only is pipe for the one session of a process.
+// only is pipe for the single session of a process.
 func (n *netcat) only(ctx context.Context, conn *kcp.Conn) error {
 	p, err := n.pipe(ctx, conn)
 	if err == nil {
@@ -115,19 +116,19 @@ func (n *netcat) only(ctx context.Context, conn *kcp.Conn) error {
 	return err
 }
 
-// logf tells who asked for it what happens.
+// logf prints an event with -v.
 func (n *netcat) logf(format string, args ...any) {
 	if n.verbose {
 		n.warnf(format, args...)
 	}
 }
 
-// warnf tells everybody.
+// warnf prints a message.
 func (n *netcat) warnf(format string, args ...any) {
 	fmt.Fprintf(n.std.err, n.command+": "+format+"\n", args...)
 }
 
-// logger returns the logger for the sessions, which shows warnings.
+// logger returns the logger of the sessions, which prints warnings.
 func (n *netcat) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(n.std.err, &slog.HandlerOptions{
 		Level: slog.LevelWarn,
@@ -140,7 +141,7 @@ func (n *netcat) logger() *slog.Logger {
 	}))
 }
 
-// resentShare returns the share of transmissions that were not the first.
+// resentShare returns the share of retransmissions in all transmissions.
 func resentShare(s *kcp.ConnStats) string {
 	again := float64(s.Retransmits())
 	return formatShare(again, float64(s.SegmentsSent)+again)

@@ -67,7 +67,7 @@ type process struct {
 	err  watched
 }
 
-// watched is an output that tells of what it is waited for.
+// watched is an output that a test can wait for text in.
 type watched struct {
 	mu      sync.Mutex
 	text    bytes.Buffer
@@ -229,7 +229,7 @@ func testListenKeepsListeningAfterAReset(t *testing.T) {
 	_, err = io.ReadFull(conn, make([]byte, len("answer"))) // so question has arrived
 	require.NoError(t, err)
 	require.NoError(t, conn.Abort())
-	l.err.find(t, `session with \S+: the peer has (broken the session off)`)
+	l.err.find(t, `session with \S+: the peer (aborted the session)`)
 	d := dial(t.Context(), strings.NewReader("again"), addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
 	l.err.find(t, `(?s)ended after.*(ended after)`)
@@ -238,8 +238,8 @@ func testListenKeepsListeningAfterAReset(t *testing.T) {
 	require.Equal(t, "questionagain", l.out.String())
 }
 
-// freeAddr returns an address on which nobody listens. Where every address of
-// 127.0.0.0/8 is this machine, it is one that no other program is given.
+// freeAddr returns an address without a listener. If every address of
+// 127.0.0.0/8 is this machine, it is one that no other program gets.
 func freeAddr(t *testing.T) string {
 	ip := net.IPv4(127, 0, 0, 1)
 	if runtime.GOOS == "linux" {
@@ -258,11 +258,11 @@ func testDialNobody(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("anybody?"), addr)
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused); -wait DURATION waits for it\n", d.err.String())
+	require.Equal(t, "kcp dial: no listener at "+addr+" (connection refused); -wait DURATION waits for one\n", d.err.String())
 
 	d = dial(t.Context(), strings.NewReader("anybody?"), addr, "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: nobody listens at "+addr+" (connection refused), for 2s (-wait)\n", d.err.String())
+	require.Equal(t, "kcp dial: no listener at "+addr+" (connection refused) for 2s (-wait)\n", d.err.String())
 }
 
 func testDialNoAnswer(t *testing.T) {
@@ -278,7 +278,7 @@ func testDialWaitsForTheListener(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("early"), addr, "-v", "-wait", "-1")
 	if runtime.GOOS == "linux" {
-		d.err.find(t, `connection (refused)\); trying on`)
+		d.err.find(t, `connection (refused)\); retrying`)
 	}
 	l := start(t.Context(), strings.NewReader("late"), "listen", addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
@@ -298,7 +298,7 @@ func testInterruptEndsCleanly(t *testing.T) {
 	require.NoError(t, err)
 	other.out.find(t, `(typed)`)
 	if runtime.GOOS == "linux" {
-		dialling.err.find(t, `(trying) on`)
+		dialling.err.find(t, `(retrying)`)
 	}
 	cancel()
 	for _, p := range []*process{waiting, dialling, busy} {
@@ -306,7 +306,7 @@ func testInterruptEndsCleanly(t *testing.T) {
 	}
 	require.NoError(t, typed.Close())
 	require.Equal(t, exitFailed, other.wait(t))
-	require.Contains(t, other.err.String(), "kcp listen: the peer has broken the session off")
+	require.Contains(t, other.err.String(), "kcp listen: the peer aborted the session")
 }
 
 func testStdinErrors(t *testing.T) {
@@ -333,7 +333,7 @@ func requireStdoutError(t *testing.T, args ...string) {
 	require.Equal(t, exitFailed, <-code)
 	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "broken the session off")
+	require.Contains(t, d.err.String(), "aborted the session")
 }
 
 type brokenWriter struct{}

@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// option is one flag. An option without arg is a switch: it may stand alone,
-// which means true.
+// option is one flag. Without arg it is a switch: it may stand alone, which
+// means true.
 type option struct {
 	name, arg string
-	help      string // lines are broken by hand
+	help      string // lines are broken by hand, for 54 columns
 	set       func(string) error
 }
 
@@ -31,9 +31,9 @@ type optionSet struct {
 	examples string
 }
 
-// parse reads flags, which may stand before, after and between the other
-// arguments, and returns those. There must be exactly positional of them. For
-// -h it prints the usage text and returns flag.ErrHelp.
+// parse parses flags, which may stand before, after and between the other
+// arguments, and returns the latter. There must be exactly positional of them.
+// For -h it prints the usage text and returns flag.ErrHelp.
 func (o *optionSet) parse(std streams, args []string, positional int) ([]string, error) {
 	fs := flag.NewFlagSet(o.synopsis, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
@@ -100,7 +100,7 @@ func toggle(to *bool) func(string) error {
 	}
 }
 
-// parsed returns a setter that keeps what parse makes of the value.
+// parsed returns a setter that stores the result of parse.
 func parsed[T any](to *T, parse func(string) (T, error)) func(string) error {
 	return func(s string) error {
 		v, err := parse(s)

@@ -11,23 +11,23 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// pipe joins a session to stdin and stdout. The end of stdin is the end of what
-// the peer gets; a pipe is done when the peer has got that, and its own end has
-// come. Peers that cannot tell their end are done when they are silent.
+// pipe connects a session to stdin and stdout. The end of stdin ends the data
+// to the peer. A pipe is done when the peer has all of it, and has ended its
+// own data. The end of a peer that cannot signal it is its silence.
 type pipe struct {
 	conn *kcp.Conn
 	in   *input // nil: there is nothing to send
 	out  io.Writer
 
-	linger   time.Duration // for what was sent, once the pipe is given up
-	quiet    time.Duration // the silence of a peer that cannot tell its end; negative: for ever
-	patience time.Duration // the same where bytes are missing
+	linger   time.Duration // for how long sent data may take to be delivered once the pipe is abandoned
+	quiet    time.Duration // silence that ends the data of a peer that cannot signal the end; negative: never
+	patience time.Duration // the same while bytes are missing
 
-	written atomic.Uint64 // bytes from the peer, in stdout
-	writing atomic.Bool   // stdout takes its time
+	written atomic.Uint64 // bytes from the peer that stdout has taken
+	writing atomic.Bool   // a write to stdout is in progress
 }
 
-// localError means that stdin or stdout has failed, not the session.
+// localError is an error of stdin or stdout, not of the session.
 type localError struct {
 	doing string
 	err   error
@@ -36,12 +36,12 @@ type localError struct {
 func (e *localError) Error() string { return e.doing + ": " + e.err.Error() }
 func (e *localError) Unwrap() error { return e.err }
 
-// stuckOutput is how long a pipe that is given up waits for a write to stdout.
+// stuckOutput is how long an abandoned pipe waits for a write to stdout.
 const stuckOutput = time.Second
 
-// run moves data until both directions have come to their ends, the session or
-// a stream fails, or ctx is done, which is not an error. Then it closes the
-// session, or breaks it off, so that the peer takes no part for the whole.
+// run moves data until both directions have ended, the session or a stream
+// fails, or ctx is done, which is not an error. Then it closes the session, or
+// aborts it, so that the peer does not take a part for the whole.
 func (p *pipe) run(ctx context.Context) error {
 	sendCtx, stopSending := context.WithCancel(ctx)
 	defer stopSending()
@@ -74,7 +74,8 @@ func (p *pipe) run(ctx context.Context) error {
 	return explain(err)
 }
 
-// wait waits for both ends, for ctx, or for what makes going on useless.
+// wait waits for the end of both directions, for ctx, or for an error that
+// makes continuing useless.
 func (p *pipe) wait(ctx context.Context, sent, received <-chan error) error {
 	tick := time.NewTicker(min(max(p.quiet/8, 10*time.Millisecond), 100*time.Millisecond))
 	defer tick.Stop()
@@ -88,14 +89,14 @@ func (p *pipe) wait(ctx context.Context, sent, received <-chan error) error {
 			if errors.As(sendErr, &local) {
 				return sendErr
 			}
-			// Otherwise the session tells the reader too, after what has come.
+			// Otherwise reading fails too, after the data that has arrived.
 		case err := <-received:
 			received = nil
 			if err != nil {
 				return err
 			}
 		case <-ctx.Done():
-			return nil
+			return nil // a legacy peer cannot learn of it, a closed one need not
 		case <-tick.C:
 			if sent != nil || p.quiet < 0 || p.tellsItsEnd() {
 				continue
@@ -108,7 +109,7 @@ func (p *pipe) wait(ctx context.Context, sent, received <-chan error) error {
 	return sendErr
 }
 
-// send moves stdin to the session, and then tells the peer that this was all.
+// send copies stdin to the session, and then ends the data to the peer.
 func (p *pipe) send(ctx context.Context) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
@@ -120,13 +121,14 @@ func (p *pipe) send(ctx context.Context) error {
 		if err != nil && err != ctx.Err() {
 			return &localError{"reading standard input", err}
 		}
-		// At a tick it is empty, and shows whether the session still takes
-		// anything: the peer may be gone that has said all it had to say.
+		// At a tick the chunk is empty. Writing it shows whether the session
+		// can still be written to: the peer may have ended its data and be gone
+		// since.
 		if _, err := p.conn.Write(chunk); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
-			return nil
+			return nil // a legacy peer cannot be told, a closed one need not be
 		}
 	}
 	err := p.conn.CloseWrite()
@@ -136,7 +138,7 @@ func (p *pipe) send(ctx context.Context) error {
 	return err
 }
 
-// receive moves the session to stdout.
+// receive copies the session to stdout.
 func (p *pipe) receive() error {
 	buf := make([]byte, 64<<10)
 	for {

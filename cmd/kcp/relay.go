@@ -13,13 +13,13 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// relay passes packets on, through links that are as bad as is asked for.
+// relay forwards packets through simulated links.
 type relay struct {
 	std      streams
 	listen   string
 	to       string
 	ends     [2]relayEnd // up and down
-	chosen   []int       // indexes of ends that the next flags are for
+	chosen   []int       // indexes of the ends that the flags to come apply to
 	script   netsim.Script
 	rebind   time.Duration
 	duration time.Duration
@@ -27,10 +27,10 @@ type relay struct {
 	seed     uint64
 }
 
-// relayEnd is one direction.
+// relayEnd holds the settings of one direction.
 type relayEnd struct {
 	link  netsim.LinkConfig
-	burst float64 // mean length, or 0 for independent loss
+	burst float64 // mean length of bursts, in packets; 0: independent loss
 }
 
 func newRelay(std streams) *relay {
@@ -45,21 +45,21 @@ func newRelay(std streams) *relay {
 func (r *relay) options() *optionSet {
 	return &optionSet{
 		synopsis: "kcp relay -to HOST:PORT [flags]",
-		intro: `Passes UDP packets of any kind on to HOST:PORT and the answers back, through a
-network as bad as the flags say, until it is interrupted. Then it tells what
-became of the packets.`,
+		intro: `Forwards UDP packets to HOST:PORT and the replies back, through a simulated
+network with the loss, delay and rate that the flags set, until it is
+interrupted. Then it prints what became of the packets.`,
 		groups: []optionGroup{
 			{"The relay", []option{
-				{"to", "HOST:PORT", "where to pass packets on to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
-				{"listen", "ADDR", "where to take packets; default 127.0.0.1:0, which is\nany free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
-				{"time", "DURATION", "end after this time; default never", parsed(&r.duration, positiveDuration)},
-				{"every", "DURATION", "tell the counts that often; default only at the end", parsed(&r.every, positiveDuration)},
-				{"seed", "N", "seed of the network's luck; default random", parsed(&r.seed, parseSeed)},
+				{"to", "HOST:PORT", "where to forward packets to", parsed(&r.to, func(s string) (string, error) { return s, nil })},
+				{"listen", "ADDR", "where to receive packets; default 127.0.0.1:0, which\nis any free port", parsed(&r.listen, func(s string) (string, error) { return s, nil })},
+				{"time", "DURATION", "stop after this time; default: never", parsed(&r.duration, positiveDuration)},
+				{"every", "DURATION", "print the counts this often; default: only at the end", parsed(&r.every, positiveDuration)},
+				{"seed", "N", "seed of the network's randomness; default: random", parsed(&r.seed, parseSeed)},
 			}},
 			{"The network, in both directions unless -direction says otherwise", r.linkOptions()},
-			{"What happens to it", []option{
-				{"outage", "AT+LENGTH", "lose everything, such as 10s+3s; can be repeated", r.addOutage},
-				{"rebind", "DURATION", "that often, show the target other addresses, as when\na NAT forgets its bindings", parsed(&r.rebind, positiveDuration)},
+			{"Events", []option{
+				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", r.addOutage},
+				{"rebind", "DURATION", "change the source addresses that the target sees this\noften, like a NAT that loses its bindings", parsed(&r.rebind, positiveDuration)},
 			}},
 		},
 		examples: `  kcp relay -listen :4000 -to example.com:9000 -loss 5% -delay 30ms
@@ -76,24 +76,25 @@ func (r *relay) linkOptions() []option {
 		names = append(names, p.Name)
 	}
 	return []option{
-		{"profile", "NAME", "start from ready-made links:\n" + strings.Join(names, ",\n"), r.setProfile},
-		{"direction", "WHICH", "what the flags after it are for: up (to the target),\ndown or both", r.setDirection},
-		{"loss", "SHARE", "packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
-		{"burst", "PACKETS", "make losses come in bursts of this length in the mean", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
+		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(names, ",\n"), r.setProfile},
+		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both", r.setDirection},
+		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
+		{"burst", "PACKETS", "lose packets in bursts of this mean length", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
 		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
-		{"jitter", "DURATION", "extra delay, random up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
-		{"shape", "NAME", "of the jitter: uniform, normal or pareto, of which the\nlast exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
+		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
+		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
 		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
 		{"reorder", "SHARE", "packets that may overtake others, within the jitter", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Reorder = v })},
 		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
-		{"rate", "RATE", "10mbit, 500kbit or 1MB a second, headers included", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
-		{"queue", "SIZE", "room for packets that wait at the rate; default no\nbound", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
-		{"codel", "", "manage that queue by RFC 8289", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
-		{"mtu", "BYTES", "swallow larger packets", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
+		{"rate", "RATE", "bandwidth: 10mbit, 500kbit or 1MB per second,\nincluding headers", forLinks(r, parseRate, func(e *relayEnd, v int64) { e.link.Rate = v })},
+		{"queue", "SIZE", "size of the buffer in front of the rate limit;\ndefault: unlimited", forLinks(r, parseSize, func(e *relayEnd, v int64) { e.link.Queue = int(v) })},
+		{"codel", "", "manage that queue with CoDel (RFC 8289)", forLinks(r, strconv.ParseBool, func(e *relayEnd, v bool) { e.link.CoDel.Enabled = v })},
+		{"mtu", "BYTES", "drop larger packets silently", forLinks(r, parseCount, func(e *relayEnd, v int) { e.link.MTU = v })},
 	}
 }
 
-// forLinks returns a setter for the directions that are chosen by then.
+// forLinks returns a setter for the directions that are chosen when the flag is
+// parsed.
 func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) func(string) error {
 	return func(s string) error {
 		v, err := parse(s)
@@ -125,7 +126,7 @@ func (r *relay) setProfile(s string) error {
 			return nil
 		}
 	}
-	return errors.New("there is no such profile; -h lists them")
+	return errors.New("no such profile; -h lists them")
 }
 
 func (r *relay) addOutage(s string) error {
@@ -133,13 +134,13 @@ func (r *relay) addOutage(s string) error {
 	begin, err := parseDuration(at)
 	lasts, err2 := parseDuration(length)
 	if !ok || err != nil || err2 != nil {
-		return errors.New("want when and how long, such as 10s+3s")
+		return errors.New("want a start and a length, such as 10s+3s")
 	}
 	r.script = append(r.script, netsim.Outage(begin, lasts)...)
 	return nil
 }
 
-// parseBurst reads the mean length of a burst.
+// parseBurst parses the mean length of a burst.
 func parseBurst(s string) (float64, error) {
 	v, err := strconv.ParseFloat(s, 64)
 	if err != nil || !(v >= 1 && v <= 1e6) {
@@ -154,8 +155,8 @@ func parseShape(s string) (netsim.JitterShape, error) {
 	})(s)
 }
 
-// parseRate reads a rate in bytes per second: 10mbit and 1.25MB are the same,
-// and a second may be named, as in 10mbit/s.
+// parseRate parses a rate, and returns it in bytes per second. 10mbit and
+// 1.25MB are the same, and a trailing /s is allowed, as in 10mbit/s.
 func parseRate(s string) (int64, error) {
 	number := strings.TrimSuffix(strings.ToLower(s), "/s")
 	number, inBits := strings.CutSuffix(number, "bit")
@@ -177,7 +178,7 @@ func (e *relayEnd) config(name string) (netsim.LinkConfig, error) {
 	}
 	if err := cfg.Validate(); err != nil {
 		if e.burst > 0 {
-			return cfg, usageErrorf("%s: bursts of %v packets cannot make up a loss of %.4g%%", name, e.burst, 100*e.link.Loss)
+			return cfg, usageErrorf("%s: bursts of %v packets cannot produce %.4g%% loss", name, e.burst, 100*e.link.Loss)
 		}
 		return cfg, usageErrorf("%s: %v", name, err)
 	}
@@ -191,7 +192,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	if r.to == "" {
-		return usageErrorf("-to is missing: where are packets to go?")
+		return usageErrorf("-to is missing: it says where to forward packets")
 	}
 	up, err := r.ends[0].config("up")
 	if err != nil {
@@ -217,7 +218,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	return nil
 }
 
-// wait lets the relay work until its time is over or ctx ends.
+// wait runs the relay until its time is over or ctx is done.
 func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
 	if r.duration > 0 {
 		var cancel context.CancelFunc
@@ -242,7 +243,8 @@ func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
 	}
 }
 
-// ticks returns a ticker's channel, which never ticks for 0, and its stop.
+// ticks returns the channel of a ticker, which never ticks if every is 0, and a
+// function that stops it.
 func ticks(every time.Duration) (<-chan time.Time, func()) {
 	if every == 0 {
 		return nil, func() {}

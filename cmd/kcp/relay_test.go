@@ -150,7 +150,7 @@ func TestRelayFlags(t *testing.T) {
 	require.Equal(t, netsim.LinkConfig{Delay: 279 * time.Millisecond, Overhead: 28}, down)
 
 	_, _, err = parse("-loss 95% -burst 2")
-	require.ErrorContains(t, err, "up: bursts of 2 packets cannot make up a loss of 95%")
+	require.ErrorContains(t, err, "up: bursts of 2 packets cannot produce 95% loss")
 	for _, bad := range []string{
 		"-rate 0", "-rate fast", "-rate 8Bbit", "-burst 0.5", "-burst x", "-shape round", "-direction left",
 		"-profile none", "-outage 10s", "-outage 10s+x", "-rebind 0s", "-codel=perhaps",

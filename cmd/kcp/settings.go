@@ -9,7 +9,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// profile is a named kcp.Config to start from.
+// profile is a kcp.Config to start from, with its name.
 type profile struct {
 	name   string
 	config func() kcp.Config
@@ -21,11 +21,11 @@ var (
 	classicProfile    = profile{name: "classic", config: kcp.Classic}
 )
 
-// settings are the flags that make a kcp.Config. The flags take effect on top
-// of the profile, wherever -profile stands.
+// settings holds the flags that make a kcp.Config. They are applied after the
+// profile, wherever -profile stands.
 type settings struct {
 	profile         profile
-	given           []string // flags as typed, but -profile
+	given           []string // flags as typed, except -profile
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
@@ -38,7 +38,7 @@ var configFlags = map[string]string{
 	"PeerTimeout": "peer-timeout", "Linger": "linger", "FEC": "fec",
 }
 
-// config returns the settings as a whole.
+// config returns the Config that the flags make.
 func (s *settings) config() (*kcp.Config, error) {
 	if s.stream && s.message {
 		return nil, usageErrorf("-stream and -message exclude each other")
@@ -56,20 +56,21 @@ func (s *settings) config() (*kcp.Config, error) {
 	err := cfg.Validate()
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
-		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // which here is no flag at all
+		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // the default is to omit the flag
 		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], bad.Value, reason)
 	}
 	return &cfg, err
 }
 
-// bare reports whether what a session sends and gets is what the socket does:
-// parity packets, and duplicates that a cipher recognises, do not reach it.
+// bare reports whether a session's packet counts are those of its socket. With
+// FEC or a cipher they are not: parity packets, and duplicates that a cipher
+// detects, do not reach the session.
 func (s *settings) bare() bool {
 	cfg, err := s.config()
 	return err == nil && cfg.Cipher == nil && cfg.FEC == kcp.FEC{}
 }
 
-// String describes the settings in one line.
+// String returns a description in one line.
 func (s *settings) String() string {
 	text := "profile " + s.profile.name
 	if len(s.given) > 0 {
@@ -78,7 +79,7 @@ func (s *settings) String() string {
 	return text
 }
 
-// edit returns a setter that keeps a change to the kcp.Config.
+// edit returns a setter that records a change of the kcp.Config.
 func edit[T any](s *settings, name string, parse func(string) (T, error), apply func(*kcp.Config, T)) func(string) error {
 	return func(value string) error {
 		v, err := parse(value)
@@ -94,37 +95,37 @@ func edit[T any](s *settings, name string, parse func(string) (T, error), apply 
 // group returns the flags of the settings.
 func (s *settings) group() optionGroup {
 	return optionGroup{"Session settings", append([]option{
-		{"profile", "NAME", "what the settings start from: default, lowlatency (no\ncongestion control) or classic (the reference's own)",
+		{"profile", "NAME", "settings to start from: default, lowlatency (no\ncongestion control) or classic (those of C KCP)",
 			parsed(&s.profile, oneOf("default, lowlatency or classic", map[string]profile{
 				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
 			}))},
 		{"mtu", "BYTES", "largest UDP payload to send: 50 to 65507",
 			edit(s, "mtu", positive, func(c *kcp.Config, v int) { c.MTU = v })},
-		{"sndwnd", "SEGMENTS", "most segments in flight: 1 to 65535",
+		{"sndwnd", "SEGMENTS", "maximum segments in flight: 1 to 65535",
 			edit(s, "sndwnd", positive, func(c *kcp.Config, v int) { c.SendWindow = v })},
-		{"rcvwnd", "SEGMENTS", "most segments held for the reader: 1 to 65535",
+		{"rcvwnd", "SEGMENTS", "maximum segments held for the reader: 1 to 65535",
 			edit(s, "rcvwnd", positive, func(c *kcp.Config, v int) { c.ReceiveWindow = v })},
-		{"nodelay", "MODE", "retransmission time-outs: off (patient), on, or turbo",
+		{"nodelay", "MODE", "retransmission time-outs: off (longest), on, or turbo\n(shortest)",
 			edit(s, "nodelay", oneOf("off, on or turbo", map[string]kcp.NoDelay{
 				"off": kcp.NoDelayOff, "on": kcp.NoDelayOn, "turbo": kcp.NoDelayTurbo,
 			}), func(c *kcp.Config, v kcp.NoDelay) { c.NoDelay = v })},
-		{"minrto", "DURATION", "least retransmission time-out: 1ms to 1m",
+		{"minrto", "DURATION", "minimum retransmission time-out: 1ms to 1m",
 			edit(s, "minrto", positiveDuration, func(c *kcp.Config, v time.Duration) { c.MinRTO = v })},
-		{"interval", "DURATION", "least variance that time-outs allow for: 10ms to 5s",
+		{"interval", "DURATION", "minimum variance that time-outs allow for: 10ms to 5s",
 			edit(s, "interval", positiveDuration, func(c *kcp.Config, v time.Duration) { c.Interval = v })},
-		{"resend", "N", "send a segment again when N later ones have been\nacknowledged; 0: never before its time-out",
+		{"resend", "N", "fast retransmit: send a segment again once N later\nones are acknowledged; 0: only after its time-out",
 			edit(s, "resend", parseCount, func(c *kcp.Config, v int) { c.FastResend = orOff(v) })},
 		{"cc", "NAME", "congestion control: bbr, cubic, reference or none",
 			edit(s, "cc", oneOf("bbr, cubic, reference or none", map[string]func() kcp.CongestionControl{
 				"bbr": kcp.NewBBR, "cubic": kcp.NewCubic, "reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
 			}), func(c *kcp.Config, v func() kcp.CongestionControl) { c.CongestionControl = v })},
-		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, but for the profile classic", s.mode("-stream", &s.stream)},
-		{"message", "", "no sharing of segments: message mode", s.mode("-message", &s.message)},
-		{"peer-timeout", "DURATION", "give up when the peer leaves data unacknowledged and\nsays nothing for so long; 0: never; default 30s",
+		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, except with -profile classic", s.mode("-stream", &s.stream)},
+		{"message", "", "message mode: writes do not share segments", s.mode("-message", &s.message)},
+		{"peer-timeout", "DURATION", "fail if data is unacknowledged and nothing arrives\nfrom the peer for this long; 0: never; default 30s",
 			edit(s, "peer-timeout", parseDuration, func(c *kcp.Config, v time.Duration) { c.PeerTimeout = orOff(v) })},
-		{"linger", "DURATION", "longest wait for acknowledgements at the end;\ndefault 5s",
+		{"linger", "DURATION", "maximum wait for acknowledgements at the end;\ndefault 5s",
 			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},
-		{"write-buffer", "SIZE", "how much may be written ahead of acknowledgements:\n4kB to 1GB; default 4MiB",
+		{"write-buffer", "SIZE", "maximum amount written but not acknowledged:\n4kB to 1GB; default 4MiB",
 			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
 	}, s.envelopeOptions()...)}
 }
@@ -141,8 +142,8 @@ func (s *settings) mode(name string, to *bool) func(string) error {
 	}
 }
 
-// orOff turns an explicit 0, which a kcp.Config takes for the default, into
-// what it takes for off.
+// orOff turns an explicit 0 into -1: in a kcp.Config 0 means the default, and a
+// negative value off.
 func orOff[T int | time.Duration](v T) T {
 	if v == 0 {
 		return -1
@@ -150,7 +151,7 @@ func orOff[T int | time.Duration](v T) T {
 	return v
 }
 
-// positive parses an integer for which 0 would mean the default.
+// positive parses an integer that must not be 0, which would mean the default.
 func positive(s string) (int, error) {
 	n, err := parseCount(s)
 	if err == nil && n == 0 {

@@ -10,25 +10,25 @@ import (
 const (
 	redrawEvery = 100 * time.Millisecond
 	printEvery  = time.Second
-	// rateWindow is the time over which the live rate is taken.
+	// rateWindow is the time over which the live rate is measured.
 	rateWindow = time.Second
 	barWidth   = 18
 )
 
-// status shows the progress of a demo: in lines that are redrawn on a terminal,
-// in a new line every second elsewhere.
+// status shows the progress of a demo. On a terminal it redraws its lines;
+// elsewhere it prints a line every second.
 type status struct {
 	out        io.Writer
 	redraw     bool
 	directions []*direction
 	start      time.Time
-	history    []sample // oldest first, over rateWindow or a little more
+	history    []sample // oldest first, over rateWindow or slightly more
 	drawn      bool
 
 	quit, done chan struct{} // nil before run
 }
 
-// sample is how much had arrived at a time.
+// sample is the bytes received by a point in time.
 type sample struct {
 	at      time.Time
 	arrived []int64
@@ -61,7 +61,7 @@ func (s *status) run() {
 	}()
 }
 
-// stop ends it, with a last look where all went well.
+// stop stops showing the status. If all went well, it shows the final one.
 func (s *status) stop(well bool) {
 	if s.quit == nil {
 		return
@@ -88,8 +88,8 @@ func (s *status) show(now time.Time) {
 	s.drawn = true
 }
 
-// block returns the lines that replace those drawn before. On a terminal that
-// is too narrow they are cut off, as a line that wraps would spoil the redraw.
+// block returns the lines that replace those drawn before. A narrow terminal
+// cuts them off, since a line that wraps would spoil the redraw.
 func (s *status) block(rates []float64) string {
 	var b strings.Builder
 	if s.drawn {
@@ -107,7 +107,7 @@ func (s *status) block(rates []float64) string {
 	return b.String()
 }
 
-// line returns all of the status in one line.
+// line returns the whole status in one line.
 func (s *status) line(now time.Time, rates []float64) string {
 	var parts []string
 	for i, dir := range s.directions {
@@ -118,7 +118,7 @@ func (s *status) line(now time.Time, rates []float64) string {
 	return fmt.Sprintf("  %5.1fs  %s\n", now.Sub(s.start).Seconds(), strings.Join(parts, "  |  "))
 }
 
-// note remembers how much has arrived by now.
+// note records the bytes received by now.
 func (s *status) note(now time.Time) {
 	arrived := make([]int64, len(s.directions))
 	for i, dir := range s.directions {

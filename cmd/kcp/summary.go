@@ -6,7 +6,8 @@ import (
 	"text/tabwriter"
 )
 
-// conclude prints the results and fails where what arrived is not what was sent.
+// conclude prints the results. It fails if the received data differs from the
+// sent data.
 func (d *demo) conclude(directions ...*direction) error {
 	out := d.std.out
 	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
@@ -27,7 +28,7 @@ func (d *demo) conclude(directions ...*direction) error {
 		}
 		// A few may still be underway.
 		if n := dir.overlooked(); d.settings.bare() && n > int64(dir.sender.PacketsSent/100) {
-			fmt.Fprintf(out, "  %s: the system dropped %d packets more, for want of room in socket buffers;\n"+
+			fmt.Fprintf(out, "  %s: the system dropped %d more packets, because socket buffers were full;\n"+
 				"  a smaller -sndwnd, or larger buffers, would help.\n\n", dir.name, n)
 		}
 	}

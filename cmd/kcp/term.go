@@ -26,12 +26,11 @@ func isTerminal(stream any) bool {
 	return true
 }
 
-// canRedraw reports whether a stream is a terminal that knows how to move the
-// cursor.
+// canRedraw reports whether a stream is a terminal that can move its cursor.
 func canRedraw(stream any) bool {
 	if !isTerminal(stream) || os.Getenv("TERM") == "dumb" {
 		return false
 	}
-	// The old console of Windows does not.
+	// The old console of Windows cannot.
 	return runtime.GOOS != "windows" || os.Getenv("WT_SESSION") != "" || os.Getenv("TERM") != ""
 }

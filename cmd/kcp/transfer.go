@@ -26,35 +26,36 @@ type direction struct {
 	size     int64
 	from, to *kcp.Conn
 
-	arrived     atomic.Int64  // bytes
-	took        time.Duration // until the last byte had arrived
+	arrived     atomic.Int64  // bytes received
+	took        time.Duration // until the last byte was received
 	sentSum     []byte
 	receivedSum []byte
 
-	// At the end.
+	// Set at the end.
 	sender, receiver kcp.ConnStats
 	relayed          netsim.LinkStats
 }
 
-// percent returns how much has arrived.
+// percent returns the share of bytes received.
 func (dir *direction) percent() string {
 	return fmt.Sprintf("%d%%", 100*dir.arrived.Load()/max(dir.size, 1))
 }
 
-// overlooked returns how many packets neither the relay nor the receiver has
-// seen, though they were sent: those that the system had no room for.
+// overlooked returns how many packets were sent but not seen by the relay or
+// the receiver: those that the system dropped, because socket buffers were
+// full.
 func (dir *direction) overlooked() int64 {
 	before := int64(dir.sender.PacketsSent) - dir.relayed.Sent.Packets
 	behind := dir.relayed.Delivered.Packets - int64(dir.receiver.PacketsReceived)
 	return max(before, 0) + max(behind, 0)
 }
 
-// intact reports whether what arrived is what was sent.
+// intact reports whether the received data equals the sent data.
 func (dir *direction) intact() bool {
 	return len(dir.sentSum) > 0 && bytes.Equal(dir.sentSum, dir.receivedSum)
 }
 
-// open gives each direction its source.
+// open sets the source of each direction.
 func (d *demo) open(directions ...*direction) error {
 	for i, dir := range directions {
 		if d.file == "" {
@@ -71,7 +72,7 @@ func (d *demo) open(directions ...*direction) error {
 	return nil
 }
 
-// randomData returns endless data that is another for each seed and index.
+// randomData returns an endless stream that differs for each seed and index.
 func randomData(seed uint64, index int) io.Reader {
 	var key [32]byte
 	binary.LittleEndian.PutUint64(key[:], seed)
@@ -133,7 +134,7 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 		}
 	}
 	stopWatching := context.AfterFunc(work, func() {
-		_ = dialed.Abort() // fails only where there is nothing to end
+		_ = dialed.Abort() // fails only if the session has ended
 		_ = accepted.Abort()
 	})
 	status := newStatus(d.std.out, up, down)
@@ -152,8 +153,8 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 	return err
 }
 
-// connect opens a session. ctx limits how long that may take, and the time after
-// which a peer that says nothing is taken for lost.
+// connect opens a session. ctx bounds how long that takes, and so does the
+// PeerTimeout of cfg.
 func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config) (dialed, accepted *kcp.Conn, err error) {
 	patient := *cfg
 	switch {
@@ -179,7 +180,8 @@ func connect(ctx context.Context, l *kcp.Listener, addr string, cfg *kcp.Config)
 	return nil, nil, err
 }
 
-// closeBoth closes both ends at once: each waits for the other's answer.
+// closeBoth closes both ends at the same time, since each waits for the other's
+// answer.
 func closeBoth(a, b *kcp.Conn) error {
 	done := make(chan error)
 	go func() { done <- a.Close() }()
@@ -187,7 +189,7 @@ func closeBoth(a, b *kcp.Conn) error {
 	return errors.Join(err, <-done)
 }
 
-// send writes the source to the session.
+// send copies the source to the session.
 func (dir *direction) send() error {
 	sum := sha256.New()
 	n, err := io.CopyBuffer(io.MultiWriter(dir.from, sum), io.LimitReader(dir.source, dir.size), make([]byte, 64<<10))
@@ -212,7 +214,7 @@ func (dir *direction) receive(start time.Time, tamper func(string, []byte)) erro
 	return nil
 }
 
-// hashSink takes what has arrived.
+// hashSink counts and hashes received data.
 type hashSink struct {
 	direction *direction
 	start     time.Time

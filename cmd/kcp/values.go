@@ -15,7 +15,7 @@ var sizeUnits = map[string]float64{
 	"ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40,
 }
 
-// parseSize reads a number of bytes, such as 8MB, 1.5GiB, 64k or 1000.
+// parseSize parses a number of bytes, such as 8MB, 1.5GiB, 64k or 1000.
 func parseSize(s string) (int64, error) {
 	digits := strings.TrimRight(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ ")
 	unit := strings.ToLower(strings.TrimSpace(s[len(digits):]))
@@ -26,13 +26,13 @@ func parseSize(s string) (int64, error) {
 	}
 	n *= factor
 	if n < 0 || n >= math.MaxInt64 || n != math.Trunc(n) {
-		return 0, errors.New("want a whole number of bytes, not negative and not absurd")
+		return 0, errors.New("want a whole number of bytes, not negative and below 8EiB")
 	}
 	return int64(n), nil
 }
 
-// parsePercent reads a share: 10% and 10 are ten in a hundred, and so is 0.1,
-// as any number below 1 without a percent sign is a fraction.
+// parsePercent parses a share. 10%, 10 and 0.1 are the same: without a percent
+// sign a number below 1 is a fraction.
 func parsePercent(s string) (float64, error) {
 	number, sign := strings.CutSuffix(s, "%")
 	p, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
@@ -48,7 +48,7 @@ func parsePercent(s string) (float64, error) {
 	return p, nil
 }
 
-// parseDuration reads a duration that is not negative.
+// parseDuration parses a duration that is not negative.
 func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	switch {
@@ -60,8 +60,8 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parsePatience reads a duration of which a negative one means for ever. As
-// with other netcats, a number without a unit is in seconds.
+// parsePatience parses a duration; a negative one means for ever. As in other
+// netcats, a number without a unit is in seconds.
 func parsePatience(s string) (time.Duration, error) {
 	if n, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(n) < 1e9 {
 		return time.Duration(n * float64(time.Second)), nil
@@ -73,7 +73,7 @@ func parsePatience(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parseCount reads an integer that is not negative.
+// parseCount parses an integer that is not negative.
 func parseCount(s string) (int, error) {
 	n, err := strconv.Atoi(s)
 	if err != nil || n < 0 {
@@ -82,7 +82,7 @@ func parseCount(s string) (int, error) {
 	return n, nil
 }
 
-// parseSeed reads a seed.
+// parseSeed parses a seed.
 func parseSeed(s string) (uint64, error) {
 	n, err := strconv.ParseUint(s, 10, 64)
 	if err != nil {
@@ -91,8 +91,8 @@ func parseSeed(s string) (uint64, error) {
 	return n, nil
 }
 
-// oneOf returns a parser for the keys of a table. names is the list for the
-// error message.
+// oneOf returns a parser for the keys of table. names lists them for the error
+// message.
 func oneOf[T any](names string, table map[string]T) func(string) (T, error) {
 	return func(s string) (T, error) {
 		v, ok := table[strings.ToLower(s)]
@@ -103,7 +103,7 @@ func oneOf[T any](names string, table map[string]T) func(string) (T, error) {
 	}
 }
 
-// formatBytes writes a number of bytes for people.
+// formatBytes formats a number of bytes for people.
 func formatBytes(n float64) string {
 	for _, u := range []struct {
 		factor float64
@@ -116,7 +116,7 @@ func formatBytes(n float64) string {
 	return fmt.Sprintf("%.0f B", n)
 }
 
-// formatShare writes part of whole as a percentage.
+// formatShare formats part of whole as a percentage.
 func formatShare(part, whole float64) string {
 	if whole <= 0 {
 		return "0.0%"
@@ -124,7 +124,7 @@ func formatShare(part, whole float64) string {
 	return fmt.Sprintf("%.1f%%", 100*part/whole)
 }
 
-// formatTime writes a measured time for people.
+// formatTime formats a measured time for people.
 func formatTime(d time.Duration) string {
 	switch {
 	case d < time.Second:

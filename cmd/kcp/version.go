@@ -7,7 +7,7 @@ import (
 	"runtime/debug"
 )
 
-// runVersion prints what the build knows about itself.
+// runVersion prints the version in the build information.
 func runVersion(_ context.Context, std streams, args []string) error {
 	options := optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
 	if _, err := options.parse(std, args, 0); err != nil {
@@ -21,7 +21,7 @@ func runVersion(_ context.Context, std streams, args []string) error {
 	return err
 }
 
-// versionLine sums up a build in one line.
+// versionLine describes a build in one line.
 func versionLine(info *debug.BuildInfo) string {
 	version := info.Main.Version
 	if version == "" {

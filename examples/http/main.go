@@ -1,5 +1,6 @@
-// Command http serves HTTP over KCP: HTTP/1.1 as it is, and HTTP/2 over TLS, whose
-// streams share one session. net/http takes any net.Listener and any way to dial.
+// Command http serves HTTP over KCP: HTTP/1.1 as it is, and HTTP/2 over TLS,
+// whose streams share one session. net/http accepts any net.Listener and any
+// dial function.
 //
 //	go run ./examples/http
 package main
@@ -23,12 +24,12 @@ import (
 
 const serverName = "kcp.example"
 
-// config returns the settings of the sessions. http.Server.Close closes them one
-// after the other, under a lock, so Close must not wait for the peer to answer.
-// What was written, and that it is over, is delivered in the background.
+// config returns the settings of the sessions. http.Server.Close closes them
+// one after another, under a lock, so Close must not wait for the peer's
+// answer. Written data, and the end, are delivered in the background.
 func config() *kcp.Config { return &kcp.Config{Linger: -1} }
 
-// dialFunc opens a session to the one server that a client talks to, whatever
+// dialFunc opens a session with the one server that a client talks to, whatever
 // the address in a URL is.
 type dialFunc func(ctx context.Context) (net.Conn, error)
 
@@ -64,7 +65,7 @@ func newClient(dial dialFunc, roots *x509.CertPool) *http.Client {
 	}
 	if roots != nil {
 		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
-		transport.ForceAttemptHTTP2 = true // a DialContext of one's own switches it off
+		transport.ForceAttemptHTTP2 = true // a custom DialContext switches it off
 	}
 	return &http.Client{Transport: transport}
 }
@@ -87,7 +88,7 @@ func echo(ctx context.Context, c *http.Client, scheme string, data []byte) (answ
 	return answer, response.Header.Get("Protocol"), err
 }
 
-// show starts a server and asks it a question.
+// show starts a server and sends it a request.
 func show(scheme string, certificate *tls.Certificate, roots *x509.CertPool) error {
 	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
 	if err != nil {

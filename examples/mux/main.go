@@ -1,5 +1,5 @@
 // Command mux carries many streams over one KCP session, by the multiplexer
-// xtaci/smux: for programs that open and close streams all the time, or that
+// xtaci/smux. That suits programs that open and close streams all the time, or
 // tunnel the connections of others.
 //
 // It is a module of its own, so that the package does not depend on smux.
@@ -21,9 +21,9 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// settings returns those of smux: version 2 of its protocol, whose streams have
-// a flow control of their own. KCP sees for itself whether the peer is gone, so
-// smux need not ask.
+// settings returns the settings of smux: version 2 of its protocol, whose
+// streams have flow control of their own. KCP detects a lost peer itself, so
+// smux needs no keep-alive.
 func settings() *smux.Config {
 	s := smux.DefaultConfig()
 	s.Version = 2
@@ -31,7 +31,8 @@ func settings() *smux.Config {
 	return s
 }
 
-// serve sends back what each stream of each session brings, until l is closed.
+// serve sends back what each stream of each session receives, until l is
+// closed.
 func serve(l net.Listener) {
 	for {
 		conn, err := l.Accept()
@@ -56,7 +57,7 @@ func serve(l net.Listener) {
 	}
 }
 
-// echo sends back the messages that a stream brings.
+// echo sends back the messages of a stream.
 func echo(stream *smux.Stream) {
 	defer stream.Close()
 	for {
@@ -70,8 +71,8 @@ func echo(stream *smux.Stream) {
 	}
 }
 
-// send writes a message after its length in four bytes: a stream of smux has
-// neither boundaries nor a half close.
+// send writes a message after its length in four bytes, since a stream of smux
+// has neither boundaries nor a half close.
 func send(w io.Writer, message []byte) error {
 	_, err := w.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(message))), message...))
 	return err
@@ -94,7 +95,7 @@ func receive(r io.Reader) ([]byte, error) {
 	return message, err
 }
 
-// ask sends a message over a stream of its own and returns the answer.
+// ask sends a message over a stream of its own and returns the reply.
 func ask(session *smux.Session, message []byte) ([]byte, error) {
 	stream, err := session.OpenStream()
 	if err != nil {

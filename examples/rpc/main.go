@@ -1,5 +1,5 @@
-// Command rpc offers a service of net/rpc over KCP: a store of named values, to
-// which many goroutines put calls over one session at once.
+// Command rpc offers a service of net/rpc over KCP: a store of named values,
+// which many goroutines call over one session at the same time.
 //
 //	go run ./examples/rpc
 package main
@@ -47,7 +47,7 @@ func (s *Store) Get(name string, value *[]byte) error {
 	return nil
 }
 
-// serve offers one store to all sessions, until l is closed.
+// serve serves one store to all sessions, until l is closed.
 func serve(l net.Listener) error {
 	server := rpc.NewServer()
 	if err := server.Register(&Store{values: make(map[string][]byte)}); err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/arqnet/kcp/examples/internal/lab"
 )
 
-// watched tells how reading from its sessions has ended, when they are closed.
+// watched reports how reading from its sessions ended, when they are closed.
 type watched struct {
 	net.Listener
 	ended chan error

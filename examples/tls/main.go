@@ -1,7 +1,7 @@
-// Command tls is an echo service over TLS over KCP: certificates, forward secrecy
-// and an end of the stream that cannot be forged, where a pre-shared key
-// (kcp.Config.Cipher) does not do. To crypto/tls a KCP session is a net.Conn like
-// any other.
+// Command tls is an echo service over TLS over KCP. It offers certificates,
+// forward secrecy and an end of the stream that cannot be forged, when a
+// pre-shared key (kcp.Config.Cipher) does not suffice. To crypto/tls a KCP
+// session is a net.Conn like any other.
 //
 //	go run ./examples/tls
 package main
@@ -20,9 +20,9 @@ import (
 
 const serverName = "kcp.example"
 
-// newIdentity makes a certificate, and returns the settings of a server that
-// shows it and of a client that trusts it alone. In earnest it would come from a
-// file.
+// newIdentity makes a certificate. It returns the settings of a server that
+// shows it, and of a client that trusts it alone. A real program would load it
+// from a file.
 func newIdentity() (server, client *tls.Config, err error) {
 	certificate, roots, err := selfsigned.New(serverName)
 	if err != nil {
@@ -36,7 +36,7 @@ func newIdentity() (server, client *tls.Config, err error) {
 	return server, client, nil
 }
 
-// serve sends back what each session brings, until l is closed.
+// serve sends back what each session receives, until l is closed.
 func serve(l net.Listener) {
 	for {
 		conn, err := l.Accept()

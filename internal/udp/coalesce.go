@@ -1,20 +1,19 @@
 package udp
 
 const (
-	// maxSegments is the number of datagrams that every kernel with
-	// segmentation offload takes as one packet.
+	// maxSegments is the number of datagrams per packet that every kernel with
+	// segmentation offload accepts: the least value of UDP_MAX_SEGMENTS.
 	maxSegments = 64
-	// maxMerged is the size of the largest packet that is made of many: what an
-	// IPv4 packet has room for behind its headers. IPv6 would take a little
-	// more.
+	// maxMerged is the size, in bytes, of the largest packet that is merged
+	// from several datagrams: the most that fits into an IPv4 packet behind its
+	// headers. IPv6 would accept a little more.
 	maxMerged = 65535 - 20 - 8
 )
 
-// plan cuts batch into packets, in order: each number in the result is that of
-// the datagrams which leave together. It uses the space of runs, plans no more
-// packets than fit there and no more than limit datagrams, and leaves the rest
-// of batch to the next call. Where merge is false, each datagram is a packet of
-// its own.
+// plan divides batch into packets, in order: each number in the result is how
+// many datagrams leave as one packet. It uses the space of runs, and plans no
+// more packets than fit there and at most limit datagrams. The rest of batch is
+// for the next call. If merge is false, each datagram is a packet of its own.
 func plan(runs []int, batch []Datagram, limit int, merge bool) []int {
 	batch = batch[:min(len(batch), limit)]
 	runs = runs[:0]
@@ -30,9 +29,9 @@ func plan(runs []int, batch []Datagram, limit int, merge bool) []int {
 }
 
 // mergeable returns how many datagrams at the head of batch can leave as one
-// packet, which is cut into parts of the size of the first: they go to the same
-// address, and none but the last may differ in size and be shorter. An empty
-// datagram is never merged, since no part of a packet is empty.
+// packet, which the kernel cuts into parts of the size of the first. They have
+// the same destination, and only the last may be shorter. An empty datagram is
+// never merged, because no part of a packet is empty.
 func mergeable(batch []Datagram) int {
 	first := &batch[0]
 	size := len(first.Buf)
@@ -54,9 +53,9 @@ func mergeable(batch []Datagram) int {
 	return min(len(batch), maxSegments)
 }
 
-// cut takes the first datagram from a packet that the kernel has joined of
+// cut splits the first datagram off a packet that the kernel has merged from
 // datagrams of the given size, of which the last may be shorter. A size of 0
-// says that the packet is one datagram.
+// means that the packet is a single datagram.
 func cut(packet []byte, size int) (datagram, rest []byte) {
 	if size <= 0 || size >= len(packet) {
 		return packet[:len(packet):len(packet)], nil

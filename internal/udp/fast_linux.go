@@ -10,25 +10,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// fastConn is a socket that moves many packets with one system call, and many
-// datagrams in one packet where the kernel offers that.
+// fastConn is a socket that moves many packets with one system call (sendmmsg,
+// recvmmsg), and many datagrams in one packet if the kernel supports that (UDP
+// GSO and GRO).
 type fastConn struct {
 	pc        *net.UDPConn
-	raw       syscall.RawConn // its callbacks run when the netpoller sees fit
+	raw       syscall.RawConn // its callbacks run when the netpoller reports the socket ready
 	family    int             // AF_INET or AF_INET6
-	connected bool            // packets carry no address
-	gso       atomic.Bool     // cleared when it turns out not to work
-	gro       bool
-	groBefore int // option UDP_GRO as New found it
+	connected bool            // to one peer: packets carry no address
+	gso       atomic.Bool     // UDP_SEGMENT is used; cleared if it turns out not to work
+	gro       bool            // UDP_GRO is set
+	groBefore int             // value of the option UDP_GRO that New found
 	zones     zones
 	probing   probing
 	in        receiver
-	// sendmmsg is the system call; tests put one in its place that fails.
+	// sendmmsg is the system call; tests replace it by one that fails.
 	sendmmsg func(fd uintptr, headers []header) (int, syscall.Errno)
 }
 
-// newFast returns the Conn of c with the wanted features that the kernel has,
-// or nil where the portable way has to do.
+// newFast returns the Conn of c with those wanted features that the kernel
+// supports, or nil if the portable implementation has to be used.
 func newFast(c *net.UDPConn, wanted Features) Conn {
 	if !wanted.Mmsg {
 		return nil
@@ -47,8 +48,8 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 	return f
 }
 
-// probe finds out what the socket can do and switches on what is wanted. It is
-// false where the system calls are missing, which sandboxes do.
+// probe finds out what the socket supports and switches on what is wanted. It
+// reports false if the system calls are missing, as in some sandboxes.
 func (f *fastConn) probe(fd int, wanted Features) bool {
 	var err error
 	f.family, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
@@ -59,13 +60,14 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 		return false
 	}
 	if _, errno := recvmmsg(uintptr(fd), nil); errno == unix.ENOSYS {
-		return false // other errors may be news of a packet sent before
+		return false // other errors may concern a packet sent before
 	}
 	if wanted.GSO {
 		_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
 		f.gso.Store(err == nil)
 	}
-	// The option is set in both ways: a socket may come with it switched on.
+	// The option is set either way: it may be switched on in the socket that
+	// New got.
 	f.groBefore, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
 	if err == nil {
 		on := 0
@@ -82,8 +84,8 @@ func (f *fastConn) Features() Features {
 	return Features{GSO: f.gso.Load(), GRO: f.gro, Mmsg: true}
 }
 
-// Release restores the option for joined packets, without which another reader
-// of the socket would take many datagrams for one.
+// Release restores UDP_GRO. If it stayed on, another reader of the socket would
+// take a merged packet for one datagram.
 func (f *fastConn) Release() error {
 	f.in.park()
 	if f.gro == (f.groBefore != 0) {
@@ -98,9 +100,9 @@ func (f *fastConn) Release() error {
 	return os.NewSyscallError("setsockopt", err)
 }
 
-// BatchSize is enough for two packets of as many datagrams as can be joined.
-// Batches are not larger, since each element costs memory all the time; what a
-// system call has brought beyond that is returned by the next ReadBatch.
+// BatchSize returns the number of datagrams in two full merged packets. Batches
+// are not larger, since each element costs memory all the time. If a system
+// call has received more, the next ReadBatch returns the rest.
 func (f *fastConn) BatchSize() int { return 2 * maxSegments }
 
 func (f *fastConn) ReadBatch(batch []Datagram) (int, error) { return f.in.readBatch(batch) }
@@ -117,7 +119,8 @@ func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 	return n, err
 }
 
-// writeOne writes a batch of one, for which the plain system call is faster.
+// writeOne writes a batch of one, for which the plain system call is faster
+// than sendmmsg.
 func (f *fastConn) writeOne(d *Datagram) (n int, err error) {
 	if _, err = writeTo(f.pc, f.connected, d.Buf, d.Addr); err != nil {
 		return 0, err
@@ -130,7 +133,7 @@ func (f *fastConn) WriteProbe(d *Datagram) error { return f.probing.write(f.pc, 
 func (f *fastConn) CanProbe() bool { return canProbe }
 
 // opError wraps an error as package net does. to is the destination of a write,
-// where there is one.
+// and not valid for a read.
 func (f *fastConn) opError(op string, to netip.AddrPort, err error) error {
 	if e, ok := err.(*net.OpError); ok {
 		e.Op = op // RawConn calls it "raw-read" or "raw-write"

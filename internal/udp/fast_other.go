@@ -4,5 +4,6 @@ package udp
 
 import "net"
 
-// newFast returns nil: there is nothing faster than the portable way here.
+// newFast returns nil: on this system nothing is faster than the portable
+// implementation.
 func newFast(*net.UDPConn, Features) Conn { return nil }

@@ -5,26 +5,26 @@ import (
 	"net/netip"
 )
 
-// readBufferSize holds the largest datagram there is, and the largest packet
-// that the kernel joins of many.
+// readBufferSize is the size, in bytes, of a buffer that holds the largest
+// datagram, and the largest packet that the kernel merges from several.
 const readBufferSize = 65536
 
-// addrPortConn is a net.PacketConn with allocation-free addresses besides.
-// Packages that simulate networks offer it.
+// addrPortConn is a net.PacketConn that also has methods whose addresses need
+// no allocation. Packages that simulate networks implement it.
 type addrPortConn interface {
 	ReadFromAddrPort(b []byte) (int, netip.AddrPort, error)
 	WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error)
 }
 
-// portable is what all Conns have in common that move one datagram a call.
+// portable is what all Conns that move one datagram per call have in common.
 type portable struct{ buf []byte }
 
 func (portable) BatchSize() int     { return 1 }
 func (portable) Features() Features { return Features{} }
 func (portable) Release() error     { return nil }
 
-// space returns the read buffer. It is made by the first read, so that a Conn
-// that only writes does without.
+// space returns the read buffer. The first read allocates it, so a Conn that
+// only writes has none.
 func (p *portable) space() []byte {
 	if p.buf == nil {
 		p.buf = make([]byte, readBufferSize)
@@ -32,7 +32,7 @@ func (p *portable) space() []byte {
 	return p.buf
 }
 
-// single makes batches of one from an addrPortConn.
+// single makes an addrPortConn a Conn, with batches of one.
 type single struct {
 	addrPortConn
 	portable
@@ -48,7 +48,8 @@ func (s *single) ReadBatch(batch []Datagram) (int, error) {
 	return 1, nil
 }
 
-// WriteProbe is that of a socket of the system, if this is one.
+// WriteProbe writes a probe if s is a socket of the system, else an ordinary
+// datagram.
 func (s *single) WriteProbe(d *Datagram) error {
 	if c, ok := s.addrPortConn.(udpConn); ok {
 		return c.probing.write(c.UDPConn, c.connected, d)
@@ -71,10 +72,10 @@ func (s *single) WriteBatch(batch []Datagram) (int, error) {
 	return len(batch), nil
 }
 
-// udpConn is a socket of the system, connected to one peer or not.
+// udpConn is a socket of the system.
 type udpConn struct {
 	*net.UDPConn
-	connected bool
+	connected bool // to one peer: packets carry no address
 	probing   *probing
 }
 
@@ -86,7 +87,8 @@ func (c udpConn) WriteToAddrPort(b []byte, addr netip.AddrPort) (int, error) {
 	return writeTo(c.UDPConn, c.connected, b, addr)
 }
 
-// writeTo writes one datagram to the one peer of a socket, or to addr.
+// writeTo writes one datagram to addr, or to the peer if the socket is
+// connected.
 func writeTo(c *net.UDPConn, connected bool, b []byte, addr netip.AddrPort) (int, error) {
 	if connected {
 		return c.Write(b)
@@ -94,7 +96,7 @@ func writeTo(c *net.UDPConn, connected bool, b []byte, addr netip.AddrPort) (int
 	return c.WriteToUDPAddrPort(b, addr)
 }
 
-// foreign makes batches of one from any net.PacketConn.
+// foreign makes any net.PacketConn a Conn, with batches of one.
 type foreign struct {
 	pc net.PacketConn
 	portable

@@ -12,20 +12,24 @@ import (
 
 const canProbe = true
 
-// probing writes probes of a path's MTU on a socket. Other datagrams leave as
-// the kernel does by default: not to be fragmented on the way, but by itself
-// once it has learned that the path takes less. A probe must not be fragmented
-// at all, and must not be held to what the kernel remembers of the path either.
+// probing writes probes of a path's MTU (DPLPMTUD, RFC 8899) on a socket. Other
+// datagrams leave as the kernel sends them by default: routers must not
+// fragment them, but the kernel does once it has learned that the path takes
+// less. A probe must not be fragmented at all, and must not be limited by what
+// the kernel remembers of the path (IP_PMTUDISC_PROBE).
 //
-// IPv4 has that as an option of the whole socket only. So the option is changed
-// for the time of one write. What somebody else writes meanwhile may be dropped
-// as too large, as it might be on the way.
-type probing struct{ mu sync.Mutex }
+// For IPv4 that is an option of the whole socket only. So the option is changed
+// for the time of one write. What another goroutine writes meanwhile may be
+// dropped as too large, as may happen on the path.
+//
+// The zero value is ready to use.
+type probing struct{ mu sync.Mutex } // mu is held while the option is changed
 
-// discover is the option in the form that a family of addresses has.
+// discover is the option in the form of one address family, and its value for
+// probes.
 type discover struct{ level, option, probe int }
 
-// write writes one datagram.
+// write writes one datagram as a probe.
 func (p *probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -33,8 +37,8 @@ func (p *probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
 	if err != nil {
 		return err
 	}
-	// A socket of IPv6 may be one of IPv4 besides, and the other way round the
-	// option is refused.
+	// An IPv6 socket may carry IPv4 too. An IPv4 socket refuses the option of
+	// IPv6.
 	options := [...]discover{
 		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE},
 		{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_PROBE},
@@ -55,7 +59,8 @@ func (p *probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
 	}
 	_, err = writeTo(c, connected, d.Buf, d.Addr)
 	if errors.Is(err, syscall.EMSGSIZE) {
-		// It may be news of a probe before, which is told once.
+		// The error may concern an earlier probe. The kernel reports it only
+		// once.
 		_, err = writeTo(c, connected, d.Buf, d.Addr)
 	}
 	restored := raw.Control(func(fd uintptr) {

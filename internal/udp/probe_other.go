@@ -6,7 +6,8 @@ import "net"
 
 const canProbe = false
 
-// probing does nothing here: other systems differ in what they offer.
+// probing writes ordinary datagrams: what other systems offer for probes
+// differs.
 type probing struct{}
 
 func (*probing) write(c *net.UDPConn, connected bool, d *Datagram) error {

@@ -13,14 +13,15 @@ const (
 	// maxSlots is the number of packets that one system call receives in dense
 	// traffic.
 	maxSlots = 16
-	// A system call that finds several packets is a sign of dense traffic, one
-	// that does not is a sign against it. Where the signs for it are ahead by
-	// more than denseAfter, there are maxSlots; they count up to maxDensity.
+	// A system call indicates dense traffic if it receives several packets, or
+	// if it has a single slot and fills it without waiting. Then it raises
+	// density by one, up to maxDensity; else it lowers it. Above denseAfter the
+	// receiver uses maxSlots.
 	denseAfter = 4
 	maxDensity = 8
-	// Where packets are large on average, largeSlots are enough for a system
-	// call, and what they hold stays in the processor's cache until it is
-	// looked at.
+	// If packets are larger than largePacket bytes on average, a system call
+	// uses largeSlots only, so that their content is still in the processor's
+	// cache when it is processed.
 	largePacket = 8 << 10
 	largeSlots  = 2
 )
@@ -28,31 +29,32 @@ const (
 // slab is the buffers of all slots but the first.
 type slab [maxSlots - 1][readBufferSize]byte
 
-// slabs holds the slabs that no socket uses: a socket has one in dense traffic
+// slabs holds the slabs that no socket uses. A socket uses one in dense traffic
 // only, and not while it waits.
 var slabs = sync.Pool{New: func() any { return new(slab) }}
 
-// receiver is the reading half of a fastConn. Each slot has room for the
-// largest packet, so an idle socket has one of them.
+// receiver is the reading half of a fastConn. Each slot has space for the
+// largest packet, so an idle socket has only one. One goroutine at a time uses
+// it.
 type receiver struct {
 	conn *fastConn
-	read func(fd uintptr) bool // receive; made once, since that allocates
+	read func(fd uintptr) bool // the method receive; kept, because a method value allocates
 
-	first   []byte // buffer of the first slot
-	others  *slab  // those of the other slots, or nil
-	density int
-	large   bool // the packets of the last call were, on average
-	waited  bool // the last call of read had to wait
+	first   []byte // buffer of the first slot; nil before the first read
+	others  *slab  // buffers of the other slots; nil: only the first is used
+	density int    // 0 to maxDensity
+	large   bool   // the packets of the last call were larger than largePacket on average
+	waited  bool   // the last call of raw.Read had to wait
 
-	// Packets from next to filled have not been looked at.
+	// Packets from next to filled have been received but not returned yet.
 	filled, next int
-	errno        syscall.Errno
+	errno        syscall.Errno // of the last receive
 
-	// A packet that is being dealt out.
-	open bool
-	rest []byte
-	size int // of its datagrams
-	from netip.AddrPort
+	// The packet whose datagrams are being returned.
+	open bool           // there is one
+	rest []byte         // its datagrams that were not returned yet
+	size int            // of its datagrams; 0: it is one datagram
+	from netip.AddrPort // its sender
 
 	headers  [maxSlots]header
 	names    [maxSlots]sockaddr
@@ -87,7 +89,8 @@ func (r *receiver) readBatch(batch []Datagram) (int, error) {
 	}
 }
 
-// deal gives out datagrams that have been received.
+// deal sets elements of batch to datagrams that have been received, and returns
+// how many.
 func (r *receiver) deal(batch []Datagram) (n int) {
 	for n < len(batch) && (r.open || r.openNext()) {
 		d := &batch[n]
@@ -99,7 +102,7 @@ func (r *receiver) deal(batch []Datagram) (n int) {
 	return n
 }
 
-// openNext turns to the next packet, if there is one.
+// openNext opens the next received packet, and reports whether there is one.
 func (r *receiver) openNext() bool {
 	for r.next < r.filled {
 		i := r.next
@@ -107,7 +110,7 @@ func (r *receiver) openNext() bool {
 		h := &r.headers[i]
 		r.size = segmentSize(r.controls[i].b[:h.Controllen])
 		if r.size == 0 && r.conn.gro && h.Flags&unix.MSG_CTRUNC != 0 {
-			continue // where its datagrams begin cannot be known
+			continue // truncated control data: the size of its datagrams is unknown
 		}
 		if i == 0 {
 			r.rest = r.first[:h.size]
@@ -145,8 +148,8 @@ func (r *receiver) fill() error {
 	return nil
 }
 
-// receive receives the packets that there are. It is false when there are none,
-// and is called again when the socket has become readable.
+// receive receives the packets that are waiting. It reports false if there are
+// none; RawConn.Read then calls it again when the socket is readable.
 func (r *receiver) receive(fd uintptr) bool {
 	r.unpark()
 	slots := r.headers[:1]
@@ -158,7 +161,7 @@ func (r *receiver) receive(fd uintptr) bool {
 		slots = r.headers[:]
 	}
 	for {
-		for i := range slots { // the kernel has overwritten these
+		for i := range slots { // the kernel overwrites these
 			slots[i].Namelen = uint32(len(r.names[i]))
 			slots[i].SetControllen(len(r.controls[i].b))
 		}
@@ -184,7 +187,7 @@ func (r *receiver) receive(fd uintptr) bool {
 	}
 }
 
-// park gives back the buffers that only dense traffic has use for.
+// park gives back the buffers that are used in dense traffic only.
 func (r *receiver) park() {
 	if r.others == nil {
 		return
@@ -196,7 +199,7 @@ func (r *receiver) park() {
 	r.others = nil
 }
 
-// unpark gets the buffers that the traffic asks for.
+// unpark allocates the buffers that the traffic calls for.
 func (r *receiver) unpark() {
 	if r.first == nil {
 		r.first = make([]byte, readBufferSize)

@@ -10,28 +10,28 @@ import (
 )
 
 const (
-	maxPackets   = 64  // of one system call
+	maxPackets   = 64  // per system call
 	maxDatagrams = 256 // in the packets of one system call
 )
 
-// senders holds what WriteBatch works with, so that calls of it need neither
-// wait for each other nor allocate, and a socket holds nothing between them.
+// senders holds the working memory of WriteBatch. So its calls neither wait for
+// each other nor allocate, and a socket holds none between them.
 var senders = sync.Pool{New: func() any {
 	s := new(sender)
 	s.write = s.flush
 	return s
 }}
 
-// sender is one WriteBatch at work. The kernel gathers the datagrams of a packet
-// from where they are; nothing is copied.
+// sender is one WriteBatch in progress. The kernel gathers the datagrams of a
+// packet from their buffers; nothing is copied.
 type sender struct {
-	conn  *fastConn
-	write func(fd uintptr) bool // flush; made once, since that allocates
+	conn  *fastConn             // nil in the pool
+	write func(fd uintptr) bool // the method flush; kept, because a method value allocates
 
-	plan   []int // datagrams of each packet
-	loaded int   // datagrams in all
-	sent   int   // packets sent
-	errno  syscall.Errno
+	plan   []int         // number of datagrams of each packet
+	loaded int           // number of datagrams in all
+	sent   int           // number of packets sent
+	errno  syscall.Errno // of the packet after those; 0: none
 
 	runs     [maxPackets]int // space for plan
 	headers  [maxPackets]header
@@ -40,14 +40,14 @@ type sender struct {
 	vectors  [maxDatagrams]unix.Iovec
 }
 
-// send is WriteBatch. Where a merged packet fails, its datagrams and those
-// behind them are sent again, each on its own: so an error is that of one
-// datagram, and what is only wrong with the packet is no error.
+// send is WriteBatch. If a merged packet fails, its datagrams and those behind
+// it are sent again one by one. So an error always concerns one datagram, and a
+// problem of the merged packet alone is no error.
 //
-// Some interfaces take no merged packets, with EIO or EINVAL. If the datagram
-// is sent after all when it is alone, merging was to blame, and the socket does
-// without from then on. If not, the datagram was, such as one to port 0, and
-// that must not slow down all others.
+// Some interfaces refuse merged packets with EIO or EINVAL. If the first
+// datagram of such a packet can then be sent alone, merging was the cause, and
+// the socket no longer merges. If not, the datagram was the cause, such as one
+// to port 0, which must not slow down all others.
 func (s *sender) send(batch []Datagram) (n int, err error) {
 	c := s.conn
 	merge := c.gso.Load()
@@ -57,7 +57,7 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 			return n, c.opError("write", batch[n].Addr, err)
 		}
 		err := c.raw.Write(s.write)
-		clear(s.vectors[:s.loaded]) // a sender in the pool keeps no packets alive
+		clear(s.vectors[:s.loaded]) // a sender in the pool must not keep packets alive
 		for _, run := range s.plan[:s.sent] {
 			n += run
 		}
@@ -81,7 +81,8 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 }
 
 // load prepares the packets of one system call. It fails if the socket cannot
-// send to the first address; where it is a later one, it loads what is before.
+// send to the first address. If it cannot send to a later one, it loads the
+// packets before that.
 func (s *sender) load(batch []Datagram, merge bool) error {
 	s.plan = plan(s.runs[:0], batch, maxDatagrams, merge)
 	s.loaded, s.sent, s.errno = 0, 0, 0
@@ -116,7 +117,8 @@ func (s *sender) load(batch []Datagram, merge bool) error {
 	return nil
 }
 
-// address sets the destination of packet i to that of the first of batch.
+// address sets the destination of packet i to that of the first datagram of
+// batch.
 func (s *sender) address(i int, batch []Datagram) error {
 	h, to := &s.headers[i], batch[0].Addr
 	if s.conn.connected {
@@ -135,8 +137,8 @@ func (s *sender) address(i int, batch []Datagram) error {
 	return nil
 }
 
-// flush sends the packets. It is false when the socket has to become writable
-// first, and is then called again.
+// flush sends the packets that are loaded. It reports false if the socket has
+// to become writable first; RawConn.Write then calls it again.
 func (s *sender) flush(fd uintptr) bool {
 	for s.sent < len(s.plan) {
 		n, errno := s.conn.sendmmsg(fd, s.headers[s.sent:len(s.plan)])

@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// SetBuffers sets the sizes of the socket's buffers in the kernel, for reading
-// and for writing. A program with the right to administer the network gets what
-// it asks for, others as much of it as the system grants to all. It fails with
-// errors.ErrUnsupported where pc is not a socket.
+// SetBuffers sets the sizes, in bytes, of the socket's receive and send buffers
+// in the kernel. On Linux, a process with CAP_NET_ADMIN gets what it asks for;
+// others get as much as the system's limits allow. It fails with
+// errors.ErrUnsupported if pc is not a socket.
 func SetBuffers(pc net.PacketConn, bytes int) error {
 	s, ok := pc.(interface {
 		SetReadBuffer(bytes int) error
@@ -31,10 +31,10 @@ func SetBuffers(pc net.PacketConn, bytes int) error {
 	return errors.Join(errs[:]...)
 }
 
-// ListenReusePort opens n sockets on one address and port, among which the
-// kernel shares out the peers: all packets of one peer come to one socket. With
-// port 0 it chooses a port that nobody has. On systems that do not share so, it
-// fails with errors.ErrUnsupported.
+// ListenReusePort opens n sockets on one address and port (SO_REUSEPORT). The
+// kernel distributes the peers among them: all packets of one peer arrive at
+// one socket. With port 0 it chooses a port that is not in use. It fails with
+// errors.ErrUnsupported on systems that do not distribute packets so.
 func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
 	switch network {
 	case "udp", "udp4", "udp6":
@@ -52,7 +52,7 @@ func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
 		c, err := listenReusePort(network, address)
 		if err != nil {
 			for _, c := range conns {
-				_ = c.Close() // the error to report is the one before
+				_ = c.Close() // the error to report is the earlier one
 			}
 			return nil, err
 		}
@@ -62,9 +62,9 @@ func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
 	return conns, nil
 }
 
-// listenReusePort opens one socket that shares its port. One that has the port
-// chosen is made to share it when it has it: the kernel may choose a port that
-// is shared already, even by others, for a socket that would share it.
+// listenReusePort opens one socket that shares its port. With port 0 the option
+// is set only once the socket has a port. Otherwise the kernel might choose a
+// port that is shared already, even by other programs.
 func listenReusePort(network, address string) (*net.UDPConn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -86,7 +86,7 @@ func listenReusePort(network, address string) (*net.UDPConn, error) {
 			err = reusePort(raw)
 		}
 		if err != nil {
-			_ = c.Close() // the error to report is the one before
+			_ = c.Close() // the error to report is the earlier one
 			return nil, err
 		}
 	}

@@ -10,7 +10,8 @@ import (
 
 const canReusePort = true
 
-// reusePort lets a socket share its address and port with others of this user.
+// reusePort lets a socket share its address and port with others of the same
+// user.
 func reusePort(c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) {
@@ -21,8 +22,8 @@ func reusePort(c syscall.RawConn) error {
 	return os.NewSyscallError("setsockopt", err)
 }
 
-// forceBuffers sets the sizes of the socket's buffers beyond the limits of the
-// system, and reports for which of the two that was permitted.
+// forceBuffers sets the sizes of the socket's buffers beyond the system's
+// limits, and reports for which of the two that was permitted.
 func forceBuffers(pc net.PacketConn, bytes int) (read, write bool) {
 	s, ok := pc.(syscall.Conn)
 	if !ok {
@@ -32,7 +33,7 @@ func forceBuffers(pc net.PacketConn, bytes int) (read, write bool) {
 	if err != nil {
 		return false, false
 	}
-	// An error is one of the ordinary way too, which reports it.
+	// If this fails, so does the ordinary way, which reports the error.
 	_ = raw.Control(func(fd uintptr) {
 		read = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, bytes) == nil
 		write = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, bytes) == nil

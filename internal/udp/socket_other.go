@@ -10,9 +10,9 @@ import (
 
 const canReusePort = false
 
-// reusePort is of no use on systems whose kernel does not share out packets
-// among the sockets of one port; several of them know the option all the same.
+// reusePort is of no use on systems whose kernel does not distribute packets
+// among the sockets of one port. Several have the option nevertheless.
 func reusePort(syscall.RawConn) error { return errors.ErrUnsupported }
 
-// forceBuffers does nothing: only Linux has a way past its limits.
+// forceBuffers does nothing: only Linux has a way to exceed its limits.
 func forceBuffers(net.PacketConn, int) (read, write bool) { return false, false }

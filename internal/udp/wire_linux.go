@@ -16,7 +16,7 @@ type header struct {
 	size uint32 // of the packet: bytes sent or received
 }
 
-// sendmmsg sends the first n packets without waiting. It fails only where the
+// sendmmsg sends the first n packets without blocking. It fails only if the
 // first of them does.
 func sendmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
 	if len(headers) == 1 {
@@ -25,7 +25,7 @@ func sendmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
 	return mmsg(unix.SYS_SENDMMSG, fd, headers)
 }
 
-// recvmmsg receives n packets without waiting.
+// recvmmsg receives n packets without blocking.
 func recvmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
 	if len(headers) == 1 {
 		return one(unix.SYS_RECVMSG, fd, &headers[0])
@@ -33,7 +33,7 @@ func recvmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
 	return mmsg(unix.SYS_RECVMMSG, fd, headers)
 }
 
-// one makes the system call for a single packet, which is the quicker one.
+// one makes the system call for a single packet, which is faster.
 func one(call, fd uintptr, h *header) (int, syscall.Errno) {
 	size, _, errno := unix.Syscall(call, fd, uintptr(unsafe.Pointer(&h.Msghdr)), unix.MSG_DONTWAIT)
 	if errno != 0 {
@@ -43,10 +43,10 @@ func one(call, fd uintptr, h *header) (int, syscall.Errno) {
 	return 1, 0
 }
 
-// mmsg makes one of the two system calls, which take the same arguments but
-// for a time-out of the second, here none. No package has a function for them,
-// so a pointer has to be passed by hand; what it points to holds typed pointers
-// only, which the garbage collector sees.
+// mmsg makes one of the two system calls. They take the same arguments except
+// for a time-out of recvmmsg, which is none here. No package has a function for
+// them, so a pointer has to be passed by hand. The memory it points to holds
+// typed pointers only, which the garbage collector sees.
 func mmsg(call, fd uintptr, headers []header) (int, syscall.Errno) {
 	n, _, errno := unix.Syscall6(call, fd,
 		uintptr(unsafe.Pointer(unsafe.SliceData(headers))), uintptr(len(headers)),
@@ -57,12 +57,12 @@ func mmsg(call, fd uintptr, headers []header) (int, syscall.Errno) {
 	return int(n), 0
 }
 
-// sockaddr is an address as the kernel has it, IPv4 or IPv6. All fields are in
-// the byte order of the network, but for the family and the scope.
+// sockaddr is an IPv4 or IPv6 address in the kernel's form. All fields are in
+// network byte order, except for the family and the scope.
 type sockaddr [unix.SizeofSockaddrInet6]byte
 
-// put encodes an address for a socket of the given family and returns the
-// length of its code, or 0 if such a socket cannot send there.
+// put encodes an address for a socket of the given family. It returns the
+// encoded length, or 0 if such a socket cannot send to the address.
 func (s *sockaddr) put(family int, to netip.AddrPort, scope uint32) uint32 {
 	addr := to.Addr()
 	binary.NativeEndian.PutUint16(s[0:], uint16(family))
@@ -85,8 +85,8 @@ func (s *sockaddr) put(family int, to netip.AddrPort, scope uint32) uint32 {
 	return 0
 }
 
-// get decodes an address of the given length. It is not valid where the kernel
-// gave none of the two families.
+// get decodes an address of the given length. addr is not valid if the address
+// is of neither family.
 func (s *sockaddr) get(length uint32) (addr netip.Addr, port uint16, scope uint32) {
 	if length < unix.SizeofSockaddrInet4 {
 		return netip.Addr{}, 0, 0
@@ -105,37 +105,39 @@ func (s *sockaddr) get(length uint32) (addr netip.Addr, port uint16, scope uint3
 	return netip.Addr{}, 0, 0
 }
 
-// control is space for control messages, aligned as the kernel has them. It
-// holds what a program may have asked of its socket beside the one message that
-// matters here: without that, a joined packet could not be cut.
+// control is space for received control messages, in the kernel's alignment. It
+// also has space for messages that the program may have enabled on its socket:
+// if UDP_GRO's did not fit, a merged packet could not be cut.
 type control struct {
 	_ [0]uint64
 	b [256]byte
 }
 
-// segmentControl is space for the one control message of a packet sent.
+// segmentControl is space for the one control message of a sent packet.
 type segmentControl struct {
 	_ [0]uint64
 	b [24]byte
 }
 
-// segmentControlSize is the part of segmentControl in use.
+// segmentControlSize returns the length of the part of segmentControl in use.
 func segmentControlSize() int { return unix.CmsgSpace(2) }
 
-// put encodes the size of the datagrams that a packet is to be cut into.
+// put encodes the size of the datagrams that the kernel is to cut a packet
+// into.
 func (c *segmentControl) put(size int) {
 	putControlHeader(c.b[:], unix.UDP_SEGMENT, 2)
 	binary.NativeEndian.PutUint16(c.b[unix.CmsgLen(0):], uint16(size))
 }
 
-// The fields of a control message's header behind its length, which has the
-// size of a pointer.
+// Offsets of the fields of a control message's header behind its length, which
+// has the size of a pointer.
 const (
 	controlLevel = unix.SizeofPtr
 	controlType  = unix.SizeofPtr + 4
 )
 
-// putControlHeader begins a control message of UDP with n bytes of data.
+// putControlHeader encodes the header of a UDP control message with n bytes of
+// data.
 func putControlHeader(b []byte, typ, n int) {
 	length := unix.CmsgLen(n)
 	if unix.SizeofPtr == 8 {
@@ -147,8 +149,8 @@ func putControlHeader(b []byte, typ, n int) {
 	binary.NativeEndian.PutUint32(b[controlType:], uint32(typ))
 }
 
-// segmentSize finds the size of the datagrams that a packet was joined of, 0 if
-// it was not.
+// segmentSize returns the size of the datagrams that a packet was merged from,
+// from its control messages b; 0 if it is a single datagram.
 func segmentSize(b []byte) int {
 	for len(b) >= unix.SizeofCmsghdr {
 		var length uint64

@@ -8,25 +8,25 @@ import (
 )
 
 const (
-	// zonesLast is how long the names of interfaces are taken to last.
+	// zonesLast is for how long the table of interfaces is used.
 	zonesLast = time.Minute
-	// zonesRetry is the least time between two looks at the interfaces, however
-	// often there is one that is not known.
+	// zonesRetry is the least time between two queries of the system, however
+	// often an interface is unknown.
 	zonesRetry = time.Second
 )
 
 // zones translates between names and numbers of interfaces, which are part of
-// link-local addresses. It remembers them, since to ask the system costs many
-// times as much as to send a datagram.
+// link-local addresses. It caches them, because asking the system costs many
+// times as much as sending a datagram. The zero value is ready to use.
 type zones struct {
-	mu      sync.Mutex
-	asked   time.Time
-	byName  map[string]uint32
+	mu      sync.Mutex        // guards the fields below
+	asked   time.Time         // of the last query
+	byName  map[string]uint32 // nil before the first query
 	byIndex map[uint32]string
 }
 
 // index returns the number of the interface with the given name. An unknown
-// name is taken for the number itself, and 0 says that it is none either.
+// name is parsed as a number; if it is none, the result is 0.
 func (z *zones) index(name string) uint32 {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -43,7 +43,7 @@ func (z *zones) index(name string) uint32 {
 }
 
 // name returns the name of the interface with the given number, or the number
-// where there is none.
+// in decimal if there is none.
 func (z *zones) name(index uint32) string {
 	z.mu.Lock()
 	defer z.mu.Unlock()
@@ -58,7 +58,8 @@ func (z *zones) name(index uint32) string {
 	return name
 }
 
-// refresh asks for the interfaces if that was not done for so long. mu is held.
+// refresh queries the interfaces unless the last query was less than after ago.
+// z.mu is held.
 func (z *zones) refresh(after time.Duration) {
 	if z.byName != nil && time.Since(z.asked) < after {
 		return
