@@ -64,10 +64,9 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 // packet's address.
 func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
-	if f.hello.code == 0 { // HELLO always starts a new session, even on a conversation id in use
-		if moving := e.migrationCandidates(key, p.kind); moving[0] != nil {
-			return moving.take(d, p, now)
-		}
+	moving := e.migrationCandidates(key, p.kind)
+	if moving[0] != nil && f.hello.code == 0 {
+		return moving.take(d, p, now)
 	}
 	if !e.protection.replays.IsNew(e.protection.mark(p)) {
 		e.counters.dropReplay.Add(1)
@@ -75,6 +74,10 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 	}
 	if !ok {
 		e.counters.dropUnknown.Add(1)
+		return nil
+	}
+	if f.hello.code != 0 && moving.welcome(d, p, f.hello) {
+		e.protection.replays.Take(e.protection.mark(p))
 		return nil
 	}
 	c, evicted := e.admit(key, d, p, f, now)

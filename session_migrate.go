@@ -37,6 +37,39 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 	return nil
 }
 
+// welcome answers a HELLO from an unknown address that one of the sessions found
+// has had from another address: the peer has moved while it said HELLO. It
+// reports whether there is such a session. The peer confirms that session, and
+// migrates it; a second one would be confused with it.
+func (found *migratingSessions) welcome(d *udp.Datagram, p *inPacket, hello signal) bool {
+	for _, c := range found {
+		if c == nil {
+			break
+		}
+		if c.welcomeElsewhere(d, p, hello) {
+			return true
+		}
+	}
+	return false
+}
+
+// welcomeElsewhere is welcome for one session. It locks c.mu.
+func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
+		return false
+	}
+	c.ep.mu.Lock()
+	defer c.ep.mu.Unlock()
+	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
+	if data, _ := p.segments(); len(data) >= 2*headerSize {
+		answer = append(answer, infoSignal()) // so the answer is no larger than the packet
+	}
+	c.ep.replyLocked(d, c.kcp.answerHeader(), answer...)
+	return true
+}
+
 // packetFromNewAddress locks c.mu and handles a packet from an address that is
 // not the peer's. mine reports whether it belongs to this session and is no
 // replay. moved reports whether it has answered the challenge of the address,
