@@ -82,7 +82,7 @@ offload-off:
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout 30m ./...
 
-# The whole cross product of settings; about an hour.
+# The whole cross product of settings; half an hour.
 interop-full:
 	cd interop_test && KCP_INTEROP=full $(GO) test -timeout 120m ./...
 
@@ -93,7 +93,7 @@ bench-test:
 mux-test:
 	cd examples/mux && $(GO) test ./...
 
-# Random lives of sessions, more than `go test` takes time for; ten minutes.
+# Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:
 	KCP_LIVES=10000 $(GO) test -timeout 60m -run TestRandomLives .
 

@@ -1,52 +1,56 @@
 package kcp
 
-// Acknowledgements of Extensions.ThinAcks. The reference answers every PUSH
-// with an ACK of its own, at once. Most of these say nothing that the una of
-// the same packet does not say, and the packet around them costs more than they
-// do, while mostly there is another one about to leave.
+// Delayed ACK (RFC 1122 §4.2.3.2), Extensions.ThinAcks. The reference answers
+// every PUSH with an ACK of its own, at once. Most of these ACKs say nothing
+// beyond the una of the same packet, and the packet around them costs more than
+// they do. Usually another packet is about to leave anyway.
 
 const (
-	// maxAckDelay is the longest an acknowledgement waits, in milliseconds, as
-	// in QUIC (RFC 9000 §18.2), and ackDelayShare the part of a round trip: on
-	// short paths, where time-outs are short too, next to nothing.
+	// maxAckDelay bounds how long an acknowledgement waits, in milliseconds, as
+	// max_ack_delay does in QUIC (RFC 9000 §18.2). On short paths the bound is
+	// the part 1/ackDelayShare of a round trip, since time-outs are short too.
 	maxAckDelay   = 25
 	ackDelayShare = 4
-	// minAckDelay is how long one waits at least, a full tick of the clock:
-	// on the shortest paths too an answer may come that takes it along.
+	// minAckDelay is the shortest wait in milliseconds, so that it lasts a full
+	// tick of the clock. Even on the shortest paths a reply may come in that
+	// time and carry the acknowledgement.
 	minAckDelay = 2
-	// ackSoon and ackSoonShare are the same once ackSegments segments or ackBytes
-	// bytes wait, in which a needless repair would be dear: long enough for the
-	// rest of a message to arrive, and for an answer to leave.
+	// ackSoon, in milliseconds, and ackSoonShare take the place of maxAckDelay
+	// and ackDelayShare once ackSegments segments or ackBytes bytes wait. A
+	// spurious retransmission of that much would be expensive. There is still
+	// time for the rest of a message to arrive, and for a reply to leave.
 	ackSoon      = 5
 	ackSoonShare = 16
 	ackSegments  = 4
 	ackBytes     = 256
-	// ackFull is how many full segments are acknowledged at once: the senders
-	// of long transfers open their windows by acknowledgements.
+	// ackFull is how many full segments are acknowledged at once: the sender of
+	// a long transfer opens its window by acknowledgements.
 	ackFull = 4
-	// gapAcks is how often a new gap is told at once: many senders wait for two
-	// such acknowledgements (RFC 5681 has three), and one may be lost.
+	// gapAcks is how many packets behind a new gap are acknowledged at once.
+	// Many senders wait for two such acknowledgements (RFC 5681 §3.2 has
+	// three), and one may be lost.
 	gapAcks = 3
 )
 
-// ackPolicy is the state of Extensions.ThinAcks.
+// ackPolicy is the state of Extensions.ThinAcks. Its zero value is ready.
 type ackPolicy struct {
-	due        seq     // when the acknowledgements that wait have to leave
-	urgent     bool    // they have to leave at once
-	gap        bool    // there was a gap before the current packet,
-	early      bool    // and the packet has brought a segment behind one
-	filled     bool    // a gap that had been told was filled since the last flush,
-	filler     ackItem // by this segment
-	urgentAcks int     // how often the present gap is still to be told at once
+	due        seq     // when the waiting acknowledgements must leave
+	urgent     bool    // they must leave at once
+	gap        bool    // there was a gap before the current packet
+	early      bool    // the current packet brought a segment behind a gap
+	filled     bool    // filler has filled a gap since the last flush
+	filler     ackItem // valid if filled
+	urgentAcks int     // packets behind the gap still to be acknowledged at once
 	end        seq     // one more than the highest sn received
 	segments   int     // new segments since the last flush
 	bytes      int     // their payload
-	sampled    seq     // when the last ACK left that una covered
-	started    bool    // there was one
+	sampled    seq     // when the last ACK of a segment below una left
+	started    bool    // sampled is valid
 }
 
-// receivedPush notes the PUSH a, of n bytes. fresh says that it was not there
-// before, next that it was the next one in order.
+// receivedPush records a PUSH with n bytes of payload, of which a is the
+// acknowledgement. fresh reports whether the segment is new, next whether it
+// was the next one in order.
 func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	p := &k.rcv.ackPolicy
 	if len(k.rcv.acks) == 1 {
@@ -72,8 +76,10 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	}
 }
 
-// told reports whether the segment sn, which has come again, was acknowledged
-// just now. What una covers is not looked up: it takes no ACK of its own.
+// ackedRecently reports whether sn, which the peer has sent again, was
+// acknowledged less than half a round trip ago. If not, it records that it is
+// acknowledged now. A segment below una needs no ACK of its own, and is not
+// looked up.
 func (k *KCP) ackedRecently(sn seq) bool {
 	if sn.before(k.rcv.nxt) {
 		return false
@@ -86,8 +92,8 @@ func (k *KCP) ackedRecently(sn seq) bool {
 	return false
 }
 
-// decideAck decides how long the acknowledgements may wait, after a packet.
-// What the peer acts on leaves at once: that something is missing.
+// decideAck decides, after an input, how long the acknowledgements may wait.
+// The news of a missing segment leaves at once, because the peer acts on it.
 func (k *KCP) decideAck() {
 	p := &k.rcv.ackPolicy
 	if p.early && k.rcv.early > 0 && p.urgentAcks > 0 {
@@ -106,7 +112,7 @@ func (k *KCP) decideAck() {
 	}
 }
 
-// ackTime returns when the acknowledgements that wait have to leave.
+// ackTime returns when the waiting acknowledgements must leave.
 func (k *KCP) ackTime() seq {
 	if k.cfg.ext.ThinAcks && !k.rcv.ackPolicy.urgent {
 		return k.rcv.ackPolicy.due
@@ -114,8 +120,9 @@ func (k *KCP) ackTime() seq {
 	return k.clock.now
 }
 
-// flushEarlyAcks puts out an ACK for every segment that una does not cover,
-// and leaves the newest of the others, if there is one, to flushCoveredAck.
+// flushEarlyAcks puts out an ACK for every segment that una does not cover. Of
+// the other ACKs, if there are any, it leaves the one with the oldest ts
+// (RFC 7323 §4.3) to flushCoveredAck.
 func (k *KCP) flushEarlyAcks(h *header) {
 	p := &k.rcv.ackPolicy
 	covered := k.rcv.acks[:0]
@@ -136,11 +143,13 @@ func (k *KCP) flushEarlyAcks(h *header) {
 	p.segments, p.bytes = 0, 0
 }
 
-// flushCoveredAck puts out the ACK that says no more than una does, and the
-// time: where no other segment says una, where the peer should have a
-// round-trip sample again, of which one for each round trip will do (RFC 6298),
-// or where it may want to know which transmission has filled a gap. bare says
-// that nothing else is in this flush.
+// flushCoveredAck puts out the one ACK that is left of the segments below una.
+// It says no more than una does, except the time. It leaves in three cases:
+//   - No other segment carries una: bare says that this flush has put out
+//     nothing but signals.
+//   - The peer should take a round-trip sample again. One for each round trip
+//     is enough (RFC 6298 §3).
+//   - A gap was filled, and the peer may want to know by which transmission.
 func (k *KCP) flushCoveredAck(h *header, bare bool) {
 	p := &k.rcv.ackPolicy
 	if p.filled {

@@ -46,9 +46,8 @@ func rootFiles(t *testing.T) (files []string) {
 
 // typeCheck checks files as a package of their own, with the text of more added,
 // and returns the errors found.
-func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files []string, more string) (info *types.Info, errs []error) {
+func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files []string, more string) (info *types.Info, parsed []*ast.File, errs []error) {
 	t.Helper()
-	var parsed []*ast.File
 	for _, name := range files {
 		file, err := parser.ParseFile(fset, name, nil, 0)
 		require.NoError(t, err)
@@ -58,17 +57,18 @@ func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files 
 	require.NoError(t, err)
 	info = &types.Info{Selections: make(map[*ast.SelectorExpr]*types.Selection)}
 	config := types.Config{Importer: imports, Error: func(err error) { errs = append(errs, err) }}
-	_, _ = config.Check("kcp", fset, append(parsed, file), info)
-	return info, errs
+	parsed = append(parsed, file)
+	_, _ = config.Check("kcp", fset, parsed, info)
+	return info, parsed, errs
 }
 
 // The state machine compiles without the layers above it.
 func TestMachineStandsAlone(t *testing.T) {
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", nil)
-	_, errs := typeCheck(t, fset, imports, machineFiles(t), "")
+	_, _, errs := typeCheck(t, fset, imports, machineFiles(t), "")
 	require.Empty(t, errs)
-	_, errs = typeCheck(t, fset, imports, machineFiles(t), "func bad(c *Conn) {}")
+	_, _, errs = typeCheck(t, fset, imports, machineFiles(t), "func bad(c *Conn) {}")
 	require.NotEmpty(t, errs, "what the machine cannot know has not been found")
 }
 
@@ -100,7 +100,7 @@ func portViolations(t *testing.T, more string) (places []string) {
 	fset := token.NewFileSet()
 	// What comes from other packages is unknown to the check, and no field of the
 	// machine.
-	info, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
+	info, _, _ := typeCheck(t, fset, noImports{}, rootFiles(t), more)
 	machine := machineFiles(t)
 	port := reflect.TypeFor[sessionPort]()
 	for sel, s := range info.Selections {
@@ -176,9 +176,12 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
+	"internal/pmtud":      nil,
+	"internal/replay":     nil,
+	"internal/wakeq":      nil,
 	"cmd/kcp":             {"", "crypt", "netsim"},
 	"internal/udp":        nil,
 	"internal/selfsigned": nil,
@@ -202,6 +205,25 @@ func TestImportsRunDownwards(t *testing.T) {
 			}
 		}
 	})
+}
+
+// standardOnly are the packages that import nothing but the standard library.
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq"}
+
+func TestLeavesImportTheStandardLibrary(t *testing.T) {
+	found := make(map[string]bool)
+	walkSources(t, func(dir, path string, file *ast.File) {
+		if !slices.Contains(standardOnly, dir) {
+			return
+		}
+		found[dir] = true
+		for _, imp := range file.Imports {
+			p, _ := strconv.Unquote(imp.Path.Value)
+			first, _, _ := strings.Cut(p, "/")
+			require.NotContains(t, first, ".", "%s imports %s", path, p)
+		}
+	})
+	require.Len(t, found, len(standardOnly))
 }
 
 // Importing the package starts nothing: there is no init, and no package

@@ -1,8 +1,8 @@
 package kcp
 
-// Payload buffers are kept in sizes that are size classes of the Go allocator,
-// so that a small message does not occupy a full segment. The third holds the
-// payload of an Ethernet frame.
+// Payload buffers come in a few sizes, so that a small message does not occupy
+// a full segment. The Go allocator rounds none of these sizes up. The third
+// holds the payload of an Ethernet frame.
 const (
 	buffer0       = 128
 	buffer1       = 512
@@ -13,8 +13,8 @@ const (
 	bufferClasses = 6
 )
 
-// bufferSize returns the class and the size of a buffer for n bytes, which are
-// fewer than a datagram can have.
+// bufferSize returns the class and the size of a buffer for n bytes, which is
+// at most what a datagram can hold.
 func bufferSize(n int) (class, size int) {
 	switch {
 	case n <= buffer0:
@@ -31,17 +31,17 @@ func bufferSize(n int) (class, size int) {
 	return 5, buffer5
 }
 
-// buffers recycles payload buffers and send segments. What it holds has been
-// in use at one time, so it never exceeds the peak of the queues.
-type buffers struct{ held *heldBuffers } // nil: nothing
+// buffers recycles payload buffers and send segments. All that it holds was in
+// use at one time, so it never exceeds the peak of the queues.
+type buffers struct{ held *heldBuffers } // nil: nothing is held
 
 type heldBuffers struct {
 	free     [bufferClasses][][]byte
-	bytes    int // in free
+	bytes    int // capacity of the buffers in free
 	segments []*sendSegment
 }
 
-// size returns the bytes of the free buffers.
+// size returns the capacity of the free buffers in bytes.
 func (b *buffers) size() int {
 	if b.held == nil {
 		return 0
@@ -49,7 +49,7 @@ func (b *buffers) size() int {
 	return b.held.bytes
 }
 
-// hold returns where to hold something.
+// hold returns b.held, which it makes if there is none.
 func (b *buffers) hold() *heldBuffers {
 	if b.held == nil {
 		b.held = new(heldBuffers)
@@ -57,7 +57,7 @@ func (b *buffers) hold() *heldBuffers {
 	return b.held
 }
 
-// get returns a buffer of length n; nil for 0.
+// get returns a buffer of length n; nil if n is 0.
 func (b *buffers) get(n int) []byte {
 	if n == 0 {
 		return nil
@@ -73,7 +73,7 @@ func (b *buffers) get(n int) []byte {
 	return buf[:n]
 }
 
-// put takes a buffer back that get returned.
+// put takes back a buffer that get returned.
 func (b *buffers) put(buf []byte) {
 	class, size := bufferSize(cap(buf))
 	if cap(buf) == size {
@@ -83,7 +83,8 @@ func (b *buffers) put(buf []byte) {
 	}
 }
 
-// grow returns a buffer of length n that begins with buf, which it takes.
+// grow returns a buffer of length n that begins with the content of buf. It
+// takes buf back.
 func (b *buffers) grow(buf []byte, n int) []byte {
 	if n <= cap(buf) {
 		return buf[:n]
@@ -104,8 +105,8 @@ func (b *buffers) getSegment() *sendSegment {
 	return s
 }
 
-// putSegment takes a segment back with its buffer, or leaves that to when the
-// buffer is no longer lent.
+// putSegment recycles s and its buffer. If the buffer is still being written
+// (hooks.outputInPlace), s is only marked, and releaseSegment recycles it.
 func (b *buffers) putSegment(s *sendSegment) {
 	if s.beingWritten {
 		s.orphaned = true

@@ -10,128 +10,137 @@ import (
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
-// defaults, which suit the internet of today: low latency, windows that do not
-// throttle, congestion control on. A Config must not be changed while it is in
-// use; it may be shared.
+// defaults, which suit today's internet: low latency, windows that do not
+// throttle, congestion control on. A Config may be shared, but must not be
+// changed while it is in use.
 type Config struct {
 	// Settings that must match the peer's.
 
-	// MessageMode keeps the boundaries of what WriteMessage sends. The default
-	// is a byte stream, in which writes may share a segment and there are no
-	// boundaries. Read and Write work in both modes and with peers of both:
-	// kcp-go's SetStreamMode(true) is our default, its default our MessageMode.
+	// MessageMode preserves the boundaries of what WriteMessage sends. The
+	// default is a byte stream, in which writes may share a segment and there
+	// are no boundaries. Read and Write work in both modes, and with peers in
+	// either. kcp-go's SetStreamMode(true) is our default; its default is our
+	// MessageMode.
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
 	// FEC adds parity packets to what is sent. The zero value adds none. The
-	// peer need not send any itself, nor be told the ratio, but it has to
-	// understand them: kcp-go does, the C reference does not. What the peer
-	// sends is understood in any case. With FEC, one remote address should
-	// have one session: parity packets name no conversation, and while there
-	// are several they are not used.
+	// peer need not send any itself, nor know the ratio, but it must understand
+	// them: kcp-go does, the C reference does not. What the peer sends is
+	// understood in any case. With FEC, one remote address should have one
+	// session: parity packets name no conversation, so they are not used while
+	// there are several.
 	FEC FEC
 
-	// Local tuning. The peer needs none of it.
+	// Local tuning. The peer need not match any of it.
 
-	// MTU is the largest UDP payload sent, in bytes, with what Cipher and FEC
-	// add: 50 to 65507, default 1400. With peers of this package, a session
-	// begins with it and finds out what the path takes: it falls back to 1200,
-	// and searches from there, where larger packets are swallowed. With other
-	// peers MTU is what the path has to take.
+	// MTU is the size of the largest UDP payload sent, in bytes, including what
+	// Cipher and FEC add: 50 to 65507, default 1400. With a peer of this
+	// package a session begins with it and discovers what the path takes. If
+	// larger packets are lost in a black hole, it falls back to 1200 and
+	// searches from there (DPLPMTUD, RFC 8899). With other peers the path must
+	// take packets of MTU bytes.
 	MTU int
-	// MaxMTU is how far a session may raise its MTU, once it has sent 64 full
-	// segments: up to 65507 bytes, negative for not at all, and never less than
-	// MTU. The default is what Ethernet's 1500 bytes leave, 1472 over IPv4 and
-	// 1452 over IPv6, where the system can keep probes from being fragmented:
-	// on Linux, with sockets of the system. With an explicit MaxMTU there are
-	// probes in any case, and it is up to the net.PacketConn not to fragment.
-	// The peer's larger segments make its windows larger: see ReceiveWindow.
+	// MaxMTU is how far a session may raise its MTU once it has sent 64 full
+	// segments: up to 65507 bytes, and never less than MTU. Negative means not
+	// at all. The default is what Ethernet's 1500 bytes leave, 1472 over IPv4
+	// and 1452 over IPv6, if the system can keep probes from being fragmented:
+	// on Linux, with system sockets. With an explicit MaxMTU probes are sent in
+	// any case, and the net.PacketConn must not fragment. If the peer raises
+	// its MTU, the receive window takes more memory: see ReceiveWindow.
 	MaxMTU int
 	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The
 	// peer's receive window and congestion control limit it further.
 	SendWindow int
 	// ReceiveWindow is the most segments held for Read: up to 65535, default
-	// 2048. Less than 128 is taken for 128, which holds the longest message.
-	// In memory that is at most two windows, one waiting for Read and one behind
-	// a gap, of segments as large as the peer's MTU, which the peer may raise up to
-	// its MaxMTU, in buffers of up to three times that, and 40 bytes a segment.
-	// MaxBuffered bounds it in any case.
+	// 2048. Less than 128 is raised to 128, which holds the longest message.
+	//
+	// It takes at most two windows of memory, one waiting for Read and one
+	// behind a gap. Their segments are as large as the peer's MTU, which the
+	// peer may raise up to its MaxMTU, in buffers of up to three times that,
+	// and 40 bytes more each. MaxBuffered bounds all of it.
 	ReceiveWindow int
-	// WriteBuffer is how much may be written ahead of the peer's
-	// acknowledgements before Write blocks, in bytes; each segment counts 64
-	// more. Default 4 MiB.
+	// WriteBuffer is how many bytes may be written ahead of the peer's
+	// acknowledgements before Write blocks; each segment counts 64 more. 4096
+	// to 1 GiB, default 4 MiB.
 	WriteBuffer int
 
 	// NoDelay is how the retransmission time-out is bounded and backed off.
 	// Default NoDelayOn.
 	NoDelay NoDelay
-	// MinRTO is the least retransmission time-out: 1 ms to 60 s. The default
+	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default
 	// is that of NoDelay.
 	MinRTO time.Duration
-	// Interval is the least variance that the retransmission time-out allows
-	// for: 10 ms to 5 s, default 30 ms. With less, the jitter of ordinary paths
-	// causes time-outs of what was not lost. The reference's flush interval,
-	// which has the same role there, delays packets too; here nothing waits.
+	// Interval is the least variance term of the retransmission time-out: 10 ms
+	// to 5 s, default 30 ms. With less, the jitter of ordinary paths causes
+	// spurious time-outs. The reference's flush interval, which has the same
+	// role there, also delays packets; here nothing waits for it.
 	Interval time.Duration
-	// FastResend is how many acknowledgements of later segments make one be
-	// sent again before its time-out. Default 2; negative means never.
+	// FastResend is how many acknowledgements of later segments cause a segment
+	// to be retransmitted before its time-out (fast retransmission, RFC 5681
+	// §3.2). Default 2; negative means never.
 	FastResend int
-	// FastResendLimit is up to how many transmissions a segment is resent
-	// early. Default 5; negative means without limit.
+	// FastResendLimit is up to how many transmissions a segment is
+	// retransmitted before its time-out. Default 5; negative means no limit.
 	FastResendLimit int
-	// Redundancy is how many bytes of small segments, of up to 256 bytes, may be
-	// repeated for each byte sent otherwise, in packets that leave anyway and
-	// have room, while there is no more data to send: 0 to 4. A lost message then
-	// comes again with the next packet instead of a round trip later. Any peer
-	// takes repetitions for duplicates and drops them. 1 makes game input nearly
-	// immune to random loss. The default, 0, repeats only after losses, and no
-	// more bytes than are saved by leaving out acknowledgements.
+	// Redundancy is how many bytes of small segments may be repeated for each
+	// byte sent otherwise: 0 to 4. Segments of up to 256 bytes are repeated in
+	// packets that leave anyway and have room, while no more data waits to be
+	// sent. A lost message then arrives with the next packet instead of a round
+	// trip later. Any peer takes repetitions for duplicates and drops them.
+	//
+	// With 1, game input is nearly immune to random loss. The default, 0,
+	// repeats only after losses, and no more bytes than are saved by leaving
+	// out acknowledgements.
 	Redundancy float64
-	// CongestionControl returns the congestion controller of a new session: nil
-	// means NewBBR; the others are NewCubic, NewReferenceControl, which KCP users
-	// know, and NewNoControl.
+	// CongestionControl returns the congestion controller of a new session. nil
+	// means NewBBR. The others are NewCubic, NewReferenceControl, which KCP
+	// users know, and NewNoControl.
 	CongestionControl func() CongestionControl
 
 	// PeerTimeout is how long a peer may leave data unacknowledged and send
-	// nothing at all before it is taken for lost: Read and Write then return a
+	// nothing at all before it is considered lost: Read and Write then return a
 	// *PeerLostError. Default 30 s; negative means never.
 	PeerTimeout time.Duration
-	// DeadLink, if positive, takes a peer for lost as soon as one segment was
-	// transmitted so many times while nothing came from the peer, which may be
-	// much sooner than PeerTimeout. Default 0: off.
+	// DeadLink, if positive, is the number of transmissions of one segment,
+	// with nothing arriving from the peer, after which the peer is considered
+	// lost. That may be much sooner than PeerTimeout. Default 0: off.
 	DeadLink int
-	// KeepAlive is the silence after which the peer is asked for a sign of
-	// life, which keeps NATs open and finds out that a peer is gone where
-	// nobody writes: PeerTimeout then runs as for unacknowledged data. The
-	// accepting side waits half as long again, so one exchange serves both.
-	// Every KCP peer answers. Default 25 s; negative means never.
+	// KeepAlive is the silence after which the peer is asked for a sign of life
+	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a
+	// lost peer even if the application does not write: PeerTimeout then runs
+	// as for unacknowledged data. The accepting side waits half as long again,
+	// so one exchange serves both. Every KCP peer answers. Default 25 s;
+	// negative means never.
 	KeepAlive time.Duration
-	// IdleTimeout, if positive, ends a session with a *PeerLostError over which
-	// no data has gone for so long: none that is new has come in order, none was
-	// acknowledged, and there was no datagram in either direction. What a peer
-	// repeats, or sends without content, does not count. Default 0: off.
+	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data
+	// has passed over it for so long (idle timeout, RFC 9000 §10.1): no new
+	// data arrived in order, none was acknowledged, and there was no datagram
+	// in either direction. What a peer repeats, or sends without content, does
+	// not count. Default 0: off.
 	IdleTimeout time.Duration
-	// StallTimeout ends a session with a *PeerLostError whose peer takes nothing
-	// of what was written for so long, because its application does not read,
-	// while it gives signs of life. Default 30 min; negative means never.
+	// StallTimeout ends a session with a *PeerLostError if the peer has
+	// accepted none of the written data for so long, because its application
+	// does not read, although it still sends packets. Default 30 min; negative
+	// means never.
 	StallTimeout time.Duration
-	// DialTimeout is how long Dial waits for the peer's answer, if its context
-	// does not end before. Default 10 s; negative means that Dial does not wait.
+	// DialTimeout is how long Dial waits for the peer's answer, unless its
+	// context ends first. Default 10 s; negative means that Dial does not wait.
 	DialTimeout time.Duration
-	// Linger is for how long Close waits for the peer to acknowledge more of
-	// what was written: on a slow path that goes on, Close takes its time.
-	// Default 5 s; negative means that Close does not wait, and delivery goes
-	// on in the background, until nothing is acknowledged for 30 s.
+	// Linger is how long Close waits for the peer to acknowledge more of the
+	// written data. As long as the peer does, Close keeps waiting, which can
+	// take long on a slow path. Default 5 s. Negative means that Close does not
+	// wait; delivery then continues in the background until nothing is
+	// acknowledged for 30 s.
 	Linger time.Duration
-	// MaxLinger bounds the time for which a closed session goes on to deliver
-	// what was written, in all, whether Close waits or not: a peer that takes
-	// little at a time could hold it for hours. It is never less than Linger.
-	// The default is 2 minutes, or more where WriteBuffer is more than 3.75 MiB:
-	// as long as a full one takes at 32 KiB a second, which is 128 s for the
-	// default of 4 MiB. Negative means without limit.
+	// MaxLinger bounds the total time that a closed session keeps delivering
+	// written data, whether Close waits or not: a peer that takes little at a
+	// time could hold it for hours. It is never less than Linger. The default
+	// is what a full WriteBuffer takes at 32 KiB/s, and at least 2 minutes: 128
+	// s for the default of 4 MiB. Negative means no limit.
 	MaxLinger time.Duration
 
-	// Limits on what strangers can cause.
+	// Limits on what unknown peers can cause.
 
 	// Backlog is the most sessions waiting for Accept. Further ones are not
 	// created until there is room. Default 128.
@@ -139,90 +148,100 @@ type Config struct {
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted.
 	// Default 65536.
 	MaxSessions int
-	// MaxHalfOpen is the most accepted sessions whose peers have not yet shown
-	// that they get what is sent to their addresses: with a token, or peers
-	// without signals by an ACK of something that was written to them. Beyond
-	// it, one that has been silent makes room for a new one once it has had its
-	// chance. Such a session is sent three times as much as has come from it at
-	// most (RFC 9000 §8.1), and holds little of what it has received. Default 1024.
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet
+	// validated their addresses (RFC 9000 §8). A peer validates its address
+	// with a token or, if it is a legacy peer, by an ACK of data written to it.
+	// Default 1024.
+	//
+	// Beyond the limit, a half-open session that is at least 3 seconds old and
+	// has been silent is evicted for a new one. A half-open session is sent at
+	// most three times as much as has arrived from it (anti-amplification
+	// limit, RFC 9000 §8.1), and holds little of what it receives.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
 	// IPv4 address, or one IPv6 network of 64 bits; peers behind a NAT share
-	// one. Sessions of peers that have not yet shown that they get what is sent
-	// to their addresses do not count against those that have. At the limit,
-	// new peers are asked for a cookie. Default: half of MaxSessions where that
-	// is 64 or more, so that no one can have all of them; else no limit.
+	// one. Half-open sessions do not count against peers that have validated
+	// their addresses. At the limit, new peers are asked for a cookie. The
+	// default is half of MaxSessions if that is 64 or more, so that no one can
+	// have all of them, and otherwise no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how much memory, in bytes, all sessions together may hold
-	// because of what their peers have sent: all that EndpointStats.Buffered
-	// counts. Beyond it, a session that holds more than its share takes only what
-	// can be read at once, and no datagrams; shares are equal, and 64 KiB at
-	// least. A session is ended with ErrMemoryPressure if it has held for 10
-	// seconds what cannot be read, because something before it is missing. When
-	// the limit is exceeded by an eighth, who holds most is ended: of those whose
-	// data has not moved for a second, else of all that hold more than their
-	// share. 64 KiB to 2 GiB, default 1 GiB.
+	// because of what their peers have sent, as EndpointStats.Buffered counts
+	// it. 64 KiB to 2 GiB, default 1 GiB.
+	//
+	// Beyond it, a session that holds more than its share takes only what can
+	// be read at once, and no datagrams. Shares are equal, and at least 64 KiB.
+	// A session is ended with ErrMemoryPressure if it has held data for 10
+	// seconds that cannot be read because something before it is missing.
+	//
+	// If the limit is exceeded by an eighth, the session that holds the most is
+	// ended: of those whose data has not moved for a second, or else of all
+	// that hold more than their share.
 	MaxBuffered int
-	// AddressValidation is when a peer must show, before anything is kept for
-	// it, that it gets what is sent to its address. Peers without signals
-	// cannot. Default ValidateUnderPressure.
+	// AddressValidation is when a new peer must return a cookie, which shows
+	// that it receives what is sent to its address, before any state is kept
+	// for it. Legacy peers cannot. Default ValidateUnderPressure.
 	AddressValidation AddressValidation
-	// RefuseLegacy lets only peers with signals open sessions: other peers'
-	// first packets, which anybody can forge, are dropped.
-	// With a Cipher that authenticates it is so anyway, unless AllowLegacy is set.
+	// RefuseLegacy lets only peers with signals open sessions. The first
+	// packets of legacy peers, which anyone can forge, are dropped. With a
+	// Cipher that authenticates they are dropped anyway, unless AllowLegacy is
+	// set.
 	RefuseLegacy bool
-	// AllowLegacy lets peers without signals, such as kcp-go, open sessions also
-	// with a Cipher that authenticates (see crypt.Authenticated). kcp-go's format
-	// has nothing that shows when a packet was made: whoever has recorded the
-	// first packets of a session can open it again by sending them again, and
-	// the data in them is read once more. Peers with signals show that they are
-	// there now, so without AllowLegacy that is impossible. It does nothing
-	// without such a Cipher, and excludes RefuseLegacy.
+	// AllowLegacy lets peers without signals, such as kcp-go, open sessions
+	// even with a Cipher that authenticates (see crypt.Authenticated). It does
+	// nothing without such a Cipher, and excludes RefuseLegacy.
+	//
+	// Nothing in kcp-go's format shows when a packet was made. So with
+	// AllowLegacy, anyone who has recorded the first packets of a session can
+	// open it again by replaying them, and the data in them is read once more.
+	// Peers with signals show that they are present, so without AllowLegacy
+	// that is impossible.
 	AllowLegacy bool
 	// Shards is how many sockets Listen opens on its one port, each with a
-	// goroutine that reads it, so that several processors take part: 1 to 256,
-	// default 1. The system shares the peers out among them by their addresses
-	// (SO_REUSEPORT). Where it does not do so, which is everywhere but on
-	// Linux, there is one.
+	// goroutine that reads it, to use several processors: 1 to 256, default 1.
+	// The system distributes the peers among them by address (SO_REUSEPORT).
+	// Only Linux does so; elsewhere there is one socket.
 	Shards int
-	// SocketBuffer is the size asked of the system for the receive and the
-	// send buffer of a socket that Dial or Listen opens, in bytes. The system
-	// may grant less. Default 4 MiB; negative leaves the system's default.
+	// SocketBuffer is the requested size of the receive and the send buffer of
+	// each socket that Dial or Listen opens, in bytes. The system may grant
+	// less. Default 4 MiB; negative leaves the system's default.
 	SocketBuffer int
 
-	// Logger, if not nil, is told of sessions that begin (debug) and of socket
-	// errors (warn, at most one a second).
+	// Logger, if not nil, receives a debug record for every session that
+	// begins. It also receives warnings, at most one a second, of socket errors
+	// and of sessions ended under memory pressure.
 	Logger *slog.Logger
 	// Trace, if not nil, holds hooks that are called for every session.
 	Trace *Trace
 }
 
-// AddressValidation says when new peers have to return a cookie, which costs
-// them a round trip.
+// AddressValidation says when new peers must return a cookie, which costs them
+// a round trip (address validation, RFC 9000 §8.1).
 type AddressValidation uint8
 
 const (
-	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen or
-	// of Config.MaxSessions is reached, or an address has as many sessions as
-	// it may.
+	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
+	// or of Config.MaxSessions is reached, or while the peer's address has as
+	// many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
-	// ValidateAlways asks every peer with signals. Peers without them cannot be
-	// asked: RefuseLegacy keeps those out. Whatever is set, an address that is
-	// not validated is sent three times as much as has come from it at most.
+	// ValidateAlways asks every peer with signals. Legacy peers cannot be
+	// asked; Config.RefuseLegacy keeps those out. In every mode, an address
+	// that is not validated is sent at most three times as much as has arrived
+	// from it.
 	ValidateAlways
 )
 
-// FEC is a ratio of forward error correction: after every Data packets follow
-// Parity packets, from which as many lost ones can be recovered without being
-// sent again. It costs Parity/Data of bandwidth.
+// FEC is a ratio of forward error correction: every Data packets are followed
+// by Parity packets, from which as many lost packets can be recovered without
+// retransmission. It costs Parity/Data of bandwidth.
 type FEC struct {
 	Data   int // 1 to 255
-	Parity int // 1 to 255; 256 at most with Data
+	Parity int // 1 to 255; at most 256 together with Data
 }
 
 func (f FEC) enabled() bool { return f != FEC{} }
 
-// overhead returns the room that packets need around their content.
+// overhead returns the bytes that a packet has around its content.
 func (c *Config) overhead() (o overhead) {
 	if c.Cipher != nil {
 		o.cipherHead, o.tail = c.Cipher.Overhead()
@@ -246,7 +265,7 @@ const (
 	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
 	defaultMaxLinger     = 2 * time.Minute
-	leastDrainRate       = 32 << 10 // of MaxLinger, in bytes per second
+	leastDrainRate       = 32 << 10 // bytes per second; sets the default of MaxLinger
 	defaultMaxHalfOpen   = 1024
 	defaultMaxBuffered   = 1 << 30
 	defaultBacklog       = 128
@@ -266,8 +285,8 @@ const (
 )
 
 // LowLatency returns a Config for traffic that must arrive soon and is small
-// against the path: games, voice, remote control. It has no congestion
-// control, as KCP users mostly run it, and a window that bounds the damage.
+// compared with the path's capacity: games, voice, remote control. It has no
+// congestion control, as KCP is mostly run; its window bounds the damage.
 func LowLatency() Config {
 	return Config{
 		NoDelay:           NoDelayTurbo,
@@ -278,8 +297,8 @@ func LowLatency() Config {
 	}
 }
 
-// Classic returns a Config with the settings that the reference implementation
-// starts with, for comparisons and for peers on very slow paths.
+// Classic returns a Config with the reference implementation's initial
+// settings, for comparisons and for peers on very slow paths.
 func Classic() Config {
 	return Config{
 		MessageMode:   true,
@@ -293,10 +312,10 @@ func Classic() Config {
 	}
 }
 
-// ConfigError reports a setting that cannot be.
+// ConfigError reports an invalid setting.
 type ConfigError struct {
 	Field  string // name of the field of Config
-	Value  any    // what it was
+	Value  any    // its value
 	Reason string // what it must be
 }
 
@@ -304,7 +323,7 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("kcp: Config.%s is %v: %s", e.Field, e.Value, e.Reason)
 }
 
-// Validate reports the first setting that cannot be, as a *ConfigError. Dial,
+// Validate returns the first invalid setting as a *ConfigError, or nil. Dial,
 // Listen and NewEndpoint call it.
 func (c *Config) Validate() error {
 	if c == nil {
@@ -321,19 +340,19 @@ func (c *Config) Validate() error {
 	mtu := c.MTU
 	setDefault(&mtu, defaultConfigMTU)
 	if room := c.overhead().total(); mtu-room < minMTU {
-		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
+		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
 	}
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
 		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
 	}
 	if c.NoDelay > NoDelayTurbo {
-		return &ConfigError{"NoDelay", c.NoDelay, "is not one of the NoDelay modes"}
+		return &ConfigError{"NoDelay", c.NoDelay, "must be one of the NoDelay modes"}
 	}
 	if c.AddressValidation > ValidateAlways {
-		return &ConfigError{"AddressValidation", c.AddressValidation, "is not one of the modes"}
+		return &ConfigError{"AddressValidation", c.AddressValidation, "must be one of the AddressValidation modes"}
 	}
 	if c.AllowLegacy && c.RefuseLegacy {
-		return &ConfigError{"AllowLegacy", true, "excludes RefuseLegacy"}
+		return &ConfigError{"AllowLegacy", true, "must not be combined with RefuseLegacy"}
 	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
@@ -344,7 +363,7 @@ func (c *Config) Validate() error {
 	return nil
 }
 
-// validateRanges is Validate for the numbers that have to be within bounds.
+// validateRanges is Validate for the numbers that have bounds.
 func (c *Config) validateRanges() error {
 	ints := []struct {
 		field    string
@@ -386,8 +405,8 @@ func (c *Config) validateRanges() error {
 	return nil
 }
 
-// withDefaults returns a copy of c in which nothing is left to default. What
-// is switched off by a negative value becomes zero.
+// withDefaults returns a copy of c with the defaults filled in. What a negative
+// value turns off becomes zero.
 func (c *Config) withDefaults() Config {
 	var d Config
 	if c != nil {
@@ -442,7 +461,7 @@ func setDefault[T comparable](field *T, value T) {
 	}
 }
 
-// apply sets up a state machine for a session. The settings have passed
+// apply configures a session's state machine. The settings have passed
 // Validate, so the setters cannot fail.
 func (c *Config) apply(k *KCP) {
 	must := func(err error) {
@@ -465,7 +484,7 @@ func (c *Config) apply(k *KCP) {
 	k.SetCongestionControl(c.CongestionControl())
 
 	// While the peer is silent it must be asked several times within
-	// PeerTimeout, or silence would not mean anything.
+	// PeerTimeout, or its silence would mean nothing.
 	longest := sessionMaxRTO
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)

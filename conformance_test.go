@@ -44,7 +44,7 @@ func replayFile(t *testing.T, file string) {
 	defer f.Close()
 	z, err := gzip.NewReader(f)
 	require.NoError(t, err)
-	r := &replay{}
+	r := &traceReplay{}
 	lines := bufio.NewScanner(z)
 	lines.Buffer(nil, 1<<20)
 	for n := 1; lines.Scan(); n++ {
@@ -59,18 +59,18 @@ func replayFile(t *testing.T, file string) {
 	require.Positive(t, r.steps, "an empty trace proves nothing")
 }
 
-// replay holds a state machine under replay and what the recording says of it.
-// The records that follow an operation (output, state) are compared as they
+// traceReplay holds a state machine under replay and what the recording says of
+// it. The records that follow an operation (output, state) are compared as they
 // come; settle checks, when the next operation begins, that nothing is left
 // over.
-type replay struct {
+type traceReplay struct {
 	k      *KCP
 	output [][]byte
 	want   map[string]uint32
 	steps  int
 }
 
-func (r *replay) line(n int, text string) error {
+func (r *traceReplay) line(n int, text string) error {
 	kind, rest, _ := strings.Cut(text, " ")
 	if n == 1 {
 		if text != "kcp-trace 1" {
@@ -101,7 +101,7 @@ func (r *replay) line(n int, text string) error {
 }
 
 // settle checks that all output was recorded and the state is as recorded.
-func (r *replay) settle() error {
+func (r *traceReplay) settle() error {
 	if len(r.output) > 0 {
 		return fmt.Errorf("output that the reference did not make: %x", r.output[0])
 	}
@@ -114,7 +114,7 @@ func (r *replay) settle() error {
 	return nil
 }
 
-func (r *replay) packet(text string) error {
+func (r *traceReplay) packet(text string) error {
 	if len(r.output) == 0 {
 		return errors.New("the reference put out a packet here")
 	}
@@ -130,7 +130,7 @@ func (r *replay) packet(text string) error {
 	return nil
 }
 
-func (r *replay) state(text string) error {
+func (r *traceReplay) state(text string) error {
 	if r.want == nil {
 		r.want = make(map[string]uint32)
 	}
@@ -148,7 +148,7 @@ func (r *replay) state(text string) error {
 	return r.settle()
 }
 
-func (r *replay) config(fields []string) error {
+func (r *traceReplay) config(fields []string) error {
 	v := make(map[string]int64)
 	for _, field := range fields {
 		name, value, _ := strings.Cut(field, "=")
@@ -185,7 +185,7 @@ func (r *replay) config(fields []string) error {
 	return nil
 }
 
-func (r *replay) operation(kind string, f []string) error {
+func (r *traceReplay) operation(kind string, f []string) error {
 	want := map[string]int{"S": 3, "I": 2, "R": 3, "U": 1, "C": 2, "F": 0}
 	if n, ok := want[kind]; !ok || len(f) != n {
 		return fmt.Errorf("malformed %q record", kind)
@@ -213,7 +213,7 @@ func (r *replay) operation(kind string, f []string) error {
 	}
 }
 
-func (r *replay) send(f []string) error {
+func (r *traceReplay) send(f []string) error {
 	size, err := strconv.Atoi(f[0])
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (r *replay) send(f []string) error {
 	return same(code(n, err, map[error]int{ErrMessageTooLarge: -2}), f[2])
 }
 
-func (r *replay) input(f []string) error {
+func (r *traceReplay) input(f []string) error {
 	var p []byte
 	if f[0] != "-" {
 		var err error
@@ -244,7 +244,7 @@ func (r *replay) input(f []string) error {
 	}), f[1])
 }
 
-func (r *replay) recv(f []string) error {
+func (r *traceReplay) recv(f []string) error {
 	size, err := strconv.Atoi(f[0])
 	if err != nil {
 		return err

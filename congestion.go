@@ -1,113 +1,124 @@
 package kcp
 
-// Slow-start threshold of the reference, in segments.
+// Slow-start thresholds of the reference, in segments.
 const (
 	ssthreshInitial = 2
 	ssthreshMin     = 2
 )
 
 // CongestionControl decides how many segments may be in flight and at what
-// rate they leave. The state machine calls it from within its own methods; an
-// implementation belongs to one KCP and needs no locking. The vocabulary is
-// that of the reference's version 2.
+// rate they leave. The vocabulary is that of version 2 of the reference.
 //
+// The state machine calls it from within its own methods. An implementation
+// belongs to one KCP and needs no locking; it must not call back into the KCP.
 // The state passed in is valid during the call only and must not be changed.
 type CongestionControl interface {
 	// Init is called once, when the controller is installed.
 	Init(s *CongestionState)
-	// OnAck is called after an input that acknowledged data; UnaMoved tells
-	// whether it moved snd_una, and Sample what it says about the path.
+	// OnAck is called after an input that acknowledged data. UnaMoved reports
+	// whether the input moved snd_una, and Sample is what it shows of the path.
 	OnAck(s *CongestionState)
-	// OnFastRetransmit is called after a flush that fast-retransmitted.
+	// OnFastRetransmit is called after a flush that found segments lost because
+	// later ones were acknowledged (RFC 5681 §3.2, RFC 8985 §6.2).
 	OnFastRetransmit(s *CongestionState)
-	// OnTimeout is called after a flush in which a segment timed out.
+	// OnTimeout is called after a flush in which a segment timed out. With
+	// Extensions.TailProbe the first time-out of a segment does not count.
 	OnTimeout(s *CongestionState)
-	// OnTick is called at the end of every flush.
+	// OnTick is called at the end of every flush. It is called once before the
+	// first flush too, as soon as both controller and clock are set.
 	OnTick(s *CongestionState)
-	// OnAppLimited is called after a flush that left the window unused for
-	// want of data.
+	// OnAppLimited is called after a flush that left a part of the window
+	// unused for lack of data.
 	OnAppLimited(s *CongestionState)
 	// OnRTT is called with every round-trip sample, in milliseconds.
 	OnRTT(s *CongestionState, rtt uint32)
-	// OnPacketSent is called for every data segment put out.
+	// OnPacketSent is called for every transmission of a data segment, but not
+	// for redundant copies (Counters.Repeats).
 	OnPacketSent(s *CongestionState, p SegmentInfo)
 	// OnPacketAcked is called for every data segment acknowledged.
 	OnPacketAcked(s *CongestionState, p SegmentInfo)
 	// Window returns the congestion window in segments.
 	Window() int
 	// PacingRate returns the rate at which new data may leave, in bytes a
-	// second, headers included. Zero means unpaced.
+	// second, segment headers included. Zero means unpaced.
 	PacingRate() int64
 }
 
-// RecoveryControl is what a CongestionControl may implement beside.
+// RecoveryControl is what a CongestionControl may implement in addition, to
+// undo its response to a spurious retransmission (RFC 3522, RFC 4015).
 type RecoveryControl interface {
-	// OnRecovered is called before OnAck when all segments that were sent again
-	// are acknowledged. spurious says that none of them had to be, as the first
-	// transmission of each has arrived: what was done about them can be undone
-	// (RFC 4015). It takes Extensions.EarlyRetransmit.
+	// OnRecovered is called before OnAck, when all segments that were sent
+	// again are acknowledged. spurious says that no retransmission was
+	// necessary: the first transmission of each segment had arrived. The
+	// response to the losses can then be undone (RFC 4015). It is called only
+	// with Extensions.EarlyRetransmit.
 	OnRecovered(s *CongestionState, spurious bool)
 }
 
-// CongestionState is what a congestion controller can see of the state machine.
+// CongestionState is what a congestion controller sees of the state machine.
 type CongestionState struct {
-	Now          uint32 // the clock, in milliseconds
-	Micros       int64  // the clock in microseconds, from an arbitrary start; whole milliseconds after SetClock
+	// Now is the clock in milliseconds; it may wrap. Micros is the clock in
+	// microseconds, from an arbitrary start; after SetClock and Update it
+	// counts whole milliseconds.
+	Now    uint32
+	Micros int64
+
 	MSS          int    // payload bytes of a full segment
 	InFlight     int    // snd_nxt - snd_una, in segments
 	Outstanding  int    // segments sent and not acknowledged
-	FlightBytes  int64  // the same in bytes, headers included
-	Window       int    // what the last flush was allowed to have in flight
+	FlightBytes  int64  // their bytes, segment headers included
+	Window       int    // segments that the last flush allowed in flight
 	SendWindow   int    // local limit, in segments
-	RemoteWindow int    // the peer's advertisement, in segments
-	FastResend   int    // acknowledgements that trigger a fast retransmission; 0 is off
-	SRTT         uint32 // smoothed round-trip time in milliseconds; 0 before the first sample
-	RTO          uint32 // in milliseconds
+	RemoteWindow int    // window advertised by the peer, in segments
+	FastResend   int    // later acknowledgements that make a segment lost; 0: off
+	SRTT         uint32 // smoothed round-trip time in milliseconds; 0: no sample yet
+	RTO          uint32 // retransmission time-out in milliseconds
 
-	// Totals since New, in bytes with headers.
+	// Totals since New, in bytes, segment headers included. Lost counts the
+	// transmissions considered lost, at the time they are found lost.
 	Delivered int64 // acknowledged
-	Lost      int64 // of transmissions taken for lost, which is when they are sent again
+	Lost      int64
 
-	// DeliveredAt is when something was last acknowledged, or sent with nothing
-	// in flight; LostSent when the newest of the transmissions taken for lost
-	// had left. Both as Micros, and 0 before the first.
+	// DeliveredAt is when data was last acknowledged, or sent with nothing in
+	// flight. LostSent is when the newest of the transmissions considered lost
+	// had left. Both are times as Micros; 0: not yet.
 	DeliveredAt int64
 	LostSent    int64
 
-	// In OnAck.
+	// Valid in OnAck and OnRecovered.
 	UnaMoved bool       // the input moved snd_una forward
-	Sample   RateSample // of the input
+	Sample   RateSample // rate sample of the input
 }
 
-// SegmentInfo describes one transmission of a data segment.
+// SegmentInfo describes the last transmission of a data segment.
 type SegmentInfo struct {
 	SN            uint32
 	Size          int    // payload and header, in bytes
-	Sent          uint32 // clock of the last transmission
+	Sent          uint32 // when it was transmitted, as CongestionState.Now
 	SentMicros    int64  // the same as CongestionState.Micros
-	LostMicros    int64  // in OnPacketSent, if the transmission before is taken for lost: when that had left; else 0
-	Transmissions int
+	LostMicros    int64  // in OnPacketSent: SentMicros of the one before, if lost; else 0
+	Transmissions int    // so far, this one included
 }
 
 // referenceControl is the congestion control of the reference: slow start,
-// congestion avoidance, and the window of a fresh start after a time-out.
+// congestion avoidance, and a window of one segment after a time-out.
 type referenceControl struct {
 	cwnd     uint32 // segments
 	incr     uint32 // bytes; cwnd follows it in congestion avoidance
 	ssthresh uint32 // segments
-	halved   uint32 // cwnd before this flush's fast retransmission; 0: none
+	halved   uint32 // cwnd before the fast retransmission of this flush; 0: none
 
-	undo checkpoint[referenceControl] // before the losses of late
+	undo checkpoint[referenceControl] // from before the recent losses
 }
 
-// checkpoint holds the state of a controller as it was before it did something
-// that may have to be taken back.
+// checkpoint holds the state that a controller had before a response that may
+// have to be undone (RFC 4015).
 type checkpoint[T any] struct {
 	taken bool
-	state *T // nil before the first
+	state *T // nil before the first checkpoint
 }
 
-// take keeps the state of now, unless one is kept already.
+// take saves the present state, unless a saved one is still in force.
 func (p *checkpoint[T]) take(now *T) {
 	if p.taken {
 		return
@@ -119,9 +130,9 @@ func (p *checkpoint[T]) take(now *T) {
 }
 
 // NewReferenceControl returns the congestion control of the KCP reference
-// implementation: slow start up to a threshold that begins at two segments,
-// then about one segment per round trip; half after a fast retransmission,
-// one segment after a time-out.
+// implementation. Slow start goes up to a threshold that begins at two
+// segments; then the window grows by about one segment per round trip. A fast
+// retransmission halves it, and a time-out sets it to one segment.
 func NewReferenceControl() CongestionControl {
 	return &referenceControl{ssthresh: ssthreshInitial}
 }
@@ -150,7 +161,7 @@ func (c *referenceControl) OnAck(s *CongestionState) {
 	}
 }
 
-// OnRecovered restores the window where nothing had been lost.
+// OnRecovered restores the window if nothing had been lost.
 func (c *referenceControl) OnRecovered(_ *CongestionState, spurious bool) {
 	if u := c.undo.state; c.undo.taken && spurious && c.cwnd < u.cwnd {
 		c.cwnd, c.incr, c.ssthresh = u.cwnd, u.incr, max(c.ssthresh, u.ssthresh)
@@ -166,8 +177,8 @@ func (c *referenceControl) OnFastRetransmit(s *CongestionState) {
 	c.incr = c.cwnd * uint32(s.MSS)
 }
 
-// OnTimeout halves the window that the flush began with, also where a fast
-// retransmission in the same flush has already changed it.
+// OnTimeout sets the threshold to half the window that the flush began with. A
+// fast retransmission in the same flush may have changed the window already.
 func (c *referenceControl) OnTimeout(s *CongestionState) {
 	c.undo.take(c)
 	window := c.cwnd
@@ -194,13 +205,13 @@ func (c *referenceControl) OnPacketAcked(*CongestionState, SegmentInfo) {}
 func (c *referenceControl) Window() int                                 { return int(c.cwnd) }
 func (c *referenceControl) PacingRate() int64                           { return 0 }
 
-// noControl keeps the books of the reference, which its state shows, and does
-// not limit anything: the reference with nc=1.
+// noControl updates the window of the reference but never limits sending: the
+// reference with nc=1.
 type noControl struct{ referenceControl }
 
-// NewNoControl returns a controller that leaves the window to the two ends'
-// settings, as the reference does with nc=1. It floods a path whose capacity
-// is below what the windows allow.
+// NewNoControl returns a controller that leaves the window to the settings of
+// the two ends, as the reference does with nc=1. It floods a path whose
+// capacity is below what the windows allow.
 func NewNoControl() CongestionControl {
 	return &noControl{referenceControl{ssthresh: ssthreshInitial}}
 }

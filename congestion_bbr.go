@@ -2,7 +2,7 @@ package kcp
 
 import "math"
 
-// Gains and limits of the controller; where they are those of
+// Gains and limits of the controller. If they are those of
 // draft-ietf-ccwg-bbr, the name there is given.
 const (
 	bbrStartupPace = 2.77 // StartupPacingGain
@@ -11,113 +11,116 @@ const (
 	bbrDownPace    = 0.9  // of ProbeBW_DOWN
 	bbrCwndGain    = 2.0  // DefaultCwndGain
 	bbrUpCwnd      = 2.25 // of ProbeBW_UP
-	bbrCruiseCwnd  = 1.25 // of ProbeBW_DOWN and ProbeBW_CRUISE, where pacing alone should limit
-	bbrMargin      = 0.99 // PacingMarginPercent
+	bbrCruiseCwnd  = 1.25 // of ProbeBW_DOWN and ProbeBW_CRUISE: pacing alone should limit
+	bbrMargin      = 0.99 // less than 1 by PacingMarginPercent
 	bbrBeta        = 0.7  // Beta
-	bbrHeadroom    = 0.85 // Headroom
+	bbrHeadroom    = 0.85 // share of inflightHi that Headroom lets be used
 
-	// Growth in the first round of ProbeBW_UP of what was once too much in
-	// flight. The draft's segment a round leaves a flow that another one has
-	// driven down there for minutes.
+	// bbrGrowth is by how much of the bytes acknowledged inflightHi grows in
+	// the first round of ProbeBW_UP. The draft adds a segment a round. A flow
+	// whose inflightHi another flow has driven down would then stay there for
+	// minutes.
 	bbrGrowth = 1. / 24
 
-	bbrFullGrowth = 1.25 // growth a round below which the path counts as full
-	bbrFullRounds = 3    // rounds without it
-	bbrFullLost   = 8    // segments lost that say so to an application that sends little
+	bbrFullGrowth = 1.25 // growth of the rate per round; below it the path counts as full
+	bbrFullRounds = 3    // rounds without that growth until it does
+	bbrFullLost   = 8    // full segments lost until it does if the application sends little
 
-	// Losses. Above the share that the path loses whatever is sent, which is
-	// measured while less is sent than the path takes, and bounded.
-	bbrLossThreshold = 0.02 // LossThresh
-	bbrLossMost      = 0.20 // share of loss that is taken for the path's own
-	bbrLossSevere    = 0.25 // beyond that share no floor holds
+	// Losses count as congestion above the share that the path loses whatever
+	// is sent. That share is measured while less is sent than the path takes,
+	// and it is bounded.
+	bbrLossThreshold = 0.02 // LossThresh, on top of that share
+	bbrLossMost      = 0.20 // bound of that share
+	bbrLossSevere    = 0.25 // share of loss above which lowerBounds has no floor
 
 	// Times in microseconds.
 	bbrMinRTTWindow = 10_000_000 // MinRTTFilterLen
 	bbrProbeRTTTime = 100_000    // ProbeRTTDuration; half of the draft's
 	bbrProbeRTTCwnd = 0.5        // ProbeRTTCwndGain
-	bbrProbeWait    = 600_000    // from one probe for bandwidth to the next, at least,
-	bbrProbeSpread  = 400_000    // and a random part of this more
+	bbrProbeWait    = 600_000    // from ProbeBW_DOWN to the next probe for bandwidth, at least
+	bbrProbeSpread  = 400_000    // a random part of this is added
 
 	bbrMinCwnd = 4 // MinPipeCwnd, segments
 
-	// What is acknowledged in bunches.
-	bbrAggregation = 2 // how much faster than expected it is, at least
+	// ACK aggregation.
+	bbrAggregation = 2 // how much faster than expected a bunch is acknowledged, at least
 	bbrExtraRounds = 5 // half of ExtraAckedFilterLen; there are two such windows
 )
 
-// bbrState is what the controller is at.
+// bbrState is the state of the controller. Down to Up are those of ProbeBW.
 type bbrState uint8
 
 const (
 	bbrStartup bbrState = iota
 	bbrDrain
 	bbrDown   // sends less until no queue is left
-	bbrCruise // sends what arrives
+	bbrCruise // sends at the rate at which data arrives
 	bbrRefill // fills the path, for a round
 	bbrUp     // sends more, to see whether more arrives
 	bbrProbeRTT
 )
 
-// bbrControl is a controller after BBR (draft-ietf-ccwg-bbr): a model of the
-// path, which is the largest rate that lately arrived and the least round-trip
-// time, tells how fast to send and how much to have in flight.
+// bbrControl is a controller after BBR (draft-ietf-ccwg-bbr). Its model of the
+// path is the largest recent delivery rate and the shortest round-trip time.
+// Both together determine how fast to send and how much to have in flight.
 type bbrControl struct {
 	size  meanSize
-	mss   float64
+	mss   float64 // bytes of a full segment on the wire
 	state bbrState
-	now   int64
+	now   int64 // microseconds
 
-	// The model.
-	bw         [2]float64 // largest delivery rates, bytes a second: of the last cycle and of this one
-	tried      bool       // there was data enough in this cycle to fill the path
+	// The model. inflightHi and inflightLo are the draft's inflight_longterm
+	// and inflight_shortterm, bwLo its bw_shortterm; infinite: no bound yet.
+	bw         [2]float64 // largest delivery rates in the last cycle and in this one, bytes a second
+	tried      bool       // this cycle had enough data to fill the path
 	minRTT     int64      // microseconds; 0: not known
-	minAt      int64      // when it was last seen, or nearly
-	inflightHi float64    // bytes in flight that were too much; infinite: none yet
-	inflightLo float64    // the same until the next probe, because of losses
-	bwLo       float64    // the same of the rate
+	minAt      int64      // when minRTT was last confirmed, microseconds
+	inflightHi float64    // bytes in flight at which too much was lost
+	inflightLo float64    // bytes; bound because of losses, until the next probe
+	bwLo       float64    // bytes a second; likewise
 
 	extraAcked aggregation
 
-	// Rounds: from a transmission to its acknowledgement.
-	roundEnd int64 // Delivered when the last segment of the round left
-	newRound bool
-	rounds   int // since the state began
+	// Rounds, from a transmission to its acknowledgement.
+	roundEnd int64 // Delivered when the round began: what is sent later ends it
+	newRound bool  // this input began a round
+	rounds   int   // since the state began
 
 	// Losses of what was sent in this state and in the one before.
 	losses, lossesBefore lossCount
 
-	// Startup.
-	full       bool // the path has been filled
-	fullByLoss bool // losses of late said so
-	fullRate   float64
-	fullCount  int
+	// Startup; in ProbeBW_UP too, fullRate and fullCount.
+	full       bool    // the path has been filled
+	fullByLoss bool    // because of recent losses
+	fullRate   float64 // bytes a second; the rate must exceed it by bbrFullGrowth
+	fullCount  int     // rounds without growth
 
-	// What the path loses by itself.
+	// The share that the path loses whatever is sent, 0 to bbrLossMost.
 	lossFloor      float64
 	lossFloorKnown bool
 
-	undo checkpoint[bbrControl] // before anything was sent again of late
+	undo checkpoint[bbrControl] // from before the recent losses
 
-	probeAt      int64 // when the next probe for bandwidth is due
-	probeRTTDone int64 // 0: not yet down to the window
-	growth       float64
-	random       uint32
+	probeAt      int64   // when the next probe for bandwidth is due, microseconds
+	probeRTTDone int64   // when ProbeRTT ends, microseconds; 0: window not yet reached
+	growth       float64 // of inflightHi, per byte acknowledged
+	random       uint32  // state of the generator for probeAt
 
-	pace float64 // gain
-	cwnd float64
-	rate float64
+	pace float64 // pacing gain
+	cwnd float64 // bytes
+	rate float64 // pacing rate, bytes a second
 }
 
 // NewBBR returns a controller after BBR (draft-ietf-ccwg-bbr) that models the
-// path instead of filling its buffers until they overflow: it paces at the rate
+// path instead of filling its buffers until they overflow. It paces at the rate
 // at which data arrives, looks for more about once a second, and lets queues
-// drain. It needs no more than a part of the bandwidth-delay product as a
-// queue.
+// drain. As a queue it needs no more than a part of the bandwidth-delay
+// product.
 //
-// Its answer to loss is bounded: a path that loses up to a fifth of whatever is
-// sent is used to the full; only losses beyond what the path shows while less
-// is sent than it takes are taken for congestion, as in BBRv2 at a threshold of
-// 2 %.
+// Its response to loss is bounded: it makes full use of a path that loses up to
+// a fifth of whatever is sent. The share that the path loses is measured while
+// less is sent than the path takes. Only losses of 2 % more, the threshold of
+// BBRv2, count as congestion.
 func NewBBR() CongestionControl {
 	return &bbrControl{inflightHi: math.Inf(1), inflightLo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace, mss: defaultMTU, cwnd: initialWindow * defaultMTU}
 }
@@ -148,7 +151,7 @@ func (c *bbrControl) OnPacketSent(_ *CongestionState, p SegmentInfo) {
 	}
 }
 
-// account returns the count of the state in which something left at a time.
+// account returns the count for what left at sent, in microseconds.
 func (c *bbrControl) account(sent int64) *lossCount {
 	switch {
 	case sent >= c.losses.from:
@@ -159,7 +162,8 @@ func (c *bbrControl) account(sent int64) *lossCount {
 	return new(lossCount)
 }
 
-// lossCount counts what has become of what was sent from a time on.
+// lossCount counts the bytes delivered and lost of what was sent in state,
+// which is since from, in microseconds.
 type lossCount struct {
 	state           bbrState
 	from            int64
@@ -168,10 +172,11 @@ type lossCount struct {
 
 func (l *lossCount) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
 
-// above reports whether the share that was lost is more than threshold, and
-// not by chance: by three standard deviations, and as it is asked again and
-// again while there is little to count, by three losses. It counts in full
-// segments, as small ones share packets and are lost together.
+// above reports whether the share lost exceeds threshold, and not by chance:
+// by three standard deviations and three losses more. The three losses are
+// there because above is called again and again while there is little to
+// count. It counts full segments, as small ones share packets and are lost
+// together.
 func (l *lossCount) above(threshold, mss float64) bool {
 	n := (l.lost + l.delivered) / mss
 	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)+3
@@ -180,7 +185,7 @@ func (l *lossCount) above(threshold, mss float64) bool {
 // OnTick follows the size of segments, which path MTU discovery changes.
 func (c *bbrControl) OnTick(s *CongestionState) { c.mss = fullSize(s) }
 
-// OnAck updates the model and what follows from it.
+// OnAck updates the model, and then the state, pacing rate and window.
 func (c *bbrControl) OnAck(s *CongestionState) {
 	c.now = s.Micros
 	c.size.fold()
@@ -188,8 +193,8 @@ func (c *bbrControl) OnAck(s *CongestionState) {
 	c.countRounds(s)
 	c.updateRate(r)
 	c.updateMinRTT(s)
-	c.updateExtra(float64(r.Acked))
-	c.measureBase()
+	c.updateExtraAcked(float64(r.Acked))
+	c.measureLossFloor()
 	c.answerProbe(s)
 	c.lowerBounds(s)
 	c.step(s)
@@ -197,7 +202,7 @@ func (c *bbrControl) OnAck(s *CongestionState) {
 	c.setWindow(s)
 }
 
-// countRounds notes when a round ends.
+// countRounds notes when a round ends and the next begins.
 func (c *bbrControl) countRounds(s *CongestionState) {
 	c.newRound = s.Sample.PriorDelivered >= c.roundEnd
 	if c.newRound {
@@ -206,7 +211,7 @@ func (c *bbrControl) countRounds(s *CongestionState) {
 	}
 }
 
-// lossLimit is the share of loss above which it is taken for congestion.
+// lossLimit returns the share of loss above which it counts as congestion.
 func (c *bbrControl) lossLimit() float64 {
 	if !c.lossFloorKnown {
 		return bbrLossMost
@@ -214,10 +219,10 @@ func (c *bbrControl) lossLimit() float64 {
 	return c.lossFloor + bbrLossThreshold
 }
 
-// measureBase takes what was lost in bbrDown, when less was sent than the path
-// takes: that part of the losses has another cause than congestion. It is known
-// two rounds later.
-func (c *bbrControl) measureBase() {
+// measureLossFloor measures what was lost in bbrDown, when less was sent than
+// the path takes: congestion is not the cause of these losses. It does so two
+// rounds later, when their fate is known.
+func (c *bbrControl) measureLossFloor() {
 	l := &c.lossesBefore
 	if !c.newRound || c.rounds != 2 || l.state != bbrDown || l.delivered == 0 {
 		return
@@ -229,9 +234,9 @@ func (c *bbrControl) measureBase() {
 	c.lossFloor += (share - c.lossFloor) / 2
 }
 
-// updateRate takes the sample into the filter. Its window is this cycle of
-// ProbeBW and the one before; cycles with too little data do not count, so that
-// what is known of the path is not forgotten.
+// updateRate adds the sample to the filter of delivery rates. Its window is
+// this cycle of ProbeBW and the one before. Cycles with too little data do not
+// count, so that what is known of the path is not forgotten.
 func (c *bbrControl) updateRate(r *RateSample) {
 	rate := float64(r.Rate())
 	if rate == 0 || r.Interval < c.minRTT {
@@ -245,11 +250,11 @@ func (c *bbrControl) updateRate(r *RateSample) {
 
 func (c *bbrControl) maxRate() float64 { return max(c.bw[0], c.bw[1]) }
 
-// bandwidth is the rate that is to be sent at.
+// bandwidth returns the estimate of the bandwidth in bytes a second.
 func (c *bbrControl) bandwidth() float64 { return min(c.maxRate(), c.bwLo) }
 
-// bdp returns the bytes that are in flight at the bandwidth without a queue,
-// those that will be lost included.
+// bdp returns the bytes that are in flight at that bandwidth without a queue,
+// including those that will be lost.
 func (c *bbrControl) bdp() float64 {
 	if c.minRTT == 0 {
 		return initialWindow * c.mss
@@ -257,9 +262,10 @@ func (c *bbrControl) bdp() float64 {
 	return c.bandwidth() / (1 - c.lossFloor) * float64(c.minRTT) / 1e6
 }
 
-// updateMinRTT follows the least round-trip time. One within a sixty-fourth of it
-// confirms it, so that a path which is idle or lightly loaded from time to time
-// need not be emptied on purpose. More would confirm the queue of another flow.
+// updateMinRTT follows the shortest round-trip time. A sample within a 64th of
+// it confirms it. So a path that is idle or lightly loaded from time to time
+// need not be emptied on purpose. A wider margin would confirm the queue of
+// another flow.
 func (c *bbrControl) updateMinRTT(s *CongestionState) {
 	rtt := s.Sample.RTT
 	if rtt == 0 {
@@ -273,19 +279,20 @@ func (c *bbrControl) updateMinRTT(s *CongestionState) {
 	}
 }
 
-// aggregation is how much more has been acknowledged at times than bandwidth
-// tells: where a path holds packets or acknowledgements back and lets them go
-// in a bunch, as radio links do, as much more has to be in flight.
+// aggregation is by how much acknowledgements at times exceed what the
+// bandwidth lets expect (ACK aggregation). Some paths hold packets or
+// acknowledgements back and release them in a bunch, as radio links do. Then as
+// much more has to be in flight.
 type aggregation struct {
-	start  int64 // of the interval in which more arrives
+	start  int64 // of the interval in which more is acknowledged, microseconds
 	acked  float64
-	most   [2]float64 // of these rounds and of those before
+	most   [2]float64 // bytes in excess, in the rounds before and in these
 	rounds int
 }
 
-// updateExtra is BBRUpdateACKAggregation of the draft, but for bunches alone: a
-// rate that rises slowly is another flow that leaves room.
-func (c *bbrControl) updateExtra(acked float64) {
+// updateExtraAcked is BBRUpdateACKAggregation of the draft, but for bunches
+// only: a rate that rises slowly is another flow that makes room.
+func (c *bbrControl) updateExtraAcked(acked float64) {
 	e := &c.extraAcked
 	if c.newRound {
 		e.rounds++
@@ -308,9 +315,9 @@ func (c *bbrControl) aggregated() float64 {
 	return max(c.extraAcked.most[0], c.extraAcked.most[1])
 }
 
-// answerProbe ends a probe that has made the path lose, and remembers what was
-// in flight then. The losses of Startup and bbrUp are known up to two rounds
-// later.
+// answerProbe ends a probe that has caused too much loss, and records in
+// inflightHi what was in flight then. The losses of Startup and bbrUp are known
+// up to two rounds later.
 func (c *bbrControl) answerProbe(s *CongestionState) {
 	l := &c.losses
 	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
@@ -322,7 +329,7 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	if !s.Sample.AppLimited {
 		c.inflightHi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
 	}
-	l.delivered, l.lost = math.Inf(1), 0 // enough of it
+	l.delivered, l.lost = math.Inf(1), 0 // responded once, that is enough
 	switch c.state {
 	case bbrStartup:
 		c.full, c.fullByLoss = true, c.undo.taken
@@ -331,14 +338,15 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	}
 }
 
-// target is the window that the model asks for.
+// target returns the window that the model calls for, in bytes.
 func (c *bbrControl) target() float64 {
 	return min(bbrCwndGain*c.bdp(), c.cwnd)
 }
 
-// lowerBounds answers losses that come without a probe: somebody else has come,
-// or the path has become slower. It holds until the next probe, and unless
-// losses are severe, goes down by bbrBeta only.
+// lowerBounds responds to losses that come without a probe: another flow has
+// begun, or the path has become slower. The bounds hold until the next probe.
+// Unless losses are severe, they are at least bbrBeta of the largest rate and
+// of the window.
 func (c *bbrControl) lowerBounds(s *CongestionState) {
 	if !c.newRound || c.state != bbrCruise && c.state != bbrDown {
 		return
@@ -359,7 +367,7 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 	}
 }
 
-// OnRecovered takes back what was done about losses that were none.
+// OnRecovered undoes the response to losses that turn out to have been none.
 func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 	if spurious {
 		c.losses.lost, c.lossesBefore.lost = 0, 0
@@ -375,7 +383,7 @@ func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 	c.undo.taken, c.fullByLoss = false, false
 }
 
-// step goes on to the next state where it is time.
+// step goes on to the next state when it is time.
 func (c *bbrControl) step(s *CongestionState) {
 	flight := float64(s.FlightBytes)
 	switch c.state {
@@ -434,9 +442,9 @@ func (c *bbrControl) probeDue() bool {
 	return c.now >= c.probeAt
 }
 
-// checkFull ends Startup when the rate has stopped growing, at once where
-// losses say the same. An application that sends in bursts may never show more
-// than the losses.
+// checkFull ends Startup when the rate has stopped growing for some rounds, or
+// for one if losses show the same. For an application that sends in bursts the
+// losses may be the only sign.
 func (c *bbrControl) checkFull(s *CongestionState) {
 	if !c.newRound {
 		return
@@ -457,8 +465,8 @@ func (c *bbrControl) checkFull(s *CongestionState) {
 	c.losses = lossCount{state: bbrStartup, from: c.now}
 }
 
-// probe goes on looking for bandwidth until a queue has formed, or more does
-// not arrive for some rounds.
+// probe goes on looking for bandwidth until a queue has formed, or until no
+// more has arrived for some rounds.
 func (c *bbrControl) probe(s *CongestionState, flight float64) {
 	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
 	if c.newRound {
@@ -471,8 +479,8 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 		c.growth *= 2
 	}
 	if bound {
-		// What was too much may no longer be: a little more in the first round,
-		// then twice as much in each.
+		// What was too much may no longer be: a little more in the first
+		// round, then twice as much in each.
 		c.inflightHi += c.growth * float64(s.Sample.Acked)
 	}
 	over := flight >= bbrUpPace*c.bdp()+c.aggregated()+c.quantum()
@@ -481,7 +489,7 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 	}
 }
 
-// startProbeRTT sends little for a moment, so that the path empties.
+// startProbeRTT starts to send little for a moment, so that the path empties.
 func (c *bbrControl) startProbeRTT(s *CongestionState) {
 	c.minRTT = 0
 	if s.Sample.RTT > 0 {
@@ -515,18 +523,18 @@ func (c *bbrControl) windowOfProbeRTT() float64 {
 	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
 }
 
-// quantum is what leaves at once because of the clock's milliseconds.
+// quantum returns the bytes that one millisecond of the clock releases at once.
 func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) }
 
 func (c *bbrControl) setPace(s *CongestionState) {
-	// What the path loses by itself has to be sent on top of what arrives. The
-	// rate is the largest of samples that vary with those losses: about one and a
-	// half standard deviations too high.
+	// What the path loses by itself is sent on top of what arrives. The rate is
+	// the largest of samples that vary with those losses: about one and a half
+	// standard deviations too high.
 	noise := 1.5 * math.Sqrt(c.lossFloor*c.mss/max(c.bdp(), c.mss))
 	rate := c.pace * c.bandwidth() * bbrMargin * max(1-noise, 0.5) / (1 - c.lossFloor)
 	if !c.full {
-		// Not less than the initial window a round trip: an application that
-		// sends little tells little about the path.
+		// Not less than the initial window per round trip: an application that
+		// sends little shows little of the path.
 		rate = max(rate, c.rate)
 		if c.minRTT > 0 {
 			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
@@ -547,7 +555,7 @@ func (c *bbrControl) setWindow(s *CongestionState) {
 	limit := min(c.inflightHi, c.inflightLo)
 	switch c.state {
 	case bbrCruise, bbrDown:
-		// Room for others is left where it does not cost the rate.
+		// Leave headroom for other flows if it does not cost the rate.
 		limit = min(max(bbrHeadroom*c.inflightHi, min(c.inflightHi, c.bdp()+c.aggregated()+2*c.quantum())), c.inflightLo)
 	case bbrProbeRTT:
 		limit = min(limit, c.windowOfProbeRTT())

@@ -2,20 +2,20 @@ package kcp
 
 import "math"
 
-// What the controllers beyond the reference start with and never go below, in
-// full segments.
+// The windows that CUBIC and BBR start with and never go below, in full
+// segments. BBR has its own minimum, bbrMinCwnd.
 const (
 	initialWindow = 10 // RFC 6928
 	minimalWindow = 2
 )
 
-// meanSize follows the size of the segments that are sent. The controllers
-// count in bytes; the window of KCP counts segments, which may be much smaller
-// than the largest.
+// meanSize follows the mean size of the segments sent. The controllers count in
+// bytes; the window of KCP counts segments, which may be much smaller than a
+// full one.
 type meanSize struct {
 	bytes float64
-	sum   float64 // of what was sent since the last fold,
-	count float64 // and how many these were
+	sum   float64 // of the sizes sent since the last fold
+	count float64 // segments sent since the last fold
 }
 
 // meanSizeMemory is over how many segments the mean is taken.
@@ -29,7 +29,7 @@ func (m *meanSize) sent(size int) {
 	m.count++
 }
 
-// fold brings the mean up to date. It happens with acknowledgements only, so
+// fold brings the mean up to date. It is called with acknowledgements only, so
 // that the window stands still while it is being used.
 func (m *meanSize) fold() {
 	if m.count > 0 {
@@ -38,8 +38,8 @@ func (m *meanSize) fold() {
 	}
 }
 
-// segments returns how many segments make window bytes; full is the size of the
-// largest.
+// segments returns how many segments make up window bytes. full is the size of
+// a full segment.
 func (m *meanSize) segments(window, full float64) int {
 	size := m.bytes
 	if size == 0 {
@@ -48,52 +48,54 @@ func (m *meanSize) segments(window, full float64) int {
 	return int(min(math.Ceil(window/size), maxInt32))
 }
 
-// fullSize returns the bytes of a full segment on the wire.
+// fullSize returns the bytes of a full segment, header included.
 func fullSize(s *CongestionState) float64 { return float64(s.MSS + headerSize) }
 
-// CUBIC of RFC 9438.
+// CUBIC (RFC 9438).
 const (
 	cubicC    = 0.4 // full segments per second cubed
 	cubicBeta = 0.7
-	// cubicAlpha makes the growth that of Reno with the same reduction.
+	// cubicAlpha makes the growth that of Reno with the same reduction
+	// (RFC 9438 §4.3).
 	cubicAlpha = 3 * (1 - cubicBeta) / (1 + cubicBeta)
 
-	// Pacing: faster than the window per round trip, so that it is the window
-	// that limits; in slow start by as much as it grows.
+	// Pacing gains. In congestion avoidance the pace exceeds the window per
+	// round trip, so that it is the window that limits. In slow start it
+	// exceeds it by as much as the window grows.
 	cubicPace     = 1.25
 	slowStartPace = 2
 )
 
-// cubicControl is CUBIC (RFC 9438) with HyStart++ (RFC 9406) and pacing.
-// Windows are in full segments here.
+// cubicControl is CUBIC (RFC 9438) with HyStart++ (RFC 9406) and pacing. Its
+// windows are in full segments, its times in microseconds unless stated.
 type cubicControl struct {
 	size     meanSize
-	state    CongestionState // of the last call; only what does not change often is used
+	state    CongestionState // of the last call; only what seldom changes is used
 	cwnd     float64
 	ssthresh float64
 	srtt     float64 // seconds
 	hystart  hystart
 
 	// Congestion avoidance.
-	wMax  float64 // window before the last reduction, less where it shrinks
-	prior float64 // window before the last reduction
-	k     float64 // seconds from the reduction until wMax is reached again
-	wEst  float64 // window of Reno
+	wMax  float64 // W_max: window before the last reduction, less after fast convergence
+	prior float64 // cwnd_prior: window before the last reduction
+	k     float64 // K: seconds from the reduction until wMax is reached again
+	wEst  float64 // W_est: window of Reno
 	epoch int64   // when this stage began; 0: not yet
 
-	recovery int64      // what left before is part of the last congestion event
-	flights  [2]float64 // most in flight in this round and the one before
+	recovery int64      // what left before belongs to the last congestion event
+	flights  [2]float64 // most in flight in this round and in the one before
 	roundEnd int64      // Delivered at which the round ends
-	idle     int64      // since when the window is not used; 0: it is
+	idle     int64      // since when the window has not been used; 0: it is
 
-	undo checkpoint[cubicControl] // before the losses of late
+	undo checkpoint[cubicControl] // from before the recent losses
 }
 
 // NewCubic returns CUBIC (RFC 9438), the congestion control of most of the
-// internet's TCP: it fills the path and its buffers and takes every loss for
+// internet's TCP. It fills the path and its buffers, and treats every loss as
 // congestion. Slow start ends when the round-trip time begins to grow
-// (HyStart++, RFC 9406), data is paced at 1.25 windows a round trip, twice the
-// window in slow start, and a window that is not used does not grow.
+// (HyStart++, RFC 9406). Data is paced at 1.25 windows a round trip, in slow
+// start at twice the window. A window that is not used does not grow.
 func NewCubic() CongestionControl {
 	return &cubicControl{cwnd: initialWindow, ssthresh: math.Inf(1)}
 }
@@ -109,14 +111,14 @@ func (c *cubicControl) OnPacketSent(_ *CongestionState, p SegmentInfo) { c.size.
 
 func (c *cubicControl) OnPacketAcked(*CongestionState, SegmentInfo) {}
 
-// OnTick notes how much of the window a flush has used.
+// OnTick records how much of the window a flush has used.
 func (c *cubicControl) OnTick(s *CongestionState) {
 	c.state = *s
 	c.flights[0] = max(c.flights[0], float64(s.FlightBytes)/fullSize(s))
 	if c.limited() {
 		if c.idle > 0 && c.epoch > 0 {
-			// RFC 9438, section 5.8: the time that the window was not used
-			// does not count.
+			// Time in which the window was not used does not count (RFC 9438
+			// §5.8).
 			c.epoch += s.Micros - c.idle
 		}
 		c.idle = 0
@@ -127,9 +129,9 @@ func (c *cubicControl) OnTick(s *CongestionState) {
 
 func (c *cubicControl) OnAppLimited(*CongestionState) {}
 
-// limited reports whether it is the window that holds the sender back. In slow
-// start half of it has to be used, since it grows with each acknowledgement
-// faster than it can be filled.
+// limited reports whether it is the window that limits the sender. In slow
+// start it suffices that half of it is used, since it grows with each
+// acknowledgement faster than it can be filled.
 func (c *cubicControl) limited() bool {
 	used := max(c.flights[0], c.flights[1])
 	if c.cwnd < c.ssthresh {
@@ -167,7 +169,7 @@ func (c *cubicControl) OnAck(s *CongestionState) {
 	}
 }
 
-// avoid is congestion avoidance, RFC 9438, section 4.
+// avoid is congestion avoidance (RFC 9438 §4).
 func (c *cubicControl) avoid(s *CongestionState, acked float64) {
 	if c.epoch == 0 {
 		c.epoch = s.Micros
@@ -193,7 +195,7 @@ func (c *cubicControl) avoid(s *CongestionState, acked float64) {
 	c.cwnd += (target - c.cwnd) / c.cwnd * acked
 }
 
-// curve is W_cubic(t).
+// curve is W_cubic(t) (RFC 9438 §4.2), in full segments. t is in seconds.
 func (c *cubicControl) curve(t float64) float64 {
 	d := t - c.k
 	return cubicC*d*d*d + c.wMax
@@ -205,9 +207,9 @@ func (c *cubicControl) OnFastRetransmit(s *CongestionState) {
 	}
 }
 
-// OnTimeout starts anew where nothing has come back since the segment left
-// (RFC 5681, section 3.1). Otherwise a time-out of KCP, which each segment has
-// for itself, tells no more than a fast retransmission.
+// OnTimeout starts anew if nothing was acknowledged since the segment left
+// (RFC 5681 §3.1). Otherwise a time-out shows no more than a fast
+// retransmission, because in KCP each segment has its own.
 func (c *cubicControl) OnTimeout(s *CongestionState) {
 	if s.LostSent > c.recovery {
 		c.reduce(s)
@@ -217,8 +219,8 @@ func (c *cubicControl) OnTimeout(s *CongestionState) {
 	}
 }
 
-// OnRecovered restores what RFC 9438, section 4.9.2, tells to, where nothing had
-// been lost.
+// OnRecovered restores the state as RFC 9438 §4.9.2 says, if nothing had been
+// lost.
 func (c *cubicControl) OnRecovered(_ *CongestionState, spurious bool) {
 	if u := c.undo.state; c.undo.taken && spurious && c.cwnd < u.cwnd {
 		c.cwnd, c.ssthresh, c.hystart = u.cwnd, u.ssthresh, u.hystart
@@ -227,13 +229,13 @@ func (c *cubicControl) OnRecovered(_ *CongestionState, spurious bool) {
 	c.undo.taken = false
 }
 
-// reduce answers a congestion event.
+// reduce is the response to a congestion event (RFC 9438 §4.6).
 func (c *cubicControl) reduce(s *CongestionState) {
 	c.undo.take(c)
 	c.recovery = s.Micros
 	c.prior = c.cwnd
 	if c.cwnd < c.wMax {
-		c.wMax = c.cwnd * (1 + cubicBeta) / 2 // fast convergence
+		c.wMax = c.cwnd * (1 + cubicBeta) / 2 // fast convergence (RFC 9438 §4.7)
 	} else {
 		c.wMax = c.cwnd
 	}
@@ -259,31 +261,31 @@ func (c *cubicControl) PacingRate() int64 {
 	return max(1, int64(gain*c.cwnd*fullSize(&c.state)/c.srtt))
 }
 
-// HyStart++ of RFC 9406, for a paced sender (L is infinite). Times in
+// HyStart++ (RFC 9406) for a paced sender: L is infinite. Times are in
 // microseconds.
 const (
-	hystartMinThreshold  = 4_000
-	hystartMaxThreshold  = 16_000
-	hystartThresholdPart = 8
-	hystartSamples       = 8
-	hystartGrowth        = 4 // slower in conservative slow start
-	hystartRounds        = 5 // of conservative slow start
+	hystartMinThreshold  = 4_000  // MIN_RTT_THRESH
+	hystartMaxThreshold  = 16_000 // MAX_RTT_THRESH
+	hystartThresholdPart = 8      // MIN_RTT_DIVISOR
+	hystartSamples       = 8      // N_RTT_SAMPLE
+	hystartGrowth        = 4      // CSS_GROWTH_DIVISOR
+	hystartRounds        = 5      // CSS_ROUNDS
 )
 
-// hystart finds the end of slow start.
+// hystart finds the end of slow start. CSS is conservative slow start.
 type hystart struct {
-	roundEnd      int64 // Delivered at which the round ends
-	last, current int64 // least round-trip time of the rounds; 0: none
-	samples       int
-	baseline      int64 // of conservative slow start; 0: not in it
-	rounds        int   // in conservative slow start
+	roundEnd      int64 // the round ends when PriorDelivered reaches it
+	last, current int64 // shortest round-trip times of the rounds; 0: none
+	samples       int   // in the current round
+	baseline      int64 // cssBaselineMinRtt; 0: not in CSS
+	rounds        int   // in CSS
 }
 
 func (h *hystart) begin(s *CongestionState) {
 	*h = hystart{roundEnd: s.Delivered + s.FlightBytes}
 }
 
-// divisor returns by what the growth of slow start is to be divided.
+// divisor returns by what the growth of slow start is divided.
 func (h *hystart) divisor() float64 {
 	if h.baseline > 0 {
 		return hystartGrowth
@@ -291,7 +293,7 @@ func (h *hystart) divisor() float64 {
 	return 1
 }
 
-// acked takes an input in slow start and reports whether that is over.
+// acked handles an input in slow start, and reports whether that is over.
 func (h *hystart) acked(s *CongestionState) bool {
 	if s.Sample.PriorDelivered >= h.roundEnd {
 		h.roundEnd = s.Delivered

@@ -1,43 +1,48 @@
 package kcp
 
-// Counters counts what a state machine has done since New.
+// Counters counts what a state machine has done since New. Retransmissions
+// count when they are sent.
 type Counters struct {
 	PacketsSent         uint64 // packets put out
 	PacketsReceived     uint64 // packets put in that were long enough for a segment
-	BytesSent           uint64 // payload, each byte once
-	BytesReceived       uint64 // payload, each byte once
+	BytesSent           uint64 // payload bytes, each once
+	BytesReceived       uint64 // payload bytes, each once
 	SegmentsSent        uint64 // data segments, first transmissions
 	TimeoutRetransmits  uint64 // data segments sent again after a time-out
-	FastRetransmits     uint64 // data segments sent again after acknowledgements of later ones
-	Repeats             uint64 // data segments repeated before anything told that they were lost
-	SpuriousRetransmits uint64 // of both, where an earlier transmission had arrived
+	FastRetransmits     uint64 // data segments sent again earlier: after ACKs of later ones, or an outage
+	Repeats             uint64 // redundant copies of data segments, outage probes included
+	SpuriousRetransmits uint64 // TimeoutRetransmits and FastRetransmits of segments that had arrived
 	SegmentsReceived    uint64 // data segments, duplicates included
 	Duplicates          uint64 // data segments that had arrived before
-	OutOfWindow         uint64 // data segments beyond the receive window
+	OutOfWindow         uint64 // data segments beyond the receive window or the memory allowed
 	BrokenMessages      uint64 // messages dropped because their fragments do not count down
-	AcksSent            uint64
-	AcksReceived        uint64
-	ProbesSent          uint64 // WASK
-	ProbesReceived      uint64 // WASK
-	WindowUpdates       uint64 // WINS received
+	AcksSent            uint64 // ACK segments
+	AcksReceived        uint64 // ACK segments
+	ProbesSent          uint64 // WASK that are no signals
+	ProbesReceived      uint64 // WASK, signals of the session included
+	WindowUpdates       uint64 // WINS received that are no signals
 }
 
-// Counters returns the counters of k.
+// Counters returns a copy of the counters of k.
 func (k *KCP) Counters() Counters { return k.counters }
 
-// Retransmits returns how many segments were sent again, for any reason.
+// Retransmits returns how many retransmissions were sent, for either reason.
+// Repeats are not among them.
 func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
 
 // Trace holds hooks into the state machine, for logging and tools. Any may be
 // nil. They are called from within the methods of the KCP and must not call
-// back; in a session they run under its lock and must not block.
+// back into it. In a session they run under its lock and must not block.
 type Trace struct {
-	// Sent is called for every data segment put out. transmissions is 1 for
-	// the first, rto the time-out that starts now, in milliseconds.
+	// Sent is called for every transmission of a data segment, but not for
+	// redundant copies (Counters.Repeats). size is its payload in bytes.
+	// transmissions is 1 for the first. rto is the time-out that starts now, in
+	// milliseconds, without the eighth that NoDelayOff adds to the first.
 	Sent func(sn uint32, size, transmissions int, rto uint32)
-	// Received is called for every data segment that arrives, new or not.
+	// Received is called for every data segment that arrives, new or not. size
+	// is its payload in bytes.
 	Received func(sn uint32, size int)
-	// RTT is called for every round-trip sample; all in milliseconds.
+	// RTT is called for every round-trip sample. All three are in milliseconds.
 	RTT func(sample, srtt, rto uint32)
 }
 

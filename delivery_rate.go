@@ -1,17 +1,17 @@
 package kcp
 
-// RateSample is what one input tells about the path: how fast data arrives
-// there. It is taken as draft-cheng-iccrg-delivery-rate-estimation describes:
-// between the transmission of the newest segment acknowledged and now, as much
-// was delivered as the total has grown.
+// RateSample is what one input shows of the path: the rate at which data
+// arrives (draft-cheng-iccrg-delivery-rate-estimation). It spans the time from
+// the transmission of the newest segment acknowledged until now. In that time
+// as much was delivered as the total has grown. Bytes include segment headers.
 type RateSample struct {
 	Acked          int64 // bytes that the input acknowledged
-	RTT            int64 // in microseconds, of the newest segment that was sent only once; 0: none
+	RTT            int64 // microseconds, of the newest segment sent only once; 0: none
 	Delivered      int64 // bytes delivered in Interval
-	Interval       int64 // in microseconds; 0: no sample
+	Interval       int64 // microseconds; 0: no sample
 	PriorDelivered int64 // CongestionState.Delivered when the newest segment left
 	InFlight       int64 // FlightBytes when it left, itself included
-	Lost           int64 // bytes taken for lost since it left
+	Lost           int64 // bytes found lost since it left
 	AppLimited     bool  // the sender was short of data when it left
 }
 
@@ -23,11 +23,12 @@ func (r *RateSample) Rate() int64 {
 	return int64(float64(r.Delivered) * 1e6 / float64(r.Interval))
 }
 
-// sendRecord is what the sampler notes with every transmission.
+// sendRecord is what the sampler records of every transmission. The fields from
+// delivered on are the totals and times at that moment.
 type sendRecord struct {
 	at          int64  // when it left, in microseconds
 	number      uint64 // of the transmission, counted over all segments
-	delivered   int64  // totals and times at that moment
+	delivered   int64
 	deliveredAt int64
 	firstSent   int64
 	lost        int64
@@ -35,30 +36,31 @@ type sendRecord struct {
 	appLimited  bool
 }
 
-// rateSampler keeps the totals that rate samples are taken from.
+// rateSampler holds the totals that rate samples are taken from. All its times
+// are in microseconds, and its bytes include segment headers.
 type rateSampler struct {
 	delivered       int64  // bytes acknowledged
 	deliveredAt     int64  // when the last of them were
-	lost            int64  // bytes of transmissions taken for lost
+	lost            int64  // bytes of transmissions considered lost
 	lostSent        int64  // when the newest of them had left
 	firstSent       int64  // when the newest segment acknowledged had left
-	minRTT          int64  // least time to an acknowledgement
+	minRTT          int64  // shortest time to an acknowledgement; 0: none yet
 	count           uint64 // transmissions
-	newestAckedTx   uint64 // number of the newest transmission acknowledged at all,
-	frontRTT        int64  // and how long that took
-	appLimitedUntil int64  // delivered at which the effects of a lack of data are over; 0: none
+	newestAckedTx   uint64 // number of the newest transmission ever acknowledged
+	newestAckedRTT  int64  // time until it was acknowledged
+	appLimitedUntil int64  // delivered at which a lack of data has no more effect; 0: none
 
-	*rateInput // nil before the first input, and when there is nothing in flight any more
+	*rateInput // nil before the first input, and after Compact with no data left
 }
 
-// rateInput is what the current input tells.
+// rateInput is the sample of the current input.
 type rateInput struct {
-	sample RateSample
-	newest sendRecord // of the newest segment acknowledged
-	any    bool
+	sample  RateSample
+	newest  sendRecord // of the newest segment acknowledged
+	sampled bool       // newest is valid
 }
 
-// sent records a transmission, before which inFlight bytes were in flight.
+// sent records a transmission of s. Before it, inFlight bytes were in flight.
 func (r *rateSampler) sent(s *sendSegment, now, inFlight int64) {
 	if inFlight <= 0 {
 		r.firstSent, r.deliveredAt = now, now
@@ -70,22 +72,22 @@ func (r *rateSampler) sent(s *sendSegment, now, inFlight int64) {
 	}
 }
 
-// limited notes that the sender has run out of data with inFlight bytes in
+// limited records that the sender has run out of data, with inFlight bytes in
 // flight.
 func (r *rateSampler) limited(inFlight int64) {
 	r.appLimitedUntil = max(r.delivered+inFlight, 1)
 }
 
-// begin starts a new input.
+// begin starts the sample of a new input.
 func (r *rateSampler) begin() {
 	if r.rateInput == nil {
 		r.rateInput = new(rateInput)
 	}
-	r.sample, r.any = RateSample{}, false
+	r.sample, r.sampled = RateSample{}, false
 }
 
-// acked takes the acknowledgement of s. Where s was sent more than once, last
-// says that it is known to be that of the last transmission.
+// acked records the acknowledgement of s. If s was sent more than once, last
+// says that its last transmission is known to have arrived.
 func (r *rateSampler) acked(s *sendSegment, now int64, last bool) {
 	size := int64(s.size())
 	r.delivered += size
@@ -99,18 +101,18 @@ func (r *rateSampler) acked(s *sendSegment, now int64, last bool) {
 		r.minRTT = rtt
 	}
 	if s.xmit == 1 || last {
-		r.arrived(&s.tx, rtt)
+		r.onDelivered(&s.tx, rtt)
 	}
 }
 
-// arrived takes it that a transmission has arrived, the acknowledgement of which
-// took rtt.
-func (r *rateSampler) arrived(tx *sendRecord, rtt int64) {
-	if !r.any || tx.number > r.newest.number {
-		r.newest, r.any = *tx, true
+// onDelivered records that transmission tx was delivered. Its acknowledgement
+// took rtt microseconds.
+func (r *rateSampler) onDelivered(tx *sendRecord, rtt int64) {
+	if !r.sampled || tx.number > r.newest.number {
+		r.newest, r.sampled = *tx, true
 	}
 	if tx.number > r.newestAckedTx {
-		r.newestAckedTx, r.frontRTT = tx.number, rtt
+		r.newestAckedTx, r.newestAckedRTT = tx.number, rtt
 	}
 }
 
@@ -120,7 +122,7 @@ func (r *rateSampler) finish(grain int64) {
 	if r.appLimitedUntil > 0 && r.delivered > r.appLimitedUntil {
 		r.appLimitedUntil = 0
 	}
-	if !r.any {
+	if !r.sampled {
 		return
 	}
 	n, s := &r.newest, &r.sample
@@ -128,16 +130,16 @@ func (r *rateSampler) finish(grain int64) {
 	s.PriorDelivered, s.InFlight, s.AppLimited = n.delivered, n.inFlight, n.appLimited
 	s.Lost = r.lost - n.lost
 	s.Delivered = r.delivered - n.delivered
-	// Sending can be faster than the path, and so can acknowledging, where
-	// something on the way has held acknowledgements back: the longer of the two
-	// is what the path took.
+	// Data can leave faster than the path takes it. Acknowledgements can arrive
+	// faster too, if something on the way has held them back. The longer of the
+	// two times is what the path took.
 	s.Interval = max(n.at-n.firstSent, r.deliveredAt-n.deliveredAt, grain)
 	if s.RTT > 0 {
 		s.RTT = max(s.RTT, grain)
 	}
 }
 
-// takenForLost notes that the last transmission of s is taken for lost.
+// takenForLost records that the last transmission of s is considered lost.
 func (r *rateSampler) takenForLost(s *sendSegment) {
 	r.lost += int64(s.size())
 	r.lostSent = max(r.lostSent, s.tx.at)

@@ -10,44 +10,46 @@
 //
 //	conn, err := kcp.Dial("udp", "example.com:4000", nil)
 //
-// A [Conn] is a net.Conn: a byte stream in order, with deadlines. With
-// [Config.MessageMode] it has messages with boundaries besides. [NewEndpoint]
-// puts any number of sessions, dialled and accepted, on one net.PacketConn.
+// A [Conn] is a net.Conn: an ordered byte stream, with deadlines. With
+// [Config.MessageMode] it also preserves message boundaries. [NewEndpoint] runs
+// any number of sessions, dialled and accepted, on one net.PacketConn.
 //
 // A [Config] holds the settings; its zero value, and nil, suit most paths.
-// Sessions talk to those of kcp-go, with its ciphers and FEC, in any combination
-// of settings.
+// Sessions interoperate with those of kcp-go, including its ciphers and FEC, in
+// any combination of settings.
 //
-// Dial waits for the peer's answer: [ErrRefused] and a [NoAnswerError] say that
-// there is none. [Conn.CloseWrite] and [Conn.Close] tell the peer, which reads
-// io.EOF after the last byte; Close waits until everything is acknowledged.
-// [Conn.Abort] breaks a session off, and the peer gets [ErrReset]. Keep-alives
-// find out that a peer has vanished, also where nobody writes: Read and Write
-// then return a [PeerLostError]. With an AEAD for a cipher a session survives
-// that its peer's address changes.
+// Dial waits for the peer's answer. It fails with [ErrRefused] or a
+// [NoAnswerError] if the peer refuses or does not answer. After
+// [Conn.CloseWrite] or [Conn.Close] the peer reads io.EOF behind the last byte;
+// Close waits until everything is acknowledged. [Conn.Abort] ends a session at
+// once, and the peer gets [ErrReset]. Keep-alives detect that a peer has
+// vanished even if the application does not write: Read and Write then return a
+// [PeerLostError]. With an AEAD as cipher a session survives a change of its
+// peer's address (connection migration).
 //
-// All this travels in probes of KCP's own, in fields that nobody else reads. A
-// peer without it, such as one of kcp-go or the C reference, is told apart
-// ([Conn.Peer]): it answers Dial and keep-alives as any peer does, and learns
-// nothing of CloseWrite, Close and Abort, nor can its own end be seen. Its
-// sessions are accepted with their first data.
+// All this travels in fields of KCP's own probes that other implementations
+// never read. [Conn.Peer] tells whether the peer is such a legacy peer, as
+// those of kcp-go and the C reference are. A legacy peer answers Dial and
+// keep-alives as any peer does. It learns nothing of CloseWrite, Close and
+// Abort, and its own end cannot be seen. Its sessions are accepted with their
+// first data.
 //
-// What strangers can cause is limited by the last group of fields in [Config].
+// The last group of fields in [Config] limits what unknown peers can cause.
 //
-// Without [Config.Cipher], whoever sees the packets can read, forge and end a
-// session, and who does not see them has to guess address, port, conversation
-// id and, to end it, a token of 32 bits. Package crypt has kcp-go's ciphers, of which an AEAD is the
-// one to take; crypto/tls on top of a Conn works as over any net.Conn.
+// Without [Config.Cipher], anyone who sees the packets can read, forge and end
+// a session. Anyone else has to guess address, port, conversation id and, to
+// end it, a token of 32 bits. Package crypt has kcp-go's ciphers; use one of
+// its AEADs. crypto/tls on top of a Conn works as over any net.Conn.
 // [Config.FEC] adds kcp-go's forward error correction. [Conn.SendDatagram]
 // sends unreliable packets beside the stream. Between endpoints of this package
-// the size of packets follows what the path takes, within [Config.MaxMTU].
+// the packet size follows what the path takes, within [Config.MaxMTU].
 //
 // # The state machine
 //
-// [New] returns a [KCP], the protocol without clock, socket, lock or
-// goroutine, for programs that have their own ideas about those. It behaves
-// exactly like the C reference implementation.
+// [New] returns a [KCP], the protocol without clock, socket, lock or goroutine,
+// for programs that bring their own. It behaves exactly like the C reference
+// implementation.
 //
-// The wire format, and the few deliberate differences from the reference, are
-// described in WIRE.md.
+// WIRE.md describes the wire format, and the few deliberate differences from
+// the reference.
 package kcp

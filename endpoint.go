@@ -13,7 +13,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/replay"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint is one socket, or the several of Config.Shards, with any number of
@@ -25,7 +27,7 @@ type Endpoint struct {
 	epoch      time.Time // what times are measured from; does not change
 	protection protection
 	counters   endpointCounters
-	wakes      wakeQueue
+	wakes      wakeq.Queue[*Conn]
 	packets    sync.Pool    // of *buffer
 	logAfter   atomic.Int64 // since epoch; socket errors are logged once a second
 	load       endpointLoad
@@ -43,7 +45,7 @@ type Endpoint struct {
 type protection struct {
 	authentic bool              // packets are a peer's, at whatever address
 	nonces    crypt.NonceCipher // the cipher, if packets may be numbered; else nil
-	replays   replayFilter
+	replays   replay.Filter
 }
 
 // endpointLoad is what all sessions together take. It needs no lock.
@@ -111,16 +113,15 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		head, _ := c.Overhead()
 		e.protection.authentic, e.protection.nonces = true, numbersPackets(c)
 		if e.protection.nonces != nil {
-			e.protection.replays.remember(e.protection.nonces.NonceSize())
+			e.protection.replays.Enable(e.protection.nonces.NonceSize())
 		} else {
-			e.protection.replays.remember(head + replayContent)
+			e.protection.replays.Enable(head + replayContent)
 		}
 	}
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.table.perNetwork = make(map[netip.Addr]networkCount)
 	}
-	e.wakes.now = e.now
-	e.wakes.wake = (*Conn).onWake
+	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if owned && e.config.SocketBuffer > 0 {
 			// The system grants what it likes, and less is enough to work.
@@ -228,14 +229,14 @@ func (e *Endpoint) shut(err error) bool {
 	for _, c := range conns {
 		c.fail(err)
 	}
-	e.wakes.stop()
+	e.wakes.Stop()
 	e.stopReaders()
 	return true
 }
 
-// shutIfUnused closes a socket of ours with its last use, or some time later if
+// shutIfUnusedLocked closes a socket of ours with its last use, or some time later if
 // a peer may still have to be answered. mu is held.
-func (e *Endpoint) shutIfUnused() {
+func (e *Endpoint) shutIfUnusedLocked() {
 	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 {
 		return
 	}
@@ -245,13 +246,13 @@ func (e *Endpoint) shutIfUnused() {
 			heldSockets.Add(-1)
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			e.shutIfUnused()
+			e.shutIfUnusedLocked()
 		})
 		return
 	}
 	e.closed = true
 	close(e.socket.done)
-	e.wakes.stop()
+	e.wakes.Stop()
 	e.stopReaders()
 }
 
@@ -262,7 +263,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	if e.listener == l {
 		e.listener = nil
 		conns = slices.Collect(maps.Values(e.table.sessions))
-		e.shutIfUnused()
+		e.shutIfUnusedLocked()
 	}
 	e.mu.Unlock()
 	for _, c := range conns {

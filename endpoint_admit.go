@@ -65,7 +65,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 			return moving.take(d, p, now)
 		}
 	}
-	if e.protection.replays.knows(p) {
+	if !e.protection.replays.IsNew(e.protection.mark(p)) {
 		e.counters.dropReplay.Add(1)
 		return nil
 	}
@@ -78,7 +78,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.protection.replays.seen(p) // else the session takes note of it
+		e.protection.replays.Take(e.protection.mark(p)) // else the session takes note of it
 	}
 	return c
 }
@@ -144,13 +144,13 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	if v.session = e.table.sessions[key]; v.session != nil {
 		return v
 	}
-	if g, ok := e.timeWaitFor(key, f, now); ok {
+	if g, ok := e.timeWaitForLocked(key, f, now); ok {
 		e.counters.dropEnded.Add(1)
-		e.replyInTimeWait(g, key, d, f, p)
+		e.replyInTimeWaitLocked(g, key, d, f, p)
 		return v
 	}
 	v.listener = e.listener
-	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhere(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhereLocked(key.conv)
 	switch {
 	case e.closed:
 		return v

@@ -228,7 +228,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
 		if e.protection.authentic && e.protection.nonces == nil {
-			mark = e.protection.replays.mark(data) // of what Open overwrites
+			mark = e.protection.replays.Mark(data) // of what Open overwrites
 		}
 		var err error
 		if data, err = cipher.Open(data); err != nil {

@@ -46,7 +46,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 // remove forgets the session c but for g. Stragglers of it are recognised for a
 // while, so that they do not open a new one.
 func (e *Endpoint) remove(c *Conn, g timeWait) {
-	e.wakes.remove(c)
+	e.wakes.Remove(c)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {
@@ -56,7 +56,7 @@ func (e *Endpoint) remove(c *Conn, g timeWait) {
 			e.table.timeWaits.used.add(c.path.key.conv)
 		}
 		e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
-		e.shutIfUnused()
+		e.shutIfUnusedLocked()
 	}
 }
 
@@ -138,12 +138,12 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 	return int(n.validated+n.pending) >= e.config.MaxSessionsPerAddress
 }
 
-// convInUseElsewhere reports whether the conversation is that of a session with a peer
+// convInUseElsewhereLocked reports whether the conversation is that of a session with a peer
 // that says hello, at another address. Such a peer draws its conversation ids at
 // random, so it is the same one, and has moved where it may not: nobody could
 // tell whether what it repeats has been delivered. The same goes for sessions
 // that have ended: only who has recorded one sends its packets. mu is held.
-func (e *Endpoint) convInUseElsewhere(conv uint32) bool {
+func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
 	for c := e.table.byConv[conv]; c != nil; c = c.path.sameConv {
 		if c.hs.greeted.Load() {
 			return true

@@ -118,10 +118,10 @@ func (c *Conn) timeWaitState() timeWait {
 	return g
 }
 
-// timeWaitFor returns the grave that a packet of no session belongs to. With an
+// timeWaitForLocked returns the grave that a packet of no session belongs to. With an
 // authenticating cipher that may be one of a peer that has changed its address
 // since: it still has to learn how its session has ended. mu is held.
-func (e *Endpoint) timeWaitFor(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
+func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
 	g, ok := e.table.timeWaits.at(key, now)
 	if !ok && e.protection.authentic && f.hello.code == 0 {
 		g, ok = e.table.timeWaits.elsewhere(key.conv, now)
@@ -129,11 +129,11 @@ func (e *Endpoint) timeWaitFor(key sessionKey, f initialPacket, now time.Duratio
 	return g, ok
 }
 
-// replyInTimeWait answers a packet of an ended session: what it asks for is
+// replyInTimeWaitLocked answers a packet of an ended session: what it asks for is
 // acknowledged, or the peer is told that the session was broken off. A peer
 // that knows no signals must not get anything; it would take it for the
 // beginning of a new session.
-func (e *Endpoint) replyInTimeWait(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
+func (e *Endpoint) replyInTimeWaitLocked(g timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.conv, una: g.una}
 	tell := func(s ...signal) {
 		if e.mayReplyLocked(&e.replies.budget, replyRate) {

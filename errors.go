@@ -10,65 +10,70 @@ import (
 	"time"
 )
 
-// Errors of sessions. They come wrapped in a *net.OpError; use errors.Is and
-// errors.As. Besides them there are os.ErrDeadlineExceeded for a deadline that
-// has passed, net.ErrClosed for a Conn, Listener or Endpoint that was closed,
-// and *PeerLostError.
+// Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
+// errors.As. Besides them sessions return os.ErrDeadlineExceeded after a
+// deadline has passed, net.ErrClosed for a Conn, Listener or Endpoint that was
+// closed, and *PeerLostError.
 var (
-	// ErrNotDelivered is returned by Close when the peer had not acknowledged
-	// all that was written within the times of Config.Linger and MaxLinger, or
-	// has closed the session without it.
+	// ErrNotDelivered is returned by Close if the peer did not acknowledge all
+	// written data within Config.Linger and Config.MaxLinger, or closed the
+	// session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
 	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
 	// session without Config.MessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
 	// ErrDatagramTooLarge is returned by SendDatagram for more bytes than
-	// MaxDatagramSize says.
+	// MaxDatagramSize returns.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
-	// ErrTooManySessions is returned when an endpoint has Config.MaxSessions.
+	// ErrTooManySessions is returned by Dial if the endpoint already has
+	// Config.MaxSessions sessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
-	// ErrRefused is returned by Dial when the peer's system, or the peer, says
-	// that nobody accepts sessions there. It wraps syscall.ECONNREFUSED.
+	// ErrRefused is returned by Dial if the peer, or the peer's system, reports
+	// that no one accepts sessions there. It wraps syscall.ECONNREFUSED.
 	ErrRefused = fmt.Errorf("kcp: refused by the peer: %w", syscall.ECONNREFUSED)
-	// ErrReset means that the peer has broken the session off, or does not know
-	// of it any more, having been restarted. It wraps syscall.ECONNRESET.
+	// ErrReset means that the peer has aborted the session, or was restarted
+	// and no longer knows it. It wraps syscall.ECONNRESET.
 	ErrReset = fmt.Errorf("kcp: session reset by the peer: %w", syscall.ECONNRESET)
-	// ErrPeerClosed is returned by Write when the peer has closed the session,
-	// so that nobody would read it. It wraps syscall.EPIPE.
+	// ErrPeerClosed is returned by Write if the peer has closed the session, so
+	// that the data would never be read. It wraps syscall.EPIPE.
 	ErrPeerClosed = fmt.Errorf("kcp: session closed by the peer: %w", syscall.EPIPE)
-	// ErrLegacyPeer is returned by CloseWrite for a peer that cannot be told.
-	ErrLegacyPeer = errors.New("kcp: the peer knows no signals")
-	// ErrMemoryPressure means that the session was ended because the sessions of
-	// the endpoint held more than Config.MaxBuffered, and this one the most. What
-	// it held is dropped; the peer gets ErrReset.
-	ErrMemoryPressure = errors.New("kcp: session ended for want of memory")
-	// ErrListening is returned by Listen on an Endpoint that has a Listener.
-	ErrListening = errors.New("kcp: endpoint has a listener already")
+	// ErrLegacyPeer is returned by CloseWrite for a peer that does not know
+	// this package's signals, and so cannot learn of it. Writing still works.
+	ErrLegacyPeer = errors.New("kcp: peer does not support half-close (kcp-go or C KCP)")
+	// ErrMemoryPressure means that the endpoint's sessions held more than
+	// Config.MaxBuffered, and this one was ended to free memory. What it held
+	// is dropped, and the peer gets ErrReset.
+	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
+	// ErrListening is returned by Listen on an Endpoint that already has a
+	// Listener.
+	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
 
-// PeerLostError means that the peer is gone, or unreachable.
+// PeerLostError means that the peer is gone, unreachable, or idle or stalled
+// for too long.
 type PeerLostError struct {
-	// Silence is for how long nothing had come from the peer.
+	// Silence is how long nothing had arrived from the peer. If Idle is true,
+	// it is how long no data had been exchanged; keep-alives may have been.
 	Silence time.Duration
-	// Idle is true where Config.IdleTimeout has passed, false where data was
-	// left unacknowledged.
+	// Idle reports whether Config.IdleTimeout has passed. It is false if the
+	// peer left data or a keep-alive unanswered.
 	Idle bool
-	// Stalled is for how long the peer had taken nothing of what waited for it,
-	// if Config.StallTimeout has passed, and else 0.
+	// Stalled is how long the peer had accepted none of the data waiting for
+	// it, if Config.StallTimeout has passed, and otherwise 0.
 	Stalled time.Duration
 }
 
 func (e *PeerLostError) Error() string {
 	if e.Idle {
-		return fmt.Sprintf("kcp: peer lost: nothing heard for %v", e.Silence)
+		return fmt.Sprintf("kcp: peer lost: no data exchanged for %v", e.Silence)
 	}
 	if e.Stalled > 0 {
-		return fmt.Sprintf("kcp: peer lost: no data taken for %v", e.Stalled)
+		return fmt.Sprintf("kcp: peer lost: no data accepted for %v", e.Stalled)
 	}
-	return fmt.Sprintf("kcp: peer lost: data unacknowledged and nothing heard for %v", e.Silence)
+	return fmt.Sprintf("kcp: peer lost: nothing received for %v", e.Silence)
 }
 
-// NoAnswerError means that a peer did not answer Dial.
+// NoAnswerError means that a peer did not answer Dial within Waited.
 type NoAnswerError struct {
 	Waited time.Duration
 }
@@ -77,7 +82,7 @@ func (e *NoAnswerError) Error() string {
 	return fmt.Sprintf("kcp: no answer from the peer in %v", e.Waited)
 }
 
-// Timeout is true, as for other errors of this kind in package net.
+// Timeout returns true, as for other errors of this kind in package net.
 func (e *NoAnswerError) Timeout() bool { return true }
 
 // Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
@@ -85,10 +90,10 @@ func (e *NoAnswerError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
-// Temporary is true, as for other errors of this kind in package net.
+// Temporary returns true, as for other errors of this kind in package net.
 func (e *NoAnswerError) Temporary() bool { return true }
 
-// opError wraps err as the net package does.
+// opError wraps err in a *net.OpError, as package net does.
 func opError(op string, local, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: "kcp", Source: local, Addr: remote, Err: err}
 }

@@ -1,27 +1,27 @@
 package kcp
 
-// packetBuilder is the packet under construction, and space to work with.
+// packetBuilder is the packet under construction, and scratch space.
 type packetBuilder struct {
-	packet  []byte         // nil: none
-	scratch []*sendSegment // empty between two flushes
+	packet  []byte         // under construction; empty: none
+	scratch []*sendSegment // empty between two calls
 	buffers buffers        // of the send side
 }
 
-// peerWindow is the window that the peer advertises, and the probing of it while
-// it is zero.
+// peerWindow is the window that the peer advertises, and the state of
+// zero-window probing (RFC 9293 §3.8.6.1).
 type peerWindow struct {
 	wnd         uint32 // segments
-	wndMax      uint32 // the largest it has advertised; 0 before the first
-	una         seq    // with the advertisement taken last
+	wndMax      uint32 // largest advertised, in segments; 0: none yet
+	una         seq    // of the segment whose window was taken last
 	unaWentBack bool   // the latest segment had a lower una than one before
-	probe       uint8  // sendWask and sendWins
+	probe       uint8  // sendWask and sendWins, for the next flush
 	tsProbe     seq    // when the next window probe leaves
-	probeWait   uint32 // milliseconds from one to the next; 0: none
+	probeWait   uint32 // milliseconds between probes; 0: not probing
 }
 
-// Flush puts out everything that may leave now: acknowledgements, window
-// probes, retransmissions and new segments. It does nothing before the first
-// Update.
+// Flush sends everything that may leave now: acknowledgements, window probes,
+// retransmissions and new segments. It does nothing before the first Update or
+// SetClock.
 func (k *KCP) Flush() {
 	if !k.clock.started {
 		return
@@ -74,8 +74,8 @@ func (k *KCP) Flush() {
 	k.snd.cc.OnTick(s)
 }
 
-// flushAcks puts out one ACK for every PUSH received since the last flush, or
-// as few as Extensions.SparseAcks allows.
+// flushAcks sends one ACK for every PUSH received since the last flush, or as
+// few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
 	for i, a := range k.rcv.acks {
 		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.before(k.rcv.nxt) {
@@ -86,23 +86,25 @@ func (k *KCP) flushAcks(h *header) {
 	k.rcv.acks = k.rcv.acks[:0]
 }
 
-// putAck puts an acknowledgement into a packet, if the peer may be sent it.
+// putAck puts an acknowledgement into a packet, unless the anti-amplification
+// limit forbids it (RFC 9000 §8.1).
 func (k *KCP) putAck(h *header, a ackItem) {
 	if !k.maySend(headerSize) {
-		return // the peer will ask again
+		return // the peer retransmits, and is acknowledged then
 	}
 	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, 0, a.sn, a.ts, 0
 	h.encode(k.reserve(headerSize))
 	k.counters.AcksSent++
 }
 
-// Window probing of the reference, in milliseconds.
+// Zero-window probing of the reference, in milliseconds.
 const (
 	probeWaitInitial = 5000
 	probeWaitMax     = 120000
 )
 
-// scheduleProbe asks for the peer's window from time to time while it is shut.
+// scheduleProbe asks for the peer's window, at growing intervals, while the
+// window is zero (zero-window probe, RFC 9293 §3.8.6.1).
 func (k *KCP) scheduleProbe() {
 	if k.peer.wnd != 0 {
 		k.peer.tsProbe, k.peer.probeWait = 0, 0
@@ -129,8 +131,9 @@ func (k *KCP) scheduleProbe() {
 	k.peer.probe |= sendWask
 }
 
-// flushProbes puts out the probes that are asked for. Their sn and ts are what
-// the last ACK of this flush left there, as in the reference; nobody reads them.
+// flushProbes sends the window probes and updates that are due. Their sn and ts
+// are left over from the last ACK of this flush, as in the reference; no
+// receiver reads them.
 func (k *KCP) flushProbes(h *header) {
 	if !k.maySend(2 * headerSize) {
 		k.peer.probe = 0
@@ -147,12 +150,16 @@ func (k *KCP) flushProbes(h *header) {
 	k.peer.probe = 0
 }
 
-// sendWindow returns how many segments may be in flight.
+// sendWindow returns how many segments may be in flight: the least of the send
+// window, the peer's window and the congestion window.
 func (k *KCP) sendWindow() uint32 {
 	return min(k.cfg.sndWnd, k.peer.wnd, uint32(k.snd.cc.Window()))
 }
 
-// mayAdmit reports whether a window of sendWindow has room for one more.
+// mayAdmit reports whether one more segment may enter window, which sendWindow
+// returned. With Extensions.PipeWindow the congestion window limits the
+// segments that are not acknowledged, and only the others limit the distance
+// from snd_una.
 func (k *KCP) mayAdmit(window uint32) bool {
 	if k.cfg.ext.PipeWindow {
 		return k.snd.inFlight < k.snd.cc.Window() && k.snd.nxt.before(k.snd.una+seq(min(k.cfg.sndWnd, k.peer.wnd)))
@@ -160,11 +167,11 @@ func (k *KCP) mayAdmit(window uint32) bool {
 	return k.snd.nxt.before(k.snd.una + seq(window))
 }
 
-// admit moves waiting segments into the window, as far as the pacing budget
-// goes. It begins a packet when there is budget for it and then fills it up.
+// admit moves waiting segments into the window, as far as pacing allows. It
+// begins a packet only when there is budget for one, and then fills it.
 func (k *KCP) admit(window uint32, rate int64) {
-	room := 0    // in the packet that these segments will make
-	pending := 0 // bytes to an address that is not validated
+	room := 0    // bytes left in the packet that these segments fill
+	pending := 0 // bytes admitted for an address that is not validated
 	for k.snd.nxt != k.snd.end && k.mayAdmit(window) {
 		s := k.snd.ring.at(k.snd.nxt)
 		if !k.mayBegin(s, pending) {
@@ -190,7 +197,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 	k.snd.pace.idle()
 }
 
-// backOff lengthens the time-out of s, which has just expired.
+// backOff lengthens the retransmission time-out of s, which has just expired.
 func (k *KCP) backOff(s *sendSegment) {
 	limit := uint32(wireMaxRTO)
 	if k.cfg.ext.MaxRTO > 0 {
@@ -222,7 +229,7 @@ func (k *KCP) flushNew(h *header, first seq) {
 	}
 }
 
-// transmit puts s into a packet and schedules its time-out.
+// sendSegment puts s into a packet and starts its retransmission timer.
 func (k *KCP) sendSegment(s *sendSegment, h *header) {
 	s.ts = k.clock.now
 	k.putSegment(s, h)
@@ -237,7 +244,8 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 	k.cfg.trace.sent(s)
 }
 
-// putSegment puts s into a packet, or several, or lends it out as one.
+// putSegment puts s into a packet, cuts it into several, or passes it to
+// outputInPlace as a packet of its own.
 func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
@@ -249,7 +257,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		return
 	}
 	if k.hooks.outputInPlace != nil && len(s.data) == k.cfg.mss && !s.beingWritten {
-		k.emit() // whatever there is, this does not fit in
+		k.emit() // a full segment does not fit behind others
 		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
 		k.charge(s.size())
@@ -264,7 +272,8 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	s.noteReach(len(k.out.packet))
 }
 
-// releaseSegment ends the loan of a segment's buffer.
+// releaseSegment takes back a segment that outputInPlace has kept. The buffer
+// is recycled if the segment was acknowledged meanwhile.
 func (k *KCP) releaseSegment(s *sendSegment) {
 	s.beingWritten = false
 	if s.orphaned {
@@ -272,8 +281,8 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 	}
 }
 
-// reserve returns n bytes at the end of the packet under construction, which
-// is put out first where they would exceed the MTU.
+// reserve returns n bytes at the end of the packet under construction. If they
+// would exceed the MTU, it emits that packet first and begins another.
 func (k *KCP) reserve(n int) []byte {
 	k.charge(n)
 	if len(k.out.packet) > 0 && len(k.out.packet)+n > k.cfg.mtu {
@@ -295,7 +304,7 @@ func (k *KCP) reserve(n int) []byte {
 	return k.out.packet[at:]
 }
 
-// emit puts out the packet under construction, if there is one.
+// emit passes the packet under construction, if any, to the output function.
 func (k *KCP) emit() {
 	if len(k.out.packet) == 0 {
 		return

@@ -1,17 +1,18 @@
 package kcp
 
-// probe bits: what the next flush tells the peer about windows.
+// Bits of peerWindow.probe: the window segments that the next flush sends.
 const (
 	sendWask = 1 // send WASK
 	sendWins = 2 // send WINS
 )
 
-// ackItem is an acknowledgement to be sent.
+// ackItem is an acknowledgement to be sent: sn and ts of the segment it
+// answers.
 type ackItem struct{ sn, ts seq }
 
-// newestAck is the ACK of a packet that the loss detector counts: the one of
-// the highest segment among the latest transmissions (FASTACK_CONSERVE of the
-// reference).
+// newestAck is the ACK of a packet that the loss detector counts: that of the
+// highest segment among the latest transmissions (FASTACK_CONSERVE of the
+// reference). The zero value holds none.
 type newestAck struct {
 	sn, ts seq
 	seen   bool
@@ -23,14 +24,16 @@ func (a *newestAck) add(sn, ts seq) {
 	}
 }
 
-// Input takes one packet from the peer; it does not keep packet. An error says
-// why the packet, or the rest of it, was dropped; nothing else is disturbed.
+// Input processes one packet from the peer; it does not retain packet. A
+// non-nil error says why the packet, or the rest of it, was dropped. Segments
+// before the bad one have taken effect; nothing else is disturbed.
 func (k *KCP) Input(packet []byte) error { return k.input(packet, false) }
 
 // InputRecovered is Input for a packet that forward error correction has
-// reconstructed. It comes late, so its ACKs are no round-trip samples, its
-// window is not news, and what it carries is acknowledged in a way that gives
-// the peer no sample either but that of the newest packet that came by itself.
+// reconstructed. Such a packet is late. So its ACKs are no round-trip samples,
+// and its window is not taken. Its data is acknowledged with the ts of the
+// newest packet that arrived by itself, the only sample that the peer should
+// get.
 func (k *KCP) InputRecovered(packet []byte) error { return k.input(packet, true) }
 
 func (k *KCP) input(packet []byte, recovered bool) error {
@@ -102,8 +105,8 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	return nil
 }
 
-// checkSegment returns the payload of a segment, rest being what follows its
-// header, or why the segment is bad.
+// checkSegment returns the payload of the segment with header h, or the reason
+// why the segment is bad. rest is what follows the header.
 func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	if h.conv != k.conv {
 		return nil, ErrConv
@@ -118,9 +121,10 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	return payload, nil
 }
 
-// inputSignal gives a signal to whoever wants signals. isSignal is false where
-// nobody does: the segment is the probe then that it seems to be. outside is true
-// where the segment counts for nothing else.
+// inputSignal passes a signal to the onSignal hook. Without a hook isSignal is
+// false, and the segment counts as the plain window probe or update that it
+// looks like. outside reports that the segment is from outside the session, so
+// that nothing else in it counts.
 func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 	if k.hooks.onSignal == nil {
 		return false, false
@@ -129,8 +133,9 @@ func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 	return isSignal, isSignal && k.hooks.onSignal(s)
 }
 
-// inputWindow takes the peer's advertisement. The una of a peer never goes
-// back, so a segment with less than the highest seen is older than that one.
+// inputWindow takes the window that the peer advertises. A peer's una never
+// decreases, so a segment whose una is below the highest seen is older than
+// that one.
 func (k *KCP) inputWindow(h *header) {
 	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.before(k.peer.una)
 	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.before(k.peer.una) {
@@ -141,9 +146,9 @@ func (k *KCP) inputWindow(h *header) {
 	k.peer.wndMax = max(k.peer.wndMax, k.peer.wnd)
 }
 
-// inputAck takes the acknowledgement of one segment, in a packet before which
-// snd_una was una. The una of the packet itself may have covered the segment
-// already, so it counts as news all the same.
+// inputAck processes the acknowledgement of one segment. una is snd_una before
+// the packet. The packet's own una may have taken the segment out already, so
+// its ACK still counts as new.
 func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	k.counters.AcksReceived++
 	if v := k.snd.validation; v != nil && !v.acknowledged(h.sn, h.ts) {
@@ -153,9 +158,9 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	if h.sn.within(k.snd.una, k.snd.nxt) {
 		s = k.snd.ring.at(h.sn)
 	}
-	news := s != nil || h.sn.within(una, k.snd.una)
+	isNew := s != nil || h.sn.within(una, k.snd.una)
 	rtt := k.clock.now.diff(h.ts)
-	if rtt >= 0 && !recovered && (news || !k.cfg.ext.StrictRTT) {
+	if rtt >= 0 && !recovered && (isNew || !k.cfg.ext.StrictRTT) {
 		k.snd.rtt.sample(rtt, k.cfg.interval)
 		k.snd.cc.OnRTT(k.lastState(), uint32(rtt))
 		k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)
@@ -166,6 +171,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	}
 	switch {
 	case s.xmit == 1:
+	// An earlier transmission has arrived (Eifel detection, RFC 3522).
 	case h.ts.before(s.ts):
 		k.snd.recovery.count(s.xmit == 2)
 		k.onSpurious(s.repaired)

@@ -4,7 +4,8 @@ import (
 	"errors"
 )
 
-// Defaults of the reference.
+// Defaults and limits of the reference. MTUs are in bytes, windows in segments,
+// intervals in milliseconds.
 const (
 	defaultMTU       = 1400
 	minMTU           = 50
@@ -17,13 +18,16 @@ const (
 	defaultFastLimit = 5
 	maxFragments     = 127
 
-	// clockJump is how far, in milliseconds, the clock may be from the next
-	// flush before the schedule is started anew.
+	// clockJump is the distance, in milliseconds, between the clock and the
+	// next scheduled flush from which the schedule is restarted.
 	clockJump = 10000
 )
 
-// Errors of the state machine. Those of Input say why the rest of a packet was
-// not taken; segments in front of the offending one have taken effect.
+// Errors of the state machine. Input returns ErrPacketShort, ErrConv,
+// ErrSegmentLength, ErrCommand, ErrForgedUna and ErrPiece. Each says why the
+// rest of a packet was dropped; segments before the offending one have taken
+// effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
+// ErrPartialMessage.
 var (
 	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
 	ErrConv            = errors.New("kcp: segment of another conversation")
@@ -37,20 +41,19 @@ var (
 )
 
 // KCP is the protocol's state machine. It is driven only by calls and holds no
-// clock, socket, lock or goroutine: give it packets with Input, data with
-// Send, the time with Update, and it hands packets to the output function.
-// With the settings that New gives it, it behaves as the reference
-// implementation does, byte for byte; the few deliberate differences are
-// listed in WIRE.md.
+// clock, socket, lock or goroutine. The caller passes it packets with Input,
+// data with Send and the time with Update; it passes packets to the output
+// function. With the settings of New it behaves as the reference implementation
+// does, byte for byte. WIRE.md lists the few deliberate differences.
 //
 // All times are milliseconds on a uint32 clock that may wrap and must not run
-// backwards. A KCP is not safe for concurrent use, and the output function
-// must not call its methods.
+// backwards. A KCP is not safe for concurrent use, and the output function must
+// not call its methods.
 type KCP struct {
 	conv     uint32
-	dead     bool          // a segment was sent too often; see SetDeadLink
+	dead     bool          // a segment reached the dead-link limit; see SetDeadLink
 	cfg      machineConfig // settings
-	hooks    hooks         // the output, and the session around the machine
+	hooks    hooks         // the output function, and the session's callbacks
 	clock    machineClock
 	snd      sender
 	peer     peerWindow
@@ -60,18 +63,18 @@ type KCP struct {
 	counters Counters
 }
 
-// machineClock is the time of the machine, which the caller sets.
+// machineClock is the time as the caller last set it.
 type machineClock struct {
 	now     seq   // milliseconds; wraps
-	micros  int64 // the same in microseconds; does not wrap
+	micros  int64 // the same instant in microseconds; does not wrap
 	fine    bool  // micros is exact, not a multiple of a millisecond
-	started bool  // Update has been called
-	tsFlush seq   // next scheduled flush
+	started bool  // Update or SetClock has been called
+	tsFlush seq   // next scheduled flush, in milliseconds
 }
 
-// New returns a state machine for conversation conv, which must be the same at
-// both ends, with the reference's default settings. output is called with each
-// packet to be sent; the packet is valid during the call only.
+// New returns a state machine for conversation conv with the reference's
+// default settings. conv must be the same at both ends. output is called with
+// each packet to be sent; the packet is valid only during the call.
 func New(conv uint32, output func(packet []byte)) *KCP {
 	k := &KCP{
 		conv:  conv,
@@ -97,13 +100,13 @@ func New(conv uint32, output func(packet []byte)) *KCP {
 // Conv returns the conversation id.
 func (k *KCP) Conv() uint32 { return k.conv }
 
-// Dead reports whether a segment has been transmitted as often as the
-// dead-link limit says. The state machine goes on all the same.
+// Dead reports whether some segment has been transmitted as many times as the
+// dead-link limit; see SetDeadLink. The state machine continues all the same.
 func (k *KCP) Dead() bool { return k.dead }
 
-// Update tells the time and flushes when the interval has passed since the
-// last scheduled flush. Call it at the time that Check returns, or every 10 to
-// 100 ms.
+// Update sets the clock to now, in milliseconds, and flushes if the interval
+// has passed since the last scheduled flush. Call it at the time that Check
+// returns, or every 10 to 100 ms.
 func (k *KCP) Update(now uint32) {
 	k.setClock(seq(now))
 	if !k.clock.started {
@@ -125,18 +128,19 @@ func (k *KCP) Update(now uint32) {
 	k.Flush()
 }
 
-// SetClock tells the time without flushing. Together with Flush and NextFlush
-// it drives a KCP by events: set the clock, give it input or data, flush. The
-// interval then only bounds the RTO. It is not part of the reference.
+// SetClock sets the clock to now, in milliseconds, without flushing. Together
+// with Flush and NextFlush it drives a KCP by events: set the clock, pass input
+// or data, flush. The interval then only affects the RTO; see SetInterval.
+// SetClock is not part of the reference.
 func (k *KCP) SetClock(now uint32) {
 	k.setClock(seq(now))
 	k.started()
 }
 
-// SetClockMicros is SetClock with a clock of microseconds. What goes by
-// milliseconds still does, on the wire above all; congestion control sees the
-// finer time and paces and measures more exactly. A driver uses one or the
-// other throughout.
+// SetClockMicros is SetClock with a clock in microseconds. Timestamps on the
+// wire and time-outs still count milliseconds. Congestion control sees the
+// finer time, so it paces and measures more exactly. A driver must use one or
+// the other throughout.
 func (k *KCP) SetClockMicros(now uint64) {
 	k.clock.now, k.clock.micros, k.clock.fine = seq(now/1000), int64(now), true
 	k.started()
@@ -147,7 +151,7 @@ func (k *KCP) setClock(now seq) {
 	k.clock.now = now
 }
 
-// started lets the first SetClock take the place of the first Update.
+// started makes the first SetClock take the place of the first Update.
 func (k *KCP) started() {
 	if !k.clock.started {
 		k.clock.started = true
@@ -156,11 +160,12 @@ func (k *KCP) started() {
 	}
 }
 
-// NextFlush returns when the next Flush has something to do, if nothing is put
-// in before: at once where acknowledgements or data can leave, else when a
-// segment times out, the pacing budget allows more, or a closed window is to
-// be probed. It is false when the conversation is idle. Unlike Check, it does
-// not ask to be called at every interval.
+// NextFlush returns when the next Flush will have something to do, if neither
+// Input nor Send is called before. That is at once if acknowledgements or data
+// can leave. Otherwise it is when a segment times out, an acknowledgement's
+// delay ends, pacing allows more, or a closed window is due to be probed. ok is
+// false if the conversation is idle. Unlike Check, NextFlush does not ask for a
+// call at every interval.
 func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
 		return uint32(k.clock.now), true
@@ -193,7 +198,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	return uint32(next), ok
 }
 
-// pacingDelay returns the milliseconds until a new segment may leave.
+// pacingDelay returns the milliseconds until pacing allows a new segment.
 func (k *KCP) pacingDelay() uint32 {
 	rate := k.snd.cc.PacingRate()
 	if rate <= 0 {
@@ -202,8 +207,8 @@ func (k *KCP) pacingDelay() uint32 {
 	return k.wholeMillis(k.snd.pace.wait(k.clock.micros, rate))
 }
 
-// wholeMillis returns the whole milliseconds of the clock in which a wait of so
-// many microseconds from now is over.
+// wholeMillis returns by how many whole milliseconds the clock must advance
+// until wait microseconds have passed from now.
 func (k *KCP) wholeMillis(wait int64) uint32 {
 	if wait == 0 {
 		return 0
@@ -211,9 +216,9 @@ func (k *KCP) wholeMillis(wait int64) uint32 {
 	return uint32((k.clock.micros%1000 + wait + 999) / 1000)
 }
 
-// Check returns the time at which Update should be called next, if neither
-// Input nor Send is called before: now where something is due already, and at
-// most one interval from now.
+// Check returns the time in milliseconds at which Update should be called next,
+// if neither Input nor Send is called before. That is now if something is
+// already due, and at most one interval later.
 func (k *KCP) Check(now uint32) uint32 {
 	current, flush := seq(now), k.clock.tsFlush
 	if !k.clock.started {
@@ -234,8 +239,7 @@ func (k *KCP) Check(now uint32) uint32 {
 	return now + min(wait, k.cfg.interval)
 }
 
-// Compact gives spare memory back. It is worth calling when a conversation
-// has gone idle.
+// Compact releases spare memory. Call it when a conversation has become idle.
 func (k *KCP) Compact() {
 	k.out.buffers, k.rcv.buffers = buffers{}, buffers{}
 	k.snd.timeouts.spare = nil
@@ -259,8 +263,10 @@ func (k *KCP) Compact() {
 	}
 }
 
-// segmentSize returns the payload of the segments that n bytes are cut into.
-// A message that had few enough segments before the MTU has shrunk still has.
+// segmentSize returns the payload size of the segments that n bytes are split
+// into. A message that is now too long for fragmentLimit segments is split at
+// the size from before the MTU shrank. So a message that could be sent before
+// still can; its segments leave in pieces (see pieces.go).
 func (k *KCP) segmentSize(n int) int {
 	if k.cfg.stream || k.cfg.messageMSS <= k.cfg.mss || n <= k.fragmentLimit()*k.cfg.mss {
 		return k.cfg.mss

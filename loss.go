@@ -5,23 +5,24 @@ import (
 )
 
 // lossDetector counts, for each segment in flight, the acknowledgements of
-// later transmissions. A segment is in one of four lists: fresh and resent in
-// the order of their last transmission, so that counting touches only segments
-// that were sent before the acknowledged one, and suspects once it has been
-// counted often enough; there it costs nothing until the next flush. In sessions
-// that moves it to due, where it waits to be sent again.
+// later transmissions (fast retransmit, RFC 5681 §3.2). A segment is in at most
+// one of four lists. fresh and resent are in the order of last transmission, so
+// that counting touches only segments sent before the acknowledged one. A
+// segment that was counted often enough moves to suspects, where it costs
+// nothing until the next flush. With Extensions.PipeWindow the flush moves it
+// to due, where it waits to be sent again.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
-	resent   segmentList // transmitted more often
+	resent   segmentList // transmitted more than once
 	suspects segmentList // counted fastResend times
-	due      segmentList // taken for lost, and without a time-out until sent again
+	due      segmentList // considered lost; no time-out until sent again
 
-	collect bool           // have counted take
-	counted []*sendSegment // those counted for the first time, but not often enough
+	collect bool           // counted is being collected
+	counted []*sendSegment // counted for the first time, and not often enough
 }
 
-// count takes n acknowledgements, the newest that of segment sn as of its
-// transmission at ts.
+// count counts n acknowledgements, of which the newest is for segment sn as
+// transmitted at ts. At limit a segment becomes suspect.
 func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
 	for s := d.fresh.head; s != nil && s.sn.before(sn) && !s.ts.after(ts); {
 		next := s.order.next
@@ -37,8 +38,8 @@ func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
 	}
 }
 
-// countBefore takes an input with n acknowledgements that has acknowledged the
-// transmission with a number, counted over all segments, and none after it.
+// countBefore counts n acknowledgements of one input. number is the newest
+// transmission acknowledged, as counted over all segments.
 func (d *lossDetector) countBefore(number uint64, n, limit uint32) {
 	for _, l := range []*segmentList{&d.fresh, &d.resent} {
 		for s := l.head; s != nil && s.tx.number < number; {
@@ -60,13 +61,13 @@ func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
 	}
 }
 
-// suspect reports whether s is going to be sent again soon.
+// suspect reports whether s is about to be sent again.
 func (d *lossDetector) suspect(s *sendSegment) bool {
 	return s.list == &d.suspects || s.list == &d.due
 }
 
-// sent files s after a transmission. A segment that is still suspect, because
-// it timed out with its count, stays so.
+// sent files s after a transmission. If s is still suspect, because it timed
+// out with its count, it stays so.
 func (d *lossDetector) sent(s *sendSegment) {
 	if s.list == &d.suspects && s.fastack > 0 {
 		return
@@ -79,18 +80,20 @@ func (d *lossDetector) sent(s *sendSegment) {
 	}
 }
 
-// countAck has the loss detector count an input of which newest was the newest
-// acknowledgement, and early the number of those that una did not cover.
+// countAck makes the loss detector count the acknowledgements of an input.
+// newest is the newest of its ACKs, and early the number of those that una did
+// not cover. With Extensions.EarlyRetransmit, what is counted for the first
+// time is sent again after the reordering window (RFC 8985 §6.2).
 func (k *KCP) countAck(newest newestAck, early uint32) {
 	if k.cfg.fastResend == 0 || k.snd.validation != nil {
-		return // who is not validated may acknowledge blindly
+		return // a peer that is not validated may acknowledge blindly
 	}
 	n, limit := uint32(1), k.cfg.fastResend
 	reordered := k.snd.recovery.reoWndMult > 0 || k.snd.recovery.reorderingDominates()
 	if k.cfg.ext.EarlyRetransmit {
 		n = max(early, 1)
 		if reordered {
-			limit = math.MaxUint32 // numbers prove nothing, only time does
+			limit = math.MaxUint32 // counts prove nothing, only time does
 		}
 		k.snd.loss.collect, k.snd.loss.counted = true, k.out.scratch[:0]
 	}
@@ -99,7 +102,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		if newest.seen && newest.sn.within(k.snd.una, k.snd.nxt) {
 			k.snd.loss.count(newest.sn, newest.ts, n, limit)
 		}
-	case k.snd.rate.any:
+	case k.snd.rate.sampled:
 		k.snd.loss.countBefore(k.snd.rate.newest.number, n, limit)
 	}
 	if !k.cfg.ext.EarlyRetransmit {
@@ -108,26 +111,26 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	at := k.clock.now + max(k.reoWnd(), 1)
 	for _, s := range k.snd.loss.counted {
 		if reordered {
-			s.unlinkOrder() // there is no need to count on
+			s.unlinkOrder() // counting on is pointless
 		}
 		if k.cfg.fastLimit > 0 && s.xmit > k.cfg.fastLimit {
 			continue
 		}
 		if k.snd.recovery.reorderingDominates() && s.resendTS.before(at) && !s.early {
-			// Its time-out does not reckon with it.
+			// Its time-out does not allow for reordering.
 			k.snd.timeouts.remove(s)
 			s.resendTS = at
 			k.snd.timeouts.add(s)
 		}
-		k.repairAt(s, at)
+		k.retransmitAt(s, at)
 	}
 	clear(k.snd.loss.counted)
 	k.out.scratch, k.snd.loss.counted, k.snd.loss.collect = k.snd.loss.counted[:0], nil, false
 }
 
-// repairAt has s sent again at a time, if it does not time out before, as after
-// enough acknowledgements.
-func (k *KCP) repairAt(s *sendSegment, at seq) {
+// retransmitAt schedules s to be fast-retransmitted at a time, unless it times
+// out before.
+func (k *KCP) retransmitAt(s *sendSegment, at seq) {
 	if s.early || s.list == &k.snd.loss.due || !at.before(s.resendTS) {
 		return
 	}
@@ -136,9 +139,9 @@ func (k *KCP) repairAt(s *sendSegment, at seq) {
 	k.snd.timeouts.add(s)
 }
 
-// takeSuspects appends the segments to be fast-retransmitted. Those that have
-// just timed out are sent anyway and keep their place among the suspects, and
-// those that were sent too often are left to their time-outs.
+// takeSuspects appends the segments to be fast-retransmitted. Suspects that
+// have just timed out are sent anyway, and stay suspects. Those that were sent
+// too often (SetFastResendLimit) are left to their time-outs.
 func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 	for s := k.snd.loss.suspects.head; s != nil; {
 		next := s.order.next
@@ -156,10 +159,10 @@ func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 	return again
 }
 
-// postpone gives segments that have just timed out more time where the path has
-// become slower meanwhile: as much as the newest acknowledgement has taken, and
-// the variance. It returns the others. The time-out of a segment is fixed when
-// it leaves, and a queue can grow by more than that within one round trip.
+// postpone gives segments that have just timed out more time if the path has
+// become slower meanwhile: as long as the newest acknowledgement took, plus the
+// variance. It returns the other segments. The time-out of a segment is fixed
+// when it leaves, and a queue can grow by more than that within a round trip.
 func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 	if !k.cfg.ext.PostponeTimeouts {
 		return expired
@@ -170,7 +173,7 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 	}
 	rest := expired[:0]
 	for _, s := range expired {
-		at := s.ts + seq(min(uint32(k.snd.rate.frontRTT/1000)+variance, 2*s.rto))
+		at := s.ts + seq(min(uint32(k.snd.rate.newestAckedRTT/1000)+variance, 2*s.rto))
 		if s.early || s.tx.number < k.snd.rate.newestAckedTx || !at.after(k.clock.now) {
 			rest = append(rest, s)
 			continue

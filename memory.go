@@ -1,50 +1,50 @@
 package kcp
 
-// Memory held because of a peer. What it sends is small against what has to be
-// kept for it: a place in the ring, a buffer of some size, an acknowledgement to
-// be sent. All of that is counted, in bytes as they are in memory, and what is
-// counted is what limits are compared with.
+// Accounting for the memory held because of the peer. What a peer sends is
+// small compared with what must be kept for it: a place in the ring, a buffer
+// of some size class, an acknowledgement to be sent. All of it is counted, in
+// bytes as allocated, and limits are compared with that count.
 
 const (
-	// placeBytes is what a place of the receive ring takes.
+	// placeBytes is the size of a place of the receive ring.
 	placeBytes = 40
-	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are what an
-	// acknowledgement, one to be repeated, and a signal take that wait to be sent.
+	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are the sizes of a
+	// waiting acknowledgement, of one to be repeated, and of a waiting signal.
 	ackBytesHeld    = 8
 	repeatBytesHeld = 20
 	signalBytesHeld = 12
-	// piecesBytesHeld is what a segment that is put together takes beside its
+	// piecesBytesHeld is what a segment being reassembled takes beside its
 	// bytes.
 	piecesBytesHeld = 256
 
 	// unvalidatedBytes bounds what is held for a peer whose address is not
-	// validated, and legacyBytes the same for one whose session an application
-	// has: it may never get to send something that the peer could validate its
-	// address with, and has to be able to read the longest message of the
-	// reference.
+	// validated (RFC 9000 §8). legacyBytes is the bound once the session has
+	// been offered to Accept. It is larger because the application may never
+	// send anything that validates the address, and must be able to read the
+	// longest message of the reference.
 	unvalidatedBytes = reservedBytes
 	legacyBytes      = 256 << 10
 	// unvalidatedAcks bounds the acknowledgements that wait for such a peer.
 	unvalidatedAcks = 256
-	// unvalidatedReach is how far ahead, in segments, such a peer may send what is
-	// kept, and sessionReach and reachGrowth how far other peers of sessions may:
-	// so far, or so many times what is held. A place has to be kept for all that
-	// is missing before it.
+	// unvalidatedReach is how far ahead of rcv_nxt, in segments, such a peer's
+	// data is kept. Other peers of sessions may send sessionReach segments
+	// ahead, or reachGrowth times the number held if that is more. The ring
+	// needs a place for every segment that is missing before a kept one.
 	unvalidatedReach = 64
 	sessionReach     = 4096
 	reachGrowth      = 16
 )
 
-// Held returns the bytes of memory that are held because of what the peer has
-// sent: data that was not yet read, the places kept for what is missing before
-// it, parts of segments, acknowledgements that wait to be sent, and buffers kept
-// for what comes next, which Compact gives back.
+// Held returns the bytes of memory held because of what the peer has sent: data
+// not yet read, places kept for missing segments, pieces of segments, waiting
+// acknowledgements, and buffers kept for reuse. Compact releases the last.
 func (k *KCP) Held() int {
 	return len(k.rcv.ring.slots)*placeBytes + k.rcv.held + k.rcv.buffers.size() + cap(k.rcv.acks)*ackBytesHeld +
 		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
 }
 
-// costOf returns the bytes that it takes to hold n bytes as the segment sn.
+// costOf returns the bytes of memory needed, beyond what is allocated already,
+// to hold n bytes as segment sn.
 func (k *KCP) costOf(sn seq, n int) int {
 	cost := 0
 	if n > 0 {
@@ -57,21 +57,28 @@ func (k *KCP) costOf(sn seq, n int) int {
 	return cost
 }
 
-// memoryPressure is how new data is turned away, for want of memory.
+// memoryPressure says how strictly new data is dropped to save memory. Under
+// any pressure only the next segment in order is taken.
 type memoryPressure uint8
 
 const (
-	pressureNone     memoryPressure = iota
-	pressureHigh                    // take only what can be read, or makes something so
-	pressureReserved                // the same, and never more than reservedBytes: nobody reads it yet
+	// pressureNone drops nothing.
+	pressureNone memoryPressure = iota
+	// pressureHigh takes that only while nothing can be read, or less than
+	// reservedBytes is held.
+	pressureHigh
+	// pressureReserved takes that only while less than reservedBytes is held:
+	// no application reads it yet.
+	pressureReserved
 )
 
-// reservedBytes is how much is held while memory is short.
+// reservedBytes is how many bytes a session may hold under memory pressure.
 const reservedBytes = 16 << 10
 
-// dropsForMemory reports whether the segment sn, of n bytes, which lies in the window or
-// before it, is turned away if it is new: because it is too far ahead, because the peer is a
-// stranger, or because memory is short.
+// dropsForMemory reports whether segment sn, of n bytes, is dropped if it is
+// new. It is if it lies too far ahead, if the peer's address is not validated
+// and the limits for that are reached, or under memory pressure. sn lies in the
+// receive window or before it.
 func (k *KCP) dropsForMemory(sn seq, n int) bool {
 	ahead := uint32(sn - k.rcv.nxt)
 	if k.hooks.frugal && ahead > max(sessionReach, reachGrowth*(k.rcv.queued+uint32(k.rcv.early))) {
@@ -80,7 +87,7 @@ func (k *KCP) dropsForMemory(sn seq, n int) bool {
 	if k.rcv.peerUnvalidated {
 		limit, needed := unvalidatedBytes, false
 		if k.rcv.pressure != pressureReserved {
-			// A message that could not become whole would never be read.
+			// A message that cannot be completed would never be read.
 			limit, needed = k.legacyLimit(), sn == k.rcv.nxt && k.rcv.queued == k.rcv.partial
 		}
 		if ahead > unvalidatedReach || !needed && k.Held()+k.costOf(sn, n) > limit {
@@ -90,8 +97,9 @@ func (k *KCP) dropsForMemory(sn seq, n int) bool {
 	return k.shortOfMemory(sn)
 }
 
-// legacyLimit returns what may be held for a peer whose address is not validated,
-// and whose session an application has: little, and more as it sends more.
+// legacyLimit returns the bytes that may be held for a peer whose address is
+// not validated once the session has been offered to Accept. The limit grows
+// with what the peer sends.
 func (k *KCP) legacyLimit() int {
 	if k.snd.validation == nil {
 		return legacyBytes
@@ -99,9 +107,10 @@ func (k *KCP) legacyLimit() int {
 	return min(legacyBytes, unvalidatedBytes+2*k.snd.validation.total)
 }
 
-// short is spares for want of memory. The next segment in order is taken as
-// long as there is nothing to read, for want of it or of the rest of a message,
-// or what there is is little and being read, so the conversation goes on.
+// shortOfMemory reports whether segment sn is dropped because of memory
+// pressure. The next in-order segment is still accepted while the application
+// has nothing complete to read, or has little buffered, so the session cannot
+// stall. Under pressureReserved only the latter counts.
 func (k *KCP) shortOfMemory(sn seq) bool {
 	if k.rcv.pressure == pressureNone {
 		return false

@@ -3,7 +3,6 @@ package kcp
 import (
 	"context"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -16,48 +15,6 @@ import (
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
-
-// The window takes every number once, in whatever order they come, and none
-// that is further back than it remembers; it never takes one twice.
-func TestReplayWindow(t *testing.T) {
-	simulated(t)
-	const size = (windowWords - 1) * 64
-	seeds := fewer(200)
-	if raceEnabled {
-		seeds = 20
-	}
-	for seed := range seeds {
-		random := rand.New(rand.NewPCG(seed, 1))
-		var w replayWindow
-		seen := make(map[uint64]bool)
-		at := []uint64{0, 1 << 32, math.MaxUint64 - 1<<20}[random.IntN(3)]
-		highest := uint64(0)
-		for range 5000 {
-			switch random.IntN(100) {
-			case 0:
-				at += random.Uint64N(3 * size)
-			case 1:
-				at += 64*random.Uint64N(windowWords+2) - at%64
-			default:
-				at += random.Uint64N(3)
-			}
-			n := at - min(at, random.Uint64N(1+random.Uint64N(2*size)))
-			isNew := w.isNew(n)
-			require.Equal(t, isNew, w.take(n), "seed %d", seed)
-			require.False(t, isNew && seen[n], "seed %d: %d is taken twice", seed, n)
-			if !seen[n] && (n > highest || highest-n < size) {
-				require.True(t, isNew, "seed %d: %d is not taken, the highest is %d", seed, n, highest)
-			}
-			if isNew {
-				seen[n], highest = true, max(highest, n)
-			}
-		}
-	}
-	var w replayWindow
-	require.True(t, w.take(math.MaxUint64-1))
-	require.False(t, w.take(math.MaxUint64), "nothing could come after it")
-	require.False(t, w.take(0))
-}
 
 // Numbers are found again in nonces of their session and direction, and in no
 // other; the nonces of one differ.
@@ -130,8 +87,8 @@ func TestNothingCountsTwice(t *testing.T) {
 			before := []ConnStats{a.Stats(), b.Stats()}
 			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // cut off
 			for range 3 {
-				forget(&l.ep.protection.replays)
-				forget(&a.ep.protection.replays)
+				l.ep.protection.replays.Forget()
+				a.ep.protection.replays.Forget()
 				for _, p := range kept {
 					w.net.Inject(p.from, p.to, p.data)
 					w.net.Inject(p.to, p.from, p.data) // and back
@@ -507,5 +464,31 @@ func TestMovedHelloIsReadOnce(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "once", string(got[:n]))
 		require.Equal(t, "10.0.0.3:6000", b.RemoteAddr().String())
+	})
+}
+
+// A session that a client has given up for another of the same conversation, since
+// it moved while it said HELLO, does not keep it from moving again.
+func TestMoveAfterAMovedHello(t *testing.T) {
+	inWorld(t, 20, clean, func(w *world) {
+		config := &Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
+		validating := *config
+		validating.AddressValidation = ValidateAlways
+		l := w.listen(&validating)
+		e, pc := w.endpoint("10.0.0.2:5000", config)
+		w.net.SetFilter(func(_, to netip.AddrPort, packet []byte) bool {
+			return to.Addr() != netip.MustParseAddr("10.0.0.2") || l.Stats().Sessions == 0 // WELCOME is lost
+		})
+		c := w.dial(e)
+		for l.Stats().Sessions == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, 2, l.Stats().Sessions)
+		require.NoError(t, pc.Rebind("10.0.0.4:7000"))
+		bothWays(t, c, b, content(1, 50000), content(2, 50000))
+		require.Equal(t, "10.0.0.4:7000", b.RemoteAddr().String())
 	})
 }

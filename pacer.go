@@ -1,26 +1,28 @@
 package kcp
 
 // pacer is a token bucket over the controller's pacing rate. It may be
-// overdrawn by one packet, which keeps it exact for packets of any size.
+// overdrawn by one packet, which keeps it exact for packets of any size. Its
+// zero value is full.
 //
-// It must not turn a clock of milliseconds into bursts larger than need be.
-// Acknowledgements release data between two ticks, and what a late timer has
-// missed is made up for only while the pacer was what held data back; a sender
-// that was limited by its window or by want of data starts with a small burst.
+// It must not turn a clock of milliseconds into larger bursts than necessary.
+// Acknowledgements release data between two ticks. What a late timer has missed
+// is made up for only if the pacer was what held data back. A sender that was
+// limited by its window or by lack of data starts with a small burst.
 type pacer struct {
-	budget  float64 // bytes
-	last    int64   // when the budget was last filled up, in microseconds
-	filled  bool
-	blocked bool // data waits for the budget
+	budget  float64 // bytes; not above 0: nothing may leave
+	last    int64   // when the budget was last refilled, in microseconds
+	filled  bool    // refill has been called
+	blocked bool    // data waits for the budget
 }
 
 const (
 	// pacerCatchUp is what a late timer may make up for, in microseconds.
 	pacerCatchUp = 10_000
-	// pacerBurst is what may leave at once otherwise: two ticks of the clock.
+	// pacerBurst is what may leave at once otherwise, in microseconds: two
+	// ticks of the clock.
 	pacerBurst = 2_000
 	// pacerDebt is how much of the future retransmissions may use up, in
-	// microseconds, beside one packet.
+	// microseconds. One packet comes on top.
 	pacerDebt = 200_000
 	// pacerIdleBurst is what may always leave at once after a pause, in packets
 	// of pacedPacket bytes: the initial window of RFC 6928.
@@ -28,7 +30,8 @@ const (
 	pacedPacket    = 1400
 )
 
-// refill adds what rate, in bytes a second, earned until now.
+// refill adds what was earned until now, in microseconds, at rate bytes a
+// second.
 func (p *pacer) refill(now, rate int64) {
 	limit := float64(rate) * pacerBurst / 1e6
 	if p.blocked {
@@ -51,13 +54,13 @@ func (p *pacer) ready() bool {
 	return !p.blocked
 }
 
-// idle tells that nothing waits for the budget.
+// idle records that nothing waits for the budget.
 func (p *pacer) idle() { p.blocked = false }
 
 func (p *pacer) spend(n int) { p.budget -= float64(n) }
 
-// charge is spend for what does not wait for the budget: retransmissions. The
-// debt is bounded, so that after a burst of them new data has to wait for
+// charge is spend for retransmissions, which do not wait for the budget. The
+// debt is bounded: after a burst of retransmissions new data waits for
 // pacerDebt at most.
 func (p *pacer) charge(n int, rate int64) {
 	floor := -float64(rate)*pacerDebt/1e6 - pacedPacket
@@ -66,12 +69,13 @@ func (p *pacer) charge(n int, rate int64) {
 	}
 }
 
-// wait returns the microseconds until a packet may begin.
+// wait returns the microseconds until a packet may begin, at rate bytes a
+// second.
 func (p *pacer) wait(now, rate int64) int64 {
 	if !p.filled || p.budget > 0 {
 		return 0
 	}
-	// Rounded up, so that the budget is there when the time has come.
+	// Rounded up, so that the budget is there when the time is up.
 	wait := int64(min((1-p.budget)*1e6/float64(rate), 60e6)) + 1
 	return max(0, p.last+wait-now)
 }

@@ -4,63 +4,66 @@ import (
 	"encoding/binary"
 )
 
-// Pieces: a segment cannot be cut anew once it has its sequence number. Where
-// the MTU has shrunk since, it travels as several PIECE segments, which have the
-// header of the whole one and say in front of their payload where that belongs.
-// To everything but the wire, a segment in pieces is one segment: it is sent
-// again as a whole, and acknowledged once it is whole. WIRE.md §5.6.
+// PIECE segments (WIRE.md §5.6). A segment cannot be divided once it has its
+// sequence number. If the MTU has shrunk since, it travels as several PIECE
+// segments. Each has the header of the whole segment, and says in front of its
+// payload where that belongs. Except on the wire, a segment in pieces is one
+// segment: it is retransmitted as a whole, and acknowledged once it is
+// complete.
 //
 // Pieces begin and end at multiples of a 64th of the segment, however they are
-// cut, so that those of different transmissions, at different MTUs, fit together
-// and one word of bits tells what has come.
+// cut. So those of different transmissions, at different MTUs, fit together,
+// and one word of bits records which have arrived.
 
 const (
 	// pieceHeader is what a piece has in front of its payload: its offset in
-	// the segment and the size of that, 2 bytes each.
+	// the segment and the size of the segment's payload, 2 bytes each.
 	pieceHeader = 4
 	maxPieces   = 64
-	// maxAssembly bounds what is held of segments that are being put together, in
-	// bytes, but for the next one in order.
+	// maxAssembly bounds the memory held for segments being reassembled, in
+	// bytes. The next segment in order is exempt.
 	maxAssembly = 1 << 20
-	// assemblyRTOs is after how many time-outs without a further piece those of a
-	// segment are forgotten, and assemblyTime after how many milliseconds at
-	// least. The sender sends all of them again anyway.
+	// assemblyRTOs is the number of retransmission time-outs without a further
+	// piece after which a segment's pieces are dropped. assemblyTime is the
+	// least such time, in milliseconds. The sender retransmits all of them
+	// anyway.
 	assemblyRTOs = 4
 	assemblyTime = 2000
 )
 
-// pieceUnit returns what the offsets of the pieces of a segment are multiples of.
+// pieceUnit returns the unit, in bytes, of the offsets of a segment's pieces.
+// size is the payload of the whole segment.
 func pieceUnit(size int) int { return (size + maxPieces - 1) / maxPieces }
 
-// assembly holds the segments of which some pieces have come.
+// assembly holds the segments of which only some pieces have arrived.
 type assembly struct {
 	held   map[seq]*pieces // nil: none
 	bytes  int             // of memory
-	expire seq             // when to look next for those to be forgotten
+	expire seq             // when expirePieces looks next
 }
 
-// pieces is a segment that is being put together. Until half of it is there, its
-// pieces stand one after the other as they came: a small piece does not reserve
-// the whole.
+// pieces is a segment being reassembled. Until half of it has arrived, data
+// holds its pieces one after the other, in order of arrival. So a small piece
+// does not reserve the whole segment.
 type pieces struct {
-	data  []byte // the segment, or its pieces
-	parts []part // nil: data is the segment
-	size  int    // of the segment
-	have  uint64 // units that have come
-	last  seq    // when the last one did
+	data  []byte // the whole segment, or its pieces; nil: nothing yet
+	parts []part // the pieces in data; nil: data is the whole segment
+	size  int    // of the whole segment, in bytes
+	have  uint64 // units that have arrived; see unitsIn
+	last  seq    // when the latest piece arrived
 	frg   uint8
 }
 
-// part says where a piece belongs that stands among others.
+// part says where in the segment a piece belongs, in bytes.
 type part struct{ at, size uint16 }
 
 // held returns the bytes of memory that p takes.
 func (p *pieces) held() int { return piecesBytesHeld + cap(p.data) + 4*cap(p.parts) }
 
-// all returns have of a segment that is whole.
+// all returns the value of have of a complete segment.
 func (p *pieces) all() uint64 { return unitsIn(0, p.size, pieceUnit(p.size)) }
 
-// add takes a piece, some of which is new. b is where buffers come from.
+// add takes a piece at offset at, some of which is new. Buffers come from b.
 func (p *pieces) add(at int, data []byte, b *buffers) {
 	whole := p.parts == nil && p.data != nil
 	if !whole && 2*(len(p.data)+len(data)) < p.size {
@@ -74,7 +77,7 @@ func (p *pieces) add(at int, data []byte, b *buffers) {
 	copy(p.data[at:], data)
 }
 
-// putTogether makes data the segment.
+// putTogether turns data from single pieces into the whole segment.
 func (p *pieces) putTogether(b *buffers) {
 	whole, from := b.get(p.size), p.data
 	for _, q := range p.parts {
@@ -83,14 +86,15 @@ func (p *pieces) putTogether(b *buffers) {
 	p.data, p.parts = whole, nil
 }
 
-// unitsIn returns the bits of the units in [from, to), which begins with one.
+// unitsIn returns the bits of the units in [from, to). from is a multiple of
+// unit.
 func unitsIn(from, to, unit int) uint64 {
-	last := (to + unit - 1) / unit // not in it
+	last := (to + unit - 1) / unit // exclusive
 	return ^uint64(0) >> (maxPieces - last) &^ (1<<(from/unit) - 1)
 }
 
-// decodePiece reads the payload of a PIECE segment. It is false where that is
-// no part of a segment.
+// decodePiece decodes the payload of a PIECE segment. ok is false if it is not
+// part of a segment.
 func decodePiece(payload []byte) (at, size int, data []byte, ok bool) {
 	if len(payload) <= pieceHeader {
 		return 0, 0, nil, false
@@ -106,14 +110,14 @@ func decodePiece(payload []byte) (at, size int, data []byte, ok bool) {
 	return at, size, data, at%unit == 0 && (end%unit == 0 || end == size)
 }
 
-// inputPiece takes one piece, and the segment when it is the last that was
-// missing.
+// inputPiece processes one piece. If it is the last missing one, the whole
+// segment is processed as a PUSH.
 func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	at, size, data, ok := decodePiece(payload)
 	if !ok {
 		return ErrPiece
 	}
-	first := at == 0 // it stands for the segment, where that is not put together
+	first := at == 0 // the piece that is counted, and acknowledged, for the segment
 	if k.arrived(h.sn) {
 		if first {
 			k.inputPush(h, data, recovered)
@@ -123,7 +127,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	k.expirePieces()
 	p := k.rcv.assembly.held[h.sn]
 	if p != nil && (p.size != size || p.frg != h.frg) {
-		// One of the two is forged, and which one is not known.
+		// One of the two is forged, and there is no telling which.
 		k.dropPieces(h.sn)
 		return ErrPiece
 	}
@@ -153,21 +157,23 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	return nil
 }
 
-// countPieces counts n bytes more, or fewer, that the assembly holds.
+// countPieces adds n, which may be negative, to the bytes that the assembly
+// holds.
 func (k *KCP) countPieces(n int) {
 	k.rcv.assembly.bytes += n
 	k.rcv.held += n
 }
 
-// arrived reports whether the segment sn is there already.
+// arrived reports whether segment sn has already arrived.
 func (k *KCP) arrived(sn seq) bool {
 	head := k.rcv.nxt - seq(k.rcv.queued)
 	return sn.before(k.rcv.nxt) ||
 		sn.within(head, head+seq(len(k.rcv.ring.slots))) && k.rcv.ring.at(sn).held
 }
 
-// mayAssemble reports whether there is room for n bytes of a segment that comes
-// in pieces. Nobody whose address is not proven has reason to send any.
+// mayAssemble reports whether there is room for n bytes of segment sn, which
+// arrives in pieces. A peer whose address is not validated has no reason to
+// send any.
 func (k *KCP) mayAssemble(sn seq, n int) bool {
 	if !sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved || k.dropsForMemory(sn, n) {
 		return false
@@ -175,7 +181,7 @@ func (k *KCP) mayAssemble(sn seq, n int) bool {
 	return sn == k.rcv.nxt || k.rcv.assembly.bytes+n+piecesBytesHeld <= maxAssembly
 }
 
-// assemble begins to put a segment together.
+// assemble starts the reassembly of a segment.
 func (k *KCP) assemble(h *header, size int) *pieces {
 	if k.rcv.assembly.held == nil {
 		k.rcv.assembly.held = make(map[seq]*pieces)
@@ -187,11 +193,12 @@ func (k *KCP) assemble(h *header, size int) *pieces {
 	return p
 }
 
-// assemblyTime returns after which time without a further piece those of a
-// segment are forgotten.
+// assemblyTime returns the milliseconds without a further piece after which the
+// pieces of a segment are dropped.
 func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.snd.rtt.rto)) }
 
-// expirePieces forgets what has waited for too long. It looks once in that time.
+// expirePieces drops pieces that have waited for assemblyTime. It looks for
+// them once in that time.
 func (k *KCP) expirePieces() {
 	a := &k.rcv.assembly
 	if a.held == nil || k.clock.now.before(a.expire) {
@@ -206,8 +213,8 @@ func (k *KCP) expirePieces() {
 	}
 }
 
-// releasePieces takes the segment sn, if it is being put together, out of the
-// assembly.
+// releasePieces removes segment sn from the assembly and returns its pieces;
+// nil if it was not being reassembled.
 func (k *KCP) releasePieces(sn seq) *pieces {
 	p := k.rcv.assembly.held[sn]
 	if p == nil {
@@ -220,15 +227,15 @@ func (k *KCP) releasePieces(sn seq) *pieces {
 	return p
 }
 
-// dropPieces forgets what has come of the segment sn.
+// dropPieces drops the pieces of segment sn, if there are any.
 func (k *KCP) dropPieces(sn seq) {
 	if p := k.releasePieces(sn); p != nil && p.parts == nil {
 		k.rcv.buffers.put(p.data)
 	}
 }
 
-// needsPieces returns the size of the packets into which s has to be cut, and can be; 0:
-// it is sent whole.
+// needsPieces returns the size in bytes of the packets that s must, and can, be
+// cut into; 0 if it is sent whole.
 func (k *KCP) needsPieces(s *sendSegment) int {
 	switch {
 	case k.doubtful(s):
@@ -236,20 +243,20 @@ func (k *KCP) needsPieces(s *sendSegment) int {
 	case s.size() > k.cfg.mtu && k.cfg.ext.SendPieces && k.divisible(s, k.cfg.mtu):
 		return k.cfg.mtu
 	case s.sn == 0 && k.cfg.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.cfg.mtu):
-		// A PUSH would open a session where the peer has been restarted, and what
-		// that says would be taken for the peer's.
+		// If the peer has been restarted, a PUSH with sn 0 would open a session
+		// there, and the packets of that session would be taken for the peer's.
 		return k.cfg.mtu
 	}
 	return 0
 }
 
-// divisible reports whether s can be sent in pieces in packets of a size.
+// divisible reports whether pieces of s fit into packets of size bytes.
 func (k *KCP) divisible(s *sendSegment, size int) bool {
 	return pieceUnit(len(s.data)) <= size-headerSize-pieceHeader
 }
 
-// putPieces puts s into packets of up to a size, piece by piece. h is the header
-// of the whole.
+// putPieces puts s, in pieces, into packets of up to size bytes. h is the
+// header of the whole segment.
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := pieceUnit(len(s.data))
 	room := (size - headerSize - pieceHeader) / unit * unit
@@ -259,7 +266,7 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 		h.len = uint32(pieceHeader + len(data))
 		n := headerSize + pieceHeader + len(data)
 		if len(k.out.packet)+n > size {
-			k.emit() // though a larger packet might have room
+			k.emit() // though the MTU may leave room
 		}
 		b := k.reserve(n)
 		h.encode(b)

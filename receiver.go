@@ -4,37 +4,37 @@ import (
 	"io"
 )
 
-// receiver is the receiving side: [nxt-queued, nxt) is in order, and beyond it
-// early segments wait for those before them.
+// receiver is the receiving side. [nxt-queued, nxt) is in order; beyond it,
+// early segments wait for the missing ones before them.
 type receiver struct {
 	nxt     seq    // rcv_nxt
 	queued  uint32 // segments in order
 	partial uint32 // segments of the incomplete message at the queue's end
-	void    uint32 // places in the queue that are empty, none of them at its head
+	void    uint32 // empty places in the queue, none of them at its head
 	early   int    // segments beyond nxt
 	held    int    // bytes of the buffers in ring, and of assembly
 	ring    recvRing
 	buffers buffers
 
-	assembly   assembly // segments that come in pieces
-	readInto   []byte   // where payload may go as it comes, for a reader that waits; nil: none
-	readDirect bool     // some has
+	assembly   assembly // segments that arrive in pieces
+	readInto   []byte   // buffer of a blocked Read, filled directly; nil: none
+	readDirect bool     // something was put into it
 
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
 	ackRepeats ackRepeater
-	tsRecent   seq  // ts of the newest PUSH that came by itself
+	tsRecent   seq  // ts of the newest PUSH that was not recovered by FEC
 	hasRecent  bool // there was one
 
-	// What the session sets before each Input.
+	// Set by the session before each Input.
 	pressure        memoryPressure
 	peerUnvalidated bool // the peer's address is not validated
 }
 
-// Recv copies the next message to p and returns its size. The error is
-// ErrNoData when nothing has arrived, ErrPartialMessage when the message is
-// not yet whole, and io.ErrShortBuffer, with nothing taken, when it is larger
-// than p: PeekSize tells its size.
+// Recv copies the next message to p and returns its size in bytes. The error is
+// ErrNoData if nothing has arrived, and ErrPartialMessage if the message is not
+// complete. It is io.ErrShortBuffer if the message is larger than p; nothing is
+// taken then, and PeekSize returns the size needed.
 func (k *KCP) Recv(p []byte) (int, error) {
 	if k.rcv.queued == 0 {
 		return 0, ErrNoData
@@ -57,7 +57,8 @@ func (k *KCP) Recv(p []byte) (int, error) {
 	return n, nil
 }
 
-// PeekSize returns the size of the next whole message, or -1 if there is none.
+// PeekSize returns the size in bytes of the next complete message, or -1 if
+// there is none.
 func (k *KCP) PeekSize() int {
 	n := k.nextMessage()
 	if n == 0 {
@@ -72,8 +73,8 @@ func (k *KCP) PeekSize() int {
 	return size
 }
 
-// nextMessage returns how many segments the next whole message has; 0 if there
-// is none.
+// nextMessage returns the number of segments of the next complete message; 0 if
+// there is none.
 func (k *KCP) nextMessage() uint32 {
 	if k.rcv.queued == k.rcv.partial {
 		return 0
@@ -81,8 +82,9 @@ func (k *KCP) nextMessage() uint32 {
 	return uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg) + 1
 }
 
-// recvBytes copies to p as many bytes of whole messages as there are, without
-// regard to their boundaries. A segment that does not fit stays with its rest.
+// recvBytes copies the bytes of complete messages to p, regardless of message
+// boundaries, and returns how many it copied. If a segment does not fit, its
+// rest stays.
 func (k *KCP) recvBytes(p []byte) int {
 	full := k.rcv.queued >= k.rcvLimit()
 	n := 0
@@ -114,8 +116,8 @@ func (k *KCP) popReceived() {
 	k.dropVoid()
 }
 
-// afterRecv takes early segments into the room that a read has made. Where the
-// window was shut, the peer is told that it is open again.
+// afterRecv moves early segments into the room that a read has made. full says
+// that the window was closed before; the peer is then sent a window update.
 func (k *KCP) afterRecv(full bool) {
 	k.deliver()
 	if full && k.rcv.queued < k.rcvLimit() {
@@ -123,8 +125,8 @@ func (k *KCP) afterRecv(full bool) {
 	}
 }
 
-// inputPush takes one data segment: acknowledges it where it lies below the
-// end of the window, and keeps it where it is new.
+// inputPush processes one data segment. It acknowledges the segment if it lies
+// below the end of the window, and keeps it if it is new.
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	k.cfg.trace.received(h.sn, len(payload))
@@ -149,7 +151,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 }
 
 // keep stores the payload of a PUSH below the end of the window, and reports
-// whether it is new. ack is its acknowledgement.
+// whether the segment is new. ack is its acknowledgement.
 func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	if h.sn.before(k.rcv.nxt) {
 		k.duplicate()
@@ -178,14 +180,15 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	return true
 }
 
-// duplicate notes a segment that had arrived before.
+// duplicate counts a segment that had already arrived.
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
 	k.rcv.ackRepeats.duplicate()
 }
 
-// deliverDirect takes the segment at rcv_nxt past the receive queue, if there is a sink
-// for it. It has to be a message of its own with nothing queued before it.
+// deliverDirect copies the segment at rcv_nxt past the receive queue into the
+// buffer of a blocked Read, and reports whether it did. The segment must be a
+// whole message, and nothing may be queued before it.
 func (k *KCP) deliverDirect(h *header, payload []byte) bool {
 	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queued > 0 || h.frg != 0 {
 		return false
@@ -199,7 +202,7 @@ func (k *KCP) deliverDirect(h *header, payload []byte) bool {
 }
 
 // echo returns the ts to acknowledge a segment with. For a recovered segment
-// that is the ts of the newest packet that came by itself: the peer then
+// that is the ts of the newest packet that arrived by itself. So the peer
 // measures the path, not the time that recovery took.
 func (k *KCP) echo(ts seq, recovered bool) seq {
 	if !recovered {
@@ -214,8 +217,8 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 	return ts
 }
 
-// deliver moves early segments that have become next in order to the receive
-// queue, as far as it has room.
+// deliver moves early segments that are next in order to the receive queue, as
+// far as it has room.
 func (k *KCP) deliver() {
 	for k.rcv.early > 0 && k.rcv.queued < k.rcvLimit() {
 		s := k.rcv.ring.at(k.rcv.nxt)
@@ -229,10 +232,10 @@ func (k *KCP) deliver() {
 	}
 }
 
-// joinMessage keeps track of the message that the segment at rcv_nxt belongs
-// to. Fragments count down to 0; one that does not go on where the one before
-// it stopped makes the message before it impossible to complete. The reference
-// would wait for the rest for ever, or hand up a mixture.
+// joinMessage tracks the message that the segment at rcv_nxt belongs to.
+// Fragments count down to 0. A fragment that does not continue the count makes
+// the message before it impossible to complete. The reference would wait for
+// the rest forever, or deliver a mixture.
 func (k *KCP) joinMessage(frg uint8) {
 	if k.rcv.partial > 0 {
 		last := k.rcv.ring.at(k.rcv.nxt - 1).frg
@@ -248,8 +251,8 @@ func (k *KCP) joinMessage(frg uint8) {
 }
 
 // dropPartial discards the incomplete message at the end of the receive queue.
-// Its segments keep their places, empty, while whole messages stand before
-// them: to close the gap would cost as much as the queue is long.
+// While complete messages stand before them, its segments leave empty places:
+// closing the gap would cost as much as the queue is long.
 func (k *KCP) dropPartial() {
 	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
 		s := k.rcv.ring.at(sn)
@@ -263,7 +266,7 @@ func (k *KCP) dropPartial() {
 	k.dropVoid()
 }
 
-// dropVoid takes the empty places at the head of the receive queue out of it.
+// dropVoid removes the empty places at the head of the receive queue.
 func (k *KCP) dropVoid() {
 	for k.rcv.void > 0 {
 		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
@@ -276,10 +279,10 @@ func (k *KCP) dropVoid() {
 	}
 }
 
-// rcvLimit returns how many segments the receive queue may hold: the receive
-// window, and where a message with more fragments than that stands alone in
-// the queue, as many as it has. Only peers that break the reference's limit of
-// 127 fragments send such a message, kcp-go among them.
+// rcvLimit returns how many segments the receive queue may hold. That is the
+// receive window, or the number of fragments of a longer message that stands
+// alone in the queue. Only peers that exceed the reference's limit of 127
+// fragments send such a message, kcp-go among them.
 func (k *KCP) rcvLimit() uint32 {
 	if k.rcv.partial > 0 && k.rcv.partial == k.rcv.queued && k.rcv.queued >= k.cfg.rcvWnd {
 		return max(k.cfg.rcvWnd, uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg)+1)
@@ -287,7 +290,7 @@ func (k *KCP) rcvLimit() uint32 {
 	return k.cfg.rcvWnd
 }
 
-// wndUnused returns the window to advertise.
+// wndUnused returns the window to advertise, in segments.
 func (k *KCP) wndUnused() uint16 {
 	limit := k.rcvLimit()
 	if k.rcv.queued >= limit {
@@ -296,8 +299,8 @@ func (k *KCP) wndUnused() uint16 {
 	return uint16(min(limit-k.rcv.queued, maxWindow))
 }
 
-// closeReceive drops what has arrived and takes no more; what has been
-// acknowledged so far is acknowledged again when it is repeated.
+// closeReceive drops what has arrived and takes no more. Segments that were
+// acknowledged are acknowledged again when the peer retransmits them.
 func (k *KCP) closeReceive() {
 	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, assembly{}, buffers{}
 	k.rcv.ackRepeats.items = nil

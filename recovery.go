@@ -4,81 +4,94 @@ import (
 	"slices"
 )
 
-// Loss detection and recovery beyond the reference: what the acknowledgements
-// tell is used as soon as they tell it, what they do not tell is asked for with
-// one packet, and what was done for nothing is not done again.
+// Loss detection and recovery beyond the reference, after RACK-TLP (RFC 8985):
+// fast retransmit that tolerates reordering, as soon as acknowledgements show a
+// loss; a tail loss probe, one packet, if they show nothing; and undo of
+// spurious retransmissions (RFC 3522, RFC 4015).
 
 const (
-	// reoWndFraction is the part of a round trip by which a packet may be late
-	// without being taken for lost, once a later one has been acknowledged. It
-	// grows by the same, up to maxReoWndMult times (RFC 8985 §6.2).
+	// The reordering window (RFC 8985 §6.2) is how late a packet may be without
+	// being considered lost, once a later one is acknowledged. It is the part
+	// 1/reoWndFraction of a round trip, and grows by the same up to
+	// maxReoWndMult times.
 	reoWndFraction = 4
 	maxReoWndMult  = 3
-	// reoWndPersistRounds is after how many round trips without a needless repair the
-	// tolerance shrinks (RFC 8985 §6.2).
+	// reoWndPersistRounds is after how many round trips without a spurious
+	// retransmission the reordering window shrinks. RFC 8985 §6.2 counts as
+	// many recoveries.
 	reoWndPersistRounds = 16
-	// reorderingLeast is by how many needless repairs must outnumber the needed
-	// ones to show disorder, and reorderingMost the most that is counted.
+	// reorderingLeast is by how many the spurious retransmissions must
+	// outnumber the genuine ones to show reordering. reorderingMost is the most
+	// counted.
 	reorderingLeast = 6
 	reorderingMost  = 12
-	// retransmitMemory is how many segments are remembered that una has taken out.
+	// retransmitMemory is how many segments are remembered after una passed
+	// them.
 	retransmitMemory = 8
-	// outageResendFirst is how many segments are sent again at the first sign of life
-	// after an outage, and outageResendGrowth how many for each acknowledged one: a
-	// slow start through what was in flight.
+	// outageResendFirst is how many segments are sent again at the first packet
+	// after an outage. outageResendGrowth is how many more for each segment
+	// then acknowledged: a slow start through what was in flight.
 	outageResendFirst  = 16
 	outageResendGrowth = 2
 )
 
-// retransmitRecord is a segment that was sent again, and of which una alone has told that
-// it has arrived.
+// retransmitRecord is a segment that was sent again and that only una has
+// acknowledged: which of its transmissions arrived is not known yet.
 type retransmitRecord struct {
 	sn, ts seq
-	early  bool // not by a time-out
+	early  bool // it was not sent again by a time-out
 	second bool // the last transmission was the second one
 	valid  bool
 	tx     sendRecord // of the last transmission
 }
 
-// recovery is the state of Extensions.EarlyRetransmit and OutageProbe.
+// recovery is the state of Extensions.EarlyRetransmit, TailProbe and
+// OutageProbe, and of retransmission credit.
 type recovery struct {
-	// Reordering.
-	reoWndMult         uint32                              // 0: none was seen lately; else what reoWndFraction grows by
-	spurious           int                                 // grows with needless repairs, shrinks with needed ones
-	reoWndRaisedAt     seq                                 // when tolerance grew last
-	reoWndPersistUntil seq                                 // when it shrinks
-	retransmits        *[retransmitMemory]retransmitRecord // nil before the first
-	next               int                                 // place of the next one in repairs
-	open               int                                 // valid ones in repairs
+	// Reordering. The RFC's reo_wnd_mult is reoWndMult + 1; 0: no reordering
+	// was seen lately. spurious grows with every spurious retransmission and
+	// shrinks with every genuine one.
+	reoWndMult         uint32
+	spurious           int
+	reoWndRaisedAt     seq // when reoWndMult last grew
+	reoWndPersistUntil seq // when reoWndMult shrinks
 
-	// Of segments that were taken for lost, since there was last none in flight.
+	// Ring of retransmissions that may turn out to have been spurious.
+	retransmits *[retransmitMemory]retransmitRecord // nil before the first
+	next        int                                 // index of the next record
+	open        int                                 // valid records
+
+	// The present loss episode. resent counts the segments considered lost, and
+	// the others those of them that are acknowledged, until all are. Those that
+	// the present input acknowledged without showing which transmission arrived
+	// are ambiguous.
 	episode struct {
-		resent, needless, needed int
-		vague                    int // acknowledged by the present input, without telling which transmission
+		resent, spurious, genuine int
+		ambiguous                 int
 	}
 
 	// Outages.
-	aliveAt      seq  // when the last good packet came
-	inOutage     bool // nothing comes although there is reason to
-	probeAt      seq  // when the next probe leaves, while silent
-	resendFrom   seq  // [revived, resendEnd) was in flight in an outage
+	aliveAt      seq  // when the last good packet arrived
+	inOutage     bool // segments time out and no packet arrives
+	probeAt      seq  // when the next probe leaves, while inOutage
+	resendFrom   seq  // [resendFrom, resendEnd) was in flight in an outage
 	resendEnd    seq  // and is not yet sent again
-	resendBudget int  // how many of them may be
+	resendBudget int  // how many of these segments may be sent again
 
-	credit resendCredit
+	credit resendCredit // see retransmit.go
 }
 
-// recordRetransmit notes s, which una takes out, for an ACK that may come yet and tell
-// which transmission has arrived.
+// recordRetransmit records s, which was sent again and which una acknowledges.
+// An ACK may follow that shows which transmission has arrived.
 func (k *KCP) recordRetransmit(s *sendSegment) {
 	r := &k.snd.recovery
 	if !k.cfg.ext.EarlyRetransmit {
 		return
 	}
 	if s.xmit == 2 && k.clock.micros-s.tx.at < k.snd.rate.minRTT {
-		r.episode.needless++ // it cannot have come and gone
+		r.episode.spurious++ // too soon to be the reply to the retransmission
 	} else {
-		r.episode.vague++
+		r.episode.ambiguous++
 	}
 	if r.retransmits == nil {
 		r.retransmits = new([retransmitMemory]retransmitRecord)
@@ -91,7 +104,7 @@ func (k *KCP) recordRetransmit(s *sendSegment) {
 	r.next = (r.next + 1) % retransmitMemory
 }
 
-// matchLateAck takes the ACK of sn as sent at ts where una has taken sn out before.
+// matchLateAck handles the ACK of sn as sent at ts, after una has passed sn.
 func (k *KCP) matchLateAck(sn, ts seq) {
 	r := &k.snd.recovery
 	if r.open == 0 {
@@ -106,27 +119,27 @@ func (k *KCP) matchLateAck(sn, ts seq) {
 		r.open--
 		switch {
 		case ts == p.ts:
-			r.clear(false)
+			r.resolve(false)
 			k.onGenuine()
-			k.snd.rate.arrived(&p.tx, k.clock.micros-p.tx.at)
+			k.snd.rate.onDelivered(&p.tx, k.clock.micros-p.tx.at)
 		case ts.before(p.ts):
-			r.clear(p.second)
+			r.resolve(p.second)
 			k.onSpurious(p.early)
 		}
 	}
 }
 
-// onSpurious notes that the last retransmission of a segment was for nothing,
-// because an earlier transmission has arrived (the Eifel detection, RFC 3522;
-// the ts of a PUSH comes back in its ACK). early says that it was not due to a
-// time-out.
+// onSpurious records a spurious retransmission: an earlier transmission of the
+// segment had arrived (Eifel detection, RFC 3522; the ACK of a PUSH echoes its
+// ts). early says that the retransmission was not due to a time-out.
 func (k *KCP) onSpurious(early bool) {
 	k.counters.SpuriousRetransmits++
 	k.reordered(early)
 }
 
-// reordered notes that a segment was taken for lost, or sent again, and had
-// arrived.
+// reordered records that a segment was considered lost, or was sent again, and
+// had arrived. If early, not because of a time-out, the reordering window
+// grows, at most once a round trip.
 func (k *KCP) reordered(early bool) {
 	r := &k.snd.recovery
 	r.spurious = min(r.spurious+1, reorderingMost)
@@ -140,52 +153,53 @@ func (k *KCP) reordered(early bool) {
 	r.reoWndPersistUntil = k.clock.now + seq(reoWndPersistRounds*k.snd.rtt.srtt)
 }
 
-// onGenuine notes that the last retransmission of a segment has been the one to
-// arrive.
+// onGenuine records a genuine retransmission: it is the one that has arrived.
 func (k *KCP) onGenuine() {
 	k.snd.recovery.spurious = max(k.snd.recovery.spurious-1, 0)
 }
 
-// reorderingDominates reports whether more repairs have been needless than needed: that
-// packets overtake each other rather than that acknowledgements are lost.
+// reorderingDominates reports whether spurious retransmissions outnumber
+// genuine ones: packets overtake each other, rather than that acknowledgements
+// are lost.
 func (r *recovery) reorderingDominates() bool { return r.spurious >= reorderingLeast }
 
-// clear files a segment that the present input has acknowledged vaguely.
-func (r *recovery) clear(needless bool) {
+// resolve counts a segment that the present input acknowledged ambiguously.
+func (r *recovery) resolve(spurious bool) {
 	e := &r.episode
-	if e.vague == 0 {
-		return // an input before this one
+	if e.ambiguous == 0 {
+		return // it was an earlier input
 	}
-	e.vague--
-	r.count(needless)
+	e.ambiguous--
+	r.count(spurious)
 }
 
-// count files a segment that was sent again and is acknowledged now.
-func (r *recovery) count(needless bool) {
-	if needless {
-		r.episode.needless++
+// count counts a segment that was sent again and is acknowledged now.
+func (r *recovery) count(spurious bool) {
+	if spurious {
+		r.episode.spurious++
 	} else {
-		r.episode.needed++
+		r.episode.genuine++
 	}
 }
 
-// notifyRecovered tells the congestion controller, after an input, when nothing is
-// in flight any more that was sent again.
+// notifyRecovered tells the congestion controller, after an input, when no
+// segment that was sent again is left in flight.
 func (k *KCP) notifyRecovered(s *CongestionState) {
 	e := &k.snd.recovery.episode
-	e.needed += e.vague
-	e.vague = 0
-	if e.resent == 0 || e.needless+e.needed < e.resent {
+	e.genuine += e.ambiguous
+	e.ambiguous = 0
+	if e.resent == 0 || e.spurious+e.genuine < e.resent {
 		return
 	}
-	spurious := e.needed == 0
-	e.resent, e.needless, e.needed = 0, 0, 0
+	spurious := e.genuine == 0
+	e.resent, e.spurious, e.genuine = 0, 0, 0
 	if c, ok := k.snd.cc.(RecoveryControl); ok {
 		c.OnRecovered(s, spurious)
 	}
 }
 
-// decayReoWnd lowers the tolerance where there was nothing needless for a while.
+// decayReoWnd lowers reoWndMult if there was no spurious retransmission for a
+// while.
 func (k *KCP) decayReoWnd() {
 	r := &k.snd.recovery
 	if r.reoWndMult > 0 && k.clock.now.after(r.reoWndPersistUntil) {
@@ -194,16 +208,16 @@ func (k *KCP) decayReoWnd() {
 	}
 }
 
-// reoWnd returns by how much a packet may be late.
+// reoWnd returns the reordering window in milliseconds, a round trip at most.
 func (k *KCP) reoWnd() seq {
 	return seq(min((1+k.snd.recovery.reoWndMult)*uint32(k.snd.rtt.srtt)/reoWndFraction, uint32(k.snd.rtt.srtt)))
 }
 
-// tailLossProbe takes those out of the expired segments that are not to be sent
-// again yet. A first time-out may just mean that an acknowledgement was lost,
-// or is late: one packet, with the newest of them, is enough to learn what is
-// missing (RFC 8985 §7). That does not hold for what acknowledgements of later
-// segments count against.
+// tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns those of the
+// expired segments that are sent again now, and gives the others another RTO. A
+// first time-out may just mean that an acknowledgement was lost or is late. One
+// packet with the newest of the segments is enough to learn what is missing. A
+// segment against which acknowledgements of later ones count is sent anyway.
 func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	if k.snd.recovery.inOutage || k.blackHoleSuspected() {
 		return k.outageFilter(expired)
@@ -228,11 +242,11 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	return sent
 }
 
-// outageFilter is tailLossProbe in an outage: the oldest segment is enough, beside the
-// probes. A thousand senders that overwhelm a receiver would never let it come
-// to rest if each repeated its window with every time-out. The same goes for
-// what may be too large for the path, until that is known, if it cannot be sent in
-// pieces.
+// outageFilter takes the place of tailLossProbe in an outage: beside the
+// probes, only the oldest segment is sent again. A thousand senders that
+// overwhelm a receiver would never let it recover if each repeated its window
+// with every time-out. It also holds back segments that may be too large for
+// the path, until that is known, unless they can be sent in pieces.
 func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
@@ -247,9 +261,9 @@ func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	return sent
 }
 
-// detectOutage begins to probe when a segment has timed out again and nothing
-// at all has come: an outage. Time-outs back off, and might let the end of it
-// go by unnoticed for seconds.
+// detectOutage begins to probe when a segment has timed out again and no packet
+// at all has arrived. Time-outs back off, so the end of the outage might go
+// unnoticed for seconds.
 func (k *KCP) detectOutage() {
 	r := &k.snd.recovery
 	if k.cfg.ext.OutageProbe == 0 || r.inOutage {
@@ -261,7 +275,8 @@ func (k *KCP) detectOutage() {
 	}
 }
 
-// flushOutageProbe repeats the oldest segment in flight from time to time in silence.
+// flushOutageProbe repeats the oldest segment in flight every OutageProbe
+// milliseconds during an outage.
 func (k *KCP) flushOutageProbe(h *header) {
 	r := &k.snd.recovery
 	if !r.inOutage || k.clock.now.before(r.probeAt) {
@@ -278,9 +293,9 @@ func (k *KCP) flushOutageProbe(h *header) {
 	}
 }
 
-// peerAlive notes a good packet, which has acknowledged so many segments. After
-// an outage it has the segments that were in flight then sent again, in
-// growing numbers, and not when their time-outs come.
+// peerAlive records a good packet that has acknowledged acked segments. After
+// an outage it sends the segments that were in flight again, in growing
+// numbers, without waiting for their time-outs.
 func (k *KCP) peerAlive(acked int) {
 	r := &k.snd.recovery
 	r.aliveAt = k.clock.now
@@ -300,10 +315,10 @@ func (k *KCP) peerAlive(acked int) {
 		s := k.snd.ring.at(r.resendFrom)
 		r.resendFrom++
 		if s == nil || k.clock.now.diff(s.ts) < k.snd.rtt.srtt {
-			continue // has arrived, or may be on its way
+			continue // it has arrived, or may be on its way
 		}
 		s.rto = k.snd.rtt.rto
-		k.repairAt(s, k.clock.now)
+		k.retransmitAt(s, k.clock.now)
 		r.resendBudget--
 	}
 	if !r.resendFrom.before(r.resendEnd) {

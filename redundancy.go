@@ -2,53 +2,56 @@ package kcp
 
 import "math"
 
-// Redundancy for thin streams: recent segments that are not acknowledged are
-// put once more into packets that leave anyway. To any receiver they are
-// duplicates, which it drops. A loss is then repaired by the next packet
-// instead of a round trip later, and what follows it, which would have to wait
-// for it, is not delayed either.
+// Redundancy for thin streams: packets that leave anyway carry recent segments
+// that are not acknowledged once more. To any receiver these are duplicates,
+// which it drops. The next packet then makes up for a loss, instead of a
+// retransmission a round trip later. What follows the lost segment, and would
+// have to wait for it, is not delayed either.
 
 const (
-	// repeatSize is the largest payload that is repeated, in bytes. What is
-	// larger leaves little room in its packets, and pays less for its bytes.
+	// repeatSize is the largest payload that is repeated, in bytes. A larger
+	// one leaves little room in its packets, and gains less for its bytes.
 	repeatSize = 256
-	// repeatReach is how many segments are looked at from either end of what is
-	// in flight, so that the cost of a flush is bounded.
-	repeatReach  = 16
-	repairsReach = 4
-	// repeatBurst is the most that may be saved up to repeat, in bytes.
+	// repeatReach is how many segments are examined from the newest in flight
+	// backwards, and retransmitsReach from the oldest forwards. That bounds the
+	// cost of a flush.
+	repeatReach      = 16
+	retransmitsReach = 4
+	// repeatBurst is the most credit that may be saved up, in bytes.
 	repeatBurst = 1024
-	// repeatMemory is for how many segments a loss is remembered.
+	// repeatMemory is for how many segments a loss counts as recent.
 	repeatMemory = 48
-	// repeatCredit is what each acknowledgement left out is worth to repeats,
-	// in bytes: the 24 it would have taken, and a little of the packet that it
-	// would sometimes have had for itself. So there is nothing to pay.
+	// repeatCredit is the credit in bytes for each acknowledgement left out:
+	// the 24 it would have taken, and a little of the packet that it would
+	// sometimes have needed. So redundancy costs nothing.
 	repeatCredit = 28
-	// packetOverhead is what IPv4 and UDP add to a packet.
+	// packetOverhead is what IPv4 and UDP add to a packet, in bytes.
 	packetOverhead = 28
 )
 
-// redundancyBudget is the state of Extensions.Redundancy and EarlyRepair.
+// redundancyBudget is the state of Extensions.Redundancy and EarlyRepair. Its
+// zero value is ready.
 type redundancyBudget struct {
-	credit int  // bytes that may be repeated
+	credit int  // bytes that may be repeated; repeated losses overdraw it
 	until  seq  // losses count as recent before this sn is sent
-	lossy  bool // there was a recent loss
+	lossy  bool // there was a recent loss; until is valid
 }
 
-// earn adds the worth of n acknowledgements that were left out.
+// earn adds the credit for n acknowledgements that were left out.
 func (r *redundancyBudget) earn(n int) { r.credit = min(r.credit+n*repeatCredit, repeatBurst) }
 
-// lost notes that a segment was lost while next is the next one to be sent.
+// onLoss records a loss. next is the next sn to be sent.
 func (r *redundancyBudget) onLoss(next seq) { r.lossy, r.until = true, next+repeatMemory }
 
-// lossyRecently reports whether there was a loss lately.
+// lossyRecently reports whether there was a recent loss. next is the next sn to
+// be sent.
 func (r *redundancyBudget) lossyRecently(next seq) bool {
 	r.lossy = r.lossy && r.until.after(next)
 	return r.lossy
 }
 
 // flushRedundant repeats segments in the packet under construction, if there is
-// one. Those from first on have just been sent for the first time.
+// one. The segments from first on have just been sent for the first time.
 func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
@@ -56,10 +59,10 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	r := &k.snd.redundancy
 	r.credit = min(r.credit+int(k.cfg.ext.Redundancy)*(len(k.out.packet)+packetOverhead)/100, repeatBurst)
 	if k.cfg.ext.EarlyRepair {
-		k.repeatRepairs(h, first)
+		k.repeatRetransmits(h, first)
 	}
 	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.snd.nxt != k.snd.end {
-		return // nothing is being lost, or this is not a thin stream
+		return // nothing is being lost, or the stream is not thin
 	}
 	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
@@ -74,11 +77,11 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	}
 }
 
-// repeatRepairs repeats once what was sent again because it was lost. Losses
-// come together, and everything waits for these segments. They are few, and
-// are repeated on credit.
-func (k *KCP) repeatRepairs(h *header, first seq) {
-	for i, sn := 0, k.snd.una; i < repairsReach && sn.before(first); i, sn = i+1, sn+1 {
+// repeatRetransmits repeats once each segment that was sent again because it
+// was lost. Losses come together, and all later data waits for these segments.
+// They are few, so they may overdraw the credit.
+func (k *KCP) repeatRetransmits(h *header, first seq) {
+	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
 			k.snd.redundancy.credit -= s.size()
 			k.repeat(s, h)
@@ -93,8 +96,9 @@ func (k *KCP) mayRepeat(s *sendSegment) bool {
 		len(s.data) <= repeatSize && len(k.out.packet)+s.size() <= k.cfg.mtu
 }
 
-// repeat puts s into the packet under construction once more. To time-outs and
-// loss detection its last transmission is still the one before.
+// repeat puts s into the packet under construction once more. Time-outs and
+// loss detection take no notice of it: the last transmission is still the one
+// before.
 func (k *KCP) repeat(s *sendSegment, h *header) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))

@@ -16,15 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// forget empties the filter, as many other packets would.
-func forget(f *replayFilter) {
-	for _, t := range []*packetTable{&f.received, &f.sent} {
-		t.mu.Lock()
-		clear(t.sets)
-		t.mu.Unlock()
-	}
-}
-
 // keyID is a cipher that has a name of its key in front of each packet, as for
 // the change of keys.
 type keyID struct{ crypt.Cipher }
@@ -166,7 +157,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						kept := path.all(w)
 						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
 							time.Sleep(pause)
-							forget(&l.ep.protection.replays)
+							l.ep.protection.replays.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 									for skip := range 3 {
@@ -205,7 +196,7 @@ func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 		kept := path.all(w)
 		time.Sleep(2 * timeWaitTime)
 		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-			forget(&l.ep.protection.replays)
+			l.ep.protection.replays.Forget()
 			for _, p := range kept[1:] {
 				if p.from == kept[0].from {
 					w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)

@@ -2,37 +2,39 @@ package kcp
 
 import "slices"
 
-// Retransmission of sessions. What is taken for lost goes into a queue, and
-// leaves it as congestion window and pacing allow (RFC 6675 §5, RFC 9002 §7), or
-// as acknowledgements come in, by a slow start (RFC 6937). Otherwise a few
-// acknowledgements of a peer could have the whole window sent again at once,
-// several times over. The bare state machine sends all of it in the flush that
-// finds it lost, as the reference does.
+// Retransmission in sessions, Extensions.PipeWindow. A segment that is
+// considered lost goes into a queue. It leaves as congestion window and pacing
+// allow (RFC 6675 §5, RFC 9002 §7), or by a slow start as acknowledgements come
+// in (RFC 6937). Otherwise a few acknowledgements from a peer could cause the
+// whole window to be sent again at once, several times over. The bare state
+// machine sends all of it in the flush that finds it lost, as the reference
+// does.
 
 const (
-	// resendFirst is how many segments may be sent again for each round trip,
-	// and resendGrowth how many for each acknowledged one, whatever congestion
-	// control says.
+	// resendFirst is how many segments may be sent again in each round trip,
+	// whatever congestion control says. resendGrowth is how many more for each
+	// segment acknowledged.
 	resendFirst  = 16
 	resendGrowth = 2
-	// resendSaved is how many may be saved up while nothing is lost.
+	// resendSaved is how many of these may be saved up while nothing is lost.
 	resendSaved = 64
-	// minResendRound is the least time that counts as a round trip, in
+	// minResendRound is the shortest time that counts as a round trip, in
 	// milliseconds.
 	minResendRound = 10
 )
 
-// resendCredit is what may be sent again whatever congestion control says.
+// resendCredit is what may be sent again whatever congestion control says. Its
+// zero value is ready.
 type resendCredit struct {
 	left int // segments
-	last seq // when time was last made up for
+	last seq // when refill last added some
 }
 
-// earn adds what the acknowledgement of so many segments allows.
+// earn adds what the acknowledgement of acked segments allows.
 func (c *resendCredit) earn(acked int) { c.left += resendGrowth * acked }
 
-// refill adds what the time since the last call allows, round being a round
-// trip, if acknowledgements have not.
+// refill adds what the time since the last call allows, if acknowledgements
+// have not allowed as much. round is the round trip in milliseconds.
 func (c *resendCredit) refill(now seq, round uint32) {
 	n := min(uint64(uint32(now-c.last))*resendFirst/uint64(round), resendFirst)
 	if n > 0 {
@@ -50,7 +52,8 @@ func (c *resendCredit) wait(now seq, round uint32) uint32 {
 	return next - min(next, uint32(now-c.last))
 }
 
-// resendRound returns what counts as a round trip for resendCredit.
+// resendRound returns what counts as a round trip for resendCredit, in
+// milliseconds.
 func (k *KCP) resendRound() uint32 {
 	if k.snd.rtt.srtt == 0 {
 		return max(k.snd.rtt.rto, minResendRound)
@@ -58,8 +61,8 @@ func (k *KCP) resendRound() uint32 {
 	return min(max(uint32(k.snd.rtt.srtt), minResendRound), k.snd.rtt.rto)
 }
 
-// queueLost puts segments that have just been taken for lost behind those that
-// wait to be sent again.
+// queueLost appends segments that were just found lost to those that wait to be
+// sent again.
 func (k *KCP) queueLost(lost []*sendSegment) {
 	for _, s := range lost {
 		s.unlinkOrder()
@@ -67,9 +70,10 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 	}
 }
 
-// fitsPipe reports whether what is in flight and not lost leaves room in the
-// congestion window, and the pacing budget goes as far. Without pacing there is
-// no budget.
+// fitsPipe reports whether a segment may be sent again because congestion
+// control allows it. The segments in flight and not lost (the pipe of RFC 6675
+// §4) must leave room in the congestion window. Pacing must allow a packet.
+// Without pacing fitsPipe is false, and only resendCredit counts.
 func (k *KCP) fitsPipe(rate int64) bool {
 	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.wait(k.clock.micros, rate) == 0
 }
@@ -84,7 +88,8 @@ func (k *KCP) resendWait() uint32 {
 	return wait
 }
 
-// flushLost sends again what waits for it, oldest first, as far as it may leave.
+// flushLost sends again the lost segments that wait for it, oldest first, as
+// far as they may leave.
 func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.credit
 	c.refill(k.clock.now, k.resendRound())
@@ -102,8 +107,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 	c.left = min(c.left, resendSaved)
 }
 
-// notLost notes that s, which waits to be sent again, has been acknowledged
-// before that.
+// notLost records that s was acknowledged while it waited to be sent again.
 func (k *KCP) notLost(s *sendSegment) {
 	if s.xmit == 1 {
 		k.snd.recovery.count(true)
@@ -111,7 +115,7 @@ func (k *KCP) notLost(s *sendSegment) {
 	}
 }
 
-// noteLost notes that the last transmission of s is taken for lost.
+// noteLost records that the last transmission of s is considered lost.
 func (k *KCP) noteLost(s *sendSegment) {
 	if k.cfg.ext.EarlyRetransmit {
 		k.decayReoWnd()
@@ -141,9 +145,10 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	k.sendSegment(s, h)
 }
 
-// flushRetransmissions sends again what has timed out or is suspected lost, in
-// the order of sn, and reports which of the two was found. rate is what the
-// controller paces at.
+// flushRetransmissions sends again, in the order of sn, the segments that timed
+// out or are suspects. It reports which of the two it found; a first time-out
+// does not count with Extensions.TailProbe. rate is the controller's pacing
+// rate.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.postpone(k.snd.timeouts.expire(k.clock.now, k.out.scratch[:0]))
 	if k.snd.validation != nil {

@@ -1,37 +1,37 @@
 package kcp
 
-// The containers of the state machine. Both directions keep their segments in
-// a power-of-two ring indexed by sequence number, so that finding, adding and
-// removing a segment costs the same at every window size, and waiting and
-// in-flight segments need no second queue: they are ranges of one ring.
+// The containers of the state machine. Both directions keep their segments in a
+// power-of-two ring indexed by sequence number. So finding, adding and removing
+// a segment costs the same at every window size. Waiting and in-flight segments
+// need no second queue: they are ranges of one ring.
 
-// sendSegment is a segment on its way out: waiting for the window or in flight.
+// sendSegment is a segment to be sent or in flight.
 type sendSegment struct {
-	buf          []byte // room for headers, then data
-	data         []byte
+	buf          []byte // headroom, then data
+	data         []byte // payload
 	sn           seq
 	ts           seq    // last transmission
-	resendTS     seq    // retransmission time-out
-	rto          uint32 // of this segment, with its own back-off
+	resendTS     seq    // when the retransmission time-out expires
+	rto          uint32 // milliseconds, with this segment's own back-off
 	xmit         uint32 // transmissions so far
-	fastack      uint32 // later transmissions acknowledged since the last one
+	fastack      uint32 // acknowledgements of segments sent after its last transmission
 	frg          uint8
-	fastDue      bool  // this flush fast-retransmits it
-	early        bool  // resendTS is not a time-out but that of an early repair
-	repaired     bool  // it was last sent again before its time-out
-	beingWritten bool  // buf is in the hands of KCP.outputInPlace's function
-	orphaned     bool  // and is of no more use here
-	repeats      uint8 // since the last retransmission; see redundancy.go
-	repeated     seq   // the last of them
+	fastDue      bool  // its next transmission is a fast retransmission (RFC 5681 §3.2)
+	early        bool  // resendTS is the time of an early repair, not a time-out
+	repaired     bool  // its last retransmission was before its time-out
+	beingWritten bool  // outputInPlace has buf
+	orphaned     bool  // and the segment is of no more use; see releaseSegment
+	repeats      uint8 // redundant copies since the last transmission; see redundancy.go
+	repeated     seq   // when the last of them was sent
 
 	tx     sendRecord // of the last transmission
-	lostAt int64      // when the one before had left, if it is taken for lost
-	packet int32      // how far into its packet s reaches; see noteReach
+	lostAt int64      // when the one before it left, in microseconds; 0: not lost
+	packet int32      // how far into its packet s reaches, in bytes; see noteReach
 
-	group *timeoutGroup // group of equal resendTS, see rto.go
+	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group
-	order link          // in list, which is one of lossDetector's
-	list  *segmentList
+	order link          // in list
+	list  *segmentList  // one of lossDetector's, or nil
 }
 
 // size returns the bytes of s on the wire.
@@ -79,8 +79,8 @@ func (s *sendSegment) unlinkOrder() {
 	s.order, s.list = link{}, nil
 }
 
-// sendRing holds the segments from snd_una on. A slot is nil where the segment
-// has been acknowledged.
+// sendRing holds the segments from snd_una on. The slot of an acknowledged
+// segment is nil.
 type sendRing struct {
 	slots []*sendSegment
 }
@@ -113,15 +113,15 @@ func (r *sendRing) reserve(first seq, n int) {
 // recvSegment is a segment that has arrived and was not yet read.
 type recvSegment struct {
 	data      []byte
-	read      int // bytes at the front that are consumed
-	lastAcked seq // when it was acknowledged, where it came early
+	read      int // bytes at the front that were read
+	lastAcked seq // when it was last acknowledged; for early segments
 	frg       uint8
 	held      bool
-	void      bool // of a message that cannot become whole: only its place is left
+	void      bool // of a message that cannot be completed; only its place is left
 }
 
 // recvRing holds the segments that have arrived: those in order, waiting to be
-// read, and beyond rcv_nxt those that came early.
+// read, and early ones beyond rcv_nxt.
 type recvRing struct {
 	slots []recvSegment
 }
@@ -141,7 +141,7 @@ func (r *recvRing) reserve(first seq, n int) {
 	}
 }
 
-// ringSize returns the power of two that holds n slots.
+// ringSize returns the size of a ring for n slots, a power of two.
 func ringSize(n int) int {
 	size := minRing
 	for size < n {

@@ -1,20 +1,21 @@
 package kcp
 
-// Retransmission time-out of the reference, in milliseconds.
+// Retransmission time-outs of the reference (RFC 6298), in milliseconds.
 const (
-	rtoNoDelay = 30 // minimum with nodelay
+	rtoNoDelay = 30 // minimum with NoDelayOn and NoDelayTurbo
 	rtoMin     = 100
 	rtoInitial = 200
 	rtoMax     = 60000
 
 	// wireMaxRTO bounds the back-off of one segment. The reference has no
-	// bound; two time-outs of more than 2^31 ms could no longer be compared.
+	// bound, but two time-outs of more than 2^31 ms could no longer be
+	// compared.
 	wireMaxRTO = 1 << 30
 )
 
 // rttEstimator smooths round-trip samples into a retransmission time-out, as
-// the reference does: RFC 6298 in integer milliseconds, with the flush
-// interval in the place of the clock granularity.
+// the reference does: RFC 6298 in integer milliseconds, with the flush interval
+// in place of the clock granularity. All its fields are in milliseconds.
 type rttEstimator struct {
 	srtt   int32 // 0 before the first sample
 	rttvar int32
@@ -22,7 +23,7 @@ type rttEstimator struct {
 	minRTO uint32
 }
 
-// sample takes one round trip of rtt milliseconds.
+// sample adds a round-trip sample of rtt milliseconds.
 func (e *rttEstimator) sample(rtt int32, interval uint32) {
 	if e.srtt == 0 {
 		e.srtt = rtt
@@ -39,7 +40,8 @@ func (e *rttEstimator) sample(rtt int32, interval uint32) {
 	e.rto = uint32(min(max(int64(e.minRTO), rto), rtoMax))
 }
 
-// backoff returns the time-out that follows rto for a segment that timed out.
+// backoff returns the time-out that follows rto for a segment that timed out,
+// limit at most.
 func (e *rttEstimator) backoff(rto uint32, mode NoDelay, limit uint32) uint32 {
 	switch mode {
 	case NoDelayOff:
@@ -53,23 +55,23 @@ func (e *rttEstimator) backoff(rto uint32, mode NoDelay, limit uint32) uint32 {
 }
 
 // timeoutGroup holds the segments in flight whose time-out is at the same
-// millisecond; mostly those that one flush sent.
+// millisecond, mostly those that one flush sent.
 type timeoutGroup struct {
 	at         seq
 	head       *sendSegment // chained by sendSegment.timer
 	prev, next *timeoutGroup
 }
 
-// timeouts is the ordered set of all time-outs: a list of groups by time.
-// A new time-out is close to the one added before it, so the search starts
-// there; adding and removing do not depend on how many segments are in flight.
+// timeouts is the ordered set of all time-outs: a list of groups by time. A new
+// time-out is close to the one added before it, so the search starts there.
+// Adding and removing do not depend on how many segments are in flight.
 type timeouts struct {
 	first, last *timeoutGroup
-	recent      *timeoutGroup // where the last time-out was added; nil: last
+	recent      *timeoutGroup // of the last time-out added; nil: search from last
 	spare       *timeoutGroup // emptied groups, chained by next
 }
 
-// next returns the earliest time-out; false when nothing is in flight.
+// next returns the earliest time-out; false if none is scheduled.
 func (d *timeouts) next() (seq, bool) {
 	if d.first == nil {
 		return 0, false
@@ -103,7 +105,7 @@ func (d *timeouts) add(s *sendSegment) {
 	g.head = s
 }
 
-// insertAfter adds a group behind g, or in front of all where g is nil.
+// insertAfter adds a group behind g, or in front of all others if g is nil.
 func (d *timeouts) insertAfter(g *timeoutGroup, at seq) *timeoutGroup {
 	n := d.spare
 	if n == nil {
@@ -129,7 +131,7 @@ func (d *timeouts) insertAfter(g *timeoutGroup, at seq) *timeoutGroup {
 	return n
 }
 
-// remove takes s out, if it is scheduled.
+// remove unschedules s, if it is scheduled.
 func (d *timeouts) remove(s *sendSegment) {
 	g := s.group
 	if g == nil {
@@ -149,7 +151,7 @@ func (d *timeouts) remove(s *sendSegment) {
 	}
 }
 
-// drop takes the empty group g out.
+// drop unlinks the empty group g.
 func (d *timeouts) drop(g *timeoutGroup) {
 	if g.prev == nil {
 		d.first = g.next

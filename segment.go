@@ -2,14 +2,14 @@ package kcp
 
 import "encoding/binary"
 
-// Segment header layout and commands; WIRE.md §1 and, for PIECE, §5.6.
+// Segment header layout and commands: WIRE.md §1 and, for PIECE, §5.6.
 const (
 	headerSize = 24
 
 	cmdPush = 81 // data
 	cmdAck  = 82 // acknowledges one segment
 	cmdWask = 83 // asks for the peer's window
-	cmdWins = 84 // tells our window
+	cmdWins = 84 // advertises the sender's window
 
 	cmdPiece = 85 // part of a data segment; Extensions.TakePieces
 )
@@ -17,17 +17,17 @@ const (
 // maxWindow is the largest window the 16-bit wnd field can carry.
 const maxWindow = 0xffff
 
-// seq is a sequence number or a millisecond timestamp. Both live on a circle
-// of 2^32 values (RFC 1982). Of two different values one is before or after the
-// other: before, if it lies less than 2^31 behind. A value at a distance of
-// exactly 2^31, for which RFC 1982 has no answer, is after, never before. So a
-// number from the network that is half the circle away is refused as one from
-// the future, and no loop runs towards it.
+// seq is a sequence number or a millisecond timestamp. Both live on a circle of
+// 2^32 values (RFC 1982). Of two different values one is before the other if it
+// lies less than 2^31 behind. A value at a distance of exactly 2^31, for which
+// RFC 1982 has no answer, is after, never before. So a number from the network
+// that is half the circle away is refused as one from the future, and no loop
+// runs towards it.
 type seq uint32
 
 // diff returns the signed distance from b to a. At a distance of exactly 2^31
-// it is negative; only times that the network has no say in, and samples that
-// have to be positive, are judged by it.
+// it is negative. Use it only for times that the network cannot influence, and
+// for samples that must be positive.
 func (a seq) diff(b seq) int32 { return int32(a - b) }
 
 // before reports whether a precedes b, by less than 2^31.
@@ -79,12 +79,12 @@ func (h *header) encode(b []byte) {
 	binary.LittleEndian.PutUint32(b[20:], h.len)
 }
 
-// knownCmd reports whether cmd is one of the four commands of the protocol.
+// knownCmd reports whether cmd is one of the reference's four commands.
 func knownCmd(cmd uint8) bool { return cmd >= cmdPush && cmd <= cmdWins }
 
-// payload returns the payload that follows h at the start of rest. It is
-// false where h claims more bytes than rest holds; the comparison is unsigned
-// in 64 bits, so a len of 0xffffffff is not taken for -1 on 32-bit systems.
+// payload returns the payload of h, which begins rest. It reports false if h
+// claims more bytes than rest holds. The comparison is unsigned in 64 bits, so
+// a len of 0xffffffff is not -1 on 32-bit systems.
 func (h *header) payload(rest []byte) ([]byte, bool) {
 	if uint64(h.len) > uint64(len(rest)) {
 		return nil, false

@@ -1,10 +1,10 @@
 package kcp
 
-// sender is the sending side: [una, nxt) is in flight, [nxt, end) waits.
+// sender is the sending side: [una, nxt) is in flight, [nxt, end) is waiting.
 type sender struct {
 	una      seq // snd_una
 	nxt      seq // snd_nxt
-	end      seq // behind the last segment that was queued
+	end      seq // after the last queued segment
 	inFlight int // segments in [una, nxt) that are not acknowledged
 	bytes    int // payload held in ring
 	ring     sendRing
@@ -17,7 +17,7 @@ type sender struct {
 	rate        rateSampler
 	pace        pacer
 	cc          CongestionControl
-	ccState     *CongestionState // nil while there is nothing to control
+	ccState     *CongestionState // nil until first needed
 	redundancy  redundancyBudget
 	blackHole   blackHoleDetector
 	lastAlive   transmission // oldest in flight at the last good packet
@@ -25,12 +25,13 @@ type sender struct {
 	validation *addressValidation // nil: the peer's address is validated
 }
 
-// Send queues p, copying it, and returns how many bytes it took. In message
-// mode p is one message, which may be empty and is split into at most 127
-// fragments; beyond that it is refused whole with ErrMessageTooLarge. In
-// stream mode p first fills up the last waiting segment, and what does not fit
-// into 127 further ones is not taken: n < len(p), or ErrMessageTooLarge where
-// nothing was taken.
+// Send queues a copy of p and returns how many bytes of it were taken. In
+// message mode p is one message, which may be empty and is split into at most
+// 127 fragments. A longer one is refused whole with ErrMessageTooLarge.
+//
+// In stream mode p first fills up the last waiting segment. If the rest would
+// need more than 127 further segments, none of the rest is taken: Send returns
+// n < len(p), or ErrMessageTooLarge if n would be 0.
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
 		n = k.extendTail(p)
@@ -78,7 +79,8 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// extendTail fills up the last waiting segment and returns how much it took.
+// extendTail fills up the last waiting segment and returns how many bytes it
+// took.
 func (k *KCP) extendTail(p []byte) int {
 	if k.snd.end == k.snd.nxt {
 		return 0
@@ -160,8 +162,8 @@ func (s *sendSegment) info() SegmentInfo {
 	}
 }
 
-// notifyAcked tells the congestion controller what an input has acknowledged,
-// before which snd_una was una.
+// notifyAcked tells the congestion controller what an input has acknowledged.
+// una is snd_una before that input.
 func (k *KCP) notifyAcked(una seq) {
 	if k.snd.rate.sample.Acked == 0 {
 		return
@@ -177,7 +179,7 @@ func (k *KCP) notifyAcked(una seq) {
 	k.snd.cc.OnAck(s)
 }
 
-// transmission names one sending of a segment.
+// transmission identifies one transmission of a segment.
 type transmission struct {
 	sn   seq
 	xmit uint32
@@ -204,8 +206,8 @@ func (k *KCP) silentTransmissions() int {
 	return int(s.xmit)
 }
 
-// discardSend drops everything that waits to be sent or acknowledged, for a
-// peer that does not want it any more.
+// discardSend drops everything that is waiting or in flight, because the peer
+// does not want it any more.
 func (k *KCP) discardSend() {
 	k.ackBelow(k.snd.nxt)
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pmtud"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It is a
@@ -101,13 +102,13 @@ type closeState struct {
 type timerState struct {
 	wakeAt    time.Duration // 0: no wake-up asked for
 	compactAt time.Duration // 0: nothing to compact
-	wakeIndex int32         // place in wakeQueue, from 1; 0: none; wakeQueue.mu
+	wakeIndex int32         // place in Endpoint.wakes, from 1; 0: none; guarded by its lock
 	clockBase uint32        // what the state machine's clock shows at the epoch; random, see address_validation.go
 }
 
 // mtuState is the search for the path MTU (RFC 8899).
 type mtuState struct {
-	search *pmtuSearch // nil before there is reason for one
+	search *pmtud.Search // nil before there is reason for one
 	counts probeCounts
 }
 

@@ -175,7 +175,7 @@ func TestForgedWithAEAD(t *testing.T) {
 					v := &victim{w, a, b, rand.New(rand.NewPCG(8, 8))}
 					v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 						if forgetful {
-							forget(&to.ep.protection.replays)
+							to.ep.protection.replays.Forget()
 						}
 						mu.Lock()
 						defer mu.Unlock()

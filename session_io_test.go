@@ -203,10 +203,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 			require.Nil(t, c.kcp.snd.ccState)
 			require.Nil(t, c.kcp.snd.rate.rateInput)
 			c.mu.Unlock()
-			c.ep.wakes.mu.Lock()
-			require.Empty(t, c.ep.wakes.heap)
-			require.Zero(t, c.ep.wakes.armedAt)
-			c.ep.wakes.mu.Unlock()
+			require.True(t, c.ep.wakes.Idle())
 		}
 		sent := l.Stats().PacketsSent
 		time.Sleep(24 * time.Hour)

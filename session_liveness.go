@@ -110,8 +110,8 @@ func (c *Conn) nextSignalTime() time.Duration {
 			at = max(r.next, 1)
 		}
 	}
-	if p := c.plpmtu.search; p != nil && p.active() && c.mayProbeMTU() && (at == 0 || p.next < at) {
-		at = max(p.next, 1)
+	if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() && (at == 0 || p.Next() < at) {
+		at = max(p.Next(), 1)
 	}
 	return at
 }
@@ -168,7 +168,7 @@ func (c *Conn) noteActivity(now time.Duration) {
 		c.live.lastTaken = max(now, 1)
 	}
 	if a.una != c.live.activity.una && c.plpmtu.search != nil {
-		c.plpmtu.search.revive(now)
+		c.plpmtu.search.Revive(now)
 	}
 	if a.received != c.live.activity.received || a.una != c.live.activity.una || a.datagrams != c.live.activity.datagrams {
 		c.live.lastActive = now

@@ -17,14 +17,18 @@ import (
 // the peer has shown that it is there. It returns the session that has moved to
 // that address.
 func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	for _, c := range found {
-		if c == nil {
-			break
-		}
-		if mine, moved := c.packetFromNewAddress(d, p, now); moved {
-			return c
-		} else if mine {
-			return nil
+	// A packet number tells which session it is. A session that the peer has given
+	// up for another, because it moved while it said HELLO, knows no better.
+	for _, numbered := range []bool{true, false} {
+		for _, c := range found {
+			if c == nil {
+				break
+			}
+			if mine, moved := c.packetFromNewAddress(d, p, numbered, now); moved {
+				return c
+			} else if mine {
+				return nil
+			}
 		}
 	}
 	found[0].ep.counters.dropReplay.Add(1)
@@ -34,13 +38,16 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 // packetFromNewAddress takes a packet from an address that is not the peer's. mine is
 // true if it is one of this session, and not of before; moved if it answers the
 // challenge of the address, and the session has moved there.
-func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
 		return false, false
 	}
-	if c.hs.unvalidated.Load() && !c.in.numbers.numbered(p) {
+	if c.in.numbers.numbered(p) != numbered {
+		return false, false
+	}
+	if c.hs.unvalidated.Load() && !numbered {
 		return false, false // it need not have come from who has got our WELCOME
 	}
 	to := source{d.Addr, d.Peer}
@@ -58,7 +65,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 	}
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	ask := c.challengeOf(to, now)
+	ask := c.challengeOfLocked(to, now)
 	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
 		c.path.challenged, c.path.challengedAt = ask.sn, now
 		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
@@ -69,11 +76,11 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, now time.Durat
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond
 
-// challengeOf returns the question that is sent to an address. It is made of the
+// challengeOfLocked returns the question that is sent to an address. It is made of the
 // address and a secret, as a cookie is, so that nothing need be kept for
 // addresses that the peer is not at, however many they are. It is good for 10 to
 // 20 seconds, and for one move. Endpoint.mu is held.
-func (c *Conn) challengeOf(to source, at time.Duration) signal {
+func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // not one of a cookie
 	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.migrations, period)
@@ -107,7 +114,7 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-cookieTime).answer()}
+	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-cookieTime).answer()}
 }
 
 // migrateTo files the session under a new address. It is false where that is taken.

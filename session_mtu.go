@@ -4,10 +4,11 @@ import (
 	"encoding/binary"
 	"time"
 
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Path MTU discovery of a session: what pmtuSearch decides is sent and set
+// Path MTU discovery of a session: what pmtud.Search decides is sent and set
 // here. It takes a peer that answers PROBE; with others the MTU stays what it
 // is in Config. WIRE.md §5.5.
 
@@ -29,17 +30,17 @@ func (c *Conn) onInfo(s signal) {
 
 // basePMTU returns the size that is fallen back to.
 func (c *Conn) basePMTU() int {
-	return min(max(basePMTU, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
+	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
 }
 
 // mtu returns the largest UDP payload that is sent.
 func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhead.total() }
 
 // newSearch returns the search on the present path.
-func (c *Conn) newSearch() *pmtuSearch {
-	cfg, ether := &c.ep.config, etherIPv6
+func (c *Conn) newSearch() *pmtud.Search {
+	cfg, ether := &c.ep.config, pmtud.EtherIPv6
 	if c.path.key.addr.Addr().Unmap().Is4() {
-		ether = etherIPv4
+		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
 	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
@@ -48,7 +49,7 @@ func (c *Conn) newSearch() *pmtuSearch {
 	// A segment of that size must be one that can be sent in pieces.
 	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
 	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
-	return newPMTUSearch(base, c.mtu(), limit, ether)
+	return pmtud.New(base, c.mtu(), limit, ether)
 }
 
 // mayProbeMTU reports whether the peer may be probed.
@@ -66,35 +67,35 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	suspicious := k.blackHoleSuspected()
 	sent, lost := k.largePackets()
 	if c.plpmtu.search == nil {
-		if sent < searchAfter && !suspicious {
+		if sent < pmtud.SearchAfter && !suspicious {
 			return
 		}
 		c.plpmtu.search = c.newSearch()
 	}
 	p := c.plpmtu.search
-	if suspicious && now < p.trusted {
+	if suspicious && p.Trusts(now) {
 		suspicious, lost = false, 0
 		k.forgetLosses()
 	}
 	switch {
-	case p.state == pmtuConfirming && lost == 0:
-		p.confirmedByData()
-	case suspicious && p.state != pmtuConfirming:
-		p.suspect(now)
+	case p.Confirming() && lost == 0:
+		p.ConfirmedByData()
+	case suspicious && !p.Confirming():
+		p.Suspect(now)
 	default:
-		p.begin(now, sent)
+		p.Begin(now, sent)
 	}
-	if !p.due(now) {
+	if !p.Due(now) {
 		return
 	}
-	if p.out {
+	if p.Outstanding() {
 		c.plpmtu.counts.lost++
-		if p.expire(now) {
+		if p.Expire(now) {
 			c.plpmtu.counts.blackHoles++
-			c.useMTU(p.size)
+			c.useMTU(p.Size())
 		}
 	}
-	if p.active() {
+	if p.Active() {
 		c.sendMTUProbe(now)
 	}
 }
@@ -103,7 +104,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 // the peer is there: then it is not its fault that it acknowledges nothing.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
-	if p == nil || p.state != pmtuConfirming || now-c.live.lastHeard >= maxPMTUWait {
+	if p == nil || !p.Confirming() || now-c.live.lastHeard >= pmtud.MaxWait {
 		return false
 	}
 	_, lost := c.kcp.largePackets()
@@ -119,24 +120,28 @@ func (c *Conn) useMTU(size int) {
 // not take the probe from one that takes nothing.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
-	p.sent(randomConv(), now, c.requestWait())
-	k.queueSignals(p.ping())
+	p.Sent(randomConv(), now, c.requestWait())
+	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 
 	// The probe goes past FEC, which would recover what has been lost.
-	buf := make([]byte, p.probe)
+	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
-	signal{sigProbe, p.nonce, uint32(p.probe)}.encode(k.answerHeader(), content)
+	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.probe = buf
 	c.plpmtu.counts.sent++
 }
 
+// probePing returns the ping that leaves with the probe of that nonce. Its values
+// tell the answer to it from the answers to other pings.
+func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
+
 // pingAnswered takes the answer to a ping, which may be the one that left with a
 // probe.
 func (c *Conn) pingAnswered(s signal) {
-	if p := c.plpmtu.search; p != nil && p.out && s == p.ping().answer() {
-		p.heard = true
+	if p := c.plpmtu.search; p != nil && p.Outstanding() && s == probePing(p.Nonce()).answer() {
+		p.Heard()
 	}
 }
 
@@ -146,10 +151,10 @@ func (c *Conn) probeAnswered(s signal) {
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
-	if p.answered(s.sn, int(s.ts), c.live.lastInput) {
+	if p.Answered(s.sn, int(s.ts), c.live.lastInput) {
 		c.kcp.forgetLosses() // chance, or other sizes
-		if p.size > c.mtu() {
-			c.useMTU(p.size)
+		if p.Size() > c.mtu() {
+			c.useMTU(p.Size())
 		}
 	}
 }
@@ -164,7 +169,7 @@ func (c *Conn) restartMTUSearch() {
 // sendProbe writes a probe to the socket. The session's lock is held, but not
 // meanwhile.
 func (c *Conn) sendProbe(buf []byte) error {
-	p, nonce := c.plpmtu.search, c.plpmtu.search.nonce
+	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	numbers := c.in.numbers.sender()
 	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.path.key.addr, Peer: c.origin().peer}
 	var err error
@@ -174,12 +179,12 @@ func (c *Conn) sendProbe(buf []byte) error {
 			tooLarge = c.ep.sendProbe(shard, &d)
 		}
 	})
-	if tooLarge && p == c.plpmtu.search && p.out && p.nonce == nonce {
+	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
 		// The system knows without asking the path.
 		c.plpmtu.counts.lost++
-		if p.refuse(c.ep.now()) {
+		if p.Refuse(c.ep.now()) {
 			c.plpmtu.counts.blackHoles++
-			c.useMTU(p.size)
+			c.useMTU(p.Size())
 		}
 		c.schedule(c.ep.now())
 	}

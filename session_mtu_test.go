@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -38,9 +39,9 @@ func TestPathMTUIsRaised(t *testing.T) {
 		{1472, 1472, 1472, 1472},
 		{9000, 1472, 1472, 1472},
 		{9000, 0, 9000, 9000},
-		{9000, 4000, 4000 - pmtuStep, 4000},
+		{9000, 4000, 4000 - pmtud.Step, 4000},
 		{65507, 0, 65507, 65507},
-		{1472, 1420, 1420 - pmtuStep, 1420},
+		{1472, 1420, 1420 - pmtud.Step, 1420},
 		{1472, 1400, 1400, 1400},
 		{-1, 0, 1400, 1400},
 		{1000, 0, 1400, 1400},
@@ -119,7 +120,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				w.move(a, b, 1, 1<<20)
 				size := tap.largest(2, 1)
 				require.LessOrEqual(t, size, mtu)
-				require.Greater(t, size, mtu-pmtuStep-50)
+				require.Greater(t, size, mtu-pmtud.Step-50)
 				require.Equal(t, Drops{}, b.Stats().Dropped)
 				require.NoError(t, a.Close())
 				require.NoError(t, b.Close())
@@ -145,7 +146,7 @@ func TestPathMTUFollowsThePath(t *testing.T) {
 		s := a.Stats().PathMTU
 		require.EqualValues(t, 1, s.BlackHoles)
 		require.LessOrEqual(t, s.MTU, 1252)
-		require.Greater(t, s.MTU, 1252-pmtuStep)
+		require.Greater(t, s.MTU, 1252-pmtud.Step)
 
 		w.net.SetLink("", "", path(1472))
 		time.Sleep(8 * time.Minute)
@@ -216,7 +217,7 @@ func TestPathMTUThinSessions(t *testing.T) {
 			a, b, _ := w.pair(&Config{MaxMTU: 1472, MessageMode: true}, &Config{MessageMode: true})
 			count := 1000
 			if size == 1376 {
-				count = searchAfter - 1
+				count = pmtud.SearchAfter - 1
 			}
 			for i := range count {
 				want := content(uint64(i), size)
@@ -333,7 +334,7 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 			require.Zero(t, b.Stats().Dropped.FEC)
 
 			w.net.SetLink("", "", path(0))
-			time.Sleep(raiseAfter)
+			time.Sleep(pmtud.RaiseAfter)
 			w.move(a, b, 2, 1<<20)
 			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
 			tap.largest(2, 1)
@@ -496,7 +497,7 @@ func TestPathMTUOverSockets(t *testing.T) {
 	for _, test := range []struct {
 		address string
 		want    int
-	}{{"127.0.0.1:0", etherIPv4}, {"[::1]:0", etherIPv6}} {
+	}{{"127.0.0.1:0", pmtud.EtherIPv4}, {"[::1]:0", pmtud.EtherIPv6}} {
 		l, err := Listen("udp", test.address, nil)
 		if err != nil {
 			t.Skipf("no IPv6 here: %v", err)

@@ -3,10 +3,10 @@ package kcp
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"math"
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/replay"
 )
 
 // Packet numbers. kcp-go's format has none, but it has nonces, and a receiver
@@ -84,7 +84,7 @@ type packetNumbers struct {
 	next   atomic.Uint64 // number of the next packet that is sent, which needs no lock
 	sends  bool          // ours are numbered: the peer is known to have both tokens
 	heard  bool          // the peer's are
-	window replayWindow  // of the peer's
+	window replay.Window // of the peer's
 }
 
 // exhaustedAt is the number that is not used any more in a nonce of n bytes.
@@ -131,8 +131,8 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 		number, ok := n.theirs.number(p.nonce)
 		switch {
 		case ok && !take:
-			return n.window.isNew(number)
-		case ok && !n.window.take(number):
+			return n.window.IsNew(number)
+		case ok && !n.window.Take(number):
 			return false
 		case ok:
 			n.heard, n.sends = true, true
@@ -142,10 +142,11 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 			return false
 		}
 	}
+	replays, mark := &c.ep.protection.replays, c.ep.protection.mark(p)
 	if !take {
-		return !c.ep.protection.replays.knows(p)
+		return replays.IsNew(mark)
 	}
-	return !c.ep.protection.replays.seen(p)
+	return replays.Take(mark)
 }
 
 // numbered reports whether a packet has a number of the peer's.
@@ -164,7 +165,7 @@ func (n *packetNumbers) of(p *inPacket) bool {
 		return true
 	}
 	number, ok := n.theirs.number(p.nonce)
-	return ok && n.window.take(number) || !ok && !n.heard
+	return ok && n.window.Take(number) || !ok && !n.heard
 }
 
 // takeResets takes those signals of a packet without number that an endpoint
@@ -210,7 +211,7 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	}
 	if n == nil {
 		err := e.config.Cipher.Seal(buf)
-		e.protection.replays.leaves(buf)
+		e.protection.replays.Sent(buf)
 		return err
 	}
 	nonce := buf[:min(e.protection.nonces.NonceSize(), len(buf))]
@@ -220,41 +221,4 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	}
 	n.ours.put(nonce, number)
 	return e.protection.nonces.SealNonce(buf)
-}
-
-// replayWindow is the anti-replay window of RFC 4303 §3.4.3, as a ring of words
-// (RFC 6479). The zero value has seen nothing.
-type replayWindow struct {
-	next uint64 // one more than the highest number seen
-	bits [windowWords]uint64
-}
-
-// windowWords is the ring of 64 numbers each, of which one word is being filled.
-const windowWords = 32
-
-// isNew reports whether n is neither seen nor so old that nobody knows.
-func (w *replayWindow) isNew(n uint64) bool {
-	if n >= w.next {
-		return n != math.MaxUint64 // there is none after it
-	}
-	return w.next-n <= (windowWords-1)*64 && w.bits[n/64%windowWords]&(1<<(n%64)) == 0
-}
-
-// take notes that n has come. It is false where n is not new.
-func (w *replayWindow) take(n uint64) bool {
-	if !w.isNew(n) {
-		return false
-	}
-	if n >= w.next {
-		first := w.next / 64
-		if w.next%64 != 0 {
-			first++
-		}
-		for i := range min(n/64+1-first, windowWords) {
-			w.bits[(n/64-i)%windowWords] = 0
-		}
-		w.next = n + 1
-	}
-	w.bits[n/64%windowWords] |= 1 << (n % 64)
-	return true
 }

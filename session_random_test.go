@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -157,10 +158,10 @@ func randomLife(t *testing.T, seed uint64) {
 	}
 	switch random.IntN(4) { // and the path may swallow what is large
 	case 0:
-		link.MTU = basePMTU + random.IntN(300)
+		link.MTU = pmtud.Base + random.IntN(300)
 	case 1:
 		a.MaxMTU, b.MaxMTU = 1472, 9000
-		link.MTU = basePMTU + random.IntN(4000)
+		link.MTU = pmtud.Base + random.IntN(4000)
 	}
 	inWorld(t, seed, link, func(w *world) {
 		start := time.Now()

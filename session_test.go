@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -177,40 +176,6 @@ func TestBusyLinkLives(t *testing.T) {
 		receive(t, b, want)
 		require.Greater(t, lost, 60)
 		require.Greater(t, a.Stats().Retransmits(), uint64(50))
-	})
-}
-
-// A wake-up that comes before the armed one re-arms the timer.
-func TestEarlierWakeUp(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		start := time.Now()
-		var mu sync.Mutex // each wake-up has its own goroutine
-		var woken []*Conn
-		var at []time.Duration
-		q := wakeQueue{
-			now: func() time.Duration { return time.Since(start) },
-			wake: func(c *Conn) {
-				mu.Lock()
-				defer mu.Unlock()
-				woken = append(woken, c)
-				at = append(at, time.Since(start))
-			},
-		}
-		late, early, removed := &Conn{}, &Conn{}, &Conn{}
-		q.set(late, 10*time.Second)
-		q.set(removed, 2*time.Second)
-		q.set(early, 3*time.Second)
-		q.set(early, time.Second)
-		q.remove(removed)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Equal(t, []*Conn{early, late}, woken)
-		require.Equal(t, []time.Duration{time.Second, 10 * time.Second}, at)
-		q.stop()
-		q.set(late, 61*time.Second)
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		require.Len(t, woken, 2)
 	})
 }
 

@@ -62,9 +62,12 @@ func (c *Conn) schedule(now time.Duration) {
 func (c *Conn) wake(at time.Duration) {
 	if c.closing.state != stateEnded && (c.timers.wakeAt == 0 || at < c.timers.wakeAt) {
 		c.timers.wakeAt = at
-		c.ep.wakes.set(c, at)
+		c.ep.wakes.Set(c, at)
 	}
 }
+
+// wakeIndex returns where the session keeps its place in Endpoint.wakes.
+func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
 
 // onWake does what is due. The endpoint's timer calls it.
 func (c *Conn) onWake() {

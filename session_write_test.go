@@ -127,8 +127,9 @@ func TestFECOfTwoSessions(t *testing.T) {
 			require.Zero(t, s.Dropped.Total(), "%+v", s.Dropped)
 			require.Equal(t, before[i].Recovered, s.FEC.Recovered)
 		}
-		require.NoError(t, a2.Abort())
-		time.Sleep(10 * time.Second) // until b2 has heard of it
+		go func() { _ = a2.Close() }()
+		require.NoError(t, b2.Close())
+		time.Sleep(10 * time.Second) // until both have drained
 		require.Equal(t, 1, l.Stats().Sessions)
 		send(t, a1, up[1])
 		receive(t, b1, up[1])

@@ -4,17 +4,17 @@ import (
 	"fmt"
 )
 
-// machineConfig is what the setters of KCP set.
+// machineConfig holds the settings that KCP's setters change.
 type machineConfig struct {
 	mtu        int    // bytes of the largest packet
 	mss        int    // bytes of payload in a full segment
-	messageMSS int    // mss before the path turned out to take less; 0: it has not
+	messageMSS int    // mss before the path MTU shrank; 0: it has not
 	sndWnd     uint32 // segments
 	rcvWnd     uint32 // segments
 	nodelay    NoDelay
 	interval   uint32 // milliseconds between two scheduled flushes
-	fastResend uint32 // later acknowledgements that make a segment lost; 0: any number does not
-	fastLimit  uint32 // fast retransmissions of one segment; 0: any number
+	fastResend uint32 // acknowledgements of later segments that mark one lost; 0: off
+	fastLimit  uint32 // transmissions up to which a segment is fast-retransmitted; 0: any number
 	deadLink   uint32 // transmissions of one segment after which the link is dead
 	stream     bool   // data is a stream of bytes, not of messages
 	ext        Extensions
@@ -29,104 +29,109 @@ const (
 	// NoDelayDefault is NoDelayOff for a KCP, as in the reference, and
 	// NoDelayOn for a session.
 	NoDelayDefault NoDelay = iota
-	// NoDelayOff: at least 100 ms; an eighth is added for the first
-	// transmission; doubled at each time-out. The reference's nodelay 0.
+	// NoDelayOff bounds the time-out to at least 100 ms and doubles it at each
+	// time-out of a segment. First transmissions wait an eighth longer. It is
+	// the reference's nodelay 0.
 	NoDelayOff
-	// NoDelayOn: at least 30 ms; times 1.5 at each time-out of a segment. The
-	// reference's nodelay 1.
+	// NoDelayOn bounds the time-out to at least 30 ms and multiplies it by 1.5
+	// at each time-out of a segment. It is the reference's nodelay 1.
 	NoDelayOn
-	// NoDelayTurbo: at least 30 ms; grows by half of the present time-out of
-	// the connection at each time-out of a segment. The reference's nodelay 2.
+	// NoDelayTurbo bounds the time-out to at least 30 ms. Each time-out of a
+	// segment adds half of the connection's present RTO. It is the reference's
+	// nodelay 2.
 	NoDelayTurbo
 )
 
-// Extensions are behaviours beyond the reference. All are off in the zero
-// value, which is the reference.
+// Extensions are behaviours beyond the reference. The zero value is the
+// reference's behaviour: all are off.
 type Extensions struct {
-	// StrictRTT takes round-trip samples only from an ACK of a segment that
-	// was in flight until its packet came. The reference takes one from every ACK, duplicates and
-	// forgeries included.
+	// StrictRTT takes round-trip samples only from ACKs of segments that were
+	// in flight when the packet arrived. The reference takes one from every
+	// ACK, duplicates and forgeries included.
 	StrictRTT bool
-	// FreshFastAck forgets the acknowledgements counted against a segment
-	// when it times out, so that one loss is not repaired twice.
+	// FreshFastAck resets the count of acknowledgements against a segment when
+	// it times out, so that one loss is not repaired twice.
 	FreshFastAck bool
-	// SendOrder counts an acknowledgement against every segment whose last
-	// transmission was before the acknowledged one, as in RACK (RFC 8985) and
-	// QUIC. The reference compares milliseconds, so that a repetition is
-	// suspected because of what left just before it, and only with segments
-	// further on in the sequence.
+	// SendOrder counts an acknowledgement against every segment last
+	// transmitted before the acknowledged one, as RACK (RFC 8985) and QUIC do.
+	// The reference compares milliseconds, so it suspects a retransmission
+	// because of what left just before it. And it counts only against segments
+	// with a lower sequence number.
 	SendOrder bool
-	// PostponeTimeouts gives a segment more time where the newest
-	// acknowledgement has taken longer than its time-out allows for, as long as
-	// nothing that left after it was acknowledged.
+	// PostponeTimeouts gives a segment more time if the newest acknowledgement
+	// took longer than the segment's time-out allows. It does so as long as
+	// nothing sent after the segment was acknowledged.
 	PostponeTimeouts bool
 	// FreshWindow ignores the window of a segment that is older than another
-	// that has come, as its una shows. The reference takes it from whatever
-	// comes last, replayed packets included.
+	// one that has arrived, as its una shows. The reference takes the window of
+	// whatever arrives last, replayed packets included.
 	FreshWindow bool
 	// LimitToPeerWindow makes Send refuse a message with more fragments than
-	// the largest window the peer has advertised, which it could not take.
+	// the largest window that the peer has advertised: the peer could not take
+	// it.
 	LimitToPeerWindow bool
-	// PipeWindow holds what is unacknowledged against the congestion window,
-	// so that the sender goes on while an old segment is being repaired. The
-	// reference counts everything from the oldest one on. Retransmissions
-	// that do not fit into the congestion window, or are more than pacing
-	// allows, leave as acknowledgements come: two for each segment
-	// acknowledged, and 16 a round trip. The reference's leave all at once.
+	// PipeWindow compares only unacknowledged segments with the congestion
+	// window, so that the sender continues while an old segment is being
+	// repaired. The reference counts everything from the oldest one on.
+	//
+	// Retransmissions that exceed the congestion window or the pacing rate then
+	// leave as acknowledgements arrive: two for each segment acknowledged, and
+	// 16 per round trip. The reference sends all of them at once.
 	PipeWindow bool
 	// RepeatAcks sends an ACK twice, the second time with the next ones, while
-	// the peer repeats what has arrived: it does not know that, because ACKs
-	// were lost.
+	// the peer retransmits segments that have arrived: its ACKs were lost.
 	RepeatAcks bool
 	// SparseAcks leaves out ACKs of segments that the una of the same packet
 	// covers, except the newest, which is the peer's round-trip sample. kcp-go
-	// does so too.
+	// does so too. It has no effect with ThinAcks.
 	SparseAcks bool
-	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds.
-	// Zero means unbounded.
+	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds, but
+	// not below the connection's RTO. Zero means 2^30.
 	MaxRTO uint32
-	// MaxProbeWait bounds the distance of probes, in milliseconds. Zero means
-	// the reference's 120000.
+	// MaxProbeWait bounds the interval of zero-window probes, in milliseconds
+	// (RFC 9293 §3.8.6.1). Zero means the reference's 120000.
 	MaxProbeWait uint32
 	// ProbeWait is the time between the peer's window closing and the first
-	// probe, in milliseconds; later probes follow at 1.5 times the distance
-	// of the one before. Zero means the reference's 5000.
+	// zero-window probe, in milliseconds. Each interval is 1.5 times the one
+	// before. Zero means the reference's 5000.
 	ProbeWait uint32
-	// ThinAcks lets the acknowledgement of what comes in order wait for a
-	// packet that leaves anyway, for a quarter of a round trip and 25 ms at most,
-	// and leaves out what una says too. The reference answers every segment.
+	// ThinAcks delays the acknowledgement of in-order data until another packet
+	// leaves, for at most a quarter of a round trip and 25 ms (delayed ACK, RFC
+	// 1122 §4.2.3.2). It also leaves out ACKs that una makes redundant. The
+	// reference answers every segment.
 	ThinAcks bool
-	// EarlyRetransmit repairs a segment a quarter of a round trip after the
-	// first acknowledgement of a later one, also where FastResend of them do
-	// not come (RFC 8985). It counts every ACK of a packet; the reference
-	// counts one. When repairs turn out to have been needless, because packets
-	// overtake each other, it waits for more.
+	// EarlyRetransmit retransmits a segment a quarter of a round trip after the
+	// first acknowledgement of a later one, even if FastResend acknowledgements
+	// do not arrive (reordering window, RFC 8985 §6.2). It counts every ACK of
+	// a packet; the reference counts one. When retransmissions turn out to be
+	// spurious (RFC 3522), because the path reorders packets, it waits longer.
 	EarlyRetransmit bool
 	// TailProbe answers the first time-out of segments that were sent together
-	// with one packet, and tells congestion control only of a second one
-	// (RFC 8985). The reference sends all of them again.
+	// with one packet (tail loss probe, RFC 8985 §7). Congestion control learns
+	// only of a second time-out. The reference retransmits all of them.
 	TailProbe bool
-	// OutageProbe is the distance of probes, in milliseconds, while segments
-	// time out and nothing comes from the peer. The first sign of life then has
-	// everything sent again that was in flight, and back-off forgotten. Zero
-	// means none.
+	// OutageProbe is the interval of probes, in milliseconds, while segments
+	// time out and nothing arrives from the peer. The first packet to arrive
+	// then causes everything that was in flight to be sent again, and resets
+	// the back-off. Zero means no probes.
 	OutageProbe uint32
-	// EarlyRepair repeats retransmissions of small segments in the next packet,
-	// and, while there are losses, small segments in general, for as many bytes
-	// as ThinAcks has saved.
+	// EarlyRepair repeats retransmissions of small segments in the next packet.
+	// While there are losses, it repeats other small segments too, for as many
+	// bytes as ThinAcks has saved.
 	EarlyRepair bool
 	// Redundancy is how many bytes of recent small segments may be repeated in
-	// packets that leave anyway, in per cent of the bytes of those packets.
+	// packets that leave anyway, in percent of the bytes of those packets.
 	Redundancy uint32
-	// TakePieces takes segments that come in pieces, and SendPieces sends those
-	// in pieces that are larger than the MTU because that has shrunk since they
-	// were queued. Peers that do not take them, which is all but those of this
-	// package, drop them.
+	// TakePieces accepts segments that arrive in pieces. SendPieces sends
+	// segments in pieces if they are larger than the MTU, which has shrunk
+	// since they were queued, or may be too large for the path. Only peers of
+	// this package take pieces; all others drop them.
 	TakePieces, SendPieces bool
 }
 
-// SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. Segments
-// that are queued already keep their size.
+// SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. It
+// returns an error, and changes nothing, outside that range. Segments already
+// queued keep their size.
 func (k *KCP) SetMTU(mtu int) error {
 	if mtu < minMTU || mtu > 65535 {
 		return fmt.Errorf("kcp: MTU %d is not in [%d, 65535]", mtu, minMTU)
@@ -136,10 +141,11 @@ func (k *KCP) SetMTU(mtu int) error {
 	return nil
 }
 
-// SetWindow sets the send and the receive window in segments. Defaults: 32 and
-// 128. A receive window below 128 is raised to 128, as in the reference, to
-// hold the longest message; one above 65535 is advertised as 65535, which is
-// what the wire can say.
+// SetWindow sets the send and the receive window in segments, 1 to 1048576
+// each. It returns an error, and changes nothing, outside that range. The
+// defaults are 32 and 128. A receive window below 128 is raised to 128, as in
+// the reference, to hold the longest message. One above 65535 is advertised as
+// 65535, the most that the wire can say.
 func (k *KCP) SetWindow(send, receive int) error {
 	const limit = 1 << 20
 	if send < 1 || send > limit || receive < 1 || receive > limit {
@@ -150,8 +156,8 @@ func (k *KCP) SetWindow(send, receive int) error {
 	return nil
 }
 
-// SetNoDelay sets how time-outs are bounded and backed off, and the minimum
-// RTO that goes with it. Default: NoDelayOff.
+// SetNoDelay sets how retransmission time-outs are bounded and backed off, and
+// the minimum RTO that goes with it. Default: NoDelayOff.
 func (k *KCP) SetNoDelay(mode NoDelay) {
 	if mode == NoDelayDefault {
 		mode = NoDelayOff
@@ -163,8 +169,9 @@ func (k *KCP) SetNoDelay(mode NoDelay) {
 	}
 }
 
-// SetInterval sets the flush interval in milliseconds: 10 to 5000, default
-// 100. It is also the least variance that an RTO allows for.
+// SetInterval sets the flush interval in milliseconds: 10 to 5000, default 100.
+// It is also the least variance term of the RTO. SetInterval returns an error,
+// and changes nothing, outside that range.
 func (k *KCP) SetInterval(ms uint32) error {
 	if ms < minInterval || ms > maxInterval {
 		return fmt.Errorf("kcp: interval %d ms is not in [%d, %d]", ms, minInterval, maxInterval)
@@ -173,16 +180,18 @@ func (k *KCP) SetInterval(ms uint32) error {
 	return nil
 }
 
-// SetFastResend sets how many acknowledgements of later transmissions make a
-// segment be sent again before its time-out. Zero, the default, is off.
+// SetFastResend sets how many acknowledgements of later transmissions cause a
+// segment to be retransmitted before its time-out (fast retransmission, RFC
+// 5681 §3.2). Zero, the default, turns that off.
 func (k *KCP) SetFastResend(acks uint32) { k.cfg.fastResend = acks }
 
 // SetFastResendLimit sets up to how many transmissions a segment is
-// fast-retransmitted. Default 5; zero means without limit.
+// fast-retransmitted. The default is 5; zero means no limit.
 func (k *KCP) SetFastResendLimit(transmissions uint32) { k.cfg.fastLimit = transmissions }
 
-// SetMinRTO sets the least retransmission time-out in milliseconds, up to
-// 60000. SetNoDelay sets it too, so call this after it.
+// SetMinRTO sets the minimum retransmission time-out in milliseconds: 1 to
+// 60000. It returns an error, and changes nothing, outside that range.
+// SetNoDelay sets the minimum too, so call SetMinRTO after it.
 func (k *KCP) SetMinRTO(ms uint32) error {
 	if ms < 1 || ms > rtoMax {
 		return fmt.Errorf("kcp: minimum RTO %d ms is not in [1, %d]", ms, rtoMax)
@@ -191,21 +200,23 @@ func (k *KCP) SetMinRTO(ms uint32) error {
 	return nil
 }
 
-// SetDeadLink sets after how many transmissions of one segment Dead reports
-// true. Default 20.
+// SetDeadLink sets the number of transmissions of one segment from which Dead
+// reports true. The default is 20.
 func (k *KCP) SetDeadLink(transmissions uint32) { k.cfg.deadLink = transmissions }
 
 // SetStream chooses between messages (false, the default) and a byte stream
 // without boundaries, in which Send fills up segments.
 func (k *KCP) SetStream(on bool) { k.cfg.stream = on }
 
-// SetExtensions switches behaviours beyond the reference on or off.
+// SetExtensions replaces the extensions in use, behaviours beyond the
+// reference.
 func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 
-// SetTrace installs hooks; nil removes them.
+// SetTrace installs hooks for logging and tools; nil removes them.
 func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = t }
 
-// SetCongestionControl installs c; nil means NewReferenceControl.
+// SetCongestionControl installs and initializes c; nil means
+// NewReferenceControl.
 func (k *KCP) SetCongestionControl(c CongestionControl) {
 	if c == nil {
 		c = NewReferenceControl()

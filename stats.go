@@ -11,12 +11,12 @@ type Drops struct {
 	Conv    uint64 // a segment of another conversation inside
 	Length  uint64 // a segment longer than its packet
 	Command uint64 // an unknown command
-	Una     uint64 // acknowledges what was never sent
-	Piece   uint64 // a piece that fits into no segment
-	FEC     uint64 // in an FEC header that is malformed or repeated
+	Una     uint64 // acknowledges data that was never sent
+	Piece   uint64 // a piece that is malformed, or contradicts others of its segment
+	FEC     uint64 // a malformed or repeated FEC header
 }
 
-// count counts one packet that the state machine has dropped because of err.
+// count counts one packet that the state machine has dropped with err.
 func (d *Drops) count(err error) {
 	switch err {
 	case ErrPacketShort:
@@ -42,41 +42,45 @@ func (d Drops) Total() uint64 {
 // ConnStats is a snapshot of a session.
 type ConnStats struct {
 	Counters
-	// Dropped counts packets from the peer, or in its name, that were bad.
-	// Segments in front of the bad one have been taken.
+	// Dropped counts bad packets from the peer, or forged in its name. Segments
+	// before the bad one have taken effect.
 	Dropped Drops
 
 	RTT           time.Duration // smoothed; 0 before the first sample
-	RTTVar        time.Duration
-	RTO           time.Duration
-	InFlight      int // segments sent and not acknowledged
-	Queued        int // segments waiting to be sent
-	WriteBuffered int // bytes of both
-	ReadBuffered  int // segments waiting to be read
-	RemoteWindow  int // the peer's advertisement, in segments
-	// Held is the memory that the session holds because of what the peer has
-	// sent, in bytes: data and datagrams that were not yet read, places kept for
-	// what is missing, packets kept for error correction, and buffers that are
-	// given back after a second without traffic.
+	RTTVar        time.Duration // variation of the round-trip time
+	RTO           time.Duration // retransmission time-out
+	InFlight      int           // segments sent and not acknowledged
+	Queued        int           // segments waiting to be sent
+	WriteBuffered int           // bytes of InFlight and Queued
+	ReadBuffered  int           // segments waiting to be read, or for a missing one
+	RemoteWindow  int           // the window that the peer advertises, in segments
+	// Held is the memory in bytes that the session holds because of what the
+	// peer has sent. It counts unread data and datagrams, places kept for
+	// missing segments, packets kept for error correction, and buffers that are
+	// released after a second without traffic.
 	Held int
-	// CongestionWindow is in segments; that of a session without congestion
-	// control is the largest int32.
+	// CongestionWindow is in segments. Without congestion control it is the
+	// largest int32.
 	CongestionWindow int
 
-	Moves int // changes of the peer's address
+	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
 
 	Datagrams DatagramStats
 	PathMTU   PathMTUStats
-	// FEC counts what the peer's parity packets have brought.
+	// FEC counts what forward error correction has done in both directions.
 	FEC FECStats
 }
 
-// DatagramStats counts what SendDatagram and ReceiveDatagram deal with.
+// DatagramStats counts the datagrams of SendDatagram and ReceiveDatagram.
 type DatagramStats struct {
 	Sent     uint64
-	Received uint64 // dropped ones included
-	Dropped  uint64 // because too many waited for ReceiveDatagram
-	Unsent   uint64 // because too much waited for the socket, or would have gone to an address that is not validated
+	Received uint64 // including dropped ones
+	// Dropped counts received datagrams that were discarded: too many were
+	// waiting for ReceiveDatagram, the session was closed, or memory was short.
+	Dropped uint64
+	// Unsent counts datagrams that were not sent: too much was waiting for the
+	// socket, or the anti-amplification limit forbade it (RFC 9000 §8.1).
+	Unsent uint64
 }
 
 // FECStats counts what forward error correction has done for a session.
@@ -84,11 +88,11 @@ type FECStats struct {
 	DataSent   uint64 // packets
 	ParitySent uint64
 
-	DataReceived   uint64 // packets that came by themselves
+	DataReceived   uint64 // packets that arrived by themselves
 	ParityReceived uint64
-	Recovered      uint64 // packets that were lost and given back by parity
-	Lost           uint64 // groups of which something was lost for good
-	PeerRatio      FEC    // what the peer sends, found from its traffic; zero while unknown
+	Recovered      uint64 // lost packets that parity has restored
+	Lost           uint64 // groups with packets lost for good
+	PeerRatio      FEC    // the peer's ratio, detected from its traffic; zero while unknown
 }
 
 // Stats returns a snapshot of the session.
@@ -116,7 +120,7 @@ func (c *Conn) Stats() ConnStats {
 	}
 }
 
-// fecStats returns what both directions of FEC have done.
+// fecStats returns what both directions of FEC have done. c.mu is held.
 func (c *Conn) fecStats() (s FECStats) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
 	d := c.in.decoded
@@ -158,13 +162,14 @@ type endpointCounters struct {
 	cookiesSent, endedForMemory       atomic.Uint64
 }
 
-// EndpointStats is a snapshot of an endpoint, and of the listener on it.
+// EndpointStats is a snapshot of an endpoint and of its listener.
 type EndpointStats struct {
-	Sessions int // open now, those in the backlog included
+	Sessions int // open now, including those in the backlog
 	Backlog  int // waiting for Accept
-	HalfOpen int // accepted from peers that have not shown that they get our packets
-	// Buffered is the memory that all sessions hold because of what their peers
-	// have sent, in bytes: the sum of ConnStats.Held. Config.MaxBuffered bounds it.
+	HalfOpen int // accepted, of peers whose addresses are not validated
+	// Buffered is the memory in bytes that all sessions hold because of what
+	// their peers have sent, the sum of ConnStats.Held. Config.MaxBuffered
+	// bounds it.
 	Buffered int
 	// EndedForMemory counts sessions ended with ErrMemoryPressure.
 	EndedForMemory uint64
@@ -176,18 +181,18 @@ type EndpointStats struct {
 	ReadErrors      uint64 // of the socket; each concerns one packet
 	WriteErrors     uint64
 
-	// Datagrams dropped because no session took them.
+	// Packets dropped because no session took them, or not sent.
 	DropShort    uint64 // shorter than a segment header
 	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
-	DropReplay   uint64 // has come before, or is not from within its session; with an authenticated cipher
-	DropUnknown  uint64 // of no session, and fit to open none
-	DropEnded    uint64 // stragglers of a session that has ended
-	DropSessions uint64 // would open one more than MaxSessions or MaxSessionsPerAddress
-	DropHalfOpen uint64 // would open one more than Config.MaxHalfOpen
-	DropBacklog  uint64 // would open one more than Config.Backlog allows
-	DropReplies  uint64 // replies to strangers not sent because there were too many
-	DropCredit   uint64 // packets not sent because three times as much would have gone to an address as has come from it
-	CookiesSent  uint64 // to strangers, instead of keeping state for them
+	DropReplay   uint64 // replayed, or not from within its session; with an authenticating cipher
+	DropUnknown  uint64 // matched no session and could not open one
+	DropEnded    uint64 // late packets of a session that has ended
+	DropSessions uint64 // would exceed Config.MaxSessions or MaxSessionsPerAddress
+	DropHalfOpen uint64 // would exceed Config.MaxHalfOpen
+	DropBacklog  uint64 // would exceed Config.Backlog
+	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
+	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
+	CookiesSent  uint64 // cookies sent to new peers, instead of keeping state for them
 }
 
 // Stats returns a snapshot of the endpoint.

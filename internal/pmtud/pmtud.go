@@ -1,0 +1,238 @@
+// Package pmtud searches for the largest packet that a path takes: Datagram
+// Packetization Layer Path MTU Discovery, DPLPMTUD (RFC 8899). Terms of the RFC
+// are in brackets.
+//
+// A Search decides what is probed and when, and what an answer or a loss means.
+// It knows no clock, socket, lock or packet format. The caller tells it the
+// time, sends the probes, and reports what became of them.
+//
+// Sizes are those of UDP payloads, in bytes. Times are since an epoch of the
+// caller's choice.
+package pmtud
+
+import "time"
+
+const (
+	// Base is a size that nearly every path takes [BASE_PLPMTU].
+	Base = 1200
+	// EtherIPv4 and EtherIPv6 fill a packet of 1500 bytes.
+	EtherIPv4 = 1472
+	EtherIPv6 = 1452
+	// Step is how exact the search is.
+	Step = 20
+	// MaxWait is the longest time that a probe is given [PROBE_TIMER].
+	MaxWait = 2 * time.Second
+	// RaiseAfter is when a search is repeated, as the path may have become
+	// better [PMTU_RAISE_TIMER].
+	RaiseAfter = 10 * time.Minute
+	// SearchAfter is how many segments of full size are sent before a search.
+	// So applications that send little do not pay for one.
+	SearchAfter = 64
+
+	// minWait is the shortest time that a probe is given [PROBE_TIMER].
+	minWait = 200 * time.Millisecond
+	// maxProbes is how many lost probes show that a size does not pass
+	// [MAX_PROBES].
+	maxProbes = 3
+	// maxUnheard is how many probes are sent into silence before the search is
+	// given up until RaiseAfter. Silence says nothing of their size.
+	maxUnheard = 10
+	// minTrust and maxTrust bound for how long losses raise no doubt about a
+	// size after a probe of it was answered. The time doubles with each such
+	// answer, as a peer that acknowledges only small packets would otherwise
+	// cause probes without end.
+	minTrust = time.Second
+	maxTrust = 8 * time.Second
+)
+
+// state is the phase of a Search.
+type state uint8
+
+const (
+	idle       state = iota // not begun, or complete
+	searching               // tries sizes above the one in use
+	confirming              // tries the one in use, which seems to pass no longer
+)
+
+// Search is the search on one path. It is not safe for concurrent use.
+type Search struct {
+	base, limit, ether int
+	size               int // in use [PLPMTU]
+	high               int // the smallest size known not to pass
+
+	state   state
+	tries   uint8         // lost probes of size probe
+	unheard uint8         // probes of size probe sent into silence
+	probe   int           // the size being tried
+	out     bool          // a probe is outstanding
+	heard   bool          // the small packet that left with it was answered
+	nonce   uint32        // of the last probe
+	next    time.Duration // when the next probe leaves, or out expires
+
+	trusted time.Duration // until then losses raise no doubt
+	trust   time.Duration // how long that was; 0: minTrust is next
+
+	again time.Duration // the earliest time of the next search,
+	after uint64        // and how many full segments are sent before it
+}
+
+// New returns the search on a path whose packets have had size bytes and may
+// have up to limit. If the size in use passes no longer, packets shrink to base.
+// The size ether, which most paths take, is tried early.
+func New(base, size, limit, ether int) *Search {
+	return &Search{base: base, size: size, limit: max(limit, size), ether: ether, after: SearchAfter}
+}
+
+// Size returns the size in use [PLPMTU].
+func (s *Search) Size() int { return s.size }
+
+// ProbeSize returns the size being tried, if the search is active.
+func (s *Search) ProbeSize() int { return s.probe }
+
+// Nonce returns the nonce of the last probe.
+func (s *Search) Nonce() uint32 { return s.nonce }
+
+// Outstanding reports whether a probe is neither answered nor expired.
+func (s *Search) Outstanding() bool { return s.out }
+
+// Active reports whether there is something to find out.
+func (s *Search) Active() bool { return s.state != idle }
+
+// Confirming reports whether the size in use is in doubt.
+func (s *Search) Confirming() bool { return s.state == confirming }
+
+// Trusts reports whether the size in use was confirmed so lately that losses
+// raise no doubt about it.
+func (s *Search) Trusts(now time.Duration) bool { return now < s.trusted }
+
+// Next returns when the next probe is due, if the search is active.
+func (s *Search) Next() time.Duration { return s.next }
+
+// Due reports whether it is time for a probe. If one is outstanding, the caller
+// calls Expire first.
+func (s *Search) Due(now time.Duration) bool { return s.Active() && now >= s.next }
+
+// Begin begins a search for a larger size, if it is time for one. full is the
+// number of full segments sent in all. Those sent too early do not count.
+func (s *Search) Begin(now time.Duration, full uint64) {
+	switch {
+	case s.Active() || s.size >= s.limit:
+	case now < s.again:
+		s.after = full + SearchAfter
+	case full >= s.after:
+		s.high = s.limit + 1
+		s.search(now)
+	}
+}
+
+// Suspect starts to confirm the size in use: losses suggest that it passes no
+// longer.
+func (s *Search) Suspect(now time.Duration) {
+	s.state = confirming
+	s.try(s.size, now)
+}
+
+// search goes on to the next size, or completes.
+func (s *Search) search(now time.Duration) {
+	s.state = searching
+	switch {
+	case s.high-s.size <= Step && s.high <= s.limit, s.size >= s.limit:
+		s.complete(now)
+	case s.limit < s.high:
+		s.try(s.limit, now)
+	case s.ether > s.size && s.ether < s.high:
+		s.try(s.ether, now)
+	default:
+		s.try((s.size+s.high)/2, now)
+	}
+}
+
+// try makes size the next to be probed, at once.
+func (s *Search) try(size int, now time.Duration) {
+	s.probe, s.tries, s.unheard, s.out, s.next = size, 0, 0, false, now
+}
+
+// complete ends the search until RaiseAfter.
+func (s *Search) complete(now time.Duration) {
+	s.state, s.out = idle, false
+	s.again = now + RaiseAfter
+}
+
+// Sent records that a probe of ProbeSize bytes leaves, and with it a small
+// packet, both with the nonce. wait is how long an answer may take, which is
+// bounded [PROBE_TIMER] and doubles with each probe into silence.
+func (s *Search) Sent(nonce uint32, now, wait time.Duration) {
+	wait = max(wait, minWait) << min(s.unheard, 4)
+	s.out, s.heard, s.nonce, s.next = true, false, nonce, now+min(wait, MaxWait)
+}
+
+// Heard records that the small packet sent with the outstanding probe was
+// answered. It tells a path that does not take the probe from one that takes
+// nothing.
+func (s *Search) Heard() { s.heard = true }
+
+// Answered records the answer to a probe, and reports whether it is one to the
+// outstanding probe. If so, the size probed is in use from then on.
+func (s *Search) Answered(nonce uint32, size int, now time.Duration) bool {
+	if !s.Active() || !s.out || nonce != s.nonce || size != s.probe {
+		return false
+	}
+	if s.state == confirming {
+		s.confirmed()
+		s.trust = min(max(2*s.trust, minTrust), maxTrust)
+		s.trusted = now + s.trust
+		return true
+	}
+	s.size = size
+	s.search(now)
+	return true
+}
+
+// ConfirmedByData records that the peer acknowledged data in packets of the size
+// in use, which ends the doubts about it.
+func (s *Search) ConfirmedByData() {
+	s.confirmed()
+	s.trust = 0
+}
+
+// confirmed ends the doubts about the size in use.
+func (s *Search) confirmed() { s.state, s.out = idle, false }
+
+// Expire records that the outstanding probe was not answered in time, and
+// reports whether the size in use has shrunk. If the small packet was not
+// answered either, the loss says nothing of sizes.
+func (s *Search) Expire(now time.Duration) (shrunk bool) {
+	s.out = false
+	if !s.heard {
+		s.unheard = min(s.unheard+1, maxUnheard)
+		if s.unheard == maxUnheard && s.state == searching {
+			s.complete(now)
+		}
+		return false
+	}
+	if s.tries++; s.tries < maxProbes {
+		return false
+	}
+	return s.Refuse(now)
+}
+
+// Refuse records that the size being tried does not pass, and reports whether
+// the size in use has shrunk, because it was the one being tried.
+func (s *Search) Refuse(now time.Duration) (shrunk bool) {
+	s.high = s.probe
+	shrunk = s.state == confirming
+	if shrunk {
+		s.size = s.base
+	}
+	s.search(now)
+	return shrunk
+}
+
+// Revive makes the next probe due at once if earlier ones met silence. The
+// caller calls it when the path takes packets again after an outage, in which
+// those probes were sent for nothing.
+func (s *Search) Revive(now time.Duration) {
+	if s.Active() && s.unheard > 0 {
+		s.unheard, s.out, s.next = 0, false, now
+	}
+}

@@ -1,0 +1,43 @@
+package replay
+
+import "math"
+
+// Window is the anti-replay window of RFC 4303 §3.4.3, as a ring of words (RFC
+// 6479). It remembers the last 1984 numbers. The zero value has taken none. It
+// is not safe for concurrent use.
+type Window struct {
+	next uint64 // one more than the highest number taken
+	bits [words]uint64
+}
+
+// words is the length of the ring. A word is 64 numbers, and one word is being
+// filled.
+const words = 32
+
+// IsNew reports whether n was not taken. A number too old to be remembered is
+// not new.
+func (w *Window) IsNew(n uint64) bool {
+	if n >= w.next {
+		return n != math.MaxUint64 // no number follows it
+	}
+	return w.next-n <= (words-1)*64 && w.bits[n/64%words]&(1<<(n%64)) == 0
+}
+
+// Take reports whether n is new, and takes it if so.
+func (w *Window) Take(n uint64) bool {
+	if !w.IsNew(n) {
+		return false
+	}
+	if n >= w.next {
+		first := w.next / 64
+		if w.next%64 != 0 {
+			first++
+		}
+		for i := range min(n/64+1-first, words) {
+			w.bits[(n/64-i)%words] = 0
+		}
+		w.next = n + 1
+	}
+	w.bits[n/64%words] |= 1 << (n % 64)
+	return true
+}

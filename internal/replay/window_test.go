@@ -1,0 +1,68 @@
+package replay
+
+import (
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// The window takes every number once, in whatever order they come, and none
+// that is further back than it remembers; it never takes one twice.
+func TestWindow(t *testing.T) {
+	const size = (words - 1) * 64
+	seeds := uint64(200)
+	if testing.Short() {
+		seeds = 50
+	}
+	for seed := range seeds {
+		random := rand.New(rand.NewPCG(seed, 1))
+		var w Window
+		seen := make(map[uint64]bool)
+		at := []uint64{0, 1 << 32, math.MaxUint64 - 1<<20}[random.IntN(3)]
+		highest := uint64(0)
+		for range 5000 {
+			switch random.IntN(100) {
+			case 0:
+				at += random.Uint64N(3 * size)
+			case 1:
+				at += 64*random.Uint64N(words+2) - at%64
+			default:
+				at += random.Uint64N(3)
+			}
+			n := at - min(at, random.Uint64N(1+random.Uint64N(2*size)))
+			isNew := w.IsNew(n)
+			switch {
+			case isNew != w.Take(n):
+				t.Fatalf("seed %d: %d is taken, or not, against IsNew", seed, n)
+			case isNew && seen[n]:
+				t.Fatalf("seed %d: %d is taken twice", seed, n)
+			case !isNew && !seen[n] && (n > highest || highest-n < size):
+				t.Fatalf("seed %d: %d is not taken, the highest is %d", seed, n, highest)
+			}
+			if isNew {
+				seen[n], highest = true, max(highest, n)
+			}
+		}
+	}
+	var w Window
+	require.True(t, w.Take(math.MaxUint64-1))
+	require.False(t, w.Take(math.MaxUint64), "nothing could come after it")
+	require.False(t, w.Take(0))
+}
+
+// The window ends where it says.
+func TestWindowSize(t *testing.T) {
+	var w Window
+	require.True(t, w.Take(10000))
+	require.True(t, w.IsNew(10001-1984))
+	require.False(t, w.IsNew(10001-1985))
+}
+
+func BenchmarkWindowTake(b *testing.B) {
+	var w Window
+	for i := range b.N {
+		w.Take(uint64(i))
+	}
+}

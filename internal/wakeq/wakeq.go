@@ -1,0 +1,205 @@
+// Package wakeq wakes many elements at times of their choice with one timer of
+// the runtime.
+//
+// A Queue has at most one wake-up for each element. While no element asks for
+// one it costs nothing: there is no goroutine, and the timer is not set. An
+// element keeps its place in the queue itself. So a wake-up is moved or removed
+// without a search, and takes no memory but its entry in a slice.
+package wakeq
+
+import (
+	"sync"
+	"time"
+)
+
+// Queue is a priority queue of wake-ups, with the timer that carries them out.
+// Init is called before any other method. The others are safe for concurrent
+// use. No code of the caller's runs while the lock is held, except index.
+type Queue[T any] struct {
+	epoch time.Time      // what times are measured from; does not change
+	index func(T) *int32 // where an element keeps its place; does not change
+	wake  func(T)        // called without mu held; does not change
+
+	mu      sync.Mutex // guards what follows, and what index points to
+	heap    []wakeUp[T]
+	timer   *time.Timer   // nil before the first wake-up
+	armedAt time.Duration // when timer fires; 0: not armed
+	stopped bool
+}
+
+// wakeUp is the request of one element.
+type wakeUp[T any] struct {
+	at   time.Duration
+	elem T
+}
+
+// Init makes q ready for use. Times are since epoch.
+//
+// index returns the address of the int32 in an element that the queue keeps its
+// place in, counted from 1; 0 means that it has none. It is 0 at first, and the
+// queue's lock guards it. index is called with that lock held, and does no more
+// than to return the address.
+//
+// wake is called for an element when its time has come, on a goroutine of its
+// own and without the lock.
+func (q *Queue[T]) Init(epoch time.Time, index func(T) *int32, wake func(T)) {
+	q.epoch, q.index, q.wake = epoch, index, wake
+}
+
+// Set asks for elem to be woken once, at a time, replacing an earlier request.
+// After Stop it does nothing.
+func (q *Queue[T]) Set(elem T, at time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
+	if i := int(*q.index(elem)) - 1; i >= 0 {
+		q.heap[i].at = at
+		q.fix(i)
+	} else {
+		q.heap = append(q.heap, wakeUp[T]{})
+		q.put(len(q.heap)-1, wakeUp[T]{at, elem})
+		q.up(len(q.heap) - 1)
+	}
+	q.arm()
+}
+
+// Remove withdraws the request of elem, if there is one. A call of wake that has
+// begun is not waited for.
+func (q *Queue[T]) Remove(elem T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := int(*q.index(elem)) - 1; i >= 0 {
+		q.remove(i)
+	}
+}
+
+// Stop withdraws all requests, for good.
+func (q *Queue[T]) Stop() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.stopped = true
+	for _, w := range q.heap {
+		*q.index(w.elem) = 0
+	}
+	q.heap = nil
+	if q.timer != nil {
+		q.timer.Stop()
+	}
+}
+
+// Idle reports whether there is no request, and the timer is not set.
+func (q *Queue[T]) Idle() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.heap) == 0 && q.armedAt == 0
+}
+
+// arm sets the timer to the earliest request, unless it fires before that
+// anyway. q.mu is held.
+func (q *Queue[T]) arm() {
+	if len(q.heap) == 0 {
+		return
+	}
+	at := q.heap[0].at
+	if q.armedAt != 0 && q.armedAt <= at {
+		return
+	}
+	q.armedAt = max(at, 1)
+	delay := max(at-time.Since(q.epoch), 0)
+	if q.timer == nil {
+		q.timer = time.AfterFunc(delay, q.fire)
+	} else {
+		q.timer.Reset(delay)
+	}
+}
+
+// fire wakes the elements that are due. The runtime calls it on a goroutine of
+// its own.
+func (q *Queue[T]) fire() {
+	for _, elem := range q.takeDue() {
+		q.wake(elem)
+	}
+}
+
+// takeDue removes the requests that are due, and sets the timer to the next.
+func (q *Queue[T]) takeDue() (due []T) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.armedAt = 0
+	for now := time.Since(q.epoch); len(q.heap) > 0 && q.heap[0].at <= now; {
+		due = append(due, q.heap[0].elem)
+		q.remove(0)
+	}
+	q.arm()
+	return due
+}
+
+// The heap is that of container/heap, which would allocate for each request to
+// hand it on as an interface. q.mu is held.
+
+// put makes w the one at i.
+func (q *Queue[T]) put(i int, w wakeUp[T]) {
+	q.heap[i] = w
+	*q.index(w.elem) = int32(i + 1)
+}
+
+// swap exchanges the ones at i and j.
+func (q *Queue[T]) swap(i, j int) {
+	w := q.heap[i]
+	q.put(i, q.heap[j])
+	q.put(j, w)
+}
+
+// remove removes the one at i.
+func (q *Queue[T]) remove(i int) {
+	last := len(q.heap) - 1
+	q.swap(i, last)
+	*q.index(q.heap[last].elem) = 0
+	q.heap[last] = wakeUp[T]{}
+	q.heap = q.heap[:last]
+	if i != last {
+		q.fix(i)
+	}
+}
+
+// fix restores the order after the one at i has changed.
+func (q *Queue[T]) fix(i int) {
+	if !q.down(i) {
+		q.up(i)
+	}
+}
+
+// up moves the one at i towards the front, to its place.
+func (q *Queue[T]) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if q.heap[parent].at <= q.heap[i].at {
+			return
+		}
+		q.swap(i, parent)
+		i = parent
+	}
+}
+
+// down moves the one at i towards the end, to its place, and reports whether it
+// has moved.
+func (q *Queue[T]) down(i int) bool {
+	start := i
+	for {
+		child := 2*i + 1
+		if child >= len(q.heap) {
+			break
+		}
+		if right := child + 1; right < len(q.heap) && q.heap[right].at < q.heap[child].at {
+			child = right
+		}
+		if q.heap[i].at <= q.heap[child].at {
+			break
+		}
+		q.swap(i, child)
+		i = child
+	}
+	return i > start
+}

@@ -1,0 +1,215 @@
+package wakeq
+
+import (
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// sleeper is an element of a queue.
+type sleeper struct {
+	index int32
+	id    int
+}
+
+func (s *sleeper) place() *int32 { return &s.index }
+
+// record is a queue and what it has woken.
+type record struct {
+	Queue[*sleeper]
+	epoch time.Time
+	mu    sync.Mutex // wake-ups run on goroutines of their own
+	woken []*sleeper
+	at    []time.Duration
+}
+
+func newRecord() *record {
+	r := &record{epoch: time.Now()}
+	r.Init(r.epoch, (*sleeper).place, func(s *sleeper) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.woken = append(r.woken, s)
+		r.at = append(r.at, time.Since(r.epoch))
+	})
+	return r
+}
+
+// check fails the test if the heap is out of order, the timer fires too late, or
+// an element does not know its place. all are the elements, and those wanted are
+// to be in the heap.
+func (r *record) check(t *testing.T, all []*sleeper, wanted []time.Duration) {
+	t.Helper()
+	r.Queue.mu.Lock()
+	defer r.Queue.mu.Unlock()
+	for i, w := range r.heap {
+		if int(w.elem.index) != i+1 || i > 0 && r.heap[(i-1)/2].at > w.at || w.at != wanted[w.elem.id] {
+			t.Fatalf("entry %d is %v, its element %v", i, w, *w.elem)
+		}
+	}
+	for i, s := range all {
+		if wanted[i] != 0 != (s.index != 0) {
+			t.Fatalf("element %d has the index %d, and is wanted at %v", i, s.index, wanted[i])
+		}
+	}
+	if len(r.heap) > 0 && (r.armedAt == 0 || r.armedAt > r.heap[0].at) {
+		t.Fatalf("armed at %v, the first is at %v", r.armedAt, r.heap[0].at)
+	}
+}
+
+// A wake-up that is due before the armed one re-arms the timer.
+func TestEarlierWakeUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecord()
+		late, early, removed := &sleeper{}, &sleeper{}, &sleeper{}
+		q.Set(late, 10*time.Second)
+		q.Set(removed, 2*time.Second)
+		q.Set(early, 3*time.Second)
+		q.Set(early, time.Second)
+		q.Remove(removed)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Equal(t, []*sleeper{early, late}, q.woken)
+		require.Equal(t, []time.Duration{time.Second, 10 * time.Second}, q.at)
+		require.True(t, q.Idle())
+		q.Stop()
+		q.Set(late, 61*time.Second)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Len(t, q.woken, 2)
+	})
+}
+
+// Stop withdraws what was asked for, and the elements know it.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecord()
+		q.Stop() // before the first timer too
+		q = newRecord()
+		all := []*sleeper{{}, {}, {}}
+		for i, s := range all {
+			q.Set(s, time.Duration(i+1)*time.Second)
+		}
+		require.False(t, q.Idle())
+		q.Stop()
+		for _, s := range all {
+			require.Zero(t, s.index)
+			q.Remove(s)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		require.Empty(t, q.woken)
+	})
+}
+
+// A request for a time that has passed is carried out at once.
+func TestPastTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecord()
+		time.Sleep(time.Second)
+		for i, at := range []time.Duration{0, -time.Second, time.Millisecond} {
+			q.Set(&sleeper{}, at)
+			synctest.Wait()
+			require.Len(t, q.woken, i+1)
+		}
+		require.True(t, q.Idle())
+	})
+}
+
+// Each element is woken once, at the time asked for last, whatever was asked for
+// before, and not at all after Remove.
+func TestRandomRequests(t *testing.T) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
+		synctest.Test(t, func(t *testing.T) {
+			random := rand.New(rand.NewPCG(seed, 1))
+			q := newRecord()
+			all := make([]*sleeper, 1+random.IntN(60))
+			want := make([]time.Duration, len(all)) // 0: no wake-up
+			for i := range all {
+				all[i] = &sleeper{id: i}
+			}
+			for range 500 {
+				i, now := random.IntN(len(all)), time.Since(q.epoch)
+				switch random.IntN(4) {
+				case 0:
+					q.Remove(all[i])
+					want[i] = 0
+				case 1:
+					time.Sleep(time.Duration(random.IntN(20)) * time.Millisecond)
+					synctest.Wait()
+				default:
+					want[i] = now + time.Duration(1+random.IntN(300))*time.Millisecond
+					q.Set(all[i], want[i])
+				}
+				for j, s := range q.woken {
+					require.Equal(t, want[s.id], q.at[j], "seed %d", seed)
+					want[s.id] = 0
+				}
+				q.woken, q.at = nil, nil
+				q.check(t, all, want)
+			}
+		})
+	}
+}
+
+// Elements may be set and removed while others are woken. wake may ask for the
+// next wake-up, as the lock is not held.
+func TestConcurrentUse(t *testing.T) {
+	var q Queue[*sleeper]
+	var woken sync.WaitGroup
+	again := make([]int, 4)
+	q.Init(time.Now(), (*sleeper).place, func(s *sleeper) {
+		if again[s.id]++; again[s.id] == 10 {
+			woken.Done()
+			return
+		}
+		q.Set(s, 0)
+	})
+	var others sync.WaitGroup
+	for i := range again {
+		woken.Add(1)
+		q.Set(&sleeper{id: i}, 0)
+		others.Go(func() {
+			s := new(sleeper)
+			for range 1000 {
+				q.Set(s, time.Hour)
+				q.Remove(s)
+			}
+		})
+	}
+	others.Wait()
+	woken.Wait()
+	q.Stop()
+	require.Empty(t, q.heap)
+}
+
+// A request takes no memory once the queue has been as long before.
+func TestSetDoesNotAllocate(t *testing.T) {
+	q := newRecord()
+	defer q.Stop()
+	first, second := new(sleeper), new(sleeper)
+	q.Set(first, time.Hour)
+	q.Set(second, time.Hour)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		q.Set(first, 2*time.Hour)
+		q.Remove(second)
+		q.Set(second, time.Hour)
+	}))
+}
+
+func BenchmarkSet(b *testing.B) {
+	q := newRecord()
+	defer q.Stop()
+	all := make([]sleeper, 1000)
+	b.ReportAllocs()
+	for i := range b.N {
+		q.Set(&all[i%len(all)], time.Hour+time.Duration(i*7919%1000))
+	}
+}

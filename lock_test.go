@@ -1,0 +1,160 @@
+package kcp
+
+import (
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Rules of locks that can be read off the source:
+//
+//   - A function whose name ends in Locked is called by others of that kind, or by
+//     functions that take a lock.
+//   - Methods of Conn that do not take Conn.mu want it held. So exported ones
+//     take it, unless they touch nothing that it guards; functions of other types
+//     that call one of them take it; and no method calls one that takes it.
+func TestLocksAreHeld(t *testing.T) {
+	require.Empty(t, lockViolations(t, ""))
+	for _, bad := range []string{
+		"func (e *Endpoint) Bad(c *Conn) { e.addLocked(c) }",
+		"func (c *Conn) Bad() bool { return c.over() }",
+		"func (c *Conn) Bad() error { return c.closing.err }",
+		"func (c *Conn) bad() { c.Stats() }",
+		"func (e *Endpoint) bad(c *Conn) { c.end(nil) }",
+	} {
+		require.Len(t, lockViolations(t, bad), 1, bad)
+	}
+}
+
+// unguarded is what of a Conn may be used without Conn.mu: what does not change,
+// and what is atomic or has another lock.
+var unguarded = []string{"ep", "mu", "writing", "LocalAddr", "Conv", "opError", "unlocked"}
+
+// lockExempt are functions that the rules do not see through.
+var lockExempt = []string{
+	"Conn.Conv",         // path.key.conv does not change
+	"notifier.Wait",     // Conn.mu is the lock of its condition variable
+	".newConn",          // no other goroutine knows the session yet
+	"Endpoint.accepted", // the same
+	"Endpoint.remove",   // retire calls it, which holds Conn.mu
+}
+
+// lockScan is the package as the rules see it.
+type lockScan struct {
+	fset    *token.FileSet
+	info    *types.Info
+	lockers map[string]bool // methods of Conn that take Conn.mu
+	methods map[string]bool // methods of Conn
+	broken  []string
+}
+
+// lockViolations returns where more, or a file of the package, breaks a rule.
+func lockViolations(t *testing.T, more string) []string {
+	t.Helper()
+	s := lockScan{fset: token.NewFileSet(), lockers: make(map[string]bool), methods: make(map[string]bool)}
+	info, files, _ := typeCheck(t, s.fset, noImports{}, rootFiles(t), more)
+	s.info = info
+	var functions []*ast.FuncDecl
+	for _, file := range files {
+		for _, d := range file.Decls {
+			f, ok := d.(*ast.FuncDecl)
+			if !ok || f.Body == nil {
+				continue
+			}
+			functions = append(functions, f)
+			if receiverOf(f) == "Conn" {
+				s.methods[f.Name.Name] = true
+				s.lockers[f.Name.Name] = s.takes(f, "Conn")
+			}
+		}
+	}
+	for _, f := range functions {
+		if !slices.Contains(lockExempt, receiverOf(f)+"."+f.Name.Name) {
+			s.check(f)
+		}
+	}
+	return s.broken
+}
+
+// receiverOf returns the name of the type that f is a method of.
+func receiverOf(f *ast.FuncDecl) string {
+	if f.Recv == nil {
+		return ""
+	}
+	x := f.Recv.List[0].Type
+	if star, ok := x.(*ast.StarExpr); ok {
+		x = star.X
+	}
+	if id, ok := x.(*ast.Ident); ok {
+		return id.Name
+	}
+	return ""
+}
+
+// owner returns the type of the package whose field or method sel is.
+func (s *lockScan) owner(sel *ast.SelectorExpr) string {
+	selection := s.info.Selections[sel]
+	if selection == nil {
+		return ""
+	}
+	_, name, _ := strings.Cut(strings.TrimPrefix(selection.Recv().String(), "*"), ".")
+	return name
+}
+
+// takes reports whether f takes a lock named mu, of the given type if that is not
+// empty.
+func (s *lockScan) takes(f *ast.FuncDecl, of string) (found bool) {
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok || sel.Sel.Name != "Lock" && sel.Sel.Name != "RLock" {
+			return true
+		}
+		mu, ok := sel.X.(*ast.SelectorExpr)
+		found = found || ok && mu.Sel.Name == "mu" && (of == "" || s.owner(mu) == of)
+		return true
+	})
+	return found
+}
+
+// check looks at what f uses.
+func (s *lockScan) check(f *ast.FuncDecl) {
+	held := strings.HasSuffix(f.Name.Name, "Locked") || s.takes(f, "")
+	method := receiverOf(f) == "Conn"
+	heldConn := s.takes(f, "Conn") || method && !f.Name.IsExported() || strings.HasSuffix(f.Name.Name, "Locked")
+	ast.Inspect(f.Body, func(n ast.Node) bool {
+		if _, ok := n.(*ast.GoStmt); ok {
+			return false // runs without the locks of f
+		}
+		sel, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		name, owner := sel.Sel.Name, s.owner(sel)
+		if strings.HasSuffix(name, "Locked") && !held && !method {
+			s.report(sel, "%s is called without a lock", name)
+		}
+		if owner != "Conn" || slices.Contains(unguarded, name) {
+			return true
+		}
+		switch {
+		case s.lockers[name] && method && !f.Name.IsExported() && !s.takes(f, ""):
+			s.report(sel, "%s takes the lock, which is held", name)
+		case s.lockers[name] || heldConn:
+		case s.methods[name]:
+			s.report(sel, "%s is called without the lock", name)
+		case method:
+			s.report(sel, "%s is used without the lock", name)
+		}
+		return true
+	})
+}
+
+func (s *lockScan) report(at ast.Node, format string, args ...any) {
+	s.broken = append(s.broken, fmt.Sprintf("%v: %s", s.fset.Position(at.Pos()), fmt.Sprintf(format, args...)))
+}
