@@ -11,16 +11,22 @@ import (
 	"github.com/arqnet/kcp/internal/pmtud"
 )
 
-// Conn is a session: a reliable, ordered connection with one peer. It is a
-// net.Conn, and in message mode has messages with boundaries besides. All
-// methods are safe for concurrent use.
+// Conn is a session: a reliable, ordered connection with one peer. It
+// implements net.Conn. With Config.MessageMode it also keeps message
+// boundaries; see ReadMessage and WriteMessage. All methods are safe for
+// concurrent use.
+//
+// Errors are of type *net.OpError, but for io.EOF; use errors.Is and errors.As.
+//
+// Unexported methods require Conn.mu, unless their comment says that they lock
+// it or run without it.
 type Conn struct {
-	ep *Endpoint // does not change
+	ep *Endpoint // immutable
 
-	writing sync.Mutex // held by the one Write at work; taken before mu
+	writing sync.Mutex // held for a whole Write or WriteMessage; locked before mu
 
-	mu       sync.Mutex // guards what follows, but for what says otherwise
-	kcp      *KCP       // the pointer does not change
+	mu       sync.Mutex // guards the fields below, unless their comment says otherwise
+	kcp      *KCP       // the state machine; the pointer is immutable
 	path     pathState
 	io       ioState
 	hs       handshakeState
@@ -32,122 +38,128 @@ type Conn struct {
 	outgoing outgoing
 }
 
-// pathState is where the peer is. Both locks are held to change key, remote and
-// shard; Conn.mu or Endpoint.mu is enough to read them. key.conv does not change.
+// pathState is the network path to the peer. Changing key takes both Conn.mu
+// and Endpoint.mu, so either lock is enough to read it. key.conv is immutable
+// once the session is in the endpoint's tables. The other fields are under
+// Conn.mu, unless their comment says otherwise.
 type pathState struct {
 	key      sessionKey
-	remote   net.Addr
-	sameConv *Conn // the next of the conversation id; Endpoint.mu
+	remote   net.Addr // the peer's address, as applications see it
+	sameConv *Conn    // next session of the same conversation id; Endpoint.mu
 
 	// Path validation (RFC 9000 §8.2).
 	challengedAt time.Duration // when challenged was sent, since the epoch
-	challenged   uint32        // sn of the last challenge of another address
-	migrations   uint32        // changes of the peer's address
+	challenged   uint32        // sn of the last challenge sent to another address
+	migrations   uint32        // times that the peer's address has changed
 
-	shard    uint16 // of the endpoint's sockets the one that the peer's packets come to; Conn.mu
-	fecBound bool   // Endpoint.fecByAddr has this session; Endpoint.mu
-	counted  bool   // as validated in Endpoint.perNetwork; Endpoint.mu
+	shard    uint16 // index of the endpoint's socket that receives the peer's packets
+	fecBound bool   // listed in sessionTable.fecByAddr; Endpoint.mu
+	counted  bool   // as validated in sessionTable.perNetwork; Endpoint.mu
 }
 
-// ioState is what calls of the application wait for and leave behind.
+// ioState is the state of the application's calls: what they wait for, and
+// which replies they are to send.
 type ioState struct {
-	canRead        notifier  // something to read, or reason to fail
-	canWrite       notifier  // room to write, everything acknowledged, or reason to fail
-	readerWaitsFor *notifier // what the call waits for that reads the socket, or is about to; nil: none does
+	canRead        notifier  // there is something to read, or a reason to fail
+	canWrite       notifier  // there is room, all is acknowledged, or there is a reason to fail
+	readerWaitsFor *notifier // what the call that reads the socket waits for; nil: no call reads
 	readDeadline   deadline
 	writeDeadline  deadline
 
-	filling        bool // a waiting Read has lent its buffer to the state machine
+	filling        bool // a blocked Read has lent its buffer to the state machine
 	errReported    bool // Read or Write has returned closing.err
-	respondPending bool // respond is to be called after the batch
-	replyPending   bool // the next call of the application sends the reply, or the read loop
-	wokeWaiter     bool // the batch has woken a call that waited
-	offPath        bool // the last packet was sent without knowledge of the session
+	respondPending bool // respond is due at the end of the batch
+	replyPending   bool // a reply is due; the next application call or the read loop sends it
+	wokeWaiter     bool // a waiting call was woken since the last respond
+	offPath        bool // a signal of the current packet is not from within the session
 }
 
-// livenessState is what tells whether the peer is there. Times are since the
+// livenessState is what shows whether the peer is alive. Times are since the
 // endpoint's epoch.
 type livenessState struct {
-	lastInput    time.Duration // the batch of input at work came
-	lastHeard    time.Duration // a good packet came from the peer
-	lastActive   time.Duration // new data came, or was acknowledged, or a datagram left
-	lastTaken    time.Duration // the peer took data, or there was some for it again; 0: there is none
-	lastData     time.Duration // data came from the peer; 0: none has
-	unaBackSince time.Duration // all that came since acknowledges less than before; 0: it does not
-	since        time.Duration // something is outstanding since then, if outstanding is true
-	activity     activity      // up to lastActive
-	restartHints uint8         // answers since unaBackSince that acknowledge less than before
-	missed       bool          // the peer was asked why no more data comes since lastData
-	outstanding  bool          // something is unacknowledged, or unanswered
+	lastInput    time.Duration // arrival of the current batch of input
+	lastHeard    time.Duration // a valid packet arrived from the peer
+	lastActive   time.Duration // new data arrived or was acknowledged, or a datagram sent or received
+	lastTaken    time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
+	lastData     time.Duration // a data segment arrived; 0: none yet
+	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
+	since        time.Duration // when outstanding became true; without meaning while it is false
+	activity     activity      // as of the last step
+	restartHints uint8         // answers since unaBackSince with such a una
+	missed       bool          // the path was checked since lastData
+	outstanding  bool          // data is unacknowledged, or a request unanswered
 }
 
-// closeState is how far the session is from its end. Times are since the
-// endpoint's epoch.
+// closeState is the progress of closing. Times are since the endpoint's epoch.
 type closeState struct {
-	err         error         // why the session ended; nil: it has not, or in order
-	ending      error         // why it is to end after the batch of input; nil: it is not
-	linger      time.Duration // how long Close waits without progress
-	endAt       time.Duration // when lingering or draining ends; 0: neither
+	err         error         // why the session ended; nil: it has not, or was closed in order
+	ending      error         // ends the session after the batch of input; nil: it goes on
+	linger      time.Duration // how long Close waits without progress; <= 0: not at all
+	endAt       time.Duration // when lingering or draining ends; 0: open
 	closeBy     time.Duration // when lingering ends at the latest
 	lingerFrom  seq           // snd_una at the last progress
 	state       connState
 	closed      bool // the application has called Close or Abort
-	background  bool // Close does not wait, or no longer
-	undelivered bool // the session has ended before the peer had all that was written
-	asksKind    bool // CloseWrite waits until it is known what the peer is
-	retired     bool // out of the endpoint's tables
+	background  bool // Close does not wait, or waits no longer
+	undelivered bool // the session ended before the peer had taken all that was written
+	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
+	retired     bool // removed from the endpoint's tables
 }
 
-// timerState is when the session is woken. Times are since the endpoint's epoch.
+// timerState is the session's timers. Times are since the endpoint's epoch.
 type timerState struct {
-	wakeAt    time.Duration // 0: no wake-up asked for
-	compactAt time.Duration // 0: nothing to compact
-	wakeIndex int32         // place in Endpoint.wakes, from 1; 0: none; guarded by its lock
-	clockBase uint32        // what the state machine's clock shows at the epoch; random, see address_validation.go
+	wakeAt    time.Duration // the wake-up that is set; 0: none
+	compactAt time.Duration // when spare memory is released; 0: there is none
+	wakeIndex int32         // position in Endpoint.wakes, from 1; 0: not queued; guarded by its lock
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
 }
 
-// mtuState is the search for the path MTU (RFC 8899).
+// mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
 type mtuState struct {
-	search *pmtud.Search // nil before there is reason for one
+	search *pmtud.Search // nil until a search is worthwhile
 	counts probeCounts
 }
 
-// inputState is what comes before the state machine, or passes it by.
+// inputState is what handles input before the state machine, or beside it.
 type inputState struct {
-	decoder   *fec.Decoder      // nil until the peer sends FEC, and after the end
-	decoded   *fec.DecoderStats // what it had done by the end; nil: nothing
-	datagrams *datagramQueue    // nil before the first
-	dropped   *Drops            // nil: none
-	numbers   *packetNumbers    // nil: packets have none
-	holding   holding           // memory
+	decoder   *fec.Decoder      // nil until the peer sends FEC, and once the session is retired
+	decoded   *fec.DecoderStats // final statistics of decoder; nil: none
+	datagrams *datagramQueue    // nil until the first
+	dropped   *Drops            // nil: nothing was dropped
+	numbers   *packetNumbers    // nil: packets are not numbered
+	holding   holding           // memory held because of the peer
 }
 
-// connState is where a session is in its life.
+// connState is the state of a session. WIRE.md §5.2 has the state diagram.
 type connState uint8
 
 const (
 	stateOpen      connState = iota
 	stateLingering           // closed; waits for acknowledgements
-	stateDraining            // closed; answers what the peer repeats
-	stateEnded               // out of the endpoint
+	stateDraining            // closed; still acknowledges what a legacy peer repeats
+	stateEnded               // over; the endpoint keeps a TIME-WAIT entry of it
 )
 
 const (
-	// compactAfter is the idle time after which spare memory is given back.
+	// compactAfter is the idle time after which spare memory is released.
 	compactAfter = time.Second
-	// drainTime is the least time for which a closed session goes on to
-	// acknowledge what the peer repeats; an acknowledgement may be lost, and
-	// nothing would tell the peer that the data has arrived.
+	// drainTime is the minimum time in which a closed session goes on to
+	// acknowledge what a legacy peer repeats. An acknowledgement may be lost,
+	// and nothing else would show the peer that its data has arrived.
 	drainTime = time.Second
-	// drainRTOs is the same in time-outs of ours; the peer's are alike.
+	// drainRTOs is how many of our retransmission time-outs draining lasts, at
+	// least drainTime and at most drainRTOs times drainTime. The peer's RTO is
+	// about the same as ours.
 	drainRTOs = 6
-	// writeBatch is how many segments Write queues before it flushes.
+	// writeBatch is how many segments Write queues before each flush.
 	writeBatch = 64
-	// handshakeTime is how long a session that Accept has not returned may go
-	// without the peer showing that it gets our packets.
+	// handshakeTime is how long a session that has not been offered to Accept
+	// may wait for address validation (RFC 9000 §8).
 	handshakeTime = 10 * time.Second
 )
 
+// newConn returns a session that is not yet in the endpoint's tables. It runs
+// without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c := &Conn{ep: e, path: pathState{key: key, remote: remote}, timers: timerState{clockBase: randomConv()}}
 	c.io.canRead.init(c)
@@ -167,8 +179,8 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	return c
 }
 
-// input feeds packets to the state machine. It is true where answer is to be
-// called after the batch, for which it is true once.
+// input locks c.mu and feeds packets to the state machine. It reports whether
+// the caller must call respond after the batch, at most once per batch.
 func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,7 +192,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	c.setClock(now)
 	c.path.shard = uint16(shard)
 	segments := c.kcp.counts().SegmentsReceived
-	news := false
+	changed := false
 	for i := range packets {
 		p := &packets[i].inPacket
 		if c.closing.state == stateEnded {
@@ -189,7 +201,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		}
 		if !c.fresh(p, true) {
 			if c.takeResets(p) {
-				news = true
+				changed = true
 			} else {
 				c.ep.counters.dropReplay.Add(1)
 			}
@@ -204,28 +216,29 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		if p.kind != plainPacket {
 			var ok bool
 			if data, ok = c.decode(*p, now); !ok {
-				news = news || p.kind != datagramPacket // parity may have recovered something
+				changed = changed || p.kind != datagramPacket // parity may have recovered something
 				continue
 			}
 		}
 		c.packetDone(c.kcp.Input(data), now)
-		news = true
+		changed = true
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
 		c.live.lastData, c.live.missed = now, false
 	}
-	if !news {
-		c.account() // else the answer does
+	if !changed {
+		c.account() // else respond does it
 	}
-	if !news && !c.io.wokeWaiter || c.io.respondPending {
+	if !changed && !c.io.wokeWaiter || c.io.respondPending {
 		return false
 	}
 	c.io.respondPending = true
 	return true
 }
 
-// decode takes a packet with an FEC header. It is false where nothing is left
-// for the state machine.
+// decode takes a packet with an FEC header, and feeds packets that it recovers
+// to the state machine. It returns the packet's own data. It reports false if
+// there is none for the state machine.
 func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
@@ -236,7 +249,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		return nil, false
 	}
 	if c.kcp.underPressure() {
-		return c.decodePlain(p) // nothing is kept for it
+		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
@@ -251,7 +264,8 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	return data, kind == fec.KindData
 }
 
-// decodePlain takes a packet with an FEC header without keeping it for recovery.
+// decodePlain is decode under memory pressure: the packet is not kept for
+// recovery, and the decoder releases what it holds.
 func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	if c.in.decoder != nil && c.in.decoder.Stats().Held > 0 {
 		c.in.decoder.Compact()
@@ -266,7 +280,9 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	return p.data[fec.HeaderSize:], true
 }
 
-// packetDone counts what became of a packet.
+// packetDone ends the processing of a packet: it counts a packet that the state
+// machine refused with err. Any other packet is a sign of life of the peer,
+// unless it came from outside the session.
 func (c *Conn) packetDone(err error, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false
@@ -278,7 +294,8 @@ func (c *Conn) packetDone(err error, now time.Duration) {
 	}
 }
 
-// drops returns the counts of what was dropped, which most sessions have none of.
+// drops returns the drop counters, which it allocates: most sessions drop
+// nothing.
 func (c *Conn) drops() *Drops {
 	if c.in.dropped == nil {
 		c.in.dropped = new(Drops)
@@ -286,15 +303,16 @@ func (c *Conn) drops() *Drops {
 	return c.in.dropped
 }
 
-// respond flushes what a batch of input has caused, and wakes who waits for it.
-// It is true if a call was woken since the last time.
+// respond locks c.mu, sends what a batch of input has caused, and wakes the
+// calls that wait for it. It reports whether a waiting call was woken since the
+// last time.
 func (c *Conn) respond(now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.respondLocked(now)
 }
 
-// reply is answer with mu held.
+// respondLocked is respond with c.mu held.
 func (c *Conn) respondLocked(now time.Duration) bool {
 	c.io.respondPending, c.io.replyPending = false, false
 	if c.closing.state == stateEnded {
@@ -310,25 +328,25 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()
-	roused := c.io.wokeWaiter
+	woke := c.io.wokeWaiter
 	c.io.wokeWaiter = false
-	return roused
+	return woke
 }
 
-// readable reports whether there is news for calls that read.
+// readable reports whether a waiting Read must look again: there is data, or
+// the peer has announced its end.
 func (c *Conn) readable() bool {
 	return c.kcp.readable() || c.hs.peerFin
 }
 
-// unlocked calls f without the lock that is held, which is held again when f
-// returns, or panics.
+// unlocked releases c.mu, calls f, and locks c.mu again, even if f panics.
 func (c *Conn) unlocked(f func()) {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	f()
 }
 
-// wakeAll lets all waiting calls look why.
+// wakeAll wakes all waiting calls, which then look why.
 func (c *Conn) wakeAll() {
 	c.io.canRead.Broadcast()
 	c.io.canWrite.Broadcast()
@@ -337,27 +355,34 @@ func (c *Conn) wakeAll() {
 // LocalAddr returns the address of the endpoint's socket.
 func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 
-// RemoteAddr returns the address of the peer. It changes when the peer moves.
+// RemoteAddr returns the address of the peer. It changes when the peer migrates
+// to another address (RFC 9000 §9), which only happens with an authenticating
+// Cipher.
 func (c *Conn) RemoteAddr() net.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.path.remote
 }
 
-// Conv returns the conversation id.
+// Conv returns the conversation id, which never changes.
 func (c *Conn) Conv() uint32 { return c.path.key.conv }
 
-// SetDeadline sets the read and the write deadline; see SetReadDeadline.
+// SetDeadline sets the read and the write deadline; see SetReadDeadline and
+// SetWriteDeadline.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
-// SetReadDeadline sets the time at which pending and future reads fail with
-// os.ErrDeadlineExceeded; the zero time means never.
+// SetReadDeadline sets the time after which blocked and future calls of Read,
+// ReadMessage and ReceiveDatagram fail with os.ErrDeadlineExceeded. The zero
+// time means never. It returns net.ErrClosed after Close or Abort.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
 
-// SetWriteDeadline sets the time at which pending and future writes fail with
-// os.ErrDeadlineExceeded; the zero time means never.
+// SetWriteDeadline sets the time after which blocked and future calls of Write
+// and WriteMessage fail with os.ErrDeadlineExceeded. So does CloseWrite while
+// it waits. The zero time means never. It returns net.ErrClosed after Close or
+// Abort.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
+// setDeadlines locks c.mu.
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -373,7 +398,8 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	return nil
 }
 
-// opError wraps err as the net package does, which leaves io.EOF as it is.
+// opError wraps err in a *net.OpError, as package net does; io.EOF stays as it
+// is.
 func (c *Conn) opError(op string, err error) error {
 	if err == io.EOF {
 		return err

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,10 +36,12 @@ func BenchmarkEcho(b *testing.B) {
 
 // wire is a socket whose packets are carried by hand.
 type wire struct {
-	addr    *net.UDPAddr
+	addr *net.UDPAddr
+	done chan struct{}
+
+	mu      sync.Mutex // sessions write from timers too
 	packets [][]byte
-	n       int // packets in use
-	done    chan struct{}
+	carried [][]byte // what take has returned last
 }
 
 func newWire(addr string) *wire {
@@ -46,11 +49,15 @@ func newWire(addr string) *wire {
 }
 
 func (w *wire) WriteTo(p []byte, _ net.Addr) (int, error) {
-	if w.n == len(w.packets) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.packets) < cap(w.packets) {
+		w.packets = w.packets[:len(w.packets)+1]
+	} else {
 		w.packets = append(w.packets, nil)
 	}
-	w.packets[w.n] = append(w.packets[w.n][:0], p...)
-	w.n++
+	last := &w.packets[len(w.packets)-1]
+	*last = append((*last)[:0], p...)
 	return len(p), nil
 }
 
@@ -65,11 +72,12 @@ func (w *wire) SetDeadline(time.Time) error      { return nil }
 func (w *wire) SetReadDeadline(time.Time) error  { return nil }
 func (w *wire) SetWriteDeadline(time.Time) error { return nil }
 
-// take returns what has been written since.
+// take returns what was written since the last call, until the next one.
 func (w *wire) take() [][]byte {
-	n := w.n
-	w.n = 0
-	return w.packets[:n]
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.carried, w.packets = w.packets, w.carried[:0]
+	return w.carried
 }
 
 // joined returns both ends of a session.
@@ -112,8 +120,12 @@ func joined(b *testing.B, left, right *wire) (a, z *Conn) {
 	return a, z
 }
 
-// deliver carries what a session has sent to its peer.
-func deliver(from, to *Conn) { carry(from.ep.socket.shards[0].pc.(*wire), to.ep) }
+// deliver carries what a session has sent to its peer, and before that what the
+// peer's timers have sent.
+func deliver(from, to *Conn) {
+	carry(to.ep.socket.shards[0].pc.(*wire), from.ep)
+	carry(from.ep.socket.shards[0].pc.(*wire), to.ep)
+}
 
 // carry carries what an endpoint has written to its socket to another.
 func carry(from *wire, to *Endpoint) {

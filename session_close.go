@@ -8,27 +8,31 @@ import (
 	"time"
 )
 
-// Close closes the session in both directions. Calls in progress return
-// net.ErrClosed, and what has arrived but was not read is dropped. Close waits
-// until the peer has acknowledged all that was written and, if it is an endpoint
-// of this package, that there is no more: it then reads io.EOF after the last
-// byte. If nothing more is acknowledged for Config.Linger, or not all within
-// Config.MaxLinger, the session is broken off and Close returns ErrNotDelivered
-// or a *PeerLostError. If the session had ended before, and neither Read nor
-// Write has said so, Close does, if something that was written is lost.
+// Close closes the session in both directions. Blocked calls return
+// net.ErrClosed. Data that has arrived but was not read is dropped. Close waits
+// until the peer has acknowledged all that was written. An endpoint of this
+// package also has to acknowledge the end of the stream: it reads io.EOF after
+// the last byte.
+//
+// The session is aborted if nothing more is acknowledged for Config.Linger (see
+// SetLinger), or not all within Config.MaxLinger. Close then returns
+// ErrNotDelivered, or a *PeerLostError if the peer is gone. If the session had
+// ended before and written data is lost, Close returns the cause, unless Read
+// or Write has returned it. A further Close returns net.ErrClosed.
 //
 // Close returns no error if the peer has acknowledged all that was written. If
-// the peer then does not answer that there is no more, it is told in the
-// background, after Close has waited for Config.Linger; where the system reports
-// that nobody listens there any more, Close does not wait.
+// only the acknowledgement of the end is missing after Config.Linger, Close
+// returns and the session repeats the end in the background for up to 30
+// seconds. Close does not wait for it if the system reports that the peer's
+// port is closed.
 //
-// ErrNotDelivered also means that the peer has closed the session without having
-// taken all that was written, be it the last word of a protocol: the alert that
-// crypto/tls sends before it closes comes too late for a peer which has closed.
-// TCP does not report that.
+// ErrNotDelivered also means that the peer has closed the session without
+// taking all that was written, even if only the last message of a protocol is
+// lost. The alert that crypto/tls sends before it closes, for example, comes
+// too late for a peer that has closed. TCP does not report that.
 //
-// A peer that knows no signals, such as kcp-go, is told nothing. For it the
-// session answers repetitions for some more seconds in the background.
+// A peer without signals, such as kcp-go, does not learn of Close. The session
+// acknowledges its retransmissions for some more seconds in the background.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -73,18 +77,18 @@ func (c *Conn) Close() error {
 	return c.opError("close", ErrNotDelivered)
 }
 
-// wait has a closed session go on for as long as it may without progress.
+// wait restarts the time that a closed session may spend without progress.
 func (c *Conn) wait(now time.Duration) {
-	patience := c.closing.linger
+	limit := c.closing.linger
 	if c.closing.background {
-		patience = backgroundLinger
+		limit = backgroundLinger
 	}
-	c.closing.endAt = min(now+patience, c.closing.closeBy)
+	c.closing.endAt = min(now+limit, c.closing.closeBy)
 }
 
-// giveUp ends a closed session that has not come further for long enough. If the
-// peer has everything but the word that there is no more, Close returns, and the
-// session goes on to say it.
+// giveUp ends a closed session that has made no progress for long enough. If
+// the peer has all data and only the answer to CLOSE is missing, Close returns,
+// and the session repeats CLOSE in the background.
 func (c *Conn) giveUp(now time.Duration) {
 	if c.kcp.WaitSend() == 0 && !c.closing.background && now < c.closing.closeBy {
 		c.closing.background = true
@@ -95,11 +99,12 @@ func (c *Conn) giveUp(now time.Duration) {
 	c.abort(ErrNotDelivered)
 }
 
-// backgroundLinger is how long a session that was closed without waiting tries
-// to deliver what was written.
+// backgroundLinger is how long a session goes on without progress in the
+// background: to deliver what was written, if Close did not wait, or CLOSE.
 const backgroundLinger = 30 * time.Second
 
-// dropReceived drops what nobody is going to read, and takes no more.
+// dropReceived drops what the application will not read, and takes no more
+// data.
 func (c *Conn) dropReceived() {
 	c.kcp.closeReceive()
 	if q := c.in.datagrams; q != nil {
@@ -107,7 +112,8 @@ func (c *Conn) dropReceived() {
 	}
 }
 
-// stopCalls makes all calls of the application return net.ErrClosed.
+// stopCalls makes blocked and future calls of the application return
+// net.ErrClosed.
 func (c *Conn) stopCalls() {
 	c.closing.closed = true
 	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
@@ -115,15 +121,16 @@ func (c *Conn) stopCalls() {
 	c.wakeAll()
 }
 
-// CloseWrite tells the peer that nothing more will be written: it reads io.EOF
-// after the last byte. Reading goes on. It does not wait for the peer to know
-// that, but does until it is known whether the peer can be told: with a peer of
-// this package that is known from the first answer on.
+// CloseWrite closes the session for writing: the peer reads io.EOF after the
+// last byte. Reading goes on. CloseWrite does not wait for the peer to
+// acknowledge the end. It may wait until the session knows whether the peer
+// supports it: an endpoint of this package shows that with its first answer. An
+// accepted session waits for 300 ms after its beginning at most.
 //
-// Errors are net.ErrClosed after Close or CloseWrite, ErrLegacyPeer for a peer
-// that cannot be told, to which Write goes on to work, os.ErrDeadlineExceeded
-// when the write deadline has passed before that is known, and how the session
-// has ended.
+// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for
+// a peer without signals, to which Write still works; os.ErrDeadlineExceeded
+// when the write deadline passes during the wait; ErrPeerClosed when the peer
+// has closed the session; and the error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,8 +145,8 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// waitKind waits until it is known that the peer can be told of CloseWrite, and
-// returns why it cannot.
+// waitKind waits until the peer's kind is known. It returns nil if the peer
+// supports CloseWrite, and otherwise the error of CloseWrite.
 func (c *Conn) waitKind() error {
 	l := &c.hs
 	var timer *time.Timer
@@ -167,18 +174,20 @@ func (c *Conn) waitKind() error {
 			})
 			defer timer.Stop()
 		}
-		c.closing.asksKind = true
+		c.closing.kindAwaited = true
 		c.io.canWrite.Wait()
 	}
 }
 
-// helloAfterData is for how long CloseWrite expects a hello after the data that
-// has opened a session: one that was sent before it, and lost, comes again.
+// helloAfterData is how long CloseWrite waits for a HELLO after the data that
+// has opened a session. A HELLO that was sent before the data, and lost, is
+// repeated within that time.
 const helloAfterData = firstHelloWait + 100*time.Millisecond
 
-// Abort ends the session at once. What was written and is not yet delivered is
-// lost, and the peer, if it is an endpoint of this package, gets ErrReset. It
-// returns net.ErrClosed after Close or Abort.
+// Abort ends the session at once, also one that lingers after Close. Written
+// data that is not yet delivered is lost. The calls of a peer that is an
+// endpoint of this package fail with ErrReset. Abort returns net.ErrClosed if
+// Close or Abort was called before and the session has ended.
 func (c *Conn) Abort() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -190,8 +199,10 @@ func (c *Conn) Abort() error {
 }
 
 // SetLinger sets how long Close waits for the next acknowledgement, in place of
-// Config.Linger. With d <= 0 Close does not wait; delivery then goes on in the
-// background, until nothing is acknowledged for 30 seconds.
+// Config.Linger. With d <= 0 Close does not wait. Delivery then goes on in the
+// background until nothing is acknowledged for 30 seconds, or until
+// Config.MaxLinger has passed. SetLinger returns net.ErrClosed after Close or
+// Abort.
 func (c *Conn) SetLinger(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -202,7 +213,8 @@ func (c *Conn) SetLinger(d time.Duration) error {
 	return nil
 }
 
-// leave ends a closed session with which everything is well.
+// leave ends a closed session in order. For a legacy peer that has sent data,
+// it drains: the peer's retransmissions are acknowledged for some time.
 func (c *Conn) leave(now time.Duration) {
 	if c.hs.kind == peerExtended || c.kcp.counts().SegmentsReceived == 0 {
 		c.end(nil)
@@ -215,7 +227,8 @@ func (c *Conn) leave(now time.Duration) {
 	c.compact()
 }
 
-// abort ends the session because of err, and tells the peer if it can be told.
+// abort ends the session with err. It sends ABORT to an extended peer whose
+// address is validated, unless both directions are over.
 func (c *Conn) abort(err error) {
 	if c.closing.state == stateEnded {
 		return
@@ -227,30 +240,31 @@ func (c *Conn) abort(err error) {
 	c.end(err)
 }
 
-// end takes the session out of the endpoint, after what it still has to send.
-// What has arrived can still be read; then, and on Write, err is returned, if
-// it is not nil.
+// end ends the session with err, and removes it from the endpoint once the
+// collected packets are written. Data that has arrived can still be read. After
+// it, Read returns err, as Write does, if err is not nil.
 func (c *Conn) end(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
 	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
-		c.flush(c.ep.now()) // they cannot wait any longer
+		c.flush(c.ep.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.state = stateEnded
 	c.closing.err = err
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.kcp.WaitSend() > 0
-	if !c.hs.offered { // so nobody can read it
+	if !c.hs.offered { // no application can read the data
 		c.dropReceived()
 		c.account()
 	}
 	c.writePackets()
-	if !c.outgoing.sending { // else whoever is sending does it
+	if !c.outgoing.sending { // else the sending goroutine does it
 		c.retire()
 	}
 }
 
-// retire takes the session, which has ended, out of the endpoint.
+// retire removes an ended session from the endpoint, which keeps its TIME-WAIT
+// entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
@@ -265,18 +279,18 @@ func (c *Conn) retire() {
 		}
 		c.account()
 		c.ep.remove(c, c.timeWaitState())
-		c.wakeAll() // who is told of the end finds nothing left of the session
+		c.wakeAll() // last: a call that returns finds the session gone from the endpoint
 	}
 }
 
-// discard ends a session that no application has, because of err.
+// discard locks c.mu and ends, with err, a session that no application has.
 func (c *Conn) discard(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.forget(err)
 }
 
-// forget is discard with the lock held.
+// forget is discard with c.mu held.
 func (c *Conn) forget(err error) {
 	c.stopCalls()
 	c.dropReceived()
@@ -284,16 +298,16 @@ func (c *Conn) forget(err error) {
 	c.abort(err)
 }
 
-// fail ends the session because of err.
+// fail locks c.mu and ends the session with err.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.abort(err)
 }
 
-// holdSocket returns for how long the peer may have to be answered after the
-// session's end: it has told us something, and our acknowledgement, the last
-// thing we sent, may have been lost.
+// holdSocket returns how long the endpoint's socket must stay open after the
+// session's end to answer the peer. The peer has announced its end, and our
+// acknowledgement of it, which was our last packet, may have been lost.
 func (c *Conn) holdSocket() time.Duration {
 	if !c.hs.peerFin {
 		return 0
@@ -308,36 +322,37 @@ func (c *Conn) holdSocket() time.Duration {
 	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
 }
 
-// heldSockets counts the sockets that are kept open for peers after the end of
-// their sessions.
+// heldSockets counts the sockets of the process that stay open after the end of
+// their last session; see holdSocket.
 var heldSockets atomic.Int32
 
-// Bounds of holdSocket. On a path that has shown that it loses packets the peer
-// may have to ask several times.
+// Bounds of holdSocket. On a path that has lost packets, the peer may have to
+// repeat its request several times.
 const (
-	// dialledHold is for a socket whose port nobody asked for, and nobody misses:
-	// a peer of default settings asks for Linger, and 2 s pass between questions.
-	// Of no more than maxHeldSockets, so that a program which dials a thousand
-	// times a second does not run out of descriptors; the others have the times
-	// of listening sockets.
+	// dialledHold is for a socket whose port the system has chosen, so that the
+	// application does not need it again. A peer with default settings repeats
+	// its request for Linger, at most 2 s apart. It applies to maxHeldSockets
+	// sockets, so that a program that dials a thousand times a second does not
+	// run out of descriptors. Further ones are held as long as listening
+	// sockets.
 	dialledHold    = 7 * time.Second
 	maxHeldSockets = 256
 
 	minHold   = 200 * time.Millisecond
-	lossyHold = 1500 * time.Millisecond
+	lossyHold = 1500 * time.Millisecond // in place of minHold after losses
 	maxHold   = 3 * time.Second
-	holdRTOs  = 4
+	holdRTOs  = 4 // retransmission time-outs, within these bounds
 )
 
-// progress goes on in the life of the session after a batch of input, or
-// whatever else may have been waited for.
+// progress advances the state of a session: after a batch of input, a call of
+// the application, or a wake-up.
 func (c *Conn) progress(now time.Duration) {
 	l := &c.hs
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
 	if l.peerClosed && c.kcp.WaitSend() > 0 {
-		// The una that came with the close covers all the peer ever took.
+		// The una of the peer's CLOSE covers all that it ever took.
 		c.closing.undelivered = true
 		c.kcp.discardSend()
 		c.io.canWrite.Broadcast()
@@ -346,15 +361,15 @@ func (c *Conn) progress(now time.Duration) {
 		c.closing.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
 	}
-	if c.closing.asksKind && l.kind != peerUnknown {
-		c.closing.asksKind = false
+	if c.closing.kindAwaited && l.kind != peerUnknown {
+		c.closing.kindAwaited = false
 		c.io.canWrite.Broadcast()
 	}
 	switch {
 	case c.closing.ending != nil:
 		c.end(c.closing.ending)
-	case l.peerClosed && c.heardOut():
-		// We have all of it, and nothing that we could say matters to the peer.
+	case l.peerClosed && c.allReceived():
+		// All of the peer's data has arrived, and it will read nothing of ours.
 		c.end(ErrPeerClosed)
 	case c.closing.state == stateLingering && c.delivered():
 		c.leave(now)
@@ -363,8 +378,8 @@ func (c *Conn) progress(now time.Duration) {
 	}
 }
 
-// delivered reports whether a closed session has nothing left to do for the
-// application.
+// delivered reports whether a closed session has delivered all that it can, so
+// that Close may return nil.
 func (c *Conn) delivered() bool {
 	l := &c.hs
 	if c.kcp.WaitSend() > 0 {
@@ -372,28 +387,32 @@ func (c *Conn) delivered() bool {
 	}
 	switch l.kind {
 	case peerExtended:
-		// A peer that has nothing more to say need not know that we read no more.
-		return l.finished || l.finAcked && c.heardOut()
+		// A peer that has sent all its data need not learn that we read no
+		// more.
+		return l.finished || l.finAcked && c.allReceived()
 	case peerUnknown:
-		// Nothing was ever said to it, or it may yet prove to be one of ours.
+		// Done, if no HELLO is out, or nothing was written and nothing arrived.
+		// Otherwise the peer may still prove to be an extended one.
 		return !l.hello.active || !l.reached && c.kcp.sendUna() == 0
 	}
 	return true
 }
 
-// over reports whether both directions have come to their ends, so that there
-// is nothing left that the peer could do.
+// over reports whether both directions have ended, so that the session needs
+// nothing more from the peer.
 func (c *Conn) over() bool {
 	l := &c.hs
-	return c.heardOut() &&
+	return c.allReceived() &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
 
-// heardOut reports whether all that the peer had to say has come.
-func (c *Conn) heardOut() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
+// allReceived reports whether all of the peer's data up to its FIN or CLOSE has
+// arrived.
+func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
 
-// takeFin notes where the peer's data ends. It is false where that cannot be:
-// before what has come, or so far ahead that no window ever gets there.
+// takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
+// false if that end is impossible: below rcv_nxt, beyond what any window
+// reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
 	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
 	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
@@ -404,8 +423,9 @@ func (c *Conn) takeFin(s signal) bool {
 	return true
 }
 
-// takeReset ends the session where s names a request of ours that waits, which
-// only the peer, or somebody on the path, can know.
+// takeReset takes a RESET, our stateless reset (RFC 9000 §10.3). It ends the
+// session if s echoes the arguments of a request that waits for its answer.
+// Only the peer, or an attacker on the path, can know those.
 func (c *Conn) takeReset(s signal) {
 	l := &c.hs
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
@@ -413,12 +433,12 @@ func (c *Conn) takeReset(s signal) {
 			continue
 		}
 		c.closing.ending = ErrReset
-		l.peerToken = 0 // nobody is left to be told anything
+		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
 		if r == &l.hello {
 			c.closing.ending = ErrRefused
 		}
 		if r == &l.finish && c.kcp.WaitSend() == 0 {
-			// It had everything and has forgotten us since.
+			// The peer had all data, and has forgotten the session since.
 			c.closing.ending, l.finished, l.finish.active = nil, true, false
 		}
 	}

@@ -7,22 +7,23 @@ import (
 	"os"
 )
 
-// maxQueuedDatagrams bounds what waits for ReceiveDatagram. The oldest goes
-// when there is one more: what is unreliable should at least be fresh.
+// maxQueuedDatagrams is the most datagrams that wait for ReceiveDatagram. One
+// more pushes out the oldest: unreliable data should at least be fresh.
 const maxQueuedDatagrams = 256
 
-// datagramEntry is what a waiting datagram takes beside its bytes.
+// datagramEntry is the memory of a waiting datagram beside its payload, in
+// bytes.
 const datagramEntry = 48
 
-// datagramQueue holds datagrams that have arrived. It belongs to Conn.mu.
+// datagramQueue holds datagrams that have arrived. Conn.mu guards it.
 type datagramQueue struct {
-	waiting [][]byte
-	bytes   int // of memory
+	waiting [][]byte // oldest first
+	bytes   int      // memory of waiting, with datagramEntry for each
 	stats   DatagramStats
-	moved   uint64 // bytes received and sent
+	moved   uint64 // payload bytes received and sent
 }
 
-// add queues a copy of b.
+// add queues a copy of b, and counts it.
 func (q *datagramQueue) add(b []byte) {
 	q.stats.Received++
 	q.moved += uint64(len(b))
@@ -35,7 +36,7 @@ func (q *datagramQueue) add(b []byte) {
 	q.bytes += cap(b) + datagramEntry
 }
 
-// pop takes the oldest out.
+// pop removes and returns the oldest datagram.
 func (q *datagramQueue) pop() []byte {
 	b := q.waiting[0]
 	q.waiting[0] = nil
@@ -47,9 +48,9 @@ func (q *datagramQueue) pop() []byte {
 	return b
 }
 
-// takeDatagram queues a copy of b, if there is memory for it and somebody to
-// receive it. For a peer whose
-// address is not validated there is little.
+// takeDatagram queues a copy of b for ReceiveDatagram. It drops b, and counts
+// that, after Close, under memory pressure, and beyond unvalidatedBytes for a
+// peer whose address is not validated.
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
 	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
@@ -60,7 +61,7 @@ func (c *Conn) takeDatagram(b []byte) {
 	q.add(b)
 }
 
-// datagramQueue returns the queue, which most sessions do without.
+// datagramQueue returns the queue, which it allocates: most sessions need none.
 func (c *Conn) datagramQueue() *datagramQueue {
 	if c.in.datagrams == nil {
 		c.in.datagrams = new(datagramQueue)
@@ -75,10 +76,10 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 	return s
 }
 
-// MaxDatagramSize returns the most bytes that SendDatagram takes. It follows the
-// MTU that the path turns out to have, so it may become more and, where the path
-// swallows larger packets, less: down to what fits into 1200 bytes, or into
-// Config.MTU where that is smaller.
+// MaxDatagramSize returns the largest datagram that SendDatagram takes, in
+// bytes. It follows the discovered path MTU, so it may grow. It shrinks if the
+// path is a black hole for larger packets (RFC 8899 §4.3): down to what fits
+// into a UDP payload of 1200 bytes, or of Config.MTU if that is smaller.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -90,13 +91,18 @@ func (c *Conn) maxDatagramSize() int {
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
-// SendDatagram sends b as one packet past the byte stream: unreliable,
-// unordered, not repeated, not protected by FEC, and not limited by the
-// windows. It does not wait; if too much waits for the socket, or the peer has
-// not yet shown that it gets what is sent to its address, b may be dropped, and
-// is counted. The peer gets it from ReceiveDatagram, or in kcp-go, which calls
-// it an OOB packet and needs FEC to be on for it, from the handler. The errors
-// are ErrDatagramTooLarge, net.ErrClosed, and why the session has ended.
+// SendDatagram sends b as one packet beside the byte stream: unreliable,
+// unordered, not retransmitted, not protected by FEC, and not limited by the
+// windows. It copies b and does not wait.
+//
+// b is dropped, and counted as DatagramStats.Unsent, in two cases: 4096 packets
+// of the session wait for the socket, or the anti-amplification limit (RFC 9000
+// §8.1) of a peer whose address is not validated is reached.
+//
+// The peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet, and
+// passes it to its handler if its FEC is on. The errors are ErrDatagramTooLarge
+// (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the error with
+// which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -131,9 +137,12 @@ func (c *Conn) SendDatagram(b []byte) error {
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At
-// most 256 are kept waiting; then the oldest are dropped, and counted. It fails
-// when ctx is done, with its error; when the read deadline has passed, with
-// os.ErrDeadlineExceeded; and as Read does when the session is at its end.
+// most 256 datagrams wait for it; further ones push out the oldest, which
+// DatagramStats.Dropped counts. It fails with the error of ctx when that is
+// done, with os.ErrDeadlineExceeded when the read deadline has passed, and with
+// net.ErrClosed after Close or Abort. After the last datagram of an ended
+// session it returns the error with which the session ended: ErrPeerClosed (not
+// io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()

@@ -7,114 +7,120 @@ import (
 )
 
 // handshakeState is what the two ends know of each other, and the signals that
-// wait for an answer. WIRE.md §5 has the state diagrams.
+// wait for an answer. WIRE.md §5.1 and §5.2 have the diagrams. Conn.mu guards
+// it, but for the atomic flags. Times are since the endpoint's epoch.
 type handshakeState struct {
-	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8); any lock, or none
-	active      atomic.Bool // something came since Endpoint.oldestHalfOpenLocked looked; any lock, or none
-	greeted     atomic.Bool // the peer knows signals; any lock, or none
+	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
+	active      atomic.Bool // a packet arrived since oldestHalfOpenLocked looked; set only if unvalidated
+	greeted     atomic.Bool // the peer is extended: kind is peerExtended
 
 	kind         peerKind
-	dialled      bool   // by us; accepted otherwise
-	dialling     bool   // Dial waits, and its time is what counts
-	offered      bool   // to Accept, or dialled
-	openedFEC    bool   // the peer's first packet had an FEC header
-	reached      bool   // something has come from the peer
-	welcomed     bool   // and the answer to our hello, which has our token
-	confirmed    bool   // the peer of an accepted session has shown our token
-	token        uint32 // what the peer's signals must show; 0: not drawn
-	peerToken    uint32 // what ours must show; 0: not known
-	version      uint32 // the peer's; 0: not known
-	capabilities uint32
-	cookie       signal        // to go with the hello; of no code while there is none
-	helloAt      time.Duration // when the hello was sent last, since the epoch
-	born         time.Duration // when the session began, since the epoch
+	dialled      bool          // by this end; false: accepted
+	dialling     bool          // Dial waits, and its time-out replaces all others
+	offered      bool          // to Accept; true also if dialled
+	openedFEC    bool          // the peer's first packet had an FEC header
+	reached      bool          // a valid packet has arrived from the peer
+	welcomed     bool          // the peer's WELCOME has arrived, which echoes our token
+	confirmed    bool          // accepted session: the peer has shown our token
+	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
+	peerToken    uint32        // the peer's, which our signals must show; 0: not known
+	version      uint32        // of the peer's signals; 0: not known
+	capabilities uint32        // of the peer, from its INFO: capPMTU
+	cookie       signal        // goes with our HELLO; code 0: none
+	helloAt      time.Duration // when HELLO was last sent
+	born         time.Duration // when the session began
 
 	hello, confirm, finish, ping request
 
-	closing    signalCode // sigFin or sigClose, once we have nothing more to say; 0 before
-	finished   bool       // the peer has acknowledged that
-	halfClosed bool       // closing was sigFin at first,
-	finAcked   bool       // and the peer has acknowledged that at least
-	peerFin    bool       // the peer says nothing from peerFinal on,
-	peerClosed bool       // and reads nothing any more
-	cookies    uint8      // that had the hello sent again at once
-	peerFinal  seq
+	closing    signalCode // sigFin or sigClose, once the application has closed; 0 before
+	finished   bool       // the peer has answered closing
+	halfClosed bool       // closing was sigFin at first
+	finAcked   bool       // the peer has answered that sigFin
+	peerFin    bool       // the peer has sent FIN or CLOSE
+	peerClosed bool       // it was CLOSE: the peer reads nothing more
+	cookies    uint8      // cookies that were answered with an immediate HELLO
+	peerFinal  seq        // if peerFin: the peer sends no data from here on
 }
 
-// peerKind is what sort of endpoint the peer is.
+// peerKind tells whether the peer supports signals.
 type peerKind uint8
 
 const (
 	peerUnknown  peerKind = iota
-	peerLegacy            // does not know signals
-	peerExtended          // does
+	peerLegacy            // does not, such as kcp-go; a signal of the peer puts that right
+	peerExtended          // does: an endpoint of this package
 )
 
-// Version of the signals, and their times.
+// The version of the signals, and how often they are sent.
 const (
 	signalVersion = 1
 
-	// helloTries is how often a peer that answers, but not to the hello, is
-	// asked before it is taken for one that knows no signals.
+	// helloTries is how many HELLOs without a WELCOME show a legacy peer, if
+	// other packets arrive from it.
 	helloTries = 8
-	// legacyAnswers is how many plain window updates show the same sooner:
-	// they are what such a peer answers the hello with.
+	// legacyAnswers is how many plain window updates show the same sooner. A
+	// legacy peer takes HELLO for a window probe, and answers with one.
 	legacyAnswers = 2
 
+	// firstHelloWait is the time from the first HELLO to the second. Other
+	// requests wait for one RTO, within these bounds; all waits then double.
 	firstHelloWait = 200 * time.Millisecond
 	minRequestWait = 50 * time.Millisecond
 	maxRequestWait = 2 * time.Second
-	// maxHelloWait is the most between two of the first eagerHellos hellos, while
-	// nothing has come: an outage at the beginning is not to make Dial fail.
+	// maxHelloWait is the most between two of the first eagerHellos HELLOs,
+	// while nothing has arrived: a short outage must not make Dial fail.
 	maxHelloWait = 500 * time.Millisecond
 	eagerHellos  = 20
-	// minHelloWait is the least time between two hellos; forged cookies would have
-	// more sent than has come.
+	// minHelloWait is the least time between two HELLOs. Without it, forged
+	// cookies would cause more to be sent than has arrived.
 	minHelloWait = 50 * time.Millisecond
-	// maxCookies is how many cookies are answered at once all the same.
+	// maxCookies is how many cookies are answered at once nevertheless.
 	maxCookies = 4
-	// maxSignals is how many signals wait at the most for the next flush, so
-	// that a batch of questions costs what a batch of data does.
+	// maxSignals is the most answers that wait for the next flush. It makes a
+	// batch of requests cost no more than a batch of data.
 	maxSignals = 64
 
-	// unvalidatedPingWait is the distance of pings to a peer that may never have sent
-	// anything: somebody else may have, in its name.
+	// unvalidatedPingWait is the time between two PINGs to a peer whose address
+	// is not validated: the packets from there may have been forged.
 	unvalidatedPingWait = 10 * time.Second
 
-	// probeAfter is the silence, while something is unacknowledged, after
-	// which the peer is asked whether it still knows the session.
+	// probeAfter is the silence, while something is unacknowledged, after which
+	// a PING asks the peer whether it still knows the session.
 	probeAfter = time.Second
-	// restartDetectAfter is for how long a peer that knows no signals may acknowledge
-	// less than before, as packets that were overtaken do, before it is taken
-	// for one that was restarted.
+	// restartDetectAfter is how long the una of a legacy peer must stay below
+	// an earlier one to show that the peer was restarted. Reordered packets
+	// show such a una for a shorter time.
 	restartDetectAfter = 5 * time.Second
-	// restartAnswers is how many answers of such a peer have to say so, too.
+	// restartAnswers is how many answers to PINGs must show such a una, too.
 	restartAnswers = 2
-	// pathCheckAfter is the silence after data of the peer, in a session that may
-	// move, after which it is asked once whether it still reaches us.
+	// pathCheckAfter is the silence after the peer's data, in a session that
+	// may migrate, after which one PING checks whether the peer still reaches
+	// us.
 	pathCheckAfter = 2 * time.Second
 )
 
-// waiting reports whether the peer owes an answer.
+// waiting reports whether a request waits for the peer's answer. HELLO counts
+// until anything arrives.
 func (l *handshakeState) waiting() bool {
 	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
 }
 
-// requestWait returns how long to wait for an answer before asking again.
+// requestWait returns how long to wait for an answer before a request is
+// repeated.
 func (c *Conn) requestWait() time.Duration {
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 
-// sayHello begins a session that we have dialled.
-func (c *Conn) sayHello(now time.Duration) {
+// startHandshake begins the handshake of a dialled session.
+func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = randomToken()
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
 }
 
-// kick sends what the application has just given reason to say.
+// kick sends the signals that a call of the application has just made due.
 func (c *Conn) kick(now time.Duration) {
 	c.setClock(now)
 	c.sendDueSignals(now)
@@ -122,7 +128,7 @@ func (c *Conn) kick(now time.Duration) {
 	c.writePackets()
 }
 
-// randomToken returns a number that nobody can guess, and not 0.
+// randomToken returns an unpredictable number other than 0.
 func randomToken() uint32 {
 	for {
 		if t := randomConv(); t != 0 {
@@ -131,7 +137,8 @@ func randomToken() uint32 {
 	}
 }
 
-// queueHello puts the hello in front of what leaves next.
+// queueHello queues HELLO for the next flush, with the cookie, if any, and
+// INFO.
 func (c *Conn) queueHello() {
 	l, k := &c.hs, c.kcp
 	k.queueSignals(l.hello.signal)
@@ -141,19 +148,22 @@ func (c *Conn) queueHello() {
 	k.queueSignals(infoSignal())
 }
 
-// PeerInfo is what is known of the other end of a session.
+// PeerInfo is what a session knows of its peer.
 type PeerInfo struct {
-	// Known is true once the peer has answered, or asked, in a way that shows
-	// what it is.
+	// Known reports whether the peer's packets have shown its kind. Until then
+	// the other fields are zero.
 	Known bool
-	// Legacy is true for a peer without this package's signals, such as kcp-go
-	// or the C reference: it learns nothing of Close, CloseWrite and Abort.
+	// Legacy reports whether the peer is one without this package's signals,
+	// such as kcp-go or the C reference. Such a peer does not learn of Close,
+	// CloseWrite and Abort. A session may take an extended peer for a legacy
+	// one until the peer's first signal arrives.
 	Legacy bool
-	// Version is that of the peer's signals; 0 for a legacy peer.
+	// Version is the version of the peer's signals, now 1. It is 0 for a legacy
+	// peer, and for others until their INFO arrives (WIRE.md §5).
 	Version int
 }
 
-// Peer returns what is known of the other end.
+// Peer returns what the session knows of its peer now.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -161,15 +171,15 @@ func (c *Conn) Peer() PeerInfo {
 	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(l.version)}
 }
 
-// connect asks the peer to answer, and waits until it does as Endpoint.Dial
-// says. When that fails the session is over.
+// connect locks c.mu, starts the handshake, and waits for the peer's answer as
+// Endpoint.Dial documents. If it returns an error, the session has ended.
 func (c *Conn) connect(ctx context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.ep.now()
 	limit := c.ep.config.DialTimeout
 	c.hs.dialling = limit > 0
-	c.sayHello(now)
+	c.startHandshake(now)
 	if limit == 0 {
 		return nil
 	}
@@ -186,7 +196,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	c.hs.dialling = false
 	c.schedule(c.ep.now())
 	if c.hs.reached && (c.closing.err == nil || c.closing.err == ErrPeerClosed) {
-		return nil // it may have said something before it closed
+		return nil // there may be data from before the peer closed
 	}
 	err := c.closing.err
 	if err == nil {
@@ -198,8 +208,9 @@ func (c *Conn) connect(ctx context.Context) error {
 	return err
 }
 
-// addressValidated notes that the peer gets what is sent to its address: the address is
-// validated, and the anti-amplification limit is lifted.
+// addressValidated marks the peer's address as validated (RFC 9000 §8), and
+// lifts the anti-amplification limit (RFC 9000 §8.1). It ends the session after
+// the batch if the peer's network exceeds Config.MaxSessionsPerAddress.
 func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
@@ -207,15 +218,16 @@ func (c *Conn) addressValidated() {
 	c.ep.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	if c.hs.kind == peerUnknown {
-		c.hs.kind = peerLegacy // may yet be put right by a hello
+		c.hs.kind = peerLegacy // a HELLO may still correct that
 	}
 	if !c.ep.countValidated(c) {
 		c.closing.ending = ErrReset
 	}
 }
 
-// offer hands an accepted session to Accept, once. It is false where there is
-// no room.
+// offer puts an accepted session into the listener's backlog, once. It reports
+// false if there is no room; without a listener, it also ends the session after
+// the batch.
 func (c *Conn) offer() bool {
 	if c.hs.offered {
 		return true
@@ -231,15 +243,17 @@ func (c *Conn) offer() bool {
 	return c.hs.offered
 }
 
-// wasOffered reports whether the session was offered to Accept, or dialled.
+// wasOffered locks c.mu and reports whether the session was offered to Accept,
+// or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.hs.offered
 }
 
-// begin lets an accepted session live, and hands it to l if offered. It reports
-// false if the session has ended, because l has no room for it or otherwise.
+// begin locks c.mu and starts the timers of an accepted session. If offered, it
+// puts the session into l's backlog. It reports false if the session has ended,
+// be it because the backlog is full.
 func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -248,7 +262,7 @@ func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	}
 	if offered {
 		c.hs.offered = l.offer(c, !c.hs.unvalidated.Load())
-		if !c.hs.offered && c.hs.kind != peerExtended { // who is ours asks again
+		if !c.hs.offered && c.hs.kind != peerExtended { // an extended peer repeats CONFIRM
 			c.ep.counters.dropBacklog.Add(1)
 			c.forget(ErrRefused)
 			return false

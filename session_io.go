@@ -6,13 +6,17 @@ import (
 	"os"
 )
 
-// Read reads the next bytes, waiting for them if need be. In message mode it
-// reads through message boundaries, without losing what does not fit into b.
-// It fails with os.ErrDeadlineExceeded when the read deadline has passed, also
-// where there is data; with net.ErrClosed after Close; and after all data that
-// has arrived with io.EOF, when the peer has closed the session or its side of
-// it, with ErrReset, when it has broken it off, or a *PeerLostError, when it is
-// gone.
+// Read reads up to len(b) bytes, and waits until there are some. In message
+// mode it ignores message boundaries; the rest of a message that does not fit
+// into b is for the next Read. Several goroutines may read; each byte goes to
+// one of them.
+//
+// Read fails with os.ErrDeadlineExceeded when the read deadline has passed,
+// even if there is data, and with net.ErrClosed after Close or Abort. After all
+// data that has arrived, it returns io.EOF if the peer has closed the session,
+// or its side of it; io.ErrUnexpectedEOF if the peer has done so within a
+// message; ErrReset if the peer has aborted the session; a *PeerLostError if
+// the peer is gone; or another error with which the session ended.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -38,11 +42,11 @@ func (c *Conn) Read(b []byte) (int, error) {
 	}
 }
 
-// waitRead waits for news. Until then the state machine may put what arrives
-// straight into b; it returns how much that was.
+// waitRead waits for data or a reason to fail. Meanwhile the state machine may
+// copy what arrives straight into b. It returns the number of bytes copied.
 func (c *Conn) waitRead(b []byte) (n int) {
 	if c.io.filling {
-		c.io.canRead.Wait() // another reader comes first
+		c.io.canRead.Wait() // another Read has lent its buffer, and comes first
 		return 0
 	}
 	c.io.filling = true
@@ -52,9 +56,10 @@ func (c *Conn) waitRead(b []byte) (n int) {
 	return len(b) - c.kcp.takeReadBuffer()
 }
 
-// ReadMessage reads the next message and returns its size, which may be 0. If
-// b is too small, the message is left where it is and the error is
-// io.ErrShortBuffer. Other errors are those of Read, and ErrNotMessageMode.
+// ReadMessage reads the next message into b and returns its size in bytes,
+// which may be 0. If b is too small, the message stays queued and the error is
+// io.ErrShortBuffer. Without Config.MessageMode the error is ErrNotMessageMode.
+// The other errors are those of Read.
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -80,7 +85,8 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 	}
 }
 
-// cannotRead returns why nothing may be read, whatever has arrived.
+// cannotRead returns why a Read fails even if data has arrived; nil if it does
+// not.
 func (c *Conn) cannotRead() error {
 	if c.closing.closed {
 		return net.ErrClosed
@@ -91,10 +97,11 @@ func (c *Conn) cannotRead() error {
 	return nil
 }
 
-// readEnd returns why nothing more is going to be read: io.EOF once the peer
-// has closed its side and all it wrote has been read.
+// readEnd returns why nothing more can be read once the queue has no complete
+// message: io.EOF once the peer has closed its side and all its data has been
+// read. It returns nil if more may arrive.
 func (c *Conn) readEnd() error {
-	if c.heardOut() {
+	if c.allReceived() {
 		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
@@ -104,7 +111,8 @@ func (c *Conn) readEnd() error {
 	return c.closing.err
 }
 
-// afterRead tells the peer when a read has reopened a shut window.
+// afterRead follows a read: it schedules the release of spare memory, and sends
+// a window update if the read has reopened a window that was shut.
 func (c *Conn) afterRead() {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
@@ -118,13 +126,17 @@ func (c *Conn) afterRead() {
 	}
 }
 
-// Write queues b, and sends as much as the windows allow at once. It waits
+// Write queues b, and sends at once as much as the windows allow. It blocks
 // while Config.WriteBuffer is full, and returns when all of b is queued; the
-// peer need not have acknowledged it. When it fails, n bytes were queued and
-// will be delivered if possible. Errors are os.ErrDeadlineExceeded when the
-// write deadline has passed, net.ErrClosed after Close and CloseWrite,
-// ErrPeerClosed when the peer has closed the session, and how it has ended:
-// *PeerLostError, ErrReset.
+// peer need not have acknowledged it. In message mode each segment of b is a
+// message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
+// interleave.
+//
+// If Write fails, n bytes were queued and will be delivered if possible. Errors
+// are os.ErrDeadlineExceeded when the write deadline has passed; net.ErrClosed
+// after Close, Abort or CloseWrite; ErrPeerClosed when the peer has closed the
+// session; and the error with which the session ended, such as a *PeerLostError
+// or ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -148,9 +160,10 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	}
 }
 
-// queue queues a part of b, at least a segment of it, as far as there is room,
-// but not so much that it would better be on its way first. In message mode each
-// segment is a message.
+// queue queues as much of b as the write buffer has room for, at least one
+// segment and at most writeBatch, so that these are on their way before the
+// next. In message mode each segment is a message. It returns the number of
+// bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
 	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
@@ -165,10 +178,11 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 	return n, err
 }
 
-// WriteMessage queues b as one message, which may be empty. It waits as Write
-// does. Its errors are those of Write, ErrNotMessageMode, and
-// ErrMessageTooLarge for a message of more than 127 segments, or of more than
-// the receive window that the peer has shown.
+// WriteMessage queues b as one message, which may be empty. It blocks as Write
+// does. Its errors are those of Write; ErrNotMessageMode without
+// Config.MessageMode; and ErrMessageTooLarge for a message of more than 127
+// segments, or of more segments than the largest receive window that the peer
+// has shown.
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -187,7 +201,8 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return nil
 }
 
-// waitRoom waits until something may be queued, and returns why not.
+// waitRoom waits until the write buffer has room. It returns the error of Write
+// if nothing more may be written.
 func (c *Conn) waitRoom() error {
 	for {
 		switch {
@@ -209,15 +224,16 @@ func (c *Conn) waitRoom() error {
 	}
 }
 
-// room returns how much of the write buffer is free.
+// room returns the free bytes of the write buffer, negative if it is overfull.
+// Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
 	return c.ep.config.WriteBuffer - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
 }
 
-// push sends what there is, as far as the windows allow.
+// push sends what is queued, as far as the windows allow, and a pending reply.
 func (c *Conn) push() {
 	now := c.ep.now()
-	if c.io.replyPending { // this says it all
+	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
 	}
 	c.flush(now)

@@ -4,7 +4,9 @@ import (
 	"time"
 )
 
-// nextPing returns when the peer is to be asked for a sign of life; 0: not at all.
+// nextPing returns when to send a PING: as keep-alive (RFC 9293 §3.8.4), while
+// something is outstanding, while the peer has not confirmed the session, and
+// to check the path. 0 means never.
 func (c *Conn) nextPing() time.Duration {
 	l := &c.hs
 	switch {
@@ -16,7 +18,7 @@ func (c *Conn) nextPing() time.Duration {
 	at := time.Duration(0)
 	if idle := c.ep.config.KeepAlive; idle > 0 && c.closing.state == stateOpen {
 		if !c.hs.dialled {
-			idle += idle / 2 // the dialling side's turn comes first: one exchange serves both
+			idle += idle / 2 // the dialling side comes first: one exchange serves both
 		}
 		at = c.live.lastHeard + idle
 	}
@@ -24,8 +26,8 @@ func (c *Conn) nextPing() time.Duration {
 		at = handshake
 	}
 	if c.ep.protection.authentic && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
-		// Where sessions may move, it may be ours that has: then the peer
-		// sends to an address that is no longer ours, and must hear from us.
+		// Connection migration (RFC 9000 §9): our own address may have changed.
+		// The peer then sends to the old one until it hears from us.
 		if miss := max(c.live.lastHeard, c.live.lastData) + pathCheckAfter; at == 0 || miss < at {
 			at = miss
 		}
@@ -33,20 +35,22 @@ func (c *Conn) nextPing() time.Duration {
 	return at
 }
 
-// unconfirmed reports whether the peer of an accepted session has said hello and
-// not yet shown that it has the answer, which it repeats until we have answered.
-// Its cookie may have been the last that it has ever sent.
+// unconfirmed reports whether the extended peer of an accepted session has not
+// yet shown our token, with CONFIRM, FIN or CLOSE. A peer that is alive repeats
+// CONFIRM until it is answered. The HELLO with the cookie may have been its
+// last packet.
 func (c *Conn) unconfirmed() bool {
 	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }
 
-// heard notes that a good packet has come from the peer.
+// heard takes note of a valid packet from the peer, after the state machine has
+// processed it.
 func (c *Conn) heard(now time.Duration) {
 	l := &c.hs
 	c.live.lastHeard = now
 	asked := l.ping.active && l.ping.tries > 0
 	if asked || !c.kcp.unaRegressed() {
-		l.ping.active = false // anything is a sign of life
+		l.ping.active = false // any packet is a sign of life
 	}
 	if !l.reached {
 		l.reached = true
@@ -57,7 +61,7 @@ func (c *Conn) heard(now time.Duration) {
 		l.kind = peerLegacy
 	}
 	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counts().WindowUpdates > 0 {
-		l.hello.next = now // it seems to know no signals: the second answer shows it
+		l.hello.next = now // it seems to be a legacy peer; a second answer shows it
 	}
 	c.suspectRestart(asked, now)
 	if c.kcp.echoed() {
@@ -65,10 +69,11 @@ func (c *Conn) heard(now time.Duration) {
 	}
 }
 
-// suspectRestart ends the session with a peer that knows no signals, and seems
-// to have forgotten it. Packets that were overtaken, or recorded and sent again,
-// look alike; so the peer is asked, and has to answer so twice. asked is true
-// where a question was out as the packet at work came.
+// suspectRestart ends the session if a legacy peer was restarted and has
+// forgotten it. The sign of that is a una below an earlier one. Reordered and
+// replayed packets show such a una, too, so it has to persist, and to come in
+// restartAnswers answers to PINGs. asked reports whether a PING was unanswered
+// when the packet arrived.
 func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	l := &c.hs
 	switch {
@@ -87,7 +92,8 @@ func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	}
 }
 
-// pingWait returns how long to wait for the answer to a ping.
+// pingWait returns how long to wait for the answer to a PING before repeating
+// it.
 func (c *Conn) pingWait() time.Duration {
 	if c.hs.unvalidated.Load() {
 		return unvalidatedPingWait
@@ -95,7 +101,7 @@ func (c *Conn) pingWait() time.Duration {
 	return c.requestWait()
 }
 
-// nextSignalTime returns when pump has something to do; 0: never.
+// nextSignalTime returns when sendDueSignals has something to send; 0: never.
 func (c *Conn) nextSignalTime() time.Duration {
 	l := &c.hs
 	at := time.Duration(0)
@@ -116,7 +122,9 @@ func (c *Conn) nextSignalTime() time.Duration {
 	return at
 }
 
-// checkTimeouts returns an error when the peer has been silent for too long.
+// checkTimeouts returns a *PeerLostError when a time-out has passed: the idle
+// timeout (RFC 9000 §10.1), StallTimeout, PeerTimeout, or DeadLink. It returns
+// nil otherwise, and while Dial waits.
 func (c *Conn) checkTimeouts(now time.Duration) error {
 	cfg := &c.ep.config
 	if c.hs.dialling {
@@ -141,17 +149,19 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 	return nil
 }
 
-// activity is what tells a session that is in use from one that is idle. What a
-// peer may repeat or send for nothing does not count: duplicates, segments beyond
-// the window or without data, and those that wait for others before them.
+// activity is progress that distinguishes a session in use from an idle one. It
+// does not count what a peer can repeat or send without effect: duplicates,
+// segments beyond the window or without data, and segments that wait for
+// earlier ones.
 type activity struct {
-	received  uint64 // bytes, as the last one in order came
-	next      seq    // rcv_nxt then
+	received  uint64 // payload bytes received when rcv_nxt last advanced
+	next      seq    // rcv_nxt
 	una       seq    // snd_una
-	datagrams uint64 // bytes, in both directions
+	datagrams uint64 // payload bytes, in both directions
 }
 
-// noteActivity notes whether there was any since the last step.
+// noteActivity updates lastActive and lastTaken with the activity since the
+// last step.
 func (c *Conn) noteActivity(now time.Duration) {
 	a := c.live.activity
 	if next := c.kcp.recvNext(); next != a.next {
@@ -176,8 +186,8 @@ func (c *Conn) noteActivity(now time.Duration) {
 	c.live.activity = a
 }
 
-// stallsAt returns when a peer that takes nothing of what waits for it has had
-// its time; 0: never.
+// stallsAt returns when StallTimeout passes for a peer that takes none of the
+// data that waits for it; 0: never.
 func (c *Conn) stallsAt() time.Duration {
 	if limit := c.ep.config.StallTimeout; limit > 0 && c.closing.state == stateOpen && !c.hs.dialling && c.live.lastTaken > 0 {
 		return c.live.lastTaken + limit

@@ -5,25 +5,27 @@ import (
 	"time"
 )
 
-// holding is what a session holds because of its peer. It is written under
-// Conn.mu.
+// holding is the account of the memory that a session holds because of its
+// peer. It is written with Conn.mu held. The endpoint reads the atomics without
+// it, and so needs no lock of a session to weigh all of them.
 type holding struct {
-	bytes atomic.Int64 // part of Endpoint.buffered
-	// moved is when something was last read, or came in order, or stalled became
-	// true: clock, without its lowest bit. That is stalled: there is nothing to
-	// read, as something before it is missing.
+	bytes atomic.Int64 // the session's part of endpointLoad.buffered, within accountGrain
+	// moved is when data was last read, or arrived in order, or stalled became
+	// true: in milliseconds since the epoch, rounded down to an even number.
+	// Its lowest bit is stalled: nothing can be read, because an earlier
+	// segment is missing.
 	moved atomic.Uint32
-	mark  seq // grows with whatever is read or comes in order
+	mark  seq // advances with all that is read or arrives in order
 }
 
-// state returns for how long nothing has moved, and whether that is because
-// something is missing.
+// state returns how long no data has been read or arrived in order, and whether
+// that is because an earlier segment is missing. It needs no lock.
 func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
 	moved := h.moved.Load()
 	return time.Duration(clock(now)-moved&^1) * time.Millisecond, moved&1 != 0
 }
 
-// note brings moved up to date.
+// note updates moved and mark. It stores moved only if it changes.
 func (h *holding) note(mark seq, gap bool, now time.Duration) {
 	stalled := uint32(0)
 	if gap {
@@ -40,7 +42,7 @@ func (h *holding) note(mark seq, gap bool, now time.Duration) {
 	}
 }
 
-// held returns the bytes of memory that the session holds because of its peer.
+// held returns the memory that the session holds because of its peer, in bytes.
 func (c *Conn) held() int {
 	n := c.kcp.Held()
 	if c.in.datagrams != nil {
@@ -52,13 +54,14 @@ func (c *Conn) held() int {
 	return n
 }
 
-// accountGrain is by how much what the endpoint knows of a session's memory may
-// differ from what the session holds, while it holds anything. Small messages
-// that come and are read cost no write to what all sessions share.
+// accountGrain is by how many bytes holding.bytes may differ from held, while
+// the session holds anything. So small messages that arrive and are read cost
+// no write to the counter that all sessions share.
 const accountGrain = 1 << 10
 
-// account tells the endpoint how much that is. Of a session that Accept has not
-// returned, or whose peer's address is not validated, it is told exactly.
+// account updates holding, and with it the endpoint's total. Those are exact
+// for a session that was not offered to Accept, or whose peer's address is not
+// validated.
 func (c *Conn) account() {
 	h := &c.in.holding
 	n, old := int64(c.held()), h.bytes.Load()
@@ -70,8 +73,8 @@ func (c *Conn) account() {
 	h.note(mark, stalled, c.live.lastInput)
 }
 
-// overShare reports whether the session holds more than its share while memory
-// is short.
+// overShare reports whether all sessions together exceed Config.MaxBuffered and
+// this one holds more than its share.
 func (c *Conn) overShare() bool {
 	if !c.ep.overMemoryLimit() {
 		return false
@@ -80,7 +83,8 @@ func (c *Conn) overShare() bool {
 	return share == 0 || c.in.holding.bytes.Load() > share
 }
 
-// endForMemory ends the session and gives up what it holds.
+// endForMemory locks c.mu, ends the session with ErrMemoryPressure, and
+// releases what it holds.
 func (c *Conn) endForMemory() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -92,7 +96,8 @@ func (c *Conn) endForMemory() {
 	c.abort(ErrMemoryPressure)
 }
 
-// memoryPressure returns how sparing with memory the session has to be.
+// memoryPressure returns the memory pressure on the session, after Linux's
+// tcp_mem.
 func (c *Conn) memoryPressure() memoryPressure {
 	switch {
 	case c.hs.unvalidated.Load() && !c.hs.offered:

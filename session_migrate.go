@@ -6,19 +6,21 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Moving peers: a peer whose address has changed, because its NAT has
-// forgotten it or it is on another network, goes on with its session. Two
-// things must be shown first: that the packet is the peer's, which only an
-// authenticating cipher shows, and that the peer gets what is sent to the new
-// address, which it shows by answering a challenge from there (RFC 9000 §8.2
-// has the same rule, and why).
+// Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change
+// of the peer's address: after a NAT rebinding, or on another network. Two
+// things must be shown first. The packet must be the peer's, which only an
+// authenticating cipher shows. And the peer must get what is sent to the new
+// address: it answers a challenge from there. That is path validation (RFC 9000
+// §8.2, which has the reasons).
 
-// take deals with a packet from an unknown address: nothing in it counts before
-// the peer has shown that it is there. It returns the session that has moved to
-// that address.
+// take handles a packet from an unknown address that may belong to one of the
+// sessions found. Nothing in it counts before the peer has shown that it is at
+// that address. It returns the session if it has migrated there, and nil
+// otherwise. It runs without locks.
 func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	// A packet number tells which session it is. A session that the peer has given
-	// up for another, because it moved while it said HELLO, knows no better.
+	// A packet number identifies its session. Without one, a session that the peer
+	// has given up would claim the packet: a peer that moves during the handshake
+	// leaves such a session behind.
 	for _, numbered := range []bool{true, false} {
 		for _, c := range found {
 			if c == nil {
@@ -35,9 +37,10 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 	return nil
 }
 
-// packetFromNewAddress takes a packet from an address that is not the peer's. mine is
-// true if it is one of this session, and not of before; moved if it answers the
-// challenge of the address, and the session has moved there.
+// packetFromNewAddress locks c.mu and handles a packet from an address that is
+// not the peer's. mine reports whether it belongs to this session and is no
+// replay. moved reports whether it has answered the challenge of the address,
+// and the session has migrated there. Otherwise the address gets a challenge.
 func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -48,7 +51,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		return false, false
 	}
 	if c.hs.unvalidated.Load() && !numbered {
-		return false, false // it need not have come from who has got our WELCOME
+		return false, false // it need not come from the peer that has our WELCOME
 	}
 	to := source{d.Addr, d.Peer}
 	switch answered, aborted := c.answersChallenge(p, to, now); {
@@ -76,21 +79,23 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond
 
-// challengeOfLocked returns the question that is sent to an address. It is made of the
-// address and a secret, as a cookie is, so that nothing need be kept for
-// addresses that the peer is not at, however many they are. It is good for 10 to
-// 20 seconds, and for one move. Endpoint.mu is held.
+// challengeOfLocked returns the challenge for an address: a PING, whose
+// arguments are a MAC of the address, the conversation, our token and the
+// number of migrations with the endpoint's secret, as in a cookie. So no state
+// is kept for addresses that the peer is not at, however many they are. The
+// challenge is valid for 10 to 20 seconds, and for one migration. c.mu and
+// Endpoint.mu are held.
 func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
-	period := ^int64(at / cookieTime) // not one of a cookie
+	period := ^int64(at / cookieTime) // never that of a cookie
 	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.migrations, period)
 	return signal{sigPing, s.sn, s.ts}
 }
 
-// answersChallenge reports whether a packet answers the challenge of the address
-// it comes from, and shows the session's tokens besides, which another holder of
-// the key does not know. Or it says that the peer has broken the session off:
-// then it does not matter where the peer is.
+// answersChallenge reads a packet from another address. answered reports
+// whether it answers the challenge of that address and shows the session's
+// tokens, which another holder of the key does not know. aborted reports
+// whether it has an ABORT of the peer, which counts from any address.
 func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (answered, aborted bool) {
 	var answers [2]signal
 	l, shown := &c.hs, false
@@ -110,27 +115,30 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 	return ok && answered && shown, ok && aborted
 }
 
-// challengeAnswers returns the answers to what was sent to an address lately.
+// challengeAnswers returns the answers to the challenges of an address that are
+// still valid. It locks Endpoint.mu.
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-cookieTime).answer()}
 }
 
-// migrateTo files the session under a new address. It is false where that is taken.
+// migrateTo moves the session to a new address. It reports false if the
+// endpoint has another session there. Congestion control and MTU discovery
+// start anew.
 func (c *Conn) migrateTo(to source) bool {
 	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.path.key.conv)) {
 		return false
 	}
 	c.path.remote = to.netAddr()
-	// What was measured, was measured on another path (RFC 9000 §9.4).
+	// The measurements are of another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.restartMTUSearch()
 	c.path.migrations++
 	return true
 }
 
-// origin returns where the peer is. Conn.mu is held.
+// origin returns the peer's address, as the source that its packets have.
 func (c *Conn) origin() source {
 	o := source{addr: c.path.key.addr}
 	if c.path.key.peer != "" {

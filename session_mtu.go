@@ -8,19 +8,21 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Path MTU discovery of a session: what pmtud.Search decides is sent and set
-// here. It takes a peer that answers PROBE; with others the MTU stays what it
-// is in Config. WIRE.md §5.5.
+// Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
+// pmtud.Search decides; this file sends its probes and sets the MTU that it
+// finds. It requires a peer that answers PROBE. With other peers, the MTU stays
+// that of Config.
 
-// capPMTU in INFO says that PROBE is answered and PIECE segments are taken.
+// capPMTU in INFO announces that the sender answers PROBE and takes PIECE
+// segments.
 const capPMTU = 1
 
-// onInfo takes what the peer says of itself, which it says alike each time. So
-// what comes later, from whomever, does not matter.
+// onInfo takes the peer's INFO. A peer sends the same each time, so the first
+// counts; a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
 	l := &c.hs
 	if l.version != 0 || l.kind != peerExtended {
-		return // who is ours says it beside its HELLO, WELCOME or answer to CONFIRM
+		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capPMTU != 0 {
@@ -28,15 +30,16 @@ func (c *Conn) onInfo(s signal) {
 	}
 }
 
-// basePMTU returns the size that is fallen back to.
+// basePMTU returns the UDP payload to fall back to, in bytes [BASE_PLPMTU].
 func (c *Conn) basePMTU() int {
 	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
 }
 
-// mtu returns the largest UDP payload that is sent.
+// mtu returns the largest UDP payload that is sent, in bytes.
 func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhead.total() }
 
-// newSearch returns the search on the present path.
+// newSearch returns a search on the current path, which starts from the current
+// MTU.
 func (c *Conn) newSearch() *pmtud.Search {
 	cfg, ether := &c.ep.config, pmtud.EtherIPv6
 	if c.path.key.addr.Addr().Unmap().Is4() {
@@ -46,19 +49,21 @@ func (c *Conn) newSearch() *pmtud.Search {
 	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
 	}
-	// A segment of that size must be one that can be sent in pieces.
+	// A segment of that size must still be divisible into maxPieces pieces.
 	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
 	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
 	return pmtud.New(base, c.mtu(), limit, ether)
 }
 
-// mayProbeMTU reports whether the peer may be probed.
+// mayProbeMTU reports whether probes may be sent to the peer.
 func (c *Conn) mayProbeMTU() bool {
 	return c.hs.capabilities&capPMTU != 0 && !c.hs.unvalidated.Load() &&
 		(c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
-// advanceMTU goes on with the search.
+// advanceMTU continues the search: it starts one when there is reason to, takes
+// the losses that may show a black hole (RFC 8899 §4.3), and sends the probe
+// that is due.
 func (c *Conn) advanceMTU(now time.Duration) {
 	k := c.kcp
 	if !c.mayProbeMTU() {
@@ -100,8 +105,9 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 }
 
-// confirmingMTU reports whether the path is being asked for the size of its packets, and
-// the peer is there: then it is not its fault that it acknowledges nothing.
+// confirmingMTU reports whether the current MTU is being confirmed because
+// large packets are lost, while the peer gives signs of life. Then the path may
+// be why the peer acknowledges nothing, so Close waits on.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
 	if p == nil || !p.Confirming() || now-c.live.lastHeard >= pmtud.MaxWait {
@@ -111,20 +117,21 @@ func (c *Conn) confirmingMTU(now time.Duration) bool {
 	return lost > 0
 }
 
-// useMTU sets the size of packets from now on.
+// useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *Conn) useMTU(size int) {
 	c.kcp.resizePackets(size - c.outgoing.sender.overhead.total())
 }
 
-// sendMTUProbe sends a probe, and a ping with it, whose answer tells a path that does
-// not take the probe from one that takes nothing.
+// sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
+// the PING distinguishes a path that drops the probe for its size from one that
+// drops everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
 	p.Sent(randomConv(), now, c.requestWait())
 	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 
-	// The probe goes past FEC, which would recover what has been lost.
+	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
 	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
@@ -133,41 +140,40 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	c.plpmtu.counts.sent++
 }
 
-// probePing returns the ping that leaves with the probe of that nonce. Its values
-// tell the answer to it from the answers to other pings.
+// probePing returns the PING that is sent with the probe of that nonce. Its
+// values distinguish the answer to it from the answers to other PINGs.
 func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
 
-// pingAnswered takes the answer to a ping, which may be the one that left with a
-// probe.
+// pingAnswered takes the answer to a PING, which may be the one that was sent
+// with a probe.
 func (c *Conn) pingAnswered(s signal) {
 	if p := c.plpmtu.search; p != nil && p.Outstanding() && s == probePing(p.Nonce()).answer() {
 		p.Heard()
 	}
 }
 
-// probeAnswered takes the answer to a probe.
+// probeAnswered takes the answer to a probe: packets of its size arrive.
 func (c *Conn) probeAnswered(s signal) {
 	p := c.plpmtu.search
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
 	if p.Answered(s.sn, int(s.ts), c.live.lastInput) {
-		c.kcp.forgetLosses() // chance, or other sizes
+		c.kcp.forgetLosses() // they were by chance, or of other sizes
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}
 	}
 }
 
-// restartMTUSearch begins anew on another path.
+// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU.
 func (c *Conn) restartMTUSearch() {
 	c.plpmtu.search, c.outgoing.probe = nil, nil
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
 }
 
-// sendProbe writes a probe to the socket. The session's lock is held, but not
-// meanwhile.
+// sendProbe writes a probe to the socket. It releases c.mu during the write.
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	numbers := c.in.numbers.sender()
@@ -180,7 +186,7 @@ func (c *Conn) sendProbe(buf []byte) error {
 		}
 	})
 	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
-		// The system knows without asking the path.
+		// The local system refuses the size, so the path need not be probed.
 		c.plpmtu.counts.lost++
 		if p.Refuse(c.ep.now()) {
 			c.plpmtu.counts.blackHoles++
@@ -191,13 +197,14 @@ func (c *Conn) sendProbe(buf []byte) error {
 	return err
 }
 
-// probeCounts are the counters behind PathMTUStats.
+// probeCounts holds the counters of PathMTUStats.
 type probeCounts struct{ sent, lost, blackHoles uint32 }
 
-// PathMTUStats is what path MTU discovery has done for a session.
+// PathMTUStats counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for
+// a session. See Config.MTU and Config.MaxMTU.
 type PathMTUStats struct {
-	MTU        int    // largest UDP payload that is sent now
-	Sent       uint64 // probes
-	Lost       uint64 // probes not answered in time
-	BlackHoles uint64 // times that the path was found to swallow packets it had taken, or was expected to take
+	MTU        int    // largest UDP payload that is sent now, in bytes
+	Sent       uint64 // probes sent
+	Lost       uint64 // probes not answered in time, or too large for the local system
+	BlackHoles uint64 // times that the MTU fell because packets of its size were lost (RFC 8899 §4.3)
 }

@@ -10,26 +10,26 @@ import (
 )
 
 // Packet numbers. kcp-go's format has none, but it has nonces, and a receiver
-// takes any. Between two ends of this package a nonce is that of TLS 1.3 (RFC
-// 8446 §5.3): a value that the session and the direction have to themselves,
-// with the number of the packet in its end. So what belongs to another session,
-// or comes back to its sender, is recognised, and so is what has come before,
-// whenever that was (RFC 4303 §3.4.3). WIRE.md §4.1 specifies it.
+// takes any. Between two ends of this package a nonce is made as in TLS 1.3
+// (RFC 8446 §5.3): a value unique to the session and direction, XORed at its
+// end with the packet number. It shows whether a packet belongs to another
+// session, or was reflected to its sender. An anti-replay window recognises
+// replays, however late (RFC 4303 §3.4.3). WIRE.md §4.1 specifies the format.
 
 const (
-	// minNonce is the least nonce that has room for a number: there must be
-	// enough of it left to tell sessions apart.
+	// minNonce is the size of the shortest nonce that has room for a number, in
+	// bytes: the rest of it must suffice to tell sessions apart.
 	minNonce = 12
-	// longNonce is the least nonce with a number of 8 bytes; shorter ones have
-	// 4, which are more packets than a key is good for.
+	// longNonce is the size of the shortest nonce with a number of 8 bytes.
+	// Shorter nonces have 4 bytes, for more packets than one key may encrypt.
 	longNonce = 24
 )
 
-// nonceLabel is what nonces are derived with.
+// nonceLabel separates this use of SHA-256 from others.
 const nonceLabel = "kcp packet number"
 
-// numbersPackets returns the cipher as one that takes numbers; nil where it does
-// not.
+// numbersPackets returns c as a cipher whose nonces carry packet numbers, or
+// nil if c does not authenticate or its nonce has no suitable size.
 func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	n, ok := c.(crypt.NonceCipher)
 	if !ok || n.NonceSize() < minNonce || n.NonceSize() > sha256.Size || !crypt.Authenticated(c) {
@@ -41,14 +41,15 @@ func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 // nonceBase is the nonce of packet 0 of a session in one direction.
 type nonceBase [sha256.Size]byte
 
-// newNonceBase derives it from what both ends have drawn at random.
+// newNonceBase derives a nonceBase from the conversation id and the tokens,
+// which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
 	b := binary.LittleEndian.AppendUint32([]byte(nonceLabel), conv)
 	b = binary.LittleEndian.AppendUint32(b, sender)
 	return sha256.Sum256(binary.LittleEndian.AppendUint32(b, receiver))
 }
 
-// put makes nonce that of packet n.
+// put sets nonce to that of packet n.
 func (b *nonceBase) put(nonce []byte, n uint64) {
 	if len(nonce) >= longNonce {
 		at := copy(nonce, b[:len(nonce)-8])
@@ -59,7 +60,7 @@ func (b *nonceBase) put(nonce []byte, n uint64) {
 	binary.LittleEndian.PutUint32(nonce[at:], binary.LittleEndian.Uint32(b[at:])^uint32(n))
 }
 
-// number returns the number in nonce; ok is false where it is not of b.
+// number returns the packet number in nonce. ok reports whether nonce is of b.
 func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 	at := len(nonce) - 4
 	if len(nonce) >= longNonce {
@@ -74,29 +75,31 @@ func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 	return uint64(binary.LittleEndian.Uint32(nonce[at:]) ^ binary.LittleEndian.Uint32(b[at:])), true
 }
 
-// packetNumbers numbers the packets of a session. Conn.mu guards it, and after
-// the session's end, in a grave, Endpoint.mu.
+// packetNumbers numbers the packets of a session, and checks those of the peer.
+// Conn.mu guards it; once the session is in TIME-WAIT, Endpoint.mu does.
 type packetNumbers struct {
-	// These never change.
+	// Immutable.
 	token, peerToken uint32
 	ours, theirs     nonceBase
 
-	next   atomic.Uint64 // number of the next packet that is sent, which needs no lock
-	sends  bool          // ours are numbered: the peer is known to have both tokens
-	heard  bool          // the peer's are
-	window replay.Window // of the peer's
+	next   atomic.Uint64 // number of the next packet sent; needs no lock
+	sends  bool          // our packets are numbered: the peer is known to have both tokens
+	heard  bool          // the peer's packets are numbered: one such packet has arrived
+	window replay.Window // of the peer's numbers
 }
 
-// exhaustedAt is the number that is not used any more in a nonce of n bytes.
+// exhaustedAt returns the first number that must not be used with a nonce of n
+// bytes.
 func exhaustedAt(n int) uint64 {
 	if n >= longNonce {
-		return 1<<64 - 1<<20 // those who come after count on
+		return 1<<64 - 1<<20 // failed calls still count up, and must not wrap
 	}
 	return 1<<32 - 1
 }
 
-// number makes packets numbered from and to a peer, once both tokens are known.
-// sends is true where the peer is known to have them too.
+// number starts packet numbers with the peer once both tokens are known. sends
+// reports whether the peer is known to have both too, so that ours may be
+// numbered.
 func (c *Conn) number(sends bool) {
 	l := &c.hs
 	// With equal tokens both directions would have the same nonces.
@@ -114,8 +117,8 @@ func (c *Conn) number(sends bool) {
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
 
-// sender returns what numbers the packets that leave; nil where they have no
-// numbers.
+// sender returns n if outgoing packets are numbered, and nil otherwise. n may
+// be nil.
 func (n *packetNumbers) sender() *packetNumbers {
 	if n == nil || !n.sends {
 		return nil
@@ -123,9 +126,10 @@ func (n *packetNumbers) sender() *packetNumbers {
 	return n
 }
 
-// fresh reports whether a packet may be taken: it has not come before, and is of
-// this session and the peer's. take is false for a packet that is only looked
-// at. Once the peer numbers its packets, all do.
+// fresh reports whether a packet is neither a replay, nor a reflection of our
+// own, nor of another session. Once the peer has numbered a packet, all its
+// packets must be numbered. take marks the packet as received; otherwise it is
+// only looked at.
 func (c *Conn) fresh(p *inPacket, take bool) bool {
 	if n := c.in.numbers; n != nil {
 		number, ok := n.theirs.number(p.nonce)
@@ -149,7 +153,8 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 	return replays.Take(mark)
 }
 
-// numbered reports whether a packet has a number of the peer's.
+// numbered reports whether a packet has a number of the peer's in this session.
+// n may be nil.
 func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n == nil {
 		return false
@@ -158,8 +163,9 @@ func (n *packetNumbers) numbered(p *inPacket) bool {
 	return ok
 }
 
-// of reports whether a packet may be the peer's after the session's end: it has
-// a number that is new, or the peer has never shown that it has any.
+// of reports whether a packet that arrives in TIME-WAIT may be the peer's: it
+// has a new number, or the peer has never numbered its packets. n may be nil.
+// Endpoint.mu is held.
 func (n *packetNumbers) of(p *inPacket) bool {
 	if n == nil {
 		return true
@@ -168,9 +174,10 @@ func (n *packetNumbers) of(p *inPacket) bool {
 	return ok && n.window.Take(number) || !ok && !n.heard
 }
 
-// takeResets takes those signals of a packet without number that an endpoint
-// sends which does not know the session, and so has no number for it: they echo
-// a question of ours that is out. It is true where there was one.
+// takeResets takes the RESETs of a packet that is not numbered. They come from
+// an endpoint that does not know the session, and so cannot number them;
+// takeReset accepts those that echo a request of ours. It reports whether the
+// packet has any.
 func (c *Conn) takeResets(p *inPacket) bool {
 	if c.in.numbers == nil {
 		return false
@@ -185,8 +192,9 @@ func (c *Conn) takeResets(p *inPacket) bool {
 	return found
 }
 
-// eachSignal calls f for the signals of a packet of this conversation. It is false
-// where the packet is not well-formed.
+// eachSignal calls f for each signal in a packet. It reports false, possibly
+// after some calls, if the packet is malformed or has a segment of another
+// conversation.
 func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	data, ok := p.segments()
 	for ok && len(data) >= headerSize {
@@ -203,8 +211,8 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	return ok
 }
 
-// seal encrypts the packet in buf, which has room for the cipher, with the next
-// number of n, where that is not nil.
+// seal encrypts the packet in buf, which includes the cipher's overhead. It
+// uses the next number of n, if n is not nil. It needs no lock.
 func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	if e.config.Cipher == nil {
 		return nil

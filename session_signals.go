@@ -4,29 +4,31 @@ import (
 	"time"
 )
 
-// request is a signal that is repeated, at growing distances, until it has
-// been answered.
+// request is a signal that is repeated, with exponential back-off, until the
+// peer answers it. The zero value is not active.
 type request struct {
-	next   time.Duration
+	next   time.Duration // when it is sent next, since the epoch
 	signal signal
-	wait   uint32 // in milliseconds
-	tries  uint8  // no more than 255 are counted
-	active bool
+	wait   uint32 // from the next transmission to the one after it, in milliseconds
+	tries  uint8  // transmissions; stays at 255
+	active bool   // waits for its answer
 }
 
+// start activates r with s. It is first sent at now, and then after wait.
 func (r *request) start(s signal, now, wait time.Duration) {
 	*r = request{signal: s, active: true, wait: uint32(wait.Milliseconds()), next: now}
 }
 
 func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
 
+// sent takes note of a transmission, and doubles the wait up to maxRequestWait.
 func (r *request) sent(now time.Duration) {
 	r.tries = max(r.tries, r.tries+1)
 	r.next = now + time.Duration(r.wait)*time.Millisecond
 	r.wait = max(r.wait, min(2*r.wait, uint32(maxRequestWait.Milliseconds())))
 }
 
-// answered takes the answer to r, if s is that.
+// answered reports whether s answers r, which then is no longer active.
 func (r *request) answered(s signal) bool {
 	if !r.active || r.signal.answer() != s {
 		return false
@@ -35,9 +37,10 @@ func (r *request) answered(s signal) bool {
 	return true
 }
 
-// onSignal is the state machine's hook. It is true where una and wnd of the
-// segment mean nothing, because it is not from within the session; its packet
-// then is no sign of life either.
+// onSignal is the state machine's hook for signals. It reports true if s is not
+// from within the session: una and wnd of its segment are then ignored, and its
+// packet is no sign of life. It may queue signals and call what else port.go
+// permits to hooks.
 func (c *Conn) onSignal(s signal) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
@@ -45,8 +48,8 @@ func (c *Conn) onSignal(s signal) bool {
 	return outside
 }
 
-// repeatHello says hello again to a peer that seemed to know no signals, because so
-// many answers were lost, and now has sent one.
+// repeatHello restarts HELLO when a signal arrives from a peer that was taken
+// for a legacy peer: too many of its answers were lost.
 func (c *Conn) repeatHello() {
 	l := &c.hs
 	if c.hs.dialled && l.kind == peerLegacy {
@@ -55,14 +58,14 @@ func (c *Conn) repeatHello() {
 	}
 }
 
-// takeSignal takes s, and is true for what is not from within the session. What
-// ends the session is left to the end of the batch.
+// takeSignal processes s. outside reports whether s is not from within the
+// session. A signal that ends the session takes effect at the end of the batch.
 func (c *Conn) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
 		c.onInfo(s)
 		if c.kcp.lastSignal().code == sigHello|sigAnswer {
-			c.queueAnswer(infoSignal()) // so the answer to hello is no larger than what came
+			c.queueAnswer(infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
 		}
 	case sigCookie, sigReset, sigAbort:
 		c.takeOutside(s)
@@ -76,13 +79,14 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	return false
 }
 
-// queueAnswer has a leave with the next flush, once however often it was asked
-// for.
+// queueAnswer queues a for the next flush. It drops a if that is the last
+// signal queued, so repeated requests get one answer, or if maxSignals are
+// queued.
 func (c *Conn) queueAnswer(a signal) {
 	c.kcp.queueSignalOnce(a, maxSignals)
 }
 
-// takeRequest is takeSignal for a signal that wants an answer.
+// takeRequest is takeSignal for a signal that asks for an answer.
 func (c *Conn) takeRequest(s signal) (outside bool) {
 	l := &c.hs
 	ours := l.kind == peerExtended
@@ -94,13 +98,13 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(signal{sigHello | sigAnswer, l.token, l.peerToken})
 	case sigConfirm:
 		if s.sn != l.token {
-			c.queueAnswer(c.disown(s))
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		if !ours || s.ts != l.peerToken {
 			return true
 		}
-		if c.offer() { // else it asks again
+		if c.offer() { // else the peer repeats CONFIRM
 			c.addressValidated()
 			l.confirmed = true
 			c.queueAnswer(s.answer())
@@ -108,26 +112,26 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		}
 	case sigFin, sigClose:
 		if s.ts != l.token {
-			c.queueAnswer(c.disown(s))
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		if !ours || !c.offer() {
-			return true // or it asks again
+			return true // the backlog is full: the peer repeats it
 		}
-		c.addressValidated() // as confirm does, which may have been lost
+		c.addressValidated() // as CONFIRM does, which may have been lost
 		l.confirmed = true
 		if !c.takeFin(s) {
 			return true
 		}
 		c.queueAnswer(s.answer())
 	case sigPing:
-		if l.token == 0 { // nobody without signals asks so
-			c.queueAnswer(c.disown(s))
+		if l.token == 0 { // an extended peer, whose HELLO this session has never had
+			c.queueAnswer(c.rejectToken(s))
 			return true
 		}
 		c.queueAnswer(s.answer())
 		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
-			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the question may be a challenge
+			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 		}
 	case sigProbe:
 		c.queueAnswer(s.answer())
@@ -135,7 +139,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 	return false
 }
 
-// takeAnswer is takeSignal for the answer to a signal.
+// takeAnswer is takeSignal for the answer to a request.
 func (c *Conn) takeAnswer(s signal) (outside bool) {
 	l := &c.hs
 	switch s.code {
@@ -143,7 +147,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if !c.hs.dialled || s.ts != l.token {
 			return true
 		}
-		if !l.welcomed { // whatever has said hello before does not know our token
+		if !l.welcomed { // the sender of an earlier HELLO did not know our token
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
 			c.hs.greeted.Store(true)
@@ -156,7 +160,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if l.finish.answered(s) {
 			l.finished = true
 		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
-			l.finAcked = true // it has been overtaken by our close
+			l.finAcked = true // the answer to FIN arrives after CLOSE has replaced it
 		}
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
@@ -169,23 +173,25 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	return false
 }
 
-// disown returns the answer to a signal of a peer that takes this session for
-// another: for that of our life before a restart, say, whose first segment, sent
-// again, has opened this one. It is that of an endpoint which knows no such
-// session, and the peer believes it only if it has asked so.
+// rejectToken returns the RESET for a signal with a token that is not ours: its
+// sender takes this session for another. For example, this end was restarted,
+// and the first segment of the peer's old session was retransmitted and has
+// opened this one. The RESET is that of an endpoint without such a session. The
+// peer accepts it only as the answer to a request of its own.
 //
-// The session itself is not ended here, or one packet with forged tokens would
-// end that of a peer that knows no signals. But it is asked for a sign of life,
-// and PeerTimeout runs.
-func (c *Conn) disown(s signal) signal {
+// The session does not end here, or one packet with forged tokens would end a
+// session with a legacy peer. Instead a PING asks for a sign of life, and
+// PeerTimeout runs.
+func (c *Conn) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
-		at := c.live.lastInput + c.requestWait() // the peer is to hear of the reset first
+		at := c.live.lastInput + c.requestWait() // the peer gets RESET first
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, at, c.pingWait())
 	}
 	return signal{sigReset, s.sn, s.ts}
 }
 
-// takeOutside takes a signal from outside the session.
+// takeOutside takes a signal that an end without the session may send: COOKIE,
+// RESET or ABORT.
 func (c *Conn) takeOutside(s signal) {
 	l := &c.hs
 	switch s.code {
@@ -207,8 +213,9 @@ func (c *Conn) takeOutside(s signal) {
 	}
 }
 
-// takeHello learns from the peer's hello. It is false for one of another life
-// of the peer.
+// takeHello takes the peer's token from its HELLO. It reports false for a HELLO
+// with another token than before, which is of another session, as after a
+// restart.
 func (c *Conn) takeHello(s signal) bool {
 	l := &c.hs
 	if l.peerToken != 0 && l.peerToken != s.ts {
@@ -224,5 +231,6 @@ func (c *Conn) takeHello(s signal) bool {
 	return true
 }
 
-// infoSignal tells our version and abilities.
+// infoSignal returns our INFO: the version of our signals, and our
+// capabilities.
 func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU} }

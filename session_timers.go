@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// finishStep notes what the last step has changed, and asks for the next wake-up.
+// finishStep ends every step: it accounts for what the step has changed,
+// advances the session's state, and sets the next wake-up.
 func (c *Conn) finishStep(now time.Duration) {
 	c.account()
 	c.noteActivity(now)
@@ -17,8 +18,8 @@ func (c *Conn) finishStep(now time.Duration) {
 	c.schedule(now)
 }
 
-// schedule asks for a wake-up at the next time that something has to be done,
-// if there is none before that anyway.
+// schedule sets a wake-up for the next timer of the session, unless an earlier
+// one is set.
 func (c *Conn) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
@@ -28,7 +29,8 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok {
-		// The clock counts whole milliseconds: it shows at when at has begun.
+		// The state machine's clock counts whole milliseconds, and shows at
+		// from the beginning of that millisecond.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
@@ -58,7 +60,7 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 }
 
-// wake asks for a wake-up at a time, if there is none before it.
+// wake sets a wake-up at a time, unless an earlier one is set.
 func (c *Conn) wake(at time.Duration) {
 	if c.closing.state != stateEnded && (c.timers.wakeAt == 0 || at < c.timers.wakeAt) {
 		c.timers.wakeAt = at
@@ -66,10 +68,10 @@ func (c *Conn) wake(at time.Duration) {
 	}
 }
 
-// wakeIndex returns where the session keeps its place in Endpoint.wakes.
+// wakeIndex returns where the session keeps its position in Endpoint.wakes.
 func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
 
-// onWake does what is due. The endpoint's timer calls it.
+// onWake locks c.mu and does what is due. The endpoint's timer calls it.
 func (c *Conn) onWake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -101,7 +103,7 @@ func (c *Conn) onWake() {
 	c.writePackets()
 }
 
-// compact gives spare memory back.
+// compact releases spare memory.
 func (c *Conn) compact() {
 	c.timers.compactAt = 0
 	c.kcp.Compact()
@@ -111,29 +113,31 @@ func (c *Conn) compact() {
 	}
 }
 
-// flush lets the state machine put out what it can.
+// flush makes the state machine output all that it may send now.
 func (c *Conn) flush(now time.Duration) {
 	c.setClock(now)
 	c.kcp.Flush()
 	c.timers.compactAt = now + compactAfter
 }
 
-// flushDue lets it put out what has to leave by now.
+// flushDue flushes if signals are pending, or the state machine's next flush is
+// due.
 func (c *Conn) flushDue(now time.Duration) {
 	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
 	}
 }
 
-// tell tells the state machine the time.
+// setClock sets the state machine's clock to the time now, since the epoch.
 func (c *Conn) setClock(now time.Duration) {
 	c.kcp.SetClockMicros(uint64(c.timers.clockBase)*1000 + uint64(now.Microseconds()))
 }
 
-// clock returns the time now as the state machine counts it.
+// clock returns the time now on the state machine's clock, in milliseconds.
 func (c *Conn) clock(now time.Duration) seq { return seq(c.timers.clockBase + clock(now)) }
 
-// sendDueSignals sends the requests that are due.
+// sendDueSignals starts the requests that have become due, sends those whose
+// time has come, and continues the search for the path MTU.
 func (c *Conn) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
@@ -150,7 +154,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
 			r.active = false
 			l.kind = peerLegacy
-		} else { // one of ours may not have got it: somebody else may have said hello in its name
+		} else { // repeated even if peerExtended: a forged HELLO may have shown that
 			c.queueHello()
 			r.sent(now)
 			l.helloAt = now

@@ -5,18 +5,19 @@ import (
 	"time"
 )
 
-// notifier is what calls of a session wait for, under its lock: a condition
-// variable whose Broadcast also reaches the call that reads the socket.
+// notifier is what the calls of a session wait on: a condition variable with
+// Conn.mu as its lock, whose Broadcast also reaches the call that reads the
+// socket (see readTurn). Conn.mu guards it.
 type notifier struct {
 	cond    sync.Cond
 	conn    *Conn
-	count   uint32
-	waiting int32 // calls, but for the one that leads
+	count   uint32 // broadcasts, modulo 2^32
+	waiting int32  // calls in Wait, without the one that reads the socket
 }
 
 func (n *notifier) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
 
-// Broadcast has all calls that wait look again.
+// Broadcast wakes all calls in Wait. c.mu is held.
 func (n *notifier) Broadcast() {
 	c := n.conn
 	n.count++
@@ -26,12 +27,15 @@ func (n *notifier) Broadcast() {
 	}
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
-		// The reading call returns with a time-out.
+		// The socket's read returns with a time-out.
 		_ = c.ep.socket.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
 	}
 }
 
-// Wait waits for the next Broadcast, or for reason to look again.
+// Wait returns after the next Broadcast, or earlier; the caller checks its
+// condition again. It sends a pending reply and returns at once, or reads the
+// socket meanwhile if it gets the read turn, or blocks. c.mu is held, and
+// released meanwhile.
 func (n *notifier) Wait() {
 	c := n.conn
 	if c.io.replyPending {
@@ -48,14 +52,14 @@ func (n *notifier) Wait() {
 	n.waiting--
 }
 
-// readWhile reads the socket until there is something new for a call that waits
-// for n.
+// readWhile reads the socket, as the leader of the leader/followers pattern,
+// until n is broadcast or what has arrived is for the calling Read or Write.
 func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow := false
 	defer func() {
 		s.lead.release(c, follow)
 		if c.othersWait() {
-			c.wakeAll() // one of them follows
+			c.wakeAll() // one of them takes the read turn
 		}
 	}()
 	for count := n.count; n.count == count; {
@@ -67,9 +71,9 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		})
 		c.io.readerWaitsFor = nil
 		if suspect {
-			return // the loop has the patience
+			return // the read loop deals with errors
 		}
-		if c.io.respondPending && c.settled(n) {
+		if c.io.respondPending && c.mayDeferReply(n) {
 			c.io.replyPending = true
 			break
 		}
@@ -80,9 +84,9 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow = c.closing.state != stateEnded && c.ep.single()
 }
 
-// settled reports whether what has arrived is something for a Read or Write that
-// waits for n, and nobody else waits for any of it.
-func (c *Conn) settled(n *notifier) bool {
+// mayDeferReply reports whether the reply to what has arrived may be left to
+// the call that waits for n: it can go on, and no other call waits.
+func (c *Conn) mayDeferReply(n *notifier) bool {
 	switch {
 	case c.othersWait():
 		return false
@@ -92,5 +96,5 @@ func (c *Conn) settled(n *notifier) bool {
 	return c.room() > 0
 }
 
-// othersWait reports whether calls wait for whoever leads.
+// othersWait reports whether calls wait besides the one that reads the socket.
 func (c *Conn) othersWait() bool { return c.io.canRead.waiting+c.io.canWrite.waiting > 0 }

@@ -5,29 +5,32 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// outgoing is the output side of a session: packets are collected under the
-// session's lock, and encoded and written to the socket without it. One
-// goroutine at a time does so, so that they leave in order.
+// outgoing is the output side of a session. Packets are collected with Conn.mu
+// held, and encoded and written to the socket without it. One goroutine at a
+// time writes, so they leave in order: the one that has set sending. Until it
+// clears that, it alone uses sender.encoder, noFECHeader, noParity,
+// outbox.spare and outbox.batch, with and without Conn.mu. Conn.mu guards the
+// rest.
 type outgoing struct {
 	sender      packetSealer
-	current     *buffer // of the packet under construction in the state machine
-	probe       []byte  // of the path MTU, to be sent besides packets; nil: none
-	sending     bool    // somebody is at it; fecData and fecParity are theirs, and of outbox spare and batch
+	current     *buffer // of the packet that the state machine is building; nil: none
+	probe       []byte  // path MTU probe to send before the packets; nil: none
+	sending     bool    // a goroutine is writing packets
 	noFECHeader bool    // no FEC header for this batch
 	noParity    bool    // no parity for this batch
-	*outbox             // nil while nothing is sent
+	*outbox             // nil until the first packet, and once compacted
 
-	fecData, fecParity uint64 // packets encoded so far
+	fecData, fecParity uint64 // packets encoded so far, as in FECStats
 }
 
-// outbox holds what is on its way to the socket.
+// outbox holds packets on their way to the socket.
 type outbox struct {
-	packets []packet // to be sent
-	spare   []packet // space for the next
-	batch   []udp.Datagram
+	packets []packet       // collected, to be sent
+	spare   []packet       // empty, to collect the next packets in
+	batch   []udp.Datagram // the encoded packets that are being written
 }
 
-// add puts a packet behind those to be sent.
+// add appends p to the packets to be sent.
 func (o *outgoing) add(p packet) {
 	if o.outbox == nil {
 		o.outbox = new(outbox)
@@ -35,7 +38,7 @@ func (o *outgoing) add(p packet) {
 	o.packets = append(o.packets, p)
 }
 
-// waiting returns how many packets are to be sent.
+// waiting returns the number of packets to be sent.
 func (o *outgoing) waiting() int {
 	if o.outbox == nil {
 		return 0
@@ -45,12 +48,14 @@ func (o *outgoing) waiting() int {
 
 const (
 	// sendRounds is how many batches in a row one goroutine writes to the
-	// socket before it leaves the rest to the timer.
+	// socket before it leaves the rest to the session's next wake-up.
 	sendRounds = 16
-	// maxOutgoing bounds the packets that datagrams may pile up.
+	// maxOutgoing is the number of collected packets from which SendDatagram
+	// drops datagrams.
 	maxOutgoing = 4096
 )
 
+// init sets up o for a session of e.
 func (o *outgoing) init(e *Endpoint) {
 	o.sender = packetSealer{overhead: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
@@ -59,7 +64,7 @@ func (o *outgoing) init(e *Endpoint) {
 	}
 }
 
-// compact gives spare memory back.
+// compact releases spare memory, unless a goroutine is writing.
 func (o *outgoing) compact() {
 	if !o.sending {
 		o.outbox = nil
@@ -69,7 +74,8 @@ func (o *outgoing) compact() {
 	}
 }
 
-// packetBuffer gives the state machine space for a packet of n bytes.
+// packetBuffer is the state machine's hook that returns space for a packet of n
+// bytes, with headroom and tailroom for FEC and the cipher around it.
 func (c *Conn) packetBuffer(n int) []byte {
 	room := &c.outgoing.sender.overhead
 	p := c.ep.packet(room.total() + n)
@@ -77,7 +83,7 @@ func (c *Conn) packetBuffer(n int) []byte {
 	return p.buf[room.head() : room.head()+n : room.head()+n]
 }
 
-// collect takes a packet that the state machine has put out.
+// collect is the state machine's output hook: it queues a packet to be sent.
 func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &o.sender.overhead
@@ -95,8 +101,9 @@ func (c *Conn) collect(data []byte) {
 	o.add(p)
 }
 
-// queueSegment takes a packet in the buffer of its segment. A cipher would change what
-// may have to be sent again, so this is for sessions without.
+// queueSegment is the state machine's hook that queues a packet in the buffer
+// of its segment, without a copy. Sessions with a cipher do not use it:
+// encryption in place would destroy what may have to be retransmitted.
 func (c *Conn) queueSegment(s *sendSegment) {
 	if c.overdrawn() {
 		c.kcp.releaseSegment(s)
@@ -105,9 +112,9 @@ func (c *Conn) queueSegment(s *sendSegment) {
 	c.outgoing.add(packet{buf: c.kcp.segmentPacket(s), segment: s})
 }
 
-// overdrawn reports whether the packet that the state machine has just put out
-// exceeds what may be sent to the peer's address. The state machine sees to it
-// that none does; this is for what it may overlook.
+// overdrawn reports whether the packet that the state machine has just output
+// exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
+// state machine keeps the limit itself; this is a second line of defence.
 func (c *Conn) overdrawn() bool {
 	if !c.kcp.overdrawn() {
 		return false
@@ -116,8 +123,9 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
-// writePackets encodes and writes the collected packets, without holding the lock
-// meanwhile. Where another goroutine is at it, that one takes them along.
+// writePackets encodes and writes the collected packets. It releases c.mu
+// meanwhile. If another goroutine is writing, it leaves the packets to that
+// one.
 func (c *Conn) writePackets() {
 	o := &c.outgoing
 	if o.sending {
@@ -140,8 +148,8 @@ func (c *Conn) writePackets() {
 		o.packets = o.spare[:0]
 		data, shard := len(packets), int(c.path.shard)
 		to, numbers := c.origin(), c.in.numbers.sender()
-		// An address that is not validated is answered in the form that it uses,
-		// and gets no parity.
+		// A peer whose address is not validated gets the packet format that it
+		// uses, and no parity.
 		o.noParity = o.sender.encoder == nil || c.hs.unvalidated.Load()
 		o.noFECHeader = o.noParity && (o.sender.encoder == nil || !c.hs.openedFEC)
 		var err error
@@ -175,8 +183,10 @@ func (c *Conn) writePackets() {
 	}
 }
 
-// encode runs packets through the pipeline into the batch, and adds the parity
-// packets that belong between them. On an error nothing is left to be sent.
+// encode adds FEC to packets and encrypts them into o.batch, with the parity
+// packets between them. It returns packets with the parity packets appended. On
+// an error the batch is empty. The goroutine that has set sending calls it,
+// without c.mu.
 func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
@@ -211,7 +221,8 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 	return packets, nil
 }
 
-// seal encrypts p and appends it to the batch.
+// seal encrypts p and appends it to the batch. Like encode, it runs without
+// c.mu.
 func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	o := &c.outgoing
 	if err := c.ep.seal(p.buf, numbers); err != nil {
@@ -221,44 +232,44 @@ func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	return nil
 }
 
-// datagramHeader is what an out-of-band datagram has between cipher and
-// payload: an FEC header, and the conversation id.
+// datagramHeader is the size of the header of an out-of-band datagram, between
+// cipher and payload: an FEC header and the conversation id.
 const datagramHeader = fec.HeaderSize + 4
 
-// packet is a datagram on its way out. Its buffer is one of the endpoint's, or
-// that of a segment.
+// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
+// pool, or to a segment.
 type packet struct {
 	buf      []byte
-	pooled   *buffer
-	segment  *sendSegment
-	datagram bool // out of band: past the state machine and FEC
+	pooled   *buffer      // to return to the pool; nil: buf is the segment's
+	segment  *sendSegment // to release once the packet is written; nil: buf is pooled
+	datagram bool         // from SendDatagram: bypasses the state machine and FEC
 }
 
-// buffer is a packet's buffer in the endpoint's pool.
+// buffer is a packet buffer of the endpoint's pool.
 type buffer struct{ b []byte }
 
-// overhead is the room that a packet needs around what the state machine, or a
-// datagram, puts into it.
+// overhead is the space that a packet needs around its content, in bytes. The
+// content is what the state machine or SendDatagram puts into it.
 type overhead struct {
-	cipherHead int
-	fecHead    int // 0 without FEC
-	tail       int
+	cipherHead int // before all; 0 without a cipher
+	fecHead    int // between cipherHead and the content; 0 without FEC
+	tail       int // behind the content, for the cipher's tag
 }
 
 func (o overhead) head() int { return o.cipherHead + o.fecHead }
 
 func (o overhead) total() int { return o.head() + o.tail }
 
-// packetSealer is the outgoing half of a session's pipeline. It is used by the one
-// goroutine at a time that writes the session's packets to the socket.
+// packetSealer adds FEC to a session's outgoing packets. The goroutine that has
+// set outgoing.sending uses encoder; overhead is immutable.
 type packetSealer struct {
 	encoder  *fec.Encoder // nil: none
 	overhead overhead
 }
 
-// encode adds the error correction to p, unless that is to go plain, and returns
-// the parity packets that it completes a group with; they are valid until the
-// next call.
+// encode adds the FEC header to p, unless plain. It returns the parity packets
+// if p completes a group; they are valid until the next call. now is in
+// milliseconds.
 func (s *packetSealer) encode(p *packet, now uint32, plain bool) [][]byte {
 	inner := p.buf[s.overhead.cipherHead : len(p.buf)-s.overhead.tail]
 	switch {
