@@ -1,6 +1,7 @@
-# Everything a change has to pass is `make test`, some five minutes on two
-# processors. `make test-long` repeats more. Modules and tools come by
-# exact version through the Go module proxy; nothing else has to be installed.
+# While you work: `make check`. Everything a change has to pass is `make test`;
+# `make test-long` repeats more. CONTRIBUTING.md says how long each takes. Modules
+# and tools come by exact version through the Go module proxy. Nothing else has to
+# be installed, but for a C compiler if the race detector is to run.
 
 GO      ?= go
 GOFLAGS ?=
@@ -16,24 +17,41 @@ FUZZTIME ?= 10m
 
 PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x linux/386
 
+# Cgo needs a C compiler, and the race detector needs cgo, except on macOS.
+# Without a compiler everything else is built without cgo.
+CGO  := $(shell set -- $$($(GO) env CC); test "$$($(GO) env CGO_ENABLED)" = 1 && command -v "$$1" >/dev/null && echo 1 || echo 0)
+RACE := $(filter 1 darwin,$(CGO) $(shell $(GO) env GOOS))
+ifneq ($(CGO),1)
+export CGO_ENABLED = 0
+endif
+NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(shell $(GO) env CGO_ENABLED), CC=$(shell $(GO) env CC))
+
 # How many seeds `make soak` runs, and how many of them at a time.
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: test test-long unit race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 STAGES = vet lint cross unit 386 race offload-off interop bench-test mux-test fuzz-short
+
+# The packages most likely to break, with fewer repetitions.
+check:
+	@$(MAKE) --no-print-directory -j2 --output-sync=target quick vet lint
+	@echo "make check: all passed"
+
+quick:
+	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./fuzz
 
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
 test:
 	@$(MAKE) --no-print-directory -j2 --output-sync=target SHORT=-short $(STAGES)
-	@echo "make test: all passed"
+	@echo "make test: all passed$(if $(RACE),,, but without the race detector)"
 
 # Everything in full, a stage at a time; half an hour.
 test-long:
 	@$(MAKE) --no-print-directory SHORT= FUZZSHORT=10s $(STAGES)
-	@echo "make test-long: all passed"
+	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
 # What `make test` and `make test-long` differ in. A stage by itself is in full.
 SHORT     ?=
@@ -44,7 +62,11 @@ unit:
 	$(GO) test $(SHORT) -parallel 8 -timeout 20m ./...
 
 race:
+ifneq ($(RACE),)
 	$(GO) test $(SHORT) -parallel 8 -timeout 30m -race ./...
+else
+	@echo "race: $(NO_RACE)"
+endif
 
 # Without each of what Linux sockets are made fast by. The tests that use none
 # skip themselves.
@@ -88,7 +110,11 @@ fuzz-short:
 fuzz-state:
 	KCP_FUZZ_SEEDS=4000 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
 	GOARCH=386 KCP_FUZZ_SEEDS=800 $(GO) test -run '^TestHostilePeer$$' -timeout 60m ./fuzz
+ifneq ($(RACE),)
 	KCP_FUZZ_SEEDS=60 $(GO) test -race -run '^TestHostilePeer$$' -timeout 60m ./fuzz
+else
+	@echo "fuzz-state under the race detector: $(NO_RACE)"
+endif
 
 # Random applications over real sockets, the server in a process of its own that
 # may be killed; some seven minutes. `make test` has a handful of seeds.
