@@ -56,10 +56,10 @@ func (w *world) hello(a *Conn) {
 	time.Sleep(100 * time.Millisecond)
 }
 
-func (l *readTurn) leads() readerKind {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.who
+func (t *readTurn) leads() readerKind {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.who
 }
 
 // What comes while the application is not there is not left lying.
