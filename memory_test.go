@@ -124,7 +124,7 @@ func TestStrangersHoldLittle(t *testing.T) {
 func TestHeldIsCounted(t *testing.T) {
 	const n, packets = 32, 60
 	for _, h := range holders {
-		t.Run(h.name, func(t *testing.T) {
+		measured(t, h.name, func(t *testing.T, last bool) (good bool) {
 			inWorld(t, 2, clean, func(w *world) {
 				l := w.listen(&Config{ReceiveWindow: 65535, Backlog: 4 * n})
 				to := l.Addr().(*net.UDPAddr).AddrPort()
@@ -157,12 +157,27 @@ func TestHeldIsCounted(t *testing.T) {
 				synctest.Wait()
 				held, counted := memoryInUse()-empty, int64(l.Stats().Buffered)
 				t.Logf("a session holds %d, counted %d", held/n, counted/n)
-				require.Less(t, held/n, counted/n+counted/n/2+12<<10)
-				require.Less(t, counted/n, 2*max(held/n, 0)+8<<10)
+				most, least := counted/n+counted/n/2+12<<10, (counted/n-8<<10)/2
+				if good = held/n < most && held/n > least; last {
+					require.Less(t, held/n, most)
+					require.Greater(t, held/n, least)
+				}
 				runtime.KeepAlive(l)
 			})
+			return good
 		})
 	}
+}
+
+// measured runs a test of the heap until it is good, three times at most. The heap
+// is that of the whole process: what earlier tests have left may be freed at any
+// time.
+func measured(t *testing.T, name string, test func(t *testing.T, last bool) (good bool)) {
+	t.Run(name, func(t *testing.T) {
+		const tries = 3
+		for i := 1; i <= tries && !test(t, i == tries); i++ {
+		}
+	})
 }
 
 // A segment far ahead keeps few places for what is missing before it.
