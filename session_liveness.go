@@ -131,6 +131,7 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 		return nil
 	}
 	silence := now - c.live.lastHeard
+	// Idle timeout (RFC 9000 §10.1).
 	if idle := now - c.live.lastActive; cfg.IdleTimeout > 0 && idle >= cfg.IdleTimeout && c.closing.state == stateOpen {
 		return &PeerLostError{Silence: idle, Idle: true}
 	}
