@@ -64,6 +64,7 @@ func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files 
 
 // The state machine compiles without the layers above it.
 func TestMachineStandsAlone(t *testing.T) {
+	sequential(t)
 	fset := token.NewFileSet()
 	imports := importer.ForCompiler(fset, "gc", nil)
 	_, _, errs := typeCheck(t, fset, imports, machineFiles(t), "")
@@ -75,6 +76,7 @@ func TestMachineStandsAlone(t *testing.T) {
 // The layers above call methods of the state machine, exported ones or those of
 // sessionPort, and touch no field.
 func TestSessionsUseThePort(t *testing.T) {
+	sequential(t)
 	require.Empty(t, portViolations(t, ""))
 	for _, bad := range []string{
 		"func bad(c *Conn) seq { return c.kcp.rcv.nxt }",

@@ -54,6 +54,7 @@ func spans(cell string) (all []string) {
 // ARCHITECTURE.md names each file of the package once, under its layer, and no
 // other.
 func TestArchitectureFileMap(t *testing.T) {
+	sequential(t)
 	doc, machine := architecture(t), machineFiles(t)
 	layer := func(file string) string {
 		switch {
@@ -137,6 +138,7 @@ var sectionHeading = regexp.MustCompile(`(?m)^#+ ([0-9.]*[0-9])\.? `)
 // Each rule of ARCHITECTURE.md names a section of WIRE.md, functions in their
 // files, and tests, all of which exist.
 func TestArchitectureRules(t *testing.T) {
+	sequential(t)
 	wire, err := os.ReadFile("WIRE.md")
 	require.NoError(t, err)
 	sections := make(map[string]bool)
@@ -173,6 +175,7 @@ func TestArchitectureRules(t *testing.T) {
 
 // The files, tests and methods that the text of ARCHITECTURE.md names exist too.
 func TestArchitectureText(t *testing.T) {
+	sequential(t)
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	require.NoError(t, err)
 	known := make(map[string]bool)

@@ -20,6 +20,7 @@ import (
 //     take it, unless they touch nothing that it guards; functions of other types
 //     that call one of them take it; and no method calls one that takes it.
 func TestLocksAreHeld(t *testing.T) {
+	sequential(t)
 	require.Empty(t, lockViolations(t, ""))
 	for _, bad := range []string{
 		"func (e *Endpoint) Bad(c *Conn) { e.addLocked(c) }",

@@ -90,6 +90,7 @@ func withConv(conv uint32, p []byte) []byte {
 // Whatever strangers send, each holds no more than 16 KiB beside its session, of
 // the heap and not only by count.
 func TestStrangersHoldLittle(t *testing.T) {
+	sequential(t)
 	const n, packets = 64, 60
 	for _, h := range holders {
 		t.Run(h.name, func(t *testing.T) {
@@ -122,6 +123,7 @@ func TestStrangersHoldLittle(t *testing.T) {
 // What proven peers have held is counted: no more is in use than that, but for
 // sessions themselves, and not much less.
 func TestHeldIsCounted(t *testing.T) {
+	sequential(t)
 	const n, packets = 32, 60
 	for _, h := range holders {
 		measured(t, h.name, func(t *testing.T, last bool) (good bool) {

@@ -60,12 +60,13 @@ func simulated(t *testing.T) {
 	}
 }
 
-// sequential skips a test without goroutines where the race detector is on and
-// the time is short: it finds nothing there, and makes it ten times slower.
+// sequential skips a test without goroutines, or of the heap, if the race
+// detector is on and time is short. The detector finds nothing there, and takes
+// ten times as long.
 func sequential(t *testing.T) {
 	t.Helper()
 	if raceEnabled && testing.Short() {
-		t.Skip("nothing is concurrent here")
+		t.Skip("nothing for the race detector")
 	}
 }
 
