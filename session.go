@@ -47,10 +47,7 @@ type pathState struct {
 	remote   net.Addr // the peer's address, as applications see it
 	sameConv *Conn    // next session of the same conversation id; Endpoint.mu
 
-	// Path validation (RFC 9000 §8.2).
-	challengedAt time.Duration // when challenged was sent, since the epoch
-	challenged   uint32        // sn of the last challenge sent to another address
-	migrations   uint32        // times that the peer's address has changed
+	validation *pathValidation // nil: no challenge was sent to another address
 
 	shard    uint16 // index of the endpoint's socket that receives the peer's packets
 	fecBound bool   // listed in sessionTable.fecByAddr; Endpoint.mu
@@ -193,35 +190,16 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	c.path.shard = uint16(shard)
 	segments := c.kcp.counts().SegmentsReceived
 	changed := false
+	if c.path.validation.takeMigrated() {
+		changed = c.inputDeferred(now)
+	}
 	for i := range packets {
 		p := &packets[i].inPacket
 		if c.closing.state == stateEnded {
 			c.ep.counters.dropEnded.Add(uint64(len(packets) - i))
 			break
 		}
-		if !c.fresh(p, true) {
-			if c.takeResets(p) {
-				changed = true
-			} else {
-				c.ep.counters.dropReplay.Add(1)
-			}
-			continue
-		}
-		c.live.lastInput = now
-		c.kcp.setPressure(c.memoryPressure(), c.hs.unvalidated.Load())
-		if c.kcp.received(p.size) {
-			c.hs.active.Store(true)
-		}
-		data := p.data
-		if p.kind != plainPacket {
-			var ok bool
-			if data, ok = c.decode(*p, now); !ok {
-				changed = changed || p.kind != datagramPacket // parity may have recovered something
-				continue
-			}
-		}
-		c.packetDone(c.kcp.Input(data), now)
-		changed = true
+		changed = c.inputPacket(p, now) || changed
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
 		c.live.lastData, c.live.missed = now, false
@@ -233,6 +211,32 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		return false
 	}
 	c.io.respondPending = true
+	return true
+}
+
+// inputPacket feeds one packet to the state machine. It reports whether that may
+// have changed anything.
+func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+	if !c.fresh(p, true) {
+		if c.takeResets(p) {
+			return true
+		}
+		c.ep.counters.dropReplay.Add(1)
+		return false
+	}
+	c.live.lastInput = now
+	c.kcp.setPressure(c.memoryPressure(), c.hs.unvalidated.Load())
+	if c.kcp.received(p.size) {
+		c.hs.active.Store(true)
+	}
+	data := p.data
+	if p.kind != plainPacket {
+		var ok bool
+		if data, ok = c.decode(*p, now); !ok {
+			return p.kind != datagramPacket // parity may have recovered something
+		}
+	}
+	c.packetDone(c.kcp.Input(data), now)
 	return true
 }
 

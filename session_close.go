@@ -273,6 +273,9 @@ func (c *Conn) retire() {
 		}
 		c.kcp.dropPending()
 		c.kcp.Compact()
+		if v := c.path.validation; v != nil {
+			v.deferred = nil
+		}
 		if c.in.decoder != nil {
 			stats := c.in.decoder.Stats()
 			c.in.decoder, c.in.decoded = nil, &stats

@@ -51,6 +51,9 @@ func (c *Conn) held() int {
 	if c.in.decoder != nil {
 		n += c.in.decoder.Stats().Held
 	}
+	if v := c.path.validation; v != nil && v.deferred != nil {
+		n += cap(v.deferred.data)
+	}
 	return n
 }
 

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -102,8 +103,14 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
 	ask := c.challengeOfLocked(to, now)
-	if (ask.sn != c.path.challenged || now-c.path.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
-		c.path.challenged, c.path.challengedAt = ask.sn, now
+	v := c.path.validation
+	if v == nil {
+		v = new(pathValidation)
+		c.path.validation = v
+	}
+	c.deferPacket(p, ask.sn)
+	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
+		v.challenged, v.challengedAt = ask.sn, now
 		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
@@ -121,7 +128,7 @@ const challengeEvery = 50 * time.Millisecond
 func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
 	key := makeKey(to.addr, to.peer, c.path.key.conv)
 	period := ^int64(at / cookieTime) // never that of a cookie
-	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.migrations, period)
+	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.validation.count(), period)
 	return signal{sigPing, s.sn, s.ts}
 }
 
@@ -167,8 +174,67 @@ func (c *Conn) migrateTo(to source) bool {
 	// The measurements are of another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
 	c.restartMTUSearch()
-	c.path.migrations++
+	c.path.validation.migrations++
+	c.path.validation.migrated = true
 	return true
+}
+
+// pathValidation is the state of a session whose peer has sent from another
+// address (RFC 9000 §8.2).
+type pathValidation struct {
+	challengedAt time.Duration // when challenged was sent, since the epoch
+	challenged   uint32        // sn of the last challenge
+	migrations   uint32        // times that the peer's address has changed
+	migrated     bool          // the next input is the first since then
+
+	// deferred is a packet from the address whose challenge has sn deferredFor.
+	// It is input if the session migrates there. Without it a peer would deliver
+	// nothing if its address changed within a round trip of each of its packets.
+	deferred    *inPacket // nil: none
+	deferredFor uint32
+}
+
+// count returns the number of migrations. v may be nil.
+func (v *pathValidation) count() uint32 {
+	if v == nil {
+		return 0
+	}
+	return v.migrations
+}
+
+// takeMigrated reports whether the session has migrated since the last call. v
+// may be nil.
+func (v *pathValidation) takeMigrated() bool {
+	if v == nil || !v.migrated {
+		return false
+	}
+	v.migrated = false
+	return true
+}
+
+// deferPacket keeps a copy of a packet until the challenge with the given sn is
+// answered: the largest from that address, since data matters more than
+// signals. Under memory pressure it keeps none.
+func (c *Conn) deferPacket(p *inPacket, challenge uint32) {
+	v := c.path.validation
+	if c.memoryPressure() != pressureNone {
+		v.deferred = nil
+	} else if v.deferred == nil || v.deferredFor != challenge || p.size >= v.deferred.size {
+		kept := *p
+		kept.data, kept.nonce = bytes.Clone(p.data), bytes.Clone(p.nonce)
+		v.deferred, v.deferredFor = &kept, challenge
+	}
+	c.account()
+}
+
+// inputDeferred feeds the deferred packet to the state machine, if it came from
+// the address to which the session has just migrated. It reports whether that
+// may have changed anything.
+func (c *Conn) inputDeferred(now time.Duration) (changed bool) {
+	v := c.path.validation
+	p := v.deferred
+	v.deferred = nil
+	return p != nil && makeKey(p.from.addr, p.from.peer, p.conv) == c.path.key && c.inputPacket(p, now)
 }
 
 // origin returns the peer's address, as the source that its packets have.

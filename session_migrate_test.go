@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -48,6 +49,68 @@ func TestRebinding(t *testing.T) {
 			})
 		}
 	}
+}
+
+// migrating runs f with a session whose dialling end gets another address with
+// each call of rebind. Delay is the delay of the path, in one direction.
+func migrating(t *testing.T, cfg *Config, f func(a, b *Conn, rebind func())) {
+	inWorld(t, 441, netsim.LinkConfig{Delay: migratingDelay}, func(w *world) {
+		cfg.Cipher = testAEAD(t)
+		l := w.listen(cfg)
+		e, pc := w.endpoint("10.0.0.2:5000", cfg)
+		a := w.dial(e)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		port := 6000
+		f(a, b, func() {
+			port++
+			require.NoError(t, pc.Rebind(net.JoinHostPort("10.0.0.2", strconv.Itoa(port))))
+		})
+	})
+}
+
+const (
+	migratingDelay = 30 * time.Millisecond
+	// validationTime is how long a path validation takes, from the first packet
+	// from the new address on.
+	validationTime = 2 * migratingDelay
+)
+
+// What arrives from a new address before the challenge is answered is delivered
+// then, not when it is retransmitted. Otherwise a peer whose address changes as
+// often as it sends would deliver nothing.
+func TestDataFromNewAddress(t *testing.T) {
+	migrating(t, &Config{}, func(a, b *Conn, rebind func()) {
+		for i := range 20 {
+			rebind()
+			_, err := a.Write([]byte{byte(i)})
+			require.NoError(t, err)
+			require.NoError(t, b.SetReadDeadline(time.Now().Add(migratingDelay+validationTime+5*time.Millisecond)))
+			receive(t, b, []byte{byte(i)})
+			require.Equal(t, i+1, b.Stats().Moves)
+		}
+	})
+}
+
+// What went to a former address is retransmitted as soon as the peer's new one is
+// validated, whatever its time-outs have grown to: the move was an outage.
+func TestMigrationRetransmits(t *testing.T) {
+	migrating(t, &Config{KeepAlive: -1}, func(a, b *Conn, rebind func()) {
+		want := content(441, 20_000)
+		_, err := a.Write([]byte{1})
+		require.NoError(t, err)
+		receive(t, b, []byte{1})
+		for range 5 {
+			rebind()
+			send(t, b, want)
+			time.Sleep(10*time.Second + 123*time.Millisecond)
+			_, err = a.Write([]byte{2})
+			require.NoError(t, err)
+			require.NoError(t, a.SetReadDeadline(time.Now().Add(2*migratingDelay+validationTime+5*time.Millisecond)))
+			receive(t, a, want)
+			receive(t, b, []byte{2})
+		}
+	})
 }
 
 // Without an authenticating cipher anybody could take a session over by a

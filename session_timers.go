@@ -111,6 +111,9 @@ func (c *Conn) compact() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
+	if v := c.path.validation; v != nil && c.ep.now()-v.challengedAt >= compactAfter {
+		v.deferred = nil
+	}
 }
 
 // flush makes the state machine output all that it may send now.

@@ -113,7 +113,7 @@ func (c *Conn) Stats() ConnStats {
 		RemoteWindow:     k.window,
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
-		Moves:            int(c.path.migrations),
+		Moves:            int(c.path.validation.count()),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 		PathMTU:          c.pathMTUStats(),

@@ -28,8 +28,10 @@ var floods = []flood{
 		serve:   serveSessions(func(c io.ReadWriter) { _, _ = io.Copy(c, c) }),
 		prepare: fillQueue,
 	},
-	// Packets full of PINGs with different arguments.
-	{name: "pings", rate: 200, sources: 1, session: halfOpen, packet: pings},
+	// Packets full of PINGs with different arguments: of the size of a path's
+	// MTU, and as large as UDP allows.
+	{name: "pings", rate: 10_000, sources: 1, session: halfOpen, packet: pings(floodMTU)},
+	{name: "pings-large", rate: 200, sources: 1, session: halfOpen, packet: pings(maxDatagram)},
 	// Last pieces of large segments, which reserve room for all of them.
 	{
 		name: "pieces", rate: 500, sources: 96, session: proven, packet: pieces,
@@ -156,12 +158,14 @@ func brokenMessages(a *attacker) []byte {
 	return b
 }
 
-func pings(a *attacker) []byte {
-	b := a.b[:0]
-	for len(b)+segmentHead <= maxDatagram {
-		b = a.append(b, segment{cmd: cmdWask, frg: sigPing, wnd: 128, sn: a.random.Uint32(), ts: a.random.Uint32()}, nil)
+func pings(size int) func(a *attacker) []byte {
+	return func(a *attacker) []byte {
+		b := a.b[:0]
+		for len(b)+segmentHead <= size {
+			b = a.append(b, segment{cmd: cmdWask, frg: sigPing, wnd: 128, sn: a.random.Uint32(), ts: a.random.Uint32()}, nil)
+		}
+		return b
 	}
-	return b
 }
 
 // pieces makes a packet of last pieces, of a byte each, of segments behind a gap.

@@ -114,6 +114,7 @@ func (a *app) call(o op, f func() error) error {
 	a.mu.Lock()
 	a.calls[o] = began
 	a.mu.Unlock()
+	defer a.watch(o)()
 	err := f()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -122,6 +123,23 @@ func (a *app) call(o op, f func() error) error {
 		a.rec.Slowest, a.rec.SlowestOp = took, o
 	}
 	return err
+}
+
+// watch logs the session's figures while a call takes long, until the returned
+// function is called.
+func (a *app) watch(o op) (stop func()) {
+	done := make(chan struct{})
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-time.After(5 * time.Second):
+				a.log("%s takes long: %+v", o, a.conn.Stats())
+			}
+		}
+	}()
+	return func() { close(done) }
 }
 
 // record returns what has been seen so far.
