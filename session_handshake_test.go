@@ -176,6 +176,38 @@ func TestCloseTakesARoundTrip(t *testing.T) {
 	})
 }
 
+// A PING that arrives before the WELCOME, since all of those were lost, does not
+// make Dial return: the session would take its peer for one without signals, and
+// Close would not tell it.
+func TestPingBeforeWelcome(t *testing.T) {
+	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(w *world) {
+		start := time.Now()
+		pings := 0
+		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+			at := time.Since(start)
+			switch h := decodeHeader(p); signalCode(h.frg) {
+			case sigPing:
+				pings++
+			case sigHello:
+				return at < 100*time.Millisecond || at > 4*time.Second
+			case sigHello | sigAnswer:
+				return at > 4*time.Second
+			}
+			return true
+		})
+		l := w.listen(&Config{KeepAlive: time.Second})
+		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: 20 * time.Second})
+		a := w.dial(e)
+		require.Positive(t, pings)
+		require.True(t, a.Peer().Known)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, a.Close())
+		_, err = b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+	})
+}
+
 // CloseWrite ends one direction; the other goes on for as long as it likes.
 func TestHalfClose(t *testing.T) {
 	for seed := range uint64(5) {

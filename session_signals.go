@@ -133,8 +133,10 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 		}
+		return c.hs.dialled && !ours // only the WELCOME, which was lost, shows who answers
 	case sigProbe:
 		c.queueAnswer(s.answer())
+		return c.hs.dialled && !ours
 	}
 	return false
 }

@@ -176,8 +176,12 @@ func (p *plan) loss() float64 {
 }
 
 // rough reports whether the path loses so much, or in such long bursts, that all
-// answers to a question may be lost, however often it is repeated.
+// answers to a request may be lost, however often it is repeated. So may they if
+// the client's address changes more often than an idle client sends.
 func (p *plan) rough() bool {
+	if p.Rebind > 0 && p.Rebind < p.KeepAlive {
+		return true
+	}
 	burst := func(c netsim.LinkConfig) bool { return c.Burst.ToBad > 0.005 && c.Burst.ToGood < 0.4 }
 	return p.loss() > 0.15 || burst(p.Up) || burst(p.Down)
 }
