@@ -29,8 +29,8 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok {
-		// The state machine's clock counts whole milliseconds, and shows at
-		// from the beginning of that millisecond.
+		// The state machine's clock counts whole milliseconds, so at is reached
+		// when its millisecond begins.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
