@@ -56,7 +56,7 @@ func (c *Conn) Close() error {
 	l := &c.hs
 	if !c.over() {
 		l.finAcked = l.finished
-		l.closing, l.finished, l.finish.active = sigClose, false, false
+		l.finSignal, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.dropReceived()
 	c.closing.state = stateLingering
@@ -138,7 +138,7 @@ func (c *Conn) CloseWrite() error {
 	if err := c.waitKind(); err != nil {
 		return c.opError("close", err)
 	}
-	l.closing, l.halfClosed = sigFin, true
+	l.finSignal, l.halfClosed = sigFin, true
 	c.io.canWrite.Broadcast()
 	now := c.ep.now()
 	c.kick(now)
@@ -153,7 +153,7 @@ func (c *Conn) waitKind() error {
 	for {
 		now := c.ep.now()
 		switch {
-		case c.closing.closed || l.closing != 0:
+		case c.closing.closed || l.finSignal != 0:
 			return net.ErrClosed
 		case l.peerClosed:
 			return ErrPeerClosed

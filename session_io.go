@@ -223,7 +223,7 @@ func (c *Conn) waitRoom() error {
 		case c.closing.err != nil:
 			c.io.errReported = true
 			return c.closing.err
-		case c.hs.closing != 0:
+		case c.hs.finSignal != 0:
 			return net.ErrClosed
 		case c.room() > 0:
 			return nil

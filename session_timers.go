@@ -143,8 +143,8 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
-	if l.closing != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.closing, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
+		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
