@@ -76,7 +76,7 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	}
 }
 
-// ackedRecently reports whether sn, which the peer has sent again, was
+// ackedRecently reports whether sn, which the peer has retransmitted, was
 // acknowledged less than half a round trip ago. If not, it records that it is
 // acknowledged now. A segment below una needs no ACK of its own, and is not
 // looked up.

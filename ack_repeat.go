@@ -13,8 +13,8 @@ const (
 	ackRepeatLength = 400
 	ackRepeatMost   = 4000
 	// ackRepeatDelay bounds, in milliseconds, how long after its segment
-	// arrived an ACK may be sent again. A peer that takes a round-trip sample
-	// from every ACK measures the delay too.
+	// arrived an ACK may be sent a second time. A peer that takes a round-trip
+	// sample from every ACK measures the delay too.
 	ackRepeatDelay = 10
 )
 

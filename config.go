@@ -83,24 +83,25 @@ type Config struct {
 	// FastResendLimit is up to how many transmissions a segment is
 	// retransmitted before its time-out. Default 5; negative means no limit.
 	FastResendLimit int
-	// Redundancy is how many bytes of small segments may be repeated for each
-	// byte sent otherwise: 0 to 4. Segments of up to 256 bytes are repeated in
-	// packets that leave anyway and have room, while no more data waits to be
-	// sent. A lost message then arrives with the next packet instead of a round
-	// trip later. Any peer takes repetitions for duplicates and drops them.
+	// Redundancy is how many bytes of redundant copies may be sent for each
+	// byte sent otherwise: 0 to 4. Packets that leave anyway and have room
+	// carry copies of recent segments of up to 256 bytes, while no more data
+	// waits to be sent. A lost message then arrives with the next packet
+	// instead of a round trip later. Any peer drops the copies as duplicates.
 	//
-	// With 1, game input is nearly immune to random loss. The default, 0,
-	// repeats only after losses, and no more bytes than are saved by leaving
-	// out acknowledgements.
+	// With 1, game input is nearly immune to random loss. With the default, 0,
+	// copies are sent only after losses, and no more bytes than are saved by
+	// leaving out acknowledgements.
 	Redundancy float64
 	// CongestionControl returns the congestion controller of a new session. nil
 	// means NewBBR. The others are NewCubic, NewReferenceControl, which KCP
-	// users know, and NewNoControl.
+	// users know, and NewNoControl. A controller must not call the Conn that it
+	// controls: the session's lock is held while it runs.
 	CongestionControl func() CongestionControl
 
 	// PeerTimeout is how long a peer may leave data unacknowledged and send
-	// nothing at all before it is considered lost: Read and Write then return a
-	// *PeerLostError. Default 30 s; negative means never.
+	// nothing at all before the peer is considered lost: Read and Write then
+	// return a *PeerLostError. Default 30 s; negative means never.
 	PeerTimeout time.Duration
 	// DeadLink, if positive, is the number of transmissions of one segment,
 	// with nothing arriving from the peer, after which the peer is considered
@@ -116,7 +117,7 @@ type Config struct {
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data
 	// has passed over it for so long (idle timeout, RFC 9000 §10.1): no new
 	// data arrived in order, none was acknowledged, and there was no datagram
-	// in either direction. What a peer repeats, or sends without content, does
+	// in either direction. Duplicates, and segments without content, do
 	// not count. Default 0: off.
 	IdleTimeout time.Duration
 	// StallTimeout ends a session with a *PeerLostError if the peer has

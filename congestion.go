@@ -47,8 +47,8 @@ type CongestionControl interface {
 // RecoveryControl is what a CongestionControl may implement in addition, to
 // undo its response to a spurious retransmission (RFC 3522, RFC 4015).
 type RecoveryControl interface {
-	// OnRecovered is called before OnAck, when all segments that were sent
-	// again are acknowledged. spurious says that no retransmission was
+	// OnRecovered is called before OnAck, when all segments that were
+	// retransmitted are acknowledged. spurious says that no retransmission was
 	// necessary: the first transmission of each segment had arrived. The
 	// response to the losses can then be undone (RFC 4015). It is called only
 	// with Extensions.EarlyRetransmit.
@@ -75,12 +75,12 @@ type CongestionState struct {
 	RTO          uint32 // retransmission time-out in milliseconds
 
 	// Totals since New, in bytes, segment headers included. Lost counts the
-	// transmissions considered lost, at the time they are found lost.
+	// transmissions declared lost, at that time.
 	Delivered int64 // acknowledged
 	Lost      int64
 
 	// DeliveredAt is when data was last acknowledged, or sent with nothing in
-	// flight. LostSent is when the newest of the transmissions considered lost
+	// flight. LostSent is when the newest of the transmissions declared lost
 	// had left. Both are times as Micros; 0: not yet.
 	DeliveredAt int64
 	LostSent    int64

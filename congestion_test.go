@@ -135,7 +135,8 @@ func (c *course) change(edit func(*netsim.LinkConfig)) {
 	c.back.SetConfig(c.cfg)
 }
 
-// resent returns how many transmissions of the sender were repetitions.
+// resent returns the share of the sender's transmissions that were
+// retransmissions.
 func (c *course) resent() float64 {
 	n := c.a.counters
 	again := float64(n.FastRetransmits + n.TimeoutRetransmits)
@@ -175,7 +176,7 @@ func TestControllersOnPaths(t *testing.T) {
 	}
 }
 
-// Packets that overtake each other are not taken for lost, once that has been
+// Packets that overtake each other are not declared lost, once that has been
 // seen, whether a few of them are exempt from the order or there is none.
 func TestReorderedPath(t *testing.T) {
 	const rate = 6_250_000 // 50 Mbit/s

@@ -8,8 +8,8 @@ type Counters struct {
 	BytesSent           uint64 // payload bytes, each once
 	BytesReceived       uint64 // payload bytes, each once
 	SegmentsSent        uint64 // data segments, first transmissions
-	TimeoutRetransmits  uint64 // data segments sent again after a time-out
-	FastRetransmits     uint64 // data segments sent again earlier: after ACKs of later ones, or an outage
+	TimeoutRetransmits  uint64 // data segments retransmitted after a time-out
+	FastRetransmits     uint64 // data segments retransmitted earlier: after ACKs of later ones, or an outage
 	Repeats             uint64 // redundant copies of data segments, outage probes included
 	SpuriousRetransmits uint64 // TimeoutRetransmits and FastRetransmits of segments that had arrived
 	SegmentsReceived    uint64 // data segments, duplicates included

@@ -41,7 +41,7 @@ type sendRecord struct {
 type rateSampler struct {
 	delivered       int64  // bytes acknowledged
 	deliveredAt     int64  // when the last of them were
-	lost            int64  // bytes of transmissions considered lost
+	lost            int64  // bytes of transmissions declared lost
 	lostSent        int64  // when the newest of them had left
 	firstSent       int64  // when the newest segment acknowledged had left
 	minRTT          int64  // shortest time to an acknowledgement; 0: none yet
@@ -139,7 +139,7 @@ func (r *rateSampler) finish(grain int64) {
 	}
 }
 
-// takenForLost records that the last transmission of s is considered lost.
+// takenForLost records that the last transmission of s is declared lost.
 func (r *rateSampler) takenForLost(s *sendSegment) {
 	r.lost += int64(s.size())
 	r.lostSent = max(r.lostSent, s.tx.at)

@@ -127,7 +127,7 @@ func TestForgedCookiesWhileDialling(t *testing.T) {
 
 // A flood of questions about sessions that do not exist takes nothing of the
 // share of cookies.
-func TestQuestionsLeaveCookiesAlone(t *testing.T) {
+func TestRequestsLeaveCookiesAlone(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		l := w.listen(&Config{AddressValidation: ValidateAlways})
 		to := l.Addr().(*net.UDPAddr).AddrPort()

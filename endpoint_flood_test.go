@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Floods: first packets in the name of strangers that do not exist.
+// Floods: first packets with forged source addresses.
 
 // packetOf returns a packet of segments of a conversation.
 func packetOf(conv uint32, segments ...[]byte) []byte {
@@ -37,7 +37,7 @@ func bytesOf(s signal) []byte {
 
 func hello(token uint32) []byte { return bytesOf(signal{sigHello, 0, token}) }
 
-// floods are what strangers may begin with.
+// floods are first packets of unknown senders.
 var floods = []struct {
 	name string
 	make func(r *rand.Rand) []byte
@@ -80,9 +80,9 @@ var floods = []struct {
 }
 
 // TestFlood floods a listener with first packets from as many
-// addresses. It answers nobody with more than he has sent, holds little memory,
-// serves the session that it has all the while, and has forgotten all strangers
-// soon after.
+// addresses. It sends no address more than has come from it, and holds little
+// memory. It serves the session that it has all the while, and has forgotten all
+// the others soon after.
 func TestFlood(t *testing.T) {
 	servers := []struct {
 		name    string
@@ -114,7 +114,7 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// floodAddr is the i-th stranger.
+// floodAddr is the i-th forged source address.
 func floodAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), 1000)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Limits on what strangers and peers can cause.
+// Limits on what unknown senders and peers can cause.
 
 // memoryShort opens two sessions with a server that has little memory: one
 // whose application does not read and which has filled it, and another.
@@ -28,8 +28,8 @@ func memoryShort(w *world, config Config) (a, b *Conn, l *Listener) {
 		return a, b
 	}
 	a, b = open()
-	hog, _ := open()
-	go func() { _, _ = hog.Write(make([]byte, 10<<20)) }()
+	large, _ := open()
+	go func() { _, _ = large.Write(make([]byte, 10<<20)) }()
 	return a, b, l
 }
 
@@ -94,9 +94,9 @@ func TestMaxBufferedMessages(t *testing.T) {
 	})
 }
 
-// A stranger's data is held to 16 KiB, however it is cut, until it has shown
-// that it is there.
-func TestStrangersBufferLittle(t *testing.T) {
+// Of a peer whose address is not validated 16 KiB of data are held, however it is
+// cut.
+func TestUnvalidatedPeersBufferLittle(t *testing.T) {
 	for _, frg := range []uint8{0, 200} {
 		inWorld(t, 1, clean, func(w *world) {
 			l := w.listen(nil)
@@ -143,16 +143,16 @@ func TestMaxHalfOpen(t *testing.T) {
 		const limit = 10
 		l := w.listen(&Config{MaxHalfOpen: limit, Backlog: 1000})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
-		strangers := func(first, n int, segments func(i int) []byte) {
+		flood := func(first, n int, segments func(i int) []byte) {
 			for i := first; i < first+n; i++ {
 				w.net.Inject(floodAddr(i), to, packetOf(uint32(i), segments(i)))
 			}
 			synctest.Wait()
 		}
-		strangers(0, 100, func(i int) []byte { return hello(uint32(i)) })
+		flood(0, 100, func(i int) []byte { return hello(uint32(i)) })
 		require.Equal(t, limit/2, l.Stats().HalfOpen)
 		require.EqualValues(t, 100-limit/2, l.Stats().CookiesSent)
-		strangers(100, 100, func(int) []byte { return push(0, 0, "x") })
+		flood(100, 100, func(int) []byte { return push(0, 0, "x") })
 		require.Equal(t, limit, l.Stats().HalfOpen)
 		require.EqualValues(t, 100-limit/2, l.Stats().DropHalfOpen)
 
@@ -163,7 +163,7 @@ func TestMaxHalfOpen(t *testing.T) {
 		require.Equal(t, limit+1, l.Stats().Sessions)
 
 		time.Sleep(evictAfter)
-		strangers(200, 3, func(int) []byte { return push(0, 0, "x") })
+		flood(200, 3, func(int) []byte { return push(0, 0, "x") })
 		require.Equal(t, limit, l.Stats().HalfOpen)
 		require.EqualValues(t, 100-limit/2, l.Stats().DropHalfOpen)
 	})

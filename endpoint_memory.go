@@ -58,10 +58,10 @@ func (e *Endpoint) relieve(now time.Duration) {
 	if int64(now) < next || !p.next.CompareAndSwap(next, int64(now+pressurePause)) {
 		return
 	}
-	victim, freed := e.weigh(now), int64(0)
-	if victim != nil {
-		freed = victim.in.holding.bytes.Load()
-		victim.endForMemory()
+	chosen, freed := e.weigh(now), int64(0)
+	if chosen != nil {
+		freed = chosen.in.holding.bytes.Load()
+		chosen.endForMemory()
 		e.counters.endedForMemory.Add(1)
 		e.warn("session ended for want of memory", ErrMemoryPressure)
 	}

@@ -354,9 +354,9 @@ func TestPanicOfLeader(t *testing.T) {
 	})
 }
 
-// Sessions that strangers open do not keep the calls of the one that is in use
+// Half-open sessions do not keep the calls of the one that is in use
 // from reading the socket.
-func TestStrangersDoNotTakeTheLead(t *testing.T) {
+func TestHalfOpenSessionsDoNotTakeTheLead(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, l := w.ledPair(nil)
 		failed := w.readMessages(a, b, 100)

@@ -26,7 +26,7 @@ type inPacket struct {
 	size int // of the UDP payload, in bytes
 
 	nonce []byte // nil if the cipher takes no packet numbers
-	mark  uint64 // if nonce is nil: what the replay filter knows the packet by
+	mark  uint64 // if nonce is nil: the hash by which the replay filter recognises the packet
 }
 
 // segments returns the segments in the packet, for the state machine. ok is
@@ -111,11 +111,11 @@ func (e *Endpoint) readLoop(s *shard) {
 	}
 }
 
-// readOnce reads one batch from a socket and feeds all of it to the sessions.
-// Then each session that got input replies once, except for reading: that
-// session's call is reading the socket, and decides on its reply itself.
-// reading is nil in the loop. woke reports whether a waiting call was woken, ok
-// is false when the socket must not be read any more.
+// readOnce reads one batch from a socket and feeds it to the sessions. Then each
+// session that got input replies once. The session reading does not: one of its
+// calls runs readOnce, and decides itself when to reply. reading is nil if the
+// read loop runs readOnce. woke reports whether a waiting call was woken, and ok
+// whether the socket can still be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.sock.ReadBatch(s.batch)
 	if err != nil && !e.interrupted(s, err) {

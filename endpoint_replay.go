@@ -1,15 +1,15 @@
 package kcp
 
-// replayContent is how many bytes behind a cipher's header tell packets apart,
-// if it is not known what the header is. Ciphers that draw nonces themselves
-// have them there.
+// replayContent is how many bytes of content the replay filter compares besides
+// the cipher's header. Only a crypt.NonceCipher is known to have its nonce in
+// the header; the nonce of another cipher may stand behind it.
 const replayContent = 16
 
-// mark returns what the replay filter knows a packet by that the cipher has
-// opened.
+// mark returns the hash by which the replay filter recognises the decrypted
+// packet in.
 func (p *protection) mark(in *inPacket) uint64 {
 	if in.nonce != nil {
-		return p.replays.Mark(in.nonce) // which Open has left as it was
+		return p.replays.Mark(in.nonce) // Open does not change the nonce
 	}
 	return in.mark
 }

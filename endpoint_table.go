@@ -146,12 +146,13 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 }
 
 // convInUseElsewhereLocked reports whether conv is the id of a session with an
-// extended peer, at an address other than the one in question. Extended peers
-// draw conversation ids at random, so it is the same peer, and it has moved
-// although migration is not possible here. Whether the data that it repeats was
-// delivered before cannot be known.
+// extended peer at another address. The caller has found none at the address in
+// question. Extended peers draw conversation ids at random, so the packet is
+// from the same peer, whose address has changed although its session cannot
+// migrate. The data that it retransmits may have been delivered already.
 //
-// It also reports ended sessions: only an attacker that has recorded one sends
+// It also reports whether conv is the id of one of the last ended sessions with
+// extended peers (convHistory). Only an attacker that has recorded one sends
 // its packets. Endpoint.mu is held.
 func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
 	for c := e.table.byConv[conv]; c != nil; c = c.path.sameConv {
@@ -247,7 +248,8 @@ func (e *Endpoint) bindFEC(c *Conn) {
 }
 
 // maxSameConv is how many sessions of one conversation id may migrate. Ids are
-// drawn at random, so there is one; further ones are opened to get in its way.
+// drawn at random, so there is usually one. An attacker may open further ones
+// to keep it from migrating.
 const maxSameConv = 4
 
 // migratingSessions are the sessions that a packet from an unknown address may

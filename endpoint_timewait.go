@@ -135,10 +135,10 @@ func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.D
 	return tw, ok
 }
 
-// replyInTimeWaitLocked answers a packet of an ended session. It acknowledges
-// what the packet asks for, or says that the session was broken off. A legacy
-// peer gets nothing: it would take a reply for the beginning of a new session.
-// Endpoint.mu is held.
+// replyInTimeWaitLocked replies to a packet of an ended session. It answers the
+// request in the packet, or acknowledges its data. If the session was aborted,
+// it sends ABORT. It does not reply to a legacy peer, which would take the reply
+// for the first packet of a new session. Endpoint.mu is held.
 func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.conv, una: tw.una}
 	reply := func(s ...signal) {

@@ -19,6 +19,9 @@ import (
 //   - Methods of Conn that do not take Conn.mu want it held. So exported ones
 //     take it, unless they touch nothing that it guards; functions of other types
 //     that call one of them take it; and no method calls one that takes it.
+//
+// The order in which locks are taken is not checked, nor what is done after a
+// function has released one.
 func TestLocksAreHeld(t *testing.T) {
 	sequential(t)
 	require.Empty(t, lockViolations(t, ""))

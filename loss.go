@@ -10,12 +10,12 @@ import (
 // that counting touches only segments sent before the acknowledged one. A
 // segment that was counted often enough moves to suspects, where it costs
 // nothing until the next flush. With Extensions.PipeWindow the flush moves it
-// to due, where it waits to be sent again.
+// to due, where it waits for its retransmission.
 type lossDetector struct {
 	fresh    segmentList // transmitted once; in order of sn too
 	resent   segmentList // transmitted more than once
 	suspects segmentList // counted fastResend times
-	due      segmentList // considered lost; no time-out until sent again
+	due      segmentList // declared lost; no time-out until retransmitted
 
 	collect bool           // counted is being collected
 	counted []*sendSegment // counted for the first time, and not often enough
@@ -61,7 +61,7 @@ func (d *lossDetector) hit(s *sendSegment, n, limit uint32) {
 	}
 }
 
-// suspect reports whether s is about to be sent again.
+// suspect reports whether s is about to be retransmitted.
 func (d *lossDetector) suspect(s *sendSegment) bool {
 	return s.list == &d.suspects || s.list == &d.due
 }
@@ -83,7 +83,7 @@ func (d *lossDetector) sent(s *sendSegment) {
 // countAck makes the loss detector count the acknowledgements of an input.
 // newest is the newest of its ACKs, and early the number of those that una did
 // not cover. With Extensions.EarlyRetransmit, what is counted for the first
-// time is sent again after the reordering window (RFC 8985 §6.2).
+// time is retransmitted after the reordering window (RFC 8985 §6.2).
 func (k *KCP) countAck(newest newestAck, early uint32) {
 	if k.cfg.fastResend == 0 || k.snd.validation != nil {
 		return // a peer that is not validated may acknowledge blindly

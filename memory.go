@@ -9,7 +9,7 @@ const (
 	// placeBytes is the size of a place of the receive ring.
 	placeBytes = 40
 	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are the sizes of a
-	// waiting acknowledgement, of one to be repeated, and of a waiting signal.
+	// waiting acknowledgement, of one to be sent twice, and of a waiting signal.
 	ackBytesHeld    = 8
 	repeatBytesHeld = 20
 	signalBytesHeld = 12

@@ -87,9 +87,9 @@ func withConv(conv uint32, p []byte) []byte {
 	return p
 }
 
-// Whatever strangers send, each holds no more than 16 KiB beside its session, of
-// the heap and not only by count.
-func TestStrangersHoldLittle(t *testing.T) {
+// Whatever unvalidated peers send, each holds no more than 16 KiB beside its
+// session, of the heap and not only by count.
+func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 	sequential(t)
 	const n, packets = 64, 60
 	for _, h := range holders {
@@ -198,8 +198,16 @@ func TestReachIsBounded(t *testing.T) {
 		}
 	}
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	k.rcv.peerUnvalidated = true
-	require.NoError(t, k.Input(push(uint32(k.rcv.nxt)+unvalidatedReach+1, 0, "x")))
+
+	k = New(7, func([]byte) {})
+	require.NoError(t, k.SetWindow(1, 65535))
+	k.setPressure(pressureNone, true)
+	require.NoError(t, k.Input(push(unvalidatedReach+1, 0, "x")))
+	require.EqualValues(t, 1, k.Counters().OutOfWindow)
+	require.Zero(t, k.rcv.early)
+	require.NoError(t, k.Input(push(unvalidatedReach, 0, "x")))
+	require.EqualValues(t, 1, k.Counters().OutOfWindow)
+	require.Equal(t, 1, k.rcv.early)
 }
 
 // A piece of one byte reserves no segment, and what does not become whole is
@@ -225,9 +233,9 @@ func TestPiecesReserveLittle(t *testing.T) {
 	require.Zero(t, h.k.Held())
 }
 
-// hog opens a session from a network of its own, and has it hold bytes behind a
+// largeHolder opens a session from a network of its own that holds bytes behind a
 // gap.
-func hog(w *world, addr string, bytes int) *Conn {
+func largeHolder(w *world, addr string, bytes int) *Conn {
 	e, _ := w.endpoint(addr, &Config{SendWindow: 4096})
 	c := w.dial(e)
 	go func() { _, _ = c.Write(make([]byte, bytes)) }()
@@ -236,17 +244,17 @@ func hog(w *world, addr string, bytes int) *Conn {
 
 // Sessions that use up the memory do not use up others' share: an honest one goes
 // on at its pace, and those that hold what cannot be read are ended in the end.
-func TestHogsDoNotStarveOthers(t *testing.T) {
+func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
-	goodput := func(hogs int) (rate float64, s EndpointStats) {
+	goodput := func(holders int) (rate float64, s EndpointStats) {
 		inWorld(t, 2, link, func(w *world) {
 			l := w.listen(&Config{MaxBuffered: 8 << 20, Backlog: 1000})
 			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 				h := decodeHeader(p)
 				return from.Addr().As4()[1] != 9 || !h.carriesData() || h.sn != 0 // what they begin with is lost
 			})
-			for i := range hogs {
-				hog(w, fmt.Sprintf("10.9.0.%d:5000", i+1), 2<<20)
+			for i := range holders {
+				largeHolder(w, fmt.Sprintf("10.9.0.%d:5000", i+1), 2<<20)
 			}
 			time.Sleep(5 * time.Second)
 			e, _ := w.endpoint("10.0.0.2:5000", nil)
@@ -257,7 +265,7 @@ func TestHogsDoNotStarveOthers(t *testing.T) {
 				b, err = l.AcceptKCP(context.Background())
 				require.NoError(t, err)
 			}
-			if hogs > 0 {
+			if holders > 0 {
 				require.Greater(t, l.Stats().Buffered, 8<<20)
 			}
 			want := content(1, 4<<20)
@@ -302,7 +310,7 @@ func TestEndedForMemory(t *testing.T) {
 	})
 }
 
-// A session that was idle for long is not taken for a hog when it begins with a
+// A session that was idle for long is not ended as a stalled one when it begins with a
 // gap while memory is short.
 func TestShortMemoryAfterIdling(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {

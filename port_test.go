@@ -27,7 +27,7 @@ func TestSparseAcks(t *testing.T) {
 }
 
 // What a lent segment is made of stays as it is until it is taken back, also
-// where it is acknowledged, and sent again, meanwhile.
+// where it is acknowledged, and retransmitted, meanwhile.
 func TestLentSegments(t *testing.T) {
 	var lent []*sendSegment
 	h := newHarness(t, func(k *KCP) {
@@ -98,7 +98,8 @@ func TestReadInto(t *testing.T) {
 }
 
 // While nothing comes from the peer, only the oldest of many segments is sent
-// again and again. The first sign of life has the others repeated.
+// again and again. The first packet of the peer causes the others to be
+// retransmitted.
 func TestSilenceIsNotFilled(t *testing.T) {
 	sent := map[uint32]int{}
 	k := New(7, func(packet []byte) {
@@ -132,11 +133,11 @@ func TestSilenceIsNotFilled(t *testing.T) {
 	clear(sent)
 	advance(4000)
 	require.NotZero(t, sent[0])
-	require.Len(t, sent, 1, "others than the oldest are repeated in silence: %v", sent)
+	require.Len(t, sent, 1, "others than the oldest are retransmitted in silence: %v", sent)
 
 	require.NoError(t, k.Input(ack(0, now, 1)))
 	advance(200)
-	require.Greater(t, len(sent), 15, "what was in flight is sent again: %v", sent)
+	require.Greater(t, len(sent), 15, "what was in flight is retransmitted: %v", sent)
 }
 
 // Datagrams that nobody is going to receive are not held, nor counted.

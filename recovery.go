@@ -11,7 +11,7 @@ import (
 
 const (
 	// The reordering window (RFC 8985 §6.2) is how late a packet may be without
-	// being considered lost, once a later one is acknowledged. It is the part
+	// being declared lost, once a later one is acknowledged. It is the part
 	// 1/reoWndFraction of a round trip, and grows by the same up to
 	// maxReoWndMult times.
 	reoWndFraction = 4
@@ -28,18 +28,18 @@ const (
 	// retransmitMemory is how many segments are remembered after una passed
 	// them.
 	retransmitMemory = 8
-	// outageResendFirst is how many segments are sent again at the first packet
-	// after an outage. outageResendGrowth is how many more for each segment
-	// then acknowledged: a slow start through what was in flight.
+	// outageResendFirst is how many segments are retransmitted at the first
+	// packet after an outage. outageResendGrowth is how many more for each
+	// segment then acknowledged: a slow start through what was in flight.
 	outageResendFirst  = 16
 	outageResendGrowth = 2
 )
 
-// retransmitRecord is a segment that was sent again and that only una has
+// retransmitRecord is a segment that was retransmitted and that only una has
 // acknowledged: which of its transmissions arrived is not known yet.
 type retransmitRecord struct {
 	sn, ts seq
-	early  bool // it was not sent again by a time-out
+	early  bool // it was not retransmitted by a time-out
 	second bool // the last transmission was the second one
 	valid  bool
 	tx     sendRecord // of the last transmission
@@ -61,7 +61,7 @@ type recovery struct {
 	next        int                                 // index of the next record
 	open        int                                 // valid records
 
-	// The present loss episode. resent counts the segments considered lost, and
+	// The present loss episode. resent counts the segments declared lost, and
 	// the others those of them that are acknowledged, until all are. Those that
 	// the present input acknowledged without showing which transmission arrived
 	// are ambiguous.
@@ -75,14 +75,14 @@ type recovery struct {
 	inOutage     bool // segments time out and no packet arrives
 	probeAt      seq  // when the next probe leaves, while inOutage
 	resendFrom   seq  // [resendFrom, resendEnd) was in flight in an outage
-	resendEnd    seq  // and is not yet sent again
-	resendBudget int  // how many of these segments may be sent again
+	resendEnd    seq  // and is not yet retransmitted
+	resendBudget int  // how many of these segments may be retransmitted
 
 	credit resendCredit // see retransmit.go
 }
 
-// recordRetransmit records s, which was sent again and which una acknowledges.
-// An ACK may follow that shows which transmission has arrived.
+// recordRetransmit records s, which was retransmitted and which una
+// acknowledges. An ACK may follow that shows which transmission has arrived.
 func (k *KCP) recordRetransmit(s *sendSegment) {
 	r := &k.snd.recovery
 	if !k.cfg.ext.EarlyRetransmit {
@@ -137,7 +137,7 @@ func (k *KCP) onSpurious(early bool) {
 	k.reordered(early)
 }
 
-// reordered records that a segment was considered lost, or was sent again, and
+// reordered records that a segment was declared lost, or was retransmitted, and
 // had arrived. If early, not because of a time-out, the reordering window
 // grows, at most once a round trip.
 func (k *KCP) reordered(early bool) {
@@ -173,7 +173,7 @@ func (r *recovery) resolve(spurious bool) {
 	r.count(spurious)
 }
 
-// count counts a segment that was sent again and is acknowledged now.
+// count counts a segment that was retransmitted and is acknowledged now.
 func (r *recovery) count(spurious bool) {
 	if spurious {
 		r.episode.spurious++
@@ -183,7 +183,7 @@ func (r *recovery) count(spurious bool) {
 }
 
 // notifyRecovered tells the congestion controller, after an input, when no
-// segment that was sent again is left in flight.
+// segment that was retransmitted is left in flight.
 func (k *KCP) notifyRecovered(s *CongestionState) {
 	e := &k.snd.recovery.episode
 	e.genuine += e.ambiguous
@@ -214,10 +214,11 @@ func (k *KCP) reoWnd() seq {
 }
 
 // tailLossProbe is the tail loss probe (RFC 8985 §7.3). It returns those of the
-// expired segments that are sent again now, and gives the others another RTO. A
-// first time-out may just mean that an acknowledgement was lost or is late. One
-// packet with the newest of the segments is enough to learn what is missing. A
-// segment against which acknowledgements of later ones count is sent anyway.
+// expired segments that are retransmitted now, and gives the others another
+// RTO. A first time-out may just mean that an acknowledgement was lost or is
+// late. One packet with the newest of the segments is enough to learn what is
+// missing. A segment against which acknowledgements of later ones count is sent
+// anyway.
 func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	if k.snd.recovery.inOutage || k.blackHoleSuspected() {
 		return k.outageFilter(expired)
@@ -243,10 +244,10 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 }
 
 // outageFilter takes the place of tailLossProbe in an outage: beside the
-// probes, only the oldest segment is sent again. A thousand senders that
-// overwhelm a receiver would never let it recover if each repeated its window
-// with every time-out. It also holds back segments that may be too large for
-// the path, until that is known, unless they can be sent in pieces.
+// probes, only the oldest segment is retransmitted. A thousand senders that
+// overwhelm a receiver would never let it recover if each retransmitted its
+// window with every time-out. It also holds back segments that may be too large
+// for the path, until that is known, unless they can be sent in pieces.
 func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
@@ -275,8 +276,8 @@ func (k *KCP) detectOutage() {
 	}
 }
 
-// flushOutageProbe repeats the oldest segment in flight every OutageProbe
-// milliseconds during an outage.
+// flushOutageProbe sends a copy of the oldest segment in flight every
+// OutageProbe milliseconds during an outage.
 func (k *KCP) flushOutageProbe(h *header) {
 	r := &k.snd.recovery
 	if !r.inOutage || k.clock.now.before(r.probeAt) {
@@ -294,7 +295,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 }
 
 // peerAlive records a good packet that has acknowledged acked segments. After
-// an outage it sends the segments that were in flight again, in growing
+// an outage it retransmits the segments that were in flight, in growing
 // numbers, without waiting for their time-outs.
 func (k *KCP) peerAlive(acked int) {
 	r := &k.snd.recovery

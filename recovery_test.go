@@ -90,7 +90,7 @@ func TestReorderingTolerance(t *testing.T) {
 	h.input(ack(5, sent, 4))
 	h.advance(39)
 	h.want()
-	h.input(ack(4, sent, 6)) // late again, and nothing was repeated
+	h.input(ack(4, sent, 6)) // late again, and nothing was retransmitted
 	require.EqualValues(t, 1, h.k.Counters().FastRetransmits)
 
 	// A repair that was needed does not count as needless.
@@ -229,8 +229,9 @@ func TestTailProbe(t *testing.T) {
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
 }
 
-// In an outage the oldest segment is repeated at a steady pace, beside its
-// time-outs, and the first sign of life has the rest sent again.
+// In an outage the oldest segment is sent at a steady pace, beside its
+// time-outs, and the first packet of the peer causes the rest to be
+// retransmitted.
 func TestOutageProbe(t *testing.T) {
 	h := recoveryHarness(t, 2, Extensions{OutageProbe: 200, EarlyRetransmit: true})
 	require.NoError(t, h.k.SetMinRTO(150))

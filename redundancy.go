@@ -9,7 +9,7 @@ import "math"
 // have to wait for it, is not delayed either.
 
 const (
-	// repeatSize is the largest payload that is repeated, in bytes. A larger
+	// repeatSize is the largest payload that is copied, in bytes. A larger
 	// one leaves little room in its packets, and gains less for its bytes.
 	repeatSize = 256
 	// repeatReach is how many segments are examined from the newest in flight
@@ -32,7 +32,7 @@ const (
 // redundancyBudget is the state of Extensions.Redundancy and EarlyRepair. Its
 // zero value is ready.
 type redundancyBudget struct {
-	credit int  // bytes that may be repeated; repeated losses overdraw it
+	credit int  // bytes of redundant copies that may be sent; copies of retransmissions overdraw it
 	until  seq  // losses count as recent before this sn is sent
 	lossy  bool // there was a recent loss; until is valid
 }
@@ -50,8 +50,9 @@ func (r *redundancyBudget) lossyRecently(next seq) bool {
 	return r.lossy
 }
 
-// flushRedundant repeats segments in the packet under construction, if there is
-// one. The segments from first on have just been sent for the first time.
+// flushRedundant puts redundant copies into the packet under construction, if
+// there is one. The segments from first on have just been sent for the first
+// time.
 func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
@@ -77,9 +78,9 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	}
 }
 
-// repeatRetransmits repeats once each segment that was sent again because it
-// was lost. Losses come together, and all later data waits for these segments.
-// They are few, so they may overdraw the credit.
+// repeatRetransmits sends one redundant copy of each segment that was
+// retransmitted because it was lost. Losses come together, and all later data
+// waits for these segments. They are few, so they may overdraw the credit.
 func (k *KCP) repeatRetransmits(h *header, first seq) {
 	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
@@ -89,16 +90,16 @@ func (k *KCP) repeatRetransmits(h *header, first seq) {
 	}
 }
 
-// mayRepeat reports whether s, which may be nil, can be repeated in the packet
-// under construction.
+// mayRepeat reports whether a redundant copy of s, which may be nil, can be put
+// into the packet under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
 	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
 		len(s.data) <= repeatSize && len(k.out.packet)+s.size() <= k.cfg.mtu
 }
 
-// repeat puts s into the packet under construction once more. Time-outs and
-// loss detection take no notice of it: the last transmission is still the one
-// before.
+// repeat puts a redundant copy of s into the packet under construction.
+// Time-outs and loss detection take no notice of it: the last transmission is
+// still the one before.
 func (k *KCP) repeat(s *sendSegment, h *header) {
 	s.repeated = k.clock.now
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))

@@ -60,8 +60,9 @@ var resendControls = map[string]func() CongestionControl{
 	"narrow, paced": func() CongestionControl { return pacedControl{narrowControl{NewNoControl(), 2048}, 1_000_000} },
 }
 
-// A few acknowledgements, each of the newest segment in flight, have what they
-// acknowledge sent again twice over, and a little beside: not the window.
+// A few acknowledgements, each of the newest segment in flight, cause
+// retransmissions of twice what they acknowledge, and a little beside: not of the
+// window.
 func TestFewAcksResendLittle(t *testing.T) {
 	for name, control := range resendControls {
 		r := newResender(t, control(), 2048)
@@ -77,7 +78,7 @@ func TestFewAcksResendLittle(t *testing.T) {
 	}
 }
 
-// What has to wait before it is sent again is due all the time: a driver that
+// What has to wait before it is retransmitted is due all the time: a driver that
 // comes when NextFlush says sends all of it, oldest first, and is
 // never asked to come at once again.
 func TestResendingGoesOn(t *testing.T) {
@@ -121,7 +122,7 @@ func TestResendingFollowsAcks(t *testing.T) {
 	require.Greater(t, len(r.sent), 500)
 }
 
-// What was taken for lost and is acknowledged before it is sent again was not
+// What was declared lost and is acknowledged before it is retransmitted was not
 // lost: that counts as reordering, and is not sent.
 func TestAcknowledgedBeforeResending(t *testing.T) {
 	r := newResender(t, NewNoControl(), 512)

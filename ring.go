@@ -17,7 +17,7 @@ type sendSegment struct {
 	fastack      uint32 // acknowledgements of segments sent after its last transmission
 	frg          uint8
 	fastDue      bool  // its next transmission is a fast retransmission (RFC 5681 §3.2)
-	early        bool  // resendTS is the time of an early repair, not a time-out
+	early        bool  // resendTS is the time of a fast retransmission, not a time-out
 	repaired     bool  // its last retransmission was before its time-out
 	beingWritten bool  // outputInPlace has buf
 	orphaned     bool  // and the segment is of no more use; see releaseSegment

@@ -20,11 +20,11 @@ import (
 // ended before and written data is lost, Close returns the cause, unless Read
 // or Write has returned it. A further Close returns net.ErrClosed.
 //
-// Close returns no error if the peer has acknowledged all that was written. If
-// only the acknowledgement of the end is missing after Config.Linger, Close
-// returns and the session repeats the end in the background for up to 30
-// seconds. Close does not wait for it if the system reports that the peer's
-// port is closed.
+// Close returns no error if the peer has acknowledged all that was written. The
+// acknowledgement of the end of the stream may still be missing after
+// Config.Linger. Then Close returns, and the session repeats CLOSE in the
+// background for up to 30 seconds. Close does not wait for it if the system
+// reports that the peer's port is closed.
 //
 // ErrNotDelivered also means that the peer has closed the session without
 // taking all that was written, even if only the last message of a protocol is
@@ -56,7 +56,7 @@ func (c *Conn) Close() error {
 	l := &c.hs
 	if !c.over() {
 		l.finAcked = l.finished
-		l.closing, l.finished, l.finish.active = sigClose, false, false
+		l.finSignal, l.finished, l.finish.active = sigClose, false, false
 	}
 	c.dropReceived()
 	c.closing.state = stateLingering
@@ -138,7 +138,7 @@ func (c *Conn) CloseWrite() error {
 	if err := c.waitKind(); err != nil {
 		return c.opError("close", err)
 	}
-	l.closing, l.halfClosed = sigFin, true
+	l.finSignal, l.halfClosed = sigFin, true
 	c.io.canWrite.Broadcast()
 	now := c.ep.now()
 	c.kick(now)
@@ -153,7 +153,7 @@ func (c *Conn) waitKind() error {
 	for {
 		now := c.ep.now()
 		switch {
-		case c.closing.closed || l.closing != 0:
+		case c.closing.closed || l.finSignal != 0:
 			return net.ErrClosed
 		case l.peerClosed:
 			return ErrPeerClosed

@@ -31,7 +31,7 @@ type state struct {
 // has taken the peer's place, by event. Of each it is what Read and Close return;
 // after io.EOF also why the session had ended before Close, or nil. "lives" says
 // that the session goes on as before, "none" that Accept returns nothing. Of a
-// grave it is whether that answers. A peer without signals is not shown. What
+// session in TIME-WAIT it is whether the endpoint answers. A peer without signals is not shown. What
 // begins with a dash is not tried, and says why.
 //
 // An event "with AEAD" is the event with an authenticating cipher, if that makes
@@ -83,8 +83,8 @@ var whenHalfClosed = whenOpen.but(endings{
 })
 
 // whenDialling is before anything has come from the peer. A listener that closes
-// forgets the session that it has opened for the HELLO, whose grave does not
-// answer HELLO.
+// forgets the session that it has opened for the HELLO, whose TIME-WAIT entry
+// does not answer HELLO.
 var whenDialling = endings{
 	"peer vanishes":      "no answer | none",
 	"peer aborts":        notOffered,
@@ -150,8 +150,8 @@ var whenGone = whenLegacy.but(endings{
 	"endpoint closes":    "silent",
 })
 
-// whenGrave is for a peer that has not heard of the end, and asks.
-var whenGrave = endings{
+// inTimeWait is for a peer that has not heard of the end, and asks.
+var inTimeWait = endings{
 	"peer vanishes":        "silent | closed, not delivered",
 	"peer aborts":          "silent | closed, closed",
 	"peer closes":          itHas,
@@ -238,7 +238,7 @@ var walkStates = []state{
 			"peer closes":     "lost, nil | closed, nil",
 			"peer moves":      "- Accept returns the session that it opens from there too, see TestMovedHelloIsReadOnce",
 			"endpoint closes": "closed, nil | lost, nil",
-			// It goes on to say HELLO, which a grave does not answer.
+			// It goes on to say HELLO, which is not answered in TIME-WAIT.
 			"application aborts": "closed, closed | lost, nil",
 		}),
 	},
@@ -364,7 +364,7 @@ var walkStates = []state{
 		}),
 	},
 	{
-		name: "grave, in order", both: true,
+		name: "TIME-WAIT, in order", both: true,
 		enter: func(s *stage) {
 			s.opened()
 			s.dumb()
@@ -374,10 +374,10 @@ var walkStates = []state{
 			require.NoError(s.t, err)
 			s.us.leave()
 		},
-		want: whenGrave,
+		want: inTimeWait,
 	},
 	{
-		name: "grave, broken off", both: true,
+		name: "TIME-WAIT, aborted", both: true,
 		enter: func(s *stage) {
 			s.opened()
 			s.dumb()
@@ -385,7 +385,7 @@ var walkStates = []state{
 			s.us.gone = true
 			time.Sleep(roundTrip)
 		},
-		want: whenGrave.but(endings{
+		want: inTimeWait.but(endings{
 			"peer vanishes":        "silent | lost, nil",
 			"peer closes":          "answers | closed, nil",
 			"peer restarts":        "silent | closed, nil | none",
@@ -398,7 +398,7 @@ var walkStates = []state{
 		}),
 	},
 	{
-		name: "grave, legacy", noAEAD: true,
+		name: "TIME-WAIT, legacy", noAEAD: true,
 		enter: func(s *stage) {
 			s.legacy()
 			s.us.leave()
@@ -506,9 +506,9 @@ func TestAbortOfHalfOpenSession(t *testing.T) {
 	})
 }
 
-// A grave says for its time how the session has ended. Then nothing is known of
-// that any more.
-func TestGraveExpires(t *testing.T) {
+// In TIME-WAIT the endpoint answers how the session has ended. After that it does
+// not know the session any more.
+func TestTimeWaitExpires(t *testing.T) {
 	for _, aborts := range []bool{true, false} {
 		inWorld(t, 4, clean, func(w *world) {
 			s := newStage(w, mortal(), false)

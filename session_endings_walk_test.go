@@ -22,7 +22,7 @@ var bring = map[string]func(a, b *Conn){
 	"dialler lingers":        func(a, b *Conn) { _, _ = a.Write(content(1, 50000)); go a.Close() },
 	"other lingers":          func(a, b *Conn) { _, _ = b.Write(content(1, 50000)); go b.Close() },
 	"dialler closes":         func(a, b *Conn) { go a.Close() },
-	"broken off":             func(a, b *Conn) { _ = a.Abort() },
+	"aborted":                func(a, b *Conn) { _ = a.Abort() },
 }
 
 // In each state the peer vanishes, is restarted, or answers late: all calls

@@ -19,20 +19,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Packets forged by somebody who is not on the path, in the name of either end.
+// Packets forged by an off-path attacker, in the name of either end.
 
-// victim is a session under attack, which moves bytes both ways meanwhile.
-type victim struct {
+// attacked is a session under attack, which moves bytes both ways meanwhile.
+type attacked struct {
 	w      *world
 	a, b   *Conn
 	random *rand.Rand
 }
 
-func (v *victim) addrOf(c *Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
+func (v *attacked) addrOf(c *Conn) netip.AddrPort { return c.LocalAddr().(*net.UDPAddr).AddrPort() }
 
 // attack lets forge make packets for either end, while a transfer goes on, and
 // requires that it has no effect; then both ends close in order.
-func (v *victim) attack(forge func(to, from *Conn) (source netip.AddrPort, packet []byte)) {
+func (v *attacked) attack(forge func(to, from *Conn) (source netip.AddrPort, packet []byte)) {
 	t := v.w.t
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -84,7 +84,7 @@ func (v *victim) attack(forge func(to, from *Conn) (source netip.AddrPort, packe
 
 // inside returns the segments and signals that somebody who knows everything
 // would send to end, or break off, or spoil c.
-func (v *victim) inside(c *Conn) [][]byte {
+func (v *attacked) inside(c *Conn) [][]byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	k, l := c.kcp, &c.hs
@@ -130,25 +130,25 @@ func TestForgedWithAEAD(t *testing.T) {
 		require.NoError(t, mine.Seal(b))
 		return b
 	}
-	attacks := map[string]func(v *victim, real [][]byte, to *Conn) []byte{
-		"clear": func(v *victim, _ [][]byte, to *Conn) []byte {
+	attacks := map[string]func(v *attacked, real [][]byte, to *Conn) []byte{
+		"clear": func(v *attacked, _ [][]byte, to *Conn) []byte {
 			all := v.inside(to)
 			return all[v.random.IntN(len(all))]
 		},
-		"another key": func(v *victim, _ [][]byte, to *Conn) []byte {
+		"another key": func(v *attacked, _ [][]byte, to *Conn) []byte {
 			all := v.inside(to)
 			return seal(all[v.random.IntN(len(all))])
 		},
-		"damaged": func(v *victim, real [][]byte, _ *Conn) []byte {
+		"damaged": func(v *attacked, real [][]byte, _ *Conn) []byte {
 			p := bytes.Clone(real[v.random.IntN(len(real))])
 			p[v.random.IntN(len(p))] ^= 1 << v.random.IntN(8)
 			return p
 		},
-		"cut off": func(v *victim, real [][]byte, _ *Conn) []byte {
+		"cut off": func(v *attacked, real [][]byte, _ *Conn) []byte {
 			p := real[v.random.IntN(len(real))]
 			return p[:v.random.IntN(len(p))]
 		},
-		"replayed": func(v *victim, real [][]byte, _ *Conn) []byte { return real[v.random.IntN(len(real))] },
+		"replayed": func(v *attacked, real [][]byte, _ *Conn) []byte { return real[v.random.IntN(len(real))] },
 	}
 	for name, forge := range attacks {
 		// Without its memory the replay filter stands for packets that are so
@@ -172,7 +172,7 @@ func TestForgedWithAEAD(t *testing.T) {
 					a := w.dial(old.ep)
 					b, err := l.AcceptKCP(context.Background())
 					require.NoError(t, err)
-					v := &victim{w, a, b, rand.New(rand.NewPCG(8, 8))}
+					v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 					v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 						if forgetful {
 							to.ep.protection.replays.Forget()
@@ -193,7 +193,7 @@ func TestForgedConvOrAddress(t *testing.T) {
 	for _, wrongConv := range []bool{true, false} {
 		inWorld(t, 8, clean, func(w *world) {
 			a, b, l := w.pair(nil, nil)
-			v := &victim{w, a, b, rand.New(rand.NewPCG(8, 8))}
+			v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 			v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 				all := v.inside(to)
 				p := all[v.random.IntN(len(all))]
@@ -214,7 +214,7 @@ func TestForgedConvOrAddress(t *testing.T) {
 func TestForgedSignals(t *testing.T) {
 	inWorld(t, 8, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
-		v := &victim{w, a, b, rand.New(rand.NewPCG(8, 8))}
+		v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 		v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 			r := v.random
 			code := signalCode(1 + r.IntN(9))

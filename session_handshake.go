@@ -32,9 +32,9 @@ type handshakeState struct {
 
 	hello, confirm, finish, ping request
 
-	closing    signalCode // sigFin or sigClose, once the application has closed; 0 before
-	finished   bool       // the peer has answered closing
-	halfClosed bool       // closing was sigFin at first
+	finSignal  signalCode // sigFin or sigClose, once the application has closed; 0 before
+	finished   bool       // the peer has answered finSignal
+	halfClosed bool       // finSignal was sigFin at first
 	finAcked   bool       // the peer has answered that sigFin
 	peerFin    bool       // the peer has sent FIN or CLOSE
 	peerClosed bool       // it was CLOSE: the peer reads nothing more

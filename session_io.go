@@ -11,12 +11,16 @@ import (
 // into b is for the next Read. Several goroutines may read; each byte goes to
 // one of them.
 //
-// Read fails with os.ErrDeadlineExceeded when the read deadline has passed,
-// even if there is data, and with net.ErrClosed after Close or Abort. After all
-// data that has arrived, it returns io.EOF if the peer has closed the session,
-// or its side of it; io.ErrUnexpectedEOF if the peer has done so within a
-// message; ErrReset if the peer has aborted the session; a *PeerLostError if
-// the peer is gone; or another error with which the session ended.
+// Read fails at once, even if there is data, with
+//   - os.ErrDeadlineExceeded when the read deadline has passed;
+//   - net.ErrClosed after Close or Abort.
+//
+// After all data that has arrived, it returns
+//   - io.EOF if the peer has closed the session, or its side of it;
+//   - io.ErrUnexpectedEOF if the peer has done so within a message;
+//   - ErrReset if the peer has aborted the session;
+//   - a *PeerLostError if the peer is gone;
+//   - otherwise the error with which the session ended.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,9 +61,10 @@ func (c *Conn) waitRead(b []byte) (n int) {
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes,
-// which may be 0. If b is too small, the message stays queued and the error is
-// io.ErrShortBuffer. Without Config.MessageMode the error is ErrNotMessageMode.
-// The other errors are those of Read.
+// which may be 0. Its errors are
+//   - io.ErrShortBuffer if b is too small; the message stays queued;
+//   - ErrNotMessageMode without Config.MessageMode;
+//   - those of Read.
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -112,7 +117,7 @@ func (c *Conn) readEnd() error {
 }
 
 // afterRead follows a read: it schedules the release of spare memory, and sends
-// a window update if the read has reopened a window that was shut.
+// a window update if the read has reopened a window of zero.
 func (c *Conn) afterRead() {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
@@ -132,11 +137,13 @@ func (c *Conn) afterRead() {
 // message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
 // interleave.
 //
-// If Write fails, n bytes were queued and will be delivered if possible. Errors
-// are os.ErrDeadlineExceeded when the write deadline has passed; net.ErrClosed
-// after Close, Abort or CloseWrite; ErrPeerClosed when the peer has closed the
-// session; and the error with which the session ended, such as a *PeerLostError
-// or ErrReset.
+// If Write fails, n bytes were queued and will be delivered if possible. Its
+// errors are
+//   - os.ErrDeadlineExceeded when the write deadline has passed;
+//   - net.ErrClosed after Close, Abort or CloseWrite;
+//   - ErrPeerClosed when the peer has closed the session;
+//   - the error with which the session ended, such as a *PeerLostError or
+//     ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -179,10 +186,11 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
-// does. Its errors are those of Write; ErrNotMessageMode without
-// Config.MessageMode; and ErrMessageTooLarge for a message of more than 127
-// segments, or of more segments than the largest receive window that the peer
-// has shown.
+// does. Its errors are
+//   - ErrNotMessageMode without Config.MessageMode;
+//   - ErrMessageTooLarge for a message of more than 127 segments, or of more
+//     segments than the largest receive window that the peer has shown;
+//   - those of Write.
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -215,7 +223,7 @@ func (c *Conn) waitRoom() error {
 		case c.closing.err != nil:
 			c.io.errReported = true
 			return c.closing.err
-		case c.hs.closing != 0:
+		case c.hs.finSignal != 0:
 			return net.ErrClosed
 		case c.room() > 0:
 			return nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"sync"
 	"testing"
 	"time"
@@ -148,8 +149,8 @@ func TestStreamHasNoMessages(t *testing.T) {
 	})
 }
 
-// The application stops reading, the window shuts, and opens again also where
-// the packet that says so is lost.
+// The application stops reading, and the window becomes zero. It opens again even
+// if the window update is lost.
 func TestSlowReader(t *testing.T) {
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
@@ -164,6 +165,46 @@ func TestSlowReader(t *testing.T) {
 				receive(t, b, rest[:len(want)/8])
 				require.Less(t, time.Since(start), 12*time.Second)
 			}
+		})
+	}
+}
+
+// While the peer's window is zero it is probed after 200 ms, and then at intervals
+// that grow by half each time, up to 5 s or a quarter of PeerTimeout.
+func TestZeroWindowProbes(t *testing.T) {
+	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
+		inWorld(t, 2, clean, func(w *world) {
+			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
+			closed := make(chan time.Time, 1) // when the window of zero arrives
+			var probes []time.Time
+			from := a.LocalAddr().(*net.UDPAddr).AddrPort()
+			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
+				for rest := p; len(rest) >= headerSize; {
+					h := decodeHeader(rest)
+					switch {
+					case src == from && h.cmd == cmdWask && h.frg == 0:
+						probes = append(probes, time.Now())
+					case src != from && h.wnd == 0:
+						select {
+						case closed <- time.Now().Add(clean.Delay):
+						default:
+						}
+					}
+					rest = rest[headerSize+int(h.len):]
+				}
+				return true
+			})
+			want := content(1, 1<<20) // more than the window
+			send(t, a, want)
+			time.Sleep(time.Minute)
+			last, interval := <-closed, 200*time.Millisecond
+			require.Greater(t, len(probes), 10)
+			for i, at := range probes {
+				require.InDelta(t, interval, at.Sub(last), float64(5*time.Millisecond), "probe %d", i)
+				last, interval = at, min(interval*3/2, limit)
+			}
+			require.Equal(t, limit, interval)
+			receive(t, b, want)
 		})
 	}
 }

@@ -35,10 +35,10 @@ func (c *Conn) nextPing() time.Duration {
 	return at
 }
 
-// unconfirmed reports whether the extended peer of an accepted session has not
-// yet shown our token, with CONFIRM, FIN or CLOSE. A peer that is alive repeats
-// CONFIRM until it is answered. The HELLO with the cookie may have been its
-// last packet.
+// unconfirmed reports whether the session was accepted from an extended peer
+// that has not yet sent our token in a CONFIRM, FIN or CLOSE. Such a peer may
+// be gone: a live one repeats CONFIRM until it is answered, but the HELLO with
+// the cookie may have been its last packet. So it is sent a PING.
 func (c *Conn) unconfirmed() bool {
 	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }

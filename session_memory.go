@@ -10,10 +10,11 @@ import (
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
 	bytes atomic.Int64 // the session's part of endpointLoad.buffered, within accountGrain
-	// moved is when data was last read, or arrived in order, or stalled became
-	// true: in milliseconds since the epoch, rounded down to an even number.
-	// Its lowest bit is stalled: nothing can be read, because an earlier
-	// segment is missing.
+	// moved holds a time and a flag. The time is when data was last read, last
+	// arrived in order, or when the flag was last set: in milliseconds since
+	// the epoch, rounded down to an even number. The flag is the lowest bit: the
+	// session is stalled, as nothing can be read before a missing segment
+	// arrives.
 	moved atomic.Uint32
 	mark  seq // advances with all that is read or arrives in order
 }

@@ -113,7 +113,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 				t.Logf("%s %d: %v %+v retransmits %d", name, mtu, took, s.PathMTU, s.Retransmits())
 				require.EqualValues(t, 1, s.PathMTU.BlackHoles)
 				require.Less(t, took, 2*time.Second)
-				require.Less(t, s.Retransmits(), uint64(2600), "not all is sent again and again, before that is known")
+				require.Less(t, s.Retransmits(), uint64(2600), "not all is retransmitted again and again, before that is known")
 				w.move(b, a, 1, 1<<20)
 				time.Sleep(time.Minute) // the search comes to its end
 				tap := w.tap()

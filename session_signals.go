@@ -175,15 +175,16 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	return false
 }
 
-// rejectToken returns the RESET for a signal with a token that is not ours: its
-// sender takes this session for another. For example, this end was restarted,
-// and the first segment of the peer's old session was retransmitted and has
-// opened this one. The RESET is that of an endpoint without such a session. The
-// peer accepts it only as the answer to a request of its own.
+// rejectToken returns the RESET for a signal with a token that is not ours: the
+// signal is of another session. For example, the peer had a session with this
+// end before this end was restarted. It has retransmitted the first segment of
+// that session, which has opened this one. An endpoint without the session
+// would send the same RESET. The peer accepts it only as the answer to a
+// request of its own.
 //
-// The session does not end here, or one packet with forged tokens would end a
-// session with a legacy peer. Instead a PING asks for a sign of life, and
-// PeerTimeout runs.
+// The session does not end here. Otherwise one packet with forged tokens would
+// end a session with a legacy peer. Instead a PING is sent, and PeerTimeout
+// runs until a packet arrives.
 func (c *Conn) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
 		at := c.live.lastInput + c.requestWait() // the peer gets RESET first

@@ -42,16 +42,16 @@ func TestAbortsDoNotAnswerEachOther(t *testing.T) {
 	})
 }
 
-// A stranger gets one answer for a packet, however often it asks in it, and
-// never a larger one.
+// An unknown sender gets one reply to a packet, however many requests are in it,
+// and never a larger one.
 func TestRepliesAreNoLargerThanRequests(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		l := w.listen(nil)
 		server := l.Addr().(*net.UDPAddr).AddrPort()
-		stranger := netip.MustParseAddrPort("10.0.0.9:9")
+		sender := netip.MustParseAddrPort("10.0.0.9:9")
 		var asked, answered int
 		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-			if to == stranger {
+			if to == sender {
 				answered += len(p)
 			}
 			return true
@@ -65,7 +65,7 @@ func TestRepliesAreNoLargerThanRequests(t *testing.T) {
 					p = append(p, b...)
 				}
 				asked, answered = len(p), 0
-				w.net.Inject(stranger, server, p)
+				w.net.Inject(sender, server, p)
 				time.Sleep(time.Second)
 				synctest.Wait()
 				require.LessOrEqual(t, answered, asked, "code %d, %d times", code, n)

@@ -29,8 +29,8 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok {
-		// The state machine's clock counts whole milliseconds, and shows at
-		// from the beginning of that millisecond.
+		// The state machine's clock counts whole milliseconds, so at is reached
+		// when its millisecond begins.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
@@ -146,8 +146,8 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
-	if l.closing != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.closing, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
+		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())

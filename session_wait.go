@@ -33,9 +33,9 @@ func (n *notifier) Broadcast() {
 }
 
 // Wait returns after the next Broadcast, or earlier; the caller checks its
-// condition again. It sends a pending reply and returns at once, or reads the
-// socket meanwhile if it gets the read turn, or blocks. c.mu is held, and
-// released meanwhile.
+// condition again. If a reply is pending, Wait sends it and returns at once. If
+// the read turn is free, Wait takes it and reads the socket. Otherwise it
+// blocks. c.mu is held, and released meanwhile.
 func (n *notifier) Wait() {
 	c := n.conn
 	if c.io.replyPending {

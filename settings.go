@@ -112,15 +112,15 @@ type Extensions struct {
 	TailProbe bool
 	// OutageProbe is the interval of probes, in milliseconds, while segments
 	// time out and nothing arrives from the peer. The first packet to arrive
-	// then causes everything that was in flight to be sent again, and resets
+	// then causes everything that was in flight to be retransmitted, and resets
 	// the back-off. Zero means no probes.
 	OutageProbe uint32
-	// EarlyRepair repeats retransmissions of small segments in the next packet.
-	// While there are losses, it repeats other small segments too, for as many
-	// bytes as ThinAcks has saved.
+	// EarlyRepair sends a redundant copy of each retransmission of a small
+	// segment with the next packet. While there are losses, it sends copies of
+	// other small segments too, for as many bytes as ThinAcks has saved.
 	EarlyRepair bool
-	// Redundancy is how many bytes of recent small segments may be repeated in
-	// packets that leave anyway, in percent of the bytes of those packets.
+	// Redundancy is how many bytes of redundant copies of recent small segments
+	// packets that leave anyway may carry, in percent of their own bytes.
 	Redundancy uint32
 	// TakePieces accepts segments that arrive in pieces. SendPieces sends
 	// segments in pieces if they are larger than the MTU, which has shrunk

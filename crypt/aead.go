@@ -18,7 +18,7 @@ import (
 //
 // It protects the content of each packet from being read and from being
 // changed: what was not sealed with the key does not open. It does not protect
-// from packets being sent again, nor from conclusions drawn of their sizes and
+// from packets being replayed, nor from conclusions drawn of their sizes and
 // times, nor the past when the key becomes known; see the package documentation.
 //
 // How many packets it seals before it returns [ErrKeyExhausted] depends on the

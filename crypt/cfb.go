@@ -41,7 +41,7 @@ func initialVector() []byte {
 // done on purpose: without the key, and without knowing the content, anybody on
 // the way can flip chosen bits of the last block of a packet so that the CRC
 // remains right, and make up random packets until one in 2^32 passes. Nor does
-// it notice packets that are sent again. Use it with peers that have nothing
+// it notice packets that are replayed. Use it with peers that have nothing
 // better.
 //
 // block must be safe for concurrent use, as those of the standard library and

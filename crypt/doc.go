@@ -5,14 +5,13 @@
 //
 // # Which one
 //
-// Use [AESGCM] where both ends run 64-bit programs on processors with AES
+// Use [AESGCM] if both ends run 64-bit programs on processors with AES
 // instructions, as servers, PCs and phones have them, and [ChaCha20Poly1305]
-// elsewhere. Use [XChaCha20Poly1305] where a key has to last, see below. These
-// authenticate: a packet that opens was sealed by somebody who has the key.
+// elsewhere. Use [XChaCha20Poly1305] if a key has to last, see below. These
+// authenticate: a packet that opens was sealed with the key.
 //
 // Everything else is for peers that know nothing better. [CFB] and [Salsa20]
-// hide the content from those who listen, but whoever can change packets on
-// their way can change the content. [XOR] and [None] give no security at all.
+// hide the content from eavesdroppers, but an on-path attacker can change it. [XOR] and [None] give no security at all.
 //
 // They correspond to kcp-go's as follows:
 //
@@ -29,18 +28,19 @@
 // One key is shared by all who use it, in both directions, for as long as they
 // use it. Therefore even an authenticating cipher does not
 //
-//   - notice that a packet was recorded and is sent again, to the peer, to
+//   - notice that a packet is replayed, to the peer, to
 //     another one with the key, or back to its sender. Package kcp does, with
 //     peers of its own; with others, such as kcp-go, only for a while, which is
 //     why it does not let those open sessions unless Config.AllowLegacy is set;
 //   - tell the holders of the key apart: each can read and forge what the others
 //     send;
-//   - keep the past secret: whoever gets hold of the key can read everything
+//   - keep the past secret: with the key, an attacker can read everything
 //     that was recorded before;
 //   - hide who talks to whom, when, and how much.
 //
-// Run crypto/tls on top of a session where that matters. It makes fresh keys for
-// each connection, and a cipher below it still keeps strangers from sessions.
+// Run crypto/tls on top of a session if that matters. It makes fresh keys for
+// each connection, and a cipher below it still keeps anyone without the key from
+// opening sessions.
 //
 // # Keys
 //

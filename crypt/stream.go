@@ -22,7 +22,7 @@ import (
 //
 // It does not authenticate. Without the key anybody on the way can flip any
 // bits of the content and set the CRC right, and knows what comes out where they
-// know what was there. Nor does it notice packets that are sent again. Use it
+// know what was there. Nor does it notice packets that are replayed. Use it
 // with peers that have nothing better.
 func Salsa20(key []byte) (Cipher, error) {
 	s := new(salsa)

@@ -111,7 +111,7 @@ func (w *arena) settings() *kcp.Config {
 	return &c
 }
 
-// serverSettings adds limits of what strangers may cause.
+// serverSettings adds limits of what unknown senders may cause.
 func (w *arena) serverSettings() *kcp.Config {
 	r, c := w.random, w.settings()
 	one := func(of ...int) int { return of[r.IntN(len(of))] }

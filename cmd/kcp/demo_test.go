@@ -90,12 +90,12 @@ func TestDemoRejectsFiles(t *testing.T) {
 
 func TestDemoFindsCorruption(t *testing.T) {
 	t.Parallel()
-	for _, victim := range []string{"dial -> listen", "listen -> dial"} {
+	for _, damaged := range []string{"dial -> listen", "listen -> dial"} {
 		var out, errs bytes.Buffer
 		d := newDemo(streams{out: &out, err: &errs})
-		done := false // only the victim's receiver uses it
+		done := false // only the damaged direction's receiver uses it
 		d.tamper = func(direction string, data []byte) {
-			if direction == victim && !done {
+			if direction == damaged && !done {
 				data[len(data)/2] ^= 1
 				done = true
 			}
@@ -104,8 +104,8 @@ func TestDemoFindsCorruption(t *testing.T) {
 		require.ErrorContains(t, err, "what arrived differs from what was sent")
 		require.NotContains(t, out.String(), "ok:")
 		all := hashes(t, out.String())
-		require.Equal(t, victim != "dial -> listen", all[0] == all[1])
-		require.Equal(t, victim != "listen -> dial", all[2] == all[3])
+		require.Equal(t, damaged != "dial -> listen", all[0] == all[1])
+		require.Equal(t, damaged != "listen -> dial", all[2] == all[3])
 		require.Equal(t, exitFailed, report(d.std, "demo", err))
 		require.Contains(t, errs.String(), "kcp demo: FAILED")
 	}

@@ -31,7 +31,7 @@ func TestEcho(t *testing.T) {
 	})
 }
 
-func TestStrangersAreNotTrusted(t *testing.T) {
+func TestUnknownCertificatesAreNotTrusted(t *testing.T) {
 	log.SetOutput(io.Discard) // the server's complaints
 	defer log.SetOutput(os.Stderr)
 	lab.Run(t, nil, func(t *testing.T, l net.Listener, dial lab.Dial) {

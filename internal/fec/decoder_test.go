@@ -355,14 +355,14 @@ func TestFlippedBits(t *testing.T) {
 		r := newReceiver(s)
 		r.learn()
 		forged := map[uint32]bool{}
-		for victim := range int(ratio.size()) {
+		for shard := range int(ratio.size()) {
 			for bit := range 8 * (HeaderSize + 4) {
 				group := s.group()
-				damaged := bytes.Clone(group[victim])
+				damaged := bytes.Clone(group[shard])
 				damaged[bit/8] ^= 1 << (bit % 8)
 				forged[packetSeqID(damaged)] = true
 				for i, p := range group {
-					if i == victim {
+					if i == shard {
 						p = damaged
 					}
 					_, _, _ = r.dec.Decode(bytes.Clone(p), 0, nil)
@@ -376,7 +376,7 @@ func TestFlippedBits(t *testing.T) {
 					}
 					before := len(r.recovered)
 					r.feed(without(group, lost)...)
-					require.Equal(t, before+1, len(r.recovered), "%v: bit %d of shard %d", ratio, bit, victim)
+					require.Equal(t, before+1, len(r.recovered), "%v: bit %d of shard %d", ratio, bit, shard)
 				}
 			}
 		}

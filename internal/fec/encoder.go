@@ -2,7 +2,7 @@ package fec
 
 // maxGap is the pause before the last data shard of a group, in milliseconds,
 // from which on the parity of the group is not sent: the shards before it have
-// then arrived, or have been sent again, long ago.
+// then arrived, or have been retransmitted, long ago.
 const maxGap = 500
 
 // Encoder adds parity to one direction of a session.
