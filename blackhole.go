@@ -26,9 +26,9 @@ func (s *sendSegment) noteReach(size int) {
 	}
 }
 
-// takenForLost records that a packet of size bytes is declared lost. One
+// declaredLost records that a packet of size bytes is declared lost. One
 // larger than mtu dates from before the MTU shrank, and says nothing new.
-func (w *blackHoleDetector) takenForLost(size, mtu int, now seq) {
+func (w *blackHoleDetector) declaredLost(size, mtu int, now seq) {
 	if w.watchAbove == 0 || size <= w.watchAbove || size > mtu {
 		return
 	}

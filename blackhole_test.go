@@ -9,15 +9,15 @@ import (
 
 func TestSizeWatch(t *testing.T) {
 	w := blackHoleDetector{}
-	w.takenForLost(1400, 1400, 1)
+	w.declaredLost(1400, 1400, 1)
 	require.Zero(t, w.lost, "nothing is watched")
 	w.watchAbove = 1200
-	w.takenForLost(1200, 1400, 1)
-	w.takenForLost(1401, 1400, 1)
+	w.declaredLost(1200, 1400, 1)
+	w.declaredLost(1401, 1400, 1)
 	require.Zero(t, w.lost, "small ones, and those from before the MTU has shrunk")
-	w.takenForLost(1350, 1400, 2)
-	w.takenForLost(1300, 1400, 3)
-	w.takenForLost(1400, 1400, 4)
+	w.declaredLost(1350, 1400, 2)
+	w.declaredLost(1300, 1400, 3)
+	w.declaredLost(1400, 1400, 4)
 	require.Equal(t, blackHoleDetector{watchAbove: 1200, lost: 3, smallestLost: 1300, since: 2}, w)
 	w.arrived(1299)
 	require.Equal(t, 3, w.lost, "that says nothing of larger ones")

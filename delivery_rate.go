@@ -139,8 +139,8 @@ func (r *rateSampler) finish(grain int64) {
 	}
 }
 
-// takenForLost records that the last transmission of s is declared lost.
-func (r *rateSampler) takenForLost(s *sendSegment) {
+// declaredLost records that the last transmission of s is declared lost.
+func (r *rateSampler) declaredLost(s *sendSegment) {
 	r.lost += int64(s.size())
 	r.lostSent = max(r.lostSent, s.tx.at)
 	s.lostAt = s.tx.at

@@ -72,8 +72,10 @@ type sessionPort interface {
 var _ sessionPort = (*KCP)(nil)
 
 // hooks are the functions that the machine calls. In a machine that stands
-// alone all but output are zero. None may call a method of the machine, except
-// that onSignal may queue signals and call setters of sessionPort.
+// alone all but output are zero. No hook may call a method that changes the
+// machine, with two exceptions. outputInPlace may call releaseSegment. onSignal
+// may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
+// enablePieces, forgetLosses and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own

@@ -3,15 +3,15 @@ package kcp
 import "slices"
 
 // Retransmission in sessions, Extensions.PipeWindow. A segment that is
-// considered lost goes into a queue. It leaves as congestion window and pacing
+// declared lost goes into a queue. It leaves as congestion window and pacing
 // allow (RFC 6675 §5, RFC 9002 §7), or by a slow start as acknowledgements come
 // in (RFC 6937). Otherwise a few acknowledgements from a peer could cause the
-// whole window to be sent again at once, several times over. The bare state
+// whole window to be retransmitted at once, several times over. The bare state
 // machine sends all of it in the flush that finds it lost, as the reference
 // does.
 
 const (
-	// resendFirst is how many segments may be sent again in each round trip,
+	// resendFirst is how many segments may be retransmitted in each round trip,
 	// whatever congestion control says. resendGrowth is how many more for each
 	// segment acknowledged.
 	resendFirst  = 16
@@ -23,7 +23,7 @@ const (
 	minResendRound = 10
 )
 
-// resendCredit is what may be sent again whatever congestion control says. Its
+// resendCredit is what may be retransmitted whatever congestion control says. Its
 // zero value is ready.
 type resendCredit struct {
 	left int // segments
@@ -61,8 +61,8 @@ func (k *KCP) resendRound() uint32 {
 	return min(max(uint32(k.snd.rtt.srtt), minResendRound), k.snd.rtt.rto)
 }
 
-// queueLost appends segments that were just found lost to those that wait to be
-// sent again.
+// queueLost appends segments that were just declared lost to those that wait for
+// retransmission.
 func (k *KCP) queueLost(lost []*sendSegment) {
 	for _, s := range lost {
 		s.unlinkOrder()
@@ -70,7 +70,7 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 	}
 }
 
-// fitsPipe reports whether a segment may be sent again because congestion
+// fitsPipe reports whether a segment may be retransmitted because congestion
 // control allows it. The segments in flight and not lost (the pipe of RFC 6675
 // §4) must leave room in the congestion window. Pacing must allow a packet.
 // Without pacing fitsPipe is false, and only resendCredit counts.
@@ -78,7 +78,7 @@ func (k *KCP) fitsPipe(rate int64) bool {
 	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.wait(k.clock.micros, rate) == 0
 }
 
-// resendWait returns the milliseconds until a segment may be sent again.
+// resendWait returns the milliseconds until a segment may be retransmitted.
 func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
 	wait := k.snd.recovery.credit.wait(k.clock.now, k.resendRound())
@@ -88,7 +88,7 @@ func (k *KCP) resendWait() uint32 {
 	return wait
 }
 
-// flushLost sends again the lost segments that wait for it, oldest first, as
+// flushLost retransmits the lost segments that wait for it, oldest first, as
 // far as they may leave.
 func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.credit
@@ -107,7 +107,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 	c.left = min(c.left, resendSaved)
 }
 
-// notLost records that s was acknowledged while it waited to be sent again.
+// notLost records that s was acknowledged while it waited for retransmission.
 func (k *KCP) notLost(s *sendSegment) {
 	if s.xmit == 1 {
 		k.snd.recovery.count(true)
@@ -115,7 +115,7 @@ func (k *KCP) notLost(s *sendSegment) {
 	}
 }
 
-// noteLost records that the last transmission of s is considered lost.
+// noteLost records that the last transmission of s is declared lost.
 func (k *KCP) noteLost(s *sendSegment) {
 	if k.cfg.ext.EarlyRetransmit {
 		k.decayReoWnd()
@@ -124,11 +124,11 @@ func (k *KCP) noteLost(s *sendSegment) {
 		}
 	}
 	k.snd.redundancy.onLoss(k.snd.nxt)
-	k.snd.rate.takenForLost(s)
-	k.snd.blackHole.takenForLost(int(s.packet), k.cfg.mtu, k.clock.now)
+	k.snd.rate.declaredLost(s)
+	k.snd.blackHole.declaredLost(int(s.packet), k.cfg.mtu, k.clock.now)
 }
 
-// resend sends s again.
+// resend retransmits s.
 func (k *KCP) resend(s *sendSegment, h *header) {
 	s.repaired = s.fastDue
 	if s.fastDue {
@@ -145,7 +145,7 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	k.sendSegment(s, h)
 }
 
-// flushRetransmissions sends again, in the order of sn, the segments that timed
+// flushRetransmissions retransmits, in the order of sn, the segments that timed
 // out or are suspects. It reports which of the two it found; a first time-out
 // does not count with Extensions.TailProbe. rate is the controller's pacing
 // rate.

@@ -133,7 +133,7 @@ type connState uint8
 const (
 	stateOpen      connState = iota
 	stateLingering           // closed; waits for acknowledgements
-	stateDraining            // closed; still acknowledges what a legacy peer repeats
+	stateDraining            // closed; still acknowledges (closing state, RFC 9000 §10.2.1)
 	stateEnded               // over; the endpoint keeps a TIME-WAIT entry of it
 )
 
@@ -141,7 +141,7 @@ const (
 	// compactAfter is the idle time after which spare memory is released.
 	compactAfter = time.Second
 	// drainTime is the minimum time in which a closed session goes on to
-	// acknowledge what a legacy peer repeats. An acknowledgement may be lost,
+	// acknowledge what a legacy peer retransmits. An acknowledgement may be lost,
 	// and nothing else would show the peer that its data has arrived.
 	drainTime = time.Second
 	// drainRTOs is how many of our retransmission time-outs draining lasts, at

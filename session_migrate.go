@@ -20,8 +20,8 @@ import (
 // otherwise. It runs without locks.
 func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	// A packet number identifies its session. Without one, a session that the peer
-	// has given up would claim the packet: a peer that moves during the handshake
-	// leaves such a session behind.
+	// has abandoned would claim the packet: a peer whose address changes during the
+	// handshake leaves such a session behind.
 	for _, numbered := range []bool{true, false} {
 		for _, c := range found {
 			if c == nil {
@@ -38,10 +38,10 @@ func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Dura
 	return nil
 }
 
-// welcome answers a HELLO from an unknown address that one of the sessions found
-// has had from another address: the peer has moved while it said HELLO. It
-// reports whether there is such a session. The peer confirms that session, and
-// migrates it; a second one would be confused with it.
+// welcome answers a HELLO from a second address: the peer's address has changed
+// during the handshake. It gets the WELCOME of the session that its first HELLO
+// has opened, confirms that, and migrates it. A second session would be confused
+// with it. welcome reports whether there is such a session.
 func (found *migratingSessions) welcome(d *udp.Datagram, p *inPacket, hello signal) bool {
 	for _, c := range found {
 		if c == nil {
