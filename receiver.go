@@ -134,7 +134,9 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
-	k.dropPieces(h.sn)
+	if k.rcv.assembly.held != nil {
+		k.dropPieces(h.sn)
+	}
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
 	next := h.sn == k.rcv.nxt
 	fresh := k.keep(h, payload, ack)

@@ -111,9 +111,11 @@ func (c *Conn) nextSignalTime() time.Duration {
 	if !l.ping.active {
 		at = c.nextPing()
 	}
-	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-		if r.active && (at == 0 || r.next < at) {
-			at = max(r.next, 1)
+	if l.requesting() {
+		for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+			if r.active && (at == 0 || r.next < at) {
+				at = max(r.next, 1)
+			}
 		}
 	}
 	if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() && (at == 0 || p.Next() < at) {

@@ -153,6 +153,18 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
 		c.live.missed = true
 	}
+	if l.requesting() {
+		c.sendDueRequests(now)
+	}
+	if k.signalsPending() {
+		c.flush(now)
+	}
+	c.advanceMTU(now)
+}
+
+// sendDueRequests queues the requests whose time has come.
+func (c *Conn) sendDueRequests(now time.Duration) {
+	l := &c.hs
 	if r := &l.hello; r.due(now) {
 		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
 			r.active = false
@@ -168,12 +180,8 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
 		if r.due(now) {
-			k.queueSignals(r.signal)
+			c.kcp.queueSignals(r.signal)
 			r.sent(now)
 		}
 	}
-	if k.signalsPending() {
-		c.flush(now)
-	}
-	c.advanceMTU(now)
 }
