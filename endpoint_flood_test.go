@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -101,7 +102,7 @@ func TestFlood(t *testing.T) {
 				n := 2000
 				switch f.name {
 				case "hello", "push", "garbage":
-					if !raceEnabled && s.name != "fec" && s.name != "refusing" && (s.name == "accepting" || !testing.Short()) {
+					if !raceEnabled && strconv.IntSize == 64 && s.name != "fec" && s.name != "refusing" && (s.name == "accepting" || !testing.Short()) {
 						n = 200000
 					}
 				}

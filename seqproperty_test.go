@@ -223,6 +223,7 @@ func extremes(base seq, window uint32) []uint32 {
 // right, and takes nothing that is not within its windows.
 func TestNumbersFromTheNetwork(t *testing.T) {
 	simulated(t)
+	sequential(t)
 	modes := []struct {
 		name   string
 		stream bool

@@ -182,12 +182,12 @@ func TestCloseTakesARoundTrip(t *testing.T) {
 func TestPingBeforeWelcome(t *testing.T) {
 	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(w *world) {
 		start := time.Now()
-		pings := 0
+		var pings atomic.Int32
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			at := time.Since(start)
 			switch h := decodeHeader(p); signalCode(h.frg) {
 			case sigPing:
-				pings++
+				pings.Add(1)
 			case sigHello:
 				return at < 100*time.Millisecond || at > 4*time.Second
 			case sigHello | sigAnswer:
@@ -198,7 +198,7 @@ func TestPingBeforeWelcome(t *testing.T) {
 		l := w.listen(&Config{KeepAlive: time.Second})
 		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: 20 * time.Second})
 		a := w.dial(e)
-		require.Positive(t, pings)
+		require.Positive(t, pings.Load())
 		require.True(t, a.Peer().Known)
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)

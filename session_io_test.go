@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -176,9 +177,12 @@ func TestZeroWindowProbes(t *testing.T) {
 		inWorld(t, 2, clean, func(w *world) {
 			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
 			closed := make(chan time.Time, 1) // when the window of zero arrives
+			var mu sync.Mutex
 			var probes []time.Time
 			from := a.LocalAddr().(*net.UDPAddr).AddrPort()
 			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
 				for rest := p; len(rest) >= headerSize; {
 					h := decodeHeader(rest)
 					switch {
@@ -198,8 +202,11 @@ func TestZeroWindowProbes(t *testing.T) {
 			send(t, a, want)
 			time.Sleep(time.Minute)
 			last, interval := <-closed, 200*time.Millisecond
-			require.Greater(t, len(probes), 10)
-			for i, at := range probes {
+			mu.Lock()
+			seen := slices.Clone(probes)
+			mu.Unlock()
+			require.Greater(t, len(seen), 10)
+			for i, at := range seen {
 				require.InDelta(t, interval, at.Sub(last), float64(5*time.Millisecond), "probe %d", i)
 				last, interval = at, min(interval*3/2, limit)
 			}

@@ -36,8 +36,9 @@ func TestRebinding(t *testing.T) {
 				if !up {
 					from, to = b, a
 				}
-				want := content(28, 8<<20)
-				w.net.At(time.Second, func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
+				size := int(fewer(4)) << 21
+				want := content(28, size)
+				w.net.At(time.Second*time.Duration(size)/(8<<20), func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
 				send(t, from, want)
 				start := time.Now()
 				receive(t, to, want)

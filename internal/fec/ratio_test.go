@@ -58,7 +58,11 @@ func TestLearnsUnderLoss(t *testing.T) {
 	for _, r := range learnable {
 		for _, loss := range []float64{0, 0.1, 0.3, 0.5} {
 			worst := 0
-			for seed := range uint64(3) {
+			seeds := uint64(3)
+			if testing.Short() {
+				seeds = 1
+			}
+			for seed := range seeds {
 				n := shardsToLearn(t, r, loss, seed)
 				worst = max(worst, n)
 			}
