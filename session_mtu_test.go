@@ -26,9 +26,6 @@ func path(mtu int) netsim.LinkConfig {
 // move sends data over c and has it compared at the other end.
 func (w *world) move(from, to *Conn, seed uint64, n int) {
 	w.t.Helper()
-	if raceEnabled && testing.Short() {
-		n /= 4
-	}
 	want := content(seed, n)
 	send(w.t, from, want)
 	receive(w.t, to, want)
