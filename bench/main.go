@@ -37,6 +37,7 @@ type options struct {
 	peers    string
 	json     bool
 	check    bool
+	cores    bool
 	duration time.Duration
 	rounds   int
 	timeout  time.Duration
@@ -95,7 +96,8 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.suites, "suite", "all", "suites to run, comma-separated, or all: "+strings.Join(suiteNames(), ", "))
-	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite")
+	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite but optional ones"+optionalCases())
+	f.BoolVar(&o.cores, "cores", false, "measure the cases of "+coresSuites()+" over the number of processors that the server may use")
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
@@ -123,7 +125,7 @@ func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) 
 	if s.exact {
 		p.rounds = 1
 	}
-	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
+	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
 		return 0, err
 	}
 	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {
