@@ -30,6 +30,7 @@ type record struct {
 // writeJSON writes one line for each figure.
 func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // "kcp<kcp-go" is a name
 	for _, c := range p.cases {
 		for _, impl := range p.impls {
 			for _, m := range s.metrics {
