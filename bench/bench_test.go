@@ -17,7 +17,11 @@ import (
 
 // heavy are cases that need gigabytes or many seconds and do nothing that
 // others of their suite do not.
-var heavy = []string{"idle/1000", "idle/4000", "idle/16000", "fanin/1000"}
+var heavy = []string{
+	"idle/1000", "idle/4000", "idle/16000", "fanin/1000",
+	"server/pace-1000", "server/pace-4000", "server/echo-1000", "server/bulk-100", "server/bulk-1000",
+	"server/bulk-1000-lowlatency", "server/bulk-100-gcm",
+}
 
 // quickCases returns the cases to be tested: all but heavy ones, or with -short
 // the first.

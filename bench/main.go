@@ -22,6 +22,12 @@ import (
 )
 
 func main() {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := runRole(role, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintf(os.Stderr, "bench, %s: %v\n", role, err)
+		}
+		os.Exit(2)
+	}
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
@@ -61,6 +67,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
+		serverProfile = o.profile + ".server"
 	}
 	if !o.json {
 		if err := writeHeader(stdout); err != nil {
@@ -104,7 +111,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; that of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
 		return nil, err

@@ -40,11 +40,12 @@ func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
 
 // quicPeer is quic-go, with TLS as always, and one stream a connection.
 type quicPeer struct {
-	transport *quic.Transport
-	socket    *net.UDPConn
-	listener  *quic.Listener
-	tls       *tls.Config // of clients
-	buffer    int
+	transport   *quic.Transport
+	socket      *net.UDPConn
+	listener    *quic.Listener
+	tls         *tls.Config // of clients
+	certificate []byte      // of the listening end, in DER
+	buffer      int
 }
 
 // quicConfig has windows that hold back nothing, and packets as large as those
@@ -73,7 +74,7 @@ func newQUICPeer(s settings) (*quicPeer, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.Close(), socket.Close())
 	}
-	return &quicPeer{t, socket, l, client, s.buffer}, nil
+	return &quicPeer{t, socket, l, client, server.Certificates[0].Certificate[0], s.buffer}, nil
 }
 
 // selfSigned returns the TLS settings of both ends with a certificate for this
