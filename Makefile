@@ -144,6 +144,6 @@ lint:
 fmt:
 	gofmt -w .
 
-# Everything is measured, and bench/results gets a table and charts; ten minutes.
+# Everything is measured, and bench/results gets a table and charts; an hour.
 bench:
 	cd bench && $(GO) run . -out results

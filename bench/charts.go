@@ -134,15 +134,6 @@ func newPicture(title string) *plot.Plot {
 	return pic
 }
 
-func (s *suite) unitOf(name string) string {
-	for _, m := range s.metrics {
-		if m.name == name {
-			return m.unit
-		}
-	}
-	return ""
-}
-
 // bars draws a group of bars for each case, each with its figure above.
 func (c *chart) bars(pic *plot.Plot, s *suite, p plan, cases []string, results map[string]series) error {
 	slot := (chartWidth - 3*vg.Centimeter) / vg.Length(len(cases))
@@ -151,7 +142,7 @@ func (c *chart) bars(pic *plot.Plot, s *suite, p plan, cases []string, results m
 	for _, name := range cases {
 		var impls []string
 		for _, impl := range p.impls {
-			if s.has(name, impl) {
+			if s.hasFigure(name, impl, c.metric) {
 				impls = append(impls, impl)
 			}
 		}
@@ -173,12 +164,14 @@ func (c *chart) bars(pic *plot.Plot, s *suite, p plan, cases []string, results m
 		}
 	}
 	for _, impl := range p.impls {
-		pic.Legend.Add(impl, swatch{colorOf(impl, s.impls)})
+		if slices.ContainsFunc(cases, func(name string) bool { return s.hasFigure(name, impl, c.metric) }) {
+			pic.Legend.Add(impl, swatch{colorOf(impl, s.impls)})
+		}
 	}
 	pic.NominalX(cases...)
 	pic.X.Min, pic.X.Max = -0.5, float64(len(cases))-0.5
 	pic.Y.Min, pic.Y.Max = 0, max(top, 1e-9)*1.25 // room for the legend
-	pic.Y.Label.Text = c.metric + ", " + s.unitOf(c.metric)
+	pic.Y.Label.Text = c.metric + ", " + s.unitOf(cases[0], c.metric)
 	return nil
 }
 
@@ -223,7 +216,7 @@ func (c *chart) lines(pic *plot.Plot, s *suite, p plan, cases []string, results 
 	for _, impl := range p.impls {
 		var points plotter.XYs
 		for i, name := range cases {
-			if s.has(name, impl) {
+			if s.hasFigure(name, impl, c.metric) {
 				v := median(results[name].values(impl, c.metric))
 				points = append(points, plotter.XY{X: ticks[i].Value, Y: v})
 				top = max(top, v)
@@ -239,7 +232,7 @@ func (c *chart) lines(pic *plot.Plot, s *suite, p plan, cases []string, results 
 	pic.X.Tick.Marker = plot.ConstantTicks(ticks)
 	pic.X.Label.Text = c.axis
 	pic.Y.Min, pic.Y.Max = 0, max(top, 1e-9)*1.25
-	pic.Y.Label.Text = c.metric + ", " + s.unitOf(c.metric)
+	pic.Y.Label.Text = c.metric + ", " + s.unitOf(cases[0], c.metric)
 	return nil
 }
 

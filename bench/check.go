@@ -1,8 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
+	"strings"
 )
 
 // threshold is what a figure must keep to, for -check. A zero bound is none.
@@ -12,6 +14,9 @@ type threshold struct {
 	// of, if not empty, makes the bounds multiples of the same figure of this
 	// other implementation.
 	of string
+	// ofCase, if not empty, makes them multiples of the figure of this other
+	// case. Without of it is that of the same implementation.
+	ofCase string
 }
 
 // check prints every threshold of s that was measured, and what became of it,
@@ -19,13 +24,18 @@ type threshold struct {
 func check(w io.Writer, s *suite, results map[string]series) (missed int) {
 	for _, t := range s.thresholds {
 		r := results[t.c]
-		if len(r[t.impl]) == 0 || t.of != "" && len(r[t.of]) == 0 {
+		if len(r[t.impl]) == 0 {
 			continue
 		}
 		unit, of := 1.0, ""
-		if t.of != "" {
-			unit = median(r.values(t.of, t.metric))
-			of = fmt.Sprintf(" (of %s: %.4g)", t.of, unit)
+		if t.of != "" || t.ofCase != "" {
+			otherCase, other := cmp.Or(t.ofCase, t.c), cmp.Or(t.of, t.impl)
+			v := results[otherCase].values(other, t.metric)
+			if len(v) == 0 {
+				continue
+			}
+			unit = median(v)
+			of = fmt.Sprintf(" (of %s: %.4g)", strings.TrimSpace(t.ofCase+" "+t.of), unit)
 		}
 		v := median(r.values(t.impl, t.metric))
 		verdict := "ok    "

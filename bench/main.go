@@ -22,6 +22,12 @@ import (
 )
 
 func main() {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := runRole(role, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintf(os.Stderr, "bench, %s: %v\n", role, err)
+		}
+		os.Exit(2)
+	}
 	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
 		if !errors.Is(err, flag.ErrHelp) {
 			fmt.Fprintln(os.Stderr, "bench:", err)
@@ -37,6 +43,7 @@ type options struct {
 	peers    string
 	json     bool
 	check    bool
+	cores    bool
 	duration time.Duration
 	rounds   int
 	timeout  time.Duration
@@ -60,6 +67,7 @@ func run(args []string, stdout, stderr io.Writer) (err error) {
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
+		serverProfile = o.profile + ".server"
 	}
 	if !o.json {
 		if err := writeHeader(stdout); err != nil {
@@ -95,14 +103,15 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f := flag.NewFlagSet("bench", flag.ContinueOnError)
 	f.SetOutput(stderr)
 	f.StringVar(&o.suites, "suite", "all", "suites to run, comma-separated, or all: "+strings.Join(suiteNames(), ", "))
-	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite")
+	f.StringVar(&o.cases, "cases", "", "cases to run, comma-separated; empty means all of the suite but optional ones"+optionalCases())
+	f.BoolVar(&o.cores, "cores", false, "measure the cases of "+coresSuites()+" over the number of processors that the server may use")
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
 	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
-	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file")
+	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; that of the suite server's process goes to the same name with .server, of the last measurement")
 	f.StringVar(&o.out, "out", "", "also write a table in Markdown and charts in SVG to this folder")
 	if err := f.Parse(args); err != nil {
 		return nil, err
@@ -123,7 +132,7 @@ func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) 
 	if s.exact {
 		p.rounds = 1
 	}
-	if p.cases, err = restrict(s.cases, o.cases, "case"); err != nil {
+	if p.cases, err = s.selectCases(o.cases, o.cores); err != nil {
 		return 0, err
 	}
 	if p.impls, err = restrict(s.impls, o.peers, "implementation"); err != nil {

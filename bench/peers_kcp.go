@@ -171,9 +171,10 @@ func kcpGoMode(mode string) (block kcpgo.BlockCrypt, data, parity int, err error
 	return block, data, parity, err
 }
 
-func (p *kcpGoPeer) tune(c *kcpgo.UDPSession) io.ReadWriteCloser {
+// tuneKCPGo has c work as the settings say.
+func tuneKCPGo(s settings, c *kcpgo.UDPSession) *kcpgo.UDPSession {
 	c.SetNoDelay(1, 10, 2, 1)
-	c.SetWindowSize(p.window, p.window)
+	c.SetWindowSize(s.window, s.window)
 	//lint:ignore SA1019 there is no other way to have it
 	c.SetStreamMode(true)
 	c.SetWriteDelay(false)
@@ -186,7 +187,7 @@ func (p *kcpGoPeer) Accept() (io.ReadWriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	return p.tune(c), nil
+	return tuneKCPGo(p.settings, c), nil
 }
 
 func (p *kcpGoPeer) Dial() (io.ReadWriteCloser, error) {
@@ -203,15 +204,20 @@ func (p *kcpGoPeer) Dial() (io.ReadWriteCloser, error) {
 
 // dialFrom dials from a socket that no other session uses.
 func (p *kcpGoPeer) dialFrom(socket *net.UDPConn) (io.ReadWriteCloser, error) {
-	block, data, parity, err := kcpGoMode(p.mode)
+	return dialKCPGo(p.settings, p.listener.Addr().String(), socket)
+}
+
+// dialKCPGo dials addr from a socket that no other session uses.
+func dialKCPGo(s settings, addr string, socket *net.UDPConn) (*kcpgo.UDPSession, error) {
+	block, data, parity, err := kcpGoMode(s.mode)
 	if err != nil {
 		return nil, err
 	}
-	c, err := kcpgo.NewConn(p.listener.Addr().String(), block, data, parity, socket)
+	c, err := kcpgo.NewConn(addr, block, data, parity, socket)
 	if err != nil {
 		return nil, err
 	}
-	return p.tune(c), nil
+	return tuneKCPGo(s, c), nil
 }
 
 func (p *kcpGoPeer) Close() error { return errors.Join(p.listener.Close(), p.socket.Close()) }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"io"
 	"net"
@@ -22,10 +23,15 @@ func newTCPPeer() (tcpPeer, error) {
 
 func (p tcpPeer) Accept() (io.ReadWriteCloser, error) { return p.Listener.Accept() }
 
-// Dial opens a connection that is reset when it is closed. It would occupy its
-// port for a minute otherwise, and all ports would be taken in a second.
 func (p tcpPeer) Dial() (io.ReadWriteCloser, error) {
-	c, err := net.Dial("tcp4", p.Addr().String())
+	return dialTCP(context.Background(), p.Addr().String())
+}
+
+// dialTCP opens a connection that is reset when it is closed. It would occupy
+// its port for a minute otherwise, and all ports would be taken in a second.
+func dialTCP(ctx context.Context, addr string) (net.Conn, error) {
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp4", addr)
 	if err != nil {
 		return nil, err
 	}
@@ -34,11 +40,12 @@ func (p tcpPeer) Dial() (io.ReadWriteCloser, error) {
 
 // quicPeer is quic-go, with TLS as always, and one stream a connection.
 type quicPeer struct {
-	transport *quic.Transport
-	socket    *net.UDPConn
-	listener  *quic.Listener
-	tls       *tls.Config // of clients
-	buffer    int
+	transport   *quic.Transport
+	socket      *net.UDPConn
+	listener    *quic.Listener
+	tls         *tls.Config // of clients
+	certificate []byte      // of the listening end, in DER
+	buffer      int
 }
 
 // quicConfig has windows that hold back nothing, and packets as large as those
@@ -67,7 +74,7 @@ func newQUICPeer(s settings) (*quicPeer, error) {
 	if err != nil {
 		return nil, errors.Join(err, t.Close(), socket.Close())
 	}
-	return &quicPeer{t, socket, l, client, s.buffer}, nil
+	return &quicPeer{t, socket, l, client, server.Certificates[0].Certificate[0], s.buffer}, nil
 }
 
 // selfSigned returns the TLS settings of both ends with a certificate for this
@@ -77,14 +84,19 @@ func selfSigned() (server, client *tls.Config, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	protocols := []string{"bench"}
 	server = &tls.Config{
 		Certificates: []tls.Certificate{*certificate},
-		NextProtos:   protocols,
+		NextProtos:   quicProtocols,
 		MinVersion:   tls.VersionTLS13,
 	}
-	client = &tls.Config{RootCAs: roots, ServerName: "bench", NextProtos: protocols, MinVersion: tls.VersionTLS13}
-	return server, client, nil
+	return server, trusting(roots), nil
+}
+
+var quicProtocols = []string{"bench"}
+
+// trusting returns the TLS settings of a client.
+func trusting(roots *x509.CertPool) *tls.Config {
+	return &tls.Config{RootCAs: roots, ServerName: "bench", NextProtos: quicProtocols, MinVersion: tls.VersionTLS13}
 }
 
 // quicStream is a stream that ends its connection when it is closed, and what
@@ -112,17 +124,22 @@ func (p *quicPeer) Accept() (io.ReadWriteCloser, error) {
 }
 
 func (p *quicPeer) Dial() (io.ReadWriteCloser, error) {
-	socket, err := openSocket(p.buffer)
+	return dialQUIC(context.Background(), p.listener.Addr(), p.tls, p.buffer)
+}
+
+// dialQUIC dials from a socket of its own, whose buffers have the given size.
+func dialQUIC(ctx context.Context, addr net.Addr, tls *tls.Config, buffer int) (*quicStream, error) {
+	socket, err := openSocket(buffer)
 	if err != nil {
 		return nil, err
 	}
 	t := &quic.Transport{Conn: socket}
 	own := closers{socket, t}
-	c, err := t.Dial(context.Background(), p.listener.Addr(), p.tls, quicConfig)
+	c, err := t.Dial(ctx, addr, tls, quicConfig)
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}
-	s, err := c.OpenStreamSync(context.Background())
+	s, err := c.OpenStreamSync(ctx)
 	if err != nil {
 		return nil, errors.Join(err, own.Close())
 	}

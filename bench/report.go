@@ -30,13 +30,14 @@ type record struct {
 // writeJSON writes one line for each figure.
 func writeJSON(w io.Writer, s *suite, p plan, results map[string]series) error {
 	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false) // "kcp<kcp-go" is a name
 	for _, c := range p.cases {
 		for _, impl := range p.impls {
-			if !s.has(c, impl) {
-				continue
-			}
 			for _, m := range s.metrics {
-				r := record{s.name, c, impl, m.name, m.unit, median(results[c].values(impl, m.name))}
+				if !s.hasFigure(c, impl, m.name) {
+					continue
+				}
+				r := record{s.name, c, impl, m.name, s.unitOf(c, m.name), median(results[c].values(impl, m.name))}
 				if err := enc.Encode(r); err != nil {
 					return err
 				}
@@ -64,9 +65,12 @@ func writeTable(w io.Writer, s *suite, p plan, results map[string]series) error 
 	fmt.Fprintln(t, strings.Join(head, "\t")+"\t")
 	for _, c := range p.cases {
 		for _, m := range s.metrics {
-			row := []string{c, m.name, m.unit}
+			if !s.hasRow(c, m.name, p.impls) {
+				continue
+			}
+			row := []string{c, m.name, s.unitOf(c, m.name)}
 			for _, impl := range p.impls {
-				if !s.has(c, impl) {
+				if !s.hasFigure(c, impl, m.name) {
 					row = append(row, "", "")
 					continue
 				}

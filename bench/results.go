@@ -30,9 +30,12 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 	markdownRow(w, slices.Repeat([]string{"---"}, len(head)))
 	for _, c := range p.cases {
 		for _, m := range s.metrics {
-			row := []string{c, m.name, m.unit}
+			if !s.hasRow(c, m.name, p.impls) {
+				continue
+			}
+			row := []string{c, m.name, s.unitOf(c, m.name)}
 			for _, impl := range p.impls {
-				if !s.has(c, impl) {
+				if !s.hasFigure(c, impl, m.name) {
 					row = append(row, "")
 					continue
 				}

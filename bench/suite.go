@@ -16,16 +16,32 @@ type suite struct {
 	about   string   // one line for the usage text and the head of the table
 	cases   []string // in the order of the table
 	impls   []string // implementations, likewise
-	metrics []metric // what measure returns a figure for, likewise
+	metrics []metric // what measure returns figures for, likewise
 
 	// lacks reports that there is no such case of an implementation; nil means
 	// that there are all.
 	lacks func(c, impl string) bool
 
+	// omits reports that measure returns no figure of a metric in a case of an
+	// implementation. nil means that it returns all.
+	omits func(c, impl, metric string) bool
+
+	// units returns the unit of a metric in a case, or "" for that of the
+	// metric. nil means that of the metric in all cases.
+	units func(c, metric string) string
+
+	// optional are cases that are measured only if -cases names them.
+	optional []string
+
+	// overCores are the cases that -cores measures with one processor, two, and
+	// so on. The name of a case then ends in coresMark and the number.
+	overCores []string
+
 	charts []chart // of what is shown in pictures
 
 	// measure runs one implementation through one case for about d, not
-	// counting preparation, and returns a figure for every metric.
+	// counting preparation, and returns a figure for every metric, but
+	// for those that omits names.
 	measure func(c, impl string, d time.Duration) (figures, error)
 
 	// exact says that figures repeat to the last digit, so that one round is
@@ -104,6 +120,84 @@ func restrict(all []string, list, what string) ([]string, error) {
 	}), nil
 }
 
+// coresMark stands between the name of a case and a number of processors.
+const coresMark = "/cores="
+
+// selectCases returns the cases that the comma-separated list names, in the
+// order of the table. An empty list means all but the optional ones. With cores
+// they are the cases over numbers of processors.
+func (s *suite) selectCases(list string, cores bool) ([]string, error) {
+	if cores {
+		all := s.casesOverCores(runtime.NumCPU())
+		if len(all) == 0 {
+			return nil, fmt.Errorf("suite %s has no cases for -cores", s.name)
+		}
+		return restrict(all, list, "case")
+	}
+	if list == "" {
+		return s.cases, nil
+	}
+	return restrict(slices.Concat(s.cases, s.optional), list, "case")
+}
+
+// casesOverCores returns the cases of -cores on a machine of n processors: with
+// 1, 2, 4 and so on, and with n.
+func (s *suite) casesOverCores(n int) []string {
+	var all []string
+	for _, c := range s.overCores {
+		for cores := 1; cores < n; cores *= 2 {
+			all = append(all, fmt.Sprint(c, coresMark, cores))
+		}
+		all = append(all, fmt.Sprint(c, coresMark, n))
+	}
+	return all
+}
+
+// unitOf returns the unit of a metric in a case.
+func (s *suite) unitOf(c, name string) string {
+	if s.units != nil {
+		if unit := s.units(c, name); unit != "" {
+			return unit
+		}
+	}
+	for _, m := range s.metrics {
+		if m.name == name {
+			return m.unit
+		}
+	}
+	return ""
+}
+
+// hasFigure reports whether there is a figure of a metric in a case of an
+// implementation.
+func (s *suite) hasFigure(c, impl, metric string) bool {
+	return s.has(c, impl) && (s.omits == nil || !s.omits(c, impl, metric))
+}
+
+// hasRow reports whether any of impls has a figure of a metric in a case.
+func (s *suite) hasRow(c, metric string, impls []string) bool {
+	return slices.ContainsFunc(impls, func(impl string) bool { return s.hasFigure(c, impl, metric) })
+}
+
+// optionalCases says which cases are optional, for the usage text.
+func optionalCases() string {
+	var names []string
+	for _, name := range suiteNames() {
+		names = append(names, suites[name].optional...)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return " (" + strings.Join(names, ", ") + ")"
+}
+
+// coresSuites returns the names of the suites with cases for -cores.
+func coresSuites() string {
+	return strings.Join(slices.DeleteFunc(suiteNames(), func(name string) bool {
+		return len(suites[name].overCores) == 0
+	}), ", ")
+}
+
 // splitList splits at commas and drops what is empty.
 func splitList(list string) []string {
 	return strings.FieldsFunc(list, func(r rune) bool { return r == ',' || r == ' ' })
@@ -178,11 +272,14 @@ func (s *suite) guarded(c, impl string, p plan) (figures, error) {
 	}
 }
 
-// values returns the figures of one metric, a value for each round.
+// values returns the figures of one metric, a value for each round that has
+// one.
 func (r series) values(impl, metric string) []float64 {
 	var v []float64
 	for _, f := range r[impl] {
-		v = append(v, f[metric])
+		if x, ok := f[metric]; ok {
+			v = append(v, x)
+		}
 	}
 	return v
 }

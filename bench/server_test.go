@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestMain is also the processes of the server suite.
+func TestMain(m *testing.M) {
+	if role := os.Getenv(roleVariable); role != "" {
+		if err := runRole(role, os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		os.Exit(2)
+	}
+	os.Exit(m.Run())
+}
+
+// TestServerSmall runs every kind of case of the server suite with few clients.
+func TestServerSmall(t *testing.T) {
+	cases := []string{"pace-5", "echo-3", "bulk-10", "bulk-3-lowlatency", "bulk-2-gcm", "open-70", "echo-2/cores=1"}
+	if testing.Short() {
+		cases = []string{"bulk-10", "open-70"}
+	}
+	s := suites["server"]
+	for _, c := range cases {
+		for _, impl := range s.impls {
+			if !s.has(c, impl) || testing.Short() && impl != ours {
+				continue
+			}
+			t.Run(c+"/"+impl, func(t *testing.T) {
+				f, err := measureServer(c, impl, 5*time.Millisecond)
+				if err != nil {
+					t.Fatal(err)
+				}
+				checkFigures(t, s, c, impl, f)
+				if v, ok := f[metricAlive]; ok && v != 1 {
+					t.Errorf("alive: %v", v)
+				}
+			})
+		}
+	}
+}
+
+// TestServerCases wants the names of all cases to stand for something.
+func TestServerCases(t *testing.T) {
+	s := suites["server"]
+	for _, c := range slices.Concat(s.cases, s.optional, s.casesOverCores(4)) {
+		if _, err := parseServerCase(c); err != nil {
+			t.Error(err)
+		}
+		if !s.has(c, ours) {
+			t.Errorf("%s is not measured", c)
+		}
+		for _, m := range s.metrics {
+			if s.hasRow(c, m.name, s.impls) && s.unitOf(c, m.name) == "" {
+				t.Errorf("%s: %s has no unit", c, m.name)
+			}
+		}
+	}
+	for _, c := range []string{"", "pace", "pace-0", "echo-x", "echo-10-gcm", "bulk-10-nope", "bulk-1/cores=0", "bulk-1/cores="} {
+		if _, err := parseServerCase(c); err == nil {
+			t.Errorf("%q is taken for a case", c)
+		}
+	}
+	for _, th := range s.thresholds {
+		if !s.hasFigure(th.c, th.impl, th.metric) {
+			t.Errorf("there is no figure for the threshold %+v", th)
+		}
+	}
+}
+
+// TestServerProcessEnds wants a process to end with its standard input, even
+// while it carries out an order, and when it is killed.
+func TestServerProcessEnds(t *testing.T) {
+	silent, err := openSocket(0) // which never answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	busy := order{Do: doPrepare, Addr: silent.LocalAddr().String(), Limit: time.Minute,
+		Job: &serverJob{Impl: kcpGo, Kind: serverPace, Clients: 3}}
+	for _, how := range []string{"input ends", "killed"} {
+		p, err := startChild(clientsRole, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.ask(busy, 50*time.Millisecond); err == nil || !strings.Contains(err.Error(), "no answer in 50ms") {
+			t.Errorf("%s: %v", how, err)
+		}
+		if how == "killed" {
+			p.kill()
+			continue
+		}
+		if err := p.in.Close(); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.AfterFunc(10*time.Second, func() { t.Error("the process goes on"); p.kill() })
+		for range p.answers {
+		}
+		_ = p.cmd.Wait() // it ends with an error
+		timer.Stop()
+		if _, err := p.ask(busy, time.Second); err == nil {
+			t.Error("a process that has ended is given orders")
+		}
+	}
+}
+
+// TestServerFailures wants what goes wrong in a process to become an error.
+func TestServerFailures(t *testing.T) {
+	p := new(clientsProcess)
+	job := &serverJob{Impl: kernelTCP, Kind: serverPace, Clients: 3}
+	o := order{Do: doPrepare, Job: job, Addr: "127.0.0.1:1", Limit: time.Second}
+	if _, err := p.do(o); err == nil || !strings.Contains(err.Error(), "of 3 opened") {
+		t.Errorf("nobody listens: %v", err)
+	}
+	job.Clients = 1 << 30
+	if _, err := p.do(o); err == nil || !strings.Contains(err.Error(), "files") {
+		t.Errorf("too many files: %v", err)
+	}
+	if _, err := p.do(order{Do: "nothing"}); err != errOrder {
+		t.Errorf("an unknown order: %v", err)
+	}
+	if _, err := new(serverProcess).do(order{Do: "nothing"}); err != errOrder {
+		t.Errorf("an unknown order: %v", err)
+	}
+	if err := runRole("nobody", strings.NewReader(""), new(bytes.Buffer)); err == nil {
+		t.Error("an unknown role is taken")
+	}
+}
+
+// TestServerChecksContent gives a client an echo of something else, and a
+// server's session that ends.
+func TestServerChecksContent(t *testing.T) {
+	near, far := net.Pipe()
+	go func() {
+		b := make([]byte, messageSize)
+		_, _ = far.Read(b)
+		b[20]++
+		_, _ = far.Write(b)
+	}()
+	c := &client{clientStream: near}
+	if err := c.exchange(new(echoed)); err != errContent {
+		t.Errorf("a wrong echo: %v", err)
+	}
+	paced := &clientsProcess{begin: time.Now()}
+	go func() { _, _ = far.Write(make([]byte, messageSize)) }() // the first is number 1
+	if err := paced.readEchoes(c); err != errContent {
+		t.Errorf("an echo of nothing: %v", err)
+	}
+	s := &serverProcess{job: serverJob{Kind: serverEcho}}
+	_ = near.Close()
+	s.serveSession(far)
+	if _, err := s.report(); err == nil || s.ended != 1 {
+		t.Errorf("a session that has ended is not reported: %v", err)
+	}
+}
+
+// TestInParallel wants every call made once, and none after an error.
+func TestInParallel(t *testing.T) {
+	calls := make([]int, 100)
+	if err := inParallel(len(calls), 7, func(i int) error { calls[i]++; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	if slices.Min(calls) != 1 || slices.Max(calls) != 1 {
+		t.Errorf("calls: %v", calls)
+	}
+	n := 0
+	err := inParallel(100, 1, func(int) error { n++; return context.Canceled })
+	if err != context.Canceled || n != 1 {
+		t.Errorf("%d calls, %v", n, err)
+	}
+}
+
+// TestOmittedFigures wants figures that a case does not have to be left out,
+// and the units that a case has.
+func TestOmittedFigures(t *testing.T) {
+	s := &suite{
+		name: "s", cases: []string{"a", "b"}, optional: []string{"long"}, impls: []string{ours, kcpGo},
+		overCores: []string{"a"},
+		metrics:   []metric{{"m", "u"}, {"n", "v"}},
+		omits:     func(c, impl, metric string) bool { return metric == "n" && (c == "b" || impl == kcpGo) },
+		units:     func(c, metric string) string { return map[string]string{"bm": "<w"}[c+metric] },
+		measure: func(c, impl string, _ time.Duration) (figures, error) {
+			if c == "a" && impl == ours {
+				return figures{"m": 1, "n": 2}, nil
+			}
+			return figures{"m": 3}, nil
+		},
+	}
+	p := plan{cases: s.cases, impls: s.impls, rounds: 1}
+	results, err := s.run(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := writeJSON(&out, s, p, results); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		var r record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, fmt.Sprint(r.Case, r.Impl, r.Metric, r.Unit, r.Value))
+	}
+	if strings.Contains(out.String(), `\u003c`) {
+		t.Errorf("names are escaped:\n%s", &out)
+	}
+	if want := []string{"akcpmu1", "akcpnv2", "akcp-gomu3", "bkcpm<w3", "bkcp-gom<w3"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
+	}
+	out.Reset()
+	if err := writeTable(&out, s, p, results); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(out.String(), "\n"); n != 8 { // three rows
+		t.Errorf("%d lines:\n%s", n, &out)
+	}
+	out.Reset()
+	th := []threshold{{c: "b", impl: ours, metric: "m", max: 2, ofCase: "a"}, {c: "b", impl: ours, metric: "m", min: 1, of: kcpGo, ofCase: "a"}}
+	s.thresholds = th
+	if missed := check(&out, s, results); missed != 1 {
+		t.Errorf("%d thresholds missed:\n%s", missed, &out)
+	}
+}
+
+// TestSelectCases wants optional cases by name only, and those over processors
+// up to all there are.
+func TestSelectCases(t *testing.T) {
+	s := &suite{name: "s", cases: []string{"a", "b"}, optional: []string{"long"}, overCores: []string{"a"}}
+	for _, c := range []struct {
+		list string
+		want []string
+	}{{"", s.cases}, {"long,a", []string{"a", "long"}}} {
+		if got, err := s.selectCases(c.list, false); err != nil || !slices.Equal(got, c.want) {
+			t.Errorf("%q: %v, %v", c.list, got, err)
+		}
+	}
+	for n, want := range map[int]string{1: "a/cores=1", 2: "a/cores=1 a/cores=2", 6: "a/cores=1 a/cores=2 a/cores=4 a/cores=6"} {
+		if got := strings.Join(s.casesOverCores(n), " "); got != want {
+			t.Errorf("%d processors: %s", n, got)
+		}
+	}
+	if _, err := new(suite).selectCases("", true); err == nil {
+		t.Error("a suite without cases over processors is taken")
+	}
+}
