@@ -76,15 +76,21 @@ func TestMachineStandsAlone(t *testing.T) {
 // The layers above call methods of the state machine, exported ones or those of
 // sessionPort, and touch no field.
 func TestSessionsUseThePort(t *testing.T) {
-	sequential(t)
-	require.Empty(t, portViolations(t, ""))
-	for _, bad := range []string{
+	finds(t, portViolations,
 		"func bad(c *Conn) seq { return c.kcp.rcv.nxt }",
 		"func bad(c *Conn) { k := c.kcp; k.signals = nil }",
 		"func bad(c *Conn) { c.kcp.emit() }",
 		"func bad(s *sendSegment) []byte { return s.buf }",
-	} {
-		require.Len(t, portViolations(t, bad), 1, bad)
+	)
+}
+
+// finds wants no violation in the package, and one with each bad function added.
+func finds[V any](t *testing.T, violations func(t *testing.T, added string) []V, bad ...string) {
+	t.Helper()
+	sequential(t)
+	require.Empty(t, violations(t, ""))
+	for _, b := range bad {
+		require.Len(t, violations(t, b), 1, b)
 	}
 }
 

@@ -74,13 +74,7 @@ func TestNetConn(t *testing.T) {
 func TestTransfers(t *testing.T) {
 	for seed := range fewer(40) {
 		random := rand.New(rand.NewPCG(seed, 7))
-		link := netsim.LinkConfig{
-			Delay:     time.Duration(random.IntN(100)) * time.Millisecond,
-			Jitter:    time.Duration(1+random.IntN(50)) * time.Millisecond,
-			Loss:      random.Float64() * 0.3,
-			Duplicate: random.Float64() * 0.1,
-			Reorder:   random.Float64() * 0.3,
-		}
+		link := randomLink(random, 100*time.Millisecond, 0.3)
 		config := func() *Config {
 			c := []Config{{}, LowLatency(), Classic()}[random.IntN(3)]
 			c.MessageMode = random.IntN(2) == 0

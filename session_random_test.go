@@ -19,7 +19,6 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/pmtud"
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -127,13 +126,7 @@ const lifeAfterDeath = (15 + 20 + 20) * time.Second
 
 func randomLife(t *testing.T, seed uint64) {
 	random := rand.New(rand.NewPCG(seed, 99))
-	link := netsim.LinkConfig{
-		Delay:     time.Duration(random.IntN(150)) * time.Millisecond,
-		Jitter:    time.Duration(1+random.IntN(50)) * time.Millisecond,
-		Loss:      random.Float64() * 0.25,
-		Duplicate: random.Float64() * 0.1,
-		Reorder:   random.Float64() * 0.3,
-	}
+	link := randomLink(random, 150*time.Millisecond, 0.25)
 	a, b := randomConfig(random), randomConfig(random)
 	if random.IntN(3) == 0 {
 		cipher, err := crypt.ChaCha20Poly1305(bytes.Repeat([]byte{byte(seed)}, 32))

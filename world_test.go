@@ -90,6 +90,18 @@ func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)
 	})
 }
 
+// randomLink returns a link of which a delay below the given one, loss, and all
+// else are drawn.
+func randomLink(random *rand.Rand, delay time.Duration, loss float64) netsim.LinkConfig {
+	return netsim.LinkConfig{
+		Delay:     time.Duration(random.IntN(int(delay/time.Millisecond))) * time.Millisecond,
+		Jitter:    time.Duration(1+random.IntN(50)) * time.Millisecond,
+		Loss:      random.Float64() * loss,
+		Duplicate: random.Float64() * 0.1,
+		Reorder:   random.Float64() * 0.3,
+	}
+}
+
 // endpoint opens a socket at addr with an endpoint on it.
 func (w *world) endpoint(addr string, config *Config) (*Endpoint, *netsim.PacketConn) {
 	w.t.Helper()
