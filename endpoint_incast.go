@@ -17,8 +17,9 @@ import (
 // sender alone.
 
 const (
-	// incastEpoch is the time in which a session counts as sending after data
-	// has arrived; up to twice that.
+	// incastEpoch is how long a session counts as sending after data has
+	// arrived, up to twice that. It is longer than the round trip even when
+	// very many senders share a processor.
 	incastEpoch = 500 * time.Millisecond
 	// incastSample is the least time between two looks at the buffer.
 	incastSample = 250 * time.Microsecond
