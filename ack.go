@@ -102,8 +102,8 @@ func (k *KCP) decideAck() {
 	}
 	p.early = false
 	switch {
-	case p.bytes >= ackFull*k.cfg.mss:
-		p.urgent = true
+	case p.bytes >= ackFull*k.cfg.mss, k.rcv.share > 0 && 2*uint32(p.segments) >= k.rcv.share:
+		p.urgent = true // in the second case the peer can send little more before it
 	case p.segments >= ackSegments || p.bytes >= ackBytes:
 		soon := k.clock.now + seq(min(ackSoon, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackSoonShare)))
 		if soon.before(p.due) {

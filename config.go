@@ -53,7 +53,8 @@ type Config struct {
 	// peer's receive window and congestion control limit it further.
 	SendWindow int
 	// ReceiveWindow is the most segments held for Read: up to 65535, default
-	// 2048. Less than 128 is raised to 128, which holds the longest message.
+	// 2048. Less than 128 is raised to 128, which holds the longest message. A
+	// smaller window is advertised while many peers send; see SocketBuffer.
 	//
 	// It takes at most two windows of memory, one waiting for Read and one
 	// behind a gap. Their segments are as large as the peer's MTU, which the
@@ -206,6 +207,9 @@ type Config struct {
 	// SocketBuffer is the requested size of the receive and the send buffer of
 	// each socket that Dial or Listen opens, in bytes. The system may grant
 	// less. Default 4 MiB; negative leaves the system's default.
+	//
+	// If several peers send at once, the windows advertised to them share the
+	// receive buffer of the socket, whichever its size.
 	SocketBuffer int
 
 	// Logger, if not nil, receives a debug record for every session that

@@ -170,6 +170,8 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 			in.packets = in.packets[:last]
 		}
 	}
+	shard := &e.socket.shards[in.shard]
+	shard.observe(bytes, now)
 	e.counters.packetsReceived.Add(uint64(len(batch)))
 	e.counters.bytesReceived.Add(uint64(bytes))
 	for rest := in.packets; len(rest) > 0; {

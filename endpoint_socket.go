@@ -3,6 +3,7 @@ package kcp
 import (
 	"errors"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -20,6 +21,28 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures int // read errors in a row
+	incast   incast
+
+	drops atomic.Uint32 // what dropped returns once the socket is closed
+}
+
+// readQueue sets q to the state of the socket's receive buffer, and reports
+// whether it has.
+func (s *shard) readQueue(q *udp.Queue) bool {
+	if pc, ok := s.pc.(interface{ readQueue(*udp.Queue) bool }); ok {
+		return pc.readQueue(q) // a simulated socket
+	}
+	return s.sock.ReadQueue(q)
+}
+
+// dropped returns how many datagrams the system has dropped because the receive
+// buffer was full.
+func (s *shard) dropped() uint64 {
+	var q udp.Queue
+	if s.readQueue(&q) {
+		s.drops.Store(q.Drops)
+	}
+	return uint64(s.drops.Load())
 }
 
 // listenSockets opens n sockets on one address, or a single one if the system

@@ -27,6 +27,7 @@ type sessionPort interface {
 	receiveProgress() (mark seq, stalled bool)
 	closeReceive()
 	acksPending() bool
+	limitWindow(segments uint32)
 
 	// The send side.
 	sendUna() seq
@@ -140,6 +141,17 @@ func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
 func (k *KCP) receiveProgress() (mark seq, stalled bool) {
 	stalled = (k.rcv.early > 0 || k.rcv.assembly.held != nil) && k.rcv.queued == k.rcv.partial
 	return 2*k.rcv.nxt - seq(k.rcv.queued), stalled
+}
+
+// limitWindow sets the most that is advertised as the receive window, in
+// segments; 0: no limit. What the peer sends beyond it is taken as before. If
+// the limit rises, ACKs that wait leave with the next flush, as the peer may
+// be waiting for the larger window.
+func (k *KCP) limitWindow(segments uint32) {
+	if old := k.rcv.share; old > 0 && (segments == 0 || segments > old) && len(k.rcv.acks) > 0 {
+		k.rcv.ackPolicy.urgent = true
+	}
+	k.rcv.share = segments
 }
 
 // acksPending reports whether acknowledgements are waiting for the next flush.

@@ -26,6 +26,8 @@ type receiver struct {
 	tsRecent   seq  // ts of the newest PUSH that was not recovered by FEC
 	hasRecent  bool // there was one
 
+	share uint32 // the most that is advertised, in segments; 0: no limit
+
 	// Set by the session before each Input.
 	pressure        memoryPressure
 	peerUnvalidated bool // the peer's address is not validated
@@ -292,13 +294,20 @@ func (k *KCP) rcvLimit() uint32 {
 	return k.cfg.rcvWnd
 }
 
-// wndUnused returns the window to advertise, in segments.
+// wndUnused returns the window to advertise, in segments. It is at most the
+// share of the session, which bounds what is on the way from the peer: segments
+// in the receive queue do not count against it, and what exceeds it is taken
+// all the same.
 func (k *KCP) wndUnused() uint16 {
 	limit := k.rcvLimit()
 	if k.rcv.queued >= limit {
 		return 0
 	}
-	return uint16(min(limit-k.rcv.queued, maxWindow))
+	free := min(limit-k.rcv.queued, maxWindow)
+	if k.rcv.share > 0 {
+		free = min(free, k.rcv.share)
+	}
+	return uint16(free)
 }
 
 // closeReceive drops what has arrived and takes no more. Segments that were

@@ -94,3 +94,35 @@ func wholeMessages(frgs []uint8) (messages []string) {
 	}
 	return messages
 }
+
+// The share bounds what is advertised, not what is taken, and does not close the
+// window. ACKs leave at once when it is half used, and when it grows.
+func TestShareOfWindow(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{ThinAcks: true}) })
+	h.k.limitWindow(4)
+	h.input(push(0, 0, "a"))
+	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
+	h.input(push(1, 0, "b"))
+	require.Equal(t, h.k.clock.now, h.k.ackTime(), "half of the share")
+	h.advance(0)
+	h.want("ack 0 ts=0 una=2 wnd=4")
+	h.input(push(2, 0, "c"))
+	h.k.limitWindow(4)
+	require.NotEqual(t, h.k.clock.now, h.k.ackTime())
+	h.k.limitWindow(0)
+	require.Equal(t, h.k.clock.now, h.k.ackTime())
+	h.advance(0)
+	h.want("ack 2 ts=0 una=3 wnd=125")
+	h.k.limitWindow(1)
+	for sn := range uint32(minRcvWnd) {
+		h.input(push(3+sn, 0, "d"))
+	}
+	require.EqualValues(t, 0, h.k.wndUnused(), "the receive queue is full")
+	require.EqualValues(t, minRcvWnd, h.k.rcv.queued, "all that the receive window holds is taken")
+	for _, message := range "abcd" {
+		h.recv(string(message))
+	}
+	require.EqualValues(t, 1, h.k.wndUnused())
+	h.advance(0)
+	h.out = nil
+}

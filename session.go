@@ -125,6 +125,7 @@ type inputState struct {
 	dropped   *Drops            // nil: nothing was dropped
 	numbers   *packetNumbers    // nil: packets are not numbered
 	holding   holding           // memory held because of the peer
+	sending   sending           // what its share of the socket buffer depends on
 }
 
 // connState is the state of a session. WIRE.md §5.2 has the state diagram.
@@ -203,6 +204,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if c.kcp.counts().SegmentsReceived != segments {
 		c.live.lastData, c.live.missed = now, false
+		c.takeShare(packets, &c.ep.socket.shards[shard].incast)
+	} else {
+		c.limitFirstWindow(&c.ep.socket.shards[shard].incast)
 	}
 	if !changed {
 		c.account() // else respond does it

@@ -180,6 +180,10 @@ type EndpointStats struct {
 	BytesReceived   uint64
 	ReadErrors      uint64 // of the socket; each concerns one packet
 	WriteErrors     uint64
+	// SocketDrops counts datagrams that the system dropped because the receive
+	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
+	// each socket. It is known on Linux only, for sockets of the system.
+	SocketDrops uint64
 
 	// Packets dropped because no session took them, or not sent.
 	DropShort    uint64 // shorter than a segment header
@@ -228,6 +232,9 @@ func (e *Endpoint) Stats() EndpointStats {
 		l.mu.Lock()
 		s.Backlog = len(l.backlog)
 		l.mu.Unlock()
+	}
+	for i := range e.socket.shards {
+		s.SocketDrops += e.socket.shards[i].dropped()
 	}
 	return s
 }

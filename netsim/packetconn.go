@@ -289,6 +289,14 @@ func (c *PacketConn) Dropped() Tally {
 	return c.dropped
 }
 
+// Unread returns how much of the receive queue the waiting packets take, in the
+// bytes of SetReadBuffer.
+func (c *PacketConn) Unread() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.charged
+}
+
 // FailReads makes the next reads, as many as times says, return err as it is,
 // without taking a packet; blocked reads count. It replaces what an earlier
 // call has left over; times 0 cancels that.

@@ -23,6 +23,7 @@ type fastConn struct {
 	groBefore int             // value of the option UDP_GRO that New found
 	zones     zones
 	probing   probing
+	meter     meter
 	in        receiver
 	// sendmmsg is the system call; tests replace it by one that fails.
 	sendmmsg func(fd uintptr, headers []header) (int, syscall.Errno)
@@ -129,6 +130,8 @@ func (f *fastConn) writeOne(d *Datagram) (n int, err error) {
 }
 
 func (f *fastConn) WriteProbe(d *Datagram) error { return f.probing.write(f.pc, f.connected, d) }
+
+func (f *fastConn) ReadQueue(q *Queue) bool { return f.meter.read(f.pc, q) }
 
 func (f *fastConn) CanProbe() bool { return canProbe }
 

@@ -77,6 +77,7 @@ type udpConn struct {
 	*net.UDPConn
 	connected bool // to one peer: packets carry no address
 	probing   *probing
+	meter     *meter
 }
 
 func (c udpConn) ReadFromAddrPort(b []byte) (int, netip.AddrPort, error) {

@@ -49,6 +49,10 @@ type Conn interface {
 	CanProbe() bool
 	// BatchSize returns the length of the largest batch that ReadBatch fills.
 	BatchSize() int
+	// ReadQueue sets q to the state of the socket's receive buffer, and reports
+	// whether it has: only sockets of the system tell. It may be called at any
+	// time.
+	ReadQueue(q *Queue) bool
 	// Features returns the features in use at present.
 	Features() Features
 	// Release restores the options of the socket that New found. It is for
@@ -111,7 +115,7 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 		if fast := newFast(c, wanted); fast != nil {
 			return fast
 		}
-		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, new(probing)}}
+		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, new(probing), new(meter)}}
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}

@@ -1,0 +1,343 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// slowSocket is a socket whose reader takes a time for each datagram, so that
+// its receive buffer fills up. It tells the state of that buffer, as Linux does.
+type slowSocket struct {
+	*netsim.PacketConn
+	pace  time.Duration
+	limit int // bytes
+}
+
+func (s *slowSocket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
+	n, from, err = s.PacketConn.ReadFromAddrPort(b)
+	time.Sleep(s.pace)
+	return n, from, err
+}
+
+func (s *slowSocket) readQueue(q *udp.Queue) bool {
+	*q = udp.Queue{Used: s.Unread(), Limit: s.limit, Drops: uint32(s.Dropped().Packets)}
+	return true
+}
+
+// crowd is senders that send to one listening endpoint without end, or until
+// stopped.
+type crowd struct {
+	w        *world
+	socket   *slowSocket
+	listener *Listener
+	failed   atomic.Int32 // reads of what was not sent
+
+	mu      sync.Mutex // guards senders while there are readers
+	senders []*crowdSender
+}
+
+type crowdSender struct {
+	conn     *Conn
+	socket   *netsim.PacketConn
+	stop     atomic.Bool
+	received atomic.Uint64
+}
+
+// crowdChunk is the bytes of content that a sender repeats.
+const crowdChunk = 16 << 10
+
+// newCrowd opens the listening endpoint, with a socket buffer of limit bytes
+// whose reader takes pace for each datagram.
+func newCrowd(w *world, config *Config, limit int, pace time.Duration) *crowd {
+	pc, err := w.net.Listen(serverAddr)
+	require.NoError(w.t, err)
+	require.NoError(w.t, pc.SetReadBuffer(limit))
+	c := &crowd{w: w, socket: &slowSocket{PacketConn: pc, pace: pace, limit: limit}}
+	e, err := NewEndpoint(c.socket, config)
+	require.NoError(w.t, err)
+	c.listener, err = e.Listen()
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	return c
+}
+
+// join adds a sender.
+func (c *crowd) join(config *Config) *crowdSender {
+	i := len(c.senders)
+	e, pc := c.w.endpoint(fmt.Sprintf("10.1.%d.%d:0", i/250, i%250+1), config)
+	s := &crowdSender{conn: c.w.dial(e), socket: pc}
+	c.mu.Lock()
+	c.senders = append(c.senders, s)
+	c.mu.Unlock()
+	data := content(uint64(i), crowdChunk)
+	go func() {
+		var head [4]byte
+		binary.LittleEndian.PutUint32(head[:], uint32(i))
+		_, err := s.conn.Write(head[:])
+		for err == nil && !s.stop.Load() {
+			_, err = s.conn.Write(data)
+		}
+	}()
+	return s
+}
+
+// serve reads what the senders send, and compares it.
+func (c *crowd) serve() {
+	for {
+		conn, err := c.listener.AcceptKCP(context.Background())
+		if err != nil {
+			return
+		}
+		go func() {
+			var head [4]byte
+			if _, err := io.ReadFull(conn, head[:]); err != nil {
+				return
+			}
+			i := binary.LittleEndian.Uint32(head[:])
+			c.mu.Lock()
+			s := c.senders[i]
+			c.mu.Unlock()
+			want, at, b := slices.Repeat(content(uint64(i), crowdChunk), 2), 0, make([]byte, 8<<10)
+			for {
+				n, err := conn.Read(b)
+				if !bytes.Equal(b[:n], want[at:at+n]) {
+					c.failed.Add(1)
+				}
+				at = (at + n) % crowdChunk
+				s.received.Add(uint64(n))
+				if err != nil {
+					return
+				}
+			}
+		}()
+	}
+}
+
+// crowdResult is what happened in a time.
+type crowdResult struct {
+	sent, resent  uint64  // segments
+	mean, slowest float64 // bytes received of a sender
+}
+
+// measure lets the senders run for a time.
+func (c *crowd) measure(d time.Duration) (r crowdResult) {
+	before := make([]uint64, len(c.senders))
+	count := func() (sent, resent uint64) {
+		for _, s := range c.senders {
+			n := s.conn.Stats().Counters
+			sent, resent = sent+n.SegmentsSent, resent+n.Retransmits()
+		}
+		return sent, resent
+	}
+	for i, s := range c.senders {
+		before[i] = s.received.Load()
+	}
+	sent, resent := count()
+	time.Sleep(d)
+	r.sent, r.resent = count()
+	r.sent, r.resent = r.sent-sent, r.resent-resent
+	r.slowest = 1e18
+	for i, s := range c.senders {
+		n := float64(s.received.Load() - before[i])
+		r.mean += n / float64(len(c.senders))
+		r.slowest = min(r.slowest, n)
+	}
+	return r
+}
+
+// Very many senders share what a socket buffer takes: hardly anything is sent
+// twice, and none starves, whatever their congestion control.
+func TestIncast(t *testing.T) {
+	low, senders := LowLatency(), 200
+	if raceEnabled {
+		senders = 40 // the detector makes them ten times as slow
+	}
+	for name, config := range map[string]*Config{
+		"bbr": nil, "cubic": {CongestionControl: NewCubic}, "none": {CongestionControl: NewNoControl}, "low latency": &low,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if testing.Short() && (name == "cubic" || name == "low latency" || raceEnabled && name == "none") {
+				t.Skip("the others show the same")
+			}
+			t.Parallel()
+			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+				c := newCrowd(w, nil, senders*(5<<10), 50*time.Microsecond)
+				go c.serve()
+				for range senders {
+					c.join(config)
+					time.Sleep(2 * time.Millisecond)
+				}
+				time.Sleep(3 * time.Second)
+				dropped := c.socket.Dropped().Packets
+				r := c.measure(time.Second)
+				t.Logf("%+v, %d dropped, goodput %.0f%%, slowest %.2f", r, c.socket.Dropped().Packets-dropped,
+					r.mean*float64(senders)/1448/20000*100, r.slowest/r.mean)
+				require.LessOrEqual(t, float64(r.resent), 0.01*float64(r.sent+r.resent), "resent")
+				require.GreaterOrEqual(t, r.slowest, 0.5*r.mean, "slowest")
+				require.Zero(t, c.failed.Load())
+			})
+		})
+	}
+}
+
+// A sender that is alone has the whole window, also among idle sessions.
+func TestIncastSparesALoneSender(t *testing.T) {
+	inWorld(t, 4, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+		c := newCrowd(w, nil, 1<<20, 20*time.Microsecond)
+		go c.serve()
+		for range 20 {
+			c.join(nil).stop.Store(true)
+		}
+		time.Sleep(5 * time.Second)
+		s := c.join(nil)
+		for range 5 {
+			time.Sleep(100 * time.Millisecond)
+			require.Greater(t, s.conn.Stats().RemoteWindow, defaultWindow/2, "less what waits for Read")
+		}
+		w.settle()
+		require.Zero(t, c.listener.ep.socket.shards[0].incast.budget)
+	})
+}
+
+// The share of senders that stop, or vanish, is given back to the others.
+func TestIncastGivesSharesBack(t *testing.T) {
+	sequential(t)
+	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+		c := newCrowd(w, nil, 1<<20, 50*time.Microsecond)
+		go c.serve()
+		for range 60 {
+			c.join(nil)
+		}
+		time.Sleep(3 * time.Second)
+		windows := func() (least, most int) {
+			least = maxWindow
+			for _, s := range c.senders {
+				n := s.conn.Stats().RemoteWindow
+				least, most = min(least, n), max(most, n)
+			}
+			return least, most
+		}
+		least, most := windows()
+		require.Positive(t, least)
+		require.LessOrEqual(t, most, 30, "60 senders, a buffer of 1 MiB")
+		for i, s := range c.senders[1:] {
+			if i%2 == 0 {
+				require.NoError(t, s.socket.Close())
+				continue
+			}
+			s.stop.Store(true)
+		}
+		before := c.senders[0].received.Load()
+		time.Sleep(20 * time.Second)
+		s := c.senders[0]
+		require.Greater(t, s.conn.Stats().RemoteWindow, defaultWindow/2)
+		require.Greater(t, s.received.Load(), before+20*20000*1448/2)
+		require.Zero(t, c.failed.Load())
+	})
+}
+
+// Light senders, however many, are not held up while the buffer does not fill up.
+func TestIncastLeastShare(t *testing.T) {
+	i := &incast{senders: 5000, budget: 1 << 20}
+	require.EqualValues(t, incastLeast, i.window(1472))
+	i.pressed = true
+	require.EqualValues(t, 1, i.window(1472), "a window of 0 would stop the peer")
+	i.senders = 10
+	require.EqualValues(t, (1<<20)/10/2304, i.window(1472))
+	require.EqualValues(t, (1<<20)/10/16640, i.window(8972))
+	require.EqualValues(t, (1<<20)/10/1280, i.window(150))
+	i.budget = 0
+	require.Zero(t, i.window(1472))
+}
+
+// The budget is cut when the buffer is nearly full or datagrams were dropped, and
+// grows again.
+func TestIncastBudget(t *testing.T) {
+	const limit = 1 << 20
+	now := time.Duration(0)
+	i := &incast{senders: 100}
+	step := func(used int, dropped bool) int {
+		now += incastStep
+		i.adapt(used, limit, dropped, now)
+		return i.budget
+	}
+	require.Equal(t, limit, step(0, false))
+	require.Equal(t, 2*limit, step(0, false))
+	require.Greater(t, step(limit/16*incastLow-1, false), 2*limit, "slowly, beyond what the buffer can take")
+	require.Less(t, i.budget, 3*limit)
+	was := i.budget
+	require.Equal(t, was, step(limit/2, false))
+	require.Equal(t, was*(limit/2)/(limit/4*3), step(limit/4*3, false))
+	was = i.budget
+	require.Equal(t, was/2, step(limit, true))
+	i.adapt(limit, limit, true, now)
+	require.Equal(t, was/2, i.budget, "once in a step")
+	for range 10 {
+		step(limit, true)
+	}
+	require.Equal(t, limit/2, i.budget, "no less")
+	for range 200 {
+		step(0, false)
+	}
+	require.Greater(t, i.budget, limit)
+}
+
+// Where the system tells only the size of the buffer, that is the budget while
+// more than that arrives.
+func TestIncastEstimate(t *testing.T) {
+	i := &incast{senders: 100}
+	i.estimate(1<<20, 1<<19)
+	require.Zero(t, i.budget)
+	i.estimate(1<<20, 1<<21)
+	require.Equal(t, 1<<20, i.budget)
+	i.estimate(1<<20, -1)
+	require.Equal(t, 1<<20, i.budget, "not the end of an epoch")
+	i.estimate(1<<20, 0)
+	require.Zero(t, i.budget)
+}
+
+// Senders are counted in epochs. Those that stop are forgotten.
+func TestIncastCountsSenders(t *testing.T) {
+	i := new(incast)
+	i.advance(0)
+	i.senders, i.bytes = 100, 7
+	require.Equal(t, -1, i.advance(incastEpoch-1))
+	require.Equal(t, 7, i.advance(incastEpoch))
+	require.Equal(t, 100, i.sending())
+	i.senders = 3
+	i.advance(2 * incastEpoch)
+	require.Equal(t, 50, i.sending())
+	require.Zero(t, i.advance(60*incastEpoch), "nothing arrived in the last one")
+	require.Zero(t, i.sending())
+}
+
+// What is done for each batch allocates nothing.
+func TestIncastAllocatesNothing(t *testing.T) {
+	sequential(t)
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	defer l.Close()
+	s := &l.ep.socket.shards[0]
+	var own shard // the reader has s.incast
+	own.pc, own.sock = s.pc, s.sock
+	now := time.Duration(0)
+	require.Zero(t, testing.AllocsPerRun(1000, func() {
+		now += incastSample
+		own.incast.senders = 10
+		own.observe(1472, now)
+		_ = own.incast.window(1472)
+	}))
+}
