@@ -15,7 +15,7 @@ import (
 //
 //   - Wait returns the next events, for a loop of the application;
 //   - Serve calls a function for each event, on the calling goroutine;
-//   - Handle has a function called on the goroutine that reads the socket.
+//   - Handle sets a function that the goroutine that reads the socket calls.
 //
 // A session is in one group at most. Meanwhile its events come from the group
 // alone: Read, ReadMessage and ReceiveDatagram return ErrGrouped at once, also
@@ -36,18 +36,23 @@ type Group struct {
 
 	mu       sync.Mutex // guards the fields below; no other lock is taken under it
 	members  memberList
-	ready    memberList  // members that may have an event, in the order of their turns
-	sleeping int         // calls that block in sleep
-	mode     groupMode   // how events are taken
-	serving  int         // calls of Serve, if mode is groupServes
-	handler  func(Event) // if mode is groupHandles
-	running  bool        // a goroutine of its own calls handler, or is about to
+	ready    memberList    // members that may have an event, in the order of their turns
+	sleeping int           // calls that block in sleep
+	mode     groupMode     // how events are taken
+	serving  int           // calls of Serve, if mode is groupServes
+	handler  func([]Event) // of Handle; nil: none
+	handling bool          // a goroutine calls handler, or is about to
 	closed   bool
 	touched  []*Conn        // for Send; nil while a Send uses it
 	spare    []*groupMemory // not in use
 
-	memory groupMemory // of the events that Wait has returned; the running Wait has it
+	// The goroutine that has set mode to groupWaits, or handling, uses these.
+	memory groupMemory
+	events [handlerBatch]Event
 }
+
+// handlerBatch is the most events of one call of a handler.
+const handlerBatch = 64
 
 // groupMode is how a group's events are taken.
 type groupMode uint8
@@ -226,21 +231,8 @@ func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 		return 0, err
 	}
 	defer g.leave()
-	g.memory.used = 0
 	for len(events) > 0 {
-		for n < len(events) {
-			m := g.next()
-			if m == nil {
-				break
-			}
-			_, got := m.take(&g.memory, &events[n], false)
-			if got == gotEvent {
-				n++
-			} else if got == gotNoMemory {
-				break
-			}
-		}
-		if n > 0 {
+		if n := g.fill(events); n > 0 {
 			return n, nil
 		}
 		if err := g.sleep(ctx); err != nil {
@@ -248,6 +240,25 @@ func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 		}
 	}
 	return 0, nil
+}
+
+// fill fills in the events that are there, and returns how many.
+func (g *Group) fill(events []Event) (n int) {
+	g.memory.used = 0
+	for n < len(events) {
+		m := g.next()
+		if m == nil {
+			break
+		}
+		_, got := m.take(&g.memory, &events[n], false)
+		if got == gotNoMemory {
+			break
+		}
+		if got == gotEvent {
+			n++
+		}
+	}
+	return n
 }
 
 // Serve calls handler for each event of the group's sessions, on the calling
@@ -281,6 +292,85 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 			return err
 		}
 	}
+}
+
+// Handle makes handler be called with the events of the group's sessions, as
+// many as Wait would return, at most 64. A batch of packets is first fed to all
+// of its sessions; then the goroutine that has read it from the socket calls
+// handler, so that no other goroutine has to be woken. Events that do not come
+// from a packet, such as the end of a session after a time-out, are handled on a
+// goroutine that the group starts for it. handler is not called again before it
+// has returned, so it needs no lock for what only it uses. The events, and their
+// data, are valid until it returns.
+//
+// While handler runs, nothing is read from the socket. It must not block, and
+// not call what waits for a peer, or for the goroutine itself: Write and
+// WriteMessage to a session whose write buffer may be full, CloseWrite right
+// after EventAccepted, Dial on the same endpoint, and Endpoint.Close. Send,
+// SendDatagram, Close and Abort of a session in the group do not wait. It may
+// call Add, Remove and Close of the group. If it panics, the program ends, as
+// after a panic of any goroutine.
+//
+// Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the
+// group has a handler, and with net.ErrClosed if the group is closed. The
+// handler stays until then.
+func (g *Group) Handle(handler func(events []Event)) error {
+	if err := g.setHandler(handler); err != nil {
+		return err
+	}
+	go g.dispatch() // what is there already
+	return nil
+}
+
+func (g *Group) setHandler(handler func([]Event)) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return g.opError("handle", net.ErrClosed)
+	}
+	if g.mode != groupIdle {
+		return g.opError("handle", ErrGroupInUse)
+	}
+	g.mode, g.handler = groupHandles, handler
+	return nil
+}
+
+// dispatch calls the handler for all events that are there, unless another
+// goroutine does. It is called without any lock.
+func (g *Group) dispatch() {
+	for handler := g.beginHandling(); handler != nil; handler = g.goOnHandling() {
+		n := g.fill(g.events[:])
+		if n > 0 {
+			handler(g.events[:n])
+			clear(g.events[:n])
+		}
+	}
+}
+
+// beginHandling returns the handler if it is to be called, and by the calling
+// goroutine.
+func (g *Group) beginHandling() func([]Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.handling {
+		return nil // that goroutine goes on until the ready list is empty
+	}
+	return g.goOnHandlingLocked()
+}
+
+// goOnHandling returns the handler if it is to be called again.
+func (g *Group) goOnHandling() func([]Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.goOnHandlingLocked()
+}
+
+func (g *Group) goOnHandlingLocked() func([]Event) {
+	g.handling = !g.closed && g.ready.first != nil
+	if !g.handling {
+		return nil
+	}
+	return g.handler
 }
 
 // enter begins a call of Wait or Serve.
@@ -363,13 +453,40 @@ func (g *Group) next() *groupMember {
 // push puts m into the ready list, unless it is not in the group any more: at
 // the end, or as the next. The lock of its session or listener is held.
 func (g *Group) push(m *groupMember, first bool) {
+	if g.list(m, first) && !m.endpoint().feeding.defers(g) {
+		g.attend(true)
+	}
+}
+
+// attend has the events in the ready list taken: it wakes a call in sleep, or
+// calls the handler, on a goroutine of its own if spawn is set.
+func (g *Group) attend(spawn bool) {
+	switch handles := g.rouse(); {
+	case handles && spawn:
+		go g.dispatch()
+	case handles:
+		g.dispatch()
+	}
+}
+
+// rouse wakes a call in sleep. It reports whether the group has a handler
+// instead.
+func (g *Group) rouse() (handles bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rouseLocked()
+	return g.handler != nil
+}
+
+// list is push without attend. It reports whether attend must follow.
+func (g *Group) list(m *groupMember, first bool) (attend bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !m.links[0].linked {
-		return
+		return false
 	}
 	g.ready.add(m, first)
-	g.rouseLocked()
+	return g.sleeping > 0 || g.handler != nil && !g.handling
 }
 
 // attach makes m a member. It reports false if the group is closed.
@@ -379,6 +496,7 @@ func (g *Group) attach(m *groupMember) bool {
 	if g.closed {
 		return false
 	}
+	m.endpoint().feeding.used.Store(true)
 	g.members.add(m, false)
 	return true
 }
@@ -414,6 +532,14 @@ func (m *groupMember) wake() {
 		m.ready = true
 		m.group.push(m, false)
 	}
+}
+
+// endpoint returns the endpoint of the session or listener.
+func (m *groupMember) endpoint() *Endpoint {
+	if m.listener != nil {
+		return m.listener.ep
+	}
+	return m.conn.ep
 }
 
 // forget makes the session or listener forget that it is m.

@@ -1044,3 +1044,193 @@ func TestGroupAllocates(t *testing.T) {
 		require.Less(t, allocs, addresses+100, "in 500 rounds")
 	}
 }
+
+// The reading goroutine calls a handler, without locks; what needs no packet
+// comes by another goroutine, never two at once.
+func TestGroupHandle(t *testing.T) {
+	for seed := range fewer(4) {
+		inWorld(t, seed, lossy, func(w *world) {
+			config := Config{WriteBuffer: 16 << 10, PeerTimeout: 10 * time.Second, KeepAlive: 5 * time.Second}
+			g := NewGroup()
+			l := w.listen(&config)
+			require.NoError(t, l.AcceptInto(g))
+			s := newEchoes(t, g)
+			var busy atomic.Bool
+			var byReader, byOthers int
+			require.NoError(t, g.Handle(func(events []Event) {
+				require.True(t, busy.CompareAndSwap(false, true), "two calls at once")
+				defer busy.Store(false)
+				stack := make([]byte, 8192)
+				if stack = stack[:runtime.Stack(stack, false)]; bytes.Contains(stack, []byte("readLoop")) {
+					byReader++
+				} else {
+					byOthers++
+				}
+				for _, e := range events {
+					_ = e.Conn.Stats() // takes Conn.mu
+					_ = l.ep.Stats()   // takes Endpoint.mu
+					s.handle(e)
+				}
+			}))
+			_, err := g.Wait(done(), make([]Event, 1))
+			require.ErrorIs(t, err, ErrGroupInUse)
+			require.ErrorIs(t, g.Serve(done(), func(Event) {}), ErrGroupInUse)
+			require.ErrorIs(t, g.Handle(func([]Event) {}), ErrGroupInUse)
+			e, _ := w.endpoint("10.0.0.2:0", &config)
+			var clients sync.WaitGroup
+			for i := range uint64(5) {
+				clients.Go(func() {
+					c := w.dial(e)
+					data := content(i, 50_000)
+					go func() {
+						_, err := c.Write(data)
+						assert.NoError(t, err)
+						assert.NoError(t, c.CloseWrite())
+					}()
+					got, err := io.ReadAll(c)
+					assert.NoError(t, err)
+					assert.True(t, bytes.Equal(data, got))
+					assert.NoError(t, c.Close())
+				})
+			}
+			clients.Wait()
+			lost := w.dial(e)
+			_, err = lost.Write([]byte{1})
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			w.net.Cut("10.0.0.1", "10.0.0.2")
+			time.Sleep(time.Minute)
+			synctest.Wait()
+			require.Len(t, s.ends, 6)
+			require.Zero(t, g.Len())
+			require.Greater(t, byReader, 10*byOthers)
+			require.Positive(t, byOthers)
+			ends := 0
+			for _, err := range s.ends {
+				if lost := (*PeerLostError)(nil); errors.As(err, &lost) {
+					ends++
+				}
+			}
+			require.Equal(t, 1, ends)
+		})
+	}
+}
+
+// What a handler may call, and that nothing is read while it blocks.
+func TestGroupHandleCalls(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		a, b, g := w.grouped(nil)
+		other := NewGroup()
+		release := make(chan struct{})
+		var seen []string
+		require.NoError(t, g.Handle(func(events []Event) {
+			for _, e := range events {
+				seen = append(seen, string(e.Data))
+				switch string(e.Data) {
+				case "block":
+					<-release
+				case "send":
+					assert.Equal(t, 1, g.Send([]Outgoing{{Conn: b, Data: []byte("sent")}}))
+					assert.NoError(t, b.SendDatagram([]byte("datagram")))
+				case "remove":
+					assert.NoError(t, g.Remove(b))
+					assert.NoError(t, other.Add(b))
+				case "back":
+					assert.Fail(t, "an event of a session that was removed")
+				case "group":
+					assert.NoError(t, g.Close())
+				}
+			}
+		}))
+		say := func(what string) {
+			_, err := a.Write([]byte(what))
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		say("one")
+		say("block")
+		received := b.ep.Stats().PacketsReceived
+		say("two")
+		require.Equal(t, received, b.ep.Stats().PacketsReceived)
+		require.Equal(t, []string{"one", "block"}, seen)
+		close(release)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []string{"one", "block", "two"}, seen)
+		say("send")
+		receive(t, a, []byte("sent"))
+		d, err := a.ReceiveDatagram(context.Background())
+		require.NoError(t, err)
+		require.Equal(t, "datagram", string(d))
+		say("remove")
+		say("back")
+		require.Equal(t, "back", string(takeOne(t, other, EventData).data))
+		require.NoError(t, other.Remove(b))
+		require.NoError(t, g.Add(b))
+		say("group")
+		say("after")
+		receive(t, b, []byte("after"))
+		require.Equal(t, []string{"one", "block", "two", "send", "remove", "group"}, seen)
+		require.ErrorIs(t, g.Handle(func([]Event) {}), net.ErrClosed)
+	})
+}
+
+// Abort and Close by a handler end the session; its end is the next event.
+func TestGroupHandleEnds(t *testing.T) {
+	for _, abort := range []bool{false, true} {
+		inWorld(t, 0, clean, func(w *world) {
+			a, b, g := w.grouped(nil)
+			var ends []error
+			require.NoError(t, g.Handle(func(events []Event) {
+				for _, e := range events {
+					if e.Kind == EventEnded {
+						ends = append(ends, e.Err)
+					} else if abort {
+						assert.NoError(t, b.Abort())
+					} else {
+						assert.NoError(t, b.Close())
+					}
+				}
+			}))
+			_, err := a.Write([]byte("go"))
+			require.NoError(t, err)
+			_, err = a.Read(make([]byte, 1))
+			if abort {
+				require.ErrorIs(t, err, ErrReset)
+			} else {
+				require.Equal(t, io.EOF, err)
+			}
+			synctest.Wait()
+			require.Len(t, ends, 1)
+			require.ErrorIs(t, ends[0], net.ErrClosed)
+		})
+	}
+}
+
+// All of a batch of packets is fed before a call that waits is woken, or a
+// handler called.
+func TestGroupTakesBatches(t *testing.T) {
+	sequential(t)
+	left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
+	a, z := joinedWith(t, left, right, &Config{})
+	g := NewGroup()
+	require.NoError(t, g.Add(z))
+	calls := make(chan int, 10)
+	require.NoError(t, g.Handle(func(events []Event) { calls <- len(events) }))
+	_, err := a.Write([]byte{1})
+	require.NoError(t, err)
+	deliver(a, z) // without a reader: a goroutine takes it
+	require.Equal(t, 1, <-calls)
+	require.True(t, z.ep.feeding.begin())
+	for range 3 {
+		_, err := a.Write([]byte{1})
+		require.NoError(t, err)
+		require.NoError(t, a.SendDatagram([]byte{2}))
+		deliver(a, z)
+	}
+	require.Empty(t, calls)
+	z.ep.feeding.end()
+	require.Equal(t, 4, <-calls) // three datagrams, and a run of all bytes
+	require.Empty(t, calls)
+}
