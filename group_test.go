@@ -509,6 +509,15 @@ func TestGroupFlowControl(t *testing.T) {
 		time.Sleep(20 * time.Second)
 		require.Less(t, n.Load(), int64(400<<10))
 		var got []byte
+		for _, e := range take(t, g) {
+			got = append(got, e.data...)
+		}
+		time.Sleep(100 * time.Millisecond) // the peer is told of the room at once
+		all := take(t, g)
+		require.NotEmpty(t, all)
+		for _, e := range all {
+			got = append(got, e.data...)
+		}
 		events := make([]Event, 8)
 		for {
 			n, err := g.Wait(context.Background(), events)
@@ -1233,4 +1242,32 @@ func TestGroupTakesBatches(t *testing.T) {
 	z.ep.feeding.end()
 	require.Equal(t, 4, <-calls) // three datagrams, and a run of all bytes
 	require.Empty(t, calls)
+}
+
+// Moments that last from one step of a session to the next: the peer's CLOSE was
+// taken, but the session not ended; it has ended, but is in the table yet; a Write
+// is not done, but there is room; a Write reads the socket.
+func TestGroupBetweenSteps(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		_, b, g := w.grouped(nil)
+		now := func(change func()) []EventKind {
+			b.mu.Lock()
+			change()
+			b.io.canRead.Broadcast()
+			b.mu.Unlock()
+			return kinds(take(t, g))
+		}
+		require.Empty(t, now(func() {
+			require.False(t, b.mayDeferReply(&b.io.canWrite), "who waits for the group would wait longer")
+			b.hs.peerFin, b.hs.peerClosed, b.hs.peerFinal = true, true, b.kcp.recvNext()
+		}))
+		require.Equal(t, []EventKind{EventEOF}, now(func() { b.hs.peerClosed = false }))
+		require.Empty(t, now(func() { b.closing.state, b.closing.err = stateEnded, ErrReset }))
+		require.Empty(t, now(func() { b.closing.state, b.closing.err = stateOpen, nil }))
+		b.writing.Lock()
+		out := []Outgoing{{Conn: b, Data: []byte("not between")}}
+		require.Zero(t, g.Send(out))
+		require.Equal(t, ErrWouldBlock, out[0].Err)
+		b.writing.Unlock()
+	})
 }
