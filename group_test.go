@@ -15,6 +15,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/stretchr/testify/assert"
@@ -1270,4 +1271,28 @@ func TestGroupBetweenSteps(t *testing.T) {
 		require.Equal(t, ErrWouldBlock, out[0].Err)
 		b.writing.Unlock()
 	})
+}
+
+// More than the memory of one call holds comes with the next calls, and a
+// message larger than all of it comes whole.
+func TestGroupMemory(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		a, _, g := w.grouped(&Config{MessageMode: true, ReceiveWindow: 1024})
+		sizes := []int{60_000, 60_000, 60_000, 1, groupMemorySize + 1000, 1}
+		for i, size := range sizes {
+			require.NoError(t, a.WriteMessage(content(uint64(i), size)))
+		}
+		time.Sleep(10 * time.Second)
+		all := take(t, g)
+		require.Len(t, all, len(sizes))
+		for i, e := range all {
+			require.True(t, bytes.Equal(content(uint64(i), sizes[i]), e.data), "message %d", i)
+		}
+	})
+}
+
+// Conn is as large as its allocation: one field more would cost 128 bytes a
+// session.
+func TestConnSize(t *testing.T) {
+	require.LessOrEqual(t, unsafe.Sizeof(Conn{}), uintptr(896))
 }

@@ -104,10 +104,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // AcceptKCP waits for the next session, in the order in which they became
 // acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
-// SetDeadline has passed, with os.ErrDeadlineExceeded; and when the listener is
-// closed, with net.ErrClosed. All come wrapped in a *net.OpError. These
-// conditions are checked before the backlog, so they take effect even if a
-// session is waiting.
+// SetDeadline has passed, with os.ErrDeadlineExceeded; when the listener is
+// closed, with net.ErrClosed; and while it is in a Group, with ErrGrouped (see
+// AcceptInto). All come wrapped in a *net.OpError. These conditions are checked
+// before the backlog, so they take effect even if a session is waiting.
 //
 // A session of an extended peer is accepted once the peer's address is
 // validated (WIRE.md §5.1), one of a legacy peer with its first data. At most
