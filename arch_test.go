@@ -22,7 +22,7 @@ import (
 
 // otherLayers are what the names of those files begin with that are not of the
 // state machine.
-var otherLayers = []string{"session", "endpoint", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
+var otherLayers = []string{"session", "endpoint", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
 
 // machineFiles returns the files of the state machine: all but those of another
 // layer. They know no clock, socket, lock or goroutine.

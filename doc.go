@@ -44,6 +44,26 @@
 // sends unreliable packets beside the stream. Between endpoints of this package
 // the packet size follows what the path takes, within [Config.MaxMTU].
 //
+// # Many sessions
+//
+// A server need not have a goroutine for each session. A [Group] holds sessions,
+// and [Group.Wait] returns the next events of any of them: bytes, messages,
+// datagrams, ends.
+//
+//	g := kcp.NewGroup()
+//	err := l.AcceptInto(g) // what l accepts comes as an event, too
+//	events := make([]kcp.Event, 256)
+//	for {
+//		n, err := g.Wait(ctx, events)
+//		for _, e := range events[:n] {
+//			...
+//		}
+//		g.Send(batch) // to any number of sessions, without waiting
+//	}
+//
+// [Group.Serve] shares the work among several goroutines, and [Group.Handle]
+// handles events on the goroutine that reads the socket.
+//
 // # The state machine
 //
 // [New] returns a [KCP], the protocol without clock, socket, lock or goroutine,

@@ -37,6 +37,7 @@ type Endpoint struct {
 	logAfter   atomic.Int64 // ns since epoch before which warn logs nothing
 	load       endpointLoad
 	socket     socketState
+	feeding    feeding
 
 	mu       sync.RWMutex // guards the fields below
 	table    sessionTable

@@ -124,8 +124,12 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	}
 	s.failures = 0
 	if err == nil {
+		grouped := reading == nil && e.feeding.begin()
 		woke = e.take(s.batch[:n], &s.in, reading)
 		e.sendReplies(s.in.shard)
+		if grouped {
+			e.feeding.end()
+		}
 	}
 	return woke, true
 }

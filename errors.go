@@ -44,6 +44,18 @@ var (
 	// Config.MaxBuffered, and this one was ended to free memory. What it held
 	// is dropped, and the peer gets ErrReset.
 	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
+	// ErrGrouped is returned by calls that read from a session, or accept from a
+	// listener, that is in a Group, and if it is to be put into another.
+	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
+	// ErrNotGrouped is returned by Group.Remove for a session that is not in
+	// the group.
+	ErrNotGrouped = errors.New("kcp: session is not in the Group")
+	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events
+	// of the group are taken in another way, or by another call of Wait.
+	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
+	// ErrWouldBlock means that Group.Send would have had to wait: the write
+	// buffer of the session has no room.
+	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrListening is returned by Listen on an Endpoint that already has a
 	// Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")

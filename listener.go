@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -13,10 +14,11 @@ import (
 type Listener struct {
 	ep *Endpoint // immutable
 
-	mu       sync.Mutex // guards the fields below
-	changed  sync.Cond  // broadcast when a call of Accept may have something to return
-	backlog  []*Conn    // sessions that Accept has not returned yet, oldest first
-	deadline deadline   // of Accept
+	mu       sync.Mutex   // guards the fields below
+	changed  sync.Cond    // broadcast when a call of Accept may have something to return
+	backlog  []*Conn      // sessions that Accept has not returned yet, oldest first
+	deadline deadline     // of Accept
+	member   *groupMember // the listener's place in a Group; nil: it is in none
 	closed   bool
 }
 
@@ -60,8 +62,17 @@ func (l *Listener) offer(c *Conn, validated bool) bool {
 		return false
 	}
 	l.backlog = append(l.backlog, c)
-	l.changed.Broadcast()
+	l.announceLocked()
 	return true
+}
+
+// announceLocked announces that the backlog is not empty. l.mu is held.
+func (l *Listener) announceLocked() {
+	if l.member != nil {
+		l.member.wake()
+		return
+	}
+	l.changed.Broadcast()
 }
 
 // full reports whether the backlog has no space for another session.
@@ -93,10 +104,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 
 // AcceptKCP waits for the next session, in the order in which they became
 // acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
-// SetDeadline has passed, with os.ErrDeadlineExceeded; and when the listener is
-// closed, with net.ErrClosed. All come wrapped in a *net.OpError. These
-// conditions are checked before the backlog, so they take effect even if a
-// session is waiting.
+// SetDeadline has passed, with os.ErrDeadlineExceeded; when the listener is
+// closed, with net.ErrClosed; and while it is in a Group, with ErrGrouped (see
+// AcceptInto). All come wrapped in a *net.OpError. These conditions are checked
+// before the backlog, so they take effect even if a session is waiting.
 //
 // A session of an extended peer is accepted once the peer's address is
 // validated (WIRE.md §5.1), one of a legacy peer with its first data. At most
@@ -114,18 +125,93 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 		switch {
 		case l.closed:
 			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
+		case l.member != nil:
+			return nil, opError("accept", nil, l.Addr(), ErrGrouped)
 		case ctx.Err() != nil:
 			return nil, opError("accept", nil, l.Addr(), ctx.Err())
 		case l.deadline.expired:
 			return nil, opError("accept", nil, l.Addr(), os.ErrDeadlineExceeded)
 		case len(l.backlog) > 0:
-			c := l.backlog[0]
-			l.backlog[0] = nil
-			l.backlog = l.backlog[1:]
-			return c, nil
+			return l.takeLocked(), nil
 		}
 		l.changed.Wait()
 	}
+}
+
+// takeLocked takes the oldest session out of the backlog. l.mu is held.
+func (l *Listener) takeLocked() *Conn {
+	c := l.backlog[0]
+	l.backlog[0] = nil
+	l.backlog = l.backlog[1:]
+	return c
+}
+
+// AcceptInto makes sessions go into a group as soon as they can be accepted,
+// with the event EventAccepted first. Those that wait in the backlog go there,
+// too. Pending and future calls of Accept and AcceptKCP return ErrGrouped.
+// Config.Backlog bounds the sessions whose EventAccepted was not taken yet.
+// With a nil group, or when the group is closed, sessions go to Accept again.
+//
+// AcceptInto fails with ErrGrouped if the listener has a group already, and with
+// net.ErrClosed if the listener or the group is closed. Closing the listener
+// ends the sessions that wait for EventAccepted; there is no event of it.
+func (l *Listener) AcceptInto(g *Group) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return opError("accept", nil, l.Addr(), net.ErrClosed)
+	case g == nil:
+		l.leaveGroupLocked()
+		return nil
+	case l.member != nil:
+		return opError("accept", nil, l.Addr(), ErrGrouped)
+	}
+	m := &groupMember{group: g, listener: l}
+	if !g.attach(m) {
+		return opError("accept", nil, l.Addr(), net.ErrClosed)
+	}
+	l.member = m
+	l.changed.Broadcast()
+	m.wake()
+	return nil
+}
+
+// leaveGroupLocked takes l out of its group, if it is in one. l.mu is held.
+func (l *Listener) leaveGroupLocked() {
+	if l.member != nil {
+		l.member.group.detach(l.member)
+		l.member = nil
+	}
+}
+
+// acceptFor takes the oldest session out of the backlog, for the group in which
+// m is l's place. It returns nil if there is none.
+func (l *Listener) acceptFor(m *groupMember) *Conn {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	m.ready = false
+	if l.member != m || len(l.backlog) == 0 {
+		return nil
+	}
+	c := l.takeLocked()
+	if len(l.backlog) > 0 {
+		m.wake()
+	}
+	return c
+}
+
+// putBack puts c, which acceptFor has returned, into the backlog again. It
+// reports false if l is closed.
+func (l *Listener) putBack(c *Conn) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return false
+	}
+	l.backlog = slices.Insert(l.backlog, 0, c)
+	l.announceLocked()
+	return true
 }
 
 // SetDeadline sets the time at which pending and future calls of Accept and
@@ -174,6 +260,7 @@ func (l *Listener) end() (waiting []*Conn, ok bool) {
 		return nil, false
 	}
 	l.closed = true
+	l.leaveGroupLocked()
 	waiting, l.backlog = l.backlog, nil
 	l.deadline.set(time.Time{}, &l.mu, &l.changed)
 	l.changed.Broadcast()

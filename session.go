@@ -62,12 +62,14 @@ type ioState struct {
 	readerWaitsFor *notifier // what the call that reads the socket waits for; nil: no call reads
 	readDeadline   deadline
 	writeDeadline  deadline
+	member         *groupMember // the session's place in a Group; nil: it is in none
 
 	filling        bool // a blocked Read has lent its buffer to the state machine
 	errReported    bool // Read or Write has returned closing.err
 	respondPending bool // respond is due at the end of the batch
 	replyPending   bool // a reply is due; the next application call or the read loop sends it
 	wokeWaiter     bool // a waiting call was woken since the last respond
+	batched        batched
 	offPath        bool // a signal of the current packet is not from within the session
 }
 

@@ -81,8 +81,13 @@ func (w *wire) take() [][]byte {
 }
 
 // joined returns both ends of a session.
-func joined(b *testing.B, left, right *wire) (a, z *Conn) {
-	config := &Config{DialTimeout: -1, MaxMTU: -1}
+func joined(b testing.TB, left, right *wire) (a, z *Conn) {
+	return joinedWith(b, left, right, &Config{})
+}
+
+// joinedWith is joined with some settings.
+func joinedWith(b testing.TB, left, right *wire, config *Config) (a, z *Conn) {
+	config.DialTimeout, config.MaxMTU = -1, -1
 	l, err := NewEndpoint(right, config)
 	if err != nil {
 		b.Fatal(err)

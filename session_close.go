@@ -12,7 +12,8 @@ import (
 // net.ErrClosed. Data that has arrived but was not read is dropped. Close waits
 // until the peer has acknowledged all that was written. An endpoint of this
 // package also has to acknowledge the end of the stream: it reads io.EOF after
-// the last byte.
+// the last byte. Close of a session that is in a Group does not wait, as with
+// SetLinger(0).
 //
 // The session is aborted if nothing more is acknowledged for Config.Linger (see
 // SetLinger), or not all within Config.MaxLinger. Close then returns
@@ -39,6 +40,7 @@ func (c *Conn) Close() error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
+	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 	c.stopCalls()
 	if c.closing.state == stateEnded {
 		c.dropReceived()
@@ -61,7 +63,7 @@ func (c *Conn) Close() error {
 	c.dropReceived()
 	c.closing.state = stateLingering
 	c.closing.lingerFrom = c.kcp.sendUna()
-	c.closing.background = c.closing.linger <= 0
+	c.closing.background = c.closing.linger <= 0 || grouped
 	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
 	c.wait(now)
 	c.kick(now)

@@ -106,6 +106,15 @@ func (c *Conn) maxDatagramSize() int {
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if err := c.queueDatagram(b); err != nil {
+		return err
+	}
+	c.writePackets()
+	return nil
+}
+
+// queueDatagram is SendDatagram without writing the packet.
+func (c *Conn) queueDatagram(b []byte) error {
 	switch {
 	case c.closing.closed:
 		return c.opError("write", net.ErrClosed)
@@ -132,7 +141,6 @@ func (c *Conn) SendDatagram(b []byte) error {
 	c.datagramQueue().stats.Sent++
 	c.datagramQueue().moved += uint64(len(b))
 	c.noteActivity(c.ep.now())
-	c.writePackets()
 	return nil
 }
 
@@ -140,7 +148,8 @@ func (c *Conn) SendDatagram(b []byte) error {
 // most 256 datagrams wait for it; further ones push out the oldest, which
 // DatagramStats.Dropped counts. It fails with the error of ctx when that is
 // done, with os.ErrDeadlineExceeded when the read deadline has passed, and with
-// net.ErrClosed after Close or Abort. After the last datagram of an ended
+// net.ErrClosed after Close or Abort, and at once with ErrGrouped if the session
+// is in a Group. After the last datagram of an ended
 // session it returns the error with which the session ended: ErrPeerClosed (not
 // io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
@@ -157,6 +166,8 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 		switch {
 		case c.closing.closed:
 			return nil, c.opError("read", net.ErrClosed)
+		case c.io.member != nil:
+			return nil, c.opError("read", ErrGrouped)
 		case ctx.Err() != nil:
 			return nil, c.opError("read", ctx.Err())
 		case c.io.readDeadline.expired:

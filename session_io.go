@@ -13,6 +13,7 @@ import (
 //
 // Read fails at once, even if there is data, with
 //   - os.ErrDeadlineExceeded when the read deadline has passed;
+//   - ErrGrouped if the session is in a Group;
 //   - net.ErrClosed after Close or Abort.
 //
 // After all data that has arrived, it returns
@@ -93,10 +94,12 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 // cannotRead returns why a Read fails even if data has arrived; nil if it does
 // not.
 func (c *Conn) cannotRead() error {
-	if c.closing.closed {
+	switch {
+	case c.closing.closed:
 		return net.ErrClosed
-	}
-	if c.io.readDeadline.expired {
+	case c.io.member != nil:
+		return ErrGrouped
+	case c.io.readDeadline.expired:
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -213,23 +216,32 @@ func (c *Conn) WriteMessage(b []byte) error {
 // if nothing more may be written.
 func (c *Conn) waitRoom() error {
 	for {
-		switch {
-		case c.closing.closed:
-			return net.ErrClosed
-		case c.io.writeDeadline.expired:
-			return os.ErrDeadlineExceeded
-		case c.hs.peerClosed:
-			return ErrPeerClosed
-		case c.closing.err != nil:
-			c.io.errReported = true
-			return c.closing.err
-		case c.hs.finSignal != 0:
-			return net.ErrClosed
-		case c.room() > 0:
+		if err := c.cannotWrite(); err != nil {
+			return err
+		}
+		if c.room() > 0 {
 			return nil
 		}
 		c.io.canWrite.Wait()
 	}
+}
+
+// cannotWrite returns why nothing more may be written; nil if it may.
+func (c *Conn) cannotWrite() error {
+	switch {
+	case c.closing.closed:
+		return net.ErrClosed
+	case c.io.writeDeadline.expired:
+		return os.ErrDeadlineExceeded
+	case c.hs.peerClosed:
+		return ErrPeerClosed
+	case c.closing.err != nil:
+		c.io.errReported = true
+		return c.closing.err
+	case c.hs.finSignal != 0:
+		return net.ErrClosed
+	}
+	return nil
 }
 
 // room returns the free bytes of the write buffer, negative if it is overfull.

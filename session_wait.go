@@ -21,6 +21,9 @@ func (n *notifier) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
 func (n *notifier) Broadcast() {
 	c := n.conn
 	n.count++
+	if m := c.io.member; m != nil && (n == &c.io.canRead || m.wantsRoom) {
+		m.wake()
+	}
 	if n.waiting > 0 {
 		c.io.wokeWaiter = true
 		n.cond.Broadcast()
@@ -85,10 +88,11 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to
-// the call that waits for n: it can go on, and no other call waits.
+// the call that waits for n: it can go on, and no other call waits, be it for
+// the session's Group.
 func (c *Conn) mayDeferReply(n *notifier) bool {
 	switch {
-	case c.othersWait():
+	case c.othersWait() || c.io.member != nil:
 		return false
 	case n == &c.io.canRead:
 		return c.readable()

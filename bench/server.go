@@ -27,9 +27,11 @@ import (
 // kcp.LowLatency at both ends. Names that end in /cores=N give the server N
 // processors.
 //
-// The server accepts in a loop and has a goroutine a session. kcp has the
-// default Config. kcp-go has the settings that most of its users choose, and
-// windows of 128. Bare UDP is one loop that answers each datagram.
+// The server accepts in a loop and has a goroutine a session. That of kcp-group
+// has one for all, and that of kcp-handler none but the one that reads the
+// socket. kcp has the default Config. kcp-go has the settings that most of its
+// users choose, and windows of 128. Bare UDP is one loop that answers each
+// datagram.
 //
 // The metric cpu is the user and system time of the server's process alone:
 // for each message, for each GB, or in open-N as the processors in use while
@@ -54,6 +56,13 @@ const (
 
 // kcpFromKCPGo is our server with clients of kcp-go.
 const kcpFromKCPGo = "kcp<kcp-go"
+
+// Our server with all sessions in a kcp.Group: one goroutine serves it, or the one
+// that reads the socket.
+const (
+	kcpGroup   = "kcp-group"
+	kcpHandler = "kcp-handler"
+)
 
 // openLong is the case of open that takes long.
 const openLong = "open-100000"
@@ -87,7 +96,7 @@ func init() {
 		},
 		optional:  []string{openLong},
 		overCores: []string{"pace-1000", "echo-100", "bulk-100"},
-		impls:     []string{ours, kcpFromKCPGo, kcpGo, quicGo, kernelTCP, bareUDP},
+		impls:     []string{ours, kcpGroup, kcpHandler, kcpFromKCPGo, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{
 			{metricCPU, "s/GB"}, {metricClientsCPU, "s/GB"}, {metricCipher, "s/GB"},
 			{metricRate, "per second"}, {metricGoodput, "MB/s"}, {metricP50, "µs"}, {metricP99, "µs"},
@@ -199,8 +208,10 @@ func serverLacks(c, impl string) bool {
 		return false
 	}
 	switch impl {
-	case ours:
+	case ours, kcpGroup:
 		return false
+	case kcpHandler:
+		return job.Kind != serverPace && job.Kind != serverEcho
 	case kcpFromKCPGo:
 		return job.Kind != serverBulk || job.GCM || job.LowLatency || job.Clients < 10 || job.Cores > 0
 	case kcpGo:

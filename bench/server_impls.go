@@ -31,6 +31,8 @@ type dialFunc func(ctx context.Context, i int) (clientStream, error)
 // way differs in what listen returns.
 var serverImpls = map[string]serverImpl{
 	ours:         {listenKCP, kcpDialer, kcpSent},
+	kcpGroup:     {listenGroup, kcpDialer, kcpSent},
+	kcpHandler:   {listenHandler, kcpDialer, kcpSent},
 	kcpFromKCPGo: {listenKCP, kcpGoDialer, kcpGoSent},
 	kcpGo:        {listenKCPGo, kcpGoDialer, kcpGoSent},
 	quicGo:       {listenQUIC, quicDialer, nil},

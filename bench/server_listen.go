@@ -258,6 +258,14 @@ func serverConfig(job *serverJob) (*kcp.Config, error) {
 }
 
 func listenKCP(job *serverJob) (serverEnd, error) {
+	l, err := newKCPListener(job)
+	if err != nil {
+		return nil, err
+	}
+	return &streamEnd{addr: l.Addr(), accept: func() (io.ReadWriteCloser, error) { return l.Accept() }}, nil
+}
+
+func newKCPListener(job *serverJob) (*kcp.Listener, error) {
 	c, err := serverConfig(job)
 	if err != nil {
 		return nil, err
@@ -267,11 +275,7 @@ func listenKCP(job *serverJob) (serverEnd, error) {
 		// MaxSessions by default.
 		c.MaxSessions, c.MaxSessionsPerAddress = job.Clients+1, job.Clients+1
 	}
-	l, err := kcp.Listen("udp4", loopback, c)
-	if err != nil {
-		return nil, err
-	}
-	return &streamEnd{addr: l.Addr(), accept: func() (io.ReadWriteCloser, error) { return l.Accept() }}, nil
+	return kcp.Listen("udp4", loopback, c)
 }
 
 func listenKCPGo(job *serverJob) (serverEnd, error) {

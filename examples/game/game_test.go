@@ -1,0 +1,90 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+)
+
+// output is a buffer that several goroutines may use.
+type output struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(b)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+// All players see each other, hear what is said, and are told of the end.
+func TestDemo(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1:4000", "[::1]:4000"} {
+		var out output
+		const players = 6
+		results, err := demo(t.Context(), settings{addr: addr, players: players, duration: time.Second}, &out)
+		require.NoError(t, err)
+		require.Len(t, results, players)
+		for i, r := range results {
+			require.Equal(t, io.EOF, r.end)
+			require.Equal(t, players, r.players)
+			require.Greater(t, r.snapshots, 10)
+			require.Contains(t, r.lines, fmt.Sprintf("bot %d: hello from %d", i, i))
+			require.Contains(t, r.lines, "the server closes")
+		}
+	}
+}
+
+// A player in the terminal: the field, chat, and both ends' goodbye.
+func TestPlay(t *testing.T) {
+	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
+	require.NoError(t, err)
+	ctx, stop := context.WithCancel(t.Context())
+	var log, seen, other output
+	served, played := make(chan error, 1), make(chan error, 1)
+	go func() { served <- newServer(&log).run(ctx, l) }()
+	in, typed := io.Pipe()
+	args := []string{"play", "-addr", l.Addr().String(), "-name"}
+	go func() { played <- run(t.Context(), append(args, "ann"), in, &seen, &seen) }()
+	_, err = io.WriteString(typed, "a\nhello \x1b[2J there\n")
+	require.NoError(t, err)
+	shows := func(o *output, text string) {
+		t.Helper()
+		require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, 10*time.Second, 5*time.Millisecond, text)
+	}
+	shows(&seen, "ann: hello ?[2J there")
+	shows(&seen, "1 players")
+	require.NoError(t, run(t.Context(), append(args, "bob"), strings.NewReader("hi\n"), &other, &other))
+	shows(&seen, "bob: hi")
+	shows(&seen, "bob has left")
+	stop()
+	require.NoError(t, <-served)
+	require.NoError(t, <-played)
+	shows(&seen, "the server has closed")
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{nil, {"fly"}, {"serve", "-nope"}} {
+		var messages output
+		require.Error(t, run(t.Context(), args, nil, io.Discard, &messages))
+		require.Contains(t, messages.String(), "usage: game serve|play|demo")
+	}
+	require.NoError(t, run(t.Context(), []string{"play", "-h"}, nil, io.Discard, io.Discard))
+	require.Error(t, run(t.Context(), []string{"serve", "-addr", "nowhere"}, nil, io.Discard, io.Discard))
+}

@@ -1,0 +1,778 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"sync"
+)
+
+// Group is a set of sessions whose events one call returns: a poll group, as
+// GameNetworkingSockets calls it. One goroutine can serve thousands of sessions
+// with it, without a goroutine for each.
+//
+// Add puts a session into a group, and Listener.AcceptInto all that a listener
+// accepts. Events of the sessions are then to be had in one of three ways:
+//
+//   - Wait returns the next events, for a loop of the application;
+//   - Serve calls a function for each event, on the calling goroutine;
+//   - Handle sets a function that the goroutine that reads the socket calls.
+//
+// A session is in one group at most. Meanwhile its events come from the group
+// alone: Read, ReadMessage and ReceiveDatagram return ErrGrouped at once, also
+// those that were blocked. The read deadline has no effect. Writing works as
+// ever, and Send writes to many sessions at once, without waiting. Close does
+// not wait: delivery goes on in the background, as it does with a negative
+// Config.Linger.
+//
+// What is not taken from the group stays in its session, and fills the receive
+// window as if it were not read. At most 256 datagrams of a session wait.
+// Sessions with events take turns, with one event each, so that a session with
+// much data does not keep others waiting.
+//
+// All methods are safe for concurrent use.
+type Group struct {
+	wake chan struct{} // capacity 1: rouses a call that blocks in sleep
+	done chan struct{} // closed by Close
+
+	mu       sync.Mutex // guards the fields below; no other lock is taken under it
+	members  memberList
+	ready    memberList    // members that may have an event, in the order of their turns
+	sleeping int           // calls that block in sleep
+	mode     groupMode     // how events are taken
+	serving  int           // calls of Serve, if mode is groupServes
+	handler  func([]Event) // of Handle; nil: none
+	handling bool          // a goroutine calls handler, or is about to
+	closed   bool
+	touched  []*Conn        // for Send; nil while a Send uses it
+	spare    []*groupMemory // not in use
+
+	// The goroutine that has set mode to groupWaits, or handling, uses these.
+	memory groupMemory
+	events [handlerBatch]Event
+}
+
+// handlerBatch is the most events of one call of a handler.
+const handlerBatch = 64
+
+// groupMode is how a group's events are taken.
+type groupMode uint8
+
+const (
+	groupIdle    groupMode = iota // not at the moment
+	groupWaits                    // a call of Wait runs
+	groupServes                   // calls of Serve run
+	groupHandles                  // Handle was called
+)
+
+// EventKind is the kind of an Event.
+type EventKind uint8
+
+const (
+	// EventAccepted is the first event of a session that a peer has opened; see
+	// Listener.AcceptInto.
+	EventAccepted EventKind = iota + 1
+	// EventData is the next bytes of a session's stream, at least one. A session
+	// with Config.MessageMode has EventMessage instead.
+	EventData
+	// EventMessage is a whole message, which may be empty.
+	EventMessage
+	// EventDatagram is a datagram, as from Conn.ReceiveDatagram.
+	EventDatagram
+	// EventWritable follows, once, a Send that returned ErrWouldBlock for the
+	// session: there is room again.
+	EventWritable
+	// EventEOF is the end of the peer's data, after CloseWrite at the peer. Err
+	// is io.EOF, or io.ErrUnexpectedEOF within a message. Datagrams may follow,
+	// and the session can still be written to.
+	EventEOF
+	// EventEnded is the last event of a session, and comes once for each. The
+	// session is no longer in the group. Err is what Read returns after the last
+	// byte: io.EOF if the peer has closed the session, net.ErrClosed after Close
+	// or Abort at this end, otherwise the error with which the session ended. If
+	// EventEOF came before, Err is the latter, too, unless the peer has closed
+	// the session. Errors other than io.EOF are of type *net.OpError.
+	//
+	// The session should be closed, if that has not been done: Close reports
+	// whether all was delivered.
+	EventEnded
+)
+
+// String returns the name of the kind, such as "data".
+func (k EventKind) String() string {
+	switch k {
+	case EventAccepted:
+		return "accepted"
+	case EventData:
+		return "data"
+	case EventMessage:
+		return "message"
+	case EventDatagram:
+		return "datagram"
+	case EventWritable:
+		return "writable"
+	case EventEOF:
+		return "EOF"
+	case EventEnded:
+		return "ended"
+	}
+	return "none"
+}
+
+// Event is what has happened to a session of a Group.
+type Event struct {
+	Kind EventKind
+	Conn *Conn
+	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It
+	// is memory of the group. It is valid until the next call of Wait on the
+	// group, or until the handler returns.
+	Data []byte
+	// Err is why the session, or the peer's data, has ended: of EventEOF and
+	// EventEnded.
+	Err error
+}
+
+// NewGroup returns an empty group.
+func NewGroup() *Group {
+	g := &Group{wake: make(chan struct{}, 1), done: make(chan struct{})}
+	g.ready.which = 1
+	return g
+}
+
+// Add puts a session into the group. What has arrived and was not read is for
+// the group; a session that has ended delivers its data, and its end. Calls of
+// Read, ReadMessage and ReceiveDatagram that wait return ErrGrouped, or what
+// they have received already.
+//
+// Add fails with ErrGrouped if the session is in a group, this one or another;
+// with net.ErrClosed if the group is closed, or the session by Close or Abort.
+func (g *Group) Add(c *Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.closed {
+		return c.opError("add", net.ErrClosed)
+	}
+	if c.io.member != nil {
+		return c.opError("add", ErrGrouped)
+	}
+	m := &groupMember{group: g, conn: c}
+	if !g.attach(m) {
+		return c.opError("add", net.ErrClosed)
+	}
+	c.io.member = m
+	c.io.canRead.Broadcast() // for blocked calls, and for what is there already
+	return nil
+}
+
+// Remove takes a session out of the group, which goes on as one that was never
+// in it: what was not taken is for Read. It fails with ErrNotGrouped if the
+// session is not in this group. After Remove no call of Wait returns an event
+// of the session, and no handler is called for it; one that runs goes on.
+func (g *Group) Remove(c *Conn) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m := c.io.member
+	if m == nil || m.group != g {
+		return c.opError("remove", ErrNotGrouped)
+	}
+	c.io.member = nil
+	g.detach(m)
+	return nil
+}
+
+// Len returns the number of sessions in the group.
+func (g *Group) Len() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.members.sessions
+}
+
+// Close closes the group: blocked and future calls of Wait and Serve return
+// net.ErrClosed, and no handler is called any more; one that runs goes on.
+// Sessions and listeners are taken out and go on by themselves, as after
+// Remove. On a closed group it returns net.ErrClosed.
+func (g *Group) Close() error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return g.opError("close", net.ErrClosed)
+	}
+	g.closed = true
+	close(g.done)
+	var members []*groupMember
+	for m := g.members.first; m != nil; m = g.members.first {
+		g.members.remove(m)
+		g.ready.remove(m)
+		members = append(members, m)
+	}
+	g.spare = nil
+	g.mu.Unlock()
+	for _, m := range members {
+		m.forget()
+	}
+	return nil
+}
+
+func (g *Group) opError(op string, err error) error { return opError(op, nil, nil, err) }
+
+// Wait waits for events of the group's sessions, and fills in at most
+// len(events) of them. It returns how many; that is 0 only with an error, or if
+// events is empty. Events of one session are in order. Event.Data is valid
+// until the next call.
+//
+// Events that are there are returned even if ctx is done, so Wait does not
+// block with a context that is. Without events its errors are ctx.Err() itself
+// when ctx is done, and net.ErrClosed when the group is closed.
+//
+// Wait is for one goroutine at a time. It returns ErrGroupInUse at once while
+// another call of Wait or Serve runs, and after Handle. Applications that want
+// more goroutines use several groups, or call Serve on several goroutines.
+func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
+	if err := g.enter(groupWaits); err != nil {
+		return 0, err
+	}
+	defer g.leave()
+	for len(events) > 0 {
+		if n := g.fill(events); n > 0 {
+			return n, nil
+		}
+		if err := g.sleep(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return 0, nil
+}
+
+// fill fills in the events that are there, and returns how many.
+func (g *Group) fill(events []Event) (n int) {
+	g.memory.used = 0
+	for n < len(events) {
+		m := g.next()
+		if m == nil {
+			break
+		}
+		_, got := m.take(&g.memory, &events[n], false)
+		if got == gotNoMemory {
+			break
+		}
+		if got == gotEvent {
+			n++
+		}
+	}
+	return n
+}
+
+// Serve calls handler for each event of the group's sessions, on the calling
+// goroutine, until ctx is done or the group is closed. It returns ctx.Err()
+// itself, or net.ErrClosed. Several goroutines may call Serve at once. Each
+// event goes to one of them. The events of one session are in order, and
+// handler is called for the next when it has returned from the last, so it
+// needs no lock for what belongs to a session.
+//
+// handler may block, and may call any method of the session and of the group
+// but Wait; other sessions' events wait meanwhile, unless other calls of Serve
+// take them. If it panics, so does Serve. Its event then counts as handled, and
+// Serve can be called again.
+//
+// Serve returns ErrGroupInUse at once while a call of Wait runs, and after
+// Handle.
+func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
+	if err := g.enter(groupServes); err != nil {
+		return err
+	}
+	defer g.leave()
+	memory := g.takeMemory()
+	defer g.returnMemory(memory)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		if m := g.next(); m != nil {
+			m.handle(memory, handler)
+		} else if err := g.sleep(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// Handle makes handler be called with the events of the group's sessions, as
+// many as Wait would return, at most 64. A batch of packets is first fed to all
+// of its sessions; then the goroutine that has read it from the socket calls
+// handler, so that no other goroutine has to be woken. Events that do not come
+// from a packet, such as the end of a session after a time-out, are handled on a
+// goroutine that the group starts for it. handler is not called again before it
+// has returned, so it needs no lock for what only it uses. The events, and their
+// data, are valid until it returns.
+//
+// While handler runs, nothing is read from the socket. It must not block, and
+// not call what waits for a peer, or for the goroutine itself: Write and
+// WriteMessage to a session whose write buffer may be full, CloseWrite right
+// after EventAccepted, Dial on the same endpoint, and Endpoint.Close. Send,
+// SendDatagram, Close and Abort of a session in the group do not wait. It may
+// call Add, Remove and Close of the group. If it panics, the program ends, as
+// after a panic of any goroutine.
+//
+// Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the
+// group has a handler, and with net.ErrClosed if the group is closed. The
+// handler stays until then.
+func (g *Group) Handle(handler func(events []Event)) error {
+	if err := g.setHandler(handler); err != nil {
+		return err
+	}
+	go g.dispatch() // what is there already
+	return nil
+}
+
+func (g *Group) setHandler(handler func([]Event)) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return g.opError("handle", net.ErrClosed)
+	}
+	if g.mode != groupIdle {
+		return g.opError("handle", ErrGroupInUse)
+	}
+	g.mode, g.handler = groupHandles, handler
+	return nil
+}
+
+// dispatch calls the handler for all events that are there, unless another
+// goroutine does. It is called without any lock.
+func (g *Group) dispatch() {
+	for handler := g.beginHandling(); handler != nil; handler = g.goOnHandling() {
+		n := g.fill(g.events[:])
+		if n > 0 {
+			handler(g.events[:n])
+			clear(g.events[:n])
+		}
+	}
+}
+
+// beginHandling returns the handler if it is to be called, and by the calling
+// goroutine.
+func (g *Group) beginHandling() func([]Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.handling {
+		return nil // that goroutine goes on until the ready list is empty
+	}
+	return g.goOnHandlingLocked()
+}
+
+// goOnHandling returns the handler if it is to be called again.
+func (g *Group) goOnHandling() func([]Event) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.goOnHandlingLocked()
+}
+
+func (g *Group) goOnHandlingLocked() func([]Event) {
+	g.handling = !g.closed && g.ready.first != nil
+	if !g.handling {
+		return nil
+	}
+	return g.handler
+}
+
+// enter begins a call of Wait or Serve.
+func (g *Group) enter(mode groupMode) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return g.opError("wait", net.ErrClosed)
+	}
+	if g.mode != groupIdle && (g.mode != mode || mode == groupWaits) {
+		return g.opError("wait", ErrGroupInUse)
+	}
+	g.mode = mode
+	g.serving++
+	return nil
+}
+
+// leave ends a call of Wait or Serve.
+func (g *Group) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.serving--; g.serving == 0 {
+		g.mode = groupIdle
+	}
+}
+
+// sleep waits until a member may have an event. It returns nil, or why no call
+// may wait.
+func (g *Group) sleep(ctx context.Context) error {
+	g.mu.Lock()
+	if g.closed {
+		g.mu.Unlock()
+		return g.opError("wait", net.ErrClosed)
+	}
+	if g.ready.first != nil {
+		g.mu.Unlock()
+		return nil
+	}
+	g.sleeping++
+	g.mu.Unlock()
+	var err error
+	select {
+	case <-g.wake:
+	case <-g.done: // the next call finds it closed
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.sleeping--
+	if err != nil {
+		g.rouseLocked() // what has roused this call may be for another
+	}
+	return err
+}
+
+// rouseLocked wakes a call in sleep if there is something for it. g.mu is held.
+func (g *Group) rouseLocked() {
+	if g.sleeping > 0 && g.ready.first != nil {
+		select {
+		case g.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// next takes the member out of the ready list whose turn it is; nil if none is
+// there.
+func (g *Group) next() *groupMember {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	m := g.ready.first
+	if m != nil {
+		g.ready.remove(m)
+		g.rouseLocked()
+	}
+	return m
+}
+
+// push puts m into the ready list, unless it is not in the group any more: at
+// the end, or as the next. The lock of its session or listener is held.
+func (g *Group) push(m *groupMember, first bool) {
+	if g.list(m, first) && !m.endpoint().feeding.defers(g) {
+		g.attend(true)
+	}
+}
+
+// attend has the events in the ready list taken: it wakes a call in sleep, or
+// calls the handler, on a goroutine of its own if spawn is set.
+func (g *Group) attend(spawn bool) {
+	switch handles := g.rouse(); {
+	case handles && spawn:
+		go g.dispatch()
+	case handles:
+		g.dispatch()
+	}
+}
+
+// rouse wakes a call in sleep. It reports whether the group has a handler
+// instead.
+func (g *Group) rouse() (handles bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rouseLocked()
+	return g.handler != nil
+}
+
+// list is push without attend. It reports whether attend must follow.
+func (g *Group) list(m *groupMember, first bool) (attend bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !m.links[0].linked {
+		return false
+	}
+	g.ready.add(m, first)
+	return g.sleeping > 0 || g.handler != nil && !g.handling
+}
+
+// attach makes m a member. It reports false if the group is closed.
+func (g *Group) attach(m *groupMember) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
+		return false
+	}
+	m.endpoint().feeding.used.Store(true)
+	g.members.add(m, false)
+	return true
+}
+
+// detach takes m out of the group.
+func (g *Group) detach(m *groupMember) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.members.remove(m)
+	g.ready.remove(m)
+}
+
+// groupMember is the place of a session, or of a listener, in a group.
+type groupMember struct {
+	group    *Group    // immutable
+	conn     *Conn     // immutable; nil: a listener
+	listener *Listener // immutable; nil: a session
+
+	links [2]memberLinks // in Group.members and Group.ready; Group.mu guards them
+
+	// Conn.mu, or Listener.mu, guards the fields below.
+	ready     bool // in Group.ready, or just taken out of it
+	handled   bool // a handler runs: release looks for what has happened meanwhile
+	wantsRoom bool // EventWritable is due once there is room
+	peerDone  bool // EventEOF was delivered
+	datagram  bool // the last event was a datagram: data of the stream comes first
+}
+
+// wake puts m into the ready list, unless it is there or a handler runs for it.
+// The lock of its session or listener is held.
+func (m *groupMember) wake() {
+	if !m.ready && !m.handled {
+		m.ready = true
+		m.group.push(m, false)
+	}
+}
+
+// endpoint returns the endpoint of the session or listener.
+func (m *groupMember) endpoint() *Endpoint {
+	if m.listener != nil {
+		return m.listener.ep
+	}
+	return m.conn.ep
+}
+
+// forget makes the session or listener forget that it is m.
+func (m *groupMember) forget() {
+	if l := m.listener; l != nil {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if l.member == m {
+			l.member = nil
+			l.changed.Broadcast()
+		}
+		return
+	}
+	c := m.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.io.member == m {
+		c.io.member = nil
+	}
+}
+
+// gotWhat is the result of groupMember.take.
+type gotWhat uint8
+
+const (
+	gotNothing  gotWhat = iota
+	gotEvent            // an event
+	gotNoMemory         // nothing, as the memory is full of earlier events
+)
+
+// take fills in the next event of m, which was just taken out of the ready
+// list. If hold is set, the session has no further event before release is
+// called for its member, which take returns.
+func (m *groupMember) take(memory *groupMemory, e *Event, hold bool) (of *groupMember, got gotWhat) {
+	if m.listener != nil {
+		if of = m.accept(hold); of == nil {
+			return nil, gotNothing
+		}
+		*e = Event{Kind: EventAccepted, Conn: of.conn}
+		return of, gotEvent
+	}
+	c := m.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.ready = false
+	if c.io.member != m {
+		return nil, gotNothing
+	}
+	m.handled = true // afterRead releases Conn.mu
+	got = c.takeEvent(m, memory, e)
+	if m.handled = hold && got == gotEvent; m.handled || c.io.member != m {
+		return m, got
+	}
+	if got == gotNoMemory {
+		m.ready = true
+		m.group.push(m, true)
+	} else if c.hasEvent(m) {
+		m.wake()
+	}
+	return m, got
+}
+
+// accept takes the next session out of the backlog of the listener, and puts it
+// into the group. It returns nil if there is none.
+func (m *groupMember) accept(hold bool) *groupMember {
+	c := m.listener.acceptFor(m)
+	if c == nil {
+		return nil
+	}
+	of := m.group.adopt(c, hold)
+	if of == nil && !m.listener.putBack(c) {
+		c.discard(net.ErrClosed)
+	}
+	return of
+}
+
+// adopt makes an accepted session a member. It returns nil if the group is
+// closed.
+func (g *Group) adopt(c *Conn, hold bool) *groupMember {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	of := &groupMember{group: g, conn: c, handled: hold}
+	if !g.attach(of) {
+		return nil
+	}
+	c.io.member = of
+	if !hold && c.hasEvent(of) {
+		of.wake()
+	}
+	return of
+}
+
+// release ends the handling of an event that take has returned with hold.
+func (m *groupMember) release() {
+	c := m.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.handled = false
+	if c.io.member == m && c.hasEvent(m) {
+		m.wake()
+	}
+}
+
+// handle calls handler for the next event of m, if it has one.
+func (m *groupMember) handle(memory *groupMemory, handler func(Event)) {
+	memory.used = 0
+	var e Event
+	of, got := m.take(memory, &e, true)
+	if got != gotEvent {
+		return
+	}
+	defer of.release() // even if handler panics
+	handler(e)
+}
+
+// memberLinks are the neighbours of a member in a memberList.
+type memberLinks struct {
+	before, after *groupMember
+	linked        bool
+}
+
+// memberList is a list of members. Group.mu guards it.
+type memberList struct {
+	which       int // index into groupMember.links
+	first, last *groupMember
+	sessions    int // in the list
+}
+
+// add adds m at the beginning or at the end.
+func (l *memberList) add(m *groupMember, first bool) {
+	at := &m.links[l.which]
+	if at.linked {
+		return
+	}
+	if first {
+		*at = memberLinks{after: l.first, linked: true}
+	} else {
+		*at = memberLinks{before: l.last, linked: true}
+	}
+	l.link(m, at)
+	if m.conn != nil {
+		l.sessions++
+	}
+}
+
+// link makes the neighbours of m, or the ends of the list, point to it.
+func (l *memberList) link(m *groupMember, at *memberLinks) {
+	if at.before != nil {
+		at.before.links[l.which].after = m
+	} else {
+		l.first = m
+	}
+	if at.after != nil {
+		at.after.links[l.which].before = m
+	} else {
+		l.last = m
+	}
+}
+
+// remove removes m, if it is in the list.
+func (l *memberList) remove(m *groupMember) {
+	at := &m.links[l.which]
+	if !at.linked {
+		return
+	}
+	if at.before != nil {
+		at.before.links[l.which].after = at.after
+	} else {
+		l.first = at.after
+	}
+	if at.after != nil {
+		at.after.links[l.which].before = at.before
+	} else {
+		l.last = at.before
+	}
+	*at = memberLinks{}
+	if m.conn != nil {
+		l.sessions--
+	}
+}
+
+const (
+	// groupMemorySize is the memory for the data of the events of one call, in
+	// bytes. A larger message makes it grow.
+	groupMemorySize = 128 << 10
+	// groupRun is the most bytes of a stream in one event.
+	groupRun = 64 << 10
+	// leastRun is the least free memory that a run of a stream is put into, so
+	// that runs do not get short.
+	leastRun = 4 << 10
+)
+
+// groupMemory is the memory of the data of events.
+type groupMemory struct {
+	b    []byte // nil until the first use
+	used int
+}
+
+// free returns at most n bytes of free memory, but at least the given number.
+// It returns nil if there are less, as earlier events use it.
+func (m *groupMemory) free(least, n int) []byte {
+	if m.b == nil || m.used == 0 && len(m.b) < least {
+		m.b = make([]byte, max(groupMemorySize, least))
+	}
+	if len(m.b)-m.used < least {
+		return nil
+	}
+	return m.b[m.used:min(m.used+n, len(m.b))]
+}
+
+// take returns the first n bytes of free memory, which the event has.
+func (m *groupMemory) take(n int) []byte {
+	m.used += n
+	return m.b[m.used-n : m.used : m.used]
+}
+
+// takeMemory returns memory for a call of Serve.
+func (g *Group) takeMemory() *groupMemory {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.spare); n > 0 {
+		m := g.spare[n-1]
+		g.spare = g.spare[:n-1]
+		return m
+	}
+	return new(groupMemory)
+}
+
+// returnMemory takes back what takeMemory has returned.
+func (g *Group) returnMemory(m *groupMemory) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.spare = append(g.spare, m)
+	}
+}

@@ -1,0 +1,64 @@
+package kcp
+
+// Outgoing is one message, datagram or run of bytes for Group.Send.
+type Outgoing struct {
+	// Conn is the session to write to. It need not be in the group, but without
+	// that has no EventWritable.
+	Conn *Conn
+	// Data is written to the stream; with Config.MessageMode it is one message,
+	// which may be empty. Send copies it, so several elements may have the same
+	// Data.
+	Data []byte
+	// Datagram sends Data as an unreliable datagram; see Conn.SendDatagram.
+	Datagram bool
+
+	// N is set by Send: the number of bytes of Data that were queued. Those will
+	// be delivered if possible. Of a message or a datagram it is all or none.
+	N int
+	// Err is set by Send: why not all of Data was queued; nil if it was.
+	Err error
+}
+
+// Send writes to many sessions without waiting: it queues all elements of the
+// batch, in order, and then sends what was queued, each session's in as few
+// packets as possible. It sets N and Err of each element, and returns how many
+// elements have a nil Err. Err is
+//   - ErrWouldBlock itself, if there is no room in the write buffer of the
+//     session, or a Write to it is not done. If the session is in the group,
+//     EventWritable follows;
+//   - the errors of Conn.WriteMessage for a message, of Conn.Write for bytes of
+//     a stream, and of Conn.SendDatagram for a datagram.
+//
+// Errors of one session do not affect others. A session may occur several
+// times. Several calls may run at once. Send takes no events and works after
+// Close, too.
+func (g *Group) Send(batch []Outgoing) (queued int) {
+	touched := g.takeTouched()
+	for i := range batch {
+		o := &batch[i]
+		o.N, o.Err = 0, nil
+		if o.Conn.tryQueue(o) {
+			touched = append(touched, o.Conn)
+		}
+		if o.Err == nil {
+			queued++
+		}
+	}
+	for i, c := range touched {
+		c.flushBatched()
+		touched[i] = nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.touched = touched[:0]
+	return queued
+}
+
+// takeTouched returns an empty list for a call of Send.
+func (g *Group) takeTouched() []*Conn {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := g.touched
+	g.touched = nil
+	return list
+}
