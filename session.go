@@ -50,8 +50,9 @@ type pathState struct {
 	validation *pathValidation // nil: no challenge was sent to another address
 
 	shard    uint16 // index of the endpoint's socket that receives the peer's packets
-	fecBound bool   // listed in sessionTable.fecByAddr; Endpoint.mu
-	counted  bool   // as validated in sessionTable.perNetwork; Endpoint.mu
+	sending  sending
+	fecBound bool // listed in sessionTable.fecByAddr; Endpoint.mu
+	counted  bool // as validated in sessionTable.perNetwork; Endpoint.mu
 }
 
 // ioState is the state of the application's calls: what they wait for, and
@@ -127,7 +128,6 @@ type inputState struct {
 	dropped   *Drops            // nil: nothing was dropped
 	numbers   *packetNumbers    // nil: packets are not numbered
 	holding   holding           // memory held because of the peer
-	sending   sending           // what its share of the socket buffer depends on
 }
 
 // connState is the state of a session. WIRE.md §5.2 has the state diagram.

@@ -1,25 +1,26 @@
 package kcp
 
-// sending is what a session's share of its socket's buffer depends on.
+// sending is what a session's share of its socket's buffer depends on. It is
+// small, as every session has it.
 type sending struct {
-	epoch  uint32    // epoch of incast in which data last arrived
-	packet [2]uint16 // largest packets with data, in that epoch and before; bytes
+	epoch  uint16 // epoch of incast in which data last arrived, modulo 2^16
+	packet uint16 // largest packet with data lately, in bytes
 }
 
 // takeShare counts the session among those whose peers are sending, and bounds
 // the window that it advertises by its share of the socket buffer. packets are
 // those of a batch, some of them with data. The reader of the socket calls it.
 func (c *Conn) takeShare(packets []routedPacket, i *incast) {
-	s := &c.in.sending
-	if s.epoch != i.epoch {
-		s.epoch = i.epoch
-		s.packet = [2]uint16{0, s.packet[0]}
+	s := &c.path.sending
+	if epoch := uint16(i.epoch); s.epoch != epoch {
+		s.epoch = epoch
+		s.packet -= s.packet / 4 // so that it follows a peer whose packets become smaller
 		i.senders++
 	}
 	for j := range packets {
-		s.packet[0] = max(s.packet[0], uint16(packets[j].size))
+		s.packet = max(s.packet, uint16(packets[j].size))
 	}
-	c.limitWindow(i, int(max(s.packet[0], s.packet[1])))
+	c.limitWindow(i, int(s.packet))
 }
 
 // limitFirstWindow bounds the window that the session advertises before its peer
