@@ -130,7 +130,9 @@ func (i *incast) adapt(used, limit int, dropped bool, now time.Duration) {
 	case i.peak < limit/16*incastLow && i.budget < max(2*limit, 2*i.rate, i.sending()*incastLeast*bufferBytes(defaultConfigMTU)):
 		i.budget += i.step(limit)
 	}
-	i.budget = max(i.budget, limit/2)
+	// Less than this cannot overrun the buffer, and makes windows so small that
+	// packets carry little. What drops then is retransmissions.
+	i.budget = max(i.budget, limit)
 	i.peak, i.dropped = 0, false
 	i.stepAt = now + incastStep
 }

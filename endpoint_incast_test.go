@@ -282,13 +282,13 @@ func TestIncastBudget(t *testing.T) {
 	require.Equal(t, was, step(limit/2, false))
 	require.Equal(t, was*(limit/2)/(limit/4*3), step(limit/4*3, false))
 	was = i.budget
-	require.Equal(t, was/2, step(limit, true))
+	require.Equal(t, max(was/2, limit), step(limit, true))
 	i.adapt(limit, limit, true, now)
-	require.Equal(t, was/2, i.budget, "once in a step")
+	require.Equal(t, max(was/2, limit), i.budget, "once in a step")
 	for range 10 {
 		step(limit, true)
 	}
-	require.Equal(t, limit/2, i.budget, "no less")
+	require.Equal(t, limit, i.budget, "no less")
 	for range 200 {
 		step(0, false)
 	}
