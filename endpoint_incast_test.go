@@ -280,7 +280,7 @@ func TestIncastBudget(t *testing.T) {
 	require.Less(t, i.budget, 3*limit)
 	was := i.budget
 	require.Equal(t, was, step(limit/2, false))
-	require.Equal(t, was*(limit/2)/(limit/4*3), step(limit/4*3, false))
+	require.Equal(t, int(int64(was)*(limit/2)/(limit/4*3)), step(limit/4*3, false))
 	was = i.budget
 	require.Equal(t, max(was/2, limit), step(limit, true))
 	i.adapt(limit, limit, true, now)

@@ -257,7 +257,7 @@ func TestPeerKilled(t *testing.T) {
 			var errs []error
 			done := make(chan error)
 			go func() {
-				_, err := stays.Write(make([]byte, 1<<30))
+				_, err := stays.Write(make([]byte, 1<<28))
 				done <- err
 			}()
 			go func() {
