@@ -13,7 +13,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-// The flood suite has strangers, or peers with sessions of their own, send
+// The flood suite has unvalidated senders, or peers with sessions of their own, send
 // packets to the listening end that are meant to harm it. It shows what is left
 // for honest sessions: of the goodput of one that sends as fast as it can, and
 // then of the exchanges of one that waits for each answer. What they are compared
