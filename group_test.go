@@ -133,6 +133,7 @@ func (s *echoes) flush(c *Conn) {
 		s.waiting[c] = s.waiting[c][1:]
 	}
 	if s.eof[c] {
+		delete(s.eof, c) // another event may come before the end
 		assert.NoError(s.t, c.Close())
 	}
 }
