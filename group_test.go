@@ -1054,7 +1054,7 @@ func TestGroupAllocates(t *testing.T) {
 			})
 		}
 		addresses := 2 * (a.ep.Stats().PacketsSent - sent) // for a socket that is not of the system
-		require.Less(t, allocs, addresses+100, "in 500 rounds")
+		require.Less(t, allocs, addresses+400, "in 500 rounds") // the runtime allocates some, too
 	}
 }
 

@@ -24,8 +24,7 @@ type world struct {
 	t   *testing.T
 	net *netsim.Network
 
-	leads  bool // calls may read the sockets, as they may those of the system
-	hellos int  // messages that hello has sent
+	leads bool // calls may read the sockets, as they may those of the system
 }
 
 // leadable is a socket that calls may read.
