@@ -1053,7 +1053,7 @@ func TestGroupAllocates(t *testing.T) {
 				}
 			})
 		}
-		addresses := 2 * (a.ep.Stats().PacketsSent - sent) // for a socket that is not of the system
+		addresses := 2 * (a.ep.Stats().PacketsSent - sent)      // for a socket that is not of the system
 		require.Less(t, allocs, addresses+400, "in 500 rounds") // the runtime allocates some, too
 	}
 }
