@@ -66,12 +66,6 @@ type sessionTally struct {
 	totals            SessionTotals // of the ended sessions
 }
 
-// end counts a session that has ended. Its Conn.mu is held.
-func (t *sessionTally) end(c *Conn) {
-	t.ended.count(c.closing.err, c.hs.offered)
-	c.addTo(&t.totals)
-}
-
 // Totals returns the sums over all sessions of the endpoint, those that have
 // ended included, so no figure ever falls. It takes the lock of each session
 // for a moment, and is thus as costly as Conn.Stats of all of them; the figures

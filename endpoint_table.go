@@ -56,7 +56,8 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {
 		e.removeLocked(c)
-		e.table.tally.end(c)
+		e.table.tally.ended.count(c.closing.err, c.hs.offered)
+		c.addTo(&e.table.tally.totals)
 		e.table.timeWaits.add(c.path.key, tw, e.now())
 		if tw.token != 0 && e.protection.authentic && e.config.AllowLegacy {
 			e.table.timeWaits.used.add(c.path.key.conv)
