@@ -16,7 +16,8 @@ import (
 // boundaries; see ReadMessage and WriteMessage. All methods are safe for
 // concurrent use.
 //
-// Errors are of type *net.OpError, but for io.EOF; use errors.Is and errors.As.
+// Errors are of type *net.OpError, but for io.EOF and those of Err; use
+// errors.Is and errors.As.
 //
 // Unexported methods require Conn.mu, unless their comment says that they lock
 // it or run without it.
@@ -36,6 +37,7 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
+	watch    *sessionWatch // nil until the application watches the session
 }
 
 // pathState is the network path to the peer. Changing key takes both Conn.mu
@@ -99,11 +101,12 @@ type closeState struct {
 	closeBy     time.Duration // when lingering ends at the latest
 	lingerFrom  seq           // snd_una at the last progress
 	state       connState
-	closed      bool // the application has called Close or Abort
-	background  bool // Close does not wait, or waits no longer
-	undelivered bool // the session ended before the peer had taken all that was written
-	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
-	retired     bool // removed from the endpoint's tables
+	closed      bool   // the application has called Close or Abort
+	background  bool   // Close does not wait, or waits no longer
+	undelivered bool   // the session ended before the peer had taken all that was written
+	kindAwaited bool   // CloseWrite waits until handshakeState.kind is known
+	retired     bool   // removed from the endpoint's tables
+	slot        uint32 // place in sessionTable.slots; Endpoint.mu
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.
@@ -249,7 +252,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), now)
+	c.packetDone(c.kcp.Input(data), len(data), now)
 	return true
 }
 
@@ -272,7 +275,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		c.in.decoder = fec.NewDecoder()
 	}
 	data, kind, err := c.in.decoder.Decode(p.data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), now)
+		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -297,15 +300,16 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	return p.data[fec.HeaderSize:], true
 }
 
-// packetDone ends the processing of a packet: it counts a packet that the state
+// packetDone ends the processing of a packet of size bytes: it counts a packet that the state
 // machine refused with err. Any other packet is a sign of life of the peer,
 // unless it came from outside the session.
-func (c *Conn) packetDone(err error, now time.Duration) {
+func (c *Conn) packetDone(err error, size int, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false
 	switch {
 	case err != nil:
 		c.drops().count(err)
+		c.traceDropped(size, err)
 	case !outside:
 		c.heard(now)
 	}
