@@ -22,6 +22,7 @@ type sendSegment struct {
 	beingWritten bool  // outputInPlace has buf
 	orphaned     bool  // and the segment is of no more use; see releaseSegment
 	repeats      uint8 // redundant copies since the last transmission; see redundancy.go
+	closed       bool  // takes no more data
 	repeated     seq   // when the last of them was sent
 
 	tx     sendRecord // of the last transmission
