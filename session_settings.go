@@ -123,7 +123,8 @@ func (c *Conn) SetMTU(n int) error {
 		return err
 	}
 	c.ownSettings().mtu = n
-	c.plpmtu.search, c.outgoing.probe = nil, nil
+	c.plpmtu.search = nil
+	c.outgoing.dropProbe()
 	c.kcp.choosePackets(c.firstMTU() - room)
 	if c.hs.capabilities&capPMTU != 0 {
 		c.kcp.enablePieces(c.basePMTU() - room)
