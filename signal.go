@@ -72,6 +72,7 @@ func (k *KCP) flushSignals(h *header) {
 			break // requests are repeated, by us or by the peer
 		}
 		s.encode(*h, k.reserve(headerSize))
+		k.cfg.trace.signal(true, s.code)
 	}
 	if k.snd.blackHole.lost > 0 && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive (black hole detection)
