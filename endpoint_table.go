@@ -45,6 +45,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		}
 		c.path.key.conv = randomConv()
 		c.kcp.setConv(c.path.key.conv)
+		c.in.numbers = e.newNumbers(c.path.key.conv)
 	}
 	e.addLocked(c)
 	e.table.tally.dialled++
