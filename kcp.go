@@ -61,6 +61,20 @@ type KCP struct {
 	out      packetBuilder
 	signals  []signal // to be sent with the next flush; nil: none
 	counters Counters
+	rare     *rareState // nil: all of it is zero
+}
+
+// rareState is what few conversations need.
+type rareState struct {
+	closePayload []byte // of CLOSE; see closePayload
+}
+
+// rareState returns k.rare, which it makes if there is none.
+func (k *KCP) rareState() *rareState {
+	if k.rare == nil {
+		k.rare = new(rareState)
+	}
+	return k.rare
 }
 
 // machineClock is the time as the caller last set it.
