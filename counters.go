@@ -30,6 +30,28 @@ func (k *KCP) Counters() Counters { return k.counters }
 // Repeats are not among them.
 func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
 
+// add adds the counts of o.
+func (s *Counters) add(o *Counters) {
+	s.PacketsSent += o.PacketsSent
+	s.PacketsReceived += o.PacketsReceived
+	s.BytesSent += o.BytesSent
+	s.BytesReceived += o.BytesReceived
+	s.SegmentsSent += o.SegmentsSent
+	s.TimeoutRetransmits += o.TimeoutRetransmits
+	s.FastRetransmits += o.FastRetransmits
+	s.Repeats += o.Repeats
+	s.SpuriousRetransmits += o.SpuriousRetransmits
+	s.SegmentsReceived += o.SegmentsReceived
+	s.Duplicates += o.Duplicates
+	s.OutOfWindow += o.OutOfWindow
+	s.BrokenMessages += o.BrokenMessages
+	s.AcksSent += o.AcksSent
+	s.AcksReceived += o.AcksReceived
+	s.ProbesSent += o.ProbesSent
+	s.ProbesReceived += o.ProbesReceived
+	s.WindowUpdates += o.WindowUpdates
+}
+
 // Trace holds hooks into the state machine, for logging and tools. Any may be
 // nil. They are called from within the methods of the KCP and must not call
 // back into it. In a session they run under its lock and must not block.

@@ -77,7 +77,9 @@ type socketState struct {
 // sessionTable finds sessions by everything that a packet may identify them by.
 // Endpoint.mu guards it.
 type sessionTable struct {
-	sessions    map[sessionKey]*Conn        // all sessions, by address and conversation id
+	sessions    map[sessionKey]*Conn // all sessions, by address and conversation id
+	slots       sessionSlots         // all sessions, for those that visit each
+	tally       sessionTally
 	fecByAddr   map[sessionKey][]*Conn      // sessions whose peers send FEC, by address alone (conv is 0)
 	byConv      map[uint32]*Conn            // list of the sessions of a conversation id, oldest first, linked by sameConv
 	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if MaxSessionsPerAddress is off, which is immutable

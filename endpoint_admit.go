@@ -119,6 +119,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 		e.table.unvalidated = append(e.table.unvalidated, c)
 	}
 	e.addLocked(c)
+	e.table.tally.accepted++
 	e.mu.Unlock()
 	e.debug("session opened", remote, key.conv)
 	if !c.begin(now, v.listener, e.offersAtOnce(f, v.validated)) {

@@ -16,7 +16,8 @@ import (
 // boundaries; see ReadMessage and WriteMessage. All methods are safe for
 // concurrent use.
 //
-// Errors are of type *net.OpError, but for io.EOF; use errors.Is and errors.As.
+// Errors are of type *net.OpError, but for io.EOF and those of Err; use
+// errors.Is and errors.As.
 //
 // Unexported methods require Conn.mu, unless their comment says that they lock
 // it or run without it.
@@ -36,6 +37,7 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
+	watch    *sessionWatch // nil until the application watches the session
 }
 
 // pathState is the network path to the peer. Changing key takes both Conn.mu
@@ -99,11 +101,12 @@ type closeState struct {
 	closeBy     time.Duration // when lingering ends at the latest
 	lingerFrom  seq           // snd_una at the last progress
 	state       connState
-	closed      bool // the application has called Close or Abort
-	background  bool // Close does not wait, or waits no longer
-	undelivered bool // the session ended before the peer had taken all that was written
-	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
-	retired     bool // removed from the endpoint's tables
+	closed      bool   // the application has called Close or Abort
+	background  bool   // Close does not wait, or waits no longer
+	undelivered bool   // the session ended before the peer had taken all that was written
+	kindAwaited bool   // CloseWrite waits until handshakeState.kind is known
+	retired     bool   // removed from the endpoint's tables
+	slot        uint32 // place in sessionTable.slots; Endpoint.mu
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.

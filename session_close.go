@@ -283,13 +283,19 @@ func (c *Conn) retire() {
 		if v := c.path.validation; v != nil {
 			v.deferred = nil
 		}
-		if c.in.decoder != nil {
-			stats := c.in.decoder.Stats()
-			c.in.decoder, c.in.decoded = nil, &stats
-		}
+		c.dropDecoder()
 		c.account()
 		c.ep.remove(c, c.timeWaitState())
+		c.watch.end()
 		c.wakeAll() // last: a call that returns finds the session gone from the endpoint
+	}
+}
+
+// dropDecoder releases the FEC decoder, and keeps its statistics.
+func (c *Conn) dropDecoder() {
+	if c.in.decoder != nil {
+		stats := c.in.decoder.Stats()
+		c.in.decoder, c.in.decoded = nil, &stats
 	}
 }
 

@@ -96,7 +96,10 @@ func (c *Conn) endForMemory() {
 		return
 	}
 	c.kcp.closeReceive()
-	c.in.decoder, c.in.datagrams = nil, nil
+	c.dropDecoder()
+	if q := c.in.datagrams; q != nil {
+		q.waiting, q.bytes = nil, 0
+	}
 	c.abort(ErrMemoryPressure)
 }
 

@@ -136,7 +136,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	content := buf[room.cipherHead : len(buf)-room.tail]
 	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
-	c.outgoing.probe = buf
+	c.outgoing.open().probe = buf
 	c.plpmtu.counts.sent++
 }
 
@@ -168,7 +168,8 @@ func (c *Conn) probeAnswered(s signal) {
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU.
 func (c *Conn) restartMTUSearch() {
-	c.plpmtu.search, c.outgoing.probe = nil, nil
+	c.plpmtu.search = nil
+	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.ep.config.MTU)
 }

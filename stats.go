@@ -165,14 +165,22 @@ type endpointCounters struct {
 // EndpointStats is a snapshot of an endpoint and of its listener.
 type EndpointStats struct {
 	Sessions int // open now, including those in the backlog
+	Peak     int // the most sessions that were open at a time
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted, of peers whose addresses are not validated
 	// Buffered is the memory in bytes that all sessions hold because of what
 	// their peers have sent, the sum of ConnStats.Held. Config.MaxBuffered
 	// bounds it.
 	Buffered int
-	// EndedForMemory counts sessions ended with ErrMemoryPressure.
+	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
+	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
+
+	// Dialled and Accepted count the sessions opened so far, by this end and by
+	// peers. Accepted includes those that Accept has not returned. Without those
+	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
+	Dialled, Accepted uint64
+	Ended             EndedSessions
 
 	PacketsSent     uint64 // datagrams
 	PacketsReceived uint64
@@ -203,10 +211,16 @@ type EndpointStats struct {
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
 	sessions, l := len(e.table.sessions), e.listener
+	tally := &e.table.tally
+	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
 	n := &e.counters
 	s := EndpointStats{
 		Sessions:        sessions,
+		Peak:            peak,
+		Dialled:         dialled,
+		Accepted:        accepted,
+		Ended:           ended,
 		PacketsSent:     n.packetsSent.Load(),
 		PacketsReceived: n.packetsReceived.Load(),
 		BytesSent:       n.bytesSent.Load(),
