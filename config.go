@@ -212,12 +212,25 @@ type Config struct {
 	// receive buffer of the socket, whichever its size.
 	SocketBuffer int
 
-	// Logger, if not nil, receives a debug record for every session that
-	// begins. It also receives warnings, at most one a second, of socket errors
-	// and of sessions ended under memory pressure.
+	// Logger, if not nil, receives debug records of every session that begins
+	// and ends, the latter with the cause and figures, at most 100 a second;
+	// the next one then says how many were left out. It also receives warnings:
+	// of socket errors and of sessions ended under memory pressure, at most one
+	// a second, and of packets that Cipher does not open, at most one every 10
+	// seconds with their number. It may be called from the goroutine that reads
+	// the socket, and must not block.
 	Logger *slog.Logger
-	// Trace, if not nil, holds hooks that are called for every session.
+	// Trace, if not nil, holds hooks that are called for every session. Hooks
+	// of different sessions run at the same time.
 	Trace *Trace
+	// Tracer, if not nil, is called once for every session, and returns the
+	// hooks for that one, so that they know which it is. nil means those of
+	// Trace. It is called before the session has sent or received anything. No
+	// lock is held, so it may call the methods of the Conn that do not wait, but
+	// the hooks themselves must not. For an accepted session it is called on
+	// the goroutine that reads the socket, also if the session never gets to
+	// Accept. The last call of a hook is State with SessionEnded.
+	Tracer func(*Conn) *Trace
 }
 
 // AddressValidation says when new peers must return a cookie, which costs them

@@ -247,6 +247,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 				e.counters.dropShort.Add(1)
 			} else {
 				e.counters.dropCipher.Add(1)
+				e.warnUnopened(source{d.Addr, d.Peer})
 			}
 			return false
 		}

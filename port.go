@@ -68,6 +68,7 @@ type sessionPort interface {
 	forgetLosses()
 	restartSizeWatch()
 
+	tracing() *Trace
 	snapshot() machineStats
 }
 
@@ -254,6 +255,14 @@ func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
 // restartSizeWatch restarts black hole detection, for another path.
 func (k *KCP) restartSizeWatch() {
 	k.snd.blackHole.full, k.snd.blackHole.lost, k.snd.blackHole.taken = 0, 0, 0
+}
+
+// tracing returns the hooks that SetTrace has installed; nil: none.
+func (k *KCP) tracing() *Trace {
+	if k.cfg.trace == nil {
+		return nil
+	}
+	return k.cfg.trace.hooks
 }
 
 // machineStats is the part of ConnStats that comes from the machine.

@@ -245,7 +245,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), now)
+	c.packetDone(c.kcp.Input(data), len(data), now)
 	return true
 }
 
@@ -268,7 +268,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		c.in.decoder = fec.NewDecoder()
 	}
 	data, kind, err := c.in.decoder.Decode(p.data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), now)
+		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -293,15 +293,16 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	return p.data[fec.HeaderSize:], true
 }
 
-// packetDone ends the processing of a packet: it counts a packet that the state
+// packetDone ends the processing of a packet of size bytes: it counts a packet that the state
 // machine refused with err. Any other packet is a sign of life of the peer,
 // unless it came from outside the session.
-func (c *Conn) packetDone(err error, now time.Duration) {
+func (c *Conn) packetDone(err error, size int, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false
 	switch {
 	case err != nil:
 		c.drops().count(err)
+		c.traceDropped(size, err)
 	case !outside:
 		c.heard(now)
 	}

@@ -67,6 +67,7 @@ func (c *Conn) closeInOrder() error {
 	}
 	c.dropReceived()
 	c.closing.state = stateLingering
+	c.traceState(SessionClosing, nil)
 	c.closing.lingerFrom = c.kcp.sendUna()
 	c.closing.background = c.closing.linger <= 0 || grouped
 	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
@@ -228,6 +229,7 @@ func (c *Conn) leave(now time.Duration) {
 		return
 	}
 	c.closing.state = stateDraining
+	c.traceState(SessionDraining, nil)
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
@@ -265,6 +267,9 @@ func (c *Conn) end(err error) {
 		c.account()
 	}
 	c.writePackets()
+	c.traceState(SessionEnded, err)
+	c.kcp.SetTrace(nil)
+	c.logEnd()
 	if !c.outgoing.sending { // else the sending goroutine does it
 		c.retire()
 	}

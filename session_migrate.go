@@ -176,6 +176,7 @@ func (c *Conn) migrateTo(to source) bool {
 	c.restartMTUSearch()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
+	c.traceMoved()
 	return true
 }
 

@@ -134,6 +134,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
+	c.traceSignal(true, sigProbe)
 	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf

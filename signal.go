@@ -89,6 +89,7 @@ func (k *KCP) flushSignals(h *header) {
 		if len(payload) > 0 {
 			putPayload(b, payload)
 		}
+		k.cfg.trace.signal(true, s.code)
 	}
 	if k.snd.blackHole.lost > 0 && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive (black hole detection)
