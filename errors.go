@@ -19,8 +19,8 @@ var (
 	// written data within Config.Linger and Config.MaxLinger, or closed the
 	// session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
-	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
-	// session without Config.MessageMode.
+	// ErrNotMessageMode is returned by WriteMessage on a session without
+	// Config.MessageMode or Conn.SetMessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
 	// ErrDatagramTooLarge is returned by SendDatagram for more bytes than
 	// MaxDatagramSize returns.

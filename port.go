@@ -28,12 +28,14 @@ type sessionPort interface {
 	closeReceive()
 	acksPending() bool
 	limitWindow(segments uint32)
+	resizeWindows(send, receive int)
 
 	// The send side.
 	sendUna() seq
 	sendEnd() seq
 	sendBytes() int
 	segmentPayload() int
+	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32
 	silentTransmissions() int
@@ -62,6 +64,7 @@ type sessionPort interface {
 	// Path MTU discovery.
 	packetSize() int
 	resizePackets(mtu int)
+	choosePackets(mtu int)
 	enablePieces(base int)
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
@@ -156,6 +159,23 @@ func (k *KCP) limitWindow(segments uint32) {
 	k.rcv.share = segments
 }
 
+// resizeWindows is SetWindow at any time, with valid windows; 0 leaves one as
+// it is. If a receive window that was full opens, the next flush sends a window
+// update.
+func (k *KCP) resizeWindows(send, receive int) {
+	full := k.rcv.queued >= k.rcvLimit()
+	if send == 0 {
+		send = int(k.cfg.sndWnd)
+	}
+	if receive == 0 {
+		receive = int(k.cfg.rcvWnd)
+	}
+	if err := k.SetWindow(send, receive); err != nil {
+		panic(err) // cannot happen: the session has checked them
+	}
+	k.afterRecv(full)
+}
+
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }
 
@@ -170,6 +190,14 @@ func (k *KCP) sendBytes() int { return k.snd.bytes }
 
 // segmentPayload returns the payload bytes of a full segment.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
+
+// closeTail keeps later data out of the last waiting segment, which may be the
+// end of a message.
+func (k *KCP) closeTail() {
+	if k.snd.end != k.snd.nxt {
+		k.snd.ring.at(k.snd.end - 1).closed = true
+	}
+}
 
 // unaRegressed reports whether the newest packet has a lower una than one
 // before it.
@@ -234,6 +262,16 @@ func (k *KCP) resizePackets(mtu int) {
 	if err := set(mtu); err != nil {
 		panic(err) // cannot happen: the session never goes below the base size
 	}
+}
+
+// choosePackets sets the MTU to what the application has chosen, which is valid.
+// Messages are cut for it from then on.
+func (k *KCP) choosePackets(mtu int) {
+	if err := k.SetMTU(mtu); err != nil {
+		panic(err) // cannot happen: the session has checked it
+	}
+	k.cfg.messageMSS = 0
+	k.restartSizeWatch()
 }
 
 // enablePieces lets segments in packets larger than base bytes travel in

@@ -28,6 +28,7 @@ type sendSegment struct {
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before it left, in microseconds; 0: not lost
 	packet int32      // how far into its packet s reaches, in bytes; see noteReach
+	closed bool       // takes no more data
 
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group

@@ -90,7 +90,7 @@ func (k *KCP) extendTail(p []byte) int {
 	if k.snd.end-1 == k.snd.una {
 		limit = k.firstSize(old + len(p))
 	}
-	if old >= limit {
+	if old >= limit || s.closed {
 		return 0
 	}
 	n := min(len(p), limit-old)

@@ -37,6 +37,7 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
+	rare     *rareState    // nil: nothing of it is needed
 	watch    *sessionWatch // nil until the application watches the session
 }
 
@@ -128,7 +129,6 @@ type inputState struct {
 	decoder   *fec.Decoder      // nil until the peer sends FEC, and once the session is retired
 	decoded   *fec.DecoderStats // final statistics of decoder; nil: none
 	datagrams *datagramQueue    // nil until the first
-	dropped   *Drops            // nil: nothing was dropped
 	numbers   *packetNumbers    // nil: packets are not numbered
 	holding   holding           // memory held because of the peer
 }
@@ -310,12 +310,7 @@ func (c *Conn) packetDone(err error, size int, now time.Duration) {
 
 // drops returns the drop counters, which it allocates: most sessions drop
 // nothing.
-func (c *Conn) drops() *Drops {
-	if c.in.dropped == nil {
-		c.in.dropped = new(Drops)
-	}
-	return c.in.dropped
-}
+func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
 // calls that wait for it. It reports whether a waiting call was woken since the

@@ -172,7 +172,7 @@ func (c *Conn) migrateTo(to source) bool {
 	}
 	c.path.remote = to.netAddr()
 	// The measurements are of another path (RFC 9000 §9.4).
-	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
+	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true

@@ -32,7 +32,7 @@ func (c *Conn) onInfo(s signal) {
 
 // basePMTU returns the UDP payload to fall back to, in bytes [BASE_PLPMTU].
 func (c *Conn) basePMTU() int {
-	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
+	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
@@ -48,6 +48,9 @@ func (c *Conn) newSearch() *pmtud.Search {
 	limit := cfg.MaxMTU
 	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
+	}
+	if pinned := c.pinnedMTU(); pinned > 0 {
+		limit = pinned
 	}
 	// A segment of that size must still be divisible into maxPieces pieces.
 	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
@@ -167,12 +170,13 @@ func (c *Conn) probeAnswered(s signal) {
 	}
 }
 
-// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU.
+// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
+// that of SetMTU.
 func (c *Conn) restartMTUSearch() {
 	c.plpmtu.search = nil
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
-	c.useMTU(c.ep.config.MTU)
+	c.useMTU(c.firstMTU())
 }
 
 // sendProbe writes a probe to the socket. It releases c.mu during the write.

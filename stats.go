@@ -142,8 +142,8 @@ func (c *Conn) pathMTUStats() PathMTUStats {
 }
 
 func (c *Conn) dropCounts() (d Drops) {
-	if c.in.dropped != nil {
-		d = *c.in.dropped
+	if c.rare != nil {
+		d = c.rare.dropped
 	}
 	return d
 }
