@@ -61,18 +61,18 @@ type KCP struct {
 	out      packetBuilder
 	signals  []signal // to be sent with the next flush; nil: none
 	counters Counters
-	rare     *rareState // nil: all of it is zero
+	rare     *rareMachine // nil: all of it is zero
 }
 
-// rareState is what few conversations need.
-type rareState struct {
+// rareMachine is what few conversations need.
+type rareMachine struct {
 	closePayload []byte // of CLOSE; see closePayload
 }
 
-// rareState returns k.rare, which it makes if there is none.
-func (k *KCP) rareState() *rareState {
+// rareMachine returns k.rare, which it makes if there is none.
+func (k *KCP) rareMachine() *rareMachine {
 	if k.rare == nil {
-		k.rare = new(rareState)
+		k.rare = new(rareMachine)
 	}
 	return k.rare
 }

@@ -247,7 +247,7 @@ func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
 
 // setClosePayload sets the payload of CLOSE signals. It must leave room for the
 // header in packets of every size to come.
-func (k *KCP) setClosePayload(b []byte) { k.rareState().closePayload = b }
+func (k *KCP) setClosePayload(b []byte) { k.rareMachine().closePayload = b }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.
