@@ -283,6 +283,7 @@ func (c *Conn) retire() {
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
 			c.ep.load.halfOpen.Add(-1)
 		}
+		c.closeTLS()
 		c.kcp.dropPending()
 		c.kcp.Compact()
 		if v := c.path.validation; v != nil {
@@ -457,6 +458,9 @@ func (c *Conn) takeReset(s signal) {
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
 		if r == &l.hello {
 			c.closing.ending = ErrRefused
+			if l.capabilities&capTLS != 0 {
+				c.closing.ending = ErrTLSRequired
+			}
 		}
 		if r == &l.finish && c.kcp.WaitSend() == 0 {
 			// The peer had all data, and has forgotten the session since.

@@ -124,6 +124,10 @@ func (c *Conn) requestWait() time.Duration {
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = randomToken()
+	if c.securing() {
+		c.dialTLS()
+		return
+	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
 }
@@ -153,7 +157,7 @@ func (c *Conn) queueHello() {
 	if l.cookie.code != 0 {
 		k.queueSignals(l.cookie)
 	}
-	k.queueSignals(infoSignal())
+	k.queueSignals(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.

@@ -13,7 +13,7 @@ import (
 // (WIRE.md §5.2).
 
 // capReason in INFO announces that the sender takes CLOSE with a reason.
-const capReason = 2
+const capReason = 4
 
 const (
 	// reasonCode is the size of the code in front of the text, in bytes.
