@@ -1,12 +1,14 @@
 package kcp
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/packetkeys"
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
@@ -24,6 +26,17 @@ type Config struct {
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
+	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under
+	// keys of its session, which the ends agree on by certificates (WIRE.md §8).
+	// nil means no TLS. Both ends must have it, and Cipher must be nil.
+	//
+	// Dial verifies the peer as tls.Dial does: ServerName is taken from the
+	// address if it is empty. Listen needs Certificates, GetCertificate or
+	// GetConfigForClient. ALPN (NextProtos), client certificates and tickets
+	// (ClientSessionCache) work as with crypto/tls; there is no early data.
+	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
+	// MTU must be 1200 at least.
+	TLS *tls.Config
 	// FEC adds parity packets to what is sent. The zero value adds none. The
 	// peer need not send any itself, nor know the ratio, but it must understand
 	// them: kcp-go does, the C reference does not. What the peer sends is
@@ -261,6 +274,9 @@ func (f FEC) enabled() bool { return f != FEC{} }
 
 // overhead returns the bytes that a packet has around its content.
 func (c *Config) overhead() (o overhead) {
+	if c.TLS != nil {
+		o.cipherHead, o.tail = packetkeys.HeaderSize, packetkeys.TagSize
+	}
 	if c.Cipher != nil {
 		o.cipherHead, o.tail = c.Cipher.Overhead()
 	}
@@ -350,6 +366,9 @@ func (c *Config) Validate() error {
 	if err := c.validateRanges(); err != nil {
 		return err
 	}
+	if err := c.validateTLS(); err != nil {
+		return err
+	}
 	if c.FEC.enabled() {
 		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
 			return &ConfigError{"FEC", c.FEC, err.Error()}
@@ -377,6 +396,30 @@ func (c *Config) Validate() error {
 	}
 	if c.IdleTimeout < 0 {
 		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	}
+	return nil
+}
+
+// validateTLS is Validate for TLS.
+func (c *Config) validateTLS() error {
+	if c.TLS == nil {
+		return nil
+	}
+	for _, v := range []uint16{c.TLS.MinVersion, c.TLS.MaxVersion} {
+		if v != 0 && v < tls.VersionTLS13 {
+			return &ConfigError{"TLS", tls.VersionName(v), "must not allow versions below TLS 1.3"}
+		}
+	}
+	if c.MTU != 0 && c.MTU < flightPacket {
+		return &ConfigError{"MTU", c.MTU, fmt.Sprintf("must be at least %d with TLS", flightPacket)}
+	}
+	for _, other := range []struct {
+		set   bool
+		field string
+	}{{c.Cipher != nil, "Cipher"}, {c.AllowLegacy, "AllowLegacy"}} {
+		if other.set {
+			return &ConfigError{"TLS", "set", "must not be combined with " + other.field}
+		}
 	}
 	return nil
 }
@@ -429,6 +472,10 @@ func (c *Config) withDefaults() Config {
 	var d Config
 	if c != nil {
 		d = *c
+	}
+	if d.TLS != nil {
+		d.TLS = d.TLS.Clone()
+		d.TLS.MinVersion = tls.VersionTLS13
 	}
 	setDefault(&d.MTU, defaultConfigMTU)
 	setDefault(&d.SendWindow, defaultWindow)

@@ -139,6 +139,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 			e.protection.replays.Enable(head + replayContent)
 		}
 	}
+	e.protection.authentic = e.protection.authentic || e.config.TLS != nil
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.table.perNetwork = make(map[netip.Addr]networkCount)
 	}
@@ -217,6 +218,9 @@ func (e *Endpoint) Listen() (*Listener, error) {
 	}
 	if e.listener != nil {
 		return nil, opError("listen", nil, e.LocalAddr(), ErrListening)
+	}
+	if t := e.config.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
+		return nil, opError("listen", nil, e.LocalAddr(), &ConfigError{"TLS", "set", "must have a certificate to listen"})
 	}
 	e.listener = newListener(e)
 	return e.listener, nil

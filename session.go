@@ -170,7 +170,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
-	if e.config.Cipher == nil {
+	if e.config.Cipher == nil && e.config.TLS == nil {
 		h.outputInPlace, h.headroom = c.queueSegment, c.outgoing.sender.overhead.head()+headerSize
 	}
 	c.kcp.setHooks(h)
@@ -178,6 +178,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	now := e.now()
 	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
 	c.closing.linger = e.config.Linger
+	c.in.numbers = e.newNumbers(key.conv)
 	c.setClock(now)
 	return c
 }
@@ -226,6 +227,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 // inputPacket feeds one packet to the state machine. It reports whether that may
 // have changed anything.
 func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+	if p.kind >= clearPacket {
+		return c.inputHandshake(p, now)
+	}
 	if !c.fresh(p, true) {
 		if c.takeResets(p) {
 			return true
@@ -237,6 +241,9 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	c.kcp.setPressure(c.memoryPressure(), c.hs.unvalidated.Load())
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
+	}
+	if c.takeSecured(p) {
+		return true
 	}
 	data := p.data
 	if p.kind != plainPacket {

@@ -37,6 +37,11 @@ import (
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.closeInOrder()
+}
+
+// closeInOrder is Close with c.mu held, which it releases while it waits.
+func (c *Conn) closeInOrder() error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -159,9 +164,9 @@ func (c *Conn) waitKind() error {
 		case c.closing.closed || l.finSignal != 0:
 			return net.ErrClosed
 		case l.peerClosed:
-			return ErrPeerClosed
+			return c.reason(ErrPeerClosed)
 		case c.closing.err != nil:
-			return c.closing.err
+			return c.reason(c.closing.err)
 		case l.kind == peerExtended:
 			return nil
 		case l.kind == peerLegacy, !c.hs.dialled && now-c.hs.born >= helloAfterData:
@@ -278,6 +283,7 @@ func (c *Conn) retire() {
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
 			c.ep.load.halfOpen.Add(-1)
 		}
+		c.closeTLS()
 		c.kcp.dropPending()
 		c.kcp.Compact()
 		if v := c.path.validation; v != nil {
@@ -452,6 +458,9 @@ func (c *Conn) takeReset(s signal) {
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
 		if r == &l.hello {
 			c.closing.ending = ErrRefused
+			if l.capabilities&capTLS != 0 {
+				c.closing.ending = ErrTLSRequired
+			}
 		}
 		if r == &l.finish && c.kcp.WaitSend() == 0 {
 			// The peer had all data, and has forgotten the session since.

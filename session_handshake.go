@@ -25,12 +25,14 @@ type handshakeState struct {
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
-	capabilities uint32        // of the peer, from its INFO: capPMTU
+	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
 	helloAt      time.Duration // when HELLO was last sent
 	born         time.Duration // when the session began
 
 	hello, confirm, finish, ping request
+
+	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
 
 	finSignal  signalCode // sigFin or sigClose, once the application has closed; 0 before
 	finished   bool       // the peer has answered finSignal
@@ -122,6 +124,10 @@ func (c *Conn) requestWait() time.Duration {
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = randomToken()
+	if c.securing() {
+		c.dialTLS()
+		return
+	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
 }
@@ -151,7 +157,7 @@ func (c *Conn) queueHello() {
 	if l.cookie.code != 0 {
 		k.queueSignals(l.cookie)
 	}
-	k.queueSignals(infoSignal())
+	k.queueSignals(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.

@@ -57,6 +57,8 @@ func TestNetConn(t *testing.T) {
 		{"message", "127.0.0.1:0", Config{MessageMode: true}},
 		{"aead", "127.0.0.1:0", Config{Cipher: aead}},
 		{"fec", "127.0.0.1:0", Config{FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", "127.0.0.1:0", *secured(Config{})},
+		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
 		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
 	}
 	for _, v := range variants {

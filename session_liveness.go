@@ -111,7 +111,7 @@ func (c *Conn) nextSignalTime() time.Duration {
 	if c.closing.state == stateDraining {
 		return 0
 	}
-	if !l.ping.active {
+	if !l.ping.active && !c.securing() {
 		at = c.nextPing()
 	}
 	if l.requesting() {

@@ -21,6 +21,9 @@ const capPMTU = 1
 // counts; a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
 	l := &c.hs
+	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.ep.config.TLS == nil {
+		l.capabilities = capTLS // why a RESET refuses the session
+	}
 	if l.version != 0 || l.kind != peerExtended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
