@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux
+MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -30,10 +30,10 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test
+STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -98,6 +98,13 @@ bench-test:
 # The other examples are part of the root module.
 mux-test:
 	cd examples/mux && $(GO) test ./...
+
+# The API of kcp-go: the same tests of behaviour with kcp-go, and with ours in its
+# place.
+kcpgo-test:
+	cd kcpgo && $(GO) test $(SHORT) -timeout 5m ./...
+	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m ./...
+	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m -tags kcpgo -modfile=replaced.mod .
 
 # Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:

@@ -184,13 +184,18 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/handshake", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
 	"internal/replay":     nil,
 	"internal/wakeq":      nil,
-	"cmd/kcp":             {"", "crypt", "netsim"},
+	"internal/packetkeys": nil,
+	"internal/handshake":  nil,
+	"cmd/kcp":             {"", "crypt", "netsim", "qlog", "internal/tracepage"},
+	"qlog":                {""},
+	"internal/tracepage":  {"qlog", "internal/uplot"},
+	"internal/uplot":      nil,
 	"internal/udp":        nil,
 	"internal/selfsigned": nil,
 	"netsim":              nil,

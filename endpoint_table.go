@@ -41,8 +41,10 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	for e.table.sessions[c.path.key] != nil || e.table.timeWaits.holds(c.path.key) {
 		c.path.key.conv = randomConv()
 		c.kcp.setConv(c.path.key.conv)
+		c.in.numbers = e.newNumbers(c.path.key.conv)
 	}
 	e.addLocked(c)
+	e.table.tally.dialled++
 	return c, nil
 }
 
@@ -55,6 +57,8 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	defer e.mu.Unlock()
 	if e.table.sessions[c.path.key] == c {
 		e.removeLocked(c)
+		e.table.tally.ended.count(c.closing.err, c.hs.offered)
+		c.addTo(&e.table.tally.totals)
 		e.table.timeWaits.add(c.path.key, tw, e.now())
 		if tw.token != 0 && e.protection.authentic && e.config.AllowLegacy {
 			e.table.timeWaits.used.add(c.path.key.conv)
@@ -68,6 +72,8 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 // goroutine has c yet. Endpoint.mu is held.
 func (e *Endpoint) addLocked(c *Conn) {
 	e.table.sessions[c.path.key] = c
+	e.table.slots.add(c)
+	e.table.tally.peak = max(e.table.tally.peak, len(e.table.sessions))
 	e.load.sessions.Store(int32(len(e.table.sessions)))
 	e.addConvLocked(c)
 	if e.table.perNetwork != nil {
@@ -80,6 +86,7 @@ func (e *Endpoint) addLocked(c *Conn) {
 // removeLocked removes a session from the tables. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
 	delete(e.table.sessions, c.path.key)
+	e.table.slots.remove(c)
 	e.load.sessions.Store(int32(len(e.table.sessions)))
 	e.removeConvLocked(c)
 	if e.table.perNetwork != nil {

@@ -49,7 +49,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n := 0
-	if c.ep.config.MessageMode {
+	if c.messageMode() {
 		size := c.kcp.PeekSize()
 		if size < 0 {
 			return gotNothing
@@ -144,7 +144,7 @@ func (c *Conn) tryWrite(b []byte, free bool) (n int, err error) {
 	if err := c.cannotWrite(); err != nil {
 		return 0, err
 	}
-	message := c.ep.config.MessageMode
+	message := c.messageMode()
 	for message || n < len(b) {
 		if !free || c.room() <= 0 {
 			if m := c.io.member; m != nil {

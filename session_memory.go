@@ -52,6 +52,9 @@ func (c *Conn) held() int {
 	if c.in.decoder != nil {
 		n += c.in.decoder.Stats().Held
 	}
+	if h := c.tlsHandshake(); h != nil {
+		n += h.bytesHeld()
+	}
 	if v := c.path.validation; v != nil && v.deferred != nil {
 		n += cap(v.deferred.data)
 	}
@@ -96,7 +99,10 @@ func (c *Conn) endForMemory() {
 		return
 	}
 	c.kcp.closeReceive()
-	c.in.decoder, c.in.datagrams = nil, nil
+	c.dropDecoder()
+	if q := c.in.datagrams; q != nil {
+		q.waiting, q.bytes = nil, 0
+	}
 	c.abort(ErrMemoryPressure)
 }
 

@@ -9,17 +9,26 @@ import (
 // Conn.mu as its lock, whose Broadcast also reaches the call that reads the
 // socket (see readTurn). Conn.mu guards it.
 type notifier struct {
-	cond    sync.Cond
-	conn    *Conn
-	count   uint32 // broadcasts, modulo 2^32
-	waiting int32  // calls in Wait, without the one that reads the socket
+	cond    sync.Cond // L is the *connLock of the session
+	count   uint32    // broadcasts, modulo 2^32
+	waiting int32     // calls in Wait, without the one that reads the socket
 }
 
-func (n *notifier) init(c *Conn) { n.cond.L, n.conn = &c.mu, c }
+// connLock is a Conn as the sync.Locker that is its mu, so that a notifier
+// finds the session through its lock.
+type connLock Conn
+
+func (l *connLock) Lock()   { l.mu.Lock() }
+func (l *connLock) Unlock() { l.mu.Unlock() }
+
+func (n *notifier) init(c *Conn) { n.cond.L = (*connLock)(c) }
+
+// conn returns the session.
+func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 
 // Broadcast wakes all calls in Wait. c.mu is held.
 func (n *notifier) Broadcast() {
-	c := n.conn
+	c := n.conn()
 	n.count++
 	if m := c.io.member; m != nil && (n == &c.io.canRead || m.wantsRoom) {
 		m.wake()
@@ -40,7 +49,7 @@ func (n *notifier) Broadcast() {
 // the read turn is free, Wait takes it and reads the socket. Otherwise it
 // blocks. c.mu is held, and released meanwhile.
 func (n *notifier) Wait() {
-	c := n.conn
+	c := n.conn()
 	if c.io.replyPending {
 		c.respondLocked(c.ep.now())
 		return

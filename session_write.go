@@ -14,7 +14,6 @@ import (
 type outgoing struct {
 	sender      packetSealer
 	current     *buffer // of the packet that the state machine is building; nil: none
-	probe       []byte  // path MTU probe to send before the packets; nil: none
 	sending     bool    // a goroutine is writing packets
 	noFECHeader bool    // no FEC header for this batch
 	noParity    bool    // no parity for this batch
@@ -25,6 +24,7 @@ type outgoing struct {
 
 // outbox holds packets on their way to the socket.
 type outbox struct {
+	probe   []byte         // path MTU probe to send before the packets; nil: none
 	packets []packet       // collected, to be sent
 	spare   []packet       // empty, to collect the next packets in
 	batch   []udp.Datagram // the encoded packets that are being written
@@ -32,10 +32,22 @@ type outbox struct {
 
 // add appends p to the packets to be sent.
 func (o *outgoing) add(p packet) {
+	o.open().packets = append(o.packets, p)
+}
+
+// open returns the outbox, which it allocates if there is none.
+func (o *outgoing) open() *outbox {
 	if o.outbox == nil {
 		o.outbox = new(outbox)
 	}
-	o.packets = append(o.packets, p)
+	return o.outbox
+}
+
+// dropProbe drops a probe that was not sent yet.
+func (o *outgoing) dropProbe() {
+	if o.outbox != nil {
+		o.probe = nil
+	}
 }
 
 // waiting returns the number of packets to be sent.
@@ -88,7 +100,7 @@ func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &o.sender.overhead
 	o.current = nil
-	if c.overdrawn() {
+	if c.overdrawn() || c.securing() {
 		c.ep.packets.Put(b)
 		return
 	}
@@ -197,6 +209,10 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]
+		if p.ready {
+			o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+			continue
+		}
 		if o.noFECHeader && !p.datagram {
 			p.buf = p.buf[o.sender.overhead.fecHead:]
 		}
@@ -243,6 +259,7 @@ type packet struct {
 	pooled   *buffer      // to return to the pool; nil: buf is the segment's
 	segment  *sendSegment // to release once the packet is written; nil: buf is pooled
 	datagram bool         // from SendDatagram: bypasses the state machine and FEC
+	ready    bool         // of a TLS handshake: leaves as it is
 }
 
 // buffer is a packet buffer of the endpoint's pool.

@@ -142,8 +142,8 @@ func (c *Conn) pathMTUStats() PathMTUStats {
 }
 
 func (c *Conn) dropCounts() (d Drops) {
-	if c.in.dropped != nil {
-		d = *c.in.dropped
+	if c.rare != nil {
+		d = c.rare.dropped
 	}
 	return d
 }
@@ -158,21 +158,30 @@ type endpointCounters struct {
 	dropCipher, dropReplay            atomic.Uint64
 	dropSessions, dropBacklog         atomic.Uint64
 	dropHalfOpen, dropReplies         atomic.Uint64
-	dropCredit                        atomic.Uint64
+	dropCredit, dropHandshake         atomic.Uint64
+	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 }
 
 // EndpointStats is a snapshot of an endpoint and of its listener.
 type EndpointStats struct {
 	Sessions int // open now, including those in the backlog
+	Peak     int // the most sessions that were open at a time
 	Backlog  int // waiting for Accept
 	HalfOpen int // accepted, of peers whose addresses are not validated
 	// Buffered is the memory in bytes that all sessions hold because of what
 	// their peers have sent, the sum of ConnStats.Held. Config.MaxBuffered
 	// bounds it.
 	Buffered int
-	// EndedForMemory counts sessions ended with ErrMemoryPressure.
+	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
+	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
+
+	// Dialled and Accepted count the sessions opened so far, by this end and by
+	// peers. Accepted includes those that Accept has not returned. Without those
+	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
+	Dialled, Accepted uint64
+	Ended             EndedSessions
 
 	PacketsSent     uint64 // datagrams
 	PacketsReceived uint64
@@ -196,17 +205,29 @@ type EndpointStats struct {
 	DropBacklog  uint64 // would exceed Config.Backlog
 	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
-	CookiesSent  uint64 // cookies sent to new peers, instead of keeping state for them
+	// DropHandshake counts packets of TLS handshakes that were dropped: not
+	// well-formed, of another handshake or one that is over, too much of one,
+	// or of a peer that has TLS where this end has not, or the reverse.
+	DropHandshake uint64
+	// HandshakeErrors counts TLS handshakes that have failed, at either end.
+	HandshakeErrors uint64
+	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
 }
 
 // Stats returns a snapshot of the endpoint.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
 	sessions, l := len(e.table.sessions), e.listener
+	tally := &e.table.tally
+	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
 	n := &e.counters
 	s := EndpointStats{
 		Sessions:        sessions,
+		Peak:            peak,
+		Dialled:         dialled,
+		Accepted:        accepted,
+		Ended:           ended,
 		PacketsSent:     n.packetsSent.Load(),
 		PacketsReceived: n.packetsReceived.Load(),
 		BytesSent:       n.bytesSent.Load(),
@@ -223,6 +244,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropHalfOpen:    n.dropHalfOpen.Load(),
 		DropReplies:     n.dropReplies.Load(),
 		DropCredit:      n.dropCredit.Load(),
+		DropHandshake:   n.dropHandshake.Load(),
+		HandshakeErrors: n.handshakeErrors.Load(),
 		CookiesSent:     n.cookiesSent.Load(),
 		HalfOpen:        int(e.load.halfOpen.Load()),
 		Buffered:        int(e.load.buffered.Load()),

@@ -1,0 +1,134 @@
+package handshake
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"testing"
+
+	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/stretchr/testify/require"
+)
+
+// configs returns those of a client and a server that trust each other.
+func configs(t testing.TB) (client, server *tls.Config) {
+	cert, roots, err := selfsigned.New("test")
+	require.NoError(t, err)
+	return &tls.Config{RootCAs: roots, ServerName: "test", MinVersion: tls.VersionTLS13},
+		&tls.Config{Certificates: []tls.Certificate{*cert}, MinVersion: tls.VersionTLS13}
+}
+
+// end is one end of a handshake, and what it has brought about.
+type end struct {
+	*TLS
+	params  []byte
+	secrets map[Level][2][]byte // received, sent
+	out     [Levels][]byte
+	done    bool
+	err     error
+}
+
+func newEnd(tls *TLS) *end {
+	e := &end{TLS: tls, secrets: make(map[Level][2][]byte)}
+	e.take(tls.Start())
+	return e
+}
+
+func (e *end) take(s Step) {
+	for _, x := range s.Secrets {
+		pair := e.secrets[x.Level]
+		if x.Seals {
+			pair[1] = x.Bytes
+		} else {
+			pair[0] = x.Bytes
+		}
+		e.secrets[x.Level] = pair
+	}
+	for l, out := range s.Out {
+		e.out[l] = append(e.out[l], out...)
+	}
+	if s.Params != nil {
+		e.params = s.Params
+	}
+	e.done = e.done || s.Done
+	e.err = errors.Join(e.err, s.Err)
+}
+
+// deliver hands to f what e has to send, in pieces, and reports whether there
+// was anything.
+func (e *end) deliver(f *end) (any bool) {
+	for level := range e.out {
+		for len(e.out[level]) > 0 && f.err == nil && f.Reads() == Level(level) {
+			n := min(len(e.out[level]), 500)
+			f.take(f.Handle(e.out[level][:n]))
+			e.out[level] = e.out[level][n:]
+			any = true
+		}
+	}
+	return any
+}
+
+// run carries bytes between two ends until there are none.
+func run(client, server *tls.Config) (a, b *end) {
+	a = newEnd(Client(client, []byte("client's")))
+	b = newEnd(Server(server, []byte("server's")))
+	for a.deliver(b) || b.deliver(a) {
+	}
+	return a, b
+}
+
+func TestHandshake(t *testing.T) {
+	client, server := configs(t)
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	for resumed := range 2 {
+		a, b := run(client, server)
+		require.NoError(t, errors.Join(a.err, b.err))
+		require.True(t, a.done && b.done)
+		require.Equal(t, "server's", string(a.params))
+		require.Equal(t, "client's", string(b.params))
+		for level := Handshake; level <= Application; level++ {
+			for i := range 2 {
+				require.NotEmpty(t, a.secrets[level][i])
+				require.Equal(t, a.secrets[level][i], b.secrets[level][1-i])
+			}
+		}
+		require.False(t, a.CertificateRequested())
+		require.Equal(t, resumed == 1, a.State().DidResume)
+		require.Equal(t, resumed == 1, b.State().DidResume)
+		b.take(b.SendTicket())
+		require.NotEmpty(t, b.out[Application])
+		b.deliver(a)
+		require.NoError(t, a.err)
+		a.Close()
+		b.Close()
+	}
+}
+
+func TestHandshakeFails(t *testing.T) {
+	client, server := configs(t)
+	client.RootCAs = x509.NewCertPool()
+	a, b := run(client, server)
+	var untrusted *tls.CertificateVerificationError
+	require.ErrorAs(t, a.err, &untrusted)
+	require.EqualValues(t, 42, AlertOf(a.err), "bad_certificate")
+	require.False(t, a.done || b.done)
+	a.Close()
+	b.Close()
+	b.Close()
+
+	client, server = configs(t)
+	server.ClientAuth = tls.RequireAnyClientCert
+	a, b = run(client, server)
+	require.True(t, a.done && a.CertificateRequested())
+	require.EqualValues(t, 116, AlertOf(b.err), "certificate_required")
+
+	_, server = configs(t)
+	b = newEnd(Server(server, nil))
+	b.take(b.Handle([]byte("no ClientHello")))
+	require.Error(t, b.err)
+	b.Close()
+
+	a = newEnd(Client(&tls.Config{MinVersion: tls.VersionTLS13}, nil))
+	require.Error(t, a.err, "no name to verify")
+	a.Close()
+}

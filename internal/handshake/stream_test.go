@@ -1,0 +1,100 @@
+package handshake
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const testLimit = 4096
+
+// Bytes arrive whole and in order over a path that loses, repeats and reorders.
+func TestStream(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		var a, b Stream
+		want := make([]byte, 1+random.IntN(20_000))
+		for i := range want {
+			want[i] = byte(random.Uint32())
+		}
+		type piece struct {
+			offset uint32
+			data   []byte
+		}
+		var way []piece
+		var got []byte
+		for rest, rounds := want, 0; len(got) < len(want); rounds++ {
+			require.Less(t, rounds, 10_000, "seed %d", seed)
+			if n := min(len(rest), random.IntN(3000)); n > 0 {
+				require.True(t, a.Write(rest[:n]))
+				rest = rest[n:]
+			}
+			for a.Unsent() {
+				offset, data := a.Peek(1 + random.IntN(1000))
+				way = append(way, piece{offset, bytes.Clone(data)})
+				a.Sent(len(data))
+			}
+			random.Shuffle(len(way), func(i, j int) { way[i], way[j] = way[j], way[i] })
+			for range random.IntN(4) {
+				if len(way) > 0 {
+					b.Receive(way[0].offset, way[0].data, testLimit)
+					way = way[random.IntN(2):]
+				}
+			}
+			require.LessOrEqual(t, len(b.in), testLimit)
+			got = append(got, b.Read()...)
+			switch random.IntN(5) {
+			case 0:
+				a.Acknowledge(b.Received())
+			case 1:
+				a.Rewind()
+				way = way[len(way)/2:]
+			}
+		}
+		require.Equal(t, want, got, "seed %d", seed)
+		a.Acknowledge(b.Received())
+		require.False(t, a.Unacknowledged() || a.Unsent())
+		require.Zero(t, b.Held())
+	}
+}
+
+func TestStreamBounds(t *testing.T) {
+	var s Stream
+	data := make([]byte, 10)
+	require.True(t, s.Receive(0, nil, testLimit))
+	require.False(t, s.Owes())
+	require.False(t, s.Receive(testLimit-9, data, testLimit))
+	require.False(t, s.Receive(math.MaxUint32, data, testLimit))
+	require.False(t, s.Receive(math.MaxUint32, data, math.MaxInt32))
+	require.True(t, s.Receive(testLimit-10, data, testLimit))
+	require.Empty(t, s.Available())
+	for i := range uint32(maxSpans - 1) {
+		require.True(t, s.Receive(20*i+5, data, testLimit))
+	}
+	require.False(t, s.Receive(2000, data, testLimit), "one gap too many")
+	require.True(t, s.Receive(0, data, testLimit), "but it touches another")
+	require.Len(t, s.Read(), 15)
+	require.Nil(t, s.Read())
+	require.EqualValues(t, 15, s.Received())
+	require.True(t, s.Owes())
+	s.Acknowledged()
+	require.True(t, s.Receive(3, data, testLimit), "again")
+	require.True(t, s.Owes(), "its acknowledgement was lost")
+
+	require.True(t, s.Write(make([]byte, maxWritten)))
+	require.False(t, s.Write(data))
+	s.Acknowledge(1)
+	require.EqualValues(t, 0, s.base, "what was not sent is not acknowledged")
+	s.Sent(10)
+	s.Acknowledge(11)
+	require.EqualValues(t, 0, s.base)
+	s.Rewind()
+	s.Acknowledge(10)
+	offset, _ := s.Peek(1)
+	require.EqualValues(t, 10, offset)
+	s.Acknowledge(5)
+	require.EqualValues(t, 10, s.base)
+}

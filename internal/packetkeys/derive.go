@@ -1,0 +1,102 @@
+package packetkeys
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"crypto/sha512"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"hash"
+
+	"golang.org/x/crypto/chacha20poly1305"
+)
+
+// Labels of HKDF-Expand-Label (RFC 8446 §7.1). They differ from QUIC's, so that
+// no secret has the same keys in both protocols.
+const (
+	labelKey    = "kcp key"
+	labelIV     = "kcp iv"
+	labelUpdate = "kcp ku"
+)
+
+// suite is what a cipher suite of TLS 1.3 consists of.
+type suite struct {
+	hash    func() hash.Hash
+	size    int // of a secret, in bytes
+	keySize int // bytes
+	aead    func(key []byte) (cipher.AEAD, error)
+}
+
+// newSuite returns the cipher suite with that number.
+func newSuite(id uint16) (*suite, error) {
+	switch id {
+	case tls.TLS_AES_128_GCM_SHA256:
+		return &suite{sha256.New, sha256.Size, 16, newGCM}, nil
+	case tls.TLS_AES_256_GCM_SHA384:
+		return &suite{sha512.New384, sha512.Size384, 32, newGCM}, nil
+	case tls.TLS_CHACHA20_POLY1305_SHA256:
+		return &suite{sha256.New, sha256.Size, chacha20poly1305.KeySize, chacha20poly1305.New}, nil
+	}
+	return nil, fmt.Errorf("packetkeys: unknown cipher suite %#04x", id)
+}
+
+// newGCM returns AES-GCM.
+func newGCM(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCM(block)
+}
+
+// newKey derives the keys of a secret of TLS.
+func newKey(id uint16, secret []byte) (key, error) {
+	s, err := newSuite(id)
+	if err != nil {
+		return key{}, err
+	}
+	if len(secret) != s.size {
+		return key{}, fmt.Errorf("packetkeys: a secret of %d bytes, not %d", len(secret), s.size)
+	}
+	return s.derive(append([]byte(nil), secret...))
+}
+
+// derive makes the keys of a secret, which it keeps.
+func (s *suite) derive(secret []byte) (k key, err error) {
+	k.suite, k.secret = s, secret
+	raw, err := s.expand(secret, labelKey, s.keySize)
+	if err != nil {
+		return key{}, err
+	}
+	iv, err := s.expand(secret, labelIV, nonceSize)
+	if err != nil {
+		return key{}, err
+	}
+	copy(k.iv[:], iv)
+	if k.aead, err = s.aead(raw); err != nil {
+		return key{}, err
+	}
+	return k, nil
+}
+
+// following returns the keys of the next generation (key update, RFC 9001 §6.1).
+func (k *key) following() (key, error) {
+	secret, err := k.suite.expand(k.secret, labelUpdate, k.suite.size)
+	if err != nil {
+		return key{}, err
+	}
+	return k.suite.derive(secret)
+}
+
+// expand is HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
+func (s *suite) expand(secret []byte, label string, n int) ([]byte, error) {
+	const prefix = "tls13 "
+	info := binary.BigEndian.AppendUint16(nil, uint16(n))
+	info = append(info, byte(len(prefix)+len(label)))
+	info = append(info, prefix+label...)
+	info = append(info, 0)
+	return hkdf.Expand(s.hash, secret, string(info), n)
+}

@@ -1,0 +1,322 @@
+// Package packetkeys protects packets with the secrets of a TLS 1.3 handshake,
+// as QUIC does (RFC 9001 §5 and §6): keys for each direction, nonces made of
+// packet numbers, and key updates that a bit in the header announces. The layout
+// of packets and the labels are those of WIRE.md §8.
+package packetkeys
+
+import (
+	"crypto/cipher"
+	"encoding/binary"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+)
+
+// Layout of a protected packet: conversation id, type, packet number, sealed
+// content, tag. Integers are little-endian. The header is additional data.
+const (
+	HeaderSize = 9  // bytes before the content
+	TagSize    = 16 // bytes behind the content
+	Overhead   = HeaderSize + TagSize
+
+	typeAt   = 4 // offset of the type byte
+	numberAt = 5 // offset of the truncated packet number
+)
+
+// Types of packets. No command of a segment and no type of an FEC header has
+// such a byte in that place.
+const (
+	typeHandshake    byte = 0xa1
+	typeApplication0 byte = 0xa2 // key phase 0
+	typeApplication1 byte = 0xa3 // key phase 1
+)
+
+// Level is the encryption level of a protected packet (RFC 9001 §2.1).
+type Level uint8
+
+const (
+	Clear       Level = iota // not protected
+	Handshake                // under the handshake secrets
+	Application              // under the application secrets
+)
+
+// LevelOf returns the level of a packet by its type byte. It returns Clear for a
+// packet that is too short to have one, or of no known type.
+func LevelOf(packet []byte) Level {
+	if len(packet) < Overhead {
+		return Clear
+	}
+	switch packet[typeAt] {
+	case typeHandshake:
+		return Handshake
+	case typeApplication0, typeApplication1:
+		return Application
+	}
+	return Clear
+}
+
+// Limits of the AEADs (RFC 9001 §6.6).
+const (
+	// updateAfter is how many packets are sealed with a key before the next one
+	// is used: half of what AES-GCM permits for packets of up to 2^16 bytes.
+	updateAfter = 1 << 22
+	// confidentialityLimit is how many packets may be sealed with a key.
+	confidentialityLimit = 1 << 23
+	// integrityLimit is how many packets may fail to open, under all keys of a
+	// direction together: the limit of ChaCha20-Poly1305, that of AES-GCM is
+	// 2^52.
+	integrityLimit = 1 << 36
+	// lastNumber is the highest packet number that is used (RFC 9000 §12.3).
+	lastNumber = 1<<62 - 1
+)
+
+var (
+	// ErrNotReady means that the secret of that direction is not known yet.
+	ErrNotReady = errors.New("packetkeys: no key yet")
+	// ErrForged means that a packet does not open: it was forged or damaged.
+	ErrForged = errors.New("packetkeys: packet fails authentication")
+	// ErrExhausted means that the keys must not be used any more (RFC 9001
+	// §6.6).
+	ErrExhausted = errors.New("packetkeys: the keys are used up")
+)
+
+// Keys seals the packets of one end of a session, and opens those of the other,
+// at one encryption level. The zero value has no secrets yet; Init comes before
+// all else. All methods are safe for concurrent use.
+type Keys struct {
+	conv   uint32 // immutable after Init, as is level
+	level  Level
+	opened atomic.Uint32 // generation of the newest key that has opened a packet
+
+	seal sealer
+	open opener
+}
+
+// sealer is the sending direction of Keys.
+type sealer struct {
+	mu         sync.Mutex // guards the fields below, and is held while a packet is sealed
+	key        key
+	next       uint64 // packet number
+	count      uint32 // packets sealed with key
+	generation uint32 // of key; its lowest bit is the key phase
+	update     uint32 // packets until a key update
+	limit      uint32 // packets until key is used up
+	nonce      [nonceSize]byte
+}
+
+// opener is the receiving direction of Keys.
+type opener struct {
+	mu         sync.Mutex // guards the fields below, and is held while a packet is opened
+	key        key        // of the present generation
+	other      key        // of the generation before, or of the one after; see opener.choose
+	otherIs    uint32     // the generation of other; without meaning while other has no AEAD
+	generation uint32
+	first      uint64 // lowest number of a packet that key has opened
+	next       uint64 // one more than the highest number of an authentic packet
+	forged     uint64 // packets that did not open
+	limit      uint64 // of forged
+	nonce      [nonceSize]byte
+}
+
+// Init prepares k for packets of a conversation, at the level Handshake or
+// Application.
+func (k *Keys) Init(conv uint32, level Level) {
+	k.conv, k.level = conv, level
+	k.seal.update, k.seal.limit = updateAfter, confidentialityLimit
+	k.open.limit = integrityLimit
+}
+
+// SetSealSecret sets the secret of the packets sent. suite is a cipher suite of
+// TLS 1.3. It must be called once at most.
+func (k *Keys) SetSealSecret(suite uint16, secret []byte) error {
+	key, err := newKey(suite, secret)
+	if err != nil {
+		return err
+	}
+	k.seal.mu.Lock()
+	defer k.seal.mu.Unlock()
+	k.seal.key = key
+	return nil
+}
+
+// SetOpenSecret sets the secret of the packets received, as SetSealSecret does
+// for those sent.
+func (k *Keys) SetOpenSecret(suite uint16, secret []byte) error {
+	key, err := newKey(suite, secret)
+	if err != nil {
+		return err
+	}
+	k.open.mu.Lock()
+	defer k.open.mu.Unlock()
+	k.open.key, k.open.first = key, math.MaxUint64
+	return nil
+}
+
+// Opens reports whether packets of the peer can be opened.
+func (k *Keys) Opens() bool {
+	k.open.mu.Lock()
+	defer k.open.mu.Unlock()
+	return k.open.key.aead != nil
+}
+
+// Seal seals a packet in place under the next packet number. Its content lies
+// between HeaderSize bytes in front and TagSize bytes behind, which Seal sets.
+// Packets leave under a new key when the peer's do (RFC 9001 §6.1), or when
+// enough were sealed with the present one.
+func (k *Keys) Seal(packet []byte) error {
+	s := &k.seal
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.key.aead == nil {
+		return ErrNotReady
+	}
+	opened := k.opened.Load()
+	if opened > s.generation || opened == s.generation && s.count >= s.update {
+		if err := s.advance(); err != nil {
+			return err
+		}
+	}
+	if s.count >= s.limit || s.next > lastNumber {
+		return ErrExhausted
+	}
+	number := s.next
+	s.next, s.count = s.next+1, s.count+1
+	end := len(packet) - TagSize
+	binary.LittleEndian.PutUint32(packet, k.conv)
+	packet[typeAt] = k.typeByte(s.generation)
+	binary.LittleEndian.PutUint32(packet[numberAt:], uint32(number))
+	s.key.nonce(&s.nonce, number)
+	s.key.aead.Seal(packet[HeaderSize:HeaderSize], s.nonce[:], packet[HeaderSize:end], packet[:HeaderSize])
+	return nil
+}
+
+// advance replaces the key by the next one (key update, RFC 9001 §6).
+func (s *sealer) advance() error {
+	next, err := s.key.following()
+	if err != nil {
+		return err
+	}
+	s.key, s.count, s.generation = next, 0, s.generation+1
+	return nil
+}
+
+// typeByte returns the type byte of packets of a key generation.
+func (k *Keys) typeByte(generation uint32) byte {
+	switch {
+	case k.level == Handshake:
+		return typeHandshake
+	case generation%2 == 0:
+		return typeApplication0
+	}
+	return typeApplication1
+}
+
+// Open opens a packet in place, and returns its content and its number. The
+// content of a packet that does not open is destroyed. The caller compares the
+// number with those it has seen before: Open takes a packet as often as it
+// comes.
+//
+// The error is ErrNotReady without a secret, ErrForged for what does not open,
+// and ErrExhausted from then on when too much did not open.
+func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
+	o := &k.open
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.key.aead == nil:
+		return nil, 0, ErrNotReady
+	case o.forged >= o.limit:
+		return nil, 0, ErrExhausted
+	case len(packet) < Overhead || LevelOf(packet) != k.level:
+		return nil, 0, ErrForged
+	}
+	number = expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
+	used, generation, err := o.choose(packet[typeAt], number)
+	if err != nil {
+		return nil, 0, err
+	}
+	used.nonce(&o.nonce, number)
+	content, err = used.aead.Open(packet[HeaderSize:HeaderSize], o.nonce[:], packet[HeaderSize:], packet[:HeaderSize])
+	if err != nil {
+		if o.forged++; o.forged >= o.limit {
+			return nil, 0, ErrExhausted
+		}
+		return nil, 0, ErrForged
+	}
+	o.next = max(o.next, number+1)
+	if generation > o.generation {
+		o.key, o.other, o.otherIs = o.other, o.key, o.generation
+		o.generation, o.first = generation, number
+		k.opened.Store(generation)
+	} else if generation == o.generation {
+		o.first = min(o.first, number)
+	}
+	return content, number, nil
+}
+
+// choose returns the key of a packet, by its key phase and number (RFC 9001
+// §6.3 and §6.5). In the other phase, a packet with a number below all of the
+// present generation is of the generation before; any other is the first of the
+// next. Only one of the two keys is held: the one that was needed last.
+func (o *opener) choose(kind byte, number uint64) (*key, uint32, error) {
+	if kind == typeHandshake || kind-typeApplication0 == byte(o.generation%2) {
+		return &o.key, o.generation, nil
+	}
+	wanted := o.generation + 1
+	if number < o.first && o.generation > 0 {
+		wanted = o.generation - 1
+	}
+	if o.other.aead != nil && o.otherIs == wanted {
+		return &o.other, wanted, nil
+	}
+	if wanted < o.generation {
+		return nil, 0, ErrForged // that key is gone
+	}
+	next, err := o.key.following()
+	if err != nil {
+		return nil, 0, err
+	}
+	o.other, o.otherIs = next, wanted
+	return &o.other, wanted, nil
+}
+
+// expand returns the packet number whose lowest 32 bits are given, and which is
+// nearest to next (RFC 9000 §17.1).
+func expand(truncated uint32, next uint64) uint64 {
+	const span = 1 << 32
+	n := next&^(span-1) | uint64(truncated)
+	switch {
+	case n+span/2 <= next && n+span <= lastNumber:
+		return n + span
+	case n > next+span/2 && n >= span:
+		return n - span
+	}
+	return n
+}
+
+// Generations returns how many key updates each direction has seen.
+func (k *Keys) Generations() (sent, received uint32) {
+	k.seal.mu.Lock()
+	defer k.seal.mu.Unlock()
+	return k.seal.generation, k.opened.Load()
+}
+
+// key is the keys of one direction and generation.
+type key struct {
+	suite  *suite
+	secret []byte
+	aead   cipher.AEAD // nil: there is none
+	iv     [nonceSize]byte
+}
+
+// nonceSize is that of all AEADs of TLS 1.3, in bytes.
+const nonceSize = 12
+
+// nonce sets b to the nonce of a packet: the iv, with the number XORed into its
+// end (RFC 9001 §5.3).
+func (k *key) nonce(b *[nonceSize]byte, number uint64) {
+	*b = k.iv
+	tail := b[nonceSize-8:]
+	binary.BigEndian.PutUint64(tail, binary.BigEndian.Uint64(tail)^number)
+}

@@ -1,0 +1,328 @@
+package packetkeys
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/hex"
+	"math"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+const testConv = 0x04030201
+
+var suites = []uint16{tls.TLS_AES_128_GCM_SHA256, tls.TLS_AES_256_GCM_SHA384, tls.TLS_CHACHA20_POLY1305_SHA256}
+
+// secretOf returns a secret of a suite's size.
+func secretOf(t testing.TB, suite uint16, fill byte) []byte {
+	s, err := newSuite(suite)
+	require.NoError(t, err)
+	return bytes.Repeat([]byte{fill}, s.size)
+}
+
+// pair returns the keys of two ends.
+func pair(t testing.TB, suite uint16, level Level) (a, b *Keys) {
+	a, b = new(Keys), new(Keys)
+	a.Init(testConv, level)
+	b.Init(testConv, level)
+	up, down := secretOf(t, suite, 1), secretOf(t, suite, 2)
+	require.NoError(t, a.SetSealSecret(suite, up))
+	require.NoError(t, b.SetOpenSecret(suite, up))
+	require.NoError(t, b.SetSealSecret(suite, down))
+	require.NoError(t, a.SetOpenSecret(suite, down))
+	return a, b
+}
+
+// sealed returns content as a packet of k.
+func sealed(t testing.TB, k *Keys, content string) []byte {
+	packet := make([]byte, Overhead+len(content))
+	copy(packet[HeaderSize:], content)
+	require.NoError(t, k.Seal(packet))
+	return packet
+}
+
+// requireOpens opens a packet, which must have that content and number.
+func requireOpens(t testing.TB, k *Keys, packet []byte, content string, number uint64) {
+	t.Helper()
+	got, n, err := k.Open(bytes.Clone(packet))
+	require.NoError(t, err)
+	require.Equal(t, content, string(got))
+	require.Equal(t, number, n)
+}
+
+// byHand is HKDF-Expand-Label of RFC 8446 §7.1 for one block of SHA-256.
+func byHand(secret []byte, label string, n int) []byte {
+	h := hmac.New(sha256.New, secret)
+	h.Write([]byte{0, byte(n), byte(6 + len(label))})
+	h.Write([]byte("tls13 " + label))
+	h.Write([]byte{0, 1})
+	return h.Sum(nil)[:n]
+}
+
+// The keys of a secret are those that WIRE.md §8.3 gives as an example, and a
+// recorded packet opens.
+func TestDerivation(t *testing.T) {
+	const suite = tls.TLS_AES_128_GCM_SHA256
+	secret := secretOf(t, suite, 1)
+	k, err := newKey(suite, secret)
+	require.NoError(t, err)
+	require.Equal(t, byHand(secret, "kcp iv", 12), k.iv[:])
+	block, err := newGCM(byHand(secret, "kcp key", 16))
+	require.NoError(t, err)
+	require.Equal(t, block.Seal(nil, k.iv[:], nil, nil), k.aead.Seal(nil, k.iv[:], nil, nil))
+	next, err := k.following()
+	require.NoError(t, err)
+	require.Equal(t, byHand(secret, "kcp ku", 32), next.secret)
+	require.Equal(t, byHand(next.secret, "kcp iv", 12), next.iv[:])
+
+	a, b := pair(t, suite, Application)
+	a.seal.next = 0x1_0000_0007
+	packet := sealed(t, a, "hello")
+	require.Equal(t, recordedPacket, hex.EncodeToString(packet))
+	recorded, err := hex.DecodeString(recordedPacket)
+	require.NoError(t, err)
+	b.open.next = 0x1_0000_0000
+	requireOpens(t, b, recorded, "hello", 0x1_0000_0007)
+}
+
+// recordedPacket is "hello" in packet number 2^32+7 of conversation 0x04030201,
+// sealed by AES-128-GCM under a secret of 32 bytes 01.
+const recordedPacket = "01020304a207000000c404e50f4382e3a4c445225b0cf8e07a00a35d2f38"
+
+func TestSealAndOpen(t *testing.T) {
+	for _, suite := range suites {
+		for _, level := range []Level{Handshake, Application} {
+			a, b := pair(t, suite, level)
+			for n := range uint64(5) {
+				packet := sealed(t, a, "up")
+				require.Equal(t, level, LevelOf(packet))
+				require.Equal(t, []byte{1, 2, 3, 4}, packet[:4])
+				requireOpens(t, b, packet, "up", n)
+				requireOpens(t, a, sealed(t, b, "down"), "down", n)
+				_, _, err := a.Open(packet)
+				require.ErrorIs(t, err, ErrForged, "reflected")
+			}
+		}
+	}
+}
+
+// Every bit of a packet counts.
+func TestFlippedBits(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	packet := sealed(t, a, "content")
+	for i := range 8 * len(packet) {
+		forged := bytes.Clone(packet)
+		forged[i/8] ^= 1 << (i % 8)
+		_, _, err := b.Open(forged)
+		require.ErrorIs(t, err, ErrForged, "bit %d", i)
+	}
+	for n := range packet {
+		_, _, err := b.Open(bytes.Clone(packet[:n]))
+		require.ErrorIs(t, err, ErrForged, "%d bytes", n)
+	}
+	requireOpens(t, b, packet, "content", 0)
+}
+
+// Levels have keys of their own, and a packet of one does not open as another's.
+func TestLevels(t *testing.T) {
+	a, _ := pair(t, tls.TLS_AES_128_GCM_SHA256, Handshake)
+	_, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	_, _, err := b.Open(sealed(t, a, "x"))
+	require.ErrorIs(t, err, ErrForged)
+	require.Equal(t, Clear, LevelOf(make([]byte, 100)))
+	for cmd := byte(81); cmd <= 85; cmd++ {
+		p := make([]byte, 100)
+		p[4] = cmd
+		require.Equal(t, Clear, LevelOf(p))
+	}
+	for _, fec := range []byte{0xf1, 0xf2, 0xf3} {
+		p := make([]byte, 100)
+		p[4] = fec
+		require.Equal(t, Clear, LevelOf(p))
+	}
+	require.Equal(t, Clear, LevelOf(sealed(t, a, "")[:Overhead-1]))
+}
+
+func TestNoSecret(t *testing.T) {
+	var k Keys
+	k.Init(testConv, Application)
+	require.False(t, k.Opens())
+	require.ErrorIs(t, k.Seal(make([]byte, 100)), ErrNotReady)
+	_, _, err := k.Open(make([]byte, 100))
+	require.ErrorIs(t, err, ErrNotReady)
+	require.Error(t, k.SetSealSecret(0x1399, make([]byte, 32)))
+	require.Error(t, k.SetOpenSecret(tls.TLS_AES_128_GCM_SHA256, make([]byte, 31)))
+	require.False(t, k.Opens())
+}
+
+// A key is replaced in time, the other end follows with its own, and neither
+// goes further before the other has followed.
+func TestKeyUpdate(t *testing.T) {
+	for _, suite := range suites {
+		a, b := pair(t, suite, Application)
+		a.seal.update, b.seal.update = 10, 10
+		n := uint64(0)
+		for range 10 {
+			require.Equal(t, typeApplication0, sealed(t, a, "")[typeAt])
+			n++
+		}
+		for range 25 { // no second update before b has followed
+			packet := sealed(t, a, "new")
+			require.Equal(t, typeApplication1, packet[typeAt])
+			requireOpens(t, b, packet, "new", n)
+			n++
+		}
+		answer := sealed(t, b, "followed")
+		require.Equal(t, typeApplication1, answer[typeAt])
+		requireOpens(t, a, answer, "followed", 0)
+		packet := sealed(t, a, "third")
+		require.Equal(t, typeApplication0, packet[typeAt])
+		requireOpens(t, b, packet, "third", n)
+		sent, received := b.Generations()
+		require.Equal(t, []uint32{1, 2}, []uint32{sent, received})
+	}
+}
+
+// Packets of the generation before open as long as their key is held, whatever
+// the order, and old phases do not open under new keys.
+func TestKeyUpdateReordered(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	a.seal.update = 8
+	var packets [][]byte
+	for range 16 {
+		packets = append(packets, sealed(t, a, "x"))
+	}
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, i := range random.Perm(len(packets)) {
+		requireOpens(t, b, packets[i], "x", uint64(i))
+	}
+	// Both directions have many updates, with packets held back over one.
+	for range 5 {
+		requireOpens(t, a, sealed(t, b, "y"), "y", b.seal.next-1)
+		late := sealed(t, a, "late") // begins the next generation, or is of this one
+		for range 8 {
+			packet := sealed(t, a, "x")
+			requireOpens(t, b, packet, "x", a.seal.next-1)
+		}
+		number := a.seal.next - 9
+		requireOpens(t, b, late, "late", number)
+	}
+}
+
+// What is forged in another key phase changes nothing.
+func TestForgedKeyUpdate(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	requireOpens(t, b, sealed(t, a, "x"), "x", 0)
+	for number := range 4 {
+		forged := sealed(t, a, "x")
+		forged[typeAt] = typeApplication1
+		forged[numberAt] = byte(number)
+		_, _, err := b.Open(forged)
+		require.ErrorIs(t, err, ErrForged)
+	}
+	sent, received := b.Generations()
+	require.Zero(t, sent+received)
+	requireOpens(t, b, sealed(t, a, "y"), "y", 5)
+}
+
+// A key that the peer never follows is used up at its limit, and so are keys of
+// which too much is forged.
+func TestLimits(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	require.EqualValues(t, 1<<22, a.seal.update)
+	require.EqualValues(t, 1<<23, a.seal.limit)
+	require.Equal(t, uint64(1<<36), a.open.limit)
+	a.seal.update, a.seal.limit = 4, 8
+	for range 4 + 8 {
+		sealed(t, a, "x")
+	}
+	require.ErrorIs(t, a.Seal(make([]byte, Overhead)), ErrExhausted)
+
+	a.seal.limit, b.open.limit = 100, 3
+	good := sealed(t, a, "good")
+	for range 2 {
+		_, _, err := b.Open(make([]byte, Overhead))
+		require.ErrorIs(t, err, ErrForged) // no packet of this level: not counted
+		forged := bytes.Clone(good)
+		forged[20] ^= 1
+		_, _, err = b.Open(forged)
+		require.ErrorIs(t, err, ErrForged)
+	}
+	requireOpens(t, b, good, "good", 12)
+	forged := bytes.Clone(good)
+	forged[20] ^= 1
+	for _, p := range [][]byte{forged, good} {
+		_, _, err := b.Open(bytes.Clone(p))
+		require.ErrorIs(t, err, ErrExhausted)
+	}
+
+	c, _ := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	c.seal.next = lastNumber
+	sealed(t, c, "last")
+	require.ErrorIs(t, c.Seal(make([]byte, Overhead)), ErrExhausted)
+}
+
+func TestExpand(t *testing.T) {
+	for _, test := range []struct {
+		truncated    uint32
+		next, number uint64
+	}{
+		{0, 0, 0}, {5, 0, 5}, {math.MaxUint32, 0, math.MaxUint32}, {7, 7, 7}, {0, 1 << 32, 1 << 32},
+		{math.MaxUint32, 1 << 32, math.MaxUint32}, {1, 1<<33 + 2, 1<<33 + 1},
+		{0, 1<<32 - 1, 1 << 32}, {0, 1<<31 + 1, 1 << 32}, {0, 1<<31 - 1, 0},
+		{math.MaxUint32, lastNumber + 1, lastNumber}, {0, lastNumber, lastNumber &^ math.MaxUint32},
+	} {
+		require.Equal(t, test.number, expand(test.truncated, test.next), "%+v", test)
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 10_000 {
+		next := random.Uint64N(1 << 40)
+		number := max(next, 1<<31) - 1<<31 + random.Uint64N(1<<31)
+		require.Equal(t, number, expand(uint32(number), next))
+	}
+}
+
+func TestAllocations(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	packet := make([]byte, 1400)
+	require.Zero(t, testing.AllocsPerRun(100, func() {
+		if a.Seal(packet) != nil {
+			panic("not sealed")
+		}
+		if _, _, err := b.Open(packet); err != nil {
+			panic(err)
+		}
+	}))
+}
+
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte("packet"), uint8(0), uint32(0))
+	f.Add(make([]byte, 100), uint8(1), uint32(9))
+	f.Fuzz(func(t *testing.T, packet []byte, kind uint8, number uint32) {
+		a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+		if len(packet) >= Overhead {
+			packet[typeAt] = typeHandshake + kind%3
+		}
+		if _, _, err := b.Open(bytes.Clone(packet)); err == nil {
+			t.Fatal("a forged packet opens")
+		}
+		a.seal.next = uint64(number)
+		own := sealed(t, a, string(packet))
+		requireOpens(t, b, own, string(packet), expand(number, 0))
+	})
+}
+
+func BenchmarkSealOpen(b *testing.B) {
+	x, y := pair(b, tls.TLS_AES_128_GCM_SHA256, Application)
+	packet := make([]byte, 1400)
+	b.SetBytes(1400)
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = x.Seal(packet)
+		_, _, _ = y.Open(packet)
+	}
+}

@@ -1,0 +1,73 @@
+package kcp
+
+import "net"
+
+// sessionWatch is what only sessions have that the application watches. Conn.mu
+// guards it.
+type sessionWatch struct {
+	done   chan struct{} // closed when the session has ended; nil: not asked for
+	closed bool          // done is closed
+}
+
+// end closes done. w may be nil.
+func (w *sessionWatch) end() {
+	if w != nil && w.done != nil && !w.closed {
+		w.closed = true
+		close(w.done)
+	}
+}
+
+// watched returns c.watch, which it allocates: most sessions need none.
+func (c *Conn) watched() *sessionWatch {
+	if c.watch == nil {
+		c.watch = new(sessionWatch)
+	}
+	return c.watch
+}
+
+// Done returns a channel that is closed when the session has ended, for
+// whatever reason; Err then returns it. Data that has arrived before the end can
+// still be read. A peer's CloseWrite does not end the session.
+//
+// After Close, what was written may still be on its way in the background. The
+// session ends after that, so Done may be closed later than Close returns.
+func (c *Conn) Done() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.watched()
+	if w.done == nil {
+		w.done = make(chan struct{})
+		if c.closing.retired {
+			w.end()
+		}
+	}
+	return w.done
+}
+
+// Err returns nil until the session has ended, and then why. Unlike the errors
+// of other methods the cause is not wrapped in a *net.OpError:
+//   - net.ErrClosed after Close, once all was delivered; after Abort; and after
+//     Endpoint.Close;
+//   - ErrPeerClosed if the peer has closed the session, where Read returns
+//     io.EOF;
+//   - ErrReset if the peer has aborted it;
+//   - ErrNotDelivered if Close has given up;
+//   - a *PeerLostError if the peer is gone;
+//   - ErrMemoryPressure, or an error of the Cipher.
+//
+// Err does not change once it is not nil.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.closing.retired:
+		return nil
+	case c.closing.err == nil:
+		return net.ErrClosed
+	}
+	return c.closing.err
+}
+
+// Endpoint returns the endpoint that carries the session. Dial makes one for
+// the session alone. Closing it ends all of its sessions.
+func (c *Conn) Endpoint() *Endpoint { return c.ep }
