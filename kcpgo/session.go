@@ -10,6 +10,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 )
 
 // UDPSession is a session with a peer: a net.Conn. All methods are safe for
@@ -29,9 +30,8 @@ type UDPSession struct {
 }
 
 func newSession(c *engine.Conn, p *port, remote net.Addr, l *Listener) *UDPSession {
-	s := &UDPSession{conn: c, port: p, remote: remote, l: l}
-	s.settings.init()
-	return s
+	compat.Set(c, compat.Customs{SegmentBound: true, ReadAfterClose: true, DataBeforeDeadline: true})
+	return &UDPSession{conn: c, port: p, remote: remote, l: l}
 }
 
 // Read waits for data, and reads up to len(b) bytes of one message of the peer:
