@@ -148,6 +148,7 @@ func rpcx() *program {
 		tunnels: []tunnel{{
 			name:  "aes, FEC 10/3, calls",
 			alone: true,
+			slow:  5, // a window of 32 segments, and kcp-go flushes every 100 ms
 			server: func(a addresses) ([]string, error) {
 				return []string{"rpcx", "serve", a.listen}, nil
 			},
