@@ -192,6 +192,10 @@ func (c *Conn) waitKind() error {
 			defer timer.Stop()
 		}
 		c.closing.kindAwaited = true
+		if l.silent() {
+			c.startHandshake(now)
+			continue
+		}
 		c.io.canWrite.Wait()
 	}
 }
@@ -476,6 +480,9 @@ func (c *Conn) takeReset(s signal) {
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
 			continue
+		}
+		if r == &l.hello && l.quiet {
+			continue // the peer may come later
 		}
 		c.closing.ending = ErrReset
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing

@@ -16,6 +16,7 @@ type handshakeState struct {
 
 	kind         peerKind
 	dialled      bool          // by this end; false: accepted
+	quiet        bool          // dialled with DialOptions.Quiet
 	dialling     bool          // Dial waits, and its time-out replaces all others
 	offered      bool          // to Accept; true also if dialled
 	openedFEC    bool          // the peer's first packet had an FEC header
@@ -130,6 +131,30 @@ func (c *Conn) startHandshake(now time.Duration) {
 	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
+}
+
+// silent reports whether a session that was dialled quietly has yet to send its
+// HELLO. It need not if the peer's HELLO came first.
+func (l *handshakeState) silent() bool {
+	return l.quiet && l.hello.signal.code == 0 && l.kind != peerExtended
+}
+
+// breakSilence queues HELLO, to leave together with the first data.
+func (c *Conn) breakSilence(now time.Duration) {
+	l := &c.hs
+	l.token = randomToken()
+	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+	c.setClock(now)
+	c.sendDueRequests(now)
+}
+
+// keepQuiet locks c.mu and starts the timers of a session that was dialled
+// quietly.
+func (c *Conn) keepQuiet() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hs.quiet = true
+	c.schedule(c.ep.now())
 }
 
 // kick sends the signals that a call of the application has just made due.

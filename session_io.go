@@ -266,6 +266,9 @@ func (c *Conn) push() {
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
 	}
+	if c.hs.silent() && c.kcp.WaitSend() > 0 {
+		c.breakSilence(now)
+	}
 	c.flush(now)
 	c.finishStep(now)
 	c.writePackets()

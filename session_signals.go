@@ -163,6 +163,9 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
 	case sigFin | sigAnswer, sigClose | sigAnswer:
+		if s.ts != l.peerToken {
+			return true // of an earlier session; see Config.SharedConvs
+		}
 		if l.finish.answered(s) {
 			l.finished = true
 		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
