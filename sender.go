@@ -149,6 +149,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
 	k.snd.bytes -= len(s.data)
+	k.counters.BytesAcked += uint64(len(s.data))
 	k.out.buffers.putSegment(s)
 }
 
@@ -209,7 +210,9 @@ func (k *KCP) silentTransmissions() int {
 // discardSend drops everything that is waiting or in flight, because the peer
 // does not want it any more.
 func (k *KCP) discardSend() {
+	acked := k.counters.BytesAcked
 	k.ackBelow(k.snd.nxt)
+	k.counters.BytesAcked = acked
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		k.snd.bytes -= len(s.data)

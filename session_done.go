@@ -7,6 +7,10 @@ import "net"
 type sessionWatch struct {
 	done   chan struct{} // closed when the session has ended; nil: not asked for
 	closed bool          // done is closed
+
+	room    chan struct{} // closed when there is room; nil: not asked for since
+	flushed seq           // the lowest snd_una that a call of Flush waits for
+	flushes bool          // flushed is valid
 }
 
 // end closes done. w may be nil.

@@ -140,6 +140,7 @@ func (c *Conn) afterRead() {
 // message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
 // interleave.
 //
+// The write deadline bounds the wait for room, and not the time until delivery.
 // If Write fails, n bytes were queued and will be delivered if possible. Its
 // errors are
 //   - os.ErrDeadlineExceeded when the write deadline has passed;
@@ -189,7 +190,7 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
-// does. Its errors are
+// does. If it fails, nothing was queued. Its errors are
 //   - ErrNotMessageMode without Config.MessageMode;
 //   - ErrMessageTooLarge for a message of more than 127 segments, or of more
 //     segments than the largest receive window that the peer has shown;
@@ -226,8 +227,18 @@ func (c *Conn) waitRoom() error {
 	}
 }
 
-// cannotWrite returns why nothing more may be written; nil if it may.
+// cannotWrite returns why nothing more may be written, for the call that
+// returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
+	err := c.writeEnd()
+	if err != nil && err == c.closing.err {
+		c.io.errReported = true
+	}
+	return err
+}
+
+// writeEnd returns why nothing more may be written; nil if it may.
+func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
@@ -236,7 +247,6 @@ func (c *Conn) cannotWrite() error {
 	case c.hs.peerClosed:
 		return ErrPeerClosed
 	case c.closing.err != nil:
-		c.io.errReported = true
 		return c.closing.err
 	case c.hs.finSignal != 0:
 		return net.ErrClosed
