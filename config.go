@@ -1,12 +1,14 @@
 package kcp
 
 import (
+	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/packetkeys"
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
@@ -24,6 +26,17 @@ type Config struct {
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
+	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under
+	// keys of its session, which the ends agree on by certificates (WIRE.md §8).
+	// nil means no TLS. Both ends must have it, and Cipher must be nil.
+	//
+	// Dial verifies the peer as tls.Dial does: ServerName is taken from the
+	// address if it is empty. Listen needs Certificates, GetCertificate or
+	// GetConfigForClient. ALPN (NextProtos), client certificates and tickets
+	// (ClientSessionCache) work as with crypto/tls; there is no early data.
+	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
+	// MTU must be 1200 at least.
+	TLS *tls.Config
 	// FEC adds parity packets to what is sent. The zero value adds none. The
 	// peer need not send any itself, nor know the ratio, but it must understand
 	// them: kcp-go does, the C reference does not. What the peer sends is
@@ -213,12 +226,25 @@ type Config struct {
 	// receive buffer of the socket, whichever its size.
 	SocketBuffer int
 
-	// Logger, if not nil, receives a debug record for every session that
-	// begins. It also receives warnings, at most one a second, of socket errors
-	// and of sessions ended under memory pressure.
+	// Logger, if not nil, receives debug records of every session that begins
+	// and ends, the latter with the cause and figures, at most 100 a second;
+	// the next one then says how many were left out. It also receives warnings:
+	// of socket errors and of sessions ended under memory pressure, at most one
+	// a second, and of packets that Cipher does not open, at most one every 10
+	// seconds with their number. It may be called from the goroutine that reads
+	// the socket, and must not block.
 	Logger *slog.Logger
-	// Trace, if not nil, holds hooks that are called for every session.
+	// Trace, if not nil, holds hooks that are called for every session. Hooks
+	// of different sessions run at the same time.
 	Trace *Trace
+	// Tracer, if not nil, is called once for every session, and returns the
+	// hooks for that one, so that they know which it is. nil means those of
+	// Trace. It is called before the session has sent or received anything. No
+	// lock is held, so it may call the methods of the Conn that do not wait, but
+	// the hooks themselves must not. For an accepted session it is called on
+	// the goroutine that reads the socket, also if the session never gets to
+	// Accept. The last call of a hook is State with SessionEnded.
+	Tracer func(*Conn) *Trace
 }
 
 // AddressValidation says when new peers must return a cookie, which costs them
@@ -249,6 +275,9 @@ func (f FEC) enabled() bool { return f != FEC{} }
 
 // overhead returns the bytes that a packet has around its content.
 func (c *Config) overhead() (o overhead) {
+	if c.TLS != nil {
+		o.cipherHead, o.tail = packetkeys.HeaderSize, packetkeys.TagSize
+	}
 	if c.Cipher != nil {
 		o.cipherHead, o.tail = c.Cipher.Overhead()
 	}
@@ -338,6 +367,9 @@ func (c *Config) Validate() error {
 	if err := c.validateRanges(); err != nil {
 		return err
 	}
+	if err := c.validateTLS(); err != nil {
+		return err
+	}
 	if c.FEC.enabled() {
 		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
 			return &ConfigError{"FEC", c.FEC, err.Error()}
@@ -365,6 +397,30 @@ func (c *Config) Validate() error {
 	}
 	if c.IdleTimeout < 0 {
 		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	}
+	return nil
+}
+
+// validateTLS is Validate for TLS.
+func (c *Config) validateTLS() error {
+	if c.TLS == nil {
+		return nil
+	}
+	for _, v := range []uint16{c.TLS.MinVersion, c.TLS.MaxVersion} {
+		if v != 0 && v < tls.VersionTLS13 {
+			return &ConfigError{"TLS", tls.VersionName(v), "must not allow versions below TLS 1.3"}
+		}
+	}
+	if c.MTU != 0 && c.MTU < flightPacket {
+		return &ConfigError{"MTU", c.MTU, fmt.Sprintf("must be at least %d with TLS", flightPacket)}
+	}
+	for _, other := range []struct {
+		set   bool
+		field string
+	}{{c.Cipher != nil, "Cipher"}, {c.AllowLegacy, "AllowLegacy"}} {
+		if other.set {
+			return &ConfigError{"TLS", "set", "must not be combined with " + other.field}
+		}
 	}
 	return nil
 }
@@ -417,6 +473,10 @@ func (c *Config) withDefaults() Config {
 	var d Config
 	if c != nil {
 		d = *c
+	}
+	if d.TLS != nil {
+		d.TLS = d.TLS.Clone()
+		d.TLS.MinVersion = tls.VersionTLS13
 	}
 	setDefault(&d.MTU, defaultConfigMTU)
 	setDefault(&d.SendWindow, defaultWindow)

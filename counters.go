@@ -53,37 +53,3 @@ func (s *Counters) add(o *Counters) {
 	s.ProbesReceived += o.ProbesReceived
 	s.WindowUpdates += o.WindowUpdates
 }
-
-// Trace holds hooks into the state machine, for logging and tools. Any may be
-// nil. They are called from within the methods of the KCP and must not call
-// back into it. In a session they run under its lock and must not block.
-type Trace struct {
-	// Sent is called for every transmission of a data segment, but not for
-	// redundant copies (Counters.Repeats). size is its payload in bytes.
-	// transmissions is 1 for the first. rto is the time-out that starts now, in
-	// milliseconds, without the eighth that NoDelayOff adds to the first.
-	Sent func(sn uint32, size, transmissions int, rto uint32)
-	// Received is called for every data segment that arrives, new or not. size
-	// is its payload in bytes.
-	Received func(sn uint32, size int)
-	// RTT is called for every round-trip sample. All three are in milliseconds.
-	RTT func(sample, srtt, rto uint32)
-}
-
-func (t *Trace) sent(s *sendSegment) {
-	if t != nil && t.Sent != nil {
-		t.Sent(uint32(s.sn), len(s.data), int(s.xmit), s.rto)
-	}
-}
-
-func (t *Trace) received(sn seq, size int) {
-	if t != nil && t.Received != nil {
-		t.Received(uint32(sn), size)
-	}
-}
-
-func (t *Trace) rtt(sample, srtt, rto uint32) {
-	if t != nil && t.RTT != nil {
-		t.RTT(sample, srtt, rto)
-	}
-}

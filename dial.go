@@ -64,7 +64,7 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(d.Config, true, socket.(*net.UDPConn))
+	e := newEndpoint(d.Config.named(address), true, socket.(*net.UDPConn))
 	e.mu.Lock()
 	e.socket.connected = true
 	e.socket.disposable = !d.wantsPort()
@@ -75,6 +75,17 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 		return nil, err
 	}
 	return c, nil
+}
+
+// named returns c with the host of address as TLS.ServerName, if that is empty.
+func (c *Config) named(address string) *Config {
+	if c == nil || c.TLS == nil || c.TLS.ServerName != "" {
+		return c
+	}
+	d := *c
+	d.TLS = c.TLS.Clone()
+	d.TLS.ServerName = serverName(address)
+	return &d
 }
 
 // wantsPort reports whether the caller has chosen the local port, and may want

@@ -44,6 +44,17 @@
 // sends unreliable packets beside the stream. Between endpoints of this package
 // the packet size follows what the path takes, within [Config.MaxMTU].
 //
+// # Settings at run time
+//
+// A Config is that of an endpoint, and does not change. Single sessions can
+// depart from it at any time, dialled or accepted: [Conn.SetMTU],
+// [Conn.SetWindow], [Conn.SetNoDelay], [Conn.SetCongestionControl],
+// [Conn.SetMessageMode], [Conn.SetWriteBuffer] and [Conn.SetLinger] set for one
+// session what the fields of those names set for all. The peer need not know of
+// it. What must match the peer's, [Config.Cipher] and [Config.FEC], is the same
+// for all sessions of an endpoint. Messages can be read in any mode, with
+// [Conn.ReadMessage].
+//
 // # Many sessions
 //
 // A server need not have a goroutine for each session. A [Group] holds sessions,

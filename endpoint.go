@@ -35,9 +35,14 @@ type Endpoint struct {
 	wakes      wakeq.Queue[*Conn]
 	packets    sync.Pool    // of *buffer
 	logAfter   atomic.Int64 // ns since epoch before which warn logs nothing
-	load       endpointLoad
-	socket     socketState
-	feeding    feeding
+	sessionLog logLimit     // of records of sessions
+
+	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
+	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
+
+	load    endpointLoad
+	socket  socketState
+	feeding feeding
 
 	mu       sync.RWMutex // guards the fields below
 	table    sessionTable
@@ -134,6 +139,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 			e.protection.replays.Enable(head + replayContent)
 		}
 	}
+	e.protection.authentic = e.protection.authentic || e.config.TLS != nil
 	if e.config.MaxSessionsPerAddress > 0 {
 		e.table.perNetwork = make(map[netip.Addr]networkCount)
 	}
@@ -212,6 +218,9 @@ func (e *Endpoint) Listen() (*Listener, error) {
 	}
 	if e.listener != nil {
 		return nil, opError("listen", nil, e.LocalAddr(), ErrListening)
+	}
+	if t := e.config.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
+		return nil, opError("listen", nil, e.LocalAddr(), &ConfigError{"TLS", "set", "must have a certificate to listen"})
 	}
 	e.listener = newListener(e)
 	return e.listener, nil
@@ -299,23 +308,5 @@ func (e *Endpoint) dropListener(l *Listener) {
 		if !c.wasOffered() {
 			c.discard(ErrRefused)
 		}
-	}
-}
-
-// debug logs an event of a session.
-func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
-	if e.config.Logger != nil {
-		e.config.Logger.Debug("kcp: "+msg, "remote", remote.String(), "conv", conv)
-	}
-}
-
-// warn logs an error of the endpoint, at most one a second.
-func (e *Endpoint) warn(msg string, err error) {
-	if e.config.Logger == nil {
-		return
-	}
-	now, after := int64(e.now()), e.logAfter.Load()
-	if now >= after && e.logAfter.CompareAndSwap(after, now+int64(time.Second)) {
-		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
 	}
 }

@@ -17,6 +17,7 @@ type initialPacket struct {
 	push    bool   // it contains the PUSH with sn 0, and acknowledges nothing
 	hello   signal // code 0: none; the same below
 	cookie  signal
+	info    signal
 	request signal // the first signal that wants an answer
 }
 
@@ -47,6 +48,8 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 			f.hello = s
 		case s.code == sigCookie:
 			f.cookie = s
+		case s.code == sigInfo && f.info.code == 0:
+			f.info = s
 		}
 		if s.asks() && f.request.code == 0 {
 			f.request = s
@@ -172,6 +175,9 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 		if f.request.code != 0 && (v.listener == nil || f.hello.code == 0) {
 			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.request.sn, f.request.ts})
 		}
+		return v
+	}
+	if e.refuseTLSLocked(d, key.conv, f) {
 		return v
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {

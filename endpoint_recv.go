@@ -26,14 +26,14 @@ type inPacket struct {
 	size int // of the UDP payload, in bytes
 
 	nonce []byte // nil if the cipher takes no packet numbers
-	mark  uint64 // if nonce is nil: the hash by which the replay filter recognises the packet
+	mark  uint64 // if nonce is nil: the hash by which the replay filter recognises the packet; with TLS its number
 }
 
 // segments returns the segments in the packet, for the state machine. ok is
 // false if a packet of its kind has none.
 func (p *inPacket) segments() (data []byte, ok bool) {
 	switch p.kind {
-	case plainPacket:
+	case plainPacket, clearPacket:
 		return p.data, true
 	case fecPacket:
 		return p.data[fec.HeaderSize:], true
@@ -63,6 +63,10 @@ const (
 	fecPacket                        // segments behind an FEC header
 	parityPacket                     // names no conversation: its address identifies the session
 	datagramPacket                   // unreliable, past the state machine
+
+	clearPacket  // with TLS: a packet of the handshake, in the clear
+	sealedPacket // with TLS: a packet under the handshake keys, not opened yet
+	earlyPacket  // with TLS: a packet under application keys that are not known yet
 )
 
 // classify determines the kind and the conversation of the packet in data. It
@@ -236,6 +240,9 @@ func (e *Endpoint) survives(err error, failures int) bool {
 // receive decrypts and classifies one datagram, into a, and finds its session.
 // It reports false if no session takes it; drops are counted.
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
+	if e.config.TLS != nil {
+		return e.receiveTLS(d, in, a, now)
+	}
 	data, mark := d.Buf, uint64(0)
 	if cipher := e.config.Cipher; cipher != nil {
 		if e.protection.authentic && e.protection.nonces == nil {
@@ -247,6 +254,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 				e.counters.dropShort.Add(1)
 			} else {
 				e.counters.dropCipher.Add(1)
+				e.warnUnopened(source{d.Addr, d.Peer})
 			}
 			return false
 		}

@@ -48,6 +48,9 @@ func (e *Endpoint) putReplyLocked(d *udp.Datagram, h header, signals ...signal) 
 // with n; nil: a random nonce. Endpoint.mu is held.
 func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
 	o := e.config.overhead()
+	if n == nil && e.config.TLS != nil {
+		o = overhead{} // in the clear
+	}
 	p := e.packet(o.cipherHead + len(signals)*headerSize + o.tail)
 	for i, s := range signals {
 		s.encode(h, p.buf[o.cipherHead+i*headerSize:])

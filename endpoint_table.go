@@ -41,6 +41,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	for e.table.sessions[c.path.key] != nil || e.table.timeWaits.holds(c.path.key) {
 		c.path.key.conv = randomConv()
 		c.kcp.setConv(c.path.key.conv)
+		c.in.numbers = e.newNumbers(c.path.key.conv)
 	}
 	e.addLocked(c)
 	e.table.tally.dialled++

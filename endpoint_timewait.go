@@ -158,6 +158,6 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 	case f.request.code != 0:
 		reply(f.request.answer())
 	case f.data:
-		reply(infoSignal()) // for its una
+		reply(e.infoSignal()) // for its una
 	}
 }

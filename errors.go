@@ -19,8 +19,8 @@ var (
 	// written data within Config.Linger and Config.MaxLinger, or closed the
 	// session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
-	// ErrNotMessageMode is returned by ReadMessage and WriteMessage on a
-	// session without Config.MessageMode.
+	// ErrNotMessageMode is returned by WriteMessage on a session without
+	// Config.MessageMode or Conn.SetMessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
 	// ErrDatagramTooLarge is returned by SendDatagram for more bytes than
 	// MaxDatagramSize returns.
@@ -61,6 +61,44 @@ var (
 	// Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
+
+// Errors of TLS, besides *HandshakeError, which wraps the first two.
+var (
+	// ErrNoTLS means that the peer does not speak TLS, or that something on the
+	// way has made it look so. Nothing falls back to a session without TLS.
+	ErrNoTLS = errors.New("kcp: the peer does not use TLS")
+	// ErrHandshakeChanged means that what the ends have said in the clear, such
+	// as versions and capabilities, was changed on the way.
+	ErrHandshakeChanged = errors.New("kcp: the handshake was changed on the way")
+	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts
+	// only sessions with TLS. It wraps syscall.ECONNREFUSED.
+	ErrTLSRequired = fmt.Errorf("kcp: the peer requires TLS: %w", syscall.ECONNREFUSED)
+)
+
+// HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
+// returns, such as a *tls.CertificateVerificationError, always together with a
+// tls.AlertError; or the tls.AlertError that the peer has sent; or ErrNoTLS or
+// ErrHandshakeChanged.
+type HandshakeError struct {
+	RemoteAddr net.Addr // of the peer
+	Remote     bool     // the peer has refused the handshake
+	Err        error
+}
+
+func (e *HandshakeError) Error() string {
+	if e.Remote {
+		return "kcp: TLS handshake refused by the peer: " + e.Err.Error()
+	}
+	return "kcp: TLS handshake: " + e.Err.Error()
+}
+
+func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// Timeout returns false, as for other errors of this kind in package net.
+func (e *HandshakeError) Timeout() bool { return false }
+
+// Temporary returns true: a listener goes on.
+func (e *HandshakeError) Temporary() bool { return true }
 
 // PeerLostError means that the peer is gone, unreachable, or idle or stalled
 // for too long.

@@ -72,6 +72,9 @@ func (k *KCP) Flush() {
 		}
 	}
 	k.snd.cc.OnTick(s)
+	if k.cfg.trace != nil {
+		k.traceMetrics()
+	}
 }
 
 // flushAcks sends one ACK for every PUSH received since the last flush, or as

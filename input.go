@@ -102,6 +102,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	if s := k.oldest(); s != nil {
 		k.snd.lastAlive = transmission{s.sn, s.xmit}
 	}
+	if k.cfg.trace != nil {
+		k.traceMetrics()
+	}
 	return nil
 }
 
@@ -130,7 +133,11 @@ func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 		return false, false
 	}
 	s, isSignal := h.signal()
-	return isSignal, isSignal && k.hooks.onSignal(s)
+	if !isSignal {
+		return false, false
+	}
+	k.cfg.trace.signal(false, s.code)
+	return true, k.hooks.onSignal(s)
 }
 
 // inputWindow takes the window that the peer advertises. A peer's una never
@@ -175,6 +182,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	case h.ts.before(s.ts):
 		k.snd.recovery.count(s.xmit == 2)
 		k.onSpurious(s.repaired)
+		k.cfg.trace.spurious(s.sn)
 	default:
 		k.snd.recovery.count(false)
 		k.onGenuine()

@@ -122,20 +122,20 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 			s.resendTS = at
 			k.snd.timeouts.add(s)
 		}
-		k.retransmitAt(s, at)
+		k.retransmitAt(s, at, LossReordering)
 	}
 	clear(k.snd.loss.counted)
 	k.out.scratch, k.snd.loss.counted, k.snd.loss.collect = k.snd.loss.counted[:0], nil, false
 }
 
 // retransmitAt schedules s to be fast-retransmitted at a time, unless it times
-// out before.
-func (k *KCP) retransmitAt(s *sendSegment, at seq) {
+// out before. cause is why.
+func (k *KCP) retransmitAt(s *sendSegment, at seq, cause LossCause) {
 	if s.early || s.list == &k.snd.loss.due || !at.before(s.resendTS) {
 		return
 	}
 	k.snd.timeouts.remove(s)
-	s.early, s.resendTS = true, at
+	s.early, s.resendTS, s.cause = true, at, cause
 	k.snd.timeouts.add(s)
 }
 
@@ -151,7 +151,7 @@ func (k *KCP) takeSuspects(again []*sendSegment) []*sendSegment {
 			s.unlinkOrder()
 		default:
 			k.snd.timeouts.remove(s)
-			s.fastDue = true
+			s.fastDue, s.cause = true, LossFastRetransmit
 			again = append(again, s)
 		}
 		s = next

@@ -133,7 +133,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	}
 	units := unitsIn(at, at+len(data), pieceUnit(size))
 	if p == nil {
-		if !k.mayAssemble(h.sn, len(data)) {
+		if !k.mayAssemble(h.sn, len(data), size) {
 			if first {
 				k.counters.SegmentsReceived++
 				k.counters.OutOfWindow++
@@ -172,11 +172,16 @@ func (k *KCP) arrived(sn seq) bool {
 }
 
 // mayAssemble reports whether there is room for n bytes of segment sn, which
-// arrives in pieces. A peer whose address is not validated has no reason to
-// send any.
-func (k *KCP) mayAssemble(sn seq, n int) bool {
-	if !sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved || k.dropsForMemory(sn, n) {
+// arrives in pieces and is of size bytes. Of a peer whose address is not
+// validated, or whose session was not offered to Accept, only the next segment
+// is assembled, and only if all of it fits into what such a peer may have held:
+// the first segment of a session travels in pieces, and may overtake CONFIRM.
+func (k *KCP) mayAssemble(sn seq, n, size int) bool {
+	if !sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(sn, n) {
 		return false
+	}
+	if k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved {
+		return sn == k.rcv.nxt && k.Held()+piecesBytesHeld+2*size <= unvalidatedBytes
 	}
 	return sn == k.rcv.nxt || k.rcv.assembly.bytes+n+piecesBytesHeld <= maxAssembly
 }

@@ -28,12 +28,14 @@ type sessionPort interface {
 	closeReceive()
 	acksPending() bool
 	limitWindow(segments uint32)
+	resizeWindows(send, receive int)
 
 	// The send side.
 	sendUna() seq
 	sendEnd() seq
 	sendBytes() int
 	segmentPayload() int
+	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32
 	silentTransmissions() int
@@ -61,12 +63,14 @@ type sessionPort interface {
 	// Path MTU discovery.
 	packetSize() int
 	resizePackets(mtu int)
+	choosePackets(mtu int)
 	enablePieces(base int)
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
 	restartSizeWatch()
 
+	tracing() *Trace
 	snapshot() machineStats
 }
 
@@ -154,6 +158,23 @@ func (k *KCP) limitWindow(segments uint32) {
 	k.rcv.share = segments
 }
 
+// resizeWindows is SetWindow at any time, with valid windows; 0 leaves one as
+// it is. If a receive window that was full opens, the next flush sends a window
+// update.
+func (k *KCP) resizeWindows(send, receive int) {
+	full := k.rcv.queued >= k.rcvLimit()
+	if send == 0 {
+		send = int(k.cfg.sndWnd)
+	}
+	if receive == 0 {
+		receive = int(k.cfg.rcvWnd)
+	}
+	if err := k.SetWindow(send, receive); err != nil {
+		panic(err) // cannot happen: the session has checked them
+	}
+	k.afterRecv(full)
+}
+
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }
 
@@ -168,6 +189,14 @@ func (k *KCP) sendBytes() int { return k.snd.bytes }
 
 // segmentPayload returns the payload bytes of a full segment.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
+
+// closeTail keeps later data out of the last waiting segment, which may be the
+// end of a message.
+func (k *KCP) closeTail() {
+	if k.snd.end != k.snd.nxt {
+		k.snd.ring.at(k.snd.end - 1).closed = true
+	}
+}
 
 // unaRegressed reports whether the newest packet has a lower una than one
 // before it.
@@ -230,6 +259,16 @@ func (k *KCP) resizePackets(mtu int) {
 	}
 }
 
+// choosePackets sets the MTU to what the application has chosen, which is valid.
+// Messages are cut for it from then on.
+func (k *KCP) choosePackets(mtu int) {
+	if err := k.SetMTU(mtu); err != nil {
+		panic(err) // cannot happen: the session has checked it
+	}
+	k.cfg.messageMSS = 0
+	k.restartSizeWatch()
+}
+
 // enablePieces lets segments in packets larger than base bytes travel in
 // pieces. The peer must support that.
 func (k *KCP) enablePieces(base int) {
@@ -249,6 +288,14 @@ func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
 // restartSizeWatch restarts black hole detection, for another path.
 func (k *KCP) restartSizeWatch() {
 	k.snd.blackHole.full, k.snd.blackHole.lost, k.snd.blackHole.taken = 0, 0, 0
+}
+
+// tracing returns the hooks that SetTrace has installed; nil: none.
+func (k *KCP) tracing() *Trace {
+	if k.cfg.trace == nil {
+		return nil
+	}
+	return k.cfg.trace.hooks
 }
 
 // machineStats is the part of ConnStats that comes from the machine.

@@ -125,6 +125,7 @@ func (k *KCP) matchLateAck(sn, ts seq) {
 		case ts.before(p.ts):
 			r.resolve(p.second)
 			k.onSpurious(p.early)
+			k.cfg.trace.spurious(sn)
 		}
 	}
 }
@@ -319,7 +320,7 @@ func (k *KCP) peerAlive(acked int) {
 			continue // it has arrived, or may be on its way
 		}
 		s.rto = k.snd.rtt.rto
-		k.retransmitAt(s, k.clock.now)
+		k.retransmitAt(s, k.clock.now, LossOutage)
 		r.resendBudget--
 	}
 	if !r.resendFrom.before(r.resendEnd) {

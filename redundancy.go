@@ -105,4 +105,5 @@ func (k *KCP) repeat(s *sendSegment, h *header) {
 	s.repeats = uint8(min(int(s.repeats)+1, math.MaxUint8))
 	k.putSegment(s, h)
 	k.counters.Repeats++
+	k.cfg.trace.repeated(s)
 }

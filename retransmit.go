@@ -112,6 +112,7 @@ func (k *KCP) notLost(s *sendSegment) {
 	if s.xmit == 1 {
 		k.snd.recovery.count(true)
 		k.reordered(s.fastDue)
+		k.cfg.trace.spurious(s.sn)
 	}
 }
 
@@ -123,6 +124,7 @@ func (k *KCP) noteLost(s *sendSegment) {
 			k.snd.recovery.episode.resent++
 		}
 	}
+	k.cfg.trace.lost(s)
 	k.snd.redundancy.onLoss(k.snd.nxt)
 	k.snd.rate.declaredLost(s)
 	k.snd.blackHole.declaredLost(int(s.packet), k.cfg.mtu, k.clock.now)
@@ -162,7 +164,12 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 			continue
 		}
 		k.backOff(s)
-		timedOut = timedOut || s.xmit > 1 || !k.cfg.ext.TailProbe
+		s.cause = LossTimeout
+		if s.xmit == 1 && k.cfg.ext.TailProbe {
+			s.cause = LossTailProbe
+			continue
+		}
+		timedOut = true
 	}
 	if timedOut {
 		k.detectOutage()

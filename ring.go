@@ -16,17 +16,19 @@ type sendSegment struct {
 	xmit         uint32 // transmissions so far
 	fastack      uint32 // acknowledgements of segments sent after its last transmission
 	frg          uint8
-	fastDue      bool  // its next transmission is a fast retransmission (RFC 5681 §3.2)
-	early        bool  // resendTS is the time of a fast retransmission, not a time-out
-	repaired     bool  // its last retransmission was before its time-out
-	beingWritten bool  // outputInPlace has buf
-	orphaned     bool  // and the segment is of no more use; see releaseSegment
-	repeats      uint8 // redundant copies since the last transmission; see redundancy.go
-	repeated     seq   // when the last of them was sent
+	fastDue      bool      // its next transmission is a fast retransmission (RFC 5681 §3.2)
+	early        bool      // resendTS is the time of a fast retransmission, not a time-out
+	repaired     bool      // its last retransmission was before its time-out
+	beingWritten bool      // outputInPlace has buf
+	orphaned     bool      // and the segment is of no more use; see releaseSegment
+	cause        LossCause // of the last loss, or of the one that early announces
+	repeats      uint8     // redundant copies since the last transmission; see redundancy.go
+	repeated     seq       // when the last of them was sent
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before it left, in microseconds; 0: not lost
 	packet int32      // how far into its packet s reaches, in bytes; see noteReach
+	closed bool       // takes no more data
 
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group

@@ -90,7 +90,7 @@ func (k *KCP) extendTail(p []byte) int {
 	if k.snd.end-1 == k.snd.una {
 		limit = k.firstSize(old + len(p))
 	}
-	if old >= limit {
+	if old >= limit || s.closed {
 		return 0
 	}
 	n := min(len(p), limit-old)
@@ -137,6 +137,7 @@ func (k *KCP) advanceUna() {
 // dropAcked releases the acknowledged segment s. last says that its last
 // transmission is known to have arrived.
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
+	k.cfg.trace.acked(s)
 	k.snd.rate.acked(s, k.clock.micros, last)
 	k.snd.blackHole.arrived(int(s.packet))
 	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
@@ -210,9 +211,10 @@ func (k *KCP) silentTransmissions() int {
 // discardSend drops everything that is waiting or in flight, because the peer
 // does not want it any more.
 func (k *KCP) discardSend() {
-	acked := k.counters.BytesAcked
+	trace, acked := k.cfg.trace, k.counters.BytesAcked
+	k.cfg.trace = nil // nothing of this is acknowledged
 	k.ackBelow(k.snd.nxt)
-	k.counters.BytesAcked = acked
+	k.cfg.trace, k.counters.BytesAcked = trace, acked
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		k.snd.bytes -= len(s.data)

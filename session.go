@@ -37,6 +37,7 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
+	rare     *rareState    // nil: nothing of it is needed
 	watch    *sessionWatch // nil until the application watches the session
 }
 
@@ -128,7 +129,6 @@ type inputState struct {
 	decoder   *fec.Decoder      // nil until the peer sends FEC, and once the session is retired
 	decoded   *fec.DecoderStats // final statistics of decoder; nil: none
 	datagrams *datagramQueue    // nil until the first
-	dropped   *Drops            // nil: nothing was dropped
 	numbers   *packetNumbers    // nil: packets are not numbered
 	holding   holding           // memory held because of the peer
 }
@@ -170,7 +170,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
-	if e.config.Cipher == nil {
+	if e.config.Cipher == nil && e.config.TLS == nil {
 		h.outputInPlace, h.headroom = c.queueSegment, c.outgoing.sender.overhead.head()+headerSize
 	}
 	c.kcp.setHooks(h)
@@ -178,6 +178,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	now := e.now()
 	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
 	c.closing.linger = e.config.Linger
+	c.in.numbers = e.newNumbers(key.conv)
 	c.setClock(now)
 	return c
 }
@@ -226,6 +227,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 // inputPacket feeds one packet to the state machine. It reports whether that may
 // have changed anything.
 func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
+	if p.kind >= clearPacket {
+		return c.inputHandshake(p, now)
+	}
 	if !c.fresh(p, true) {
 		if c.takeResets(p) {
 			return true
@@ -238,6 +242,9 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
+	if c.takeSecured(p) {
+		return true
+	}
 	data := p.data
 	if p.kind != plainPacket {
 		var ok bool
@@ -245,7 +252,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), now)
+	c.packetDone(c.kcp.Input(data), len(data), now)
 	return true
 }
 
@@ -268,7 +275,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		c.in.decoder = fec.NewDecoder()
 	}
 	data, kind, err := c.in.decoder.Decode(p.data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), now)
+		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -293,15 +300,16 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	return p.data[fec.HeaderSize:], true
 }
 
-// packetDone ends the processing of a packet: it counts a packet that the state
+// packetDone ends the processing of a packet of size bytes: it counts a packet that the state
 // machine refused with err. Any other packet is a sign of life of the peer,
 // unless it came from outside the session.
-func (c *Conn) packetDone(err error, now time.Duration) {
+func (c *Conn) packetDone(err error, size int, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false
 	switch {
 	case err != nil:
 		c.drops().count(err)
+		c.traceDropped(size, err)
 	case !outside:
 		c.heard(now)
 	}
@@ -309,12 +317,7 @@ func (c *Conn) packetDone(err error, now time.Duration) {
 
 // drops returns the drop counters, which it allocates: most sessions drop
 // nothing.
-func (c *Conn) drops() *Drops {
-	if c.in.dropped == nil {
-		c.in.dropped = new(Drops)
-	}
-	return c.in.dropped
-}
+func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
 // calls that wait for it. It reports whether a waiting call was woken since the

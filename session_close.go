@@ -62,6 +62,7 @@ func (c *Conn) Close() error {
 	}
 	c.dropReceived()
 	c.closing.state = stateLingering
+	c.traceState(SessionClosing, nil)
 	c.closing.lingerFrom = c.kcp.sendUna()
 	c.closing.background = c.closing.linger <= 0 || grouped
 	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
@@ -223,6 +224,7 @@ func (c *Conn) leave(now time.Duration) {
 		return
 	}
 	c.closing.state = stateDraining
+	c.traceState(SessionDraining, nil)
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
@@ -260,6 +262,9 @@ func (c *Conn) end(err error) {
 		c.account()
 	}
 	c.writePackets()
+	c.traceState(SessionEnded, err)
+	c.kcp.SetTrace(nil)
+	c.logEnd()
 	if !c.outgoing.sending { // else the sending goroutine does it
 		c.retire()
 	}
@@ -273,6 +278,7 @@ func (c *Conn) retire() {
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
 			c.ep.load.halfOpen.Add(-1)
 		}
+		c.closeTLS()
 		c.kcp.dropPending()
 		c.kcp.Compact()
 		if v := c.path.validation; v != nil {
@@ -447,6 +453,9 @@ func (c *Conn) takeReset(s signal) {
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
 		if r == &l.hello {
 			c.closing.ending = ErrRefused
+			if l.capabilities&capTLS != 0 {
+				c.closing.ending = ErrTLSRequired
+			}
 		}
 		if r == &l.finish && c.kcp.WaitSend() == 0 {
 			// The peer had all data, and has forgotten the session since.

@@ -124,7 +124,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 		return c.opError("write", ErrDatagramTooLarge)
 	}
 	o := &c.outgoing
-	if o.waiting() >= maxOutgoing {
+	if o.waiting() >= maxOutgoing || c.securing() {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}

@@ -141,6 +141,9 @@ func TestDiscardedBytesAreNotAcked(t *testing.T) {
 	k.SetClock(1)
 	k.Flush()
 	require.NotZero(t, k.snd.inFlight)
+	wins := make([]byte, headerSize)
+	(&header{conv: 1, cmd: cmdWins}).encode(wins)
+	require.NoError(t, k.Input(wins)) // in a session, the peer's CLOSE
 	k.discardSend()
 	require.Zero(t, k.WaitSend())
 	require.Zero(t, k.Counters().BytesAcked)

@@ -49,7 +49,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 		return gotNothing
 	}
 	n := 0
-	if c.ep.config.MessageMode {
+	if c.messageMode() {
 		size := c.kcp.PeekSize()
 		if size < 0 {
 			return gotNothing
@@ -124,7 +124,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		}
 	} else {
 		what = batchedData
-		o.N, err = c.tryWrite(o.Data, free, c.ep.config.MessageMode)
+		o.N, err = c.tryWrite(o.Data, free, c.messageMode())
 	}
 	o.Err = err
 	if err != nil && err != ErrWouldBlock && !o.Datagram {

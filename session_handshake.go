@@ -122,6 +122,10 @@ func (c *Conn) requestWait() time.Duration {
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = randomToken()
+	if c.securing() {
+		c.dialTLS()
+		return
+	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
 }
@@ -151,7 +155,7 @@ func (c *Conn) queueHello() {
 	if l.cookie.code != 0 {
 		k.queueSignals(l.cookie)
 	}
-	k.queueSignals(infoSignal())
+	k.queueSignals(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.
@@ -180,6 +184,7 @@ func (c *Conn) Peer() PeerInfo {
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
 // Endpoint.Dial documents. If it returns an error, the session has ended.
 func (c *Conn) connect(ctx context.Context) error {
+	c.startTrace(SessionDialled)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	now := c.ep.now()
@@ -223,6 +228,7 @@ func (c *Conn) addressValidated() {
 	}
 	c.ep.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
+	c.traceState(SessionEstablished, nil)
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // a HELLO may still correct that
 	}
@@ -261,6 +267,7 @@ func (c *Conn) wasOffered() bool {
 // puts the session into l's backlog. It reports false if the session has ended,
 // be it because the backlog is full.
 func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
+	c.startTrace(SessionAccepted)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded {

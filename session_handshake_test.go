@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -605,4 +606,50 @@ func TestListenerLeavesPolitely(t *testing.T) {
 		defer e.mu.Unlock()
 		require.True(t, e.closed)
 	})
+}
+
+// The first segment of a session travels in pieces. It is not dropped if it
+// overtakes CONFIRM.
+func TestDataBeforeConfirm(t *testing.T) {
+	for _, n := range []int{1, 1376, 3000} {
+		inWorld(t, 1, clean, func(w *world) {
+			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+				data, signals := divide(p)
+				if to.String() != serverAddr || !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm }) {
+					return true
+				}
+				if len(data) > 0 {
+					w.net.Inject(from, to, data)
+				}
+				time.AfterFunc(clean.Delay+time.Millisecond, func() { w.net.Inject(from, to, signals) })
+				return false
+			})
+			l := w.listen(nil)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			want := content(1, n)
+			wrote := time.Now()
+			_, err := a.Write(want)
+			require.NoError(t, err)
+			b := accepted(t, l)
+			receive(t, b, want)
+			require.Less(t, time.Since(wrote), 2*clean.Delay, "%d bytes", n)
+			require.Zero(t, a.Stats().TimeoutRetransmits)
+		})
+	}
+}
+
+// divide returns the segments of a packet that carry data, and the others.
+func divide(p []byte) (data, others []byte) {
+	for len(p) >= headerSize {
+		h := decodeHeader(p)
+		n := headerSize + int(h.len)
+		if h.cmd == cmdPush || h.cmd == cmdPiece {
+			data = append(data, p[:n]...)
+		} else {
+			others = append(others, p[:n]...)
+		}
+		p = p[n:]
+	}
+	return data, others
 }

@@ -62,9 +62,12 @@ func (c *Conn) waitRead(b []byte) (n int) {
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes,
-// which may be 0. Its errors are
+// which may be 0. What a message is depends on the peer's mode, not on this
+// session's. If the peer sends a byte stream, it is one segment, as the peer has
+// cut it: usually one Write, or several small ones, or part of a large one. After
+// a Read that has taken the beginning of a message, ReadMessage returns the
+// rest. Its errors are
 //   - io.ErrShortBuffer if b is too small; the message stays queued;
-//   - ErrNotMessageMode without Config.MessageMode;
 //   - those of Read.
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
@@ -72,9 +75,6 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 	for {
 		if err := c.cannotRead(); err != nil {
 			return 0, c.opError("read", err)
-		}
-		if !c.ep.config.MessageMode {
-			return 0, c.opError("read", ErrNotMessageMode)
 		}
 		n, err := c.kcp.Recv(b)
 		if err == nil {
@@ -135,7 +135,7 @@ func (c *Conn) afterRead() {
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks
-// while Config.WriteBuffer is full, and returns when all of b is queued; the
+// while Config.WriteBuffer is full, or that of SetWriteBuffer, and returns when all of b is queued; the
 // peer need not have acknowledged it. In message mode each segment of b is a
 // message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
 // interleave.
@@ -178,7 +178,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
 	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
-	if !c.ep.config.MessageMode {
+	if !c.messageMode() {
 		return c.kcp.Send(b)
 	}
 	for err == nil && n < len(b) {
@@ -191,7 +191,7 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
 // does. If it fails, nothing was queued. Its errors are
-//   - ErrNotMessageMode without Config.MessageMode;
+//   - ErrNotMessageMode without Config.MessageMode or SetMessageMode;
 //   - ErrMessageTooLarge for a message of more than 127 segments, or of more
 //     segments than the largest receive window that the peer has shown;
 //   - those of Write.
@@ -200,11 +200,14 @@ func (c *Conn) WriteMessage(b []byte) error {
 	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.ep.config.MessageMode {
+	if !c.messageMode() {
 		return c.opError("write", ErrNotMessageMode)
 	}
 	if err := c.waitRoom(); err != nil {
 		return c.opError("write", err)
+	}
+	if !c.messageMode() { // it was left during the wait
+		return c.opError("write", ErrNotMessageMode)
 	}
 	if _, err := c.kcp.Send(b); err != nil {
 		return c.opError("write", err)
@@ -257,7 +260,7 @@ func (c *Conn) writeEnd() error {
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
-	return c.ep.config.WriteBuffer - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	return c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
 }
 
 // push sends what is queued, as far as the windows allow, and a pending reply.

@@ -57,6 +57,8 @@ func TestNetConn(t *testing.T) {
 		{"message", "127.0.0.1:0", Config{MessageMode: true}},
 		{"aead", "127.0.0.1:0", Config{Cipher: aead}},
 		{"fec", "127.0.0.1:0", Config{FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", "127.0.0.1:0", *secured(Config{})},
+		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
 		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
 	}
 	for _, v := range variants {
@@ -137,10 +139,39 @@ func TestConnMessages(t *testing.T) {
 
 func TestStreamHasNoMessages(t *testing.T) {
 	inWorld(t, 3, clean, func(w *world) {
-		a, b, _ := w.pair(nil, nil)
+		a, _, _ := w.pair(nil, nil)
 		require.ErrorIs(t, a.WriteMessage([]byte("x")), ErrNotMessageMode)
-		_, err := b.ReadMessage(make([]byte, 1))
-		require.ErrorIs(t, err, ErrNotMessageMode)
+	})
+}
+
+// In stream mode ReadMessage returns segments as the peer has cut them.
+func TestReadMessageOfStream(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		for range 5 {
+			_, err := a.Write([]byte("abc"))
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Second)
+		buf := make([]byte, 100)
+		_, err := b.ReadMessage(buf[:2])
+		require.ErrorIs(t, err, io.ErrShortBuffer)
+		for range 3 {
+			n, err := b.ReadMessage(buf)
+			require.NoError(t, err)
+			require.Equal(t, "abc", string(buf[:n]))
+		}
+		receive(t, b, []byte("a"))
+		n, err := b.ReadMessage(buf)
+		require.NoError(t, err)
+		require.Equal(t, "bc", string(buf[:n]), "the rest of what Read has begun")
+		require.NoError(t, a.SetLinger(0))
+		require.NoError(t, a.Close())
+		n, err = b.ReadMessage(buf)
+		require.NoError(t, err)
+		require.Equal(t, "abc", string(buf[:n]))
+		_, err = b.ReadMessage(buf)
+		require.Equal(t, io.EOF, err)
 	})
 }
 

@@ -54,6 +54,9 @@ func (c *Conn) heard(now time.Duration) {
 	}
 	if !l.reached {
 		l.reached = true
+		if l.dialled {
+			c.traceState(SessionEstablished, nil)
+		}
 		c.io.canWrite.Broadcast() // Dial waits for it
 	}
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
@@ -108,7 +111,7 @@ func (c *Conn) nextSignalTime() time.Duration {
 	if c.closing.state == stateDraining {
 		return 0
 	}
-	if !l.ping.active {
+	if !l.ping.active && !c.securing() {
 		at = c.nextPing()
 	}
 	if l.requesting() {

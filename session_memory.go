@@ -52,6 +52,9 @@ func (c *Conn) held() int {
 	if c.in.decoder != nil {
 		n += c.in.decoder.Stats().Held
 	}
+	if h := c.tlsHandshake(); h != nil {
+		n += h.bytesHeld()
+	}
 	if v := c.path.validation; v != nil && v.deferred != nil {
 		n += cap(v.deferred.data)
 	}

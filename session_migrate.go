@@ -65,7 +65,7 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 	defer c.ep.mu.Unlock()
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
 	if data, _ := p.segments(); len(data) >= 2*headerSize {
-		answer = append(answer, infoSignal()) // so the answer is no larger than the packet
+		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
 	}
 	c.ep.replyLocked(d, c.kcp.answerHeader(), answer...)
 	return true
@@ -172,10 +172,11 @@ func (c *Conn) migrateTo(to source) bool {
 	}
 	c.path.remote = to.netAddr()
 	// The measurements are of another path (RFC 9000 §9.4).
-	c.kcp.SetCongestionControl(c.ep.config.CongestionControl())
+	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
+	c.traceMoved()
 	return true
 }
 

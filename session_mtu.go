@@ -21,6 +21,9 @@ const capPMTU = 1
 // counts; a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
 	l := &c.hs
+	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.ep.config.TLS == nil {
+		l.capabilities = capTLS // why a RESET refuses the session
+	}
 	if l.version != 0 || l.kind != peerExtended {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
@@ -32,7 +35,7 @@ func (c *Conn) onInfo(s signal) {
 
 // basePMTU returns the UDP payload to fall back to, in bytes [BASE_PLPMTU].
 func (c *Conn) basePMTU() int {
-	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.ep.config.MTU)
+	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
@@ -48,6 +51,9 @@ func (c *Conn) newSearch() *pmtud.Search {
 	limit := cfg.MaxMTU
 	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
+	}
+	if pinned := c.pinnedMTU(); pinned > 0 {
+		limit = pinned
 	}
 	// A segment of that size must still be divisible into maxPieces pieces.
 	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
@@ -134,6 +140,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	// The probe bypasses FEC, which would recover it although it was lost.
 	buf := make([]byte, p.ProbeSize())
 	content := buf[room.cipherHead : len(buf)-room.tail]
+	c.traceSignal(true, sigProbe)
 	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
@@ -166,12 +173,13 @@ func (c *Conn) probeAnswered(s signal) {
 	}
 }
 
-// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU.
+// restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
+// that of SetMTU.
 func (c *Conn) restartMTUSearch() {
 	c.plpmtu.search = nil
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
-	c.useMTU(c.ep.config.MTU)
+	c.useMTU(c.firstMTU())
 }
 
 // sendProbe writes a probe to the socket. It releases c.mu during the write.

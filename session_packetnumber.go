@@ -79,8 +79,8 @@ func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 // Conn.mu guards it; once the session is in TIME-WAIT, Endpoint.mu does.
 type packetNumbers struct {
 	// Immutable.
-	token, peerToken uint32
-	ours, theirs     nonceBase
+	tls          *tlsState // of a session with TLS, whose keys number the packets; otherwise nil
+	ours, theirs nonceBase // without TLS
 
 	next   atomic.Uint64 // number of the next packet sent; needs no lock
 	sends  bool          // our packets are numbered: the peer is known to have both tokens
@@ -106,13 +106,9 @@ func (c *Conn) number(sends bool) {
 	if c.ep.protection.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
-	if n := c.in.numbers; n == nil || n.token != l.token || n.peerToken != l.peerToken {
-		c.in.numbers = &packetNumbers{
-			token:     l.token,
-			peerToken: l.peerToken,
-			ours:      newNonceBase(c.path.key.conv, l.token, l.peerToken),
-			theirs:    newNonceBase(c.path.key.conv, l.peerToken, l.token),
-		}
+	ours := newNonceBase(c.path.key.conv, l.token, l.peerToken)
+	if n := c.in.numbers; n == nil || n.ours != ours {
+		c.in.numbers = &packetNumbers{ours: ours, theirs: newNonceBase(c.path.key.conv, l.peerToken, l.token)}
 	}
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
@@ -132,6 +128,9 @@ func (n *packetNumbers) sender() *packetNumbers {
 // only looked at.
 func (c *Conn) fresh(p *inPacket, take bool) bool {
 	if n := c.in.numbers; n != nil {
+		if n.tls != nil {
+			return n.window.IsNew(p.mark) && (!take || n.window.Take(p.mark))
+		}
 		number, ok := n.theirs.number(p.nonce)
 		switch {
 		case ok && !take:
@@ -159,6 +158,9 @@ func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n == nil {
 		return false
 	}
+	if n.tls != nil {
+		return true
+	}
 	_, ok := n.theirs.number(p.nonce)
 	return ok
 }
@@ -170,6 +172,9 @@ func (n *packetNumbers) of(p *inPacket) bool {
 	if n == nil {
 		return true
 	}
+	if n.tls != nil {
+		return p.kind < clearPacket && n.window.Take(p.mark)
+	}
 	number, ok := n.theirs.number(p.nonce)
 	return ok && n.window.Take(number) || !ok && !n.heard
 }
@@ -179,7 +184,7 @@ func (n *packetNumbers) of(p *inPacket) bool {
 // takeReset accepts those that echo a request of ours. It reports whether the
 // packet has any.
 func (c *Conn) takeResets(p *inPacket) bool {
-	if c.in.numbers == nil {
+	if n := c.in.numbers; n == nil || n.tls != nil {
 		return false
 	}
 	found := false
@@ -215,6 +220,9 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 // uses the next number of n, if n is not nil. It needs no lock.
 func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	if e.config.Cipher == nil {
+		if n != nil {
+			return n.tls.seal(buf)
+		}
 		return nil
 	}
 	if n == nil {

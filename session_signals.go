@@ -65,7 +65,7 @@ func (c *Conn) takeSignal(s signal) (outside bool) {
 	case sigInfo:
 		c.onInfo(s)
 		if c.kcp.lastSignal().code == sigHello|sigAnswer {
-			c.queueAnswer(infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
+			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
 		}
 	case sigCookie, sigReset, sigAbort:
 		c.takeOutside(s)
@@ -108,7 +108,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			c.addressValidated()
 			l.confirmed = true
 			c.queueAnswer(s.answer())
-			c.queueAnswer(infoSignal())
+			c.queueAnswer(c.infoSignal())
 		}
 	case sigFin, sigClose:
 		if s.ts != l.token {
@@ -236,4 +236,16 @@ func (c *Conn) takeHello(s signal) bool {
 
 // infoSignal returns our INFO: the version of our signals, and our
 // capabilities.
+func (c *Conn) infoSignal() signal { return c.ep.infoSignal() }
+
+// infoSignal is that of the endpoint's sessions.
+func (e *Endpoint) infoSignal() signal {
+	s := infoSignal()
+	if e.config.TLS != nil {
+		s.ts |= capTLS
+	}
+	return s
+}
+
+// infoSignal is that of an endpoint without TLS.
 func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU} }

@@ -157,7 +157,7 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		require.EqualValues(t, 1, a.in.dropped.Una)
+		require.EqualValues(t, 1, a.rare.dropped.Una)
 		require.Greater(t, a.live.lastHeard, time.Minute)
 	})
 }

@@ -7,6 +7,7 @@ import (
 // finishStep ends every step: it accounts for what the step has changed,
 // advances the session's state, and sets the next wake-up.
 func (c *Conn) finishStep(now time.Duration) {
+	c.settleTLS()
 	c.account()
 	c.noteActivity(now)
 	c.progress(now)
@@ -28,7 +29,7 @@ func (c *Conn) schedule(now time.Duration) {
 		}
 	}
 	cfg := &c.ep.config
-	if at, ok := c.kcp.NextFlush(); ok {
+	if at, ok := c.kcp.NextFlush(); ok && !c.securing() {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
@@ -48,6 +49,9 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	if c.hs.unvalidated.Load() && !c.hs.offered {
 		sooner(c.hs.born + handshakeTime)
+	}
+	if at := c.tlsExpires(); at > 0 {
+		sooner(at)
 	}
 	if at := c.nextSignalTime(); at > 0 {
 		sooner(at)
@@ -88,6 +92,10 @@ func (c *Conn) onWake() {
 		c.forget(ErrReset)
 		return
 	}
+	if at := c.tlsExpires(); at > 0 && now >= at {
+		c.forget(ErrReset)
+		return
+	}
 	if lost := c.checkTimeouts(now); lost != nil {
 		c.closing.undelivered = c.kcp.WaitSend() > 0
 		c.abort(lost)
@@ -118,6 +126,9 @@ func (c *Conn) compact() {
 
 // flush makes the state machine output all that it may send now.
 func (c *Conn) flush(now time.Duration) {
+	if c.securing() {
+		return
+	}
 	c.setClock(now)
 	c.kcp.Flush()
 	c.timers.compactAt = now + compactAfter
@@ -126,6 +137,9 @@ func (c *Conn) flush(now time.Duration) {
 // flushDue flushes if signals are pending, or the state machine's next flush is
 // due.
 func (c *Conn) flushDue(now time.Duration) {
+	if c.tlsHandshake() != nil {
+		c.sendFlight()
+	}
 	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
 		c.flush(now)
 	}
@@ -144,6 +158,12 @@ func (c *Conn) clock(now time.Duration) seq { return seq(c.timers.clockBase + cl
 func (c *Conn) sendDueSignals(now time.Duration) {
 	l, k := &c.hs, c.kcp
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
+		return
+	}
+	if c.securing() {
+		if l.hello.due(now) {
+			c.repeatFlight(now)
+		}
 		return
 	}
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
@@ -166,7 +186,9 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 func (c *Conn) sendDueRequests(now time.Duration) {
 	l := &c.hs
 	if r := &l.hello; r.due(now) {
-		if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
+		if c.in.numbers != nil && c.in.numbers.tls != nil {
+			c.repeatFlight(now)
+		} else if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
 			r.active = false
 			l.kind = peerLegacy
 		} else { // repeated even if peerExtended: a forged HELLO may have shown that

@@ -28,7 +28,7 @@ func (c *Conn) try(b []byte, message bool) (n int, err error) {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if message && !c.ep.config.MessageMode {
+	if message && !c.messageMode() {
 		return 0, c.opError("write", ErrNotMessageMode)
 	}
 	n, err = c.tryWrite(b, free, message)

@@ -100,7 +100,7 @@ func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &o.sender.overhead
 	o.current = nil
-	if c.overdrawn() {
+	if c.overdrawn() || c.securing() {
 		c.ep.packets.Put(b)
 		return
 	}
@@ -209,6 +209,10 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 	n := len(packets)
 	for i := range n {
 		p := &packets[i]
+		if p.ready {
+			o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+			continue
+		}
 		if o.noFECHeader && !p.datagram {
 			p.buf = p.buf[o.sender.overhead.fecHead:]
 		}
@@ -255,6 +259,7 @@ type packet struct {
 	pooled   *buffer      // to return to the pool; nil: buf is the segment's
 	segment  *sendSegment // to release once the packet is written; nil: buf is pooled
 	datagram bool         // from SendDatagram: bypasses the state machine and FEC
+	ready    bool         // of a TLS handshake: leaves as it is
 }
 
 // buffer is a packet buffer of the endpoint's pool.

@@ -18,7 +18,7 @@ type machineConfig struct {
 	deadLink   uint32 // transmissions of one segment after which the link is dead
 	stream     bool   // data is a stream of bytes, not of messages
 	ext        Extensions
-	trace      *Trace // nil: none
+	trace      *tracer // nil: none
 }
 
 // NoDelay selects how the retransmission time-out is bounded and backed off.
@@ -138,6 +138,7 @@ func (k *KCP) SetMTU(mtu int) error {
 	}
 	k.cfg.mtu = mtu
 	k.cfg.mss = mtu - headerSize
+	k.cfg.trace.mtu(mtu)
 	return nil
 }
 
@@ -213,7 +214,7 @@ func (k *KCP) SetStream(on bool) { k.cfg.stream = on }
 func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 
 // SetTrace installs hooks for logging and tools; nil removes them.
-func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = t }
+func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = newTracer(t) }
 
 // SetCongestionControl installs and initializes c; nil means
 // NewReferenceControl.

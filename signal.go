@@ -21,6 +21,8 @@ const (
 	sigAbort                         // the session has ended; sn the receiver's token, ts 0
 	sigProbe                         // asks whether a packet of this size arrives; sn random, ts the size
 	sigToken                         // goes with the answer to PING: sn the receiver's token, ts the sender's
+	sigCrypto                        // with TLS: carries bytes of the handshake (WIRE.md §8.1); no signal to the machine
+	sigAlert                         // with TLS: the handshake has failed; sn the alert, ts the receiver's token
 
 	// sigAnswer is set in the code of an answer, which has sn and ts of the
 	// signal it answers. The answer to HELLO has the sender's token as sn.
@@ -72,6 +74,7 @@ func (k *KCP) flushSignals(h *header) {
 			break // requests are repeated, by us or by the peer
 		}
 		s.encode(*h, k.reserve(headerSize))
+		k.cfg.trace.signal(true, s.code)
 	}
 	if k.snd.blackHole.lost > 0 && len(k.signals) > 0 {
 		k.emit() // in a larger packet they might not arrive (black hole detection)

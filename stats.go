@@ -112,7 +112,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
-		WriteBufferUsed:  c.ep.config.WriteBuffer - c.room(),
+		WriteBufferUsed:  c.writeBuffer() - c.room(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		Held:             c.held(),
@@ -146,8 +146,8 @@ func (c *Conn) pathMTUStats() PathMTUStats {
 }
 
 func (c *Conn) dropCounts() (d Drops) {
-	if c.in.dropped != nil {
-		d = *c.in.dropped
+	if c.rare != nil {
+		d = c.rare.dropped
 	}
 	return d
 }
@@ -162,7 +162,8 @@ type endpointCounters struct {
 	dropCipher, dropReplay            atomic.Uint64
 	dropSessions, dropBacklog         atomic.Uint64
 	dropHalfOpen, dropReplies         atomic.Uint64
-	dropCredit                        atomic.Uint64
+	dropCredit, dropHandshake         atomic.Uint64
+	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 }
 
@@ -208,7 +209,13 @@ type EndpointStats struct {
 	DropBacklog  uint64 // would exceed Config.Backlog
 	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
-	CookiesSent  uint64 // cookies sent to new peers, instead of keeping state for them
+	// DropHandshake counts packets of TLS handshakes that were dropped: not
+	// well-formed, of another handshake or one that is over, too much of one,
+	// or of a peer that has TLS where this end has not, or the reverse.
+	DropHandshake uint64
+	// HandshakeErrors counts TLS handshakes that have failed, at either end.
+	HandshakeErrors uint64
+	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
 }
 
 // Stats returns a snapshot of the endpoint.
@@ -241,6 +248,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropHalfOpen:    n.dropHalfOpen.Load(),
 		DropReplies:     n.dropReplies.Load(),
 		DropCredit:      n.dropCredit.Load(),
+		DropHandshake:   n.dropHandshake.Load(),
+		HandshakeErrors: n.handshakeErrors.Load(),
 		CookiesSent:     n.cookiesSent.Load(),
 		HalfOpen:        int(e.load.halfOpen.Load()),
 		Buffered:        int(e.load.buffered.Load()),

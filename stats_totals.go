@@ -82,8 +82,8 @@ func (n *EndedSessions) counter(err error, offered bool) *uint64 {
 // addTo adds the session's figures to t. c.mu is held.
 func (c *Conn) addTo(t *SessionTotals) {
 	t.Counters.add(c.kcp.counts())
-	if d := c.in.dropped; d != nil {
-		t.Dropped.add(d)
+	if c.rare != nil {
+		t.Dropped.add(&c.rare.dropped)
 	}
 	if q := c.in.datagrams; q != nil {
 		t.Datagrams.add(&q.stats)

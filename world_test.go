@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime/debug"
 	"strconv"
 	"testing"
 	"testing/synctest"
@@ -86,8 +87,20 @@ func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)
 				t.Logf("repeat with KCP_SEED=%d", seed)
 			}
 		})
-		f(&world{t, netsim.NewNetwork(seed, link), seed%2 == 1})
+		defer limitTime(t)()
+		f(&world{t: t, net: netsim.NewNetwork(seed, link), leads: seed%2 == 1})
 	})
+}
+
+// limitTime ends the process when a test has waited for 50 days of virtual time.
+// As keep-alives go on, a call that waits for ever would have virtual time, and
+// the test, go on for ever. The caller calls stop when the test ends.
+func limitTime(t *testing.T) (stop func() bool) {
+	name := t.Name()
+	return time.AfterFunc(50*24*time.Hour, func() {
+		debug.SetTraceback("all")
+		panic(name + ": still waiting after 50 days of virtual time")
+	}).Stop
 }
 
 // randomLink returns a link of which a delay below the given one, loss, and all

@@ -3,6 +3,7 @@ package fuzz_test
 import (
 	"context"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -144,7 +145,7 @@ func (x *application) read(r *rand.Rand) {
 		n := 0
 		err := x.timed(r, x.c.SetReadDeadline, "Read", func() (err error) {
 			if r.IntN(4) == 0 {
-				if n, err = x.c.ReadMessage(p); !errors.Is(err, kcp.ErrNotMessageMode) {
+				if n, err = x.c.ReadMessage(p); !errors.Is(err, io.ErrShortBuffer) {
 					return err
 				}
 			}

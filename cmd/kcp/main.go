@@ -5,6 +5,7 @@
 //	kcp listen ADDR     accepts a session, and pipes it to stdin and stdout
 //	kcp dial ADDR       the other end of that
 //	kcp relay -to ADDR  simulates a bad network between any two UDP programs
+//	kcp trace FILE      makes a page of a trace of a session
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -55,6 +56,7 @@ func commands() []command {
 		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
 		{"dial", "open a session and pipe it to stdin and stdout", runDial},
 		{"relay", "forward UDP packets through a simulated bad network", runRelay},
+		{"trace", "make a page of what a session has done", runTrace},
 		{"version", "print the version", runVersion},
 		{"help", "print this text, or the usage of a subcommand", runHelp},
 	}

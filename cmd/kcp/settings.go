@@ -127,6 +127,7 @@ func (s *settings) group() optionGroup {
 			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},
 		{"write-buffer", "SIZE", "maximum amount written but not acknowledged:\n4kB to 1GB; default 4MiB",
 			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
+		s.traceOption(),
 	}, s.envelopeOptions()...)}
 }
 

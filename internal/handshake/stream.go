@@ -75,6 +75,9 @@ func (s *Stream) Acknowledge(offset uint32) {
 	s.base, s.sent = offset, max(s.sent, offset)
 }
 
+// Discard drops what was written, as the peer has shown that it has all of it.
+func (s *Stream) Discard() { s.out, s.base, s.high = nil, s.sent, s.sent }
+
 // Receive takes bytes that have arrived at an offset. It reports false, and
 // takes none, if they reach further than limit bytes beyond what was read, or if
 // there are too many gaps.

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/tracepage"
+	"github.com/arqnet/kcp/qlog"
+)
+
+// traceOptions returns the command line of kcp trace.
+func traceOptions(out *string) *optionSet {
+	return &optionSet{
+		synopsis: "kcp trace FILE [flags]",
+		intro: `Makes a page of a trace that -trace of demo, listen or dial has written, or
+package qlog: when which segment was sent, lost and acknowledged, round-trip
+times, windows and rates. The page is one HTML file that needs nothing else.
+FILE is - for stdin.`,
+		groups: []optionGroup{{"Flags", []option{
+			{"o", "PATH", "the page; -: stdout; default: FILE with .html at its\nend", parsed(out, func(s string) (string, error) { return s, nil })},
+		}}},
+		examples: `  kcp demo -loss 20% -trace .
+  kcp trace 20260102T150405.000Z-0badcafe-client.sqlog
+  kcp trace - < client.sqlog -o page.html`,
+	}
+}
+
+// runTrace is kcp trace.
+func runTrace(_ context.Context, std streams, args []string) error {
+	var out string
+	rest, err := traceOptions(&out).parse(std, args, 1)
+	if err != nil {
+		return err
+	}
+	name, in := rest[0], std.in
+	switch {
+	case name == "-" && out == "":
+		out = "-"
+	case out == "":
+		out = strings.TrimSuffix(name, filepath.Ext(name)) + ".html"
+		if out == name {
+			return usageErrorf("%s is the page's own name; -o PATH gives another", name)
+		}
+	}
+	if name == "-" {
+		name = "stdin"
+	} else {
+		f, err := os.Open(name)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		in = f
+	}
+	var page bytes.Buffer
+	if err := tracepage.Write(&page, in, filepath.Base(name)); err != nil {
+		if errors.Is(err, qlog.ErrFormat) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		return err
+	}
+	if out == "-" {
+		_, err = io.Copy(std.out, &page)
+		return err
+	}
+	if err := os.WriteFile(out, page.Bytes(), 0o644); err != nil {
+		return err
+	}
+	fmt.Fprintf(std.err, "kcp trace: wrote %s\n", out)
+	return nil
+}
+
+// traceOption returns the flag -trace, which writes traces of all sessions.
+func (s *settings) traceOption() option {
+	return option{"trace", "DIR", "write a trace of each session into this folder, for\n'kcp trace'; at most 1000 of them, of 64 MiB", func(dir string) error {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return errors.New("want a folder that exists")
+		}
+		s.edits = append(s.edits, func(c *kcp.Config) { c.Tracer = qlog.Dir(dir, &qlog.DirOptions{Logger: c.Logger}) })
+		return nil
+	}}
+}

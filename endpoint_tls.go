@@ -1,0 +1,181 @@
+package kcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Packets of endpoints with TLS (WIRE.md §8). The header of a protected packet
+// names the conversation, so the session is found first, and opens the packet
+// with its keys. What is in the clear opens nothing but a handshake.
+
+// receiveTLS is receive for an endpoint with TLS.
+func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
+	p := &a.inPacket
+	if len(d.Buf) < headerSize {
+		e.counters.dropShort.Add(1)
+		return false
+	}
+	p.data, p.conv = d.Buf, binary.LittleEndian.Uint32(d.Buf)
+	p.from, p.size = source{d.Addr, d.Peer}, len(d.Buf)
+	level := packetkeys.LevelOf(d.Buf)
+	c := e.sessionTLS(in, p, d)
+	if c == nil {
+		if level == packetkeys.Clear {
+			a.conn = e.openUnknown(d, p, now)
+		} else {
+			a.conn = e.sealedUnknown(d, p, now)
+		}
+		return a.conn != nil
+	}
+	a.conn = c
+	in.last, in.lastFrom, in.lastConv = c, p.from, p.conv
+	switch level {
+	case packetkeys.Clear:
+		p.kind = clearPacket
+	case packetkeys.Handshake:
+		p.kind = sealedPacket
+	default:
+		switch err := e.open(c.in.numbers.tls, p); {
+		case errors.Is(err, packetkeys.ErrExhausted):
+			c.fail(crypt.ErrKeyExhausted)
+			return false
+		case err != nil:
+			return false
+		}
+	}
+	return true
+}
+
+// sessionTLS returns the session of a packet by its address and conversation id;
+// nil if there is none.
+func (e *Endpoint) sessionTLS(in *readState, p *inPacket, d *udp.Datagram) *Conn {
+	if in.last != nil && p.conv == in.lastConv && p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil {
+		return in.last
+	}
+	key := makeKey(d.Addr, d.Peer, p.conv)
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.table.sessions[key]
+}
+
+// open opens a packet under the application keys of s, and classifies it. A
+// packet whose keys are not known yet becomes an earlyPacket. Other errors are
+// counted drops. It needs no lock of a session.
+func (e *Endpoint) open(s *tlsState, p *inPacket) error {
+	content, number, err := s.keys.Open(p.data)
+	switch {
+	case errors.Is(err, packetkeys.ErrNotReady):
+		p.kind = earlyPacket
+		return nil
+	case err != nil:
+		e.counters.dropCipher.Add(1)
+		return err
+	}
+	conv := p.conv
+	p.conv, p.kind = 0, plainPacket
+	if !classify(content, p) {
+		e.counters.dropShort.Add(1)
+		return packetkeys.ErrForged
+	}
+	if p.kind == parityPacket {
+		p.conv = conv // its header names it
+	}
+	if p.conv != conv {
+		e.counters.dropUnknown.Add(1)
+		return packetkeys.ErrForged
+	}
+	p.mark = number
+	return nil
+}
+
+// openUnknown handles a packet in the clear for which there is no session. It
+// returns the session that the packet has opened.
+func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+	f, ok := parseInitial(p)
+	if !ok {
+		e.counters.dropUnknown.Add(1)
+		return nil
+	}
+	c, evicted := e.admit(makeKey(d.Addr, d.Peer, p.conv), d, p, f, now)
+	if evicted != nil {
+		evicted.fail(ErrReset)
+	}
+	p.kind = clearPacket
+	return c
+}
+
+// sealedUnknown handles a protected packet for which there is no session: its
+// peer may be at a new address, or the session in TIME-WAIT. It returns the
+// session that has migrated to the packet's address.
+func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+	key := makeKey(d.Addr, d.Peer, p.conv)
+	for _, c := range e.migrationCandidates(key, plainPacket) {
+		if c == nil {
+			break
+		}
+		q := *p
+		q.data = bytes.Clone(p.data) // a packet that does not open is destroyed
+		if e.open(c.in.numbers.tls, &q) != nil || q.kind == earlyPacket {
+			continue
+		}
+		if _, moved := c.packetFromNewAddress(d, &q, true, now); moved {
+			*p = q
+			return c
+		}
+		return nil
+	}
+	e.sealedInTimeWait(key, d, p, now)
+	return nil
+}
+
+// sealedInTimeWait answers a protected packet of a session that has ended.
+func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	tw, ok := e.timeWaitForLocked(key, initialPacket{}, now)
+	if !ok || tw.numbers == nil || tw.numbers.tls == nil {
+		e.counters.dropUnknown.Add(1)
+		return
+	}
+	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
+		return
+	}
+	e.counters.dropEnded.Add(1)
+	if f, ok := parseInitial(p); ok {
+		e.replyInTimeWaitLocked(tw, key, d, f, p)
+	}
+}
+
+// refuseTLSLocked answers a HELLO of a peer that speaks TLS where this end does
+// not, or the reverse. It reports whether it was one. Endpoint.mu is held.
+func (e *Endpoint) refuseTLSLocked(d *udp.Datagram, conv uint32, f initialPacket) bool {
+	if f.hello.code == 0 || (f.info.ts&capTLS != 0) == (e.config.TLS != nil) {
+		return false
+	}
+	e.counters.dropHandshake.Add(1)
+	reset := signal{sigReset, f.hello.sn, f.hello.ts}
+	if f.info.code == 0 { // the reply is no larger than the packet
+		e.replyLocked(d, header{conv: conv}, reset)
+	} else {
+		e.replyLocked(d, header{conv: conv}, e.infoSignal(), reset)
+	}
+	return true
+}
+
+// reportHandshake passes the error of a handshake to the listener, for AcceptKCP.
+func (e *Endpoint) reportHandshake(err *HandshakeError) {
+	e.mu.RLock()
+	l := e.listener
+	e.mu.RUnlock()
+	if l != nil {
+		l.report(err)
+	}
+	e.debug("TLS handshake failed: "+err.Err.Error(), err.RemoteAddr, 0)
+}

@@ -1,0 +1,121 @@
+package tracepage
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/qlog"
+	"github.com/stretchr/testify/require"
+)
+
+// pageOf returns the page of a trace that the hooks have written, and its data.
+func pageOf(t *testing.T, hooks func(h *kcp.Trace)) (string, map[string]any) {
+	t.Helper()
+	var trace, page bytes.Buffer
+	w := qlog.NewWriter(&trace, &qlog.Options{Client: true, Conv: 7, MaxBytes: -1})
+	hooks(w.Trace())
+	require.NoError(t, w.Close())
+	require.NoError(t, Write(&page, &trace, "name <b>"))
+	m := regexp.MustCompile(`(?m)^<script>const trace = (.*);</script>$`).FindSubmatch(page.Bytes())
+	require.NotNil(t, m)
+	var data map[string]any
+	require.NoError(t, json.Unmarshal(m[1], &data))
+	return page.String(), data
+}
+
+func column(data map[string]any, name string, i int) []any {
+	columns := data[name].(map[string]any)["columns"].([]any)
+	if i >= len(columns) {
+		return nil
+	}
+	return columns[i].([]any)
+}
+
+// The page has what the trace has, and nothing from elsewhere.
+func TestPage(t *testing.T) {
+	page, data := pageOf(t, func(h *kcp.Trace) {
+		h.State(kcp.SessionDialled, nil)
+		h.Sent(1<<32-1, 1376, 1, 200)
+		h.Sent(0, 1376, 1, 200) // the numbers wrap
+		h.Lost(1<<32-1, 1376, 1, kcp.LossFastRetransmit)
+		h.Sent(1<<32-1, 1376, 2, 200)
+		h.Spurious(1<<32 - 1)
+		h.Repeated(0, 1376)
+		h.Acked(1<<32-1, 1376, 2)
+		h.Received(5, 100)
+		h.RTT(30, 20, 100)
+		h.Metrics(kcp.TraceMetrics{CongestionWindow: 2, SegmentSize: 1000, SRTT: 20, PacingRate: 5000})
+		h.Dropped(24, fmt.Errorf("</script><script>alert(1)</script>"))
+	})
+	require.Equal(t, []any{4294967295., 4294967296.}, column(data, "sent", 1))
+	require.Equal(t, []any{4294967295.}, column(data, "resent", 1))
+	require.Equal(t, []any{4294967295.}, column(data, "losses", 1))
+	require.Equal(t, []any{0.}, column(data, "losses", 2))
+	require.Equal(t, []any{"fast retransmit"}, data["causes"])
+	require.Equal(t, []any{4294967296.}, column(data, "copies", 1))
+	require.Equal(t, []any{30.}, column(data, "rtt", 1))
+	require.Equal(t, []any{2000.}, column(data, "window", 1))
+	require.Equal(t, []any{5000.}, column(data, "pace", 1))
+	totals := data["totals"].(map[string]any)
+	for name, n := range map[string]float64{"sent": 2, "retransmitted": 1, "copies": 1, "acked": 1, "received": 1, "lost": 1, "spurious": 1, "dropped": 1} {
+		require.Equal(t, n, totals[name], name)
+	}
+	require.NotContains(t, page, "<b>")
+	require.NotContains(t, page, "<script>alert")
+	require.NotRegexp(t, `(src|href)=`, regexp.MustCompile(`(?s)<script>.*?</script>`).ReplaceAllString(page, ""))
+	require.Contains(t, page, "MIT License")
+}
+
+// Bad traces are errors, and nothing is written.
+func TestPageRefuses(t *testing.T) {
+	var page bytes.Buffer
+	require.ErrorIs(t, Write(&page, strings.NewReader("hello"), "x"), qlog.ErrFormat)
+	require.Zero(t, page.Len())
+}
+
+// A long trace makes a page of bounded size, with points from all of it.
+func TestPageIsBounded(t *testing.T) {
+	d := newData("x")
+	const events = 3 * maxPoints
+	for i := range events {
+		e := qlog.Event{Time: time.Duration(i) * time.Millisecond, Name: "quic:packet_sent"}
+		e.Data.Header.PacketNumber = uint32(i)
+		e.Data.Raw.PayloadLength = 10
+		e.Data.Transmissions = 1
+		d.add(&e)
+		d.add(&qlog.Event{Time: e.Time, Name: fmt.Sprint("other", i), Data: qlog.EventData{New: []byte(strings.Repeat("x", 2*maxText))}})
+		lost := e
+		lost.Name, lost.Data.Cause = "quic:packet_lost", fmt.Sprint("cause ", i)
+		d.add(&lost)
+	}
+	d.finish(&qlog.Header{})
+	n := len(d.Sent.columns[0])
+	require.Less(t, n, 2*maxPoints)
+	require.Greater(t, n, maxPoints/2)
+	require.Equal(t, events, n+d.Sent.dropped)
+	require.InDelta(t, events/1000, d.Sent.columns[0][n-1].(float64), events/1000/10)
+	require.Len(t, d.Causes, maxCauses)
+	require.Len(t, d.Events, maxEvents)
+	require.Equal(t, events-maxEvents, d.MoreEvent)
+	sum, lost := 0., 0.
+	for _, v := range d.Bins.rows[binSent] {
+		sum += v
+	}
+	for _, r := range d.Bins.rows[binLost:] {
+		require.LessOrEqual(t, len(r), maxBins)
+		for _, v := range r {
+			lost += v
+		}
+	}
+	require.Equal(t, float64(10*events), sum)
+	require.Equal(t, float64(events), lost)
+	// A time far away costs no more.
+	d.Bins.add(100*365*24*time.Hour, binSent, 1)
+	require.LessOrEqual(t, len(d.Bins.rows[binSent]), maxBins)
+}

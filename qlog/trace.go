@@ -1,0 +1,203 @@
+package qlog
+
+import (
+	"net"
+
+	"github.com/arqnet/kcp"
+)
+
+// Trace returns the hooks that write to t. They serve one session.
+func (t *Writer) Trace() *kcp.Trace {
+	return &kcp.Trace{
+		Sent:            t.sent,
+		Repeated:        t.repeated,
+		Received:        t.received,
+		Acked:           t.acked,
+		Lost:            t.segmentLost,
+		Spurious:        t.spurious,
+		RTT:             func(sample, _, _ uint32) { t.rtt = sample },
+		Metrics:         t.metrics,
+		CongestionState: t.congestionState,
+		MTU:             t.mtuUpdated,
+		Signal:          t.signal,
+		State:           t.sessionState,
+		Moved:           t.moved,
+		Dropped:         t.dropped,
+	}
+}
+
+func (t *Writer) sent(sn uint32, size, transmissions int, rto uint32) {
+	t.event("quic:packet_sent", func(b []byte) []byte {
+		b = packet(b, sn, size)
+		b = number(append(b, ','), "transmissions", transmissions)
+		return number(append(b, ','), "rto", rto)
+	})
+}
+
+func (t *Writer) repeated(sn uint32, size int) {
+	t.event("quic:packet_sent", func(b []byte) []byte {
+		return append(packet(b, sn, size), `,"redundant":true`...)
+	})
+}
+
+func (t *Writer) received(sn uint32, size int) {
+	t.event("quic:packet_received", func(b []byte) []byte { return packet(b, sn, size) })
+}
+
+func (t *Writer) acked(sn uint32, size, transmissions int) {
+	t.event("quic:packets_acked", func(b []byte) []byte {
+		b = append(b, `"packet_number_space":"application_data","packet_numbers":[`...)
+		b = appendUint(b, sn)
+		b = append(b, ']', ',')
+		b = number(b, "payload_length", size)
+		return number(append(b, ','), "transmissions", transmissions)
+	})
+}
+
+// trigger returns the name that the draft has for a cause of losses.
+func trigger(c kcp.LossCause) string {
+	switch c {
+	case kcp.LossFastRetransmit:
+		return "reordering_threshold"
+	case kcp.LossReordering:
+		return "time_threshold"
+	}
+	return "pto_expired"
+}
+
+func (t *Writer) segmentLost(sn uint32, size, transmissions int, cause kcp.LossCause) {
+	t.event("quic:packet_lost", func(b []byte) []byte {
+		b = packet(b, sn, size)
+		b = text(append(b, ','), "trigger", trigger(cause))
+		b = text(append(b, ','), "cause", cause.String())
+		return number(append(b, ','), "transmissions", transmissions)
+	})
+}
+
+func (t *Writer) spurious(sn uint32) {
+	t.event("kcp:spurious_loss", func(b []byte) []byte { return number(b, "packet_number", sn) })
+}
+
+func (t *Writer) metrics(m kcp.TraceMetrics) {
+	t.event("quic:recovery_metrics_updated", func(b []byte) []byte {
+		b = number(b, "bytes_in_flight", m.BytesInFlight)
+		b = number(append(b, ','), "packets_in_flight", m.InFlight)
+		b = number(append(b, ','), "packets_queued", m.Queued)
+		b = number(append(b, ','), "remote_window", int64(m.RemoteWindow)*int64(m.SegmentSize))
+		if m.CongestionWindow < 1<<31-1 {
+			b = number(append(b, ','), "congestion_window", int64(m.CongestionWindow)*int64(m.SegmentSize))
+		}
+		if m.PacingRate > 0 {
+			b = number(append(b, ','), "pacing_rate", 8*m.PacingRate)
+		}
+		if m.SRTT > 0 {
+			b = number(append(b, ','), "smoothed_rtt", m.SRTT)
+			b = number(append(b, ','), "rtt_variance", m.RTTVar)
+			b = number(append(b, ','), "latest_rtt", t.rtt)
+			b = number(append(b, ','), "rto", m.RTO)
+		}
+		if m.MinRTT > 0 {
+			b = append(b, `,"min_rtt":`...)
+			b = appendMillis(b, m.MinRTT)
+		}
+		return b
+	})
+}
+
+func (t *Writer) congestionState(old, new string) {
+	t.event("quic:congestion_state_updated", func(b []byte) []byte {
+		if old != "" {
+			b = append(text(b, "old", old), ',')
+		}
+		return text(b, "new", new)
+	})
+}
+
+func (t *Writer) mtuUpdated(size int) {
+	old := t.mtu
+	t.mtu = size
+	t.event("quic:mtu_updated", func(b []byte) []byte {
+		if old > 0 {
+			b = append(number(b, "old", old), ',')
+		}
+		return number(b, "new", size)
+	})
+}
+
+func (t *Writer) signal(sent bool, name string) {
+	event := "kcp:signal_received"
+	if sent {
+		event = "kcp:signal_sent"
+	}
+	t.event(event, func(b []byte) []byte { return text(b, "signal", name) })
+}
+
+// stateName returns the name that the draft has for a state of a session.
+func stateName(s kcp.SessionState) string {
+	switch s {
+	case kcp.SessionDialled, kcp.SessionAccepted:
+		return "attempted"
+	case kcp.SessionEstablished:
+		return "handshake_confirmed"
+	case kcp.SessionClosing:
+		return "closing"
+	case kcp.SessionDraining:
+		return "draining"
+	}
+	return "closed"
+}
+
+func (t *Writer) sessionState(s kcp.SessionState, err error) {
+	if s == kcp.SessionDialled || s == kcp.SessionAccepted {
+		t.event("quic:connection_started", func(b []byte) []byte {
+			b = endpoint(b, "local", t.opts.Local)
+			return endpoint(append(b, ','), "remote", t.opts.Remote)
+		})
+	}
+	old := t.state
+	t.state = stateName(s)
+	t.event("quic:connection_state_updated", func(b []byte) []byte {
+		if old != "" {
+			b = append(text(b, "old", old), ',')
+		}
+		return text(b, "new", t.state)
+	})
+	if s != kcp.SessionEnded {
+		return
+	}
+	t.event("quic:connection_closed", func(b []byte) []byte {
+		initiator, trigger := closing(err)
+		b = text(b, "initiator", initiator)
+		b = text(append(b, ','), "trigger", trigger)
+		if err != nil {
+			b = text(append(b, ','), "reason", err.Error())
+		}
+		return b
+	})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closeLocked()
+}
+
+func (t *Writer) moved(remote string) {
+	t.paths++
+	addr, _ := net.ResolveUDPAddr("udp", remote)
+	t.event("quic:tuple_assigned", func(b []byte) []byte {
+		b = append(b, `"tuple_id":"`...)
+		b = appendUint(b, uint32(t.paths))
+		b = append(b, '"')
+		if addr != nil {
+			b = endpoint(append(b, ','), "tuple_remote", addr)
+		}
+		return b
+	})
+}
+
+func (t *Writer) dropped(size int, reason error) {
+	t.event("quic:packet_dropped", func(b []byte) []byte {
+		b = append(b, `"raw":{`...)
+		b = append(number(b, "length", size), '}', ',')
+		b = append(text(b, "trigger", "invalid"), ',')
+		return text(b, "details", reason.Error())
+	})
+}

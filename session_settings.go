@@ -1,0 +1,273 @@
+package kcp
+
+import (
+	"fmt"
+	"net"
+	"time"
+)
+
+// rareState is what most sessions do without. Conn.mu guards it.
+type rareState struct {
+	dropped  Drops
+	settings *connSettings // nil: those of Config
+}
+
+// rarely returns the session's rareState, which it allocates.
+func (c *Conn) rarely() *rareState {
+	if c.rare == nil {
+		c.rare = new(rareState)
+	}
+	return c.rare
+}
+
+// connSettings are the settings of one session in place of its endpoint's
+// Config. The state machine has the others. Conn.mu guards them.
+type connSettings struct {
+	messageMode bool
+	writeBuffer int                      // bytes
+	mtu         int                      // bytes, the envelope included; 0: Config.MTU, and discovery goes on
+	congestion  func() CongestionControl // nil: that of Config
+}
+
+// ownSettings returns the session's own settings. At first they equal those of
+// Config.
+func (c *Conn) ownSettings() *connSettings {
+	r := c.rarely()
+	if r.settings == nil {
+		cfg := &c.ep.config
+		r.settings = &connSettings{messageMode: cfg.MessageMode, writeBuffer: cfg.WriteBuffer}
+	}
+	return r.settings
+}
+
+// settings returns the session's own settings; nil if it has none.
+func (c *Conn) settings() *connSettings {
+	if c.rare == nil {
+		return nil
+	}
+	return c.rare.settings
+}
+
+// messageMode reports whether Write and WriteMessage send messages.
+func (c *Conn) messageMode() bool {
+	if s := c.settings(); s != nil {
+		return s.messageMode
+	}
+	return c.ep.config.MessageMode
+}
+
+// writeBuffer returns the size of the write buffer in bytes.
+func (c *Conn) writeBuffer() int {
+	if s := c.settings(); s != nil {
+		return s.writeBuffer
+	}
+	return c.ep.config.WriteBuffer
+}
+
+// pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.
+func (c *Conn) pinnedMTU() int {
+	if s := c.settings(); s != nil {
+		return s.mtu
+	}
+	return 0
+}
+
+// firstMTU returns the largest UDP payload, in bytes, before path MTU discovery
+// has found another.
+func (c *Conn) firstMTU() int {
+	if n := c.pinnedMTU(); n > 0 {
+		return n
+	}
+	return c.ep.config.MTU
+}
+
+// newCongestionControl returns a controller of the kind that was set.
+func (c *Conn) newCongestionControl() CongestionControl {
+	if s := c.settings(); s != nil && s.congestion != nil {
+		return s.congestion()
+	}
+	return c.ep.config.CongestionControl()
+}
+
+// unsettable reports whether settings have no effect any more, with the error
+// of their setters: net.ErrClosed after Close or Abort, and nil if the session
+// has ended otherwise.
+func (c *Conn) unsettable() (bool, error) {
+	if c.closing.closed {
+		return true, c.opError("set", net.ErrClosed)
+	}
+	return c.closing.state == stateEnded, nil
+}
+
+// SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
+// Config.MTU: 50 to 65507 with what Cipher and FEC add, which must leave 50
+// bytes. From then on it is a limit, whatever Config.MaxMTU says: path MTU
+// discovery does not exceed it. If packets of that size are lost in a black
+// hole, the session still falls back to smaller ones. 0 returns to Config.MTU,
+// and to discovery.
+//
+// Data that was written before keeps its segments. If they are larger, they
+// travel in pieces to an extended peer. To a legacy peer they are sent as they
+// are.
+//
+// Errors are a *ConfigError for a size out of range, which changes nothing, and
+// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+func (c *Conn) SetMTU(n int) error {
+	room := c.ep.config.overhead().total()
+	if least := room + minMTU; n != 0 && (n < least || n > maxUDPPayload) {
+		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", least, maxUDPPayload)}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	c.ownSettings().mtu = n
+	c.plpmtu.search = nil
+	c.outgoing.dropProbe()
+	c.kcp.choosePackets(c.firstMTU() - room)
+	if c.hs.capabilities&capPMTU != 0 {
+		c.kcp.enablePieces(c.basePMTU() - room)
+	}
+	return nil
+}
+
+// SetWindow sets the windows in segments, in place of Config.SendWindow and
+// Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window
+// below 128 is raised to 128. If the receive window shrinks, the peer learns of
+// it with the next packet. What the peer has sent beyond it meanwhile is dropped,
+// and the peer retransmits it.
+//
+// Errors are a *ConfigError for a window out of range, which changes nothing,
+// and net.ErrClosed after Close or Abort. A session that has ended ignores it.
+func (c *Conn) SetWindow(send, receive int) error {
+	for _, w := range []struct {
+		field string
+		value int
+	}{{"SendWindow", send}, {"ReceiveWindow", receive}} {
+		if w.value < 0 || w.value > maxWindow {
+			return &ConfigError{w.field, w.value, fmt.Sprintf("must be in [1, %d], or 0 to leave it", maxWindow)}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	c.kcp.resizeWindows(send, receive)
+	if c.readable() {
+		c.io.canRead.Broadcast() // a message that the old window could not hold
+	}
+	c.io.canWrite.Broadcast()
+	c.push() // what the new windows allow, or a window update
+	return nil
+}
+
+// SetNoDelay sets how segments are retransmitted, in place of Config.NoDelay,
+// Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it
+// is, and 0 the others. interval is 10 ms to 5 s, in whole milliseconds.
+// fastResend is a number of acknowledgements; negative means no fast
+// retransmission. A mode other than NoDelayDefault sets the minimum
+// retransmission time-out of that mode, unless Config.MinRTO is set. The
+// time-out follows with the next sample of the round-trip time.
+//
+// Errors are a *ConfigError for a value out of range, which changes nothing, and
+// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
+	if mode > NoDelayTurbo {
+		return &ConfigError{"NoDelay", mode, "must be one of the NoDelay modes"}
+	}
+	const least, most = minInterval * time.Millisecond, maxInterval * time.Millisecond
+	if interval != 0 && (interval < least || interval > most) {
+		return &ConfigError{"Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	k, cfg := c.kcp, &c.ep.config
+	if mode != NoDelayDefault {
+		k.SetNoDelay(mode)
+		if cfg.MinRTO > 0 {
+			_ = k.SetMinRTO(uint32(cfg.MinRTO.Milliseconds())) // in range: Config is valid
+		}
+	}
+	if interval != 0 {
+		_ = k.SetInterval(uint32(interval.Milliseconds())) // in range
+	}
+	if fastResend != 0 {
+		k.SetFastResend(uint32(min(max(fastResend, 0), maxInt32)))
+	}
+	return nil
+}
+
+// SetCongestionControl makes the session use the controller that f returns, in
+// place of Config.CongestionControl; nil returns to that. What was learnt of the
+// path is lost. f is called now, without locks, and again with the session's
+// lock held if the session migrates (RFC 9000 §9). As for Config.CongestionControl,
+// neither f nor a controller may call the Conn.
+//
+// It returns net.ErrClosed after Close or Abort. A session that has ended
+// ignores it.
+func (c *Conn) SetCongestionControl(f func() CongestionControl) error {
+	first := f
+	if f == nil {
+		first = c.ep.config.CongestionControl
+	}
+	cc := first()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	c.ownSettings().congestion = f
+	c.kcp.SetCongestionControl(cc)
+	c.push()
+	return nil
+}
+
+// SetMessageMode sets whether Write and WriteMessage send messages, or a byte
+// stream, in place of Config.MessageMode. It does not concern what was written
+// before: the boundary behind the last message stays. A Write that is waiting
+// goes on in the new mode. How the session reads does not change; a session in a
+// Group gets EventMessage in message mode, and EventData otherwise.
+//
+// It returns net.ErrClosed after Close or Abort. A session that has ended
+// ignores it.
+func (c *Conn) SetMessageMode(on bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	if on == c.messageMode() {
+		return nil
+	}
+	c.ownSettings().messageMode = on
+	c.kcp.SetStream(!on)
+	c.kcp.closeTail()
+	return nil
+}
+
+// SetWriteBuffer sets how many bytes may be written ahead of the peer's
+// acknowledgements, in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to
+// Config.WriteBuffer. If less than what waits already, Write blocks until that
+// has shrunk. The default of Config.MaxLinger does not follow.
+//
+// Errors are a *ConfigError for a size out of range, which changes nothing, and
+// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
+		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", minWriteBuffer, maxConfigWriteBuffer)}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if done, err := c.unsettable(); done {
+		return err
+	}
+	setDefault(&bytes, c.ep.config.WriteBuffer)
+	c.ownSettings().writeBuffer = bytes
+	c.io.canWrite.Broadcast()
+	return nil
+}

@@ -1,0 +1,431 @@
+package kcp
+
+import (
+	"crypto/tls"
+	"net"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/packetkeys"
+)
+
+// TLS 1.3 of a session (WIRE.md §8). crypto/tls makes the handshake, through the
+// interface that it has for QUIC (RFC 9001), and its secrets protect the packets.
+// Until both ends have them, the state machine neither sends nor receives: this
+// file and session_tls_flight.go exchange HELLO, WELCOME and the bytes of the
+// handshake beside it.
+
+// capTLS in INFO announces that the sender speaks TLS, and nothing else.
+const capTLS = 2
+
+const (
+	// maxClientHello is the longest ClientHello that a server reads, in bytes.
+	maxClientHello = 16 << 10
+	// maxTLSAhead is how far beyond what TLS has read handshake bytes are held.
+	maxTLSAhead = 64 << 10
+	// maxEarly and maxEarlyBytes bound the packets that are held until their
+	// keys are known; the first quarter of the packets is for an address that
+	// is not validated.
+	maxEarly      = 32
+	maxEarlyBytes = 64 << 10
+	// failedTime is how long an accepted session goes on to tell its peer that
+	// the handshake has failed.
+	failedTime = 3 * time.Second
+	// ticketTries is how often a ticket is sent that the client does not
+	// acknowledge.
+	ticketTries = 6
+)
+
+// tlsState is what a session with TLS has besides. Conn.mu guards it, but for
+// keys, which have a lock of their own.
+type tlsState struct {
+	keys  packetkeys.Keys      // of the level Application
+	shake *tlsHandshake        // nil once the handshake is over and settled
+	state *tls.ConnectionState // nil before the handshake is done
+}
+
+// tlsHandshake is the state of a TLS handshake. Conn.mu guards it, but for tls
+// while working is set.
+type tlsHandshake struct {
+	tls     *handshake.TLS  // nil before it has started
+	keys    packetkeys.Keys // of the level Handshake
+	streams [handshake.Levels]handshake.Stream
+	info    signal   // the peer's INFO as it came in the clear
+	early   [][]byte // packets under keys that are not known yet
+	held    int      // bytes of early
+	alert   signal   // tells the peer that the handshake has failed; code 0: it has not
+
+	failedAt time.Duration // when it failed, since the epoch
+	windows  uint8         // plain window updates in place of WELCOME
+	working  bool          // a goroutine runs TLS
+	greeted  bool          // the peer's WELCOME has arrived
+	done     bool          // TLS is done
+	proven   bool          // dialled: a packet under the peer's application keys has arrived
+	tickets  bool          // the client takes tickets, and the server sends them
+	ticketed bool          // the ticket has been handled
+}
+
+// newNumbers returns the packet numbers that a new session of a conversation
+// begins with: nil without TLS.
+func (e *Endpoint) newNumbers(conv uint32) *packetNumbers {
+	if e.config.TLS == nil {
+		return nil
+	}
+	s := &tlsState{shake: new(tlsHandshake)}
+	s.keys.Init(conv, packetkeys.Application)
+	s.shake.keys.Init(conv, packetkeys.Handshake)
+	return &packetNumbers{tls: s}
+}
+
+// seal protects a packet of the session. It needs no lock.
+func (s *tlsState) seal(packet []byte) error {
+	err := s.keys.Seal(packet)
+	if err == packetkeys.ErrExhausted {
+		return crypt.ErrKeyExhausted
+	}
+	return err
+}
+
+// tlsHandshake returns the state of the handshake; nil without TLS, and once it
+// is settled.
+func (c *Conn) tlsHandshake() *tlsHandshake {
+	if n := c.in.numbers; n != nil && n.tls != nil {
+		return n.tls.shake
+	}
+	return nil
+}
+
+// securing reports whether packets of the state machine cannot be sent yet, as
+// the keys for them are not agreed on.
+func (c *Conn) securing() bool {
+	n := c.in.numbers
+	return n != nil && n.tls != nil && !n.sends
+}
+
+// ConnectionState returns what the TLS handshake has agreed on, such as the
+// certificates of the peer and the application protocol. It is the zero value
+// without Config.TLS. Sessions from Accept, and from a Dial that has waited,
+// have completed the handshake.
+func (c *Conn) ConnectionState() tls.ConnectionState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.in.numbers; n != nil && n.tls != nil && n.tls.state != nil {
+		return *n.tls.state
+	}
+	return tls.ConnectionState{}
+}
+
+// dialTLS begins the handshake of a dialled session.
+func (c *Conn) dialTLS() {
+	config := c.ep.config.TLS
+	if config.ServerName == "" {
+		config = config.Clone()
+		config.ServerName = serverName(c.path.remote.String())
+	}
+	h := c.tlsHandshake()
+	h.tls = handshake.Client(config, c.tlsParams().encode())
+	c.runTLS(h, true, nil)
+}
+
+// serverName returns the host of an address, which a certificate has to name.
+func serverName(address string) string {
+	if host, _, err := net.SplitHostPort(address); err == nil {
+		return host
+	}
+	return address
+}
+
+// advanceTLS runs TLS if something has arrived for it.
+func (c *Conn) advanceTLS() {
+	h := c.tlsHandshake()
+	if h == nil || h.working || h.alert.code != 0 || c.closing.state == stateEnded {
+		return
+	}
+	if h.tls == nil {
+		hello := h.streams[handshake.Initial].Available()
+		whole, ok := wholeClientHello(hello)
+		if !ok {
+			c.failTLS(&HandshakeError{Err: tls.AlertError(alertDecodeError)})
+		}
+		if whole && ok {
+			h.tls = handshake.Server(c.ep.config.TLS, c.tlsParams().encode())
+			c.runTLS(h, true, h.streams[handshake.Initial].Read())
+		}
+		return
+	}
+	if h.done && !c.hs.dialled {
+		return // no message of a client follows its Finished
+	}
+	if data := h.streams[h.tls.Reads()].Read(); data != nil {
+		c.runTLS(h, false, data)
+	}
+}
+
+// wholeClientHello reports whether b begins with a whole ClientHello. ok is
+// false if it cannot be one, or is too long.
+func wholeClientHello(b []byte) (whole, ok bool) {
+	const typeClientHello, head = 1, 4
+	if len(b) == 0 {
+		return false, true
+	}
+	if b[0] != typeClientHello {
+		return false, false
+	}
+	if len(b) < head {
+		return false, true
+	}
+	n := int(b[1])<<16 | int(b[2])<<8 | int(b[3])
+	return len(b) >= head+n, n <= maxClientHello-head
+}
+
+// runTLS starts TLS, or passes data to it, or both. That may take milliseconds,
+// and calls callbacks of the application's tls.Config: so it is done on a
+// goroutine of its own, without locks.
+func (c *Conn) runTLS(h *tlsHandshake, start bool, data []byte) {
+	h.working = true
+	ticket := h.tickets && !c.hs.dialled
+	go c.workTLS(h, start, data, ticket)
+}
+
+// workTLS is the goroutine of runTLS. It locks c.mu once TLS has returned.
+func (c *Conn) workTLS(h *tlsHandshake, start bool, data []byte, ticket bool) {
+	var s handshake.Step
+	if start {
+		s = h.tls.Start()
+	}
+	if s.Err == nil && len(data) > 0 {
+		first := s
+		s = h.tls.Handle(data)
+		for l := range s.Out {
+			s.Out[l] = append(first.Out[l], s.Out[l]...)
+		}
+	}
+	if s.Err == nil && s.Done && ticket {
+		if t := h.tls.SendTicket(); t.Err == nil { // without a ticket the client cannot resume
+			s.Out[handshake.Application] = t.Out[handshake.Application]
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h.working = false
+	if c.closing.state == stateEnded {
+		h.tls.Close()
+		return
+	}
+	now := c.ep.now()
+	c.setClock(now)
+	c.tookStep(h, s, now)
+	c.inputEarly(h, now)
+	c.advanceTLS()
+	c.respondLocked(now)
+}
+
+// tookStep takes what TLS has brought about.
+func (c *Conn) tookStep(h *tlsHandshake, s handshake.Step, now time.Duration) {
+	err := s.Err
+	if err == nil && s.Params != nil {
+		err = c.checkParams(s.Params)
+	}
+	for _, secret := range s.Secrets {
+		if err == nil {
+			err = c.takeSecret(h, secret)
+		}
+	}
+	for l, out := range s.Out {
+		if err == nil && len(out) > 0 && !h.streams[l].Write(out) {
+			err = tls.AlertError(alertInternalError)
+		}
+	}
+	if err != nil {
+		c.failTLS(&HandshakeError{Err: err})
+		return
+	}
+	if l := &c.hs; !l.hello.active && h.unacknowledged() {
+		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+		l.hello.sent(now)
+		l.helloAt = now
+	}
+	switch {
+	case s.Done:
+		c.securedTLS(h, now)
+	case h.done:
+		h.ticketed = true // what follows Finished is the ticket
+	}
+}
+
+// takeSecret sets keys by a secret of TLS.
+func (c *Conn) takeSecret(h *tlsHandshake, s handshake.Secret) error {
+	keys := &h.keys
+	if s.Level == handshake.Application {
+		keys = &c.in.numbers.tls.keys
+	}
+	if s.Seals {
+		return keys.SetSealSecret(s.Suite, s.Bytes)
+	}
+	return keys.SetOpenSecret(s.Suite, s.Bytes)
+}
+
+// securedTLS begins the session proper: TLS is done.
+func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
+	l := &c.hs
+	state := h.tls.State()
+	c.in.numbers.tls.state, c.in.numbers.sends = &state, true
+	h.done, h.ticketed = true, !h.tickets
+	h.streams[handshake.Initial] = handshake.Stream{}
+	c.live.lastHeard = now
+	l.kind = peerExtended
+	c.onInfo(h.info)
+	c.greetTLS(now)
+}
+
+// inputEarly inputs the packets whose keys have become known, and keeps the
+// others.
+func (c *Conn) inputEarly(h *tlsHandshake, now time.Duration) {
+	early := h.early
+	h.early, h.held = nil, 0
+	for _, packet := range early {
+		p := inPacket{data: packet, from: c.origin(), conv: c.path.key.conv, kind: sealedPacket}
+		if packetkeys.LevelOf(packet) == packetkeys.Application {
+			if c.securing() {
+				p.kind = earlyPacket
+			} else if c.ep.open(c.in.numbers.tls, &p) != nil {
+				continue
+			}
+		}
+		if c.closing.state != stateEnded {
+			c.inputPacket(&p, now)
+		}
+	}
+}
+
+// greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
+// asks the other to confirm the session. If that has asked for a certificate,
+// Dial waits until it has taken it. The listening end shows that it is there.
+func (c *Conn) greetTLS(now time.Duration) {
+	l, h := &c.hs, c.tlsHandshake()
+	c.hs.greeted.Store(true)
+	if l.dialled {
+		l.welcomed, l.finish.signal.ts = true, l.peerToken
+		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
+		if !h.tls.CertificateRequested() {
+			l.reached = true
+			c.io.canWrite.Broadcast()
+		}
+		return
+	}
+	c.addressValidated()
+	c.queueAnswer(c.infoSignal())
+	h.streams[handshake.Handshake] = handshake.Stream{}
+}
+
+// takeSecured takes note of a packet under the application keys. It reports
+// whether the packet is of the handshake, and not for the state machine.
+func (c *Conn) takeSecured(p *inPacket) bool {
+	n := c.in.numbers
+	if n == nil || n.tls == nil {
+		return false
+	}
+	if h := n.tls.shake; h != nil {
+		h.proven = true
+	}
+	return c.inputTicket(p)
+}
+
+// settleTLS drops the state of a handshake that is over: both ends have shown
+// that they have the application keys, and the ticket has been handled.
+func (c *Conn) settleTLS() {
+	h := c.tlsHandshake()
+	if h == nil || !h.done || h.working {
+		return
+	}
+	l := &c.hs
+	if !l.dialled && !h.streams[handshake.Application].Unacknowledged() {
+		h.ticketed = true
+	}
+	if l.dialled && h.proven || !l.dialled && h.ticketed {
+		l.hello.active = false
+	}
+	if h.ticketed && (l.dialled && h.proven || !l.dialled && l.confirmed) {
+		c.closeTLS()
+	}
+}
+
+// closeTLS drops the state of the handshake, also of one that has not completed.
+func (c *Conn) closeTLS() {
+	if h := c.tlsHandshake(); h != nil {
+		c.in.numbers.tls.shake = nil
+		if h.tls != nil && !h.working { // else workTLS does it
+			h.tls.Close()
+		}
+	}
+}
+
+// failTLS ends a handshake: the peer gets an alert. A dialled session ends. An
+// accepted one goes on for some time to repeat the alert.
+func (c *Conn) failTLS(err *HandshakeError) {
+	h := c.tlsHandshake()
+	if h == nil || h.alert.code != 0 {
+		return
+	}
+	err.RemoteAddr = c.path.remote
+	c.ep.counters.handshakeErrors.Add(1)
+	code := uint32(handshake.AlertOf(err.Err))
+	if err.Err == ErrHandshakeChanged {
+		code = alertChanged
+	}
+	h.alert, h.failedAt = signal{sigAlert, code, c.hs.peerToken}, c.ep.now()
+	if !err.Remote && err.Err != ErrNoTLS {
+		c.sendAlert()
+	}
+	c.hs.hello.active = false
+	if c.hs.dialled {
+		c.closing.ending = err
+		return
+	}
+	c.ep.reportHandshake(err)
+	if err.Remote {
+		c.closing.ending = err
+	}
+}
+
+// tlsExpires returns when a handshake is given up at this end; 0: never. Dial has
+// a time-out of its own.
+func (c *Conn) tlsExpires() time.Duration {
+	switch h := c.tlsHandshake(); {
+	case h == nil || c.hs.dialled:
+		return 0
+	case h.alert.code != 0:
+		return h.failedAt + failedTime
+	case !h.done:
+		return c.hs.born + handshakeTime
+	}
+	return 0
+}
+
+// Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
+const (
+	alertDecodeError   = 50
+	alertInternalError = 80
+	alertChanged       = 256 // the transport parameters contradict the signals in the clear
+)
+
+// unacknowledged reports whether anything was written that the peer has not
+// acknowledged.
+func (h *tlsHandshake) unacknowledged() bool {
+	for i := range h.streams {
+		if h.streams[i].Unacknowledged() {
+			return true
+		}
+	}
+	return false
+}
+
+// bytesHeld returns the memory held because of what the peer has sent, in bytes.
+func (h *tlsHandshake) bytesHeld() int {
+	n := h.held
+	for i := range h.streams {
+		n += h.streams[i].Held()
+	}
+	return n
+}

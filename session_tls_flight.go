@@ -1,0 +1,428 @@
+package kcp
+
+import (
+	"crypto/tls"
+	"time"
+
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/packetkeys"
+)
+
+// Packets of the TLS handshake (WIRE.md §8.1). They bypass the state machine and
+// FEC. In the clear they begin with HELLO and INFO, or with WELCOME and INFO;
+// all carry at most one CRYPTO segment, which is repeated until it is
+// acknowledged.
+
+const (
+	// flightPacket is the size of the packets of a handshake, in bytes: every
+	// path takes it, and a dialling end fills its packets in the clear up to it
+	// (RFC 9000 §14.1).
+	flightPacket = 1200
+	// flightWnd is the window in the segments of a handshake, for receivers
+	// that do not speak TLS.
+	flightWnd = minRcvWnd
+)
+
+// handshakeMessage is the content of a packet of the handshake. Signals with
+// code 0 are not there.
+type handshakeMessage struct {
+	hello, welcome, info, cookie, reset, alert signal
+
+	crypto  bool // there is a CRYPTO segment
+	offset  uint32
+	una     uint32
+	data    []byte
+	windows int // plain window updates
+}
+
+// parseHandshake reads a packet of the handshake. ok is false if it is not
+// well-formed, or has a segment of another conversation.
+func parseHandshake(packet []byte, conv uint32) (m handshakeMessage, ok bool) {
+	for len(packet) >= headerSize {
+		h := decodeHeader(packet)
+		payload, fits := h.payload(packet[headerSize:])
+		if !fits || h.conv != conv {
+			return m, false
+		}
+		packet = packet[headerSize+len(payload):]
+		if isCrypto(&h) {
+			if m.crypto || uint64(h.ts) > uint64(len(payload)) {
+				return m, false
+			}
+			m.crypto, m.offset, m.una, m.data = true, uint32(h.sn), uint32(h.una), payload[:h.ts]
+			continue
+		}
+		if h.cmd == cmdWins && h.frg == 0 {
+			m.windows++
+		}
+		if s, is := h.signal(); is {
+			m.take(s)
+		}
+	}
+	return m, true
+}
+
+// isCrypto reports whether h is the header of a CRYPTO segment.
+func isCrypto(h *header) bool { return h.cmd == cmdWins && signalCode(h.frg) == sigCrypto }
+
+// take takes a signal, the first of each kind.
+func (m *handshakeMessage) take(s signal) {
+	var to *signal
+	switch s.code {
+	case sigHello:
+		to = &m.hello
+	case sigHello | sigAnswer:
+		to = &m.welcome
+	case sigInfo:
+		to = &m.info
+	case sigCookie:
+		to = &m.cookie
+	case sigReset:
+		to = &m.reset
+	case sigAlert:
+		to = &m.alert
+	default:
+		return
+	}
+	if to.code == 0 {
+		*to = s
+	}
+}
+
+// inputHandshake takes a packet of the handshake, in the clear or under the
+// handshake keys, or one that came before its keys. It reports whether that may
+// have changed anything.
+func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
+	h := c.tlsHandshake()
+	if h == nil {
+		c.ep.counters.dropHandshake.Add(1)
+		return false
+	}
+	c.live.lastInput = now
+	if c.kcp.received(p.size) {
+		c.hs.active.Store(true)
+	}
+	data := p.data
+	level := handshake.Initial
+	switch p.kind {
+	case earlyPacket:
+		c.keepEarly(h, data)
+		return false
+	case sealedPacket:
+		var err error
+		if data, _, err = h.keys.Open(data); err == packetkeys.ErrNotReady {
+			c.keepEarly(h, p.data) // it has overtaken ServerHello
+			return false
+		} else if err != nil {
+			c.ep.counters.dropCipher.Add(1)
+			return false
+		}
+		level = handshake.Handshake
+		h.streams[handshake.Initial].Discard() // the peer has all of it (RFC 9001 §4.9.1)
+		if !c.hs.dialled {
+			c.addressValidated() // RFC 9000 §8.1
+		}
+	}
+	m, ok := parseHandshake(data, p.conv)
+	if !ok || level == handshake.Initial && !c.takeClear(h, &m, now) {
+		c.ep.counters.dropHandshake.Add(1)
+		return c.closing.ending != nil
+	}
+	c.takeCrypto(h, level, &m)
+	return true
+}
+
+// keepEarly keeps a packet whose keys are not known yet.
+func (c *Conn) keepEarly(h *tlsHandshake, packet []byte) {
+	limit := maxEarly
+	if c.hs.unvalidated.Load() {
+		limit /= 4
+	}
+	if len(h.early) >= limit || h.held+len(packet) > maxEarlyBytes || h.alert.code != 0 || c.memoryPressure() == pressureHigh {
+		c.ep.counters.dropHandshake.Add(1)
+		return
+	}
+	h.early = append(h.early, append([]byte(nil), packet...))
+	h.held += len(packet)
+}
+
+// takeClear takes the signals of a packet in the clear. It reports whether the
+// packet is of this handshake.
+func (c *Conn) takeClear(h *tlsHandshake, m *handshakeMessage, now time.Duration) bool {
+	if c.hs.dialled {
+		return c.takeClearAnswer(h, m, now)
+	}
+	if m.hello.code == 0 || m.hello.ts != c.hs.peerToken {
+		return false
+	}
+	if h.info.code == 0 {
+		h.info = m.info
+	}
+	if m.alert.code != 0 && m.alert.ts == c.hs.token && !h.keys.Opens() {
+		c.alerted(m.alert)
+	}
+	return true
+}
+
+// takeClearAnswer is takeClear for a dialled session. Once there are handshake
+// keys, nothing in the clear ends the handshake.
+func (c *Conn) takeClearAnswer(h *tlsHandshake, m *handshakeMessage, now time.Duration) bool {
+	l := &c.hs
+	if h.keys.Opens() || !l.hello.active {
+		return m.welcome == (signal{sigHello | sigAnswer, l.peerToken, l.token})
+	}
+	switch {
+	case m.cookie.code != 0:
+		c.takeOutside(m.cookie)
+		return true
+	case m.reset == (signal{sigReset, 0, l.token}):
+		err := ErrRefused
+		if m.info.code != 0 && m.info.ts&capTLS == 0 {
+			err = ErrNoTLS
+		}
+		c.closing.ending = err
+		return false
+	case m.welcome.code == 0:
+		if h.windows = min(h.windows+uint8(min(m.windows, legacyAnswers)), legacyAnswers); h.windows == legacyAnswers && m.windows > 0 {
+			c.failTLS(&HandshakeError{Err: ErrNoTLS}) // a legacy peer took HELLO for window probes
+		}
+		return false
+	case m.welcome.ts != l.token || h.greeted && m.welcome.sn != l.peerToken:
+		return false
+	}
+	if !h.greeted {
+		h.greeted, l.peerToken, h.info = true, m.welcome.sn, m.info
+		if h.info.ts&capTLS == 0 {
+			c.failTLS(&HandshakeError{Err: ErrNoTLS})
+			c.sendAbort()
+			return false
+		}
+	}
+	if m.alert.code != 0 && m.alert.ts == l.token {
+		c.alerted(m.alert)
+	}
+	return true
+}
+
+// takeCrypto takes what is under the protection of its packet: an alert, and
+// bytes of the handshake.
+func (c *Conn) takeCrypto(h *tlsHandshake, level handshake.Level, m *handshakeMessage) {
+	if level != handshake.Initial && m.alert.code != 0 && m.alert.ts == c.hs.token {
+		c.alerted(m.alert)
+	}
+	if h.alert.code != 0 {
+		if h.alert.ts != 0 && c.closing.ending == nil {
+			c.sendAlert()
+		}
+		return
+	}
+	if !m.crypto || h.done && level != handshake.Application {
+		return
+	}
+	limit := maxTLSAhead
+	if level == handshake.Initial {
+		limit = maxClientHello
+	}
+	s := &h.streams[level]
+	s.Acknowledge(m.una)
+	if !s.Receive(m.offset, m.data, limit) {
+		c.ep.counters.dropHandshake.Add(1)
+	}
+	c.advanceTLS()
+}
+
+// alerted ends the handshake because of the peer's alert.
+func (c *Conn) alerted(s signal) {
+	err := &HandshakeError{Remote: true, Err: tls.AlertError(s.sn)}
+	if s.sn == alertChanged {
+		err.Err = ErrHandshakeChanged
+	} else if s.sn > 255 {
+		err.Err = tls.AlertError(alertInternalError)
+	}
+	c.failTLS(err)
+}
+
+// inputTicket takes a packet under the application keys if it is of the
+// handshake: it carries the ticket, or acknowledges it. It reports false for any
+// other packet.
+func (c *Conn) inputTicket(p *inPacket) bool {
+	if p.kind != plainPacket {
+		return false
+	}
+	if first := decodeHeader(p.data); !isCrypto(&first) {
+		return false
+	}
+	m, ok := parseHandshake(p.data, p.conv)
+	if !ok || !m.crypto {
+		c.ep.counters.dropHandshake.Add(1)
+		return true
+	}
+	if h := c.tlsHandshake(); h != nil && h.done {
+		c.takeCrypto(h, handshake.Application, &m)
+	} else if h == nil && len(m.data) > 0 { // again: the acknowledgement was lost
+		c.sendCrypto(handshake.Application, &handshake.Stream{}, m.offset+uint32(len(m.data)))
+	}
+	return true
+}
+
+// sendFlight sends the handshake bytes that wait, as far as the
+// anti-amplification limit permits, and acknowledges what has arrived.
+func (c *Conn) sendFlight() {
+	h := c.tlsHandshake()
+	if h == nil || h.alert.code != 0 {
+		return
+	}
+	for level := handshake.Initial; level < handshake.Levels; level++ {
+		s := &h.streams[level]
+		for s.Unsent() {
+			if !c.sendCrypto(level, s, s.Received()) {
+				return
+			}
+		}
+		if s.Owes() && level != handshake.Initial && !(h.done && level == handshake.Handshake) {
+			c.sendCrypto(level, s, s.Received())
+		}
+	}
+}
+
+// repeatFlight sends what is not acknowledged again. A dialling end sends
+// something in any case: the other may need it to go on (RFC 9002 §6.2.2.1).
+func (c *Conn) repeatFlight(now time.Duration) {
+	l, h := &c.hs, c.tlsHandshake()
+	if h == nil {
+		l.hello.active = false
+		return
+	}
+	l.hello.sent(now)
+	l.helloAt = now
+	if !l.reached && l.hello.tries <= eagerHellos {
+		l.hello.next = min(l.hello.next, now+maxHelloWait)
+	}
+	if !l.dialled && (!h.unacknowledged() || h.done && l.hello.tries > ticketTries) {
+		l.hello.active, h.ticketed = false, h.ticketed || h.done
+		return
+	}
+	for i := range h.streams {
+		h.streams[i].Rewind()
+	}
+	if l.dialled && !h.unacknowledged() {
+		level := handshake.Initial
+		if h.keys.Opens() {
+			level = handshake.Handshake
+		}
+		c.sendCrypto(level, &h.streams[level], h.streams[level].Received())
+	}
+	c.sendFlight()
+}
+
+// sendCrypto sends one packet with bytes of s, as many as fit, and acknowledges
+// those before una. It reports whether the packet may be sent.
+func (c *Conn) sendCrypto(level handshake.Level, s *handshake.Stream, una uint32) bool {
+	var signals []signal
+	if level == handshake.Initial {
+		signals = c.clearSignals()
+	}
+	head, tail := flightOverhead(level)
+	room := flightPacket - head - tail - (len(signals)+1)*headerSize
+	offset, data := s.Peek(room)
+	size := len(data)
+	if level == handshake.Initial && c.hs.dialled {
+		size = room // padded (RFC 9000 §14.1)
+	}
+	packet, ok := c.flightPacket(level, signals, headerSize+size)
+	if !ok {
+		return false
+	}
+	at := packet.buf[head+len(signals)*headerSize:]
+	h := header{conv: c.path.key.conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd,
+		sn: seq(offset), ts: seq(len(data)), una: seq(una), len: uint32(size)}
+	h.encode(at)
+	clear(at[headerSize : headerSize+size])
+	copy(at[headerSize:], data)
+	if !c.sendSealed(level, packet) {
+		return false
+	}
+	s.Sent(len(data))
+	s.Acknowledged()
+	return true
+}
+
+// flightOverhead returns the bytes in front of and behind the content of a
+// packet of the handshake.
+func flightOverhead(level handshake.Level) (head, tail int) {
+	if level == handshake.Initial {
+		return 0, 0
+	}
+	return packetkeys.HeaderSize, packetkeys.TagSize
+}
+
+// clearSignals returns the signals at the beginning of a packet in the clear.
+func (c *Conn) clearSignals() []signal {
+	l := &c.hs
+	if !l.dialled {
+		return []signal{{sigHello | sigAnswer, l.token, l.peerToken}, c.infoSignal()}
+	}
+	s := []signal{{sigHello, 0, l.token}, c.infoSignal()}
+	if l.cookie.code != 0 {
+		s = append(s, l.cookie)
+	}
+	return s
+}
+
+// flightPacket returns a packet with signals and n bytes more. It reports false
+// if the anti-amplification limit forbids it.
+func (c *Conn) flightPacket(level handshake.Level, signals []signal, n int) (packet, bool) {
+	head, tail := flightOverhead(level)
+	size := head + len(signals)*headerSize + n + tail
+	if !c.kcp.spendCredit(size) {
+		return packet{}, false
+	}
+	p := c.ep.packet(size)
+	for i, s := range signals {
+		s.encode(header{conv: c.path.key.conv, wnd: flightWnd}, p.buf[head+i*headerSize:])
+	}
+	return p, true
+}
+
+// sendSealed seals a packet of the handshake, and queues it for the socket. It
+// reports false if there is no key.
+func (c *Conn) sendSealed(level handshake.Level, p packet) bool {
+	var err error
+	switch h := c.tlsHandshake(); {
+	case level == handshake.Application:
+		err = c.in.numbers.tls.keys.Seal(p.buf)
+	case level == handshake.Handshake && h == nil:
+		err = packetkeys.ErrNotReady
+	case level == handshake.Handshake:
+		err = h.keys.Seal(p.buf)
+	}
+	if err != nil {
+		c.ep.packets.Put(p.pooled)
+		return false
+	}
+	p.ready = true
+	c.outgoing.add(p)
+	return true
+}
+
+// sendAlert tells the peer that the handshake has failed, under the handshake
+// keys if there are any.
+func (c *Conn) sendAlert() {
+	h := c.tlsHandshake()
+	if p, ok := c.flightPacket(handshake.Handshake, []signal{h.alert}, 0); ok && c.sendSealed(handshake.Handshake, p) {
+		return
+	}
+	if h.keys.Opens() {
+		return
+	}
+	if p, ok := c.flightPacket(handshake.Initial, append(c.clearSignals(), h.alert), 0); ok {
+		c.sendSealed(handshake.Initial, p)
+	}
+}
+
+// sendAbort ends the session at a peer that does not speak TLS.
+func (c *Conn) sendAbort() {
+	if p, ok := c.flightPacket(handshake.Initial, []signal{{sigAbort, c.hs.peerToken, 0}}, 0); ok {
+		c.sendSealed(handshake.Initial, p)
+	}
+}

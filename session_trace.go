@@ -1,0 +1,112 @@
+package kcp
+
+import (
+	"context"
+	"log/slog"
+	"time"
+)
+
+// startTrace gets the hooks of the session from Config.Tracer, and shows its
+// first state. It locks c.mu, but not while it calls the application's code. No
+// hook of the session is called before.
+func (c *Conn) startTrace(first SessionState) {
+	tracer := c.ep.config.Tracer
+	if tracer == nil && c.ep.config.Trace == nil {
+		return
+	}
+	var t *Trace
+	if tracer != nil {
+		t = tracer(c)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.state == stateEnded {
+		return
+	}
+	if t != nil {
+		c.kcp.SetTrace(t)
+	}
+	c.traceState(first, nil)
+	if first == SessionAccepted && !c.hs.unvalidated.Load() {
+		c.traceState(SessionEstablished, nil)
+	}
+	if t := c.kcp.tracing(); t != nil && t.MTU != nil {
+		t.MTU(c.kcp.packetSize())
+	}
+}
+
+// traceState calls Trace.State.
+func (c *Conn) traceState(s SessionState, err error) {
+	if t := c.kcp.tracing(); t != nil && t.State != nil {
+		t.State(s, err)
+	}
+}
+
+// traceMoved calls Trace.Moved with the address that the peer now has.
+func (c *Conn) traceMoved() {
+	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
+		t.Moved(c.path.remote.String())
+	}
+}
+
+// traceDropped calls Trace.Dropped.
+func (c *Conn) traceDropped(size int, reason error) {
+	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
+		t.Dropped(size, reason)
+	}
+}
+
+// traceSignal calls Trace.Signal for a signal that does not pass the state
+// machine.
+func (c *Conn) traceSignal(sent bool, code signalCode) {
+	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
+		t.Signal(sent, code.String())
+	}
+}
+
+// logEnd tells the Logger that the session has ended, with the cause and its
+// figures. It releases c.mu meanwhile, as a Logger may call anything.
+func (c *Conn) logEnd() {
+	e := c.ep
+	log := e.config.Logger
+	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	left, ok := e.sessionLog.allow(int64(e.now()))
+	if !ok {
+		return
+	}
+	k := c.kcp.snapshot()
+	n := c.kcp.Counters()
+	cause := "closed in order"
+	if c.closing.err != nil {
+		cause = c.closing.err.Error()
+	}
+	attrs := []slog.Attr{
+		slog.String("remote", c.path.remote.String()),
+		slog.Uint64("conv", uint64(c.Conv())),
+		slog.String("cause", cause),
+		slog.Bool("undelivered", c.closing.undelivered),
+		slog.Duration("age", (e.now() - c.hs.born).Round(time.Millisecond)),
+		slog.Uint64("bytes_sent", n.BytesSent),
+		slog.Uint64("bytes_received", n.BytesReceived),
+		slog.Uint64("segments_sent", n.SegmentsSent),
+		slog.Uint64("retransmits", n.Retransmits()),
+		slog.Uint64("spurious", n.SpuriousRetransmits),
+		slog.Duration("rtt", time.Duration(k.srtt)*time.Millisecond),
+		slog.Int("mtu", c.mtu()),
+		slog.Uint64("dropped", c.dropCounts().Total()),
+	}
+	if left > 0 {
+		attrs = append(attrs, slog.Uint64("left_out", left))
+	}
+	c.unlocked(func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) })
+}
+
+// Dialled reports whether this end has opened the session, rather than the
+// peer.
+func (c *Conn) Dialled() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.hs.dialled
+}

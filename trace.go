@@ -1,0 +1,321 @@
+package kcp
+
+// Trace holds hooks that show what a state machine and its session do, for
+// logging and tools. Any may be nil. They are called from within the methods of
+// the KCP, or under the lock of the session: they must not block, nor call
+// methods of either. Config.Trace has the hooks of all sessions, Config.Tracer
+// those of a single one. Package qlog writes them to a file.
+//
+// Sequence numbers are those of segments. A segment has the same one in each of
+// its transmissions, and they begin at 0 in each direction.
+type Trace struct {
+	// Sent is called for every transmission of a data segment, but not for
+	// redundant copies. size is its payload in bytes. transmissions is 1 for
+	// the first. rto is the time-out that starts now, in milliseconds, without
+	// the eighth that NoDelayOff adds to the first.
+	Sent func(sn uint32, size, transmissions int, rto uint32)
+	// Repeated is called for every redundant copy of a data segment
+	// (Counters.Repeats), outage probes included.
+	Repeated func(sn uint32, size int)
+	// Received is called for every data segment that arrives, new or not. size
+	// is its payload in bytes.
+	Received func(sn uint32, size int)
+	// RTT is called for every round-trip sample. All three are in milliseconds.
+	RTT func(sample, srtt, rto uint32)
+	// Acked is called when a data segment is acknowledged, once for each.
+	// transmissions is how often it was sent.
+	Acked func(sn uint32, size, transmissions int)
+	// Lost is called when the last transmission of a data segment is declared
+	// lost. The segment is retransmitted as soon as congestion control allows.
+	Lost func(sn uint32, size, transmissions int, cause LossCause)
+	// Spurious is called when it shows that a segment that was declared lost
+	// had arrived (Eifel detection, RFC 3522).
+	Spurious func(sn uint32)
+	// Metrics is called after a packet was processed, and after a flush, if
+	// any of the figures has changed since the last call.
+	Metrics func(m TraceMetrics)
+	// CongestionState is called when the state of the congestion controller
+	// changes, with the names that its State method returns. old is empty the
+	// first time. Controllers without that method have no states.
+	CongestionState func(old, new string)
+	// MTU is called when the size of the largest packet changes: path MTU
+	// discovery, or black hole detection. size is in bytes, without what
+	// cipher and error correction add.
+	MTU func(size int)
+	// Signal is called for every signal (WIRE.md §5) that is sent or received.
+	// name is that of WIRE.md, such as HELLO.
+	Signal func(sent bool, name string)
+
+	// State is called when the state of a session changes. err is why the
+	// session ended, and nil otherwise or if it ended in order.
+	State func(s SessionState, err error)
+	// Moved is called when the peer's address changes (connection migration,
+	// RFC 9000 §9), with the new one.
+	Moved func(remote string)
+	// Dropped is called for every packet of the peer, or forged in its name,
+	// that the session refuses from some segment on. size is in bytes.
+	Dropped func(size int, reason error)
+}
+
+// LossCause is why a transmission was declared lost.
+type LossCause uint8
+
+const (
+	// LossFastRetransmit: enough later segments were acknowledged (fast
+	// retransmit, RFC 5681 §3.2).
+	LossFastRetransmit LossCause = 1 + iota
+	// LossReordering: a later segment was acknowledged, and the reordering
+	// window has passed since (RFC 8985 §6.2).
+	LossReordering
+	// LossTailProbe: nothing was acknowledged for a time-out, the first of the
+	// segment. One packet probes for what is missing (tail loss probe, RFC 8985
+	// §7.3), so the segment may not be lost at all.
+	LossTailProbe
+	// LossTimeout: the retransmission time-out has passed (RFC 6298).
+	LossTimeout
+	// LossOutage: the segment was in flight when nothing arrived from the peer,
+	// and something has arrived again.
+	LossOutage
+)
+
+// String returns the name of the cause, such as "tail loss probe".
+func (c LossCause) String() string {
+	switch c {
+	case LossFastRetransmit:
+		return "fast retransmit"
+	case LossReordering:
+		return "reordering window"
+	case LossTailProbe:
+		return "tail loss probe"
+	case LossTimeout:
+		return "time-out"
+	case LossOutage:
+		return "end of outage"
+	}
+	return "unknown"
+}
+
+// SessionState is a state of a session, as Trace.State shows it.
+type SessionState uint8
+
+const (
+	// SessionDialled: the first state of a session that this end opens.
+	SessionDialled SessionState = 1 + iota
+	// SessionAccepted: the first state of a session that the peer has opened.
+	SessionAccepted
+	// SessionEstablished: the peer has answered, or its address is validated
+	// (RFC 9000 §8).
+	SessionEstablished
+	// SessionClosing: the application has closed it, and written data, or the
+	// end, is not acknowledged yet.
+	SessionClosing
+	// SessionDraining: all is delivered, and the retransmissions of a peer
+	// without signals are still acknowledged.
+	SessionDraining
+	// SessionEnded: it is over. No hook is called after it.
+	SessionEnded
+)
+
+// String returns the name of the state, such as "established".
+func (s SessionState) String() string {
+	switch s {
+	case SessionDialled:
+		return "dialled"
+	case SessionAccepted:
+		return "accepted"
+	case SessionEstablished:
+		return "established"
+	case SessionClosing:
+		return "closing"
+	case SessionDraining:
+		return "draining"
+	case SessionEnded:
+		return "ended"
+	}
+	return "unknown"
+}
+
+// TraceMetrics are the figures that determine how much may be sent.
+type TraceMetrics struct {
+	CongestionWindow int    // segments; the largest int32 without congestion control
+	PacingRate       int64  // bytes a second, segment headers included; 0: unpaced
+	InFlight         int    // segments sent and not acknowledged
+	BytesInFlight    int64  // their bytes, segment headers included
+	Queued           int    // segments waiting to be sent
+	RemoteWindow     int    // window that the peer advertises, in segments
+	SegmentSize      int    // payload of a full segment, in bytes
+	SRTT, RTTVar     uint32 // milliseconds; 0: no sample yet
+	RTO              uint32 // milliseconds
+	MinRTT           int64  // microseconds; 0: no sample yet
+}
+
+// tracer calls the hooks of a Trace. A nil tracer calls nothing, which is what
+// a state machine without Trace has.
+type tracer struct {
+	hooks *Trace
+	last  TraceMetrics // as of the last call of Metrics
+	state string       // of the congestion controller, as of the last call of CongestionState
+}
+
+// newTracer returns the tracer of t; nil if t is nil.
+func newTracer(t *Trace) *tracer {
+	if t == nil {
+		return nil
+	}
+	return &tracer{hooks: t}
+}
+
+func (t *tracer) sent(s *sendSegment) {
+	if t != nil && t.hooks.Sent != nil {
+		t.hooks.Sent(uint32(s.sn), len(s.data), int(s.xmit), s.rto)
+	}
+}
+
+func (t *tracer) repeated(s *sendSegment) {
+	if t != nil && t.hooks.Repeated != nil {
+		t.hooks.Repeated(uint32(s.sn), len(s.data))
+	}
+}
+
+func (t *tracer) received(sn seq, size int) {
+	if t != nil && t.hooks.Received != nil {
+		t.hooks.Received(uint32(sn), size)
+	}
+}
+
+func (t *tracer) rtt(sample, srtt, rto uint32) {
+	if t != nil && t.hooks.RTT != nil {
+		t.hooks.RTT(sample, srtt, rto)
+	}
+}
+
+func (t *tracer) acked(s *sendSegment) {
+	if t != nil && t.hooks.Acked != nil {
+		t.hooks.Acked(uint32(s.sn), len(s.data), int(s.xmit))
+	}
+}
+
+func (t *tracer) lost(s *sendSegment) {
+	if t != nil && t.hooks.Lost != nil {
+		t.hooks.Lost(uint32(s.sn), len(s.data), int(s.xmit), s.cause)
+	}
+}
+
+func (t *tracer) spurious(sn seq) {
+	if t != nil && t.hooks.Spurious != nil {
+		t.hooks.Spurious(uint32(sn))
+	}
+}
+
+func (t *tracer) mtu(size int) {
+	if t != nil && t.hooks.MTU != nil {
+		t.hooks.MTU(size)
+	}
+}
+
+func (t *tracer) signal(sent bool, code signalCode) {
+	if t != nil && t.hooks.Signal != nil {
+		t.hooks.Signal(sent, code.String())
+	}
+}
+
+// traceMetrics calls Metrics and CongestionState if there is something new. The
+// machine has a tracer.
+func (k *KCP) traceMetrics() {
+	t := k.cfg.trace
+	if t.hooks.Metrics != nil {
+		m := TraceMetrics{
+			CongestionWindow: k.snd.cc.Window(),
+			PacingRate:       k.snd.cc.PacingRate(),
+			InFlight:         k.snd.inFlight,
+			BytesInFlight:    k.snd.flightBytes,
+			Queued:           int(k.snd.end - k.snd.nxt),
+			RemoteWindow:     int(k.peer.wnd),
+			SegmentSize:      k.cfg.mss,
+			SRTT:             uint32(k.snd.rtt.srtt),
+			RTTVar:           uint32(k.snd.rtt.rttvar),
+			RTO:              k.snd.rtt.rto,
+			MinRTT:           k.snd.rate.minRTT,
+		}
+		if m != t.last {
+			t.last = m
+			t.hooks.Metrics(m)
+		}
+	}
+	if t.hooks.CongestionState == nil {
+		return
+	}
+	if c, ok := k.snd.cc.(StateControl); ok {
+		if s := c.State(); s != t.state {
+			old := t.state
+			t.state = s
+			t.hooks.CongestionState(old, s)
+		}
+	}
+}
+
+// StateControl is what a CongestionControl may implement in addition, to show
+// its state to Trace.CongestionState.
+type StateControl interface {
+	// State returns the name of the present state. It should be one of few
+	// constants.
+	State() string
+}
+
+// State returns the name of the state in draft-ietf-ccwg-bbr, in lower case,
+// such as "probe_bw_cruise".
+func (c *bbrControl) State() string {
+	switch c.state {
+	case bbrStartup:
+		return "startup"
+	case bbrDrain:
+		return "drain"
+	case bbrDown:
+		return "probe_bw_down"
+	case bbrCruise:
+		return "probe_bw_cruise"
+	case bbrRefill:
+		return "probe_bw_refill"
+	case bbrUp:
+		return "probe_bw_up"
+	}
+	return "probe_rtt"
+}
+
+// State returns "slow_start" or "congestion_avoidance".
+func (c *referenceControl) State() string {
+	if c.cwnd < c.ssthresh {
+		return "slow_start"
+	}
+	return "congestion_avoidance"
+}
+
+// State returns "unlimited".
+func (c *noControl) State() string { return "unlimited" }
+
+// State returns "slow_start" or "congestion_avoidance".
+func (c *cubicControl) State() string {
+	if c.cwnd < c.ssthresh {
+		return "slow_start"
+	}
+	return "congestion_avoidance"
+}
+
+// String returns the name of the signal in WIRE.md §5.
+func (c signalCode) String() string {
+	if c == sigHello|sigAnswer {
+		return "WELCOME"
+	}
+	names := [...]string{
+		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
+		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
+	}
+	n := c &^ sigAnswer
+	switch {
+	case int(n) >= len(names) || names[n] == "":
+		return "unknown signal"
+	case c&sigAnswer != 0:
+		return "answer to " + names[n]
+	}
+	return names[n]
+}
