@@ -156,6 +156,18 @@ type Config struct {
 	// s for the default of 4 MiB. Negative means no limit.
 	MaxLinger time.Duration
 
+	// SharedConvs says that conversation ids are not unique, because programs
+	// choose them: sessions are told apart by address and id together. It is for
+	// peers that do not draw their ids at random, as endpoints of this package
+	// and kcp-go's Dial do.
+	//
+	// A session with a legacy peer is then opened even if a session at another
+	// address has its id. No session migrates, with whatever Cipher. A peer may
+	// open a session again with the id of one that has just ended. Packets of
+	// the old one that arrive late cannot be told from those of the new one, so
+	// a peer should wait for as long as the path may delay them.
+	SharedConvs bool
+
 	// Limits on what unknown peers can cause.
 
 	// Backlog is the most sessions waiting for Accept. Further ones are not

@@ -28,6 +28,10 @@ var (
 	// ErrTooManySessions is returned by Dial if the endpoint already has
 	// Config.MaxSessions sessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
+	// ErrConvInUse is returned by Endpoint.DialWith if the endpoint has, or had
+	// within the last minute, a session of the chosen conversation id with that
+	// peer. It wraps syscall.EADDRINUSE.
+	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
 	// ErrRefused is returned by Dial if the peer, or the peer's system, reports
 	// that no one accepts sessions there. It wraps syscall.ECONNREFUSED.
 	ErrRefused = fmt.Errorf("kcp: refused by the peer: %w", syscall.ECONNREFUSED)

@@ -53,9 +53,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if err != nil {
 			return err
 		}
-		isSignal, outside := k.inputSignal(&h)
+		isSignal, outside := k.inputSignal(&h, payload)
 		if outside {
-			packet = packet[headerSize:]
+			packet = packet[headerSize+len(payload):]
 			continue
 		}
 		if h.una.after(k.snd.nxt) {
@@ -128,7 +128,7 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 // false, and the segment counts as the plain window probe or update that it
 // looks like. outside reports that the segment is from outside the session, so
 // that nothing else in it counts.
-func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
+func (k *KCP) inputSignal(h *header, payload []byte) (isSignal, outside bool) {
 	if k.hooks.onSignal == nil {
 		return false, false
 	}
@@ -137,7 +137,7 @@ func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 		return false, false
 	}
 	k.cfg.trace.signal(false, s.code)
-	return true, k.hooks.onSignal(s)
+	return true, k.hooks.onSignal(s, payload)
 }
 
 // inputWindow takes the window that the peer advertises. A peer's una never

@@ -61,6 +61,20 @@ type KCP struct {
 	out      packetBuilder
 	signals  []signal // to be sent with the next flush; nil: none
 	counters Counters
+	rare     *rareMachine // nil: all of it is zero
+}
+
+// rareMachine is what few conversations need.
+type rareMachine struct {
+	closePayload []byte // of CLOSE; see closePayload
+}
+
+// rareMachine returns k.rare, which it makes if there is none.
+func (k *KCP) rareMachine() *rareMachine {
+	if k.rare == nil {
+		k.rare = new(rareMachine)
+	}
+	return k.rare
 }
 
 // machineClock is the time as the caller last set it.

@@ -52,6 +52,7 @@ type sessionPort interface {
 	sendSignals()
 	replaceSignals(signal)
 	dropPending()
+	setClosePayload([]byte)
 
 	// Address validation.
 	spendCredit(n int) bool
@@ -82,9 +83,9 @@ var _ sessionPort = (*KCP)(nil)
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
 // enablePieces, forgetLosses and resizePackets.
 type hooks struct {
-	output       func(packet []byte) // sends a packet, which is valid only during the call
-	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
-	onSignal     func(signal) bool   // takes a signal; true: nothing else in the segment counts
+	output       func(packet []byte)                 // sends a packet, which is valid only during the call
+	packetBuffer func(n int) []byte                  // returns space for the next packet; nil: the machine has its own
+	onSignal     func(s signal, payload []byte) bool // takes a signal; true: nothing else in the segment counts
 
 	// outputInPlace sends a packet of one full segment from the segment's own
 	// buffer, which has headroom bytes in front of the payload, so that no copy
@@ -243,6 +244,10 @@ func (k *KCP) replaceSignals(s signal) { k.signals = append(k.signals[:0], s) }
 
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
+
+// setClosePayload sets the payload of CLOSE signals. It must leave room for the
+// header in packets of every size to come.
+func (k *KCP) setClosePayload(b []byte) { k.rareMachine().closePayload = b }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.

@@ -37,6 +37,11 @@ import (
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.closeInOrder()
+}
+
+// closeInOrder is Close with c.mu held, which it releases while it waits.
+func (c *Conn) closeInOrder() error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -159,9 +164,9 @@ func (c *Conn) waitKind() error {
 		case c.closing.closed || l.finSignal != 0:
 			return net.ErrClosed
 		case l.peerClosed:
-			return ErrPeerClosed
+			return c.reason(ErrPeerClosed)
 		case c.closing.err != nil:
-			return c.closing.err
+			return c.reason(c.closing.err)
 		case l.kind == peerExtended:
 			return nil
 		case l.kind == peerLegacy, !c.hs.dialled && now-c.hs.born >= helloAfterData:
@@ -178,6 +183,10 @@ func (c *Conn) waitKind() error {
 			defer timer.Stop()
 		}
 		c.closing.kindAwaited = true
+		if l.silent() {
+			c.startHandshake(now)
+			continue
+		}
 		c.io.canWrite.Wait()
 	}
 }
@@ -448,6 +457,9 @@ func (c *Conn) takeReset(s signal) {
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
 			continue
+		}
+		if r == &l.hello && l.quiet {
+			continue // the peer may come later
 		}
 		c.closing.ending = ErrReset
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing

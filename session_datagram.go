@@ -119,7 +119,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 	case c.closing.closed:
 		return c.opError("write", net.ErrClosed)
 	case c.closing.err != nil:
-		return c.opError("write", c.closing.err)
+		return c.opError("write", c.reason(c.closing.err))
 	case len(b) > c.maxDatagramSize():
 		return c.opError("write", ErrDatagramTooLarge)
 	}
@@ -177,7 +177,7 @@ func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 			c.account()
 			return b, nil
 		case c.closing.err != nil:
-			return nil, c.opError("read", c.closing.err)
+			return nil, c.opError("read", c.reason(c.closing.err))
 		}
 		c.io.canRead.Wait()
 	}

@@ -54,10 +54,10 @@ func (c *Conn) cannotDeliver() error {
 	case c.closing.closed:
 		return net.ErrClosed
 	case c.hs.peerClosed:
-		return ErrPeerClosed
+		return c.reason(ErrPeerClosed)
 	case c.closing.state == stateEnded:
 		c.io.errReported = true
-		return c.closing.err
+		return c.reason(c.closing.err)
 	}
 	return nil
 }

@@ -113,10 +113,13 @@ func (c *Conn) readEnd() error {
 		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
+		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+			return c.hs.reasons.peer
+		}
 		return io.EOF
 	}
 	c.io.errReported = c.io.errReported || c.closing.err != nil
-	return c.closing.err
+	return c.reason(c.closing.err)
 }
 
 // afterRead follows a read: it schedules the release of spare memory, and sends
@@ -233,11 +236,10 @@ func (c *Conn) waitRoom() error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	err := c.writeEnd()
-	if err != nil && err == c.closing.err {
+	if !c.closing.closed && !c.io.writeDeadline.expired && !c.hs.peerClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
-	return err
+	return c.writeEnd()
 }
 
 // writeEnd returns why nothing more may be written; nil if it may.
@@ -248,9 +250,9 @@ func (c *Conn) writeEnd() error {
 	case c.io.writeDeadline.expired:
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
-		return ErrPeerClosed
+		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
-		return c.closing.err
+		return c.reason(c.closing.err)
 	case c.hs.finSignal != 0:
 		return net.ErrClosed
 	}
@@ -268,6 +270,9 @@ func (c *Conn) push() {
 	now := c.ep.now()
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
+	}
+	if c.hs.silent() && c.kcp.WaitSend() > 0 {
+		c.breakSilence(now)
 	}
 	c.flush(now)
 	c.finishStep(now)
