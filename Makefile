@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract
+MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -30,10 +30,10 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test
+STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -94,6 +94,14 @@ interop-full:
 
 bench-test:
 	cd bench && $(GO) test $(SHORT) ./...
+
+# promtool, of Debian's package prometheus, checks the metrics if it is installed.
+observe-test:
+	cd observe && $(GO) test ./...
+
+# The pages in a browser: Debian's package chromium; a minute.
+observe-browser:
+	cd observe/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m -v ./...
 
 # The other examples are part of the root module.
 mux-test:
