@@ -31,7 +31,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
 STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test observe-test
@@ -118,6 +118,13 @@ kcpgo-test:
 	cd kcpgo && $(GO) test $(SHORT) -timeout 5m ./...
 	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m ./...
 	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m -tags kcpgo -modfile=replaced.mod .
+
+# Programs that use kcp-go, built with it and with ours in its place, in all pairs.
+# They come through the module proxy; building takes some minutes the first time.
+PROGRAMS ?= glider,frp
+
+kcpgo:
+	cd kcpgo && $(GO) run ./programs -programs $(PROGRAMS)
 
 # Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:
