@@ -262,7 +262,11 @@ func (c *Conn) writeEnd() error {
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
-	return c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	room := c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	if c.streams != nil {
+		room = c.roomBesideStreams(room)
+	}
+	return room
 }
 
 // push sends what is queued, as far as the windows allow, and a pending reply.

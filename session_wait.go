@@ -67,6 +67,13 @@ func (n *notifier) Wait() {
 	n.waiting--
 }
 
+// block is Wait for calls of streams, which do not read the socket.
+func (n *notifier) block() {
+	n.waiting++
+	n.cond.Wait()
+	n.waiting--
+}
+
 // readWhile reads the socket, as the leader of the leader/followers pattern,
 // until n is broadcast or what has arrived is for the calling Read or Write.
 func (c *Conn) readWhile(n *notifier, s *shard) {

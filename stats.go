@@ -14,6 +14,7 @@ type Drops struct {
 	Una     uint64 // acknowledges data that was never sent
 	Piece   uint64 // a piece that is malformed, or contradicts others of its segment
 	FEC     uint64 // a malformed or repeated FEC header
+	Stream  uint64 // a stream segment that is malformed, or breaks the rules of its stream
 }
 
 // count counts one packet that the state machine has dropped with err.
@@ -36,7 +37,7 @@ func (d *Drops) count(err error) {
 
 // Total returns the sum of all reasons.
 func (d Drops) Total() uint64 {
-	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC
+	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC + d.Stream
 }
 
 // ConnStats is a snapshot of a session.
