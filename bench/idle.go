@@ -41,7 +41,7 @@ func init() {
 		impls:   []string{ours, kcpGo},
 		metrics: []metric{{metricPairBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
 		charts: []chart{
-			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes},
+			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes, ratios: true},
 			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
 		},
 		lacks:   func(c, impl string) bool { return impl == kcpGo && c == "16000" },
