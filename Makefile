@@ -31,7 +31,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
 STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test observe-test
@@ -108,6 +108,10 @@ observe-test:
 observe-browser:
 	cd observe/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m -v ./...
 
+# The dissector of Wireshark: Debian's package tshark.
+dissector:
+	$(GO) test -count=1 -v ./wireshark
+
 # The other examples are part of the root module.
 mux-test:
 	cd examples/mux && $(GO) test ./...
@@ -118,6 +122,13 @@ kcpgo-test:
 	cd kcpgo && $(GO) test $(SHORT) -timeout 5m ./...
 	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m ./...
 	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m -tags kcpgo -modfile=replaced.mod .
+
+# Programs that use kcp-go, built with it and with ours in its place, in all pairs.
+# They come through the module proxy; building takes some minutes the first time.
+PROGRAMS ?= glider,frp
+
+kcpgo:
+	cd kcpgo && $(GO) run ./programs -programs $(PROGRAMS)
 
 # Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:
