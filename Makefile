@@ -88,11 +88,7 @@ offload-off:
 	done
 
 386:
-<<<<<<< HEAD
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout 20m . ./internal/... ./crypt ./compat ./netsim ./fuzz
-=======
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./netsim ./fuzz
->>>>>>> main
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./compat ./netsim ./fuzz
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
