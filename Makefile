@@ -108,6 +108,10 @@ observe-test:
 observe-browser:
 	cd observe/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m -v ./...
 
+# The dissector of Wireshark: Debian's package tshark.
+dissector:
+	$(GO) test -count=1 -v ./wireshark
+
 # The other examples are part of the root module.
 mux-test:
 	cd examples/mux && $(GO) test ./...
