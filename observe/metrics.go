@@ -81,7 +81,7 @@ func packetMetrics() []metric {
 				{"sessions", float64(s.DropSessions)},
 				{"half_open", float64(s.DropHalfOpen)},
 				{"backlog", float64(s.DropBacklog)},
-			{"handshake", float64(s.DropHandshake)},
+				{"handshake", float64(s.DropHandshake)},
 			}
 		}},
 		{"packets_withheld_total", "Packets that were not sent, by the limit.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
@@ -132,7 +132,7 @@ func segmentMetrics() []metric {
 				{"command", float64(t.Dropped.Command)},
 				{"una", float64(t.Dropped.Una)},
 				{"piece", float64(t.Dropped.Piece)},
-			{"stream", float64(t.Dropped.Stream)},
+				{"stream", float64(t.Dropped.Stream)},
 				{"fec", float64(t.Dropped.FEC)},
 			}
 		}},
