@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -23,7 +24,8 @@ type netcat struct {
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
 	receive  bool          // do not read stdin
 	verbose  bool
-	in       *input // nil with receive
+	in       *input      // nil with receive
+	busy     atomic.Bool // listen -k serves a session
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -99,7 +101,10 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 	}
 	n.logf("session with %v", conn.RemoteAddr())
 	start := time.Now()
+	progress := n.newProgress(p)
+	progress.run()
 	err := p.run(ctx)
+	progress.stop(err)
 	s := conn.Stats()
 	n.logf("session with %v ended after %s: sent %s, received %s, resent %s",
 		conn.RemoteAddr(), formatTime(time.Since(start)), formatBytes(float64(s.BytesSent)),
