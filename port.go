@@ -54,6 +54,13 @@ type sessionPort interface {
 	dropPending()
 	setClosePayload([]byte)
 
+	// Streams.
+	startStreams()
+	queueStream(t *streamTag, n int) []byte
+	streamLoad() (segments, bytes int)
+	unsent() int
+	micros() int64
+
 	// Address validation.
 	spendCredit(n int) bool
 	overdrawn() bool
@@ -79,19 +86,20 @@ var _ sessionPort = (*KCP)(nil)
 
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
-// machine, with two exceptions. outputInPlace may call releaseSegment. onSignal
+// machine, with three exceptions. outputInPlace may call releaseSegment, and
+// host.pullStream queueStream. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
 // enablePieces, forgetLosses and resizePackets.
 type hooks struct {
-	output       func(packet []byte)                 // sends a packet, which is valid only during the call
-	packetBuffer func(n int) []byte                  // returns space for the next packet; nil: the machine has its own
-	onSignal     func(s signal, payload []byte) bool // takes a signal; true: nothing else in the segment counts
+	output       func(packet []byte) // sends a packet, which is valid only during the call
+	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
+	host         machineHost         // takes signals and stream segments, and queues the latter; nil: none
 
 	// outputInPlace sends a packet of one full segment from the segment's own
 	// buffer, which has headroom bytes in front of the payload, so that no copy
 	// is made for output. It keeps the buffer until it calls releaseSegment.
 	outputInPlace func(s *sendSegment)
-	headroom      int // bytes
+	headroom      int32 // bytes
 
 	frugal bool // data too far ahead of rcv_nxt is dropped; see sessionReach
 }
@@ -203,12 +211,18 @@ func (k *KCP) closeTail() {
 // before it.
 func (k *KCP) unaRegressed() bool { return k.peer.unaWentBack }
 
+// unsent returns the segments that wait to be sent for the first time.
+func (k *KCP) unsent() int { return int(k.snd.end - k.snd.nxt) }
+
+// micros returns the machine's clock in microseconds.
+func (k *KCP) micros() int64 { return k.clock.micros }
+
 // rtoMillis returns the retransmission time-out in milliseconds.
 func (k *KCP) rtoMillis() uint32 { return k.snd.rtt.rto }
 
 // segmentPacket returns the packet, with its headroom, that s is when
 // outputInPlace sends it.
-func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:k.hooks.headroom+len(s.data)] }
+func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:int(k.hooks.headroom)+len(s.data)] }
 
 // answerHeader returns the header of segments that are sent outside a flush.
 func (k *KCP) answerHeader() header {

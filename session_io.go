@@ -143,6 +143,7 @@ func (c *Conn) afterRead() {
 // message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
 // interleave.
 //
+// The write deadline bounds the wait for room, and not the time until delivery.
 // If Write fails, n bytes were queued and will be delivered if possible. Its
 // errors are
 //   - os.ErrDeadlineExceeded when the write deadline has passed;
@@ -192,7 +193,7 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
-// does. Its errors are
+// does. If it fails, nothing was queued. Its errors are
 //   - ErrNotMessageMode without Config.MessageMode or SetMessageMode;
 //   - ErrMessageTooLarge for a message of more than 127 segments, or of more
 //     segments than the largest receive window that the peer has shown;
@@ -232,8 +233,17 @@ func (c *Conn) waitRoom() error {
 	}
 }
 
-// cannotWrite returns why nothing more may be written; nil if it may.
+// cannotWrite returns why nothing more may be written, for the call that
+// returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
+	if !c.closing.closed && !c.io.writeDeadline.expired && !c.hs.peerClosed && c.closing.err != nil {
+		c.io.errReported = true
+	}
+	return c.writeEnd()
+}
+
+// writeEnd returns why nothing more may be written; nil if it may.
+func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
@@ -242,7 +252,6 @@ func (c *Conn) cannotWrite() error {
 	case c.hs.peerClosed:
 		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
-		c.io.errReported = true
 		return c.reason(c.closing.err)
 	case c.hs.finSignal != 0:
 		return net.ErrClosed
@@ -253,7 +262,11 @@ func (c *Conn) cannotWrite() error {
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
-	return c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	room := c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	if c.streams != nil {
+		room = c.roomBesideStreams(room)
+	}
+	return room
 }
 
 // push sends what is queued, as far as the windows allow, and a pending reply.

@@ -243,11 +243,20 @@ func (c *Conn) takeHello(s signal) bool {
 
 // infoSignal returns our INFO: the version of our signals, and our
 // capabilities.
-func (c *Conn) infoSignal() signal { return c.ep.infoSignal() }
+func (c *Conn) infoSignal() signal {
+	s := c.ep.infoSignal()
+	if c.hs.dialled {
+		s.ts |= capDialled
+	}
+	return s
+}
 
 // infoSignal is that of the endpoint's sessions.
 func (e *Endpoint) infoSignal() signal {
 	s := infoSignal()
+	if e.config.MaxStreams > 0 {
+		s.ts |= capStreams
+	}
 	if e.config.TLS != nil {
 		s.ts |= capTLS
 	}

@@ -46,9 +46,9 @@ func newConfig(block BlockCrypt, dataShards, parityShards int) *engine.Config {
 		PeerTimeout:  peerTimeout,
 		KeepAlive:    -1,
 		StallTimeout: -1,
-		DialTimeout:  -1,
 		Linger:       -1,
 
+		SharedConvs:           true,
 		Backlog:               acceptBacklog,
 		MaxSessions:           mostSessions,
 		MaxHalfOpen:           mostSessions,

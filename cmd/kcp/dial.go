@@ -42,6 +42,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}
+	defer n.debug.close()
 	if _, err := n.resolve(); err != nil {
 		return err
 	}

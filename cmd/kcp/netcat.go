@@ -24,8 +24,9 @@ type netcat struct {
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
 	receive  bool          // do not read stdin
 	verbose  bool
-	in       *input      // nil with receive
-	busy     atomic.Bool // listen -k serves a session
+	in       *input       // nil with receive
+	busy     atomic.Bool  // listen -k serves a session
+	debug    *debugServer // nil without -debug
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -71,7 +72,8 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if !n.receive {
 		n.in = newInput(n.std.in)
 	}
-	return nil
+	n.debug, err = n.settings.serveDebug(n.std, n.command)
+	return err
 }
 
 // resolve returns the UDP address of the argument.
@@ -100,6 +102,7 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 		linger:   max(orDefault(n.cfg.Linger, defaultLinger), 0),
 	}
 	n.logf("session with %v", conn.RemoteAddr())
+	n.debug.show(n.command, conn.Endpoint())
 	start := time.Now()
 	progress := n.newProgress(p)
 	progress.run()

@@ -31,6 +31,7 @@ type settings struct {
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
+	debug           string // address of the live page; empty: none
 }
 
 // configFlags names the flag for each field of kcp.Config that has one.
@@ -140,6 +141,7 @@ func (s *settings) group() optionGroup {
 		{"write-buffer", "SIZE", "maximum amount written but not acknowledged:\n4kB to 1GB; default 4MiB",
 			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
 		s.traceOption(),
+		s.debugOption(),
 	}, s.envelopeOptions()...)}
 }
 

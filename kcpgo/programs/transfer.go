@@ -91,32 +91,35 @@ func send(ctx context.Context, a addresses, socks bool, size int) error {
 }
 
 // connect opens a connection through the tunnel and says what it is for.
-func connect(ctx context.Context, a addresses, socks bool, what byte) (c net.Conn, err error) {
+func connect(ctx context.Context, a addresses, socks bool, what byte) (net.Conn, error) {
 	var d net.Dialer
-	if c, err = d.DialContext(ctx, "tcp", a.entry); err != nil {
+	c, err := d.DialContext(ctx, "tcp", a.entry)
+	if err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			c.Close()
-		}
-	}()
-	if err = c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
-		return nil, err
-	}
-	if socks {
-		if err = socksConnect(c, a.target); err != nil {
-			return nil, err
-		}
-	}
-	b := []byte{what}
-	if _, err = c.Write(b); err != nil {
-		return nil, err
-	}
-	if _, err = io.ReadFull(c, b); err != nil {
+	if err := greet(c, a, socks, what); err != nil {
+		c.Close()
 		return nil, err
 	}
 	return c, nil
+}
+
+// greet has a byte come back from the sink.
+func greet(c net.Conn, a addresses, socks bool, what byte) error {
+	if err := c.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+		return err
+	}
+	if socks {
+		if err := socksConnect(c, a.target); err != nil {
+			return err
+		}
+	}
+	b := []byte{what}
+	if _, err := c.Write(b); err != nil {
+		return err
+	}
+	_, err := io.ReadFull(c, b)
+	return err
 }
 
 // socksConnect asks a SOCKS5 server for an IPv4 address (RFC 1928 §3, §4).
