@@ -43,6 +43,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if _, err := n.resolve(); err != nil {
 		return err
 	}

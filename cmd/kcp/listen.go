@@ -39,6 +39,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if !strings.Contains(n.address, ":") {
 		n.address = ":" + n.address
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/qlog"
 )
 
 // profile is a kcp.Config to start from, with its name.
@@ -31,7 +32,8 @@ type settings struct {
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
-	debug           string // address of the live page; empty: none
+	debug           string    // address of the live page; empty: none
+	traces          *qlog.Dir // where traces go; nil: nowhere
 }
 
 // configFlags names the flag for each field of kcp.Config that has one.
