@@ -47,6 +47,16 @@ func TestStreamIsNetConn(t *testing.T) {
 	}
 }
 
+// streamFigures is what a session holds because of streams.
+type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int }
+
+func figuresOf(c *Conn) streamFigures {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.streams
+	return streamFigures{len(t.streams), t.held, t.fromPeer, len(t.refused), len(t.theirs.ahead), len(t.awaited)}
+}
+
 // wantReset checks that err says that the stream was reset.
 func wantReset(t *testing.T, err error, code uint64, remote bool) {
 	t.Helper()
@@ -208,8 +218,8 @@ func TestStreamReset(t *testing.T) {
 		require.NoError(t, r.Close())
 		time.Sleep(time.Second)
 		for _, c := range []*Conn{a, b} {
-			require.Zero(t, c.streams.held)
-			require.Empty(t, c.streams.streams)
+			require.Zero(t, figuresOf(c).held)
+			require.Zero(t, figuresOf(c).streams)
 		}
 	})
 }
@@ -239,9 +249,9 @@ func TestStreamLimit(t *testing.T) {
 		streamPair(t, b, a, nil)
 		time.Sleep(2 * time.Second)
 		for _, c := range []*Conn{a, b} {
-			require.Len(t, c.streams.streams, 4)
-			require.Empty(t, c.streams.refused)
-			require.Empty(t, c.streams.theirs.ahead)
+			require.Equal(t, 4, figuresOf(c).streams)
+			require.Zero(t, figuresOf(c).refused)
+			require.Zero(t, figuresOf(c).ahead)
 		}
 	})
 }
@@ -465,10 +475,10 @@ func TestStreamPriorities(t *testing.T) {
 				})
 			}
 			time.Sleep(10 * time.Second)
-			share := float64(got[0]) / float64(got[0]+got[1])
-			total := got[0] + got[1]
 			_, _ = a.Abort(), b.Abort()
 			wg.Wait()
+			total := got[0] + got[1]
+			share := float64(got[0]) / float64(total)
 			require.GreaterOrEqual(t, share, tc.least, "%+v", tc)
 			require.LessOrEqual(t, share, tc.most, "%+v", tc)
 			require.Greater(t, total, 7<<20)
@@ -511,9 +521,9 @@ func TestStreamBesideSession(t *testing.T) {
 			receive(t, arrives, []byte("now"))
 			require.Less(t, time.Since(begin), 90*time.Millisecond) // the queue of the link alone holds 50 ms
 		}
-		share := float64(got[0]) / float64(got[0]+got[1])
 		_, _ = a.Abort(), b.Abort()
 		wg.Wait()
+		share := float64(got[0]) / float64(got[0]+got[1])
 		require.InDelta(t, 0.5, share, 0.1)
 	})
 }
@@ -550,8 +560,8 @@ func TestStreamLifetime(t *testing.T) {
 				_ = s.CloseWrite()
 			}()
 			time.AfterFunc(time.Second, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
-			var healed time.Time
-			time.AfterFunc(4*time.Second, func() { healed = time.Now(); w.net.Heal("10.0.0.1", "10.0.0.2") })
+			healed := time.Now().Add(4 * time.Second)
+			time.AfterFunc(4*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
 			got := make(map[int]time.Duration)
 			var first time.Duration
 			buf := make([]byte, 200)
@@ -568,7 +578,7 @@ func TestStreamLifetime(t *testing.T) {
 					require.LessOrEqual(t, age, lifetime+rtt/2+time.Millisecond, "message %d", i)
 				}
 				got[i] = age
-				if !healed.IsZero() && first == 0 {
+				if time.Now().After(healed) && first == 0 {
 					first = time.Since(healed)
 				}
 			}
@@ -657,7 +667,7 @@ func TestStreamReceipts(t *testing.T) {
 			require.EqualValues(t, len(got), st.MessagesReceived)
 			require.LessOrEqual(t, st.MessagesReceived+st.Skipped, uint64(messages))
 			require.GreaterOrEqual(t, st.MessagesReceived+s.Stats().Abandoned, uint64(messages))
-			require.Empty(t, a.streams.awaited)
+			require.Zero(t, figuresOf(a).awaited)
 			require.Zero(t, b.Stats().Dropped.Total())
 		})
 	}
@@ -740,10 +750,10 @@ func TestManyStreams(t *testing.T) {
 			require.NoError(t, acceptStream(t, b).Close())
 		}
 		time.Sleep(5 * time.Second)
-		require.Empty(t, a.streams.streams)
-		require.Empty(t, b.streams.streams)
-		require.Nil(t, b.streams.theirs.ahead)
-		require.Zero(t, b.streams.fromPeer)
+		require.Zero(t, figuresOf(a).streams)
+		require.Zero(t, figuresOf(b).streams)
+		require.Zero(t, figuresOf(b).ahead)
+		require.Zero(t, figuresOf(b).fromPeer)
 		runtime.KeepAlive(mine)
 		runtime.KeepAlive(theirs)
 	})
