@@ -42,7 +42,7 @@ check:
 	@echo "make check: all passed"
 
 quick:
-	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./fuzz
+	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./compat ./fuzz
 
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
@@ -88,7 +88,7 @@ offload-off:
 	done
 
 386:
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./netsim ./fuzz
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./compat ./netsim ./fuzz
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
@@ -107,6 +107,10 @@ observe-test:
 # The pages in a browser: Debian's package chromium; a minute.
 observe-browser:
 	cd observe/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m -v ./...
+
+# The dissector of Wireshark: Debian's package tshark.
+dissector:
+	$(GO) test -count=1 -v ./wireshark
 
 # The other examples are part of the root module.
 mux-test:

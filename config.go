@@ -75,7 +75,8 @@ type Config struct {
 	// and 40 bytes more each. MaxBuffered bounds all of it.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's
-	// acknowledgements before Write blocks; each segment counts 64 more. 4096
+	// acknowledgements before Write blocks. Each segment counts 64 more than its
+	// payload, as in ConnStats.WriteBufferUsed, but not in WriteBuffered. 4096
 	// to 1 GiB, default 4 MiB.
 	WriteBuffer int
 

@@ -57,8 +57,9 @@ var (
 	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events
 	// of the group are taken in another way, or by another call of Wait.
 	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
-	// ErrWouldBlock means that Group.Send would have had to wait: the write
-	// buffer of the session has no room.
+	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage and
+	// Group.Send if they would have to wait: the write buffer of the session has
+	// no room.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrListening is returned by Listen on an Endpoint that already has a
 	// Listener.

@@ -153,6 +153,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
 	k.snd.bytes -= len(s.data)
+	k.counters.BytesAcked += uint64(len(s.data))
 	if s.tag != nil {
 		k.dropTag(s)
 	}
@@ -216,10 +217,10 @@ func (k *KCP) silentTransmissions() int {
 // discardSend drops everything that is waiting or in flight, because the peer
 // does not want it any more.
 func (k *KCP) discardSend() {
-	trace := k.cfg.trace
+	trace, acked := k.cfg.trace, k.counters.BytesAcked
 	k.cfg.trace = nil // nothing of this is acknowledged
 	k.ackBelow(k.snd.nxt)
-	k.cfg.trace = trace
+	k.cfg.trace, k.counters.BytesAcked = trace, acked
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		k.snd.bytes -= len(s.data)

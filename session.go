@@ -341,7 +341,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.room() > 0 || c.kcp.WaitSend() == 0 {
+	if c.room() > 0 || c.kcp.WaitSend() == 0 || c.watch.delivers(c.kcp.sendUna()) {
 		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()

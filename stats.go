@@ -52,9 +52,12 @@ type ConnStats struct {
 	RTO           time.Duration // retransmission time-out
 	InFlight      int           // segments sent and not acknowledged
 	Queued        int           // segments waiting to be sent
-	WriteBuffered int           // bytes of InFlight and Queued
-	ReadBuffered  int           // segments waiting to be read, or for a missing one
-	RemoteWindow  int           // the window that the peer advertises, in segments
+	WriteBuffered int           // payload bytes of InFlight and Queued
+	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
+	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
+	WriteBufferUsed int
+	ReadBuffered    int // segments waiting to be read, or for a missing one
+	RemoteWindow    int // the window that the peer advertises, in segments
 	// Held is the memory in bytes that the session holds because of what the
 	// peer has sent. It counts unread data and datagrams, places kept for
 	// missing segments, packets kept for error correction, and buffers that are
@@ -110,6 +113,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
+		WriteBufferUsed:  c.writeBuffer() - c.room(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		Held:             c.held(),
