@@ -47,6 +47,7 @@ func (c *Conn) closeInOrder() error {
 	}
 	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 	c.stopCalls()
+	c.keepReceived()
 	if c.closing.state == stateEnded {
 		c.dropReceived()
 		c.kcp.Compact()
