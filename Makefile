@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux
+MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -15,7 +15,8 @@ FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./netsim:FuzzLinkConserves
 FUZZTIME ?= 10m
 
-PLATFORMS = windows/amd64 darwin/arm64 freebsd/amd64 linux/s390x
+# What is specific to Linux is left out on all others, so two of them show most.
+PLATFORMS = windows/amd64 darwin/arm64 $(if $(SHORT),,freebsd/amd64 linux/s390x)
 
 # Cgo needs a C compiler, and the race detector needs cgo, except on macOS.
 # Without a compiler everything else is built without cgo.
@@ -30,10 +31,10 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test
+STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -41,7 +42,7 @@ check:
 	@echo "make check: all passed"
 
 quick:
-	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./fuzz
+	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./compat ./fuzz
 
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
@@ -58,9 +59,13 @@ test-long:
 SHORT     ?=
 FUZZSHORT ?= 1000x
 
-# -parallel is above the number of processors, as parallel tests mostly wait.
+# A test that hangs ends its stage after LIMIT.
+LIMIT = $(if $(SHORT),10m,60m)
+
+# -parallel is above the number of processors, as parallel tests mostly wait. If
+# time is short, tests in virtual time are left to the race detector and 386.
 unit:
-	$(GO) test $(SHORT) -parallel 8 -timeout 20m ./...
+	$(if $(and $(SHORT),$(RACE)),KCP_NO_WORLDS=1) $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) ./...
 
 # Error correction has no goroutines, nor have these tests of other packages. They
 # are slow under the detector.
@@ -69,7 +74,7 @@ SEQUENTIAL = -skip '^(TestLinkSeeds|TestInput|FuzzLink|FuzzInput|TestCoDel|TestL
 
 race:
 ifneq ($(RACE),)
-	$(GO) test $(SHORT) -parallel 8 -timeout 30m -race $(RACED)
+	$(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) -race $(RACED)
 else
 	@echo "race: $(NO_RACE)"
 endif
@@ -79,14 +84,14 @@ endif
 offload-off:
 	@for v in GSO GRO MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout 20m . ./internal/udp ./examples/... || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/udp ./examples/... || exit 1; \
 	done
 
 386:
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout 20m . ./internal/... ./crypt ./netsim ./fuzz
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./compat ./netsim ./fuzz
 
 interop:
-	cd interop_test && $(GO) test $(SHORT) -timeout 30m ./...
+	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
 
 # The whole cross product of settings; half an hour.
 interop-full:
@@ -94,6 +99,18 @@ interop-full:
 
 bench-test:
 	cd bench && $(GO) test $(SHORT) ./...
+
+# promtool, of Debian's package prometheus, checks the metrics if it is installed.
+observe-test:
+	cd observe && $(GO) test ./...
+
+# The pages in a browser: Debian's package chromium; a minute.
+observe-browser:
+	cd observe/browser && $(GO) vet ./... && $(GO) test -count=1 -timeout 10m -v ./...
+
+# The dissector of Wireshark: Debian's package tshark.
+dissector:
+	$(GO) test -count=1 -v ./wireshark
 
 # The other examples are part of the root module.
 mux-test:
@@ -104,7 +121,14 @@ mux-test:
 kcpgo-test:
 	cd kcpgo && $(GO) test $(SHORT) -timeout 5m ./...
 	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m ./...
-	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m -modfile=replaced.mod .
+	cd kcpgo/contract && $(GO) test $(SHORT) -timeout 5m -tags kcpgo -modfile=replaced.mod .
+
+# Programs that use kcp-go, built with it and with ours in its place, in all pairs.
+# They come through the module proxy; building takes some minutes the first time.
+PROGRAMS ?= glider,frp
+
+kcpgo:
+	cd kcpgo && $(GO) run ./programs -programs $(PROGRAMS)
 
 # Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:

@@ -54,6 +54,7 @@ func spans(cell string) (all []string) {
 // ARCHITECTURE.md names each file of the package once, under its layer, and no
 // other.
 func TestArchitectureFileMap(t *testing.T) {
+	ofSources(t)
 	sequential(t)
 	doc, machine := architecture(t), machineFiles(t)
 	layer := func(file string) string {
@@ -138,6 +139,7 @@ var sectionHeading = regexp.MustCompile(`(?m)^#+ ([0-9.]*[0-9])\.? `)
 // Each rule of ARCHITECTURE.md names a section of WIRE.md, functions in their
 // files, and tests, all of which exist.
 func TestArchitectureRules(t *testing.T) {
+	ofSources(t)
 	sequential(t)
 	wire, err := os.ReadFile("WIRE.md")
 	require.NoError(t, err)
@@ -175,6 +177,7 @@ func TestArchitectureRules(t *testing.T) {
 
 // The files, tests and methods that the text of ARCHITECTURE.md names exist too.
 func TestArchitectureText(t *testing.T) {
+	ofSources(t)
 	sequential(t)
 	text, err := os.ReadFile("ARCHITECTURE.md")
 	require.NoError(t, err)

@@ -75,7 +75,8 @@ type Config struct {
 	// and 40 bytes more each. MaxBuffered bounds all of it.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's
-	// acknowledgements before Write blocks; each segment counts 64 more. 4096
+	// acknowledgements before Write blocks. Each segment counts 64 more than its
+	// payload, as in ConnStats.WriteBufferUsed, but not in WriteBuffered. 4096
 	// to 1 GiB, default 4 MiB.
 	WriteBuffer int
 
@@ -155,6 +156,18 @@ type Config struct {
 	// s for the default of 4 MiB. Negative means no limit.
 	MaxLinger time.Duration
 
+	// SharedConvs says that conversation ids are not unique, because programs
+	// choose them: sessions are told apart by address and id together. It is for
+	// peers that do not draw their ids at random, as endpoints of this package
+	// and kcp-go's Dial do.
+	//
+	// A session with a legacy peer is then opened even if a session at another
+	// address has its id. No session migrates, with whatever Cipher. A peer may
+	// open a session again with the id of one that has just ended. Packets of
+	// the old one that arrive late cannot be told from those of the new one, so
+	// a peer should wait for as long as the path may delay them.
+	SharedConvs bool
+
 	// Limits on what unknown peers can cause.
 
 	// Backlog is the most sessions waiting for Accept. Further ones are not
@@ -224,6 +237,21 @@ type Config struct {
 	// If several peers send at once, the windows advertised to them share the
 	// receive buffer of the socket, whichever its size.
 	SocketBuffer int
+
+	// Streams of the session; see Conn.OpenStream.
+
+	// MaxStreams is the most streams that a peer may have open in a session; it
+	// is refused further ones. Default 256; negative means that the session
+	// takes and opens none.
+	MaxStreams int
+	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or
+	// for what is missing, before its sender has to stop: 64 KiB to 1 GiB,
+	// default 1 MiB. Each segment counts 64 more. A message has to fit. A
+	// stream begins with 64 KiB until the application has read from it.
+	StreamReceiveBuffer int
+	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for
+	// the first time before its Write blocks: 4096 to 1 GiB, default 256 KiB.
+	StreamWriteBuffer int
 
 	// Logger, if not nil, receives debug records of every session that begins
 	// and ends, the latter with the cause and figures, at most 100 a second;
@@ -305,6 +333,9 @@ const (
 	defaultBacklog       = 128
 	defaultMaxSessions   = 65536
 	defaultSocketBuffer  = 4 << 20
+	defaultMaxStreams    = 256
+	defaultStreamReceive = 1 << 20
+	defaultStreamWrite   = 256 << 10
 	minSharedSessions    = 64
 	maxUDPPayload        = 65507
 	maxShards            = 256
@@ -441,6 +472,8 @@ func (c *Config) validateRanges() error {
 		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
 		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
 		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
+		{"StreamReceiveBuffer", c.StreamReceiveBuffer, initialCredit, maxConfigWriteBuffer},
+		{"StreamWriteBuffer", c.StreamWriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 	}
 	for _, f := range ints {
 		if f.value != 0 && (f.value < f.min || f.value > f.max) {
@@ -496,6 +529,10 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.MaxSessions, defaultMaxSessions)
 	setDefault(&d.SocketBuffer, defaultSocketBuffer)
 	setDefault(&d.Shards, 1)
+	setDefault(&d.MaxStreams, defaultMaxStreams)
+	d.MaxStreams = max(d.MaxStreams, 0)
+	setDefault(&d.StreamReceiveBuffer, defaultStreamReceive)
+	setDefault(&d.StreamWriteBuffer, defaultStreamWrite)
 	if d.MaxSessions >= minSharedSessions {
 		setDefault(&d.MaxSessionsPerAddress, d.MaxSessions/2)
 	}

@@ -89,6 +89,10 @@ type bbrControl struct {
 	// Losses of what was sent in this state and in the one before.
 	losses, lossesBefore lossCount
 
+	// Of the rounds of Startup in which the rate grew: the last one, and those
+	// before it.
+	growing, grown lossShare
+
 	// Startup; in ProbeBW_UP too, fullRate and fullCount.
 	full       bool    // the path has been filled
 	fullByLoss bool    // because of recent losses
@@ -162,22 +166,25 @@ func (c *bbrControl) account(sent int64) *lossCount {
 	return new(lossCount)
 }
 
-// lossCount counts the bytes delivered and lost of what was sent in state,
-// which is since from, in microseconds.
+// lossCount counts what was sent in state, which is since from, in
+// microseconds.
 type lossCount struct {
-	state           bbrState
-	from            int64
-	delivered, lost float64
+	state bbrState
+	from  int64
+	lossShare
 }
 
-func (l *lossCount) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
+// lossShare counts bytes that were delivered and that were lost.
+type lossShare struct{ delivered, lost float64 }
+
+func (l *lossShare) share() float64 { return l.lost / max(l.lost+l.delivered, 1) }
 
 // above reports whether the share lost exceeds threshold, and not by chance:
 // by three standard deviations and three losses more. The three losses are
 // there because above is called again and again while there is little to
 // count. It counts full segments, as small ones share packets and are lost
 // together.
-func (l *lossCount) above(threshold, mss float64) bool {
+func (l *lossShare) above(threshold, mss float64) bool {
 	n := (l.lost + l.delivered) / mss
 	return l.share()*n > threshold*n+3*math.Sqrt(threshold*n)+3
 }
@@ -440,29 +447,6 @@ func (c *bbrControl) enterDown() {
 // probeDue reports whether it is time to look for more bandwidth.
 func (c *bbrControl) probeDue() bool {
 	return c.now >= c.probeAt
-}
-
-// checkFull ends Startup when the rate has stopped growing for some rounds, or
-// for one if losses show the same. For an application that sends in bursts the
-// losses may be the only sign.
-func (c *bbrControl) checkFull(s *CongestionState) {
-	if !c.newRound {
-		return
-	}
-	lossy := c.losses.above(bbrLossThreshold, c.mss) || c.lossesBefore.above(bbrLossThreshold, c.mss)
-	switch {
-	case c.maxRate() >= c.fullRate*bbrFullGrowth:
-		c.fullRate, c.fullCount = c.maxRate(), 0
-	case !s.Sample.AppLimited:
-		c.fullCount++
-		c.full = c.fullCount >= bbrFullRounds || lossy
-		c.fullByLoss = c.full && c.fullCount < bbrFullRounds
-	default:
-		c.full = lossy && c.losses.lost+c.lossesBefore.lost >= bbrFullLost*c.mss
-		c.fullByLoss = c.full
-	}
-	c.lossesBefore = c.losses
-	c.losses = lossCount{state: bbrStartup, from: c.now}
 }
 
 // probe goes on looking for bandwidth until a queue has formed, or until no

@@ -236,8 +236,65 @@ func TestLossAboveThreshold(t *testing.T) {
 		{3, 5, false}, {6, 0, true}, {4, 56, false}, {12, 48, true},
 		{60, 1940, false}, {70, 1930, true},
 	} {
-		l := lossCount{lost: test.lost * 1000, delivered: test.delivered * 1000}
+		l := lossShare{lost: test.lost * 1000, delivered: test.delivered * 1000}
 		require.Equal(t, test.want, l.above(0.02, 1000), "%v of %v", test.lost, test.lost+test.delivered)
+	}
+}
+
+// Startup fills a path that loses a fifth each way, with any seed: a rate that
+// does not grow for a round, and losses, do not end it by chance.
+func TestBBRStartsOverLoss(t *testing.T) {
+	for seed := range fewer(24) {
+		c := newCourse(t, NewBBR(), 3*courseRate, 70*time.Millisecond, 1, 0)
+		c.cfg.Loss, c.cfg.Jitter = 0.2, 10*time.Millisecond
+		c.forward, c.back = netsim.NewLink(c.cfg, 2*seed), netsim.NewLink(c.cfg, 2*seed+1)
+		c.run(1500 * time.Millisecond)
+		require.Greater(t, c.run(2500*time.Millisecond), 0.3*3*courseRate, "seed %d", seed)
+	}
+}
+
+// Losses end Startup if there are more of them than while the rate grew, and
+// not if the path has always lost as many.
+func TestBBRStartupLossLimit(t *testing.T) {
+	for _, test := range []struct {
+		lost, of   float64 // segments, while the rate grew
+		least, max float64
+	}{
+		{0, 0, 0.38, 0.38}, {0, 10, 0.30, 0.32}, {0, 64, 0.02, 0.02}, {0, 1000, 0.02, 0.02},
+		{4, 20, 0.38, 0.43}, {20, 1000, 0.04, 0.06}, {200, 1000, 0.22, 0.25}, {900, 1000, 0.38, 0.38},
+	} {
+		b := NewBBR().(*bbrControl)
+		b.grown = lossShare{lost: test.lost * b.mss, delivered: (test.of - test.lost) * b.mss}
+		limit := b.startupLossLimit()
+		require.GreaterOrEqual(t, limit, test.least-1e-9, "%v of %v", test.lost, test.of)
+		require.LessOrEqual(t, limit, test.max+1e-9, "%v of %v", test.lost, test.of)
+	}
+
+	// round is a round of Startup in which the rate is rate and a share of n
+	// segments was lost.
+	round := func(b *bbrControl, rate, n, share float64) {
+		b.bw[1], b.newRound = rate, true
+		b.lossesBefore.lossShare = lossShare{lost: n * share * b.mss, delivered: n * (1 - share) * b.mss}
+		b.checkFull(&CongestionState{})
+	}
+	for _, test := range []struct {
+		path, last float64 // shares of loss
+		rounds     int     // without growth, until Startup ends
+	}{{0, 0, 3}, {0, 0.3, 1}, {0.2, 0.2, 3}, {0.05, 0.3, 1}, {0.2, 0.5, 2}, {0.5, 0.9, 2}} {
+		b := NewBBR().(*bbrControl)
+		rate := 1000.
+		for n := 20.; n < 5000; n *= 2 {
+			round(b, rate, n, test.path)
+			require.False(t, b.full)
+			rate *= 2
+		}
+		rounds := 0
+		for ; !b.full; rounds++ {
+			round(b, rate/2, 5000, test.last)
+			// What was sent in this round is counted in the next.
+			b.losses.lossShare = lossShare{}
+		}
+		require.Equal(t, test.rounds, rounds, "%v, then %v", test.path, test.last)
 	}
 }
 

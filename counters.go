@@ -6,6 +6,7 @@ type Counters struct {
 	PacketsSent         uint64 // packets put out
 	PacketsReceived     uint64 // packets put in that were long enough for a segment
 	BytesSent           uint64 // payload bytes, each once
+	BytesAcked          uint64 // payload bytes acknowledged, each once: the peer's endpoint has them
 	BytesReceived       uint64 // payload bytes, each once
 	SegmentsSent        uint64 // data segments, first transmissions
 	TimeoutRetransmits  uint64 // data segments retransmitted after a time-out
@@ -35,6 +36,7 @@ func (s *Counters) add(o *Counters) {
 	s.PacketsSent += o.PacketsSent
 	s.PacketsReceived += o.PacketsReceived
 	s.BytesSent += o.BytesSent
+	s.BytesAcked += o.BytesAcked
 	s.BytesReceived += o.BytesReceived
 	s.SegmentsSent += o.SegmentsSent
 	s.TimeoutRetransmits += o.TimeoutRetransmits

@@ -182,22 +182,7 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr
 // With a negative DialTimeout Dial does not wait. An absent peer then shows as
 // a *PeerLostError from a later Read or Write.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, opError("dial", e.LocalAddr(), addr, err)
-	}
-	ap, peer := udp.Split(addr)
-	if peer == nil {
-		ap = udp.Unmap(ap)
-	}
-	c, err := e.openSession(makeKey(ap, peer, randomConv()), addr)
-	if err != nil {
-		return nil, opError("dial", e.LocalAddr(), addr, err)
-	}
-	e.debug("session dialled", addr, c.Conv())
-	if err := c.connect(ctx); err != nil {
-		return nil, opError("dial", e.LocalAddr(), addr, err)
-	}
-	return c, nil
+	return e.DialWith(ctx, addr, DialOptions{})
 }
 
 // randomConv returns a conversation id that is unpredictable to anyone else.

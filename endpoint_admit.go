@@ -36,11 +36,11 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 	for len(packet) >= headerSize {
 		h := decodeHeader(packet)
 		payload, ok := h.payload(packet[headerSize:])
-		if !ok || h.conv != p.conv || !knownCmd(h.cmd) && h.cmd != cmdPiece {
+		if !ok || h.conv != p.conv || !knownCmd(h.cmd) && h.cmd != cmdPiece && !streamCmd(h.cmd) {
 			return initialPacket{}, false
 		}
 		old = old || h.una != 0 || h.cmd == cmdAck
-		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece
+		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece || streamCmd(h.cmd)
 		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
 		s, _ := h.signal()
 		switch {

@@ -106,7 +106,7 @@ func TestFlood(t *testing.T) {
 						n = 200000
 					}
 				}
-				if raceEnabled && testing.Short() {
+				if (raceEnabled || strconv.IntSize == 32) && testing.Short() {
 					n = 200
 				}
 				inWorld(t, 8, clean, func(w *world) { flood(w, &s.config, s.accepts, n, f.make) })

@@ -117,7 +117,7 @@ func (e *Endpoint) refused(err error) {
 	for _, c := range waiting {
 		c.mu.Lock()
 		switch {
-		case !c.hs.reached && c.hs.hello.active:
+		case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
 			c.end(ErrRefused)
 		case c.closing.state == stateLingering && c.kcp.WaitSend() == 0:
 			c.end(nil)

@@ -26,8 +26,9 @@ func makeKey(addr netip.AddrPort, peer net.Addr, conv uint32) sessionKey {
 }
 
 // openSession adds a session that this endpoint dials. If the conversation id
-// of key is in use, or in TIME-WAIT, it draws another.
-func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
+// of key is in use, or in TIME-WAIT, it draws another, or fails if that was
+// chosen. With Config.SharedConvs a chosen id may be in TIME-WAIT.
+func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Conn, error) {
 	c := newConn(e, key, addr) // not under the lock: it calls code of the caller's Config
 	c.hs.dialled, c.hs.offered, c.path.counted = true, true, true
 	e.mu.Lock()
@@ -38,7 +39,10 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr) (*Conn, error) {
 	if len(e.table.sessions) >= e.config.MaxSessions {
 		return nil, ErrTooManySessions
 	}
-	for e.table.sessions[c.path.key] != nil || e.table.timeWaits.holds(c.path.key) {
+	for e.table.sessions[c.path.key] != nil || e.table.timeWaits.holds(c.path.key, e.now()) && !(chosen && e.config.SharedConvs) {
+		if chosen {
+			return nil, ErrConvInUse
+		}
 		c.path.key.conv = randomConv()
 		c.kcp.setConv(c.path.key.conv)
 		c.in.numbers = e.newNumbers(c.path.key.conv)
@@ -162,6 +166,9 @@ func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
 // extended peers (convHistory). Only an attacker that has recorded one sends
 // its packets. Endpoint.mu is held.
 func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
+	if e.config.SharedConvs {
+		return false
+	}
 	for c := e.table.byConv[conv]; c != nil; c = c.path.sameConv {
 		if c.hs.greeted.Load() {
 			return true
@@ -267,7 +274,7 @@ type migratingSessions [maxSameConv]*Conn
 // may migrate (WIRE.md §5.4; RFC 9000 §9): with an authenticating cipher, those
 // with extended peers.
 func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
-	if !e.protection.authentic || kind == parityPacket || kind == datagramPacket {
+	if !e.migrates() || kind == parityPacket || kind == datagramPacket {
 		return found
 	}
 	e.mu.RLock()
@@ -281,6 +288,10 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 	}
 	return found
 }
+
+// migrates reports whether sessions may migrate: an authenticating cipher shows
+// whose a packet is, and the conversation id of which session.
+func (e *Endpoint) migrates() bool { return e.protection.authentic && !e.config.SharedConvs }
 
 // addConvLocked adds a session to the list of its conversation id. Endpoint.mu
 // is held.

@@ -95,9 +95,9 @@ func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
 	}
 }
 
-// holds reports whether there is an entry of key.
-func (t *timeWaitTable) holds(key sessionKey) bool {
-	_, ok := t.entries[key]
+// holds reports whether key is in TIME-WAIT at the time now.
+func (t *timeWaitTable) holds(key sessionKey, now time.Duration) bool {
+	_, ok := t.at(key, now)
 	return ok
 }
 
@@ -129,15 +129,42 @@ func (c *Conn) timeWaitState() timeWait {
 // still has to learn how its session has ended. Endpoint.mu is held.
 func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.Duration) (timeWait, bool) {
 	tw, ok := e.table.timeWaits.at(key, now)
+	if e.config.SharedConvs {
+		return tw, ok && !tw.begunAnew(f)
+	}
 	if !ok && e.protection.authentic && f.hello.code == 0 {
 		tw, ok = e.table.timeWaits.atAnyAddress(key.conv, now)
 	}
 	return tw, ok
 }
 
+// begunAnew reports whether a packet opens another session of the same address
+// and conversation id, with Config.SharedConvs: a HELLO with a token of its own,
+// or, after a session with a legacy peer, the first segment. An extended peer
+// may still repeat the first segment of the old session.
+func (tw *timeWait) begunAnew(f initialPacket) bool {
+	if f.hello.code != 0 {
+		return f.hello.ts != tw.token
+	}
+	return f.push && tw.token == 0
+}
+
+// shownBy reports whether a packet shows this end's token of the ended session.
+// Any other packet may be of a later session with Config.SharedConvs, whose data
+// the una of a reply would acknowledge.
+func (tw *timeWait) shownBy(f initialPacket) bool {
+	switch f.request.code {
+	case sigConfirm:
+		return f.request.sn == tw.own
+	case sigFin, sigClose:
+		return f.request.ts == tw.own
+	}
+	return false
+}
+
 // replyInTimeWaitLocked replies to a packet of an ended session. It answers the
 // request in the packet, or acknowledges its data. If the session was aborted,
-// it sends ABORT. It does not reply to a legacy peer, which would take the reply
+// it sends ABORT, whose una the peer ignores. It does not reply to a legacy peer, which would take the reply
 // for the first packet of a new session. Endpoint.mu is held.
 func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.conv, una: tw.una}
@@ -151,6 +178,8 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 		// Recorded and replayed.
 	case tw.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
 		// Two ends in TIME-WAIT that answered each other would never stop.
+	case e.config.SharedConvs && !tw.aborted && !tw.shownBy(f):
+		// It may be of a session that begins.
 	case tw.aborted:
 		reply(signal{sigAbort, tw.token, 0})
 	case f.request.code == sigPing && e.protection.authentic:

@@ -28,6 +28,10 @@ var (
 	// ErrTooManySessions is returned by Dial if the endpoint already has
 	// Config.MaxSessions sessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
+	// ErrConvInUse is returned by Endpoint.DialWith if the endpoint has, or had
+	// within the last minute, a session of the chosen conversation id with that
+	// peer. It wraps syscall.EADDRINUSE.
+	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
 	// ErrRefused is returned by Dial if the peer, or the peer's system, reports
 	// that no one accepts sessions there. It wraps syscall.ECONNREFUSED.
 	ErrRefused = fmt.Errorf("kcp: refused by the peer: %w", syscall.ECONNREFUSED)
@@ -53,8 +57,9 @@ var (
 	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events
 	// of the group are taken in another way, or by another call of Wait.
 	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
-	// ErrWouldBlock means that Group.Send would have had to wait: the write
-	// buffer of the session has no room.
+	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage and
+	// Group.Send if they would have to wait: the write buffer of the session has
+	// no room.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrListening is returned by Listen on an Endpoint that already has a
 	// Listener.

@@ -64,7 +64,7 @@ func (k *KCP) Flush() {
 	if timedOut {
 		k.snd.cc.OnTimeout(s)
 	}
-	if k.snd.nxt == k.snd.end {
+	if !k.waiting() {
 		k.snd.pace.idle()
 		if k.mayAdmit(window) {
 			k.snd.rate.limited(k.snd.flightBytes)
@@ -175,7 +175,11 @@ func (k *KCP) mayAdmit(window uint32) bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
-	for k.snd.nxt != k.snd.end && k.mayAdmit(window) {
+	for k.mayAdmit(window) {
+		k.pull()
+		if k.snd.nxt == k.snd.end {
+			break
+		}
 		s := k.snd.ring.at(k.snd.nxt)
 		if !k.mayBegin(s, pending) {
 			return
@@ -234,6 +238,9 @@ func (k *KCP) flushNew(h *header, first seq) {
 
 // sendSegment puts s into a packet and starts its retransmission timer.
 func (k *KCP) sendSegment(s *sendSegment, h *header) {
+	if s.tag != nil {
+		k.abandonIfSpent(s, s.xmit)
+	}
 	s.ts = k.clock.now
 	k.putSegment(s, h)
 	k.snd.timeouts.add(s)
@@ -253,6 +260,13 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	h.cmd, h.frg, h.ts, h.sn, h.len = cmdPush, s.frg, k.clock.now, s.sn, uint32(len(s.data))
 	if k.snd.validation != nil {
 		k.snd.validation.transmitted(s.sn, k.clock.now)
+	}
+	if s.tag != nil {
+		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
+		if h.cmd = cmdStream; s.tag.abandoned {
+			k.putAbandoned(s, h)
+			return
+		}
 	}
 	if size := k.needsPieces(s); size > 0 {
 		k.putPieces(s, h, size)

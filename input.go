@@ -53,9 +53,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if err != nil {
 			return err
 		}
-		isSignal, outside := k.inputSignal(&h)
+		isSignal, outside := k.inputSignal(&h, payload)
 		if outside {
-			packet = packet[headerSize:]
+			packet = packet[headerSize+len(payload):]
 			continue
 		}
 		if h.una.after(k.snd.nxt) {
@@ -76,7 +76,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			}
 		case cmdPush:
 			k.inputPush(&h, payload, recovered)
-		case cmdPiece:
+		case cmdStream:
+			k.inputStream(&h, payload, recovered)
+		case cmdPiece, cmdStreamPiece:
 			if err := k.inputPiece(&h, payload, recovered); err != nil {
 				return err
 			}
@@ -118,18 +120,18 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	if !ok {
 		return nil, ErrSegmentLength
 	}
-	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) {
+	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) && !(streamCmd(h.cmd) && k.hooks.host != nil && k.hooks.host.takesStreams()) {
 		return nil, ErrCommand
 	}
 	return payload, nil
 }
 
-// inputSignal passes a signal to the onSignal hook. Without a hook isSignal is
+// inputSignal passes a signal to the host. Without a host isSignal is
 // false, and the segment counts as the plain window probe or update that it
 // looks like. outside reports that the segment is from outside the session, so
 // that nothing else in it counts.
-func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
-	if k.hooks.onSignal == nil {
+func (k *KCP) inputSignal(h *header, payload []byte) (isSignal, outside bool) {
+	if k.hooks.host == nil {
 		return false, false
 	}
 	s, isSignal := h.signal()
@@ -137,7 +139,7 @@ func (k *KCP) inputSignal(h *header) (isSignal, outside bool) {
 		return false, false
 	}
 	k.cfg.trace.signal(false, s.code)
-	return true, k.hooks.onSignal(s)
+	return true, k.hooks.host.onSignal(s, payload)
 }
 
 // inputWindow takes the window that the peer advertises. A peer's una never

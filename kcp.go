@@ -61,6 +61,23 @@ type KCP struct {
 	out      packetBuilder
 	signals  []signal // to be sent with the next flush; nil: none
 	counters Counters
+	rare     *rareMachine // nil: all of it is zero
+}
+
+// rareMachine is what few conversations need.
+type rareMachine struct {
+	closePayload   []byte // of CLOSE; see closePayload
+	streaming      bool   // the host queues stream segments
+	streamSegments int    // of streams that are waiting or in flight
+	streamBytes    int    // their payload
+}
+
+// rareMachine returns k.rare, which it makes if there is none.
+func (k *KCP) rareMachine() *rareMachine {
+	if k.rare == nil {
+		k.rare = new(rareMachine)
+	}
+	return k.rare
 }
 
 // machineClock is the time as the caller last set it.
@@ -185,13 +202,13 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.snd.nxt != k.snd.end {
+	if k.waiting() {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && k.mayBegin(k.snd.ring.at(k.snd.nxt), 0):
+		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.snd.nxt), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		}
 	}

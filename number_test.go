@@ -240,7 +240,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 				a, b, l, pc := w.movable(config)
 				for port := range 2 { // of the same id
 					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
-					x, err := l.ep.openSession(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1})
+					x, err := l.ep.openSession(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1}, false)
 					require.NoError(t, err)
 					if port == 0 {
 						require.NoError(t, x.Abort())
@@ -365,7 +365,7 @@ func TestSameConversationID(t *testing.T) {
 				alive = append(alive[:i], alive[i+1:]...)
 			} else {
 				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
-				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.addr))
+				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.addr), false)
 				require.NoError(t, err)
 				c.hs.greeted.Store(true)
 				alive = append(alive, c)

@@ -117,10 +117,13 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	if !ok {
 		return ErrPiece
 	}
+	if h.cmd == cmdStreamPiece {
+		h.cmd, h.frg = cmdStream, pieceOfStream
+	}
 	first := at == 0 // the piece that is counted, and acknowledged, for the segment
 	if k.arrived(h.sn) {
 		if first {
-			k.inputPush(h, data, recovered)
+			k.inputWhole(h, data, recovered)
 		}
 		return nil
 	}
@@ -151,7 +154,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	p.last = k.clock.now
 	if p.have == p.all() {
 		k.releasePieces(h.sn)
-		k.inputPush(h, p.data, recovered)
+		k.inputWhole(h, p.data, recovered)
 		k.rcv.buffers.put(p.data)
 	}
 	return nil
@@ -265,7 +268,9 @@ func (k *KCP) divisible(s *sendSegment, size int) bool {
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := pieceUnit(len(s.data))
 	room := (size - headerSize - pieceHeader) / unit * unit
-	h.cmd = cmdPiece
+	if h.cmd = cmdPiece; s.tag != nil {
+		h.cmd = cmdStreamPiece
+	}
 	for at := 0; at < len(s.data); at += room {
 		data := s.data[at:min(at+room, len(s.data))]
 		h.len = uint32(pieceHeader + len(data))

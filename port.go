@@ -35,6 +35,7 @@ type sessionPort interface {
 	sendEnd() seq
 	sendBytes() int
 	segmentPayload() int
+	sendLimit() int
 	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32
@@ -52,6 +53,14 @@ type sessionPort interface {
 	sendSignals()
 	replaceSignals(signal)
 	dropPending()
+	setClosePayload([]byte)
+
+	// Streams.
+	startStreams()
+	queueStream(t *streamTag, n int) []byte
+	streamLoad() (segments, bytes int)
+	unsent() int
+	micros() int64
 
 	// Address validation.
 	spendCredit(n int) bool
@@ -78,19 +87,20 @@ var _ sessionPort = (*KCP)(nil)
 
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
-// machine, with two exceptions. outputInPlace may call releaseSegment. onSignal
+// machine, with three exceptions. outputInPlace may call releaseSegment, and
+// host.pullStream queueStream. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
 // enablePieces, forgetLosses and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
-	onSignal     func(signal) bool   // takes a signal; true: nothing else in the segment counts
+	host         machineHost         // takes signals and stream segments, and queues the latter; nil: none
 
 	// outputInPlace sends a packet of one full segment from the segment's own
 	// buffer, which has headroom bytes in front of the payload, so that no copy
 	// is made for output. It keeps the buffer until it calls releaseSegment.
 	outputInPlace func(s *sendSegment)
-	headroom      int // bytes
+	headroom      int32 // bytes
 
 	frugal bool // data too far ahead of rcv_nxt is dropped; see sessionReach
 }
@@ -190,6 +200,9 @@ func (k *KCP) sendBytes() int { return k.snd.bytes }
 // segmentPayload returns the payload bytes of a full segment.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
 
+// sendLimit returns the send window in segments.
+func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
+
 // closeTail keeps later data out of the last waiting segment, which may be the
 // end of a message.
 func (k *KCP) closeTail() {
@@ -202,12 +215,18 @@ func (k *KCP) closeTail() {
 // before it.
 func (k *KCP) unaRegressed() bool { return k.peer.unaWentBack }
 
+// unsent returns the segments that wait to be sent for the first time.
+func (k *KCP) unsent() int { return int(k.snd.end - k.snd.nxt) }
+
+// micros returns the machine's clock in microseconds.
+func (k *KCP) micros() int64 { return k.clock.micros }
+
 // rtoMillis returns the retransmission time-out in milliseconds.
 func (k *KCP) rtoMillis() uint32 { return k.snd.rtt.rto }
 
 // segmentPacket returns the packet, with its headroom, that s is when
 // outputInPlace sends it.
-func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:k.hooks.headroom+len(s.data)] }
+func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:int(k.hooks.headroom)+len(s.data)] }
 
 // answerHeader returns the header of segments that are sent outside a flush.
 func (k *KCP) answerHeader() header {
@@ -243,6 +262,10 @@ func (k *KCP) replaceSignals(s signal) { k.signals = append(k.signals[:0], s) }
 
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
+
+// setClosePayload sets the payload of CLOSE signals. It must leave room for the
+// header in packets of every size to come.
+func (k *KCP) setClosePayload(b []byte) { k.rareMachine().closePayload = b }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.

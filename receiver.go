@@ -48,7 +48,7 @@ func (k *KCP) Recv(p []byte) (int, error) {
 	if size > len(p) {
 		return 0, io.ErrShortBuffer
 	}
-	full := k.rcv.queued >= k.rcvLimit()
+	full := k.inQueue() >= k.rcvLimit()
 	n := 0
 	for range k.nextMessage() {
 		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
@@ -88,7 +88,7 @@ func (k *KCP) nextMessage() uint32 {
 // boundaries, and returns how many it copied. If a segment does not fit, its
 // rest stays.
 func (k *KCP) recvBytes(p []byte) int {
-	full := k.rcv.queued >= k.rcvLimit()
+	full := k.inQueue() >= k.rcvLimit()
 	n := 0
 	popped := false
 	for k.rcv.queued > k.rcv.partial {
@@ -122,7 +122,7 @@ func (k *KCP) popReceived() {
 // that the window was closed before; the peer is then sent a window update.
 func (k *KCP) afterRecv(full bool) {
 	k.deliver()
-	if full && k.rcv.queued < k.rcvLimit() {
+	if full && k.inQueue() < k.rcvLimit() {
 		k.peer.probe |= sendWins
 	}
 }
@@ -160,6 +160,9 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	if h.sn.before(k.rcv.nxt) {
 		k.duplicate()
 		return false
+	}
+	if h.cmd == cmdStream {
+		return k.keepStream(h, payload, ack)
 	}
 	if h.sn == k.rcv.nxt && k.deliverDirect(h, payload) {
 		return true
@@ -224,10 +227,14 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 // deliver moves early segments that are next in order to the receive queue, as
 // far as it has room.
 func (k *KCP) deliver() {
-	for k.rcv.early > 0 && k.rcv.queued < k.rcvLimit() {
+	for k.rcv.early > 0 && k.inQueue() < k.rcvLimit() {
 		s := k.rcv.ring.at(k.rcv.nxt)
 		if !s.held {
 			return
+		}
+		if s.stream {
+			k.skipStream()
+			continue
 		}
 		k.joinMessage(s.frg)
 		k.rcv.early--
@@ -268,6 +275,7 @@ func (k *KCP) dropPartial() {
 	k.rcv.partial = 0
 	k.counters.BrokenMessages++
 	k.dropVoid()
+	k.closeVoid()
 }
 
 // dropVoid removes the empty places at the head of the receive queue.
@@ -300,10 +308,11 @@ func (k *KCP) rcvLimit() uint32 {
 // all the same.
 func (k *KCP) wndUnused() uint16 {
 	limit := k.rcvLimit()
-	if k.rcv.queued >= limit {
+	queued := k.inQueue()
+	if queued >= limit {
 		return 0
 	}
-	free := min(limit-k.rcv.queued, maxWindow)
+	free := min(limit-queued, maxWindow)
 	if k.rcv.share > 0 {
 		free = min(free, k.rcv.share)
 	}

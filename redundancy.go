@@ -62,7 +62,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	if k.cfg.ext.EarlyRepair {
 		k.repeatRetransmits(h, first)
 	}
-	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.snd.nxt != k.snd.end {
+	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
 	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {

@@ -79,6 +79,13 @@ func (h *header) encode(b []byte) {
 	binary.LittleEndian.PutUint32(b[20:], h.len)
 }
 
+// putPayload puts payload behind the header that b begins with, and sets its
+// len.
+func putPayload(b, payload []byte) {
+	binary.LittleEndian.PutUint32(b[20:], uint32(len(payload)))
+	copy(b[headerSize:], payload)
+}
+
 // knownCmd reports whether cmd is one of the reference's four commands.
 func knownCmd(cmd uint8) bool { return cmd >= cmdPush && cmd <= cmdWins }
 

@@ -64,7 +64,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 			room = mss // more is likely to follow
 		}
 		s := k.out.buffers.getSegment()
-		s.buf = k.out.buffers.get(k.hooks.headroom + room)
+		s.buf = k.out.buffers.get(int(k.hooks.headroom) + room)
 		s.data = s.buf[k.hooks.headroom:][:size]
 		copy(s.data, p)
 		if !k.cfg.stream {
@@ -86,6 +86,9 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	s := k.snd.ring.at(k.snd.end - 1)
+	if s.tag != nil {
+		return 0
+	}
 	old, limit := len(s.data), k.cfg.mss
 	if k.snd.end-1 == k.snd.una {
 		limit = k.firstSize(old + len(p))
@@ -94,7 +97,7 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	n := min(len(p), limit-old)
-	s.buf = k.out.buffers.grow(s.buf, k.hooks.headroom+old+n)
+	s.buf = k.out.buffers.grow(s.buf, int(k.hooks.headroom)+old+n)
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	s.frg = 0
@@ -150,6 +153,10 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
 	k.snd.bytes -= len(s.data)
+	k.counters.BytesAcked += uint64(len(s.data))
+	if s.tag != nil {
+		k.dropTag(s)
+	}
 	k.out.buffers.putSegment(s)
 }
 
@@ -210,13 +217,16 @@ func (k *KCP) silentTransmissions() int {
 // discardSend drops everything that is waiting or in flight, because the peer
 // does not want it any more.
 func (k *KCP) discardSend() {
-	trace := k.cfg.trace
+	trace, acked := k.cfg.trace, k.counters.BytesAcked
 	k.cfg.trace = nil // nothing of this is acknowledged
 	k.ackBelow(k.snd.nxt)
-	k.cfg.trace = trace
+	k.cfg.trace, k.counters.BytesAcked = trace, acked
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		k.snd.bytes -= len(s.data)
+		if s.tag != nil {
+			k.dropTag(s)
+		}
 		k.out.buffers.putSegment(s)
 		k.snd.ring.set(sn, nil)
 	}

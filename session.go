@@ -37,6 +37,7 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
+	streams  *streamTable  // nil: there have been none
 	rare     *rareState    // nil: nothing of it is needed
 	watch    *sessionWatch // nil until the application watches the session
 }
@@ -169,9 +170,9 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.io.canWrite.init(c)
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
-	h := hooks{packetBuffer: c.packetBuffer, onSignal: c.onSignal, frugal: true}
+	h := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
 	if e.config.Cipher == nil && e.config.TLS == nil {
-		h.outputInPlace, h.headroom = c.queueSegment, c.outgoing.sender.overhead.head()+headerSize
+		h.outputInPlace, h.headroom = c.queueSegment, int32(c.outgoing.sender.overhead.head()+headerSize)
 	}
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
@@ -340,7 +341,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.room() > 0 || c.kcp.WaitSend() == 0 {
+	if c.room() > 0 || c.kcp.WaitSend() == 0 || c.watch.delivers(c.kcp.sendUna()) {
 		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()

@@ -37,11 +37,17 @@ import (
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.closeInOrder()
+}
+
+// closeInOrder is Close with c.mu held, which it releases while it waits.
+func (c *Conn) closeInOrder() error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
 	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 	c.stopCalls()
+	c.keepReceived()
 	if c.closing.state == stateEnded {
 		c.dropReceived()
 		c.kcp.Compact()
@@ -55,20 +61,15 @@ func (c *Conn) Close() error {
 		return nil
 	}
 	now := c.ep.now()
-	l := &c.hs
-	if !c.over() {
-		l.finAcked = l.finished
-		l.finSignal, l.finished, l.finish.active = sigClose, false, false
-	}
-	c.dropReceived()
-	c.closing.state = stateLingering
-	c.traceState(SessionClosing, nil)
-	c.closing.lingerFrom = c.kcp.sendUna()
 	c.closing.background = c.closing.linger <= 0 || grouped
 	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
-	c.wait(now)
-	c.kick(now)
-	for !c.closing.background && c.closing.state == stateLingering {
+	if c.closeStreams(now) {
+		c.push()
+	} else {
+		c.beginClose(now)
+		c.kick(now)
+	}
+	for !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()) {
 		c.io.canWrite.Wait()
 	}
 	switch {
@@ -78,6 +79,20 @@ func (c *Conn) Close() error {
 		return c.opError("close", c.closing.err)
 	}
 	return c.opError("close", ErrNotDelivered)
+}
+
+// beginClose begins to linger: no more is written than the machine has.
+func (c *Conn) beginClose(now time.Duration) {
+	l := &c.hs
+	if !c.over() {
+		l.finAcked = l.finished
+		l.finSignal, l.finished, l.finish.active = sigClose, false, false
+	}
+	c.dropReceived()
+	c.closing.state = stateLingering
+	c.traceState(SessionClosing, nil)
+	c.closing.lingerFrom = c.kcp.sendUna()
+	c.wait(now)
 }
 
 // wait restarts the time that a closed session may spend without progress.
@@ -159,9 +174,9 @@ func (c *Conn) waitKind() error {
 		case c.closing.closed || l.finSignal != 0:
 			return net.ErrClosed
 		case l.peerClosed:
-			return ErrPeerClosed
+			return c.reason(ErrPeerClosed)
 		case c.closing.err != nil:
-			return c.closing.err
+			return c.reason(c.closing.err)
 		case l.kind == peerExtended:
 			return nil
 		case l.kind == peerLegacy, !c.hs.dialled && now-c.hs.born >= helloAfterData:
@@ -178,6 +193,10 @@ func (c *Conn) waitKind() error {
 			defer timer.Stop()
 		}
 		c.closing.kindAwaited = true
+		if l.silent() {
+			c.startHandshake(now)
+			continue
+		}
 		c.io.canWrite.Wait()
 	}
 }
@@ -256,6 +275,7 @@ func (c *Conn) end(err error) {
 	}
 	c.closing.state = stateEnded
 	c.closing.err = err
+	c.failStreams(err)
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.kcp.WaitSend() > 0
 	if !c.hs.offered { // no application can read the data
 		c.dropReceived()
@@ -270,7 +290,7 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// retire removes an ended session from the endpoint, which keeps its TIME-WAIT
+// retireLocked removes an ended session from the endpoint, which keeps its TIME-WAIT
 // entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
 	if !c.closing.retired {
@@ -368,12 +388,16 @@ func (c *Conn) progress(now time.Duration) {
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
+	if l.peerClosed {
+		c.failStreams(c.reason(ErrPeerClosed))
+	}
 	if l.peerClosed && c.kcp.WaitSend() > 0 {
 		// The una of the peer's CLOSE covers all that it ever took.
 		c.closing.undelivered = true
 		c.kcp.discardSend()
 		c.io.canWrite.Broadcast()
 	}
+	c.advanceClose(now)
 	if c.closing.state == stateLingering && (c.kcp.sendUna() != c.closing.lingerFrom || c.confirmingMTU(now)) {
 		c.closing.lingerFrom = c.kcp.sendUna()
 		c.wait(now)
@@ -419,7 +443,7 @@ func (c *Conn) delivered() bool {
 // nothing more from the peer.
 func (c *Conn) over() bool {
 	l := &c.hs
-	return c.allReceived() &&
+	return c.allReceived() && (c.streams == nil || l.peerClosed) &&
 		(l.peerClosed || l.finished && c.kcp.WaitSend() == 0)
 }
 
@@ -432,7 +456,16 @@ func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().bef
 // reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
 	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
-	if l.peerFin && l.peerFinal != final || !final.within(next, next+1<<31) {
+	possible := final.within(next, next+1<<31)
+	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
+		possible = possible || s.code == sigFin
+		if l.peerFin && l.peerFinal != final && (s.code != sigClose || final.before(l.peerFinal)) {
+			return false
+		}
+	} else if l.peerFin && l.peerFinal != final {
+		return false
+	}
+	if !possible {
 		return false
 	}
 	l.peerFin, l.peerFinal = true, final
@@ -448,6 +481,9 @@ func (c *Conn) takeReset(s signal) {
 	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 		if !r.active || r.tries == 0 || r.signal.sn != s.sn || r.signal.ts != s.ts {
 			continue
+		}
+		if r == &l.hello && l.quiet {
+			continue // the peer may come later
 		}
 		c.closing.ending = ErrReset
 		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing

@@ -7,6 +7,10 @@ import "net"
 type sessionWatch struct {
 	done   chan struct{} // closed when the session has ended; nil: not asked for
 	closed bool          // done is closed
+
+	room    chan struct{} // closed when there is room; nil: not asked for since
+	flushed seq           // the lowest snd_una that a call of Flush waits for
+	flushes bool          // flushed is valid
 }
 
 // end closes done. w may be nil.
@@ -49,7 +53,7 @@ func (c *Conn) Done() <-chan struct{} {
 //   - net.ErrClosed after Close, once all was delivered; after Abort; and after
 //     Endpoint.Close;
 //   - ErrPeerClosed if the peer has closed the session, where Read returns
-//     io.EOF;
+//     io.EOF; a *PeerCloseError if it has said why;
 //   - ErrReset if the peer has aborted it;
 //   - ErrNotDelivered if Close has given up;
 //   - a *PeerLostError if the peer is gone;
@@ -65,7 +69,7 @@ func (c *Conn) Err() error {
 	case c.closing.err == nil:
 		return net.ErrClosed
 	}
-	return c.closing.err
+	return c.reason(c.closing.err)
 }
 
 // Endpoint returns the endpoint that carries the session. Dial makes one for

@@ -124,7 +124,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		}
 	} else {
 		what = batchedData
-		o.N, err = c.tryWrite(o.Data, free)
+		o.N, err = c.tryWrite(o.Data, free, c.messageMode())
 	}
 	o.Err = err
 	if err != nil && err != ErrWouldBlock && !o.Datagram {
@@ -138,13 +138,12 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	return flush
 }
 
-// tryWrite queues as much of b as there is room for; in message mode all of it,
-// or nothing. If free is not set, there is no room, as a Write comes first.
-func (c *Conn) tryWrite(b []byte, free bool) (n int, err error) {
+// tryWrite queues as much of b as there is room for; as a message all of it, or
+// nothing. If free is not set, there is no room, as a Write comes first.
+func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
 	if err := c.cannotWrite(); err != nil {
 		return 0, err
 	}
-	message := c.messageMode()
 	for message || n < len(b) {
 		if !free || c.room() <= 0 {
 			if m := c.io.member; m != nil {

@@ -16,6 +16,7 @@ type handshakeState struct {
 
 	kind         peerKind
 	dialled      bool          // by this end; false: accepted
+	quiet        bool          // dialled with DialOptions.Quiet
 	dialling     bool          // Dial waits, and its time-out replaces all others
 	offered      bool          // to Accept; true also if dialled
 	openedFEC    bool          // the peer's first packet had an FEC header
@@ -25,12 +26,14 @@ type handshakeState struct {
 	token        uint32        // ours, which the peer's signals must show; 0: not drawn yet
 	peerToken    uint32        // the peer's, which our signals must show; 0: not known
 	version      uint32        // of the peer's signals; 0: not known
-	capabilities uint32        // of the peer, from its INFO: capPMTU
+	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
 	helloAt      time.Duration // when HELLO was last sent
 	born         time.Duration // when the session began
 
 	hello, confirm, finish, ping request
+
+	reasons *closeReasons // why the ends have closed the session; nil: neither has said so
 
 	finSignal  signalCode // sigFin or sigClose, once the application has closed; 0 before
 	finished   bool       // the peer has answered finSignal
@@ -128,6 +131,30 @@ func (c *Conn) startHandshake(now time.Duration) {
 	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.kick(now)
+}
+
+// silent reports whether a session that was dialled quietly has yet to send its
+// HELLO. It need not if the peer's HELLO came first.
+func (l *handshakeState) silent() bool {
+	return l.quiet && l.hello.signal.code == 0 && l.kind != peerExtended
+}
+
+// breakSilence queues HELLO, to leave together with the first data.
+func (c *Conn) breakSilence(now time.Duration) {
+	l := &c.hs
+	l.token = randomToken()
+	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
+	c.setClock(now)
+	c.sendDueRequests(now)
+}
+
+// keepQuiet locks c.mu and starts the timers of a session that was dialled
+// quietly.
+func (c *Conn) keepQuiet() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hs.quiet = true
+	c.schedule(c.ep.now())
 }
 
 // kick sends the signals that a call of the application has just made due.

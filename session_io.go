@@ -27,6 +27,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	defer c.mu.Unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
+			if n, ok := c.readKept(b); ok {
+				return n, nil
+			}
 			return 0, c.opError("read", err)
 		}
 		if len(b) == 0 {
@@ -74,6 +77,12 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 	defer c.mu.Unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
+			n, short, ok := c.readKeptMessage(b)
+			if ok && short == nil {
+				return n, nil
+			} else if ok {
+				err = short
+			}
 			return 0, c.opError("read", err)
 		}
 		n, err := c.kcp.Recv(b)
@@ -99,7 +108,7 @@ func (c *Conn) cannotRead() error {
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired:
+	case c.io.readDeadline.expired && !c.readsOn():
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -113,10 +122,13 @@ func (c *Conn) readEnd() error {
 		if c.kcp.queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
+		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
+			return c.hs.reasons.peer
+		}
 		return io.EOF
 	}
 	c.io.errReported = c.io.errReported || c.closing.err != nil
-	return c.closing.err
+	return c.reason(c.closing.err)
 }
 
 // afterRead follows a read: it schedules the release of spare memory, and sends
@@ -140,6 +152,7 @@ func (c *Conn) afterRead() {
 // message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
 // interleave.
 //
+// The write deadline bounds the wait for room, and not the time until delivery.
 // If Write fails, n bytes were queued and will be delivered if possible. Its
 // errors are
 //   - os.ErrDeadlineExceeded when the write deadline has passed;
@@ -153,7 +166,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		if err := c.waitRoom(); err != nil {
+		if err := c.waitRoom(n > 0 && c.customs().SegmentBound); err != nil {
 			return n, c.opError("write", err)
 		}
 		if n < len(b) {
@@ -176,6 +189,9 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
+	if c.customs().SegmentBound {
+		segments = writeBatch
+	}
 	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
 	if !c.messageMode() {
 		return c.kcp.Send(b)
@@ -189,7 +205,7 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
-// does. Its errors are
+// does. If it fails, nothing was queued. Its errors are
 //   - ErrNotMessageMode without Config.MessageMode or SetMessageMode;
 //   - ErrMessageTooLarge for a message of more than 127 segments, or of more
 //     segments than the largest receive window that the peer has shown;
@@ -202,7 +218,7 @@ func (c *Conn) WriteMessage(b []byte) error {
 	if !c.messageMode() {
 		return c.opError("write", ErrNotMessageMode)
 	}
-	if err := c.waitRoom(); err != nil {
+	if err := c.waitRoom(false); err != nil {
 		return c.opError("write", err)
 	}
 	if !c.messageMode() { // it was left during the wait
@@ -215,32 +231,40 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return nil
 }
 
-// waitRoom waits until the write buffer has room. It returns the error of Write
-// if nothing more may be written.
-func (c *Conn) waitRoom() error {
+// waitRoom waits until the write buffer has room, unless the call goes on in any
+// case. It returns the error of Write if nothing more may be written.
+func (c *Conn) waitRoom(goesOn bool) error {
 	for {
-		if err := c.cannotWrite(); err != nil {
+		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
-		if c.room() > 0 {
+		if goesOn || c.room() > 0 {
 			return nil
 		}
 		c.io.canWrite.Wait()
 	}
 }
 
-// cannotWrite returns why nothing more may be written; nil if it may.
+// cannotWrite returns why nothing more may be written, for the call that
+// returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
+	if !c.closing.closed && !c.io.writeDeadline.expired && !c.hs.peerClosed && c.closing.err != nil {
+		c.io.errReported = true
+	}
+	return c.writeEnd()
+}
+
+// writeEnd returns why nothing more may be written; nil if it may.
+func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired:
+	case c.io.writeDeadline.expired && !c.writesOn():
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
-		return ErrPeerClosed
+		return c.reason(ErrPeerClosed)
 	case c.closing.err != nil:
-		c.io.errReported = true
-		return c.closing.err
+		return c.reason(c.closing.err)
 	case c.hs.finSignal != 0:
 		return net.ErrClosed
 	}
@@ -250,7 +274,14 @@ func (c *Conn) cannotWrite() error {
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
-	return c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	room := c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	if c.customs().SegmentBound {
+		room = c.segmentRoom()
+	}
+	if c.streams != nil {
+		room = c.roomBesideStreams(room)
+	}
+	return room
 }
 
 // push sends what is queued, as far as the windows allow, and a pending reply.
@@ -258,6 +289,9 @@ func (c *Conn) push() {
 	now := c.ep.now()
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
+	}
+	if c.hs.silent() && c.kcp.WaitSend() > 0 {
+		c.breakSilence(now)
 	}
 	c.flush(now)
 	c.finishStep(now)

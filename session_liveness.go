@@ -25,7 +25,7 @@ func (c *Conn) nextPing() time.Duration {
 	if handshake := c.live.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.protection.authentic && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
+	if c.ep.migrates() && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
 		// Connection migration (RFC 9000 §9): our own address may have changed.
 		// The peer then sends to the old one until it hears from us.
 		if miss := max(c.live.lastHeard, c.live.lastData) + pathCheckAfter; at == 0 || miss < at {

@@ -58,6 +58,9 @@ func (c *Conn) held() int {
 	if v := c.path.validation; v != nil && v.deferred != nil {
 		n += cap(v.deferred.data)
 	}
+	if c.streams != nil {
+		n += c.streams.held
+	}
 	return n
 }
 

@@ -184,7 +184,7 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		require.NoError(t, err)
 		key := x.path.key
 		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
-		_, err = e.openSession(key, at(2))
+		_, err = e.openSession(key, at(2), false)
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
 		require.Equal(t, x, e.table.sessions[x.path.key])

@@ -28,6 +28,9 @@ func (c *Conn) onInfo(s signal) {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
+	if c.closing.kindAwaited {
+		c.io.canWrite.Broadcast() // OpenStream may wait for it
+	}
 	if s.ts&capPMTU != 0 {
 		c.kcp.enablePieces(c.basePMTU() - c.outgoing.sender.overhead.total())
 	}

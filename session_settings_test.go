@@ -117,6 +117,9 @@ func TestSetMTUOfMessages(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		cfg := &Config{MessageMode: true}
 		a, b, _ := w.pair(cfg, cfg)
+		a.mu.Lock()
+		require.NoError(t, a.kcp.shrinkMTU(1200)) // the size from before would do for messages
+		a.mu.Unlock()
 		require.NoError(t, a.SetMTU(100))
 		longest := maxFragments * (100 - headerSize)
 		require.ErrorIs(t, a.WriteMessage(make([]byte, longest+1)), ErrMessageTooLarge)

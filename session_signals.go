@@ -9,14 +9,14 @@ import (
 type request struct {
 	next   time.Duration // when it is sent next, since the epoch
 	signal signal
-	wait   uint32 // from the next transmission to the one after it, in milliseconds
+	wait   uint16 // from the next transmission to the one after it, in milliseconds; 10 s at most
 	tries  uint8  // transmissions; stays at 255
 	active bool   // waits for its answer
 }
 
 // start activates r with s. It is first sent at now, and then after wait.
 func (r *request) start(s signal, now, wait time.Duration) {
-	*r = request{signal: s, active: true, wait: uint32(wait.Milliseconds()), next: now}
+	*r = request{signal: s, active: true, wait: uint16(wait.Milliseconds()), next: now}
 }
 
 func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
@@ -25,7 +25,7 @@ func (r *request) due(now time.Duration) bool { return r.active && now >= r.next
 func (r *request) sent(now time.Duration) {
 	r.tries = max(r.tries, r.tries+1)
 	r.next = now + time.Duration(r.wait)*time.Millisecond
-	r.wait = max(r.wait, min(2*r.wait, uint32(maxRequestWait.Milliseconds())))
+	r.wait = max(r.wait, min(2*r.wait, uint16(maxRequestWait.Milliseconds())))
 }
 
 // answered reports whether s answers r, which then is no longer active.
@@ -40,10 +40,14 @@ func (r *request) answered(s signal) bool {
 // onSignal is the state machine's hook for signals. It reports true if s is not
 // from within the session: una and wnd of its segment are then ignored, and its
 // packet is no sign of life. It may queue signals and call what else port.go
-// permits to hooks.
-func (c *Conn) onSignal(s signal) bool {
+// permits to hooks. payload is what the segment carries, and valid only during
+// the call.
+func (c *Conn) onSignal(s signal, payload []byte) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
+	if s.code == sigClose && !outside {
+		c.noteReason(payload)
+	}
 	c.io.offPath = c.io.offPath || outside
 	return outside
 }
@@ -159,6 +163,9 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
 	case sigFin | sigAnswer, sigClose | sigAnswer:
+		if s.ts != l.peerToken {
+			return true // of an earlier session; see Config.SharedConvs
+		}
 		if l.finish.answered(s) {
 			l.finished = true
 		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
@@ -241,11 +248,20 @@ func (c *Conn) takeHello(s signal) bool {
 
 // infoSignal returns our INFO: the version of our signals, and our
 // capabilities.
-func (c *Conn) infoSignal() signal { return c.ep.infoSignal() }
+func (c *Conn) infoSignal() signal {
+	s := c.ep.infoSignal()
+	if c.hs.dialled {
+		s.ts |= capDialled
+	}
+	return s
+}
 
 // infoSignal is that of the endpoint's sessions.
 func (e *Endpoint) infoSignal() signal {
 	s := infoSignal()
+	if e.config.MaxStreams > 0 {
+		s.ts |= capStreams
+	}
 	if e.config.TLS != nil {
 		s.ts |= capTLS
 	}
@@ -253,4 +269,4 @@ func (e *Endpoint) infoSignal() signal {
 }
 
 // infoSignal is that of an endpoint without TLS.
-func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU} }
+func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason} }

@@ -78,7 +78,7 @@ func TestBadPacketsAreCounted(t *testing.T) {
 		other.encode(second[headerSize:])
 		for _, p := range [][]byte{
 			bad(func(h *header) { h.len = 1 }),
-			bad(func(h *header) { h.cmd = 86 }),
+			bad(func(h *header) { h.cmd = 88 }),
 			bad(func(h *header) { h.una = 1000 }),
 			second,
 			make([]byte, 23),

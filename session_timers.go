@@ -11,7 +11,7 @@ func (c *Conn) finishStep(now time.Duration) {
 	c.account()
 	c.noteActivity(now)
 	c.progress(now)
-	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting()
+	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting() || c.streamsUnsent()
 	if waiting && !c.live.outstanding {
 		c.live.since = now
 	}
@@ -59,6 +59,9 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.timers.compactAt > 0 {
 		sooner(c.timers.compactAt)
 	}
+	if t := c.streams; t != nil && t.openAt > 0 {
+		sooner(t.openAt)
+	}
 	if next > 0 {
 		c.wake(next)
 	}
@@ -103,6 +106,9 @@ func (c *Conn) onWake() {
 	}
 	c.setClock(now)
 	c.sendDueSignals(now)
+	if t := c.streams; t != nil && t.openAt > 0 && now >= t.openAt {
+		t.announceLocked()
+	}
 	c.flushDue(now)
 	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
 		c.compact()
@@ -170,6 +176,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		return
 	}
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
+		c.announceReason()
 		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {

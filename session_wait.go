@@ -30,6 +30,9 @@ func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 func (n *notifier) Broadcast() {
 	c := n.conn()
 	n.count++
+	if w := c.watch; w != nil && w.room != nil && n == &c.io.canWrite {
+		c.announceRoom(w)
+	}
 	if m := c.io.member; m != nil && (n == &c.io.canRead || m.wantsRoom) {
 		m.wake()
 	}
@@ -59,6 +62,13 @@ func (n *notifier) Wait() {
 		c.readWhile(n, s)
 		return
 	}
+	n.waiting++
+	n.cond.Wait()
+	n.waiting--
+}
+
+// block is Wait for calls of streams, which do not read the socket.
+func (n *notifier) block() {
 	n.waiting++
 	n.cond.Wait()
 	n.waiting--

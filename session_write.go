@@ -140,6 +140,7 @@ func (c *Conn) overdrawn() bool {
 // one.
 func (c *Conn) writePackets() {
 	o := &c.outgoing
+	c.runReceipts()
 	if o.sending {
 		return
 	}

@@ -2,7 +2,7 @@ package kcp
 
 // Signals are the messages that two endpoints of this package exchange beyond
 // the reference's protocol. They are WASK and WINS segments whose frg is not 0,
-// without payload except for PROBE. Other implementations write 0 there and
+// without payload except for PROBE and CLOSE. Other implementations write 0 there and
 // never read it, so to them signals are ordinary probes. WIRE.md §5 specifies
 // signals.
 
@@ -59,21 +59,38 @@ func (s signal) encode(h header, b []byte) {
 }
 
 // signal returns the signal that h carries; ok is false if it carries none.
-// Only a PROBE has payload, which fills its packet.
+// Only PROBE, whose payload fills its packet, and CLOSE have payload.
 func (h *header) signal() (s signal, ok bool) {
-	if h.frg == 0 || h.len != 0 && signalCode(h.frg) != sigProbe || (h.cmd != cmdWask && h.cmd != cmdWins) {
+	if h.frg == 0 || h.len != 0 && !signalCode(h.frg).mayHavePayload() || (h.cmd != cmdWask && h.cmd != cmdWins) {
 		return signal{}, false
 	}
 	return signal{signalCode(h.frg), uint32(h.sn), uint32(h.ts)}, true
 }
 
+// mayHavePayload reports whether signals with this code may have payload.
+func (code signalCode) mayHavePayload() bool { return code == sigProbe || code == sigClose }
+
+// closePayload returns the payload of s when it is sent: that of CLOSE, if the
+// session has set one and it fits into a packet.
+func (k *KCP) closePayload(s signal) []byte {
+	if s.code != sigClose || k.rare == nil || len(k.rare.closePayload) > k.cfg.mtu-headerSize {
+		return nil
+	}
+	return k.rare.closePayload
+}
+
 // flushSignals sends the waiting signals.
 func (k *KCP) flushSignals(h *header) {
 	for _, s := range k.signals {
-		if !k.maySend(headerSize) {
+		payload := k.closePayload(s)
+		if !k.maySend(headerSize + len(payload)) {
 			break // requests are repeated, by us or by the peer
 		}
-		s.encode(*h, k.reserve(headerSize))
+		b := k.reserve(headerSize + len(payload))
+		s.encode(*h, b)
+		if len(payload) > 0 {
+			putPayload(b, payload)
+		}
 		k.cfg.trace.signal(true, s.code)
 	}
 	if k.snd.blackHole.lost > 0 && len(k.signals) > 0 {

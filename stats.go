@@ -14,6 +14,7 @@ type Drops struct {
 	Una     uint64 // acknowledges data that was never sent
 	Piece   uint64 // a piece that is malformed, or contradicts others of its segment
 	FEC     uint64 // a malformed or repeated FEC header
+	Stream  uint64 // a stream segment that is malformed, or breaks the rules of its stream
 }
 
 // count counts one packet that the state machine has dropped with err.
@@ -36,7 +37,7 @@ func (d *Drops) count(err error) {
 
 // Total returns the sum of all reasons.
 func (d Drops) Total() uint64 {
-	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC
+	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC + d.Stream
 }
 
 // ConnStats is a snapshot of a session.
@@ -51,9 +52,12 @@ type ConnStats struct {
 	RTO           time.Duration // retransmission time-out
 	InFlight      int           // segments sent and not acknowledged
 	Queued        int           // segments waiting to be sent
-	WriteBuffered int           // bytes of InFlight and Queued
-	ReadBuffered  int           // segments waiting to be read, or for a missing one
-	RemoteWindow  int           // the window that the peer advertises, in segments
+	WriteBuffered int           // payload bytes of InFlight and Queued
+	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
+	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
+	WriteBufferUsed int
+	ReadBuffered    int // segments waiting to be read, or for a missing one
+	RemoteWindow    int // the window that the peer advertises, in segments
 	// Held is the memory in bytes that the session holds because of what the
 	// peer has sent. It counts unread data and datagrams, places kept for
 	// missing segments, packets kept for error correction, and buffers that are
@@ -109,6 +113,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
+		WriteBufferUsed:  c.writeBuffer() - c.room(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		Held:             c.held(),

@@ -105,6 +105,7 @@ func (d *Drops) add(o *Drops) {
 	d.Una += o.Una
 	d.Piece += o.Piece
 	d.FEC += o.FEC
+	d.Stream += o.Stream
 }
 
 func (d *DatagramStats) add(o *DatagramStats) {

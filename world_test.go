@@ -50,11 +50,12 @@ func fewer(n uint64) uint64 {
 	return n
 }
 
-// simulated skips a test that has no sockets of the system where these are to be
-// tried without something that makes them fast: that changes nothing for it.
+// simulated skips a test that has no sockets of the system when these are tried
+// without something that makes them fast, as that changes nothing for it, or
+// when tests in virtual time are run elsewhere.
 func simulated(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG"} {
+	for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG", "KCP_NO_WORLDS"} {
 		if os.Getenv(name) != "" {
 			t.Skipf("%s is set, and no sockets of the system are used", name)
 		}
@@ -68,6 +69,15 @@ func sequential(t *testing.T) {
 	t.Helper()
 	if raceEnabled && testing.Short() {
 		t.Skip("nothing for the race detector")
+	}
+}
+
+// ofSources skips a test that looks at the sources, not at what they do, unless
+// they are compiled in the usual way.
+func ofSources(t *testing.T) {
+	t.Helper()
+	if testing.Short() && (raceEnabled || strconv.IntSize == 32) {
+		t.Skip("the sources are the same")
 	}
 }
 

@@ -27,7 +27,7 @@ func init() {
 		name:    "bulk",
 		about:   "one connection over loopback, one way, 1400-byte packets, window 1024",
 		cases:   []string{plain, aesGCM, aesCFB, fecMix},
-		impls:   []string{ours, kcpGo, quicGo, kernelTCP, bareUDP},
+		impls:   []string{ours, kcpGoAPI, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{{metricGoodput, "MB/s"}, {metricCPU, "s/GB"}, {metricAllocs, "per MB"}},
 		charts: []chart{
 			{name: "goodput", title: "One bulk transfer over loopback", metric: metricGoodput},

@@ -4,6 +4,7 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0
+	github.com/arqnet/kcp/kcpgo v0.0.0
 	github.com/quic-go/quic-go v0.59.0
 	github.com/xtaci/kcp-go/v5 v5.6.72
 	gonum.org/v1/plot v0.17.0
@@ -28,4 +29,7 @@ require (
 	golang.org/x/time v0.14.0 // indirect
 )
 
-replace github.com/arqnet/kcp => ../
+replace (
+	github.com/arqnet/kcp => ../
+	github.com/arqnet/kcp/kcpgo => ../kcpgo
+)

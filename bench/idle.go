@@ -14,7 +14,8 @@ import (
 // leaves them alone. A pair is both ends of a connection.
 //
 // The sessions of kcp are dialled from 16 endpoints; kcp-go, which has one
-// session a dialled socket, gets as many sockets as it needs. Memory is what the
+// session a dialled socket, gets as many sockets as it needs. So does kcpgo, whose
+// dialling ends are bare state machines: what is of interest is a server. Memory is what the
 // Go heap and the stacks of goroutines occupy (MemStats.HeapInuse+StackInuse),
 // after garbage collection, with the sessions, less the same without them but
 // with all sockets open, and in kcp's case with the endpoints on them. Neither
@@ -38,13 +39,13 @@ func init() {
 		name:    "idle",
 		about:   "connected pairs that do nothing; memory beyond the sockets",
 		cases:   []string{"1000", "4000", "16000"},
-		impls:   []string{ours, kcpGo},
+		impls:   []string{ours, kcpGoAPI, kcpGo},
 		metrics: []metric{{metricPairBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
 		charts: []chart{
-			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes},
+			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes, ratios: true},
 			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
 		},
-		lacks:   func(c, impl string) bool { return impl == kcpGo && c == "16000" },
+		lacks:   func(c, impl string) bool { return impl != ours && c == "16000" },
 		measure: measureIdle,
 	})
 }
@@ -66,8 +67,11 @@ func measureIdle(c, impl string, d time.Duration) (f figures, err error) {
 	// A first session of each endpoint has the sockets get the buffers that they
 	// read into; they go with the sockets.
 	first := 0
-	if impl == ours {
+	switch impl {
+	case ours:
 		first = idleEndpoints
+	case kcpGoAPI:
+		first = 1
 	}
 	ends := make(closers, 0, 2*(first+pairs))
 	defer func() { err = errors.Join(err, ends.Close()) }()
@@ -127,18 +131,34 @@ func idleSockets(impl string, pairs int) (p peer, dial idleDialer, all closers, 
 		if err != nil {
 			return nil, nil, nil, err
 		}
-		all = closers{gp}
-		var sockets []*net.UDPConn
-		for range pairs {
-			socket, err := openSocket(s.buffer)
-			if err != nil {
-				return nil, nil, all, err
-			}
-			sockets, all = append(sockets, socket), append(all, socket)
+		sockets, all, err := manySockets(pairs, s.buffer)
+		all = append(closers{gp}, all...)
+		return gp, func(n int) (io.ReadWriteCloser, error) { return gp.dialFrom(sockets[n]) }, all, err
+	case kcpGoAPI:
+		ap, err := newKCPGoAPIPeer(s)
+		if err != nil {
+			return nil, nil, nil, err
 		}
-		return gp, func(n int) (io.ReadWriteCloser, error) { return gp.dialFrom(sockets[n]) }, all, nil
+		sockets, all, err := manySockets(pairs+1, s.buffer)
+		all = append(closers{ap}, all...)
+		to, in := ap.listener.Addr(), make([]byte, 2*wireMTU)
+		return ap, func(n int) (io.ReadWriteCloser, error) {
+			return newMachineEnd(uint32(n)+1, sockets[n], to, in), nil
+		}, all, err
 	}
 	return nil, nil, nil, fmt.Errorf("no implementation %q", impl)
+}
+
+// manySockets opens n sockets.
+func manySockets(n, buffer int) (sockets []*net.UDPConn, all closers, err error) {
+	for range n {
+		socket, err := openSocket(buffer)
+		if err != nil {
+			return nil, all, err
+		}
+		sockets, all = append(sockets, socket), append(all, socket)
+	}
+	return sockets, all, nil
 }
 
 // memoryInUse returns the bytes that heap and stacks occupy when what is

@@ -82,15 +82,20 @@ func init() {
 		cases: []string{
 			"100mbit-50ms-loss0", "100mbit-50ms-loss0.1", "100mbit-50ms-loss1", "100mbit-50ms-loss5", "200mbit-200ms-180B",
 			"100mbit-50ms-loss2", "100mbit-50ms-loss10", "100mbit-50ms-shallow", "100mbit-50ms-deep", "100mbit-50ms-bursts",
+			"start-loss10", "start-loss20",
 		},
 		impls:   []string{ours, kcpGo, kcpReference, kcpCubic, kcpBBR},
-		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}},
+		metrics: []metric{{metricGoodput, "share"}, {metricRetransmitted, "share"}, {metricQueue, "share of RTT"}, {metricP50, "ms"}, {metricP99, "ms"}},
 		measure: measureLinks,
-		lacks:   func(c, impl string) bool { return impl == kcpGo && linkCases[c].message > 0 },
-		exact:   true,
+		lacks: func(c, impl string) bool {
+			return impl == kcpGo && linkCases[c].message > 0 || isStart(c) && !slices.Contains(startImpls, impl)
+		},
+		omits: func(c, _, metric string) bool { return isStart(c) != (metric == metricP50 || metric == metricP99) },
+		exact: true,
 		charts: []chart{{
 			name: "goodput", title: "Bulk transfer over random loss, 100 Mbit/s, 50 ms", metric: metricGoodput,
 			cases: lossCases, place: func(c string) float64 { return linkCases[c].loss * 100 }, axis: "loss, %",
+			hides: []string{"kcp-bbr"}, // the default
 		}},
 	}
 	goodput := map[string]float64{
@@ -108,12 +113,18 @@ func init() {
 				threshold{c: c, impl: ours, metric: metricQueue, max: 0.5})
 		}
 	}
+	s.thresholds = append(s.thresholds,
+		threshold{c: "start-loss10", impl: ours, metric: metricP99, max: 1.5 * 1470},
+		threshold{c: "start-loss20", impl: ours, metric: metricP99, max: 1.5 * 1940})
 	register(s)
 }
 
 // measureLinks runs one case. Virtual time costs what it costs: d only tells a
 // trial from the whole.
 func measureLinks(name, impl string, d time.Duration) (figures, error) {
+	if isStart(name) {
+		return measureStart(startCases[name], impl, d)
+	}
 	c, ok := linkCases[name]
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)

@@ -59,6 +59,8 @@ func newPeer(impl string, s settings) (peer, error) {
 		return newKCPPeer(s)
 	case kcpGo:
 		return newKCPGoPeer(s)
+	case kcpGoAPI:
+		return newKCPGoAPIPeer(s)
 	case quicGo:
 		return newQUICPeer(s)
 	case kernelTCP:

@@ -7,6 +7,6 @@
 // README.md says what changes for the better, what does nothing, and where to go
 // from here. New programs should use github.com/arqnet/kcp itself.
 //
-// Importing the package starts nothing. Sessions have no goroutines; each socket
-// has one.
+// Importing the package starts nothing. Sessions have no goroutines. A socket has
+// one that reads it, and a listener one more.
 package kcp

@@ -172,4 +172,9 @@ func (s *Snmp) closed() {
 	}
 }
 
-func (s *Snmp) refresh() {}
+// refresh brings s up to date, if it is DefaultSnmp.
+func (s *Snmp) refresh() {
+	if s == DefaultSnmp {
+		meters.read(s)
+	}
+}

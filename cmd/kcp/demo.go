@@ -21,6 +21,7 @@ type demo struct {
 	seed     uint64
 	timeout  time.Duration
 	settings settings
+	debug    *debugServer // nil without -debug
 
 	// tamper, if not nil, may change received data. It is for tests.
 	tamper func(direction string, data []byte)
@@ -97,6 +98,13 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	}
 	defer up.source.Close()
 	defer down.source.Close()
+	debug, err := d.settings.serveDebug(d.std, "kcp demo")
+	if err != nil {
+		return err
+	}
+	defer debug.close()
+	defer d.settings.closeTraces(d.std, "kcp demo")
+	d.debug = debug
 	d.announce()
 
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)

@@ -42,6 +42,8 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}
+	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if _, err := n.resolve(); err != nil {
 		return err
 	}

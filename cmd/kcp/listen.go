@@ -38,6 +38,8 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if err := n.parse(listenOptions(n, &keep), args); err != nil {
 		return err
 	}
+	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if !strings.Contains(n.address, ":") {
 		n.address = ":" + n.address
 	}
@@ -49,6 +51,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	n.logf("listening on %v", l.Addr())
+	n.debug.show(n.command, l.Endpoint())
 	if keep {
 		return n.serve(ctx, l)
 	}

@@ -23,7 +23,8 @@ type netcat struct {
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
 	receive  bool          // do not read stdin
 	verbose  bool
-	in       *input // nil with receive
+	in       *input       // nil with receive
+	debug    *debugServer // nil without -debug
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -69,7 +70,8 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if !n.receive {
 		n.in = newInput(n.std.in)
 	}
-	return nil
+	n.debug, err = n.settings.serveDebug(n.std, n.command)
+	return err
 }
 
 // resolve returns the UDP address of the argument.
@@ -98,6 +100,7 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 		linger:   max(orDefault(n.cfg.Linger, defaultLinger), 0),
 	}
 	n.logf("session with %v", conn.RemoteAddr())
+	n.debug.show(n.command, conn.Endpoint())
 	start := time.Now()
 	err := p.run(ctx)
 	s := conn.Stats()

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/qlog"
 )
 
 // profile is a kcp.Config to start from, with its name.
@@ -29,6 +30,8 @@ type settings struct {
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
+	debug           string    // address of the live page; empty: none
+	traces          *qlog.Dir // where traces go; nil: nowhere
 }
 
 // configFlags names the flag for each field of kcp.Config that has one.
@@ -128,6 +131,7 @@ func (s *settings) group() optionGroup {
 		{"write-buffer", "SIZE", "maximum amount written but not acknowledged:\n4kB to 1GB; default 4MiB",
 			edit(s, "write-buffer", parseBuffer, func(c *kcp.Config, v int) { c.WriteBuffer = v })},
 		s.traceOption(),
+		s.debugOption(),
 	}, s.envelopeOptions()...)}
 }
 

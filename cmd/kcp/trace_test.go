@@ -1,8 +1,13 @@
 package main
 
 import (
+	"bufio"
+	"context"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -26,6 +31,34 @@ func TestTracePages(t *testing.T) {
 		require.Equal(t, exitOK, got.code, got.err)
 		require.Equal(t, string(page), got.out)
 	}
+}
+
+// -debug serves the page while the command runs, and says where.
+func TestDebugPage(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	in, out := io.Pipe()
+	stderr := &lockedWriter{w: out}
+	done := make(chan int, 1)
+	go func() {
+		done <- run(ctx, []string{"listen", "127.0.0.1:0", "-d", "-debug", "127.0.0.1:0"}, nil, io.Discard, stderr)
+	}()
+	line, err := bufio.NewReader(in).ReadString('\n')
+	require.NoError(t, err)
+	_, url, ok := strings.Cut(strings.TrimSpace(line), "live page at ")
+	require.True(t, ok, line)
+	go func() { _, _ = io.Copy(io.Discard, in) }()
+	for _, path := range []string{"", "stats.json"} {
+		r, err := http.Get(url + path)
+		require.NoError(t, err)
+		require.Equal(t, http.StatusOK, r.StatusCode)
+		require.NoError(t, r.Body.Close())
+	}
+	cancel()
+	require.Equal(t, exitOK, <-done)
+	_, err = http.Get(url)
+	require.Error(t, err)
+	require.Equal(t, exitUsage, runWith(t.Context(), nil, "demo", "-debug", "6060").code)
 }
 
 func TestTraceRefuses(t *testing.T) {

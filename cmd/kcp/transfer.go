@@ -116,6 +116,9 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 		return err
 	}
 
+	d.debug.show("dial", dialed.Endpoint())
+	d.debug.show("listen", accepted.Endpoint())
+
 	work, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	start := time.Now()

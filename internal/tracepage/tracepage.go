@@ -154,7 +154,11 @@ func (d *data) add(e *qlog.Event) {
 	case "quic:connection_closed":
 		d.note(at, e.Name, x.Trigger+" "+x.Reason)
 	default:
-		d.note(at, e.Name, string(x.Old)+" → "+string(x.New))
+		text := ""
+		if len(x.New) > 0 {
+			text = string(x.Old) + " → " + string(x.New)
+		}
+		d.note(at, e.Name, text)
 	}
 }
 

@@ -1,0 +1,57 @@
+package kcp
+
+import "math"
+
+// When Startup of the BBR controller ends (draft-ietf-ccwg-bbr §5.3.1).
+
+const (
+	// In Startup the share that the path loses is not yet known. It is taken
+	// from the rounds in which the rate still grew. The bound is that of a path
+	// that loses bbrLossMost each way: a segment whose acknowledgement is lost
+	// counts as lost too.
+	bbrStartupLossMost = 1 - (1-bbrLossMost)*(1-bbrLossMost)
+	bbrStartupFew      = 64  // full segments of which none was lost; with fewer the share is unknown
+	bbrStartupLossy    = 0.1 // share above which one round without growth may be chance
+)
+
+// checkFull ends Startup when the rate has stopped growing for some rounds, or
+// for one if losses show the same; for two if the path is lossy, as then the
+// samples of the rate vary. For an application that sends in bursts the losses
+// may be the only sign.
+func (c *bbrControl) checkFull(s *CongestionState) {
+	if !c.newRound {
+		return
+	}
+	limit := c.startupLossLimit()
+	lossy := c.losses.above(limit, c.mss) || c.lossesBefore.above(limit, c.mss)
+	switch {
+	case c.maxRate() >= c.fullRate*bbrFullGrowth:
+		c.fullRate, c.fullCount = c.maxRate(), 0
+		c.grown.lost += c.growing.lost
+		c.grown.delivered += c.growing.delivered
+		c.growing = c.lossesBefore.lossShare
+	case !s.Sample.AppLimited:
+		c.fullCount++
+		c.full = c.fullCount >= bbrFullRounds || lossy && (c.fullCount > 1 || limit < bbrStartupLossy)
+		c.fullByLoss = c.full && c.fullCount < bbrFullRounds
+	default:
+		c.full = lossy && c.losses.lost+c.lossesBefore.lost >= bbrFullLost*c.mss
+		c.fullByLoss = c.full
+	}
+	c.lossesBefore = c.losses
+	c.losses = lossCount{state: bbrStartup, from: c.now}
+}
+
+// startupLossLimit returns the share of loss above which a round of Startup has
+// filled the path. It is bbrLossThreshold above what was lost while the rate
+// still grew: the upper end of the Wilson score interval, of two standard
+// deviations. What was lost in the last round that grew does not count, as that
+// round may have filled the path already.
+func (c *bbrControl) startupLossLimit() float64 {
+	lost, n := c.grown.lost/c.mss, (c.grown.lost+c.grown.delivered)/c.mss
+	if lost == 0 && n >= bbrStartupFew {
+		return bbrLossThreshold
+	}
+	upper := (lost + 2 + 2*math.Sqrt(lost*(1-lost/max(n, 1))+1)) / (n + 4)
+	return min(upper, bbrStartupLossMost) + bbrLossThreshold
+}

@@ -1,0 +1,60 @@
+package kcp
+
+import (
+	"context"
+	"net"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// DialOptions are the options of Endpoint.DialWith. The zero value is that of
+// Endpoint.Dial.
+type DialOptions struct {
+	// Conv is the conversation id, for a peer that expects a certain one. 0
+	// draws one at random, unless ZeroConv is set. The ids of the sessions with
+	// one peer must differ. Ids that are not random are guessed more easily by
+	// those who forge packets; see also Config.SharedConvs.
+	Conv uint32
+	// ZeroConv makes 0 in Conv the conversation id.
+	ZeroConv bool
+	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with
+	// the first data, or with CloseWrite, so the peer's Accept does not return
+	// before. A refusal is no error: the session repeats its data until
+	// Config.PeerTimeout has passed, and the peer may begin to listen
+	// meanwhile. Two peers may dial each other quietly, with one conversation
+	// id.
+	Quiet bool
+}
+
+// DialWith opens a session with the peer at addr, as Dial does, with options.
+// Errors besides those of Dial: ErrConvInUse if the conversation id was chosen,
+// and the endpoint has a session of it with that peer, or had one within the
+// last minute; with Config.SharedConvs, only if it has one. With Quiet,
+// ErrTooManySessions, net.ErrClosed and the error of a ctx that is done are the
+// only others.
+func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
+	ap, peer := udp.Split(addr)
+	if peer == nil {
+		ap = udp.Unmap(ap)
+	}
+	chosen := o.Conv != 0 || o.ZeroConv
+	if !chosen {
+		o.Conv = randomConv()
+	}
+	c, err := e.openSession(makeKey(ap, peer, o.Conv), addr, chosen)
+	if err != nil {
+		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
+	e.debug("session dialled", addr, c.Conv())
+	if o.Quiet {
+		c.keepQuiet()
+		return c, nil
+	}
+	if err := c.connect(ctx); err != nil {
+		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,158 @@
+// Package livepage serves a page that shows endpoints and their sessions while
+// they run, with charts, and the figures behind it as JSON. It needs nothing
+// from elsewhere.
+package livepage
+
+import (
+	_ "embed"
+	"encoding/json"
+	"html/template"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/uplot"
+)
+
+//go:embed page.html
+var page string
+
+//go:embed page.js
+var script string
+
+// Set is the endpoints that are shown. The zero value is empty. Its methods are
+// safe for concurrent use.
+type Set struct {
+	mu        sync.Mutex // guards the fields below
+	endpoints []Named
+	next      int // number of the next endpoint
+
+	cache snapshots
+}
+
+// Named is an endpoint with its name.
+type Named struct {
+	Name     string
+	Endpoint *kcp.Endpoint
+	number   int
+}
+
+// Add adds an endpoint under a name, and returns a function that removes it. An
+// endpoint that is there already gets no second entry, and the function does
+// nothing.
+func (s *Set) Add(name string, e *kcp.Endpoint) (remove func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if slices.ContainsFunc(s.endpoints, func(n Named) bool { return n.Endpoint == e }) {
+		return func() {}
+	}
+	number := s.next
+	s.next++
+	s.endpoints = append(s.endpoints, Named{name, e, number})
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.endpoints = slices.DeleteFunc(s.endpoints, func(n Named) bool { return n.number == number })
+	}
+}
+
+// All returns the endpoints in the order in which they were added.
+func (s *Set) All() []Named {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.endpoints)
+}
+
+// Bounds of a request.
+const (
+	defaultRows = 50
+	maxRows     = 500
+	maxFilter   = 64 // bytes
+)
+
+// ServeHTTP serves the page, and under the name stats.json beside it the
+// figures. So it may be mounted anywhere, at a path that ends in a slash.
+func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	h := w.Header()
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("X-Frame-Options", "DENY")
+	h.Set("Referrer-Policy", "no-referrer")
+	if r.Method != http.MethodGet && r.Method != http.MethodHead {
+		h.Set("Allow", "GET, HEAD")
+		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
+		return
+	}
+	switch path := r.URL.Path; {
+	case strings.HasSuffix(path, "/stats.json"):
+		s.serveStats(w, r)
+	case strings.HasSuffix(path, "/") || path == "":
+		s.servePage(w)
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+// servePage serves the page. The policy forbids it to load anything but the
+// figures.
+func (s *Set) servePage(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	_ = template.Must(template.New("live").Parse(page)).Execute(w, map[string]any{ // the client may be gone
+		"License": template.HTML("<!--\n" + uplot.License + "-->"),
+		"Style":   template.CSS(uplot.Style),
+		"Charts":  template.JS(uplot.Script),
+		"Script":  template.JS(script),
+	})
+}
+
+// request is what stats.json was asked for.
+type request struct {
+	sort     string
+	rows     int
+	offset   int
+	filter   string // part of the peer's address, of the conversation id, or of the endpoint's name
+	selected string // id of a session
+}
+
+// parse reads a request; ok is false if something is not as it must be.
+func parse(r *http.Request) (q request, ok bool) {
+	v := r.URL.Query()
+	q = request{sort: v.Get("sort"), rows: defaultRows, filter: strings.ToLower(v.Get("q")), selected: v.Get("session")}
+	if q.sort == "" {
+		q.sort = "rate"
+	}
+	if _, known := orders[q.sort]; !known || len(q.filter) > maxFilter || len(q.selected) > maxFilter {
+		return q, false
+	}
+	for name, to := range map[string]*int{"n": &q.rows, "offset": &q.offset} {
+		if text := v.Get(name); text != "" {
+			n, err := strconv.ParseUint(text, 10, 31)
+			if err != nil {
+				return q, false
+			}
+			*to = int(n)
+		}
+	}
+	q.rows = min(q.rows, maxRows)
+	return q, true
+}
+
+// serveStats serves the figures as JSON: those of the endpoints, a part of the
+// sessions, and all of one session. The parameters are sort (a key of orders,
+// "rate" by default), n (up to 500 sessions, 50 by default), offset, q (a part
+// of the peer's address, of the conversation id, or of the endpoint's name), and
+// session (the id of the one session).
+func (s *Set) serveStats(w http.ResponseWriter, r *http.Request) {
+	q, ok := parse(r)
+	if !ok {
+		http.Error(w, "a parameter is not valid", http.StatusBadRequest)
+		return
+	}
+	answer := s.answer(q)
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
+}

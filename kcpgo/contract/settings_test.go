@@ -1,0 +1,381 @@
+package contract
+
+import (
+	"errors"
+	"net"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/xtaci/kcp-go/v5"
+)
+
+// Accept fails with a timeout after the deadline, and works again without.
+func TestAcceptDeadline(t *testing.T) {
+	l := listen(t, setup{})
+	if err := l.SetDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {
+		t.Error(err)
+	}
+	_, err := l.AcceptKCP()
+	wantTimeout(t, err)
+	if err := l.SetReadDeadline(time.Now().Add(-time.Second)); err != nil {
+		t.Error(err)
+	}
+	_, err = l.Accept()
+	wantTimeout(t, err)
+	if l.SetWriteDeadline(time.Now()) == nil {
+		t.Error("SetWriteDeadline works")
+	}
+	client := dial(t, setup{}, l.Addr())
+	write(t, client, "abc")
+	want(t, accept(t, setup{}, l), "abc")
+}
+
+// Settings of sockets are for those that have opened or given them.
+func TestSocketSettings(t *testing.T) {
+	client, server, l := join(t, setup{})
+	for name, err := range map[string]error{
+		"client DSCP":          client.SetDSCP(46),
+		"client read buffer":   client.SetReadBuffer(1 << 16),
+		"client write buffer":  client.SetWriteBuffer(1 << 16),
+		"listener DSCP":        l.SetDSCP(46),
+		"listener read buffer": l.SetReadBuffer(1 << 16),
+		"listener write buf":   l.SetWriteBuffer(1 << 16),
+	} {
+		if err != nil {
+			t.Error(name, err)
+		}
+	}
+	for name, err := range map[string]error{
+		"DSCP":         server.SetDSCP(46),
+		"read buffer":  server.SetReadBuffer(1 << 16),
+		"write buffer": server.SetWriteBuffer(1 << 16),
+	} {
+		if err == nil || err.Error() != "invalid operation" {
+			t.Error("accepted session,", name, err)
+		}
+	}
+}
+
+// dscp is a socket that sets its DSCP field by itself.
+type dscp struct {
+	net.PacketConn
+	value int
+}
+
+func (d *dscp) SetDSCP(v int) error {
+	d.value = v
+	return errors.New("remembered")
+}
+
+// bare hides all but the methods of net.PacketConn.
+type bare struct{ net.PacketConn }
+
+// A socket may have the method SetDSCP, or none of the settings.
+func TestOwnDSCP(t *testing.T) {
+	d := &dscp{PacketConn: socket(t)}
+	client := conn3(t, 1, nobody(t), d)
+	if err := client.SetDSCP(12); err == nil || err.Error() != "remembered" || d.value != 12 {
+		t.Error(err, d.value)
+	}
+	client = conn3(t, 1, nobody(t), bare{socket(t)})
+	for _, err := range []error{client.SetDSCP(1), client.SetReadBuffer(1000), client.SetWriteBuffer(1000)} {
+		if err == nil || err.Error() != "invalid operation" {
+			t.Error(err)
+		}
+	}
+}
+
+// Control gives the socket to those that own it.
+func TestControl(t *testing.T) {
+	client, server, l := join(t, setup{})
+	mark := errors.New("mark")
+	var got net.PacketConn
+	f := func(pc net.PacketConn) error {
+		got = pc
+		return mark
+	}
+	if err := client.Control(f); err != mark || got.LocalAddr().String() != client.LocalAddr().String() {
+		t.Error(err)
+	}
+	if err := l.Control(f); err != mark || got.LocalAddr().String() != l.Addr().String() {
+		t.Error(err)
+	}
+	pc := socket(t)
+	for name, s := range map[string]*kcp.UDPSession{"accepted": server, "not owned": conn3(t, 1, nobody(t), pc)} {
+		if err := s.Control(f); err == nil || err.Error() != "not the owner of this connection" {
+			t.Error(name, err)
+		}
+	}
+}
+
+// SetMtu says whether the size leaves room for a segment.
+func TestSetMtu(t *testing.T) {
+	gcm, err := kcp.NewAESGCMCrypt(pattern(16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	aes, err := kcp.NewAESBlockCrypt(pattern(16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		setup
+		room int
+	}{
+		"plain": {setup{}, 0},
+		"FEC":   {setup{data: 10, parity: 3}, 8},
+		"AES":   {setup{block: aes}, 20},
+		"GCM":   {setup{block: gcm, data: 1, parity: 1}, 12 + 16 + 8},
+	} {
+		s := dial(t, c.setup, nobody(t))
+		for mtu, ok := range map[int]bool{
+			c.room + 24: false, c.room: false, 0: false, -1: false,
+			c.room + 25: true, 500: true, 1500: true, 1501: true, 9000: true,
+		} {
+			if s.SetMtu(mtu) != ok {
+				t.Errorf("%s: SetMtu(%d) is %v", name, mtu, !ok)
+			}
+		}
+	}
+}
+
+// measured is a socket that knows the size of the largest packet it has sent.
+type measured struct {
+	net.PacketConn
+	most atomic.Int64
+}
+
+func (m *measured) WriteTo(b []byte, to net.Addr) (int, error) {
+	m.most.Store(max(m.most.Load(), int64(len(b))))
+	return m.PacketConn.WriteTo(b, to)
+}
+
+// No packet is larger than SetMtu says, with all that is around the content.
+func TestMtuIsKept(t *testing.T) {
+	aes, err := kcp.NewAESBlockCrypt(pattern(16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, mtu := range []int{400, 1400, 1500} {
+		l := listen(t, setup{block: aes, data: 3, parity: 2})
+		pc := &measured{PacketConn: socket(t)}
+		client, err := kcp.NewConn2(l.Addr(), aes, 3, 2, pc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		fast(client)
+		if mtu != 1400 && !client.SetMtu(mtu) { // it is the default
+			t.Fatal("SetMtu")
+		}
+		if _, err := client.Write(pattern(100000)); err != nil {
+			t.Fatal(err)
+		}
+		readAll(t, accept(t, setup{}, l), 100000)
+		if most := pc.most.Load(); most != int64(mtu) {
+			t.Errorf("the largest packet has %d bytes, not %d", most, mtu)
+		}
+	}
+}
+
+// Error correction is off with ratios that make no sense.
+func TestOddFEC(t *testing.T) {
+	for _, ratio := range [][2]int{{0, 3}, {3, 0}, {-1, -1}, {1 << 30, 1 << 30}} {
+		c := setup{data: ratio[0], parity: ratio[1]}
+		client, server, _ := join(t, c)
+		write(t, client, "abc")
+		want(t, server, "abc")
+		if client.GetOOBMaxSize() != 0 {
+			t.Error(ratio, "is error correction")
+		}
+	}
+}
+
+// Either end understands error correction that only the other has.
+func TestOneSidedFEC(t *testing.T) {
+	l := listen(t, setup{})
+	client := dial(t, setup{data: 3, parity: 2}, l.Addr())
+	sent := pattern(50000)
+	if _, err := client.Write(sent); err != nil {
+		t.Fatal(err)
+	}
+	server := accept(t, setup{}, l)
+	if string(readAll(t, server, len(sent))) != string(sent) {
+		t.Error("other bytes")
+	}
+	write(t, server, "abc")
+	want(t, client, "abc")
+}
+
+// Out-of-band packets arrive at the handlers, which may answer.
+func TestOOB(t *testing.T) {
+	client, server, _ := join(t, setup{data: 10, parity: 3})
+	got := make(chan string, 100)
+	if err := server.SetOOBHandler(func(b []byte) {
+		got <- "server " + string(b)
+		if err := server.SendOOB(append([]byte("re: "), b...)); err != nil {
+			t.Error(err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.SetOOBHandler(func(b []byte) { got <- "client " + string(b) }); err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{"", "x", "hello"} {
+		if err := client.SendOOB([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []string{"server " + text, "client re: " + text} {
+			select {
+			case s := <-got:
+				if s != want {
+					t.Errorf("%q, want %q", s, want)
+				}
+			case <-time.After(patience):
+				t.Fatal("nothing arrives of", want)
+			}
+		}
+	}
+	// The stream goes on beside them.
+	write(t, client, "abc")
+	want(t, server, "abc")
+	if err := client.SetOOBHandler(nil); err != nil {
+		t.Error(err)
+	}
+	if err := server.SendOOB([]byte("unheard")); err != nil {
+		t.Error(err)
+	}
+	write(t, server, "def")
+	want(t, client, "def")
+	if len(got) != 0 {
+		t.Error("heard:", <-got)
+	}
+}
+
+// The largest out-of-band packet arrives, a larger one is an error.
+func TestOOBSize(t *testing.T) {
+	aes, err := kcp.NewAESBlockCrypt(pattern(16))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		setup
+		size int
+	}{{setup{data: 10, parity: 3}, 1388}, {setup{block: aes, data: 10, parity: 3}, 1368}} {
+		client, server, _ := join(t, c.setup)
+		if n := client.GetOOBMaxSize(); n != c.size {
+			t.Fatalf("size %d, want %d", n, c.size)
+		}
+		got := make(chan int, 10)
+		if err := server.SetOOBHandler(func(b []byte) { got <- len(b) }); err != nil {
+			t.Fatal(err)
+		}
+		if err := client.SendOOB(pattern(c.size)); err != nil {
+			t.Error(err)
+		}
+		select {
+		case n := <-got:
+			if n != c.size {
+				t.Error("bytes:", n)
+			}
+		case <-time.After(patience):
+			t.Error("it does not arrive")
+		}
+		if err := client.SendOOB(pattern(c.size + 1)); err == nil || err.Error() != "OOB payload too large" {
+			t.Error(err)
+		}
+	}
+}
+
+// Without error correction there is nothing out of band.
+func TestOOBNeedsFEC(t *testing.T) {
+	client, _, _ := join(t, setup{})
+	for _, err := range []error{client.SendOOB([]byte("x")), client.SetOOBHandler(func([]byte) {}), client.SetOOBHandler(nil)} {
+		if err == nil || err.Error() != "OOB requires FEC to be enabled" {
+			t.Error(err)
+		}
+	}
+	if client.GetOOBMaxSize() != 0 {
+		t.Error("size", client.GetOOBMaxSize())
+	}
+}
+
+// The round-trip figures are in milliseconds, and begin as in the reference.
+func TestRoundTripFigures(t *testing.T) {
+	s := dial(t, setup{}, nobody(t))
+	if s.GetRTO() != 200 || s.GetSRTT() != 0 || s.GetSRTTVar() != 0 {
+		t.Error(s.GetRTO(), s.GetSRTT(), s.GetSRTTVar())
+	}
+	client, server, _ := join(t, setup{})
+	for range 5 {
+		write(t, client, "abc")
+		want(t, server, "abc")
+		write(t, server, "abc")
+		want(t, client, "abc")
+	}
+	if rto := client.GetRTO(); rto < 30 || rto > 60000 {
+		t.Error("RTO", rto)
+	}
+	if srtt := client.GetSRTT(); srtt < 0 || srtt > 10000 {
+		t.Error("SRTT", srtt)
+	}
+}
+
+// A rate limit makes a transfer take its time; what may leave at once is 96 kB.
+func TestRateLimit(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a second")
+	}
+	client, server, _ := join(t, setup{})
+	client.SetRateLimit(200_000)
+	start := time.Now()
+	if _, err := client.Write(pattern(250_000)); err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, server, 250_000)
+	if d := time.Since(start); d < 600*time.Millisecond {
+		t.Error("took", d)
+	}
+	client.SetRateLimit(0)
+	if _, err := client.Write(pattern(250_000)); err != nil {
+		t.Fatal(err)
+	}
+	readAll(t, server, 250_000)
+}
+
+// DefaultSnmp counts sessions and bytes of the process.
+func TestSnmpCounts(t *testing.T) {
+	before := kcp.DefaultSnmp.Copy()
+	client, server, l := join(t, setup{})
+	write(t, client, "abc")
+	want(t, server, "abc")
+	now := kcp.DefaultSnmp.Copy()
+	for name, c := range map[string][2]uint64{
+		"ActiveOpens":   {now.ActiveOpens - before.ActiveOpens, 1},
+		"PassiveOpens":  {now.PassiveOpens - before.PassiveOpens, 1},
+		"CurrEstab":     {now.CurrEstab - before.CurrEstab, 2},
+		"BytesSent":     {now.BytesSent - before.BytesSent, 5},
+		"BytesReceived": {now.BytesReceived - before.BytesReceived, 5},
+	} {
+		if c[0] != c[1] {
+			t.Errorf("%s: %d, want %d", name, c[0], c[1])
+		}
+	}
+	if now.MaxConn < now.CurrEstab {
+		t.Error("MaxConn", now.MaxConn)
+	}
+	// The fields are read as such, and follow soon.
+	waitFor(t, func() bool {
+		s := kcp.DefaultSnmp
+		return atomic.LoadUint64(&s.OutPkts) >= before.OutPkts+3 && atomic.LoadUint64(&s.InPkts) >= before.InPkts+3 &&
+			atomic.LoadUint64(&s.OutBytes) >= before.OutBytes+3*24 && atomic.LoadUint64(&s.InSegs) >= before.InSegs+3
+	})
+	client.Close()
+	server.Close()
+	l.Close()
+	if n := kcp.DefaultSnmp.Copy().CurrEstab; n != before.CurrEstab {
+		t.Error("CurrEstab", n, "before", before.CurrEstab)
+	}
+}

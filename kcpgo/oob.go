@@ -1,0 +1,61 @@
+package kcp
+
+import (
+	"errors"
+	"sync/atomic"
+
+	engine "github.com/arqnet/kcp"
+)
+
+// OOBCallBackType is a handler of out-of-band packets. What it is given is valid
+// during the call.
+type OOBCallBackType func([]byte)
+
+// SetOOBHandler makes the session call callback with each out-of-band packet
+// that arrives; nil makes it drop them, as before the first call. It fails if
+// the session has no error correction, whose header they have.
+//
+// callback is called on the goroutine that reads the socket, so it must return
+// soon. It may call SendOOB.
+func (s *UDPSession) SetOOBHandler(callback OOBCallBackType) error {
+	if !s.port.fec {
+		return errNoFEC
+	}
+	s.handleOOB(callback)
+	return nil
+}
+
+// handleOOB counts out-of-band packets, and passes them to callback, if there is
+// one.
+func (s *UDPSession) handleOOB(callback OOBCallBackType) {
+	s.conn.HandleDatagrams(func(b []byte) {
+		atomic.AddUint64(&DefaultSnmp.OOBPackets, 1)
+		if callback != nil {
+			callback(b)
+		}
+	})
+}
+
+// GetOOBMaxSize returns the largest out-of-band packet in bytes, or 0 if the
+// session has no error correction.
+func (s *UDPSession) GetOOBMaxSize() int {
+	if !s.port.fec {
+		return 0
+	}
+	return s.conn.MaxDatagramSize()
+}
+
+// SendOOB sends data as one packet out of band: it may be lost, overtake others,
+// and is not repeated. It copies data and does not wait. It fails if data is
+// larger than GetOOBMaxSize, if the session has no error correction, and after
+// Close.
+func (s *UDPSession) SendOOB(data []byte) error {
+	if !s.port.fec {
+		return errNoFEC
+	}
+	err := s.conn.SendDatagram(data)
+	if errors.Is(err, engine.ErrDatagramTooLarge) {
+		return errLargeOOB
+	}
+	return sessionError(err)
+}

@@ -1,0 +1,66 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync/atomic"
+
+	engine "github.com/arqnet/kcp"
+)
+
+// port is a socket with the engine's endpoint on it.
+type port struct {
+	pc       net.PacketConn // as the program has given it
+	own      bool           // shut closes pc
+	fec      bool           // error correction is on
+	overhead int            // bytes that encryption and error correction add to a packet
+	endpoint *engine.Endpoint
+	meter    meter
+	gone     atomic.Bool // shut was called
+}
+
+// errNoSocket is for a nil net.PacketConn, with which kcp-go panics later.
+var errNoSocket = errors.New("kcp: no net.PacketConn")
+
+// openPort starts an endpoint on pc.
+func openPort(block BlockCrypt, dataShards, parityShards int, own bool, pc net.PacketConn) (*port, error) {
+	if pc == nil {
+		return nil, errNoSocket
+	}
+	config := newConfig(block, dataShards, parityShards)
+	e, err := engine.NewEndpoint(pc, config)
+	if err != nil {
+		return nil, err
+	}
+	p := &port{pc: pc, own: own, endpoint: e, fec: config.FEC != engine.FEC{}}
+	if config.Cipher != nil {
+		head, tail := config.Cipher.Overhead()
+		p.overhead = head + tail
+	}
+	if p.fec {
+		p.overhead += fecHeader
+	}
+	meters.add(p)
+	return p, nil
+}
+
+// dial opens a session without a word to the peer, which learns of it with the
+// first data.
+func (p *port) dial(raddr net.Addr, conv uint32) (*engine.Conn, error) {
+	return p.endpoint.DialWith(context.Background(), raddr, engine.DialOptions{Conv: conv, ZeroConv: conv == 0, Quiet: true})
+}
+
+// shut ends the endpoint and its sessions, and closes an owned socket. Further
+// calls do nothing.
+func (p *port) shut() error {
+	if p.gone.Swap(true) {
+		return nil
+	}
+	_ = p.endpoint.Close() // it was open
+	meters.remove(p)
+	if p.own {
+		return p.pc.Close()
+	}
+	return nil
+}

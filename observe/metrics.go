@@ -1,0 +1,168 @@
+package observe
+
+import (
+	"slices"
+
+	"github.com/arqnet/kcp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	gauge   = prometheus.GaugeValue
+	counter = prometheus.CounterValue
+)
+
+// one returns the values of a metric without a label of its own.
+func one(f func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64) func(*kcp.EndpointStats, *kcp.SessionTotals) []value {
+	return func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value { return []value{{n: f(s, t)}} }
+}
+
+// metrics returns all metrics but that of round-trip times. Their names follow
+// the conventions of Prometheus.
+func metrics() []metric {
+	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), extraMetrics())
+}
+
+// sessionMetrics returns those about the sessions of an endpoint.
+func sessionMetrics() []metric {
+	return []metric{
+		{"sessions", "Open sessions, those that wait for Accept included.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Sessions) })},
+		{"sessions_peak", "The most sessions that were open at a time.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Peak) })},
+		{"sessions_backlog", "Sessions that wait for Accept.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Backlog) })},
+		{"sessions_half_open", "Accepted sessions of peers whose addresses are not validated.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HalfOpen) })},
+		{"held_bytes", "Memory that sessions hold because of what their peers have sent.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Buffered) })},
+		{"sessions_opened_total", "Sessions opened, by the side that opened them.", "side", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"dialled", float64(s.Dialled)},
+				{"accepted", float64(s.Accepted)},
+			}
+		}},
+		{"sessions_ended_total", "Sessions ended, by cause.", "cause", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"closed", float64(s.Ended.Closed)},
+				{"peer_closed", float64(s.Ended.PeerClosed)},
+				{"aborted", float64(s.Ended.Aborted)},
+				{"not_delivered", float64(s.Ended.NotDelivered)},
+				{"reset", float64(s.Ended.Reset)},
+				{"refused", float64(s.Ended.Refused)},
+				{"no_answer", float64(s.Ended.NoAnswer)},
+				{"lost", float64(s.Ended.Lost)},
+				{"idle", float64(s.Ended.Idle)},
+				{"stalled", float64(s.Ended.Stalled)},
+				{"memory", float64(s.Ended.Memory)},
+				{"unaccepted", float64(s.Ended.Unaccepted)},
+				{"failed", float64(s.Ended.Failed)},
+			}
+		}},
+	}
+}
+
+// packetMetrics returns those about the packets of an endpoint.
+func packetMetrics() []metric {
+	return []metric{
+		{"packets_sent_total", "UDP datagrams sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.PacketsSent) })},
+		{"packets_received_total", "UDP datagrams received.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.PacketsReceived) })},
+		{"sent_bytes_total", "UDP payload sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.BytesSent) })},
+		{"received_bytes_total", "UDP payload received.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.BytesReceived) })},
+		{"socket_errors_total", "Errors of the socket.", "operation", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"read", float64(s.ReadErrors)},
+				{"write", float64(s.WriteErrors)},
+			}
+		}},
+		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
+		{"packets_dropped_total", "Received packets that no session took, by reason.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"short", float64(s.DropShort)},
+				{"cipher", float64(s.DropCipher)},
+				{"replay", float64(s.DropReplay)},
+				{"unknown", float64(s.DropUnknown)},
+				{"ended", float64(s.DropEnded)},
+				{"sessions", float64(s.DropSessions)},
+				{"half_open", float64(s.DropHalfOpen)},
+				{"backlog", float64(s.DropBacklog)},
+				{"handshake", float64(s.DropHandshake)},
+			}
+		}},
+		{"packets_withheld_total", "Packets that were not sent, by the limit.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"reply_rate", float64(s.DropReplies)},
+				{"amplification", float64(s.DropCredit)},
+			}
+		}},
+		{"handshake_errors_total", "Handshakes of TLS that have failed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HandshakeErrors) })},
+		{"cookies_sent_total", "Cookies sent to new peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.CookiesSent) })},
+	}
+}
+
+// segmentMetrics returns those about the segments of all sessions.
+func segmentMetrics() []metric {
+	return []metric{
+		{"payload_sent_bytes_total", "Payload sent, each byte once.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesSent) })},
+		{"payload_received_bytes_total", "Payload received, each byte once.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesReceived) })},
+		{"segment_packets_sent_total", "Packets with segments that sessions have sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsSent) })},
+		{"segment_packets_received_total", "Packets with segments that sessions have taken.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsReceived) })},
+		{"segments_sent_total", "Data segments sent, first transmissions.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SegmentsSent) })},
+		{"segments_retransmitted_total", "Data segments retransmitted, by what came first: the time-out, or a sign of the loss.", "trigger", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"timeout", float64(t.TimeoutRetransmits)},
+				{"early", float64(t.FastRetransmits)},
+			}
+		}},
+		{"segments_retransmitted_spurious_total", "Retransmissions of segments that had arrived.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SpuriousRetransmits) })},
+		{"segments_repeated_total", "Redundant copies of data segments sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Repeats) })},
+		{"segments_received_total", "Data segments received, duplicates included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.SegmentsReceived) })},
+		{"segments_duplicate_total", "Data segments received again.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Duplicates) })},
+		{"segments_out_of_window_total", "Data segments beyond the receive window or the memory allowed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.OutOfWindow) })},
+		{"messages_broken_total", "Messages dropped because their fragments do not fit together.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BrokenMessages) })},
+		{"acks_sent_total", "ACK segments sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.AcksSent) })},
+		{"acks_received_total", "ACK segments received.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.AcksReceived) })},
+		{"window_probes_total", "Window probes, by direction; signals of the peer are among those received.", "direction", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"sent", float64(t.ProbesSent)},
+				{"received", float64(t.ProbesReceived)},
+			}
+		}},
+		{"window_updates_received_total", "Window updates received.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.WindowUpdates) })},
+		{"session_packets_refused_total", "Packets that sessions refused, by reason.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"short", float64(t.Dropped.Short)},
+				{"conversation", float64(t.Dropped.Conv)},
+				{"length", float64(t.Dropped.Length)},
+				{"command", float64(t.Dropped.Command)},
+				{"una", float64(t.Dropped.Una)},
+				{"piece", float64(t.Dropped.Piece)},
+				{"stream", float64(t.Dropped.Stream)},
+				{"fec", float64(t.Dropped.FEC)},
+			}
+		}},
+	}
+}
+
+// extraMetrics returns those about what goes past the segments, and about the path.
+func extraMetrics() []metric {
+	return []metric{
+		{"datagrams_sent_total", "Unreliable datagrams sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Sent) })},
+		{"datagrams_received_total", "Unreliable datagrams received, dropped ones included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Received) })},
+		{"datagrams_dropped_total", "Unreliable datagrams received and dropped.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Dropped) })},
+		{"datagrams_unsent_total", "Unreliable datagrams not sent, for want of room or of an address that is validated.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Datagrams.Unsent) })},
+		{"fec_packets_sent_total", "Packets sent with forward error correction.", "kind", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"data", float64(t.FEC.DataSent)},
+				{"parity", float64(t.FEC.ParitySent)},
+			}
+		}},
+		{"fec_packets_received_total", "Packets received with forward error correction.", "kind", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"data", float64(t.FEC.DataReceived)},
+				{"parity", float64(t.FEC.ParityReceived)},
+			}
+		}},
+		{"fec_packets_recovered_total", "Lost packets that parity has restored.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.FEC.Recovered) })},
+		{"fec_groups_lost_total", "Groups with packets lost for good.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.FEC.Lost) })},
+		{"mtu_probes_sent_total", "Probes of the path MTU sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.Sent) })},
+		{"mtu_probes_lost_total", "Probes of the path MTU lost.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.Lost) })},
+		{"mtu_black_holes_total", "Times that the path began to drop large packets.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Probes.BlackHoles) })},
+		{"migrations_total", "Changes of addresses of peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Moves) })},
+	}
+}

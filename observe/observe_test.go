@@ -1,0 +1,189 @@
+package observe
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"net/http/httptest"
+	"os/exec"
+	"reflect"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/expfmt"
+	"github.com/stretchr/testify/require"
+)
+
+// busy runs f with two endpoints between which n sessions have moved data.
+func busy(t *testing.T, n int, f func(t *testing.T, s *Endpoints, client, server *kcp.Endpoint, conns []*kcp.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.05})
+		endpoint := func(addr string) *kcp.Endpoint {
+			pc, err := network.Listen(addr)
+			require.NoError(t, err)
+			e, err := kcp.NewEndpoint(pc, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+			return e
+		}
+		server, client := endpoint("10.0.0.1:4000"), endpoint("10.0.0.2:5000")
+		l, err := server.Listen()
+		require.NoError(t, err)
+		var s Endpoints
+		s.Add("server", server)
+		s.Add("client", client)
+		var conns []*kcp.Conn
+		for range n {
+			a, err := client.Dial(context.Background(), server.LocalAddr())
+			require.NoError(t, err)
+			_, err = a.Write(make([]byte, 30000))
+			require.NoError(t, err)
+			b, err := l.AcceptKCP(context.Background())
+			require.NoError(t, err)
+			_, err = io.ReadFull(b, make([]byte, 30000))
+			require.NoError(t, err)
+			conns = append(conns, a)
+		}
+		f(t, &s, client, server, conns)
+	})
+}
+
+// text returns what Prometheus would read.
+func text(t *testing.T, s *Endpoints) string {
+	t.Helper()
+	r := prometheus.NewPedanticRegistry()
+	require.NoError(t, r.Register(s))
+	families, err := r.Gather()
+	require.NoError(t, err)
+	var out bytes.Buffer
+	e := expfmt.NewEncoder(&out, expfmt.NewFormat(expfmt.TypeTextPlain))
+	for _, f := range families {
+		require.NoError(t, e.Encode(f))
+	}
+	return out.String()
+}
+
+func TestCollector(t *testing.T) {
+	busy(t, 3, func(t *testing.T, s *Endpoints, client, server *kcp.Endpoint, conns []*kcp.Conn) {
+		out := text(t, s)
+		for _, want := range []string{
+			`kcp_sessions{endpoint="client"} 3`,
+			`kcp_sessions_opened_total{endpoint="server",side="accepted"} 3`,
+			`kcp_sessions_opened_total{endpoint="client",side="dialled"} 3`,
+			`kcp_payload_sent_bytes_total{endpoint="client"} 90000`,
+			`kcp_payload_received_bytes_total{endpoint="server"} 90000`,
+			`kcp_session_rtt_seconds{endpoint="client",share="0.5"} 0.02`,
+		} {
+			require.Contains(t, out, want)
+		}
+		require.NoError(t, conns[0].Abort())
+		out = text(t, s)
+		require.Contains(t, out, `kcp_sessions_ended_total{cause="aborted",endpoint="client"} 1`)
+		require.Contains(t, out, `kcp_payload_sent_bytes_total{endpoint="client"} 90000`) // never falls
+
+		s.Add("client", client)() // it is there already
+		require.Contains(t, text(t, s), `kcp_sessions{endpoint="client"} 2`)
+		s.Add("server", conns[1].Endpoint())
+		text(t, s) // no metric twice
+	})
+}
+
+// Removed endpoints are gone, and two of the same name do not break a scrape.
+func TestAddAndRemove(t *testing.T) {
+	busy(t, 1, func(t *testing.T, _ *Endpoints, client, server *kcp.Endpoint, _ []*kcp.Conn) {
+		var s Endpoints
+		remove := s.Add("same", client)
+		s.Add("same", server)
+		require.Contains(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="dialled"} 1`)
+		remove()
+		remove()
+		require.Contains(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="accepted"} 1`)
+	})
+}
+
+// Every count of EndpointStats and SessionTotals is in a metric.
+func TestEveryCountIsThere(t *testing.T) {
+	var s kcp.EndpointStats
+	var totals kcp.SessionTotals
+	n := uint64(1000)
+	names := make(map[uint64]string)
+	fill(reflect.ValueOf(&s).Elem(), "EndpointStats", &n, names)
+	fill(reflect.ValueOf(&totals).Elem(), "SessionTotals", &n, names)
+	require.Greater(t, len(names), 60)
+	for _, m := range metrics() {
+		for _, v := range m.values(&s, &totals) {
+			delete(names, uint64(v.n))
+		}
+	}
+	for value, name := range names {
+		switch name {
+		case "EndpointStats.EndedForMemory": // Ended.Memory has it
+		case "SessionTotals.FEC.PeerRatio.Data", "SessionTotals.FEC.PeerRatio.Parity", "SessionTotals.Probes.MTU": // no counts
+		default:
+			t.Errorf("%s (%d) is in no metric", name, value)
+		}
+	}
+}
+
+// fill sets every number in v to another value.
+func fill(v reflect.Value, name string, n *uint64, names map[uint64]string) {
+	switch v.Kind() {
+	case reflect.Struct:
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			inner := name + "." + f.Name
+			if f.Anonymous {
+				inner = name
+			}
+			fill(v.Field(i), inner, n, names)
+		}
+	case reflect.Uint64:
+		v.SetUint(*n)
+		names[*n] = name
+		*n++
+	case reflect.Int:
+		v.SetInt(int64(*n))
+		names[*n] = name
+		*n++
+	}
+}
+
+// Prometheus' own checker finds nothing wrong with names, types and help texts.
+func TestPromtool(t *testing.T) {
+	promtool, err := exec.LookPath("promtool")
+	if err != nil {
+		t.Skip("promtool is not installed (Debian: apt-get install prometheus)")
+	}
+	var out string
+	busy(t, 2, func(t *testing.T, s *Endpoints, _, _ *kcp.Endpoint, _ []*kcp.Conn) { out = text(t, s) })
+	cmd := exec.Command(promtool, "check", "metrics")
+	cmd.Stdin = strings.NewReader(out)
+	found, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", found)
+	require.Empty(t, string(found))
+}
+
+// The handler serves the page and the figures.
+func TestHandler(t *testing.T) {
+	busy(t, 3, func(t *testing.T, s *Endpoints, _, _ *kcp.Endpoint, conns []*kcp.Conn) {
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/debug/kcp/stats.json?n=2&q="+strconv.FormatUint(uint64(conns[0].Conv()), 16), nil))
+		require.Equal(t, 200, w.Code)
+		var a struct {
+			Sessions, Matching int
+			Rows               []struct{ Conv string }
+		}
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
+		require.Equal(t, 6, a.Sessions)
+		require.Equal(t, 2, a.Matching) // both ends
+		require.Len(t, a.Rows, 2)
+	})
+}

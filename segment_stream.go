@@ -1,0 +1,395 @@
+package kcp
+
+import "encoding/binary"
+
+// Stream segments (WIRE.md §5.9). They share the sequence numbers of PUSH, and
+// so acknowledgements, loss recovery, windows, pacing and FEC, but belong to
+// streams of the session. The receiver passes them to the session when they
+// arrive, whatever is missing before them, and not in the order of sn. The
+// sender gets them from the session just before they leave, so that a message
+// of high priority overtakes what waits.
+//
+// All this is off without a host. The bare state machine does not know of it.
+
+const (
+	cmdStream      = 86 // a segment of a stream
+	cmdStreamPiece = 87 // a PIECE of one
+
+	// pieceOfStream is the frg under which the pieces of a stream segment are
+	// held. No PUSH has it: a message has fewer fragments.
+	pieceOfStream = 255
+	// manyVoid is how many empty places the receive queue has at least when
+	// they are removed.
+	manyVoid = 64
+)
+
+// machineHost is the session as the machine sees it. What a method may call of
+// the machine is said there; see hooks for onSignal.
+type machineHost interface {
+	// onSignal takes a signal, and what its segment carries. True means that
+	// nothing else in the segment counts.
+	onSignal(s signal, payload []byte) bool
+	// onStream takes the payload of a stream segment, once for each sn. The
+	// payload is valid only during the call. It must not change the machine.
+	onStream(payload []byte)
+	// takesStreams reports whether the peer may send stream segments.
+	takesStreams() bool
+	// pullStream may queue one stream segment with queueStream, to be sent
+	// next, and reports whether it has. plain says that segments of Send wait.
+	pullStream(plain bool) bool
+	// streamsWait reports whether pullStream has something to queue.
+	streamsWait() bool
+	// segmentAcked is called when a segment of t was acknowledged. It must not
+	// change the machine.
+	segmentAcked(t *streamTag)
+	// abandonedMessage is called when the lifetime or the retransmissions of t
+	// are used up. It must not change the machine.
+	abandonedMessage(t *streamTag)
+}
+
+// streamTag is what the segments of one message have in common.
+type streamTag struct {
+	owner     any    // what the host makes of it
+	deadline  int64  // on the machine's clock, in microseconds; 0: none
+	limit     uint32 // transmissions of one segment; 0: any number
+	flight    int32  // segments queued in the machine, or in flight
+	abandoned bool   // what of it is sent again is sent without content
+}
+
+// spent reports whether a transmission at the time now, the xmit-th of its
+// segment, may not carry the message any more.
+func (t *streamTag) spent(now int64, xmit uint32) bool {
+	return t.abandoned || t.deadline > 0 && now >= t.deadline || t.limit > 0 && xmit > t.limit
+}
+
+// streamKind says what a stream segment is.
+type streamKind uint8
+
+const (
+	streamData    streamKind = iota // a message, or a fragment of one
+	streamAbandon                   // a message that will not be completed
+	streamFin                       // the sender's end: so many messages in all
+	streamReset                     // the sender drops what it has not sent
+	streamStop                      // the sender reads no more
+	streamCredit                    // how much the sender takes
+	streamOpen                      // nothing but the options
+	streamKinds
+
+	streamEnd      = 0x08 // last fragment
+	streamFragment = 0x10 // fsn follows
+	streamOptions  = 0x20 // options follow
+
+	streamOptionBytes = 8
+	// maxStreamHeader is the largest header of streamData, in bytes.
+	maxStreamHeader = 4 + 1 + streamOptionBytes + 4 + 4
+	// noSegment is the size of a streamAbandon that does not take the place of
+	// a segment.
+	noSegment = 0xffff
+)
+
+// streamParams are the options of a stream as its opener announces them.
+type streamParams struct {
+	unordered   bool
+	priority    int8
+	retransmits uint16 // one more than the most; 0: no limit
+	lifetime    uint32 // milliseconds; 0: no limit
+}
+
+// streamHeader is what a stream segment begins with.
+type streamHeader struct {
+	id     uint32
+	kind   streamKind
+	end    bool // streamData: the message ends here
+	part   bool // streamData: one of several fragments
+	opens  bool // params are there
+	params streamParams
+	mid    seq    // streamData, streamAbandon: message; streamFin: number of messages
+	fsn    uint32 // streamData: number of the fragment in its message
+	size   uint16 // streamAbandon: payload bytes of the segment whose place it takes
+	code   uint64 // streamReset, streamStop
+	limit  seq    // streamCredit
+}
+
+// append appends h to b.
+func (h *streamHeader) append(b []byte) []byte {
+	first := byte(h.kind)
+	for _, f := range []struct {
+		on  bool
+		bit byte
+	}{{h.end, streamEnd}, {h.part, streamFragment}, {h.opens, streamOptions}} {
+		if f.on {
+			first |= f.bit
+		}
+	}
+	b = append(binary.LittleEndian.AppendUint32(b, h.id), first)
+	if h.opens {
+		flags := byte(0)
+		if h.params.unordered {
+			flags = 1
+		}
+		b = append(b, flags, byte(h.params.priority))
+		b = binary.LittleEndian.AppendUint16(b, h.params.retransmits)
+		b = binary.LittleEndian.AppendUint32(b, h.params.lifetime)
+	}
+	switch h.kind {
+	case streamData, streamAbandon, streamFin:
+		b = binary.LittleEndian.AppendUint32(b, uint32(h.mid))
+	case streamReset, streamStop:
+		b = binary.LittleEndian.AppendUint64(b, h.code)
+	case streamCredit:
+		b = binary.LittleEndian.AppendUint32(b, uint32(h.limit))
+	}
+	switch {
+	case h.part:
+		b = binary.LittleEndian.AppendUint32(b, h.fsn)
+	case h.kind == streamAbandon:
+		b = binary.LittleEndian.AppendUint16(b, h.size)
+	}
+	return b
+}
+
+// decodeStream decodes the payload of a stream segment. ok is false if it is
+// none.
+func decodeStream(b []byte) (h streamHeader, data []byte, ok bool) {
+	if len(b) < 5 {
+		return h, nil, false
+	}
+	h.id = binary.LittleEndian.Uint32(b)
+	first := b[4]
+	h.kind = streamKind(first & 7)
+	h.end, h.part, h.opens = first&streamEnd != 0, first&streamFragment != 0, first&streamOptions != 0
+	if h.id == 0 || h.kind >= streamKinds || first >= streamOptions<<1 ||
+		h.kind != streamData && (h.end || h.part) || h.kind == streamData && !h.end && !h.part ||
+		h.kind == streamOpen && !h.opens {
+		return h, nil, false
+	}
+	b = b[5:]
+	if h.opens {
+		if len(b) < streamOptionBytes {
+			return h, nil, false
+		}
+		h.params = streamParams{
+			unordered: b[0]&1 != 0, priority: int8(b[1]),
+			retransmits: binary.LittleEndian.Uint16(b[2:]), lifetime: binary.LittleEndian.Uint32(b[4:]),
+		}
+		b = b[streamOptionBytes:]
+	}
+	data, ok = h.decodeFields(b)
+	return h, data, ok && (h.kind == streamData || len(data) == 0)
+}
+
+// decodeFields decodes what depends on the kind. It returns what is left.
+func (h *streamHeader) decodeFields(b []byte) (rest []byte, ok bool) {
+	need := [streamKinds]int{streamData: 4, streamAbandon: 6, streamFin: 4, streamReset: 8, streamStop: 8, streamCredit: 4}[h.kind]
+	if h.part {
+		need += 4
+	}
+	if len(b) < need {
+		return nil, false
+	}
+	switch h.kind {
+	case streamData, streamAbandon, streamFin:
+		h.mid = seq(binary.LittleEndian.Uint32(b))
+	case streamReset, streamStop:
+		h.code = binary.LittleEndian.Uint64(b)
+	case streamCredit:
+		h.limit = seq(binary.LittleEndian.Uint32(b))
+	}
+	if h.part {
+		h.fsn = binary.LittleEndian.Uint32(b[4:])
+	}
+	if h.kind == streamAbandon {
+		h.size = binary.LittleEndian.Uint16(b[4:])
+	}
+	return b[need:], true
+}
+
+// streamCmd reports whether cmd is one of those that need a host.
+func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }
+
+// startStreams lets the host queue stream segments.
+func (k *KCP) startStreams() { k.rareMachine().streaming = true }
+
+// streaming reports whether the host may queue stream segments now. A peer whose
+// address is not validated gets none.
+func (k *KCP) streaming() bool {
+	return k.rare != nil && k.rare.streaming && k.snd.validation == nil
+}
+
+// waiting reports whether segments wait to be sent for the first time.
+func (k *KCP) waiting() bool {
+	return k.snd.nxt != k.snd.end || k.streaming() && k.hooks.host.streamsWait()
+}
+
+// pull lets the host queue the segment that is sent next, unless one of a stream
+// is already waiting at the front.
+func (k *KCP) pull() {
+	if !k.streaming() {
+		return
+	}
+	plain := k.snd.nxt != k.snd.end
+	if plain && k.snd.ring.at(k.snd.nxt).tag != nil {
+		return
+	}
+	k.hooks.host.pullStream(plain)
+}
+
+// queueStream queues a segment of t in front of all that wait, and returns its
+// payload of n bytes, at most segmentPayload, for the caller to fill in. Only
+// pullStream calls it.
+func (k *KCP) queueStream(t *streamTag, n int) []byte {
+	k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
+	s := k.out.buffers.getSegment()
+	s.buf = k.out.buffers.get(int(k.hooks.headroom) + n)
+	s.data = s.buf[k.hooks.headroom:][:n]
+	s.tag = t
+	t.flight++
+	for sn := k.snd.end; sn != k.snd.nxt; sn-- {
+		k.snd.ring.set(sn, k.snd.ring.at(sn-1))
+	}
+	k.snd.ring.set(k.snd.nxt, s)
+	k.snd.end++
+	k.snd.bytes += n
+	k.rare.streamBytes += n
+	k.rare.streamSegments++
+	return s.data
+}
+
+// streamLoad returns the segments of streams, and their bytes, that WaitSend and
+// sendBytes count.
+func (k *KCP) streamLoad() (segments, bytes int) {
+	if k.rare == nil {
+		return 0, 0
+	}
+	return k.rare.streamSegments, k.rare.streamBytes
+}
+
+// dropTag takes note that s, a segment of a stream, is released.
+func (k *KCP) dropTag(s *sendSegment) {
+	t := s.tag
+	s.tag = nil
+	t.flight--
+	k.rare.streamBytes -= len(s.data)
+	k.rare.streamSegments--
+	k.hooks.host.segmentAcked(t)
+}
+
+// abandonIfSpent gives up the message of s, which is about to be transmitted for
+// the xmit-th time, if its lifetime or its retransmissions are used up.
+func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
+	if t := s.tag; !t.abandoned && t.spent(k.clock.micros, xmit) {
+		t.abandoned = true
+		k.hooks.host.abandonedMessage(t)
+	}
+}
+
+// putAbandoned puts s into a packet without its content, so that neither its sn
+// nor its message leaves a gap.
+func (k *KCP) putAbandoned(s *sendSegment, h *header) {
+	was, data, _ := decodeStream(s.data)
+	empty := streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
+	var room [maxStreamHeader]byte
+	payload := empty.append(room[:0])
+	b := k.reserve(headerSize + len(payload))
+	h.cmd, h.len = cmdStream, uint32(len(payload))
+	h.encode(b)
+	copy(b[headerSize:], payload)
+	s.noteReach(len(k.out.packet))
+}
+
+// inputStream processes one stream segment.
+func (k *KCP) inputStream(h *header, payload []byte, recovered bool) {
+	if k.rcv.peerUnvalidated {
+		k.counters.SegmentsReceived++
+		k.counters.OutOfWindow++
+		return
+	}
+	k.inputPush(h, payload, recovered)
+}
+
+// inputWhole processes a segment that has arrived in pieces.
+func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
+	if h.cmd == cmdStream {
+		k.inputStream(h, payload, recovered)
+		return
+	}
+	k.inputPush(h, payload, recovered)
+}
+
+// keepStream passes the payload of a new stream segment to the host. Its place
+// is kept until all before it has arrived.
+func (k *KCP) keepStream(h *header, payload []byte, ack ackItem) bool {
+	if h.sn == k.rcv.nxt && k.rcv.queued == 0 {
+		k.rcv.nxt++
+	} else {
+		head := k.rcv.nxt - seq(k.rcv.queued)
+		k.rcv.ring.reserve(head, int(h.sn-head)+1)
+		s := k.rcv.ring.at(h.sn)
+		if s.held {
+			k.duplicate()
+			return false
+		}
+		if k.cfg.ext.RepeatAcks && h.sn != k.rcv.nxt {
+			k.rcv.ackRepeats.note(ack, k.clock.now)
+		}
+		s.held, s.stream, s.lastAcked = true, true, k.clock.now
+		k.rcv.early++
+	}
+	k.counters.BytesReceived += uint64(len(payload))
+	k.deliver()
+	k.hooks.host.onStream(payload)
+	return true
+}
+
+// skipStream moves rcv_nxt past a stream segment. Behind data that waits to be
+// read it leaves an empty place, in front of a message that is not complete:
+// the fragments of one message follow each other.
+func (k *KCP) skipStream() {
+	k.rcv.early--
+	k.rcv.nxt++
+	if k.rcv.queued == 0 {
+		*k.rcv.ring.at(k.rcv.nxt - 1) = recvSegment{}
+		return
+	}
+	at := k.rcv.nxt - 1
+	for range k.rcv.partial {
+		*k.rcv.ring.at(at) = *k.rcv.ring.at(at - 1)
+		at--
+	}
+	*k.rcv.ring.at(at) = recvSegment{void: true}
+	k.rcv.queued++
+	k.rcv.void++
+	k.dropVoid()
+	k.closeVoid()
+}
+
+// closeVoid removes the empty places of the receive queue once they are more
+// than half of it.
+func (k *KCP) closeVoid() {
+	if k.hooks.host == nil || k.rcv.void < manyVoid || 2*k.rcv.void < k.rcv.queued {
+		return
+	}
+	to := k.rcv.nxt
+	for from, n := k.rcv.nxt, k.rcv.queued; n > 0; n-- {
+		from--
+		s := k.rcv.ring.at(from)
+		if s.void {
+			*s = recvSegment{}
+			continue
+		}
+		if to--; to != from {
+			*k.rcv.ring.at(to), *s = *s, recvSegment{}
+		}
+	}
+	k.rcv.queued -= k.rcv.void
+	k.rcv.void = 0
+}
+
+// inQueue returns how many segments of the receive queue count against the
+// window. Places that are empty do not in a session.
+func (k *KCP) inQueue() uint32 {
+	if k.hooks.host == nil {
+		return k.rcv.queued
+	}
+	return k.rcv.queued - k.rcv.void
+}

@@ -1,0 +1,80 @@
+package kcp
+
+import (
+	"context"
+	"net"
+)
+
+// Flush waits until the peer's endpoint has received all that was written before
+// the call: it has acknowledged the data, and will pass it on to its
+// application when that reads. Only a reply of the application shows that it
+// has. Flush sends nothing; Write has sent what the windows allow. Data written
+// during the wait may be waited for if it shares the last segment.
+//
+// Flush returns nil if the data has arrived, even if the session has ended since.
+// Otherwise its errors are
+//   - ctx.Err() when ctx is done;
+//   - net.ErrClosed after Close or Abort at this end; Close itself waits for
+//     delivery;
+//   - ErrPeerClosed if the peer has closed the session without taking the data;
+//   - the error with which the session ended, such as a *PeerLostError or
+//     ErrReset. Some of the data may have arrived nevertheless.
+//
+// The write deadline does not matter. ConnStats.BytesAcked shows the progress.
+// Like Write, Flush must not be called from a handler of Group.Handle.
+func (c *Conn) Flush(ctx context.Context) error {
+	defer context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.io.canWrite.Broadcast()
+	})()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	end := c.kcp.sendEnd()
+	for {
+		// What the peer has not taken before its CLOSE is out of the queue, too.
+		discarded := c.hs.peerClosed && c.closing.undelivered
+		if !discarded && !c.kcp.sendUna().before(end) {
+			return nil
+		}
+		if err := c.cannotDeliver(); err != nil {
+			return c.opError("flush", err)
+		}
+		if err := ctx.Err(); err != nil {
+			return c.opError("flush", err)
+		}
+		c.watched().waitFor(end)
+		c.io.canWrite.Wait()
+	}
+}
+
+// cannotDeliver returns why what is not acknowledged will not be; nil if it may.
+func (c *Conn) cannotDeliver() error {
+	switch {
+	case c.closing.closed:
+		return net.ErrClosed
+	case c.hs.peerClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.state == stateEnded:
+		c.io.errReported = true
+		return c.reason(c.closing.err)
+	}
+	return nil
+}
+
+// waitFor takes note that a call of Flush waits for snd_una to reach end.
+func (w *sessionWatch) waitFor(end seq) {
+	if !w.flushes || end.before(w.flushed) {
+		w.flushed, w.flushes = end, true
+	}
+}
+
+// delivers reports whether calls of Flush are to be woken, as snd_una is now
+// una. They then ask again. w may be nil.
+func (w *sessionWatch) delivers(una seq) bool {
+	if w == nil || !w.flushes || una.before(w.flushed) {
+		return false
+	}
+	w.flushes = false
+	return true
+}

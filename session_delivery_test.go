@@ -1,0 +1,150 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// When Flush returns, the peer's endpoint has all that was written before it,
+// whether its application reads or not, and whatever is written meanwhile.
+func TestFlush(t *testing.T) {
+	for seed := range fewer(8) {
+		inWorld(t, seed, lossy, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			total := uint64(1)
+			for i := range 5 {
+				data := content(seed, 1+i*20000)
+				_, err := a.Write(data)
+				require.NoError(t, err)
+				total += uint64(len(data))
+				later := make(chan struct{})
+				go func() {
+					defer close(later)
+					if i%2 == 1 {
+						time.Sleep(30 * time.Millisecond)
+						_, _ = a.Write(data)
+					}
+				}()
+				before := a.Stats().BytesAcked
+				require.NoError(t, a.Flush(context.Background()))
+				require.GreaterOrEqual(t, b.Stats().BytesReceived, total)
+				require.GreaterOrEqual(t, a.Stats().BytesAcked, total)
+				require.Less(t, before, total)
+				<-later
+				if i%2 == 1 {
+					total += uint64(len(data))
+				}
+			}
+			require.NoError(t, a.Flush(context.Background()))
+			s := a.Stats()
+			require.Equal(t, total, s.BytesAcked)
+			require.Zero(t, s.WriteBuffered)
+			require.Zero(t, s.WriteBufferUsed)
+			require.NoError(t, a.Flush(cancelled()), "there is nothing to wait for")
+		})
+	}
+}
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// Flush takes a round trip, and no longer: the acknowledgement wakes it, also if
+// the write buffer is full by then.
+func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+		a, _, _ := w.pair(small(true), nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.WriteMessage(make([]byte, 1000)))
+		time.AfterFunc(time.Millisecond, func() { _ = a.WriteMessage(make([]byte, 100000)) })
+		start := time.Now()
+		require.NoError(t, a.Flush(context.Background()))
+		require.Less(t, time.Since(start), 300*time.Millisecond)
+		require.Zero(t, a.WriteAvailable())
+	})
+}
+
+// The errors of Flush, and that several calls go on by themselves.
+func TestFlushErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(w *world, a, b *Conn)
+		want error
+	}{
+		"closed":      {func(_ *world, a, _ *Conn) { _ = a.Close() }, net.ErrClosed},
+		"abort":       {func(_ *world, a, _ *Conn) { _ = a.Abort() }, net.ErrClosed},
+		"endpoint":    {func(_ *world, a, _ *Conn) { _ = a.Endpoint().Close() }, net.ErrClosed},
+		"peer aborts": {func(_ *world, _, b *Conn) { _ = b.Abort() }, ErrReset},
+		"peer closes": {func(_ *world, _, b *Conn) { _ = b.Close() }, ErrPeerClosed},
+		"peer dies":   {func(w *world, _, _ *Conn) { w.deaf() }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				a, b, _ := w.pair(&Config{PeerTimeout: 3 * time.Second, Linger: -1}, &Config{ReceiveWindow: 128, Linger: -1})
+				early := a.Flush(context.Background())
+				require.NoError(t, early)
+				_, err := a.Write(make([]byte, 1<<20)) // more than b takes without reading
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, a.Flush(ctx), context.DeadlineExceeded)
+				errs := make(chan error, 2)
+				for range 2 {
+					go func() { errs <- a.Flush(context.Background()) }()
+				}
+				time.Sleep(time.Second)
+				require.Empty(t, errs)
+				c.end(w, a, b)
+				for range 2 {
+					err := <-errs
+					var oe *net.OpError
+					require.ErrorAs(t, err, &oe)
+					if c.want != nil {
+						require.ErrorIs(t, err, c.want)
+					} else {
+						require.ErrorAs(t, err, new(*PeerLostError))
+					}
+				}
+				require.Error(t, a.Flush(context.Background()), "afterwards")
+				require.LessOrEqual(t, a.Stats().BytesAcked, b.Stats().BytesReceived, "what was dropped was not delivered")
+			})
+		})
+	}
+}
+
+// A session that ends after all was delivered has flushed.
+func TestFlushAfterTheEnd(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		_, err := a.Write([]byte("all of it"))
+		require.NoError(t, err)
+		receive(t, b, []byte("all of it"))
+		require.NoError(t, b.Close())
+		<-a.Done()
+		require.NoError(t, a.Flush(context.Background()))
+	})
+}
+
+// What is dropped because the peer does not want it counts as undelivered.
+func TestDiscardedBytesAreNotAcked(t *testing.T) {
+	k := New(1, func([]byte) {})
+	for range 100 {
+		_, err := k.Send(make([]byte, 5000))
+		require.NoError(t, err)
+	}
+	k.SetClock(1)
+	k.Flush()
+	require.NotZero(t, k.snd.inFlight)
+	wins := make([]byte, headerSize)
+	(&header{conv: 1, cmd: cmdWins}).encode(wins)
+	require.NoError(t, k.Input(wins)) // in a session, the peer's CLOSE
+	k.discardSend()
+	require.Zero(t, k.WaitSend())
+	require.Zero(t, k.Counters().BytesAcked)
+}

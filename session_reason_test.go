@@ -1,0 +1,136 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// wantReason checks that err says that the peer has closed with code and text.
+func wantReason(t *testing.T, err error, code uint64, text string) {
+	t.Helper()
+	var reason *PeerCloseError
+	require.ErrorAs(t, err, &reason)
+	require.Equal(t, PeerCloseError{code, text}, *reason)
+	require.ErrorIs(t, err, ErrPeerClosed)
+}
+
+// The reason arrives behind all data, however many packets are lost, and every
+// call of the peer returns it.
+func TestCloseWithError(t *testing.T) {
+	for seed := range fewer(8) {
+		inWorld(t, seed, lossy, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			data := content(seed, 5000)
+			_, err := a.Write(data)
+			require.NoError(t, err)
+			require.NoError(t, a.CloseWithError(1<<63+7, "going down: \xff"))
+			require.ErrorIs(t, a.CloseWithError(1, ""), net.ErrClosed)
+			receive(t, b, data)
+			_, err = b.Read(make([]byte, 1))
+			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
+			_, err = b.Write([]byte("late"))
+			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
+			_, err = b.ReceiveDatagram(context.Background())
+			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
+			wantReason(t, b.CloseWrite(), 1<<63+7, "going down: \uFFFD")
+			wantReason(t, b.SendDatagram(nil), 1<<63+7, "going down: \uFFFD")
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// Without a reason nothing changes, and after a half-close there is one all the
+// same.
+func TestCloseReasons(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		halfClose bool
+		close     func(c *Conn) error
+		want      func(t *testing.T, err error)
+	}{
+		{"none", false, (*Conn).Close, func(t *testing.T, err error) { require.Equal(t, io.EOF, err) }},
+		{"zero", false, func(c *Conn) error { return c.CloseWithError(0, "") }, func(t *testing.T, err error) { wantReason(t, err, 0, "") }},
+		{"half-closed", true, func(c *Conn) error { return c.CloseWithError(3, "x") }, func(t *testing.T, err error) { wantReason(t, err, 3, "x") }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				a, b, _ := w.pair(nil, nil)
+				if tc.halfClose {
+					require.NoError(t, a.CloseWrite())
+					time.Sleep(100 * time.Millisecond)
+				}
+				require.NoError(t, tc.close(a))
+				time.Sleep(100 * time.Millisecond)
+				_, err := b.Read(make([]byte, 1))
+				tc.want(t, err)
+				require.NoError(t, b.Close())
+			})
+		})
+	}
+}
+
+// The text is cut between two characters, to what fits into any packet.
+func TestCloseReasonIsCut(t *testing.T) {
+	for _, tc := range []struct {
+		mtu, want int
+	}{{50, 18}, {1400, 256}} {
+		inWorld(t, 1, clean, func(w *world) {
+			config := &Config{MTU: tc.mtu, MaxMTU: -1}
+			a, b, _ := w.pair(config, config)
+			require.NoError(t, a.CloseWithError(9, strings.Repeat("ä", 1000)))
+			_, err := b.Read(make([]byte, 1))
+			wantReason(t, err, 9, strings.Repeat("ä", tc.want/2))
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// What a CLOSE carries counts only if the CLOSE does, once, and if it is neither
+// too short nor too long.
+func TestForgedCloseReasons(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		b.mu.Lock()
+		defer func() { _ = a.Abort() }()
+		defer b.mu.Unlock()
+		token, next := b.hs.token, b.kcp.recvNext()
+		forge := func(token uint32, payload []byte) {
+			p := make([]byte, headerSize+len(payload))
+			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)
+			putPayload(p, payload)
+			require.NoError(t, b.kcp.Input(p))
+		}
+		forge(token+1, content(1, reasonCode)) // with another token it is nothing
+		require.Nil(t, b.hs.reasons)
+		require.False(t, b.hs.peerClosed)
+		forge(token, content(1, reasonCode-1))
+		forge(token, content(1, reasonCode+maxReasonText+1))
+		require.Nil(t, b.hs.reasons)
+		require.True(t, b.hs.peerClosed)
+		forge(token, append(make([]byte, reasonCode), "first"...))
+		forge(token, append(make([]byte, reasonCode), "second"...))
+		require.Equal(t, "first", b.hs.reasons.peer.Text)
+	})
+}
+
+// A peer that has not announced that it takes reasons gets a CLOSE without.
+func TestCloseReasonOfEarlierPeer(t *testing.T) {
+	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		a.mu.Lock()
+		a.hs.capabilities &^= capReason
+		a.mu.Unlock()
+		require.NoError(t, a.CloseWithError(9, "not for you"))
+		_, err := b.Read(make([]byte, 1))
+		require.True(t, errors.Is(err, io.EOF), "%v", err)
+		require.NoError(t, b.Close())
+	})
+}

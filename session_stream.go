@@ -1,0 +1,417 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+)
+
+// StreamOptions are the properties of a stream, in both directions. The zero
+// value, and nil, mean ordered, reliable, of normal priority.
+type StreamOptions struct {
+	// Unordered delivers each message when it is complete, whatever is missing
+	// before it. Each Write is a message then.
+	Unordered bool
+	// MaxLifetime, if positive, is how long after it was written a message may
+	// be sent, and sent again. After that it is given up: the peer never sees
+	// it, and what follows does not wait for it. It counts whole milliseconds,
+	// up to 49 days. Each Write is a message then.
+	MaxLifetime time.Duration
+	// MaxRetransmits is how often each segment of a message may be sent again
+	// before the message is given up: up to 65534. 0 means any number, negative
+	// not at all. Each Write is a message if it is not 0.
+	MaxRetransmits int
+	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has
+	// to send leaves first. Those of equal priority share what is left. The
+	// bytes of the session itself have priority 0.
+	Priority int
+}
+
+// MessageOptions are the properties of one message.
+type MessageOptions struct {
+	// Lifetime and MaxRetransmits take the place of MaxLifetime and
+	// MaxRetransmits of the stream, if they are not 0.
+	Lifetime       time.Duration
+	MaxRetransmits int
+	// Done, if not nil, is called exactly once, if SendMessage has returned
+	// nil: with nil when the peer's endpoint has acknowledged the whole
+	// message, which does not mean that its application has read it. Otherwise
+	// the argument says why that is not known: ErrMessageAbandoned, a
+	// *StreamError, or the error with which the session ended; the message may
+	// have arrived all the same.
+	//
+	// Done runs without locks on a goroutine of the session, which it must not
+	// block. A message whose lifetime ends while nothing can be sent may be
+	// reported when sending goes on.
+	Done func(err error)
+}
+
+const (
+	minPriority, maxPriority = -8, 7
+	maxLifetimeMillis        = 1<<32 - 1
+	maxRetransmitLimit       = 1<<16 - 2
+)
+
+// Codes of a StreamError that this package gives. Those of applications are
+// below 1<<62.
+const (
+	// StreamRefused means that the peer has as many streams as it takes.
+	StreamRefused uint64 = 1<<62 + iota
+	// StreamViolation means that what arrived does not fit the rules of
+	// WIRE.md §5.9: too much, out of place, or behind the end.
+	StreamViolation
+	// StreamTooLarge means that a message does not fit into the receiver's
+	// Config.StreamReceiveBuffer.
+	StreamTooLarge
+
+	maxStreamCode = 1<<62 - 1
+)
+
+// Errors of streams, besides *StreamError, those of the session, and those of
+// package net.
+var (
+	// ErrNoStreams means that the peer is of this package, but takes no
+	// streams. For peers without signals it is ErrLegacyPeer.
+	ErrNoStreams = errors.New("kcp: peer does not support streams")
+	// ErrMessageAbandoned means that the lifetime or the retransmissions of a
+	// message were used up before the peer had all of it.
+	ErrMessageAbandoned = errors.New("kcp: message abandoned")
+	// errStreamOptions means that an option is out of its range.
+	errStreamOptions = errors.New("kcp: stream option out of range")
+)
+
+// StreamError means that a stream was reset. The session goes on.
+type StreamError struct {
+	Code   uint64 // of the application that has reset it, or StreamRefused ff.
+	Remote bool   // it was the peer's end
+}
+
+func (e *StreamError) Error() string {
+	who := "locally"
+	if e.Remote {
+		who = "by the peer"
+	}
+	switch e.Code {
+	case StreamRefused:
+		return "kcp: stream refused " + who
+	case StreamViolation:
+		return "kcp: stream reset " + who + ": protocol violation"
+	case StreamTooLarge:
+		return "kcp: stream reset " + who + ": message larger than the receive buffer"
+	}
+	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
+}
+
+// Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260).
+// It implements net.Conn, and keeps the boundaries of messages: see WriteMessage
+// and ReadMessage. What is lost on one stream delays no other. All methods are
+// safe for concurrent use.
+//
+// A stream has to be closed, or reset, by both applications; what it holds is
+// released then. Errors are of type *net.OpError, but for io.EOF.
+type Stream struct {
+	conn   *Conn  // immutable, like id and params
+	id     uint32 // odd if the dialling end has opened it
+	params streamParams
+
+	writing sync.Mutex // held for a whole Write; locked before Conn.mu
+
+	// Conn.mu guards the fields below.
+	canRead       notifier
+	canWrite      notifier
+	readDeadline  deadline
+	writeDeadline deadline
+	closed        bool // by Close
+	gone          bool // not in the table any more
+	out           streamOut
+	in            streamIn
+}
+
+// OpenStream opens a stream. It waits until it is known whether the peer takes
+// streams, which the first packets show; it does not wait for the peer to accept
+// the stream. The peer learns of the stream with the first message, or a
+// millisecond later. Bytes that the session itself has sent or received are not
+// affected, but the peer must go on to read them: they share the session's
+// receive window.
+//
+// Errors are ErrLegacyPeer and ErrNoStreams if the peer takes no streams, the
+// error of ctx, net.ErrClosed after Close or Abort, and the error with which the
+// session ended. A peer that has Config.MaxStreams streams resets the stream with
+// StreamRefused.
+func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
+	params, err := options.params()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err != nil {
+		return nil, c.opError("open", err)
+	}
+	if err := c.waitStreams(ctx); err != nil {
+		return nil, c.opError("open", err)
+	}
+	s, err := c.streamTable().openLocked(params)
+	if err != nil {
+		return nil, c.opError("open", err)
+	}
+	c.wake(c.streams.openAt)
+	return s, nil
+}
+
+// AcceptStream waits for a stream that the peer has opened, and returns it. Its
+// errors are the error of ctx, net.ErrClosed after Close or Abort, and the error
+// with which the session ended, ErrPeerClosed if the peer has closed it.
+func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.streamTable()
+	stop := context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		t.canAccept.Broadcast()
+	})
+	defer stop()
+	for {
+		switch {
+		case c.closing.closed:
+			return nil, c.opError("accept", net.ErrClosed)
+		case ctx.Err() != nil:
+			return nil, c.opError("accept", ctx.Err())
+		case len(t.backlog) > 0:
+			s := t.backlog[0]
+			t.backlog[0] = nil
+			if t.backlog = t.backlog[1:]; len(t.backlog) == 0 {
+				t.backlog = nil
+			}
+			return s, nil
+		case c.closing.err != nil:
+			return nil, c.opError("accept", c.reason(c.closing.err))
+		}
+		t.canAccept.block()
+	}
+}
+
+// waitStreams waits until it is known whether the peer takes streams, and
+// returns nil if it does.
+func (c *Conn) waitStreams(ctx context.Context) error {
+	l := &c.hs
+	var stop []func() bool
+	defer func() {
+		for _, f := range stop {
+			f()
+		}
+	}()
+	for {
+		now := c.ep.now()
+		switch {
+		case c.closing.closed:
+			return net.ErrClosed
+		case l.peerClosed:
+			return c.reason(ErrPeerClosed)
+		case c.closing.err != nil:
+			return c.reason(c.closing.err)
+		case l.finSignal == sigClose:
+			return net.ErrClosed
+		case l.capabilities&capStreams != 0:
+			return nil
+		case l.kind == peerExtended && l.version != 0:
+			return ErrNoStreams
+		case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
+			return ErrLegacyPeer
+		case ctx.Err() != nil:
+			return ctx.Err()
+		}
+		if stop == nil {
+			again := func() {
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				c.io.canWrite.Broadcast()
+			}
+			stop = append(stop, context.AfterFunc(ctx, again))
+			if !l.dialled {
+				stop = append(stop, time.AfterFunc(l.born+helloAfterData-now, again).Stop)
+			}
+		}
+		c.closing.kindAwaited = true
+		c.io.canWrite.Wait()
+	}
+}
+
+// params returns what of the options the peer has to know.
+func (o *StreamOptions) params() (p streamParams, err error) {
+	if o == nil {
+		return p, nil
+	}
+	lifetime, err := lifetimeMillis(o.MaxLifetime)
+	if err != nil || o.Priority < minPriority || o.Priority > maxPriority || o.MaxRetransmits > maxRetransmitLimit {
+		return p, errStreamOptions
+	}
+	return streamParams{
+		unordered: o.Unordered, priority: int8(o.Priority),
+		retransmits: transmissions(o.MaxRetransmits), lifetime: lifetime,
+	}, nil
+}
+
+// lifetimeMillis returns d in whole milliseconds, at least one if d is positive.
+func lifetimeMillis(d time.Duration) (uint32, error) {
+	ms := (d + time.Millisecond - 1) / time.Millisecond
+	if d < 0 || ms > maxLifetimeMillis {
+		return 0, errStreamOptions
+	}
+	return uint32(ms), nil
+}
+
+// transmissions returns how often a segment may be sent; 0: any number.
+func transmissions(retransmits int) uint16 {
+	switch {
+	case retransmits == 0:
+		return 0
+	case retransmits < 0:
+		return 1
+	}
+	return uint16(retransmits + 1)
+}
+
+// ID returns the number of the stream, the same at both ends. The streams that
+// the dialling end has opened have odd numbers.
+func (s *Stream) ID() uint32 { return s.id }
+
+// Options returns the options with which the stream was opened, be it by the
+// peer.
+func (s *Stream) Options() StreamOptions {
+	p := s.params
+	o := StreamOptions{Unordered: p.unordered, Priority: int(p.priority), MaxLifetime: time.Duration(p.lifetime) * time.Millisecond}
+	switch p.retransmits {
+	case 0:
+	case 1:
+		o.MaxRetransmits = -1
+	default:
+		o.MaxRetransmits = int(p.retransmits) - 1
+	}
+	return o
+}
+
+// Conn returns the session of the stream.
+func (s *Stream) Conn() *Conn { return s.conn }
+
+// LocalAddr returns that of the session.
+func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
+
+// RemoteAddr returns that of the session.
+func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
+
+// SetDeadline sets the read and the write deadline.
+func (s *Stream) SetDeadline(t time.Time) error { return s.setDeadlines(t, true, true) }
+
+// SetReadDeadline sets the time after which Read and ReadMessage fail with
+// os.ErrDeadlineExceeded; the zero time means never.
+func (s *Stream) SetReadDeadline(t time.Time) error { return s.setDeadlines(t, true, false) }
+
+// SetWriteDeadline sets the time after which Write, WriteMessage and SendMessage
+// fail with os.ErrDeadlineExceeded; the zero time means never.
+func (s *Stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, false, true) }
+
+func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed || c.closing.closed {
+		return c.opError("set", net.ErrClosed)
+	}
+	if read {
+		s.readDeadline.set(t, &c.mu, &s.canRead)
+	}
+	if write {
+		s.writeDeadline.set(t, &c.mu, &s.canWrite)
+	}
+	return nil
+}
+
+// Close closes the stream in both directions. Blocked calls return
+// net.ErrClosed. What was written is still delivered, in the background, and the
+// peer then reads io.EOF. What has arrived and was not read is dropped; unless
+// the peer has closed its side, its calls that write fail with a *StreamError of
+// code 0. Close does not wait. A further Close returns net.ErrClosed.
+func (s *Stream) Close() error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed {
+		return c.opError("close", net.ErrClosed)
+	}
+	s.closed = true
+	s.readDeadline.set(time.Time{}, &c.mu, &s.canRead)
+	s.writeDeadline.set(time.Time{}, &c.mu, &s.canWrite)
+	s.canRead.Broadcast()
+	s.canWrite.Broadcast()
+	s.stopReadingLocked(0)
+	s.finishLocked()
+	c.kickStreams()
+	return nil
+}
+
+// CloseWrite closes the stream for writing: the peer reads io.EOF after the last
+// byte. It does not wait. Errors are net.ErrClosed after Close or CloseWrite, and
+// those of Write.
+func (s *Stream) CloseWrite() error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := s.cannotWriteLocked(); err != nil && err != os.ErrDeadlineExceeded {
+		return c.opError("close", err)
+	}
+	s.finishLocked()
+	s.canWrite.Broadcast()
+	c.kickStreams()
+	return nil
+}
+
+// Reset ends the stream at once in both directions: what was not delivered is
+// dropped, at both ends. The peer's calls fail with a *StreamError of this code,
+// which is below 1<<62; its higher bits are cleared. Calls of this end return
+// net.ErrClosed. Reset returns net.ErrClosed if Reset was called before, or if
+// Close was, and all is delivered.
+func (s *Stream) Reset(code uint64) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed && s.gone {
+		return c.opError("close", net.ErrClosed)
+	}
+	s.closed = true
+	s.resetLocked(&StreamError{Code: code & maxStreamCode})
+	s.canRead.Broadcast()
+	s.canWrite.Broadcast()
+	c.kickStreams()
+	return nil
+}
+
+// kickStreams sends what the call of an application has made due.
+func (c *Conn) kickStreams() {
+	if c.closing.state != stateEnded {
+		c.push()
+	}
+}
+
+// StreamStats is a snapshot of a stream.
+type StreamStats struct {
+	MessagesSent     uint64 // taken from the application, but for those still queued; chunks of Write count too
+	MessagesReceived uint64 // complete
+	BytesSent        uint64 // payload given to the session's machine, without retransmissions
+	BytesReceived    uint64 // payload that has arrived
+	Abandoned        uint64 // messages given up by this end
+	Skipped          uint64 // messages given up by the peer, and not received
+	WriteQueued      int    // bytes that wait to be sent for the first time
+	ReadBuffered     int    // bytes received and not read
+}
+
+// Stats returns a snapshot of the stream.
+func (s *Stream) Stats() StreamStats {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	st := s.in.stats
+	st.WriteQueued, st.ReadBuffered = s.out.queued, s.in.bytes
+	return st
+}

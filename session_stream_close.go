@@ -1,0 +1,92 @@
+package kcp
+
+import (
+	"net"
+	"time"
+)
+
+// The end of a session with streams. CLOSE says how many segments there are, so
+// first all that waits on streams is given to the machine.
+
+// streamsClosing reports whether Close waits for what streams have to send.
+func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
+
+// closeStreams closes all streams. It reports whether some of them have more to
+// send; advanceClose calls beginClose later then.
+func (c *Conn) closeStreams(now time.Duration) bool {
+	t := c.streams
+	if t == nil || t.failed {
+		return false
+	}
+	t.announceLocked()
+	for _, s := range t.streams {
+		s.in.stop = true
+		s.endReadingLocked(net.ErrClosed)
+		s.finishLocked()
+		s.canWrite.Broadcast()
+		t.retireLocked(s)
+	}
+	t.backlog, t.refused = nil, nil
+	t.canAccept.Broadcast()
+	if t.drainedLocked() {
+		return false
+	}
+	t.closing, t.closeMark = true, c.kcp.sendUna()
+	c.wait(now)
+	return true
+}
+
+// drainedLocked reports whether nothing waits on any stream.
+func (t *streamTable) drainedLocked() bool {
+	if t.sched.busy() {
+		return false
+	}
+	for _, s := range t.streams {
+		if s.out.first != nil || s.out.fin && !s.out.finSent && !s.out.reset {
+			return false
+		}
+	}
+	return true
+}
+
+// advanceClose goes on with Close once streams have nothing more to send, or have
+// made no progress for long enough.
+func (c *Conn) advanceClose(now time.Duration) {
+	t := c.streams
+	if t == nil || !t.closing || c.closing.state == stateEnded {
+		return
+	}
+	if una := c.kcp.sendUna(); una != t.closeMark {
+		t.closeMark = una
+		c.wait(now)
+	}
+	switch {
+	case t.drainedLocked():
+	case now >= c.closing.endAt:
+		c.closing.undelivered = true
+		for _, s := range t.streams {
+			s.dropUnsentLocked(ErrNotDelivered)
+			t.sched.remove(s)
+		}
+	default:
+		return
+	}
+	t.closing = false
+	c.beginClose(now)
+	c.wake(now) // which sends CLOSE
+}
+
+// bulkAhead is how many bytes of the session itself may wait while there are
+// streams. What has been queued once has its place before them.
+const bulkAhead = 64 << 10
+
+// roomBesideStreams returns the free bytes of the write buffer in a session with
+// streams; room is what it would be if their segments counted.
+func (c *Conn) roomBesideStreams(room int) int {
+	segments, bytes := c.kcp.streamLoad()
+	room += bytes + segments*writeCostPerSegment
+	if len(c.streams.streams) > 0 {
+		room = min(room, bulkAhead-c.kcp.unsent()*(c.kcp.segmentPayload()+writeCostPerSegment))
+	}
+	return room
+}

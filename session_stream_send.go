@@ -1,0 +1,383 @@
+package kcp
+
+import (
+	"net"
+	"os"
+	"time"
+)
+
+const (
+	// streamCost is what each segment of data counts towards the credit of its
+	// stream beside its payload, in bytes: it takes memory too.
+	streamCost = 64
+	// initialCredit is the credit of a new stream, in bytes.
+	initialCredit = 64 << 10
+	// streamChunk is how many bytes of several Writes are queued in one piece.
+	streamChunk = 16 << 10
+)
+
+// What a stream has to send besides data, as bits of streamOut.control.
+const (
+	ctlOpen   = 1 << iota // its options
+	ctlCredit             // more credit
+	ctlReset              // RESET
+	ctlStop               // STOP
+)
+
+// streamOut is the sending side of a stream. Conn.mu guards it.
+type streamOut struct {
+	first, last *outMessage // waiting
+	queued      int         // bytes of them
+	flight      int         // segments with the machine
+	tag         *outMessage // of segments that are no part of a message with a fate; nil: none yet
+	err         error       // why nothing more can be written; nil: it can
+	abandoned   []seq       // messages to be announced as abandoned
+	used        seq         // cost of all data sent
+	limit       seq         // of used, as the peer allows
+	mid         seq         // of the next message
+	code        uint64      // of RESET
+	stopCode    uint64      // of STOP
+
+	next, prev *Stream // in a list of the scheduler
+	deficit    int32   // bytes that may be sent in this round
+	control    uint8   // ctl bits
+	listed     uint8   // in which list of the scheduler
+	announced  bool    // a segment with the options has been queued
+	known      bool    // and acknowledged
+	fin        bool    // FIN is to follow the data
+	finSent    bool
+	reset      bool // RESET was, or is to be, sent; or the peer has refused the stream
+}
+
+// over reports whether the peer has all that this end will send.
+func (o *streamOut) over() bool {
+	return (o.finSent || o.reset) && o.control == 0 && o.flight == 0 && len(o.abandoned) == 0
+}
+
+// outMessage is a message to be sent, or a chunk of bytes.
+type outMessage struct {
+	streamTag
+	stream *Stream
+	next   *outMessage
+	data   []byte
+	off    int // bytes that are with the machine
+	mid    seq // valid once begun
+	fsn    uint32
+	begun  bool
+	sent   bool // all of it is with the machine
+	chunk  bool // of bytes: each segment is a message of its own
+	done   func(error)
+}
+
+// finish calls m.done, once.
+func (m *outMessage) finish(t *streamTable, err error) {
+	if m.done != nil {
+		delete(t.awaited, m)
+		t.receipts = append(t.receipts, receipt{m.done, err})
+		m.done = nil
+	}
+}
+
+// segmentAcked is the machine's hook for a segment of a stream that was
+// acknowledged.
+func (c *Conn) segmentAcked(tag *streamTag) {
+	m := tag.owner.(*outMessage)
+	s := m.stream
+	if s == nil || c.streams.failed {
+		return
+	}
+	s.out.flight--
+	s.out.known = true
+	if m.sent && m.flight == 0 && !m.abandoned {
+		m.finish(c.streams, nil)
+	}
+	if s.out.flight == 0 {
+		c.streams.retireLocked(s)
+	}
+}
+
+// abandonedMessage is the machine's hook for a message that is given up.
+func (c *Conn) abandonedMessage(tag *streamTag) {
+	m := tag.owner.(*outMessage)
+	if m.stream != nil && !c.streams.failed {
+		m.stream.abandonLocked(m)
+	}
+}
+
+// abandonLocked gives up m, of which something has been sent. Of a message of
+// one segment, that segment itself shows it.
+func (s *Stream) abandonLocked(m *outMessage) {
+	m.abandoned = true
+	m.finish(s.conn.streams, ErrMessageAbandoned)
+	s.in.stats.Abandoned++
+	if !m.sent || m.fsn > 1 {
+		s.out.abandoned = append(s.out.abandoned, m.mid)
+	}
+	if !m.sent {
+		s.popLocked()
+	}
+	s.conn.streams.sched.update(s)
+}
+
+// popLocked takes the first waiting message out of the queue.
+func (s *Stream) popLocked() {
+	m := s.out.first
+	s.out.queued -= len(m.data) - m.off + streamCost
+	if s.out.first = m.next; s.out.first == nil {
+		s.out.last = nil
+	}
+	m.next, m.sent = nil, true
+	if m.data = nil; 2*s.out.queued <= s.conn.ep.config.StreamWriteBuffer {
+		s.canWrite.Broadcast()
+	}
+}
+
+// purgeLocked gives up waiting messages whose lifetime is over.
+func (s *Stream) purgeLocked(now int64) {
+	for m := s.out.first; m != nil && m.spent(now, 0); m = s.out.first {
+		if m.begun {
+			s.abandonLocked(m)
+			continue
+		}
+		m.abandoned = true
+		m.finish(s.conn.streams, ErrMessageAbandoned)
+		s.in.stats.Abandoned++
+		s.popLocked()
+	}
+}
+
+// dropUnsentLocked drops all that waits; what is in flight has the same fate. It runs
+// with Conn.mu held.
+func (s *Stream) dropUnsentLocked(err error) {
+	t := s.conn.streams
+	for s.out.first != nil {
+		m := s.out.first
+		m.finish(t, err)
+		m.abandoned = true
+		s.popLocked()
+	}
+	s.out.abandoned = nil
+	t.failFlightLocked(s, err)
+}
+
+// failFlightLocked reports the messages of s that are in flight as failed.
+func (t *streamTable) failFlightLocked(s *Stream, err error) {
+	for m := range t.awaited {
+		if m.stream == s {
+			m.finish(t, err)
+		}
+	}
+}
+
+// cannotWriteLocked returns why nothing more may be written; nil if it may.
+func (s *Stream) cannotWriteLocked() error {
+	c := s.conn
+	switch {
+	case s.closed, c.closing.closed, s.out.fin:
+		return net.ErrClosed
+	case s.writeDeadline.expired:
+		return os.ErrDeadlineExceeded
+	case s.out.err != nil:
+		return s.out.err
+	case c.hs.peerClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	}
+	return nil
+}
+
+// partial reports whether each Write is a message, as some may not arrive, or in
+// another order.
+func (p *streamParams) partial() bool { return p.unordered || p.lifetime > 0 || p.retransmits > 0 }
+
+// Write queues b, and sends at once as much as may leave. It blocks while
+// Config.StreamWriteBuffer bytes of the stream wait to be sent. On an ordered and
+// reliable stream, writes are a stream of bytes; otherwise, each is one message,
+// as with WriteMessage.
+//
+// Errors are os.ErrDeadlineExceeded when the write deadline has passed,
+// net.ErrClosed after Close, CloseWrite or Reset, a *StreamError if the stream
+// was reset or the peer reads no more, ErrPeerClosed when the peer has closed the
+// session, and the error with which the session ended.
+func (s *Stream) Write(b []byte) (n int, err error) {
+	if s.params.partial() {
+		if err := s.WriteMessage(b); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := s.waitRoomLocked(); err != nil {
+			return n, c.opError("write", err)
+		}
+		if n == len(b) {
+			return n, nil
+		}
+		m := min(len(b)-n, c.ep.config.StreamWriteBuffer-s.out.queued)
+		s.appendLocked(b[n : n+m])
+		n += m
+		c.streams.sched.update(s)
+		c.push()
+	}
+}
+
+// appendLocked queues b, at least one byte, as bytes.
+func (s *Stream) appendLocked(b []byte) {
+	for len(b) > 0 {
+		m := s.out.last
+		if m == nil || !m.chunk || len(m.data) >= streamChunk {
+			m = &outMessage{stream: s, chunk: true}
+			s.enqueueLocked(m)
+		}
+		n := min(len(b), streamChunk-len(m.data))
+		m.data = append(m.data, b[:n]...)
+		s.out.queued += n
+		b = b[n:]
+	}
+}
+
+// enqueueLocked appends m to what waits. What m.data holds counts already, but
+// for streamCost.
+func (s *Stream) enqueueLocked(m *outMessage) {
+	m.owner = m
+	if s.out.last == nil {
+		s.out.first = m
+	} else {
+		s.out.last.next = m
+	}
+	s.out.last = m
+	s.out.queued += streamCost
+}
+
+// waitRoomLocked waits until the write buffer of the stream has room, or returns
+// the error of Write.
+func (s *Stream) waitRoomLocked() error {
+	for {
+		if err := s.cannotWriteLocked(); err != nil {
+			return err
+		}
+		if s.out.queued >= s.conn.ep.config.StreamWriteBuffer {
+			s.purgeLocked(s.conn.machineTimeLocked())
+		}
+		if s.out.queued < s.conn.ep.config.StreamWriteBuffer {
+			return nil
+		}
+		s.canWrite.block()
+	}
+}
+
+// machineTimeLocked returns the present on the machine's clock, in microseconds.
+func (c *Conn) machineTimeLocked() int64 {
+	c.setClock(c.ep.now())
+	return c.kcp.micros()
+}
+
+// WriteMessage queues b as one message of any size up to the peer's
+// Config.StreamReceiveBuffer; it may be empty. It blocks as Write does. Its
+// errors are those of Write.
+func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
+
+// SendMessage is WriteMessage with options for this message; nil means those of
+// the stream.
+func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
+	c := s.conn
+	lifetime, retransmits := s.params.lifetime, s.params.retransmits
+	var done func(error)
+	if options != nil {
+		ms, err := lifetimeMillis(options.Lifetime)
+		if err != nil || options.MaxRetransmits > maxRetransmitLimit {
+			return opError("write", c.LocalAddr(), s.RemoteAddr(), errStreamOptions)
+		}
+		if ms > 0 {
+			lifetime = ms
+		}
+		if options.MaxRetransmits != 0 {
+			retransmits = transmissions(options.MaxRetransmits)
+		}
+		done = options.Done
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begun := c.ep.now()
+	if err := s.waitRoomLocked(); err != nil {
+		return c.opError("write", err)
+	}
+	m := &outMessage{stream: s, data: append(make([]byte, 0, len(b)), b...), done: done}
+	m.limit = uint32(retransmits)
+	if lifetime > 0 {
+		left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
+		m.deadline = c.machineTimeLocked() + left.Microseconds()
+		s.purgeLocked(c.kcp.micros())
+	}
+	if done != nil {
+		if c.streams.awaited == nil {
+			c.streams.awaited = make(map[*outMessage]struct{})
+		}
+		c.streams.awaited[m] = struct{}{}
+	}
+	s.enqueueLocked(m)
+	s.out.queued += len(b)
+	c.streams.sched.update(s)
+	c.push()
+	return nil
+}
+
+// finishLocked lets FIN follow what waits.
+func (s *Stream) finishLocked() {
+	if !s.out.fin && !s.out.reset && !s.conn.streams.failed {
+		s.out.fin = true
+		s.conn.streams.sched.update(s)
+	}
+}
+
+// resetLocked resets both directions, because of err.
+func (s *Stream) resetLocked(err *StreamError) {
+	s.stopReadingLocked(err.Code)
+	s.resetWriteLocked(err)
+}
+
+// resetWriteLocked drops what is not delivered, and sends RESET.
+func (s *Stream) resetWriteLocked(err *StreamError) {
+	if s.out.reset || s.conn.streams.failed || s.out.finSent && s.out.flight == 0 {
+		return
+	}
+	s.out.reset, s.out.err, s.out.code = true, err, err.Code
+	s.dropUnsentLocked(err)
+	s.controlLocked(ctlReset)
+	s.canWrite.Broadcast()
+}
+
+// controlLocked lets bits of streamOut.control be sent.
+func (s *Stream) controlLocked(what uint8) {
+	if !s.gone && !s.conn.streams.failed {
+		s.out.control |= what
+		s.conn.streams.sched.update(s)
+	}
+}
+
+// credit returns how many bytes of data the peer takes in one more segment; < 0:
+// not even an empty message.
+func (o *streamOut) credit() int {
+	return int(min(uint32(o.limit-o.used), 1<<30)) - streamCost
+}
+
+// sendable reports whether a segment of s may be sent that is not of control.
+func (s *Stream) sendable() bool {
+	o := &s.out
+	switch {
+	case o.reset:
+		return false
+	case o.first != nil:
+		left := len(o.first.data) - o.first.off
+		return o.credit() >= min(left, 1)
+	}
+	return o.fin && !o.finSent
+}

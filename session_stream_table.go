@@ -1,0 +1,268 @@
+package kcp
+
+import (
+	"errors"
+	"time"
+)
+
+// capStreams in INFO announces that the sender takes stream segments (WIRE.md
+// §5.9), capDialled that it has dialled the session.
+const (
+	capStreams = 8
+	capDialled = 16
+)
+
+const (
+	// openDelay is how long a new stream waits for its first message before the
+	// peer learns of it by a segment of its own.
+	openDelay = time.Millisecond
+	// maxIDsAhead is how far ahead of the oldest stream that the peer has not
+	// opened yet its ids may be. They leave in order, and not more of them than
+	// the receive window has segments can arrive before it.
+	maxIDsAhead = 1 << 16
+	// maxRefusals is how many streams may wait to be refused.
+	maxRefusals = 4096
+)
+
+var errStreamIDs = errors.New("kcp: all stream ids have been used")
+
+// streamTable is the streams of a session. Conn.mu guards it.
+type streamTable struct {
+	conn      *Conn
+	streams   map[uint32]*Stream
+	backlog   []*Stream // opened by the peer, for AcceptStream; oldest first
+	canAccept notifier
+	sched     streamScheduler
+
+	next      uint32                   // id of the next stream of this end; 0: not known yet
+	theirs    idSet                    // of the peer's streams: those that have been opened
+	fromPeer  int                      // streams in the table that the peer has opened
+	openAt    time.Duration            // when openings leaves; 0: it is empty
+	openings  []*Stream                // opened by this end, and the peer may not know of it
+	refused   []uint32                 // ids of streams to be refused
+	control   outMessage               // of segments that belong to no stream of the table
+	held      int                      // bytes of memory held for received messages
+	awaited   map[*outMessage]struct{} // those with a call of Done to come; nil: none
+	receipts  []receipt                // to be called
+	failed    bool                     // the session has ended, or delivers nothing more
+	closing   bool                     // Close waits for what is to be sent
+	closeMark seq                      // snd_una at the last progress of that
+}
+
+// receipt is a call of MessageOptions.Done that is due.
+type receipt struct {
+	done func(error)
+	err  error
+}
+
+// idSet is a set of numbers that grows from 0 up, almost in order.
+type idSet struct {
+	floor uint32              // all below it are in the set
+	ahead map[uint32]struct{} // those beyond; nil: none
+}
+
+// has reports whether n is in the set.
+func (s *idSet) has(n uint32) bool {
+	_, ahead := s.ahead[n]
+	return n < s.floor || ahead
+}
+
+// add adds n, which is not in the set. It reports false if n is too far ahead.
+func (s *idSet) add(n uint32) bool {
+	if n != s.floor {
+		if n-s.floor > maxIDsAhead {
+			return false
+		}
+		if s.ahead == nil {
+			s.ahead = make(map[uint32]struct{})
+		}
+		s.ahead[n] = struct{}{}
+		return true
+	}
+	for s.floor++; len(s.ahead) > 0; s.floor++ {
+		if _, ok := s.ahead[s.floor]; !ok {
+			return true
+		}
+		delete(s.ahead, s.floor)
+	}
+	s.ahead = nil
+	return true
+}
+
+// streamTable returns c.streams, which it makes: most sessions have no streams.
+func (c *Conn) streamTable() *streamTable {
+	if c.streams == nil {
+		t := &streamTable{conn: c, streams: make(map[uint32]*Stream)}
+		t.canAccept.init(c)
+		t.control.owner = &t.control
+		c.streams = t
+		c.kcp.startStreams()
+	}
+	return c.streams
+}
+
+// firstStream returns the first id of this end's streams. Those of the dialling
+// end are odd. If both have dialled, those of the end with the smaller token are.
+func (c *Conn) firstStream() uint32 {
+	l := &c.hs
+	odd := l.dialled
+	if odd && l.capabilities&capDialled != 0 {
+		odd = l.token < l.peerToken
+	}
+	if odd {
+		return 1
+	}
+	return 2
+}
+
+// openLocked opens a stream of this end. Conn.mu is held.
+func (t *streamTable) openLocked(params streamParams) (*Stream, error) {
+	if t.next == 0 {
+		t.next = t.conn.firstStreamLocked()
+	}
+	if t.next > 1<<32-3 {
+		return nil, errStreamIDs
+	}
+	s := t.add(t.next, params)
+	t.next += 2
+	t.openings = append(t.openings, s)
+	if t.openAt == 0 {
+		t.openAt = t.conn.ep.now() + openDelay
+	}
+	return s, nil
+}
+
+// firstStreamLocked is firstStream for streamTable.
+func (c *Conn) firstStreamLocked() uint32 { return c.firstStream() }
+
+// add puts a stream into the table.
+func (t *streamTable) add(id uint32, params streamParams) *Stream {
+	s := &Stream{conn: t.conn, id: id, params: params}
+	s.canRead.init(t.conn)
+	s.canWrite.init(t.conn)
+	s.out.limit, s.in.limit, s.in.window = initialCredit, initialCredit, initialCredit
+	t.streams[id] = s
+	return s
+}
+
+// announceLocked lets the peer learn of the streams that it may not know of.
+func (t *streamTable) announceLocked() {
+	t.openAt = 0
+	for i, s := range t.openings {
+		t.openings[i] = nil
+		if !s.out.announced && !s.gone {
+			s.controlLocked(ctlOpen)
+		}
+	}
+	t.openings = nil
+}
+
+// takesStreams reports whether this end has told its peer that it takes stream
+// segments.
+func (c *Conn) takesStreams() bool { return c.hs.kind == peerExtended && c.ep.config.MaxStreams > 0 }
+
+// onStream is the state machine's hook for stream segments. A bad one is
+// dropped, and counted.
+func (c *Conn) onStream(payload []byte) {
+	h, data, ok := decodeStream(payload)
+	if !ok {
+		c.drops().Stream++
+		return
+	}
+	if c.closing.state != stateOpen {
+		return // the peer does not wait for it
+	}
+	t := c.streamTable()
+	s := t.streams[h.id]
+	if s == nil {
+		if s = t.openedLocked(&h); s == nil {
+			return
+		}
+	}
+	s.takeLocked(&h, data)
+}
+
+// openedLocked returns the new stream that h opens; nil if it opens none. A stream
+// that was known before is over: what is still on its way is dropped.
+func (t *streamTable) openedLocked(h *streamHeader) *Stream {
+	c := t.conn
+	ours := c.firstStreamLocked()
+	if h.id&1 == ours&1 {
+		if t.next == 0 || h.id >= t.next {
+			t.dropLocked()
+		}
+		return nil
+	}
+	n := (h.id - 1) / 2
+	switch {
+	case t.theirs.has(n):
+		return nil
+	case !h.opens || h.params.priority < minPriority || h.params.priority > maxPriority || !t.theirs.add(n):
+		t.dropLocked()
+		return nil
+	case t.fromPeer >= c.ep.config.MaxStreams || c.closing.closed:
+		if len(t.refused) < maxRefusals {
+			t.refused = append(t.refused, h.id)
+		}
+		return nil
+	}
+	s := t.add(h.id, h.params)
+	t.fromPeer++
+	t.backlog = append(t.backlog, s)
+	t.canAccept.Broadcast()
+	return s
+}
+
+// dropLocked counts a bad stream segment.
+func (t *streamTable) dropLocked() { t.conn.drops().Stream++ }
+
+// retireLocked removes s from the table once both its directions are over.
+func (t *streamTable) retireLocked(s *Stream) {
+	if s.gone || !s.out.over() || !s.in.over(s) {
+		return
+	}
+	s.gone = true
+	delete(t.streams, s.id)
+	t.sched.remove(s)
+	if s.id&1 != t.conn.firstStreamLocked()&1 {
+		t.fromPeer--
+	}
+}
+
+// failStreams ends all streams with err, because the session has ended, or
+// delivers nothing more. What has arrived can still be read.
+func (c *Conn) failStreams(err error) {
+	t := c.streams
+	if t == nil || t.failed {
+		return
+	}
+	t.failed, t.closing = true, false
+	if err == nil {
+		err = ErrNotDelivered
+	}
+	for _, s := range t.streams {
+		s.dropUnsentLocked(err)
+		s.canRead.Broadcast()
+		s.canWrite.Broadcast()
+	}
+	t.openings, t.refused, t.openAt = nil, nil, 0
+	t.sched, t.awaited = streamScheduler{}, nil
+	t.canAccept.Broadcast()
+}
+
+// runReceipts calls what is due of MessageOptions.Done. It releases c.mu
+// meanwhile.
+func (c *Conn) runReceipts() {
+	for c.streams != nil && len(c.streams.receipts) > 0 {
+		due := c.streams.receipts
+		c.streams.receipts = nil
+		c.unlocked(func() {
+			for _, r := range due {
+				r.done(r.err)
+			}
+		})
+	}
+}
+
+// streamsUnsent reports whether messages of streams wait that the peer takes.
+func (c *Conn) streamsUnsent() bool { return c.streams != nil && c.streams.sched.busy() }

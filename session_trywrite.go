@@ -1,0 +1,87 @@
+package kcp
+
+// TryWrite is Write without waiting: it queues as much of b as the write buffer
+// has room for, and sends at once as much as the windows allow. It returns the
+// number of bytes queued. If that is not all of b, the error is ErrWouldBlock
+// itself: there is no more room, or another goroutine is in Write or
+// WriteMessage. Its other errors are those of Write.
+//
+// WriteReady waits for room. A session that is in a Group has the event
+// EventWritable after ErrWouldBlock.
+func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false) }
+
+// TryWriteMessage is WriteMessage without waiting: it queues b as one message if
+// the write buffer has any room. Otherwise it queues nothing and returns
+// ErrWouldBlock itself; so it does while another goroutine is in Write or
+// WriteMessage. Its other errors are those of WriteMessage. After any error
+// nothing of b was queued.
+func (c *Conn) TryWriteMessage(b []byte) error {
+	_, err := c.try(b, true)
+	return err
+}
+
+// try locks c.mu, and c.writing if it is free, for TryWrite and TryWriteMessage.
+func (c *Conn) try(b []byte, message bool) (n int, err error) {
+	free := c.writing.TryLock()
+	if free {
+		defer c.writing.Unlock()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if message && !c.messageMode() {
+		return 0, c.opError("write", ErrNotMessageMode)
+	}
+	n, err = c.tryWrite(b, free, message)
+	if n > 0 || message && err == nil {
+		c.push()
+	}
+	if err != nil && err != ErrWouldBlock {
+		err = c.opError("write", err)
+	}
+	return n, err
+}
+
+// WriteAvailable returns how many bytes TryWrite would queue now. It is more
+// than 0 if TryWriteMessage would queue a message, of whatever size: a message
+// may exceed the write buffer. It returns 0 if nothing can be written any more.
+//
+// It is what is left of Config.WriteBuffer, less 64 bytes for each segment that
+// so much data takes.
+func (c *Conn) WriteAvailable() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	room := c.room()
+	if room <= 0 || c.writeEnd() != nil {
+		return 0
+	}
+	payload := c.kcp.segmentPayload()
+	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
+	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
+}
+
+// WriteReady returns a channel that is closed as soon as the write buffer has
+// room, so that TryWrite does not return ErrWouldBlock, or if nothing can be
+// written any more. It is closed already if that is so now. Each call may
+// return another channel; one that is closed stays so.
+//
+// Room appears a segment at a time. A program with thousands of sessions uses
+// the events of a Group instead of a channel for each.
+func (c *Conn) WriteReady() <-chan struct{} {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.watched()
+	if w.room == nil {
+		w.room = make(chan struct{})
+	}
+	room := w.room
+	c.announceRoom(w)
+	return room
+}
+
+// announceRoom closes the channel of WriteReady if a write would not wait.
+func (c *Conn) announceRoom(w *sessionWatch) {
+	if c.room() > 0 || c.writeEnd() != nil {
+		close(w.room)
+		w.room = nil
+	}
+}
