@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -306,10 +307,11 @@ func TestTLSConfig(t *testing.T) {
 // shows the right tokens.
 func TestTLSForgedInTheClear(t *testing.T) {
 	inWorld(t, 0, clean, func(w *world) {
-		forged, done := 0, false
+		var forged atomic.Int32
+		var done atomic.Bool
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 			switch {
-			case done || from.String() != serverAddr:
+			case done.Load() || from.String() != serverAddr:
 				return true
 			case p[4] == 0xa1:
 				return false // so that the handshake takes longer
@@ -319,17 +321,17 @@ func TestTLSForgedInTheClear(t *testing.T) {
 			token := m.welcome.ts
 			conv := binary.LittleEndian.Uint32(p)
 			time.AfterFunc(20*time.Millisecond, func() { // the client has ServerHello
-				forged++
+				forged.Add(1)
 				w.net.Inject(from, to, packetOf(conv, bytesOf(m.welcome), bytesOf(signal{sigInfo, 1, 0}), bytesOf(signal{sigAlert, 40, token})))
 				w.net.Inject(from, to, packetOf(conv, bytesOf(signal{sigReset, 0, token})))
 			})
 			return true
 		})
-		time.AfterFunc(100*time.Millisecond, func() { done = true })
+		time.AfterFunc(100*time.Millisecond, func() { done.Store(true) })
 		dialErr, acceptErr, _ := w.dialTLS(secured(Config{}), secured(Config{}))
 		require.NoError(t, dialErr)
 		require.NoError(t, acceptErr)
-		require.Positive(t, forged)
+		require.Positive(t, forged.Load())
 	})
 }
 
