@@ -317,10 +317,8 @@ func (c *Conn) greetTLS(now time.Duration) {
 	if l.dialled {
 		l.welcomed, l.finish.signal.ts = true, l.peerToken
 		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
-		if !h.tls.CertificateRequested() && !l.reached {
-			l.reached = true
-			c.traceState(SessionEstablished, nil)
-			c.io.canWrite.Broadcast()
+		if !h.tls.CertificateRequested() {
+			c.noteReached()
 		}
 		return
 	}
