@@ -42,7 +42,7 @@ check:
 	@echo "make check: all passed"
 
 quick:
-	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./fuzz
+	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./compat ./fuzz
 
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
@@ -88,7 +88,7 @@ offload-off:
 	done
 
 386:
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./netsim ./fuzz
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) . ./internal/... ./crypt ./compat ./netsim ./fuzz
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...

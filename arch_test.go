@@ -188,7 +188,7 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/handshake", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/handshake", "internal/customs", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
@@ -196,6 +196,8 @@ var layers = map[string][]string{
 	"internal/wakeq":      nil,
 	"internal/packetkeys": nil,
 	"internal/handshake":  nil,
+	"internal/customs":    nil,
+	"compat":              {"", "internal/customs"},
 	"cmd/kcp":             {"", "crypt", "netsim", "qlog", "internal/tracepage", "internal/livepage"},
 	"qlog":                {""},
 	"internal/tracepage":  {"qlog", "internal/uplot"},

@@ -75,6 +75,16 @@
 // [Group.Serve] shares the work among several goroutines, and [Group.Handle]
 // handles events on the goroutine that reads the socket.
 //
+// # Seeing what happens
+//
+// [Conn.Stats], [Endpoint.Stats], [Endpoint.Totals] and [Endpoint.Sessions] have
+// the figures of the moment. The module observe makes metrics for Prometheus of
+// them, and a page with charts. [Config.Logger] learns of sessions that begin and
+// end, and of packets under another key. [Config.Tracer] returns hooks that see
+// every transmission, loss and acknowledgement of a session. Package qlog writes
+// those to a file, of which "kcp trace" makes a page with diagrams. WIRE.md's
+// packets can be looked at with Wireshark and wireshark/kcp.lua.
+//
 // # The state machine
 //
 // [New] returns a [KCP], the protocol without clock, socket, lock or goroutine,

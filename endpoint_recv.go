@@ -143,12 +143,19 @@ type readState struct {
 	shard   int // index of the socket; immutable
 	packets []routedPacket
 	touched []*Conn // sessions to call respond of after the batch
+	handed  []handedDatagram
 
 	// The session of an earlier packet of the batch, and that packet's source
 	// and conversation; last is nil if there is none.
 	last     *Conn
 	lastFrom source
 	lastConv uint32
+}
+
+// handedDatagram is a datagram of a batch for the handler of its session.
+type handedDatagram struct {
+	conn *Conn
+	data []byte
 }
 
 // sameSession reports whether a packet belongs to the session in last.
@@ -198,9 +205,13 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 		}
 	}
 	e.relieve(now)
+	for i := range in.handed {
+		in.handed[i].conn.handleDatagram(in.handed[i].data)
+	}
 	clear(in.packets)
 	clear(in.touched)
-	in.packets, in.touched, in.last = in.packets[:0], in.touched[:0], nil
+	clear(in.handed)
+	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
 	return woke
 }
 

@@ -35,6 +35,7 @@ type sessionPort interface {
 	sendEnd() seq
 	sendBytes() int
 	segmentPayload() int
+	sendLimit() int
 	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32
@@ -198,6 +199,9 @@ func (k *KCP) sendBytes() int { return k.snd.bytes }
 
 // segmentPayload returns the payload bytes of a full segment.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
+
+// sendLimit returns the send window in segments.
+func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
 
 // closeTail keeps later data out of the last waiting segment, which may be the
 // end of a message.

@@ -20,7 +20,8 @@ type datagramQueue struct {
 	waiting [][]byte // oldest first
 	bytes   int      // memory of waiting, with datagramEntry for each
 	stats   DatagramStats
-	moved   uint64 // payload bytes received and sent
+	moved   uint64           // payload bytes received and sent
+	handler *datagramHandler // nil: datagrams wait for ReceiveDatagram
 }
 
 // add queues a copy of b, and counts it.
@@ -48,11 +49,18 @@ func (q *datagramQueue) pop() []byte {
 	return b
 }
 
-// takeDatagram queues a copy of b for ReceiveDatagram. It drops b, and counts
+// takeDatagram leaves b, which lies in the memory of the batch, to the handler if
+// there is one: the reader of the batch calls handleDatagram. Otherwise it queues
+// a copy of b for ReceiveDatagram. It drops b then, and counts
 // that, after Close, under memory pressure, and beyond unvalidatedBytes for a
 // peer whose address is not validated.
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
+	if q.handler != nil && !c.closing.closed {
+		in := &c.ep.socket.shards[c.path.shard].in
+		in.handed = append(in.handed, handedDatagram{c, b})
+		return
+	}
 	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {
 		q.stats.Received++
 		q.stats.Dropped++
@@ -99,7 +107,7 @@ func (c *Conn) maxDatagramSize() int {
 // of the session wait for the socket, or the anti-amplification limit (RFC 9000
 // §8.1) of a peer whose address is not validated is reached.
 //
-// The peer gets b from ReceiveDatagram. kcp-go calls it an OOB packet, and
+// The peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet, and
 // passes it to its handler if its FEC is on. The errors are ErrDatagramTooLarge
 // (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the error with
 // which the session ended.

@@ -27,6 +27,9 @@ func (c *Conn) Read(b []byte) (int, error) {
 	defer c.mu.Unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
+			if n, ok := c.readKept(b); ok {
+				return n, nil
+			}
 			return 0, c.opError("read", err)
 		}
 		if len(b) == 0 {
@@ -74,6 +77,12 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 	defer c.mu.Unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
+			n, short, ok := c.readKeptMessage(b)
+			if ok && short == nil {
+				return n, nil
+			} else if ok {
+				err = short
+			}
 			return 0, c.opError("read", err)
 		}
 		n, err := c.kcp.Recv(b)
@@ -99,7 +108,7 @@ func (c *Conn) cannotRead() error {
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired:
+	case c.io.readDeadline.expired && !c.readsOn():
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -157,7 +166,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		if err := c.waitRoom(); err != nil {
+		if err := c.waitRoom(n > 0 && c.customs().SegmentBound); err != nil {
 			return n, c.opError("write", err)
 		}
 		if n < len(b) {
@@ -180,6 +189,9 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
+	if c.customs().SegmentBound {
+		segments = writeBatch
+	}
 	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
 	if !c.messageMode() {
 		return c.kcp.Send(b)
@@ -206,7 +218,7 @@ func (c *Conn) WriteMessage(b []byte) error {
 	if !c.messageMode() {
 		return c.opError("write", ErrNotMessageMode)
 	}
-	if err := c.waitRoom(); err != nil {
+	if err := c.waitRoom(false); err != nil {
 		return c.opError("write", err)
 	}
 	if !c.messageMode() { // it was left during the wait
@@ -219,14 +231,14 @@ func (c *Conn) WriteMessage(b []byte) error {
 	return nil
 }
 
-// waitRoom waits until the write buffer has room. It returns the error of Write
-// if nothing more may be written.
-func (c *Conn) waitRoom() error {
+// waitRoom waits until the write buffer has room, unless the call goes on in any
+// case. It returns the error of Write if nothing more may be written.
+func (c *Conn) waitRoom(goesOn bool) error {
 	for {
-		if err := c.cannotWrite(); err != nil {
+		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
-		if c.room() > 0 {
+		if goesOn || c.room() > 0 {
 			return nil
 		}
 		c.io.canWrite.Wait()
@@ -247,7 +259,7 @@ func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired:
+	case c.io.writeDeadline.expired && !c.writesOn():
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
 		return c.reason(ErrPeerClosed)
@@ -263,6 +275,9 @@ func (c *Conn) writeEnd() error {
 // Each segment costs writeCostPerSegment besides its payload.
 func (c *Conn) room() int {
 	room := c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+	if c.customs().SegmentBound {
+		room = c.segmentRoom()
+	}
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)
 	}

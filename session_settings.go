@@ -4,12 +4,16 @@ import (
 	"fmt"
 	"net"
 	"time"
+
+	"github.com/arqnet/kcp/internal/customs"
 )
 
 // rareState is what most sessions do without. Conn.mu guards it.
 type rareState struct {
 	dropped  Drops
 	settings *connSettings // nil: those of Config
+	customs  customs.Customs
+	kept     [][]byte // what Read returns after Close; see keepReceived
 }
 
 // rarely returns the session's rareState, which it allocates.

@@ -1,22 +1,16 @@
 package main
 
 import (
-	"bytes"
-	"errors"
+	"cmp"
 	"fmt"
 	"image/color"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/font"
 	"gonum.org/v1/plot/plotter"
 	"gonum.org/v1/plot/vg"
-	"gonum.org/v1/plot/vg/draw"
-	"gonum.org/v1/plot/vg/vgsvg"
 )
 
 // chart is a picture of a suite's results. Without a further setting it has a
@@ -29,17 +23,24 @@ type chart struct {
 
 	// place, if not nil, makes the chart one of lines: it returns the place of
 	// a case on the horizontal axis, which is labelled with axis. Places are
-	// logarithmic where log is set.
+	// logarithmic if log is set.
 	place func(c string) float64
 	axis  string
 	log   bool
 
+	// ratios makes the vertical axis logarithmic: for figures of which the
+	// smallest could not be seen beside the largest.
+	ratios bool
+
+	// hides are implementations that are not drawn, as their lines lie on those
+	// of another.
+	hides []string
+
 	// samples, if not nil, makes the chart one of distributions: it returns the
-	// values of the last measurement, in any order, of which the chart shows
-	// what share is below each. Up to a share of quantile; 0 means all.
-	samples  func(c, impl string) []float64
-	quantile float64
-	unit     string
+	// values of the last measurement, in any order. The chart shows what share
+	// is above each, on a logarithmic axis, as the tail is of interest.
+	samples func(c, impl string) []float64
+	unit    string
 }
 
 // colors tell the implementations apart: ours stands out.
@@ -55,6 +56,7 @@ var colors = map[string]color.Color{
 var moreColors = []color.Color{
 	color.RGBA{0xc4, 0x4e, 0x52, 0xff}, color.RGBA{0x55, 0xa8, 0xa8, 0xff},
 	color.RGBA{0xb8, 0x9b, 0x3e, 0xff}, color.RGBA{0x5f, 0x6a, 0x8c, 0xff},
+	color.RGBA{0x2f, 0x4b, 0x2a, 0xff}, color.RGBA{0xd9, 0x8c, 0xb3, 0xff},
 }
 
 func colorOf(impl string, all []string) color.Color {
@@ -63,11 +65,6 @@ func colorOf(impl string, all []string) color.Color {
 	}
 	return moreColors[max(0, slices.Index(all, impl))%len(moreColors)]
 }
-
-const (
-	chartWidth  = 17 * vg.Centimeter
-	chartHeight = 8 * vg.Centimeter
-)
 
 // drawCharts writes the charts of s to a folder and returns their files.
 func drawCharts(dir string, s *suite, p plan, results map[string]series) ([]string, error) {
@@ -81,7 +78,7 @@ func drawCharts(dir string, s *suite, p plan, results map[string]series) ([]stri
 			continue
 		}
 		name := s.name + "-" + c.name + ".svg"
-		if err := writeSVG(filepath.Join(dir, name), pic); err != nil {
+		if err := pic.write(filepath.Join(dir, name)); err != nil {
 			return nil, err
 		}
 		files = append(files, name)
@@ -89,8 +86,8 @@ func drawCharts(dir string, s *suite, p plan, results map[string]series) ([]stri
 	return files, nil
 }
 
-// plot draws c, or returns nil where nothing of it was measured.
-func (c *chart) plot(s *suite, p plan, results map[string]series) (*plot.Plot, error) {
+// plot draws c, or returns nil if nothing of it was measured.
+func (c *chart) plot(s *suite, p plan, results map[string]series) (*picture, error) {
 	cases := p.cases
 	if c.cases != nil {
 		cases = slices.DeleteFunc(slices.Clone(c.cases), func(name string) bool {
@@ -100,6 +97,7 @@ func (c *chart) plot(s *suite, p plan, results map[string]series) (*plot.Plot, e
 	if len(cases) == 0 {
 		return nil, nil
 	}
+	p.impls = slices.DeleteFunc(slices.Clone(p.impls), func(impl string) bool { return slices.Contains(c.hides, impl) })
 	pic := newPicture(c.title)
 	switch {
 	case c.samples != nil:
@@ -110,99 +108,37 @@ func (c *chart) plot(s *suite, p plan, results map[string]series) (*plot.Plot, e
 	return pic, c.bars(pic, s, p, cases, results)
 }
 
-// newPicture returns an empty plot in the style of all.
-func newPicture(title string) *plot.Plot {
-	pic := plot.New()
-	pic.BackgroundColor = color.White
-	pic.Title.Text = title
-	pic.Title.Padding = 3 * vg.Millimeter
-	for _, style := range []*font.Font{
-		&pic.Title.TextStyle.Font, &pic.X.Label.TextStyle.Font, &pic.Y.Label.TextStyle.Font,
-		&pic.X.Tick.Label.Font, &pic.Y.Tick.Label.Font, &pic.Legend.TextStyle.Font,
-	} {
-		style.Variant = "Sans"
-		style.Size = 9
-	}
-	pic.Title.TextStyle.Font.Size = 11
-	pic.Legend.Top = true
-	pic.Legend.ThumbnailWidth = 4 * vg.Millimeter
-	pic.Legend.Padding = 1 * vg.Millimeter
-	grid := plotter.NewGrid()
-	grid.Vertical.Color = nil
-	grid.Horizontal.Color = color.Gray{0xdd}
-	pic.Add(grid)
-	return pic
-}
-
 // bars draws a group of bars for each case, each with its figure above.
-func (c *chart) bars(pic *plot.Plot, s *suite, p plan, cases []string, results map[string]series) error {
+func (c *chart) bars(pic *picture, s *suite, p plan, cases []string, results map[string]series) error {
 	slot := (chartWidth - 3*vg.Centimeter) / vg.Length(len(cases))
 	width := min(slot*8/10/vg.Length(len(p.impls)), 1.4*vg.Centimeter)
-	top := 0.0
-	for _, name := range cases {
-		var impls []string
-		for _, impl := range p.impls {
-			if s.hasFigure(name, impl, c.metric) {
-				impls = append(impls, impl)
-			}
-		}
-		for i, impl := range impls {
-			v := median(results[name].values(impl, c.metric))
-			top = max(top, v)
-			bar, err := plotter.NewBarChart(plotter.Values{v}, width)
-			if err != nil {
-				return err
-			}
-			bar.Color = colorOf(impl, s.impls)
-			bar.LineStyle.Width = 0
-			bar.XMin = float64(slices.Index(cases, name))
-			bar.Offset = width * vg.Length(2*i-len(impls)+1) / 2
-			pic.Add(bar)
-			if err := addLabel(pic, bar.XMin, v, bar.Offset); err != nil {
-				return err
-			}
+	all := &bars{width: width}
+	for i, name := range cases {
+		impls := slices.DeleteFunc(slices.Clone(p.impls), func(impl string) bool {
+			return !s.hasFigure(name, impl, c.metric)
+		})
+		for j, impl := range impls {
+			values := results[name].values(impl, c.metric)
+			all.add(bar{
+				at: float64(i), offset: width * vg.Length(2*j-len(impls)+1) / 2, color: colorOf(impl, s.impls),
+				height: median(values), low: slices.Min(values), high: slices.Max(values),
+			})
 		}
 	}
 	for _, impl := range p.impls {
 		if slices.ContainsFunc(cases, func(name string) bool { return s.hasFigure(name, impl, c.metric) }) {
-			pic.Legend.Add(impl, swatch{colorOf(impl, s.impls)})
+			pic.entry(impl, colorOf(impl, s.impls))
 		}
 	}
+	pic.Add(all)
 	pic.NominalX(cases...)
 	pic.X.Min, pic.X.Max = -0.5, float64(len(cases))-0.5
-	pic.Y.Min, pic.Y.Max = 0, max(top, 1e-9)*1.25 // room for the legend
-	pic.Y.Label.Text = c.metric + ", " + s.unitOf(cases[0], c.metric)
+	all.factor = pic.vertical(c, s.unitOf(cases[0], c.metric), all.least, all.most)
 	return nil
-}
-
-// addLabel writes a figure above its bar.
-func addLabel(pic *plot.Plot, x, v float64, offset vg.Length) error {
-	label := fmt.Sprintf("%.3g", v)
-	if v >= 100 {
-		label = fmt.Sprintf("%.0f", v)
-	}
-	l, err := plotter.NewLabels(plotter.XYLabels{XYs: plotter.XYs{{X: x, Y: v}}, Labels: []string{label}})
-	if err != nil {
-		return err
-	}
-	l.TextStyle[0].Font.Variant = "Sans"
-	l.TextStyle[0].Font.Size = 7
-	l.TextStyle[0].XAlign = draw.XCenter
-	l.Offset = vg.Point{X: offset, Y: 1 * vg.Millimeter}
-	pic.Add(l)
-	return nil
-}
-
-// swatch is a square of a colour in the legend.
-type swatch struct{ color color.Color }
-
-func (s swatch) Thumbnail(c *draw.Canvas) {
-	r := c.Rectangle
-	c.FillPolygon(s.color, []vg.Point{r.Min, {X: r.Max.X, Y: r.Min.Y}, r.Max, {X: r.Min.X, Y: r.Max.Y}})
 }
 
 // lines draws a line for each implementation over the places of the cases.
-func (c *chart) lines(pic *plot.Plot, s *suite, p plan, cases []string, results map[string]series) error {
+func (c *chart) lines(pic *picture, s *suite, p plan, cases []string, results map[string]series) error {
 	var ticks []plot.Tick
 	for _, name := range cases {
 		x := c.place(name)
@@ -212,96 +148,71 @@ func (c *chart) lines(pic *plot.Plot, s *suite, p plan, cases []string, results 
 		}
 		ticks = append(ticks, plot.Tick{Value: x, Label: label})
 	}
-	top := 0.0
+	least, most := math.Inf(1), 0.0
 	for _, impl := range p.impls {
 		var points plotter.XYs
 		for i, name := range cases {
 			if s.hasFigure(name, impl, c.metric) {
 				v := median(results[name].values(impl, c.metric))
 				points = append(points, plotter.XY{X: ticks[i].Value, Y: v})
-				top = max(top, v)
+				least, most = min(least, v), max(most, v)
 			}
 		}
-		if len(points) == 0 {
-			continue
-		}
-		if err := addLine(pic, impl, colorOf(impl, s.impls), points, true); err != nil {
+		if err := pic.line(impl, colorOf(impl, s.impls), points, true); err != nil {
 			return err
 		}
 	}
 	pic.X.Tick.Marker = plot.ConstantTicks(ticks)
 	pic.X.Label.Text = c.axis
-	pic.Y.Min, pic.Y.Max = 0, max(top, 1e-9)*1.25
-	pic.Y.Label.Text = c.metric + ", " + s.unitOf(cases[0], c.metric)
+	pic.vertical(c, s.unitOf(cases[0], c.metric), least, most)
 	return nil
 }
 
-// addLine adds a line to the plot and its legend, with its points if dots is
-// set.
-func addLine(pic *plot.Plot, name string, ink color.Color, points plotter.XYs, dots bool) error {
-	line, scatter, err := plotter.NewLinePoints(points)
-	if err != nil {
-		return err
-	}
-	line.Color, line.Width = ink, 2
-	scatter.Color, scatter.Shape, scatter.Radius = ink, draw.CircleGlyph{}, 3
-	pic.Add(line)
-	if dots {
-		pic.Add(scatter)
-	}
-	pic.Legend.Add(name, line)
-	return nil
-}
-
-// distributions draws the share of values below each, one line for each
-// implementation, and for each case where there are several.
-func (c *chart) distributions(pic *plot.Plot, s *suite, p plan, cases []string) error {
-	const steps = 400
+// distributions draws the share of values above each, one line for each
+// implementation, and for each case if there are several.
+func (c *chart) distributions(pic *picture, s *suite, p plan, cases []string) error {
+	rest := 0.1 // the smallest share that is shown
 	for _, name := range cases {
 		for _, impl := range p.impls {
-			v := slices.Sorted(slices.Values(c.samples(name, impl)))
+			v := c.samples(name, impl)
 			if len(v) == 0 {
 				continue
-			}
-			limit := c.quantile
-			if limit == 0 {
-				limit = 1
-			}
-			var points plotter.XYs
-			for i := range steps + 1 {
-				q := limit * float64(i) / steps
-				points = append(points, plotter.XY{X: v[min(int(q*float64(len(v))), len(v)-1)], Y: 100 * q})
 			}
 			label := impl
 			if len(cases) > 1 {
 				label += ", " + name
 			}
-			if err := addLine(pic, label, colorOf(impl, s.impls), points, false); err != nil {
+			points := tail(v)
+			rest = min(rest, points[len(points)-1].Y)
+			if err := pic.line(label, colorOf(impl, s.impls), points, false); err != nil {
 				return err
 			}
 		}
 	}
-	pic.Legend.Top = false
+	var ticks []plot.Tick
+	for share, label := 1.0, 0; share >= rest; share, label = share/10, label+1 {
+		ticks = append(ticks, plot.Tick{Value: share, Label: []string{"all", "10 %", "1 %", "0.1 %", "0.01 %", "0.001 %"}[min(label, 5)]})
+	}
+	pic.Y.Scale, pic.Y.Tick.Marker = plot.LogScale{}, plot.ConstantTicks(ticks)
+	pic.Y.Min, pic.Y.Max = rest, 1
+	pic.X.Min = 0
+	pic.X.Tick.Marker = figures10{1}
 	pic.X.Label.Text = c.unit
-	pic.Y.Label.Text = "% at most"
+	pic.Y.Label.Text = "take longer"
 	return nil
 }
 
-// writeSVG writes a picture to a file.
-func writeSVG(name string, pic *plot.Plot) (err error) {
-	canvas := vgsvg.New(chartWidth, chartHeight)
-	pic.Draw(draw.New(canvas))
-	var b bytes.Buffer
-	if _, err := canvas.WriteTo(&b); err != nil {
-		return err
+// tail returns what share of the values is above each, without the last few, of
+// which there are too few to say.
+func tail(values []float64) plotter.XYs {
+	const steps, few = 400, 5
+	v := slices.SortedFunc(slices.Values(values), cmp.Compare[float64])
+	decades := math.Log10(max(float64(len(v))/few, 1))
+	var points plotter.XYs
+	for i := range steps + 1 {
+		share := math.Pow(10, -decades*float64(i)/steps)
+		at := int((1 - share) * float64(len(v)))
+		points = append(points, plotter.XY{X: v[min(at, len(v)-1)], Y: share})
 	}
-	// Few readers have this font.
-	svg := strings.ReplaceAll(b.String(), "font-family:Liberation Sans", "font-family:Liberation Sans,Helvetica,Arial,sans-serif")
-	f, err := os.Create(name)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	_, err = f.WriteString(svg)
-	return err
+	return points
 }

@@ -42,7 +42,7 @@ func init() {
 		impls:   []string{ours, kcpGoAPI, kcpGo},
 		metrics: []metric{{metricPairBytes, "bytes"}, {metricGoroutines, "count"}, {metricCPU, "cores"}},
 		charts: []chart{
-			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes},
+			{name: "bytes", title: "Memory of connections that do nothing", metric: metricPairBytes, ratios: true},
 			{name: "cpu", title: "Processor time of connections that do nothing", metric: metricCPU},
 		},
 		lacks:   func(c, impl string) bool { return impl != ours && c == "16000" },

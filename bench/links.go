@@ -95,6 +95,7 @@ func init() {
 		charts: []chart{{
 			name: "goodput", title: "Bulk transfer over random loss, 100 Mbit/s, 50 ms", metric: metricGoodput,
 			cases: lossCases, place: func(c string) float64 { return linkCases[c].loss * 100 }, axis: "loss, %",
+			hides: []string{"kcp-bbr"}, // the default
 		}},
 	}
 	goodput := map[string]float64{

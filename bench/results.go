@@ -19,8 +19,8 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(w, "## %s\n\n%s.\nMedians of %d rounds of %v, ± half their range.\n\n", s.name, s.about, p.rounds, p.duration)
-	head := []string{"case", "metric", "unit"}
+	fmt.Fprintf(w, "## %s\n\n%s.\n%s\n\n", s.name, s.about, how(s, p))
+	head := []string{"case", "metric", "unit", "better"}
 	head = append(head, p.impls...)
 	compare := slices.Contains(p.impls, ours) && slices.Contains(p.impls, kcpGo)
 	if compare {
@@ -33,14 +33,18 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 			if !s.hasRow(c, m.name, p.impls) {
 				continue
 			}
-			row := []string{c, m.name, s.unitOf(c, m.name)}
+			row := []string{c, m.name, s.unitOf(c, m.name), better(m.name)}
 			for _, impl := range p.impls {
 				if !s.hasFigure(c, impl, m.name) {
 					row = append(row, "")
 					continue
 				}
 				v := results[c].values(impl, m.name)
-				row = append(row, number(median(v))+" ± "+spread(v))
+				cell := number(median(v))
+				if len(v) > 1 && !s.exact {
+					cell += " ± " + spread(v)
+				}
+				row = append(row, cell)
 			}
 			if compare {
 				row = append(row, ratios(results[c].values(ours, m.name), results[c].values(kcpGo, m.name))[0])
@@ -53,6 +57,26 @@ func writeResults(w io.Writer, dir string, s *suite, p plan, results map[string]
 		fmt.Fprintf(w, "![%s](%s)\n\n", strings.TrimSuffix(f, ".svg"), f)
 	}
 	return nil
+}
+
+// how says how the figures of a suite came about.
+func how(s *suite, p plan) string {
+	switch {
+	case s.exact:
+		return "In virtual time: the figures are the same in every run."
+	case p.rounds == 1:
+		return fmt.Sprintf("One round of %v.", p.duration)
+	}
+	return fmt.Sprintf("Medians of %d rounds of %v, ± half their range.", p.rounds, p.duration)
+}
+
+// better says whether a larger figure of a metric is the better one.
+func better(metric string) string {
+	switch metric {
+	case metricGoodput, metricRate, metricSlowest, metricEchoes, metricShare, metricAlive:
+		return "more"
+	}
+	return "less"
 }
 
 func markdownRow(w io.Writer, cells []string) {

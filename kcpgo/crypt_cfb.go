@@ -43,7 +43,15 @@ func (c *cfb) Encrypt(dst, src []byte) {
 	}
 	last := p[:c.size]
 	for p = p[c.size:]; len(p) >= c.size; p = p[c.size:] {
-		last = c.step(last, p[:c.size])
+		b := p[:c.size]
+		if c.size == 8 {
+			c.step8(last, b)
+		} else {
+			w := [16]byte(b)
+			c.block.Encrypt(b, last)
+			subtle.XORBytes(b, b, w[:]) // the next block reads all 16 bytes at once
+		}
+		last = b
 	}
 	c.tail(last, p)
 }
@@ -55,25 +63,35 @@ func (c *cfb) Decrypt(dst, src []byte) {
 	p := dst[:len(src)]
 	if whole := len(p) / c.size * c.size; whole > 0 {
 		c.tail(p[whole-c.size:whole], p[whole:])
-		for i := whole - c.size; i > 0; i -= c.size {
-			c.step(p[i-c.size:i], p[i:i+c.size])
+		if c.size == 8 {
+			for i := whole - 8; i > 0; i -= 8 {
+				c.step8(p[i-8:i], p[i:i+8])
+			}
+		} else {
+			c.decrypt16(p[:whole])
 		}
 	}
 	subtle.XORBytes(p, p, c.mask[:c.size])
 }
 
-// step XORs b, one block, with the encryption of last, and returns b.
-func (c *cfb) step(last, b []byte) []byte {
-	if c.size == 8 {
-		w := binary.NativeEndian.Uint64(b)
-		c.block.Encrypt(b, last)
-		binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(b)^w)
-		return b
-	}
-	w := [16]byte(b)
+// step8 XORs b, a block of 8 bytes, with the encryption of last.
+func (c *cfb) step8(last, b []byte) {
+	w := binary.NativeEndian.Uint64(b)
 	c.block.Encrypt(b, last)
-	subtle.XORBytes(b, b, w[:])
-	return b
+	binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(b)^w)
+}
+
+// decrypt16 XORs all blocks of 16 bytes but the first with the encryption of
+// the one before. No block waits for another, so the processor works on several
+// at once.
+func (c *cfb) decrypt16(p []byte) {
+	for i := len(p) - 16; i > 0; i -= 16 {
+		last, b := p[i-16:i], p[i:i+16]
+		low, high := binary.NativeEndian.Uint64(b), binary.NativeEndian.Uint64(b[8:])
+		c.block.Encrypt(b, last)
+		binary.NativeEndian.PutUint64(b, binary.NativeEndian.Uint64(b)^low)
+		binary.NativeEndian.PutUint64(b[8:], binary.NativeEndian.Uint64(b[8:])^high)
+	}
 }
 
 // tail XORs the bytes behind the last whole block, whose ciphertext is last,

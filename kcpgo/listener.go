@@ -215,7 +215,8 @@ func (l *Listener) Addr() net.Addr { return l.port.pc.LocalAddr() }
 
 // Close stops accepting. A listener that has opened its socket closes it, and
 // all sessions end with it. One of ServeConn lets its sessions go on, and
-// leaves the socket when the last of them is closed. Further calls return an
+// leaves the socket when the last of them is closed and has delivered what was
+// written. Further calls return an
 // error that matches io.ErrClosedPipe.
 func (l *Listener) Close() error {
 	l.mu.Lock()
@@ -229,10 +230,21 @@ func (l *Listener) Close() error {
 	l.die(errClosed)
 	_ = l.listener.Close() // it was open, unless the socket has failed
 	l.discard()
-	if l.port.own || last {
+	if l.port.own {
 		return l.port.shut()
 	}
+	if last {
+		go l.release()
+	}
 	return nil
+}
+
+// release leaves the socket when what closed sessions go on with is over.
+func (l *Listener) release() {
+	for c := range l.port.endpoint.Sessions() {
+		<-c.Done()
+	}
+	_ = l.port.shut() // nobody is left to be told
 }
 
 // discard ends the sessions that Accept has not returned.
@@ -258,13 +270,9 @@ func (l *Listener) forget(s *UDPSession) {
 	}
 	last := l.closed && len(l.sessions) == 0
 	l.mu.Unlock()
-	if !last {
-		return
+	if last {
+		go l.release()
 	}
-	go func() {
-		<-s.conn.Done()
-		_ = l.port.shut() // nobody is left to be told
-	}()
 }
 
 // Control calls f with the socket.

@@ -28,7 +28,7 @@ func (s *UDPSession) SetOOBHandler(callback OOBCallBackType) error {
 // handleOOB counts out-of-band packets, and passes them to callback, if there is
 // one.
 func (s *UDPSession) handleOOB(callback OOBCallBackType) {
-	s.handleDatagrams(func(b []byte) {
+	s.conn.HandleDatagrams(func(b []byte) {
 		atomic.AddUint64(&DefaultSnmp.OOBPackets, 1)
 		if callback != nil {
 			callback(b)
@@ -59,6 +59,3 @@ func (s *UDPSession) SendOOB(data []byte) error {
 	}
 	return sessionError(err)
 }
-
-// stub until the engine has it
-func (s *UDPSession) handleDatagrams(func([]byte)) {}

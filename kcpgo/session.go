@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"bytes"
 	"errors"
 	"io"
 	"net"
@@ -10,6 +9,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 )
 
 // UDPSession is a session with a peer: a net.Conn. All methods are safe for
@@ -23,15 +23,15 @@ type UDPSession struct {
 
 	settings settings
 
-	reading sync.Mutex // held by Read; guards rest
+	reading sync.Mutex // held by Read; guards rest and large
 	rest    []byte     // of a message that was longer than the slice it was read into
+	large   *[]byte    // what rest is a part of; of buffers; nil: nothing
 	writing sync.Mutex // held by WriteBuffers
 }
 
 func newSession(c *engine.Conn, p *port, remote net.Addr, l *Listener) *UDPSession {
-	s := &UDPSession{conn: c, port: p, remote: remote, l: l}
-	s.settings.init()
-	return s
+	compat.Set(c, compat.Customs{SegmentBound: true, ReadAfterClose: true, DataBeforeDeadline: true})
+	return &UDPSession{conn: c, port: p, remote: remote, l: l}
 }
 
 // Read waits for data, and reads up to len(b) bytes of one message of the peer:
@@ -52,9 +52,7 @@ func (s *UDPSession) Read(b []byte) (n int, err error) {
 	switch {
 	case len(s.rest) > 0:
 		n = copy(b, s.rest)
-		if s.rest = s.rest[n:]; len(s.rest) == 0 {
-			s.rest = nil
-		}
+		s.keep(s.rest[n:], s.large)
 	case s.settings.stream.Load() && len(b) > 0:
 		n, err = s.conn.Read(b)
 	default:
@@ -70,17 +68,51 @@ func (s *UDPSession) Read(b []byte) (n int, err error) {
 func (s *UDPSession) readMessage(b []byte) (int, error) {
 	for {
 		n, err := s.conn.ReadMessage(b)
-		for size := 2 * maxPacket; errors.Is(err, io.ErrShortBuffer); size *= 2 {
-			large := make([]byte, size)
-			if n, err = s.conn.ReadMessage(large); err == nil {
-				fits := copy(b, large[:n])
-				s.rest = bytes.Clone(large[fits:n])
-				return fits, nil
-			}
+		if errors.Is(err, io.ErrShortBuffer) {
+			return s.readLarge(b)
 		}
 		if n > 0 || err != nil {
 			return n, err
 		}
+	}
+}
+
+// readLarge is readMessage for a message that waits, and does not fit into b.
+// s.reading is held.
+func (s *UDPSession) readLarge(b []byte) (int, error) {
+	large := buffers.Get().(*[]byte)
+	for {
+		n, err := s.conn.ReadMessage(*large)
+		if errors.Is(err, io.ErrShortBuffer) {
+			*large = make([]byte, 2*len(*large))
+			continue
+		}
+		fits := copy(b, (*large)[:n])
+		s.keep((*large)[fits:n], large)
+		return fits, err
+	}
+}
+
+// keep makes rest, a part of large, what the next Read returns. s.reading is
+// held.
+func (s *UDPSession) keep(rest []byte, large *[]byte) {
+	if s.rest, s.large = rest, large; len(rest) == 0 {
+		s.rest, s.large = nil, nil
+		recycle(large)
+	}
+}
+
+// buffers holds buffers for messages and for writes that are joined.
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, 2*maxPacket)
+	return &b
+}}
+
+// recycle puts b back, unless it has grown beyond what is usual.
+func recycle(b *[]byte) {
+	const most = 1 << 16
+	if len(*b) <= most {
+		buffers.Put(b)
 	}
 }
 
@@ -105,8 +137,8 @@ func (s *UDPSession) Write(b []byte) (n int, err error) {
 func (s *UDPSession) WriteBuffers(v [][]byte) (n int, err error) {
 	s.writing.Lock()
 	defer s.writing.Unlock()
-	if s.settings.stream.Load() {
-		return s.write(bytes.Join(v, nil))
+	if len(v) > 1 && s.settings.stream.Load() {
+		return s.writeJoined(v)
 	}
 	for _, b := range v {
 		m, err := s.write(b)
@@ -116,6 +148,19 @@ func (s *UDPSession) WriteBuffers(v [][]byte) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// writeJoined queues the slices at once, so that those of a stream share packets.
+// s.writing is held.
+func (s *UDPSession) writeJoined(v [][]byte) (int, error) {
+	joined := buffers.Get().(*[]byte)
+	defer recycle(joined)
+	b := (*joined)[:0]
+	for _, part := range v {
+		b = append(b, part...)
+	}
+	*joined = b[:cap(b)]
+	return s.write(b)
 }
 
 // write queues b. s.writing is held.

@@ -12,13 +12,10 @@ import (
 type settings struct {
 	stream atomic.Bool // SetStreamMode
 
-	mu         sync.Mutex // guards the fields below
-	sendWindow int        // segments
-	noControl  bool       // no congestion control
-	rate       uint32     // bytes a second; 0: no limit
+	mu        sync.Mutex // guards the fields below
+	noControl bool       // no congestion control
+	rate      uint32     // bytes a second; 0: no limit
 }
-
-func (t *settings) init() { t.sendWindow = IKCP_WND_SND }
 
 // SetStreamMode sets whether writes are parts of a stream, which may share
 // packets, or messages, the default. The peer need not be told.
@@ -46,12 +43,6 @@ func (s *UDPSession) SetLogger(mask KCPLogType, logger func(msg string, args ...
 // below 1 leave a window as it is; more than 65535 means that, and a receive
 // window below 128 means 128.
 func (s *UDPSession) SetWindowSize(sndwnd, rcvwnd int) {
-	t := &s.settings
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if sndwnd > 0 {
-		t.sendWindow = min(sndwnd, maxWindow)
-	}
 	_ = s.conn.SetWindow(min(max(sndwnd, 0), maxWindow), min(max(rcvwnd, 0), maxWindow)) // in range
 }
 

@@ -81,6 +81,7 @@ func packetMetrics() []metric {
 				{"sessions", float64(s.DropSessions)},
 				{"half_open", float64(s.DropHalfOpen)},
 				{"backlog", float64(s.DropBacklog)},
+				{"handshake", float64(s.DropHandshake)},
 			}
 		}},
 		{"packets_withheld_total", "Packets that were not sent, by the limit.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
@@ -89,6 +90,7 @@ func packetMetrics() []metric {
 				{"amplification", float64(s.DropCredit)},
 			}
 		}},
+		{"handshake_errors_total", "Handshakes of TLS that have failed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HandshakeErrors) })},
 		{"cookies_sent_total", "Cookies sent to new peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.CookiesSent) })},
 	}
 }
@@ -130,6 +132,7 @@ func segmentMetrics() []metric {
 				{"command", float64(t.Dropped.Command)},
 				{"una", float64(t.Dropped.Una)},
 				{"piece", float64(t.Dropped.Piece)},
+				{"stream", float64(t.Dropped.Stream)},
 				{"fec", float64(t.Dropped.FEC)},
 			}
 		}},

@@ -1,18 +1,19 @@
 package qlog
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strconv"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp"
 )
 
-// DirOptions are the options of Dir. The zero value, and nil, mean the
+// DirOptions are the options of a Dir. The zero value, and nil, mean the
 // defaults.
 type DirOptions struct {
 	// MaxFiles is how many files are written: peers can open sessions, and must
@@ -22,60 +23,143 @@ type DirOptions struct {
 	// MaxBytes bounds each file, as Options.MaxBytes.
 	MaxBytes int64
 	// Logger, if not nil, receives warnings of files that cannot be written,
-	// and one when MaxFiles is reached.
+	// and one when MaxFiles is reached. They are as many as MaxFiles at most,
+	// and one more.
 	Logger *slog.Logger
 }
 
 const defaultMaxFiles = 1000
 
-// Dir returns a function for Config.Tracer that writes the trace of each session
-// to a file of its own in the folder dir, which must exist. The names begin with
-// the time, and have the conversation id and the side of this end, such as
-// 20260102T150405.000Z-0badcafe-client.sqlog. opts may be nil.
-func Dir(dir string, opts *DirOptions) func(*kcp.Conn) *kcp.Trace {
-	var o DirOptions
+// Dir is a folder of traces, in which each session gets a file of its own. The
+// names begin with the time, and have the conversation id and the side of this
+// end, such as 20260102T150405.000Z-0badcafe-client.sqlog. Its methods are safe
+// for concurrent use.
+type Dir struct {
+	path string
+	opts DirOptions
+
+	mu     sync.Mutex // guards the fields below
+	files  int        // created, or tried
+	open   map[*Writer]*os.File
+	idle   sync.Cond // open is empty
+	closed bool
+	errs   []error // of files, up to maxErrors
+}
+
+// maxErrors is how many errors of files Close returns.
+const maxErrors = 10
+
+// NewDir returns a Dir in the folder path, which must exist when a session
+// begins. opts may be nil.
+func NewDir(path string, opts *DirOptions) *Dir {
+	d := &Dir{path: path, open: make(map[*Writer]*os.File)}
+	d.idle.L = &d.mu
 	if opts != nil {
-		o = *opts
+		d.opts = *opts
 	}
-	if o.MaxFiles == 0 {
-		o.MaxFiles = defaultMaxFiles
+	if d.opts.MaxFiles == 0 {
+		d.opts.MaxFiles = defaultMaxFiles
 	}
-	var files atomic.Int64
-	warn := func(msg string, args ...any) {
-		if o.Logger != nil {
-			o.Logger.Warn("qlog: "+msg, args...)
+	return d
+}
+
+// Trace returns the hooks that write the trace of a session to a new file, for
+// Config.Tracer. It returns nil, so that the session is not traced, if there are
+// as many files as may be, if the file cannot be created, and after Close. The
+// file is complete when the session has ended.
+func (d *Dir) Trace(c *kcp.Conn) *kcp.Trace {
+	if !d.allowed() {
+		return nil
+	}
+	side := "server"
+	if c.Dialled() {
+		side = "client"
+	}
+	f, err := create(d.path, fmt.Sprintf("%s-%08x-%s", time.Now().UTC().Format("20060102T150405.000Z"), c.Conv(), side))
+	if err != nil {
+		d.warn("a session is not traced", "err", err)
+		return nil
+	}
+	t := NewWriter(f, &Options{
+		Client: c.Dialled(), Conv: c.Conv(), Local: c.LocalAddr(), Remote: c.RemoteAddr(), MaxBytes: d.opts.MaxBytes,
+	})
+	if !d.add(t, f) {
+		_ = t.Close()
+		return nil
+	}
+	return t.Trace()
+}
+
+// add takes note of an open trace. It reports whether d is still open.
+func (d *Dir) add(t *Writer, f *os.File) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.onClose = func() { d.done(t) }
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[t] = f
+	return !d.closed
+}
+
+// allowed reports whether one more session is traced, and counts it.
+func (d *Dir) allowed() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	d.files++
+	if d.opts.MaxFiles < 0 || d.files <= d.opts.MaxFiles {
+		return true
+	}
+	if d.files == d.opts.MaxFiles+1 {
+		d.warn("no more sessions are traced", "dir", d.path, "files", d.opts.MaxFiles)
+	}
+	return false
+}
+
+// done closes the file of t, of which all is written. t.mu is held.
+func (d *Dir) done(t *Writer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := d.open[t]
+	err := errors.Join(t.err, f.Close())
+	if err != nil {
+		d.warn("a trace is not complete", "file", f.Name(), "err", err)
+		if len(d.errs) < maxErrors {
+			d.errs = append(d.errs, err)
 		}
 	}
-	return func(c *kcp.Conn) *kcp.Trace {
-		if n := files.Add(1); o.MaxFiles > 0 && n > int64(o.MaxFiles) {
-			if n == int64(o.MaxFiles)+1 {
-				warn("no more sessions are traced", "dir", dir, "files", o.MaxFiles)
-			}
-			return nil
-		}
-		side := "server"
-		if c.Dialled() {
-			side = "client"
-		}
-		f, err := create(dir, fmt.Sprintf("%s-%08x-%s", time.Now().UTC().Format("20060102T150405.000Z"), c.Conv(), side))
-		if err != nil {
-			warn("a session is not traced", "err", err)
-			return nil
-		}
-		t := NewWriter(f, &Options{
-			Client: c.Dialled(), Conv: c.Conv(), Local: c.LocalAddr(), Remote: c.RemoteAddr(), MaxBytes: o.MaxBytes,
-		})
-		t.mu.Lock()
-		t.onClose = func() {
-			if err := f.Close(); t.err == nil {
-				t.err = err
-			}
-			if t.err != nil {
-				warn("trace is not complete", "file", f.Name(), "err", t.err)
-			}
-		}
-		t.mu.Unlock()
-		return t.Trace()
+	if delete(d.open, t); len(d.open) == 0 {
+		d.idle.Broadcast()
+	}
+}
+
+// Close ends the traces of sessions that have not ended, waits until all is
+// written, and returns the errors of files that are not complete. A program
+// that ends without it may lose the ends of traces.
+func (d *Dir) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	var open []*Writer
+	for t := range d.open {
+		open = append(open, t)
+	}
+	d.mu.Unlock()
+	for _, t := range open {
+		_ = t.Close() // done has its error
+	}
+	d.mu.Lock()
+	for len(d.open) > 0 {
+		d.idle.Wait()
+	}
+	return errors.Join(d.errs...)
+}
+
+func (d *Dir) warn(msg string, args ...any) {
+	if d.opts.Logger != nil {
+		d.opts.Logger.Warn("qlog: "+msg, args...)
 	}
 }
 

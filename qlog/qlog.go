@@ -3,7 +3,9 @@
 // one session to a file. Tools for QUIC can read it, and "kcp trace FILE" makes
 // a page with diagrams of it.
 //
-//	cfg := kcp.Config{Tracer: qlog.Dir("/var/tmp/traces", nil)}
+//	traces := qlog.NewDir("/var/tmp/traces", nil)
+//	defer traces.Close()
+//	cfg := kcp.Config{Tracer: traces.Trace}
 //
 // Events have the names of draft-ietf-quic-qlog-quic-events, if it has one that
 // fits, and its fields:

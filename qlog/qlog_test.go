@@ -204,7 +204,8 @@ func TestDir(t *testing.T) {
 		server := endpoint("10.0.0.1:4000", nil)
 		l, err := server.Listen()
 		require.NoError(t, err)
-		client := endpoint("10.0.0.2:5000", &kcp.Config{Tracer: Dir(dir, &DirOptions{MaxFiles: 2})})
+		traces := NewDir(dir, &DirOptions{MaxFiles: 2})
+		client := endpoint("10.0.0.2:5000", &kcp.Config{Tracer: traces.Trace})
 		for range 3 {
 			a, err := client.Dial(context.Background(), server.LocalAddr())
 			require.NoError(t, err)
@@ -216,7 +217,7 @@ func TestDir(t *testing.T) {
 			require.NoError(t, err)
 			_, _ = b.Close(), a.Close()
 		}
-		synctest.Wait()
+		require.NoError(t, traces.Close())
 	})
 	files, err := filepath.Glob(filepath.Join(dir, "*-client.sqlog"))
 	require.NoError(t, err)
@@ -244,11 +245,34 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// A folder that does not exist costs the trace, not the session.
+// A folder that does not exist costs the trace, not the session; Close ends the
+// traces of sessions that go on, and none begins after it.
 func TestDirFails(t *testing.T) {
-	_, err := create(filepath.Join(t.TempDir(), "missing"), "x")
-	require.ErrorIs(t, err, os.ErrNotExist)
 	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond})
+		pc, err := network.Listen("10.0.0.2:5000")
+		require.NoError(t, err)
+		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})
+		require.NoError(t, err)
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000})
+		require.NoError(t, err)
+		require.Nil(t, NewDir(filepath.Join(dir, "missing"), nil).Trace(c))
+		traces := NewDir(dir, nil)
+		h := traces.Trace(c)
+		h.Sent(1, 1, 1, 1)
+		require.NoError(t, traces.Close())
+		h.Sent(2, 1, 1, 1)
+		require.Nil(t, traces.Trace(c))
+		require.NoError(t, traces.Close())
+		_, _ = e.Close(), pc.Close()
+	})
+	traces, err := filepath.Glob(filepath.Join(dir, "*-client.sqlog"))
+	require.NoError(t, err)
+	require.Len(t, traces, 1)
+	text, err := os.ReadFile(traces[0])
+	require.NoError(t, err)
+	require.Equal(t, 1, strings.Count(string(text), "quic:packet_sent"))
 	for range 3 {
 		f, err := create(dir, "same")
 		require.NoError(t, err)

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -89,7 +90,10 @@ func kinds(p []byte) (names []string) {
 		case cmd >= 83 && cmd <= 84 && frg > 0:
 			name = signalNames[frg]
 		default:
-			name = []string{81: "PUSH", "ACK", "WASK", "WINS", "PIECE"}[cmd]
+			name = []string{81: "PUSH", "ACK", "WASK", "WINS", "PIECE", "STREAM", "STREAM PIECE"}[cmd]
+		}
+		if name == "STREAM" {
+			name += []string{" DATA", " ABANDON", " FIN", " RESET", " STOP", " CREDIT", " OPEN"}[p[28]&7]
 		}
 		names = append(names, name)
 		p = p[24+binary.LittleEndian.Uint32(p[20:]):]
@@ -103,6 +107,7 @@ var everyKind = []string{
 	"HELLO", "WELCOME", "INFO", "CONFIRM", "answer to CONFIRM", "FIN", "answer to FIN", "CLOSE", "answer to CLOSE",
 	"PING", "answer to PING", "COOKIE", "RESET", "ABORT", "PROBE", "answer to PROBE", "TOKEN", "CRYPTO", "ALERT",
 	"FEC parity", "datagram", "protected",
+	"STREAM DATA", "STREAM ABANDON", "STREAM FIN", "STREAM RESET", "STREAM STOP", "STREAM CREDIT", "STREAM OPEN", "STREAM PIECE",
 }
 
 // key is the cipher of the sessions that need one. Their packets are captured
@@ -119,6 +124,8 @@ type world struct {
 	t   *testing.T
 	net *netsim.Network
 	at  uint16 // port of the next endpoint
+
+	deaf atomic.Bool // packets get lost
 }
 
 func (w *world) endpoint(cfg *kcp.Config) *kcp.Endpoint {
@@ -202,6 +209,8 @@ func (w *world) everything() {
 	_, err = w.endpoint(nil).Dial(context.Background(), w.endpoint(nil).LocalAddr())
 	require.ErrorIs(t, err, kcp.ErrRefused)
 
+	w.streams()
+
 	// TLS: a handshake that completes, and one that fails.
 	certificate, roots, err := selfsigned.New("localhost")
 	require.NoError(t, err)
@@ -217,6 +226,51 @@ func (w *world) everything() {
 	var alert tls.AlertError
 	require.ErrorAs(t, err, &alert)
 	time.Sleep(time.Second)
+}
+
+// streams makes sessions send STREAM segments of every kind.
+func (w *world) streams() {
+	t, ctx := w.t, context.Background()
+	a, b := w.pair(nil, nil)
+	open := func(o *kcp.StreamOptions) (x, y *kcp.Stream) {
+		x, err := a.OpenStream(ctx, o)
+		require.NoError(t, err)
+		time.Sleep(100 * time.Millisecond)
+		y, err = b.AcceptStream(ctx)
+		require.NoError(t, err)
+		return x, y
+	}
+	l, err := w.endpoint(nil).Listen()
+	require.NoError(t, err)
+	first, err := w.endpoint(nil).Dial(ctx, l.Addr()) // its first data is of a stream
+	require.NoError(t, err)
+	only, err := first.OpenStream(ctx, nil)
+	require.NoError(t, err)
+	require.NoError(t, only.WriteMessage(make([]byte, 100)))
+	time.Sleep(100 * time.Millisecond)
+	require.NoError(t, first.Abort())
+
+	x, y := open(nil)
+	go func() { _, _ = x.Write(make([]byte, 1<<18)) }()
+	_, err = io.ReadFull(y, make([]byte, 1<<18))
+	require.NoError(t, err)
+	require.NoError(t, x.Close())
+	require.NoError(t, y.Close())
+	x, y = open(&kcp.StreamOptions{Unordered: true, Priority: -2})
+	require.NoError(t, x.WriteMessage(make([]byte, 5000)))
+	require.NoError(t, y.Reset(9))
+	time.Sleep(100 * time.Millisecond)
+	_ = x.Reset(10)
+
+	// What nobody hears is given up.
+	x, y = open(nil)
+	w.deaf.Store(true)
+	require.NoError(t, x.SendMessage(make([]byte, 5000), &kcp.MessageOptions{Lifetime: 50 * time.Millisecond}))
+	time.Sleep(100 * time.Millisecond)
+	w.deaf.Store(false)
+	time.Sleep(5 * time.Second)
+	_, _ = x.Close(), y.Close()
+	_, _ = a.Close(), b.Close()
 }
 
 // findTshark returns the path of tshark. Without it, and with -short, the test is
@@ -244,7 +298,7 @@ func TestDissector(t *testing.T) {
 			if plain, err := open.Open(bytes.Clone(packet)); err == nil {
 				packet = plain
 			}
-			return c.add(from, to, packet)
+			return c.add(from, to, packet) && !w.deaf.Load()
 		})
 		w.everything()
 		w.net.SetFilter(nil)

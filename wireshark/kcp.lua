@@ -9,8 +9,18 @@
 
 local kcp = Proto("kcp", "KCP")
 
-local PUSH, ACK, WASK, WINS, PIECE = 81, 82, 83, 84, 85
-local commands = { [PUSH] = "PUSH", [ACK] = "ACK", [WASK] = "WASK", [WINS] = "WINS", [PIECE] = "PIECE" }
+local PUSH, ACK, WASK, WINS, PIECE, STREAM, STREAM_PIECE = 81, 82, 83, 84, 85, 86, 87
+local commands = {
+  [PUSH] = "PUSH", [ACK] = "ACK", [WASK] = "WASK", [WINS] = "WINS", [PIECE] = "PIECE",
+  [STREAM] = "STREAM", [STREAM_PIECE] = "STREAM PIECE",
+}
+
+-- Kinds of STREAM segments, and how many bytes of fields each has at least.
+local DATA, ABANDON, FIN, RESET, STOP, CREDIT, OPEN = 0, 1, 2, 3, 4, 5, 6
+local stream_kinds = {
+  [DATA] = "DATA", [ABANDON] = "ABANDON", [FIN] = "FIN", [RESET] = "RESET", [STOP] = "STOP", [CREDIT] = "CREDIT", [OPEN] = "OPEN",
+}
+local stream_fields = { [DATA] = 4, [ABANDON] = 6, [FIN] = 4, [RESET] = 8, [STOP] = 8, [CREDIT] = 4, [OPEN] = 0 }
 
 local FEC_DATA, FEC_PARITY, DATAGRAM = 0x00f1, 0x00f2, 0x00f3
 local fec_types = { [FEC_DATA] = "FEC data", [FEC_PARITY] = "FEC parity", [DATAGRAM] = "datagram" }
@@ -71,6 +81,20 @@ local f = {
   piece_size = ProtoField.uint16("kcp.piece.size", "Size of the segment"),
   close_code = ProtoField.uint64("kcp.close.code", "Code"),
   close_text = ProtoField.string("kcp.close.text", "Text"),
+  stream = ProtoField.uint32("kcp.stream", "Stream"),
+  stream_kind = ProtoField.uint8("kcp.stream.kind", "Kind", base.DEC, stream_kinds, 0x07),
+  stream_end = ProtoField.bool("kcp.stream.end", "The message ends here", 8, nil, 0x08),
+  stream_fragmented = ProtoField.bool("kcp.stream.fragmented", "Fragment number", 8, nil, 0x10),
+  stream_options = ProtoField.bool("kcp.stream.options", "Options", 8, nil, 0x20),
+  stream_unordered = ProtoField.bool("kcp.stream.unordered", "Unordered", 8, nil, 0x01),
+  stream_priority = ProtoField.int8("kcp.stream.priority", "Priority"),
+  stream_retransmits = ProtoField.uint16("kcp.stream.retransmits", "Limit of retransmissions and one; 0: none"),
+  stream_lifetime = ProtoField.uint32("kcp.stream.lifetime", "Lifetime in milliseconds; 0: no limit"),
+  stream_message = ProtoField.uint32("kcp.stream.message", "Message"),
+  stream_fragment = ProtoField.uint32("kcp.stream.fragment", "Fragment"),
+  stream_abandoned = ProtoField.uint16("kcp.stream.abandoned", "Payload of the DATA in place of which this is"),
+  stream_code = ProtoField.uint64("kcp.stream.code", "Code"),
+  stream_limit = ProtoField.uint32("kcp.stream.limit", "Limit"),
   crypto = ProtoField.bytes("kcp.crypto", "Bytes of the TLS handshake"),
   fec_seqid = ProtoField.uint32("kcp.fec.seqid", "FEC sequence number"),
   fec_type = ProtoField.uint16("kcp.fec.type", "Type", base.HEX, fec_types),
@@ -99,8 +123,10 @@ local PROTECTED_HEADER, TAG = 9, 16
 local function payload_ok(cmd, frg, n)
   if cmd == PUSH then
     return true
-  elseif cmd == PIECE then
+  elseif cmd == PIECE or cmd == STREAM_PIECE then
     return n > 4
+  elseif cmd == STREAM then
+    return n >= 5
   elseif frg == PROBE or frg == CLOSE or frg == CRYPTO then
     return true
   end
@@ -191,6 +217,51 @@ local function dissect_signal(tree, tvb, at, n, names)
   name(tree, names, kind, more)
 end
 
+-- dissect_stream adds the content p of a STREAM segment. It reports false if it is
+-- malformed.
+local function dissect_stream(tree, p, names)
+  if p:len() < 5 then
+    return false
+  end
+  local bits, at = p(4, 1):uint(), 5
+  local kind = bits % 8
+  tree:add_le(f.stream, p(0, 4))
+  for _, field in ipairs({ f.stream_kind, f.stream_end, f.stream_fragmented, f.stream_options }) do
+    tree:add(field, p(4, 1))
+  end
+  local need = stream_fields[kind]
+  local fragmented, options = bits % 32 >= 16, bits % 64 >= 32
+  if need == nil or p:len() < at + (options and 8 or 0) + need + (fragmented and 4 or 0) then
+    return false
+  end
+  if options then
+    tree:add(f.stream_unordered, p(at, 1))
+    tree:add(f.stream_priority, p(at + 1, 1))
+    tree:add_le(f.stream_retransmits, p(at + 2, 2))
+    tree:add_le(f.stream_lifetime, p(at + 4, 4))
+    at = at + 8
+  end
+  if kind == DATA or kind == ABANDON or kind == FIN then
+    tree:add_le(f.stream_message, p(at, 4))
+  elseif kind == RESET or kind == STOP then
+    tree:add_le(f.stream_code, p(at, 8))
+  elseif kind == CREDIT then
+    tree:add_le(f.stream_limit, p(at, 4))
+  end
+  if kind == ABANDON then
+    tree:add_le(f.stream_abandoned, p(at + 4, 2))
+  elseif kind == DATA and fragmented then
+    tree:add_le(f.stream_fragment, p(at + 4, 4))
+    at = at + 4
+  end
+  at = at + need
+  if at < p:len() then
+    tree:add(f.data, p(at))
+  end
+  name(tree, names, "STREAM " .. stream_kinds[kind], string.format("stream=%d len=%d", p(0, 4):le_uint(), p:len() - at))
+  return true
+end
+
 -- dissect_segment adds the segment at at, and returns where the next one begins;
 -- nil: the segment is malformed.
 local function dissect_segment(tvb, at, parent, names)
@@ -212,7 +283,14 @@ local function dissect_segment(tvb, at, parent, names)
   local sn = string.format("sn=%d", tvb(at + 12, 4):le_uint())
   if (cmd == WASK or cmd == WINS) and frg ~= 0 then
     dissect_signal(tree, tvb, at, n, names)
-  elseif cmd == PIECE then
+  elseif cmd == STREAM then
+    arguments(tree, tvb, at)
+    tree:add(f.frg, tvb(at + 5, 1))
+    if n == 0 or not dissect_stream(tree, tvb(at + HEADER, n), names) then
+      tree:add_proto_expert_info(bad, "not a STREAM segment")
+      return nil
+    end
+  elseif cmd == PIECE or cmd == STREAM_PIECE then
     arguments(tree, tvb, at)
     tree:add(f.frg, tvb(at + 5, 1))
     if n <= 4 then
@@ -222,7 +300,7 @@ local function dissect_segment(tvb, at, parent, names)
     tree:add_le(f.piece_offset, tvb(at + HEADER, 2))
     tree:add_le(f.piece_size, tvb(at + HEADER + 2, 2))
     tree:add(f.data, tvb(at + HEADER + 4, n - 4))
-    name(tree, names, "PIECE", string.format("%s %d+%d", sn, tvb(at + HEADER, 2):le_uint(), n - 4))
+    name(tree, names, commands[cmd], string.format("%s %d+%d", sn, tvb(at + HEADER, 2):le_uint(), n - 4))
   else
     arguments(tree, tvb, at)
     tree:add(f.frg, tvb(at + 5, 1))

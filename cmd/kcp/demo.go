@@ -103,6 +103,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 		return err
 	}
 	defer debug.close()
+	defer d.settings.closeTraces(d.std, "kcp demo")
 	d.debug = debug
 	d.announce()
 

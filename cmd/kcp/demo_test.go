@@ -174,6 +174,16 @@ func TestStatusRedraws(t *testing.T) {
 	require.Equal(t, "\x1b[2A"+first, s.block([]float64{123.4e6, 0}))
 }
 
+// A direction that has all shows how long it took, and no rate.
+func TestStatusOfADirectionThatIsDone(t *testing.T) {
+	s := statusOf(t)
+	s.directions[1].finished.Store(int64(5310 * time.Millisecond))
+	require.Contains(t, s.block([]float64{123.4e6, 0}), "[##################] 100% done in 5.31s")
+	line := s.line(s.start.Add(6*time.Second), []float64{2e6, 0})
+	require.Contains(t, line, "listen -> dial 100% done in 5.31s resent")
+	require.Contains(t, line, "50%   2.0 MB/s")
+}
+
 func TestStatusLine(t *testing.T) {
 	s := statusOf(t)
 	line := s.line(s.start.Add(1500*time.Millisecond), []float64{2e6, 1000})

@@ -43,6 +43,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if _, err := n.resolve(); err != nil {
 		return err
 	}
@@ -83,7 +84,7 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case ctx.Err() != nil && refused:
 			return nil, fmt.Errorf("no listener at %s (connection refused) for %v (-wait)", n.address, n.wait)
 		case errors.Is(err, context.DeadlineExceeded):
-			return nil, fmt.Errorf("no answer from %s in %v (-wait)", n.address, cfg.DialTimeout)
+			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, cfg.DialTimeout, n.otherKey())
 		default:
 			return nil, err
 		}
@@ -95,6 +96,14 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case <-ctx.Done():
 		}
 	}
+}
+
+// otherKey returns what else may be the cause if a peer does not answer.
+func (n *netcat) otherKey() string {
+	if n.cfg.Cipher == nil {
+		return ""
+	}
+	return ", or it has another -key or -cipher"
 }
 
 // parseWait parses a time to wait. It may not be 0, which means that the flag

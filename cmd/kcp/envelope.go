@@ -8,6 +8,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
+	"os"
 	"strconv"
 	"strings"
 
@@ -20,17 +22,19 @@ import (
 type newCipher func(key []byte) (crypt.Cipher, error)
 
 // cipherNames lists the keys of ciphers, for error messages.
-const cipherNames = "aes-256-gcm, aes-128-gcm, chacha20-poly1305, aes, aes-128, aes-192, 3des, salsa20, xor or none"
+const cipherNames = "aes-256-gcm, aes-128-gcm, chacha20-poly1305, xchacha20-poly1305, aes, aes-128, aes-192, 3des, salsa20, xor or none"
 
 // ciphers are the values of -cipher. The names are those of kcptun, if it has
 // the cipher.
 var ciphers = map[string]newCipher{
-	"aes-256-gcm":       crypt.AESGCM,
-	"aes-128-gcm":       func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) },
-	"chacha20-poly1305": crypt.ChaCha20Poly1305,
-	"aes":               aesCFB(32),
-	"aes-128":           aesCFB(16),
-	"aes-192":           aesCFB(24),
+	"aes-256-gcm":        crypt.AESGCM,
+	"aes-128-gcm":        func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) },
+	"chacha20-poly1305":  crypt.ChaCha20Poly1305,
+	"xchacha20-poly1305": crypt.XChaCha20Poly1305,
+	"xchacha20":          crypt.XChaCha20Poly1305,
+	"aes":                aesCFB(32),
+	"aes-128":            aesCFB(16),
+	"aes-192":            aesCFB(24),
 	"3des": func(key []byte) (crypt.Cipher, error) {
 		b, err := des.NewTripleDESCipher(key[:24])
 		if err != nil {
@@ -89,38 +93,84 @@ func parseFEC(s string) (f kcp.FEC, err error) {
 
 // envelope holds the flags that have to be the same at both ends.
 type envelope struct {
-	cipher newCipher // nil: none
-	key    []byte    // nil: not given
-	secret bool      // -key is not needed: both ends are in this process
+	cipher  newCipher // nil: none
+	key     []byte    // nil: not given
+	keyFlag string    // the flag that has set it
+	secret  bool      // -key is not needed: both ends are in this process
 }
+
+// keyVariable is the environment variable with the key that -cipher takes
+// without -key and -key-file. Unlike a flag, other users do not see it.
+const keyVariable = "KCP_KEY"
+
+// readKey reads what -key takes from a file, without the end of its line.
+func readKey(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxKeyFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(b) > maxKeyFile {
+		return nil, fmt.Errorf("%s is longer than %d bytes", path, maxKeyFile)
+	}
+	key, err := parseKey(strings.TrimRight(string(b), "\r\n"))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return key, nil
+}
+
+// maxKeyFile is the largest file with a key, in bytes.
+const maxKeyFile = 4096
 
 // apply sets the cipher of c.
 func (e *envelope) apply(c *kcp.Config) error {
 	if e.cipher == nil {
 		if e.key != nil {
-			return usageErrorf("-key does nothing without -cipher")
+			return usageErrorf("-key and -key-file do nothing without -cipher")
 		}
 		return nil
 	}
-	key := e.key
-	if key == nil {
-		if !e.secret {
-			return usageErrorf("-cipher needs -key")
+	key, err := e.key, error(nil)
+	switch variable := os.Getenv(keyVariable); {
+	case key != nil:
+	case variable != "":
+		if key, err = parseKey(variable); err != nil {
+			return usageErrorf("%s: %v", keyVariable, err)
 		}
+	case e.secret:
 		key = make([]byte, keySize)
+	default:
+		return usageErrorf("-cipher needs -key-file, -key or the environment variable %s", keyVariable)
 	}
-	var err error
 	c.Cipher, err = e.cipher(key)
 	return err
+}
+
+// setKey returns the setter of a flag with a key. There may be one of them.
+func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) func(string) error {
+	return func(s string) error {
+		if e.keyFlag != "" && e.keyFlag != flag {
+			return errors.New("there is another key already, by " + e.keyFlag)
+		}
+		e.keyFlag = flag
+		return parsed(&e.key, parse)(s)
+	}
 }
 
 // envelopeOptions returns the flags of the envelope.
 func (s *settings) envelopeOptions() []option {
 	return []option{
-		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, and without\nauthentication aes, aes-128, aes-192, 3des, salsa20,\nxor, none",
+		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, xchacha20-poly1305,\nand without authentication aes, aes-128, aes-192,\n3des, salsa20, xor, none",
 			edit(s, "cipher", oneOf(cipherNames, ciphers), func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v })},
 		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key",
-			parsed(&s.envelope.key, parseKey)},
+			s.envelope.setKey("-key", parseKey)},
+		{"key-file", "PATH", "read the same from a file, so that ps does not show\nit; without both the environment variable KCP_KEY\ncounts",
+			s.envelope.setKey("-key-file", readKey)},
 		{"fec", "D/P", "forward error correction: after every D packets send\nP parity packets, such as 10/3",
 			edit(s, "fec", parseFEC, func(c *kcp.Config, v kcp.FEC) { c.FEC = v })},
 	}

@@ -39,6 +39,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
 	if !strings.Contains(n.address, ":") {
 		n.address = ":" + n.address
 	}
@@ -66,12 +67,24 @@ func runListen(ctx context.Context, std streams, args []string) error {
 // that fails, and goes on; only an error of stdin or stdout ends it.
 func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	defer l.Close()
+	accepting, stop := context.WithCancel(ctx)
+	defer stop()
+	accepted := n.acceptAhead(accepting, l)
 	for {
-		conn, err := l.AcceptKCP(ctx)
+		var next acceptance
+		select {
+		case next = <-accepted:
+		case <-ctx.Done():
+			return nil
+		}
+		conn, err := next.conn, next.err
 		if err != nil {
 			return interrupted(ctx, err)
 		}
-		if _, err := n.pipe(ctx, conn); err != nil {
+		n.busy.Store(true)
+		_, err = n.pipe(ctx, conn)
+		n.busy.Store(false)
+		if err != nil {
 			var local *localError
 			if errors.As(err, &local) {
 				return err
@@ -79,6 +92,39 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 			n.warnf("session with %v: %v", conn.RemoteAddr(), err)
 		}
 	}
+}
+
+// acceptance is a session, or the error that ends accepting them.
+type acceptance struct {
+	conn *kcp.Conn
+	err  error
+}
+
+// acceptAhead accepts sessions one ahead of their use. So the user learns of one
+// that has to wait for the end of another. The last acceptance is an error, unless
+// ctx is done.
+func (n *netcat) acceptAhead(ctx context.Context, l *kcp.Listener) <-chan acceptance {
+	accepted := make(chan acceptance)
+	go func() {
+		for {
+			conn, err := l.AcceptKCP(ctx)
+			if err == nil && n.busy.Load() {
+				n.logf("session with %v waits for the end of the one before", conn.RemoteAddr())
+			}
+			select {
+			case accepted <- acceptance{conn, err}:
+			case <-ctx.Done():
+				if err == nil {
+					_ = conn.Abort()
+				}
+				return
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	return accepted
 }
 
 // interrupted drops the error of an Accept that ended because of ctx.

@@ -50,7 +50,7 @@ func TestUsageShowsEveryFlag(t *testing.T) {
 	}
 	session := []string{
 		"profile", "mtu", "sndwnd", "rcvwnd", "nodelay", "minrto", "interval", "resend", "cc", "stream", "message",
-		"peer-timeout", "linger", "write-buffer", "cipher", "key", "fec",
+		"peer-timeout", "keepalive", "linger", "write-buffer", "cipher", "key", "key-file", "fec",
 	}
 	own := [][]string{
 		{"size", "file", "timeout", "loss", "delay", "jitter", "duplicate", "reorder", "seed"}, {"k", "q", "d", "v"}, {"wait", "q", "d", "v"},
@@ -69,15 +69,18 @@ func TestUsageErrors(t *testing.T) {
 		"demo -frob":                          "-frob",
 		"demo x":                              `unexpected argument "x"`,
 		"demo -mtu":                           "-mtu",
-		"demo -mtu 10":                        "-mtu is 10: it must be in [50, 65507]",
-		"demo -mtu 0":                         "-mtu: must not be 0",
+		"demo -mtu 10":                        "-mtu: want a whole number from 50 to 65507",
+		"demo -sndwnd 0":                      "-sndwnd: want a whole number from 1 to 65535",
+		"demo -keepalive -1s":                 "-keepalive: must not be negative",
 		"demo -cipher rot13":                  "want aes-256-gcm",
-		"demo -key secret":                    "-key does nothing without -cipher",
-		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key",
+		"demo -key secret":                    "-key and -key-file do nothing without -cipher",
+		"demo -key-file /nowhere/to/be/found": "-key-file",
+		"demo -key a -key-file b -cipher aes": "there is another key already, by -key",
+		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key-file, -key or the environment variable KCP_KEY",
 		"demo -fec 10":                        "such as 10/3",
-		"demo -fec 300/3":                     "-fec",
+		"demo -fec 300/3":                     "-fec is 300/3: it",
 		"demo -cipher aes -key hex:12":        "want hex: and 64 digits",
-		"demo -sndwnd 70000":                  "-sndwnd is 70000",
+		"demo -sndwnd 70000":                  "-sndwnd: want a whole number from 1 to 65535",
 		"demo -rcvwnd -1":                     "-rcvwnd",
 		"demo -write-buffer 1kB":              "-write-buffer is 1000",
 		"demo -write-buffer 9GB":              "-write-buffer",
@@ -110,7 +113,8 @@ func TestUsageErrors(t *testing.T) {
 		"dial":                                "argument is missing",
 		"dial localhost":                      "want HOST:PORT",
 		"dial 127.0.0.1:9 -k":                 "-k",
-		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu is 10",
+		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu: want",
+		"relay -to nonsense":                  `"nonsense" is not an address`,
 		"dial 127.0.0.1:9 -wait 0":            "-wait: must not be 0",
 		"relay":                               "-to is missing",
 		"relay -to 127.0.0.1:9 x":             `unexpected argument "x"`,
@@ -130,9 +134,11 @@ func TestUsageErrors(t *testing.T) {
 }
 
 func TestVersion(t *testing.T) {
-	got := runWith(t.Context(), nil, "version")
-	require.Equal(t, exitOK, got.code)
-	require.Regexp(t, `^kcp \S+.*go1.*\n$`, got.out)
+	for _, arg := range []string{"version", "-version", "--version"} {
+		got := runWith(t.Context(), nil, arg)
+		require.Equal(t, exitOK, got.code)
+		require.Regexp(t, `^kcp \S+.*go1.*\n$`, got.out)
+	}
 
 	info := &debug.BuildInfo{Main: debug.Module{Version: "v1.2.3"}, Settings: []debug.BuildSetting{
 		{Key: "vcs.revision", Value: "0123456789abcdef"}, {Key: "vcs.modified", Value: "true"},

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -24,6 +25,7 @@ type netcat struct {
 	receive  bool          // do not read stdin
 	verbose  bool
 	in       *input       // nil with receive
+	busy     atomic.Bool  // listen -k serves a session
 	debug    *debugServer // nil without -debug
 }
 
@@ -102,7 +104,10 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 	n.logf("session with %v", conn.RemoteAddr())
 	n.debug.show(n.command, conn.Endpoint())
 	start := time.Now()
+	progress := n.newProgress(p)
+	progress.run()
 	err := p.run(ctx)
+	progress.stop(err)
 	s := conn.Stats()
 	n.logf("session with %v ended after %s: sent %s, received %s, resent %s",
 		conn.RemoteAddr(), formatTime(time.Since(start)), formatBytes(float64(s.BytesSent)),

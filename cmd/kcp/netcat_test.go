@@ -31,6 +31,7 @@ func TestNetcat(t *testing.T) {
 		"keep after a reset":  testListenKeepsListeningAfterAReset,
 		"nobody":              testDialNobody,
 		"no answer":           testDialNoAnswer,
+		"wrong key":           testWrongKey,
 		"any order":           testDialWaitsForTheListener,
 		"interrupt":           testInterruptEndsCleanly,
 		"stdin errors":        testStdinErrors,
@@ -229,7 +230,7 @@ func testListenKeepsListeningAfterAReset(t *testing.T) {
 	_, err = io.ReadFull(conn, make([]byte, len("answer"))) // so question has arrived
 	require.NoError(t, err)
 	require.NoError(t, conn.Abort())
-	l.err.find(t, `session with \S+: the peer (aborted the session)`)
+	l.err.find(t, `session with \S+: the peer (broke off)`)
 	d := dial(t.Context(), strings.NewReader("again"), addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())
 	l.err.find(t, `(?s)ended after.*(ended after)`)
@@ -274,6 +275,18 @@ func testDialNoAnswer(t *testing.T) {
 	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait)\n", d.err.String())
 }
 
+// Both ends say it if their keys differ.
+func testWrongKey(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, addr := listen(ctx, t, strings.NewReader(""), "-cipher", "xchacha20-poly1305", "-key", "one")
+	d := dial(t.Context(), strings.NewReader("x"), addr, "-cipher", "xchacha20-poly1305", "-key", "two", "-wait", "1s")
+	l.err.find(t, `packets (do not open)`)
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -key or -cipher")
+	cancel()
+	require.Equal(t, exitOK, l.wait(t))
+}
+
 func testDialWaitsForTheListener(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("early"), addr, "-v", "-wait", "-1")
@@ -306,7 +319,7 @@ func testInterruptEndsCleanly(t *testing.T) {
 	}
 	require.NoError(t, typed.Close())
 	require.Equal(t, exitFailed, other.wait(t))
-	require.Contains(t, other.err.String(), "kcp listen: the peer aborted the session")
+	require.Contains(t, other.err.String(), "kcp listen: the peer broke off")
 }
 
 func testStdinErrors(t *testing.T) {
@@ -333,7 +346,7 @@ func requireStdoutError(t *testing.T, args ...string) {
 	require.Equal(t, exitFailed, <-code)
 	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "aborted the session")
+	require.Contains(t, d.err.String(), "broke off")
 }
 
 type brokenWriter struct{}

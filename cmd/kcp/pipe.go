@@ -23,6 +23,7 @@ type pipe struct {
 	quiet    time.Duration // silence that ends the data of a peer that cannot signal the end; negative: never
 	patience time.Duration // the same while bytes are missing
 
+	sent    atomic.Int64  // bytes of stdin that the session has taken
 	written atomic.Uint64 // bytes from the peer that stdout has taken
 	writing atomic.Bool   // a write to stdout is in progress
 }
@@ -124,7 +125,9 @@ func (p *pipe) send(ctx context.Context) error {
 		// At a tick the chunk is empty. Writing it shows whether the session
 		// can still be written to: the peer may have ended its data and be gone
 		// since.
-		if _, err := p.conn.Write(chunk); err != nil {
+		n, err := p.conn.Write(chunk)
+		p.sent.Add(int64(n))
+		if err != nil {
 			return err
 		}
 		if ctx.Err() != nil {

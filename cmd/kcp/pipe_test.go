@@ -253,7 +253,7 @@ func TestPipeInterrupted(t *testing.T) {
 		a := startPipe(t.Context(), t, b.accepted, endless(t), nil)
 		require.NoError(t, <-d.done)
 		require.InDelta(t, 60, d.took.Seconds(), 0.5)
-		require.ErrorContains(t, <-a.done, "aborted the session")
+		require.ErrorContains(t, <-a.done, "broke off")
 		require.Equal(t, "half", a.got.String())
 	})
 }
@@ -298,7 +298,7 @@ func TestPipeBreaksOffWhenStdinFails(t *testing.T) {
 		d := startPipe(t.Context(), t, b.dialed, broken, nil)
 		a := startPipe(t.Context(), t, b.accepted, nil, nil)
 		require.EqualError(t, <-d.done, "reading standard input: disk on fire")
-		require.ErrorContains(t, <-a.done, "aborted the session")
+		require.ErrorContains(t, <-a.done, "broke off")
 		require.Equal(t, "some", a.got.String())
 	})
 }
@@ -308,7 +308,7 @@ func TestPipeBreaksOffWhenStdoutFails(t *testing.T) {
 		d := startPipe(t.Context(), t, b.dialed, io.MultiReader(strings.NewReader("some"), endless(t)), nil)
 		a := startPipe(t.Context(), t, b.accepted, endless(t), func(p *pipe) { p.out = brokenWriter{} })
 		require.EqualError(t, <-a.done, "writing standard output: disk full")
-		require.ErrorContains(t, <-d.done, "aborted the session")
+		require.ErrorContains(t, <-d.done, "broke off")
 	})
 }
 
@@ -319,8 +319,8 @@ func TestPipeSeesThatThePeerCloses(t *testing.T) {
 		want  string
 	}{
 		"close":                  {(*kcp.Conn).Close, "closed the session"},
-		"abort":                  {(*kcp.Conn).Abort, "aborted the session"},
-		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort() }, "aborted the session"},
+		"abort":                  {(*kcp.Conn).Abort, "broke off"},
+		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort() }, "broke off"},
 		"close after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Close() }, "closed the session"},
 		"gone after its end":     {func(c *kcp.Conn) error { return c.CloseWrite() }, "peer lost"},
 		"answer, then it closes": {func(c *kcp.Conn) error { _, _ = c.Write([]byte("bye")); return c.Close() }, "closed the session"},

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -204,7 +205,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	}
 	link, err := netsim.ListenRelay(r.listen, r.to, up, down, r.seed)
 	if err != nil {
-		return err
+		return relayError(err)
 	}
 	defer link.Close()
 	if err := link.Play(r.script, r.script); err != nil {
@@ -216,6 +217,23 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	}
 	r.tell(link)
 	return nil
+}
+
+// relayError returns what the system or the resolver says of an address, without
+// what the package says around it.
+func relayError(err error) error {
+	var dns *net.DNSError
+	var addr *net.AddrError
+	var op *net.OpError
+	switch {
+	case errors.As(err, &dns):
+		return dns
+	case errors.As(err, &addr):
+		return usageErrorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:9000", addr.Addr)
+	case errors.As(err, &op):
+		return op
+	}
+	return err
 }
 
 // wait runs the relay until its time is over or ctx is done.

@@ -118,7 +118,17 @@ func TestRelayEndsByItself(t *testing.T) {
 	require.Equal(t, exitOK, got.code, got.err)
 	require.Contains(t, got.out, "queued p50")
 	got = runWith(t.Context(), nil, "relay", "-to", "no port")
+	require.Equal(t, exitUsage, got.code)
+}
+
+// What is wrong with an address is said in the words of the system or resolver.
+func TestRelayErrors(t *testing.T) {
+	dns := &net.DNSError{Err: "no such host", Name: "nohost"}
+	require.EqualError(t, relayError(fmt.Errorf("netsim: relay target: %w", &net.OpError{Op: "dial", Net: "udp", Err: dns})), "lookup nohost: no such host")
+	taken := newUDP(t)
+	got := runWith(t.Context(), nil, "relay", "-to", "127.0.0.1:9", "-listen", taken.LocalAddr().String())
 	require.Equal(t, exitFailed, got.code)
+	require.Regexp(t, `^kcp relay: listen udp 127.0.0.1:\d+: `, got.err)
 }
 
 func TestRelayFlags(t *testing.T) {

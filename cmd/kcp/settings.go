@@ -2,11 +2,14 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/qlog"
 )
 
 // profile is a kcp.Config to start from, with its name.
@@ -29,14 +32,15 @@ type settings struct {
 	edits           []func(*kcp.Config)
 	stream, message bool
 	envelope        envelope
-	debug           string // address of the live page; empty: none
+	debug           string    // address of the live page; empty: none
+	traces          *qlog.Dir // where traces go; nil: nowhere
 }
 
 // configFlags names the flag for each field of kcp.Config that has one.
 var configFlags = map[string]string{
 	"MTU": "mtu", "SendWindow": "sndwnd", "ReceiveWindow": "rcvwnd", "WriteBuffer": "write-buffer",
 	"NoDelay": "nodelay", "MinRTO": "minrto", "Interval": "interval", "FastResend": "resend",
-	"PeerTimeout": "peer-timeout", "Linger": "linger", "FEC": "fec",
+	"PeerTimeout": "peer-timeout", "KeepAlive": "keepalive", "Linger": "linger", "FEC": "fec",
 }
 
 // config returns the Config that the flags make.
@@ -58,9 +62,17 @@ func (s *settings) config() (*kcp.Config, error) {
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
 		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // the default is to omit the flag
-		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], bad.Value, reason)
+		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], typed(bad.Value), reason)
 	}
 	return &cfg, err
+}
+
+// typed returns a value of a kcp.Config as one types it.
+func typed(value any) any {
+	if f, ok := value.(kcp.FEC); ok {
+		return fmt.Sprintf("%d/%d", f.Data, f.Parity)
+	}
+	return value
 }
 
 // bare reports whether a session's packet counts are those of its socket. With
@@ -101,11 +113,11 @@ func (s *settings) group() optionGroup {
 				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
 			}))},
 		{"mtu", "BYTES", "largest UDP payload to send: 50 to 65507",
-			edit(s, "mtu", positive, func(c *kcp.Config, v int) { c.MTU = v })},
+			edit(s, "mtu", within(50, 65507), func(c *kcp.Config, v int) { c.MTU = v })},
 		{"sndwnd", "SEGMENTS", "maximum segments in flight: 1 to 65535",
-			edit(s, "sndwnd", positive, func(c *kcp.Config, v int) { c.SendWindow = v })},
+			edit(s, "sndwnd", within(1, 65535), func(c *kcp.Config, v int) { c.SendWindow = v })},
 		{"rcvwnd", "SEGMENTS", "maximum segments held for the reader: 1 to 65535",
-			edit(s, "rcvwnd", positive, func(c *kcp.Config, v int) { c.ReceiveWindow = v })},
+			edit(s, "rcvwnd", within(1, 65535), func(c *kcp.Config, v int) { c.ReceiveWindow = v })},
 		{"nodelay", "MODE", "retransmission time-outs: off (longest), on, or turbo\n(shortest)",
 			edit(s, "nodelay", oneOf("off, on or turbo", map[string]kcp.NoDelay{
 				"off": kcp.NoDelayOff, "on": kcp.NoDelayOn, "turbo": kcp.NoDelayTurbo,
@@ -124,6 +136,8 @@ func (s *settings) group() optionGroup {
 		{"message", "", "message mode: writes do not share segments", s.mode("-message", &s.message)},
 		{"peer-timeout", "DURATION", "fail if data is unacknowledged and nothing arrives\nfrom the peer for this long; 0: never; default 30s",
 			edit(s, "peer-timeout", parseDuration, func(c *kcp.Config, v time.Duration) { c.PeerTimeout = orOff(v) })},
+		{"keepalive", "DURATION", "ask a silent peer for a sign of life this often, so\nthat a lost one is noticed without data too; the\nlistener waits 1.5 times as long; 0: never;\ndefault 25s",
+			edit(s, "keepalive", parseDuration, func(c *kcp.Config, v time.Duration) { c.KeepAlive = orOff(v) })},
 		{"linger", "DURATION", "maximum wait for acknowledgements at the end;\ndefault 5s",
 			edit(s, "linger", parseDuration, func(c *kcp.Config, v time.Duration) { c.Linger = orOff(v) })},
 		{"write-buffer", "SIZE", "maximum amount written but not acknowledged:\n4kB to 1GB; default 4MiB",
@@ -154,13 +168,16 @@ func orOff[T int | time.Duration](v T) T {
 	return v
 }
 
-// positive parses an integer that must not be 0, which would mean the default.
-func positive(s string) (int, error) {
-	n, err := parseCount(s)
-	if err == nil && n == 0 {
-		err = errors.New("must not be 0")
+// within returns a parser of an integer from least to most. 0, which would mean
+// the default in a kcp.Config, is none of them.
+func within(least, most int) func(string) (int, error) {
+	return func(s string) (int, error) {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < least || n > most {
+			return 0, fmt.Errorf("want a whole number from %d to %d", least, most)
+		}
+		return n, nil
 	}
-	return n, err
 }
 
 func positiveDuration(s string) (time.Duration, error) {

@@ -99,9 +99,9 @@ func (s *status) block(rates []float64) string {
 	for i, dir := range s.directions {
 		stats := dir.from.Stats()
 		filled := int(barWidth * dir.arrived.Load() / dir.size)
-		fmt.Fprintf(&b, "\r  %-14s [%s%s] %4s %8s/s  rtt %-6s resent %5s\x1b[K\n",
+		fmt.Fprintf(&b, "\r  %-14s [%s%s] %4s %-22s resent %5s\x1b[K\n",
 			dir.name, strings.Repeat("#", filled), strings.Repeat(".", barWidth-filled), dir.percent(),
-			formatBytes(rates[i]), formatTime(stats.RTT), resentShare(&stats))
+			dir.speed(rates[i]), resentShare(&stats))
 	}
 	b.WriteString("\x1b[?7h")
 	return b.String()
@@ -112,10 +112,18 @@ func (s *status) line(now time.Time, rates []float64) string {
 	var parts []string
 	for i, dir := range s.directions {
 		stats := dir.from.Stats()
-		parts = append(parts, fmt.Sprintf("%s %4s %8s/s rtt %s resent %s", dir.name, dir.percent(),
-			formatBytes(rates[i]), formatTime(stats.RTT), resentShare(&stats)))
+		parts = append(parts, fmt.Sprintf("%s %4s %s resent %s", dir.name, dir.percent(), dir.speed(rates[i]), resentShare(&stats)))
 	}
 	return fmt.Sprintf("  %5.1fs  %s\n", now.Sub(s.start).Seconds(), strings.Join(parts, "  |  "))
+}
+
+// speed returns the rate and the round-trip time of a direction, or how long it
+// took if all has arrived.
+func (dir *direction) speed(rate float64) string {
+	if took := dir.finished.Load(); took > 0 {
+		return "done in " + formatTime(time.Duration(took))
+	}
+	return fmt.Sprintf("%8s/s rtt %s", formatBytes(rate), formatTime(dir.from.Stats().RTT))
 }
 
 // note records the bytes received by now.

@@ -83,7 +83,19 @@ func (s *settings) traceOption() option {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return errors.New("want a folder that exists")
 		}
-		s.edits = append(s.edits, func(c *kcp.Config) { c.Tracer = qlog.Dir(dir, &qlog.DirOptions{Logger: c.Logger}) })
+		s.traces = qlog.NewDir(dir, nil)
+		s.edits = append(s.edits, func(c *kcp.Config) { c.Tracer = s.traces.Trace })
 		return nil
 	}}
+}
+
+// closeTraces completes the traces of -trace, and prints what went wrong with
+// them.
+func (s *settings) closeTraces(std streams, command string) {
+	if s.traces == nil {
+		return
+	}
+	if err := s.traces.Close(); err != nil {
+		fmt.Fprintf(std.err, "%s: -trace: %v\n", command, err)
+	}
 }

@@ -27,6 +27,7 @@ type direction struct {
 	from, to *kcp.Conn
 
 	arrived     atomic.Int64  // bytes received
+	finished    atomic.Int64  // took, in nanoseconds, once all has arrived; 0: not yet
 	took        time.Duration // until the last byte was received
 	sentSum     []byte
 	receivedSum []byte
@@ -214,6 +215,7 @@ func (dir *direction) receive(start time.Time, tamper func(string, []byte)) erro
 		return fmt.Errorf("%s: after %d bytes: %w", dir.name, n, err)
 	}
 	dir.receivedSum = sink.sum.Sum(nil)
+	dir.finished.Store(int64(max(dir.took, 1)))
 	return nil
 }
 

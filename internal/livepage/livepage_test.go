@@ -93,10 +93,15 @@ func TestFigures(t *testing.T) {
 		require.Equal(t, 2, a.Sessions)
 
 		// Nothing of the sessions is kept when nobody looks.
-		require.NotNil(t, s.cache.latest)
+		kept := func() *snapshot {
+			s.cache.mu.Lock()
+			defer s.cache.mu.Unlock()
+			return s.cache.latest
+		}
+		require.NotNil(t, kept())
 		time.Sleep(2 * snapshotKept)
 		synctest.Wait()
-		require.Nil(t, s.cache.latest)
+		require.Nil(t, kept())
 	})
 }
 

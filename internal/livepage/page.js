@@ -83,7 +83,7 @@
     head.append(...names.map(n => { const th = document.createElement("th"); th.textContent = n; return th; }));
     $("endpoints").replaceChildren(head, ...a.endpoints.map(e => {
       const s = e.stats, t = e.totals, tr = document.createElement("tr");
-      const other = s.DropShort + s.DropReplay + s.DropUnknown + s.DropEnded + s.DropSessions + s.DropHalfOpen + s.DropBacklog;
+      const other = s.DropShort + s.DropReplay + s.DropUnknown + s.DropEnded + s.DropSessions + s.DropHalfOpen + s.DropBacklog + s.DropHandshake;
       tr.append(cell(e.name), cell(e.local), cell(si(s.Sessions)), cell(si(s.Dialled + s.Accepted)), cell(si(s.Dialled + s.Accepted - s.Sessions)),
         cell(si(s.PacketsReceived)), cell(si(s.PacketsSent)), cell(si(s.BytesReceived, "B")), cell(si(s.BytesSent, "B")),
         cell(si(t.TimeoutRetransmits + t.FastRetransmits)), cell(si(s.DropCipher)), cell(si(other)), cell(si(s.SocketDrops)));

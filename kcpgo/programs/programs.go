@@ -108,7 +108,8 @@ func gost() *program {
 		{"none, no FEC", map[string]any{"crypt": "none", "datashard": 0, "parityshard": 0}},
 	} {
 		address := func(a addresses, udp string) (string, error) {
-			settings := map[string]any{"key": key, "mode": "fast2", "sndwnd": 1024, "rcvwnd": 1024, "mtu": 1350, "nocomp": true}
+			settings := map[string]any{"key": key, "mode": "fast2", "sndwnd": 1024, "rcvwnd": 1024, "mtu": 1350, "nocomp": true,
+				"sockbuf": 4 << 20, "smuxbuf": 4 << 20, "streambuf": 2 << 20, "smuxver": 1, "keepalive": 10}
 			for k, v := range c.config {
 				settings[k] = v
 			}
@@ -147,6 +148,7 @@ func rpcx() *program {
 		tunnels: []tunnel{{
 			name:  "aes, FEC 10/3, calls",
 			alone: true,
+			slow:  5, // a window of 32 segments, and kcp-go flushes every 100 ms
 			server: func(a addresses) ([]string, error) {
 				return []string{"rpcx", "serve", a.listen}, nil
 			},

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+)
+
+// TestMain lets a test run the command as a process of its own.
+func TestMain(m *testing.M) {
+	if os.Getenv("KCP_TEST_AS_COMMAND") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// commandProcess returns the command as a process.
+func commandProcess(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Env = append(os.Environ(), "KCP_TEST_AS_COMMAND=1")
+	return cmd
+}
+
+// A listener whose stdout is a pipe that is not read any more tells its peer.
+func TestBrokenPipe(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there is no SIGPIPE")
+	}
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	addr := freeAddr(t)
+	l := commandProcess(t.Context(), "listen", addr, "-d")
+	l.Stdout = w
+	var stderr watched
+	stderr.changed = make(chan struct{}, 1)
+	l.Stderr = &stderr
+	require.NoError(t, l.Start())
+	require.NoError(t, w.Close())
+	require.NoError(t, r.Close())
+	d := dial(t.Context(), io.MultiReader(bytes.NewReader(data(t, 0, 1000)), endless(t)), addr, "-wait", "1m")
+	require.Equal(t, exitFailed, d.wait(t))
+	require.Contains(t, d.err.String(), "the peer broke off")
+	var exit *exec.ExitError
+	require.ErrorAs(t, l.Wait(), &exit)
+	require.Equal(t, exitFailed, exit.ExitCode())
+	require.Contains(t, stderr.String(), "writing standard output: ")
+}
+
+// newUDP returns a socket that is closed with the test.
+func newUDP(t *testing.T) *net.UDPConn {
+	c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// recordKey is a cipher that stores its key.
+func recordKey(to *[]byte) newCipher {
+	return func(key []byte) (crypt.Cipher, error) {
+		*to = key
+		return crypt.None(), nil
+	}
+}
+
+// progressOf returns the progress of a session that has moved nothing yet.
+func progressOf(t *testing.T) (*progress, *bytes.Buffer, *time.Time) {
+	conn, err := kcp.NewEndpoint(newUDP(t), &kcp.Config{DialTimeout: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Close() })
+	c, err := conn.Dial(t.Context(), newUDP(t).LocalAddr())
+	require.NoError(t, err)
+	now, out := time.Unix(1000, 0), new(bytes.Buffer)
+	g := &progress{out: out, now: func() time.Time { return now }, pipe: &pipe{conn: c}}
+	g.first, g.last.at = now, now
+	return g, out, &now
+}
+
+func TestProgress(t *testing.T) {
+	g, out, now := progressOf(t)
+	*now = now.Add(2 * time.Second)
+	g.pipe.sent.Store(3_000_000)
+	require.Equal(t, "  2s  sent 3.0 MB  1.5 MB/s  rtt 0s  resent 0.0%", g.line())
+	*now = now.Add(time.Second)
+	g.size = 6_000_000
+	require.Equal(t, "  3s  sent 3.0 MB of 6.0 MB, 50%  0 B/s  rtt 0s  resent 0.0%", g.line())
+	g.pipe.written.Store(500_000)
+	*now = now.Add(time.Second)
+	require.Equal(t, "  4s  sent 3.0 MB of 6.0 MB, 50%  0 B/s  received 500.0 kB  500.0 kB/s  rtt 0s  resent 0.0%", g.line())
+	require.Equal(t, "  done in 4.00s  sent 3.0 MB  received 500.0 kB  875.0 kB/s  resent 0.0%", g.total(nil))
+	require.Contains(t, g.total(errTimeout), "  stopped after 4.00s  sent 3.0 MB")
+
+	g.show()
+	require.True(t, strings.HasPrefix(out.String(), "\r\x1b[?7l  4s"), out.String())
+	require.True(t, strings.HasSuffix(out.String(), "\x1b[K\x1b[?7h"), out.String())
+	g.hidden = func() bool { return true } // what was received appears there
+	out.Reset()
+	g.show()
+	g.show()
+	require.Equal(t, "\r\x1b[K", out.String())
+
+	var none *progress
+	none.run()
+	none.stop(nil)
+	require.Nil(t, (&netcat{std: streams{err: out}}).newProgress(g.pipe), "no terminal")
+}
+
+func TestKeyFromFileOrEnvironment(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "key")
+	require.NoError(t, os.WriteFile(file, []byte("open sesame\r\n"), 0o600))
+	want, err := parseKey("open sesame")
+	require.NoError(t, err)
+	got, err := readKey(file)
+	require.NoError(t, err)
+	require.Equal(t, want, got)
+
+	for content, text := range map[string]string{"": "must not be empty", "\n": "must not be empty", strings.Repeat("x", 5000): "longer than"} {
+		require.NoError(t, os.WriteFile(file, []byte(content), 0o600))
+		_, err := readKey(file)
+		require.ErrorContains(t, err, text)
+	}
+
+	// The variable counts only if there is no flag, and a -cipher.
+	key := func(args ...string) []byte {
+		var s settings
+		s.profile = defaultProfile
+		s.envelope.cipher = nil
+		var got []byte
+		o := &optionSet{groups: []optionGroup{s.group()}}
+		_, err := o.parse(streams{}, append([]string{"-cipher", "aes"}, args...), 0)
+		require.NoError(t, err)
+		s.envelope.cipher = recordKey(&got)
+		var cfg kcp.Config
+		require.NoError(t, s.envelope.apply(&cfg))
+		return got
+	}
+	other, err := parseKey("other")
+	require.NoError(t, err)
+	t.Setenv(keyVariable, "open sesame")
+	require.Equal(t, want, key())
+	require.Equal(t, other, key("-key", "other"))
+	t.Setenv(keyVariable, "hex:12")
+	var cfg kcp.Config
+	e := envelope{cipher: ciphers["aes"]}
+	require.ErrorContains(t, e.apply(&cfg), "KCP_KEY: want hex:")
+}
+
+// A second peer of listen -k waits, and -v says so.
+func TestListenSaysWhoWaits(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	l, addr := listen(ctx, t, strings.NewReader(""), "-k", "-d")
+	first := dial(t.Context(), endless(t), addr)
+	l.err.find(t, `(session with \S+)\n`)
+	second := dial(t.Context(), strings.NewReader("x"), addr)
+	l.err.find(t, `(waits for the end of the one before)`)
+	cancel()
+	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	require.Equal(t, exitFailed, first.wait(t))
+	require.Equal(t, exitFailed, second.wait(t))
+}

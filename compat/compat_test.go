@@ -1,0 +1,224 @@
+package compat_test
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	kcp "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+const delay = 10 * time.Millisecond
+
+// pair runs f with the two ends of a session, in virtual time. a was dialled.
+func pair(t *testing.T, config *kcp.Config, f func(t *testing.T, a, b *kcp.Conn)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: delay})
+		var ends [2]*kcp.Endpoint
+		for i, addr := range []string{"10.0.0.1:1", "10.0.0.2:2"} {
+			pc, err := n.Listen(addr)
+			require.NoError(t, err)
+			ends[i], err = kcp.NewEndpoint(pc, config)
+			require.NoError(t, err)
+			defer func() { _, _ = ends[i].Close(), pc.Close() }()
+		}
+		l, err := ends[0].Listen()
+		require.NoError(t, err)
+		a, err := ends[1].Dial(t.Context(), ends[0].LocalAddr())
+		require.NoError(t, err)
+		b, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		f(t, a, b)
+	})
+}
+
+// write writes data on another goroutine, and returns where its error arrives.
+func write(c *kcp.Conn, data []byte) chan error {
+	done := make(chan error, 1)
+	go func() {
+		n, err := c.Write(data)
+		if err == nil && n != len(data) {
+			err = io.ErrShortWrite
+		}
+		done <- err
+	}()
+	synctest.Wait()
+	return done
+}
+
+func returned(done chan error) bool { return len(done) == 1 }
+
+// A Write waits for a free segment of the send window, and then takes all that
+// it is given, whether anyone reads or not.
+func TestSegmentBound(t *testing.T) {
+	for _, messages := range []bool{false, true} {
+		config := &kcp.Config{MessageMode: messages, SendWindow: 32, WriteBuffer: 1 << 19}
+		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
+			big := make([]byte, 3<<19)
+			require.False(t, returned(write(a, big)), "more than WriteBuffer: the way of package kcp")
+			require.NoError(t, a.Abort())
+			_ = b
+		})
+		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
+			big := make([]byte, 3<<19)
+			compat.Set(a, compat.Customs{SegmentBound: true})
+			require.True(t, returned(write(a, big)))
+			require.GreaterOrEqual(t, a.Stats().WriteBuffered, 3<<19-40<<10)
+
+			small := write(a, []byte("x"))
+			require.False(t, returned(small))
+			go func() { _, _ = io.Copy(io.Discard, b) }()
+			require.NoError(t, <-small)
+			s := a.Stats()
+			require.InDelta(t, 28, s.InFlight+s.Queued, 4, "as soon as there is one free segment")
+		})
+		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
+			compat.Set(a, compat.Customs{SegmentBound: true})
+			first := write(a, make([]byte, 31*1000))
+			require.True(t, returned(first))
+			require.True(t, returned(write(a, make([]byte, 10<<20))), "there is room for one segment")
+			later := write(a, []byte("x"))
+			require.False(t, returned(later))
+			require.NoError(t, a.SetWindow(20_000, 0))
+			require.True(t, returned(waited(later)), "the bound follows the window")
+			require.NoError(t, a.SetWriteDeadline(time.Now().Add(-1)))
+			_, err := a.Write([]byte("x"))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			require.NoError(t, a.Abort())
+			_ = b
+		})
+	}
+}
+
+// waited returns done after the goroutines have done what they can.
+func waited(done chan error) chan error {
+	synctest.Wait()
+	return done
+}
+
+// The largest window and packets do not overflow an int of 32 bits.
+func TestSegmentBoundIsBounded(t *testing.T) {
+	pair(t, &kcp.Config{MTU: 65507, MaxMTU: -1, SendWindow: 65535}, func(t *testing.T, a, b *kcp.Conn) {
+		compat.Set(a, compat.Customs{SegmentBound: true})
+		require.True(t, returned(write(a, make([]byte, 1<<20))))
+	})
+}
+
+// What had arrived before Close can be read after it, and nothing else.
+func TestReadAfterClose(t *testing.T) {
+	for _, messages := range []bool{false, true} {
+		for _, keep := range []bool{false, true} {
+			pair(t, &kcp.Config{MessageMode: messages, Linger: -1}, func(t *testing.T, a, b *kcp.Conn) {
+				if keep {
+					compat.Set(b, compat.Customs{ReadAfterClose: true})
+				}
+				for _, s := range []string{"first", "second", "third"} {
+					_, err := a.Write([]byte(s))
+					require.NoError(t, err)
+				}
+				time.Sleep(time.Second)
+				one := make([]byte, 2)
+				_, err := io.ReadFull(b, one)
+				require.NoError(t, err)
+				require.NoError(t, b.Close())
+				_, _ = a.Write([]byte("too late"))
+				time.Sleep(time.Minute)
+				buf := make([]byte, 100)
+				if keep {
+					n, err := b.ReadMessage(buf[:2])
+					require.ErrorIs(t, err, io.ErrShortBuffer)
+					require.Zero(t, n)
+					n, err = b.ReadMessage(buf)
+					require.NoError(t, err)
+					require.Equal(t, "rst", string(buf[:n]))
+					n, err = b.Read(buf[:2])
+					require.NoError(t, err)
+					require.Equal(t, "se", string(buf[:n]))
+					n, err = b.Read(buf)
+					require.NoError(t, err)
+					require.Equal(t, "condthird", string(buf[:n]))
+				}
+				_, err = b.Read(buf)
+				require.ErrorIs(t, err, net.ErrClosed)
+				_, err = b.ReadMessage(buf)
+				require.ErrorIs(t, err, net.ErrClosed)
+				require.Zero(t, b.Stats().Held)
+				compat.Set(b, compat.Customs{}) // nothing any more
+			})
+		}
+	}
+	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
+		compat.Set(b, compat.Customs{ReadAfterClose: true})
+		_, err := a.Write([]byte("data"))
+		require.NoError(t, err)
+		require.NoError(t, a.SetLinger(0))
+		require.NoError(t, a.Close()) // the session ends before b closes it
+		time.Sleep(time.Second)
+		require.NoError(t, b.Close())
+		got := make([]byte, 4)
+		_, err = io.ReadFull(b, got)
+		require.NoError(t, err)
+		require.Equal(t, "data", string(got))
+	})
+	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
+		compat.Set(b, compat.Customs{ReadAfterClose: true})
+		_, err := a.Write([]byte("data"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, b.Abort())
+		_, err = b.Read(make([]byte, 4))
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+// Data, and the end of the session, come before a deadline that has passed.
+func TestDataBeforeDeadline(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		pair(t, &kcp.Config{WriteBuffer: 4096}, func(t *testing.T, a, b *kcp.Conn) {
+			compat.Set(a, compat.Customs{DataBeforeDeadline: late})
+			compat.Set(b, compat.Customs{DataBeforeDeadline: late})
+			expect := func(err error) {
+				t.Helper()
+				if late {
+					require.NoError(t, err)
+				} else {
+					require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				}
+			}
+			_, err := a.Write([]byte("data"))
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			require.NoError(t, b.SetReadDeadline(time.Now().Add(-1)))
+			buf := make([]byte, 2)
+			_, err = b.Read(buf)
+			expect(err)
+			_, err = b.ReadMessage(buf)
+			expect(err)
+			_, err = b.Read(buf[:1])
+			if late {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded, "nothing is left")
+			}
+
+			require.NoError(t, a.SetWriteDeadline(time.Now().Add(-1)))
+			_, err = a.Write([]byte("more"))
+			expect(err)
+			_, err = a.Write(make([]byte, 100_000))
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "no room for all of it")
+			require.NoError(t, a.Abort())
+			time.Sleep(time.Second)
+			if _, err = io.Copy(io.Discard, b); late {
+				require.ErrorIs(t, err, kcp.ErrReset)
+			} else {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+			}
+		})
+	}
+}
