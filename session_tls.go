@@ -310,8 +310,7 @@ func (c *Conn) greetTLS(now time.Duration) {
 		l.welcomed, l.finish.signal.ts = true, l.peerToken
 		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
 		if !h.tls.CertificateRequested() {
-			l.reached = true
-			c.io.canWrite.Broadcast()
+			c.noteReached()
 		}
 		return
 	}
