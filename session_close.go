@@ -60,15 +60,7 @@ func (c *Conn) closeInOrder() error {
 		}
 		return nil
 	}
-	now := c.ep.now()
-	c.closing.background = c.closing.linger <= 0 || grouped
-	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
-	if c.closeStreams(now) {
-		c.push()
-	} else {
-		c.beginClose(now)
-		c.kick(now)
-	}
+	c.startClose(c.closing.linger <= 0 || grouped)
 	for !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()) {
 		c.io.canWrite.Wait()
 	}
@@ -79,6 +71,20 @@ func (c *Conn) closeInOrder() error {
 		return c.opError("close", c.closing.err)
 	}
 	return c.opError("close", ErrNotDelivered)
+}
+
+// startClose starts what Close waits for, unless it goes on in the background.
+// Calls of the application were stopped.
+func (c *Conn) startClose(background bool) {
+	now := c.ep.now()
+	c.closing.background = background
+	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
+	if c.closeStreams(now) {
+		c.push()
+	} else {
+		c.beginClose(now)
+		c.kick(now)
+	}
 }
 
 // beginClose begins to linger: no more is written than the machine has.
