@@ -30,7 +30,7 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	for i := range packets {
 		if b := packets[i].pooled; b != nil {
 			e.packets.Put(b)
-			packets[i] = packet{}
+			packets[i].buf, packets[i].pooled = nil, nil
 		}
 	}
 }

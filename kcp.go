@@ -70,6 +70,8 @@ type rareMachine struct {
 	streaming      bool   // the host queues stream segments
 	streamSegments int    // of streams that are waiting or in flight
 	streamBytes    int    // their payload
+	plainChosen    bool   // the host has decided that a segment of Send is next,
+	chosenAt       seq    // as this one
 }
 
 // rareMachine returns k.rare, which it makes if there is none.

@@ -221,17 +221,18 @@ func (k *KCP) waiting() bool {
 	return k.snd.nxt != k.snd.end || k.streaming() && k.hooks.host.streamsWait()
 }
 
-// pull lets the host queue the segment that is sent next, unless one of a stream
-// is already waiting at the front.
+// pull lets the host queue the segment that is sent next, unless the host has
+// decided that before, and pacing did not let the segment leave.
 func (k *KCP) pull() {
 	if !k.streaming() {
 		return
 	}
-	plain := k.snd.nxt != k.snd.end
-	if plain && k.snd.ring.at(k.snd.nxt).tag != nil {
+	r, plain := k.rare, k.snd.nxt != k.snd.end
+	if plain && (k.snd.ring.at(k.snd.nxt).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
 		return
 	}
-	k.hooks.host.pullStream(plain)
+	r.plainChosen = !k.hooks.host.pullStream(plain) && plain
+	r.chosenAt = k.snd.nxt
 }
 
 // queueStream queues a segment of t in front of all that wait, and returns its

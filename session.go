@@ -171,7 +171,10 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.outgoing.init(e)
 	c.kcp = New(key.conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
-	if e.config.Cipher == nil && e.config.TLS == nil {
+	switch {
+	case e.sealsFrom():
+		h.outputInPlace, h.headroom = c.queueSegment, headerSize
+	case e.config.Cipher == nil && e.config.TLS == nil:
 		h.outputInPlace, h.headroom = c.queueSegment, int32(c.outgoing.sender.overhead.head()+headerSize)
 	}
 	c.kcp.setHooks(h)

@@ -275,8 +275,8 @@ func (c *Conn) end(err error) {
 	}
 	c.closing.state = stateEnded
 	c.closing.err = err
-	c.failStreams(err)
-	c.closing.undelivered = c.closing.undelivered || err != nil && c.kcp.WaitSend() > 0
+	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
+	c.failStreams(c.reason(err))
 	if !c.hs.offered { // no application can read the data
 		c.dropReceived()
 		c.account()
@@ -388,12 +388,10 @@ func (c *Conn) progress(now time.Duration) {
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
-	if l.peerClosed {
-		c.failStreams(c.reason(ErrPeerClosed))
-	}
-	if l.peerClosed && c.kcp.WaitSend() > 0 {
+	if l.peerClosed && (c.kcp.WaitSend() > 0 || c.streams != nil) {
 		// The una of the peer's CLOSE covers all that it ever took.
-		c.closing.undelivered = true
+		c.closing.undelivered = c.closing.undelivered || c.undelivered()
+		c.failStreams(c.reason(ErrPeerClosed))
 		c.kcp.discardSend()
 		c.io.canWrite.Broadcast()
 	}

@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/replay"
 )
 
@@ -216,12 +217,38 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	return ok
 }
 
+// sealFrom encrypts content, a packet of the state machine, into buf, which has
+// room for the cipher's overhead too. Content stays as it is. sealsFrom must be
+// true. Otherwise sealFrom is as seal.
+func (e *Endpoint) sealFrom(buf, content []byte, n *packetNumbers) error {
+	if e.config.Cipher == nil {
+		return n.tls.seal(buf, content)
+	}
+	cipher := e.config.Cipher.(crypt.SealerFrom)
+	if n == nil {
+		err := cipher.SealFrom(buf, content)
+		e.protection.replays.Sent(buf)
+		return err
+	}
+	if err := e.number(buf, n); err != nil {
+		return err
+	}
+	return cipher.SealNonceFrom(buf, content)
+}
+
+// sealsFrom reports whether sealFrom may be used: the cipher can, and there is no
+// FEC, whose header would have to be in the content.
+func (e *Endpoint) sealsFrom() bool {
+	_, can := e.config.Cipher.(crypt.SealerFrom)
+	return (can || e.config.TLS != nil) && !e.config.FEC.enabled()
+}
+
 // seal encrypts the packet in buf, which includes the cipher's overhead. It
 // uses the next number of n, if n is not nil. It needs no lock.
 func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	if e.config.Cipher == nil {
 		if n != nil {
-			return n.tls.seal(buf)
+			return n.tls.seal(buf, buf[packetkeys.HeaderSize:len(buf)-packetkeys.TagSize])
 		}
 		return nil
 	}
@@ -230,11 +257,19 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 		e.protection.replays.Sent(buf)
 		return err
 	}
+	if err := e.number(buf, n); err != nil {
+		return err
+	}
+	return e.protection.nonces.SealNonce(buf)
+}
+
+// number puts the next packet number into the nonce of a packet.
+func (e *Endpoint) number(buf []byte, n *packetNumbers) error {
 	nonce := buf[:min(e.protection.nonces.NonceSize(), len(buf))]
 	number := n.next.Add(1) - 1
 	if number >= exhaustedAt(len(nonce)) {
 		return crypt.ErrKeyExhausted
 	}
 	n.ours.put(nonce, number)
-	return e.protection.nonces.SealNonce(buf)
+	return nil
 }

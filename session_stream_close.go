@@ -49,6 +49,25 @@ func (t *streamTable) drainedLocked() bool {
 	return true
 }
 
+// undelivered reports whether the peer lacks something of what was written.
+func (c *Conn) undelivered() bool {
+	segments, _ := c.kcp.streamLoad()
+	if t := c.streams; t != nil && !t.failed && (t.dataFlight > 0 || t.dataWaitsLocked()) {
+		return true
+	}
+	return c.kcp.WaitSend() > segments
+}
+
+// dataWaitsLocked reports whether messages wait to be sent.
+func (t *streamTable) dataWaitsLocked() bool {
+	for _, s := range t.streams {
+		if s.out.first != nil {
+			return true
+		}
+	}
+	return false
+}
+
 // advanceClose goes on with Close once streams have nothing more to send, or have
 // made no progress for long enough.
 func (c *Conn) advanceClose(now time.Duration) {

@@ -434,7 +434,7 @@ func (s *Stream) readEndLocked() error {
 func (s *Stream) afterReadLocked() {
 	c := s.conn
 	c.account()
-	if s.out.control&ctlCredit != 0 && c.closing.state == stateOpen {
+	if s.out.due&ctlCredit != 0 && c.closing.state == stateOpen {
 		c.push()
 	}
 }

@@ -75,7 +75,7 @@ func (d *streamScheduler) update(s *Stream) {
 	want := uint8(notListed)
 	switch {
 	case s.gone || s.conn.streams.failed:
-	case s.out.control != 0 || len(s.out.abandoned) > 0:
+	case s.out.due != 0 || len(s.out.abandoned) > 0:
 		want = listedControl
 	case s.sendable():
 		want = listedData
@@ -188,7 +188,7 @@ func (s *Stream) pullLocked() bool {
 	if o.first == nil {
 		o.finSent = true
 		h.kind, h.mid = streamFin, o.mid
-		s.putLocked(s.plainTag(), &h, nil)
+		s.putLocked(s.controlTag(), &h, nil)
 		return true
 	}
 	s.pullDataLocked(&h)
@@ -200,23 +200,23 @@ func (s *Stream) pullLocked() bool {
 func (s *Stream) pullControlLocked(h *streamHeader) bool {
 	o := &s.out
 	switch {
-	case o.control&ctlReset != 0:
-		o.control &^= ctlReset | ctlOpen
+	case o.due&ctlReset != 0:
+		o.due &^= ctlReset | ctlOpen
 		h.kind, h.code = streamReset, o.code
-	case o.control&ctlStop != 0:
-		o.control &^= ctlStop | ctlOpen
+	case o.due&ctlStop != 0:
+		o.due &^= ctlStop | ctlOpen
 		h.kind, h.code = streamStop, o.stopCode
 	case len(o.abandoned) > 0:
-		o.control &^= ctlOpen
+		o.due &^= ctlOpen
 		h.kind, h.mid, h.size = streamAbandon, o.abandoned[0], noSegment
 		if o.abandoned = o.abandoned[1:]; len(o.abandoned) == 0 {
 			o.abandoned = nil
 		}
-	case o.control&ctlCredit != 0:
-		o.control &^= ctlCredit | ctlOpen
+	case o.due&ctlCredit != 0:
+		o.due &^= ctlCredit | ctlOpen
 		h.kind, h.limit = streamCredit, s.in.limit
-	case o.control&ctlOpen != 0:
-		o.control &^= ctlOpen
+	case o.due&ctlOpen != 0:
+		o.due &^= ctlOpen
 		if o.known || s.sendable() {
 			return false
 		}
@@ -224,7 +224,7 @@ func (s *Stream) pullControlLocked(h *streamHeader) bool {
 	default:
 		return false
 	}
-	s.putLocked(s.plainTag(), h, nil)
+	s.putLocked(s.controlTag(), h, nil)
 	return true
 }
 
@@ -237,6 +237,9 @@ func (s *Stream) putLocked(m *outMessage, h *streamHeader, data []byte) {
 // fill in.
 func (s *Stream) spaceLocked(m *outMessage, h *streamHeader, n int) []byte {
 	s.out.flight++
+	if !m.empty {
+		s.conn.streams.dataFlight++
+	}
 	s.in.stats.BytesSent += uint64(n)
 	b := s.conn.putStream(m, h, n)
 	s.out.deficit -= int32(n + headerSize)
@@ -251,13 +254,22 @@ func (c *Conn) putStream(m *outMessage, h *streamHeader, n int) []byte {
 	return b[copy(b, header):]
 }
 
-// plainTag returns the tag of segments whose fate nobody wants to know.
-func (s *Stream) plainTag() *outMessage {
-	if s.out.tag == nil {
-		s.out.tag = &outMessage{stream: s}
-		s.out.tag.owner = s.out.tag
+// controlTag returns the tag of segments without data.
+func (s *Stream) controlTag() *outMessage {
+	if s.out.control == nil {
+		s.out.control = &outMessage{stream: s, empty: true}
+		s.out.control.owner = s.out.control
 	}
-	return s.out.tag
+	return s.out.control
+}
+
+// chunkTag returns the tag of segments of bytes.
+func (s *Stream) chunkTag() *outMessage {
+	if s.out.chunks == nil {
+		s.out.chunks = &outMessage{stream: s}
+		s.out.chunks.owner = s.out.chunks
+	}
+	return s.out.chunks
 }
 
 // pullDataLocked queues the next segment of the first waiting message.
@@ -307,7 +319,7 @@ func (s *Stream) pullBytesLocked(h *streamHeader, room int) {
 	o.mid++
 	o.used += seq(n + streamCost)
 	s.in.stats.MessagesSent++
-	b := s.spaceLocked(s.plainTag(), h, n)
+	b := s.spaceLocked(s.chunkTag(), h, n)
 	for n > 0 {
 		m := o.first
 		c := copy(b, m.data[m.off:])

@@ -29,7 +29,8 @@ type streamOut struct {
 	first, last *outMessage // waiting
 	queued      int         // bytes of them
 	flight      int         // segments with the machine
-	tag         *outMessage // of segments that are no part of a message with a fate; nil: none yet
+	control     *outMessage // of segments without data; nil: none yet
+	chunks      *outMessage // of bytes; nil: none yet
 	err         error       // why nothing more can be written; nil: it can
 	abandoned   []seq       // messages to be announced as abandoned
 	used        seq         // cost of all data sent
@@ -40,7 +41,7 @@ type streamOut struct {
 
 	next, prev *Stream // in a list of the scheduler
 	deficit    int32   // bytes that may be sent in this round
-	control    uint8   // ctl bits
+	due        uint8   // ctl bits
 	listed     uint8   // in which list of the scheduler
 	announced  bool    // a segment with the options has been queued
 	known      bool    // and acknowledged
@@ -51,7 +52,7 @@ type streamOut struct {
 
 // over reports whether the peer has all that this end will send.
 func (o *streamOut) over() bool {
-	return (o.finSent || o.reset) && o.control == 0 && o.flight == 0 && len(o.abandoned) == 0
+	return (o.finSent || o.reset) && o.due == 0 && o.flight == 0 && len(o.abandoned) == 0
 }
 
 // outMessage is a message to be sent, or a chunk of bytes.
@@ -66,6 +67,7 @@ type outMessage struct {
 	begun  bool
 	sent   bool // all of it is with the machine
 	chunk  bool // of bytes: each segment is a message of its own
+	empty  bool // it has no data
 	done   func(error)
 }
 
@@ -88,6 +90,9 @@ func (c *Conn) segmentAcked(tag *streamTag) {
 	}
 	s.out.flight--
 	s.out.known = true
+	if !m.empty {
+		c.streams.dataFlight--
+	}
 	if m.sent && m.flight == 0 && !m.abandoned {
 		m.finish(c.streams, nil)
 	}
@@ -358,7 +363,7 @@ func (s *Stream) resetWriteLocked(err *StreamError) {
 // controlLocked lets bits of streamOut.control be sent.
 func (s *Stream) controlLocked(what uint8) {
 	if !s.gone && !s.conn.streams.failed {
-		s.out.control |= what
+		s.out.due |= what
 		s.conn.streams.sched.update(s)
 	}
 }

@@ -34,19 +34,20 @@ type streamTable struct {
 	canAccept notifier
 	sched     streamScheduler
 
-	next      uint32                   // id of the next stream of this end; 0: not known yet
-	theirs    idSet                    // of the peer's streams: those that have been opened
-	fromPeer  int                      // streams in the table that the peer has opened
-	openAt    time.Duration            // when openings leaves; 0: it is empty
-	openings  []*Stream                // opened by this end, and the peer may not know of it
-	refused   []uint32                 // ids of streams to be refused
-	control   outMessage               // of segments that belong to no stream of the table
-	held      int                      // bytes of memory held for received messages
-	awaited   map[*outMessage]struct{} // those with a call of Done to come; nil: none
-	receipts  []receipt                // to be called
-	failed    bool                     // the session has ended, or delivers nothing more
-	closing   bool                     // Close waits for what is to be sent
-	closeMark seq                      // snd_una at the last progress of that
+	next       uint32                   // id of the next stream of this end; 0: not known yet
+	theirs     idSet                    // of the peer's streams: those that have been opened
+	fromPeer   int                      // streams in the table that the peer has opened
+	openAt     time.Duration            // when openings leaves; 0: it is empty
+	openings   []*Stream                // opened by this end, and the peer may not know of it
+	refused    []uint32                 // ids of streams to be refused
+	control    outMessage               // of segments that belong to no stream of the table
+	held       int                      // bytes of memory held for received messages
+	awaited    map[*outMessage]struct{} // those with a call of Done to come; nil: none
+	receipts   []receipt                // to be called
+	dataFlight int                      // segments of data with the machine
+	failed     bool                     // the session has ended, or delivers nothing more
+	closing    bool                     // Close waits for what is to be sent
+	closeMark  seq                      // snd_una at the last progress of that
 }
 
 // receipt is a call of MessageOptions.Done that is due.

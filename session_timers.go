@@ -100,7 +100,7 @@ func (c *Conn) onWake() {
 		return
 	}
 	if lost := c.checkTimeouts(now); lost != nil {
-		c.closing.undelivered = c.kcp.WaitSend() > 0
+		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
 	}

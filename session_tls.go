@@ -78,9 +78,10 @@ func (e *Endpoint) newNumbers(conv uint32) *packetNumbers {
 	return &packetNumbers{tls: s}
 }
 
-// seal protects a packet of the session. It needs no lock.
-func (s *tlsState) seal(packet []byte) error {
-	err := s.keys.Seal(packet)
+// seal protects a packet of the session, whose content may be elsewhere. It
+// needs no lock.
+func (s *tlsState) seal(packet, content []byte) error {
+	err := s.keys.SealFrom(packet, content)
 	if err == packetkeys.ErrExhausted {
 		return crypt.ErrKeyExhausted
 	}

@@ -114,10 +114,11 @@ func (c *Conn) collect(data []byte) {
 }
 
 // queueSegment is the state machine's hook that queues a packet in the buffer
-// of its segment, without a copy. Sessions with a cipher do not use it:
-// encryption in place would destroy what may have to be retransmitted.
+// of its segment, without a copy. A cipher has to leave that as it is, since it
+// may have to be retransmitted: see Endpoint.sealFrom. Sessions with other
+// ciphers do not use queueSegment.
 func (c *Conn) queueSegment(s *sendSegment) {
-	if c.overdrawn() {
+	if c.overdrawn() || c.securing() {
 		c.kcp.releaseSegment(s)
 		return
 	}
@@ -217,6 +218,13 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 		if o.noFECHeader && !p.datagram {
 			p.buf = p.buf[o.sender.overhead.fecHead:]
 		}
+		if p.segment != nil && (c.ep.config.Cipher != nil || numbers != nil) {
+			if err := c.sealSegment(p, to, numbers); err != nil {
+				o.batch = o.batch[:0]
+				return packets, err
+			}
+			continue
+		}
 		parity := o.sender.encode(p, now, o.noFECHeader)
 		if err := c.seal(p, to, numbers); err != nil {
 			o.batch = o.batch[:0]
@@ -249,6 +257,19 @@ func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 	return nil
 }
 
+// sealSegment is seal for a packet in the buffer of its segment. The packet is
+// then in a buffer of its own, but the segment has yet to be released.
+func (c *Conn) sealSegment(p *packet, to source, numbers *packetNumbers) error {
+	content := p.buf
+	sealed := c.ep.packet(c.outgoing.sender.overhead.total() + len(content))
+	p.buf, p.pooled = sealed.buf, sealed.pooled
+	if err := c.ep.sealFrom(p.buf, content, numbers); err != nil {
+		return err
+	}
+	c.outgoing.batch = append(c.outgoing.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+	return nil
+}
+
 // datagramHeader is the size of the header of an out-of-band datagram, between
 // cipher and payload: an FEC header and the conversation id.
 const datagramHeader = fec.HeaderSize + 4
@@ -257,8 +278,8 @@ const datagramHeader = fec.HeaderSize + 4
 // pool, or to a segment.
 type packet struct {
 	buf      []byte
-	pooled   *buffer      // to return to the pool; nil: buf is the segment's
-	segment  *sendSegment // to release once the packet is written; nil: buf is pooled
+	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
+	segment  *sendSegment // to release once the packet is written; nil: there is none
 	datagram bool         // from SendDatagram: bypasses the state machine and FEC
 	ready    bool         // of a TLS handshake: leaves as it is
 }

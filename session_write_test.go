@@ -375,3 +375,28 @@ func TestPipelineConfigErrors(t *testing.T) {
 		}
 	}
 }
+
+// Packets of one segment are sealed from the segment's own buffer, which is
+// still right when it has to be retransmitted. Other ciphers work in a copy.
+func TestSegmentsAreSealedFromTheirBuffers(t *testing.T) {
+	gcm, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
+	require.NoError(t, err)
+	salsa, err := crypt.Salsa20(bytes.Repeat([]byte{7}, 32))
+	require.NoError(t, err)
+	for _, c := range []struct {
+		config Config
+		direct bool
+	}{
+		{Config{Cipher: gcm}, true},
+		{*secured(Config{}), true},
+		{Config{Cipher: salsa}, false},
+		{Config{Cipher: gcm, FEC: FEC{Data: 5, Parity: 1}}, false},
+	} {
+		inWorld(t, 3, lossy, func(w *world) {
+			a, b, _ := w.pair(&c.config, &c.config)
+			require.Equal(t, c.direct, a.kcp.hooks.outputInPlace != nil)
+			bothWays(t, a, b, content(1, 200_000), content(2, 200_000))
+			require.NotZero(t, a.Stats().Retransmits())
+		})
+	}
+}

@@ -74,19 +74,37 @@ func (a *aead) Seal(packet []byte) error {
 		return err
 	}
 	a.nonces.fill(packet[:a.head])
-	return a.seal(packet)
+	return a.seal(packet, a.content(packet))
 }
+
+func (a *aead) SealFrom(packet, plaintext []byte) error {
+	if err := a.count(packet); err != nil {
+		return err
+	}
+	a.nonces.fill(packet[:a.head])
+	return a.seal(packet, plaintext)
+}
+
+// content returns the place of the plaintext in a packet.
+func (a *aead) content(packet []byte) []byte { return packet[a.head : len(packet)-a.tail] }
 
 func (a *aead) NonceSize() int { return a.head }
 
 func (a *aead) SealNonce(packet []byte) error {
+	if len(packet) < a.head+a.tail {
+		return ErrShort
+	}
+	return a.SealNonceFrom(packet, a.content(packet))
+}
+
+func (a *aead) SealNonceFrom(packet, plaintext []byte) error {
 	if a.head == 0 {
 		return errNoNonce
 	}
 	if err := a.count(packet); err != nil {
 		return err
 	}
-	return a.seal(packet)
+	return a.seal(packet, plaintext)
 }
 
 // count counts a packet that is to be sealed. It does so before, so that the
@@ -106,10 +124,12 @@ func (a *aead) count(packet []byte) error {
 // in the clear.
 var errAEAD = errors.New("crypt: AEAD does not add as much as its Overhead")
 
-// seal is Seal with the nonce in place.
-func (a *aead) seal(packet []byte) error {
-	end := len(packet) - a.tail
-	out := a.aead.Seal(packet[:a.head:len(packet)], packet[:a.head], packet[a.head:end], nil)
+// seal is SealFrom with the nonce in place.
+func (a *aead) seal(packet, plaintext []byte) error {
+	if len(packet) != a.head+len(plaintext)+a.tail {
+		return ErrShort
+	}
+	out := a.aead.Seal(packet[:a.head:len(packet)], packet[:a.head], plaintext, nil)
 	if len(out) != len(packet) {
 		return errAEAD
 	}

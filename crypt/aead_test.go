@@ -155,3 +155,35 @@ func TestSealNonce(t *testing.T) {
 	require.Zero(t, locked.NonceSize())
 	require.Error(t, locked.SealNonce(make([]byte, 100)))
 }
+
+// A plaintext that is not in the packet is sealed as one that is, and stays as it
+// is.
+func TestSealFrom(t *testing.T) {
+	for name, make_ := range map[string]func([]byte) (Cipher, error){
+		"AES-GCM": AESGCM, "ChaCha20-Poly1305": ChaCha20Poly1305, "XChaCha20-Poly1305": XChaCha20Poly1305,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, err := make_(numbered(32))
+			require.NoError(t, err)
+			s := c.(SealerFrom)
+			head, tail := s.Overhead()
+			plaintext := numbered(1400)
+			packet, want := make([]byte, head+1400+tail), make([]byte, head+1400+tail)
+			copy(packet, numbered(head))
+			copy(want, numbered(head))
+			copy(want[head:], plaintext)
+			require.NoError(t, s.SealNonceFrom(packet, plaintext))
+			require.NoError(t, s.SealNonce(want))
+			require.Equal(t, want, packet)
+			require.Equal(t, numbered(1400), plaintext)
+
+			require.NoError(t, s.SealFrom(packet, plaintext))
+			require.NotEqual(t, want[:head], packet[:head], "a nonce of its own")
+			got, err := c.Open(packet)
+			require.NoError(t, err)
+			require.Equal(t, plaintext, got)
+			require.ErrorIs(t, s.SealFrom(packet[1:], plaintext), ErrShort)
+			require.ErrorIs(t, s.SealNonceFrom(packet, plaintext[1:]), ErrShort)
+		})
+	}
+}

@@ -57,6 +57,21 @@ type NonceCipher interface {
 	SealNonce(packet []byte) error
 }
 
+// A SealerFrom is a Cipher that seals a plaintext that is not in the packet, and
+// leaves it as it is. The ciphers made by [AEAD] are such.
+//
+// Package kcp seals the segments that it may have to retransmit so, without a
+// copy.
+type SealerFrom interface {
+	NonceCipher
+	// SealFrom is Seal for a plaintext outside of the packet, whose length is
+	// that of the packet less Overhead.
+	SealFrom(packet, plaintext []byte) error
+	// SealNonceFrom is SealFrom with the nonce that the caller has put in its
+	// place, as for SealNonce.
+	SealNonceFrom(packet, plaintext []byte) error
+}
+
 // Authenticated reports whether a packet that c opens can only have been sealed
 // by a holder of the key. That is so of the ciphers made by [AEAD] and the
 // functions based on it, and of no other in this package.

@@ -100,7 +100,7 @@ func reseal(t testing.TB, c Cipher, packet []byte) {
 	case *checked:
 		c.seal(packet)
 	case *aead:
-		require.NoError(t, c.seal(packet))
+		require.NoError(t, c.seal(packet, c.content(packet)))
 	default:
 		require.Fail(t, "unknown cipher")
 	}

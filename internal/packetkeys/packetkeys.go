@@ -165,6 +165,11 @@ func (k *Keys) Opens() bool {
 // Packets leave under a new key when the peer's do (RFC 9001 §6.1), or when
 // enough were sealed with the present one.
 func (k *Keys) Seal(packet []byte) error {
+	return k.SealFrom(packet, packet[HeaderSize:len(packet)-TagSize])
+}
+
+// SealFrom is Seal for a content that is not in the packet, and stays as it is.
+func (k *Keys) SealFrom(packet, content []byte) error {
 	s := &k.seal
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,12 +187,11 @@ func (k *Keys) Seal(packet []byte) error {
 	}
 	number := s.next
 	s.next, s.count = s.next+1, s.count+1
-	end := len(packet) - TagSize
 	binary.LittleEndian.PutUint32(packet, k.conv)
 	packet[typeAt] = k.typeByte(s.generation)
 	binary.LittleEndian.PutUint32(packet[numberAt:], uint32(number))
 	s.key.nonce(&s.nonce, number)
-	s.key.aead.Seal(packet[HeaderSize:HeaderSize], s.nonce[:], packet[HeaderSize:end], packet[:HeaderSize])
+	s.key.aead.Seal(packet[HeaderSize:HeaderSize], s.nonce[:], content, packet[:HeaderSize])
 	return nil
 }
 

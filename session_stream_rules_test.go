@@ -1,0 +1,760 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
+)
+
+// The judge of net.Conn, for streams.
+func TestStreamIsNetConn(t *testing.T) {
+	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
+	require.NoError(t, err)
+	for _, v := range []struct {
+		name   string
+		config Config
+	}{
+		{"plain", Config{}},
+		{"aead+fec", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+				a, b, stop, err := loopbackPair(&v.config, "127.0.0.1:0")
+				if err != nil {
+					return nil, nil, nil, err
+				}
+				s, err := a.OpenStream(context.Background(), nil)
+				if err != nil {
+					return nil, nil, nil, err
+				}
+				r, err := b.AcceptStream(context.Background())
+				return s, r, stop, err
+			})
+		})
+	}
+}
+
+// streamFigures is what a session holds because of streams.
+type streamFigures struct{ streams, held, fromPeer, refused, ahead, awaited int }
+
+func figuresOf(c *Conn) streamFigures {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	t := c.streams
+	return streamFigures{len(t.streams), t.held, t.fromPeer, len(t.refused), len(t.theirs.ahead), len(t.awaited)}
+}
+
+// wantReset checks that err says that the stream was reset.
+func wantReset(t *testing.T, err error, code uint64, remote bool) {
+	t.Helper()
+	var reset *StreamError
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, StreamError{code, remote}, *reset)
+}
+
+// Messages keep their boundaries and their order, whatever their size, over a bad
+// link and in small packets.
+func TestStreamMessages(t *testing.T) {
+	for _, mtu := range []int{50, 1400} {
+		inWorld(t, 3, lossy, func(w *world) {
+			config := &Config{MTU: mtu, MaxMTU: -1}
+			a, b, _ := w.pair(config, config)
+			s, r := streamPair(t, a, b, nil)
+			sizes := []int{0, 1, 1354, 1355, 1356, 1359, 1360, 0, 0, 70000 * mtu / 1400, 400000 * mtu / 1400, 3}
+			go func() {
+				for i, size := range sizes {
+					if err := s.WriteMessage(bytes.Repeat([]byte{byte(i + 1)}, size)); err != nil {
+						t.Error(err)
+					}
+				}
+				_ = s.CloseWrite()
+			}()
+			buf := make([]byte, 1<<20)
+			for i, size := range sizes {
+				if size > 0 {
+					_, err := r.ReadMessage(nil)
+					if err != nil {
+						require.ErrorIs(t, err, io.ErrShortBuffer)
+					}
+				}
+				n, err := r.ReadMessage(buf)
+				require.NoError(t, err, "message %d", i)
+				require.True(t, bytes.Equal(buf[:n], bytes.Repeat([]byte{byte(i + 1)}, size)), "message %d: %d bytes, want %d", i, n, size)
+			}
+			_, err := r.ReadMessage(buf)
+			require.Equal(t, io.EOF, err)
+		})
+	}
+}
+
+// An unordered stream delivers each message once, and some before what was sent
+// before them.
+func TestStreamUnordered(t *testing.T) {
+	inWorld(t, 5, lossy, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, r := streamPair(t, a, b, &StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5})
+		require.Equal(t, StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5}, r.Options())
+		s2, r2 := streamPair(t, a, b, &StreamOptions{Unordered: true})
+		const messages = 300
+		go func() {
+			for i := range messages {
+				p := make([]byte, 4+i%5*1000)
+				binary.LittleEndian.PutUint32(p, uint32(i))
+				if _, err := s2.Write(p); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Millisecond)
+			}
+			_ = s2.CloseWrite()
+		}()
+		got, early := make(map[uint32]bool), 0
+		buf := make([]byte, 1<<16)
+		for {
+			n, err := r2.ReadMessage(buf)
+			if err == io.EOF {
+				break
+			}
+			require.NoError(t, err)
+			i := binary.LittleEndian.Uint32(buf)
+			require.Equal(t, 4+int(i)%5*1000, n)
+			require.False(t, got[i])
+			if got[i] = true; i > 0 && !got[i-1] {
+				early++
+			}
+		}
+		require.Len(t, got, messages)
+		require.Greater(t, early, 10)
+		_, _ = s, r
+	})
+}
+
+// A stream that nobody reads stops itself, and neither the others nor the session.
+// Once it is read, everything arrives.
+func TestStreamFlowControl(t *testing.T) {
+	inWorld(t, 6, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		stuck, unread := streamPair(t, a, b, nil)
+		data := content(9, 3<<20)
+		send(t, stuck, data)
+		time.Sleep(5 * time.Second)
+		st := unread.Stats()
+		require.LessOrEqual(t, st.ReadBuffered, initialCredit)
+		require.Greater(t, st.ReadBuffered, initialCredit*9/10)
+		require.LessOrEqual(t, b.Stats().Held, 3*initialCredit)
+		s, r := streamPair(t, a, b, nil)
+		bothWays(t, s, r, content(1, 2<<20), content(2, 2<<20))
+		bothWays(t, a, b, content(3, 1<<20), content(4, 1<<20))
+		receive(t, unread, data)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}
+
+// A message that does not fit into the receive buffer resets its stream, at both
+// ends, and no other.
+func TestStreamMessageTooLarge(t *testing.T) {
+	inWorld(t, 7, lossy, func(w *world) {
+		small := &Config{StreamReceiveBuffer: 64 << 10}
+		a, b, _ := w.pair(nil, small)
+		s, r := streamPair(t, a, b, nil)
+		other, peer := streamPair(t, a, b, nil)
+		require.NoError(t, s.WriteMessage(make([]byte, 60000)))
+		n, err := r.ReadMessage(make([]byte, 60000))
+		require.NoError(t, err)
+		require.Equal(t, 60000, n)
+		require.NoError(t, s.WriteMessage(make([]byte, 70000)))
+		_, err = r.ReadMessage(make([]byte, 1<<20))
+		wantReset(t, err, StreamTooLarge, false)
+		_, err = s.Read(make([]byte, 1))
+		wantReset(t, err, StreamTooLarge, true)
+		require.Error(t, s.WriteMessage(nil))
+		bothWays(t, other, peer, content(1, 100000), content(2, 100000))
+	})
+}
+
+// Reset ends a stream at both ends at once, with what was not read. Close of one
+// end stops the other's writes.
+func TestStreamReset(t *testing.T) {
+	inWorld(t, 8, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, r := streamPair(t, a, b, nil)
+		_, err := s.Write(content(1, 50000))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, s.Reset(maxStreamCode))
+		_, err = s.Write([]byte("x"))
+		require.ErrorIs(t, err, net.ErrClosed)
+		time.Sleep(time.Second)
+		_, err = r.Read(make([]byte, 10))
+		wantReset(t, err, maxStreamCode, true)
+		_, err = r.Write(make([]byte, 10))
+		wantReset(t, err, maxStreamCode, true)
+		require.NoError(t, r.Close())
+		require.ErrorIs(t, r.Close(), net.ErrClosed)
+		require.ErrorIs(t, s.Reset(1), net.ErrClosed)
+
+		s, r = streamPair(t, b, a, nil)
+		_, err = s.Write([]byte("hello"))
+		require.NoError(t, err)
+		require.NoError(t, s.Close())
+		receive(t, r, []byte("hello"))
+		_, err = r.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		_, err = r.Write(make([]byte, 10))
+		wantReset(t, err, 0, true)
+		require.NoError(t, r.Close())
+		time.Sleep(time.Second)
+		for _, c := range []*Conn{a, b} {
+			require.Zero(t, figuresOf(c).held)
+			require.Zero(t, figuresOf(c).streams)
+		}
+	})
+}
+
+// A peer may have so many streams and no more; those that are closed make room.
+// What is refused is not remembered.
+func TestStreamLimit(t *testing.T) {
+	inWorld(t, 9, lossy, func(w *world) {
+		a, b, _ := w.pair(&Config{MaxStreams: 1}, &Config{MaxStreams: 3})
+		var mine, theirs []*Stream
+		for range 3 {
+			s, r := streamPair(t, a, b, nil)
+			mine, theirs = append(mine, s), append(theirs, r)
+		}
+		for range 5 {
+			s := openStream(t, a, nil)
+			_, err := s.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = s.Read(make([]byte, 1))
+			wantReset(t, err, StreamRefused, true)
+			require.NoError(t, s.Close())
+		}
+		require.NoError(t, mine[1].Close())
+		require.NoError(t, theirs[1].Close())
+		time.Sleep(2 * time.Second)
+		streamPair(t, a, b, nil)
+		streamPair(t, b, a, nil)
+		time.Sleep(2 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			require.Equal(t, 4, figuresOf(c).streams)
+			require.Zero(t, figuresOf(c).refused)
+			require.Zero(t, figuresOf(c).ahead)
+		}
+	})
+}
+
+// What a peer should not send is a counted drop, or resets its stream. Nothing
+// else is disturbed.
+func TestBadStreamSegments(t *testing.T) {
+	data := func(change func(h *streamHeader), n int) []byte {
+		h := streamHeader{id: 1, kind: streamData, end: true}
+		change(&h)
+		return append(h.append(nil), make([]byte, n)...)
+	}
+	part := func(fsn uint32, end bool) []byte {
+		return data(func(h *streamHeader) { h.part, h.end, h.fsn, h.mid = true, end, fsn, 1 }, 10)
+	}
+	credit := func(n int) (all [][]byte) {
+		for i := range n {
+			all = append(all, data(func(h *streamHeader) { h.mid = seq(i) }, 65536/8-streamCost))
+		}
+		return all
+	}
+	fin := func(n seq) []byte { return (&streamHeader{id: 1, kind: streamFin, mid: n}).append(nil) }
+	abandon := func(mid seq, size uint16) []byte {
+		return (&streamHeader{id: 1, kind: streamAbandon, mid: mid, size: size}).append(nil)
+	}
+	for _, tc := range []struct {
+		name     string
+		segments [][]byte
+		resets   bool
+		drops    uint64
+	}{
+		{"malformed", [][]byte{{1, 0, 0, 0, 99}}, false, 1},
+		{"never opened by this end", [][]byte{data(func(h *streamHeader) { h.id = 2 }, 1)}, false, 1},
+		{"without options", [][]byte{data(func(h *streamHeader) { h.id = 3 }, 1)}, false, 1},
+		{"far ahead", [][]byte{data(func(h *streamHeader) { h.id, h.opens = 1<<32-1, true }, 1)}, false, 1},
+		{"priority", [][]byte{data(func(h *streamHeader) { h.id, h.opens, h.params.priority = 3, true, 8 }, 1)}, false, 1},
+		{"credit used up", credit(8), false, 0},
+		{"credit exceeded", credit(9), true, 1},
+		{"one message twice", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
+		{"one fragment twice", [][]byte{part(1, false), part(1, false)}, true, 1},
+		{"two ends", [][]byte{part(1, true), part(2, true)}, true, 1},
+		{"fragment behind the end", [][]byte{part(1, true), part(2, false)}, true, 1},
+		{"end before a fragment", [][]byte{part(5, false), part(1, true)}, false, 0}, // never complete: the window shows it
+		{"last fragment there is", [][]byte{part(1<<32-1, false)}, true, 1},
+		{"fragment of a whole message", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), part(1, false)}, true, 1},
+		{"message too far ahead", [][]byte{data(func(h *streamHeader) { h.mid = maxMessagesAhead + 1 }, 1)}, true, 1},
+		{"message half the circle ahead", [][]byte{data(func(h *streamHeader) { h.mid = 1 << 31 }, 1)}, true, 1},
+		{"old message", [][]byte{data(func(h *streamHeader) { h.mid = 1<<32 - 1 }, 1)}, false, 0},
+		{"data after FIN", [][]byte{fin(1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
+		{"FIN before data", [][]byte{data(func(h *streamHeader) { h.mid = 3 }, 1), fin(3)}, true, 1},
+		{"FIN far ahead", [][]byte{fin(1 << 31)}, true, 1},
+		{"another FIN", [][]byte{fin(5), fin(6)}, true, 1},
+		{"abandoned far ahead", [][]byte{abandon(1<<31, noSegment)}, true, 1},
+		{"abandoned after FIN", [][]byte{fin(1), abandon(1, noSegment)}, true, 1},
+		{"abandoned when delivered", [][]byte{data(func(*streamHeader) {}, 1), abandon(0, noSegment), abandon(0, 7)}, false, 0},
+		{"abandoned beyond the credit", [][]byte{abandon(0, 65534)}, true, 1},
+		{"abandoned twice", [][]byte{abandon(1, noSegment), abandon(1, noSegment)}, false, 0},
+		{"fragment of an abandoned message", [][]byte{abandon(1, noSegment), part(0, false)}, false, 0},
+		{"credit backwards", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1}).append(nil)}, false, 0},
+		{"credit half the circle ahead", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1<<31 + 65536}).append(nil)}, false, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, 10, clean, func(w *world) {
+				a, b, _ := w.pair(nil, nil)
+				s, r := streamPair(t, a, b, nil)
+				require.EqualValues(t, 1, s.ID())
+				b.mu.Lock()
+				for _, p := range tc.segments {
+					b.onStream(p)
+				}
+				b.mu.Unlock()
+				b.mu.Lock()
+				b.push()
+				b.mu.Unlock()
+				time.Sleep(time.Second)
+				require.Equal(t, Drops{Stream: tc.drops}, b.Stats().Dropped)
+				if tc.resets {
+					_, err := r.Write([]byte{1})
+					wantReset(t, err, StreamViolation, false)
+					_, err = s.Write([]byte{1})
+					wantReset(t, err, StreamViolation, true)
+				} else {
+					_, err := r.Write([]byte{1})
+					require.NoError(t, err)
+				}
+				other, peer := streamPair(t, a, b, nil)
+				bothWays(t, other, peer, content(1, 20000), content(2, 20000))
+				bothWays(t, a, b, content(1, 20000), content(2, 20000))
+			})
+		})
+	}
+}
+
+// A peer without signals takes no streams, nor does one that is set so: both are
+// known at once, and the session goes on.
+func TestPeersWithoutStreams(t *testing.T) {
+	inWorld(t, 11, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{MaxStreams: -1})
+		_, err := a.OpenStream(context.Background(), nil)
+		require.ErrorIs(t, err, ErrNoStreams)
+		bothWays(t, a, b, []byte("up"), []byte("down"))
+		a.mu.Lock()
+		a.hs.kind, a.hs.capabilities, a.hs.version = peerLegacy, 0, 0
+		a.mu.Unlock()
+		begin := time.Now()
+		_, err = a.OpenStream(context.Background(), nil)
+		require.ErrorIs(t, err, ErrLegacyPeer)
+		require.Zero(t, time.Since(begin))
+		for _, o := range []StreamOptions{{Priority: 8}, {Priority: -9}, {MaxLifetime: -1}, {MaxLifetime: 50 * 24 * time.Hour}, {MaxRetransmits: 65535}} {
+			_, err = a.OpenStream(context.Background(), &o)
+			require.ErrorIs(t, err, errStreamOptions)
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err = b.AcceptStream(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+	})
+}
+
+// Close of a session delivers what was written to its streams, and the end of
+// each. CloseWrite ends what the session itself sends, and no stream.
+func TestCloseWithStreams(t *testing.T) {
+	for seed := range fewer(8) {
+		inWorld(t, seed, lossy, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			s, r := streamPair(t, a, b, nil)
+			s2, r2 := streamPair(t, b, a, nil)
+			if seed%2 == 0 {
+				_, err := a.Write([]byte("bye"))
+				require.NoError(t, err)
+				require.NoError(t, a.CloseWrite())
+				receive(t, b, []byte("bye"))
+				_, err = b.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+				bothWays(t, s2, r2, content(seed, 50000), content(seed, 60000))
+				require.NoError(t, b.CloseWrite())
+				_, err = a.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+			}
+			up := content(seed+2, 1<<20)
+			var wg sync.WaitGroup
+			wg.Go(func() { receive(t, r, up) })
+			_, err := s.Write(up)
+			require.NoError(t, err)
+			require.NoError(t, a.Close())
+			wg.Wait()
+			_, err = r.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			_, err = r.Write([]byte{1})
+			require.ErrorIs(t, err, ErrPeerClosed)
+			_, err = b.AcceptStream(context.Background())
+			require.ErrorIs(t, err, ErrPeerClosed)
+			_, err = s.Read(make([]byte, 1))
+			require.ErrorIs(t, err, net.ErrClosed)
+			_, err = a.OpenStream(context.Background(), nil)
+			require.ErrorIs(t, err, net.ErrClosed)
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// A session whose peer does not read a stream is not closed in order: Close says
+// so after Linger.
+func TestCloseWithUnreadStream(t *testing.T) {
+	inWorld(t, 12, clean, func(w *world) {
+		a, b, _ := w.pair(&Config{Linger: time.Second}, nil)
+		s, r := streamPair(t, a, b, nil)
+		_, err := s.Write(make([]byte, 200000))
+		require.NoError(t, err)
+		begin := time.Now()
+		require.ErrorIs(t, a.Close(), ErrNotDelivered)
+		require.Less(t, time.Since(begin), 3*time.Second)
+		_, err = io.ReadAll(r)
+		require.ErrorIs(t, err, ErrPeerClosed)
+		require.NoError(t, b.Close())
+	})
+}
+
+// If both ends have dialled, their streams have different numbers all the same.
+func TestStreamIDsOfBothDiallers(t *testing.T) {
+	inWorld(t, 13, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		for _, c := range []*Conn{a, b} {
+			c.mu.Lock()
+			c.hs.dialled = true
+			c.hs.capabilities |= capDialled
+			c.mu.Unlock()
+		}
+		require.NotEqual(t, a.firstStream(), b.firstStream())
+	})
+}
+
+// Of two streams that always have something to send, equals get the same, one
+// with higher priority everything, and the session itself is such an equal.
+func TestStreamPriorities(t *testing.T) {
+	for _, tc := range []struct {
+		first, second int
+		least, most   float64 // of what the first gets
+	}{{0, 0, 0.45, 0.55}, {3, 3, 0.45, 0.55}, {1, 0, 0.97, 1}, {-1, -2, 0.97, 1}, {-8, 7, 0, 0.03}} {
+		inWorld(t, 14, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			var got [2]int
+			var wg sync.WaitGroup
+			for i, p := range []int{tc.first, tc.second} {
+				s, r := streamPair(t, a, b, &StreamOptions{Priority: p})
+				wg.Go(func() {
+					for {
+						if _, err := s.Write(make([]byte, 10000)); err != nil {
+							return
+						}
+					}
+				})
+				wg.Go(func() {
+					buf := make([]byte, 1<<16)
+					for {
+						n, err := r.Read(buf)
+						if got[i] += n; err != nil {
+							return
+						}
+					}
+				})
+			}
+			time.Sleep(10 * time.Second)
+			_, _ = a.Abort(), b.Abort()
+			wg.Wait()
+			total := got[0] + got[1]
+			share := float64(got[0]) / float64(total)
+			require.GreaterOrEqual(t, share, tc.least, "%+v", tc)
+			require.LessOrEqual(t, share, tc.most, "%+v", tc)
+			require.Greater(t, total, 7<<20)
+		})
+	}
+}
+
+// The session itself gets its share beside a stream, and a small message that is
+// more urgent overtakes both.
+func TestStreamBesideSession(t *testing.T) {
+	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, r := streamPair(t, a, b, nil)
+		urgent, arrives := streamPair(t, a, b, &StreamOptions{Priority: 5})
+		var got [2]int
+		var wg sync.WaitGroup
+		for i, ends := range [][2]io.ReadWriter{{a, b}, {s, r}} {
+			wg.Go(func() {
+				for {
+					if _, err := ends[0].Write(make([]byte, 10000)); err != nil {
+						return
+					}
+				}
+			})
+			wg.Go(func() {
+				buf := make([]byte, 1<<16)
+				for {
+					n, err := ends[1].Read(buf)
+					if got[i] += n; err != nil {
+						return
+					}
+				}
+			})
+		}
+		time.Sleep(5 * time.Second)
+		for range 20 {
+			begin := time.Now()
+			_, err := urgent.Write([]byte("now"))
+			require.NoError(t, err)
+			receive(t, arrives, []byte("now"))
+			require.Less(t, time.Since(begin), 90*time.Millisecond) // the queue of the link alone holds 50 ms
+		}
+		_, _ = a.Abort(), b.Abort()
+		wg.Wait()
+		share := float64(got[0]) / float64(got[0]+got[1])
+		require.InDelta(t, 0.5, share, 0.1)
+	})
+}
+
+// Messages with a lifetime: through an outage nothing is delivered that was older
+// when it left, receipts say so, and what is fresh arrives soon after.
+func TestStreamLifetime(t *testing.T) {
+	const rtt, lifetime = 80 * time.Millisecond, 100 * time.Millisecond
+	for seed := range fewer(8) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: rtt / 2, Loss: 0.02 * float64(seed%3)}, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			s, r := streamPair(t, a, b, &StreamOptions{Unordered: seed%2 == 0, MaxLifetime: lifetime})
+			time.Sleep(time.Second)
+			begin := time.Now()
+			var mu sync.Mutex
+			done := make(map[int]error)
+			const messages = 360
+			go func() {
+				for i := range messages {
+					p := binary.LittleEndian.AppendUint64(make([]byte, 0, 100), uint64(i))
+					err := s.SendMessage(append(p, make([]byte, 92)...), &MessageOptions{Done: func(err error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if _, twice := done[i]; twice {
+							t.Error("two receipts")
+						}
+						done[i] = err
+					}})
+					if err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Second / 60)
+				}
+				_ = s.CloseWrite()
+			}()
+			time.AfterFunc(time.Second, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
+			healed := time.Now().Add(4 * time.Second)
+			time.AfterFunc(4*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+			got := make(map[int]time.Duration)
+			var first time.Duration
+			buf := make([]byte, 200)
+			for {
+				n, err := r.ReadMessage(buf)
+				if err == io.EOF {
+					break
+				}
+				require.NoError(t, err)
+				require.Equal(t, 100, n)
+				i := int(binary.LittleEndian.Uint64(buf))
+				age := time.Since(begin) - time.Duration(i)*(time.Second/60)
+				if seed%2 == 0 { // else it may wait for those before it to be given up
+					require.LessOrEqual(t, age, lifetime+rtt/2+time.Millisecond, "message %d", i)
+				}
+				got[i] = age
+				if time.Now().After(healed) && first == 0 {
+					first = time.Since(healed)
+				}
+			}
+			t.Logf("seed %d: %d arrived, the first %v after the outage", seed, len(got), first)
+			require.Greater(t, len(got), messages/3)
+			require.LessOrEqual(t, first, rtt*3/2+200*time.Millisecond)
+			time.Sleep(10 * time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			require.Len(t, done, messages)
+			for i, err := range done {
+				if err == nil {
+					require.Contains(t, got, i, "the receipt says delivered")
+				} else {
+					require.ErrorIs(t, err, ErrMessageAbandoned)
+				}
+			}
+		})
+	}
+}
+
+// Messages of any size with few retransmissions, over a link that loses much: the
+// ordered stream goes on behind what is given up, and each has one receipt, which
+// is true.
+func TestStreamReceipts(t *testing.T) {
+	for seed := range fewer(16) {
+		inWorld(t, seed, lossy, func(w *world) {
+			random := rand.New(rand.NewPCG(seed, 3))
+			a, b, _ := w.pair(nil, nil)
+			s, r := streamPair(t, a, b, &StreamOptions{Unordered: seed%2 == 0})
+			done := make(map[uint32]error)
+			var mu sync.Mutex
+			messages := uint32(100 + random.IntN(100))
+			go func() {
+				for i := range messages {
+					p := binary.LittleEndian.AppendUint32(nil, i)
+					o := &MessageOptions{MaxRetransmits: random.IntN(4) - 1, Lifetime: time.Duration(random.IntN(3)) * 100 * time.Millisecond, Done: func(err error) {
+						mu.Lock()
+						defer mu.Unlock()
+						if _, twice := done[i]; twice {
+							t.Error("two receipts")
+						}
+						done[i] = err
+					}}
+					if err := s.SendMessage(append(p, make([]byte, random.IntN(6000))...), o); err != nil {
+						t.Error(err)
+					}
+					if random.IntN(3) == 0 {
+						time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
+					}
+				}
+				_ = s.CloseWrite()
+			}()
+			got := make(map[uint32]bool)
+			last := int64(-1)
+			buf := make([]byte, 1<<16)
+			for {
+				_, err := r.ReadMessage(buf)
+				if err == io.EOF {
+					break
+				}
+				require.NoError(t, err)
+				i := binary.LittleEndian.Uint32(buf)
+				require.False(t, got[i])
+				got[i] = true
+				if seed%2 == 1 {
+					require.Greater(t, int64(i), last)
+					last = int64(i)
+				}
+			}
+			time.Sleep(10 * time.Second)
+			mu.Lock()
+			defer mu.Unlock()
+			require.Len(t, done, int(messages))
+			abandoned := 0
+			for i, err := range done {
+				if err == nil {
+					require.True(t, got[i], "message %d", i)
+				} else {
+					require.ErrorIs(t, err, ErrMessageAbandoned)
+					abandoned++
+				}
+			}
+			require.Greater(t, abandoned, 0)
+			st := r.Stats()
+			require.EqualValues(t, len(got), st.MessagesReceived)
+			require.LessOrEqual(t, st.MessagesReceived+st.Skipped, uint64(messages))
+			require.GreaterOrEqual(t, st.MessagesReceived+s.Stats().Abandoned, uint64(messages))
+			require.Zero(t, figuresOf(a).awaited)
+			require.Zero(t, b.Stats().Dropped.Total())
+		})
+	}
+}
+
+// A receipt comes also when the stream is reset, or the session ends.
+func TestReceiptsOfWhatFails(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		end  func(a, b *Conn, s, r *Stream)
+		want error
+	}{
+		{"reset", func(_, _ *Conn, s, _ *Stream) { _ = s.Reset(7) }, &StreamError{Code: 7}},
+		{"peer resets", func(_, _ *Conn, _, r *Stream) { _ = r.Reset(7) }, &StreamError{Code: 7, Remote: true}},
+		{"abort", func(a, _ *Conn, _, _ *Stream) { _ = a.Abort() }, net.ErrClosed},
+		{"peer aborts", func(_, b *Conn, _, _ *Stream) { _ = b.Abort() }, ErrReset},
+		{"peer closes", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(8, "x") }, &PeerCloseError{8, "x"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, 16, clean, func(w *world) {
+				a, b, _ := w.pair(nil, nil)
+				s, r := streamPair(t, a, b, nil)
+				time.Sleep(time.Second)
+				results := make(chan error, 3)
+				send := func(n int) {
+					require.NoError(t, s.SendMessage(make([]byte, n), &MessageOptions{Done: func(err error) { results <- err }}))
+				}
+				send(10)
+				require.NoError(t, <-results)
+				send(200000) // more than the credit
+				tc.end(a, b, s, r)
+				err := <-results
+				require.Equal(t, tc.want.Error(), err.Error())
+				time.Sleep(time.Minute)
+				require.Empty(t, results)
+				_, _ = a.Abort(), b.Abort()
+			})
+		})
+	}
+}
+
+// Idle streams are small, and those that are over leave nothing.
+func TestManyStreams(t *testing.T) {
+	sequential(t)
+	n := int(fewer(10000))
+	inWorld(t, 17, clean, func(w *world) {
+		config := &Config{MaxStreams: n}
+		a, b, _ := w.pair(config, config)
+		heap := func() uint64 {
+			runtime.GC()
+			runtime.GC()
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return m.HeapAlloc
+		}
+		before := heap()
+		mine, theirs := make([]*Stream, n), make([]*Stream, n)
+		for i := range mine {
+			mine[i] = openStream(t, a, nil)
+			if i%1000 == 999 {
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		for i := range theirs {
+			theirs[i] = acceptStream(t, b)
+		}
+		time.Sleep(5 * time.Second)
+		each := (int64(heap()) - int64(before)) / int64(2*n)
+		t.Logf("%d bytes for each end of a stream", each)
+		require.LessOrEqual(t, each, int64(1024))
+		for i := range mine {
+			require.NoError(t, mine[i].Close())
+			require.NoError(t, theirs[i].Close())
+		}
+		mine, theirs = nil, nil
+		time.Sleep(5 * time.Second)
+		for range fewer(9) * 1000 * uint64(n) / 10000 {
+			s := openStream(t, a, nil)
+			require.NoError(t, s.Close())
+			require.NoError(t, acceptStream(t, b).Close())
+		}
+		time.Sleep(5 * time.Second)
+		require.Zero(t, figuresOf(a).streams)
+		require.Zero(t, figuresOf(b).streams)
+		require.Zero(t, figuresOf(b).ahead)
+		require.Zero(t, figuresOf(b).fromPeer)
+		runtime.KeepAlive(mine)
+		runtime.KeepAlive(theirs)
+	})
+}
