@@ -12,7 +12,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
 FUZZ     = .:FuzzSegment ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
-           ./netsim:FuzzLinkConserves
+           ./netsim:FuzzLinkConserves ./qlog:FuzzRead
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so two of them show most.

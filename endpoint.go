@@ -48,6 +48,7 @@ type Endpoint struct {
 	table    sessionTable
 	replies  replyQueue
 	listener *Listener // nil: not listening
+	draining bool      // Shutdown was called: no session begins
 	closed   bool
 }
 
@@ -198,7 +199,7 @@ func randomConv() uint32 {
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
+	if e.closed || e.draining {
 		return nil, opError("listen", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	if e.listener != nil {

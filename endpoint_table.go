@@ -33,7 +33,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	c.hs.dialled, c.hs.offered, c.path.counted = true, true, true
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed {
+	if e.closed || e.draining {
 		return nil, net.ErrClosed
 	}
 	if len(e.table.sessions) >= e.config.MaxSessions {

@@ -148,6 +148,29 @@ func (e *NoAnswerError) Is(target error) bool {
 // Temporary returns true, as for other errors of this kind in package net.
 func (e *NoAnswerError) Temporary() bool { return true }
 
+// ShutdownError is what Endpoint.Shutdown returns if not all that was written
+// was delivered.
+type ShutdownError struct {
+	Cut         int   // sessions that were aborted when the context ended
+	Undelivered int   // further sessions that have ended before their peers had all
+	Cause       error // why sessions were cut: that of the context; nil if none was
+}
+
+func (e *ShutdownError) Error() string {
+	if e.Cut == 0 {
+		return fmt.Sprintf("kcp: %d sessions ended before all was delivered", e.Undelivered)
+	}
+	return fmt.Sprintf("kcp: %d sessions cut short, %d ended before all was delivered: %v", e.Cut, e.Undelivered, e.Cause)
+}
+
+// Unwrap returns Cause, or ErrNotDelivered if there is none.
+func (e *ShutdownError) Unwrap() error {
+	if e.Cause == nil {
+		return ErrNotDelivered
+	}
+	return e.Cause
+}
+
 // opError wraps err in a *net.OpError, as package net does.
 func opError(op string, local, remote net.Addr, err error) error {
 	return &net.OpError{Op: op, Net: "kcp", Source: local, Addr: remote, Err: err}

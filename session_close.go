@@ -60,15 +60,7 @@ func (c *Conn) closeInOrder() error {
 		}
 		return nil
 	}
-	now := c.ep.now()
-	c.closing.background = c.closing.linger <= 0 || grouped
-	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
-	if c.closeStreams(now) {
-		c.push()
-	} else {
-		c.beginClose(now)
-		c.kick(now)
-	}
+	c.startClose(c.closing.linger <= 0 || grouped)
 	for !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()) {
 		c.io.canWrite.Wait()
 	}
@@ -79,6 +71,20 @@ func (c *Conn) closeInOrder() error {
 		return c.opError("close", c.closing.err)
 	}
 	return c.opError("close", ErrNotDelivered)
+}
+
+// startClose starts what Close waits for, unless it goes on in the background.
+// Calls of the application were stopped.
+func (c *Conn) startClose(background bool) {
+	now := c.ep.now()
+	c.closing.background = background
+	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
+	if c.closeStreams(now) {
+		c.push()
+	} else {
+		c.beginClose(now)
+		c.kick(now)
+	}
 }
 
 // beginClose begins to linger: no more is written than the machine has.
@@ -137,6 +143,7 @@ func (c *Conn) stopCalls() {
 	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
 	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
 	c.wakeAll()
+	c.wakeStreams()
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the
@@ -277,6 +284,7 @@ func (c *Conn) end(err error) {
 	c.closing.err = err
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
 	c.failStreams(c.reason(err))
+	c.wakeStreams()
 	if !c.hs.offered { // no application can read the data
 		c.dropReceived()
 		c.account()

@@ -52,13 +52,7 @@ func (c *Conn) heard(now time.Duration) {
 	if asked || !c.kcp.unaRegressed() {
 		l.ping.active = false // any packet is a sign of life
 	}
-	if !l.reached {
-		l.reached = true
-		if l.dialled {
-			c.traceState(SessionEstablished, nil)
-		}
-		c.io.canWrite.Broadcast() // Dial waits for it
-	}
+	c.noteReached()
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
 		l.hello.active = false
 		l.kind = peerLegacy
@@ -70,6 +64,18 @@ func (c *Conn) heard(now time.Duration) {
 	if c.kcp.echoed() {
 		c.addressValidated()
 	}
+}
+
+// noteReached takes note that the peer has shown to be there. Dial waits for it.
+func (c *Conn) noteReached() {
+	if c.hs.reached {
+		return
+	}
+	c.hs.reached = true
+	if c.hs.dialled {
+		c.traceState(SessionEstablished, nil)
+	}
+	c.io.canWrite.Broadcast()
 }
 
 // suspectRestart ends the session if a legacy peer was restarted and has

@@ -141,6 +141,22 @@ func TestTracer(t *testing.T) {
 	}
 }
 
+// With TLS the states are the same: established once the handshake is over.
+func TestTracerWithTLS(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		var clients, servers tracedSessions
+		a, b, _ := w.pair(secured(Config{Tracer: clients.tracer}), secured(Config{Tracer: servers.tracer}))
+		bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
+		require.Equal(t, []SessionState{SessionDialled, SessionEstablished}, clients.all[0].states)
+		require.Equal(t, []SessionState{SessionAccepted, SessionEstablished}, servers.all[0].states)
+		require.NoError(t, a.Close())
+		_ = b.Close()
+		w.settle()
+		clients.all[0].requireCounts(t)
+		servers.all[0].requireCounts(t)
+	})
+}
+
 // The hooks show why a session ended, and nothing after that.
 func TestTracerTellsTheEnd(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {

@@ -21,6 +21,10 @@ const (
 	// mostSessions is how many sessions one socket has at most. kcp-go knows no
 	// limit.
 	mostSessions = 1 << 20
+	// mostHalfOpen is how many of them may be of peers whose addresses are not
+	// validated. Beyond it the silent ones make room. A peer with kcp-go that
+	// was never sent anything counts.
+	mostHalfOpen = 1 << 16
 
 	// peerTimeout is how long a peer may be silent while data waits for its
 	// acknowledgement. kcp-go waits for ever, and keeps what was written. Ten
@@ -51,7 +55,7 @@ func newConfig(block BlockCrypt, dataShards, parityShards int) *engine.Config {
 		SharedConvs:           true,
 		Backlog:               acceptBacklog,
 		MaxSessions:           mostSessions,
-		MaxHalfOpen:           mostSessions,
+		MaxHalfOpen:           mostHalfOpen,
 		MaxSessionsPerAddress: mostSessions,
 		SocketBuffer:          -1,
 	}

@@ -33,7 +33,7 @@ func DialWithOptions(raddr string, block BlockCrypt, dataShards, parityShards in
 	if addr.IP.To4() == nil {
 		network = "udp"
 	}
-	pc, err := net.ListenUDP(network, nil)
+	pc, err := openSocket(network, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -58,7 +58,7 @@ func ListenWithOptions(laddr string, block BlockCrypt, dataShards, parityShards 
 	if err != nil {
 		return nil, err
 	}
-	pc, err := net.ListenUDP("udp", addr)
+	pc, err := openSocket("udp", addr)
 	if err != nil {
 		return nil, err
 	}

@@ -64,3 +64,25 @@ func (p *port) shut() error {
 	}
 	return nil
 }
+
+// shutAfter calls shut when c, the only session, has ended, unless too many
+// sockets wait for that.
+func (p *port) shutAfter(c *engine.Conn) error {
+	if waitingPorts.Add(1) > mostWaitingPorts {
+		waitingPorts.Add(-1)
+		return p.shut()
+	}
+	go func() {
+		defer waitingPorts.Add(-1)
+		<-c.Done()
+		_ = p.shut() // nobody is left to be told
+	}()
+	return nil
+}
+
+// waitingPorts counts the sockets of closed sessions that still deliver.
+var waitingPorts atomic.Int32
+
+// mostWaitingPorts keeps a program that dials and closes in a loop from running
+// out of descriptors.
+const mostWaitingPorts = 1024

@@ -177,8 +177,9 @@ func (s *UDPSession) write(b []byte) (n int, err error) {
 // A peer of this package then reads io.EOF; kcp-go learns nothing.
 //
 // A dialled session then closes its socket, if it owns it. If it does not, it
-// leaves the socket at once, and what was not delivered is lost. Further calls
-// return an error that matches io.ErrClosedPipe.
+// leaves the socket at once, and what was not delivered is lost; so it does if
+// the process has 1024 closed sessions with sockets that still deliver. Further
+// calls return an error that matches io.ErrClosedPipe.
 func (s *UDPSession) Close() error {
 	if s.closed.Swap(true) {
 		return errClosed
@@ -196,11 +197,7 @@ func (s *UDPSession) Close() error {
 	case <-s.conn.Done():
 		return s.port.shut()
 	default:
-		go func() {
-			<-s.conn.Done()
-			_ = s.port.shut() // nobody is left to be told
-		}()
-		return nil
+		return s.port.shutAfter(s.conn)
 	}
 }
 

@@ -310,3 +310,25 @@ func TestServeConnLetsGo(t *testing.T) {
 		})
 	}
 }
+
+// TestManyClosedSockets does not hold the socket of a closed session if too many
+// are held already.
+func TestManyClosedSockets(t *testing.T) {
+	waitingPorts.Add(mostWaitingPorts)
+	defer waitingPorts.Add(-mostWaitingPorts)
+	inWorld(t, slow, func(w *world) {
+		client, _, _ := w.join()
+		if _, err := client.Write([]byte("lost")); err != nil {
+			t.Fatal(err)
+		}
+		client.Close()
+		pc, err := w.network.Listen(clientAddr)
+		if err != nil {
+			t.Fatal("the socket is held:", err)
+		}
+		pc.Close()
+	})
+	if n := waitingPorts.Load(); n != mostWaitingPorts {
+		t.Error("counted:", n)
+	}
+}

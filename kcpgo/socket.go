@@ -7,6 +7,22 @@ import (
 	"golang.org/x/net/ipv6"
 )
 
+// socketBuffer is what the buffers of a socket that this package opens are asked
+// to be, in bytes. With those of the system a burst of one window may not fit.
+const socketBuffer = 4 << 20
+
+// openSocket opens a UDP socket.
+func openSocket(network string, addr *net.UDPAddr) (*net.UDPConn, error) {
+	pc, err := net.ListenUDP(network, addr)
+	if err != nil {
+		return nil, err
+	}
+	// The system may grant less, which is enough to work.
+	_ = pc.SetReadBuffer(socketBuffer)
+	_ = pc.SetWriteBuffer(socketBuffer)
+	return pc, nil
+}
+
 // setReadBuffer sets the receive buffer of a socket, if it has one.
 func setReadBuffer(pc net.PacketConn, bytes int) error {
 	if b, ok := pc.(interface{ SetReadBuffer(int) error }); ok {

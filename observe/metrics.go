@@ -99,6 +99,7 @@ func packetMetrics() []metric {
 func segmentMetrics() []metric {
 	return []metric{
 		{"payload_sent_bytes_total", "Payload sent, each byte once.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesSent) })},
+		{"payload_acked_bytes_total", "Payload that the peers' endpoints have acknowledged.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesAcked) })},
 		{"payload_received_bytes_total", "Payload received, each byte once.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.BytesReceived) })},
 		{"segment_packets_sent_total", "Packets with segments that sessions have sent.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsSent) })},
 		{"segment_packets_received_total", "Packets with segments that sessions have taken.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.PacketsReceived) })},

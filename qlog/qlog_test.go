@@ -282,3 +282,21 @@ func TestDirFails(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, files, 3)
 }
+
+// Whatever is in a file, Read ends with an error or a trace, and its events are
+// in range.
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("\x1e{\"file_schema\":\"urn:ietf:params:qlog:file:sequential\"}\n\x1e{\"time\":1,\"name\":\"x\",\"data\":{\"new\":1}}\n"))
+	f.Add([]byte("\x1e{}"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		_, err := Read(bytes.NewReader(text), func(e Event) error {
+			if e.Time < 0 {
+				t.Fatalf("event at %v", e.Time)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, ErrFormat) {
+			t.Fatal(err)
+		}
+	})
+}

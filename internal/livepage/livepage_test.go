@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
+	"net"
 	"net/http/httptest"
 	"regexp"
 	"slices"
@@ -107,28 +109,58 @@ func TestFigures(t *testing.T) {
 
 // A hundred thousand sessions make an answer of bounded size, in pages.
 func TestManySessions(t *testing.T) {
-	sessions := 100_000
-	if testing.Short() {
-		sessions = 20_000
+	synctest.Test(t, func(t *testing.T) {
+		const sessions = 100_000
+		pc, err := netsim.NewNetwork(1, netsim.LinkConfig{}).Listen("10.0.0.2:5000")
+		require.NoError(t, err)
+		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})
+		require.NoError(t, err)
+		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 4000})
+		require.NoError(t, err)
+		snap := &snapshot{at: time.Now().Add(time.Hour)}
+		of := &Named{Name: "Many", Endpoint: e}
+		for i := range sessions {
+			snap.rows = append(snap.rows, row{RTT: float64(i * 7919 % sessions), conn: c, of: of, at: i})
+		}
+		s := Set{cache: snapshots{latest: snap}}
+		w, a := get(t, &s, "/stats.json?sort=rtt&n=1000000")
+		require.Len(t, a.Rows, maxRows)
+		require.Less(t, w.Body.Len(), 400*maxRows)
+		for i, r := range a.Rows {
+			require.Equal(t, float64(sessions-1-i), r.RTT)
+		}
+		require.Equal(t, "10.0.0.1:4000", a.Rows[0].Remote)
+		require.Equal(t, "Many", a.Rows[0].Endpoint)
+		_, a = get(t, &s, fmt.Sprint("/stats.json?sort=rtt&n=2&offset=", sessions-1))
+		require.Len(t, a.Rows, 1)
+		require.Zero(t, a.Rows[0].RTT)
+		_, a = get(t, &s, "/stats.json?offset=2147483647")
+		require.Equal(t, sessions, a.Offset)
+		require.Empty(t, a.Rows)
+		_, a = get(t, &s, "/stats.json?n=1&q=MANY")
+		require.Equal(t, sessions, a.Matching)
+		_, a = get(t, &s, "/stats.json?n=0&q=10.0.0.7")
+		require.Zero(t, a.Matching)
+		_, _ = e.Close(), pc.Close()
+	})
+}
+
+// The first rows are those of a full sort, equal ones in the order of their
+// sessions.
+func TestSelection(t *testing.T) {
+	for seed := range uint64(50) {
+		random := rand.New(rand.NewPCG(seed, 0))
+		rows := make([]row, random.IntN(40))
+		var want []*row
+		s := selection{figure: orders["rtt"], most: random.IntN(20)}
+		for i := range rows {
+			rows[i] = row{RTT: float64(random.IntN(10)), at: i}
+			want = append(want, &rows[i])
+			s.add(&rows[i])
+		}
+		slices.SortStableFunc(want, func(x, y *row) int { return int(y.RTT - x.RTT) })
+		require.Equal(t, want[:min(s.most, len(want))], s.sorted(), "seed %d", seed)
 	}
-	snap := &snapshot{at: time.Now().Add(time.Hour)}
-	for i := range sessions {
-		snap.rows = append(snap.rows, row{ID: fmt.Sprint(i), Remote: fmt.Sprintf("10.0.%d.%d:1", i>>8&255, i&255), RTT: float64(i * 7919 % sessions)})
-	}
-	s := Set{cache: snapshots{latest: snap}}
-	w, a := get(t, &s, "/stats.json?sort=rtt&n=1000000")
-	require.Len(t, a.Rows, maxRows)
-	require.Less(t, w.Body.Len(), 400*maxRows)
-	require.True(t, slices.IsSortedFunc(a.Rows, func(x, y row) int { return int(y.RTT - x.RTT) }))
-	require.Equal(t, float64(sessions-1), a.Rows[0].RTT)
-	_, a = get(t, &s, fmt.Sprint("/stats.json?sort=rtt&n=2&offset=", sessions-1))
-	require.Len(t, a.Rows, 1)
-	require.Zero(t, a.Rows[0].RTT)
-	_, a = get(t, &s, "/stats.json?offset=2147483647")
-	require.Equal(t, sessions, a.Offset)
-	require.Empty(t, a.Rows)
-	_, a = get(t, &s, "/stats.json?q=10.0.1.")
-	require.Equal(t, (sessions+65535-512)/65536*256, a.Matching) // the addresses repeat after 65536
 }
 
 // What is not asked for properly is refused, and nothing but the page and the

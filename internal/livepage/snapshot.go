@@ -1,9 +1,8 @@
 package livepage
 
 import (
-	"cmp"
+	"container/heap"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -35,6 +34,24 @@ type row struct {
 	Drops         uint64 `json:"drops"`
 
 	conn *kcp.Conn
+	of   *Named
+	at   int // index in the snapshot
+}
+
+// conv returns the conversation id, as it is shown.
+func (r *row) conv() string { return fmt.Sprintf("%08x", r.conn.Conv()) }
+
+// describe fills in the texts. To do so for all sessions would take longer than
+// all else.
+func (r *row) describe() {
+	r.Remote, r.Conv, r.Endpoint = r.conn.RemoteAddr().String(), r.conv(), r.of.Name
+	r.ID = fmt.Sprintf("%d-%s-%s", r.of.number, r.Conv, r.Remote)
+}
+
+// matches reports whether the filter, in lower case, lets the row pass.
+func (r *row) matches(filter string) bool {
+	return filter == "" || strings.Contains(r.conv(), filter) || strings.Contains(strings.ToLower(r.of.Name), filter) ||
+		strings.Contains(r.conn.RemoteAddr().String(), filter)
 }
 
 // orders are the orders of the table: each returns the figure by which rows are
@@ -121,6 +138,7 @@ func take(endpoints []Named, before *snapshot) *snapshot {
 		s.endpoints = append(s.endpoints, endpointState{n.Name, n.Endpoint.LocalAddr().String(), n.Endpoint.Stats(), n.Endpoint.Totals()})
 		for c := range n.Endpoint.Sessions() {
 			r := rowOf(&n, c)
+			r.at = len(s.rows)
 			if o := old[c]; o != nil && elapsed > 0 {
 				r.SendRate = float64(r.BytesSent-o.BytesSent) / elapsed
 				r.ReceiveRate = float64(r.BytesReceived-o.BytesReceived) / elapsed
@@ -135,18 +153,16 @@ func take(endpoints []Named, before *snapshot) *snapshot {
 // rowOf returns the row of a session, without rates.
 func rowOf(n *Named, c *kcp.Conn) row {
 	st := c.Stats()
-	remote := c.RemoteAddr().String()
 	window := st.CongestionWindow
 	if window == 1<<31-1 {
 		window = -1
 	}
 	return row{
-		ID: fmt.Sprintf("%d-%08x-%s", n.number, c.Conv(), remote), Endpoint: n.Name, Remote: remote, Conv: fmt.Sprintf("%08x", c.Conv()),
 		RTT: millis(st.RTT), MTU: st.PathMTU.MTU,
 		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
 		Segments: st.SegmentsSent, Retransmits: st.Retransmits(), Spurious: st.SpuriousRetransmits,
 		InFlight: st.InFlight, Window: window, Queue: st.WriteBuffered, Held: st.Held, Drops: st.Dropped.Total(),
-		conn: c,
+		conn: c, of: n,
 	}
 }
 
@@ -178,26 +194,93 @@ func (s *Set) answer(q request) answer {
 	if a.Endpoints == nil {
 		a.Endpoints = []endpointState{}
 	}
-	var matching []*row
+	first := selection{figure: orders[q.sort], most: min(q.offset, len(snap.rows)) + q.rows}
 	for i := range snap.rows {
 		r := &snap.rows[i]
-		if q.filter == "" || strings.Contains(r.Remote, q.filter) || strings.Contains(r.Conv, q.filter) || strings.Contains(strings.ToLower(r.Endpoint), q.filter) {
-			matching = append(matching, r)
+		if r.matches(q.filter) {
+			a.Matching++
+			first.add(r)
 		}
-		if q.selected != "" && r.ID == q.selected && r.conn.Err() == nil {
-			a.Selected = selectedOf(r)
+		if q.selected != "" && strings.Contains(q.selected, r.conv()) {
+			if one := *r; one.is(q.selected) {
+				a.Selected = selectedOf(&one)
+			}
 		}
 	}
-	figure := orders[q.sort]
-	slices.SortFunc(matching, func(x, y *row) int {
-		return cmp.Or(cmp.Compare(figure(y), figure(x)), cmp.Compare(x.ID, y.ID))
-	})
-	a.Matching = len(matching)
-	a.Offset = min(q.offset, len(matching))
-	for _, r := range matching[a.Offset:min(a.Offset+q.rows, len(matching))] {
-		a.Rows = append(a.Rows, *r)
+	a.Offset = min(q.offset, a.Matching)
+	for _, r := range first.sorted()[a.Offset:] {
+		shown := *r
+		shown.describe()
+		a.Rows = append(a.Rows, shown)
 	}
 	return a
+}
+
+// is reports whether r is the row with an id, and its session goes on.
+func (r *row) is(id string) bool {
+	r.describe()
+	return r.ID == id && r.conn.Err() == nil
+}
+
+// selection finds the first rows in an order without sorting all of them. It is a
+// heap of the rows found so far, the last of them on top.
+type selection struct {
+	figure func(r *row) float64
+	most   int // rows to find
+	rows   []*row
+	values []float64 // of the rows
+}
+
+// add takes one more row.
+func (s *selection) add(r *row) {
+	v := s.figure(r)
+	if len(s.rows) < s.most {
+		heap.Push(s, ranked{r, v})
+	} else if s.most > 0 && (v > s.values[0] || v == s.values[0] && r.at < s.rows[0].at) {
+		s.rows[0], s.values[0] = r, v
+		heap.Fix(s, 0)
+	}
+}
+
+// sorted returns the rows found, in order, and empties the selection.
+func (s *selection) sorted() []*row {
+	found := make([]*row, len(s.rows))
+	for i := len(found) - 1; i >= 0; i-- {
+		found[i] = heap.Pop(s).(ranked).row
+	}
+	return found
+}
+
+// ranked is a row with its figure.
+type ranked struct {
+	row   *row
+	value float64
+}
+
+// Len, Less, Swap, Push and Pop implement heap.Interface.
+func (s *selection) Len() int { return len(s.rows) }
+
+func (s *selection) Less(i, j int) bool {
+	if s.values[i] != s.values[j] {
+		return s.values[i] < s.values[j]
+	}
+	return s.rows[i].at > s.rows[j].at
+}
+
+func (s *selection) Swap(i, j int) {
+	s.rows[i], s.rows[j] = s.rows[j], s.rows[i]
+	s.values[i], s.values[j] = s.values[j], s.values[i]
+}
+
+func (s *selection) Push(x any) {
+	s.rows, s.values = append(s.rows, x.(ranked).row), append(s.values, x.(ranked).value)
+}
+
+func (s *selection) Pop() any {
+	last := len(s.rows) - 1
+	r := ranked{s.rows[last], s.values[last]}
+	s.rows, s.values = s.rows[:last], s.values[:last]
+	return r
 }
 
 // selectedOf returns the present figures of a session. Rates are those of the

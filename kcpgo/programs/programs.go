@@ -12,7 +12,7 @@ import (
 // programs returns everything that can be run.
 func programs() []*program { return []*program{glider(), frp(), gost(), rpcx(), snowflake()} }
 
-const key = "a secret that is long enough, 32"
+const key = "a-secret-that-is-32-bytes-long!!" // no comma, at which glider splits
 
 // glider is a proxy. Its two ends speak SOCKS5 over KCP.
 func glider() *program {

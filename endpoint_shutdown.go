@@ -1,0 +1,150 @@
+package kcp
+
+import (
+	"context"
+	"net"
+	"slices"
+	"time"
+)
+
+// Shutdown ends the endpoint in order: it stops accepting and dialling, closes
+// all sessions as Conn.Close does, all at the same time, and waits until their
+// peers have all that was written. Then it closes the endpoint. Applications
+// stop writing before; blocked and future calls of the sessions return
+// net.ErrClosed. Sessions that wait for Accept are ended at once, and peers that
+// dial get ErrRefused.
+//
+// When ctx is done, the sessions that have not ended are aborted, and the error
+// is a *ShutdownError that says how many. The same error says how many sessions
+// have ended before all was delivered: their peers were gone, or accepted
+// nothing for Config.Linger, or 5 seconds if that is negative. All errors come
+// wrapped in a *net.OpError. On an endpoint that is closed, or that another call
+// shuts down, the error is net.ErrClosed.
+//
+// Shutdown waits some time longer, up to 3 seconds, if the peer of an ended
+// session may still need an answer (see Listener.Close), and up to 6 seconds
+// while it acknowledges what a legacy peer retransmits. The end of ctx cuts that
+// short without an error. A socket that Dial has opened on a port of the
+// system's choice answers in the background instead.
+//
+// It must not be called from a handler of Group.Handle.
+func (e *Endpoint) Shutdown(ctx context.Context) error {
+	e.mu.Lock()
+	if e.closed || e.draining {
+		e.mu.Unlock()
+		return opError("shutdown", nil, e.LocalAddr(), net.ErrClosed)
+	}
+	e.draining = true
+	listener := e.listener
+	e.mu.Unlock()
+	if listener != nil {
+		_ = listener.Close() // the application may have closed it
+	}
+	conns := slices.Collect(e.Sessions())
+	for _, c := range conns {
+		c.closeForShutdown()
+	}
+	failed := ShutdownError{}
+	for _, c := range conns {
+		switch c.waitClosed(ctx) {
+		case shutCut:
+			failed.Cut++
+			failed.Cause = ctx.Err()
+		case shutUndelivered:
+			failed.Undelivered++
+		}
+	}
+	if e.holdForPeers(ctx) {
+		_ = e.Close() // closed already, if the last session has closed it
+		e.socket.readers.Wait()
+	}
+	if failed != (ShutdownError{}) {
+		return opError("shutdown", nil, e.LocalAddr(), &failed)
+	}
+	return nil
+}
+
+// Shutdown is Endpoint.Shutdown of the listener's endpoint: it also closes the
+// sessions that were dialled from there.
+func (l *Listener) Shutdown(ctx context.Context) error { return l.ep.Shutdown(ctx) }
+
+// holdForPeers waits while peers of ended sessions may need an answer. It
+// reports false if the socket goes on to answer in the background.
+func (e *Endpoint) holdForPeers(ctx context.Context) bool {
+	e.mu.RLock()
+	hold, background := e.socket.holdUntil-e.now(), e.socket.owned && e.socket.disposable && len(e.table.sessions) == 0
+	closed := e.closed
+	e.mu.RUnlock()
+	if hold <= 0 || closed {
+		return true
+	}
+	if background {
+		return false
+	}
+	timer := time.NewTimer(min(hold, maxHold))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+	return true
+}
+
+// closeForShutdown locks c.mu and starts to close the session, or makes a close
+// in the background one that can be waited for.
+func (c *Conn) closeForShutdown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.linger <= 0 {
+		c.closing.linger = defaultLinger
+	}
+	switch {
+	case c.closing.state == stateEnded:
+		c.stopCalls()
+	case !c.closing.closed:
+		c.stopCalls()
+		c.startClose(false)
+	case c.closing.background:
+		c.closing.background = false
+		c.wait(c.ep.now())
+		c.schedule(c.ep.now())
+	}
+}
+
+// shutResult is how a session has ended in Shutdown.
+type shutResult uint8
+
+const (
+	shutDelivered shutResult = iota
+	shutUndelivered
+	shutCut // the context has ended first
+)
+
+// waitClosed locks c.mu and waits until the session has ended, or only the
+// answer to CLOSE is missing. It aborts the session if ctx ends first.
+func (c *Conn) waitClosed(ctx context.Context) shutResult {
+	defer context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.io.canWrite.Broadcast()
+	})()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.shutting() && ctx.Err() == nil {
+		c.io.canWrite.Wait()
+	}
+	switch {
+	case c.closing.undelivered:
+		return shutUndelivered
+	case c.shutting() && c.closing.state != stateDraining:
+		c.forget(net.ErrClosed)
+		return shutCut
+	}
+	return shutDelivered
+}
+
+// shutting reports whether Shutdown has to wait for the session.
+func (c *Conn) shutting() bool {
+	given := c.closing.background && c.closing.state == stateLingering && c.kcp.WaitSend() == 0
+	return !c.closing.retired && !given
+}
