@@ -219,7 +219,6 @@ func (stubborn) Close() error                    { return nil }
 
 // Close returns although the socket does not let its reader go.
 func TestStubbornSocket(t *testing.T) {
-	pending(t)
 	pc := stubborn{socket(t), make(chan struct{})}
 	client, err := kcp.NewConn4(1, nobody(t), nil, 0, 0, true, pc)
 	if err != nil {
