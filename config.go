@@ -95,8 +95,9 @@ type Config struct {
 	// to be retransmitted before its time-out (fast retransmission, RFC 5681
 	// §3.2). Default 2; negative means never.
 	FastResend int
-	// FastResendLimit is up to how many transmissions a segment is
-	// retransmitted before its time-out. Default 5; negative means no limit.
+	// FastResendLimit is the number of transmissions after which a segment is no
+	// longer retransmitted early, but only at its time-out. Default 5; negative
+	// means no limit.
 	FastResendLimit int
 	// Redundancy is how many bytes of redundant copies may be sent for each
 	// byte sent otherwise: 0 to 4. Packets that leave anyway and have room
@@ -125,9 +126,9 @@ type Config struct {
 	// KeepAlive is the silence after which the peer is asked for a sign of life
 	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a
 	// lost peer even if the application does not write: PeerTimeout then runs
-	// as for unacknowledged data. The accepting side waits half as long again,
-	// so one exchange serves both. Every KCP peer answers. Default 25 s;
-	// negative means never.
+	// as for unacknowledged data. The accepting side waits 1.5 times as long, so
+	// that normally only the dialling side asks. Every KCP peer answers. Default
+	// 25 s; negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data
 	// has passed over it for so long (idle timeout, RFC 9000 §10.1): no new
