@@ -41,9 +41,9 @@ var (
 	// ErrPeerClosed is returned by Write if the peer has closed the session, so
 	// that the data would never be read. It wraps syscall.EPIPE.
 	ErrPeerClosed = fmt.Errorf("kcp: session closed by the peer: %w", syscall.EPIPE)
-	// ErrLegacyPeer is returned by CloseWrite for a peer that does not know
-	// this package's signals, and so cannot learn of it. Writing still works.
-	ErrLegacyPeer = errors.New("kcp: peer does not support half-close (kcp-go or C KCP)")
+	// ErrLegacyPeer is returned by CloseWrite and Ping for a peer that does not
+	// know this package's signals. Writing still works.
+	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
 	// ErrMemoryPressure means that the endpoint's sessions held more than
 	// Config.MaxBuffered, and this one was ended to free memory. What it held
 	// is dropped, and the peer gets ErrReset.

@@ -148,7 +148,9 @@ func (c *Conn) queueDatagram(b []byte) error {
 	o.add(p)
 	c.datagramQueue().stats.Sent++
 	c.datagramQueue().moved += uint64(len(b))
-	c.noteActivity(c.ep.now())
+	now := c.ep.now()
+	c.noteActivity(now)
+	c.refreshRTT(now)
 	return nil
 }
 
