@@ -280,8 +280,8 @@ type AddressValidation uint8
 
 const (
 	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
-	// or of Config.MaxSessions is reached, or while the peer's address has as
-	// many sessions as it may.
+	// (with TLS an eighth) or half of Config.MaxSessions is reached, or while
+	// the peer's address has as many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
 	// ValidateAlways asks every peer with signals. Legacy peers cannot be
 	// asked; Config.RefuseLegacy keeps those out. In every mode, an address

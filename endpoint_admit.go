@@ -240,8 +240,12 @@ func (e *Endpoint) refusesLegacy() bool {
 // wantsCookiesLocked reports whether a HELLO needs a cookie (address
 // validation, RFC 9000 §8.1). It always does with ValidateAlways. Otherwise it
 // does under pressure: when half of MaxHalfOpen or of MaxSessions is reached,
-// or the network of key has as many sessions as it may. Endpoint.mu is held.
+// or the network of key has as many sessions as it may. With TLS an eighth of
+// MaxHalfOpen is enough, as handshakes take much more. Endpoint.mu is held.
 func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
+	if e.config.TLS != nil && int(e.load.halfOpen.Load()) >= (e.config.MaxHalfOpen+7)/8 {
+		return true
+	}
 	return e.config.AddressValidation == ValidateAlways ||
 		int(e.load.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
 		len(e.table.sessions) >= (e.config.MaxSessions+1)/2 ||

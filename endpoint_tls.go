@@ -144,6 +144,7 @@ func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket
 		e.counters.dropUnknown.Add(1)
 		return
 	}
+	defer tw.numbers.tls.keys.Compact()
 	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
 		return
 	}

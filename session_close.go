@@ -143,6 +143,7 @@ func (c *Conn) stopCalls() {
 	c.io.readDeadline.set(time.Time{}, &c.mu, &c.io.canRead)
 	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
 	c.wakeAll()
+	c.wakeStreams()
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the
@@ -283,6 +284,7 @@ func (c *Conn) end(err error) {
 	c.closing.err = err
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
 	c.failStreams(c.reason(err))
+	c.wakeStreams()
 	if !c.hs.offered { // no application can read the data
 		c.dropReceived()
 		c.account()

@@ -216,6 +216,11 @@ func (c *Conn) takeOutside(s signal) {
 		if l.hello.active {
 			l.cookie = s
 			l.hello.next = max(c.live.lastInput, l.helloAt+minHelloWait)
+			if c.securing() && l.cookies == maxCookies {
+				// A packet of a TLS handshake is large: forged cookies cause no
+				// more of them.
+				l.hello.next = max(l.hello.next, l.helloAt+maxHelloWait)
+			}
 			if l.cookies < maxCookies {
 				l.cookies++
 				l.hello.next = c.live.lastInput

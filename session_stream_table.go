@@ -243,12 +243,22 @@ func (c *Conn) failStreams(err error) {
 	}
 	for _, s := range t.streams {
 		s.dropUnsentLocked(err)
-		s.canRead.Broadcast()
-		s.canWrite.Broadcast()
 	}
 	t.openings, t.refused, t.openAt = nil, nil, 0
 	t.sched, t.awaited = streamScheduler{}, nil
-	t.canAccept.Broadcast()
+	c.wakeStreams()
+}
+
+// wakeStreams wakes all calls that wait for streams, which then look why.
+func (c *Conn) wakeStreams() {
+	if c.streams == nil {
+		return
+	}
+	for _, s := range c.streams.streams {
+		s.canRead.Broadcast()
+		s.canWrite.Broadcast()
+	}
+	c.streams.canAccept.Broadcast()
 }
 
 // runReceipts calls what is due of MessageOptions.Done. It releases c.mu

@@ -122,6 +122,9 @@ func (c *Conn) compact() {
 	c.timers.compactAt = 0
 	c.kcp.Compact()
 	c.outgoing.compact()
+	if n := c.in.numbers; n != nil && n.tls != nil {
+		n.tls.keys.Compact()
+	}
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}

@@ -276,8 +276,16 @@ func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
 	h.streams[handshake.Initial] = handshake.Stream{}
 	c.live.lastHeard = now
 	l.kind = peerExtended
-	c.onInfo(h.info)
 	c.greetTLS(now)
+	c.inputInfo(h.info)
+}
+
+// inputInfo inputs the peer's INFO, which TLS has confirmed, together with the
+// window that every peer with signals has at least.
+func (c *Conn) inputInfo(s signal) {
+	b := make([]byte, headerSize)
+	s.encode(header{conv: c.path.key.conv, wnd: minRcvWnd}, b)
+	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
 }
 
 // inputEarly inputs the packets whose keys have become known, and keeps the
@@ -353,6 +361,9 @@ func (c *Conn) settleTLS() {
 
 // closeTLS drops the state of the handshake, also of one that has not completed.
 func (c *Conn) closeTLS() {
+	if n := c.in.numbers; n != nil && n.tls != nil && c.closing.state == stateEnded {
+		n.tls.keys.Compact() // they remain for TIME-WAIT
+	}
 	if h := c.tlsHandshake(); h != nil {
 		c.in.numbers.tls.shake = nil
 		if h.tls != nil && !h.working { // else workTLS does it

@@ -7,6 +7,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"math/big"
 	"net"
 	"sync"
@@ -28,6 +29,7 @@ func certificate(t testing.TB, signer *tls.Certificate, ca bool, names ...string
 	require.NoError(t, err)
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1),
+		Subject:      pkix.Name{CommonName: names[0]},
 		DNSNames:     names,
 		IPAddresses:  []net.IP{net.IPv4(10, 0, 0, 1)},
 		NotBefore:    bubbleTime.AddDate(-1, 0, 0),

@@ -61,12 +61,16 @@ func newKey(id uint16, secret []byte) (key, error) {
 	if len(secret) != s.size {
 		return key{}, fmt.Errorf("packetkeys: a secret of %d bytes, not %d", len(secret), s.size)
 	}
-	return s.derive(append([]byte(nil), secret...))
+	return derive(id, append([]byte(nil), secret...))
 }
 
 // derive makes the keys of a secret, which it keeps.
-func (s *suite) derive(secret []byte) (k key, err error) {
-	k.suite, k.secret = s, secret
+func derive(id uint16, secret []byte) (k key, err error) {
+	s, err := newSuite(id)
+	if err != nil {
+		return key{}, err
+	}
+	k.suite, k.secret = id, secret
 	raw, err := s.expand(secret, labelKey, s.keySize)
 	if err != nil {
 		return key{}, err
@@ -84,11 +88,15 @@ func (s *suite) derive(secret []byte) (k key, err error) {
 
 // following returns the keys of the next generation (key update, RFC 9001 §6.1).
 func (k *key) following() (key, error) {
-	secret, err := k.suite.expand(k.secret, labelUpdate, k.suite.size)
+	s, err := newSuite(k.suite)
 	if err != nil {
 		return key{}, err
 	}
-	return k.suite.derive(secret)
+	secret, err := s.expand(k.secret, labelUpdate, s.size)
+	if err != nil {
+		return key{}, err
+	}
+	return derive(k.suite, secret)
 }
 
 // expand is HKDF-Expand-Label with an empty context (RFC 8446 §7.1).

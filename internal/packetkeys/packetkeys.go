@@ -109,8 +109,8 @@ type sealer struct {
 type opener struct {
 	mu         sync.Mutex // guards the fields below, and is held while a packet is opened
 	key        key        // of the present generation
-	other      key        // of the generation before, or of the one after; see opener.choose
-	otherIs    uint32     // the generation of other; without meaning while other has no AEAD
+	other      *key       // of the generation before, or of the one after; see choose. nil: none
+	otherIs    uint32     // the generation of other
 	generation uint32
 	first      uint64 // lowest number of a packet that key has opened
 	next       uint64 // one more than the highest number of an authentic packet
@@ -157,7 +157,21 @@ func (k *Keys) SetOpenSecret(suite uint16, secret []byte) error {
 func (k *Keys) Opens() bool {
 	k.open.mu.Lock()
 	defer k.open.mu.Unlock()
-	return k.open.key.aead != nil
+	return k.open.key.secret != nil
+}
+
+// Compact releases what can be derived again when a packet is sealed or opened,
+// which is most of the memory of k.
+func (k *Keys) Compact() {
+	k.seal.mu.Lock()
+	k.seal.key.aead = nil
+	k.seal.mu.Unlock()
+	k.open.mu.Lock()
+	k.open.key.aead = nil
+	if k.open.other != nil {
+		k.open.other.aead = nil
+	}
+	k.open.mu.Unlock()
 }
 
 // Seal seals a packet in place under the next packet number. Its content lies
@@ -173,7 +187,7 @@ func (k *Keys) SealFrom(packet, content []byte) error {
 	s := &k.seal
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.key.aead == nil {
+	if s.key.secret == nil {
 		return ErrNotReady
 	}
 	opened := k.opened.Load()
@@ -190,6 +204,9 @@ func (k *Keys) SealFrom(packet, content []byte) error {
 	binary.LittleEndian.PutUint32(packet, k.conv)
 	packet[typeAt] = k.typeByte(s.generation)
 	binary.LittleEndian.PutUint32(packet[numberAt:], uint32(number))
+	if err := s.key.prepare(); err != nil {
+		return err
+	}
 	s.key.nonce(&s.nonce, number)
 	s.key.aead.Seal(packet[HeaderSize:HeaderSize], s.nonce[:], content, packet[:HeaderSize])
 	return nil
@@ -228,7 +245,7 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case o.key.aead == nil:
+	case o.key.secret == nil:
 		return nil, 0, ErrNotReady
 	case o.forged >= o.limit:
 		return nil, 0, ErrExhausted
@@ -237,6 +254,9 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	}
 	number = expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
 	used, generation, err := o.choose(packet[typeAt], number)
+	if err == nil {
+		err = used.prepare()
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -250,7 +270,8 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	}
 	o.next = max(o.next, number+1)
 	if generation > o.generation {
-		o.key, o.other, o.otherIs = o.other, o.key, o.generation
+		before := o.key
+		o.key, o.other, o.otherIs = *o.other, &before, o.generation
 		o.generation, o.first = generation, number
 		k.opened.Store(generation)
 	} else if generation == o.generation {
@@ -271,8 +292,8 @@ func (o *opener) choose(kind byte, number uint64) (*key, uint32, error) {
 	if number < o.first && o.generation > 0 {
 		wanted = o.generation - 1
 	}
-	if o.other.aead != nil && o.otherIs == wanted {
-		return &o.other, wanted, nil
+	if o.other != nil && o.otherIs == wanted {
+		return o.other, wanted, nil
 	}
 	if wanted < o.generation {
 		return nil, 0, ErrForged // that key is gone
@@ -281,8 +302,8 @@ func (o *opener) choose(kind byte, number uint64) (*key, uint32, error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	o.other, o.otherIs = next, wanted
-	return &o.other, wanted, nil
+	o.other, o.otherIs = &next, wanted
+	return o.other, wanted, nil
 }
 
 // expand returns the packet number whose lowest 32 bits are given, and which is
@@ -308,10 +329,18 @@ func (k *Keys) Generations() (sent, received uint32) {
 
 // key is the keys of one direction and generation.
 type key struct {
-	suite  *suite
-	secret []byte
-	aead   cipher.AEAD // nil: there is none
+	secret []byte      // nil: not known yet
+	aead   cipher.AEAD // nil: to be derived
 	iv     [nonceSize]byte
+	suite  uint16
+}
+
+// prepare derives what Compact has released.
+func (k *key) prepare() (err error) {
+	if k.aead == nil {
+		*k, err = derive(k.suite, k.secret)
+	}
+	return err
 }
 
 // nonceSize is that of all AEADs of TLS 1.3, in bytes.

@@ -286,6 +286,29 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// What was released is derived again.
+func TestCompact(t *testing.T) {
+	for _, suite := range suites {
+		a, b := pair(t, suite, Application)
+		a.seal.update, b.seal.update = 3, 3
+		for n := range uint64(20) {
+			early := sealed(t, a, "early")
+			requireOpens(t, b, sealed(t, a, "x"), "x", 2*n+1)
+			a.Compact()
+			b.Compact()
+			require.Nil(t, a.seal.key.aead)
+			require.True(t, b.Opens())
+			requireOpens(t, b, early, "early", 2*n)
+			requireOpens(t, a, sealed(t, b, "y"), "y", n)
+		}
+		require.Greater(t, a.seal.generation, uint32(3))
+	}
+	var none Keys
+	none.Init(testConv, Application)
+	none.Compact()
+	require.ErrorIs(t, none.Seal(make([]byte, 100)), ErrNotReady)
+}
+
 func TestAllocations(t *testing.T) {
 	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
 	packet := make([]byte, 1400)

@@ -1,0 +1,359 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// dialTLS dials the server, and returns the errors of both ends. If there are
+// none, the session carries a byte each way.
+func (w *world) dialTLS(client, server *Config) (dialErr, acceptErr error, took time.Duration) {
+	l := w.listen(server)
+	defer l.Endpoint().Close()
+	e, _ := w.endpoint("10.0.0.2:0", client)
+	defer e.Close()
+	accepted := make(chan error, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+		defer cancel()
+		c, err := l.AcceptKCP(ctx)
+		if err == nil {
+			_, _ = io.Copy(c, c)
+		}
+		accepted <- err
+	}()
+	start := time.Now()
+	addr, err := net.ResolveUDPAddr("udp", serverAddr)
+	require.NoError(w.t, err)
+	c, err := e.Dial(context.Background(), addr)
+	took = time.Since(start)
+	if err == nil {
+		_, err = c.Write([]byte("x"))
+		require.NoError(w.t, err)
+		receive(w.t, c, []byte("x"))
+		require.NoError(w.t, c.CloseWrite())
+	}
+	return err, <-accepted, took
+}
+
+// requireAlert checks that err is that of a peer's alert, or of an own one.
+func requireAlert(t *testing.T, err error, remote bool, alert tls.AlertError) {
+	t.Helper()
+	var failed *HandshakeError
+	require.ErrorAs(t, err, &failed)
+	require.Equal(t, remote, failed.Remote, "%v", err)
+	require.NotNil(t, failed.RemoteAddr)
+	var got tls.AlertError
+	require.ErrorAs(t, err, &got)
+	require.Equal(t, alert, got)
+}
+
+// Each end of a handshake that fails has the error of crypto/tls: its own, or
+// the alert of the other.
+func TestTLSCertificates(t *testing.T) {
+	authority := certificate(t, nil, true, "authority")
+	roots := x509.NewCertPool()
+	roots.AddCert(authority.Leaf)
+	client := certificate(t, &authority, false, "client")
+	stranger := certificate(t, nil, false, "stranger")
+	authenticate := func(client, server *tls.Config) {
+		server.ClientAuth, server.ClientCAs = tls.RequireAndVerifyClientCert, roots
+	}
+	cases := []struct {
+		name   string
+		change func(client, server *tls.Config)
+		local  bool // the client's own error
+		alert  tls.AlertError
+		check  func(t *testing.T, err error)
+	}{
+		{"unknown authority", func(c, s *tls.Config) { c.RootCAs = roots }, true, 42, func(t *testing.T, err error) {
+			var untrusted *tls.CertificateVerificationError
+			require.ErrorAs(t, err, &untrusted)
+			var unknown x509.UnknownAuthorityError
+			require.ErrorAs(t, err, &unknown)
+		}},
+		{"expired", func(c, s *tls.Config) {
+			c.Time = func() time.Time { return bubbleTime.AddDate(200, 0, 0) }
+		}, true, 42, func(t *testing.T, err error) {
+			var invalid x509.CertificateInvalidError
+			require.ErrorAs(t, err, &invalid)
+			require.Equal(t, x509.Expired, invalid.Reason)
+		}},
+		{"wrong name", func(c, s *tls.Config) { c.ServerName = "other" }, true, 42, func(t *testing.T, err error) {
+			var name x509.HostnameError
+			require.ErrorAs(t, err, &name)
+		}},
+		{"no common protocol", func(c, s *tls.Config) {
+			c.NextProtos, s.NextProtos = []string{"game/1"}, []string{"game/2"}
+		}, false, 120, nil},
+		{"no certificate of the client", func(c, s *tls.Config) {
+			authenticate(c, s)
+			c.Certificates = nil
+		}, false, 116, nil},
+		{"unknown client", func(c, s *tls.Config) {
+			authenticate(c, s)
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &stranger, nil }
+		}, false, 48, func(t *testing.T, err error) {
+			var untrusted *tls.CertificateVerificationError
+			require.ErrorAs(t, err, &untrusted)
+		}},
+	}
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			inWorld(t, 0, clean, func(w *world) {
+				a, b := secured(Config{}), secured(Config{})
+				a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
+				test.change(a.TLS, b.TLS)
+				dialErr, acceptErr, took := w.dialTLS(a, b)
+				requireAlert(t, dialErr, !test.local, test.alert)
+				requireAlert(t, acceptErr, test.local, test.alert)
+				if own := map[bool]error{true: dialErr, false: acceptErr}[test.local]; test.check != nil {
+					test.check(t, own)
+				}
+				require.Less(t, took, 100*time.Millisecond, "within the handshake")
+			})
+		})
+	}
+	inWorld(t, 0, clean, func(w *world) {
+		a, b := secured(Config{}), secured(Config{})
+		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
+		authenticate(a.TLS, b.TLS)
+		a.TLS.Certificates = []tls.Certificate{stranger, client}
+		dialErr, acceptErr, _ := w.dialTLS(a, b)
+		require.NoError(t, dialErr)
+		require.NoError(t, acceptErr)
+	})
+}
+
+// Accept goes on past handshakes that fail: a net.Listener's error would end
+// servers.
+func TestTLSAcceptGoesOn(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		l := w.listen(secured(Config{}))
+		bad := secured(Config{})
+		bad.TLS = bad.TLS.Clone()
+		bad.TLS.RootCAs = x509.NewCertPool()
+		addr, err := net.ResolveUDPAddr("udp", serverAddr)
+		require.NoError(t, err)
+		for range 2 * maxFailures {
+			e, _ := w.endpoint("10.0.0.3:0", bad)
+			_, err := e.Dial(context.Background(), addr)
+			require.Error(t, err)
+			require.NoError(t, e.Close())
+		}
+		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
+		c := w.dial(e)
+		got, err := l.Accept()
+		require.NoError(t, err)
+		require.Equal(t, c.Conv(), got.(*Conn).Conv())
+		require.EqualValues(t, 2*maxFailures, l.Stats().HandshakeErrors)
+		require.EqualValues(t, 1, l.Stats().Sessions)
+	})
+}
+
+// An end with TLS and one without refuse each other, with an error that says so.
+func TestTLSMismatch(t *testing.T) {
+	for _, mode := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
+		inWorld(t, 0, clean, func(w *world) {
+			dialErr, acceptErr, took := w.dialTLS(secured(Config{}), &Config{AddressValidation: mode})
+			require.ErrorIs(t, dialErr, ErrNoTLS)
+			require.ErrorIs(t, acceptErr, context.DeadlineExceeded)
+			require.Less(t, took, 50*time.Millisecond)
+		})
+		inWorld(t, 0, clean, func(w *world) {
+			dialErr, acceptErr, took := w.dialTLS(&Config{}, secured(Config{AddressValidation: mode}))
+			require.ErrorIs(t, dialErr, ErrTLSRequired)
+			require.ErrorIs(t, dialErr, syscall.ECONNREFUSED)
+			require.ErrorIs(t, acceptErr, context.DeadlineExceeded)
+			require.Less(t, took, 50*time.Millisecond)
+		})
+	}
+	inWorld(t, 0, clean, func(w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
+		w.endpoint(serverAddr, secured(Config{}))
+		addr, err := net.ResolveUDPAddr("udp", serverAddr)
+		require.NoError(t, err)
+		_, err = e.Dial(context.Background(), addr)
+		require.ErrorIs(t, err, ErrRefused)
+	})
+}
+
+// rewriter puts a relay on the way that changes packets.
+func (w *world) rewriter(change func(toServer bool, packet []byte) []byte) {
+	w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+		changed := change(to.String() == serverAddr, bytes.Clone(packet))
+		time.AfterFunc(10*time.Millisecond, func() { w.net.Inject(from, to, changed) })
+		return false
+	})
+}
+
+// withSignals calls change for each segment of a packet in the clear.
+func withSignals(packet []byte, change func(segment []byte)) []byte {
+	for rest := packet; len(rest) >= headerSize; {
+		h := decodeHeader(rest)
+		if h.cmd < cmdPush || h.cmd > cmdPiece {
+			break // protected
+		}
+		change(rest)
+		rest = rest[min(headerSize+int(h.len), len(rest)):]
+	}
+	return packet
+}
+
+// Whatever is changed on the way in what the ends say in the clear, the
+// handshake fails, and says why.
+func TestTLSDowngrade(t *testing.T) {
+	set := func(at int, value uint32) func(segment []byte) {
+		return func(segment []byte) {
+			if signalCode(segment[5]) == sigInfo {
+				binary.LittleEndian.PutUint32(segment[at:], value)
+			}
+		}
+	}
+	const tsAt, snAt = 8, 12
+	cases := []struct {
+		name     string
+		toServer bool
+		change   func(segment []byte)
+		want     []error
+	}{
+		{"capability of the client", true, set(tsAt, capPMTU), []error{ErrRefused}},
+		{"capability of the server", false, set(tsAt, capPMTU), []error{ErrNoTLS}},
+		{"path MTU of the client", true, set(tsAt, capTLS), []error{ErrHandshakeChanged}},
+		{"path MTU of the server", false, set(tsAt, capTLS), []error{ErrHandshakeChanged}},
+		{"version of the client", true, set(snAt, 7), []error{ErrHandshakeChanged}},
+		{"version of the server", false, set(snAt, 0), []error{ErrHandshakeChanged}},
+		{"INFO of the client", true, func(s []byte) {
+			if signalCode(s[5]) == sigInfo {
+				s[5] = 0x7f
+			}
+		}, []error{ErrRefused}},
+		{"INFO of the server", false, func(s []byte) {
+			if signalCode(s[5]) == sigInfo {
+				s[5] = 0x7f
+			}
+		}, []error{ErrNoTLS}},
+		{"token of the client", true, func(s []byte) {
+			if signalCode(s[5]) == sigHello {
+				s[tsAt] ^= 1
+			}
+		}, []error{&NoAnswerError{}}},
+		{"a legacy peer's answer", false, func(s []byte) { s[5] = 0 }, []error{ErrNoTLS}},
+		{"TLS itself", false, func(s []byte) {
+			if signalCode(s[5]) == sigCrypto && len(s) > headerSize+50 {
+				s[headerSize+50] ^= 1
+			}
+		}, nil},
+	}
+	for _, test := range cases {
+		t.Run(test.name, func(t *testing.T) {
+			inWorld(t, 0, clean, func(w *world) {
+				w.rewriter(func(toServer bool, packet []byte) []byte {
+					if toServer == test.toServer {
+						return withSignals(packet, test.change)
+					}
+					return packet
+				})
+				dialErr, acceptErr, _ := w.dialTLS(secured(Config{}), secured(Config{}))
+				require.Error(t, dialErr)
+				require.Error(t, acceptErr)
+				for _, want := range test.want {
+					if timeout := (*NoAnswerError)(nil); errors.As(want, &timeout) {
+						require.ErrorAs(t, dialErr, &timeout)
+					} else {
+						require.ErrorIs(t, dialErr, want)
+					}
+				}
+			})
+		})
+	}
+}
+
+func TestTLSConfig(t *testing.T) {
+	aead, err := crypt.AESGCM(make([]byte, 16))
+	require.NoError(t, err)
+	for _, c := range []Config{
+		{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}},
+		{TLS: &tls.Config{MinVersion: tls.VersionTLS12}},
+		{TLS: &tls.Config{}, MTU: 1199},
+		{TLS: &tls.Config{}, AllowLegacy: true},
+		{TLS: &tls.Config{}, Cipher: aead},
+	} {
+		var invalid *ConfigError
+		require.ErrorAs(t, c.Validate(), &invalid)
+	}
+	_, err = Listen("udp", "127.0.0.1:0", &Config{TLS: &tls.Config{}})
+	var invalid *ConfigError
+	require.ErrorAs(t, err, &invalid)
+	require.NoError(t, secured(Config{MTU: 1200}).Validate())
+}
+
+// Once there are handshake keys, nothing in the clear ends a handshake, though it
+// shows the right tokens.
+func TestTLSForgedInTheClear(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		var forged atomic.Int32
+		var done atomic.Bool
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			switch {
+			case done.Load() || from.String() != serverAddr:
+				return true
+			case p[4] == 0xa1:
+				return false // so that the handshake takes longer
+			}
+			m, ok := parseHandshake(p, binary.LittleEndian.Uint32(p))
+			require.True(t, ok)
+			token := m.welcome.ts
+			conv := binary.LittleEndian.Uint32(p)
+			time.AfterFunc(20*time.Millisecond, func() { // the client has ServerHello
+				forged.Add(1)
+				w.net.Inject(from, to, packetOf(conv, bytesOf(m.welcome), bytesOf(signal{sigInfo, 1, 0}), bytesOf(signal{sigAlert, 40, token})))
+				w.net.Inject(from, to, packetOf(conv, bytesOf(signal{sigReset, 0, token})))
+			})
+			return true
+		})
+		time.AfterFunc(100*time.Millisecond, func() { done.Store(true) })
+		dialErr, acceptErr, _ := w.dialTLS(secured(Config{}), secured(Config{}))
+		require.NoError(t, dialErr)
+		require.NoError(t, acceptErr)
+		require.Positive(t, forged.Load())
+	})
+}
+
+// A server whose certificates exceed what may be sent to an address that is not
+// validated goes on once a packet under the handshake keys has arrived.
+func TestTLSLongChain(t *testing.T) {
+	for _, link := range []netsim.LinkConfig{clean, lossy} {
+		inWorld(t, 0, link, func(w *world) {
+			a, b := secured(Config{}), secured(Config{})
+			b.TLS = b.TLS.Clone()
+			cert := b.TLS.Certificates[0]
+			for range 60 {
+				cert.Certificate = append(cert.Certificate, cert.Certificate[0])
+			}
+			require.Greater(t, len(cert.Certificate)*len(cert.Certificate[0]), 20_000)
+			b.TLS.Certificates = []tls.Certificate{cert}
+			dialErr, acceptErr, took := w.dialTLS(a, b)
+			require.NoError(t, dialErr)
+			require.NoError(t, acceptErr)
+			if link == clean {
+				require.Less(t, took, 150*time.Millisecond)
+			}
+		})
+	}
+}

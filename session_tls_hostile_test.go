@@ -1,0 +1,246 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// hostileRelay is an attacker on the path with full control: it drops, holds
+// back, rewrites, truncates, extends, splices, repeats and reflects packets, of
+// this session and of those before it. All packets pass through it.
+type hostileRelay struct {
+	w      *world
+	random *rand.Rand // used under the lock of the filter alone
+	mu     sync.Mutex
+	kept   []keptPacket
+	hurts  float64 // share of packets that something is done to
+	spare  bool    // packets of handshakes are not changed, only kept
+}
+
+// maxKept is how many packets the attacker keeps to use again.
+const maxKept = 500
+
+func (w *world) hostile(seed uint64) *hostileRelay {
+	r := &hostileRelay{w: w, random: rand.New(rand.NewPCG(seed, 99)), hurts: 0.3}
+	w.net.SetFilter(r.packet)
+	return r
+}
+
+// packet is the filter: whatever arrives is sent by the relay itself.
+func (r *hostileRelay) packet(from, to netip.AddrPort, data []byte) bool {
+	data = bytes.Clone(data)
+	p := keptPacket{from, to, data}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) < maxKept {
+		r.kept = append(r.kept, p)
+	} else {
+		r.kept[r.random.IntN(maxKept)] = p
+	}
+	plain := data[4] < 0xa2
+	if r.random.Float64() > r.hurts || r.spare && plain {
+		r.later(p, 10)
+		return false
+	}
+	r.attack(p)
+	return false
+}
+
+// attack does something to a packet.
+func (r *hostileRelay) attack(p keptPacket) {
+	other := r.kept[r.random.IntN(len(r.kept))]
+	changed := bytes.Clone(p.data)
+	switch r.random.IntN(10) {
+	case 0: // drop
+	case 1: // hold back
+		r.later(p, 10+r.random.IntN(500))
+	case 2: // flip a bit
+		changed[r.random.IntN(len(changed))] ^= 1 << r.random.IntN(8)
+		r.later(keptPacket{p.from, p.to, changed}, 10)
+	case 3: // truncate
+		r.later(keptPacket{p.from, p.to, changed[:r.random.IntN(len(changed))]}, 10)
+	case 4: // extend
+		r.later(keptPacket{p.from, p.to, append(changed, make([]byte, 1+r.random.IntN(30))...)}, 10)
+	case 5: // splice: the header of one, the content of another
+		n := min(len(changed), len(other.data), 9)
+		r.later(keptPacket{p.from, p.to, append(changed[:n:n], other.data[n:]...)}, 10)
+	case 6: // repeat something old, and this several times
+		r.later(p, 10)
+		r.later(p, 11)
+		r.later(other, 12)
+		r.later(p, 300)
+	case 7: // reflect
+		r.later(p, 10)
+		r.later(keptPacket{p.to, p.from, p.data}, 10)
+	case 8: // something old as though from the other, or from elsewhere
+		r.later(p, 10)
+		r.later(keptPacket{other.to, other.from, other.data}, 10)
+		r.later(keptPacket{elsewhere, p.to, p.data}, 9)
+	case 9: // another key phase, another number, another type
+		changed[4+r.random.IntN(5)] ^= byte(1 + r.random.IntN(255))
+		r.later(keptPacket{p.from, p.to, changed}, 10)
+		r.later(p, 10)
+	}
+}
+
+func (r *hostileRelay) later(p keptPacket, ms int) {
+	time.AfterFunc(time.Duration(ms)*time.Millisecond, func() { r.w.net.Inject(p.from, p.to, p.data) })
+}
+
+// hostileSeeds returns how many seeds the relay is tried with: KCP_TLS_SEEDS, or
+// a few.
+func hostileSeeds(t *testing.T) uint64 {
+	if s := os.Getenv("KCP_TLS_SEEDS"); s != "" {
+		n, err := strconv.ParseUint(s, 10, 64)
+		require.NoError(t, err)
+		return n
+	}
+	return fewer(16)
+}
+
+// No attacker on the path makes a byte wrong, or arrive twice, or ends a
+// session: while it leaves handshakes alone, all that is sent arrives whatever it
+// does otherwise. Once it cuts the path, the sessions end by their time-outs.
+func TestTLSHostileRelay(t *testing.T) {
+	for seed := range hostileSeeds(t) {
+		inWorld(t, seed, clean, func(w *world) {
+			random := rand.New(rand.NewPCG(seed, 5))
+			config := secured(Config{PeerTimeout: 20 * time.Second})
+			if random.IntN(3) == 0 {
+				config.FEC = FEC{Data: 5, Parity: 2}
+			}
+			config.Redundancy = float64(random.IntN(2))
+			l := w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			relay := w.hostile(seed)
+			relay.spare = true
+			for round := range 2 { // the second with what was recorded of the first
+				a := w.dial(e)
+				b := accepted(t, l)
+				bothWays(t, a, b, content(seed+uint64(round), random.IntN(100_000)), content(seed+7, random.IntN(100_000)))
+				sendOnce(t, a, b)
+				if round == 0 {
+					require.NoError(t, a.Close())
+					require.NoError(t, b.Close())
+					continue
+				}
+				requireQuiet(t, a, b)
+				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+				for _, c := range []*Conn{a, b} {
+					_, err := c.Write([]byte("x"))
+					require.NoError(t, err)
+				}
+				for _, c := range []*Conn{a, b} {
+					_, err := c.Read(make([]byte, 1))
+					var lost *PeerLostError
+					require.ErrorAs(t, err, &lost)
+				}
+			}
+			require.Zero(t, l.Stats().Sessions)
+		})
+	}
+}
+
+// sendOnce sends datagrams from a to b, none of which may arrive twice.
+func sendOnce(t *testing.T, a, b *Conn) {
+	t.Helper()
+	for i := range byte(50) {
+		require.NoError(t, a.SendDatagram([]byte{i}))
+		time.Sleep(time.Millisecond)
+	}
+	time.Sleep(2 * time.Second)
+	got := make(map[byte]int)
+	for {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		d, err := b.ReceiveDatagram(ctx)
+		cancel()
+		if err != nil {
+			require.ErrorIs(t, err, context.DeadlineExceeded)
+			break
+		}
+		require.Len(t, d, 1)
+		got[d[0]]++
+		require.Equal(t, 1, got[d[0]], "datagram %d", d[0])
+	}
+	require.Greater(t, len(got), 10)
+}
+
+// requireQuiet checks that both ends stay open, and get nothing more, while old
+// packets still come.
+func requireQuiet(t *testing.T, conns ...*Conn) {
+	t.Helper()
+	for _, c := range conns {
+		require.NoError(t, c.SetReadDeadline(time.Now().Add(3*time.Second)))
+		n, err := c.Read(make([]byte, 10))
+		require.Zero(t, n)
+		requireTimeout(t, err)
+		require.NoError(t, c.SetReadDeadline(time.Time{}))
+	}
+}
+
+// If the attacker changes handshakes too, Dial fails or the session is as good as
+// any; nothing of a handshake that was tampered with gets through.
+func TestTLSHostileHandshake(t *testing.T) {
+	dialled := 0
+	for seed := range 4 * hostileSeeds(t) {
+		inWorld(t, seed, clean, func(w *world) {
+			config := secured(Config{DialTimeout: 5 * time.Second, PeerTimeout: 10 * time.Second, Linger: time.Minute})
+			l := w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			go echoOnce(l)
+			w.hostile(seed)
+			addr, err := net.ResolveUDPAddr("udp", serverAddr)
+			require.NoError(t, err)
+			for range 3 {
+				c, err := e.Dial(context.Background(), addr)
+				if err != nil {
+					var failed *HandshakeError
+					var silent *NoAnswerError
+					require.True(t, errors.As(err, &failed) || errors.As(err, &silent) || errors.Is(err, ErrRefused), "%v", err)
+					continue
+				}
+				dialled++
+				want := content(seed, 3000)
+				_, err = c.Write(want)
+				require.NoError(t, err)
+				receive(t, c, want)
+				require.NoError(t, c.CloseWrite())
+				_, err = c.Read(make([]byte, 1))
+				require.Equal(t, io.EOF, err)
+				require.NoError(t, c.Close())
+			}
+			time.Sleep(time.Minute)
+			require.Zero(t, l.Stats().Sessions)
+			require.Zero(t, l.Stats().HalfOpen)
+			require.Zero(t, e.Stats().Sessions)
+			require.Zero(t, l.Stats().Buffered)
+		})
+	}
+	require.Positive(t, dialled)
+}
+
+// echoOnce echoes what the sessions of l receive until their peers are done.
+func echoOnce(l *Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}()
+	}
+}
