@@ -174,6 +174,8 @@ type endpointCounters struct {
 	dropCredit, dropHandshake         atomic.Uint64
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
+
+	lastWriteError atomic.Pointer[socketError] // nil: none
 }
 
 // EndpointStats is a snapshot of an endpoint and of its listener.
