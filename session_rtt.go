@@ -53,9 +53,9 @@ func (r *rttState) age(now time.Duration) time.Duration {
 }
 
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
-// are not acknowledged.
+// are not acknowledged. Data that is on its way will be.
 func (c *Conn) refreshRTT(now time.Duration) {
-	if c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.at > 0 && now-c.rtt.at < refreshAfter {
+	if c.kcp.WaitSend() > 0 || c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.at > 0 && now-c.rtt.at < refreshAfter {
 		return
 	}
 	if w := c.watched(); w.pingAt == 0 || now-w.pingAt >= refreshAfter {
