@@ -198,7 +198,7 @@ var layers = map[string][]string{
 	"internal/handshake":  nil,
 	"internal/customs":    nil,
 	"compat":              {"", "internal/customs"},
-	"cmd/kcp":             {"", "crypt", "netsim", "qlog", "internal/tracepage", "internal/livepage"},
+	"cmd/kcp":             {"", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
 	"qlog":                {""},
 	"internal/tracepage":  {"qlog", "internal/uplot"},
 	"internal/livepage":   {"", "internal/uplot"},

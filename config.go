@@ -96,8 +96,9 @@ type Config struct {
 	// to be retransmitted before its time-out (fast retransmission, RFC 5681
 	// §3.2). Default 2; negative means never.
 	FastResend int
-	// FastResendLimit is up to how many transmissions a segment is
-	// retransmitted before its time-out. Default 5; negative means no limit.
+	// FastResendLimit is the number of transmissions after which a segment is no
+	// longer retransmitted early, but only at its time-out. Default 5; negative
+	// means no limit.
 	FastResendLimit int
 	// Redundancy is how many bytes of redundant copies may be sent for each
 	// byte sent otherwise: 0 to 4. Packets that leave anyway and have room
@@ -126,10 +127,10 @@ type Config struct {
 	// KeepAlive is the silence after which the peer is asked for a sign of life
 	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a
 	// lost peer even if the application does not write: PeerTimeout then runs
-	// as for unacknowledged data. The accepting side waits half as long again,
-	// so one exchange serves both. Every KCP peer answers. Default 25 s, or half
-	// of a PeerTimeout of less than 30 s, but at least 500 ms. Negative means
-	// never.
+	// as for unacknowledged data. The accepting side waits 1.5 times as long, so
+	// that normally only the dialling side asks. Every KCP peer answers. Default
+	// 25 s, or half of a PeerTimeout of less than 30 s, but at least 500 ms.
+	// Negative means never.
 	//
 	// A vanished peer of a session that only reads is noticed after KeepAlive,
 	// or 1.5 times that on the accepting side, and then PeerTimeout.

@@ -10,7 +10,7 @@ const (
 	// that loses bbrLossMost each way: a segment whose acknowledgement is lost
 	// counts as lost too.
 	bbrStartupLossMost = 1 - (1-bbrLossMost)*(1-bbrLossMost)
-	bbrStartupFew      = 64  // full segments of which none was lost; with fewer the share is unknown
+	bbrStartupFew      = 64  // full segments; of fewer, a small share lost may be chance
 	bbrStartupLossy    = 0.1 // share above which one round without growth may be chance
 )
 
@@ -46,10 +46,11 @@ func (c *bbrControl) checkFull(s *CongestionState) {
 // filled the path. It is bbrLossThreshold above what was lost while the rate
 // still grew: the upper end of the Wilson score interval, of two standard
 // deviations. What was lost in the last round that grew does not count, as that
-// round may have filled the path already.
+// round may have filled the path already. A path that loses bbrLossThreshold or
+// less counts as one that loses nothing.
 func (c *bbrControl) startupLossLimit() float64 {
 	lost, n := c.grown.lost/c.mss, (c.grown.lost+c.grown.delivered)/c.mss
-	if lost == 0 && n >= bbrStartupFew {
+	if lost <= bbrLossThreshold*n && n >= bbrStartupFew {
 		return bbrLossThreshold
 	}
 	upper := (lost + 2 + 2*math.Sqrt(lost*(1-lost/max(n, 1))+1)) / (n + 4)

@@ -24,8 +24,8 @@
 // Close waits until everything is acknowledged. [Conn.Abort] ends a session at
 // once, and the peer gets [ErrReset]. Keep-alives detect that a peer has
 // vanished even if the application does not write: Read and Write then return a
-// [PeerLostError]. With an AEAD as cipher a session survives a change of its
-// peer's address (connection migration).
+// [PeerLostError]. With TLS, or an AEAD as cipher, a session survives a change of
+// its peer's address (connection migration).
 //
 // All this travels in fields of KCP's own probes that other implementations
 // never read. [Conn.Peer] tells whether the peer is such a legacy peer, as
@@ -36,10 +36,13 @@
 //
 // The last group of fields in [Config] limits what unknown peers can cause.
 //
-// Without [Config.Cipher], anyone who sees the packets can read, forge and end
-// a session. Anyone else has to guess address, port, conversation id and, to
-// end it, a token of 32 bits. Package crypt has kcp-go's ciphers; use one of
-// its AEADs. crypto/tls on top of a Conn works as over any net.Conn.
+// Without [Config.TLS] and [Config.Cipher], anyone who sees the packets can
+// read, forge and end a session. Anyone else has to guess address, port,
+// conversation id and, to end it, a token of 32 bits. Between two endpoints of
+// this package use [Config.TLS]: TLS 1.3 with certificates, whose keys protect
+// every packet of a session. [Conn.ConnectionState] returns what was agreed on,
+// and a [HandshakeError] says why there is no session. For kcp-go peers package
+// crypt has kcp-go's ciphers; use one of its AEADs.
 // [Config.FEC] adds kcp-go's forward error correction. [Conn.SendDatagram]
 // sends unreliable packets beside the stream. Between endpoints of this package
 // the packet size follows what the path takes, within [Config.MaxMTU].

@@ -78,6 +78,7 @@ type socketState struct {
 	holdUntil  time.Duration  // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
 	done       chan struct{}  // closed when the endpoint closes
 	readers    sync.WaitGroup // the read goroutines
+	release    sync.Once      // the first Close releases sockets that are not owned
 }
 
 // sessionTable finds sessions by everything that a packet may identify them by.
@@ -108,9 +109,14 @@ type replyQueue struct {
 // net.PacketConn. config may be nil, which means the defaults; an invalid one
 // is a *ConfigError. It must not be changed while the endpoint is in use.
 //
-// Until Endpoint.Close returns, the caller must not read from pc or set its
-// read deadline. The endpoint does not close pc: Close leaves it as it was,
-// with its read deadline cleared.
+// Until Endpoint.Close returns, the caller must not read from pc. The endpoint
+// clears read deadlines that the caller sets. It does not close pc: Close leaves
+// it as it was, with its read deadline cleared.
+//
+// The endpoint ends when pc is closed (net.ErrClosed). It also ends, with a
+// *SocketError, when ReadFrom has returned nothing but errors for 5 seconds, none
+// of them a time-out or of the system (syscall.Errno). It tries again after
+// other errors.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -128,7 +134,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		table:  sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
 	}
 	for _, pc := range sockets {
-		e.socket.shards = append(e.socket.shards, shard{pc: pc, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
+		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
@@ -217,15 +223,22 @@ func (e *Endpoint) Listen() (*Listener, error) {
 // Conn.Abort. It does not linger: to have written data delivered, close the
 // Conns first. It waits until the endpoint no longer uses the net.PacketConn.
 // On a closed endpoint it returns net.ErrClosed.
+//
+// If a ReadFrom of the net.PacketConn does not return within a second, although
+// its read deadline has passed, Close returns ErrReadPending. The goroutine that
+// has called ReadFrom ends when that returns, and drops what it has read.
 func (e *Endpoint) Close() error {
-	if !e.shut(net.ErrClosed) {
+	var err error
+	ended := e.shut(net.ErrClosed)
+	if !e.socket.owned {
+		e.socket.release.Do(func() { err = e.releaseSockets() })
+	} else if ended {
+		e.socket.readers.Wait()
+	}
+	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
-	e.socket.readers.Wait()
-	if e.socket.owned {
-		return nil
-	}
-	return e.releaseSockets()
+	return err
 }
 
 // shut ends the listener and all sessions, whose pending calls return err. It
@@ -243,7 +256,7 @@ func (e *Endpoint) shut(err error) bool {
 
 	close(e.socket.done)
 	if listener != nil {
-		waiting, _ := listener.end()
+		waiting, _ := listener.end(err)
 		for _, c := range waiting {
 			c.discard(err)
 		}

@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"io"
+	"net"
 	"net/netip"
 	"sync/atomic"
 	"syscall"
@@ -348,5 +349,60 @@ func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
 		w.hear(b, string(content(2, 60_000)))
 		time.Sleep(time.Second)
 		require.Zero(t, a.Stats().Dropped.Total())
+	})
+}
+
+// In TIME-WAIT of a session with an extended peer the first segment opens
+// nothing: that peer may be repeating it. A HELLO with another token does.
+func TestSharedConvsTimeWaitOfExtendedPeer(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, l := w.pair(nil, &Config{SharedConvs: true})
+		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
+		token := a.hs.token
+		require.NoError(t, a.Close())
+		<-b.Done()
+		inject := func(h header, payload []byte) {
+			p := make([]byte, headerSize)
+			h.len = uint32(len(payload))
+			h.encode(p)
+			w.net.Inject(from, to, append(p, payload...))
+			w.settle()
+		}
+		hello := func(token uint32) header {
+			p := make([]byte, headerSize)
+			signal{sigHello, 0, token}.encode(header{conv: a.Conv(), wnd: 100}, p)
+			return decodeHeader(p)
+		}
+		inject(header{conv: a.Conv(), cmd: cmdPush, wnd: 100}, []byte("again"))
+		require.Zero(t, l.Stats().Sessions)
+		inject(hello(token), nil)
+		require.Zero(t, l.Stats().Sessions)
+		inject(hello(token+1), nil)
+		require.Equal(t, 1, l.Stats().Sessions)
+	})
+}
+
+// An answer to CLOSE that shows another token than the peer's is of an earlier
+// session of the id, and acknowledges nothing.
+func TestAnswerOfEarlierSession(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
+		w.net.SetFilter(func(f, _ netip.AddrPort, _ []byte) bool { return f != to })
+		w.say(a, "lost")
+		a.mu.Lock()
+		token, end := a.hs.peerToken, uint32(a.kcp.snd.end)
+		a.mu.Unlock()
+		for i, code := range []signalCode{sigClose, sigFin, sigFin} {
+			answer := signal{code | sigAnswer, 1, token + 1}
+			if i == 2 {
+				answer.ts = token
+			}
+			p := make([]byte, headerSize)
+			answer.encode(header{conv: a.Conv(), wnd: 100, una: seq(end)}, p)
+			w.net.Inject(from, to, p)
+			w.settle()
+			require.Equal(t, i < 2, a.Stats().InFlight > 0, i)
+		}
 	})
 }

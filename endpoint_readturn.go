@@ -1,9 +1,7 @@
 package kcp
 
 import (
-	"errors"
 	"net"
-	"os"
 	"sync"
 	"time"
 )
@@ -61,6 +59,7 @@ type readTurn struct {
 	holdoff     int         // wake-ups to let pass before the next handover
 	nextHoldoff int         // holdoff after the next handover that ends without a call
 	acquired    int         // turns that calls took since the loop handed over
+	turns       uint32      // turns that calls took in all, modulo 2^32
 }
 
 func (t *readTurn) init() {
@@ -96,6 +95,7 @@ func (t *readTurn) acquire() bool {
 	}
 	t.who, t.lastReader = callReads, nil
 	t.acquired++
+	t.turns++
 	return true
 }
 
@@ -180,28 +180,6 @@ func (t *readTurn) await() *Conn {
 	c := t.lastReader
 	t.lastReader = nil
 	return c
-}
-
-// interrupted reports whether err is the read deadline by which
-// notifier.Broadcast interrupts the call that reads, and clears that deadline.
-// The deadline that stopReaders sets stays.
-func (e *Endpoint) interrupted(s *shard, err error) bool {
-	if !s.lead.possible || !errors.Is(err, os.ErrDeadlineExceeded) {
-		return false
-	}
-	select {
-	case <-e.socket.done: // the deadline of stopReaders
-		return false
-	default:
-	}
-	_ = s.pc.SetReadDeadline(time.Time{})
-	select {
-	case <-e.socket.done: // that deadline may have been set just before it was cleared above
-		_ = s.pc.SetReadDeadline(time.Unix(1, 0))
-		return false
-	default:
-	}
-	return true
 }
 
 // single reports whether there is only one session. Half-open ones do not

@@ -122,20 +122,20 @@ func (e *Endpoint) readLoop(s *shard) {
 // whether the socket can still be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 	n, err := s.sock.ReadBatch(s.batch)
-	if err != nil && !e.interrupted(s, err) {
-		s.failures++
-		return false, e.survives(err, s.failures)
+	if err != nil {
+		return false, e.interrupted(s, err) || e.survives(s, err)
 	}
-	s.failures = 0
-	if err == nil {
+	s.failures = failures{}
+	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.begin()
 		woke = e.take(s.batch[:n], &s.in, reading)
 		e.sendReplies(s.in.shard)
 		if grouped {
 			e.feeding.end()
 		}
+		return woke, true
 	}
-	return woke, true
+	return false, false
 }
 
 // readState is the working memory of a socket's reader for one batch.
@@ -213,39 +213,6 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	clear(in.handed)
 	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
 	return woke
-}
-
-// manyFailures is how many read errors in a row make a socket suspect.
-const manyFailures = 8
-
-// survives handles a read error, and reports whether the socket can still be
-// read. Most errors concern one packet, such as an ICMP message about one sent
-// before. Only a closed socket is final. From manyFailures errors in a row on
-// it pauses, 1 ms at first and up to 100 ms.
-func (e *Endpoint) survives(err error, failures int) bool {
-	select {
-	case <-e.socket.done:
-		return false
-	default:
-	}
-	if errors.Is(err, net.ErrClosed) {
-		e.shut(opError("read", nil, e.LocalAddr(), err))
-		return false
-	}
-	e.counters.readErrors.Add(1)
-	e.refused(err)
-	e.warn("socket read failed", err)
-	if failures < manyFailures {
-		return true
-	}
-	pause := time.NewTimer(min(time.Millisecond<<min(failures-manyFailures, 8), 100*time.Millisecond))
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-		return true
-	case <-e.socket.done:
-		return false
-	}
 }
 
 // receive decrypts and classifies one datagram, into a, and finds its session.

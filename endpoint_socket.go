@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"sync/atomic"
-	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -18,10 +17,13 @@ type shard struct {
 	sock udp.Conn
 	lead readTurn // whose turn it is to read
 
+	asked   atomic.Bool // interrupt was called since the last time-out
+	foreign bool        // the caller of NewEndpoint has pc, too; immutable
+
 	// Used only by the present reader.
 	batch    []udp.Datagram
 	in       readState
-	failures int // read errors in a row
+	failures failures
 	incast   incast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
@@ -68,27 +70,4 @@ func listenSockets(network, address string, n int, control udp.Control) ([]net.P
 		return nil, err
 	}
 	return []net.PacketConn{pc}, nil
-}
-
-// stopReaders makes the readers end. It closes owned sockets, and sets a read
-// deadline in the past on the others.
-func (e *Endpoint) stopReaders() {
-	for i := range e.socket.shards {
-		e.socket.shards[i].lead.stop()
-		if e.socket.owned {
-			_ = e.socket.shards[i].pc.Close()
-		} else {
-			_ = e.socket.shards[i].pc.SetReadDeadline(time.Unix(1, 0))
-		}
-	}
-}
-
-// releaseSockets restores the options and the read deadline of sockets that the
-// caller owns.
-func (e *Endpoint) releaseSockets() error {
-	var errs []error
-	for i := range e.socket.shards {
-		errs = append(errs, e.socket.shards[i].sock.Release(), e.socket.shards[i].pc.SetReadDeadline(time.Time{}))
-	}
-	return errors.Join(errs...)
 }

@@ -61,6 +61,9 @@ var (
 	// Group.Send if they would have to wait: the write buffer of the session has
 	// no room.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
+	// ErrReadPending is returned by Endpoint.Close if a ReadFrom of the
+	// net.PacketConn of NewEndpoint has not returned.
+	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
 	// ErrListening is returned by Listen on an Endpoint that already has a
 	// Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
@@ -137,6 +140,18 @@ func (e *PeerLostError) Error() string {
 	}
 	return fmt.Sprintf("kcp: peer lost: nothing received for %v", rounded(e.Silence))
 }
+
+// SocketError means that the endpoint has ended, as its net.PacketConn returned
+// nothing but errors; see NewEndpoint. Read, Write and Accept return it. Later
+// calls of Dial and Listen return net.ErrClosed.
+type SocketError struct {
+	Err error // the last error of ReadFrom
+}
+
+func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be read: %v", e.Err) }
+
+// Unwrap returns the last error of ReadFrom.
+func (e *SocketError) Unwrap() error { return e.Err }
 
 // NoAnswerError means that a peer did not answer Dial within Waited: it is
 // absent, not to be reached, or has another key, as what does not open with the

@@ -22,6 +22,7 @@ type Listener struct {
 	deadline deadline     // of Accept
 	member   *groupMember // the listener's place in a Group; nil: it is in none
 	closed   bool
+	cause    error // of closed: net.ErrClosed or a *SocketError
 }
 
 // Listen opens a UDP socket on address and returns a listener on it. network is
@@ -112,9 +113,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 // AcceptKCP waits for the next session, in the order in which they became
 // acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
 // SetDeadline has passed, with os.ErrDeadlineExceeded; when the listener is
-// closed, with net.ErrClosed; and while it is in a Group, with ErrGrouped (see
-// AcceptInto). All come wrapped in a *net.OpError. These conditions are checked
-// before the backlog, so they take effect even if a session is waiting.
+// closed, with net.ErrClosed, or a *SocketError if its socket has failed; and
+// while it is in a Group, with ErrGrouped (see AcceptInto). All come wrapped in a
+// *net.OpError. These conditions are checked before the backlog, so they take
+// effect even if a session is waiting.
 //
 // A session of an extended peer is accepted once the peer's address is
 // validated (WIRE.md §5.1), one of a legacy peer with its first data. At most
@@ -131,7 +133,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	for {
 		switch {
 		case l.closed:
-			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
+			return nil, opError("accept", nil, l.Addr(), l.cause)
 		case l.member != nil:
 			return nil, opError("accept", nil, l.Addr(), ErrGrouped)
 		case ctx.Err() != nil:
@@ -270,7 +272,7 @@ func (l *Listener) Endpoint() *Endpoint { return l.ep }
 // acknowledgement to a peer may have been lost, it is closed up to three
 // seconds later. Endpoint.Close closes it at once.
 func (l *Listener) Close() error {
-	waiting, ok := l.end()
+	waiting, ok := l.end(net.ErrClosed)
 	if !ok {
 		return opError("close", nil, l.Addr(), net.ErrClosed)
 	}
@@ -282,13 +284,16 @@ func (l *Listener) Close() error {
 }
 
 // end closes l and returns its backlog. ok is false if l was closed already.
-func (l *Listener) end() (waiting []*Conn, ok bool) {
+func (l *Listener) end(cause error) (waiting []*Conn, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return nil, false
 	}
-	l.closed = true
+	l.closed, l.cause = true, net.ErrClosed
+	if !errors.Is(cause, net.ErrClosed) {
+		l.cause = cause
+	}
 	l.leaveGroupLocked()
 	waiting, l.backlog = l.backlog, nil
 	l.deadline.set(time.Time{}, &l.mu, &l.changed)

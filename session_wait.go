@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"sync"
-	"time"
 )
 
 // notifier is what the calls of a session wait on: a condition variable with
@@ -42,8 +41,7 @@ func (n *notifier) Broadcast() {
 	}
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
-		// The socket's read returns with a time-out.
-		_ = c.ep.socket.shards[0].pc.SetReadDeadline(time.Unix(1, 0))
+		c.ep.socket.shards[0].interrupt()
 	}
 }
 
@@ -89,7 +87,7 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		suspect := false
 		c.unlocked(func() {
 			_, ok := c.ep.readOnce(s, c)
-			suspect = !ok || s.failures >= manyFailures
+			suspect = !ok || s.failures.many()
 		})
 		c.io.readerWaitsFor = nil
 		if suspect {

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"crypto/aes"
 	"crypto/cipher"
 	"testing"
@@ -57,6 +58,10 @@ func TestAdapters(t *testing.T) {
 					}
 				}
 			}
+		}
+		one, two := make([]byte, 100), make([]byte, 100)
+		if c.here.Seal(one) != nil || c.here.Seal(two) != nil || bytes.Equal(one, two) {
+			t.Error(name, "seals the same content twice with one nonce")
 		}
 		if crypt.Authenticated(c.here) {
 			t.Error(name, "says that it authenticates")

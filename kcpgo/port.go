@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"sync/atomic"
+	"time"
 
 	engine "github.com/arqnet/kcp"
 )
@@ -52,18 +53,33 @@ func (p *port) dial(raddr net.Addr, conv uint32) (*engine.Conn, error) {
 }
 
 // shut ends the endpoint and its sessions, and closes an owned socket. Further
-// calls do nothing.
+// calls do nothing. A socket whose ReadFrom cannot be interrupted keeps a
+// goroutine until that returns; so does a call from within a handler of
+// out-of-band packets until that returns. shut waits for neither.
 func (p *port) shut() error {
 	if p.gone.Swap(true) {
 		return nil
 	}
-	_ = p.endpoint.Close() // it was open
-	meters.remove(p)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = p.endpoint.Close() // it was open, and the reader of the socket ends some time
+		meters.remove(p)
+	}()
+	limit := time.NewTimer(shutWait)
+	defer limit.Stop()
+	select {
+	case <-ended:
+	case <-limit.C:
+	}
 	if p.own {
 		return p.pc.Close()
 	}
 	return nil
 }
+
+// shutWait is how long shut waits for the reader of the socket.
+const shutWait = 100 * time.Millisecond
 
 // shutAfter calls shut when c, the only session, has ended, unless too many
 // sockets wait for that.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -330,5 +331,42 @@ func TestManyClosedSockets(t *testing.T) {
 	})
 	if n := waitingPorts.Load(); n != mostWaitingPorts {
 		t.Error("counted:", n)
+	}
+}
+
+// TestRestartedServer writes to a server that has lost its sessions.
+func TestRestartedServer(t *testing.T) {
+	inWorld(t, slow, func(w *world) {
+		client, _, l := w.join()
+		if _, err := client.Write([]byte("more")); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		w.network.Cut("10.0.0.1", "10.0.0.2") // it dies without a word
+		l.Close()
+		w.network.Heal("10.0.0.1", "10.0.0.2")
+		w.listen(serverAddr)
+		if _, err := client.Write([]byte("still there?")); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		_, err := client.Read(make([]byte, 1))
+		if !errors.Is(err, syscall.ECONNRESET) {
+			t.Error(err)
+		}
+		if d := time.Since(start); d > 5*time.Second {
+			t.Error("after", d)
+		}
+	})
+}
+
+// TestImportStartsNothing counts the goroutines before anything was used. It is
+// kcp-go's SystemTimedSched that has some.
+func TestImportStartsNothing(t *testing.T) {
+	if n := SystemTimedSched.running; n != 0 || SystemTimedSched.timer != nil {
+		t.Error("goroutines of SystemTimedSched:", n)
+	}
+	if len(meters.ports) != 0 {
+		t.Error("sockets:", len(meters.ports))
 	}
 }

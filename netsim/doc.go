@@ -31,7 +31,7 @@
 //	func TestEcho(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
-//			network.Play("", "", netsim.Outage(time.Second, 3*time.Second))
+//			network.Play("", "", netsim.Outage(200*time.Millisecond, 3*time.Second))
 //			pc, _ := network.Listen("10.0.0.1:4000")
 //			server, _ := kcp.NewEndpoint(pc, nil)
 //			defer server.Close()

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http/httptest"
 	"os/exec"
@@ -71,6 +72,12 @@ func text(t *testing.T, s *Endpoints) string {
 	return out.String()
 }
 
+// has wants a line, or a part of one, in out.
+func has(t *testing.T, out, want string) {
+	t.Helper()
+	require.True(t, strings.Contains(out, want), "%s is missing", want)
+}
+
 func TestCollector(t *testing.T) {
 	busy(t, 3, func(t *testing.T, s *Endpoints, client, server *kcp.Endpoint, conns []*kcp.Conn) {
 		out := text(t, s)
@@ -82,17 +89,47 @@ func TestCollector(t *testing.T) {
 			`kcp_payload_received_bytes_total{endpoint="server"} 90000`,
 			`kcp_session_rtt_seconds{endpoint="client",share="0.5"} 0.02`,
 		} {
-			require.Contains(t, out, want)
+			has(t, out, want)
 		}
 		require.NoError(t, conns[0].Abort())
 		out = text(t, s)
-		require.Contains(t, out, `kcp_sessions_ended_total{cause="aborted",endpoint="client"} 1`)
-		require.Contains(t, out, `kcp_payload_sent_bytes_total{endpoint="client"} 90000`) // never falls
+		has(t, out, `kcp_sessions_ended_total{cause="aborted",endpoint="client"} 1`)
+		has(t, out, `kcp_payload_sent_bytes_total{endpoint="client"} 90000`) // never falls
 
 		s.Add("client", client)() // it is there already
-		require.Contains(t, text(t, s), `kcp_sessions{endpoint="client"} 2`)
+		has(t, text(t, s), `kcp_sessions{endpoint="client"} 2`)
 		s.Add("server", conns[1].Endpoint())
 		text(t, s) // no metric twice
+	})
+}
+
+// A server with a thousand sessions: the metrics add them up, and the page shows
+// those that send most.
+func TestThousandSessions(t *testing.T) {
+	n := 1000
+	if testing.Short() {
+		n = 100
+	}
+	busy(t, n, func(t *testing.T, s *Endpoints, _, server *kcp.Endpoint, conns []*kcp.Conn) {
+		require.NoError(t, conns[n/2].Abort())
+		out := text(t, s)
+		has(t, out, fmt.Sprintf("kcp_sessions_opened_total{endpoint=\"server\",side=\"accepted\"} %d\n", n))
+		has(t, out, fmt.Sprintf("kcp_payload_received_bytes_total{endpoint=\"server\"} %v\n", float64(30000*n)))
+		has(t, out, `kcp_session_rtt_seconds{endpoint="client",share="0.99"}`)
+		for _, c := range []*kcp.Conn{conns[7], conns[n-1]} {
+			_, err := c.Write(make([]byte, 10000))
+			require.NoError(t, err)
+		}
+		time.Sleep(time.Second)
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/stats.json?sort=sent&n=2", nil))
+		var a struct {
+			Sessions int
+			Rows     []struct{ Conv string }
+		}
+		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
+		require.Equal(t, server.Stats().Sessions+n-1, a.Sessions)
+		require.ElementsMatch(t, []struct{ Conv string }{{fmt.Sprintf("%08x", conns[7].Conv())}, {fmt.Sprintf("%08x", conns[n-1].Conv())}}, a.Rows)
 	})
 }
 
@@ -102,10 +139,10 @@ func TestAddAndRemove(t *testing.T) {
 		var s Endpoints
 		remove := s.Add("same", client)
 		s.Add("same", server)
-		require.Contains(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="dialled"} 1`)
+		has(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="dialled"} 1`)
 		remove()
 		remove()
-		require.Contains(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="accepted"} 1`)
+		has(t, text(t, &s), `kcp_sessions_opened_total{endpoint="same",side="accepted"} 1`)
 	})
 }
 

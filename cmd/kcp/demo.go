@@ -61,6 +61,7 @@ with what was sent.`,
 				{"reorder", "SHARE", "packets that may overtake others, within the jitter;\ndefault 0%", parsed(&d.link.Reorder, parsePercent)},
 				{"seed", "N", "seed of the data and of the network's randomness;\ndefault: random", parsed(&d.seed, parseSeed)},
 			}},
+			{"TLS", []option{demoTLS(&d.settings)}},
 			d.settings.group(),
 		},
 		examples: `  kcp demo
@@ -68,6 +69,7 @@ with what was sent.`,
   kcp demo -file video.mp4 -loss 1%
   kcp demo -loss 0 -size 100MB
   kcp demo -profile lowlatency
+  kcp demo -tls
   kcp demo -cc reference -loss 1% -size 1MB`,
 	}
 }

@@ -27,12 +27,14 @@ pipes it to stdin and stdout.
 		groups: []optionGroup{
 			n.pipeGroup(option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: for\never; default: fail when refused, or after 10s",
 				parsed(&n.wait, parseWait)}),
+			{"TLS", n.tls.dialOptions()},
 			n.settings.group(),
 		},
 		examples: `  kcp dial 192.0.2.1:9000 < file             send a file
   kcp dial 192.0.2.1:9000 > copy             receive one
   echo status | kcp dial 192.0.2.1:9000      ask, and print the answer
-  kcp dial 192.0.2.1:9000 -wait 1m           wait for the peer, then talk to it`,
+  kcp dial 192.0.2.1:9000 -wait 1m           wait for the peer, then talk to it
+  kcp dial example.com:9000 -tls             check the peer's certificate`,
 	}
 }
 
@@ -44,6 +46,9 @@ func runDial(ctx context.Context, std streams, args []string) error {
 	}
 	defer n.debug.close()
 	defer n.settings.closeTraces(n.std, n.command)
+	if err := n.tls.applyDial(n.cfg); err != nil {
+		return err
+	}
 	if _, err := n.resolve(); err != nil {
 		return err
 	}
@@ -78,6 +83,8 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		switch {
 		case err == nil:
 			return conn.(*kcp.Conn), nil
+		case errors.Is(err, kcp.ErrTLSRequired):
+			return nil, fmt.Errorf("%s wants TLS (-tls)", n.address)
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
 			return nil, fmt.Errorf("no listener at %s (connection refused); -wait DURATION waits for one", n.address)
 		case errors.Is(err, kcp.ErrRefused):

@@ -22,12 +22,14 @@ stdin and stdout. It accepts one session and ends with it.
 			n.pipeGroup(option{"k", "", "keep listening: accept one session after another", toggle(keep)},
 				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
 					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
+			{"TLS", n.tls.listenOptions()},
 			n.settings.group(),
 		},
 		examples: `  kcp listen :9000 > copy            receive a file
   kcp listen :9000 < file            send one
   kcp listen :9000 -k -d >> log      collect from one peer after another
-  kcp listen :9000                   talk to the peer`,
+  kcp listen :9000                   talk to the peer
+  kcp listen :9000 -tls-cert cert.pem -tls-key key.pem`,
 	}
 }
 
@@ -40,6 +42,9 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	}
 	defer n.debug.close()
 	defer n.settings.closeTraces(n.std, n.command)
+	if err := n.tls.applyListen(n.cfg); err != nil {
+		return err
+	}
 	if !strings.Contains(n.address, ":") {
 		n.address = ":" + n.address
 	}
@@ -55,7 +60,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if keep {
 		return n.serve(ctx, l)
 	}
-	conn, err := l.AcceptKCP(ctx)
+	conn, err := n.accept(ctx, l)
 	_ = l.Close() // the session goes on
 	if err != nil {
 		return interrupted(ctx, err)
@@ -107,7 +112,7 @@ func (n *netcat) acceptAhead(ctx context.Context, l *kcp.Listener) <-chan accept
 	accepted := make(chan acceptance)
 	go func() {
 		for {
-			conn, err := l.AcceptKCP(ctx)
+			conn, err := n.accept(ctx, l)
 			if err == nil && n.busy.Load() {
 				n.logf("session with %v waits for the end of the one before", conn.RemoteAddr())
 			}

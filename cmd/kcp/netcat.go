@@ -19,6 +19,7 @@ type netcat struct {
 	address string
 
 	settings settings
+	tls      tlsFlags
 	cfg      *kcp.Config
 	quiet    time.Duration
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever

@@ -80,7 +80,7 @@ func typed(value any) any {
 // detects, do not reach the session.
 func (s *settings) bare() bool {
 	cfg, err := s.config()
-	return err == nil && cfg.Cipher == nil && cfg.FEC == kcp.FEC{}
+	return err == nil && cfg.Cipher == nil && cfg.TLS == nil && cfg.FEC == kcp.FEC{}
 }
 
 // String returns a description in one line.

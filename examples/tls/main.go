@@ -1,7 +1,7 @@
-// Command tls is an echo service over TLS over KCP. It offers certificates,
-// forward secrecy and an end of the stream that cannot be forged, when a
-// pre-shared key (kcp.Config.Cipher) does not suffice. To crypto/tls a KCP
-// session is a net.Conn like any other.
+// Command tls is an echo service over TLS on top of KCP sessions, for programs
+// that have their own TLS over any net.Conn. It protects what is written; to
+// protect the packets of the session as well, use kcp.Config.TLS, as
+// examples/mtls does. To crypto/tls a KCP session is a net.Conn like any other.
 //
 //	go run ./examples/tls
 package main

@@ -110,7 +110,10 @@ func TestFigures(t *testing.T) {
 // A hundred thousand sessions make an answer of bounded size, in pages.
 func TestManySessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const sessions = 100_000
+		sessions := 100_000
+		if testing.Short() {
+			sessions = 10_000
+		}
 		pc, err := netsim.NewNetwork(1, netsim.LinkConfig{}).Listen("10.0.0.2:5000")
 		require.NoError(t, err)
 		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})

@@ -1,4 +1,4 @@
-// Package selfsigned makes certificates for the examples and the benchmarks. In
+// Package selfsigned makes certificates for demonstrations and the benchmarks. In
 // earnest they would come from a file.
 package selfsigned
 

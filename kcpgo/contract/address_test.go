@@ -1,6 +1,7 @@
 package contract
 
 import (
+	"errors"
 	"net"
 	"testing"
 	"time"
@@ -219,7 +220,6 @@ func (stubborn) Close() error                    { return nil }
 
 // Close returns although the socket does not let its reader go.
 func TestStubbornSocket(t *testing.T) {
-	pending(t)
 	pc := stubborn{socket(t), make(chan struct{})}
 	client, err := kcp.NewConn4(1, nobody(t), nil, 0, 0, true, pc)
 	if err != nil {
@@ -268,6 +268,79 @@ func TestSocketFails(t *testing.T) {
 		case err := <-errs:
 			if err == nil {
 				t.Error("no error")
+			}
+		case <-time.After(patience):
+			t.Fatal("no error comes")
+		}
+	}
+}
+
+// The program may clear the deadlines of its socket: those of sessions count.
+func TestProgramClearsDeadlines(t *testing.T) {
+	pc := socket(t)
+	client := conn3(t, 3, nobody(t), pc)
+	stop := make(chan struct{})
+	defer close(stop)
+	go func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				pc.SetDeadline(time.Time{})
+				time.Sleep(100 * time.Microsecond)
+			}
+		}
+	}()
+	for range 20 {
+		client.SetReadDeadline(time.Now().Add(time.Millisecond))
+		done := make(chan error, 1)
+		go func() {
+			_, err := client.Read(make([]byte, 10))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			wantTimeout(t, err)
+		case <-time.After(patience):
+			t.Fatal("Read hangs")
+		}
+	}
+}
+
+// broken is a socket that has failed, without being closed.
+type broken struct{ net.PacketConn }
+
+func (broken) ReadFrom([]byte) (int, net.Addr, error) { return 0, nil, errBroken }
+
+var errBroken = errors.New("this socket is broken")
+
+// Errors of a socket that last reach Read and Accept. In kcp-go the first does
+// so, here those of five seconds.
+func TestSocketIsBroken(t *testing.T) {
+	if ours && testing.Short() {
+		t.Skip("takes 5 s")
+	}
+	client := conn3(t, 9, nobody(t), broken{socket(t)})
+	l, err := kcp.ServeConn(nil, 0, 0, broken{socket(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	errs := make(chan error, 2)
+	go func() {
+		_, err := client.Read(make([]byte, 10))
+		errs <- err
+	}()
+	go func() {
+		_, err := l.AcceptKCP()
+		errs <- err
+	}()
+	for range 2 {
+		select {
+		case err := <-errs:
+			if !errors.Is(err, errBroken) {
+				t.Error(err)
 			}
 		case <-time.After(patience):
 			t.Fatal("no error comes")

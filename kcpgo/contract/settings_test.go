@@ -379,3 +379,34 @@ func TestSnmpCounts(t *testing.T) {
 		t.Error("CurrEstab", n, "before", before.CurrEstab)
 	}
 }
+
+// A handler of out-of-band packets may close the session.
+func TestCloseInOOBHandler(t *testing.T) {
+	for _, own := range []bool{true, false} {
+		c := setup{data: 10, parity: 3}
+		l, pc := listen(t, c), socket(t)
+		client, err := kcp.NewConn4(3, l.Addr(), nil, c.data, c.parity, own, pc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fast(client)
+		write(t, client, "abc")
+		server := accept(t, c, l)
+		want(t, server, "abc")
+		done := make(chan error, 1)
+		if err := client.SetOOBHandler(func([]byte) { done <- client.Close() }); err != nil {
+			t.Fatal(err)
+		}
+		if err := server.SendOOB([]byte("close")); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(patience):
+			t.Fatal("Close hangs")
+		}
+	}
+}

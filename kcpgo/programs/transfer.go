@@ -55,11 +55,16 @@ func (s *sink) serve() {
 			if _, err := io.ReadFull(c, b[:]); err != nil {
 				return
 			}
-			if _, err := c.Write(b[:]); err != nil || b[0] != begin {
+			if _, err := c.Write(b[:]); err != nil {
 				return
 			}
-			_ = exchange(c, s.size, seedDown, seedUp) // the other end reports it
-			_, _ = io.Copy(io.Discard, c)             // it closes first
+			if b[0] == begin {
+				_ = exchange(c, s.size, seedDown, seedUp) // the other end reports it
+			}
+			// The other end closes first. kcp-go's Close drops what was just
+			// written, so a tunnel with it may lose the end of a connection that
+			// is closed here.
+			_, _ = io.Copy(io.Discard, c)
 		}()
 	}
 }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/selfsigned"
+)
+
+// tlsFlags are the flags of TLS. Which of them a subcommand has depends on its
+// end.
+type tlsFlags struct {
+	on        bool   // -tls
+	cert, key string // files in PEM; empty: not given
+	ca        string // file in PEM; empty: the system's authorities
+	name      string // of the server; empty: the host of its address
+	protocol  string // ALPN; empty: none
+}
+
+// listenOptions returns the flags of a listening end.
+func (f *tlsFlags) listenOptions() []option {
+	return []option{
+		{"tls-cert", "PATH", "accept only sessions with TLS 1.3, with this\ncertificate (PEM, the chain after it)", text(&f.cert)},
+		{"tls-key", "PATH", "its private key (PEM)", text(&f.key)},
+		{"ca", "PATH", "with -tls-cert, accept only clients with a\ncertificate of these authorities (PEM)", text(&f.ca)},
+		{"alpn", "NAME", "with TLS, the application protocol", text(&f.protocol)},
+	}
+}
+
+// dialOptions returns the flags of a dialling end.
+func (f *tlsFlags) dialOptions() []option {
+	return []option{
+		{"tls", "", "use TLS 1.3, as a listener with -tls-cert wants", toggle(&f.on)},
+		{"ca", "PATH", "with -tls, trust these authorities (PEM) instead of\nthe system's", text(&f.ca)},
+		{"tls-name", "NAME", "with -tls, the name that the peer's certificate must\nhave; default: the host of ADDR", text(&f.name)},
+		{"tls-cert", "PATH", "with -tls, show the peer this certificate (PEM)", text(&f.cert)},
+		{"tls-key", "PATH", "its private key (PEM)", text(&f.key)},
+		{"alpn", "NAME", "with TLS, the application protocol", text(&f.protocol)},
+	}
+}
+
+// text returns the setter of a flag that is taken as it is, if it is not empty.
+func text(to *string) func(string) error {
+	return func(s string) error {
+		if s == "" {
+			return errors.New("must not be empty")
+		}
+		*to = s
+		return nil
+	}
+}
+
+// applyListen sets the TLS of a listening end.
+func (f *tlsFlags) applyListen(c *kcp.Config) error {
+	if f.cert == "" && f.key == "" {
+		if f.ca != "" || f.protocol != "" {
+			return usageErrorf("-ca and -alpn do nothing without -tls-cert")
+		}
+		return nil
+	}
+	t, err := f.config()
+	if err != nil {
+		return err
+	}
+	if t.ClientCAs = t.RootCAs; t.ClientCAs != nil {
+		t.RootCAs, t.ClientAuth = nil, tls.RequireAndVerifyClientCert
+	}
+	return f.set(c, t)
+}
+
+// applyDial sets the TLS of a dialling end.
+func (f *tlsFlags) applyDial(c *kcp.Config) error {
+	if !f.on {
+		if *f != (tlsFlags{}) {
+			return usageErrorf("-ca, -alpn, -tls-name, -tls-cert and -tls-key do nothing without -tls")
+		}
+		return nil
+	}
+	t, err := f.config()
+	if err != nil {
+		return err
+	}
+	t.ServerName = f.name
+	return f.set(c, t)
+}
+
+// set sets the TLS of c, and checks that it fits the other settings.
+func (f *tlsFlags) set(c *kcp.Config, t *tls.Config) error {
+	c.TLS = t
+	if c.Cipher != nil {
+		return usageErrorf("-cipher and TLS exclude each other")
+	}
+	if c.AllowLegacy {
+		return usageErrorf("-allow-legacy and TLS exclude each other")
+	}
+	return c.Validate()
+}
+
+// config reads the files of the flags.
+func (f *tlsFlags) config() (*tls.Config, error) {
+	t := new(tls.Config)
+	if (f.cert == "") != (f.key == "") {
+		return nil, usageErrorf("-tls-cert and -tls-key go together")
+	}
+	if f.cert != "" {
+		cert, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, err
+		}
+		t.Certificates = []tls.Certificate{cert}
+	}
+	if f.ca != "" {
+		pem, err := os.ReadFile(f.ca)
+		if err != nil {
+			return nil, err
+		}
+		t.RootCAs = x509.NewCertPool()
+		if !t.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%s has no certificate", f.ca)
+		}
+	}
+	if f.protocol != "" {
+		t.NextProtos = []string{f.protocol}
+	}
+	return t, nil
+}
+
+// demoTLS is -tls of kcp demo: both ends are in this process, so a certificate
+// is made for them.
+func demoTLS(s *settings) option {
+	return option{"tls", "", "use TLS 1.3, with a certificate made for the demo",
+		edit(s, "tls", strconv.ParseBool, func(c *kcp.Config, on bool) {
+			if !on {
+				return
+			}
+			const name = "demo"
+			cert, roots, err := selfsigned.New(name)
+			if err != nil {
+				return // without a source of randomness nothing works
+			}
+			c.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, RootCAs: roots, ServerName: name}
+		})}
+}
+
+// accept returns the next session of l. It warns of TLS handshakes that fail,
+// and goes on.
+func (n *netcat) accept(ctx context.Context, l *kcp.Listener) (*kcp.Conn, error) {
+	for {
+		conn, err := l.AcceptKCP(ctx)
+		var failed *kcp.HandshakeError
+		if !errors.As(err, &failed) {
+			return conn, err
+		}
+		n.warnf("session with %v: %v", failed.RemoteAddr, failed)
+	}
+}

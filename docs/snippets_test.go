@@ -1,0 +1,214 @@
+package docs
+
+import (
+	"context"
+	"crypto/aes"
+	"crypto/pbkdf2"
+	"crypto/sha1"
+	"crypto/tls"
+	"errors"
+	"expvar"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+)
+
+// TestSnippets checks that every block of Go in the pages stands in this file,
+// line by line, so that it compiles.
+func TestSnippets(t *testing.T) {
+	source, err := os.ReadFile("snippets_test.go")
+	require.NoError(t, err)
+	code := unindented(string(source))
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	require.NotEmpty(t, pages)
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		blocks := strings.Split(string(text), "```go\n")
+		for _, block := range blocks[1:] {
+			block, _, ok := strings.Cut(block, "```\n")
+			require.True(t, ok, page)
+			require.Contains(t, code, unindented(block), "%s has a snippet that is not in snippets_test.go", page)
+		}
+	}
+}
+
+// TestLinks checks that what the pages refer to exists: files, and headings in
+// these pages.
+func TestLinks(t *testing.T) {
+	link := regexp.MustCompile(`\]\(([^)#:]*)(#[^)]*)?\)`)
+	notWord := regexp.MustCompile(`[^a-z0-9 -]`)
+	pages, err := filepath.Glob("*.md")
+	require.NoError(t, err)
+	for _, page := range append(pages, "../README.md", "../WIRE.md") {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			target := page
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(page), m[1])
+				_, err := os.Stat(target)
+				require.NoError(t, err, page)
+			}
+			if m[2] == "" {
+				continue
+			}
+			linked, err := os.ReadFile(target)
+			require.NoError(t, err)
+			var anchors []string
+			for _, line := range strings.Split(string(linked), "\n") {
+				if head := strings.TrimLeft(line, "#"); head != line {
+					head = notWord.ReplaceAllString(strings.ToLower(strings.TrimSpace(head)), "")
+					anchors = append(anchors, "#"+strings.ReplaceAll(head, " ", "-"))
+				}
+			}
+			require.Contains(t, anchors, m[2], "%s: %s", page, m[0])
+		}
+	}
+}
+
+// unindented returns text without the white space at the beginnings of lines,
+// after a newline.
+func unindented(text string) string {
+	var b strings.Builder
+	b.WriteString("\n")
+	for _, line := range strings.Split(strings.TrimRight(text, "\n"), "\n") {
+		b.WriteString(strings.TrimLeft(line, "\t ") + "\n")
+	}
+	return b.String()
+}
+
+// restarting is a code for CloseWithError.
+const restarting = 1
+
+func _(addr string) error {
+	key, err := pbkdf2.Key(sha1.New, "it's a secrect", []byte("kcp-go"), 4096, 32)
+	if err != nil {
+		return err
+	}
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return err
+	}
+	config := kcp.Config{
+		Cipher:        crypt.CFB(block),
+		FEC:           kcp.FEC{Data: 10, Parity: 3},
+		MTU:           1350,
+		SendWindow:    1024,
+		ReceiveWindow: 1024,
+	}
+	conn, err := kcp.Dial("udp", addr, &config)
+	_ = conn
+	return err
+}
+
+func _(ctx context.Context, addr string) error {
+	tlsConfig := &tls.Config{ServerName: "game.example.com", NextProtos: []string{"game"}}
+	conn, err := kcp.Dial("udp", addr, &kcp.Config{TLS: tlsConfig})
+	if err != nil {
+		return err
+	}
+	stream, err := conn.OpenStream(ctx, &kcp.StreamOptions{Priority: 3})
+	if err != nil {
+		return err
+	}
+	_, err = stream.Write([]byte("hello"))
+	return err
+}
+
+func _(addr string) (net.Conn, error) {
+	conn, err := kcp.Dial("udp", addr, nil) // was net.Dial("tcp", addr)
+	return conn, err
+}
+
+func _(addr string) (net.Listener, error) {
+	l, err := kcp.Listen("udp", addr, nil) // was net.Listen("tcp", addr)
+	return l, err
+}
+
+func gameConfig() kcp.Config {
+	config := kcp.LowLatency()
+	config.Redundancy = 1
+	config.KeepAlive = 2 * time.Second
+	config.PeerTimeout = 4 * time.Second
+	return config
+}
+
+func _(ctx context.Context, conn *kcp.Conn) error {
+	chat, err := conn.OpenStream(ctx, nil)
+	if err != nil {
+		return err
+	}
+	positions, err := conn.OpenStream(ctx, &kcp.StreamOptions{
+		Priority:    2,                      // leaves before chat
+		MaxLifetime: 100 * time.Millisecond, // then it is not sent any more
+		Unordered:   true,
+	})
+	_, _ = chat, positions
+	return err
+}
+
+// dialAll opens as many sessions as conns has room for.
+func dialAll(ctx context.Context, e *kcp.Endpoint, server net.Addr, conns []*kcp.Conn) (err error) {
+	results := make(chan error, len(conns))
+	for i := range conns {
+		go func() {
+			var err error
+			conns[i], err = e.Dial(ctx, server)
+			results <- err
+		}()
+	}
+	for range conns {
+		err = errors.Join(err, <-results)
+	}
+	return err
+}
+
+func _(l *kcp.Listener) {
+	expvar.Publish("kcp", expvar.Func(func() any { return l.Stats() }))
+}
+
+func drain(l *kcp.Listener, patience time.Duration) {
+	_ = l.Close() // no new sessions
+	var ending sync.WaitGroup
+	for conn := range l.Endpoint().Sessions() {
+		ending.Go(func() { _ = conn.CloseWithError(restarting, "restarting") })
+	}
+	done := make(chan struct{})
+	go func() { ending.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(patience):
+	}
+	_ = l.Endpoint().Close() // aborts the rest
+}
+
+func reconnect(ctx context.Context, addr string, config *kcp.Config) (*kcp.Conn, error) {
+	d := kcp.Dialer{Config: config}
+	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 5*time.Second) {
+		conn, err := d.DialContext(ctx, "udp", addr)
+		if err == nil {
+			return conn.(*kcp.Conn), nil
+		}
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		// Up to twice as long, so that a thousand clients do not come at once.
+		select {
+		case <-time.After(wait + rand.N(wait)):
+		case <-ctx.Done():
+		}
+	}
+}

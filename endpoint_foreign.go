@@ -1,0 +1,223 @@
+package kcp
+
+import (
+	"errors"
+	"net"
+	"os"
+	"syscall"
+	"time"
+)
+
+// Sockets that somebody else may use, too: those of NewEndpoint. Their owners may
+// set read deadlines, their reads may not be interruptible, and their errors may
+// last. None of it must leave a call waiting for ever.
+
+const (
+	// insistAfter is when an interrupt of a call that reads a socket is
+	// repeated for the first time. The time then doubles, up to insistMost.
+	insistAfter = time.Millisecond
+	insistMost  = 100 * time.Millisecond
+	// closeWait is how long Endpoint.Close waits for the readers of a socket
+	// that it does not close.
+	closeWait = time.Second
+
+	// manyFailures is how many read errors in a row make a socket suspect.
+	manyFailures = 8
+	// lastingErrors is how long a socket may return nothing but errors.
+	lastingErrors = 5 * time.Second
+	// manyTimeouts is how many time-outs in a row that interrupt has not caused
+	// count as errors, if there is more than one in timeoutGap.
+	manyTimeouts = 64
+	timeoutGap   = 20 * time.Millisecond
+)
+
+// failures are the errors in a row of a socket's reads. Its zero value is none.
+// Only the present reader of the socket uses it.
+type failures struct {
+	errors, timeouts int
+	since            time.Duration // time of the first of errors, or of timeouts, since the epoch
+	personal         bool          // one of errors was of the system: it may concern one packet
+}
+
+// many reports whether the socket is suspect.
+func (f *failures) many() bool { return f.errors >= manyFailures }
+
+// interrupt ends the read of the call that reads the socket: it returns with a
+// time-out. The owner of a socket may set another deadline before the call has
+// noticed, so the interrupt is repeated until the call has left its turn.
+func (s *shard) interrupt() {
+	s.expire()
+	if s.foreign {
+		s.lead.insist(s.expire)
+	}
+}
+
+// expire makes a read in progress return with a time-out, or else the next one.
+func (s *shard) expire() {
+	s.asked.Store(true)
+	_ = s.pc.SetReadDeadline(longAgo())
+}
+
+// longAgo returns a deadline that has passed.
+func longAgo() time.Time { return time.Unix(1, 0) }
+
+// insist calls interrupt, with t.mu held, at growing intervals until the call
+// that has the turn has left it.
+func (t *readTurn) insist(interrupt func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.who != callReads {
+		return
+	}
+	turn, wait := t.turns, insistAfter
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.who == callReads && t.turns == turn {
+			interrupt()
+			wait = min(2*wait, insistMost)
+			timer.Reset(wait)
+		}
+	})
+}
+
+// stopped reports whether the endpoint is closed.
+func (e *Endpoint) stopped() bool {
+	select {
+	case <-e.socket.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// interrupted reports whether err is a read deadline that has passed, which it
+// clears: that of interrupt, or one that the owner of the socket has set. It does
+// not clear the one that stopReaders sets. A socket that returns time-outs
+// without end is not interrupted.
+func (e *Endpoint) interrupted(s *shard, err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) || e.stopped() {
+		return false
+	}
+	f, now := &s.failures, e.now()
+	if f.timeouts == 0 && f.errors == 0 {
+		f.since = now
+	}
+	if s.asked.Swap(false) {
+		f.timeouts = 0
+	} else if f.timeouts++; f.timeouts >= manyTimeouts && now-f.since < time.Duration(f.timeouts)*timeoutGap {
+		return false
+	}
+	_ = s.pc.SetReadDeadline(time.Time{})
+	if e.stopped() { // that deadline may have been set just before it was cleared above
+		_ = s.pc.SetReadDeadline(longAgo())
+		return false
+	}
+	return true
+}
+
+// survives handles a read error, and reports whether the socket can still be
+// read. Most errors concern one packet, such as an ICMP message about one sent
+// before. A closed socket is final. So are errors of a net.PacketConn that last
+// for lastingErrors, unless the system reports them. From manyFailures errors in
+// a row on it pauses, 1 ms at first and up to 100 ms.
+func (e *Endpoint) survives(s *shard, err error) bool {
+	if e.stopped() {
+		return false
+	}
+	if errors.Is(err, net.ErrClosed) {
+		e.shut(opError("read", nil, e.LocalAddr(), err))
+		return false
+	}
+	e.counters.readErrors.Add(1)
+	e.refused(err)
+	e.warn("socket read failed", err)
+	f, now := &s.failures, e.now()
+	if f.errors == 0 {
+		f.since = now
+	}
+	f.errors++
+	f.personal = f.personal || isPersonal(err)
+	if !f.many() {
+		return true
+	}
+	if !f.personal && now-f.since >= lastingErrors {
+		e.shut(&SocketError{err})
+		return false
+	}
+	pause := time.NewTimer(min(time.Millisecond<<min(f.errors-manyFailures, 8), 100*time.Millisecond))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+		return true
+	case <-e.socket.done:
+		return false
+	}
+}
+
+// isPersonal reports whether a read error may concern a single packet, or pass by
+// itself: it is of the system, or a time-out.
+func isPersonal(err error) bool {
+	var errno syscall.Errno
+	return errors.As(err, &errno) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// stopReaders makes the readers end. It closes owned sockets, and sets a read
+// deadline in the past on the others.
+func (e *Endpoint) stopReaders() {
+	for i := range e.socket.shards {
+		s := &e.socket.shards[i]
+		s.lead.stop()
+		if e.socket.owned {
+			_ = s.pc.Close()
+		} else {
+			_ = s.pc.SetReadDeadline(longAgo())
+		}
+	}
+}
+
+// awaitReaders waits until no reader uses the sockets any more, which are not
+// owned. It reports false after closeWait. It repeats the deadline of
+// stopReaders, which the owner of a socket may have replaced.
+func (e *Endpoint) awaitReaders() bool {
+	ended := make(chan struct{})
+	go func() {
+		e.socket.readers.Wait()
+		close(ended)
+	}()
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	for wait := insistAfter; ; wait = min(2*wait, insistMost) {
+		again := time.NewTimer(wait)
+		select {
+		case <-ended:
+			again.Stop()
+			return true
+		case <-limit.C:
+			again.Stop()
+			return false
+		case <-again.C:
+			e.stopReaders()
+		}
+	}
+}
+
+// releaseSockets waits for the readers, and restores the options and the read
+// deadline of sockets that the caller owns. If a read does not end, the deadline
+// is restored nevertheless, and the rest is left to the reader's end.
+func (e *Endpoint) releaseSockets() error {
+	ended := e.awaitReaders()
+	var errs []error
+	for i := range e.socket.shards {
+		s := &e.socket.shards[i]
+		if ended {
+			errs = append(errs, s.sock.Release())
+		}
+		errs = append(errs, s.pc.SetReadDeadline(time.Time{}))
+	}
+	if !ended {
+		return opError("close", nil, e.LocalAddr(), ErrReadPending)
+	}
+	return errors.Join(errs...)
+}

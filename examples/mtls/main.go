@@ -1,0 +1,203 @@
+// Command mtls is a service whose clients prove who they are by certificates
+// (mutual TLS): TLS 1.3 in the packets of KCP sessions. Each client has an
+// account of its own, under the name in its certificate.
+//
+//	go run ./examples/mtls
+package main
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"fmt"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+const (
+	serverName = "bank.example"
+	protocol   = "balance/1" // ALPN: both ends have to name it
+)
+
+// authority issues certificates. A real one is elsewhere, and its key never on a
+// server.
+type authority struct{ tls.Certificate }
+
+// newAuthority makes an authority.
+func newAuthority() (*authority, error) {
+	cert, err := issue(nil, "authority")
+	return &authority{cert}, err
+}
+
+// issue returns a certificate for a name, signed by the authority; by itself if
+// that is nil.
+func issue(by *authority, name string) (tls.Certificate, error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	serial, err := rand.Int(rand.Reader, big.NewInt(1<<62))
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial,
+		Subject:      pkix.Name{CommonName: name},
+		DNSNames:     []string{name},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(24 * time.Hour),
+	}
+	parent, signer := template, any(key)
+	if by == nil {
+		template.IsCA, template.BasicConstraintsValid = true, true
+	} else {
+		parent, signer = by.Leaf, by.PrivateKey
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, err
+}
+
+// pool returns the certificates that trust in the authority stands on.
+func (a *authority) pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.Leaf)
+	return p
+}
+
+// serverConfig returns the settings of the server: only clients with a
+// certificate of the authority get to Accept.
+func (a *authority) serverConfig() (*kcp.Config, error) {
+	cert, err := issue(a, serverName)
+	return &kcp.Config{TLS: &tls.Config{
+		Certificates: []tls.Certificate{cert},
+		ClientAuth:   tls.RequireAndVerifyClientCert,
+		ClientCAs:    a.pool(),
+		NextProtos:   []string{protocol},
+	}}, err
+}
+
+// clientConfig returns the settings of the client of that name.
+func (a *authority) clientConfig(name string) (*kcp.Config, error) {
+	cert, err := issue(a, name)
+	return &kcp.Config{TLS: &tls.Config{
+		Certificates: []tls.Certificate{cert},
+		RootCAs:      a.pool(),
+		ServerName:   serverName,
+		NextProtos:   []string{protocol},
+	}}, err
+}
+
+// bank counts what each client pays in.
+type bank struct {
+	mu       sync.Mutex
+	balances map[string]int
+}
+
+// serve accepts sessions until l is closed.
+func (b *bank) serve(l net.Listener) {
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go b.session(conn.(*kcp.Conn))
+	}
+}
+
+// session serves one client. The handshake is done, so its certificate is known
+// and verified.
+func (b *bank) session(conn *kcp.Conn) {
+	defer conn.Close()
+	name := conn.ConnectionState().PeerCertificates[0].Subject.CommonName
+	for {
+		var amount int
+		if _, err := fmt.Fscanln(conn, &amount); err != nil {
+			return
+		}
+		b.mu.Lock()
+		b.balances[name] += amount
+		balance := b.balances[name]
+		b.mu.Unlock()
+		if _, err := fmt.Fprintf(conn, "%s has %d\n", name, balance); err != nil {
+			return
+		}
+	}
+}
+
+// pay pays amounts in, and returns what the bank has answered.
+func pay(conn net.Conn, amounts ...int) (answers string, err error) {
+	defer conn.Close()
+	for _, amount := range amounts {
+		if _, err := fmt.Fprintln(conn, amount); err != nil {
+			return "", err
+		}
+	}
+	if err := conn.(*kcp.Conn).CloseWrite(); err != nil {
+		return "", err
+	}
+	b, err := io.ReadAll(conn)
+	return string(b), err
+}
+
+func run() error {
+	ca, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	config, err := ca.serverConfig()
+	if err != nil {
+		return err
+	}
+	l, err := kcp.Listen("udp", "127.0.0.1:0", config)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	go (&bank{balances: make(map[string]int)}).serve(l)
+	for _, name := range []string{"alice", "bob", "alice"} {
+		config, err := ca.clientConfig(name)
+		if err != nil {
+			return err
+		}
+		conn, err := kcp.Dial("udp", l.Addr().String(), config)
+		if err != nil {
+			return err
+		}
+		answers, err := pay(conn, 10, 20)
+		if err != nil {
+			return err
+		}
+		fmt.Print(answers)
+	}
+	stranger, err := newAuthority()
+	if err != nil {
+		return err
+	}
+	config, err = stranger.clientConfig("alice")
+	if err != nil {
+		return err
+	}
+	config.TLS.RootCAs = ca.pool()
+	_, err = kcp.Dial("udp", l.Addr().String(), config)
+	fmt.Println("somebody who only says to be alice:", err)
+	return nil
+}
+
+func main() {
+	if err := run(); err != nil {
+		log.Fatal(err)
+	}
+}
