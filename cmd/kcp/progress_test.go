@@ -170,3 +170,24 @@ func TestListenSaysWhoWaits(t *testing.T) {
 	require.Equal(t, exitFailed, first.wait(t))
 	require.Equal(t, exitFailed, second.wait(t))
 }
+
+// demo and relay end if stdout is a pipe that is not read any more.
+func TestBrokenPipeOfOthers(t *testing.T) {
+	failing := failingWriter{errTimeout}
+	var failed error
+	s := statusOf(t)
+	s.out, s.failed = failing, func(err error) { failed = err }
+	s.note(s.start)
+	s.show(s.start.Add(time.Second))
+	require.ErrorIs(t, failed, errTimeout)
+
+	var stderr bytes.Buffer
+	code := run(t.Context(), strings.Fields("relay -to 127.0.0.1:9 -every 1ms"), nil, failing, &stderr)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, stderr.String(), "kcp relay: timeout")
+}
+
+// failingWriter fails.
+type failingWriter struct{ err error }
+
+func (w failingWriter) Write([]byte) (int, error) { return 0, w.err }

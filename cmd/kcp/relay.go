@@ -215,8 +215,7 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	if err := r.wait(ctx, link); err != nil {
 		return err
 	}
-	r.tell(link)
-	return nil
+	return r.tell(link)
 }
 
 // relayError returns what the system or the resolver says of an address, without
@@ -256,7 +255,9 @@ func (r *relay) wait(ctx context.Context, link *netsim.Relay) error {
 				return err
 			}
 		case <-tell:
-			r.tell(link)
+			if err := r.tell(link); err != nil {
+				return err
+			}
 		}
 	}
 }
@@ -271,8 +272,8 @@ func ticks(every time.Duration) (<-chan time.Time, func()) {
 	return t.C, t.Stop
 }
 
-// tell prints what became of the packets.
-func (r *relay) tell(link *netsim.Relay) {
+// tell prints what became of the packets. It fails if stdout does.
+func (r *relay) tell(link *netsim.Relay) error {
 	up, down := link.Stats()
 	upDelays, downDelays := link.QueueDelays()
 	table := tabwriter.NewWriter(r.std.out, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -289,5 +290,5 @@ func (r *relay) tell(link *netsim.Relay) {
 			s.Duplicated.Packets, s.Reordered.Packets, s.Corrupted.Packets,
 			formatTime(d.delays.Quantile(0.5)), formatTime(d.delays.Quantile(0.95)), formatTime(d.delays.Max()))
 	}
-	table.Flush()
+	return table.Flush()
 }

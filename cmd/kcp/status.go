@@ -24,6 +24,7 @@ type status struct {
 	start      time.Time
 	history    []sample // oldest first, over rateWindow or slightly more
 	drawn      bool
+	failed     func(error) // called when out fails; nil: nothing
 
 	quit, done chan struct{} // nil before run
 }
@@ -80,10 +81,14 @@ func (s *status) stop(well bool) {
 func (s *status) show(now time.Time) {
 	rates := s.rates(now)
 	s.note(now)
+	text := ""
 	if s.redraw {
-		io.WriteString(s.out, s.block(rates))
+		text = s.block(rates)
 	} else {
-		io.WriteString(s.out, s.line(now, rates))
+		text = s.line(now, rates)
+	}
+	if _, err := io.WriteString(s.out, text); err != nil && s.failed != nil {
+		s.failed(&localError{"writing standard output", err})
 	}
 	s.drawn = true
 }

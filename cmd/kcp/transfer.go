@@ -142,6 +142,7 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 		_ = accepted.Abort()
 	})
 	status := newStatus(d.std.out, up, down)
+	status.failed = fail
 	status.run()
 	running.Wait()
 	stopWatching()
