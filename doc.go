@@ -47,6 +47,27 @@
 // sends unreliable packets beside the stream. Between endpoints of this package
 // the packet size follows what the path takes, within [Config.MaxMTU].
 //
+// # Streams
+//
+// [Conn.OpenStream] and [Conn.AcceptStream] carry several flows in one session.
+// None of them waits for what another has lost. A [Stream] is a net.Conn, and its
+// WriteMessage and ReadMessage keep the boundaries of messages of any size.
+//
+//	state, err := conn.OpenStream(ctx, &kcp.StreamOptions{
+//		Unordered: true, MaxLifetime: 100 * time.Millisecond, Priority: 1,
+//	})
+//	err = state.WriteMessage(position) // given up once it is too old
+//
+// What a stream of higher priority has to send leaves first, equals share what is
+// left, and a stream that the peer does not read stops itself alone.
+// [Stream.SendMessage] has options for single messages, and says by
+// [MessageOptions.Done] whether the peer's endpoint has acknowledged all of it.
+// Streams take an endpoint of this package at the other end:
+// with others OpenStream returns [ErrLegacyPeer].
+//
+// [Conn.CloseWithError] closes a session with a code and a text, which the peer
+// gets as a [PeerCloseError]; [Stream.Reset] ends one stream.
+//
 // # Settings at run time
 //
 // A Config is that of an endpoint, and does not change. Single sessions can
