@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"log/slog"
+	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -128,7 +129,11 @@ type Config struct {
 	// lost peer even if the application does not write: PeerTimeout then runs
 	// as for unacknowledged data. The accepting side waits 1.5 times as long, so
 	// that normally only the dialling side asks. Every KCP peer answers. Default
-	// 25 s; negative means never.
+	// 25 s, or half of a PeerTimeout of less than 30 s, but at least 500 ms.
+	// Negative means never.
+	//
+	// A vanished peer of a session that only reads is noticed after KeepAlive,
+	// or 1.5 times that on the accepting side, and then PeerTimeout.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data
 	// has passed over it for so long (idle timeout, RFC 9000 §10.1): no new
@@ -231,8 +236,14 @@ type Config struct {
 	// The system distributes the peers among them by address (SO_REUSEPORT).
 	// Only Linux does so; elsewhere there is one socket.
 	Shards int
+	// Control, if not nil, is called for each socket that Dial and Listen open,
+	// before it is bound or connected, as net.ListenConfig.Control is: to set
+	// options of the socket such as DSCP, SO_BINDTODEVICE or SO_REUSEPORT. If it
+	// returns an error, the socket is not opened.
+	Control func(network, address string, c syscall.RawConn) error
 	// SocketBuffer is the requested size of the receive and the send buffer of
-	// each socket that Dial or Listen opens, in bytes. The system may grant
+	// each socket that Dial or Listen opens, in bytes; if it is positive, also
+	// of that of NewEndpoint, if it is one of the system. The system may grant
 	// less. Default 4 MiB; negative leaves the system's default.
 	//
 	// If several peers send at once, the windows advertised to them share the
@@ -324,6 +335,7 @@ const (
 	defaultVariance      = 30 * time.Millisecond
 	defaultPeerTimeout   = 30 * time.Second
 	defaultKeepAlive     = 25 * time.Second
+	minKeepAlive         = 500 * time.Millisecond // of the default with a short PeerTimeout
 	defaultStallTimeout  = 30 * time.Minute
 	defaultDialTimeout   = 10 * time.Second
 	defaultLinger        = 5 * time.Second
@@ -520,6 +532,9 @@ func (c *Config) withDefaults() Config {
 	setDefault(&d.FastResend, defaultFastResend)
 	setDefault(&d.FastResendLimit, defaultFastLimit)
 	setDefault(&d.PeerTimeout, defaultPeerTimeout)
+	if d.PeerTimeout > 0 && d.PeerTimeout < defaultPeerTimeout {
+		setDefault(&d.KeepAlive, max(d.PeerTimeout/2, minKeepAlive))
+	}
 	setDefault(&d.KeepAlive, defaultKeepAlive)
 	setDefault(&d.StallTimeout, defaultStallTimeout)
 	setDefault(&d.DialTimeout, defaultDialTimeout)

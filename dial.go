@@ -36,6 +36,12 @@ func Dial(network, address string, config *Config) (*Conn, error) {
 	return d.dial(context.Background(), network, address)
 }
 
+// DialContext is Dial with a context, as for Dialer.DialContext.
+func DialContext(ctx context.Context, network, address string, config *Config) (*Conn, error) {
+	d := Dialer{Config: config}
+	return d.dial(ctx, network, address)
+}
+
 // DialContext opens a session as Dial does; the result is a *Conn. ctx bounds
 // the resolution of address and the wait for the peer's answer. Once
 // DialContext has returned, ctx has no effect on the session.
@@ -60,6 +66,9 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 		return nil, opError("dial", nil, nil, err)
 	}
 	nd := net.Dialer{LocalAddr: d.LocalAddr}
+	if d.Config != nil {
+		nd.Control = d.Config.Control
+	}
 	socket, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err

@@ -152,7 +152,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	}
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
-		if owned && e.config.SocketBuffer > 0 {
+		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
 			// The system may grant less, which is enough to work.
 			_ = udp.SetBuffers(e.socket.shards[i].pc, e.config.SocketBuffer)
 		}

@@ -221,3 +221,19 @@ func TestLastingSocketErrors(t *testing.T) {
 		})
 	}
 }
+
+// Close ends the reader even if the owner of the socket undoes its deadline.
+func TestCloseInsists(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer pc.Close()
+		owner := meddled{leadable{pc}, new(atomic.Int32)}
+		e, err := NewEndpoint(owner, nil)
+		require.NoError(t, err)
+		owner.undo.Store(3)
+		start := time.Now()
+		require.NoError(t, e.Close())
+		require.Equal(t, 7*insistAfter, time.Since(start), "1 + 2 + 4")
+	})
+}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"syscall"
+	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -35,6 +36,20 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	}
 }
 
+// socketError is an error of a socket, and when it happened, since the epoch.
+type socketError struct {
+	at  time.Duration
+	err error
+}
+
+// socketErrorSince returns the last write error, if it is not older than since.
+func (e *Endpoint) socketErrorSince(since time.Duration) error {
+	if last := e.counters.lastWriteError.Load(); last != nil && last.at >= since {
+		return last.err
+	}
+	return nil
+}
+
 // writeFailed handles a write error of a socket. It reports false if the socket
 // is closed.
 func (e *Endpoint) writeFailed(err error) bool {
@@ -42,6 +57,7 @@ func (e *Endpoint) writeFailed(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
+	e.counters.lastWriteError.Store(&socketError{e.now(), err})
 	e.refused(err) // the system reports it once, to a read or to a write
 	e.warn("socket write failed", err)
 	return true

@@ -56,7 +56,9 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	}
 	if e.holdForPeers(ctx) {
 		_ = e.Close() // closed already, if the last session has closed it
-		e.socket.readers.Wait()
+		if e.socket.owned {
+			e.socket.readers.Wait()
+		}
 	}
 	if failed != (ShutdownError{}) {
 		return opError("shutdown", nil, e.LocalAddr(), &failed)

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"context"
 	"errors"
 	"net"
 	"sync/atomic"
@@ -49,9 +50,9 @@ func (s *shard) dropped() uint64 {
 
 // listenSockets opens n sockets on one address, or a single one if the system
 // does not support several on one port (SO_REUSEPORT).
-func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
+func listenSockets(network, address string, n int, control udp.Control) ([]net.PacketConn, error) {
 	if n > 1 {
-		conns, err := udp.ListenReusePort(network, address, n)
+		conns, err := udp.ListenReusePort(network, address, n, control)
 		if err == nil {
 			sockets := make([]net.PacketConn, n)
 			for i, c := range conns {
@@ -63,11 +64,8 @@ func listenSockets(network, address string, n int) ([]net.PacketConn, error) {
 			return nil, err
 		}
 	}
-	addr, err := net.ResolveUDPAddr(network, address)
-	if err != nil {
-		return nil, opError("listen", nil, nil, err)
-	}
-	pc, err := net.ListenUDP(network, addr)
+	config := net.ListenConfig{Control: control}
+	pc, err := config.ListenPacket(context.Background(), network, address)
 	if err != nil {
 		return nil, err
 	}

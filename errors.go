@@ -34,16 +34,16 @@ var (
 	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
 	// ErrRefused is returned by Dial if the peer, or the peer's system, reports
 	// that no one accepts sessions there. It wraps syscall.ECONNREFUSED.
-	ErrRefused = fmt.Errorf("kcp: refused by the peer: %w", syscall.ECONNREFUSED)
+	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
 	// ErrReset means that the peer has aborted the session, or was restarted
 	// and no longer knows it. It wraps syscall.ECONNRESET.
-	ErrReset = fmt.Errorf("kcp: session reset by the peer: %w", syscall.ECONNRESET)
+	ErrReset error = &systemError{"kcp: session reset by the peer", syscall.ECONNRESET}
 	// ErrPeerClosed is returned by Write if the peer has closed the session, so
 	// that the data would never be read. It wraps syscall.EPIPE.
-	ErrPeerClosed = fmt.Errorf("kcp: session closed by the peer: %w", syscall.EPIPE)
-	// ErrLegacyPeer is returned by CloseWrite for a peer that does not know
-	// this package's signals, and so cannot learn of it. Writing still works.
-	ErrLegacyPeer = errors.New("kcp: peer does not support half-close (kcp-go or C KCP)")
+	ErrPeerClosed error = &systemError{"kcp: session closed by the peer", syscall.EPIPE}
+	// ErrLegacyPeer is returned by CloseWrite and Ping for a peer that does not
+	// know this package's signals. Writing still works.
+	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
 	// ErrMemoryPressure means that the endpoint's sessions held more than
 	// Config.MaxBuffered, and this one was ended to free memory. What it held
 	// is dropped, and the peer gets ErrReset.
@@ -107,6 +107,16 @@ func (e *HandshakeError) Timeout() bool { return false }
 // Temporary returns true: a listener goes on.
 func (e *HandshakeError) Temporary() bool { return true }
 
+// systemError is an error that counts as one of the system, whose text would say
+// the same again.
+type systemError struct {
+	text string
+	is   syscall.Errno
+}
+
+func (e *systemError) Error() string { return e.text }
+func (e *systemError) Unwrap() error { return e.is }
+
 // PeerLostError means that the peer is gone, unreachable, or idle or stalled
 // for too long.
 type PeerLostError struct {
@@ -123,12 +133,12 @@ type PeerLostError struct {
 
 func (e *PeerLostError) Error() string {
 	if e.Idle {
-		return fmt.Sprintf("kcp: peer lost: no data exchanged for %v", e.Silence)
+		return fmt.Sprintf("kcp: peer lost: no data exchanged for %v", rounded(e.Silence))
 	}
 	if e.Stalled > 0 {
-		return fmt.Sprintf("kcp: peer lost: no data accepted for %v", e.Stalled)
+		return fmt.Sprintf("kcp: peer lost: no data accepted for %v", rounded(e.Stalled))
 	}
-	return fmt.Sprintf("kcp: peer lost: nothing received for %v", e.Silence)
+	return fmt.Sprintf("kcp: peer lost: nothing received for %v", rounded(e.Silence))
 }
 
 // SocketError means that the endpoint has ended, as its net.PacketConn returned
@@ -143,13 +153,36 @@ func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be
 // Unwrap returns the last error of ReadFrom.
 func (e *SocketError) Unwrap() error { return e.Err }
 
-// NoAnswerError means that a peer did not answer Dial within Waited.
+// NoAnswerError means that a peer did not answer Dial within Waited: it is
+// absent, not to be reached, or has another key, as what does not open with the
+// key is not answered.
 type NoAnswerError struct {
 	Waited time.Duration
+	// Socket is the last error of the endpoint's socket meanwhile, such as that
+	// there is no route; nil if there was none.
+	Socket error
 }
 
 func (e *NoAnswerError) Error() string {
-	return fmt.Sprintf("kcp: no answer from the peer in %v", e.Waited)
+	text := fmt.Sprintf("kcp: no answer from the peer in %v (absent, or another key)", rounded(e.Waited))
+	if e.Socket != nil {
+		text += ": " + e.Socket.Error()
+	}
+	return text
+}
+
+// Unwrap returns Socket.
+func (e *NoAnswerError) Unwrap() error { return e.Socket }
+
+// rounded returns d as people want to read it: to three digits or so.
+func rounded(d time.Duration) time.Duration {
+	switch {
+	case d >= time.Second:
+		return d.Round(10 * time.Millisecond)
+	case d >= time.Millisecond:
+		return d.Round(10 * time.Microsecond)
+	}
+	return d
 }
 
 // Timeout returns true, as for other errors of this kind in package net.

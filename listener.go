@@ -42,7 +42,8 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	if err != nil {
 		return nil, opError("listen", nil, nil, err)
 	}
-	sockets, err := listenSockets(network, address, config.withDefaults().Shards)
+	d := config.withDefaults()
+	sockets, err := listenSockets(network, address, d.Shards, d.Control)
 	if err != nil {
 		return nil, err
 	}

@@ -40,6 +40,7 @@ type sessionPort interface {
 	unaRegressed() bool
 	rtoMillis() uint32
 	silentTransmissions() int
+	sampledRTT() int64
 	discardSend()
 	segmentPacket(*sendSegment) []byte
 	releaseSegment(*sendSegment)
@@ -223,6 +224,15 @@ func (k *KCP) micros() int64 { return k.clock.micros }
 
 // rtoMillis returns the retransmission time-out in milliseconds.
 func (k *KCP) rtoMillis() uint32 { return k.snd.rtt.rto }
+
+// sampledRTT returns the round-trip time that the last Input has shown, in
+// microseconds; 0: none. Segments that were sent more than once show none.
+func (k *KCP) sampledRTT() int64 {
+	if k.snd.rate.rateInput == nil {
+		return 0
+	}
+	return k.snd.rate.sample.RTT
+}
 
 // segmentPacket returns the packet, with its headroom, that s is when
 // outputInPlace sends it.

@@ -16,15 +16,15 @@ type receiver struct {
 	ring    recvRing
 	buffers buffers
 
-	assembly   assembly // segments that arrive in pieces
-	readInto   []byte   // buffer of a blocked Read, filled directly; nil: none
-	readDirect bool     // something was put into it
+	assembly assembly // segments that arrive in pieces
+	readInto []byte   // buffer of a blocked Read, filled directly; nil: none
 
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
 	ackRepeats ackRepeater
 	tsRecent   seq  // ts of the newest PUSH that was not recovered by FEC
 	hasRecent  bool // there was one
+	readDirect bool // something was put into readInto
 
 	share uint32 // the most that is advertised, in segments; 0: no limit
 

@@ -37,8 +37,9 @@ type Conn struct {
 	plpmtu   mtuState
 	in       inputState
 	outgoing outgoing
-	streams  *streamTable  // nil: there have been none
-	rare     *rareState    // nil: nothing of it is needed
+	streams  *streamTable // nil: there have been none
+	rare     *rareState   // nil: nothing of it is needed
+	rtt      rttState
 	watch    *sessionWatch // nil until the application watches the session
 }
 
@@ -89,6 +90,7 @@ type livenessState struct {
 	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
 	since        time.Duration // when outstanding became true; without meaning while it is false
 	activity     activity      // as of the last step
+	pingAt       uint32        // when the last PING of handshakeState.ping was sent, in microseconds, modulo 2^32
 	restartHints uint8         // answers since unaBackSince with such a una
 	missed       bool          // the path was checked since lastData
 	outstanding  bool          // data is unacknowledged, or a request unanswered
@@ -257,6 +259,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		}
 	}
 	c.packetDone(c.kcp.Input(data), len(data), now)
+	c.measured(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
 	return true
 }
 

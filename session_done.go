@@ -1,6 +1,9 @@
 package kcp
 
-import "net"
+import (
+	"net"
+	"time"
+)
 
 // sessionWatch is what only sessions have that the application watches. Conn.mu
 // guards it.
@@ -11,6 +14,11 @@ type sessionWatch struct {
 	room    chan struct{} // closed when there is room; nil: not asked for since
 	flushed seq           // the lowest snd_una that a call of Flush waits for
 	flushes bool          // flushed is valid
+
+	ping   signal        // of Ping, or beside datagrams; the last one
+	pingAt time.Duration // when it was sent, since the epoch; 0: answered, or none
+	pongs  uint32        // answers
+	pong   time.Duration // the round-trip time that the last of them has shown
 }
 
 // end closes done. w may be nil.

@@ -102,3 +102,14 @@ func TestHandlerInGroup(t *testing.T) {
 		}
 	})
 }
+
+// What arrived in the batch in which the session was closed is dropped.
+func TestHandlerOfClosedSession(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		_, b, _ := w.pair(nil, nil)
+		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
+		require.NoError(t, b.Abort())
+		b.handleDatagram([]byte("x"))
+		require.Equal(t, DatagramStats{Received: 1, Dropped: 1}, b.Stats().Datagrams)
+	})
+}

@@ -239,7 +239,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	err := c.closing.err
 	if err == nil {
 		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
-			err = &NoAnswerError{Waited: c.ep.now() - now}
+			err = &NoAnswerError{Waited: c.ep.now() - now, Socket: c.ep.socketErrorSince(now)}
 		}
 	}
 	c.forget(err)

@@ -174,6 +174,7 @@ func (c *Conn) migrateTo(to source) bool {
 	// The measurements are of another path (RFC 9000 §9.4).
 	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
+	c.rtt = rttState{}
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
 	c.traceMoved()

@@ -153,6 +153,9 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if !c.hs.dialled || s.ts != l.token {
 			return true
 		}
+		if !l.welcomed && l.hello.tries == 1 {
+			c.measured(c.live.lastInput-l.helloAt, c.live.lastInput)
+		}
 		if !l.welcomed { // the sender of an earlier HELLO did not know our token
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
@@ -174,8 +177,12 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 	case sigPing | sigAnswer:
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
 			c.addressValidated()
+			if r.tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
+				c.measured(time.Duration(uint32(c.live.lastInput.Microseconds())-c.live.pingAt)*time.Microsecond, c.live.lastInput)
+			}
 		}
 		c.pingAnswered(s)
+		c.pongArrived(s)
 	case sigProbe | sigAnswer:
 		c.probeAnswered(s)
 	}

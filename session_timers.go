@@ -214,6 +214,9 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		if r.due(now) {
 			c.kcp.queueSignals(r.signal)
 			r.sent(now)
+			if r == &l.ping {
+				c.live.pingAt = uint32(now.Microseconds())
+			}
 		}
 	}
 }

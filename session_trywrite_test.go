@@ -80,7 +80,9 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 		inWorld(t, 1, clean, func(w *world) {
 			a, b, _ := w.pair(small(true), small(true))
 			var read [][]byte
+			done := make(chan struct{})
 			go func() {
+				defer close(done)
 				for got := make([]byte, 4000); ; {
 					n, err := b.ReadMessage(got)
 					if err != nil {
@@ -115,8 +117,9 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 			time.Sleep(time.Minute)
 			require.Greater(t, len(taken), 10)
 			require.Greater(t, refused, 10)
-			require.Equal(t, taken, read)
 			require.NoError(t, b.Close())
+			<-done
+			require.Equal(t, taken, read)
 		})
 	}
 }

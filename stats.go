@@ -47,9 +47,15 @@ type ConnStats struct {
 	// before the bad one have taken effect.
 	Dropped Drops
 
-	RTT           time.Duration // smoothed; 0 before the first sample
-	RTTVar        time.Duration // variation of the round-trip time
-	RTO           time.Duration // retransmission time-out
+	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
+	// sample. Samples are the acknowledgements of data, the handshake, and PINGs
+	// (keep-alive, Conn.Ping, and one a second beside datagrams that are sent).
+	// Those of data include up to 25 ms for which the peer holds them back.
+	RTT           time.Duration
+	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
+	RTTAge        time.Duration // since the last sample; 0: none yet
+	RTTVar        time.Duration // variation of the round-trip time of data, in milliseconds
+	RTO           time.Duration // retransmission time-out, in milliseconds
 	InFlight      int           // segments sent and not acknowledged
 	Queued        int           // segments waiting to be sent
 	WriteBuffered int           // payload bytes of InFlight and Queued
@@ -107,7 +113,9 @@ func (c *Conn) Stats() ConnStats {
 	return ConnStats{
 		Counters:         c.kcp.Counters(),
 		Dropped:          c.dropCounts(),
-		RTT:              time.Duration(k.srtt) * time.Millisecond,
+		RTT:              c.rtt.current(k.srtt),
+		RTTMin:           time.Duration(c.rtt.least) * time.Microsecond,
+		RTTAge:           c.rtt.age(c.ep.now()),
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
@@ -166,6 +174,8 @@ type endpointCounters struct {
 	dropCredit, dropHandshake         atomic.Uint64
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
+
+	lastWriteError atomic.Pointer[socketError] // nil: none
 }
 
 // EndpointStats is a snapshot of an endpoint and of its listener.

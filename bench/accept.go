@@ -8,7 +8,8 @@ import (
 
 // The accept suite has one client open a connection from a new socket, send a
 // byte, wait for the answer of one byte, and close, again and again. The
-// listening end closes its end of each too. It counts connections a second.
+// listening end closes its end of each too. It counts connections a second. In
+// the cases named tls each has a handshake, with an ECDSA certificate for P-256.
 
 const metricRate = "rate"
 
@@ -16,20 +17,26 @@ func init() {
 	register(&suite{
 		name:    "accept",
 		about:   "connections opened and closed, a byte each way, one after the other",
-		cases:   []string{"1"},
+		cases:   []string{"1", overTLS, tickets},
 		impls:   []string{ours, kcpGo, kernelTCP},
 		metrics: []metric{{metricRate, "per second"}},
 		charts:  []chart{{name: "rate", title: "Connections opened and closed", metric: metricRate}},
+		lacks:   func(c, impl string) bool { return c != "1" && impl == kcpGo },
 		measure: measureAccept,
 	})
 }
 
 // measureAccept opens connections for d.
 func measureAccept(c, impl string, d time.Duration) (f figures, err error) {
-	if c != "1" {
+	s := settings{mode: c, window: idleWindow}
+	switch c {
+	case "1":
+		s.mode = plain
+	case overTLS, tickets:
+	default:
 		return nil, fmt.Errorf("no case %q", c)
 	}
-	p, err := newPeer(impl, settings{mode: plain, window: idleWindow})
+	p, err := newPeer(impl, s)
 	if err != nil {
 		return nil, err
 	}

@@ -26,7 +26,7 @@ func init() {
 	register(&suite{
 		name:    "bulk",
 		about:   "one connection over loopback, one way, 1400-byte packets, window 1024",
-		cases:   []string{plain, aesGCM, aesCFB, fecMix},
+		cases:   []string{plain, aesGCM, overTLS, aesCFB, fecMix},
 		impls:   []string{ours, kcpGoAPI, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{{metricGoodput, "MB/s"}, {metricCPU, "s/GB"}, {metricAllocs, "per MB"}},
 		charts: []chart{
@@ -36,7 +36,9 @@ func init() {
 		lacks: func(c, impl string) bool {
 			switch impl {
 			case quicGo:
-				return c != plain && c != aesGCM
+				return c != plain && c != aesGCM && c != overTLS
+			case kcpGo, kcpGoAPI:
+				return c == overTLS
 			case kernelTCP, bareUDP:
 				return c != plain
 			}

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"net"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -14,6 +16,7 @@ var floods = []flood{
 	// First packets, each of a conversation of its own.
 	{name: "hello", rate: 50_000, packet: firstHello},
 	{name: "push", rate: 50_000, packet: firstPush, kcpGo: true},
+	{name: "hello-tls", rate: 50_000, packet: firstTLS, config: func(c *kcp.Config) { c.TLS, _ = sharedTLS(settings{}) }},
 	{name: "garbage", rate: 50_000, packet: garbage, kcpGo: true},
 	{name: "hello-validated", rate: 50_000, packet: firstHello},
 	{name: "push-validated", rate: 50_000, packet: firstPush},
@@ -91,6 +94,51 @@ func garbage(a *attacker) []byte {
 	}
 	return b
 }
+
+// firstTLS makes the first packets of a dialler with TLS, which hold a whole
+// ClientHello, in turn.
+func firstTLS(a *attacker) []byte {
+	hello := recordedHello()
+	i := a.n % uint32(len(hello))
+	if i == 0 {
+		a.conv.Store(a.random.Uint32())
+	}
+	b := append(a.b[:0], hello[i]...)
+	for rest := b; len(rest) >= segmentHeader; { // all segments name the conversation
+		binary.LittleEndian.PutUint32(rest, a.conv.Load())
+		size := segmentHeader + int(binary.LittleEndian.Uint32(rest[segmentHeader-4:]))
+		rest = rest[min(size, len(rest)):]
+	}
+	return b
+}
+
+// segmentHeader is the size of the header of a segment, in bytes.
+const segmentHeader = 24
+
+// recordedHello returns the packets with the ClientHello of a session that
+// nothing answers.
+var recordedHello = sync.OnceValue(func() (packets [][]byte) {
+	silent, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		panic(err)
+	}
+	defer silent.Close()
+	config, err := sharedTLS(settings{})
+	if err != nil {
+		panic(err)
+	}
+	_, _ = kcp.Dial("udp4", silent.LocalAddr().String(), &kcp.Config{TLS: config, DialTimeout: 100 * time.Millisecond})
+	_ = silent.SetReadDeadline(time.Now().Add(10 * time.Millisecond))
+	for len(packets) < 2 {
+		b := make([]byte, floodMTU)
+		n, err := silent.Read(b)
+		if err != nil {
+			panic(err)
+		}
+		packets = append(packets, b[:n])
+	}
+	return packets
+})
 
 // zeros is what payloads are made of whose content does not matter.
 var zeros [floodMTU]byte

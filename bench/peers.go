@@ -32,6 +32,9 @@ const (
 	aesGCM = "aes-gcm"
 	aesCFB = "aes-cfb"
 	fecMix = "fec-10-3"
+
+	overTLS = "tls"        // a handshake for each connection
+	tickets = "tls-ticket" // the same, resumed by a ticket
 )
 
 const (
@@ -64,6 +67,9 @@ func newPeer(impl string, s settings) (peer, error) {
 	case quicGo:
 		return newQUICPeer(s)
 	case kernelTCP:
+		if s.overTLS() {
+			return newTLSPeer(s)
+		}
 		return newTCPPeer()
 	}
 	return nil, fmt.Errorf("no implementation %q", impl)

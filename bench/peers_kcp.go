@@ -46,6 +46,8 @@ func ourConfig(s settings) (*kcp.Config, error) {
 			return nil, e
 		}
 		c.Cipher = crypt.CFB(block)
+	case overTLS, tickets:
+		c.TLS, err = sharedTLS(s)
 	case fecMix:
 		c.FEC = kcp.FEC{Data: fecDataPart, Parity: fecExtraPart}
 	default:

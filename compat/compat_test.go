@@ -222,3 +222,16 @@ func TestDataBeforeDeadline(t *testing.T) {
 		})
 	}
 }
+
+// A Write that has begun takes all, although its deadline has passed.
+func TestCustomsTogether(t *testing.T) {
+	pair(t, &kcp.Config{SendWindow: 32}, func(t *testing.T, a, _ *kcp.Conn) {
+		compat.Set(a, compat.Customs{SegmentBound: true, DataBeforeDeadline: true})
+		require.NoError(t, a.SetWriteDeadline(time.Now().Add(-1)))
+		n, err := a.Write(make([]byte, 300_000))
+		require.NoError(t, err)
+		require.Equal(t, 300_000, n)
+		_, err = a.Write([]byte("x"))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
+}

@@ -246,7 +246,9 @@ func (s *UDPSession) GetRTO() uint32 { return uint32(s.conn.Stats().RTO.Millisec
 
 // GetSRTT returns the smoothed round-trip time in milliseconds, 0 before the
 // first sample.
-func (s *UDPSession) GetSRTT() int32 { return int32(s.conn.Stats().RTT.Milliseconds()) }
+func (s *UDPSession) GetSRTT() int32 {
+	return int32((s.conn.Stats().RTT + time.Millisecond - 1).Milliseconds())
+}
 
 // GetSRTTVar returns the variation of the round-trip time in milliseconds.
 func (s *UDPSession) GetSRTTVar() int32 { return int32(s.conn.Stats().RTTVar.Milliseconds()) }

@@ -83,7 +83,7 @@ const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serializat
 ^{"time":20.050,"name":"quic:packet_dropped","data":{"raw":{"length":24},"trigger":"invalid","details":"with \"quotes\" and \u003c/script\u003e"}}
 ^{"time":20.050,"name":"quic:connection_state_updated","data":{"old":"handshake_confirmed","new":"closing"}}
 ^{"time":20.050,"name":"quic:connection_state_updated","data":{"old":"closing","new":"closed"}}
-^{"time":20.050,"name":"quic:connection_closed","data":{"initiator":"remote","trigger":"application","reason":"kcp: session reset by the peer: connection reset by peer"}}
+^{"time":20.050,"name":"quic:connection_closed","data":{"initiator":"remote","trigger":"application","reason":"kcp: session reset by the peer"}}
 `
 
 // blocked is a writer that waits.

@@ -31,11 +31,15 @@ func SetBuffers(pc net.PacketConn, bytes int) error {
 	return errors.Join(errs[:]...)
 }
 
+// Control is called for a socket before it is bound, as net.ListenConfig.Control.
+// nil: there is nothing to do.
+type Control = func(network, address string, c syscall.RawConn) error
+
 // ListenReusePort opens n sockets on one address and port (SO_REUSEPORT). The
 // kernel distributes the peers among them: all packets of one peer arrive at
 // one socket. With port 0 it chooses a port that is not in use. It fails with
 // errors.ErrUnsupported on systems that do not distribute packets so.
-func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
+func ListenReusePort(network, address string, n int, control Control) ([]*net.UDPConn, error) {
 	switch network {
 	case "udp", "udp4", "udp6":
 	default:
@@ -49,7 +53,7 @@ func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
 	}
 	conns := make([]*net.UDPConn, 0, n)
 	for range n {
-		c, err := listenReusePort(network, address)
+		c, err := listenReusePort(network, address, control)
 		if err != nil {
 			for _, c := range conns {
 				_ = c.Close() // the error to report is the earlier one
@@ -65,15 +69,20 @@ func ListenReusePort(network, address string, n int) ([]*net.UDPConn, error) {
 // listenReusePort opens one socket that shares its port. With port 0 the option
 // is set only once the socket has a port. Otherwise the kernel might choose a
 // port that is shared already, even by other programs.
-func listenReusePort(network, address string) (*net.UDPConn, error) {
+func listenReusePort(network, address string, control Control) (*net.UDPConn, error) {
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	chosen := port == "" || port == "0"
-	var config net.ListenConfig
+	config := net.ListenConfig{Control: control}
 	if !chosen {
-		config.Control = func(_, _ string, c syscall.RawConn) error { return reusePort(c) }
+		config.Control = func(network, address string, c syscall.RawConn) error {
+			if err := reusePort(c); err != nil || control == nil {
+				return err
+			}
+			return control(network, address, c)
+		}
 	}
 	pc, err := config.ListenPacket(context.Background(), network, address)
 	if err != nil {

@@ -21,7 +21,7 @@ func TestSetBuffers(t *testing.T) {
 
 func TestListenReusePort(t *testing.T) {
 	if runtime.GOOS != "linux" {
-		_, err := ListenReusePort("udp", "127.0.0.1:0", 2)
+		_, err := ListenReusePort("udp", "127.0.0.1:0", 2, nil)
 		require.ErrorIs(t, err, errors.ErrUnsupported)
 		return
 	}
@@ -35,7 +35,7 @@ func TestListenReusePort(t *testing.T) {
 // it at one socket.
 func testShards(t *testing.T, network, address string) {
 	const shards, peers = 4, 64
-	conns, err := ListenReusePort(network, address, shards)
+	conns, err := ListenReusePort(network, address, shards, nil)
 	require.NoError(t, err)
 	require.Len(t, conns, shards)
 	for _, c := range conns {
@@ -81,7 +81,7 @@ func TestReusePortGroupsAreApart(t *testing.T) {
 	}
 	seen := make(map[netip.AddrPort]bool)
 	for range 100 {
-		conns, err := ListenReusePort("udp4", "127.0.0.1:0", 2)
+		conns, err := ListenReusePort("udp4", "127.0.0.1:0", 2, nil)
 		require.NoError(t, err)
 		require.False(t, seen[addrOf(conns[0])])
 		seen[addrOf(conns[0])] = true
@@ -102,11 +102,11 @@ func TestListenReusePortFails(t *testing.T) {
 		{"udp", "127.0.0.1:0", 0},
 		{"udp4", "192.0.2.1:0", 2}, // not an address of ours
 	} {
-		_, err := ListenReusePort(test.network, test.address, test.n)
+		_, err := ListenReusePort(test.network, test.address, test.n, nil)
 		require.Error(t, err, "%v", test)
 	}
 	taken := listen(t, "udp4", "127.0.0.1:0")
-	_, err := ListenReusePort("udp4", taken.LocalAddr().String(), 2)
+	_, err := ListenReusePort("udp4", taken.LocalAddr().String(), 2, nil)
 	require.Error(t, err)
 }
 

@@ -1,0 +1,116 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Config.Control is called for each socket that Dial and Listen open, and can
+// prevent that.
+func TestControl(t *testing.T) {
+	var calls atomic.Int32
+	config := &Config{Shards: 2, Control: func(network, _ string, c syscall.RawConn) error {
+		calls.Add(1)
+		if network != "udp4" {
+			return errors.New("unexpected network " + network)
+		}
+		return c.Control(func(uintptr) {})
+	}}
+	l, err := Listen("udp4", "127.0.0.1:0", config)
+	require.NoError(t, err)
+	defer l.Close()
+	sockets := calls.Load()
+	require.GreaterOrEqual(t, sockets, int32(1))
+	c, err := DialContext(context.Background(), "udp4", l.Addr().String(), config)
+	require.NoError(t, err)
+	require.Equal(t, sockets+1, calls.Load())
+	require.NoError(t, c.Abort())
+	refuse := &Config{Control: func(string, string, syscall.RawConn) error { return os.ErrPermission }}
+	_, err = Dial("udp4", l.Addr().String(), refuse)
+	require.ErrorIs(t, err, os.ErrPermission)
+	_, err = Listen("udp4", "127.0.0.1:0", refuse)
+	require.ErrorIs(t, err, os.ErrPermission)
+}
+
+// NoAnswerError says what the socket said, and nothing twice.
+func TestErrorTexts(t *testing.T) {
+	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer pc.Close()
+	e, err := NewEndpoint(pc, &Config{DialTimeout: 10 * time.Millisecond, SocketBuffer: 1 << 16})
+	require.NoError(t, err)
+	defer e.Close()
+	_, err = e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv6loopback, Port: 9}) // from an IPv4 socket
+	var silent *NoAnswerError
+	require.ErrorAs(t, err, &silent)
+	require.Error(t, silent.Socket)
+	require.ErrorIs(t, err, silent.Socket)
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	require.Equal(t, "kcp: no answer from the peer in 1.23s (absent, or another key)", (&NoAnswerError{Waited: 1234567 * time.Microsecond}).Error())
+	require.Equal(t, "kcp: no answer from the peer in 1.23ms (absent, or another key): EOF", (&NoAnswerError{1234567, io.EOF}).Error())
+	require.Equal(t, "kcp: peer lost: nothing received for 40.5s", (&PeerLostError{Silence: 40500123456}).Error())
+	require.Equal(t, "kcp: session reset by the peer", ErrReset.Error())
+	require.ErrorIs(t, ErrReset, syscall.ECONNRESET)
+	require.ErrorIs(t, ErrRefused, syscall.ECONNREFUSED)
+	require.ErrorIs(t, ErrPeerClosed, syscall.EPIPE)
+}
+
+// KeepAlive follows a short PeerTimeout, so that a vanished peer is noticed in
+// two and a half times that.
+func TestKeepAliveFollowsPeerTimeout(t *testing.T) {
+	for _, c := range []struct{ set, timeout, want time.Duration }{
+		{0, 0, 25 * time.Second},
+		{0, 3 * time.Second, 1500 * time.Millisecond},
+		{0, 30 * time.Second, 25 * time.Second},
+		{0, 10 * time.Millisecond, minKeepAlive},
+		{0, -1, 25 * time.Second},
+		{7 * time.Second, 3 * time.Second, 7 * time.Second},
+		{-1, 3 * time.Second, 0},
+	} {
+		d := (&Config{KeepAlive: c.set, PeerTimeout: c.timeout}).withDefaults()
+		require.Equal(t, c.want, d.KeepAlive, "%+v", c)
+	}
+	inWorld(t, 2, clean, func(w *world) {
+		a, _, _ := w.pair(&Config{PeerTimeout: 3 * time.Second}, nil)
+		w.deaf()
+		start := time.Now()
+		_, err := a.Read(make([]byte, 1))
+		require.ErrorAs(t, err, new(*PeerLostError))
+		require.Less(t, time.Since(start), 5*time.Second)
+	})
+}
+
+// ReadDatagram reads into the caller's buffer, and leaves what does not fit.
+func TestReadDatagram(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		for _, d := range []string{"first", "", "second"} {
+			require.NoError(t, a.SendDatagram([]byte(d)))
+		}
+		buf := make([]byte, 5)
+		n, err := b.ReadDatagram(buf)
+		require.NoError(t, err)
+		require.Equal(t, "first", string(buf[:n]))
+		n, err = b.ReadDatagram(nil)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		_, err = b.ReadDatagram(buf)
+		require.ErrorIs(t, err, io.ErrShortBuffer)
+		buf = make([]byte, 6)
+		n, err = b.ReadDatagram(buf)
+		require.NoError(t, err)
+		require.Equal(t, "second", string(buf[:n]))
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err = b.ReadDatagram(buf)
+		requireTimeout(t, err)
+	})
+}

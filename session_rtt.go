@@ -1,0 +1,145 @@
+package kcp
+
+import (
+	"context"
+	"math"
+	"net"
+	"time"
+)
+
+// rttState is the round-trip time as the application sees it, of data and of
+// signals. The time-outs of data do not depend on it: the state machine has its
+// own estimate (RFC 6298). Conn.mu guards it.
+type rttState struct {
+	at       time.Duration // the last sample, since the epoch; 0: none yet
+	smoothed uint32        // microseconds; 0: no sample yet
+	least    uint32        // microseconds; 0: no sample yet
+}
+
+// refreshAfter is the age of the last sample from which a datagram that is sent
+// takes a PING along.
+const refreshAfter = time.Second
+
+// measured takes a sample of the round-trip time; 0 is none.
+func (c *Conn) measured(sample, now time.Duration) {
+	if sample <= 0 {
+		return
+	}
+	r, us := &c.rtt, uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
+	if r.smoothed == 0 {
+		r.smoothed, r.least = us, us
+	} else {
+		r.smoothed = uint32((7*uint64(r.smoothed) + uint64(us)) / 8)
+		r.least = min(r.least, us)
+	}
+	r.at = max(now, 1)
+}
+
+// current returns the smoothed round-trip time. Without a sample that is the
+// state machine's, srtt in milliseconds.
+func (r *rttState) current(srtt int32) time.Duration {
+	if r.smoothed == 0 {
+		return time.Duration(srtt) * time.Millisecond
+	}
+	return time.Duration(r.smoothed) * time.Microsecond
+}
+
+// age returns the time since the last sample; 0: none.
+func (r *rttState) age(now time.Duration) time.Duration {
+	if r.at == 0 {
+		return 0
+	}
+	return now - r.at
+}
+
+// refreshRTT sends a PING with a datagram if the last sample is old: datagrams
+// are not acknowledged. Data that is on its way will be.
+func (c *Conn) refreshRTT(now time.Duration) {
+	if c.kcp.WaitSend() > 0 || c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.at > 0 && now-c.rtt.at < refreshAfter {
+		return
+	}
+	if w := c.watched(); w.pingAt == 0 || now-w.pingAt >= refreshAfter {
+		c.sendPing(w, now)
+	}
+}
+
+// sendPing queues a PING that measures the round-trip time. It is not repeated,
+// and nothing else depends on its answer.
+func (c *Conn) sendPing(w *sessionWatch, now time.Duration) {
+	w.ping, w.pingAt = signal{sigPing, randomConv(), randomConv()}, max(now, 1)
+	c.kcp.queueSignals(w.ping)
+	c.kcp.sendSignals()
+}
+
+// pongArrived takes the answer to a PING, which may be that of sendPing.
+func (c *Conn) pongArrived(s signal) {
+	w := c.watch
+	if w == nil || w.pingAt == 0 || s != w.ping.answer() {
+		return
+	}
+	w.pong = max(c.live.lastInput-w.pingAt, time.Microsecond)
+	w.pingAt = 0
+	w.pongs++
+	c.measured(w.pong, c.live.lastInput)
+	c.io.canWrite.Broadcast()
+}
+
+// Ping sends a PING to the peer's endpoint, waits for the answer, and returns
+// the time between them. It repeats PING if there is no answer for a
+// retransmission time-out, 50 ms at least and 2 s at most. The answer comes from
+// the endpoint, whatever the peer's application does.
+//
+// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a peer without
+// signals; net.ErrClosed after Close or Abort; and the error with which the
+// session ended. Like Write, Ping must not be called from a handler of
+// Group.Handle.
+func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
+	wake := func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.io.canWrite.Broadcast()
+	}
+	defer context.AfterFunc(ctx, wake)()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	w := c.watched()
+	start := w.pongs
+	var next time.Duration
+	var timer *time.Timer
+	for w.pongs == start {
+		if err := c.cannotPing(ctx); err != nil {
+			return 0, c.opError("ping", err)
+		}
+		now := c.ep.now()
+		if now >= next {
+			next = now + c.requestWait()
+			c.setClock(now)
+			c.sendPing(w, now)
+			c.writePackets() // it releases c.mu: look again
+			if timer == nil {
+				timer = time.AfterFunc(next-now, wake)
+				defer timer.Stop()
+			} else {
+				timer.Reset(next - now)
+			}
+			continue
+		}
+		c.io.canWrite.Wait()
+	}
+	return w.pong, nil
+}
+
+// cannotPing returns why Ping fails; nil if it does not.
+func (c *Conn) cannotPing(ctx context.Context) error {
+	switch {
+	case c.closing.closed:
+		return net.ErrClosed
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	case c.closing.state == stateEnded:
+		return net.ErrClosed
+	case c.hs.kind != peerExtended:
+		return ErrLegacyPeer
+	}
+	return ctx.Err()
+}
