@@ -3,6 +3,8 @@ package kcp
 import (
 	"context"
 	"os"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -19,9 +21,12 @@ func TestHandleDatagrams(t *testing.T) {
 				a, b, _ := w.pair(&cfg, &cfg)
 				require.NoError(t, a.SendDatagram([]byte("early")))
 				time.Sleep(time.Second)
+				var mu sync.Mutex
 				var got []string
 				b.HandleDatagrams(func(p []byte) {
+					mu.Lock()
 					got = append(got, string(p))
+					mu.Unlock()
 					for i := range p {
 						p[i]++ // the memory may be changed
 					}
@@ -40,7 +45,9 @@ func TestHandleDatagrams(t *testing.T) {
 					require.NoError(t, err)
 					require.Equal(t, want, string(p))
 				}
+				mu.Lock()
 				require.Equal(t, []string{"abc", "bcd", ""}, got)
+				mu.Unlock()
 				p, err := b.ReceiveDatagram(context.Background())
 				require.NoError(t, err)
 				require.Equal(t, "early", string(p))
@@ -66,21 +73,21 @@ func TestHandleDatagrams(t *testing.T) {
 func TestHandlerEnds(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, _ := w.pair(nil, &Config{IdleTimeout: 3 * time.Second, Linger: -1})
-		calls := 0
+		var calls atomic.Int32
 		b.HandleDatagrams(func([]byte) {
-			calls++
-			b.HandleDatagrams(func([]byte) { calls += 10 })
+			calls.Add(1)
+			b.HandleDatagrams(func([]byte) { calls.Add(10) })
 		})
 		for range 3 {
 			require.NoError(t, a.SendDatagram([]byte("x")))
 			time.Sleep(2 * time.Second)
 		}
 		require.NoError(t, b.Err())
-		require.Equal(t, 21, calls)
+		require.EqualValues(t, 21, calls.Load())
 		require.NoError(t, b.Close())
 		require.NoError(t, a.SendDatagram([]byte("x")))
 		time.Sleep(time.Second)
-		require.Equal(t, 21, calls)
+		require.EqualValues(t, 21, calls.Load())
 	})
 }
 
@@ -88,15 +95,15 @@ func TestHandlerEnds(t *testing.T) {
 func TestHandlerInGroup(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, g := w.grouped(nil)
-		calls := 0
+		var calls atomic.Int32
 		b.HandleDatagrams(func(p []byte) {
-			calls++
+			calls.Add(1)
 			_ = b.Abort() // does not wait
 		})
 		require.NoError(t, a.SendDatagram([]byte("x")))
 		require.NoError(t, a.SendDatagram([]byte("y")))
 		time.Sleep(time.Second)
-		require.Equal(t, 1, calls, "dropped after Abort")
+		require.EqualValues(t, 1, calls.Load(), "dropped after Abort")
 		for _, e := range take(t, g) {
 			require.NotEqual(t, EventDatagram, e.Kind)
 		}

@@ -5,6 +5,7 @@ import (
 	"math"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -220,17 +221,17 @@ func TestSetCongestionControl(t *testing.T) {
 		w.move(b, a, 1, 100_000)
 		time.Sleep(time.Second) // until all is acknowledged
 		require.Len(t, made, 1)
-		require.Positive(t, made[0].acks)
+		require.Positive(t, made[0].acks.Load())
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 		w.move(a, b, 2, 100_000)
 		w.move(b, a, 3, 100_000)
 		time.Sleep(time.Second)
 		require.Len(t, made, 2)
-		require.Positive(t, made[1].acks)
+		require.Positive(t, made[1].acks.Load())
 		require.NoError(t, b.SetCongestionControl(nil))
-		old := made[1].acks
+		old := made[1].acks.Load()
 		w.move(b, a, 4, 100_000)
-		require.Equal(t, old, made[1].acks)
+		require.Equal(t, old, made[1].acks.Load())
 		require.Len(t, made, 2)
 	})
 }
@@ -238,11 +239,11 @@ func TestSetCongestionControl(t *testing.T) {
 // countingControl counts the calls of a controller.
 type countingControl struct {
 	CongestionControl
-	acks int
+	acks atomic.Int32
 }
 
 func (c *countingControl) OnAck(s *CongestionState) {
-	c.acks++
+	c.acks.Add(1)
 	c.CongestionControl.OnAck(s)
 }
 
