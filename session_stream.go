@@ -127,6 +127,7 @@ type Stream struct {
 	writeDeadline deadline
 	closed        bool // by Close
 	gone          bool // not in the table any more
+	accepted      bool // AcceptStream has returned it, or this end has opened it
 	out           streamOut
 	in            streamIn
 }
@@ -185,6 +186,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 			if t.backlog = t.backlog[1:]; len(t.backlog) == 0 {
 				t.backlog = nil
 			}
+			t.acceptedLocked(s)
 			return s, nil
 		case c.closing.err != nil:
 			return nil, c.opError("accept", c.reason(c.closing.err))

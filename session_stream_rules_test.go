@@ -758,3 +758,24 @@ func TestManyStreams(t *testing.T) {
 		runtime.KeepAlive(theirs)
 	})
 }
+
+// Streams that a peer opens and ends at once count until they are accepted.
+func TestStreamBacklogIsBounded(t *testing.T) {
+	inWorld(t, 18, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{MaxStreams: 10})
+		b.mu.Lock()
+		for i := range uint32(1000) {
+			b.onStream((&streamHeader{id: 2*i + 1, kind: streamReset, code: StreamRefused, opens: true}).append(nil))
+		}
+		backlog, held := len(b.streams.backlog), b.streams.held
+		b.mu.Unlock()
+		require.Equal(t, 10, backlog)
+		require.Zero(t, held)
+		for range backlog {
+			_, err := acceptStream(t, b).Read(make([]byte, 1))
+			wantReset(t, err, StreamRefused, true)
+		}
+		require.Zero(t, figuresOf(b).fromPeer)
+		_, _ = a.Abort(), b.Abort()
+	})
+}

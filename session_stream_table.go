@@ -36,7 +36,7 @@ type streamTable struct {
 
 	next       uint32                   // id of the next stream of this end; 0: not known yet
 	theirs     idSet                    // of the peer's streams: those that have been opened
-	fromPeer   int                      // streams in the table that the peer has opened
+	fromPeer   int                      // streams of the peer in the table, or in the backlog
 	openAt     time.Duration            // when openings leaves; 0: it is empty
 	openings   []*Stream                // opened by this end, and the peer may not know of it
 	refused    []uint32                 // ids of streams to be refused
@@ -225,7 +225,16 @@ func (t *streamTable) retireLocked(s *Stream) {
 	s.gone = true
 	delete(t.streams, s.id)
 	t.sched.remove(s)
-	if s.id&1 != t.conn.firstStreamLocked()&1 {
+	if s.accepted && s.id&1 != t.conn.firstStreamLocked()&1 {
+		t.fromPeer--
+	}
+}
+
+// acceptedLocked takes note that the application has s. Until then s counts as
+// one of the peer's, even if it is over: else a peer could fill the backlog with
+// streams that it ends at once.
+func (t *streamTable) acceptedLocked(s *Stream) {
+	if s.accepted = true; s.gone {
 		t.fromPeer--
 	}
 }
