@@ -79,6 +79,17 @@
 // for all sessions of an endpoint. Messages can be read in any mode, with
 // [Conn.ReadMessage].
 //
+// # Around a session
+//
+// [Conn.Done] and [Conn.Err] tell that a session has ended, and why.
+// [Conn.TryWrite] and [Conn.TryWriteMessage] write without waiting, and
+// [Conn.WriteReady] waits for room. [Conn.Flush] waits until the peer's endpoint
+// has what was written. [ConnStats] has the round-trip time of data, signals and
+// datagrams; [Conn.Ping] measures it. [Endpoint.Sessions] visits all sessions,
+// [Endpoint.Totals] adds up their figures, those of ended sessions included, and
+// [EndpointStats] counts how they ended. [Endpoint.Shutdown] ends a server in
+// order.
+//
 // # Many sessions
 //
 // A server need not have a goroutine for each session. A [Group] holds sessions,
