@@ -22,7 +22,7 @@ import (
 
 // dialTLS dials the server, and returns the errors of both ends. If there are
 // none, the session carries a byte each way.
-func (w *world) dialTLS(client, server *Config) (dialErr, acceptErr error, took time.Duration) {
+func (w *world) dialTLS(client, server *Config) (took time.Duration, dialErr, acceptErr error) {
 	l := w.listen(server)
 	defer l.Endpoint().Close()
 	e, _ := w.endpoint("10.0.0.2:0", client)
@@ -48,7 +48,7 @@ func (w *world) dialTLS(client, server *Config) (dialErr, acceptErr error, took 
 		receive(w.t, c, []byte("x"))
 		require.NoError(w.t, c.CloseWrite())
 	}
-	return err, <-accepted, took
+	return took, err, <-accepted
 }
 
 // requireAlert checks that err is that of a peer's alert, or of an own one.
@@ -119,7 +119,7 @@ func TestTLSCertificates(t *testing.T) {
 				a, b := secured(Config{}), secured(Config{})
 				a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
 				test.change(a.TLS, b.TLS)
-				dialErr, acceptErr, took := w.dialTLS(a, b)
+				took, dialErr, acceptErr := w.dialTLS(a, b)
 				requireAlert(t, dialErr, !test.local, test.alert)
 				requireAlert(t, acceptErr, test.local, test.alert)
 				if own := map[bool]error{true: dialErr, false: acceptErr}[test.local]; test.check != nil {
@@ -134,7 +134,7 @@ func TestTLSCertificates(t *testing.T) {
 		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
 		authenticate(a.TLS, b.TLS)
 		a.TLS.Certificates = []tls.Certificate{stranger, client}
-		dialErr, acceptErr, _ := w.dialTLS(a, b)
+		_, dialErr, acceptErr := w.dialTLS(a, b)
 		require.NoError(t, dialErr)
 		require.NoError(t, acceptErr)
 	})
@@ -170,13 +170,13 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 func TestTLSMismatch(t *testing.T) {
 	for _, mode := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
 		inWorld(t, 0, clean, func(w *world) {
-			dialErr, acceptErr, took := w.dialTLS(secured(Config{}), &Config{AddressValidation: mode})
+			took, dialErr, acceptErr := w.dialTLS(secured(Config{}), &Config{AddressValidation: mode})
 			require.ErrorIs(t, dialErr, ErrNoTLS)
 			require.ErrorIs(t, acceptErr, context.DeadlineExceeded)
 			require.Less(t, took, 50*time.Millisecond)
 		})
 		inWorld(t, 0, clean, func(w *world) {
-			dialErr, acceptErr, took := w.dialTLS(&Config{}, secured(Config{AddressValidation: mode}))
+			took, dialErr, acceptErr := w.dialTLS(&Config{}, secured(Config{AddressValidation: mode}))
 			require.ErrorIs(t, dialErr, ErrTLSRequired)
 			require.ErrorIs(t, dialErr, syscall.ECONNREFUSED)
 			require.ErrorIs(t, acceptErr, context.DeadlineExceeded)
@@ -269,7 +269,7 @@ func TestTLSDowngrade(t *testing.T) {
 					}
 					return packet
 				})
-				dialErr, acceptErr, _ := w.dialTLS(secured(Config{}), secured(Config{}))
+				_, dialErr, acceptErr := w.dialTLS(secured(Config{}), secured(Config{}))
 				require.Error(t, dialErr)
 				require.Error(t, acceptErr)
 				for _, want := range test.want {
@@ -328,7 +328,7 @@ func TestTLSForgedInTheClear(t *testing.T) {
 			return true
 		})
 		time.AfterFunc(100*time.Millisecond, func() { done.Store(true) })
-		dialErr, acceptErr, _ := w.dialTLS(secured(Config{}), secured(Config{}))
+		_, dialErr, acceptErr := w.dialTLS(secured(Config{}), secured(Config{}))
 		require.NoError(t, dialErr)
 		require.NoError(t, acceptErr)
 		require.Positive(t, forged.Load())
@@ -348,7 +348,7 @@ func TestTLSLongChain(t *testing.T) {
 			}
 			require.Greater(t, len(cert.Certificate)*len(cert.Certificate[0]), 20_000)
 			b.TLS.Certificates = []tls.Certificate{cert}
-			dialErr, acceptErr, took := w.dialTLS(a, b)
+			took, dialErr, acceptErr := w.dialTLS(a, b)
 			require.NoError(t, dialErr)
 			require.NoError(t, acceptErr)
 			if link == clean {

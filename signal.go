@@ -68,7 +68,7 @@ func (h *header) signal() (s signal, ok bool) {
 }
 
 // mayHavePayload reports whether signals with this code may have payload.
-func (code signalCode) mayHavePayload() bool { return code == sigProbe || code == sigClose }
+func (c signalCode) mayHavePayload() bool { return c == sigProbe || c == sigClose }
 
 // closePayload returns the payload of s when it is sent: that of CLOSE, if the
 // session has set one and it fits into a packet.

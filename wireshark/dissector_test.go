@@ -29,7 +29,6 @@ import (
 // capture collects packets of a simulated network as a pcap file of raw IPv4.
 type capture struct {
 	mu      sync.Mutex
-	start   time.Time
 	file    bytes.Buffer
 	packets [][]byte
 }
