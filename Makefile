@@ -10,7 +10,8 @@ MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
-FUZZ     = .:FuzzSegment .:FuzzStreams ./fuzz:FuzzInput ./fuzz:FuzzLink \
+FUZZ     = .:FuzzSegment .:FuzzStreams .:FuzzTLSHandshake .:FuzzTLSContent \
+           ./internal/packetkeys:FuzzOpen ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
 FUZZTIME ?= 10m
@@ -31,7 +32,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state soak soak-lives cross vet lint bench fmt
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
 STAGES = interop race 386 unit cross fuzz-short lint offload-off vet bench-test mux-test kcpgo-test observe-test
@@ -142,6 +143,10 @@ fuzz:
 
 fuzz-short:
 	@$(MAKE) --no-print-directory fuzz FUZZTIME=$(FUZZSHORT)
+
+# Attackers on the path of sessions with TLS, for a thousand seeds; some minutes.
+tls-hostile:
+	KCP_TLS_SEEDS=1000 $(GO) test -run '^TestTLSHostile' -timeout 60m .
 
 # Sessions attacked by somebody who knows their state; a quarter of an hour.
 fuzz-state:
