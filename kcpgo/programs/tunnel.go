@@ -71,7 +71,11 @@ func (o *options) runProgram(ctx context.Context, p *program) (results []result)
 					r.path = "3 %, 10 ms"
 				}
 				start := time.Now()
-				r.err = o.runTunnel(ctx, t, folders[pair[0]], folders[pair[1]], relayed)
+				for range portTries {
+					if r.err = o.runTunnel(ctx, t, folders[pair[0]], folders[pair[1]], relayed); !errors.Is(r.err, errEnded) {
+						break
+					}
+				}
 				r.took = time.Since(start)
 				results = append(results, r.logged())
 			}
@@ -79,6 +83,13 @@ func (o *options) runProgram(ctx context.Context, p *program) (results []result)
 	}
 	return results
 }
+
+// errEnded means that a program has ended before the transfer. Its port may have
+// been taken by another program since it was chosen, so the case is tried again,
+// portTries times in all.
+var errEnded = errors.New("a program has ended by itself")
+
+const portTries = 3
 
 // logged prints the outcome, with all of the error.
 func (r result) logged() result {
@@ -93,6 +104,8 @@ func (r result) logged() result {
 func (o *options) runTunnel(ctx context.Context, t tunnel, client, server string, relayed bool) (err error) {
 	ctx, cancel := context.WithTimeout(ctx, o.limit*time.Duration(max(t.slow, 1)))
 	defer cancel()
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
 	sink, err := newSink(o.size)
 	if err != nil {
 		return err
@@ -133,12 +146,19 @@ func (o *options) runTunnel(ctx context.Context, t tunnel, client, server string
 		if err != nil {
 			return err
 		}
-		ends = append(ends, p)
+		if ends = append(ends, p); len(ends) == 1 || !t.alone {
+			context.AfterFunc(p.ended, func() { fail(errEnded) })
+		}
 	}
 	if t.alone {
-		return ends[1].wait(ctx)
+		err = ends[1].wait(ctx)
+	} else {
+		err = send(ctx, a, t.socks, o.size)
 	}
-	return send(ctx, a, t.socks, o.size)
+	if err != nil && context.Cause(ctx) == errEnded {
+		err = errors.Join(errEnded, err)
+	}
+	return err
 }
 
 // addresses chooses free ports.
@@ -171,6 +191,8 @@ type process struct {
 	line string
 	done chan error // how it has ended
 
+	ended context.Context // done when it has ended
+
 	mu  sync.Mutex
 	out bytes.Buffer
 }
@@ -189,7 +211,12 @@ func start(ctx context.Context, folder string, line []string) (*process, error) 
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	go func() { p.done <- p.cmd.Wait() }()
+	ended, end := context.WithCancel(context.Background())
+	p.ended = ended
+	go func() {
+		defer end()
+		p.done <- p.cmd.Wait()
+	}()
 	return p, nil
 }
 
