@@ -228,7 +228,9 @@ func (c *Conn) connect(ctx context.Context) error {
 		defer c.mu.Unlock()
 		c.io.canWrite.Broadcast()
 	})()
-	for !c.hs.reached && c.closing.err == nil && timeout.Err() == nil {
+	// A session that has failed may have to tell the peer why, which the caller's
+	// closing of the endpoint must not forestall.
+	for !c.hs.reached && !c.closing.retired && timeout.Err() == nil {
 		c.io.canWrite.Wait()
 	}
 	c.hs.dialling = false

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -356,4 +358,29 @@ func TestTLSLongChain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Dial returns, and the caller closes the socket, only when the alert that says
+// why has left.
+func TestAlertLeavesBeforeDialReturns(t *testing.T) {
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range fewer(20) {
+				l, err := Listen("udp", "127.0.0.1:0", secured(Config{}))
+				if !assert.NoError(t, err) {
+					return
+				}
+				_, err = Dial("udp", l.Addr().String(), &Config{TLS: &tls.Config{ServerName: "test"}})
+				assert.ErrorContains(t, err, "unknown authority")
+				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+				_, err = l.AcceptKCP(ctx)
+				cancel()
+				var failed *HandshakeError
+				assert.ErrorAs(t, err, &failed)
+				assert.NoError(t, l.Endpoint().Close())
+			}
+		})
+	}
+	all.Wait()
 }
