@@ -221,14 +221,16 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		if err := s.waitRoomLocked(); err != nil {
 			return n, c.opError("write", err)
 		}
+		if n < len(b) {
+			m := min(len(b)-n, c.ep.config.StreamWriteBuffer-s.out.queued)
+			s.appendLocked(b[n : n+m])
+			n += m
+			c.streams.sched.update(s)
+			c.push() // releases c.mu: the peer may have read it, and reset the stream
+		}
 		if n == len(b) {
 			return n, nil
 		}
-		m := min(len(b)-n, c.ep.config.StreamWriteBuffer-s.out.queued)
-		s.appendLocked(b[n : n+m])
-		n += m
-		c.streams.sched.update(s)
-		c.push()
 	}
 }
 
