@@ -68,10 +68,10 @@ LIMIT = $(if $(SHORT),10m,60m)
 unit:
 	$(if $(and $(SHORT),$(RACE)),KCP_NO_WORLDS=1) $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) ./...
 
-# Error correction has no goroutines, nor have these tests of other packages. They
-# are slow under the detector.
+# Error correction has no goroutines, nor have most of these tests; the rest are
+# long, and others take the same paths. They are slow under the detector.
 RACED      = $(if $(SHORT),$$($(GO) list ./... | grep -v /internal/fec$$) $(SEQUENTIAL),./...)
-SEQUENTIAL = -skip '^(TestLinkSeeds|TestInput|FuzzLink|FuzzInput|TestCoDel|TestLinkJitter|TestLinkConserves|TestBurstLoss|TestRoundTripEveryLength)'
+SEQUENTIAL = -skip '^(TestLinkSeeds|TestInput|FuzzLink|FuzzInput|TestCoDel|TestLinkJitter|TestLinkConserves|TestBurstLoss|TestRoundTripEveryLength|TestPathMTU[ABFILP]|TestLargeHolders|TestLongFatPipe|TestPacingRate|TestBBR)'
 
 race:
 ifneq ($(RACE),)
