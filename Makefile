@@ -61,7 +61,7 @@ SHORT     ?=
 FUZZSHORT ?= 1000x
 
 # A test that hangs ends its stage after LIMIT.
-LIMIT = $(if $(SHORT),10m,60m)
+LIMIT = $(if $(SHORT),15m,60m)
 
 # -parallel is above the number of processors, as parallel tests mostly wait. If
 # time is short, tests in virtual time are left to the race detector and 386.
