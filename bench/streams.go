@@ -133,6 +133,9 @@ func measureStreams(name, impl string, d time.Duration) (figures, error) {
 	if !ok {
 		return nil, fmt.Errorf("no case %q", name)
 	}
+	if streamsImpls[impl] == nil {
+		return nil, fmt.Errorf("no implementation %q", impl)
+	}
 	r := &streamsRun{until: streamsSettle + streamsTime, times: make([][]float64, bulkOfMix)}
 	if d < quickRun {
 		r.until = streamsSettle + 2*time.Second
