@@ -298,7 +298,7 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// retireLocked removes an ended session from the endpoint, which keeps its TIME-WAIT
+// retire removes an ended session from the endpoint, which keeps its TIME-WAIT
 // entry (RFC 9293 §3.6.1).
 func (c *Conn) retire() {
 	if !c.closing.retired {
