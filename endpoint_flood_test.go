@@ -6,7 +6,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"runtime"
 	"strconv"
 	"sync/atomic"
 	"testing"
@@ -118,15 +117,6 @@ func TestFlood(t *testing.T) {
 // floodAddr is the i-th forged source address.
 func floodAddr(i int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), 1000)
-}
-
-// memoryInUse returns what is in use.
-func memoryInUse() int64 {
-	runtime.GC()
-	runtime.GC()
-	var m runtime.MemStats
-	runtime.ReadMemStats(&m)
-	return int64(m.HeapAlloc + m.StackInuse)
 }
 
 func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand) []byte) {

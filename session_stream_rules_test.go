@@ -716,14 +716,7 @@ func TestManyStreams(t *testing.T) {
 	inWorld(t, 17, clean, func(w *world) {
 		config := &Config{MaxStreams: n}
 		a, b, _ := w.pair(config, config)
-		heap := func() uint64 {
-			runtime.GC()
-			runtime.GC()
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc
-		}
-		before := heap()
+		before := memoryInUse()
 		mine, theirs := make([]*Stream, n), make([]*Stream, n)
 		for i := range mine {
 			mine[i] = openStream(t, a, nil)
@@ -735,7 +728,7 @@ func TestManyStreams(t *testing.T) {
 			theirs[i] = acceptStream(t, b)
 		}
 		time.Sleep(5 * time.Second)
-		each := (int64(heap()) - int64(before)) / int64(2*n)
+		each := (memoryInUse() - before) / int64(2*n)
 		t.Logf("%d bytes for each end of a stream", each)
 		require.LessOrEqual(t, each, int64(1024))
 		for i := range mine {

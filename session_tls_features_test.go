@@ -202,27 +202,22 @@ func TestTLSIdleCost(t *testing.T) {
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:0", config)
 		_ = w.dial(e) // what is allocated once
-		open := func() (heap uint64, goroutines int) {
-			for range 2 {
-				time.Sleep(time.Minute)
-				synctest.Wait()
-				runtime.GC()
-			}
-			var m runtime.MemStats
-			runtime.ReadMemStats(&m)
-			return m.HeapAlloc, runtime.NumGoroutine()
+		settled := func() (memory int64, goroutines int) {
+			time.Sleep(2 * time.Minute)
+			synctest.Wait()
+			return memoryInUse(), runtime.NumGoroutine()
 		}
 		accepted(t, l)
-		before, goroutines := open()
+		before, goroutines := settled()
 		var conns []*Conn
 		for range pairs {
 			conns = append(conns, w.dial(e), accepted(t, l))
 		}
-		after, now := open()
+		after, now := settled()
 		requireSettled(t, conns...)
 		each := (after - before) / pairs
 		t.Logf("%d bytes for a pair", each)
-		require.LessOrEqual(t, each, uint64(8<<10))
+		require.LessOrEqual(t, each, int64(8<<10))
 		require.Equal(t, goroutines, now)
 		require.True(t, e.wakes.Idle())
 		runtime.KeepAlive(conns)

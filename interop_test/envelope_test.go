@@ -56,7 +56,7 @@ var modes = []mode{
 	{"3des", cfb(des.NewTripleDESCipher), kcpgo.NewTripleDESBlockCrypt, 24},
 	{"blowfish", cfb(blowfish.NewCipher), kcpgo.NewBlowfishBlockCrypt, 32},
 	{"cast5", cfb(cast5.NewCipher), kcpgo.NewCast5BlockCrypt, 16},
-	{"sm4", cfb(sm4.NewCipher), kcpgo.NewSM4BlockCrypt, 16},
+	{"sm4", cfb(sm4.NewCipher), theirSM4, 16},
 	{"tea", cfb(tea16), kcpgo.NewTEABlockCrypt, 16},
 	{"twofish", cfb(twofish.NewCipher), kcpgo.NewTwofishBlockCrypt, 32},
 	{"xtea", cfb(xtea.NewCipher), kcpgo.NewXTEABlockCrypt, 16},
@@ -65,6 +65,31 @@ var modes = []mode{
 	{"none", func([]byte) (crypt.Cipher, error) { return crypt.None(), nil }, kcpgo.NewNoneBlockCrypt, 32},
 	{"aes-128-gcm", crypt.AESGCM, kcpgo.NewAESGCMCrypt, 16},
 	{"aes-256-gcm", crypt.AESGCM, kcpgo.NewAESGCMCrypt, 32},
+}
+
+// theirSM4 is kcp-go's SM4 for one goroutine at a time. The two goroutines of a
+// session share its state otherwise, and now and then spoil a packet.
+func theirSM4(key []byte) (kcpgo.BlockCrypt, error) {
+	b, err := kcpgo.NewSM4BlockCrypt(key)
+	return &locked{BlockCrypt: b}, err
+}
+
+// locked is a cipher that one goroutine uses at a time.
+type locked struct {
+	mu sync.Mutex
+	kcpgo.BlockCrypt
+}
+
+func (l *locked) Encrypt(dst, src []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.BlockCrypt.Encrypt(dst, src)
+}
+
+func (l *locked) Decrypt(dst, src []byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.BlockCrypt.Decrypt(dst, src)
 }
 
 // tea16 is TEA with the 16 rounds that kcp-go gives it.

@@ -21,10 +21,8 @@ var full = os.Getenv("KCP_INTEROP") == "full"
 // parallel is how many cases that mostly wait for the relay run at a time.
 const parallel = "8"
 
-// TestMain runs the tests and then holds kcp-go to it that it has not seen a
-// single packet that it took for malformed, or for one of somebody else. Its
-// checksum errors do not count: it spoils packets of its own with SM4, whose
-// state both of its goroutines share.
+// TestMain runs the tests. It then checks that kcp-go took no packet for
+// malformed, nor for one of another conversation.
 func TestMain(m *testing.M) {
 	if s := os.Getenv("KCP_INTEROP_SEED"); s != "" {
 		var err error

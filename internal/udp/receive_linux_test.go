@@ -217,12 +217,12 @@ func TestBuffersFollowTraffic(t *testing.T) {
 
 func TestIdleSocketIsSmall(t *testing.T) {
 	const sockets, limit = 50, 96 << 10
-	heap := func() uint64 {
+	heap := func() int64 {
 		runtime.GC()
 		runtime.GC() // pools forget at the second
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
-		return m.HeapAlloc
+		return int64(m.HeapAlloc)
 	}
 	peer := listen(t, "udp4", "127.0.0.1:0")
 	before := heap()
@@ -244,7 +244,7 @@ func TestIdleSocketIsSmall(t *testing.T) {
 	}
 	each := (heap() - before) / sockets
 	t.Logf("%d bytes for each idle socket", each)
-	require.Less(t, each, uint64(limit))
+	require.Less(t, each, int64(limit))
 	for _, c := range conns {
 		require.NoError(t, c.pc.Close())
 		require.Error(t, <-waiting)
