@@ -63,15 +63,14 @@ FUZZSHORT ?= 1000x
 # A test that hangs ends its stage after LIMIT.
 LIMIT = $(if $(SHORT),15m,60m)
 
-# -parallel is above the number of processors, as parallel tests mostly wait. If
-# time is short, tests in virtual time are left to the race detector and 386.
+# -parallel is above the number of processors, as parallel tests mostly wait.
 unit:
-	$(if $(and $(SHORT),$(RACE)),KCP_NO_WORLDS=1) $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) ./...
+	$(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) ./...
 
 # Error correction has no goroutines, nor have most of these tests; the rest are
 # long, and others take the same paths. They are slow under the detector.
 RACED      = $(if $(SHORT),$$($(GO) list ./... | grep -v /internal/fec$$) $(SEQUENTIAL),./...)
-SEQUENTIAL = -skip '^(TestLinkSeeds|TestInput|FuzzLink|FuzzInput|TestCoDel|TestLinkJitter|TestLinkConserves|TestBurstLoss|TestRoundTripEveryLength|TestPathMTU[ABFILP]|TestLargeHolders|TestLongFatPipe|TestPacingRate|TestBBR)'
+SEQUENTIAL = -skip '^(TestLinkSeeds|TestInput|FuzzLink|FuzzInput|TestCoDel|TestLinkJitter|TestLinkConserves|TestBurstLoss|TestRoundTripEveryLength)'
 
 race:
 ifneq ($(RACE),)

@@ -170,7 +170,7 @@ func TestAmplificationLimit(t *testing.T) {
 	for name, config := range settings {
 		t.Run(name, func(t *testing.T) {
 			if name != "default" && name != "fec" {
-				sequential(t) // the same goroutines with other figures
+				long(t) // the same paths with other figures
 			}
 			for forgery, forge := range forgeries {
 				for answer, use := range answers {
@@ -377,7 +377,7 @@ func TestForgedSessionsStayHalfOpen(t *testing.T) {
 		}()
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		random := rand.New(rand.NewPCG(4, 4))
-		for range 28 { // seconds
+		for range 4 + fewer(24) { // seconds
 			first := random.IntN(1 << 20)
 			for again := range 4 {
 				for i := range 400 {

@@ -214,6 +214,7 @@ func TestBunchedPath(t *testing.T) {
 // What is near the least round-trip time confirms it; what is not may be it and
 // the queue of another flow.
 func TestBBRConfirmsMinRTT(t *testing.T) {
+	long(t)
 	c := NewBBR().(*bbrControl)
 	for _, test := range []struct{ now, rtt, minRTT, minAt int64 }{
 		{1, 50_000, 50_000, 1}, {2, 50_700, 50_000, 2}, {3, 52_000, 50_000, 2},
@@ -244,6 +245,7 @@ func TestLossAboveThreshold(t *testing.T) {
 // Startup fills a path that loses a fifth each way, with any seed: a rate that
 // does not grow for a round, and losses, do not end it by chance.
 func TestBBRStartsOverLoss(t *testing.T) {
+	long(t)
 	for seed := range fewer(24) {
 		c := newCourse(t, NewBBR(), 3*courseRate, 70*time.Millisecond, 1, 0)
 		c.cfg.Loss, c.cfg.Jitter = 0.2, 10*time.Millisecond
@@ -256,6 +258,7 @@ func TestBBRStartsOverLoss(t *testing.T) {
 // Losses end Startup if there are more of them than while the rate grew, and
 // not if the path has always lost as many.
 func TestBBRStartupLossLimit(t *testing.T) {
+	long(t)
 	for _, test := range []struct {
 		lost, of   float64 // segments, while the rate grew
 		least, max float64
@@ -301,6 +304,7 @@ func TestBBRStartupLossLimit(t *testing.T) {
 // A path that becomes slower, or faster, is found out in some seconds, without
 // a standing queue and without a flood.
 func TestBBRFollowsThePath(t *testing.T) {
+	long(t)
 	c := newCourse(t, NewBBR(), courseRate, 40*time.Millisecond, 2, 0)
 	c.run(3 * time.Second)
 	c.change(func(l *netsim.LinkConfig) { l.Rate /= 4 })

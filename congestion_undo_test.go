@@ -73,6 +73,7 @@ func TestControllersUndo(t *testing.T) {
 }
 
 func TestBBRUndo(t *testing.T) {
+	long(t)
 	for _, spurious := range []bool{false, true} {
 		b := NewBBR().(*bbrControl)
 		c := newCourse(t, b, courseRate, 40*time.Millisecond, 1, 0)
@@ -109,6 +110,7 @@ func TestBBRUndo(t *testing.T) {
 // What was done about real losses, be it only after the last of them was
 // repaired, is not taken back because something else later was none.
 func TestBBRUndoesNothingElse(t *testing.T) {
+	long(t)
 	b := NewBBR().(*bbrControl)
 	c := newCourse(t, b, courseRate, 40*time.Millisecond, 1, 0)
 	c.run(2 * time.Second)

@@ -84,6 +84,9 @@ var floods = []struct {
 // memory. It serves the session that it has all the while, and has forgotten all
 // the others soon after.
 func TestFlood(t *testing.T) {
+	if !alone(t) {
+		return
+	}
 	servers := []struct {
 		name    string
 		config  Config
@@ -105,8 +108,8 @@ func TestFlood(t *testing.T) {
 						n = 200000
 					}
 				}
-				if (raceEnabled || strconv.IntSize == 32) && testing.Short() {
-					n = 200
+				if repeated() {
+					n = 100
 				}
 				inWorld(t, 8, clean, func(w *world) { flood(w, &s.config, s.accepts, n, f.make) })
 			})

@@ -195,6 +195,7 @@ func TestIncast(t *testing.T) {
 
 // A sender that is alone has the whole window, also among idle sessions.
 func TestIncastSparesALoneSender(t *testing.T) {
+	long(t)
 	inWorld(t, 4, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
 		c := newCrowd(w, nil, 1<<20, 20*time.Microsecond)
 		go c.serve()
@@ -214,7 +215,7 @@ func TestIncastSparesALoneSender(t *testing.T) {
 
 // The share of senders that stop, or vanish, is given back to the others.
 func TestIncastGivesSharesBack(t *testing.T) {
-	sequential(t)
+	long(t)
 	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
 		c := newCrowd(w, nil, 1<<20, 50*time.Microsecond)
 		go c.serve()

@@ -212,6 +212,7 @@ func TestResendZero(t *testing.T) {
 // into false time-outs. On a virtual clock the flow must keep the window busy
 // and send hardly more again than was lost.
 func TestLongFatPipe(t *testing.T) {
+	long(t)
 	const (
 		window   = 15000
 		segments = 10 * window
@@ -379,7 +380,7 @@ func TestRecoveredPackets(t *testing.T) {
 // cannot spin. (Check can name a time at which Update does not flush yet, which
 // the recordings of the reference hold us to; sessions do not use it.)
 func TestNextFlushCannotSpin(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range fewer(50) {
 		random := rand.New(rand.NewPCG(20, seed))
 		p := newPipe(t, 64, 0.2)
 		if seed%2 == 0 {

@@ -21,6 +21,7 @@ import (
 // The order in which locks are taken is not checked, nor what is done after a
 // function has released one.
 func TestLocksAreHeld(t *testing.T) {
+	ofSources(t)
 	finds(t, lockViolations,
 		"func (e *Endpoint) Bad(c *Conn) { e.addLocked(c) }",
 		"func (c *Conn) Bad() bool { return c.over() }",

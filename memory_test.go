@@ -91,6 +91,10 @@ func withConv(conv uint32, p []byte) []byte {
 // session, of the heap and not only by count.
 func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 	sequential(t)
+	long(t)
+	if !alone(t) {
+		return
+	}
 	const n, packets = 64, 60
 	for _, h := range holders {
 		t.Run(h.name, func(t *testing.T) {
@@ -245,6 +249,7 @@ func largeHolder(w *world, addr string, bytes int) *Conn {
 // Sessions that use up the memory do not use up others' share: an honest one goes
 // on at its pace, and those that hold what cannot be read are ended in the end.
 func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
+	long(t)
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
 	goodput := func(holders int) (rate float64, s EndpointStats) {
 		inWorld(t, 2, link, func(w *world) {
@@ -313,6 +318,7 @@ func TestEndedForMemory(t *testing.T) {
 // A session that was idle for long is not ended as a stalled one when it begins with a
 // gap while memory is short.
 func TestShortMemoryAfterIdling(t *testing.T) {
+	long(t)
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, l := memoryShort(w, Config{})
 		time.Sleep(5 * time.Minute)

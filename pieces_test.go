@@ -231,7 +231,7 @@ func TestUnitsIn(t *testing.T) {
 
 // The MTU may change at any time, whatever is queued and lent out.
 func TestMTUChangesUnderWay(t *testing.T) {
-	for seed := range uint64(50) {
+	for seed := range fewer(50) {
 		random := rand.New(rand.NewPCG(seed, 6))
 		var a, b *KCP
 		var toA, toB [][]byte

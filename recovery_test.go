@@ -282,6 +282,7 @@ func TestRevivalIsGradual(t *testing.T) {
 // TestOutage cuts the path for ten seconds in the middle of a transfer: data
 // flows again within two round trips and 200 ms.
 func TestOutage(t *testing.T) {
+	long(t)
 	for _, cfg := range []*Config{nil, {CongestionControl: NewReferenceControl}, {Redundancy: 1}} {
 		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(w *world) {
 			a, b, _ := w.pair(cfg, nil)

@@ -100,7 +100,7 @@ func (w *world) hideAbilities() {
 // peer has been restarted, and nothing of what another process says is read.
 func TestFirstDataOpensNoOtherSession(t *testing.T) {
 	for _, size := range []int{1, 5000} {
-		for seed := range uint64(20) {
+		for seed := range fewer(20) {
 			link := lossy
 			inWorld(t, seed, link, func(w *world) {
 				cfg := mortal()
@@ -194,7 +194,7 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 // as its calls have returned: what the other has heard from it by then counts,
 // whether it was the answer to its CLOSE or still that to its FIN.
 func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range fewer(20) {
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
 		inWorld(t, seed, link, func(w *world) {
 			l := w.listen(nil)
@@ -508,6 +508,7 @@ func TestStalledPeerHasItsTime(t *testing.T) {
 // A path that swallows packets below Config.MTU costs a short answer a round trip,
 // and at most what an outage takes anyway, and never the answer.
 func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
+	long(t)
 	const rounds = 10
 	for _, outage := range []time.Duration{0, 2400 * time.Millisecond} {
 		for _, loss := range []float64{0, 0.05, 0.15} {

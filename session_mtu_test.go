@@ -34,6 +34,7 @@ func (w *world) move(from, to *Conn, seed uint64, n int) {
 // A path that takes more is used, up to the limit and no further, in each
 // direction by the side that sends.
 func TestPathMTUIsRaised(t *testing.T) {
+	long(t)
 	for _, test := range []struct{ limit, path, least, most int }{
 		{1472, 0, 1472, 1472},
 		{1472, 1472, 1472, 1472},
@@ -97,6 +98,7 @@ func (t *tap) largest(from, to byte) int {
 // A path that swallows packets of the size that a session begins with is found
 // out, and everything arrives.
 func TestPathMTUBlackHole(t *testing.T) {
+	long(t)
 	for name, cfg := range map[string]Config{
 		"stream": {}, "messages": {MessageMode: true}, "low latency": LowLatency(),
 		"FEC": {FEC: FEC{Data: 10, Parity: 3}}, "AEAD": {Cipher: testAEAD(t)}, "jumbo": {MTU: 9000},
@@ -133,6 +135,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 // A path that changes in mid-transfer is followed: down when it swallows what
 // it had taken, and up again when the search is repeated.
 func TestPathMTUFollowsThePath(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(1472), func(w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 1472}, nil)
 		w.move(a, b, 1, 1<<20)
@@ -163,6 +166,7 @@ func TestPathMTUFollowsThePath(t *testing.T) {
 // Losses by chance, and outages, are not taken for a black hole, nor do they
 // make a session probe that has no reason to.
 func TestPathMTULossIsNoBlackHole(t *testing.T) {
+	long(t)
 	for seed := range fewer(20) {
 		link := path(0)
 		link.Loss, link.Jitter = 0.1, 10*time.Millisecond
@@ -236,6 +240,7 @@ func TestPathMTUThinSessions(t *testing.T) {
 // A session that begins small is raised no further than its segments could be
 // sent in pieces that are as small again.
 func TestPathMTUFromSmall(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(0), func(w *world) {
 		a, b, _ := w.pair(&Config{MTU: 100, MaxMTU: 65507}, nil)
 		w.move(a, b, 1, 100<<10)
@@ -251,6 +256,7 @@ func TestPathMTUFromSmall(t *testing.T) {
 
 // Small messages that share large packets are lost in a black hole too.
 func TestPathMTUBlackHoleOfSmallMessages(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(1300), func(w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MessageMode: true})
 		random := rand.New(rand.NewPCG(1, 2))
@@ -274,6 +280,7 @@ func TestPathMTUBlackHoleOfSmallMessages(t *testing.T) {
 
 // A peer that has announced nothing gets what it always got.
 func TestPathMTULegacyPeer(t *testing.T) {
+	long(t)
 	inWorld(t, 1, clean, func(w *world) {
 		// The peer's INFO never says what it can do.
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
@@ -314,6 +321,7 @@ func TestPathMTULegacyPeer(t *testing.T) {
 // A lost probe is not given back by forward error correction, which would make
 // it pass for one that the path takes.
 func TestPathMTUProbesPastFEC(t *testing.T) {
+	long(t)
 	for _, aead := range []bool{false, true} {
 		inWorld(t, 1, path(1410), func(w *world) {
 			cfg := &Config{MaxMTU: 1472, FEC: FEC{Data: 2, Parity: 2}}
@@ -346,6 +354,7 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 
 // A session that moves begins anew with what Config says.
 func TestPathMTUAfterMove(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(0), func(w *world) {
 		cfg := &Config{Cipher: testAEAD(t), MaxMTU: 1472}
 		l := w.listen(cfg)
@@ -414,6 +423,7 @@ func TestPathMTUOfInterface(t *testing.T) {
 
 // Datagrams may be as large as the path takes, and messages as before.
 func TestPathMTUAndSizes(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(1472), func(w *world) {
 		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
 		a, b, _ := w.pair(cfg, cfg)
@@ -452,6 +462,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 
 // What the peer says of itself it says once and for all.
 func TestPathMTUForgedInfo(t *testing.T) {
+	long(t)
 	inWorld(t, 1, clean, func(w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 1472}, nil)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -467,6 +478,7 @@ func TestPathMTUForgedInfo(t *testing.T) {
 
 // Answers to probes that were not sent change nothing.
 func TestPathMTUForgedAnswers(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(1472), func(w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 9000}, nil)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
@@ -528,6 +540,7 @@ func TestPathMTUOverSockets(t *testing.T) {
 // Both ends find out at once, though packets are lost by chance too, and all
 // arrives.
 func TestPathMTUBlackHoleBothWays(t *testing.T) {
+	long(t)
 	for seed := range fewer(20) {
 		link := path(1272)
 		link.Loss, link.Jitter, link.Reorder = 0.05, 10*time.Millisecond, 0.05
@@ -565,6 +578,7 @@ func TestPathMTUBlackHoleBothWays(t *testing.T) {
 
 // One large message now and then is enough to find out.
 func TestPathMTUBlackHoleThin(t *testing.T) {
+	long(t)
 	inWorld(t, 1, path(1272), func(w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MessageMode: true})
 		for i := range 20 {

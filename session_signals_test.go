@@ -199,7 +199,7 @@ func TestCloseBeforeConfirm(t *testing.T) {
 // same: what the peer has said is there to be read. Nor does it matter how many
 // of its answers to the hello were lost before that.
 func TestDialOfAPeerThatClosesAtOnce(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range fewer(40) {
 		inWorld(t, seed, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3}, func(w *world) {
 			l := w.listen(&Config{AddressValidation: ValidateAlways, Linger: time.Minute})
 			served := make(chan error, 1)

@@ -165,11 +165,7 @@ func (l *streamLives) open(c *Conn, from, to string, random *rand.Rand) {
 // has one receipt; none of them says delivered without a trace of the message at
 // the peer; and nothing is left of streams or sessions.
 func TestStreamLives(t *testing.T) {
-	n := fewer(200)
-	if raceEnabled {
-		n = 20
-	}
-	for seed := range n {
+	for seed := range fewer(200) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { streamLife(t, seed) }) {
 			t.Fatalf("repeat with KCP_SEED=%d", seed)
 		}

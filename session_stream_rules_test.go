@@ -447,6 +447,7 @@ func TestStreamIDsOfBothDiallers(t *testing.T) {
 // Of two streams that always have something to send, equals get the same, one
 // with higher priority everything, and the session itself is such an equal.
 func TestStreamPriorities(t *testing.T) {
+	long(t)
 	for _, tc := range []struct {
 		first, second int
 		least, most   float64 // of what the first gets
@@ -712,6 +713,9 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 // Idle streams are small, and those that are over leave nothing.
 func TestManyStreams(t *testing.T) {
 	sequential(t)
+	if !alone(t) {
+		return
+	}
 	n := int(fewer(10000))
 	inWorld(t, 17, clean, func(w *world) {
 		config := &Config{MaxStreams: n}

@@ -435,6 +435,7 @@ func TestDeadlines(t *testing.T) {
 
 // A huge Write does not end up in memory.
 func TestHugeWrite(t *testing.T) {
+	long(t)
 	inWorld(t, 27, clean, func(w *world) {
 		const buffer = 256 << 10
 		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: NewNoControl}, nil)

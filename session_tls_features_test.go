@@ -196,8 +196,12 @@ func TestTLSIdleCost(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
+	long(t)
+	if !alone(t) {
+		return
+	}
 	inWorld(t, 2, clean, func(w *world) {
-		const pairs = 200
+		const pairs = 800
 		config := secured(Config{KeepAlive: -1})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:0", config)

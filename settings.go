@@ -12,11 +12,11 @@ type machineConfig struct {
 	sndWnd     uint32 // segments
 	rcvWnd     uint32 // segments
 	nodelay    NoDelay
+	stream     bool   // data is a stream of bytes, not of messages
 	interval   uint32 // milliseconds between two scheduled flushes
 	fastResend uint32 // acknowledgements of later segments that mark one lost; 0: off
 	fastLimit  uint32 // transmissions up to which a segment is fast-retransmitted; 0: any number
 	deadLink   uint32 // transmissions of one segment after which the link is dead
-	stream     bool   // data is a stream of bytes, not of messages
 	ext        Extensions
 	trace      *tracer // nil: none
 }

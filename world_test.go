@@ -5,10 +5,10 @@ import (
 	"context"
 	"hash/fnv"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"runtime/debug"
 	"strconv"
@@ -44,20 +44,38 @@ func (w *world) socket(pc *netsim.PacketConn) net.PacketConn {
 
 const serverAddr = "10.0.0.1:4000"
 
-// fewer returns how many of n cases a test has: all, or a quarter with -short.
+// repeated reports whether these tests repeat, for the race detector or for ints
+// of 32 bits, what runs in full elsewhere, while time is short.
+func repeated() bool {
+	return testing.Short() && (raceEnabled || strconv.IntSize == 32)
+}
+
+// fewer returns how many of n cases a test has: all, a quarter with -short, or a
+// sixteenth if the tests are repeated.
 func fewer(n uint64) uint64 {
-	if testing.Short() {
+	switch {
+	case repeated():
+		return (n + 15) / 16
+	case testing.Short():
 		return (n + 3) / 4
 	}
 	return n
 }
 
+// long skips a test that takes seconds if tests are repeated. Shorter ones take
+// the same paths.
+func long(t *testing.T) {
+	t.Helper()
+	if repeated() {
+		t.Skip("runs in full elsewhere")
+	}
+}
+
 // simulated skips a test that has no sockets of the system when these are tried
-// without something that makes them fast, as that changes nothing for it, or
-// when tests in virtual time are run elsewhere.
+// without something that makes them fast, as that changes nothing for it.
 func simulated(t *testing.T) {
 	t.Helper()
-	for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG", "KCP_NO_WORLDS"} {
+	for _, name := range []string{"KCP_DISABLE_GSO", "KCP_DISABLE_GRO", "KCP_DISABLE_MMSG"} {
 		if os.Getenv(name) != "" {
 			t.Skipf("%s is set, and no sockets of the system are used", name)
 		}
@@ -78,27 +96,39 @@ func sequential(t *testing.T) {
 // they are compiled in the usual way.
 func ofSources(t *testing.T) {
 	t.Helper()
-	if testing.Short() && (raceEnabled || strconv.IntSize == 32) {
+	if repeated() {
 		t.Skip("the sources are the same")
 	}
 }
 
-// memoryInUse returns the bytes of heap and stacks in use. It collects garbage
-// until no more is freed: pools and finalizers of earlier tests hold theirs for
-// several collections.
-func memoryInUse() int64 {
-	least := int64(math.MaxInt64)
-	for again := 3; again > 0; again-- {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-		if now := int64(m.HeapAlloc + m.StackInuse); now < least-least/100 {
-			least, again = now, 3
-		} else {
-			least = min(least, now)
-		}
+// alone reports whether a test that counts memory or goroutines has the process
+// to itself. If not, it runs the test in a process of its own: sessions of earlier
+// tests that are in TIME-WAIT would free theirs in the middle of it.
+func alone(t *testing.T) bool {
+	t.Helper()
+	const variable = "KCP_TEST_ALONE"
+	if os.Getenv(variable) != "" {
+		return true
 	}
-	return least
+	args := []string{"-test.run=^" + t.Name() + "$", "-test.v"}
+	if testing.Short() {
+		args = append(args, "-test.short")
+	}
+	test := exec.CommandContext(t.Context(), os.Args[0], args...)
+	test.Env = append(os.Environ(), variable+"=1")
+	out, err := test.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	t.Logf("%s", out)
+	return false
+}
+
+// memoryInUse returns the bytes of heap and stacks in use.
+func memoryInUse() int64 {
+	runtime.GC()
+	runtime.GC() // pools forget at the second
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc + m.StackInuse)
 }
 
 // inWorld runs f in a bubble. The seed can be given back by KCP_SEED. In worlds
