@@ -106,9 +106,8 @@ func init() {
 		for _, q := range []string{metricP50, metricP99, metricP999} {
 			s.metrics = append(s.metrics, metric{f.name + "-" + q, "ms"})
 		}
-		p99 := f.name + "-" + metricP99
-		s.thresholds = append(s.thresholds, threshold{c: "unread", impl: ours, metric: p99, max: 1.15, ofCase: "loss2"})
 		for _, c := range s.cases {
+			p99 := f.name + "-" + metricP99
 			s.thresholds = append(s.thresholds,
 				threshold{c: c, impl: ours, metric: p99, max: 1.15, of: kcpApart},
 				threshold{c: c, impl: ours, metric: p99, max: 0.5, of: kcpGoSmux},
