@@ -24,9 +24,9 @@ const (
 )
 
 // Errors of the state machine. Input returns ErrPacketShort, ErrConv,
-// ErrSegmentLength, ErrCommand, ErrForgedUna and ErrPiece. Each says why the
-// rest of a packet was dropped; segments before the offending one have taken
-// effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
+// ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece and ErrRequests. Each
+// says why the rest of a packet was dropped; segments before the offending one
+// have taken effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
 // ErrPartialMessage.
 var (
 	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
@@ -35,6 +35,7 @@ var (
 	ErrCommand         = errors.New("kcp: unknown segment command")
 	ErrForgedUna       = errors.New("kcp: acknowledges what was never sent")
 	ErrPiece           = errors.New("kcp: piece that fits into no segment")
+	ErrRequests        = errors.New("kcp: more requests than are answered at a time")
 	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
