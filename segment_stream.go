@@ -1,6 +1,9 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Stream segments (WIRE.md §5.9). They share the sequence numbers of PUSH, and
 // so acknowledgements, loss recovery, windows, pacing and FEC, but belong to
@@ -18,9 +21,17 @@ const (
 	// pieceOfStream is the frg under which the pieces of a stream segment are
 	// held. No PUSH has it: a message has fewer fragments.
 	pieceOfStream = 255
+	// minGap is how many places are made at least when what waits is moved.
+	minGap = 16
 	// manyVoid is how many empty places the receive queue has at least when
 	// they are removed.
 	manyVoid = 64
+
+	// partialReach is how many segments flushPartial examines, from the newest
+	// in flight backwards, and partialStreams of how many streams it repeats one
+	// that was given up. That bounds the cost of a flush.
+	partialReach   = 128
+	partialStreams = 8
 )
 
 // machineHost is the session as the machine sees it. What a method may call of
@@ -45,6 +56,10 @@ type machineHost interface {
 	// abandonedMessage is called when the lifetime or the retransmissions of t
 	// are used up. It must not change the machine.
 	abandonedMessage(t *streamTag)
+	// abandonedUpTo returns a message of the stream of t. All up to it are
+	// delivered or given up; ok is false if some that precede t are not. It must
+	// not change the machine.
+	abandonedUpTo(t *streamTag) (mid seq, ok bool)
 }
 
 // streamTag is what the segments of one message have in common.
@@ -55,6 +70,9 @@ type streamTag struct {
 	flight    int32  // segments queued in the machine, or in flight
 	abandoned bool   // what of it is sent again is sent without content
 }
+
+// partial reports whether the message may be given up.
+func (t *streamTag) partial() bool { return t.abandoned || t.deadline > 0 || t.limit > 0 }
 
 // spent reports whether a transmission at the time now, the xmit-th of its
 // segment, may not carry the message any more.
@@ -75,7 +93,7 @@ const (
 	streamOpen                      // nothing but the options
 	streamKinds
 
-	streamEnd      = 0x08 // last fragment
+	streamEnd      = 0x08 // last fragment; of streamAbandon: all messages before it, too
 	streamFragment = 0x10 // fsn follows
 	streamOptions  = 0x20 // options follow
 
@@ -99,7 +117,7 @@ type streamParams struct {
 type streamHeader struct {
 	id     uint32
 	kind   streamKind
-	end    bool // streamData: the message ends here
+	end    bool // streamData: the message ends here; streamAbandon: so will none before it
 	part   bool // streamData: one of several fragments
 	opens  bool // params are there
 	params streamParams
@@ -159,7 +177,8 @@ func decodeStream(b []byte) (h streamHeader, data []byte, ok bool) {
 	h.kind = streamKind(first & 7)
 	h.end, h.part, h.opens = first&streamEnd != 0, first&streamFragment != 0, first&streamOptions != 0
 	if h.id == 0 || h.kind >= streamKinds || first >= streamOptions<<1 ||
-		h.kind != streamData && (h.end || h.part) || h.kind == streamData && !h.end && !h.part ||
+		h.kind != streamData && (h.end && h.kind != streamAbandon || h.part) ||
+		h.kind == streamData && !h.end && !h.part ||
 		h.kind == streamOpen && !h.opens {
 		return h, nil, false
 	}
@@ -228,7 +247,7 @@ func (k *KCP) pull() {
 		return
 	}
 	r, plain := k.rare, k.snd.nxt != k.snd.end
-	if plain && (k.snd.ring.at(k.snd.nxt).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
+	if plain && (k.snd.ring.at(k.place(k.snd.nxt)).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
 		return
 	}
 	r.plainChosen = !k.hooks.host.pullStream(plain) && plain
@@ -239,21 +258,68 @@ func (k *KCP) pull() {
 // payload of n bytes, at most segmentPayload, for the caller to fill in. Only
 // pullStream calls it.
 func (k *KCP) queueStream(t *streamTag, n int) []byte {
-	k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
 	s := k.out.buffers.getSegment()
 	s.buf = k.out.buffers.get(int(k.hooks.headroom) + n)
 	s.data = s.buf[k.hooks.headroom:][:n]
 	s.tag = t
 	t.flight++
-	for sn := k.snd.end; sn != k.snd.nxt; sn-- {
-		k.snd.ring.set(sn, k.snd.ring.at(sn-1))
-	}
-	k.snd.ring.set(k.snd.nxt, s)
-	k.snd.end++
+	k.openPlace()
+	k.snd.ring.set(k.place(k.snd.nxt), s)
 	k.snd.bytes += n
 	k.rare.streamBytes += n
 	k.rare.streamSegments++
 	return s.data
+}
+
+// place returns the number under which the send ring holds the waiting segment
+// sn. Without streams that is sn. A gap in front of what waits lets stream
+// segments be queued there without moving it.
+func (k *KCP) place(sn seq) seq {
+	if k.rare == nil {
+		return sn
+	}
+	return sn + k.rare.gap
+}
+
+// openPlace makes place for one segment in front of all that wait. If there is
+// no gap, it moves them to make one for as many again. So the work is constant
+// on average: that of one move for each segment that was ever queued.
+func (k *KCP) openPlace() {
+	waiting := k.snd.end - k.snd.nxt
+	switch {
+	case waiting == 0:
+		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
+	case k.rare.gap > 0:
+		k.rare.gap--
+	default:
+		gap := max(waiting, minGap)
+		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+int(gap))
+		for sn := k.snd.nxt; sn != k.snd.end; sn++ {
+			k.snd.ring.set(sn+gap, k.snd.ring.at(sn))
+			k.snd.ring.set(sn, nil)
+		}
+		k.rare.gap = gap - 1
+	}
+	k.snd.end++
+}
+
+// leaveGap moves s, which enters the window as snd_nxt, to the place of its sn.
+func (k *KCP) leaveGap(s *sendSegment) {
+	if k.rare == nil || k.rare.gap == 0 {
+		return
+	}
+	k.snd.ring.set(k.place(s.sn), nil)
+	k.snd.ring.set(s.sn, s)
+	if s.sn+1 == k.snd.end {
+		k.dropGap()
+	}
+}
+
+// dropGap takes note that nothing waits any more.
+func (k *KCP) dropGap() {
+	if k.rare != nil {
+		k.rare.gap = 0
+	}
 }
 
 // streamLoad returns the segments of streams, and their bytes, that WaitSend and
@@ -285,10 +351,15 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 }
 
 // putAbandoned puts s into a packet without its content, so that neither its sn
-// nor its message leaves a gap.
+// nor its message leaves a gap. It also tells up to which message all are given
+// up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
+// segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	was, data, _ := decodeStream(s.data)
 	empty := streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
+	if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.before(was.mid) {
+		empty.mid, empty.end = last, true
+	}
 	var room [maxStreamHeader]byte
 	payload := empty.append(room[:0])
 	b := k.reserve(headerSize + len(payload))
@@ -296,6 +367,40 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	h.encode(b)
 	copy(b[headerSize:], payload)
 	s.noteReach(len(k.out.packet))
+}
+
+// flushPartial fills the packet under construction, during an outage, with copies
+// of what receivers of ordered streams with partial reliability wait for: of each
+// stream, a segment that was given up, and those that were not. So the first
+// packet that gets through is enough for the newest message to be delivered.
+// Before, each of the messages that were lost had to be given up by a segment of
+// its own, round trips later. The segments from first on have just been sent for
+// the first time.
+func (k *KCP) flushPartial(h *header, first seq) {
+	if !k.snd.recovery.inOutage || !k.streaming() || len(k.out.packet) == 0 {
+		return
+	}
+	var streams [partialStreams]uint32
+	told := streams[:0]
+	for i, sn := 0, first-1; i < partialReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
+		s := k.snd.ring.at(sn)
+		if s == nil || s.tag == nil || !s.tag.partial() || s.ts == k.clock.now {
+			continue
+		}
+		k.abandonIfSpent(s, 0)
+		if !s.tag.abandoned {
+			if k.mayRepeat(s) {
+				k.repeat(s, h)
+			}
+			continue
+		}
+		id := binary.LittleEndian.Uint32(s.data)
+		if len(told) == cap(told) || slices.Contains(told, id) || len(k.out.packet)+headerSize+maxStreamHeader > k.cfg.mtu {
+			continue
+		}
+		told = append(told, id)
+		k.repeat(s, h)
+	}
 }
 
 // inputStream processes one stream segment.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -256,91 +255,58 @@ func TestStreamLimit(t *testing.T) {
 	})
 }
 
-// What a peer should not send is a counted drop, or resets its stream. Nothing
-// else is disturbed.
-func TestBadStreamSegments(t *testing.T) {
-	data := func(change func(h *streamHeader), n int) []byte {
-		h := streamHeader{id: 1, kind: streamData, end: true}
-		change(&h)
-		return append(h.append(nil), make([]byte, n)...)
+// An ABANDON of all up to a message lets those be read that are complete, in order,
+// and drops the others, whatever arrives of them later.
+func TestStreamSkips(t *testing.T) {
+	whole := func(mid seq) []byte {
+		return append((&streamHeader{id: 1, kind: streamData, end: true, mid: mid}).append(nil), byte(mid))
 	}
-	part := func(fsn uint32, end bool) []byte {
-		return data(func(h *streamHeader) { h.part, h.end, h.fsn, h.mid = true, end, fsn, 1 }, 10)
+	part := func(mid seq) []byte {
+		return append((&streamHeader{id: 1, kind: streamData, part: true, mid: mid}).append(nil), byte(mid))
 	}
-	credit := func(n int) (all [][]byte) {
-		for i := range n {
-			all = append(all, data(func(h *streamHeader) { h.mid = seq(i) }, 65536/8-streamCost))
-		}
-		return all
-	}
-	fin := func(n seq) []byte { return (&streamHeader{id: 1, kind: streamFin, mid: n}).append(nil) }
-	abandon := func(mid seq, size uint16) []byte {
-		return (&streamHeader{id: 1, kind: streamAbandon, mid: mid, size: size}).append(nil)
+	upTo := func(mid seq) []byte {
+		return (&streamHeader{id: 1, kind: streamAbandon, end: true, mid: mid, size: noSegment}).append(nil)
 	}
 	for _, tc := range []struct {
-		name     string
 		segments [][]byte
-		resets   bool
-		drops    uint64
+		read     []byte // messages of one byte, their numbers
+		skipped  uint64
+		next     seq
 	}{
-		{"malformed", [][]byte{{1, 0, 0, 0, 99}}, false, 1},
-		{"never opened by this end", [][]byte{data(func(h *streamHeader) { h.id = 2 }, 1)}, false, 1},
-		{"without options", [][]byte{data(func(h *streamHeader) { h.id = 3 }, 1)}, false, 1},
-		{"far ahead", [][]byte{data(func(h *streamHeader) { h.id, h.opens = 1<<32-1, true }, 1)}, false, 1},
-		{"priority", [][]byte{data(func(h *streamHeader) { h.id, h.opens, h.params.priority = 3, true, 8 }, 1)}, false, 1},
-		{"credit used up", credit(8), false, 0},
-		{"credit exceeded", credit(9), true, 1},
-		{"one message twice", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
-		{"one fragment twice", [][]byte{part(1, false), part(1, false)}, true, 1},
-		{"two ends", [][]byte{part(1, true), part(2, true)}, true, 1},
-		{"fragment behind the end", [][]byte{part(1, true), part(2, false)}, true, 1},
-		{"end before a fragment", [][]byte{part(5, false), part(1, true)}, false, 0}, // never complete: the window shows it
-		{"last fragment there is", [][]byte{part(1<<32-1, false)}, true, 1},
-		{"fragment of a whole message", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), part(1, false)}, true, 1},
-		{"message too far ahead", [][]byte{data(func(h *streamHeader) { h.mid = maxMessagesAhead + 1 }, 1)}, true, 1},
-		{"message half the circle ahead", [][]byte{data(func(h *streamHeader) { h.mid = 1 << 31 }, 1)}, true, 1},
-		{"old message", [][]byte{data(func(h *streamHeader) { h.mid = 1<<32 - 1 }, 1)}, false, 0},
-		{"data after FIN", [][]byte{fin(1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
-		{"FIN before data", [][]byte{data(func(h *streamHeader) { h.mid = 3 }, 1), fin(3)}, true, 1},
-		{"FIN far ahead", [][]byte{fin(1 << 31)}, true, 1},
-		{"another FIN", [][]byte{fin(5), fin(6)}, true, 1},
-		{"abandoned far ahead", [][]byte{abandon(1<<31, noSegment)}, true, 1},
-		{"abandoned after FIN", [][]byte{fin(1), abandon(1, noSegment)}, true, 1},
-		{"abandoned when delivered", [][]byte{data(func(*streamHeader) {}, 1), abandon(0, noSegment), abandon(0, 7)}, false, 0},
-		{"abandoned beyond the credit", [][]byte{abandon(0, 65534)}, true, 1},
-		{"abandoned twice", [][]byte{abandon(1, noSegment), abandon(1, noSegment)}, false, 0},
-		{"fragment of an abandoned message", [][]byte{abandon(1, noSegment), part(0, false)}, false, 0},
-		{"credit backwards", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1}).append(nil)}, false, 0},
-		{"credit half the circle ahead", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1<<31 + 65536}).append(nil)}, false, 0},
+		{[][]byte{upTo(4)}, nil, 5, 5},
+		{[][]byte{whole(1), upTo(0)}, []byte{1}, 1, 2},
+		{[][]byte{whole(2), whole(3), part(1), whole(6), whole(5), upTo(3)}, []byte{2, 3}, 2, 4},
+		{[][]byte{whole(2), whole(3), whole(5), upTo(4), whole(4), whole(0)}, []byte{2, 3, 5}, 3, 6},
+		{[][]byte{part(1000), whole(2), part(1001), upTo(1000)}, []byte{2}, 1000, 1001},
+		{[][]byte{whole(1), whole(2), part(4), upTo(2), upTo(1), upTo(4), whole(5)}, []byte{1, 2, 5}, 3, 6},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 10, clean, func(w *world) {
-				a, b, _ := w.pair(nil, nil)
-				s, r := streamPair(t, a, b, nil)
-				require.EqualValues(t, 1, s.ID())
-				b.mu.Lock()
-				for _, p := range tc.segments {
-					b.onStream(p)
-				}
-				b.mu.Unlock()
-				b.mu.Lock()
-				b.push()
-				b.mu.Unlock()
-				time.Sleep(time.Second)
-				require.Equal(t, Drops{Stream: tc.drops}, b.Stats().Dropped)
-				if tc.resets {
-					_, err := r.Write([]byte{1})
-					wantReset(t, err, StreamViolation, false)
-					_, err = s.Write([]byte{1})
-					wantReset(t, err, StreamViolation, true)
-				} else {
-					_, err := r.Write([]byte{1})
-					require.NoError(t, err)
-				}
-				other, peer := streamPair(t, a, b, nil)
-				bothWays(t, other, peer, content(1, 20000), content(2, 20000))
-				bothWays(t, a, b, content(1, 20000), content(2, 20000))
-			})
+		inWorld(t, 10, clean, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			_, r := streamPair(t, a, b, nil)
+			b.mu.Lock()
+			for _, p := range tc.segments {
+				b.onStream(p)
+			}
+			require.Equal(t, tc.next, r.in.next)
+			require.Equal(t, tc.skipped, r.in.stats.Skipped)
+			require.Nil(t, r.in.err)
+			b.mu.Unlock()
+			buf := make([]byte, 10)
+			for _, want := range tc.read {
+				n, err := r.ReadMessage(buf)
+				require.NoError(t, err)
+				require.Equal(t, []byte{want}, buf[:n])
+			}
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			require.False(t, r.in.waits())
+			held, cost := 0, seq(0)
+			for _, m := range r.in.early {
+				held += m.memory()
+				cost += seq(m.cost)
+			}
+			require.Equal(t, held, r.in.held)
+			require.Equal(t, cost, r.in.got-r.in.freed)
 		})
 	}
 }
@@ -585,7 +551,7 @@ func TestStreamLifetime(t *testing.T) {
 			}
 			t.Logf("seed %d: %d arrived, the first %v after the outage", seed, len(got), first)
 			require.Greater(t, len(got), messages/3)
-			require.LessOrEqual(t, first, rtt*3/2+200*time.Millisecond)
+			require.LessOrEqual(t, first, rtt*3/2)
 			time.Sleep(10 * time.Second)
 			mu.Lock()
 			defer mu.Unlock()
@@ -708,52 +674,6 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Idle streams are small, and those that are over leave nothing.
-func TestManyStreams(t *testing.T) {
-	sequential(t)
-	if !alone(t) {
-		return
-	}
-	n := int(fewer(10000))
-	inWorld(t, 17, clean, func(w *world) {
-		config := &Config{MaxStreams: n}
-		a, b, _ := w.pair(config, config)
-		before := memoryInUse()
-		mine, theirs := make([]*Stream, n), make([]*Stream, n)
-		for i := range mine {
-			mine[i] = openStream(t, a, nil)
-			if i%1000 == 999 {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		for i := range theirs {
-			theirs[i] = acceptStream(t, b)
-		}
-		time.Sleep(5 * time.Second)
-		each := (memoryInUse() - before) / int64(2*n)
-		t.Logf("%d bytes for each end of a stream", each)
-		require.LessOrEqual(t, each, int64(1024))
-		for i := range mine {
-			require.NoError(t, mine[i].Close())
-			require.NoError(t, theirs[i].Close())
-		}
-		mine, theirs = nil, nil
-		time.Sleep(5 * time.Second)
-		for range fewer(9) * 1000 * uint64(n) / 10000 {
-			s := openStream(t, a, nil)
-			require.NoError(t, s.Close())
-			require.NoError(t, acceptStream(t, b).Close())
-		}
-		time.Sleep(5 * time.Second)
-		require.Zero(t, figuresOf(a).streams)
-		require.Zero(t, figuresOf(b).streams)
-		require.Zero(t, figuresOf(b).ahead)
-		require.Zero(t, figuresOf(b).fromPeer)
-		runtime.KeepAlive(mine)
-		runtime.KeepAlive(theirs)
-	})
 }
 
 // Streams that a peer opens and ends at once count until they are accepted.
