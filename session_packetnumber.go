@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/replay"
 )
 
@@ -16,6 +17,7 @@ import (
 // end with the packet number. It shows whether a packet belongs to another
 // session, or was reflected to its sender. An anti-replay window recognises
 // replays, however late (RFC 4303 §3.4.3). WIRE.md §4.1 specifies the format.
+// Nonces of ciphers that do not authenticate are made in session_packetmac.go.
 
 const (
 	// minNonce is the size of the shortest nonce that has room for a number, in
@@ -30,10 +32,15 @@ const (
 const nonceLabel = "kcp packet number"
 
 // numbersPackets returns c as a cipher whose nonces carry packet numbers, or
-// nil if c does not authenticate or its nonce has no suitable size.
+// nil if its nonce has no suitable size.
 func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	n, ok := c.(crypt.NonceCipher)
-	if !ok || n.NonceSize() < minNonce || n.NonceSize() > sha256.Size || !crypt.Authenticated(c) {
+	switch {
+	case !ok:
+		return nil
+	case !crypt.Authenticated(c) && !marksPackets(n):
+		return nil
+	case n.NonceSize() < minNonce || n.NonceSize() > sha256.Size:
 		return nil
 	}
 	return n
@@ -45,7 +52,12 @@ type nonceBase [sha256.Size]byte
 // newNonceBase derives a nonceBase from the conversation id and the tokens,
 // which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
-	b := binary.LittleEndian.AppendUint32([]byte(nonceLabel), conv)
+	return derive(nonceLabel, conv, sender, receiver)
+}
+
+// derive returns what is unique to a session, a direction and a use.
+func derive(label string, conv, sender, receiver uint32) [sha256.Size]byte {
+	b := binary.LittleEndian.AppendUint32([]byte(label), conv)
 	b = binary.LittleEndian.AppendUint32(b, sender)
 	return sha256.Sum256(binary.LittleEndian.AppendUint32(b, receiver))
 }
@@ -80,8 +92,9 @@ func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 // Conn.mu guards it; once the session is in TIME-WAIT, Endpoint.mu does.
 type packetNumbers struct {
 	// Immutable.
-	tls          *tlsState // of a session with TLS, whose keys number the packets; otherwise nil
-	ours, theirs nonceBase // without TLS
+	tls          *tlsState   // of a session with TLS, whose keys number the packets; otherwise nil
+	macs         *packetMACs // of a session whose cipher does not authenticate; otherwise nil
+	ours, theirs nonceBase   // without TLS
 
 	next   atomic.Uint64 // number of the next packet sent; needs no lock
 	sends  bool          // our packets are numbered: the peer is known to have both tokens
@@ -109,7 +122,11 @@ func (c *Conn) number(sends bool) {
 	}
 	ours := newNonceBase(c.path.key.conv, l.token, l.peerToken)
 	if n := c.in.numbers; n == nil || n.ours != ours {
-		c.in.numbers = &packetNumbers{ours: ours, theirs: newNonceBase(c.path.key.conv, l.peerToken, l.token)}
+		macs := c.ep.newPacketMACs(c.path.key.conv, l.token, l.peerToken)
+		if macs == nil && !c.ep.protection.authentic {
+			return
+		}
+		c.in.numbers = &packetNumbers{macs: macs, ours: ours, theirs: newNonceBase(c.path.key.conv, l.peerToken, l.token)}
 	}
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
@@ -132,7 +149,7 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 		if n.tls != nil {
 			return n.window.IsNew(p.mark) && (!take || n.window.Take(p.mark))
 		}
-		number, ok := n.theirs.number(p.nonce)
+		number, ok := n.numberOf(p)
 		switch {
 		case ok && !take:
 			return n.window.IsNew(number)
@@ -142,7 +159,7 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 			n.heard, n.sends = true, true
 			return true
 		}
-		if _, back := n.ours.number(p.nonce); back || n.heard {
+		if n.heard || n.reflected(p) {
 			return false
 		}
 	}
@@ -162,7 +179,7 @@ func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n.tls != nil {
 		return true
 	}
-	_, ok := n.theirs.number(p.nonce)
+	_, ok := n.numberOf(p)
 	return ok
 }
 
@@ -176,7 +193,7 @@ func (n *packetNumbers) of(p *inPacket) bool {
 	if n.tls != nil {
 		return p.kind < clearPacket && n.window.Take(p.mark)
 	}
-	number, ok := n.theirs.number(p.nonce)
+	number, ok := n.numberOf(p)
 	return ok && n.window.Take(number) || !ok && !n.heard
 }
 
@@ -267,9 +284,13 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 func (e *Endpoint) number(buf []byte, n *packetNumbers) error {
 	nonce := buf[:min(e.protection.nonces.NonceSize(), len(buf))]
 	number := n.next.Add(1) - 1
-	if number >= exhaustedAt(len(nonce)) {
-		return crypt.ErrKeyExhausted
+	switch {
+	case n.macs != nil && number < packetmac.Numbers:
+		e.markPacket(n.macs, buf, nonce, number)
+		return nil
+	case n.macs == nil && number < exhaustedAt(len(nonce)):
+		n.ours.put(nonce, number)
+		return nil
 	}
-	n.ours.put(nonce, number)
-	return nil
+	return crypt.ErrKeyExhausted
 }
