@@ -97,7 +97,7 @@
 // datagrams, ends.
 //
 //	g := kcp.NewGroup()
-//	err := l.AcceptInto(g) // what l accepts comes as an event, too
+//	l.AcceptInto(g) // what l accepts comes as an event, too
 //	events := make([]kcp.Event, 256)
 //	for {
 //		n, err := g.Wait(ctx, events)

@@ -69,10 +69,10 @@ func ExampleConn_TryWriteMessage() {
 	// Output: 500 500 true
 }
 
-// A server that ends: what was written is delivered, and all clients see the
-// end.
+// A server with a hundred clients that ends: what was written is delivered, and
+// all of them see the end.
 func ExampleListener_Shutdown() {
-	l, server, clients := readers(20, nil)
+	l, server, clients := readers(100, nil)
 	for _, s := range server {
 		fmt.Fprint(s, "good night")
 	}
@@ -88,7 +88,7 @@ func ExampleListener_Shutdown() {
 	fmt.Println(words)
 	// Output:
 	// <nil>
-	// 20
+	// 100
 }
 
 // Flush waits until the other endpoint has what was written.

@@ -1,3 +1,4 @@
-// Package docs tests the pages in this folder: their Go snippets compile, and the
-// figures in their tables are measured.
+// Package docs tests the pages in this folder, README.md and doc.go: their Go
+// snippets compile, recipes do what they say, and the figures in tables are
+// measured.
 package docs

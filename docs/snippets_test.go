@@ -24,25 +24,61 @@ import (
 	"github.com/arqnet/kcp/crypt"
 )
 
-// TestSnippets checks that every block of Go in the pages stands in this file,
-// line by line, so that it compiles.
+// TestSnippets checks that every piece of Go in the pages, in README and in the
+// package's documentation stands in the code of this folder or in the programs of
+// examples/echo, line by line, so that it compiles. A line of three dots stands for
+// what is left out.
 func TestSnippets(t *testing.T) {
-	source, err := os.ReadFile("snippets_test.go")
+	var code strings.Builder
+	sources, err := filepath.Glob("*_test.go")
 	require.NoError(t, err)
-	code := unindented(string(source))
+	for _, source := range append(sources, "../examples/echo/server/main.go", "../examples/echo/client/main.go") {
+		text, err := os.ReadFile(source)
+		require.NoError(t, err)
+		code.WriteString(unindented(string(text)))
+	}
 	pages, err := filepath.Glob("*.md")
 	require.NoError(t, err)
 	require.NotEmpty(t, pages)
-	for _, page := range pages {
+	for _, page := range append(pages, "../README.md", "../doc.go") {
 		text, err := os.ReadFile(page)
 		require.NoError(t, err)
-		blocks := strings.Split(string(text), "```go\n")
-		for _, block := range blocks[1:] {
-			block, _, ok := strings.Cut(block, "```\n")
-			require.True(t, ok, page)
-			require.Contains(t, code, unindented(block), "%s has a snippet that is not in snippets_test.go", page)
+		snippets := markdownSnippets(string(text))
+		if strings.HasSuffix(page, ".go") {
+			snippets = commentSnippets(string(text))
+		}
+		for _, snippet := range snippets {
+			require.True(t, strings.Contains(code.String(), unindented(snippet)), "%s has a snippet that is not in the code:\n%s", page, snippet)
 		}
 	}
+}
+
+// leftOut is what stands for lines that are not shown.
+var leftOut = regexp.MustCompile(`(?m)^\s*\.\.\.\n`)
+
+// markdownSnippets returns what stands between lines that are left out in the
+// blocks of Go of a page.
+func markdownSnippets(text string) (snippets []string) {
+	for _, block := range strings.Split(text, "```go\n")[1:] {
+		block, _, _ = strings.Cut(block, "```")
+		snippets = append(snippets, leftOut.Split(block, -1)...)
+	}
+	return snippets
+}
+
+// commentSnippets is markdownSnippets for the comment of a package. Blank lines
+// part snippets, too.
+func commentSnippets(text string) (snippets []string) {
+	block := ""
+	for _, line := range strings.SplitAfter(text, "\n") {
+		if code, ok := strings.CutPrefix(line, "//\t"); ok {
+			block += code
+		} else if block != "" {
+			snippets = append(snippets, leftOut.Split(block, -1)...)
+			block = ""
+		}
+	}
+	return snippets
 }
 
 // TestLinks checks that what the pages refer to exists: files, and headings in

@@ -304,6 +304,38 @@ func TestDissector(t *testing.T) {
 	})
 	file := filepath.Join(t.TempDir(), "capture.pcap")
 	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
+	run := requireNames(t, tshark, file, c.packets, everyKind)
+	require.NotEqual(t, []string{""}, run("-Y", `kcp.close.text == "enough" && kcp.close.code == 7`))
+}
+
+// The capture of sessions with kcp-go, which TestCapture of interop_test has made,
+// with and without error correction, is dissected in the same way.
+func TestDissectorKCPGo(t *testing.T) {
+	tshark := findTshark(t)
+	file := filepath.Join("testdata", "kcp-go.pcap")
+	packets := readCapture(t, file)
+	run := requireNames(t, tshark, file, packets, []string{"PUSH", "ACK", "WASK", "WINS", "HELLO", "FEC parity", "datagram"})
+	require.NotEqual(t, []string{""}, run("-Y", `kcp.fec.seqid && kcp.name == "PUSH"`))
+}
+
+// readCapture returns the UDP payloads of a capture as newCapture begins one.
+func readCapture(t *testing.T, file string) (packets [][]byte) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	require.NoError(t, err)
+	for b = b[24:]; len(b) > 0; {
+		n := int(binary.LittleEndian.Uint32(b[8:]))
+		packets = append(packets, b[16+28:16+n])
+		b = b[16+n:]
+	}
+	return packets
+}
+
+// requireNames checks that tshark prints every packet by the names of its
+// segments, with nothing malformed, and that all kinds are among them. It returns
+// a function that runs tshark over the file and returns its lines.
+func requireNames(t *testing.T, tshark, file string, packets [][]byte, everyKind []string) func(args ...string) []string {
+	t.Helper()
 	run := func(more ...string) []string {
 		cmd := exec.Command(tshark, append([]string{"-X", "lua_script:kcp.lua", "-r", file}, more...)...)
 		var stderr bytes.Buffer
@@ -313,17 +345,16 @@ func TestDissector(t *testing.T) {
 		require.NotContains(t, stderr.String(), "Lua", "%s", stderr.String())
 		return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	}
-
 	missing := make(map[string]bool)
 	for _, k := range everyKind {
 		missing[k] = true
 	}
 	lines := run("-T", "fields", "-E", "separator=;", "-e", "frame.protocols", "-e", "kcp.name")
-	require.Len(t, lines, len(c.packets))
+	require.Len(t, lines, len(packets))
 	for i, line := range lines {
 		protocols, names, _ := strings.Cut(line, ";")
-		require.True(t, strings.HasSuffix(protocols, ":udp:kcp"), "packet %d (%x) is %s", i+1, c.packets[i], protocols)
-		want := kinds(c.packets[i])
+		require.True(t, strings.HasSuffix(protocols, ":udp:kcp"), "packet %d (%x) is %s", i+1, packets[i], protocols)
+		want := kinds(packets[i])
 		if want[0] == "protected" {
 			require.True(t, strings.HasPrefix(names, "protected, "), names)
 		} else {
@@ -335,7 +366,7 @@ func TestDissector(t *testing.T) {
 	}
 	require.Empty(t, slices.Sorted(maps.Keys(missing)), "kinds that were not captured")
 	require.Equal(t, []string{""}, run("-Y", "_ws.malformed || kcp.bad || _ws.lua.error || _ws.expert.severity >= 6291456"))
-	require.NotEqual(t, []string{""}, run("-Y", `kcp.close.text == "enough" && kcp.close.code == 7`))
+	return run
 }
 
 // Packets that are not KCP are left alone, and malformed ones are marked if they

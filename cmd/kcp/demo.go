@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/arqnet/kcp/netsim"
 )
@@ -122,12 +123,12 @@ var errTimeout = errors.New("timeout")
 
 // explain describes the ends that are not errors of their own.
 func (d *demo) explain(err error, directions ...*direction) error {
-	what := ""
+	var what error
 	switch {
 	case errors.Is(err, errTimeout):
-		what = fmt.Sprintf("not done within %v (-timeout)", d.timeout)
+		what = fmt.Errorf("not done within %v (-timeout)", d.timeout)
 	case errors.Is(err, context.Canceled):
-		what = "interrupted"
+		what = errInterrupted
 	default:
 		return explain(err)
 	}
@@ -135,7 +136,7 @@ func (d *demo) explain(err error, directions ...*direction) error {
 	for _, dir := range directions {
 		progress = append(progress, fmt.Sprintf("%s at %s", dir.name, dir.percent()))
 	}
-	return fmt.Errorf("%s, with %s", what, strings.Join(progress, " and "))
+	return fmt.Errorf("%w, with %s", what, strings.Join(progress, " and "))
 }
 
 // announce prints what the demo is about to do.
@@ -144,10 +145,34 @@ func (d *demo) announce() {
 	if d.file != "" {
 		what = fmt.Sprintf("%s (%s)", d.file, formatBytes(float64(d.size)))
 	}
-	fmt.Fprintf(d.std.out, "Moving %s both ways at once, over KCP on this machine.\n\n", what)
-	fmt.Fprintf(d.std.out, "  network   %s\n", d.network())
-	fmt.Fprintf(d.std.out, "  sessions  %s\n", d.settings.String())
+	fmt.Fprintf(d.std.out, "%s\n", folded("", "Moving "+what+" both ways at once, over KCP on this machine."))
+	fmt.Fprintf(d.std.out, "%s%s", folded("  network   ", d.network()), folded("  sessions  ", d.settings.String()))
 	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
+}
+
+// foldAt is how many columns the text of a demo takes, but for hashes: narrow
+// terminals have 60.
+const foldAt = 59
+
+// folded returns text behind head, in lines of at most foldAt columns if its
+// words allow, which begin below each other.
+func folded(head, text string) string {
+	var b strings.Builder
+	indent := strings.Repeat(" ", len(head))
+	line := head
+	for i, word := range strings.Fields(text) {
+		switch {
+		case i == 0:
+			line += word
+		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > foldAt:
+			fmt.Fprintln(&b, line)
+			line = indent + word
+		default:
+			line += " " + word
+		}
+	}
+	fmt.Fprintln(&b, line)
+	return b.String()
 }
 
 // network describes the links.

@@ -57,7 +57,7 @@ func runDial(ctx context.Context, std streams, args []string) error {
 		if err == nil {
 			_ = conn.Abort()
 		}
-		return nil
+		return errInterrupted
 	}
 	if err != nil {
 		return err

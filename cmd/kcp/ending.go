@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -66,30 +67,40 @@ func (p *pipe) close(ctx context.Context) error {
 	return err
 }
 
-// breakOff aborts a session, in the middle of the data. What was read from
-// stdin is delivered first. The peer then learns that there should have been
-// more.
+// Codes with which this command closes a session before its end, by
+// kcp.Conn.CloseWithError.
+const (
+	codeInterrupted = 1 // by a signal
+	codeLocal       = 2 // stdin or stdout has failed; the text says how
+)
+
+// breakOff closes a session in the middle of the data, because of err: an
+// interrupt or a *localError. What was read from stdin is delivered first, if it
+// can be within p.linger. The peer then learns that there should have been more,
+// and why there is not. It returns err, and what is lost on top of an interrupt.
 func (p *pipe) breakOff(sending <-chan struct{}, err error) error {
-	limit, cancel := context.WithTimeout(context.Background(), p.linger)
-	defer cancel()
+	code, text := uint64(codeInterrupted), "interrupted"
+	var local *localError
+	if errors.As(err, &local) {
+		code, text = codeLocal, local.doing+" failed"
+	}
+	limit := time.NewTimer(p.linger)
+	defer limit.Stop()
+	closed := make(chan error, 1)
+	go func() {
+		<-sending // Abort ends a Write that waits for buffer space
+		closed <- p.conn.CloseWithError(code, text)
+	}()
+	var lost error
 	select {
-	case <-sending:
-	case <-limit.Done(): // Abort ends a Write that waits for buffer space
+	case lost = <-closed:
+	case <-limit.C:
+		_ = p.conn.Abort()
+		<-closed
 	}
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for p.unacknowledged() > 0 {
-		select {
-		case <-tick.C:
-			continue
-		case <-limit.Done():
-			if err == nil {
-				err = kcp.ErrNotDelivered
-			}
-		}
-		break
+	if local == nil && p.unacknowledged() > 0 {
+		return fmt.Errorf("%w: %w", err, explain(cmp.Or(lost, kcp.ErrNotDelivered)))
 	}
-	_ = p.conn.Abort()
 	return err
 }
 
@@ -148,7 +159,11 @@ func (p *pipe) hold(ctx context.Context) {
 // explain describes the errors of a session to the user of the command.
 func explain(err error) error {
 	var lost *kcp.PeerLostError
+	var closed *kcp.PeerCloseError
 	switch {
+	case errors.Is(err, errInterrupted):
+	case errors.As(err, &closed):
+		return explainClose(closed)
 	case errors.As(err, &lost):
 		return fmt.Errorf("peer lost: nothing received for %v (-peer-timeout)", formatTime(lost.Silence))
 	case errors.Is(err, kcp.ErrNotDelivered):
@@ -161,4 +176,15 @@ func explain(err error) error {
 		return errors.New("the peer ended in the middle of a message")
 	}
 	return err
+}
+
+// explainClose describes why the peer has closed the session before its end.
+func explainClose(e *kcp.PeerCloseError) error {
+	switch e.Code {
+	case codeInterrupted:
+		return errors.New("the peer was interrupted: data is missing in one direction or both")
+	case codeLocal:
+		return fmt.Errorf("the peer has failed (%.100q): data is missing in one direction or both", e.Text)
+	}
+	return fmt.Errorf("the peer closed the session with code %d (%.100q)", e.Code, e.Text)
 }

@@ -69,7 +69,8 @@ func runListen(ctx context.Context, std streams, args []string) error {
 }
 
 // serve accepts one session after another. It prints the error of a session
-// that fails, and goes on; only an error of stdin or stdout ends it.
+// that fails, and goes on; only an error of stdin or stdout ends it, or an
+// interrupt, which is no error between sessions.
 func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 	defer l.Close()
 	accepting, stop := context.WithCancel(ctx)
@@ -83,15 +84,17 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 			return nil
 		}
 		conn, err := next.conn, next.err
-		if err != nil {
-			return interrupted(ctx, err)
+		if err = interrupted(ctx, err); err == errInterrupted {
+			return nil
+		} else if err != nil {
+			return err
 		}
 		n.busy.Store(true)
 		_, err = n.pipe(ctx, conn)
 		n.busy.Store(false)
 		if err != nil {
 			var local *localError
-			if errors.As(err, &local) {
+			if errors.As(err, &local) || errors.Is(err, errInterrupted) {
 				return err
 			}
 			n.warnf("session with %v: %v", conn.RemoteAddr(), err)
@@ -132,10 +135,11 @@ func (n *netcat) acceptAhead(ctx context.Context, l *kcp.Listener) <-chan accept
 	return accepted
 }
 
-// interrupted drops the error of an Accept that ended because of ctx.
+// interrupted returns errInterrupted in place of the error of an Accept that
+// ended because of ctx.
 func interrupted(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, net.ErrClosed) {
-		return nil
+	if err != nil && ctx.Err() != nil && !errors.Is(err, net.ErrClosed) {
+		return errInterrupted
 	}
 	return err
 }

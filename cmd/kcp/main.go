@@ -25,17 +25,18 @@ import (
 
 // Exit codes.
 const (
-	exitOK     = 0
-	exitFailed = 1
-	exitUsage  = 2
+	exitOK          = 0
+	exitFailed      = 1
+	exitUsage       = 2
+	exitSignal      = 128 // and the number of the signal, as shells have it
+	exitInterrupted = exitSignal + int(syscall.SIGINT)
 )
 
 func main() {
 	// A write to a pipe that no process reads fails, instead of ending the process:
 	// the peer of a session has to learn that it is over.
 	signal.Ignore(syscall.SIGPIPE)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	context.AfterFunc(ctx, stop) // a second interrupt ends the process at once
+	ctx, stop := notifyContext(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	code := run(ctx, os.Args[1:], os.Stdin, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
@@ -89,14 +90,14 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	}
 	for _, c := range commands() {
 		if c.name == name {
-			return report(std, name, c.run(ctx, std, rest))
+			return report(ctx, std, name, c.run(ctx, std, rest))
 		}
 	}
-	return report(std, "", usageErrorf("there is no subcommand %q", name))
+	return report(ctx, std, "", usageErrorf("there is no subcommand %q", name))
 }
 
-// report prints err and returns the exit code for it.
-func report(std streams, name string, err error) int {
+// report prints err and returns the exit code for it. ctx is that of the command.
+func report(ctx context.Context, std streams, name string, err error) int {
 	command := strings.TrimSpace("kcp " + name)
 	var usage usageError
 	switch {
@@ -107,6 +108,9 @@ func report(std streams, name string, err error) int {
 		return exitUsage
 	}
 	fmt.Fprintf(std.err, "%s: %v\n", command, err)
+	if errors.Is(err, errInterrupted) {
+		return interruptCode(ctx)
+	}
 	return exitFailed
 }
 
@@ -128,7 +132,8 @@ Examples:
   kcp relay -listen :4000 -to 127.0.0.1:9000 -loss 5% -delay 30ms
 
 'kcp SUBCOMMAND -h' shows the flags of a subcommand. The exit code is 0 when
-all went well, 1 when something failed, 2 for a mistake on the command line.
+all went well, 1 when something failed, 2 for a mistake on the command line,
+and 130 after an interrupt (Ctrl-C) in the middle: 128 and the signal's number.
 `)
 	return b.String()
 }

@@ -53,9 +53,9 @@ func (n *netcat) pipeGroup(more ...option) optionGroup {
 // endingText describes the end of a session in the usage texts of both.
 const endingText = `At the end of stdin the peer reads end of file, and can go on sending. The
 command ends when the peer has acknowledged all data and has ended its side too.
-An interrupt (Ctrl-C) delivers what was read from stdin so far, and then aborts
-the session: the other side fails, so that it does not take a part for the
-whole.`
+An interrupt (Ctrl-C) delivers what was read from stdin so far, and then closes
+the session. The other side learns of it and fails, so that it does not take a
+part for the whole.`
 
 // parse reads the command line.
 func (n *netcat) parse(options *optionSet, args []string) error {

@@ -284,7 +284,7 @@ func testWrongKey(t *testing.T) {
 	require.Equal(t, exitFailed, d.wait(t))
 	require.Contains(t, d.err.String(), "in 1s (-wait), or it has another -key or -cipher")
 	cancel()
-	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, exitInterrupted, l.wait(t))
 }
 
 func testDialWaitsForTheListener(t *testing.T) {
@@ -315,11 +315,12 @@ func testInterruptEndsCleanly(t *testing.T) {
 	}
 	cancel()
 	for _, p := range []*process{waiting, dialling, busy} {
-		require.Equal(t, exitOK, p.wait(t), p.err.String())
+		require.Equal(t, exitInterrupted, p.wait(t), p.err.String())
+		require.True(t, strings.HasSuffix(p.err.String(), ": interrupted\n"), p.err.String())
 	}
 	require.NoError(t, typed.Close())
 	require.Equal(t, exitFailed, other.wait(t))
-	require.Contains(t, other.err.String(), "kcp listen: the peer broke off")
+	require.Contains(t, other.err.String(), "kcp listen: the peer was interrupted")
 }
 
 func testStdinErrors(t *testing.T) {
@@ -346,7 +347,7 @@ func requireStdoutError(t *testing.T, args ...string) {
 	require.Equal(t, exitFailed, <-code)
 	require.Contains(t, errs.String(), "kcp listen: writing standard output: disk full")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "broke off")
+	require.Contains(t, d.err.String(), `the peer has failed ("writing standard output failed")`)
 }
 
 type brokenWriter struct{}
@@ -360,7 +361,7 @@ func testListenFailsWhereThePortIsTaken(t *testing.T) {
 	require.Equal(t, exitFailed, got.code)
 	require.Contains(t, got.err, "kcp listen: listen udp")
 	cancel()
-	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, exitInterrupted, l.wait(t))
 }
 
 func testListenTakesABarePort(t *testing.T) {
@@ -368,5 +369,5 @@ func testListenTakesABarePort(t *testing.T) {
 	l := start(ctx, nil, "listen", "0", "-v", "-d")
 	l.err.find(t, `listening on \S+:(\d+)\n`)
 	cancel()
-	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, exitInterrupted, l.wait(t))
 }

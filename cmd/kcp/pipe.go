@@ -41,8 +41,8 @@ func (e *localError) Unwrap() error { return e.err }
 const stuckOutput = time.Second
 
 // run moves data until both directions have ended, the session or a stream
-// fails, or ctx is done, which is not an error. Then it closes the session, or
-// aborts it, so that the peer does not take a part for the whole.
+// fails, or ctx is done, which is errInterrupted. Then it closes the session, with
+// a reason if data is missing, so that the peer does not take a part for the whole.
 func (p *pipe) run(ctx context.Context) error {
 	sendCtx, stopSending := context.WithCancel(ctx)
 	defer stopSending()
@@ -60,7 +60,7 @@ func (p *pipe) run(ctx context.Context) error {
 	stopSending()
 	var local *localError
 	switch {
-	case ctx.Err() != nil || errors.As(err, &local):
+	case errors.Is(err, errInterrupted) || errors.As(err, &local):
 		err = p.breakOff(sending, err)
 	case err != nil:
 		_ = p.conn.Close() // it has failed
@@ -97,7 +97,7 @@ func (p *pipe) wait(ctx context.Context, sent, received <-chan error) error {
 				return err
 			}
 		case <-ctx.Done():
-			return nil // a legacy peer cannot learn of it, a closed one need not
+			return errInterrupted
 		case <-tick.C:
 			if sent != nil || p.quiet < 0 || p.tellsItsEnd() {
 				continue

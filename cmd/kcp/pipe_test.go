@@ -251,9 +251,10 @@ func TestPipeInterrupted(t *testing.T) {
 		defer cancel()
 		d := startPipe(ctx, t, b.dialed, io.MultiReader(strings.NewReader("half"), endless(t)), nil)
 		a := startPipe(t.Context(), t, b.accepted, endless(t), nil)
-		require.NoError(t, <-d.done)
+		require.Equal(t, errInterrupted, <-d.done)
 		require.InDelta(t, 60, d.took.Seconds(), 0.5)
-		require.ErrorContains(t, <-a.done, "broke off")
+		require.EqualError(t, <-a.done, "the peer was interrupted: data is missing in one direction or both")
+		require.InDelta(t, 60, a.took.Seconds(), 0.5)
 		require.Equal(t, "half", a.got.String())
 	})
 }
@@ -264,7 +265,9 @@ func TestPipeInterruptedInWrite(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		d := startPipe(ctx, t, b.dialed, bytes.NewReader(make([]byte, 20<<20)), nil) // which nobody reads
-		require.ErrorContains(t, <-d.done, "did not acknowledge all that was sent")
+		err := <-d.done
+		require.EqualError(t, err, "interrupted: the peer did not acknowledge all that was sent")
+		require.ErrorIs(t, err, errInterrupted)
 		require.InDelta(t, 65, d.took.Seconds(), 0.5)
 	})
 }
@@ -298,7 +301,7 @@ func TestPipeBreaksOffWhenStdinFails(t *testing.T) {
 		d := startPipe(t.Context(), t, b.dialed, broken, nil)
 		a := startPipe(t.Context(), t, b.accepted, nil, nil)
 		require.EqualError(t, <-d.done, "reading standard input: disk on fire")
-		require.ErrorContains(t, <-a.done, "broke off")
+		require.ErrorContains(t, <-a.done, `the peer has failed ("reading standard input failed"): data is missing`)
 		require.Equal(t, "some", a.got.String())
 	})
 }
@@ -308,7 +311,7 @@ func TestPipeBreaksOffWhenStdoutFails(t *testing.T) {
 		d := startPipe(t.Context(), t, b.dialed, io.MultiReader(strings.NewReader("some"), endless(t)), nil)
 		a := startPipe(t.Context(), t, b.accepted, endless(t), func(p *pipe) { p.out = brokenWriter{} })
 		require.EqualError(t, <-a.done, "writing standard output: disk full")
-		require.ErrorContains(t, <-d.done, "broke off")
+		require.ErrorContains(t, <-d.done, `the peer has failed ("writing standard output failed"): data is missing`)
 	})
 }
 
@@ -320,6 +323,7 @@ func TestPipeSeesThatThePeerCloses(t *testing.T) {
 	}{
 		"close":                  {(*kcp.Conn).Close, "closed the session"},
 		"abort":                  {(*kcp.Conn).Abort, "broke off"},
+		"a code of its own":      {func(c *kcp.Conn) error { return c.CloseWithError(7, "\x1b[2Jgo") }, `with code 7 ("\x1b[2Jgo")`},
 		"abort after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Abort() }, "broke off"},
 		"close after its end":    {func(c *kcp.Conn) error { _ = c.CloseWrite(); time.Sleep(time.Second); return c.Close() }, "closed the session"},
 		"gone after its end":     {func(c *kcp.Conn) error { return c.CloseWrite() }, "peer lost"},

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,11 +53,31 @@ func TestBrokenPipe(t *testing.T) {
 	require.NoError(t, r.Close())
 	d := dial(t.Context(), io.MultiReader(bytes.NewReader(data(t, 0, 1000)), endless(t)), addr, "-wait", "1m")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Contains(t, d.err.String(), "the peer broke off")
+	require.Contains(t, d.err.String(), `the peer has failed ("writing standard output failed")`)
 	var exit *exec.ExitError
 	require.ErrorAs(t, l.Wait(), &exit)
 	require.Equal(t, exitFailed, exit.ExitCode())
 	require.Contains(t, stderr.String(), "writing standard output: ")
+}
+
+// The exit code says which signal has ended a process.
+func TestSignals(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("processes get no signals")
+	}
+	for sig, code := range map[os.Signal]int{os.Interrupt: exitInterrupted, syscall.SIGTERM: 143, syscall.SIGHUP: 129} {
+		p := commandProcess(t.Context(), "listen", "127.0.0.1:0", "-d", "-v")
+		var stderr watched
+		stderr.changed = make(chan struct{}, 1)
+		p.Stderr = &stderr
+		require.NoError(t, p.Start())
+		stderr.find(t, `(listening on)`)
+		require.NoError(t, p.Process.Signal(sig))
+		var exit *exec.ExitError
+		require.ErrorAs(t, p.Wait(), &exit)
+		require.Equal(t, code, exit.ExitCode())
+		require.Contains(t, stderr.String(), "kcp listen: interrupted\n")
+	}
 }
 
 // newUDP returns a socket that is closed with the test.
@@ -166,7 +187,7 @@ func TestListenSaysWhoWaits(t *testing.T) {
 	second := dial(t.Context(), strings.NewReader("x"), addr)
 	l.err.find(t, `(waits for the end of the one before)`)
 	cancel()
-	require.Equal(t, exitOK, l.wait(t), l.err.String())
+	require.Equal(t, exitInterrupted, l.wait(t), l.err.String())
 	require.Equal(t, exitFailed, first.wait(t))
 	require.Equal(t, exitFailed, second.wait(t))
 }

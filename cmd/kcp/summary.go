@@ -10,12 +10,12 @@ import (
 // sent data.
 func (d *demo) conclude(directions ...*direction) error {
 	out := d.std.out
-	table := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
-	fmt.Fprintln(table, "\n  direction\tbytes\ttime\tgoodput\tresent\tlost by the relay")
+	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "\n  direction\ttime\tgoodput\tresent\tpackets lost")
 	for _, dir := range directions {
 		relayed := &dir.relayed
-		fmt.Fprintf(table, "  %s\t%d\t%s\t%s/s\t%s\t%d of %d packets\n",
-			dir.name, dir.arrived.Load(), formatTime(dir.took),
+		fmt.Fprintf(table, "  %s\t%s\t%s/s\t%s\t%d of %d\n",
+			dir.name, formatTime(dir.took),
 			formatBytes(float64(dir.size)/dir.took.Seconds()), resentShare(&dir.sender),
 			relayed.Lost.Packets+relayed.Overflow.Packets, relayed.Sent.Packets)
 	}
@@ -24,12 +24,12 @@ func (d *demo) conclude(directions ...*direction) error {
 	for _, dir := range directions {
 		recovered := &dir.receiver.FEC
 		if recovered.ParityReceived > 0 {
-			fmt.Fprintf(out, "  %s: %d lost packets recovered by parity\n\n", dir.name, recovered.Recovered)
+			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: %d lost packets recovered by parity", dir.name, recovered.Recovered)))
 		}
 		// A few may still be underway.
 		if n := dir.overlooked(); d.settings.bare() && n > int64(dir.sender.PacketsSent/100) {
-			fmt.Fprintf(out, "  %s: the system dropped %d more packets, because socket buffers were full;\n"+
-				"  a smaller -sndwnd, or larger buffers, would help.\n\n", dir.name, n)
+			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: the system dropped %d more packets, because socket buffers "+
+				"were full; a smaller -sndwnd, or larger buffers, would help.", dir.name, n)))
 		}
 	}
 	intact := true

@@ -55,7 +55,7 @@ func TestDebugPage(t *testing.T) {
 		require.NoError(t, r.Body.Close())
 	}
 	cancel()
-	require.Equal(t, exitOK, <-done)
+	require.Equal(t, exitInterrupted, <-done)
 	_, err = http.Get(url)
 	require.Error(t, err)
 	require.Equal(t, exitUsage, runWith(t.Context(), nil, "demo", "-debug", "6060").code)

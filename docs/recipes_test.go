@@ -1,0 +1,369 @@
+package docs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// kicked is a code for CloseWithError.
+const kicked = 2
+
+func upload(ctx context.Context, conn *kcp.Conn, file io.Reader, show func(delivered uint64)) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	done := make(chan error, 1)
+	go func() {
+		_, err := io.Copy(conn, file)
+		done <- errors.Join(err, conn.Flush(ctx))
+	}()
+	for {
+		select {
+		case err := <-done:
+			show(conn.Stats().BytesAcked)
+			return err
+		case <-tick.C:
+			show(conn.Stats().BytesAcked)
+		}
+	}
+}
+
+func broadcast(conns []*kcp.Conn, message []byte) (missed []*kcp.Conn) {
+	for _, conn := range conns {
+		if err := conn.TryWriteMessage(message); errors.Is(err, kcp.ErrWouldBlock) {
+			missed = append(missed, conn)
+		}
+	}
+	return missed
+}
+
+func save(ctx context.Context, conn *kcp.Conn, record []byte) error {
+	if _, err := conn.Write(record); err != nil {
+		return err
+	}
+	return conn.Flush(ctx) // the peer's endpoint has all of it
+}
+
+func openPositions(ctx context.Context, conn *kcp.Conn) (*kcp.Stream, error) {
+	return conn.OpenStream(ctx, &kcp.StreamOptions{
+		MaxLifetime: 100 * time.Millisecond, // then it is not sent any more
+		Unordered:   true,                   // nothing waits for what was given up
+	})
+}
+
+func scoreboard(server *kcp.Endpoint) map[string]time.Duration {
+	ping := make(map[string]time.Duration)
+	for conn := range server.Sessions() {
+		ping[conn.RemoteAddr().String()] = conn.Stats().RTT.Round(time.Millisecond)
+	}
+	return ping
+}
+
+func explain(err error) string {
+	var closed *kcp.PeerCloseError
+	var lost *kcp.PeerLostError
+	var silent *kcp.NoAnswerError
+	switch {
+	case errors.Is(err, io.EOF):
+		return "the peer has said all it had to say"
+	case errors.As(err, &closed): // of CloseWithError
+		return fmt.Sprintf("the peer has closed: %q", closed.Text)
+	case errors.Is(err, kcp.ErrReset):
+		return "the peer has aborted, or was restarted: dial again"
+	case errors.As(err, &lost):
+		return "the peer has vanished: dial again"
+	case errors.Is(err, kcp.ErrRefused):
+		return "no server there, or not yet"
+	case errors.As(err, &silent):
+		return "no answer: wrong address, a firewall, or another key"
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return "a deadline has passed; the session goes on"
+	}
+	return err.Error()
+}
+
+func kick(conn *kcp.Conn, reason string) {
+	go func() { _ = conn.CloseWithError(kicked, reason) }()
+}
+
+func stop(ctx context.Context, l *kcp.Listener) error {
+	return l.Shutdown(ctx) // a *ShutdownError says how many clients did not get all
+}
+
+// hall is a server with clients on a simulated network. It has to be used in
+// virtual time.
+type hall struct {
+	net      *netsim.Network
+	listener *kcp.Listener
+	client   *kcp.Endpoint // of all clients
+	dialled  []*kcp.Conn
+	accepted []*kcp.Conn // the other ends of dialled
+}
+
+// newHall returns a hall of n clients, whose packets take 20 ms and get lost now
+// and then.
+func newHall(t *testing.T, n int, config *kcp.Config) *hall {
+	h := &hall{net: netsim.NewNetwork(1, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02})}
+	endpoint := func(addr string) *kcp.Endpoint {
+		pc, err := h.net.Listen(addr)
+		require.NoError(t, err)
+		e, err := kcp.NewEndpoint(pc, config)
+		require.NoError(t, err)
+		t.Cleanup(func() { e.Close(); pc.Close() })
+		return e
+	}
+	var err error
+	h.listener, err = endpoint("10.0.0.1:4000").Listen()
+	require.NoError(t, err)
+	h.client = endpoint("10.0.0.2:4000")
+	h.dialled = make([]*kcp.Conn, n)
+	require.NoError(t, dialAll(t.Context(), h.client, h.listener.Addr(), h.dialled))
+	byConv := make(map[uint32]*kcp.Conn)
+	for range n {
+		c, err := h.listener.AcceptKCP(t.Context())
+		require.NoError(t, err)
+		byConv[c.Conv()] = c
+	}
+	for _, c := range h.dialled {
+		h.accepted = append(h.accepted, byConv[c.Conv()])
+	}
+	return h
+}
+
+// inHall runs a test in virtual time.
+func inHall(t *testing.T, n int, config *kcp.Config, f func(t *testing.T, h *hall)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newHall(t, n, config)) })
+}
+
+// outage loses all packets from now on, for a while.
+func (h *hall) outage(length time.Duration) {
+	_ = h.net.Play("", "", netsim.Outage(h.net.Elapsed(), length)) // its settings are in range
+}
+
+// TestUpload shows progress that the receiver has made, not the write buffer.
+func TestUpload(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		slow := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 125_000, Queue: 32 << 10}
+		h.net.SetLink("", "", slow)
+		file := bytes.Repeat([]byte("0123456789"), 50_000)
+		var shown []uint64
+		go func() {
+			_ = upload(t.Context(), h.dialled[0], bytes.NewReader(file), func(n uint64) { shown = append(shown, n) })
+			_ = h.dialled[0].CloseWrite()
+		}()
+		got, err := io.ReadAll(h.accepted[0])
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(file, got))
+		synctest.Wait()
+		require.Equal(t, uint64(len(file)), shown[len(shown)-1])
+		require.Greater(t, len(shown), 3)
+		for i, n := range shown[:3] { // 125 kB/s, of which headers take some
+			require.InDelta(t, 115_000*(i+1), n, 25_000)
+		}
+	})
+}
+
+// TestBroadcast has six readers, of which one does not read: the others get every
+// message at once, without a goroutine for each.
+func TestBroadcast(t *testing.T) {
+	config := &kcp.Config{MessageMode: true, WriteBuffer: 128 << 10, ReceiveWindow: 128}
+	inHall(t, 6, config, func(t *testing.T, h *hall) {
+		const messages, size = 90, 5000
+		group := kcp.NewGroup()
+		defer group.Close()
+		for _, c := range h.dialled[1:] {
+			require.NoError(t, group.Add(c))
+		}
+		got, events := make(map[*kcp.Conn]int), make([]kcp.Event, 64)
+		missed := 0
+		for i := range messages {
+			start := time.Now()
+			for _, c := range broadcast(h.accepted, bytes.Repeat([]byte{byte(i)}, size)) {
+				require.Equal(t, h.dialled[0].Conv(), c.Conv(), "a reader that reads has missed a message")
+				missed++
+			}
+			require.Equal(t, start, time.Now(), "the broadcast has waited")
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second/60)
+			n, err := group.Wait(ctx, events)
+			for _, e := range events[:n] {
+				require.Equal(t, kcp.EventMessage, e.Kind)
+				require.Equal(t, byte(got[e.Conn]), e.Data[0])
+				got[e.Conn]++
+			}
+			require.True(t, err == nil || ctx.Err() != nil, err)
+			<-ctx.Done()
+			cancel()
+		}
+		require.Greater(t, missed, 10)
+		for range 30 { // the last ones
+			time.Sleep(10 * time.Millisecond)
+			ctx, cancel := context.WithTimeout(t.Context(), 0)
+			n, _ := group.Wait(ctx, events)
+			for _, e := range events[:n] {
+				got[e.Conn]++
+			}
+			cancel()
+		}
+		for _, c := range h.dialled[1:] {
+			require.Equal(t, messages, got[c])
+		}
+		// What the slow one has is whole messages.
+		require.NoError(t, h.dialled[0].SetReadDeadline(time.Now().Add(time.Second)))
+		for range messages - missed {
+			n, err := h.dialled[0].ReadMessage(make([]byte, 2*size))
+			require.NoError(t, err)
+			require.Equal(t, size, n)
+		}
+		_, err := h.dialled[0].ReadMessage(make([]byte, 2*size))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	})
+}
+
+// TestSave waits until a record is delivered, through an outage.
+func TestSave(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		start := time.Now()
+		h.outage(2 * time.Second)
+		require.NoError(t, save(t.Context(), h.dialled[0], make([]byte, 10_000)))
+		require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
+		n, err := h.accepted[0].Read(make([]byte, 20_000)) // it has arrived, so this does not wait
+		require.NoError(t, err)
+		require.Equal(t, 10_000, n)
+
+		h.outage(time.Hour)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, save(ctx, h.dialled[0], []byte("lost")), context.DeadlineExceeded)
+	})
+}
+
+// TestPositions sends positions through an outage: those of its time never arrive.
+func TestPositions(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		s, err := openPositions(t.Context(), h.dialled[0])
+		require.NoError(t, err)
+		require.NoError(t, s.WriteMessage([]byte{0}))
+		peer, err := h.accepted[0].AcceptStream(t.Context())
+		require.NoError(t, err)
+		for i := 1; i < 60; i++ {
+			if i == 20 {
+				h.outage(500 * time.Millisecond)
+			}
+			require.NoError(t, s.WriteMessage([]byte{byte(i)}))
+			time.Sleep(time.Second / 60)
+		}
+		var got [60]bool
+		require.NoError(t, peer.SetReadDeadline(time.Now().Add(time.Second)))
+		for b := make([]byte, 10); ; {
+			if _, err := peer.ReadMessage(b); err != nil {
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+				break
+			}
+			got[b[0]] = true
+		}
+		require.True(t, got[59])
+		for i := range got {
+			if i < 18 || i > 52 {
+				require.True(t, got[i], "position %d is lost", i)
+			} else if i > 21 && i < 42 {
+				require.False(t, got[i], "position %d was worthless", i)
+			}
+		}
+	})
+}
+
+// TestScoreboard has a game of datagrams only, on paths of different length.
+func TestScoreboard(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		far, err := h.net.Listen("10.0.0.3:4000")
+		require.NoError(t, err)
+		defer far.Close()
+		h.net.SetLink("10.0.0.3", "", netsim.LinkConfig{Delay: 70 * time.Millisecond})
+		e, err := kcp.NewEndpoint(far, nil)
+		require.NoError(t, err)
+		defer e.Close()
+		conn, err := e.Dial(t.Context(), h.listener.Addr())
+		require.NoError(t, err)
+		play := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second / 20) {
+				for _, c := range []*kcp.Conn{h.dialled[0], conn} {
+					require.NoError(t, c.SendDatagram([]byte("input")))
+				}
+				for c := range h.listener.Endpoint().Sessions() {
+					require.NoError(t, c.SendDatagram([]byte("positions")))
+				}
+			}
+		}
+		near, distant := netip.MustParseAddrPort("10.0.0.2:4000").String(), netip.MustParseAddrPort("10.0.0.3:4000").String()
+		play(3 * time.Second)
+		require.Equal(t, map[string]time.Duration{near: 40 * time.Millisecond, distant: 90 * time.Millisecond}, scoreboard(h.listener.Endpoint()))
+		h.net.SetLink("10.0.0.2", "", netsim.LinkConfig{Delay: 120 * time.Millisecond}) // the path gets longer
+		play(30 * time.Second)
+		require.InDelta(t, 140, scoreboard(h.listener.Endpoint())[near].Milliseconds(), 8)
+	})
+}
+
+// TestStop ends a server with a hundred clients in one line: all get the last
+// word.
+func TestStop(t *testing.T) {
+	const clients = 100
+	inHall(t, clients, nil, func(t *testing.T, h *hall) {
+		for _, c := range h.accepted {
+			_, err := io.WriteString(c, "good night")
+			require.NoError(t, err)
+		}
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, stop(ctx, h.listener))
+		require.Less(t, time.Since(start), 4*time.Second)
+		for _, c := range h.dialled {
+			word, err := io.ReadAll(c)
+			require.NoError(t, err)
+			require.Equal(t, "good night", string(word))
+		}
+		_, err := h.client.Dial(t.Context(), h.listener.Addr())
+		require.Error(t, err)
+	})
+}
+
+// TestKickAndExplain causes each of the errors that explain tells apart.
+func TestKickAndExplain(t *testing.T) {
+	inHall(t, 5, &kcp.Config{PeerTimeout: 3 * time.Second}, func(t *testing.T, h *hall) {
+		read := func(c *kcp.Conn) string {
+			_, err := c.Read(make([]byte, 1))
+			require.Error(t, err)
+			return explain(err)
+		}
+		start := time.Now()
+		kick(h.accepted[0], "be polite")
+		require.Equal(t, start, time.Now())
+		require.Equal(t, `the peer has closed: "be polite"`, read(h.dialled[0]))
+		require.NoError(t, h.accepted[1].CloseWrite())
+		require.Equal(t, "the peer has said all it had to say", read(h.dialled[1]))
+		require.NoError(t, h.accepted[2].Abort())
+		require.Equal(t, "the peer has aborted, or was restarted: dial again", read(h.dialled[2]))
+		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))
+		require.Equal(t, "a deadline has passed; the session goes on", read(h.dialled[3]))
+		_, err := h.listener.Endpoint().Dial(t.Context(), h.client.LocalAddr())
+		require.Equal(t, "no server there, or not yet", explain(err))
+		h.outage(time.Hour)
+		require.Equal(t, "the peer has vanished: dial again", read(h.dialled[4]))
+		_, err = h.client.Dial(t.Context(), h.listener.Addr())
+		require.Equal(t, "no answer: wrong address, a firewall, or another key", explain(err))
+		require.Equal(t, "unexpected EOF", explain(io.ErrUnexpectedEOF))
+	})
+}
