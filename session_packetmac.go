@@ -54,7 +54,7 @@ func (e *Endpoint) markPacket(m *packetMACs, packet, nonce []byte, number uint64
 // is of this session and of the peer's direction.
 func (n *packetNumbers) numberOf(p *inPacket) (number uint64, ok bool) {
 	if n.macs == nil {
-		return n.theirs.number(p.nonce)
+		return n.theirs().number(p.nonce)
 	}
 	number = n.window.Expand(packetmac.Low(p.nonce))
 	return number, n.macs.theirs.Check(p.nonce, p.data, number)
@@ -63,7 +63,7 @@ func (n *packetNumbers) numberOf(p *inPacket) (number uint64, ok bool) {
 // reflected reports whether this end has sent the packet with a number.
 func (n *packetNumbers) reflected(p *inPacket) bool {
 	if n.macs == nil {
-		_, back := n.ours.number(p.nonce)
+		_, back := n.ours().number(p.nonce)
 		return back
 	}
 	return n.macs.ours.Check(p.nonce, p.data, replay.Expand(packetmac.Low(p.nonce), n.next.Load()))

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"sync/atomic"
@@ -46,13 +47,15 @@ func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	return n
 }
 
-// nonceBase is the nonce of packet 0 of a session in one direction.
-type nonceBase [sha256.Size]byte
+// nonceBase is the nonce of packet 0 of a session in one direction, or more bytes
+// that begin with it.
+type nonceBase []byte
 
 // newNonceBase derives a nonceBase from the conversation id and the tokens,
 // which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
-	return derive(nonceLabel, conv, sender, receiver)
+	b := derive(nonceLabel, conv, sender, receiver)
+	return b[:]
 }
 
 // derive returns what is unique to a session, a direction and a use.
@@ -63,7 +66,7 @@ func derive(label string, conv, sender, receiver uint32) [sha256.Size]byte {
 }
 
 // put sets nonce to that of packet n.
-func (b *nonceBase) put(nonce []byte, n uint64) {
+func (b nonceBase) put(nonce []byte, n uint64) {
 	if len(nonce) >= longNonce {
 		at := copy(nonce, b[:len(nonce)-8])
 		binary.LittleEndian.PutUint64(nonce[at:], binary.LittleEndian.Uint64(b[at:])^n)
@@ -74,7 +77,7 @@ func (b *nonceBase) put(nonce []byte, n uint64) {
 }
 
 // number returns the packet number in nonce. ok reports whether nonce is of b.
-func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
+func (b nonceBase) number(nonce []byte) (n uint64, ok bool) {
 	at := len(nonce) - 4
 	if len(nonce) >= longNonce {
 		at = len(nonce) - 8
@@ -92,15 +95,20 @@ func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 // Conn.mu guards it; once the session is in TIME-WAIT, Endpoint.mu does.
 type packetNumbers struct {
 	// Immutable.
-	tls          *tlsState   // of a session with TLS, whose keys number the packets; otherwise nil
-	macs         *packetMACs // of a session whose cipher does not authenticate; otherwise nil
-	ours, theirs nonceBase   // without TLS
+	tls   *tlsState   // of a session with TLS, whose keys number the packets; otherwise nil
+	macs  *packetMACs // of a session whose cipher does not authenticate; otherwise nil
+	bases []byte      // without TLS: of our nonces and of theirs, each as long as a nonce
 
 	next   atomic.Uint64 // number of the next packet sent; needs no lock
 	sends  bool          // our packets are numbered: the peer is known to have both tokens
 	heard  bool          // the peer's packets are numbered: one such packet has arrived
 	window replay.Window // of the peer's numbers
 }
+
+// ours and theirs are the bases of the nonces of this end, and of the peer's. The
+// session is one without TLS.
+func (n *packetNumbers) ours() nonceBase   { return n.bases[:len(n.bases)/2] }
+func (n *packetNumbers) theirs() nonceBase { return n.bases[len(n.bases)/2:] }
 
 // exhaustedAt returns the first number that must not be used with a nonce of n
 // bytes.
@@ -120,13 +128,15 @@ func (c *Conn) number(sends bool) {
 	if c.ep.protection.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
-	ours := newNonceBase(c.path.key.conv, l.token, l.peerToken)
-	if n := c.in.numbers; n == nil || n.ours != ours {
-		macs := c.ep.newPacketMACs(c.path.key.conv, l.token, l.peerToken)
+	conv, size := c.path.key.conv, c.ep.protection.nonces.NonceSize()
+	ours := newNonceBase(conv, l.token, l.peerToken)[:size]
+	if n := c.in.numbers; n == nil || !bytes.Equal(n.ours(), ours) {
+		macs := c.ep.newPacketMACs(conv, l.token, l.peerToken)
 		if macs == nil && !c.ep.protection.authentic {
 			return
 		}
-		c.in.numbers = &packetNumbers{macs: macs, ours: ours, theirs: newNonceBase(c.path.key.conv, l.peerToken, l.token)}
+		both := append(ours[:size:size], newNonceBase(conv, l.peerToken, l.token)[:size]...)
+		c.in.numbers = &packetNumbers{macs: macs, bases: both}
 	}
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
@@ -289,7 +299,7 @@ func (e *Endpoint) number(buf []byte, n *packetNumbers) error {
 		e.markPacket(n.macs, buf, nonce, number)
 		return nil
 	case n.macs == nil && number < exhaustedAt(len(nonce)):
-		n.ours.put(nonce, number)
+		n.ours().put(nonce, number)
 		return nil
 	}
 	return crypt.ErrKeyExhausted
