@@ -72,6 +72,7 @@ type rareMachine struct {
 	streamBytes    int    // their payload
 	plainChosen    bool   // the host has decided that a segment of Send is next,
 	chosenAt       seq    // as this one
+	gap            seq    // how far behind its sn the send ring holds what waits
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
@@ -210,7 +211,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.clock.now)
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.snd.nxt), 0)):
+		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		}
 	}
