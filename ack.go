@@ -35,17 +35,17 @@ const (
 // ackPolicy is the state of Extensions.ThinAcks. Its zero value is ready.
 type ackPolicy struct {
 	due        seq     // when the waiting acknowledgements must leave
-	urgent     bool    // they must leave at once
+	end        seq     // one more than the highest sn received
+	sampled    seq     // when the last ACK of a segment below una left
+	started    bool    // sampled is valid
+	urgent     bool    // the waiting acknowledgements must leave at once
 	gap        bool    // there was a gap before the current packet
 	early      bool    // the current packet brought a segment behind a gap
 	filled     bool    // filler has filled a gap since the last flush
 	filler     ackItem // valid if filled
-	urgentAcks int     // packets behind the gap still to be acknowledged at once
-	end        seq     // one more than the highest sn received
+	urgentAcks int32   // packets behind the gap still to be acknowledged at once
 	segments   int     // new segments since the last flush
 	bytes      int     // their payload
-	sampled    seq     // when the last ACK of a segment below una left
-	started    bool    // sampled is valid
 }
 
 // receivedPush records a PUSH with n bytes of payload, of which a is the
