@@ -3,6 +3,7 @@ package kcp
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"runtime"
@@ -14,8 +15,14 @@ import (
 
 // Peers are shared out among the sockets of one port, and each is answered.
 func TestShards(t *testing.T) {
-	const shards, peers, size = 4, 24, 200_000
-	l, err := Listen("udp4", "127.0.0.1:0", &Config{Shards: shards})
+	t.Run("plain", func(t *testing.T) { testShards(t, Config{}, 24, 200_000) })
+	t.Run("TLS", func(t *testing.T) { testShards(t, *secured(Config{}), 12, 20_000) })
+}
+
+func testShards(t *testing.T, config Config, peers, size int) {
+	const shards = 4
+	config.Shards = shards
+	l, err := Listen("udp4", "127.0.0.1:0", &config)
 	require.NoError(t, err)
 	want := shards
 	if runtime.GOOS != "linux" {
@@ -37,7 +44,7 @@ func TestShards(t *testing.T) {
 				return
 			}
 			servers.Go(func() {
-				if _, err := io.CopyN(c, c, size); err != nil {
+				if _, err := io.CopyN(c, c, int64(size)); err != nil {
 					t.Error(err)
 				}
 				c.mu.Lock()
@@ -54,7 +61,7 @@ func TestShards(t *testing.T) {
 	})
 	var clients sync.WaitGroup
 	for i := range peers {
-		clients.Go(func() { shardClient(t, l.Addr(), byte(i), size) })
+		clients.Go(func() { shardClient(t, l.Addr(), byte(i), size, config.TLS) })
 	}
 	clients.Wait()
 	servers.Wait()
@@ -71,8 +78,8 @@ func TestShards(t *testing.T) {
 }
 
 // shardClient has size bytes echoed, which depend on seed.
-func shardClient(t *testing.T, addr net.Addr, seed byte, size int) {
-	c, err := Dial("udp4", addr.String(), nil)
+func shardClient(t *testing.T, addr net.Addr, seed byte, size int, secure *tls.Config) {
+	c, err := Dial("udp4", addr.String(), &Config{TLS: secure})
 	if err != nil {
 		t.Error(err)
 		return

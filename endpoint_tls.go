@@ -46,6 +46,9 @@ func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, n
 		case errors.Is(err, packetkeys.ErrExhausted):
 			c.fail(crypt.ErrKeyExhausted)
 			return false
+		case errors.Is(err, packetkeys.ErrTooFast):
+			c.fail(ErrKeyUpdate)
+			return false
 		case err != nil:
 			return false
 		}

@@ -77,6 +77,9 @@ var (
 	// ErrHandshakeChanged means that what the ends have said in the clear, such
 	// as versions and capabilities, was changed on the way.
 	ErrHandshakeChanged = errors.New("kcp: the handshake was changed on the way")
+	// ErrKeyUpdate is why a session with TLS ends whose peer changes its keys again
+	// before this end has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
+	ErrKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
 	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts
 	// only sessions with TLS. It wraps syscall.ECONNREFUSED.
 	ErrTLSRequired = fmt.Errorf("kcp: the peer requires TLS: %w", syscall.ECONNREFUSED)

@@ -79,8 +79,8 @@ type recovery struct {
 	probeAt      seq  // when the next probe leaves, while inOutage
 	resendFrom   seq  // [resendFrom, resendEnd) was in flight in an outage
 	resendEnd    seq  // and is not yet retransmitted
-	resendBudget int  // how many of these segments may be retransmitted
 	beyondAt     seq  // when beyondWindow allows a packet again; set by detectOutage
+	resendBudget int  // how many of these segments may be retransmitted
 
 	credit resendCredit // see retransmit.go
 }

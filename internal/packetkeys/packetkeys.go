@@ -79,6 +79,9 @@ var (
 	// ErrExhausted means that the keys must not be used any more (RFC 9001
 	// §6.6).
 	ErrExhausted = errors.New("packetkeys: the keys are used up")
+	// ErrTooFast means that the peer has changed its keys twice, and this end has
+	// not followed in between (KEY_UPDATE_ERROR, RFC 9001 §6.2).
+	ErrTooFast = errors.New("packetkeys: the peer updates its keys too fast")
 )
 
 // Keys seals the packets of one end of a session, and opens those of the other,
@@ -88,6 +91,7 @@ type Keys struct {
 	conv   uint32 // immutable after Init, as is level
 	level  Level
 	opened atomic.Uint32 // generation of the newest key that has opened a packet
+	sealed atomic.Uint32 // generation of the key for sending
 
 	seal sealer
 	open opener
@@ -174,6 +178,35 @@ func (k *Keys) Compact() {
 	k.open.mu.Unlock()
 }
 
+// SetUpdateAfter sets how many packets are sealed with a key before the next one is
+// used; 0 stands for none, so that each is under a new key, if the peer follows.
+// Tests shorten it.
+func (k *Keys) SetUpdateAfter(packets uint32) {
+	k.seal.mu.Lock()
+	defer k.seal.mu.Unlock()
+	k.seal.update = packets
+}
+
+// Update changes the keys for sending at once. A peer refuses what is sealed after
+// a second call if it has not sealed anything in between.
+func (k *Keys) Update() error {
+	k.seal.mu.Lock()
+	defer k.seal.mu.Unlock()
+	if k.seal.key.secret == nil {
+		return ErrNotReady
+	}
+	return k.advanceLocked()
+}
+
+// advanceLocked changes the keys for sending. k.seal.mu is held.
+func (k *Keys) advanceLocked() error {
+	if err := k.seal.advance(); err != nil {
+		return err
+	}
+	k.sealed.Store(k.seal.generation)
+	return nil
+}
+
 // Seal seals a packet in place under the next packet number. Its content lies
 // between HeaderSize bytes in front and TagSize bytes behind, which Seal sets.
 // Packets leave under a new key when the peer's do (RFC 9001 §6.1), or when
@@ -192,7 +225,7 @@ func (k *Keys) SealFrom(packet, content []byte) error {
 	}
 	opened := k.opened.Load()
 	if opened > s.generation || opened == s.generation && s.count >= s.update {
-		if err := s.advance(); err != nil {
+		if err := k.advanceLocked(); err != nil {
 			return err
 		}
 	}
@@ -239,7 +272,8 @@ func (k *Keys) typeByte(generation uint32) byte {
 // comes.
 //
 // The error is ErrNotReady without a secret, ErrForged for what does not open,
-// and ErrExhausted from then on when too much did not open.
+// and ErrExhausted from then on when too much did not open. It is ErrTooFast for a
+// packet under keys that the peer must not use yet.
 func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	o := &k.open
 	o.mu.Lock()
@@ -267,6 +301,9 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 			return nil, 0, ErrExhausted
 		}
 		return nil, 0, ErrForged
+	}
+	if generation > o.generation && k.sealed.Load() < o.generation {
+		return nil, 0, ErrTooFast
 	}
 	o.next = max(o.next, number+1)
 	if generation > o.generation {

@@ -213,6 +213,23 @@ func TestKeyUpdateReordered(t *testing.T) {
 	}
 }
 
+// A peer that changes its keys again before this end has followed is refused, and
+// not before: its packets open once this end has.
+func TestKeyUpdateTooFast(t *testing.T) {
+	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
+	require.ErrorIs(t, new(Keys).Update(), ErrNotReady)
+	require.NoError(t, a.Update())
+	requireOpens(t, b, sealed(t, a, "first"), "first", 0)
+	require.NoError(t, a.Update())
+	early := sealed(t, a, "second")
+	for range 2 {
+		_, _, err := b.Open(bytes.Clone(early))
+		require.ErrorIs(t, err, ErrTooFast)
+	}
+	sealed(t, b, "followed")
+	requireOpens(t, b, early, "second", 1)
+}
+
 // What is forged in another key phase changes nothing.
 func TestForgedKeyUpdate(t *testing.T) {
 	a, b := pair(t, tls.TLS_AES_128_GCM_SHA256, Application)
