@@ -128,16 +128,19 @@ func (w *world) command(e *Endpoint) {
 	require.NoError(w.t, c.Close())
 }
 
-// With a cipher that authenticates, what was recorded of a session has nothing
+// With a cipher that authenticates, or one that hides the content and RefuseLegacy,
+// what was recorded of a session has nothing
 // done once more: not by the same server, after however much else, nor by
 // another one with the key, from whatever address it comes.
 func TestRecordedSessionDoesNothing(t *testing.T) {
-	for name, c := range authenticCiphers(t) {
+	ciphers := authenticCiphers(t)
+	ciphers["Salsa20"] = hidingCiphers(t)["Salsa20"]
+	for name, c := range ciphers {
 		for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
 			for _, wait := range []bool{true, false} {
 				t.Run(name, func(t *testing.T) {
 					inWorld(t, 2, clean, func(w *world) {
-						config := &Config{Cipher: c, FEC: f}
+						config := &Config{Cipher: c, FEC: f, RefuseLegacy: !crypt.Authenticated(c)}
 						var server, other commandServer
 						l := w.listen(config)
 						go server.serve(l)
@@ -160,7 +163,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 							l.ep.protection.replays.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-									for skip := range 3 {
+									for _, skip := range []int{2, 1, 0} { // what HELLO opens would take the others' packets
 										for _, p := range kept[skip:] {
 											if p.from == kept[0].from {
 												w.net.Inject(from, netip.MustParseAddrPort(to), p.data)
@@ -185,29 +188,31 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 // Who allows peers without signals still does not have a session with signals
 // opened again by its packets, at the same server.
 func TestRecordedSessionAndLegacyPeers(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
-		config := &Config{Cipher: testAEAD(t), AllowLegacy: true}
-		var server commandServer
-		l := w.listen(config)
-		go server.serve(l)
-		client, _ := w.endpoint("10.0.0.2:5000", config)
-		path := w.watched()
-		w.command(client)
-		kept := path.all(w)
-		time.Sleep(2 * timeWaitTime)
-		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-			l.ep.protection.replays.Forget()
-			for _, p := range kept[1:] {
-				if p.from == kept[0].from {
-					w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
-					time.Sleep(time.Millisecond)
+	for _, dialTimeout := range []time.Duration{0, -1} { // -1: data follows the HELLO at once, as a PUSH
+		inWorld(t, 2, clean, func(w *world) {
+			config := &Config{Cipher: testAEAD(t), AllowLegacy: true, DialTimeout: dialTimeout}
+			var server commandServer
+			l := w.listen(config)
+			go server.serve(l)
+			client, _ := w.endpoint("10.0.0.2:5000", config)
+			path := w.watched()
+			w.command(client)
+			kept := path.all(w)
+			time.Sleep(2 * timeWaitTime)
+			for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
+				l.ep.protection.replays.Forget()
+				for _, p := range kept[1:] {
+					if p.from == kept[0].from {
+						w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
+						time.Sleep(time.Millisecond)
+					}
 				}
 			}
-		}
-		time.Sleep(time.Minute)
-		require.Equal(t, 3, server.executed())
-		require.Zero(t, l.Stats().Sessions)
-	})
+			time.Sleep(time.Minute)
+			require.Equal(t, 3, server.executed())
+			require.Zero(t, l.Stats().Sessions)
+		})
+	}
 }
 
 // sealed returns a packet as c makes it.
@@ -251,10 +256,12 @@ func TestAllowLegacy(t *testing.T) {
 	require.Equal(t, "AllowLegacy", bad.Field)
 }
 
-// Any cipher that authenticates has packets recognised that come twice, and
+// Any cipher that authenticates or hides the content has packets recognised that come twice, and
 // takes all that come once.
 func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
-	for name, c := range authenticCiphers(t) {
+	ciphers := authenticCiphers(t)
+	ciphers["CFB"] = hidingCiphers(t)["CFB"]
+	for name, c := range ciphers {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 4, clean, func(w *world) {
 				a, b, l := w.pair(&Config{Cipher: c}, &Config{Cipher: c})
