@@ -97,3 +97,22 @@ func TestStreamsOfUnacceptedSessions(t *testing.T) {
 		require.Zero(t, l.ep.Stats().Buffered)
 	})
 }
+
+// A Close that waits for a stream without a reader goes on to its end when the
+// peer closes the session meanwhile.
+func TestCloseBesideUnreadStreamMeetsClose(t *testing.T) {
+	inWorld(t, 22, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s := openStream(t, a, nil)
+		_, err := s.Write(make([]byte, 200000)) // more than the credit
+		require.NoError(t, err)
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close() }()
+		time.Sleep(time.Second)
+		require.NoError(t, b.Close())
+		require.ErrorIs(t, <-closed, ErrNotDelivered)
+		time.Sleep(2 * time.Minute)
+		require.Zero(t, a.ep.Stats().Sessions)
+		require.Zero(t, b.ep.Stats().Sessions)
+	})
+}

@@ -272,7 +272,10 @@ func (c *Conn) failStreams(err error) {
 	if t == nil || t.failed {
 		return
 	}
-	t.failed, t.closing = true, false
+	t.failed = true
+	if c.closing.state == stateEnded {
+		t.closing = false // else advanceClose goes on with Close
+	}
 	if err == nil {
 		err = ErrNotDelivered
 	}
