@@ -137,7 +137,7 @@ soak-lives:
 fuzz:
 	@for f in $(FUZZ); do \
 		echo "== $$f for $(FUZZTIME)"; \
-		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
 	done
 
 fuzz-short:

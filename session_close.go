@@ -134,6 +134,7 @@ func (c *Conn) dropReceived() {
 	if q := c.in.datagrams; q != nil {
 		q.waiting, q.bytes = nil, 0
 	}
+	c.dropStreams(net.ErrClosed)
 }
 
 // stopCalls makes blocked and future calls of the application return
@@ -285,7 +286,7 @@ func (c *Conn) end(err error) {
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
 	c.failStreams(c.reason(err))
 	c.wakeStreams()
-	if !c.hs.offered { // no application can read the data
+	if !c.hs.offered || c.closing.closed { // no application can read the data
 		c.dropReceived()
 		c.account()
 	}

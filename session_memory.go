@@ -102,6 +102,7 @@ func (c *Conn) endForMemory() {
 		return
 	}
 	c.kcp.closeReceive()
+	c.dropStreams(c.reason(ErrMemoryPressure))
 	c.dropDecoder()
 	if q := c.in.datagrams; q != nil {
 		q.waiting, q.bytes = nil, 0

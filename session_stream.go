@@ -390,11 +390,14 @@ func (s *Stream) Reset(code uint64) error {
 	return nil
 }
 
-// kickStreams sends what the call of an application has made due.
+// kickStreams sends what the call of an application has made due, and accounts
+// what it has dropped.
 func (c *Conn) kickStreams() {
-	if c.closing.state != stateEnded {
-		c.push()
+	if c.closing.state == stateEnded {
+		c.account()
+		return
 	}
+	c.push()
 }
 
 // StreamStats is a snapshot of a stream.

@@ -80,7 +80,7 @@ func (c *Conn) advanceClose(now time.Duration) {
 		c.wait(now)
 	}
 	switch {
-	case t.drainedLocked():
+	case t.failed || t.drainedLocked():
 	case now >= c.closing.endAt:
 		c.closing.undelivered = true
 		for _, s := range t.streams {

@@ -134,12 +134,18 @@ func FuzzStreams(f *testing.F) {
 
 // checkStreams holds the accounts of the table against those of its streams.
 func checkStreams(t *testing.T, table *streamTable) {
-	fromPeer := 0
+	fromPeer, all := 0, 0
+	for id, s := range table.unread {
+		if all += s.in.held; !s.gone || id != s.id || !s.in.waits() {
+			t.Fatalf("stream %d, gone: %v, is said to have unread data: %v", id, s.gone, s.in.waits())
+		}
+	}
 	for id, s := range table.streams {
 		if id&1 == 1 {
 			fromPeer++
 		}
 		in := &s.in
+		all += in.held
 		held, size := 0, 0
 		for _, m := range in.ready[in.head:] {
 			held += len(m.data) + fragmentBytesHeld
@@ -162,4 +168,5 @@ func checkStreams(t *testing.T, table *streamTable) {
 		}
 	}
 	require.Equal(t, fromPeer, table.fromPeer)
+	require.Equal(t, all, table.held)
 }

@@ -148,6 +148,7 @@ func (s *Stream) endReadingLocked(err error) {
 	}
 	in.ready, in.head, in.early, in.bytes = nil, 0, nil, 0
 	s.holdLocked(-in.held)
+	s.conn.streams.readLocked(s)
 	s.canRead.Broadcast()
 }
 
@@ -446,6 +447,7 @@ func (s *Stream) takenLocked() {
 		if cap(in.ready) > 16 {
 			in.ready = nil
 		}
+		s.conn.streams.readLocked(s)
 	} else if in.head >= 64 && 2*in.head >= len(in.ready) {
 		n := copy(in.ready, in.ready[in.head:])
 		clear(in.ready[n:])

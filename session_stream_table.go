@@ -34,8 +34,9 @@ var errStreamIDs = errors.New("kcp: all stream ids have been used")
 type streamTable struct {
 	conn      *Conn
 	streams   map[uint32]*Stream
-	most      int       // streams at a time since the map was made
-	backlog   []*Stream // opened by the peer, for AcceptStream; oldest first
+	most      int                // streams at a time since the map was made
+	unread    map[uint32]*Stream // over, and out of streams, with data to be read; nil: none
+	backlog   []*Stream          // opened by the peer, for AcceptStream; oldest first
 	canAccept notifier
 	sched     streamScheduler
 
@@ -231,6 +232,12 @@ func (t *streamTable) retireLocked(s *Stream) {
 	s.gone = true
 	delete(t.streams, s.id)
 	t.shrinkLocked()
+	if s.in.waits() {
+		if t.unread == nil {
+			t.unread = make(map[uint32]*Stream)
+		}
+		t.unread[s.id] = s
+	}
 	t.sched.remove(s)
 	if s.accepted && s.id&1 != t.conn.firstStreamLocked()&1 {
 		t.fromPeer--
@@ -265,7 +272,10 @@ func (c *Conn) failStreams(err error) {
 	if t == nil || t.failed {
 		return
 	}
-	t.failed, t.closing = true, false
+	t.failed = true
+	if c.closing.state == stateEnded {
+		t.closing = false // else advanceClose goes on with Close
+	}
 	if err == nil {
 		err = ErrNotDelivered
 	}
@@ -275,6 +285,27 @@ func (c *Conn) failStreams(err error) {
 	t.openings, t.refused, t.openAt = nil, nil, 0
 	t.sched, t.awaited = streamScheduler{}, nil
 	c.wakeStreams()
+}
+
+// readLocked takes note that nothing of s waits to be read any more.
+func (t *streamTable) readLocked(s *Stream) {
+	if delete(t.unread, s.id); len(t.unread) == 0 {
+		t.unread = nil
+	}
+}
+
+// dropStreams drops what has arrived on streams and was not read. Calls that read
+// return err then.
+func (c *Conn) dropStreams(err error) {
+	if c.streams == nil {
+		return
+	}
+	for _, s := range c.streams.streams {
+		s.endReadingLocked(err)
+	}
+	for _, s := range c.streams.unread {
+		s.endReadingLocked(err)
+	}
 }
 
 // wakeStreams wakes all calls that wait for streams, which then look why.

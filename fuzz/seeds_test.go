@@ -233,7 +233,7 @@ func criticalSeeds() (all [][]byte) {
 	}
 	for _, flags := range []byte{0x80, 0xc1, 0x8a, 0x5c} {
 		for _, state := range states {
-			for cmd := byte(cmdPush); cmd <= cmdPiece; cmd++ {
+			for cmd := byte(cmdPush); cmd <= cmdStreamPiece; cmd++ {
 				script := slices.Concat([]byte{flags, 0}, state)
 				for i := range uint32(len(critical)) {
 					const now = 1 // makes una what was sent, and no more

@@ -53,6 +53,9 @@ func (x *application) run() {
 	if r.IntN(3) == 0 {
 		x.calls.Go(func() { x.datagrams(source(2)) })
 	}
+	if x.w.streams {
+		x.calls.Go(func() { x.useStreams(rand.New(rand.NewPCG(seeds[0], 1))) })
+	}
 	x.linger(time.Duration(r.IntN(10000)) * time.Millisecond)
 	if r.IntN(3) == 0 {
 		_ = x.c.CloseWrite()

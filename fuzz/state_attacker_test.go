@@ -37,6 +37,7 @@ type attacker struct {
 	sent     map[netip.AddrPort]int // packets, by sender
 	own      []netip.AddrPort       // speaks for itself from there
 	reacts   int                    // answers one of so many packets at once; 0: none
+	streams  bool                   // applications use them
 	lethal   bool                   // signals that end a session are as frequent as others
 	injected int
 	over     bool
@@ -259,8 +260,16 @@ func (a *attacker) hello(c *conversationSeen, p []byte) []byte {
 			break
 		}
 	}
-	say(signal{sigInfo, 1, 1})
+	say(signal{sigInfo, 1, 1 | a.capabilities()})
 	return p
+}
+
+// capabilities returns what INFO announces besides.
+func (a *attacker) capabilities() uint32 {
+	if a.streams {
+		return capStreams
+	}
+	return 0
 }
 
 // attack sends packets for as long as it is told to. check is called for some

@@ -84,6 +84,8 @@ func (a *attacker) forgeSegment(c *conversationSeen, d int, p []byte) []byte {
 		g.una = a.near(self.una, target.next)
 	}
 	switch n := a.random.IntN(100); {
+	case a.streams && n%3 == 0:
+		a.stream(&g, self, target)
 	case n < 20:
 		g.cmd, g.payload = cmdPush, a.payload()
 		g.sn, g.ts = a.near(target.una, self.next, target.una+uint32(target.wnd)), a.near(self.ts)
@@ -112,7 +114,7 @@ func (a *attacker) forgeSegment(c *conversationSeen, d int, p []byte) []byte {
 	if a.random.IntN(50) == 0 {
 		g.conv = a.near(g.conv)
 	}
-	if g.cmd == cmdPush && g.sn == self.next {
+	if (g.cmd == cmdPush || g.cmd == cmdStream) && g.sn == self.next {
 		self.next++
 	}
 	return g.put(p)
@@ -176,7 +178,7 @@ func (a *attacker) plausible(self, target *speaker) signal {
 		return s.answer()
 	}
 	all := []signal{
-		{sigInfo, 1, uint32(a.random.IntN(2))},
+		{sigInfo, 1, uint32(a.random.IntN(2)) | a.capabilities()},
 		{sigConfirm, target.token, self.token},
 		{sigPing, a.random.Uint32(), a.random.Uint32()},
 		{sigProbe, a.random.Uint32(), uint32(headerSize + a.random.IntN(1500))},

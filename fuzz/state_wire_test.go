@@ -149,6 +149,7 @@ type speaker struct {
 	seqid    uint32   // of error correction
 	hasShard bool
 	segments uint64 // said in all
+	streams  []*streamSeen
 }
 
 // sees takes note of one packet, opened, that the end has sent.
@@ -166,7 +167,10 @@ func (s *speaker) sees(content []byte) {
 		switch {
 		case g.isSignal():
 			s.hears(g.signal())
-		case g.cmd == cmdPush || g.cmd == cmdPiece:
+		case g.cmd == cmdPush || g.cmd == cmdPiece || g.cmd == cmdStream || g.cmd == cmdStreamPiece:
+			if g.cmd == cmdStream {
+				s.seesStream(g.payload)
+			}
 			s.ts = g.ts
 			if ahead(g.sn+1, s.next) > 0 {
 				s.next = g.sn + 1

@@ -32,6 +32,8 @@ type arena struct {
 	volume   int        // bytes that an application writes at most
 	finds    bool       // the server finds out by keep-alives that a peer is gone
 	keyless  bool       // the attacker has no key: what is read has to be what was written
+	streams  bool       // applications use streams
+	receipts receipts
 
 	listener *kcp.Listener
 	apps     sync.WaitGroup
@@ -80,6 +82,8 @@ func newArena(t testing.TB, seed uint64) *arena {
 	}
 	w.attacker = newAttacker(t, w.net, known, rand.New(rand.NewPCG(seed, 12)), server)
 	w.attacker.keyless = w.keyless
+	w.streams = seed%4 > 0
+	w.attacker.streams = w.streams
 	return w
 }
 
@@ -105,6 +109,11 @@ func (w *arena) settings() *kcp.Config {
 	c.IdleTimeout = time.Duration(one(0, 0, 40)) * time.Second
 	c.Linger = time.Duration(one(0, -1, 1, 10)) * time.Second
 	c.DeadLink = one(0, 0, 40)
+	if w.streams {
+		c.MaxStreams = one(0, 1, 4)
+		c.StreamReceiveBuffer = one(0, 1<<16, 100000)
+		c.StreamWriteBuffer = one(0, 4096, 1<<16)
+	}
 	for c.Validate() != nil {
 		c.MTU += 20
 	}
@@ -270,7 +279,7 @@ func (w *arena) bystander() {
 	e, _ := w.endpoint(arenaBystander, &config)
 	if c := w.reach(e, "bystander"); c != nil {
 		size := 5000 + w.random.IntN(w.volume)
-		w.apps.Go(func() { w.converse(c, "bystander", size) })
+		w.apps.Go(func() { w.converseStream(c, "bystander", size) })
 	}
 }
 
@@ -289,8 +298,29 @@ func (w *arena) reach(e *kcp.Endpoint, name string) (c *kcp.Conn) {
 	return c
 }
 
+// flow is a session, or a stream of one.
+type flow interface {
+	io.ReadWriteCloser
+	CloseWrite() error
+}
+
+// converseStream is converse, on a stream of c if streams are used.
+func (w *arena) converseStream(c *kcp.Conn, name string, size int) {
+	if !w.streams {
+		w.converse(c, name, size)
+		return
+	}
+	s, err := c.OpenStream(context.Background(), nil)
+	if err != nil {
+		w.t.Errorf("%s: OpenStream: %v", name, err)
+	} else {
+		w.converse(s, name, size)
+	}
+	w.within(patience, name+"'s Close", func() { _ = c.Close() })
+}
+
 // converse sends bytes to an echo and holds what comes back against them.
-func (w *arena) converse(c *kcp.Conn, name string, size int) {
+func (w *arena) converse(c flow, name string, size int) {
 	const key = 77
 	var calls sync.WaitGroup
 	calls.Go(func() {
@@ -331,24 +361,34 @@ func (w *arena) converse(c *kcp.Conn, name string, size int) {
 	w.within(patience, name+"'s Close", func() { _ = c.Close() })
 }
 
-// echo is the other side of converse.
+// echo is the other side of converseStream.
 func (w *arena) echo(c *kcp.Conn) {
 	w.within(2*patience, "echo", func() {
+		var f flow = c
+		if w.streams {
+			s, err := c.AcceptStream(context.Background())
+			if err != nil {
+				w.t.Errorf("echo: AcceptStream: %v", err)
+				return
+			}
+			f = s
+			defer func() { _ = c.Close() }()
+		}
 		p := make([]byte, 400)
 		for {
-			n, err := c.Read(p)
+			n, err := f.Read(p)
 			if err == io.EOF {
 				break
 			}
 			if err == nil {
-				_, err = c.Write(p[:n])
+				_, err = f.Write(p[:n])
 			}
 			if err != nil {
 				w.t.Errorf("echo: %v", err)
 				break
 			}
 		}
-		_ = c.Close()
+		_ = f.Close()
 	})
 }
 
@@ -358,7 +398,7 @@ func (w *arena) newcomer() {
 	w.attacker.spare(addr)
 	e, _ := w.endpoint(addr.String(), &w.config)
 	if c := w.reach(e, "newcomer"); c != nil {
-		w.converse(c, "newcomer", 2000)
+		w.converseStream(c, "newcomer", 2000)
 	}
 }
 
@@ -391,9 +431,10 @@ func (w *arena) accept(random *rand.Rand, lag time.Duration) {
 }
 
 // checkBooks demands that nothing is left of the sessions, once what lingers
-// in the background has had its time.
+// in the background has had its time, and that all receipts have come.
 func (w *arena) checkBooks() {
 	time.Sleep(3 * time.Minute)
+	w.receipts.check(w)
 	for _, e := range w.endpoints {
 		if s := e.Stats(); s.Sessions != 0 || s.HalfOpen != 0 || s.Buffered != 0 || s.Backlog != 0 {
 			w.t.Errorf("%v: left are %d sessions, %d half open, %d bytes, backlog %d", e.LocalAddr(), s.Sessions, s.HalfOpen, s.Buffered, s.Backlog)
