@@ -434,7 +434,7 @@ func (c *Config) Validate() error {
 	}
 	if c.FEC.enabled() {
 		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
-			return &ConfigError{"FEC", c.FEC, err.Error()}
+			return &ConfigError{"FEC", c.FEC, "must have at least 1 of each, and at most 256 in all"}
 		}
 	}
 	mtu := c.MTU

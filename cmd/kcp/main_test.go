@@ -78,7 +78,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo -key a -key-file b -cipher aes": "there is another key already, by -key",
 		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key-file, -key or the environment variable KCP_KEY",
 		"demo -fec 10":                        "such as 10/3",
-		"demo -fec 300/3":                     "-fec is 300/3: it",
+		"demo -fec 300/3":                     "-fec is 300/3: it must have at least 1 of each, and at most 256 in all",
 		"demo -cipher aes -key hex:12":        "want hex: and 64 digits",
 		"demo -sndwnd 70000":                  "-sndwnd: want a whole number from 1 to 65535",
 		"demo -rcvwnd -1":                     "-rcvwnd",
