@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -145,4 +148,57 @@ func TestVersion(t *testing.T) {
 	}}
 	require.Contains(t, versionLine(info), "kcp v1.2.3 (revision 0123456789ab, modified), go")
 	require.Contains(t, versionLine(&debug.BuildInfo{}), "kcp (devel), go")
+}
+
+// Every command in the documents has flags that exist, with values that are
+// possible, and so do the examples of the usage texts.
+func TestDocumentedCommands(t *testing.T) {
+	line := regexp.MustCompile("(?m)(?:^|`|[|] |go run ./cmd/)(kcp (?:demo|listen|dial|relay|trace)( [^`\n]*)?)")
+	end := regexp.MustCompile(`  |[<>|#].*`)
+	mention := regexp.MustCompile("needs an argument|an argument is missing") // a flag, by its name alone
+	indent := regexp.MustCompile(`(?m)^ +`)
+	keep, out := false, ""
+	texts := []string{mainUsage()}
+	for _, o := range []*optionSet{
+		newDemo(streams{}).options(), newRelay(streams{}).options(), traceOptions(&out),
+		dialOptions(newNetcat(streams{}, "dial")), listenOptions(newNetcat(streams{}, "listen"), &keep),
+	} {
+		texts = append(texts, o.examples)
+	}
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../kcpgo/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			require.NoError(t, err)
+			texts = append(texts, string(b))
+		}
+	}
+	n := 0
+	for _, text := range texts {
+		for _, m := range line.FindAllStringSubmatch(indent.ReplaceAllString(text, ""), -1) {
+			args := strings.Fields(end.Split(m[1], 2)[0])[1:]
+			if len(args) < 2 || strings.Contains(m[1], "-trace .") {
+				continue // a subcommand by its name alone; a folder for traces
+			}
+			n++
+			var err error
+			switch args[0] {
+			case "demo":
+				_, err = newDemo(streams{}).options().parse(streams{}, args[1:], 0)
+			case "relay":
+				_, err = newRelay(streams{}).options().parse(streams{}, args[1:], 0)
+			case "trace":
+				_, err = traceOptions(&out).parse(streams{}, args[1:], 1)
+			case "dial":
+				_, err = dialOptions(newNetcat(streams{}, "dial")).parse(streams{}, args[1:], 1)
+			case "listen":
+				_, err = listenOptions(newNetcat(streams{}, "listen"), &keep).parse(streams{}, args[1:], 1)
+			}
+			if err != nil && !mention.MatchString(err.Error()) {
+				require.NoError(t, err, m[1])
+			}
+		}
+	}
+	require.Greater(t, n, 30, "found few commands in the documents")
 }
