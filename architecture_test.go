@@ -137,7 +137,7 @@ func allTests(t *testing.T) map[string]bool {
 var sectionHeading = regexp.MustCompile(`(?m)^#+ ([0-9.]*[0-9])\.? `)
 
 // Each rule of ARCHITECTURE.md names a section of WIRE.md, functions in their
-// files, and tests, all of which exist.
+// files, and tests, all of which exist. So do the tests that SECURITY.md names.
 func TestArchitectureRules(t *testing.T) {
 	ofSources(t)
 	sequential(t)
@@ -173,6 +173,11 @@ func TestArchitectureRules(t *testing.T) {
 		}
 	}
 	require.Greater(t, rules, 40, "the rule table of ARCHITECTURE.md is not as it was")
+	security, err := os.ReadFile("SECURITY.md")
+	require.NoError(t, err)
+	for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(string(security), -1) {
+		assert.True(t, tests[name], "SECURITY.md names %s", name)
+	}
 }
 
 // The files, tests and methods that the text of ARCHITECTURE.md names exist too.

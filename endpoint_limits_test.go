@@ -136,6 +136,32 @@ func TestMaxSessionsPerAddress(t *testing.T) {
 	})
 }
 
+// From half of MaxSessions on, a HELLO opens a session only of a sender that has
+// shown its address, and gets an answer when the table is full.
+func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(&Config{MaxSessions: 8, MaxSessionsPerAddress: 8})
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		for range 4 {
+			w.dial(e)
+		}
+		for i := range 100 {
+			w.net.Inject(floodAddr(i), to, packetOf(uint32(i), hello(9), bytesOf(infoSignal())))
+		}
+		synctest.Wait()
+		require.Equal(t, 4, l.Stats().Sessions)
+		require.EqualValues(t, 100, l.Stats().CookiesSent)
+		for range 4 {
+			w.dial(e)
+		}
+		start := time.Now()
+		_, err := e.Dial(context.Background(), l.Addr())
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, 2*roundTrip, time.Since(start))
+	})
+}
+
 // MaxHalfOpen holds, evicts what has had its chance, and leaves room for who
 // answers: from half of it on cookies are asked for, which need no room.
 func TestMaxHalfOpen(t *testing.T) {

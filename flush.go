@@ -180,7 +180,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if k.snd.nxt == k.snd.end {
 			break
 		}
-		s := k.snd.ring.at(k.snd.nxt)
+		s := k.snd.ring.at(k.place(k.snd.nxt))
 		if !k.mayBegin(s, pending) {
 			return
 		}
@@ -196,6 +196,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 		room -= s.size()
 		k.snd.pace.spend(s.size())
 		s.sn = k.snd.nxt
+		k.leaveGap(s)
 		k.snd.nxt++
 		k.snd.inFlight++
 		k.snd.rate.sent(s, k.clock.micros, k.snd.flightBytes)

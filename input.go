@@ -123,6 +123,9 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) && !(streamCmd(h.cmd) && k.hooks.host != nil && k.hooks.host.takesStreams()) {
 		return nil, ErrCommand
 	}
+	if h.cmd == cmdWask && h.frg != 0 && len(k.signals) >= maxSignals && k.hooks.host != nil {
+		return nil, ErrRequests
+	}
 	return payload, nil
 }
 

@@ -24,9 +24,9 @@ const (
 )
 
 // Errors of the state machine. Input returns ErrPacketShort, ErrConv,
-// ErrSegmentLength, ErrCommand, ErrForgedUna and ErrPiece. Each says why the
-// rest of a packet was dropped; segments before the offending one have taken
-// effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
+// ErrSegmentLength, ErrCommand, ErrForgedUna, ErrPiece and ErrRequests. Each
+// says why the rest of a packet was dropped; segments before the offending one
+// have taken effect. Send returns ErrMessageTooLarge, Recv ErrNoData and
 // ErrPartialMessage.
 var (
 	ErrPacketShort     = errors.New("kcp: packet shorter than a segment header")
@@ -35,6 +35,7 @@ var (
 	ErrCommand         = errors.New("kcp: unknown segment command")
 	ErrForgedUna       = errors.New("kcp: acknowledges what was never sent")
 	ErrPiece           = errors.New("kcp: piece that fits into no segment")
+	ErrRequests        = errors.New("kcp: more requests than are answered at a time")
 	ErrMessageTooLarge = errors.New("kcp: message needs more fragments than the peer can hold")
 	ErrNoData          = errors.New("kcp: nothing to receive")
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
@@ -72,6 +73,7 @@ type rareMachine struct {
 	streamBytes    int    // their payload
 	plainChosen    bool   // the host has decided that a segment of Send is next,
 	chosenAt       seq    // as this one
+	gap            seq    // how far behind its sn the send ring holds what waits
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
@@ -210,7 +212,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.clock.now)
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.snd.nxt), 0)):
+		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		}
 	}

@@ -209,7 +209,7 @@ func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
 // end of a message.
 func (k *KCP) closeTail() {
 	if k.snd.end != k.snd.nxt {
-		k.snd.ring.at(k.snd.end - 1).closed = true
+		k.snd.ring.at(k.place(k.snd.end - 1)).closed = true
 	}
 }
 

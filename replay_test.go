@@ -160,7 +160,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 							l.ep.protection.replays.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-									for skip := range 3 {
+									for _, skip := range []int{2, 1, 0} { // what HELLO opens would take the others' packets
 										for _, p := range kept[skip:] {
 											if p.from == kept[0].from {
 												w.net.Inject(from, netip.MustParseAddrPort(to), p.data)
@@ -185,29 +185,31 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 // Who allows peers without signals still does not have a session with signals
 // opened again by its packets, at the same server.
 func TestRecordedSessionAndLegacyPeers(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
-		config := &Config{Cipher: testAEAD(t), AllowLegacy: true}
-		var server commandServer
-		l := w.listen(config)
-		go server.serve(l)
-		client, _ := w.endpoint("10.0.0.2:5000", config)
-		path := w.watched()
-		w.command(client)
-		kept := path.all(w)
-		time.Sleep(2 * timeWaitTime)
-		for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-			l.ep.protection.replays.Forget()
-			for _, p := range kept[1:] {
-				if p.from == kept[0].from {
-					w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
-					time.Sleep(time.Millisecond)
+	for _, dialTimeout := range []time.Duration{0, -1} { // -1: data follows the HELLO at once, as a PUSH
+		inWorld(t, 2, clean, func(w *world) {
+			config := &Config{Cipher: testAEAD(t), AllowLegacy: true, DialTimeout: dialTimeout}
+			var server commandServer
+			l := w.listen(config)
+			go server.serve(l)
+			client, _ := w.endpoint("10.0.0.2:5000", config)
+			path := w.watched()
+			w.command(client)
+			kept := path.all(w)
+			time.Sleep(2 * timeWaitTime)
+			for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
+				l.ep.protection.replays.Forget()
+				for _, p := range kept[1:] {
+					if p.from == kept[0].from {
+						w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)
+						time.Sleep(time.Millisecond)
+					}
 				}
 			}
-		}
-		time.Sleep(time.Minute)
-		require.Equal(t, 3, server.executed())
-		require.Zero(t, l.Stats().Sessions)
-	})
+			time.Sleep(time.Minute)
+			require.Equal(t, 3, server.executed())
+			require.Zero(t, l.Stats().Sessions)
+		})
+	}
 }
 
 // sealed returns a packet as c makes it.

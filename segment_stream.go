@@ -18,6 +18,8 @@ const (
 	// pieceOfStream is the frg under which the pieces of a stream segment are
 	// held. No PUSH has it: a message has fewer fragments.
 	pieceOfStream = 255
+	// minGap is how many places are made at least when what waits is moved.
+	minGap = 16
 	// manyVoid is how many empty places the receive queue has at least when
 	// they are removed.
 	manyVoid = 64
@@ -228,7 +230,7 @@ func (k *KCP) pull() {
 		return
 	}
 	r, plain := k.rare, k.snd.nxt != k.snd.end
-	if plain && (k.snd.ring.at(k.snd.nxt).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
+	if plain && (k.snd.ring.at(k.place(k.snd.nxt)).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
 		return
 	}
 	r.plainChosen = !k.hooks.host.pullStream(plain) && plain
@@ -239,21 +241,68 @@ func (k *KCP) pull() {
 // payload of n bytes, at most segmentPayload, for the caller to fill in. Only
 // pullStream calls it.
 func (k *KCP) queueStream(t *streamTag, n int) []byte {
-	k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
 	s := k.out.buffers.getSegment()
 	s.buf = k.out.buffers.get(int(k.hooks.headroom) + n)
 	s.data = s.buf[k.hooks.headroom:][:n]
 	s.tag = t
 	t.flight++
-	for sn := k.snd.end; sn != k.snd.nxt; sn-- {
-		k.snd.ring.set(sn, k.snd.ring.at(sn-1))
-	}
-	k.snd.ring.set(k.snd.nxt, s)
-	k.snd.end++
+	k.openPlace()
+	k.snd.ring.set(k.place(k.snd.nxt), s)
 	k.snd.bytes += n
 	k.rare.streamBytes += n
 	k.rare.streamSegments++
 	return s.data
+}
+
+// place returns the number under which the send ring holds the waiting segment
+// sn. Without streams that is sn. A gap in front of what waits lets stream
+// segments be queued there without moving it.
+func (k *KCP) place(sn seq) seq {
+	if k.rare == nil {
+		return sn
+	}
+	return sn + k.rare.gap
+}
+
+// openPlace makes place for one segment in front of all that wait. If there is
+// no gap, it moves them to make one for as many again. So the work is constant
+// on average: that of one move for each segment that was ever queued.
+func (k *KCP) openPlace() {
+	waiting := k.snd.end - k.snd.nxt
+	switch {
+	case waiting == 0:
+		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
+	case k.rare.gap > 0:
+		k.rare.gap--
+	default:
+		gap := max(waiting, minGap)
+		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+int(gap))
+		for sn := k.snd.nxt; sn != k.snd.end; sn++ {
+			k.snd.ring.set(sn+gap, k.snd.ring.at(sn))
+			k.snd.ring.set(sn, nil)
+		}
+		k.rare.gap = gap - 1
+	}
+	k.snd.end++
+}
+
+// leaveGap moves s, which enters the window as snd_nxt, to the place of its sn.
+func (k *KCP) leaveGap(s *sendSegment) {
+	if k.rare == nil || k.rare.gap == 0 {
+		return
+	}
+	k.snd.ring.set(k.place(s.sn), nil)
+	k.snd.ring.set(s.sn, s)
+	if s.sn+1 == k.snd.end {
+		k.dropGap()
+	}
+}
+
+// dropGap takes note that nothing waits any more.
+func (k *KCP) dropGap() {
+	if k.rare != nil {
+		k.rare.gap = 0
+	}
 }
 
 // streamLoad returns the segments of streams, and their bytes, that WaitSend and

@@ -46,6 +46,13 @@ func checkSeqOrder(t *testing.T, a, b seq) {
 	}
 }
 
+// A ring without room has no segment of any number.
+func TestEmptyRing(t *testing.T) {
+	for _, p := range seqPoints {
+		require.Nil(t, new(sendRing).at(seq(p)))
+	}
+}
+
 // A range that crosses 2^32 contains what one that does not cross it contains.
 func TestSeqWithin(t *testing.T) {
 	for _, p := range seqPoints {

@@ -1,6 +1,7 @@
 package kcp
 
 // sender is the sending side: [una, nxt) is in flight, [nxt, end) is waiting.
+// The ring holds what is waiting from place(nxt) on.
 type sender struct {
 	una      seq // snd_una
 	nxt      seq // snd_nxt
@@ -53,7 +54,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		}
 		return 0, ErrMessageTooLarge
 	}
-	k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+count)
+	k.snd.ring.reserve(k.snd.una, int(k.place(k.snd.end)-k.snd.una)+count)
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {
@@ -70,7 +71,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			s.frg = uint8(count - i - 1)
 		}
-		k.snd.ring.set(k.snd.end, s)
+		k.snd.ring.set(k.place(k.snd.end), s)
 		k.snd.end++
 		k.snd.bytes += size
 		p = p[size:]
@@ -85,7 +86,7 @@ func (k *KCP) extendTail(p []byte) int {
 	if k.snd.end == k.snd.nxt {
 		return 0
 	}
-	s := k.snd.ring.at(k.snd.end - 1)
+	s := k.snd.ring.at(k.place(k.snd.end - 1))
 	if s.tag != nil {
 		return 0
 	}
@@ -225,13 +226,15 @@ func (k *KCP) discardSend() {
 	k.ackBelow(k.snd.nxt)
 	k.cfg.trace, k.counters.BytesAcked = trace, acked
 	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
-		s := k.snd.ring.at(sn)
+		at := k.place(sn)
+		s := k.snd.ring.at(at)
 		k.snd.bytes -= len(s.data)
 		if s.tag != nil {
 			k.dropTag(s)
 		}
 		k.out.buffers.putSegment(s)
-		k.snd.ring.set(sn, nil)
+		k.snd.ring.set(at, nil)
 	}
 	k.snd.end = k.snd.nxt
+	k.dropGap()
 }

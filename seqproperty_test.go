@@ -66,12 +66,15 @@ func (k *KCP) recount() (b books, err error) {
 		wrong(0, "pieces are not counted right")
 	}
 	b.Held += pieces
-	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.snd.end-k.snd.una) > max(len(k.snd.ring.slots), 0) {
+	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.place(k.snd.end)-k.snd.una) > len(k.snd.ring.slots) {
 		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.snd.una, k.snd.nxt, k.snd.end, len(k.snd.ring.slots)))
 	}
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		waits := !sn.within(k.snd.una, k.snd.nxt)
+		if waits {
+			s = k.snd.ring.at(k.place(sn))
+		}
 		switch {
 		case s == nil && (waits || sn == k.snd.una):
 			wrong(sn, "missing among those to be sent")

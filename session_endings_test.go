@@ -28,9 +28,9 @@ func allAtAnEnd(c *Config) time.Duration {
 	return c.KeepAlive*3/2 + c.PeerTimeout + c.Linger + time.Second // and time on the way
 }
 
-// The server is restarted before it had the first data of a session. That data
-// opens a session there, which is not the one that the client believes in: both
-// ends hear of it, whatever the client does next.
+// Signals with the token of another session are answered with RESET, even if a
+// session stands in its place: the first data of a client may have opened one at
+// a server that was restarted. So both ends hear of it, whatever the client does.
 func TestRestartBeforeTheFirstData(t *testing.T) {
 	for _, next := range []string{"reads", "half-closes", "closes"} {
 		for _, confirmed := range []bool{true, false} {
@@ -190,9 +190,9 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 	})
 }
 
-// Both sides have half-closed and close at once, and one of them is gone as soon
-// as its calls have returned: what the other has heard from it by then counts,
-// whether it was the answer to its CLOSE or still that to its FIN.
+// What shows that all was delivered counts, however the signals have crossed: the
+// answer to FIN as well as that to the CLOSE that has replaced it. So Close is no
+// error if the peer is gone as soon as its calls have returned.
 func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 	for seed := range uint64(20) {
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
@@ -414,7 +414,7 @@ func TestDialTimeoutIsThatOfDial(t *testing.T) {
 	inWorld(t, 9, clean, func(w *world) { // and an outage at the beginning is survived
 		w.listen(nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
-		w.net.At(3*time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		w.net.At(3050*time.Millisecond, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		w.dial(e)
 		require.Less(t, w.net.Elapsed(), 3600*time.Millisecond)
@@ -531,6 +531,31 @@ func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
 			}
 		}
 	}
+}
+
+// While large packets are suspect, and the peer is there, Linger does not run out.
+// After an outage the search goes on at once.
+func TestLingerWaitsForTheSearch(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, &Config{Linger: 300 * time.Millisecond})
+		send(t, b, content(1, 1<<20)) // large packets arrive
+		receive(t, a, content(1, 1<<20))
+		time.Sleep(time.Second)
+		w.net.SetLink("10.0.0.1", "10.0.0.2", netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: 1300})
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		var sent uint64
+		w.net.At(w.net.Elapsed()+500*time.Millisecond, func() {
+			w.net.Heal("10.0.0.1", "10.0.0.2")
+			sent = b.Stats().PathMTU.Sent
+		})
+		_, err := b.Write(content(2, 17000))
+		require.NoError(t, err)
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close() }()
+		receive(t, a, content(2, 17000))
+		require.NoError(t, <-closed)
+		require.Greater(t, b.Stats().PathMTU.Sent, sent)
+	})
 }
 
 // ask has a server answer a client with size bytes and close at once, and returns

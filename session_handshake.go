@@ -79,10 +79,6 @@ const (
 	minHelloWait = 50 * time.Millisecond
 	// maxCookies is how many cookies are answered at once nevertheless.
 	maxCookies = 4
-	// maxSignals is the most answers that wait for the next flush. It makes a
-	// batch of requests cost no more than a batch of data.
-	maxSignals = 64
-
 	// unvalidatedPingWait is the time between two PINGs to a peer whose address
 	// is not validated: the packets from there may have been forged.
 	unvalidatedPingWait = 10 * time.Second

@@ -237,6 +237,10 @@ func (c *Conn) SetCongestionControl(f func() CongestionControl) error {
 // goes on in the new mode. How the session reads does not change; a session in a
 // Group gets EventMessage in message mode, and EventData otherwise.
 //
+// Streams are not concerned, open ones neither: the methods of a Stream say what
+// has boundaries there. Nor do their segments among those of the session end a
+// message, or add a boundary.
+//
 // It returns net.ErrClosed after Close or Abort. A session that has ended
 // ignores it.
 func (c *Conn) SetMessageMode(on bool) error {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -254,95 +253,6 @@ func TestStreamLimit(t *testing.T) {
 			require.Zero(t, figuresOf(c).ahead)
 		}
 	})
-}
-
-// What a peer should not send is a counted drop, or resets its stream. Nothing
-// else is disturbed.
-func TestBadStreamSegments(t *testing.T) {
-	data := func(change func(h *streamHeader), n int) []byte {
-		h := streamHeader{id: 1, kind: streamData, end: true}
-		change(&h)
-		return append(h.append(nil), make([]byte, n)...)
-	}
-	part := func(fsn uint32, end bool) []byte {
-		return data(func(h *streamHeader) { h.part, h.end, h.fsn, h.mid = true, end, fsn, 1 }, 10)
-	}
-	credit := func(n int) (all [][]byte) {
-		for i := range n {
-			all = append(all, data(func(h *streamHeader) { h.mid = seq(i) }, 65536/8-streamCost))
-		}
-		return all
-	}
-	fin := func(n seq) []byte { return (&streamHeader{id: 1, kind: streamFin, mid: n}).append(nil) }
-	abandon := func(mid seq, size uint16) []byte {
-		return (&streamHeader{id: 1, kind: streamAbandon, mid: mid, size: size}).append(nil)
-	}
-	for _, tc := range []struct {
-		name     string
-		segments [][]byte
-		resets   bool
-		drops    uint64
-	}{
-		{"malformed", [][]byte{{1, 0, 0, 0, 99}}, false, 1},
-		{"never opened by this end", [][]byte{data(func(h *streamHeader) { h.id = 2 }, 1)}, false, 1},
-		{"without options", [][]byte{data(func(h *streamHeader) { h.id = 3 }, 1)}, false, 1},
-		{"far ahead", [][]byte{data(func(h *streamHeader) { h.id, h.opens = 1<<32-1, true }, 1)}, false, 1},
-		{"priority", [][]byte{data(func(h *streamHeader) { h.id, h.opens, h.params.priority = 3, true, 8 }, 1)}, false, 1},
-		{"credit used up", credit(8), false, 0},
-		{"credit exceeded", credit(9), true, 1},
-		{"one message twice", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
-		{"one fragment twice", [][]byte{part(1, false), part(1, false)}, true, 1},
-		{"two ends", [][]byte{part(1, true), part(2, true)}, true, 1},
-		{"fragment behind the end", [][]byte{part(1, true), part(2, false)}, true, 1},
-		{"end before a fragment", [][]byte{part(5, false), part(1, true)}, false, 0}, // never complete: the window shows it
-		{"last fragment there is", [][]byte{part(1<<32-1, false)}, true, 1},
-		{"fragment of a whole message", [][]byte{data(func(h *streamHeader) { h.mid = 1 }, 1), part(1, false)}, true, 1},
-		{"message too far ahead", [][]byte{data(func(h *streamHeader) { h.mid = maxMessagesAhead + 1 }, 1)}, true, 1},
-		{"message half the circle ahead", [][]byte{data(func(h *streamHeader) { h.mid = 1 << 31 }, 1)}, true, 1},
-		{"old message", [][]byte{data(func(h *streamHeader) { h.mid = 1<<32 - 1 }, 1)}, false, 0},
-		{"data after FIN", [][]byte{fin(1), data(func(h *streamHeader) { h.mid = 1 }, 1)}, true, 1},
-		{"FIN before data", [][]byte{data(func(h *streamHeader) { h.mid = 3 }, 1), fin(3)}, true, 1},
-		{"FIN far ahead", [][]byte{fin(1 << 31)}, true, 1},
-		{"another FIN", [][]byte{fin(5), fin(6)}, true, 1},
-		{"abandoned far ahead", [][]byte{abandon(1<<31, noSegment)}, true, 1},
-		{"abandoned after FIN", [][]byte{fin(1), abandon(1, noSegment)}, true, 1},
-		{"abandoned when delivered", [][]byte{data(func(*streamHeader) {}, 1), abandon(0, noSegment), abandon(0, 7)}, false, 0},
-		{"abandoned beyond the credit", [][]byte{abandon(0, 65534)}, true, 1},
-		{"abandoned twice", [][]byte{abandon(1, noSegment), abandon(1, noSegment)}, false, 0},
-		{"fragment of an abandoned message", [][]byte{abandon(1, noSegment), part(0, false)}, false, 0},
-		{"credit backwards", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1}).append(nil)}, false, 0},
-		{"credit half the circle ahead", [][]byte{(&streamHeader{id: 1, kind: streamCredit, limit: 1<<31 + 65536}).append(nil)}, false, 0},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 10, clean, func(w *world) {
-				a, b, _ := w.pair(nil, nil)
-				s, r := streamPair(t, a, b, nil)
-				require.EqualValues(t, 1, s.ID())
-				b.mu.Lock()
-				for _, p := range tc.segments {
-					b.onStream(p)
-				}
-				b.mu.Unlock()
-				b.mu.Lock()
-				b.push()
-				b.mu.Unlock()
-				time.Sleep(time.Second)
-				require.Equal(t, Drops{Stream: tc.drops}, b.Stats().Dropped)
-				if tc.resets {
-					_, err := r.Write([]byte{1})
-					wantReset(t, err, StreamViolation, false)
-					_, err = s.Write([]byte{1})
-					wantReset(t, err, StreamViolation, true)
-				} else {
-					_, err := r.Write([]byte{1})
-					require.NoError(t, err)
-				}
-				other, peer := streamPair(t, a, b, nil)
-				bothWays(t, other, peer, content(1, 20000), content(2, 20000))
-				bothWays(t, a, b, content(1, 20000), content(2, 20000))
-			})
-		})
-	}
 }
 
 // A peer without signals takes no streams, nor does one that is set so: both are
@@ -707,49 +617,6 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 			})
 		})
 	}
-}
-
-// Idle streams are small, and those that are over leave nothing.
-func TestManyStreams(t *testing.T) {
-	sequential(t)
-	n := int(fewer(10000))
-	inWorld(t, 17, clean, func(w *world) {
-		config := &Config{MaxStreams: n}
-		a, b, _ := w.pair(config, config)
-		before := memoryInUse()
-		mine, theirs := make([]*Stream, n), make([]*Stream, n)
-		for i := range mine {
-			mine[i] = openStream(t, a, nil)
-			if i%1000 == 999 {
-				time.Sleep(100 * time.Millisecond)
-			}
-		}
-		for i := range theirs {
-			theirs[i] = acceptStream(t, b)
-		}
-		time.Sleep(5 * time.Second)
-		each := (memoryInUse() - before) / int64(2*n)
-		t.Logf("%d bytes for each end of a stream", each)
-		require.LessOrEqual(t, each, int64(1024))
-		for i := range mine {
-			require.NoError(t, mine[i].Close())
-			require.NoError(t, theirs[i].Close())
-		}
-		mine, theirs = nil, nil
-		time.Sleep(5 * time.Second)
-		for range fewer(9) * 1000 * uint64(n) / 10000 {
-			s := openStream(t, a, nil)
-			require.NoError(t, s.Close())
-			require.NoError(t, acceptStream(t, b).Close())
-		}
-		time.Sleep(5 * time.Second)
-		require.Zero(t, figuresOf(a).streams)
-		require.Zero(t, figuresOf(b).streams)
-		require.Zero(t, figuresOf(b).ahead)
-		require.Zero(t, figuresOf(b).fromPeer)
-		runtime.KeepAlive(mine)
-		runtime.KeepAlive(theirs)
-	})
 }
 
 // Streams that a peer opens and ends at once count until they are accepted.

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"errors"
+	"maps"
 	"time"
 )
 
@@ -20,6 +21,9 @@ const (
 	// opened yet its ids may be. They leave in order, and not more of them than
 	// the receive window has segments can arrive before it.
 	maxIDsAhead = 1 << 16
+	// manyStreams is how many streams a table has had when its memory is worth
+	// giving back.
+	manyStreams = 64
 	// maxRefusals is how many streams may wait to be refused.
 	maxRefusals = 4096
 )
@@ -30,6 +34,7 @@ var errStreamIDs = errors.New("kcp: all stream ids have been used")
 type streamTable struct {
 	conn      *Conn
 	streams   map[uint32]*Stream
+	most      int       // streams at a time since the map was made
 	backlog   []*Stream // opened by the peer, for AcceptStream; oldest first
 	canAccept notifier
 	sched     streamScheduler
@@ -143,6 +148,7 @@ func (t *streamTable) add(id uint32, params streamParams) *Stream {
 	s.canWrite.init(t.conn)
 	s.out.limit, s.in.limit, s.in.window = initialCredit, initialCredit, initialCredit
 	t.streams[id] = s
+	t.most = max(t.most, len(t.streams))
 	return s
 }
 
@@ -224,10 +230,23 @@ func (t *streamTable) retireLocked(s *Stream) {
 	}
 	s.gone = true
 	delete(t.streams, s.id)
+	t.shrinkLocked()
 	t.sched.remove(s)
 	if s.accepted && s.id&1 != t.conn.firstStreamLocked()&1 {
 		t.fromPeer--
 	}
+}
+
+// shrinkLocked replaces a table of streams that has become much emptier: a map
+// gives no memory back. A loop over the old one may go on.
+func (t *streamTable) shrinkLocked() {
+	if t.most < manyStreams || 8*len(t.streams) > t.most {
+		return
+	}
+	t.most = len(t.streams)
+	streams := make(map[uint32]*Stream, t.most)
+	maps.Copy(streams, t.streams)
+	t.streams = streams
 }
 
 // acceptedLocked takes note that the application has s. Until then s counts as

@@ -29,6 +29,12 @@ const (
 	sigAnswer signalCode = 0x80
 )
 
+// maxSignals is how many signals may wait for the next flush and a further
+// request still be answered. A packet is dropped from the first request beyond
+// that: a flood of requests costs less than as much data, and no more answers
+// than fit into one packet. An honest peer's packets have a handful of requests.
+const maxSignals = 16
+
 // signal is a signal with its two arguments.
 type signal struct {
 	code   signalCode

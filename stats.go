@@ -7,14 +7,15 @@ import (
 
 // Drops counts packets dropped, by reason.
 type Drops struct {
-	Short   uint64 // shorter than a segment header
-	Conv    uint64 // a segment of another conversation inside
-	Length  uint64 // a segment longer than its packet
-	Command uint64 // an unknown command
-	Una     uint64 // acknowledges data that was never sent
-	Piece   uint64 // a piece that is malformed, or contradicts others of its segment
-	FEC     uint64 // a malformed or repeated FEC header
-	Stream  uint64 // a stream segment that is malformed, or breaks the rules of its stream
+	Short    uint64 // shorter than a segment header
+	Conv     uint64 // a segment of another conversation inside
+	Length   uint64 // a segment longer than its packet
+	Command  uint64 // an unknown command
+	Una      uint64 // acknowledges data that was never sent
+	Piece    uint64 // a piece that is malformed, or contradicts others of its segment
+	FEC      uint64 // a malformed or repeated FEC header
+	Requests uint64 // more requests than are answered at a time
+	Stream   uint64 // a stream segment that is malformed, or breaks the rules of its stream
 }
 
 // count counts one packet that the state machine has dropped with err.
@@ -32,12 +33,14 @@ func (d *Drops) count(err error) {
 		d.Una++
 	case ErrPiece:
 		d.Piece++
+	case ErrRequests:
+		d.Requests++
 	}
 }
 
 // Total returns the sum of all reasons.
 func (d Drops) Total() uint64 {
-	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.FEC + d.Stream
+	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.Requests + d.FEC + d.Stream
 }
 
 // ConnStats is a snapshot of a session.

@@ -104,6 +104,7 @@ func (d *Drops) add(o *Drops) {
 	d.Command += o.Command
 	d.Una += o.Una
 	d.Piece += o.Piece
+	d.Requests += o.Requests
 	d.FEC += o.FEC
 	d.Stream += o.Stream
 }

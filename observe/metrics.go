@@ -133,6 +133,7 @@ func segmentMetrics() []metric {
 				{"command", float64(t.Dropped.Command)},
 				{"una", float64(t.Dropped.Una)},
 				{"piece", float64(t.Dropped.Piece)},
+				{"requests", float64(t.Dropped.Requests)},
 				{"stream", float64(t.Dropped.Stream)},
 				{"fec", float64(t.Dropped.FEC)},
 			}

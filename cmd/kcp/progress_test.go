@@ -60,6 +60,27 @@ func TestBrokenPipe(t *testing.T) {
 	require.Contains(t, stderr.String(), "writing standard output: ")
 }
 
+// A command that the system tells to end, by whichever signal, tells its peer.
+func TestSignalsEndTheSession(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("there are no signals")
+	}
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		l, addr := listen(t.Context(), t, endless(t))
+		d := commandProcess(t.Context(), "dial", addr)
+		stdin, err := d.StdinPipe()
+		require.NoError(t, err)
+		require.NoError(t, d.Start())
+		_, err = stdin.Write([]byte("begun"))
+		require.NoError(t, err)
+		l.out.find(t, "(begun)")
+		require.NoError(t, d.Process.Signal(s))
+		require.Equal(t, exitFailed, l.wait(t), "%v", s)
+		require.Contains(t, l.err.String(), "the peer was interrupted", "%v", s)
+		_ = d.Wait()
+	}
+}
+
 // The exit code says which signal has ended a process.
 func TestSignals(t *testing.T) {
 	if runtime.GOOS == "windows" {
