@@ -52,6 +52,7 @@ func (k *KCP) Flush() {
 	k.admit(window, rate)
 	k.flushNew(&h, first)
 	k.flushOutageProbe(&h)
+	k.flushPartial(&h, first)
 	k.flushRedundant(&h, first)
 	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	k.emit()
@@ -165,9 +166,15 @@ func (k *KCP) sendWindow() uint32 {
 // from snd_una.
 func (k *KCP) mayAdmit(window uint32) bool {
 	if k.cfg.ext.PipeWindow {
-		return k.snd.inFlight < k.snd.cc.Window() && k.snd.nxt.before(k.snd.una+seq(min(k.cfg.sndWnd, k.peer.wnd)))
+		return k.snd.inFlight < k.snd.cc.Window() && k.inPeerWindow()
 	}
 	return k.snd.nxt.before(k.snd.una + seq(window))
+}
+
+// inPeerWindow reports whether one more segment fits into the send window and the
+// peer's.
+func (k *KCP) inPeerWindow() bool {
+	return k.snd.nxt.before(k.snd.una + seq(min(k.cfg.sndWnd, k.peer.wnd)))
 }
 
 // admit moves waiting segments into the window, as far as pacing allows. It
@@ -175,7 +182,8 @@ func (k *KCP) mayAdmit(window uint32) bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
-	for k.mayAdmit(window) {
+	beyond := k.beyondWindow()
+	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
 		k.pull()
 		if k.snd.nxt == k.snd.end {
 			break
@@ -183,6 +191,12 @@ func (k *KCP) admit(window uint32, rate int64) {
 		s := k.snd.ring.at(k.place(k.snd.nxt))
 		if !k.mayBegin(s, pending) {
 			return
+		}
+		if !k.mayAdmit(window) {
+			if beyond -= s.size(); beyond < 0 {
+				break
+			}
+			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.overhead

@@ -214,6 +214,8 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.peer.tsProbe)
 		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
+		case k.mayExceedWindow() && k.inPeerWindow():
+			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.diff(k.clock.now), 0))))
 		}
 	}
 	return uint32(next), ok

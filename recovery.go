@@ -33,6 +33,9 @@ const (
 	// segment then acknowledged: a slow start through what was in flight.
 	outageResendFirst  = 16
 	outageResendGrowth = 2
+	// beyondPackets is how many packets of new data leave in a round trip of an
+	// outage although the congestion window is full; see beyondWindow.
+	beyondPackets = 2
 )
 
 // retransmitRecord is a segment that was retransmitted and that only una has
@@ -77,6 +80,7 @@ type recovery struct {
 	resendFrom   seq  // [resendFrom, resendEnd) was in flight in an outage
 	resendEnd    seq  // and is not yet retransmitted
 	resendBudget int  // how many of these segments may be retransmitted
+	beyondAt     seq  // when beyondWindow allows a packet again; set by detectOutage
 
 	credit resendCredit // see retransmit.go
 }
@@ -274,6 +278,7 @@ func (k *KCP) detectOutage() {
 	if uint32(k.clock.now-r.aliveAt) >= max(2*k.snd.rtt.rto, k.cfg.ext.OutageProbe) {
 		r.inOutage = true
 		r.probeAt = k.clock.now + seq(k.cfg.ext.OutageProbe)
+		r.beyondAt = k.clock.now
 	}
 }
 
@@ -293,6 +298,24 @@ func (k *KCP) flushOutageProbe(h *header) {
 	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil {
 		k.repeat(s, h)
 	}
+}
+
+// beyondWindow returns how many bytes of new segments may leave although the
+// congestion window is full. In a session with streams that is beyondPackets in each
+// round trip of an outage, and of the recovery from it: the smallest window of any
+// congestion control. What was sent before fills the window, and is lost. A
+// message with a lifetime would never leave, and not be there when the outage ends.
+func (k *KCP) beyondWindow() int {
+	if !k.mayExceedWindow() || k.clock.now.before(k.snd.recovery.beyondAt) {
+		return 0
+	}
+	return k.cfg.mtu
+}
+
+// mayExceedWindow reports whether beyondWindow allows a packet now and then.
+func (k *KCP) mayExceedWindow() bool {
+	r := &k.snd.recovery
+	return (r.inOutage || r.resendFrom != r.resendEnd) && k.cfg.ext.PipeWindow && k.streaming()
 }
 
 // peerAlive records a good packet that has acknowledged acked segments. After

@@ -1,6 +1,9 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Stream segments (WIRE.md §5.9). They share the sequence numbers of PUSH, and
 // so acknowledgements, loss recovery, windows, pacing and FEC, but belong to
@@ -23,6 +26,12 @@ const (
 	// manyVoid is how many empty places the receive queue has at least when
 	// they are removed.
 	manyVoid = 64
+
+	// partialReach is how many segments flushPartial examines, from the newest
+	// in flight backwards, and partialStreams of how many streams it repeats one
+	// that was given up. That bounds the cost of a flush.
+	partialReach   = 128
+	partialStreams = 8
 )
 
 // machineHost is the session as the machine sees it. What a method may call of
@@ -47,6 +56,10 @@ type machineHost interface {
 	// abandonedMessage is called when the lifetime or the retransmissions of t
 	// are used up. It must not change the machine.
 	abandonedMessage(t *streamTag)
+	// abandonedUpTo returns a message of the stream of t. All up to it are
+	// delivered or given up; ok is false if some that precede t are not. It must
+	// not change the machine.
+	abandonedUpTo(t *streamTag) (mid seq, ok bool)
 }
 
 // streamTag is what the segments of one message have in common.
@@ -57,6 +70,9 @@ type streamTag struct {
 	flight    int32  // segments queued in the machine, or in flight
 	abandoned bool   // what of it is sent again is sent without content
 }
+
+// partial reports whether the message may be given up.
+func (t *streamTag) partial() bool { return t.abandoned || t.deadline > 0 || t.limit > 0 }
 
 // spent reports whether a transmission at the time now, the xmit-th of its
 // segment, may not carry the message any more.
@@ -77,7 +93,7 @@ const (
 	streamOpen                      // nothing but the options
 	streamKinds
 
-	streamEnd      = 0x08 // last fragment
+	streamEnd      = 0x08 // last fragment; of streamAbandon: all messages before it, too
 	streamFragment = 0x10 // fsn follows
 	streamOptions  = 0x20 // options follow
 
@@ -101,7 +117,7 @@ type streamParams struct {
 type streamHeader struct {
 	id     uint32
 	kind   streamKind
-	end    bool // streamData: the message ends here
+	end    bool // streamData: the message ends here; streamAbandon: so will none before it
 	part   bool // streamData: one of several fragments
 	opens  bool // params are there
 	params streamParams
@@ -161,7 +177,8 @@ func decodeStream(b []byte) (h streamHeader, data []byte, ok bool) {
 	h.kind = streamKind(first & 7)
 	h.end, h.part, h.opens = first&streamEnd != 0, first&streamFragment != 0, first&streamOptions != 0
 	if h.id == 0 || h.kind >= streamKinds || first >= streamOptions<<1 ||
-		h.kind != streamData && (h.end || h.part) || h.kind == streamData && !h.end && !h.part ||
+		h.kind != streamData && (h.end && h.kind != streamAbandon || h.part) ||
+		h.kind == streamData && !h.end && !h.part ||
 		h.kind == streamOpen && !h.opens {
 		return h, nil, false
 	}
@@ -334,10 +351,15 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 }
 
 // putAbandoned puts s into a packet without its content, so that neither its sn
-// nor its message leaves a gap.
+// nor its message leaves a gap. It also tells up to which message all are given
+// up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
+// segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	was, data, _ := decodeStream(s.data)
 	empty := streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
+	if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.before(was.mid) {
+		empty.mid, empty.end = last, true
+	}
 	var room [maxStreamHeader]byte
 	payload := empty.append(room[:0])
 	b := k.reserve(headerSize + len(payload))
@@ -345,6 +367,40 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	h.encode(b)
 	copy(b[headerSize:], payload)
 	s.noteReach(len(k.out.packet))
+}
+
+// flushPartial fills the packet under construction, during an outage, with copies
+// of what receivers of ordered streams with partial reliability wait for: of each
+// stream, a segment that was given up, and those that were not. So the first
+// packet that gets through is enough for the newest message to be delivered.
+// Before, each of the messages that were lost had to be given up by a segment of
+// its own, round trips later. The segments from first on have just been sent for
+// the first time.
+func (k *KCP) flushPartial(h *header, first seq) {
+	if !k.snd.recovery.inOutage || !k.streaming() || len(k.out.packet) == 0 {
+		return
+	}
+	var streams [partialStreams]uint32
+	told := streams[:0]
+	for i, sn := 0, first-1; i < partialReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
+		s := k.snd.ring.at(sn)
+		if s == nil || s.tag == nil || !s.tag.partial() || s.ts == k.clock.now {
+			continue
+		}
+		k.abandonIfSpent(s, 0)
+		if !s.tag.abandoned {
+			if k.mayRepeat(s) {
+				k.repeat(s, h)
+			}
+			continue
+		}
+		id := binary.LittleEndian.Uint32(s.data)
+		if len(told) == cap(told) || slices.Contains(told, id) || len(k.out.packet)+headerSize+maxStreamHeader > k.cfg.mtu {
+			continue
+		}
+		told = append(told, id)
+		k.repeat(s, h)
+	}
 }
 
 // inputStream processes one stream segment.

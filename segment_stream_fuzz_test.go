@@ -103,6 +103,9 @@ func (h *testHost) pullStream(plain bool) bool {
 
 func (h *testHost) segmentAcked(t *streamTag) { h.acked[t.owner.(uint64)]++ }
 
+// abandonedUpTo knows nothing.
+func (*testHost) abandonedUpTo(*streamTag) (seq, bool) { return 0, false }
+
 // abandonedMessage gives up the rest of a message.
 func (h *testHost) abandonedMessage(t *streamTag) {
 	n := t.owner.(uint64)

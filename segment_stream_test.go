@@ -19,6 +19,7 @@ func TestStreamHeaders(t *testing.T) {
 		{id: 2, kind: streamData, part: true, end: true, opens: true, params: streamParams{true, -128, 65535, math.MaxUint32}},
 		{id: 3, kind: streamAbandon, mid: 7, size: noSegment},
 		{id: 3, kind: streamAbandon, opens: true, params: streamParams{priority: 127}, mid: 7, size: 3},
+		{id: 3, kind: streamAbandon, end: true, mid: math.MaxUint32, size: 3},
 		{id: 4, kind: streamFin, mid: 1 << 31},
 		{id: 5, kind: streamReset, code: math.MaxUint64},
 		{id: 6, kind: streamStop, code: 1},
@@ -49,6 +50,7 @@ func TestStreamHeaders(t *testing.T) {
 		{1, 0, 0, 0, streamEnd | 0x40, 1, 0, 0, 0},                   // unknown flag
 		{1, 0, 0, 0, byte(streamFin) | streamEnd, 1, 0, 0, 0},        // a FIN that ends a message
 		{1, 0, 0, 0, byte(streamFin) | streamFragment, 1, 0, 0, 0},   // or is a fragment
+		{1, 0, 0, 0, 0x11, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0},             // a fragment that is given up
 		{1, 0, 0, 0, byte(streamOpen)},                               // options without options
 		{1, 0, 0, 0, byte(streamOpen) | streamOptions, 0, 0, 0, 0},   // half of them
 		{1, 0, 0, 0, byte(streamAbandon), 0, 0, 0, 0},                // without size

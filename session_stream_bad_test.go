@@ -47,6 +47,11 @@ func badAbandon(mid seq, size uint16) []byte {
 	return badControl(streamHeader{kind: streamAbandon, mid: mid, size: size})
 }
 
+// badAbandonAll returns an ABANDON of all messages up to mid.
+func badAbandonAll(mid seq) []byte {
+	return badControl(streamHeader{kind: streamAbandon, end: true, mid: mid, size: noSegment})
+}
+
 // badCredit returns n messages, eight of which use up the credit of stream 1; or, if
 // parts, fragments of one.
 func badCredit(n int, parts bool) (all [][]byte) {
@@ -118,6 +123,10 @@ var badStreamCases = []badStreamCase{
 	{name: "abandoned when complete and early", segments: [][]byte{badMessage(1), badAbandon(1, noSegment), badMessage(0)}},
 	{name: "abandoned beyond the credit", segments: [][]byte{badAbandon(0, 65534)}, code: StreamViolation, drops: 1},
 	{name: "abandoned twice", segments: [][]byte{badAbandon(1, noSegment), badAbandon(1, noSegment)}},
+	{name: "all abandoned far ahead", segments: [][]byte{badAbandonAll(maxMessagesAhead + 1)}, code: StreamViolation, drops: 1},
+	{name: "all abandoned half the circle ahead", segments: [][]byte{badAbandonAll(1 << 31)}, code: StreamViolation, drops: 1},
+	{name: "all abandoned after FIN", segments: [][]byte{badFin(2), badAbandonAll(2)}, code: StreamViolation, drops: 1},
+	{name: "all abandoned again", segments: [][]byte{badAbandonAll(9), badAbandonAll(9), badAbandonAll(3), badAbandon(3, 7)}},
 	{name: "fragment of an abandoned message", segments: [][]byte{badAbandon(1, noSegment), badPart(0, false)}},
 
 	{name: "credit backwards", segments: [][]byte{badControl(streamHeader{kind: streamCredit, limit: 1})}},

@@ -4,6 +4,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 )
 
 const (
@@ -86,7 +87,7 @@ func (s *Stream) takeLocked(h *streamHeader, data []byte) {
 		if h.size != noSegment {
 			s.freeLocked(int(h.size) + streamCost)
 		}
-		s.takeAbandonedLocked(h.mid)
+		s.takeAbandonedLocked(h.mid, h.end)
 	case streamFin:
 		if in.fin && in.last != h.mid || h.mid-in.next > maxMessagesAhead || !s.fitsFinLocked(h.mid) {
 			s.violationLocked(StreamViolation)
@@ -322,8 +323,9 @@ func (m *earlyMessage) assemble() {
 	m.whole, m.fragments, m.complete = whole, nil, true
 }
 
-// takeAbandonedLocked drops message mid, of which nothing more is sent.
-func (s *Stream) takeAbandonedLocked(mid seq) {
+// takeAbandonedLocked drops message mid, of which nothing more is sent. With
+// before it drops all before it that are not complete, too.
+func (s *Stream) takeAbandonedLocked(mid seq, before bool) {
 	in := &s.in
 	if in.stop || in.reset || mid.before(in.next) {
 		return
@@ -332,10 +334,20 @@ func (s *Stream) takeAbandonedLocked(mid seq) {
 		s.violationLocked(StreamViolation)
 		return
 	}
-	m := s.earlyLocked(mid)
+	if before {
+		s.skipLocked(mid)
+	} else {
+		s.dropEarlyLocked(s.earlyLocked(mid))
+	}
+	s.advanceLocked()
+}
+
+// dropEarlyLocked drops m, of which nothing more is sent, unless it is complete.
+func (s *Stream) dropEarlyLocked(m *earlyMessage) {
 	if m.complete {
 		return // it has arrived all the same
 	}
+	in := &s.in
 	s.holdLocked(-m.memory())
 	in.bytes -= m.bytes
 	cost := m.cost
@@ -343,7 +355,46 @@ func (s *Stream) takeAbandonedLocked(mid seq) {
 	s.holdLocked(m.memory())
 	in.stats.Skipped++
 	s.freeLocked(cost)
-	s.advanceLocked()
+}
+
+// skipLocked moves on past mid: what is complete up to there can be read, all
+// else is given up.
+func (s *Stream) skipLocked(mid seq) {
+	in := &s.in
+	for _, n := range in.earlyUpTo(mid) {
+		if n.before(in.next) {
+			continue // advanceLocked has moved past it
+		}
+		in.stats.Skipped += uint64(n - in.next)
+		in.next = n
+		s.dropEarlyLocked(in.early[n])
+		s.advanceLocked()
+	}
+	if !mid.before(in.next) {
+		in.stats.Skipped += uint64(mid + 1 - in.next)
+		in.next = mid + 1
+	}
+}
+
+// earlyUpTo returns the numbers of the early messages up to mid, which is not
+// before next, in order. It looks at each number or at each message, whichever
+// are fewer.
+func (in *streamIn) earlyUpTo(mid seq) (held []seq) {
+	if uint32(mid-in.next) < uint32(len(in.early)) {
+		for n := in.next; !n.after(mid); n++ {
+			if in.early[n] != nil {
+				held = append(held, n)
+			}
+		}
+		return held
+	}
+	for n := range in.early {
+		if !n.after(mid) {
+			held = append(held, n)
+		}
+	}
+	slices.SortFunc(held, func(a, b seq) int { return int(a.diff(b)) })
+	return held
 }
 
 // advanceLocked moves on past what is complete or abandoned.

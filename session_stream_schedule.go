@@ -289,6 +289,7 @@ func (s *Stream) pullDataLocked(h *streamHeader) {
 	if !m.begun {
 		m.begun, m.mid = true, o.mid
 		o.mid++
+		o.begun.push(m)
 	}
 	if h.part = m.fsn > 0 || left > room; h.part {
 		room = min(room, s.conn.kcp.segmentPayload()-header-4)

@@ -27,6 +27,7 @@ const (
 // streamOut is the sending side of a stream. Conn.mu guards it.
 type streamOut struct {
 	first, last *outMessage // waiting
+	begun       outMessages // messages of which something was sent, from the oldest that may yet be delivered on
 	queued      int         // bytes of them
 	flight      int         // segments with the machine
 	control     *outMessage // of segments without data; nil: none yet
@@ -60,6 +61,7 @@ type outMessage struct {
 	streamTag
 	stream *Stream
 	next   *outMessage
+	later  *outMessage // in streamOut.begun
 	data   []byte
 	off    int // bytes that are with the machine
 	mid    seq // valid once begun
@@ -80,6 +82,51 @@ func (m *outMessage) finish(t *streamTable, err error) {
 	}
 }
 
+// outMessages is a list of messages, chained by later, in the order of mid.
+type outMessages struct{ first, last *outMessage }
+
+func (l *outMessages) push(m *outMessage) {
+	if l.first == nil {
+		l.first = m
+	} else {
+		l.last.later = m
+	}
+	l.last = m
+}
+
+// pop removes the first message.
+func (l *outMessages) pop() {
+	m := l.first
+	if l.first = m.later; l.first == nil {
+		l.last = nil
+	}
+	m.later = nil
+}
+
+// over reports whether nothing more is to be delivered of m.
+func (m *outMessage) over() bool { return m.abandoned || m.sent && m.flight == 0 }
+
+// abandonedUpTo is the machine's hook for how far messages are delivered or given
+// up. It gives up those in flight whose lifetime is over. Bytes are not among the
+// messages of streamOut.begun, so while some are in flight it knows nothing.
+func (c *Conn) abandonedUpTo(tag *streamTag) (mid seq, ok bool) {
+	s := tag.owner.(*outMessage).stream
+	if s == nil || c.streams.failed || s.out.reset || s.out.chunks != nil && s.out.chunks.flight > 0 {
+		return 0, false
+	}
+	begun := &s.out.begun
+	for m := begun.first; m != nil; m = begun.first {
+		if !m.over() && m.spent(c.kcp.micros(), 0) {
+			s.abandonLocked(m)
+		}
+		if !m.over() {
+			return m.mid - 1, true
+		}
+		begun.pop()
+	}
+	return s.out.mid - 1, true
+}
+
 // segmentAcked is the machine's hook for a segment of a stream that was
 // acknowledged.
 func (c *Conn) segmentAcked(tag *streamTag) {
@@ -95,6 +142,9 @@ func (c *Conn) segmentAcked(tag *streamTag) {
 	}
 	if m.sent && m.flight == 0 && !m.abandoned {
 		m.finish(c.streams, nil)
+	}
+	for b := &s.out.begun; b.first != nil && b.first.over(); {
+		b.pop()
 	}
 	if s.out.flight == 0 {
 		c.streams.retireLocked(s)
