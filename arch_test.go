@@ -188,13 +188,14 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/handshake", "internal/customs", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
 	"internal/replay":     nil,
 	"internal/wakeq":      nil,
 	"internal/packetkeys": nil,
+	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
 	"internal/customs":    nil,
 	"compat":              {"", "internal/customs"},

@@ -137,14 +137,8 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
 	e.packets.New = func() any { return new(buffer) }
-	if c := e.config.Cipher; c != nil && crypt.Authenticated(c) {
-		head, _ := c.Overhead()
-		e.protection.authentic, e.protection.nonces = true, numbersPackets(c)
-		if e.protection.nonces != nil {
-			e.protection.replays.Enable(e.protection.nonces.NonceSize())
-		} else {
-			e.protection.replays.Enable(head + replayContent)
-		}
+	if c := e.config.Cipher; c != nil {
+		e.protection.init(c)
 	}
 	e.protection.authentic = e.protection.authentic || e.config.TLS != nil
 	if e.config.MaxSessionsPerAddress > 0 {

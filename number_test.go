@@ -69,9 +69,15 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 // whenever it comes again, whoever it was sent to: not data, datagrams or
 // parity, and not as a sign of life.
 func TestNothingCountsTwice(t *testing.T) {
-	for _, f := range []FEC{{}, {Data: 3, Parity: 2}} {
+	ciphers := hidingCiphers(t)
+	ciphers["GCM"], ciphers["GCM with FEC"] = testAEAD(t), testAEAD(t)
+	for name, v := range ciphers {
+		f := FEC{Data: 3, Parity: 2}
+		if name == "GCM" || name == "CFB" {
+			f = FEC{}
+		}
 		inWorld(t, 12, clean, func(w *world) {
-			config := &Config{Cipher: testAEAD(t), FEC: f, PeerTimeout: 20 * time.Second, KeepAlive: 10 * time.Second}
+			config := &Config{Cipher: v, FEC: f, PeerTimeout: 20 * time.Second, KeepAlive: 10 * time.Second}
 			a, b, l := w.pair(config, config)
 			path := w.watched()
 			bothWays(t, a, b, content(1, 30000), content(2, 30000))
@@ -269,9 +275,11 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 // Once packets are numbered, a peer that was restarted still says so, at once.
 func TestRestartIsToldAmongNumbers(t *testing.T) {
 	for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
-		for _, legacy := range []bool{false, true} {
+		for _, config := range []*Config{
+			{Cipher: testAEAD(t)}, {Cipher: testAEAD(t), AllowLegacy: true}, {Cipher: hidingCiphers(t)["CFB"]},
+		} {
 			inWorld(t, 16, clean, func(w *world) {
-				config := &Config{Cipher: testAEAD(t), FEC: f, AllowLegacy: legacy}
+				config.FEC = f
 				l := w.listen(config)
 				e, _ := w.endpoint("10.0.0.2:5000", config)
 				a := w.dial(e)
@@ -327,8 +335,14 @@ func TestEndAtAnotherAddress(t *testing.T) {
 // What a dialler has numbered does not count when it comes back, also before
 // anything with a number has come from the peer.
 func TestReflectionOfFirstNumbers(t *testing.T) {
+	for _, cipher := range []crypt.Cipher{testAEAD(t), hidingCiphers(t)["CFB"]} {
+		reflectFirstNumbers(t, cipher)
+	}
+}
+
+func reflectFirstNumbers(t *testing.T, cipher crypt.Cipher) {
 	inWorld(t, 18, clean, func(w *world) {
-		config := &Config{Cipher: testAEAD(t), Linger: time.Second}
+		config := &Config{Cipher: cipher, Linger: time.Second}
 		w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		client, server := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)

@@ -128,16 +128,19 @@ func (w *world) command(e *Endpoint) {
 	require.NoError(w.t, c.Close())
 }
 
-// With a cipher that authenticates, what was recorded of a session has nothing
+// With a cipher that authenticates, or one that hides the content and RefuseLegacy,
+// what was recorded of a session has nothing
 // done once more: not by the same server, after however much else, nor by
 // another one with the key, from whatever address it comes.
 func TestRecordedSessionDoesNothing(t *testing.T) {
-	for name, c := range authenticCiphers(t) {
+	ciphers := authenticCiphers(t)
+	ciphers["Salsa20"] = hidingCiphers(t)["Salsa20"]
+	for name, c := range ciphers {
 		for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
 			for _, wait := range []bool{true, false} {
 				t.Run(name, func(t *testing.T) {
 					inWorld(t, 2, clean, func(w *world) {
-						config := &Config{Cipher: c, FEC: f}
+						config := &Config{Cipher: c, FEC: f, RefuseLegacy: !crypt.Authenticated(c)}
 						var server, other commandServer
 						l := w.listen(config)
 						go server.serve(l)
@@ -253,10 +256,12 @@ func TestAllowLegacy(t *testing.T) {
 	require.Equal(t, "AllowLegacy", bad.Field)
 }
 
-// Any cipher that authenticates has packets recognised that come twice, and
+// Any cipher that authenticates or hides the content has packets recognised that come twice, and
 // takes all that come once.
 func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
-	for name, c := range authenticCiphers(t) {
+	ciphers := authenticCiphers(t)
+	ciphers["CFB"] = hidingCiphers(t)["CFB"]
+	for name, c := range ciphers {
 		t.Run(name, func(t *testing.T) {
 			inWorld(t, 4, clean, func(w *world) {
 				a, b, l := w.pair(&Config{Cipher: c}, &Config{Cipher: c})

@@ -1,12 +1,14 @@
 package kcp
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/replay"
 )
 
@@ -16,6 +18,7 @@ import (
 // end with the packet number. It shows whether a packet belongs to another
 // session, or was reflected to its sender. An anti-replay window recognises
 // replays, however late (RFC 4303 §3.4.3). WIRE.md §4.1 specifies the format.
+// Nonces of ciphers that do not authenticate are made in session_packetmac.go.
 
 const (
 	// minNonce is the size of the shortest nonce that has room for a number, in
@@ -30,28 +33,40 @@ const (
 const nonceLabel = "kcp packet number"
 
 // numbersPackets returns c as a cipher whose nonces carry packet numbers, or
-// nil if c does not authenticate or its nonce has no suitable size.
+// nil if its nonce has no suitable size.
 func numbersPackets(c crypt.Cipher) crypt.NonceCipher {
 	n, ok := c.(crypt.NonceCipher)
-	if !ok || n.NonceSize() < minNonce || n.NonceSize() > sha256.Size || !crypt.Authenticated(c) {
+	switch {
+	case !ok:
+		return nil
+	case !crypt.Authenticated(c) && !marksPackets(n):
+		return nil
+	case n.NonceSize() < minNonce || n.NonceSize() > sha256.Size:
 		return nil
 	}
 	return n
 }
 
-// nonceBase is the nonce of packet 0 of a session in one direction.
-type nonceBase [sha256.Size]byte
+// nonceBase is the nonce of packet 0 of a session in one direction, or more bytes
+// that begin with it.
+type nonceBase []byte
 
 // newNonceBase derives a nonceBase from the conversation id and the tokens,
 // which the ends have drawn at random.
 func newNonceBase(conv, sender, receiver uint32) nonceBase {
-	b := binary.LittleEndian.AppendUint32([]byte(nonceLabel), conv)
+	b := derive(nonceLabel, conv, sender, receiver)
+	return b[:]
+}
+
+// derive returns what is unique to a session, a direction and a use.
+func derive(label string, conv, sender, receiver uint32) [sha256.Size]byte {
+	b := binary.LittleEndian.AppendUint32([]byte(label), conv)
 	b = binary.LittleEndian.AppendUint32(b, sender)
 	return sha256.Sum256(binary.LittleEndian.AppendUint32(b, receiver))
 }
 
 // put sets nonce to that of packet n.
-func (b *nonceBase) put(nonce []byte, n uint64) {
+func (b nonceBase) put(nonce []byte, n uint64) {
 	if len(nonce) >= longNonce {
 		at := copy(nonce, b[:len(nonce)-8])
 		binary.LittleEndian.PutUint64(nonce[at:], binary.LittleEndian.Uint64(b[at:])^n)
@@ -62,7 +77,7 @@ func (b *nonceBase) put(nonce []byte, n uint64) {
 }
 
 // number returns the packet number in nonce. ok reports whether nonce is of b.
-func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
+func (b nonceBase) number(nonce []byte) (n uint64, ok bool) {
 	at := len(nonce) - 4
 	if len(nonce) >= longNonce {
 		at = len(nonce) - 8
@@ -80,14 +95,20 @@ func (b *nonceBase) number(nonce []byte) (n uint64, ok bool) {
 // Conn.mu guards it; once the session is in TIME-WAIT, Endpoint.mu does.
 type packetNumbers struct {
 	// Immutable.
-	tls          *tlsState // of a session with TLS, whose keys number the packets; otherwise nil
-	ours, theirs nonceBase // without TLS
+	tls   *tlsState   // of a session with TLS, whose keys number the packets; otherwise nil
+	macs  *packetMACs // of a session whose cipher does not authenticate; otherwise nil
+	bases []byte      // without TLS: of our nonces and of theirs, each as long as a nonce
 
 	next   atomic.Uint64 // number of the next packet sent; needs no lock
 	sends  bool          // our packets are numbered: the peer is known to have both tokens
 	heard  bool          // the peer's packets are numbered: one such packet has arrived
 	window replay.Window // of the peer's numbers
 }
+
+// ours and theirs are the bases of the nonces of this end, and of the peer's. The
+// session is one without TLS.
+func (n *packetNumbers) ours() nonceBase   { return n.bases[:len(n.bases)/2] }
+func (n *packetNumbers) theirs() nonceBase { return n.bases[len(n.bases)/2:] }
 
 // exhaustedAt returns the first number that must not be used with a nonce of n
 // bytes.
@@ -107,9 +128,15 @@ func (c *Conn) number(sends bool) {
 	if c.ep.protection.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
-	ours := newNonceBase(c.path.key.conv, l.token, l.peerToken)
-	if n := c.in.numbers; n == nil || n.ours != ours {
-		c.in.numbers = &packetNumbers{ours: ours, theirs: newNonceBase(c.path.key.conv, l.peerToken, l.token)}
+	conv, size := c.path.key.conv, c.ep.protection.nonces.NonceSize()
+	ours := newNonceBase(conv, l.token, l.peerToken)[:size]
+	if n := c.in.numbers; n == nil || !bytes.Equal(n.ours(), ours) {
+		macs := c.ep.newPacketMACs(conv, l.token, l.peerToken)
+		if macs == nil && !c.ep.protection.authentic {
+			return
+		}
+		both := append(ours[:size:size], newNonceBase(conv, l.peerToken, l.token)[:size]...)
+		c.in.numbers = &packetNumbers{macs: macs, bases: both}
 	}
 	c.in.numbers.sends = c.in.numbers.sends || sends
 }
@@ -132,7 +159,7 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 		if n.tls != nil {
 			return n.window.IsNew(p.mark) && (!take || n.window.Take(p.mark))
 		}
-		number, ok := n.theirs.number(p.nonce)
+		number, ok := n.numberOf(p)
 		switch {
 		case ok && !take:
 			return n.window.IsNew(number)
@@ -142,7 +169,7 @@ func (c *Conn) fresh(p *inPacket, take bool) bool {
 			n.heard, n.sends = true, true
 			return true
 		}
-		if _, back := n.ours.number(p.nonce); back || n.heard {
+		if n.heard || n.reflected(p) {
 			return false
 		}
 	}
@@ -162,7 +189,7 @@ func (n *packetNumbers) numbered(p *inPacket) bool {
 	if n.tls != nil {
 		return true
 	}
-	_, ok := n.theirs.number(p.nonce)
+	_, ok := n.numberOf(p)
 	return ok
 }
 
@@ -176,7 +203,7 @@ func (n *packetNumbers) of(p *inPacket) bool {
 	if n.tls != nil {
 		return p.kind < clearPacket && n.window.Take(p.mark)
 	}
-	number, ok := n.theirs.number(p.nonce)
+	number, ok := n.numberOf(p)
 	return ok && n.window.Take(number) || !ok && !n.heard
 }
 
@@ -267,9 +294,13 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 func (e *Endpoint) number(buf []byte, n *packetNumbers) error {
 	nonce := buf[:min(e.protection.nonces.NonceSize(), len(buf))]
 	number := n.next.Add(1) - 1
-	if number >= exhaustedAt(len(nonce)) {
-		return crypt.ErrKeyExhausted
+	switch {
+	case n.macs != nil && number < packetmac.Numbers:
+		e.markPacket(n.macs, buf, nonce, number)
+		return nil
+	case n.macs == nil && number < exhaustedAt(len(nonce)):
+		n.ours().put(nonce, number)
+		return nil
 	}
-	n.ours.put(nonce, number)
-	return nil
+	return crypt.ErrKeyExhausted
 }

@@ -215,7 +215,7 @@ type EndpointStats struct {
 	// Packets dropped because no session took them, or not sent.
 	DropShort    uint64 // shorter than a segment header
 	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
-	DropReplay   uint64 // replayed, or not from within its session; with an authenticating cipher
+	DropReplay   uint64 // replayed, changed, or not from within its session; with a cipher that hides the content
 	DropUnknown  uint64 // matched no session and could not open one
 	DropEnded    uint64 // late packets of a session that has ended
 	DropSessions uint64 // would exceed Config.MaxSessions or MaxSessionsPerAddress

@@ -42,7 +42,8 @@ func initialVector() []byte {
 // the way can flip chosen bits of the last block of a packet so that the CRC
 // remains right, and make up random packets until one in 2^32 passes. Nor does
 // it notice packets that are replayed. Use it with peers that have nothing
-// better.
+// better. Package kcp puts a code into the nonces that finds all of that, once a
+// session with a peer of its own is open.
 //
 // block must be safe for concurrent use, as those of the standard library and
 // golang.org/x/crypto are; see [Locked] for one that is not.
@@ -54,9 +55,9 @@ func CFB(block cipher.Block) Cipher {
 	mask := make([]byte, size)
 	block.Encrypt(mask, initialVector()[:size])
 	if size == 8 {
-		return &checked{scrambler: &cfb8{cfb{block, mask}}}
+		return &checked{scrambler: &cfb8{cfb{block, mask}}, hides: true}
 	}
-	return &checked{scrambler: &cfb16{cfb{block, mask}}}
+	return &checked{scrambler: &cfb16{cfb{block, mask}}, hides: true}
 }
 
 // cfb is cipher feedback of whole blocks: each block of plaintext is XORed with

@@ -24,6 +24,7 @@ type scrambler interface {
 type checked struct {
 	scrambler
 	nonces nonceSource
+	hides  bool // it keeps the content from being read
 }
 
 func (c *checked) Overhead() (head, tail int) { return headerSize, 0 }
@@ -33,6 +34,26 @@ func (c *checked) Seal(packet []byte) error {
 		return ErrShort
 	}
 	c.nonces.fill(packet[:nonceSize])
+	c.seal(packet)
+	return nil
+}
+
+// NonceSize returns 0 for what hides nothing: a code in the nonce would be
+// anybody's.
+func (c *checked) NonceSize() int {
+	if !c.hides {
+		return 0
+	}
+	return nonceSize
+}
+
+func (c *checked) SealNonce(packet []byte) error {
+	switch {
+	case !c.hides:
+		return errNoNonce
+	case len(packet) < headerSize:
+		return ErrShort
+	}
 	c.seal(packet)
 	return nil
 }

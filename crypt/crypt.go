@@ -42,18 +42,23 @@ type Cipher interface {
 }
 
 // A NonceCipher is a Cipher whose nonces the caller may choose. The nonce of a
-// packet is packet[:NonceSize()], which Open leaves as it is. The ciphers made
-// by [AEAD] are such, where the AEAD does not draw nonces itself.
+// packet is packet[:NonceSize()], which has the same value after Open as before
+// SealNonce. The ciphers made by [AEAD] are such, if the AEAD does not draw nonces
+// itself, and so are those made by [CFB] and [Salsa20].
 //
-// Package kcp puts packet numbers into nonces of 12 bytes and more, between two
-// ends of its own, so that no packet is taken twice or sent back.
+// Package kcp puts packet numbers into nonces of 12 to 32 bytes, between two ends
+// of its own, so that no packet is taken twice or sent back. If the cipher does
+// not authenticate, it does so with nonces of 16 bytes, and puts a message
+// authentication code beside the number.
 type NonceCipher interface {
 	Cipher
 	// NonceSize returns the length of the nonce; 0 where it cannot be chosen
 	// after all.
 	NonceSize() int
 	// SealNonce is Seal with the nonce that the caller has put in its place.
-	// There must never be two packets with the same nonce under one key.
+	// There must never be two packets with the same nonce under one key. Nonces
+	// of CFB must be unpredictable, and of those of Salsa20 the first 8 bytes
+	// must differ.
 	SealNonce(packet []byte) error
 }
 

@@ -31,7 +31,8 @@
 //
 //   - notice that a packet is replayed, to the peer, to
 //     another one with the key, or back to its sender. Package kcp does, with
-//     peers of its own; with others, such as kcp-go, only for a while, which is
+//     peers of its own, also under [CFB] and [Salsa20] once a session is open;
+//     with others, such as kcp-go, only for a while, which is
 //     why it does not let those open sessions unless Config.AllowLegacy is set;
 //   - tell the holders of the key apart: each can read and forge what the others
 //     send;

@@ -23,14 +23,15 @@ import (
 // It does not authenticate. Without the key anybody on the way can flip any
 // bits of the content and set the CRC right, and knows what comes out where they
 // know what was there. Nor does it notice packets that are replayed. Use it
-// with peers that have nothing better.
+// with peers that have nothing better. As with [CFB], package kcp finds that once
+// a session with a peer of its own is open.
 func Salsa20(key []byte) (Cipher, error) {
 	s := new(salsa)
 	if len(key) != len(s.key) {
 		return nil, fmt.Errorf("crypt: Salsa20 needs a key of %d bytes, not %d", len(s.key), len(key))
 	}
 	copy(s.key[:], key)
-	return &checked{scrambler: s}, nil
+	return &checked{scrambler: s, hides: true}, nil
 }
 
 type salsa struct{ key [32]byte }

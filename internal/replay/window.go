@@ -10,6 +10,24 @@ type Window struct {
 	bits [words]uint64
 }
 
+// Expand returns the number whose lowest 32 bits are given, and which is nearest
+// to the one after the highest that was taken (RFC 9000 §17.1).
+func (w *Window) Expand(low uint32) uint64 { return Expand(low, w.next) }
+
+// Expand returns the number whose lowest 32 bits are given, and which is nearest
+// to next.
+func Expand(low uint32, next uint64) uint64 {
+	const span = 1 << 32
+	n := next&^(span-1) | uint64(low)
+	switch {
+	case n < next && next-n >= span/2 && n <= math.MaxUint64-span:
+		return n + span
+	case n > next && n-next > span/2 && n >= span:
+		return n - span
+	}
+	return n
+}
+
 // words is the length of the ring. A word is 64 numbers, and one word is being
 // filled.
 const words = 32

@@ -66,3 +66,28 @@ func BenchmarkWindowTake(b *testing.B) {
 		w.Take(uint64(i))
 	}
 }
+
+// The whole number is found again from its lowest bits.
+func TestExpand(t *testing.T) {
+	for _, test := range []struct {
+		low          uint32
+		next, number uint64
+	}{
+		{0, 0, 0}, {5, 0, 5}, {math.MaxUint32, 0, math.MaxUint32}, {7, 7, 7}, {0, 1 << 32, 1 << 32},
+		{math.MaxUint32, 1 << 32, math.MaxUint32}, {1, 1<<33 + 2, 1<<33 + 1},
+		{0, 1<<32 - 1, 1 << 32}, {0, 1<<31 + 1, 1 << 32}, {0, 1<<31 - 1, 0}, {0, 1 << 31, 1 << 32},
+		{0, math.MaxUint64, 1<<64 - 1<<32}, {math.MaxUint32, math.MaxUint64, math.MaxUint64},
+		{math.MaxUint32, 1<<64 - 1<<32, 1<<64 - 1<<32 - 1},
+	} {
+		require.Equal(t, test.number, Expand(test.low, test.next), "%+v", test)
+	}
+	random := rand.New(rand.NewPCG(3, 4))
+	for range 10_000 {
+		next := random.Uint64N(math.MaxUint64 - 1<<31)
+		number := max(next, 1<<31) - 1<<31 + random.Uint64N(1<<31)
+		require.Equal(t, number, Expand(uint32(number), next))
+	}
+	var w Window
+	require.True(t, w.Take(1<<40))
+	require.Equal(t, uint64(1<<40+3), w.Expand(3))
+}
