@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -21,6 +22,8 @@ type demo struct {
 	link     netsim.LinkConfig // of each direction
 	seed     uint64
 	timeout  time.Duration
+	flows    bool          // show streams, and move nothing
+	duration time.Duration // of that
 	settings settings
 	debug    *debugServer // nil without -debug
 
@@ -37,6 +40,7 @@ func newDemo(std streams) *demo {
 		},
 		seed:     rand.Uint64N(1e9),
 		timeout:  5 * time.Minute,
+		duration: defaultFlowsTime,
 		settings: settings{profile: defaultProfile, envelope: envelope{secret: true}},
 	}
 }
@@ -53,6 +57,10 @@ with what was sent.`,
 				{"size", "SIZE", "amount of random data per direction: 8MB, 512kB,\n64MiB; default 8MB", parsed(&d.size, parseSize)},
 				{"file", "PATH", "move this file instead", parsed(&d.file, func(s string) (string, error) { return s, nil })},
 				{"timeout", "DURATION", "fail if it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
+			}},
+			{"Streams", []option{
+				{"streams", "", "move no file: run a state feed, a chat, calls and a\ndownload on streams, and all on one session beside", parsed(&d.flows, strconv.ParseBool)},
+				{"time", "DURATION", "how long; default 10s", parsed(&d.duration, positiveDuration)},
 			}},
 			{"The network, the same in both directions", []option{
 				{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1; default 10%", parsed(&d.link.Loss, parsePercent)},
@@ -71,6 +79,7 @@ with what was sent.`,
   kcp demo -loss 0 -size 100MB
   kcp demo -profile lowlatency
   kcp demo -tls
+  kcp demo -streams -loss 2% -delay 40ms -jitter 0s
   kcp demo -cc reference -loss 1% -size 1MB`,
 	}
 }
@@ -94,6 +103,10 @@ func (d *demo) main(ctx context.Context, args []string) error {
 		return usageErrorf("-loss 100%% lets nothing through")
 	case d.size == 0:
 		return usageErrorf("-size 0 leaves nothing to move")
+	case d.flows && d.file != "":
+		return usageErrorf("-streams moves no file")
+	case d.flows:
+		return d.withDebug(func() error { return d.demoFlows(ctx, cfg) })
 	}
 	up, down := &direction{name: "dial -> listen"}, &direction{name: "listen -> dial"}
 	if err := d.open(up, down); err != nil {
@@ -101,6 +114,19 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	}
 	defer up.source.Close()
 	defer down.source.Close()
+	return d.withDebug(func() error {
+		d.announce()
+		ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
+		defer cancel()
+		if err := d.transfer(ctx, cfg, up, down); err != nil {
+			return d.explain(err, up, down)
+		}
+		return d.conclude(up, down)
+	})
+}
+
+// withDebug runs f with what -debug and -trace ask for.
+func (d *demo) withDebug(f func() error) error {
 	debug, err := d.settings.serveDebug(d.std, "kcp demo")
 	if err != nil {
 		return err
@@ -108,14 +134,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	defer debug.close()
 	defer d.settings.closeTraces(d.std, "kcp demo")
 	d.debug = debug
-	d.announce()
-
-	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
-	defer cancel()
-	if err := d.transfer(ctx, cfg, up, down); err != nil {
-		return d.explain(err, up, down)
-	}
-	return d.conclude(up, down)
+	return f()
 }
 
 // errTimeout is why the context of a demo ends.
@@ -135,6 +154,9 @@ func (d *demo) explain(err error, directions ...*direction) error {
 	var progress []string
 	for _, dir := range directions {
 		progress = append(progress, fmt.Sprintf("%s at %s", dir.name, dir.percent()))
+	}
+	if len(progress) == 0 {
+		return what
 	}
 	return fmt.Errorf("%w, with %s", what, strings.Join(progress, " and "))
 }

@@ -220,3 +220,22 @@ func TestStatusShowsTheEnd(t *testing.T) {
 	require.Equal(t, 1, strings.Count(s.out.(*bytes.Buffer).String(), "\n"), "a short demo shows one line")
 	require.False(t, canRedraw(s.out))
 }
+
+// kcp demo -streams prints a table with figures of each flow, with streams and
+// without.
+func TestDemoStreams(t *testing.T) {
+	t.Parallel()
+	got := runWith(t.Context(), nil, "demo", "-streams", "-time", "600ms", "-loss", "2%", "-delay", "5ms", "-jitter", "0s", "-duplicate", "0", "-seed", "7")
+	require.Equal(t, exitOK, got.code, got.err)
+	require.Empty(t, got.err)
+	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
+	for _, row := range []string{
+		` +streams +one session\n +p50 +p99 +p50 +p99\n`, `  state feed( +\d+ ms){4}\n`, `  chat( +(\d+ ms|-)){4}\n`,
+		`  calls( +\d+ ms){4}\n`, `  download( +[0-9.]+ Mbit/s){2}\n`,
+	} {
+		require.Regexp(t, row, got.out)
+	}
+	for _, line := range strings.Split(got.out, "\n") {
+		require.LessOrEqual(t, len(line), foldAt, "wraps on a narrow terminal: %s", line)
+	}
+}
