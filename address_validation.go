@@ -33,6 +33,9 @@ const (
 	// echoMemory is how many transmissions of data segments are remembered. An
 	// ACK of any of them validates the address.
 	echoMemory = 8
+	// answerPeriod is the time, in milliseconds, in which maxSignals requests of
+	// the peer are answered.
+	answerPeriod = 100
 )
 
 // addressValidation is the state of a peer whose address is not validated. A
@@ -47,6 +50,9 @@ type addressValidation struct {
 	sent  [echoMemory]transmissionTime // a ring of the latest transmissions
 	count int                          // transmissions so far
 	done  bool                         // an ACK has echoed one of them
+
+	answers  int // requests taken since answered
+	answered seq // when the present answerPeriod began
 }
 
 // transmissionTime identifies a transmission by what an ACK of it echoes.
@@ -96,6 +102,18 @@ func (v *addressValidation) received(n int) {
 	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
 	v.unacked = max(v.unacked-n, 0)
 	v.total = min(v.total+n, legacyBytes)
+}
+
+// mayAnswer reports whether a request that arrives now is answered, and counts it.
+func (v *addressValidation) mayAnswer(now seq) bool {
+	if v.answers == 0 || now-v.answered >= answerPeriod {
+		v.answers, v.answered = 0, now
+	}
+	if v.answers >= maxSignals {
+		return false
+	}
+	v.answers++
+	return true
 }
 
 // holdsAcks reports whether acknowledgements to the peer are withheld for now.

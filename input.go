@@ -123,7 +123,7 @@ func (k *KCP) checkSegment(h *header, rest []byte) ([]byte, error) {
 	if !knownCmd(h.cmd) && !(h.cmd == cmdPiece && k.cfg.ext.TakePieces) && !(streamCmd(h.cmd) && k.hooks.host != nil && k.hooks.host.takesStreams()) {
 		return nil, ErrCommand
 	}
-	if h.cmd == cmdWask && h.frg != 0 && len(k.signals) >= maxSignals && k.hooks.host != nil {
+	if h.cmd == cmdWask && h.frg != 0 && k.hooks.host != nil && !k.mayAnswer() {
 		return nil, ErrRequests
 	}
 	return payload, nil

@@ -35,6 +35,14 @@ const (
 // than fit into one packet. An honest peer's packets have a handful of requests.
 const maxSignals = 16
 
+// mayAnswer reports whether a further request of the peer is looked at. An
+// unvalidated peer has maxSignals of them answered in answerPeriod, whatever was
+// sent meanwhile: such a peer has little to ask.
+func (k *KCP) mayAnswer() bool {
+	v := k.snd.validation
+	return len(k.signals) < maxSignals && (v == nil || v.mayAnswer(k.clock.now))
+}
+
 // signal is a signal with its two arguments.
 type signal struct {
 	code   signalCode

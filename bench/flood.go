@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // The flood suite has unvalidated senders, or peers with sessions of their own, send
@@ -22,6 +23,8 @@ import (
 // on sending. Memory is what the listening end has kept, after garbage
 // collection. The time is that of the whole process for each packet that has
 // reached the listening end, with nothing else going on, less that of sending.
+// Its floor is the same time if the flood goes to a socket that only reads: what
+// the system takes for a packet, and wakes a reader for.
 //
 // The floods are in flood_kinds.go. In the cases named validated, ours asks
 // everybody for cookies and refuses peers without signals; kcp-go has neither.
@@ -31,6 +34,7 @@ const (
 	metricEchoes  = "exchanges"
 	metricGrowth  = "memory"
 	metricPerItem = "cpu"
+	metricFloor   = "cpu floor"
 
 	floodPause    = time.Millisecond // between the bursts that a rate is made of
 	floodEchoSize = 64
@@ -44,7 +48,7 @@ func init() {
 		impls: []string{ours, kcpGo},
 		metrics: []metric{
 			{metricShare, "of the goodput"}, {metricGoodput, "MB/s"}, {metricGrowth, "MB"},
-			{metricEchoes, "of the exchanges"}, {metricPerItem, "µs a packet"},
+			{metricEchoes, "of the exchanges"}, {metricPerItem, "µs a packet"}, {metricFloor, "µs a packet"},
 		},
 		lacks: func(c, impl string) bool {
 			f := findFlood(c)
@@ -155,12 +159,17 @@ func measureFlood(c, impl string, d time.Duration) (figs figures, err error) {
 	if err != nil {
 		return nil, err
 	}
+	floor, read, err := b.measureFloor(d)
+	if err != nil {
+		return nil, err
+	}
 	return figures{
 		metricShare:   part(here.goodput, alone.goodput),
 		metricGoodput: here.goodput,
 		metricGrowth:  max(0, float64(here.memory)-float64(alone.memory)) / (1 << 20),
 		metricEchoes:  part(here.exchanges, alone.exchanges),
 		metricPerItem: max(0, 1e6*(here.cpu-alone.cpu).Seconds()/max(1, here.packets)),
+		metricFloor:   max(0, 1e6*(floor-alone.cpu).Seconds()/max(1, read)),
 	}, nil
 }
 
@@ -233,6 +242,38 @@ func (b *besieged) measure(target netip.AddrPort, d time.Duration) (t toll, err 
 	}
 	t.memory = memoryInUse()
 	return t, nil
+}
+
+// measureFloor measures, for d, the processor time of the flood to a socket that is
+// only read, and how many packets that were.
+func (b *besieged) measureFloor(d time.Duration) (cpu time.Duration, packets float64, err error) {
+	pc, err := openSocket(bulkBuffer)
+	if err != nil {
+		return 0, 0, err
+	}
+	var read atomic.Uint64
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s := udp.New(pc)
+		for batch := make([]udp.Datagram, s.BatchSize()); ; {
+			n, err := s.ReadBatch(batch)
+			if err != nil {
+				return
+			}
+			read.Add(uint64(n))
+		}
+	}()
+	defer func() { err = errors.Join(err, pc.Close()); <-done }()
+	stop, _, err := b.flood.start(b.address, pc.LocalAddr().(*net.UDPAddr).AddrPort())
+	if err != nil {
+		return 0, 0, err
+	}
+	defer stop()
+	time.Sleep(d / 8)
+	before, start := read.Load(), cpuTime()
+	time.Sleep(d)
+	return cpuTime() - start, float64(read.Load() - before), nil
 }
 
 // pass waits for d while a flow runs, and fails early if that does.
