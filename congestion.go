@@ -77,7 +77,7 @@ type CongestionState struct {
 	// Totals since New, in bytes, segment headers included. Lost counts the
 	// transmissions declared lost, at that time.
 	Delivered int64 // acknowledged
-	Lost      int64
+	Lost      int64 // declared lost
 
 	// DeliveredAt is when data was last acknowledged, or sent with nothing in
 	// flight. LostSent is when the newest of the transmissions declared lost

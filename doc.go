@@ -34,7 +34,8 @@
 // Abort, and its own end cannot be seen. Its sessions are accepted with their
 // first data.
 //
-// The last group of fields in [Config] limits what unknown peers can cause.
+// The fields of [Config] from Backlog to AllowLegacy limit what unknown peers can
+// cause; SECURITY.md says which settings a server on the internet should have.
 //
 // Without [Config.TLS] and [Config.Cipher], anyone who sees the packets can
 // read, forge and end a session. Anyone else has to guess address, port,
@@ -90,6 +91,8 @@
 // [EndpointStats] counts how they ended. [Endpoint.Shutdown] ends a server in
 // order.
 //
+// docs/recipes.md has a few lines for each of many small tasks.
+//
 // # Many sessions
 //
 // A server need not have a goroutine for each session. A [Group] holds sessions,
@@ -122,9 +125,12 @@
 //
 // # The state machine
 //
+// Programs that use sessions need nothing of this section.
+//
 // [New] returns a [KCP], the protocol without clock, socket, lock or goroutine,
 // for programs that bring their own. It behaves exactly like the C reference
-// implementation.
+// implementation. [Extensions], [SegmentInfo], [CongestionState] and the errors of
+// its Input, such as [ErrConv], belong to it.
 //
 // WIRE.md describes the wire format, and the few deliberate differences from
 // the reference.

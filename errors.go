@@ -92,7 +92,7 @@ var (
 type HandshakeError struct {
 	RemoteAddr net.Addr // of the peer
 	Remote     bool     // the peer has refused the handshake
-	Err        error
+	Err        error    // the cause; see above
 }
 
 func (e *HandshakeError) Error() string {
@@ -160,7 +160,7 @@ func (e *SocketError) Unwrap() error { return e.Err }
 // absent, not to be reached, or has another key, as what does not open with the
 // key is not answered.
 type NoAnswerError struct {
-	Waited time.Duration
+	Waited time.Duration // since Dial was called
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
 	// there is no route; nil if there was none.
 	Socket error

@@ -2,13 +2,16 @@ package kcp_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
 )
 
 // readers returns a server's sessions with n clients, and the clients.
@@ -130,4 +133,69 @@ func ExampleEndpoint_Sessions() {
 	// Output:
 	// true true
 	// true true
+}
+
+// A client that begins before its server does tries again. DialContext fits into
+// http.Transport and the like.
+func ExampleDialer() {
+	socket, err := net.ListenPacket("udp", "127.0.0.1:0")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer socket.Close()
+	server, err := kcp.NewEndpoint(socket, nil)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer server.Close()
+
+	d := kcp.Dialer{Config: &kcp.Config{DialTimeout: 5 * time.Second}}
+	_, err = d.DialContext(context.Background(), "udp", socket.LocalAddr().String())
+	fmt.Println("refused:", errors.Is(err, kcp.ErrRefused))
+
+	if _, err := server.Listen(); err != nil { // now it accepts
+		log.Fatal(err)
+	}
+	conn, err := d.DialContext(context.Background(), "udp", socket.LocalAddr().String())
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer conn.(*kcp.Conn).Abort()
+	fmt.Println("open:", conn.RemoteAddr().String() == socket.LocalAddr().String())
+	// Output:
+	// refused: true
+	// open: true
+}
+
+// The reason with which the other end has closed the session.
+func ExamplePeerCloseError() {
+	l, server, clients := readers(1, nil)
+	defer l.Endpoint().Close()
+	go server[0].CloseWithError(42, "the round is over")
+	_, err := clients[0].Read(make([]byte, 100))
+	var closed *kcp.PeerCloseError
+	if errors.As(err, &closed) {
+		fmt.Println(closed.Code, closed.Text)
+	}
+	// Output: 42 the round is over
+}
+
+// A key that both ends have, and error correction. Random bytes are the best key.
+func ExampleConfig() {
+	key := make([]byte, 32)
+	rand.Read(key)
+	cipher, err := crypt.AESGCM(key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	config := kcp.Config{Cipher: cipher, FEC: kcp.FEC{Data: 10, Parity: 3}, MTU: 20}
+	var bad *kcp.ConfigError
+	if errors.As(config.Validate(), &bad) {
+		fmt.Println(bad.Field, bad.Reason)
+	}
+	config.MTU = 0 // the default
+	fmt.Println(config.Validate())
+	// Output:
+	// MTU must be in [50, 65507], or 0 for the default
+	// <nil>
 }

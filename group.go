@@ -120,8 +120,8 @@ func (k EventKind) String() string {
 
 // Event is what has happened to a session of a Group.
 type Event struct {
-	Kind EventKind
-	Conn *Conn
+	Kind EventKind // what has happened
+	Conn *Conn     // to which session
 	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It
 	// is memory of the group. It is valid until the next call of Wait on the
 	// group, or until the handler returns.

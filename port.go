@@ -35,6 +35,7 @@ type sessionPort interface {
 	sendEnd() seq
 	sendBytes() int
 	segmentPayload() int
+	longestMessage() int
 	sendLimit() int
 	closeTail()
 	unaRegressed() bool

@@ -114,6 +114,9 @@ func (k *KCP) fragmentLimit() int {
 	return maxFragments
 }
 
+// longestMessage returns the most bytes that Send takes as one message.
+func (k *KCP) longestMessage() int { return k.fragmentLimit() * max(k.cfg.mss, k.cfg.messageMSS) }
+
 // WaitSend returns the number of segments that are waiting or in flight.
 func (k *KCP) WaitSend() int { return k.snd.inFlight + int(k.snd.end-k.snd.nxt) }
 

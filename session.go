@@ -14,7 +14,18 @@ import (
 // Conn is a session: a reliable, ordered connection with one peer. It
 // implements net.Conn. With Config.MessageMode it also keeps message
 // boundaries; see ReadMessage and WriteMessage. All methods are safe for
-// concurrent use.
+// concurrent use. They are
+//   - the stream of bytes: Read, Write, TryWrite, WriteAvailable, WriteReady, Flush;
+//   - messages: ReadMessage, WriteMessage, TryWriteMessage, MaxMessageSize;
+//   - unreliable datagrams: SendDatagram, ReceiveDatagram, ReadDatagram,
+//     HandleDatagrams, MaxDatagramSize;
+//   - several flows in one session: OpenStream, AcceptStream;
+//   - deadlines: SetDeadline, SetReadDeadline, SetWriteDeadline;
+//   - the end: CloseWrite, Close, CloseWithError, Abort, SetLinger, Done, Err;
+//   - what there is to know: Stats, Ping, Peer, ConnectionState, Conv, LocalAddr,
+//     RemoteAddr, Dialled, Endpoint;
+//   - settings at run time: SetMTU, SetWindow, SetNoDelay, SetCongestionControl,
+//     SetMessageMode, SetWriteBuffer.
 //
 // Errors are of type *net.OpError, but for io.EOF and those of Err; use
 // errors.Is and errors.As.

@@ -70,7 +70,8 @@ func (c *Conn) waitRead(b []byte) (n int) {
 // cut it: usually one Write, or several small ones, or part of a large one. After
 // a Read that has taken the beginning of a message, ReadMessage returns the
 // rest. Its errors are
-//   - io.ErrShortBuffer if b is too small; the message stays queued;
+//   - io.ErrShortBuffer if b is too small; the message stays queued, for a call
+//     with a larger b;
 //   - those of Read.
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
@@ -204,11 +205,23 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 	return n, err
 }
 
+// MaxMessageSize returns the largest message that WriteMessage and
+// TryWriteMessage take, in bytes; 0 without Config.MessageMode or SetMessageMode. It
+// is 127 segments, or as many as the largest receive window that the peer has
+// shown. It grows with the path MTU that is discovered, and does not shrink with it.
+func (c *Conn) MaxMessageSize() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.messageMode() {
+		return 0
+	}
+	return c.kcp.longestMessage()
+}
+
 // WriteMessage queues b as one message, which may be empty. It blocks as Write
 // does. If it fails, nothing was queued. Its errors are
 //   - ErrNotMessageMode without Config.MessageMode or SetMessageMode;
-//   - ErrMessageTooLarge for a message of more than 127 segments, or of more
-//     segments than the largest receive window that the peer has shown;
+//   - ErrMessageTooLarge for a message of more than MaxMessageSize bytes;
 //   - those of Write.
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()

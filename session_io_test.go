@@ -122,7 +122,11 @@ func TestConnMessages(t *testing.T) {
 			require.Equal(t, size, n)
 			require.Equal(t, bytes.Repeat([]byte{byte(i)}, size), append([]byte{}, buf[:n]...))
 		}
+		require.Equal(t, 127*1376, a.MaxMessageSize())
 		require.ErrorIs(t, a.WriteMessage(make([]byte, 127*1376+1)), ErrMessageTooLarge)
+		a.SetMessageMode(false)
+		require.Zero(t, a.MaxMessageSize())
+		a.SetMessageMode(true)
 
 		// Read goes through boundaries; ReadMessage then gives what is left.
 		require.NoError(t, a.WriteMessage([]byte("hello world")))

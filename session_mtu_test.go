@@ -440,6 +440,7 @@ func TestPathMTUAndSizes(t *testing.T) {
 			return nil
 		}
 		require.NoError(t, write(longest))
+		require.Equal(t, longest, a.MaxMessageSize())
 		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
 		time.Sleep(time.Second)
 		require.Equal(t, 1472-datagramHeader, a.MaxDatagramSize())
@@ -455,7 +456,10 @@ func TestPathMTUAndSizes(t *testing.T) {
 		require.Equal(t, 1200-datagramHeader, a.MaxDatagramSize())
 		require.ErrorIs(t, a.SendDatagram(make([]byte, 1472-datagramHeader)), ErrDatagramTooLarge)
 		require.NoError(t, write(longest))
-		require.NoError(t, write(maxFragments*(1472-headerSize)), "as was possible in between")
+		longest = maxFragments * (1472 - headerSize) // as was possible in between
+		require.Equal(t, longest, a.MaxMessageSize())
+		require.NoError(t, write(longest))
+		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
 		require.NoError(t, a.Close())
 	})
 }

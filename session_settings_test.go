@@ -124,6 +124,7 @@ func TestSetMTUOfMessages(t *testing.T) {
 		a.mu.Unlock()
 		require.NoError(t, a.SetMTU(100))
 		longest := maxFragments * (100 - headerSize)
+		require.Equal(t, longest, a.MaxMessageSize())
 		require.ErrorIs(t, a.WriteMessage(make([]byte, longest+1)), ErrMessageTooLarge)
 		tap := w.tap()
 		require.NoError(t, a.WriteMessage(content(1, longest)))

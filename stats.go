@@ -78,15 +78,15 @@ type ConnStats struct {
 
 	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
 
-	Datagrams DatagramStats
-	PathMTU   PathMTUStats
+	Datagrams DatagramStats // unreliable ones, both ways
+	PathMTU   PathMTUStats  // the session's MTU, and how it was found
 	// FEC counts what forward error correction has done in both directions.
 	FEC FECStats
 }
 
 // DatagramStats counts the datagrams of SendDatagram and ReceiveDatagram.
 type DatagramStats struct {
-	Sent     uint64
+	Sent     uint64 // given to the socket
 	Received uint64 // including dropped ones
 	// Dropped counts received datagrams that were discarded: too many were
 	// waiting for ReceiveDatagram, the session was closed, or memory was short.
@@ -99,10 +99,10 @@ type DatagramStats struct {
 // FECStats counts what forward error correction has done for a session.
 type FECStats struct {
 	DataSent   uint64 // packets
-	ParitySent uint64
+	ParitySent uint64 // packets
 
 	DataReceived   uint64 // packets that arrived by themselves
-	ParityReceived uint64
+	ParityReceived uint64 // packets
 	Recovered      uint64 // lost packets that parity has restored
 	Lost           uint64 // groups with packets lost for good
 	PeerRatio      FEC    // the peer's ratio, detected from its traffic; zero while unknown
@@ -199,14 +199,14 @@ type EndpointStats struct {
 	// peers. Accepted includes those that Accept has not returned. Without those
 	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
 	Dialled, Accepted uint64
-	Ended             EndedSessions
+	Ended             EndedSessions // the sessions that have ended, by cause
 
 	PacketsSent     uint64 // datagrams
-	PacketsReceived uint64
+	PacketsReceived uint64 // datagrams
 	BytesSent       uint64 // UDP payload
-	BytesReceived   uint64
+	BytesReceived   uint64 // UDP payload
 	ReadErrors      uint64 // of the socket; each concerns one packet
-	WriteErrors     uint64
+	WriteErrors     uint64 // of the socket; each concerns one packet
 	// SocketDrops counts datagrams that the system dropped because the receive
 	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
 	// each socket. It is known on Linux only, for sockets of the system.

@@ -9,11 +9,11 @@ import (
 // SessionTotals are sums over the sessions of an endpoint since it was made.
 type SessionTotals struct {
 	Counters
-	Dropped   Drops
-	Datagrams DatagramStats
-	FEC       FECStats     // PeerRatio is zero
-	Probes    PathMTUStats // MTU is 0
-	Moves     uint64       // changes of peers' addresses (connection migration, RFC 9000 §9)
+	Dropped   Drops         // bad packets
+	Datagrams DatagramStats // unreliable ones, both ways
+	FEC       FECStats      // PeerRatio is zero
+	Probes    PathMTUStats  // MTU is 0
+	Moves     uint64        // changes of peers' addresses (connection migration, RFC 9000 §9)
 }
 
 // EndedSessions counts the sessions that have ended, by cause, each once.

@@ -11,7 +11,8 @@
 // authenticate: a packet that opens was sealed with the key.
 //
 // Everything else is for peers that know nothing better. [CFB] and [Salsa20]
-// hide the content from eavesdroppers, but an on-path attacker can change it. [XOR] and [None] give no security at all.
+// hide the content from eavesdroppers, but an on-path attacker can change it. [XOR]
+// and [None] give no security at all.
 //
 // They correspond to kcp-go's as follows:
 //
@@ -39,9 +40,10 @@
 //     that was recorded before;
 //   - hide who talks to whom, when, and how much.
 //
-// Run crypto/tls on top of a session if that matters. It makes fresh keys for
-// each connection, and a cipher below it still keeps anyone without the key from
-// opening sessions.
+// Between endpoints of package kcp use kcp.Config.TLS if that matters: it makes fresh
+// keys for each session, and protects datagrams and the session itself. With other
+// peers run crypto/tls on top of a session. A cipher below it still keeps anyone
+// without the key from opening sessions; datagrams stay outside of TLS then.
 //
 // # Keys
 //

@@ -151,6 +151,7 @@ func TestLargestMessages(t *testing.T) {
 		require.Equal(t, 127*(1400-24-added), largest)
 		synctest.Test(t, func(t *testing.T) {
 			conn, _, _ := session(t, &config)
+			require.Equal(t, largest, conn.MaxMessageSize(), row[0])
 			require.ErrorIs(t, conn.WriteMessage(make([]byte, largest+1)), kcp.ErrMessageTooLarge, row[0])
 			require.NoError(t, conn.WriteMessage(make([]byte, largest)), row[0])
 			require.NoError(t, conn.Abort())

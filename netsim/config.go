@@ -177,7 +177,7 @@ const (
 // As the RFC decides when a packet has its turn, and not when it is sent, a Link
 // with CoDel holds packets: see Link.Poll.
 type CoDel struct {
-	Enabled  bool
+	Enabled  bool          // the zero value is a drop-tail queue
 	Target   time.Duration // acceptable time in the queue; zero means 5 ms
 	Interval time.Duration // about the longest RTT of the traffic; zero means 100 ms
 }

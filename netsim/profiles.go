@@ -4,9 +4,9 @@ import "time"
 
 // Profile is a pair of links with the source of their figures.
 type Profile struct {
-	Name     string
-	Source   string
-	Up, Down LinkConfig
+	Name     string     // one word in lower case
+	Source   string     // where the figures come from
+	Up, Down LinkConfig // to the server and back
 }
 
 // Profiles returns ready-made links.

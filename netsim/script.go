@@ -12,8 +12,8 @@ import (
 // Step is a change of a link at a time. Change may be called more than once and
 // so must do nothing but set fields.
 type Step struct {
-	At     time.Duration
-	Change func(*LinkConfig)
+	At     time.Duration     // when; Play says since when
+	Change func(*LinkConfig) // sets what becomes different
 }
 
 // Script is a course of changes of a link. A step is in force for the packets

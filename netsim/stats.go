@@ -2,7 +2,7 @@ package netsim
 
 // Tally counts packets and the bytes in them.
 type Tally struct {
-	Packets int64
+	Packets int64 // how many
 	Bytes   int64 // payload only
 }
 

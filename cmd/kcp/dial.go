@@ -88,7 +88,7 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
 			return nil, fmt.Errorf("no listener at %s (connection refused); -wait DURATION waits for one", n.address)
 		case errors.Is(err, kcp.ErrRefused):
-		case ctx.Err() != nil && refused:
+		case refused && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)): // package net may see it first
 			return nil, fmt.Errorf("no listener at %s (connection refused) for %v (-wait)", n.address, n.wait)
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, cfg.DialTimeout, n.otherKey())

@@ -169,7 +169,7 @@ func explain(err error) error {
 	case errors.Is(err, kcp.ErrNotDelivered):
 		return errors.New("the peer did not acknowledge all that was sent")
 	case errors.Is(err, kcp.ErrReset):
-		return errors.New("the peer broke off, interrupted or because of an error of its own: data is missing in one direction or both")
+		return errors.New("the peer broke off or was restarted, or an address has changed on the way: data is missing in one direction or both")
 	case errors.Is(err, kcp.ErrPeerClosed):
 		return errors.New("the peer closed the session and reads no more")
 	case errors.Is(err, io.ErrUnexpectedEOF):

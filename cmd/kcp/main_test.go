@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"os"
+	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"strings"
 	"testing"
@@ -78,7 +81,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo -key a -key-file b -cipher aes": "there is another key already, by -key",
 		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key-file, -key or the environment variable KCP_KEY",
 		"demo -fec 10":                        "such as 10/3",
-		"demo -fec 300/3":                     "-fec is 300/3: it",
+		"demo -fec 300/3":                     "-fec is 300/3: it must have at least 1 of each, and at most 256 in all",
 		"demo -cipher aes -key hex:12":        "want hex: and 64 digits",
 		"demo -sndwnd 70000":                  "-sndwnd: want a whole number from 1 to 65535",
 		"demo -rcvwnd -1":                     "-rcvwnd",
@@ -145,4 +148,57 @@ func TestVersion(t *testing.T) {
 	}}
 	require.Contains(t, versionLine(info), "kcp v1.2.3 (revision 0123456789ab, modified), go")
 	require.Contains(t, versionLine(&debug.BuildInfo{}), "kcp (devel), go")
+}
+
+// Every command in the documents has flags that exist, with values that are
+// possible, and so do the examples of the usage texts.
+func TestDocumentedCommands(t *testing.T) {
+	line := regexp.MustCompile("(?m)(?:^|`|[|] |go run ./cmd/)(kcp (?:demo|listen|dial|relay|trace)( [^`\n]*)?)")
+	end := regexp.MustCompile(`  |[<>|#].*`)
+	mention := regexp.MustCompile("needs an argument|an argument is missing") // a flag, by its name alone
+	indent := regexp.MustCompile(`(?m)^ +`)
+	keep, out := false, ""
+	texts := []string{mainUsage()}
+	for _, o := range []*optionSet{
+		newDemo(streams{}).options(), newRelay(streams{}).options(), traceOptions(&out),
+		dialOptions(newNetcat(streams{}, "dial")), listenOptions(newNetcat(streams{}, "listen"), &keep),
+	} {
+		texts = append(texts, o.examples)
+	}
+	for _, pattern := range []string{"../../*.md", "../../docs/*.md", "../../kcpgo/*.md"} {
+		files, err := filepath.Glob(pattern)
+		require.NoError(t, err)
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			require.NoError(t, err)
+			texts = append(texts, string(b))
+		}
+	}
+	n := 0
+	for _, text := range texts {
+		for _, m := range line.FindAllStringSubmatch(indent.ReplaceAllString(text, ""), -1) {
+			args := strings.Fields(end.Split(m[1], 2)[0])[1:]
+			if len(args) < 2 || strings.Contains(m[1], "-trace .") {
+				continue // a subcommand by its name alone; a folder for traces
+			}
+			n++
+			var err error
+			switch args[0] {
+			case "demo":
+				_, err = newDemo(streams{}).options().parse(streams{}, args[1:], 0)
+			case "relay":
+				_, err = newRelay(streams{}).options().parse(streams{}, args[1:], 0)
+			case "trace":
+				_, err = traceOptions(&out).parse(streams{}, args[1:], 1)
+			case "dial":
+				_, err = dialOptions(newNetcat(streams{}, "dial")).parse(streams{}, args[1:], 1)
+			case "listen":
+				_, err = listenOptions(newNetcat(streams{}, "listen"), &keep).parse(streams{}, args[1:], 1)
+			}
+			if err != nil && !mention.MatchString(err.Error()) {
+				require.NoError(t, err, m[1])
+			}
+		}
+	}
+	require.Greater(t, n, 30, "found few commands in the documents")
 }

@@ -112,14 +112,14 @@ func TestParseSize(t *testing.T) {
 
 func TestParsePercent(t *testing.T) {
 	for s, want := range map[string]float64{
-		"10%": 0.1, "10": 0.1, "0.1": 0.1, "0": 0, "0%": 0, "0.5%": 0.005, "1%": 0.01, "1": 0.01,
+		"10%": 0.1, "10": 0.1, "0.1": 0.1, "0": 0, "0%": 0, "0.5%": 0.005, "1%": 0.01, "1.5": 0.015,
 		"100": 1, "100%": 1, "12.5": 0.125, "10 %": 0.1,
 	} {
 		got, err := parsePercent(s)
 		require.NoError(t, err, s)
 		require.InDelta(t, want, got, 1e-12, s)
 	}
-	for _, s := range []string{"", "%", "-1", "-0.1", "101", "100.1%", "ten", "NaN", "Inf", "10%%"} {
+	for _, s := range []string{"", "%", "-1", "-0.1", "1", "1.0", "101", "100.1%", "ten", "NaN", "Inf", "10%%"} {
 		_, err := parsePercent(s)
 		require.Error(t, err, s)
 	}

@@ -32,12 +32,15 @@ func parseSize(s string) (int64, error) {
 }
 
 // parsePercent parses a share. 10%, 10 and 0.1 are the same: without a percent
-// sign a number below 1 is a fraction.
+// sign a number below 1 is a fraction. So 1 needs one: beside 0.9 it would be all.
 func parsePercent(s string) (float64, error) {
 	number, sign := strings.CutSuffix(s, "%")
 	p, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	if err != nil || math.IsNaN(p) {
 		return 0, errors.New("want a share such as 10%, 10 or 0.1")
+	}
+	if p == 1 && !sign {
+		return 0, errors.New("want 1% or 100%, as 1 may mean either")
 	}
 	if sign || p >= 1 {
 		p /= 100
