@@ -9,6 +9,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"os/exec"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -882,7 +884,7 @@ func TestGroupHandlerCalls(t *testing.T) {
 // from each is the beginning of what was written to it, and all of it if the
 // session was not disturbed.
 func TestGroupChurn(t *testing.T) {
-	for seed := range fewer(8) {
+	for seed := range fewer(9) { // Serve, Wait and Handle in turn
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			inWorld(t, seed, lossy, func(w *world) { groupChurn(w, seed) })
 		})
@@ -916,11 +918,18 @@ func groupChurn(w *world, seed uint64) {
 			_ = e.Conn.Close()
 		}
 	}
-	if seed%2 == 0 {
+	switch seed % 3 {
+	case 0:
 		for range 3 {
 			workers.Go(func() { assert.Equal(t, context.Canceled, g.Serve(ctx, handle)) })
 		}
-	} else {
+	case 2:
+		require.NoError(t, g.Handle(func(events []Event) {
+			for _, e := range events {
+				handle(e)
+			}
+		}))
+	default:
 		workers.Go(func() {
 			events := make([]Event, 5)
 			for {
@@ -1187,6 +1196,32 @@ func TestGroupHandleCalls(t *testing.T) {
 		require.Equal(t, []string{"one", "block", "two", "send", "remove", "group"}, seen)
 		require.ErrorIs(t, g.Handle(func([]Event) {}), net.ErrClosed)
 	})
+}
+
+// The program ends if a handler panics that the reader of the socket calls.
+func TestGroupHandlePanics(t *testing.T) {
+	sequential(t)
+	const variable = "KCP_TEST_PANIC"
+	if os.Getenv(variable) == "" {
+		exe, err := os.Executable()
+		require.NoError(t, err)
+		cmd := exec.Command(exe, "-test.run=^TestGroupHandlePanics$", "-test.timeout=1m")
+		cmd.Env = append(os.Environ(), variable+"=1")
+		out, err := cmd.CombinedOutput()
+		require.ErrorAs(t, err, new(*exec.ExitError))
+		require.Contains(t, string(out), "panic: of the handler")
+		return
+	}
+	left, right := newWire("10.0.0.1:1"), newWire("10.0.0.2:2")
+	a, z := joinedWith(t, left, right, &Config{})
+	g := NewGroup()
+	require.NoError(t, g.Add(z))
+	require.NoError(t, g.Handle(func([]Event) { panic("of the handler") }))
+	_, err := a.Write([]byte{1})
+	require.NoError(t, err)
+	require.True(t, z.ep.feeding.begin())
+	deliver(a, z)
+	z.ep.feeding.end()
 }
 
 // Abort and Close by a handler end the session; its end is the next event.
