@@ -113,6 +113,7 @@ func TestUnvalidatedPeersAskLittle(t *testing.T) {
 		})
 		w.net.Inject(from, to, packetOf(5, hello(9)))
 		time.Sleep(time.Second)
+		w.settle()
 		replies = 0
 		for range 10 {
 			for i := range uint32(100) {
@@ -125,6 +126,7 @@ func TestUnvalidatedPeersAskLittle(t *testing.T) {
 		require.Equal(t, 1, l.Stats().HalfOpen)
 		w.net.Inject(from, to, packetOf(5, bytesOf(signal{sigPing, 1, 1})))
 		time.Sleep(time.Second)
+		w.settle()
 		require.Equal(t, 10*maxSignals+1, replies)
 	})
 }
