@@ -88,7 +88,8 @@ func (l *life) live(c *Conn, out []byte, random *rand.Rand, start time.Time) {
 
 // Whatever the network does and wherever one side dies: every session ends on
 // both sides, nothing is left of it, what is read is a prefix of what was
-// written, and all of it where both sides closed in order.
+// written, and all of it where both sides closed in order. Half of the sessions
+// have streams besides, with what TestStreamLives demands of them.
 func TestRandomLives(t *testing.T) {
 	first, n := uint64(0), fewer(1000)
 	if s := os.Getenv("KCP_SEED"); s != "" {
@@ -180,9 +181,11 @@ func randomLife(t *testing.T, seed uint64) {
 			ours.manner = polite // or both would wait for the other
 		}
 		r1, r2 := rand.New(rand.NewPCG(seed, 1)), rand.New(rand.NewPCG(seed, 2))
+		lives := &streamLives{t: t, logs: make(map[string]*streamLog)}
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			if c, err := l.AcceptKCP(context.Background()); err == nil {
+				lives.beside(&wg, c, "b", "a", seed, seed+1)
 				theirs.live(c, down, r2, start)
 			}
 		})
@@ -218,6 +221,7 @@ func randomLife(t *testing.T, seed uint64) {
 		addr := net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
 		c, err := client.Dial(context.Background(), addr)
 		if err == nil {
+			lives.beside(&wg, c, "a", "b", seed, seed)
 			ours.live(c, up, r1, start)
 		} else if end > 1 {
 			var none *NoAnswerError
@@ -232,6 +236,7 @@ func randomLife(t *testing.T, seed uint64) {
 			return
 		}
 		ours.check(t, &theirs, up, down, end < 2 || err != nil)
+		lives.check(t)
 		for _, e := range []*Endpoint{client, server} {
 			s := e.Stats()
 			require.Zero(t, s.Sessions)

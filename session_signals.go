@@ -157,6 +157,9 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 			c.measured(c.live.lastInput-l.helloAt, c.live.lastInput)
 		}
 		if !l.welcomed { // the sender of an earlier HELLO did not know our token
+			if l.peerToken != s.sn {
+				l.version, l.capabilities = 0, 0 // of another; INFO comes with WELCOME
+			}
 			l.welcomed, l.hello.active = true, false
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
 			c.hs.greeted.Store(true)

@@ -216,9 +216,9 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 			return c.reason(c.closing.err)
 		case l.finSignal == sigClose:
 			return net.ErrClosed
-		case l.capabilities&capStreams != 0:
+		case l.tokensKnown() && l.capabilities&capStreams != 0:
 			return nil
-		case l.kind == peerExtended && l.version != 0:
+		case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
 			return ErrNoStreams
 		case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
 			return ErrLegacyPeer

@@ -160,6 +160,43 @@ func (l *streamLives) open(c *Conn, from, to string, random *rand.Rand) {
 	wg.Wait()
 }
 
+// beside uses streams of c beside the session itself, until that ends. Half of the
+// sessions have some, as kind says.
+func (l *streamLives) beside(wg *sync.WaitGroup, c *Conn, from, to string, kind, seed uint64) {
+	if kind%2 == 0 {
+		return
+	}
+	random := rand.New(rand.NewPCG(seed, 78))
+	wg.Go(func() {
+		for {
+			s, err := c.AcceptStream(context.Background())
+			if err != nil {
+				return
+			}
+			wg.Go(func() { l.life(from, to, s, seed) })
+		}
+	})
+	wg.Go(func() {
+		for range random.IntN(5) {
+			s, err := c.OpenStream(context.Background(), &StreamOptions{
+				Unordered: random.IntN(2) == 0, Priority: random.IntN(16) - 8,
+			})
+			if err != nil {
+				return
+			}
+			wg.Go(func() { l.life(from, to, s, seed) })
+			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+		}
+	})
+}
+
+// check checks all logs.
+func (l *streamLives) check(t *testing.T) {
+	for _, key := range slices.Sorted(maps.Keys(l.logs)) {
+		l.logs[key].check(t, key)
+	}
+}
+
 // Whatever the network does, and however streams and sessions end: what arrives
 // was sent, once and in order if that was asked for; every message that was taken
 // has one receipt; none of them says delivered without a trace of the message at
@@ -207,9 +244,7 @@ func streamLife(t *testing.T, seed uint64) {
 		lives.open(c, "a", "b", r1)
 		wg.Wait()
 		time.Sleep(2 * time.Minute)
-		for _, key := range slices.Sorted(maps.Keys(lives.logs)) {
-			lives.logs[key].check(t, key)
-		}
+		lives.check(t)
 		for _, c := range sessions {
 			if c != nil && c.streams != nil {
 				require.Empty(t, figuresOf(c).awaited)

@@ -169,7 +169,7 @@ func (c *Conn) pullStream(plain bool) bool {
 func (s *Stream) pullLocked() bool {
 	o := &s.out
 	h := streamHeader{id: s.id}
-	if !o.known && s.id&1 == s.conn.firstStreamLocked()&1 {
+	if !o.known && s.conn.streams.oursLocked(s.id) {
 		h.opens, h.params, o.announced = true, s.params, true
 	}
 	if s.pullControlLocked(&h) {

@@ -40,7 +40,7 @@ type streamTable struct {
 	canAccept notifier
 	sched     streamScheduler
 
-	next       uint32                   // id of the next stream of this end; 0: not known yet
+	next       uint32                   // id of the next stream of this end; 0: not decided yet
 	theirs     idSet                    // of the peer's streams: those that have been opened
 	fromPeer   int                      // streams of the peer in the table, or in the backlog
 	openAt     time.Duration            // when openings leaves; 0: it is empty
@@ -124,9 +124,7 @@ func (c *Conn) firstStream() uint32 {
 
 // openLocked opens a stream of this end. Conn.mu is held.
 func (t *streamTable) openLocked(params streamParams) (*Stream, error) {
-	if t.next == 0 {
-		t.next = t.conn.firstStreamLocked()
-	}
+	t.decideLocked()
 	if t.next > 1<<32-3 {
 		return nil, errStreamIDs
 	}
@@ -139,8 +137,20 @@ func (t *streamTable) openLocked(params streamParams) (*Stream, error) {
 	return s, nil
 }
 
-// firstStreamLocked is firstStream for streamTable.
-func (c *Conn) firstStreamLocked() uint32 { return c.firstStream() }
+// decideLocked decides, once, which ids are those of this end: t.next keeps its
+// parity. If that changed, a stream of this end could take the place of one of
+// the peer's in the table, whose calls would then never return.
+func (t *streamTable) decideLocked() {
+	if t.next == 0 {
+		t.next = t.conn.firstStream()
+	}
+}
+
+// oursLocked reports whether streams with this id are opened by this end.
+func (t *streamTable) oursLocked(id uint32) bool {
+	t.decideLocked()
+	return id&1 == t.next&1
+}
 
 // add puts a stream into the table.
 func (t *streamTable) add(id uint32, params streamParams) *Stream {
@@ -166,8 +176,20 @@ func (t *streamTable) announceLocked() {
 }
 
 // takesStreams reports whether this end has told its peer that it takes stream
-// segments.
-func (c *Conn) takesStreams() bool { return c.hs.kind == peerExtended && c.ep.config.MaxStreams > 0 }
+// segments, and knows which end opens which streams. Until then the machine
+// drops and does not acknowledge them, so that the peer sends them again.
+func (c *Conn) takesStreams() bool {
+	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.ep.config.MaxStreams > 0
+}
+
+// tokensKnown reports whether peerToken remains what it is, if the peer is
+// extended. If both ends have dialled, the peer's HELLO may come first, and may
+// be forged, or of an earlier session; only WELCOME, which echoes our token,
+// shows that. An end that was silent until then sends no HELLO, and gets no
+// WELCOME.
+func (l *handshakeState) tokensKnown() bool {
+	return !l.dialled || l.welcomed || l.hello.signal.code == 0
+}
 
 // onStream is the state machine's hook for stream segments. A bad one is
 // dropped, and counted.
@@ -194,9 +216,8 @@ func (c *Conn) onStream(payload []byte) {
 // that was known before is over: what is still on its way is dropped.
 func (t *streamTable) openedLocked(h *streamHeader) *Stream {
 	c := t.conn
-	ours := c.firstStreamLocked()
-	if h.id&1 == ours&1 {
-		if t.next == 0 || h.id >= t.next {
+	if t.oursLocked(h.id) {
+		if h.id >= t.next {
 			t.dropLocked()
 		}
 		return nil
@@ -239,7 +260,7 @@ func (t *streamTable) retireLocked(s *Stream) {
 		t.unread[s.id] = s
 	}
 	t.sched.remove(s)
-	if s.accepted && s.id&1 != t.conn.firstStreamLocked()&1 {
+	if s.accepted && !t.oursLocked(s.id) {
 		t.fromPeer--
 	}
 }
