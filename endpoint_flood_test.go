@@ -84,6 +84,7 @@ var floods = []struct {
 // memory. It serves the session that it has all the while, and has forgotten all
 // the others soon after.
 func TestFlood(t *testing.T) {
+	long(t)
 	if !alone(t) {
 		return
 	}
@@ -107,9 +108,6 @@ func TestFlood(t *testing.T) {
 					if !raceEnabled && strconv.IntSize == 64 && s.name != "fec" && s.name != "refusing" && (s.name == "accepting" || !testing.Short()) {
 						n = 200000
 					}
-				}
-				if repeated() {
-					n = 100
 				}
 				inWorld(t, 8, clean, func(w *world) { flood(w, &s.config, s.accepts, n, f.make) })
 			})

@@ -72,6 +72,9 @@ func TestNothingCountsTwice(t *testing.T) {
 	ciphers := hidingCiphers(t)
 	ciphers["GCM"], ciphers["GCM with FEC"] = testAEAD(t), testAEAD(t)
 	for name, v := range ciphers {
+		if repeated() && name != "GCM" && name != "CFB" {
+			continue
+		}
 		f := FEC{Data: 3, Parity: 2}
 		if name == "GCM" || name == "CFB" {
 			f = FEC{}

@@ -351,6 +351,9 @@ func (w *world) firstLife(n int, answers bool) (a *Conn, pc *netsim.PacketConn) 
 func TestServerRestarted(t *testing.T) {
 	for _, answers := range []bool{true, false} {
 		for _, n := range []int{1, 5000, 5 << 20} {
+			if repeated() && n > 5000 {
+				continue
+			}
 			for _, closes := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v %d %v", answers, n, closes), func(t *testing.T) {
 					inWorld(t, 22, clean, func(w *world) {

@@ -188,6 +188,7 @@ func TestPathMTULossIsNoBlackHole(t *testing.T) {
 
 // In an outage nothing is concluded, however long it is.
 func TestPathMTUOutage(t *testing.T) {
+	long(t)
 	for _, back := range []bool{false, true} { // whether the way back is open meanwhile
 		inWorld(t, 1, path(0), func(w *world) {
 			a, b, _ := w.pair(&Config{MaxMTU: 1472, PeerTimeout: time.Hour, KeepAlive: -1}, &Config{PeerTimeout: time.Hour})

@@ -19,7 +19,12 @@ func TestSettersCheck(t *testing.T) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
 		room := cfg.overhead().total()
-		before := *a.kcp
+		machine := func() (machineConfig, uint32) {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			return a.kcp.cfg, a.kcp.snd.rtt.minRTO
+		}
+		config, minRTO := machine()
 		for _, n := range []int{-1, 1, minMTU, room + minMTU - 1, maxUDPPayload + 1, math.MaxInt32, math.MinInt32} {
 			requireConfigError(t, "MTU", a.SetMTU(n))
 		}
@@ -34,8 +39,9 @@ func TestSettersCheck(t *testing.T) {
 		for _, n := range []int{-1, 1, minWriteBuffer - 1, maxConfigWriteBuffer + 1, math.MaxInt32} {
 			requireConfigError(t, "WriteBuffer", a.SetWriteBuffer(n))
 		}
-		require.Equal(t, before.cfg, a.kcp.cfg)
-		require.Equal(t, before.snd.rtt.minRTO, a.kcp.snd.rtt.minRTO)
+		after, minRTOAfter := machine()
+		require.Equal(t, config, after)
+		require.Equal(t, minRTO, minRTOAfter)
 		require.Nil(t, a.rare)
 
 		require.NoError(t, a.SetMTU(room+minMTU))

@@ -202,7 +202,11 @@ func (l *streamLives) check(t *testing.T) {
 // has one receipt; none of them says delivered without a trace of the message at
 // the peer; and nothing is left of streams or sessions.
 func TestStreamLives(t *testing.T) {
-	for seed := range fewer(200) {
+	n := fewer(200)
+	if repeated() {
+		n = 5
+	}
+	for seed := range n {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { streamLife(t, seed) }) {
 			t.Fatalf("repeat with KCP_SEED=%d", seed)
 		}
