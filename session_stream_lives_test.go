@@ -9,6 +9,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -195,6 +196,26 @@ func (l *streamLives) check(t *testing.T) {
 	for _, key := range slices.Sorted(maps.Keys(l.logs)) {
 		l.logs[key].check(t, key)
 	}
+}
+
+// missing reports whether an end has sent a message that it knows of no delivery
+// of, and that the peer has not read, and whether one was lost with the session. A
+// message that was given up, or whose stream was reset, is missing and not lost: as
+// long as the peer has not acknowledged even that, Close takes it for undelivered.
+func (l *streamLives) missing(from string) (missing, lost bool) {
+	for key, log := range l.logs {
+		if !strings.HasPrefix(key, from) {
+			continue
+		}
+		for i := range log.sent {
+			var reset *StreamError
+			if err := log.receipts[i]; err != nil && !slices.Contains(log.got, i) {
+				missing = true
+				lost = lost || !errors.Is(err, ErrMessageAbandoned) && !errors.As(err, &reset)
+			}
+		}
+	}
+	return missing, lost
 }
 
 // Whatever the network does, and however streams and sessions end: what arrives
