@@ -105,8 +105,11 @@ func TestFlood(t *testing.T) {
 				n := 2000
 				switch f.name {
 				case "hello", "push", "garbage":
-					if !raceEnabled && strconv.IntSize == 64 && s.name != "fec" && s.name != "refusing" && (s.name == "accepting" || !testing.Short()) {
+					if !raceEnabled && strconv.IntSize == 64 && s.name != "fec" && s.name != "refusing" {
 						n = 200000
+						if testing.Short() {
+							n = 10000
+						}
 					}
 				}
 				inWorld(t, 8, clean, func(w *world) { flood(w, &s.config, s.accepts, n, f.make) })
