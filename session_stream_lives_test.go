@@ -130,25 +130,8 @@ func (l *streamLives) life(from, to string, s *Stream, seed uint64) {
 func (l *streamLives) open(c *Conn, from, to string, random *rand.Rand) {
 	var wg sync.WaitGroup
 	seed := random.Uint64()
-	wg.Go(func() {
-		for {
-			s, err := c.AcceptStream(context.Background())
-			if err != nil {
-				return
-			}
-			wg.Go(func() { l.life(from, to, s, seed) })
-		}
-	})
-	for range random.IntN(12) {
-		s, err := c.OpenStream(context.Background(), &StreamOptions{
-			Unordered: random.IntN(2) == 0, Priority: random.IntN(16) - 8,
-		})
-		if err != nil {
-			break
-		}
-		wg.Go(func() { l.life(from, to, s, seed) })
-		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
-	}
+	wg.Go(func() { l.accept(&wg, c, from, to, seed) })
+	l.dial(&wg, c, from, to, random.IntN(12), random, seed)
 	time.Sleep(time.Duration(random.IntN(6000)) * time.Millisecond)
 	switch random.IntN(4) {
 	case 0:
@@ -161,6 +144,31 @@ func (l *streamLives) open(c *Conn, from, to string, random *rand.Rand) {
 	wg.Wait()
 }
 
+// accept uses the streams that the peer opens, until c ends.
+func (l *streamLives) accept(wg *sync.WaitGroup, c *Conn, from, to string, seed uint64) {
+	for {
+		s, err := c.AcceptStream(context.Background())
+		if err != nil {
+			return
+		}
+		wg.Go(func() { l.life(from, to, s, seed) })
+	}
+}
+
+// dial opens n streams, if c does not end before, and uses them.
+func (l *streamLives) dial(wg *sync.WaitGroup, c *Conn, from, to string, n int, random *rand.Rand, seed uint64) {
+	for range n {
+		s, err := c.OpenStream(context.Background(), &StreamOptions{
+			Unordered: random.IntN(2) == 0, Priority: random.IntN(16) - 8,
+		})
+		if err != nil {
+			return
+		}
+		wg.Go(func() { l.life(from, to, s, seed) })
+		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+	}
+}
+
 // beside uses streams of c beside the session itself, until that ends. Half of the
 // sessions have some, as kind says.
 func (l *streamLives) beside(wg *sync.WaitGroup, c *Conn, from, to string, kind, seed uint64) {
@@ -168,27 +176,8 @@ func (l *streamLives) beside(wg *sync.WaitGroup, c *Conn, from, to string, kind,
 		return
 	}
 	random := rand.New(rand.NewPCG(seed, 78))
-	wg.Go(func() {
-		for {
-			s, err := c.AcceptStream(context.Background())
-			if err != nil {
-				return
-			}
-			wg.Go(func() { l.life(from, to, s, seed) })
-		}
-	})
-	wg.Go(func() {
-		for range random.IntN(5) {
-			s, err := c.OpenStream(context.Background(), &StreamOptions{
-				Unordered: random.IntN(2) == 0, Priority: random.IntN(16) - 8,
-			})
-			if err != nil {
-				return
-			}
-			wg.Go(func() { l.life(from, to, s, seed) })
-			time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
-		}
-	})
+	wg.Go(func() { l.accept(wg, c, from, to, seed) })
+	wg.Go(func() { l.dial(wg, c, from, to, random.IntN(5), random, seed) })
 }
 
 // check checks all logs.
