@@ -460,6 +460,10 @@ func TestMessages(t *testing.T) {
 
 // A steady flow allocates nothing, with losses as well.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
+	sequential(t)
+	if !alone(t) {
+		return
+	}
 	for _, loss := range []float64{0, 0.05} {
 		p := newPipe(t, 256, loss)
 		payload, buf := make([]byte, p.a.cfg.mss), make([]byte, p.a.cfg.mss)
