@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"crypto/tls"
-	"fmt"
 	"log/slog"
 	"syscall"
 	"time"
@@ -407,128 +406,6 @@ func Classic() Config {
 
 		CongestionControl: NewReferenceControl,
 	}
-}
-
-// ConfigError reports an invalid setting.
-type ConfigError struct {
-	Field  string // name of the field of Config
-	Value  any    // its value
-	Reason string // what it must be
-}
-
-func (e *ConfigError) Error() string {
-	return fmt.Sprintf("kcp: Config.%s is %v: %s", e.Field, e.Value, e.Reason)
-}
-
-// Validate returns the first invalid setting as a *ConfigError, or nil. Dial,
-// Listen and NewEndpoint call it.
-func (c *Config) Validate() error {
-	if c == nil {
-		return nil
-	}
-	if err := c.validateRanges(); err != nil {
-		return err
-	}
-	if err := c.validateTLS(); err != nil {
-		return err
-	}
-	if c.FEC.enabled() {
-		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
-			return &ConfigError{"FEC", c.FEC, "must have at least 1 of each, and at most 256 in all"}
-		}
-	}
-	mtu := c.MTU
-	setDefault(&mtu, defaultConfigMTU)
-	if room := c.overhead().total(); mtu-room < minMTU {
-		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
-	}
-	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {
-		return &ConfigError{"Redundancy", c.Redundancy, fmt.Sprintf("must be in [0, %d]", maxRedundancy)}
-	}
-	if c.NoDelay > NoDelayTurbo {
-		return &ConfigError{"NoDelay", c.NoDelay, "must be one of the NoDelay modes"}
-	}
-	if c.AddressValidation > ValidateAlways {
-		return &ConfigError{"AddressValidation", c.AddressValidation, "must be one of the AddressValidation modes"}
-	}
-	if c.AllowLegacy && c.RefuseLegacy {
-		return &ConfigError{"AllowLegacy", true, "must not be combined with RefuseLegacy"}
-	}
-	if c.DeadLink < 0 {
-		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
-	}
-	if c.IdleTimeout < 0 {
-		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
-	}
-	return nil
-}
-
-// validateTLS is Validate for TLS.
-func (c *Config) validateTLS() error {
-	if c.TLS == nil {
-		return nil
-	}
-	for _, v := range []uint16{c.TLS.MinVersion, c.TLS.MaxVersion} {
-		if v != 0 && v < tls.VersionTLS13 {
-			return &ConfigError{"TLS", tls.VersionName(v), "must not allow versions below TLS 1.3"}
-		}
-	}
-	if c.MTU != 0 && c.MTU < flightPacket {
-		return &ConfigError{"MTU", c.MTU, fmt.Sprintf("must be at least %d with TLS", flightPacket)}
-	}
-	for _, other := range []struct {
-		set   bool
-		field string
-	}{{c.Cipher != nil, "Cipher"}, {c.AllowLegacy, "AllowLegacy"}} {
-		if other.set {
-			return &ConfigError{"TLS", "set", "must not be combined with " + other.field}
-		}
-	}
-	return nil
-}
-
-// validateRanges is Validate for the numbers that have bounds.
-func (c *Config) validateRanges() error {
-	ints := []struct {
-		field    string
-		value    int
-		min, max int
-	}{
-		{"MTU", c.MTU, minMTU, maxUDPPayload},
-		{"SendWindow", c.SendWindow, 1, maxWindow},
-		{"ReceiveWindow", c.ReceiveWindow, 1, maxWindow},
-		{"WriteBuffer", c.WriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
-		{"Backlog", c.Backlog, 1, maxInt32},
-		{"MaxSessions", c.MaxSessions, 1, maxInt32},
-		{"Shards", c.Shards, 1, maxShards},
-		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
-		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
-		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
-		{"StreamReceiveBuffer", c.StreamReceiveBuffer, initialCredit, maxConfigWriteBuffer},
-		{"StreamWriteBuffer", c.StreamWriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
-	}
-	for _, f := range ints {
-		if f.value != 0 && (f.value < f.min || f.value > f.max) {
-			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%d, %d], or 0 for the default", f.min, f.max)}
-		}
-	}
-	durations := []struct {
-		field    string
-		value    time.Duration
-		min, max time.Duration
-	}{
-		{"MinRTO", c.MinRTO, time.Millisecond, rtoMax * time.Millisecond},
-		{"Interval", c.Interval, minInterval * time.Millisecond, maxInterval * time.Millisecond},
-	}
-	for _, f := range durations {
-		if f.value != 0 && (f.value < f.min || f.value > f.max) {
-			return &ConfigError{f.field, f.value, fmt.Sprintf("must be in [%v, %v], or 0 for the default", f.min, f.max)}
-		}
-	}
-	if c.MaxMTU > maxUDPPayload {
-		return &ConfigError{"MaxMTU", c.MaxMTU, fmt.Sprintf("must be at most %d", maxUDPPayload)}
-	}
-	return nil
 }
 
 // withDefaults returns a copy of c with the defaults filled in. What a negative

@@ -97,6 +97,13 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	}
 	k.waitNoLonger()
 	k.countAck(newest, early)
+	k.afterInput(una, flying)
+	return nil
+}
+
+// afterInput acts on what a packet's segments changed together. una and flying
+// are snd_una and the segments in flight before it.
+func (k *KCP) afterInput(una seq, flying int) {
 	if k.cfg.ext.ThinAcks {
 		k.decideAck()
 	}
@@ -109,7 +116,6 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	if k.cfg.trace != nil {
 		k.traceMetrics()
 	}
-	return nil
 }
 
 // checkSegment returns the payload of the segment with header h, or the reason
