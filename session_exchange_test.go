@@ -95,10 +95,17 @@ func TestRepairOfExchanges(t *testing.T) {
 	repair := func(t *testing.T, seed uint64, waits bool, lost string) (took time.Duration) {
 		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(w *world) {
 			a, b, _ := w.pair(nil, nil)
-			a.kcp.cfg.ext.AwaitReplies, b.kcp.cfg.ext.AwaitReplies = waits, waits
+			for _, c := range []*Conn{a, b} {
+				c.mu.Lock()
+				c.kcp.cfg.ext.AwaitReplies = waits
+				c.mu.Unlock()
+			}
 			go echoAfter(b, 0)
 			exchange(t, a, firstReplies+10, 50*time.Millisecond)
-			require.Equal(t, waits, a.kcp.rcv.ackPolicy.replies.hold > 50)
+			a.mu.Lock()
+			hold := a.kcp.rcv.ackPolicy.replies.hold
+			a.mu.Unlock()
+			require.Equal(t, waits, hold > 50)
 			dropped := false
 			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
 				if dropped || from.Addr().String() != lost {
@@ -129,10 +136,11 @@ func TestRepairOfExchanges(t *testing.T) {
 func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 	inWorld(t, 0, clean, func(w *world) {
 		a, b, l := w.pair(nil, nil)
-		require.True(t, a.kcp.cfg.ext.AwaitReplies)
-		require.True(t, b.kcp.cfg.ext.AwaitReplies)
-		c := newConn(l.ep, sessionKey{}, nil)
-		require.False(t, c.kcp.cfg.ext.AwaitReplies)
+		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
+			c.mu.Lock()
+			require.Equal(t, c == a || c == b, c.kcp.cfg.ext.AwaitReplies)
+			c.mu.Unlock()
+		}
 	})
 }
 
@@ -150,19 +158,19 @@ func TestNeedlessWakeUps(t *testing.T) {
 		_, err = b.Write([]byte{2}) // takes the ACK along
 		require.NoError(t, err)
 		b.mu.Lock()
-		timers, now := b.timers, b.ep.now()
+		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
 		rto := time.Duration(b.kcp.snd.rtt.rto) * time.Millisecond
 		b.live.outstanding = false // a step would set it
 		b.mu.Unlock()
-		require.Less(t, timers.wakeAt, now+25*time.Millisecond)
-		require.InDelta(t, now+rto, timers.dueAt, float64(2*time.Millisecond))
+		require.Less(t, wakeAt, now+25*time.Millisecond)
+		require.InDelta(t, now+rto, dueAt, float64(2*time.Millisecond))
 		time.Sleep(30 * time.Millisecond)
 		b.mu.Lock()
 		stepped, wakeAt := b.live.outstanding, b.timers.wakeAt
 		b.mu.Unlock()
 		require.False(t, stepped)
-		require.Equal(t, timers.dueAt, wakeAt)
-		time.Sleep(timers.dueAt - b.ep.now() - 1)
+		require.Equal(t, dueAt, wakeAt)
+		time.Sleep(dueAt - b.ep.now() - 1)
 		require.Zero(t, b.Stats().TimeoutRetransmits)
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
@@ -172,7 +180,7 @@ func TestNeedlessWakeUps(t *testing.T) {
 		now = b.ep.now()
 		b.wake(now)
 		b.schedule(now + 1)
-		dueAt := b.timers.dueAt
+		dueAt = b.timers.dueAt
 		b.mu.Unlock()
 		require.Equal(t, now, dueAt, "what wake was called for is forgotten")
 	})
