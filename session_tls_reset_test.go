@@ -326,6 +326,22 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 			y, _ = w.endpoint("10.0.0.4:0", config)
 		}
 	})
+	inWorld(t, 1, clean, func(w *world) { // more has ended than TIME-WAIT holds; and endpoints of one secret
+		config := resettable(Config{})
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		server := l.Endpoint()
+		for i := range maxTimeWait + 1 {
+			server.table.timeWaits.add(sessionKey{conv: uint32(i)}, timeWait{}, server.now())
+		}
+		for _, told := range []bool{false, true} {
+			w.dial(e)
+			b := accepted(t, l)
+			time.Sleep(timeWaitTime)
+			require.Equal(t, told, reset(b).ours != nil)
+		}
+		require.NotEqual(t, e.resetKey(sessionKey{}), server.resetKey(sessionKey{}))
+	})
 	inWorld(t, 2, clean, func(w *world) { // the handshake took long
 		config := secured(Config{DialTimeout: time.Minute})
 		l := w.listen(config)
