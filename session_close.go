@@ -111,10 +111,10 @@ func (c *Conn) wait(now time.Duration) {
 }
 
 // giveUp ends a closed session that has made no progress for long enough. If
-// the peer has all data and only the answer to CLOSE is missing, Close returns,
-// and the session repeats CLOSE in the background.
+// the peer has all data, but for what was given up, Close returns, and the session
+// repeats CLOSE in the background.
 func (c *Conn) giveUp(now time.Duration) {
-	if c.kcp.WaitSend() == 0 && !c.closing.background && now < c.closing.closeBy {
+	if !c.closing.undelivered && !c.undelivered() && !c.closing.background && now < c.closing.closeBy {
 		c.closing.background = true
 		c.wait(now)
 		c.io.canWrite.Broadcast()
@@ -436,8 +436,8 @@ func (c *Conn) delivered() bool {
 	switch l.kind {
 	case peerExtended:
 		// A peer that has sent all its data need not learn that we read no
-		// more.
-		return l.finished || l.finAcked && c.allReceived()
+		// more. With streams, FIN does not say that it has.
+		return l.finished || l.finAcked && c.allReceived() && (c.streams == nil || l.peerClosed)
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
 		// Otherwise the peer may still prove to be an extended one.

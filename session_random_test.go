@@ -45,7 +45,7 @@ type life struct {
 	leaves func()        // the process ends with Close, and its endpoint without a word
 	waits  time.Duration // before the first write
 
-	missing, lost bool // messages of streams; see streamLives.missing
+	lost bool // a message of a stream was; see streamLives.lost
 }
 
 // live uses c until the end.
@@ -238,8 +238,7 @@ func randomLife(t *testing.T, seed uint64) {
 			return
 		}
 		lives.check(t)
-		ours.missing, ours.lost = lives.missing("a")
-		theirs.missing, theirs.lost = lives.missing("b")
+		ours.lost, theirs.lost = lives.lost("a"), lives.lost("b")
 		ours.check(t, &theirs, up, down, end < 2 || err != nil)
 		for _, e := range []*Endpoint{client, server} {
 			s := e.Stats()
@@ -264,7 +263,7 @@ func (l *life) check(t *testing.T, peer *life, up, down []byte, killed bool) {
 		return
 	}
 	for _, s := range []struct{ from, to *life }{{l, peer}, {peer, l}} {
-		if errors.Is(s.from.closeErr, ErrNotDelivered) && s.to.leaves == nil && !s.from.missing {
+		if errors.Is(s.from.closeErr, ErrNotDelivered) && s.to.leaves == nil && !s.from.lost {
 			require.False(t, errors.Is(s.to.readErr, io.EOF) && bytes.Equal(s.from.wrote, s.to.got), "it was delivered: %d to %d", s.from.manner, s.to.manner)
 		}
 		if s.from.closeErr == nil && s.to.leaves == nil && l.manner != violent && peer.manner != violent {
@@ -288,7 +287,7 @@ func (l *life) check(t *testing.T, peer *life, up, down []byte, killed bool) {
 		for _, s := range []*life{l, peer} {
 			require.NoError(t, s.writeErr)
 			// The last answer of an end that leaves may have been lost.
-			if (s != peer || l.leaves == nil) && !(s.missing && errors.Is(s.closeErr, ErrNotDelivered)) {
+			if (s != peer || l.leaves == nil) && !(s.lost && errors.Is(s.closeErr, ErrNotDelivered)) {
 				require.NoError(t, s.closeErr)
 			}
 			require.True(t, errors.Is(s.readErr, io.EOF), "%v", s.readErr)

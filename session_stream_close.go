@@ -49,19 +49,39 @@ func (t *streamTable) drainedLocked() bool {
 	return true
 }
 
-// undelivered reports whether the peer lacks something of what was written.
+// undelivered reports whether the peer lacks something of what was written. What
+// the application allowed to be given up does not count: messages whose lifetime or
+// retransmissions are used up, and streams that were reset.
 func (c *Conn) undelivered() bool {
 	segments, _ := c.kcp.streamLoad()
-	if t := c.streams; t != nil && !t.failed && (t.dataFlight > 0 || t.dataWaitsLocked()) {
-		return true
+	if t := c.streams; t != nil && !t.failed {
+		now := c.kcp.micros()
+		for _, s := range t.streams {
+			if s.owesLocked(now) {
+				return true
+			}
+		}
 	}
 	return c.kcp.WaitSend() > segments
 }
 
-// dataWaitsLocked reports whether messages wait to be sent.
-func (t *streamTable) dataWaitsLocked() bool {
-	for _, s := range t.streams {
-		if s.out.first != nil {
+// owesLocked reports whether the peer lacks something of what was written to s,
+// and not given up at the time now.
+func (s *Stream) owesLocked(now int64) bool {
+	o := &s.out
+	if o.reset {
+		return false
+	}
+	if o.chunks != nil && o.chunks.flight > 0 {
+		return true
+	}
+	for m := o.begun.first; m != nil; m = m.later {
+		if !m.over() && !m.spent(now, 0) {
+			return true
+		}
+	}
+	for m := o.first; m != nil; m = m.next {
+		if !m.spent(now, 0) {
 			return true
 		}
 	}
@@ -79,12 +99,19 @@ func (c *Conn) advanceClose(now time.Duration) {
 		t.closeMark = una
 		c.wait(now)
 	}
+	if !t.failed {
+		for _, s := range t.streams {
+			s.purgeLocked(c.kcp.micros()) // what has no credit is not pulled
+		}
+	}
 	switch {
 	case t.failed || t.drainedLocked():
 	case now >= c.closing.endAt:
-		c.closing.undelivered = true
 		for _, s := range t.streams {
-			s.dropUnsentLocked(ErrNotDelivered)
+			if s.out.first != nil {
+				c.closing.undelivered = true
+				s.dropUnsentLocked(ErrNotDelivered)
+			}
 			t.sched.remove(s)
 		}
 	default:

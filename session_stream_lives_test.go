@@ -187,24 +187,23 @@ func (l *streamLives) check(t *testing.T) {
 	}
 }
 
-// missing reports whether an end has sent a message that it knows of no delivery
-// of, and that the peer has not read, and whether one was lost with the session. A
-// message that was given up, or whose stream was reset, is missing and not lost: as
-// long as the peer has not acknowledged even that, Close takes it for undelivered.
-func (l *streamLives) missing(from string) (missing, lost bool) {
+// lost reports whether an end has sent a message that was lost with the session:
+// neither has the peer read it, nor is it known to be delivered. A message that was
+// given up, or whose stream was reset, is missing and not lost.
+func (l *streamLives) lost(from string) bool {
 	for key, log := range l.logs {
 		if !strings.HasPrefix(key, from) {
 			continue
 		}
 		for i := range log.sent {
 			var reset *StreamError
-			if err := log.receipts[i]; err != nil && !slices.Contains(log.got, i) {
-				missing = true
-				lost = lost || !errors.Is(err, ErrMessageAbandoned) && !errors.As(err, &reset)
+			if err := log.receipts[i]; err != nil && !slices.Contains(log.got, i) &&
+				!errors.Is(err, ErrMessageAbandoned) && !errors.As(err, &reset) {
+				return true
 			}
 		}
 	}
-	return missing, lost
+	return false
 }
 
 // Whatever the network does, and however streams and sessions end: what arrives

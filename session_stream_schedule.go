@@ -127,10 +127,11 @@ func (d *streamScheduler) pick(plain bool, quantum int32) *Stream {
 	}
 }
 
-// streamsWait reports whether pullStream would queue a segment.
+// streamsWait reports whether pullStream would queue a segment. Nothing may follow
+// CLOSE.
 func (c *Conn) streamsWait() bool {
 	t := c.streams
-	return t != nil && (t.sched.busy() || len(t.refused) > 0)
+	return t != nil && c.closing.state == stateOpen && (t.sched.busy() || len(t.refused) > 0)
 }
 
 // pullStream queues the next stream segment with the machine. After FIN, whose
@@ -138,7 +139,7 @@ func (c *Conn) streamsWait() bool {
 // has still to send.
 func (c *Conn) pullStream(plain bool) bool {
 	t := c.streams
-	if plain && c.hs.finSignal != 0 {
+	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
 		return false
 	}
 	if len(t.openings) > 0 {
@@ -237,9 +238,6 @@ func (s *Stream) putLocked(m *outMessage, h *streamHeader, data []byte) {
 // fill in.
 func (s *Stream) spaceLocked(m *outMessage, h *streamHeader, n int) []byte {
 	s.out.flight++
-	if !m.empty {
-		s.conn.streams.dataFlight++
-	}
 	s.in.stats.BytesSent += uint64(n)
 	b := s.conn.putStream(m, h, n)
 	s.out.deficit -= int32(n + headerSize)
@@ -257,7 +255,7 @@ func (c *Conn) putStream(m *outMessage, h *streamHeader, n int) []byte {
 // controlTag returns the tag of segments without data.
 func (s *Stream) controlTag() *outMessage {
 	if s.out.control == nil {
-		s.out.control = &outMessage{stream: s, empty: true}
+		s.out.control = &outMessage{stream: s}
 		s.out.control.owner = s.out.control
 	}
 	return s.out.control

@@ -69,7 +69,6 @@ type outMessage struct {
 	begun  bool
 	sent   bool // all of it is with the machine
 	chunk  bool // of bytes: each segment is a message of its own
-	empty  bool // it has no data
 	done   func(error)
 }
 
@@ -137,9 +136,6 @@ func (c *Conn) segmentAcked(tag *streamTag) {
 	}
 	s.out.flight--
 	s.out.known = true
-	if !m.empty {
-		c.streams.dataFlight--
-	}
 	if m.sent && m.flight == 0 && !m.abandoned {
 		m.finish(c.streams, nil)
 	}
@@ -198,6 +194,17 @@ func (s *Stream) purgeLocked(now int64) {
 		m.finish(s.conn.streams, ErrMessageAbandoned)
 		s.in.stats.Abandoned++
 		s.popLocked()
+	}
+}
+
+// giveUpSpentLocked gives up the messages whose lifetime is over, also those of
+// which something is in flight.
+func (s *Stream) giveUpSpentLocked(now int64) {
+	s.purgeLocked(now)
+	for m := s.out.begun.first; m != nil; m = m.later {
+		if !m.over() && m.spent(now, 0) {
+			s.abandonLocked(m)
+		}
 	}
 }
 

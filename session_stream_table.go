@@ -40,20 +40,19 @@ type streamTable struct {
 	canAccept notifier
 	sched     streamScheduler
 
-	next       uint32                   // id of the next stream of this end; 0: not decided yet
-	theirs     idSet                    // of the peer's streams: those that have been opened
-	fromPeer   int                      // streams of the peer in the table, or in the backlog
-	openAt     time.Duration            // when openings leaves; 0: it is empty
-	openings   []*Stream                // opened by this end, and the peer may not know of it
-	refused    []uint32                 // ids of streams to be refused
-	control    outMessage               // of segments that belong to no stream of the table
-	held       int                      // bytes of memory held for received messages
-	awaited    map[*outMessage]struct{} // those with a call of Done to come; nil: none
-	receipts   []receipt                // to be called
-	dataFlight int                      // segments of data with the machine
-	failed     bool                     // the session has ended, or delivers nothing more
-	closing    bool                     // Close waits for what is to be sent
-	closeMark  seq                      // snd_una at the last progress of that
+	next      uint32                   // id of the next stream of this end; 0: not decided yet
+	theirs    idSet                    // of the peer's streams: those that have been opened
+	fromPeer  int                      // streams of the peer in the table, or in the backlog
+	openAt    time.Duration            // when openings leaves; 0: it is empty
+	openings  []*Stream                // opened by this end, and the peer may not know of it
+	refused   []uint32                 // ids of streams to be refused
+	control   outMessage               // of segments that belong to no stream of the table
+	held      int                      // bytes of memory held for received messages
+	awaited   map[*outMessage]struct{} // those with a call of Done to come; nil: none
+	receipts  []receipt                // to be called
+	failed    bool                     // the session has ended, or delivers nothing more
+	closing   bool                     // Close waits for what is to be sent
+	closeMark seq                      // snd_una at the last progress of that
 }
 
 // receipt is a call of MessageOptions.Done that is due.
@@ -300,7 +299,9 @@ func (c *Conn) failStreams(err error) {
 	if err == nil {
 		err = ErrNotDelivered
 	}
+	now := c.kcp.micros()
 	for _, s := range t.streams {
+		s.giveUpSpentLocked(now)
 		s.dropUnsentLocked(err)
 	}
 	t.openings, t.refused, t.openAt = nil, nil, 0
@@ -356,4 +357,6 @@ func (c *Conn) runReceipts() {
 }
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.
-func (c *Conn) streamsUnsent() bool { return c.streams != nil && c.streams.sched.busy() }
+func (c *Conn) streamsUnsent() bool {
+	return c.streams != nil && c.closing.state == stateOpen && c.streams.sched.busy()
+}

@@ -100,6 +100,7 @@ func (c *Conn) onWake() {
 		return
 	}
 	if lost := c.checkTimeouts(now); lost != nil {
+		c.setClock(now)
 		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
