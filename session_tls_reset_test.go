@@ -159,6 +159,16 @@ func resetOf(k *resetKey, conv uint32, after int) []byte {
 	return packet
 }
 
+// told returns the key that an end has told its peer, and known the one that it
+// knows of its peer; nil: none.
+func told(c *Conn) *resetKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.in.numbers.tls.reset.ours
+}
+
+func known(c *Conn) *resetKey { return c.in.numbers.tls.reset.theirs.Load() }
+
 // No reset ends a session but one of its peer's that was made while there was no
 // session.
 func TestTLSForgedResets(t *testing.T) {
@@ -195,14 +205,14 @@ func TestTLSForgedResets(t *testing.T) {
 		w.net.SetFilter(nil)
 		other := w.dial(a.ep)
 		bothWays(t, other, accepted(t, b.ep.listenerOf()), []byte("up"), []byte("down"))
-		ours, theirs := a.in.numbers.tls.reset.ours, a.in.numbers.tls.reset.theirs.Load()
-		require.Equal(t, *theirs, *b.in.numbers.tls.reset.ours)
-		require.Equal(t, *ours, *b.in.numbers.tls.reset.theirs.Load())
+		ours, theirs := told(a), known(a)
+		require.Equal(t, *theirs, *told(b))
+		require.Equal(t, *ours, *known(b))
 		forged := map[string][]byte{
 			"made before the session":  early[0],
 			"made with its key":        resetOf(theirs, a.Conv(), 0),
 			"made before its key":      resetOf(theirs, a.Conv(), -1),
-			"of another session":       resetOf(other.in.numbers.tls.reset.theirs.Load(), a.Conv(), 1),
+			"of another session":       resetOf(known(other), a.Conv(), 1),
 			"of the session's own end": resetOf(ours, a.Conv(), 1),
 			"of no key":                resetOf(new(resetKey), a.Conv(), 1<<30),
 			"too short":                resetOf(theirs, a.Conv(), 1)[1:],
@@ -300,7 +310,6 @@ func TestTLSResetsAreBounded(t *testing.T) {
 
 // A key that another may know is not told, nor taken.
 func TestTLSResetKeyIsNotTold(t *testing.T) {
-	reset := func(c *Conn) *resetKeys { return &c.in.numbers.tls.reset }
 	inWorld(t, 1, clean, func(w *world) { // a session of the same id is elsewhere
 		config := secured(Config{})
 		l := w.listen(config)
@@ -309,14 +318,14 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		a := w.dialWith(x, serverAddr, DialOptions{Conv: 7})
 		accepted(t, l)
 		time.Sleep(time.Second)
-		require.NotNil(t, reset(a).theirs.Load())
+		require.NotNil(t, known(a))
 		for i := range 2 {
 			c := w.dialWith(y, serverAddr, DialOptions{Conv: 7})
 			b := accepted(t, l)
 			bothWays(t, c, b, []byte("up"), []byte("down"))
 			time.Sleep(time.Second)
-			require.Nil(t, reset(b).ours)
-			require.Nil(t, reset(c).theirs.Load())
+			require.Nil(t, told(b))
+			require.Nil(t, known(c))
 			require.NoError(t, c.Close())
 			require.NoError(t, b.Close())
 			if i == 0 {
@@ -331,14 +340,16 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		server := l.Endpoint()
+		server.mu.Lock()
 		for i := range maxTimeWait + 1 {
 			server.table.timeWaits.add(sessionKey{conv: uint32(i)}, timeWait{}, server.now())
 		}
-		for _, told := range []bool{false, true} {
+		server.mu.Unlock()
+		for _, want := range []bool{false, true} {
 			w.dial(e)
 			b := accepted(t, l)
 			time.Sleep(timeWaitTime)
-			require.Equal(t, told, reset(b).ours != nil)
+			require.Equal(t, want, told(b) != nil)
 		}
 		require.NotEqual(t, e.resetKey(sessionKey{}), server.resetKey(sessionKey{}))
 	})
@@ -352,8 +363,8 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		b := accepted(t, l)
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		time.Sleep(time.Second)
-		require.NotNil(t, reset(b).ours)
-		require.Nil(t, reset(a).theirs.Load())
-		require.NotNil(t, reset(b).theirs.Load())
+		require.NotNil(t, told(b))
+		require.Nil(t, known(a))
+		require.NotNil(t, known(b))
 	})
 }
