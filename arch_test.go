@@ -194,7 +194,7 @@ var layers = map[string][]string{
 	"internal/pmtud":      nil,
 	"internal/replay":     nil,
 	"internal/wakeq":      nil,
-	"internal/packetkeys": nil,
+	"internal/packetkeys": {"internal/replay"},
 	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
 	"internal/customs":    nil,

@@ -55,7 +55,6 @@ type sessionPort interface {
 	sendSignals()
 	replaceSignals(signal)
 	dropPending()
-	setClosePayload([]byte)
 
 	// Streams.
 	startStreams()
@@ -274,10 +273,6 @@ func (k *KCP) replaceSignals(s signal) { k.signals = append(k.signals[:0], s) }
 
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
-
-// setClosePayload sets the payload of CLOSE signals. It must leave room for the
-// header in packets of every size to come.
-func (k *KCP) setClosePayload(b []byte) { k.rareMachine().closePayload = b }
 
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.

@@ -27,6 +27,7 @@ func TestStreamIsNetConn(t *testing.T) {
 	}{
 		{"plain", Config{}},
 		{"aead+fec", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", *secured(Config{})},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +88,9 @@ func TestStreamMessages(t *testing.T) {
 					_, err := r.ReadMessage(nil)
 					if err != nil {
 						require.ErrorIs(t, err, io.ErrShortBuffer)
+						next, ok := r.NextMessageSize()
+						require.True(t, ok)
+						require.Equal(t, size, next)
 					}
 				}
 				n, err := r.ReadMessage(buf)
@@ -95,6 +99,8 @@ func TestStreamMessages(t *testing.T) {
 			}
 			_, err := r.ReadMessage(buf)
 			require.Equal(t, io.EOF, err)
+			_, ok := r.NextMessageSize()
+			require.False(t, ok)
 		})
 	}
 }

@@ -508,6 +508,8 @@ func TestConfigErrors(t *testing.T) {
 		"IdleTimeout":   {IdleTimeout: -1},
 		"Backlog":       {Backlog: -1},
 		"MaxSessions":   {MaxSessions: -5},
+
+		"StatelessResetKey": {StatelessResetKey: make([]byte, 15)},
 	}
 	for field, config := range bad {
 		var ce *ConfigError

@@ -196,7 +196,6 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		return
 	}
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		c.announceReason()
 		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
@@ -234,8 +233,11 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		if r.due(now) {
 			c.kcp.queueSignals(r.signal)
 			r.sent(now)
-			if r == &l.ping {
+			switch r {
+			case &l.ping:
 				c.live.pingAt = uint32(now.Microseconds())
+			case &l.confirm:
+				c.tellResetKey()
 			}
 		}
 	}
