@@ -3,6 +3,7 @@ package kcp
 import (
 	"crypto/tls"
 	"log/slog"
+	"slices"
 	"syscall"
 	"time"
 
@@ -18,7 +19,7 @@ import (
 //
 // Cipher and TLS must be the same at both ends, and a peer must understand FEC if
 // that is set. Nothing else has to match. The fields are, in this order,
-//   - what travels: MessageMode, Cipher, TLS, FEC;
+//   - what travels: MessageMode, Cipher, TLS, StatelessResetKey, FEC;
 //   - sizes of packets, windows and buffers: MTU to WriteBuffer;
 //   - retransmission and congestion control: NoDelay to CongestionControl;
 //   - time-outs: PeerTimeout to MaxLinger;
@@ -49,6 +50,19 @@ type Config struct {
 	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
 	// MTU must be 1200 at least.
 	TLS *tls.Config
+	// StatelessResetKey lets peers of sessions with TLS learn at once that this
+	// end was restarted (stateless reset, RFC 9000 §10.3): their calls return
+	// ErrReset instead of waiting for PeerTimeout. It is secret, of at least 16
+	// bytes, better 32 at random, and must be the same after the restart, as must
+	// the address that the socket is bound to and the clock, which must not go
+	// back. Whoever knows it can end the sessions. Servers must not share one: a
+	// server ends the sessions of another whose packets are sent to it.
+	//
+	// The default, nil, is a key that each endpoint draws for itself. Then peers
+	// learn at once that this end has given a session up and forgotten it, but
+	// not of a restart. The peer need not have a key. Without TLS it has no
+	// effect: such peers are told without a key.
+	StatelessResetKey []byte
 	// FEC adds parity packets to what is sent. The zero value adds none. The
 	// peer need not send any itself, nor know the ratio, but it must understand
 	// them: kcp-go does, the C reference does not. What the peer sends is
@@ -419,6 +433,7 @@ func (c *Config) withDefaults() Config {
 		d.TLS = d.TLS.Clone()
 		d.TLS.MinVersion = tls.VersionTLS13
 	}
+	d.StatelessResetKey = slices.Clone(d.StatelessResetKey)
 	setDefault(&d.MTU, defaultConfigMTU)
 	setDefault(&d.SendWindow, defaultWindow)
 	setDefault(&d.ReceiveWindow, defaultWindow)

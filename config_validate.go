@@ -19,6 +19,9 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("kcp: Config.%s is %v: %s", e.Field, e.Value, e.Reason)
 }
 
+// minResetKey is the size of the shortest Config.StatelessResetKey, in bytes.
+const minResetKey = 16
+
 // Validate returns the first invalid setting as a *ConfigError, or nil. Dial,
 // Listen and NewEndpoint call it.
 func (c *Config) Validate() error {
@@ -52,6 +55,9 @@ func (c *Config) Validate() error {
 	}
 	if c.AllowLegacy && c.RefuseLegacy {
 		return &ConfigError{"AllowLegacy", true, "must not be combined with RefuseLegacy"}
+	}
+	if n := len(c.StatelessResetKey); c.StatelessResetKey != nil && n < minResetKey {
+		return &ConfigError{"StatelessResetKey", "set", fmt.Sprintf("must have at least %d bytes, not %d", minResetKey, n)}
 	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}

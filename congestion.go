@@ -92,7 +92,7 @@ type CongestionState struct {
 
 // SegmentInfo describes the last transmission of a data segment.
 type SegmentInfo struct {
-	SN            uint32
+	SN            uint32 // its number; a retransmission has the same one
 	Size          int    // payload and header, in bytes
 	Sent          uint32 // when it was transmitted, as CongestionState.Now
 	SentMicros    int64  // the same as CongestionState.Micros

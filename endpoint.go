@@ -28,14 +28,15 @@ import (
 // Listener.mu. Fields above mu are immutable or need no lock, unless their
 // comments name one.
 type Endpoint struct {
-	config     Config    // immutable
-	epoch      time.Time // origin of all times given as time.Duration; immutable
-	protection protection
-	counters   endpointCounters
-	wakes      wakeq.Queue[*Conn]
-	packets    sync.Pool    // of *buffer
-	logAfter   atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog logLimit     // of records of sessions
+	config      Config    // immutable
+	epoch       time.Time // origin of all times given as time.Duration; immutable
+	protection  protection
+	counters    endpointCounters
+	wakes       wakeq.Queue[*Conn]
+	packets     sync.Pool    // of *buffer
+	resetSecret []byte       // of stateless resets; nil without TLS; immutable
+	logAfter    atomic.Int64 // ns since epoch before which warn logs nothing
+	sessionLog  logLimit     // of records of sessions
 
 	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
 	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
@@ -98,8 +99,9 @@ type sessionTable struct {
 // their rate. Endpoint.mu guards it.
 type replyQueue struct {
 	cookies      cookieKey
-	budget       bucket           // all replies but cookies
+	budget       bucket           // all replies but cookies and stateless resets
 	cookieBudget bucket           // cookies
+	resetBudget  bucket           // stateless resets
 	packets      []packet         // written by the next reader that calls sendReplies
 	datagrams    []udp.Datagram   // parallel to packets
 	numbers      []*packetNumbers // parallel to packets; nil entries: random nonce
@@ -136,6 +138,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
+	e.resetSecret = newResetSecret(&e.config)
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil {
 		e.protection.init(c)

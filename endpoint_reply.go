@@ -55,6 +55,12 @@ func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header
 	for i, s := range signals {
 		s.encode(h, p.buf[o.cipherHead+i*headerSize:])
 	}
+	e.queueReplyLocked(p, d, n)
+}
+
+// queueReplyLocked queues a packet to the source of d. n is as in
+// putNumberedLocked. Endpoint.mu is held.
+func (e *Endpoint) queueReplyLocked(p packet, d *udp.Datagram, n *packetNumbers) {
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.numbers = append(e.replies.numbers, n)
 	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})

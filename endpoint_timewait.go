@@ -32,6 +32,8 @@ type timeWaitTable struct {
 	order   []sessionKey            // of entries, oldest first
 	latest  map[uint32]sessionKey   // latest session with an extended peer, by conversation id
 	used    convHistory             // kept only with AllowLegacy and an authenticating cipher
+
+	cutUntil time.Duration // when the last entry that was removed before its time would have ended, since the epoch
 }
 
 // convHistory remembers the last maxConvs conversation ids of ended sessions
@@ -76,6 +78,9 @@ func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
 	}
 	for len(t.order) > 0 && (len(t.order) >= maxTimeWait || t.entries[t.order[0]].until <= now) {
 		oldest := t.order[0]
+		if until := t.entries[oldest].until; until > now {
+			t.cutUntil = max(t.cutUntil, until)
+		}
 		delete(t.entries, oldest)
 		if t.latest[oldest.conv] == oldest {
 			delete(t.latest, oldest.conv)

@@ -42,6 +42,11 @@ func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, n
 	case packetkeys.Handshake:
 		p.kind = sealedPacket
 	default:
+		var kept [packetkeys.MaxReset]byte // as a packet that does not open is destroyed
+		n := 0
+		if len(d.Buf) <= len(kept) {
+			n = copy(kept[:], d.Buf)
+		}
 		switch err := e.open(c.in.numbers.tls, p); {
 		case errors.Is(err, packetkeys.ErrExhausted):
 			c.fail(crypt.ErrKeyExhausted)
@@ -50,6 +55,9 @@ func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, n
 			c.fail(ErrKeyUpdate)
 			return false
 		case err != nil:
+			if c.in.numbers.tls.resetBy(kept[:n]) {
+				c.statelessReset(now)
+			}
 			return false
 		}
 	}
@@ -119,7 +127,8 @@ func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) 
 // session that has migrated to the packet's address.
 func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	key := makeKey(d.Addr, d.Peer, p.conv)
-	for _, c := range e.migrationCandidates(key, plainPacket) {
+	candidates := e.migrationCandidates(key, plainPacket)
+	for _, c := range candidates {
 		if c == nil {
 			break
 		}
@@ -134,27 +143,31 @@ func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration
 		}
 		return nil
 	}
-	e.sealedInTimeWait(key, d, p, now)
+	if !e.sealedInTimeWait(key, d, p, now) && candidates[0] == nil {
+		e.resetUnknown(key, d, now)
+	}
 	return nil
 }
 
-// sealedInTimeWait answers a protected packet of a session that has ended.
-func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) {
+// sealedInTimeWait answers a protected packet of a session that has ended. It
+// reports whether there was one.
+func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	tw, ok := e.timeWaitForLocked(key, initialPacket{}, now)
 	if !ok || tw.numbers == nil || tw.numbers.tls == nil {
 		e.counters.dropUnknown.Add(1)
-		return
+		return ok
 	}
 	defer tw.numbers.tls.keys.Compact()
 	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
-		return
+		return true
 	}
 	e.counters.dropEnded.Add(1)
 	if f, ok := parseInitial(p); ok {
 		e.replyInTimeWaitLocked(tw, key, d, f, p)
 	}
+	return true
 }
 
 // refuseTLSLocked answers a HELLO of a peer that speaks TLS where this end does

@@ -67,13 +67,12 @@ type KCP struct {
 
 // rareMachine is what few conversations need.
 type rareMachine struct {
-	closePayload   []byte // of CLOSE; see closePayload
-	streaming      bool   // the host queues stream segments
-	streamSegments int    // of streams that are waiting or in flight
-	streamBytes    int    // their payload
-	plainChosen    bool   // the host has decided that a segment of Send is next,
-	chosenAt       seq    // as this one
-	gap            seq    // how far behind its sn the send ring holds what waits
+	streaming      bool // the host queues stream segments
+	streamSegments int  // of streams that are waiting or in flight
+	streamBytes    int  // their payload
+	plainChosen    bool // the host has decided that a segment of Send is next,
+	chosenAt       seq  // as this one
+	gap            seq  // how far behind its sn the send ring holds what waits
 }
 
 // rareMachine returns k.rare, which it makes if there is none.

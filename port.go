@@ -55,7 +55,6 @@ type sessionPort interface {
 	sendSignals()
 	replaceSignals(signal)
 	dropPending()
-	setClosePayload([]byte)
 
 	// Streams.
 	startStreams()
@@ -82,6 +81,7 @@ type sessionPort interface {
 	resizePackets(mtu int)
 	choosePackets(mtu int)
 	enablePieces(base int)
+	awaitReplies()
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
@@ -98,7 +98,7 @@ var _ sessionPort = (*KCP)(nil)
 // machine, with three exceptions. outputInPlace may call releaseSegment, and
 // host.pullStream queueStream. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
-// enablePieces, forgetLosses and resizePackets.
+// enablePieces, awaitReplies, forgetLosses and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -280,10 +280,6 @@ func (k *KCP) replaceSignals(s signal) { k.signals = append(k.signals[:0], s) }
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }
 
-// setClosePayload sets the payload of CLOSE signals. It must leave room for the
-// header in packets of every size to come.
-func (k *KCP) setClosePayload(b []byte) { k.rareMachine().closePayload = b }
-
 // packetSize returns the size of the largest packet that the machine sends, in
 // bytes.
 func (k *KCP) packetSize() int { return k.cfg.mtu }
@@ -315,6 +311,9 @@ func (k *KCP) enablePieces(base int) {
 	k.cfg.ext.SendPieces = true
 	k.snd.blackHole.watchAbove = base
 }
+
+// awaitReplies switches Extensions.AwaitReplies on, which the peer has, too.
+func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }
 
 // largePackets returns how many segments of full size were sent, and how many
 // large packets were lost since one as large has arrived.

@@ -40,6 +40,10 @@ type machineHost interface {
 	// onSignal takes a signal, and what its segment carries. True means that
 	// nothing else in the segment counts.
 	onSignal(s signal, payload []byte) bool
+	// signalPayload returns the payload of a signal that is sent: it should fit
+	// into packets of every size to come. nil: none. It must not change the
+	// machine.
+	signalPayload(code signalCode) []byte
 	// onStream takes the payload of a stream segment, once for each sn. The
 	// payload is valid only during the call. It must not change the machine.
 	onStream(payload []byte)

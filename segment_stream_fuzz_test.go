@@ -69,9 +69,10 @@ func (p streamPart) payload() []byte {
 	return append(b, bytes.Repeat([]byte{byte(p.n) ^ byte(p.part)}, int((p.n*131+uint64(p.part)*17)%160))...)
 }
 
-func (*testHost) onSignal(signal, []byte) bool { return false }
-func (*testHost) takesStreams() bool           { return true }
-func (h *testHost) streamsWait() bool          { return len(h.queue) > 0 }
+func (*testHost) onSignal(signal, []byte) bool    { return false }
+func (*testHost) signalPayload(signalCode) []byte { return nil }
+func (*testHost) takesStreams() bool              { return true }
+func (h *testHost) streamsWait() bool             { return len(h.queue) > 0 }
 
 func (h *testHost) onStream(payload []byte) {
 	s, data, ok := decodeStream(payload)

@@ -496,17 +496,24 @@ func (c *Conn) takeReset(s signal) {
 		if r == &l.hello && l.quiet {
 			continue // the peer may come later
 		}
-		c.closing.ending = ErrReset
-		l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
-		if r == &l.hello {
-			c.closing.ending = ErrRefused
-			if l.capabilities&capTLS != 0 {
-				c.closing.ending = ErrTLSRequired
-			}
+		c.forgotten(r)
+	}
+}
+
+// forgotten ends the session after the batch of input, as the peer does not know
+// it any more. r is the request that has shown it.
+func (c *Conn) forgotten(r *request) {
+	l := &c.hs
+	c.closing.ending = ErrReset
+	l.peerToken = 0 // the peer does not know the session: TIME-WAIT answers nothing
+	if r == &l.hello {
+		c.closing.ending = ErrRefused
+		if l.capabilities&capTLS != 0 {
+			c.closing.ending = ErrTLSRequired
 		}
-		if r == &l.finish && c.kcp.WaitSend() == 0 {
-			// The peer had all data, and has forgotten the session since.
-			c.closing.ending, l.finished, l.finish.active = nil, true, false
-		}
+	}
+	if r == &l.finish && c.kcp.WaitSend() == 0 {
+		// The peer had all data, and has forgotten the session since.
+		c.closing.ending, l.finished, l.finish.active = nil, true, false
 	}
 }

@@ -71,7 +71,7 @@ func (c *Conn) waitRead(b []byte) (n int) {
 // a Read that has taken the beginning of a message, ReadMessage returns the
 // rest. Its errors are
 //   - io.ErrShortBuffer if b is too small; the message stays queued, for a call
-//     with a larger b;
+//     with a larger b (see NextMessageSize);
 //   - those of Read.
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()

@@ -116,6 +116,9 @@ func TestConnMessages(t *testing.T) {
 			if size > 1 {
 				_, err := b.ReadMessage(buf[:size-1])
 				require.ErrorIs(t, err, io.ErrShortBuffer)
+				next, ok := b.NextMessageSize()
+				require.True(t, ok)
+				require.Equal(t, size, next)
 			}
 			n, err := b.ReadMessage(buf)
 			require.NoError(t, err)
@@ -132,12 +135,25 @@ func TestConnMessages(t *testing.T) {
 		require.NoError(t, a.WriteMessage([]byte("hello world")))
 		require.NoError(t, a.WriteMessage([]byte("next")))
 		receive(t, b, []byte("hello "))
+		next, ok := b.NextMessageSize()
+		require.True(t, ok)
+		require.Equal(t, len("world"), next)
 		n, err := b.ReadMessage(buf)
 		require.NoError(t, err)
 		require.Equal(t, "world", string(buf[:n]))
 		n, err = b.ReadMessage(buf)
 		require.NoError(t, err)
 		require.Equal(t, "next", string(buf[:n]))
+		_, ok = b.NextMessageSize()
+		require.False(t, ok)
+		require.NoError(t, a.WriteMessage(nil))
+		time.Sleep(time.Second)
+		next, ok = b.NextMessageSize()
+		require.True(t, ok)
+		require.Zero(t, next)
+		require.NoError(t, b.Abort())
+		_, ok = b.NextMessageSize()
+		require.False(t, ok)
 	})
 }
 
@@ -182,6 +198,7 @@ func TestReadMessageOfStream(t *testing.T) {
 // The application stops reading, and the window becomes zero. It opens again even
 // if the window update is lost.
 func TestSlowReader(t *testing.T) {
+	long(t)
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
 			cfg := LowLatency()
@@ -202,6 +219,7 @@ func TestSlowReader(t *testing.T) {
 // While the peer's window is zero it is probed after 200 ms, and then at intervals
 // that grow by half each time, up to 5 s or a quarter of PeerTimeout.
 func TestZeroWindowProbes(t *testing.T) {
+	long(t)
 	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
 		inWorld(t, 2, clean, func(w *world) {
 			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
@@ -265,6 +283,7 @@ func TestReadAfterLoss(t *testing.T) {
 // An idle session does nothing at all: no packet, no wake-up, spare memory
 // given back; and it works when it is needed again.
 func TestIdleSessionCostsNothing(t *testing.T) {
+	long(t)
 	inWorld(t, 3, clean, func(w *world) {
 		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
 		want := content(3, 1<<20)

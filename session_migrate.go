@@ -177,6 +177,7 @@ func (c *Conn) migrateTo(to source) bool {
 	c.rtt = rttState{}
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
+	c.renewResetKey()
 	c.traceMoved()
 	return true
 }

@@ -87,12 +87,17 @@ func (c *Conn) encodeReason(code uint64, text string) []byte {
 	return append(binary.LittleEndian.AppendUint64(nil, code), text...)
 }
 
-// announceReason lets CLOSE show why the application has closed the session, if
-// it has said so and the peer understands it.
-func (c *Conn) announceReason() {
-	if r := c.hs.reasons; r != nil && r.ours != nil && c.hs.capabilities&capReason != 0 {
-		c.kcp.setClosePayload(r.ours)
+// signalPayload is the state machine's hook for the payload of signals. That of
+// CLOSE shows why the application has closed the session, if it has said so and
+// the peer understands it.
+func (c *Conn) signalPayload(code signalCode) []byte {
+	switch r := c.hs.reasons; {
+	case code == sigClose && r != nil && c.hs.capabilities&capReason != 0:
+		return r.ours
+	case code == sigResetKey:
+		return c.resetKeyPayload()
 	}
+	return nil
 }
 
 // noteReason takes the payload of the peer's CLOSE. The first that is not

@@ -45,8 +45,11 @@ func (r *request) answered(s signal) bool {
 func (c *Conn) onSignal(s signal, payload []byte) bool {
 	c.repeatHello()
 	outside := c.takeSignal(s)
-	if s.code == sigClose && !outside {
+	switch {
+	case s.code == sigClose && !outside:
 		c.noteReason(payload)
+	case s.code == sigResetKey:
+		c.noteResetKey(s, payload)
 	}
 	c.io.offPath = c.io.offPath || outside
 	return outside
@@ -113,6 +116,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			l.confirmed = true
 			c.queueAnswer(s.answer())
 			c.queueAnswer(c.infoSignal())
+			c.tellResetKey()
 		}
 	case sigFin, sigClose:
 		if s.ts != l.token {
@@ -136,6 +140,9 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(s.answer())
 		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
+			if c.path.validation.count() > 0 {
+				c.tellResetKey() // for its new address; what told it before may be lost
+			}
 		}
 		return c.hs.dialled && !ours // only the WELCOME, which was lost, shows who answers
 	case sigProbe:
@@ -279,4 +286,4 @@ func (e *Endpoint) infoSignal() signal {
 }
 
 // infoSignal is that of an endpoint without TLS.
-func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason} }
+func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }

@@ -27,6 +27,7 @@ func TestStreamIsNetConn(t *testing.T) {
 	}{
 		{"plain", Config{}},
 		{"aead+fec", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", *secured(Config{})},
 	} {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
@@ -87,6 +88,9 @@ func TestStreamMessages(t *testing.T) {
 					_, err := r.ReadMessage(nil)
 					if err != nil {
 						require.ErrorIs(t, err, io.ErrShortBuffer)
+						next, ok := r.NextMessageSize()
+						require.True(t, ok)
+						require.Equal(t, size, next)
 					}
 				}
 				n, err := r.ReadMessage(buf)
@@ -95,6 +99,8 @@ func TestStreamMessages(t *testing.T) {
 			}
 			_, err := r.ReadMessage(buf)
 			require.Equal(t, io.EOF, err)
+			_, ok := r.NextMessageSize()
+			require.False(t, ok)
 		})
 	}
 }
@@ -143,6 +149,7 @@ func TestStreamUnordered(t *testing.T) {
 // A stream that nobody reads stops itself, and neither the others nor the session.
 // Once it is read, everything arrives.
 func TestStreamFlowControl(t *testing.T) {
+	long(t)
 	inWorld(t, 6, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		stuck, unread := streamPair(t, a, b, nil)
@@ -456,6 +463,7 @@ func TestStreamPriorities(t *testing.T) {
 // The session itself gets its share beside a stream, and a small message that is
 // more urgent overtakes both.
 func TestStreamBesideSession(t *testing.T) {
+	long(t)
 	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)

@@ -38,11 +38,12 @@ const (
 )
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, but for
-// keys, which have a lock of their own.
+// keys, which have a lock of their own, and reset.theirs, which is atomic.
 type tlsState struct {
 	keys  packetkeys.Keys      // of the level Application
 	shake *tlsHandshake        // nil once the handshake is over and settled
 	state *tls.ConnectionState // nil before the handshake is done
+	reset resetKeys
 }
 
 // tlsHandshake is the state of a TLS handshake. Conn.mu guards it, but for tls

@@ -2,27 +2,28 @@ package kcp
 
 // Signals are the messages that two endpoints of this package exchange beyond
 // the reference's protocol. They are WASK and WINS segments whose frg is not 0,
-// without payload except for PROBE and CLOSE. Other implementations write 0 there and
-// never read it, so to them signals are ordinary probes. WIRE.md §5 specifies
+// without payload except for PROBE, CLOSE and RESETKEY. Other implementations
+// write 0 there and never read it, so to them signals are ordinary probes. WIRE.md §5 specifies
 // signals.
 
 // signalCode is the frg of a signal.
 type signalCode uint8
 
 const (
-	sigHello   signalCode = 1 + iota // opens a session; sn 0, ts the sender's token
-	sigInfo                          // goes with HELLO and with answers: sn version, ts capabilities
-	sigConfirm                       // the answer to HELLO has arrived: sn the receiver's token, ts the sender's
-	sigFin                           // no data from sn on; ts the receiver's token
-	sigClose                         // as FIN, and the sender does not read any more
-	sigPing                          // keep-alive, path validation: asks for an answer; sn and ts arbitrary
-	sigCookie                        // HELLO counts only together with these sn and ts
-	sigReset                         // no such session (stateless reset); sn and ts as in the signal it answers
-	sigAbort                         // the session has ended; sn the receiver's token, ts 0
-	sigProbe                         // asks whether a packet of this size arrives; sn random, ts the size
-	sigToken                         // goes with the answer to PING: sn the receiver's token, ts the sender's
-	sigCrypto                        // with TLS: carries bytes of the handshake (WIRE.md §8.1); no signal to the machine
-	sigAlert                         // with TLS: the handshake has failed; sn the alert, ts the receiver's token
+	sigHello    signalCode = 1 + iota // opens a session; sn 0, ts the sender's token
+	sigInfo                           // goes with HELLO and with answers: sn version, ts capabilities
+	sigConfirm                        // the answer to HELLO has arrived: sn the receiver's token, ts the sender's
+	sigFin                            // no data from sn on; ts the receiver's token
+	sigClose                          // as FIN, and the sender does not read any more
+	sigPing                           // keep-alive, path validation: asks for an answer; sn and ts arbitrary
+	sigCookie                         // HELLO counts only together with these sn and ts
+	sigReset                          // no such session (stateless reset); sn and ts as in the signal it answers
+	sigAbort                          // the session has ended; sn the receiver's token, ts 0
+	sigProbe                          // asks whether a packet of this size arrives; sn random, ts the size
+	sigToken                          // goes with the answer to PING: sn the receiver's token, ts the sender's
+	sigCrypto                         // with TLS: carries bytes of the handshake (WIRE.md §8.1); no signal to the machine
+	sigAlert                          // with TLS: the handshake has failed; sn the alert, ts the receiver's token
+	sigResetKey                       // with TLS: the key of the sender's stateless resets (WIRE.md §8.6); sn a time, ts a mask
 
 	// sigAnswer is set in the code of an answer, which has sn and ts of the
 	// signal it answers. The answer to HELLO has the sender's token as sn.
@@ -73,7 +74,7 @@ func (s signal) encode(h header, b []byte) {
 }
 
 // signal returns the signal that h carries; ok is false if it carries none.
-// Only PROBE, whose payload fills its packet, and CLOSE have payload.
+// Only PROBE, whose payload fills its packet, CLOSE and RESETKEY have payload.
 func (h *header) signal() (s signal, ok bool) {
 	if h.frg == 0 || h.len != 0 && !signalCode(h.frg).mayHavePayload() || (h.cmd != cmdWask && h.cmd != cmdWins) {
 		return signal{}, false
@@ -82,21 +83,27 @@ func (h *header) signal() (s signal, ok bool) {
 }
 
 // mayHavePayload reports whether signals with this code may have payload.
-func (c signalCode) mayHavePayload() bool { return c == sigProbe || c == sigClose }
+func (c signalCode) mayHavePayload() bool {
+	return c == sigProbe || c == sigClose || c == sigResetKey
+}
 
-// closePayload returns the payload of s when it is sent: that of CLOSE, if the
-// session has set one and it fits into a packet.
-func (k *KCP) closePayload(s signal) []byte {
-	if s.code != sigClose || k.rare == nil || len(k.rare.closePayload) > k.cfg.mtu-headerSize {
+// signalPayload returns the payload of s when it is sent: that of the host, if
+// it fits into a packet.
+func (k *KCP) signalPayload(s signal) []byte {
+	if k.hooks.host == nil || !s.code.mayHavePayload() {
 		return nil
 	}
-	return k.rare.closePayload
+	payload := k.hooks.host.signalPayload(s.code)
+	if len(payload) > k.cfg.mtu-headerSize {
+		return nil
+	}
+	return payload
 }
 
 // flushSignals sends the waiting signals.
 func (k *KCP) flushSignals(h *header) {
 	for _, s := range k.signals {
-		payload := k.closePayload(s)
+		payload := k.signalPayload(s)
 		if !k.maySend(headerSize + len(payload)) {
 			break // requests are repeated, by us or by the peer
 		}

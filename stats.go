@@ -177,6 +177,7 @@ type endpointCounters struct {
 	dropCredit, dropHandshake         atomic.Uint64
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
+	resetsSent                        atomic.Uint64
 
 	lastWriteError atomic.Pointer[socketError] // nil: none
 }
@@ -230,6 +231,9 @@ type EndpointStats struct {
 	// HandshakeErrors counts TLS handshakes that have failed, at either end.
 	HandshakeErrors uint64
 	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
+	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
+	// sessions with TLS that the endpoint does not know, as after a restart.
+	ResetsSent uint64
 }
 
 // Stats returns a snapshot of the endpoint.
@@ -265,6 +269,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		DropHandshake:   n.dropHandshake.Load(),
 		HandshakeErrors: n.handshakeErrors.Load(),
 		CookiesSent:     n.cookiesSent.Load(),
+		ResetsSent:      n.resetsSent.Load(),
 		HalfOpen:        int(e.load.halfOpen.Load()),
 		Buffered:        int(e.load.buffered.Load()),
 		EndedForMemory:  n.endedForMemory.Load(),

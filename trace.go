@@ -309,7 +309,7 @@ func (c signalCode) String() string {
 	names := [...]string{
 		sigHello: "HELLO", sigInfo: "INFO", sigConfirm: "CONFIRM", sigFin: "FIN", sigClose: "CLOSE", sigPing: "PING",
 		sigCookie: "COOKIE", sigReset: "RESET", sigAbort: "ABORT", sigProbe: "PROBE", sigToken: "TOKEN",
-		sigCrypto: "CRYPTO", sigAlert: "ALERT",
+		sigCrypto: "CRYPTO", sigAlert: "ALERT", sigResetKey: "RESETKEY",
 	}
 	n := c &^ sigAnswer
 	switch {

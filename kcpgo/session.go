@@ -81,16 +81,13 @@ func (s *UDPSession) readMessage(b []byte) (int, error) {
 // s.reading is held.
 func (s *UDPSession) readLarge(b []byte) (int, error) {
 	large := buffers.Get().(*[]byte)
-	for {
-		n, err := s.conn.ReadMessage(*large)
-		if errors.Is(err, io.ErrShortBuffer) {
-			*large = make([]byte, 2*len(*large))
-			continue
-		}
-		fits := copy(b, (*large)[:n])
-		s.keep((*large)[fits:n], large)
-		return fits, err
+	if size, _ := s.conn.NextMessageSize(); size > len(*large) {
+		*large = make([]byte, size)
 	}
+	n, err := s.conn.ReadMessage(*large)
+	fits := copy(b, (*large)[:n])
+	s.keep((*large)[fits:n], large)
+	return fits, err
 }
 
 // keep makes rest, a part of large, what the next Read returns. s.reading is

@@ -91,6 +91,7 @@ func packetMetrics() []metric {
 			}
 		}},
 		{"handshake_errors_total", "Handshakes of TLS that have failed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HandshakeErrors) })},
+		{"resets_sent_total", "Stateless resets sent to peers of forgotten sessions with TLS.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.ResetsSent) })},
 		{"cookies_sent_total", "Cookies sent to new peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.CookiesSent) })},
 	}
 }

@@ -11,7 +11,7 @@ import (
 
 // Header is the first record of a trace.
 type Header struct {
-	Title  string
+	Title  string    // of the file
 	Client bool      // the end that wrote it has dialled
 	Group  string    // group id: the conversation id in hexadecimal
 	Start  time.Time // of the events; zero if the trace does not say
@@ -21,31 +21,41 @@ type Header struct {
 type Event struct {
 	Time time.Duration // since the start
 	Name string        // such as quic:packet_sent
-	Data EventData
+	Data EventData     // its fields
 }
 
 // EventData are the fields of an event, of those that this package writes. What
 // an event does not have is zero.
 type EventData struct {
+	// Header has the sn of a segment that is sent, received or lost.
 	Header struct {
 		PacketNumber uint32 `json:"packet_number"`
 	} `json:"header"`
+	// Raw has the size of the segment's payload, or of a packet that is dropped,
+	// in bytes.
 	Raw struct {
 		Length        int64 `json:"length"`
 		PayloadLength int64 `json:"payload_length"`
 	} `json:"raw"`
+
+	// Of quic:packets_acked, and of other events about segments: sn, all that
+	// are acknowledged, bytes of payload, how often it was sent, and whether it is
+	// a redundant copy.
 	PacketNumber  uint32   `json:"packet_number"`
 	PacketNumbers []uint32 `json:"packet_numbers"`
 	PayloadLength int64    `json:"payload_length"`
 	Transmissions int      `json:"transmissions"`
 	Redundant     bool     `json:"redundant"`
 
+	// Why something has happened: qlog's name, that of this package, the error
+	// with which a session has ended, and the one of a packet that was dropped.
 	Trigger string `json:"trigger"`
 	Cause   string `json:"cause"`
 	Reason  string `json:"reason"`
 	Details string `json:"details"`
-	Signal  string `json:"signal"`
-	Count   uint64 `json:"count"`
+
+	Signal string `json:"signal"` // its name in WIRE.md
+	Count  uint64 `json:"count"`  // how many events were left out
 
 	// Old and New are strings, or numbers of bytes in quic:mtu_updated.
 	Old json.RawMessage `json:"old"`

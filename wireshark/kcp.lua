@@ -47,6 +47,7 @@ local signals = {
   [11] = { "TOKEN", "token of the receiver", "token of the sender" },
   [12] = { "CRYPTO", "offset", "bytes" },
   [13] = { "ALERT", "TLS alert", "token of the receiver" },
+  [14] = { "RESETKEY", "seconds", "mask" },
 }
 local CLOSE, PROBE, CRYPTO = 5, 10, 12
 local WELCOME = 0x81

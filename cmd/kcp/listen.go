@@ -15,11 +15,14 @@ func listenOptions(n *netcat, keep *bool) *optionSet {
 	return &optionSet{
 		synopsis: "kcp listen ADDR [flags]",
 		intro: `Waits for a KCP session on the UDP address ADDR, such as :9000, and pipes it to
-stdin and stdout. It accepts one session and ends with it.
+stdin and stdout. It accepts one session, refuses others, and ends with it.
+With -k others wait until their turn comes, in the order of their arrival. They
+notice only that nothing is read yet; -v tells here that one waits. Up to 129
+wait, and the dial of a further one gets no answer.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"k", "", "keep listening: accept one session after another", toggle(keep)},
+			n.pipeGroup(option{"k", "", "keep listening: serve one session after another", toggle(keep)},
 				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
 					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
 			{"TLS", n.tls.listenOptions()},

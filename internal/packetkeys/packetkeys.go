@@ -11,6 +11,8 @@ import (
 	"math"
 	"sync"
 	"sync/atomic"
+
+	"github.com/arqnet/kcp/internal/replay"
 )
 
 // Layout of a protected packet: conversation id, type, packet number, sealed
@@ -68,7 +70,7 @@ const (
 	// 2^52.
 	integrityLimit = 1 << 36
 	// lastNumber is the highest packet number that is used (RFC 9000 §12.3).
-	lastNumber = 1<<62 - 1
+	lastNumber = replay.MaxNumber
 )
 
 var (
@@ -286,7 +288,7 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	case len(packet) < Overhead || LevelOf(packet) != k.level:
 		return nil, 0, ErrForged
 	}
-	number = expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
+	number = replay.Expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
 	used, generation, err := o.choose(packet[typeAt], number)
 	if err == nil {
 		err = used.prepare()
@@ -341,20 +343,6 @@ func (o *opener) choose(kind byte, number uint64) (*key, uint32, error) {
 	}
 	o.other, o.otherIs = &next, wanted
 	return o.other, wanted, nil
-}
-
-// expand returns the packet number whose lowest 32 bits are given, and which is
-// nearest to next (RFC 9000 §17.1).
-func expand(truncated uint32, next uint64) uint64 {
-	const span = 1 << 32
-	n := next&^(span-1) | uint64(truncated)
-	switch {
-	case n+span/2 <= next && n+span <= lastNumber:
-		return n + span
-	case n > next+span/2 && n >= span:
-		return n - span
-	}
-	return n
 }
 
 // Generations returns how many key updates each direction has seen.

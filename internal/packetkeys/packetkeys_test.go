@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
-	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -283,26 +282,6 @@ func TestLimits(t *testing.T) {
 	require.ErrorIs(t, c.Seal(make([]byte, Overhead)), ErrExhausted)
 }
 
-func TestExpand(t *testing.T) {
-	for _, test := range []struct {
-		truncated    uint32
-		next, number uint64
-	}{
-		{0, 0, 0}, {5, 0, 5}, {math.MaxUint32, 0, math.MaxUint32}, {7, 7, 7}, {0, 1 << 32, 1 << 32},
-		{math.MaxUint32, 1 << 32, math.MaxUint32}, {1, 1<<33 + 2, 1<<33 + 1},
-		{0, 1<<32 - 1, 1 << 32}, {0, 1<<31 + 1, 1 << 32}, {0, 1<<31 - 1, 0},
-		{math.MaxUint32, lastNumber + 1, lastNumber}, {0, lastNumber, lastNumber &^ math.MaxUint32},
-	} {
-		require.Equal(t, test.number, expand(test.truncated, test.next), "%+v", test)
-	}
-	random := rand.New(rand.NewPCG(3, 4))
-	for range 10_000 {
-		next := random.Uint64N(1 << 40)
-		number := max(next, 1<<31) - 1<<31 + random.Uint64N(1<<31)
-		require.Equal(t, number, expand(uint32(number), next))
-	}
-}
-
 // What was released is derived again.
 func TestCompact(t *testing.T) {
 	for _, suite := range suites {
@@ -352,7 +331,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		a.seal.next = uint64(number)
 		own := sealed(t, a, string(packet))
-		requireOpens(t, b, own, string(packet), expand(number, 0))
+		requireOpens(t, b, own, string(packet), uint64(number))
 	})
 }
 

@@ -14,15 +14,19 @@ type Window struct {
 // to the one after the highest that was taken (RFC 9000 §17.1).
 func (w *Window) Expand(low uint32) uint64 { return Expand(low, w.next) }
 
-// Expand returns the number whose lowest 32 bits are given, and which is nearest
-// to next.
+// MaxNumber is the highest packet number of which only the lowest bits travel
+// (RFC 9000 §17.1).
+const MaxNumber = 1<<62 - 1
+
+// Expand returns the number up to MaxNumber whose lowest 32 bits are given, and
+// which is nearest to next (RFC 9000 §A.3). next is MaxNumber+1 at most.
 func Expand(low uint32, next uint64) uint64 {
 	const span = 1 << 32
 	n := next&^(span-1) | uint64(low)
 	switch {
-	case n < next && next-n >= span/2 && n <= math.MaxUint64-span:
+	case n+span/2 <= next && n+span <= MaxNumber:
 		return n + span
-	case n > next && n-next > span/2 && n >= span:
+	case n > next+span/2 && n >= span || n > MaxNumber:
 		return n - span
 	}
 	return n

@@ -76,14 +76,15 @@ func TestExpand(t *testing.T) {
 		{0, 0, 0}, {5, 0, 5}, {math.MaxUint32, 0, math.MaxUint32}, {7, 7, 7}, {0, 1 << 32, 1 << 32},
 		{math.MaxUint32, 1 << 32, math.MaxUint32}, {1, 1<<33 + 2, 1<<33 + 1},
 		{0, 1<<32 - 1, 1 << 32}, {0, 1<<31 + 1, 1 << 32}, {0, 1<<31 - 1, 0}, {0, 1 << 31, 1 << 32},
-		{0, math.MaxUint64, 1<<64 - 1<<32}, {math.MaxUint32, math.MaxUint64, math.MaxUint64},
-		{math.MaxUint32, 1<<64 - 1<<32, 1<<64 - 1<<32 - 1},
+		{math.MaxUint32, MaxNumber + 1, MaxNumber}, {0, MaxNumber + 1, 1<<62 - 1<<32},
+		{0, MaxNumber, 1<<62 - 1<<32}, {math.MaxUint32, MaxNumber, MaxNumber},
+		{math.MaxUint32, 1<<62 - 1<<32, 1<<62 - 1<<32 - 1},
 	} {
 		require.Equal(t, test.number, Expand(test.low, test.next), "%+v", test)
 	}
 	random := rand.New(rand.NewPCG(3, 4))
 	for range 10_000 {
-		next := random.Uint64N(math.MaxUint64 - 1<<31)
+		next := random.Uint64N(MaxNumber - 1<<31)
 		number := max(next, 1<<31) - 1<<31 + random.Uint64N(1<<31)
 		require.Equal(t, number, Expand(uint32(number), next))
 	}

@@ -1,0 +1,370 @@
+package kcp
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// resettable returns settings whose stateless resets count after a restart.
+func resettable(config Config) *Config {
+	config.StatelessResetKey = []byte("the key of these servers, all but secret")
+	return secured(config)
+}
+
+// secureLife opens a session with a server, and lets it be in use for a while.
+func (w *world) secureLife(config *Config) (a, b *Conn, client, server *netsim.PacketConn) {
+	w.t.Helper()
+	l, server := w.server(config)
+	e, client := w.endpoint("10.0.0.2:5000", config)
+	a = w.dial(e)
+	b = accepted(w.t, l)
+	bothWays(w.t, a, b, []byte("here"), []byte("here"))
+	time.Sleep(3 * time.Second)
+	return a, b, client, server
+}
+
+// wantReadErr checks that a Read fails with err, and returns how long it took.
+func wantReadErr(t *testing.T, c *Conn, want error) time.Duration {
+	t.Helper()
+	start := time.Now()
+	_, err := c.Read(make([]byte, 1))
+	require.ErrorIs(t, err, want)
+	return time.Since(start)
+}
+
+// A peer that was restarted with the same key says so in answer to the next
+// packet; nothing of the old session opens a new one.
+func TestTLSRestarted(t *testing.T) {
+	t.Run("writes", func(t *testing.T) {
+		for _, config := range []Config{{}, {FEC: FEC{Data: 2, Parity: 1}}, {SharedConvs: true}} {
+			inWorld(t, 1, clean, func(w *world) {
+				a, _, _, server := w.secureLife(resettable(config))
+				l := w.restarted(server, resettable(config))
+				_, err := a.Write([]byte("anyone there?"))
+				require.NoError(t, err)
+				require.Equal(t, roundTrip, wantReadErr(t, a, ErrReset))
+				require.EqualValues(t, 1, l.Stats().ResetsSent)
+				time.Sleep(time.Minute)
+				require.Zero(t, l.Stats().Sessions)
+			})
+		}
+	})
+	t.Run("waits", func(t *testing.T) { // and learns of it by its keep-alive
+		inWorld(t, 2, clean, func(w *world) {
+			a, _, _, server := w.secureLife(resettable(Config{}))
+			w.restarted(server, resettable(Config{}))
+			require.Less(t, wantReadErr(t, a, ErrReset), defaultKeepAlive)
+		})
+	})
+	t.Run("closes", func(t *testing.T) { // which succeeds, as with any peer that has forgotten
+		inWorld(t, 3, clean, func(w *world) {
+			a, _, _, server := w.secureLife(resettable(Config{}))
+			w.restarted(server, resettable(Config{}))
+			start := time.Now()
+			require.NoError(t, a.Close())
+			require.Equal(t, roundTrip, time.Since(start))
+		})
+	})
+	t.Run("client", func(t *testing.T) {
+		inWorld(t, 4, clean, func(w *world) {
+			_, b, client, _ := w.secureLife(resettable(Config{}))
+			require.NoError(t, client.Close())
+			w.endpoint("10.0.0.2:5000", resettable(Config{}))
+			_, err := b.Write([]byte("anyone there?"))
+			require.NoError(t, err)
+			require.Equal(t, roundTrip, wantReadErr(t, b, ErrReset))
+		})
+	})
+	t.Run("migrated", func(t *testing.T) {
+		for _, lost := range []bool{false, true} { // what tells the key for the new address
+			inWorld(t, 5, clean, func(w *world) {
+				a, b, client, server := w.secureLife(resettable(Config{}))
+				require.NoError(t, client.Rebind("10.0.0.3:6000"))
+				w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+					return !lost || from.String() != serverAddr || b.Stats().Moves == 0
+				})
+				bothWaysOrNot(t, a, b, !lost)
+				time.Sleep(2 * time.Second)
+				w.net.SetFilter(nil)
+				bothWaysOrNot(t, a, b, true)
+				time.Sleep(time.Minute) // a PING
+				require.Equal(t, 1, b.Stats().Moves)
+				w.restarted(server, resettable(Config{}))
+				_, err := a.Write([]byte("anyone there?"))
+				require.NoError(t, err)
+				require.Equal(t, roundTrip, wantReadErr(t, a, ErrReset))
+			})
+		}
+	})
+	t.Run("another key", func(t *testing.T) {
+		inWorld(t, 6, clean, func(w *world) {
+			a, _, _, server := w.secureLife(resettable(Config{}))
+			l := w.restarted(server, secured(Config{}))
+			_, err := a.Write([]byte("anyone there?"))
+			require.NoError(t, err)
+			_, err = a.Read(make([]byte, 1))
+			var lost *PeerLostError
+			require.ErrorAs(t, err, &lost)
+			require.Greater(t, l.Stats().ResetsSent, uint64(1))
+		})
+	})
+}
+
+// bothWaysOrNot writes at a, and reads that at b if it is to arrive.
+func bothWaysOrNot(t *testing.T, a, b *Conn, arrives bool) {
+	t.Helper()
+	_, err := a.Write([]byte("moved"))
+	require.NoError(t, err)
+	if arrives {
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Minute)))
+		receive(t, b, []byte("moved"))
+	}
+}
+
+// An endpoint that has given a session up says so long after, without a key of
+// its Config: a peer that was away for that time learns of it at once.
+func TestTLSForgottenSession(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(secured(Config{}))
+		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{PeerTimeout: -1}))
+		a := w.dial(e)
+		b := accepted(t, l)
+		bothWays(t, a, b, []byte("here"), []byte("here"))
+		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+		_, err := b.Write([]byte("anyone there?"))
+		require.NoError(t, err)
+		_, err = b.Read(make([]byte, 1))
+		var lost *PeerLostError
+		require.ErrorAs(t, err, &lost)
+		time.Sleep(timeWaitTime + time.Second)
+		w.net.SetFilter(nil)
+		_, err = a.Write([]byte("back again"))
+		require.NoError(t, err)
+		require.Equal(t, roundTrip, wantReadErr(t, a, ErrReset))
+	})
+}
+
+// resetOf returns a stateless reset of a session under a key of the tests'
+// choice, made at a time in seconds after the key was told.
+func resetOf(k *resetKey, conv uint32, after int) []byte {
+	packet := make([]byte, packetkeys.MaxReset)
+	k.Reset(packet, conv, k.since+uint32(after))
+	return packet
+}
+
+// told returns the key that an end has told its peer, and known the one that it
+// knows of its peer; nil: none.
+func told(c *Conn) *resetKey {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.in.numbers.tls.reset.ours
+}
+
+func known(c *Conn) *resetKey { return c.in.numbers.tls.reset.theirs.Load() }
+
+// No reset ends a session but one of its peer's that was made while there was no
+// session.
+func TestTLSForgedResets(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		var early [][]byte // resets that the server makes before it knows the session
+		server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
+		held := false
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			switch packetkeys.LevelOf(p) {
+			case packetkeys.Clear:
+				if !held && from == client {
+					held = true
+					ask := make([]byte, 100)
+					copy(ask, p[:4])
+					ask[4] = 0xa2
+					w.net.Inject(from, to, ask)
+					p = bytes.Clone(p)
+					time.AfterFunc(3*time.Second, func() { w.net.Inject(from, to, p) })
+					return false
+				}
+				return true
+			case packetkeys.Application:
+				if from == server && len(p) <= packetkeys.MaxReset {
+					early = append(early, bytes.Clone(p))
+					return false
+				}
+			}
+			return true
+		})
+		config := resettable(Config{})
+		a, b, _, _ := w.secureLife(config)
+		require.Len(t, early, 1)
+		require.EqualValues(t, 1, b.ep.Stats().ResetsSent)
+		w.net.SetFilter(nil)
+		other := w.dial(a.ep)
+		bothWays(t, other, accepted(t, b.ep.listenerOf()), []byte("up"), []byte("down"))
+		ours, theirs := told(a), known(a)
+		require.Equal(t, *theirs, *told(b))
+		require.Equal(t, *ours, *known(b))
+		forged := map[string][]byte{
+			"made before the session":  early[0],
+			"made with its key":        resetOf(theirs, a.Conv(), 0),
+			"made before its key":      resetOf(theirs, a.Conv(), -1),
+			"of another session":       resetOf(known(other), a.Conv(), 1),
+			"of the session's own end": resetOf(ours, a.Conv(), 1),
+			"of no key":                resetOf(new(resetKey), a.Conv(), 1<<30),
+			"too short":                resetOf(theirs, a.Conv(), 1)[1:],
+		}
+		for i := range 8 * packetkeys.MaxReset {
+			p := resetOf(theirs, a.Conv(), 1)
+			p[i/8] ^= 1 << (i % 8)
+			w.net.Inject(server, client, p)
+		}
+		for _, p := range forged {
+			w.net.Inject(server, client, p)
+		}
+		w.net.Inject(elsewhere, client, resetOf(theirs, a.Conv(), 1))
+		time.Sleep(time.Second)
+		bothWays(t, a, b, []byte("still"), []byte("here"))
+
+		w.net.Inject(server, client, resetOf(theirs, a.Conv(), 1))
+		wantReadErr(t, a, ErrReset)
+	})
+	inWorld(t, 2, clean, func(w *world) { // no reset is made of a session that is elsewhere, or in TIME-WAIT
+		a, b, pc, _ := w.secureLife(resettable(Config{}))
+		old := netip.MustParseAddrPort("10.0.0.2:5000")
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		bothWaysOrNot(t, a, b, true)
+		ask := make([]byte, 100)
+		binary.LittleEndian.PutUint32(ask, a.Conv())
+		ask[4] = 0xa3
+		to := netip.MustParseAddrPort(serverAddr)
+		w.net.Inject(old, to, ask)
+		w.settle()
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		w.net.Inject(old, to, bytes.Clone(ask))
+		w.net.Inject(elsewhere, to, bytes.Clone(ask))
+		w.settle()
+		require.Zero(t, b.ep.Stats().ResetsSent)
+		time.Sleep(timeWaitTime)
+		w.net.Inject(old, to, bytes.Clone(ask))
+		w.settle()
+		require.EqualValues(t, 1, b.ep.Stats().ResetsSent)
+	})
+}
+
+// listenerOf returns the endpoint's listener.
+func (e *Endpoint) listenerOf() *Listener {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.listener
+}
+
+// Endpoints without a session do not go on to answer each other. What a flood
+// causes is bounded, and smaller than the flood, packet by packet.
+func TestTLSResetsAreBounded(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		config := secured(Config{})
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
+		for size := range 200 {
+			packet := content(uint64(size), size)
+			if size > 4 {
+				packet[4] = 0xa2 | byte(size)&1
+			}
+			sent, before := 0, l.Stats().ResetsSent
+			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
+				if sent++; sent > 1 {
+					require.Less(t, len(p), size)
+				}
+				return true
+			})
+			w.net.Inject(from, to, packet)
+			time.Sleep(time.Second)
+			require.Equal(t, size > packetkeys.MaxReset, l.Stats().ResetsSent > before, "%d bytes", size)
+		}
+		require.Zero(t, e.Stats().ResetsSent)
+		w.net.SetFilter(nil)
+
+		a := w.dial(e)
+		b := accepted(t, l)
+		s := l.Stats()
+		const flood = 3000
+		for i := range flood {
+			packet := content(uint64(i), 1200)
+			packet[4] = 0xa2
+			w.net.Inject(netip.AddrPortFrom(floodAddr(i).Addr(), 1), to, packet)
+		}
+		w.settle()
+		n := l.Stats().ResetsSent - s.ResetsSent
+		require.InDelta(t, resetRate/10, n, resetRate/20)
+		require.EqualValues(t, flood, n+l.Stats().DropReplies-s.DropReplies)
+		require.LessOrEqual(t, l.Stats().BytesSent-s.BytesSent, n*packetkeys.MaxReset)
+		bothWays(t, a, b, []byte("up"), []byte("down"))
+	})
+}
+
+// A key that another may know is not told, nor taken.
+func TestTLSResetKeyIsNotTold(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) { // a session of the same id is elsewhere
+		config := secured(Config{})
+		l := w.listen(config)
+		x, _ := w.endpoint("10.0.0.2:5000", config)
+		y, _ := w.endpoint("10.0.0.3:5000", config)
+		a := w.dialWith(x, serverAddr, DialOptions{Conv: 7})
+		accepted(t, l)
+		time.Sleep(time.Second)
+		require.NotNil(t, known(a))
+		for i := range 2 {
+			c := w.dialWith(y, serverAddr, DialOptions{Conv: 7})
+			b := accepted(t, l)
+			bothWays(t, c, b, []byte("up"), []byte("down"))
+			time.Sleep(time.Second)
+			require.Nil(t, told(b))
+			require.Nil(t, known(c))
+			require.NoError(t, c.Close())
+			require.NoError(t, b.Close())
+			if i == 0 {
+				require.NoError(t, a.Abort()) // it is in TIME-WAIT for the second
+			}
+			require.NoError(t, y.Close())
+			y, _ = w.endpoint("10.0.0.4:0", config)
+		}
+	})
+	inWorld(t, 1, clean, func(w *world) { // more has ended than TIME-WAIT holds; and endpoints of one secret
+		config := resettable(Config{})
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		server := l.Endpoint()
+		server.mu.Lock()
+		for i := range maxTimeWait + 1 {
+			server.table.timeWaits.add(sessionKey{conv: uint32(i)}, timeWait{}, server.now())
+		}
+		server.mu.Unlock()
+		for _, want := range []bool{false, true} {
+			w.dial(e)
+			b := accepted(t, l)
+			time.Sleep(timeWaitTime)
+			require.Equal(t, want, told(b) != nil)
+		}
+		require.NotEqual(t, e.resetKey(sessionKey{}), server.resetKey(sessionKey{}))
+	})
+	inWorld(t, 2, clean, func(w *world) { // the handshake took long
+		config := secured(Config{DialTimeout: time.Minute})
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:5000", config)
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != "10.0.0.2:5000" })
+		time.AfterFunc(resetKeyWithin, func() { w.net.SetFilter(nil) })
+		a := w.dial(e)
+		b := accepted(t, l)
+		bothWays(t, a, b, []byte("up"), []byte("down"))
+		time.Sleep(time.Second)
+		require.NotNil(t, told(b))
+		require.Nil(t, known(a))
+		require.NotNil(t, known(b))
+	})
+}
