@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"net"
+	"slices"
 )
 
 // Flush waits until the peer's endpoint has received all that was written before
@@ -10,7 +11,8 @@ import (
 // application when that reads. Only a reply of the application shows that it
 // has. Flush sends nothing; Write has sent what the windows allow. The peer may
 // hold an acknowledgement back for up to 100 ms, for its own next data. Data written
-// during the wait may be waited for if it shares the last segment.
+// during the wait may be waited for if it shares the last segment, or if messages
+// of SendMessage are given up. These are not waited for, nor is what streams send.
 //
 // Flush returns nil if the data has arrived, even if the session has ended since.
 // Otherwise its errors are
@@ -31,11 +33,12 @@ func (c *Conn) Flush(ctx context.Context) error {
 	})()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	end := c.kcp.sendEnd()
+	end := c.watched().beginFlush(c.kcp.sendEnd())
+	defer c.watch.endFlush(end)
 	for {
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
-		if !discarded && !c.kcp.sendUna().before(end) {
+		if !discarded && (!c.kcp.sendUna().before(*end) || c.kcp.WaitSend() == 0) {
 			return nil
 		}
 		if err := c.cannotDeliver(); err != nil {
@@ -44,7 +47,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return c.opError("flush", err)
 		}
-		c.watched().waitFor(end)
+		c.watch.waitFor(*end)
 		c.io.canWrite.Wait()
 	}
 }
@@ -61,6 +64,31 @@ func (c *Conn) cannotDeliver() error {
 		return c.reason(c.closing.err)
 	}
 	return nil
+}
+
+// beginFlush returns where a call of Flush keeps what snd_una has to reach, until
+// endFlush.
+func (w *sessionWatch) beginFlush(end seq) *seq {
+	w.flushing = append(w.flushing, &end)
+	return &end
+}
+
+// endFlush takes note that a call of Flush returns.
+func (w *sessionWatch) endFlush(end *seq) {
+	w.flushing = slices.DeleteFunc(w.flushing, func(p *seq) bool { return p == end })
+}
+
+// overtaken takes note that a segment of a stream leaves before all that wait, of
+// which the first would have been next. w may be nil.
+func (w *sessionWatch) overtaken(next seq) {
+	if w == nil {
+		return
+	}
+	for _, end := range w.flushing {
+		if next.before(*end) {
+			*end++
+		}
+	}
 }
 
 // waitFor takes note that a call of Flush waits for snd_una to reach end.

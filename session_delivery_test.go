@@ -148,3 +148,35 @@ func TestDiscardedBytesAreNotAcked(t *testing.T) {
 	require.Zero(t, k.WaitSend())
 	require.Zero(t, k.Counters().BytesAcked)
 }
+
+// Flush does not return before what was written is delivered because streams have
+// overtaken it, nor does it wait for messages that were given up.
+func TestFlushBesideOthers(t *testing.T) {
+	inWorld(t, 3, lossy, func(w *world) {
+		a, b, _ := w.pair(&Config{SendWindow: 8}, nil)
+		s, r := streamPair(t, a, b, &StreamOptions{Priority: 1})
+		data, up := content(1, 50000), content(2, 200000)
+		_, err := a.Write(data)
+		require.NoError(t, err)
+		send(t, s, up)
+		go receive(t, r, up)
+		require.NoError(t, a.Flush(context.Background()))
+		begin := time.Now()
+		receive(t, b, data)
+		require.Zero(t, time.Since(begin), "it had arrived")
+		_, _ = a.Abort(), b.Abort()
+	})
+	inWorld(t, 4, clean, func(w *world) {
+		a, b, _ := w.pair(&Config{MessageMode: true, SendWindow: 4}, nil)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		for range 20 {
+			require.NoError(t, a.SendMessage(make([]byte, 2000), &MessageOptions{Lifetime: 100 * time.Millisecond}))
+		}
+		time.AfterFunc(time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, a.Flush(ctx))
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}

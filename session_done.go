@@ -11,9 +11,10 @@ type sessionWatch struct {
 	done   chan struct{} // closed when the session has ended; nil: not asked for
 	closed bool          // done is closed
 
-	room    chan struct{} // closed when there is room; nil: not asked for since
-	flushed seq           // the lowest snd_una that a call of Flush waits for
-	flushes bool          // flushed is valid
+	room     chan struct{} // closed when there is room; nil: not asked for since
+	flushed  seq           // the lowest snd_una that a call of Flush waits for
+	flushes  bool          // flushed is valid
+	flushing []*seq        // what each call of Flush waits for
 
 	ping   signal        // of Ping, or beside datagrams; the last one
 	pingAt time.Duration // when it was sent, since the epoch; 0: answered, or none

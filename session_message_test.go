@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -399,4 +400,40 @@ func TestQueueOfSpentMessages(t *testing.T) {
 		}
 	})
 	require.NotZero(t, last)
+}
+
+// To a peer without signals receipts are the same, a message of which something was
+// sent is delivered whatever its options say, and those that are too old before that
+// are not sent.
+func TestSendMessageToLegacyPeer(t *testing.T) {
+	inWorld(t, 8, lossy, func(w *world) {
+		l := w.listen(&Config{MessageMode: true, SendWindow: 4})
+		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
+		p.write([]byte("x"))
+		c, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, c, []byte("x"))
+		m := &messageLog{t: t, done: make(map[int]error)}
+		for i := range 60 {
+			m.send(c, 10+i*50, MessageOptions{MaxRetransmits: -1, Lifetime: time.Duration(i%3) * 200 * time.Millisecond})
+		}
+		require.NoError(t, c.Flush(context.Background()))
+		time.Sleep(time.Second)
+		m.mu.Lock()
+		var want []byte
+		for i, b := range m.sent {
+			if m.done[i] == nil {
+				want = append(want, b...)
+			}
+		}
+		require.Equal(t, sum(want), sum(p.received()))
+		require.Less(t, len(m.sent[0]), len(want))
+		m.mu.Unlock()
+		all := make([]int, len(m.sent))
+		for i := range all {
+			all[i] = i
+		}
+		require.Greater(t, m.check(all), 10)
+		require.NoError(t, c.Close())
+	})
 }

@@ -248,6 +248,7 @@ func (s *Stream) spaceLocked(m *outMessage, h *streamHeader, n int) []byte {
 func (c *Conn) putStream(m *outMessage, h *streamHeader, n int) []byte {
 	var room [maxStreamHeader]byte
 	header := h.append(room[:0])
+	c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
 	b := c.kcp.queueStream(&m.streamTag, len(header)+n)
 	return b[copy(b, header):]
 }
