@@ -42,10 +42,11 @@ type ackPolicy struct {
 	gap        bool    // there was a gap before the current packet
 	early      bool    // the current packet brought a segment behind a gap
 	filled     bool    // filler has filled a gap since the last flush
+	urgentAcks uint8   // packets behind the gap still to be acknowledged at once
 	filler     ackItem // valid if filled
-	urgentAcks int32   // packets behind the gap still to be acknowledged at once
-	segments   int     // new segments since the last flush
-	bytes      int     // their payload
+	segments   int32   // new segments since the last flush
+	bytes      int32   // their payload
+	replies    replyRhythm
 }
 
 // receivedPush records a PUSH with n bytes of payload, of which a is the
@@ -53,14 +54,19 @@ type ackPolicy struct {
 // was the next one in order.
 func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	p := &k.rcv.ackPolicy
+	if fresh {
+		p.replies.arrived(k.clock.now)
+	} else {
+		p.replies.disturbed()
+	}
 	if len(k.rcv.acks) == 1 {
-		p.due = k.clock.now + seq(min(maxAckDelay, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackDelayShare)))
+		p.due = k.clock.now + seq(k.ackDelay())
 	}
 	if !fresh {
 		return
 	}
 	p.segments++
-	p.bytes += n
+	p.bytes += int32(n)
 	if a.sn.after(p.end) {
 		p.urgentAcks = gapAcks
 	}
@@ -69,6 +75,7 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	}
 	if a.sn.after(k.rcv.nxt) {
 		p.early = true
+		p.replies.disturbed()
 	}
 	if next && p.gap {
 		p.filled, p.filler, p.urgentAcks = true, a, gapAcks
@@ -102,7 +109,7 @@ func (k *KCP) decideAck() {
 	}
 	p.early = false
 	switch {
-	case p.bytes >= ackFull*k.cfg.mss, k.rcv.share > 0 && 2*uint32(p.segments) >= k.rcv.share:
+	case int(p.bytes) >= ackFull*k.cfg.mss, k.rcv.share > 0 && 2*uint32(p.segments) >= k.rcv.share:
 		p.urgent = true // in the second case the peer can send little more before it
 	case p.segments >= ackSegments || p.bytes >= ackBytes:
 		soon := k.clock.now + seq(min(ackSoon, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackSoonShare)))
@@ -129,7 +136,7 @@ func (k *KCP) flushEarlyAcks(h *header) {
 	for _, a := range k.rcv.acks {
 		switch {
 		case !a.sn.before(k.rcv.nxt):
-			k.putAck(h, a)
+			k.putAck(h, a, 0)
 			p.segments--
 		case len(covered) == 0:
 			covered = append(covered, a)
@@ -138,9 +145,13 @@ func (k *KCP) flushEarlyAcks(h *header) {
 		}
 	}
 	k.rcv.acks = covered
-	k.snd.redundancy.earn(p.segments)
+	k.snd.redundancy.earn(int(p.segments))
 	p.urgent = false
 	p.segments, p.bytes = 0, 0
+	if p.replies.hold > 0 && len(covered) > 0 && !k.sampledRecently() {
+		k.rcv.acks = covered[:0]
+		k.putReplyAck(h, covered[0]) // in front, so that the peer reads it before any una
+	}
 }
 
 // flushCoveredAck puts out the one ACK that is left of the segments below una.
@@ -160,10 +171,15 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 	}
 	a := k.rcv.acks[0]
 	k.rcv.acks = k.rcv.acks[:0]
-	recent := p.started && k.clock.now.within(p.sampled, p.sampled+seq(k.snd.rtt.srtt))
-	if recent && !bare && !p.filled {
+	if k.sampledRecently() && !bare && !p.filled {
 		return
 	}
-	p.sampled, p.started, p.filled = k.clock.now, true, false
-	k.putAck(h, a)
+	k.putReplyAck(h, a)
+}
+
+// sampledRecently reports whether an ACK of a segment below una has left within
+// a round trip.
+func (k *KCP) sampledRecently() bool {
+	p := &k.rcv.ackPolicy
+	return p.started && k.clock.now.within(p.sampled, p.sampled+seq(k.snd.rtt.srtt))
 }

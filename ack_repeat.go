@@ -58,7 +58,7 @@ func (k *KCP) repeatAcks(h *header) {
 			a.sent = true
 			keep = append(keep, a)
 		default:
-			k.putAck(h, a.ackItem)
+			k.putAck(h, a.ackItem, 0)
 		}
 	}
 	k.rcv.ackRepeats.items = keep

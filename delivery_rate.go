@@ -58,6 +58,7 @@ type rateInput struct {
 	sample  RateSample
 	newest  sendRecord // of the newest segment acknowledged
 	sampled bool       // newest is valid
+	waited  bool       // the acknowledgement may have waited: it shows no round trip
 }
 
 // sent records a transmission of s. Before it, inFlight bytes were in flight.
@@ -83,7 +84,7 @@ func (r *rateSampler) begin() {
 	if r.rateInput == nil {
 		r.rateInput = new(rateInput)
 	}
-	r.sample, r.sampled = RateSample{}, false
+	r.sample, r.sampled, r.waited = RateSample{}, false, false
 }
 
 // acked records the acknowledgement of s. If s was sent more than once, last
@@ -94,10 +95,12 @@ func (r *rateSampler) acked(s *sendSegment, now int64, last bool) {
 	r.deliveredAt = now
 	r.sample.Acked += size
 	rtt := now - s.tx.at
-	if s.xmit == 1 && s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
+	if r.waited {
+		rtt = r.newestAckedRTT
+	} else if s.xmit == 1 && s.repeats == 0 && (r.sample.RTT == 0 || rtt < r.sample.RTT) {
 		r.sample.RTT = max(rtt, 1)
 	}
-	if s.xmit == 1 && (r.minRTT == 0 || rtt < r.minRTT) {
+	if s.xmit == 1 && !r.waited && (r.minRTT == 0 || rtt < r.minRTT) {
 		r.minRTT = rtt
 	}
 	if s.xmit == 1 || last {

@@ -14,6 +14,7 @@ type peerWindow struct {
 	wndMax      uint32 // largest advertised, in segments; 0: none yet
 	una         seq    // of the segment whose window was taken last
 	unaWentBack bool   // the latest segment had a lower una than one before
+	ackHold     uint8  // milliseconds that the peer's ACKs may wait, as announced
 	probe       uint8  // sendWask and sendWins, for the next flush
 	tsProbe     seq    // when the next window probe leaves
 	probeWait   uint32 // milliseconds between probes; 0: not probing
@@ -56,6 +57,7 @@ func (k *KCP) Flush() {
 	k.flushRedundant(&h, first)
 	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	k.emit()
+	k.noteReplies(first, timedOut || fast)
 
 	s := k.congestionState()
 	s.Window = int(window)
@@ -85,18 +87,18 @@ func (k *KCP) flushAcks(h *header) {
 		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.before(k.rcv.nxt) {
 			continue
 		}
-		k.putAck(h, a)
+		k.putAck(h, a, 0)
 	}
 	k.rcv.acks = k.rcv.acks[:0]
 }
 
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
-// limit forbids it (RFC 9000 §8.1).
-func (k *KCP) putAck(h *header, a ackItem) {
+// limit forbids it (RFC 9000 §8.1). frg is 0 but for putReplyAck.
+func (k *KCP) putAck(h *header, a ackItem, frg uint8) {
 	if !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
-	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, 0, a.sn, a.ts, 0
+	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.sn, a.ts, 0
 	h.encode(k.reserve(headerSize))
 	k.counters.AcksSent++
 }
@@ -233,15 +235,11 @@ func (k *KCP) backOff(s *sendSegment) {
 
 // flushNew sends the segments from first on for the first time.
 func (k *KCP) flushNew(h *header, first seq) {
-	delay := uint32(0)
-	if k.cfg.nodelay == NoDelayOff {
-		delay = k.snd.rtt.rto >> 3
-	}
 	for sn := first; sn != k.snd.nxt; sn++ {
 		s := k.snd.ring.at(sn)
 		s.xmit = 1
 		s.rto = k.snd.rtt.rto
-		s.resendTS = k.clock.now + seq(s.rto+delay)
+		s.resendTS = k.clock.now + k.firstTimeout(s) + seq(k.peer.ackHold)
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
 		if len(s.data) >= k.cfg.mss {
@@ -249,6 +247,15 @@ func (k *KCP) flushNew(h *header, first seq) {
 		}
 		k.sendSegment(s, h)
 	}
+}
+
+// firstTimeout returns the retransmission time-out of the first transmission of
+// s, in milliseconds, without the peer's wait for data.
+func (k *KCP) firstTimeout(s *sendSegment) seq {
+	if k.cfg.nodelay == NoDelayOff {
+		return seq(s.rto + s.rto>>3)
+	}
+	return seq(s.rto)
 }
 
 // sendSegment puts s into a packet and starts its retransmission timer.

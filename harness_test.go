@@ -46,7 +46,11 @@ func describe(t *testing.T, packet []byte) []string {
 		case cmdPush:
 			out = append(out, fmt.Sprintf("push %d frg=%d %q", h.sn, h.frg, payload))
 		case cmdAck:
-			out = append(out, fmt.Sprintf("ack %d ts=%d una=%d wnd=%d", h.sn, h.ts, h.una, h.wnd))
+			s := fmt.Sprintf("ack %d ts=%d una=%d wnd=%d", h.sn, h.ts, h.una, h.wnd)
+			if h.frg != 0 {
+				s += fmt.Sprintf(" frg=%#x", h.frg)
+			}
+			out = append(out, s)
 		case cmdWask:
 			out = append(out, "wask")
 		case cmdWins:

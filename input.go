@@ -64,6 +64,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if !recovered {
 			k.inputWindow(&h)
 		}
+		k.noteAckHold(&h, recovered)
 		if k.snd.validation == nil {
 			k.ackBelow(h.una)
 		}
@@ -94,6 +95,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		}
 		packet = packet[headerSize+len(payload):]
 	}
+	k.waitNoLonger()
 	k.countAck(newest, early)
 	k.afterInput(una, flying)
 	return nil
@@ -178,7 +180,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	}
 	isNew := s != nil || h.sn.within(una, k.snd.una)
 	rtt := k.clock.now.diff(h.ts)
-	if rtt >= 0 && !recovered && (isNew || !k.cfg.ext.StrictRTT) {
+	if rtt >= 0 && !recovered && !k.snd.rate.waited && (isNew || !k.cfg.ext.StrictRTT) {
 		k.snd.rtt.sample(rtt, k.cfg.interval)
 		k.snd.cc.OnRTT(k.lastState(), uint32(rtt))
 		k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)

@@ -75,6 +75,7 @@ type sessionPort interface {
 	resizePackets(mtu int)
 	choosePackets(mtu int)
 	enablePieces(base int)
+	awaitReplies()
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
@@ -91,7 +92,7 @@ var _ sessionPort = (*KCP)(nil)
 // machine, with three exceptions. outputInPlace may call releaseSegment, and
 // host.pullStream queueStream. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
-// enablePieces, forgetLosses and resizePackets.
+// enablePieces, awaitReplies, forgetLosses and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -304,6 +305,9 @@ func (k *KCP) enablePieces(base int) {
 	k.cfg.ext.SendPieces = true
 	k.snd.blackHole.watchAbove = base
 }
+
+// awaitReplies switches Extensions.AwaitReplies on, which the peer has, too.
+func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }
 
 // largePackets returns how many segments of full size were sent, and how many
 // large packets were lost since one as large has arrived.

@@ -127,6 +127,7 @@ type closeState struct {
 // timerState is the session's timers. Times are since the endpoint's epoch.
 type timerState struct {
 	wakeAt    time.Duration // the wake-up that is set; 0: none
+	dueAt     time.Duration // when something is to be done; 0: never. Not before wakeAt
 	compactAt time.Duration // when spare memory is released; 0: there is none
 	wakeIndex int32         // position in Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go

@@ -8,7 +8,8 @@ import (
 // Flush waits until the peer's endpoint has received all that was written before
 // the call: it has acknowledged the data, and will pass it on to its
 // application when that reads. Only a reply of the application shows that it
-// has. Flush sends nothing; Write has sent what the windows allow. Data written
+// has. Flush sends nothing; Write has sent what the windows allow. The peer may
+// hold an acknowledgement back for up to 100 ms, for its own next data. Data written
 // during the wait may be waited for if it shares the last segment.
 //
 // Flush returns nil if the data has arrived, even if the session has ended since.

@@ -17,6 +17,10 @@ import (
 // segments.
 const capPMTU = 1
 
+// capAckDelay in INFO announces that the sender takes ACKs that have waited for
+// data, and that its own may. See Extensions.AwaitReplies.
+const capAckDelay = 32
+
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
 func (c *Conn) onInfo(s signal) {
@@ -28,6 +32,9 @@ func (c *Conn) onInfo(s signal) {
 		return // an extended peer sends INFO with HELLO, WELCOME and the answer to CONFIRM
 	}
 	l.version, l.capabilities = s.sn, s.ts
+	if s.ts&capAckDelay != 0 {
+		c.kcp.awaitReplies()
+	}
 	if c.closing.kindAwaited {
 		c.io.canWrite.Broadcast() // OpenStream may wait for it
 	}

@@ -286,4 +286,4 @@ func (e *Endpoint) infoSignal() signal {
 }
 
 // infoSignal is that of an endpoint without TLS.
-func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason} }
+func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }

@@ -19,8 +19,9 @@ func (c *Conn) finishStep(now time.Duration) {
 	c.schedule(now)
 }
 
-// schedule sets a wake-up for the next timer of the session, unless an earlier
-// one is set.
+// schedule sets a wake-up for the next timer of the session. One that is set for
+// an earlier time stays, as moving it costs more than onWake of a session of
+// which nothing is due. A request of wake for a time that has come stays too.
 func (c *Conn) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
@@ -62,15 +63,25 @@ func (c *Conn) schedule(now time.Duration) {
 	if t := c.streams; t != nil && t.openAt > 0 {
 		sooner(t.openAt)
 	}
+	if c.timers.dueAt > now {
+		c.timers.dueAt = 0 // what it was for is in next, if it is still wanted
+	}
 	if next > 0 {
 		c.wake(next)
 	}
 }
 
-// wake sets a wake-up at a time, unless an earlier one is set.
+// wake makes onWake be called at a time, unless something is due earlier.
 func (c *Conn) wake(at time.Duration) {
-	if c.closing.state != stateEnded && (c.timers.wakeAt == 0 || at < c.timers.wakeAt) {
-		c.timers.wakeAt = at
+	t := &c.timers
+	if c.closing.state == stateEnded {
+		return
+	}
+	if at = max(at, 1); t.dueAt == 0 || at < t.dueAt {
+		t.dueAt = at
+	}
+	if t.wakeAt == 0 || at < t.wakeAt {
+		t.wakeAt = at
 		c.ep.wakes.Set(c, at)
 	}
 }
@@ -78,15 +89,23 @@ func (c *Conn) wake(at time.Duration) {
 // wakeIndex returns where the session keeps its position in Endpoint.wakes.
 func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
 
-// onWake locks c.mu and does what is due. The endpoint's timer calls it.
+// onWake locks c.mu and does what is due. The endpoint's timer calls it. Often
+// that is nothing: the delayed ACK for which the wake-up was set has left with an
+// answer, or what was to be retransmitted was acknowledged.
 func (c *Conn) onWake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.timers.wakeAt = 0
-	if c.closing.state == stateEnded {
+	t := &c.timers
+	t.wakeAt = 0
+	if c.closing.state == stateEnded || t.dueAt == 0 {
 		return
 	}
 	now := c.ep.now()
+	if t.dueAt > now {
+		c.wake(t.dueAt)
+		return
+	}
+	t.dueAt = 0
 	if c.closing.state == stateDraining && now >= c.closing.endAt {
 		c.end(nil)
 		return

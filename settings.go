@@ -100,6 +100,13 @@ type Extensions struct {
 	// 1122 §4.2.3.2). It also leaves out ACKs that una makes redundant. The
 	// reference answers every segment.
 	ThinAcks bool
+	// AwaitReplies makes a delayed ACK wait for the next data of the application,
+	// up to 100 ms, while the application writes that soon after data has arrived
+	// and nothing is lost. frg of ACKs, which the reference ignores, announces
+	// the wait, and the announcements of the peer are taken. Both ends need it.
+	// It has no effect on ACKs without ThinAcks. Sessions switch it on once the
+	// peer has announced that it has it, too.
+	AwaitReplies bool
 	// EarlyRetransmit retransmits a segment a quarter of a round trip after the
 	// first acknowledgement of a later one, even if FastResend acknowledgements
 	// do not arrive (reordering window, RFC 8985 §6.2). It counts every ACK of

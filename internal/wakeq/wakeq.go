@@ -25,6 +25,7 @@ type Queue[T any] struct {
 	timer   *time.Timer   // nil before the first wake-up
 	armedAt time.Duration // when timer fires; 0: not armed
 	stopped bool
+	spare   []T // empty: the memory of what takeDue returns; nil: in use, or none yet
 }
 
 // wakeUp is the request of one element.
@@ -83,7 +84,7 @@ func (q *Queue[T]) Stop() {
 	for _, w := range q.heap {
 		*q.index(w.elem) = 0
 	}
-	q.heap = nil
+	q.heap, q.spare = nil, nil
 	if q.timer != nil {
 		q.timer.Stop()
 	}
@@ -118,16 +119,37 @@ func (q *Queue[T]) arm() {
 // fire wakes the elements that are due. The runtime calls it on a goroutine of
 // its own.
 func (q *Queue[T]) fire() {
-	for _, elem := range q.takeDue() {
+	due := q.takeDue()
+	for _, elem := range due {
 		q.wake(elem)
+	}
+	q.recycle(due)
+}
+
+// maxSpare is the most elements that a queue keeps memory for between two
+// wake-ups.
+const maxSpare = 1024
+
+// recycle takes back what takeDue has returned.
+func (q *Queue[T]) recycle(due []T) {
+	if cap(due) > maxSpare {
+		return
+	}
+	clear(due)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !q.stopped {
+		q.spare = due[:0]
 	}
 }
 
-// takeDue removes the requests that are due, and sets the timer to the next.
+// takeDue removes the requests that are due, and sets the timer to the next. It
+// may run while another call of fire has yet to wake what is due.
 func (q *Queue[T]) takeDue() (due []T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.armedAt = 0
+	due, q.spare = q.spare, nil
 	for now := time.Since(q.epoch); len(q.heap) > 0 && q.heap[0].at <= now; {
 		due = append(due, q.heap[0].elem)
 		q.remove(0)

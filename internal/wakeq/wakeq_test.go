@@ -1,6 +1,7 @@
 package wakeq
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -211,5 +212,36 @@ func BenchmarkSet(b *testing.B) {
 	b.ReportAllocs()
 	for i := range b.N {
 		q.Set(&all[i%len(all)], time.Hour+time.Duration(i*7919%1000))
+	}
+}
+
+// What a request moves in the heap grows with the logarithm of the number of
+// requests.
+func TestWorkOfRequests(t *testing.T) {
+	for _, n := range []int{100, 10000} {
+		calls, random := 0, rand.New(rand.NewPCG(1, 2))
+		var q Queue[*sleeper]
+		q.Init(time.Now(), func(s *sleeper) *int32 {
+			calls++
+			return &s.index
+		}, func(*sleeper) {})
+		most := 2*bits.Len(uint(n)) + 8
+		count := func(f func()) {
+			before := calls
+			f()
+			require.LessOrEqual(t, calls-before, most, "with %d requests", n)
+		}
+		all := make([]*sleeper, n)
+		for i := range all {
+			all[i] = new(sleeper)
+			count(func() { q.Set(all[i], time.Hour+time.Duration(random.IntN(1e9))) })
+		}
+		for _, s := range all {
+			count(func() { q.Set(s, time.Hour+time.Duration(random.IntN(1e9))) })
+		}
+		for _, s := range all {
+			count(func() { q.Remove(s) })
+		}
+		q.Stop()
 	}
 }

@@ -1,0 +1,187 @@
+package kcp
+
+import (
+	"fmt"
+	"io"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// echoAfter answers each message of b, after a time, until the session ends.
+func echoAfter(b *Conn, think time.Duration) {
+	buf := make([]byte, 64)
+	for {
+		if _, err := io.ReadFull(b, buf); err != nil {
+			return
+		}
+		time.Sleep(think)
+		if _, err := b.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+// exchange sends n messages, each a while after the answer to the one before has
+// come.
+func exchange(t *testing.T, a *Conn, n int, pause time.Duration) {
+	buf := make([]byte, 64)
+	for range n {
+		_, err := a.Write(buf)
+		require.NoError(t, err)
+		_, err = io.ReadFull(a, buf)
+		require.NoError(t, err)
+		time.Sleep(pause)
+	}
+}
+
+// An exchange takes two packets, as ACKs ride with the answer and with the next
+// message, but for the few ACKs that do not wait. One that leaves alone is of a
+// side that says nothing for longer than an ACK may wait. Round-trip samples stay
+// those of the path.
+func TestPacketsPerExchange(t *testing.T) {
+	const ms = time.Millisecond
+	const n = 2 * holdSampled // exchanges
+	cases := []struct {
+		oneWay, think, pause time.Duration
+		client, server       uint64 // packets in n exchanges
+	}{
+		{0, 0, 0, n, n},
+		{50 * time.Microsecond, 0, 0, n, n},
+		{50 * time.Microsecond, 5 * ms, 0, n, n + 2},
+		{ms, 15 * ms, 0, n, n + 2},
+		{ms, 0, 15 * ms, n + 2, n},
+		{ms, 10 * ms, 10 * ms, n + 2, n + 2},
+		{20 * ms, 0, 0, n, n},
+		{20 * ms, 15 * ms, 0, n, n + 2},
+		{20 * ms, 0, 16 * ms, n + 2, n},
+		{50 * time.Microsecond, 0, 50 * ms, n + 2, n}, // 20 messages a second
+		{ms, 20 * ms, 50 * ms, n + 2, n + 2},
+		{40 * ms, 50 * ms, 80 * ms, n + 2, n + 2},
+		{ms, 110 * ms, 110 * ms, 2 * n, 2 * n},
+	}
+	for i, c := range cases {
+		config := Config{}
+		if i%2 == 1 {
+			config = LowLatency()
+		}
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(w *world) {
+				a, b, _ := w.pair(&config, &config)
+				go echoAfter(b, c.think)
+				exchange(t, a, firstReplies+5, c.pause)
+				before, answered := a.Stats().PacketsSent, b.Stats().PacketsSent
+				exchange(t, a, n, c.pause)
+				require.Equal(t, c.client, a.Stats().PacketsSent-before)
+				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
+				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
+					require.Zero(t, s.Retransmits()+s.Repeats)
+					most := 2*c.oneWay + min(maxAckDelay*ms, max(minAckDelay*ms, c.oneWay)) + ms
+					require.LessOrEqual(t, s.RTT, most)
+				}
+			})
+		})
+	}
+}
+
+// A loss is repaired as soon as if ACKs did not wait: that of a message by the
+// client, and that of an answer when the message is repeated, as the ACK was in
+// it.
+func TestRepairOfExchanges(t *testing.T) {
+	repair := func(t *testing.T, seed uint64, waits bool, lost string) (took time.Duration) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			for _, c := range []*Conn{a, b} {
+				c.mu.Lock()
+				c.kcp.cfg.ext.AwaitReplies = waits
+				c.mu.Unlock()
+			}
+			go echoAfter(b, 0)
+			exchange(t, a, firstReplies+10, 50*time.Millisecond)
+			a.mu.Lock()
+			hold := a.kcp.rcv.ackPolicy.replies.hold
+			a.mu.Unlock()
+			require.Equal(t, waits, hold > 50)
+			dropped := false
+			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+				if dropped || from.Addr().String() != lost {
+					return true
+				}
+				dropped = true
+				return false
+			})
+			start := time.Now()
+			exchange(t, a, 1, 0)
+			took = time.Since(start)
+			require.True(t, dropped)
+			exchange(t, a, 5, 50*time.Millisecond)
+			require.Equal(t, uint64(1), a.Stats().Retransmits())
+			require.LessOrEqual(t, b.Stats().Retransmits(), uint64(1))
+		})
+		return took
+	}
+	for i, lost := range []string{"10.0.0.1", "10.0.0.2"} {
+		t.Run(lost, func(t *testing.T) {
+			plain, waits := repair(t, uint64(i), false, lost), repair(t, uint64(i), true, lost)
+			require.LessOrEqual(t, waits, plain+2*time.Millisecond)
+		})
+	}
+}
+
+// ACKs wait for answers once the peer is known to be one of this package.
+func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
+			c.mu.Lock()
+			require.Equal(t, c == a || c == b, c.kcp.cfg.ext.AwaitReplies)
+			c.mu.Unlock()
+		}
+	})
+}
+
+// A wake-up whose reason has gone costs no step of the session. The timer after
+// it goes off at its time, and so does what wake has asked for.
+func TestNeedlessWakeUps(t *testing.T) {
+	inWorld(t, 0, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bothWays(t, a, b, content(1, 64), content(2, 64))
+		time.Sleep(10 * time.Second)
+		_, err := a.Write([]byte{1})
+		require.NoError(t, err)
+		receive(t, b, []byte{1})
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		_, err = b.Write([]byte{2}) // takes the ACK along
+		require.NoError(t, err)
+		b.mu.Lock()
+		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
+		rto := time.Duration(b.kcp.snd.rtt.rto) * time.Millisecond
+		b.live.outstanding = false // a step would set it
+		b.mu.Unlock()
+		require.Less(t, wakeAt, now+25*time.Millisecond)
+		require.InDelta(t, now+rto, dueAt, float64(2*time.Millisecond))
+		time.Sleep(30 * time.Millisecond)
+		b.mu.Lock()
+		stepped, wakeAt := b.live.outstanding, b.timers.wakeAt
+		b.mu.Unlock()
+		require.False(t, stepped)
+		require.Equal(t, dueAt, wakeAt)
+		time.Sleep(dueAt - b.ep.now() - 1)
+		require.Zero(t, b.Stats().TimeoutRetransmits)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, uint64(1), b.Stats().TimeoutRetransmits)
+
+		b.mu.Lock()
+		now = b.ep.now()
+		b.wake(now)
+		b.schedule(now + 1)
+		dueAt = b.timers.dueAt
+		b.mu.Unlock()
+		require.Equal(t, now, dueAt, "what wake was called for is forgotten")
+	})
+}
