@@ -56,7 +56,8 @@ test-long:
 	@$(MAKE) --no-print-directory SHORT= $(STAGES)
 	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
-# What `make test` and `make test-long` differ in. A stage by itself is in full.
+# SHORT is what `make test` and `make test-long` differ in. A stage by itself is in
+# full.
 SHORT     ?=
 FUZZSHORT ?= 10s
 

@@ -37,8 +37,10 @@ func (k *KCP) recount() (b books, err error) {
 		s := k.rcv.ring.at(sn)
 		inOrder := i < b.Queued
 		switch {
-		case s.void && (!inOrder || s.held || s.data != nil || i == 0):
+		case s.void && (inOrder == s.held || s.data != nil || inOrder && i == 0):
 			wrong(sn, "void where it must not be")
+		case s.void && !inOrder:
+			b.Early++ // it was abandoned
 		case s.void:
 			b.Void++
 			b.Partial = 0
