@@ -463,6 +463,9 @@ func (l *streamLink) finish() {
 		l.now = max(l.now, at)
 	}
 	l.run(1000)
+	for i := range l.ends {
+		l.receive(i) // what has arrived though it was given up
+	}
 	for i, h := range l.hosts {
 		peer := l.hosts[1-i]
 		for _, m := range l.whole[i] {
