@@ -154,6 +154,7 @@ var answers = map[string]func(c *Conn){
 // the application does: no more than three times as much goes there, at any
 // time (RFC 9000 §8.1).
 func TestAmplificationLimit(t *testing.T) {
+	long(t)
 	aead, err := crypt.AESGCM(make([]byte, 16))
 	require.NoError(t, err)
 	low := LowLatency()
@@ -300,6 +301,7 @@ func (p *legacyPeer) received() []byte {
 // A legacy peer validates its address by its ACKs: a small question gets a
 // large answer, on lossy paths too, and the session then is like any other.
 func TestLegacyPeerIsValidated(t *testing.T) {
+	long(t)
 	for _, question := range []int{1, 40, 1300, 20000} {
 		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
 			for _, messages := range []bool{false, true} {
@@ -364,6 +366,7 @@ func TestFECPeerIsAnsweredInKind(t *testing.T) {
 // Sessions in the name of others never fill the table: they stay half open, and
 // who has an address gets in.
 func TestForgedSessionsStayHalfOpen(t *testing.T) {
+	long(t)
 	inWorld(t, 4, clean, func(w *world) {
 		l := w.listen(&Config{MaxSessions: 4096})
 		go func() {

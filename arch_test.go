@@ -252,6 +252,7 @@ func TestLeavesImportTheStandardLibrary(t *testing.T) {
 // Importing the package starts nothing: there is no init, and no package
 // variable holds more than a constant would.
 func TestImportStartsNothing(t *testing.T) {
+	ofSources(t)
 	walkSources(t, func(dir, path string, file *ast.File) {
 		if strings.HasPrefix(dir, "cmd") || strings.HasPrefix(dir, "examples") {
 			return

@@ -31,7 +31,10 @@ func TestConformance(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(dir, "*.trace.gz"))
 	require.NoError(t, err)
 	require.NotEmpty(t, files, "no *.trace.gz in %s", dir)
-	for _, file := range files {
+	for i, file := range files {
+		if repeated() && i%8 != 0 {
+			continue
+		}
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			replayFile(t, file)
 		})

@@ -149,6 +149,7 @@ const courseRate = 2_500_000 // 20 Mbit/s
 // whole transfers are bench's; a controller that does not do its work is far
 // from these.
 func TestControllersOnPaths(t *testing.T) {
+	long(t)
 	const rtt = 40 * time.Millisecond
 	for _, test := range []struct {
 		name        string
@@ -179,6 +180,7 @@ func TestControllersOnPaths(t *testing.T) {
 // Packets that overtake each other are not declared lost, once that has been
 // seen, whether a few of them are exempt from the order or there is none.
 func TestReorderedPath(t *testing.T) {
+	long(t)
 	const rate = 6_250_000 // 50 Mbit/s
 	for _, rtt := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} {
 		for _, share := range []float64{0.02, 1} {
@@ -201,6 +203,7 @@ func TestReorderedPath(t *testing.T) {
 // A path that lets packets go in bunches, in order, holds more than its rate and
 // its least round-trip time tell.
 func TestBunchedPath(t *testing.T) {
+	long(t)
 	const rate = 6_250_000
 	for seed := range fewer(4) {
 		c := newCourse(t, NewBBR(), rate, 40*time.Millisecond, 1, 0)

@@ -130,6 +130,7 @@ func TestBBRUndoesNothingElse(t *testing.T) {
 
 // Reordering, while it is found out what it is, costs CUBIC no window.
 func TestCubicOnReorderedPath(t *testing.T) {
+	long(t)
 	for seed := range uint64(4) {
 		c := newCourse(t, NewCubic(), courseRate, 80*time.Millisecond, 1, 0)
 		c.cfg.Jitter, c.cfg.Reorder = 10*time.Millisecond, 0.05

@@ -162,6 +162,7 @@ func TestForgedCookiesWhileDialling(t *testing.T) {
 // A flood of requests of sessions that do not exist takes nothing of the share
 // of cookies, however long it goes on.
 func TestRequestsLeaveCookiesAlone(t *testing.T) {
+	long(t)
 	inWorld(t, 1, clean, func(w *world) {
 		l := w.listen(&Config{AddressValidation: ValidateAlways})
 		to := l.Addr().(*net.UDPAddr).AddrPort()

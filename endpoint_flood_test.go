@@ -103,6 +103,9 @@ func TestFlood(t *testing.T) {
 		for _, f := range floods {
 			t.Run(s.name+"/"+f.name, func(t *testing.T) {
 				n := 2000
+				if testing.Short() {
+					n = 500
+				}
 				switch f.name {
 				case "hello", "push", "garbage":
 					if !raceEnabled && strconv.IntSize == 64 && s.name != "fec" && s.name != "refusing" {

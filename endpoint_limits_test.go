@@ -36,6 +36,7 @@ func memoryShort(w *world, config Config) (a, b *Conn, l *Listener) {
 // While memory is short, what is read at once still gets through, on a lossy
 // path too, and no more is held than that.
 func TestMaxBuffered(t *testing.T) {
+	long(t)
 	for seed := range uint64(3) {
 		inWorld(t, seed, lossy, func(w *world) {
 			a, b, l := memoryShort(w, Config{})

@@ -191,6 +191,9 @@ func (k *KCP) admit(window uint32, rate int64) {
 			break
 		}
 		s := k.snd.ring.at(k.place(k.snd.nxt))
+		if s.tag != nil && k.dropSpent() {
+			continue
+		}
 		if !k.mayBegin(s, pending) {
 			return
 		}
@@ -211,7 +214,9 @@ func (k *KCP) admit(window uint32, rate int64) {
 		}
 		room -= s.size()
 		k.snd.pace.spend(s.size())
-		s.sn = k.snd.nxt
+		if s.sn = k.snd.nxt; s.tag != nil {
+			s.tag.begun = true
+		}
 		k.leaveGap(s)
 		k.snd.nxt++
 		k.snd.inFlight++
@@ -285,9 +290,12 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	}
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
-		if h.cmd = cmdStream; s.tag.abandoned {
+		if s.tag.abandoned {
 			k.putAbandoned(s, h)
 			return
+		}
+		if s.ofStream() {
+			h.cmd = cmdStream
 		}
 	}
 	if size := k.needsPieces(s); size > 0 {

@@ -127,7 +127,7 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 // What proven peers have held is counted: no more is in use than that, but for
 // sessions themselves, and not much less.
 func TestHeldIsCounted(t *testing.T) {
-	sequential(t)
+	long(t)
 	const n, packets = 32, 60
 	for _, h := range holders {
 		measured(t, h.name, func(t *testing.T, last bool) (good bool) {
@@ -188,6 +188,7 @@ func measured(t *testing.T, name string, test func(t *testing.T, last bool) (goo
 
 // A segment far ahead keeps few places for what is missing before it.
 func TestReachIsBounded(t *testing.T) {
+	long(t)
 	k := New(7, func([]byte) {})
 	require.NoError(t, k.SetWindow(1, 65535))
 	k.hooks.frugal = true

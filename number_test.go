@@ -166,6 +166,7 @@ func TestNoncesAreUnique(t *testing.T) {
 
 // A peer that cannot number its packets is understood, and understands.
 func TestOneSidedNumbers(t *testing.T) {
+	long(t)
 	all := authenticCiphers(t)
 	with := all["GCM"]
 	without := crypt.Cipher(hidden{with})

@@ -268,7 +268,7 @@ func (k *KCP) divisible(s *sendSegment, size int) bool {
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := pieceUnit(len(s.data))
 	room := (size - headerSize - pieceHeader) / unit * unit
-	if h.cmd = cmdPiece; s.tag != nil {
+	if h.cmd = cmdPiece; s.ofStream() {
 		h.cmd = cmdStreamPiece
 	}
 	for at := 0; at < len(s.data); at += room {

@@ -63,6 +63,12 @@ type sessionPort interface {
 	unsent() int
 	micros() int64
 
+	// Messages that may be given up.
+	sendMessage(p []byte, t *streamTag) error
+	messages(f func(t *streamTag))
+	givenUp(t *streamTag) bool
+	dropSpent() bool
+
 	// Address validation.
 	spendCredit(n int) bool
 	overdrawn() bool

@@ -22,9 +22,10 @@ type receiver struct {
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
 	ackRepeats ackRepeater
-	tsRecent   seq  // ts of the newest PUSH that was not recovered by FEC
-	hasRecent  bool // there was one
-	readDirect bool // something was put into readInto
+	tsRecent   seq   // ts of the newest PUSH that was not recovered by FEC
+	hasRecent  bool  // there was one
+	readDirect bool  // something was put into readInto
+	rest       uint8 // fragments that are still to be skipped of a message that was abandoned
 
 	share uint32 // the most that is advertised, in segments; 0: no limit
 
@@ -161,8 +162,12 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 		k.duplicate()
 		return false
 	}
+	void := false
 	if h.cmd == cmdStream {
-		return k.keepStream(h, payload, ack)
+		if void = abandonsSegment(payload); !void {
+			return k.keepStream(h, payload, ack)
+		}
+		payload = nil
 	}
 	if h.sn == k.rcv.nxt && k.deliverDirect(h, payload) {
 		return true
@@ -179,7 +184,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	}
 	s.data = k.rcv.buffers.get(len(payload))
 	copy(s.data, payload)
-	s.frg, s.held, s.lastAcked = h.frg, true, k.clock.now
+	s.frg, s.held, s.void, s.lastAcked = h.frg, true, void, k.clock.now
 	k.rcv.early++
 	k.rcv.held += cap(s.data)
 	k.counters.BytesReceived += uint64(len(payload))
@@ -195,9 +200,9 @@ func (k *KCP) duplicate() {
 
 // deliverDirect copies the segment at rcv_nxt past the receive queue into the
 // buffer of a blocked Read, and reports whether it did. The segment must be a
-// whole message, and nothing may be queued before it.
+// whole message, of which none was abandoned, and nothing may be queued before it.
 func (k *KCP) deliverDirect(h *header, payload []byte) bool {
-	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queued > 0 || h.frg != 0 {
+	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queued > 0 || h.frg|k.rcv.rest != 0 {
 		return false
 	}
 	k.rcv.readInto = k.rcv.readInto[copy(k.rcv.readInto, payload):]
@@ -236,6 +241,9 @@ func (k *KCP) deliver() {
 			k.skipStream()
 			continue
 		}
+		if (s.void || k.rcv.rest > 0) && k.skipAbandoned(s) {
+			continue
+		}
 		k.joinMessage(s.frg)
 		k.rcv.early--
 		k.rcv.nxt++
@@ -261,10 +269,18 @@ func (k *KCP) joinMessage(frg uint8) {
 	}
 }
 
-// dropPartial discards the incomplete message at the end of the receive queue.
+// dropPartial discards, and counts, a message that cannot be completed.
+func (k *KCP) dropPartial() {
+	k.dropIncomplete()
+	k.counters.BrokenMessages++
+	k.dropVoid()
+	k.closeVoid()
+}
+
+// dropIncomplete discards the incomplete message at the end of the receive queue.
 // While complete messages stand before them, its segments leave empty places:
 // closing the gap would cost as much as the queue is long.
-func (k *KCP) dropPartial() {
+func (k *KCP) dropIncomplete() {
 	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
 		s := k.rcv.ring.at(sn)
 		k.rcv.held -= cap(s.data)
@@ -273,9 +289,6 @@ func (k *KCP) dropPartial() {
 	}
 	k.rcv.void += k.rcv.partial
 	k.rcv.partial = 0
-	k.counters.BrokenMessages++
-	k.dropVoid()
-	k.closeVoid()
 }
 
 // dropVoid removes the empty places at the head of the receive queue.
@@ -324,5 +337,5 @@ func (k *KCP) wndUnused() uint16 {
 func (k *KCP) closeReceive() {
 	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, assembly{}, buffers{}
 	k.rcv.ackRepeats.items = nil
-	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held = 0, 0, 0, 0, 0, 0
+	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0, 0, 0
 }

@@ -27,7 +27,7 @@ type sendSegment struct {
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before it left, in microseconds; 0: not lost
-	tag    *streamTag // of a stream segment; nil: it is one of Send
+	tag    *streamTag // of a stream segment, or a message that may be given up; nil: neither
 	packet int32      // how far into its packet s reaches, in bytes; see noteReach
 	closed bool       // takes no more data
 
@@ -120,7 +120,7 @@ type recvSegment struct {
 	lastAcked seq // when it was last acknowledged; for early segments
 	frg       uint8
 	held      bool
-	void      bool // of a message that cannot be completed, or of a stream; only its place is left
+	void      bool // of a message that cannot be completed, or of a stream; only its place is left. With held: abandoned
 	stream    bool // of a stream, and passed to the host
 }
 

@@ -54,6 +54,10 @@ type machineHost interface {
 	pullStream(plain bool) bool
 	// streamsWait reports whether pullStream has something to queue.
 	streamsWait() bool
+	// givingUp reports what may become of a message of Send that is given up:
+	// whether what of it was not sent may be taken out of the queue, and whether
+	// the peer takes abandoned segments. It must not change the machine.
+	givingUp() (drop, abandon bool)
 	// segmentAcked is called when a segment of t was acknowledged. It must not
 	// change the machine.
 	segmentAcked(t *streamTag)
@@ -73,6 +77,8 @@ type streamTag struct {
 	limit     uint32 // transmissions of one segment; 0: any number
 	flight    int32  // segments queued in the machine, or in flight
 	abandoned bool   // what of it is sent again is sent without content
+	message   bool   // of Send, not of a stream; see segment_message.go
+	begun     bool   // a segment of it was sent
 }
 
 // partial reports whether the message may be given up.
@@ -251,7 +257,7 @@ func (k *KCP) pull() {
 		return
 	}
 	r, plain := k.rare, k.snd.nxt != k.snd.end
-	if plain && (k.snd.ring.at(k.place(k.snd.nxt)).tag != nil || r.plainChosen && r.chosenAt == k.snd.nxt) {
+	if plain && (k.snd.ring.at(k.place(k.snd.nxt)).ofStream() || r.plainChosen && r.chosenAt == k.snd.nxt) {
 		return
 	}
 	r.plainChosen = !k.hooks.host.pullStream(plain) && plain
@@ -335,23 +341,32 @@ func (k *KCP) streamLoad() (segments, bytes int) {
 	return k.rare.streamSegments, k.rare.streamBytes
 }
 
-// dropTag takes note that s, a segment of a stream, is released.
+// dropTag takes note that s, a segment with a tag, is released.
 func (k *KCP) dropTag(s *sendSegment) {
 	t := s.tag
 	s.tag = nil
 	t.flight--
-	k.rare.streamBytes -= len(s.data)
-	k.rare.streamSegments--
+	if !t.message {
+		k.rare.streamBytes -= len(s.data)
+		k.rare.streamSegments--
+	}
 	k.hooks.host.segmentAcked(t)
 }
 
 // abandonIfSpent gives up the message of s, which is about to be transmitted for
 // the xmit-th time, if its lifetime or its retransmissions are used up.
 func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
-	if t := s.tag; !t.abandoned && t.spent(k.clock.micros, xmit) {
-		t.abandoned = true
-		k.hooks.host.abandonedMessage(t)
+	t := s.tag
+	if t.abandoned || !t.spent(k.clock.micros, xmit) {
+		return
 	}
+	if t.message {
+		if _, abandon := k.hooks.host.givingUp(); !abandon {
+			return
+		}
+	}
+	t.abandoned = true
+	k.hooks.host.abandonedMessage(t)
 }
 
 // putAbandoned puts s into a packet without its content, so that neither its sn
@@ -359,10 +374,13 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
-	was, data, _ := decodeStream(s.data)
-	empty := streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
-	if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.before(was.mid) {
-		empty.mid, empty.end = last, true
+	empty := streamHeader{kind: streamAbandon} // of stream 0
+	if s.ofStream() {
+		was, data, _ := decodeStream(s.data)
+		empty = streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
+		if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.before(was.mid) {
+			empty.mid, empty.end = last, true
+		}
 	}
 	var room [maxStreamHeader]byte
 	payload := empty.append(room[:0])
@@ -388,7 +406,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 	told := streams[:0]
 	for i, sn := 0, first-1; i < partialReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
-		if s == nil || s.tag == nil || !s.tag.partial() || s.ts == k.clock.now {
+		if s == nil || !s.ofStream() || !s.tag.partial() || s.ts == k.clock.now {
 			continue
 		}
 		k.abandonIfSpent(s, 0)

@@ -25,6 +25,7 @@ type testHost struct {
 	queue     []streamPart // to be sent
 	yields    bool         // to every other segment of Send
 	yielded   bool
+	keeps     bool // what waits may not be taken out of the queue
 	tags      map[uint64]*streamTag
 	queued    map[uint64]int // segments of a message that the machine has had
 	acked     map[uint64]int
@@ -102,13 +103,22 @@ func (h *testHost) pullStream(plain bool) bool {
 	return true
 }
 
-func (h *testHost) segmentAcked(t *streamTag) { h.acked[t.owner.(uint64)]++ }
+func (h *testHost) segmentAcked(t *streamTag) {
+	if !t.message {
+		h.acked[t.owner.(uint64)]++
+	}
+}
+
+func (h *testHost) givingUp() (drop, abandon bool) { return !h.keeps, true }
 
 // abandonedUpTo knows nothing.
 func (*testHost) abandonedUpTo(*streamTag) (seq, bool) { return 0, false }
 
 // abandonedMessage gives up the rest of a message.
 func (h *testHost) abandonedMessage(t *streamTag) {
+	if t.message {
+		return
+	}
 	n := t.owner.(uint64)
 	h.abandoned[n] = true
 	h.queue = slices.DeleteFunc(h.queue, func(p streamPart) bool { return p.n == n })
@@ -129,7 +139,7 @@ func (h *testHost) check() {
 		if !sn.within(k.snd.una, k.snd.nxt) {
 			s = k.snd.ring.at(k.place(sn))
 		}
-		if s != nil && s.tag != nil {
+		if s != nil && s.ofStream() {
 			size += len(s.data)
 			flight--
 		}
@@ -164,6 +174,12 @@ type flying struct {
 	at   uint32
 }
 
+// plainMessage is a message of Send; tag is nil if it may not be given up.
+type plainMessage struct {
+	data []byte
+	tag  *streamTag
+}
+
 // streamLink is two machines with hosts, and a link between them, which a script
 // drives.
 type streamLink struct {
@@ -171,9 +187,10 @@ type streamLink struct {
 	in    streamInput
 	ends  [2]*KCP
 	hosts [2]*testHost
-	wire  [2][]flying // to ends[i]
-	plain [2][]byte   // what ends[i] has sent by Send
-	read  [2][]byte   // what ends[i] has read
+	wire  [2][]flying       // to ends[i]
+	plain [2][]byte         // what ends[i] has sent by Send in stream mode
+	whole [2][]plainMessage // in message mode, from the first that was not read
+	read  [2][]byte         // what ends[i] has read
 	reads [2]bool
 	now   uint32
 	delay uint32
@@ -283,11 +300,69 @@ func (l *streamLink) receive(i int) {
 		p := make([]byte, l.ends[i].PeekSize())
 		n, err := l.ends[i].Recv(p)
 		require.NoError(l.t, err)
+		if !l.ends[i].cfg.stream {
+			l.match(i, p)
+			continue
+		}
 		sent := l.plain[1-i][len(l.read[i]):]
 		if l.read[i] = append(l.read[i], p[:n]...); !bytes.HasPrefix(sent, p[:n]) {
 			l.t.Fatalf("end %d reads what was not sent", i)
 		}
 	}
+}
+
+// match demands that end i, which has read the message p, was sent it, and that all
+// before it were read or given up.
+func (l *streamLink) match(i int, p []byte) {
+	sent := &l.whole[1-i]
+	for ; len(*sent) > 0; *sent = (*sent)[1:] {
+		m := (*sent)[0]
+		if bytes.Equal(m.data, p) {
+			*sent = (*sent)[1:]
+			return
+		}
+		if m.tag == nil || !m.tag.abandoned {
+			l.t.Fatalf("end %d reads %d bytes before a message of %d", i, len(p), len(m.data))
+		}
+	}
+	l.t.Fatalf("end %d reads a message that was not sent", i)
+}
+
+// send sends p from end i, in message mode with a lifetime or a limit of
+// retransmissions if how says so.
+func (l *streamLink) send(i int, p []byte, how byte) {
+	k := l.ends[i]
+	if k.cfg.stream {
+		n, err := k.Send(p)
+		require.True(l.t, err == nil || err == ErrMessageTooLarge)
+		l.plain[i] = append(l.plain[i], p[:n]...)
+		return
+	}
+	var err error
+	l.made++ // no two messages are equal
+	m := plainMessage{data: binary.LittleEndian.AppendUint32(p, uint32(l.made))}
+	if tag := l.limits(how); tag.partial() {
+		m.tag = tag
+		err = k.sendMessage(m.data, tag)
+	} else {
+		_, err = k.Send(m.data)
+	}
+	require.NoError(l.t, err)
+	l.whole[i] = append(l.whole[i], m)
+}
+
+// limits returns a tag with the lifetime or retransmissions that how says.
+func (l *streamLink) limits(how byte) *streamTag {
+	tag := &streamTag{}
+	switch how & 7 {
+	case 1, 2, 3:
+		tag.limit = uint32(how & 7)
+	case 4, 5:
+		tag.deadline = int64(l.now+uint32(how>>4)*15+1) * 1000
+	case 6:
+		tag.limit, tag.deadline = 2, int64(l.now+100)*1000
+	}
+	return tag
 }
 
 // perform carries out one step of the script.
@@ -299,11 +374,9 @@ func (l *streamLink) perform() {
 	k.SetClock(l.now)
 	switch b & 15 {
 	case 0, 1:
-		p := content(uint64(len(l.plain[i])), 1+int(l.in.next())*int(x>>1))
+		p := content(uint64(len(l.in)), 1+int(l.in.next())*int(x>>1))
 		if len(l.plain[i])+len(p) < maxLinkPlain && k.WaitSend() < 600 {
-			n, err := k.Send(p)
-			require.True(l.t, err == nil || err == ErrMessageTooLarge)
-			l.plain[i] = append(l.plain[i], p[:n]...)
+			l.send(i, p, l.in.next())
 		}
 	case 2, 3, 4, 5:
 		l.message(h, x>>1)
@@ -315,7 +388,9 @@ func (l *streamLink) perform() {
 	case 10:
 		l.loss = float64(x) / 20
 	case 11:
-		h.drop()
+		if h.keeps = x&8 > 0; x&4 > 0 {
+			h.drop()
+		}
 	case 12:
 		l.wire[i] = nil
 	case 13, 14:
@@ -343,16 +418,7 @@ func (l *streamLink) message(h *testHost, how byte) {
 		if l.made++; l.made > maxLinkMessages {
 			return
 		}
-		tag := &streamTag{}
-		switch how {
-		case 1, 2, 3:
-			tag.limit = uint32(how)
-		case 4, 5:
-			tag.deadline = int64(l.now+uint32(y&15)*15+1) * 1000
-		case 6:
-			tag.limit, tag.deadline = 2, int64(l.now+100)*1000
-		}
-		h.add(1+int(y&3)*int(y>>2&3), tag)
+		h.add(1+int(y&3)*int(y>>2&3), l.limits(how|y<<4))
 	}
 }
 
@@ -374,7 +440,8 @@ func (l *streamLink) disturb(i int, repeats bool, x byte) {
 // done reports whether all is delivered and acknowledged.
 func (l *streamLink) done() bool {
 	for i, k := range l.ends {
-		if k.WaitSend() > 0 || len(l.hosts[i].queue) > 0 || len(l.read[i]) < len(l.plain[1-i]) {
+		lacks := func(m plainMessage) bool { return m.tag == nil || !m.tag.abandoned }
+		if k.WaitSend() > 0 || len(l.hosts[i].queue) > 0 || len(l.read[i]) < len(l.plain[1-i]) || slices.ContainsFunc(l.whole[i], lacks) {
 			return false
 		}
 	}
@@ -398,6 +465,9 @@ func (l *streamLink) finish() {
 	l.run(1000)
 	for i, h := range l.hosts {
 		peer := l.hosts[1-i]
+		for _, m := range l.whole[i] {
+			require.Zero(l.t, m.tag.flight)
+		}
 		h.check()
 		h.checkArrival(peer)
 		segments, size := h.k.streamLoad()

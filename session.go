@@ -16,7 +16,8 @@ import (
 // boundaries; see ReadMessage and WriteMessage. All methods are safe for
 // concurrent use. They are
 //   - the stream of bytes: Read, Write, TryWrite, WriteAvailable, WriteReady, Flush;
-//   - messages: ReadMessage, NextMessageSize, WriteMessage, TryWriteMessage, MaxMessageSize;
+//   - messages: ReadMessage, NextMessageSize, WriteMessage, TryWriteMessage,
+//     SendMessage, MaxMessageSize;
 //   - unreliable datagrams: SendDatagram, ReceiveDatagram, ReadDatagram,
 //     HandleDatagrams, MaxDatagramSize;
 //   - several flows in one session: OpenStream, AcceptStream;

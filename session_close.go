@@ -90,6 +90,7 @@ func (c *Conn) startClose(background bool) {
 // beginClose begins to linger: no more is written than the machine has.
 func (c *Conn) beginClose(now time.Duration) {
 	l := &c.hs
+	c.dropSpentMessages()
 	if !c.over() {
 		l.finAcked = l.finished
 		l.finSignal, l.finished, l.finish.active = sigClose, false, false
@@ -164,6 +165,7 @@ func (c *Conn) CloseWrite() error {
 	if err := c.waitKind(); err != nil {
 		return c.opError("close", err)
 	}
+	c.dropSpentMessages()
 	l.finSignal, l.halfClosed = sigFin, true
 	c.io.canWrite.Broadcast()
 	now := c.ep.now()
@@ -284,6 +286,7 @@ func (c *Conn) end(err error) {
 	c.closing.state = stateEnded
 	c.closing.err = err
 	c.closing.undelivered = c.closing.undelivered || err != nil && c.undelivered()
+	c.failMessages(c.reason(err))
 	c.failStreams(c.reason(err))
 	c.wakeStreams()
 	if !c.hs.offered || c.closing.closed { // no application can read the data
@@ -400,6 +403,7 @@ func (c *Conn) progress(now time.Duration) {
 	if l.peerClosed && (c.kcp.WaitSend() > 0 || c.streams != nil) {
 		// The una of the peer's CLOSE covers all that it ever took.
 		c.closing.undelivered = c.closing.undelivered || c.undelivered()
+		c.failMessages(c.reason(ErrPeerClosed))
 		c.failStreams(c.reason(ErrPeerClosed))
 		c.kcp.discardSend()
 		c.io.canWrite.Broadcast()

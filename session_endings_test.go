@@ -302,6 +302,7 @@ func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
 // A peer that takes one segment at a time, just before patience ends, holds Close
 // no longer than MaxLinger, and the background neither. A slow path gets its time.
 func TestCloseHasABound(t *testing.T) {
+	long(t)
 	for _, linger := range []time.Duration{5 * time.Second, -1} {
 		inWorld(t, 12, clean, func(w *world) {
 			peer, err := w.net.Listen(serverAddr)
@@ -483,6 +484,7 @@ func TestIdleMeansNoNewData(t *testing.T) {
 // A peer that takes nothing of what waits for it has its time, however often it
 // says that it is there; one that reads again before has more.
 func TestStalledPeerHasItsTime(t *testing.T) {
+	long(t)
 	inWorld(t, 15, clean, func(w *world) {
 		a, b, _ := w.pair(nil, &Config{ReceiveWindow: 128})
 		wrote := make(chan error, 1)

@@ -117,6 +117,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 // With an AEAD, what is not sealed with the key has no effect, even if all of it
 // is right; nor has what was sealed with it but has come before.
 func TestForgedWithAEAD(t *testing.T) {
+	long(t)
 	key := func(b byte) crypt.Cipher {
 		c, err := crypt.AESGCM(bytes.Repeat([]byte{b}, 16))
 		require.NoError(t, err)
@@ -196,6 +197,7 @@ func TestForgedWithAEAD(t *testing.T) {
 // Without a cipher, who does not know the conversation, or sends from another
 // address, has no effect, even if all the rest is right.
 func TestForgedConvOrAddress(t *testing.T) {
+	long(t)
 	for _, wrongConv := range []bool{true, false} {
 		inWorld(t, 8, clean, func(w *world) {
 			a, b, l := w.pair(nil, nil)
@@ -218,6 +220,7 @@ func TestForgedConvOrAddress(t *testing.T) {
 // Who knows conversation and address, but not the tokens, neither ends nor
 // stalls nor corrupts the session by signals.
 func TestForgedSignals(t *testing.T) {
+	long(t)
 	inWorld(t, 8, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}

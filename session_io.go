@@ -228,14 +228,8 @@ func (c *Conn) WriteMessage(b []byte) error {
 	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.messageMode() {
-		return c.opError("write", ErrNotMessageMode)
-	}
-	if err := c.waitRoom(false); err != nil {
+	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
-	}
-	if !c.messageMode() { // it was left during the wait
-		return c.opError("write", ErrNotMessageMode)
 	}
 	if _, err := c.kcp.Send(b); err != nil {
 		return c.opError("write", err)

@@ -198,6 +198,7 @@ func TestReadMessageOfStream(t *testing.T) {
 // The application stops reading, and the window becomes zero. It opens again even
 // if the window update is lost.
 func TestSlowReader(t *testing.T) {
+	long(t)
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(w *world) {
 			cfg := LowLatency()
@@ -218,6 +219,7 @@ func TestSlowReader(t *testing.T) {
 // While the peer's window is zero it is probed after 200 ms, and then at intervals
 // that grow by half each time, up to 5 s or a quarter of PeerTimeout.
 func TestZeroWindowProbes(t *testing.T) {
+	long(t)
 	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
 		inWorld(t, 2, clean, func(w *world) {
 			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
@@ -281,6 +283,7 @@ func TestReadAfterLoss(t *testing.T) {
 // An idle session does nothing at all: no packet, no wake-up, spare memory
 // given back; and it works when it is needed again.
 func TestIdleSessionCostsNothing(t *testing.T) {
+	long(t)
 	inWorld(t, 3, clean, func(w *world) {
 		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
 		want := content(3, 1<<20)

@@ -142,6 +142,7 @@ func TestNoMoveWithoutAEAD(t *testing.T) {
 // Packets of a peer that somebody else delivers, from another address and
 // before the peer's own, do not move the session.
 func TestSpoofedMove(t *testing.T) {
+	long(t)
 	inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
 		cfg := &Config{Cipher: testAEAD(t)}
 		l := w.listen(cfg)

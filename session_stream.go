@@ -31,10 +31,11 @@ type StreamOptions struct {
 	Priority int
 }
 
-// MessageOptions are the properties of one message.
+// MessageOptions are the properties of one message, of a stream or of a session.
 type MessageOptions struct {
 	// Lifetime and MaxRetransmits take the place of MaxLifetime and
-	// MaxRetransmits of the stream, if they are not 0.
+	// MaxRetransmits of the stream, if they are not 0. For a message of the session
+	// itself 0 means no limit; see Conn.SendMessage for peers without streams.
 	Lifetime       time.Duration
 	MaxRetransmits int
 	// Done, if not nil, is called exactly once, if SendMessage has returned

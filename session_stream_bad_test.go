@@ -137,6 +137,7 @@ var badStreamCases = []badStreamCase{
 // reason. It is acknowledged all the same. Nothing else is disturbed: neither the
 // accounts of another stream and of the session, nor what they carry.
 func TestBadStreamSegments(t *testing.T) {
+	long(t)
 	for _, tc := range badStreamCases {
 		t.Run(tc.name, func(t *testing.T) {
 			inWorld(t, 10, clean, func(w *world) {

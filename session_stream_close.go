@@ -62,7 +62,7 @@ func (c *Conn) undelivered() bool {
 			}
 		}
 	}
-	return c.kcp.WaitSend() > segments
+	return c.kcp.WaitSend() > segments && c.kcp.WaitSend() > segments+c.segmentsGivenUp()
 }
 
 // owesLocked reports whether the peer lacks something of what was written to s,

@@ -149,6 +149,7 @@ func TestStreamUnordered(t *testing.T) {
 // A stream that nobody reads stops itself, and neither the others nor the session.
 // Once it is read, everything arrives.
 func TestStreamFlowControl(t *testing.T) {
+	long(t)
 	inWorld(t, 6, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		stuck, unread := streamPair(t, a, b, nil)
@@ -462,6 +463,7 @@ func TestStreamPriorities(t *testing.T) {
 // The session itself gets its share beside a stream, and a small message that is
 // more urgent overtakes both.
 func TestStreamBesideSession(t *testing.T) {
+	long(t)
 	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)

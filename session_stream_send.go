@@ -126,9 +126,13 @@ func (c *Conn) abandonedUpTo(tag *streamTag) (mid seq, ok bool) {
 	return s.out.mid - 1, true
 }
 
-// segmentAcked is the machine's hook for a segment of a stream that was
+// segmentAcked is the machine's hook for a segment with a tag that was
 // acknowledged.
 func (c *Conn) segmentAcked(tag *streamTag) {
+	if tag.message {
+		c.messageAcked(tag)
+		return
+	}
 	m := tag.owner.(*outMessage)
 	s := m.stream
 	if s == nil || c.streams.failed {
@@ -149,6 +153,10 @@ func (c *Conn) segmentAcked(tag *streamTag) {
 
 // abandonedMessage is the machine's hook for a message that is given up.
 func (c *Conn) abandonedMessage(tag *streamTag) {
+	if tag.message {
+		c.messageAbandoned(tag)
+		return
+	}
 	m := tag.owner.(*outMessage)
 	if m.stream != nil && !c.streams.failed {
 		m.stream.abandonLocked(m)

@@ -345,15 +345,24 @@ func (c *Conn) wakeStreams() {
 // runReceipts calls what is due of MessageOptions.Done. It releases c.mu
 // meanwhile.
 func (c *Conn) runReceipts() {
-	for c.streams != nil && len(c.streams.receipts) > 0 {
-		due := c.streams.receipts
-		c.streams.receipts = nil
+	for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
 		c.unlocked(func() {
 			for _, r := range due {
 				r.done(r.err)
 			}
 		})
 	}
+}
+
+// takeReceipts returns the calls of MessageOptions.Done that are due.
+func (c *Conn) takeReceipts() (due []receipt) {
+	if t := c.streams; t != nil {
+		due, t.receipts = t.receipts, nil
+	}
+	if r := c.rare; r != nil && len(r.receipts) > 0 {
+		due, r.receipts = append(due, r.receipts...), nil
+	}
+	return due
 }
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.

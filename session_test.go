@@ -140,6 +140,7 @@ func TestDeadLink(t *testing.T) {
 
 // Retransmissions alone, while the peer is heard, do not end a session.
 func TestBusyLinkLives(t *testing.T) {
+	long(t)
 	inWorld(t, 12, clean, func(w *world) {
 		cfg := &Config{DeadLink: 20, PeerTimeout: 30 * time.Second}
 		a, b, _ := w.pair(cfg, nil)

@@ -109,6 +109,7 @@ func TestFECRecovers(t *testing.T) {
 // recovery would make packets of it that were never sent. Once one of the two
 // has ended, the other has the benefit again.
 func TestFECOfTwoSessions(t *testing.T) {
+	long(t)
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Reorder: 0.1}
 	inWorld(t, 6, link, func(w *world) {
 		config := LowLatency()

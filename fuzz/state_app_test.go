@@ -108,7 +108,7 @@ func (x *application) write(r *rand.Rand) {
 		fill(p, x.key(x.dialled), uint64(written))
 		err := x.timed(r, x.c.SetWriteDeadline, "Write", func() error {
 			if r.IntN(4) == 0 {
-				err := x.c.WriteMessage(p)
+				err := x.writeMessage(p, r.IntN(2) == 0)
 				if err == nil {
 					written += len(p)
 				}

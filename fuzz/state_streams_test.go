@@ -170,13 +170,32 @@ type sentMessage struct {
 // sendMessage sends a message that has to get one receipt if it is taken. Done may
 // use the session: no lock is held.
 func (x *application) sendMessage(s *kcp.Stream, b []byte, o kcp.MessageOptions) error {
+	return x.noteMessage(func(done func(error)) error {
+		o.Done = func(err error) {
+			done(err)
+			_ = s.Stats()
+		}
+		return s.SendMessage(b, &o)
+	})
+}
+
+// writeMessage sends a message of the session itself, with a receipt or without.
+func (x *application) writeMessage(b []byte, receipt bool) error {
+	if !receipt {
+		return x.c.WriteMessage(b)
+	}
+	return x.noteMessage(func(done func(error)) error {
+		return x.c.SendMessage(b, &kcp.MessageOptions{Done: done})
+	})
+}
+
+// noteMessage takes note of a message that send sends, and of its receipt.
+func (x *application) noteMessage(send func(done func(error)) error) error {
 	m := &sentMessage{name: x.name}
-	o.Done = func(error) {
+	err := send(func(error) {
 		m.calls.Add(1)
 		_ = x.c.Stats()
-		_ = s.Stats()
-	}
-	err := s.SendMessage(b, &o)
+	})
 	m.taken = err == nil
 	book := &x.w.receipts
 	book.mu.Lock()

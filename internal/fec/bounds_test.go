@@ -101,7 +101,10 @@ func TestHeldIsAllMemory(t *testing.T) {
 		attack int
 		n      int
 	}{{"random", 0, 2000}, {"alternating", 1, 64}, {"edges", 2, 200}, {"changing", 4, 1300}} {
-		const decoders = 300
+		decoders := 300
+		if testing.Short() {
+			decoders = 75
+		}
 		list := make([]*Decoder, decoders)
 		held := 0
 		runtime.GC()

@@ -116,16 +116,16 @@ func TestClasses(t *testing.T) {
 	last, lastSize := 0, vector
 	for n := 1; n <= maxShard+1; n++ {
 		index, size := class(n)
-		require.GreaterOrEqual(t, size, padded(n), n)
-		require.Zero(t, size%vector, n)
-		require.LessOrEqual(t, size, max(vector, 2*vector*((n+vector-1)/vector)), n)
+		again, _ := class(size)
+		most := max(vector, 2*vector*((n+vector-1)/vector))
+		if size < padded(n) || size > most || size%vector != 0 || again != index {
+			t.Fatalf("class of %d is %d, of size %d; that of the size is %d", n, index, size, again)
+		}
 		if index != last {
 			require.Equal(t, last+1, index, n)
 			require.Equal(t, lastSize+1, n)
 		}
 		last, lastSize = index, size
-		again, _ := class(size)
-		require.Equal(t, index, again)
 	}
 	require.Equal(t, classes-1, last)
 }

@@ -107,12 +107,13 @@ func TestFilterSize(t *testing.T) {
 
 // Of several that receive copies of a packet one takes it.
 func TestFilterConcurrentUse(t *testing.T) {
+	const packets = 100 // few enough that no set of the table overflows
 	f := newFilter()
 	var taken atomic.Int64
 	var all sync.WaitGroup
 	for range 4 {
 		all.Go(func() {
-			for n := range uint64(1000) {
+			for n := range uint64(packets) {
 				if f.Take(f.Mark(packet(n))) {
 					taken.Add(1)
 				}
@@ -121,7 +122,7 @@ func TestFilterConcurrentUse(t *testing.T) {
 		})
 	}
 	all.Wait()
-	require.EqualValues(t, 1000, taken.Load())
+	require.EqualValues(t, packets, taken.Load())
 }
 
 func BenchmarkFilterTake(b *testing.B) {

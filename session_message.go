@@ -1,0 +1,146 @@
+package kcp
+
+import "time"
+
+// sessionMessage is a message of SendMessage.
+type sessionMessage struct {
+	streamTag
+	done func(error)
+}
+
+// SendMessage is WriteMessage with options for this message; nil means those of
+// WriteMessage: it is delivered if the session lasts.
+//
+// A message that is given up is not delivered, unless all of it has arrived before.
+// What follows it does not wait for it, and keeps its order. Only a peer that takes
+// streams, see OpenStream, can be told that a message is given up of which something
+// was sent. To any other peer Lifetime gives a message up as long as nothing of it was
+// sent, and MaxRetransmits has no effect. Done works with every peer.
+//
+// SendMessage blocks as Write does, which counts towards Lifetime. If it fails,
+// nothing was queued, and Done is not called. Its errors are those of WriteMessage,
+// and one for an option that is out of its range.
+func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
+	if options == nil {
+		return c.WriteMessage(b)
+	}
+	lifetime, err := lifetimeMillis(options.Lifetime)
+	if err != nil || options.MaxRetransmits > maxRetransmitLimit {
+		return opError("write", c.LocalAddr(), c.RemoteAddr(), errStreamOptions)
+	}
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begun := c.ep.now()
+	if err := c.waitMessageRoom(); err != nil {
+		return c.opError("write", err)
+	}
+	m := &sessionMessage{done: options.Done}
+	m.owner = m
+	m.limit = uint32(transmissions(options.MaxRetransmits))
+	if lifetime > 0 {
+		left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
+		m.deadline = c.machineTimeLocked() + left.Microseconds()
+	}
+	if err := c.kcp.sendMessage(b, &m.streamTag); err != nil {
+		return c.opError("write", err)
+	}
+	c.rarely().messages = true
+	c.dropSpentMessages()
+	c.push()
+	return nil
+}
+
+// waitMessageRoom waits until a message may be written, or returns the error of
+// WriteMessage.
+func (c *Conn) waitMessageRoom() error {
+	if !c.messageMode() {
+		return ErrNotMessageMode
+	}
+	if c.room() <= 0 {
+		c.dropSpentMessages()
+	}
+	if err := c.waitRoom(false); err != nil {
+		return err
+	}
+	if !c.messageMode() { // it was left during the wait
+		return ErrNotMessageMode
+	}
+	return nil
+}
+
+// usesMessages reports whether SendMessage was called with options.
+func (c *Conn) usesMessages() bool { return c.rare != nil && c.rare.messages }
+
+// dropSpentMessages gives up the messages at the head of the queue whose lifetime
+// is over.
+func (c *Conn) dropSpentMessages() {
+	if !c.usesMessages() {
+		return
+	}
+	c.setClock(c.ep.now())
+	for c.kcp.dropSpent() {
+	}
+}
+
+// givingUp is the machine's hook for what may become of a message that is given
+// up. Once FIN has told the peer how many segments there are, none may be missing.
+func (c *Conn) givingUp() (drop, abandon bool) {
+	l := &c.hs
+	extended := l.kind == peerExtended
+	return !extended || l.finSignal == 0, extended && l.tokensKnown() && l.capabilities&capStreams != 0
+}
+
+// finishLocked lets m.done be called with err, once. Conn.mu is held.
+func (m *sessionMessage) finishLocked(c *Conn, err error) {
+	if m.done != nil {
+		c.rare.receipts = append(c.rare.receipts, receipt{m.done, err})
+		m.done = nil
+	}
+}
+
+// messageAcked takes note that a segment of t was acknowledged.
+func (c *Conn) messageAcked(t *streamTag) {
+	if t.flight == 0 && !t.abandoned {
+		t.owner.(*sessionMessage).finishLocked(c, nil)
+	}
+}
+
+// messageAbandoned takes note that the message of t is given up, which may make
+// room.
+func (c *Conn) messageAbandoned(t *streamTag) {
+	t.owner.(*sessionMessage).finishLocked(c, ErrMessageAbandoned)
+	c.io.canWrite.Broadcast()
+}
+
+// failMessages reports all messages that are not delivered as failed, because of
+// err; nil: the session delivers nothing more.
+func (c *Conn) failMessages(err error) {
+	if !c.usesMessages() {
+		return
+	}
+	if err == nil {
+		err = ErrNotDelivered
+	}
+	c.kcp.messages(func(t *streamTag) {
+		m := t.owner.(*sessionMessage)
+		if c.kcp.givenUp(t) {
+			m.finishLocked(c, ErrMessageAbandoned)
+		}
+		m.finishLocked(c, err)
+	})
+}
+
+// segmentsGivenUp returns how many segments of the session itself the peer lacks
+// and need not have.
+func (c *Conn) segmentsGivenUp() (n int) {
+	if c.usesMessages() {
+		c.kcp.messages(func(t *streamTag) {
+			if c.kcp.givenUp(t) {
+				n++
+			}
+		})
+	}
+	return n
+}
