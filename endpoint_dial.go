@@ -22,7 +22,8 @@ type DialOptions struct {
 	// before. A refusal is no error: the session repeats its data until
 	// Config.PeerTimeout has passed, and the peer may begin to listen
 	// meanwhile. Two peers may dial each other quietly, with one conversation
-	// id.
+	// id, but not with TLS, where one of them has to accept the session. Data
+	// then leaves a round trip after HELLO.
 	Quiet bool
 }
 

@@ -33,7 +33,9 @@ type timeWaitTable struct {
 	latest  map[uint32]sessionKey   // latest session with an extended peer, by conversation id
 	used    convHistory             // kept only with AllowLegacy and an authenticating cipher
 
-	cutUntil time.Duration // when the last entry that was removed before its time would have ended, since the epoch
+	// cutUntil is when the last entry that was removed before its time would
+	// have been resetKeyWithin old, since the epoch.
+	cutUntil time.Duration
 }
 
 // convHistory remembers the last maxConvs conversation ids of ended sessions
@@ -78,9 +80,7 @@ func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
 	}
 	for len(t.order) > 0 && (len(t.order) >= maxTimeWait || t.entries[t.order[0]].until <= now) {
 		oldest := t.order[0]
-		if until := t.entries[oldest].until; until > now {
-			t.cutUntil = max(t.cutUntil, until)
-		}
+		t.cutUntil = max(t.cutUntil, t.entries[oldest].until-timeWaitTime+resetKeyWithin)
 		delete(t.entries, oldest)
 		if t.latest[oldest.conv] == oldest {
 			delete(t.latest, oldest.conv)

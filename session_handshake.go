@@ -135,10 +135,16 @@ func (l *handshakeState) silent() bool {
 	return l.quiet && l.hello.signal.code == 0 && l.kind != peerExtended
 }
 
-// breakSilence queues HELLO, to leave together with the first data.
+// breakSilence queues HELLO, to leave together with the first data. With TLS it
+// begins the handshake, and the data follows that.
 func (c *Conn) breakSilence(now time.Duration) {
 	l := &c.hs
+	l.born = now // the peer knows of nothing before
 	l.token = randomToken()
+	if c.securing() {
+		c.dialTLS()
+		return
+	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 	c.setClock(now)
 	c.sendDueRequests(now)

@@ -118,8 +118,10 @@ func (c *Conn) ConnectionState() tls.ConnectionState {
 	return tls.ConnectionState{}
 }
 
-// dialTLS begins the handshake of a dialled session.
+// dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
+// has to say.
 func (c *Conn) dialTLS() {
+	c.hs.hello.signal = signal{sigHello, 0, c.hs.token} // the session is not silent any more
 	config := c.ep.config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()

@@ -114,6 +114,15 @@ func TestTLSCertificates(t *testing.T) {
 			var untrusted *tls.CertificateVerificationError
 			require.ErrorAs(t, err, &untrusted)
 		}},
+		{"expired client", func(c, s *tls.Config) {
+			authenticate(c, s)
+			c.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &client, nil }
+			s.Time = func() time.Time { return bubbleTime.AddDate(200, 0, 0) }
+		}, false, 45, func(t *testing.T, err error) {
+			var invalid x509.CertificateInvalidError
+			require.ErrorAs(t, err, &invalid)
+			require.Equal(t, x509.Expired, invalid.Reason)
+		}},
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {

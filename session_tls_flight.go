@@ -176,11 +176,11 @@ func (c *Conn) takeClearAnswer(h *tlsHandshake, m *handshakeMessage, now time.Du
 		c.takeOutside(m.cookie)
 		return true
 	case m.reset == (signal{sigReset, 0, l.token}):
-		err := ErrRefused
 		if m.info.code != 0 && m.info.ts&capTLS == 0 {
-			err = ErrNoTLS
+			c.closing.ending = ErrNoTLS
+		} else if !l.quiet { // else the peer may come later
+			c.closing.ending = ErrRefused
 		}
-		c.closing.ending = err
 		return false
 	case m.welcome.code == 0:
 		if h.windows = min(h.windows+uint8(min(m.windows, legacyAnswers)), legacyAnswers); h.windows == legacyAnswers && m.windows > 0 {

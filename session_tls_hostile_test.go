@@ -50,6 +50,9 @@ func (r *hostileRelay) packet(from, to netip.AddrPort, data []byte) bool {
 		r.kept[r.random.IntN(maxKept)] = p
 	}
 	plain := data[4] < 0xa2
+	if plain && r.random.IntN(2) == 0 {
+		r.askForReset(p)
+	}
 	if r.random.Float64() > r.hurts || r.spare && plain {
 		r.later(p, 10)
 		return false
@@ -62,7 +65,7 @@ func (r *hostileRelay) packet(from, to netip.AddrPort, data []byte) bool {
 func (r *hostileRelay) attack(p keptPacket) {
 	other := r.kept[r.random.IntN(len(r.kept))]
 	changed := bytes.Clone(p.data)
-	switch r.random.IntN(10) {
+	switch r.random.IntN(11) {
 	case 0: // drop
 	case 1: // hold back
 		r.later(p, 10+r.random.IntN(500))
@@ -92,7 +95,19 @@ func (r *hostileRelay) attack(p keptPacket) {
 		changed[4+r.random.IntN(5)] ^= byte(1 + r.random.IntN(255))
 		r.later(keptPacket{p.from, p.to, changed}, 10)
 		r.later(p, 10)
+	case 10:
+		r.askForReset(p)
+		r.later(p, 10)
 	}
+}
+
+// askForReset sends what looks like a protected packet of the conversation, in
+// front of a packet: an endpoint that does not know it yet, or any more, makes a
+// stateless reset, which the relay keeps.
+func (r *hostileRelay) askForReset(p keptPacket) {
+	ask := append(bytes.Clone(p.data[:4]), make([]byte, 60)...)
+	ask[4] = 0xa2
+	r.later(keptPacket{p.from, p.to, ask}, r.random.IntN(5))
 }
 
 func (r *hostileRelay) later(p keptPacket, ms int) {

@@ -70,6 +70,7 @@ func TestTLSRestarted(t *testing.T) {
 			start := time.Now()
 			require.NoError(t, a.Close())
 			require.Equal(t, roundTrip, time.Since(start))
+			require.NotErrorIs(t, a.Err(), ErrReset)
 		})
 	})
 	t.Run("client", func(t *testing.T) {
@@ -351,7 +352,15 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 			time.Sleep(timeWaitTime)
 			require.Equal(t, want, told(b) != nil)
 		}
-		require.NotEqual(t, e.resetKey(sessionKey{}), server.resetKey(sessionKey{}))
+		keys := make(map[packetkeys.ResetKey]bool)
+		for _, of := range []*Endpoint{e, server} {
+			for _, addr := range []string{"10.0.0.5:1", "10.0.0.6:1", "10.0.0.5:2"} {
+				for conv := range uint32(2) {
+					keys[of.resetKey(sessionKey{addr: netip.MustParseAddrPort(addr), conv: conv})] = true
+				}
+			}
+		}
+		require.Len(t, keys, 2*3*2)
 	})
 	inWorld(t, 2, clean, func(w *world) { // the handshake took long
 		config := secured(Config{DialTimeout: time.Minute})
