@@ -243,7 +243,7 @@ func TestIncastGivesSharesBack(t *testing.T) {
 		}
 		before, seconds := c.senders[0].received.Load(), uint64(10)
 		if testing.Short() {
-			seconds = 8 // in the first of them the budget grows
+			seconds = 7
 		}
 		time.Sleep(time.Duration(seconds) * time.Second)
 		s := c.senders[0]
