@@ -261,6 +261,13 @@ type Config struct {
 	// goroutine that reads it, to use several processors: 1 to 256, default 1.
 	// The system distributes the peers among them by address (SO_REUSEPORT).
 	// Only Linux does so; elsewhere there is one socket.
+	//
+	// More than one may pay off on many processors, if one reader is what limits
+	// the server. On two, which the clients used too, small messages cost more
+	// with two sockets (cases -shards of the suite server in bench; -cores
+	// measures them over the number of processors). With one socket a session
+	// that is alone reads it itself, without a goroutine between, and all
+	// sessions share one receive buffer. Hence the default.
 	Shards int
 	// Control, if not nil, is called for each socket that Dial and Listen open,
 	// before it is bound or connected, as net.ListenConfig.Control is: to set

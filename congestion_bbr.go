@@ -66,13 +66,20 @@ const (
 type bbrControl struct {
 	size  meanSize
 	mss   float64 // bytes of a full segment on the wire
+	now   int64   // microseconds
 	state bbrState
-	now   int64 // microseconds
+
+	// Together, as every session has a bbrControl. See the fields that they go
+	// with.
+	tried          bool // this cycle had enough data to fill the path
+	newRound       bool // this input began a round
+	full           bool // the path has been filled
+	fullByLoss     bool // because of recent losses
+	lossFloorKnown bool
 
 	// The model. inflightHi and inflightLo are the draft's inflight_longterm
 	// and inflight_shortterm, bwLo its bw_shortterm; infinite: no bound yet.
 	bw         [2]float64 // largest delivery rates in the last cycle and in this one, bytes a second
-	tried      bool       // this cycle had enough data to fill the path
 	minRTT     int64      // microseconds; 0: not known
 	minAt      int64      // when minRTT was last confirmed, microseconds
 	inflightHi float64    // bytes in flight at which too much was lost
@@ -83,7 +90,6 @@ type bbrControl struct {
 
 	// Rounds, from a transmission to its acknowledgement.
 	roundEnd int64 // Delivered when the round began: what is sent later ends it
-	newRound bool  // this input began a round
 	rounds   int   // since the state began
 
 	// Losses of what was sent in this state and in the one before.
@@ -94,14 +100,11 @@ type bbrControl struct {
 	growing, grown lossShare
 
 	// Startup; in ProbeBW_UP too, fullRate and fullCount.
-	full       bool    // the path has been filled
-	fullByLoss bool    // because of recent losses
-	fullRate   float64 // bytes a second; the rate must exceed it by bbrFullGrowth
-	fullCount  int     // rounds without growth
+	fullRate  float64 // bytes a second; the rate must exceed it by bbrFullGrowth
+	fullCount int     // rounds without growth
 
 	// The share that the path loses whatever is sent, 0 to bbrLossMost.
-	lossFloor      float64
-	lossFloorKnown bool
+	lossFloor float64
 
 	undo checkpoint[bbrControl] // from before the recent losses
 

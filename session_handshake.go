@@ -223,16 +223,24 @@ func (c *Conn) connect(ctx context.Context) error {
 	if limit == 0 {
 		return nil
 	}
-	timeout, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	defer context.AfterFunc(timeout, func() {
+	late := false // Conn.mu guards it
+	timer := time.AfterFunc(limit, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+		late = true
 		c.io.canWrite.Broadcast()
-	})()
+	})
+	defer timer.Stop()
+	if ctx.Done() != nil { // else AfterFunc would allocate for nothing
+		defer context.AfterFunc(ctx, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.io.canWrite.Broadcast()
+		})()
+	}
 	// A session that has failed may have to tell the peer why, which the caller's
 	// closing of the endpoint must not forestall.
-	for !c.hs.reached && !c.closing.retired && timeout.Err() == nil {
+	for !c.hs.reached && !c.closing.retired && !late && ctx.Err() == nil {
 		c.io.canWrite.Wait()
 	}
 	c.hs.dialling = false

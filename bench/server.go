@@ -24,8 +24,9 @@ import (
 // the clients' buffers are full, which may take longer than the measurement.
 //
 // bulk cases with -gcm encrypt with AES-GCM. Those with -lowlatency use
-// kcp.LowLatency at both ends. Names that end in /cores=N give the server N
-// processors.
+// kcp.LowLatency at both ends. Those with -shards have as many sockets at the
+// server as it has processors, in place of one. Names that end in /cores=N give the
+// server N processors.
 //
 // The server accepts in a loop and has a goroutine a session. That of kcp-group
 // has one for all, and that of kcp-handler none but the one that reads the
@@ -94,8 +95,8 @@ func init() {
 			"bulk-1", "bulk-10", "bulk-100", "bulk-1000", "bulk-1000-lowlatency",
 			"bulk-1-gcm", "bulk-100-gcm",
 		},
-		optional:  []string{openLong},
-		overCores: []string{"pace-1000", "echo-100", "bulk-100"},
+		optional:  []string{openLong, "pace-1000-shards", "echo-100-shards", "bulk-100-shards"},
+		overCores: []string{"pace-1000", "echo-100", "echo-100-shards", "bulk-100", "bulk-100-shards"},
 		impls:     []string{ours, kcpGroup, kcpHandler, kcpFromKCPGo, kcpGo, quicGo, kernelTCP, bareUDP},
 		metrics: []metric{
 			{metricCPU, "s/GB"}, {metricClientsCPU, "s/GB"}, {metricCipher, "s/GB"},
@@ -152,6 +153,7 @@ type serverJob struct {
 	Clients    int
 	GCM        bool   `json:",omitempty"`
 	LowLatency bool   `json:",omitempty"`
+	Shards     bool   `json:",omitempty"` // as many sockets as processors, at the server
 	Cores      int    `json:",omitempty"` // of the server; 0 means all
 	Profile    string `json:",omitempty"` // a file for a profile of the server
 }
@@ -179,6 +181,8 @@ func parseServerCase(c string) (job serverJob, err error) {
 			job.GCM = true
 		case variant == "lowlatency":
 			job.LowLatency = true
+		case variant == "shards":
+			job.Shards = true
 		default:
 			return job, unknown
 		}
@@ -210,6 +214,11 @@ func serverLacks(c, impl string) bool {
 	switch impl {
 	case ours, kcpGroup:
 		return false
+	}
+	if job.Shards {
+		return true
+	}
+	switch impl {
 	case kcpHandler:
 		return job.Kind != serverPace && job.Kind != serverEcho
 	case kcpFromKCPGo:

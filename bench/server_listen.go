@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"runtime/pprof"
 	"sync"
@@ -269,6 +270,9 @@ func newKCPListener(job *serverJob) (*kcp.Listener, error) {
 	c, err := serverConfig(job)
 	if err != nil {
 		return nil, err
+	}
+	if job.Shards {
+		c.Shards = runtime.GOMAXPROCS(0)
 	}
 	if job.Kind == serverOpen {
 		// All sessions come from one address, which may have no more than half of

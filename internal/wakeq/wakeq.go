@@ -56,12 +56,10 @@ func (q *Queue[T]) Set(elem T, at time.Duration) {
 		return
 	}
 	if i := int(*q.index(elem)) - 1; i >= 0 {
-		q.heap[i].at = at
-		q.fix(i)
+		q.place(i, wakeUp[T]{at, elem})
 	} else {
 		q.heap = append(q.heap, wakeUp[T]{})
-		q.put(len(q.heap)-1, wakeUp[T]{at, elem})
-		q.up(len(q.heap) - 1)
+		q.up(len(q.heap)-1, wakeUp[T]{at, elem})
 	}
 	q.arm()
 }
@@ -158,8 +156,12 @@ func (q *Queue[T]) takeDue() (due []T) {
 	return due
 }
 
-// The heap is that of container/heap, which would allocate for each request to
-// hand it on as an interface. q.mu is held.
+// The heap has four children a node, which are beside each other in memory. It
+// moves few elements for that, of which each has to note its place: with many
+// elements that costs the most, as few of them are in a cache. q.mu is held.
+
+// children is how many a node of the heap has.
+const children = 4
 
 // put makes w the one at i.
 func (q *Queue[T]) put(i int, w wakeUp[T]) {
@@ -167,61 +169,58 @@ func (q *Queue[T]) put(i int, w wakeUp[T]) {
 	*q.index(w.elem) = int32(i + 1)
 }
 
-// swap exchanges the ones at i and j.
-func (q *Queue[T]) swap(i, j int) {
-	w := q.heap[i]
-	q.put(i, q.heap[j])
-	q.put(j, w)
-}
-
 // remove removes the one at i.
 func (q *Queue[T]) remove(i int) {
+	*q.index(q.heap[i].elem) = 0
 	last := len(q.heap) - 1
-	q.swap(i, last)
-	*q.index(q.heap[last].elem) = 0
+	w := q.heap[last]
 	q.heap[last] = wakeUp[T]{}
 	q.heap = q.heap[:last]
 	if i != last {
-		q.fix(i)
+		q.place(i, w)
 	}
 }
 
-// fix restores the order after the one at i has changed.
-func (q *Queue[T]) fix(i int) {
-	if !q.down(i) {
-		q.up(i)
+// place puts w into the heap. The one at i is to be overwritten.
+func (q *Queue[T]) place(i int, w wakeUp[T]) {
+	if i > 0 && w.at < q.heap[(i-1)/children].at {
+		q.up(i, w)
+	} else {
+		q.down(i, w)
 	}
 }
 
-// up moves the one at i towards the front, to its place.
-func (q *Queue[T]) up(i int) {
+// up puts w at i, or in front of it where its place is.
+func (q *Queue[T]) up(i int, w wakeUp[T]) {
 	for i > 0 {
-		parent := (i - 1) / 2
-		if q.heap[parent].at <= q.heap[i].at {
-			return
+		parent := (i - 1) / children
+		if q.heap[parent].at <= w.at {
+			break
 		}
-		q.swap(i, parent)
+		q.put(i, q.heap[parent])
 		i = parent
 	}
+	q.put(i, w)
 }
 
-// down moves the one at i towards the end, to its place, and reports whether it
-// has moved.
-func (q *Queue[T]) down(i int) bool {
-	start := i
+// down puts w at i, or behind it where its place is.
+func (q *Queue[T]) down(i int, w wakeUp[T]) {
 	for {
-		child := 2*i + 1
-		if child >= len(q.heap) {
+		first := children*i + 1
+		if first >= len(q.heap) {
 			break
 		}
-		if right := child + 1; right < len(q.heap) && q.heap[right].at < q.heap[child].at {
-			child = right
+		child := first
+		for j := first + 1; j < min(first+children, len(q.heap)); j++ {
+			if q.heap[j].at < q.heap[child].at {
+				child = j
+			}
 		}
-		if q.heap[i].at <= q.heap[child].at {
+		if w.at <= q.heap[child].at {
 			break
 		}
-		q.swap(i, child)
+		q.put(i, q.heap[child])
 		i = child
 	}
-	return i > start
+	q.put(i, w)
 }

@@ -47,7 +47,7 @@ func (r *record) check(t *testing.T, all []*sleeper, wanted []time.Duration) {
 	r.Queue.mu.Lock()
 	defer r.Queue.mu.Unlock()
 	for i, w := range r.heap {
-		if int(w.elem.index) != i+1 || i > 0 && r.heap[(i-1)/2].at > w.at || w.at != wanted[w.elem.id] {
+		if int(w.elem.index) != i+1 || i > 0 && r.heap[(i-1)/children].at > w.at || w.at != wanted[w.elem.id] {
 			t.Fatalf("entry %d is %v, its element %v", i, w, *w.elem)
 		}
 	}
@@ -225,7 +225,7 @@ func TestWorkOfRequests(t *testing.T) {
 			calls++
 			return &s.index
 		}, func(*sleeper) {})
-		most := 2*bits.Len(uint(n)) + 8
+		most := bits.Len(uint(n))/2 + 5
 		count := func(f func()) {
 			before := calls
 			f()
