@@ -174,6 +174,7 @@ func TestCloseBeforeConfirm(t *testing.T) {
 			l := w.listen(nil)
 			e, _ := w.endpoint("10.0.0.2:0", nil)
 			a := w.dial(e)
+			synctest.Wait() // CONFIRM leaves by itself, and does not take CLOSE with it
 			want := content(1, 3000)
 			_, err := a.Write(want)
 			require.NoError(t, err)
