@@ -23,6 +23,7 @@ func testAEAD(t *testing.T) crypt.Cipher {
 
 // A peer whose address changes goes on, whoever sends, with and without FEC.
 func TestRebinding(t *testing.T) {
+	long(t)
 	for _, f := range []FEC{{}, {Data: 10, Parity: 3}} {
 		for _, up := range []bool{true, false} {
 			inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {

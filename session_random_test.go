@@ -100,7 +100,7 @@ func TestRandomLives(t *testing.T) {
 		require.NoError(t, err)
 		n = 1
 	} else if raceEnabled || strconv.IntSize == 32 {
-		n = min(n, 100)
+		n = min(n, fewer(100)*4)
 	}
 	if s := os.Getenv("KCP_LIVES"); s != "" {
 		var err error
