@@ -35,7 +35,7 @@ WORKERS ?= 12
 .PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt
 
 # interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross $(if $(SHORT),,fuzz-short) lint offload-off vet bench-test mux-test kcpgo-test observe-test
+STAGES = interop race 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -53,7 +53,7 @@ test:
 
 # Everything in full, a stage at a time; half an hour.
 test-long:
-	@$(MAKE) --no-print-directory SHORT= $(STAGES)
+	@$(MAKE) --no-print-directory SHORT= $(STAGES) fuzz-short
 	@echo "make test-long: all passed$(if $(RACE),,, but without the race detector)"
 
 # SHORT is what `make test` and `make test-long` differ in. A stage by itself is in

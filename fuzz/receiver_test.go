@@ -97,10 +97,14 @@ func (r *receiver) piece(s segment, recovered bool) (segments uint64, err error)
 		r.pieces[s.sn] = p
 		r.held += size
 	}
-	for i, b := range data {
-		p.data[at+i] = b
+	missing := len(p.missing)
+	for i := range data {
 		delete(p.missing, at+i)
 	}
+	if len(p.missing) == missing {
+		return 0, nil // a forged repetition may have other bytes, which do not count
+	}
+	copy(p.data[at:], data)
 	if len(p.missing) > 0 {
 		return 0, nil
 	}
