@@ -42,10 +42,9 @@ func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, n
 	case packetkeys.Handshake:
 		p.kind = sealedPacket
 	default:
-		var kept [packetkeys.MaxReset]byte // as a packet that does not open is destroyed
-		n := 0
-		if len(d.Buf) <= len(kept) {
-			n = copy(kept[:], d.Buf)
+		var kept []byte // as a packet that does not open is destroyed
+		if len(d.Buf) <= packetkeys.MaxReset {
+			kept = bytes.Clone(d.Buf) // no packet of segments is so small
 		}
 		switch err := e.open(c.in.numbers.tls, p); {
 		case errors.Is(err, packetkeys.ErrExhausted):
@@ -55,7 +54,7 @@ func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, n
 			c.fail(ErrKeyUpdate)
 			return false
 		case err != nil:
-			if c.in.numbers.tls.resetBy(kept[:n]) {
+			if c.in.numbers.tls.resetBy(kept) {
 				c.statelessReset(now)
 			}
 			return false

@@ -1,15 +1,18 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"io"
+	"net"
 	"net/netip"
 	"runtime"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -296,4 +299,36 @@ func ofConversation(packet []byte, conv uint32) {
 		h.encode(rest)
 		rest = rest[headerSize+int(h.len):]
 	}
+}
+
+// A packet that arrives is looked up, and opened, without an allocation, whether
+// it is authentic or not.
+func TestSealedPacketsAllocateNothing(t *testing.T) {
+	sequential(t)
+	if !alone(t) {
+		return
+	}
+	inWorld(t, 4, clean, func(w *world) {
+		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
+		var packet []byte
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			if len(p) > 1000 && to == b.LocalAddr().(*net.UDPAddr).AddrPort() {
+				packet = bytes.Clone(p)
+			}
+			return true
+		})
+		_, err := a.Write(make([]byte, 3000))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		packet[len(packet)-1] ^= 1
+		var in readState
+		var routed routedPacket
+		d := udp.Datagram{Buf: make([]byte, len(packet)), Addr: a.LocalAddr().(*net.UDPAddr).AddrPort()}
+		require.Zero(t, testing.AllocsPerRun(100, func() {
+			copy(d.Buf, packet)
+			if b.ep.receiveTLS(&d, &in, &routed, time.Second) || in.last != b {
+				panic("a forged packet is taken, or of another session")
+			}
+		}))
+	})
 }
