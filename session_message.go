@@ -40,8 +40,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	m.owner = m
 	m.limit = uint32(transmissions(options.MaxRetransmits))
 	if lifetime > 0 {
-		left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
-		m.deadline = c.machineTimeLocked() + left.Microseconds()
+		m.deadline = c.deadlineLocked(lifetime, begun)
 	}
 	if err := c.kcp.sendMessage(b, &m.streamTag); err != nil {
 		return c.opError("write", err)
@@ -50,6 +49,13 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	c.dropSpentMessages()
 	c.push()
 	return nil
+}
+
+// deadlineLocked returns when the lifetime of a message ends, in milliseconds from
+// begun on, on the machine's clock in microseconds. Conn.mu is held.
+func (c *Conn) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
+	left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
+	return c.machineTimeLocked() + left.Microseconds()
 }
 
 // waitMessageRoom waits until a message may be written, or returns the error of

@@ -3,7 +3,6 @@ package kcp
 import (
 	"net"
 	"os"
-	"time"
 )
 
 const (
@@ -385,8 +384,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	m := &outMessage{stream: s, data: append(make([]byte, 0, len(b)), b...), done: done}
 	m.limit = uint32(retransmits)
 	if lifetime > 0 {
-		left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
-		m.deadline = c.machineTimeLocked() + left.Microseconds()
+		m.deadline = c.deadlineLocked(lifetime, begun)
 		s.purgeLocked(c.kcp.micros())
 	}
 	if done != nil {
