@@ -87,6 +87,7 @@ type ioState struct {
 	respondPending bool // respond is due at the end of the batch
 	replyPending   bool // a reply is due; the next application call or the read loop sends it
 	wokeWaiter     bool // a waiting call was woken since the last respond
+	wakes          heldWakes
 	batched        batched
 	offPath        bool // a signal of the current packet is not from within the session
 }
@@ -344,8 +345,12 @@ func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 // last time.
 func (c *Conn) respond(now time.Duration) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.respondLocked(now)
+	c.io.wakes = holdWakes
+	woke := c.respondLocked(now)
+	held := c.takeWakes()
+	c.mu.Unlock()
+	c.wakeHeld(held)
+	return woke
 }
 
 // respondLocked is respond with c.mu held.

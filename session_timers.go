@@ -20,8 +20,9 @@ func (c *Conn) finishStep(now time.Duration) {
 }
 
 // schedule sets a wake-up for the next timer of the session. One that is set for
-// an earlier time stays, as moving it costs more than onWake of a session of
-// which nothing is due. A request of wake for a time that has come stays too.
+// a slightly earlier time stays, as moving it in every step would cost more than
+// onWake of a session of which nothing is due. A request of wake for a time that
+// has come stays too.
 func (c *Conn) schedule(now time.Duration) {
 	var next time.Duration
 	sooner := func(at time.Duration) {
@@ -68,6 +69,18 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	if next > 0 {
 		c.wake(next)
+		c.postpone(now)
+	}
+}
+
+// postpone moves a wake-up that comes much earlier than what is due. Without
+// that the timers of many sessions fire all the time, each of which costs far
+// more than a move. A session in steady traffic moves its wake-up at most twice
+// in the time until what is due.
+func (c *Conn) postpone(now time.Duration) {
+	if t := &c.timers; t.wakeAt > now && t.wakeAt-now < (t.dueAt-now)/2 {
+		t.wakeAt = t.dueAt
+		c.ep.wakes.Set(c, t.dueAt)
 	}
 }
 

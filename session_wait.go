@@ -37,11 +37,55 @@ func (n *notifier) Broadcast() {
 	}
 	if n.waiting > 0 {
 		c.io.wokeWaiter = true
-		n.cond.Broadcast()
+		n.wakeWaiting()
 	}
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
 		c.ep.socket.shards[0].interrupt()
+	}
+}
+
+// heldWakes is which notifiers of a session have a wake-up of their waiting calls
+// held back.
+type heldWakes uint8
+
+const (
+	holdWakes heldWakes = 1 << iota // wake-ups are held back
+	heldRead                        // that of canRead is
+	heldWrite                       // that of canWrite is
+)
+
+// wakeWaiting wakes the waiting calls, unless wake-ups are held back.
+func (n *notifier) wakeWaiting() {
+	c := n.conn()
+	switch {
+	case c.io.wakes&holdWakes == 0:
+	case n == &c.io.canRead:
+		c.io.wakes |= heldRead
+		return
+	case n == &c.io.canWrite:
+		c.io.wakes |= heldWrite
+		return
+	}
+	n.cond.Broadcast()
+}
+
+// takeWakes ends holding wake-ups back, and returns which ones of them carry out
+// is to be called for.
+func (c *Conn) takeWakes() heldWakes {
+	held := c.io.wakes
+	c.io.wakes = 0
+	return held
+}
+
+// wakeHeld carries out wake-ups that were held back. It is best called without
+// c.mu, which a call that is woken locks at once.
+func (c *Conn) wakeHeld(held heldWakes) {
+	if held&heldRead != 0 {
+		c.io.canRead.cond.Broadcast()
+	}
+	if held&heldWrite != 0 {
+		c.io.canWrite.cond.Broadcast()
 	}
 }
 

@@ -146,6 +146,9 @@ func (c *Conn) writePackets() {
 		return
 	}
 	o.sending = true
+	if o.waiting() > 0 {
+		c.wakeHeld(c.takeWakes()) // not to have them wait for the system
+	}
 	var failed error
 	for round := 0; o.waiting() > 0; round++ {
 		if round == sendRounds && c.closing.state != stateEnded {
