@@ -1,10 +1,11 @@
 // Package wakeq wakes many elements at times of their choice with one timer of
 // the runtime.
 //
-// A Queue has at most one wake-up for each element. While no element asks for
-// one it costs nothing: there is no goroutine, and the timer is not set. An
-// element keeps its place in the queue itself. So a wake-up is moved or removed
-// without a search, and takes no memory but its entry in a slice.
+// A Queue has at most one wake-up for each element. While no element asks for one
+// it costs nothing: the timer is not set, and there is a goroutine only between
+// wake-ups that follow each other soon. An element keeps its place in the queue
+// itself. So a wake-up is moved or removed without a search, and takes no memory
+// but its entry in a slice.
 package wakeq
 
 import (
@@ -23,7 +24,10 @@ type Queue[T any] struct {
 	mu      sync.Mutex // guards what follows, and what index points to
 	heap    []wakeUp[T]
 	timer   *time.Timer   // nil before the first wake-up
-	armedAt time.Duration // when timer fires; 0: not armed
+	armedAt time.Duration // when timer fires, or waiter if there is a goroutine that waits; 0: neither
+	waiter  *time.Timer   // what a goroutine that stays waits for; nil before the first
+	end     chan struct{} // closed by Stop; nil before there is such a goroutine
+	waits   bool          // there is such a goroutine; timer is not set then
 	stopped bool
 	spare   []T // empty: the memory of what takeDue returns; nil: in use, or none yet
 }
@@ -78,6 +82,9 @@ func (q *Queue[T]) Remove(elem T) {
 func (q *Queue[T]) Stop() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.stopped {
+		return
+	}
 	q.stopped = true
 	for _, w := range q.heap {
 		*q.index(w.elem) = 0
@@ -85,6 +92,10 @@ func (q *Queue[T]) Stop() {
 	q.heap, q.spare = nil, nil
 	if q.timer != nil {
 		q.timer.Stop()
+	}
+	if q.waiter != nil {
+		q.waiter.Stop()
+		close(q.end)
 	}
 }
 
@@ -107,45 +118,79 @@ func (q *Queue[T]) arm() {
 	}
 	q.armedAt = max(at, 1)
 	delay := max(at-time.Since(q.epoch), 0)
-	if q.timer == nil {
+	switch {
+	case q.waits:
+		q.waiter.Reset(delay)
+	case q.timer == nil:
 		q.timer = time.AfterFunc(delay, q.fire)
-	} else {
+	default:
 		q.timer.Reset(delay)
 	}
 }
 
 // fire wakes the elements that are due. The runtime calls it on a goroutine of
-// its own.
+// its own. That stays if the next wake-up is near: a new one would cost more,
+// and have to grow its stack again. While it wakes elements, the next wake-up
+// can begin on another goroutine, so that a wake that blocks holds up no other.
 func (q *Queue[T]) fire() {
-	due := q.takeDue()
-	for _, elem := range due {
-		q.wake(elem)
+	for stays := false; ; stays = true {
+		due := q.takeDue(stays)
+		for _, elem := range due {
+			q.wake(elem)
+		}
+		clear(due)
+		if !q.stay(due[:0]) {
+			return
+		}
+		select {
+		case <-q.waiter.C:
+		case <-q.end:
+			return
+		}
 	}
-	q.recycle(due)
 }
 
-// maxSpare is the most elements that a queue keeps memory for between two
-// wake-ups.
-const maxSpare = 1024
+const (
+	// maxSpare is the most elements that a queue keeps memory for between two
+	// wake-ups.
+	maxSpare = 1024
+	// maxStay is how long the goroutine of the last wake-up waits for the next.
+	maxStay = 50 * time.Millisecond
+)
 
-// recycle takes back what takeDue has returned.
-func (q *Queue[T]) recycle(due []T) {
-	if cap(due) > maxSpare {
-		return
-	}
-	clear(due)
+// stay reports whether the goroutine of fire is to wait for waiter. It takes back
+// the memory of what takeDue has returned.
+func (q *Queue[T]) stay(spare []T) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if !q.stopped {
-		q.spare = due[:0]
+	if q.stopped {
+		return false
 	}
+	if cap(spare) <= maxSpare {
+		q.spare = spare
+	}
+	wait := q.armedAt - time.Since(q.epoch)
+	if q.armedAt == 0 || q.waits || wait > maxStay || !q.timer.Stop() {
+		return false
+	}
+	q.waits = true
+	if q.waiter == nil {
+		q.waiter, q.end = time.NewTimer(wait), make(chan struct{})
+	} else {
+		q.waiter.Reset(wait)
+	}
+	return true
 }
 
 // takeDue removes the requests that are due, and sets the timer to the next. It
-// may run while another call of fire has yet to wake what is due.
-func (q *Queue[T]) takeDue() (due []T) {
+// may run while another call of fire has yet to wake what is due. stayed is set
+// for the goroutine that has waited for waiter.
+func (q *Queue[T]) takeDue(stayed bool) (due []T) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if stayed {
+		q.waits = false
+	}
 	q.armedAt = 0
 	due, q.spare = q.spare, nil
 	for now := time.Since(q.epoch); len(q.heap) > 0 && q.heap[0].at <= now; {

@@ -156,6 +156,7 @@ func TestRandomRequests(t *testing.T) {
 				q.woken, q.at = nil, nil
 				q.check(t, all, want)
 			}
+			q.Stop() // the goroutine that waits for the next wake-up ends
 		})
 	}
 }
@@ -244,4 +245,45 @@ func TestWorkOfRequests(t *testing.T) {
 		}
 		q.Stop()
 	}
+}
+
+// While wake-ups follow each other soon, one goroutine carries them out. It ends
+// when the next is far away, and at Stop. A wake-up that is asked for meanwhile
+// comes in time, also if it is earlier.
+func TestGoroutineStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecord()
+		waits := func() bool {
+			q.Queue.mu.Lock()
+			defer q.Queue.mu.Unlock()
+			return q.waits
+		}
+		first, next, earlier := &sleeper{}, &sleeper{}, &sleeper{}
+		q.Set(first, time.Millisecond)
+		q.Set(next, maxStay)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.True(t, waits())
+		q.Set(earlier, 2*time.Millisecond)
+		time.Sleep(maxStay)
+		synctest.Wait()
+		require.Equal(t, []*sleeper{first, earlier, next}, q.woken)
+		require.Equal(t, []time.Duration{time.Millisecond, 2 * time.Millisecond, maxStay}, q.at)
+		require.False(t, waits())
+		require.True(t, q.Idle())
+
+		now := time.Since(q.epoch)
+		q.Set(first, now+time.Millisecond)
+		q.Set(next, now+3*maxStay)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.False(t, waits(), "it would be idle for long")
+		q.Set(first, now+3*maxStay-1)
+		time.Sleep(3*maxStay - time.Millisecond - 1)
+		synctest.Wait()
+		require.True(t, waits())
+		q.Stop()
+		synctest.Wait()
+		require.Len(t, q.woken, 5)
+	})
 }
