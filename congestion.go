@@ -55,6 +55,12 @@ type RecoveryControl interface {
 	OnRecovered(s *CongestionState, spurious bool)
 }
 
+// burstControl is what a controller may implement in addition, if bursts are
+// allowed on its path.
+type burstControl interface {
+	burst() int // by how many bytes the budget of pacing may be overdrawn
+}
+
 // CongestionState is what a congestion controller sees of the state machine.
 type CongestionState struct {
 	// Now is the clock in milliseconds; it may wrap. Micros is the clock in

@@ -510,8 +510,29 @@ func (c *bbrControl) windowOfProbeRTT() float64 {
 	return max(bbrProbeRTTCwnd*c.bdp(), bbrMinCwnd*c.mss)
 }
 
-// quantum returns the bytes that one millisecond of the clock releases at once.
-func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) }
+// quantum returns the bytes that leave at once (send_quantum): what one
+// millisecond of the clock releases, and a burst on very short paths.
+func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) + float64(c.burst()) }
+
+const (
+	// bbrBurst is the burst on a path without delay, in bytes.
+	bbrBurst = 64 << 10
+	// bbrBurstHalves is the round-trip time that halves it, in microseconds.
+	bbrBurstHalves = 512
+	// bbrBurstShare bounds it to what is paid back within 1/bbrBurstShare s.
+	bbrBurstShare = 16
+)
+
+// burst returns how many bytes may leave at once beyond what pacing allows, to be
+// paid back by a pause. Packets of their own would cost close hosts much, and a
+// burst does no harm there (compare tcp_tso_rtt_log of Linux). It is less than a
+// packet from a round-trip time of about 3 ms on.
+func (c *bbrControl) burst() int {
+	if c.minRTT == 0 {
+		return 0
+	}
+	return min(bbrBurst>>min(c.minRTT/bbrBurstHalves, 31), int(c.rate/bbrBurstShare))
+}
 
 func (c *bbrControl) setPace(s *CongestionState) {
 	// What the path loses by itself is sent on top of what arrives. The rate is

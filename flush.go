@@ -47,6 +47,9 @@ func (k *KCP) Flush() {
 	rate := k.snd.cc.PacingRate()
 	if rate > 0 {
 		k.snd.pace.refill(k.clock.micros, rate)
+		if b, ok := k.snd.cc.(burstControl); ok {
+			k.snd.pace.burst = int32(b.burst())
+		}
 	}
 	k.congestionState()
 	timedOut, fast := k.flushRetransmissions(&h, rate)
@@ -73,6 +76,8 @@ func (k *KCP) Flush() {
 			k.snd.rate.limited(k.snd.flightBytes)
 			k.snd.cc.OnAppLimited(s)
 		}
+	} else if k.peer.wnd < peerLimits && !k.inPeerWindow() && k.snd.inFlight < k.snd.cc.Window() {
+		k.snd.rate.limited(k.snd.flightBytes) // by the peer, and not by the path
 	}
 	k.snd.cc.OnTick(s)
 	if k.cfg.trace != nil {
@@ -155,6 +160,10 @@ func (k *KCP) flushProbes(h *header) {
 	}
 	k.peer.probe = 0
 }
+
+// peerLimits is the window of a peer, in segments, from which on it is not taken
+// as a limit of the rate: then it would show in the round-trip time, too.
+const peerLimits = 128
 
 // sendWindow returns how many segments may be in flight: the least of the send
 // window, the peer's window and the congestion window.

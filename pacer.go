@@ -9,8 +9,9 @@ package kcp
 // is made up for only if the pacer was what held data back. A sender that was
 // limited by its window or by lack of data starts with a small burst.
 type pacer struct {
-	budget  float64 // bytes; not above 0: nothing may leave
+	budget  float64 // bytes; not above 0: nothing may leave but the rest of a burst
 	last    int64   // when the budget was last refilled, in microseconds
+	burst   int32   // by how many bytes it may be overdrawn, besides a packet
 	filled  bool    // refill has been called
 	blocked bool    // data waits for the budget
 }
@@ -50,9 +51,13 @@ func (p *pacer) refill(now, rate int64) {
 
 // ready reports whether a packet may begin.
 func (p *pacer) ready() bool {
-	p.blocked = p.budget <= 0
+	p.blocked = !p.open()
 	return !p.blocked
 }
+
+// open reports whether the budget allows a packet. Once a burst has used it up,
+// it must be paid back.
+func (p *pacer) open() bool { return p.budget > 0 || !p.blocked && p.budget > -float64(p.burst) }
 
 // idle records that nothing waits for the budget.
 func (p *pacer) idle() { p.blocked = false }
@@ -72,7 +77,7 @@ func (p *pacer) charge(n int, rate int64) {
 // wait returns the microseconds until a packet may begin, at rate bytes a
 // second.
 func (p *pacer) wait(now, rate int64) int64 {
-	if !p.filled || p.budget > 0 {
+	if !p.filled || p.open() {
 		return 0
 	}
 	// Rounded up, so that the budget is there when the time is up.

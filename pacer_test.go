@@ -170,3 +170,46 @@ func TestPipeWindow(t *testing.T) {
 		require.True(t, ok)
 	}
 }
+
+// burstyControl allows bursts.
+type burstyControl struct {
+	pacedControl
+	bytes int
+}
+
+func (c burstyControl) burst() int { return c.bytes }
+
+// A burst leaves at once, and is paid back by a pause: the rate stays.
+func TestPacingBursts(t *testing.T) {
+	const rate, burst = 1_000_000, 30_000
+	k, sent := pacedHarness(t, rate, 4000)
+	k.SetCongestionControl(burstyControl{pacedControl{NewNoControl(), rate}, burst})
+	initial := pacerIdleBurst * pacedPacket
+	k.Flush()
+	require.InDelta(t, initial+burst, *sent, 1400)
+	now, bursts := uint32(0), 0
+	for now < 1000 {
+		at, ok := k.NextFlush()
+		require.True(t, ok)
+		require.GreaterOrEqual(t, at, now+25, "the burst is paid back first")
+		now = at
+		before := *sent
+		k.SetClock(now)
+		k.Flush()
+		require.InDelta(t, burst, *sent-before, 2*1400)
+		bursts++
+		k.snd.timeouts = timeouts{} // nothing is lost
+	}
+	require.InDelta(t, initial+burst+rate*int(now)/1000, *sent, burst+1400)
+	require.InDelta(t, 1000/30, bursts, 3)
+}
+
+// A peer's small window is not taken for the rate of the path.
+func TestRateBehindSmallWindow(t *testing.T) {
+	for _, window := range []uint32{0, 10, peerLimits - 1, peerLimits} {
+		k, _ := pacedHarness(t, 0, 1000)
+		k.peer.wnd = window
+		k.Flush()
+		require.Equal(t, window < peerLimits, k.snd.rate.appLimitedUntil > 0, "a window of %d", window)
+	}
+}
