@@ -54,6 +54,8 @@ type incast struct {
 	known   bool      // drops is valid
 	queue   udp.Queue // as of the last look
 
+	turns turns
+
 	sampleAt time.Duration // when to look at the buffer
 	stepAt   time.Duration // when the budget may change
 }
@@ -68,6 +70,14 @@ func (s *shard) observe(n int, now time.Duration) {
 	}
 	i.sampleAt = now + incastSample
 	busy := i.advance(now)
+	s.follow(busy, now)
+	i.turns.set(i.budget, i.sending(), i.rate, i.queue.Limit, i.known)
+}
+
+// follow makes the budget follow the buffer. busy is the bytes of the last epoch
+// if one has just ended, else -1.
+func (s *shard) follow(busy int, now time.Duration) {
+	i := &s.incast
 	if i.sending() < 2 {
 		i.budget, i.ceiling, i.pressed, i.known = 0, 0, false, false
 		return

@@ -27,7 +27,8 @@ type sessionPort interface {
 	receiveProgress() (mark seq, stalled bool)
 	closeReceive()
 	acksPending() bool
-	limitWindow(segments uint32)
+	limitWindow(segments uint32, shut bool)
+	updateWindow()
 	resizeWindows(send, receive int)
 
 	// The send side.
@@ -166,14 +167,26 @@ func (k *KCP) receiveProgress() (mark seq, stalled bool) {
 }
 
 // limitWindow sets the most that is advertised as the receive window, in
-// segments; 0: no limit. What the peer sends beyond it is taken as before. If
-// the limit rises, ACKs that wait leave with the next flush, as the peer may
-// be waiting for the larger window.
-func (k *KCP) limitWindow(segments uint32) {
-	if old := k.rcv.share; old > 0 && (segments == 0 || segments > old) && len(k.rcv.acks) > 0 {
+// segments; 0: no limit. If shut is set, the window is zero. What the peer sends
+// beyond it is taken as before. If the limit rises, or the window shuts, ACKs
+// that wait leave with the next flush: the peer may be waiting for the larger
+// window, and will send nothing more for which an ACK could wait.
+func (k *KCP) limitWindow(segments uint32, shut bool) {
+	old, was := k.rcv.share, k.rcv.shut
+	if len(k.rcv.acks) > 0 && (shut != was || old > 0 && (segments == 0 || segments > old)) {
 		k.rcv.ackPolicy.urgent = true
 	}
-	k.rcv.share = segments
+	k.rcv.share, k.rcv.shut = segments, shut
+}
+
+// updateWindow makes the next flush tell the peer the window, with the ACKs that
+// wait or by itself.
+func (k *KCP) updateWindow() {
+	if len(k.rcv.acks) > 0 {
+		k.rcv.ackPolicy.urgent = true
+	} else {
+		k.peer.probe |= sendWins
+	}
 }
 
 // resizeWindows is SetWindow at any time, with valid windows; 0 leaves one as

@@ -28,6 +28,7 @@ type receiver struct {
 	rest       uint8 // fragments that are still to be skipped of a message that was abandoned
 
 	share uint32 // the most that is advertised, in segments; 0: no limit
+	shut  bool   // the window that is advertised is zero
 
 	// Set by the session before each Input.
 	pressure        memoryPressure
@@ -322,7 +323,7 @@ func (k *KCP) rcvLimit() uint32 {
 func (k *KCP) wndUnused() uint16 {
 	limit := k.rcvLimit()
 	queued := k.inQueue()
-	if queued >= limit {
+	if queued >= limit || k.rcv.shut {
 		return 0
 	}
 	free := min(limit-queued, maxWindow)

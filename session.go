@@ -214,7 +214,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		return false
 	}
 	c.setClock(now)
-	c.path.shard = uint16(shard)
+	if c.path.shard != uint16(shard) {
+		c.ep.socket.shards[c.path.shard].incast.turns.forget(c)
+		c.path.shard = uint16(shard)
+	}
 	segments := c.kcp.counts().SegmentsReceived
 	changed := false
 	if c.path.validation.takeMigrated() {
@@ -228,9 +231,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		}
 		changed = c.inputPacket(p, now) || changed
 	}
-	if c.kcp.counts().SegmentsReceived != segments {
+	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		c.takeShare(packets, &c.ep.socket.shards[shard].incast)
+		c.takeShare(packets, int(n), &c.ep.socket.shards[shard].incast)
 	} else {
 		c.limitFirstWindow(&c.ep.socket.shards[shard].incast)
 	}

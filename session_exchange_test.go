@@ -160,13 +160,13 @@ func TestNeedlessWakeUps(t *testing.T) {
 		require.NoError(t, err)
 		b.mu.Lock()
 		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
-		rto := time.Duration(b.kcp.snd.rtt.rto) * time.Millisecond
-		require.Equal(t, dueAt, wakeAt, "of the delayed ACK")
-		require.InDelta(t, now+rto, dueAt, float64(2*time.Millisecond))
+		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest())) * time.Millisecond
 		b.wake(now + 25*time.Millisecond)
 		b.timers.dueAt = dueAt     // its reason has gone
 		b.live.outstanding = false // a step would set it
 		b.mu.Unlock()
+		require.Equal(t, dueAt, wakeAt, "that of the delayed ACK stays")
+		require.InDelta(t, now+timeout, dueAt, float64(2*time.Millisecond))
 		time.Sleep(30 * time.Millisecond)
 		b.mu.Lock()
 		stepped, wakeAt := b.live.outstanding, b.timers.wakeAt
