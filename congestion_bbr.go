@@ -531,7 +531,8 @@ func (c *bbrControl) burst() int {
 	if c.minRTT == 0 {
 		return 0
 	}
-	return min(bbrBurst>>min(c.minRTT/bbrBurstHalves, 31), int(c.rate/bbrBurstShare))
+	most := float64(int(bbrBurst) >> min(c.minRTT/bbrBurstHalves, 31))
+	return int(min(most, c.rate/bbrBurstShare))
 }
 
 func (c *bbrControl) setPace(s *CongestionState) {

@@ -482,3 +482,16 @@ func TestWindowOfSmallSegments(t *testing.T) {
 		require.Equal(t, 10*initialWindow, c.Window(), name)
 	}
 }
+
+// A burst is neither negative nor large, at any rate, and on 32 bits too.
+func TestBBRBurst(t *testing.T) {
+	c := &bbrControl{mss: 65000}
+	require.Zero(t, c.burst(), "the round-trip time is not known")
+	for rtt, most := range map[int64]int{1: 64 << 10, 511: 64 << 10, 512: 32 << 10, 1024: 16 << 10, 100_000: 0, math.MaxInt64: 0} {
+		c.minRTT = rtt
+		c.rate = 1e18
+		require.Equal(t, most, c.burst(), "%d us", rtt)
+		c.rate = 1000 * bbrBurstShare
+		require.Equal(t, min(most, 1000), c.burst())
+	}
+}

@@ -46,6 +46,7 @@ type turns struct {
 	on       bool
 	quantum  int           // of a turn, in bytes as the system counts them
 	most     int           // turns at once
+	equal    int           // the share of a session without turns, in bytes as the system counts them; 0: no limit
 	queue    []turnWaiter  // sessions that wait, from next on
 	next     int           // the first of them
 	running  []turn        // at most most, but for a time after that has shrunk
@@ -65,9 +66,10 @@ type turnWaiter struct {
 // turn is the turn of a session.
 type turn struct {
 	turnWaiter
-	left  int  // segments that are still to arrive
-	used  bool // something has arrived
-	until time.Duration
+	window int           // segments that may arrive
+	left   int           // of them, those that are still to arrive
+	end    time.Duration // when it ends at the latest
+	until  time.Duration // when it ends if nothing arrives before; at most end
 }
 
 // turnNews is what a session is to tell its peer.
@@ -92,20 +94,20 @@ func (t *turns) set(budget, senders, rate, buffer int, possible bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case !possible || equal >= quantum:
+	case !possible || budget == 0 || equal >= quantum:
 		t.on = false
 	case equal < quantum/2:
 		t.on = true
 	}
 	drain := time.Duration(int64(incastEpoch) * int64(buffer) / max(2*int64(rate), 1))
 	t.limit = min(max(turnDrains*drain, turnLimit), incastEpoch)
-	t.quantum, t.most = quantum, min(max(budget/quantum, 2), maxTurns)
+	t.quantum, t.equal, t.most = quantum, equal, min(max(budget/quantum, 2), maxTurns)
 }
 
 // arrived takes note that n segments have arrived from the session's peer. It
 // returns the window to advertise. ok is not set if no turns are taken. c.mu is
 // held.
-func (t *turns) arrived(c *Conn, n int) (g grant, ok bool) {
+func (t *turns) arrived(c *Conn, n int, now time.Duration) (g grant, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !t.on {
@@ -123,7 +125,7 @@ func (t *turns) arrived(c *Conn, n int) (g grant, ok bool) {
 		return grant{shut: true}, true
 	}
 	r := &t.running[s.turn-1]
-	r.used = true
+	r.until = min(now+t.quiet(), r.end)
 	if r.left -= n; r.left > 0 {
 		return grant{window: uint32(r.left)}, true
 	}
@@ -167,12 +169,26 @@ func (t *turns) endLocked(i int) {
 	t.running = t.running[:last]
 }
 
-// forget takes a session out, whose packets now arrive at another socket.
-func (t *turns) forget(c *Conn) {
+// quiet returns after what time without data a turn ends.
+func (t *turns) quiet() time.Duration { return t.limit / 3 * 2 }
+
+// leave ends the turn of a session, if it has one.
+func (t *turns) leave(c *Conn) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if place := c.path.sending.turn; place != turnNone && place != turnWaits {
+		t.endLocked(int(place) - 1)
+	}
+}
+
+// forget takes a session out, whose packets now arrive at another socket. It
+// reports whether the session has waited for a turn, or has had one.
+func (t *turns) forget(c *Conn) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch place := c.path.sending.turn; place {
 	case turnNone:
+		return false
 	case turnWaits:
 		i := slices.IndexFunc(t.queue, func(w turnWaiter) bool { return w.conn == c })
 		t.queue = slices.Delete(t.queue, i, i+1)
@@ -180,26 +196,30 @@ func (t *turns) forget(c *Conn) {
 	default:
 		t.endLocked(int(place) - 1)
 	}
+	return true
 }
 
 // advance begins the turns there is room for, and ends those that have lasted
 // long enough. It tells the sessions. The reader of the socket calls it after
 // each batch, and the timer if nothing arrives. No lock is held.
 func (t *turns) advance(e *Endpoint, now time.Duration) {
-	t.mu.Lock()
-	news := t.stepLocked(now)
-	t.armLocked(e)
-	t.mu.Unlock()
-	if len(news) == 0 {
-		return
+	for again := true; again; { // as the turn of a session that has ended is free at once
+		t.mu.Lock()
+		news := t.stepLocked(now)
+		t.armLocked(e)
+		t.mu.Unlock()
+		if len(news) == 0 {
+			return
+		}
+		again = false
+		for i := range news {
+			again = !news[i].conn.takeGrant(news[i].grant, now) || again
+		}
+		clear(news)
+		t.mu.Lock()
+		t.news = news[:0]
+		t.mu.Unlock()
 	}
-	for i := range news {
-		news[i].conn.takeGrant(news[i].grant, now)
-	}
-	clear(news)
-	t.mu.Lock()
-	t.news = news[:0]
-	t.mu.Unlock()
 }
 
 // stepLocked is advance, but for telling the sessions.
@@ -228,17 +248,27 @@ func (t *turns) stepLocked(now time.Duration) (news []turnNews) {
 // beginLocked begins the turn of a session, if turns are taken.
 func (t *turns) beginLocked(w turnWaiter, now time.Duration) grant {
 	if !t.on {
-		return grant{}
+		return t.equalGrant(w)
 	}
 	window := max(turnLeast, t.quantum/bufferBytes(w.packet))
-	t.running = append(t.running, turn{turnWaiter: w, left: window, until: now + t.limit})
+	t.running = append(t.running, turn{turnWaiter: w, window: window, left: window,
+		end: now + t.limit, until: now + t.quiet()})
 	w.conn.path.sending.turn = uint8(len(t.running))
 	return grant{window: uint32(window)}
 }
 
+// equalGrant returns the window of a session if no turns are taken.
+func (t *turns) equalGrant(w turnWaiter) grant {
+	if t.equal == 0 {
+		return grant{}
+	}
+	return grant{window: uint32(max(1, t.equal/bufferBytes(w.packet)))}
+}
+
 // expireLocked ends the turns that have lasted long enough, or all if no turns
-// are taken any more. A session of which nothing has arrived takes no further
-// turns. Its peer is told that it may send, as the last news may be lost.
+// are taken any more. A session that has used less than half of its turn takes no
+// further turns unless it sends much again. Its peer is told that it may send, as
+// the last news may be lost.
 func (t *turns) expireLocked(news []turnNews, now time.Duration) []turnNews {
 	for i := len(t.running) - 1; i >= 0; i-- {
 		r := t.running[i]
@@ -248,8 +278,8 @@ func (t *turns) expireLocked(news []turnNews, now time.Duration) []turnNews {
 		t.endLocked(i)
 		switch {
 		case !t.on:
-			news = append(news, turnNews{r.conn, grant{}})
-		case r.used:
+			news = append(news, turnNews{r.conn, t.equalGrant(r.turnWaiter)})
+		case r.left <= r.window/2:
 			t.enqueueLocked(r.turnWaiter)
 		default:
 			news = append(news, turnNews{r.conn, grant{window: incastLeast}})

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
@@ -38,7 +39,7 @@ func newTurnStage(sessions, most int) *turnStage {
 
 // arrive has n segments of a session arrive.
 func (s *turnStage) arrive(c *turnTaker, n int) {
-	if g, ok := s.arrived(&c.Conn, n); ok {
+	if g, ok := s.arrived(&c.Conn, n, s.now); ok {
 		c.known = g
 	}
 }
@@ -92,8 +93,9 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A turn that lasts too long gives way. The session waits for another if it has
-// sent something, else its peer may send what it has, and the same after that.
+// A turn that lasts too long gives way, and one in which nothing more arrives. The
+// session waits for another if it has used half of its turn, else its peer may send
+// a little.
 func TestTurnsExpire(t *testing.T) {
 	s := newTurnStage(4, 2)
 	for _, c := range s.takers {
@@ -101,12 +103,18 @@ func TestTurnsExpire(t *testing.T) {
 	}
 	s.step()
 	slow, silent := s.takers[0], s.takers[1]
+	s.now += s.limit / 2
+	s.arrive(slow, turnMost/2)
+	s.now = s.quiet()
+	s.step()
+	require.EqualValues(t, turnMost, s.takers[2].known.window)
 	s.arrive(slow, 1)
-	s.now += s.limit
+	require.EqualValues(t, turnMost/2-1, slow.known.window, "its turn goes on")
+	s.now = s.limit
 	s.step()
 	require.EqualValues(t, turnWaits, slow.path.sending.turn)
-	require.EqualValues(t, turnMost-1, slow.known.window, "which its peer may still use")
-	require.EqualValues(t, turnMost, s.takers[2].known.window)
+	require.EqualValues(t, turnMost/2-1, slow.known.window, "which its peer may still use")
+	require.EqualValues(t, turnMost, s.takers[3].known.window)
 	require.Equal(t, grant{window: incastLeast}, silent.known)
 	require.EqualValues(t, turnNone, silent.path.sending.turn)
 	silent.path.sending.light = 1
@@ -136,7 +144,11 @@ func TestTurnsEnd(t *testing.T) {
 			require.Equal(t, grant{}, c.known)
 		}
 	}
-	_, ok := s.arrived(&s.takers[0].Conn, 1)
+	for _, c := range s.takers {
+		s.set(1000*turnMost*2304, 1000, 1000*turnMost*2304*turnCycle, 8<<20, false)
+		require.Equal(t, grant{window: turnMost}, s.equalGrant(turnWaiter{&c.Conn, 1472}), "if there is a budget")
+	}
+	_, ok := s.arrived(&s.takers[0].Conn, 1, s.now)
 	require.False(t, ok)
 }
 
@@ -158,6 +170,8 @@ func TestTurnsQuantum(t *testing.T) {
 	require.Equal(t, incastEpoch, s.limit, "at most")
 	s.set(1<<20, 1, 400<<20, 8<<20, true)
 	require.False(t, s.on)
+	s.set(0, 2, 400<<20, 8<<20, true)
+	require.False(t, s.on, "there is no budget yet")
 	s.set(1<<20, 1000, 400<<20, 8<<20, false)
 	require.False(t, s.on)
 }
@@ -181,5 +195,66 @@ func TestTurnsSurviveLoss(t *testing.T) {
 		require.Greater(t, r.slowest, 0.3*r.mean)
 		require.Greater(t, r.mean*60, 2*20000*1448*0.7)
 		require.Zero(t, c.failed.Load())
+	})
+}
+
+// Sessions that have ended take no time of the others.
+func TestTurnsOfEndedSessions(t *testing.T) {
+	inWorld(t, 4, clean, func(w *world) {
+		_, c, l := w.pair(nil, nil)
+		turns := &l.ep.socket.shards[0].incast.turns
+		turns.mu.Lock()
+		turns.takeForEver(7)
+		for range 100 {
+			ended := &Conn{ep: l.ep}
+			ended.closing.state = stateEnded
+			turns.enqueueLocked(turnWaiter{ended, 1472})
+		}
+		turns.mu.Unlock()
+		turns.advance(l.ep, 0)
+		turns.mu.Lock()
+		require.Empty(t, turns.running)
+		require.Empty(t, turns.queue[turns.next:])
+
+		turns.enqueueLocked(turnWaiter{c, 1472})
+		turns.stepLocked(0)
+		running := len(turns.running)
+		turns.mu.Unlock()
+		require.Equal(t, 1, running)
+		c.Abort()
+		synctest.Wait()
+		turns.mu.Lock()
+		running = len(turns.running)
+		turns.mu.Unlock()
+		require.Zero(t, running)
+	})
+}
+
+// takeForEver has so many turns taken at once, which last for ever.
+func (t *turns) takeForEver(most int) {
+	t.on, t.most, t.quantum, t.limit, t.checkAt = true, most, turnMost*2304, time.Hour, time.Hour
+}
+
+// A session that waits for its turn at one socket is told another window if its
+// packets arrive at another, also if they have no data.
+func TestTurnsOfAnotherShard(t *testing.T) {
+	inWorld(t, 5, clean, func(w *world) {
+		a, c, l := w.pair(nil, nil)
+		bothWays(t, a, c, content(1, 64), content(2, 64))
+		time.Sleep(time.Second) // no ACK waits
+		turns := &l.ep.socket.shards[0].incast.turns
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		turns.mu.Lock()
+		turns.enqueueLocked(turnWaiter{c, 1472})
+		turns.mu.Unlock()
+		c.limitWindow(grant{shut: true})
+		require.Zero(t, c.kcp.wndUnused())
+		took := c.changeShard(0)
+		require.True(t, took)
+		require.Positive(t, c.kcp.wndUnused())
+		require.True(t, c.kcp.windowReopened(), "the peer is told")
+		require.Empty(t, turns.queue)
+		require.False(t, c.changeShard(0))
 	})
 }

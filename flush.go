@@ -49,6 +49,8 @@ func (k *KCP) Flush() {
 		k.snd.pace.refill(k.clock.micros, rate)
 		if b, ok := k.snd.cc.(burstControl); ok {
 			k.snd.pace.burst = int32(b.burst())
+		} else {
+			k.snd.pace.burst = 0
 		}
 	}
 	k.congestionState()

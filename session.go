@@ -214,14 +214,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		return false
 	}
 	c.setClock(now)
-	if c.path.shard != uint16(shard) {
-		c.ep.socket.shards[c.path.shard].incast.turns.forget(c)
-		c.path.shard = uint16(shard)
-	}
+	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
 	segments := c.kcp.counts().SegmentsReceived
-	changed := false
 	if c.path.validation.takeMigrated() {
-		changed = c.inputDeferred(now)
+		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {
 		p := &packets[i].inPacket
@@ -233,7 +229,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		c.takeShare(packets, int(n), &c.ep.socket.shards[shard].incast)
+		c.takeShare(packets, int(n), &c.ep.socket.shards[shard].incast, now)
 	} else {
 		c.limitFirstWindow(&c.ep.socket.shards[shard].incast)
 	}
@@ -348,7 +344,7 @@ func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 // last time.
 func (c *Conn) respond(now time.Duration) bool {
 	c.mu.Lock()
-	c.io.wakes = holdWakes
+	c.io.wakes |= holdWakes
 	woke := c.respondLocked(now)
 	held := c.takeWakes()
 	c.mu.Unlock()

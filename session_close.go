@@ -317,6 +317,7 @@ func (c *Conn) retire() {
 			v.deferred = nil
 		}
 		c.dropDecoder()
+		c.leaveTurn()
 		c.account()
 		c.ep.remove(c, c.timeWaitState())
 		c.watch.end()

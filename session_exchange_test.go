@@ -188,3 +188,32 @@ func TestNeedlessWakeUps(t *testing.T) {
 		require.Equal(t, now, dueAt, "what wake was called for is forgotten")
 	})
 }
+
+// A call is woken although two readers respond to its session at once, of which
+// one holds the wake-up back.
+func TestHeldWakeUps(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, _, _ := w.pair(nil, nil)
+		woken := false
+		go func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.io.canRead.block()
+			woken = true
+		}()
+		synctest.Wait()
+		a.mu.Lock()
+		a.io.wakes = holdWakes
+		a.io.canRead.Broadcast()
+		a.mu.Unlock()
+		synctest.Wait()
+		a.mu.Lock()
+		require.False(t, woken)
+		a.mu.Unlock()
+		a.respond(a.ep.now())
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		require.True(t, woken)
+	})
+}

@@ -20,7 +20,7 @@ func (s *sending) packetSize() int { return max(int(s.packet), 1) * packetUnit }
 // takeShare counts the session among those whose peers are sending, and bounds
 // the window that it advertises by its share of the socket buffer. packets are
 // those of a batch, with so many segments. The reader of the socket calls it.
-func (c *Conn) takeShare(packets []routedPacket, segments int, i *incast) {
+func (c *Conn) takeShare(packets []routedPacket, segments int, i *incast, now time.Duration) {
 	s := &c.path.sending
 	if epoch := uint8(i.epoch); s.epoch != epoch {
 		s.epoch, s.light = epoch, 0
@@ -31,7 +31,7 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *incast) {
 		s.packet = max(s.packet, uint8(min((packets[j].size+packetUnit-1)/packetUnit, 255)))
 	}
 	s.light = uint8(min(int(s.light)+segments, incastLeast))
-	if g, ok := i.turns.arrived(c, segments); ok {
+	if g, ok := i.turns.arrived(c, segments, now); ok {
 		c.limitWindow(g)
 		return
 	}
@@ -49,20 +49,36 @@ func (c *Conn) limitFirstWindow(i *incast) {
 
 // limitWindow bounds the window by what the session may have sent to it.
 func (c *Conn) limitWindow(g grant) {
-	if g.window > 0 && c.hs.kind == peerExtended && c.kcp.counts().PacketsSent == 0 {
+	if (g.window > 0 || g.shut) && c.hs.kind == peerExtended && c.kcp.counts().PacketsSent == 0 {
 		// In message mode such a peer takes the largest window that it has seen
 		// for the limit of its messages.
-		g.window = max(g.window, minRcvWnd)
+		g = grant{window: max(g.window, minRcvWnd)}
 	}
 	c.kcp.limitWindow(g.window, g.shut)
 }
 
-// takeGrant locks c.mu, and tells the peer a window.
-func (c *Conn) takeGrant(g grant, now time.Duration) {
+// changeShard takes note that the peer's packets arrive at another socket now. If
+// the window depended on turns of senders at the old one, the peer is to be told
+// another, and changeShard returns true.
+func (c *Conn) changeShard(shard uint16) bool {
+	shards := c.ep.socket.shards
+	took := shards[c.path.shard].incast.turns.forget(c)
+	c.path.shard = shard
+	if took {
+		c.limitWindow(grant{window: shards[shard].incast.window(c.path.sending.packetSize())})
+		c.kcp.updateWindow()
+	}
+	return took
+}
+
+// takeGrant locks c.mu, and tells the peer a window. If the session has ended, it
+// gives up its turn, and returns false.
+func (c *Conn) takeGrant(g grant, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded {
-		return
+		c.leaveTurn()
+		return false
 	}
 	c.setClock(now)
 	c.limitWindow(g)
@@ -70,4 +86,8 @@ func (c *Conn) takeGrant(g grant, now time.Duration) {
 	c.flushDue(now)
 	c.finishStep(now)
 	c.writePackets()
+	return true
 }
+
+// leaveTurn ends the session's turn, if it has one.
+func (c *Conn) leaveTurn() { c.ep.socket.shards[c.path.shard].incast.turns.leave(c) }

@@ -346,6 +346,7 @@ func (c *Conn) wakeStreams() {
 // meanwhile.
 func (c *Conn) runReceipts() {
 	for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
+		c.wakeHeld(c.takeWakes()) // not to have them wait for the application
 		c.unlocked(func() {
 			for _, r := range due {
 				r.done(r.err)
