@@ -163,8 +163,9 @@ func (k *KCP) flushProbes(h *header) {
 	k.peer.probe = 0
 }
 
-// peerLimits is the window of a peer, in segments, from which on it is not taken
-// as a limit of the rate: then it would show in the round-trip time, too.
+// peerLimits is the window, in segments, below which a peer's window counts as
+// what limits the rate. A larger one limits long paths only, whose rate congestion
+// control has to find.
 const peerLimits = 128
 
 // sendWindow returns how many segments may be in flight: the least of the send

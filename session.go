@@ -82,12 +82,12 @@ type ioState struct {
 	writeDeadline  deadline
 	member         *groupMember // the session's place in a Group; nil: it is in none
 
-	filling        bool // a blocked Read has lent its buffer to the state machine
-	errReported    bool // Read or Write has returned closing.err
-	respondPending bool // respond is due at the end of the batch
-	replyPending   bool // a reply is due; the next application call or the read loop sends it
-	wokeWaiter     bool // a waiting call was woken since the last respond
-	wakes          heldWakes
+	filling        bool      // a blocked Read has lent its buffer to the state machine
+	errReported    bool      // Read or Write has returned closing.err
+	respondPending bool      // respond is due at the end of the batch
+	replyPending   bool      // a reply is due; the next application call or the read loop sends it
+	wokeWaiter     bool      // a waiting call was woken since the last respond
+	wakes          heldWakes // wake-ups that are held back until c.mu is free
 	batched        batched
 	offPath        bool // a signal of the current packet is not from within the session
 }
@@ -343,12 +343,13 @@ func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 // calls that wait for it. It reports whether a waiting call was woken since the
 // last time.
 func (c *Conn) respond(now time.Duration) bool {
+	var held heldWakes
+	defer func() { c.wakeHeld(held) }() // after c.mu is released
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.io.wakes |= holdWakes
 	woke := c.respondLocked(now)
-	held := c.takeWakes()
-	c.mu.Unlock()
-	c.wakeHeld(held)
+	held = c.takeWakes()
 	return woke
 }
 

@@ -70,8 +70,8 @@ func (n *notifier) wakeWaiting() {
 	n.cond.Broadcast()
 }
 
-// takeWakes ends holding wake-ups back, and returns which ones of them carry out
-// is to be called for.
+// takeWakes ends holding wake-ups back, and returns those that were, for
+// wakeHeld.
 func (c *Conn) takeWakes() heldWakes {
 	held := c.io.wakes
 	c.io.wakes = 0
