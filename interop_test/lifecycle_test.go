@@ -53,10 +53,13 @@ func soon[T any](t *testing.T, f func() T) (result T) {
 
 // Nobody is there: the system says so, and Dial with it.
 func TestLifeDialNobody(t *testing.T) {
-	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	// A socket connected elsewhere keeps the port from other programs, and the
+	// system refuses what others send to it as if it were closed.
+	elsewhere := &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}
+	socket, err := net.DialUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}, elsewhere)
 	require.NoError(t, err)
+	defer socket.Close()
 	address := socket.LocalAddr().String()
-	require.NoError(t, socket.Close())
 	err = soon(t, func() error {
 		_, err := kcp.Dial("udp", address, lifeConfig())
 		return err
