@@ -104,7 +104,12 @@ type Config struct {
 	// WriteBuffer is how many bytes may be written ahead of the peer's
 	// acknowledgements before Write blocks. Each segment counts 64 more than its
 	// payload, as in ConnStats.WriteBufferUsed, but not in WriteBuffered. 4096
-	// to 1 GiB, default 4 MiB.
+	// to 1 GiB.
+	//
+	// The default is 4 MiB. While the sessions of the program together have more
+	// than 64 MiB written ahead, it is twice what the windows allow in flight,
+	// 256 KiB to 4 MiB (memory pressure, compare Linux tcp_mem). So thousands of
+	// sessions that write need no gigabytes. A size set here stays as it is.
 	WriteBuffer int
 
 	// NoDelay is how the retransmission time-out is bounded and backed off.

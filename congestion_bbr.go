@@ -336,8 +336,8 @@ func (c *bbrControl) answerProbe(s *CongestionState) {
 	if l.state != bbrStartup && l.state != bbrUp || !l.above(c.lossLimit(), c.mss) {
 		return
 	}
-	if !s.Sample.AppLimited {
-		c.inflightHi = max(float64(s.Sample.InFlight-s.Sample.Lost), bbrBeta*c.target())
+	if r := &s.Sample; r.Interval > 0 && !r.AppLimited {
+		c.inflightHi = max(float64(r.InFlight-r.Lost), bbrBeta*c.target())
 	}
 	l.delivered, l.lost = math.Inf(1), 0 // responded once, that is enough
 	switch c.state {
@@ -549,7 +549,15 @@ func (c *bbrControl) setPace(s *CongestionState) {
 			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
 		}
 	}
-	c.rate = rate
+	c.rate = max(rate, c.leastRate(s))
+}
+
+// leastRate returns the rate of the least window, MinPipeCwnd, in bytes a second.
+// No window sends less, and it slows down with the path, as round trips get
+// longer. If only an estimate from too little data held the sender back, it
+// would learn nothing of the path.
+func (c *bbrControl) leastRate(s *CongestionState) float64 {
+	return bbrMinCwnd * c.mss * 1e3 / float64(max(s.SRTT, 1))
 }
 
 func (c *bbrControl) setWindow(s *CongestionState) {

@@ -341,6 +341,37 @@ func TestControllersWithSlowApplication(t *testing.T) {
 	}
 }
 
+// Losses end Startup when the controller knows of the path only what a greeting
+// has shown, and the acknowledgements that follow give no sample. What it knows is
+// next to nothing, and must not hold the sender back.
+func TestBBRLosesItsFirstWindow(t *testing.T) {
+	c := NewBBR().(*bbrControl)
+	s := &CongestionState{MSS: 1376, Micros: 1_000_000, SRTT: 16}
+	c.Init(s)
+	s.Micros += 16_000
+	s.Delivered = 25
+	s.Sample = RateSample{Acked: 25, RTT: 16_000, Delivered: 25, Interval: 16_000, InFlight: 25, AppLimited: true}
+	c.OnAck(s)
+	require.Equal(t, bbrStartup, c.state)
+	for range 2 { // as long as the losses of both rounds count
+		s.Micros += 100_000
+		for i := range 48 {
+			c.OnPacketSent(s, SegmentInfo{Size: 1400, Sent: 1, SentMicros: s.Micros, LostMicros: s.Micros - 1, SN: uint32(i)})
+		}
+		s.Delivered += 14_000
+		s.SRTT = 90
+		s.Sample = RateSample{Acked: 14_000}
+		c.OnAck(s)
+	}
+	require.True(t, c.full)
+	require.Less(t, c.bandwidth(), 2000.)
+	require.True(t, math.IsInf(c.inflightHi, 1), "%v bytes, of a sample that there was not", c.inflightHi)
+	require.InDelta(t, bbrMinCwnd*1400/0.090, c.PacingRate(), 1)
+	s.SRTT = 0
+	c.setPace(s)
+	require.InDelta(t, bbrMinCwnd*1400/0.001, c.PacingRate(), 1, "shorter than the clock shows")
+}
+
 // cubicPath feeds a CUBIC controller with the acknowledgements of whole
 // windows, once a round trip.
 type cubicPath struct {

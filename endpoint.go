@@ -28,15 +28,16 @@ import (
 // Listener.mu. Fields above mu are immutable or need no lock, unless their
 // comments name one.
 type Endpoint struct {
-	config      Config    // immutable
-	epoch       time.Time // origin of all times given as time.Duration; immutable
-	protection  protection
-	counters    endpointCounters
-	wakes       wakeq.Queue[*Conn]
-	packets     sync.Pool    // of *buffer
-	resetSecret []byte       // of stateless resets; nil without TLS; immutable
-	logAfter    atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog  logLimit     // of records of sessions
+	config           Config    // immutable
+	fixedWriteBuffer bool      // Config.WriteBuffer was not 0; immutable
+	epoch            time.Time // origin of all times given as time.Duration; immutable
+	protection       protection
+	counters         endpointCounters
+	wakes            wakeq.Queue[*Conn]
+	packets          sync.Pool    // of *buffer
+	resetSecret      []byte       // of stateless resets; nil without TLS; immutable
+	logAfter         atomic.Int64 // ns since epoch before which warn logs nothing
+	sessionLog       logLimit     // of records of sessions
 
 	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
 	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
@@ -130,10 +131,11 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 // config is valid. owned sockets are closed by the endpoint.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		config: config.withDefaults(),
-		epoch:  time.Now(),
-		socket: socketState{owned: owned, done: make(chan struct{})},
-		table:  sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
+		config:           config.withDefaults(),
+		fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
+		epoch:            time.Now(),
+		socket:           socketState{owned: owned, done: make(chan struct{})},
+		table:            sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})

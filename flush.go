@@ -272,8 +272,16 @@ func (k *KCP) firstTimeout(s *sendSegment) seq {
 	if k.cfg.nodelay == NoDelayOff {
 		return seq(s.rto + s.rto>>3)
 	}
+	if k.cfg.ext.TailProbe && k.snd.rtt.srtt > 0 {
+		return seq(min(s.rto, max(k.snd.rtt.minRTO, probeTimeout(k.snd.rtt.srtt))))
+	}
 	return seq(s.rto)
 }
+
+// probeTimeout returns the probe time-out of RFC 8985 §7.2 for a round-trip time,
+// both in milliseconds. Unlike the retransmission time-out, it does not grow with
+// the variance: a probe does little harm if it is not needed.
+func probeTimeout(rtt int32) uint32 { return 2*uint32(rtt) + maxAckDelay }
 
 // sendSegment puts s into a packet and starts its retransmission timer.
 func (k *KCP) sendSegment(s *sendSegment, h *header) {

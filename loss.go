@@ -172,8 +172,13 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 		variance += uint32(k.reoWnd())
 	}
 	rest := expired[:0]
+	rtt := uint32(k.snd.rate.newestAckedRTT / 1000)
 	for _, s := range expired {
-		at := s.ts + seq(min(uint32(k.snd.rate.newestAckedRTT/1000)+variance, 2*s.rto))
+		wait := min(rtt+variance, 2*s.rto)
+		if s.xmit == 1 && k.cfg.ext.TailProbe {
+			wait = min(wait, probeTimeout(int32(rtt)))
+		}
+		at := s.ts + seq(wait)
 		if s.early || s.tx.number < k.snd.rate.newestAckedTx || !at.after(k.clock.now) {
 			rest = append(rest, s)
 			continue

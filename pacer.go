@@ -22,8 +22,9 @@ const (
 	// pacerBurst is what may leave at once otherwise, in microseconds: two
 	// ticks of the clock.
 	pacerBurst = 2_000
-	// pacerDebt is how much of the future retransmissions may use up, in
-	// microseconds. One packet comes on top.
+	// pacerDebt is how much of the future may be used up, in microseconds, by
+	// retransmissions and by what was sent at a higher rate. One packet comes on
+	// top.
 	pacerDebt = 200_000
 	// pacerIdleBurst is what may always leave at once after a pause, in packets
 	// of pacedPacket bytes: the initial window of RFC 6928.
@@ -46,8 +47,13 @@ func (p *pacer) refill(now, rate int64) {
 	default:
 		p.budget = min(limit, p.budget+float64(rate)*float64(elapsed)/1e6)
 	}
+	// What was spent at a higher rate must not hold data back much longer now.
+	p.budget = max(p.budget, pacerFloor(rate))
 	p.last, p.filled = now, true
 }
+
+// pacerFloor returns the least budget, in bytes, at rate bytes a second.
+func pacerFloor(rate int64) float64 { return -float64(rate)*pacerDebt/1e6 - pacedPacket }
 
 // ready reports whether a packet may begin.
 func (p *pacer) ready() bool {
@@ -68,8 +74,7 @@ func (p *pacer) spend(n int) { p.budget -= float64(n) }
 // debt is bounded: after a burst of retransmissions new data waits for
 // pacerDebt at most.
 func (p *pacer) charge(n int, rate int64) {
-	floor := -float64(rate)*pacerDebt/1e6 - pacedPacket
-	if p.budget > floor {
+	if floor := pacerFloor(rate); p.budget > floor {
 		p.budget = max(p.budget-float64(n), floor)
 	}
 }

@@ -204,6 +204,26 @@ func TestPacingBursts(t *testing.T) {
 	require.InDelta(t, 1000/30, bursts, 3)
 }
 
+// What was sent at a high rate does not hold data back for long at a low one.
+func TestPacingDebtFollowsTheRate(t *testing.T) {
+	const fast, slow = 1_000_000, 4000
+	k, sent := pacedHarness(t, fast, 4000)
+	k.SetCongestionControl(burstyControl{pacedControl{NewNoControl(), fast}, 60_000})
+	k.Flush()
+	require.Greater(t, *sent, 60_000)
+	k.SetCongestionControl(pacedControl{NewNoControl(), slow})
+	k.SetClock(1)
+	k.Flush()
+	k.snd.timeouts = timeouts{} // nothing is lost
+	at, ok := k.NextFlush()
+	require.True(t, ok)
+	require.InDelta(t, pacerDebt/1000+1400*1000/slow, at, 5)
+	before := *sent
+	k.SetClock(at)
+	k.Flush()
+	require.Equal(t, 1400, *sent-before)
+}
+
 // A peer's small window is not taken for the rate of the path.
 func TestRateBehindSmallWindow(t *testing.T) {
 	for _, window := range []uint32{0, 10, peerLimits - 1, peerLimits} {

@@ -38,6 +38,7 @@ type sessionPort interface {
 	segmentPayload() int
 	longestMessage() int
 	sendLimit() int
+	sendWindow() uint32
 	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32

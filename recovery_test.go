@@ -229,6 +229,46 @@ func TestTailProbe(t *testing.T) {
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
 }
 
+// The probe does not wait longer because round-trip times vary (RFC 8985 §7.2). It
+// does if they have just become longer.
+func TestProbeTimeout(t *testing.T) {
+	for _, on := range []bool{false, true} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetExtensions(Extensions{TailProbe: on, PostponeTimeouts: true, SendOrder: true})
+		})
+		sn := uint32(0)
+		exchange := func(rtt uint32) {
+			h.send("x")
+			h.advance(0)
+			h.later(rtt)
+			sn++
+			h.input(ack(sn-1, h.now-rtt, sn))
+			h.out = nil
+		}
+		for i := range 40 {
+			exchange([]uint32{20, 180}[i%2])
+		}
+		exchange(100)
+		srtt, rto := uint32(h.k.snd.rtt.srtt), h.k.snd.rtt.rto
+		require.InDelta(t, 100, srtt, 20)
+		require.Greater(t, rto, uint32(320))
+		h.send("y")
+		h.advance(0)
+		h.out = nil
+		if !on {
+			h.advance(rto - 1)
+			h.want()
+			h.advance(1)
+			h.want(fmt.Sprintf(`push %d frg=0 "y"`, sn))
+			continue
+		}
+		h.advance(2*max(srtt, 100) + maxAckDelay - 1)
+		h.want()
+		h.advance(1)
+		h.want(fmt.Sprintf(`push %d frg=0 "y"`, sn))
+	}
+}
+
 // In an outage the oldest segment is sent at a steady pace, beside its
 // time-outs, and the first packet of the peer causes the rest to be
 // retransmitted.

@@ -319,6 +319,7 @@ func (c *Conn) retire() {
 		c.dropDecoder()
 		c.leaveTurn()
 		c.account()
+		c.accountWrites()
 		c.ep.remove(c, c.timeWaitState())
 		c.watch.end()
 		c.wakeAll() // last: a call that returns finds the session gone from the endpoint

@@ -280,8 +280,11 @@ func (c *Conn) writeEnd() error {
 
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
-func (c *Conn) room() int {
-	room := c.writeBuffer() - c.kcp.sendBytes() - c.kcp.WaitSend()*writeCostPerSegment
+func (c *Conn) room() int { return c.roomIn(c.writeBuffer()) }
+
+// roomIn is room of a write buffer of size bytes.
+func (c *Conn) roomIn(size int) int {
+	room := size - c.writeUsed()
 	if c.customs().SegmentBound {
 		room = c.segmentRoom()
 	}

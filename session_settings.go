@@ -30,7 +30,7 @@ func (c *Conn) rarely() *rareState {
 // Config. The state machine has the others. Conn.mu guards them.
 type connSettings struct {
 	messageMode bool
-	writeBuffer int                      // bytes
+	writeBuffer int                      // bytes; 0: that of Config
 	mtu         int                      // bytes, the envelope included; 0: Config.MTU, and discovery goes on
 	congestion  func() CongestionControl // nil: that of Config
 }
@@ -41,7 +41,7 @@ func (c *Conn) ownSettings() *connSettings {
 	r := c.rarely()
 	if r.settings == nil {
 		cfg := &c.ep.config
-		r.settings = &connSettings{messageMode: cfg.MessageMode, writeBuffer: cfg.WriteBuffer}
+		r.settings = &connSettings{messageMode: cfg.MessageMode}
 	}
 	return r.settings
 }
@@ -64,10 +64,13 @@ func (c *Conn) messageMode() bool {
 
 // writeBuffer returns the size of the write buffer in bytes.
 func (c *Conn) writeBuffer() int {
-	if s := c.settings(); s != nil {
+	if s := c.settings(); s != nil && s.writeBuffer > 0 {
 		return s.writeBuffer
 	}
-	return c.ep.config.WriteBuffer
+	if c.ep.fixedWriteBuffer {
+		return c.ep.config.WriteBuffer
+	}
+	return c.sharedWriteBuffer()
 }
 
 // pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.
@@ -276,7 +279,6 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	if done, err := c.unsettable(); done {
 		return err
 	}
-	setDefault(&bytes, c.ep.config.WriteBuffer)
 	c.ownSettings().writeBuffer = bytes
 	c.io.canWrite.Broadcast()
 	return nil

@@ -9,6 +9,7 @@ import (
 func (c *Conn) finishStep(now time.Duration) {
 	c.settleTLS()
 	c.account()
+	c.accountWrites()
 	c.noteActivity(now)
 	c.progress(now)
 	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting() || c.streamsUnsent()

@@ -112,7 +112,7 @@ type FECStats struct {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k := c.kcp.snapshot()
+	k, size := c.kcp.snapshot(), c.writeBuffer()
 	return ConnStats{
 		Counters:         c.kcp.Counters(),
 		Dropped:          c.dropCounts(),
@@ -124,7 +124,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
-		WriteBufferUsed:  c.writeBuffer() - c.room(),
+		WriteBufferUsed:  size - c.roomIn(size),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		Held:             c.held(),
