@@ -6,42 +6,22 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
-	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/simsocket"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
-
-// slowSocket is a socket whose reader takes a time for each datagram, so that
-// its receive buffer fills up. It tells the state of that buffer, as Linux does.
-type slowSocket struct {
-	*netsim.PacketConn
-	pace  time.Duration
-	limit int // bytes
-}
-
-func (s *slowSocket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
-	n, from, err = s.PacketConn.ReadFromAddrPort(b)
-	time.Sleep(s.pace)
-	return n, from, err
-}
-
-func (s *slowSocket) readQueue(q *udp.Queue) bool {
-	*q = udp.Queue{Used: s.Unread(), Limit: s.limit, Drops: uint32(s.Dropped().Packets)}
-	return true
-}
 
 // crowd is senders that send to one listening endpoint without end, or until
 // stopped.
 type crowd struct {
 	w        *world
-	socket   *slowSocket
+	socket   *simsocket.Socket
 	listener *Listener
 	failed   atomic.Int32 // reads of what was not sent
 
@@ -62,10 +42,9 @@ const crowdChunk = 16 << 10
 // newCrowd opens the listening endpoint, with a socket buffer of limit bytes
 // whose reader takes pace for each datagram.
 func newCrowd(w *world, config *Config, limit int, pace time.Duration) *crowd {
-	pc, err := w.net.Listen(serverAddr)
+	pc, err := simsocket.Listen(w.net, serverAddr, limit, pace)
 	require.NoError(w.t, err)
-	require.NoError(w.t, pc.SetReadBuffer(limit))
-	c := &crowd{w: w, socket: &slowSocket{PacketConn: pc, pace: pace, limit: limit}}
+	c := &crowd{w: w, socket: pc}
 	e, err := NewEndpoint(c.socket, config)
 	require.NoError(w.t, err)
 	c.listener, err = e.Listen()

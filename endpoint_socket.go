@@ -32,8 +32,8 @@ type shard struct {
 // readQueue sets q to the state of the socket's receive buffer, and reports
 // whether it has.
 func (s *shard) readQueue(q *udp.Queue) bool {
-	if pc, ok := s.pc.(interface{ readQueue(*udp.Queue) bool }); ok {
-		return pc.readQueue(q) // a simulated socket
+	if pc, ok := s.pc.(interface{ ReadQueue(*udp.Queue) bool }); ok {
+		return pc.ReadQueue(q) // a simulated socket
 	}
 	return s.sock.ReadQueue(q)
 }
