@@ -21,8 +21,11 @@ const (
 	// arrived, up to twice that. It is longer than the round trip even when
 	// very many senders share a processor.
 	incastEpoch = 500 * time.Millisecond
-	// incastSample is the least time between two looks at the buffer.
+	// incastSample is the least time between two looks at the buffer. In between
+	// incastBytes bytes arrive, or else incastIdle passes: a look is a system call.
 	incastSample = 250 * time.Microsecond
+	incastIdle   = 10 * time.Millisecond
+	incastBytes  = 32 << 10
 	// incastStep is the time between two changes of the budget: peers have to
 	// learn of the last one, and what was under way has to arrive.
 	incastStep = 20 * time.Millisecond
@@ -56,7 +59,8 @@ type incast struct {
 
 	turns turns
 
-	sampleAt time.Duration // when to look at the buffer
+	sampleAt time.Duration // when to look at the buffer, at the earliest
+	arrived  int           // bytes since the last look
 	stepAt   time.Duration // when the budget may change
 }
 
@@ -65,10 +69,11 @@ type incast struct {
 func (s *shard) observe(n int, now time.Duration) {
 	i := &s.incast
 	i.bytes += n
-	if now < i.sampleAt {
+	i.arrived += n
+	if now < i.sampleAt || i.arrived < incastBytes && now < i.sampleAt+incastIdle-incastSample {
 		return
 	}
-	i.sampleAt = now + incastSample
+	i.sampleAt, i.arrived = now+incastSample, 0
 	busy := i.advance(now)
 	s.follow(busy, now)
 	i.turns.set(i.budget, i.sending(), i.rate, i.queue.Limit, i.known)

@@ -315,7 +315,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += incastSample
 		own.incast.senders = 10
-		own.observe(1472, now)
+		own.observe(incastBytes, now)
 		_ = own.incast.window(1472)
 	}))
 }

@@ -5,6 +5,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -181,7 +183,80 @@ func TestFullSocketWakesUp(t *testing.T) {
 			require.ErrorIs(t, <-failed, test.want)
 			require.Equal(t, 6, n, "datagrams in two packets")
 		})
+		t.Run(test.name+", single", func(t *testing.T) {
+			pc := listen(t, "udp4", "127.0.0.1:0")
+			c := newFastConn(t, pc)
+			asked := make(chan struct{}, 100)
+			c.sendto = func(uintptr, []byte, *sockaddr, uint32) syscall.Errno {
+				asked <- struct{}{}
+				return unix.EAGAIN
+			}
+			failed := make(chan error, 1)
+			go func() {
+				_, err := c.WriteBatch(to(addrOf(pc), 100))
+				failed <- err
+			}()
+			<-asked
+			<-asked // when nothing else writes
+			select {
+			case err := <-failed:
+				t.Fatalf("it did not wait: %v", err)
+			case <-time.After(20 * time.Millisecond):
+			}
+			require.NoError(t, test.wake(pc))
+			require.ErrorIs(t, <-failed, test.want)
+		})
 	}
+}
+
+// A single datagram is sent although another writer waits for the socket, and
+// also if the system call was interrupted, or found the socket full at first.
+func TestSingleSend(t *testing.T) {
+	from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
+	c := newFastConn(t, from)
+	result := startCollecting(t, r, newConn(r, everything), 4)
+	single := func(data string) {
+		n, err := c.WriteBatch([]Datagram{{Buf: []byte(data), Addr: addrOf(r)}})
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+	}
+	errnos := []syscall.Errno{unix.EINTR, unix.EAGAIN, unix.EINTR}
+	c.sendto = func(fd uintptr, packet []byte, name *sockaddr, n uint32) syscall.Errno {
+		if len(errnos) > 0 {
+			errno := errnos[0]
+			errnos = errnos[1:]
+			return errno
+		}
+		return sendto(fd, packet, name, n)
+	}
+	single("at last")
+	require.Empty(t, errnos)
+
+	waits := make(chan struct{})
+	began := sync.OnceFunc(func() { close(waits) })
+	c.sendmmsg = func(uintptr, []header) (int, syscall.Errno) {
+		began()
+		return 0, unix.EAGAIN
+	}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := c.WriteBatch(to(addrOf(r), 10, 20))
+		ended <- err
+	}()
+	<-waits
+	single("at once")
+	single(strings.Repeat("a long one", shortCall/10+1))
+	single(lastWord)
+	var want []packet
+	for _, data := range []string{"at last", "at once", strings.Repeat("a long one", shortCall/10+1)} {
+		want = append(want, packet{data, addrOf(from)})
+	}
+	require.Equal(t, want, result())
+	require.NoError(t, from.Close())
+	require.ErrorIs(t, <-ended, net.ErrClosed)
+	_, err := c.WriteBatch(to(addrOf(r), 10))
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.ErrorContains(t, err, "write udp")
 }
 
 func TestEnvironment(t *testing.T) {

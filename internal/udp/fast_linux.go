@@ -25,8 +25,10 @@ type fastConn struct {
 	probing   probing
 	meter     meter
 	in        receiver
-	// sendmmsg is the system call; tests replace it by one that fails.
+	// sendmmsg and sendto are the system calls; tests replace them by ones that
+	// fail.
 	sendmmsg func(fd uintptr, headers []header) (int, syscall.Errno)
+	sendto   func(fd uintptr, packet []byte, name *sockaddr, n uint32) syscall.Errno
 }
 
 // newFast returns the Conn of c with those wanted features that the kernel
@@ -39,7 +41,7 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 	if err != nil {
 		return nil
 	}
-	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg}
+	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
 	f.in.init(f)
 	works := false
 	err = raw.Control(func(fd uintptr) { works = f.probe(int(fd), wanted) })
@@ -60,7 +62,7 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 	if _, errno := sendmmsg(uintptr(fd), nil); errno != 0 {
 		return false
 	}
-	if _, errno := recvmmsg(uintptr(fd), nil); errno == unix.ENOSYS {
+	if _, errno := recvmmsg(uintptr(fd), nil, false); errno == unix.ENOSYS {
 		return false // other errors may concern a packet sent before
 	}
 	if wanted.GSO {
@@ -110,7 +112,7 @@ func (f *fastConn) ReadBatch(batch []Datagram) (int, error) { return f.in.readBa
 
 func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 	if len(batch) == 1 {
-		return f.writeOne(&batch[0])
+		return f.writeOne(batch)
 	}
 	s := senders.Get().(*sender)
 	s.conn = f
@@ -122,9 +124,13 @@ func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 
 // writeOne writes a batch of one, for which the plain system call is faster
 // than sendmmsg.
-func (f *fastConn) writeOne(d *Datagram) (n int, err error) {
-	if _, err = writeTo(f.pc, f.connected, d.Buf, d.Addr); err != nil {
-		return 0, err
+func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
+	s := singles.Get().(*singleSender)
+	err = s.send(f, &batch[0])
+	s.conn, s.packet = nil, nil
+	singles.Put(s)
+	if err != nil {
+		return 0, f.opError("write", batch[0].Addr, err)
 	}
 	return 1, nil
 }
@@ -139,7 +145,7 @@ func (f *fastConn) CanProbe() bool { return canProbe }
 // and not valid for a read.
 func (f *fastConn) opError(op string, to netip.AddrPort, err error) error {
 	if e, ok := err.(*net.OpError); ok {
-		e.Op = op // RawConn calls it "raw-read" or "raw-write"
+		e.Op = op // RawConn calls it "raw-read", "raw-write" or "raw-control"
 		return e
 	}
 	e := &net.OpError{Op: op, Net: "udp", Source: f.pc.LocalAddr(), Addr: f.pc.RemoteAddr(), Err: err}

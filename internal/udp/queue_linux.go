@@ -46,10 +46,10 @@ func (m *meter) read(c *net.UDPConn, q *Queue) bool {
 	return true
 }
 
-// get makes the system call. Package unix has no function for this option.
+// get makes the system call, a short one as shortCall says. Package unix has no function for this option.
 func (m *meter) get(fd uintptr) {
 	size := uint32(unsafe.Sizeof(m.values))
-	_, _, errno := unix.Syscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
+	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
 		uintptr(unsafe.Pointer(&m.values)), uintptr(unsafe.Pointer(&size)), 0)
 	m.ok = errno == 0 && size == uint32(unsafe.Sizeof(m.values))
 }

@@ -44,6 +44,7 @@ type receiver struct {
 	others  *slab  // buffers of the other slots; nil: only the first is used
 	density int    // 0 to maxDensity
 	large   bool   // the packets of the last call were larger than largePacket on average
+	long    bool   // the last call received more than shortCall bytes
 	waited  bool   // the last call of raw.Read had to wait
 
 	// Packets from next to filled have been received but not returned yet.
@@ -165,7 +166,7 @@ func (r *receiver) receive(fd uintptr) bool {
 			slots[i].Namelen = uint32(len(r.names[i]))
 			slots[i].SetControllen(len(r.controls[i].b))
 		}
-		n, errno := recvmmsg(fd, slots)
+		n, errno := recvmmsg(fd, slots, !r.long)
 		switch errno {
 		case 0:
 			r.filled = n
@@ -173,7 +174,7 @@ func (r *receiver) receive(fd uintptr) bool {
 			for i := range slots[:n] {
 				bytes += int(slots[i].size)
 			}
-			r.large = bytes > n*largePacket
+			r.large, r.long = bytes > n*largePacket, bytes > shortCall
 			return true
 		case unix.EAGAIN:
 			r.waited = true

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"syscall"
@@ -119,22 +120,82 @@ func (s *sender) load(batch []Datagram, merge bool) error {
 
 // address sets the destination of packet i to that of the first datagram of
 // batch.
-func (s *sender) address(i int, batch []Datagram) error {
-	h, to := &s.headers[i], batch[0].Addr
+func (s *sender) address(i int, batch []Datagram) (err error) {
+	h := &s.headers[i]
 	if s.conn.connected {
 		h.Name, h.Namelen = nil, 0
 		return nil
 	}
+	h.Name = &s.names[i][0]
+	h.Namelen, err = s.conn.encode(&s.names[i], batch[0].Addr)
+	return err
+}
+
+// singles holds the working memory of writeOne.
+var singles = sync.Pool{New: func() any {
+	s := new(singleSender)
+	s.write, s.attempt = s.flush, s.try
+	return s
+}}
+
+// singleSender is the sending of one datagram.
+type singleSender struct {
+	conn    *fastConn             // nil in the pool
+	write   func(fd uintptr) bool // the method flush; kept, because a method value allocates
+	attempt func(fd uintptr)      // the method try; likewise
+	packet  []byte
+	name    sockaddr
+	size    uint32        // of name; 0: the socket is connected
+	errno   syscall.Errno // 0: it was sent
+}
+
+func (s *singleSender) send(c *fastConn, d *Datagram) error {
+	s.conn, s.packet, s.size, s.errno = c, d.Buf, 0, 0
+	if !c.connected {
+		var err error
+		if s.size, err = c.encode(&s.name, d.Addr); err != nil {
+			return err
+		}
+	}
+	// RawConn.Write lets one goroutine at a time write, and the others wait. The
+	// kernel needs no such lock, so only a datagram that has to wait for the
+	// socket is written that way.
+	err := c.raw.Control(s.attempt)
+	if err == nil && s.errno == unix.EAGAIN {
+		err = c.raw.Write(s.write)
+	}
+	if err == nil && s.errno != 0 {
+		err = os.NewSyscallError("sendto", s.errno)
+	}
+	return err
+}
+
+// try sends the packet if it need not wait.
+func (s *singleSender) try(fd uintptr) { s.flush(fd) }
+
+// flush is that of sender.
+func (s *singleSender) flush(fd uintptr) bool {
+	for {
+		switch s.errno = s.conn.sendto(fd, s.packet, &s.name, s.size); s.errno {
+		case unix.EAGAIN:
+			return false
+		case unix.EINTR:
+		default:
+			return true
+		}
+	}
+}
+
+// encode puts an address into the kernel's form, and returns its size.
+func (f *fastConn) encode(name *sockaddr, to netip.AddrPort) (size uint32, err error) {
 	var scope uint32
 	if zone := to.Addr().Zone(); zone != "" {
-		scope = s.conn.zones.index(zone)
+		scope = f.zones.index(zone)
 	}
-	h.Name = &s.names[i][0]
-	h.Namelen = s.names[i].put(s.conn.family, to, scope)
-	if h.Namelen == 0 {
-		return &net.AddrError{Err: "address of another family than the socket's", Addr: to.String()}
+	if size = name.put(f.family, to, scope); size == 0 {
+		return 0, &net.AddrError{Err: "address of another family than the socket's", Addr: to.String()}
 	}
-	return nil
+	return size, nil
 }
 
 // flush sends the packets that are loaded. It reports false if the socket has

@@ -16,26 +16,59 @@ type header struct {
 	size uint32 // of the packet: bytes sent or received
 }
 
+// shortCall is how many bytes a short system call moves at most.
+//
+// Short calls are made without a word to Go's scheduler (RawSyscall). If the
+// program was idle, an ordinary call wakes the thread sysmon, which then runs
+// until the program is idle again. A server that handles a message now and then
+// spent a third of its time on that. No short call blocks, as all have
+// MSG_DONTWAIT. Long ones are ordinary calls: the garbage collector cannot stop
+// the goroutine during a raw one.
+const shortCall = 16 << 10
+
 // sendmmsg sends the first n packets without blocking. It fails only if the
 // first of them does.
 func sendmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
 	if len(headers) == 1 {
-		return one(unix.SYS_SENDMSG, fd, &headers[0])
+		return one(unix.SYS_SENDMSG, fd, &headers[0], false)
 	}
-	return mmsg(unix.SYS_SENDMMSG, fd, headers)
+	return mmsg(unix.SYS_SENDMMSG, fd, headers, false)
 }
 
-// recvmmsg receives n packets without blocking.
-func recvmmsg(fd uintptr, headers []header) (n int, errno syscall.Errno) {
+// recvmmsg receives n packets without blocking. short says that there are
+// probably no more than shortCall bytes.
+func recvmmsg(fd uintptr, headers []header, short bool) (n int, errno syscall.Errno) {
 	if len(headers) == 1 {
-		return one(unix.SYS_RECVMSG, fd, &headers[0])
+		return one(unix.SYS_RECVMSG, fd, &headers[0], short)
 	}
-	return mmsg(unix.SYS_RECVMMSG, fd, headers)
+	return mmsg(unix.SYS_RECVMMSG, fd, headers, short)
+}
+
+// sendto sends one packet without blocking, to the address in the first n bytes
+// of name, or to the peer of a connected socket if n is 0.
+func sendto(fd uintptr, packet []byte, name *sockaddr, n uint32) (errno syscall.Errno) {
+	var to unsafe.Pointer
+	if n > 0 {
+		to = unsafe.Pointer(name)
+	}
+	data := unsafe.Pointer(unsafe.SliceData(packet))
+	if len(packet) <= shortCall {
+		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(data), uintptr(len(packet)), unix.MSG_DONTWAIT, uintptr(to), uintptr(n))
+	} else {
+		_, _, errno = unix.Syscall6(unix.SYS_SENDTO, fd, uintptr(data), uintptr(len(packet)), unix.MSG_DONTWAIT, uintptr(to), uintptr(n))
+	}
+	return errno
 }
 
 // one makes the system call for a single packet, which is faster.
-func one(call, fd uintptr, h *header) (int, syscall.Errno) {
-	size, _, errno := unix.Syscall(call, fd, uintptr(unsafe.Pointer(&h.Msghdr)), unix.MSG_DONTWAIT)
+func one(call, fd uintptr, h *header, short bool) (int, syscall.Errno) {
+	var size uintptr
+	var errno syscall.Errno
+	if short {
+		size, _, errno = unix.RawSyscall(call, fd, uintptr(unsafe.Pointer(&h.Msghdr)), unix.MSG_DONTWAIT)
+	} else {
+		size, _, errno = unix.Syscall(call, fd, uintptr(unsafe.Pointer(&h.Msghdr)), unix.MSG_DONTWAIT)
+	}
 	if errno != 0 {
 		return 0, errno
 	}
@@ -47,10 +80,18 @@ func one(call, fd uintptr, h *header) (int, syscall.Errno) {
 // for a time-out of recvmmsg, which is none here. No package has a function for
 // them, so a pointer has to be passed by hand. The memory it points to holds
 // typed pointers only, which the garbage collector sees.
-func mmsg(call, fd uintptr, headers []header) (int, syscall.Errno) {
-	n, _, errno := unix.Syscall6(call, fd,
-		uintptr(unsafe.Pointer(unsafe.SliceData(headers))), uintptr(len(headers)),
-		unix.MSG_DONTWAIT, 0, 0)
+func mmsg(call, fd uintptr, headers []header, short bool) (int, syscall.Errno) {
+	var n uintptr
+	var errno syscall.Errno
+	if short {
+		n, _, errno = unix.RawSyscall6(call, fd,
+			uintptr(unsafe.Pointer(unsafe.SliceData(headers))), uintptr(len(headers)),
+			unix.MSG_DONTWAIT, 0, 0)
+	} else {
+		n, _, errno = unix.Syscall6(call, fd,
+			uintptr(unsafe.Pointer(unsafe.SliceData(headers))), uintptr(len(headers)),
+			unix.MSG_DONTWAIT, 0, 0)
+	}
 	if errno != 0 {
 		return 0, errno
 	}
