@@ -109,7 +109,8 @@ type Config struct {
 	// The default is 4 MiB. While the sessions of the program together have more
 	// than 64 MiB written ahead, it is twice what the windows allow in flight,
 	// 256 KiB to 4 MiB (memory pressure, compare Linux tcp_mem). So thousands of
-	// sessions that write need no gigabytes. A size set here stays as it is.
+	// sessions that write need no gigabytes. A size set here stays as it is. What
+	// waits in streams does not count; see StreamWriteBuffer.
 	WriteBuffer int
 
 	// NoDelay is how the retransmission time-out is bounded and backed off.

@@ -549,15 +549,21 @@ func (c *bbrControl) setPace(s *CongestionState) {
 			rate = max(rate, bbrStartupPace*initialWindow*c.mss*1e6/float64(c.minRTT))
 		}
 	}
-	c.rate = max(rate, c.leastRate(s))
+	if c.rate = rate; rate > 0 || c.full { // 0: nothing is known of the path, and nothing is paced
+		c.rate = max(rate, c.leastRate(s))
+	}
 }
 
 // leastRate returns the rate of the least window, MinPipeCwnd, in bytes a second.
-// No window sends less, and it slows down with the path, as round trips get
-// longer. If only an estimate from too little data held the sender back, it
-// would learn nothing of the path.
+// It slows down with the path, as round trips get longer. If an estimate from too
+// little data made the sender slower than that, it would learn nothing of the
+// path.
 func (c *bbrControl) leastRate(s *CongestionState) float64 {
-	return bbrMinCwnd * c.mss * 1e3 / float64(max(s.SRTT, 1))
+	rtt := max(int64(s.SRTT)*1000, 1000) // microseconds
+	if s.SRTT == 0 {
+		rtt = max(c.minRTT, 1000)
+	}
+	return bbrMinCwnd * c.mss * 1e6 / float64(rtt)
 }
 
 func (c *bbrControl) setWindow(s *CongestionState) {

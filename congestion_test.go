@@ -369,7 +369,24 @@ func TestBBRLosesItsFirstWindow(t *testing.T) {
 	require.InDelta(t, bbrMinCwnd*1400/0.090, c.PacingRate(), 1)
 	s.SRTT = 0
 	c.setPace(s)
+	require.InDelta(t, bbrMinCwnd*1400/0.016, c.PacingRate(), 1, "the shortest round trip")
+	c.minRTT = 10
+	c.setPace(s)
 	require.InDelta(t, bbrMinCwnd*1400/0.001, c.PacingRate(), 1, "shorter than the clock shows")
+}
+
+// While nothing is known of the path, the first window is not paced: what follows
+// a question and its answer takes no longer than without pacing.
+func TestFirstWindowIsNotPaced(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bothWays(t, a, b, []byte("ask"), []byte("answer"))
+		time.Sleep(50 * time.Millisecond)
+		start, data := time.Now(), content(3, 20_000)
+		go func() { _, _ = a.Write(data) }()
+		receive(t, b, data)
+		require.Less(t, time.Since(start), 150*time.Millisecond)
+	})
 }
 
 // cubicPath feeds a CUBIC controller with the acknowledgements of whole

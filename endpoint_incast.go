@@ -22,7 +22,8 @@ const (
 	// very many senders share a processor.
 	incastEpoch = 500 * time.Millisecond
 	// incastSample is the least time between two looks at the buffer. In between
-	// incastBytes bytes arrive, or else incastIdle passes: a look is a system call.
+	// incastBytes bytes arrive, or a part of what the buffer takes if that is
+	// less, or else incastIdle passes: a look is a system call.
 	incastSample = 250 * time.Microsecond
 	incastIdle   = 10 * time.Millisecond
 	incastBytes  = 32 << 10
@@ -70,7 +71,7 @@ func (s *shard) observe(n int, now time.Duration) {
 	i := &s.incast
 	i.bytes += n
 	i.arrived += n
-	if now < i.sampleAt || i.arrived < incastBytes && now < i.sampleAt+incastIdle-incastSample {
+	if now < i.sampleAt || i.arrived < min(incastBytes, i.queue.Limit/32) && now < i.sampleAt+incastIdle-incastSample {
 		return
 	}
 	i.sampleAt, i.arrived = now+incastSample, 0

@@ -1,5 +1,7 @@
 package kcp
 
+import "math"
+
 // packetBuilder is the packet under construction, and scratch space.
 type packetBuilder struct {
 	packet  []byte         // under construction; empty: none
@@ -46,7 +48,7 @@ func (k *KCP) Flush() {
 	first := k.snd.nxt
 	rate := k.snd.cc.PacingRate()
 	if rate > 0 {
-		k.snd.pace.refill(k.clock.micros, rate)
+		k.snd.pace.refill(k.clock.micros, rate, k.cfg.mtu)
 		if b, ok := k.snd.cc.(burstControl); ok {
 			k.snd.pace.burst = int32(b.burst())
 		} else {
@@ -272,16 +274,19 @@ func (k *KCP) firstTimeout(s *sendSegment) seq {
 	if k.cfg.nodelay == NoDelayOff {
 		return seq(s.rto + s.rto>>3)
 	}
-	if k.cfg.ext.TailProbe && k.snd.rtt.srtt > 0 {
-		return seq(min(s.rto, max(k.snd.rtt.minRTO, probeTimeout(k.snd.rtt.srtt))))
-	}
-	return seq(s.rto)
+	return seq(min(s.rto, max(k.snd.rtt.minRTO, k.probeTimeout(uint32(k.snd.rtt.srtt)))))
 }
 
-// probeTimeout returns the probe time-out of RFC 8985 §7.2 for a round-trip time,
-// both in milliseconds. Unlike the retransmission time-out, it does not grow with
-// the variance: a probe does little harm if it is not needed.
-func probeTimeout(rtt int32) uint32 { return 2*uint32(rtt) + maxAckDelay }
+// probeTimeout returns the probe time-out (PTO, RFC 8985 §7.2) for a round-trip
+// time, both in milliseconds. It does not grow with the variance. If no probe is
+// to be sent, it is longer than any retransmission time-out: a lone segment is
+// retransmitted, and a probe must not count reordering as loss.
+func (k *KCP) probeTimeout(rtt uint32) uint32 {
+	if !k.cfg.ext.TailProbe || k.cfg.nodelay == NoDelayOff || k.snd.inFlight < 2 || rtt == 0 || k.snd.recovery.reorderingDominates() {
+		return math.MaxUint32
+	}
+	return 2*rtt + max(maxAckDelay, k.cfg.interval)
+}
 
 // sendSegment puts s into a packet and starts its retransmission timer.
 func (k *KCP) sendSegment(s *sendSegment, h *header) {

@@ -175,8 +175,8 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 	rtt := uint32(k.snd.rate.newestAckedRTT / 1000)
 	for _, s := range expired {
 		wait := min(rtt+variance, 2*s.rto)
-		if s.xmit == 1 && k.cfg.ext.TailProbe {
-			wait = min(wait, probeTimeout(int32(rtt)))
+		if s.xmit == 1 {
+			wait = min(wait, k.probeTimeout(rtt))
 		}
 		at := s.ts + seq(wait)
 		if s.early || s.tx.number < k.snd.rate.newestAckedTx || !at.after(k.clock.now) {

@@ -33,8 +33,8 @@ const (
 )
 
 // refill adds what was earned until now, in microseconds, at rate bytes a
-// second.
-func (p *pacer) refill(now, rate int64) {
+// second. packet is the size of the largest packet in bytes.
+func (p *pacer) refill(now, rate int64, packet int) {
 	limit := float64(rate) * pacerBurst / 1e6
 	if p.blocked {
 		limit = float64(rate) * pacerCatchUp / 1e6
@@ -48,12 +48,14 @@ func (p *pacer) refill(now, rate int64) {
 		p.budget = min(limit, p.budget+float64(rate)*float64(elapsed)/1e6)
 	}
 	// What was spent at a higher rate must not hold data back much longer now.
-	p.budget = max(p.budget, pacerFloor(rate))
+	p.budget = max(p.budget, pacerFloor(rate, packet))
 	p.last, p.filled = now, true
 }
 
 // pacerFloor returns the least budget, in bytes, at rate bytes a second.
-func pacerFloor(rate int64) float64 { return -float64(rate)*pacerDebt/1e6 - pacedPacket }
+func pacerFloor(rate int64, packet int) float64 {
+	return -float64(rate)*pacerDebt/1e6 - float64(max(packet, pacedPacket))
+}
 
 // ready reports whether a packet may begin.
 func (p *pacer) ready() bool {
@@ -74,7 +76,7 @@ func (p *pacer) spend(n int) { p.budget -= float64(n) }
 // debt is bounded: after a burst of retransmissions new data waits for
 // pacerDebt at most.
 func (p *pacer) charge(n int, rate int64) {
-	if floor := pacerFloor(rate); p.budget > floor {
+	if floor := pacerFloor(rate, pacedPacket); p.budget > floor {
 		p.budget = max(p.budget-float64(n), floor)
 	}
 }

@@ -204,6 +204,19 @@ func TestPacingBursts(t *testing.T) {
 	require.InDelta(t, 1000/30, bursts, 3)
 }
 
+// Packets larger than usual are paid for too.
+func TestPacingOfLargePackets(t *testing.T) {
+	var p pacer
+	const rate, size, seconds = 4000, 9000, 100
+	sent := 0
+	for now := int64(0); now < seconds*1e6; now += 1000 {
+		for p.refill(now, rate, size); p.ready(); sent += size {
+			p.spend(size)
+		}
+	}
+	require.InDelta(t, rate*seconds, sent, pacerIdleBurst*pacedPacket+size)
+}
+
 // What was sent at a high rate does not hold data back for long at a low one.
 func TestPacingDebtFollowsTheRate(t *testing.T) {
 	const fast, slow = 1_000_000, 4000

@@ -229,43 +229,58 @@ func TestTailProbe(t *testing.T) {
 	small.want(`push 1 frg=0 "a"`, `push 2 frg=0 "b"`, `push 3 frg=0 "c"`)
 }
 
-// The probe does not wait longer because round-trip times vary (RFC 8985 §7.2). It
-// does if they have just become longer.
+// The probe of several segments does not wait longer because round-trip times vary
+// (RFC 8985 §7.2). It does if they have just become longer. A lone segment waits
+// for its retransmission time-out, and Interval bounds both.
 func TestProbeTimeout(t *testing.T) {
-	for _, on := range []bool{false, true} {
-		h := newHarness(t, func(k *KCP) {
-			k.SetExtensions(Extensions{TailProbe: on, PostponeTimeouts: true, SendOrder: true})
-		})
-		sn := uint32(0)
-		exchange := func(rtt uint32) {
-			h.send("x")
+	for name, test := range map[string]struct {
+		on       bool
+		segments int
+		interval uint32
+		probes   bool // before the retransmission time-out
+	}{
+		"off":      {false, 2, 30, false},
+		"on":       {true, 2, 30, true},
+		"alone":    {true, 1, 30, false},
+		"interval": {true, 2, 1000, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := newHarness(t, func(k *KCP) {
+				k.SetExtensions(Extensions{TailProbe: test.on, PostponeTimeouts: true, SendOrder: true})
+				require.NoError(t, k.SetInterval(test.interval))
+			})
+			sn := uint32(0)
+			exchange := func(rtt uint32) {
+				h.send("x")
+				h.advance(0)
+				h.later(rtt)
+				sn++
+				h.input(ack(sn-1, h.now-rtt, sn))
+				h.out = nil
+			}
+			for i := range 40 {
+				exchange([]uint32{20, 180}[i%2])
+			}
+			exchange(100)
+			srtt, rto := uint32(h.k.snd.rtt.srtt), h.k.snd.rtt.rto
+			require.InDelta(t, 100, srtt, 20)
+			require.Greater(t, rto, uint32(320))
+			for range test.segments {
+				h.send("y")
+			}
 			h.advance(0)
-			h.later(rtt)
-			sn++
-			h.input(ack(sn-1, h.now-rtt, sn))
 			h.out = nil
-		}
-		for i := range 40 {
-			exchange([]uint32{20, 180}[i%2])
-		}
-		exchange(100)
-		srtt, rto := uint32(h.k.snd.rtt.srtt), h.k.snd.rtt.rto
-		require.InDelta(t, 100, srtt, 20)
-		require.Greater(t, rto, uint32(320))
-		h.send("y")
-		h.advance(0)
-		h.out = nil
-		if !on {
-			h.advance(rto - 1)
+			wait := rto
+			if test.probes {
+				wait = 2*max(srtt, 100) + max(maxAckDelay, test.interval)
+			}
+			h.advance(wait - 1)
 			h.want()
 			h.advance(1)
-			h.want(fmt.Sprintf(`push %d frg=0 "y"`, sn))
-			continue
-		}
-		h.advance(2*max(srtt, 100) + maxAckDelay - 1)
-		h.want()
-		h.advance(1)
-		h.want(fmt.Sprintf(`push %d frg=0 "y"`, sn))
+			require.Len(t, h.out, test.segments) // small ones all fit in the one packet
+			require.Equal(t, fmt.Sprintf(`push %d frg=0 "y"`, sn), h.out[0])
+			h.out = nil
+		})
 	}
 }
 

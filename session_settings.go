@@ -30,7 +30,7 @@ func (c *Conn) rarely() *rareState {
 // Config. The state machine has the others. Conn.mu guards them.
 type connSettings struct {
 	messageMode bool
-	writeBuffer int                      // bytes; 0: that of Config
+	writeBuffer int                      // bytes; 0: not set
 	mtu         int                      // bytes, the envelope included; 0: Config.MTU, and discovery goes on
 	congestion  func() CongestionControl // nil: that of Config
 }

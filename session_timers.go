@@ -148,6 +148,9 @@ func (c *Conn) onWake() {
 		c.compact()
 	}
 	c.finishStep(now)
+	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
+		c.io.canWrite.Broadcast()
+	}
 	c.writePackets()
 }
 

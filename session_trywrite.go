@@ -46,7 +46,7 @@ func (c *Conn) try(b []byte, message bool) (n int, err error) {
 // may exceed the write buffer. It returns 0 if nothing can be written any more.
 //
 // It is what is left of Config.WriteBuffer, less 64 bytes for each segment that
-// so much data takes.
+// so much data takes. Under memory pressure (see there) other sessions change it.
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -21,7 +21,7 @@ const (
 )
 
 // writeMemory is what the write buffers of all sessions of the program hold, in
-// grains. Of each session, less than two grains are not counted.
+// grains. What is counted of a session is exact to within a grain, either way.
 var writeMemory atomic.Int64
 
 // accountWrites updates writeMemory.
@@ -35,7 +35,7 @@ func (c *Conn) accountWrites() {
 		return
 	}
 	writeMemory.Add(int64(grains - old))
-	c.io.writeGrains = uint16(grains)
+	c.io.writeGrains = uint32(grains)
 }
 
 // writeUsed returns how many bytes of the write buffer are in use.
@@ -50,6 +50,6 @@ func (c *Conn) sharedWriteBuffer() int {
 	if writeMemory.Load() <= writePressure {
 		return defaultWriteBuffer
 	}
-	flight := int(c.kcp.sendWindow()) * (c.kcp.segmentPayload() + writeCostPerSegment)
-	return min(max(2*flight, leastWriteBuffer), defaultWriteBuffer)
+	flight := int64(c.kcp.sendWindow()) * int64(c.kcp.segmentPayload()+writeCostPerSegment)
+	return int(min(max(2*flight, leastWriteBuffer), defaultWriteBuffer))
 }

@@ -1,6 +1,9 @@
 package kcp
 
 import (
+	"context"
+	"math"
+	"math/bits"
 	"os"
 	"testing"
 	"time"
@@ -63,6 +66,93 @@ func TestWriteMemoryPressure(t *testing.T) {
 		held(2 << 20)
 	})
 	require.Equal(t, before, writeMemory.Load(), "what has ended holds nothing")
+}
+
+// What waits for room is woken when other sessions hold less, although the peer is
+// silent: Write, the channel of WriteReady, and a group.
+func TestWriteMemoryPressureEnds(t *testing.T) {
+	inWorld(t, 62, clean, func(w *world) {
+		l := w.listen(nil)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		conns := make([]*Conn, 2)
+		for i := range conns {
+			conns[i] = w.dial(e)
+			bothWays(t, conns[i], accepted(t, l), []byte("here"), []byte("here"))
+			require.NoError(t, conns[i].SetWindow(32, 0))
+		}
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		g := NewGroup()
+		require.NoError(t, g.Add(conns[1]))
+		stranger := int64(writePressure) + 1
+		writeMemory.Add(stranger)
+		done := make(chan error, 1)
+		go func() {
+			_, err := conns[0].Write(make([]byte, 1<<20))
+			done <- err
+		}()
+		batch := []Outgoing{{Conn: conns[1], Data: make([]byte, 1<<20)}}
+		g.Send(batch)
+		require.ErrorIs(t, batch[0].Err, ErrWouldBlock)
+		time.Sleep(time.Second)
+		ready := conns[0].WriteReady()
+		select {
+		case <-ready:
+			t.Fatal("there is no room")
+		case <-done:
+			t.Fatal("there was no room")
+		default:
+		}
+		writeMemory.Add(-stranger)
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		events := make([]Event, 1)
+		n, err := g.Wait(ctx, events)
+		require.NoError(t, err)
+		require.Equal(t, 1, n)
+		require.Equal(t, EventWritable, events[0].Kind)
+		select {
+		case <-ready:
+		case <-ctx.Done():
+			t.Fatal("WriteReady still waits")
+		}
+		select {
+		case err := <-done:
+			require.NoError(t, err)
+		case <-ctx.Done():
+			t.Fatal("Write still waits")
+		}
+		for _, c := range conns {
+			require.NoError(t, c.Abort())
+		}
+	})
+}
+
+// Sizes at their extremes: more than 4 GiB in one session, and the largest
+// windows of the largest packets, on 32 bits too.
+func TestWriteMemoryExtremes(t *testing.T) {
+	config := &Config{MTU: 60000, MaxMTU: 60000, SendWindow: 65535, ReceiveWindow: 65535, CongestionControl: NewNoControl}
+	inWorld(t, 64, clean, func(w *world) {
+		a, b, _ := w.pair(config, config)
+		bothWays(t, a, b, make([]byte, 100_000), []byte("here"))
+		before := writeMemory.Load()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		writeMemory.Add(writePressure + 1)
+		require.Equal(t, defaultWriteBuffer, a.writeBuffer())
+		writeMemory.Add(-writePressure - 1)
+		if math.MaxInt == math.MaxInt32 {
+			return
+		}
+		much := 1<<(bits.UintSize/2) + 10*writeGrain
+		a.kcp.snd.bytes += much
+		for range 3 {
+			a.accountWrites()
+			require.EqualValues(t, much/writeGrain, writeMemory.Load()-before)
+		}
+		a.kcp.snd.bytes -= much
+		a.accountWrites()
+		require.Equal(t, before, writeMemory.Load())
+	})
 }
 
 // Small messages cost no write to the counter that all sessions share, and

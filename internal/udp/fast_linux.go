@@ -122,8 +122,8 @@ func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 	return n, err
 }
 
-// writeOne writes a batch of one, for which the plain system call is faster
-// than sendmmsg.
+// writeOne is WriteBatch for a batch of one, for which the plain system call is
+// faster than sendmmsg.
 func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
 	s := singles.Get().(*singleSender)
 	err = s.send(f, &batch[0])
@@ -146,6 +146,9 @@ func (f *fastConn) CanProbe() bool { return canProbe }
 func (f *fastConn) opError(op string, to netip.AddrPort, err error) error {
 	if e, ok := err.(*net.OpError); ok {
 		e.Op = op // RawConn calls it "raw-read", "raw-write" or "raw-control"
+		if to.IsValid() && !f.connected {
+			e.Source, e.Addr = f.pc.LocalAddr(), net.UDPAddrFromAddrPort(to)
+		}
 		return e
 	}
 	e := &net.OpError{Op: op, Net: "udp", Source: f.pc.LocalAddr(), Addr: f.pc.RemoteAddr(), Err: err}

@@ -46,7 +46,8 @@ func (m *meter) read(c *net.UDPConn, q *Queue) bool {
 	return true
 }
 
-// get makes the system call, a short one as shortCall says. Package unix has no function for this option.
+// get makes the system call, a short one (see shortCall). Package unix has no
+// function for this option.
 func (m *meter) get(fd uintptr) {
 	size := uint32(unsafe.Sizeof(m.values))
 	_, _, errno := unix.RawSyscall6(unix.SYS_GETSOCKOPT, fd, unix.SOL_SOCKET, unix.SO_MEMINFO,
