@@ -205,6 +205,7 @@ var layers = map[string][]string{
 	"internal/livepage":   {"", "internal/uplot"},
 	"internal/uplot":      nil,
 	"internal/udp":        nil,
+	"internal/simsocket":  {"internal/udp", "netsim"},
 	"internal/selfsigned": nil,
 	"netsim":              nil,
 	"fuzz":                {""},

@@ -172,6 +172,48 @@ func TestIncast(t *testing.T) {
 	}
 }
 
+// Many sessions share a narrow link: most of it carries data for the first time.
+func TestManySendersOnANarrowLink(t *testing.T) {
+	const senders, rate = 20, 400_000
+	inWorld(t, 2, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(w *world) {
+		w.net.SetLink("10.0.0.2", "10.0.0.1", netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: rate, Queue: 40_000})
+		l := w.listen(nil)
+		var received atomic.Int64
+		data := content(2, crowdChunk)
+		for range senders {
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			c := w.dial(e)
+			go func() {
+				for {
+					if _, err := c.Write(data); err != nil {
+						return
+					}
+				}
+			}()
+			go func() {
+				got, b := 0, make([]byte, 8<<10)
+				for s := accepted(t, l); ; {
+					n, err := s.Read(b)
+					for _, x := range b[:n] {
+						if x != data[got%len(data)] {
+							t.Error("not what was sent")
+							return
+						}
+						got++
+					}
+					if received.Add(int64(n)); err != nil {
+						return
+					}
+				}
+			}()
+		}
+		time.Sleep(10 * time.Second)
+		before := received.Load()
+		time.Sleep(10 * time.Second)
+		require.Greater(t, float64(received.Load()-before), 0.6*10*rate)
+	})
+}
+
 // A sender that is alone has the whole window, also among idle sessions.
 func TestIncastSparesALoneSender(t *testing.T) {
 	long(t)

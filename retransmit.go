@@ -12,9 +12,11 @@ import "slices"
 
 const (
 	// resendFirst is how many segments may be retransmitted in each round trip,
-	// whatever congestion control says. resendGrowth is how many more for each
-	// segment acknowledged.
-	resendFirst  = 16
+	// whatever congestion control says: as many as its least window has. Many
+	// sessions on a narrow link would take all of it for retransmissions
+	// otherwise (congestion collapse, RFC 2914 §5). resendGrowth is how many more
+	// for each segment acknowledged.
+	resendFirst  = bbrMinCwnd
 	resendGrowth = 2
 	// resendSaved is how many of these may be saved up while nothing is lost.
 	resendSaved = 64

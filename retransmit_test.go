@@ -102,7 +102,7 @@ func TestResendingGoesOn(t *testing.T) {
 			require.EqualValues(t, i, sn, "%s: not the oldest", name)
 		}
 		requireBooks(t, k)
-		require.Less(t, r.now, uint64(6_000_000), name)
+		require.Less(t, r.now, uint64(15_000_000), name)
 	}
 }
 
