@@ -598,4 +598,6 @@ func (c *bbrControl) cwndGain() float64 {
 
 func (c *bbrControl) Window() int { return c.size.segments(c.cwnd, c.mss) }
 
+func (c *bbrControl) windowBytes() float64 { return c.cwnd }
+
 func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }

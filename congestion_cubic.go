@@ -250,6 +250,8 @@ func (c *cubicControl) Window() int {
 	return c.size.segments(c.cwnd*full, full)
 }
 
+func (c *cubicControl) windowBytes() float64 { return c.cwnd * fullSize(&c.state) }
+
 func (c *cubicControl) PacingRate() int64 {
 	if c.srtt == 0 {
 		return 0

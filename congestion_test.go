@@ -375,17 +375,20 @@ func TestBBRLosesItsFirstWindow(t *testing.T) {
 	require.InDelta(t, bbrMinCwnd*1400/0.001, c.PacingRate(), 1, "shorter than the clock shows")
 }
 
-// While nothing is known of the path, the first window is not paced: what follows
-// a question and its answer takes no longer than without pacing.
-func TestFirstWindowIsNotPaced(t *testing.T) {
+// What follows a question and its answer is the initial window, in bytes, however
+// small those were. While nothing is known of the path it is not paced.
+func TestFirstWindow(t *testing.T) {
 	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
 		bothWays(t, a, b, []byte("ask"), []byte("answer"))
 		time.Sleep(50 * time.Millisecond)
-		start, data := time.Now(), content(3, 20_000)
+		start, data := time.Now(), content(3, 200_000)
 		go func() { _, _ = a.Write(data) }()
-		receive(t, b, data)
+		receive(t, b, data[:13_000])
 		require.Less(t, time.Since(start), 150*time.Millisecond)
+		first := a.Stats()
+		require.LessOrEqual(t, first.InFlight, initialWindow+1)
+		receive(t, b, data[13_000:])
 	})
 }
 

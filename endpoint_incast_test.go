@@ -183,6 +183,10 @@ func TestManySendersOnANarrowLink(t *testing.T) {
 		for range senders {
 			e, _ := w.endpoint("10.0.0.2:0", nil)
 			c := w.dial(e)
+			_, err := c.Write([]byte("hello"))
+			require.NoError(t, err)
+			s := accepted(t, l)
+			receive(t, s, []byte("hello"))
 			go func() {
 				for {
 					if _, err := c.Write(data); err != nil {
@@ -191,8 +195,7 @@ func TestManySendersOnANarrowLink(t *testing.T) {
 				}
 			}()
 			go func() {
-				got, b := 0, make([]byte, 8<<10)
-				for s := accepted(t, l); ; {
+				for got, b := 0, make([]byte, 8<<10); ; {
 					n, err := s.Read(b)
 					for _, x := range b[:n] {
 						if x != data[got%len(data)] {

@@ -80,7 +80,7 @@ func (k *KCP) Flush() {
 			k.snd.rate.limited(k.snd.flightBytes)
 			k.snd.cc.OnAppLimited(s)
 		}
-	} else if k.peer.wnd < peerLimits && !k.inPeerWindow() && k.snd.inFlight < k.snd.cc.Window() {
+	} else if k.peer.wnd < peerLimits && !k.inPeerWindow() && k.inCongestionWindow() {
 		k.snd.rate.limited(k.snd.flightBytes) // by the peer, and not by the path
 	}
 	k.snd.cc.OnTick(s)
@@ -182,9 +182,25 @@ func (k *KCP) sendWindow() uint32 {
 // from snd_una.
 func (k *KCP) mayAdmit(window uint32) bool {
 	if k.cfg.ext.PipeWindow {
-		return k.snd.inFlight < k.snd.cc.Window() && k.inPeerWindow()
+		return k.inCongestionWindow() && k.inPeerWindow()
 	}
 	return k.snd.nxt.before(k.snd.una + seq(window))
+}
+
+// byteWindow is implemented by controllers that count in bytes. Their Window, in
+// segments of the mean size, is too large when segments become larger: after a
+// few small messages, the window of ten full segments would be hundreds.
+type byteWindow interface {
+	windowBytes() float64
+}
+
+// inCongestionWindow reports whether one more segment fits into the congestion
+// window.
+func (k *KCP) inCongestionWindow() bool {
+	if c, ok := k.snd.cc.(byteWindow); ok {
+		return float64(k.snd.flightBytes) < c.windowBytes()
+	}
+	return k.snd.inFlight < k.snd.cc.Window()
 }
 
 // inPeerWindow reports whether one more segment fits into the send window and the

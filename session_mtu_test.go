@@ -440,9 +440,9 @@ func TestPathMTUAndSizes(t *testing.T) {
 			require.True(t, m == n && bytes.Equal(got, want))
 			return nil
 		}
-		require.NoError(t, write(longest))
 		require.Equal(t, longest, a.MaxMessageSize())
 		require.ErrorIs(t, write(longest+1), ErrMessageTooLarge)
+		require.NoError(t, write(longest))
 		time.Sleep(time.Second)
 		require.Equal(t, 1472-datagramHeader, a.MaxDatagramSize())
 		require.NoError(t, a.SendDatagram(make([]byte, 1472-datagramHeader)))
