@@ -188,7 +188,7 @@ func (k *KCP) waitNoLonger() {
 	if k.clock.now.diff(s.ts) <= e.srtt+max(e.srtt/4, 4*e.rttvar, minAckDelay) {
 		return
 	}
-	if at := s.ts + k.firstTimeout(s); at.before(s.resendTS) {
+	if at := s.ts + k.firstTimeout(s.rto); at.before(s.resendTS) {
 		k.snd.timeouts.remove(s)
 		s.resendTS = at
 		if at.before(k.clock.now) {

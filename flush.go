@@ -270,11 +270,15 @@ func (k *KCP) backOff(s *sendSegment) {
 
 // flushNew sends the segments from first on for the first time.
 func (k *KCP) flushNew(h *header, first seq) {
+	if first == k.snd.nxt {
+		return
+	}
+	resendTS := k.clock.now + k.firstTimeout(k.snd.rtt.rto) + seq(k.peer.ackHold)
 	for sn := first; sn != k.snd.nxt; sn++ {
 		s := k.snd.ring.at(sn)
 		s.xmit = 1
 		s.rto = k.snd.rtt.rto
-		s.resendTS = k.clock.now + k.firstTimeout(s) + seq(k.peer.ackHold)
+		s.resendTS = resendTS
 		k.counters.SegmentsSent++
 		k.counters.BytesSent += uint64(len(s.data))
 		if len(s.data) >= k.cfg.mss {
@@ -284,13 +288,14 @@ func (k *KCP) flushNew(h *header, first seq) {
 	}
 }
 
-// firstTimeout returns the retransmission time-out of the first transmission of
-// s, in milliseconds, without the peer's wait for data.
-func (k *KCP) firstTimeout(s *sendSegment) seq {
+// firstTimeout returns the time-out of the first transmission of a segment, in
+// milliseconds, without the peer's wait for data. rto is the segment's
+// retransmission time-out.
+func (k *KCP) firstTimeout(rto uint32) seq {
 	if k.cfg.nodelay == NoDelayOff {
-		return seq(s.rto + s.rto>>3)
+		return seq(rto + rto>>3)
 	}
-	return seq(min(s.rto, max(k.snd.rtt.minRTO, k.probeTimeout(uint32(k.snd.rtt.srtt)))))
+	return seq(min(rto, max(k.snd.rtt.minRTO, k.probeTimeout(uint32(k.snd.rtt.srtt)))))
 }
 
 // probeTimeout returns the probe time-out (PTO, RFC 8985 §7.2) for a round-trip

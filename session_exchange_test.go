@@ -160,7 +160,7 @@ func TestNeedlessWakeUps(t *testing.T) {
 		require.NoError(t, err)
 		b.mu.Lock()
 		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
-		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest())) * time.Millisecond
+		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest().rto)) * time.Millisecond
 		b.wake(now + 25*time.Millisecond)
 		b.timers.dueAt = dueAt     // its reason has gone
 		b.live.outstanding = false // a step would set it
