@@ -61,6 +61,13 @@ type burstControl interface {
 	burst() int // by how many bytes the budget of pacing may be overdrawn
 }
 
+// byteWindow is implemented by controllers that count in bytes. Their Window, in
+// segments of the mean size, is too large when segments become larger: after a
+// few small messages, the window of ten full segments would be hundreds.
+type byteWindow interface {
+	windowBytes() float64
+}
+
 // CongestionState is what a congestion controller sees of the state machine.
 type CongestionState struct {
 	// Now is the clock in milliseconds; it may wrap. Micros is the clock in

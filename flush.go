@@ -187,13 +187,6 @@ func (k *KCP) mayAdmit(window uint32) bool {
 	return k.snd.nxt.before(k.snd.una + seq(window))
 }
 
-// byteWindow is implemented by controllers that count in bytes. Their Window, in
-// segments of the mean size, is too large when segments become larger: after a
-// few small messages, the window of ten full segments would be hundreds.
-type byteWindow interface {
-	windowBytes() float64
-}
-
 // inCongestionWindow reports whether one more segment fits into the congestion
 // window.
 func (k *KCP) inCongestionWindow() bool {

@@ -152,6 +152,16 @@ func full(after int) func(uintptr, []header) (int, syscall.Errno) {
 	}
 }
 
+// requireWaiting fails the test if the call has returned that sends to failed.
+func requireWaiting(t *testing.T, failed <-chan error) {
+	t.Helper()
+	select {
+	case err := <-failed:
+		t.Fatalf("it did not wait: %v", err)
+	case <-time.After(20 * time.Millisecond):
+	}
+}
+
 // A writer waits for room. Deadlines and Close wake it, and it knows how far it
 // has come.
 func TestFullSocketWakesUp(t *testing.T) {
@@ -174,11 +184,7 @@ func TestFullSocketWakesUp(t *testing.T) {
 				n, err = c.WriteBatch(to(addrOf(pc), 100, 100, 50, 200, 200, 200, 300))
 				failed <- err
 			}()
-			select {
-			case err := <-failed:
-				t.Fatalf("it did not wait: %v", err)
-			case <-time.After(20 * time.Millisecond):
-			}
+			requireWaiting(t, failed)
 			require.NoError(t, test.wake(pc))
 			require.ErrorIs(t, <-failed, test.want)
 			require.Equal(t, 6, n, "datagrams in two packets")
@@ -198,11 +204,7 @@ func TestFullSocketWakesUp(t *testing.T) {
 			}()
 			<-asked
 			<-asked // when nothing else writes
-			select {
-			case err := <-failed:
-				t.Fatalf("it did not wait: %v", err)
-			case <-time.After(20 * time.Millisecond):
-			}
+			requireWaiting(t, failed)
 			require.NoError(t, test.wake(pc))
 			require.ErrorIs(t, <-failed, test.want)
 		})
