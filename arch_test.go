@@ -188,12 +188,13 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/inturn", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
 	"internal/replay":     nil,
 	"internal/wakeq":      nil,
+	"internal/inturn":     nil,
 	"internal/packetkeys": {"internal/replay"},
 	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
@@ -231,7 +232,7 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq"}
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/inturn"}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)

@@ -27,7 +27,8 @@ import (
 //   - limits on what unknown peers can cause: Backlog to AllowLegacy;
 //   - sockets: Shards, Control, SocketBuffer;
 //   - streams: MaxStreams, StreamReceiveBuffer, StreamWriteBuffer;
-//   - what shows what happens: Logger, Trace, Tracer.
+//   - what shows what happens: Logger, Trace, Tracer;
+//   - for tests: Repetition.
 type Config struct {
 	// Settings that must match the peer's.
 
@@ -323,6 +324,25 @@ type Config struct {
 	// the goroutine that reads the socket, also if the session never gets to
 	// Accept. The last call of a hook is State with SessionEnded.
 	Tracer func(*Conn) *Trace
+
+	// Repetition, if not nil, makes runs of a test repeat. It is for tests alone:
+	// conversation ids, tokens, cookies and secrets all depend on its seed then, and
+	// whoever knows that can predict them. The default draws from crypto/rand.
+	//
+	// In a bubble of testing/synctest, over package netsim, a run then sends the
+	// same packets at the same times as the one before, if all endpoints have one
+	// Repetition, and are made in the same order. For that, what is woken at one
+	// instant goes on in turn, nanoseconds apart: goroutines that read sockets,
+	// timers, and calls of Dial, Accept, Read, Write and the like that have waited.
+	// What remains for the program is under Determinism in package netsim. In real
+	// time, runs do not repeat, and each packet is delayed.
+	//
+	// With TLS, packets differ all the same: crypto/tls draws key shares from
+	// crypto/rand, whatever TLS.Rand is. From Go 1.26 on
+	// testing/cryptotest.SetGlobalRandom makes that repeat too, with
+	// GODEBUG=cryptocustomrand=0 in modules of an earlier version. A Cipher whose
+	// nonces are not set by this package (crypt.NonceCipher) draws its own.
+	Repetition *Repetition
 }
 
 // AddressValidation says when new peers must return a cookie, which costs them

@@ -2,12 +2,8 @@ package kcp
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/binary"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -28,9 +24,10 @@ import (
 // Listener.mu. Fields above mu are immutable or need no lock, unless their
 // comments name one.
 type Endpoint struct {
-	config           Config    // immutable
-	fixedWriteBuffer bool      // Config.WriteBuffer was not 0; immutable
-	epoch            time.Time // origin of all times given as time.Duration; immutable
+	config           Config      // immutable
+	repeat           *repetition // of Config.Repetition; nil: none; immutable
+	fixedWriteBuffer bool        // Config.WriteBuffer was not 0; immutable
+	epoch            time.Time   // origin of all times given as time.Duration; immutable
 	protection       protection
 	counters         endpointCounters
 	wakes            wakeq.Queue[*Conn]
@@ -140,7 +137,9 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
-	e.resetSecret = newResetSecret(&e.config)
+	e.repeat = e.config.Repetition.endpoint()
+	e.replies.cookies.random = e.repeat
+	e.resetSecret = e.newResetSecret()
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil {
 		e.protection.init(c)
@@ -157,7 +156,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		}
 		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
-		if len(sockets) == 1 && callsMayRead(s.pc) {
+		if len(sockets) == 1 && e.repeat == nil && callsMayRead(s.pc) {
 			s.lead.init()
 		}
 		e.socket.readers.Go(func() { e.readLoop(s) })
@@ -189,13 +188,6 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr
 // a *PeerLostError from a later Read or Write.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	return e.DialWith(ctx, addr, DialOptions{})
-}
-
-// randomConv returns a conversation id that is unpredictable to anyone else.
-func randomConv() uint32 {
-	var b [4]byte
-	_, _ = rand.Read(b[:]) // cannot fail
-	return binary.LittleEndian.Uint32(b[:])
 }
 
 // Listen lets peers open sessions. An endpoint has one listener at a time: it
@@ -250,7 +242,7 @@ func (e *Endpoint) shut(err error) bool {
 	}
 	e.closed = true
 	listener := e.listener
-	conns := slices.Collect(maps.Values(e.table.sessions))
+	conns := e.table.slots.all()
 	e.mu.Unlock()
 
 	close(e.socket.done)
@@ -298,7 +290,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	var conns []*Conn
 	if e.listener == l {
 		e.listener = nil
-		conns = slices.Collect(maps.Values(e.table.sessions))
+		conns = e.table.slots.all()
 		e.shutIfUnusedLocked()
 	}
 	e.mu.Unlock()

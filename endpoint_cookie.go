@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"hash"
@@ -13,8 +12,9 @@ import (
 // what is sent to its address (RFC 9000 §8.1), and the endpoint keeps no state
 // for it. Endpoint.mu guards it.
 type cookieKey struct {
-	mac  hash.Hash // HMAC with a random secret; nil before the first use
-	text []byte    // scratch space for the MAC
+	random *repetition // immutable
+	mac    hash.Hash   // HMAC with a random secret; nil before the first use
+	text   []byte      // scratch space for the MAC
 }
 
 // mint returns the cookie for the HELLO with the given token.
@@ -27,7 +27,7 @@ func (k *cookieKey) mint(key sessionKey, token uint32, now time.Duration) signal
 func (k *cookieKey) at(key sessionKey, token uint32, period int64) signal {
 	if k.mac == nil {
 		var secret [32]byte
-		_, _ = rand.Read(secret[:]) // cannot fail
+		_, _ = k.random.Read(secret[:]) // cannot fail
 		k.mac = hmac.New(sha256.New, secret[:])
 	}
 	text := binary.LittleEndian.AppendUint64(k.text[:0], uint64(period))

@@ -43,7 +43,7 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	}
 	chosen := o.Conv != 0 || o.ZeroConv
 	if !chosen {
-		o.Conv = randomConv()
+		o.Conv = e.random32()
 	}
 	c, err := e.openSession(makeKey(ap, peer, o.Conv), addr, chosen)
 	if err != nil {

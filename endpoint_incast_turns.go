@@ -300,6 +300,7 @@ func (t *turns) armLocked(e *Endpoint) {
 		return
 	}
 	t.timer = time.AfterFunc(turnLimit, func() {
+		e.repeat.wait(0, rankIncast)
 		t.mu.Lock()
 		t.timerSet = false
 		t.mu.Unlock()

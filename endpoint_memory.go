@@ -85,7 +85,10 @@ func (e *Endpoint) weigh(now time.Duration) *Conn {
 	limit, holders := int64(e.config.MaxBuffered), int64(0)
 	var all, idle, stalled heaviest
 	e.mu.RLock()
-	for _, c := range e.table.sessions {
+	for _, c := range e.table.slots.conns {
+		if c == nil {
+			continue
+		}
 		h := &c.in.holding
 		n := h.bytes.Load()
 		if n > leastShare {

@@ -126,6 +126,7 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 		return false, e.interrupted(s, err) || e.survives(s, err)
 	}
 	s.failures = failures{}
+	e.repeat.wait(uint32(s.in.shard), rankReader)
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.begin()
 		woke = e.take(s.batch[:n], &s.in, reading)

@@ -2,8 +2,6 @@ package kcp
 
 import (
 	"errors"
-	"maps"
-	"slices"
 	"syscall"
 	"time"
 
@@ -117,7 +115,7 @@ func (e *Endpoint) refused(err error) {
 	e.mu.RLock()
 	var waiting []*Conn
 	if e.socket.connected {
-		waiting = slices.Collect(maps.Values(e.table.sessions))
+		waiting = e.table.slots.all()
 	}
 	e.mu.RUnlock()
 	for _, c := range waiting {

@@ -35,6 +35,12 @@ func (s *sessionSlots) remove(c *Conn) {
 	}
 }
 
+// all returns the sessions, in an order that depends on nothing but how they came
+// and went.
+func (s *sessionSlots) all() []*Conn {
+	return slices.DeleteFunc(slices.Clone(s.conns), func(c *Conn) bool { return c == nil })
+}
+
 // slotsKept is how many slots an empty table keeps.
 const slotsKept = 64
 

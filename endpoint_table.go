@@ -43,7 +43,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		if chosen {
 			return nil, ErrConvInUse
 		}
-		c.path.key.conv = randomConv()
+		c.path.key.conv = e.random32()
 		c.kcp.setConv(c.path.key.conv)
 		c.in.numbers = e.newNumbers(c.path.key.conv)
 	}

@@ -1,9 +1,7 @@
 package kcp
 
 import (
-	"crypto/rand"
 	"encoding/binary"
-	mathrand "math/rand/v2"
 	"time"
 
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -20,12 +18,13 @@ const resetRate = 10000
 
 // newResetSecret returns the secret of the stateless resets of an endpoint: that
 // of its Config, or one that only this endpoint knows.
-func newResetSecret(config *Config) []byte {
+func (e *Endpoint) newResetSecret() []byte {
+	config := &e.config
 	if len(config.StatelessResetKey) > 0 || config.TLS == nil {
 		return config.StatelessResetKey
 	}
 	secret := make([]byte, 32)
-	_, _ = rand.Read(secret) // cannot fail
+	_, _ = e.repeat.Read(secret) // cannot fail
 	return secret
 }
 
@@ -73,9 +72,9 @@ func (e *Endpoint) resetUnknown(key sessionKey, d *udp.Datagram, now time.Durati
 	if !ok {
 		return
 	}
-	p := e.packet(packetkeys.MinReset + mathrand.IntN(packetkeys.MaxReset-packetkeys.MinReset+1))
+	p := e.packet(packetkeys.MinReset + int(e.random32()%(packetkeys.MaxReset-packetkeys.MinReset+1)))
 	reset := e.resetKey(key)
-	reset.Reset(p.buf, key.conv, e.resetClock(now))
+	reset.Reset(e.repeat, p.buf, key.conv, e.resetClock(now))
 	e.counters.resetsSent.Add(1)
 	e.mu.Lock()
 	e.queueReplyLocked(p, d, nil)

@@ -318,7 +318,7 @@ func (g *Group) Handle(handler func(events []Event)) error {
 	if err := g.setHandler(handler); err != nil {
 		return err
 	}
-	go g.dispatch() // what is there already
+	go g.dispatchInTurn() // what is there already
 	return nil
 }
 
@@ -414,6 +414,7 @@ func (g *Group) sleep(ctx context.Context) error {
 	var err error
 	select {
 	case <-g.wake:
+		g.waitTurn()
 	case <-g.done: // the next call finds it closed
 	case <-ctx.Done():
 		err = ctx.Err()
@@ -463,9 +464,25 @@ func (g *Group) push(m *groupMember, first bool) {
 func (g *Group) attend(spawn bool) {
 	switch handles := g.rouse(); {
 	case handles && spawn:
-		go g.dispatch()
+		go g.dispatchInTurn()
 	case handles:
 		g.dispatch()
+	}
+}
+
+// dispatchInTurn is dispatch on a goroutine of its own.
+func (g *Group) dispatchInTurn() {
+	g.waitTurn()
+	g.dispatch()
+}
+
+// waitTurn waits for the turn of who takes events, for Config.Repetition.
+func (g *Group) waitTurn() {
+	g.mu.Lock()
+	m := g.ready.first
+	g.mu.Unlock()
+	if m != nil {
+		m.endpoint().repeat.wait(0, rankGroup)
 	}
 }
 

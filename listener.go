@@ -148,6 +148,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return l.takeLocked(), nil
 		}
 		l.changed.Wait()
+		l.ep.repeat.waitUnlocked(&l.mu, 0, rankAccept)
 	}
 }
 

@@ -182,7 +182,7 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. It runs
 // without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, path: pathState{key: key, remote: remote}, timers: timerState{clockBase: randomConv()}}
+	c := &Conn{ep: e, path: pathState{key: key, remote: remote}, timers: timerState{clockBase: e.random32()}}
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
 	c.outgoing.init(e)

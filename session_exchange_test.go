@@ -198,7 +198,7 @@ func TestHeldWakeUps(t *testing.T) {
 		go func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.io.canRead.block()
+			a.io.canRead.block(rankRead)
 			woken = true
 		}()
 		synctest.Wait()

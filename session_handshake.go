@@ -120,7 +120,7 @@ func (c *Conn) requestWait() time.Duration {
 // startHandshake begins the handshake of a dialled session.
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
-	l.token = randomToken()
+	l.token = c.ep.randomToken()
 	if c.securing() {
 		c.dialTLS()
 		return
@@ -140,7 +140,7 @@ func (l *handshakeState) silent() bool {
 func (c *Conn) breakSilence(now time.Duration) {
 	l := &c.hs
 	l.born = now // the peer knows of nothing before
-	l.token = randomToken()
+	l.token = c.ep.randomToken()
 	if c.securing() {
 		c.dialTLS()
 		return
@@ -165,15 +165,6 @@ func (c *Conn) kick(now time.Duration) {
 	c.sendDueSignals(now)
 	c.finishStep(now)
 	c.writePackets()
-}
-
-// randomToken returns an unpredictable number other than 0.
-func randomToken() uint32 {
-	for {
-		if t := randomConv(); t != 0 {
-			return t
-		}
-	}
 }
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and

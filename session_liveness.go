@@ -97,7 +97,7 @@ func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	if c.live.restartHints == restartAnswers && now-c.live.unaBackSince >= restartDetectAfter {
 		c.closing.ending = ErrReset
 	} else if !l.ping.active {
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now+probeAfter, c.requestWait())
+		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now+probeAfter, c.requestWait())
 	}
 }
 

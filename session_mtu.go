@@ -143,7 +143,7 @@ func (c *Conn) useMTU(size int) {
 // drops everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.outgoing.sender.overhead
-	p.Sent(randomConv(), now, c.requestWait())
+	p.Sent(c.ep.random32(), now, c.requestWait())
 	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 

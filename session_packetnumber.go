@@ -253,7 +253,12 @@ func (e *Endpoint) sealFrom(buf, content []byte, n *packetNumbers) error {
 	}
 	cipher := e.config.Cipher.(crypt.SealerFrom)
 	if n == nil {
-		err := cipher.SealFrom(buf, content)
+		var err error
+		if e.repeat.setNonce(e.protection.nonces, buf) {
+			err = cipher.SealNonceFrom(buf, content)
+		} else {
+			err = cipher.SealFrom(buf, content)
+		}
 		e.protection.replays.Sent(buf)
 		return err
 	}
@@ -280,7 +285,12 @@ func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 		return nil
 	}
 	if n == nil {
-		err := e.config.Cipher.Seal(buf)
+		var err error
+		if e.repeat.setNonce(e.protection.nonces, buf) {
+			err = e.protection.nonces.SealNonce(buf)
+		} else {
+			err = e.config.Cipher.Seal(buf)
+		}
 		e.protection.replays.Sent(buf)
 		return err
 	}

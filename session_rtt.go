@@ -66,7 +66,7 @@ func (c *Conn) refreshRTT(now time.Duration) {
 // sendPing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
 func (c *Conn) sendPing(w *sessionWatch, now time.Duration) {
-	w.ping, w.pingAt = signal{sigPing, randomConv(), randomConv()}, max(now, 1)
+	w.ping, w.pingAt = signal{sigPing, c.ep.random32(), c.ep.random32()}, max(now, 1)
 	c.kcp.queueSignals(w.ping)
 	c.kcp.sendSignals()
 }

@@ -192,7 +192,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 		case c.closing.err != nil:
 			return nil, c.opError("accept", c.reason(c.closing.err))
 		}
-		t.canAccept.block()
+		t.canAccept.block(rankAcceptStream)
 	}
 }
 

@@ -527,7 +527,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		if err := s.readEndLocked(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		s.canRead.block()
+		s.canRead.block(rankStream + 2*uint64(s.id))
 	}
 }
 
@@ -557,6 +557,6 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 		if err := s.readEndLocked(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		s.canRead.block()
+		s.canRead.block(rankStream + 2*uint64(s.id))
 	}
 }

@@ -339,7 +339,7 @@ func (s *Stream) waitRoomLocked() error {
 		if s.out.queued < s.conn.ep.config.StreamWriteBuffer {
 			return nil
 		}
-		s.canWrite.block()
+		s.canWrite.block(rankStream + 2*uint64(s.id) + 1)
 	}
 }
 

@@ -107,6 +107,7 @@ func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
 // that is nothing: the delayed ACK for which the wake-up was set has left with an
 // answer, or what was to be retransmitted was acknowledged.
 func (c *Conn) onWake() {
+	c.ep.repeat.wait(c.path.key.conv, rankWakeUp)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.timers
@@ -216,7 +217,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
-		l.ping.start(signal{sigPing, randomConv(), randomConv()}, now, c.pingWait())
+		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
 		c.live.missed = true
 	}
 	if l.requesting() {

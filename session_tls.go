@@ -194,6 +194,7 @@ func (c *Conn) runTLS(h *tlsHandshake, start bool, data []byte) {
 
 // workTLS is the goroutine of runTLS. It locks c.mu once TLS has returned.
 func (c *Conn) workTLS(h *tlsHandshake, start bool, data []byte, ticket bool) {
+	c.ep.repeat.wait(c.path.key.conv, rankTLS)
 	var s handshake.Step
 	if start {
 		s = h.tls.Start()

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/binary"
 	"net/netip"
 	"testing"
@@ -156,7 +157,7 @@ func TestTLSForgottenSession(t *testing.T) {
 // choice, made at a time in seconds after the key was told.
 func resetOf(k *resetKey, conv uint32, after int) []byte {
 	packet := make([]byte, packetkeys.MaxReset)
-	k.Reset(packet, conv, k.since+uint32(after))
+	k.Reset(rand.Reader, packet, conv, k.since+uint32(after))
 	return packet
 }
 

@@ -104,16 +104,21 @@ func (n *notifier) Wait() {
 		c.readWhile(n, s)
 		return
 	}
-	n.waiting++
-	n.cond.Wait()
-	n.waiting--
+	if n == &c.io.canRead {
+		n.block(rankRead)
+	} else {
+		n.block(rankWrite)
+	}
 }
 
-// block is Wait for calls of streams, which do not read the socket.
-func (n *notifier) block() {
+// block is Wait for calls of streams, which do not read the socket. rank is that
+// of the call among those of the session.
+func (n *notifier) block(rank uint64) {
 	n.waiting++
 	n.cond.Wait()
 	n.waiting--
+	c := n.conn()
+	c.ep.repeat.waitUnlocked(n.cond.L, c.path.key.conv, rank)
 }
 
 // readWhile reads the socket, as the leader of the leader/followers pattern,

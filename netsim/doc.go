@@ -25,19 +25,21 @@
 //
 // Inside a bubble of testing/synctest the clock stands still while anything
 // runs, and jumps when nothing does: an hour of bad network takes as long as the
-// work in it, and takes the same course each time. This is a whole test of an
-// echo service over KCP, at 10 % loss and with an outage of three seconds:
+// work in it. With kcp.Config.Repetition it takes the same course each time: see
+// Determinism. This is a whole test of an echo service over KCP, at 10 % loss and
+// with an outage of three seconds:
 //
 //	func TestEcho(t *testing.T) {
 //		synctest.Test(t, func(t *testing.T) {
 //			network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
 //			network.Play("", "", netsim.Outage(200*time.Millisecond, 3*time.Second))
+//			config := &kcp.Config{Repetition: kcp.NewRepetition(1)}
 //			pc, _ := network.Listen("10.0.0.1:4000")
-//			server, _ := kcp.NewEndpoint(pc, nil)
+//			server, _ := kcp.NewEndpoint(pc, config)
 //			defer server.Close()
 //			go serve(server) // the application
 //			pc, _ = network.Listen("10.0.0.2:0")
-//			client, _ := kcp.NewEndpoint(pc, nil)
+//			client, _ := kcp.NewEndpoint(pc, config)
 //			defer client.Close()
 //			converse(t, client, server.LocalAddr()) // the test
 //		})
@@ -55,10 +57,23 @@
 // the luck of the others alone: with Loss raised from 0.1 to 0.2, those packets
 // that were lost are lost again, and others besides.
 //
-// In a bubble, goroutines that are woken at the same instant still run in no
-// order that is known. Where several send over one link at the same instant, it
-// is theirs to see to an order. A Relay lives in real time and does not repeat
-// itself.
+// In a bubble, goroutines that are woken at the same instant run in no order that
+// is known, and on several processors at once. Packets that several of them send
+// over one link, or to one socket, at the same instant change places. Protocols
+// draw at random besides, and so does select among channels that are ready. Endpoints
+// of package kcp need kcp.Config.Repetition for a run that repeats: then nothing of
+// theirs draws from elsewhere, or runs at the same instant as anything else of
+// theirs. What the program does by itself remains for the program:
+//
+//   - Of goroutines that start at the same instant, or whose own timers end then,
+//     each should sleep for a nanosecond more than the one before.
+//   - A goroutine that waits for a channel, such as Conn.Done or Conn.WriteReady, or
+//     for another goroutine, should sleep for a nanosecond before it goes on: then
+//     whatever runs at that instant is over.
+//   - Only one goroutine at a time should read a session or stream, and one write it.
+//   - What it sends should not depend on chance, such as the order of a map.
+//
+// A Relay lives in real time and does not repeat itself.
 //
 // # What it is not
 //

@@ -2,10 +2,10 @@ package packetkeys
 
 import (
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/binary"
+	"io"
 )
 
 // Stateless reset (RFC 9000 §10.3, WIRE.md §8.6). An endpoint that has no state
@@ -52,9 +52,9 @@ func NewResetKey(secret, session []byte) (k ResetKey) {
 
 // Reset fills packet, of MinReset to MaxReset bytes, with a stateless reset of
 // the conversation that is made at a time in seconds. It looks like a packet
-// under the application keys.
-func (k *ResetKey) Reset(packet []byte, conv, now uint32) {
-	_, _ = rand.Read(packet[typeAt:]) // cannot fail
+// under the application keys. random must not fail.
+func (k *ResetKey) Reset(random io.Reader, packet []byte, conv, now uint32) {
+	_, _ = io.ReadFull(random, packet[typeAt:]) // cannot fail
 	binary.LittleEndian.PutUint32(packet, conv)
 	packet[typeAt] = typeApplication0 | packet[typeAt]&1
 	binary.LittleEndian.PutUint32(packet[numberAt:], now^k.Mask)

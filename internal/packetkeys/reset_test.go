@@ -2,6 +2,7 @@ package packetkeys
 
 import (
 	"bytes"
+	"crypto/rand"
 	"encoding/hex"
 	"testing"
 
@@ -15,7 +16,7 @@ func TestReset(t *testing.T) {
 	for size := MinReset; size <= MaxReset; size++ {
 		for _, now := range []uint32{0, 1, 1 << 31, 1<<32 - 1} {
 			packet := make([]byte, size)
-			k.Reset(packet, testConv, now)
+			k.Reset(rand.Reader, packet, testConv, now)
 			require.Equal(t, Application, LevelOf(packet))
 			require.Equal(t, "01020304", hex.EncodeToString(packet[:4]))
 			require.True(t, k.Opens(packet, now-1))
@@ -51,7 +52,7 @@ func TestResetFormat(t *testing.T) {
 	require.False(t, k.Opens(packet, 1_800_000_000))
 	seen := make(map[string]bool)
 	for range 100 {
-		k.Reset(packet, testConv, 1_800_000_000)
+		k.Reset(rand.Reader, packet, testConv, 1_800_000_000)
 		require.False(t, seen[string(packet)])
 		seen[string(packet)] = true
 	}
