@@ -3,7 +3,10 @@ package kcp
 import (
 	"context"
 	"net"
+	"net/netip"
 	"strings"
+
+	"github.com/arqnet/kcp/internal/eyeballs"
 )
 
 // Dialer dials sessions, each from a socket of its own. DialContext fits where
@@ -26,6 +29,15 @@ type Dialer struct {
 // It waits for the peer's answer as Endpoint.Dial does. ErrRefused means that
 // no endpoint accepts sessions there, a *NoAnswerError that no answer arrived
 // within Config.DialTimeout.
+//
+// If address has a name with several addresses, Dial tries them one after the
+// other, the next one 250 ms later, or at once when one has failed, the two address
+// families in turn (Happy Eyeballs, RFC 8305). The first that answers is taken, the
+// other attempts are ended. Each has DialTimeout. If none answers, the error is
+// that of the first address, as with net.Dial. With a negative DialTimeout there is
+// no answer to go by, and the first address is taken for which a socket can be
+// opened. From a local port that the caller has chosen, the next attempt begins
+// when the one before has failed.
 //
 // The socket outlives the session, to answer retransmissions of the peer, if
 // the peer has sent FIN or CLOSE. It then stays open for seven seconds. It
@@ -65,15 +77,60 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 	if err != nil {
 		return nil, opError("dial", nil, nil, err)
 	}
+	addrs, port, err := d.resolve(ctx, network, address)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: err}
+	}
+	config := d.Config.named(address)
+	if len(addrs) == 0 {
+		return d.dialOne(ctx, config, network, address)
+	}
+	delay := eyeballs.Delay
+	if d.wantsPort() {
+		delay = 0 // one socket at a time can have the port
+	}
+	return eyeballs.Race(ctx, len(addrs), delay, func(ctx context.Context, i int) (*Conn, error) {
+		return d.dialOne(ctx, config, network, net.JoinHostPort(addrs[i].String(), port))
+	}, func(c *Conn) { _ = c.Abort() })
+}
+
+// resolve returns the addresses that dial tries in turn. There are none if one
+// attempt is to have address as it is: it has no name, or the attempt does not show
+// whether there is a peer.
+func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []netip.Addr, port string, err error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || d.Config != nil && d.Config.DialTimeout < 0 {
+		return nil, "", nil // net.Dialer has the error, if it is one
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return nil, "", nil
+	}
+	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip"+strings.TrimPrefix(network, "udp"), host)
+	if err != nil {
+		return nil, "", err
+	}
+	local, _ := d.LocalAddr.(*net.UDPAddr)
+	for _, a := range found {
+		a = a.Unmap()
+		if local == nil || local.IP == nil || local.IP.IsUnspecified() || (local.IP.To4() != nil) == a.Is4() {
+			addrs = append(addrs, a)
+		}
+	}
+	return eyeballs.Interleave(addrs), port, nil
+}
+
+// dialOne dials one address, or the first of a name for which a socket can be
+// opened.
+func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address string) (*Conn, error) {
 	nd := net.Dialer{LocalAddr: d.LocalAddr}
-	if d.Config != nil {
-		nd.Control = d.Config.Control
+	if config != nil {
+		nd.Control = config.Control
 	}
 	socket, err := nd.DialContext(ctx, network, address)
 	if err != nil {
 		return nil, err
 	}
-	e := newEndpoint(d.Config.named(address), true, socket.(*net.UDPConn))
+	e := newEndpoint(config, true, socket.(*net.UDPConn))
 	e.mu.Lock()
 	e.socket.connected = true
 	e.socket.disposable = !d.wantsPort()

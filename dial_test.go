@@ -2,9 +2,11 @@ package kcp
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync/atomic"
 	"syscall"
@@ -12,6 +14,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/dns/dnsmessage"
 )
 
 // Config.Control is called for each socket that Dial and Listen open, and can
@@ -113,4 +116,84 @@ func TestReadDatagram(t *testing.T) {
 		_, err = b.ReadDatagram(buf)
 		requireTimeout(t, err)
 	})
+}
+
+// withNames makes the resolver of Go answer every query for a name with the given
+// IPv4 addresses, until the test ends.
+func withNames(t *testing.T, addrs ...string) {
+	t.Helper()
+	before := net.DefaultResolver
+	t.Cleanup(func() { net.DefaultResolver = before })
+	net.DefaultResolver = &net.Resolver{PreferGo: true, Dial: func(context.Context, string, string) (net.Conn, error) {
+		client, server := net.Pipe() // no net.PacketConn: a query has its length in front
+		go func() {
+			defer server.Close()
+			var size [2]byte
+			if _, err := io.ReadFull(server, size[:]); err != nil {
+				return
+			}
+			query := make([]byte, binary.BigEndian.Uint16(size[:]))
+			var m dnsmessage.Message
+			if _, err := io.ReadFull(server, query); err != nil || m.Unpack(query) != nil {
+				return
+			}
+			m.Response, m.Additionals = true, nil
+			if len(addrs) == 0 {
+				m.RCode = dnsmessage.RCodeNameError
+			}
+			for _, a := range addrs {
+				if q := m.Questions[0]; q.Type == dnsmessage.TypeA {
+					m.Answers = append(m.Answers, dnsmessage.Resource{
+						Header: dnsmessage.ResourceHeader{Name: q.Name, Class: q.Class, TTL: 60},
+						Body:   &dnsmessage.AResource{A: netip.MustParseAddr(a).As4()},
+					})
+				}
+			}
+			answer, err := m.AppendPack(make([]byte, 2))
+			if err != nil {
+				return
+			}
+			binary.BigEndian.PutUint16(answer, uint16(len(answer)-2))
+			_, _ = server.Write(answer)
+		}()
+		return client, nil
+	}}
+}
+
+// Dial tries all addresses of a name: one that nobody listens at, one that says
+// nothing, and one with a listener.
+func TestDialTriesAllAddresses(t *testing.T) {
+	l, err := Listen("udp4", "127.0.0.4:0", nil)
+	if err != nil {
+		t.Skip(err) // 127.0.0.1 is the only such address
+	}
+	defer l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	silent, err := net.ListenPacket("udp4", "127.0.0.3:"+port)
+	require.NoError(t, err)
+	defer silent.Close()
+	for _, addrs := range [][]string{{"127.0.0.4"}, {"127.0.0.2", "127.0.0.4"}, {"127.0.0.3", "127.0.0.4"}, {"127.0.0.2", "127.0.0.3", "127.0.0.4"}} {
+		withNames(t, addrs...)
+		c, err := Dial("udp", "server.example:"+port, nil)
+		require.NoError(t, err, "%v", addrs)
+		require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+		require.NoError(t, c.Abort())
+		c, err = l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		require.NoError(t, c.Abort())
+	}
+	withNames(t, "127.0.0.2", "127.0.0.5")
+	_, err = Dial("udp", "server.example:"+port, nil)
+	require.ErrorIs(t, err, ErrRefused)
+	withNames(t)
+	_, err = Dial("udp", "server.example:"+port, nil)
+	var failed *net.DNSError
+	require.ErrorAs(t, err, &failed)
+	require.True(t, failed.IsNotFound, "%v", failed)
+	withNames(t, "127.0.0.2", "127.0.0.4")
+	c, err := Dial("udp", "server.example:"+port, &Config{DialTimeout: -1})
+	require.NoError(t, err)
+	require.Equal(t, "127.0.0.2:"+port, c.RemoteAddr().String(), "there is no answer to go by")
+	require.NoError(t, c.Abort())
 }

@@ -32,6 +32,10 @@ import (
 // lost. The alert that crypto/tls sends before it closes, for example, comes
 // too late for a peer that has closed. TCP does not report that.
 //
+// No error of Close proves that data is lost. The peer may have read everything,
+// closed, and moved or gone for good while its last acknowledgements were lost. It
+// repeats them for as long as its socket is there: see Dial.
+//
 // A peer without signals, such as kcp-go, does not learn of Close. The session
 // acknowledges its retransmissions for some more seconds in the background.
 func (c *Conn) Close() error {

@@ -7,9 +7,10 @@ import (
 )
 
 // Flush waits until the peer's endpoint has received all that was written before
-// the call: it has acknowledged the data, and will pass it on to its
-// application when that reads. Only a reply of the application shows that it
-// has. Flush sends nothing; Write has sent what the windows allow. The peer may
+// the call: it has acknowledged the data, and holds it for its application. Only a
+// reply of the application shows that it has read it. After Flush, Close lets it
+// have the data. Abort may not: if the peer's Accept has not returned the session
+// yet, it may never do so, as with TCP. Flush sends nothing; Write has sent what the windows allow. The peer may
 // hold an acknowledgement back for up to 100 ms, for its own next data. Data written
 // during the wait may be waited for if it shares the last segment, or if messages
 // of SendMessage are given up. These are not waited for, nor is what streams send.
