@@ -10,12 +10,16 @@ import (
 // value to call it with.
 func (c *Conn) SetCustoms(o customs.Customs) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closing.closed || c.rare == nil && o == (customs.Customs{}) {
-		return
+	set := !c.closing.closed
+	if set {
+		c.rarely().customs = o
+		c.wakeAll()
 	}
-	c.rarely().customs = o
-	c.wakeAll()
+	validated := set && !c.hs.unvalidated.Load()
+	c.mu.Unlock()
+	if validated && o.Validated != nil {
+		o.Validated()
+	}
 }
 
 // customs returns how the session departs from the ways of this package.

@@ -259,6 +259,9 @@ func (c *Conn) addressValidated() {
 	c.ep.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
+	if f := c.customs().Validated; f != nil {
+		go f()
+	}
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // a HELLO may still correct that
 	}

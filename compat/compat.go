@@ -27,6 +27,10 @@ type Customs struct {
 	// read deadline has passed. Write takes data if there is room even if the
 	// write deadline has passed.
 	DataBeforeDeadline bool
+	// Validated, if not nil, is called once when the peer's address is validated
+	// (RFC 9000 §8): by Set if it is already, and on a goroutine of its own later.
+	// Set must then be called only once.
+	Validated func()
 }
 
 // Set sets the customs of a session, in place of those set before. It may be

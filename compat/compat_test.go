@@ -235,3 +235,17 @@ func TestCustomsTogether(t *testing.T) {
 		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
 	})
 }
+
+// Validated is called at once for a session whose peer's address is validated, and
+// not again. Module kcpgo tests the others.
+func TestValidated(t *testing.T) {
+	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
+		calls := 0
+		compat.Set(b, compat.Customs{Validated: func() { calls++ }})
+		require.Equal(t, 1, calls)
+		require.True(t, returned(write(a, []byte("more"))))
+		_, err := b.Read(make([]byte, 4))
+		require.NoError(t, err)
+		require.Equal(t, 1, calls)
+	})
+}

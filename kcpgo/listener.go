@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -23,8 +24,8 @@ type Listener struct {
 
 	mu       sync.Mutex // guards the fields below
 	deadline time.Time
-	moved    chan struct{} // closed, and replaced, when deadline changes
-	sessions map[addressKey]*UDPSession
+	moved    chan struct{}                // closed, and replaced, when deadline changes
+	sessions map[addressKey][]*UDPSession // those of an address, oldest first
 	closed   bool
 }
 
@@ -93,14 +94,14 @@ func serve(block BlockCrypt, dataShards, parityShards int, own bool, pc net.Pack
 		accepted: make(chan *UDPSession, acceptBacklog),
 		died:     make(chan struct{}),
 		moved:    make(chan struct{}),
-		sessions: make(map[addressKey]*UDPSession),
+		sessions: make(map[addressKey][]*UDPSession),
 	}
 	go l.run()
 	return l, nil
 }
 
 // run takes the sessions that the engine accepts, so that a second one from an
-// address ends the first even if the program does not call Accept.
+// address can end the first even if the program does not call Accept.
 func (l *Listener) run() {
 	for {
 		c, err := l.listener.AcceptKCP(context.Background())
@@ -124,22 +125,41 @@ func (l *Listener) run() {
 	}
 }
 
-// take makes a session of c. There is one for each address, the latest.
+// take makes a session of c.
 func (l *Listener) take(c *engine.Conn) *UDPSession {
 	s := newSession(c, l.port, c.RemoteAddr(), l)
 	if l.port.fec {
 		s.handleOOB(nil)
 	}
 	DefaultSnmp.opened(&DefaultSnmp.PassiveOpens)
+	return s
+}
+
+// add notes the latest session of an address.
+func (l *Listener) add(s *UDPSession) {
 	key := keyOf(s.remote)
 	l.mu.Lock()
-	old := l.sessions[key]
-	l.sessions[key] = s
+	defer l.mu.Unlock()
+	l.sessions[key] = append(l.sessions[key], s)
+}
+
+// settle ends the sessions of an address that are older than s, as the peer has
+// shown that it receives what is sent there, and has begun anew. Anyone can forge
+// the first packet of a session (RFC 9000 §8), so a session that has yet to show
+// it ends none.
+func (l *Listener) settle(s *UDPSession) {
+	key := keyOf(s.remote)
+	l.mu.Lock()
+	all := l.sessions[key]
+	at := max(slices.Index(all, s), 0) // not found: it was closed
+	older := slices.Clone(all[:at])
+	if at > 0 {
+		l.sessions[key] = slices.Delete(all, 0, at)
+	}
 	l.mu.Unlock()
-	if old != nil {
+	for _, old := range older {
 		old.supersede()
 	}
-	return s
 }
 
 // die makes pending and future calls of Accept fail with err.
@@ -265,7 +285,10 @@ func (l *Listener) discard() {
 func (l *Listener) forget(s *UDPSession) {
 	key := keyOf(s.remote)
 	l.mu.Lock()
-	if l.sessions[key] == s {
+	if at := slices.Index(l.sessions[key], s); at >= 0 {
+		l.sessions[key] = slices.Delete(l.sessions[key], at, at+1)
+	}
+	if len(l.sessions[key]) == 0 {
 		delete(l.sessions, key)
 	}
 	last := l.closed && len(l.sessions) == 0

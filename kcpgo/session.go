@@ -30,8 +30,14 @@ type UDPSession struct {
 }
 
 func newSession(c *engine.Conn, p *port, remote net.Addr, l *Listener) *UDPSession {
-	compat.Set(c, compat.Customs{SegmentBound: true, ReadAfterClose: true, DataBeforeDeadline: true})
-	return &UDPSession{conn: c, port: p, remote: remote, l: l}
+	s := &UDPSession{conn: c, port: p, remote: remote, l: l}
+	customs := compat.Customs{SegmentBound: true, ReadAfterClose: true, DataBeforeDeadline: true}
+	if l != nil {
+		l.add(s)
+		customs.Validated = func() { l.settle(s) }
+	}
+	compat.Set(c, customs)
+	return s
 }
 
 // Read waits for data, and reads up to len(b) bytes of one message of the peer:
@@ -198,7 +204,7 @@ func (s *UDPSession) Close() error {
 	}
 }
 
-// supersede ends the session: a new one has come from its address.
+// supersede ends the session: a later one of its address takes its place.
 func (s *UDPSession) supersede() {
 	if !s.closed.Swap(true) {
 		DefaultSnmp.closed()

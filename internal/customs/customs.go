@@ -7,4 +7,5 @@ type Customs struct {
 	SegmentBound       bool
 	ReadAfterClose     bool
 	DataBeforeDeadline bool
+	Validated          func()
 }
