@@ -241,6 +241,7 @@ func (e *Endpoint) shut(err error) bool {
 		return false
 	}
 	e.closed = true
+	e.table.timeWaits.clear()
 	listener := e.listener
 	conns := e.table.slots.all()
 	e.mu.Unlock()
@@ -278,6 +279,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 		return
 	}
 	e.closed = true
+	e.table.timeWaits.clear()
 	close(e.socket.done)
 	e.wakes.Stop()
 	e.stopReaders()

@@ -26,13 +26,15 @@ func (s *sessionSlots) add(c *Conn) {
 }
 
 // remove empties the slot of c. It releases the memory of a table that was
-// large and is empty.
-func (s *sessionSlots) remove(c *Conn) {
+// large and is empty, and reports whether that is so.
+func (s *sessionSlots) remove(c *Conn) (emptied bool) {
 	s.conns[c.closing.slot] = nil
 	s.free = append(s.free, c.closing.slot)
 	if len(s.free) == len(s.conns) && len(s.conns) > slotsKept {
 		*s = sessionSlots{}
+		return true
 	}
+	return false
 }
 
 // all returns the sessions, in an order that depends on nothing but how they came

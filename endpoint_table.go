@@ -63,7 +63,10 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 		e.removeLocked(c)
 		e.table.tally.ended.count(c.closing.err, c.hs.offered)
 		c.addTo(&e.table.tally.totals)
-		e.table.timeWaits.add(c.path.key, tw, e.now())
+		if !e.closed {
+			e.table.timeWaits.add(c.path.key, tw, e.now())
+			e.table.timeWaits.expireLater(e)
+		}
 		if tw.token != 0 && e.protection.authentic && e.config.AllowLegacy {
 			e.table.timeWaits.used.add(c.path.key.conv)
 		}
@@ -90,8 +93,11 @@ func (e *Endpoint) addLocked(c *Conn) {
 // removeLocked removes a session from the tables. Endpoint.mu is held.
 func (e *Endpoint) removeLocked(c *Conn) {
 	delete(e.table.sessions, c.path.key)
-	e.table.slots.remove(c)
+	emptied := e.table.slots.remove(c)
 	e.load.sessions.Store(int32(len(e.table.sessions)))
+	if len(e.table.sessions) == 0 {
+		e.table.unvalidated = nil // it lists ended sessions, too
+	}
 	e.removeConvLocked(c)
 	if e.table.perNetwork != nil {
 		network := networkOf(c.path.key)
@@ -108,6 +114,18 @@ func (e *Endpoint) removeLocked(c *Conn) {
 		if e.table.fecByAddr[key] = rest; len(rest) == 0 {
 			delete(e.table.fecByAddr, key)
 		}
+	}
+	if emptied {
+		e.table.shrink()
+	}
+}
+
+// shrink replaces the maps of a table that was large and is empty: a map gives no
+// memory back.
+func (t *sessionTable) shrink() {
+	t.sessions, t.byConv, t.fecByAddr = make(map[sessionKey]*Conn), make(map[uint32]*Conn), nil
+	if t.perNetwork != nil {
+		t.perNetwork = make(map[netip.Addr]networkCount)
 	}
 }
 

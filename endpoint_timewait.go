@@ -31,6 +31,7 @@ type timeWaitTable struct {
 	entries map[sessionKey]timeWait // nil: none yet
 	order   []sessionKey            // of entries, oldest first
 	latest  map[uint32]sessionKey   // latest session with an extended peer, by conversation id
+	timer   *time.Timer             // calls expireTimeWaits; nil: none is set, as there are no entries
 	used    convHistory             // kept only with AllowLegacy and an authenticating cipher
 
 	// cutUntil is when the last entry that was removed before its time would
@@ -78,14 +79,10 @@ func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
 	if t.entries == nil {
 		t.entries = make(map[sessionKey]timeWait)
 	}
-	for len(t.order) > 0 && (len(t.order) >= maxTimeWait || t.entries[t.order[0]].until <= now) {
-		oldest := t.order[0]
-		t.cutUntil = max(t.cutUntil, t.entries[oldest].until-timeWaitTime+resetKeyWithin)
-		delete(t.entries, oldest)
-		if t.latest[oldest.conv] == oldest {
-			delete(t.latest, oldest.conv)
-		}
-		t.order = t.order[1:]
+	t.expire(now)
+	for len(t.order) >= maxTimeWait {
+		t.cutUntil = max(t.cutUntil, t.entries[t.order[0]].until-timeWaitTime+resetKeyWithin)
+		t.removeOldest()
 	}
 	if _, again := t.entries[key]; !again {
 		t.order = append(t.order, key)
@@ -98,6 +95,56 @@ func (t *timeWaitTable) add(key sessionKey, tw timeWait, now time.Duration) {
 		}
 		t.latest[key.conv] = key
 	}
+}
+
+// removeOldest forgets the oldest entry.
+func (t *timeWaitTable) removeOldest() {
+	oldest := t.order[0]
+	delete(t.entries, oldest)
+	if t.latest[oldest.conv] == oldest {
+		delete(t.latest, oldest.conv)
+	}
+	t.order = t.order[1:]
+}
+
+// expire forgets the entries whose time has passed.
+func (t *timeWaitTable) expire(now time.Duration) {
+	for len(t.order) > 0 && t.entries[t.order[0]].until <= now {
+		t.removeOldest()
+	}
+}
+
+// expireTimeWaits forgets what is no longer in TIME-WAIT while no further session
+// ends, twice its time after the last one at the latest. With the last entry goes
+// the memory of the table: a map gives none back.
+func (e *Endpoint) expireTimeWaits() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := &e.table.timeWaits
+	t.expire(e.now())
+	switch {
+	case e.closed:
+	case len(t.order) == 0:
+		t.clear()
+	default:
+		t.timer.Reset(timeWaitTime)
+	}
+}
+
+// expireLater has expireTimeWaits called.
+func (t *timeWaitTable) expireLater(e *Endpoint) {
+	if t.timer == nil {
+		t.timer = time.AfterFunc(timeWaitTime, e.expireTimeWaits)
+	}
+}
+
+// clear forgets all entries, and stops the timer, which would keep a closed
+// endpoint in memory.
+func (t *timeWaitTable) clear() {
+	if t.timer != nil {
+		t.timer.Stop()
+	}
+	t.entries, t.order, t.latest, t.timer = nil, nil, nil, nil
 }
 
 // holds reports whether key is in TIME-WAIT at the time now.

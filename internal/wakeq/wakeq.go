@@ -152,7 +152,7 @@ func (q *Queue[T]) fire() {
 
 const (
 	// maxSpare is the most elements that a queue keeps memory for between two
-	// wake-ups.
+	// wake-ups, and while it is empty.
 	maxSpare = 1024
 	// maxStay is how long the goroutine of the last wake-up waits for the next.
 	maxStay = 50 * time.Millisecond
@@ -221,6 +221,9 @@ func (q *Queue[T]) remove(i int) {
 	w := q.heap[last]
 	q.heap[last] = wakeUp[T]{}
 	q.heap = q.heap[:last]
+	if last == 0 && cap(q.heap) > maxSpare {
+		q.heap = nil
+	}
 	if i != last {
 		q.place(i, w)
 	}
