@@ -211,7 +211,7 @@ var layers = map[string][]string{
 	"internal/selfsigned": nil,
 	"netsim":              nil,
 	"fuzz":                {""},
-	"examples":            {"", "netsim", "examples/internal/lab", "internal/selfsigned"},
+	"examples":            {"", "netsim", "examples/internal/lab"},
 }
 
 func TestImportsRunDownwards(t *testing.T) {

@@ -105,17 +105,26 @@ func (c *Conn) securing() bool {
 	return n != nil && n.tls != nil && !n.sends
 }
 
-// ConnectionState returns what the TLS handshake has agreed on, such as the
-// certificates of the peer and the application protocol. It is the zero value
-// without Config.TLS. Sessions from Accept, and from a Dial that has waited,
-// have completed the handshake.
-func (c *Conn) ConnectionState() tls.ConnectionState {
+// ConnectionState is how a session is secured. It is a type of this package
+// because programs such as net/http take every connection for TLS that has a
+// method ConnectionState() tls.ConnectionState.
+type ConnectionState struct {
+	// TLS is what the TLS handshake has agreed on, such as the certificates of
+	// the peer and the application protocol. It is nil without Config.TLS, and
+	// before the handshake is done.
+	TLS *tls.ConnectionState
+}
+
+// ConnectionState returns how the session is secured. Sessions from Accept, and
+// from a Dial that has waited, have completed their handshake.
+func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if n := c.in.numbers; n != nil && n.tls != nil && n.tls.state != nil {
-		return *n.tls.state
+		state := *n.tls.state
+		return ConnectionState{TLS: &state}
 	}
-	return tls.ConnectionState{}
+	return ConnectionState{}
 }
 
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS

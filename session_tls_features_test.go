@@ -174,9 +174,9 @@ func TestTLSResumption(t *testing.T) {
 				b := accepted(t, l)
 				bothWays(t, a, b, []byte("up"), []byte("down"))
 				time.Sleep(20 * time.Second)
-				require.Equal(t, i > 0, a.ConnectionState().DidResume)
-				require.Equal(t, i > 0, b.ConnectionState().DidResume)
-				require.NotEmpty(t, a.ConnectionState().PeerCertificates)
+				require.Equal(t, i > 0, a.ConnectionState().TLS.DidResume)
+				require.Equal(t, i > 0, b.ConnectionState().TLS.DidResume)
+				require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 				requireSettled(t, a, b)
 			}
 		})

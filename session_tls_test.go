@@ -67,14 +67,31 @@ func TestTLSEcho(t *testing.T) {
 		inWorld(t, uint64(seed), link, func(w *world) {
 			a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 			bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
-			require.EqualValues(t, tls.VersionTLS13, a.ConnectionState().Version)
-			require.NotEmpty(t, a.ConnectionState().VerifiedChains)
-			require.Len(t, a.ConnectionState().PeerCertificates, 1)
-			require.True(t, b.ConnectionState().HandshakeComplete)
+			state := a.ConnectionState().TLS
+			require.EqualValues(t, tls.VersionTLS13, state.Version)
+			require.NotEmpty(t, state.VerifiedChains)
+			require.Len(t, state.PeerCertificates, 1)
+			require.True(t, b.ConnectionState().TLS.HandshakeComplete)
 			require.NoError(t, a.Close())
 			require.NoError(t, b.Close())
 		})
 	}
+}
+
+// No session or stream looks like a *tls.Conn: net/http takes those for encrypted
+// whether they are or not.
+func TestTLSConnectionState(t *testing.T) {
+	type tlsConn interface{ ConnectionState() tls.ConnectionState }
+	for _, c := range []net.Conn{new(Conn), new(Stream)} {
+		_, ok := c.(tlsConn)
+		require.False(t, ok, "%T", c)
+	}
+	inWorld(t, 0, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bothWays(t, a, b, []byte("up"), []byte("down"))
+		require.Nil(t, a.ConnectionState().TLS)
+		require.Nil(t, b.ConnectionState().TLS)
+	})
 }
 
 // The first answer takes two round trips, one of them for the handshake, and a

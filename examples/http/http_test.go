@@ -3,74 +3,172 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"fmt"
 	"net"
 	"net/http"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/lab"
-	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
-// counted counts the sessions that are dialled.
-func counted(dial lab.Dial, sessions *atomic.Int64) dialFunc {
-	return func(ctx context.Context) (net.Conn, error) {
-		sessions.Add(1)
-		return dial(ctx)
-	}
-}
-
-// requireEchoes makes several requests at once.
-func requireEchoes(t *testing.T, client *http.Client, scheme, protocol string) {
+// both returns settings with TLS that serve either end, in a bubble too.
+func both(t *testing.T, protocols ...string) *tls.Config {
 	t.Helper()
-	var all sync.WaitGroup
-	for i := range uint64(5) {
-		all.Go(func() {
-			content := lab.Content(i, 100_000)
-			answer, got, err := echo(t.Context(), client, scheme, content)
-			assert.NoError(t, err)
-			assert.Equal(t, protocol, got)
-			assert.True(t, bytes.Equal(content, answer))
-		})
-	}
-	all.Wait()
+	config, client, err := newIdentity()
+	require.NoError(t, err)
+	now := time.Now()
+	config.Time = func() time.Time { return now }
+	config.RootCAs, config.ServerName = client.RootCAs, client.ServerName
+	config.NextProtos = protocols
+	return config
 }
 
-func TestHTTP1(t *testing.T) {
-	lab.Run(t, config(), func(t *testing.T, l net.Listener, dial lab.Dial) {
-		server := newServer(nil)
+// overStreams opens a session, whose streams take the place of sessions.
+func overStreams(t *testing.T, l net.Listener, dial lab.Dial) (net.Listener, lab.Dial) {
+	t.Helper()
+	near, err := dial(t.Context())
+	require.NoError(t, err)
+	far, err := l.Accept()
+	require.NoError(t, err)
+	t.Cleanup(func() { near.Close() })
+	return &streamListener{l, far.(*kcp.Conn)}, func(ctx context.Context) (net.Conn, error) {
+		return near.(*kcp.Conn).OpenStream(ctx, nil)
+	}
+}
+
+// streamListener accepts the streams of one session.
+type streamListener struct {
+	net.Listener
+	conn *kcp.Conn
+}
+
+func (l *streamListener) Accept() (net.Conn, error) { return l.conn.AcceptStream(context.Background()) }
+func (l *streamListener) Close() error              { return l.conn.Close() }
+
+// What net/http makes of a session, and of a stream: with newServer Request.TLS
+// is that of the session, and HTTP/2 shares one.
+func TestServer(t *testing.T) {
+	for _, secure := range []bool{false, true} {
+		for _, http2 := range []bool{false, true} {
+			for _, stream := range []bool{false, true} {
+				t.Run(fmt.Sprintf("tls=%v,http2=%v,stream=%v", secure, http2, stream), func(t *testing.T) {
+					testServer(t, secure, http2, stream)
+				})
+			}
+		}
+	}
+}
+
+func testServer(t *testing.T, secure, http2, stream bool) {
+	scheme, version, protocol, config := "http", "", "HTTP/1.1", settings(nil)
+	if http2 {
+		protocol = "HTTP/2.0"
+	}
+	if secure {
+		scheme, version, config = "https", "TLS 1.3", settings(both(t, "h2"))
+	}
+	lab.Run(t, config, func(t *testing.T, l net.Listener, dial lab.Dial) {
+		if stream {
+			l, dial = overStreams(t, l, dial)
+		}
+		server := newServer(echoHandler())
 		defer server.Close()
 		go server.Serve(l)
-		var sessions atomic.Int64
-		client := newClient(counted(dial, &sessions), nil)
+		var conns atomic.Int64
+		client := newClient(func(ctx context.Context) (net.Conn, error) {
+			conns.Add(1)
+			return dial(ctx)
+		}, http2)
 		defer client.CloseIdleConnections()
-		requireEchoes(t, client, "http", "HTTP/1.1")
-		require.LessOrEqual(t, sessions.Load(), int64(5))
-		before := sessions.Load()
-		answer, _, err := echo(t.Context(), client, "http", []byte("again"))
-		require.NoError(t, err)
-		require.Equal(t, "again", string(answer))
-		require.Equal(t, before, sessions.Load(), "no session was used again")
+		request := func(content []byte) {
+			answer, response, err := echo(t.Context(), client, scheme, content)
+			if assert.NoError(t, err) {
+				assert.Equal(t, protocol, response.Header.Get("Protocol"))
+				assert.Equal(t, version, response.Header.Get("TLS"))
+				assert.True(t, bytes.Equal(content, answer))
+				assert.Equal(t, secure && http2, response.TLS != nil, "net/http sets it for a *tls.Conn, and for HTTP/2")
+			}
+		}
+		request(nil)
+		var all sync.WaitGroup
+		for i := range uint64(5) {
+			all.Go(func() { request(lab.Content(i, 50_000)) })
+		}
+		all.Wait()
+		before := conns.Load()
+		request([]byte("again"))
+		require.Equal(t, before, conns.Load(), "a connection is used again")
+		if http2 {
+			require.EqualValues(t, 1, before, "the requests share a connection")
+		}
 	})
 }
 
-func TestHTTP2(t *testing.T) {
-	lab.Run(t, config(), func(t *testing.T, l net.Listener, dial lab.Dial) {
-		certificate, roots, err := selfsigned.New(serverName)
-		require.NoError(t, err)
-		server := newServer(certificate)
+// net/http alone sees no TLS in a session, or a stream, with Config.TLS or
+// without: Request.TLS is nil, and HTTP/2 is unencrypted HTTP/2.
+func TestNetHTTPSeesNoTLS(t *testing.T) {
+	for name, config := range map[string]*kcp.Config{"plain": settings(nil), "tls": settings(both(t, "h2"))} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s,stream=%v", name, stream), func(t *testing.T) {
+				lab.Run(t, config, func(t *testing.T, l net.Listener, dial lab.Dial) {
+					if stream {
+						l, dial = overStreams(t, l, dial)
+					}
+					server := &http.Server{Handler: echoHandler(), Protocols: newServer(nil).Protocols}
+					defer server.Close()
+					go server.Serve(l)
+					for _, http2 := range []bool{false, true} {
+						client := newClient(dialFunc(dial), http2)
+						_, response, err := echo(t.Context(), client, "http", []byte("question"))
+						require.NoError(t, err)
+						require.Empty(t, response.Header.Get("TLS"))
+						require.Equal(t, map[bool]string{false: "HTTP/1.1", true: "HTTP/2.0"}[http2], response.Header.Get("Protocol"))
+						client.CloseIdleConnections()
+					}
+				})
+			})
+		}
+	}
+}
+
+// crypto/tls on top of a session is what net/http knows: it agrees on HTTP/2 and
+// sets Request.TLS by itself.
+func TestCryptoTLSOnTop(t *testing.T) {
+	config := both(t, "h2", "http/1.1")
+	lab.Run(t, settings(nil), func(t *testing.T, l net.Listener, dial lab.Dial) {
+		server := &http.Server{Handler: echoHandler(), TLSConfig: config.Clone()}
 		defer server.Close()
 		go server.ServeTLS(l, "", "")
-		var sessions atomic.Int64
-		client := newClient(counted(dial, &sessions), roots)
+		client := &http.Client{Transport: &http.Transport{
+			DialContext:       func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+			TLSClientConfig:   config.Clone(),
+			ForceAttemptHTTP2: true, // a DialContext switches it off
+		}}
 		defer client.CloseIdleConnections()
-		_, _, err = echo(t.Context(), client, "https", nil)
+		_, response, err := echo(t.Context(), client, "https", []byte("question"))
 		require.NoError(t, err)
-		requireEchoes(t, client, "https", "HTTP/2.0")
-		require.EqualValues(t, 1, sessions.Load(), "the requests do not share a session")
+		require.Equal(t, "HTTP/2.0", response.Header.Get("Protocol"))
+		require.Equal(t, "TLS 1.3", response.Header.Get("TLS"))
+	})
+}
+
+// A URL of https does not go over a session without TLS.
+func TestHTTPSNeedsTLS(t *testing.T) {
+	lab.Run(t, settings(nil), func(t *testing.T, l net.Listener, dial lab.Dial) {
+		server := newServer(echoHandler())
+		defer server.Close()
+		go server.Serve(l)
+		for _, http2 := range []bool{false, true} {
+			_, _, err := echo(t.Context(), newClient(dialFunc(dial), http2), "https", nil)
+			require.ErrorContains(t, err, "without TLS")
+		}
 	})
 }

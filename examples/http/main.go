@@ -1,6 +1,8 @@
-// Command http serves HTTP over KCP: HTTP/1.1 as it is, and HTTP/2 over TLS,
-// whose streams share one session. net/http accepts any net.Listener and any
-// dial function.
+// Command http serves HTTP over KCP sessions: HTTP/1.1, and HTTP/2, whose requests
+// share one session. net/http accepts any net.Listener and any dial function.
+// Encryption is that of the sessions (kcp.Config.TLS). net/http takes every
+// connection but a *tls.Conn for one without TLS. So HTTP/2 is what it calls
+// unencrypted, and Request.TLS has to be set: see newServer and newClient.
 //
 //	go run ./examples/http
 package main
@@ -8,33 +10,102 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
 	"log"
+	"math/big"
 	"net"
 	"net/http"
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/selfsigned"
 )
 
 const serverName = "kcp.example"
 
-// config returns the settings of the sessions. http.Server.Close closes them
-// one after another, under a lock, so Close must not wait for the peer's
-// answer. Written data, and the end, are delivered in the background.
-func config() *kcp.Config { return &kcp.Config{Linger: -1} }
+// settings returns the settings of the sessions, with TLS if it is not nil.
+// http.Server.Close closes them one after another, under a lock, so Close must
+// not wait for the peer's answer. Written data, and the end, are delivered in
+// the background.
+func settings(config *tls.Config) *kcp.Config { return &kcp.Config{Linger: -1, TLS: config} }
 
-// dialFunc opens a session with the one server that a client talks to, whatever
-// the address in a URL is.
+// tlsOf returns what TLS has agreed on for a session, or for the session of a
+// stream; nil without kcp.Config.TLS.
+func tlsOf(c net.Conn) *tls.ConnectionState {
+	if s, ok := c.(*kcp.Stream); ok {
+		c = s.Conn()
+	}
+	return c.(*kcp.Conn).ConnectionState().TLS
+}
+
+// tlsKey is the key of the session's TLS in the context of a request.
+type tlsKey struct{}
+
+// newServer returns a server that speaks HTTP/1.1 and HTTP/2, as the client
+// begins. Its Serve takes a *kcp.Listener, with or without kcp.Config.TLS.
+func newServer(handler http.Handler) *http.Server {
+	s := &http.Server{
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, tlsKey{}, tlsOf(c))
+		},
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			request := *r
+			request.TLS, _ = r.Context().Value(tlsKey{}).(*tls.ConnectionState)
+			handler.ServeHTTP(w, &request)
+		}),
+		Protocols:         new(http.Protocols),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
+	s.Protocols.SetHTTP1(true)
+	s.Protocols.SetUnencryptedHTTP2(true)
+	return s
+}
+
+// dialFunc opens a session, or a stream, with the one server that a client talks
+// to, whatever the address in a URL is.
 type dialFunc func(ctx context.Context) (net.Conn, error)
 
-// handler answers a request with its body.
-func handler() http.Handler {
+// newClient returns a client of HTTP/2, or of HTTP/1.1. URLs of https need
+// sessions with TLS.
+func newClient(dial dialFunc, http2 bool) *http.Client {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := dial(ctx)
+			if err != nil {
+				return nil, err
+			}
+			state := tlsOf(c)
+			if state == nil {
+				c.Close()
+				return nil, errors.New("https over a session without TLS")
+			}
+			return secured{c, *state}, nil
+		},
+		Protocols: new(http.Protocols),
+	}
+	t.Protocols.SetHTTP1(!http2)
+	t.Protocols.SetUnencryptedHTTP2(http2)
+	return &http.Client{Transport: t}
+}
+
+// secured is a session with the method from which the client of HTTP/2 takes
+// Response.TLS.
+type secured struct {
+	net.Conn
+	state tls.ConnectionState
+}
+
+func (c secured) ConnectionState() tls.ConnectionState { return c.state }
+
+// echoHandler answers a request with its body, and says what it has seen of it.
+func echoHandler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
@@ -43,89 +114,100 @@ func handler() http.Handler {
 			return
 		}
 		w.Header().Set("Protocol", r.Proto)
+		if r.TLS != nil {
+			w.Header().Set("TLS", tls.VersionName(r.TLS.Version))
+		}
 		_, _ = w.Write(body) // fails only if the client is gone
 	})
 	return mux
 }
 
-// newServer returns a server. With a certificate, ServeTLS speaks HTTP/2.
-func newServer(certificate *tls.Certificate) *http.Server {
-	s := &http.Server{Handler: handler(), ReadHeaderTimeout: 10 * time.Second}
-	if certificate != nil {
-		s.TLSConfig = &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{*certificate}}
-	}
-	return s
-}
-
-// newClient returns a client whose connections are sessions. With roots it wants
-// TLS, by which HTTP/2 is agreed on.
-func newClient(dial dialFunc, roots *x509.CertPool) *http.Client {
-	transport := &http.Transport{
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) },
-	}
-	if roots != nil {
-		transport.TLSClientConfig = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots}
-		transport.ForceAttemptHTTP2 = true // a custom DialContext switches it off
-	}
-	return &http.Client{Transport: transport}
-}
-
-// echo posts data and returns the answer, and the protocol that the server saw.
-func echo(ctx context.Context, c *http.Client, scheme string, data []byte) (answer []byte, protocol string, err error) {
+// echo posts data. It returns the answer, and its headers.
+func echo(ctx context.Context, c *http.Client, scheme string, data []byte) ([]byte, *http.Response, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, scheme+"://"+serverName+"/echo", bytes.NewReader(data))
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	response, err := c.Do(request)
 	if err != nil {
-		return nil, "", err
+		return nil, nil, err
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, "", errors.New(response.Status)
+		return nil, nil, errors.New(response.Status)
 	}
-	answer, err = io.ReadAll(response.Body)
-	return answer, response.Header.Get("Protocol"), err
+	answer, err := io.ReadAll(response.Body)
+	return answer, response, err
+}
+
+// newIdentity makes a certificate, and returns the settings of a server that
+// shows it and of a client that trusts it alone. A real program would load it
+// from a file.
+func newIdentity() (server, client *tls.Config, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, nil, err
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1),
+		DNSNames:     []string{serverName},
+		NotBefore:    time.Now().Add(-time.Hour),
+		NotAfter:     time.Now().Add(24 * time.Hour),
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		return nil, nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, nil, err
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(leaf)
+	return &tls.Config{
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}},
+		NextProtos:   []string{"h2", "http/1.1"},
+	}, &tls.Config{RootCAs: roots, ServerName: serverName}, nil
 }
 
 // show starts a server and sends it a request.
-func show(scheme string, certificate *tls.Certificate, roots *x509.CertPool) error {
-	l, err := kcp.Listen("udp", "127.0.0.1:0", config())
+func show(scheme string, http2 bool, server, client *tls.Config) error {
+	l, err := kcp.Listen("udp", "127.0.0.1:0", settings(server))
 	if err != nil {
 		return err
 	}
-	server := newServer(certificate)
-	defer server.Close()
-	go func() {
-		if certificate == nil {
-			_ = server.Serve(l) // ends with Close
-		} else {
-			_ = server.ServeTLS(l, "", "")
-		}
-	}()
-	client := newClient(func(ctx context.Context) (net.Conn, error) {
-		d := kcp.Dialer{Config: config()}
-		return d.DialContext(ctx, "udp", l.Addr().String())
-	}, roots)
-	defer client.CloseIdleConnections()
+	s := newServer(echoHandler())
+	defer s.Close()
+	go s.Serve(l) // until Close
+	if client != nil {
+		client = client.Clone()
+		client.NextProtos = []string{map[bool]string{false: "http/1.1", true: "h2"}[http2]}
+	}
+	c := newClient(func(ctx context.Context) (net.Conn, error) {
+		return kcp.DialContext(ctx, "udp", l.Addr().String(), settings(client))
+	}, http2)
+	defer c.CloseIdleConnections()
 	question := bytes.Repeat([]byte("over KCP. "), 100_000)
-	answer, protocol, err := echo(context.Background(), client, scheme, question)
+	answer, response, err := echo(context.Background(), c, scheme, question)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%s: %d bytes sent, %d came back, equal: %v\n", protocol, len(question), len(answer), bytes.Equal(question, answer))
+	fmt.Printf("%s, %q: %d bytes sent, %d came back, equal: %v\n", response.Header.Get("Protocol"),
+		response.Header.Get("TLS"), len(question), len(answer), bytes.Equal(question, answer))
 	return nil
 }
 
 func main() {
-	if err := show("http", nil, nil); err != nil {
-		log.Fatal(err)
-	}
-	certificate, roots, err := selfsigned.New(serverName)
+	server, client, err := newIdentity()
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := show("https", certificate, roots); err != nil {
-		log.Fatal(err)
+	for _, http2 := range []bool{false, true} {
+		if err := show("http", http2, nil, nil); err != nil {
+			log.Fatal(err)
+		}
+		if err := show("https", http2, server, client); err != nil {
+			log.Fatal(err)
+		}
 	}
 }

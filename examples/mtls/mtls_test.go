@@ -28,7 +28,7 @@ func TestMutualTLS(t *testing.T) {
 		require.NoError(t, err)
 		conn, err := kcp.Dial("udp", l.Addr().String(), config)
 		require.NoError(t, err)
-		require.Equal(t, protocol, conn.ConnectionState().NegotiatedProtocol)
+		require.Equal(t, protocol, conn.ConnectionState().TLS.NegotiatedProtocol)
 		got, err := pay(conn, 10, 20)
 		require.NoError(t, err)
 		require.Equal(t, test.want, got)
