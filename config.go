@@ -3,6 +3,7 @@ package kcp
 import (
 	"crypto/tls"
 	"log/slog"
+	"net"
 	"slices"
 	"syscall"
 	"time"
@@ -27,7 +28,7 @@ import (
 //   - limits on what unknown peers can cause: Backlog to AllowLegacy;
 //   - sockets: Shards, Control, SocketBuffer;
 //   - streams: MaxStreams, StreamReceiveBuffer, StreamWriteBuffer;
-//   - what shows what happens: Logger, Trace, Tracer;
+//   - what shows what happens: Logger, HandshakeFailed, Trace, Tracer;
 //   - for tests: Repetition.
 type Config struct {
 	// Settings that must match the peer's.
@@ -309,10 +310,19 @@ type Config struct {
 	// and ends, the latter with the cause and figures, at most 100 a second;
 	// the next one then says how many were left out. It also receives warnings:
 	// of socket errors and of sessions ended under memory pressure, at most one
-	// a second, and of packets that Cipher does not open, at most one every 10
-	// seconds with their number. It may be called from the goroutine that reads
-	// the socket, and must not block.
+	// a second, of failed TLS handshakes of peers, at most one a second, and of
+	// packets that Cipher does not open, at most one every 10 seconds with their
+	// number. It may be called from the goroutine that reads the socket, and must
+	// not block.
 	Logger *slog.Logger
+	// HandshakeFailed, if not nil, is called with the address of the peer and a
+	// *HandshakeError when the TLS handshake of a session fails that a peer has
+	// opened. Accept does not return those. Anybody can cause such calls, and
+	// may have forged the address. They run without locks, one after another, on
+	// a goroutine of their own. While 16 wait, further ones are left out;
+	// EndpointStats.HandshakeErrors counts all. Calls that wait when the endpoint
+	// is closed are still made.
+	HandshakeFailed func(remote net.Addr, err error)
 	// Trace, if not nil, holds hooks that are called for every session. Hooks
 	// of different sessions run at the same time.
 	Trace *Trace

@@ -35,6 +35,8 @@ type Endpoint struct {
 	resetSecret      []byte       // of stateless resets; nil without TLS; immutable
 	logAfter         atomic.Int64 // ns since epoch before which warn logs nothing
 	sessionLog       logLimit     // of records of sessions
+	handshakeLog     logLimit     // of records of failed handshakes
+	failed           failedHandshakes
 
 	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
 	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record

@@ -15,6 +15,9 @@ const (
 	// sessionLogRate is the most records of sessions a second, begins and ends
 	// together, and as many may come at once.
 	sessionLogRate = 100
+	// handshakeLogEvery is the least time between two records of failed
+	// handshakes.
+	handshakeLogEvery = time.Second
 	// unopenedLogEvery is the least time between two records of packets that do
 	// not open.
 	unopenedLogEvery = 10 * time.Second
@@ -28,9 +31,10 @@ type logLimit struct {
 }
 
 // allow reports whether a record may be written at now, in nanoseconds since
-// the epoch, and how many were left out before it.
-func (l *logLimit) allow(now int64) (leftOut uint64, ok bool) {
-	const each = int64(time.Second) / sessionLogRate
+// the epoch, and how many were left out before it. every is the mean time between
+// two records; those of a second may come at once.
+func (l *logLimit) allow(now int64, every time.Duration) (leftOut uint64, ok bool) {
+	each := int64(every)
 	for {
 		next := l.next.Load()
 		full := max(next, now)
@@ -50,7 +54,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	left, ok := e.sessionLog.allow(int64(e.now()))
+	left, ok := e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
 	if !ok {
 		return
 	}
@@ -69,6 +73,17 @@ func (e *Endpoint) warn(msg string, err error) {
 	now, after := int64(e.now()), e.logAfter.Load()
 	if now >= after && e.logAfter.CompareAndSwap(after, now+int64(time.Second)) {
 		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
+	}
+}
+
+// warnHandshake logs that a handshake has failed that a peer has begun.
+func (e *Endpoint) warnHandshake(remote net.Addr, err error) {
+	if e.config.Logger == nil {
+		return
+	}
+	if left, ok := e.handshakeLog.allow(int64(e.now()), handshakeLogEvery); ok {
+		e.config.Logger.Warn("kcp: TLS handshake of a peer failed", "local", e.LocalAddr().String(),
+			"remote", remote.String(), "err", err, "left_out", left)
 	}
 }
 

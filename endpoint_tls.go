@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"net"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
@@ -185,13 +188,49 @@ func (e *Endpoint) refuseTLSLocked(d *udp.Datagram, conv uint32, f initialPacket
 	return true
 }
 
-// reportHandshake passes the error of a handshake to the listener, for AcceptKCP.
-func (e *Endpoint) reportHandshake(err *HandshakeError) {
-	e.mu.RLock()
-	l := e.listener
-	e.mu.RUnlock()
-	if l != nil {
-		l.report(err)
+// failedHandshakes are the failed handshakes that Config.HandshakeFailed was not
+// called with yet.
+type failedHandshakes struct {
+	mu      sync.Mutex // guards the fields below; locked last
+	waiting []func()   // at most maxFailures calls
+	calling bool       // a goroutine makes them
+}
+
+// maxFailures is how many failed handshakes wait for Config.HandshakeFailed.
+const maxFailures = 16
+
+// reportHandshake passes the error of a handshake that a peer has begun to the
+// application.
+func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
+	e.warnHandshake(remote, err)
+	failed, q := e.config.HandshakeFailed, &e.failed
+	if failed == nil {
+		return
 	}
-	e.debug("TLS handshake failed: "+err.Err.Error(), err.RemoteAddr, 0)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) >= maxFailures {
+		return
+	}
+	q.waiting = append(q.waiting, func() { failed(remote, err) })
+	if !q.calling {
+		q.calling = true
+		go q.call()
+	}
+}
+
+// call makes the calls that wait, and those that come meanwhile.
+func (q *failedHandshakes) call() {
+	for {
+		q.mu.Lock()
+		if len(q.waiting) == 0 {
+			q.calling = false
+			q.mu.Unlock()
+			return
+		}
+		next := q.waiting[0]
+		q.waiting = slices.Delete(q.waiting, 0, 1)
+		q.mu.Unlock()
+		next()
+	}
 }

@@ -90,9 +90,8 @@ var (
 // tls.AlertError; or the tls.AlertError that the peer has sent; or ErrNoTLS or
 // ErrHandshakeChanged.
 type HandshakeError struct {
-	RemoteAddr net.Addr // of the peer
-	Remote     bool     // the peer has refused the handshake
-	Err        error    // the cause; see above
+	Remote bool  // the peer has refused the handshake
+	Err    error // the cause; see above
 }
 
 func (e *HandshakeError) Error() string {
@@ -103,12 +102,6 @@ func (e *HandshakeError) Error() string {
 }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
-
-// Timeout returns false, as for other errors of this kind in package net.
-func (e *HandshakeError) Timeout() bool { return false }
-
-// Temporary returns true: a listener goes on.
-func (e *HandshakeError) Temporary() bool { return true }
 
 // systemError is an error that counts as one of the system, whose text would say
 // the same again.

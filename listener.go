@@ -18,7 +18,6 @@ type Listener struct {
 	mu       sync.Mutex   // guards the fields below
 	changed  sync.Cond    // broadcast when a call of Accept may have something to return
 	backlog  []*Conn      // sessions that Accept has not returned yet, oldest first
-	failures []error      // of TLS handshakes, that AcceptKCP has not returned yet
 	deadline deadline     // of Accept
 	member   *groupMember // the listener's place in a Group; nil: it is in none
 	closed   bool
@@ -99,15 +98,11 @@ func (l *Listener) fullLocked(validated bool) bool {
 // Accept waits for the next session and returns it as a *Conn. It is AcceptKCP
 // without a context.
 func (l *Listener) Accept() (net.Conn, error) {
-	for {
-		c, err := l.AcceptKCP(context.Background())
-		if err == nil {
-			return c, nil
-		}
-		if failed := (*HandshakeError)(nil); !errors.As(err, &failed) {
-			return nil, err
-		}
+	c, err := l.AcceptKCP(context.Background())
+	if err != nil {
+		return nil, err
 	}
+	return c, nil
 }
 
 // AcceptKCP waits for the next session, in the order in which they became
@@ -119,8 +114,10 @@ func (l *Listener) Accept() (net.Conn, error) {
 // effect even if a session is waiting.
 //
 // A session of an extended peer is accepted once the peer's address is
-// validated (WIRE.md §5.1), one of a legacy peer with its first data. At most
-// Config.Backlog sessions wait to be accepted.
+// validated (WIRE.md §5.1), one of a legacy peer with its first data. With
+// Config.TLS the handshake is done; one that fails goes to
+// Config.HandshakeFailed, and does not end the call. At most Config.Backlog
+// sessions wait to be accepted.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -140,10 +137,6 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), ctx.Err())
 		case l.deadline.expired:
 			return nil, opError("accept", nil, l.Addr(), os.ErrDeadlineExceeded)
-		case len(l.failures) > 0:
-			err := l.failures[0]
-			l.failures = l.failures[1:]
-			return nil, opError("accept", nil, l.Addr(), err)
 		case len(l.backlog) > 0:
 			return l.takeLocked(), nil
 		}
@@ -151,24 +144,6 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 		l.ep.repeat.waitUnlocked(&l.mu, 0, rankAccept)
 	}
 }
-
-// report makes AcceptKCP return the error of a TLS handshake. At most
-// maxFailures wait; the oldest make room.
-func (l *Listener) report(err *HandshakeError) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed || l.member != nil {
-		return
-	}
-	if len(l.failures) >= maxFailures {
-		l.failures = l.failures[1:]
-	}
-	l.failures = append(l.failures, err)
-	l.changed.Broadcast()
-}
-
-// maxFailures is how many errors of handshakes wait for AcceptKCP.
-const maxFailures = 16
 
 // takeLocked takes the oldest session out of the backlog. l.mu is held.
 func (l *Listener) takeLocked() *Conn {

@@ -392,7 +392,6 @@ func (c *Conn) failTLS(err *HandshakeError) {
 	if h == nil || h.alert.code != 0 {
 		return
 	}
-	err.RemoteAddr = c.path.remote
 	c.ep.counters.handshakeErrors.Add(1)
 	code := uint32(handshake.AlertOf(err.Err))
 	if err.Err == ErrHandshakeChanged {
@@ -407,7 +406,7 @@ func (c *Conn) failTLS(err *HandshakeError) {
 		c.closing.ending = err
 		return
 	}
-	c.ep.reportHandshake(err)
+	c.ep.reportHandshake(c.path.remote, err)
 	if err.Remote {
 		c.closing.ending = err
 	}

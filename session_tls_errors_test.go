@@ -22,14 +22,20 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// dialTLS dials the server, and returns the errors of both ends. If there are
-// none, the session carries a byte each way.
+// dialTLS dials the server, and returns the errors of both ends, that of the
+// server from HandshakeFailed or AcceptKCP. If there are none, the session
+// carries a byte each way.
 func (w *world) dialTLS(client, server *Config) (took time.Duration, dialErr, acceptErr error) {
-	l := w.listen(server)
+	accepted := make(chan error, 2)
+	reporting := *server
+	reporting.HandshakeFailed = func(remote net.Addr, err error) {
+		assert.Equal(w.t, "10.0.0.2", remote.(*net.UDPAddr).IP.String())
+		accepted <- err
+	}
+	l := w.listen(&reporting)
 	defer l.Endpoint().Close()
 	e, _ := w.endpoint("10.0.0.2:0", client)
 	defer e.Close()
-	accepted := make(chan error, 1)
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 		defer cancel()
@@ -59,7 +65,6 @@ func requireAlert(t *testing.T, err error, remote bool, alert tls.AlertError) {
 	var failed *HandshakeError
 	require.ErrorAs(t, err, &failed)
 	require.Equal(t, remote, failed.Remote, "%v", err)
-	require.NotNil(t, failed.RemoteAddr)
 	var got tls.AlertError
 	require.ErrorAs(t, err, &got)
 	require.Equal(t, alert, got)
@@ -151,29 +156,147 @@ func TestTLSCertificates(t *testing.T) {
 	})
 }
 
-// Accept goes on past handshakes that fail: a net.Listener's error would end
-// servers.
+// strangers returns a server, and clients whose handshakes with it fail: they do
+// not trust its certificate, bring one that has expired, or speak another
+// protocol.
+func strangers(t *testing.T) (server *Config, clients []*Config) {
+	authority := certificate(t, nil, true, "authority")
+	client := certificate(t, &authority, false, "client")
+	server = secured(Config{})
+	server.TLS = server.TLS.Clone()
+	server.TLS.ClientAuth, server.TLS.ClientCAs = tls.VerifyClientCertIfGiven, x509.NewCertPool()
+	server.TLS.ClientCAs.AddCert(authority.Leaf)
+	server.TLS.Time = func() time.Time { return bubbleTime.AddDate(200, 0, 0) }
+	server.TLS.NextProtos = []string{"game/1"}
+	for _, change := range []func(*tls.Config){
+		func(c *tls.Config) { c.RootCAs = x509.NewCertPool() },
+		func(c *tls.Config) { c.Certificates = []tls.Certificate{client} },
+		func(c *tls.Config) { c.NextProtos = []string{"game/2"} },
+	} {
+		c := secured(Config{})
+		c.TLS = c.TLS.Clone()
+		c.TLS.Certificates, c.TLS.NextProtos = nil, []string{"game/1"}
+		change(c.TLS)
+		clients = append(clients, c)
+	}
+	return server, clients
+}
+
+// Failed handshakes of strangers do not end a loop that accepts, however that is
+// done. HandshakeFailed, the Logger and the counter have them.
 func TestTLSAcceptGoesOn(t *testing.T) {
+	ways := map[string]func(w *world, l *Listener, accepted chan<- *Conn){
+		"Accept": func(w *world, l *Listener, accepted chan<- *Conn) {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				accepted <- c.(*Conn)
+			}
+		},
+		"AcceptKCP": func(w *world, l *Listener, accepted chan<- *Conn) {
+			for {
+				c, err := l.AcceptKCP(context.Background())
+				if err != nil {
+					return
+				}
+				accepted <- c
+			}
+		},
+		"Group": func(w *world, l *Listener, accepted chan<- *Conn) {
+			g := NewGroup()
+			defer g.Close()
+			assert.NoError(w.t, l.AcceptInto(g))
+			events := make([]Event, 1)
+			for {
+				if n, _ := g.Wait(context.Background(), events); n == 1 && events[0].Kind == EventAccepted {
+					accepted <- events[0].Conn
+					return
+				}
+			}
+		},
+	}
+	server, clients := strangers(t)
+	for name, accept := range ways {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 0, clean, func(w *world) {
+				var log records
+				var alerts []error
+				config := *server
+				config.Logger = log.logger()
+				config.HandshakeFailed = func(_ net.Addr, err error) { alerts = append(alerts, err) } // one after another
+				l := w.listen(&config)
+				accepted := make(chan *Conn)
+				go accept(w, l, accepted)
+				addr, err := net.ResolveUDPAddr("udp", serverAddr)
+				require.NoError(t, err)
+				for range 2 {
+					for _, config := range clients {
+						e, _ := w.endpoint("10.0.0.3:0", config)
+						c, err := e.Dial(context.Background(), addr)
+						if err == nil { // the server fails later
+							_, err = c.Read(make([]byte, 1))
+						}
+						var failed *HandshakeError
+						require.ErrorAs(t, err, &failed)
+						require.NoError(t, e.Close())
+					}
+				}
+				good := secured(Config{})
+				good.TLS = good.TLS.Clone()
+				good.TLS.Certificates, good.TLS.NextProtos = nil, server.TLS.NextProtos
+				e, _ := w.endpoint("10.0.0.2:0", good)
+				c := w.dial(e)
+				select {
+				case got := <-accepted:
+					require.Equal(t, c.Conv(), got.Conv())
+				case <-time.After(time.Minute):
+					require.Fail(t, "the loop has ended")
+				}
+				time.Sleep(2 * failedTime)
+				w.settle()
+				require.Len(t, alerts, 2*len(clients))
+				for _, err := range alerts {
+					var failed *HandshakeError
+					require.ErrorAs(t, err, &failed)
+				}
+				require.EqualValues(t, 2*len(clients), l.Stats().HandshakeErrors)
+				require.EqualValues(t, 1, l.Stats().Sessions)
+				require.Len(t, log.of("TLS handshake of a peer failed"), 1, "within a second")
+				require.NoError(t, l.Endpoint().Close())
+			})
+		})
+	}
+}
+
+// A flood of failed handshakes that HandshakeFailed does not keep up with is cut
+// off: one call runs, and 16 wait.
+func TestTLSFailuresAreBounded(t *testing.T) {
 	inWorld(t, 0, clean, func(w *world) {
-		l := w.listen(secured(Config{}))
-		bad := secured(Config{})
-		bad.TLS = bad.TLS.Clone()
-		bad.TLS.RootCAs = x509.NewCertPool()
+		var calls atomic.Int32
+		slow := make(chan struct{})
+		server, clients := strangers(t)
+		server.HandshakeFailed = func(net.Addr, error) {
+			calls.Add(1)
+			<-slow
+		}
+		l := w.listen(server)
 		addr, err := net.ResolveUDPAddr("udp", serverAddr)
 		require.NoError(t, err)
-		for range 2 * maxFailures {
-			e, _ := w.endpoint("10.0.0.3:0", bad)
+		const dials = 3 * maxFailures
+		for range dials {
+			e, _ := w.endpoint("10.0.0.3:0", clients[0])
 			_, err := e.Dial(context.Background(), addr)
 			require.Error(t, err)
 			require.NoError(t, e.Close())
 		}
-		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
-		c := w.dial(e)
-		got, err := l.Accept()
-		require.NoError(t, err)
-		require.Equal(t, c.Conv(), got.(*Conn).Conv())
-		require.EqualValues(t, 2*maxFailures, l.Stats().HandshakeErrors)
-		require.EqualValues(t, 1, l.Stats().Sessions)
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, calls.Load(), "one after another")
+		require.EqualValues(t, dials, l.Stats().HandshakeErrors)
+		close(slow)
+		w.settle()
+		require.EqualValues(t, 1+maxFailures, calls.Load())
 	})
 }
 
@@ -376,17 +499,20 @@ func TestAlertLeavesBeforeDialReturns(t *testing.T) {
 	for range 8 {
 		all.Go(func() {
 			for range fewer(20) {
-				l, err := Listen("udp", "127.0.0.1:0", secured(Config{}))
+				failed := make(chan error, 1)
+				l, err := Listen("udp", "127.0.0.1:0", secured(Config{
+					HandshakeFailed: func(_ net.Addr, err error) { failed <- err },
+				}))
 				if !assert.NoError(t, err) {
 					return
 				}
 				_, err = Dial("udp", l.Addr().String(), &Config{TLS: &tls.Config{ServerName: "test"}})
 				assert.ErrorContains(t, err, "unknown authority")
-				ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-				_, err = l.AcceptKCP(ctx)
-				cancel()
-				var failed *HandshakeError
-				assert.ErrorAs(t, err, &failed)
+				select {
+				case <-failed:
+				case <-time.After(30 * time.Second):
+					assert.Fail(t, "no alert")
+				}
 				assert.NoError(t, l.Endpoint().Close())
 			}
 		})

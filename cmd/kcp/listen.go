@@ -54,6 +54,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if _, err := n.resolve(); err != nil {
 		return err
 	}
+	n.cfg.HandshakeFailed = func(remote net.Addr, err error) { n.warnf("session with %v: %v", remote, err) }
 	l, err := kcp.Listen("udp", n.address, n.cfg)
 	if err != nil {
 		return err
@@ -63,7 +64,7 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if keep {
 		return n.serve(ctx, l)
 	}
-	conn, err := n.accept(ctx, l)
+	conn, err := l.AcceptKCP(ctx)
 	_ = l.Close() // the session goes on
 	if err != nil {
 		return interrupted(ctx, err)
@@ -118,7 +119,7 @@ func (n *netcat) acceptAhead(ctx context.Context, l *kcp.Listener) <-chan accept
 	accepted := make(chan acceptance)
 	go func() {
 		for {
-			conn, err := n.accept(ctx, l)
+			conn, err := l.AcceptKCP(ctx)
 			if err == nil && n.busy.Load() {
 				n.logf("session with %v waits for the end of the one before", conn.RemoteAddr())
 			}

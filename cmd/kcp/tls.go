@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -146,17 +145,4 @@ func demoTLS(s *settings) option {
 			}
 			c.TLS = &tls.Config{Certificates: []tls.Certificate{*cert}, RootCAs: roots, ServerName: name}
 		})}
-}
-
-// accept returns the next session of l. It warns of TLS handshakes that fail,
-// and goes on.
-func (n *netcat) accept(ctx context.Context, l *kcp.Listener) (*kcp.Conn, error) {
-	for {
-		conn, err := l.AcceptKCP(ctx)
-		var failed *kcp.HandshakeError
-		if !errors.As(err, &failed) {
-			return conn, err
-		}
-		n.warnf("session with %v: %v", failed.RemoteAddr, failed)
-	}
 }
