@@ -10,7 +10,7 @@ import (
 
 // ConfigError reports an invalid setting.
 type ConfigError struct {
-	Field  string // name of the field of Config
+	Field  string // name of the field of Config, or as in TLS.MinVersion
 	Value  any    // its value
 	Reason string // what it must be
 }
@@ -57,7 +57,7 @@ func (c *Config) Validate() error {
 		return &ConfigError{"AllowLegacy", true, "must not be combined with RefuseLegacy"}
 	}
 	if n := len(c.StatelessResetKey); c.StatelessResetKey != nil && n < minResetKey {
-		return &ConfigError{"StatelessResetKey", "set", fmt.Sprintf("must have at least %d bytes, not %d", minResetKey, n)}
+		return &ConfigError{"StatelessResetKey", fmt.Sprintf("%d bytes", n), fmt.Sprintf("must have at least %d bytes", minResetKey)}
 	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
@@ -73,9 +73,12 @@ func (c *Config) validateTLS() error {
 	if c.TLS == nil {
 		return nil
 	}
-	for _, v := range []uint16{c.TLS.MinVersion, c.TLS.MaxVersion} {
-		if v != 0 && v < tls.VersionTLS13 {
-			return &ConfigError{"TLS", tls.VersionName(v), "must not allow versions below TLS 1.3"}
+	for _, f := range []struct {
+		field   string
+		version uint16
+	}{{"TLS.MinVersion", c.TLS.MinVersion}, {"TLS.MaxVersion", c.TLS.MaxVersion}} {
+		if f.version != 0 && f.version < tls.VersionTLS13 {
+			return &ConfigError{f.field, tls.VersionName(f.version), "must be TLS 1.3 or later, or 0 for the default"}
 		}
 	}
 	if c.MTU != 0 && c.MTU < flightPacket {

@@ -194,7 +194,8 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 
 // Listen lets peers open sessions. An endpoint has one listener at a time: it
 // fails with ErrListening until that one is closed. On a closed endpoint it
-// fails with net.ErrClosed.
+// fails with net.ErrClosed, and with a *ConfigError if Config.TLS has no
+// certificate.
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -205,7 +206,7 @@ func (e *Endpoint) Listen() (*Listener, error) {
 		return nil, opError("listen", nil, e.LocalAddr(), ErrListening)
 	}
 	if t := e.config.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
-		return nil, opError("listen", nil, e.LocalAddr(), &ConfigError{"TLS", "set", "must have a certificate to listen"})
+		return nil, &ConfigError{"TLS.Certificates", "empty", "must have one to listen, unless GetCertificate or GetConfigForClient is set"}
 	}
 	e.listener = newListener(e)
 	return e.listener, nil

@@ -46,7 +46,13 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newEndpoint(config, true, sockets...).Listen()
+	e := newEndpoint(config, true, sockets...)
+	l, err := e.Listen()
+	if err != nil {
+		_ = e.Close() // the error that matters is err
+		return nil, err
+	}
+	return l, nil
 }
 
 // newListener returns the listener of e.

@@ -251,9 +251,6 @@ func TestAllowLegacy(t *testing.T) {
 			require.Equal(t, v.opens, l.Stats().Backlog == 1, "%+v", v.config)
 		})
 	}
-	var bad *ConfigError
-	require.ErrorAs(t, (&Config{AllowLegacy: true, RefuseLegacy: true}).Validate(), &bad)
-	require.Equal(t, "AllowLegacy", bad.Field)
 }
 
 // Any cipher that authenticates or hides the content has packets recognised that come twice, and

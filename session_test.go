@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -491,54 +490,6 @@ func TestIdleTimeout(t *testing.T) {
 		require.InDelta(t, time.Minute, time.Since(start), float64(time.Second))
 		require.Zero(t, l.Stats().Sessions)
 	})
-}
-
-// A bad setting is an error that names it; nothing is ignored in silence.
-func TestConfigErrors(t *testing.T) {
-	bad := map[string]Config{
-		"MTU":           {MTU: 49},
-		"MaxMTU":        {MaxMTU: 65508},
-		"SendWindow":    {SendWindow: 65536},
-		"ReceiveWindow": {ReceiveWindow: -1},
-		"WriteBuffer":   {WriteBuffer: 1},
-		"MinRTO":        {MinRTO: time.Hour},
-		"Interval":      {Interval: time.Millisecond},
-		"NoDelay":       {NoDelay: NoDelayTurbo + 1},
-		"DeadLink":      {DeadLink: -1},
-		"Redundancy":    {Redundancy: math.NaN()},
-		"IdleTimeout":   {IdleTimeout: -1},
-		"Backlog":       {Backlog: -1},
-		"MaxSessions":   {MaxSessions: -5},
-
-		"StatelessResetKey": {StatelessResetKey: make([]byte, 15)},
-	}
-	for field, config := range bad {
-		var ce *ConfigError
-		require.ErrorAs(t, config.Validate(), &ce, field)
-		require.Equal(t, field, ce.Field)
-		_, err := Dial("udp", "127.0.0.1:1", &config)
-		require.ErrorAs(t, err, &ce)
-		_, err = Listen("udp", "127.0.0.1:0", &config)
-		require.ErrorAs(t, err, &ce)
-		_, err = NewEndpoint(nil, &config)
-		require.ErrorAs(t, err, &ce)
-		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
-		require.ErrorAs(t, err, &ce)
-	}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}} {
-		require.NoError(t, good.Validate())
-	}
-	require.NoError(t, (*Config)(nil).Validate())
-
-	k := New(1, nil)
-	require.Error(t, k.SetMTU(49))
-	require.Error(t, k.SetMTU(65536))
-	require.Error(t, k.SetWindow(0, 128))
-	require.Error(t, k.SetWindow(128, 0))
-	require.Error(t, k.SetInterval(9))
-	require.Error(t, k.SetInterval(5001))
-	require.Error(t, k.SetMinRTO(0))
-	require.Error(t, k.SetMinRTO(60001))
 }
 
 // Every field of Config has an effect on the session that it is given to.

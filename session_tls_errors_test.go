@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -416,25 +415,6 @@ func TestTLSDowngrade(t *testing.T) {
 			})
 		})
 	}
-}
-
-func TestTLSConfig(t *testing.T) {
-	aead, err := crypt.AESGCM(make([]byte, 16))
-	require.NoError(t, err)
-	for _, c := range []Config{
-		{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}},
-		{TLS: &tls.Config{MinVersion: tls.VersionTLS12}},
-		{TLS: &tls.Config{}, MTU: 1199},
-		{TLS: &tls.Config{}, AllowLegacy: true},
-		{TLS: &tls.Config{}, Cipher: aead},
-	} {
-		var invalid *ConfigError
-		require.ErrorAs(t, c.Validate(), &invalid)
-	}
-	_, err = Listen("udp", "127.0.0.1:0", &Config{TLS: &tls.Config{}})
-	var invalid *ConfigError
-	require.ErrorAs(t, err, &invalid)
-	require.NoError(t, secured(Config{MTU: 1200}).Validate())
 }
 
 // Once there are handshake keys, nothing in the clear ends a handshake, though it

@@ -368,21 +368,6 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A ratio that cannot be, and an MTU that leaves no room, are errors.
-func TestPipelineConfigErrors(t *testing.T) {
-	gcm := testCiphers(t, 1)["aes-gcm"]
-	for field, configs := range map[string][]Config{
-		"FEC": {{FEC: FEC{Data: 1}}, {FEC: FEC{Parity: 1}}, {FEC: FEC{200, 100}}, {FEC: FEC{-1, 5}}},
-		"MTU": {{MTU: 60, Cipher: gcm}, {MTU: 57, FEC: FEC{10, 3}}},
-	} {
-		for _, c := range configs {
-			var ce *ConfigError
-			require.ErrorAs(t, c.Validate(), &ce)
-			require.Equal(t, field, ce.Field)
-		}
-	}
-}
-
 // Packets of one segment are sealed from the segment's own buffer, which is
 // still right when it has to be retransmitted. Other ciphers work in a copy.
 func TestSegmentsAreSealedFromTheirBuffers(t *testing.T) {
