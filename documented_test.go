@@ -2,9 +2,11 @@ package kcp
 
 import (
 	"go/ast"
+	"go/doc"
 	"go/parser"
 	"go/token"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -175,4 +177,104 @@ func (g *group) covers(n ast.Node, doc, behind *ast.CommentGroup) bool {
 	g.commented = doc != nil || g.commented && begins == g.last+1
 	g.last = g.fset.Position(n.End()).Line
 	return g.commented || behind != nil
+}
+
+// What go doc shows names nothing that it does not show: those are notes for
+// maintainers, which belong to unexported declarations.
+func TestDocsNameNothingUnexported(t *testing.T) {
+	ofSources(t)
+	sequential(t)
+	for _, dir := range publicPackages {
+		files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+		require.NoError(t, err)
+		fset := token.NewFileSet()
+		var parsed []*ast.File
+		for _, name := range files {
+			if !strings.HasSuffix(name, "_test.go") {
+				file, err := parser.ParseFile(fset, name, nil, parser.ParseComments)
+				require.NoError(t, err)
+				parsed = append(parsed, file)
+			}
+		}
+		require.Empty(t, unexportedInDocs(t, fset, parsed), dir)
+	}
+
+	const source = `package p
+// T is like smallThing, and needs T.mu.
+type T struct {
+	// F is for smallThing.
+	F int
+	mu int // smallThing
+}
+// M needs T.mu, and M.md has more.
+func (*T) M() {}
+type smallThing struct{} // of T.mu
+`
+	fset := token.NewFileSet()
+	file, err := parser.ParseFile(fset, "p.go", source, parser.ParseComments)
+	require.NoError(t, err)
+	require.Equal(t, []string{"T.mu", "T.mu", "smallThing", "smallThing"}, unexportedInDocs(t, fset, []*ast.File{file}))
+}
+
+// unexportedInDocs returns the unexported names in the documentation of a
+// package: those that nobody takes for an English word.
+func unexportedInDocs(t *testing.T, fset *token.FileSet, files []*ast.File) (found []string) {
+	t.Helper()
+	hidden, parameters := make(map[string]bool), make(map[string]bool)
+	for _, file := range files {
+		ast.Inspect(file, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.FuncDecl:
+				hidden[n.Name.Name] = true
+				for _, p := range n.Type.Params.List {
+					for _, id := range p.Names {
+						parameters[id.Name] = parameters[id.Name] || n.Name.IsExported()
+					}
+				}
+			case *ast.TypeSpec:
+				hidden[n.Name.Name] = true
+			case *ast.StructType:
+				for _, field := range n.Fields.List {
+					for _, id := range field.Names {
+						hidden[id.Name] = true
+					}
+				}
+			}
+			return true
+		})
+	}
+	p, err := doc.NewFromFiles(fset, files, "p")
+	require.NoError(t, err)
+	var shown strings.Builder
+	show := func(text string, decl ast.Decl) {
+		shown.WriteString(text + "\n")
+		ast.Inspect(decl, func(n ast.Node) bool {
+			if c, ok := n.(*ast.CommentGroup); ok {
+				shown.WriteString(c.Text())
+			}
+			return true
+		})
+	}
+	funcs := p.Funcs
+	for _, of := range p.Types {
+		show(of.Doc, of.Decl)
+		funcs = append(append(funcs, of.Funcs...), of.Methods...)
+	}
+	for _, f := range funcs {
+		shown.WriteString(f.Doc)
+	}
+	for _, v := range append(p.Consts, p.Vars...) {
+		show(v.Doc, v.Decl)
+	}
+	for _, word := range regexp.MustCompile(`\b([A-Z]\w*\.)?[a-z]\w*\b`).FindAllString(shown.String(), -1) {
+		_, name, selected := strings.Cut(word, ".")
+		if !selected {
+			name = word
+		}
+		if hidden[name] && (selected || name != strings.ToLower(name) && !parameters[name]) {
+			found = append(found, word)
+		}
+	}
+	slices.Sort(found)
+	return found
 }

@@ -17,13 +17,13 @@ import (
 // Endpoint carries any number of sessions with any number of peers over one
 // socket, or over the several sockets of Config.Shards. The sessions may be
 // dialled or accepted. It runs one read goroutine per socket, unless a blocked
-// Read or Write is reading the socket itself (see readTurn). All methods are
-// safe for concurrent use.
-//
-// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu,
-// Listener.mu. Fields above mu are immutable or need no lock, unless their
-// comments name one.
+// Read or Write is reading the socket itself. All methods are safe for concurrent
+// use.
 type Endpoint struct {
+	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu,
+	// Listener.mu. Fields above mu are immutable or need no lock, unless their
+	// comments name one.
+
 	config           Config      // immutable
 	repeat           *repetition // of Config.Repetition; nil: none; immutable
 	fixedWriteBuffer bool        // Config.WriteBuffer was not 0; immutable

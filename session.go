@@ -30,16 +30,16 @@ import (
 //
 // Errors are of type *net.OpError, but for io.EOF and those of Err; use
 // errors.Is and errors.As.
-//
-// Unexported methods require Conn.mu, unless their comment says that they lock
-// it or run without it.
 type Conn struct {
 	ep *Endpoint // immutable
 
 	writing sync.Mutex // held for a whole Write or WriteMessage; locked before mu
 
-	mu       sync.Mutex // guards the fields below, unless their comment says otherwise
-	kcp      *KCP       // the state machine; the pointer is immutable
+	// mu guards the fields below, unless their comment says otherwise. Unexported
+	// methods require it, unless their comment says that they lock it or run
+	// without it.
+	mu       sync.Mutex
+	kcp      *KCP // the state machine; the pointer is immutable
 	path     pathState
 	io       ioState
 	hs       handshakeState
@@ -398,8 +398,8 @@ func (c *Conn) wakeAll() {
 func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 
 // RemoteAddr returns the address of the peer. It changes when the peer migrates
-// to another address (RFC 9000 §9), which only happens with an authenticating
-// Cipher.
+// to another address (RFC 9000 §9), which only happens with TLS, and with a Cipher
+// that authenticates.
 func (c *Conn) RemoteAddr() net.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -85,7 +85,8 @@ var (
 	errStreamOptions = errors.New("kcp: stream option out of range")
 )
 
-// StreamError means that a stream was reset. The session goes on.
+// StreamError means that a stream was reset, or that the peer has closed it and
+// reads no more, which is code 0. The session goes on.
 type StreamError struct {
 	Code   uint64 // of the application that has reset it, or StreamRefused ff.
 	Remote bool   // it was the peer's end
@@ -103,6 +104,10 @@ func (e *StreamError) Error() string {
 		return "kcp: stream reset " + who + ": protocol violation"
 	case StreamTooLarge:
 		return "kcp: stream reset " + who + ": message larger than the receive buffer"
+	case 0:
+		if e.Remote {
+			return "kcp: stream closed by the peer, or reset with code 0"
+		}
 	}
 	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }

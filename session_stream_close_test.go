@@ -121,3 +121,41 @@ func TestCloseAfterBothFINs(t *testing.T) {
 		require.NoError(t, b.Close())
 	})
 }
+
+// The end of a stream says whose end it was. To a writer, Close of the peer is
+// what Reset with code 0 is: it reads no more.
+func TestStreamErrorTexts(t *testing.T) {
+	for _, tc := range []struct {
+		end  func(s *Stream) error
+		text string
+	}{
+		{(*Stream).Close, "kcp: stream closed by the peer, or reset with code 0"},
+		{func(s *Stream) error { return s.Reset(0) }, "kcp: stream closed by the peer, or reset with code 0"},
+		{func(s *Stream) error { return s.Reset(7) }, "kcp: stream reset by the peer with code 7"},
+		{func(s *Stream) error { return s.Reset(1<<62 | 7) }, "kcp: stream reset by the peer with code 7"},
+	} {
+		inWorld(t, 0, clean, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			s, err := a.OpenStream(context.Background(), nil)
+			require.NoError(t, err)
+			_, err = s.Write([]byte("x"))
+			require.NoError(t, err)
+			r, err := b.AcceptStream(context.Background())
+			require.NoError(t, err)
+			require.NoError(t, tc.end(r))
+			time.Sleep(time.Second)
+			_, err = s.Write([]byte("late"))
+			var reset *StreamError
+			require.ErrorAs(t, err, &reset)
+			require.Equal(t, tc.text, reset.Error())
+		})
+	}
+	for err, text := range map[StreamError]string{
+		{}:                      "kcp: stream reset locally with code 0",
+		{StreamRefused, true}:   "kcp: stream refused by the peer",
+		{StreamViolation, true}: "kcp: stream reset by the peer: protocol violation",
+		{StreamTooLarge, false}: "kcp: stream reset locally: message larger than the receive buffer",
+	} {
+		require.Equal(t, text, err.Error())
+	}
+}

@@ -43,7 +43,7 @@ func open(conn *kcp.Conn, purpose byte) (*kcp.Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	// The first message has to arrive, also on a stream whose others need not.
+	// It arrives: the streams that clients open have no lifetime.
 	return s, s.WriteMessage([]byte{purpose})
 }
 
