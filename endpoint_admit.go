@@ -216,6 +216,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
+	c.path.counted = validated
 	if hello.code != 0 {
 		c.takeHello(hello) // no lock: no other goroutine has c yet
 	}

@@ -137,6 +137,20 @@ func TestMaxSessionsPerAddress(t *testing.T) {
 	})
 }
 
+// Sessions that begin with a cookie count as those whose peers validate their
+// addresses later.
+func TestMaxSessionsPerAddressWithCookies(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(&Config{MaxSessionsPerAddress: 2, AddressValidation: ValidateAlways})
+		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: 2 * time.Second})
+		w.dial(e)
+		w.dial(e)
+		_, err := e.Dial(context.Background(), l.Addr())
+		require.ErrorIs(t, err, ErrRefused)
+		require.Equal(t, 2, l.Stats().Sessions)
+	})
+}
+
 // From half of MaxSessions on, a HELLO opens a session only of a sender that has
 // shown its address, and gets an answer when the table is full.
 func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
