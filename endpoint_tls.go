@@ -154,19 +154,20 @@ func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration
 // sealedInTimeWait answers a protected packet of a session that has ended. It
 // reports whether there was one.
 func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.mu.RLock()
 	tw, ok := e.timeWaitForLocked(key, initialPacket{}, now)
+	e.mu.RUnlock()
 	if !ok || tw.numbers == nil || tw.numbers.tls == nil {
 		e.counters.dropUnknown.Add(1)
 		return ok
 	}
-	defer tw.numbers.tls.keys.Compact()
 	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
-		return true
+		return true // the keys stay derived, so that the next one costs less
 	}
 	e.counters.dropEnded.Add(1)
 	if f, ok := parseInitial(p); ok {
+		e.mu.Lock()
+		defer e.mu.Unlock()
 		e.replyInTimeWaitLocked(tw, key, d, f, p)
 	}
 	return true
