@@ -132,11 +132,16 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 	return true
 }
 
-// keepEarly keeps a packet whose keys are not known yet.
+// keepEarly keeps a packet whose keys are not known yet. A server sends nothing
+// under the application keys before it has the client's Finished, and a client
+// nothing protected before it has ServerHello: what comes before is not kept.
 func (c *Conn) keepEarly(h *tlsHandshake, packet []byte) {
 	limit := maxEarly
 	if c.hs.unvalidated.Load() {
 		limit /= 4
+	}
+	if h.tls == nil || c.hs.dialled && packetkeys.LevelOf(packet) == packetkeys.Application {
+		limit = 0
 	}
 	if len(h.early) >= limit || h.held+len(packet) > maxEarlyBytes || h.alert.code != 0 || c.memoryPressure() == pressureHigh {
 		c.ep.counters.dropHandshake.Add(1)
