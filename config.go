@@ -50,7 +50,8 @@ type Config struct {
 	// GetConfigForClient. ALPN (NextProtos), client certificates and tickets
 	// (ClientSessionCache) work as with crypto/tls; there is no early data.
 	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
-	// MTU must be 1200 at least.
+	// MTU must be 1200 at least. A handshake fails if the peer's certificates
+	// exceed 64 KiB; they count in MaxBuffered while the session is open.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this
 	// end was restarted (stateless reset, RFC 9000 §10.3): their calls return
@@ -225,6 +226,10 @@ type Config struct {
 	// has been silent is evicted for a new one. A half-open session is sent at
 	// most three times as much as has arrived from it (anti-amplification
 	// limit, RFC 9000 §8.1), and holds little of what it receives.
+	//
+	// With TLS, as many handshakes besides may be in progress with validated
+	// peers. A network as in MaxSessionsPerAddress has half of what the others
+	// leave. Further peers wait: Dial repeats its first packet.
 	MaxHalfOpen int
 	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
 	// IPv4 address, or one IPv6 network of 64 bits; peers behind a NAT share

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/replay"
@@ -91,7 +92,8 @@ type sessionTable struct {
 	fecByAddr   map[sessionKey][]*Conn      // sessions whose peers send FEC, by address alone (conv is 0)
 	byConv      map[uint32]*Conn            // list of the sessions of a conversation id, oldest first, linked by sameConv
 	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if MaxSessionsPerAddress is off, which is immutable
-	unvalidated []*Conn                     // half-open sessions in order of eviction, and some that no longer are half open
+	shaking     int                         // accepted sessions of validated peers whose TLS handshake is in progress
+	unvalidated []weak.Pointer[Conn]        // half-open sessions in order of eviction, and some that no longer are, or have ended
 	timeWaits   timeWaitTable
 }
 

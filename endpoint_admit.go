@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"time"
+	"weak"
 
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -119,7 +120,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	if !v.validated {
 		e.load.halfOpen.Add(1)
 		e.pruneUnvalidatedLocked()
-		e.table.unvalidated = append(e.table.unvalidated, c)
+		e.table.unvalidated = append(e.table.unvalidated, weak.Make(c))
 	}
 	e.addLocked(c)
 	e.table.tally.accepted++
@@ -198,6 +199,9 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
 		}
 		return v
+	case f.hello.code != 0 && !e.mayShakeLocked(key): // the peer repeats HELLO
+		e.counters.dropHandshake.Add(1)
+		return v
 	case v.listener.full(v.validated || f.hello.code != 0): // a session opened by HELLO is offered once it is validated
 		e.counters.dropBacklog.Add(1)
 		return v
@@ -217,6 +221,9 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello 
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
 	c.path.counted = validated
+	if n := c.in.numbers; n != nil && n.tls != nil {
+		n.tls.shaking = true
+	}
 	if hello.code != 0 {
 		c.takeHello(hello) // no lock: no other goroutine has c yet
 	}

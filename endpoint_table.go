@@ -83,11 +83,7 @@ func (e *Endpoint) addLocked(c *Conn) {
 	e.table.tally.peak = max(e.table.tally.peak, len(e.table.sessions))
 	e.load.sessions.Store(int32(len(e.table.sessions)))
 	e.addConvLocked(c)
-	if e.table.perNetwork != nil {
-		n := e.table.perNetwork[networkOf(c.path.key)]
-		n.add(c, 1)
-		e.table.perNetwork[networkOf(c.path.key)] = n
-	}
+	e.countLocked(c, 1)
 }
 
 // removeLocked removes a session from the tables. Endpoint.mu is held.
@@ -99,14 +95,7 @@ func (e *Endpoint) removeLocked(c *Conn) {
 		e.table.unvalidated = nil // it lists ended sessions, too
 	}
 	e.removeConvLocked(c)
-	if e.table.perNetwork != nil {
-		network := networkOf(c.path.key)
-		n := e.table.perNetwork[network]
-		n.add(c, -1)
-		if e.table.perNetwork[network] = n; n == (networkCount{}) {
-			delete(e.table.perNetwork, network)
-		}
-	}
+	e.countLocked(c, -1)
 	if c.path.fecBound {
 		key := c.path.key
 		key.conv = 0
@@ -133,6 +122,7 @@ func (t *sessionTable) shrink() {
 type networkCount struct {
 	validated int32 // the peer's address is validated; dialled sessions included
 	pending   int32 // the peer's address is not validated yet
+	shaking   int32 // of validated: those whose TLS handshake is in progress
 }
 
 // add adds times, which may be negative, to the count that c belongs to.
@@ -141,6 +131,59 @@ func (n *networkCount) add(c *Conn, times int32) {
 		n.validated += times
 	} else {
 		n.pending += times
+	}
+}
+
+// countLocked adds times, which may be negative, to the counts that c belongs to.
+// Endpoint.mu is held.
+func (e *Endpoint) countLocked(c *Conn, times int32) {
+	shaking := int32(0)
+	if e.config.TLS != nil && c.path.counted && c.in.numbers.tls.shaking {
+		shaking = times
+	}
+	e.table.shaking += int(shaking)
+	if e.table.perNetwork == nil {
+		return
+	}
+	network := networkOf(c.path.key)
+	n := e.table.perNetwork[network]
+	n.add(c, times)
+	n.shaking += shaking
+	if n == (networkCount{}) {
+		delete(e.table.perNetwork, network)
+	} else {
+		e.table.perNetwork[network] = n
+	}
+}
+
+// mayShakeLocked reports whether one more TLS handshake may begin with the network
+// of key. A network may have half of what the others leave of MaxHalfOpen, so that
+// something is left for the next one. Handshakes of addresses that are not
+// validated do not count, as somebody else may have begun them. Endpoint.mu is
+// held.
+func (e *Endpoint) mayShakeLocked(key sessionKey) bool {
+	if e.config.TLS == nil {
+		return true
+	}
+	left := e.config.MaxHalfOpen - e.table.shaking
+	return left > 0 && int(e.table.perNetwork[networkOf(key)].shaking) <= left/2
+}
+
+// handshakeOver takes note that the TLS handshake of c, whose state is s, is not
+// in progress any more.
+func (e *Endpoint) handshakeOver(c *Conn, s *tlsState) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !s.shaking {
+		return
+	}
+	listed := e.table.sessions[c.path.key] == c
+	if listed {
+		e.countLocked(c, -1)
+	}
+	s.shaking = false
+	if listed {
+		e.countLocked(c, 1)
 	}
 }
 
@@ -208,19 +251,19 @@ const (
 // evictLooks qualifies. Endpoint.mu is held.
 func (e *Endpoint) oldestHalfOpenLocked(now time.Duration) *Conn {
 	for looks := 0; len(e.table.unvalidated) > 0 && looks < evictLooks; looks++ {
-		c := e.table.unvalidated[0]
+		first := e.table.unvalidated[0]
+		c := first.Value()
 		switch {
-		case e.table.sessions[c.path.key] != c || !c.hs.unvalidated.Load():
+		case c == nil || e.table.sessions[c.path.key] != c || !c.hs.unvalidated.Load():
 			looks--
 		case now-c.hs.born < evictAfter:
 			return nil
 		case c.hs.active.Swap(false):
-			e.table.unvalidated = append(e.table.unvalidated, c)
+			e.table.unvalidated = append(e.table.unvalidated, first)
 		default:
 			e.table.unvalidated = e.table.unvalidated[1:]
 			return c
 		}
-		e.table.unvalidated[0] = nil
 		e.table.unvalidated = e.table.unvalidated[1:]
 	}
 	return nil
@@ -233,12 +276,11 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 		return
 	}
 	kept := e.table.unvalidated[:0]
-	for _, c := range e.table.unvalidated {
-		if c.hs.unvalidated.Load() {
-			kept = append(kept, c)
+	for _, p := range e.table.unvalidated {
+		if c := p.Value(); c != nil && c.hs.unvalidated.Load() {
+			kept = append(kept, p)
 		}
 	}
-	clear(e.table.unvalidated[len(kept):])
 	e.table.unvalidated = kept
 }
 
@@ -247,16 +289,14 @@ func (e *Endpoint) pruneUnvalidatedLocked() {
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.table.perNetwork == nil || e.table.sessions[c.path.key] != c {
+	if e.table.sessions[c.path.key] != c {
 		return true
 	}
-	network := networkOf(c.path.key)
-	n := e.table.perNetwork[network]
-	n.add(c, -1)
+	e.countLocked(c, -1)
 	c.path.counted = true
-	n.add(c, 1)
-	e.table.perNetwork[network] = n
-	return int(n.validated) <= e.config.MaxSessionsPerAddress
+	e.countLocked(c, 1)
+	return e.table.perNetwork == nil ||
+		int(e.table.perNetwork[networkOf(c.path.key)].validated) <= e.config.MaxSessionsPerAddress
 }
 
 // bindFEC records that the peer of c sends FEC. Parity names no conversation,

@@ -55,6 +55,9 @@ func (c *Conn) held() int {
 	if h := c.tlsHandshake(); h != nil {
 		n += h.bytesHeld()
 	}
+	if numbers := c.in.numbers; numbers != nil && numbers.tls != nil && numbers.tls.secured != nil {
+		n += numbers.tls.secured.bytes
+	}
 	if v := c.path.validation; v != nil && v.deferred != nil {
 		n += cap(v.deferred.data)
 	}

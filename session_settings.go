@@ -13,9 +13,10 @@ type rareState struct {
 	dropped  Drops
 	settings *connSettings // nil: those of Config
 	customs  customs.Customs
-	kept     [][]byte  // what Read returns after Close; see keepReceived
-	receipts []receipt // of messages of SendMessage, to be called
-	messages bool      // SendMessage was called with options
+	secured  *securedState // of an ended session with TLS
+	kept     [][]byte      // what Read returns after Close; see keepReceived
+	receipts []receipt     // of messages of SendMessage, to be called
+	messages bool          // SendMessage was called with options
 }
 
 // rarely returns the session's rareState, which it allocates.

@@ -22,13 +22,25 @@ const capTLS = 2
 const (
 	// maxClientHello is the longest ClientHello that a server reads, in bytes.
 	maxClientHello = 16 << 10
+	// maxPeerFlight is how many bytes a peer's messages under the handshake keys
+	// may have, most of which are its certificates. crypto/tls would take four
+	// times as many.
+	maxPeerFlight = 64 << 10
 	// maxTLSAhead is how far beyond what TLS has read handshake bytes are held.
 	maxTLSAhead = 64 << 10
+	// maxTLSHeld is how much memory of each stream is held until TLS has read
+	// it, as buffers are larger than what is in them.
+	maxTLSHeld = 2 * maxTLSAhead
 	// maxEarly and maxEarlyBytes bound the packets that are held until their
 	// keys are known; the first quarter of the packets is for an address that
 	// is not validated.
 	maxEarly      = 32
 	maxEarlyBytes = 64 << 10
+	// earlyEntry is what such a packet takes beside its bytes.
+	earlyEntry = 24
+	// handshakeBytes is what a handshake in progress takes beside what the peer
+	// sends and what it is sent: the state and the goroutine of crypto/tls.
+	handshakeBytes = 40 << 10
 	// failedTime is how long an accepted session goes on to tell its peer that
 	// the handshake has failed.
 	failedTime = 3 * time.Second
@@ -38,12 +50,21 @@ const (
 )
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, but for
-// keys, which have a lock of their own, and reset.theirs, which is atomic.
+// keys, which have a lock of their own, reset.theirs, which is atomic, and what
+// says so.
 type tlsState struct {
-	keys  packetkeys.Keys      // of the level Application
-	shake *tlsHandshake        // nil once the handshake is over and settled
-	state *tls.ConnectionState // nil before the handshake is done
+	keys  packetkeys.Keys // of the level Application
+	shake *tlsHandshake   // nil once the handshake is over and settled
 	reset resetKeys
+
+	secured *securedState // nil before the handshake is done, and in TIME-WAIT
+	shaking bool          // accepted, and counted in sessionTable.shaking if validated; Endpoint.mu
+}
+
+// securedState is what a TLS handshake has agreed on, for the application.
+type securedState struct {
+	state tls.ConnectionState
+	bytes int // of memory of the peer's certificates
 }
 
 // tlsHandshake is the state of a TLS handshake. Conn.mu guards it, but for tls
@@ -54,7 +75,7 @@ type tlsHandshake struct {
 	streams [handshake.Levels]handshake.Stream
 	info    signal   // the peer's INFO as it came in the clear
 	early   [][]byte // packets under keys that are not known yet
-	held    int      // bytes of early
+	held    int      // bytes of early as allocated
 	alert   signal   // tells the peer that the handshake has failed; code 0: it has not
 
 	failedAt time.Duration // when it failed, since the epoch
@@ -120,11 +141,18 @@ type ConnectionState struct {
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n := c.in.numbers; n != nil && n.tls != nil && n.tls.state != nil {
-		state := *n.tls.state
-		return ConnectionState{TLS: &state}
+	var secured *securedState
+	if n := c.in.numbers; n != nil && n.tls != nil {
+		secured = n.tls.secured
 	}
-	return ConnectionState{}
+	if secured == nil && c.rare != nil {
+		secured = c.rare.secured
+	}
+	if secured == nil {
+		return ConnectionState{}
+	}
+	state := secured.state
+	return ConnectionState{TLS: &state}
 }
 
 // dialTLS begins the handshake of a dialled session. HELLO leaves with what TLS
@@ -227,6 +255,11 @@ func (c *Conn) workTLS(h *tlsHandshake, start bool, data []byte, ticket bool) {
 		h.tls.Close()
 		return
 	}
+	if h.alert.code != 0 { // it has failed meanwhile
+		h.drop()
+		c.account()
+		return
+	}
 	now := c.ep.now()
 	c.setClock(now)
 	c.tookStep(h, s, now)
@@ -284,7 +317,8 @@ func (c *Conn) takeSecret(h *tlsHandshake, s handshake.Secret) error {
 func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
 	l := &c.hs
 	state := h.tls.State()
-	c.in.numbers.tls.state, c.in.numbers.sends = &state, true
+	c.in.numbers.tls.secured = &securedState{state, handshake.CertificateBytes(&state)}
+	c.in.numbers.sends = true
 	h.done, h.ticketed = true, !h.tickets
 	h.streams[handshake.Initial] = handshake.Stream{}
 	c.live.lastHeard = now
@@ -376,12 +410,16 @@ func (c *Conn) settleTLS() {
 func (c *Conn) closeTLS() {
 	if n := c.in.numbers; n != nil && n.tls != nil && c.closing.state == stateEnded {
 		n.tls.keys.Compact() // they remain for TIME-WAIT
+		if n.tls.secured != nil {
+			c.rarely().secured, n.tls.secured = n.tls.secured, nil
+		}
 	}
 	if h := c.tlsHandshake(); h != nil {
 		c.in.numbers.tls.shake = nil
 		if h.tls != nil && !h.working { // else workTLS does it
 			h.tls.Close()
 		}
+		c.ep.handshakeOver(c, c.in.numbers.tls)
 	}
 }
 
@@ -398,6 +436,7 @@ func (c *Conn) failTLS(err *HandshakeError) {
 		code = alertChanged
 	}
 	h.alert, h.failedAt = signal{sigAlert, code, c.hs.peerToken}, c.ep.now()
+	h.drop()
 	if !err.Remote && err.Err != ErrNoTLS {
 		c.sendAlert()
 	}
@@ -428,9 +467,10 @@ func (c *Conn) tlsExpires() time.Duration {
 
 // Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
 const (
-	alertDecodeError   = 50
-	alertInternalError = 80
-	alertChanged       = 256 // the transport parameters contradict the signals in the clear
+	alertBadCertificate = 42
+	alertDecodeError    = 50
+	alertInternalError  = 80
+	alertChanged        = 256 // the transport parameters contradict the signals in the clear
 )
 
 // unacknowledged reports whether anything was written that the peer has not
@@ -444,11 +484,35 @@ func (h *tlsHandshake) unacknowledged() bool {
 	return false
 }
 
-// bytesHeld returns the memory held because of what the peer has sent, in bytes.
-func (h *tlsHandshake) bytesHeld() int {
+// drop drops what a handshake that has failed holds, but for the keys of its
+// alert. While TLS runs, workTLS calls it.
+func (h *tlsHandshake) drop() {
+	if h.tls != nil && !h.working {
+		h.tls.Close()
+		h.tls = nil
+	}
+	h.early, h.held = nil, 0
+	clear(h.streams[:])
+}
+
+// received returns the memory of what the peer has sent, and TLS has not read,
+// in bytes as allocated.
+func (h *tlsHandshake) received() int {
 	n := h.held
 	for i := range h.streams {
 		n += h.streams[i].Held()
+	}
+	return n
+}
+
+// bytesHeld returns the memory held because of the peer, in bytes as allocated.
+func (h *tlsHandshake) bytesHeld() int {
+	n := h.received()
+	for i := range h.streams {
+		n += h.streams[i].Kept()
+	}
+	if h.tls != nil { // it keeps what it has read of a message, in a buffer that doubles
+		n += handshakeBytes + 2*int(h.streams[handshake.Handshake].Received())
 	}
 	return n
 }

@@ -1,7 +1,9 @@
 package kcp
 
 import (
+	"bytes"
 	"crypto/tls"
+	"fmt"
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
@@ -136,19 +138,19 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 // under the application keys before it has the client's Finished, and a client
 // nothing protected before it has ServerHello: what comes before is not kept.
 func (c *Conn) keepEarly(h *tlsHandshake, packet []byte) {
-	limit := maxEarly
+	count, room := maxEarly, maxEarlyBytes-h.held
 	if c.hs.unvalidated.Load() {
-		limit /= 4
+		count, room = maxEarly/4, unvalidatedBytes-h.received()
 	}
-	if h.tls == nil || c.hs.dialled && packetkeys.LevelOf(packet) == packetkeys.Application {
-		limit = 0
-	}
-	if len(h.early) >= limit || h.held+len(packet) > maxEarlyBytes || h.alert.code != 0 || c.memoryPressure() == pressureHigh {
+	kept := bytes.Clone(packet)
+	size := cap(kept) + earlyEntry
+	if h.tls == nil || c.hs.dialled && packetkeys.LevelOf(packet) == packetkeys.Application ||
+		len(h.early) >= count || size > room || c.memoryPressure() == pressureHigh {
 		c.ep.counters.dropHandshake.Add(1)
 		return
 	}
-	h.early = append(h.early, append([]byte(nil), packet...))
-	h.held += len(packet)
+	h.early = append(h.early, kept)
+	h.held += size
 }
 
 // takeClear takes the signals of a packet in the clear. It reports whether the
@@ -224,13 +226,19 @@ func (c *Conn) takeCrypto(h *tlsHandshake, level handshake.Level, m *handshakeMe
 	if !m.crypto || h.done && level != handshake.Application {
 		return
 	}
-	limit := maxTLSAhead
+	limit, room := maxTLSAhead, maxTLSHeld
 	if level == handshake.Initial {
 		limit = maxClientHello
+	} else if level == handshake.Handshake && uint64(m.offset)+uint64(len(m.data)) > maxPeerFlight {
+		c.failTLS(&HandshakeError{Err: fmt.Errorf("more than %d bytes of certificates: %w", maxPeerFlight, tls.AlertError(alertBadCertificate))})
+		return
 	}
 	s := &h.streams[level]
+	if c.hs.unvalidated.Load() {
+		room = unvalidatedBytes - (h.received() - s.Held())
+	}
 	s.Acknowledge(m.una)
-	if !s.Receive(m.offset, m.data, limit) {
+	if !s.Receive(m.offset, m.data, limit, room) {
 		c.ep.counters.dropHandshake.Add(1)
 	}
 	c.advanceTLS()

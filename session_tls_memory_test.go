@@ -2,16 +2,123 @@ package kcp
 
 import (
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/binary"
+	"math/big"
 	"net/netip"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
+	"weak"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// longChain returns a certificate for "test" of about size bytes in all, unlike
+// any other of another serial number.
+func longChain(t testing.TB, serial int64, size int) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	cert := tls.Certificate{PrivateKey: key}
+	const each = 15_000
+	for i := 0; size > 0; i++ {
+		template := &x509.Certificate{
+			SerialNumber: big.NewInt(serial<<8 + int64(i)),
+			Subject:      pkix.Name{CommonName: "test"}, DNSNames: []string{"test"},
+			NotBefore: bubbleTime.AddDate(-1, 0, 0), NotAfter: bubbleTime.AddDate(100, 0, 0),
+			ExtraExtensions: []pkix.Extension{{Id: asn1.ObjectIdentifier{1, 2, 3}, Value: make([]byte, min(size, each))}},
+		}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		require.NoError(t, err)
+		cert.Certificate = append(cert.Certificate, der)
+		size -= each
+	}
+	return cert
+}
+
+// withCertificate returns config with TLS, in which both ends ask for a
+// certificate that they do not verify, and this one has cert.
+func withCertificate(config Config, cert tls.Certificate) *Config {
+	config.TLS = &tls.Config{Certificates: []tls.Certificate{cert}, InsecureSkipVerify: true, ClientAuth: tls.RequireAnyClientCert}
+	return &config
+}
+
+// The certificates of a peer count as long as the session is open. The
+// application has them after Close, and TIME-WAIT does not.
+func TestTLSCertificatesAreCounted(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		const size = 40_000
+		a, b, l := w.pair(withCertificate(Config{}, longChain(t, 1, size)), withCertificate(Config{}, longChain(t, 2, size)))
+		w.settle()
+		require.Greater(t, l.Stats().Buffered, size)
+		require.Greater(t, a.Endpoint().Stats().Buffered, size)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		w.settle()
+		require.Zero(t, l.Stats().Buffered)
+		require.Zero(t, a.Endpoint().Stats().Buffered)
+		tw, ok := l.Endpoint().table.timeWaits.at(b.path.key, l.Endpoint().now())
+		require.True(t, ok)
+		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
+		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
+		cert := weak.Make(b.ConnectionState().TLS.PeerCertificates[0])
+		a, b = nil, nil
+		for range 5 {
+			runtime.GC()
+			time.Sleep(time.Second)
+		}
+		require.Nil(t, cert.Value())
+		require.NotNil(t, tw.numbers)
+		runtime.KeepAlive(tw)
+	})
+}
+
+// What a handshake takes from a peer is bounded, and the error says so.
+func TestTLSTooManyCertificates(t *testing.T) {
+	long, short := longChain(t, 1, maxPeerFlight), longChain(t, 2, maxPeerFlight-10_000)
+	for _, test := range []struct{ client, server tls.Certificate }{{short, short}, {long, short}, {short, long}} {
+		inWorld(t, 0, clean, func(w *world) {
+			_, dialErr, acceptErr := w.dialTLS(withCertificate(Config{}, test.client), withCertificate(Config{}, test.server))
+			switch {
+			case len(test.client.Certificate) == len(long.Certificate):
+				requireAlert(t, dialErr, true, alertBadCertificate)
+				requireAlert(t, acceptErr, false, alertBadCertificate)
+				require.ErrorContains(t, acceptErr, "more than 65536 bytes of certificates")
+			case len(test.server.Certificate) == len(long.Certificate):
+				requireAlert(t, dialErr, false, alertBadCertificate)
+				requireAlert(t, acceptErr, true, alertBadCertificate)
+			default:
+				require.NoError(t, dialErr)
+				require.NoError(t, acceptErr)
+			}
+		})
+	}
+}
+
+// halfOpen returns the one session of a listener, whose peer has sent the first
+// part of its ClientHello, or all of it.
+func (w *world) halfOpen(l *Listener, config *Config, packets int) *Conn {
+	for _, p := range w.recordHello(config)[:packets] {
+		w.net.Inject(netip.MustParseAddrPort("10.0.9.9:9"), netip.MustParseAddrPort(serverAddr), p)
+	}
+	w.settle()
+	return l.Endpoint().only(w.t)
+}
 
 // only returns the one session of e.
 func (e *Endpoint) only(t *testing.T) *Conn {
@@ -22,6 +129,153 @@ func (e *Endpoint) only(t *testing.T) *Conn {
 		return c
 	}
 	return nil
+}
+
+// What an address that is not validated makes a server hold is 16 KiB at most, in
+// proportion to what has arrived, whatever comes at whatever level. A handshake
+// that runs counts besides.
+func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		config := secured(Config{})
+		l := w.listen(config)
+		c := w.halfOpen(l, config, 1)
+		c.mu.Lock()
+		unlock := sync.OnceFunc(c.mu.Unlock)
+		defer unlock()
+		h := c.tlsHandshake()
+		c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: maxClientHello - 1, data: []byte{1}})
+		require.Less(t, h.bytesHeld(), 2<<10, "1 byte, far ahead")
+		require.Nil(t, h.tls)
+		for i := range 1000 {
+			c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: uint32(2000 + 2*i), data: []byte{1}})
+			c.keepEarly(h, sealedJunk(1200))
+		}
+		require.LessOrEqual(t, h.bytesHeld(), unvalidatedBytes)
+		require.Empty(t, h.early, "there can be no keys yet")
+		c.account()
+		unlock()
+		require.LessOrEqual(t, l.Stats().Buffered, unvalidatedBytes)
+	})
+	inWorld(t, 0, clean, func(w *world) {
+		config := secured(Config{})
+		l := w.listen(config)
+		c := w.halfOpen(l, config, 2)
+		c.mu.Lock()
+		unlock := sync.OnceFunc(c.mu.Unlock)
+		defer unlock()
+		h := c.tlsHandshake()
+		require.NotNil(t, h.tls)
+		h.working = true // TLS reads nothing of what follows
+		for i := range 100 {
+			c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: h.streams[handshake.Initial].Received(), data: make([]byte, 1000)})
+			c.keepEarly(h, sealedJunk(500+10*i))
+			require.LessOrEqual(t, h.received(), unvalidatedBytes)
+		}
+		require.NotEmpty(t, h.early)
+		require.GreaterOrEqual(t, h.bytesHeld(), h.received()+handshakeBytes)
+		c.alerted(signal{sigAlert, alertInternalError, c.hs.token})
+		unlock()
+		c.workTLS(h, false, nil, false) // returns to a handshake that has failed
+		require.Zero(t, h.bytesHeld())
+		require.Zero(t, l.Stats().Buffered)
+	})
+}
+
+// sealedJunk returns what looks like a packet under the application keys.
+func sealedJunk(n int) []byte {
+	p := make([]byte, n)
+	p[4] = 0xa2
+	return p
+}
+
+// stall keeps a server's handshakes with a network from completing: of the
+// clients' packets those under the handshake keys are lost.
+func (w *world) stall(network netip.Addr) {
+	w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool { return from.Addr() != network || p[4] != 0xa1 })
+}
+
+// The handshakes in progress with a network are limited, those that began with a
+// cookie too, and leave room for other networks. The limit is not for the
+// handshakes of a day, but for those of a moment.
+func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		config := secured(Config{MaxHalfOpen: 32, AddressValidation: ValidateAlways})
+		l := w.listen(config)
+		stalled := netip.MustParseAddr("10.0.9.9")
+		w.stall(stalled)
+		e, _ := w.endpoint("10.0.9.9:0", config)
+		for range 64 {
+			go func() { _, _ = e.Dial(context.Background(), l.Addr()) }()
+		}
+		for range 5 {
+			time.Sleep(time.Second)
+			require.Equal(t, 11, l.Stats().Sessions, "as many as are left for one other network, twice")
+		}
+		require.Greater(t, l.Stats().Buffered, 11*handshakeBytes)
+		require.Positive(t, l.Stats().DropHandshake)
+		other, _ := w.endpoint("10.0.0.2:0", config)
+		start := time.Now()
+		for range 50 { // one after the other
+			w.dial(other)
+			accepted(t, l)
+		}
+		require.Less(t, time.Since(start), 10*time.Second)
+		require.NoError(t, e.Close())
+		w.net.SetFilter(nil)
+		time.Sleep(time.Minute)
+		e2, _ := w.endpoint("10.0.9.9:0", config)
+		bothWays(t, w.dial(e2), accepted(t, l), []byte("up"), []byte("down"))
+		w.settle()
+		l.Endpoint().mu.RLock()
+		defer l.Endpoint().mu.RUnlock()
+		require.Zero(t, l.Endpoint().table.shaking)
+	})
+}
+
+// What a handshake in progress takes is counted, be it that the server's
+// certificates wait for room, or that those of the client are on the way.
+func TestTLSHandshakeMemory(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	long(t)
+	if !alone(t) {
+		return
+	}
+	for _, test := range []struct{ chain, upTo int }{{100, 0}, {40_000, 0}, {40_000, 40}} {
+		inWorld(t, 0, clean, func(w *world) {
+			const sessions = 100
+			server := withCertificate(Config{AddressValidation: ValidateAlways}, longChain(t, 1, test.chain))
+			l := w.listen(server)
+			passed := make(map[uint32]int)
+			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+				if from.Addr() == netip.MustParseAddr("10.0.0.2") && p[4] == 0xa1 {
+					passed[binary.LittleEndian.Uint32(p)]++
+					return passed[binary.LittleEndian.Uint32(p)] <= test.upTo
+				}
+				return true
+			})
+			e, _ := w.endpoint("10.0.0.2:0", withCertificate(Config{}, longChain(t, 2, 50_000)))
+			before := memoryInUse()
+			var all atomic.Int32
+			for range sessions {
+				go func() {
+					ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+					defer cancel()
+					_, _ = e.Dial(ctx, l.Addr())
+					all.Add(1)
+				}()
+			}
+			time.Sleep(5100 * time.Millisecond)
+			synctest.Wait()
+			require.EqualValues(t, sessions, all.Load())
+			held, counted, n := memoryInUse()-before, int64(l.Stats().Buffered), int64(l.Stats().Sessions)
+			t.Logf("%d sessions: %d bytes held, %d counted", n, held/n, counted/n)
+			require.EqualValues(t, sessions, n)
+			require.LessOrEqual(t, held, counted*3/2+n*16<<10)
+			require.LessOrEqual(t, counted, 3*held)
+		})
+	}
 }
 
 // A dialled session keeps nothing under the application keys that comes before

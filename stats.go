@@ -226,7 +226,8 @@ type EndpointStats struct {
 	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
 	// DropHandshake counts packets of TLS handshakes that were dropped: not
 	// well-formed, of another handshake or one that is over, too much of one,
-	// or of a peer that has TLS where this end has not, or the reverse.
+	// of too many at a time, or of a peer that has TLS where this end has not, or
+	// the reverse.
 	DropHandshake uint64
 	// HandshakeErrors counts TLS handshakes that have failed, at either end.
 	HandshakeErrors uint64

@@ -12,20 +12,30 @@ type Stream struct {
 	sent uint32 // offset of the next byte to send; at most base + len(out)
 	high uint32 // highest value that sent ever had
 
-	in    []byte // received and not read, from offset next on, with gaps
+	in    []byte // received in order and not read, from offset next on
 	next  uint32
-	spans []span // of in that have arrived, in order, apart from each other
+	ahead []piece // received beyond a gap, by offset, apart from each other
 
+	held int  // bytes allocated for in and ahead
+	kept int  // bytes allocated for out
 	owes bool // the peer has sent something since Acknowledged
 }
 
-// span is a range of offsets.
-type span struct{ from, to uint32 }
+// piece is bytes that have arrived beyond a gap.
+type piece struct {
+	from uint32
+	data []byte
+}
+
+// to returns the offset behind the piece.
+func (p *piece) to() uint32 { return p.from + uint32(len(p.data)) }
 
 const (
-	// maxSpans is how many ranges a stream holds. What would need one more is
-	// dropped, and repeated by the peer.
-	maxSpans = 32
+	// maxAhead is how many pieces a stream holds beyond gaps. What would need
+	// one more is dropped, and repeated by the peer.
+	maxAhead = 32
+	// pieceBytes is what a piece takes beside its bytes.
+	pieceBytes = 32
 	// maxWritten is the most that may wait to be acknowledged, in bytes.
 	maxWritten = 1 << 20
 )
@@ -36,7 +46,11 @@ func (s *Stream) Write(b []byte) bool {
 	if len(s.out)+len(b) > maxWritten || uint64(s.base)+uint64(len(s.out)+len(b)) > 1<<31 {
 		return false
 	}
+	before := cap(s.out)
 	s.out = append(s.out, b...)
+	if cap(s.out) > before { // it was moved
+		s.kept = cap(s.out)
+	}
 	return true
 }
 
@@ -70,87 +84,126 @@ func (s *Stream) Acknowledge(offset uint32) {
 	}
 	s.out = s.out[offset-s.base:]
 	if len(s.out) == 0 {
-		s.out = nil
+		s.out, s.kept = nil, 0
 	}
 	s.base, s.sent = offset, max(s.sent, offset)
 }
 
 // Discard drops what was written, as the peer has shown that it has all of it.
-func (s *Stream) Discard() { s.out, s.base, s.high = nil, s.sent, s.sent }
+func (s *Stream) Discard() { s.out, s.kept, s.base, s.high = nil, 0, s.sent, s.sent }
 
 // Receive takes bytes that have arrived at an offset. It reports false, and
-// takes none, if they reach further than limit bytes beyond what was read, or if
-// there are too many gaps.
-func (s *Stream) Receive(offset uint32, b []byte, limit int) bool {
+// takes none, if they reach further than limit bytes beyond what was read, if
+// the stream would then hold more than room bytes of memory, or if there are too
+// many gaps. What lies beyond a gap makes room for what is next in order.
+func (s *Stream) Receive(offset uint32, b []byte, limit, room int) bool {
 	from, to := uint64(offset), uint64(offset)+uint64(len(b))
 	if len(b) == 0 {
 		return true
 	}
 	s.owes = true
-	if to <= uint64(s.next) {
+	received := uint64(s.Received())
+	if to <= received {
 		return true // again
 	}
 	if to > uint64(s.next)+uint64(limit) || to > 1<<31 {
 		return false
 	}
-	if from < uint64(s.next) {
-		b, from = b[uint64(s.next)-from:], uint64(s.next)
+	if from > received {
+		return s.receiveAhead(piece{offset, b}, room)
 	}
-	if !s.mark(span{uint32(from), uint32(to)}) {
+	in := piece{s.next, joined(s.in, b[received-from:], room)}
+	n := 0 // pieces of ahead that it reaches
+	for ; n < len(s.ahead) && s.ahead[n].from <= in.to(); n++ {
+		if p := &s.ahead[n]; p.to() > in.to() {
+			in.data = joined(in.data, p.data[in.to()-p.from:], room)
+		}
+	}
+	if cap(in.data) > room {
 		return false
 	}
-	if n := int(to - uint64(s.next)); n > len(s.in) {
-		s.in = slices.Grow(s.in, n-len(s.in))[:n]
+	s.in, s.ahead = in.data, slices.Delete(s.ahead, 0, n)
+	for s.count(); s.held > room && len(s.ahead) > 0; s.count() {
+		s.ahead = slices.Delete(s.ahead, len(s.ahead)-1, len(s.ahead))
 	}
-	copy(s.in[from-uint64(s.next):], b)
 	return true
 }
 
-// mark adds a range to those that have arrived, and joins it with those that it
-// touches.
-func (s *Stream) mark(n span) bool {
+// receiveAhead is Receive for bytes beyond a gap. It joins them with the pieces
+// that they touch.
+func (s *Stream) receiveAhead(p piece, room int) bool {
 	i := 0
-	for i < len(s.spans) && s.spans[i].to < n.from {
+	for i < len(s.ahead) && s.ahead[i].to() < p.from {
 		i++
 	}
 	j := i
-	for j < len(s.spans) && s.spans[j].from <= n.to {
-		n.from, n.to = min(n.from, s.spans[j].from), max(n.to, s.spans[j].to)
+	for j < len(s.ahead) && s.ahead[j].from <= p.to() {
 		j++
 	}
-	if i == j && len(s.spans) >= maxSpans {
+	if i < j {
+		first, last := &s.ahead[i], &s.ahead[j-1]
+		if first.from <= p.from && p.to() <= first.to() {
+			return true // again
+		}
+		end := p.to()
+		if first.from < p.from {
+			p = piece{first.from, joined(first.data, p.data[first.to()-p.from:], room)}
+		} else {
+			p.data = slices.Clone(p.data)
+		}
+		if last.to() > end {
+			p.data = joined(p.data, last.data[end-last.from:], room)
+		}
+	} else {
+		p.data = slices.Clone(p.data)
+	}
+	held := s.held + cap(p.data) + pieceBytes
+	for _, old := range s.ahead[i:j] {
+		held -= cap(old.data) + pieceBytes
+	}
+	if held > room || len(s.ahead)-(j-i) >= maxAhead {
 		return false
 	}
-	s.spans = slices.Replace(s.spans, i, j, n)
+	s.ahead = slices.Replace(s.ahead, i, j, p)
+	s.count()
 	return true
 }
 
-// Available returns the bytes that have arrived in order and were not read. They
-// are valid until the next call of Receive.
-func (s *Stream) Available() []byte {
-	if len(s.spans) == 0 || s.spans[0].from != s.next {
-		return nil
+// joined appends b to a, within room bytes if it can.
+func joined(a, b []byte, room int) []byte {
+	if c := append(a, b...); cap(c) <= room {
+		return c
 	}
-	return s.in[:s.spans[0].to-s.next]
+	return slices.Concat(a, b)
 }
+
+// count updates held.
+func (s *Stream) count() {
+	s.held = cap(s.in)
+	for _, p := range s.ahead {
+		s.held += cap(p.data) + pieceBytes
+	}
+}
+
+// Available returns the bytes that have arrived in order and were not read. They
+// are valid until the next call of Receive or Read.
+func (s *Stream) Available() []byte { return s.in }
 
 // Read removes and returns what Available returns. The caller owns it.
 func (s *Stream) Read() []byte {
-	b := slices.Clone(s.Available())
+	b := s.in
 	if len(b) == 0 {
 		return nil
 	}
 	s.next += uint32(len(b))
-	s.spans = s.spans[1:]
-	if s.in = slices.Clone(s.in[len(b):]); len(s.spans) == 0 {
-		s.in, s.spans = nil, nil
-	}
+	s.in = nil
+	s.count()
 	return b
 }
 
 // Received returns the offset before which everything has arrived, which
 // acknowledges it.
-func (s *Stream) Received() uint32 { return s.next + uint32(len(s.Available())) }
+func (s *Stream) Received() uint32 { return s.next + uint32(len(s.in)) }
 
 // Owes reports whether the peer waits for an acknowledgement.
 func (s *Stream) Owes() bool { return s.owes }
@@ -158,5 +211,10 @@ func (s *Stream) Owes() bool { return s.owes }
 // Acknowledged takes note that Received was sent to the peer.
 func (s *Stream) Acknowledged() { s.owes = false }
 
-// Held returns the memory of what has arrived and was not read, in bytes.
-func (s *Stream) Held() int { return cap(s.in) }
+// Held returns the memory of what has arrived and was not read, in bytes as
+// allocated.
+func (s *Stream) Held() int { return s.held }
+
+// Kept returns the memory of what was written and is not acknowledged, in bytes
+// as allocated.
+func (s *Stream) Kept() int { return s.kept }

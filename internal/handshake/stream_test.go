@@ -40,11 +40,11 @@ func TestStream(t *testing.T) {
 			random.Shuffle(len(way), func(i, j int) { way[i], way[j] = way[j], way[i] })
 			for range random.IntN(4) {
 				if len(way) > 0 {
-					b.Receive(way[0].offset, way[0].data, testLimit)
+					b.Receive(way[0].offset, way[0].data, testLimit, math.MaxInt)
 					way = way[random.IntN(2):]
 				}
 			}
-			require.LessOrEqual(t, len(b.in), testLimit)
+			require.LessOrEqual(t, b.Held(), 3*testLimit)
 			got = append(got, b.Read()...)
 			switch random.IntN(5) {
 			case 0:
@@ -64,24 +64,24 @@ func TestStream(t *testing.T) {
 func TestStreamBounds(t *testing.T) {
 	var s Stream
 	data := make([]byte, 10)
-	require.True(t, s.Receive(0, nil, testLimit))
+	require.True(t, s.Receive(0, nil, testLimit, math.MaxInt))
 	require.False(t, s.Owes())
-	require.False(t, s.Receive(testLimit-9, data, testLimit))
-	require.False(t, s.Receive(math.MaxUint32, data, testLimit))
-	require.False(t, s.Receive(math.MaxUint32, data, math.MaxInt32))
-	require.True(t, s.Receive(testLimit-10, data, testLimit))
+	require.False(t, s.Receive(testLimit-9, data, testLimit, math.MaxInt))
+	require.False(t, s.Receive(math.MaxUint32, data, testLimit, math.MaxInt))
+	require.False(t, s.Receive(math.MaxUint32, data, math.MaxInt32, math.MaxInt))
+	require.True(t, s.Receive(testLimit-10, data, testLimit, math.MaxInt))
 	require.Empty(t, s.Available())
-	for i := range uint32(maxSpans - 1) {
-		require.True(t, s.Receive(20*i+5, data, testLimit))
+	for i := range uint32(maxAhead - 1) {
+		require.True(t, s.Receive(20*i+5, data, testLimit, math.MaxInt))
 	}
-	require.False(t, s.Receive(2000, data, testLimit), "one gap too many")
-	require.True(t, s.Receive(0, data, testLimit), "but it touches another")
+	require.False(t, s.Receive(2000, data, testLimit, math.MaxInt), "one gap too many")
+	require.True(t, s.Receive(0, data, testLimit, math.MaxInt), "but it touches another")
 	require.Len(t, s.Read(), 15)
 	require.Nil(t, s.Read())
 	require.EqualValues(t, 15, s.Received())
 	require.True(t, s.Owes())
 	s.Acknowledged()
-	require.True(t, s.Receive(3, data, testLimit), "again")
+	require.True(t, s.Receive(3, data, testLimit, math.MaxInt), "again")
 	require.True(t, s.Owes(), "its acknowledgement was lost")
 
 	require.True(t, s.Write(make([]byte, maxWritten)))
@@ -97,4 +97,50 @@ func TestStreamBounds(t *testing.T) {
 	require.EqualValues(t, 10, offset)
 	s.Acknowledge(5)
 	require.EqualValues(t, 10, s.base)
+}
+
+// What a stream holds is in proportion to what has arrived, wherever that lies,
+// and never more than it has room for. What is next in order always finds room.
+func TestStreamHoldsWhatHasArrived(t *testing.T) {
+	var s Stream
+	require.True(t, s.Receive(testLimit-1, []byte{1}, testLimit, testLimit))
+	require.LessOrEqual(t, s.Held(), 64)
+
+	for seed := range uint64(200) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		want := make([]byte, 1+random.IntN(testLimit))
+		for i := range want {
+			want[i] = byte(random.Uint32())
+		}
+		room := len(want) + len(want)/4 + 64 // the size class above
+		var s Stream
+		arrived, most := 0, 1+random.IntN(1200)
+		for rounds := 0; len(s.Available()) < len(want); rounds++ {
+			require.Less(t, rounds, 100_000, "seed %d", seed)
+			from := random.IntN(len(want))
+			if random.IntN(3) == 0 {
+				from = int(s.Received())
+			}
+			to := min(len(want), from+1+random.IntN(most))
+			ok := s.Receive(uint32(from), want[from:to], testLimit, room)
+			require.True(t, ok || from > int(s.Received()), "seed %d: %d..%d of %d, room %d, received %d", seed, from, to, len(want), room, s.Received())
+			arrived += to - from
+			require.LessOrEqual(t, s.Held(), room, "seed %d", seed)
+			require.LessOrEqual(t, s.Held(), 64+5*arrived/2+(pieceBytes+8)*len(s.ahead), "seed %d", seed)
+		}
+		require.Equal(t, want, s.Read(), "seed %d", seed)
+		require.Zero(t, s.Held(), "seed %d", seed)
+	}
+}
+
+// What is written counts as allocated until all of it is acknowledged.
+func TestStreamKeeps(t *testing.T) {
+	var s Stream
+	require.True(t, s.Write(make([]byte, 10_000)))
+	require.GreaterOrEqual(t, s.Kept(), 10_000)
+	s.Sent(10_000)
+	s.Acknowledge(9_999)
+	require.GreaterOrEqual(t, s.Kept(), 10_000, "the array is still there")
+	s.Acknowledge(10_000)
+	require.Zero(t, s.Kept())
 }
