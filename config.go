@@ -243,13 +243,17 @@ type Config struct {
 	// it. 64 KiB to 2 GiB, default 1 GiB.
 	//
 	// Beyond it, a session that holds more than its share takes only what can
-	// be read at once, and no datagrams. Shares are equal, and at least 64 KiB.
-	// A session is ended with ErrMemoryPressure if it has held data for 10
-	// seconds that cannot be read because something before it is missing.
+	// be read at once, and no datagrams. Shares are equal, and at least 64 KiB,
+	// or three quarters of what has arrived in the last seconds, so that a path
+	// with losses goes on at its rate. Sessions are ended with ErrMemoryPressure that hold most for each byte that has arrived lately,
+	// whatever they hold: data behind a gap, or that is not read. Datagrams, and
+	// what FEC keeps, are dropped instead.
 	//
-	// If the limit is exceeded by an eighth, the session that holds the most is
-	// ended: of those whose data has not moved for a second, or else of all
-	// that hold more than their share.
+	// That begins with those that hold more than their share. Until the limit is
+	// exceeded by an eighth, a session is spared that holds less than 16 times
+	// what has arrived lately, and always 16 KiB: who is ended has received
+	// next to nothing for some ten seconds. Beyond an eighth it is 4 times, beyond
+	// a quarter half of it, and beyond half of the limit nobody is spared.
 	MaxBuffered int
 	// AddressValidation is when a new peer must return a cookie, which shows
 	// that it receives what is sent to its address, before any state is kept

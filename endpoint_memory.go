@@ -1,41 +1,57 @@
 package kcp
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/shed"
 )
 
 // Memory pressure (compare Linux tcp_mem). Config.MaxBuffered bounds the memory
-// that all sessions hold because of their peers. Beyond it, a session that
-// holds no more than its share goes on unimpeded. A session that holds more
-// accepts only what can be read at once, until it holds less. A session whose
-// data has been unreadable for long is ended. If that does not suffice, so is
-// the session that holds most.
+// that all sessions hold because of their peers. Beyond it, a session goes on
+// unimpeded that holds no more than its share, or than what its path has
+// carried lately. One that holds more accepts only what can be read at once,
+// until it holds less. Sessions are ended (load shedding) that hold most for
+// each byte that has arrived lately, whatever it is that they hold: first those
+// that hold more than an equal share, and others only if that does not suffice.
 
 const (
 	// leastShare is the least share of a session, in bytes, whatever the others
 	// hold.
 	leastShare = 64 << 10
-	// pressurePause is the time between two scans of all sessions, unless
-	// ending a session did not relieve the pressure.
+	// pressurePause is the time between two scans of all sessions, unless some
+	// are to be ended.
 	pressurePause = 100 * time.Millisecond
-	// stallTime is how long a session may hold unreadable data behind a gap
-	// under memory pressure. A live peer has retransmitted the missing segment
-	// by then, and that one is accepted in any case.
-	stallTime = 10 * time.Second
-	// idleTime is how long nothing may be read, nor arrive in order, before a
-	// session is among the first to be ended when the limit is far exceeded.
-	idleTime = time.Second
-	// longestMessage is the size in buffers, in bytes, of the reference's
+	// leastMargin is the least by which MaxBuffered may be exceeded before a
+	// session is ended early: the size in buffers, in bytes, of the reference's
 	// longest message at the default MTU. All of it has to be held before any
 	// can be read.
-	longestMessage = 256 << 10
+	leastMargin = 256 << 10
+	// scanned and mostShed are how many sessions are looked at, and how many
+	// are ended at most, after one batch of packets.
+	scanned  = 1024
+	mostShed = 16
+	// anyRatio is a ratio below all others, as a power of two.
+	anyRatio = -64
+	// never is a time after all scans.
+	never = math.MaxInt64
 )
 
 // pressure is the state of an endpoint's memory pressure.
 type pressure struct {
 	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
-	next  atomic.Int64 // time of the next scan, as time.Duration since the epoch
+	next  atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
+	scan  *scan        // of whoever has set next to never; nil: none has begun
+}
+
+// scan is a scan of all sessions, of which each part looks at some of them.
+type scan struct {
+	at      int         // slot of the next session
+	holders int64       // sessions that hold more than leastShare
+	rest    int64       // bytes that the others hold
+	census  shed.Census // of the sessions before at, but for those that were ended
+	line    shed.Rank   // sessions of this rank or above are ended; shed.None: not known yet, or none
 }
 
 // overMemoryLimit reports whether all sessions together hold more than
@@ -44,89 +60,104 @@ func (e *Endpoint) overMemoryLimit() bool {
 	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
 }
 
-// relieve scans the sessions while memory is short, and ends one if needed. The
+// overload returns the bytes by which the sessions together exceed MaxBuffered,
+// and a margin: they never exceed it by more than four times that.
+func (e *Endpoint) overload() (over, margin int64) {
+	limit := int64(e.config.MaxBuffered)
+	return e.load.buffered.Load() - limit, max(limit/8, leastMargin)
+}
+
+// leastRatio returns how much the sessions hold that may be ended now, for each
+// byte that has arrived lately, as a power of two. Beyond MaxBuffered that is
+// sixteen times as much, and at least 16 KiB: what nothing has arrived for in
+// about ten seconds. A live peer has retransmitted what is missing by then,
+// which is accepted in any case. Further on it is four times as much, then half
+// as much, and at last anything.
+func (e *Endpoint) leastRatio() (exponent int) {
+	switch over, margin := e.overload(); {
+	case over <= margin:
+		return 4
+	case over <= 2*margin:
+		return 2
+	case over <= 4*margin:
+		return -1
+	}
+	return anyRatio
+}
+
+// relieve scans sessions while memory is short, and ends some if needed. The
 // readers call it after each batch, with no lock held.
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.load.pressure
-	if !e.overMemoryLimit() {
-		if p.share.Load() != 0 {
-			p.share.Store(0)
-		}
+	over := e.overMemoryLimit()
+	if !over && p.share.Load() == 0 {
 		return
 	}
 	next := p.next.Load()
-	if int64(now) < next || !p.next.CompareAndSwap(next, int64(now+pressurePause)) {
+	if over && int64(now) < next || next == never || !p.next.CompareAndSwap(next, never) {
 		return
 	}
-	chosen, freed := e.weigh(now), int64(0)
-	if chosen != nil {
-		freed = chosen.in.holding.bytes.Load()
-		chosen.endForMemory()
-		e.counters.endedForMemory.Add(1)
-		e.warn("session ended for want of memory", ErrMemoryPressure)
+	if !over {
+		p.share.Store(0)
+		p.scan = nil
+		p.next.Store(next)
+		return
 	}
-	if freed > 0 && e.overMemoryLimit() {
-		p.next.Store(int64(now)) // scan again after the next batch
+	var heavy [mostShed]*Conn
+	n, done := e.weigh(now, &heavy)
+	for _, c := range heavy[:n] {
+		if e.overMemoryLimit() && c.shedMemory() {
+			e.counters.endedForMemory.Add(1)
+			e.warn("session ended for want of memory", ErrMemoryPressure)
+		}
 	}
+	pause := time.Duration(0)
+	if done && p.scan.line == shed.None {
+		pause = pressurePause
+	}
+	p.next.Store(int64(now + pause))
 }
 
-// weigh updates the share of a session: MaxBuffered divided by the number of
-// sessions that hold more than leastShare. It returns the session to end, or
-// nil. Candidates are, in this order:
-//
-//   - the largest that has data behind a gap and no progress for stallTime;
-//   - beyond 9/8 of the limit, the largest without progress for idleTime;
-//   - beyond 9/8 of the limit, the largest of all, if it holds more than its
-//     share and more than longestMessage;
-//   - beyond twice the limit, the largest of all.
-//
-// The first two must hold more than unvalidatedBytes.
-func (e *Endpoint) weigh(now time.Duration) *Conn {
-	limit, holders := int64(e.config.MaxBuffered), int64(0)
-	var all, idle, stalled heaviest
+// weigh does a part of a scan. It puts sessions to be ended into heavy, and
+// returns how many. At the end of the scan, which it reports, it sets the share
+// of a session (max-min fairness): what those leave of MaxBuffered that hold no
+// more than leastShare is divided by the number of the others. It sets the line
+// of the next scan, too, so that those above it hold enough for the rest to fit
+// into MaxBuffered.
+func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done bool) {
+	p := &e.load.pressure
+	if p.scan == nil {
+		p.scan = &scan{line: shed.None}
+	}
+	s, share, ratio := p.scan, max(p.share.Load(), leastShare), e.leastRatio()
 	e.mu.RLock()
-	for _, c := range e.table.slots.conns {
+	conns := e.table.slots.conns
+	for end := s.at + scanned; s.at < min(end, len(conns)) && n < len(heavy); s.at++ {
+		c := conns[s.at]
 		if c == nil {
 			continue
 		}
-		h := &c.in.holding
-		n := h.bytes.Load()
-		if n > leastShare {
-			holders++
-		}
-		all.weigh(c, n)
-		idleFor, gap := h.state(now)
-		if idleFor >= idleTime {
-			idle.weigh(c, n)
-		}
-		if idleFor >= stallTime && gap {
-			stalled.weigh(c, n)
+		held := c.in.holding.bytes.Load()
+		switch rank := shed.Of(held, c.in.holding.lately(now), held > share); {
+		case held == 0:
+		case rank >= s.line && rank.Holds(ratio):
+			heavy[n] = c
+			n++
+		default:
+			s.census.Add(rank, held)
+			if held > leastShare {
+				s.holders++
+			} else {
+				s.rest += held
+			}
 		}
 	}
+	done = s.at >= len(conns)
 	e.mu.RUnlock()
-	share := max(limit/max(holders, 1), leastShare)
-	e.load.pressure.share.Store(share)
-	total := e.load.buffered.Load()
-	switch {
-	case stalled.bytes > unvalidatedBytes:
-		return stalled.conn
-	case total > limit+limit/8 && idle.bytes > unvalidatedBytes:
-		return idle.conn
-	case total > limit+limit/8 && all.bytes > max(share, longestMessage), total > 2*limit:
-		return all.conn
+	if done {
+		p.share.Store(max((int64(e.config.MaxBuffered)-s.rest)/max(s.holders, 1), leastShare))
+		over, _ := e.overload()
+		*s = scan{line: s.census.Line(over, ratio)}
 	}
-	return nil
-}
-
-// heaviest is the session that holds most of those that weigh was called for.
-type heaviest struct {
-	conn  *Conn
-	bytes int64
-}
-
-// weigh notes c, which holds the given bytes, if no session before held more.
-func (h *heaviest) weigh(c *Conn, bytes int64) {
-	if bytes > h.bytes {
-		h.conn, h.bytes = c, bytes
-	}
+	return n, done
 }

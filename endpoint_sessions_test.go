@@ -119,7 +119,7 @@ func TestTotalsNeverFall(t *testing.T) {
 				case 1:
 					_ = b.Close()
 				default:
-					b.endForMemory()
+					b.shedMemory()
 				}
 				check(e, &last[0])
 				check(server, &last[1])

@@ -24,7 +24,6 @@ type sessionPort interface {
 	lendReadBuffer([]byte)
 	takeReadBuffer() (free int)
 	windowReopened() bool
-	receiveProgress() (mark seq, stalled bool)
 	closeReceive()
 	acksPending() bool
 	limitWindow(segments uint32, shut bool)
@@ -159,13 +158,6 @@ func (k *KCP) takeReadBuffer() (free int) {
 
 // windowReopened reports whether the next flush sends the peer a window update.
 func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
-
-// receiveProgress returns a number that grows with every read and every arrival
-// in order, and whether nothing can be read because something is missing.
-func (k *KCP) receiveProgress() (mark seq, stalled bool) {
-	stalled = (k.rcv.early > 0 || k.rcv.assembly.held != nil) && k.rcv.queued == k.rcv.partial
-	return 2*k.rcv.nxt - seq(k.rcv.queued), stalled
-}
 
 // limitWindow sets the most that is advertised as the receive window, in
 // segments; 0: no limit. If shut is set, the window is zero. What the peer sends

@@ -40,7 +40,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, countAborted, countReset},
 		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, countAborted, countReset},
 		"memory": {&mortal, func(_ *world, a *Conn) error {
-			a.endForMemory()
+			a.shedMemory()
 			return nil
 		}, ErrMemoryPressure, ErrReset, countMemory, countReset},
 		"lost": {&mortal, func(w *world, _ *Conn) error {

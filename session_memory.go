@@ -1,45 +1,31 @@
 package kcp
 
 import (
+	"math"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/shed"
 )
 
 // holding is the account of the memory that a session holds because of its
 // peer. It is written with Conn.mu held. The endpoint reads the atomics without
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
-	bytes atomic.Int64 // the session's part of endpointLoad.buffered, within accountGrain
-	// moved holds a time and a flag. The time is when data was last read, last
-	// arrived in order, or when the flag was last set: in milliseconds since
-	// the epoch, rounded down to an even number. The flag is the lowest bit: the
-	// session is stalled, as nothing can be read before a missing segment
-	// arrives.
-	moved atomic.Uint32
-	mark  seq // advances with all that is read or arrives in order
+	bytes   atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
+	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once
+	arrived uint64        // payload bytes that recent counts, or has counted
 }
 
-// state returns how long no data has been read or arrived in order, and whether
-// that is because an earlier segment is missing. It needs no lock.
-func (h *holding) state(now time.Duration) (rest time.Duration, stalled bool) {
-	moved := h.moved.Load()
-	return time.Duration(clock(now)-moved&^1) * time.Millisecond, moved&1 != 0
-}
+// lately returns the payload bytes that have arrived in the last seconds. It
+// needs no lock.
+func (h *holding) lately(now time.Duration) int64 { return shed.Recent(h.recent.Load()).At(now) }
 
-// note updates moved and mark. It stores moved only if it changes.
-func (h *holding) note(mark seq, gap bool, now time.Duration) {
-	stalled := uint32(0)
-	if gap {
-		stalled = 1
-	}
-	moved := h.moved.Load()
-	if mark != h.mark || stalled > moved&1 {
-		h.mark = mark
-		if at := clock(now)&^1 | stalled; at != moved {
-			h.moved.Store(at)
-		}
-	} else if stalled != moved&1 {
-		h.moved.Store(moved&^1 | stalled)
+// note updates recent; arrived is how many payload bytes have arrived so far.
+func (h *holding) note(arrived uint64, now time.Duration) {
+	if d := arrived - h.arrived; d >= accountGrain {
+		h.arrived = arrived
+		h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(int64(d), now)))
 	}
 }
 
@@ -82,35 +68,60 @@ func (c *Conn) account() {
 		c.ep.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	mark, stalled := c.kcp.receiveProgress()
-	h.note(mark, stalled, c.live.lastInput)
+	h.note(c.kcp.counts().BytesReceived, c.live.lastInput)
 }
 
 // overShare reports whether all sessions together exceed Config.MaxBuffered and
-// this one holds more than its share.
+// this one holds more than its share. Its share is at least three quarters of
+// what has arrived in the last two to four seconds, of which the rest has been
+// read then: many windows of its path, so that the path runs even if it loses
+// packets. That fades out as MaxBuffered is exceeded by two to four margins.
 func (c *Conn) overShare() bool {
-	if !c.ep.overMemoryLimit() {
+	over, margin := c.ep.overload()
+	h := &c.in.holding
+	held := h.bytes.Load()
+	if over <= 0 || held <= max(c.ep.load.pressure.share.Load(), leastShare) {
 		return false
 	}
-	share := c.ep.load.pressure.share.Load()
-	return share == 0 || c.in.holding.bytes.Load() > share
+	carried := min(h.lately(c.live.lastInput)/4*3, math.MaxInt32)
+	return held > carried*min(max(4*margin-over, 0), 2*margin)/(2*margin)
 }
 
-// endForMemory locks c.mu, ends the session with ErrMemoryPressure, and
-// releases what it holds.
-func (c *Conn) endForMemory() {
+// shedMemory locks c.mu, and releases what the session holds. It drops what the
+// peer does not rely on, which is what may get lost on the way as well. If that
+// is not most of it, it ends the session with ErrMemoryPressure, and reports
+// true.
+func (c *Conn) shedMemory() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded {
-		return
+		return false
+	}
+	before := c.held()
+	c.dropUnreliable()
+	if c.account(); before > 0 && 2*c.held() <= before {
+		return false
 	}
 	c.kcp.closeReceive()
 	c.dropStreams(c.reason(ErrMemoryPressure))
 	c.dropDecoder()
+	c.abort(ErrMemoryPressure)
+	return true
+}
+
+// dropUnreliable drops datagrams that were not read, what is kept for the
+// recovery of packets, and a packet of a path that is not validated.
+func (c *Conn) dropUnreliable() {
 	if q := c.in.datagrams; q != nil {
+		q.stats.Dropped += uint64(len(q.waiting))
 		q.waiting, q.bytes = nil, 0
 	}
-	c.abort(ErrMemoryPressure)
+	if c.in.decoder != nil {
+		c.in.decoder.Compact()
+	}
+	if v := c.path.validation; v != nil {
+		v.deferred = nil
+	}
 }
 
 // memoryPressure returns the memory pressure on the session, after Linux's

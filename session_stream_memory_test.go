@@ -20,7 +20,7 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 	}{
 		{"closed", func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Close()) }, net.ErrClosed},
 		{"aborted", func(t *testing.T, _, b *Conn, _ []*Stream) { require.NoError(t, b.Abort()) }, net.ErrClosed},
-		{"out of memory", func(_ *testing.T, _, b *Conn, _ []*Stream) { b.endForMemory() }, ErrMemoryPressure},
+		{"out of memory", func(_ *testing.T, _, b *Conn, _ []*Stream) { b.shedMemory() }, ErrMemoryPressure},
 		{"ended, then closed", func(t *testing.T, a, b *Conn, _ []*Stream) {
 			require.NoError(t, a.Abort())
 			time.Sleep(time.Second)

@@ -1,0 +1,103 @@
+// Package shed decides who gives memory up when it is short (load shedding).
+// Every holder has a rank: what it holds for each byte that has moved lately.
+// By Little's law that is how long the average byte stays. Those of the highest
+// rank pay first, and large ones before small ones.
+package shed
+
+import (
+	"math/bits"
+	"time"
+)
+
+const (
+	// period is the time, in milliseconds, after which bytes count half.
+	period = 2048
+	// amountBits is the size of the amount in Recent.
+	amountBits = 40
+	maxAmount  = 1<<amountBits - 1
+	// spared is what each holder is taken to have moved in any case, in bytes,
+	// so that of those that move nothing the larger has the higher rank.
+	spared = 1 << 10
+)
+
+// Recent is how many bytes have moved lately: those of the present period, half
+// of those of the period before, a quarter of those before that. The zero value
+// is none. It holds the number of the period in its upper bits, and the amount
+// in its lower ones.
+type Recent uint64
+
+// At returns the bytes at a time, which must not be before that of the last
+// Add.
+func (r Recent) At(now time.Duration) int64 {
+	periods := (uint64(now.Milliseconds())/period - uint64(r)>>amountBits) << amountBits >> amountBits
+	return int64(r&maxAmount) >> min(periods, amountBits)
+}
+
+// Add returns r with n bytes more, which move now.
+func (r Recent) Add(n int64, now time.Duration) Recent {
+	return Recent(uint64(now.Milliseconds())/period<<amountBits | uint64(min(r.At(now)+n, maxAmount)))
+}
+
+// Rank orders holders: those of higher rank pay first. Four ranks are a factor
+// of two in what a holder holds for each byte that it has moved, its ratio.
+// Large holders whose ratio is 1/2 or more rank above all others: they hold
+// most of what they have got in the last seconds.
+type Rank uint8
+
+const (
+	// None is above every rank.
+	None Rank = 255
+	// even is the rank of the ratio 1.
+	even = 4 * (1 + ratioBits - 2)
+	// mostly is the rank of the ratio 1/2, and raised how much higher large
+	// holders rank from there on.
+	mostly = even - 4
+	raised = 90
+	// ratioBits is how many bits behind the point a ratio has.
+	ratioBits = 16
+)
+
+// Of returns the rank of a holder of held bytes that has moved recent bytes
+// lately. It takes sizes up to 2^47.
+func Of(held, recent int64, large bool) Rank {
+	ratio := uint64(held) << ratioBits / uint64(recent+spared)
+	exponent := bits.Len64(ratio)
+	if exponent < 3 {
+		return Rank(ratio)
+	}
+	r := min(Rank(4*(exponent-2))+Rank(ratio>>(exponent-3)&3), mostly+raised-1)
+	if large && r >= mostly {
+		return min(r+raised, None-1)
+	}
+	return r
+}
+
+// Holds reports whether the ratio is at least the given power of two.
+func (r Rank) Holds(exponent int) bool {
+	if r >= mostly+raised {
+		r -= raised
+	}
+	return int(r) >= even+4*exponent
+}
+
+// Census is how much memory is held at each rank. The zero value is empty.
+type Census [None]int64
+
+// Add counts a holder.
+func (c *Census) Add(r Rank, held int64) { c[r] += held }
+
+// Line returns the rank from which on holders pay that hold the given power of
+// two of what they have moved lately: those of higher rank together, whether
+// they pay or not, hold less than excess bytes. It returns None if nobody pays.
+func (c *Census) Line(excess int64, exponent int) Rank {
+	line, held := None, int64(0)
+	for r := None; r > 0 && held < excess; {
+		if r--; c[r] > 0 {
+			held += c[r]
+			if r.Holds(exponent) {
+				line = r
+			}
+		}
+	}
+	return line
+}
