@@ -52,6 +52,10 @@ type Config struct {
 	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
 	// MTU must be 1200 at least. A handshake fails if the peer's certificates
 	// exceed 64 KiB; they count in MaxBuffered while the session is open.
+	//
+	// In programs run with GODEBUG=fips140=only TLS offers AES-GCM alone, and
+	// packets have random nonces of the FIPS module, of 12 bytes. Peers need not
+	// be such programs.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this
 	// end was restarted (stateless reset, RFC 9000 §10.3): their calls return
@@ -394,6 +398,9 @@ func (f FEC) enabled() bool { return f != FEC{} }
 func (c *Config) overhead() (o overhead) {
 	if c.TLS != nil {
 		o.cipherHead, o.tail = packetkeys.HeaderSize, packetkeys.TagSize
+		if packetkeys.OwnNonces() {
+			o.tail += packetkeys.NonceSize
+		}
 	}
 	if c.Cipher != nil {
 		o.cipherHead, o.tail = c.Cipher.Overhead()

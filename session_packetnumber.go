@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/replay"
 )
@@ -280,7 +279,7 @@ func (e *Endpoint) sealsFrom() bool {
 func (e *Endpoint) seal(buf []byte, n *packetNumbers) error {
 	if e.config.Cipher == nil {
 		if n != nil {
-			return n.tls.seal(buf, buf[packetkeys.HeaderSize:len(buf)-packetkeys.TagSize])
+			return n.tls.seal(buf, n.tls.keys.Content(buf))
 		}
 		return nil
 	}

@@ -95,8 +95,9 @@ func (e *Endpoint) newNumbers(conv uint32) *packetNumbers {
 		return nil
 	}
 	s := &tlsState{shake: new(tlsHandshake)}
-	s.keys.Init(conv, packetkeys.Application)
-	s.shake.keys.Init(conv, packetkeys.Handshake)
+	own := e.config.overhead().tail > packetkeys.TagSize
+	s.keys.Init(conv, packetkeys.Application, own)
+	s.shake.keys.Init(conv, packetkeys.Handshake, own)
 	return &packetNumbers{tls: s}
 }
 

@@ -335,7 +335,7 @@ func (c *Conn) sendCrypto(level handshake.Level, s *handshake.Stream, una uint32
 	if level == handshake.Initial {
 		signals = c.clearSignals()
 	}
-	head, tail := flightOverhead(level)
+	head, tail := c.flightOverhead(level)
 	room := flightPacket - head - tail - (len(signals)+1)*headerSize
 	offset, data := s.Peek(room)
 	size := len(data)
@@ -362,11 +362,11 @@ func (c *Conn) sendCrypto(level handshake.Level, s *handshake.Stream, una uint32
 
 // flightOverhead returns the bytes in front of and behind the content of a
 // packet of the handshake.
-func flightOverhead(level handshake.Level) (head, tail int) {
+func (c *Conn) flightOverhead(level handshake.Level) (head, tail int) {
 	if level == handshake.Initial {
 		return 0, 0
 	}
-	return packetkeys.HeaderSize, packetkeys.TagSize
+	return c.outgoing.sender.overhead.cipherHead, c.outgoing.sender.overhead.tail
 }
 
 // clearSignals returns the signals at the beginning of a packet in the clear.
@@ -385,7 +385,7 @@ func (c *Conn) clearSignals() []signal {
 // flightPacket returns a packet with signals and n bytes more. It reports false
 // if the anti-amplification limit forbids it.
 func (c *Conn) flightPacket(level handshake.Level, signals []signal, n int) (packet, bool) {
-	head, tail := flightOverhead(level)
+	head, tail := c.flightOverhead(level)
 	size := head + len(signals)*headerSize + n + tail
 	if !c.kcp.spendCredit(size) {
 		return packet{}, false

@@ -29,6 +29,9 @@ local protected_types = {
   [0xa1] = "protected, handshake keys",
   [0xa2] = "protected, key phase 0",
   [0xa3] = "protected, key phase 1",
+  [0xa9] = "protected, handshake keys, own nonce",
+  [0xaa] = "protected, key phase 0, own nonce",
+  [0xab] = "protected, key phase 1, own nonce",
 }
 
 -- Codes of signals, and what their sn and ts mean. Answers have bit 0x80, and the
@@ -104,6 +107,7 @@ local f = {
   datagram = ProtoField.bytes("kcp.datagram", "Datagram"),
   protected_type = ProtoField.uint8("kcp.protected.type", "Type", base.HEX, protected_types),
   protected_number = ProtoField.uint32("kcp.protected.number", "Packet number, lowest 32 bits"),
+  protected_nonce = ProtoField.bytes("kcp.protected.nonce", "Nonce"),
   protected_content = ProtoField.bytes("kcp.protected.content", "Sealed content"),
   protected_tag = ProtoField.bytes("kcp.protected.tag", "Tag"),
   rest = ProtoField.bytes("kcp.rest", "Ignored rest"),
@@ -119,6 +123,7 @@ kcp.experts = { bad }
 
 local HEADER, FEC_HEADER, DATAGRAM_HEADER = 24, 8, 12
 local PROTECTED_HEADER, TAG = 9, 16
+local OWN_NONCE, NONCE = 0xa9, 12
 
 -- payload_ok reports whether a segment of a kind may have n bytes of payload.
 local function payload_ok(cmd, frg, n)
@@ -365,11 +370,15 @@ local function dissect_protected(tvb, tree, names)
   tree:add_le(f.conv, tvb(0, 4))
   tree:add(f.protected_type, tvb(4, 1))
   tree:add_le(f.protected_number, tvb(5, 4))
-  local sealed = tvb:len() - PROTECTED_HEADER - TAG
-  if sealed > 0 then
-    tree:add(f.protected_content, tvb(PROTECTED_HEADER, sealed))
+  local at, tag = PROTECTED_HEADER, tvb:len() - TAG
+  if tvb(4, 1):uint() >= OWN_NONCE and tag - at >= NONCE then
+    tree:add(f.protected_nonce, tvb(at, NONCE))
+    at = at + NONCE
   end
-  tree:add(f.protected_tag, tvb(PROTECTED_HEADER + sealed))
+  if tag > at then
+    tree:add(f.protected_content, tvb(at, tag - at))
+  end
+  tree:add(f.protected_tag, tvb(tag))
   name(tree, names, protected_types[tvb(4, 1):uint()], string.format("number=%d", tvb(5, 4):le_uint()))
 end
 

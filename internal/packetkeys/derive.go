@@ -3,6 +3,7 @@ package packetkeys
 import (
 	"crypto/aes"
 	"crypto/cipher"
+	"crypto/fips140"
 	"crypto/hkdf"
 	"crypto/sha256"
 	"crypto/sha512"
@@ -28,17 +29,18 @@ type suite struct {
 	size    int // of a secret, in bytes
 	keySize int // bytes
 	aead    func(key []byte) (cipher.AEAD, error)
+	own     func(key []byte) (cipher.AEAD, error) // draws nonces of its own; nil: there is none
 }
 
 // newSuite returns the cipher suite with that number.
 func newSuite(id uint16) (*suite, error) {
 	switch id {
 	case tls.TLS_AES_128_GCM_SHA256:
-		return &suite{sha256.New, sha256.Size, 16, newGCM}, nil
+		return &suite{sha256.New, sha256.Size, 16, newGCM, newOwnGCM}, nil
 	case tls.TLS_AES_256_GCM_SHA384:
-		return &suite{sha512.New384, sha512.Size384, 32, newGCM}, nil
+		return &suite{sha512.New384, sha512.Size384, 32, newGCM, newOwnGCM}, nil
 	case tls.TLS_CHACHA20_POLY1305_SHA256:
-		return &suite{sha256.New, sha256.Size, chacha20poly1305.KeySize, chacha20poly1305.New}, nil
+		return &suite{sha256.New, sha256.Size, chacha20poly1305.KeySize, chacha20poly1305.New, nil}, nil
 	}
 	return nil, fmt.Errorf("packetkeys: unknown cipher suite %#04x", id)
 }
@@ -52,8 +54,30 @@ func newGCM(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
+// newOwnGCM returns AES-GCM with random nonces, which it puts in front.
+func newOwnGCM(key []byte) (cipher.AEAD, error) {
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return cipher.NewGCMWithRandomNonce(block)
+}
+
+// OwnNonces reports whether packets have to be sealed with random nonces, which
+// they then carry. They have to in programs run with GODEBUG=fips140=only: there
+// a nonce has to come from the FIPS 140-3 module itself (NIST SP 800-38D §8.2.2,
+// FIPS 140-3 IG C.H), and its AES-GCM takes none to seal with. What others have
+// sealed it opens with any nonce.
+func OwnNonces() bool {
+	if !fips140.Enabled() {
+		return false
+	}
+	_, err := newGCM(make([]byte, 16))
+	return err != nil
+}
+
 // newKey derives the keys of a secret of TLS.
-func newKey(id uint16, secret []byte) (key, error) {
+func newKey(id uint16, secret []byte, own bool) (key, error) {
 	s, err := newSuite(id)
 	if err != nil {
 		return key{}, err
@@ -61,26 +85,33 @@ func newKey(id uint16, secret []byte) (key, error) {
 	if len(secret) != s.size {
 		return key{}, fmt.Errorf("packetkeys: a secret of %d bytes, not %d", len(secret), s.size)
 	}
-	return derive(id, append([]byte(nil), secret...))
+	return derive(id, append([]byte(nil), secret...), own)
 }
 
 // derive makes the keys of a secret, which it keeps.
-func derive(id uint16, secret []byte) (k key, err error) {
+func derive(id uint16, secret []byte, own bool) (k key, err error) {
 	s, err := newSuite(id)
 	if err != nil {
 		return key{}, err
 	}
-	k.suite, k.secret = id, secret
+	k.suite, k.secret, k.own = id, secret, own
+	build := s.aead
+	if own {
+		build = s.own
+	}
+	if build == nil {
+		return key{}, fmt.Errorf("packetkeys: cipher suite %#04x has no nonces of its own", id)
+	}
 	raw, err := s.expand(secret, labelKey, s.keySize)
 	if err != nil {
 		return key{}, err
 	}
-	iv, err := s.expand(secret, labelIV, nonceSize)
+	iv, err := s.expand(secret, labelIV, NonceSize)
 	if err != nil {
 		return key{}, err
 	}
 	copy(k.iv[:], iv)
-	if k.aead, err = s.aead(raw); err != nil {
+	if k.aead, err = build(raw); err != nil {
 		return key{}, err
 	}
 	return k, nil
@@ -96,7 +127,7 @@ func (k *key) following() (key, error) {
 	if err != nil {
 		return key{}, err
 	}
-	return derive(k.suite, secret)
+	return derive(k.suite, secret, k.own)
 }
 
 // expand is HKDF-Expand-Label with an empty context (RFC 8446 §7.1).

@@ -21,6 +21,9 @@ const (
 	HeaderSize = 9  // bytes before the content
 	TagSize    = 16 // bytes behind the content
 	Overhead   = HeaderSize + TagSize
+	// NonceSize is how many bytes more a packet with a nonce of its own has. The
+	// nonce lies between header and content.
+	NonceSize = 12
 
 	typeAt   = 4 // offset of the type byte
 	numberAt = 5 // offset of the truncated packet number
@@ -32,6 +35,9 @@ const (
 	typeHandshake    byte = 0xa1
 	typeApplication0 byte = 0xa2 // key phase 0
 	typeApplication1 byte = 0xa3 // key phase 1
+
+	// ownNonce is set in the type of a packet with a nonce of its own.
+	ownNonce byte = 0x08
 )
 
 // Level is the encryption level of a protected packet (RFC 9001 §2.1).
@@ -49,7 +55,7 @@ func LevelOf(packet []byte) Level {
 	if len(packet) < Overhead {
 		return Clear
 	}
-	switch packet[typeAt] {
+	switch packet[typeAt] &^ ownNonce {
 	case typeHandshake:
 		return Handshake
 	case typeApplication0, typeApplication1:
@@ -90,8 +96,9 @@ var (
 // at one encryption level. The zero value has no secrets yet; Init comes before
 // all else. All methods are safe for concurrent use.
 type Keys struct {
-	conv   uint32 // immutable after Init, as is level
+	conv   uint32 // immutable after Init, as are level and own
 	level  Level
+	own    bool          // nonces are random, and in the packets sealed
 	opened atomic.Uint32 // generation of the newest key that has opened a packet
 	sealed atomic.Uint32 // generation of the key for sending
 
@@ -108,7 +115,7 @@ type sealer struct {
 	generation uint32 // of key; its lowest bit is the key phase
 	update     uint32 // packets until a key update
 	limit      uint32 // packets until key is used up
-	nonce      [nonceSize]byte
+	nonce      [NonceSize]byte
 }
 
 // opener is the receiving direction of Keys.
@@ -122,13 +129,15 @@ type opener struct {
 	next       uint64 // one more than the highest number of an authentic packet
 	forged     uint64 // packets that did not open
 	limit      uint64 // of forged
-	nonce      [nonceSize]byte
+	nonce      [NonceSize]byte
+	scratch    []byte // a packet behind its nonce, for keys that make nonces of their own
 }
 
 // Init prepares k for packets of a conversation, at the level Handshake or
-// Application.
-func (k *Keys) Init(conv uint32, level Level) {
-	k.conv, k.level = conv, level
+// Application. own says that packets are sealed with random nonces of their own;
+// see OwnNonces. Packets of either kind are opened.
+func (k *Keys) Init(conv uint32, level Level, own bool) {
+	k.conv, k.level, k.own = conv, level, own
 	k.seal.update, k.seal.limit = updateAfter, confidentialityLimit
 	k.open.limit = integrityLimit
 }
@@ -136,7 +145,7 @@ func (k *Keys) Init(conv uint32, level Level) {
 // SetSealSecret sets the secret of the packets sent. suite is a cipher suite of
 // TLS 1.3. It must be called once at most.
 func (k *Keys) SetSealSecret(suite uint16, secret []byte) error {
-	key, err := newKey(suite, secret)
+	key, err := newKey(suite, secret, k.own)
 	if err != nil {
 		return err
 	}
@@ -149,7 +158,7 @@ func (k *Keys) SetSealSecret(suite uint16, secret []byte) error {
 // SetOpenSecret sets the secret of the packets received, as SetSealSecret does
 // for those sent.
 func (k *Keys) SetOpenSecret(suite uint16, secret []byte) error {
-	key, err := newKey(suite, secret)
+	key, err := newKey(suite, secret, k.own)
 	if err != nil {
 		return err
 	}
@@ -173,7 +182,7 @@ func (k *Keys) Compact() {
 	k.seal.key.aead = nil
 	k.seal.mu.Unlock()
 	k.open.mu.Lock()
-	k.open.key.aead = nil
+	k.open.key.aead, k.open.scratch = nil, nil
 	if k.open.other != nil {
 		k.open.other.aead = nil
 	}
@@ -210,11 +219,21 @@ func (k *Keys) advanceLocked() error {
 }
 
 // Seal seals a packet in place under the next packet number. Its content lies
-// between HeaderSize bytes in front and TagSize bytes behind, which Seal sets.
+// between HeaderSize bytes in front and TagSize bytes behind, which Seal sets;
+// with nonces of their own, NonceSize bytes more lie behind.
 // Packets leave under a new key when the peer's do (RFC 9001 §6.1), or when
 // enough were sealed with the present one.
 func (k *Keys) Seal(packet []byte) error {
-	return k.SealFrom(packet, packet[HeaderSize:len(packet)-TagSize])
+	return k.SealFrom(packet, k.Content(packet))
+}
+
+// Content returns the place of the content in a packet to be sealed.
+func (k *Keys) Content(packet []byte) []byte {
+	tail := TagSize
+	if k.own {
+		tail += NonceSize
+	}
+	return packet[HeaderSize : len(packet)-tail]
 }
 
 // SealFrom is Seal for a content that is not in the packet, and stays as it is.
@@ -241,6 +260,11 @@ func (k *Keys) SealFrom(packet, content []byte) error {
 	binary.LittleEndian.PutUint32(packet[numberAt:], uint32(number))
 	if err := s.key.prepare(); err != nil {
 		return err
+	}
+	if k.own {
+		packet[typeAt] |= ownNonce
+		s.key.aead.Seal(packet[HeaderSize:HeaderSize], nil, content, packet[:HeaderSize])
+		return nil
 	}
 	s.key.nonce(&s.nonce, number)
 	s.key.aead.Seal(packet[HeaderSize:HeaderSize], s.nonce[:], content, packet[:HeaderSize])
@@ -289,16 +313,14 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 		return nil, 0, ErrForged
 	}
 	number = replay.Expand(binary.LittleEndian.Uint32(packet[numberAt:]), o.next)
-	used, generation, err := o.choose(packet[typeAt], number)
+	used, generation, err := o.choose(packet[typeAt]&^ownNonce, number)
 	if err == nil {
 		err = used.prepare()
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	used.nonce(&o.nonce, number)
-	content, err = used.aead.Open(packet[HeaderSize:HeaderSize], o.nonce[:], packet[HeaderSize:], packet[:HeaderSize])
-	if err != nil {
+	if content, err = o.openWith(used, packet, number); err != nil {
 		if o.forged++; o.forged >= o.limit {
 			return nil, 0, ErrExhausted
 		}
@@ -317,6 +339,27 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 		o.first = min(o.first, number)
 	}
 	return content, number, nil
+}
+
+// openWith opens a packet with a key.
+func (o *opener) openWith(k *key, packet []byte, number uint64) ([]byte, error) {
+	header, sealed := packet[:HeaderSize], packet[HeaderSize:]
+	own := packet[typeAt]&ownNonce != 0
+	switch {
+	case own && len(sealed) < NonceSize+TagSize:
+		return nil, ErrForged
+	case own && k.own:
+		return k.aead.Open(sealed[:0], nil, sealed, header)
+	case own:
+		nonce, sealed := sealed[:NonceSize], sealed[NonceSize:]
+		return k.aead.Open(sealed[:0], nonce, sealed, header)
+	}
+	k.nonce(&o.nonce, number)
+	if k.own { // such an AEAD takes a nonce in front
+		o.scratch = append(append(o.scratch[:0], o.nonce[:]...), sealed...)
+		return k.aead.Open(sealed[:0], nil, o.scratch, header)
+	}
+	return k.aead.Open(sealed[:0], o.nonce[:], sealed, header)
 }
 
 // choose returns the key of a packet, by its key phase and number (RFC 9001
@@ -356,25 +399,23 @@ func (k *Keys) Generations() (sent, received uint32) {
 type key struct {
 	secret []byte      // nil: not known yet
 	aead   cipher.AEAD // nil: to be derived
-	iv     [nonceSize]byte
+	iv     [NonceSize]byte
 	suite  uint16
+	own    bool // aead draws nonces, and puts them in front of what it seals
 }
 
 // prepare derives what Compact has released.
 func (k *key) prepare() (err error) {
 	if k.aead == nil {
-		*k, err = derive(k.suite, k.secret)
+		*k, err = derive(k.suite, k.secret, k.own)
 	}
 	return err
 }
 
-// nonceSize is that of all AEADs of TLS 1.3, in bytes.
-const nonceSize = 12
-
 // nonce sets b to the nonce of a packet: the iv, with the number XORed into its
 // end (RFC 9001 §5.3).
-func (k *key) nonce(b *[nonceSize]byte, number uint64) {
+func (k *key) nonce(b *[NonceSize]byte, number uint64) {
 	*b = k.iv
-	tail := b[nonceSize-8:]
+	tail := b[NonceSize-8:]
 	binary.BigEndian.PutUint64(tail, binary.BigEndian.Uint64(tail)^number)
 }

@@ -25,9 +25,14 @@ func secretOf(t testing.TB, suite uint16, fill byte) []byte {
 
 // pair returns the keys of two ends.
 func pair(t testing.TB, suite uint16, level Level) (a, b *Keys) {
+	return pairOf(t, suite, level, false, false)
+}
+
+// pairOf is pair for ends that seal packets with nonces of their own, or not.
+func pairOf(t testing.TB, suite uint16, level Level, ownA, ownB bool) (a, b *Keys) {
 	a, b = new(Keys), new(Keys)
-	a.Init(testConv, level)
-	b.Init(testConv, level)
+	a.Init(testConv, level, ownA)
+	b.Init(testConv, level, ownB)
 	up, down := secretOf(t, suite, 1), secretOf(t, suite, 2)
 	require.NoError(t, a.SetSealSecret(suite, up))
 	require.NoError(t, b.SetOpenSecret(suite, up))
@@ -38,7 +43,11 @@ func pair(t testing.TB, suite uint16, level Level) (a, b *Keys) {
 
 // sealed returns content as a packet of k.
 func sealed(t testing.TB, k *Keys, content string) []byte {
-	packet := make([]byte, Overhead+len(content))
+	size := Overhead + len(content)
+	if k.own {
+		size += NonceSize
+	}
+	packet := make([]byte, size)
 	copy(packet[HeaderSize:], content)
 	require.NoError(t, k.Seal(packet))
 	return packet
@@ -67,7 +76,7 @@ func byHand(secret []byte, label string, n int) []byte {
 func TestDerivation(t *testing.T) {
 	const suite = tls.TLS_AES_128_GCM_SHA256
 	secret := secretOf(t, suite, 1)
-	k, err := newKey(suite, secret)
+	k, err := newKey(suite, secret, false)
 	require.NoError(t, err)
 	require.Equal(t, byHand(secret, "kcp iv", 12), k.iv[:])
 	block, err := newGCM(byHand(secret, "kcp key", 16))
@@ -148,7 +157,7 @@ func TestLevels(t *testing.T) {
 
 func TestNoSecret(t *testing.T) {
 	var k Keys
-	k.Init(testConv, Application)
+	k.Init(testConv, Application, false)
 	require.False(t, k.Opens())
 	require.ErrorIs(t, k.Seal(make([]byte, 100)), ErrNotReady)
 	_, _, err := k.Open(make([]byte, 100))
@@ -300,9 +309,50 @@ func TestCompact(t *testing.T) {
 		require.Greater(t, a.seal.generation, uint32(3))
 	}
 	var none Keys
-	none.Init(testConv, Application)
+	none.Init(testConv, Application, false)
 	none.Compact()
 	require.ErrorIs(t, none.Seal(make([]byte, 100)), ErrNotReady)
+}
+
+// An end whose packets have nonces of their own and one whose packets have not
+// understand each other, over key updates too. Every bit of such a packet counts,
+// and no two have the same nonce.
+func TestOwnNonces(t *testing.T) {
+	for _, suite := range suites[:2] {
+		for _, own := range [][2]bool{{true, true}, {true, false}, {false, true}} {
+			a, b := pairOf(t, suite, Application, own[0], own[1])
+			a.seal.update, b.seal.update = 3, 3
+			nonces := make(map[string]bool)
+			for n := range uint64(20) {
+				up := sealed(t, a, "up")
+				require.Equal(t, own[0], up[typeAt]&ownNonce != 0)
+				require.Equal(t, Application, LevelOf(up))
+				if own[0] {
+					require.Len(t, up, Overhead+NonceSize+2)
+					nonces[string(up[HeaderSize:][:NonceSize])] = true
+				}
+				for i := range 8 * len(up) {
+					forged := bytes.Clone(up)
+					forged[i/8] ^= 1 << (i % 8)
+					_, _, err := b.Open(forged)
+					require.ErrorIs(t, err, ErrForged, "bit %d", i)
+				}
+				for i := range len(up) {
+					_, _, err := b.Open(bytes.Clone(up[:i]))
+					require.ErrorIs(t, err, ErrForged, "%d bytes", i)
+				}
+				requireOpens(t, b, up, "up", n)
+				requireOpens(t, a, sealed(t, b, "down"), "down", n)
+				a.Compact()
+			}
+			require.True(t, !own[0] || len(nonces) == 20)
+			sent, received := a.Generations()
+			require.Greater(t, min(sent, received), uint32(3))
+		}
+	}
+	var k Keys
+	k.Init(testConv, Application, true)
+	require.Error(t, k.SetSealSecret(tls.TLS_CHACHA20_POLY1305_SHA256, make([]byte, 32)))
 }
 
 func TestAllocations(t *testing.T) {
