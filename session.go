@@ -145,7 +145,6 @@ type mtuState struct {
 // inputState is what handles input before the state machine, or beside it.
 type inputState struct {
 	decoder   *fec.Decoder      // nil until the peer sends FEC, and once the session is retired
-	decoded   *fec.DecoderStats // final statistics of decoder; nil: none
 	datagrams *datagramQueue    // nil until the first
 	numbers   *packetNumbers    // nil: packets are not numbered
 	holding   holding           // memory held because of the peer

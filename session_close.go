@@ -334,7 +334,7 @@ func (c *Conn) retire() {
 func (c *Conn) dropDecoder() {
 	if c.in.decoder != nil {
 		stats := c.in.decoder.Stats()
-		c.in.decoder, c.in.decoded = nil, &stats
+		c.in.decoder, c.rarely().decoded = nil, &stats
 	}
 }
 

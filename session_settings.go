@@ -6,12 +6,14 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/customs"
+	"github.com/arqnet/kcp/internal/fec"
 )
 
 // rareState is what most sessions do without. Conn.mu guards it.
 type rareState struct {
 	dropped  Drops
-	settings *connSettings // nil: those of Config
+	settings *connSettings     // nil: those of Config
+	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	customs  customs.Customs
 	secured  *securedState // of an ended session with TLS
 	kept     [][]byte      // what Read returns after Close; see keepReceived

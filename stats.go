@@ -3,6 +3,8 @@ package kcp
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/fec"
 )
 
 // Drops counts packets dropped, by reason.
@@ -139,10 +141,12 @@ func (c *Conn) Stats() ConnStats {
 // fecStats returns what both directions of FEC have done. c.mu is held.
 func (c *Conn) fecStats() (s FECStats) {
 	s.DataSent, s.ParitySent = c.outgoing.fecData, c.outgoing.fecParity
-	d := c.in.decoded
+	var d *fec.DecoderStats
 	if c.in.decoder != nil {
 		now := c.in.decoder.Stats()
 		d = &now
+	} else if c.rare != nil {
+		d = c.rare.decoded
 	}
 	if d != nil {
 		s.DataReceived, s.ParityReceived = d.Data, d.Parity
