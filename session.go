@@ -144,10 +144,10 @@ type mtuState struct {
 
 // inputState is what handles input before the state machine, or beside it.
 type inputState struct {
-	decoder   *fec.Decoder      // nil until the peer sends FEC, and once the session is retired
-	datagrams *datagramQueue    // nil until the first
-	numbers   *packetNumbers    // nil: packets are not numbered
-	holding   holding           // memory held because of the peer
+	decoder   *fec.Decoder   // nil until the peer sends FEC, and once the session is retired
+	datagrams *datagramQueue // nil until the first
+	numbers   *packetNumbers // nil: packets are not numbered
+	holding   holding        // memory held because of the peer
 }
 
 // connState is the state of a session. WIRE.md §5.2 has the state diagram.
