@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -30,6 +31,12 @@ type record struct {
 	Terminated       bool  // Close because of SIGTERM, in the middle of the script
 	BadAt            int64 // the first wrong byte; -1: none
 	BadSize          string
+	Told             bool   // the peer's reason to close has arrived
+	FlushErr         string // "none" without a Flush
+	Streams          map[int]streamSeen
+	Sent             int // messages of the session with receipts
+	Receipts         receipts
+	Background       bool // Close does not wait
 	CloseFrom        time.Time
 	CloseTo          time.Time
 	Slowest          time.Duration // of the calls
@@ -37,14 +44,22 @@ type record struct {
 	Blocked          op // the call that has not returned
 }
 
+// receipts counts those of messages: without an error, with one, and those that
+// came twice.
+type receipts struct{ Nil, Failed, Twice int }
+
 // app is the application on one side of a session.
 type app struct {
 	plan *plan
 	conn *kcp.Conn
 	log  func(format string, args ...any)
 
+	streams *streams
+
 	out, in           *content
 	inSizes, outSizes []int // of messages; nil: bytes are written and read
+
+	leaving sync.WaitGroup // terminate
 
 	mu    sync.Mutex
 	rec   record
@@ -70,7 +85,8 @@ func (c *content) next(n int) []byte {
 // process in the first byte.
 func newApp(p *plan, server bool, session, life int, conn *kcp.Conn, log func(string, ...any)) *app {
 	a := &app{plan: p, conn: conn, log: log, calls: make(map[op]time.Time)}
-	a.rec = record{Server: server, Session: session, Life: life, Conv: conn.Conv(), BadAt: -1}
+	a.rec = record{Server: server, Session: session, Life: life, Conv: conn.Conv(), BadAt: -1, FlushErr: "none"}
+	a.streams = &streams{app: a, seen: make(map[int]*streamSeen)}
 	if session < 0 {
 		return a
 	}
@@ -81,6 +97,9 @@ func newApp(p *plan, server bool, session, life int, conn *kcp.Conn, log func(st
 	} else {
 		a.out, a.rec.Life = newContent(p.Seed, session, false, 0), -1
 		a.inSizes, a.outSizes = p.messages(session, s.Server, p.Server), p.messages(session, s.Client, p.Client)
+	}
+	if p.Group != "" { // the server sends back what it gets
+		a.in, a.inSizes = newContent(p.Seed, session, false, 0), slices.Clone(a.outSizes)
 	}
 	return a
 }
@@ -147,6 +166,7 @@ func (a *app) record() record {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r := a.rec
+	r.Streams = a.streams.result()
 	for o := range a.calls {
 		r.Blocked = o
 	}
@@ -164,6 +184,8 @@ func (a *app) set(f func(r *record)) {
 func (a *app) run(steps []step) {
 	var aside sync.WaitGroup
 	defer aside.Wait()
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel() // ends the streams' accepting
 	for _, s := range steps {
 		r := a.record()
 		switch s.Op {
@@ -189,8 +211,21 @@ func (a *app) run(steps []step) {
 			if r.WriteErr == "" && r.ReadErr == "" {
 				time.Sleep(s.Pause)
 			}
-		case closing, closeExit, abort:
+		case openStreams:
+			a.streams.open(a.plan.streamPlans(a.rec.Session, s.Bytes))
+		case streamsAside:
+			aside.Go(func() { a.streams.open(a.plan.streamPlans(a.rec.Session, s.Bytes)) })
+		case echoStreams:
+			aside.Go(func() { a.streams.accept(ctx) })
+		case join:
+			aside.Wait()
+		case flush:
+			if r.WriteErr == "" {
+				a.flush()
+			}
+		case closing, closeExit, closeReason, abort:
 			if s.Op != abort {
+				cancel()
 				aside.Wait() // Close drops what Write has not queued
 			}
 			a.close(s.Op)
@@ -213,12 +248,18 @@ func (a *app) write(n int) bool {
 		err := a.call(write, func() (err error) {
 			if a.outSizes == nil {
 				m, err = a.conn.Write(b)
-			} else if err = a.conn.WriteMessage(b); err == nil {
+			} else if err = a.conn.SendMessage(b, &kcp.MessageOptions{Done: a.receipt()}); err == nil {
 				m = size
 			}
 			return err
 		})
-		a.set(func(r *record) { r.Wrote += int64(m); r.WriteErr = class(err) })
+		a.set(func(r *record) {
+			r.Wrote += int64(m)
+			r.WriteErr = class(err)
+			if a.outSizes != nil && err == nil {
+				r.Sent++
+			}
+		})
 		if err != nil {
 			a.log("wrote, then: %v", err)
 			return false
@@ -226,6 +267,41 @@ func (a *app) write(n int) bool {
 		n -= size
 	}
 	return true
+}
+
+// receipt returns the function that takes the receipt of one message.
+func (a *app) receipt() func(error) {
+	var calls int // guarded by a.mu
+	return func(err error) {
+		a.set(func(r *record) {
+			switch calls++; {
+			case calls > 1:
+				r.Receipts.Twice++
+			case err == nil:
+				r.Receipts.Nil++
+			default:
+				r.Receipts.Failed++
+			}
+		})
+	}
+}
+
+// awaitReceipts waits for those that are missing after the session's end.
+func (a *app) awaitReceipts(limit time.Duration) {
+	a.streams.awaitReceipts(limit)
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if r := a.record(); r.Sent == r.Receipts.Nil+r.Receipts.Failed {
+			return
+		}
+	}
+}
+
+func (a *app) flush() {
+	ctx, cancel := context.WithTimeout(context.Background(), a.plan.idleBound())
+	defer cancel()
+	err := a.call(flush, func() error { return a.conn.Flush(ctx) })
+	a.set(func(r *record) { r.FlushErr = class(err) })
+	a.log("Flush: %v", err)
 }
 
 func (a *app) closeWrite() {
@@ -266,6 +342,10 @@ func (a *app) check(b []byte, err error) {
 	defer a.mu.Unlock()
 	r := &a.rec
 	r.ReadErr = class(err)
+	var reason *kcp.PeerCloseError
+	if errors.As(err, &reason) && reason.Code == closeCode && reason.Text == closeText {
+		r.ReadErr, r.Told = eof, true
+	}
 	if len(b) == 0 || r.Session < 0 || r.BadAt >= 0 {
 		r.Read += int64(len(b))
 		return
@@ -277,7 +357,7 @@ func (a *app) check(b []byte, err error) {
 			a.inSizes = a.inSizes[1:]
 		}
 	}
-	first := !r.Server && r.Read == 0
+	first := !r.Server && r.Read == 0 && a.plan.Group == ""
 	if first {
 		r.Life = int(b[0])
 		a.in = newContent(a.plan.Seed, r.Session, true, r.Life)
@@ -300,8 +380,11 @@ func (a *app) check(b []byte, err error) {
 func (a *app) close(o op) {
 	a.set(func(r *record) { r.CloseFrom = time.Now() })
 	end := a.conn.Close
-	if o == abort {
+	switch o {
+	case abort:
 		end = a.conn.Abort
+	case closeReason:
+		end = func() error { return a.conn.CloseWithError(closeCode, closeText) }
 	}
 	err := a.call(o, end)
 	a.log("%s: %v", o, err)
@@ -315,11 +398,16 @@ func (a *app) close(o op) {
 
 // terminate closes the session in the middle of the script.
 func (a *app) terminate() {
-	a.set(func(r *record) { r.Terminated = !r.Closed && r.CloseFrom.IsZero() })
+	a.set(func(r *record) {
+		if r.Terminated = !r.Closed && r.CloseFrom.IsZero(); r.Terminated {
+			r.CloseFrom = time.Now()
+			a.leaving.Add(1)
+		}
+	})
 	if !a.record().Terminated {
 		return
 	}
-	a.set(func(r *record) { r.CloseFrom = time.Now() })
+	defer a.leaving.Done()
 	err := a.call(closing, a.conn.Close)
 	a.log("Close on SIGTERM: %v", err)
 	a.set(func(r *record) { r.Closed, r.CloseTo, r.CloseErr = true, time.Now(), class(err) })
@@ -350,6 +438,11 @@ func class(err error) string {
 	if _, ok := err.(*net.OpError); !ok {
 		return fmt.Sprintf("not a *net.OpError: %v", err)
 	}
+	return known(err)
+}
+
+// known is class of an error that need not be a *net.OpError.
+func known(err error) string {
 	var silent *kcp.PeerLostError
 	var unanswered *kcp.NoAnswerError
 	switch {

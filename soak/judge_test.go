@@ -2,6 +2,8 @@ package soak
 
 import (
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -56,7 +58,7 @@ func (v *verdict) stale(r record) bool {
 		return false
 	}
 	for _, o := range v.facts.Servers {
-		if o.Session != r.Session || o.Conv != r.Conv || o.Life != r.Life || o == r {
+		if o.Session != r.Session || o.Conv != r.Conv || o.Life != r.Life || reflect.DeepEqual(o, r) {
 			continue
 		}
 		if o.Read > 0 && r.Read > 0 {
@@ -166,6 +168,10 @@ func (v *verdict) side(r, peer record, known bool) {
 	v.errors(r)
 	v.endOfReading(r, peer, known)
 	v.endOfClose(r, peer, known)
+	v.receipts(r, peer, known)
+	for i := range r.Streams {
+		v.stream(i, r, peer, known)
+	}
 }
 
 // content: what is read is what was written, in order, and nothing else; at
@@ -251,13 +257,14 @@ func (v *verdict) endOfReading(r, peer record, known bool) {
 // it did not.
 func (v *verdict) endOfClose(r, peer record, known bool) {
 	own, peerSteps := v.steps(r)
-	if !known || r.Session < 0 || does(own, abort) || r.Terminated || !r.Closed {
+	if !known || r.Session < 0 || does(own, abort) || r.Terminated || !r.Closed || r.Background {
 		return
 	}
 	clean := r.WriteErr == "" && (r.ReadErr == "" || r.ReadErr == eof)
 	reads := does(peerSteps, readAll) && !peer.Terminated
 	if r.CloseErr == "" && clean && reads && (peer.ReadErr != eof || peer.Read != r.Wrote) {
-		v.object(v.disturbed(time.Time{}), r, "Close is nil, and the peer read %d bytes of %d, then: %s", peer.Read, r.Wrote, peer.ReadErr)
+		told := peer.Read == r.Wrote && v.out(r.CloseTo) // the bytes have arrived, and the end of them is no byte
+		v.object(told || v.disturbed(time.Time{}), r, "Close is nil, and the peer read %d bytes of %d, then: %s", peer.Read, r.Wrote, peer.ReadErr)
 	}
 	if r.CloseErr == "" || v.disturbed(r.CloseTo) {
 		return
@@ -276,6 +283,119 @@ func (v *verdict) endOfClose(r, peer record, known bool) {
 	}
 }
 
+// receipts: each message has one, and it says what has become of it. After
+// Flush the peer has everything.
+func (v *verdict) receipts(r, peer record, known bool) {
+	n := r.Receipts
+	if n.Twice > 0 || r.Closed && r.Sent != n.Nil+n.Failed {
+		v.fail(r, "%d messages, and receipts %+v", r.Sent, n)
+	}
+	if v.succeeded(r) && n.Failed > 0 {
+		v.fail(r, "Close is nil, and receipts are %+v", n)
+	}
+	if r.Session < 0 {
+		return
+	}
+	_, peerSteps := v.steps(r)
+	reason := does(peerSteps, closeReason)
+	if r.Told && !reason {
+		v.fail(r, "Read tells a reason to close, and the peer had none")
+	}
+	if reason && r.ReadErr == eof && !r.Told && known && !peer.Terminated {
+		v.object(v.plan.rough() || v.disturbed(r.CloseTo), r, "Read: io.EOF without the peer's reason")
+	}
+	switch r.FlushErr {
+	case "none", reset, lost, peerClosed:
+	case "":
+		if known && peer.Read != r.Wrote {
+			v.object(v.disturbed(time.Time{}), r, "Flush is nil, and the peer read %d bytes of %d, then: %s", peer.Read, r.Wrote, peer.ReadErr)
+		}
+	default:
+		v.object(v.plan.rough() || v.disturbed(r.CloseTo), r, "Flush: %s", r.FlushErr)
+	}
+}
+
+// succeeded reports whether Close says that the peer's endpoint has everything.
+func (v *verdict) succeeded(r record) bool {
+	return r.Session >= 0 && r.Closed && r.CloseErr == "" && r.WriteErr == "" && (r.ReadErr == "" || r.ReadErr == eof) && !r.Terminated && !r.Background && !does(v.own(r), abort)
+}
+
+// stream: messages of a stream arrive once, in order unless it is without, and all
+// of them unless they may be given up. A receipt without an error is true.
+func (v *verdict) stream(i int, r, peer record, known bool) {
+	plan, ok := v.streamPlan(i, r)
+	if !ok {
+		v.fail(r, "stream %d is none of the client's", i)
+		return
+	}
+	s, p := r.Streams[i], peer.Streams[i]
+	if s.Wrong != "" {
+		v.fail(r, "stream %d: %s", i, s.Wrong)
+	}
+	if r.Closed && s.Sent != s.Nil+s.Failed {
+		v.fail(r, "stream %d: %d messages, %d receipts without an error and %d with one", i, s.Sent, s.Nil, s.Failed)
+	}
+	sorted := slices.Sorted(slices.Values(s.Read))
+	if len(slices.Compact(slices.Clone(sorted))) != len(sorted) {
+		v.fail(r, "stream %d: a message twice: %d", i, s.Read)
+	}
+	if !plan.Options.Unordered && !slices.Equal(sorted, s.Read) {
+		v.fail(r, "stream %d: out of order: %d", i, s.Read)
+	}
+	whole := plan.Reset < 0 && !plan.unreliable()
+	if v.succeeded(r) && whole && s.Failed > 0 {
+		v.fail(r, "stream %d: Close is nil, and %d of %d receipts have an error", i, s.Failed, s.Sent)
+	}
+	if known && s.Err == eof && p.SendErr == "" && len(s.Read) != p.Sent && whole {
+		v.fail(r, "stream %d: io.EOF after %d messages of %d", i, len(s.Read), p.Sent)
+	}
+	if known && s.Err == eof && p.Nil > len(s.Read) {
+		v.fail(r, "stream %d: io.EOF after %d messages, of which %d were acknowledged", i, len(s.Read), p.Nil)
+	}
+	v.endOfStream(i, r, peer, known, plan)
+}
+
+// endOfStream: a stream ends before io.EOF only for a reason.
+func (v *verdict) endOfStream(i int, r, peer record, known bool, plan streamPlan) {
+	s := r.Streams[i]
+	own, peerSteps := v.steps(r)
+	switch s.Err {
+	case "":
+	case eof:
+		if plan.Reset >= 0 {
+			v.fail(r, "stream %d: io.EOF of a stream that was reset", i)
+		}
+	case streamWasReset:
+		if !r.Server || plan.Reset < 0 || s.Code != plan.Code {
+			v.fail(r, "stream %d: reset with code %d", i, s.Code)
+		}
+	case closedHere:
+		if plan.Reset < 0 && !does(own, abort) && !r.Terminated {
+			v.fail(r, "stream %d: closed here", i)
+		}
+	default:
+		excuse := does(append(own, peerSteps...), abort) || v.disturbed(time.Time{}) || v.plan.rough() || v.out(r.CloseTo) ||
+			!known || r.ReadErr != eof || r.CloseErr != "" || peer.ReadErr != eof || peer.CloseErr != ""
+		v.object(excuse, r, "stream %d: %s after %d messages", i, s.Err, len(s.Read))
+	}
+}
+
+// streamPlan returns the plan of stream i of a session.
+func (v *verdict) streamPlan(i int, r record) (plan streamPlan, ok bool) {
+	if r.Session < 0 {
+		return plan, false
+	}
+	for _, s := range v.plan.Sessions[r.Session].Client {
+		if s.Op == openStreams || s.Op == streamsAside {
+			all := v.plan.streamPlans(r.Session, s.Bytes)
+			if i < len(all) {
+				return all[i], true
+			}
+		}
+	}
+	return plan, false
+}
+
 // lossless reports whether the path delivers everything.
 func (p *plan) lossless() bool {
 	return p.loss() == 0 && len(p.Outages) == 0 && p.Rebind == 0 && p.Up.Rate == 0 && p.Down.Rate == 0 &&
@@ -291,8 +411,8 @@ func TestJudge(t *testing.T) {
 	}}
 	now := time.Now()
 	good := func() facts {
-		c := record{Wrote: 10, Read: 20, ReadErr: eof, Closed: true, BadAt: -1, CloseFrom: now, CloseTo: now}
-		s := record{Wrote: 20, Read: 10, ReadErr: eof, Closed: true, BadAt: -1, CloseFrom: now, CloseTo: now, Server: true}
+		c := record{FlushErr: "none", Wrote: 10, Read: 20, ReadErr: eof, Closed: true, BadAt: -1, CloseFrom: now, CloseTo: now}
+		s := record{FlushErr: "none", Wrote: 20, Read: 10, ReadErr: eof, Closed: true, BadAt: -1, CloseFrom: now, CloseTo: now, Server: true}
 		return facts{Start: now, Dials: []dialled{{Done: true}}, Clients: []record{c}, Servers: []record{s}}
 	}
 	failures, notes := judge(p, good())
@@ -317,6 +437,12 @@ func TestJudge(t *testing.T) {
 			again.CloseTo = now.Add(1)
 			f.Servers = append(f.Servers, again)
 		},
+		"a receipt twice":            func(_ *facts, c, _ *record) { c.Receipts.Twice = 1 },
+		"a missing receipt":          func(_ *facts, c, _ *record) { c.Sent = 1 },
+		"Close nil, a receipt not":   func(_ *facts, c, _ *record) { c.Sent, c.Receipts.Failed = 1, 1 },
+		"a reason of nobody":         func(_ *facts, c, _ *record) { c.Told = true },
+		"Flush nil, not delivered":   func(_ *facts, c, s *record) { c.FlushErr, s.Read, s.ReadErr = "", 3, reset },
+		"Flush that gives up":        func(_ *facts, c, _ *record) { c.FlushErr = cancelled },
 		"a call that hangs":          func(_ *facts, c, _ *record) { c.Blocked = read },
 		"a call that takes too long": func(_ *facts, c, _ *record) { c.Slowest = time.Hour },
 	} {
@@ -329,4 +455,66 @@ func TestJudge(t *testing.T) {
 	f.EventAt, f.Servers, f.Clients[0].ReadErr, f.Clients[0].Read = now.Add(-time.Second), nil, lost, 5
 	failures, _ = judge(p, f)
 	require.Empty(t, failures)
+}
+
+// The judge finds each kind of wrong in streams.
+func TestJudgeOfStreams(t *testing.T) {
+	p := &plan{Seed: 1, KeepAlive: time.Second, PeerTimeout: 3 * time.Second, Linger: 3 * time.Second}
+	p.Sessions = []script{{
+		Client: []step{{Op: openStreams, Bytes: 1000}, {Op: closeWrite}, {Op: readAll}, {Op: closing}},
+		Server: []step{{Op: echoStreams}, {Op: readAll}, {Op: closing}},
+	}}
+	reliable, reset, unreliable := -1, -1, -1
+	for ; reliable < 0 || reset < 0 || unreliable < 0; p.Seed++ {
+		reliable, reset, unreliable = -1, -1, -1
+		for i, s := range p.streamPlans(0, 1000) {
+			switch {
+			case s.Reset >= 0:
+				reset = i
+			case s.unreliable():
+				unreliable = i
+			case !s.Options.Unordered:
+				reliable = i
+			}
+		}
+	}
+	p.Seed--
+	now := time.Now()
+	seen := func(i, n int, code uint64) streamSeen {
+		s := streamSeen{Sent: n, Nil: n, Err: eof}
+		for m := range n {
+			s.Read = append(s.Read, m)
+		}
+		if i == reset {
+			s.Err, s.Code = streamWasReset, code
+		}
+		return s
+	}
+	for name, spoil := range map[string]func(c, s map[int]streamSeen){
+		"":                  func(_, _ map[int]streamSeen) {},
+		"a message twice":   func(c, _ map[int]streamSeen) { c[reliable] = streamSeen{Sent: 2, Nil: 2, Read: []int{0, 0}, Err: eof} },
+		"out of order":      func(c, _ map[int]streamSeen) { c[reliable] = streamSeen{Sent: 2, Nil: 2, Read: []int{1, 0}, Err: eof} },
+		"a message missing": func(c, _ map[int]streamSeen) { c[reliable] = streamSeen{Sent: 2, Nil: 2, Read: []int{0}, Err: eof} },
+		"a false receipt":   func(c, _ map[int]streamSeen) { c[unreliable] = streamSeen{Sent: 2, Nil: 2, Read: []int{0}, Err: eof} },
+		"a failed receipt": func(c, _ map[int]streamSeen) {
+			c[reliable] = streamSeen{Sent: 2, Nil: 1, Failed: 1, Read: []int{0, 1}, Err: eof}
+		},
+		"a missing receipt":          func(c, _ map[int]streamSeen) { c[reliable] = streamSeen{Sent: 2, Nil: 1, Read: []int{0, 1}, Err: eof} },
+		"an end without a reason":    func(c, _ map[int]streamSeen) { c[reliable] = streamSeen{Sent: 2, Nil: 2, Read: []int{0, 1}, Err: lost} },
+		"io.EOF of a stream reset":   func(_, s map[int]streamSeen) { s[reset] = streamSeen{Err: eof} },
+		"another code":               func(_, s map[int]streamSeen) { s[reset] = streamSeen{Err: streamWasReset, Code: 1 << 40} },
+		"a stream nobody has opened": func(_, s map[int]streamSeen) { s[99] = streamSeen{Err: eof} },
+	} {
+		c := record{FlushErr: "none", ReadErr: eof, Closed: true, BadAt: -1, CloseFrom: now, CloseTo: now, Streams: map[int]streamSeen{}}
+		s := c
+		s.Server, s.Streams = true, map[int]streamSeen{}
+		code := p.streamPlans(0, 1000)[reset].Code
+		for _, i := range []int{reliable, unreliable} {
+			c.Streams[i], s.Streams[i] = seen(i, 2, 0), seen(i, 2, 0)
+		}
+		s.Streams[reset] = seen(reset, 1, code)
+		spoil(c.Streams, s.Streams)
+		failures, _ := judge(p, facts{Start: now, Dials: []dialled{{Done: true}}, Clients: []record{c}, Servers: []record{s}})
+		require.Equal(t, name != "", len(failures) > 0, "%s: %v", name, failures)
+	}
 }

@@ -1,20 +1,25 @@
 package soak
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/arqnet/kcp/netsim"
 )
 
 // plan is all that a seed determines. Both processes make it of the seed.
 type plan struct {
 	Seed           uint64
-	Cipher         string
+	Cipher         string // "tls" is Config.TLS
+	ResetKey       bool   // with TLS: Config.StatelessResetKey, the same after a restart
+	Group          string // how the server takes events of a Group; "": it has none
 	Client, Server settings
 	KeepAlive      time.Duration
 	PeerTimeout    time.Duration
@@ -38,6 +43,7 @@ const (
 	kill              event = "kill"
 	restart           event = "restart"             // killed, and started again
 	restartBeforeData event = "restart before data" // after all Dials, before the clients write
+	restartInDial     event = "restart in Dial"     // while the first session is opened
 	terminate         event = "terminate"           // SIGTERM: the server closes everything and exits
 	pathEnds          event = "path ends"           // nothing arrives any more, on either side
 )
@@ -86,7 +92,11 @@ func millis(r *rand.Rand, from, to int) time.Duration {
 func newPlan(seed uint64) *plan {
 	r := rand.New(rand.NewPCG(seed, 0x736f616b))
 	p := &plan{Seed: seed, KeepAlive: time.Second}
-	p.Cipher = pick(r, "nil", "none", "aes-gcm", "aes-gcm", "chacha20", "xchacha20", "aes-cfb", "salsa20", "xor")
+	p.Cipher = pick(r, "nil", "none", "aes-gcm", "aes-gcm", "chacha20", "xchacha20", "aes-cfb", "salsa20", "xor", "tls", "tls", "tls", "tls", "tls")
+	p.ResetKey = chance(r, 50)
+	if chance(r, 15) {
+		p.Group = pick(r, "wait", "serve", "handle")
+	}
 	p.Client, p.Server = randomSettings(r), randomSettings(r)
 	p.Client.Shards, p.Client.Validation, p.Client.RefuseLegacy = 0, 0, false
 	p.randomPath(r)
@@ -98,10 +108,16 @@ func newPlan(seed uint64) *plan {
 	default:
 		p.PeerTimeout, p.Linger = 3*time.Second, 3*time.Second
 	}
-	p.Event = pick(r, noEvent, noEvent, noEvent, noEvent, noEvent, noEvent, kill, restart, restartBeforeData, terminate, pathEnds)
+	p.Event = pick(r, noEvent, noEvent, noEvent, noEvent, noEvent, noEvent, kill, restart, restartBeforeData, restartInDial, terminate, pathEnds)
 	p.EventAt, p.Downtime = millis(r, 0, 2000), millis(r, 0, 600)
 	for range 1 + r.IntN(8) {
 		p.Sessions = append(p.Sessions, p.randomScript(r))
+	}
+	if p.Event == restartInDial {
+		p.EventAt = p.Sessions[0].Start + millis(r, 0, 150)
+	}
+	if p.tls() {
+		p.handshakeOutage(r)
 	}
 	return p
 }
@@ -133,7 +149,7 @@ func randomSettings(r *rand.Rand) settings {
 // randomPath draws what the packets meet on their way.
 func (p *plan) randomPath(r *rand.Rand) {
 	cipher := p.newCipher()
-	authenticated := cipher != nil && crypt.Authenticated(cipher)
+	authenticated := p.tls() || cipher != nil && crypt.Authenticated(cipher)
 	link := func() (c netsim.LinkConfig) {
 		c.Delay, c.Jitter = millis(r, 0, 40), millis(r, 0, 20)
 		switch r.IntN(4) {
@@ -167,6 +183,20 @@ func (p *plan) randomPath(r *rand.Rand) {
 	if authenticated && chance(r, 25) {
 		p.Rebind = millis(r, 300, 3000)
 	}
+}
+
+// tls reports whether sessions have TLS.
+func (p *plan) tls() bool { return p.Cipher == "tls" }
+
+// handshakeOutage makes the path take nothing, now and then, from a moment on in
+// which a session is being opened: also longer than a handshake may take.
+func (p *plan) handshakeOutage(r *rand.Rand) {
+	if !chance(r, 40) {
+		return
+	}
+	s := p.Sessions[r.IntN(len(p.Sessions))]
+	length := pick(r, millis(r, 50, 1000), millis(r, 1000, 4000), millis(r, 9000, 13000))
+	p.Outages = append(p.Outages, outage{s.Start + millis(r, 0, 200), length})
 }
 
 // loss returns the share of packets that the worse direction loses.
@@ -220,7 +250,7 @@ func (p *plan) newCipher() crypt.Cipher {
 	}
 	c, err := crypt.None(), error(nil)
 	switch p.Cipher {
-	case "nil":
+	case "nil", "tls":
 		return nil
 	case "aes-gcm":
 		c, err = crypt.AESGCM(key)
@@ -243,7 +273,7 @@ func (p *plan) newCipher() crypt.Cipher {
 
 // config returns the Config of one side.
 func (p *plan) config(s settings) *kcp.Config {
-	return &kcp.Config{
+	c := &kcp.Config{
 		Cipher: p.newCipher(), FEC: s.FEC,
 		MTU: s.MTU, MaxMTU: s.MaxMTU, SendWindow: s.SendWindow, ReceiveWindow: s.ReceiveWindow,
 		WriteBuffer: s.WriteBuffer, MessageMode: s.MessageMode, NoDelay: s.NoDelay,
@@ -251,7 +281,29 @@ func (p *plan) config(s settings) *kcp.Config {
 		AddressValidation: s.Validation, RefuseLegacy: s.RefuseLegacy,
 		KeepAlive: p.KeepAlive, PeerTimeout: p.PeerTimeout, Linger: p.Linger, DialTimeout: p.dialTimeout(),
 	}
+	if p.tls() {
+		if c.MTU > 0 {
+			c.MTU = max(c.MTU, leastTLSMTU)
+		}
+		c.TLS = &tls.Config{Certificates: []tls.Certificate{*certificate()}, InsecureSkipVerify: true}
+		if p.ResetKey {
+			c.StatelessResetKey = fmt.Append(nil, "the reset key of seed ", p.Seed)
+		}
+	}
+	return c
 }
+
+// leastTLSMTU is the least Config.MTU with TLS.
+const leastTLSMTU = 1200
+
+// certificate returns that of the process, which nobody checks.
+var certificate = sync.OnceValue(func() *tls.Certificate {
+	c, _, err := selfsigned.New("soak")
+	if err != nil {
+		panic(err)
+	}
+	return c
+})
 
 func (p *plan) dialTimeout() time.Duration { return p.PeerTimeout + p.outage() + 2*time.Second }
 

@@ -37,9 +37,20 @@ const (
 	closing    op = "Close"
 	closeExit  op = "Close, exit" // and the socket is closed as soon as Close returns
 	abort      op = "Abort"
+	// With streams_test.go: Bytes on streams; streams are echoed while the next
+	// steps run.
+	openStreams  op = "open streams"
+	streamsAside op = "open streams aside" // while the next steps run
+	join         op = "join"               // what runs aside
+	echoStreams  op = "echo streams"
+	flush        op = "Flush"
+	closeReason  op = "CloseWithError" // with closeCode and closeText
 )
 
 const (
+	closeCode = 77
+	closeText = "that was all"
+
 	maxPause    = 2500 * time.Millisecond
 	maxTransfer = 1500 * time.Millisecond
 )
@@ -79,6 +90,9 @@ func (p *plan) size(r *rand.Rand, from, to settings, rate int64) int {
 
 // randomScript draws what a session is for.
 func (p *plan) randomScript(r *rand.Rand) script {
+	if p.Group != "" {
+		return p.groupScript(r)
+	}
 	s := script{Start: millis(r, 0, 1500)}
 	if p.Event == restartBeforeData {
 		s.Start = 0
@@ -152,8 +166,66 @@ func (p *plan) randomScript(r *rand.Rand) script {
 			s.GiveUp = millis(r, 1, 150)
 			s.Client, s.Server = []step{end}, []step{all, finish}
 		},
+		func() {
+			s.Kind = "streams"
+			s.Client = []step{{Op: openStreams, Bytes: min(up, down)}, half, all, end}
+			s.Server = []step{{Op: echoStreams}, all, finish}
+		},
+		func() {
+			s.Kind = "streams beside bytes"
+			s.Client = []step{{Op: streamsAside, Bytes: min(up, down) / 2}, out(1 + up/2), {Op: join}, half, all, end}
+			s.Server = []step{{Op: echoStreams}, all, out(1 + down/2), finish}
+		},
+		func() {
+			s.Kind = "streams, and abort"
+			s.Client = []step{{Op: streamsAside, Bytes: min(up, down)}, wait, {Op: abort}}
+			s.Server = []step{{Op: echoStreams}, {Op: readAny}, finish}
+		},
+		func() {
+			s.Kind = "server closes with a reason"
+			s.Client, s.Server = []step{out(up), all, end}, []step{in(up), out(down), {Op: closeReason}}
+		},
+		func() {
+			s.Kind = "flush, abort"
+			s.Client, s.Server = []step{out(up), {Op: flush}, {Op: abort}}, []step{{Op: readAny}, finish}
+		},
 	}
 	kinds[r.IntN(len(kinds))]()
+	return s
+}
+
+// groupScript draws what a session with a server is for that serves a Group. It
+// echoes everything.
+func (p *plan) groupScript(r *rand.Rand) script {
+	s := script{Start: millis(r, 0, 1500)}
+	if p.Event == restartBeforeData {
+		s.Start = 0
+	}
+	n := min(p.size(r, p.Client, p.Server, p.Up.Rate), p.size(r, p.Server, p.Client, p.Down.Rate))
+	echo := []step{{Op: readAll}, {Op: write, Bytes: n}, {Op: closing}}
+	kinds := []func(){
+		func() {
+			s.Kind = "group, echo"
+			s.Client = []step{{Op: writeAside, Bytes: n}, {Op: readAll}, {Op: closing}}
+		},
+		func() {
+			s.Kind = "group, echo with pauses"
+			idle := step{Op: pause, Pause: millis(r, 0, int(maxPause.Milliseconds()))}
+			s.Client = []step{{Op: write, Bytes: n}, {Op: read, Bytes: n}, idle, {Op: closeWrite}, {Op: readAll}, {Op: closing}}
+		},
+		func() {
+			s.Kind = "group, client aborts"
+			s.Client = []step{{Op: writeAside, Bytes: n}, {Op: pause, Pause: millis(r, 0, 800)}, {Op: abort}}
+		},
+		func() {
+			s.Kind = "group, dial, and give up"
+			s.GiveUp = millis(r, 1, 150)
+			s.Client = []step{{Op: closing}}
+			echo = []step{{Op: readAll}, {Op: closing}}
+		},
+	}
+	kinds[r.IntN(len(kinds))]()
+	s.Server = echo
 	return s
 }
 

@@ -41,11 +41,12 @@ type state struct{ Sessions, HalfOpen, Buffered, Apps int }
 
 // server is the server's process.
 type server struct {
-	plan *plan
-	life int
-	l    *kcp.Listener
-	pc   net.PacketConn // nil if the listener has its own
-	log  func(format string, args ...any)
+	plan    *plan
+	life    int
+	l       *kcp.Listener
+	pc      net.PacketConn // nil if the listener has its own
+	grouped *groupServer   // nil without Plan.Group
+	log     func(format string, args ...any)
 
 	mu       sync.Mutex
 	changed  sync.Cond
@@ -79,7 +80,11 @@ func serve(p *plan, life, port int, log func(string, ...any)) error {
 			orders <- o
 		}
 	}()
-	go s.accept()
+	if p.Group == "" {
+		go s.accept()
+	} else if err := s.serveGroup(); err != nil {
+		return err
+	}
 	s.send(report{Ready: true})
 	for {
 		select {
@@ -134,6 +139,9 @@ func (s *server) obey(o order) (quit bool) {
 		s.mu.Lock()
 		active := s.active
 		s.mu.Unlock()
+		if s.grouped != nil {
+			active = s.grouped.active()
+		}
 		s.send(report{State: &state{n.Sessions, n.HalfOpen, n.Buffered, active}})
 	case o.Quit:
 		_ = s.l.Close() // the endpoint's Close is the one that counts
@@ -187,6 +195,8 @@ func (s *server) handle(c *kcp.Conn) {
 	s.mu.Unlock()
 	a.log("accepted %08x", c.Conv())
 	a.run(steps)
+	a.leaving.Wait()
+	a.awaitReceipts(slack)
 	r := a.record()
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -211,6 +221,9 @@ func (s *server) terminate() error {
 		closing.Go(a.terminate)
 	}
 	closing.Wait()
+	if s.grouped != nil {
+		s.grouped.terminate()
+	}
 	s.running.Wait()
 	s.quit(true)
 	return nil
@@ -226,6 +239,9 @@ func (s *server) quit(serving bool) {
 		if r := a.record(); !r.Closed {
 			s.send(report{Record: &r})
 		}
+	}
+	if s.grouped != nil {
+		s.grouped.quit()
 	}
 	_ = s.l.Endpoint().Close() // which may be closed already
 	if s.pc != nil {

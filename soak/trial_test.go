@@ -221,6 +221,7 @@ func (t *trial) session(i int, dials *sync.WaitGroup, released chan struct{}) {
 	if err == nil {
 		<-released
 		t.apps[i].run(s.Client)
+		t.apps[i].awaitReceipts(slack)
 	}
 	if own != nil {
 		_ = own.socket.Close() // as a process that exits would
@@ -324,7 +325,7 @@ func (t *trial) event() {
 	case kill:
 		t.eventBegins()
 		t.killServer()
-	case restart:
+	case restart, restartInDial:
 		t.restart()
 	case terminate:
 		t.eventBegins()
