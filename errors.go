@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
+	"unicode/utf8"
 )
 
 // Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
@@ -94,14 +97,25 @@ type HandshakeError struct {
 	Err    error // the cause; see above
 }
 
+// Error returns the text of the cause, which may have names of the peer in it,
+// and is quoted if it does not print on one line.
 func (e *HandshakeError) Error() string {
 	if e.Remote {
-		return "kcp: TLS handshake refused by the peer: " + e.Err.Error()
+		return "kcp: TLS handshake refused by the peer: " + printable(e.Err.Error())
 	}
-	return "kcp: TLS handshake: " + e.Err.Error()
+	return "kcp: TLS handshake: " + printable(e.Err.Error())
 }
 
 func (e *HandshakeError) Unwrap() error { return e.Err }
+
+// printable returns what a peer has said, in quotes if it contains what does not
+// print: a line break would make a record of its own in a log.
+func printable(text string) string {
+	if utf8.ValidString(text) && strings.IndexFunc(text, func(r rune) bool { return !strconv.IsPrint(r) }) < 0 {
+		return text
+	}
+	return strconv.Quote(text)
+}
 
 // systemError is an error that counts as one of the system, whose text would say
 // the same again.

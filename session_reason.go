@@ -27,14 +27,15 @@ const (
 // ErrPeerClosed, which it wraps.
 type PeerCloseError struct {
 	Code uint64 // the peer's; its meaning is that of the application
-	Text string // valid UTF-8; may be empty or cut
+	Text string // valid UTF-8, which may have control characters; may be empty or cut
 }
 
+// Error returns code and text, which is quoted if it does not print on one line.
 func (e *PeerCloseError) Error() string {
 	if e.Text == "" {
 		return fmt.Sprintf("kcp: session closed by the peer with code %d", e.Code)
 	}
-	return fmt.Sprintf("kcp: session closed by the peer with code %d: %s", e.Code, e.Text)
+	return fmt.Sprintf("kcp: session closed by the peer with code %d: %s", e.Code, printable(e.Text))
 }
 
 // Unwrap returns ErrPeerClosed.

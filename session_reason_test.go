@@ -2,12 +2,15 @@ package kcp
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -132,5 +135,47 @@ func TestCloseReasonOfEarlierPeer(t *testing.T) {
 		_, err := b.Read(make([]byte, 1))
 		require.True(t, errors.Is(err, io.EOF), "%v", err)
 		require.NoError(t, b.Close())
+	})
+}
+
+// No text of a peer brings control characters into the text of an error, where it
+// would pass for lines of a log. What prints is left as it is.
+func TestTextsOfPeersPrint(t *testing.T) {
+	for text, shown := range map[string]string{
+		"going down: back at 9 o'clock, 3 °C": "going down: back at 9 o'clock, 3 °C",
+		"bye\nlevel=ERROR msg=forged":         `"bye\nlevel=ERROR msg=forged"`,
+		"\x1b[2J\u202egpj.exe":                `"\x1b[2J\u202egpj.exe"`,
+	} {
+		inWorld(t, 0, clean, func(w *world) {
+			var log records
+			a, b, _ := w.pair(nil, &Config{Logger: log.logger()})
+			require.NoError(t, a.CloseWithError(9, text))
+			_, err := b.Read(make([]byte, 1))
+			wantReason(t, err, 9, text)
+			require.ErrorContains(t, err, "kcp: session closed by the peer with code 9: "+shown)
+			require.NoError(t, b.Close())
+		})
+	}
+	requirePrints := func(err error) {
+		require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
+		require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
+	}
+	inWorld(t, 0, clean, func(w *world) { // protocols of a client
+		a, b := secured(Config{}), secured(Config{})
+		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
+		a.TLS.NextProtos, b.TLS.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
+		_, dialErr, acceptErr := w.dialTLS(a, b)
+		requirePrints(dialErr)
+		requirePrints(acceptErr)
+		require.ErrorContains(t, acceptErr, `x\nlevel=ERROR`)
+	})
+	inWorld(t, 0, clean, func(w *world) { // names in a certificate
+		a, b := secured(Config{}), secured(Config{})
+		b.TLS = b.TLS.Clone()
+		b.TLS.Certificates = []tls.Certificate{certificate(t, &a.TLS.Certificates[0], false, "y\nlevel=ERROR")}
+		_, dialErr, acceptErr := w.dialTLS(a, b)
+		requirePrints(dialErr)
+		requirePrints(acceptErr)
+		require.ErrorContains(t, dialErr, `level=ERROR`)
 	})
 }
