@@ -31,7 +31,7 @@ func Example() {
 
 	for _, path := range []string{"/debug/kcp/", "/debug/kcp/stats.json", "/metrics"} {
 		w := httptest.NewRecorder()
-		mux.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		mux.ServeHTTP(w, httptest.NewRequest("GET", "http://localhost"+path, nil))
 		fmt.Println(path, w.Code)
 	}
 	// Output:

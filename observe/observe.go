@@ -34,6 +34,10 @@ func (s *Endpoints) Add(name string, e *kcp.Endpoint) (remove func()) { return s
 // of the rate, round-trip time, losses, window and queue of one of them. Mount
 // it at a path that ends in a slash. It loads nothing from elsewhere.
 //
+// Requests are refused (421) unless their host is an IP address, localhost or one
+// of hosts, without port: a name of somebody else that resolves to this server is
+// none of them (DNS rebinding).
+//
 // The figures behind it are JSON under the name stats.json beside the page, with
 // the parameters sort (rate, rtt, sent, received, retransmits, inflight, queue,
 // held or drops; the largest first), n (sessions, up to 500; 50 by default),
@@ -43,4 +47,4 @@ func (s *Endpoints) Add(name string, e *kcp.Endpoint) (remove func()) { return s
 // All requests share a snapshot of the sessions, which is taken at most every
 // 0.4 s, and rarer if there are so many sessions that a tenth of a processor
 // would not do. A session costs about 300 bytes while somebody looks.
-func (s *Endpoints) Handler() http.Handler { return &s.set }
+func (s *Endpoints) Handler(hosts ...string) http.Handler { return s.set.Handler(hosts...) }

@@ -122,7 +122,7 @@ func TestThousandSessions(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/stats.json?sort=sent&n=2", nil))
+		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/stats.json?sort=sent&n=2", nil))
 		var a struct {
 			Sessions int
 			Rows     []struct{ Conv string }
@@ -212,7 +212,7 @@ func TestPromtool(t *testing.T) {
 func TestHandler(t *testing.T) {
 	busy(t, 3, func(t *testing.T, s *Endpoints, _, _ *kcp.Endpoint, conns []*kcp.Conn) {
 		w := httptest.NewRecorder()
-		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "/debug/kcp/stats.json?n=2&q="+strconv.FormatUint(uint64(conns[0].Conv()), 16), nil))
+		s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://localhost/debug/kcp/stats.json?n=2&q="+strconv.FormatUint(uint64(conns[0].Conv()), 16), nil))
 		require.Equal(t, 200, w.Code)
 		var a struct {
 			Sessions, Matching int

@@ -40,7 +40,8 @@ func (s *settings) serveDebug(std streams, command string) (*debugServer, error)
 		return nil, err
 	}
 	d := new(debugServer)
-	d.srv = &http.Server{Handler: &d.set, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	host, _, _ := net.SplitHostPort(s.debug) // debugOption has looked at it
+	d.srv = &http.Server{Handler: d.set.Handler(host), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	go func() { _ = d.srv.Serve(l) }() // until close
 	fmt.Fprintf(std.err, "%s: live page at http://%v/\n", command, l.Addr())
 	return d, nil

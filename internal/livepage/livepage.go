@@ -7,7 +7,9 @@ import (
 	_ "embed"
 	"encoding/json"
 	"html/template"
+	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,9 +75,41 @@ const (
 	maxFilter   = 64 // bytes
 )
 
-// ServeHTTP serves the page, and under the name stats.json beside it the
-// figures. So it may be mounted anywhere, at a path that ends in a slash.
-func (s *Set) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+// Handler serves the page, and under the name stats.json beside it the figures.
+// So it may be mounted anywhere, at a path that ends in a slash.
+//
+// Requests must name an IP address, localhost or one of hosts as their host.
+// Else the page of a stranger in the browser of somebody who reaches this one
+// could read it, once the stranger's name resolves to the address of this server
+// (DNS rebinding).
+func (s *Set) Handler(hosts ...string) http.Handler {
+	hosts = append([]string{"localhost"}, hosts...)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !names(r.Host, hosts) {
+			http.Error(w, "this page is served under IP addresses, localhost, and names that its server was told of", http.StatusMisdirectedRequest)
+			return
+		}
+		s.serve(w, r)
+	})
+}
+
+// names reports whether the host of a request is an IP address or one of hosts,
+// with any port.
+func names(host string, hosts []string) bool {
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		host = h
+	} else if strings.HasPrefix(host, "[") {
+		host = strings.TrimSuffix(host[1:], "]")
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	host = strings.TrimSuffix(host, ".")
+	return host != "" && slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(h, host) })
+}
+
+// serve answers a request that names this server.
+func (s *Set) serve(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Cache-Control", "no-store")
 	h.Set("X-Content-Type-Options", "nosniff")

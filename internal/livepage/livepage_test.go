@@ -24,7 +24,7 @@ import (
 func get(t *testing.T, s *Set, path string) (*httptest.ResponseRecorder, answer) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	s.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	s.Handler().ServeHTTP(w, httptest.NewRequest("GET", "http://127.0.0.1:6060"+path, nil))
 	var a answer
 	if w.Header().Get("Content-Type") == "application/json" {
 		require.NoError(t, json.Unmarshal(w.Body.Bytes(), &a))
@@ -177,7 +177,7 @@ func TestRefuses(t *testing.T) {
 	w, _ := get(t, &s, "/other")
 	require.Equal(t, 404, w.Code)
 	w = httptest.NewRecorder()
-	s.ServeHTTP(w, httptest.NewRequest("POST", "/", nil))
+	s.Handler().ServeHTTP(w, httptest.NewRequest("POST", "http://127.0.0.1:6060/", nil))
 	require.Equal(t, 405, w.Code)
 	_, a := get(t, &s, "/stats.json")
 	require.NotNil(t, a.Endpoints)
@@ -214,4 +214,37 @@ func TestAddAndRemove(t *testing.T) {
 	s.Add("b", e)
 	remove()
 	require.Len(t, s.All(), 1)
+}
+
+// The page is for those who name the server by an address, or by a name that it
+// knows. A name that somebody else has let resolve to its address is none.
+func TestHost(t *testing.T) {
+	var s Set
+	for host, known := range map[string]bool{
+		"127.0.0.1:6060": true, "127.0.0.1": true, "10.0.0.1:80": true,
+		"[::1]:6060": true, "[::1]": true, "[fe80::1%eth0]:6060": true,
+		"localhost:6060": true, "localhost": true, "LOCALHOST.": true,
+		"ops.example.com": true, "OPS.example.com:6060": true, "ops.example.com.": true,
+		"evil.example:6060": false, "127.0.0.1.evil.example": false, "localhost.evil.example": false,
+		"evil.example": false, "ops.example.com.evil.example": false, "127.0.0.1@evil.example": false,
+		"": false, ".": false, ":6060": false, "[]": false, "[": false, "2130706433": false,
+	} {
+		for _, path := range []string{"/", "/stats.json"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			s.Handler("ops.example.com", "").ServeHTTP(w, r)
+			if known {
+				require.Equal(t, 200, w.Code, host)
+				continue
+			}
+			require.Equal(t, 421, w.Code, host)
+			require.NotContains(t, w.Body.String(), "endpoints")
+		}
+	}
+	r := httptest.NewRequest("GET", "/", nil)
+	r.Host = "ops.example.com"
+	w := httptest.NewRecorder()
+	s.Handler().ServeHTTP(w, r)
+	require.Equal(t, 421, w.Code)
 }
