@@ -172,22 +172,24 @@ func (v *addressValidation) acknowledged(sn, ts seq) bool {
 // packet under construction or in a new one.
 func (k *KCP) maySend(n int) bool {
 	v := k.snd.validation
-	return v == nil || v.credit >= k.cost(n)
+	return v == nil || v.credit >= k.cost(n, k.maxPacket())
 }
 
 // cost returns how many bytes on the wire n more bytes take. They include the
-// overhead of a new packet if they do not fit into the present one.
-func (k *KCP) cost(n int) int {
-	if len(k.out.packet) > 0 && len(k.out.packet)+n <= k.cfg.mtu {
+// overhead of a new packet if they do not fit into the present one, which may
+// have size bytes.
+func (k *KCP) cost(n, size int) int {
+	if k.fits(n, size) {
 		return n
 	}
 	return n + k.snd.validation.overhead
 }
 
 // charge takes from the credit n bytes that are about to be put into a packet.
-func (k *KCP) charge(n int) {
+// They are put into one of size bytes at most.
+func (k *KCP) charge(n, size int) {
 	if v := k.snd.validation; v != nil {
-		v.credit -= k.cost(n)
+		v.credit -= k.cost(n, size)
 	}
 }
 

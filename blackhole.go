@@ -4,10 +4,11 @@ package kcp
 // to drop large packets without a word, while small ones get through. The
 // detector judges by the acknowledgements and losses of the data in them.
 type blackHoleDetector struct {
-	watchAbove   int    // bytes; larger packets are watched; 0: none
-	lost         int    // watched packets lost since one of smallestLost arrived
-	smallestLost int    // bytes of the smallest of them
-	taken        int    // bytes of the largest packet arrived on this path
+	watchAbove   int32  // bytes; larger packets are watched; 0: none
+	base         int32  // bytes; what nearly every path takes
+	lost         int32  // watched packets lost since one of smallestLost arrived
+	smallestLost int32  // bytes of the smallest of them
+	taken        int32  // bytes of the largest packet arrived on this path
 	since        seq    // when the first of those losses was noticed
 	full         uint64 // full segments sent, without retransmissions
 }
@@ -17,18 +18,28 @@ type blackHoleDetector struct {
 // that. If none does, the false suspicion costs a probe.
 const watchedLosses = 3
 
-// noteReach records that s ends size bytes into its packet. Of several
-// transmissions the smallest size counts, since any of them may be the one
-// acknowledged.
-func (s *sendSegment) noteReach(size int) {
-	if s.packet == 0 || size < int(s.packet) {
-		s.packet = int32(size)
+// transmitted records that s is about to be transmitted, once more or for the
+// first time.
+func (s *sendSegment) transmitted() {
+	s.least, s.packet = s.arrivedIn(), 0
+}
+
+// leftIn records that s, or a piece of it, is in a packet of size bytes, which
+// may still grow.
+func (s *sendSegment) leftIn(size int) { s.packet = max(s.packet, int32(size)) }
+
+// arrivedIn returns in how large a packet s has arrived at least, in bytes. Any
+// of its transmissions may be the one acknowledged.
+func (s *sendSegment) arrivedIn() int32 {
+	if s.least > 0 && (s.packet == 0 || s.least < s.packet) {
+		return s.least
 	}
+	return s.packet
 }
 
 // declaredLost records that a packet of size bytes is declared lost. One
 // larger than mtu dates from before the MTU shrank, and says nothing new.
-func (w *blackHoleDetector) declaredLost(size, mtu int, now seq) {
+func (w *blackHoleDetector) declaredLost(size, mtu int32, now seq) {
 	if w.watchAbove == 0 || size <= w.watchAbove || size > mtu {
 		return
 	}
@@ -40,21 +51,32 @@ func (w *blackHoleDetector) declaredLost(size, mtu int, now seq) {
 }
 
 // arrived records that a packet of size bytes was acknowledged.
-func (w *blackHoleDetector) arrived(size int) {
+func (w *blackHoleDetector) arrived(size int32) {
 	w.taken = max(w.taken, size)
 	if w.lost > 0 && size >= w.smallestLost {
 		w.lost = 0
 	}
 }
 
-// doubtful reports whether s, which is about to be transmitted, leaves in
-// pieces because the path may drop a packet of its size. A retransmission does
-// if no packet as large has arrived yet, and every segment does while large
-// packets are suspect.
-func (k *KCP) doubtful(s *sendSegment) bool {
-	w := &k.snd.blackHole
-	return k.cfg.ext.SendPieces && w.watchAbove > 0 && s.size() > w.watchAbove && k.divisible(s, w.watchAbove) &&
-		(s.xmit > 1 && s.size() > w.taken || w.lost > 0 && k.blackHoleSuspected())
+// maxPacket returns the size of the largest packet that may be sent now, in
+// bytes. While large packets are suspect it is no more than nearly every path
+// takes.
+func (k *KCP) maxPacket() int {
+	if w := &k.snd.blackHole; w.lost >= watchedLosses && k.cfg.ext.SendPieces && k.blackHoleSuspected() {
+		return min(k.cfg.mtu, int(max(w.watchAbove, min(w.base, w.taken))))
+	}
+	return k.cfg.mtu
+}
+
+// maxPacketOf returns the size of the largest packet that s may be in, in
+// bytes. A retransmission is in none larger than what has arrived on this path:
+// its size may be why it was lost.
+func (k *KCP) maxPacketOf(s *sendSegment) int {
+	size, w := k.maxPacket(), &k.snd.blackHole
+	if w.watchAbove > 0 && k.cfg.ext.SendPieces && (s.xmit > 1 || s.repeats > 0) {
+		return min(size, int(max(w.watchAbove, w.taken)))
+	}
+	return size
 }
 
 // blackHoleSuspected reports whether the path may be dropping large packets.
@@ -70,6 +92,7 @@ func (k *KCP) shrinkMTU(mtu int) error {
 	if err := k.SetMTU(mtu); err != nil {
 		return err
 	}
-	k.cfg.messageMSS, k.snd.blackHole.lost = whole, 0
+	w := &k.snd.blackHole
+	k.cfg.messageMSS, w.lost, w.taken = whole, 0, min(w.taken, int32(mtu))
 	return nil
 }

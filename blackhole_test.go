@@ -20,7 +20,7 @@ func TestSizeWatch(t *testing.T) {
 	w.declaredLost(1400, 1400, 4)
 	require.Equal(t, blackHoleDetector{watchAbove: 1200, lost: 3, smallestLost: 1300, since: 2}, w)
 	w.arrived(1299)
-	require.Equal(t, 3, w.lost, "that says nothing of larger ones")
+	require.EqualValues(t, 3, w.lost, "that says nothing of larger ones")
 	w.arrived(1300)
 	require.Zero(t, w.lost)
 }
@@ -75,7 +75,7 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	}
 	h.advance(10)
 	h.advance(h.k.snd.rtt.rto)
-	require.GreaterOrEqual(t, h.k.snd.blackHole.lost, watchedLosses)
+	require.GreaterOrEqual(t, int(h.k.snd.blackHole.lost), watchedLosses)
 	require.False(t, h.k.blackHoleSuspected())
 	losses(h)
 	require.True(t, h.k.blackHoleSuspected())
@@ -92,4 +92,55 @@ func TestLargePacketsAreSuspect(t *testing.T) {
 	h.send("next")
 	h.advance(1)
 	require.Positive(t, packets)
+}
+
+// A retransmission, whole or in pieces, alone or beside others, is in no packet
+// larger than what has arrived, or than what nearly every path takes.
+func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetExtensions(Extensions{SendPieces: true})
+		k.snd.blackHole.watchAbove, k.snd.blackHole.base = 1200, 1200
+	})
+	largest := 0
+	h.k.hooks.output = func(p []byte) { largest = max(largest, len(p)) }
+	wait := func(ms, want int) {
+		t.Helper()
+		largest = 0
+		h.advance(uint32(ms))
+		require.Equal(t, want, largest)
+	}
+	h.send(strings.Repeat("x", 1276))
+	wait(10, headerSize+pieceHeader+1276)
+	require.EqualValues(t, largest, h.k.snd.ring.at(0).packet, "the size that left")
+	h.send(strings.Repeat("x", 1276))
+	wait(10, headerSize+1276)
+	h.send(strings.Repeat("x", 640))
+	wait(10, headerSize+640)
+	h.send(strings.Repeat("x", 640))
+	wait(10, headerSize+640)
+	wait(500, headerSize+pieceHeader+1160) // the largest multiple of 20 that fits into 1200
+	h.input(ack(1, h.now, 0))
+	require.EqualValues(t, 1188, h.k.snd.blackHole.taken, "any transmission may be the one that has arrived")
+	require.EqualValues(t, 2, h.k.snd.blackHole.lost, "one packet each")
+	h.k.probeArrived(1300)
+	wait(2000, headerSize+pieceHeader+1260)
+	require.Zero(t, h.k.snd.blackHole.lost)
+	h.input(ack(3, h.now, 4))
+}
+
+// What stands behind a segment in its packet is lost with it.
+func TestLostPacketsCountInFull(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetExtensions(Extensions{ThinAcks: true})
+		k.snd.blackHole.watchAbove = 1000
+	})
+	largest := 0
+	h.k.hooks.output = func(p []byte) { largest = max(largest, len(p)) }
+	h.input(push(0, 0, "x"))
+	h.send(strings.Repeat("x", 976))
+	h.advance(10)
+	require.Equal(t, 2*headerSize+976, largest)
+	h.advance(h.k.snd.rtt.rto * 2)
+	require.EqualValues(t, 1, h.k.snd.blackHole.lost)
+	h.recv("x")
 }

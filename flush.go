@@ -5,6 +5,8 @@ import "math"
 // packetBuilder is the packet under construction, and scratch space.
 type packetBuilder struct {
 	packet  []byte         // under construction; empty: none
+	limit   int            // of its size, in bytes
+	last    *sendSegment   // the last in it; nil: none
 	scratch []*sendSegment // empty between two calls
 	buffers buffers        // of the send side
 }
@@ -108,7 +110,7 @@ func (k *KCP) putAck(h *header, a ackItem, frg uint8) {
 		return // the peer retransmits, and is acknowledged then
 	}
 	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.sn, a.ts, 0
-	h.encode(k.reserve(headerSize))
+	h.encode(k.reserve(headerSize, k.maxPacket()))
 	k.counters.AcksSent++
 }
 
@@ -155,12 +157,12 @@ func (k *KCP) flushProbes(h *header) {
 	}
 	if k.peer.probe&sendWask != 0 {
 		h.cmd = cmdWask
-		h.encode(k.reserve(headerSize))
+		h.encode(k.reserve(headerSize, k.maxPacket()))
 		k.counters.ProbesSent++
 	}
 	if k.peer.probe&sendWins != 0 {
 		h.cmd = cmdWins
-		h.encode(k.reserve(headerSize))
+		h.encode(k.reserve(headerSize, k.maxPacket()))
 	}
 	k.peer.probe = 0
 }
@@ -327,6 +329,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	if k.snd.validation != nil {
 		k.snd.validation.transmitted(s.sn, k.clock.now)
 	}
+	s.transmitted()
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
 		if s.tag.abandoned {
@@ -337,25 +340,25 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			h.cmd = cmdStream
 		}
 	}
-	if size := k.needsPieces(s); size > 0 {
+	size := k.maxPacketOf(s)
+	if k.needsPieces(s, size) {
 		k.putPieces(s, h, size)
-		s.noteReach(min(size, k.snd.blackHole.watchAbove))
 		return
 	}
 	if k.hooks.outputInPlace != nil && len(s.data) == k.cfg.mss && !s.beingWritten {
 		k.emit() // a full segment does not fit behind others
 		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
-		k.charge(s.size())
+		k.charge(s.size(), size)
 		k.counters.PacketsSent++
-		s.noteReach(s.size())
+		s.leftIn(s.size())
 		k.hooks.outputInPlace(s)
 		return
 	}
-	b := k.reserve(s.size())
+	b := k.reserve(s.size(), size)
 	h.encode(b)
 	copy(b[headerSize:], s.data)
-	s.noteReach(len(k.out.packet))
+	k.packed(s)
 }
 
 // releaseSegment takes back a segment that outputInPlace has kept. The buffer
@@ -367,13 +370,19 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 	}
 }
 
-// reserve returns n bytes at the end of the packet under construction. If they
-// would exceed the MTU, it emits that packet first and begins another.
-func (k *KCP) reserve(n int) []byte {
-	k.charge(n)
-	if len(k.out.packet) > 0 && len(k.out.packet)+n > k.cfg.mtu {
+// reserve returns n bytes at the end of the packet under construction, which
+// grows no larger than size bytes from then on. If they would exceed that, or
+// what else is in the packet allows, it emits that packet first and begins
+// another.
+func (k *KCP) reserve(n, size int) []byte {
+	k.charge(n, size)
+	if !k.fits(n, size) {
 		k.emit()
 	}
+	if len(k.out.packet) == 0 {
+		k.out.limit = size
+	}
+	k.out.limit = min(k.out.limit, size)
 	if k.out.packet == nil {
 		size := max(k.cfg.mtu, n)
 		if k.hooks.packetBuffer != nil {
@@ -390,6 +399,19 @@ func (k *KCP) reserve(n int) []byte {
 	return k.out.packet[at:]
 }
 
+// fits reports whether n bytes fit behind those of the packet under
+// construction, in a packet of size bytes.
+func (k *KCP) fits(n, size int) bool {
+	return len(k.out.packet) > 0 && len(k.out.packet)+n <= min(k.out.limit, size)
+}
+
+// packed records that s, or a piece of it, is the last in the packet under
+// construction.
+func (k *KCP) packed(s *sendSegment) {
+	s.leftIn(len(k.out.packet))
+	k.out.last = s
+}
+
 // emit passes the packet under construction, if any, to the output function.
 func (k *KCP) emit() {
 	if len(k.out.packet) == 0 {
@@ -398,6 +420,10 @@ func (k *KCP) emit() {
 	k.counters.PacketsSent++
 	packet := k.out.packet
 	k.out.packet = nil
+	if s := k.out.last; s != nil {
+		s.leftIn(len(packet)) // what came behind it was lost with it
+		k.out.last = nil
+	}
 	k.hooks.output(packet)
 	if k.hooks.packetBuffer == nil {
 		k.out.packet = packet[:0]

@@ -242,20 +242,15 @@ func (k *KCP) dropPieces(sn seq) {
 	}
 }
 
-// needsPieces returns the size in bytes of the packets that s must, and can, be
-// cut into; 0 if it is sent whole.
-func (k *KCP) needsPieces(s *sendSegment) int {
-	switch {
-	case k.doubtful(s):
-		return min(k.cfg.mtu, k.snd.blackHole.watchAbove)
-	case s.size() > k.cfg.mtu && k.cfg.ext.SendPieces && k.divisible(s, k.cfg.mtu):
-		return k.cfg.mtu
-	case s.sn == 0 && k.cfg.ext.SendPieces && len(s.data) > 0 && k.divisible(s, k.cfg.mtu):
-		// If the peer has been restarted, a PUSH with sn 0 would open a session
-		// there, and the packets of that session would be taken for the peer's.
-		return k.cfg.mtu
+// needsPieces reports whether s must, and can, be cut into pieces for packets of
+// size bytes.
+func (k *KCP) needsPieces(s *sendSegment, size int) bool {
+	if !k.cfg.ext.SendPieces || len(s.data) == 0 || !k.divisible(s, size) {
+		return false
 	}
-	return 0
+	// If the peer has been restarted, a PUSH with sn 0 would open a session
+	// there, and the packets of that session would be taken for the peer's.
+	return s.size() > size || s.sn == 0
 }
 
 // divisible reports whether pieces of s fit into packets of size bytes.
@@ -275,16 +270,11 @@ func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 		data := s.data[at:min(at+room, len(s.data))]
 		h.len = uint32(pieceHeader + len(data))
 		n := headerSize + pieceHeader + len(data)
-		if len(k.out.packet)+n > size {
-			k.emit() // though the MTU may leave room
-		}
-		b := k.reserve(n)
+		b := k.reserve(n, size)
 		h.encode(b)
 		binary.LittleEndian.PutUint16(b[headerSize:], uint16(at))
 		binary.LittleEndian.PutUint16(b[headerSize+2:], uint16(len(s.data)))
 		copy(b[headerSize+pieceHeader:], data)
-	}
-	if size < k.cfg.mtu {
-		k.emit()
+		k.packed(s)
 	}
 }

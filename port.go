@@ -81,11 +81,12 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	choosePackets(mtu int)
-	enablePieces(base int)
+	enablePieces(least, base int)
 	awaitReplies()
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
+	probeArrived(size int)
 	restartSizeWatch()
 
 	tracing() *Trace
@@ -99,7 +100,7 @@ var _ sessionPort = (*KCP)(nil)
 // machine, with three exceptions. outputInPlace may call releaseSegment, and
 // host.pullStream queueStream. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
-// enablePieces, awaitReplies, forgetLosses and resizePackets.
+// enablePieces, awaitReplies, probeArrived and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -311,11 +312,12 @@ func (k *KCP) choosePackets(mtu int) {
 	k.restartSizeWatch()
 }
 
-// enablePieces lets segments in packets larger than base bytes travel in
-// pieces. The peer must support that.
-func (k *KCP) enablePieces(base int) {
+// enablePieces lets segments travel in pieces if packets larger than least bytes
+// are lost. The peer must support that. Pieces fill packets of base bytes if
+// any as large have arrived.
+func (k *KCP) enablePieces(least, base int) {
 	k.cfg.ext.SendPieces = true
-	k.snd.blackHole.watchAbove = base
+	k.snd.blackHole.watchAbove, k.snd.blackHole.base = int32(least), int32(base)
 }
 
 // awaitReplies switches Extensions.AwaitReplies on, which the peer has, too.
@@ -324,11 +326,18 @@ func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }
 // largePackets returns how many segments of full size were sent, and how many
 // large packets were lost since one as large has arrived.
 func (k *KCP) largePackets() (sent uint64, lost int) {
-	return k.snd.blackHole.full, k.snd.blackHole.lost
+	return k.snd.blackHole.full, int(k.snd.blackHole.lost)
 }
 
 // forgetLosses resets the losses that largePackets returns.
 func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
+
+// probeArrived takes note that a probe of size bytes has arrived, and resets the
+// losses that largePackets returns.
+func (k *KCP) probeArrived(size int) {
+	k.snd.blackHole.lost = 0
+	k.snd.blackHole.taken = max(k.snd.blackHole.taken, int32(size))
+}
 
 // restartSizeWatch restarts black hole detection, for another path.
 func (k *KCP) restartSizeWatch() {

@@ -252,11 +252,12 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 // probes, only the oldest segment is retransmitted. A thousand senders that
 // overwhelm a receiver would never let it recover if each retransmitted its
 // window with every time-out. It also holds back segments that may be too large
-// for the path, until that is known, unless they can be sent in pieces.
+// for the path, until that is known, unless they fit into small packets, whole or
+// in pieces.
 func (k *KCP) outageFilter(expired []*sendSegment) []*sendSegment {
 	sent := expired[:0]
 	for _, s := range expired {
-		if s.early || s.sn == k.snd.una || !k.snd.recovery.inOutage && (int(s.packet) <= k.snd.blackHole.watchAbove || k.doubtful(s)) {
+		if s.early || s.sn == k.snd.una || !k.snd.recovery.inOutage && (s.size() <= k.maxPacketOf(s) || k.needsPieces(s, k.maxPacketOf(s))) {
 			sent = append(sent, s)
 			continue
 		}

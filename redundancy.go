@@ -94,7 +94,7 @@ func (k *KCP) repeatRetransmits(h *header, first seq) {
 // into the packet under construction.
 func (k *KCP) mayRepeat(s *sendSegment) bool {
 	return s != nil && s.ts != k.clock.now && s.repeated != k.clock.now && !k.snd.loss.suspect(s) &&
-		len(s.data) <= repeatSize && len(k.out.packet)+s.size() <= k.cfg.mtu
+		len(s.data) <= repeatSize && k.fits(s.size(), k.cfg.mtu)
 }
 
 // repeat puts a redundant copy of s into the packet under construction.

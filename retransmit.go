@@ -129,7 +129,7 @@ func (k *KCP) noteLost(s *sendSegment) {
 	k.cfg.trace.lost(s)
 	k.snd.redundancy.onLoss(k.snd.nxt)
 	k.snd.rate.declaredLost(s)
-	k.snd.blackHole.declaredLost(int(s.packet), k.cfg.mtu, k.clock.now)
+	k.snd.blackHole.declaredLost(s.packet, int32(k.cfg.mtu), k.clock.now)
 }
 
 // resend retransmits s.

@@ -24,12 +24,13 @@ type sendSegment struct {
 	cause        LossCause // of the last loss, or of the one that early announces
 	repeats      uint8     // redundant copies since the last transmission; see redundancy.go
 	repeated     seq       // when the last of them was sent
+	closed       bool      // takes no more data
 
 	tx     sendRecord // of the last transmission
 	lostAt int64      // when the one before it left, in microseconds; 0: not lost
 	tag    *streamTag // of a stream segment, or a message that may be given up; nil: neither
-	packet int32      // how far into its packet s reaches, in bytes; see noteReach
-	closed bool       // takes no more data
+	packet int32      // bytes of the largest packet of its last transmission; see leftIn
+	least  int32      // the least that packet was at a transmission before; 0: none
 
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group

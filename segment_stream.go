@@ -384,11 +384,11 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 	}
 	var room [maxStreamHeader]byte
 	payload := empty.append(room[:0])
-	b := k.reserve(headerSize + len(payload))
+	b := k.reserve(headerSize+len(payload), k.maxPacketOf(s))
 	h.cmd, h.len = cmdStream, uint32(len(payload))
 	h.encode(b)
 	copy(b[headerSize:], payload)
-	s.noteReach(len(k.out.packet))
+	k.packed(s)
 }
 
 // flushPartial fills the packet under construction, during an outage, with copies
@@ -417,7 +417,7 @@ func (k *KCP) flushPartial(h *header, first seq) {
 			continue
 		}
 		id := binary.LittleEndian.Uint32(s.data)
-		if len(told) == cap(told) || slices.Contains(told, id) || len(k.out.packet)+headerSize+maxStreamHeader > k.cfg.mtu {
+		if len(told) == cap(told) || slices.Contains(told, id) || !k.fits(headerSize+maxStreamHeader, k.cfg.mtu) {
 			continue
 		}
 		told = append(told, id)

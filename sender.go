@@ -146,7 +146,7 @@ func (k *KCP) advanceUna() {
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.cfg.trace.acked(s)
 	k.snd.rate.acked(s, k.clock.micros, last)
-	k.snd.blackHole.arrived(int(s.packet))
+	k.snd.blackHole.arrived(s.arrivedIn())
 	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
 	k.snd.timeouts.remove(s)
 	if s.list == &k.snd.loss.due {

@@ -39,12 +39,20 @@ func (c *Conn) onInfo(s signal) {
 		c.io.canWrite.Broadcast() // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
-		c.kcp.enablePieces(c.basePMTU() - c.outgoing.sender.overhead.total())
+		c.enablePieces()
 	}
 }
 
-// basePMTU returns the UDP payload to fall back to, in bytes [BASE_PLPMTU].
-func (c *Conn) basePMTU() int {
+// enablePieces lets segments leave in pieces. Packets of leastPMTU are taken to
+// arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
+func (c *Conn) enablePieces() {
+	room := c.outgoing.sender.overhead.total()
+	c.kcp.enablePieces(c.leastPMTU()-room, pmtud.Base-room)
+}
+
+// leastPMTU returns the UDP payload to fall back to at last, in bytes
+// [MIN_PLPMTU]: the base size, or less if the session begins with less.
+func (c *Conn) leastPMTU() int {
 	return min(max(pmtud.Base, c.outgoing.sender.overhead.total()+minMTU), c.firstMTU())
 }
 
@@ -66,9 +74,9 @@ func (c *Conn) newSearch() *pmtud.Search {
 		limit = pinned
 	}
 	// A segment of that size must still be divisible into maxPieces pieces.
-	room, base := c.outgoing.sender.overhead.total(), c.basePMTU()
-	limit = min(limit, room+headerSize+maxPieces*(base-room-headerSize-pieceHeader))
-	return pmtud.New(base, c.mtu(), limit, ether)
+	room, least := c.outgoing.sender.overhead.total(), c.leastPMTU()
+	limit = min(limit, room+headerSize+maxPieces*(least-room-headerSize-pieceHeader))
+	return pmtud.New(least, c.mtu(), limit, ether)
 }
 
 // mayProbeMTU reports whether probes may be sent to the peer.
@@ -176,7 +184,7 @@ func (c *Conn) probeAnswered(s signal) {
 		return
 	}
 	if p.Answered(s.sn, int(s.ts), c.live.lastInput) {
-		c.kcp.forgetLosses() // they were by chance, or of other sizes
+		c.kcp.probeArrived(int(s.ts) - c.outgoing.sender.overhead.total()) // losses were by chance, or of other sizes
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}

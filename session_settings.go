@@ -139,7 +139,7 @@ func (c *Conn) SetMTU(n int) error {
 	c.outgoing.dropProbe()
 	c.kcp.choosePackets(c.firstMTU() - room)
 	if c.hs.capabilities&capPMTU != 0 {
-		c.kcp.enablePieces(c.basePMTU() - room)
+		c.enablePieces()
 	}
 	return nil
 }

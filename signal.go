@@ -107,7 +107,7 @@ func (k *KCP) flushSignals(h *header) {
 		if !k.maySend(headerSize + len(payload)) {
 			break // requests are repeated, by us or by the peer
 		}
-		b := k.reserve(headerSize + len(payload))
+		b := k.reserve(headerSize+len(payload), k.maxPacket())
 		s.encode(*h, b)
 		if len(payload) > 0 {
 			putPayload(b, payload)

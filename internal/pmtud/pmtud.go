@@ -56,9 +56,9 @@ const (
 
 // Search is the search on one path. It is not safe for concurrent use.
 type Search struct {
-	base, limit, ether int
-	size               int // in use [PLPMTU]
-	high               int // the smallest size known not to pass
+	least, limit, ether int
+	size                int // in use [PLPMTU]
+	high                int // the smallest size known not to pass
 
 	state   state
 	tries   uint8         // lost probes of size probe
@@ -77,10 +77,11 @@ type Search struct {
 }
 
 // New returns the search on a path whose packets have had size bytes and may
-// have up to limit. If the size in use passes no longer, packets shrink to base.
-// The size ether, which most paths take, is tried early.
-func New(base, size, limit, ether int) *Search {
-	return &Search{base: base, size: size, limit: max(limit, size), ether: ether, after: SearchAfter}
+// have up to limit. If the size in use passes no longer, packets shrink to Base,
+// and if that passes no longer either, to least [MIN_PLPMTU]. The size ether,
+// which most paths take, is tried early.
+func New(least, size, limit, ether int) *Search {
+	return &Search{least: least, size: size, limit: max(limit, size), ether: ether, after: SearchAfter}
 }
 
 // Size returns the size in use [PLPMTU].
@@ -221,8 +222,11 @@ func (s *Search) Expire(now time.Duration) (shrunk bool) {
 func (s *Search) Refuse(now time.Duration) (shrunk bool) {
 	s.high = s.probe
 	shrunk = s.state == confirming
-	if shrunk {
-		s.size = s.base
+	switch {
+	case shrunk && s.size > Base:
+		s.size = max(s.least, Base)
+	case shrunk:
+		s.size = s.least
 	}
 	s.search(now)
 	return shrunk

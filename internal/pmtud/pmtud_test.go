@@ -106,6 +106,24 @@ func TestSearchInDoubt(t *testing.T) {
 	require.False(t, s.Active())
 }
 
+// Packets shrink to the base first, and only then to less, if the caller allows
+// it.
+func TestSearchShrinksInTwoSteps(t *testing.T) {
+	s := New(100, 100, 1472, EtherIPv4)
+	s.Begin(0, SearchAfter)
+	_, now := searchOn(t, s, 1472, 0)
+	for _, want := range []int{Base, 100, 100} {
+		s.Suspect(now)
+		for range maxProbes {
+			s.Sent(1, s.Next(), time.Second)
+			s.Heard()
+			s.Expire(s.Next())
+		}
+		require.Equal(t, want, s.Size())
+		now = s.Next()
+	}
+}
+
 // Doubts that probes dispel again and again are raised at growing intervals, up
 // to a limit, until data of the size arrives.
 func TestSearchTrustGrows(t *testing.T) {
