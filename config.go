@@ -113,11 +113,18 @@ type Config struct {
 	// payload, as in ConnStats.WriteBufferUsed, but not in WriteBuffered. 4096
 	// to 1 GiB.
 	//
-	// The default is 4 MiB. While the sessions of the program together have more
-	// than 64 MiB written ahead, it is twice what the windows allow in flight,
-	// 256 KiB to 4 MiB (memory pressure, compare Linux tcp_mem). So thousands of
-	// sessions that write need no gigabytes. A size set here stays as it is. What
-	// waits in streams does not count; see StreamWriteBuffer.
+	// The default is 4 MiB. While the sessions of the endpoint together have more
+	// than 64 MiB written ahead, it is twice what the windows allow in flight, up
+	// to 4 MiB, or 256 KiB if that is more (memory pressure, compare Linux
+	// tcp_mem). The 256 KiB become less as they have more: 16 KiB from 1 GiB on.
+	// So thousands of sessions that write need no gigabytes. A size set here stays
+	// as it is.
+	//
+	// What waits in all streams of a session together may take as much memory
+	// again, as allocated, and the last message besides: one half whatever waits,
+	// the other half what the peer has given credit for, so that streams that the
+	// peer does not read do not keep others from writing. See StreamWriteBuffer
+	// for what one stream may have.
 	WriteBuffer int
 
 	// NoDelay is how the retransmission time-out is bounded and backed off.
@@ -317,6 +324,8 @@ type Config struct {
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for
 	// the first time before its Write blocks: 4096 to 1 GiB, default 256 KiB.
+	// WriteBuffer bounds what waits in all streams of a session; a larger size set
+	// here takes its place.
 	StreamWriteBuffer int
 
 	// Logger, if not nil, receives debug records of every session that begins

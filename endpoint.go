@@ -68,6 +68,7 @@ type endpointLoad struct {
 	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
 	sessions atomic.Int32 // length of sessionTable.sessions
 	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
+	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
 	pressure pressure
 }
 

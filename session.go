@@ -87,7 +87,7 @@ type ioState struct {
 	respondPending bool      // respond is due at the end of the batch
 	replyPending   bool      // a reply is due; the next application call or the read loop sends it
 	wokeWaiter     bool      // a waiting call was woken since the last respond
-	writeGrains    uint32    // the session's part of writeMemory
+	writeGrains    uint32    // the session's part of endpointLoad.written
 	wakes          heldWakes // wake-ups that are held back until c.mu is free
 	batched        batched
 	offPath        bool // a signal of the current packet is not from within the session

@@ -104,6 +104,7 @@ func (s *Stream) takeLocked(h *streamHeader, data []byte) {
 		if h.limit.after(s.out.limit) {
 			s.out.limit = h.limit
 			s.conn.streams.sched.update(s)
+			s.canWrite.Broadcast()
 		}
 	}
 	if in.fin {

@@ -73,11 +73,13 @@ func (d *streamScheduler) remove(s *Stream) {
 // update puts s into the list where it belongs.
 func (d *streamScheduler) update(s *Stream) {
 	want := uint8(notListed)
+	sendable := s.sendable()
+	s.creditedLocked(sendable)
 	switch {
 	case s.gone || s.conn.streams.failed:
 	case s.out.due != 0 || len(s.out.abandoned) > 0:
 		want = listedControl
-	case s.sendable():
+	case sendable:
 		want = listedData
 	}
 	if want == s.out.listed {

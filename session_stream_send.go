@@ -28,6 +28,7 @@ type streamOut struct {
 	first, last *outMessage // waiting
 	begun       outMessages // messages of which something was sent, from the oldest that may yet be delivered on
 	queued      int         // bytes of them
+	memory      int         // bytes of memory that they take
 	flight      int         // segments with the machine
 	control     *outMessage // of segments without data; nil: none yet
 	chunks      *outMessage // of bytes; nil: none yet
@@ -48,6 +49,7 @@ type streamOut struct {
 	fin        bool    // FIN is to follow the data
 	finSent    bool
 	reset      bool // RESET was, or is to be, sent; or the peer has refused the stream
+	ready      bool // memory is in streamTable.ready
 }
 
 // over reports whether the peer has all that this end will send.
@@ -100,6 +102,9 @@ func (l *outMessages) pop() {
 	}
 	m.later = nil
 }
+
+// memory returns the bytes of memory that m takes while it waits.
+func (m *outMessage) memory() int { return messageBytesQueued + cap(m.data) }
 
 // over reports whether nothing more is to be delivered of m.
 func (m *outMessage) over() bool { return m.abandoned || m.sent && m.flight == 0 }
@@ -181,6 +186,7 @@ func (s *Stream) abandonLocked(m *outMessage) {
 func (s *Stream) popLocked() {
 	m := s.out.first
 	s.out.queued -= len(m.data) - m.off + streamCost
+	s.waitingLocked(-m.memory())
 	if s.out.first = m.next; s.out.first == nil {
 		s.out.last = nil
 	}
@@ -188,6 +194,7 @@ func (s *Stream) popLocked() {
 	if m.data = nil; 2*s.out.queued <= s.conn.ep.config.StreamWriteBuffer {
 		s.canWrite.Broadcast()
 	}
+	s.conn.streams.wakeWriterLocked()
 }
 
 // purgeLocked gives up waiting messages whose lifetime is over.
@@ -282,11 +289,12 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		if err := s.waitRoomLocked(); err != nil {
+		room, err := s.waitRoomLocked(1)
+		if err != nil {
 			return n, c.opError("write", err)
 		}
 		if n < len(b) {
-			m := min(len(b)-n, c.ep.config.StreamWriteBuffer-s.out.queued)
+			m := min(len(b)-n, room)
 			s.appendLocked(b[n : n+m])
 			n += m
 			c.streams.sched.update(s)
@@ -307,7 +315,9 @@ func (s *Stream) appendLocked(b []byte) {
 			s.enqueueLocked(m)
 		}
 		n := min(len(b), streamChunk-len(m.data))
+		s.waitingLocked(-cap(m.data))
 		m.data = append(m.data, b[:n]...)
+		s.waitingLocked(cap(m.data))
 		s.out.queued += n
 		b = b[n:]
 	}
@@ -324,22 +334,26 @@ func (s *Stream) enqueueLocked(m *outMessage) {
 	}
 	s.out.last = m
 	s.out.queued += streamCost
+	s.waitingLocked(m.memory())
 }
 
-// waitRoomLocked waits until the write buffer of the stream has room, or returns
-// the error of Write.
-func (s *Stream) waitRoomLocked() error {
+// waitRoomLocked waits until the write buffers of the stream and of the session
+// have room for a message of n bytes, which it returns, or returns the error of
+// Write.
+func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 	for {
 		if err := s.cannotWriteLocked(); err != nil {
-			return err
+			return 0, err
 		}
-		if s.out.queued >= s.conn.ep.config.StreamWriteBuffer {
+		room, _ := s.roomLocked(n)
+		if room <= 0 {
 			s.purgeLocked(s.conn.machineTimeLocked())
 		}
-		if s.out.queued < s.conn.ep.config.StreamWriteBuffer {
-			return nil
+		room, class := s.roomLocked(n)
+		if room > 0 {
+			return room, nil
 		}
-		s.canWrite.block(rankStream + 2*uint64(s.id) + 1)
+		s.awaitRoomLocked(class)
 	}
 }
 
@@ -378,7 +392,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := c.ep.now()
-	if err := s.waitRoomLocked(); err != nil {
+	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
 	m := &outMessage{stream: s, data: append(make([]byte, 0, len(b)), b...), done: done}

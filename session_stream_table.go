@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"container/list"
 	"errors"
 	"maps"
 	"time"
@@ -48,6 +49,9 @@ type streamTable struct {
 	refused   []uint32                 // ids of streams to be refused
 	control   outMessage               // of segments that belong to no stream of the table
 	held      int                      // bytes of memory held for received messages
+	queued    int                      // bytes of memory of messages that wait to be sent
+	ready     int                      // part of queued: those of streams that have credit for some
+	writers   [roomClasses]list.List   // streams with calls that wait for room of the session, oldest first
 	awaited   map[*outMessage]struct{} // those with a call of Done to come; nil: none
 	receipts  []receipt                // to be called
 	failed    bool                     // the session has ended, or delivers nothing more

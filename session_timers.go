@@ -152,6 +152,9 @@ func (c *Conn) onWake() {
 	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
 		c.io.canWrite.Broadcast()
 	}
+	if c.streams != nil {
+		c.streams.wakeWriterLocked()
+	}
 	c.writePackets()
 }
 

@@ -11,11 +11,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A session may run 4 MiB ahead of its peer. Once the sessions of the program
+// A session may run 4 MiB ahead of its peer. Once the sessions of its endpoint
 // hold much, it may run 256 KiB ahead, or as far as its path needs, unless the
 // program has said otherwise. What sessions hold is counted, and released.
 func TestWriteMemoryPressure(t *testing.T) {
-	before := writeMemory.Load()
 	full := content(1, defaultWriteBuffer+1)
 	inWorld(t, 61, clean, func(w *world) {
 		l := w.listen(nil)
@@ -41,14 +40,18 @@ func TestWriteMemoryPressure(t *testing.T) {
 			return c.Stats().WriteBufferUsed
 		}
 		const segment = defaultConfigMTU + writeCostPerSegment
-		held := func(n int) { // the account is within two grains of that
+		held := func(want ...int) { // the accounts are within two grains of that
 			t.Helper()
-			require.InDelta(t, n/writeGrain, writeMemory.Load()-before, 2)
+			for i, n := range want {
+				require.InDelta(t, n/writeGrain, conns[i].ep.load.written.Load(), 2)
+			}
 		}
 
-		stranger := int64(writePressure) + 1 // what other sessions hold
-		writeMemory.Add(stranger)
-		require.InDelta(t, leastWriteBuffer, fill(conns[0]), segment)
+		const stranger = writePressure + 1 // what other sessions hold
+		for _, c := range conns {
+			c.ep.load.written.Add(stranger)
+		}
+		require.InDelta(t, scarceWriteBuffer, fill(conns[0]), segment)
 		require.Zero(t, conns[0].WriteAvailable())
 		require.InDelta(t, 1<<20, fill(conns[1]), segment, "as the Config says")
 		require.NoError(t, conns[1].SetWriteBuffer(2<<20))
@@ -57,15 +60,31 @@ func TestWriteMemoryPressure(t *testing.T) {
 		require.Zero(t, conns[1].WriteAvailable(), "that of the Config again")
 		require.InDelta(t, defaultWriteBuffer, fill(conns[2]), segment, "the path takes much")
 		require.NoError(t, conns[2].Abort())
-		writeMemory.Add(-stranger)
+		for _, c := range conns {
+			c.ep.load.written.Add(-stranger)
+		}
 
-		held(leastWriteBuffer + 2<<20)
+		held(scarceWriteBuffer, 2<<20, 0)
 		require.InDelta(t, defaultWriteBuffer, fill(conns[0]), segment, "there is no pressure any more")
-		held(defaultWriteBuffer + 2<<20)
+		held(defaultWriteBuffer, 2<<20, 0)
 		require.NoError(t, conns[0].Abort())
-		held(2 << 20)
+		require.Zero(t, conns[0].ep.load.written.Load(), "what has ended holds nothing")
 	})
-	require.Equal(t, before, writeMemory.Load(), "what has ended holds nothing")
+}
+
+// The more the sessions of an endpoint hold, the less room each has beyond what
+// its path needs.
+func TestWriteMemoryFollowsPressure(t *testing.T) {
+	inWorld(t, 61, clean, func(w *world) {
+		a, _, _ := w.pair(&Config{SendWindow: 1}, nil)
+		for held, want := range map[int64]int{
+			64 << 20: defaultWriteBuffer, 64<<20 + writeGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
+		} {
+			a.ep.load.written.Store(held / writeGrain)
+			require.InDelta(t, want, a.writeBuffer(), 100)
+		}
+		a.ep.load.written.Store(0)
+	})
 }
 
 // What waits for room is woken when other sessions hold less, although the peer is
@@ -83,8 +102,8 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		g := NewGroup()
 		require.NoError(t, g.Add(conns[1]))
-		stranger := int64(writePressure) + 1
-		writeMemory.Add(stranger)
+		const stranger = writePressure + 1
+		e.load.written.Add(stranger)
 		done := make(chan error, 1)
 		go func() {
 			_, err := conns[0].Write(make([]byte, 1<<20))
@@ -102,7 +121,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 			t.Fatal("there was no room")
 		default:
 		}
-		writeMemory.Add(-stranger)
+		e.load.written.Add(-stranger)
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		events := make([]Event, 1)
@@ -134,12 +153,13 @@ func TestWriteMemoryExtremes(t *testing.T) {
 	inWorld(t, 64, clean, func(w *world) {
 		a, b, _ := w.pair(config, config)
 		bothWays(t, a, b, make([]byte, 100_000), []byte("here"))
-		before := writeMemory.Load()
+		all := &a.ep.load.written
+		before := all.Load()
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		writeMemory.Add(writePressure + 1)
+		all.Add(writePressure + 1)
 		require.Equal(t, defaultWriteBuffer, a.writeBuffer())
-		writeMemory.Add(-writePressure - 1)
+		all.Add(-writePressure - 1)
 		if math.MaxInt == math.MaxInt32 {
 			return
 		}
@@ -147,11 +167,11 @@ func TestWriteMemoryExtremes(t *testing.T) {
 		a.kcp.snd.bytes += much
 		for range 3 {
 			a.accountWrites()
-			require.EqualValues(t, much/writeGrain, writeMemory.Load()-before)
+			require.EqualValues(t, much/writeGrain, all.Load()-before)
 		}
 		a.kcp.snd.bytes -= much
 		a.accountWrites()
-		require.Equal(t, before, writeMemory.Load())
+		require.Equal(t, before, all.Load())
 	})
 }
 
@@ -160,25 +180,26 @@ func TestWriteMemoryExtremes(t *testing.T) {
 func TestWriteMemoryIsReleased(t *testing.T) {
 	inWorld(t, 62, clean, func(w *world) {
 		a, b, _ := w.pair(nil, nil)
-		before := writeMemory.Load()
+		all := &a.ep.load.written
+		before := all.Load()
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		for range 10 {
-			_, err := a.kcp.Send(make([]byte, 6000))
+			_, err := a.kcp.Send(make([]byte, 1000))
 			require.NoError(t, err)
 			a.accountWrites()
 		}
-		require.Equal(t, before, writeMemory.Load())
+		require.Equal(t, before, all.Load())
 		_, err := a.kcp.Send(make([]byte, 2*writeGrain))
 		require.NoError(t, err)
 		a.accountWrites()
-		require.InDelta(t, 3, writeMemory.Load()-before, 0)
+		require.InDelta(t, 2, all.Load()-before, 0)
 		a.push()
 		a.mu.Unlock()
-		receive(t, b, make([]byte, 60_000+2*writeGrain))
+		receive(t, b, make([]byte, 10_000+2*writeGrain))
 		time.Sleep(time.Second) // the acknowledgements
 		a.mu.Lock()
 		require.Zero(t, a.kcp.WaitSend())
-		require.Equal(t, before, writeMemory.Load())
+		require.Equal(t, before, all.Load())
 	})
 }
