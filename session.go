@@ -108,6 +108,7 @@ type livenessState struct {
 	restartHints uint8         // answers since unaBackSince with such a una
 	missed       bool          // the path was checked since lastData
 	outstanding  bool          // data is unacknowledged, or a request unanswered
+	challenged   bool          // the current packet has a PING, which may be a path challenge
 }
 
 // closeState is the progress of closing. Times are since the endpoint's epoch.

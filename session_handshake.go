@@ -82,6 +82,9 @@ const (
 	// unvalidatedPingWait is the time between two PINGs to a peer whose address
 	// is not validated: the packets from there may have been forged.
 	unvalidatedPingWait = 10 * time.Second
+	// pingTries is how often a PING is sent within PeerTimeout at least, unless
+	// round trips take longer.
+	pingTries = 16
 
 	// probeAfter is the silence, while something is unacknowledged, after which
 	// a PING asks the peer whether it still knows the session.

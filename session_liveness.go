@@ -49,9 +49,16 @@ func (c *Conn) heard(now time.Duration) {
 	l := &c.hs
 	c.live.lastHeard = now
 	asked := l.ping.active && l.ping.tries > 0
-	if asked || !c.kcp.unaRegressed() {
-		l.ping.active = false // any packet is a sign of life
+	// Any packet is a sign of life, but a path challenge shows that the peer does
+	// not take what comes from our address yet. So the PING is repeated: the answer
+	// to the challenge may be lost.
+	switch {
+	case c.live.challenged && asked:
+		l.ping.again(now, c.pingWait())
+	case asked, !c.kcp.unaRegressed():
+		l.ping.active = false
 	}
+	c.live.challenged = false
 	c.noteReached()
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
 		l.hello.active = false
@@ -108,6 +115,15 @@ func (c *Conn) pingWait() time.Duration {
 		return unvalidatedPingWait
 	}
 	return c.requestWait()
+}
+
+// maxPingWait returns the longest time between two transmissions of a PING. There
+// are some within PeerTimeout, so that the session outlives the loss of many.
+func (c *Conn) maxPingWait() time.Duration {
+	if limit := c.ep.config.PeerTimeout; limit > 0 {
+		return max(c.pingWait(), limit/pingTries)
+	}
+	return maxRequestWait
 }
 
 // nextSignalTime returns when sendDueSignals has something to send; 0: never.

@@ -108,6 +108,9 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		v = new(pathValidation)
 		c.path.validation = v
 	}
+	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.numbers, p) {
+		c.live.lastHeard = now
+	}
 	c.deferPacket(p, ask.sn)
 	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
 		v.challenged, v.challengedAt = ask.sn, now
@@ -187,6 +190,7 @@ func (c *Conn) migrateTo(to source) bool {
 type pathValidation struct {
 	challengedAt time.Duration // when challenged was sent, since the epoch
 	challenged   uint32        // sn of the last challenge
+	alive        uint64        // highest packet number from another address that was a sign of life
 	migrations   uint32        // times that the peer's address has changed
 	migrated     bool          // the next input is the first since then
 
@@ -203,6 +207,22 @@ func (v *pathValidation) count() uint32 {
 		return 0
 	}
 	return v.migrations
+}
+
+// shows reports whether a packet from another address is a sign of life: it is
+// later than all that have arrived. A number counts once, so copies of a packet
+// do not keep a session whose peer has gone. The address has no say: who sends
+// from many, for a moment each, is alive.
+func (v *pathValidation) shows(n *packetNumbers, p *inPacket) bool {
+	number := p.mark
+	if n.tls == nil {
+		number, _ = n.numberOf(p)
+	}
+	if !n.window.IsLatest(number) || number <= v.alive {
+		return false
+	}
+	v.alive = number
+	return true
 }
 
 // takeMigrated reports whether the session has migrated since the last call. v

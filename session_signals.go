@@ -28,6 +28,11 @@ func (r *request) sent(now time.Duration) {
 	r.wait = max(r.wait, min(2*r.wait, uint16(maxRequestWait.Milliseconds())))
 }
 
+// again has r sent after wait, once more without back-off.
+func (r *request) again(now, wait time.Duration) {
+	r.next, r.wait = now+wait, uint16(wait.Milliseconds())
+}
+
 // answered reports whether s answers r, which then is no longer active.
 func (r *request) answered(s signal) bool {
 	if !r.active || r.signal.answer() != s {
@@ -140,6 +145,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(s.answer())
 		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
+			c.live.challenged = c.ep.migrates()
 			if c.path.validation.count() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}

@@ -256,6 +256,7 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 			r.sent(now)
 			switch r {
 			case &l.ping:
+				r.next = min(r.next, now+c.maxPingWait())
 				c.live.pingAt = uint32(now.Microseconds())
 			case &l.confirm:
 				c.tellResetKey()

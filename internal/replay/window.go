@@ -45,6 +45,9 @@ func (w *Window) IsNew(n uint64) bool {
 	return w.next-n <= (words-1)*64 && w.bits[n/64%words]&(1<<(n%64)) == 0
 }
 
+// IsLatest reports whether n is above all numbers that were taken.
+func (w *Window) IsLatest(n uint64) bool { return n >= w.next && w.IsNew(n) }
+
 // Take reports whether n is new, and takes it if so.
 func (w *Window) Take(n uint64) bool {
 	if !w.IsNew(n) {
