@@ -100,7 +100,9 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 			}
 			time.Sleep(20 * time.Second)
 			if blocked > 0 {
+				a.mu.Lock()
 				require.Greater(t, a.streams.queued, min(a.streams.sizeLocked()/4, 150<<10*blocked))
+				a.mu.Unlock()
 			}
 			s, r := streamPair(t, a, b, nil)
 			want := content(1, 2<<20)

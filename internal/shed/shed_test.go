@@ -28,8 +28,8 @@ func TestRecent(t *testing.T) {
 		r = r.Add(8, at(3))
 		require.EqualValues(t, 136, r.At(at(3)))
 		r = r.Add(math.MaxInt64/2, at(4))
-		require.EqualValues(t, maxAmount, r.At(at(4)))
-		require.EqualValues(t, maxAmount/2, r.At(at(5)))
+		require.Equal(t, int64(maxAmount), r.At(at(4)))
+		require.Equal(t, int64(maxAmount/2), r.At(at(5)))
 	}
 }
 
