@@ -188,7 +188,7 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
@@ -197,6 +197,7 @@ var layers = map[string][]string{
 	"internal/inturn":     nil,
 	"internal/eyeballs":   nil,
 	"internal/shed":       nil,
+	"internal/incast":     nil,
 	"internal/packetkeys": {"internal/replay"},
 	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
@@ -234,7 +235,7 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/inturn", "internal/eyeballs"}
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs"}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)

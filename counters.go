@@ -31,6 +31,10 @@ func (k *KCP) Counters() Counters { return k.counters }
 // Repeats are not among them.
 func (s Counters) Retransmits() uint64 { return s.TimeoutRetransmits + s.FastRetransmits }
 
+// newSegments returns how many data segments have arrived that count: neither again
+// nor beyond what is taken.
+func (s *Counters) newSegments() uint64 { return s.SegmentsReceived - s.Duplicates - s.OutOfWindow }
+
 // add adds the counts of o.
 func (s *Counters) add(o *Counters) {
 	s.PacketsSent += o.PacketsSent

@@ -4,17 +4,18 @@ import (
 	"math/bits"
 	"time"
 
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Incast. Many senders at once overrun the socket's receive buffer, although
 // each of them keeps to its window. So each session advertises at most a share
-// of what the buffer takes while it fills up. What peers may have on the way to
-// one socket, the budget, follows how full the buffer gets (compare ICTCP, and
-// HPCC for the use of queue lengths): it is cut when the buffer is nearly full or
-// the system has dropped datagrams, and grows while there is room. Shares are
-// equal. There is no budget while the buffer does not fill up, nor for one
-// sender alone.
+// of what the buffer takes while it fills up. What peers may have on the
+// way to one socket, the budget, follows how full the buffer gets (compare ICTCP,
+// and HPCC for the use of queue lengths): it is cut when the buffer is nearly full
+// or the system has dropped datagrams, and grows while there is room. Shares are
+// max-min fair by what each peer has sent: package incast. There is no budget for a
+// sender that is alone, or sends most of all.
 
 const (
 	// incastEpoch is how long a session counts as sending after data has
@@ -35,34 +36,75 @@ const (
 	// that has been read already.
 	incastHigh = 10
 	incastLow  = 7
-	// incastLeast is the least share, in segments, before the buffer was nearly
-	// full.
+	// incastLeast is how many segments a peer has to send in an epoch to take
+	// turns, and the least share, in segments, before the buffer was nearly full.
 	incastLeast = 16
 )
 
-// incast is what one socket does against incast. Only the present reader of the
-// socket uses it.
-type incast struct {
-	epoch   uint32 // number of the present epoch
-	senders int    // sessions whose peers have sent data in it
-	before  int    // those of earlier epochs, half of which are forgotten with each
-	bytes   int    // of datagrams that arrived in the epoch
+// incastState is what one socket does against incast. Only the present reader of
+// the socket uses it.
+type incastState struct {
+	epoch   uint32            // number of the present epoch
+	demands [2]*incastDemands // of validated peers, and of others; nil until data has arrived
+	bytes   int               // of datagrams that arrived in the epoch
 
-	budget  int       // bytes that all peers may have on the way, as the system counts them; 0: no limit
-	ceiling int       // the budget when datagrams were last dropped; 0: unknown
-	pressed bool      // the buffer was nearly full
-	rate    int       // bytes that arrived in the last epoch
-	peak    int       // most bytes used since the last change of the budget
-	dropped bool      // datagrams were dropped since then
-	drops   uint32    // as of the last look at the buffer
-	known   bool      // drops is valid
-	queue   udp.Queue // as of the last look
+	budget    int       // bytes that all peers may have on the way, as the system counts them; 0: no limit
+	level     int       // bytes that each of them may have; 0: no limit
+	strangers int       // the same of a peer that is not validated
+	ceiling   int       // the budget when datagrams were last dropped; 0: unknown
+	pressed   bool      // the buffer was nearly full
+	rate      int       // bytes that arrived in the last epoch
+	peak      int       // most bytes used since the last change of the budget
+	dropped   bool      // datagrams were dropped since then
+	drops     uint32    // as of the last look at the buffer
+	known     bool      // drops is valid
+	queue     udp.Queue // as of the last look
 
 	turns turns
 
 	sampleAt time.Duration // when to look at the buffer, at the earliest
 	arrived  int           // bytes since the last look
 	stepAt   time.Duration // when the budget may change
+}
+
+// incastDemands is what peers have sent.
+type incastDemands struct {
+	now    incast.Demand // in the present epoch
+	before incast.Demand // in earlier ones, half of which is forgotten with each
+}
+
+// level returns the max-min fair share of a budget; 0: no limit. What has arrived
+// in the present epoch counts before it is over, as senders may be new.
+func (d *incastDemands) level(budget int) int {
+	now, before := d.now.Level(budget), d.before.Level(budget)
+	if now == 0 || before > 0 && before < now {
+		return before
+	}
+	return now
+}
+
+// alone reports whether one peer sends most of what arrives, or none does.
+func (d *incastDemands) alone() bool {
+	switch {
+	case d == nil:
+		return true
+	case d.now.Sum() > d.before.Sum():
+		return d.now.Dominated()
+	}
+	return d.before.Dominated()
+}
+
+// advance begins a new epoch; passed is how many have.
+func (d *incastDemands) advance(passed uint32) {
+	switch {
+	case passed > 1:
+		*d = incastDemands{}
+	case d.now.Senders() >= d.before.Senders()/2:
+		d.now, d.before = incast.Demand{}, d.now
+	default:
+		d.now.Reset()
+		d.before.Halve()
+	}
 }
 
 // observe looks at the socket's receive buffer now and then, and adapts the
@@ -77,14 +119,42 @@ func (s *shard) observe(n int, now time.Duration) {
 	i.sampleAt, i.arrived = now+incastSample, 0
 	busy := i.advance(now)
 	s.follow(busy, now)
-	i.turns.set(i.budget, i.sending(), i.rate, i.queue.Limit, i.known)
+	i.setLevels()
+	equal := i.level
+	if equal == 0 {
+		equal = i.strangers
+	}
+	i.turns.set(i.budget, equal, i.rate, i.queue.Limit, i.known)
+}
+
+// setLevels sets the max-min fair shares of the budget. Peers that are not validated
+// have what the others leave, an eighth at least.
+func (i *incastState) setLevels() {
+	i.level, i.strangers = 0, 0
+	if i.budget == 0 {
+		return
+	}
+	peers, strangers := i.demands[0], i.demands[1]
+	if !peers.alone() {
+		i.level = peers.level(i.budget)
+	}
+	left := i.budget
+	switch {
+	case i.level > 0:
+		left = i.budget / 8
+	case peers != nil:
+		left = max(i.budget/8, left-int(min(peers.now.Sum(), int64(left))))
+	}
+	if !strangers.alone() {
+		i.strangers = strangers.level(left)
+	}
 }
 
 // follow makes the budget follow the buffer. busy is the bytes of the last epoch
 // if one has just ended, else -1.
 func (s *shard) follow(busy int, now time.Duration) {
 	i := &s.incast
-	if i.sending() < 2 {
+	if i.alone() {
 		i.budget, i.ceiling, i.pressed, i.known = 0, 0, false, false
 		return
 	}
@@ -103,26 +173,52 @@ func (s *shard) follow(busy int, now time.Duration) {
 
 // advance begins a new epoch if its time has come, and returns the bytes that
 // arrived in the one that has ended; -1 if none has.
-func (i *incast) advance(now time.Duration) (bytes int) {
+func (i *incastState) advance(now time.Duration) (bytes int) {
 	epoch := uint32(now/incastEpoch) + 1
 	passed := epoch - i.epoch
 	if passed == 0 {
 		return -1
 	}
-	i.before = max(i.senders, i.before/2) >> min(passed-1, 31)
-	bytes = i.bytes
-	if passed > 1 {
+	if bytes = i.bytes; passed > 1 {
 		bytes = 0
 	}
-	i.epoch, i.senders, i.bytes, i.rate = epoch, 0, 0, bytes
+	i.epoch, i.bytes, i.rate = epoch, 0, bytes
+	for _, d := range i.demands {
+		if d != nil {
+			d.advance(passed)
+		}
+	}
 	return bytes
 }
 
-// sending returns how many sessions' peers are sending.
-func (i *incast) sending() int { return max(i.senders, i.before) }
+// offered counts n bytes that a peer has sent, after all that it had sent in the
+// epoch before, and returns the sum.
+func (i *incastState) offered(before uint32, n int, validated bool) uint32 {
+	d := &i.demands[0]
+	if !validated {
+		d = &i.demands[1]
+	}
+	if *d == nil {
+		*d = new(incastDemands)
+	}
+	return (*d).now.Add(before, uint32(n))
+}
+
+// sending returns how many peers are sending.
+func (i *incastState) sending() (n int) {
+	for _, d := range i.demands {
+		if d != nil {
+			n += max(d.now.Senders(), d.before.Senders())
+		}
+	}
+	return n
+}
+
+// alone reports whether one peer sends most of what arrives, or none does.
+func (i *incastState) alone() bool { return i.demands[0].alone() && i.demands[1].alone() }
 
 // adapt changes the budget, if it is time to, by how full the buffer is.
-func (i *incast) adapt(used, limit int, dropped bool, now time.Duration) {
+func (i *incastState) adapt(used, limit int, dropped bool, now time.Duration) {
 	if now < i.stepAt-incastStep/2 {
 		return // what arrives was sent before the last change
 	}
@@ -156,7 +252,7 @@ func (i *incast) adapt(used, limit int, dropped bool, now time.Duration) {
 // step returns by how much the budget grows: it doubles before the buffer was
 // full for the first time, and grows slowly near where it last was, and beyond
 // what the buffer can take at once.
-func (i *incast) step(limit int) int {
+func (i *incastState) step(limit int) int {
 	switch {
 	case i.budget >= 2*limit:
 		return i.budget / 128
@@ -170,26 +266,35 @@ func (i *incast) step(limit int) int {
 
 // estimate sets the budget if only the size of the buffer is known. It is that
 // size, while more arrives in an epoch. busy is the bytes of the last one.
-func (i *incast) estimate(limit, busy int) {
+func (i *incastState) estimate(limit, busy int) {
 	switch {
 	case busy > limit:
-		i.budget = limit
+		i.budget, i.pressed = limit, true
 	case busy >= 0:
-		i.budget = 0
+		i.budget, i.pressed = 0, false
 	}
 }
 
 // window returns the share of a session in segments, if its peer's packets are
-// of n bytes; 0: no limit.
-func (i *incast) window(n int) uint32 {
-	if i.budget == 0 {
-		return 0
+// of n bytes; 0: no limit. A peer that has sent little, beside others, may send
+// incastLeast segments first (compare the initial window of RFC 6928): many that
+// begin at once would fill the buffer before what they send can count.
+func (i *incastState) window(n int, light, validated bool) uint32 {
+	window, least := 0, incastLeast
+	if i.pressed {
+		least = 1
 	}
-	least := 1
-	if !i.pressed {
-		least = incastLeast
+	level := i.level
+	if !validated {
+		level = i.strangers
 	}
-	return uint32(max(least, i.budget/max(i.sending(), 1)/bufferBytes(n)))
+	if level > 0 {
+		window = max(least, level/bufferBytes(n))
+	}
+	if light && i.sending() > 1 && (window == 0 || window > incastLeast) {
+		window = incastLeast
+	}
+	return uint32(window)
 }
 
 // bufferBytes returns how much of a socket's receive buffer a datagram of n bytes

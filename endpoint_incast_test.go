@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -53,8 +54,11 @@ func newCrowd(w *world, config *Config, limit int, pace time.Duration) *crowd {
 	return c
 }
 
-// join adds a sender.
-func (c *crowd) join(config *Config) *crowdSender {
+// join adds a sender that sends all it can.
+func (c *crowd) join(config *Config) *crowdSender { return c.joinWith(config, crowdChunk, 0) }
+
+// joinWith adds a sender of so many bytes at a time, a part of crowdChunk.
+func (c *crowd) joinWith(config *Config, bytes int, pause time.Duration) *crowdSender {
 	i := len(c.senders)
 	e, pc := c.w.endpoint(fmt.Sprintf("10.1.%d.%d:0", i/250, i%250+1), config)
 	s := &crowdSender{conn: c.w.dial(e), socket: pc}
@@ -66,8 +70,9 @@ func (c *crowd) join(config *Config) *crowdSender {
 		var head [4]byte
 		binary.LittleEndian.PutUint32(head[:], uint32(i))
 		_, err := s.conn.Write(head[:])
-		for err == nil && !s.stop.Load() {
-			_, err = s.conn.Write(data)
+		for at := 0; err == nil && !s.stop.Load(); at = (at + bytes) % crowdChunk {
+			_, err = s.conn.Write(data[at : at+bytes])
+			time.Sleep(pause)
 		}
 	}()
 	return s
@@ -269,18 +274,94 @@ func TestIncastGivesSharesBack(t *testing.T) {
 	})
 }
 
-// Light senders, however many, are not held up while the buffer does not fill up.
-func TestIncastLeastShare(t *testing.T) {
-	i := &incast{senders: 5000, budget: 1 << 20}
-	require.EqualValues(t, incastLeast, i.window(1472))
+// Peers that send much have shares, which are not small before the buffer was nearly
+// full. Those that send little, beside others, have a small window.
+func TestIncastShares(t *testing.T) {
+	i := &incastState{budget: 1 << 20}
+	for range 10 {
+		i.offered(0, 1<<20, true)
+	}
+	i.setLevels()
+	require.Equal(t, 1<<20/10, i.level)
+	require.EqualValues(t, (1<<20)/10/2304, i.window(1472, false, true))
+	require.EqualValues(t, incastLeast, i.window(1472, true, true))
+	require.EqualValues(t, incastLeast, i.window(8972, false, true))
 	i.pressed = true
-	require.EqualValues(t, 1, i.window(1472), "a window of 0 would stop the peer")
-	i.senders = 10
-	require.EqualValues(t, (1<<20)/10/2304, i.window(1472))
-	require.EqualValues(t, (1<<20)/10/16640, i.window(8972))
-	require.EqualValues(t, (1<<20)/10/1280, i.window(150))
+	require.EqualValues(t, (1<<20)/10/2304, i.window(1472, false, true))
+	require.EqualValues(t, (1<<20)/10/16640, i.window(8972, false, true))
+	require.EqualValues(t, (1<<20)/10/1280, i.window(150, false, true))
+	for range 5000 {
+		i.offered(0, 1<<20, true)
+	}
+	i.setLevels()
+	require.EqualValues(t, 1, i.window(1472, true, true), "a window of 0 would stop the peer")
 	i.budget = 0
-	require.Zero(t, i.window(1472))
+	i.setLevels()
+	require.Zero(t, i.window(1472, false, true))
+}
+
+// An upload beside many peers that send little has nearly what it has alone: beside
+// peers with small messages, peers that repeat what has arrived, and first packets
+// from forged addresses.
+func TestIncastCountsDemand(t *testing.T) {
+	long(t)
+	upload := func(beside func(w *world, c *crowd)) (bytes float64) {
+		inWorld(t, 4, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(w *world) {
+			c := newCrowd(w, nil, 1<<20, 40*time.Microsecond)
+			go c.serve()
+			c.join(nil)
+			if beside != nil {
+				beside(w, c)
+			}
+			time.Sleep(3 * time.Second)
+			before := c.senders[0].received.Load()
+			time.Sleep(2 * time.Second)
+			bytes = float64(c.senders[0].received.Load() - before)
+			require.Zero(t, c.failed.Load())
+			for _, s := range c.senders {
+				s.stop.Store(true)
+			}
+			time.Sleep(5 * time.Second) // until those beside it have stopped
+		})
+		return bytes
+	}
+	alone := upload(nil)
+	// trickle has as many others repeat a packet every 0.4 s.
+	trickle := func(w *world, n int, packet func(i int) (netip.AddrPort, []byte)) {
+		to := netip.MustParseAddrPort(serverAddr)
+		for i := range n {
+			from, p := packet(i)
+			go func() {
+				for time.Sleep(time.Duration(i) * 400 * time.Millisecond / time.Duration(n)); w.net.Elapsed() < 6*time.Second; time.Sleep(400 * time.Millisecond) {
+					w.net.Inject(from, to, p)
+				}
+			}()
+		}
+	}
+	for _, n := range []int{100, 1000} {
+		t.Run(fmt.Sprint(n, " forged"), func(t *testing.T) {
+			got := upload(func(w *world, _ *crowd) {
+				trickle(w, n, func(i int) (netip.AddrPort, []byte) {
+					p := packetOf(uint32(i), push(0, 0, "x"))
+					return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 9, byte(i >> 8), byte(i)}), 9), p
+				})
+			})
+			t.Logf("%.2f of alone", got/alone)
+			require.Greater(t, got, 0.8*alone)
+		})
+		t.Run(fmt.Sprint(n, " chatty"), func(t *testing.T) {
+			if testing.Short() && n > 100 {
+				t.Skip("the others show the same")
+			}
+			got := upload(func(w *world, c *crowd) {
+				for range n {
+					c.joinWith(nil, 32, 400*time.Millisecond)
+				}
+			})
+			t.Logf("%.2f of alone", got/alone)
+			require.Greater(t, got, 0.8*alone)
+		})
+	}
 }
 
 // The budget is cut when the buffer is nearly full or datagrams were dropped, and
@@ -288,7 +369,10 @@ func TestIncastLeastShare(t *testing.T) {
 func TestIncastBudget(t *testing.T) {
 	const limit = 1 << 20
 	now := time.Duration(0)
-	i := &incast{senders: 100}
+	i := new(incastState)
+	for range 100 {
+		i.offered(0, 1<<20, true)
+	}
 	step := func(used int, dropped bool) int {
 		now += incastStep
 		i.adapt(used, limit, dropped, now)
@@ -318,7 +402,7 @@ func TestIncastBudget(t *testing.T) {
 // Where the system tells only the size of the buffer, that is the budget while
 // more than that arrives.
 func TestIncastEstimate(t *testing.T) {
-	i := &incast{senders: 100}
+	i := new(incastState)
 	i.estimate(1<<20, 1<<19)
 	require.Zero(t, i.budget)
 	i.estimate(1<<20, 1<<21)
@@ -329,19 +413,27 @@ func TestIncastEstimate(t *testing.T) {
 	require.Zero(t, i.budget)
 }
 
-// Senders are counted in epochs. Those that stop are forgotten.
+// What peers send is counted in epochs. Those that stop are forgotten, half of them
+// with each.
 func TestIncastCountsSenders(t *testing.T) {
-	i := new(incast)
+	i := new(incastState)
 	i.advance(0)
-	i.senders, i.bytes = 100, 7
+	for range 100 {
+		i.offered(0, 500, true)
+	}
+	i.bytes = 7
 	require.Equal(t, -1, i.advance(incastEpoch-1))
 	require.Equal(t, 7, i.advance(incastEpoch))
 	require.Equal(t, 100, i.sending())
-	i.senders = 3
+	require.False(t, i.alone())
+	for range 3 {
+		i.offered(0, 500, true)
+	}
 	i.advance(2 * incastEpoch)
 	require.Equal(t, 50, i.sending())
 	require.Zero(t, i.advance(60*incastEpoch), "nothing arrived in the last one")
 	require.Zero(t, i.sending())
+	require.True(t, i.alone())
 }
 
 // What is done for each batch allocates nothing.
@@ -359,8 +451,8 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	now := time.Duration(0)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += incastSample
-		own.incast.senders = 10
+		own.incast.offered(0, 1000, true)
 		own.observe(incastBytes, now)
-		_ = own.incast.window(1472)
+		_ = own.incast.window(1472, false, true)
 	}))
 }

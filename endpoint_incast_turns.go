@@ -84,17 +84,17 @@ type grant struct {
 	shut   bool   // the window is zero
 }
 
-// set turns taking turns on or off, and makes turns follow the budget, the number
-// of senders, and how many bytes arrive in an incastEpoch. buffer is the size of
-// the socket's buffer.
-func (t *turns) set(budget, senders, rate, buffer int, possible bool) {
-	quantum := rate / turnCycle / max(senders, 1) * 2 // datagrams take about twice their size
+// set turns taking turns on or off, and makes turns follow the budget, the share
+// of a sender without them, and how many bytes arrive in an incastEpoch. buffer is
+// the size of the socket's buffer.
+func (t *turns) set(budget, equal, rate, buffer int, possible bool) {
+	senders := max(budget/max(equal, 1), 1)
+	quantum := rate / turnCycle / senders * 2 // datagrams take about twice their size
 	quantum = min(max(quantum, turnLeast*bufferBytes(defaultConfigMTU)), turnMost*bufferBytes(defaultConfigMTU))
-	equal := budget / max(senders, 1)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
-	case !possible || budget == 0 || equal >= quantum:
+	case !possible || equal == 0 || equal >= quantum:
 		t.on = false
 	case equal < quantum/2:
 		t.on = true

@@ -28,7 +28,7 @@ type turnStage struct {
 func newTurnStage(sessions, most int) *turnStage {
 	s := new(turnStage)
 	const quantum = turnMost * 2304
-	s.set(most*quantum, 1000, 1000*quantum*turnCycle, 8<<20, true)
+	s.set(most*quantum, most*quantum/1000, 1000*quantum*turnCycle, 8<<20, true)
 	for range sessions {
 		c := new(turnTaker)
 		c.path.sending.packet, c.path.sending.light = 1472/packetUnit, incastLeast
@@ -134,7 +134,7 @@ func TestTurnsEnd(t *testing.T) {
 	s.forget(&s.takers[10].Conn)
 	require.Len(t, s.running, 3)
 	require.Len(t, s.queue[s.next:], 15)
-	s.set(0, 1, 0, 8<<20, false)
+	s.set(0, 0, 0, 8<<20, false)
 	s.step()
 	require.Empty(t, s.running)
 	require.Empty(t, s.queue[s.next:])
@@ -145,7 +145,7 @@ func TestTurnsEnd(t *testing.T) {
 		}
 	}
 	for _, c := range s.takers {
-		s.set(1000*turnMost*2304, 1000, 1000*turnMost*2304*turnCycle, 8<<20, false)
+		s.set(1000*turnMost*2304, (1000*turnMost*2304)/1000, 1000*turnMost*2304*turnCycle, 8<<20, false)
 		require.Equal(t, grant{window: turnMost}, s.equalGrant(turnWaiter{&c.Conn, 1472}), "if there is a budget")
 	}
 	_, ok := s.arrived(&s.takers[0].Conn, 1, s.now)
@@ -156,23 +156,23 @@ func TestTurnsEnd(t *testing.T) {
 // shares do if they are as large.
 func TestTurnsQuantum(t *testing.T) {
 	s := new(turns)
-	s.set(8<<20, 1000, 400<<20, 8<<20, true)
+	s.set(8<<20, (8<<20)/1000, 400<<20, 8<<20, true)
 	require.True(t, s.on)
 	require.Equal(t, turnMost*2304, s.quantum)
 	require.Equal(t, (8<<20)/s.quantum, s.most)
 	require.Equal(t, turnLimit, s.limit)
-	s.set(16<<20, 1000, 4<<20, 8<<20, true)
+	s.set(16<<20, (16<<20)/1000, 4<<20, 8<<20, true)
 	require.False(t, s.on, "a share of the budget is as large")
-	s.set(1<<20, 100_000, 400<<20, 8<<20, true)
+	s.set(1<<20, (1<<20)/100_000, 400<<20, 8<<20, true)
 	require.True(t, s.on)
 	require.Equal(t, turnLeast*2304, s.quantum)
-	s.set(1<<20, 1000, 1, 8<<20, true)
+	s.set(1<<20, (1<<20)/1000, 1, 8<<20, true)
 	require.Equal(t, incastEpoch, s.limit, "at most")
-	s.set(1<<20, 1, 400<<20, 8<<20, true)
+	s.set(1<<20, (1<<20)/1, 400<<20, 8<<20, true)
 	require.False(t, s.on)
-	s.set(0, 2, 400<<20, 8<<20, true)
+	s.set(0, 0, 400<<20, 8<<20, true)
 	require.False(t, s.on, "there is no budget yet")
-	s.set(1<<20, 1000, 400<<20, 8<<20, false)
+	s.set(1<<20, (1<<20)/1000, 400<<20, 8<<20, false)
 	require.False(t, s.on)
 }
 

@@ -24,7 +24,7 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	incast   incast
+	incast   incastState
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
 }

@@ -216,7 +216,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	c.setClock(now)
 	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
-	segments := c.kcp.counts().SegmentsReceived
+	segments, fresh := c.kcp.counts().SegmentsReceived, c.kcp.counts().newSegments()
 	if c.path.validation.takeMigrated() {
 		changed = c.inputDeferred(now) || changed
 	}
@@ -230,7 +230,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		c.takeShare(packets, int(n), &c.ep.socket.shards[shard].incast, now)
+		c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), &c.ep.socket.shards[shard].incast, now)
 	} else {
 		c.limitFirstWindow(&c.ep.socket.shards[shard].incast)
 	}

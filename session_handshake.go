@@ -259,6 +259,7 @@ func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
+	c.in.holding.offered = 0 // it counted as a stranger
 	c.ep.load.halfOpen.Add(-1)
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)

@@ -7,7 +7,7 @@ import "time"
 type sending struct {
 	epoch  uint8 // epoch of incast in which data last arrived, modulo 2^8
 	packet uint8 // largest packet with data lately, in units of packetUnit
-	light  uint8 // segments that have arrived in the epoch, at most incastLeast
+	light  uint8 // new segments that have arrived in the epoch, at most incastLeast
 	turn   uint8 // turnNone, turnWaits, or where its turn is; guarded by turns.mu
 }
 
@@ -17,34 +17,46 @@ const packetUnit = 64
 // packetSize returns the size of the peer's packets in bytes, rounded up.
 func (s *sending) packetSize() int { return max(int(s.packet), 1) * packetUnit }
 
-// takeShare counts the session among those whose peers are sending, and bounds
-// the window that it advertises by its share of the socket buffer. packets are
-// those of a batch, with so many segments. The reader of the socket calls it.
-func (c *Conn) takeShare(packets []routedPacket, segments int, i *incast, now time.Duration) {
+// takeShare counts what the peer sends, and bounds the window that the session
+// advertises by its share of the socket buffer. packets are those of a batch, with
+// so many segments that had not arrived before. A peer of which all has come before
+// in an epoch is no sender. The reader of the socket calls
+// it.
+func (c *Conn) takeShare(packets []routedPacket, segments int, i *incastState, now time.Duration) {
 	s := &c.path.sending
 	if epoch := uint8(i.epoch); s.epoch != epoch {
-		s.epoch, s.light = epoch, 0
+		s.epoch, s.light, c.in.holding.offered = epoch, 0, 0
 		s.packet -= s.packet / 4 // so that it follows a peer whose packets become smaller
-		i.senders++
 	}
-	for j := range packets {
-		s.packet = max(s.packet, uint8(min((packets[j].size+packetUnit-1)/packetUnit, 255)))
-	}
-	s.light = uint8(min(int(s.light)+segments, incastLeast))
-	if g, ok := i.turns.arrived(c, segments, now); ok {
-		c.limitWindow(g)
+	if segments == 0 && s.light == 0 {
 		return
 	}
-	c.limitWindow(grant{window: i.window(s.packetSize())})
+	bytes := 0
+	for j := range packets {
+		s.packet = max(s.packet, uint8(min((packets[j].size+packetUnit-1)/packetUnit, 255)))
+		bytes += bufferBytes(packets[j].size)
+	}
+	validated := !c.hs.unvalidated.Load()
+	s.light = uint8(min(int(s.light)+segments, incastLeast))
+	if c.ep.load.sessions.Load() > 1 {
+		c.in.holding.offered = i.offered(c.in.holding.offered, bytes, validated)
+		if validated || i.level == 0 {
+			if g, ok := i.turns.arrived(c, segments, now); ok {
+				c.limitWindow(g)
+				return
+			}
+		}
+	}
+	c.limitWindow(grant{window: i.window(s.packetSize(), s.light < incastLeast, validated)})
 }
 
 // limitFirstWindow bounds the window that the session advertises before its peer
 // has sent data, if there are other senders.
-func (c *Conn) limitFirstWindow(i *incast) {
+func (c *Conn) limitFirstWindow(i *incastState) {
 	if c.kcp.counts().PacketsSent > 0 {
 		return
 	}
-	c.limitWindow(grant{window: i.window(c.mtu())})
+	c.limitWindow(grant{window: i.window(c.mtu(), true, !c.hs.unvalidated.Load())})
 }
 
 // limitWindow bounds the window by what the session may have sent to it.
@@ -64,8 +76,9 @@ func (c *Conn) changeShard(shard uint16) bool {
 	shards := c.ep.socket.shards
 	took := shards[c.path.shard].incast.turns.forget(c)
 	c.path.shard = shard
+	c.in.holding.offered = 0 // what it has sent counts at the old one
 	if took {
-		c.limitWindow(grant{window: shards[shard].incast.window(c.path.sending.packetSize())})
+		c.limitWindow(grant{window: shards[shard].incast.window(c.path.sending.packetSize(), false, !c.hs.unvalidated.Load())})
 		c.kcp.updateWindow()
 	}
 	return took

@@ -14,7 +14,8 @@ import (
 type holding struct {
 	bytes   atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
 	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once
-	arrived uint64        // payload bytes that recent counts, or has counted
+	arrived uint32        // payload bytes that recent counts, or has counted, modulo 2^32
+	offered uint32        // what the peer has sent in the epoch of sending, as incast.Demand counts it
 }
 
 // lately returns the payload bytes that have arrived in the last seconds. It
@@ -23,8 +24,8 @@ func (h *holding) lately(now time.Duration) int64 { return shed.Recent(h.recent.
 
 // note updates recent; arrived is how many payload bytes have arrived so far.
 func (h *holding) note(arrived uint64, now time.Duration) {
-	if d := arrived - h.arrived; d >= accountGrain {
-		h.arrived = arrived
+	if d := uint32(arrived) - h.arrived; d >= accountGrain {
+		h.arrived = uint32(arrived)
 		h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(int64(d), now)))
 	}
 }
