@@ -5,7 +5,7 @@ import "time"
 // sessionMessage is a message of SendMessage.
 type sessionMessage struct {
 	streamTag
-	done func(error)
+	awaited
 }
 
 // SendMessage is WriteMessage with options for this message; nil means those of
@@ -36,8 +36,8 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
 	}
-	m := &sessionMessage{done: options.Done}
-	m.owner = m
+	m := new(sessionMessage)
+	m.owner, m.tag, m.done = m, &m.streamTag, options.Done
 	m.limit = uint32(transmissions(options.MaxRetransmits))
 	if lifetime > 0 {
 		m.deadline = c.deadlineLocked(lifetime, begun)
@@ -46,6 +46,9 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 		return c.opError("write", err)
 	}
 	c.rarely().messages = true
+	if m.done != nil {
+		m.append(&c.rare.awaited)
+	}
 	c.dropSpentMessages()
 	c.push()
 	return nil
@@ -98,25 +101,17 @@ func (c *Conn) givingUp() (drop, abandon bool) {
 	return !extended || l.finSignal == 0, extended && l.tokensKnown() && l.capabilities&capStreams != 0
 }
 
-// finishLocked lets m.done be called with err, once. Conn.mu is held.
-func (m *sessionMessage) finishLocked(c *Conn, err error) {
-	if m.done != nil {
-		c.rare.receipts = append(c.rare.receipts, receipt{m.done, err})
-		m.done = nil
-	}
-}
-
 // messageAcked takes note that a segment of t was acknowledged.
 func (c *Conn) messageAcked(t *streamTag) {
-	if t.flight == 0 && !t.abandoned {
-		t.owner.(*sessionMessage).finishLocked(c, nil)
+	if t.flight == 0 && !t.abandoned && !c.rare.failed {
+		c.finish(&t.owner.(*sessionMessage).awaited, nil)
 	}
 }
 
 // messageAbandoned takes note that the message of t is given up, which may make
 // room.
 func (c *Conn) messageAbandoned(t *streamTag) {
-	t.owner.(*sessionMessage).finishLocked(c, ErrMessageAbandoned)
+	c.finish(&t.owner.(*sessionMessage).awaited, ErrMessageAbandoned)
 	c.io.canWrite.Broadcast()
 }
 
@@ -129,13 +124,9 @@ func (c *Conn) failMessages(err error) {
 	if err == nil {
 		err = ErrNotDelivered
 	}
-	c.kcp.messages(func(t *streamTag) {
-		m := t.owner.(*sessionMessage)
-		if c.kcp.givenUp(t) {
-			m.finishLocked(c, ErrMessageAbandoned)
-		}
-		m.finishLocked(c, err)
-	})
+	c.rare.failed = true
+	drop, abandon := c.givingUp()
+	c.failAll(&c.rare.awaited, failedMessages{err: err, begun: abandon, unsent: abandon || drop})
 }
 
 // segmentsGivenUp returns how many segments of the session itself the peer lacks

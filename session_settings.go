@@ -17,8 +17,10 @@ type rareState struct {
 	customs  customs.Customs
 	secured  *securedState // of an ended session with TLS
 	kept     [][]byte      // what Read returns after Close; see keepReceived
-	receipts []receipt     // of messages of SendMessage, to be called
-	messages bool          // SendMessage was called with options
+	receipts receipts
+	awaited  *awaited // messages of Conn.SendMessage that await a receipt; nil: none yet
+	messages bool     // SendMessage was called with options
+	failed   bool     // failMessages was called: no more of them are delivered
 }
 
 // rarely returns the session's rareState, which it allocates.

@@ -45,8 +45,9 @@ type MessageOptions struct {
 	// *StreamError, or the error with which the session ended; the message may
 	// have arrived all the same.
 	//
-	// Done runs without locks on a goroutine of the session, which it must not
-	// block. A message whose lifetime ends while nothing can be sent may be
+	// Done runs without locks on a goroutine of the session that runs nothing
+	// else, after those of messages that came to their end before: it may send,
+	// and wait. A message whose lifetime ends while nothing can be sent may be
 	// reported when sending goes on.
 	Done func(err error)
 }

@@ -8,6 +8,10 @@ import (
 // The end of a session with streams. CLOSE says how many segments there are, so
 // first all that waits on streams is given to the machine.
 
+// purgeInterval is how often Close looks for messages whose lifetime is over. That
+// takes a look at each stream, which is not for each packet.
+const purgeInterval = 50 * time.Millisecond
+
 // streamsClosing reports whether Close waits for what streams have to send.
 func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
 
@@ -37,17 +41,7 @@ func (c *Conn) closeStreams(now time.Duration) bool {
 }
 
 // drainedLocked reports whether nothing waits on any stream.
-func (t *streamTable) drainedLocked() bool {
-	if t.sched.busy() {
-		return false
-	}
-	for _, s := range t.streams {
-		if s.out.first != nil || s.out.fin && !s.out.finSent && !s.out.reset {
-			return false
-		}
-	}
-	return true
-}
+func (t *streamTable) drainedLocked() bool { return !t.sched.busy() && t.sched.unsent == 0 }
 
 // undelivered reports whether the peer lacks something of what was written. What
 // the application allowed to be given up does not count: messages whose lifetime or
@@ -99,7 +93,8 @@ func (c *Conn) advanceClose(now time.Duration) {
 		t.closeMark = una
 		c.wait(now)
 	}
-	if !t.failed {
+	if !t.failed && now >= t.purgeAt {
+		t.purgeAt = now + purgeInterval
 		for _, s := range t.streams {
 			s.purgeLocked(c.kcp.micros()) // what has no credit is not pulled
 		}

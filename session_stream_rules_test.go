@@ -54,7 +54,30 @@ func figuresOf(c *Conn) streamFigures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.streams
-	return streamFigures{len(t.streams), t.held, t.fromPeer, len(t.refused), len(t.theirs.ahead), len(t.awaited)}
+	return streamFigures{len(t.streams), t.held, t.fromPeer, len(t.refused), len(t.theirs.ahead), receiptsToCome(c)}
+}
+
+// receiptsToCome returns how many messages await a receipt. c.mu is held.
+func receiptsToCome(c *Conn) (n int) {
+	rings := []*awaited{}
+	if c.rare != nil {
+		rings = append(rings, c.rare.awaited)
+		n += len(c.rare.receipts.due)
+		for _, f := range c.rare.receipts.failed {
+			rings = append(rings, f.ring)
+		}
+	}
+	if c.streams != nil {
+		for _, s := range c.streams.streams {
+			rings = append(rings, s.out.awaited)
+		}
+	}
+	for _, r := range rings {
+		for a := r; a != nil && a.next != r; a = a.next {
+			n++
+		}
+	}
+	return n
 }
 
 // wantReset checks that err says that the stream was reset.

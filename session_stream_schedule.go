@@ -14,6 +14,7 @@ type streamScheduler struct {
 	levels  [maxPriority - minPriority + 1]streamList
 	control streamList
 	used    uint32 // bit i: levels[i] is not empty
+	unsent  int    // streams that have more to send, or FIN, be it without credit
 	plain   int    // turns of streams since the session itself had one
 }
 
@@ -70,8 +71,21 @@ func (d *streamScheduler) remove(s *Stream) {
 	s.out.listed = notListed
 }
 
+// unsent reports whether s has more to send, or FIN, be it without credit.
+func (s *Stream) unsent() bool {
+	o := &s.out
+	return !s.gone && !s.conn.streams.failed && (o.first != nil || o.fin && !o.finSent && !o.reset)
+}
+
 // update puts s into the list where it belongs.
 func (d *streamScheduler) update(s *Stream) {
+	if unsent := s.unsent(); unsent != s.out.unsent {
+		s.out.unsent = unsent
+		d.unsent--
+		if unsent {
+			d.unsent += 2
+		}
+	}
 	want := uint8(notListed)
 	sendable := s.sendable()
 	s.creditedLocked(sendable)

@@ -32,6 +32,7 @@ type streamOut struct {
 	flight      int         // segments with the machine
 	control     *outMessage // of segments without data; nil: none yet
 	chunks      *outMessage // of bytes; nil: none yet
+	awaited     *awaited    // messages that await a receipt; nil: none yet
 	err         error       // why nothing more can be written; nil: it can
 	abandoned   []seq       // messages to be announced as abandoned
 	used        seq         // cost of all data sent
@@ -44,6 +45,7 @@ type streamOut struct {
 	deficit    int32   // bytes that may be sent in this round
 	due        uint8   // ctl bits
 	listed     uint8   // in which list of the scheduler
+	unsent     bool    // counted in streamScheduler.unsent
 	announced  bool    // a segment with the options has been queued
 	known      bool    // and acknowledged
 	fin        bool    // FIN is to follow the data
@@ -70,16 +72,7 @@ type outMessage struct {
 	begun  bool
 	sent   bool // all of it is with the machine
 	chunk  bool // of bytes: each segment is a message of its own
-	done   func(error)
-}
-
-// finish calls m.done, once.
-func (m *outMessage) finish(t *streamTable, err error) {
-	if m.done != nil {
-		delete(t.awaited, m)
-		t.receipts = append(t.receipts, receipt{m.done, err})
-		m.done = nil
-	}
+	awaited
 }
 
 // outMessages is a list of messages, chained by later, in the order of mid.
@@ -144,8 +137,8 @@ func (c *Conn) segmentAcked(tag *streamTag) {
 	}
 	s.out.flight--
 	s.out.known = true
-	if m.sent && m.flight == 0 && !m.abandoned {
-		m.finish(c.streams, nil)
+	if m.sent && m.flight == 0 && !m.abandoned && !s.out.reset {
+		c.finish(&m.awaited, nil)
 	}
 	for b := &s.out.begun; b.first != nil && b.first.over(); {
 		b.pop()
@@ -171,7 +164,7 @@ func (c *Conn) abandonedMessage(tag *streamTag) {
 // one segment, that segment itself shows it.
 func (s *Stream) abandonLocked(m *outMessage) {
 	m.abandoned = true
-	m.finish(s.conn.streams, ErrMessageAbandoned)
+	s.conn.finish(&m.awaited, ErrMessageAbandoned)
 	s.in.stats.Abandoned++
 	if !m.sent || m.fsn > 1 {
 		s.out.abandoned = append(s.out.abandoned, m.mid)
@@ -205,44 +198,25 @@ func (s *Stream) purgeLocked(now int64) {
 			continue
 		}
 		m.abandoned = true
-		m.finish(s.conn.streams, ErrMessageAbandoned)
+		s.conn.finish(&m.awaited, ErrMessageAbandoned)
 		s.in.stats.Abandoned++
-		s.popLocked()
-	}
-}
-
-// giveUpSpentLocked gives up the messages whose lifetime is over, also those of
-// which something is in flight.
-func (s *Stream) giveUpSpentLocked(now int64) {
-	s.purgeLocked(now)
-	for m := s.out.begun.first; m != nil; m = m.later {
-		if !m.over() && m.spent(now, 0) {
-			s.abandonLocked(m)
+		if s.popLocked(); s.out.first == nil {
+			s.conn.streams.sched.update(s)
 		}
 	}
 }
 
-// dropUnsentLocked drops all that waits; what is in flight has the same fate. It runs
-// with Conn.mu held.
+// dropUnsentLocked drops all that waits; what is in flight has the same fate. Its
+// work does not depend on how much that is. It runs with Conn.mu held.
 func (s *Stream) dropUnsentLocked(err error) {
-	t := s.conn.streams
-	for s.out.first != nil {
-		m := s.out.first
-		m.finish(t, err)
-		m.abandoned = true
-		s.popLocked()
+	o := &s.out
+	if m := o.first; m != nil && m.begun {
+		m.abandoned, m.sent, m.data = true, true, nil
 	}
-	s.out.abandoned = nil
-	t.failFlightLocked(s, err)
-}
-
-// failFlightLocked reports the messages of s that are in flight as failed.
-func (t *streamTable) failFlightLocked(s *Stream, err error) {
-	for m := range t.awaited {
-		if m.stream == s {
-			m.finish(t, err)
-		}
-	}
+	o.first, o.last, o.queued, o.abandoned = nil, nil, 0, nil
+	s.waitingLocked(-o.memory)
+	s.canWrite.Broadcast()
+	s.conn.failAll(&o.awaited, failedMessages{err: err, begun: true, unsent: true})
 }
 
 // cannotWriteLocked returns why nothing more may be written; nil if it may.
@@ -395,17 +369,15 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
-	m := &outMessage{stream: s, data: append(make([]byte, 0, len(b)), b...), done: done}
+	m := &outMessage{stream: s, data: append(make([]byte, 0, len(b)), b...)}
 	m.limit = uint32(retransmits)
 	if lifetime > 0 {
 		m.deadline = c.deadlineLocked(lifetime, begun)
 		s.purgeLocked(c.kcp.micros())
 	}
 	if done != nil {
-		if c.streams.awaited == nil {
-			c.streams.awaited = make(map[*outMessage]struct{})
-		}
-		c.streams.awaited[m] = struct{}{}
+		m.tag, m.done = &m.streamTag, done
+		m.append(&s.out.awaited)
 	}
 	s.enqueueLocked(m)
 	s.out.queued += len(b)

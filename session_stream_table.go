@@ -41,28 +41,21 @@ type streamTable struct {
 	canAccept notifier
 	sched     streamScheduler
 
-	next      uint32                   // id of the next stream of this end; 0: not decided yet
-	theirs    idSet                    // of the peer's streams: those that have been opened
-	fromPeer  int                      // streams of the peer in the table, or in the backlog
-	openAt    time.Duration            // when openings leaves; 0: it is empty
-	openings  []*Stream                // opened by this end, and the peer may not know of it
-	refused   []uint32                 // ids of streams to be refused
-	control   outMessage               // of segments that belong to no stream of the table
-	held      int                      // bytes of memory held for received messages
-	queued    int                      // bytes of memory of messages that wait to be sent
-	ready     int                      // part of queued: those of streams that have credit for some
-	writers   [roomClasses]list.List   // streams with calls that wait for room of the session, oldest first
-	awaited   map[*outMessage]struct{} // those with a call of Done to come; nil: none
-	receipts  []receipt                // to be called
-	failed    bool                     // the session has ended, or delivers nothing more
-	closing   bool                     // Close waits for what is to be sent
-	closeMark seq                      // snd_una at the last progress of that
-}
-
-// receipt is a call of MessageOptions.Done that is due.
-type receipt struct {
-	done func(error)
-	err  error
+	next      uint32                 // id of the next stream of this end; 0: not decided yet
+	theirs    idSet                  // of the peer's streams: those that have been opened
+	fromPeer  int                    // streams of the peer in the table, or in the backlog
+	openAt    time.Duration          // when openings leaves; 0: it is empty
+	openings  []*Stream              // opened by this end, and the peer may not know of it
+	refused   []uint32               // ids of streams to be refused
+	control   outMessage             // of segments that belong to no stream of the table
+	held      int                    // bytes of memory held for received messages
+	queued    int                    // bytes of memory of messages that wait to be sent
+	ready     int                    // part of queued: those of streams that have credit for some
+	writers   [roomClasses]list.List // streams with calls that wait for room of the session, oldest first
+	failed    bool                   // the session has ended, or delivers nothing more
+	closing   bool                   // Close waits for what is to be sent
+	closeMark seq                    // snd_una at the last progress of that
+	purgeAt   time.Duration          // when Close looks for messages whose lifetime is over
 }
 
 // idSet is a set of numbers that grows from 0 up, almost in order.
@@ -262,7 +255,7 @@ func (t *streamTable) retireLocked(s *Stream) {
 		}
 		t.unread[s.id] = s
 	}
-	t.sched.remove(s)
+	t.sched.update(s)
 	if s.accepted && !t.oursLocked(s.id) {
 		t.fromPeer--
 	}
@@ -303,13 +296,11 @@ func (c *Conn) failStreams(err error) {
 	if err == nil {
 		err = ErrNotDelivered
 	}
-	now := c.kcp.micros()
 	for _, s := range t.streams {
-		s.giveUpSpentLocked(now)
 		s.dropUnsentLocked(err)
 	}
 	t.openings, t.refused, t.openAt = nil, nil, 0
-	t.sched, t.awaited = streamScheduler{}, nil
+	t.sched = streamScheduler{}
 	c.wakeStreams()
 }
 
@@ -344,30 +335,6 @@ func (c *Conn) wakeStreams() {
 		s.canWrite.Broadcast()
 	}
 	c.streams.canAccept.Broadcast()
-}
-
-// runReceipts calls what is due of MessageOptions.Done. It releases c.mu
-// meanwhile.
-func (c *Conn) runReceipts() {
-	for due := c.takeReceipts(); len(due) > 0; due = c.takeReceipts() {
-		c.wakeHeld(c.takeWakes()) // not to have them wait for the application
-		c.unlocked(func() {
-			for _, r := range due {
-				r.done(r.err)
-			}
-		})
-	}
-}
-
-// takeReceipts returns the calls of MessageOptions.Done that are due.
-func (c *Conn) takeReceipts() (due []receipt) {
-	if t := c.streams; t != nil {
-		due, t.receipts = t.receipts, nil
-	}
-	if r := c.rare; r != nil && len(r.receipts) > 0 {
-		due, r.receipts = append(due, r.receipts...), nil
-	}
-	return due
 }
 
 // streamsUnsent reports whether messages of streams wait that the peer takes.

@@ -65,6 +65,9 @@ func (c *Conn) schedule(now time.Duration) {
 	if t := c.streams; t != nil && t.openAt > 0 {
 		sooner(t.openAt)
 	}
+	if c.streamsClosing() && c.streams.sched.unsent > 0 {
+		sooner(c.streams.purgeAt)
+	}
 	if c.timers.dueAt > now {
 		c.timers.dueAt = 0 // what it was for is in next, if it is still wanted
 	}

@@ -141,7 +141,6 @@ func (c *Conn) overdrawn() bool {
 // one.
 func (c *Conn) writePackets() {
 	o := &c.outgoing
-	c.runReceipts()
 	if o.sending {
 		return
 	}
