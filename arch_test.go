@@ -188,7 +188,7 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,

@@ -319,7 +319,7 @@ type Config struct {
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or
 	// for what is missing, before its sender has to stop: 64 KiB to 1 GiB,
-	// default 1 MiB. Each segment counts 64 more. A message has to fit. A
+	// default 1 MiB. Each segment counts 128 more. A message has to fit. A
 	// stream begins with 64 KiB until the application has read from it.
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for

@@ -49,7 +49,7 @@ func (c *Conn) held() int {
 		n += cap(v.deferred.data)
 	}
 	if c.streams != nil {
-		n += c.streams.held
+		n += c.streams.memory()
 	}
 	return n
 }

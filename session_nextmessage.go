@@ -33,9 +33,8 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 func (s *Stream) NextMessageSize() (size int, ok bool) {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	if s.cannotReadLocked() != nil || !s.in.waits() {
+	if s.cannotReadLocked() != nil || !s.readableLocked() {
 		return 0, false
 	}
-	m := &s.in.ready[s.in.head]
-	return len(m.data) - m.read, true
+	return s.in.ready[s.in.head].left, true
 }

@@ -65,6 +65,20 @@ func badCredit(n int, parts bool) (all [][]byte) {
 	return all
 }
 
+// badAbandons returns an ABANDON of each of n messages of which nothing arrives
+// before, and with their DATA that, too.
+func badAbandons(n int, data bool) (all [][]byte) {
+	for i := range n {
+		all = append(all, badAbandon(seq(i+1), noSegment))
+	}
+	for i := range n {
+		if data {
+			all = append(all, badData(func(h *streamHeader) { h.mid, h.part, h.end = seq(i+1), true, false }, 0))
+		}
+	}
+	return all
+}
+
 // ofUnknown returns a segment of each kind of a stream that the peer has not
 // opened: one of the receiver's, and one of the peer's without options.
 func ofUnknown() (all [][]byte) {
@@ -105,8 +119,7 @@ var badStreamCases = []badStreamCase{
 	{name: "one fragment twice", segments: [][]byte{badPart(1, false), badPart(1, false)}, code: StreamViolation, drops: 1},
 	{name: "two ends", segments: [][]byte{badPart(1, true), badPart(2, true)}, code: StreamViolation, drops: 1},
 	{name: "fragment behind the end", segments: [][]byte{badPart(1, true), badPart(2, false)}, code: StreamViolation, drops: 1},
-	// Never complete; the credit shows it.
-	{name: "end before a fragment", segments: [][]byte{badPart(5, false), badPart(1, true)}},
+	{name: "end before a fragment", segments: [][]byte{badPart(5, false), badPart(1, true)}, code: StreamViolation, drops: 1},
 	{name: "last fragment there is", segments: [][]byte{badPart(1<<32-1, false)}, code: StreamViolation, drops: 1},
 	{name: "fragment of a whole message", segments: [][]byte{badMessage(1), badPart(1, false)}, code: StreamViolation, drops: 1},
 
@@ -123,6 +136,10 @@ var badStreamCases = []badStreamCase{
 	{name: "abandoned when complete and early", segments: [][]byte{badMessage(1), badAbandon(1, noSegment), badMessage(0)}},
 	{name: "abandoned beyond the credit", segments: [][]byte{badAbandon(0, 65534)}, code: StreamViolation, drops: 1},
 	{name: "abandoned twice", segments: [][]byte{badAbandon(1, noSegment), badAbandon(1, noSegment)}},
+	{name: "abandoned, as many as credit", segments: badAbandons(initialCredit/streamCost, false)},
+	{name: "abandoned before they arrive", segments: badAbandons(initialCredit/streamCost, true)},
+	{name: "more abandoned than credit", segments: badAbandons(initialCredit/streamCost+1, false), code: StreamViolation, drops: 1},
+	{name: "another beside as many abandoned", segments: append(badAbandons(initialCredit/streamCost, false), badMessage(999)), code: StreamViolation, drops: 1},
 	{name: "all abandoned far ahead", segments: [][]byte{badAbandonAll(maxMessagesAhead + 1)}, code: StreamViolation, drops: 1},
 	{name: "all abandoned half the circle ahead", segments: [][]byte{badAbandonAll(1 << 31)}, code: StreamViolation, drops: 1},
 	{name: "all abandoned after FIN", segments: [][]byte{badFin(2), badAbandonAll(2)}, code: StreamViolation, drops: 1},

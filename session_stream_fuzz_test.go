@@ -96,9 +96,9 @@ func FuzzStreams(f *testing.F) {
 					table.backlog = table.backlog[1:]
 				case op < 64 && len(mine) > 0:
 					s := mine[int(op)%len(mine)]
-					for s.in.waits() {
+					for s.readableLocked() {
 						m := &s.in.ready[s.in.head]
-						s.in.bytes -= len(m.data) - m.read
+						s.in.bytes -= m.left
 						s.takenLocked()
 					}
 				case op < 80 && len(mine) > 0:
@@ -148,18 +148,21 @@ func checkStreams(t *testing.T, table *streamTable) {
 		all += in.held
 		held, size := 0, 0
 		for _, m := range in.ready[in.head:] {
-			held += len(m.data) + fragmentBytesHeld
-			size += len(m.data) - m.read
+			held += int(m.held)
+			size += m.left
 		}
-		for _, m := range in.early {
+		for mid, m := range in.early.All {
 			held += m.memory()
-			size += m.bytes
+			size += int(m.bytes)
+			if seq(mid).before(in.next) || !seq(mid).before(in.end) {
+				t.Fatalf("stream %d holds message %d, but not between %d and %d", s.id, mid, in.next, in.end)
+			}
 		}
 		switch {
 		case id != s.id, held != in.held, size != in.bytes:
 			t.Fatalf("stream %d (%d) holds %d bytes, %d of data; counted are %d and %d", s.id, id, held, size, in.held, in.bytes)
-		case int64(uint32(in.limit-in.got)) > int64(in.window), size > in.window:
-			t.Fatalf("stream %d has a credit of %d and %d bytes of data, window %d", id, in.limit-in.got, size, in.window)
+		case int64(uint32(in.limit-in.got)) > int64(in.window), held > in.window:
+			t.Fatalf("stream %d has a credit of %d and holds %d bytes, window %d", id, in.limit-in.got, held, in.window)
 		}
 	}
 	for _, s := range table.backlog {

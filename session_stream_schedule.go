@@ -163,7 +163,9 @@ func (c *Conn) pullStream(plain bool) bool {
 	}
 	if n := len(t.refused); n > 0 {
 		id := t.refused[n-1]
-		t.refused = t.refused[:n-1]
+		if t.refused = t.refused[:n-1]; n == 1 {
+			t.refused = nil
+		}
 		c.putStream(&t.control, &streamHeader{id: id, kind: streamReset, code: StreamRefused}, 0)
 		return true
 	}

@@ -8,7 +8,7 @@ import (
 const (
 	// streamCost is what each segment of data counts towards the credit of its
 	// stream beside its payload, in bytes: it takes memory too.
-	streamCost = 64
+	streamCost = messageBytesHeld + fragmentBytesHeld
 	// initialCredit is the credit of a new stream, in bytes.
 	initialCredit = 64 << 10
 	// streamChunk is how many bytes of several Writes are queued in one piece.

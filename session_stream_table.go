@@ -5,6 +5,8 @@ import (
 	"errors"
 	"maps"
 	"time"
+
+	"github.com/arqnet/kcp/internal/sparse"
 )
 
 // capStreams in INFO announces that the sender takes stream segments (WIRE.md
@@ -27,6 +29,8 @@ const (
 	manyStreams = 64
 	// maxRefusals is how many streams may wait to be refused.
 	maxRefusals = 4096
+	// streamBytesHeld is what a stream takes in memory beside what has arrived.
+	streamBytesHeld = 768
 )
 
 var errStreamIDs = errors.New("kcp: all stream ids have been used")
@@ -42,7 +46,7 @@ type streamTable struct {
 	sched     streamScheduler
 
 	next      uint32                 // id of the next stream of this end; 0: not decided yet
-	theirs    idSet                  // of the peer's streams: those that have been opened
+	theirs    sparse.Set             // of the peer's streams: those that have been opened
 	fromPeer  int                    // streams of the peer in the table, or in the backlog
 	openAt    time.Duration          // when openings leaves; 0: it is empty
 	openings  []*Stream              // opened by this end, and the peer may not know of it
@@ -56,40 +60,6 @@ type streamTable struct {
 	closing   bool                   // Close waits for what is to be sent
 	closeMark seq                    // snd_una at the last progress of that
 	purgeAt   time.Duration          // when Close looks for messages whose lifetime is over
-}
-
-// idSet is a set of numbers that grows from 0 up, almost in order.
-type idSet struct {
-	floor uint32              // all below it are in the set
-	ahead map[uint32]struct{} // those beyond; nil: none
-}
-
-// has reports whether n is in the set.
-func (s *idSet) has(n uint32) bool {
-	_, ahead := s.ahead[n]
-	return n < s.floor || ahead
-}
-
-// add adds n, which is not in the set. It reports false if n is too far ahead.
-func (s *idSet) add(n uint32) bool {
-	if n != s.floor {
-		if n-s.floor > maxIDsAhead {
-			return false
-		}
-		if s.ahead == nil {
-			s.ahead = make(map[uint32]struct{})
-		}
-		s.ahead[n] = struct{}{}
-		return true
-	}
-	for s.floor++; len(s.ahead) > 0; s.floor++ {
-		if _, ok := s.ahead[s.floor]; !ok {
-			return true
-		}
-		delete(s.ahead, s.floor)
-	}
-	s.ahead = nil
-	return true
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
@@ -146,6 +116,16 @@ func (t *streamTable) decideLocked() {
 func (t *streamTable) oursLocked(id uint32) bool {
 	t.decideLocked()
 	return id&1 == t.next&1
+}
+
+// memory returns the bytes of memory that streams take because of the peer: what
+// has arrived and was not read, and until the session has ended, the streams that
+// the peer has opened, and ids. What the application still has of them then is its own.
+func (t *streamTable) memory() int {
+	if t.conn.closing.state == stateEnded {
+		return t.held
+	}
+	return t.held + (t.fromPeer+len(t.unread))*streamBytesHeld + t.theirs.Size() + 4*cap(t.refused)
 }
 
 // add puts a stream into the table.
@@ -220,9 +200,9 @@ func (t *streamTable) openedLocked(h *streamHeader) *Stream {
 	}
 	n := (h.id - 1) / 2
 	switch {
-	case t.theirs.has(n):
+	case t.theirs.Has(n):
 		return nil
-	case !h.opens || h.params.priority < minPriority || h.params.priority > maxPriority || !t.theirs.add(n):
+	case !h.opens || h.params.priority < minPriority || h.params.priority > maxPriority || !t.theirs.Add(n, maxIDsAhead):
 		t.dropLocked()
 		return nil
 	case t.fromPeer >= c.ep.config.MaxStreams || c.closing.closed:
@@ -243,7 +223,7 @@ func (t *streamTable) dropLocked() { t.conn.drops().Stream++ }
 
 // retireLocked removes s from the table once both its directions are over.
 func (t *streamTable) retireLocked(s *Stream) {
-	if s.gone || !s.out.over() || !s.in.over(s) {
+	if s.gone || !s.out.over() || !s.in.over() {
 		return
 	}
 	s.gone = true
