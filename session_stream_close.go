@@ -74,6 +74,12 @@ func (s *Stream) owesLocked(now int64) bool {
 			return true
 		}
 	}
+	if o.first == nil || o.latest <= now {
+		return false // they may be many
+	}
+	if !o.last.spent(now, 0) {
+		return true
+	}
 	for m := o.first; m != nil; m = m.next {
 		if !m.spent(now, 0) {
 			return true

@@ -37,14 +37,14 @@ func (h *hostileStreams) expect() {
 
 // write has the application queue n messages with receipts on each of 16 streams, of
 // which the peer takes nothing.
-func (h *hostileStreams) write(n int) (streams []*Stream) {
+func (h *hostileStreams) write(n int, lifetime time.Duration) (streams []*Stream) {
 	for range 16 {
 		s, err := h.c.streamTable().openLocked(streamParams{})
 		require.NoError(h, err)
 		s.out.limit = s.out.used
 		h.c.mu.Unlock()
 		for range n / 16 {
-			require.NoError(h, s.SendMessage([]byte{1}, &MessageOptions{Done: func(error) {}}))
+			require.NoError(h, s.SendMessage([]byte{1}, &MessageOptions{Lifetime: lifetime, Done: func(error) {}}))
 		}
 		h.c.mu.Lock()
 		streams = append(streams, s)
@@ -112,16 +112,21 @@ var segmentCosts = map[string]func(h *hostileStreams, n int) func(){
 		return func() { h.take(streamHeader{}, 1) }
 	},
 	"STOP": func(h *hostileStreams, n int) func() {
-		s := h.write(n)[0]
+		s := h.write(n, 0)[0]
 		return func() { h.c.onStream((&streamHeader{id: s.id, kind: streamStop, code: 1}).append(nil)) }
 	},
 	"refused": func(h *hostileStreams, n int) func() {
-		s := h.write(n)[0]
+		s := h.write(n, 0)[0]
 		return func() { h.c.onStream((&streamHeader{id: s.id, kind: streamReset, code: StreamRefused}).append(nil)) }
 	},
 	"the end of the session": func(h *hostileStreams, n int) func() {
-		h.write(n)
-		return func() { h.c.failStreams(net.ErrClosed) }
+		h.write(n, 0)
+		return func() { h.c.undelivered(); h.c.failStreams(net.ErrClosed) }
+	},
+	"the end of the session when lifetimes are over": func(h *hostileStreams, n int) func() {
+		h.write(n, time.Minute)
+		h.c.setClock(h.c.ep.now() + time.Hour)
+		return func() { h.c.undelivered(); h.c.failStreams(net.ErrClosed) }
 	},
 }
 

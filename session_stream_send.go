@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"math"
 	"net"
 	"os"
 )
@@ -26,6 +27,7 @@ const (
 // streamOut is the sending side of a stream. Conn.mu guards it.
 type streamOut struct {
 	first, last *outMessage // waiting
+	latest      int64       // no deadline of those is later; on the machine's clock
 	begun       outMessages // messages of which something was sent, from the oldest that may yet be delivered on
 	queued      int         // bytes of them
 	memory      int         // bytes of memory that they take
@@ -301,8 +303,12 @@ func (s *Stream) appendLocked(b []byte) {
 // for streamCost.
 func (s *Stream) enqueueLocked(m *outMessage) {
 	m.owner = m
-	if s.out.last == nil {
-		s.out.first = m
+	deadline := m.deadline
+	if deadline == 0 {
+		deadline = math.MaxInt64
+	}
+	if s.out.latest = max(s.out.latest, deadline); s.out.last == nil {
+		s.out.first, s.out.latest = m, deadline
 	} else {
 		s.out.last.next = m
 	}
