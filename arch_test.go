@@ -202,6 +202,7 @@ var layers = map[string][]string{
 	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
 	"internal/customs":    nil,
+	"internal/sparse":     nil,
 	"compat":              {"", "internal/customs"},
 	"cmd/kcp":             {"", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
 	"qlog":                {""},
@@ -235,7 +236,7 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs"}
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs"}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)
