@@ -58,7 +58,8 @@ func TestManyStreams(t *testing.T) {
 		}
 		left := memoryInUse() - before
 		t.Logf("%d streams have left %d bytes", total, left)
-		require.LessOrEqual(t, left, int64(64<<10))
+		// The runtime keeps stacks of goroutines that were: about 160 KB.
+		require.LessOrEqual(t, left, int64(64<<10+2*total))
 		s, r = streamPair(t, a, b, nil)
 		bothWays(t, s, r, content(1, 3*initialCredit), content(2, 3*initialCredit))
 		bothWays(t, a, b, content(3, 3*initialCredit), content(4, 3*initialCredit))
