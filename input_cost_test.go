@@ -392,14 +392,30 @@ func TestInputCostsLittle(t *testing.T) {
 	ordinary := w.measure(&kinds[0], 8, 20)
 	w.close()
 	small, large := costs(t, kinds, 1), costs(t, kinds, 4)
+	limit := func(i int) time.Duration {
+		growth := time.Duration(2)
+		if kinds[i].all {
+			growth = 6
+		}
+		return growth*small[i] + 8*ordinary
+	}
+	tooMuch := func() bool {
+		for i := range kinds {
+			if large[i] >= limit(i) {
+				return true
+			}
+		}
+		return false
+	}
+	for try := 0; try < 3 && tooMuch(); try++ { // something else may have had the processor
+		for i, again := range costs(t, kinds, 4) {
+			large[i] = min(large[i], again)
+		}
+	}
 	for i, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
 			t.Logf("%v, four times as much: %v, ordinary: %v", small[i], large[i], ordinary)
-			growth := time.Duration(2)
-			if k.all {
-				growth = 6
-			}
-			require.Less(t, large[i], growth*small[i]+8*ordinary)
+			require.Less(t, large[i], limit(i))
 		})
 	}
 }

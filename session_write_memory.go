@@ -25,7 +25,7 @@ const (
 	leastWriteBuffer  = 16 << 10
 	// messageBytesQueued is what a waiting message of a stream takes in memory
 	// beside its payload.
-	messageBytesQueued = 128
+	messageBytesQueued = 144
 	// mostCreditNeeded is the most credit, in bytes, that a message waits for
 	// to be queued beyond the half for anything. The receiver gives a message
 	// that is begun the rest of its buffer.
