@@ -4,6 +4,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -20,6 +21,7 @@ type initialPacket struct {
 	cookie  signal
 	info    signal
 	request signal // the first signal that wants an answer
+	crypto  bool   // it contains a CRYPTO segment, as those of peers with TLS do
 }
 
 // parseInitial parses a packet of an unknown conversation. ok is false if the
@@ -43,6 +45,7 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 		old = old || h.una != 0 || h.cmd == cmdAck
 		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece || streamCmd(h.cmd)
 		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
+		f.crypto = f.crypto || isCrypto(&h)
 		s, _ := h.signal()
 		switch {
 		case s.code == sigHello && f.hello.code == 0:
@@ -104,9 +107,15 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	if !v.opens {
 		return v.session, nil
 	}
+	var initial *packetkeys.Initial
+	if e.config.TLS != nil {
+		if initial = e.openFirst(p, f); initial == nil {
+			return nil, nil
+		}
+	}
 	// It calls Config.CongestionControl, the caller's own code: not under the
 	// lock.
-	c = e.accepted(key, d, p, f.hello, v.validated)
+	c = e.accepted(key, d, p, f.hello, initial, v.validated)
 	remote := c.path.remote // read now: it may change once c is in the table
 	e.mu.Lock()
 	switch other := e.table.sessions[key]; {
@@ -216,13 +225,14 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	return v
 }
 
-// accepted makes the session for the peer that sent d.
-func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, validated bool) *Conn {
+// accepted makes the session for the peer that sent d. initial has opened p, and
+// is nil without TLS.
+func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
 	c.path.counted = validated
 	if n := c.in.numbers; n != nil && n.tls != nil {
-		n.tls.shaking = true
+		n.tls.shaking, n.tls.shake.initial = true, initial
 	}
 	if hello.code != 0 {
 		c.takeHello(hello) // no lock: no other goroutine has c yet

@@ -64,7 +64,8 @@ const (
 	parityPacket                     // names no conversation: its address identifies the session
 	datagramPacket                   // unreliable, past the state machine
 
-	clearPacket  // with TLS: a packet of the handshake, in the clear
+	clearPacket  // with TLS: a packet of the handshake, in the clear, not opened yet
+	openedPacket // with TLS: the same, opened
 	sealedPacket // with TLS: a packet under the handshake keys, not opened yet
 	earlyPacket  // with TLS: a packet under application keys that are not known yet
 )

@@ -112,16 +112,58 @@ func (e *Endpoint) open(s *tlsState, p *inPacket) error {
 // returns the session that the packet has opened.
 func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
-	if !ok {
+	if !ok || f.crypto && f.hello.code == 0 { // a damaged HELLO may look like another request
 		e.counters.dropUnknown.Add(1)
+		return nil
+	}
+	if f.info.sn == versionUnsealed && f.info.ts&capTLS != 0 && e.refuseVersion(d, p.conv, f) {
 		return nil
 	}
 	c, evicted := e.admit(makeKey(d.Addr, d.Peer, p.conv), d, p, f, now)
 	if evicted != nil {
 		evicted.fail(ErrReset)
 	}
-	p.kind = clearPacket
+	if p.kind != openedPacket {
+		p.kind = clearPacket
+	}
 	return c
+}
+
+// openFirst opens the first packet of a handshake, in place, and returns the keys
+// that have opened it: those of the dialling end's token. It returns nil if the
+// packet does not open: it was damaged, and will be repeated.
+func (e *Endpoint) openFirst(p *inPacket, f initialPacket) *packetkeys.Initial {
+	if !f.crypto {
+		e.counters.dropHandshake.Add(1)
+		return nil
+	}
+	k := packetkeys.NewInitial(p.conv, f.hello.ts, false)
+	data, err := openInitial(k, p.data)
+	if err != nil {
+		e.counters.dropCipher.Add(1)
+		return nil
+	}
+	p.data, p.kind = data, openedPacket
+	return k
+}
+
+// refuseVersion answers the HELLO of a peer that does not seal its packets, by
+// what such a peer takes for the alert of a handshake. It reports whether it was
+// one.
+func (e *Endpoint) refuseVersion(d *udp.Datagram, conv uint32, f initialPacket) bool {
+	e.mu.Lock()
+	listens := !e.closed && e.listener != nil
+	if listens && f.hello.code != 0 && len(d.Buf) >= 3*headerSize {
+		e.replyLocked(d, header{conv: conv, wnd: flightWnd}, signal{sigHello | sigAnswer, e.randomToken(), f.hello.ts},
+			e.infoSignal(), signal{sigAlert, alertProtocolVersion, f.hello.ts})
+	}
+	e.mu.Unlock()
+	if !listens || f.hello.code == 0 {
+		return false
+	}
+	e.counters.handshakeErrors.Add(1)
+	e.reportHandshake(source{d.Addr, d.Peer}.netAddr(), errUnsealed())
+	return true
 }
 
 // sealedUnknown handles a protected packet for which there is no session: its
@@ -180,6 +222,9 @@ func (e *Endpoint) refuseTLSLocked(d *udp.Datagram, conv uint32, f initialPacket
 		return false
 	}
 	e.counters.dropHandshake.Add(1)
+	if f.crypto && f.info.ts&capTLS == 0 {
+		return true // damaged: only peers with TLS send CRYPTO
+	}
 	reset := signal{sigReset, f.hello.sn, f.hello.ts}
 	if f.info.code == 0 { // the reply is no larger than the packet
 		e.replyLocked(d, header{conv: conv}, reset)

@@ -56,7 +56,7 @@ const (
 
 // The version of the signals, and how often they are sent.
 const (
-	signalVersion = 1
+	signalVersion = 2 // 1 did not seal the packets of a TLS handshake in the clear
 
 	// helloTries is how many HELLOs without a WELCOME show a legacy peer, if
 	// other packets arrive from it.
@@ -191,7 +191,7 @@ type PeerInfo struct {
 	// CloseWrite and Abort. A session may take an extended peer for a legacy
 	// one until the peer's first signal arrives.
 	Legacy bool
-	// Version is the version of the peer's signals, now 1. It is 0 for a legacy
+	// Version is the version of the peer's signals, now 2. It is 0 for a legacy
 	// peer, and for others until their INFO arrives (WIRE.md §5).
 	Version int
 }

@@ -476,7 +476,7 @@ func TestPathMTUForgedInfo(t *testing.T) {
 		signal{sigInfo, 9, 0}.encode(header{conv: a.Conv(), wnd: 128}, p)
 		w.net.Inject(from, to, p)
 		w.move(a, b, 1, 1<<20)
-		require.Equal(t, PeerInfo{Known: true, Version: 1}, a.Peer())
+		require.Equal(t, PeerInfo{Known: true, Version: signalVersion}, a.Peer())
 		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
 	})
 }

@@ -110,8 +110,8 @@ func TestSignalsAreProbes(t *testing.T) {
 		} {
 			require.True(t, seen[code], "code %#x", code)
 		}
-		require.Equal(t, PeerInfo{Known: true, Version: 1}, a.Peer())
-		require.Equal(t, PeerInfo{Known: true, Version: 1}, b.Peer())
+		require.Equal(t, PeerInfo{Known: true, Version: signalVersion}, a.Peer())
+		require.Equal(t, PeerInfo{Known: true, Version: signalVersion}, b.Peer())
 	})
 }
 

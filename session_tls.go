@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"crypto/tls"
+	"fmt"
 	"net"
 	"time"
 
@@ -70,8 +71,9 @@ type securedState struct {
 // tlsHandshake is the state of a TLS handshake. Conn.mu guards it, but for tls
 // while working is set.
 type tlsHandshake struct {
-	tls     *handshake.TLS  // nil before it has started
-	keys    packetkeys.Keys // of the level Handshake
+	tls     *handshake.TLS      // nil before it has started
+	initial *packetkeys.Initial // nil before the dialling end's token is known
+	keys    *packetkeys.Keys    // of the level Handshake
 	streams [handshake.Levels]handshake.Stream
 	info    signal   // the peer's INFO as it came in the clear
 	early   [][]byte // packets under keys that are not known yet
@@ -94,7 +96,7 @@ func (e *Endpoint) newNumbers(conv uint32) *packetNumbers {
 	if e.config.TLS == nil {
 		return nil
 	}
-	s := &tlsState{shake: new(tlsHandshake)}
+	s := &tlsState{shake: &tlsHandshake{keys: new(packetkeys.Keys)}}
 	own := e.config.overhead().tail > packetkeys.TagSize
 	s.keys.Init(conv, packetkeys.Application, own)
 	s.shake.keys.Init(conv, packetkeys.Handshake, own)
@@ -166,6 +168,7 @@ func (c *Conn) dialTLS() {
 		config.ServerName = serverName(c.path.remote.String())
 	}
 	h := c.tlsHandshake()
+	h.initial = packetkeys.NewInitial(c.path.key.conv, c.hs.token, true)
 	h.tls = handshake.Client(config, c.tlsParams().encode())
 	c.runTLS(h, true, nil)
 }
@@ -304,7 +307,7 @@ func (c *Conn) tookStep(h *tlsHandshake, s handshake.Step, now time.Duration) {
 
 // takeSecret sets keys by a secret of TLS.
 func (c *Conn) takeSecret(h *tlsHandshake, s handshake.Secret) error {
-	keys := &h.keys
+	keys := h.keys
 	if s.Level == handshake.Application {
 		keys = &c.in.numbers.tls.keys
 	}
@@ -468,11 +471,21 @@ func (c *Conn) tlsExpires() time.Duration {
 
 // Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
 const (
-	alertBadCertificate = 42
-	alertDecodeError    = 50
-	alertInternalError  = 80
-	alertChanged        = 256 // the transport parameters contradict the signals in the clear
+	alertBadCertificate  = 42
+	alertDecodeError     = 50
+	alertProtocolVersion = 70
+	alertInternalError   = 80
+	alertChanged         = 256 // the transport parameters contradict the signals in the clear
 )
+
+// versionUnsealed is the version of peers with TLS that do not seal their packets
+// in the clear, and cannot open those of this end.
+const versionUnsealed = 1
+
+// errUnsealed is the error of a handshake with such a peer.
+func errUnsealed() *HandshakeError {
+	return &HandshakeError{Err: fmt.Errorf("the peer speaks version %d, this end %d: %w", versionUnsealed, signalVersion, tls.AlertError(alertProtocolVersion))}
+}
 
 // unacknowledged reports whether anything was written that the peer has not
 // acknowledged.

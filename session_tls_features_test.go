@@ -242,7 +242,7 @@ func TestTLSFloodMakesNoWork(t *testing.T) {
 		from := netip.MustParseAddr("10.0.9.9")
 		for i := range 2000 {
 			for _, p := range hello {
-				ofConversation(p, uint32(i))
+				p = resealed(t, bytes.Clone(p), func(p []byte) []byte { return packetOf(uint32(i), p) })
 				w.net.Inject(netip.AddrPortFrom(from, uint16(1000+i)), netip.MustParseAddrPort(serverAddr), p)
 			}
 			if i%50 == 0 {
@@ -289,16 +289,6 @@ func (w *world) recordHello(config *Config) (packets [][]byte) {
 	}
 	require.Len(w.t, packets, 2)
 	return packets
-}
-
-// ofConversation sets the conversation id of all segments of a packet in the clear.
-func ofConversation(packet []byte, conv uint32) {
-	for rest := packet; len(rest) >= headerSize; {
-		h := decodeHeader(rest)
-		h.conv = conv
-		h.encode(rest)
-		rest = rest[headerSize+int(h.len):]
-	}
 }
 
 // A packet that arrives is looked up, and opened, without an allocation, whether

@@ -11,9 +11,9 @@ import (
 )
 
 // Packets of the TLS handshake (WIRE.md §8.1). They bypass the state machine and
-// FEC. In the clear they begin with HELLO and INFO, or with WELCOME and INFO;
-// all carry at most one CRYPTO segment, which is repeated until it is
-// acknowledged.
+// FEC. In the clear they begin with HELLO and INFO, or with WELCOME and INFO, and
+// end with a CRYPTO segment, whose seal covers the packet. Others carry at most one
+// CRYPTO segment. Its bytes are repeated until they are acknowledged.
 
 const (
 	// flightPacket is the size of the packets of a handshake, in bytes: every
@@ -28,9 +28,9 @@ const (
 // handshakeMessage is the content of a packet of the handshake. Signals with
 // code 0 are not there.
 type handshakeMessage struct {
-	hello, welcome, info, cookie, reset, alert signal
+	hello, welcome, info, cookie, reset, abort, alert signal
 
-	crypto  bool // there is a CRYPTO segment
+	crypto  bool // there is a CRYPTO segment; in the clear: the packet has opened
 	offset  uint32
 	una     uint32
 	data    []byte
@@ -67,6 +67,41 @@ func parseHandshake(packet []byte, conv uint32) (m handshakeMessage, ok bool) {
 // isCrypto reports whether h is the header of a CRYPTO segment.
 func isCrypto(h *header) bool { return h.cmd == cmdWins && signalCode(h.frg) == sigCrypto }
 
+// initialAt returns where the sealed content of a packet in the clear begins. It
+// reports false if the packet has no CRYPTO segment.
+func initialAt(packet []byte) (at int, ok bool) {
+	for len(packet)-at >= headerSize {
+		h := decodeHeader(packet[at:])
+		at += headerSize
+		payload, fits := h.payload(packet[at:])
+		switch {
+		case isCrypto(&h):
+			return at, true
+		case !fits:
+			return at, false
+		}
+		at += len(payload)
+	}
+	return at, false
+}
+
+// openInitial opens a packet in the clear, in place, and returns it with its
+// CRYPTO segment as in other packets. One without that stays as it is.
+func openInitial(k *packetkeys.Initial, packet []byte) ([]byte, error) {
+	at, ok := initialAt(packet)
+	if !ok {
+		return packet, nil
+	}
+	packet, err := k.Open(packet, at)
+	if err != nil {
+		return nil, err
+	}
+	h := decodeHeader(packet[at-headerSize:])
+	h.len = uint32(len(packet) - at)
+	h.encode(packet[at-headerSize:])
+	return packet, nil
+}
+
 // take takes a signal, the first of each kind.
 func (m *handshakeMessage) take(s signal) {
 	var to *signal
@@ -81,6 +116,8 @@ func (m *handshakeMessage) take(s signal) {
 		to = &m.cookie
 	case sigReset:
 		to = &m.reset
+	case sigAbort:
+		to = &m.abort
 	case sigAlert:
 		to = &m.alert
 	default:
@@ -106,12 +143,21 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 	}
 	data := p.data
 	level := handshake.Initial
+	var err error
 	switch p.kind {
 	case earlyPacket:
 		c.keepEarly(h, data)
 		return false
+	case clearPacket:
+		if h.initial == nil { // no HELLO has left
+			c.ep.counters.dropHandshake.Add(1)
+			return false
+		}
+		if data, err = openInitial(h.initial, data); err != nil {
+			c.ep.counters.dropCipher.Add(1) // damaged: the peer repeats it
+			return false
+		}
 	case sealedPacket:
-		var err error
 		if data, _, err = h.keys.Open(data); err == packetkeys.ErrNotReady {
 			c.keepEarly(h, p.data) // it has overtaken ServerHello
 			return false
@@ -156,59 +202,59 @@ func (c *Conn) keepEarly(h *tlsHandshake, packet []byte) {
 // takeClear takes the signals of a packet in the clear. It reports whether the
 // packet is of this handshake.
 func (c *Conn) takeClear(h *tlsHandshake, m *handshakeMessage, now time.Duration) bool {
-	if c.hs.dialled {
-		return c.takeClearAnswer(h, m, now)
-	}
-	if m.hello.code == 0 || m.hello.ts != c.hs.peerToken {
+	l := &c.hs
+	switch {
+	case !m.crypto:
+		return l.dialled && l.hello.active && !h.keys.Opens() && c.takeUnsealed(h, m)
+	case !l.dialled && (m.hello.code == 0 || m.hello.ts != l.peerToken):
 		return false
+	case l.dialled && (m.welcome.code == 0 || m.welcome.ts != l.token || h.greeted && m.welcome.sn != l.peerToken):
+		return false
+	}
+	if l.dialled && !h.greeted {
+		h.greeted, l.peerToken = true, m.welcome.sn
 	}
 	if h.info.code == 0 {
 		h.info = m.info
 	}
-	if m.alert.code != 0 && m.alert.ts == c.hs.token && !h.keys.Opens() {
+	// Once there are handshake keys, nothing in the clear ends the handshake.
+	if m.alert.code != 0 && m.alert.ts == l.token && !h.keys.Opens() {
 		c.alerted(m.alert)
 	}
 	return true
 }
 
-// takeClearAnswer is takeClear for a dialled session. Once there are handshake
-// keys, nothing in the clear ends the handshake.
-func (c *Conn) takeClearAnswer(h *tlsHandshake, m *handshakeMessage, now time.Duration) bool {
+// takeUnsealed is takeClear for a dialled session and a packet without seal: the
+// answer of an end that has no such session, or speaks otherwise. It cannot have
+// come about by damage, as it echoes the token of our HELLO, or has to come twice.
+func (c *Conn) takeUnsealed(h *tlsHandshake, m *handshakeMessage) bool {
 	l := &c.hs
-	if h.keys.Opens() || !l.hello.active {
-		return m.welcome == (signal{sigHello | sigAnswer, l.peerToken, l.token})
-	}
 	switch {
 	case m.cookie.code != 0:
 		c.takeOutside(m.cookie)
 		return true
+	case m.abort == (signal{sigAbort, l.token, 0}):
+		c.closing.ending = ErrReset // Dial begins anew
 	case m.reset == (signal{sigReset, 0, l.token}):
 		if m.info.code != 0 && m.info.ts&capTLS == 0 {
 			c.closing.ending = ErrNoTLS
 		} else if !l.quiet { // else the peer may come later
 			c.closing.ending = ErrRefused
 		}
-		return false
 	case m.welcome.code == 0:
 		if h.windows = min(h.windows+uint8(min(m.windows, legacyAnswers)), legacyAnswers); h.windows == legacyAnswers && m.windows > 0 {
 			c.failTLS(&HandshakeError{Err: ErrNoTLS}) // a legacy peer took HELLO for window probes
 		}
-		return false
-	case m.welcome.ts != l.token || h.greeted && m.welcome.sn != l.peerToken:
-		return false
+	case m.welcome.ts != l.token:
+	case m.info.ts&capTLS == 0:
+		l.peerToken = m.welcome.sn
+		c.failTLS(&HandshakeError{Err: ErrNoTLS})
+		c.sendAbort()
+	case m.info.sn == versionUnsealed:
+		l.peerToken = m.welcome.sn
+		c.failTLS(errUnsealed())
 	}
-	if !h.greeted {
-		h.greeted, l.peerToken, h.info = true, m.welcome.sn, m.info
-		if h.info.ts&capTLS == 0 {
-			c.failTLS(&HandshakeError{Err: ErrNoTLS})
-			c.sendAbort()
-			return false
-		}
-	}
-	if m.alert.code != 0 && m.alert.ts == l.token {
-		c.alerted(m.alert)
-	}
-	return true
+	return false
 }
 
 // takeCrypto takes what is under the protection of its packet: an alert, and
@@ -347,8 +393,8 @@ func (c *Conn) sendCrypto(level handshake.Level, s *handshake.Stream, una uint32
 		return false
 	}
 	at := packet.buf[head+len(signals)*headerSize:]
-	h := header{conv: c.path.key.conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd,
-		sn: seq(offset), ts: seq(len(data)), una: seq(una), len: uint32(size)}
+	h := c.cryptoHeader(level, size)
+	h.sn, h.ts, h.una = seq(offset), seq(len(data)), seq(una)
 	h.encode(at)
 	clear(at[headerSize : headerSize+size])
 	copy(at[headerSize:], data)
@@ -360,11 +406,19 @@ func (c *Conn) sendCrypto(level handshake.Level, s *handshake.Stream, una uint32
 	return true
 }
 
+// cryptoHeader returns the header of a CRYPTO segment of size bytes.
+func (c *Conn) cryptoHeader(level handshake.Level, size int) header {
+	if level == handshake.Initial {
+		size += packetkeys.InitialOverhead
+	}
+	return header{conv: c.path.key.conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd, len: uint32(size)}
+}
+
 // flightOverhead returns the bytes in front of and behind the content of a
 // packet of the handshake.
 func (c *Conn) flightOverhead(level handshake.Level) (head, tail int) {
 	if level == handshake.Initial {
-		return 0, 0
+		return 0, packetkeys.InitialOverhead
 	}
 	return c.outgoing.sender.overhead.cipherHead, c.outgoing.sender.overhead.tail
 }
@@ -402,6 +456,10 @@ func (c *Conn) flightPacket(level handshake.Level, signals []signal, n int) (pac
 func (c *Conn) sendSealed(level handshake.Level, p packet) bool {
 	var err error
 	switch h := c.tlsHandshake(); {
+	case level == handshake.Initial && h != nil:
+		if at, ok := initialAt(p.buf); ok {
+			h.initial.Seal(p.buf, at)
+		}
 	case level == handshake.Application:
 		err = c.in.numbers.tls.keys.Seal(p.buf)
 	case level == handshake.Handshake && h == nil:
@@ -428,14 +486,18 @@ func (c *Conn) sendAlert() {
 	if h.keys.Opens() {
 		return
 	}
-	if p, ok := c.flightPacket(handshake.Initial, append(c.clearSignals(), h.alert), 0); ok {
+	signals := append(c.clearSignals(), h.alert)
+	if p, ok := c.flightPacket(handshake.Initial, signals, headerSize); ok {
+		crypto := c.cryptoHeader(handshake.Initial, 0)
+		crypto.encode(p.buf[len(signals)*headerSize:])
 		c.sendSealed(handshake.Initial, p)
 	}
 }
 
 // sendAbort ends the session at a peer that does not speak TLS.
 func (c *Conn) sendAbort() {
-	if p, ok := c.flightPacket(handshake.Initial, []signal{{sigAbort, c.hs.peerToken, 0}}, 0); ok {
-		c.sendSealed(handshake.Initial, p)
-	}
+	p := c.ep.packet(headerSize)
+	signal{sigAbort, c.hs.peerToken, 0}.encode(header{conv: c.path.key.conv, wnd: flightWnd}, p.buf)
+	p.ready = true
+	c.outgoing.add(p)
 }

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -12,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// FuzzTLSHandshake puts a packet of the handshake, with the right tokens, in
-// front of one that is on its way, in each state of either end. The handshake
+// FuzzTLSHandshake puts a packet of the handshake, with the right tokens and well
+// sealed, in front of one that is on its way, in each state of either end. The handshake
 // fails with an error of its own, or the session is as good as any.
 func FuzzTLSHandshake(f *testing.F) {
 	f.Add([]byte{1, 0, 0, 4, 0, 0, 0, 0}, uint8(0), uint32(0), uint32(0), uint32(0), uint8(sigCrypto))
@@ -31,7 +32,7 @@ func FuzzTLSHandshake(f *testing.F) {
 			seen := uint8(0)
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				if seen++; seen == 1+at%8 {
-					w.net.Inject(from, to, inFront(p, header{cmd: cmdWins, frg: code, sn: seq(sn), ts: seq(ts), una: seq(una)}, payload))
+					w.net.Inject(from, to, inFront(t, p, header{cmd: cmdWins, frg: code, sn: seq(sn), ts: seq(ts), una: seq(una)}, payload))
 				}
 				return true
 			})
@@ -56,17 +57,23 @@ func FuzzTLSHandshake(f *testing.F) {
 	})
 }
 
-// inFront returns a packet with a segment behind the signals of p, if p is in the
-// clear, or else as it is.
-func inFront(p []byte, h header, payload []byte) []byte {
+// inFront returns a packet with a segment behind the signals of p, and a CRYPTO
+// segment at the end if there is one in p, if p is in the clear; or else p.
+func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
 	if len(p) < 2*headerSize || packetkeys.LevelOf(p) != packetkeys.Clear {
 		return p
 	}
-	h.conv, h.len = decodeHeader(p).conv, uint32(len(payload))
-	b := append([]byte(nil), p[:2*headerSize]...)
-	b = append(b, make([]byte, headerSize)...)
-	h.encode(b[2*headerSize:])
-	return append(b, payload...)
+	return resealed(t, bytes.Clone(p), func(p []byte) []byte {
+		h.conv, h.len = decodeHeader(p).conv, uint32(len(payload))
+		b := bytes.Clone(p[:2*headerSize])
+		b = append(b, make([]byte, headerSize)...)
+		h.encode(b[2*headerSize:])
+		b = append(b, payload...)
+		if !isCrypto(&h) {
+			b = append(b, p[2*headerSize:]...)
+		}
+		return b
+	})
 }
 
 // FuzzTLSContent has a peer seal whatever it likes. The session may end; nothing

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/packetkeys"
 )
 
 // floods are the cases of the flood suite.
@@ -104,19 +105,28 @@ func firstTLS(a *attacker) []byte {
 		a.conv.Store(a.random.Uint32())
 	}
 	b := append(a.b[:0], hello[i]...)
-	for rest := b; len(rest) >= segmentHeader; { // all segments name the conversation
-		binary.LittleEndian.PutUint32(rest, a.conv.Load())
-		size := segmentHeader + int(binary.LittleEndian.Uint32(rest[segmentHeader-4:]))
-		rest = rest[min(size, len(rest)):]
+	for at := 0; at < helloSealed; at += segmentHeader { // all segments name the conversation
+		binary.LittleEndian.PutUint32(b[at:], a.conv.Load())
 	}
+	helloKeys(b, true).Seal(b, helloSealed)
 	return b
+}
+
+// helloSealed is where the sealed part of such a packet begins, behind HELLO, INFO
+// and the header of CRYPTO.
+const helloSealed = 3 * segmentHeader
+
+// helloKeys returns the keys of such a packet: its conversation, and the token in
+// HELLO.
+func helloKeys(b []byte, dialled bool) *packetkeys.Initial {
+	return packetkeys.NewInitial(binary.LittleEndian.Uint32(b), binary.LittleEndian.Uint32(b[8:]), dialled)
 }
 
 // segmentHeader is the size of the header of a segment, in bytes.
 const segmentHeader = 24
 
 // recordedHello returns the packets with the ClientHello of a session that
-// nothing answers.
+// nothing answers, opened, with room for the seal.
 var recordedHello = sync.OnceValue(func() (packets [][]byte) {
 	silent, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 	if err != nil {
@@ -133,6 +143,9 @@ var recordedHello = sync.OnceValue(func() (packets [][]byte) {
 		b := make([]byte, floodMTU)
 		n, err := silent.Read(b)
 		if err != nil {
+			panic(err)
+		}
+		if _, err := helloKeys(b, false).Open(b[:n], helloSealed); err != nil {
 			panic(err)
 		}
 		packets = append(packets, b[:n])

@@ -99,7 +99,9 @@ local f = {
   stream_abandoned = ProtoField.uint16("kcp.stream.abandoned", "Payload of the DATA in place of which this is"),
   stream_code = ProtoField.uint64("kcp.stream.code", "Code"),
   stream_limit = ProtoField.uint32("kcp.stream.limit", "Limit"),
-  crypto = ProtoField.bytes("kcp.crypto", "Bytes of the TLS handshake"),
+  crypto_nonce = ProtoField.bytes("kcp.crypto.nonce", "Nonce"),
+  crypto = ProtoField.bytes("kcp.crypto", "Sealed bytes of the TLS handshake"),
+  crypto_tag = ProtoField.bytes("kcp.crypto.tag", "Tag"),
   fec_seqid = ProtoField.uint32("kcp.fec.seqid", "FEC sequence number"),
   fec_type = ProtoField.uint16("kcp.fec.type", "Type", base.HEX, fec_types),
   fec_size = ProtoField.uint16("kcp.fec.size", "Size"),
@@ -211,12 +213,13 @@ local function dissect_signal(tree, tvb, at, n, names)
     if n > 8 then
       tree:add(f.close_text, payload(8))
     end
-  elseif code == CRYPTO and payload then
-    local bytes = math.min(tvb(at + 8, 4):le_uint(), n)
-    if bytes > 0 then
-      tree:add(f.crypto, payload(0, bytes))
+  elseif code == CRYPTO and n >= NONCE + TAG then
+    tree:add(f.crypto_nonce, payload(0, NONCE))
+    if n > NONCE + TAG then
+      tree:add(f.crypto, payload(NONCE, n - NONCE - TAG))
     end
-    more = string.format("%d+%d", tvb(at + 12, 4):le_uint(), bytes)
+    tree:add(f.crypto_tag, payload(n - TAG, TAG))
+    more = string.format("%d+%d sealed", tvb(at + 12, 4):le_uint(), tvb(at + 8, 4):le_uint())
   elseif payload then
     tree:add(f.data, payload)
   end

@@ -102,11 +102,11 @@ func derive(id uint16, secret []byte, own bool) (k key, err error) {
 	if build == nil {
 		return key{}, fmt.Errorf("packetkeys: cipher suite %#04x has no nonces of its own", id)
 	}
-	raw, err := s.expand(secret, labelKey, s.keySize)
+	raw, err := s.expand(secret, labelKey, nil, s.keySize)
 	if err != nil {
 		return key{}, err
 	}
-	iv, err := s.expand(secret, labelIV, NonceSize)
+	iv, err := s.expand(secret, labelIV, nil, NonceSize)
 	if err != nil {
 		return key{}, err
 	}
@@ -123,19 +123,19 @@ func (k *key) following() (key, error) {
 	if err != nil {
 		return key{}, err
 	}
-	secret, err := s.expand(k.secret, labelUpdate, s.size)
+	secret, err := s.expand(k.secret, labelUpdate, nil, s.size)
 	if err != nil {
 		return key{}, err
 	}
 	return derive(k.suite, secret, k.own)
 }
 
-// expand is HKDF-Expand-Label with an empty context (RFC 8446 §7.1).
-func (s *suite) expand(secret []byte, label string, n int) ([]byte, error) {
+// expand is HKDF-Expand-Label (RFC 8446 §7.1).
+func (s *suite) expand(secret []byte, label string, context []byte, n int) ([]byte, error) {
 	const prefix = "tls13 "
 	info := binary.BigEndian.AppendUint16(nil, uint16(n))
 	info = append(info, byte(len(prefix)+len(label)))
 	info = append(info, prefix+label...)
-	info = append(info, 0)
+	info = append(append(info, byte(len(context))), context...)
 	return hkdf.Expand(s.hash, secret, string(info), n)
 }
