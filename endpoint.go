@@ -78,6 +78,7 @@ type socketState struct {
 	owned      bool           // the package opened the sockets, and closes them after the last use; immutable
 	connected  bool           // connected to a single peer; Endpoint.mu
 	disposable bool           // the system chose the local port, for a single session; set before that session starts
+	dials      int            // calls of Dial that may still open a session; Endpoint.mu
 	holdUntil  time.Duration  // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
 	done       chan struct{}  // closed when the endpoint closes
 	readers    sync.WaitGroup // the read goroutines
@@ -185,7 +186,9 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr
 // Dial fails with ErrRefused if the peer or its system reports that it accepts
 // no sessions. If no answer arrives within Config.DialTimeout, or before the
 // deadline of ctx, the error is a *NoAnswerError; if ctx is cancelled, it is
-// ctx.Err(). ErrTooManySessions means that the endpoint has Config.MaxSessions
+// ctx.Err(). If the peer has dropped the session before its answer arrived, as
+// after an outage, Dial begins anew within DialTimeout; after four times the error
+// is ErrReset. ErrTooManySessions means that the endpoint has Config.MaxSessions
 // already, net.ErrClosed that it is closed. All come wrapped in a *net.OpError.
 // After Dial has returned, ctx has no effect on the session.
 //
@@ -271,7 +274,7 @@ func (e *Endpoint) shut(err error) bool {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 {
+	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

@@ -30,7 +30,8 @@ type DialOptions struct {
 // DialWith opens a session with the peer at addr, as Dial does, with options.
 // Errors besides those of Dial: ErrConvInUse if the conversation id was chosen,
 // and the endpoint has a session of it with that peer, or had one within the
-// last minute; with Config.SharedConvs, only if it has one. With Quiet,
+// last minute; with Config.SharedConvs, only if it has one. Without SharedConvs a
+// chosen id also makes it fail with ErrReset when Dial would begin anew. With Quiet,
 // ErrTooManySessions, net.ErrClosed and the error of a ctx that is done are the
 // only others.
 func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
@@ -45,17 +46,52 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if !chosen {
 		o.Conv = e.random32()
 	}
-	c, err := e.openSession(makeKey(ap, peer, o.Conv), addr, chosen)
+	c, err := e.dial(ctx, makeKey(ap, peer, o.Conv), addr, chosen, o.Quiet)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
-	e.debug("session dialled", addr, c.Conv())
-	if o.Quiet {
-		c.keepQuiet()
-		return c, nil
-	}
-	if err := c.connect(ctx); err != nil {
-		return nil, opError("dial", e.LocalAddr(), addr, err)
-	}
 	return c, nil
+}
+
+// maxDials is how many sessions a Dial opens at most, one after the other.
+const maxDials = 4
+
+// dial opens a session, and waits for the peer's answer unless quiet. It begins
+// anew if the peer has dropped the session meanwhile, as an outage of the path was
+// longer than a listener waits: with another conversation id, since the peer
+// ignores that one for a while.
+func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chosen, quiet bool) (*Conn, error) {
+	e.holdForDial(1)
+	defer e.holdForDial(-1)
+	called := e.now()
+	for dials := 1; ; dials++ {
+		c, err := e.openSession(key, addr, chosen)
+		if err != nil {
+			return nil, err
+		}
+		e.debug("session dialled", addr, c.Conv())
+		if quiet {
+			c.keepQuiet()
+			return c, nil
+		}
+		err = c.connect(ctx, called)
+		if err == nil {
+			return c, nil
+		}
+		if err != ErrReset || dials == maxDials || chosen && !e.config.SharedConvs {
+			return nil, err
+		}
+		if !chosen {
+			key.conv = e.random32()
+		}
+	}
+}
+
+// holdForDial adds n to the calls of Dial that may still open a session. The
+// sockets are not closed meanwhile for want of sessions.
+func (e *Endpoint) holdForDial(n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.socket.dials += n
+	e.shutIfUnusedLocked()
 }

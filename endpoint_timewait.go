@@ -22,6 +22,7 @@ type timeWait struct {
 	token   uint32         // the peer's, which it expects in ABORT and TOKEN; 0: the peer gets no reply
 	own     uint32         // this end's token
 	aborted bool           // the session did not end in order
+	dropped bool           // it ended before the application could have it
 	numbers *packetNumbers // of the session, now guarded by Endpoint.mu; nil: none
 }
 
@@ -172,6 +173,7 @@ func (c *Conn) timeWaitState() timeWait {
 	if l.kind == peerExtended {
 		tw.token, tw.own = l.peerToken, l.token
 		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.dropped = !l.offered
 	}
 	return tw
 }
@@ -225,10 +227,16 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 			e.putNumberedLocked(d, tw.numbers.sender(), h, s...)
 		}
 	}
+	if f.hello.code != 0 {
+		if tw.aborted && tw.dropped && tw.token == f.hello.ts { // the dialling peer has not had our WELCOME
+			e.replyLocked(d, header{conv: key.conv}, signal{sigAbort, tw.token, 0})
+		}
+		return
+	}
 	switch {
 	case !tw.numbers.of(p):
 		// Recorded and replayed.
-	case tw.token == 0 || f.hello.code != 0 || !f.data && f.request.code == 0:
+	case tw.token == 0 || !f.data && f.request.code == 0:
 		// Two ends in TIME-WAIT that answered each other would never stop.
 	case e.config.SharedConvs && !tw.aborted && !tw.shownBy(f):
 		// It may be of a session that begins.

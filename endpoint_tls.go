@@ -112,9 +112,12 @@ func (e *Endpoint) open(s *tlsState, p *inPacket) error {
 // returns the session that the packet has opened.
 func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
-	if !ok || f.crypto && f.hello.code == 0 { // a damaged HELLO may look like another request
+	if !ok || f.crypto && f.hello.code == 0 {
 		e.counters.dropUnknown.Add(1)
-		return nil
+		if ok && f.request.code == sigHello {
+			e.abortUnknown(d, p, f.request)
+		}
+		return nil // a damaged HELLO may look like another request
 	}
 	if f.info.sn == versionUnsealed && f.info.ts&capTLS != 0 && e.refuseVersion(d, p.conv, f) {
 		return nil
@@ -127,6 +130,19 @@ func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) 
 		p.kind = clearPacket
 	}
 	return c
+}
+
+// abortUnknown answers a HELLO of a handshake that has gone on, as una of its
+// CRYPTO shows, and that this end knows nothing of any more: Dial then begins anew.
+func (e *Endpoint) abortUnknown(d *udp.Datagram, p *inPacket, hello signal) {
+	if e.openFirst(p, initialPacket{hello: hello, crypto: true}) == nil {
+		return // damaged: it may well be a first one
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.closed {
+		e.replyLocked(d, header{conv: p.conv}, signal{sigAbort, hello.ts, 0})
+	}
 }
 
 // openFirst opens the first packet of a handshake, in place, and returns the keys
@@ -176,6 +192,12 @@ func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration
 		if c == nil {
 			break
 		}
+		if packetkeys.LevelOf(p.data) == packetkeys.Handshake {
+			if c.handshakeFromNewAddress(p, now) {
+				return nil
+			}
+			continue
+		}
 		q := *p
 		q.data = bytes.Clone(p.data) // a packet that does not open is destroyed
 		if e.open(c.in.numbers.tls, &q) != nil || q.kind == earlyPacket {
@@ -203,6 +225,11 @@ func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket
 		e.counters.dropUnknown.Add(1)
 		return ok
 	}
+	if keys := tw.numbers.tls.ended; keys != nil {
+		e.counters.dropEnded.Add(1)
+		e.abortHandshake(keys, tw, d, p)
+		return true
+	}
 	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
 		return true // the keys stay derived, so that the next one costs less
 	}
@@ -211,6 +238,61 @@ func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		e.replyInTimeWaitLocked(tw, key, d, f, p)
+	}
+	return true
+}
+
+// abortHandshake answers a protected packet of a session that has ended within
+// its handshake by ABORT, under the handshake keys: nothing else would end the
+// session at a peer that has them. The answer is no larger than the packet, and is
+// not answered itself.
+func (e *Endpoint) abortHandshake(keys *packetkeys.Keys, tw timeWait, d *udp.Datagram, p *inPacket) {
+	o := e.config.overhead()
+	size := o.cipherHead + headerSize + o.tail
+	if packetkeys.LevelOf(p.data) == packetkeys.Handshake {
+		content, _, err := keys.Open(p.data)
+		if err != nil {
+			e.counters.dropCipher.Add(1)
+			return
+		}
+		if m, ok := parseHandshake(content, p.conv); !ok || !m.crypto || p.size < size {
+			return
+		}
+	} else if p.size <= size { // the keys for this packet are not there
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || !e.mayReplyLocked(&e.replies.budget, replyRate) {
+		return
+	}
+	answer := e.packet(size)
+	signal{sigAbort, tw.token, 0}.encode(header{conv: p.conv, wnd: flightWnd}, answer.buf[o.cipherHead:])
+	if keys.Seal(answer.buf) != nil {
+		e.packets.Put(answer.pooled)
+		return
+	}
+	e.queueReplyLocked(answer, d, nil)
+}
+
+// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
+// from an address that is not the peer's. What it says counts from anywhere. The
+// session stays where it is until TLS is done, and migrates then. It reports
+// whether the packet belongs to this session.
+func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.tlsHandshake()
+	if h == nil || c.hs.dialled || c.closing.state == stateEnded {
+		return false
+	}
+	if _, _, err := h.keys.Open(bytes.Clone(p.data)); err != nil {
+		return false
+	}
+	p.kind = sealedPacket
+	c.setClock(now)
+	if c.inputPacket(p, now) {
+		c.respondLocked(now)
 	}
 	return true
 }

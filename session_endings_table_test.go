@@ -83,8 +83,8 @@ var whenHalfClosed = whenOpen.but(endings{
 })
 
 // whenDialling is before anything has come from the peer. A listener that closes
-// forgets the session that it has opened for the HELLO, whose TIME-WAIT entry
-// does not answer HELLO.
+// drops the session that it has opened for the HELLO. Dial begins anew, and nobody
+// listens.
 var whenDialling = endings{
 	"peer vanishes":      "no answer | none",
 	"peer aborts":        notOffered,
@@ -95,7 +95,7 @@ var whenDialling = endings{
 	"application closes": notDialled,
 	"application aborts": notDialled,
 	"Dial is cancelled":  "cancelled | none",
-	"listener closes":    "no answer | closed",
+	"listener closes":    "refused | closed",
 	"endpoint closes":    "closed | none",
 }
 
@@ -118,9 +118,8 @@ var whenHalfOpen = endings{
 // whenUnheard is for a peer that has not got our answer, and whose Dial has not
 // waited for it.
 var whenUnheard = whenHalfOpen.but(endings{
-	"peer closes":     "none | closed, nil",
-	"peer moves":      "lives | lives",
-	"listener closes": "closed | lost, nil",
+	"peer closes": "none | closed, nil",
+	"peer moves":  "lives | lives",
 })
 
 // whenLegacy is for a peer without signals.
@@ -190,7 +189,7 @@ var walkStates = []state{
 			"application closes": "closed, nil | none",
 			"application aborts": "closed, closed | none",
 			"Dial is cancelled":  "lives | lives",
-			"listener closes":    "lost, nil | closed",
+			"listener closes":    "reset, nil | closed",
 			"endpoint closes":    "closed, nil | none",
 		}),
 	},
@@ -234,19 +233,16 @@ var walkStates = []state{
 			s.acceptor.c = accepted(s.t, s.acceptor.l)
 		},
 		want: whenOpen.but(endings{
-			"peer aborts":     "lost, nil | closed, closed", // it has no token to show
-			"peer closes":     "lost, nil | closed, nil",
-			"peer moves":      "- Accept returns the session that it opens from there too, see TestMovedHelloIsReadOnce",
-			"endpoint closes": "closed, nil | lost, nil",
-			// It goes on to say HELLO, which is not answered in TIME-WAIT.
-			"application aborts": "closed, closed | lost, nil",
+			"peer aborts": "lost, nil | closed, closed", // it has no token to show
+			"peer closes": "lost, nil | closed, nil",
+			"peer moves":  "- Accept returns the session that it opens from there too, see TestMovedHelloIsReadOnce",
 		}),
 	},
 	{
 		name: "half open, by COOKIE, WELCOME lost, with AEAD", sessions: 1, onlyAEAD: true,
 		set:   func(c *Config) { c.AddressValidation, c.DialTimeout = ValidateAlways, -1 },
 		enter: func(s *stage) { s.first(2, false) },
-		want:  whenUnheard.but(endings{"peer moves with AEAD": "lives | lives"}),
+		want:  whenUnheard.but(endings{"endpoint closes": "closed | reset, nil"}), // the address is validated
 	},
 	{
 		name: "opened by PUSH", sessions: 1, halfOpen: 1, noAEAD: true,

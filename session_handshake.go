@@ -205,8 +205,10 @@ func (c *Conn) Peer() PeerInfo {
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as
-// Endpoint.Dial documents. If it returns an error, the session has ended.
-func (c *Conn) connect(ctx context.Context) error {
+// Endpoint.Dial documents, which was called at a time since the epoch. If it
+// returns an error, the session has ended. ErrReset means that the peer has
+// dropped it.
+func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	c.startTrace(SessionDialled)
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,7 +220,7 @@ func (c *Conn) connect(ctx context.Context) error {
 		return nil
 	}
 	late := false // Conn.mu guards it
-	timer := time.AfterFunc(limit, func() {
+	timer := time.AfterFunc(called+limit-now, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		late = true
@@ -245,7 +247,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	err := c.closing.err
 	if err == nil {
 		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
-			err = &NoAnswerError{Waited: c.ep.now() - now, Socket: c.ep.socketErrorSince(now)}
+			err = &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}
 		}
 	}
 	c.forget(err)

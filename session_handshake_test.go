@@ -451,7 +451,7 @@ func TestSimultaneousOpen(t *testing.T) {
 					to := addrs[1-i]
 					c, err := ends[i].openSession(sessionKey{addr: to.AddrPort(), conv: 77}, to, false)
 					if err == nil {
-						err = c.connect(context.Background())
+						err = c.connect(context.Background(), ends[i].now())
 					}
 					if err != nil {
 						t.Error(err)

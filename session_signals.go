@@ -245,7 +245,8 @@ func (c *Conn) takeOutside(s signal) {
 	case sigReset:
 		c.takeReset(s)
 	case sigAbort:
-		if l.kind == peerExtended && s.sn == l.token {
+		// It may be all that the peer answers HELLO by: its WELCOME was lost.
+		if (l.kind == peerExtended || l.dialled && l.hello.active) && s.sn == l.token {
 			c.closing.ending = ErrReset
 		}
 	}

@@ -58,6 +58,10 @@ type tlsState struct {
 	shake *tlsHandshake   // nil once the handshake is over and settled
 	reset resetKeys
 
+	// ended are the keys of the level Handshake of an accepted session that has
+	// ended within the handshake: its peer is told under them. nil: none.
+	ended *packetkeys.Keys
+
 	secured *securedState // nil before the handshake is done, and in TIME-WAIT
 	shaking bool          // accepted, and counted in sessionTable.shaking if validated; Endpoint.mu
 }
@@ -414,6 +418,10 @@ func (c *Conn) settleTLS() {
 func (c *Conn) closeTLS() {
 	if n := c.in.numbers; n != nil && n.tls != nil && c.closing.state == stateEnded {
 		n.tls.keys.Compact() // they remain for TIME-WAIT
+		if h := n.tls.shake; h != nil && !c.hs.dialled && h.keys.Opens() && !n.tls.keys.Opens() {
+			h.keys.Compact()
+			n.tls.ended = h.keys
+		}
 		if n.tls.secured != nil {
 			c.rarely().secured, n.tls.secured = n.tls.secured, nil
 		}

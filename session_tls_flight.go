@@ -257,9 +257,13 @@ func (c *Conn) takeUnsealed(h *tlsHandshake, m *handshakeMessage) bool {
 	return false
 }
 
-// takeCrypto takes what is under the protection of its packet: an alert, and
-// bytes of the handshake.
+// takeCrypto takes what is under the protection of its packet: the end of the
+// session, an alert, and bytes of the handshake.
 func (c *Conn) takeCrypto(h *tlsHandshake, level handshake.Level, m *handshakeMessage) {
+	if level == handshake.Handshake && m.abort == (signal{sigAbort, c.hs.token, 0}) {
+		c.closing.ending = ErrReset
+		return
+	}
 	if level != handshake.Initial && m.alert.code != 0 && m.alert.ts == c.hs.token {
 		c.alerted(m.alert)
 	}

@@ -105,6 +105,28 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 	}
 }
 
+// A first packet that damage makes look like one of a handshake that has gone on,
+// or like one of a peer without TLS, or like another request, is not answered: the
+// answer would end the Dial.
+func TestTLSDamageLooksLikeAnother(t *testing.T) {
+	for at, bits := range map[int]byte{2*headerSize + 16: 1, headerSize + 8: capTLS, 5: byte(sigHello ^ sigConfirm)} {
+		inWorld(t, 0, clean, func(w *world) {
+			seen := 0
+			w.rewriter(func(toServer bool, packet []byte) []byte {
+				if seen++; seen <= 2 { // ClientHello
+					packet[at] ^= bits
+				}
+				return packet
+			})
+			l := w.listen(secured(Config{}))
+			e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
+			a := w.dialWith(e, serverAddr, DialOptions{Conv: 7})
+			bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
+			require.EqualValues(t, 1, e.Stats().Dialled)
+		})
+	}
+}
+
 // Nothing that is forged ends a Dial, unless its sender has seen the handshake: at
 // each moment of it an attacker sends what would end it, with the right addresses
 // and conversation id, and a token that it guesses.
