@@ -65,6 +65,8 @@ func (x *application) run() {
 	switch r.IntN(6) {
 	case 0:
 		_ = x.call(0, "Abort", x.c.Abort)
+	case 2:
+		_ = x.call(patience, "CloseWithError", func() error { return x.c.CloseWithError(r.Uint64(), "over") })
 	case 1: // breaks off a Close
 		x.calls.Go(func() { _ = x.call(patience, "Close", x.c.Close) })
 		time.Sleep(time.Duration(r.IntN(2000)) * time.Millisecond)
@@ -73,6 +75,9 @@ func (x *application) run() {
 		_ = x.call(patience, "Close", x.c.Close)
 	}
 	_ = x.call(maxPause, "what was called before the end", func() error { x.calls.Wait(); return nil })
+	_ = x.call(patience, "Done", func() error { <-x.c.Done(); return nil })
+	time.Sleep(receiptTime)
+	x.w.receipts.check(x.w, x.name, false)
 	if _, err := x.c.Write([]byte{1}); err == nil {
 		x.w.t.Errorf("%s: Write after the end succeeds", x.name)
 	}

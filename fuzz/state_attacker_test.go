@@ -39,6 +39,8 @@ type attacker struct {
 	reacts   int                    // answers one of so many packets at once; 0: none
 	streams  bool                   // applications use them
 	lethal   bool                   // signals that end a session are as frequent as others
+	insider  bool                   // has authenticated itself: speaks as its keys permit
+	opened   int                    // packets under application keys that were read
 	injected int
 	over     bool
 }
@@ -93,11 +95,12 @@ func (a *attacker) tap(from, to netip.AddrPort, packet []byte) bool {
 	if c != nil && !a.over && a.reacts > 0 && a.random.IntN(a.reacts) == 0 {
 		reaction = a.strike(c)
 	}
+	muted := c != nil && !a.over && c.mute >= 0 && from == c.ends[c.mute].addr && c.ends[c.mute].segments > 20
 	a.mu.Unlock()
 	if reaction.data != nil {
 		a.net.Inject(reaction.from, reaction.to, reaction.data)
 	}
-	return true
+	return !muted
 }
 
 // observe learns from a packet. It returns the conversation that the packet
@@ -109,22 +112,64 @@ func (a *attacker) observe(from, to netip.AddrPort, packet []byte) *conversation
 	if a.keyless {
 		return a.observeSealed(from, to, packet)
 	}
+	if a.wire.tls != nil {
+		return a.observeTLS(from, to, packet)
+	}
 	content := a.wire.open(packet)
 	c := a.conversationOf(from, to, content)
 	if c == nil {
 		return nil
 	}
-	end := &c.ends[0]
+	end := c.endAt(from)
+	if a.wire.gcm != nil {
+		c.seesNumber(end, packet)
+	}
+	c.ends[end].sees(content)
+	c.record(from, to, packet)
+	return c
+}
+
+// observeTLS is observe for sessions with TLS.
+func (a *attacker) observeTLS(from, to netip.AddrPort, packet []byte) *conversationSeen {
+	if len(packet) < headerSize {
+		return nil
+	}
+	conv := le.Uint32(packet)
+	c := a.seen[conv]
+	if c == nil {
+		c = a.meet(conv, from, to)
+	}
+	end := c.endAt(from)
+	content, level := a.wire.tls.openTLS(c, end, packet)
+	if content != nil && level == levelApplication {
+		a.opened++
+	}
+	c.ends[end].sees(content)
+	c.record(from, to, packet)
+	return c
+}
+
+// endAt returns the end that has sent a packet from an address.
+func (c *conversationSeen) endAt(from netip.AddrPort) int {
 	switch from {
 	case c.ends[0].addr:
 	case c.ends[1].addr:
-		end = &c.ends[1]
+		return 1
 	default:
-		end.addr = from // the client has moved
+		c.ends[0].addr = from // the client has moved
 	}
-	end.sees(content)
-	c.record(from, to, packet)
-	return c
+	return 0
+}
+
+// seal seals what an end of c is to have sent.
+func (a *attacker) seal(c *conversationSeen, end int, content []byte) []byte {
+	switch {
+	case a.wire.tls != nil:
+		return a.sealTLS(c, end, levelApplication, content)
+	case c.ends[end].numbered:
+		return a.wire.sealNumbered(c, end, content)
+	}
+	return a.wire.seal(content)
 }
 
 // observeSealed keeps a packet that cannot be read. All those are in one place.
@@ -143,6 +188,7 @@ func (c *conversationSeen) record(from, to netip.AddrPort, packet []byte) {
 		c.past = c.past[1:]
 	}
 	c.past = append(c.past, recorded{from, to, bytes.Clone(packet)})
+	c.at = time.Now()
 }
 
 // strike makes a packet against a conversation that has been seen.
@@ -179,7 +225,11 @@ func (a *attacker) conversationOf(from, to netip.AddrPort, content []byte) *conv
 
 // meet begins to follow a conversation.
 func (a *attacker) meet(conv uint32, dialler, listener netip.AddrPort) *conversationSeen {
-	c := &conversationSeen{conv: conv}
+	c := &conversationSeen{conv: conv, mute: -1}
+	if a.insider {
+		c.lead = [4]uint32{0, 0, 300, 1500}[a.random.IntN(4)]
+		c.mute = a.random.IntN(8) - 6 // mostly none
+	}
 	c.ends[0].addr, c.ends[1].addr = dialler, listener
 	c.ends[0].token, c.ends[1].token = a.random.Uint32(), a.random.Uint32() // its own, or soon known
 	c.ends[0].wnd, c.ends[1].wnd = 128, 128
@@ -207,8 +257,14 @@ func (a *attacker) next() recorded {
 		return recorded{a.own[0], a.server, p}
 	}
 	// Those of late are more likely to be alive.
-	i := len(a.order) - 1 - min(a.random.IntN(len(a.order)), a.random.IntN(len(a.order)))
-	return a.strike(a.order[i])
+	pick := func() *conversationSeen {
+		return a.order[len(a.order)-1-min(a.random.IntN(len(a.order)), a.random.IntN(len(a.order)))]
+	}
+	c := pick()
+	for i := 0; a.insider && i < 8 && time.Since(c.at) > time.Second; i++ {
+		c = pick()
+	}
+	return a.strike(c)
 }
 
 // replay sends a recorded packet again: as it was, back to its sender, or from
@@ -217,9 +273,13 @@ func (a *attacker) replay(c *conversationSeen) recorded {
 	p := c.past[a.random.IntN(len(c.past))]
 	if a.keyless {
 		p.data = a.mutate(bytes.Clone(p.data))
+	} else if a.wire.tls != nil {
+		if a.random.IntN(8) == 0 {
+			p.data = a.mutate(bytes.Clone(p.data))
+		}
 	} else if a.random.IntN(2) == 0 {
 		if content := a.wire.open(p.data); content != nil {
-			p.data = a.wire.seal(content)
+			p.data = a.seal(c, c.endAt(p.from), content)
 		}
 	}
 	switch a.random.IntN(4) {
@@ -236,6 +296,14 @@ func (a *attacker) replay(c *conversationSeen) recorded {
 func (a *attacker) join() recorded {
 	c := a.meet(a.random.Uint32(), a.own[a.random.IntN(len(a.own))], a.server)
 	self := &c.ends[0]
+	if a.wire.tls != nil {
+		for _, other := range a.order { // as somebody else has begun
+			if len(other.ends[0].crypto) > 0 && a.random.IntN(4) == 0 {
+				self.crypto = other.ends[0].crypto
+			}
+		}
+		return recorded{self.addr, a.server, sealInitial(a.flight(c, 1, -1))}
+	}
 	var p []byte
 	if a.random.IntN(3) > 0 {
 		p = a.hello(c, p)
@@ -244,7 +312,7 @@ func (a *attacker) join() recorded {
 		p = segment{conv: c.conv, cmd: cmdPush, wnd: a.window(self), payload: make([]byte, a.random.IntN(30))}.put(p)
 		self.next = 1
 	}
-	return recorded{self.addr, a.server, a.wire.seal(p)}
+	return recorded{self.addr, a.server, a.seal(c, 0, p)}
 }
 
 // hello puts the dialler's hello behind p, with the newest cookie if there is one.
@@ -266,10 +334,17 @@ func (a *attacker) hello(c *conversationSeen, p []byte) []byte {
 
 // capabilities returns what INFO announces besides.
 func (a *attacker) capabilities() uint32 {
+	var bits uint32
 	if a.streams {
-		return capStreams
+		bits = capStreams
 	}
-	return 0
+	if a.wire.tls != nil {
+		bits |= capTLS
+	}
+	if a.insider && a.random.IntN(4) > 0 {
+		bits |= capReasons | capAckWaits
+	}
+	return bits
 }
 
 // attack sends packets for as long as it is told to. check is called for some

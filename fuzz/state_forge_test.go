@@ -54,6 +54,11 @@ func (a *attacker) forgeFor(c *conversationSeen) recorded {
 			d = other(d) // not to itself
 		}
 	}
+	if a.wire.tls != nil {
+		if p, ok := a.forgeTLS(c, d); ok {
+			return recorded{c.ends[other(d)].addr, c.ends[d].addr, p}
+		}
+	}
 	count := 1
 	switch a.random.IntN(6) {
 	case 0:
@@ -70,7 +75,7 @@ func (a *attacker) forgeFor(c *conversationSeen) recorded {
 	if a.random.IntN(16) == 0 {
 		from = [3]netip.AddrPort{a.own[0], a.own[1], netip.AddrPortFrom(from.Addr(), from.Port()+1)}[a.random.IntN(3)]
 	}
-	return recorded{from, c.ends[d].addr, a.wire.seal(p)}
+	return recorded{from, c.ends[d].addr, a.seal(c, other(d), p)}
 }
 
 // forgeSegment puts a segment for the end d of c behind p.
@@ -93,6 +98,9 @@ func (a *attacker) forgeSegment(c *conversationSeen, d int, p []byte) []byte {
 	case n < 35:
 		g.cmd = cmdAck
 		g.sn, g.ts = a.near(target.next-1, self.una, target.next-1-uint32(a.random.IntN(64))), a.near(target.ts)
+		if a.insider {
+			g.frg = a.fragment()
+		}
 	case n < 45:
 		g.cmd = cmdWask + byte(a.random.IntN(2))
 		g.sn, g.ts = a.near(target.una), a.near(target.ts)
@@ -100,6 +108,9 @@ func (a *attacker) forgeSegment(c *conversationSeen, d int, p []byte) []byte {
 		a.piece(&g, self, target)
 	case n < 80:
 		g.say(a.plausible(self, target))
+		if a.insider {
+			a.extend(&g, self, target)
+		}
 	case n < 95:
 		g.say(a.signal(self, target))
 	case n < 97 && d == 1:
@@ -126,6 +137,59 @@ func (g *segment) say(s signal) {
 	if s.code == sigProbe && s.ts > headerSize && s.ts < 2000 {
 		g.payload = make([]byte, s.ts-headerSize)
 	}
+}
+
+// extend gives a signal what some have besides, or replaces it by one that only
+// some ends know.
+func (a *attacker) extend(g *segment, self, target *speaker) {
+	if g.frg == sigClose && a.random.IntN(2) == 0 {
+		g.payload = le.AppendUint64(nil, a.random.Uint64())
+		g.payload = append(g.payload, make([]byte, a.random.IntN(260))...)
+		for i := range g.payload[8:] {
+			g.payload[8+i] = byte(a.random.Uint32())
+		}
+		return
+	}
+	switch a.random.IntN(12) {
+	case 0:
+		g.say(signal{sigToken, target.token, self.token})
+	case 1:
+		g.say(signal{sigResetKey, a.near(0, 946684800), a.random.Uint32()})
+		g.payload = make([]byte, max(0, 16+a.random.IntN(12)/11*(a.random.IntN(30)-16)))
+		if a.random.IntN(2) == 0 && self.resetKey != nil {
+			g.sn, g.ts, g.payload = self.resetKey.sn, self.resetKey.ts, self.resetKey.payload
+		}
+	case 2:
+		g.say(signal{sigCrypto, 0, 0})
+		a.crypto(g, self, target)
+	case 3:
+		if a.lethal {
+			g.say(signal{sigAlert, a.near(0, 40, 256), target.token})
+		}
+	}
+}
+
+// forgeTLS makes a packet of TLS for the end d of c that is not under the
+// application keys, or no packet of theirs; false if it is to be another.
+func (a *attacker) forgeTLS(c *conversationSeen, d int) ([]byte, bool) {
+	end := other(d)
+	n := a.random.IntN(32)
+	if a.wire.tls.protection(c, end, levelApplication) == nil {
+		if n = a.random.IntN(8); !a.lethal && a.random.IntN(8) > 0 {
+			return nil, true // so that sessions come into being
+		}
+	}
+	switch {
+	case n == 0:
+		return a.statelessReset(c, end), true
+	case n < 3:
+		return sealInitial(a.mutate(a.flight(c, d, -1))), true
+	case n < 8:
+		return a.sealTLS(c, end, levelHandshake, a.mutate(a.flight(c, d, levelHandshake))), true
+	case n == 8: // what is plain counts for nothing
+		return a.forgeSegment(c, d, nil), true
+	}
+	return nil, false
 }
 
 // fragment returns a frg: mostly that of a whole message.
@@ -304,6 +368,14 @@ func (a *attacker) forgeBlind() recorded {
 		g := segment{conv: b.conv, wnd: 512, una: b.ladder}
 		g.say(a.signal(&self, &target))
 		p = a.envelope(&self, g.put(nil), b.conv)
+	}
+	if a.wire.tls != nil {
+		c := &conversationSeen{conv: b.conv}
+		c.ends[0].token = self.token
+		if n := len(a.order); n > 0 {
+			c.ends[0].crypto = a.order[a.random.IntN(n)].ends[0].crypto
+		}
+		p = sealInitial(a.flight(c, 1, -1))
 	}
 	p = a.wire.seal(p)
 	b.received += len(p)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,7 +33,10 @@ const (
 	streamFragment = 0x10
 	streamOptions  = 0x20
 
-	capStreams = 8
+	capTLS      = 2
+	capReasons  = 4
+	capStreams  = 8
+	capAckWaits = 32
 )
 
 // streamSeen is what one end has said of a stream.
@@ -165,6 +169,7 @@ type sentMessage struct {
 	name  string
 	taken bool // SendMessage has returned nil
 	calls atomic.Int32
+	err   atomic.Pointer[error] // of the receipt, if it has one
 }
 
 // sendMessage sends a message that has to get one receipt if it is taken. Done may
@@ -184,33 +189,66 @@ func (x *application) writeMessage(b []byte, receipt bool) error {
 	if !receipt {
 		return x.c.WriteMessage(b)
 	}
+	var o kcp.MessageOptions
+	if x.w.insider && len(b)%2 == 0 {
+		o.Lifetime = 300 * time.Millisecond
+	}
 	return x.noteMessage(func(done func(error)) error {
-		return x.c.SendMessage(b, &kcp.MessageOptions{Done: done})
+		o.Done = done
+		return x.c.SendMessage(b, &o)
 	})
 }
 
 // noteMessage takes note of a message that send sends, and of its receipt.
 func (x *application) noteMessage(send func(done func(error)) error) error {
-	m := &sentMessage{name: x.name}
-	err := send(func(error) {
+	return x.w.receipts.note(x.name, func(done func(error)) error {
+		return send(func(err error) {
+			done(err)
+			_ = x.c.Stats()
+		})
+	})
+}
+
+// note takes note of a message that send sends, and of its receipt.
+func (r *receipts) note(name string, send func(done func(error)) error) error {
+	m := &sentMessage{name: name}
+	err := send(func(err error) {
 		m.calls.Add(1)
-		_ = x.c.Stats()
+		if err != nil {
+			m.err.Store(&err)
+		}
 	})
 	m.taken = err == nil
-	book := &x.w.receipts
-	book.mu.Lock()
-	defer book.mu.Unlock()
-	book.all = append(book.all, m)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.all = append(r.all, m)
 	return err
 }
 
-// check demands one receipt for each message that was taken, and none for others.
-func (r *receipts) check(w *arena) {
+// missing reports whether a message that an application has sent has no receipt.
+func (r *receipts) missing(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.ContainsFunc(r.all, func(m *sentMessage) bool {
+		return m.name == name && m.taken && m.calls.Load() == 0
+	})
+}
+
+// check demands one receipt for each message that was taken, and none for others,
+// of all messages of an application, or of all there are if name is empty. honest says
+// that they have to have been delivered.
+func (r *receipts) check(w *arena, name string, honest bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i, m := range r.all {
+		if name != "" && name != m.name {
+			continue
+		}
 		if n := m.calls.Load(); n > 1 || m.taken != (n == 1) {
 			w.t.Errorf("%s: message %d, taken: %v, has %d receipts", m.name, i, m.taken, n)
+		}
+		if err := m.err.Load(); err != nil && honest {
+			w.t.Errorf("%s: message %d: %v", m.name, i, *err)
 		}
 	}
 }

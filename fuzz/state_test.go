@@ -23,20 +23,38 @@ import (
 // KCP_FUZZ_SEEDS is how many seeds to try, from KCP_FUZZ_FIRST on; KCP_SEED
 // repeats one. Tokens and conversation ids are random all the same, so a
 // repetition takes nearly the same course, not exactly the same.
-func TestHostilePeer(t *testing.T) {
-	first, count := number(t, "KCP_FUZZ_FIRST", 0), number(t, "KCP_FUZZ_SEEDS", 24)
+func TestHostilePeer(t *testing.T) { hostileSeeds(t, 24, false) }
+
+// TestHostileAuthenticatedPeer is TestHostilePeer by a peer that has authenticated
+// itself: it speaks under the keys of the sessions, with TLS too, and numbers its
+// packets, so that what it says counts.
+func TestHostileAuthenticatedPeer(t *testing.T) { hostileSeeds(t, 12, true) }
+
+// hostileSeeds runs the attacks of the seeds that the environment names, or of
+// the first so many.
+func hostileSeeds(t *testing.T, seeds uint64, insider bool) {
+	first, count := number(t, "KCP_FUZZ_FIRST", 0), number(t, "KCP_FUZZ_SEEDS", seeds)
 	if seed := os.Getenv("KCP_SEED"); seed != "" {
 		first, count = number(t, "KCP_SEED", 0), 1
 	}
+	opened, secured := 0, 0
 	for seed := first; seed < first+count; seed++ {
 		// A panic in a goroutine of an endpoint ends the process without the
 		// name of the test.
-		fmt.Printf("TestHostilePeer: KCP_SEED=%d\n", seed)
+		fmt.Printf("%s: KCP_SEED=%d\n", t.Name(), seed)
 		if !t.Run(seedName(seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { hostile(t, seed) })
+			synctest.Test(t, func(t *testing.T) {
+				a := hostile(t, seed, insider)
+				if opened += a.opened; a.wire.tls != nil {
+					secured++
+				}
+			})
 		}) {
-			t.Fatalf("repeat with KCP_SEED=%d go test -run TestHostilePeer ./fuzz", seed)
+			t.Fatalf("repeat with KCP_SEED=%d go test -run '^%s$' ./fuzz", seed, t.Name())
 		}
+	}
+	if opened == 0 && secured > 3 {
+		t.Error("the attacker has read no packet under the keys of TLS")
 	}
 }
 
@@ -53,9 +71,9 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// hostile is one attack, from the beginning to the end.
-func hostile(t *testing.T, seed uint64) {
-	w := newArena(t, seed)
+// hostile is one attack, from the beginning to the end. It returns the attacker.
+func hostile(t *testing.T, seed uint64, insider bool) *attacker {
+	w := newArena(t, seed, insider)
 	r := w.random
 	w.volume = []int{500, 5000, 20000, 60000}[r.IntN(4)]
 	server, pc := w.endpoint(arenaServer, w.serverSettings())
@@ -75,7 +93,11 @@ func hostile(t *testing.T, seed uint64) {
 		w.accept(accepting, lag)
 	}()
 	w.bystander()
-	for i := range 1 + r.IntN(3) {
+	clients := 1 + r.IntN(3)
+	if insider {
+		clients += 2
+	}
+	for i := range clients {
 		w.client(i, duration)
 	}
 	w.attacker.attack(duration, 200+r.IntN(600), w.check)
@@ -91,13 +113,14 @@ func hostile(t *testing.T, seed uint64) {
 	for _, e := range w.endpoints {
 		w.within(time.Second, "Endpoint.Close", func() { _ = e.Close() })
 	}
+	return w.attacker
 }
 
 // client opens an endpoint that dials the server, or the attacker, some times
 // during the attack. Now and then it moves, or cannot be reached any more.
 func (w *arena) client(i int, duration time.Duration) {
 	e, pc := w.endpoint(fmt.Sprintf("10.0.0.%d:4000", 20+i), w.settings())
-	if w.config.Cipher != nil && w.random.IntN(2) == 0 {
+	if (w.config.Cipher != nil || w.config.TLS != nil) && w.random.IntN(2) == 0 {
 		w.net.At(time.Duration(w.random.Int64N(int64(duration))), func() {
 			if err := pc.Rebind(fmt.Sprintf("10.0.1.%d:4000", 20+i)); err != nil {
 				w.t.Error(err)

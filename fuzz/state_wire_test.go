@@ -2,7 +2,11 @@ package fuzz_test
 
 import (
 	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/sha256"
 	"net/netip"
+	"time"
 
 	"github.com/arqnet/kcp/crypt"
 )
@@ -23,6 +27,7 @@ const (
 	sigReset   = 8
 	sigAbort   = 9
 	sigProbe   = 10
+	sigToken   = 11
 	sigAnswer  = 0x80
 )
 
@@ -96,7 +101,47 @@ func shardOf(p []byte) (seqid uint32, kind uint16, ok bool) {
 }
 
 // wire seals and opens packets as the endpoints do. A nil cipher is none.
-type wire struct{ cipher crypt.Cipher }
+type wire struct {
+	cipher crypt.Cipher
+	gcm    cipher.AEAD // of cipher, to number packets; nil: they are not numbered
+	tls    *keyLog     // nil: no TLS
+}
+
+// newGCM returns a wire with AES-GCM.
+func newGCM(key []byte) wire {
+	c, _ := crypt.AESGCM(key)
+	block, _ := aes.NewCipher(key)
+	gcm, _ := cipher.NewGCM(block)
+	return wire{cipher: c, gcm: gcm}
+}
+
+// nonceBase returns that of the packet numbers of an end of c (WIRE.md §4.1).
+func (c *conversationSeen) nonceBase(end int) []byte {
+	b := le.AppendUint32([]byte("kcp packet number"), c.conv)
+	b = le.AppendUint32(b, c.ends[end].token)
+	b = le.AppendUint32(b, c.ends[other(end)].token)
+	sum := sha256.Sum256(b)
+	return sum[:12]
+}
+
+// seesNumber takes note of the packet number of an end of c.
+func (c *conversationSeen) seesNumber(end int, packet []byte) {
+	base := c.nonceBase(end)
+	if len(packet) < 12 || !bytes.Equal(packet[:8], base[:8]) {
+		return
+	}
+	s := &c.ends[end]
+	s.numbered, s.number = true, max(s.number, (le.Uint32(base[8:])^le.Uint32(packet[8:]))+1)
+}
+
+// sealNumbered seals the next packet of an end of c.
+func (w wire) sealNumbered(c *conversationSeen, end int, content []byte) []byte {
+	s, nonce := &c.ends[end], c.nonceBase(end)
+	s.number = max(s.number, c.lead)
+	le.PutUint32(nonce[8:], le.Uint32(nonce[8:])^s.number)
+	s.number++
+	return w.gcm.Seal(nonce, nonce, content, nil)
+}
 
 func (w wire) seal(content []byte) []byte {
 	if w.cipher == nil {
@@ -135,6 +180,12 @@ type conversationSeen struct {
 	conv uint32
 	ends [2]speaker // 0 has dialled
 	past []recorded // the last packets of both
+	at   time.Time  // when the last was seen
+
+	lead    uint32   // first packet number that is used in the name of an end
+	mute    int      // end whose own packets do not arrive; -1: none
+	secrets *secrets // of TLS; nil: not known
+	chacha  bool     // the cipher suite is TLS_CHACHA20_POLY1305_SHA256
 }
 
 // speaker is what one end of a session has said.
@@ -150,6 +201,11 @@ type speaker struct {
 	hasShard bool
 	segments uint64 // said in all
 	streams  []*streamSeen
+	numbered bool   // with an AEAD: packets have numbers
+	number   uint32 // behind the highest, seen or used
+	tls      [levels]*protection
+	crypto   []segment // the last CRYPTO
+	resetKey *segment  // the last RESETKEY
 }
 
 // sees takes note of one packet, opened, that the end has sent.
@@ -167,6 +223,7 @@ func (s *speaker) sees(content []byte) {
 		switch {
 		case g.isSignal():
 			s.hears(g.signal())
+			s.seesTLS(g)
 		case g.cmd == cmdPush || g.cmd == cmdPiece || g.cmd == cmdStream || g.cmd == cmdStreamPiece:
 			if g.cmd == cmdStream {
 				s.seesStream(g.payload)

@@ -3,6 +3,7 @@ package fuzz_test
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,7 +17,7 @@ import (
 	"time"
 
 	kcp "github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -33,6 +34,7 @@ type arena struct {
 	finds    bool       // the server finds out by keep-alives that a peer is gone
 	keyless  bool       // the attacker has no key: what is read has to be what was written
 	streams  bool       // applications use streams
+	insider  bool       // the attacker has authenticated itself
 	receipts receipts
 
 	listener *kcp.Listener
@@ -41,6 +43,7 @@ type arena struct {
 
 	mu        sync.Mutex // guards the rest
 	endpoints []*kcp.Endpoint
+	limits    []int // Config.MaxBuffered of each
 	conns     map[*kcp.Endpoint][]*kcp.Conn
 	calls     map[string]time.Time    // of applications, that have not returned
 	readers   map[uint32]*application // of what a dialling end has written, by conversation
@@ -52,9 +55,13 @@ const (
 	// patience is how long a call may take that nobody holds up any more:
 	// what honest ends have written crosses a bad path, or a peer is lost.
 	patience = 30 * time.Minute
+	// receiptTime is how long after the end of its session a receipt may come.
+	receiptTime = 5 * time.Second
 )
 
-func newArena(t testing.TB, seed uint64) *arena {
+// newArena returns an arena. If the attacker is an insider, it has the keys, and
+// seeds in turn are plain, with an AEAD, and with TLS.
+func newArena(t testing.TB, seed uint64, insider bool) *arena {
 	random := rand.New(rand.NewPCG(seed, 11))
 	link := netsim.LinkConfig{
 		Delay:     time.Duration(random.IntN(100)) * time.Millisecond,
@@ -68,23 +75,47 @@ func newArena(t testing.TB, seed uint64) *arena {
 	w := &arena{
 		t: t, seed: seed, random: random, net: netsim.NewNetwork(seed, link),
 		conns: make(map[*kcp.Endpoint][]*kcp.Conn), calls: make(map[string]time.Time),
-		readers: make(map[uint32]*application),
+		readers: make(map[uint32]*application), insider: insider,
 	}
-	if random.IntN(3) == 0 {
-		w.config.Cipher, _ = crypt.AESGCM(bytes.Repeat([]byte{byte(seed)}, 16))
+	var known wire
+	if sealed := random.IntN(3) == 0; insider && seed%3 == 1 || !insider && sealed {
+		known = newGCM(bytes.Repeat([]byte{byte(seed)}, 16))
+		w.config.Cipher = known.cipher
+	}
+	if insider && seed%3 == 2 {
+		known = w.secure()
 	}
 	w.config.MessageMode = random.IntN(2) == 0
 	server := netip.MustParseAddrPort(arenaServer)
-	known := wire{w.config.Cipher}
-	w.keyless = w.config.Cipher != nil && random.IntN(3) == 0
+	w.keyless = w.config.Cipher != nil && !insider && random.IntN(3) == 0
 	if w.keyless {
-		known.cipher, _ = crypt.AESGCM(bytes.Repeat([]byte{byte(seed) + 1}, 16))
+		known = newGCM(bytes.Repeat([]byte{byte(seed) + 1}, 16))
 	}
 	w.attacker = newAttacker(t, w.net, known, rand.New(rand.NewPCG(seed, 12)), server)
-	w.attacker.keyless = w.keyless
+	w.attacker.keyless, w.attacker.insider = w.keyless, insider
 	w.streams = seed%4 > 0
 	w.attacker.streams = w.streams
 	return w
+}
+
+// secure makes all sessions those with TLS, and returns what the attacker knows.
+func (w *arena) secure() wire {
+	certificate, roots, err := selfsigned.New("arena")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	log := &keyLog{sessions: make(map[string]*secrets)}
+	w.config.TLS = &tls.Config{
+		Certificates: []tls.Certificate{*certificate}, RootCAs: roots, ServerName: "arena",
+		ClientSessionCache: tls.NewLRUClientSessionCache(0), KeyLogWriter: log,
+	}
+	if w.random.IntN(3) == 0 {
+		w.config.TLS.ClientAuth = tls.RequireAnyClientCert
+	}
+	if w.random.IntN(2) == 0 {
+		w.config.StatelessResetKey = bytes.Repeat([]byte{byte(w.seed)}, 32)
+	}
+	return wire{tls: log}
 }
 
 // settings returns the settings of one endpoint.
@@ -132,6 +163,15 @@ func (w *arena) serverSettings() *kcp.Config {
 	c.AddressValidation = kcp.AddressValidation(r.IntN(2))
 	c.RefuseLegacy = r.IntN(3) == 0
 	w.finds = c.KeepAlive >= 0
+	if w.insider && r.IntN(3) == 0 {
+		c.MaxBuffered = one(1<<18, 1<<19, 1<<20)
+	}
+	if c.TLS != nil {
+		// What it answers to a ClientHello that is repeated has other secrets, and
+		// the same random number.
+		c.TLS = c.TLS.Clone()
+		c.TLS.KeyLogWriter = nil
+	}
 	w.hook(c)
 	return c
 }
@@ -179,6 +219,7 @@ func (w *arena) endpoint(addr string, config *kcp.Config) (*kcp.Endpoint, *netsi
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.endpoints = append(w.endpoints, e)
+	w.limits = append(w.limits, config.MaxBuffered)
 	return e, pc
 }
 
@@ -238,9 +279,16 @@ func (w *arena) watch() (stop func() bool) {
 func (w *arena) check(p recorded) func() {
 	w.mu.Lock()
 	var target *kcp.Endpoint
-	for _, e := range w.endpoints {
+	for i, e := range w.endpoints {
 		if e.LocalAddr().String() == p.to.String() {
 			target = e
+			if limit := w.limits[i]; limit > 0 {
+				// Beyond half of it more, and 1 MiB, nobody is spared. What one
+				// packet allocates comes before that.
+				if held := e.Stats().Buffered; held > limit+max(limit/2, 1<<20)+1<<16 {
+					w.t.Errorf("%d bytes are held, of %d", held, limit)
+				}
+			}
 		}
 	}
 	w.mu.Unlock()
@@ -328,8 +376,8 @@ func (w *arena) converse(c flow, name string, size int) {
 			p := make([]byte, min(500, size-at))
 			fill(p, key, uint64(at))
 			w.within(patience, name+"'s Write", func() {
-				if n, err := c.Write(p); err != nil {
-					w.t.Errorf("%s: Write after %d of %d bytes: %v", name, at+n, size, err)
+				if err := w.send(c, p, name); err != nil {
+					w.t.Errorf("%s: Write after %d of %d bytes: %v", name, at, size, err)
 				}
 			})
 			at += len(p)
@@ -350,6 +398,14 @@ func (w *arena) converse(c flow, name string, size int) {
 		}
 	}
 	calls.Wait()
+	// The echo closes the session when it has all. Acknowledgements that are lost
+	// then are not repeated, so the receipts have to be there before.
+	w.within(2*time.Minute, name+"'s receipts", func() {
+		for end := time.Now().Add(time.Minute); w.receipts.missing(name) && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+	})
+	w.receipts.check(w, name, true)
 	if err := c.CloseWrite(); err != nil {
 		w.t.Errorf("%s: CloseWrite: %v", name, err)
 	}
@@ -359,6 +415,19 @@ func (w *arena) converse(c flow, name string, size int) {
 		}
 	})
 	w.within(patience, name+"'s Close", func() { _ = c.Close() })
+}
+
+// send writes p, as a message with a receipt if there are messages.
+func (w *arena) send(f flow, p []byte, name string) error {
+	if s, ok := f.(interface {
+		SendMessage([]byte, *kcp.MessageOptions) error
+	}); ok && w.insider && (w.streams || w.config.MessageMode) {
+		return w.receipts.note(name, func(done func(error)) error {
+			return s.SendMessage(p, &kcp.MessageOptions{Done: done})
+		})
+	}
+	_, err := f.Write(p)
+	return err
 }
 
 // echo is the other side of converseStream.
@@ -434,7 +503,7 @@ func (w *arena) accept(random *rand.Rand, lag time.Duration) {
 // in the background has had its time, and that all receipts have come.
 func (w *arena) checkBooks() {
 	time.Sleep(3 * time.Minute)
-	w.receipts.check(w)
+	w.receipts.check(w, "", false)
 	for _, e := range w.endpoints {
 		if s := e.Stats(); s.Sessions != 0 || s.HalfOpen != 0 || s.Buffered != 0 || s.Backlog != 0 {
 			w.t.Errorf("%v: left are %d sessions, %d half open, %d bytes, backlog %d", e.LocalAddr(), s.Sessions, s.HalfOpen, s.Buffered, s.Backlog)
