@@ -74,13 +74,20 @@ type incastDemands struct {
 }
 
 // level returns the max-min fair share of a budget; 0: no limit. What has arrived
-// in the present epoch counts before it is over, as senders may be new.
+// in the present epoch counts before it is over, as senders may be new. Several that
+// have not sent enough yet to be limited, but begin to, have equal shares.
 func (d *incastDemands) level(budget int) int {
-	now, before := d.now.Level(budget), d.before.Level(budget)
-	if now == 0 || before > 0 && before < now {
-		return before
+	level, before := d.now.Level(budget), d.before.Level(budget)
+	if level == 0 || before > 0 && before < level {
+		level = before
 	}
-	return now
+	if level == 0 {
+		much := uint32(incastLeast * bufferBytes(defaultConfigMTU))
+		if n := max(d.now.Above(much), d.before.Above(much)); n > 1 {
+			return budget / n
+		}
+	}
+	return level
 }
 
 // alone reports whether one peer sends most of what arrives, or none does.

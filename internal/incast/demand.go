@@ -55,6 +55,14 @@ func (d *Demand) Senders() int { return d.senders }
 // Sum returns the bytes that all have sent.
 func (d *Demand) Sum() int64 { return d.sum }
 
+// Above returns how many have sent about n bytes or more.
+func (d *Demand) Above(n uint32) (senders int) {
+	for i := bucketOf(n); i < len(d.buckets); i++ {
+		senders += int(d.buckets[i].senders)
+	}
+	return senders
+}
+
 // Reset forgets all senders.
 func (d *Demand) Reset() { *d = Demand{} }
 

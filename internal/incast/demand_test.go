@@ -88,6 +88,9 @@ func TestEqualShares(t *testing.T) {
 	}
 	require.Equal(t, 1<<20/100, d.Level(1<<20))
 	require.Equal(t, 1, d.Level(0))
+	require.Equal(t, 100, d.Above(1000))
+	require.Equal(t, 100, d.Above(1<<20))
+	require.Zero(t, d.Above(2<<20))
 	d.Halve()
 	require.Equal(t, 50, d.Senders())
 	require.Equal(t, int64(50<<20), d.Sum())
