@@ -269,6 +269,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		})
 		wantReadErr(t, a, ErrReset)
 		time.Sleep(time.Second)
+		w.settle()
 		sent := answers
 		w.net.Inject(client, server, answer)
 		for size := range packetkeys.Overhead + headerSize + 1 {
@@ -282,12 +283,14 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		copy(p, answer[:5])
 		w.net.Inject(client, server, p)
 		time.Sleep(time.Second)
+		w.settle()
 		require.Equal(t, sent, answers)
 		p = content(2, packetkeys.Overhead+headerSize+1)
 		copy(p, answer[:4])
 		p[4] = 0xa2
 		w.net.Inject(client, server, p)
 		time.Sleep(time.Second)
+		w.settle()
 		require.Equal(t, sent+1, answers)
 		require.Less(t, len(answer), len(p))
 		require.Zero(t, l.Stats().Sessions)
