@@ -85,7 +85,7 @@ type tlsHandshake struct {
 	alert   signal   // tells the peer that the handshake has failed; code 0: it has not
 
 	failedAt time.Duration // when it failed, since the epoch
-	windows  uint8         // plain window updates in place of WELCOME
+	plain    uint8         // answers of a peer without TLS
 	working  bool          // a goroutine runs TLS
 	greeted  bool          // the peer's WELCOME has arrived
 	done     bool          // TLS is done

@@ -242,19 +242,30 @@ func (c *Conn) takeUnsealed(h *tlsHandshake, m *handshakeMessage) bool {
 			c.closing.ending = ErrRefused
 		}
 	case m.welcome.code == 0:
-		if h.windows = min(h.windows+uint8(min(m.windows, legacyAnswers)), legacyAnswers); h.windows == legacyAnswers && m.windows > 0 {
-			c.failTLS(&HandshakeError{Err: ErrNoTLS}) // a legacy peer took HELLO for window probes
+		if m.windows > 0 { // a legacy peer takes HELLO for window probes
+			c.takePlain(h, m.windows, 0)
 		}
-	case m.welcome.ts != l.token:
+	case m.welcome.ts != l.token || m.info.code == 0:
 	case m.info.ts&capTLS == 0:
-		l.peerToken = m.welcome.sn
-		c.failTLS(&HandshakeError{Err: ErrNoTLS})
-		c.sendAbort()
+		c.takePlain(h, 1, m.welcome.sn)
 	case m.info.sn == versionUnsealed:
 		l.peerToken = m.welcome.sn
 		c.failTLS(errUnsealed())
 	}
 	return false
+}
+
+// takePlain takes n answers of a peer without TLS. The second one ends the Dial,
+// and the session of a peer that has shown its token; 0: it has none.
+func (c *Conn) takePlain(h *tlsHandshake, n int, token uint32) {
+	if h.plain = min(h.plain+uint8(min(n, legacyAnswers)), legacyAnswers); h.plain < legacyAnswers {
+		return
+	}
+	c.failTLS(&HandshakeError{Err: ErrNoTLS})
+	if token != 0 {
+		c.hs.peerToken = token
+		c.sendAbort()
+	}
 }
 
 // takeCrypto takes what is under the protection of its packet: the end of the
