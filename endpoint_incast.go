@@ -82,7 +82,7 @@ func (d *incastDemands) level(budget int) int {
 		level = before
 	}
 	if level == 0 {
-		much := uint32(incastLeast * bufferBytes(defaultConfigMTU))
+		much := uint32(incastLeast / 4 * bufferBytes(defaultConfigMTU))
 		if n := max(d.now.Above(much), d.before.Above(much)); n > 1 {
 			return budget / n
 		}
