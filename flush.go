@@ -223,9 +223,10 @@ func (k *KCP) admit(window uint32, rate int64) {
 			return
 		}
 		if !k.mayAdmit(window) {
-			if beyond -= s.size(); beyond < 0 {
+			if s.size() > beyond && beyond < k.cfg.mtu { // a larger one is a packet by itself
 				break
 			}
+			beyond -= s.size()
 			k.snd.recovery.beyondAt = k.clock.now + seq(max(k.resendRound()/beyondPackets, 1))
 		}
 		if k.snd.validation != nil {

@@ -308,6 +308,28 @@ func TestOutageProbe(t *testing.T) {
 	require.False(t, ok)
 }
 
+// A segment that was queued before the MTU has shrunk leaves in an outage as others
+// do, although the congestion window is full: in pieces. It was never sent, and yet
+// due at every instant.
+func TestOutageBeyondSmallMTU(t *testing.T) {
+	h := newHarness(t, func(k *KCP) {
+		k.SetExtensions(Extensions{OutageProbe: 200, PipeWindow: true, MaxRTO: 5000, SendPieces: true})
+		k.SetCongestionControl(narrowControl{NewNoControl(), 1})
+		newTestHost(t, k)
+	})
+	h.send("in flight")
+	h.send(strings.Repeat("x", 1000))
+	require.NoError(t, h.k.SetMTU(600))
+	for range 5000 {
+		h.advance(1)
+		if at, ok := h.k.NextFlush(); ok {
+			require.Positive(t, seq(at).diff(seq(h.now)), "nothing more can leave now")
+		}
+	}
+	require.EqualValues(t, 2, h.k.snd.nxt)
+	h.out = nil
+}
+
 // After an outage a large flight comes back by a slow start.
 func TestRevivalIsGradual(t *testing.T) {
 	h := newHarness(t, func(k *KCP) {
