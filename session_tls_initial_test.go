@@ -106,23 +106,40 @@ func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 }
 
 // A first packet that damage makes look like one of a handshake that has gone on,
-// or like one of a peer without TLS, or like another request, is not answered: the
-// answer would end the Dial.
+// or of a peer without TLS, or like another request, is not answered, as the answer
+// would end the Dial. Nor does one of the server that looks like one without TLS.
 func TestTLSDamageLooksLikeAnother(t *testing.T) {
-	for at, bits := range map[int]byte{2*headerSize + 16: 1, headerSize + 8: capTLS, 5: byte(sigHello ^ sigConfirm)} {
-		inWorld(t, 0, clean, func(w *world) {
-			seen := 0
-			w.rewriter(func(toServer bool, packet []byte) []byte {
-				if seen++; seen <= 2 { // ClientHello
-					packet[at] ^= bits
-				}
-				return packet
+	const info, crypto = headerSize, 2 * headerSize
+	cases := map[string]struct {
+		toServer bool
+		packets  int // of ClientHello, or of ServerHello
+		flips    map[int]byte
+	}{
+		"una":             {true, 2, map[int]byte{crypto + 16: 1}},
+		"without TLS":     {true, 2, map[int]byte{info + 8: capTLS}},
+		"CONFIRM":         {true, 2, map[int]byte{5: byte(sigHello ^ sigConfirm)}},
+		"a plain WELCOME": {false, 1, map[int]byte{info + 8: capTLS, crypto + 5: 1}},
+		"no INFO":         {false, 2, map[int]byte{info + 5: 4, crypto + 5: 1}},
+	}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 0, clean, func(w *world) {
+				left := test.packets
+				w.rewriter(func(toServer bool, packet []byte) []byte {
+					if toServer == test.toServer && left > 0 {
+						left--
+						for at, bits := range test.flips {
+							packet[at] ^= bits
+						}
+					}
+					return packet
+				})
+				l := w.listen(secured(Config{}))
+				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
+				a := w.dialWith(e, serverAddr, DialOptions{Conv: 7})
+				bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
+				require.EqualValues(t, 1, e.Stats().Dialled)
 			})
-			l := w.listen(secured(Config{}))
-			e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
-			a := w.dialWith(e, serverAddr, DialOptions{Conv: 7})
-			bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
-			require.EqualValues(t, 1, e.Stats().Dialled)
 		})
 	}
 }
