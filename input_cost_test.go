@@ -490,15 +490,21 @@ func newTLSCostWorld(t *testing.T) (w *tlsCostWorld, opening [][]byte) {
 		assert.NoError(t, err)
 		dialled <- c
 	}()
-	for w.client == nil {
+	accept := make(chan *Conn, 1)
+	go func() {
+		c, err := w.l.AcceptKCP(context.Background())
+		assert.NoError(t, err)
+		accept <- c
+	}()
+	for w.client == nil || w.c == nil { // the server waits for what the client sends last
 		select {
 		case p := <-up:
 			opening = append(opening, p)
 			w.raw(append([]byte(nil), p...))
 		case w.client = <-dialled:
+		case w.c = <-accept:
 		}
 	}
-	w.c = accepted(t, w.l)
 	return w, opening
 }
 
