@@ -247,6 +247,26 @@ func largeHolder(w *world, addr string, bytes int) *Conn {
 	return c
 }
 
+// A session that holds next to nothing but spare buffers, after a burst that its
+// application has read, gives those up under memory pressure, and goes on.
+func TestSpareMemoryDoesNotEndASession(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		want := content(1, 50_000)
+		send(t, a, want)
+		time.Sleep(200 * time.Millisecond)
+		receive(t, b, want)
+		b.mu.Lock()
+		held, spare := b.held(), b.kcp.rcv.buffers.size()
+		b.mu.Unlock()
+		require.Greater(t, spare, held/2)
+		require.False(t, b.shedMemory())
+		require.NoError(t, b.Err())
+		require.Less(t, l.Stats().Buffered, held/2)
+		bothWays(t, a, b, []byte("up"), []byte("down"))
+	})
+}
+
 // Sessions that use up the memory do not use up others' share: an honest one goes
 // on at its pace, and those that hold what cannot be read are ended in the end.
 func TestLargeHoldersDoNotStarveOthers(t *testing.T) {

@@ -88,8 +88,8 @@ func (c *Conn) overShare() bool {
 	return held > carried*min(max(4*margin-over, 0), 2*margin)/(2*margin)
 }
 
-// shedMemory locks c.mu, and releases what the session holds. It drops what the
-// peer does not rely on, which is what may get lost on the way as well. If that
+// shedMemory locks c.mu, and releases what the session holds: spare memory, and
+// what the peer does not rely on, as it may get lost on the way as well. If that
 // is not most of it, it ends the session with ErrMemoryPressure, and reports
 // true.
 func (c *Conn) shedMemory() bool {
@@ -99,6 +99,7 @@ func (c *Conn) shedMemory() bool {
 		return false
 	}
 	before := c.held()
+	c.kcp.Compact()
 	c.dropUnreliable()
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false
