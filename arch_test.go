@@ -188,11 +188,12 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
 	"internal/replay":     nil,
+	"internal/rightsize":  nil,
 	"internal/wakeq":      nil,
 	"internal/inturn":     nil,
 	"internal/eyeballs":   nil,
@@ -236,7 +237,7 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs"}
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/inturn", "internal/eyeballs"}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)

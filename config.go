@@ -318,9 +318,14 @@ type Config struct {
 	// takes and opens none.
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or
-	// for what is missing, before its sender has to stop: 64 KiB to 1 GiB,
-	// default 1 MiB. Each segment counts 128 more. A message has to fit. A
-	// stream begins with 64 KiB until the application has read from it.
+	// for what is missing, before its sender has to stop: 64 KiB to 1 GiB. Each
+	// segment counts 128 more. A message has to fit. A stream begins with 64 KiB
+	// until the application has read from it.
+	//
+	// The default is 1 MiB, and grows while the application reads as fast as
+	// that allows (dynamic right-sizing): up to 8 MiB, and by up to 16 MiB for
+	// all streams of a session together, but not under memory pressure. A size
+	// set here stays as it is.
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for
 	// the first time before its Write blocks: 4096 to 1 GiB, default 256 KiB.
@@ -442,6 +447,7 @@ const (
 	defaultSocketBuffer  = 4 << 20
 	defaultMaxStreams    = 256
 	defaultStreamReceive = 1 << 20
+	maxStreamReceive     = 8 << 20 // of a buffer that grows
 	defaultStreamWrite   = 256 << 10
 	minSharedSessions    = 64
 	maxUDPPayload        = 65507

@@ -28,6 +28,7 @@ type Endpoint struct {
 	config           Config      // immutable
 	repeat           *repetition // of Config.Repetition; nil: none; immutable
 	fixedWriteBuffer bool        // Config.WriteBuffer was not 0; immutable
+	mostStreamBuffer int         // bytes that the receive buffer of a stream grows to; immutable
 	epoch            time.Time   // origin of all times given as time.Duration; immutable
 	protection       protection
 	counters         endpointCounters
@@ -136,9 +137,13 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e := &Endpoint{
 		config:           config.withDefaults(),
 		fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
+		mostStreamBuffer: maxStreamReceive,
 		epoch:            time.Now(),
 		socket:           socketState{owned: owned, done: make(chan struct{})},
 		table:            sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
+	}
+	if config != nil && config.StreamReceiveBuffer != 0 {
+		e.mostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})

@@ -4,7 +4,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
 
+	"github.com/arqnet/kcp/internal/rightsize"
 	"github.com/arqnet/kcp/internal/sparse"
 )
 
@@ -23,6 +25,12 @@ const (
 	// advanceSteps is how many early messages a segment moves on past. The next
 	// segment, or Read, goes on from there.
 	advanceSteps = 16
+	// maxStreamGrowth is how many bytes the receive buffers of a session's streams
+	// together may have beyond Config.StreamReceiveBuffer.
+	maxStreamGrowth = 16 << 20
+	// creditParts is into how many parts a receive buffer is divided: as soon as
+	// one of them is free, the sender gets credit for it.
+	creditParts = 16
 )
 
 // streamIn is the receiving side of a stream. Conn.mu guards it.
@@ -38,6 +46,7 @@ type streamIn struct {
 	freed  seq                      // that part of got that holds nothing any more
 	limit  seq                      // of got, as the peer knows it
 	window int                      // how far limit may be ahead of freed, in bytes
+	meter  rightsize.Meter          // of what is read
 	bytes  int                      // payload held
 	held   int                      // memory held, in bytes
 	last   seq                      // number of messages, if fin
@@ -229,15 +238,34 @@ func (s *Stream) spendLocked(mid seq, n int) bool {
 	return true
 }
 
+// growLocked doubles the receive buffer if it limits the sender, now that data of
+// this cost was read. All streams of a session together grow by maxStreamGrowth.
+func (s *Stream) growLocked(cost int) {
+	in, c := &s.in, s.conn
+	if in.window < c.ep.config.StreamReceiveBuffer || in.window >= c.ep.mostStreamBuffer || s.gone || in.over() {
+		return
+	}
+	rtt := time.Duration(c.rtt.smoothed) * time.Microsecond
+	if !in.meter.Read(cost, in.window, c.live.lastInput, rtt) || c.ep.overMemoryLimit() {
+		return
+	}
+	if more := min(in.window, c.ep.mostStreamBuffer-in.window); c.streams.grown+more <= maxStreamGrowth {
+		in.window += more
+		c.streams.grown += more
+	}
+}
+
 // freeLocked gives the peer credit again for data of this cost, which is held no
-// longer.
+// longer. The buffer has its default size from the first time on. Credit leaves
+// in parts of the buffer that are small enough for the sender to use nearly all
+// of it in a round trip.
 func (s *Stream) freeLocked(cost int) {
 	in := &s.in
 	in.freed += seq(cost)
 	if s.in.stop || s.in.reset || s.in.fin {
 		return
 	}
-	if limit := in.freed + seq(in.window); limit.diff(in.limit) >= int32(in.window/2) {
+	if limit := in.freed + seq(in.window); limit.diff(in.limit) >= int32(in.window/creditParts) {
 		in.limit = limit
 		s.controlLocked(ctlCredit)
 	}
@@ -295,6 +323,7 @@ func (s *Stream) takenLocked() {
 		clear(in.ready[n:])
 		in.ready, in.head = in.ready[:n], 0
 	}
+	s.growLocked(cost)
 	s.freeLocked(cost)
 }
 

@@ -53,6 +53,7 @@ type streamTable struct {
 	refused   []uint32               // ids of streams to be refused
 	control   outMessage             // of segments that belong to no stream of the table
 	held      int                    // bytes of memory held for received messages
+	grown     int                    // bytes of receive buffers beyond Config.StreamReceiveBuffer
 	queued    int                    // bytes of memory of messages that wait to be sent
 	ready     int                    // part of queued: those of streams that have credit for some
 	writers   [roomClasses]list.List // streams with calls that wait for room of the session, oldest first
@@ -227,6 +228,7 @@ func (t *streamTable) retireLocked(s *Stream) {
 		return
 	}
 	s.gone = true
+	t.grown -= max(s.in.window-t.conn.ep.config.StreamReceiveBuffer, 0)
 	delete(t.streams, s.id)
 	t.shrinkLocked()
 	if s.in.waits() {

@@ -1,0 +1,36 @@
+// Package rightsize decides when a receive buffer is too small for its path
+// (dynamic right-sizing, as Linux does it for TCP). A sender has at most a buffer
+// of data on its way, and so sends at most a buffer in each round trip.
+//
+// It knows no clock, lock or buffer. Times are since an epoch of the caller's
+// choice.
+package rightsize
+
+import "time"
+
+// Meter measures how fast a reader takes data out of a receive buffer. The zero
+// value has measured nothing. It is not safe for concurrent use.
+type Meter struct {
+	since time.Duration // when read was 0
+	read  int           // bytes
+}
+
+// trips is within how many round trips half a buffer is read if the buffer is what
+// limits the sender, or soon will. Without losses that takes little more than one
+// half; if most round trips have a loss that a reader waits for, up to two.
+const trips = 2
+
+// Read takes note that n bytes were read out of a buffer of size bytes, and
+// reports whether the buffer should be doubled: half of it was read within two
+// round trips. So data that nobody reads lets no buffer grow. rtt is the
+// round-trip time; 0 means that it is not known.
+func (m *Meter) Read(n, size int, now, rtt time.Duration) (double bool) {
+	if m.read == 0 {
+		m.since = now
+	}
+	if m.read += n; m.read < size/2 {
+		return false
+	}
+	m.read = 0
+	return now-m.since <= trips*rtt && rtt > 0
+}

@@ -1,0 +1,43 @@
+package rightsize
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// fill has a reader take rate bytes a millisecond out of a buffer that grows from
+// size to limit, for a second, and returns its size then.
+func fill(size, limit, rate int, rtt time.Duration) int {
+	var m Meter
+	for now := range time.Duration(1000) {
+		taken := min(rate, size/max(int(rtt.Milliseconds()), 1)) // what the buffer allows
+		if m.Read(taken, size, now*time.Millisecond, rtt) && size < limit {
+			size *= 2
+		}
+	}
+	return size
+}
+
+// A buffer grows until it does not limit the sender.
+func TestBufferFollowsThePath(t *testing.T) {
+	const limit = 1 << 30
+	rtt := 10 * time.Millisecond
+	for rate := 1 << 10; rate <= 1<<16; rate *= 2 {
+		size := fill(1<<16, limit, rate, rtt)
+		require.GreaterOrEqual(t, size, min(rate*10, limit), "one round trip")
+		require.LessOrEqual(t, size, max(1<<16, 8*rate*10), "not much more")
+	}
+	require.Equal(t, 1<<16, fill(1<<16, limit, 1<<20, 0), "the round-trip time is not known")
+	require.Equal(t, 1<<16, fill(1<<16, limit, 0, time.Hour), "nothing is read")
+}
+
+// A pause of the reader counts: the sender had time for more.
+func TestPausesCount(t *testing.T) {
+	var m Meter
+	require.False(t, m.Read(49, 100, 0, time.Second))
+	require.False(t, m.Read(1, 100, 2*time.Second+1, time.Second))
+	require.False(t, m.Read(49, 100, 3*time.Second, time.Second))
+	require.True(t, m.Read(1, 100, 5*time.Second, time.Second))
+}
