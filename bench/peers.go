@@ -114,7 +114,11 @@ func connect(p peer) (client, server io.ReadWriteCloser, err error) {
 	return client, server, wantGreeting(client)
 }
 
-const greeting = '!'
+// What sessions begin with.
+const (
+	greeting       = '!'
+	greetingUpload = '^' // bulk follows
+)
 
 func wantGreeting(r io.Reader) error {
 	var b [1]byte

@@ -20,6 +20,9 @@ import (
 // as few sockets as are needed, leaves them alone for the time of a measurement,
 // then wants an echo from each, and closes them.
 //
+// chatty-N is pace-N beside one more client, which sends as fast as it can. The
+// goodput is that client's, the times are those of the messages.
+//
 // Every client has a socket of its own, but for open-N. Bulk is measured once
 // the clients' buffers are full, which may take longer than the measurement.
 //
@@ -43,6 +46,7 @@ const (
 	serverPace = "pace"
 	serverEcho = "echo"
 	serverBulk = "bulk"
+	serverChat = "chatty"
 	serverOpen = "open"
 )
 
@@ -82,6 +86,10 @@ var serverMetrics = map[string][]metric{
 		{metricCPU, "s/GB"}, {metricClientsCPU, "s/GB"}, {metricCipher, "s/GB"},
 		{metricGoodput, "MB/s"}, {metricResent, "share"}, {metricSlowest, "share of the mean"},
 	},
+	serverChat: {
+		{metricCPU, "s/GB"}, {metricClientsCPU, "s/GB"}, {metricGoodput, "MB/s"},
+		{metricRate, "per second"}, {metricP50, "µs"}, {metricP99, "µs"}, {metricResent, "share"},
+	},
 	serverOpen: {{metricCPU, "cores"}, {metricOpen, "s"}, {metricMemory, "bytes a session"}, {metricAlive, "share"}},
 }
 
@@ -94,6 +102,7 @@ func init() {
 			"echo-10", "echo-100", "echo-1000",
 			"bulk-1", "bulk-10", "bulk-100", "bulk-1000", "bulk-1000-lowlatency",
 			"bulk-1-gcm", "bulk-100-gcm",
+			"chatty-100",
 		},
 		optional:  []string{openLong, "pace-1000-shards", "echo-100-shards", "bulk-100-shards"},
 		overCores: []string{"pace-1000", "echo-100", "echo-100-shards", "bulk-100", "bulk-100-shards"},
@@ -126,6 +135,7 @@ func serverThresholds() []threshold {
 		{c: "pace-1000", impl: ours, metric: metricP99, max: 2, of: kernelTCP},
 		{c: "bulk-10", impl: ours, metric: metricGoodput, min: 0.8, ofCase: "bulk-1"},
 		{c: "bulk-100", impl: ours, metric: metricGoodput, min: 0.8, ofCase: "bulk-1"},
+		{c: "chatty-100", impl: ours, metric: metricGoodput, min: 0.8, ofCase: "bulk-1"},
 		{c: openLong, impl: ours, metric: metricOpen, max: 10},
 		{c: openLong, impl: ours, metric: metricMemory, max: 6 << 10},
 		{c: openLong, impl: ours, metric: metricAlive, min: 1},
@@ -188,6 +198,14 @@ func parseServerCase(c string) (job serverJob, err error) {
 		}
 	}
 	return job, nil
+}
+
+// sessions returns how many sessions the clients open.
+func (j *serverJob) sessions() int {
+	if j.Kind == serverChat {
+		return j.Clients + 1
+	}
+	return j.Clients
 }
 
 // settings returns those of implementations other than kcp.
@@ -329,7 +347,7 @@ func (r *serverRun) dial(prepare order) error {
 	if _, err := r.clients.ask(prepare, prepare.Limit+answerLimit); err != nil {
 		return err
 	}
-	return r.await(answerLimit, "accepted", func(a answer) int { return a.Sessions }, r.job.Clients)
+	return r.await(answerLimit, "accepted", func(a answer) int { return a.Sessions }, r.job.sessions())
 }
 
 // await waits until a number that the server reports is want.
@@ -354,7 +372,7 @@ func (r *serverRun) await(limit time.Duration, what string, number func(answer) 
 // fill waits until the clients have filled their buffers: what is written and
 // has not arrived must grow no more. It waits no longer than fillLimit.
 func (r *serverRun) fill(d time.Duration) error {
-	if r.job.Kind != serverBulk {
+	if r.job.Kind != serverBulk && r.job.Kind != serverChat {
 		return nil
 	}
 	last := int64(0)
@@ -426,17 +444,21 @@ func (r *serverRun) figures(server, clients answer, d time.Duration) (figures, e
 	}
 	moved := float64(server.moved())
 	if r.job.Kind != serverBulk {
-		f[metricCPU] = float64(server.CPU) / 1e3 / (moved / messageSize)
-		f[metricClientsCPU] = float64(clients.CPU) / 1e3 / float64(clients.Echoes)
 		f[metricRate] = float64(clients.Echoes) / clients.At.Seconds()
 		f[metricP50], f[metricP99] = clients.P50, clients.P99
+	}
+	if r.job.Kind == serverPace || r.job.Kind == serverEcho {
+		f[metricCPU] = float64(server.CPU) / 1e3 / (moved / messageSize)
+		f[metricClientsCPU] = float64(clients.CPU) / 1e3 / float64(clients.Echoes)
 		return f, nil
 	}
 	f[metricCPU] = server.CPU.Seconds() / (moved / 1e9)
 	// The clients' time is a little longer than the server's.
 	f[metricClientsCPU] = clients.CPU.Seconds() / clients.At.Seconds() * server.At.Seconds() / (moved / 1e9)
 	f[metricGoodput] = moved / 1e6 / server.At.Seconds()
-	f[metricSlowest] = float64(slices.Min(server.Received)) / (moved / float64(len(server.Received)))
+	if r.job.Kind == serverBulk {
+		f[metricSlowest] = float64(slices.Min(server.Received)) / (moved / float64(len(server.Received)))
+	}
 	if r.job.GCM {
 		cost, err := cipherCost(r.job.Impl, d/4)
 		if err != nil {

@@ -84,12 +84,12 @@ func (p *clientsProcess) prepare(o order) error {
 	if err != nil {
 		return err
 	}
-	p.streams = make([]clientStream, p.job.Clients)
+	p.streams = make([]clientStream, p.job.sessions())
 	var opened atomic.Int64
 	err = inParallel(len(p.streams), dialsAtOnce, func(i int) error {
 		c, err := dial(ctx, i)
 		if err == nil && p.job.Kind != serverOpen {
-			err = greet(ctx, c)
+			err = greet(ctx, c, p.role(i))
 		}
 		p.streams[i] = c
 		opened.Add(1)
@@ -101,14 +101,23 @@ func (p *clientsProcess) prepare(o order) error {
 	return nil
 }
 
+// role returns the greeting of the i-th session, which tells the server what it is
+// for.
+func (p *clientsProcess) role(i int) byte {
+	if p.job.Kind == serverBulk || p.job.Kind == serverChat && i == p.job.Clients {
+		return greetingUpload
+	}
+	return greeting
+}
+
 // greet has a byte go each way, without which not every server knows of the
 // session.
-func greet(ctx context.Context, c clientStream) error {
+func greet(ctx context.Context, c clientStream, role byte) error {
 	deadline, _ := ctx.Deadline()
 	if err := c.SetDeadline(deadline); err != nil {
 		return err
 	}
-	if _, err := c.Write([]byte{greeting}); err != nil {
+	if _, err := c.Write([]byte{role}); err != nil {
 		return err
 	}
 	if err := wantGreeting(c); err != nil {
@@ -150,13 +159,13 @@ func (p *clientsProcess) start() {
 		p.clients = append(p.clients, c)
 		go func() {
 			var err error
-			switch p.job.Kind {
-			case serverPace:
-				err = p.pace(c)
-			case serverEcho:
+			switch {
+			case p.role(i) == greetingUpload:
+				err = p.pour(c)
+			case p.job.Kind == serverEcho:
 				err = p.pingPong(c)
 			default:
-				err = p.pour(c)
+				err = p.pace(c)
 			}
 			p.mu.Lock()
 			defer p.mu.Unlock()

@@ -22,6 +22,7 @@ type groupEnd struct {
 type groupSession struct {
 	tally   *tally
 	greeted bool
+	upload  bool
 	part    []byte // of a message
 }
 
@@ -118,10 +119,11 @@ func (e *groupEnd) handle(p *serverProcess, event *kcp.Event) error {
 func (e *groupEnd) read(p *serverProcess, c *kcp.Conn, s *groupSession, b []byte) {
 	if !s.greeted {
 		s.greeted = true
-		e.answer(c, b[:1])
+		s.upload = b[0] == greetingUpload
+		e.answer(c, []byte{greeting})
 		b = b[1:]
 	}
-	if p.job.Kind == serverBulk {
+	if s.upload {
 		s.tally.received.Add(uint64(len(b)))
 		return
 	}
@@ -135,7 +137,7 @@ func (e *groupEnd) read(p *serverProcess, c *kcp.Conn, s *groupSession, b []byte
 		if b = b[n:]; len(message) == messageSize {
 			e.answer(c, message)
 			s.part = s.part[:0]
-			s.tally.received.Add(messageSize)
+			p.answered(s.tally)
 		}
 	}
 }

@@ -148,15 +148,18 @@ func (p *serverProcess) serveSession(c io.ReadWriteCloser) {
 
 // converse reads and answers until the session ends.
 func (p *serverProcess) converse(c io.ReadWriteCloser, t *tally) error {
+	upload := false
 	if p.job.Kind != serverOpen {
-		if err := wantGreeting(c); err != nil {
+		var role [1]byte
+		if _, err := io.ReadFull(c, role[:]); err != nil {
 			return err
 		}
+		upload = role[0] == greetingUpload
 		if _, err := c.Write([]byte{greeting}); err != nil {
 			return err
 		}
 	}
-	if p.job.Kind == serverBulk {
+	if upload {
 		b := make([]byte, readSize)
 		for {
 			n, err := c.Read(b)
@@ -174,6 +177,13 @@ func (p *serverProcess) converse(c io.ReadWriteCloser, t *tally) error {
 		if _, err := c.Write(b); err != nil {
 			return err
 		}
+		p.answered(t)
+	}
+}
+
+// answered counts a message. Beside an upload only that counts.
+func (p *serverProcess) answered(t *tally) {
+	if p.job.Kind != serverChat {
 		t.received.Add(messageSize)
 	}
 }

@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestServerSmall runs every kind of case of the server suite with few clients.
 func TestServerSmall(t *testing.T) {
-	cases := []string{"pace-5", "echo-3", "bulk-10", "bulk-3-lowlatency", "bulk-2-gcm", "open-70", "echo-2/cores=1"}
+	cases := []string{"pace-5", "echo-3", "bulk-10", "bulk-3-lowlatency", "bulk-2-gcm", "chatty-3", "open-70", "echo-2/cores=1"}
 	if testing.Short() {
 		cases = []string{"bulk-10", "open-70"}
 	}
