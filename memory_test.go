@@ -247,6 +247,23 @@ func largeHolder(w *world, addr string, bytes int) *Conn {
 	return c
 }
 
+// What waits until a peer's new address is validated counts, and no longer.
+func TestDeferredPacketIsCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		_, b, l := w.pair(nil, nil)
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		const size = 1200
+		before := l.Stats().Buffered
+		b.path.validation = &pathValidation{deferred: &inPacket{data: make([]byte, size)}}
+		b.account()
+		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
+		b.dropUnreliable()
+		b.account()
+		require.Less(t, l.Stats().Buffered-before, size)
+	})
+}
+
 // A session that holds next to nothing but spare buffers, after a burst that its
 // application has read, gives those up under memory pressure, and goes on.
 func TestSpareMemoryDoesNotEndASession(t *testing.T) {
