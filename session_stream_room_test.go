@@ -73,6 +73,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 				require.InDelta(t, size*3/4, held, float64(size/4+2*tc.size+4*messageBytesQueued), tc.name)
 				require.Less(t, grown, int64(held+held/2+1<<20), tc.name) // with the streams themselves
 				require.InDelta(t, held/writeGrain, all.Load()-others, 5)
+				require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
 				require.NoError(t, a.Abort())
 				require.Equal(t, others, all.Load())
 				require.Zero(t, a.streams.queued)

@@ -196,6 +196,10 @@ type EndpointStats struct {
 	// their peers have sent, the sum of ConnStats.Held. Config.MaxBuffered
 	// bounds it.
 	Buffered int
+	// WriteBuffered is the memory in bytes of what all sessions and their streams
+	// have to send, or to be acknowledged, to within 16 KiB a session. See
+	// Config.WriteBuffer.
+	WriteBuffered int
 	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
 	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
@@ -277,6 +281,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		ResetsSent:      n.resetsSent.Load(),
 		HalfOpen:        int(e.load.halfOpen.Load()),
 		Buffered:        int(e.load.buffered.Load()),
+		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
 		EndedForMemory:  n.endedForMemory.Load(),
 	}
 	if l != nil {

@@ -31,6 +31,7 @@ func sessionMetrics() []metric {
 		{"sessions_backlog", "Sessions that wait for Accept.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Backlog) })},
 		{"sessions_half_open", "Accepted sessions of peers whose addresses are not validated.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HalfOpen) })},
 		{"held_bytes", "Memory that sessions hold because of what their peers have sent.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Buffered) })},
+		{"write_buffered_bytes", "Memory of what sessions and their streams have to send, or to be acknowledged.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.WriteBuffered) })},
 		{"sessions_opened_total", "Sessions opened, by the side that opened them.", "side", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"dialled", float64(s.Dialled)},
