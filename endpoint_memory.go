@@ -13,7 +13,7 @@ import (
 // unimpeded that holds no more than its share, or than what its path has
 // carried lately. One that holds more accepts only what can be read at once,
 // until it holds less. Sessions are ended (load shedding) that hold most for
-// each byte that has arrived lately, whatever it is that they hold: first those
+// each byte that has arrived or was read lately, whatever they hold: first those
 // that hold more than an equal share, and others only if that does not suffice.
 
 const (
@@ -68,7 +68,7 @@ func (e *Endpoint) overload() (over, margin int64) {
 }
 
 // leastRatio returns how much the sessions hold that may be ended now, for each
-// byte that has arrived lately, as a power of two. Beyond MaxBuffered that is
+// byte that has arrived or was read lately, as a power of two. Beyond MaxBuffered that is
 // sixteen times as much, and at least 16 KiB: what nothing has arrived for in
 // about ten seconds. A live peer has retransmitted what is missing by then,
 // which is accepted in any case. Further on it is four times as much, then half

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/shed"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -262,6 +264,39 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		b.account()
 		require.Less(t, l.Stats().Buffered-before, size)
 	})
+}
+
+// Who reads makes progress, also when nothing arrives any more; who does not, does
+// not.
+func TestReadingIsProgress(t *testing.T) {
+	for _, kind := range []string{"bytes", "stream"} {
+		for _, reads := range []bool{false, true} {
+			inWorld(t, 2, clean, func(w *world) {
+				a, b, l := w.pair(nil, nil)
+				want := content(1, 60_000)
+				var from io.Reader = b
+				if kind == "stream" {
+					s, r := streamPair(t, a, b, nil)
+					send(t, s, want)
+					from = r
+				} else {
+					send(t, a, want)
+				}
+				for at := 0; at < 30_000; at += 1000 {
+					time.Sleep(time.Second)
+					if reads {
+						receive(t, from, want[at:at+1000])
+					}
+					_, err := a.Ping(context.Background()) // the peer is there
+					require.NoError(t, err)
+				}
+				h := &b.in.holding
+				require.Greater(t, h.bytes.Load(), int64(30_000))
+				rank := shed.Of(h.bytes.Load(), h.lately(l.ep.now()), false)
+				require.Equal(t, !reads, rank.Holds(4), "%s, %d of %d", kind, h.lately(l.ep.now()), h.bytes.Load())
+			})
+		}
+	}
 }
 
 // A session that holds next to nothing but spare buffers, after a burst that its

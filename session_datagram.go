@@ -206,7 +206,7 @@ func (c *Conn) nextDatagram(ctx context.Context, b []byte) ([]byte, int, error) 
 				return nil, 0, c.opError("read", io.ErrShortBuffer)
 			}
 			next := q.pop()
-			c.account()
+			c.accountRead(len(next))
 			return next, copy(b, next), nil
 		case c.closing.err != nil:
 			return nil, 0, c.opError("read", c.reason(c.closing.err))

@@ -17,7 +17,7 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
-		c.account()
+		c.accountRead(len(e.Data))
 		return gotEvent
 	}
 	if got := c.takeData(m, memory, e); got != gotNothing {
@@ -72,7 +72,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	}
 	e.Data = memory.take(n)
 	m.datagram = false
-	c.afterRead()
+	c.afterRead(n)
 	return gotEvent
 }
 

@@ -45,7 +45,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 			}
 			n += c.kcp.recvBytes(b[n:])
 		}
-		c.afterRead()
+		c.afterRead(n)
 		return n, nil
 	}
 }
@@ -88,7 +88,7 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 		}
 		n, err := c.kcp.Recv(b)
 		if err == nil {
-			c.afterRead()
+			c.afterRead(n)
 			return n, nil
 		}
 		if err == io.ErrShortBuffer {
@@ -132,16 +132,16 @@ func (c *Conn) readEnd() error {
 	return c.reason(c.closing.err)
 }
 
-// afterRead follows a read: it schedules the release of spare memory, and sends
+// afterRead follows a read of n bytes: it schedules the release of spare memory, and sends
 // a window update if the read has reopened a window of zero.
-func (c *Conn) afterRead() {
+func (c *Conn) afterRead(n int) {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
 		c.timers.compactAt = c.ep.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
-	c.account()
+	c.accountRead(n)
 	if c.kcp.windowReopened() && c.closing.state != stateEnded {
 		c.push()
 	}

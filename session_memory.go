@@ -13,21 +13,18 @@ import (
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
 	bytes   atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
-	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once
+	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once, or was read
 	arrived uint32        // payload bytes that recent counts, or has counted, modulo 2^32
 	offered uint32        // what the peer has sent in the epoch of sending, as incast.Demand counts it
 }
 
-// lately returns the payload bytes that have arrived in the last seconds. It
+// lately returns how many bytes have arrived, or were read, in the last seconds. It
 // needs no lock.
 func (h *holding) lately(now time.Duration) int64 { return shed.Recent(h.recent.Load()).At(now) }
 
-// note updates recent; arrived is how many payload bytes have arrived so far.
-func (h *holding) note(arrived uint64, now time.Duration) {
-	if d := uint32(arrived) - h.arrived; d >= accountGrain {
-		h.arrived = uint32(arrived)
-		h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(int64(d), now)))
-	}
+// moved adds n bytes to recent.
+func (h *holding) moved(n int64, now time.Duration) {
+	h.recent.Store(uint64(shed.Recent(h.recent.Load()).Add(n, now)))
 }
 
 // held returns the memory that the session holds because of its peer, in bytes.
@@ -59,6 +56,10 @@ func (c *Conn) held() int {
 // no write to the counter that all sessions share.
 const accountGrain = 1 << 10
 
+// littleHeld is how many bytes a session may hold for as long as it likes, unless
+// memory is shorter than by a margin.
+const littleHeld = 16 << 10
+
 // account updates holding, and with it the endpoint's total. Those are exact
 // for a session that was not offered to Accept, or whose peer's address is not
 // validated.
@@ -69,7 +70,20 @@ func (c *Conn) account() {
 		c.ep.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	h.note(c.kcp.counts().BytesReceived, c.live.lastInput)
+	if d := uint32(c.kcp.counts().BytesReceived) - h.arrived; d >= accountGrain {
+		h.arrived += d
+		h.moved(int64(d), c.ep.now())
+	}
+}
+
+// accountRead is account after the application has read n bytes. That is progress,
+// too: a peer that has sent all it has does not pay for a reader that takes its time.
+// Sessions that hold little do not pay in any case.
+func (c *Conn) accountRead(n int) {
+	h := &c.in.holding
+	if c.account(); h.bytes.Load() >= littleHeld {
+		h.moved(int64(n), c.ep.now())
+	}
 }
 
 // overShare reports whether all sessions together exceed Config.MaxBuffered and
@@ -84,7 +98,7 @@ func (c *Conn) overShare() bool {
 	if over <= 0 || held <= max(c.ep.load.pressure.share.Load(), leastShare) {
 		return false
 	}
-	carried := min(h.lately(c.live.lastInput)/4*3, math.MaxInt32)
+	carried := min(h.lately(c.ep.now())/4*3, math.MaxInt32)
 	return held > carried*min(max(4*margin-over, 0), 2*margin)/(2*margin)
 }
 

@@ -368,10 +368,10 @@ func (s *Stream) readEndLocked() error {
 	return c.reason(c.closing.err)
 }
 
-// afterReadLocked sends the credit that a call has made due.
-func (s *Stream) afterReadLocked() {
+// afterReadLocked sends the credit that a call has made due, which has read n bytes.
+func (s *Stream) afterReadLocked(n int) {
 	c := s.conn
-	c.account()
+	c.accountRead(n)
 	if s.out.due&ctlCredit != 0 && c.closing.state == stateOpen {
 		c.push()
 	}
@@ -406,7 +406,7 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 			}
 		}
 		if n > 0 {
-			s.afterReadLocked()
+			s.afterReadLocked(n)
 			return n, nil
 		}
 		if err := s.readEndLocked(); err != nil {
@@ -436,7 +436,7 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 			n := m.take(b)
 			s.in.bytes -= n
 			s.takenLocked()
-			s.afterReadLocked()
+			s.afterReadLocked(n)
 			return n, nil
 		}
 		if err := s.readEndLocked(); err != nil {

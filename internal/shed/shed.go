@@ -26,16 +26,27 @@ const (
 // in its lower ones.
 type Recent uint64
 
-// At returns the bytes at a time, which must not be before that of the last
-// Add.
+// At returns the bytes at a time. Clocks that were read a little before the last
+// Add are taken to be at its time.
 func (r Recent) At(now time.Duration) int64 {
-	periods := (uint64(now.Milliseconds())/period - uint64(r)>>amountBits) << amountBits >> amountBits
-	return int64(r&maxAmount) >> min(periods, amountBits)
+	return int64(r&maxAmount) >> min(r.age(now), amountBits)
 }
 
 // Add returns r with n bytes more, which move now.
 func (r Recent) Add(n int64, now time.Duration) Recent {
-	return Recent(uint64(now.Milliseconds())/period<<amountBits | uint64(min(r.At(now)+n, maxAmount)))
+	age := r.age(now)
+	amount := uint64(min(r.At(now)+n, maxAmount))
+	return Recent((uint64(r)>>amountBits+age)<<amountBits | amount)
+}
+
+// age returns how many periods ago the last Add was.
+func (r Recent) age(now time.Duration) uint64 {
+	const earlier = 1 << (64 - amountBits - 8) // periods; a day and a half
+	age := (uint64(now.Milliseconds())/period - uint64(r)>>amountBits) << amountBits >> amountBits
+	if age >= 1<<(64-amountBits)-earlier {
+		return 0
+	}
+	return age
 }
 
 // Rank orders holders: those of higher rank pay first. Four ranks are a factor
