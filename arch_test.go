@@ -213,6 +213,7 @@ var layers = map[string][]string{
 	"internal/udp":        nil,
 	"internal/simsocket":  {"internal/udp", "netsim"},
 	"internal/selfsigned": nil,
+	"internal/executed":   {"", "internal/selfsigned"},
 	"netsim":              nil,
 	"fuzz":                {""},
 	"examples":            {"", "netsim", "examples/internal/lab"},
