@@ -3,13 +3,12 @@ package kcp
 import (
 	"context"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
-	"weak"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/replay"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
@@ -86,27 +85,13 @@ type socketState struct {
 	release    sync.Once      // the first Close releases sockets that are not owned
 }
 
-// sessionTable finds sessions by everything that a packet may identify them by.
-// Endpoint.mu guards it.
-type sessionTable struct {
-	sessions    map[sessionKey]*Conn // all sessions, by address and conversation id
-	slots       sessionSlots         // all sessions, for those that visit each
-	tally       sessionTally
-	fecByAddr   map[sessionKey][]*Conn      // sessions whose peers send FEC, by address alone (conv is 0)
-	byConv      map[uint32]*Conn            // list of the sessions of a conversation id, oldest first, linked by sameConv
-	perNetwork  map[netip.Addr]networkCount // by networkOf; nil if MaxSessionsPerAddress is off, which is immutable
-	shaking     int                         // accepted sessions of validated peers whose TLS handshake is in progress
-	unvalidated []weak.Pointer[Conn]        // half-open sessions in order of eviction, and some that no longer are, or have ended
-	timeWaits   timeWaitTable
-}
-
 // replyQueue holds the packets that are sent outside any session, and limits
 // their rate. Endpoint.mu guards it.
 type replyQueue struct {
-	cookies      cookieKey
-	budget       bucket           // all replies but cookies and stateless resets
-	cookieBudget bucket           // cookies
-	resetBudget  bucket           // stateless resets
+	cookies      admission.Cookies
+	budget       admission.Bucket // all replies but cookies and stateless resets
+	cookieBudget admission.Bucket // cookies
+	resetBudget  admission.Bucket // stateless resets
 	packets      []packet         // written by the next reader that calls sendReplies
 	datagrams    []udp.Datagram   // parallel to packets
 	numbers      []*packetNumbers // parallel to packets; nil entries: random nonce
@@ -140,7 +125,6 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		mostStreamBuffer: maxStreamReceive,
 		epoch:            time.Now(),
 		socket:           socketState{owned: owned, done: make(chan struct{})},
-		table:            sessionTable{sessions: make(map[sessionKey]*Conn), byConv: make(map[uint32]*Conn)},
 	}
 	if config != nil && config.StreamReceiveBuffer != 0 {
 		e.mostStreamBuffer = config.StreamReceiveBuffer
@@ -149,16 +133,14 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
 	}
 	e.repeat = e.config.Repetition.endpoint()
-	e.replies.cookies.random = e.repeat
+	e.replies.cookies.Random = e.repeat
+	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
 	e.resetSecret = e.newResetSecret()
 	e.packets.New = func() any { return new(buffer) }
 	if c := e.config.Cipher; c != nil {
 		e.protection.init(c)
 	}
 	e.protection.authentic = e.protection.authentic || e.config.TLS != nil
-	if e.config.MaxSessionsPerAddress > 0 {
-		e.table.perNetwork = make(map[netip.Addr]networkCount)
-	}
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
@@ -255,9 +237,9 @@ func (e *Endpoint) shut(err error) bool {
 		return false
 	}
 	e.closed = true
-	e.table.timeWaits.clear()
+	e.table.forget()
 	listener := e.listener
-	conns := e.table.slots.all()
+	conns := e.table.Sessions()
 	e.mu.Unlock()
 
 	close(e.socket.done)
@@ -279,7 +261,7 @@ func (e *Endpoint) shut(err error) bool {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.listener != nil || len(e.table.sessions) > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {
@@ -293,7 +275,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 		return
 	}
 	e.closed = true
-	e.table.timeWaits.clear()
+	e.table.forget()
 	close(e.socket.done)
 	e.wakes.Stop()
 	e.stopReaders()
@@ -306,7 +288,7 @@ func (e *Endpoint) dropListener(l *Listener) {
 	var conns []*Conn
 	if e.listener == l {
 		e.listener = nil
-		conns = e.table.slots.all()
+		conns = e.table.Sessions()
 		e.shutIfUnusedLocked()
 	}
 	e.mu.Unlock()

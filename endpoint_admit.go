@@ -2,8 +2,8 @@ package kcp
 
 import (
 	"time"
-	"weak"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -118,23 +118,25 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	c = e.accepted(key, d, p, f.hello, initial, v.validated)
 	remote := c.path.remote // read now: it may change once c is in the table
 	e.mu.Lock()
-	switch other := e.table.sessions[key]; {
+	switch other := e.table.Get(key); {
 	case other != nil: // another reader has opened the session first
 		e.mu.Unlock()
 		return other, v.evicted
-	case e.closed || e.listener != v.listener || len(e.table.sessions) >= e.config.MaxSessions:
+	case e.closed || e.listener != v.listener || e.table.Len() >= e.config.MaxSessions:
 		e.mu.Unlock()
 		return nil, v.evicted
 	}
 	if !v.validated {
 		e.load.halfOpen.Add(1)
-		e.pruneUnvalidatedLocked()
-		e.table.unvalidated = append(e.table.unvalidated, weak.Make(c))
+		e.table.AddHalfOpen(c, int(e.load.halfOpen.Load()), (*Conn).halfOpen)
+	} else {
+		e.table.SetValidated(c)
 	}
+	e.table.SetShaking(c, initial != nil)
 	e.addLocked(c)
 	e.table.tally.accepted++
 	e.mu.Unlock()
-	e.debug("session opened", remote, key.conv)
+	e.debug("session opened", remote, key.Conv)
 	if !c.begin(now, v.listener, e.offersAtOnce(f, v.validated)) {
 		return nil, v.evicted
 	}
@@ -154,6 +156,10 @@ func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
 	return validated || f.push && !e.refusesLegacy()
 }
 
+// evictAfter is the age from which an unvalidated session may be ended to make
+// room.
+const evictAfter = 3 * time.Second
+
 // verdict is the decision of judgeLocked on the first packet of a conversation.
 type verdict struct {
 	session   *Conn     // the existing session of that key; nil: none
@@ -167,7 +173,7 @@ type verdict struct {
 // to be opened, it queues the reply, if any: an acknowledgement in TIME-WAIT, a
 // COOKIE, or a RESET (stateless reset, RFC 9000 §10.3). Endpoint.mu is held.
 func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f initialPacket, now time.Duration) (v verdict) {
-	if v.session = e.table.sessions[key]; v.session != nil {
+	if v.session = e.table.Get(key); v.session != nil {
 		return v
 	}
 	if tw, ok := e.timeWaitForLocked(key, f, now); ok {
@@ -176,36 +182,37 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 		return v
 	}
 	v.listener = e.listener
-	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhereLocked(key.conv)
+	opening := f.hello.code != 0 || f.push && !e.refusesLegacy() && !e.convInUseElsewhereLocked(key.Conv)
 	switch {
 	case e.closed:
 		return v
 	case v.listener == nil || !opening:
 		e.counters.dropUnknown.Add(1)
 		if f.request.code != 0 && (v.listener == nil || f.hello.code == 0) {
-			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.request.sn, f.request.ts})
+			e.replyLocked(d, header{conv: key.Conv}, signal{sigReset, f.request.sn, f.request.ts})
 		}
 		return v
 	}
-	if e.refuseTLSLocked(d, key.conv, f) {
+	if e.refuseTLSLocked(d, key.Conv, f) {
 		return v
 	}
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
 		// A third party may have forged a cookie that was not asked for. So an
 		// invalid one counts only if one is wanted.
-		if v.validated = e.replies.cookies.valid(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
+		if v.validated = f.cookie.code != 0 && e.replies.cookies.Valid(admission.Cookie{f.cookie.sn, f.cookie.ts}, key, f.hello.ts, now); !v.validated && e.wantsCookiesLocked(key) {
 			if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // before the cost of the MAC
 				e.counters.cookiesSent.Add(1)
-				e.putReplyLocked(d, header{conv: key.conv}, e.replies.cookies.mint(key, f.hello.ts, now))
+				cookie := e.replies.cookies.Mint(key, f.hello.ts, now)
+				e.putReplyLocked(d, header{conv: key.Conv}, signal{sigCookie, cookie[0], cookie[1]})
 			}
 			return v
 		}
 	}
-	switch full := len(e.table.sessions) >= e.config.MaxSessions; {
+	switch full := e.table.Len() >= e.config.MaxSessions; {
 	case full || e.atAddressLimitLocked(key, v.validated):
 		e.counters.dropSessions.Add(1)
 		if f.hello.code != 0 && (full || v.validated) {
-			e.replyLocked(d, header{conv: key.conv}, signal{sigReset, f.hello.sn, f.hello.ts})
+			e.replyLocked(d, header{conv: key.Conv}, signal{sigReset, f.hello.sn, f.hello.ts})
 		}
 		return v
 	case f.hello.code != 0 && !e.mayShakeLocked(key): // the peer repeats HELLO
@@ -216,7 +223,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 		return v
 	}
 	if !v.validated && int(e.load.halfOpen.Load()) >= e.config.MaxHalfOpen {
-		if v.evicted = e.oldestHalfOpenLocked(now); v.evicted == nil {
+		if v.evicted = e.table.OldestHalfOpen(func(c *Conn) admission.Look { return c.evictable(now) }); v.evicted == nil {
 			e.counters.dropHalfOpen.Add(1)
 			return v
 		}
@@ -230,9 +237,8 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
-	c.path.counted = validated
 	if n := c.in.numbers; n != nil && n.tls != nil {
-		n.tls.shaking, n.tls.shake.initial = true, initial
+		n.tls.shake.initial = initial
 	}
 	if hello.code != 0 {
 		c.takeHello(hello) // no lock: no other goroutine has c yet
@@ -266,6 +272,6 @@ func (e *Endpoint) wantsCookiesLocked(key sessionKey) bool {
 	}
 	return e.config.AddressValidation == ValidateAlways ||
 		int(e.load.halfOpen.Load()) >= (e.config.MaxHalfOpen+1)/2 ||
-		len(e.table.sessions) >= (e.config.MaxSessions+1)/2 ||
+		e.table.Len() >= (e.config.MaxSessions+1)/2 ||
 		e.atAddressLimitLocked(key, false)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -46,7 +47,7 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if !chosen {
 		o.Conv = e.random32()
 	}
-	c, err := e.dial(ctx, makeKey(ap, peer, o.Conv), addr, chosen, o.Quiet)
+	c, err := e.dial(ctx, admission.MakeKey(ap, peer, o.Conv), addr, chosen, o.Quiet)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
@@ -82,7 +83,7 @@ func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chos
 			return nil, err
 		}
 		if !chosen {
-			key.conv = e.random32()
+			key.Conv = e.random32()
 		}
 	}
 }

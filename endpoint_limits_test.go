@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/stretchr/testify/require"
 )
 
@@ -238,8 +239,8 @@ func TestCookies(t *testing.T) {
 		good        bool
 	}{
 		{name: "good", from: from, conv: conv, token: token, good: true},
-		{name: "young", from: from, conv: conv, token: token, age: cookieTime, good: true},
-		{name: "old", from: from, conv: conv, token: token, age: 2*cookieTime + time.Second},
+		{name: "young", from: from, conv: conv, token: token, age: admission.CookieTime, good: true},
+		{name: "old", from: from, conv: conv, token: token, age: 2*admission.CookieTime + time.Second},
 		{name: "another port", from: other, conv: conv, token: token},
 		{name: "another address", from: netip.MustParseAddrPort("172.0.0.2:1"), conv: conv, token: token},
 		{name: "another conv", from: from, conv: conv + 1, token: token},

@@ -131,9 +131,10 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 	}
 	s, share, ratio := p.scan, max(p.share.Load(), leastShare), e.leastRatio()
 	e.mu.RLock()
-	conns := e.table.slots.conns
-	for end := s.at + scanned; s.at < min(end, len(conns)) && n < len(heavy); s.at++ {
-		c := conns[s.at]
+	conns, last := e.table.Part(s.at, scanned)
+	looked := 0
+	for ; looked < len(conns) && n < len(heavy); looked++ {
+		c := conns[looked]
 		if c == nil {
 			continue
 		}
@@ -152,7 +153,8 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 			}
 		}
 	}
-	done = s.at >= len(conns)
+	s.at += looked
+	done = last && looked == len(conns)
 	e.mu.RUnlock()
 	if done {
 		p.share.Store(max((int64(e.config.MaxBuffered)-s.rest)/max(s.holders, 1), leastShare))

@@ -194,7 +194,8 @@ func TestMemoryScansAreBounded(t *testing.T) {
 		conns := make([]Conn, 10*scanned+7)
 		for i := range conns {
 			conns[i].in.holding.bytes.Store(int64(i % 1000))
-			e.table.slots.add(&conns[i])
+			conns[i].entry.Conv = uint32(i)
+			e.table.Add(&conns[i])
 		}
 		conns[7*scanned].in.holding.bytes.Store(1 << 20)
 		e.load.buffered.Store(2 << 20)
@@ -235,6 +236,6 @@ func TestMemoryScansAreBounded(t *testing.T) {
 			require.Equal(t, want == mostShed, n == mostShed)
 		}
 		e.load.buffered.Store(0)
-		e.table.slots = sessionSlots{}
+		e.table.Init((*Conn).tableEntry, false)
 	})
 }

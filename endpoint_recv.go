@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -263,15 +264,13 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 // accepts it. It returns nil if no session takes the packet: it was dropped,
 // which is counted, or answered outside any session.
 func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	key := makeKey(d.Addr, d.Peer, p.conv)
+	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
-	c := e.table.sessions[key]
+	c := e.table.Get(key)
 	if p.kind == parityPacket {
-		if all := e.table.fecByAddr[key]; len(all) == 1 {
-			c = all[0]
-		}
+		c = e.table.OfParity(key)
 	}
-	bound := c != nil && c.path.fecBound
+	bound := c != nil && e.table.Bound(c)
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)

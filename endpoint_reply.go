@@ -3,8 +3,8 @@ package kcp
 import (
 	"errors"
 	"syscall"
-	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -28,8 +28,8 @@ func (e *Endpoint) replyLocked(d *udp.Datagram, h header, signals ...signal) {
 
 // mayReplyLocked takes a token for one reply from b, and counts a dropped reply
 // if there is none. Endpoint.mu is held.
-func (e *Endpoint) mayReplyLocked(b *bucket, rate float64) bool {
-	ok := b.take(e.now(), rate)
+func (e *Endpoint) mayReplyLocked(b *admission.Bucket, rate float64) bool {
+	ok := b.Take(e.now(), rate)
 	if !ok {
 		e.counters.dropReplies.Add(1)
 	}
@@ -86,25 +86,6 @@ func (e *Endpoint) sendReplies(shard int) {
 	e.send(shard, packets, sealed)
 }
 
-// bucket is a token bucket. Its capacity is the tokens of a tenth of a second.
-// The zero value is full. The lock of its owner guards it.
-type bucket struct {
-	used float64       // tokens that are missing
-	last time.Duration // of the last take, since the epoch
-}
-
-// take takes a token, of which there are rate a second. It reports false if
-// none is left.
-func (b *bucket) take(now time.Duration, rate float64) bool {
-	b.used = max(0, b.used-(now-b.last).Seconds()*rate)
-	b.last = now
-	if b.used >= rate/10 {
-		return false
-	}
-	b.used++
-	return true
-}
-
 // refused handles ECONNREFUSED: the system reports that no socket is open at
 // the address that this one is connected to. It ends the sessions that wait for
 // a first answer, and those that wait only for the answer to CLOSE.
@@ -115,7 +96,7 @@ func (e *Endpoint) refused(err error) {
 	e.mu.RLock()
 	var waiting []*Conn
 	if e.socket.connected {
-		waiting = e.table.slots.all()
+		waiting = e.table.Sessions()
 	}
 	e.mu.RUnlock()
 	for _, c := range waiting {

@@ -220,35 +220,14 @@ func TestSessionsWithoutHalfOpen(t *testing.T) {
 	})
 }
 
-// Slots are used again, keep their session's place, and are released once a
-// large table is empty.
-func TestSessionSlots(t *testing.T) {
-	var s sessionSlots
-	conns := make([]Conn, 2*slotsKept)
-	for i := range conns {
-		s.add(&conns[i])
-	}
-	for _, i := range []int{7, 3} {
-		s.remove(&conns[i])
-	}
-	s.add(&conns[3])
-	require.Same(t, &conns[3], s.conns[3], "the last one gets its place back")
-	require.Nil(t, s.conns[7])
-	s.add(&conns[7])
-	require.Same(t, &conns[7], s.conns[7])
-	require.Empty(t, s.free)
-	for i := range conns {
-		require.Same(t, &conns[i], s.conns[conns[i].closing.slot])
-		s.remove(&conns[i])
-	}
-	require.Zero(t, cap(s.conns)+cap(s.free))
-}
-
 // What the loop over many sessions holds the table for is the copy of a slice.
 func BenchmarkSessions(b *testing.B) {
-	e := &Endpoint{table: sessionTable{}}
-	for range 100_000 {
-		e.table.slots.add(&Conn{ep: e, hs: handshakeState{offered: true}})
+	e := &Endpoint{}
+	e.table.Init((*Conn).tableEntry, false)
+	for i := range uint32(100_000) {
+		c := &Conn{ep: e, hs: handshakeState{offered: true}}
+		c.entry.Conv = i
+		e.table.Add(c)
 	}
 	for b.Loop() {
 		n := 0

@@ -74,7 +74,7 @@ func (l *Listener) Shutdown(ctx context.Context) error { return l.ep.Shutdown(ct
 // reports false if the socket goes on to answer in the background.
 func (e *Endpoint) holdForPeers(ctx context.Context) bool {
 	e.mu.RLock()
-	hold, background := e.socket.holdUntil-e.now(), e.socket.owned && e.socket.disposable && len(e.table.sessions) == 0
+	hold, background := e.socket.holdUntil-e.now(), e.socket.owned && e.socket.disposable && e.table.Len() == 0
 	closed := e.closed
 	e.mu.RUnlock()
 	if hold <= 0 || closed {

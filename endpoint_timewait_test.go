@@ -69,7 +69,7 @@ func TestBurstLeavesNoMemory(t *testing.T) {
 		require.Less(t, left, int64(250*n), "bytes for each session")
 		for _, e := range []*Endpoint{e, l.Endpoint()} {
 			require.Zero(t, remembered(t, e))
-			require.Empty(t, e.table.unvalidated, "no session is left")
+			require.Zero(t, e.table.HalfOpen(), "no session is left")
 		}
 	})
 }
@@ -80,14 +80,12 @@ func remembered(t *testing.T, e *Endpoint) int {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	table := &e.table.timeWaits
-	require.Len(t, table.order, len(table.entries))
-	require.Len(t, table.latest, len(table.entries))
-	if len(table.entries) == 0 {
-		require.Nil(t, table.entries)
-		require.Nil(t, table.timer)
+	n := e.table.timeWaits.Len()
+	if n == 0 {
+		require.Zero(t, e.table.timeWaits)
+		require.Nil(t, e.table.expiry)
 	}
-	return len(table.entries)
+	return n
 }
 
 // The table of TIME-WAIT forgets entries in their time also while new ones come,

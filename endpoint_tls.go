@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -72,10 +73,10 @@ func (e *Endpoint) sessionTLS(in *readState, p *inPacket, d *udp.Datagram) *Conn
 	if in.last != nil && p.conv == in.lastConv && p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil {
 		return in.last
 	}
-	key := makeKey(d.Addr, d.Peer, p.conv)
+	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	return e.table.sessions[key]
+	return e.table.Get(key)
 }
 
 // open opens a packet under the application keys of s, and classifies it. A
@@ -122,7 +123,7 @@ func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) 
 	if f.info.sn == versionUnsealed && f.info.ts&capTLS != 0 && e.refuseVersion(d, p.conv, f) {
 		return nil
 	}
-	c, evicted := e.admit(makeKey(d.Addr, d.Peer, p.conv), d, p, f, now)
+	c, evicted := e.admit(admission.MakeKey(d.Addr, d.Peer, p.conv), d, p, f, now)
 	if evicted != nil {
 		evicted.fail(ErrReset)
 	}
@@ -186,7 +187,7 @@ func (e *Endpoint) refuseVersion(d *udp.Datagram, conv uint32, f initialPacket) 
 // peer may be at a new address, or the session in TIME-WAIT. It returns the
 // session that has migrated to the packet's address.
 func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	key := makeKey(d.Addr, d.Peer, p.conv)
+	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
 	candidates := e.migrationCandidates(key, plainPacket)
 	for _, c := range candidates {
 		if c == nil {

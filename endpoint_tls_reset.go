@@ -31,11 +31,11 @@ func (e *Endpoint) newResetSecret() []byte {
 // resetKey returns the key of the stateless resets of a session. It depends on
 // the address of the socket too, as several endpoints may have one Config.
 func (e *Endpoint) resetKey(key sessionKey) packetkeys.ResetKey {
-	text := binary.LittleEndian.AppendUint32(nil, key.conv)
-	text = binary.LittleEndian.AppendUint16(text, key.addr.Port())
-	ip := key.addr.Addr().As16()
-	text = append(append(text, ip[:]...), key.addr.Addr().Zone()...)
-	text = append(append(text, 0), key.peer...)
+	text := binary.LittleEndian.AppendUint32(nil, key.Conv)
+	text = binary.LittleEndian.AppendUint16(text, key.Addr.Port())
+	ip := key.Addr.Addr().As16()
+	text = append(append(text, ip[:]...), key.Addr.Addr().Zone()...)
+	text = append(append(text, 0), key.Peer...)
 	text = append(append(text, 0), e.LocalAddr().String()...)
 	return packetkeys.NewResetKey(e.resetSecret, text)
 }
@@ -48,10 +48,10 @@ func (e *Endpoint) resetClock(now time.Duration) uint32 { return uint32(e.epoch.
 // the key may be known to another peer, which has, or has had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
 func (e *Endpoint) resetKeyOf(c *Conn) *resetKey {
-	key, now := c.path.key, e.now()
+	key, now := c.entry.Key(), e.now()
 	e.mu.RLock()
-	_, before := e.table.timeWaits.atAnyAddress(key.conv, now)
-	alone := e.table.byConv[key.conv] == c && c.path.sameConv == nil && !before && now >= e.table.timeWaits.cutUntil
+	_, before := e.table.timeWaits.AtAnyAddress(key.Conv, now)
+	alone := e.table.Alone(c) && !before && !e.table.timeWaits.Forgot(resetKeyWithin, now)
 	e.mu.RUnlock()
 	if !alone {
 		return nil
@@ -74,7 +74,7 @@ func (e *Endpoint) resetUnknown(key sessionKey, d *udp.Datagram, now time.Durati
 	}
 	p := e.packet(packetkeys.MinReset + int(e.random32()%(packetkeys.MaxReset-packetkeys.MinReset+1)))
 	reset := e.resetKey(key)
-	reset.Reset(e.repeat, p.buf, key.conv, e.resetClock(now))
+	reset.Reset(e.repeat, p.buf, key.Conv, e.resetClock(now))
 	e.counters.resetsSent.Add(1)
 	e.mu.Lock()
 	e.queueReplyLocked(p, d, nil)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -249,7 +250,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 				config := &Config{Cipher: c}
 				a, b, l, pc := w.movable(config)
 				for port := range 2 { // of the same id
-					other := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
+					other := admission.MakeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), uint16(port+1)), nil, a.Conv())
 					x, err := l.ep.openSession(other, &net.UDPAddr{IP: net.IPv4(10, 0, 0, 7), Port: port + 1}, false)
 					require.NoError(t, err)
 					if port == 0 {
@@ -375,22 +376,22 @@ func TestSameConversationID(t *testing.T) {
 		var alive []*Conn
 		random := rand.New(rand.NewPCG(19, 1))
 		for port := range uint16(500) {
-			if len(alive) == maxSameConv || len(alive) > 0 && random.IntN(2) == 0 {
+			if len(alive) == admission.MaxSameConv || len(alive) > 0 && random.IntN(2) == 0 {
 				i := random.IntN(len(alive))
 				e.mu.Lock()
 				e.removeLocked(alive[i])
 				e.mu.Unlock()
 				alive = append(alive[:i], alive[i+1:]...)
 			} else {
-				key := makeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
-				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.addr), false)
+				key := admission.MakeKey(netip.AddrPortFrom(netip.MustParseAddr("10.0.0.7"), port+1), nil, 7)
+				c, err := e.openSession(key, net.UDPAddrFromAddrPort(key.Addr), false)
 				require.NoError(t, err)
 				c.hs.greeted.Store(true)
 				alive = append(alive, c)
 			}
-			found := e.migrationCandidates(sessionKey{conv: 7}, plainPacket)
+			found := e.migrationCandidates(sessionKey{Conv: 7}, plainPacket)
 			n := 0
-			for ; n < maxSameConv && found[n] != nil; n++ {
+			for ; n < admission.MaxSameConv && found[n] != nil; n++ {
 				require.Contains(t, alive, found[n])
 			}
 			require.Equal(t, len(alive), n)
@@ -417,7 +418,7 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 		a := w.dial(e)
 		time.Sleep(time.Second)
 		l.ep.mu.RLock()
-		b := l.ep.table.sessions[makeKey(a.LocalAddr().(*net.UDPAddr).AddrPort(), nil, a.Conv())]
+		b := l.ep.table.Get(admission.MakeKey(a.LocalAddr().(*net.UDPAddr).AddrPort(), nil, a.Conv()))
 		l.ep.mu.RUnlock()
 		numbered := func() bool {
 			b.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pmtud"
 )
@@ -53,23 +54,21 @@ type Conn struct {
 	rare     *rareState   // nil: nothing of it is needed
 	rtt      rttState
 	watch    *sessionWatch // nil until the application watches the session
+
+	// entry is the session's place in the endpoint's table. To change the key takes
+	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not
+	// change once the session is in the table. Endpoint.mu guards the rest.
+	entry admission.Entry[Conn]
 }
 
-// pathState is the network path to the peer. Changing key takes both Conn.mu
-// and Endpoint.mu, so either lock is enough to read it. key.conv is immutable
-// once the session is in the endpoint's tables. The other fields are under
-// Conn.mu, unless their comment says otherwise.
+// pathState is the network path to the peer.
 type pathState struct {
-	key      sessionKey
-	remote   net.Addr // the peer's address, as applications see it
-	sameConv *Conn    // next session of the same conversation id; Endpoint.mu
+	remote net.Addr // the peer's address, as applications see it
 
 	validation *pathValidation // nil: no challenge was sent to another address
 
-	shard    uint16 // index of the endpoint's socket that receives the peer's packets
-	sending  sending
-	fecBound bool // listed in sessionTable.fecByAddr; Endpoint.mu
-	counted  bool // as validated in sessionTable.perNetwork; Endpoint.mu
+	shard   uint16 // index of the endpoint's socket that receives the peer's packets
+	sending sending
 }
 
 // ioState is the state of the application's calls: what they wait for, and
@@ -120,12 +119,11 @@ type closeState struct {
 	closeBy     time.Duration // when lingering ends at the latest
 	lingerFrom  seq           // snd_una at the last progress
 	state       connState
-	closed      bool   // the application has called Close or Abort
-	background  bool   // Close does not wait, or waits no longer
-	undelivered bool   // the session ended before the peer had taken all that was written
-	kindAwaited bool   // CloseWrite waits until handshakeState.kind is known
-	retired     bool   // removed from the endpoint's tables
-	slot        uint32 // place in sessionTable.slots; Endpoint.mu
+	closed      bool // the application has called Close or Abort
+	background  bool // Close does not wait, or waits no longer
+	undelivered bool // the session ended before the peer had taken all that was written
+	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
+	retired     bool // removed from the endpoint's tables
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.
@@ -182,11 +180,12 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. It runs
 // without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, path: pathState{key: key, remote: remote}, timers: timerState{clockBase: e.random32()}}
+	c := &Conn{ep: e, path: pathState{remote: remote}, timers: timerState{clockBase: e.random32()}}
+	c.entry.SetKey(key)
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
 	c.outgoing.init(e)
-	c.kcp = New(key.conv, c.collect)
+	c.kcp = New(key.Conv, c.collect)
 	h := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
 	switch {
 	case e.sealsFrom():
@@ -199,7 +198,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	now := e.now()
 	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
 	c.closing.linger = e.config.Linger
-	c.in.numbers = e.newNumbers(key.conv)
+	c.in.numbers = e.newNumbers(key.Conv)
 	c.setClock(now)
 	return c
 }
@@ -407,7 +406,7 @@ func (c *Conn) RemoteAddr() net.Addr {
 }
 
 // Conv returns the conversation id, which never changes.
-func (c *Conn) Conv() uint32 { return c.path.key.conv }
+func (c *Conn) Conv() uint32 { return c.entry.Conv }
 
 // SetDeadline sets the read and the write deadline; see SetReadDeadline and
 // SetWriteDeadline.

@@ -144,7 +144,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 	}
 	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.overhead.tail)
 	p.datagram = true
-	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.path.key.conv)
+	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)
 	o.add(p)
 	c.datagramQueue().stats.Sent++

@@ -91,7 +91,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	var all [][]byte
 	add := func(cmd uint8, sn, ts uint32, payload string) {
 		p := segment(cmd, 0, ts, sn, uint32(k.snd.nxt), payload)
-		binary.LittleEndian.PutUint32(p, c.path.key.conv)
+		binary.LittleEndian.PutUint32(p, c.entry.Conv)
 		all = append(all, p)
 	}
 	add(cmdPush, uint32(k.rcv.nxt), 0, "forged")
@@ -100,7 +100,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 	add(cmdAck, uint32(k.snd.nxt)-1, 0, "")
 	add(cmdWask, 0, 0, "")
 	shut := segment(cmdWins, 0, 0, 0, uint32(k.snd.una), "")
-	binary.LittleEndian.PutUint32(shut, c.path.key.conv)
+	binary.LittleEndian.PutUint32(shut, c.entry.Conv)
 	binary.LittleEndian.PutUint16(shut[6:], 0)
 	all = append(all, shut)
 	for _, s := range []signal{
@@ -109,7 +109,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 		{sigAbort, l.token, 0}, {sigReset, l.ping.signal.sn, l.ping.signal.ts},
 		{sigClose | sigAnswer, uint32(k.snd.end), l.peerToken},
 	} {
-		all = append(all, packetOf(c.path.key.conv, bytesOf(s)))
+		all = append(all, packetOf(c.entry.Conv, bytesOf(s)))
 	}
 	return all
 }

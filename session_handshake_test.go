@@ -449,7 +449,7 @@ func TestSimultaneousOpen(t *testing.T) {
 			for i := range ends {
 				go func() {
 					to := addrs[1-i]
-					c, err := ends[i].openSession(sessionKey{addr: to.AddrPort(), conv: 77}, to, false)
+					c, err := ends[i].openSession(sessionKey{Addr: to.AddrPort(), Conv: 77}, to, false)
 					if err == nil {
 						err = c.connect(context.Background(), ends[i].now())
 					}

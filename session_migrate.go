@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -129,10 +130,9 @@ const challengeEvery = 50 * time.Millisecond
 // challenge is valid for 10 to 20 seconds, and for one migration. c.mu and
 // Endpoint.mu are held.
 func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
-	key := makeKey(to.addr, to.peer, c.path.key.conv)
-	period := ^int64(at / cookieTime) // never that of a cookie
-	s := c.ep.replies.cookies.at(key, c.hs.token+c.path.validation.count(), period)
-	return signal{sigPing, s.sn, s.ts}
+	key := admission.MakeKey(to.addr, to.peer, c.entry.Conv)
+	s := c.ep.replies.cookies.Challenge(key, c.hs.token+c.path.validation.count(), at)
+	return signal{sigPing, s[0], s[1]}
 }
 
 // answersChallenge reads a packet from another address. answered reports
@@ -163,14 +163,14 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
 	c.ep.mu.Lock()
 	defer c.ep.mu.Unlock()
-	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-cookieTime).answer()}
+	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-admission.CookieTime).answer()}
 }
 
 // migrateTo moves the session to a new address. It reports false if the
 // endpoint has another session there. Congestion control and MTU discovery
 // start anew.
 func (c *Conn) migrateTo(to source) bool {
-	if !c.ep.rekey(c, makeKey(to.addr, to.peer, c.path.key.conv)) {
+	if !c.ep.rekey(c, admission.MakeKey(to.addr, to.peer, c.entry.Conv)) {
 		return false
 	}
 	c.path.remote = to.netAddr()
@@ -257,13 +257,13 @@ func (c *Conn) inputDeferred(now time.Duration) (changed bool) {
 	v := c.path.validation
 	p := v.deferred
 	v.deferred = nil
-	return p != nil && makeKey(p.from.addr, p.from.peer, p.conv) == c.path.key && c.inputPacket(p, now)
+	return p != nil && admission.MakeKey(p.from.addr, p.from.peer, p.conv) == c.entry.Key() && c.inputPacket(p, now)
 }
 
 // origin returns the peer's address, as the source that its packets have.
 func (c *Conn) origin() source {
-	o := source{addr: c.path.key.addr}
-	if c.path.key.peer != "" {
+	o := source{addr: c.entry.Addr}
+	if c.entry.Peer != "" {
 		o.peer = c.path.remote
 	}
 	return o

@@ -184,12 +184,12 @@ func TestMoveDoesNotCollide(t *testing.T) {
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
 		x, err := e.Dial(context.Background(), at(1))
 		require.NoError(t, err)
-		key := x.path.key
-		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
+		key := x.entry.Key()
+		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
 		_, err = e.openSession(key, at(2), false)
 		require.NoError(t, err)
 		require.False(t, e.rekey(x, key))
-		require.Equal(t, x, e.table.sessions[x.path.key])
+		require.Equal(t, x, e.table.Get(x.entry.Key()))
 	})
 }
 
@@ -230,10 +230,10 @@ func TestConvWhileMoving(t *testing.T) {
 		conv := c.Conv()
 		done := make(chan uint32)
 		go func() { done <- c.Conv() }()
-		key := c.path.key
-		key.addr = netip.AddrPortFrom(key.addr.Addr(), 2)
+		key := c.entry.Key()
+		key.Addr = netip.AddrPortFrom(key.Addr.Addr(), 2)
 		require.True(t, e.rekey(c, key))
 		require.Equal(t, conv, <-done)
-		require.Equal(t, c, e.table.sessions[key])
+		require.Equal(t, c, e.table.Get(key))
 	})
 }

@@ -63,11 +63,11 @@ func (c *Conn) mtu() int { return c.kcp.packetSize() + c.outgoing.sender.overhea
 // MTU.
 func (c *Conn) newSearch() *pmtud.Search {
 	cfg, ether := &c.ep.config, pmtud.EtherIPv6
-	if c.path.key.addr.Addr().Unmap().Is4() {
+	if c.entry.Addr.Addr().Unmap().Is4() {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.path.key.peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
+	if limit == 0 && c.entry.Peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {
@@ -204,7 +204,7 @@ func (c *Conn) restartMTUSearch() {
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	numbers := c.in.numbers.sender()
-	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.path.key.addr, Peer: c.origin().peer}
+	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.entry.Addr, Peer: c.origin().peer}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {

@@ -127,7 +127,7 @@ func (c *Conn) number(sends bool) {
 	if c.ep.protection.nonces == nil || l.token == l.peerToken || l.token == 0 || l.peerToken == 0 {
 		return
 	}
-	conv, size := c.path.key.conv, c.ep.protection.nonces.NonceSize()
+	conv, size := c.entry.Conv, c.ep.protection.nonces.NonceSize()
 	ours := newNonceBase(conv, l.token, l.peerToken)[:size]
 	if n := c.in.numbers; n == nil || !bytes.Equal(n.ours(), ours) {
 		macs := c.ep.newPacketMACs(conv, l.token, l.peerToken)
@@ -232,7 +232,7 @@ func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)
 		payload, fits := h.payload(data[headerSize:])
-		if !fits || h.conv != c.path.key.conv {
+		if !fits || h.conv != c.entry.Conv {
 			return false
 		}
 		if s, is := h.signal(); is {

@@ -6,12 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -212,9 +210,9 @@ func randomLife(t *testing.T, seed uint64) {
 				t.Logf("wrote %d got %d, errors %v, %v, %v", len(l.wrote), len(l.got), l.writeErr, l.readErr, l.closeErr)
 			}
 			for _, e := range []*Endpoint{client, server} {
-				for _, c := range slices.Collect(maps.Values(e.table.sessions)) {
+				for _, c := range e.table.Sessions() {
 					t.Logf("%v state %v, unvalidated %v, offered %v, una %d next %d end %d, received %d queued %d, %+v",
-						c.path.key, c.closing.state, c.hs.unvalidated.Load(), c.hs.offered, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.snd.end, c.kcp.rcv.nxt, c.kcp.rcv.queued, &c.hs)
+						c.entry.Key(), c.closing.state, c.hs.unvalidated.Load(), c.hs.offered, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.snd.end, c.kcp.rcv.nxt, c.kcp.rcv.queued, &c.hs)
 					c.fail(errors.New("watchdog"))
 				}
 			}

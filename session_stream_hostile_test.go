@@ -163,7 +163,7 @@ func TestStreamSegmentsCostTheSame(t *testing.T) {
 			cost := func(n int) time.Duration {
 				least := time.Hour
 				for range 5 {
-					c := newConn(e, sessionKey{conv: 1}, socket.LocalAddr())
+					c := newConn(e, sessionKey{Conv: 1}, socket.LocalAddr())
 					c.mu.Lock()
 					bring := prepare(&hostileStreams{t, c}, n)
 					begin := time.Now()
@@ -266,7 +266,7 @@ func TestStreamMemoryIsCounted(t *testing.T) {
 	defer e.Close()
 	for kind, how := range hoards {
 		t.Run(how.name, func(t *testing.T) {
-			c := newConn(e, sessionKey{conv: 1}, socket.LocalAddr())
+			c := newConn(e, sessionKey{Conv: 1}, socket.LocalAddr())
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			idle := c.held()
@@ -298,7 +298,7 @@ func TestStreamIDsHoldLittle(t *testing.T) {
 	const sessions = 8
 	var all [sessions]*Conn
 	for i := range all {
-		all[i] = newConn(e, sessionKey{conv: 1}, socket.LocalAddr())
+		all[i] = newConn(e, sessionKey{Conv: 1}, socket.LocalAddr())
 	}
 	before, counted := memoryInUse(), 0
 	for _, c := range all {

@@ -63,7 +63,6 @@ type tlsState struct {
 	ended *packetkeys.Keys
 
 	secured *securedState // nil before the handshake is done, and in TIME-WAIT
-	shaking bool          // accepted, and counted in sessionTable.shaking if validated; Endpoint.mu
 }
 
 // securedState is what a TLS handshake has agreed on, for the application.
@@ -172,7 +171,7 @@ func (c *Conn) dialTLS() {
 		config.ServerName = serverName(c.path.remote.String())
 	}
 	h := c.tlsHandshake()
-	h.initial = packetkeys.NewInitial(c.path.key.conv, c.hs.token, true)
+	h.initial = packetkeys.NewInitial(c.entry.Conv, c.hs.token, true)
 	h.tls = handshake.Client(config, c.tlsParams().encode())
 	c.runTLS(h, true, nil)
 }
@@ -239,7 +238,7 @@ func (c *Conn) runTLS(h *tlsHandshake, start bool, data []byte) {
 
 // workTLS is the goroutine of runTLS. It locks c.mu once TLS has returned.
 func (c *Conn) workTLS(h *tlsHandshake, start bool, data []byte, ticket bool) {
-	c.ep.repeat.wait(c.path.key.conv, rankTLS)
+	c.ep.repeat.wait(c.entry.Conv, rankTLS)
 	var s handshake.Step
 	if start {
 		s = h.tls.Start()
@@ -339,7 +338,7 @@ func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
 // window that every peer with signals has at least.
 func (c *Conn) inputInfo(s signal) {
 	b := make([]byte, headerSize)
-	s.encode(header{conv: c.path.key.conv, wnd: minRcvWnd}, b)
+	s.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
 	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
 }
 
@@ -349,7 +348,7 @@ func (c *Conn) inputEarly(h *tlsHandshake, now time.Duration) {
 	early := h.early
 	h.early, h.held = nil, 0
 	for _, packet := range early {
-		p := inPacket{data: packet, from: c.origin(), conv: c.path.key.conv, kind: sealedPacket}
+		p := inPacket{data: packet, from: c.origin(), conv: c.entry.Conv, kind: sealedPacket}
 		if packetkeys.LevelOf(packet) == packetkeys.Application {
 			if c.securing() {
 				p.kind = earlyPacket
@@ -431,7 +430,7 @@ func (c *Conn) closeTLS() {
 		if h.tls != nil && !h.working { // else workTLS does it
 			h.tls.Close()
 		}
-		c.ep.handshakeOver(c, c.in.numbers.tls)
+		c.ep.handshakeOver(c)
 	}
 }
 

@@ -426,7 +426,7 @@ func (c *Conn) cryptoHeader(level handshake.Level, size int) header {
 	if level == handshake.Initial {
 		size += packetkeys.InitialOverhead
 	}
-	return header{conv: c.path.key.conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd, len: uint32(size)}
+	return header{conv: c.entry.Conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd, len: uint32(size)}
 }
 
 // flightOverhead returns the bytes in front of and behind the content of a
@@ -461,7 +461,7 @@ func (c *Conn) flightPacket(level handshake.Level, signals []signal, n int) (pac
 	}
 	p := c.ep.packet(size)
 	for i, s := range signals {
-		s.encode(header{conv: c.path.key.conv, wnd: flightWnd}, p.buf[head+i*headerSize:])
+		s.encode(header{conv: c.entry.Conv, wnd: flightWnd}, p.buf[head+i*headerSize:])
 	}
 	return p, true
 }
@@ -512,7 +512,7 @@ func (c *Conn) sendAlert() {
 // sendAbort ends the session at a peer that does not speak TLS.
 func (c *Conn) sendAbort() {
 	p := c.ep.packet(headerSize)
-	signal{sigAbort, c.hs.peerToken, 0}.encode(header{conv: c.path.key.conv, wnd: flightWnd}, p.buf)
+	signal{sigAbort, c.hs.peerToken, 0}.encode(header{conv: c.entry.Conv, wnd: flightWnd}, p.buf)
 	p.ready = true
 	c.outgoing.add(p)
 }

@@ -72,7 +72,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		w.settle()
 		require.Zero(t, l.Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
-		tw, ok := l.Endpoint().table.timeWaits.at(b.path.key, l.Endpoint().now())
+		tw, ok := l.Endpoint().table.timeWaits.At(b.entry.Key(), l.Endpoint().now())
 		require.True(t, ok)
 		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
@@ -124,8 +124,8 @@ func (w *world) halfOpen(l *Listener, config *Config, packets int) *Conn {
 func (e *Endpoint) only(t *testing.T) *Conn {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
-	require.Len(t, e.table.sessions, 1)
-	for _, c := range e.table.sessions {
+	require.Equal(t, 1, e.table.Len())
+	for _, c := range e.table.Sessions() {
 		return c
 	}
 	return nil
@@ -228,7 +228,7 @@ func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
 		w.settle()
 		l.Endpoint().mu.RLock()
 		defer l.Endpoint().mu.RUnlock()
-		require.Zero(t, l.Endpoint().table.shaking)
+		require.Zero(t, l.Endpoint().table.Shaking())
 	})
 }
 
@@ -327,16 +327,16 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		require.NoError(t, b.Close())
 		w.settle()
 		e := l.Endpoint()
-		key, now := b.path.key, e.now()
+		key, now := b.entry.Key(), e.now()
 		packet := make([]byte, 200)
-		d := &udp.Datagram{Addr: key.addr}
+		d := &udp.Datagram{Addr: key.Addr}
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {
 				clear(packet)
-				binary.LittleEndian.PutUint32(packet, key.conv)
+				binary.LittleEndian.PutUint32(packet, key.Conv)
 				packet[4] = 0xa2 + phase
 				d.Buf = packet
-				require.True(t, e.sealedInTimeWait(key, d, &inPacket{data: packet, conv: key.conv}, now))
+				require.True(t, e.sealedInTimeWait(key, d, &inPacket{data: packet, conv: key.Conv}, now))
 			})
 			require.LessOrEqual(t, allocations, 1.0)
 		}

@@ -50,7 +50,7 @@ func decodeTLSParams(b []byte) (p tlsParams, ok bool) {
 // then.
 func (c *Conn) tlsParams() tlsParams {
 	info := c.infoSignal()
-	p := tlsParams{conv: c.path.key.conv, dialler: c.hs.token, version: info.sn, capabilities: info.ts}
+	p := tlsParams{conv: c.entry.Conv, dialler: c.hs.token, version: info.sn, capabilities: info.ts}
 	if !c.hs.dialled {
 		p.dialler, p.listener = c.hs.peerToken, c.hs.token
 	}
@@ -73,7 +73,7 @@ func (c *Conn) checkParams(b []byte) error {
 		return ErrHandshakeChanged
 	}
 	l, h := &c.hs, c.tlsHandshake()
-	want := tlsParams{conv: c.path.key.conv, dialler: l.peerToken, version: h.info.sn, capabilities: h.info.ts, flags: p.flags}
+	want := tlsParams{conv: c.entry.Conv, dialler: l.peerToken, version: h.info.sn, capabilities: h.info.ts, flags: p.flags}
 	if l.dialled {
 		want.dialler, want.listener = l.token, l.peerToken
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -343,8 +344,8 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		e, _ := w.endpoint("10.0.0.2:5000", config)
 		server := l.Endpoint()
 		server.mu.Lock()
-		for i := range maxTimeWait + 1 {
-			server.table.timeWaits.add(sessionKey{conv: uint32(i)}, timeWait{}, server.now())
+		for i := range admission.MaxTimeWaits + 1 {
+			server.table.timeWaits.Add(sessionKey{Conv: uint32(i)}, timeWait{}, false, server.now())
 		}
 		server.mu.Unlock()
 		for _, want := range []bool{false, true} {
@@ -357,7 +358,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		for _, of := range []*Endpoint{e, server} {
 			for _, addr := range []string{"10.0.0.5:1", "10.0.0.6:1", "10.0.0.5:2"} {
 				for conv := range uint32(2) {
-					keys[of.resetKey(sessionKey{addr: netip.MustParseAddrPort(addr), conv: conv})] = true
+					keys[of.resetKey(sessionKey{Addr: netip.MustParseAddrPort(addr), Conv: conv})] = true
 				}
 			}
 		}

@@ -118,7 +118,7 @@ func (n *notifier) block(rank uint64) {
 	n.cond.Wait()
 	n.waiting--
 	c := n.conn()
-	c.ep.repeat.waitUnlocked(n.cond.L, c.path.key.conv, rank)
+	c.ep.repeat.waitUnlocked(n.cond.L, c.entry.Conv, rank)
 }
 
 // readWhile reads the socket, as the leader of the leader/followers pattern,

@@ -248,7 +248,7 @@ type EndpointStats struct {
 // Stats returns a snapshot of the endpoint.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
-	sessions, l := len(e.table.sessions), e.listener
+	sessions, l := e.table.Len(), e.listener
 	tally := &e.table.tally
 	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()

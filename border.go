@@ -1,0 +1,61 @@
+package kcp
+
+import (
+	"time"
+
+	"github.com/arqnet/kcp/internal/admission"
+)
+
+// The border between sessions and endpoints: what either may ask of the other.
+// Files of sessions use no fields that are declared in files of endpoints, and the
+// reverse (TestBorder).
+
+// What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
+// otherwise.
+
+// tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
+func (c *Conn) tableEntry() *admission.Entry[Conn] { return &c.entry }
+
+// becomeDialled makes a new session one that this end dials.
+func (c *Conn) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
+
+// setConv gives a new session, which is in no table yet, another conversation id.
+func (c *Conn) setConv(conv uint32) {
+	c.entry.Conv = conv
+	c.kcp.setConv(conv)
+	c.in.numbers = c.ep.newNumbers(conv)
+}
+
+// extended reports whether the peer is known to be an extended one.
+func (c *Conn) extended() bool { return c.hs.greeted.Load() }
+
+// halfOpen reports whether the peer's address is not validated.
+func (c *Conn) halfOpen() bool { return c.hs.unvalidated.Load() }
+
+// evictable reports whether the session may be ended to make room. A packet since
+// the last call keeps it.
+func (c *Conn) evictable(now time.Duration) admission.Look {
+	switch {
+	case !c.halfOpen():
+		return admission.Established
+	case now-c.hs.born < evictAfter:
+		return admission.Young
+	case c.hs.active.Swap(false):
+		return admission.Active
+	}
+	return admission.Idle
+}
+
+// tally adds the figures of the session, which has ended, to t. Conn.mu and
+// Endpoint.mu are held.
+func (c *Conn) tally(t *sessionTally) {
+	t.ended.count(c.closing.err, c.hs.offered)
+	c.addTo(&t.totals)
+}
+
+// total locks c.mu and adds the session's figures to t.
+func (c *Conn) total(t *SessionTotals) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.addTo(t)
+}

@@ -1,0 +1,81 @@
+package admission
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"hash"
+	"io"
+	"time"
+)
+
+// Cookies makes and checks cookies. A cookie validates that a peer receives what
+// is sent to its address (RFC 9000 §8.1), and the endpoint keeps no state for it.
+type Cookies struct {
+	Random io.Reader // of the secret; it must not fail
+	mac    hash.Hash // HMAC with a random secret; nil before the first use
+	text   []byte    // scratch space for the MAC
+}
+
+// Cookie is a MAC of a key, a token and a period of time.
+type Cookie [2]uint32
+
+// CookieTime is the least time for which a cookie is valid. The most is twice
+// that.
+const CookieTime = 10 * time.Second
+
+// Mint returns the cookie for a key and a token now.
+func (c *Cookies) Mint(key Key, token uint32, now time.Duration) Cookie {
+	return c.at(key, token, int64(now/CookieTime))
+}
+
+// Valid reports whether Mint has returned cookie for key and token, in this period
+// or the one before.
+func (c *Cookies) Valid(cookie Cookie, key Key, token uint32, now time.Duration) bool {
+	period := int64(now / CookieTime)
+	return cookie == c.at(key, token, period) || cookie == c.at(key, token, period-1)
+}
+
+// Challenge returns a cookie that Valid never takes, for path validation (RFC 9000
+// §8.2). It is the same for as long as a cookie is.
+func (c *Cookies) Challenge(key Key, token uint32, at time.Duration) Cookie {
+	return c.at(key, token, ^int64(at/CookieTime))
+}
+
+// at returns the cookie of a period.
+func (c *Cookies) at(key Key, token uint32, period int64) Cookie {
+	if c.mac == nil {
+		var secret [32]byte
+		_, _ = io.ReadFull(c.Random, secret[:])
+		c.mac = hmac.New(sha256.New, secret[:])
+	}
+	text := binary.LittleEndian.AppendUint64(c.text[:0], uint64(period))
+	text = binary.LittleEndian.AppendUint32(text, key.Conv)
+	text = binary.LittleEndian.AppendUint32(text, token)
+	text = binary.LittleEndian.AppendUint16(text, key.Addr.Port())
+	ip := key.Addr.Addr().As16()
+	text = append(append(append(text, ip[:]...), key.Addr.Addr().Zone()...), key.Peer...)
+	c.mac.Reset()
+	c.mac.Write(text)
+	c.text = c.mac.Sum(text[:0])
+	return Cookie{binary.LittleEndian.Uint32(c.text), binary.LittleEndian.Uint32(c.text[4:])}
+}
+
+// Bucket is a token bucket. Its capacity is the tokens of a tenth of a second.
+// The zero value is full.
+type Bucket struct {
+	used float64       // tokens that are missing
+	last time.Duration // of the last Take
+}
+
+// Take takes a token, of which there are rate a second. It reports false if none
+// is left.
+func (b *Bucket) Take(now time.Duration, rate float64) bool {
+	b.used = max(0, b.used-(now-b.last).Seconds()*rate)
+	b.last = now
+	if b.used >= rate/10 {
+		return false
+	}
+	b.used++
+	return true
+}
