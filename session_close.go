@@ -207,7 +207,7 @@ func (c *Conn) waitKind() error {
 			defer timer.Stop()
 		}
 		c.closing.kindAwaited = true
-		if l.silent() {
+		if l.quiet && l.silent() {
 			c.startHandshake(now)
 			continue
 		}

@@ -190,7 +190,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
-	if c.customs().SegmentBound {
+	if c.rare != nil && c.rare.customs.SegmentBound {
 		segments = writeBatch
 	}
 	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
@@ -280,12 +280,9 @@ func (c *Conn) writeEnd() error {
 
 // room returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload.
-func (c *Conn) room() int { return c.roomIn(c.writeBuffer()) }
-
-// roomIn is room of a write buffer of size bytes.
-func (c *Conn) roomIn(size int) int {
-	room := size - c.writeUsed()
-	if c.customs().SegmentBound {
+func (c *Conn) room() int {
+	room := c.writeBuffer() - c.writeUsed()
+	if c.rare != nil && c.rare.customs.SegmentBound {
 		room = c.segmentRoom()
 	}
 	if c.streams != nil {
@@ -300,7 +297,7 @@ func (c *Conn) push() {
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
 	}
-	if c.hs.silent() && c.kcp.WaitSend() > 0 {
+	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)
 	}
 	c.flush(now)

@@ -10,7 +10,7 @@ import (
 func (c *Conn) nextPing() time.Duration {
 	l := &c.hs
 	switch {
-	case c.closing.state != stateOpen && c.closing.state != stateLingering, c.over(), c.hs.dialled && !l.reached:
+	case c.closing.state != stateOpen && c.closing.state != stateLingering, l.peerFin && c.over(), l.dialled && !l.reached:
 		return 0
 	case c.live.outstanding && l.kind == peerExtended:
 		return max(c.live.lastHeard, c.live.since) + probeAfter
@@ -59,7 +59,9 @@ func (c *Conn) heard(now time.Duration) {
 		l.ping.active = false
 	}
 	c.live.challenged = false
-	c.noteReached()
+	if !l.reached {
+		c.noteReached()
+	}
 	if l.kind == peerUnknown && l.hello.active && c.kcp.counts().WindowUpdates >= legacyAnswers {
 		l.hello.active = false
 		l.kind = peerLegacy
@@ -67,7 +69,9 @@ func (c *Conn) heard(now time.Duration) {
 	if l.kind == peerUnknown && l.hello.tries == 1 && c.kcp.counts().WindowUpdates > 0 {
 		l.hello.next = now // it seems to be a legacy peer; a second answer shows it
 	}
-	c.suspectRestart(asked, now)
+	if l.kind != peerExtended {
+		c.suspectRestart(asked, now)
+	}
 	if c.kcp.echoed() {
 		c.addressValidated()
 	}

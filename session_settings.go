@@ -61,21 +61,24 @@ func (c *Conn) settings() *connSettings {
 
 // messageMode reports whether Write and WriteMessage send messages.
 func (c *Conn) messageMode() bool {
-	if s := c.settings(); s != nil {
-		return s.messageMode
+	if c.rare != nil && c.rare.settings != nil {
+		return c.rare.settings.messageMode
 	}
 	return c.ep.config.MessageMode
 }
 
 // writeBuffer returns the size of the write buffer in bytes.
 func (c *Conn) writeBuffer() int {
-	if s := c.settings(); s != nil && s.writeBuffer > 0 {
-		return s.writeBuffer
+	if c.rare != nil && c.rare.settings != nil && c.rare.settings.writeBuffer > 0 {
+		return c.rare.settings.writeBuffer
 	}
-	if c.ep.fixedWriteBuffer {
+	switch all := c.ep.load.written.Load(); {
+	case c.ep.fixedWriteBuffer:
 		return c.ep.config.WriteBuffer
+	case all > writePressure:
+		return c.scarceWriteBuffer(all)
 	}
-	return c.sharedWriteBuffer()
+	return defaultWriteBuffer
 }
 
 // pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.

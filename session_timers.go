@@ -4,15 +4,50 @@ import (
 	"time"
 )
 
+// concerns are what a session has to see to in a step beyond its data. Most steps
+// of most sessions have none, and call none of the functions that would find that
+// out.
+type concerns uint8
+
+const (
+	concernTLS      concerns = 1 << iota // packets have keys of TLS, or a handshake is in progress
+	concernEnd                           // an end of the session was announced, here or by the peer
+	concernRequests                      // a request waits for an answer
+	concernStreams                       // there have been streams
+)
+
+// concerns returns what the session has to see to.
+func (c *Conn) concerns() (on concerns) {
+	l, s := &c.hs, &c.closing
+	if n := c.in.numbers; n != nil && n.tls != nil {
+		on |= concernTLS
+	}
+	if s.closed || s.kindAwaited || l.peerFin || s.ending != nil || s.state != stateOpen {
+		on |= concernEnd
+	}
+	if l.hello.active || l.confirm.active || l.finish.active || l.ping.active {
+		on |= concernRequests
+	}
+	if c.streams != nil {
+		on |= concernStreams
+	}
+	return on
+}
+
 // finishStep ends every step: it accounts for what the step has changed,
 // advances the session's state, and sets the next wake-up.
 func (c *Conn) finishStep(now time.Duration) {
-	c.settleTLS()
+	on := c.concerns()
+	if on&concernTLS != 0 {
+		c.settleTLS()
+	}
 	c.account()
 	c.accountWrites()
 	c.noteActivity(now)
-	c.progress(now)
-	waiting := c.kcp.WaitSend() > 0 || c.hs.waiting() || c.streamsUnsent()
+	if on&concernEnd != 0 {
+		c.progress(now)
+	}
+	waiting := c.kcp.WaitSend() > 0 || on&concernRequests != 0 && c.hs.waiting() || on&concernStreams != 0 && c.streamsUnsent()
 	if waiting && !c.live.outstanding {
 		c.live.since = now
 	}
@@ -44,8 +79,10 @@ func (c *Conn) schedule(now time.Duration) {
 	if cfg.IdleTimeout > 0 && c.closing.state == stateOpen && !c.hs.dialling {
 		sooner(c.live.lastActive + cfg.IdleTimeout)
 	}
-	if at := c.stallsAt(); at > 0 {
-		sooner(at)
+	if c.live.lastTaken > 0 {
+		if at := c.stallsAt(); at > 0 {
+			sooner(at)
+		}
 	}
 	if c.closing.endAt > 0 {
 		sooner(c.closing.endAt)
@@ -53,8 +90,10 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.hs.unvalidated.Load() && !c.hs.offered {
 		sooner(c.hs.born + handshakeTime)
 	}
-	if at := c.tlsExpires(); at > 0 {
-		sooner(at)
+	if c.in.numbers != nil {
+		if at := c.tlsExpires(); at > 0 {
+			sooner(at)
+		}
 	}
 	if at := c.nextSignalTime(); at > 0 {
 		sooner(at)
@@ -62,11 +101,13 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.timers.compactAt > 0 {
 		sooner(c.timers.compactAt)
 	}
-	if t := c.streams; t != nil && t.openAt > 0 {
-		sooner(t.openAt)
-	}
-	if c.streamsClosing() && c.streams.sched.unsent > 0 {
-		sooner(c.streams.purgeAt)
+	if t := c.streams; t != nil {
+		if t.openAt > 0 {
+			sooner(t.openAt)
+		}
+		if t.closing && t.sched.unsent > 0 {
+			sooner(t.purgeAt)
+		}
 	}
 	if c.timers.dueAt > now {
 		c.timers.dueAt = 0 // what it was for is in next, if it is still wanted

@@ -64,14 +64,10 @@ func (c *Conn) writeUsed() int {
 	return c.kcp.sendBytes() + c.kcp.WaitSend()*writeCostPerSegment
 }
 
-// sharedWriteBuffer returns the size in bytes of a write buffer that has the
-// default size. Under pressure it is twice what may be in flight, within bounds
-// (compare tcp_sndbuf_expand of Linux).
-func (c *Conn) sharedWriteBuffer() int {
-	all := c.ep.load.written.Load()
-	if all <= writePressure {
-		return defaultWriteBuffer
-	}
+// scarceWriteBuffer returns the size in bytes of a write buffer that has the
+// default size, while all together hold so much that memory is scarce. It is twice
+// what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
+func (c *Conn) scarceWriteBuffer(all int64) int {
 	flight := int64(c.kcp.sendWindow()) * int64(c.kcp.segmentPayload()+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))

@@ -126,7 +126,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
-		WriteBufferUsed:  size - c.roomIn(size),
+		WriteBufferUsed:  size - c.room(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		Held:             c.held(),
