@@ -59,3 +59,46 @@ func (c *Conn) total(t *SessionTotals) {
 	defer c.mu.Unlock()
 	c.addTo(t)
 }
+
+// shutResult is how a session has ended in Shutdown.
+type shutResult uint8
+
+const (
+	shutDelivered shutResult = iota
+	shutUndelivered
+	shutCut // the context has ended first
+)
+
+// weight returns how many bytes the session holds because of its peer, and how
+// many have arrived, or were read, in the last seconds.
+func (c *Conn) weight(now time.Duration) (held, lately int64) {
+	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
+}
+
+// What a session asks of its endpoint.
+
+// acceptor returns the listener; nil: there is none.
+func (e *Endpoint) acceptor() *Listener {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	return e.listener
+}
+
+// disposable reports whether the system chose the local port, for a single session.
+func (e *Endpoint) disposable() bool { return e.socket.disposable }
+
+// oneHalfOpenLess takes note that a session is not half open any more.
+func (e *Endpoint) oneHalfOpenLess() { e.load.halfOpen.Add(-1) }
+
+// hand leaves a datagram to the reader of a socket, which calls handleDatagram after
+// the batch. The caller runs within that.
+func (e *Endpoint) hand(shard int, d handedDatagram) {
+	in := &e.socket.shards[shard].in
+	in.handed = append(in.handed, d)
+}
+
+// mayLogSession reports whether the Logger may have a record of a session now, and
+// how many were left out before it.
+func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
+	return e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
+}

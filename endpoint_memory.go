@@ -138,8 +138,8 @@ func (e *Endpoint) weigh(now time.Duration, heavy *[mostShed]*Conn) (n int, done
 		if c == nil {
 			continue
 		}
-		held := c.in.holding.bytes.Load()
-		switch rank := shed.Of(held, c.in.holding.lately(now), held > share); {
+		held, lately := c.weight(now)
+		switch rank := shed.Of(held, lately, held > share); {
 		case held == 0:
 		case rank >= s.line && rank.Holds(ratio):
 			heavy[n] = c

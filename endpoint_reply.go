@@ -100,13 +100,6 @@ func (e *Endpoint) refused(err error) {
 	}
 	e.mu.RUnlock()
 	for _, c := range waiting {
-		c.mu.Lock()
-		switch {
-		case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
-			c.end(ErrRefused)
-		case c.closing.state == stateLingering && c.kcp.WaitSend() == 0:
-			c.end(nil)
-		}
-		c.mu.Unlock()
+		c.unreachable()
 	}
 }

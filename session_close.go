@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"context"
 	"errors"
 	"net"
 	"os"
@@ -312,7 +313,7 @@ func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
-			c.ep.load.halfOpen.Add(-1)
+			c.ep.oneHalfOpenLess()
 		}
 		c.closeTLS()
 		c.kcp.dropPending()
@@ -367,7 +368,7 @@ func (c *Conn) holdSocket() time.Duration {
 	if !c.hs.peerFin {
 		return 0
 	}
-	if c.ep.socket.disposable && heldSockets.Load() < maxHeldSockets {
+	if c.ep.disposable() && heldSockets.Load() < maxHeldSockets {
 		return dialledHold
 	}
 	hold := minHold
@@ -521,5 +522,69 @@ func (c *Conn) forgotten(r *request) {
 	if r == &l.finish && c.kcp.WaitSend() == 0 {
 		// The peer had all data, and has forgotten the session since.
 		c.closing.ending, l.finished, l.finish.active = nil, true, false
+	}
+}
+
+// closeForShutdown locks c.mu and starts to close the session, or makes a close
+// in the background one that can be waited for.
+func (c *Conn) closeForShutdown() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.linger <= 0 {
+		c.closing.linger = defaultLinger
+	}
+	switch {
+	case c.closing.state == stateEnded:
+		c.stopCalls()
+	case !c.closing.closed:
+		c.stopCalls()
+		c.startClose(false)
+	case c.closing.background:
+		c.closing.background = false
+		c.wait(c.ep.now())
+		c.schedule(c.ep.now())
+	}
+}
+
+// waitClosed locks c.mu and waits until the session has ended, or only the
+// answer to CLOSE is missing. It aborts the session if ctx ends first.
+func (c *Conn) waitClosed(ctx context.Context) shutResult {
+	defer context.AfterFunc(ctx, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.io.canWrite.Broadcast()
+	})()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.shutting() && ctx.Err() == nil {
+		c.io.canWrite.Wait()
+	}
+	switch {
+	case c.closing.undelivered:
+		return shutUndelivered
+	case c.shutting() && c.closing.state != stateDraining:
+		c.forget(net.ErrClosed)
+		return shutCut
+	}
+	return shutDelivered
+}
+
+// shutting reports whether Shutdown has to wait for the session.
+func (c *Conn) shutting() bool {
+	given := c.closing.background && c.closing.state == stateLingering && c.kcp.WaitSend() == 0
+	return !c.closing.retired && !given
+}
+
+// unreachable locks c.mu and handles ECONNREFUSED: no socket is open at the peer's
+// address. It ends a session that waits for a first answer, or only for the answer
+// to CLOSE.
+func (c *Conn) unreachable() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
+		c.end(ErrRefused)
+	case c.closing.state == stateLingering && c.kcp.WaitSend() == 0:
+		c.end(nil)
 	}
 }

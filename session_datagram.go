@@ -58,8 +58,7 @@ func (q *datagramQueue) pop() []byte {
 func (c *Conn) takeDatagram(b []byte) {
 	q := c.datagramQueue()
 	if q.handler != nil && !c.closing.closed {
-		in := &c.ep.socket.shards[c.path.shard].in
-		in.handed = append(in.handed, handedDatagram{c, b})
+		c.ep.hand(int(c.path.shard), handedDatagram{c, b})
 		return
 	}
 	if c.closing.closed || c.memoryPressure() != pressureNone || c.hs.unvalidated.Load() && c.held()+len(b)+datagramEntry > unvalidatedBytes {

@@ -262,7 +262,7 @@ func (c *Conn) addressValidated() {
 		return
 	}
 	c.in.holding.offered = 0 // it counted as a stranger
-	c.ep.load.halfOpen.Add(-1)
+	c.ep.oneHalfOpenLess()
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
 	if f := c.customs().Validated; f != nil {
@@ -283,9 +283,7 @@ func (c *Conn) offer() bool {
 	if c.hs.offered {
 		return true
 	}
-	c.ep.mu.RLock()
-	l := c.ep.listener
-	c.ep.mu.RUnlock()
+	l := c.ep.acceptor()
 	if l == nil {
 		c.closing.ending = ErrRefused
 		return false

@@ -18,10 +18,11 @@ func carries(t *testing.T, w io.Writer, r io.Reader, n int) float64 {
 }
 
 // One stream carries as much as its session does, at the defaults: its receive
-// buffer grows with what the path takes and the application reads.
+// buffer grows with what the path takes and the application reads. A run over a
+// lossy path has between 0.86 and 1.07 of its session, without growth a third.
 func TestStreamIsAsFastAsItsSession(t *testing.T) {
 	long(t)
-	for _, loss := range []float64{0, 0.01} {
+	for loss, least := range map[float64]float64{0: 0.9, 0.01: 0.8} {
 		link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: loss}
 		var session, stream float64
 		for seed := range fewer(4) {
@@ -36,7 +37,7 @@ func TestStreamIsAsFastAsItsSession(t *testing.T) {
 			})
 		}
 		t.Logf("%.0f %%: stream %.3f of its session", 100*loss, stream/session)
-		require.Greater(t, stream, 0.9*session)
+		require.Greater(t, stream, least*session)
 	}
 }
 

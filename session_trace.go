@@ -72,7 +72,7 @@ func (c *Conn) logEnd() {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	left, ok := e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
+	left, ok := e.mayLogSession()
 	if !ok {
 		return
 	}
