@@ -188,7 +188,7 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/shed", "internal/incast", "internal/admission", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
+	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/shed", "internal/incast", "internal/admission", "internal/pollset", "internal/list", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
@@ -200,6 +200,8 @@ var layers = map[string][]string{
 	"internal/shed":       nil,
 	"internal/incast":     nil,
 	"internal/admission":  nil,
+	"internal/list":       nil,
+	"internal/pollset":    {"internal/list"},
 	"internal/packetkeys": {"internal/replay"},
 	"internal/packetmac":  nil,
 	"internal/handshake":  nil,
@@ -239,7 +241,7 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/admission", "internal/inturn", "internal/eyeballs"}
+var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/admission", "internal/pollset", "internal/list", "internal/inturn", "internal/eyeballs"}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"net"
 	"sync"
+
+	"github.com/arqnet/kcp/internal/pollset"
 )
 
 // Group is a set of sessions whose events one call returns: a poll group, as
@@ -31,38 +33,20 @@ import (
 //
 // All methods are safe for concurrent use.
 type Group struct {
-	wake chan struct{} // capacity 1: rouses a call that blocks in sleep
-	done chan struct{} // closed by Close
+	set     pollset.Set[groupMember]
+	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
-	mu       sync.Mutex // guards the fields below; no other lock is taken under it
-	members  memberList
-	ready    memberList    // members that may have an event, in the order of their turns
-	sleeping int           // calls that block in sleep
-	mode     groupMode     // how events are taken
-	serving  int           // calls of Serve, if mode is groupServes
-	handler  func([]Event) // of Handle; nil: none
-	handling bool          // a goroutine calls handler, or is about to
-	closed   bool
-	touched  []*Conn        // for Send; nil while a Send uses it
-	spare    []*groupMemory // not in use
+	mu      sync.Mutex     // guards the fields below; no other lock is taken under it
+	touched []*Conn        // for Send; nil while a Send uses it
+	spare   []*groupMemory // not in use
 
-	// The goroutine that has set mode to groupWaits, or handling, uses these.
+	// The goroutine of Wait, or the one that calls handler, uses these.
 	memory groupMemory
 	events [handlerBatch]Event
 }
 
 // handlerBatch is the most events of one call of a handler.
 const handlerBatch = 64
-
-// groupMode is how a group's events are taken.
-type groupMode uint8
-
-const (
-	groupIdle    groupMode = iota // not at the moment
-	groupWaits                    // a call of Wait runs
-	groupServes                   // calls of Serve run
-	groupHandles                  // Handle was called
-)
 
 // EventKind is the kind of an Event.
 type EventKind uint8
@@ -133,8 +117,8 @@ type Event struct {
 
 // NewGroup returns an empty group.
 func NewGroup() *Group {
-	g := &Group{wake: make(chan struct{}, 1), done: make(chan struct{})}
-	g.ready.which = 1
+	g := new(Group)
+	g.set.Init((*groupMember).groupPlace)
 	return g
 }
 
@@ -175,35 +159,23 @@ func (g *Group) Remove(c *Conn) error {
 		return c.opError("remove", ErrNotGrouped)
 	}
 	c.io.member = nil
-	g.detach(m)
+	g.set.Remove(m)
 	return nil
 }
 
 // Len returns the number of sessions in the group.
-func (g *Group) Len() int {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.members.sessions
-}
+func (g *Group) Len() int { return g.set.Len() }
 
 // Close closes the group: blocked and future calls of Wait and Serve return
 // net.ErrClosed, and no handler is called any more; one that runs goes on.
 // Sessions and listeners are taken out and go on by themselves, as after
 // Remove. On a closed group it returns net.ErrClosed.
 func (g *Group) Close() error {
+	members, err := g.set.Close()
+	if err != nil {
+		return g.opError("close", err)
+	}
 	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
-		return g.opError("close", net.ErrClosed)
-	}
-	g.closed = true
-	close(g.done)
-	var members []*groupMember
-	for m := g.members.first; m != nil; m = g.members.first {
-		g.members.remove(m)
-		g.ready.remove(m)
-		members = append(members, m)
-	}
 	g.spare = nil
 	g.mu.Unlock()
 	for _, m := range members {
@@ -227,10 +199,10 @@ func (g *Group) opError(op string, err error) error { return opError(op, nil, ni
 // another call of Wait or Serve runs, and after Handle. Applications that want
 // more goroutines use several groups, or call Serve on several goroutines.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
-	if err := g.enter(groupWaits); err != nil {
+	if err := g.enter("wait", pollset.Waits); err != nil {
 		return 0, err
 	}
-	defer g.leave()
+	defer g.set.Leave()
 	for len(events) > 0 {
 		if n := g.fill(events); n > 0 {
 			return n, nil
@@ -246,7 +218,7 @@ func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 func (g *Group) fill(events []Event) (n int) {
 	g.memory.used = 0
 	for n < len(events) {
-		m := g.next()
+		m := g.set.Next()
 		if m == nil {
 			break
 		}
@@ -276,17 +248,17 @@ func (g *Group) fill(events []Event) (n int) {
 // Serve returns ErrGroupInUse at once while a call of Wait runs, and after
 // Handle.
 func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
-	if err := g.enter(groupServes); err != nil {
+	if err := g.enter("wait", pollset.Serves); err != nil {
 		return err
 	}
-	defer g.leave()
+	defer g.set.Leave()
 	memory := g.takeMemory()
 	defer g.returnMemory(memory)
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		if m := g.next(); m != nil {
+		if m := g.set.Next(); m != nil {
 			m.handle(memory, handler)
 		} else if err := g.sleep(ctx); err != nil {
 			return err
@@ -315,146 +287,59 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 // group has a handler, and with net.ErrClosed if the group is closed. The
 // handler stays until then.
 func (g *Group) Handle(handler func(events []Event)) error {
-	if err := g.setHandler(handler); err != nil {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	first := g.handler == nil
+	if first {
+		g.handler = handler // before others may call it
+	}
+	if err := g.enter("handle", pollset.Handles); err != nil {
+		if first {
+			g.handler = nil
+		}
 		return err
 	}
 	go g.dispatchInTurn() // what is there already
 	return nil
 }
 
-func (g *Group) setHandler(handler func([]Event)) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return g.opError("handle", net.ErrClosed)
-	}
-	if g.mode != groupIdle {
-		return g.opError("handle", ErrGroupInUse)
-	}
-	g.mode, g.handler = groupHandles, handler
-	return nil
-}
-
 // dispatch calls the handler for all events that are there, unless another
 // goroutine does. It is called without any lock.
 func (g *Group) dispatch() {
-	for handler := g.beginHandling(); handler != nil; handler = g.goOnHandling() {
-		n := g.fill(g.events[:])
-		if n > 0 {
-			handler(g.events[:n])
+	for goesOn := false; g.set.Handling(goesOn); goesOn = true {
+		if n := g.fill(g.events[:]); n > 0 {
+			g.handler(g.events[:n])
 			clear(g.events[:n])
 		}
 	}
 }
 
-// beginHandling returns the handler if it is to be called, and by the calling
-// goroutine.
-func (g *Group) beginHandling() func([]Event) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.handling {
-		return nil // that goroutine goes on until the ready list is empty
+// enter begins to take events in a way.
+func (g *Group) enter(op string, mode pollset.Mode) error {
+	err := g.set.Enter(mode)
+	if err == pollset.ErrInUse {
+		err = ErrGroupInUse
 	}
-	return g.goOnHandlingLocked()
-}
-
-// goOnHandling returns the handler if it is to be called again.
-func (g *Group) goOnHandling() func([]Event) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.goOnHandlingLocked()
-}
-
-func (g *Group) goOnHandlingLocked() func([]Event) {
-	g.handling = !g.closed && g.ready.first != nil
-	if !g.handling {
-		return nil
+	if err != nil {
+		return g.opError(op, err)
 	}
-	return g.handler
-}
-
-// enter begins a call of Wait or Serve.
-func (g *Group) enter(mode groupMode) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return g.opError("wait", net.ErrClosed)
-	}
-	if g.mode != groupIdle && (g.mode != mode || mode == groupWaits) {
-		return g.opError("wait", ErrGroupInUse)
-	}
-	g.mode = mode
-	g.serving++
 	return nil
-}
-
-// leave ends a call of Wait or Serve.
-func (g *Group) leave() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.serving--; g.serving == 0 {
-		g.mode = groupIdle
-	}
 }
 
 // sleep waits until a member may have an event. It returns nil, or why no call
 // may wait.
 func (g *Group) sleep(ctx context.Context) error {
-	g.mu.Lock()
-	if g.closed {
-		g.mu.Unlock()
-		return g.opError("wait", net.ErrClosed)
-	}
-	if g.ready.first != nil {
-		g.mu.Unlock()
-		return nil
-	}
-	g.sleeping++
-	g.mu.Unlock()
-	var err error
-	select {
-	case <-g.wake:
-		g.waitTurn()
-	case <-g.done: // the next call finds it closed
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.sleeping--
-	if err != nil {
-		g.rouseLocked() // what has roused this call may be for another
+	err := g.set.Sleep(ctx, g.waitTurn)
+	if err == net.ErrClosed {
+		return g.opError("wait", err)
 	}
 	return err
-}
-
-// rouseLocked wakes a call in sleep if there is something for it. g.mu is held.
-func (g *Group) rouseLocked() {
-	if g.sleeping > 0 && g.ready.first != nil {
-		select {
-		case g.wake <- struct{}{}:
-		default:
-		}
-	}
-}
-
-// next takes the member out of the ready list whose turn it is; nil if none is
-// there.
-func (g *Group) next() *groupMember {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	m := g.ready.first
-	if m != nil {
-		g.ready.remove(m)
-		g.rouseLocked()
-	}
-	return m
 }
 
 // push puts m into the ready list, unless it is not in the group any more: at
 // the end, or as the next. The lock of its session or listener is held.
 func (g *Group) push(m *groupMember, first bool) {
-	if g.list(m, first) && !m.endpoint().feeding.defers(g) {
+	if g.set.Push(m, first) && !m.endpoint().feeding.defers(g) {
 		g.attend(true)
 	}
 }
@@ -462,7 +347,7 @@ func (g *Group) push(m *groupMember, first bool) {
 // attend has the events in the ready list taken: it wakes a call in sleep, or
 // calls the handler, on a goroutine of its own if spawn is set.
 func (g *Group) attend(spawn bool) {
-	switch handles := g.rouse(); {
+	switch handles := g.set.Attend(); {
 	case handles && spawn:
 		go g.dispatchInTurn()
 	case handles:
@@ -478,50 +363,14 @@ func (g *Group) dispatchInTurn() {
 
 // waitTurn waits for the turn of who takes events, for Config.Repetition.
 func (g *Group) waitTurn() {
-	g.mu.Lock()
-	m := g.ready.first
-	g.mu.Unlock()
-	if m != nil {
+	if m := g.set.First(); m != nil {
 		m.endpoint().repeat.wait(0, rankGroup)
 	}
 }
 
-// rouse wakes a call in sleep. It reports whether the group has a handler
-// instead.
-func (g *Group) rouse() (handles bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.rouseLocked()
-	return g.handler != nil
-}
-
-// list is push without attend. It reports whether attend must follow.
-func (g *Group) list(m *groupMember, first bool) (attend bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !m.links[0].linked {
-		return false
-	}
-	g.ready.add(m, first)
-	return g.sleeping > 0 || g.handler != nil && !g.handling
-}
-
 // attach makes m a member. It reports false if the group is closed.
 func (g *Group) attach(m *groupMember) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
-		return false
-	}
 	m.endpoint().feeding.used.Store(true)
-	g.members.add(m, false)
-	return true
-}
-
-// detach takes m out of the group.
-func (g *Group) detach(m *groupMember) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.members.remove(m)
-	g.ready.remove(m)
+	m.place.Uncounted = m.conn == nil
+	return g.set.Add(m)
 }

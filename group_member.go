@@ -1,6 +1,10 @@
 package kcp
 
-import "net"
+import (
+	"net"
+
+	"github.com/arqnet/kcp/internal/pollset"
+)
 
 // groupMember is the place of a session, or of a listener, in a group.
 type groupMember struct {
@@ -8,7 +12,7 @@ type groupMember struct {
 	conn     *Conn     // immutable; nil: a listener
 	listener *Listener // immutable; nil: a session
 
-	links [2]memberLinks // in Group.members and Group.ready; Group.mu guards them
+	place pollset.Place[groupMember] // in Group.set, which alone uses it
 
 	// Conn.mu, or Listener.mu, guards the fields below.
 	ready     bool // in Group.ready, or just taken out of it
@@ -17,6 +21,9 @@ type groupMember struct {
 	peerDone  bool // EventEOF was delivered
 	datagram  bool // the last event was a datagram: data of the stream comes first
 }
+
+// groupPlace returns the place of m in Group.set.
+func (m *groupMember) groupPlace() *pollset.Place[groupMember] { return &m.place }
 
 // wake puts m into the ready list, unless it is there or a handler runs for it.
 // The lock of its session or listener is held.
@@ -148,72 +155,6 @@ func (m *groupMember) handle(memory *groupMemory, handler func(Event)) {
 	handler(e)
 }
 
-// memberLinks are the neighbours of a member in a memberList.
-type memberLinks struct {
-	before, after *groupMember
-	linked        bool
-}
-
-// memberList is a list of members. Group.mu guards it.
-type memberList struct {
-	which       int // index into groupMember.links
-	first, last *groupMember
-	sessions    int // in the list
-}
-
-// add adds m at the beginning or at the end.
-func (l *memberList) add(m *groupMember, first bool) {
-	at := &m.links[l.which]
-	if at.linked {
-		return
-	}
-	if first {
-		*at = memberLinks{after: l.first, linked: true}
-	} else {
-		*at = memberLinks{before: l.last, linked: true}
-	}
-	l.link(m, at)
-	if m.conn != nil {
-		l.sessions++
-	}
-}
-
-// link makes the neighbours of m, or the ends of the list, point to it.
-func (l *memberList) link(m *groupMember, at *memberLinks) {
-	if at.before != nil {
-		at.before.links[l.which].after = m
-	} else {
-		l.first = m
-	}
-	if at.after != nil {
-		at.after.links[l.which].before = m
-	} else {
-		l.last = m
-	}
-}
-
-// remove removes m, if it is in the list.
-func (l *memberList) remove(m *groupMember) {
-	at := &m.links[l.which]
-	if !at.linked {
-		return
-	}
-	if at.before != nil {
-		at.before.links[l.which].after = at.after
-	} else {
-		l.first = at.after
-	}
-	if at.after != nil {
-		at.after.links[l.which].before = at.before
-	} else {
-		l.last = at.before
-	}
-	*at = memberLinks{}
-	if m.conn != nil {
-		l.sessions--
-	}
-}
-
 const (
 	// groupMemorySize is the memory for the data of the events of one call, in
 	// bytes. A larger message makes it grow.
@@ -265,7 +206,7 @@ func (g *Group) takeMemory() *groupMemory {
 func (g *Group) returnMemory(m *groupMemory) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.closed {
+	if !g.set.Closed() {
 		g.spare = append(g.spare, m)
 	}
 }

@@ -193,7 +193,7 @@ func (l *Listener) AcceptInto(g *Group) error {
 // leaveGroupLocked takes l out of its group, if it is in one. l.mu is held.
 func (l *Listener) leaveGroupLocked() {
 	if l.member != nil {
-		l.member.group.detach(l.member)
+		l.member.group.set.Remove(l.member)
 		l.member = nil
 	}
 }

@@ -86,7 +86,7 @@ func (c *Conn) atEOF(m *groupMember) bool {
 // group.
 func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 	c.io.member = nil
-	m.group.detach(m)
+	m.group.set.Remove(m)
 	e.Kind, e.Err = EventEnded, c.opError("read", err)
 	return gotEvent
 }

@@ -1,0 +1,243 @@
+// Package pollset keeps the members of a poll group, such as the sessions of one
+// goroutine, and gives those turns that may have events. It decides who takes the
+// events: calls that wait, or a handler.
+package pollset
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/arqnet/kcp/internal/list"
+)
+
+// Set is a set of members of type M. Init must be called before the other methods,
+// which are safe for concurrent use. They call nothing of the members', and take no
+// other lock.
+type Set[M any] struct {
+	place func(*M) *Place[M]
+	wake  chan struct{} // capacity 1: rouses a call that blocks in Sleep
+	done  chan struct{} // closed by Close
+
+	mu       sync.Mutex // guards the fields below
+	members  list.List[M]
+	ready    list.List[M] // members that may have an event, in the order of their turns
+	counted  int          // members, but for those with Place.Uncounted
+	sleeping int          // calls that block in Sleep
+	mode     Mode
+	calls    int  // since Enter, without Leave
+	handling bool // a goroutine calls the handler, or is about to
+	closed   bool
+}
+
+// Place is the place of a member in a Set, which alone uses it.
+type Place[M any] struct {
+	Uncounted      bool // Len leaves it out; set before Add
+	members, ready list.Links[M]
+}
+
+func (p *Place[M]) count() int {
+	if p.Uncounted {
+		return 0
+	}
+	return 1
+}
+
+// Mode is how the events of a set are taken.
+type Mode uint8
+
+const (
+	Idle    Mode = iota // not at the moment
+	Waits               // by one call that waits
+	Serves              // by several calls that wait
+	Handles             // by a handler, for good
+)
+
+// ErrInUse says that events are taken in another way.
+var ErrInUse = errors.New("the set is in use")
+
+// Init prepares an empty set. place returns the Place of a member.
+func (s *Set[M]) Init(place func(*M) *Place[M]) {
+	s.place, s.wake, s.done = place, make(chan struct{}, 1), make(chan struct{})
+}
+
+func (s *Set[M]) inMembers(m *M) *list.Links[M] { return &s.place(m).members }
+func (s *Set[M]) inReady(m *M) *list.Links[M]   { return &s.place(m).ready }
+
+// Add makes m a member. It reports false if the set is closed.
+func (s *Set[M]) Add(m *M) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.counted += s.place(m).count()
+	s.members.Add(s.inMembers, m, false)
+	return true
+}
+
+// Remove takes a member out, unless it is out already.
+func (s *Set[M]) Remove(m *M) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.removeLocked(m)
+}
+
+func (s *Set[M]) removeLocked(m *M) {
+	if s.inMembers(m).In() {
+		s.counted -= s.place(m).count()
+	}
+	s.members.Remove(s.inMembers, m)
+	s.ready.Remove(s.inReady, m)
+}
+
+// Len returns the number of members that count.
+func (s *Set[M]) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.counted
+}
+
+// Close closes the set, and returns the members, which are out. Calls in Sleep
+// return. It fails with net.ErrClosed on a closed set.
+func (s *Set[M]) Close() (members []*M, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, net.ErrClosed
+	}
+	s.closed = true
+	close(s.done)
+	for m := s.members.First(); m != nil; m = s.members.First() {
+		s.removeLocked(m)
+		members = append(members, m)
+	}
+	return members, nil
+}
+
+// Closed reports whether Close was called.
+func (s *Set[M]) Closed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.closed
+}
+
+// Enter begins to take events in a way. Its errors are net.ErrClosed and ErrInUse.
+func (s *Set[M]) Enter(mode Mode) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return net.ErrClosed
+	}
+	if s.mode != Idle && (s.mode != mode || mode != Serves) {
+		return ErrInUse
+	}
+	s.mode = mode
+	s.calls++
+	return nil
+}
+
+// Leave ends what Enter has begun.
+func (s *Set[M]) Leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.calls--; s.calls == 0 {
+		s.mode = Idle
+	}
+}
+
+// Push gives a member a turn: after the others, or as the next. It reports whether
+// Attend must follow. It does nothing for one that is out.
+func (s *Set[M]) Push(m *M, first bool) (attend bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.inMembers(m).In() {
+		return false
+	}
+	s.ready.Add(s.inReady, m, first)
+	return s.sleeping > 0 || s.mode == Handles && !s.handling
+}
+
+// Attend wakes a call in Sleep if there is something for it. It reports whether the
+// handler is to be called instead.
+func (s *Set[M]) Attend() (handles bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rouseLocked()
+	return s.mode == Handles
+}
+
+func (s *Set[M]) rouseLocked() {
+	if s.sleeping > 0 && s.ready.First() != nil {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// First returns the member whose turn it is; nil: none.
+func (s *Set[M]) First() *M {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ready.First()
+}
+
+// Next ends the turn of the member that First returns, and returns it.
+func (s *Set[M]) Next() *M {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m := s.ready.First()
+	if m != nil {
+		s.ready.Remove(s.inReady, m)
+		s.rouseLocked()
+	}
+	return m
+}
+
+// Handling reports whether the calling goroutine is to call the handler: there are
+// turns, and no other goroutine does. goesOn says that it has done so.
+func (s *Set[M]) Handling(goesOn bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.handling && !goesOn {
+		return false // that goroutine goes on until there are no more turns
+	}
+	s.handling = s.mode == Handles && !s.closed && s.ready.First() != nil
+	return s.handling
+}
+
+// Sleep waits until there is a turn. It returns ctx.Err() if ctx is done first, and
+// net.ErrClosed if the set is closed; if it is closed meanwhile, the next call
+// does. woken, which may be nil, is called without any lock after the wait.
+func (s *Set[M]) Sleep(ctx context.Context, woken func()) error {
+	s.mu.Lock()
+	switch {
+	case s.closed:
+		s.mu.Unlock()
+		return net.ErrClosed
+	case s.ready.First() != nil:
+		s.mu.Unlock()
+		return nil
+	}
+	s.sleeping++
+	s.mu.Unlock()
+	var err error
+	select {
+	case <-s.wake:
+		if woken != nil {
+			woken()
+		}
+	case <-s.done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sleeping--
+	if err != nil {
+		s.rouseLocked() // what has roused this call may be for another
+	}
+	return err
+}

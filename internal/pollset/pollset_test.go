@@ -1,0 +1,130 @@
+package pollset
+
+import (
+	"context"
+	"net"
+	"testing"
+	"testing/synctest"
+
+	"github.com/stretchr/testify/require"
+)
+
+type member struct{ at Place[member] }
+
+func (m *member) place() *Place[member] { return &m.at }
+
+func newSet() *Set[member] {
+	s := new(Set[member])
+	s.Init((*member).place)
+	return s
+}
+
+// Members take turns in the order of Push, and each has one turn at a time.
+func TestTurns(t *testing.T) {
+	s := newSet()
+	all := make([]member, 4)
+	all[3].at.Uncounted = true
+	require.False(t, s.Push(&all[0], false), "it is not a member")
+	require.Nil(t, s.First())
+	for i := range all {
+		require.True(t, s.Add(&all[i]))
+	}
+	require.Equal(t, 3, s.Len())
+	for _, i := range []int{2, 0, 2, 1} {
+		require.False(t, s.Push(&all[i], false), "nobody waits")
+	}
+	s.Push(&all[3], true)
+	s.Remove(&all[0])
+	s.Remove(&all[0])
+	require.Equal(t, 2, s.Len())
+	require.Same(t, &all[3], s.First())
+	for _, i := range []int{3, 2, 1} {
+		require.Same(t, &all[i], s.Next())
+	}
+	require.Nil(t, s.Next())
+}
+
+// Events are taken in one way at a time.
+func TestModes(t *testing.T) {
+	s := newSet()
+	require.NoError(t, s.Enter(Waits))
+	for _, mode := range []Mode{Waits, Serves, Handles} {
+		require.Equal(t, ErrInUse, s.Enter(mode))
+	}
+	s.Leave()
+	require.NoError(t, s.Enter(Serves))
+	require.NoError(t, s.Enter(Serves))
+	s.Leave()
+	require.Equal(t, ErrInUse, s.Enter(Handles))
+	s.Leave()
+	require.NoError(t, s.Enter(Handles))
+	require.Equal(t, ErrInUse, s.Enter(Handles))
+	_, err := s.Close()
+	require.NoError(t, err)
+	require.Equal(t, net.ErrClosed, s.Enter(Waits))
+	_, err = s.Close()
+	require.Equal(t, net.ErrClosed, err)
+	require.True(t, s.Closed())
+	require.False(t, s.Add(new(member)))
+}
+
+// Each turn wakes one of the calls that sleep, also if the call that it has woken
+// ends by its context.
+func TestSleep(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSet()
+		all := make([]member, 3)
+		for i := range all {
+			s.Add(&all[i])
+		}
+		ended := make(chan error, 3)
+		ctx, cancel := context.WithCancel(t.Context())
+		for _, ctx := range []context.Context{t.Context(), t.Context(), ctx} {
+			go func() { ended <- s.Sleep(ctx, nil) }()
+		}
+		synctest.Wait()
+		require.Empty(t, ended)
+		cancel()
+		require.Equal(t, context.Canceled, <-ended)
+		require.True(t, s.Push(&all[0], false))
+		require.False(t, s.Attend())
+		require.NoError(t, <-ended)
+		synctest.Wait()
+		require.Empty(t, ended)
+		require.NoError(t, s.Sleep(t.Context(), nil), "the turn was not taken")
+		s.Push(&all[1], false)
+		require.NotNil(t, s.Next(), "which wakes the other call, as there is another turn")
+		require.NoError(t, <-ended)
+
+		s.Next()
+		go func() { ended <- s.Sleep(t.Context(), nil) }()
+		synctest.Wait()
+		out, err := s.Close()
+		require.NoError(t, err)
+		require.Len(t, out, 3)
+		require.NoError(t, <-ended)
+		require.Equal(t, net.ErrClosed, s.Sleep(t.Context(), nil))
+	})
+}
+
+// One goroutine at a time calls the handler, until there are no more turns.
+func TestHandling(t *testing.T) {
+	s := newSet()
+	var m member
+	s.Add(&m)
+	require.False(t, s.Handling(false), "there is no handler")
+	require.NoError(t, s.Enter(Handles))
+	require.False(t, s.Handling(false), "there is no turn")
+	require.True(t, s.Push(&m, false))
+	require.True(t, s.Attend())
+	require.True(t, s.Handling(false))
+	require.False(t, s.Handling(false), "another goroutine does")
+	require.False(t, s.Push(&m, false))
+	require.True(t, s.Handling(true))
+	s.Next()
+	require.False(t, s.Handling(true))
+	require.True(t, s.Push(&m, false))
+	require.True(t, s.Handling(false))
+	_, _ = s.Close()
+	require.False(t, s.Handling(true))
+}
