@@ -188,7 +188,26 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // layers are the packages of the module that a package may import; what is not
 // listed may import none.
 var layers = map[string][]string{
-	"":                    {"internal/udp", "internal/fec", "internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/shed", "internal/incast", "internal/admission", "internal/pollset", "internal/list", "internal/inturn", "internal/eyeballs", "internal/packetkeys", "internal/packetmac", "internal/handshake", "internal/customs", "internal/sparse", "crypt"},
+	"": {
+		"crypt",
+		"internal/udp",
+		"internal/fec",
+		"internal/pmtud",
+		"internal/rightsize",
+		"internal/wakeq",
+		"internal/shed",
+		"internal/incast",
+		"internal/admission",
+		"internal/pollset",
+		"internal/list",
+		"internal/inturn",
+		"internal/eyeballs",
+		"internal/packetkeys",
+		"internal/protect",
+		"internal/handshake",
+		"internal/customs",
+		"internal/sparse",
+	},
 	"crypt":               nil,
 	"internal/fec":        nil,
 	"internal/pmtud":      nil,
@@ -204,6 +223,7 @@ var layers = map[string][]string{
 	"internal/pollset":    {"internal/list"},
 	"internal/packetkeys": {"internal/replay"},
 	"internal/packetmac":  nil,
+	"internal/protect":    {"internal/packetkeys", "internal/packetmac", "internal/replay", "crypt"},
 	"internal/handshake":  nil,
 	"internal/customs":    nil,
 	"internal/sparse":     nil,
@@ -241,7 +261,18 @@ func TestImportsRunDownwards(t *testing.T) {
 }
 
 // standardOnly are the packages that import nothing but the standard library.
-var standardOnly = []string{"internal/pmtud", "internal/replay", "internal/rightsize", "internal/wakeq", "internal/sparse", "internal/shed", "internal/incast", "internal/admission", "internal/pollset", "internal/list", "internal/inturn", "internal/eyeballs"}
+var standardOnly = []string{
+	"internal/pmtud",
+	"internal/rightsize",
+	"internal/wakeq",
+	"internal/sparse",
+	"internal/shed",
+	"internal/incast",
+	"internal/admission",
+	"internal/list",
+	"internal/inturn",
+	"internal/eyeballs",
+}
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
 	ofSources(t)

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // The border between sessions and endpoints: what either may ask of the other.
@@ -23,7 +25,7 @@ func (c *Conn) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
 func (c *Conn) setConv(conv uint32) {
 	c.entry.Conv = conv
 	c.kcp.setConv(conv)
-	c.in.numbers = c.ep.newNumbers(conv)
+	c.protect()
 }
 
 // extended reports whether the peer is known to be an extended one.
@@ -59,6 +61,38 @@ func (c *Conn) total(t *SessionTotals) {
 	defer c.mu.Unlock()
 	c.addTo(t)
 }
+
+// timeWaitState returns the state to remember of a session that has ended.
+// Conn.mu is held.
+func (c *Conn) timeWaitState() timeWait {
+	l := &c.hs
+	tw := timeWait{una: c.kcp.recvNext(), protection: c.in.protection}
+	if t := c.tls; t != nil && t.ended != nil {
+		tw.protection, tw.shaking = t.ended, true
+	}
+	if l.kind == peerExtended {
+		tw.token, tw.own = l.peerToken, l.token
+		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.dropped = !l.offered
+	}
+	return tw
+}
+
+// acceptTLS gives a new session the keys that have opened its first packet; nil:
+// it is one without TLS.
+func (c *Conn) acceptTLS(initial *packetkeys.Initial) {
+	if initial != nil {
+		c.tls.handshake.initial = initial
+	}
+}
+
+// appKeys returns what opens packets under the application keys of a session with
+// TLS.
+func (c *Conn) appKeys() *protect.TLS { return c.tls.app }
+
+// resetBy reports whether a packet that did not open is a stateless reset of the
+// peer of a session with TLS.
+func (c *Conn) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8

@@ -10,7 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
-	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
@@ -410,15 +410,7 @@ func (f FEC) enabled() bool { return f != FEC{} }
 
 // overhead returns the bytes that a packet has around its content.
 func (c *Config) overhead() (o overhead) {
-	if c.TLS != nil {
-		o.cipherHead, o.tail = packetkeys.HeaderSize, packetkeys.TagSize
-		if packetkeys.OwnNonces() {
-			o.tail += packetkeys.NonceSize
-		}
-	}
-	if c.Cipher != nil {
-		o.cipherHead, o.tail = c.Cipher.Overhead()
-	}
+	o.cipherHead, o.tail = protect.Overhead(c.Cipher, c.TLS != nil)
 	if c.FEC.enabled() {
 		o.fecHead = fec.HeaderSize
 	}

@@ -7,9 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/replay"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
 )
@@ -29,7 +28,9 @@ type Endpoint struct {
 	fixedWriteBuffer bool        // Config.WriteBuffer was not 0; immutable
 	mostStreamBuffer int         // bytes that the receive buffer of a stream grows to; immutable
 	epoch            time.Time   // origin of all times given as time.Duration; immutable
-	protection       protection
+	protection       *protect.Scheme
+	outside          protect.Protection // of packets of no session
+	overhead         overhead           // of sessions
 	counters         endpointCounters
 	wakes            wakeq.Queue[*Conn]
 	packets          sync.Pool    // of *buffer
@@ -52,14 +53,6 @@ type Endpoint struct {
 	listener *Listener // nil: not listening
 	draining bool      // Shutdown was called: no session begins
 	closed   bool
-}
-
-// protection is what the cipher provides besides encryption. It is immutable,
-// except for the packets that replays remembers.
-type protection struct {
-	authentic bool              // the cipher authenticates: a packet is a peer's, whatever its source address
-	nonces    crypt.NonceCipher // the cipher, if packets can be numbered (WIRE.md §4.1); else nil
-	replays   replay.Filter
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no
@@ -89,12 +82,12 @@ type socketState struct {
 // their rate. Endpoint.mu guards it.
 type replyQueue struct {
 	cookies      admission.Cookies
-	budget       admission.Bucket // all replies but cookies and stateless resets
-	cookieBudget admission.Bucket // cookies
-	resetBudget  admission.Bucket // stateless resets
-	packets      []packet         // written by the next reader that calls sendReplies
-	datagrams    []udp.Datagram   // parallel to packets
-	numbers      []*packetNumbers // parallel to packets; nil entries: random nonce
+	budget       admission.Bucket     // all replies but cookies and stateless resets
+	cookieBudget admission.Bucket     // cookies
+	resetBudget  admission.Bucket     // stateless resets
+	packets      []packet             // written by the next reader that calls sendReplies
+	datagrams    []udp.Datagram       // parallel to packets
+	sealers      []protect.Protection // parallel to packets
 }
 
 // NewEndpoint returns an endpoint that uses pc, which may be any
@@ -137,10 +130,8 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
 	e.resetSecret = e.newResetSecret()
 	e.packets.New = func() any { return new(buffer) }
-	if c := e.config.Cipher; c != nil {
-		e.protection.init(c)
-	}
-	e.protection.authentic = e.protection.authentic || e.config.TLS != nil
+	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
+	e.outside, e.overhead = e.protection.Outside(), e.config.overhead()
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {

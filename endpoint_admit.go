@@ -5,6 +5,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -70,12 +71,18 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 // session that the packet has opened, or the one that has migrated to the
 // packet's address.
 func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+	switch p.kind {
+	case clearPacket:
+		return e.openUnknown(key, d, p, now)
+	case handshakePacket, sealedPacket:
+		return e.sealedUnknown(key, d, p, now)
+	}
 	f, ok := parseInitial(p)
 	moving := e.migrationCandidates(key, p.kind)
 	if moving[0] != nil && f.hello.code == 0 {
 		return moving.take(d, p, now)
 	}
-	if !e.protection.replays.IsNew(e.protection.mark(p)) {
+	if e.outside.Fresh(&p.Packet, false) != protect.New {
 		e.counters.dropReplay.Add(1)
 		return nil
 	}
@@ -84,7 +91,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		return nil
 	}
 	if f.hello.code != 0 && moving.welcome(d, p, f.hello) {
-		e.protection.replays.Take(e.protection.mark(p))
+		e.outside.Fresh(&p.Packet, true)
 		return nil
 	}
 	c, evicted := e.admit(key, d, p, f, now)
@@ -92,7 +99,7 @@ func (e *Endpoint) handleUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 		evicted.fail(ErrReset)
 	}
 	if c == nil {
-		e.protection.replays.Take(e.protection.mark(p)) // otherwise the session records it
+		e.outside.Fresh(&p.Packet, true) // otherwise the session records it
 	}
 	return c
 }
@@ -150,7 +157,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 // the data beside it may come from two addresses, and then only one of the two
 // sessions may be read.
 func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
-	if e.protection.authentic && f.hello.code != 0 {
+	if e.protection.Authentic() && f.hello.code != 0 {
 		return false
 	}
 	return validated || f.push && !e.refusesLegacy()
@@ -237,15 +244,13 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
 	c.hs.openedFEC = p.kind == fecPacket
-	if n := c.in.numbers; n != nil && n.tls != nil {
-		n.tls.shake.initial = initial
-	}
+	c.acceptTLS(initial)
 	if hello.code != 0 {
 		c.takeHello(hello) // no lock: no other goroutine has c yet
 	}
 	if !validated {
 		c.hs.unvalidated.Store(true)
-		o := c.outgoing.sender.overhead
+		o := e.overhead
 		if !c.hs.openedFEC {
 			o.fecHead = 0
 		}
@@ -258,7 +263,7 @@ func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello 
 // attacker can replay the recorded first packets of a legacy session at any
 // time, which would void what an authenticating cipher promises.
 func (e *Endpoint) refusesLegacy() bool {
-	return e.config.RefuseLegacy || e.protection.authentic && !e.config.AllowLegacy
+	return e.config.RefuseLegacy || e.protection.Authentic() && !e.config.AllowLegacy
 }
 
 // wantsCookiesLocked reports whether a HELLO needs a cookie (address

@@ -10,6 +10,8 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -18,16 +20,13 @@ import (
 // works in the packet's own buffer, which has space for the headers in front
 // and for the cipher's tag behind. WIRE.md §4 has the layout.
 
-// inPacket is a decrypted input packet: its conversation, and its kind.
+// inPacket is an input packet: its conversation, and its kind.
 type inPacket struct {
-	data []byte // without what the cipher adds
-	conv uint32 // 0 for parityPacket
+	protect.Packet
+	conv uint32 // 0 for parityPacket without TLS
 	kind packetKind
 	from source
 	size int // of the UDP payload, in bytes
-
-	nonce []byte // nil if the cipher takes no packet numbers
-	mark  uint64 // if nonce is nil: the hash by which the replay filter recognises the packet; with TLS its number
 }
 
 // segments returns the segments in the packet, for the state machine. ok is
@@ -35,9 +34,9 @@ type inPacket struct {
 func (p *inPacket) segments() (data []byte, ok bool) {
 	switch p.kind {
 	case plainPacket, clearPacket:
-		return p.data, true
+		return p.Data, true
 	case fecPacket:
-		return p.data[fec.HeaderSize:], true
+		return p.Data[fec.HeaderSize:], true
 	}
 	return nil, false
 }
@@ -65,17 +64,18 @@ const (
 	parityPacket                     // names no conversation: its address identifies the session
 	datagramPacket                   // unreliable, past the state machine
 
-	clearPacket  // with TLS: a packet of the handshake, in the clear, not opened yet
-	openedPacket // with TLS: the same, opened
-	sealedPacket // with TLS: a packet under the handshake keys, not opened yet
-	earlyPacket  // with TLS: a packet under application keys that are not known yet
+	// With TLS, before the session has opened them.
+	clearPacket     // of the handshake, in the clear
+	openedPacket    // the same, opened
+	handshakePacket // under the handshake keys
+	sealedPacket    // under the application keys, which may not be known yet
 )
 
 // classify determines the kind and the conversation of the packet in data. It
 // reports false if data is too short, or shorter or longer than its header
 // says.
 func classify(data []byte, p *inPacket) bool {
-	p.data = data
+	p.Data = data
 	if !fec.IsFEC(data) {
 		if len(data) < headerSize {
 			return false
@@ -163,9 +163,13 @@ type handedDatagram struct {
 
 // sameSession reports whether a packet belongs to the session in last.
 func (in *readState) sameSession(p *inPacket) bool {
-	return in.last != nil && p.kind == plainPacket && p.conv == in.lastConv &&
+	return in.last != nil && p.kind.alone() && p.conv == in.lastConv &&
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
+
+// alone reports whether the conversation of such a packet is all that its session
+// is found by. With an FEC header it has to be entered in the tables too.
+func (k packetKind) alone() bool { return k == plainPacket || k >= clearPacket }
 
 // routedPacket is an input packet with its session.
 type routedPacket struct {
@@ -219,45 +223,54 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	return woke
 }
 
-// receive decrypts and classifies one datagram, into a, and finds its session.
-// It reports false if no session takes it; drops are counted.
+// receive opens and classifies one datagram, into a, and finds its session. It
+// reports false if no session takes it; drops are counted. A packet that only the
+// keys of its session open is opened last.
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
-	if e.config.TLS != nil {
-		return e.receiveTLS(d, in, a, now)
-	}
-	data, mark := d.Buf, uint64(0)
-	if cipher := e.config.Cipher; cipher != nil {
-		if e.protection.authentic && e.protection.nonces == nil {
-			mark = e.protection.replays.Mark(data) // before Open overwrites data
+	p := &a.inPacket
+	p.Data, p.from, p.size = d.Buf, source{d.Addr, d.Peer}, len(d.Buf)
+	if err := e.outside.Open(&p.Packet); err != nil {
+		if errors.Is(err, crypt.ErrShort) {
+			e.counters.dropShort.Add(1)
+		} else {
+			e.counters.dropCipher.Add(1)
+			e.warnUnopened(p.from)
 		}
-		var err error
-		if data, err = cipher.Open(data); err != nil {
-			if errors.Is(err, crypt.ErrShort) {
-				e.counters.dropShort.Add(1)
-			} else {
-				e.counters.dropCipher.Add(1)
-				e.warnUnopened(source{d.Addr, d.Peer})
-			}
-			return false
-		}
+		return false
 	}
-	if !classify(data, &a.inPacket) {
+	if !e.classify(p) {
 		e.counters.dropShort.Add(1)
 		return false
 	}
-	a.from, a.size, a.mark = source{d.Addr, d.Peer}, len(d.Buf), mark
-	if e.protection.nonces != nil {
-		a.nonce = d.Buf[:min(e.protection.nonces.NonceSize(), len(d.Buf))]
-	}
-	if in.sameSession(&a.inPacket) {
+	if in.sameSession(p) {
 		a.conn = in.last
-		return true
+	} else if a.conn = e.demultiplex(d, p, now); a.conn == nil {
+		return false
+	} else if p.kind.alone() {
+		in.last, in.lastFrom, in.lastConv = a.conn, p.from, p.conv
 	}
-	a.conn = e.demultiplex(d, &a.inPacket, now)
-	if a.conn != nil && a.kind == plainPacket {
-		in.last, in.lastFrom, in.lastConv = a.conn, a.from, a.conv
+	return p.kind != sealedPacket || e.openSealed(a.conn, p, now)
+}
+
+// classify determines the kind and the conversation of a packet that arrives.
+// With TLS its header tells them.
+func (e *Endpoint) classify(p *inPacket) bool {
+	if e.config.TLS == nil {
+		return classify(p.Data, p)
 	}
-	return a.conn != nil
+	if len(p.Data) < headerSize {
+		return false
+	}
+	p.conv = binary.LittleEndian.Uint32(p.Data)
+	switch packetkeys.LevelOf(p.Data) {
+	case packetkeys.Clear:
+		p.kind = clearPacket
+	case packetkeys.Handshake:
+		p.kind = handshakePacket
+	default:
+		p.kind = sealedPacket
+	}
+	return true
 }
 
 // demultiplex finds the session of a packet, or opens one if the listener

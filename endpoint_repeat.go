@@ -3,10 +3,10 @@ package kcp
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"io"
 	mathrand "math/rand/v2"
 	"sync"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
@@ -96,14 +96,13 @@ func (r *repetition) waitUnlocked(l sync.Locker, of uint32, rank uint64) {
 	}
 }
 
-// setNonce sets the nonce of a packet without a number. It reports false if that is
+// nonces returns what makes the nonces of packets without a number; nil: that is
 // left to the cipher.
-func (r *repetition) setNonce(nonces crypt.NonceCipher, buf []byte) bool {
-	if r == nil || nonces == nil {
-		return false
+func (r *repetition) nonces() io.Reader {
+	if r == nil {
+		return nil
 	}
-	_, _ = r.Read(buf[:min(nonces.NonceSize(), len(buf))]) // cannot fail
-	return true
+	return r
 }
 
 // random32 returns a number that is unpredictable to anyone else, such as a

@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -39,28 +40,25 @@ func (e *Endpoint) mayReplyLocked(b *admission.Bucket, rate float64) bool {
 // putReplyLocked is replyLocked after mayReplyLocked. sendReplies encrypts the
 // packet. Endpoint.mu is held.
 func (e *Endpoint) putReplyLocked(d *udp.Datagram, h header, signals ...signal) {
-	e.putNumberedLocked(d, nil, h, signals...)
+	e.putSealedLocked(d, e.outside, h, signals...)
 }
 
-// putNumberedLocked is putReplyLocked for a session that numbers its packets
-// with n; nil: a random nonce. Endpoint.mu is held.
-func (e *Endpoint) putNumberedLocked(d *udp.Datagram, n *packetNumbers, h header, signals ...signal) {
-	o := e.config.overhead()
-	if n == nil && e.config.TLS != nil {
-		o = overhead{} // in the clear
-	}
-	p := e.packet(o.cipherHead + len(signals)*headerSize + o.tail)
+// putSealedLocked is putReplyLocked for a session, whose packets by seals.
+// Endpoint.mu is held.
+func (e *Endpoint) putSealedLocked(d *udp.Datagram, by protect.Protection, h header, signals ...signal) {
+	head, tail := by.Overhead()
+	p := e.packet(head + len(signals)*headerSize + tail)
 	for i, s := range signals {
-		s.encode(h, p.buf[o.cipherHead+i*headerSize:])
+		s.encode(h, p.buf[head+i*headerSize:])
 	}
-	e.queueReplyLocked(p, d, n)
+	e.queueReplyLocked(p, d, by)
 }
 
-// queueReplyLocked queues a packet to the source of d. n is as in
-// putNumberedLocked. Endpoint.mu is held.
-func (e *Endpoint) queueReplyLocked(p packet, d *udp.Datagram, n *packetNumbers) {
+// queueReplyLocked queues a packet to the source of d, which by seals.
+// Endpoint.mu is held.
+func (e *Endpoint) queueReplyLocked(p packet, d *udp.Datagram, by protect.Protection) {
 	e.replies.packets = append(e.replies.packets, p)
-	e.replies.numbers = append(e.replies.numbers, n)
+	e.replies.sealers = append(e.replies.sealers, by)
 	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
@@ -74,12 +72,12 @@ func (e *Endpoint) sendReplies(shard int) {
 		return
 	}
 	e.mu.Lock()
-	packets, batch, numbers := e.replies.packets, e.replies.datagrams, e.replies.numbers
-	e.replies.packets, e.replies.datagrams, e.replies.numbers = nil, nil, nil
+	packets, batch, sealers := e.replies.packets, e.replies.datagrams, e.replies.sealers
+	e.replies.packets, e.replies.datagrams, e.replies.sealers = nil, nil, nil
 	e.mu.Unlock()
 	sealed := batch[:0]
 	for i, d := range batch {
-		if e.seal(d.Buf, numbers[i]) == nil {
+		if sealers[i].Seal(d.Buf, nil) == nil {
 			sealed = append(sealed, d)
 		}
 	}

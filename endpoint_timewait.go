@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -14,12 +15,14 @@ const timeWaitTime = admission.TimeWait
 // timeWait is the state of a session in TIME-WAIT: as much as it takes to
 // answer a peer that does not know of the end yet.
 type timeWait struct {
-	una     seq            // all data of the peer before it has arrived
-	token   uint32         // the peer's, which it expects in ABORT and TOKEN; 0: the peer gets no reply
-	own     uint32         // this end's token
-	aborted bool           // the session did not end in order
-	dropped bool           // it ended before the application could have it
-	numbers *packetNumbers // of the session, now guarded by Endpoint.mu; nil: none
+	una     seq    // all data of the peer before it has arrived
+	token   uint32 // the peer's, which it expects in ABORT and TOKEN; 0: the peer gets no reply
+	own     uint32 // this end's token
+	aborted bool   // the session did not end in order
+	dropped bool   // it ended before the application could have it
+	shaking bool   // it ended within its TLS handshake, whose keys are those of protection
+
+	protection protect.Protection // of the session, now guarded by Endpoint.mu
 }
 
 // expireTimeWaits forgets what is no longer in TIME-WAIT while no further session
@@ -48,18 +51,6 @@ func (t *sessionTable) forget() {
 	t.timeWaits.Clear()
 }
 
-// timeWaitState returns the state to remember of a session that has ended.
-func (c *Conn) timeWaitState() timeWait {
-	l := &c.hs
-	tw := timeWait{una: c.kcp.recvNext(), numbers: c.in.numbers}
-	if l.kind == peerExtended {
-		tw.token, tw.own = l.peerToken, l.token
-		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.dropped = !l.offered
-	}
-	return tw
-}
-
 // timeWaitForLocked returns the entry that a packet of no session belongs to.
 // With an authenticating cipher the peer may have changed its address since: it
 // still has to learn how its session has ended. Endpoint.mu is held.
@@ -68,7 +59,7 @@ func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.D
 	if e.config.SharedConvs {
 		return tw, ok && !tw.begunAnew(f)
 	}
-	if !ok && e.protection.authentic && f.hello.code == 0 {
+	if !ok && e.protection.Authentic() && f.hello.code == 0 {
 		tw, ok = e.table.timeWaits.AtAnyAddress(key.Conv, now)
 	}
 	return tw, ok
@@ -106,7 +97,7 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 	h := header{conv: key.Conv, una: tw.una}
 	reply := func(s ...signal) {
 		if e.mayReplyLocked(&e.replies.budget, replyRate) {
-			e.putNumberedLocked(d, tw.numbers.sender(), h, s...)
+			e.putSealedLocked(d, tw.protection.Sender(), h, s...)
 		}
 	}
 	if f.hello.code != 0 {
@@ -116,7 +107,7 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 		return
 	}
 	switch {
-	case !tw.numbers.of(p):
+	case tw.protection.Fresh(&p.Packet, true) != protect.New:
 		// Recorded and replayed.
 	case tw.token == 0 || !f.data && f.request.code == 0:
 		// Two ends in TIME-WAIT that answered each other would never stop.
@@ -124,7 +115,7 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 		// It may be of a session that begins.
 	case tw.aborted:
 		reply(signal{sigAbort, tw.token, 0})
-	case f.request.code == sigPing && e.protection.authentic:
+	case f.request.code == sigPing && e.protection.Authentic():
 		reply(f.request.answer(), signal{sigToken, tw.token, tw.own})
 	case f.request.code != 0:
 		reply(f.request.answer())

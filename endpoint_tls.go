@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"net"
 	"slices"
@@ -10,8 +9,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -19,74 +18,32 @@ import (
 // names the conversation, so the session is found first, and opens the packet
 // with its keys. What is in the clear opens nothing but a handshake.
 
-// receiveTLS is receive for an endpoint with TLS.
-func (e *Endpoint) receiveTLS(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
-	p := &a.inPacket
-	if len(d.Buf) < headerSize {
-		e.counters.dropShort.Add(1)
-		return false
+// openSealed opens a packet under the application keys of its session. It
+// reports false for one that is dropped.
+func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
+	var kept []byte // as a packet that does not open is destroyed
+	if len(p.Data) <= packetkeys.MaxReset {
+		kept = bytes.Clone(p.Data) // no packet of segments is so small
 	}
-	p.data, p.conv = d.Buf, binary.LittleEndian.Uint32(d.Buf)
-	p.from, p.size = source{d.Addr, d.Peer}, len(d.Buf)
-	level := packetkeys.LevelOf(d.Buf)
-	c := e.sessionTLS(in, p, d)
-	if c == nil {
-		if level == packetkeys.Clear {
-			a.conn = e.openUnknown(d, p, now)
-		} else {
-			a.conn = e.sealedUnknown(d, p, now)
-		}
-		return a.conn != nil
+	switch err := e.open(c.appKeys(), p); {
+	case err == nil:
+		return true
+	case errors.Is(err, packetkeys.ErrExhausted):
+		c.fail(crypt.ErrKeyExhausted)
+	case errors.Is(err, packetkeys.ErrTooFast):
+		c.fail(ErrKeyUpdate)
+	case c.resetBy(kept):
+		c.statelessReset(now)
 	}
-	a.conn = c
-	in.last, in.lastFrom, in.lastConv = c, p.from, p.conv
-	switch level {
-	case packetkeys.Clear:
-		p.kind = clearPacket
-	case packetkeys.Handshake:
-		p.kind = sealedPacket
-	default:
-		var kept []byte // as a packet that does not open is destroyed
-		if len(d.Buf) <= packetkeys.MaxReset {
-			kept = bytes.Clone(d.Buf) // no packet of segments is so small
-		}
-		switch err := e.open(c.in.numbers.tls, p); {
-		case errors.Is(err, packetkeys.ErrExhausted):
-			c.fail(crypt.ErrKeyExhausted)
-			return false
-		case errors.Is(err, packetkeys.ErrTooFast):
-			c.fail(ErrKeyUpdate)
-			return false
-		case err != nil:
-			if c.in.numbers.tls.resetBy(kept) {
-				c.statelessReset(now)
-			}
-			return false
-		}
-	}
-	return true
+	return false
 }
 
-// sessionTLS returns the session of a packet by its address and conversation id;
-// nil if there is none.
-func (e *Endpoint) sessionTLS(in *readState, p *inPacket, d *udp.Datagram) *Conn {
-	if in.last != nil && p.conv == in.lastConv && p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil {
-		return in.last
-	}
-	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	return e.table.Get(key)
-}
-
-// open opens a packet under the application keys of s, and classifies it. A
-// packet whose keys are not known yet becomes an earlyPacket. Other errors are
+// open opens a packet under the application keys of a session, and classifies it.
+// A packet whose keys are not known yet remains a sealedPacket. Other errors are
 // counted drops. It needs no lock of a session.
-func (e *Endpoint) open(s *tlsState, p *inPacket) error {
-	content, number, err := s.keys.Open(p.data)
-	switch {
+func (e *Endpoint) open(by protect.Protection, p *inPacket) error {
+	switch err := by.Open(&p.Packet); {
 	case errors.Is(err, packetkeys.ErrNotReady):
-		p.kind = earlyPacket
 		return nil
 	case err != nil:
 		e.counters.dropCipher.Add(1)
@@ -94,7 +51,7 @@ func (e *Endpoint) open(s *tlsState, p *inPacket) error {
 	}
 	conv := p.conv
 	p.conv, p.kind = 0, plainPacket
-	if !classify(content, p) {
+	if !classify(p.Data, p) {
 		e.counters.dropShort.Add(1)
 		return packetkeys.ErrForged
 	}
@@ -105,13 +62,12 @@ func (e *Endpoint) open(s *tlsState, p *inPacket) error {
 		e.counters.dropUnknown.Add(1)
 		return packetkeys.ErrForged
 	}
-	p.mark = number
 	return nil
 }
 
 // openUnknown handles a packet in the clear for which there is no session. It
 // returns the session that the packet has opened.
-func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+func (e *Endpoint) openUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
 	if !ok || f.crypto && f.hello.code == 0 {
 		e.counters.dropUnknown.Add(1)
@@ -123,12 +79,9 @@ func (e *Endpoint) openUnknown(d *udp.Datagram, p *inPacket, now time.Duration) 
 	if f.info.sn == versionUnsealed && f.info.ts&capTLS != 0 && e.refuseVersion(d, p.conv, f) {
 		return nil
 	}
-	c, evicted := e.admit(admission.MakeKey(d.Addr, d.Peer, p.conv), d, p, f, now)
+	c, evicted := e.admit(key, d, p, f, now)
 	if evicted != nil {
 		evicted.fail(ErrReset)
-	}
-	if p.kind != openedPacket {
-		p.kind = clearPacket
 	}
 	return c
 }
@@ -155,12 +108,12 @@ func (e *Endpoint) openFirst(p *inPacket, f initialPacket) *packetkeys.Initial {
 		return nil
 	}
 	k := packetkeys.NewInitial(p.conv, f.hello.ts, false)
-	data, err := openInitial(k, p.data)
+	data, err := openInitial(k, p.Data)
 	if err != nil {
 		e.counters.dropCipher.Add(1)
 		return nil
 	}
-	p.data, p.kind = data, openedPacket
+	p.Data, p.kind = data, openedPacket
 	return k
 }
 
@@ -186,22 +139,21 @@ func (e *Endpoint) refuseVersion(d *udp.Datagram, conv uint32, f initialPacket) 
 // sealedUnknown handles a protected packet for which there is no session: its
 // peer may be at a new address, or the session in TIME-WAIT. It returns the
 // session that has migrated to the packet's address.
-func (e *Endpoint) sealedUnknown(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
+func (e *Endpoint) sealedUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	candidates := e.migrationCandidates(key, plainPacket)
 	for _, c := range candidates {
 		if c == nil {
 			break
 		}
-		if packetkeys.LevelOf(p.data) == packetkeys.Handshake {
+		if p.kind == handshakePacket {
 			if c.handshakeFromNewAddress(p, now) {
 				return nil
 			}
 			continue
 		}
 		q := *p
-		q.data = bytes.Clone(p.data) // a packet that does not open is destroyed
-		if e.open(c.in.numbers.tls, &q) != nil || q.kind == earlyPacket {
+		q.Data = bytes.Clone(p.Data) // a packet that does not open is destroyed
+		if e.open(c.appKeys(), &q) != nil || q.kind == sealedPacket {
 			continue
 		}
 		if _, moved := c.packetFromNewAddress(d, &q, true, now); moved {
@@ -222,16 +174,16 @@ func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket
 	e.mu.RLock()
 	tw, ok := e.timeWaitForLocked(key, initialPacket{}, now)
 	e.mu.RUnlock()
-	if !ok || tw.numbers == nil || tw.numbers.tls == nil {
+	if !ok {
 		e.counters.dropUnknown.Add(1)
-		return ok
+		return false
 	}
-	if keys := tw.numbers.tls.ended; keys != nil {
+	if tw.shaking {
 		e.counters.dropEnded.Add(1)
-		e.abortHandshake(keys, tw, d, p)
+		e.abortHandshake(tw, d, p)
 		return true
 	}
-	if e.open(tw.numbers.tls, p) != nil || p.kind == earlyPacket {
+	if e.open(tw.protection, p) != nil || p.kind == sealedPacket {
 		return true // the keys stay derived, so that the next one costs less
 	}
 	e.counters.dropEnded.Add(1)
@@ -247,16 +199,15 @@ func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket
 // its handshake by ABORT, under the handshake keys: nothing else would end the
 // session at a peer that has them. The answer is no larger than the packet, and is
 // not answered itself.
-func (e *Endpoint) abortHandshake(keys *packetkeys.Keys, tw timeWait, d *udp.Datagram, p *inPacket) {
-	o := e.config.overhead()
-	size := o.cipherHead + headerSize + o.tail
-	if packetkeys.LevelOf(p.data) == packetkeys.Handshake {
-		content, _, err := keys.Open(p.data)
-		if err != nil {
+func (e *Endpoint) abortHandshake(tw timeWait, d *udp.Datagram, p *inPacket) {
+	head, tail := tw.protection.Overhead()
+	size := head + headerSize + tail
+	if p.kind == handshakePacket {
+		if tw.protection.Open(&p.Packet) != nil {
 			e.counters.dropCipher.Add(1)
 			return
 		}
-		if m, ok := parseHandshake(content, p.conv); !ok || !m.crypto || p.size < size {
+		if m, ok := parseHandshake(p.Data, p.conv); !ok || !m.crypto || p.size < size {
 			return
 		}
 	} else if p.size <= size { // the keys for this packet are not there
@@ -264,16 +215,9 @@ func (e *Endpoint) abortHandshake(keys *packetkeys.Keys, tw timeWait, d *udp.Dat
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || !e.mayReplyLocked(&e.replies.budget, replyRate) {
-		return
+	if !e.closed && e.mayReplyLocked(&e.replies.budget, replyRate) {
+		e.putSealedLocked(d, tw.protection, header{conv: p.conv, wnd: flightWnd}, signal{sigAbort, tw.token, 0})
 	}
-	answer := e.packet(size)
-	signal{sigAbort, tw.token, 0}.encode(header{conv: p.conv, wnd: flightWnd}, answer.buf[o.cipherHead:])
-	if keys.Seal(answer.buf) != nil {
-		e.packets.Put(answer.pooled)
-		return
-	}
-	e.queueReplyLocked(answer, d, nil)
 }
 
 // handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
@@ -287,10 +231,9 @@ func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
 	if h == nil || c.hs.dialled || c.closing.state == stateEnded {
 		return false
 	}
-	if _, _, err := h.keys.Open(bytes.Clone(p.data)); err != nil {
+	if _, _, err := h.keys.Keys.Open(bytes.Clone(p.Data)); err != nil {
 		return false
 	}
-	p.kind = sealedPacket
 	c.setClock(now)
 	if c.inputPacket(p, now) {
 		c.respondLocked(now)

@@ -77,6 +77,6 @@ func (e *Endpoint) resetUnknown(key sessionKey, d *udp.Datagram, now time.Durati
 	reset.Reset(e.repeat, p.buf, key.Conv, e.resetClock(now))
 	e.counters.resetsSent.Add(1)
 	e.mu.Lock()
-	e.queueReplyLocked(p, d, nil)
+	e.queueReplyLocked(p, d, e.outside)
 	e.mu.Unlock()
 }

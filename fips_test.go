@@ -97,7 +97,7 @@ func echoServer(t *testing.T, config *Config) *Listener {
 			if err != nil {
 				return
 			}
-			c.in.numbers.tls.keys.SetUpdateAfter(20)
+			c.tls.app.Keys.SetUpdateAfter(20)
 			c.HandleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
 			go func() {
 				_, _ = io.Copy(c, c)
@@ -113,7 +113,7 @@ func echoOver(t *testing.T, addr string, config *Config) {
 	c, err := Dial("udp", addr, config)
 	require.NoError(t, err)
 	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
-	c.in.numbers.tls.keys.SetUpdateAfter(20)
+	c.tls.app.Keys.SetUpdateAfter(20)
 	want := content(1, 500_000)
 	go func() { _, _ = c.Write(want) }()
 	receive(t, c, want)
@@ -122,7 +122,7 @@ func echoOver(t *testing.T, addr string, config *Config) {
 	got, err := c.ReceiveDatagram(context.Background())
 	require.NoError(t, err)
 	require.Equal(t, datagram, got)
-	sent, received := c.in.numbers.tls.keys.Generations()
+	sent, received := c.tls.app.Keys.Generations()
 	require.Greater(t, min(sent, received), uint32(3))
 	require.NoError(t, c.Close())
 }

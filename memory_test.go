@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/shed"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -257,7 +258,7 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 		defer b.mu.Unlock()
 		const size = 1200
 		before := l.Stats().Buffered
-		b.path.validation = &pathValidation{deferred: &inPacket{data: make([]byte, size)}}
+		b.path.validation = &pathValidation{deferred: &inPacket{Packet: protect.Packet{Data: make([]byte, size)}}}
 		b.account()
 		require.GreaterOrEqual(t, l.Stats().Buffered-before, size)
 		b.dropUnreliable()

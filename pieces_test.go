@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -299,7 +300,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 
 // To somebody without a session, a piece is data, but opens nothing.
 func TestPieceOfNoSession(t *testing.T) {
-	f, ok := parseInitial(&inPacket{data: piece(0, 0, 0, 4, "ab"), conv: 7})
+	f, ok := parseInitial(&inPacket{Packet: protect.Packet{Data: piece(0, 0, 0, 4, "ab")}, conv: 7})
 	require.True(t, ok)
 	require.Equal(t, initialPacket{data: true}, f)
 }

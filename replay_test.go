@@ -160,7 +160,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 						kept := path.all(w)
 						for _, pause := range []time.Duration{0, 2 * timeWaitTime} {
 							time.Sleep(pause)
-							l.ep.protection.replays.Forget()
+							l.ep.protection.Forget()
 							for _, to := range []string{serverAddr, "10.0.0.9:4000"} {
 								for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
 									for _, skip := range []int{2, 1, 0} { // what HELLO opens would take the others' packets
@@ -200,7 +200,7 @@ func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 			kept := path.all(w)
 			time.Sleep(2 * timeWaitTime)
 			for _, from := range []netip.AddrPort{elsewhere, kept[0].from} {
-				l.ep.protection.replays.Forget()
+				l.ep.protection.Forget()
 				for _, p := range kept[1:] {
 					if p.from == kept[0].from {
 						w.net.Inject(from, netip.MustParseAddrPort(serverAddr), p.data)

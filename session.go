@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It
@@ -49,6 +50,7 @@ type Conn struct {
 	timers   timerState
 	plpmtu   mtuState
 	in       inputState
+	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
 	streams  *streamTable // nil: there have been none
 	rare     *rareState   // nil: nothing of it is needed
@@ -145,8 +147,9 @@ type mtuState struct {
 type inputState struct {
 	decoder   *fec.Decoder   // nil until the peer sends FEC, and once the session is retired
 	datagrams *datagramQueue // nil until the first
-	numbers   *packetNumbers // nil: packets are not numbered
 	holding   holding        // memory held because of the peer
+
+	protection protect.Protection // of packets; see protect.Scheme.Number
 }
 
 // connState is the state of a session. WIRE.md §5.2 has the state diagram.
@@ -190,15 +193,15 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	switch {
 	case e.sealsFrom():
 		h.outputInPlace, h.headroom = c.queueSegment, headerSize
-	case e.config.Cipher == nil && e.config.TLS == nil:
-		h.outputInPlace, h.headroom = c.queueSegment, int32(c.outgoing.sender.overhead.head()+headerSize)
+	case e.protection.None():
+		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head()+headerSize)
 	}
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
 	c.closing.linger = e.config.Linger
-	c.in.numbers = e.newNumbers(key.Conv)
+	c.protect()
 	c.setClock(now)
 	return c
 }
@@ -249,8 +252,8 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if p.kind >= clearPacket {
 		return c.inputHandshake(p, now)
 	}
-	if !c.fresh(p, true) {
-		if c.takeResets(p) {
+	if v := c.in.protection.Fresh(&p.Packet, true); v != protect.New {
+		if v == protect.Foreign && c.takeResets(p) {
 			return true
 		}
 		c.ep.counters.dropReplay.Add(1)
@@ -264,7 +267,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if c.takeSecured(p) {
 		return true
 	}
-	data := p.data
+	data := p.Data
 	if p.kind != plainPacket {
 		var ok bool
 		if data, ok = c.decode(*p, now); !ok {
@@ -282,7 +285,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
-			c.takeDatagram(p.data[datagramHeader:])
+			c.takeDatagram(p.Data[datagramHeader:])
 			c.io.canRead.Broadcast()
 			c.heard(now)
 		}
@@ -294,7 +297,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
 	}
-	data, kind, err := c.in.decoder.Decode(p.data, clock(now), func(packet []byte) {
+	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
 		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
 	})
 	if err != nil {
@@ -313,11 +316,11 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	if p.kind != fecPacket {
 		return nil, false
 	}
-	if int(binary.LittleEndian.Uint16(p.data[fec.HeaderSize-2:])) != len(p.data)-(fec.HeaderSize-2) {
+	if int(binary.LittleEndian.Uint16(p.Data[fec.HeaderSize-2:])) != len(p.Data)-(fec.HeaderSize-2) {
 		c.drops().FEC++
 		return nil, false
 	}
-	return p.data[fec.HeaderSize:], true
+	return p.Data[fec.HeaderSize:], true
 }
 
 // packetDone ends the processing of a packet of size bytes: it counts a packet that the state

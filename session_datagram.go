@@ -95,7 +95,7 @@ func (c *Conn) MaxDatagramSize() int {
 }
 
 func (c *Conn) maxDatagramSize() int {
-	room := &c.outgoing.sender.overhead
+	room := &c.ep.overhead
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
@@ -136,12 +136,12 @@ func (c *Conn) queueDatagram(b []byte) error {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	at := o.sender.overhead.cipherHead
-	if !c.kcp.spendCredit(at + datagramHeader + len(b) + o.sender.overhead.tail) {
+	at := c.ep.overhead.cipherHead
+	if !c.kcp.spendCredit(at + datagramHeader + len(b) + c.ep.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}
-	p := c.ep.packet(at + datagramHeader + len(b) + o.sender.overhead.tail)
+	p := c.ep.packet(at + datagramHeader + len(b) + c.ep.overhead.tail)
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)

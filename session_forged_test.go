@@ -182,7 +182,7 @@ func TestForgedWithAEAD(t *testing.T) {
 					v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 					v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
 						if forgetful {
-							to.ep.protection.replays.Forget()
+							to.ep.protection.Forget()
 						}
 						mu.Lock()
 						defer mu.Unlock()

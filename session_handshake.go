@@ -42,6 +42,7 @@ type handshakeState struct {
 	peerFin    bool       // the peer has sent FIN or CLOSE
 	peerClosed bool       // it was CLOSE: the peer reads nothing more
 	cookies    uint8      // cookies that were answered with an immediate HELLO
+	securing   bool       // with TLS: the keys of the state machine's packets are not agreed on
 	peerFinal  seq        // if peerFin: the peer sends no data from here on
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -180,7 +181,7 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 				if err != nil {
 					return
 				}
-				p := inPacket{data: b[:n], conv: decodeHeader(b[:n]).conv}
+				p := inPacket{Packet: protect.Packet{Data: b[:n]}, conv: decodeHeader(b[:n]).conv}
 				f, _ := parseInitial(&p)
 				hellos++
 				_, _ = pc.WriteTo(packetOf(p.conv, bytesOf(signal{sigAbort, f.hello.ts, 0})), from)

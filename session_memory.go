@@ -39,11 +39,11 @@ func (c *Conn) held() int {
 	if h := c.tlsHandshake(); h != nil {
 		n += h.bytesHeld()
 	}
-	if numbers := c.in.numbers; numbers != nil && numbers.tls != nil && numbers.tls.secured != nil {
-		n += numbers.tls.secured.bytes
+	if c.tls != nil && c.tls.secured != nil {
+		n += c.tls.secured.bytes
 	}
 	if v := c.path.validation; v != nil && v.deferred != nil {
-		n += cap(v.deferred.data)
+		n += cap(v.deferred.Data)
 	}
 	if c.streams != nil {
 		n += c.streams.memory()

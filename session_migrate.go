@@ -1,10 +1,10 @@
 package kcp
 
 import (
-	"bytes"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -79,10 +79,11 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing.state == stateEnded || c.hs.kind != peerExtended || !c.fresh(p, false) {
+	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
-	if c.in.numbers.numbered(p) != numbered {
+	number, ok := c.in.protection.Number(&p.Packet)
+	if ok != numbered {
 		return false, false
 	}
 	if c.hs.unvalidated.Load() && !numbered {
@@ -109,13 +110,13 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		v = new(pathValidation)
 		c.path.validation = v
 	}
-	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.numbers, p) {
+	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.protection, number) {
 		c.live.lastHeard = now
 	}
 	c.deferPacket(p, ask.sn)
 	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
 		v.challenged, v.challengedAt = ask.sn, now
-		c.ep.putNumberedLocked(d, c.in.numbers.sender(), c.kcp.answerHeader(), ask)
+		c.ep.putSealedLocked(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
 }
@@ -209,16 +210,12 @@ func (v *pathValidation) count() uint32 {
 	return v.migrations
 }
 
-// shows reports whether a packet from another address is a sign of life: it is
-// later than all that have arrived. A number counts once, so copies of a packet
+// shows reports whether the packet with a number is a sign of life, though from
+// another address: it is later than all that have arrived. A number counts once, so copies of a packet
 // do not keep a session whose peer has gone. The address has no say: who sends
 // from many, for a moment each, is alive.
-func (v *pathValidation) shows(n *packetNumbers, p *inPacket) bool {
-	number := p.mark
-	if n.tls == nil {
-		number, _ = n.numberOf(p)
-	}
-	if !n.window.IsLatest(number) || number <= v.alive {
+func (v *pathValidation) shows(of protect.Protection, number uint64) bool {
+	if !of.IsLatest(number) || number <= v.alive {
 		return false
 	}
 	v.alive = number
@@ -244,7 +241,7 @@ func (c *Conn) deferPacket(p *inPacket, challenge uint32) {
 		v.deferred = nil
 	} else if v.deferred == nil || v.deferredFor != challenge || p.size >= v.deferred.size {
 		kept := *p
-		kept.data, kept.nonce = bytes.Clone(p.data), bytes.Clone(p.nonce)
+		kept.Packet = p.Clone()
 		v.deferred, v.deferredFor = &kept, challenge
 	}
 	c.account()

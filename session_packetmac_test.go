@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/des"
 	"encoding/binary"
-	"encoding/hex"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetmac"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
 
@@ -140,33 +140,20 @@ func inSession(content []byte, conv uint32) {
 	}
 }
 
-// The code is made under the tokens and in the direction that WIRE.md says.
-func TestPacketMACs(t *testing.T) {
-	e := new(Endpoint)
-	a, b := e.newPacketMACs(1, 2, 3), e.newPacketMACs(1, 3, 2)
-	nonce, data := make([]byte, packetmac.NonceSize), []byte("hello")
-	a.ours.Mark(nonce, data, 5)
-	require.True(t, b.theirs.Check(nonce, data, 5))
-	for _, other := range []*packetmac.Key{a.theirs, b.ours, e.newPacketMACs(2, 3, 2).theirs, e.newPacketMACs(1, 3, 4).theirs} {
-		require.False(t, other.Check(nonce, data, 5))
-	}
-	require.Equal(t, "cebabc8eed09e6262e91d9a305000000", hex.EncodeToString(nonce)) // the example of WIRE.md §4.1
-	e.protection.authentic = true
-	require.Nil(t, e.newPacketMACs(1, 2, 3))
-}
-
 // Ciphers that hide nothing, and ciphers of other packages, have random nonces,
 // and so has a peer without signals.
 func TestWhoMarksPackets(t *testing.T) {
 	all := map[string]crypt.Cipher{"none": crypt.None(), "xor": crypt.XOR([]byte("key")), "wrapped": struct{ crypt.Cipher }{testCiphers(t, 1)["aes-cfb"]}}
 	for name, c := range all {
-		require.Nil(t, numbersPackets(c), name)
+		scheme := protect.NewScheme(c, false, nil)
+		require.Equal(t, scheme.Outside(), scheme.Number(scheme.Outside(), 1, 2, 3, true), name)
 		if n, ok := c.(crypt.NonceCipher); ok {
 			require.Error(t, n.SealNonce(make([]byte, 100)), name)
 		}
 	}
 	for name, c := range hidingCiphers(t) {
-		require.NotNil(t, numbersPackets(c), name)
+		scheme := protect.NewScheme(c, false, nil)
+		require.NotEqual(t, scheme.Outside(), scheme.Number(scheme.Outside(), 1, 2, 3, true), name)
 		require.ErrorIs(t, c.(crypt.NonceCipher).SealNonce(make([]byte, 19)), crypt.ErrShort)
 	}
 	for _, ends := range [][2]crypt.Cipher{{all["wrapped"], testCiphers(t, 1)["aes-cfb"]}, {testCiphers(t, 1)["aes-cfb"], all["wrapped"]}} {
@@ -188,17 +175,23 @@ func TestMarkedPacketsReordered(t *testing.T) {
 		time.Sleep(time.Second)
 		for _, ends := range [][2]*Conn{{a, b}, {b, a}} {
 			const at = 1<<32 - 20
-			ends[0].mu.Lock()
-			require.True(t, ends[0].in.numbers.sends)
-			ends[0].in.numbers.next.Store(at)
-			ends[0].mu.Unlock()
-			ends[1].mu.Lock()
-			require.True(t, ends[1].in.numbers.heard)
-			require.True(t, ends[1].in.numbers.window.Take(at-1))
-			ends[1].mu.Unlock()
+			next, sends, _ := progress(ends[0])
+			require.True(t, sends)
+			back, _, heard := progress(ends[1])
+			require.True(t, heard)
+			for _, c := range ends {
+				c.mu.Lock()
+			}
+			ends[0].in.protection.(*protect.Numbered).Skip(at, 0)
+			ends[1].in.protection.(*protect.Numbered).Skip(back, at-1)
+			for _, c := range ends {
+				c.mu.Unlock()
+			}
+			require.Less(t, next, uint64(at))
 		}
 		bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
-		require.Greater(t, a.in.numbers.next.Load(), uint64(1<<32))
+		next, _, _ := progress(a)
+		require.Greater(t, next, uint64(1<<32))
 		require.Zero(t, a.Stats().Dropped.Total()+b.Stats().Dropped.Total())
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())

@@ -1,8 +1,6 @@
 package kcp
 
-import (
-	"time"
-)
+import "time"
 
 // request is a signal that is repeated, with exponential back-off, until the
 // peer answers it. The zero value is not active.
@@ -143,7 +141,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.protection.authentic && !c.hs.unvalidated.Load() {
+		if ours && c.ep.protection.Authentic() && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 			c.live.challenged = c.ep.migrates()
 			if c.path.validation.count() > 0 {
@@ -294,3 +292,43 @@ func (e *Endpoint) infoSignal() signal {
 
 // infoSignal is that of an endpoint without TLS.
 func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }
+
+// number starts packet numbers with the peer once both tokens are known. sends
+// reports whether the peer is known to have both too, so that ours may be
+// numbered.
+func (c *Conn) number(sends bool) {
+	c.in.protection = c.ep.protection.Number(c.in.protection, c.entry.Conv, c.hs.token, c.hs.peerToken, sends)
+}
+
+// takeResets takes the RESETs of a packet that is not numbered. They come from
+// an endpoint that does not know the session, and so cannot number them;
+// takeReset accepts those that echo a request of ours. It reports whether the
+// packet has any.
+func (c *Conn) takeResets(p *inPacket) (found bool) {
+	c.eachSignal(p, func(s signal) {
+		if s.code == sigReset {
+			c.takeReset(s)
+			found = true
+		}
+	})
+	return found
+}
+
+// eachSignal calls f for each signal in a packet. It reports false, possibly
+// after some calls, if the packet is malformed or has a segment of another
+// conversation.
+func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
+	data, ok := p.segments()
+	for ok && len(data) >= headerSize {
+		h := decodeHeader(data)
+		payload, fits := h.payload(data[headerSize:])
+		if !fits || h.conv != c.entry.Conv {
+			return false
+		}
+		if s, is := h.signal(); is {
+			f(s)
+		}
+		data = data[headerSize+len(payload):]
+	}
+	return ok
+}

@@ -1,8 +1,6 @@
 package kcp
 
-import (
-	"time"
-)
+import "time"
 
 // concerns are what a session has to see to in a step beyond its data. Most steps
 // of most sessions have none, and call none of the functions that would find that
@@ -10,7 +8,7 @@ import (
 type concerns uint8
 
 const (
-	concernTLS      concerns = 1 << iota // packets have keys of TLS, or a handshake is in progress
+	concernTLS      concerns = 1 << iota // a TLS handshake is in progress
 	concernEnd                           // an end of the session was announced, here or by the peer
 	concernRequests                      // a request waits for an answer
 	concernStreams                       // there have been streams
@@ -19,7 +17,7 @@ const (
 // concerns returns what the session has to see to.
 func (c *Conn) concerns() (on concerns) {
 	l, s := &c.hs, &c.closing
-	if n := c.in.numbers; n != nil && n.tls != nil {
+	if c.tlsHandshake() != nil {
 		on |= concernTLS
 	}
 	if s.closed || s.kindAwaited || l.peerFin || s.ending != nil || s.state != stateOpen {
@@ -90,7 +88,7 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.hs.unvalidated.Load() && !c.hs.offered {
 		sooner(c.hs.born + handshakeTime)
 	}
-	if c.in.numbers != nil {
+	if c.tls != nil {
 		if at := c.tlsExpires(); at > 0 {
 			sooner(at)
 		}
@@ -207,9 +205,7 @@ func (c *Conn) compact() {
 	c.timers.compactAt = 0
 	c.kcp.Compact()
 	c.outgoing.compact()
-	if n := c.in.numbers; n != nil && n.tls != nil {
-		n.tls.keys.Compact()
-	}
+	c.in.protection.Compact()
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
@@ -280,7 +276,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 func (c *Conn) sendDueRequests(now time.Duration) {
 	l := &c.hs
 	if r := &l.hello; r.due(now) {
-		if c.in.numbers != nil && c.in.numbers.tls != nil {
+		if c.tls != nil {
 			c.repeatFlight(now)
 		} else if l.reached && r.tries >= helloTries && l.kind == peerUnknown {
 			r.active = false

@@ -6,9 +6,9 @@ import (
 	"net"
 	"time"
 
-	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 )
 
 // TLS 1.3 of a session (WIRE.md §8). crypto/tls makes the handshake, through the
@@ -51,16 +51,15 @@ const (
 )
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, but for
-// keys, which have a lock of their own, reset.theirs, which is atomic, and what
-// says so.
+// reset.theirs, which is atomic, and what says so.
 type tlsState struct {
-	keys  packetkeys.Keys // of the level Application
-	shake *tlsHandshake   // nil once the handshake is over and settled
-	reset resetKeys
+	app       *protect.TLS  // of the session's packets; immutable
+	handshake *tlsHandshake // nil once the handshake is over and settled
+	reset     resetKeys
 
-	// ended are the keys of the level Handshake of an accepted session that has
-	// ended within the handshake: its peer is told under them. nil: none.
-	ended *packetkeys.Keys
+	// ended is the protection of the handshake of an accepted session that has
+	// ended within it: its peer is told under these keys. nil: none.
+	ended *protect.TLS
 
 	secured *securedState // nil before the handshake is done, and in TIME-WAIT
 }
@@ -76,7 +75,7 @@ type securedState struct {
 type tlsHandshake struct {
 	tls     *handshake.TLS      // nil before it has started
 	initial *packetkeys.Initial // nil before the dialling end's token is known
-	keys    *packetkeys.Keys    // of the level Handshake
+	keys    *protect.TLS        // of the level Handshake
 	streams [handshake.Levels]handshake.Stream
 	info    signal   // the peer's INFO as it came in the clear
 	early   [][]byte // packets under keys that are not known yet
@@ -93,44 +92,29 @@ type tlsHandshake struct {
 	ticketed bool          // the ticket has been handled
 }
 
-// newNumbers returns the packet numbers that a new session of a conversation
-// begins with: nil without TLS.
-func (e *Endpoint) newNumbers(conv uint32) *packetNumbers {
-	if e.config.TLS == nil {
-		return nil
+// protect sets the protection that a session begins with. No other
+// goroutine has c yet.
+func (c *Conn) protect() {
+	scheme := c.ep.protection
+	var app *protect.TLS
+	if c.in.protection, app = scheme.Session(c.entry.Conv); app != nil {
+		c.tls = &tlsState{app: app, handshake: &tlsHandshake{keys: scheme.Handshake(c.entry.Conv)}}
+		c.hs.securing = true
 	}
-	s := &tlsState{shake: &tlsHandshake{keys: new(packetkeys.Keys)}}
-	own := e.config.overhead().tail > packetkeys.TagSize
-	s.keys.Init(conv, packetkeys.Application, own)
-	s.shake.keys.Init(conv, packetkeys.Handshake, own)
-	return &packetNumbers{tls: s}
-}
-
-// seal protects a packet of the session, whose content may be elsewhere. It
-// needs no lock.
-func (s *tlsState) seal(packet, content []byte) error {
-	err := s.keys.SealFrom(packet, content)
-	if err == packetkeys.ErrExhausted {
-		return crypt.ErrKeyExhausted
-	}
-	return err
 }
 
 // tlsHandshake returns the state of the handshake; nil without TLS, and once it
 // is settled.
 func (c *Conn) tlsHandshake() *tlsHandshake {
-	if n := c.in.numbers; n != nil && n.tls != nil {
-		return n.tls.shake
+	if c.tls == nil {
+		return nil
 	}
-	return nil
+	return c.tls.handshake
 }
 
 // securing reports whether packets of the state machine cannot be sent yet, as
 // the keys for them are not agreed on.
-func (c *Conn) securing() bool {
-	n := c.in.numbers
-	return n != nil && n.tls != nil && !n.sends
-}
+func (c *Conn) securing() bool { return c.hs.securing }
 
 // ConnectionState is how a session is secured. It is a type of this package
 // because programs such as net/http take every connection for TLS that has a
@@ -148,8 +132,8 @@ func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var secured *securedState
-	if n := c.in.numbers; n != nil && n.tls != nil {
-		secured = n.tls.secured
+	if c.tls != nil {
+		secured = c.tls.secured
 	}
 	if secured == nil && c.rare != nil {
 		secured = c.rare.secured
@@ -312,20 +296,20 @@ func (c *Conn) tookStep(h *tlsHandshake, s handshake.Step, now time.Duration) {
 func (c *Conn) takeSecret(h *tlsHandshake, s handshake.Secret) error {
 	keys := h.keys
 	if s.Level == handshake.Application {
-		keys = &c.in.numbers.tls.keys
+		keys = c.tls.app
 	}
 	if s.Seals {
-		return keys.SetSealSecret(s.Suite, s.Bytes)
+		return keys.Keys.SetSealSecret(s.Suite, s.Bytes)
 	}
-	return keys.SetOpenSecret(s.Suite, s.Bytes)
+	return keys.Keys.SetOpenSecret(s.Suite, s.Bytes)
 }
 
 // securedTLS begins the session proper: TLS is done.
 func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
 	l := &c.hs
 	state := h.tls.State()
-	c.in.numbers.tls.secured = &securedState{state, handshake.CertificateBytes(&state)}
-	c.in.numbers.sends = true
+	c.tls.secured = &securedState{state, handshake.CertificateBytes(&state)}
+	c.hs.securing = false
 	h.done, h.ticketed = true, !h.tickets
 	h.streams[handshake.Initial] = handshake.Stream{}
 	c.live.lastHeard = now
@@ -348,11 +332,10 @@ func (c *Conn) inputEarly(h *tlsHandshake, now time.Duration) {
 	early := h.early
 	h.early, h.held = nil, 0
 	for _, packet := range early {
-		p := inPacket{data: packet, from: c.origin(), conv: c.entry.Conv, kind: sealedPacket}
+		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
 		if packetkeys.LevelOf(packet) == packetkeys.Application {
-			if c.securing() {
-				p.kind = earlyPacket
-			} else if c.ep.open(c.in.numbers.tls, &p) != nil {
+			p.kind = sealedPacket
+			if !c.securing() && c.ep.open(c.tls.app, &p) != nil {
 				continue
 			}
 		}
@@ -384,11 +367,10 @@ func (c *Conn) greetTLS(now time.Duration) {
 // takeSecured takes note of a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
 func (c *Conn) takeSecured(p *inPacket) bool {
-	n := c.in.numbers
-	if n == nil || n.tls == nil {
+	if c.tls == nil {
 		return false
 	}
-	if h := n.tls.shake; h != nil {
+	if h := c.tls.handshake; h != nil {
 		h.proven = true
 	}
 	return c.inputTicket(p)
@@ -415,18 +397,23 @@ func (c *Conn) settleTLS() {
 
 // closeTLS drops the state of the handshake, also of one that has not completed.
 func (c *Conn) closeTLS() {
-	if n := c.in.numbers; n != nil && n.tls != nil && c.closing.state == stateEnded {
-		n.tls.keys.Compact() // they remain for TIME-WAIT
-		if h := n.tls.shake; h != nil && !c.hs.dialled && h.keys.Opens() && !n.tls.keys.Opens() {
+	t := c.tls
+	if t == nil {
+		return
+	}
+	h := t.handshake
+	if c.closing.state == stateEnded {
+		t.app.Compact() // it remains for TIME-WAIT
+		if h != nil && !c.hs.dialled && h.keys.Keys.Opens() && !t.app.Keys.Opens() {
 			h.keys.Compact()
-			n.tls.ended = h.keys
+			t.ended = h.keys
 		}
-		if n.tls.secured != nil {
-			c.rarely().secured, n.tls.secured = n.tls.secured, nil
+		if t.secured != nil {
+			c.rarely().secured, t.secured = t.secured, nil
 		}
 	}
-	if h := c.tlsHandshake(); h != nil {
-		c.in.numbers.tls.shake = nil
+	if h != nil {
+		t.handshake = nil
 		if h.tls != nil && !h.working { // else workTLS does it
 			h.tls.Close()
 		}

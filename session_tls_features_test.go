@@ -316,7 +316,7 @@ func TestSealedPacketsAllocateNothing(t *testing.T) {
 		d := udp.Datagram{Buf: make([]byte, len(packet)), Addr: a.LocalAddr().(*net.UDPAddr).AddrPort()}
 		require.Zero(t, testing.AllocsPerRun(100, func() {
 			copy(d.Buf, packet)
-			if b.ep.receiveTLS(&d, &in, &routed, time.Second) || in.last != b {
+			if b.ep.receive(&d, &in, &routed, time.Second) || in.last != b {
 				panic("a forged packet is taken, or of another session")
 			}
 		}))

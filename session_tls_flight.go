@@ -141,25 +141,24 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
-	data := p.data
 	level := handshake.Initial
 	var err error
 	switch p.kind {
-	case earlyPacket:
-		c.keepEarly(h, data)
+	case sealedPacket:
+		c.keepEarly(h, p.Data)
 		return false
 	case clearPacket:
 		if h.initial == nil { // no HELLO has left
 			c.ep.counters.dropHandshake.Add(1)
 			return false
 		}
-		if data, err = openInitial(h.initial, data); err != nil {
+		if p.Data, err = openInitial(h.initial, p.Data); err != nil {
 			c.ep.counters.dropCipher.Add(1) // damaged: the peer repeats it
 			return false
 		}
-	case sealedPacket:
-		if data, _, err = h.keys.Open(data); err == packetkeys.ErrNotReady {
-			c.keepEarly(h, p.data) // it has overtaken ServerHello
+	case handshakePacket:
+		if err = h.keys.Open(&p.Packet); err == packetkeys.ErrNotReady {
+			c.keepEarly(h, p.Data) // it has overtaken ServerHello
 			return false
 		} else if err != nil {
 			c.ep.counters.dropCipher.Add(1)
@@ -171,7 +170,7 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 			c.addressValidated() // RFC 9000 §8.1
 		}
 	}
-	m, ok := parseHandshake(data, p.conv)
+	m, ok := parseHandshake(p.Data, p.conv)
 	if !ok || level == handshake.Initial && !c.takeClear(h, &m, now) {
 		c.ep.counters.dropHandshake.Add(1)
 		return c.closing.ending != nil
@@ -205,7 +204,7 @@ func (c *Conn) takeClear(h *tlsHandshake, m *handshakeMessage, now time.Duration
 	l := &c.hs
 	switch {
 	case !m.crypto:
-		return l.dialled && l.hello.active && !h.keys.Opens() && c.takeUnsealed(h, m)
+		return l.dialled && l.hello.active && !h.keys.Keys.Opens() && c.takeUnsealed(h, m)
 	case !l.dialled && (m.hello.code == 0 || m.hello.ts != l.peerToken):
 		return false
 	case l.dialled && (m.welcome.code == 0 || m.welcome.ts != l.token || h.greeted && m.welcome.sn != l.peerToken):
@@ -218,7 +217,7 @@ func (c *Conn) takeClear(h *tlsHandshake, m *handshakeMessage, now time.Duration
 		h.info = m.info
 	}
 	// Once there are handshake keys, nothing in the clear ends the handshake.
-	if m.alert.code != 0 && m.alert.ts == l.token && !h.keys.Opens() {
+	if m.alert.code != 0 && m.alert.ts == l.token && !h.keys.Keys.Opens() {
 		c.alerted(m.alert)
 	}
 	return true
@@ -323,10 +322,10 @@ func (c *Conn) inputTicket(p *inPacket) bool {
 	if p.kind != plainPacket {
 		return false
 	}
-	if first := decodeHeader(p.data); !isCrypto(&first) {
+	if first := decodeHeader(p.Data); !isCrypto(&first) {
 		return false
 	}
-	m, ok := parseHandshake(p.data, p.conv)
+	m, ok := parseHandshake(p.Data, p.conv)
 	if !ok || !m.crypto {
 		c.ep.counters.dropHandshake.Add(1)
 		return true
@@ -381,7 +380,7 @@ func (c *Conn) repeatFlight(now time.Duration) {
 	}
 	if l.dialled && !h.unacknowledged() {
 		level := handshake.Initial
-		if h.keys.Opens() {
+		if h.keys.Keys.Opens() {
 			level = handshake.Handshake
 		}
 		c.sendCrypto(level, &h.streams[level], h.streams[level].Received())
@@ -435,7 +434,7 @@ func (c *Conn) flightOverhead(level handshake.Level) (head, tail int) {
 	if level == handshake.Initial {
 		return 0, packetkeys.InitialOverhead
 	}
-	return c.outgoing.sender.overhead.cipherHead, c.outgoing.sender.overhead.tail
+	return c.ep.overhead.cipherHead, c.ep.overhead.tail
 }
 
 // clearSignals returns the signals at the beginning of a packet in the clear.
@@ -476,11 +475,11 @@ func (c *Conn) sendSealed(level handshake.Level, p packet) bool {
 			h.initial.Seal(p.buf, at)
 		}
 	case level == handshake.Application:
-		err = c.in.numbers.tls.keys.Seal(p.buf)
+		err = c.tls.app.Seal(p.buf, nil)
 	case level == handshake.Handshake && h == nil:
 		err = packetkeys.ErrNotReady
 	case level == handshake.Handshake:
-		err = h.keys.Seal(p.buf)
+		err = h.keys.Seal(p.buf, nil)
 	}
 	if err != nil {
 		c.ep.packets.Put(p.pooled)
@@ -498,7 +497,7 @@ func (c *Conn) sendAlert() {
 	if p, ok := c.flightPacket(handshake.Handshake, []signal{h.alert}, 0); ok && c.sendSealed(handshake.Handshake, p) {
 		return
 	}
-	if h.keys.Opens() {
+	if h.keys.Keys.Opens() {
 		return
 	}
 	signals := append(c.clearSignals(), h.alert)

@@ -102,7 +102,7 @@ func FuzzTLSContent(f *testing.F) {
 					h.conv = a.Conv()
 					h.encode(inner)
 				}
-				require.NoError(t, from.in.numbers.tls.keys.Seal(packet))
+				require.NoError(t, from.tls.app.Seal(packet, nil))
 				if fromServer {
 					w.net.Inject(server, client, packet)
 				} else {

@@ -30,12 +30,12 @@ func TestTLSKeyUpdate(t *testing.T) {
 				return true
 			})
 			for _, c := range []*Conn{a, b} {
-				c.in.numbers.tls.keys.SetUpdateAfter(10)
+				c.tls.app.Keys.SetUpdateAfter(10)
 			}
 			bothWays(t, a, b, content(seed, 100_000), content(seed+9, 100_000))
 			sendOnce(t, a, b)
 			for _, c := range []*Conn{a, b} {
-				sent, received := c.in.numbers.tls.keys.Generations()
+				sent, received := c.tls.app.Keys.Generations()
 				require.Greater(t, sent, uint32(5))
 				require.Greater(t, received, uint32(5))
 				require.Zero(t, c.Stats().Dropped.Total())
@@ -57,8 +57,8 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
-		keys := &a.in.numbers.tls.keys
-		_, before := b.in.numbers.tls.keys.Generations()
+		keys := &a.tls.app.Keys
+		_, before := b.tls.app.Keys.Generations()
 		b.mu.Lock() // so that b does not answer in between
 		require.NoError(t, keys.Update())
 		require.NoError(t, keys.Update())
@@ -67,13 +67,13 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
 		_, err := b.Read(make([]byte, 1))
 		requireTimeout(t, err) // to b it is forged: it cannot know those keys
-		_, after := b.in.numbers.tls.keys.Generations()
+		_, after := b.tls.app.Keys.Generations()
 		require.Equal(t, before, after)
 	})
 	inWorld(t, 2, clean, func(w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
-		keys := &a.in.numbers.tls.keys
+		keys := &a.tls.app.Keys
 		for range 2 { // nothing of b's is sent in between
 			require.NoError(t, keys.Update())
 			require.NoError(t, a.SendDatagram([]byte("under new keys")))

@@ -23,6 +23,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -83,7 +84,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.Nil(t, cert.Value())
-		require.NotNil(t, tw.numbers)
+		require.NotNil(t, tw.protection)
 		runtime.KeepAlive(tw)
 	})
 }
@@ -298,7 +299,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 			binary.LittleEndian.PutUint16(content[4:], fec.TypeOOB)
 			binary.LittleEndian.PutUint16(content[6:], datagramHeader+3-6)
 			binary.LittleEndian.PutUint32(content[8:], server.Conv())
-			if assert.NoError(t, server.in.numbers.tls.keys.Seal(b)) {
+			if assert.NoError(t, server.tls.app.Seal(b, nil)) {
 				forged++
 				w.net.Inject(from, to, b)
 			}
@@ -336,7 +337,7 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 				binary.LittleEndian.PutUint32(packet, key.Conv)
 				packet[4] = 0xa2 + phase
 				d.Buf = packet
-				require.True(t, e.sealedInTimeWait(key, d, &inPacket{data: packet, conv: key.Conv}, now))
+				require.True(t, e.sealedInTimeWait(key, d, &inPacket{Packet: protect.Packet{Data: packet}, conv: key.Conv}, now))
 			})
 			require.LessOrEqual(t, allocations, 1.0)
 		}

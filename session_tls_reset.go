@@ -33,42 +33,39 @@ type resetKey struct {
 // of this endpoint. It goes with CONFIRM and the answer to it, one of which is
 // repeated until it arrives.
 func (c *Conn) tellResetKey() {
-	n := c.in.numbers
-	if n == nil || n.tls == nil {
+	if c.tls == nil {
 		return
 	}
-	if n.tls.reset.ours == nil {
-		n.tls.reset.ours = c.ep.resetKeyOf(c)
+	if c.tls.reset.ours == nil {
+		c.tls.reset.ours = c.ep.resetKeyOf(c)
 	}
-	if k := n.tls.reset.ours; k != nil {
+	if k := c.tls.reset.ours; k != nil {
 		c.queueAnswer(signal{sigResetKey, k.since, k.Mask})
 	}
 }
 
 // resetKeyPayload returns the payload of RESETKEY.
 func (c *Conn) resetKeyPayload() []byte {
-	n := c.in.numbers
-	if n == nil || n.tls == nil || n.tls.reset.ours == nil {
+	if c.tls == nil || c.tls.reset.ours == nil {
 		return nil
 	}
-	return n.tls.reset.ours.Key[:]
+	return c.tls.reset.ours.Key[:]
 }
 
 // renewResetKey tells the peer another key, as keys depend on its address.
 func (c *Conn) renewResetKey() {
-	if n := c.in.numbers; n != nil && n.tls != nil {
-		n.tls.reset.ours = nil
+	if c.tls != nil {
+		c.tls.reset.ours = nil
 		c.tellResetKey()
 	}
 }
 
 // noteResetKey takes the peer's RESETKEY.
 func (c *Conn) noteResetKey(s signal, payload []byte) {
-	n := c.in.numbers
-	if n == nil || n.tls == nil || len(payload) != packetkeys.ResetKeySize {
+	if c.tls == nil || len(payload) != packetkeys.ResetKeySize {
 		return
 	}
-	reset := &n.tls.reset
+	reset := &c.tls.reset
 	if c.hs.dialled && reset.theirs.Load() == nil && c.live.lastInput-c.hs.born > resetKeyWithin {
 		return
 	}
@@ -78,10 +75,10 @@ func (c *Conn) noteResetKey(s signal, payload []byte) {
 	}
 }
 
-// resetBy reports whether a packet that did not open is a stateless reset of the
-// peer. It needs no lock.
-func (s *tlsState) resetBy(packet []byte) bool {
-	k := s.reset.theirs.Load()
+// by reports whether a packet that did not open is a stateless reset of the peer.
+// It needs no lock.
+func (r *resetKeys) by(packet []byte) bool {
+	k := r.theirs.Load()
 	return k != nil && k.Opens(packet, k.since)
 }
 

@@ -167,10 +167,10 @@ func resetOf(k *resetKey, conv uint32, after int) []byte {
 func told(c *Conn) *resetKey {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.in.numbers.tls.reset.ours
+	return c.tls.reset.ours
 }
 
-func known(c *Conn) *resetKey { return c.in.numbers.tls.reset.theirs.Load() }
+func known(c *Conn) *resetKey { return c.tls.reset.theirs.Load() }
 
 // No reset ends a session but one of its peer's that was made while there was no
 // session.

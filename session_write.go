@@ -2,22 +2,23 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
 // outgoing is the output side of a session. Packets are collected with Conn.mu
 // held, and encoded and written to the socket without it. One goroutine at a
 // time writes, so they leave in order: the one that has set sending. Until it
-// clears that, it alone uses sender.encoder, noFECHeader, noParity,
+// clears that, it alone uses encoder, noFECHeader, noParity,
 // outbox.spare and outbox.batch, with and without Conn.mu. Conn.mu guards the
 // rest.
 type outgoing struct {
-	sender      packetSealer
-	current     *buffer // of the packet that the state machine is building; nil: none
-	sending     bool    // a goroutine is writing packets
-	noFECHeader bool    // no FEC header for this batch
-	noParity    bool    // no parity for this batch
-	*outbox             // nil until the first packet, and once compacted
+	encoder     *fec.Encoder // nil: none
+	current     *buffer      // of the packet that the state machine is building; nil: none
+	sending     bool         // a goroutine is writing packets
+	noFECHeader bool         // no FEC header for this batch
+	noParity    bool         // no parity for this batch
+	*outbox                  // nil until the first packet, and once compacted
 
 	fecData, fecParity uint64 // packets encoded so far, as in FECStats
 }
@@ -69,10 +70,9 @@ const (
 
 // init sets up o for a session of e.
 func (o *outgoing) init(e *Endpoint) {
-	o.sender = packetSealer{overhead: e.config.overhead()}
 	if f := e.config.FEC; f.enabled() {
 		// The ratio has passed Validate.
-		o.sender.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
+		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}
 }
 
@@ -80,8 +80,8 @@ func (o *outgoing) init(e *Endpoint) {
 func (o *outgoing) compact() {
 	if !o.sending {
 		o.outbox = nil
-		if o.sender.encoder != nil {
-			o.sender.encoder.Compact()
+		if o.encoder != nil {
+			o.encoder.Compact()
 		}
 	}
 }
@@ -89,7 +89,7 @@ func (o *outgoing) compact() {
 // packetBuffer is the state machine's hook that returns space for a packet of n
 // bytes, with headroom and tailroom for FEC and the cipher around it.
 func (c *Conn) packetBuffer(n int) []byte {
-	room := &c.outgoing.sender.overhead
+	room := &c.ep.overhead
 	p := c.ep.packet(room.total() + n)
 	c.outgoing.current = p.pooled
 	return p.buf[room.head() : room.head()+n : room.head()+n]
@@ -98,7 +98,7 @@ func (c *Conn) packetBuffer(n int) []byte {
 // collect is the state machine's output hook: it queues a packet to be sent.
 func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
-	b, room := o.current, &o.sender.overhead
+	b, room := o.current, &c.ep.overhead
 	o.current = nil
 	if c.overdrawn() || c.securing() {
 		c.ep.packets.Put(b)
@@ -115,7 +115,7 @@ func (c *Conn) collect(data []byte) {
 
 // queueSegment is the state machine's hook that queues a packet in the buffer
 // of its segment, without a copy. A cipher has to leave that as it is, since it
-// may have to be retransmitted: see Endpoint.sealFrom. Sessions with other
+// may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
 func (c *Conn) queueSegment(s *sendSegment) {
 	if c.overdrawn() || c.securing() {
@@ -163,14 +163,14 @@ func (c *Conn) writePackets() {
 		packets := o.packets
 		o.packets = o.spare[:0]
 		data, shard := len(packets), int(c.path.shard)
-		to, numbers := c.origin(), c.in.numbers.sender()
+		to, by := c.origin(), c.in.protection.Sender()
 		// A peer whose address is not validated gets the packet format that it
 		// uses, and no parity.
-		o.noParity = o.sender.encoder == nil || c.hs.unvalidated.Load()
-		o.noFECHeader = o.noParity && (o.sender.encoder == nil || !c.hs.openedFEC)
+		o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
+		o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
 		var err error
 		c.unlocked(func() {
-			packets, err = c.encode(packets, to, numbers)
+			packets, err = c.encode(packets, to, by)
 			c.ep.send(shard, packets, o.batch)
 		})
 		if !o.noFECHeader {
@@ -203,11 +203,11 @@ func (c *Conn) writePackets() {
 // packets between them. It returns packets with the parity packets appended. On
 // an error the batch is empty. The goroutine that has set sending calls it,
 // without c.mu.
-func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]packet, error) {
+func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
 	now := uint32(0)
-	if o.sender.encoder != nil {
+	if o.encoder != nil {
 		now = clock(c.ep.now())
 	}
 	n := len(packets)
@@ -218,17 +218,17 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 			continue
 		}
 		if o.noFECHeader && !p.datagram {
-			p.buf = p.buf[o.sender.overhead.fecHead:]
+			p.buf = p.buf[c.ep.overhead.fecHead:]
 		}
-		if p.segment != nil && (c.ep.config.Cipher != nil || numbers != nil) {
-			if err := c.sealSegment(p, to, numbers); err != nil {
+		if p.segment != nil && c.ep.sealsFrom() {
+			if err := c.sealSegment(p, to, by); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
 			}
 			continue
 		}
-		parity := o.sender.encode(p, now, o.noFECHeader)
-		if err := c.seal(p, to, numbers); err != nil {
+		parity := c.addFEC(p, now)
+		if err := c.seal(p, to, by); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
 		}
@@ -236,10 +236,10 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 			parity = nil
 		}
 		for _, shard := range parity {
-			q := c.ep.packet(o.sender.overhead.cipherHead + len(shard) + o.sender.overhead.tail)
-			copy(q.buf[o.sender.overhead.cipherHead:], shard)
+			q := c.ep.packet(c.ep.overhead.cipherHead + len(shard) + c.ep.overhead.tail)
+			copy(q.buf[c.ep.overhead.cipherHead:], shard)
 			packets = append(packets, q)
-			if err := c.seal(&q, to, numbers); err != nil {
+			if err := c.seal(&q, to, by); err != nil {
 				o.batch = o.batch[:0]
 				return packets, err
 			}
@@ -250,9 +250,9 @@ func (c *Conn) encode(packets []packet, to source, numbers *packetNumbers) ([]pa
 
 // seal encrypts p and appends it to the batch. Like encode, it runs without
 // c.mu.
-func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
+func (c *Conn) seal(p *packet, to source, by protect.Protection) error {
 	o := &c.outgoing
-	if err := c.ep.seal(p.buf, numbers); err != nil {
+	if err := by.Seal(p.buf, nil); err != nil {
 		return err
 	}
 	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
@@ -261,11 +261,11 @@ func (c *Conn) seal(p *packet, to source, numbers *packetNumbers) error {
 
 // sealSegment is seal for a packet in the buffer of its segment. The packet is
 // then in a buffer of its own, but the segment has yet to be released.
-func (c *Conn) sealSegment(p *packet, to source, numbers *packetNumbers) error {
+func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
 	content := p.buf
-	sealed := c.ep.packet(c.outgoing.sender.overhead.total() + len(content))
+	sealed := c.ep.packet(c.ep.overhead.total() + len(content))
 	p.buf, p.pooled = sealed.buf, sealed.pooled
-	if err := c.ep.sealFrom(p.buf, content, numbers); err != nil {
+	if err := by.Seal(p.buf, content); err != nil {
 		return err
 	}
 	c.outgoing.batch = append(c.outgoing.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
@@ -301,23 +301,21 @@ func (o overhead) head() int { return o.cipherHead + o.fecHead }
 
 func (o overhead) total() int { return o.head() + o.tail }
 
-// packetSealer adds FEC to a session's outgoing packets. The goroutine that has
-// set outgoing.sending uses encoder; overhead is immutable.
-type packetSealer struct {
-	encoder  *fec.Encoder // nil: none
-	overhead overhead
-}
-
-// encode adds the FEC header to p, unless plain. It returns the parity packets
-// if p completes a group; they are valid until the next call. now is in
-// milliseconds.
-func (s *packetSealer) encode(p *packet, now uint32, plain bool) [][]byte {
-	inner := p.buf[s.overhead.cipherHead : len(p.buf)-s.overhead.tail]
+// addFEC adds the FEC header to p, unless the batch has none. It returns the
+// parity packets if p completes a group; they are valid until the next call. now
+// is in milliseconds. Like encode, it runs without c.mu.
+func (c *Conn) addFEC(p *packet, now uint32) [][]byte {
+	inner := p.buf[c.ep.overhead.cipherHead : len(p.buf)-c.ep.overhead.tail]
 	switch {
 	case p.datagram:
 		fec.PutOOB(inner)
-	case !plain:
-		return s.encoder.Encode(inner, now)
+	case !c.outgoing.noFECHeader:
+		return c.outgoing.encoder.Encode(inner, now)
 	}
 	return nil
 }
+
+// sealsFrom reports whether segments are sealed from their buffers, which stay as
+// they are: the protection can, and there is no FEC, whose header would have to be
+// in the content.
+func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom() && !e.config.FEC.enabled() }

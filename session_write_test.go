@@ -352,7 +352,7 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 					p := a.ep.packet(1400)
 					packets = append(packets, p)
 				}
-				out, err := a.encode(packets, source{}, a.in.numbers.sender())
+				out, err := a.encode(packets, source{}, a.in.protection.Sender())
 				if err != nil || len(out) != 13 || len(a.outgoing.batch) != 13 {
 					panic(fmt.Sprint(err, len(out)))
 				}

@@ -1,0 +1,173 @@
+// Package protect protects the packets of sessions, and recognises replays:
+// ciphers of pre-shared keys with or without packet numbers, and TLS. It has no
+// clock, socket or goroutine. WIRE.md §4.1 and §8.3 specify the formats.
+package protect
+
+import (
+	"bytes"
+	"io"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/packetkeys"
+)
+
+// Protection is how the packets of a session are protected. A Scheme makes them.
+//
+// Seal, Open and Overhead may be called at any time from any goroutine. The other
+// methods share state with each other, which the caller has to guard.
+type Protection interface {
+	// Overhead returns how many bytes a packet has in front of its content, and
+	// behind it.
+	Overhead() (head, tail int)
+
+	// Seal seals a packet. Its content is in its place between the bytes of
+	// Overhead, or is elsewhere, as in content. The latter requires
+	// Scheme.SealsFrom, and leaves content as it is. nil: it is in its place.
+	Seal(packet, content []byte) error
+
+	// Open opens a packet in place. Afterwards p.Data is its content. One that
+	// does not open is destroyed.
+	Open(p *Packet) error
+
+	// Fresh judges an opened packet. take takes note that it has arrived;
+	// otherwise it is only looked at.
+	Fresh(p *Packet, take bool) Verdict
+
+	// Number returns the number of an opened packet. ok reports whether it has one
+	// of the peer's in this session.
+	Number(p *Packet) (number uint64, ok bool)
+
+	// IsLatest reports whether a number is above those of all packets taken.
+	IsLatest(number uint64) bool
+
+	// Sender returns what seals the packets that are sent from now on.
+	Sender() Protection
+
+	// Compact releases what can be made again when it is needed.
+	Compact()
+}
+
+// Packet is a packet that has arrived.
+type Packet struct {
+	Data []byte // as it came, or its content once it is open
+
+	nonce  []byte // nil if the cipher takes no packet numbers
+	mark   uint64 // the hash by which the replay filter knows it; with TLS its number
+	opened bool   // with TLS: under the keys of its session
+}
+
+// Clone returns a copy of p with memory of its own.
+func (p *Packet) Clone() Packet {
+	c := *p
+	c.Data, c.nonce = bytes.Clone(p.Data), bytes.Clone(p.nonce)
+	return c
+}
+
+// Verdict is what Protection.Fresh says of a packet.
+type Verdict uint8
+
+const (
+	Replayed Verdict = iota // it has arrived before, or this end has sent it
+	Foreign                 // it has no number, though the peer numbers its packets
+	New                     // neither
+)
+
+// Scheme is the protection that the sessions of an endpoint have in common. Its
+// methods need no lock.
+type Scheme struct {
+	cipher *filtered // nil: there is no cipher
+	tls    bool
+	own    bool // with TLS: packets have nonces of their own
+}
+
+// NewScheme returns the protection of a cipher, which is nil for none, or that of
+// TLS. random is nil but in tests, where it makes the nonces of packets without
+// number.
+func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
+	if cipher == nil {
+		return &Scheme{tls: tls, own: tls && packetkeys.OwnNonces()}
+	}
+	return &Scheme{cipher: newFiltered(cipher, random)}
+}
+
+// Outside returns the protection of packets of no session: that of the cipher.
+// With TLS these packets are in the clear.
+func (s *Scheme) Outside() Protection {
+	if s.cipher == nil {
+		return none{}
+	}
+	return s.cipher
+}
+
+// Session returns the protection that a session of a conversation begins with.
+// tls is nil without TLS, and otherwise the same.
+func (s *Scheme) Session(conv uint32) (p Protection, tls *TLS) {
+	if s.tls {
+		tls = newTLS(conv, packetkeys.Application, s.own)
+		return tls, tls
+	}
+	return s.Outside(), nil
+}
+
+// Handshake returns the protection of the TLS handshake of a conversation.
+func (s *Scheme) Handshake(conv uint32) *TLS { return newTLS(conv, packetkeys.Handshake, s.own) }
+
+// Number returns the protection of a session whose ends have drawn these tokens.
+// p is the one that it had. sends reports whether the peer is known to have both
+// tokens, so that packets to it may be numbered. It returns p if the cipher leaves
+// no room for numbers.
+func (s *Scheme) Number(p Protection, conv, token, peerToken uint32, sends bool) Protection {
+	// With equal tokens both directions would have the same nonces.
+	if s.cipher == nil || s.cipher.nonces == nil || token == peerToken || token == 0 || peerToken == 0 {
+		return p
+	}
+	n, _ := p.(*Numbered)
+	if n == nil || !n.of(conv, token, peerToken) {
+		if n = newNumbered(s.cipher, conv, token, peerToken); n == nil {
+			return p
+		}
+	}
+	n.sends = n.sends || sends
+	return n
+}
+
+// Authentic reports whether packets are authenticated: then an opened packet is
+// a peer's, whatever its source address.
+func (s *Scheme) Authentic() bool { return s.tls || s.cipher != nil && s.cipher.authentic }
+
+// None reports whether packets are not protected at all.
+func (s *Scheme) None() bool { return s.cipher == nil && !s.tls }
+
+// SealsFrom reports whether Protection.Seal takes a content that is not in the
+// packet.
+func (s *Scheme) SealsFrom() bool { return s.tls || s.cipher != nil && s.cipher.from != nil }
+
+// Forget empties the replay filter, as many other packets would.
+func (s *Scheme) Forget() {
+	if s.cipher != nil {
+		s.cipher.replays.Forget()
+	}
+}
+
+// Overhead returns that of the sessions with a cipher, or with TLS.
+func Overhead(cipher crypt.Cipher, tls bool) (head, tail int) {
+	switch {
+	case cipher != nil:
+		return cipher.Overhead()
+	case tls:
+		return tlsOverhead(packetkeys.OwnNonces())
+	}
+	return 0, 0
+}
+
+// none leaves packets as they are.
+type none struct{}
+
+func (none) Overhead() (head, tail int)        { return 0, 0 }
+func (none) Seal(_, _ []byte) error            { return nil }
+func (none) Open(*Packet) error                { return nil }
+func (none) Fresh(*Packet, bool) Verdict       { return New }
+func (none) Number(*Packet) (n uint64, _ bool) { return 0, false }
+func (none) IsLatest(uint64) bool              { return false }
+func (p none) Sender() Protection              { return p }
+func (none) Compact()                          {}

@@ -1,0 +1,77 @@
+package protect
+
+import (
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/replay"
+)
+
+// Errors of TLS.Open.
+var (
+	// ErrNotReady means that the keys of a packet are not known yet. The packet
+	// stays as it is.
+	ErrNotReady = packetkeys.ErrNotReady
+	// ErrForged means that a packet does not open.
+	ErrForged = packetkeys.ErrForged
+)
+
+// TLS is the protection of a session with the secrets of a TLS handshake (WIRE.md
+// §8.3) at one encryption level.
+type TLS struct {
+	Keys   packetkeys.Keys
+	window replay.Window // of the peer's numbers
+	head   uint8         // bytes of Overhead; immutable, as is tail
+	tail   uint8
+}
+
+// newTLS returns the protection of a conversation at a level, without secrets.
+// own is that of packetkeys.Keys.
+func newTLS(conv uint32, level packetkeys.Level, own bool) *TLS {
+	head, tail := tlsOverhead(own)
+	t := &TLS{head: uint8(head), tail: uint8(tail)}
+	t.Keys.Init(conv, level, own)
+	return t
+}
+
+// tlsOverhead returns the bytes around the content of packets. own is that of
+// packetkeys.Keys.
+func tlsOverhead(own bool) (head, tail int) {
+	if own {
+		return packetkeys.HeaderSize, packetkeys.TagSize + packetkeys.NonceSize
+	}
+	return packetkeys.HeaderSize, packetkeys.TagSize
+}
+
+func (t *TLS) Overhead() (head, tail int) { return int(t.head), int(t.tail) }
+
+// Seal returns crypt.ErrKeyExhausted for keys that must not be used any more.
+func (t *TLS) Seal(packet, content []byte) error {
+	if content == nil {
+		content = t.Keys.Content(packet)
+	}
+	err := t.Keys.SealFrom(packet, content)
+	if err == packetkeys.ErrExhausted {
+		return crypt.ErrKeyExhausted
+	}
+	return err
+}
+
+func (t *TLS) Open(p *Packet) error {
+	content, number, err := t.Keys.Open(p.Data)
+	if err == nil {
+		p.Data, p.mark, p.opened = content, number, true
+	}
+	return err
+}
+
+// Fresh takes nothing that was not opened under the keys of the session.
+func (t *TLS) Fresh(p *Packet, take bool) Verdict {
+	return verdict(p.opened && t.window.IsNew(p.mark) && (!take || t.window.Take(p.mark)))
+}
+
+// Number returns that of an opened packet. Others have none.
+func (t *TLS) Number(p *Packet) (number uint64, ok bool) { return p.mark, p.opened }
+
+func (t *TLS) IsLatest(number uint64) bool { return t.window.IsLatest(number) }
+func (t *TLS) Sender() Protection          { return t }
+func (t *TLS) Compact()                    { t.Keys.Compact() }
