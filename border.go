@@ -1,16 +1,140 @@
 package kcp
 
 import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // The border between sessions and endpoints: what either may ask of the other.
 // Files of sessions use no fields that are declared in files of endpoints, and the
 // reverse (TestBorder).
+
+// What passes between them.
+
+// sharedState is what an endpoint has in common with its sessions. It needs no lock.
+type sharedState struct {
+	config           Config             // immutable
+	repeat           *repetition        // of Config.Repetition; nil: none; immutable
+	fixedWriteBuffer bool               // Config.WriteBuffer was not 0; immutable
+	mostStreamBuffer int                // bytes that the receive buffer of a stream grows to; immutable
+	epoch            time.Time          // origin of all times given as time.Duration; immutable
+	protection       *protect.Scheme    // immutable
+	outside          protect.Protection // of packets of no session; immutable
+	overhead         overhead           // of sessions; immutable
+	counters         endpointCounters
+	load             endpointLoad
+	wakes            wakeq.Queue[*Conn]
+	packets          sync.Pool // of *buffer
+}
+
+// endpointLoad is the resources that all sessions together use. It needs no
+// lock.
+type endpointLoad struct {
+	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
+	sessions atomic.Int32 // length of sessionTable.sessions
+	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
+	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
+	pressure pressure
+}
+
+// pressure is the state of an endpoint's memory pressure.
+type pressure struct {
+	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
+	next  atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
+	scan  *scan        // of the reader that has set next to never; nil: none has begun
+}
+
+// inPacket is an input packet: its conversation, and its kind.
+type inPacket struct {
+	protect.Packet
+	conv uint32 // 0 for parityPacket without TLS
+	kind packetKind
+	from source
+	size int // of the UDP payload, in bytes
+}
+
+// routedPacket is an input packet with its session.
+type routedPacket struct {
+	conn *Conn
+	inPacket
+}
+
+// segments returns the segments in the packet, for the state machine. ok is
+// false if a packet of its kind has none.
+func (p *inPacket) segments() (data []byte, ok bool) {
+	switch p.kind {
+	case plainPacket, clearPacket:
+		return p.Data, true
+	case fecPacket:
+		return p.Data[fec.HeaderSize:], true
+	}
+	return nil, false
+}
+
+// source is the address that a packet came from.
+type source struct {
+	addr netip.AddrPort
+	peer net.Addr // nil if it is a UDP address, in addr
+}
+
+// netAddr returns the address in the form that applications use.
+func (o source) netAddr() net.Addr {
+	if o.peer != nil {
+		return o.peer
+	}
+	return net.UDPAddrFromAddrPort(o.addr)
+}
+
+// packetKind is the kind of an input packet (WIRE.md §4).
+type packetKind uint8
+
+const (
+	plainPacket    packetKind = iota // segments, without an FEC header
+	fecPacket                        // segments behind an FEC header
+	parityPacket                     // names no conversation: its address identifies the session
+	datagramPacket                   // unreliable, past the state machine
+
+	// With TLS, before the session has opened them.
+	clearPacket     // of the handshake, in the clear
+	openedPacket    // the same, opened
+	handshakePacket // under the handshake keys
+	sealedPacket    // under the application keys, which may not be known yet
+)
+
+// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
+// pool, or to a segment.
+type packet struct {
+	buf      []byte
+	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
+	segment  *sendSegment // to release once the packet is written; nil: there is none
+	datagram bool         // from SendDatagram: bypasses the state machine and FEC
+	ready    bool         // of a TLS handshake: leaves as it is
+}
+
+// buffer is a packet buffer of the endpoint's pool.
+type buffer struct{ b []byte }
+
+// overhead is the space that a packet needs around its content, in bytes. The
+// content is what the state machine or SendDatagram puts into it.
+type overhead struct {
+	cipherHead int // before all; 0 without a cipher
+	fecHead    int // between cipherHead and the content; 0 without FEC
+	tail       int // behind the content, for the cipher's tag
+}
+
+func (o overhead) head() int { return o.cipherHead + o.fecHead }
+
+func (o overhead) total() int { return o.head() + o.tail }
 
 // What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
 // otherwise.
@@ -78,12 +202,27 @@ func (c *Conn) timeWaitState() timeWait {
 	return tw
 }
 
-// acceptTLS gives a new session the keys that have opened its first packet; nil:
-// it is one without TLS.
-func (c *Conn) acceptTLS(initial *packetkeys.Initial) {
+// newAccepted returns a new session of the peer at an address, whose first packet is
+// p. initial has opened that; nil: there is no TLS. validated reports whether the
+// peer's address is validated. It runs without Conn.mu, as newConn.
+func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
+	c := newConn(e, key, remote)
+	c.hs.openedFEC = p.kind == fecPacket
 	if initial != nil {
 		c.tls.handshake.initial = initial
 	}
+	if hello.code != 0 {
+		c.takeHello(hello)
+	}
+	if !validated {
+		c.hs.unvalidated.Store(true)
+		o := e.overhead
+		if !c.hs.openedFEC {
+			o.fecHead = 0
+		}
+		c.kcp.limitUnvalidated(o.total(), hello.code == 0)
+	}
+	return c
 }
 
 // appKeys returns what opens packets under the application keys of a session with
@@ -93,6 +232,12 @@ func (c *Conn) appKeys() *protect.TLS { return c.tls.app }
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
 func (c *Conn) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
+
+// ofHandshake reports whether a packet is of the TLS handshake of a conversation.
+func ofHandshake(packet []byte, conv uint32) bool {
+	m, ok := parseHandshake(packet, conv)
+	return ok && m.crypto
+}
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8
@@ -136,3 +281,36 @@ func (e *Endpoint) hand(shard int, d handedDatagram) {
 func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
 	return e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
 }
+
+// reply sends signals to the source of d, outside any session.
+func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.replyLocked(d, h, signals...)
+}
+
+// replySealed is reply under the protection of a session. It reports whether the
+// limit of the rate allows that.
+func (e *Endpoint) replySealed(d *udp.Datagram, p protect.Protection, h header, signals ...signal) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.mayReplyLocked(&e.replies.budget, replyRate) {
+		return false
+	}
+	e.putSealedLocked(d, p, h, signals...)
+	return true
+}
+
+// challengeOf returns the challenge for an address (RFC 9000 §8.2): a PING, whose
+// arguments are a MAC of the address, the conversation and token with the endpoint's
+// secret, as in a cookie. So no state is kept for addresses that the peer is not at,
+// however many they are. A challenge is valid for 10 to 20 seconds.
+func (e *Endpoint) challengeOf(address source, conv, token uint32, at time.Duration) signal {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.replies.cookies.Challenge(admission.MakeKey(address.addr, address.peer, conv), token, at)
+	return signal{sigPing, s[0], s[1]}
+}
+
+// canProbe reports whether a socket can send probes of the path MTU.
+func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock.CanProbe() }

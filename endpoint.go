@@ -10,7 +10,6 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
-	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint carries any number of sessions with any number of peers over one
@@ -23,27 +22,16 @@ type Endpoint struct {
 	// Listener.mu. Fields above mu are immutable or need no lock, unless their
 	// comments name one.
 
-	config           Config      // immutable
-	repeat           *repetition // of Config.Repetition; nil: none; immutable
-	fixedWriteBuffer bool        // Config.WriteBuffer was not 0; immutable
-	mostStreamBuffer int         // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time   // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme
-	outside          protect.Protection // of packets of no session
-	overhead         overhead           // of sessions
-	counters         endpointCounters
-	wakes            wakeq.Queue[*Conn]
-	packets          sync.Pool    // of *buffer
-	resetSecret      []byte       // of stateless resets; nil without TLS; immutable
-	logAfter         atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog       logLimit     // of records of sessions
-	handshakeLog     logLimit     // of records of failed handshakes
-	failed           failedHandshakes
+	sharedState
+	resetSecret  []byte       // of stateless resets; nil without TLS; immutable
+	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
+	sessionLog   logLimit     // of records of sessions
+	handshakeLog logLimit     // of records of failed handshakes
+	failed       failedHandshakes
 
 	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
 	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
 
-	load    endpointLoad
 	socket  socketState
 	feeding feeding
 
@@ -53,16 +41,6 @@ type Endpoint struct {
 	listener *Listener // nil: not listening
 	draining bool      // Shutdown was called: no session begins
 	closed   bool
-}
-
-// endpointLoad is the resources that all sessions together use. It needs no
-// lock.
-type endpointLoad struct {
-	halfOpen atomic.Int32 // sessions whose peer's address is not validated (RFC 9000 §8)
-	sessions atomic.Int32 // length of sessionTable.sessions
-	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
-	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
-	pressure pressure
 }
 
 // socketState is the sockets and their readers.
@@ -113,11 +91,13 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 // config is valid. owned sockets are closed by the endpoint.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
-		config:           config.withDefaults(),
-		fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
-		mostStreamBuffer: maxStreamReceive,
-		epoch:            time.Now(),
-		socket:           socketState{owned: owned, done: make(chan struct{})},
+		sharedState: sharedState{
+			config:           config.withDefaults(),
+			fixedWriteBuffer: config != nil && config.WriteBuffer != 0,
+			mostStreamBuffer: maxStreamReceive,
+			epoch:            time.Now(),
+		},
+		socket: socketState{owned: owned, done: make(chan struct{})},
 	}
 	if config != nil && config.StreamReceiveBuffer != 0 {
 		e.mostStreamBuffer = config.StreamReceiveBuffer

@@ -122,8 +122,8 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	}
 	// It calls Config.CongestionControl, the caller's own code: not under the
 	// lock.
-	c = e.accepted(key, d, p, f.hello, initial, v.validated)
-	remote := c.path.remote // read now: it may change once c is in the table
+	remote := source{d.Addr, d.Peer}.netAddr()
+	c = newAccepted(e, key, remote, p, f.hello, initial, v.validated)
 	e.mu.Lock()
 	switch other := e.table.Get(key); {
 	case other != nil: // another reader has opened the session first
@@ -237,26 +237,6 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	}
 	v.opens = true
 	return v
-}
-
-// accepted makes the session for the peer that sent d. initial has opened p, and
-// is nil without TLS.
-func (e *Endpoint) accepted(key sessionKey, d *udp.Datagram, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
-	c := newConn(e, key, source{d.Addr, d.Peer}.netAddr())
-	c.hs.openedFEC = p.kind == fecPacket
-	c.acceptTLS(initial)
-	if hello.code != 0 {
-		c.takeHello(hello) // no lock: no other goroutine has c yet
-	}
-	if !validated {
-		c.hs.unvalidated.Store(true)
-		o := e.overhead
-		if !c.hs.openedFEC {
-			o.fecHead = 0
-		}
-		c.kcp.limitUnvalidated(o.total(), hello.code == 0)
-	}
-	return c
 }
 
 // refusesLegacy reports whether only extended peers may open sessions. An

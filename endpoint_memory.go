@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"math"
-	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/shed"
@@ -37,13 +36,6 @@ const (
 	// never is a time after all scans.
 	never = math.MaxInt64
 )
-
-// pressure is the state of an endpoint's memory pressure.
-type pressure struct {
-	share atomic.Int64 // bytes that a session may hold; 0: memory is not short, or not scanned yet
-	next  atomic.Int64 // time of the next part of a scan, as time.Duration since the epoch; never: it is under way
-	scan  *scan        // of whoever has set next to never; nil: none has begun
-}
 
 // scan is a scan of all sessions, of which each part looks at some of them.
 type scan struct {

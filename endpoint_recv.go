@@ -3,15 +3,12 @@ package kcp
 import (
 	"encoding/binary"
 	"errors"
-	"net"
-	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/packetkeys"
-	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -19,57 +16,6 @@ import (
 // forward error correction and then the cipher, input the reverse. Each step
 // works in the packet's own buffer, which has space for the headers in front
 // and for the cipher's tag behind. WIRE.md §4 has the layout.
-
-// inPacket is an input packet: its conversation, and its kind.
-type inPacket struct {
-	protect.Packet
-	conv uint32 // 0 for parityPacket without TLS
-	kind packetKind
-	from source
-	size int // of the UDP payload, in bytes
-}
-
-// segments returns the segments in the packet, for the state machine. ok is
-// false if a packet of its kind has none.
-func (p *inPacket) segments() (data []byte, ok bool) {
-	switch p.kind {
-	case plainPacket, clearPacket:
-		return p.Data, true
-	case fecPacket:
-		return p.Data[fec.HeaderSize:], true
-	}
-	return nil, false
-}
-
-// source is the address that a packet came from.
-type source struct {
-	addr netip.AddrPort
-	peer net.Addr // nil if it is a UDP address, in addr
-}
-
-// netAddr returns the address in the form that applications use.
-func (o source) netAddr() net.Addr {
-	if o.peer != nil {
-		return o.peer
-	}
-	return net.UDPAddrFromAddrPort(o.addr)
-}
-
-// packetKind is the kind of an input packet (WIRE.md §4).
-type packetKind uint8
-
-const (
-	plainPacket    packetKind = iota // segments, without an FEC header
-	fecPacket                        // segments behind an FEC header
-	parityPacket                     // names no conversation: its address identifies the session
-	datagramPacket                   // unreliable, past the state machine
-
-	// With TLS, before the session has opened them.
-	clearPacket     // of the handshake, in the clear
-	openedPacket    // the same, opened
-	handshakePacket // under the handshake keys
-	sealedPacket    // under the application keys, which may not be known yet
-)
 
 // classify determines the kind and the conversation of the packet in data. It
 // reports false if data is too short, or shorter or longer than its header
@@ -170,12 +116,6 @@ func (in *readState) sameSession(p *inPacket) bool {
 // alone reports whether the conversation of such a packet is all that its session
 // is found by. With an FEC header it has to be entered in the tables too.
 func (k packetKind) alone() bool { return k == plainPacket || k >= clearPacket }
-
-// routedPacket is an input packet with its session.
-type routedPacket struct {
-	conn *Conn
-	inPacket
-}
 
 // take feeds a batch to the sessions, consecutive packets of a session in one
 // call, and lets each session reply once. reading and woke are those of

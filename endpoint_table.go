@@ -69,13 +69,13 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	e.removeLocked(c)
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.table.timeWaits.Add(c.entry.Key(), tw, tw.token != 0, e.now())
+		e.table.timeWaits.Add(c.tableEntry().Key(), tw, tw.token != 0, e.now())
 		if e.table.expiry == nil {
 			e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
 		}
 	}
 	if tw.token != 0 && e.protection.Authentic() && e.config.AllowLegacy {
-		e.table.used.Add(c.entry.Conv)
+		e.table.used.Add(c.tableEntry().Conv)
 	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 	e.shutIfUnusedLocked()
@@ -159,7 +159,7 @@ func (e *Endpoint) countValidated(c *Conn) bool {
 	}
 	e.table.SetValidated(c)
 	most := e.config.MaxSessionsPerAddress
-	return most <= 0 || int(e.table.Network(c.entry.Key()).Validated) <= most
+	return most <= 0 || int(e.table.Network(c.tableEntry().Key()).Validated) <= most
 }
 
 // bindFEC records that the peer of c sends FEC.

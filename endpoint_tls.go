@@ -207,7 +207,7 @@ func (e *Endpoint) abortHandshake(tw timeWait, d *udp.Datagram, p *inPacket) {
 			e.counters.dropCipher.Add(1)
 			return
 		}
-		if m, ok := parseHandshake(p.Data, p.conv); !ok || !m.crypto || p.size < size {
+		if !ofHandshake(p.Data, p.conv) || p.size < size {
 			return
 		}
 	} else if p.size <= size { // the keys for this packet are not there
@@ -218,27 +218,6 @@ func (e *Endpoint) abortHandshake(tw timeWait, d *udp.Datagram, p *inPacket) {
 	if !e.closed && e.mayReplyLocked(&e.replies.budget, replyRate) {
 		e.putSealedLocked(d, tw.protection, header{conv: p.conv, wnd: flightWnd}, signal{sigAbort, tw.token, 0})
 	}
-}
-
-// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
-// from an address that is not the peer's. What it says counts from anywhere. The
-// session stays where it is until TLS is done, and migrates then. It reports
-// whether the packet belongs to this session.
-func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h := c.tlsHandshake()
-	if h == nil || c.hs.dialled || c.closing.state == stateEnded {
-		return false
-	}
-	if _, _, err := h.keys.Keys.Open(bytes.Clone(p.Data)); err != nil {
-		return false
-	}
-	c.setClock(now)
-	if c.inputPacket(p, now) {
-		c.respondLocked(now)
-	}
-	return true
 }
 
 // refuseTLSLocked answers a HELLO of a peer that speaks TLS where this end does

@@ -48,7 +48,7 @@ func (e *Endpoint) resetClock(now time.Duration) uint32 { return uint32(e.epoch.
 // the key may be known to another peer, which has, or has had within TIME-WAIT, a
 // session with the same conversation id. c.mu is held.
 func (e *Endpoint) resetKeyOf(c *Conn) *resetKey {
-	key, now := c.entry.Key(), e.now()
+	key, now := c.tableEntry().Key(), e.now()
 	e.mu.RLock()
 	_, before := e.table.timeWaits.AtAnyAddress(key.Conv, now)
 	alone := e.table.Alone(c) && !before && !e.table.timeWaits.Forgot(resetKeyWithin, now)

@@ -42,7 +42,7 @@ var lockExempt = []string{
 	"notifier.Broadcast",     // Conn.mu is held, as for Wait
 	"notifier.Wait",          // Conn.mu is the lock of its condition variable
 	".newConn",               // no other goroutine knows the session yet
-	"Endpoint.accepted",      // the same
+	".newAccepted",           // the same
 	"Endpoint.openSession",   // the same
 	"streamScheduler.update", // Conn.mu is held, as for all of streamTable
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu

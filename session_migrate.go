@@ -62,13 +62,11 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
 		return false
 	}
-	c.ep.mu.Lock()
-	defer c.ep.mu.Unlock()
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
 	if data, _ := p.segments(); len(data) >= 2*headerSize {
 		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
 	}
-	c.ep.replyLocked(d, c.kcp.answerHeader(), answer...)
+	c.ep.reply(d, c.kcp.answerHeader(), answer...)
 	return true
 }
 
@@ -102,9 +100,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		}
 		return true, moved
 	}
-	c.ep.mu.Lock()
-	defer c.ep.mu.Unlock()
-	ask := c.challengeOfLocked(to, now)
+	ask := c.challengeOf(to, now)
 	v := c.path.validation
 	if v == nil {
 		v = new(pathValidation)
@@ -114,9 +110,8 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		c.live.lastHeard = now
 	}
 	c.deferPacket(p, ask.sn)
-	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.mayReplyLocked(&c.ep.replies.budget, replyRate) {
+	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.replySealed(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
 		v.challenged, v.challengedAt = ask.sn, now
-		c.ep.putSealedLocked(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask)
 	}
 	return true, false
 }
@@ -124,16 +119,10 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 // challengeEvery is the least time between two challenges of one address.
 const challengeEvery = 50 * time.Millisecond
 
-// challengeOfLocked returns the challenge for an address: a PING, whose
-// arguments are a MAC of the address, the conversation, our token and the
-// number of migrations with the endpoint's secret, as in a cookie. So no state
-// is kept for addresses that the peer is not at, however many they are. The
-// challenge is valid for 10 to 20 seconds, and for one migration. c.mu and
-// Endpoint.mu are held.
-func (c *Conn) challengeOfLocked(to source, at time.Duration) signal {
-	key := admission.MakeKey(to.addr, to.peer, c.entry.Conv)
-	s := c.ep.replies.cookies.Challenge(key, c.hs.token+c.path.validation.count(), at)
-	return signal{sigPing, s[0], s[1]}
+// challengeOf returns the challenge of the session for an address. It is valid for
+// one migration.
+func (c *Conn) challengeOf(to source, at time.Duration) signal {
+	return c.ep.challengeOf(to, c.entry.Conv, c.hs.token+c.path.validation.count(), at)
 }
 
 // answersChallenge reads a packet from another address. answered reports
@@ -160,11 +149,9 @@ func (c *Conn) answersChallenge(p *inPacket, from source, now time.Duration) (an
 }
 
 // challengeAnswers returns the answers to the challenges of an address that are
-// still valid. It locks Endpoint.mu.
+// still valid.
 func (c *Conn) challengeAnswers(to source, now time.Duration) [2]signal {
-	c.ep.mu.Lock()
-	defer c.ep.mu.Unlock()
-	return [2]signal{c.challengeOfLocked(to, now).answer(), c.challengeOfLocked(to, now-admission.CookieTime).answer()}
+	return [2]signal{c.challengeOf(to, now).answer(), c.challengeOf(to, now-admission.CookieTime).answer()}
 }
 
 // migrateTo moves the session to a new address. It reports false if the

@@ -67,7 +67,7 @@ func (c *Conn) newSearch() *pmtud.Search {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.entry.Peer == "" && c.ep.socket.shards[c.path.shard].sock.CanProbe() {
+	if limit == 0 && c.entry.Peer == "" && c.ep.canProbe(int(c.path.shard)) {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"bytes"
 	"crypto/tls"
 	"fmt"
 	"net"
@@ -523,4 +524,25 @@ func (h *tlsHandshake) bytesHeld() int {
 		n += handshakeBytes + 2*int(h.streams[handshake.Handshake].Received())
 	}
 	return n
+}
+
+// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
+// from an address that is not the peer's. What it says counts from anywhere. The
+// session stays where it is until TLS is done, and migrates then. It reports
+// whether the packet belongs to this session.
+func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.tlsHandshake()
+	if h == nil || c.hs.dialled || c.closing.state == stateEnded {
+		return false
+	}
+	if _, _, err := h.keys.Keys.Open(bytes.Clone(p.Data)); err != nil {
+		return false
+	}
+	c.setClock(now)
+	if c.inputPacket(p, now) {
+		c.respondLocked(now)
+	}
+	return true
 }

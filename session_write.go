@@ -276,31 +276,6 @@ func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
 // cipher and payload: an FEC header and the conversation id.
 const datagramHeader = fec.HeaderSize + 4
 
-// packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
-// pool, or to a segment.
-type packet struct {
-	buf      []byte
-	pooled   *buffer      // of buf, to return to the pool; nil: buf is the segment's
-	segment  *sendSegment // to release once the packet is written; nil: there is none
-	datagram bool         // from SendDatagram: bypasses the state machine and FEC
-	ready    bool         // of a TLS handshake: leaves as it is
-}
-
-// buffer is a packet buffer of the endpoint's pool.
-type buffer struct{ b []byte }
-
-// overhead is the space that a packet needs around its content, in bytes. The
-// content is what the state machine or SendDatagram puts into it.
-type overhead struct {
-	cipherHead int // before all; 0 without a cipher
-	fecHead    int // between cipherHead and the content; 0 without FEC
-	tail       int // behind the content, for the cipher's tag
-}
-
-func (o overhead) head() int { return o.cipherHead + o.fecHead }
-
-func (o overhead) total() int { return o.head() + o.tail }
-
 // addFEC adds the FEC header to p, unless the batch has none. It returns the
 // parity packets if p completes a group; they are valid until the next call. now
 // is in milliseconds. Like encode, it runs without c.mu.
