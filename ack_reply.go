@@ -167,10 +167,10 @@ func (k *KCP) noteAckHold(h *header, recovered bool) {
 	if !k.cfg.ext.AwaitReplies {
 		return
 	}
-	k.snd.rate.waited = k.peer.ackHold > 0
+	k.snd.rate.Waited = k.peer.ackHold > 0
 	if h.cmd == cmdAck && !recovered {
 		k.peer.ackHold = h.frg & ackHoldMask
-		k.snd.rate.waited = h.frg&ackWaited != 0
+		k.snd.rate.Waited = h.frg&ackWaited != 0
 	}
 }
 

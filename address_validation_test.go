@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/netsim"
@@ -166,7 +167,7 @@ func TestAmplificationLimit(t *testing.T) {
 		"messages":  {MessageMode: true, FEC: FEC{2, 2}, Cipher: aead},
 		"validates": {AddressValidation: ValidateAlways},
 		"refuses":   {RefuseLegacy: true},
-		"reference": {CongestionControl: NewReferenceControl, MTU: 60},
+		"reference": {CongestionControl: congestion.NewReference, MTU: 60},
 	}
 	for name, config := range settings {
 		t.Run(name, func(t *testing.T) {
@@ -232,7 +233,7 @@ func newLegacyPeer(w *world, addr string, to net.Addr, fecs bool) *legacyPeer {
 	p.k.SetNoDelay(NoDelayOn)
 	p.k.SetStream(true)
 	p.k.SetFastResend(2)
-	p.k.SetCongestionControl(NewNoControl())
+	p.k.SetCongestionControl(congestion.NewNone())
 	require.NoError(w.t, p.k.SetWindow(256, 256))
 	require.NoError(w.t, p.k.SetInterval(10))
 	done := make(chan struct{})

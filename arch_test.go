@@ -67,7 +67,7 @@ func TestMachineStandsAlone(t *testing.T) {
 	ofSources(t)
 	sequential(t)
 	fset := token.NewFileSet()
-	imports := importer.ForCompiler(fset, "gc", nil)
+	imports := &sourceImports{fset: fset, std: importer.ForCompiler(fset, "gc", nil)}
 	_, _, errs := typeCheck(t, fset, imports, machineFiles(t), "")
 	require.Empty(t, errs)
 	_, _, errs = typeCheck(t, fset, imports, machineFiles(t), "func bad(c *Conn) {}")
@@ -94,6 +94,45 @@ func finds[V any](t *testing.T, violations func(t *testing.T, added string) []V,
 	for _, b := range bad {
 		require.Len(t, violations(t, b), 1, b)
 	}
+}
+
+// sourceImports finds packages of the module, which it checks, and of the standard
+// library.
+type sourceImports struct {
+	fset   *token.FileSet
+	std    types.Importer
+	loaded map[string]*types.Package
+}
+
+func (s *sourceImports) Import(path string) (*types.Package, error) {
+	dir, ours := strings.CutPrefix(path, "github.com/arqnet/kcp/")
+	if !ours {
+		return s.std.Import(path)
+	}
+	if p := s.loaded[path]; p != nil {
+		return p, nil
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		return nil, err
+	}
+	var files []*ast.File
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(s.fset, name, nil, 0)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, file)
+	}
+	p, err := (&types.Config{Importer: s}).Check(path, s.fset, files, nil)
+	if s.loaded == nil {
+		s.loaded = make(map[string]*types.Package)
+	}
+	s.loaded[path] = p
+	return p, err
 }
 
 // noImports finds no package.
@@ -127,8 +166,14 @@ func portViolations(t *testing.T, more string) (places []string) {
 	return places
 }
 
-// machineImports is all that the state machine may import.
-var machineImports = []string{"encoding/binary", "errors", "fmt", "io", "math", "slices"}
+// machineImports is all that the state machine may import. What is of the module has
+// no lock, clock, socket or goroutine either, and imports none of the others.
+var machineImports = []string{
+	"encoding/binary", "errors", "fmt", "io", "math", "slices",
+	"github.com/arqnet/kcp/congestion",
+	"github.com/arqnet/kcp/internal/deliveryrate",
+	"github.com/arqnet/kcp/internal/pacing",
+}
 
 func TestMachineIsPure(t *testing.T) {
 	ofSources(t)
@@ -189,7 +234,10 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 // listed may import none.
 var layers = map[string][]string{
 	"": {
+		"congestion",
 		"crypt",
+		"internal/deliveryrate",
+		"internal/pacing",
 		"internal/udp",
 		"internal/fec",
 		"internal/pmtud",
@@ -208,38 +256,41 @@ var layers = map[string][]string{
 		"internal/customs",
 		"internal/sparse",
 	},
-	"crypt":               nil,
-	"internal/fec":        nil,
-	"internal/pmtud":      nil,
-	"internal/replay":     nil,
-	"internal/rightsize":  nil,
-	"internal/wakeq":      nil,
-	"internal/inturn":     nil,
-	"internal/eyeballs":   nil,
-	"internal/shed":       nil,
-	"internal/incast":     nil,
-	"internal/admission":  nil,
-	"internal/list":       nil,
-	"internal/pollset":    {"internal/list"},
-	"internal/packetkeys": {"internal/replay"},
-	"internal/packetmac":  nil,
-	"internal/protect":    {"internal/packetkeys", "internal/packetmac", "internal/replay", "crypt"},
-	"internal/handshake":  nil,
-	"internal/customs":    nil,
-	"internal/sparse":     nil,
-	"compat":              {"", "internal/customs"},
-	"cmd/kcp":             {"", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
-	"qlog":                {""},
-	"internal/tracepage":  {"qlog", "internal/uplot"},
-	"internal/livepage":   {"", "internal/uplot"},
-	"internal/uplot":      nil,
-	"internal/udp":        nil,
-	"internal/simsocket":  {"internal/udp", "netsim"},
-	"internal/selfsigned": nil,
-	"internal/executed":   {"", "internal/selfsigned"},
-	"netsim":              nil,
-	"fuzz":                {""},
-	"examples":            {"", "netsim", "examples/internal/lab"},
+	"congestion":            nil,
+	"internal/deliveryrate": {"congestion"},
+	"internal/pacing":       nil,
+	"crypt":                 nil,
+	"internal/fec":          nil,
+	"internal/pmtud":        nil,
+	"internal/replay":       nil,
+	"internal/rightsize":    nil,
+	"internal/wakeq":        nil,
+	"internal/inturn":       nil,
+	"internal/eyeballs":     nil,
+	"internal/shed":         nil,
+	"internal/incast":       nil,
+	"internal/admission":    nil,
+	"internal/list":         nil,
+	"internal/pollset":      {"internal/list"},
+	"internal/packetkeys":   {"internal/replay"},
+	"internal/packetmac":    nil,
+	"internal/protect":      {"internal/packetkeys", "internal/packetmac", "internal/replay", "crypt"},
+	"internal/handshake":    nil,
+	"internal/customs":      nil,
+	"internal/sparse":       nil,
+	"compat":                {"", "internal/customs"},
+	"cmd/kcp":               {"", "congestion", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
+	"qlog":                  {""},
+	"internal/tracepage":    {"qlog", "internal/uplot"},
+	"internal/livepage":     {"", "internal/uplot"},
+	"internal/uplot":        nil,
+	"internal/udp":          nil,
+	"internal/simsocket":    {"internal/udp", "netsim"},
+	"internal/selfsigned":   nil,
+	"internal/executed":     {"", "internal/selfsigned"},
+	"netsim":                nil,
+	"fuzz":                  {"", "congestion"},
+	"examples":              {"", "netsim", "examples/internal/lab"},
 }
 
 func TestImportsRunDownwards(t *testing.T) {
@@ -262,6 +313,8 @@ func TestImportsRunDownwards(t *testing.T) {
 
 // standardOnly are the packages that import nothing but the standard library.
 var standardOnly = []string{
+	"congestion",
+	"internal/pacing",
 	"internal/pmtud",
 	"internal/rightsize",
 	"internal/wakeq",

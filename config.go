@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/protect"
@@ -157,10 +158,11 @@ type Config struct {
 	// leaving out acknowledgements.
 	Redundancy float64
 	// CongestionControl returns the congestion controller of a new session. nil
-	// means NewBBR. The others are NewCubic, NewReferenceControl, which KCP
-	// users know, and NewNoControl. A controller must not call the Conn that it
-	// controls: the session's lock is held while it runs.
-	CongestionControl func() CongestionControl
+	// means congestion.NewBBR. The others are congestion.NewCubic,
+	// congestion.NewReference, which KCP users know, and congestion.NewNone. A
+	// controller must not call the Conn that it controls: the session's lock is held
+	// while it runs.
+	CongestionControl func() congestion.Control
 
 	// PeerTimeout is how long a peer may leave data unacknowledged and send
 	// nothing at all before the peer is considered lost: Read and Write then
@@ -468,7 +470,7 @@ func LowLatency() Config {
 		Interval:          10 * time.Millisecond,
 		FastResend:        1,
 		SendWindow:        512,
-		CongestionControl: NewNoControl,
+		CongestionControl: congestion.NewNone,
 	}
 }
 
@@ -485,7 +487,7 @@ func Classic() Config {
 		SendWindow:    defaultSndWnd,
 		ReceiveWindow: minRcvWnd,
 
-		CongestionControl: NewReferenceControl,
+		CongestionControl: congestion.NewReference,
 	}
 }
 
@@ -545,7 +547,7 @@ func (c *Config) withDefaults() Config {
 	}
 	d.SocketBuffer = max(d.SocketBuffer, 0)
 	if d.CongestionControl == nil {
-		d.CongestionControl = NewBBR
+		d.CongestionControl = congestion.NewBBR
 	}
 	return d
 }

@@ -19,6 +19,9 @@ func (e *ConfigError) Error() string {
 	return fmt.Sprintf("kcp: Config.%s is %v: %s", e.Field, e.Value, e.Reason)
 }
 
+// maxInt32 bounds numbers of things.
+const maxInt32 = 1<<31 - 1
+
 // minResetKey is the size of the shortest Config.StatelessResetKey, in bytes.
 const minResetKey = 16
 

@@ -15,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // TestConformance replays recordings of the reference implementation: return
@@ -175,7 +177,7 @@ func (r *traceReplay) config(fields []string) error {
 	}
 	r.k.SetFastResend(uint32(v["resend"]))
 	if v["nc"] != 0 {
-		r.k.SetCongestionControl(NewNoControl())
+		r.k.SetCongestionControl(congestion.NewNone())
 	}
 	r.k.SetStream(v["stream"] != 0)
 	if v["minrto"] >= 0 {
@@ -289,20 +291,16 @@ func same(got, want string) error {
 
 // traceState returns the state under the names of the recordings.
 func (k *KCP) traceState() map[string]uint32 {
-	var cc *referenceControl
-	switch c := k.snd.cc.(type) {
-	case *referenceControl:
-		cc = c
-	case *noControl:
-		cc = &c.referenceControl
-	}
+	cwnd, ssthresh, incr := k.snd.cc.(interface {
+		Variables() (cwnd, ssthresh, incr uint32)
+	}).Variables()
 	state := uint32(0)
 	if k.dead {
 		state = 0xffffffff
 	}
 	return map[string]uint32{
 		"snd_una": uint32(k.snd.una), "snd_nxt": uint32(k.snd.nxt), "rcv_nxt": uint32(k.rcv.nxt),
-		"ssthresh": cc.ssthresh, "cwnd": cc.cwnd, "incr": cc.incr,
+		"ssthresh": ssthresh, "cwnd": cwnd, "incr": incr,
 		"rttvar": uint32(k.snd.rtt.rttvar), "srtt": uint32(k.snd.rtt.srtt), "rto": k.snd.rtt.rto,
 		"rmt_wnd": k.peer.wnd, "probe": uint32(k.peer.probe), "ts_probe": uint32(k.peer.tsProbe),
 		"probe_wait": k.peer.probeWait, "ts_flush": uint32(k.clock.tsFlush), "state": state,

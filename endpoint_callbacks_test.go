@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/stretchr/testify/require"
 )
@@ -49,7 +50,7 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 			controls := 0
 			l := w.listen(&Config{
 				Cipher: cipher, Logger: slog.New(logger), AddressValidation: validation,
-				CongestionControl: func() CongestionControl { controls++; ask(); return NewBBR() },
+				CongestionControl: func() congestion.Control { controls++; ask(); return congestion.NewBBR() },
 			})
 			endpoint.Store(l.Endpoint())
 			e, _ := w.endpoint("10.0.0.2:0", &Config{Cipher: plain})

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // dialWith opens a session from e to addr.
@@ -348,7 +350,7 @@ func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
 			// last packets, is lost.
 			return from.Addr() == netip.MustParseAddr("10.0.0.1") || count.Add(1) > 20
 		})
-		e, _ = w.endpoint("10.0.0.2:5000", &Config{SharedConvs: true, CongestionControl: NewNoControl})
+		e, _ = w.endpoint("10.0.0.2:5000", &Config{SharedConvs: true, CongestionControl: congestion.NewNone})
 		a = w.dialWith(e, serverAddr, DialOptions{Conv: 5, Quiet: true})
 		w.say(a, string(content(2, 60_000)))
 		b = accepted(t, l)

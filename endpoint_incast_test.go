@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/simsocket"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -150,7 +151,7 @@ func TestIncast(t *testing.T) {
 		senders = 40 // the detector makes them ten times as slow
 	}
 	for name, config := range map[string]*Config{
-		"bbr": nil, "cubic": {CongestionControl: NewCubic}, "none": {CongestionControl: NewNoControl}, "low latency": &low,
+		"bbr": nil, "cubic": {CongestionControl: congestion.NewCubic}, "none": {CongestionControl: congestion.NewNone}, "low latency": &low,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if testing.Short() && (name == "cubic" || name == "low latency" || raceEnabled && name == "none") {

@@ -1,6 +1,10 @@
 package kcp
 
-import "math"
+import (
+	"math"
+
+	"github.com/arqnet/kcp/congestion"
+)
 
 // packetBuilder is the packet under construction, and scratch space.
 type packetBuilder struct {
@@ -50,11 +54,11 @@ func (k *KCP) Flush() {
 	first := k.snd.nxt
 	rate := k.snd.cc.PacingRate()
 	if rate > 0 {
-		k.snd.pace.refill(k.clock.micros, rate, k.cfg.mtu)
-		if b, ok := k.snd.cc.(burstControl); ok {
-			k.snd.pace.burst = int32(b.burst())
+		k.snd.pace.Refill(k.clock.micros, rate, k.cfg.mtu)
+		if b, ok := k.snd.cc.(congestion.Burster); ok {
+			k.snd.pace.Burst = int32(b.Burst())
 		} else {
-			k.snd.pace.burst = 0
+			k.snd.pace.Burst = 0
 		}
 	}
 	k.congestionState()
@@ -77,13 +81,13 @@ func (k *KCP) Flush() {
 		k.snd.cc.OnTimeout(s)
 	}
 	if !k.waiting() {
-		k.snd.pace.idle()
+		k.snd.pace.Idle()
 		if k.mayAdmit(window) {
-			k.snd.rate.limited(k.snd.flightBytes)
+			k.snd.rate.Limited(k.snd.flightBytes)
 			k.snd.cc.OnAppLimited(s)
 		}
 	} else if k.peer.wnd < peerLimits && !k.inPeerWindow() && k.inCongestionWindow() {
-		k.snd.rate.limited(k.snd.flightBytes) // by the peer, and not by the path
+		k.snd.rate.Limited(k.snd.flightBytes) // by the peer, and not by the path
 	}
 	k.snd.cc.OnTick(s)
 	if k.cfg.trace != nil {
@@ -192,8 +196,8 @@ func (k *KCP) mayAdmit(window uint32) bool {
 // inCongestionWindow reports whether one more segment fits into the congestion
 // window.
 func (k *KCP) inCongestionWindow() bool {
-	if c, ok := k.snd.cc.(byteWindow); ok {
-		return float64(k.snd.flightBytes) < c.windowBytes()
+	if c, ok := k.snd.cc.(congestion.ByteWindow); ok {
+		return float64(k.snd.flightBytes) < c.WindowBytes()
 	}
 	return k.snd.inFlight < k.snd.cc.Window()
 }
@@ -233,23 +237,23 @@ func (k *KCP) admit(window uint32, rate int64) {
 			pending += s.size() + k.snd.validation.overhead
 		}
 		if rate > 0 && s.size() > room {
-			if !k.snd.pace.ready() {
+			if !k.snd.pace.Ready() {
 				return
 			}
 			room = k.cfg.mtu
 		}
 		room -= s.size()
-		k.snd.pace.spend(s.size())
+		k.snd.pace.Spend(s.size())
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.begun = true
 		}
 		k.leaveGap(s)
 		k.snd.nxt++
 		k.snd.inFlight++
-		k.snd.rate.sent(s, k.clock.micros, k.snd.flightBytes)
+		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)
 		k.snd.flightBytes += int64(s.size())
 	}
-	k.snd.pace.idle()
+	k.snd.pace.Idle()
 }
 
 // backOff lengthens the retransmission time-out of s, which has just expired.

@@ -1337,5 +1337,4 @@ func TestConnSize(t *testing.T) {
 	const header = 8
 	require.LessOrEqual(t, header+unsafe.Sizeof(Conn{}), uintptr(896))
 	require.LessOrEqual(t, header+unsafe.Sizeof(KCP{}), uintptr(1280))
-	require.LessOrEqual(t, unsafe.Sizeof(bbrControl{}), uintptr(352)) // up to 512 bytes there is no header
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // harness drives one state machine segment by segment. Whatever it puts out
@@ -23,7 +25,7 @@ func newHarness(t *testing.T, setup func(k *KCP)) *harness {
 	h := &harness{t: t, now: 1000}
 	h.k = New(7, func(packet []byte) { h.out = append(h.out, describe(t, packet)...) })
 	h.k.SetNoDelay(NoDelayOn)
-	h.k.SetCongestionControl(NewNoControl())
+	h.k.SetCongestionControl(congestion.NewNone())
 	require.NoError(t, h.k.SetInterval(10))
 	if setup != nil {
 		setup(h.k)

@@ -43,7 +43,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 	k.counters.PacketsReceived++
 	una := k.snd.una
 	k.congestionState()
-	k.snd.rate.begin()
+	k.snd.rate.Begin()
 	k.rcv.ackPolicy.gap = k.rcv.early > 0
 	flying, early := k.snd.inFlight, uint32(0)
 	var newest newestAck
@@ -180,7 +180,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	}
 	isNew := s != nil || h.sn.within(una, k.snd.una)
 	rtt := k.clock.now.diff(h.ts)
-	if rtt >= 0 && !recovered && !k.snd.rate.waited && (isNew || !k.cfg.ext.StrictRTT) {
+	if rtt >= 0 && !recovered && !k.snd.rate.Waited && (isNew || !k.cfg.ext.StrictRTT) {
 		k.snd.rtt.sample(rtt, k.cfg.interval)
 		k.snd.cc.OnRTT(k.lastState(), uint32(rtt))
 		k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)

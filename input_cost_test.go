@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,7 +81,7 @@ type costWorld struct {
 func newCostWorld(t *testing.T) *costWorld {
 	pc := &mutePacketConn{closed: make(chan struct{})}
 	e, err := NewEndpoint(pc, &Config{
-		ReceiveWindow: 65535, SendWindow: 65535, CongestionControl: NewNoControl, WriteBuffer: 64 << 20,
+		ReceiveWindow: 65535, SendWindow: 65535, CongestionControl: congestion.NewNone, WriteBuffer: 64 << 20,
 		StreamWriteBuffer: 64 << 20, MaxSessionsPerAddress: 60000, Backlog: 60000,
 	})
 	require.NoError(t, err)

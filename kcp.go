@@ -226,7 +226,7 @@ func (k *KCP) pacingDelay() uint32 {
 	if rate <= 0 {
 		return 0
 	}
-	return k.wholeMillis(k.snd.pace.wait(k.clock.micros, rate))
+	return k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate))
 }
 
 // wholeMillis returns by how many whole milliseconds the clock must advance
@@ -268,7 +268,7 @@ func (k *KCP) Compact() {
 	k.out.packet, k.out.scratch = nil, nil
 	if k.snd.end == k.snd.una {
 		k.snd.ring = sendRing{}
-		k.snd.ccState, k.snd.rate.rateInput = nil, nil
+		k.snd.ccState, k.snd.rate.Input = nil, nil
 	}
 	if k.rcv.queued == 0 && k.rcv.early == 0 {
 		k.rcv.ring = recvRing{}

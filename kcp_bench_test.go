@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // BenchmarkSegment moves full segments from one state machine to another and
@@ -69,7 +71,7 @@ func newPipe(tb testing.TB, window int, loss float64) *pipe {
 		}
 		k.SetNoDelay(NoDelayOn)
 		k.SetFastResend(2)
-		k.SetCongestionControl(NewNoControl())
+		k.SetCongestionControl(congestion.NewNone())
 		if err := k.SetInterval(10); err != nil {
 			tb.Fatal(err)
 		}

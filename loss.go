@@ -42,7 +42,7 @@ func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
 // transmission acknowledged, as counted over all segments.
 func (d *lossDetector) countBefore(number uint64, n, limit uint32) {
 	for _, l := range []*segmentList{&d.fresh, &d.resent} {
-		for s := l.head; s != nil && s.tx.number < number; {
+		for s := l.head; s != nil && s.tx.Number < number; {
 			next := s.order.next
 			d.hit(s, n, limit)
 			s = next
@@ -102,8 +102,8 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		if newest.seen && newest.sn.within(k.snd.una, k.snd.nxt) {
 			k.snd.loss.count(newest.sn, newest.ts, n, limit)
 		}
-	case k.snd.rate.sampled:
-		k.snd.loss.countBefore(k.snd.rate.newest.number, n, limit)
+	case k.snd.rate.Sampled:
+		k.snd.loss.countBefore(k.snd.rate.Newest.Number, n, limit)
 	}
 	if !k.cfg.ext.EarlyRetransmit {
 		return
@@ -172,14 +172,14 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 		variance += uint32(k.reoWnd())
 	}
 	rest := expired[:0]
-	rtt := uint32(k.snd.rate.newestAckedRTT / 1000)
+	rtt := uint32(k.snd.rate.NewestAckedRTT / 1000)
 	for _, s := range expired {
 		wait := min(rtt+variance, 2*s.rto)
 		if s.xmit == 1 {
 			wait = min(wait, k.probeTimeout(rtt))
 		}
 		at := s.ts + seq(wait)
-		if s.early || s.tx.number < k.snd.rate.newestAckedTx || !at.after(k.clock.now) {
+		if s.early || s.tx.Number < k.snd.rate.NewestAckedTx || !at.after(k.clock.now) {
 			rest = append(rest, s)
 			continue
 		}

@@ -4,11 +4,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // pacedControl leaves the window alone and limits the rate.
 type pacedControl struct {
-	CongestionControl
+	congestion.Control
 	rate int64
 }
 
@@ -19,7 +21,7 @@ func (p pacedControl) PacingRate() int64 { return p.rate }
 func pacedHarness(t *testing.T, rate int64, segments int) (k *KCP, sent *int) {
 	sent = new(int)
 	k = New(1, func(p []byte) { *sent += len(p) })
-	k.SetCongestionControl(pacedControl{NewNoControl(), rate})
+	k.SetCongestionControl(pacedControl{congestion.NewNone(), rate})
 	require.NoError(t, k.SetWindow(segments, segments))
 	k.peer.wnd = uint32(segments)
 	k.SetClockMicros(0)
@@ -58,7 +60,7 @@ func TestPacingRate(t *testing.T) {
 			}
 			k.snd.timeouts = timeouts{} // nothing is ever lost here
 		}
-		want := float64(rate)*float64(k.clock.micros)/1e6 + max(pacerIdleBurst*pacedPacket, float64(rate)*pacerBurst/1e6)
+		want := float64(rate)*float64(k.clock.micros)/1e6 + max(10*1400, float64(rate)*2000/1e6)
 		require.InDelta(t, want, float64(*sent), 2*1400+float64(rate)/1000, "rate %d after %d us", rate, k.clock.micros)
 		require.LessOrEqual(t, largest, int(max(2*1400, rate/1000+1400)), "rate %d: burst", rate)
 		if rate == 300 {
@@ -102,7 +104,7 @@ func TestPacingCatchesUp(t *testing.T) {
 func TestPacingLeavesPacketsFull(t *testing.T) {
 	packets, bytes := 0, 0
 	k := New(1, func(p []byte) { packets++; bytes += len(p) })
-	k.SetCongestionControl(pacedControl{NewNoControl(), 25_000_000})
+	k.SetCongestionControl(pacedControl{congestion.NewNone(), 25_000_000})
 	require.NoError(t, k.SetWindow(60_000, 60_000))
 	k.peer.wnd = 60_000
 	k.SetClockMicros(0)
@@ -136,7 +138,7 @@ func TestPacingChargesRetransmissions(t *testing.T) {
 
 // narrowControl has a window that does not move.
 type narrowControl struct {
-	CongestionControl
+	congestion.Control
 	window int
 }
 
@@ -148,7 +150,7 @@ func TestPipeWindow(t *testing.T) {
 	for _, on := range []bool{false, true} {
 		h := newHarness(t, func(k *KCP) {
 			k.SetExtensions(Extensions{PipeWindow: on})
-			k.SetCongestionControl(narrowControl{NewNoControl(), 3})
+			k.SetCongestionControl(narrowControl{congestion.NewNone(), 3})
 			require.NoError(t, k.SetWindow(5, 128))
 		})
 		for _, s := range []string{"a", "b", "c", "d", "e", "f"} {
@@ -177,14 +179,14 @@ type burstyControl struct {
 	bytes int
 }
 
-func (c burstyControl) burst() int { return c.bytes }
+func (c burstyControl) Burst() int { return c.bytes }
 
 // A burst leaves at once, and is paid back by a pause: the rate stays.
 func TestPacingBursts(t *testing.T) {
 	const rate, burst = 1_000_000, 30_000
 	k, sent := pacedHarness(t, rate, 4000)
-	k.SetCongestionControl(burstyControl{pacedControl{NewNoControl(), rate}, burst})
-	initial := pacerIdleBurst * pacedPacket
+	k.SetCongestionControl(burstyControl{pacedControl{congestion.NewNone(), rate}, burst})
+	initial := 10 * 1400
 	k.Flush()
 	require.InDelta(t, initial+burst, *sent, 1400)
 	now, bursts := uint32(0), 0
@@ -204,33 +206,20 @@ func TestPacingBursts(t *testing.T) {
 	require.InDelta(t, 1000/30, bursts, 3)
 }
 
-// Packets larger than usual are paid for too.
-func TestPacingOfLargePackets(t *testing.T) {
-	var p pacer
-	const rate, size, seconds = 4000, 9000, 100
-	sent := 0
-	for now := int64(0); now < seconds*1e6; now += 1000 {
-		for p.refill(now, rate, size); p.ready(); sent += size {
-			p.spend(size)
-		}
-	}
-	require.InDelta(t, rate*seconds, sent, pacerIdleBurst*pacedPacket+size)
-}
-
 // What was sent at a high rate does not hold data back for long at a low one.
 func TestPacingDebtFollowsTheRate(t *testing.T) {
 	const fast, slow = 1_000_000, 4000
 	k, sent := pacedHarness(t, fast, 4000)
-	k.SetCongestionControl(burstyControl{pacedControl{NewNoControl(), fast}, 60_000})
+	k.SetCongestionControl(burstyControl{pacedControl{congestion.NewNone(), fast}, 60_000})
 	k.Flush()
 	require.Greater(t, *sent, 60_000)
-	k.SetCongestionControl(pacedControl{NewNoControl(), slow})
+	k.SetCongestionControl(pacedControl{congestion.NewNone(), slow})
 	k.SetClock(1)
 	k.Flush()
 	k.snd.timeouts = timeouts{} // nothing is lost
 	at, ok := k.NextFlush()
 	require.True(t, ok)
-	require.InDelta(t, pacerDebt/1000+1400*1000/slow, at, 5)
+	require.InDelta(t, 200+1400*1000/slow, at, 5)
 	before := *sent
 	k.SetClock(at)
 	k.Flush()
@@ -243,6 +232,6 @@ func TestRateBehindSmallWindow(t *testing.T) {
 		k, _ := pacedHarness(t, 0, 1000)
 		k.peer.wnd = window
 		k.Flush()
-		require.Equal(t, window < peerLimits, k.snd.rate.appLimitedUntil > 0, "a window of %d", window)
+		require.Equal(t, window < peerLimits, k.snd.rate.AppLimited(), "a window of %d", window)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
 )
@@ -251,7 +252,7 @@ func TestMTUChangesUnderWay(t *testing.T) {
 			k.SetExtensions(Extensions{TakePieces: true, SendPieces: true})
 			k.SetNoDelay(NoDelayOn)
 			k.SetStream(seed%2 == 0)
-			k.SetCongestionControl(NewNoControl())
+			k.SetCongestionControl(congestion.NewNone())
 		}
 		want := content(seed, 300000)
 		var got []byte

@@ -242,10 +242,10 @@ func (k *KCP) rtoMillis() uint32 { return k.snd.rtt.rto }
 // sampledRTT returns the round-trip time that the last Input has shown, in
 // microseconds; 0: none. Segments that were sent more than once show none.
 func (k *KCP) sampledRTT() int64 {
-	if k.snd.rate.rateInput == nil {
+	if k.snd.rate.Input == nil {
 		return 0
 	}
-	return k.snd.rate.sample.RTT
+	return k.snd.rate.Sample.RTT
 }
 
 // segmentPacket returns the packet, with its headroom, that s is when

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // data returns a PUSH with a time stamp.
@@ -110,7 +112,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 		}
 	})
 	config := (*Config)(nil).withDefaults()
-	config.CongestionControl = NewNoControl
+	config.CongestionControl = congestion.NewNone
 	config.apply(k)
 	now := uint32(1000)
 	k.SetClock(now)

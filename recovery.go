@@ -2,6 +2,9 @@ package kcp
 
 import (
 	"slices"
+
+	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/deliveryrate"
 )
 
 // Loss detection and recovery beyond the reference, after RACK-TLP (RFC 8985):
@@ -45,7 +48,7 @@ type retransmitRecord struct {
 	early  bool // it was not retransmitted by a time-out
 	second bool // the last transmission was the second one
 	valid  bool
-	tx     sendRecord // of the last transmission
+	tx     deliveryrate.Record // of the last transmission
 }
 
 // recovery is the state of Extensions.EarlyRetransmit, TailProbe and
@@ -92,7 +95,7 @@ func (k *KCP) recordRetransmit(s *sendSegment) {
 	if !k.cfg.ext.EarlyRetransmit {
 		return
 	}
-	if s.xmit == 2 && k.clock.micros-s.tx.at < k.snd.rate.minRTT {
+	if s.xmit == 2 && k.clock.micros-s.tx.At < k.snd.rate.MinRTT {
 		r.episode.spurious++ // too soon to be the reply to the retransmission
 	} else {
 		r.episode.ambiguous++
@@ -125,7 +128,7 @@ func (k *KCP) matchLateAck(sn, ts seq) {
 		case ts == p.ts:
 			r.resolve(false)
 			k.onGenuine()
-			k.snd.rate.onDelivered(&p.tx, k.clock.micros-p.tx.at)
+			k.snd.rate.OnDelivered(&p.tx, k.clock.micros-p.tx.At)
 		case ts.before(p.ts):
 			r.resolve(p.second)
 			k.onSpurious(p.early)
@@ -189,7 +192,7 @@ func (r *recovery) count(spurious bool) {
 
 // notifyRecovered tells the congestion controller, after an input, when no
 // segment that was retransmitted is left in flight.
-func (k *KCP) notifyRecovered(s *CongestionState) {
+func (k *KCP) notifyRecovered(s *congestion.State) {
 	e := &k.snd.recovery.episode
 	e.genuine += e.ambiguous
 	e.ambiguous = 0
@@ -198,7 +201,7 @@ func (k *KCP) notifyRecovered(s *CongestionState) {
 	}
 	spurious := e.genuine == 0
 	e.resent, e.spurious, e.genuine = 0, 0, 0
-	if c, ok := k.snd.cc.(RecoveryControl); ok {
+	if c, ok := k.snd.cc.(congestion.Undoer); ok {
 		c.OnRecovered(s, spurious)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -172,16 +173,16 @@ func TestUnaDoesNotTellWhichTransmission(t *testing.T) {
 
 // countTimeouts is no control that counts what it is told.
 type countTimeouts struct {
-	noControl
+	congestion.Control
 	n int
 }
 
-func (c *countTimeouts) OnTimeout(*CongestionState) { c.n++ }
+func (c *countTimeouts) OnTimeout(*congestion.State) { c.n++ }
 
 // The first time-out of full segments is answered with the last of them, and
 // the controller is not told; small ones all fit in the one packet.
 func TestTailProbe(t *testing.T) {
-	cc := new(countTimeouts)
+	cc := &countTimeouts{Control: congestion.NewNone()}
 	h := newHarness(t, func(k *KCP) {
 		k.SetFastResend(2)
 		k.SetCongestionControl(cc)
@@ -314,7 +315,7 @@ func TestOutageProbe(t *testing.T) {
 func TestOutageBeyondSmallMTU(t *testing.T) {
 	h := newHarness(t, func(k *KCP) {
 		k.SetExtensions(Extensions{OutageProbe: 200, PipeWindow: true, MaxRTO: 5000, SendPieces: true})
-		k.SetCongestionControl(narrowControl{NewNoControl(), 1})
+		k.SetCongestionControl(narrowControl{congestion.NewNone(), 1})
 		newTestHost(t, k)
 	})
 	h.send("in flight")
@@ -360,7 +361,7 @@ func TestRevivalIsGradual(t *testing.T) {
 // flows again within two round trips and 200 ms.
 func TestOutage(t *testing.T) {
 	long(t)
-	for _, cfg := range []*Config{nil, {CongestionControl: NewReferenceControl}, {Redundancy: 1}} {
+	for _, cfg := range []*Config{nil, {CongestionControl: congestion.NewReference}, {Redundancy: 1}} {
 		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(w *world) {
 			a, b, _ := w.pair(cfg, nil)
 			w.net.SetFilter(nil)

@@ -12,11 +12,11 @@ import "slices"
 
 const (
 	// resendFirst is how many segments may be retransmitted in each round trip,
-	// whatever congestion control says: as many as its least window has. Many
+	// whatever congestion control says: as many as the least window of BBR has. Many
 	// sessions on a narrow link would take all of it for retransmissions
 	// otherwise (congestion collapse, RFC 2914 §5). resendGrowth is how many more
 	// for each segment acknowledged.
-	resendFirst  = bbrMinCwnd
+	resendFirst  = 4
 	resendGrowth = 2
 	// resendSaved is how many of these may be saved up while nothing is lost.
 	resendSaved = 64
@@ -77,7 +77,7 @@ func (k *KCP) queueLost(lost []*sendSegment) {
 // §4) must leave room in the congestion window. Pacing must allow a packet.
 // Without pacing fitsPipe is false, and only resendCredit counts.
 func (k *KCP) fitsPipe(rate int64) bool {
-	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.wait(k.clock.micros, rate) == 0
+	return rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() && k.snd.pace.Wait(k.clock.micros, rate) == 0
 }
 
 // resendWait returns the milliseconds until a segment may be retransmitted.
@@ -85,7 +85,7 @@ func (k *KCP) resendWait() uint32 {
 	rate := k.snd.cc.PacingRate()
 	wait := k.snd.recovery.credit.wait(k.clock.now, k.resendRound())
 	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
-		wait = min(wait, k.wholeMillis(k.snd.pace.wait(k.clock.micros, rate)))
+		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
 	return wait
 }
@@ -103,7 +103,7 @@ func (k *KCP) flushLost(h *header, rate int64) {
 		default:
 			return
 		}
-		k.snd.pace.charge(s.size(), rate)
+		k.snd.pace.Charge(s.size(), rate)
 		k.resend(s, h)
 	}
 	c.left = min(c.left, resendSaved)
@@ -128,7 +128,8 @@ func (k *KCP) noteLost(s *sendSegment) {
 	}
 	k.cfg.trace.lost(s)
 	k.snd.redundancy.onLoss(k.snd.nxt)
-	k.snd.rate.declaredLost(s)
+	k.snd.rate.DeclaredLost(&s.tx, s.size())
+	s.lostAt = s.tx.At
 	k.snd.blackHole.declaredLost(s.packet, int32(k.cfg.mtu), k.clock.now)
 }
 
@@ -142,7 +143,7 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 	} else {
 		k.counters.TimeoutRetransmits++
 	}
-	k.snd.rate.sent(s, k.clock.micros, k.snd.flightBytes-int64(s.size()))
+	s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes-int64(s.size()))
 	s.repeats = 0
 	s.xmit++
 	s.resendTS = k.clock.now + seq(s.rto)
@@ -182,7 +183,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		fast = fast || s.fastDue
 		k.noteLost(s)
 		if !k.cfg.ext.PipeWindow {
-			k.snd.pace.charge(s.size(), rate)
+			k.snd.pace.Charge(s.size(), rate)
 			k.resend(s, h)
 		}
 	}

@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/deliveryrate"
+
 // The containers of the state machine. Both directions keep their segments in a
 // power-of-two ring indexed by sequence number. So finding, adding and removing
 // a segment costs the same at every window size. Waiting and in-flight segments
@@ -26,11 +28,11 @@ type sendSegment struct {
 	repeated     seq       // when the last of them was sent
 	closed       bool      // takes no more data
 
-	tx     sendRecord // of the last transmission
-	lostAt int64      // when the one before it left, in microseconds; 0: not lost
-	tag    *streamTag // of a stream segment, or a message that may be given up; nil: neither
-	packet int32      // bytes of the largest packet of its last transmission; see leftIn
-	least  int32      // the least that packet was at a transmission before; 0: none
+	tx     deliveryrate.Record // of the last transmission
+	lostAt int64               // when the one before it left, in microseconds; 0: not lost
+	tag    *streamTag          // of a stream segment, or a message that may be given up; nil: neither
+	packet int32               // bytes of the largest packet of its last transmission; see leftIn
+	least  int32               // the least that packet was at a transmission before; 0: none
 
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // streamPart is one segment of a message.
@@ -218,7 +220,7 @@ func newStreamLink(t testing.TB, script []byte) *streamLink {
 		k.SetFastResend(uint32(shape >> 6))
 		k.SetStream(flags&1 > 0)
 		if flags&2 > 0 {
-			k.SetCongestionControl(NewNoControl())
+			k.SetCongestionControl(congestion.NewNone())
 		}
 		k.SetExtensions(Extensions{
 			PipeWindow: flags&4 > 0, SendOrder: true, ThinAcks: flags&8 > 0, TakePieces: true, SendPieces: true,

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // Each kind of stream segment survives its encoding, at the extremes of every
@@ -103,7 +105,7 @@ func TestQueueStreamIsConstant(t *testing.T) {
 			}
 		})
 		require.NoError(t, k.SetWindow(8, 128))
-		k.SetCongestionControl(NewNoControl())
+		k.SetCongestionControl(congestion.NewNone())
 		h := &movesHost{testHost: newTestHost(t, k)}
 		k.hooks.host = h
 		queued := 0

@@ -1,5 +1,12 @@
 package kcp
 
+import (
+	"github.com/arqnet/kcp/congestion"
+
+	"github.com/arqnet/kcp/internal/deliveryrate"
+	"github.com/arqnet/kcp/internal/pacing"
+)
+
 // sender is the sending side: [una, nxt) is in flight, [nxt, end) is waiting.
 // The ring holds what is waiting from place(nxt) on.
 type sender struct {
@@ -15,10 +22,10 @@ type sender struct {
 	timeouts    timeouts
 	loss        lossDetector
 	recovery    recovery
-	rate        rateSampler
-	pace        pacer
-	cc          CongestionControl
-	ccState     *CongestionState // nil until first needed
+	rate        deliveryrate.Sampler
+	pace        pacing.Pacer
+	cc          congestion.Control
+	ccState     *congestion.State // nil until first needed
 	redundancy  redundancyBudget
 	blackHole   blackHoleDetector
 	lastAlive   transmission // oldest in flight at the last good packet
@@ -145,7 +152,7 @@ func (k *KCP) advanceUna() {
 // transmission is known to have arrived.
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.cfg.trace.acked(s)
-	k.snd.rate.acked(s, k.clock.micros, last)
+	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
 	k.snd.blackHole.arrived(s.arrivedIn())
 	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
 	k.snd.timeouts.remove(s)
@@ -164,12 +171,25 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	k.out.buffers.putSegment(s)
 }
 
-func (s *sendSegment) info() SegmentInfo {
-	return SegmentInfo{
+// acknowledged returns what the acknowledgement of s shows of its transmissions.
+func (s *sendSegment) acknowledged(last bool) deliveryrate.How {
+	switch {
+	case s.xmit == 1 && s.repeats == 0:
+		return deliveryrate.Once
+	case s.xmit == 1:
+		return deliveryrate.Repeated
+	case last:
+		return deliveryrate.Last
+	}
+	return deliveryrate.Unknown
+}
+
+func (s *sendSegment) info() congestion.Segment {
+	return congestion.Segment{
 		SN:            uint32(s.sn),
 		Size:          s.size(),
 		Sent:          uint32(s.ts),
-		SentMicros:    s.tx.at,
+		SentMicros:    s.tx.At,
 		Transmissions: int(s.xmit),
 	}
 }
@@ -177,16 +197,16 @@ func (s *sendSegment) info() SegmentInfo {
 // notifyAcked tells the congestion controller what an input has acknowledged.
 // una is snd_una before that input.
 func (k *KCP) notifyAcked(una seq) {
-	if k.snd.rate.sample.Acked == 0 {
+	if k.snd.rate.Sample.Acked == 0 {
 		return
 	}
 	grain := int64(1000)
 	if k.clock.fine {
 		grain = 1
 	}
-	k.snd.rate.finish(grain)
+	k.snd.rate.Finish(grain)
 	s := k.congestionState()
-	s.UnaMoved, s.Sample = k.snd.una.after(una), k.snd.rate.sample
+	s.UnaMoved, s.Sample = k.snd.una.after(una), k.snd.rate.Sample
 	k.notifyRecovered(s)
 	k.snd.cc.OnAck(s)
 }

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // Numbers from the network: every field of every command at every distance that
@@ -267,7 +269,7 @@ func TestNumbersFromTheNetwork(t *testing.T) {
 func newQuietHarness(t *testing.T, setup func(k *KCP)) *harness {
 	h := &harness{t: t, now: 1000}
 	h.k = New(7, func([]byte) {})
-	h.k.SetCongestionControl(NewNoControl())
+	h.k.SetCongestionControl(congestion.NewNone())
 	setup(h.k)
 	h.k.Update(h.now)
 	return h

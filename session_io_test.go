@@ -297,7 +297,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 			require.Nil(t, c.kcp.rcv.ring.slots)
 			require.Nil(t, c.outgoing.outbox)
 			require.Nil(t, c.kcp.snd.ccState)
-			require.Nil(t, c.kcp.snd.rate.rateInput)
+			require.Nil(t, c.kcp.snd.rate.Input)
 			c.mu.Unlock()
 			require.True(t, c.ep.wakes.Idle())
 		}

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -102,7 +103,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 	for name, cfg := range map[string]Config{
 		"stream": {}, "messages": {MessageMode: true}, "low latency": LowLatency(),
 		"FEC": {FEC: FEC{Data: 10, Parity: 3}}, "AEAD": {Cipher: testAEAD(t)}, "jumbo": {MTU: 9000},
-		"cubic": {CongestionControl: NewCubic}, "AEAD and FEC": {Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}},
+		"cubic": {CongestionControl: congestion.NewCubic}, "AEAD and FEC": {Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}},
 	} {
 		for _, mtu := range []int{1272, 1200, 1390}[:fewer(3)] {
 			inWorld(t, 1, path(mtu), func(w *world) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/customs"
 	"github.com/arqnet/kcp/internal/fec"
 )
@@ -35,9 +36,9 @@ func (c *Conn) rarely() *rareState {
 // Config. The state machine has the others. Conn.mu guards them.
 type connSettings struct {
 	messageMode bool
-	writeBuffer int                      // bytes; 0: not set
-	mtu         int                      // bytes, the envelope included; 0: Config.MTU, and discovery goes on
-	congestion  func() CongestionControl // nil: that of Config
+	writeBuffer int                       // bytes; 0: not set
+	mtu         int                       // bytes, the envelope included; 0: Config.MTU, and discovery goes on
+	congestion  func() congestion.Control // nil: that of Config
 }
 
 // ownSettings returns the session's own settings. At first they equal those of
@@ -99,7 +100,7 @@ func (c *Conn) firstMTU() int {
 }
 
 // newCongestionControl returns a controller of the kind that was set.
-func (c *Conn) newCongestionControl() CongestionControl {
+func (c *Conn) newCongestionControl() congestion.Control {
 	if s := c.settings(); s != nil && s.congestion != nil {
 		return s.congestion()
 	}
@@ -227,7 +228,7 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 //
 // It returns net.ErrClosed after Close or Abort. A session that has ended
 // ignores it.
-func (c *Conn) SetCongestionControl(f func() CongestionControl) error {
+func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	first := f
 	if f == nil {
 		first = c.ep.config.CongestionControl

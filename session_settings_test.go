@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // A setter refuses what Config would refuse, and changes nothing then. After
@@ -146,7 +148,7 @@ func TestSetMTUOfMessages(t *testing.T) {
 // it grows.
 func TestSetSendWindow(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
-		a, b, _ := w.pair(&Config{CongestionControl: NewNoControl}, nil)
+		a, b, _ := w.pair(&Config{CongestionControl: congestion.NewNone}, nil)
 		require.NoError(t, a.SetWindow(3, 0))
 		_, err := a.Write(content(1, 50_000))
 		require.NoError(t, err)
@@ -221,8 +223,8 @@ func TestSetCongestionControl(t *testing.T) {
 		cfg := &Config{Cipher: testAEAD(t)}
 		a, b, _, pc := w.movable(cfg)
 		var made []*countingControl
-		set := func() CongestionControl {
-			made = append(made, &countingControl{CongestionControl: NewCubic()})
+		set := func() congestion.Control {
+			made = append(made, &countingControl{Control: congestion.NewCubic()})
 			return made[len(made)-1]
 		}
 		require.NoError(t, b.SetCongestionControl(set))
@@ -246,13 +248,13 @@ func TestSetCongestionControl(t *testing.T) {
 
 // countingControl counts the calls of a controller.
 type countingControl struct {
-	CongestionControl
+	congestion.Control
 	acks atomic.Int32
 }
 
-func (c *countingControl) OnAck(s *CongestionState) {
+func (c *countingControl) OnAck(s *congestion.State) {
 	c.acks.Add(1)
-	c.CongestionControl.OnAck(s)
+	c.Control.OnAck(s)
 }
 
 // SetMessageMode concerns what is written from then on. Waiting data keeps its

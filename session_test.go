@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // A closing session still gets input, and an endpoint gets anything.
@@ -438,7 +440,7 @@ func TestHugeWrite(t *testing.T) {
 	long(t)
 	inWorld(t, 27, clean, func(w *world) {
 		const buffer = 256 << 10
-		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: NewNoControl}, nil)
+		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: congestion.NewNone}, nil)
 		want := content(27, 8<<20)
 		most := 0
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return true })
@@ -499,7 +501,7 @@ func TestSettingsTakeEffect(t *testing.T) {
 			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: NoDelayTurbo,
 			MinRTO: 55 * time.Millisecond, Interval: 20 * time.Millisecond,
 			FastResend: 4, FastResendLimit: 9, DeadLink: 3,
-			CongestionControl: NewNoControl, MessageMode: true, Redundancy: 0.5,
+			CongestionControl: congestion.NewNone, MessageMode: true, Redundancy: 0.5,
 		}
 		a, _, _ := w.pair(cfg, nil)
 		k := a.kcp
@@ -514,6 +516,6 @@ func TestSettingsTakeEffect(t *testing.T) {
 		require.Equal(t, uint32(3), k.cfg.deadLink)
 		require.Equal(t, uint32(50), k.cfg.ext.Redundancy)
 		require.False(t, k.cfg.stream)
-		require.IsType(t, &noControl{}, k.snd.cc)
+		require.IsType(t, congestion.NewNone(), k.snd.cc)
 	})
 }

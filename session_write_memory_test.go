@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // A session may run 4 MiB ahead of its peer. Once the sessions of its endpoint
@@ -27,7 +29,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 		conns := []*Conn{
 			dial("10.0.0.2:0", &Config{SendWindow: 32}),
 			dial("10.0.0.3:0", &Config{WriteBuffer: 1 << 20}),
-			dial("10.0.0.4:0", &Config{CongestionControl: NewNoControl}),
+			dial("10.0.0.4:0", &Config{CongestionControl: congestion.NewNone}),
 		}
 		for _, c := range conns {
 			w.net.Cut("10.0.0.1", c.LocalAddr().String()[:8])
@@ -149,7 +151,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 // Sizes at their extremes: more than 4 GiB in one session, and the largest
 // windows of the largest packets, on 32 bits too.
 func TestWriteMemoryExtremes(t *testing.T) {
-	config := &Config{MTU: 60000, MaxMTU: 60000, SendWindow: 65535, ReceiveWindow: 65535, CongestionControl: NewNoControl}
+	config := &Config{MTU: 60000, MaxMTU: 60000, SendWindow: 65535, ReceiveWindow: 65535, CongestionControl: congestion.NewNone}
 	inWorld(t, 64, clean, func(w *world) {
 		a, b, _ := w.pair(config, config)
 		bothWays(t, a, b, make([]byte, 100_000), []byte("here"))

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -252,7 +253,7 @@ func (c *exhausted) Seal(p []byte) error {
 func TestKeyExhaustion(t *testing.T) {
 	inWorld(t, 8, clean, func(w *world) {
 		cipher := testCiphers(t, 1)["aes-gcm"]
-		client := &Config{Cipher: &exhausted{cipher, 20}, CongestionControl: NewNoControl}
+		client := &Config{Cipher: &exhausted{cipher, 20}, CongestionControl: congestion.NewNone}
 		a, b, _ := w.pair(client, &Config{Cipher: cipher})
 		go func() { _, _ = b.Read(make([]byte, 1<<20)) }()
 		_, err := a.Write(make([]byte, 1<<23))

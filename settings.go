@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"fmt"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // machineConfig holds the settings that KCP's setters change.
@@ -224,10 +226,10 @@ func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = newTracer(t) }
 
 // SetCongestionControl installs and initializes c; nil means
-// NewReferenceControl.
-func (k *KCP) SetCongestionControl(c CongestionControl) {
+// congestion.NewReference.
+func (k *KCP) SetCongestionControl(c congestion.Control) {
 	if c == nil {
-		c = NewReferenceControl()
+		c = congestion.NewReference()
 	}
 	k.snd.cc = c
 	k.snd.cc.Init(k.congestionState())

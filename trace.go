@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/congestion"
+
 // Trace holds hooks that show what a state machine and its session do, for
 // logging and tools. Any may be nil. They are called from within the methods of
 // the KCP, or under the lock of the session: they must not block, nor call
@@ -235,7 +237,7 @@ func (k *KCP) traceMetrics() {
 			SRTT:             uint32(k.snd.rtt.srtt),
 			RTTVar:           uint32(k.snd.rtt.rttvar),
 			RTO:              k.snd.rtt.rto,
-			MinRTT:           k.snd.rate.minRTT,
+			MinRTT:           k.snd.rate.MinRTT,
 		}
 		if m != t.last {
 			t.last = m
@@ -245,60 +247,13 @@ func (k *KCP) traceMetrics() {
 	if t.hooks.CongestionState == nil {
 		return
 	}
-	if c, ok := k.snd.cc.(StateControl); ok {
+	if c, ok := k.snd.cc.(congestion.StateNamer); ok {
 		if s := c.State(); s != t.state {
 			old := t.state
 			t.state = s
 			t.hooks.CongestionState(old, s)
 		}
 	}
-}
-
-// StateControl is what a CongestionControl may implement in addition, to show
-// its state to Trace.CongestionState.
-type StateControl interface {
-	// State returns the name of the present state. It should be one of few
-	// constants.
-	State() string
-}
-
-// State returns the name of the state in draft-ietf-ccwg-bbr, in lower case,
-// such as "probe_bw_cruise".
-func (c *bbrControl) State() string {
-	switch c.state {
-	case bbrStartup:
-		return "startup"
-	case bbrDrain:
-		return "drain"
-	case bbrDown:
-		return "probe_bw_down"
-	case bbrCruise:
-		return "probe_bw_cruise"
-	case bbrRefill:
-		return "probe_bw_refill"
-	case bbrUp:
-		return "probe_bw_up"
-	}
-	return "probe_rtt"
-}
-
-// State returns "slow_start" or "congestion_avoidance".
-func (c *referenceControl) State() string {
-	if c.cwnd < c.ssthresh {
-		return "slow_start"
-	}
-	return "congestion_avoidance"
-}
-
-// State returns "unlimited".
-func (c *noControl) State() string { return "unlimited" }
-
-// State returns "slow_start" or "congestion_avoidance".
-func (c *cubicControl) State() string {
-	if c.cwnd < c.ssthresh {
-		return "slow_start"
-	}
-	return "congestion_avoidance"
 }
 
 // String returns the name of the signal in WIRE.md §5.

@@ -120,9 +120,6 @@ func TestTraceNames(t *testing.T) {
 	for c := LossFastRetransmit; c <= LossOutage; c++ {
 		add(c.String())
 	}
-	for s := bbrStartup; s <= bbrProbeRTT; s++ {
-		add((&bbrControl{state: s}).State())
-	}
 	require.Equal(t, "unknown signal", signalCode(0x7f).String())
 	require.Equal(t, "unknown signal", signalCode(0xff).String())
 	require.Equal(t, "unknown", SessionState(0).String())

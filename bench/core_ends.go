@@ -6,6 +6,8 @@ import (
 	_ "unsafe" // for linkname
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -45,7 +47,7 @@ func newOurEnd(window int, output func([]byte)) (coreEnd, error) {
 	k := kcp.New(coreConv, output)
 	k.SetNoDelay(kcp.NoDelayOn)
 	k.SetFastResend(coreFastResend)
-	k.SetCongestionControl(kcp.NewNoControl())
+	k.SetCongestionControl(congestion.NewNone())
 	if err := k.SetMTU(coreMTU); err != nil {
 		return nil, err
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -237,12 +239,12 @@ func latencyImpl(impl string, redundant bool) (simImpl, error) {
 		return reference(func(k *kcp.KCP) error {
 			k.SetNoDelay(kcp.NoDelayTurbo)
 			k.SetFastResend(1)
-			k.SetCongestionControl(kcp.NewNoControl())
+			k.SetCongestionControl(congestion.NewNone())
 			return k.SetMinRTO(10)
 		}), nil
 	case referenceNormal: // ikcp_nodelay(0, 10, 0, 1)
 		return reference(func(k *kcp.KCP) error {
-			k.SetCongestionControl(kcp.NewNoControl())
+			k.SetCongestionControl(congestion.NewNone())
 			return nil
 		}), nil
 	case referenceDefault: // ikcp_nodelay(0, 10, 0, 0)

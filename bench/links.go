@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -161,11 +163,11 @@ func linkImpl(impl string, c linkCase) (simImpl, error) {
 	switch impl {
 	case ours:
 	case kcpReference:
-		config.CongestionControl = kcp.NewReferenceControl
+		config.CongestionControl = congestion.NewReference
 	case kcpCubic:
-		config.CongestionControl = kcp.NewCubic
+		config.CongestionControl = congestion.NewCubic
 	case kcpBBR:
-		config.CongestionControl = kcp.NewBBR
+		config.CongestionControl = congestion.NewBBR
 	case kcpGo:
 		return newKCPGoImpl(1, 10, 2, 1, c.windowOrDefault(), 0), nil
 	default:

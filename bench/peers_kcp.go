@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
@@ -31,7 +33,7 @@ func ourConfig(s settings) (*kcp.Config, error) {
 		Interval:          10 * time.Millisecond,
 		FastResend:        2,
 		MinRTO:            minRTO,
-		CongestionControl: kcp.NewNoControl,
+		CongestionControl: congestion.NewNone,
 		Backlog:           4096,
 		SocketBuffer:      -1, // openSocket sets them
 	}

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -81,7 +83,7 @@ func TestMixedEnds(t *testing.T) {
 func TestSimFloor(t *testing.T) {
 	c := latencyCase{size: 8, every: 20 * time.Millisecond, link: netsim.LinkConfig{Delay: 40 * time.Millisecond}}
 	impl := newTickImpl(10*time.Millisecond, func(k *kcp.KCP) error {
-		k.SetCongestionControl(kcp.NewNoControl())
+		k.SetCongestionControl(congestion.NewNone())
 		return nil
 	})
 	e, err := newEcho(c, impl, 1)

@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	kcp "github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // book keeps account of one state machine from outside: what it is told, and
@@ -27,7 +29,7 @@ type book struct {
 	sndWnd, rmtWnd, rmtWndMax uint32
 	rmtUna                    uint32 // with rmtWnd
 	freshWindow               bool   // Extensions.FreshWindow
-	control                   kcp.CongestionControl
+	control                   congestion.Control
 	cwnd                      int // of control, before the flush that is going on
 
 	fastResend bool // has ever been on: repetitions may precede time-outs
@@ -45,32 +47,32 @@ type flight struct {
 
 // watched is a congestion controller that tells the book what it is told.
 type watched struct {
-	kcp.CongestionControl
+	congestion.Control
 	book *book
 }
 
-func (w watched) OnPacketSent(s *kcp.CongestionState, p kcp.SegmentInfo) {
+func (w watched) OnPacketSent(s *congestion.State, p congestion.Segment) {
 	w.book.sent(p)
-	w.CongestionControl.OnPacketSent(s, p)
+	w.Control.OnPacketSent(s, p)
 }
 
-func (w watched) OnPacketAcked(s *kcp.CongestionState, p kcp.SegmentInfo) {
+func (w watched) OnPacketAcked(s *congestion.State, p congestion.Segment) {
 	w.book.acked(p)
-	w.CongestionControl.OnPacketAcked(s, p)
+	w.Control.OnPacketAcked(s, p)
 }
 
-func (w watched) OnAck(s *kcp.CongestionState) {
+func (w watched) OnAck(s *congestion.State) {
 	w.book.checkInFlight(s)
-	w.CongestionControl.OnAck(s)
+	w.Control.OnAck(s)
 	w.book.cwnd = w.Window()
 }
 
-func (w watched) OnTick(s *kcp.CongestionState) {
+func (w watched) OnTick(s *congestion.State) {
 	w.book.checkInFlight(s)
 	if b := w.book; s.Now != b.now || s.SendWindow != int(b.sndWnd) || s.RemoteWindow != int(b.rmtWnd) {
 		b.fatalf("controller sees %+v at %d, windows %d and %d", *s, b.now, b.sndWnd, b.rmtWnd)
 	}
-	w.CongestionControl.OnTick(s)
+	w.Control.OnTick(s)
 	w.book.cwnd = w.Window()
 }
 
@@ -80,11 +82,11 @@ func (b *book) attach(k *kcp.KCP) {
 	b.rmtWnd, b.rto = 128, 200
 	b.traced = true
 	k.SetTrace(&kcp.Trace{Sent: b.trace, RTT: b.rtt})
-	b.install(k, kcp.NewReferenceControl())
+	b.install(k, congestion.NewReference())
 }
 
 // install sets the congestion controller of k.
-func (b *book) install(k *kcp.KCP, c kcp.CongestionControl) {
+func (b *book) install(k *kcp.KCP, c congestion.Control) {
 	b.control, b.cwnd = c, c.Window()
 	k.SetCongestionControl(watched{c, b})
 }
@@ -112,7 +114,7 @@ func (b *book) heard(taken []segment, recovered bool) {
 
 // sent takes note of one transmission. New segments leave in order and within
 // the windows; old ones are repeated only while they are in flight.
-func (b *book) sent(p kcp.SegmentInfo) {
+func (b *book) sent(p congestion.Segment) {
 	if !b.traced {
 		b.fatalf("segment %d was not traced", b.sending)
 	}
@@ -169,7 +171,7 @@ func (b *book) checkRepetition(sn uint32, old flight, rto uint32) {
 }
 
 // acked takes note of an acknowledgement: of a segment in flight, once.
-func (b *book) acked(p kcp.SegmentInfo) {
+func (b *book) acked(p congestion.Segment) {
 	f, ok := b.flights[p.SN]
 	if !ok || f.transmissions != p.Transmissions || f.sent != p.Sent {
 		b.fatalf("acknowledged %+v, in flight is %+v", p, f)
@@ -185,7 +187,7 @@ func (b *book) acked(p kcp.SegmentInfo) {
 
 // checkInFlight: what is in flight begins with the first segment that is not
 // acknowledged.
-func (b *book) checkInFlight(s *kcp.CongestionState) {
+func (b *book) checkInFlight(s *congestion.State) {
 	if s.InFlight != int(b.next-b.una) {
 		b.fatalf("controller sees %d in flight, of [%d, %d)", s.InFlight, b.una, b.next)
 	}

@@ -1,10 +1,10 @@
 package fuzz_test
 
-import kcp "github.com/arqnet/kcp"
+import "github.com/arqnet/kcp/congestion"
 
 // paced is a controller that leaves the window alone and limits the rate.
 type paced struct {
-	kcp.CongestionControl
+	congestion.Control
 	rate int64
 }
 
@@ -12,7 +12,7 @@ func (p paced) PacingRate() int64 { return p.rate }
 
 // narrow is a controller with a small window that does not move.
 type narrow struct {
-	kcp.CongestionControl
+	congestion.Control
 	window int
 }
 
@@ -22,24 +22,24 @@ func (n narrow) Window() int { return n.window }
 const slowestPace = 200
 
 // newControl makes one of a few congestion controllers.
-func newControl(choice byte) kcp.CongestionControl {
+func newControl(choice byte) congestion.Control {
 	switch choice % 8 {
 	case 0:
-		return kcp.NewBBR()
+		return congestion.NewBBR()
 	case 1:
-		return kcp.NewCubic()
+		return congestion.NewCubic()
 	case 2:
-		return kcp.NewNoControl()
+		return congestion.NewNone()
 	case 3:
-		return narrow{kcp.NewNoControl(), 1 + int(choice>>3)}
+		return narrow{congestion.NewNone(), 1 + int(choice>>3)}
 	case 4:
-		return paced{kcp.NewNoControl(), 1 << (17 + choice>>4)}
+		return paced{congestion.NewNone(), 1 << (17 + choice>>4)}
 	case 5:
-		return paced{kcp.NewReferenceControl(), 5000 * int64(1+choice>>3)}
+		return paced{congestion.NewReference(), 5000 * int64(1+choice>>3)}
 	case 6:
 		rate := int64(slowestPace) << (choice >> 5)
-		return paced{kcp.NewNoControl(), rate}
+		return paced{congestion.NewNone(), rate}
 	default:
-		return kcp.NewReferenceControl()
+		return congestion.NewReference()
 	}
 }

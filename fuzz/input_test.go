@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	kcp "github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 // rig is a live state machine under attack. It talks to an honest peer over a
@@ -50,7 +52,7 @@ func newRig(t testing.TB, s *script) *rig {
 		k.SetNoDelay(kcp.NoDelay(more & 3))
 		k.SetFastResend(uint32(more >> 2 & 3))
 		if flags>>7 > 0 {
-			k.SetCongestionControl(kcp.NewNoControl())
+			k.SetCongestionControl(congestion.NewNone())
 		}
 		r.model = receiver{window: [4]int{128, 129, 300, 65536}[more>>6], early: make(map[uint32]fragment)}
 		err := k.SetWindow([4]int{32, 1, 4, 128}[more>>4&3], r.model.window)

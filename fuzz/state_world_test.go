@@ -17,6 +17,8 @@ import (
 	"time"
 
 	kcp "github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/arqnet/kcp/netsim"
 )
@@ -127,7 +129,7 @@ func (w *arena) settings() *kcp.Config {
 	c.SendWindow = one(0, 1, 2, 16, 128, 1024, 65535)
 	c.ReceiveWindow = one(0, 1, 128, 200, 1024, 65535)
 	c.WriteBuffer = one(0, 4096, 1<<16)
-	c.CongestionControl = [5]func() kcp.CongestionControl{nil, kcp.NewBBR, kcp.NewCubic, kcp.NewReferenceControl, kcp.NewNoControl}[r.IntN(5)]
+	c.CongestionControl = [5]func() congestion.Control{nil, congestion.NewBBR, congestion.NewCubic, congestion.NewReference, congestion.NewNone}[r.IntN(5)]
 	c.NoDelay = kcp.NoDelay(r.IntN(4))
 	c.FastResend = one(0, -1, 1, 3)
 	c.FastResendLimit = one(0, -1, 1)
@@ -187,9 +189,9 @@ func (w *arena) hook(c *kcp.Config) {
 	c.Logger = slog.New(askingHandler(ask))
 	newControl := c.CongestionControl
 	if newControl == nil {
-		newControl = kcp.NewBBR
+		newControl = congestion.NewBBR
 	}
-	c.CongestionControl = func() kcp.CongestionControl {
+	c.CongestionControl = func() congestion.Control {
 		ask()
 		return newControl()
 	}

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -106,7 +108,7 @@ func (o ours) config(u tuning) *kcp.Config {
 		ReceiveWindow:     u.window,
 		NoDelay:           kcp.NoDelayOff,
 		FastResend:        -1,
-		CongestionControl: kcp.NewReferenceControl,
+		CongestionControl: congestion.NewReference,
 		SocketBuffer:      socketBuffer,
 		Linger:            linger,
 	}
@@ -117,7 +119,7 @@ func (o ours) config(u tuning) *kcp.Config {
 		c.FastResend = fastResend
 	}
 	if u.has(nc) {
-		c.CongestionControl = kcp.NewNoControl
+		c.CongestionControl = congestion.NewNone
 	}
 	return c
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/congestion"
 )
 
 // KCP is the protocol of one conversation without a socket. The program passes
@@ -197,9 +198,9 @@ func (kcp *KCP) NoDelay(nodelay, interval, resend, nc int) int {
 	}
 	switch {
 	case nc == 0:
-		kcp.machine.SetCongestionControl(engine.NewReferenceControl())
+		kcp.machine.SetCongestionControl(congestion.NewReference())
 	case nc > 0:
-		kcp.machine.SetCongestionControl(engine.NewNoControl())
+		kcp.machine.SetCongestionControl(congestion.NewNone())
 	}
 	return 0
 }

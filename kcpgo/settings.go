@@ -6,6 +6,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/congestion"
 )
 
 // settings are those of one session that the engine does not keep.
@@ -112,11 +113,11 @@ func (s *UDPSession) SetRateLimit(bytesPerSecond uint32) {
 // controlLocked installs the congestion control that noControl and rate ask
 // for. s.settings.mu is held.
 func (s *UDPSession) controlLocked() {
-	control, rate := engine.NewBBR, int64(s.settings.rate)
+	control, rate := congestion.NewBBR, int64(s.settings.rate)
 	if s.settings.noControl {
-		control = engine.NewNoControl
+		control = congestion.NewNone
 	}
-	_ = s.conn.SetCongestionControl(func() engine.CongestionControl { // fails after Close, when it does nothing
+	_ = s.conn.SetCongestionControl(func() congestion.Control { // fails after Close, when it does nothing
 		if rate == 0 {
 			return control()
 		}
@@ -126,21 +127,21 @@ func (s *UDPSession) controlLocked() {
 
 // limited is a congestion controller with an upper bound of the rate.
 type limited struct {
-	engine.CongestionControl
+	congestion.Control
 	rate int64 // bytes a second
 }
 
-// PacingRate implements engine.CongestionControl.
+// PacingRate implements congestion.Control.
 func (c limited) PacingRate() int64 {
-	if r := c.CongestionControl.PacingRate(); r > 0 && r < c.rate {
+	if r := c.Control.PacingRate(); r > 0 && r < c.rate {
 		return r
 	}
 	return c.rate
 }
 
-// OnRecovered implements engine.RecoveryControl.
-func (c limited) OnRecovered(s *engine.CongestionState, spurious bool) {
-	if r, ok := c.CongestionControl.(engine.RecoveryControl); ok {
+// OnRecovered implements congestion.Undoer.
+func (c limited) OnRecovered(s *congestion.State, spurious bool) {
+	if r, ok := c.Control.(congestion.Undoer); ok {
 		r.OnRecovered(s, spurious)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
 	"github.com/arqnet/kcp/netsim"
@@ -76,8 +78,8 @@ const (
 	plainConn  sockets = "plain" // NewEndpoint on a net.PacketConn that is no *net.UDPConn
 )
 
-var controls = map[string]func() kcp.CongestionControl{
-	"bbr": nil, "cubic": kcp.NewCubic, "reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
+var controls = map[string]func() congestion.Control{
+	"bbr": nil, "cubic": congestion.NewCubic, "reference": congestion.NewReference, "none": congestion.NewNone,
 }
 
 func pick[T any](r *rand.Rand, of ...T) T { return of[r.IntN(len(of))] }

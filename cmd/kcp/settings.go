@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/qlog"
 )
 
@@ -129,9 +131,9 @@ func (s *settings) group() optionGroup {
 		{"resend", "N", "fast retransmit: send a segment again once N later\nones are acknowledged; 0: only after its time-out",
 			edit(s, "resend", parseCount, func(c *kcp.Config, v int) { c.FastResend = orOff(v) })},
 		{"cc", "NAME", "congestion control: bbr, cubic, reference or none",
-			edit(s, "cc", oneOf("bbr, cubic, reference or none", map[string]func() kcp.CongestionControl{
-				"bbr": kcp.NewBBR, "cubic": kcp.NewCubic, "reference": kcp.NewReferenceControl, "none": kcp.NewNoControl,
-			}), func(c *kcp.Config, v func() kcp.CongestionControl) { c.CongestionControl = v })},
+			edit(s, "cc", oneOf("bbr, cubic, reference or none", map[string]func() congestion.Control{
+				"bbr": congestion.NewBBR, "cubic": congestion.NewCubic, "reference": congestion.NewReference, "none": congestion.NewNone,
+			}), func(c *kcp.Config, v func() congestion.Control) { c.CongestionControl = v })},
 		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, except with -profile classic", s.mode("-stream", &s.stream)},
 		{"message", "", "message mode: writes do not share segments", s.mode("-message", &s.message)},
 		{"peer-timeout", "DURATION", "fail if data is unacknowledged and nothing arrives\nfrom the peer for this long; 0: never; default 30s",

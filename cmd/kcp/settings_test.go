@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+
+	"github.com/arqnet/kcp/congestion"
 )
 
 func parseSettings(t *testing.T, initial profile, args string) (*settings, *kcp.Config) {
@@ -36,7 +38,7 @@ func comparable(cfg kcp.Config) (kcp.Config, int) {
 }
 
 func TestSettings(t *testing.T) {
-	unlimited := kcp.NewNoControl().Window()
+	unlimited := congestion.NewNone().Window()
 	with := func(base kcp.Config, edit func(*kcp.Config)) kcp.Config {
 		edit(&base)
 		return base
@@ -62,15 +64,15 @@ func TestSettings(t *testing.T) {
 		{"-minrto 50ms -interval 20ms", kcp.Config{MinRTO: 50 * time.Millisecond, Interval: 20 * time.Millisecond}},
 		{"-resend 3", kcp.Config{FastResend: 3}},
 		{"-resend 0", kcp.Config{FastResend: -1}},
-		{"-cc none", kcp.Config{CongestionControl: kcp.NewNoControl}},
-		{"-cc bbr", kcp.Config{CongestionControl: kcp.NewBBR}},
-		{"-cc cubic", kcp.Config{CongestionControl: kcp.NewCubic}},
-		{"-cc reference", kcp.Config{CongestionControl: kcp.NewReferenceControl}},
+		{"-cc none", kcp.Config{CongestionControl: congestion.NewNone}},
+		{"-cc bbr", kcp.Config{CongestionControl: congestion.NewBBR}},
+		{"-cc cubic", kcp.Config{CongestionControl: congestion.NewCubic}},
+		{"-cc reference", kcp.Config{CongestionControl: congestion.NewReference}},
 		{"-peer-timeout 3s -linger 2s", kcp.Config{PeerTimeout: 3 * time.Second, Linger: 2 * time.Second}},
 		{"-peer-timeout 0 -linger 0s", kcp.Config{PeerTimeout: -1, Linger: -1}},
 		{"-write-buffer 1MiB", kcp.Config{WriteBuffer: 1 << 20}},
 		{"-sndwnd 99 -profile lowlatency", with(kcp.LowLatency(), func(c *kcp.Config) { c.SendWindow = 99 })},
-		{"-cc reference -profile lowlatency", with(kcp.LowLatency(), func(c *kcp.Config) { c.CongestionControl = kcp.NewReferenceControl })},
+		{"-cc reference -profile lowlatency", with(kcp.LowLatency(), func(c *kcp.Config) { c.CongestionControl = congestion.NewReference })},
 	} {
 		_, cfg := parseSettings(t, defaultProfile, test.args)
 		got, gotWindow := comparable(*cfg)

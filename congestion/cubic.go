@@ -1,4 +1,4 @@
-package kcp
+package congestion
 
 import "math"
 
@@ -45,11 +45,11 @@ func (m *meanSize) segments(window, full float64) int {
 	if size == 0 {
 		size = full
 	}
-	return int(min(math.Ceil(window/size), maxInt32))
+	return int(min(math.Ceil(window/size), math.MaxInt32))
 }
 
 // fullSize returns the bytes of a full segment, header included.
-func fullSize(s *CongestionState) float64 { return float64(s.MSS + headerSize) }
+func fullSize(s *State) float64 { return float64(s.MSS + HeaderSize) }
 
 // CUBIC (RFC 9438).
 const (
@@ -70,7 +70,7 @@ const (
 // windows are in full segments, its times in microseconds unless stated.
 type cubicControl struct {
 	size     meanSize
-	state    CongestionState // of the last call; only what seldom changes is used
+	state    State // of the last call; only what seldom changes is used
 	cwnd     float64
 	ssthresh float64
 	srtt     float64 // seconds
@@ -96,23 +96,23 @@ type cubicControl struct {
 // congestion. Slow start ends when the round-trip time begins to grow
 // (HyStart++, RFC 9406). Data is paced at 1.25 windows a round trip, in slow
 // start at twice the window. A window that is not used does not grow.
-func NewCubic() CongestionControl {
+func NewCubic() Control {
 	return &cubicControl{cwnd: initialWindow, ssthresh: math.Inf(1)}
 }
 
-func (c *cubicControl) Init(s *CongestionState) {
+func (c *cubicControl) Init(s *State) {
 	c.state = *s
 	c.hystart.begin(s)
 }
 
-func (c *cubicControl) OnRTT(*CongestionState, uint32) {}
+func (c *cubicControl) OnRTT(*State, uint32) {}
 
-func (c *cubicControl) OnPacketSent(_ *CongestionState, p SegmentInfo) { c.size.sent(p.Size) }
+func (c *cubicControl) OnPacketSent(_ *State, p Segment) { c.size.sent(p.Size) }
 
-func (c *cubicControl) OnPacketAcked(*CongestionState, SegmentInfo) {}
+func (c *cubicControl) OnPacketAcked(*State, Segment) {}
 
 // OnTick records how much of the window a flush has used.
-func (c *cubicControl) OnTick(s *CongestionState) {
+func (c *cubicControl) OnTick(s *State) {
 	c.state = *s
 	c.flights[0] = max(c.flights[0], float64(s.FlightBytes)/fullSize(s))
 	if c.limited() {
@@ -127,7 +127,7 @@ func (c *cubicControl) OnTick(s *CongestionState) {
 	}
 }
 
-func (c *cubicControl) OnAppLimited(*CongestionState) {}
+func (c *cubicControl) OnAppLimited(*State) {}
 
 // limited reports whether it is the window that limits the sender. In slow
 // start it suffices that half of it is used, since it grows with each
@@ -140,7 +140,7 @@ func (c *cubicControl) limited() bool {
 	return c.cwnd <= used+2
 }
 
-func (c *cubicControl) OnAck(s *CongestionState) {
+func (c *cubicControl) OnAck(s *State) {
 	c.state = *s
 	c.size.fold()
 	if rtt := s.Sample.RTT; rtt > 0 {
@@ -170,7 +170,7 @@ func (c *cubicControl) OnAck(s *CongestionState) {
 }
 
 // avoid is congestion avoidance (RFC 9438 §4).
-func (c *cubicControl) avoid(s *CongestionState, acked float64) {
+func (c *cubicControl) avoid(s *State, acked float64) {
 	if c.epoch == 0 {
 		c.epoch = s.Micros
 		c.wEst = c.cwnd
@@ -201,7 +201,7 @@ func (c *cubicControl) curve(t float64) float64 {
 	return cubicC*d*d*d + c.wMax
 }
 
-func (c *cubicControl) OnFastRetransmit(s *CongestionState) {
+func (c *cubicControl) OnFastRetransmit(s *State) {
 	if s.LostSent > c.recovery {
 		c.reduce(s)
 	}
@@ -210,7 +210,7 @@ func (c *cubicControl) OnFastRetransmit(s *CongestionState) {
 // OnTimeout starts anew if nothing was acknowledged since the segment left
 // (RFC 5681 §3.1). Otherwise a time-out shows no more than a fast
 // retransmission, because in KCP each segment has its own.
-func (c *cubicControl) OnTimeout(s *CongestionState) {
+func (c *cubicControl) OnTimeout(s *State) {
 	if s.LostSent > c.recovery {
 		c.reduce(s)
 		if s.DeliveredAt <= s.LostSent {
@@ -221,7 +221,7 @@ func (c *cubicControl) OnTimeout(s *CongestionState) {
 
 // OnRecovered restores the state as RFC 9438 §4.9.2 says, if nothing had been
 // lost.
-func (c *cubicControl) OnRecovered(_ *CongestionState, spurious bool) {
+func (c *cubicControl) OnRecovered(_ *State, spurious bool) {
 	if u := c.undo.state; c.undo.taken && spurious && c.cwnd < u.cwnd {
 		c.cwnd, c.ssthresh, c.hystart = u.cwnd, u.ssthresh, u.hystart
 		c.wMax, c.prior, c.k, c.wEst, c.epoch = u.wMax, u.prior, u.k, u.wEst, u.epoch
@@ -230,7 +230,7 @@ func (c *cubicControl) OnRecovered(_ *CongestionState, spurious bool) {
 }
 
 // reduce is the response to a congestion event (RFC 9438 §4.6).
-func (c *cubicControl) reduce(s *CongestionState) {
+func (c *cubicControl) reduce(s *State) {
 	c.undo.take(c)
 	c.recovery = s.Micros
 	c.prior = c.cwnd
@@ -250,7 +250,7 @@ func (c *cubicControl) Window() int {
 	return c.size.segments(c.cwnd*full, full)
 }
 
-func (c *cubicControl) windowBytes() float64 { return c.cwnd * fullSize(&c.state) }
+func (c *cubicControl) WindowBytes() float64 { return c.cwnd * fullSize(&c.state) }
 
 func (c *cubicControl) PacingRate() int64 {
 	if c.srtt == 0 {
@@ -283,7 +283,7 @@ type hystart struct {
 	rounds        int   // in CSS
 }
 
-func (h *hystart) begin(s *CongestionState) {
+func (h *hystart) begin(s *State) {
 	*h = hystart{roundEnd: s.Delivered + s.FlightBytes}
 }
 
@@ -296,7 +296,7 @@ func (h *hystart) divisor() float64 {
 }
 
 // acked handles an input in slow start, and reports whether that is over.
-func (h *hystart) acked(s *CongestionState) bool {
+func (h *hystart) acked(s *State) bool {
 	if s.Sample.PriorDelivered >= h.roundEnd {
 		h.roundEnd = s.Delivered
 		h.last, h.current, h.samples = h.current, 0, 0
@@ -328,4 +328,12 @@ func (h *hystart) acked(s *CongestionState) bool {
 		h.baseline = 0
 	}
 	return false
+}
+
+// State returns "slow_start" or "congestion_avoidance".
+func (c *cubicControl) State() string {
+	if c.cwnd < c.ssthresh {
+		return "slow_start"
+	}
+	return "congestion_avoidance"
 }

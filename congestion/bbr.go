@@ -1,4 +1,4 @@
-package kcp
+package congestion
 
 import "math"
 
@@ -46,6 +46,9 @@ const (
 	bbrAggregation = 2 // how much faster than expected a bunch is acknowledged, at least
 	bbrExtraRounds = 5 // half of ExtraAckedFilterLen; there are two such windows
 )
+
+// defaultMTU is the size in bytes of a full segment before Init says it.
+const defaultMTU = 1400
 
 // bbrState is the state of the controller. Down to Up are those of ProbeBW.
 type bbrState uint8
@@ -128,29 +131,29 @@ type bbrControl struct {
 // a fifth of whatever is sent. The share that the path loses is measured while
 // less is sent than the path takes. Only losses of 2 % more, the threshold of
 // BBRv2, count as congestion.
-func NewBBR() CongestionControl {
+func NewBBR() Control {
 	return &bbrControl{inflightHi: math.Inf(1), inflightLo: math.Inf(1), bwLo: math.Inf(1), pace: bbrStartupPace, mss: defaultMTU, cwnd: initialWindow * defaultMTU}
 }
 
-func (c *bbrControl) Init(s *CongestionState) {
+func (c *bbrControl) Init(s *State) {
 	c.mss = fullSize(s)
 	c.cwnd = initialWindow * c.mss
 	c.now = s.Micros
 	c.random = 1
 }
 
-func (c *bbrControl) OnRTT(*CongestionState, uint32)    {}
-func (c *bbrControl) OnFastRetransmit(*CongestionState) {}
-func (c *bbrControl) OnTimeout(*CongestionState)        {}
-func (c *bbrControl) OnAppLimited(*CongestionState)     {}
+func (c *bbrControl) OnRTT(*State, uint32)    {}
+func (c *bbrControl) OnFastRetransmit(*State) {}
+func (c *bbrControl) OnTimeout(*State)        {}
+func (c *bbrControl) OnAppLimited(*State)     {}
 
 // OnPacketAcked and OnPacketSent attribute what has arrived and what was lost
 // to the state in which it was sent.
-func (c *bbrControl) OnPacketAcked(_ *CongestionState, p SegmentInfo) {
+func (c *bbrControl) OnPacketAcked(_ *State, p Segment) {
 	c.account(p.SentMicros).delivered += float64(p.Size)
 }
 
-func (c *bbrControl) OnPacketSent(_ *CongestionState, p SegmentInfo) {
+func (c *bbrControl) OnPacketSent(_ *State, p Segment) {
 	c.size.sent(p.Size)
 	if p.LostMicros > 0 {
 		c.undo.take(c)
@@ -193,10 +196,10 @@ func (l *lossShare) above(threshold, mss float64) bool {
 }
 
 // OnTick follows the size of segments, which path MTU discovery changes.
-func (c *bbrControl) OnTick(s *CongestionState) { c.mss = fullSize(s) }
+func (c *bbrControl) OnTick(s *State) { c.mss = fullSize(s) }
 
 // OnAck updates the model, and then the state, pacing rate and window.
-func (c *bbrControl) OnAck(s *CongestionState) {
+func (c *bbrControl) OnAck(s *State) {
 	c.now = s.Micros
 	c.size.fold()
 	r := &s.Sample
@@ -213,7 +216,7 @@ func (c *bbrControl) OnAck(s *CongestionState) {
 }
 
 // countRounds notes when a round ends and the next begins.
-func (c *bbrControl) countRounds(s *CongestionState) {
+func (c *bbrControl) countRounds(s *State) {
 	c.newRound = s.Sample.PriorDelivered >= c.roundEnd
 	if c.newRound {
 		c.roundEnd = s.Delivered
@@ -247,7 +250,7 @@ func (c *bbrControl) measureLossFloor() {
 // updateRate adds the sample to the filter of delivery rates. Its window is
 // this cycle of ProbeBW and the one before. Cycles with too little data do not
 // count, so that what is known of the path is not forgotten.
-func (c *bbrControl) updateRate(r *RateSample) {
+func (c *bbrControl) updateRate(r *Sample) {
 	rate := float64(r.Rate())
 	if rate == 0 || r.Interval < c.minRTT {
 		return // acknowledgements that came in a bunch
@@ -276,7 +279,7 @@ func (c *bbrControl) bdp() float64 {
 // it confirms it. So a path that is idle or lightly loaded from time to time
 // need not be emptied on purpose. A wider margin would confirm the queue of
 // another flow.
-func (c *bbrControl) updateMinRTT(s *CongestionState) {
+func (c *bbrControl) updateMinRTT(s *State) {
 	rtt := s.Sample.RTT
 	if rtt == 0 {
 		return
@@ -328,7 +331,7 @@ func (c *bbrControl) aggregated() float64 {
 // answerProbe ends a probe that has caused too much loss, and records in
 // inflightHi what was in flight then. The losses of Startup and bbrUp are known
 // up to two rounds later.
-func (c *bbrControl) answerProbe(s *CongestionState) {
+func (c *bbrControl) answerProbe(s *State) {
 	l := &c.losses
 	if c.rounds <= 2 && (c.state == bbrDrain || c.state == bbrDown) {
 		l = &c.lossesBefore
@@ -357,7 +360,7 @@ func (c *bbrControl) target() float64 {
 // begun, or the path has become slower. The bounds hold until the next probe.
 // Unless losses are severe, they are at least bbrBeta of the largest rate and
 // of the window.
-func (c *bbrControl) lowerBounds(s *CongestionState) {
+func (c *bbrControl) lowerBounds(s *State) {
 	if !c.newRound || c.state != bbrCruise && c.state != bbrDown {
 		return
 	}
@@ -378,7 +381,7 @@ func (c *bbrControl) lowerBounds(s *CongestionState) {
 }
 
 // OnRecovered undoes the response to losses that turn out to have been none.
-func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
+func (c *bbrControl) OnRecovered(_ *State, spurious bool) {
 	if spurious {
 		c.losses.lost, c.lossesBefore.lost = 0, 0
 		if u := c.undo.state; c.undo.taken {
@@ -394,7 +397,7 @@ func (c *bbrControl) OnRecovered(_ *CongestionState, spurious bool) {
 }
 
 // step goes on to the next state when it is time.
-func (c *bbrControl) step(s *CongestionState) {
+func (c *bbrControl) step(s *State) {
 	flight := float64(s.FlightBytes)
 	switch c.state {
 	case bbrStartup:
@@ -454,7 +457,7 @@ func (c *bbrControl) probeDue() bool {
 
 // probe goes on looking for bandwidth until a queue has formed, or until no
 // more has arrived for some rounds.
-func (c *bbrControl) probe(s *CongestionState, flight float64) {
+func (c *bbrControl) probe(s *State, flight float64) {
 	bound := flight+float64(s.Sample.Acked)+2*c.mss >= c.inflightHi
 	if c.newRound {
 		switch {
@@ -477,7 +480,7 @@ func (c *bbrControl) probe(s *CongestionState, flight float64) {
 }
 
 // startProbeRTT starts to send little for a moment, so that the path empties.
-func (c *bbrControl) startProbeRTT(s *CongestionState) {
+func (c *bbrControl) startProbeRTT(s *State) {
 	c.minRTT = 0
 	if s.Sample.RTT > 0 {
 		c.minRTT = s.Sample.RTT
@@ -487,7 +490,7 @@ func (c *bbrControl) startProbeRTT(s *CongestionState) {
 	c.minAt = c.now
 }
 
-func (c *bbrControl) probeRTT(s *CongestionState, flight float64) {
+func (c *bbrControl) probeRTT(s *State, flight float64) {
 	if c.probeRTTDone == 0 {
 		if flight <= c.windowOfProbeRTT() {
 			c.probeRTTDone = c.now + bbrProbeRTTTime
@@ -512,7 +515,7 @@ func (c *bbrControl) windowOfProbeRTT() float64 {
 
 // quantum returns the bytes that leave at once (send_quantum): what one
 // millisecond of the clock releases, and a burst on very short paths.
-func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) + float64(c.burst()) }
+func (c *bbrControl) quantum() float64 { return max(c.rate/1000, 2*c.mss) + float64(c.Burst()) }
 
 const (
 	// bbrBurst is the burst on a path without delay, in bytes.
@@ -523,11 +526,11 @@ const (
 	bbrBurstShare = 16
 )
 
-// burst returns how many bytes may leave at once beyond what pacing allows, to be
+// Burst returns how many bytes may leave at once beyond what pacing allows, to be
 // paid back by a pause. Packets of their own would cost close hosts much, and a
 // burst does no harm there (compare tcp_tso_rtt_log of Linux). It is less than a
 // packet from a round-trip time of about 3 ms on.
-func (c *bbrControl) burst() int {
+func (c *bbrControl) Burst() int {
 	if c.minRTT == 0 {
 		return 0
 	}
@@ -535,7 +538,7 @@ func (c *bbrControl) burst() int {
 	return int(min(most, c.rate/bbrBurstShare))
 }
 
-func (c *bbrControl) setPace(s *CongestionState) {
+func (c *bbrControl) setPace(s *State) {
 	// What the path loses by itself is sent on top of what arrives. The rate is
 	// the largest of samples that vary with those losses: about one and a half
 	// standard deviations too high.
@@ -558,7 +561,7 @@ func (c *bbrControl) setPace(s *CongestionState) {
 // It slows down with the path, as round trips get longer. If an estimate from too
 // little data made the sender slower than that, it would learn nothing of the
 // path.
-func (c *bbrControl) leastRate(s *CongestionState) float64 {
+func (c *bbrControl) leastRate(s *State) float64 {
 	rtt := max(int64(s.SRTT)*1000, 1000) // microseconds
 	if s.SRTT == 0 {
 		rtt = max(c.minRTT, 1000)
@@ -566,7 +569,7 @@ func (c *bbrControl) leastRate(s *CongestionState) float64 {
 	return bbrMinCwnd * c.mss * 1e6 / float64(rtt)
 }
 
-func (c *bbrControl) setWindow(s *CongestionState) {
+func (c *bbrControl) setWindow(s *State) {
 	acked := float64(s.Sample.Acked)
 	target := c.cwndGain()*c.bdp() + c.aggregated() + 3*c.quantum()
 	switch {
@@ -598,6 +601,6 @@ func (c *bbrControl) cwndGain() float64 {
 
 func (c *bbrControl) Window() int { return c.size.segments(c.cwnd, c.mss) }
 
-func (c *bbrControl) windowBytes() float64 { return c.cwnd }
+func (c *bbrControl) WindowBytes() float64 { return c.cwnd }
 
 func (c *bbrControl) PacingRate() int64 { return int64(c.rate) }

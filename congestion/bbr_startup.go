@@ -1,4 +1,4 @@
-package kcp
+package congestion
 
 import "math"
 
@@ -18,7 +18,7 @@ const (
 // for one if losses show the same; for two if the path is lossy, as then the
 // samples of the rate vary. For an application that sends in bursts the losses
 // may be the only sign.
-func (c *bbrControl) checkFull(s *CongestionState) {
+func (c *bbrControl) checkFull(s *State) {
 	if !c.newRound {
 		return
 	}
@@ -55,4 +55,24 @@ func (c *bbrControl) startupLossLimit() float64 {
 	}
 	upper := (lost + 2 + 2*math.Sqrt(lost*(1-lost/max(n, 1))+1)) / (n + 4)
 	return min(upper, bbrStartupLossMost) + bbrLossThreshold
+}
+
+// State returns the name of the state in draft-ietf-ccwg-bbr, in lower case,
+// such as "probe_bw_cruise".
+func (c *bbrControl) State() string {
+	switch c.state {
+	case bbrStartup:
+		return "startup"
+	case bbrDrain:
+		return "drain"
+	case bbrDown:
+		return "probe_bw_down"
+	case bbrCruise:
+		return "probe_bw_cruise"
+	case bbrRefill:
+		return "probe_bw_refill"
+	case bbrUp:
+		return "probe_bw_up"
+	}
+	return "probe_rtt"
 }
