@@ -234,6 +234,8 @@ var layers = map[string][]string{
 	"internal/livepage":   {"", "internal/uplot"},
 	"internal/uplot":      nil,
 	"internal/udp":        nil,
+	"internal/testenv":    {"netsim", "crypt", "internal/udp"},
+	"e2e":                 nil,
 	"internal/simsocket":  {"internal/udp", "netsim"},
 	"internal/selfsigned": nil,
 	"internal/executed":   {"", "internal/selfsigned"},

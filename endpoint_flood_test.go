@@ -2,7 +2,6 @@ package kcp
 
 import (
 	"context"
-	"encoding/binary"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -14,19 +13,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 )
-
-// Floods: first packets with forged source addresses.
-
-// packetOf returns a packet of segments of a conversation.
-func packetOf(conv uint32, segments ...[]byte) []byte {
-	p := concat(segments)
-	for rest := p; len(rest) >= headerSize; {
-		h := decodeHeader(rest)
-		binary.LittleEndian.PutUint32(rest, conv)
-		rest = rest[headerSize+int(h.len):]
-	}
-	return p
-}
 
 // bytesOf returns the segment of a signal.
 func bytesOf(s signal) []byte {
@@ -119,11 +105,6 @@ func TestFlood(t *testing.T) {
 			})
 		}
 	}
-}
-
-// floodAddr is the i-th forged source address.
-func floodAddr(i int) netip.AddrPort {
-	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{172, byte(i >> 16), byte(i >> 8), byte(i)}), 1000)
 }
 
 func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand) []byte) {

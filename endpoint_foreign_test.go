@@ -84,7 +84,7 @@ func TestForeignDeadlines(t *testing.T) {
 				pc, err := w.net.Listen(serverAddr)
 				require.NoError(t, err)
 				defer pc.Close()
-				owner := meddled{leadable{pc}, new(atomic.Int32)}
+				owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
 				server, err := NewEndpoint(owner, nil)
 				require.NoError(t, err)
 				defer server.Close()
@@ -228,7 +228,7 @@ func TestCloseInsists(t *testing.T) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		defer pc.Close()
-		owner := meddled{leadable{pc}, new(atomic.Int32)}
+		owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
 		e, err := NewEndpoint(owner, nil)
 		require.NoError(t, err)
 		owner.undo.Store(3)

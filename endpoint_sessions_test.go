@@ -1,10 +1,7 @@
 package kcp
 
 import (
-	"maps"
-	"net/netip"
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -163,60 +160,6 @@ func TestTotalsAreTheSums(t *testing.T) {
 		}
 		require.Equal(t, want, e.Totals())
 		require.EqualValues(t, 3*50000, want.BytesSent)
-	})
-}
-
-// Sessions visits each session that an application can have, once, while the
-// body of the loop ends them.
-func TestSessionsIterator(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		l := w.listen(nil)
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		var conns []*Conn
-		for range 5 {
-			conns = append(conns, w.dial(e))
-		}
-		sessions := func() map[*Conn]bool { // compared as pointers, not by what they point at
-			all := make(map[*Conn]bool)
-			for c := range e.Sessions() {
-				require.False(t, all[c])
-				all[c] = true
-			}
-			return all
-		}
-		all := make(map[*Conn]bool)
-		for _, c := range conns {
-			all[c] = true
-		}
-		require.True(t, maps.Equal(all, sessions()))
-		time.Sleep(time.Second)
-		require.Len(t, slices.Collect(l.Endpoint().Sessions()), 5, "those that wait for Accept, too")
-		for c := range e.Sessions() {
-			require.NoError(t, c.Close())
-			if c == conns[2] {
-				break
-			}
-		}
-		require.True(t, maps.Equal(map[*Conn]bool{conns[3]: true, conns[4]: true}, sessions()))
-		again := w.dial(e)
-		require.True(t, maps.Equal(map[*Conn]bool{conns[3]: true, conns[4]: true, again: true}, sessions()))
-	})
-}
-
-// A session that Accept cannot return is not among those of Sessions.
-func TestSessionsWithoutHalfOpen(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		config := &Config{Cipher: testAEAD(t)}
-		l := w.listen(config)
-		client, _ := w.endpoint("10.0.0.2:0", &Config{Cipher: config.Cipher, DialTimeout: -1})
-		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != acceptorAddr }) // the client never confirms
-		w.dial(client)
-		time.Sleep(time.Second)
-		require.Equal(t, 1, l.Stats().Sessions)
-		require.Empty(t, slices.Collect(l.Endpoint().Sessions()))
-		w.net.SetFilter(nil)
-		time.Sleep(3 * time.Second)
-		require.Len(t, slices.Collect(l.Endpoint().Sessions()), 1)
 	})
 }
 

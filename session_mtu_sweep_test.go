@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -117,24 +116,4 @@ func TestEachSegmentPassesItsPath(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%+v", s), func(t *testing.T) { s.run(t, seed) })
 	}
-}
-
-// Once a path has taken packets of the base size, what was lost leaves in pieces
-// as large, however small those are that the session has begun with. Else each
-// loss would cost a packet for every few bytes.
-func TestPiecesAreAsLargeAsTheBase(t *testing.T) {
-	inWorld(t, 1, path(0), func(w *world) {
-		a, b, _ := w.pair(&Config{MTU: 58, MaxMTU: 1472}, nil)
-		w.move(a, b, 1, 100<<10)
-		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
-		before := a.Stats()
-		w.net.SetLink("", "", path(1272))
-		w.move(a, b, 2, 1<<20)
-		time.Sleep(3 * time.Second) // all was there before the verdict
-		s := a.Stats()
-		require.EqualValues(t, 1, s.PathMTU.BlackHoles)
-		require.GreaterOrEqual(t, s.PathMTU.MTU, pmtud.Base)
-		packets, segments := s.PacketsSent-before.PacketsSent, s.SegmentsSent-before.SegmentsSent+s.Retransmits()-before.Retransmits()
-		require.Less(t, packets, 2*segments+100)
-	})
 }

@@ -1,11 +1,9 @@
 package kcp
 
 import (
-	"context"
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"strconv"
 	"strings"
 	"testing"
@@ -23,77 +21,6 @@ func wantReason(t *testing.T, err error, code uint64, text string) {
 	require.ErrorAs(t, err, &reason)
 	require.Equal(t, PeerCloseError{code, text}, *reason)
 	require.ErrorIs(t, err, ErrPeerClosed)
-}
-
-// The reason arrives behind all data, however many packets are lost, and every
-// call of the peer returns it.
-func TestCloseWithError(t *testing.T) {
-	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
-			a, b, _ := w.pair(nil, nil)
-			data := content(seed, 5000)
-			_, err := a.Write(data)
-			require.NoError(t, err)
-			require.NoError(t, a.CloseWithError(1<<63+7, "going down: \xff"))
-			require.ErrorIs(t, a.CloseWithError(1, ""), net.ErrClosed)
-			receive(t, b, data)
-			_, err = b.Read(make([]byte, 1))
-			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
-			_, err = b.Write([]byte("late"))
-			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
-			_, err = b.ReceiveDatagram(context.Background())
-			wantReason(t, err, 1<<63+7, "going down: \uFFFD")
-			wantReason(t, b.CloseWrite(), 1<<63+7, "going down: \uFFFD")
-			wantReason(t, b.SendDatagram(nil), 1<<63+7, "going down: \uFFFD")
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// Without a reason nothing changes, and after a half-close there is one all the
-// same.
-func TestCloseReasons(t *testing.T) {
-	for _, tc := range []struct {
-		name      string
-		halfClose bool
-		close     func(c *Conn) error
-		want      func(t *testing.T, err error)
-	}{
-		{"none", false, (*Conn).Close, func(t *testing.T, err error) { require.Equal(t, io.EOF, err) }},
-		{"zero", false, func(c *Conn) error { return c.CloseWithError(0, "") }, func(t *testing.T, err error) { wantReason(t, err, 0, "") }},
-		{"half-closed", true, func(c *Conn) error { return c.CloseWithError(3, "x") }, func(t *testing.T, err error) { wantReason(t, err, 3, "x") }},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
-				a, b, _ := w.pair(nil, nil)
-				if tc.halfClose {
-					require.NoError(t, a.CloseWrite())
-					time.Sleep(100 * time.Millisecond)
-				}
-				require.NoError(t, tc.close(a))
-				time.Sleep(100 * time.Millisecond)
-				_, err := b.Read(make([]byte, 1))
-				tc.want(t, err)
-				require.NoError(t, b.Close())
-			})
-		})
-	}
-}
-
-// The text is cut between two characters, to what fits into any packet.
-func TestCloseReasonIsCut(t *testing.T) {
-	for _, tc := range []struct {
-		mtu, want int
-	}{{50, 18}, {1400, 256}} {
-		inWorld(t, 1, clean, func(w *world) {
-			config := &Config{MTU: tc.mtu, MaxMTU: -1}
-			a, b, _ := w.pair(config, config)
-			require.NoError(t, a.CloseWithError(9, strings.Repeat("ä", 1000)))
-			_, err := b.Read(make([]byte, 1))
-			wantReason(t, err, 9, strings.Repeat("ä", tc.want/2))
-			require.NoError(t, b.Close())
-		})
-	}
 }
 
 // What a CLOSE carries counts only if the CLOSE does, once, and if it is neither
@@ -148,7 +75,7 @@ func TestTextsOfPeersPrint(t *testing.T) {
 	} {
 		inWorld(t, 0, clean, func(w *world) {
 			var log records
-			a, b, _ := w.pair(nil, &Config{Logger: log.logger()})
+			a, b, _ := w.pair(nil, &Config{Logger: log.Logger()})
 			require.NoError(t, a.CloseWithError(9, text))
 			_, err := b.Read(make([]byte, 1))
 			wantReason(t, err, 9, text)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -75,26 +74,4 @@ func TestStreams(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
-}
-
-// What is lost on one stream delays no other.
-func TestStreamsDoNotWaitForEachOther(t *testing.T) {
-	inWorld(t, 4, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(w *world) {
-		a, b, _ := w.pair(nil, nil)
-		s1, r1 := streamPair(t, a, b, nil)
-		s2, r2 := streamPair(t, a, b, nil)
-		time.Sleep(time.Second)
-		w.net.Cut("10.0.0.1", "10.0.0.2")
-		_, err := s1.Write([]byte("lost"))
-		require.NoError(t, err)
-		time.Sleep(time.Millisecond)
-		w.net.Heal("10.0.0.1", "10.0.0.2")
-		begin := time.Now()
-		_, err = s2.Write([]byte("next"))
-		require.NoError(t, err)
-		receive(t, r2, []byte("next"))
-		require.Equal(t, 50*time.Millisecond, time.Since(begin))
-		receive(t, r1, []byte("lost"))
-		require.Greater(t, time.Since(begin), 100*time.Millisecond)
-	})
 }

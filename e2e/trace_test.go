@@ -1,24 +1,22 @@
-package kcp
+package e2e
 
 import (
 	"bytes"
 	"context"
-	"log/slog"
 	"net"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/stretchr/testify/require"
 )
 
 // traced counts what the hooks of one session show.
 type traced struct {
-	conn     *Conn
+	conn     *kcp.Conn
 	first    map[uint32]int // first transmissions by sn
 	acked    map[uint32]int
 	again    uint64 // retransmissions
@@ -27,11 +25,11 @@ type traced struct {
 	lost     int
 	spurious uint64
 	samples  int
-	states   []SessionState
+	states   []kcp.SessionState
 	err      error
 	control  []string
 	signals  []string
-	metrics  TraceMetrics
+	metrics  kcp.TraceMetrics
 	moved    []string
 	dropped  []error
 }
@@ -44,13 +42,13 @@ type tracedSessions struct {
 }
 
 // tracer is a Config.Tracer.
-func (s *tracedSessions) tracer(c *Conn) *Trace {
+func (s *tracedSessions) tracer(c *kcp.Conn) *kcp.Trace {
 	r := &traced{conn: c, first: make(map[uint32]int), acked: make(map[uint32]int)}
 	_, _ = c.RemoteAddr(), c.Stats() // no lock is held
 	s.mu.Lock()
 	s.all = append(s.all, r)
 	s.mu.Unlock()
-	return &Trace{
+	return &kcp.Trace{
 		Sent: func(sn uint32, _, transmissions int, _ uint32) {
 			if transmissions == 1 {
 				r.first[sn]++
@@ -62,9 +60,9 @@ func (s *tracedSessions) tracer(c *Conn) *Trace {
 		Received: func(uint32, int) { r.received++ },
 		RTT:      func(_, _, _ uint32) { r.samples++ },
 		Acked:    func(sn uint32, _, _ int) { r.acked[sn]++ },
-		Lost:     func(uint32, int, int, LossCause) { r.lost++ },
+		Lost:     func(uint32, int, int, kcp.LossCause) { r.lost++ },
 		Spurious: func(uint32) { r.spurious++ },
-		Metrics:  func(m TraceMetrics) { r.metrics = m },
+		Metrics:  func(m kcp.TraceMetrics) { r.metrics = m },
 		CongestionState: func(old, state string) {
 			if n := len(r.control); n > 0 && r.control[n-1] != old {
 				r.control = append(r.control, "gap")
@@ -78,7 +76,7 @@ func (s *tracedSessions) tracer(c *Conn) *Trace {
 			}
 			r.signals = append(r.signals, way+name)
 		},
-		State:   func(s SessionState, err error) { r.states, r.err = append(r.states, s), err },
+		State:   func(s kcp.SessionState, err error) { r.states, r.err = append(r.states, s), err },
 		Moved:   func(to string) { r.moved = append(r.moved, to) },
 		Dropped: func(_ int, err error) { r.dropped = append(r.dropped, err) },
 	}
@@ -107,8 +105,8 @@ func TestTracer(t *testing.T) {
 	for seed := range fewer(4) {
 		inWorld(t, seed, lossy, func(w *world) {
 			var clients, servers tracedSessions
-			l := w.listen(&Config{Tracer: servers.tracer})
-			e, _ := w.endpoint("10.0.0.2:0", &Config{Tracer: clients.tracer})
+			l := w.listen(&kcp.Config{Tracer: servers.tracer})
+			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Tracer: clients.tracer})
 			for i := range 2 {
 				a := w.dial(e)
 				b := accepted(t, l)
@@ -121,7 +119,7 @@ func TestTracer(t *testing.T) {
 			w.settle()
 			for i, c := range clients.all {
 				c.requireCounts(t)
-				require.Equal(t, []SessionState{SessionDialled, SessionEstablished, SessionClosing, SessionEnded}, c.states)
+				require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished, kcp.SessionClosing, kcp.SessionEnded}, c.states)
 				require.Equal(t, []string{">HELLO", ">INFO"}, c.signals[:2])
 				for _, s := range []string{"<WELCOME", ">CONFIRM", ">CLOSE"} {
 					require.Contains(t, c.signals, s)
@@ -132,8 +130,8 @@ func TestTracer(t *testing.T) {
 				require.Positive(t, c.metrics.SRTT)
 				s := servers.all[i]
 				s.requireCounts(t)
-				require.Equal(t, []SessionState{SessionAccepted, SessionEstablished}, s.states[:2])
-				require.Equal(t, SessionEnded, s.states[len(s.states)-1])
+				require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, s.states[:2])
+				require.Equal(t, kcp.SessionEnded, s.states[len(s.states)-1])
 				require.Contains(t, s.signals, "<HELLO")
 				require.Contains(t, s.signals, ">WELCOME")
 			}
@@ -145,10 +143,10 @@ func TestTracer(t *testing.T) {
 func TestTracerWithTLS(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		var clients, servers tracedSessions
-		a, b, _ := w.pair(secured(Config{Tracer: clients.tracer}), secured(Config{Tracer: servers.tracer}))
+		a, b, _ := w.pair(secured(kcp.Config{Tracer: clients.tracer}), secured(kcp.Config{Tracer: servers.tracer}))
 		bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
-		require.Equal(t, []SessionState{SessionDialled, SessionEstablished}, clients.all[0].states)
-		require.Equal(t, []SessionState{SessionAccepted, SessionEstablished}, servers.all[0].states)
+		require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished}, clients.all[0].states)
+		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, servers.all[0].states)
 		require.NoError(t, a.Close())
 		_ = b.Close()
 		w.settle()
@@ -161,12 +159,12 @@ func TestTracerWithTLS(t *testing.T) {
 func TestTracerTellsTheEnd(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		var clients, servers tracedSessions
-		a, b, _ := w.pair(&Config{Tracer: clients.tracer}, &Config{Tracer: servers.tracer})
+		a, b, _ := w.pair(&kcp.Config{Tracer: clients.tracer}, &kcp.Config{Tracer: servers.tracer})
 		require.NoError(t, b.Abort())
 		_, err := a.Read(make([]byte, 1))
-		require.ErrorIs(t, err, ErrReset)
-		require.Equal(t, SessionEnded, clients.all[0].states[len(clients.all[0].states)-1])
-		require.ErrorIs(t, clients.all[0].err, ErrReset)
+		require.ErrorIs(t, err, kcp.ErrReset)
+		require.Equal(t, kcp.SessionEnded, clients.all[0].states[len(clients.all[0].states)-1])
+		require.ErrorIs(t, clients.all[0].err, kcp.ErrReset)
 		require.ErrorIs(t, servers.all[0].err, net.ErrClosed)
 		require.Equal(t, "<ABORT", clients.all[0].signals[len(clients.all[0].signals)-1])
 		n := len(clients.all[0].states)
@@ -182,7 +180,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 		var sessions tracedSessions
 		cipher, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
 		require.NoError(t, err)
-		a, b, _, pc := w.movable(&Config{Cipher: cipher, Tracer: sessions.tracer})
+		a, b, _, pc := w.movable(&kcp.Config{Cipher: cipher, Tracer: sessions.tracer})
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 		bothWays(t, a, b, []byte("there"), []byte("there"))
 		require.Equal(t, b, sessions.all[1].conn)
@@ -190,51 +188,27 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 	})
 	inWorld(t, 1, clean, func(w *world) {
 		var sessions tracedSessions
-		l := w.listen(&Config{Tracer: sessions.tracer})
+		l := w.listen(&kcp.Config{Tracer: sessions.tracer})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(floodAddr(1), to, packetOf(7, push(0, 0, "x")))
 		w.settle()
 		w.net.Inject(floodAddr(1), to, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
 		w.settle()
-		require.Equal(t, []error{ErrForgedUna}, sessions.all[0].dropped)
-		require.Equal(t, []SessionState{SessionAccepted}, sessions.all[0].states)
+		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
+		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted}, sessions.all[0].states)
 	})
-}
-
-// records is a slog.Handler that keeps what it gets as text, one record a line.
-type records struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (r *records) Write(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.buf.Write(p)
-}
-
-func (r *records) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(r, &slog.HandlerOptions{Level: slog.LevelDebug}))
-}
-
-// of returns the records with a message that contains what.
-func (r *records) of(what string) []string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(r.buf.String()), "\n")
-	return slices.DeleteFunc(lines, func(l string) bool { return !strings.Contains(l, what) })
 }
 
 // The Logger learns of every end, with its cause and figures.
 func TestLoggerTellsEnds(t *testing.T) {
 	inWorld(t, 2, clean, func(w *world) {
 		var log records
-		a, b, l := w.pair(nil, &Config{Logger: log.logger()})
+		a, b, l := w.pair(nil, &kcp.Config{Logger: log.Logger()})
 		bothWays(t, a, b, content(1, 5000), content(2, 3000))
 		require.NoError(t, a.Close())
 		_ = b.Close()
 		w.settle()
-		ends := log.of("session ended")
+		ends := log.Of("session ended")
 		require.Len(t, ends, 1)
 		for _, want := range []string{"level=DEBUG", "cause=", "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
 			require.Contains(t, ends[0], want)
@@ -244,9 +218,9 @@ func TestLoggerTellsEnds(t *testing.T) {
 		b = accepted(t, l)
 		require.NoError(t, a.Abort())
 		_, err := b.Read(make([]byte, 1))
-		require.ErrorIs(t, err, ErrReset)
+		require.ErrorIs(t, err, kcp.ErrReset)
 		w.settle()
-		require.Contains(t, log.of("session ended")[1], ErrReset.Error())
+		require.Contains(t, log.Of("session ended")[1], kcp.ErrReset.Error())
 	})
 }
 
@@ -255,20 +229,20 @@ func TestLoggerTellsEnds(t *testing.T) {
 func TestLoggerIsBounded(t *testing.T) {
 	inWorld(t, 2, clean, func(w *world) {
 		var log records
-		l := w.listen(&Config{Logger: log.logger(), Backlog: 4000, MaxHalfOpen: 4000})
+		l := w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		const sessions = 1000
 		for i := range uint32(sessions) {
 			w.net.Inject(floodAddr(int(i)), to, packetOf(i+1, push(0, 0, "x")))
 		}
 		w.settle()
-		opened := len(log.of("session opened"))
+		opened := len(log.Of("session opened"))
 		require.LessOrEqual(t, opened, 101)
 		require.GreaterOrEqual(t, opened, 100)
 		time.Sleep(2 * time.Second)
 		w.net.Inject(floodAddr(9999), to, packetOf(9999, push(0, 0, "x")))
 		w.settle()
-		last := log.of("session opened")
+		last := log.Of("session opened")
 		require.Contains(t, last[len(last)-1], "left_out=900")
 	})
 }
@@ -281,14 +255,14 @@ func TestLoggerTellsOfAnotherKey(t *testing.T) {
 		require.NoError(t, err)
 		theirs, err := crypt.AESGCM(bytes.Repeat([]byte{6}, 16))
 		require.NoError(t, err)
-		w.listen(&Config{Cipher: ours, Logger: log.logger()})
-		e, _ := w.endpoint("10.0.0.2:0", &Config{Cipher: theirs, DialTimeout: 35 * time.Second})
+		w.listen(&kcp.Config{Cipher: ours, Logger: log.Logger()})
+		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: theirs, DialTimeout: 35 * time.Second})
 		addr, err := net.ResolveUDPAddr("udp", serverAddr)
 		require.NoError(t, err)
 		_, err = e.Dial(context.Background(), addr)
 		require.Error(t, err)
 		synctest.Wait()
-		warnings := log.of("packets do not open")
+		warnings := log.Of("packets do not open")
 		require.GreaterOrEqual(t, len(warnings), 3)
 		require.LessOrEqual(t, len(warnings), 4)
 		require.Contains(t, warnings[0], "level=WARN")

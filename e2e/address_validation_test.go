@@ -1,4 +1,4 @@
-package kcp
+package e2e
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/netsim"
@@ -23,7 +24,7 @@ import (
 // what goes there.
 type forger struct {
 	w      *world
-	l      *Listener
+	l      *kcp.Listener
 	name   netip.AddrPort
 	cipher crypt.Cipher
 
@@ -32,7 +33,7 @@ type forger struct {
 	worst          float64
 }
 
-func newForger(w *world, l *Listener, cipher crypt.Cipher) *forger {
+func newForger(w *world, l *kcp.Listener, cipher crypt.Cipher) *forger {
 	f := &forger{w: w, l: l, name: netip.MustParseAddrPort("10.0.0.66:6666"), cipher: cipher}
 	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
 		f.mu.Lock()
@@ -127,27 +128,27 @@ var forgeries = map[string]func(f *forger){
 }
 
 // answers are what applications do with a session.
-var answers = map[string]func(c *Conn){
-	"echo":     func(c *Conn) { _, _ = io.Copy(c, c) },
-	"megabyte": func(c *Conn) { _, _ = c.Write(make([]byte, 1<<20)) },
-	"message": func(c *Conn) {
+var answers = map[string]func(c *kcp.Conn){
+	"echo":     func(c *kcp.Conn) { _, _ = io.Copy(c, c) },
+	"megabyte": func(c *kcp.Conn) { _, _ = c.Write(make([]byte, 1<<20)) },
+	"message": func(c *kcp.Conn) {
 		for c.WriteMessage(make([]byte, 3000)) == nil {
 		}
 	},
-	"endless": func(c *Conn) {
+	"endless": func(c *kcp.Conn) {
 		for {
 			if _, err := c.Write(make([]byte, 10000)); err != nil {
 				return
 			}
 		}
 	},
-	"datagrams": func(c *Conn) {
+	"datagrams": func(c *kcp.Conn) {
 		for range 200 {
 			_ = c.SendDatagram(make([]byte, 100))
 			time.Sleep(10 * time.Millisecond)
 		}
 	},
-	"close": func(c *Conn) { _, _ = c.Write(make([]byte, 5000)); _ = c.Close() },
+	"close": func(c *kcp.Conn) { _, _ = c.Write(make([]byte, 5000)); _ = c.Close() },
 }
 
 // Whatever is sent in the name of an address that never answers, and whatever
@@ -157,16 +158,16 @@ func TestAmplificationLimit(t *testing.T) {
 	long(t)
 	aead, err := crypt.AESGCM(make([]byte, 16))
 	require.NoError(t, err)
-	low := LowLatency()
+	low := kcp.LowLatency()
 	low.Redundancy = 2
-	settings := map[string]Config{
+	settings := map[string]kcp.Config{
 		"default":   {},
 		"low":       low,
-		"fec":       {FEC: FEC{10, 3}},
-		"messages":  {MessageMode: true, FEC: FEC{2, 2}, Cipher: aead},
-		"validates": {AddressValidation: ValidateAlways},
+		"fec":       {FEC: kcp.FEC{Data: 10, Parity: 3}},
+		"messages":  {MessageMode: true, FEC: kcp.FEC{Data: 2, Parity: 2}, Cipher: aead},
+		"validates": {AddressValidation: kcp.ValidateAlways},
 		"refuses":   {RefuseLegacy: true},
-		"reference": {CongestionControl: NewReferenceControl, MTU: 60},
+		"reference": {CongestionControl: kcp.NewReferenceControl, MTU: 60},
 	}
 	for name, config := range settings {
 		t.Run(name, func(t *testing.T) {
@@ -182,7 +183,7 @@ func TestAmplificationLimit(t *testing.T) {
 	}
 }
 
-func checkAmplification(t *testing.T, config Config, name string, forge func(*forger), use func(*Conn)) {
+func checkAmplification(t *testing.T, config kcp.Config, name string, forge func(*forger), use func(*kcp.Conn)) {
 	inWorld(t, 8, clean, func(w *world) {
 		l := w.listen(&config)
 		f := newForger(w, l, config.Cipher)
@@ -212,7 +213,7 @@ type legacyPeer struct {
 	to net.Addr
 
 	mu   sync.Mutex
-	k    *KCP
+	k    *kcp.KCP
 	got  []byte
 	fecs bool
 	next uint32 // seqid
@@ -222,17 +223,17 @@ func newLegacyPeer(w *world, addr string, to net.Addr, fecs bool) *legacyPeer {
 	pc, err := w.net.Listen(addr)
 	require.NoError(w.t, err)
 	p := &legacyPeer{pc: pc, to: to, fecs: fecs}
-	p.k = New(77, func(b []byte) {
+	p.k = kcp.New(77, func(b []byte) {
 		if p.fecs {
 			b = withFEC(p.next, b)
 			p.next++
 		}
 		_, _ = pc.WriteTo(b, to)
 	})
-	p.k.SetNoDelay(NoDelayOn)
+	p.k.SetNoDelay(kcp.NoDelayOn)
 	p.k.SetStream(true)
 	p.k.SetFastResend(2)
-	p.k.SetCongestionControl(NewNoControl())
+	p.k.SetCongestionControl(kcp.NewNoControl())
 	require.NoError(w.t, p.k.SetWindow(256, 256))
 	require.NoError(w.t, p.k.SetInterval(10))
 	done := make(chan struct{})
@@ -311,7 +312,7 @@ func TestLegacyPeerIsValidated(t *testing.T) {
 						if seed > 1 {
 							link = lossy
 						}
-						config := Config{MessageMode: messages}
+						config := kcp.Config{MessageMode: messages}
 						inWorld(t, seed, link, func(w *world) { askLegacy(w, &config, question, wait, false) })
 					})
 				}
@@ -320,7 +321,7 @@ func TestLegacyPeerIsValidated(t *testing.T) {
 	}
 }
 
-func askLegacy(w *world, config *Config, question int, wait time.Duration, fecs bool) {
+func askLegacy(w *world, config *kcp.Config, question int, wait time.Duration, fecs bool) {
 	l := w.listen(config)
 	p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), fecs)
 	p.write(content(1, question))
@@ -347,7 +348,7 @@ func askLegacy(w *world, config *Config, question int, wait time.Duration, fecs 
 func TestFECPeerIsAnsweredInKind(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		start := time.Now()
-		l := w.listen(&Config{FEC: FEC{10, 3}})
+		l := w.listen(&kcp.Config{FEC: kcp.FEC{Data: 10, Parity: 3}})
 		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), true)
 		p.write([]byte("x"))
 		c, err := l.AcceptKCP(context.Background())
@@ -368,7 +369,7 @@ func TestFECPeerIsAnsweredInKind(t *testing.T) {
 func TestForgedSessionsStayHalfOpen(t *testing.T) {
 	long(t)
 	inWorld(t, 4, clean, func(w *world) {
-		l := w.listen(&Config{MaxSessions: 4096})
+		l := w.listen(&kcp.Config{MaxSessions: 4096})
 		go func() {
 			for {
 				c, err := l.AcceptKCP(context.Background())
@@ -403,7 +404,7 @@ func TestForgedSessionsStayHalfOpen(t *testing.T) {
 // Sessions in the name of an address do not keep out who has it: cookies tell.
 func TestForgedSessionsOfAnAddress(t *testing.T) {
 	inWorld(t, 5, clean, func(w *world) {
-		l := w.listen(&Config{MaxSessionsPerAddress: 16})
+		l := w.listen(&kcp.Config{MaxSessionsPerAddress: 16})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		name := netip.MustParseAddr("10.0.0.2")
 		for i := range uint32(100) {
