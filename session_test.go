@@ -1,11 +1,436 @@
 package kcp
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
 )
+
+// Flush takes a round trip, and no longer: the acknowledgement wakes it, also if
+// the write buffer is full by then.
+func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+		a, _, _ := w.pair(small(true), nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.WriteMessage(make([]byte, 1000)))
+		time.AfterFunc(time.Millisecond, func() { _ = a.WriteMessage(make([]byte, 100000)) })
+		start := time.Now()
+		require.NoError(t, a.Flush(context.Background()))
+		require.Less(t, time.Since(start), 300*time.Millisecond)
+		require.Zero(t, a.WriteAvailable())
+	})
+}
+
+// What is dropped because the peer does not want it counts as undelivered.
+func TestDiscardedBytesAreNotAcked(t *testing.T) {
+	k := New(1, func([]byte) {})
+	for range 100 {
+		_, err := k.Send(make([]byte, 5000))
+		require.NoError(t, err)
+	}
+	k.SetClock(1)
+	k.Flush()
+	require.NotZero(t, k.snd.inFlight)
+	wins := make([]byte, headerSize)
+	(&header{conv: 1, cmd: cmdWins}).encode(wins)
+	require.NoError(t, k.Input(wins)) // in a session, the peer's CLOSE
+	k.discardSend()
+	require.Zero(t, k.WaitSend())
+	require.Zero(t, k.Counters().BytesAcked)
+}
+
+// isDone reports whether a channel of Done is closed.
+func isDone(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
+}
+
+// Done is closed, Err is set, and the endpoint has counted the cause, however a
+// session ends.
+func TestDoneErrAndTheirCount(t *testing.T) {
+	mortal := Config{KeepAlive: time.Second, PeerTimeout: 2 * time.Second, Linger: time.Second, ReceiveWindow: 128}
+	idle, stalls := Config{IdleTimeout: 3 * time.Second}, Config{StallTimeout: 3 * time.Second, ReceiveWindow: 128}
+	unread := make([]byte, 1<<20) // more than the peer's window
+	for name, c := range map[string]struct {
+		config       *Config
+		end          func(w *world, a *Conn) error
+		ours, theirs error // nil: not looked at
+		ourCount     func(*EndedSessions) *uint64
+		theirCount   func(*EndedSessions) *uint64 // nil: not looked at
+	}{
+		"close":    {&mortal, func(_ *world, a *Conn) error { return a.Close() }, net.ErrClosed, ErrPeerClosed, countClosed, countPeerClosed},
+		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, countAborted, countReset},
+		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, countAborted, countReset},
+		"memory": {&mortal, func(_ *world, a *Conn) error {
+			a.mu.Lock()
+			a.kcp.Compact() // without spare memory there is nothing to give up
+			a.mu.Unlock()
+			require.True(t, a.shedMemory())
+			return nil
+		}, ErrMemoryPressure, ErrReset, countMemory, countReset},
+		"lost": {&mortal, func(w *world, _ *Conn) error {
+			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+			return nil
+		}, nil, nil, countLost, countLost},
+		"idle": {&idle, func(*world, *Conn) error { return nil }, nil, ErrReset, countIdle, countReset},
+		"stalled": {&stalls, func(_ *world, a *Conn) error {
+			_, err := a.Write(unread)
+			return err
+		}, nil, ErrReset, countStalled, countReset},
+		"not delivered": {&mortal, func(_ *world, a *Conn) error {
+			_, err := a.Write(unread)
+			if closed := a.Close(); !errors.Is(closed, ErrNotDelivered) {
+				return errors.Join(err, closed)
+			}
+			return err
+		}, ErrNotDelivered, nil, countNotDelivered, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				server := *c.config
+				server.IdleTimeout = 0
+				a, b, l := w.pair(c.config, &server)
+				done := a.Done()
+				require.False(t, isDone(done))
+				require.NoError(t, a.Err())
+				require.Equal(t, done, a.Done())
+				require.NoError(t, c.end(w, a))
+				<-done
+				<-b.Done()
+				require.Error(t, a.Err())
+				if c.ours != nil {
+					require.Equal(t, c.ours, a.Err())
+				}
+				if c.theirs != nil {
+					require.Equal(t, c.theirs, b.Err())
+				}
+				require.True(t, isDone(a.Done()), "asked for after the end")
+				checkEnds(t, a.Endpoint(), c.ourCount)
+				if c.theirCount != nil {
+					checkEnds(t, l.Endpoint(), c.theirCount)
+				}
+			})
+		})
+	}
+}
+
+func countClosed(n *EndedSessions) *uint64       { return &n.Closed }
+func countPeerClosed(n *EndedSessions) *uint64   { return &n.PeerClosed }
+func countAborted(n *EndedSessions) *uint64      { return &n.Aborted }
+func countNotDelivered(n *EndedSessions) *uint64 { return &n.NotDelivered }
+func countReset(n *EndedSessions) *uint64        { return &n.Reset }
+func countLost(n *EndedSessions) *uint64         { return &n.Lost }
+func countIdle(n *EndedSessions) *uint64         { return &n.Idle }
+func countStalled(n *EndedSessions) *uint64      { return &n.Stalled }
+func countMemory(n *EndedSessions) *uint64       { return &n.Memory }
+
+// checkEnds checks that the only session of e is counted by the counter of, and
+// by no other.
+func checkEnds(t *testing.T, e *Endpoint, of func(*EndedSessions) *uint64) {
+	t.Helper()
+	s := e.Stats()
+	require.EqualValues(t, 1, *of(&s.Ended), "%+v", s.Ended)
+	require.EqualValues(t, 1, s.Ended.Total())
+	require.EqualValues(t, 1, s.Dialled+s.Accepted)
+	require.Equal(t, 1, s.Peak)
+	require.Zero(t, s.Sessions)
+}
+
+// Done does not wait for the application, nor for a peer that goes on writing.
+func TestDoneAgainstHalfClose(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.NoError(t, a.CloseWrite())
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		w.settle()
+		require.False(t, isDone(a.Done()) || isDone(b.Done()))
+		require.NoError(t, errors.Join(a.Err(), b.Err()))
+		_, err = b.Write([]byte("unread"))
+		require.NoError(t, err)
+		require.NoError(t, b.Close())
+		<-a.Done()
+		require.Equal(t, ErrPeerClosed, a.Err())
+		receive(t, a, []byte("unread"))
+		require.NoError(t, a.Close())
+		require.Equal(t, ErrPeerClosed, a.Err(), "it does not change")
+	})
+}
+
+// Sessions that Dial does not return are counted as well.
+func TestEndsOfDial(t *testing.T) {
+	for name, of := range map[string]func(*EndedSessions) *uint64{
+		"refused":   func(n *EndedSessions) *uint64 { return &n.Refused },
+		"silent":    func(n *EndedSessions) *uint64 { return &n.NoAnswer },
+		"cancelled": countAborted,
+	} {
+		inWorld(t, 1, clean, func(w *world) {
+			if name == "refused" {
+				w.endpoint(serverAddr, nil)
+			}
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if name == "cancelled" {
+				time.AfterFunc(time.Second, cancel)
+			}
+			_, err := e.Dial(ctx, udpAddr(serverAddr))
+			require.Error(t, err)
+			synctest.Wait()
+			checkEnds(t, e, of)
+		})
+	}
+}
+
+// The handler of a session in a group comes before the group's events.
+func TestHandlerInGroup(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, g := w.grouped(nil)
+		var calls atomic.Int32
+		b.HandleDatagrams(func(p []byte) {
+			calls.Add(1)
+			_ = b.Abort() // does not wait
+		})
+		require.NoError(t, a.SendDatagram([]byte("x")))
+		require.NoError(t, a.SendDatagram([]byte("y")))
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, calls.Load(), "dropped after Abort")
+		for _, e := range take(t, g) {
+			require.NotEqual(t, EventDatagram, e.Kind)
+		}
+	})
+}
+
+// What arrived in the batch in which the session was closed is dropped.
+func TestHandlerOfClosedSession(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		_, b, _ := w.pair(nil, nil)
+		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
+		require.NoError(t, b.Abort())
+		b.handleDatagram([]byte("x"))
+		require.Equal(t, DatagramStats{Received: 1, Dropped: 1}, b.Stats().Datagrams)
+	})
+}
+
+// loopbackPair returns the two ends of a session over sockets of the system.
+func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err error) {
+	l, err := Listen("udp", address, config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = Dial("udp", l.Addr().String(), config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if b, err = l.AcceptKCP(context.Background()); err != nil {
+		return nil, nil, nil, err
+	}
+	stop = func() {
+		var wg sync.WaitGroup
+		for _, c := range []*Conn{a, b} {
+			wg.Go(func() { _ = c.Close() }) // most cases leave data unread
+		}
+		wg.Wait()
+		_ = l.Close()
+	}
+	return a, b, stop, nil
+}
+
+// The judge of net.Conn, with everything that changes a packet's way as well.
+func TestNetConn(t *testing.T) {
+	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
+	require.NoError(t, err)
+	variants := []struct {
+		name, address string
+		config        Config
+	}{
+		{"ipv4", "127.0.0.1:0", Config{}},
+		{"ipv6", "[::1]:0", Config{}},
+		{"message", "127.0.0.1:0", Config{MessageMode: true}},
+		{"aead", "127.0.0.1:0", Config{Cipher: aead}},
+		{"fec", "127.0.0.1:0", Config{FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", "127.0.0.1:0", *secured(Config{})},
+		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
+		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+				a, b, stop, err := loopbackPair(&v.config, v.address)
+				return a, b, stop, err
+			})
+		})
+	}
+}
+
+// While the peer's window is zero it is probed after 200 ms, and then at intervals
+// that grow by half each time, up to 5 s or a quarter of PeerTimeout.
+func TestZeroWindowProbes(t *testing.T) {
+	long(t)
+	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
+		inWorld(t, 2, clean, func(w *world) {
+			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
+			closed := make(chan time.Time, 1) // when the window of zero arrives
+			var mu sync.Mutex
+			var probes []time.Time
+			from := a.LocalAddr().(*net.UDPAddr).AddrPort()
+			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				for rest := p; len(rest) >= headerSize; {
+					h := decodeHeader(rest)
+					switch {
+					case src == from && h.cmd == cmdWask && h.frg == 0:
+						probes = append(probes, time.Now())
+					case src != from && h.wnd == 0:
+						select {
+						case closed <- time.Now().Add(clean.Delay):
+						default:
+						}
+					}
+					rest = rest[headerSize+int(h.len):]
+				}
+				return true
+			})
+			want := content(1, 1<<20) // more than the window
+			send(t, a, want)
+			time.Sleep(time.Minute)
+			last, interval := <-closed, 200*time.Millisecond
+			mu.Lock()
+			seen := slices.Clone(probes)
+			mu.Unlock()
+			require.Greater(t, len(seen), 10)
+			for i, at := range seen {
+				require.InDelta(t, interval, at.Sub(last), float64(5*time.Millisecond), "probe %d", i)
+				last, interval = at, min(interval*3/2, limit)
+			}
+			require.Equal(t, limit, interval)
+			receive(t, b, want)
+		})
+	}
+}
+
+// An idle session does nothing at all: no packet, no wake-up, spare memory
+// given back; and it works when it is needed again.
+func TestIdleSessionCostsNothing(t *testing.T) {
+	long(t)
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
+		want := content(3, 1<<20)
+		send(t, a, want)
+		receive(t, b, want)
+		time.Sleep(10 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			c.mu.Lock()
+			require.Zero(t, c.timers.wakeAt)
+			require.Nil(t, c.kcp.snd.ring.slots)
+			require.Nil(t, c.kcp.rcv.ring.slots)
+			require.Nil(t, c.outgoing.outbox)
+			require.Nil(t, c.kcp.snd.ccState)
+			require.Nil(t, c.kcp.snd.rate.rateInput)
+			c.mu.Unlock()
+			require.True(t, c.ep.wakes.Idle())
+		}
+		sent := l.Stats().PacketsSent
+		time.Sleep(24 * time.Hour)
+		require.Equal(t, sent, l.Stats().PacketsSent)
+		send(t, b, want)
+		receive(t, a, want)
+	})
+}
+
+// Listener: context, deadline and Close end Accept; accepted sessions survive.
+func TestListener(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		_, err := l.Endpoint().Listen()
+		require.ErrorIs(t, err, ErrListening)
+
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_, err = l.AcceptKCP(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
+		_, err = l.Accept()
+		requireTimeout(t, err)
+		require.NoError(t, l.SetDeadline(time.Time{}))
+
+		errs := make(chan error)
+		go func() {
+			_, err := l.Accept()
+			errs <- err
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-errs, net.ErrClosed)
+		require.ErrorIs(t, l.Close(), net.ErrClosed)
+		require.ErrorIs(t, l.SetDeadline(time.Now()), net.ErrClosed)
+
+		want := content(3, 10000)
+		send(t, a, want)
+		receive(t, b, want)
+		again, err := b.ep.Listen()
+		require.NoError(t, err)
+		require.NoError(t, again.Close())
+	})
+}
+
+// A dialled session owns its socket, a listener shares it with what it has
+// accepted; sockets close with the last use.
+func TestSocketsCloseWithTheirLastUse(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	c, err := (&Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}}).
+		DialContext(context.Background(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	receive(t, s, []byte("x"))
+	require.NoError(t, l.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, s.Close())
+	c.(*Conn).ep.socket.readers.Wait()
+	s.(*Conn).ep.socket.readers.Wait()
+	require.True(t, c.(*Conn).ep.closed)
+	require.True(t, s.(*Conn).ep.closed)
+}
+
+// Samples at their extremes.
+func TestRTTSamples(t *testing.T) {
+	c := new(Conn)
+	c.measured(0, 0)
+	c.measured(-time.Second, 0)
+	require.Zero(t, c.rtt)
+	require.Equal(t, 7*time.Millisecond, c.rtt.current(7))
+	c.measured(1, 0)
+	require.Equal(t, time.Microsecond, c.rtt.current(7))
+	require.NotZero(t, c.rtt.at, "there was a sample")
+	c.measured(time.Duration(1<<63-1), time.Hour)
+	require.Equal(t, time.Duration((7+1<<32-1)/8)*time.Microsecond, c.rtt.current(7))
+	require.EqualValues(t, 1, c.rtt.least)
+}
 
 // Every field of Config has an effect on the session that it is given to.
 func TestSettingsTakeEffect(t *testing.T) {

@@ -29,7 +29,6 @@ var (
 	send           = testenv.Send
 	receive        = testenv.Receive
 	bothWays       = testenv.BothWays
-	sum            = testenv.Sum
 	requireTimeout = testenv.RequireTimeout
 	lossy, clean   = testenv.Lossy(), testenv.Clean()
 

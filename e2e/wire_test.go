@@ -77,14 +77,6 @@ func (h header) encode(b []byte) {
 	}
 }
 
-// payload returns the payload of h, which begins rest.
-func (h header) payload(rest []byte) ([]byte, bool) {
-	if uint64(h.len) > uint64(len(rest)) {
-		return nil, false
-	}
-	return rest[:h.len], true
-}
-
 // signal is a signal with its two arguments.
 type signal struct {
 	code   signalCode

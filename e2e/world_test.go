@@ -58,10 +58,7 @@ func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)
 	})
 }
 
-var (
-	diallerAddr  = netip.MustParseAddrPort("10.0.0.2:5000")
-	acceptorAddr = netip.MustParseAddrPort(serverAddr)
-)
+var acceptorAddr = netip.MustParseAddrPort(serverAddr)
 
 // deaf makes all packets be lost.
 func (w *world) deaf() { w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) }
