@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
 
@@ -350,19 +351,19 @@ func TestSetMTU(t *testing.T) {
 			written <- err
 		}()
 		time.Sleep(100 * time.Millisecond) // within the transfer
-		tap := w.tap()
+		tap := testenv.NewTap(w.net)
 		require.NoError(t, a.SetMTU(700))
 		receive(t, b, data)
 		require.NoError(t, <-written)
-		require.LessOrEqual(t, tap.largest(2, 1), 700)
+		require.LessOrEqual(t, tap.Largest(2, 1), 700)
 		w.move(a, b, 3, 1<<20)
-		require.Equal(t, 700, tap.largest(2, 1), "no probe, either")
+		require.Equal(t, 700, tap.Largest(2, 1), "no probe, either")
 		require.Equal(t, 700, a.Stats().PathMTU.MTU)
 		require.Equal(t, 700-datagramHeader, a.MaxDatagramSize())
 
 		require.NoError(t, a.SetMTU(1300))
 		w.move(a, b, 4, 1<<20)
-		require.Equal(t, 1300, tap.largest(2, 1))
+		require.Equal(t, 1300, tap.Largest(2, 1))
 		w.net.SetLink("10.0.0.2", "10.0.0.1", path(1250))
 		w.move(a, b, 5, 1<<20)
 		time.Sleep(time.Second) // all was there before the verdict
@@ -389,13 +390,13 @@ func TestSetMTUOfMessages(t *testing.T) {
 		longest := maxFragments * (100 - headerSize)
 		require.Equal(t, longest, a.MaxMessageSize())
 		require.ErrorIs(t, a.WriteMessage(make([]byte, longest+1)), ErrMessageTooLarge)
-		tap := w.tap()
+		tap := testenv.NewTap(w.net)
 		require.NoError(t, a.WriteMessage(content(1, longest)))
 		buf := make([]byte, longest)
 		n, err := b.ReadMessage(buf)
 		require.NoError(t, err)
 		require.Equal(t, content(1, longest), buf[:n])
-		require.Equal(t, 100, tap.largest(2, 1))
+		require.Equal(t, 100, tap.Largest(2, 1))
 	})
 }
 

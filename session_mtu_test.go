@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"sync"
 	"testing"
 	"time"
 
@@ -134,33 +133,6 @@ func (w *world) move(from, to *Conn, seed uint64, n int) {
 	want := content(seed, n)
 	send(w.t, from, want)
 	receive(w.t, to, want)
-}
-
-// tap notes the largest packet between two hosts, here named by their last
-// numbers, since it was last asked.
-type tap struct {
-	mu    sync.Mutex
-	sizes map[[2]byte]int
-}
-
-func (w *world) tap() *tap {
-	t := &tap{sizes: make(map[[2]byte]int)}
-	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		hosts := [2]byte{from.Addr().As4()[3], to.Addr().As4()[3]}
-		t.sizes[hosts] = max(t.sizes[hosts], len(p))
-		return true
-	})
-	return t
-}
-
-func (t *tap) largest(from, to byte) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.sizes[[2]byte{from, to}]
-	clear(t.sizes)
-	return n
 }
 
 // A peer that has announced nothing gets what it always got.

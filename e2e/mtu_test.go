@@ -8,13 +8,13 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -89,33 +89,6 @@ func TestPathMTUIsRaised(t *testing.T) {
 	}
 }
 
-// tap notes the largest packet between two hosts, here named by their last
-// numbers, since it was last asked.
-type tap struct {
-	mu    sync.Mutex
-	sizes map[[2]byte]int
-}
-
-func (w *world) tap() *tap {
-	t := &tap{sizes: make(map[[2]byte]int)}
-	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		hosts := [2]byte{from.Addr().As4()[3], to.Addr().As4()[3]}
-		t.sizes[hosts] = max(t.sizes[hosts], len(p))
-		return true
-	})
-	return t
-}
-
-func (t *tap) largest(from, to byte) int {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n := t.sizes[[2]byte{from, to}]
-	clear(t.sizes)
-	return n
-}
-
 // A path that swallows packets of the size that a session begins with is found
 // out, and everything arrives.
 func TestPathMTUBlackHole(t *testing.T) {
@@ -139,9 +112,9 @@ func TestPathMTUBlackHole(t *testing.T) {
 				require.Less(t, s.Retransmits(), uint64(2600), "not all is retransmitted again and again, before that is known")
 				w.move(b, a, 1, 1<<20)
 				time.Sleep(time.Minute) // the search comes to its end
-				tap := w.tap()
+				tap := testenv.NewTap(w.net)
 				w.move(a, b, 1, 1<<20)
-				size := tap.largest(2, 1)
+				size := tap.Largest(2, 1)
 				require.LessOrEqual(t, size, mtu)
 				require.Greater(t, size, mtu-pmtud.Step-50)
 				require.Equal(t, kcp.Drops{}, b.Stats().Dropped)
@@ -311,25 +284,25 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 				cfg.Cipher = testAEAD(t)
 			}
 			a, b, _ := w.pair(cfg, cfg)
-			tap := w.tap()
+			tap := testenv.NewTap(w.net)
 			w.move(a, b, 1, 1<<20)
 			s := a.Stats()
-			require.Equal(t, 1472, tap.largest(2, 1), "the probe is of the size probed")
+			require.Equal(t, 1472, tap.Largest(2, 1), "the probe is of the size probed")
 			require.Equal(t, 1400, s.PathMTU.MTU)
 			require.Zero(t, s.PathMTU.BlackHoles)
 			time.Sleep(time.Minute)
-			tap.largest(2, 1)
+			tap.Largest(2, 1)
 			w.move(a, b, 1, 1<<20)
-			require.Equal(t, 1400, tap.largest(2, 1))
+			require.Equal(t, 1400, tap.Largest(2, 1))
 			require.Zero(t, b.Stats().Dropped.FEC)
 
 			w.net.SetLink("", "", path(0))
 			time.Sleep(pmtud.RaiseAfter)
 			w.move(a, b, 2, 1<<20)
 			require.Equal(t, 1472, a.Stats().PathMTU.MTU)
-			tap.largest(2, 1)
+			tap.Largest(2, 1)
 			w.move(a, b, 3, 1<<20)
-			require.Equal(t, 1472, tap.largest(2, 1))
+			require.Equal(t, 1472, tap.Largest(2, 1))
 		})
 	}
 }
@@ -347,15 +320,15 @@ func TestPathMTUAfterMove(t *testing.T) {
 		w.move(b, a, 1, 1<<20)
 		require.Equal(t, 1472, b.Stats().PathMTU.MTU)
 		w.net.SetLink("10.0.0.1", "10.0.0.3", path(1404))
-		tap := w.tap()
+		tap := testenv.NewTap(w.net)
 		w.net.At(w.net.Elapsed()+500*time.Millisecond, func() { require.NoError(t, pc.Rebind("10.0.0.3:6000")) })
 		w.move(b, a, 2, 8<<20)
 		require.EqualValues(t, 1, b.Stats().Moves)
 		require.Equal(t, 1400, b.Stats().PathMTU.MTU)
 		time.Sleep(time.Minute)
-		tap.largest(1, 3)
+		tap.Largest(1, 3)
 		w.move(b, a, 3, 1<<20)
-		require.Equal(t, 1400, tap.largest(1, 3))
+		require.Equal(t, 1400, tap.Largest(1, 3))
 		require.NoError(t, b.Close())
 	})
 }
