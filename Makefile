@@ -43,7 +43,7 @@ check:
 	@echo "make check: all passed"
 
 quick:
-	$(GO) test -short -parallel 8 -timeout 10m . ./internal/... ./crypt ./compat ./fuzz
+	$(GO) test -short -parallel 8 -timeout 10m . ./e2e ./internal/... ./crypt ./compat ./fuzz
 
 # Two stages at a time, as some of them wait for the clock rather than the
 # processor. -short makes the repetitions fewer; `make test-long` has them all.
@@ -73,7 +73,7 @@ unit:
 
 # The packages with goroutines of their own. Tests slow under the detector, or
 # without goroutines, skip themselves with -short.
-RACED = $(if $(SHORT),. ./cmd/kcp ./internal/udp ./internal/wakeq ./soak,./...)
+RACED = $(if $(SHORT),. ./e2e ./cmd/kcp ./internal/udp ./internal/wakeq ./soak,./...)
 
 race:
 ifneq ($(RACE),)
@@ -87,12 +87,12 @@ endif
 offload-off:
 	@for v in $(if $(SHORT),,GSO GRO) MMSG; do \
 		echo "== without $$v"; \
-		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./internal/udp $(if $(SHORT),,./examples/...) || exit 1; \
+		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./e2e ./internal/udp $(if $(SHORT),,./examples/...) || exit 1; \
 	done
 
 # The packages whose numbers come from the network, where int has 32 bits.
 386:
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./internal/fec ./internal/replay ./internal/udp ./internal/packet... ./fuzz \
+	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./e2e ./internal/fec ./internal/replay ./internal/udp ./internal/packet... ./fuzz \
 		$(if $(SHORT),,./internal/... ./crypt ./compat ./netsim)
 
 interop:

@@ -120,7 +120,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		}
 		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
-		if len(sockets) == 1 && e.repeat == nil && callsMayRead(s.pc) {
+		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.pc) {
 			s.lead.init()
 		}
 		e.socket.readers.Go(func() { e.readLoop(s) })

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"net"
 	"sync"
 	"time"
 )
@@ -186,13 +185,3 @@ func (t *readTurn) await() *Conn {
 // count, so that anyone who opens some cannot stop calls from reading the
 // socket.
 func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
-
-// callsMayRead reports whether calls may read pc. They must be interruptible by
-// a read deadline, which not every net.PacketConn implements.
-func callsMayRead(pc net.PacketConn) bool {
-	switch pc.(type) {
-	case *net.UDPConn, interface{ interruptible() }:
-		return true
-	}
-	return false
-}

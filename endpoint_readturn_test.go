@@ -291,7 +291,7 @@ func TestCloseWhileLeaderIsInterrupted(t *testing.T) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		defer pc.Close()
-		slow := slowToClear{leadable{pc}, make(chan struct{}), make(chan struct{})}
+		slow := slowToClear{leadable{PacketConn: pc}, make(chan struct{}), make(chan struct{})}
 		server, err := NewEndpoint(slow, nil)
 		require.NoError(t, err)
 		l, err := server.Listen()

@@ -4,14 +4,242 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"errors"
 	"io"
 	"net"
+	"net/netip"
+	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
+
+// stubborn is a socket whose reads cannot be interrupted.
+type stubborn struct {
+	*netsim.PacketConn
+	answer error // of SetReadDeadline
+}
+
+func (s stubborn) SetReadDeadline(time.Time) error { return s.answer }
+
+// Close does not wait for ever for a read that does not end. The reader ends with
+// its read, and drops what it has read.
+func TestCloseOfStubbornSocket(t *testing.T) {
+	for _, answer := range []error{nil, errors.ErrUnsupported} {
+		inWorld(t, 2, clean, func(w *world) {
+			pc, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer pc.Close()
+			server, err := NewEndpoint(stubborn{pc, answer}, nil)
+			require.NoError(t, err)
+			l, err := server.Listen()
+			require.NoError(t, err)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			b := accepted(t, l)
+			w.say(a, "hello")
+			w.hear(b, "hello")
+			start := time.Now()
+			require.ErrorIs(t, server.Close(), ErrReadPending)
+			require.Equal(t, closeWait, time.Since(start))
+			require.ErrorIs(t, server.Close(), net.ErrClosed)
+			received := server.Stats().PacketsReceived
+			w.net.Inject(e.LocalAddr().(*net.UDPAddr).AddrPort(), pc.AddrPort(), []byte("for the owner of the socket"))
+			server.socket.readers.Wait()
+			require.Equal(t, received, server.Stats().PacketsReceived)
+			require.Zero(t, pc.Unread())
+		})
+	}
+}
+
+// meddled is a socket whose owner undoes the next deadlines in the past.
+type meddled struct {
+	leadable
+	undo *atomic.Int32
+}
+
+func (m meddled) SetReadDeadline(t time.Time) error {
+	if !t.IsZero() && !t.After(time.Now()) && m.undo.Add(-1) >= 0 {
+		t = time.Time{}
+	}
+	return m.leadable.SetReadDeadline(t)
+}
+
+// A call that reads the socket returns when it should, although the socket's
+// owner sets deadlines of its own. So do Close of the session and of the endpoint.
+func TestForeignDeadlines(t *testing.T) {
+	const undone = 5
+	late := (1<<undone - 1) * insistAfter // the sum of the waits
+	for name, end := range map[string]func(b *Conn) error{
+		"deadline": func(b *Conn) error { return b.SetReadDeadline(time.Now()) },
+		"abort":    func(b *Conn) error { return b.Abort() },
+		"endpoint": func(b *Conn) error { return b.ep.Close() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				pc, err := w.net.Listen(serverAddr)
+				require.NoError(t, err)
+				defer pc.Close()
+				owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
+				server, err := NewEndpoint(owner, nil)
+				require.NoError(t, err)
+				defer server.Close()
+				l, err := server.Listen()
+				require.NoError(t, err)
+				e, _ := w.endpoint("10.0.0.2:0", nil)
+				a := w.dial(e)
+				b := accepted(t, l)
+				done := w.readMessages(a, b, 100)
+				owner.undo.Store(undone)
+				start := time.Now()
+				require.NoError(t, end(b))
+				require.Error(t, <-done)
+				require.LessOrEqual(t, time.Since(start), late)
+				require.Less(t, owner.undo.Load(), int32(1))
+			})
+		})
+	}
+}
+
+// A read deadline that the owner of a socket sets disturbs nothing, whether calls
+// read the socket or not.
+func TestForeignDeadlineIsCleared(t *testing.T) {
+	for seed := range uint64(2) {
+		inWorld(t, seed, clean, func(w *world) {
+			l, pc := w.server(nil)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			b := accepted(t, l)
+			for i := range 100 {
+				require.NoError(t, pc.SetReadDeadline(time.Now().Add(time.Duration(i-50)*time.Millisecond)))
+				w.say(a, "hello")
+				w.hear(b, "hello")
+				time.Sleep(10 * time.Millisecond)
+			}
+			require.Zero(t, l.Stats().ReadErrors)
+		})
+	}
+}
+
+// alwaysLate is a socket whose reads time out for ever.
+type alwaysLate struct {
+	*netsim.PacketConn
+	reads *atomic.Int32
+}
+
+func (a alwaysLate) ReadFromAddrPort([]byte) (int, netip.AddrPort, error) {
+	a.reads.Add(1)
+	return 0, netip.AddrPort{}, os.ErrDeadlineExceeded
+}
+
+// Time-outs without end do not keep a processor busy, and do not end the
+// endpoint.
+func TestEndlessTimeouts(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer pc.Close()
+		socket := alwaysLate{pc, new(atomic.Int32)}
+		e, err := NewEndpoint(socket, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Less(t, socket.reads.Load(), int32(4000))
+		_, err = e.Listen()
+		require.NoError(t, err)
+		require.NoError(t, e.Close())
+	})
+}
+
+// An error of a net.PacketConn that lasts ends its endpoint, and Read, Write and
+// Accept return it. One that passes does not, and neither does an error of the
+// system.
+func TestLastingSocketErrors(t *testing.T) {
+	broken := errors.New("tunnel is down")
+	for name, test := range map[string]struct {
+		err   error
+		times int
+		ends  bool
+	}{
+		"lasting": {broken, 1 << 30, true},
+		"EOF":     {io.EOF, 1 << 30, true},
+		"passing": {broken, manyFailures + 20, false},
+		"system":  {&net.OpError{Op: "read", Err: os.NewSyscallError("recvmsg", syscall.ECONNREFUSED)}, 1 << 30, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 2, clean, func(w *world) {
+				l, pc := w.server(nil)
+				e, _ := w.endpoint("10.0.0.2:0", &Config{KeepAlive: -1})
+				a := w.dial(e)
+				b := accepted(t, l)
+				failed := make(chan error, 2)
+				go func() {
+					_, err := b.Read(make([]byte, 1))
+					failed <- err
+				}()
+				go func() {
+					_, err := l.Accept()
+					failed <- err
+				}()
+				pc.FailReads(test.err, test.times)
+				time.Sleep(lastingErrors - 200*time.Millisecond)
+				synctest.Wait()
+				require.Empty(t, failed)
+				time.Sleep(time.Second)
+				if !test.ends {
+					require.Empty(t, failed)
+					pc.FailReads(nil, 0)
+					w.say(a, "x")
+					require.NoError(t, <-failed)
+					require.NoError(t, l.Close())
+					require.ErrorIs(t, <-failed, net.ErrClosed)
+					return
+				}
+				for range 2 {
+					err := <-failed
+					var socket *SocketError
+					require.ErrorAs(t, err, &socket)
+					require.ErrorIs(t, err, test.err)
+					require.NotErrorIs(t, err, net.ErrClosed)
+				}
+				_, err := b.Write([]byte("x"))
+				require.ErrorIs(t, err, test.err)
+				require.ErrorIs(t, b.Err(), test.err)
+				_, err = l.Accept()
+				require.ErrorIs(t, err, test.err, "later calls, too")
+				_, err = l.Endpoint().Dial(context.Background(), e.LocalAddr())
+				require.ErrorIs(t, err, net.ErrClosed)
+				pc.FailReads(nil, 0)
+				require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed)
+				w.net.Inject(pc.AddrPort(), pc.AddrPort(), []byte("x"))
+				_, _, err = pc.ReadFrom(make([]byte, 100))
+				require.NoError(t, err, "the deadline is cleared, and the socket is its owner's")
+			})
+		})
+	}
+}
+
+// Close ends the reader even if the owner of the socket undoes its deadline.
+func TestCloseInsists(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		pc, err := w.net.Listen(serverAddr)
+		require.NoError(t, err)
+		defer pc.Close()
+		owner := meddled{leadable{PacketConn: pc}, new(atomic.Int32)}
+		e, err := NewEndpoint(owner, nil)
+		require.NoError(t, err)
+		owner.undo.Store(3)
+		start := time.Now()
+		require.NoError(t, e.Close())
+		require.Equal(t, 7*insistAfter, time.Since(start), "1 + 2 + 4")
+	})
+}
 
 // Peers are shared out among the sockets of one port, and each is answered.
 func TestShards(t *testing.T) {

@@ -99,24 +99,3 @@ func (h *harness) recv(want string) {
 	require.NoError(h.t, err)
 	require.Equal(h.t, want, string(buf[:n]))
 }
-
-func concat(segments [][]byte) (packet []byte) {
-	for _, s := range segments {
-		packet = append(packet, s...)
-	}
-	return packet
-}
-
-// segment returns a segment of conversation 7 with a window of 128.
-func segment(cmd, frg uint8, ts, sn, una uint32, payload string) []byte {
-	h := header{conv: 7, cmd: cmd, frg: frg, wnd: 128, ts: seq(ts), sn: seq(sn), una: seq(una), len: uint32(len(payload))}
-	b := make([]byte, headerSize, headerSize+len(payload))
-	h.encode(b)
-	return append(b, payload...)
-}
-
-func push(sn uint32, frg uint8, payload string) []byte {
-	return segment(cmdPush, frg, 0, sn, 0, payload)
-}
-
-func ack(sn, ts, una uint32) []byte { return segment(cmdAck, 0, ts, sn, una, "") }

@@ -1,172 +1,19 @@
 package kcp
 
 import (
-	"bytes"
-	"context"
-	"encoding/binary"
-	"errors"
-	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/crypt"
 	"github.com/stretchr/testify/require"
 )
-
-// messageLog is what one end has sent by SendMessage, and what it knows of it.
-type messageLog struct {
-	t    *testing.T
-	mu   sync.Mutex
-	sent [][]byte
-	done map[int]error // receipts, as far as they have come
-}
-
-// send sends a message of size bytes that begins with its number.
-func (l *messageLog) send(c *Conn, size int, o MessageOptions) {
-	l.mu.Lock()
-	i := len(l.sent)
-	p := binary.LittleEndian.AppendUint32(nil, uint32(i))
-	p = append(p, content(uint64(i), size)...)
-	l.sent = append(l.sent, p)
-	l.mu.Unlock()
-	o.Done = func(err error) {
-		_ = c.Stats() // no lock is held
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if _, twice := l.done[i]; twice {
-			l.t.Errorf("two receipts for message %d", i)
-		}
-		l.done[i] = err
-	}
-	if err := c.SendMessage(p, &o); err != nil {
-		l.t.Error(err)
-	}
-}
-
-// read reads messages to the end of the session, and demands that each is one of
-// those sent, in their order. It returns their numbers.
-func (l *messageLog) read(c *Conn) (got []int, err error) {
-	buf := make([]byte, 1<<18)
-	for last := -1; ; {
-		n, err := c.ReadMessage(buf)
-		if err != nil {
-			return got, err
-		}
-		i := int(binary.LittleEndian.Uint32(buf))
-		l.mu.Lock()
-		if i <= last || i >= len(l.sent) || !bytes.Equal(buf[:n], l.sent[i]) {
-			l.t.Errorf("message %d after %d, of %d bytes", i, last, n)
-		}
-		l.mu.Unlock()
-		got, last = append(got, i), i
-	}
-}
-
-// check demands one receipt for each message, ErrMessageAbandoned for those that
-// did not arrive, and no other reason. It returns how many say so.
-func (l *messageLog) check(got []int) (abandoned int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	require.Len(l.t, l.done, len(l.sent))
-	for i, err := range l.done {
-		if err == nil {
-			require.Contains(l.t, got, i, "the receipt says delivered")
-		} else {
-			require.ErrorIs(l.t, err, ErrMessageAbandoned)
-			abandoned++
-		}
-	}
-	return abandoned
-}
-
-// Messages of any size over a link that loses much, some with a lifetime or few
-// retransmissions, and the end of what is written right behind them: what arrives
-// is whole and in order, what is given up holds up nothing, and each has one
-// receipt, which is true. Streams go on beside them.
-func TestSendMessage(t *testing.T) {
-	for seed := range fewer(16) {
-		inWorld(t, seed, lossy, func(w *world) {
-			random := rand.New(rand.NewPCG(seed, 3))
-			a, b, _ := w.pair(&Config{MessageMode: true, SendWindow: 8 << (seed % 3 * 3)}, nil)
-			l := &messageLog{t: t, done: make(map[int]error)}
-			if seed%2 == 0 {
-				s, r := streamPair(t, a, b, &StreamOptions{Priority: 1})
-				go func() { bothWays(t, s, r, content(1, 50000), content(2, 20000)) }()
-			}
-			go func() {
-				for range 100 {
-					o := MessageOptions{MaxRetransmits: random.IntN(4) - 1, Lifetime: time.Duration(random.IntN(3)) * 50 * time.Millisecond}
-					if random.IntN(4) == 0 {
-						o = MessageOptions{}
-					}
-					l.send(a, random.IntN(1+random.IntN(9000)), o)
-					if random.IntN(3) == 0 {
-						time.Sleep(time.Duration(random.IntN(50)) * time.Millisecond)
-					}
-				}
-				if err := a.CloseWrite(); err != nil {
-					t.Error(err)
-				}
-			}()
-			got, err := l.read(b)
-			require.Equal(t, io.EOF, err)
-			time.Sleep(5 * time.Second)
-			require.Greater(t, l.check(got), 0)
-			require.Zero(t, b.Stats().Dropped.Total())
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// Through an outage of three seconds, messages with a lifetime of 100 ms are
-// delivered if they were written before it, or less than that before its end, and
-// no others. To a peer without streams, those in flight are delivered too.
-func TestSendMessageInOutage(t *testing.T) {
-	const lifetime, tick = 100 * time.Millisecond, time.Second / 60
-	for _, v := range []struct {
-		streams int // Config.MaxStreams of the receiver
-		window  int
-		late    int // messages that are delivered though they are old
-	}{{0, 0, 0}, {0, 8, 0}, {-1, 8, 8}} {
-		inWorld(t, 4, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(w *world) {
-			a, b, _ := w.pair(&Config{MessageMode: true, SendWindow: v.window}, &Config{MaxStreams: v.streams})
-			l := &messageLog{t: t, done: make(map[int]error)}
-			var got []int
-			var wg sync.WaitGroup
-			wg.Go(func() { got, _ = l.read(b) })
-			for i := range 60 * 6 {
-				switch i {
-				case 60:
-					w.net.Cut("10.0.0.1", "10.0.0.2")
-				case 60 * 4:
-					w.net.Heal("10.0.0.1", "10.0.0.2")
-				}
-				l.send(a, 100, MessageOptions{Lifetime: lifetime})
-				time.Sleep(tick)
-			}
-			time.Sleep(5 * time.Second)
-			require.NoError(t, a.Close())
-			wg.Wait()
-			late := 0
-			for _, i := range got {
-				if at := time.Duration(i) * tick; i >= 60 && at < 4*time.Second-lifetime-tick {
-					late++
-				}
-			}
-			require.LessOrEqual(t, late, v.late, "%+v", v)
-			require.GreaterOrEqual(t, late, min(v.late, 1), "%+v", v)
-			require.GreaterOrEqual(t, len(got), 170, "%+v", v)
-			require.Greater(t, l.check(got), 160, "%+v", v)
-			require.NoError(t, b.Close())
-		})
-	}
-}
 
 // What SendMessage refuses, and that it needs message mode.
 func TestSendMessageErrors(t *testing.T) {
@@ -190,54 +37,6 @@ func TestSendMessageErrors(t *testing.T) {
 		require.ErrorIs(t, a.SendMessage(nil, &MessageOptions{Done: never}), net.ErrClosed)
 		require.NoError(t, b.Close())
 	})
-}
-
-// Receipts of what was not delivered say why, and Close says ErrNotDelivered only if
-// something is missing that was not given up.
-func TestSendMessageThatFails(t *testing.T) {
-	abandoned := MessageOptions{Lifetime: 100 * time.Millisecond}
-	for _, tc := range []struct {
-		name string
-		send []MessageOptions
-		end  func(w *world, a, b *Conn) error
-		want []error
-		err  error // of end
-	}{
-		{"close", []MessageOptions{{MaxRetransmits: -1}, abandoned, abandoned}, func(_ *world, a, _ *Conn) error { return a.Close() },
-			[]error{ErrMessageAbandoned, ErrMessageAbandoned, ErrMessageAbandoned}, nil},
-		{"close with a loss", []MessageOptions{abandoned, {}, abandoned}, func(_ *world, a, _ *Conn) error { return a.Close() },
-			[]error{ErrMessageAbandoned, ErrNotDelivered, ErrMessageAbandoned}, ErrNotDelivered},
-		{"abort", []MessageOptions{{}, {Lifetime: time.Hour}}, func(_ *world, a, _ *Conn) error { return a.Abort() },
-			[]error{net.ErrClosed, net.ErrClosed}, nil},
-		{"peer closes", []MessageOptions{{}, {Lifetime: time.Hour}}, func(w *world, _, b *Conn) error {
-			w.net.Heal("10.0.0.1", "10.0.0.2")
-			return b.Close()
-		}, []error{ErrPeerClosed, ErrPeerClosed}, nil},
-	} {
-		inWorld(t, 6, clean, func(w *world) {
-			a, b, _ := w.pair(&Config{MessageMode: true, Linger: time.Second}, nil)
-			time.Sleep(time.Second)
-			w.net.Cut("10.0.0.1", "10.0.0.2")
-			var mu sync.Mutex
-			got := make([][]error, len(tc.send))
-			for i, o := range tc.send {
-				o.Done = func(err error) {
-					mu.Lock()
-					defer mu.Unlock()
-					got[i] = append(got[i], err)
-				}
-				require.NoError(t, a.SendMessage(content(uint64(i), 5000), &o))
-			}
-			time.Sleep(time.Second)
-			require.ErrorIs(t, tc.end(w, a, b), tc.err, tc.name)
-			time.Sleep(2 * time.Minute)
-			mu.Lock()
-			defer mu.Unlock()
-			for i, want := range tc.want {
-				require.True(t, len(got[i]) == 1 && errors.Is(got[i][0], want), "%s: message %d: %v", tc.name, i, got[i])
-			}
-		})
-	}
 }
 
 // What is sent again without content drops its message, whatever of it arrives, and
@@ -402,38 +201,154 @@ func TestQueueOfSpentMessages(t *testing.T) {
 	require.NotZero(t, last)
 }
 
-// To a peer without signals receipts are the same, a message of which something was
-// sent is delivered whatever its options say, and those that are too old before that
-// are not sent.
-func TestSendMessageToLegacyPeer(t *testing.T) {
-	inWorld(t, 8, lossy, func(w *world) {
-		l := w.listen(&Config{MessageMode: true, SendWindow: 4})
-		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
-		p.write([]byte("x"))
-		c, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, c, []byte("x"))
-		m := &messageLog{t: t, done: make(map[int]error)}
-		for i := range 60 {
-			m.send(c, 10+i*50, MessageOptions{MaxRetransmits: -1, Lifetime: time.Duration(i%3) * 200 * time.Millisecond})
+// receiptCase is a way in which messages come to their receipts.
+type receiptCase struct {
+	name     string
+	own      bool // messages of the session itself
+	cut      bool // the peer gets none
+	mute     bool // the peer gives no credit
+	tires    bool // the cipher may fail
+	buffer   int  // Config.StreamWriteBuffer
+	lifetime time.Duration
+	size     int
+	end      func(w *world, a, b *Conn, s, r *Stream)
+	want     error
+}
+
+var receiptCases = []receiptCase{
+	{name: "acknowledged", want: nil},
+	{name: "lifetime over, then written", cut: true, lifetime: time.Second, want: ErrMessageAbandoned},
+	{name: "lifetime over in a full buffer", cut: true, size: 60000, buffer: 4096, lifetime: time.Second, want: ErrMessageAbandoned},
+	{name: "reset", cut: true, want: &StreamError{Code: 7},
+		end: func(_ *world, _, _ *Conn, s, _ *Stream) { _ = s.Reset(7) }},
+	{name: "reset by the peer", mute: true, want: &StreamError{Code: 7, Remote: true},
+		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Reset(7) }},
+	{name: "closed by the peer", mute: true, want: &StreamError{Code: 0, Remote: true},
+		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Close() }},
+	{name: "abort", cut: true, want: net.ErrClosed,
+		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort() }},
+	{name: "abort of the peer", mute: true, want: ErrReset,
+		end: func(_ *world, _, b *Conn, _, _ *Stream) { _ = b.Abort() }},
+	{name: "close", mute: true, want: ErrNotDelivered,
+		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Close() }},
+	{name: "close of the peer", mute: true, want: ErrPeerClosed,
+		end: func(_ *world, _, b *Conn, _, _ *Stream) { _ = b.Close() }},
+	{name: "write error", cut: true, tires: true, want: crypt.ErrKeyExhausted,
+		end: func(_ *world, a, _ *Conn, s, _ *Stream) {
+			a.ep.config.Cipher.(*tiring).tired.Store(true)
+			_, _ = s.Write([]byte{1})
+		}},
+	{name: "the session's, acknowledged", own: true, want: nil},
+	{name: "the session's, lifetime over", own: true, cut: true, lifetime: time.Second, want: ErrMessageAbandoned},
+	{name: "the session's, abort", own: true, cut: true, want: net.ErrClosed,
+		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort() }},
+	{name: "the session's, close of the peer", own: true, cut: true, want: ErrPeerClosed,
+		end: func(w *world, _, b *Conn, _, _ *Stream) {
+			w.net.Heal("10.0.0.1", "10.0.0.2")
+			_ = b.Close()
+		}},
+}
+
+// tiring is a cipher whose key is used up when the test says so.
+type tiring struct {
+	crypt.Cipher
+	tired atomic.Bool
+}
+
+func (c *tiring) Seal(p []byte) error {
+	if c.tired.Load() {
+		return crypt.ErrKeyExhausted
+	}
+	return c.Cipher.Seal(p)
+}
+
+// free reports whether nobody keeps mu for good.
+func free(mu *sync.Mutex) bool {
+	for range 1000 {
+		if mu.TryLock() {
+			mu.Unlock()
+			return true
 		}
-		require.NoError(t, c.Flush(context.Background()))
-		time.Sleep(time.Second)
-		m.mu.Lock()
-		var want []byte
-		for i, b := range m.sent {
-			if m.done[i] == nil {
-				want = append(want, b...)
-			}
+		runtime.Gosched()
+	}
+	return false
+}
+
+// However a message comes to its receipt: the call of Done runs without any lock
+// of the session or the stream, so that it can send again, and it may wait, which
+// holds up no more than other receipts.
+func TestReceiptsRunWithoutLocks(t *testing.T) {
+	for _, tc := range receiptCases {
+		t.Run(tc.name, func(t *testing.T) { inWorld(t, 31, clean, func(w *world) { tc.run(w) }) })
+	}
+}
+
+func (tc *receiptCase) run(w *world) {
+	t := w.t
+	config := &Config{MessageMode: tc.own, Linger: 3 * time.Second, MaxLinger: 3 * time.Second, StreamWriteBuffer: tc.buffer}
+	server := *config
+	if tc.tires {
+		server.Cipher = testCiphers(t, 1)["aes-gcm"]
+		config.Cipher = &tiring{Cipher: server.Cipher}
+	}
+	a, b, _ := w.pair(config, &server)
+	s, r := streamPair(t, a, b, nil)
+	time.Sleep(time.Second)
+	if tc.cut {
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+	}
+	if tc.mute {
+		a.mu.Lock()
+		s.out.limit = s.out.used
+		a.mu.Unlock()
+	}
+	results := make(chan error, 100)
+	options := &MessageOptions{Lifetime: tc.lifetime}
+	write := s.SendMessage
+	if tc.own {
+		write = a.SendMessage
+	}
+	held := make(chan struct{})
+	options.Done = func(err error) {
+		if !free(&a.mu) || !free(&a.writing) || !free(&s.writing) {
+			t.Error("Done runs with a lock held")
+		} else if tc.buffer == 0 {
+			_ = write([]byte("again"), nil) // whatever comes of it
 		}
-		require.Equal(t, sum(want), sum(p.received()))
-		require.Less(t, len(m.sent[0]), len(want))
-		m.mu.Unlock()
-		all := make([]int, len(m.sent))
-		for i := range all {
-			all[i] = i
+		results <- err
+		<-held
+	}
+	for range 3 {
+		require.NoError(t, write(content(1, max(tc.size, 10)), options))
+		if tc.lifetime > 0 {
+			time.Sleep(2 * tc.lifetime)
 		}
-		require.Greater(t, m.check(all), 10)
-		require.NoError(t, c.Close())
-	})
+	}
+	if tc.lifetime > 0 { // a write gives up what is over
+		require.NoError(t, write([]byte{1}, &MessageOptions{Lifetime: tc.lifetime}))
+	}
+	if tc.end != nil {
+		tc.end(w, a, b, s, r)
+	}
+	time.Sleep(time.Minute)
+	if tc.lifetime > 0 && tc.size == 0 {
+		w.net.Heal("10.0.0.1", "10.0.0.2")
+	}
+	_, _ = a.Stats(), s.Stats() // a call of Done that waits keeps no lock
+	require.Len(t, results, 1, "one receipt at a time")
+	close(held)
+	time.Sleep(time.Minute)
+	require.Len(t, results, 3)
+	for range 3 {
+		if err := <-results; tc.want == nil {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, tc.want.Error())
+		}
+	}
+	a.mu.Lock()
+	require.Zero(t, receiptsToCome(a))
+	a.mu.Unlock()
+	w.net.Heal("10.0.0.1", "10.0.0.2")
+	_, _ = a.Abort(), b.Abort()
 }

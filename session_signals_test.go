@@ -1,19 +1,321 @@
 package kcp
 
 import (
-	"bytes"
-	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
-	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
+
+// echoAfter answers each message of b, after a time, until the session ends.
+func echoAfter(b *Conn, think time.Duration) {
+	buf := make([]byte, 64)
+	for {
+		if _, err := io.ReadFull(b, buf); err != nil {
+			return
+		}
+		time.Sleep(think)
+		if _, err := b.Write(buf); err != nil {
+			return
+		}
+	}
+}
+
+// exchange sends n messages, each a while after the answer to the one before has
+// come.
+func exchange(t *testing.T, a *Conn, n int, pause time.Duration) {
+	buf := make([]byte, 64)
+	for range n {
+		_, err := a.Write(buf)
+		require.NoError(t, err)
+		_, err = io.ReadFull(a, buf)
+		require.NoError(t, err)
+		time.Sleep(pause)
+	}
+}
+
+// An exchange takes two packets, as ACKs ride with the answer and with the next
+// message, but for the few ACKs that do not wait. One that leaves alone is of a
+// side that says nothing for longer than an ACK may wait. Round-trip samples stay
+// those of the path.
+func TestPacketsPerExchange(t *testing.T) {
+	const ms = time.Millisecond
+	const n = 2 * holdSampled // exchanges
+	cases := []struct {
+		oneWay, think, pause time.Duration
+		client, server       uint64 // packets in n exchanges
+	}{
+		{0, 0, 0, n, n},
+		{50 * time.Microsecond, 0, 0, n, n},
+		{50 * time.Microsecond, 5 * ms, 0, n, n + 2},
+		{ms, 15 * ms, 0, n, n + 2},
+		{ms, 0, 15 * ms, n + 2, n},
+		{ms, 10 * ms, 10 * ms, n + 2, n + 2},
+		{20 * ms, 0, 0, n, n},
+		{20 * ms, 15 * ms, 0, n, n + 2},
+		{20 * ms, 0, 16 * ms, n + 2, n},
+		{50 * time.Microsecond, 0, 50 * ms, n + 2, n}, // 20 messages a second
+		{ms, 20 * ms, 50 * ms, n + 2, n + 2},
+		{40 * ms, 50 * ms, 80 * ms, n + 2, n + 2},
+		{ms, 110 * ms, 110 * ms, 2 * n, 2 * n},
+	}
+	for i, c := range cases {
+		config := Config{}
+		if i%2 == 1 {
+			config = LowLatency()
+		}
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(w *world) {
+				a, b, _ := w.pair(&config, &config)
+				go echoAfter(b, c.think)
+				exchange(t, a, firstReplies+5, c.pause)
+				before, answered := a.Stats().PacketsSent, b.Stats().PacketsSent
+				exchange(t, a, n, c.pause)
+				require.Equal(t, c.client, a.Stats().PacketsSent-before)
+				require.Equal(t, c.server, b.Stats().PacketsSent-answered)
+				for _, s := range []ConnStats{a.Stats(), b.Stats()} {
+					require.Zero(t, s.Retransmits()+s.Repeats)
+					most := 2*c.oneWay + min(maxAckDelay*ms, max(minAckDelay*ms, c.oneWay)) + ms
+					require.LessOrEqual(t, s.RTT, most)
+				}
+			})
+		})
+	}
+}
+
+// A loss is repaired as soon as if ACKs did not wait: that of a message by the
+// client, and that of an answer when the message is repeated, as the ACK was in
+// it.
+func TestRepairOfExchanges(t *testing.T) {
+	repair := func(t *testing.T, seed uint64, waits bool, lost string) (took time.Duration) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			for _, c := range []*Conn{a, b} {
+				c.mu.Lock()
+				c.kcp.cfg.ext.AwaitReplies = waits
+				c.mu.Unlock()
+			}
+			go echoAfter(b, 0)
+			exchange(t, a, firstReplies+10, 50*time.Millisecond)
+			a.mu.Lock()
+			hold := a.kcp.rcv.ackPolicy.replies.hold
+			a.mu.Unlock()
+			require.Equal(t, waits, hold > 50)
+			dropped := false
+			w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
+				if dropped || from.Addr().String() != lost {
+					return true
+				}
+				dropped = true
+				return false
+			})
+			start := time.Now()
+			exchange(t, a, 1, 0)
+			took = time.Since(start)
+			require.True(t, dropped)
+			exchange(t, a, 5, 50*time.Millisecond)
+			require.Equal(t, uint64(1), a.Stats().Retransmits())
+			require.LessOrEqual(t, b.Stats().Retransmits(), uint64(1))
+		})
+		return took
+	}
+	for i, lost := range []string{"10.0.0.1", "10.0.0.2"} {
+		t.Run(lost, func(t *testing.T) {
+			plain, waits := repair(t, uint64(i), false, lost), repair(t, uint64(i), true, lost)
+			require.LessOrEqual(t, waits, plain+2*time.Millisecond)
+		})
+	}
+}
+
+// ACKs wait for answers once the peer is known to be one of this package.
+func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
+	inWorld(t, 0, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
+			c.mu.Lock()
+			require.Equal(t, c == a || c == b, c.kcp.cfg.ext.AwaitReplies)
+			c.mu.Unlock()
+		}
+	})
+}
+
+// A wake-up whose reason has gone is moved, if the next is much later, or costs no
+// step of the session. The timer after it goes off at its time, and so does what
+// wake has asked for.
+func TestNeedlessWakeUps(t *testing.T) {
+	inWorld(t, 0, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bothWays(t, a, b, content(1, 64), content(2, 64))
+		time.Sleep(10 * time.Second)
+		_, err := a.Write([]byte{1})
+		require.NoError(t, err)
+		receive(t, b, []byte{1})
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		_, err = b.Write([]byte{2}) // takes the ACK along
+		require.NoError(t, err)
+		b.mu.Lock()
+		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
+		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest().rto)) * time.Millisecond
+		b.wake(now + 25*time.Millisecond)
+		b.timers.dueAt = dueAt     // its reason has gone
+		b.live.outstanding = false // a step would set it
+		b.mu.Unlock()
+		require.Equal(t, dueAt, wakeAt, "that of the delayed ACK stays")
+		require.InDelta(t, now+timeout, dueAt, float64(2*time.Millisecond))
+		time.Sleep(30 * time.Millisecond)
+		b.mu.Lock()
+		stepped, wakeAt := b.live.outstanding, b.timers.wakeAt
+		b.mu.Unlock()
+		require.False(t, stepped)
+		require.Equal(t, dueAt, wakeAt)
+		time.Sleep(dueAt - b.ep.now() - 1)
+		require.Zero(t, b.Stats().TimeoutRetransmits)
+		time.Sleep(time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, uint64(1), b.Stats().TimeoutRetransmits)
+
+		b.mu.Lock()
+		now = b.ep.now()
+		b.wake(now)
+		b.schedule(now + 1)
+		dueAt = b.timers.dueAt
+		b.mu.Unlock()
+		require.Equal(t, now, dueAt, "what wake was called for is forgotten")
+	})
+}
+
+// A call is woken although two readers respond to its session at once, of which
+// one holds the wake-up back.
+func TestHeldWakeUps(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, _, _ := w.pair(nil, nil)
+		woken := false
+		go func() {
+			a.mu.Lock()
+			defer a.mu.Unlock()
+			a.io.canRead.block(rankRead)
+			woken = true
+		}()
+		synctest.Wait()
+		a.mu.Lock()
+		a.io.wakes = holdWakes
+		a.io.canRead.Broadcast()
+		a.mu.Unlock()
+		synctest.Wait()
+		a.mu.Lock()
+		require.False(t, woken)
+		a.mu.Unlock()
+		a.respond(a.ep.now())
+		synctest.Wait()
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		require.True(t, woken)
+	})
+}
+
+// wantReason checks that err says that the peer has closed with code and text.
+func wantReason(t *testing.T, err error, code uint64, text string) {
+	t.Helper()
+	var reason *PeerCloseError
+	require.ErrorAs(t, err, &reason)
+	require.Equal(t, PeerCloseError{code, text}, *reason)
+	require.ErrorIs(t, err, ErrPeerClosed)
+}
+
+// What a CLOSE carries counts only if the CLOSE does, once, and if it is neither
+// too short nor too long.
+func TestForgedCloseReasons(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		b.mu.Lock()
+		defer func() { _ = a.Abort() }()
+		defer b.mu.Unlock()
+		token, next := b.hs.token, b.kcp.recvNext()
+		forge := func(token uint32, payload []byte) {
+			p := make([]byte, headerSize+len(payload))
+			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)
+			putPayload(p, payload)
+			require.NoError(t, b.kcp.Input(p))
+		}
+		forge(token+1, content(1, reasonCode)) // with another token it is nothing
+		require.Nil(t, b.hs.reasons)
+		require.False(t, b.hs.peerClosed)
+		forge(token, content(1, reasonCode-1))
+		forge(token, content(1, reasonCode+maxReasonText+1))
+		require.Nil(t, b.hs.reasons)
+		require.True(t, b.hs.peerClosed)
+		forge(token, append(make([]byte, reasonCode), "first"...))
+		forge(token, append(make([]byte, reasonCode), "second"...))
+		require.Equal(t, "first", b.hs.reasons.peer.Text)
+	})
+}
+
+// A peer that has not announced that it takes reasons gets a CLOSE without.
+func TestCloseReasonOfEarlierPeer(t *testing.T) {
+	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		a.mu.Lock()
+		a.hs.capabilities &^= capReason
+		a.mu.Unlock()
+		require.NoError(t, a.CloseWithError(9, "not for you"))
+		_, err := b.Read(make([]byte, 1))
+		require.True(t, errors.Is(err, io.EOF), "%v", err)
+		require.NoError(t, b.Close())
+	})
+}
+
+// No text of a peer brings control characters into the text of an error, where it
+// would pass for lines of a log. What prints is left as it is.
+func TestTextsOfPeersPrint(t *testing.T) {
+	for text, shown := range map[string]string{
+		"going down: back at 9 o'clock, 3 °C": "going down: back at 9 o'clock, 3 °C",
+		"bye\nlevel=ERROR msg=forged":         `"bye\nlevel=ERROR msg=forged"`,
+		"\x1b[2J\u202egpj.exe":                `"\x1b[2J\u202egpj.exe"`,
+	} {
+		inWorld(t, 0, clean, func(w *world) {
+			var log records
+			a, b, _ := w.pair(nil, &Config{Logger: log.Logger()})
+			require.NoError(t, a.CloseWithError(9, text))
+			_, err := b.Read(make([]byte, 1))
+			wantReason(t, err, 9, text)
+			require.ErrorContains(t, err, "kcp: session closed by the peer with code 9: "+shown)
+			require.NoError(t, b.Close())
+		})
+	}
+	requirePrints := func(err error) {
+		require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
+		require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
+	}
+	inWorld(t, 0, clean, func(w *world) { // protocols of a client
+		a, b := secured(Config{}), secured(Config{})
+		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
+		a.TLS.NextProtos, b.TLS.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
+		_, dialErr, acceptErr := w.dialTLS(a, b)
+		requirePrints(dialErr)
+		requirePrints(acceptErr)
+		require.ErrorContains(t, acceptErr, `x\nlevel=ERROR`)
+	})
+	inWorld(t, 0, clean, func(w *world) { // names in a certificate
+		a, b := secured(Config{}), secured(Config{})
+		b.TLS = b.TLS.Clone()
+		b.TLS.Certificates = []tls.Certificate{certificate(t, &a.TLS.Certificates[0], false, "y\nlevel=ERROR")}
+		_, dialErr, acceptErr := w.dialTLS(a, b)
+		requirePrints(dialErr)
+		requirePrints(acceptErr)
+		require.ErrorContains(t, dialErr, `level=ERROR`)
+	})
+}
 
 // signalsOf returns the signals of a packet.
 func signalsOf(p []byte) (all []signal) {
@@ -25,118 +327,6 @@ func signalsOf(p []byte) (all []signal) {
 		p = p[headerSize+int(h.len):]
 	}
 	return all
-}
-
-// Both sides break off at the same time: each learns it from the other, or has
-// forgotten, and then there is silence.
-func TestAbortsDoNotAnswerEachOther(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		a, b, l := w.pair(nil, nil)
-		time.Sleep(time.Second)
-		require.NoError(t, a.Abort())
-		require.NoError(t, b.Abort())
-		time.Sleep(time.Second)
-		sent := l.Stats().PacketsSent
-		time.Sleep(time.Minute)
-		require.Equal(t, sent, l.Stats().PacketsSent)
-	})
-}
-
-// An unknown sender gets one reply to a packet, however many requests are in it,
-// and never a larger one.
-func TestRepliesAreNoLargerThanRequests(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		l := w.listen(nil)
-		server := l.Addr().(*net.UDPAddr).AddrPort()
-		sender := netip.MustParseAddrPort("10.0.0.9:9")
-		var asked, answered int
-		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
-			if to == sender {
-				answered += len(p)
-			}
-			return true
-		})
-		for code := range 256 {
-			for _, n := range []int{1, 2, 50} {
-				var p []byte
-				for range n {
-					b := make([]byte, headerSize)
-					signal{signalCode(code), 0, 77}.encode(header{conv: uint32(code), wnd: 128}, b)
-					p = append(p, b...)
-				}
-				asked, answered = len(p), 0
-				w.net.Inject(sender, server, p)
-				time.Sleep(time.Second)
-				synctest.Wait()
-				require.LessOrEqual(t, answered, asked, "code %d, %d times", code, n)
-			}
-		}
-	})
-}
-
-// The wire form of every signal is a probe to those who know none.
-func TestSignalsAreProbes(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		seen := make(map[signalCode]bool)
-		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-			for _, s := range signalsOf(p) {
-				seen[s.code] = true
-			}
-			for q := p; len(q) >= headerSize; {
-				h := decodeHeader(q)
-				if h.cmd == cmdWask || h.cmd == cmdWins {
-					require.Zero(t, h.len)
-				}
-				if signalCode(h.frg) == sigHello && h.cmd == cmdWask {
-					require.Zero(t, h.sn, "kcp-go's listener wants 0 in the first packet")
-				}
-				q = q[headerSize+int(h.len):]
-			}
-			return true
-		})
-		l := w.listen(&Config{AddressValidation: ValidateAlways})
-		e, _ := w.endpoint("10.0.0.2:0", nil)
-		a := w.dial(e)
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		time.Sleep(time.Minute)
-		require.NoError(t, a.CloseWrite())
-		time.Sleep(time.Second)
-		require.NoError(t, b.Close())
-		synctest.Wait()
-		for _, code := range []signalCode{
-			sigHello, sigHello | sigAnswer, sigCookie, sigInfo, sigConfirm, sigConfirm | sigAnswer,
-			sigPing, sigPing | sigAnswer, sigFin, sigFin | sigAnswer,
-		} {
-			require.True(t, seen[code], "code %#x", code)
-		}
-		require.Equal(t, PeerInfo{Known: true, Version: signalVersion}, a.Peer())
-		require.Equal(t, PeerInfo{Known: true, Version: signalVersion}, b.Peer())
-	})
-}
-
-// The last acknowledgement leaves with the end of the session; there may be
-// nobody to give it afterwards.
-func TestTheEndAcknowledges(t *testing.T) {
-	for _, size := range []int{1, 100, 5000, 100000} {
-		inWorld(t, 1, clean, func(w *world) {
-			a, b, l := w.pair(nil, nil)
-			time.Sleep(time.Second)
-			want := content(1, size)
-			closed := make(chan error, 1)
-			go func() {
-				_, err := a.Write(want)
-				require.NoError(t, err)
-				closed <- a.Close()
-			}()
-			receive(t, b, want)
-			_, err := b.Read(make([]byte, 1))
-			require.ErrorIs(t, err, io.EOF)
-			require.NoError(t, b.Close())
-			require.NoError(t, l.Endpoint().Close())
-			require.NoError(t, <-closed, "%d bytes", size)
-		})
-	}
 }
 
 // A bad packet that begins with a signal from outside says nothing of the good
@@ -160,66 +350,4 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		require.EqualValues(t, 1, a.rare.dropped.Una)
 		require.Greater(t, a.live.lastHeard, time.Minute)
 	})
-}
-
-// Who writes and closes at once is accepted, and read to the end, also where
-// none of its confirmations arrives: the close shows as well that it gets what
-// is sent to it.
-func TestCloseBeforeConfirm(t *testing.T) {
-	for _, half := range []bool{false, true} {
-		inWorld(t, 1, clean, func(w *world) {
-			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
-				return !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm })
-			})
-			l := w.listen(nil)
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			a := w.dial(e)
-			synctest.Wait() // CONFIRM leaves by itself, and does not take CLOSE with it
-			want := content(1, 3000)
-			_, err := a.Write(want)
-			require.NoError(t, err)
-			if half {
-				require.NoError(t, a.CloseWrite())
-			} else {
-				require.NoError(t, a.Close())
-			}
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			b, err := l.AcceptKCP(ctx)
-			require.NoError(t, err)
-			got, err := io.ReadAll(b)
-			require.NoError(t, err)
-			require.True(t, bytes.Equal(want, got))
-			require.Zero(t, l.Stats().HalfOpen)
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// A session that the peer has closed by the time Dial looks was opened all the
-// same: what the peer has said is there to be read. Nor does it matter how many
-// of its answers to the hello were lost before that.
-func TestDialOfAPeerThatClosesAtOnce(t *testing.T) {
-	for seed := range fewer(40) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3}, func(w *world) {
-			l := w.listen(&Config{AddressValidation: ValidateAlways, Linger: time.Minute})
-			served := make(chan error, 1)
-			go func() {
-				c, err := l.Accept()
-				if err == nil {
-					_, err = c.Write([]byte("hello"))
-				}
-				if err == nil {
-					err = c.Close()
-				}
-				served <- err
-			}()
-			e, _ := w.endpoint("10.0.0.2:0", nil)
-			c := w.dial(e)
-			got, err := io.ReadAll(c)
-			require.NoError(t, err)
-			require.Equal(t, "hello", string(got))
-			require.NoError(t, <-served)
-		})
-	}
 }

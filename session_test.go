@@ -1,497 +1,436 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os"
-	"syscall"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/net/nettest"
 )
 
-// A closing session still gets input, and an endpoint gets anything.
-func TestInputWhileClosing(t *testing.T) {
-	inWorld(t, 9, clean, func(w *world) {
-		a, b, l := w.pair(nil, nil)
-		random := rand.New(rand.NewPCG(9, 9))
-		ends := []netip.AddrPort{
-			a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(),
-		}
-		inject := func() {
-			for range 2000 {
-				p := make([]byte, random.IntN(120))
-				for i := range p {
-					p[i] = byte(random.Uint32())
-				}
-				if len(p) > 6 && random.IntN(2) == 0 {
-					h := header{conv: a.Conv()}
-					full := make([]byte, headerSize)
-					h.encode(full)
-					copy(p, full[:4])
-					p[4] = byte(cmdPush + random.IntN(4))
-				}
-				i := random.IntN(2)
-				w.net.Inject(ends[i], ends[1-i], p)
-			}
-			synctest.Wait()
-		}
-		inject()
-		// What was injected may have poisoned this session, which has no
-		// cipher; it must end all the same.
-		go func() { _ = a.Close() }()
-		synctest.Wait()
-		inject()
-		_ = b.Close()
-		inject()
-		time.Sleep(time.Minute)
-		inject()
-		require.Positive(t, l.Stats().DropShort)
-		require.Positive(t, l.Stats().DropUnknown)
-		require.Zero(t, l.Stats().Sessions)
-	})
-}
-
-// A bad packet is counted by reason and leaves other sessions alone.
-func TestBadPacketsAreCounted(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
-		a, b, l := w.pair(nil, nil)
-		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
-		good := header{conv: a.Conv(), cmd: cmdWins, wnd: 100}
-		bad := func(change func(h *header), tail ...byte) []byte {
-			h := good
-			change(&h)
-			p := make([]byte, headerSize)
-			h.encode(p)
-			return append(p, tail...)
-		}
-		second := make([]byte, 2*headerSize)
-		good.encode(second)
-		other := header{conv: a.Conv() + 1, cmd: cmdWins}
-		other.encode(second[headerSize:])
-		for _, p := range [][]byte{
-			bad(func(h *header) { h.len = 1 }),
-			bad(func(h *header) { h.cmd = 88 }),
-			bad(func(h *header) { h.una = 1000 }),
-			second,
-			make([]byte, 23),
-			bad(func(h *header) { h.conv++ }),
-			{},
-		} {
-			w.net.Inject(from, to, p)
-		}
-		w.settle()
-		require.Equal(t, Drops{Length: 1, Command: 1, Una: 1, Conv: 1}, b.Stats().Dropped)
-		require.Equal(t, uint64(2), l.Stats().DropShort)
-		require.Equal(t, uint64(1), l.Stats().DropUnknown)
-		data := content(1, 100000)
-		send(t, a, data)
-		receive(t, b, data)
-	})
-}
-
-// A peer that has vanished shows as a typed error of Read and Write.
-func TestVanishedPeer(t *testing.T) {
-	inWorld(t, 12, clean, func(w *world) {
-		a, _, _ := w.pair(&Config{PeerTimeout: 10 * time.Second, WriteBuffer: 10000}, nil)
-		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+// Flush takes a round trip, and no longer: the acknowledgement wakes it, also if
+// the write buffer is full by then.
+func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+		a, _, _ := w.pair(small(true), nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.WriteMessage(make([]byte, 1000)))
+		time.AfterFunc(time.Millisecond, func() { _ = a.WriteMessage(make([]byte, 100000)) })
 		start := time.Now()
-		read := make(chan error)
-		go func() {
-			_, err := a.Read(make([]byte, 1))
-			read <- err
-		}()
-		n, err := a.Write(make([]byte, 1<<20)) // more than is buffered: blocks
-		require.Less(t, n, 1<<20)
-		for _, err := range []error{err, <-read} {
-			var lost *PeerLostError
-			require.ErrorAs(t, err, &lost)
-			require.False(t, lost.Idle)
-			require.GreaterOrEqual(t, lost.Silence, 10*time.Second)
-		}
-		require.GreaterOrEqual(t, time.Since(start), 10*time.Second)
-		require.Less(t, time.Since(start), 11*time.Second)
-		_, err = a.Write([]byte("x"))
-		require.ErrorAs(t, err, new(*PeerLostError))
-		require.NoError(t, a.Close())
+		require.NoError(t, a.Flush(context.Background()))
+		require.Less(t, time.Since(start), 300*time.Millisecond)
+		require.Zero(t, a.WriteAvailable())
 	})
 }
 
-// DeadLink ends a silent session after so many transmissions.
-func TestDeadLink(t *testing.T) {
-	inWorld(t, 12, clean, func(w *world) {
-		a, _, _ := w.pair(&Config{DeadLink: 5, PeerTimeout: -1}, nil)
-		time.Sleep(time.Second) // nothing is in flight
-		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
-		_, err := a.Write([]byte("x"))
+// What is dropped because the peer does not want it counts as undelivered.
+func TestDiscardedBytesAreNotAcked(t *testing.T) {
+	k := New(1, func([]byte) {})
+	for range 100 {
+		_, err := k.Send(make([]byte, 5000))
 		require.NoError(t, err)
-		_, err = a.Read(make([]byte, 1))
-		require.ErrorAs(t, err, new(*PeerLostError))
-		require.EqualValues(t, 4, a.Stats().TimeoutRetransmits)
-	})
+	}
+	k.SetClock(1)
+	k.Flush()
+	require.NotZero(t, k.snd.inFlight)
+	wins := make([]byte, headerSize)
+	(&header{conv: 1, cmd: cmdWins}).encode(wins)
+	require.NoError(t, k.Input(wins)) // in a session, the peer's CLOSE
+	k.discardSend()
+	require.Zero(t, k.WaitSend())
+	require.Zero(t, k.Counters().BytesAcked)
 }
 
-// Retransmissions alone, while the peer is heard, do not end a session.
-func TestBusyLinkLives(t *testing.T) {
-	long(t)
-	inWorld(t, 12, clean, func(w *world) {
-		cfg := &Config{DeadLink: 20, PeerTimeout: 30 * time.Second}
-		a, b, _ := w.pair(cfg, nil)
-		// One segment is lost 60 times over while everything else passes.
-		lost := 0
-		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
-			for from == a.LocalAddr().(*net.UDPAddr).AddrPort() && len(p) >= headerSize {
-				h := decodeHeader(p)
-				if h.cmd == cmdPush && h.sn == 1 {
-					lost++
-					return lost > 60
-				}
-				p = p[headerSize+h.len:]
-			}
-			return true
-		})
-		want := content(12, 50000)
-		stop := make(chan struct{})
-		defer close(stop)
-		go func() { // b keeps talking
-			for {
-				select {
-				case <-stop:
-					return
-				case <-time.After(100 * time.Millisecond):
-					if _, err := b.Write([]byte("still here")); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-		}()
-		go func() { _, _ = io.Copy(io.Discard, a) }()
-		send(t, a, want)
-		receive(t, b, want)
-		require.Greater(t, lost, 60)
-		require.Greater(t, a.Stats().Retransmits(), uint64(50))
-	})
+// isDone reports whether a channel of Done is closed.
+func isDone(done <-chan struct{}) bool {
+	select {
+	case <-done:
+		return true
+	default:
+		return false
+	}
 }
 
-// What was written before Close arrives, with losses too.
-func TestWriteThenClose(t *testing.T) {
-	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(w *world) {
-			cfg := LowLatency()
-			cfg.Linger = time.Minute
-			a, b, _ := w.pair(&cfg, &cfg)
-			want := content(seed, 1<<20)
-			done := make(chan error)
-			go func() {
-				_, err := a.Write(want)
-				done <- errors.Join(err, a.Close())
-			}()
-			receive(t, b, want)
-			require.NoError(t, <-done)
+// Done is closed, Err is set, and the endpoint has counted the cause, however a
+// session ends.
+func TestDoneErrAndTheirCount(t *testing.T) {
+	mortal := Config{KeepAlive: time.Second, PeerTimeout: 2 * time.Second, Linger: time.Second, ReceiveWindow: 128}
+	idle, stalls := Config{IdleTimeout: 3 * time.Second}, Config{StallTimeout: 3 * time.Second, ReceiveWindow: 128}
+	unread := make([]byte, 1<<20) // more than the peer's window
+	for name, c := range map[string]struct {
+		config       *Config
+		end          func(w *world, a *Conn) error
+		ours, theirs error // nil: not looked at
+		ourCount     func(*EndedSessions) *uint64
+		theirCount   func(*EndedSessions) *uint64 // nil: not looked at
+	}{
+		"close":    {&mortal, func(_ *world, a *Conn) error { return a.Close() }, net.ErrClosed, ErrPeerClosed, countClosed, countPeerClosed},
+		"abort":    {&mortal, func(_ *world, a *Conn) error { return a.Abort() }, net.ErrClosed, ErrReset, countAborted, countReset},
+		"endpoint": {&mortal, func(_ *world, a *Conn) error { return a.Endpoint().Close() }, net.ErrClosed, ErrReset, countAborted, countReset},
+		"memory": {&mortal, func(_ *world, a *Conn) error {
+			a.mu.Lock()
+			a.kcp.Compact() // without spare memory there is nothing to give up
+			a.mu.Unlock()
+			require.True(t, a.shedMemory())
+			return nil
+		}, ErrMemoryPressure, ErrReset, countMemory, countReset},
+		"lost": {&mortal, func(w *world, _ *Conn) error {
+			w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
+			return nil
+		}, nil, nil, countLost, countLost},
+		"idle": {&idle, func(*world, *Conn) error { return nil }, nil, ErrReset, countIdle, countReset},
+		"stalled": {&stalls, func(_ *world, a *Conn) error {
+			_, err := a.Write(unread)
+			return err
+		}, nil, ErrReset, countStalled, countReset},
+		"not delivered": {&mortal, func(_ *world, a *Conn) error {
+			_, err := a.Write(unread)
+			if closed := a.Close(); !errors.Is(closed, ErrNotDelivered) {
+				return errors.Join(err, closed)
+			}
+			return err
+		}, ErrNotDelivered, nil, countNotDelivered, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				server := *c.config
+				server.IdleTimeout = 0
+				a, b, l := w.pair(c.config, &server)
+				done := a.Done()
+				require.False(t, isDone(done))
+				require.NoError(t, a.Err())
+				require.Equal(t, done, a.Done())
+				require.NoError(t, c.end(w, a))
+				<-done
+				<-b.Done()
+				require.Error(t, a.Err())
+				if c.ours != nil {
+					require.Equal(t, c.ours, a.Err())
+				}
+				if c.theirs != nil {
+					require.Equal(t, c.theirs, b.Err())
+				}
+				require.True(t, isDone(a.Done()), "asked for after the end")
+				checkEnds(t, a.Endpoint(), c.ourCount)
+				if c.theirCount != nil {
+					checkEnds(t, l.Endpoint(), c.theirCount)
+				}
+			})
 		})
 	}
 }
 
-// Close does not wait for ever, and says what was not delivered.
-func TestLingerIsBounded(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
-		a, _, _ := w.pair(&Config{Linger: 3 * time.Second}, nil)
-		time.Sleep(time.Second)
-		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
-		_, err := a.Write([]byte("nobody will read this"))
+func countClosed(n *EndedSessions) *uint64       { return &n.Closed }
+func countPeerClosed(n *EndedSessions) *uint64   { return &n.PeerClosed }
+func countAborted(n *EndedSessions) *uint64      { return &n.Aborted }
+func countNotDelivered(n *EndedSessions) *uint64 { return &n.NotDelivered }
+func countReset(n *EndedSessions) *uint64        { return &n.Reset }
+func countLost(n *EndedSessions) *uint64         { return &n.Lost }
+func countIdle(n *EndedSessions) *uint64         { return &n.Idle }
+func countStalled(n *EndedSessions) *uint64      { return &n.Stalled }
+func countMemory(n *EndedSessions) *uint64       { return &n.Memory }
+
+// checkEnds checks that the only session of e is counted by the counter of, and
+// by no other.
+func checkEnds(t *testing.T, e *Endpoint, of func(*EndedSessions) *uint64) {
+	t.Helper()
+	s := e.Stats()
+	require.EqualValues(t, 1, *of(&s.Ended), "%+v", s.Ended)
+	require.EqualValues(t, 1, s.Ended.Total())
+	require.EqualValues(t, 1, s.Dialled+s.Accepted)
+	require.Equal(t, 1, s.Peak)
+	require.Zero(t, s.Sessions)
+}
+
+// Done does not wait for the application, nor for a peer that goes on writing.
+func TestDoneAgainstHalfClose(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.NoError(t, a.CloseWrite())
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		w.settle()
+		require.False(t, isDone(a.Done()) || isDone(b.Done()))
+		require.NoError(t, errors.Join(a.Err(), b.Err()))
+		_, err = b.Write([]byte("unread"))
 		require.NoError(t, err)
-		start := time.Now()
-		require.ErrorIs(t, a.Close(), ErrNotDelivered)
-		require.Equal(t, 3*time.Second, time.Since(start))
-		require.ErrorIs(t, a.Close(), net.ErrClosed)
+		require.NoError(t, b.Close())
+		<-a.Done()
+		require.Equal(t, ErrPeerClosed, a.Err())
+		receive(t, a, []byte("unread"))
+		require.NoError(t, a.Close())
+		require.Equal(t, ErrPeerClosed, a.Err(), "it does not change")
 	})
 }
 
-// A full backlog creates no sessions, and who waits gets in when there is room.
-func TestFullBacklog(t *testing.T) {
-	inWorld(t, 23, clean, func(w *world) {
-		l := w.listen(&Config{Backlog: 2})
-		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: -1})
-		const clients = 10
-		for i := range clients {
-			c := w.dial(e)
-			_, err := c.Write([]byte{byte(i)})
-			require.NoError(t, err)
-		}
-		time.Sleep(500 * time.Millisecond)
-		require.Equal(t, 2, l.Stats().Backlog)
-		require.Equal(t, clients-2, l.Stats().HalfOpen)
-		seen := make(map[byte]bool)
-		for range clients {
-			c, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			b := make([]byte, 2)
-			n, err := c.Read(b)
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
-			seen[b[0]] = true
-		}
-		require.Len(t, seen, clients)
-		require.Equal(t, clients, l.Stats().Sessions)
-	})
-}
-
-// Two packets that open the same conversation make one session.
-func TestOneSessionPerConversation(t *testing.T) {
-	inWorld(t, 23, clean, func(w *world) {
-		l := w.listen(nil)
-		to := l.Addr().(*net.UDPAddr).AddrPort()
-		from := netip.MustParseAddrPort("10.0.0.9:9")
-		for range 2 {
-			for sn := uint32(3); sn < 10; sn-- { // the first packet comes last
-				w.net.Inject(from, to, push(sn, 0, "x"))
-				w.net.Inject(from, to, push(sn, 0, "x"))
+// Sessions that Dial does not return are counted as well.
+func TestEndsOfDial(t *testing.T) {
+	for name, of := range map[string]func(*EndedSessions) *uint64{
+		"refused":   func(n *EndedSessions) *uint64 { return &n.Refused },
+		"silent":    func(n *EndedSessions) *uint64 { return &n.NoAnswer },
+		"cancelled": countAborted,
+	} {
+		inWorld(t, 1, clean, func(w *world) {
+			if name == "refused" {
+				w.endpoint(serverAddr, nil)
 			}
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if name == "cancelled" {
+				time.AfterFunc(time.Second, cancel)
+			}
+			_, err := e.Dial(ctx, udpAddr(serverAddr))
+			require.Error(t, err)
+			synctest.Wait()
+			checkEnds(t, e, of)
+		})
+	}
+}
+
+// The handler of a session in a group comes before the group's events.
+func TestHandlerInGroup(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, g := w.grouped(nil)
+		var calls atomic.Int32
+		b.HandleDatagrams(func(p []byte) {
+			calls.Add(1)
+			_ = b.Abort() // does not wait
+		})
+		require.NoError(t, a.SendDatagram([]byte("x")))
+		require.NoError(t, a.SendDatagram([]byte("y")))
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, calls.Load(), "dropped after Abort")
+		for _, e := range take(t, g) {
+			require.NotEqual(t, EventDatagram, e.Kind)
 		}
-		c, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, c, []byte("xxxx"))
-		require.Equal(t, 1, l.Stats().Sessions)
+	})
+}
+
+// What arrived in the batch in which the session was closed is dropped.
+func TestHandlerOfClosedSession(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		_, b, _ := w.pair(nil, nil)
+		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
+		require.NoError(t, b.Abort())
+		b.handleDatagram([]byte("x"))
+		require.Equal(t, DatagramStats{Received: 1, Dropped: 1}, b.Stats().Datagrams)
+	})
+}
+
+// loopbackPair returns the two ends of a session over sockets of the system.
+func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err error) {
+	l, err := Listen("udp", address, config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	a, err = Dial("udp", l.Addr().String(), config)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if b, err = l.AcceptKCP(context.Background()); err != nil {
+		return nil, nil, nil, err
+	}
+	stop = func() {
+		var wg sync.WaitGroup
+		for _, c := range []*Conn{a, b} {
+			wg.Go(func() { _ = c.Close() }) // most cases leave data unread
+		}
+		wg.Wait()
+		_ = l.Close()
+	}
+	return a, b, stop, nil
+}
+
+// The judge of net.Conn, with everything that changes a packet's way as well.
+func TestNetConn(t *testing.T) {
+	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
+	require.NoError(t, err)
+	variants := []struct {
+		name, address string
+		config        Config
+	}{
+		{"ipv4", "127.0.0.1:0", Config{}},
+		{"ipv6", "[::1]:0", Config{}},
+		{"message", "127.0.0.1:0", Config{MessageMode: true}},
+		{"aead", "127.0.0.1:0", Config{Cipher: aead}},
+		{"fec", "127.0.0.1:0", Config{FEC: FEC{Data: 10, Parity: 3}}},
+		{"tls", "127.0.0.1:0", *secured(Config{})},
+		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
+		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
+	}
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+				a, b, stop, err := loopbackPair(&v.config, v.address)
+				return a, b, stop, err
+			})
+		})
+	}
+}
+
+// While the peer's window is zero it is probed after 200 ms, and then at intervals
+// that grow by half each time, up to 5 s or a quarter of PeerTimeout.
+func TestZeroWindowProbes(t *testing.T) {
+	long(t)
+	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
+		inWorld(t, 2, clean, func(w *world) {
+			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
+			closed := make(chan time.Time, 1) // when the window of zero arrives
+			var mu sync.Mutex
+			var probes []time.Time
+			from := a.LocalAddr().(*net.UDPAddr).AddrPort()
+			w.net.SetFilter(func(src, _ netip.AddrPort, p []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				for rest := p; len(rest) >= headerSize; {
+					h := decodeHeader(rest)
+					switch {
+					case src == from && h.cmd == cmdWask && h.frg == 0:
+						probes = append(probes, time.Now())
+					case src != from && h.wnd == 0:
+						select {
+						case closed <- time.Now().Add(clean.Delay):
+						default:
+						}
+					}
+					rest = rest[headerSize+int(h.len):]
+				}
+				return true
+			})
+			want := content(1, 1<<20) // more than the window
+			send(t, a, want)
+			time.Sleep(time.Minute)
+			last, interval := <-closed, 200*time.Millisecond
+			mu.Lock()
+			seen := slices.Clone(probes)
+			mu.Unlock()
+			require.Greater(t, len(seen), 10)
+			for i, at := range seen {
+				require.InDelta(t, interval, at.Sub(last), float64(5*time.Millisecond), "probe %d", i)
+				last, interval = at, min(interval*3/2, limit)
+			}
+			require.Equal(t, limit, interval)
+			receive(t, b, want)
+		})
+	}
+}
+
+// An idle session does nothing at all: no packet, no wake-up, spare memory
+// given back; and it works when it is needed again.
+func TestIdleSessionCostsNothing(t *testing.T) {
+	long(t)
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
+		want := content(3, 1<<20)
+		send(t, a, want)
+		receive(t, b, want)
+		time.Sleep(10 * time.Second)
+		for _, c := range []*Conn{a, b} {
+			c.mu.Lock()
+			require.Zero(t, c.timers.wakeAt)
+			require.Nil(t, c.kcp.snd.ring.slots)
+			require.Nil(t, c.kcp.rcv.ring.slots)
+			require.Nil(t, c.outgoing.outbox)
+			require.Nil(t, c.kcp.snd.ccState)
+			require.Nil(t, c.kcp.snd.rate.Input)
+			c.mu.Unlock()
+			require.True(t, c.ep.wakes.Idle())
+		}
+		sent := l.Stats().PacketsSent
+		time.Sleep(24 * time.Hour)
+		require.Equal(t, sent, l.Stats().PacketsSent)
+		send(t, b, want)
+		receive(t, a, want)
+	})
+}
+
+// Listener: context, deadline and Close end Accept; accepted sessions survive.
+func TestListener(t *testing.T) {
+	inWorld(t, 3, clean, func(w *world) {
+		a, b, l := w.pair(nil, nil)
+		_, err := l.Endpoint().Listen()
+		require.ErrorIs(t, err, ErrListening)
+
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err = l.AcceptKCP(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
-	})
-}
-
-// Sessions share a PacketConn, dialled and accepted; each gets its own
-// packets, and one that was closed takes none of them.
-func TestSharedPacketConn(t *testing.T) {
-	inWorld(t, 24, lossy, func(w *world) {
-		cfg := LowLatency()
-		l := w.listen(&cfg)
-		e, pc := w.endpoint("10.0.0.2:7000", &cfg)
-		var clients, servers []*Conn
-		for i := range 8 {
-			c := w.dial(e)
-			clients = append(clients, c)
-			_, err := c.Write([]byte{byte(i)})
-			require.NoError(t, err)
-		}
-		byFirst := make(map[byte]*Conn)
-		for range clients {
-			s, err := l.AcceptKCP(context.Background())
-			require.NoError(t, err)
-			first := make([]byte, 1)
-			_, err = io.ReadFull(s, first)
-			require.NoError(t, err)
-			byFirst[first[0]] = s
-		}
-		for i := range clients {
-			servers = append(servers, byFirst[byte(i)])
-		}
-		require.NoError(t, clients[3].Close())
-		require.NoError(t, servers[5].Close())
-		for i := range clients {
-			if i == 3 || i == 5 {
-				continue
-			}
-			up, down := content(uint64(i), 50000), content(uint64(100+i), 50000)
-			send(t, clients[i], up)
-			send(t, servers[i], down)
-			receive(t, servers[i], up)
-			receive(t, clients[i], down)
-		}
-
-		// The PacketConn is its owner's again when the endpoint is closed.
-		require.NoError(t, e.Close())
-		time.Sleep(time.Second) // stragglers
-		for pc.SetReadDeadline(time.Now().Add(time.Millisecond)) == nil {
-			if _, _, err := pc.ReadFrom(make([]byte, 10)); errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-		}
-		require.NoError(t, pc.SetReadDeadline(time.Time{}))
-		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), pc.AddrPort(), []byte("yours"))
-		b := make([]byte, 10)
-		n, _, err := pc.ReadFrom(b)
-		require.NoError(t, err)
-		require.Equal(t, "yours", string(b[:n]))
-	})
-}
-
-// Errors of the socket concern one packet; sessions and listener go on.
-func TestSocketErrors(t *testing.T) {
-	inWorld(t, 25, clean, func(w *world) {
-		server, serverPC := w.endpoint(serverAddr, nil)
-		l, err := server.Listen()
-		require.NoError(t, err)
-		client, clientPC := w.endpoint("10.0.0.2:0", nil)
-		a := w.dial(client)
-		want := content(25, 200000)
-		send(t, a, want[:40000])
-		b, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		fail := []error{syscall.ECONNREFUSED, syscall.ENOBUFS, syscall.EPERM, errors.New("10052")}
-		receive(t, b, want[:40000])
-		for i, err := range fail {
-			serverPC.FailReads(err, 20)
-			clientPC.FailReads(err, 20)
-			serverPC.FailWrites(err, 5)
-			clientPC.FailWrites(err, 5)
-			send(t, a, want[40000*(i+1):40000*(i+2)])
-			receive(t, b, want[40000*(i+1):40000*(i+2)])
-			time.Sleep(time.Second)
-		}
-		require.GreaterOrEqual(t, l.Stats().ReadErrors, uint64(20*len(fail)-20))
-		// What is left over would only delay the next dial.
-		serverPC.FailReads(nil, 0)
-		clientPC.FailReads(nil, 0)
-		serverPC.FailWrites(nil, 0)
-		clientPC.FailWrites(nil, 0)
-		c := w.dial(client)
-		send(t, c, want[:10])
-		b2, err := l.AcceptKCP(context.Background())
-		require.NoError(t, err)
-		receive(t, b2, want[:10])
-	})
-}
-
-// A closed socket is another matter: everything on it ends.
-func TestClosedSocketEndsSessions(t *testing.T) {
-	inWorld(t, 25, clean, func(w *world) {
-		pc, err := w.net.Listen(serverAddr)
-		require.NoError(t, err)
-		e, err := NewEndpoint(pc, &Config{DialTimeout: -1})
-		require.NoError(t, err)
-		l, err := e.Listen()
-		require.NoError(t, err)
-		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 3), Port: 1})
-		require.NoError(t, err)
-		require.NoError(t, pc.Close())
+		require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
 		_, err = l.Accept()
-		require.ErrorIs(t, err, net.ErrClosed)
-		_, err = c.Read(make([]byte, 1))
-		require.ErrorIs(t, err, net.ErrClosed)
-		_, err = c.Write([]byte("x"))
-		require.ErrorIs(t, err, net.ErrClosed)
-		_, err = e.Dial(context.Background(), pc.LocalAddr())
-		require.ErrorIs(t, err, net.ErrClosed)
-		require.ErrorIs(t, e.Close(), net.ErrClosed)
-	})
-}
-
-// Deadlines: each direction has its own, setting one wakes a blocked call, one
-// that has passed beats data that is there, and errors are net.Errors.
-func TestDeadlines(t *testing.T) {
-	inWorld(t, 26, clean, func(w *world) {
-		a, b, _ := w.pair(&Config{WriteBuffer: 5000}, &Config{ReceiveWindow: 128})
-		start := time.Now()
-		require.NoError(t, a.SetReadDeadline(start.Add(time.Second)))
-		_, err := a.Read(make([]byte, 1))
 		requireTimeout(t, err)
-		require.Equal(t, time.Second, time.Since(start))
+		require.NoError(t, l.SetDeadline(time.Time{}))
 
-		// The passed read deadline does not concern Write.
-		_, err = a.Write([]byte("hello"))
-		require.NoError(t, err)
-
-		// Write has its own, and reports what it queued.
-		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Minute)))
-		start = time.Now()
-		n, err := a.Write(make([]byte, 1<<20)) // b does not read
-		requireTimeout(t, err)
-		require.Equal(t, time.Minute, time.Since(start))
-		require.Positive(t, n)
-		require.Less(t, n, 1<<20)
-
-		// A passed deadline beats data.
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(-time.Second)))
-		_, err = b.Read(make([]byte, 1))
-		requireTimeout(t, err)
-		require.NoError(t, b.SetReadDeadline(time.Time{}))
-		receive(t, b, []byte("hello"))
-
-		// Setting a deadline wakes calls in progress; setting it again in
-		// time keeps them waiting.
-		require.NoError(t, a.SetDeadline(time.Time{}))
 		errs := make(chan error)
 		go func() {
-			_, err := a.Read(make([]byte, 1))
+			_, err := l.Accept()
 			errs <- err
 		}()
-		synctest.Wait()
-		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Second)))
-		time.Sleep(999 * time.Millisecond)
-		require.NoError(t, a.SetReadDeadline(time.Now().Add(time.Hour)))
-		time.Sleep(time.Minute)
-		start = time.Now()
-		require.NoError(t, a.SetDeadline(time.Now()))
-		requireTimeout(t, <-errs)
-		require.Equal(t, start, time.Now())
-	})
-}
+		time.Sleep(time.Second)
+		require.NoError(t, l.Close())
+		require.ErrorIs(t, <-errs, net.ErrClosed)
+		require.ErrorIs(t, l.Close(), net.ErrClosed)
+		require.ErrorIs(t, l.SetDeadline(time.Now()), net.ErrClosed)
 
-// A huge Write does not end up in memory.
-func TestHugeWrite(t *testing.T) {
-	long(t)
-	inWorld(t, 27, clean, func(w *world) {
-		const buffer = 256 << 10
-		a, b, _ := w.pair(&Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: congestion.NewNone}, nil)
-		want := content(27, 8<<20)
-		most := 0
-		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return true })
-		done := make(chan error)
-		go func() {
-			_, err := a.Write(want)
-			done <- err
-		}()
-		for rest := want; len(rest) > 0; rest = rest[len(want)/64:] {
-			receive(t, b, rest[:len(want)/64])
-			s := a.Stats()
-			most = max(most, s.WriteBuffered)
-			require.LessOrEqual(t, s.InFlight, 32)
-		}
-		require.NoError(t, <-done)
-		require.LessOrEqual(t, most, buffer+1400)
-		require.Greater(t, most, buffer/2)
-	})
-}
-
-// Dial and Write succeed with no server there; the error comes when the peer
-// has not answered for PeerTimeout.
-func TestNoServer(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
-		e, _ := w.endpoint("10.0.0.2:0", &Config{PeerTimeout: 5 * time.Second, DialTimeout: -1})
-		start := time.Now()
-		c := w.dial(e)
-		_, err := c.Write([]byte("anybody?"))
+		want := content(3, 10000)
+		send(t, a, want)
+		receive(t, b, want)
+		again, err := b.ep.Listen()
 		require.NoError(t, err)
-		_, err = c.Read(make([]byte, 1))
-		var lost *PeerLostError
-		require.ErrorAs(t, err, &lost)
-		require.Equal(t, 5*time.Second, time.Since(start))
-		_, err = c.Write([]byte("anybody?"))
-		require.ErrorAs(t, err, &lost)
-		require.Zero(t, e.Stats().Sessions)
+		require.NoError(t, again.Close())
 	})
 }
 
-// IdleTimeout ends a session on which nothing comes, with nothing outstanding.
-func TestIdleTimeout(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
-		_, b, l := w.pair(nil, &Config{IdleTimeout: time.Minute})
-		start := time.Now()
-		_, err := b.Read(make([]byte, 1))
-		var lost *PeerLostError
-		require.ErrorAs(t, err, &lost)
-		require.True(t, lost.Idle)
-		require.InDelta(t, time.Minute, time.Since(start), float64(time.Second))
-		require.Zero(t, l.Stats().Sessions)
-	})
+// A dialled session owns its socket, a listener shares it with what it has
+// accepted; sockets close with the last use.
+func TestSocketsCloseWithTheirLastUse(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	c, err := (&Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}}).
+		DialContext(context.Background(), "tcp", l.Addr().String())
+	require.NoError(t, err)
+	require.Equal(t, l.Addr().String(), c.RemoteAddr().String())
+	_, err = c.Write([]byte("x"))
+	require.NoError(t, err)
+	s, err := l.Accept()
+	require.NoError(t, err)
+	receive(t, s, []byte("x"))
+	require.NoError(t, l.Close())
+	require.NoError(t, c.Close())
+	require.NoError(t, s.Close())
+	c.(*Conn).ep.socket.readers.Wait()
+	s.(*Conn).ep.socket.readers.Wait()
+	require.True(t, c.(*Conn).ep.closed)
+	require.True(t, s.(*Conn).ep.closed)
+}
+
+// Samples at their extremes.
+func TestRTTSamples(t *testing.T) {
+	c := new(Conn)
+	c.measured(0, 0)
+	c.measured(-time.Second, 0)
+	require.Zero(t, c.rtt)
+	require.Equal(t, 7*time.Millisecond, c.rtt.current(7))
+	c.measured(1, 0)
+	require.Equal(t, time.Microsecond, c.rtt.current(7))
+	require.NotZero(t, c.rtt.at, "there was a sample")
+	c.measured(time.Duration(1<<63-1), time.Hour)
+	require.Equal(t, time.Duration((7+1<<32-1)/8)*time.Microsecond, c.rtt.current(7))
+	require.EqualValues(t, 1, c.rtt.least)
 }
 
 // Every field of Config has an effect on the session that it is given to.

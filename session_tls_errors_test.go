@@ -223,7 +223,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 				var log records
 				var alerts []error
 				config := *server
-				config.Logger = log.logger()
+				config.Logger = log.Logger()
 				config.HandshakeFailed = func(_ net.Addr, err error) { alerts = append(alerts, err) } // one after another
 				l := w.listen(&config)
 				accepted := make(chan *Conn)
@@ -262,7 +262,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 				}
 				require.EqualValues(t, 2*len(clients), l.Stats().HandshakeErrors)
 				require.EqualValues(t, 1, l.Stats().Sessions)
-				require.Len(t, log.of("TLS handshake of a peer failed"), 1, "within a second")
+				require.Len(t, log.Of("TLS handshake of a peer failed"), 1, "within a second")
 				require.NoError(t, l.Endpoint().Close())
 			})
 		})

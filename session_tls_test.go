@@ -1,125 +1,466 @@
 package kcp
 
 import (
+	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
+	"crypto/fips140"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"math/big"
+	"errors"
+	"io"
+	"math/rand/v2"
 	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/stretchr/testify/require"
 )
 
-// bubbleTime is the time at which bubbles begin.
-var bubbleTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
-
-// certificate returns a certificate for names, which signer has signed, or
-// itself; good from 1999 to 2100.
-func certificate(t testing.TB, signer *tls.Certificate, ca bool, names ...string) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1),
-		Subject:      pkix.Name{CommonName: names[0]},
-		DNSNames:     names,
-		IPAddresses:  []net.IP{net.IPv4(10, 0, 0, 1)},
-		NotBefore:    bubbleTime.AddDate(-1, 0, 0),
-		NotAfter:     bubbleTime.AddDate(100, 0, 0),
-		IsCA:         ca, BasicConstraintsValid: true,
+// AES-GCM works in programs that are held to FIPS 140-3, and packets are those
+// of other programs.
+func TestAESGCMUnderFIPS(t *testing.T) {
+	long(t)
+	const want = "the same packets"
+	key := bytes.Repeat([]byte{1}, 32)
+	if path := os.Getenv("KCP_TEST_FIPS"); path != "" {
+		require.True(t, fips140.Enabled())
+		c, err := crypt.AESGCM(key)
+		require.NoError(t, err)
+		packet, err := os.ReadFile(path)
+		require.NoError(t, err)
+		got, err := c.Open(packet)
+		require.NoError(t, err)
+		require.Equal(t, want, string(got))
+		require.NoError(t, os.WriteFile(path, sealed(t, c, []byte(want+want)), 0o600))
+		return
 	}
-	parent, by := template, any(key)
-	if signer != nil {
-		parent, by = signer.Leaf, signer.PrivateKey
-	}
-	der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), by)
+	c, err := crypt.AESGCM(key)
 	require.NoError(t, err)
-	leaf, err := x509.ParseCertificate(der)
+	path := t.TempDir() + "/packet"
+	require.NoError(t, os.WriteFile(path, sealed(t, c, []byte(want)), 0o600))
+	test := exec.Command(os.Args[0], "-test.run=^TestAESGCMUnderFIPS$")
+	test.Env = append(os.Environ(), "GODEBUG=fips140=only", "KCP_TEST_FIPS="+path)
+	out, err := test.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	packet, err := os.ReadFile(path)
 	require.NoError(t, err)
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}
+	got, err := c.Open(packet)
+	require.NoError(t, err)
+	require.Equal(t, want+want, string(got))
 }
 
-// testTLS returns the settings of two ends that trust each other. All tests
-// share the key.
-var testTLS = sync.OnceValue(func() *tls.Config {
-	cert := certificate(new(testing.T), nil, true, "test")
-	roots := x509.NewCertPool()
-	roots.AddCert(cert.Leaf)
-	return &tls.Config{Certificates: []tls.Certificate{cert}, RootCAs: roots, ServerName: "test"}
-})
+// Sessions with TLS work in programs that are held to FIPS 140-3, between two of
+// them and with others, and offer no cipher that is not approved. They run over
+// real sockets: the FIPS module needs a clock that moves to collect entropy.
+func TestTLSUnderFIPS(t *testing.T) {
+	long(t)
+	config := secured(Config{FEC: FEC{10, 3}, MaxMTU: 9000})
+	config.TLS = config.TLS.Clone()
+	config.TLS.Time = func() time.Time { return bubbleTime }
+	config.TLS.ClientAuth = tls.RequireAnyClientCert
+	config.TLS.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	if addr := os.Getenv("KCP_TEST_FIPS"); addr != "" {
+		require.True(t, packetkeys.OwnNonces())
+		echoOver(t, addr, &Config{TLS: &tls.Config{InsecureSkipVerify: true, Certificates: config.TLS.Certificates}})
+		l := echoServer(t, config)
+		for range 2 { // the second is resumed
+			echoOver(t, l.Addr().String(), config)
+		}
+		require.Zero(t, l.Stats().DropCipher)
+		return
+	}
+	var offered []uint16
+	config.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+		offered = hello.CipherSuites
+		return nil, nil
+	}
+	l := echoServer(t, config)
+	test := exec.Command(os.Args[0], "-test.run=^TestTLSUnderFIPS$")
+	test.Env = append(os.Environ(), "GODEBUG=fips140=only", "KCP_TEST_FIPS="+l.Addr().String())
+	out, err := test.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	require.Zero(t, l.Stats().DropCipher)
+	require.True(t, slices.Contains(offered, tls.TLS_AES_128_GCM_SHA256))
+	require.False(t, slices.Contains(offered, tls.TLS_CHACHA20_POLY1305_SHA256))
+}
+
+// echoServer returns a listener whose sessions send back what they receive, and
+// change their keys often.
+func echoServer(t *testing.T, config *Config) *Listener {
+	l, err := Listen("udp", "127.0.0.1:0", config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	go func() {
+		for {
+			c, err := l.AcceptKCP(context.Background())
+			if err != nil {
+				return
+			}
+			c.tls.app.Keys.SetUpdateAfter(20)
+			c.HandleDatagrams(func(b []byte) { _ = c.SendDatagram(b) })
+			go func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	return l
+}
+
+// echoOver dials a server of echoServer, and checks its answers.
+func echoOver(t *testing.T, addr string, config *Config) {
+	c, err := Dial("udp", addr, config)
+	require.NoError(t, err)
+	require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+	c.tls.app.Keys.SetUpdateAfter(20)
+	want := content(1, 500_000)
+	go func() { _, _ = c.Write(want) }()
+	receive(t, c, want)
+	datagram := content(2, 1000) // whatever either end has found of the path
+	require.NoError(t, c.SendDatagram(datagram))
+	got, err := c.ReceiveDatagram(context.Background())
+	require.NoError(t, err)
+	require.Equal(t, datagram, got)
+	sent, received := c.tls.app.Keys.Generations()
+	require.Greater(t, min(sent, received), uint32(3))
+	require.NoError(t, c.Close())
+}
+
+// FuzzTLSHandshake puts a packet of the handshake, with the right tokens and well
+// sealed, in front of one that is on its way, in each state of either end. The handshake
+// fails with an error of its own, or the session is as good as any.
+func FuzzTLSHandshake(f *testing.F) {
+	f.Add([]byte{1, 0, 0, 4, 0, 0, 0, 0}, uint8(0), uint32(0), uint32(0), uint32(0), uint8(sigCrypto))
+	f.Add([]byte{2, 0, 0, 4, 0, 0, 0, 0}, uint8(2), uint32(1), uint32(9), uint32(8), uint8(sigCrypto))
+	f.Add([]byte{}, uint8(3), uint32(40), uint32(0), uint32(0), uint8(sigAlert))
+	f.Add(make([]byte, 1000), uint8(5), uint32(1<<31), uint32(1<<32-1), uint32(1<<32-1), uint8(sigCrypto))
+	f.Add([]byte{1, 2, 3}, uint8(1), uint32(0), uint32(0), uint32(0), uint8(sigCookie))
+	f.Fuzz(func(t *testing.T, payload []byte, at uint8, sn, ts, una uint32, code uint8) {
+		payload = payload[:min(len(payload), 1200)]
+		inWorld(t, 0, clean, func(w *world) {
+			config := secured(Config{DialTimeout: 3 * time.Second, PeerTimeout: 5 * time.Second})
+			l := w.listen(config)
+			go echoOnce(l)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			seen := uint8(0)
+			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+				if seen++; seen == 1+at%8 {
+					w.net.Inject(from, to, inFront(t, p, header{cmd: cmdWins, frg: code, sn: seq(sn), ts: seq(ts), una: seq(una)}, payload))
+				}
+				return true
+			})
+			addr, err := net.ResolveUDPAddr("udp", serverAddr)
+			require.NoError(t, err)
+			c, err := e.Dial(context.Background(), addr)
+			if err != nil {
+				var failed *HandshakeError
+				var silent *NoAnswerError
+				require.True(t, errors.As(err, &failed) || errors.As(err, &silent) || errors.Is(err, ErrRefused), "%v", err)
+			} else {
+				_, err = c.Write([]byte("question"))
+				require.NoError(t, err)
+				require.NoError(t, c.SetReadDeadline(time.Now().Add(20*time.Second)))
+				receive(t, c, []byte("question"))
+				require.NoError(t, c.Close())
+			}
+			time.Sleep(time.Minute)
+			require.Zero(t, l.Stats().Sessions)
+			require.Zero(t, l.Stats().Buffered)
+		})
+	})
+}
+
+// inFront returns a packet with a segment behind the signals of p, and a CRYPTO
+// segment at the end if there is one in p, if p is in the clear; or else p.
+func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
+	if len(p) < 2*headerSize || packetkeys.LevelOf(p) != packetkeys.Clear {
+		return p
+	}
+	return resealed(t, bytes.Clone(p), func(p []byte) []byte {
+		h.conv, h.len = decodeHeader(p).conv, uint32(len(payload))
+		b := bytes.Clone(p[:2*headerSize])
+		b = append(b, make([]byte, headerSize)...)
+		h.encode(b[2*headerSize:])
+		b = append(b, payload...)
+		if !isCrypto(&h) {
+			b = append(b, p[2*headerSize:]...)
+		}
+		return b
+	})
+}
+
+// FuzzTLSContent has a peer seal whatever it likes. The session may end; nothing
+// else suffers.
+func FuzzTLSContent(f *testing.F) {
+	f.Add([]byte("content"), false)
+	f.Add(bytesOf(signal{sigPing, 1, 2}), true)
+	f.Add(packetOf(0, push(0, 0, "x"), push(1, 0, "y")), false)
+	f.Add(append(bytesOf(signal{sigCrypto, 0, 0}), 1, 2, 3), true)
+	f.Add([]byte{0, 0, 0, 0, 0xf1, 0, 30, 0, 1, 2, 3, 4}, false)
+	f.Add([]byte{0, 0, 0, 0, 0xf2, 0, 30, 0, 1, 2, 3, 4}, true)
+	f.Fuzz(func(t *testing.T, content []byte, fromServer bool) {
+		content = content[:min(len(content), 1400)]
+		inWorld(t, 0, clean, func(w *world) {
+			a, b, l, pc := w.movable(secured(Config{PeerTimeout: 5 * time.Second, Linger: time.Second}))
+			from, to := a, b
+			if fromServer {
+				from, to = b, a
+			}
+			client, server := pc.AddrPort(), netip.MustParseAddrPort(serverAddr)
+			for _, conv := range []bool{true, false} {
+				packet := make([]byte, packetkeys.Overhead+len(content))
+				copy(packet[packetkeys.HeaderSize:], content)
+				if inner := packet[packetkeys.HeaderSize : packetkeys.HeaderSize+len(content)]; conv && len(inner) >= headerSize {
+					h := decodeHeader(inner)
+					h.conv = a.Conv()
+					h.encode(inner)
+				}
+				require.NoError(t, from.tls.app.Seal(packet, nil))
+				if fromServer {
+					w.net.Inject(server, client, packet)
+				} else {
+					w.net.Inject(client, server, packet)
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+			require.NoError(t, to.SetReadDeadline(time.Now().Add(time.Second)))
+			_, _ = to.Read(make([]byte, 2000))
+			_, _ = a.Close(), b.Close()
+			time.Sleep(2 * time.Minute)
+			require.Zero(t, l.Stats().Sessions)
+			require.Zero(t, l.Stats().Buffered)
+			e, _ := w.endpoint("10.0.0.4:0", secured(Config{}))
+			c := w.dial(e)
+			bothWays(t, c, accepted(t, l), []byte("up"), []byte("down"))
+		})
+	})
+}
+
+// Both directions go on across many key updates, with loss and reordering, while
+// packets of earlier phases come again, and come back to their senders.
+func TestTLSKeyUpdate(t *testing.T) {
+	for seed := range fewer(6) {
+		inWorld(t, seed, lossy, func(w *world) {
+			a, b, l := w.pair(secured(Config{}), secured(Config{FEC: FEC{Data: 4, Parity: 1}}))
+			random := rand.New(rand.NewPCG(seed, 6))
+			var mu sync.Mutex // guards random and kept
+			var kept []keptPacket
+			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+				mu.Lock()
+				defer mu.Unlock()
+				kept = append(kept, keptPacket{from, to, bytes.Clone(p)})
+				old := kept[random.IntN(len(kept))]
+				w.net.Inject(old.from, old.to, bytes.Clone(old.data))
+				w.net.Inject(old.to, old.from, bytes.Clone(old.data))
+				return true
+			})
+			for _, c := range []*Conn{a, b} {
+				c.tls.app.Keys.SetUpdateAfter(10)
+			}
+			bothWays(t, a, b, content(seed, 100_000), content(seed+9, 100_000))
+			sendOnce(t, a, b)
+			for _, c := range []*Conn{a, b} {
+				sent, received := c.tls.app.Keys.Generations()
+				require.Greater(t, sent, uint32(5))
+				require.Greater(t, received, uint32(5))
+				require.Zero(t, c.Stats().Dropped.Total())
+				require.NotZero(t, c.ep.Stats().DropReplay)
+				require.NotZero(t, c.ep.Stats().DropCipher)
+			}
+			w.net.SetFilter(nil)
+			require.NoError(t, a.Close())
+			require.NoError(t, b.Close())
+			require.Zero(t, l.Stats().Sessions)
+		})
+	}
+}
+
+// A session whose peer changes its keys again before this end has followed ends,
+// with an error that says so.
+func TestTLSKeyUpdateTooFast(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
+		time.Sleep(time.Second)
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
+		keys := &a.tls.app.Keys
+		_, before := b.tls.app.Keys.Generations()
+		b.mu.Lock() // so that b does not answer in between
+		require.NoError(t, keys.Update())
+		require.NoError(t, keys.Update())
+		b.mu.Unlock()
+		require.NoError(t, a.SendDatagram([]byte("of the generation after the next")))
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err := b.Read(make([]byte, 1))
+		requireTimeout(t, err) // to b it is forged: it cannot know those keys
+		_, after := b.tls.app.Keys.Generations()
+		require.Equal(t, before, after)
+	})
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
+		time.Sleep(time.Second)
+		keys := &a.tls.app.Keys
+		for range 2 { // nothing of b's is sent in between
+			require.NoError(t, keys.Update())
+			require.NoError(t, a.SendDatagram([]byte("under new keys")))
+		}
+		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
+		_, err := b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrKeyUpdate)
+	})
+}
+
+// What of a handshake arrives at an end. More than the last has nothing else.
+const (
+	firstPacket   = iota // the first packet
+	initialLevel         // what is under the initial keys
+	handshakeKeys        // and under the handshake keys
+)
+
+// tlsStates are the states of a server's session with TLS while its client
+// knows nothing of it beyond a level, and what becomes of the client's call once
+// packets arrive again: Dial, or what goes on over the session that it has
+// returned.
+//   - served: that session
+//   - anew: Dial begins anew, and succeeds
+//   - reset: ErrReset
+//   - lost: nothing is known; NoAnswerError, or PeerLostError
+var tlsStates = []struct {
+	name           string
+	server, client int           // what has arrived
+	outage         time.Duration // after that
+	restart        bool          // the server knows nothing of the session any more
+
+	stays, moves string // the client is at its address, or has moved during the outage
+}{
+	{"half open, initial", firstPacket, -1, time.Second, false, "served", "served"},
+	{"handshake running, initial", initialLevel, -1, time.Second, false, "served", "served"},
+	{"handshake running, ServerHello in part", initialLevel, firstPacket, time.Second, false, "served", "anew"},
+	{"handshake running, handshake", initialLevel, initialLevel, time.Second, false, "served", "anew"},
+	{"handshake running, application", initialLevel, handshakeKeys, time.Second, false, "served", "served"},
+	{"not accepted, application", handshakeKeys, handshakeKeys, time.Second, false, "served", "served"},
+
+	{"dropped when half open, initial", firstPacket, -1, outageTime, false, "anew", "served"},
+	{"dropped, initial", initialLevel, -1, outageTime, false, "anew", "served"},
+	{"dropped, ServerHello in part", initialLevel, firstPacket, outageTime, false, "anew", "anew"},
+	{"dropped, handshake", initialLevel, initialLevel, outageTime, false, "anew", "anew"},
+	{"dropped, application", initialLevel, handshakeKeys, outageTime, false, "reset", "reset"},
+
+	{"forgotten, initial", initialLevel, -1, time.Second, true, "served", "served"},
+	{"forgotten, ServerHello in part", initialLevel, firstPacket, time.Second, true, "anew", "anew"},
+	{"forgotten, handshake", initialLevel, initialLevel, time.Second, true, "lost", "lost"},
+	{"forgotten, application", initialLevel, handshakeKeys, time.Second, true, "lost", "lost"},
+}
+
+// A client learns at once what a server has left of its session, at whatever
+// level it is, from wherever it asks, with a key of stateless resets and without.
+func TestTLSStates(t *testing.T) {
+	for _, test := range tlsStates {
+		for _, moved := range []bool{false, true} {
+			want, name := test.stays, test.name
+			if moved {
+				want, name = test.moves, name+", moved"
+			}
+			t.Run(name, func(t *testing.T) {
+				outageConfigs(t, func(t *testing.T, config *Config) {
+					inWorld(t, 1, clean, func(w *world) {
+						w.passUpTo(test.server, test.client)
+						l, server := w.server(config)
+						e, pc := w.endpoint("10.0.0.2:5000", config)
+						dialled := make(chan dialOutcome, 1)
+						go func() {
+							c, err := e.Dial(context.Background(), udpAddr(serverAddr))
+							dialled <- dialOutcome{c, err}
+						}()
+						time.Sleep(100 * time.Millisecond)
+						w.net.SetFilter(func(netip.AddrPort, netip.AddrPort, []byte) bool { return false })
+						if moved {
+							require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+						}
+						time.Sleep(test.outage)
+						if test.restart {
+							l = w.restarted(server, config)
+						}
+						w.net.SetFilter(nil)
+						healed := time.Now()
+						got := w.becomes(l, <-dialled)
+						if n := e.Stats().Dialled; got == "served" && n > 1 {
+							got = "anew"
+						}
+						require.Equal(t, want, got)
+						if moved && test.name == "handshake running, handshake" {
+							return // it is told when the server gives up
+						}
+						if want != "lost" {
+							require.Less(t, time.Since(healed), maxRequestWait+6*roundTrip)
+						}
+					})
+				})
+			})
+		}
+	}
+}
+
+// dialOutcome is what Dial has returned.
+type dialOutcome struct {
+	c   *Conn
+	err error
+}
+
+// passUpTo lets through what a state says has arrived at the server, and at the
+// client.
+func (w *world) passUpTo(server, client int) {
+	seen := make(map[netip.AddrPort]int)
+	w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+		seen[to]++
+		upTo := client
+		if to.String() == serverAddr {
+			upTo = server
+		}
+		switch packetkeys.LevelOf(p) {
+		case packetkeys.Clear:
+			return upTo >= initialLevel || upTo == firstPacket && seen[to] == 1
+		case packetkeys.Handshake:
+			return upTo >= handshakeKeys
+		}
+		return false
+	})
+}
+
+// becomes returns what becomes of a dialled session.
+func (w *world) becomes(l *Listener, d dialOutcome) string {
+	var none *NoAnswerError
+	var lost *PeerLostError
+	if errors.As(d.err, &none) {
+		return "lost"
+	}
+	require.NoError(w.t, d.err)
+	go func() {
+		if b, err := l.AcceptKCP(context.Background()); err == nil {
+			_, _ = b.Write([]byte("served"))
+		}
+	}()
+	_, err := d.c.Write([]byte("x"))
+	require.NoError(w.t, err)
+	b := make([]byte, 6)
+	n, err := d.c.Read(b)
+	switch {
+	case errors.Is(err, ErrReset):
+		return "reset"
+	case errors.As(err, &lost):
+		return "lost"
+	}
+	require.NoError(w.t, err)
+	return string(b[:n])
+}
 
 // secured returns config with TLS, for both ends.
 func secured(config Config) *Config {
 	config.TLS = testTLS()
 	return &config
-}
-
-func TestTLSEcho(t *testing.T) {
-	for seed, link := range []netsim.LinkConfig{clean, clean, lossy, lossy, lossy, lossy} {
-		inWorld(t, uint64(seed), link, func(w *world) {
-			a, b, _ := w.pair(secured(Config{}), secured(Config{}))
-			bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
-			state := a.ConnectionState().TLS
-			require.EqualValues(t, tls.VersionTLS13, state.Version)
-			require.NotEmpty(t, state.VerifiedChains)
-			require.Len(t, state.PeerCertificates, 1)
-			require.True(t, b.ConnectionState().TLS.HandshakeComplete)
-			require.NoError(t, a.Close())
-			require.NoError(t, b.Close())
-		})
-	}
-}
-
-// No session or stream looks like a *tls.Conn: net/http takes those for encrypted
-// whether they are or not.
-func TestTLSConnectionState(t *testing.T) {
-	type tlsConn interface{ ConnectionState() tls.ConnectionState }
-	for _, c := range []net.Conn{new(Conn), new(Stream)} {
-		_, ok := c.(tlsConn)
-		require.False(t, ok, "%T", c)
-	}
-	inWorld(t, 0, clean, func(w *world) {
-		a, b, _ := w.pair(nil, nil)
-		bothWays(t, a, b, []byte("up"), []byte("down"))
-		require.Nil(t, a.ConnectionState().TLS)
-		require.Nil(t, b.ConnectionState().TLS)
-	})
-}
-
-// The first answer takes two round trips, one of them for the handshake, and a
-// third with a cookie.
-func TestTLSRoundTrips(t *testing.T) {
-	for _, mode := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
-		inWorld(t, 0, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(w *world) {
-			config := secured(Config{AddressValidation: mode})
-			l := w.listen(config)
-			go func() {
-				c, err := l.AcceptKCP(context.Background())
-				if err == nil {
-					b := make([]byte, 10)
-					n, _ := c.Read(b)
-					_, _ = c.Write(b[:n])
-				}
-			}()
-			e, _ := w.endpoint("10.0.0.2:0", config)
-			start := time.Now()
-			c := w.dial(e)
-			dialled := time.Since(start)
-			_, err := c.Write([]byte("x"))
-			require.NoError(t, err)
-			_, err = c.Read(make([]byte, 10))
-			require.NoError(t, err)
-			rounds := time.Duration(1 + mode)
-			require.Equal(t, rounds*100*time.Millisecond, dialled)
-			require.Equal(t, (rounds+1)*100*time.Millisecond, time.Since(start))
-		})
-	}
 }

@@ -1,0 +1,421 @@
+package e2e
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// forger sends packets in the name of an address that never answers, and counts
+// what goes there.
+type forger struct {
+	w      *world
+	l      *kcp.Listener
+	name   netip.AddrPort
+	cipher crypt.Cipher
+
+	mu             sync.Mutex
+	sent, provoked int
+	worst          float64
+}
+
+func newForger(w *world, l *kcp.Listener, cipher crypt.Cipher) *forger {
+	f := &forger{w: w, l: l, name: netip.MustParseAddrPort("10.0.0.66:6666"), cipher: cipher}
+	w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if to == f.name {
+			f.provoked += len(p)
+			f.worst = max(f.worst, float64(f.provoked)/float64(f.sent))
+		}
+		return true
+	})
+	return f
+}
+
+func (f *forger) send(p []byte) {
+	if f.cipher != nil {
+		head, tail := f.cipher.Overhead()
+		sealed := make([]byte, head+len(p)+tail)
+		copy(sealed[head:], p)
+		require.NoError(f.w.t, f.cipher.Seal(sealed))
+		p = sealed
+	}
+	f.mu.Lock()
+	f.sent += len(p)
+	f.mu.Unlock()
+	f.w.net.Inject(f.name, f.l.Addr().(*net.UDPAddr).AddrPort(), p)
+}
+
+// withFEC returns p as a data shard.
+func withFEC(seqid uint32, p []byte) []byte {
+	b := make([]byte, fec.HeaderSize, fec.HeaderSize+len(p))
+	binary.LittleEndian.PutUint32(b, seqid)
+	binary.LittleEndian.PutUint16(b[4:], fec.TypeData)
+	binary.LittleEndian.PutUint16(b[6:], uint16(len(p)+2))
+	return append(b, p...)
+}
+
+// forgeries are what somebody sends who gets none of the answers, as one thing
+// after another.
+var forgeries = map[string]func(f *forger){
+	"push":       func(f *forger) { f.send(packetOf(5, push(0, 0, "x"))) },
+	"empty push": func(f *forger) { f.send(packetOf(5, push(0, 0, ""))) },
+	"large push": func(f *forger) { f.send(packetOf(5, push(0, 0, string(make([]byte, 1300))))) },
+	"hello":      func(f *forger) { f.send(packetOf(5, hello(9), bytesOf(infoSignal()))) },
+	"hello and push": func(f *forger) {
+		f.send(packetOf(5, hello(9), bytesOf(infoSignal()), push(0, 0, "x")))
+	},
+	"fec push": func(f *forger) { f.send(withFEC(0, packetOf(5, push(0, 0, "x")))) },
+	"early pushes": func(f *forger) {
+		p := push(0, 0, "x")
+		for sn := range uint32(50) {
+			p = append(p, push(sn+2, 0, "")...)
+		}
+		for range 4 {
+			f.send(packetOf(5, p))
+			time.Sleep(20 * time.Millisecond)
+		}
+	},
+	"second packet": func(f *forger) {
+		for range 5 {
+			f.send(packetOf(5, push(0, 0, "x")))
+			time.Sleep(1100 * time.Millisecond)
+		}
+	},
+	"una": func(f *forger) { // acknowledges whatever may have been sent
+		f.send(packetOf(5, push(0, 0, "x")))
+		for una := range uint32(500) {
+			time.Sleep(20 * time.Millisecond)
+			f.send(packetOf(5, segment(cmdWins, 0, 0, 0, una, "")))
+		}
+	},
+	"acks": func(f *forger) { // and its ts as of a clock that began with the server
+		f.send(packetOf(5, push(0, 0, "x")))
+		for i := range uint32(500) {
+			time.Sleep(20 * time.Millisecond)
+			f.send(packetOf(5, ack(i/10, 20*i, i/10)))
+		}
+	},
+	"signals": func(f *forger) {
+		f.send(packetOf(5, hello(9), bytesOf(infoSignal()), push(0, 0, "x")))
+		for i := range uint32(200) {
+			time.Sleep(20 * time.Millisecond)
+			code := signalCode(i%16 | i&16<<3)
+			f.send(packetOf(5, bytesOf(signal{code, i, i * 7}), bytesOf(signal{sigPing, i, i})))
+		}
+	},
+	"pings": func(f *forger) {
+		f.send(packetOf(5, push(0, 0, "x")))
+		for i := range uint32(50) {
+			f.send(packetOf(5, bytesOf(signal{sigPing, i, i})))
+		}
+	},
+}
+
+// answers are what applications do with a session.
+var answers = map[string]func(c *kcp.Conn){
+	"echo":     func(c *kcp.Conn) { _, _ = io.Copy(c, c) },
+	"megabyte": func(c *kcp.Conn) { _, _ = c.Write(make([]byte, 1<<20)) },
+	"message": func(c *kcp.Conn) {
+		for c.WriteMessage(make([]byte, 3000)) == nil {
+		}
+	},
+	"endless": func(c *kcp.Conn) {
+		for {
+			if _, err := c.Write(make([]byte, 10000)); err != nil {
+				return
+			}
+		}
+	},
+	"datagrams": func(c *kcp.Conn) {
+		for range 200 {
+			_ = c.SendDatagram(make([]byte, 100))
+			time.Sleep(10 * time.Millisecond)
+		}
+	},
+	"close": func(c *kcp.Conn) { _, _ = c.Write(make([]byte, 5000)); _ = c.Close() },
+}
+
+// Whatever is sent in the name of an address that never answers, and whatever
+// the application does: no more than three times as much goes there, at any
+// time (RFC 9000 §8.1).
+func TestAmplificationLimit(t *testing.T) {
+	long(t)
+	aead, err := crypt.AESGCM(make([]byte, 16))
+	require.NoError(t, err)
+	low := kcp.LowLatency()
+	low.Redundancy = 2
+	settings := map[string]kcp.Config{
+		"default":   {},
+		"low":       low,
+		"fec":       {FEC: kcp.FEC{Data: 10, Parity: 3}},
+		"messages":  {MessageMode: true, FEC: kcp.FEC{Data: 2, Parity: 2}, Cipher: aead},
+		"validates": {AddressValidation: kcp.ValidateAlways},
+		"refuses":   {RefuseLegacy: true},
+		"reference": {CongestionControl: congestion.NewReference, MTU: 60},
+	}
+	for name, config := range settings {
+		t.Run(name, func(t *testing.T) {
+			if name != "default" && name != "fec" {
+				long(t) // the same paths with other figures
+			}
+			for forgery, forge := range forgeries {
+				for answer, use := range answers {
+					checkAmplification(t, config, forgery+", "+answer, forge, use)
+				}
+			}
+		})
+	}
+}
+
+func checkAmplification(t *testing.T, config kcp.Config, name string, forge func(*forger), use func(*kcp.Conn)) {
+	inWorld(t, 8, clean, func(w *world) {
+		l := w.listen(&config)
+		f := newForger(w, l, config.Cipher)
+		go func() {
+			for {
+				c, err := l.AcceptKCP(context.Background())
+				if err != nil {
+					return
+				}
+				go use(c)
+			}
+		}()
+		forge(f)
+		time.Sleep(100 * time.Second)
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		require.LessOrEqual(t, f.worst, 3.0, "%s: %d bytes have brought %d", name, f.sent, f.provoked)
+		require.Zero(t, l.Stats().DropCredit, "%s: packets were made in vain", name)
+		require.Zero(t, l.Stats().Sessions, "%s: a session is left whose peer never answered", name)
+	})
+}
+
+// legacyPeer is a peer without signals: the bare state machine, updated every
+// 10 ms, with kcp-go's way of acknowledging at once.
+type legacyPeer struct {
+	pc *netsim.PacketConn
+	to net.Addr
+
+	mu   sync.Mutex
+	k    *kcp.KCP
+	got  []byte
+	fecs bool
+	next uint32 // seqid
+}
+
+func newLegacyPeer(w *world, addr string, to net.Addr, fecs bool) *legacyPeer {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	p := &legacyPeer{pc: pc, to: to, fecs: fecs}
+	p.k = kcp.New(77, func(b []byte) {
+		if p.fecs {
+			b = withFEC(p.next, b)
+			p.next++
+		}
+		_, _ = pc.WriteTo(b, to)
+	})
+	p.k.SetNoDelay(kcp.NoDelayOn)
+	p.k.SetStream(true)
+	p.k.SetFastResend(2)
+	p.k.SetCongestionControl(congestion.NewNone())
+	require.NoError(w.t, p.k.SetWindow(256, 256))
+	require.NoError(w.t, p.k.SetInterval(10))
+	done := make(chan struct{})
+	w.t.Cleanup(func() { close(done); _ = pc.Close() })
+	go p.read()
+	go func() {
+		start := time.Now()
+		for tick := time.NewTicker(10 * time.Millisecond); ; {
+			p.mu.Lock()
+			p.k.Update(uint32(time.Since(start).Milliseconds()))
+			p.mu.Unlock()
+			select {
+			case <-tick.C:
+			case <-done:
+				tick.Stop()
+				return
+			}
+		}
+	}()
+	return p
+}
+
+func (p *legacyPeer) read() {
+	b := make([]byte, 1<<16)
+	for {
+		n, _, err := p.pc.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		data := b[:n]
+		if p.fecs && fec.IsFEC(data) {
+			data = data[fec.HeaderSize:]
+		} else if p.fecs {
+			continue // as older kcp-go do
+		}
+		p.mu.Lock()
+		_ = p.k.Input(data)
+		for size := p.k.PeekSize(); size >= 0; size = p.k.PeekSize() {
+			at := len(p.got)
+			p.got = append(p.got, make([]byte, size)...)
+			_, _ = p.k.Recv(p.got[at:])
+		}
+		p.k.Flush()
+		p.mu.Unlock()
+	}
+}
+
+func (p *legacyPeer) write(b []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(b) > 0 {
+		n, err := p.k.Send(b)
+		if err != nil {
+			return
+		}
+		b = b[n:]
+	}
+}
+
+func (p *legacyPeer) received() []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.got
+}
+
+// A legacy peer validates its address by its ACKs: a small question gets a
+// large answer, on lossy paths too, and the session then is like any other.
+func TestLegacyPeerIsValidated(t *testing.T) {
+	long(t)
+	for _, question := range []int{1, 40, 1300, 20000} {
+		for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
+			for _, messages := range []bool{false, true} {
+				for seed := range fewer(6) {
+					t.Run(fmt.Sprint(question, wait, messages, seed), func(t *testing.T) {
+						link := clean
+						if seed > 1 {
+							link = lossy
+						}
+						config := kcp.Config{MessageMode: messages}
+						inWorld(t, seed, link, func(w *world) { askLegacy(w, &config, question, wait, false) })
+					})
+				}
+			}
+		}
+	}
+}
+
+func askLegacy(w *world, config *kcp.Config, question int, wait time.Duration, fecs bool) {
+	l := w.listen(config)
+	p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), fecs)
+	p.write(content(1, question))
+	c, err := l.AcceptKCP(context.Background())
+	require.NoError(w.t, err)
+	receive(w.t, c, content(1, question))
+	time.Sleep(wait)
+	want := content(2, 300_000)
+	go func() { _, _ = c.Write(want) }()
+	for range 600 {
+		if len(p.received()) == len(want) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	require.Equal(w.t, len(want), len(p.received()))
+	require.Equal(w.t, sum(want), sum(p.received()))
+	require.Zero(w.t, l.Stats().HalfOpen)
+	require.Zero(w.t, l.Stats().DropCredit)
+}
+
+// A peer whose first packet has an FEC header is answered in one, at once: some
+// read nothing else.
+func TestFECPeerIsAnsweredInKind(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		start := time.Now()
+		l := w.listen(&kcp.Config{FEC: kcp.FEC{Data: 10, Parity: 3}})
+		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), true)
+		p.write([]byte("x"))
+		c, err := l.AcceptKCP(context.Background())
+		require.NoError(t, err)
+		receive(t, c, []byte("x"))
+		_, err = c.Write([]byte("y"))
+		require.NoError(t, err)
+		for len(p.received()) == 0 && time.Since(start) < time.Second {
+			time.Sleep(time.Millisecond)
+		}
+		require.Equal(t, "y", string(p.received()))
+		require.Less(t, time.Since(start), 150*time.Millisecond, "in the first round trip")
+	})
+}
+
+// Sessions in the name of others never fill the table: they stay half open, and
+// who has an address gets in.
+func TestForgedSessionsStayHalfOpen(t *testing.T) {
+	long(t)
+	inWorld(t, 4, clean, func(w *world) {
+		l := w.listen(&kcp.Config{MaxSessions: 4096})
+		go func() {
+			for {
+				c, err := l.AcceptKCP(context.Background())
+				if err != nil {
+					return
+				}
+				go func() { _, _ = c.Read(make([]byte, 100)) }()
+			}
+		}()
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		random := rand.New(rand.NewPCG(4, 4))
+		for range 4 + fewer(24) { // seconds
+			first := random.IntN(1 << 20)
+			for again := range 4 {
+				for i := range 400 {
+					p := packetOf(uint32(first+i), push(uint32(again), 0, ""), segment(cmdWins, 0, 0, 0, uint32(again), ""))
+					w.net.Inject(floodAddr(first+i), to, p)
+				}
+				time.Sleep(250 * time.Millisecond)
+			}
+			s := l.Stats()
+			require.LessOrEqual(t, s.Sessions, 1024)
+			require.Equal(t, s.Sessions, s.HalfOpen)
+		}
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		start := time.Now()
+		w.dial(e)
+		require.Less(t, time.Since(start), time.Second)
+	})
+}
+
+// Sessions in the name of an address do not keep out who has it: cookies tell.
+func TestForgedSessionsOfAnAddress(t *testing.T) {
+	inWorld(t, 5, clean, func(w *world) {
+		l := w.listen(&kcp.Config{MaxSessionsPerAddress: 16})
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		name := netip.MustParseAddr("10.0.0.2")
+		for i := range uint32(100) {
+			w.net.Inject(netip.AddrPortFrom(name, uint16(1000+i)), to, packetOf(i+1, hello(i+1), bytesOf(infoSignal())))
+		}
+		synctest.Wait()
+		require.Equal(t, 16, l.Stats().HalfOpen)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		start := time.Now()
+		w.dial(e)
+		require.Less(t, time.Since(start), time.Second)
+	})
+}

@@ -1,0 +1,149 @@
+package e2e
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/stretchr/testify/require"
+)
+
+// When Flush returns, the peer's endpoint has all that was written before it,
+// whether its application reads or not, and whatever is written meanwhile.
+func TestFlush(t *testing.T) {
+	for seed := range fewer(8) {
+		inWorld(t, seed, lossy, func(w *world) {
+			a, b, _ := w.pair(nil, nil)
+			total := uint64(1)
+			for i := range 5 {
+				data := content(seed, 1+i*20000)
+				_, err := a.Write(data)
+				require.NoError(t, err)
+				total += uint64(len(data))
+				later := make(chan struct{})
+				go func() {
+					defer close(later)
+					if i%2 == 1 {
+						time.Sleep(30 * time.Millisecond)
+						_, _ = a.Write(data)
+					}
+				}()
+				before := a.Stats().BytesAcked
+				require.NoError(t, a.Flush(context.Background()))
+				require.GreaterOrEqual(t, b.Stats().BytesReceived, total)
+				require.GreaterOrEqual(t, a.Stats().BytesAcked, total)
+				require.Less(t, before, total)
+				<-later
+				if i%2 == 1 {
+					total += uint64(len(data))
+				}
+			}
+			require.NoError(t, a.Flush(context.Background()))
+			s := a.Stats()
+			require.Equal(t, total, s.BytesAcked)
+			require.Zero(t, s.WriteBuffered)
+			require.Zero(t, s.WriteBufferUsed)
+			require.NoError(t, a.Flush(cancelled()), "there is nothing to wait for")
+		})
+	}
+}
+
+func cancelled() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}
+
+// The errors of Flush, and that several calls go on by themselves.
+func TestFlushErrors(t *testing.T) {
+	for name, c := range map[string]struct {
+		end  func(w *world, a, b *kcp.Conn)
+		want error
+	}{
+		"closed":      {func(_ *world, a, _ *kcp.Conn) { _ = a.Close() }, net.ErrClosed},
+		"abort":       {func(_ *world, a, _ *kcp.Conn) { _ = a.Abort() }, net.ErrClosed},
+		"endpoint":    {func(_ *world, a, _ *kcp.Conn) { _ = a.Endpoint().Close() }, net.ErrClosed},
+		"peer aborts": {func(_ *world, _, b *kcp.Conn) { _ = b.Abort() }, kcp.ErrReset},
+		"peer closes": {func(_ *world, _, b *kcp.Conn) { _ = b.Close() }, kcp.ErrPeerClosed},
+		"peer dies":   {func(w *world, _, _ *kcp.Conn) { w.deaf() }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, clean, func(w *world) {
+				a, b, _ := w.pair(&kcp.Config{PeerTimeout: 3 * time.Second, Linger: -1}, &kcp.Config{ReceiveWindow: 128, Linger: -1})
+				early := a.Flush(context.Background())
+				require.NoError(t, early)
+				_, err := a.Write(make([]byte, 1<<20)) // more than b takes without reading
+				require.NoError(t, err)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+				defer cancel()
+				require.ErrorIs(t, a.Flush(ctx), context.DeadlineExceeded)
+				errs := make(chan error, 2)
+				for range 2 {
+					go func() { errs <- a.Flush(context.Background()) }()
+				}
+				time.Sleep(time.Second)
+				require.Empty(t, errs)
+				c.end(w, a, b)
+				for range 2 {
+					err := <-errs
+					var oe *net.OpError
+					require.ErrorAs(t, err, &oe)
+					if c.want != nil {
+						require.ErrorIs(t, err, c.want)
+					} else {
+						require.ErrorAs(t, err, new(*kcp.PeerLostError))
+					}
+				}
+				require.Error(t, a.Flush(context.Background()), "afterwards")
+				require.LessOrEqual(t, a.Stats().BytesAcked, b.Stats().BytesReceived, "what was dropped was not delivered")
+			})
+		})
+	}
+}
+
+// A session that ends after all was delivered has flushed.
+func TestFlushAfterTheEnd(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		a, b, _ := w.pair(nil, nil)
+		_, err := a.Write([]byte("all of it"))
+		require.NoError(t, err)
+		receive(t, b, []byte("all of it"))
+		require.NoError(t, b.Close())
+		<-a.Done()
+		require.NoError(t, a.Flush(context.Background()))
+	})
+}
+
+// Flush does not return before what was written is delivered because streams have
+// overtaken it, nor does it wait for messages that were given up.
+func TestFlushBesideOthers(t *testing.T) {
+	inWorld(t, 3, lossy, func(w *world) {
+		a, b, _ := w.pair(&kcp.Config{SendWindow: 8}, nil)
+		s, r := streamPair(t, a, b, &kcp.StreamOptions{Priority: 1})
+		data, up := content(1, 50000), content(2, 200000)
+		_, err := a.Write(data)
+		require.NoError(t, err)
+		send(t, s, up)
+		go receive(t, r, up)
+		require.NoError(t, a.Flush(context.Background()))
+		begin := time.Now()
+		receive(t, b, data)
+		require.Zero(t, time.Since(begin), "it had arrived")
+		_, _ = a.Abort(), b.Abort()
+	})
+	inWorld(t, 4, clean, func(w *world) {
+		a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 4}, nil)
+		w.net.Cut("10.0.0.1", "10.0.0.2")
+		for range 20 {
+			require.NoError(t, a.SendMessage(make([]byte, 2000), &kcp.MessageOptions{Lifetime: 100 * time.Millisecond}))
+		}
+		time.AfterFunc(time.Second, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		require.NoError(t, a.Flush(ctx))
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+	})
+}

@@ -1,0 +1,328 @@
+package e2e
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/congestion"
+	"github.com/stretchr/testify/require"
+)
+
+// dialWith opens a session from e to addr.
+func (w *world) dialWith(e *kcp.Endpoint, addr string, o kcp.DialOptions) *kcp.Conn {
+	w.t.Helper()
+	c, err := e.DialWith(context.Background(), udpAddr(addr), o)
+	require.NoError(w.t, err)
+	return c
+}
+
+// say writes s, and hear reads it.
+func (w *world) say(c *kcp.Conn, s string) {
+	w.t.Helper()
+	_, err := c.Write([]byte(s))
+	require.NoError(w.t, err)
+}
+
+func (w *world) hear(c *kcp.Conn, s string) {
+	w.t.Helper()
+	receive(w.t, c, []byte(s))
+}
+
+// A conversation id can be chosen, and is then used or refused.
+func TestChosenConv(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		l := w.listen(nil)
+		e, _ := w.endpoint("10.0.0.2:5000", nil)
+		for _, o := range []kcp.DialOptions{{Conv: 7}, {ZeroConv: true}, {Conv: 1<<32 - 1, ZeroConv: true}} {
+			c := w.dialWith(e, serverAddr, o)
+			require.Equal(t, o.Conv, c.Conv())
+			w.say(c, "hello")
+			b := accepted(t, l)
+			require.Equal(t, o.Conv, b.Conv())
+			w.hear(b, "hello")
+		}
+		again := func() error {
+			c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: 7})
+			if err == nil {
+				require.EqualValues(t, 7, c.Conv())
+				require.NoError(t, c.Abort())
+			}
+			return err
+		}
+		require.ErrorIs(t, again(), kcp.ErrConvInUse)
+		require.ErrorIs(t, again(), syscall.EADDRINUSE)
+		for c := range e.Sessions() {
+			require.NoError(t, c.Close())
+		}
+		require.ErrorIs(t, again(), kcp.ErrConvInUse, "in TIME-WAIT")
+		time.Sleep(timeWaitTime)
+		require.NoError(t, again())
+		_, err := e.DialWith(context.Background(), udpAddr("10.0.0.3:1"), kcp.DialOptions{Conv: 7, Quiet: true})
+		require.NoError(t, err, "another peer")
+		require.NotZero(t, w.dialWith(e, serverAddr, kcp.DialOptions{}).Conv())
+	})
+}
+
+// Without data a quiet session sends nothing, and Close has nothing to wait for.
+// Accept returns with the first data.
+func TestQuietDial(t *testing.T) {
+	for _, cfg := range []kcp.Config{{}, {Cipher: testAEAD(t)}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, *secured(kcp.Config{})} {
+		inWorld(t, 1, clean, func(w *world) {
+			l := w.listen(&cfg)
+			e, _ := w.endpoint("10.0.0.2:5000", &cfg)
+			silent := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
+			c := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
+			time.Sleep(10 * time.Minute)
+			require.NoError(t, silent.SetWindow(100, 0))
+			require.NoError(t, silent.Close())
+			require.Zero(t, e.Stats().PacketsSent)
+			w.say(c, "first data")
+			if cfg.TLS == nil {
+				require.EqualValues(t, 1, e.Stats().PacketsSent, "HELLO travels with the data")
+			}
+			b := accepted(t, l)
+			w.hear(b, "first data")
+			w.say(b, "answer")
+			w.hear(c, "answer")
+			require.False(t, c.Peer().Legacy)
+			require.NoError(t, c.Close())
+			_, err := b.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+		})
+	}
+}
+
+// CloseWrite introduces a quiet session that has written nothing.
+func TestQuietCloseWrite(t *testing.T) {
+	for _, config := range []*kcp.Config{nil, secured(kcp.Config{})} {
+		inWorld(t, 2, clean, func(w *world) {
+			l := w.listen(config)
+			e, _ := w.endpoint("10.0.0.2:5000", config)
+			c := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
+			require.NoError(t, c.CloseWrite())
+			b := accepted(t, l)
+			_, err := b.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			w.say(b, "answer")
+			w.hear(c, "answer")
+		})
+	}
+}
+
+// Two peers dial each other quietly with one conversation id: both may speak
+// first, or one of them only, and neither is confused.
+func TestQuietPeersMeet(t *testing.T) {
+	ciphers := []kcp.Config{{}, {Cipher: testAEAD(t)}}
+	for seed := range fewer(40) {
+		cfg := ciphers[seed/2%2]
+		inWorld(t, seed, lossy, func(w *world) {
+			x, _ := w.endpoint("10.0.0.1:4000", &cfg)
+			y, _ := w.endpoint("10.0.0.2:5000", &cfg)
+			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: 5, Quiet: true})
+			up, down := content(seed, 20_000), content(seed+1, 20_000)
+			if seed%5 < 2 { // the first data meets an endpoint without the session
+				send(t, a, up)
+				time.Sleep(time.Duration(seed) * 20 * time.Millisecond)
+			}
+			b := w.dialWith(y, "10.0.0.1:4000", kcp.DialOptions{Conv: 5, Quiet: true})
+			if seed%5 >= 2 {
+				send(t, a, up)
+			}
+			if seed%5 == 4 {
+				time.Sleep(time.Second)
+			}
+			send(t, b, down)
+			receive(t, b, up)
+			receive(t, a, down)
+			require.False(t, a.Peer().Legacy)
+			require.False(t, b.Peer().Legacy)
+			closed := make(chan error, 1)
+			go func() { closed <- a.Close() }()
+			_, err := b.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+			require.NoError(t, <-closed)
+			require.NoError(t, b.Close())
+		})
+	}
+}
+
+// Peers at several addresses have one conversation id: those of this package,
+// and legacy ones. Each has its session, and none moves.
+func TestSharedConvs(t *testing.T) {
+	for _, aead := range []bool{false, true} {
+		for _, shared := range []bool{false, true} {
+			inWorld(t, 2, clean, func(w *world) {
+				cfg := kcp.Config{SharedConvs: shared}
+				if aead {
+					cfg.Cipher = testAEAD(t)
+				}
+				l := w.listen(&cfg)
+				var conns []*kcp.Conn
+				for _, addr := range []string{"10.0.0.2:5000", "10.0.0.3:5000", "10.0.0.2:5001"} {
+					e, _ := w.endpoint(addr, &cfg)
+					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 77})
+					w.say(a, "hello")
+					b := accepted(t, l)
+					w.hear(b, "hello")
+					conns = append(conns, a, b)
+				}
+				if !aead {
+					p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
+					p.write([]byte("legacy"))
+					time.Sleep(10 * time.Second)
+					if require.NoError(t, l.SetDeadline(time.Now().Add(time.Second))); !shared {
+						_, err := l.Accept()
+						requireTimeout(t, err)
+						return
+					}
+					b := accepted(t, l)
+					w.hear(b, "legacy")
+				}
+				for i := 0; i < len(conns); i += 2 {
+					bothWays(t, conns[i], conns[i+1], content(uint64(i), 50_000), content(uint64(i+1), 50_000))
+				}
+				for i := 1; i < len(conns) && shared; i += 2 {
+					require.Zero(t, conns[i].Stats().Moves)
+				}
+			})
+		}
+	}
+}
+
+// With SharedConvs a packet from another address is not taken for a move, and no
+// challenge goes there.
+func TestSharedConvsDoNotMove(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		a, b, _, pc := w.movable(&kcp.Config{Cipher: testAEAD(t), SharedConvs: true, PeerTimeout: 5 * time.Second})
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		w.say(a, "from elsewhere")
+		_, err := a.Read(make([]byte, 1))
+		require.Error(t, err)
+		require.Zero(t, b.Stats().Moves)
+	})
+}
+
+// The peer of a session that has ended opens another with the same address and
+// conversation id, any number of times. Nothing of one is read in another, and
+// nothing is lost.
+func TestSharedConvsBeginAgain(t *testing.T) {
+	for seed := range fewer(24) {
+		for _, shared := range []bool{true, false} {
+			if !shared && seed > 0 {
+				continue
+			}
+			inWorld(t, seed, lossy, func(w *world) {
+				cfg := kcp.Config{SharedConvs: shared}
+				if seed%3 == 1 {
+					cfg.Cipher = testAEAD(t)
+				}
+				l := w.listen(&cfg)
+				for life := range uint64(5) {
+					e, pc := w.endpoint("10.0.0.2:5000", &cfg)
+					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5, Quiet: true})
+					send(t, a, content(life, 30_000))
+					if !shared && life == 1 {
+						require.NoError(t, l.SetDeadline(time.Now().Add(20*time.Second)))
+						_, err := l.Accept()
+						requireTimeout(t, err)
+						return
+					}
+					b := accepted(t, l)
+					receive(t, b, content(life, 30_000))
+					send(t, b, content(life+100, 5000))
+					receive(t, a, content(life+100, 5000))
+					switch seed % 4 {
+					case 0:
+						_ = a.Close()
+						_, err := b.Read(make([]byte, 1))
+						require.Equal(t, io.EOF, err)
+						require.NoError(t, b.Close())
+					case 1:
+						closed := make(chan error, 1)
+						go func() { closed <- b.Close() }()
+						_, err := a.Read(make([]byte, 1))
+						require.Equal(t, io.EOF, err)
+						_ = a.Close()
+						<-closed
+					case 2:
+						require.NoError(t, b.Abort())
+						_ = a.Close()
+					default:
+						_ = a.Close() // the server learns of the end
+						_ = b.Close()
+					}
+					<-b.Done()
+					require.NoError(t, e.Close()) // of the one process; the next one has the port again
+					require.NoError(t, pc.Close())
+					time.Sleep(lossy.Delay + lossy.Jitter) // until nothing of it is on its way
+				}
+			})
+		}
+	}
+}
+
+// The same for legacy peers.
+func TestSharedConvsLegacyBeginsAgain(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		inWorld(t, 1, clean, func(w *world) {
+			l := w.listen(&kcp.Config{SharedConvs: shared})
+			for life := range uint64(3) {
+				p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
+				p.write(content(life, 10_000))
+				require.NoError(t, l.SetDeadline(time.Now().Add(30*time.Second)))
+				c, err := l.AcceptKCP(context.Background())
+				if !shared && life > 0 {
+					requireTimeout(t, err)
+					return
+				}
+				require.NoError(t, err)
+				receive(t, c, content(life, 10_000))
+				w.say(c, "thanks")
+				time.Sleep(time.Second)
+				require.Equal(t, "thanks", string(p.received()))
+				require.NoError(t, c.Close())
+				<-c.Done()
+				require.NoError(t, p.pc.Close())
+			}
+		})
+	}
+}
+
+// In TIME-WAIT, what may be of the next session gets no reply that would
+// acknowledge its data: not even if its HELLO and first segment are lost.
+func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		cfg := kcp.Config{SharedConvs: true}
+		l, _ := w.server(&cfg)
+		e, pc := w.endpoint("10.0.0.2:5000", &cfg)
+		a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5})
+		w.say(a, string(content(1, 100_000))) // rcv_nxt is well beyond 0
+		b := accepted(t, l)
+		w.hear(b, string(content(1, 100_000)))
+		require.NoError(t, a.Close())
+		_, err := b.Read(make([]byte, 1))
+		require.Equal(t, io.EOF, err)
+		require.NoError(t, e.Close())
+		require.NoError(t, pc.Close())
+
+		var count atomic.Int32
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			// HELLO with the first data, and what follows at once but for its
+			// last packets, is lost.
+			return from.Addr() == netip.MustParseAddr("10.0.0.1") || count.Add(1) > 20
+		})
+		e, _ = w.endpoint("10.0.0.2:5000", &kcp.Config{SharedConvs: true, CongestionControl: congestion.NewNone})
+		a = w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5, Quiet: true})
+		w.say(a, string(content(2, 60_000)))
+		b = accepted(t, l)
+		w.hear(b, string(content(2, 60_000)))
+		time.Sleep(time.Second)
+		require.Zero(t, a.Stats().Dropped.Total())
+	})
+}

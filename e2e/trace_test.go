@@ -1,0 +1,273 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/crypt"
+	"github.com/stretchr/testify/require"
+)
+
+// traced counts what the hooks of one session show.
+type traced struct {
+	conn     *kcp.Conn
+	first    map[uint32]int // first transmissions by sn
+	acked    map[uint32]int
+	again    uint64 // retransmissions
+	repeated uint64
+	received uint64
+	lost     int
+	spurious uint64
+	samples  int
+	states   []kcp.SessionState
+	err      error
+	control  []string
+	signals  []string
+	metrics  kcp.TraceMetrics
+	moved    []string
+	dropped  []error
+}
+
+// tracedSessions has the sessions of an endpoint in the order of their
+// beginning.
+type tracedSessions struct {
+	mu  sync.Mutex
+	all []*traced
+}
+
+// tracer is a Config.Tracer.
+func (s *tracedSessions) tracer(c *kcp.Conn) *kcp.Trace {
+	r := &traced{conn: c, first: make(map[uint32]int), acked: make(map[uint32]int)}
+	_, _ = c.RemoteAddr(), c.Stats() // no lock is held
+	s.mu.Lock()
+	s.all = append(s.all, r)
+	s.mu.Unlock()
+	return &kcp.Trace{
+		Sent: func(sn uint32, _, transmissions int, _ uint32) {
+			if transmissions == 1 {
+				r.first[sn]++
+			} else {
+				r.again++
+			}
+		},
+		Repeated: func(uint32, int) { r.repeated++ },
+		Received: func(uint32, int) { r.received++ },
+		RTT:      func(_, _, _ uint32) { r.samples++ },
+		Acked:    func(sn uint32, _, _ int) { r.acked[sn]++ },
+		Lost:     func(uint32, int, int, kcp.LossCause) { r.lost++ },
+		Spurious: func(uint32) { r.spurious++ },
+		Metrics:  func(m kcp.TraceMetrics) { r.metrics = m },
+		CongestionState: func(old, state string) {
+			if n := len(r.control); n > 0 && r.control[n-1] != old {
+				r.control = append(r.control, "gap")
+			}
+			r.control = append(r.control, state)
+		},
+		Signal: func(sent bool, name string) {
+			way := "<"
+			if sent {
+				way = ">"
+			}
+			r.signals = append(r.signals, way+name)
+		},
+		State:   func(s kcp.SessionState, err error) { r.states, r.err = append(r.states, s), err },
+		Moved:   func(to string) { r.moved = append(r.moved, to) },
+		Dropped: func(_ int, err error) { r.dropped = append(r.dropped, err) },
+	}
+}
+
+// requireCounts wants the hooks to have shown what the session has counted.
+func (r *traced) requireCounts(t *testing.T) {
+	t.Helper()
+	n := r.conn.Stats()
+	require.Len(t, r.first, int(n.SegmentsSent))
+	for sn, times := range r.first {
+		require.Equal(t, 1, times, "first transmissions of %d", sn)
+		require.Equal(t, 1, r.acked[sn], "acknowledgements of %d", sn)
+	}
+	require.Len(t, r.acked, len(r.first))
+	require.Equal(t, n.Retransmits(), r.again)
+	require.Equal(t, n.Repeats, r.repeated)
+	require.Equal(t, n.SegmentsReceived, r.received)
+	require.GreaterOrEqual(t, r.lost, int(r.again))
+	require.GreaterOrEqual(t, r.spurious, n.SpuriousRetransmits)
+	require.NotContains(t, r.control, "gap")
+}
+
+// Hooks know their session, and show everything that it counts.
+func TestTracer(t *testing.T) {
+	for seed := range fewer(4) {
+		inWorld(t, seed, lossy, func(w *world) {
+			var clients, servers tracedSessions
+			l := w.listen(&kcp.Config{Tracer: servers.tracer})
+			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Tracer: clients.tracer})
+			for i := range 2 {
+				a := w.dial(e)
+				b := accepted(t, l)
+				require.Same(t, a, clients.all[i].conn)
+				require.Same(t, b, servers.all[i].conn)
+				bothWays(t, a, b, content(seed, 100_000*(i+1)), content(seed, 50_000))
+				require.NoError(t, a.Close())
+				require.NoError(t, b.Close())
+			}
+			w.settle()
+			for i, c := range clients.all {
+				c.requireCounts(t)
+				require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished, kcp.SessionClosing, kcp.SessionEnded}, c.states)
+				require.Equal(t, []string{">HELLO", ">INFO"}, c.signals[:2])
+				for _, s := range []string{"<WELCOME", ">CONFIRM", ">CLOSE"} {
+					require.Contains(t, c.signals, s)
+				}
+				require.Equal(t, "startup", c.control[0])
+				require.Positive(t, c.lost)
+				require.Positive(t, c.samples)
+				require.Positive(t, c.metrics.SRTT)
+				s := servers.all[i]
+				s.requireCounts(t)
+				require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, s.states[:2])
+				require.Equal(t, kcp.SessionEnded, s.states[len(s.states)-1])
+				require.Contains(t, s.signals, "<HELLO")
+				require.Contains(t, s.signals, ">WELCOME")
+			}
+		})
+	}
+}
+
+// With TLS the states are the same: established once the handshake is over.
+func TestTracerWithTLS(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		var clients, servers tracedSessions
+		a, b, _ := w.pair(secured(kcp.Config{Tracer: clients.tracer}), secured(kcp.Config{Tracer: servers.tracer}))
+		bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
+		require.Equal(t, []kcp.SessionState{kcp.SessionDialled, kcp.SessionEstablished}, clients.all[0].states)
+		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted, kcp.SessionEstablished}, servers.all[0].states)
+		require.NoError(t, a.Close())
+		_ = b.Close()
+		w.settle()
+		clients.all[0].requireCounts(t)
+		servers.all[0].requireCounts(t)
+	})
+}
+
+// The hooks show why a session ended, and nothing after that.
+func TestTracerTellsTheEnd(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		var clients, servers tracedSessions
+		a, b, _ := w.pair(&kcp.Config{Tracer: clients.tracer}, &kcp.Config{Tracer: servers.tracer})
+		require.NoError(t, b.Abort())
+		_, err := a.Read(make([]byte, 1))
+		require.ErrorIs(t, err, kcp.ErrReset)
+		require.Equal(t, kcp.SessionEnded, clients.all[0].states[len(clients.all[0].states)-1])
+		require.ErrorIs(t, clients.all[0].err, kcp.ErrReset)
+		require.ErrorIs(t, servers.all[0].err, net.ErrClosed)
+		require.Equal(t, "<ABORT", clients.all[0].signals[len(clients.all[0].signals)-1])
+		n := len(clients.all[0].states)
+		_ = a.Close()
+		w.settle()
+		require.Len(t, clients.all[0].states, n)
+	})
+}
+
+// A move to another address shows, and so does a packet that is refused.
+func TestTracerShowsMovesAndDrops(t *testing.T) {
+	inWorld(t, 1, clean, func(w *world) {
+		var sessions tracedSessions
+		cipher, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
+		require.NoError(t, err)
+		a, b, _, pc := w.movable(&kcp.Config{Cipher: cipher, Tracer: sessions.tracer})
+		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
+		bothWays(t, a, b, []byte("there"), []byte("there"))
+		require.Equal(t, b, sessions.all[1].conn)
+		require.Equal(t, []string{"10.0.0.3:6000"}, sessions.all[1].moved)
+	})
+	inWorld(t, 1, clean, func(w *world) {
+		var sessions tracedSessions
+		l := w.listen(&kcp.Config{Tracer: sessions.tracer})
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		w.net.Inject(floodAddr(1), to, packetOf(7, push(0, 0, "x")))
+		w.settle()
+		w.net.Inject(floodAddr(1), to, packetOf(7, segment(cmdAck, 0, 0, 0, 9, "")))
+		w.settle()
+		require.Equal(t, []error{kcp.ErrForgedUna}, sessions.all[0].dropped)
+		require.Equal(t, []kcp.SessionState{kcp.SessionAccepted}, sessions.all[0].states)
+	})
+}
+
+// The Logger learns of every end, with its cause and figures.
+func TestLoggerTellsEnds(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		var log records
+		a, b, l := w.pair(nil, &kcp.Config{Logger: log.Logger()})
+		bothWays(t, a, b, content(1, 5000), content(2, 3000))
+		require.NoError(t, a.Close())
+		_ = b.Close()
+		w.settle()
+		ends := log.Of("session ended")
+		require.Len(t, ends, 1)
+		for _, want := range []string{"level=DEBUG", "cause=", "bytes_received=5001", "bytes_sent=3000", "rtt=2", "undelivered=false", "remote=10.0.0.2:"} {
+			require.Contains(t, ends[0], want)
+		}
+		e, _ := w.endpoint("10.0.0.3:0", nil)
+		a = w.dial(e)
+		b = accepted(t, l)
+		require.NoError(t, a.Abort())
+		_, err := b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, kcp.ErrReset)
+		w.settle()
+		require.Contains(t, log.Of("session ended")[1], kcp.ErrReset.Error())
+	})
+}
+
+// Nothing that peers do makes more records than 100 a second, and what is left
+// out is counted.
+func TestLoggerIsBounded(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		var log records
+		l := w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
+		to := l.Addr().(*net.UDPAddr).AddrPort()
+		const sessions = 1000
+		for i := range uint32(sessions) {
+			w.net.Inject(floodAddr(int(i)), to, packetOf(i+1, push(0, 0, "x")))
+		}
+		w.settle()
+		opened := len(log.Of("session opened"))
+		require.LessOrEqual(t, opened, 101)
+		require.GreaterOrEqual(t, opened, 100)
+		time.Sleep(2 * time.Second)
+		w.net.Inject(floodAddr(9999), to, packetOf(9999, push(0, 0, "x")))
+		w.settle()
+		last := log.Of("session opened")
+		require.Contains(t, last[len(last)-1], "left_out=900")
+	})
+}
+
+// Packets under another key are told of at once, and every ten seconds at most.
+func TestLoggerTellsOfAnotherKey(t *testing.T) {
+	inWorld(t, 2, clean, func(w *world) {
+		var log records
+		ours, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
+		require.NoError(t, err)
+		theirs, err := crypt.AESGCM(bytes.Repeat([]byte{6}, 16))
+		require.NoError(t, err)
+		w.listen(&kcp.Config{Cipher: ours, Logger: log.Logger()})
+		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: theirs, DialTimeout: 35 * time.Second})
+		addr, err := net.ResolveUDPAddr("udp", serverAddr)
+		require.NoError(t, err)
+		_, err = e.Dial(context.Background(), addr)
+		require.Error(t, err)
+		synctest.Wait()
+		warnings := log.Of("packets do not open")
+		require.GreaterOrEqual(t, len(warnings), 3)
+		require.LessOrEqual(t, len(warnings), 4)
+		require.Contains(t, warnings[0], "level=WARN")
+		require.Contains(t, warnings[0], "packets=1")
+		require.Contains(t, warnings[0], "last_from=10.0.0.2:")
+		require.NotContains(t, warnings[1], "packets=1 ")
+	})
+}

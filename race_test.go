@@ -1,5 +1,0 @@
-//go:build race
-
-package kcp
-
-const raceEnabled = true
