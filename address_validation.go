@@ -188,9 +188,7 @@ func (k *KCP) cost(n, size int) int {
 // charge takes from the credit n bytes that are about to be put into a packet.
 // They are put into one of size bytes at most.
 func (k *KCP) charge(n, size int) {
-	if v := k.snd.validation; v != nil {
-		v.credit -= k.cost(n, size)
-	}
+	k.snd.validation.credit -= k.cost(n, size)
 }
 
 // mayBegin reports whether the credit allows a new data segment. pending is the
@@ -198,9 +196,6 @@ func (k *KCP) charge(n, size int) {
 // credit is left for retransmissions, unless nothing is in flight.
 func (k *KCP) mayBegin(s *sendSegment, pending int) bool {
 	v := k.snd.validation
-	if v == nil {
-		return true
-	}
 	need := pending + s.size() + v.overhead
 	if k.snd.nxt != k.snd.una {
 		need *= 2

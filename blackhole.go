@@ -18,12 +18,6 @@ type blackHoleDetector struct {
 // that. If none does, the false suspicion costs a probe.
 const watchedLosses = 3
 
-// transmitted records that s is about to be transmitted, once more or for the
-// first time.
-func (s *sendSegment) transmitted() {
-	s.least, s.packet = s.arrivedIn(), 0
-}
-
 // leftIn records that s, or a piece of it, is in a packet of size bytes, which
 // may still grow.
 func (s *sendSegment) leftIn(size int) { s.packet = max(s.packet, int32(size)) }

@@ -28,6 +28,41 @@ type peerWindow struct {
 	probeWait   uint32 // milliseconds between probes; 0: not probing
 }
 
+// mechanisms are the parts of Flush that most flushes can do without.
+type mechanisms uint8
+
+const (
+	dueValidation mechanisms = 1 << iota // the peer's address is not validated
+	dueSignals                           // signals wait
+	dueAcks                              // ACKs wait, or segments were counted that need none
+	dueProbes                            // the peer's window is zero, or a probe or an update waits
+	dueLosses                            // a segment has timed out, or is a suspect
+	dueCopies                            // redundant copies may be wanted
+)
+
+// dueNow returns which mechanisms a flush needs.
+func (k *KCP) dueNow() (due mechanisms) {
+	if k.snd.validation != nil {
+		due |= dueValidation
+	}
+	if len(k.signals) > 0 {
+		due |= dueSignals
+	}
+	if p := &k.rcv.ackPolicy; len(k.rcv.acks) > 0 || p.segments != 0 || p.urgent || p.filled {
+		due |= dueAcks
+	}
+	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
+		due |= dueProbes
+	}
+	if g := k.snd.timeouts.first; g != nil && !g.at.after(k.clock.now) || k.snd.loss.suspects.head != nil {
+		due |= dueLosses
+	}
+	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
+		due |= dueCopies
+	}
+	return due
+}
+
 // Flush sends everything that may leave now: acknowledgements, window probes,
 // retransmissions and new segments. It does nothing before the first Update or
 // SetClock.
@@ -35,20 +70,29 @@ func (k *KCP) Flush() {
 	if !k.clock.started {
 		return
 	}
-	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.unaToSend()}
-	if k.holdsAcks() {
-		k.rcv.acks = k.rcv.acks[:0]
+	due := k.dueNow()
+	h := header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
+	if due&dueValidation != 0 {
+		if h.una = k.unaToSend(); k.holdsAcks() {
+			k.rcv.acks = k.rcv.acks[:0]
+		}
 	}
-	k.flushSignals(&h)
+	if due&dueSignals != 0 {
+		k.flushSignals(&h)
+	}
 	packets, bare := k.counters.PacketsSent, len(k.out.packet)
-	k.repeatAcks(&h)
-	if k.cfg.ext.ThinAcks {
-		k.flushEarlyAcks(&h)
-	} else {
-		k.flushAcks(&h)
+	if due&dueAcks != 0 {
+		k.repeatAcks(&h)
+		if k.cfg.ext.ThinAcks {
+			k.flushEarlyAcks(&h)
+		} else {
+			k.flushAcks(&h)
+		}
 	}
-	k.scheduleProbe()
-	k.flushProbes(&h)
+	if due&dueProbes != 0 {
+		k.scheduleProbe()
+		k.flushProbes(&h)
+	}
 
 	window := k.sendWindow()
 	first := k.snd.nxt
@@ -62,15 +106,31 @@ func (k *KCP) Flush() {
 		}
 	}
 	k.congestionState()
-	timedOut, fast := k.flushRetransmissions(&h, rate)
+	timedOut, fast := false, false
+	if due&dueLosses != 0 {
+		timedOut, fast = k.flushRetransmissions(&h, rate)
+	}
+	if k.cfg.ext.PipeWindow {
+		k.flushLost(&h, rate)
+	}
 	k.admit(window, rate)
-	k.flushNew(&h, first)
-	k.flushOutageProbe(&h)
-	k.flushPartial(&h, first)
-	k.flushRedundant(&h, first)
-	k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
+	if first != k.snd.nxt {
+		k.flushNew(&h, first)
+	}
+	if k.snd.recovery.inOutage { // which a time-out may just have shown
+		k.flushOutageProbe(&h)
+		k.flushPartial(&h, first)
+	}
+	if due&dueCopies != 0 || timedOut || fast {
+		k.flushRedundant(&h, first)
+	}
+	if due&dueAcks != 0 {
+		k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
+	}
 	k.emit()
-	k.noteReplies(first, timedOut || fast)
+	if r := &k.rcv.ackPolicy.replies; r.open || r.left || timedOut || fast {
+		k.noteReplies(first, timedOut || fast)
+	}
 
 	s := k.congestionState()
 	s.Window = int(window)
@@ -213,17 +273,24 @@ func (k *KCP) inPeerWindow() bool {
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
-	beyond := k.beyondWindow()
+	beyond := 0
+	if k.rare != nil {
+		beyond = k.beyondWindow()
+	}
 	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
-		k.pull()
+		at := k.snd.nxt
+		if k.rare != nil {
+			k.pull()
+			at = k.place(at)
+		}
 		if k.snd.nxt == k.snd.end {
 			break
 		}
-		s := k.snd.ring.at(k.place(k.snd.nxt))
+		s := k.snd.ring.at(at)
 		if s.tag != nil && k.dropSpent() {
 			continue
 		}
-		if !k.mayBegin(s, pending) {
+		if k.snd.validation != nil && !k.mayBegin(s, pending) {
 			return
 		}
 		if !k.mayAdmit(window) {
@@ -247,7 +314,9 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.begun = true
 		}
-		k.leaveGap(s)
+		if k.rare != nil {
+			k.leaveGap(s)
+		}
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)
@@ -270,9 +339,6 @@ func (k *KCP) backOff(s *sendSegment) {
 
 // flushNew sends the segments from first on for the first time.
 func (k *KCP) flushNew(h *header, first seq) {
-	if first == k.snd.nxt {
-		return
-	}
 	resendTS := k.clock.now + k.firstTimeout(k.snd.rtt.rto) + seq(k.peer.ackHold)
 	for sn := first; sn != k.snd.nxt; sn++ {
 		s := k.snd.ring.at(sn)
@@ -323,8 +389,10 @@ func (k *KCP) sendSegment(s *sendSegment, h *header) {
 	}
 	info := s.info()
 	info.LostMicros, s.lostAt = s.lostAt, 0
-	k.snd.cc.OnPacketSent(k.lastState(), info)
-	k.cfg.trace.sent(s)
+	k.snd.cc.OnPacketSent(k.snd.ccState, info) // which Flush has brought up to date
+	if k.cfg.trace != nil {
+		k.cfg.trace.sent(s)
+	}
 }
 
 // putSegment puts s into a packet, cuts it into several, or passes it to
@@ -334,7 +402,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	if k.snd.validation != nil {
 		k.snd.validation.transmitted(s.sn, k.clock.now)
 	}
-	s.transmitted()
+	s.least, s.packet = s.arrivedIn(), 0
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
 		if s.tag.abandoned {
@@ -346,7 +414,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		}
 	}
 	size := k.maxPacketOf(s)
-	if k.needsPieces(s, size) {
+	if (s.size() > size || s.sn == 0) && k.needsPieces(s, size) {
 		k.putPieces(s, h, size)
 		return
 	}
@@ -354,7 +422,9 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 		k.emit() // a full segment does not fit behind others
 		h.encode(s.buf[k.hooks.headroom-headerSize:])
 		s.beingWritten = true
-		k.charge(s.size(), size)
+		if k.snd.validation != nil {
+			k.charge(s.size(), size)
+		}
 		k.counters.PacketsSent++
 		s.leftIn(s.size())
 		k.hooks.outputInPlace(s)
@@ -380,8 +450,10 @@ func (k *KCP) releaseSegment(s *sendSegment) {
 // what else is in the packet allows, it emits that packet first and begins
 // another.
 func (k *KCP) reserve(n, size int) []byte {
-	k.charge(n, size)
-	if !k.fits(n, size) {
+	if k.snd.validation != nil {
+		k.charge(n, size)
+	}
+	if len(k.out.packet) > 0 && !k.fits(n, size) {
 		k.emit()
 	}
 	if len(k.out.packet) == 0 {

@@ -163,7 +163,9 @@ func (k *KCP) SetClock(now uint32) {
 // the other throughout.
 func (k *KCP) SetClockMicros(now uint64) {
 	k.clock.now, k.clock.micros, k.clock.fine = seq(now/1000), int64(now), true
-	k.started()
+	if !k.clock.started {
+		k.started()
+	}
 }
 
 func (k *KCP) setClock(now seq) {
@@ -190,7 +192,10 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
 		return uint32(k.clock.now), true
 	}
-	next, ok := k.snd.timeouts.next()
+	next, ok := seq(0), false
+	if g := k.snd.timeouts.first; g != nil {
+		next, ok = g.at, true
+	}
 	earlier := func(t seq) {
 		if !ok || t.before(next) {
 			next, ok = t, true
@@ -211,9 +216,9 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 			earlier(k.clock.now)
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
+		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.snd.validation == nil || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
-		case k.mayExceedWindow() && k.inPeerWindow():
+		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
 			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.diff(k.clock.now), 0))))
 		}
 	}

@@ -72,7 +72,9 @@ func (d *lossDetector) sent(s *sendSegment) {
 	if s.list == &d.suspects && s.fastack > 0 {
 		return
 	}
-	s.unlinkOrder()
+	if s.list != nil {
+		s.unlinkOrder()
+	}
 	if s.xmit == 1 {
 		d.fresh.pushOrder(s)
 	} else {

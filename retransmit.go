@@ -189,7 +189,6 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 	}
 	if k.cfg.ext.PipeWindow {
 		k.queueLost(again)
-		k.flushLost(h, rate)
 	}
 	clear(again)
 	k.out.scratch = again[:0]

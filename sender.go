@@ -42,20 +42,24 @@ type sender struct {
 // n < len(p), or ErrMessageTooLarge if n would be 0.
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
-		n = k.extendTail(p)
-		p = p[n:]
-		if len(p) == 0 {
+		if k.snd.end != k.snd.nxt {
+			n = k.extendTail(p)
+		}
+		if p = p[n:]; len(p) == 0 {
 			return n, nil
 		}
 	}
-	mss := k.segmentSize(len(p))
+	mss := k.cfg.mss
+	if k.cfg.messageMSS > mss {
+		mss = k.segmentSize(len(p))
+	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
 	if k.snd.validation != nil && k.snd.una == k.snd.end && count < k.fragmentLimit() {
 		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
-	if count > k.fragmentLimit() {
+	if count > 1 && count > k.fragmentLimit() {
 		if n > 0 {
 			return n, nil
 		}
@@ -90,9 +94,6 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 // extendTail fills up the last waiting segment and returns how many bytes it
 // took.
 func (k *KCP) extendTail(p []byte) int {
-	if k.snd.end == k.snd.nxt {
-		return 0
-	}
 	s := k.snd.ring.at(k.place(k.snd.end - 1))
 	if s.tag != nil {
 		return 0
@@ -151,7 +152,9 @@ func (k *KCP) advanceUna() {
 // dropAcked releases the acknowledged segment s. last says that its last
 // transmission is known to have arrived.
 func (k *KCP) dropAcked(s *sendSegment, last bool) {
-	k.cfg.trace.acked(s)
+	if k.cfg.trace != nil {
+		k.cfg.trace.acked(s)
+	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
 	k.snd.blackHole.arrived(s.arrivedIn())
 	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
@@ -159,7 +162,9 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if s.list == &k.snd.loss.due {
 		k.notLost(s)
 	}
-	s.unlinkOrder()
+	if s.list != nil {
+		s.unlinkOrder()
+	}
 	k.snd.ring.set(s.sn, nil)
 	k.snd.inFlight--
 	k.snd.flightBytes -= int64(s.size())
