@@ -46,7 +46,7 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 		old = old || h.una != 0 || h.cmd == cmdAck
 		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece || streamCmd(h.cmd)
 		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
-		f.crypto = f.crypto || isCrypto(&h)
+		f.crypto = f.crypto || h.cmd == cmdWins && signalCode(h.frg) == sigCrypto
 		s, _ := h.signal()
 		switch {
 		case s.code == sigHello && f.hello.code == 0:

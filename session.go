@@ -264,7 +264,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
-	if c.takeSecured(p) {
+	if c.tls != nil && c.takeSecured(p) {
 		return true
 	}
 	data := p.Data

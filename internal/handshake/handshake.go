@@ -167,24 +167,3 @@ func (t *TLS) Close() {
 		_ = t.conn.Close() // reports only that it was closed early
 	}
 }
-
-// alertInternalError is an alert of TLS (RFC 8446 §6).
-const alertInternalError = 80
-
-// alerted returns err, and makes sure that it wraps a tls.AlertError.
-func alerted(err error) error {
-	var alert tls.AlertError
-	if err == nil || errors.As(err, &alert) {
-		return err
-	}
-	return errors.Join(err, tls.AlertError(alertInternalError))
-}
-
-// AlertOf returns the alert that tells the peer of err.
-func AlertOf(err error) tls.AlertError {
-	var alert tls.AlertError
-	if errors.As(err, &alert) {
-		return alert
-	}
-	return alertInternalError
-}
