@@ -48,11 +48,9 @@ type securedState struct {
 // protect sets the protection that a session begins with. No other goroutine has c
 // yet.
 func (c *Conn) protect() {
-	scheme, config := c.ep.protection, c.ep.config.TLS
-	var app *protect.TLS
-	if c.in.protection, app = scheme.Session(c.entry.Conv); app != nil {
-		x := handshake.NewExchange(c.entry.Conv, config, app, scheme.Handshake(c.entry.Conv))
-		c.tls = &tlsState{app: app, handshake: x}
+	var app, keys *protect.TLS
+	if c.in.protection, app, keys = c.ep.protection.Session(c.entry.Conv); app != nil {
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.ep.config.TLS, app, keys)}
 		c.hs.securing = true
 	}
 }
@@ -65,10 +63,6 @@ func (c *Conn) tlsHandshake() *handshake.Exchange {
 	}
 	return c.tls.handshake
 }
-
-// securing reports whether packets of the state machine cannot be sent yet, as
-// the keys for them are not agreed on.
-func (c *Conn) securing() bool { return c.hs.securing }
 
 // ConnectionState is how a session is secured. It is a type of this package
 // because programs such as net/http take every connection for TLS that has a
@@ -147,27 +141,23 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	s := work.Run()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closing.state == stateEnded {
-		x.Abandon()
-		return
-	}
 	var r handshake.Result
-	failed := x.Failed() // meanwhile
-	done := x.Worked(s, &r)
-	if failed {
-		c.account()
+	if !x.Worked(s, &r) {
+		if c.closing.state != stateEnded {
+			c.account()
+		}
 		return
 	}
 	now := c.ep.now()
 	c.setClock(now)
 	c.tookHandshake(x, &r)
-	if l := &c.hs; !x.Failed() && !l.hello.active && x.Unacknowledged() {
+	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
 		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 		l.hello.sent(now)
 		l.helloAt = now
 	}
-	if done {
-		c.securedTLS(x, now)
+	if r.Completed != nil {
+		c.securedTLS(r.Completed, now)
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
@@ -207,7 +197,7 @@ func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
 	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
 		return false
 	}
-	if _, _, err := x.Keys().Keys.Open(bytes.Clone(p.Data)); err != nil {
+	if _, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data)); err != nil {
 		return false
 	}
 	c.setClock(now)
@@ -226,15 +216,15 @@ func (c *Conn) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	if r.Damaged > 0 {
 		c.ep.counters.dropCipher.Add(1)
 	}
-	if token := x.PeerToken(); l.dialled && token != 0 {
-		l.peerToken = token
+	if r.PeerToken != 0 {
+		l.peerToken = r.PeerToken
 	}
 	if r.Validated {
 		c.addressValidated()
 	}
 	if r.Cookie.Code != 0 {
 		c.takeOutside(signalOf(r.Cookie))
-		x.SetCookie(l.cookie.toHandshake())
+		x.Cookie = l.cookie.toHandshake()
 	}
 	switch {
 	case r.End == handshake.Reset:
@@ -266,28 +256,27 @@ func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 
 // securedTLS begins the session proper: TLS is done. The peer's INFO counts now,
 // and with it the window that every peer with signals has at least.
-func (c *Conn) securedTLS(x *handshake.Exchange, now time.Duration) {
-	state := x.State()
-	c.tls.secured = &securedState{state, handshake.CertificateBytes(&state)}
+func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
+	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
 	c.live.lastHeard = now
 	c.hs.kind = peerExtended
-	c.greetTLS(x, now)
+	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
-	signalOf(x.PeerInfo()).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
+	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
 	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
 // asks the other to confirm the session. If that has asked for a certificate,
 // Dial waits until it has taken it. The listening end shows that it is there.
-func (c *Conn) greetTLS(x *handshake.Exchange, now time.Duration) {
+func (c *Conn) greetTLS(asked bool, now time.Duration) {
 	l := &c.hs
 	l.greeted.Store(true)
 	if l.dialled {
 		l.welcomed, l.finish.signal.ts = true, l.peerToken
 		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
-		if !x.CertificateRequested() {
+		if !asked {
 			c.noteReached()
 		}
 		return
@@ -303,7 +292,7 @@ func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
 		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
 		if packetkeys.LevelOf(packet) == packetkeys.Application {
 			p.kind = sealedPacket
-			if !c.securing() && c.ep.open(c.tls.app, &p) != nil {
+			if !c.hs.securing && c.ep.open(c.tls.app, &p) != nil {
 				continue
 			}
 		}
@@ -318,13 +307,10 @@ func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
 func (c *Conn) takeSecured(p *inPacket) (is bool) {
 	var r handshake.Result
 	x := c.tls.handshake
-	if x != nil {
-		x.Prove()
-	}
-	if p.kind != plainPacket {
-		return false
-	}
 	if x == nil {
+		if p.kind != plainPacket {
+			return false
+		}
 		var una uint32
 		if is, una = handshake.TicketAgain(p.Data, p.conv, &r); una != 0 {
 			again := c.ep.packet(handshake.AckSize(c.tls.app))
@@ -333,7 +319,7 @@ func (c *Conn) takeSecured(p *inPacket) (is bool) {
 		c.ep.counters.dropHandshake.Add(uint64(r.Dropped))
 		return is
 	}
-	if is = x.Ticket(p.Data, &r); is {
+	if is = x.Secured(p.Data, p.kind == plainPacket, &r); is {
 		c.tookHandshake(x, &r)
 		c.advanceTLS()
 	}
@@ -411,8 +397,8 @@ func (c *Conn) closeTLS() {
 		if t.secured != nil {
 			t.secured.bytes = 0 // they last as long as the application has c
 		}
-		if x != nil && !c.hs.dialled && x.Keys().Keys.Opens() && !t.app.Keys.Opens() {
-			t.ended = x.Keys()
+		if x != nil && !c.hs.dialled && x.Protection.Keys.Opens() && !t.app.Keys.Opens() {
+			t.ended = x.Protection
 			t.ended.Compact()
 		}
 	}
@@ -429,9 +415,9 @@ func (c *Conn) tlsExpires() time.Duration {
 	switch x := c.tlsHandshake(); {
 	case x == nil || c.hs.dialled:
 		return 0
-	case x.Failed():
+	case x.Failed:
 		return x.FailedAt + failedTime
-	case !x.Done():
+	case !x.Done:
 		return c.hs.born + handshakeTime
 	}
 	return 0

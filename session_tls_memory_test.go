@@ -147,7 +147,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 		c.inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
 		require.Positive(t, x.Received())
 		require.Less(t, x.Held(), 2<<10, "1 byte, far ahead")
-		require.False(t, x.Started())
+		require.False(t, x.Started)
 		for i := range 1000 {
 			c.inputHandshake(cryptoOf(c, 2000+2*i, []byte{1}), c.ep.now())
 			c.inputHandshake(sealedJunk(c, 1200), c.ep.now())
@@ -166,7 +166,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 		unlock := sync.OnceFunc(c.mu.Unlock)
 		defer unlock()
 		x := c.tlsHandshake()
-		require.True(t, x.Started())
+		require.True(t, x.Started)
 		for i := range 100 { // TLS reads nothing of it
 			before := x.Received()
 			c.inputHandshake(cryptoOf(c, 3000+1000*i, make([]byte, 1000)), c.ep.now())

@@ -48,30 +48,34 @@ type Exchange struct {
 
 	tls     *TLS                // nil before it has started
 	initial *packetkeys.Initial // nil before the dialling end's token is known
-	keys    *protect.TLS        // of the level Handshake
 	app     *protect.TLS        // of the level Application
 	streams [Levels]Stream
 
 	peerInfo Signal   // the peer's INFO as it came in the clear
-	cookie   Signal   // goes with HELLO; code 0: none
 	early    [][]byte // packets under keys that are not known yet
 	held     int      // bytes of early as allocated
-	alert    Signal   // tells the peer that the handshake has failed; code 0: it has not
+	alert    Signal   // tells the peer that the handshake has failed
 	owes     owed
 	out      outgoing // the packet whose size Pending has returned
 
-	// FailedAt is when the handshake has failed. It is the owner's.
-	FailedAt time.Duration
+	// These are for the owner to read.
+	Done       bool         // TLS is done
+	Failed     bool         // the handshake has failed
+	Started    bool         // TLS was given its first work
+	Protection *protect.TLS // of the level Handshake; immutable
+
+	// These are for the owner to set.
+	FailedAt time.Duration // when the handshake has failed
+	Cookie   Signal        // goes with HELLO; code 0: none
 
 	plain    uint8 // answers of a peer without TLS
-	started  bool  // TLS was given its first work
 	working  bool  // TLS is at work
 	greeted  bool  // the peer's WELCOME has arrived
-	done     bool  // TLS is done
 	proven   bool  // dialled: a packet under the peer's application keys has arrived
 	tickets  bool  // the client takes tickets, and the server sends them
 	ticketed bool  // the ticket has been handled
 	ended    bool  // the session ends: its peer is not told again
+	closed   bool  // Close was called
 }
 
 // owed are packets that are to be sent whatever waits in the streams.
@@ -86,7 +90,7 @@ const (
 // NewExchange returns the handshake of a session whose packets are protected by
 // app, before it has begun. keys protects those of the handshake.
 func NewExchange(conv uint32, config *tls.Config, app, keys *protect.TLS) *Exchange {
-	return &Exchange{conv: conv, config: config, app: app, keys: keys}
+	return &Exchange{conv: conv, config: config, app: app, Protection: keys}
 }
 
 // Dial begins the handshake of the dialling end. info is its INFO.
@@ -163,15 +167,15 @@ func (w Work) Run() (s Step) {
 // Next returns the work that TLS has to do now. ok is false if there is none. The
 // caller passes what comes of it to Worked. The handshake may fail.
 func (x *Exchange) Next(r *Result) (w Work, ok bool) {
-	if x.working || x.alert.Code != 0 || x.initial == nil {
+	if x.working || x.Failed || x.initial == nil {
 		return Work{}, false
 	}
 	w.ticket = x.tickets && !x.dialled
 	switch {
-	case x.dialled && !x.started:
-		x.started, w.start = true, true
-	case !x.started:
-		whole, ok := wholeClientHello(x.streams[Initial].Available())
+	case x.dialled && !x.Started:
+		x.Started, w.start = true, true
+	case !x.Started:
+		whole, ok := wholeClientHello(x.streams[Initial].in)
 		if !ok {
 			x.fail(r, tls.AlertError(alertDecodeError), false)
 		}
@@ -179,11 +183,11 @@ func (x *Exchange) Next(r *Result) (w Work, ok bool) {
 			return Work{}, false
 		}
 		x.tls = Server(x.config, x.params().Encode())
-		x.started, w.start, w.data = true, true, x.streams[Initial].Read()
-	case x.done && !x.dialled:
+		x.Started, w.start, w.data = true, true, x.streams[Initial].Read()
+	case x.Done && !x.dialled:
 		return Work{}, false // no message of a client follows its Finished
 	default:
-		if w.data = x.streams[x.tls.Reads()].Read(); w.data == nil {
+		if w.data = x.streams[x.tls.reads].Read(); w.data == nil {
 			return Work{}, false
 		}
 	}
@@ -191,11 +195,14 @@ func (x *Exchange) Next(r *Result) (w Work, ok bool) {
 	return w, true
 }
 
-// Worked takes what TLS has brought about. It reports whether TLS has completed the
-// handshake just now.
-func (x *Exchange) Worked(s Step, r *Result) (done bool) {
+// Worked takes what TLS has brought about. It reports whether the handshake goes on.
+func (x *Exchange) Worked(s Step, r *Result) bool {
 	x.working = false
-	if x.alert.Code != 0 { // it has failed meanwhile
+	switch {
+	case x.closed: // meanwhile
+		x.tls.Close()
+		return false
+	case x.Failed: // the same
 		x.drop()
 		return false
 	}
@@ -217,21 +224,28 @@ func (x *Exchange) Worked(s Step, r *Result) (done bool) {
 	case err != nil:
 		x.fail(r, err, false)
 	case s.Done:
-		x.done, x.ticketed = true, !x.tickets
+		x.Done, x.ticketed = true, !x.tickets
+		r.Completed = &Completed{x.tls.conn.ConnectionState(), x.peerInfo, x.tls.asked}
 		x.streams[Initial] = Stream{}
 		if !x.dialled {
 			x.streams[Handshake] = Stream{}
 		}
-		return true
-	case x.done:
+	case x.Done:
 		x.ticketed = true // what follows Finished is the ticket
 	}
-	return false
+	return true
+}
+
+// Completed is what TLS has agreed on.
+type Completed struct {
+	State tls.ConnectionState
+	Info  Signal // the peer's
+	Asked bool   // the server has asked this client for a certificate, which it may refuse
 }
 
 // takeSecret sets keys by a secret of TLS.
 func (x *Exchange) takeSecret(s Secret) error {
-	keys := x.keys
+	keys := x.Protection
 	if s.Level == Application {
 		keys = x.app
 	}
@@ -248,15 +262,12 @@ func (x *Exchange) Early() [][]byte {
 	return early
 }
 
-// Prove takes note that a packet under the application keys has arrived.
-func (x *Exchange) Prove() { x.proven = true }
-
 // Settle reports what remains to be done: repeats whether the flight is repeated
 // still, and over whether both ends have shown that they have the application
 // keys, and the ticket has been handled. confirmed says that the peer of an
 // accepted session has shown the former.
 func (x *Exchange) Settle(confirmed bool) (repeats, over bool) {
-	if !x.done || x.working {
+	if !x.Done || x.working {
 		return true, false
 	}
 	if !x.dialled && !x.streams[Application].Unacknowledged() {
@@ -268,18 +279,9 @@ func (x *Exchange) Settle(confirmed bool) (repeats, over bool) {
 	return !x.ticketed, x.ticketed && confirmed
 }
 
-// Close ends the handshake, unless TLS is at work: then Abandon has to be called
-// once that has returned.
+// Close ends the handshake. While TLS is at work, Worked does it.
 func (x *Exchange) Close() {
-	if !x.working {
-		x.Abandon()
-	}
-}
-
-// Abandon ends a handshake whose session has ended.
-func (x *Exchange) Abandon() {
-	x.working = false
-	if x.tls != nil {
+	if x.closed = true; x.tls != nil && !x.working {
 		x.tls.Close()
 	}
 }
@@ -287,14 +289,14 @@ func (x *Exchange) Abandon() {
 // fail ends the handshake: the peer gets an alert, unless it has sent one, or
 // speaks no TLS.
 func (x *Exchange) fail(r *Result, err error, remote bool) {
-	if x.alert.Code != 0 {
+	if x.Failed {
 		return
 	}
 	code := uint32(AlertOf(err))
 	if err == ErrChanged {
 		code = alertChanged
 	}
-	x.alert = Signal{CodeAlert, code, x.peerToken}
+	x.Failed, x.alert = true, Signal{CodeAlert, code, x.peerToken}
 	x.drop()
 	if !remote && err != ErrNoTLS {
 		x.owes |= owesAlert
@@ -314,34 +316,6 @@ func (x *Exchange) drop() {
 	clear(x.streams[:])
 }
 
-// Started reports whether TLS has started.
-func (x *Exchange) Started() bool { return x.tls != nil }
-
-// Failed reports whether the handshake has failed.
-func (x *Exchange) Failed() bool { return x.alert.Code != 0 }
-
-// Done reports whether TLS is done.
-func (x *Exchange) Done() bool { return x.done }
-
-// State returns what TLS has agreed on. TLS must be done.
-func (x *Exchange) State() tls.ConnectionState { return x.tls.State() }
-
-// CertificateRequested reports whether the server has asked this client for a
-// certificate. It may still refuse what it was sent. TLS must be done.
-func (x *Exchange) CertificateRequested() bool { return x.tls.CertificateRequested() }
-
-// PeerToken returns the token of the peer; 0: it is not known.
-func (x *Exchange) PeerToken() uint32 { return x.peerToken }
-
-// PeerInfo returns the peer's INFO, which counts once TLS is done.
-func (x *Exchange) PeerInfo() Signal { return x.peerInfo }
-
-// SetCookie sets the COOKIE that goes with HELLO.
-func (x *Exchange) SetCookie(s Signal) { x.cookie = s }
-
-// Keys returns what protects the packets of the handshake.
-func (x *Exchange) Keys() *protect.TLS { return x.keys }
-
 // Unacknowledged reports whether anything was written that the peer has not
 // acknowledged.
 func (x *Exchange) Unacknowledged() bool {
@@ -358,7 +332,7 @@ func (x *Exchange) Unacknowledged() bool {
 func (x *Exchange) Received() int {
 	n := x.held
 	for i := range x.streams {
-		n += x.streams[i].Held()
+		n += x.streams[i].held
 	}
 	return n
 }
@@ -367,7 +341,7 @@ func (x *Exchange) Received() int {
 func (x *Exchange) Held() int {
 	n := x.Received()
 	for i := range x.streams {
-		n += x.streams[i].Kept()
+		n += x.streams[i].kept
 	}
 	if x.tls != nil { // it keeps what it has read of a message, in a buffer that doubles
 		n += TLSBytes + 2*int(x.streams[Handshake].Received())

@@ -27,15 +27,14 @@ type party struct {
 	x        *Exchange
 	app      *protect.TLS
 	r        Result // all so far
-	done     bool
-	inFlight int // times that TLS has worked
+	inFlight int    // times that TLS has worked
 }
 
 // newParty returns an end that has not begun.
 func newParty(t *testing.T, config *tls.Config) *party {
 	scheme := protect.NewScheme(nil, true, nil)
-	_, app := scheme.Session(testConv)
-	return &party{t: t, app: app, x: NewExchange(testConv, config, app, scheme.Handshake(testConv))}
+	_, app, keys := scheme.Session(testConv)
+	return &party{t: t, app: app, x: NewExchange(testConv, config, app, keys)}
 }
 
 // dialler returns the dialling end, which has begun.
@@ -54,7 +53,7 @@ func (p *party) work() {
 			return
 		}
 		p.inFlight++
-		p.done = p.x.Worked(w.Run(), &p.r) || p.done
+		p.x.Worked(w.Run(), &p.r)
 	}
 }
 
@@ -92,8 +91,7 @@ func (p *party) input(packet []byte) (r Result) {
 		if p.app.Open(&in) != nil {
 			return r
 		}
-		p.x.Prove()
-		require.True(p.t, p.x.Ticket(in.Data, &r))
+		require.True(p.t, p.x.Secured(in.Data, true, &r))
 	}
 	p.work()
 	if r.Failed != nil {
@@ -162,11 +160,11 @@ func TestExchange(t *testing.T) {
 			random = rand.New(rand.NewPCG(seed, 1))
 		}
 		exchange(t, a, b, random)
-		require.True(t, a.done && b.done, "seed %d: %v %v", seed, a.r.Failed, b.r.Failed)
-		require.Equal(t, serverInfo, a.x.PeerInfo())
-		require.Equal(t, clientInfo, b.x.PeerInfo())
-		require.EqualValues(t, tokenB, a.x.PeerToken())
-		require.Len(t, a.x.State().PeerCertificates, 1)
+		require.True(t, a.r.Completed != nil && b.r.Completed != nil, "seed %d: %v %v", seed, a.r.Failed, b.r.Failed)
+		require.Equal(t, serverInfo, a.r.Completed.Info)
+		require.Equal(t, clientInfo, b.r.Completed.Info)
+		require.EqualValues(t, tokenB, a.x.peerToken)
+		require.Len(t, a.r.Completed.State.PeerCertificates, 1)
 		packet := make([]byte, AckSize(a.app))
 		require.True(t, PutAck(packet, a.app, testConv, 7))
 		in := protect.Packet{Data: packet}
@@ -220,7 +218,7 @@ func TestExchangeIsBound(t *testing.T) {
 		require.False(t, local.r.Remote)
 		require.ErrorIs(t, remote.r.Failed, ErrChanged, "the alert says so")
 		require.True(t, remote.r.Remote)
-		require.True(t, a.x.Failed() && b.x.Failed())
+		require.True(t, a.x.Failed && b.x.Failed)
 		require.Zero(t, a.x.Received()+b.x.Received())
 	}
 }
@@ -306,7 +304,7 @@ func TestExchangeUnsealed(t *testing.T) {
 	defer a.x.Close()
 	cookie := Signal{CodeCookie, 5, 6}
 	require.Equal(t, cookie, a.input(plain(cookie)).Cookie)
-	a.x.SetCookie(cookie)
+	a.x.Cookie = cookie
 	m, ok := Parse(a.packets()[0], testConv)
 	require.True(t, ok)
 	require.Equal(t, []Signal{cookie, {CodeHello, 0, tokenA}, clientInfo}, []Signal{m.Cookie, m.Hello, m.Info})

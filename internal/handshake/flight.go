@@ -42,7 +42,7 @@ func (p *outgoing) size() int {
 // next returns the next packet to send. ok is false if there is none.
 func (x *Exchange) next() (p outgoing, ok bool) {
 	switch {
-	case x.alert.Code != 0:
+	case x.Failed:
 		return x.nextOwed()
 	case x.initial == nil:
 		return p, false
@@ -50,13 +50,13 @@ func (x *Exchange) next() (p outgoing, ok bool) {
 	any := Levels
 	if x.owes&owesAny != 0 {
 		any = int(Initial)
-		if x.keys.Keys.Opens() {
+		if x.Protection.Keys.Opens() {
 			any = int(Handshake)
 		}
 	}
 	for level := Initial; level < Levels; level++ {
 		s := &x.streams[level]
-		owes := s.Owes() && level != Initial && !(x.done && level == Handshake)
+		owes := s.owes && level != Initial && !(x.Done && level == Handshake)
 		if s.Unsent() || owes || int(level) == any {
 			return x.flight(level), true
 		}
@@ -68,10 +68,10 @@ func (x *Exchange) next() (p outgoing, ok bool) {
 // keys if there are any, and the end of the session at a peer without TLS.
 func (x *Exchange) nextOwed() (p outgoing, ok bool) {
 	switch {
-	case x.owes&owesAlert != 0 && x.keys.Keys.Seals():
+	case x.owes&owesAlert != 0 && x.Protection.Keys.Seals():
 		p = outgoing{level: Handshake, signals: []Signal{x.alert}, clears: owesAlert}
-		p.head, p.tail = x.keys.Overhead()
-	case x.owes&owesAlert != 0 && !x.keys.Keys.Opens() && x.initial != nil:
+		p.head, p.tail = x.Protection.Overhead()
+	case x.owes&owesAlert != 0 && !x.Protection.Keys.Opens() && x.initial != nil:
 		p = outgoing{signals: append(x.clearSignals(), x.alert), crypto: true, tail: packetkeys.InitialOverhead, clears: owesAlert}
 	case x.owes&owesAbort != 0:
 		p = outgoing{plain: true, signals: []Signal{{CodeAbort, x.peerToken, 0}}, clears: owesAbort}
@@ -88,7 +88,7 @@ func (x *Exchange) flight(level Level) outgoing {
 	if level == Initial {
 		p.signals = x.clearSignals()
 	} else {
-		p.head, p.tail = x.keys.Overhead()
+		p.head, p.tail = x.Protection.Overhead()
 	}
 	room := PacketSize - p.size()
 	_, data := x.streams[level].Peek(room)
@@ -107,8 +107,8 @@ func (x *Exchange) clearSignals() []Signal {
 		return []Signal{{CodeWelcome, x.token, x.peerToken}, info}
 	}
 	s := []Signal{{CodeHello, 0, x.token}, info}
-	if x.cookie.Code != 0 {
-		s = append(s, x.cookie)
+	if x.Cookie.Code != 0 {
+		s = append(s, x.Cookie)
 	}
 	return s
 }
@@ -117,7 +117,7 @@ func (x *Exchange) clearSignals() []Signal {
 // for another one.
 func (x *Exchange) Skip() bool {
 	x.owes &^= x.out.clears
-	return x.alert.Code != 0
+	return x.Failed
 }
 
 // Put makes that packet, in a buffer of as many bytes. It reports false if there
@@ -151,7 +151,7 @@ func (x *Exchange) Put(packet []byte) bool {
 	}
 	if p.crypto {
 		s.Sent(p.n)
-		s.Acknowledged()
+		s.owes = false
 	}
 	return true
 }
@@ -163,7 +163,7 @@ func (x *Exchange) seal(level Level, packet []byte, at int) bool {
 		x.initial.Seal(packet, at)
 		return true
 	case Handshake:
-		return x.keys.Seal(packet, nil) == nil
+		return x.Protection.Seal(packet, nil) == nil
 	}
 	return x.app.Seal(packet, nil) == nil
 }
@@ -172,8 +172,8 @@ func (x *Exchange) seal(level Level, packet []byte, at int) bool {
 // that has been. It reports false if nothing is to be repeated any more. A dialling
 // end sends something in any case.
 func (x *Exchange) Repeat(tries int) bool {
-	if !x.dialled && (!x.Unacknowledged() || x.done && tries > ticketTries) {
-		x.ticketed = x.ticketed || x.done
+	if !x.dialled && (!x.Unacknowledged() || x.Done && tries > ticketTries) {
+		x.ticketed = x.ticketed || x.Done
 		return false
 	}
 	for i := range x.streams {

@@ -87,11 +87,7 @@ func (t *TLS) Start() Step {
 	return t.collect(nil)
 }
 
-// Reads returns the level of the bytes that TLS waits for. Those of other levels
-// are too late, or too early.
-func (t *TLS) Reads() Level { return t.reads }
-
-// Handle takes bytes of the peer, which are of the level that Reads returns.
+// Handle takes bytes of the peer, which are of the level reads.
 func (t *TLS) Handle(data []byte) Step {
 	level := [Levels]tls.QUICEncryptionLevel{
 		tls.QUICEncryptionLevelInitial, tls.QUICEncryptionLevelHandshake, tls.QUICEncryptionLevelApplication,
@@ -151,13 +147,6 @@ func levelOf(l tls.QUICEncryptionLevel) (Level, bool) {
 	}
 	return 0, false
 }
-
-// CertificateRequested reports whether the server has asked this client for a
-// certificate. It may still refuse what it was sent.
-func (t *TLS) CertificateRequested() bool { return t.asked }
-
-// State returns what the handshake has agreed on so far.
-func (t *TLS) State() tls.ConnectionState { return t.conn.ConnectionState() }
 
 // Close ends a handshake that has not completed, and waits for its goroutine.
 // It may be called again.

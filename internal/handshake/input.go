@@ -16,11 +16,13 @@ type Result struct {
 	Dropped int // packets that count for nothing
 	Damaged int // packets that did not open
 
-	Validated bool   // the peer's address is validated (RFC 9000 §8.1)
-	Cookie    Signal // the peer asks for it; code 0: it does not
-	End       End    // the session ends
-	Failed    error  // the handshake has failed now; nil: it has not
-	Remote    bool   // the peer has said so
+	PeerToken uint32     // of the peer, once it is known; 0: it is not
+	Validated bool       // the peer's address is validated (RFC 9000 §8.1)
+	Cookie    Signal     // the peer asks for it; code 0: it does not
+	End       End        // the session ends
+	Failed    error      // the handshake has failed now; nil: it has not
+	Remote    bool       // the peer has said so
+	Completed *Completed // TLS is done now; nil: it is not
 }
 
 // End is how a handshake ends without having failed.
@@ -70,7 +72,7 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 			return false
 		}
 	case Protected:
-		if err = x.keys.Open(p); err == packetkeys.ErrNotReady {
+		if err = x.Protection.Open(p); err == packetkeys.ErrNotReady {
 			x.keep(p.Data, peer, r) // it has overtaken ServerHello
 			return false
 		} else if err != nil {
@@ -116,20 +118,21 @@ func (x *Exchange) keep(packet []byte, peer Peer, r *Result) {
 func (x *Exchange) takeClear(m *Message, peer Peer, r *Result) bool {
 	switch {
 	case !m.Crypto:
-		return x.dialled && peer.Waiting && !x.keys.Keys.Opens() && x.takeUnsealed(m, r)
+		return x.dialled && peer.Waiting && !x.Protection.Keys.Opens() && x.takeUnsealed(m, r)
 	case !x.dialled && (m.Hello.Code == 0 || m.Hello.TS != x.peerToken):
 		return false
 	case x.dialled && (m.Welcome.Code == 0 || m.Welcome.TS != x.token || x.greeted && m.Welcome.SN != x.peerToken):
 		return false
 	}
 	if x.dialled && !x.greeted {
-		x.greeted, x.peerToken = true, m.Welcome.SN
+		x.greeted = true
+		x.learn(m.Welcome.SN, r)
 	}
 	if x.peerInfo.Code == 0 {
 		x.peerInfo = m.Info
 	}
 	// Once there are handshake keys, nothing in the clear ends the handshake.
-	if m.Alert.Code != 0 && m.Alert.TS == x.token && !x.keys.Keys.Opens() {
+	if m.Alert.Code != 0 && m.Alert.TS == x.token && !x.Protection.Keys.Opens() {
 		x.alerted(m.Alert, r)
 	}
 	return true
@@ -158,11 +161,14 @@ func (x *Exchange) takeUnsealed(m *Message, r *Result) bool {
 	case m.Info.TS&CapTLS == 0:
 		x.takePlain(1, m.Welcome.SN, r)
 	case m.Info.SN == VersionUnsealed:
-		x.peerToken = m.Welcome.SN
+		x.learn(m.Welcome.SN, r)
 		x.fail(r, UnsealedError(), false)
 	}
 	return false
 }
+
+// learn takes the token of the peer.
+func (x *Exchange) learn(token uint32, r *Result) { x.peerToken, r.PeerToken = token, token }
 
 // takePlain takes n answers of a peer without TLS. The second one ends the
 // handshake, and the session of a peer that has shown its token; 0: it has none.
@@ -172,7 +178,7 @@ func (x *Exchange) takePlain(n int, token uint32, r *Result) {
 	}
 	x.fail(r, ErrNoTLS, false)
 	if token != 0 {
-		x.peerToken = token
+		x.learn(token, r)
 		x.owes |= owesAbort
 	}
 }
@@ -187,13 +193,13 @@ func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
 	if level != Initial && m.Alert.Code != 0 && m.Alert.TS == x.token {
 		x.alerted(m.Alert, r)
 	}
-	if x.alert.Code != 0 {
+	if x.Failed {
 		if x.alert.TS != 0 && !x.ended {
 			x.owes |= owesAlert
 		}
 		return
 	}
-	if !m.Crypto || x.done && level != Application {
+	if !m.Crypto || x.Done && level != Application {
 		return
 	}
 	limit, room := maxAheadOfTLS, maxHeld
@@ -205,7 +211,7 @@ func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
 	}
 	s := &x.streams[level]
 	if peer.Unvalidated {
-		room = peer.Room - (x.Received() - s.Held())
+		room = peer.Room - (x.Received() - s.held)
 	}
 	s.Acknowledge(m.Una)
 	if !s.Receive(m.Offset, m.Data, limit, room) {
@@ -224,16 +230,21 @@ func (x *Exchange) alerted(s Signal, r *Result) {
 	x.fail(r, err, true)
 }
 
-// Ticket takes a packet under the application keys if it is of the handshake: it
-// carries the ticket, or acknowledges it. It reports false for any other packet.
-func (x *Exchange) Ticket(packet []byte, r *Result) bool {
+// Secured takes a packet under the application keys. It reports whether the packet
+// is of the handshake: it carries the ticket, or acknowledges it. segments is false
+// for a packet that has none, or has an FEC header.
+func (x *Exchange) Secured(packet []byte, segments bool, r *Result) bool {
+	x.proven = true
+	if !segments {
+		return false
+	}
 	m, is, ok := ticket(packet, x.conv)
 	switch {
 	case !is:
 		return false
 	case !ok:
 		r.Dropped++
-	case x.done:
+	case x.Done:
 		x.take(Application, &m, Peer{}, r)
 	}
 	return true
@@ -249,7 +260,7 @@ func ticket(packet []byte, conv uint32) (m Message, is, ok bool) {
 	return m, true, ok && m.Crypto
 }
 
-// TicketAgain is Ticket for a handshake that is over: the acknowledgement was lost,
+// TicketAgain is Secured for a handshake that is over: the acknowledgement was lost,
 // and the packet comes again. If una is not 0, it is to be acknowledged once more.
 func TicketAgain(packet []byte, conv uint32, r *Result) (is bool, una uint32) {
 	m, is, ok := ticket(packet, conv)
