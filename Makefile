@@ -11,7 +11,8 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
 FUZZ     = .:FuzzSegment .:FuzzStreams .:FuzzStreamLink .:FuzzTLSHandshake .:FuzzTLSContent \
-           ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./fuzz:FuzzInput ./fuzz:FuzzLink \
+           ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange \
+           ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
 FUZZTIME ?= 10m

@@ -275,7 +275,7 @@ var layers = map[string][]string{
 	"internal/packetkeys":   {"internal/replay"},
 	"internal/packetmac":    nil,
 	"internal/protect":      {"internal/packetkeys", "internal/packetmac", "internal/replay", "crypt"},
-	"internal/handshake":    nil,
+	"internal/handshake":    {"internal/packetkeys", "internal/protect"},
 	"internal/customs":      nil,
 	"internal/sparse":       nil,
 	"compat":                {"", "internal/customs"},

@@ -208,11 +208,11 @@ func (c *Conn) timeWaitState() timeWait {
 func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, remote)
 	c.hs.openedFEC = p.kind == fecPacket
-	if initial != nil {
-		c.tls.handshake.initial = initial
-	}
 	if hello.code != 0 {
 		c.takeHello(hello)
+	}
+	if initial != nil {
+		c.tls.handshake.Accept(initial, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
 	}
 	if !validated {
 		c.hs.unvalidated.Store(true)
@@ -232,12 +232,6 @@ func (c *Conn) appKeys() *protect.TLS { return c.tls.app }
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
 func (c *Conn) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
-
-// ofHandshake reports whether a packet is of the TLS handshake of a conversation.
-func ofHandshake(packet []byte, conv uint32) bool {
-	m, ok := parseHandshake(packet, conv)
-	return ok && m.crypto
-}
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8

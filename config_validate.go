@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
 )
 
 // ConfigError reports an invalid setting.
@@ -84,8 +85,8 @@ func (c *Config) validateTLS() error {
 			return &ConfigError{f.field, tls.VersionName(f.version), "must be TLS 1.3 or later, or 0 for the default"}
 		}
 	}
-	if c.MTU != 0 && c.MTU < flightPacket {
-		return &ConfigError{"MTU", c.MTU, fmt.Sprintf("must be at least %d with TLS", flightPacket)}
+	if c.MTU != 0 && c.MTU < handshake.PacketSize {
+		return &ConfigError{"MTU", c.MTU, fmt.Sprintf("must be at least %d with TLS", handshake.PacketSize)}
 	}
 	for _, other := range []struct {
 		set   bool

@@ -111,7 +111,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.resetSecret = e.newResetSecret()
 	e.packets.New = func() any { return new(buffer) }
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
-	e.outside, e.overhead = e.protection.Outside(), e.config.overhead()
+	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
 		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {

@@ -46,7 +46,7 @@ func parseInitial(p *inPacket) (f initialPacket, ok bool) {
 		old = old || h.una != 0 || h.cmd == cmdAck
 		f.data = f.data || h.cmd == cmdPush || h.cmd == cmdPiece || streamCmd(h.cmd)
 		f.push = f.push || (h.cmd == cmdPush && h.sn == 0)
-		f.crypto = f.crypto || isCrypto(&h)
+		f.crypto = f.crypto || h.cmd == cmdWins && signalCode(h.frg) == sigCrypto
 		s, _ := h.signal()
 		switch {
 		case s.code == sigHello && f.hello.code == 0:
@@ -157,7 +157,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 // the data beside it may come from two addresses, and then only one of the two
 // sessions may be read.
 func (e *Endpoint) offersAtOnce(f initialPacket, validated bool) bool {
-	if e.protection.Authentic() && f.hello.code != 0 {
+	if e.protection.Authentic && f.hello.code != 0 {
 		return false
 	}
 	return validated || f.push && !e.refusesLegacy()
@@ -243,7 +243,7 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 // attacker can replay the recorded first packets of a legacy session at any
 // time, which would void what an authenticating cipher promises.
 func (e *Endpoint) refusesLegacy() bool {
-	return e.config.RefuseLegacy || e.protection.Authentic() && !e.config.AllowLegacy
+	return e.config.RefuseLegacy || e.protection.Authentic && !e.config.AllowLegacy
 }
 
 // wantsCookiesLocked reports whether a HELLO needs a cookie (address

@@ -74,7 +74,7 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 			e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
 		}
 	}
-	if tw.token != 0 && e.protection.Authentic() && e.config.AllowLegacy {
+	if tw.token != 0 && e.protection.Authentic && e.config.AllowLegacy {
 		e.table.used.Add(c.tableEntry().Conv)
 	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
@@ -194,7 +194,7 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 
 // migrates reports whether sessions may migrate: an authenticating cipher shows
 // whose a packet is, and the conversation id of which session.
-func (e *Endpoint) migrates() bool { return e.protection.Authentic() && !e.config.SharedConvs }
+func (e *Endpoint) migrates() bool { return e.protection.Authentic && !e.config.SharedConvs }
 
 // rekey moves a session to the address of key. It reports false if another
 // session has that key, or c is not in the tables any more. c.mu is held.

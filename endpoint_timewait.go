@@ -59,7 +59,7 @@ func (e *Endpoint) timeWaitForLocked(key sessionKey, f initialPacket, now time.D
 	if e.config.SharedConvs {
 		return tw, ok && !tw.begunAnew(f)
 	}
-	if !ok && e.protection.Authentic() && f.hello.code == 0 {
+	if !ok && e.protection.Authentic && f.hello.code == 0 {
 		tw, ok = e.table.timeWaits.AtAnyAddress(key.Conv, now)
 	}
 	return tw, ok
@@ -115,7 +115,7 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 		// It may be of a session that begins.
 	case tw.aborted:
 		reply(signal{sigAbort, tw.token, 0})
-	case f.request.code == sigPing && e.protection.Authentic():
+	case f.request.code == sigPing && e.protection.Authentic:
 		reply(f.request.answer(), signal{sigToken, tw.token, tw.own})
 	case f.request.code != 0:
 		reply(f.request.answer())

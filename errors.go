@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 	"unicode/utf8"
+
+	"github.com/arqnet/kcp/internal/handshake"
 )
 
 // Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
@@ -76,10 +78,10 @@ var (
 var (
 	// ErrNoTLS means that the peer does not speak TLS, or that something on the
 	// way has made it look so. Nothing falls back to a session without TLS.
-	ErrNoTLS = errors.New("kcp: the peer does not use TLS")
+	ErrNoTLS = handshake.ErrNoTLS
 	// ErrHandshakeChanged means that what the ends have said in the clear, such
 	// as versions and capabilities, was changed on the way.
-	ErrHandshakeChanged = errors.New("kcp: the handshake was changed on the way")
+	ErrHandshakeChanged = handshake.ErrChanged
 	// ErrKeyUpdate is why a session with TLS ends whose peer changes its keys again
 	// before this end has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
 	ErrKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")

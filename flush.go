@@ -121,7 +121,7 @@ func (k *KCP) Flush() {
 		k.flushOutageProbe(&h)
 		k.flushPartial(&h, first)
 	}
-	if due&dueCopies != 0 || timedOut || fast {
+	if due&dueCopies != 0 || k.snd.redundancy.lossy { // a loss may just have been found
 		k.flushRedundant(&h, first)
 	}
 	if due&dueAcks != 0 {

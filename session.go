@@ -193,7 +193,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	switch {
 	case e.sealsFrom():
 		h.outputInPlace, h.headroom = c.queueSegment, headerSize
-	case e.protection.None():
+	case e.protection.None:
 		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head()+headerSize)
 	}
 	c.kcp.setHooks(h)
@@ -264,7 +264,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
-	if c.takeSecured(p) {
+	if c.tls != nil && c.takeSecured(p) {
 		return true
 	}
 	data := p.Data

@@ -132,7 +132,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 		return c.opError("write", ErrDatagramTooLarge)
 	}
 	o := &c.outgoing
-	if o.waiting() >= maxOutgoing || c.securing() {
+	if o.waiting() >= maxOutgoing || c.hs.securing {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}

@@ -42,7 +42,7 @@ type handshakeState struct {
 	peerFin    bool       // the peer has sent FIN or CLOSE
 	peerClosed bool       // it was CLOSE: the peer reads nothing more
 	cookies    uint8      // cookies that were answered with an immediate HELLO
-	securing   bool       // with TLS: the keys of the state machine's packets are not agreed on
+	securing   bool       // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
 	peerFinal  seq        // if peerFin: the peer sends no data from here on
 }
 
@@ -125,7 +125,7 @@ func (c *Conn) requestWait() time.Duration {
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
 	l.token = c.ep.randomToken()
-	if c.securing() {
+	if c.hs.securing {
 		c.dialTLS()
 		return
 	}
@@ -145,7 +145,7 @@ func (c *Conn) breakSilence(now time.Duration) {
 	l := &c.hs
 	l.born = now // the peer knows of nothing before
 	l.token = c.ep.randomToken()
-	if c.securing() {
+	if c.hs.securing {
 		c.dialTLS()
 		return
 	}

@@ -137,7 +137,7 @@ func (c *Conn) nextSignalTime() time.Duration {
 	if c.closing.state == stateDraining {
 		return 0
 	}
-	if !l.ping.active && !c.securing() {
+	if !l.ping.active && !c.hs.securing {
 		at = c.nextPing()
 	}
 	if l.requesting() {

@@ -37,7 +37,7 @@ func (c *Conn) held() int {
 		n += c.in.decoder.Stats().Held
 	}
 	if h := c.tlsHandshake(); h != nil {
-		n += h.bytesHeld()
+		n += h.Held()
 	}
 	if c.tls != nil && c.tls.secured != nil {
 		n += c.tls.secured.bytes

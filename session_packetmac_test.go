@@ -146,14 +146,14 @@ func TestWhoMarksPackets(t *testing.T) {
 	all := map[string]crypt.Cipher{"none": crypt.None(), "xor": crypt.XOR([]byte("key")), "wrapped": struct{ crypt.Cipher }{testCiphers(t, 1)["aes-cfb"]}}
 	for name, c := range all {
 		scheme := protect.NewScheme(c, false, nil)
-		require.Equal(t, scheme.Outside(), scheme.Number(scheme.Outside(), 1, 2, 3, true), name)
+		require.Equal(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, true), name)
 		if n, ok := c.(crypt.NonceCipher); ok {
 			require.Error(t, n.SealNonce(make([]byte, 100)), name)
 		}
 	}
 	for name, c := range hidingCiphers(t) {
 		scheme := protect.NewScheme(c, false, nil)
-		require.NotEqual(t, scheme.Outside(), scheme.Number(scheme.Outside(), 1, 2, 3, true), name)
+		require.NotEqual(t, scheme.Outside, scheme.Number(scheme.Outside, 1, 2, 3, true), name)
 		require.ErrorIs(t, c.(crypt.NonceCipher).SealNonce(make([]byte, 19)), crypt.ErrShort)
 	}
 	for _, ends := range [][2]crypt.Cipher{{all["wrapped"], testCiphers(t, 1)["aes-cfb"]}, {testCiphers(t, 1)["aes-cfb"], all["wrapped"]}} {

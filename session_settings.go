@@ -16,8 +16,7 @@ type rareState struct {
 	settings *connSettings     // nil: those of Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	customs  customs.Customs
-	secured  *securedState // of an ended session with TLS
-	kept     [][]byte      // what Read returns after Close; see keepReceived
+	kept     [][]byte // what Read returns after Close; see keepReceived
 	receipts receipts
 	awaited  *awaited // messages of Conn.SendMessage that await a receipt; nil: none yet
 	messages bool     // SendMessage was called with options

@@ -141,7 +141,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 			return true
 		}
 		c.queueAnswer(s.answer())
-		if ours && c.ep.protection.Authentic() && !c.hs.unvalidated.Load() {
+		if ours && c.ep.protection.Authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
 			c.live.challenged = c.ep.migrates()
 			if c.path.validation.count() > 0 {
@@ -230,7 +230,7 @@ func (c *Conn) takeOutside(s signal) {
 		if l.hello.active {
 			l.cookie = s
 			l.hello.next = max(c.live.lastInput, l.helloAt+minHelloWait)
-			if c.securing() && l.cookies == maxCookies {
+			if c.hs.securing && l.cookies == maxCookies {
 				// A packet of a TLS handshake is large: forged cookies cause no
 				// more of them.
 				l.hello.next = max(l.hello.next, l.helloAt+maxHelloWait)

@@ -65,7 +65,7 @@ func (c *Conn) schedule(now time.Duration) {
 		}
 	}
 	cfg := &c.ep.config
-	if at, ok := c.kcp.NextFlush(); ok && !c.securing() {
+	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
 		wait := time.Duration(seq(at).diff(c.clock(now)))
@@ -216,7 +216,7 @@ func (c *Conn) compact() {
 
 // flush makes the state machine output all that it may send now.
 func (c *Conn) flush(now time.Duration) {
-	if c.securing() {
+	if c.hs.securing {
 		return
 	}
 	c.setClock(now)
@@ -250,7 +250,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	if c.closing.state == stateEnded || c.closing.state == stateDraining {
 		return
 	}
-	if c.securing() {
+	if c.hs.securing {
 		if l.hello.due(now) {
 			c.repeatFlight(now)
 		}

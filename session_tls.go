@@ -3,8 +3,8 @@ package kcp
 import (
 	"bytes"
 	"crypto/tls"
-	"fmt"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
@@ -14,55 +14,29 @@ import (
 
 // TLS 1.3 of a session (WIRE.md §8). crypto/tls makes the handshake, through the
 // interface that it has for QUIC (RFC 9001), and its secrets protect the packets.
-// Until both ends have them, the state machine neither sends nor receives: this
-// file and session_tls_flight.go exchange HELLO, WELCOME and the bytes of the
-// handshake beside it.
+// Until both ends have them, the state machine neither sends nor receives:
+// internal/handshake exchanges HELLO, WELCOME and the bytes of the handshake beside
+// it. This file connects that to the session: its packets, timers and end.
 
 // capTLS in INFO announces that the sender speaks TLS, and nothing else.
-const capTLS = 2
+const capTLS = handshake.CapTLS
 
-const (
-	// maxClientHello is the longest ClientHello that a server reads, in bytes.
-	maxClientHello = 16 << 10
-	// maxPeerFlight is how many bytes a peer's messages under the handshake keys
-	// may have, most of which are its certificates. crypto/tls would take four
-	// times as many.
-	maxPeerFlight = 64 << 10
-	// maxTLSAhead is how far beyond what TLS has read handshake bytes are held.
-	maxTLSAhead = 64 << 10
-	// maxTLSHeld is how much memory of each stream is held until TLS has read
-	// it, as buffers are larger than what is in them.
-	maxTLSHeld = 2 * maxTLSAhead
-	// maxEarly and maxEarlyBytes bound the packets that are held until their
-	// keys are known; the first quarter of the packets is for an address that
-	// is not validated.
-	maxEarly      = 32
-	maxEarlyBytes = 64 << 10
-	// earlyEntry is what such a packet takes beside its bytes.
-	earlyEntry = 24
-	// handshakeBytes is what a handshake in progress takes beside what the peer
-	// sends and what it is sent: the state and the goroutine of crypto/tls.
-	handshakeBytes = 40 << 10
-	// failedTime is how long an accepted session goes on to tell its peer that
-	// the handshake has failed.
-	failedTime = 3 * time.Second
-	// ticketTries is how often a ticket is sent that the client does not
-	// acknowledge.
-	ticketTries = 6
-)
+// failedTime is how long an accepted session goes on to tell its peer that the
+// handshake has failed.
+const failedTime = 3 * time.Second
 
 // tlsState is what a session with TLS has besides. Conn.mu guards it, but for
-// reset.theirs, which is atomic, and what says so.
+// reset.theirs, which is atomic.
 type tlsState struct {
-	app       *protect.TLS  // of the session's packets; immutable
-	handshake *tlsHandshake // nil once the handshake is over and settled
+	app       *protect.TLS        // of the session's packets; immutable
+	handshake *handshake.Exchange // nil once the handshake is over and settled
 	reset     resetKeys
 
 	// ended is the protection of the handshake of an accepted session that has
 	// ended within it: its peer is told under these keys. nil: none.
 	ended *protect.TLS
 
-	secured *securedState // nil before the handshake is done, and in TIME-WAIT
+	secured *securedState // nil before the handshake is done
 }
 
 // securedState is what a TLS handshake has agreed on, for the application.
@@ -71,51 +45,24 @@ type securedState struct {
 	bytes int // of memory of the peer's certificates
 }
 
-// tlsHandshake is the state of a TLS handshake. Conn.mu guards it, but for tls
-// while working is set.
-type tlsHandshake struct {
-	tls     *handshake.TLS      // nil before it has started
-	initial *packetkeys.Initial // nil before the dialling end's token is known
-	keys    *protect.TLS        // of the level Handshake
-	streams [handshake.Levels]handshake.Stream
-	info    signal   // the peer's INFO as it came in the clear
-	early   [][]byte // packets under keys that are not known yet
-	held    int      // bytes of early as allocated
-	alert   signal   // tells the peer that the handshake has failed; code 0: it has not
-
-	failedAt time.Duration // when it failed, since the epoch
-	plain    uint8         // answers of a peer without TLS
-	working  bool          // a goroutine runs TLS
-	greeted  bool          // the peer's WELCOME has arrived
-	done     bool          // TLS is done
-	proven   bool          // dialled: a packet under the peer's application keys has arrived
-	tickets  bool          // the client takes tickets, and the server sends them
-	ticketed bool          // the ticket has been handled
-}
-
-// protect sets the protection that a session begins with. No other
-// goroutine has c yet.
+// protect sets the protection that a session begins with. No other goroutine has c
+// yet.
 func (c *Conn) protect() {
-	scheme := c.ep.protection
-	var app *protect.TLS
-	if c.in.protection, app = scheme.Session(c.entry.Conv); app != nil {
-		c.tls = &tlsState{app: app, handshake: &tlsHandshake{keys: scheme.Handshake(c.entry.Conv)}}
+	var app, keys *protect.TLS
+	if c.in.protection, app, keys = c.ep.protection.Session(c.entry.Conv); app != nil {
+		c.tls = &tlsState{app: app, handshake: handshake.NewExchange(c.entry.Conv, c.ep.config.TLS, app, keys)}
 		c.hs.securing = true
 	}
 }
 
 // tlsHandshake returns the state of the handshake; nil without TLS, and once it
 // is settled.
-func (c *Conn) tlsHandshake() *tlsHandshake {
+func (c *Conn) tlsHandshake() *handshake.Exchange {
 	if c.tls == nil {
 		return nil
 	}
 	return c.tls.handshake
 }
-
-// securing reports whether packets of the state machine cannot be sent yet, as
-// the keys for them are not agreed on.
-func (c *Conn) securing() bool { return c.hs.securing }
 
 // ConnectionState is how a session is secured. It is a type of this package
 // because programs such as net/http take every connection for TLS that has a
@@ -136,9 +83,6 @@ func (c *Conn) ConnectionState() ConnectionState {
 	if c.tls != nil {
 		secured = c.tls.secured
 	}
-	if secured == nil && c.rare != nil {
-		secured = c.rare.secured
-	}
 	if secured == nil {
 		return ConnectionState{}
 	}
@@ -155,10 +99,8 @@ func (c *Conn) dialTLS() {
 		config = config.Clone()
 		config.ServerName = serverName(c.path.remote.String())
 	}
-	h := c.tlsHandshake()
-	h.initial = packetkeys.NewInitial(c.entry.Conv, c.hs.token, true)
-	h.tls = handshake.Client(config, c.tlsParams().encode())
-	c.runTLS(h, true, nil)
+	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
+	c.advanceTLS()
 }
 
 // serverName returns the host of an address, which a certificate has to name.
@@ -169,174 +111,188 @@ func serverName(address string) string {
 	return address
 }
 
-// advanceTLS runs TLS if something has arrived for it.
+// toHandshake returns s as internal/handshake knows signals.
+func (s signal) toHandshake() handshake.Signal {
+	return handshake.Signal{Code: uint8(s.code), SN: s.sn, TS: s.ts}
+}
+
+// signalOf is the reverse of toHandshake.
+func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.SN, s.TS} }
+
+// advanceTLS runs TLS if something has arrived for it. That may take milliseconds,
+// and calls callbacks of the application's tls.Config: so it is done on a goroutine
+// of its own, without locks.
 func (c *Conn) advanceTLS() {
-	h := c.tlsHandshake()
-	if h == nil || h.working || h.alert.code != 0 || c.closing.state == stateEnded {
+	x := c.tlsHandshake()
+	if x == nil || c.closing.state == stateEnded {
 		return
 	}
-	if h.tls == nil {
-		hello := h.streams[handshake.Initial].Available()
-		whole, ok := wholeClientHello(hello)
-		if !ok {
-			c.failTLS(&HandshakeError{Err: tls.AlertError(alertDecodeError)})
-		}
-		if whole && ok {
-			h.tls = handshake.Server(c.ep.config.TLS, c.tlsParams().encode())
-			c.runTLS(h, true, h.streams[handshake.Initial].Read())
-		}
-		return
+	var r handshake.Result
+	work, ok := x.Next(&r)
+	if ok {
+		go c.workTLS(x, work)
 	}
-	if h.done && !c.hs.dialled {
-		return // no message of a client follows its Finished
-	}
-	if data := h.streams[h.tls.Reads()].Read(); data != nil {
-		c.runTLS(h, false, data)
-	}
+	c.tookHandshake(x, &r)
 }
 
-// wholeClientHello reports whether b begins with a whole ClientHello. ok is
-// false if it cannot be one, or is too long.
-func wholeClientHello(b []byte) (whole, ok bool) {
-	const typeClientHello, head = 1, 4
-	if len(b) == 0 {
-		return false, true
-	}
-	if b[0] != typeClientHello {
-		return false, false
-	}
-	if len(b) < head {
-		return false, true
-	}
-	n := int(b[1])<<16 | int(b[2])<<8 | int(b[3])
-	return len(b) >= head+n, n <= maxClientHello-head
-}
-
-// runTLS starts TLS, or passes data to it, or both. That may take milliseconds,
-// and calls callbacks of the application's tls.Config: so it is done on a
-// goroutine of its own, without locks.
-func (c *Conn) runTLS(h *tlsHandshake, start bool, data []byte) {
-	h.working = true
-	ticket := h.tickets && !c.hs.dialled
-	go c.workTLS(h, start, data, ticket)
-}
-
-// workTLS is the goroutine of runTLS. It locks c.mu once TLS has returned.
-func (c *Conn) workTLS(h *tlsHandshake, start bool, data []byte, ticket bool) {
+// workTLS is the goroutine of advanceTLS. It locks c.mu once TLS has returned.
+func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	c.ep.repeat.wait(c.entry.Conv, rankTLS)
-	var s handshake.Step
-	if start {
-		s = h.tls.Start()
-	}
-	if s.Err == nil && len(data) > 0 {
-		first := s
-		s = h.tls.Handle(data)
-		for l := range s.Out {
-			s.Out[l] = append(first.Out[l], s.Out[l]...)
-		}
-	}
-	if s.Err == nil && s.Done && ticket {
-		if t := h.tls.SendTicket(); t.Err == nil { // without a ticket the client cannot resume
-			s.Out[handshake.Application] = t.Out[handshake.Application]
-		}
-	}
+	s := work.Run()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h.working = false
-	if c.closing.state == stateEnded {
-		h.tls.Close()
-		return
-	}
-	if h.alert.code != 0 { // it has failed meanwhile
-		h.drop()
-		c.account()
+	var r handshake.Result
+	if !x.Worked(s, &r) {
+		if c.closing.state != stateEnded {
+			c.account()
+		}
 		return
 	}
 	now := c.ep.now()
 	c.setClock(now)
-	c.tookStep(h, s, now)
-	c.inputEarly(h, now)
-	c.advanceTLS()
-	c.respondLocked(now)
-}
-
-// tookStep takes what TLS has brought about.
-func (c *Conn) tookStep(h *tlsHandshake, s handshake.Step, now time.Duration) {
-	err := s.Err
-	if err == nil && s.Params != nil {
-		err = c.checkParams(s.Params)
-	}
-	for _, secret := range s.Secrets {
-		if err == nil {
-			err = c.takeSecret(h, secret)
-		}
-	}
-	for l, out := range s.Out {
-		if err == nil && len(out) > 0 && !h.streams[l].Write(out) {
-			err = tls.AlertError(alertInternalError)
-		}
-	}
-	if err != nil {
-		c.failTLS(&HandshakeError{Err: err})
-		return
-	}
-	if l := &c.hs; !l.hello.active && h.unacknowledged() {
+	c.tookHandshake(x, &r)
+	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
 		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 		l.hello.sent(now)
 		l.helloAt = now
 	}
-	switch {
-	case s.Done:
-		c.securedTLS(h, now)
-	case h.done:
-		h.ticketed = true // what follows Finished is the ticket
+	if r.Completed != nil {
+		c.securedTLS(r.Completed, now)
 	}
+	c.inputEarly(x, now)
+	c.advanceTLS()
+	c.respondLocked(now)
 }
 
-// takeSecret sets keys by a secret of TLS.
-func (c *Conn) takeSecret(h *tlsHandshake, s handshake.Secret) error {
-	keys := h.keys
-	if s.Level == handshake.Application {
-		keys = c.tls.app
+// inputHandshake takes a packet of the handshake, in the clear or under the
+// handshake keys, or one that came before its keys. It reports whether that may
+// have changed anything.
+func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
+	x := c.tlsHandshake()
+	if x == nil {
+		c.ep.counters.dropHandshake.Add(1)
+		return false
 	}
-	if s.Seals {
-		return keys.Keys.SetSealSecret(s.Suite, s.Bytes)
+	c.live.lastInput = now
+	if c.kcp.received(p.size) {
+		c.hs.active.Store(true)
 	}
-	return keys.Keys.SetOpenSecret(s.Suite, s.Bytes)
+	peer := handshake.Peer{Waiting: c.hs.hello.active, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
+	peer.Pressed = c.memoryPressure() == pressureHigh
+	var r handshake.Result
+	changed = x.Input(handshake.Kind(p.kind-clearPacket), &p.Packet, peer, &r)
+	c.tookHandshake(x, &r)
+	c.advanceTLS()
+	return changed
 }
 
-// securedTLS begins the session proper: TLS is done.
-func (c *Conn) securedTLS(h *tlsHandshake, now time.Duration) {
+// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
+// from an address that is not the peer's. What it says counts from anywhere. The
+// session stays where it is until TLS is done, and migrates then. It reports
+// whether the packet belongs to this session.
+func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.tlsHandshake()
+	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
+		return false
+	}
+	if _, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data)); err != nil {
+		return false
+	}
+	c.setClock(now)
+	if c.inputPacket(p, now) {
+		c.respondLocked(now)
+	}
+	return true
+}
+
+// tookHandshake takes what a packet, or TLS, has brought about.
+func (c *Conn) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	l := &c.hs
-	state := h.tls.State()
-	c.tls.secured = &securedState{state, handshake.CertificateBytes(&state)}
-	c.hs.securing = false
-	h.done, h.ticketed = true, !h.tickets
-	h.streams[handshake.Initial] = handshake.Stream{}
-	c.live.lastHeard = now
-	l.kind = peerExtended
-	c.greetTLS(now)
-	c.inputInfo(h.info)
+	if r.Dropped > 0 {
+		c.ep.counters.dropHandshake.Add(1)
+	}
+	if r.Damaged > 0 {
+		c.ep.counters.dropCipher.Add(1)
+	}
+	if r.PeerToken != 0 {
+		l.peerToken = r.PeerToken
+	}
+	if r.Validated {
+		c.addressValidated()
+	}
+	if r.Cookie.Code != 0 {
+		c.takeOutside(signalOf(r.Cookie))
+		x.Cookie = l.cookie.toHandshake()
+	}
+	switch {
+	case r.End == handshake.Reset:
+		c.closing.ending = ErrReset
+	case r.End == handshake.NoTLS:
+		c.closing.ending = ErrNoTLS
+	case r.End == handshake.Refused && !l.quiet: // else the peer may come later
+		c.closing.ending = ErrRefused
+	}
+	if r.Failed != nil {
+		c.failTLS(x, &HandshakeError{Remote: r.Remote, Err: r.Failed})
+	}
 }
 
-// inputInfo inputs the peer's INFO, which TLS has confirmed, together with the
-// window that every peer with signals has at least.
-func (c *Conn) inputInfo(s signal) {
+// failTLS takes note that the handshake has failed: the peer gets an alert. A
+// dialled session ends. An accepted one goes on for some time to repeat the alert.
+func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
+	c.ep.counters.handshakeErrors.Add(1)
+	x.FailedAt = c.ep.now()
+	c.sendFlight()
+	c.hs.hello.active = false
+	if !c.hs.dialled {
+		c.ep.reportHandshake(c.path.remote, err)
+	}
+	if c.hs.dialled || err.Remote {
+		c.closing.ending = err
+	}
+}
+
+// securedTLS begins the session proper: TLS is done. The peer's INFO counts now,
+// and with it the window that every peer with signals has at least.
+func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
+	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
+	c.hs.securing = false
+	c.live.lastHeard = now
+	c.hs.kind = peerExtended
+	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
-	s.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
+	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
 	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
+}
+
+// greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
+// asks the other to confirm the session. If that has asked for a certificate,
+// Dial waits until it has taken it. The listening end shows that it is there.
+func (c *Conn) greetTLS(asked bool, now time.Duration) {
+	l := &c.hs
+	l.greeted.Store(true)
+	if l.dialled {
+		l.welcomed, l.finish.signal.ts = true, l.peerToken
+		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
+		if !asked {
+			c.noteReached()
+		}
+		return
+	}
+	c.addressValidated()
+	c.queueAnswer(c.infoSignal())
 }
 
 // inputEarly inputs the packets whose keys have become known, and keeps the
 // others.
-func (c *Conn) inputEarly(h *tlsHandshake, now time.Duration) {
-	early := h.early
-	h.early, h.held = nil, 0
-	for _, packet := range early {
+func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
+	for _, packet := range x.Early() {
 		p := inPacket{Packet: protect.Packet{Data: packet}, from: c.origin(), conv: c.entry.Conv, kind: handshakePacket}
 		if packetkeys.LevelOf(packet) == packetkeys.Application {
 			p.kind = sealedPacket
-			if !c.securing() && c.ep.open(c.tls.app, &p) != nil {
+			if !c.hs.securing && c.ep.open(c.tls.app, &p) != nil {
 				continue
 			}
 		}
@@ -346,52 +302,85 @@ func (c *Conn) inputEarly(h *tlsHandshake, now time.Duration) {
 	}
 }
 
-// greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end
-// asks the other to confirm the session. If that has asked for a certificate,
-// Dial waits until it has taken it. The listening end shows that it is there.
-func (c *Conn) greetTLS(now time.Duration) {
-	l, h := &c.hs, c.tlsHandshake()
-	c.hs.greeted.Store(true)
-	if l.dialled {
-		l.welcomed, l.finish.signal.ts = true, l.peerToken
-		l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, now, c.requestWait())
-		if !h.tls.CertificateRequested() {
-			c.noteReached()
-		}
-		return
-	}
-	c.addressValidated()
-	c.queueAnswer(c.infoSignal())
-	h.streams[handshake.Handshake] = handshake.Stream{}
-}
-
 // takeSecured takes note of a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
-func (c *Conn) takeSecured(p *inPacket) bool {
-	if c.tls == nil {
-		return false
+func (c *Conn) takeSecured(p *inPacket) (is bool) {
+	var r handshake.Result
+	x := c.tls.handshake
+	if x == nil {
+		if p.kind != plainPacket {
+			return false
+		}
+		var una uint32
+		if is, una = handshake.TicketAgain(p.Data, p.conv, &r); una != 0 {
+			again := c.ep.packet(handshake.AckSize(c.tls.app))
+			c.queueFlight(again, handshake.PutAck(again.buf, c.tls.app, p.conv, una))
+		}
+		c.ep.counters.dropHandshake.Add(uint64(r.Dropped))
+		return is
 	}
-	if h := c.tls.handshake; h != nil {
-		h.proven = true
+	if is = x.Secured(p.Data, p.kind == plainPacket, &r); is {
+		c.tookHandshake(x, &r)
+		c.advanceTLS()
 	}
-	return c.inputTicket(p)
+	return is
 }
 
-// settleTLS drops the state of a handshake that is over: both ends have shown
-// that they have the application keys, and the ticket has been handled.
-func (c *Conn) settleTLS() {
-	h := c.tlsHandshake()
-	if h == nil || !h.done || h.working {
+// sendFlight sends the packets of the handshake that wait, as far as the
+// anti-amplification limit permits.
+func (c *Conn) sendFlight() {
+	x := c.tls.handshake
+	for size := x.Pending(); size > 0; size = x.Pending() {
+		if !c.kcp.spendCredit(size) {
+			if !x.Skip() {
+				return
+			}
+			continue
+		}
+		p := c.ep.packet(size)
+		if !c.queueFlight(p, x.Put(p.buf)) {
+			return
+		}
+	}
+}
+
+// queueFlight queues a packet of the handshake for the socket if it was sealed.
+func (c *Conn) queueFlight(p packet, sealed bool) bool {
+	if !sealed {
+		c.ep.packets.Put(p.pooled)
+		return false
+	}
+	p.ready = true
+	c.outgoing.add(p)
+	return true
+}
+
+// repeatFlight sends what is not acknowledged again.
+func (c *Conn) repeatFlight(now time.Duration) {
+	l, x := &c.hs, c.tlsHandshake()
+	if x == nil {
+		l.hello.active = false
 		return
 	}
-	l := &c.hs
-	if !l.dialled && !h.streams[handshake.Application].Unacknowledged() {
-		h.ticketed = true
+	l.hello.sent(now)
+	l.helloAt = now
+	if !l.reached && l.hello.tries <= eagerHellos {
+		l.hello.next = min(l.hello.next, now+maxHelloWait)
 	}
-	if l.dialled && h.proven || !l.dialled && h.ticketed {
+	if !x.Repeat(int(l.hello.tries)) {
 		l.hello.active = false
+		return
 	}
-	if h.ticketed && (l.dialled && h.proven || !l.dialled && l.confirmed) {
+	c.sendFlight()
+}
+
+// settleTLS drops the state of a handshake that is over.
+func (c *Conn) settleTLS() {
+	repeats, over := c.tls.handshake.Settle(c.hs.confirmed)
+	if !repeats {
+		c.hs.hello.active = false
+	}
+	if over {
 		c.closeTLS()
 	}
 }
@@ -402,147 +391,126 @@ func (c *Conn) closeTLS() {
 	if t == nil {
 		return
 	}
-	h := t.handshake
+	x := t.handshake
 	if c.closing.state == stateEnded {
 		t.app.Compact() // it remains for TIME-WAIT
-		if h != nil && !c.hs.dialled && h.keys.Keys.Opens() && !t.app.Keys.Opens() {
-			h.keys.Compact()
-			t.ended = h.keys
-		}
 		if t.secured != nil {
-			c.rarely().secured, t.secured = t.secured, nil
+			t.secured.bytes = 0 // they last as long as the application has c
+		}
+		if x != nil && !c.hs.dialled && x.Protection.Keys.Opens() && !t.app.Keys.Opens() {
+			t.ended = x.Protection
+			t.ended.Compact()
 		}
 	}
-	if h != nil {
+	if x != nil {
 		t.handshake = nil
-		if h.tls != nil && !h.working { // else workTLS does it
-			h.tls.Close()
-		}
+		x.Close()
 		c.ep.handshakeOver(c)
-	}
-}
-
-// failTLS ends a handshake: the peer gets an alert. A dialled session ends. An
-// accepted one goes on for some time to repeat the alert.
-func (c *Conn) failTLS(err *HandshakeError) {
-	h := c.tlsHandshake()
-	if h == nil || h.alert.code != 0 {
-		return
-	}
-	c.ep.counters.handshakeErrors.Add(1)
-	code := uint32(handshake.AlertOf(err.Err))
-	if err.Err == ErrHandshakeChanged {
-		code = alertChanged
-	}
-	h.alert, h.failedAt = signal{sigAlert, code, c.hs.peerToken}, c.ep.now()
-	h.drop()
-	if !err.Remote && err.Err != ErrNoTLS {
-		c.sendAlert()
-	}
-	c.hs.hello.active = false
-	if c.hs.dialled {
-		c.closing.ending = err
-		return
-	}
-	c.ep.reportHandshake(c.path.remote, err)
-	if err.Remote {
-		c.closing.ending = err
 	}
 }
 
 // tlsExpires returns when a handshake is given up at this end; 0: never. Dial has
 // a time-out of its own.
 func (c *Conn) tlsExpires() time.Duration {
-	switch h := c.tlsHandshake(); {
-	case h == nil || c.hs.dialled:
+	switch x := c.tlsHandshake(); {
+	case x == nil || c.hs.dialled:
 		return 0
-	case h.alert.code != 0:
-		return h.failedAt + failedTime
-	case !h.done:
+	case x.Failed:
+		return x.FailedAt + failedTime
+	case !x.Done:
 		return c.hs.born + handshakeTime
 	}
 	return 0
 }
 
-// Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
-const (
-	alertBadCertificate  = 42
-	alertDecodeError     = 50
-	alertProtocolVersion = 70
-	alertInternalError   = 80
-	alertChanged         = 256 // the transport parameters contradict the signals in the clear
-)
+// Stateless reset of sessions with TLS (RFC 9000 §10.3, WIRE.md §8.6): each end
+// tells the other, under the application keys, how it will know a reset. How an
+// endpoint without the session makes one is in endpoint_tls.go.
 
-// versionUnsealed is the version of peers with TLS that do not seal their packets
-// in the clear, and cannot open those of this end.
-const versionUnsealed = 1
+// resetKeyWithin is how soon after the begin of a dialled session the peer has to
+// tell its key, or the key does not count. TIME-WAIT is longer. So an attacker
+// that holds back HELLO cannot have had a session of its own in its place, from
+// the same address and with the same conversation id, to learn the key.
+const resetKeyWithin = timeWaitTime / 2
 
-// errUnsealed is the error of a handshake with such a peer.
-func errUnsealed() *HandshakeError {
-	return &HandshakeError{Err: fmt.Errorf("the peer speaks version %d, this end %d: %w", versionUnsealed, signalVersion, tls.AlertError(alertProtocolVersion))}
+// resetKeys are the keys of the stateless resets of a session's ends.
+type resetKeys struct {
+	ours   *resetKey                // as told to the peer; nil: not told, or not for its present address
+	theirs atomic.Pointer[resetKey] // of the peer; nil: not known
 }
 
-// unacknowledged reports whether anything was written that the peer has not
-// acknowledged.
-func (h *tlsHandshake) unacknowledged() bool {
-	for i := range h.streams {
-		if h.streams[i].Unacknowledged() {
-			return true
-		}
-	}
-	return false
+// resetKey is a key of stateless resets.
+type resetKey struct {
+	packetkeys.ResetKey
+	since uint32 // resets made up to then do not count; seconds on the clock of the end that makes them
 }
 
-// drop drops what a handshake that has failed holds, but for the keys of its
-// alert. While TLS runs, workTLS calls it.
-func (h *tlsHandshake) drop() {
-	if h.tls != nil && !h.working {
-		h.tls.Close()
-		h.tls = nil
+// tellResetKey queues RESETKEY, the key by which the peer knows a stateless reset
+// of this endpoint. It goes with CONFIRM and the answer to it, one of which is
+// repeated until it arrives.
+func (c *Conn) tellResetKey() {
+	if c.tls == nil {
+		return
 	}
-	h.early, h.held = nil, 0
-	clear(h.streams[:])
+	if c.tls.reset.ours == nil {
+		c.tls.reset.ours = c.ep.resetKeyOf(c)
+	}
+	if k := c.tls.reset.ours; k != nil {
+		c.queueAnswer(signal{sigResetKey, k.since, k.Mask})
+	}
 }
 
-// received returns the memory of what the peer has sent, and TLS has not read,
-// in bytes as allocated.
-func (h *tlsHandshake) received() int {
-	n := h.held
-	for i := range h.streams {
-		n += h.streams[i].Held()
+// resetKeyPayload returns the payload of RESETKEY.
+func (c *Conn) resetKeyPayload() []byte {
+	if c.tls == nil || c.tls.reset.ours == nil {
+		return nil
 	}
-	return n
+	return c.tls.reset.ours.Key[:]
 }
 
-// bytesHeld returns the memory held because of the peer, in bytes as allocated.
-func (h *tlsHandshake) bytesHeld() int {
-	n := h.received()
-	for i := range h.streams {
-		n += h.streams[i].Kept()
+// renewResetKey tells the peer another key, as keys depend on its address.
+func (c *Conn) renewResetKey() {
+	if c.tls != nil {
+		c.tls.reset.ours = nil
+		c.tellResetKey()
 	}
-	if h.tls != nil { // it keeps what it has read of a message, in a buffer that doubles
-		n += handshakeBytes + 2*int(h.streams[handshake.Handshake].Received())
-	}
-	return n
 }
 
-// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
-// from an address that is not the peer's. What it says counts from anywhere. The
-// session stays where it is until TLS is done, and migrates then. It reports
-// whether the packet belongs to this session.
-func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
+// noteResetKey takes the peer's RESETKEY.
+func (c *Conn) noteResetKey(s signal, payload []byte) {
+	if c.tls == nil || len(payload) != packetkeys.ResetKeySize {
+		return
+	}
+	reset := &c.tls.reset
+	if c.hs.dialled && reset.theirs.Load() == nil && c.live.lastInput-c.hs.born > resetKeyWithin {
+		return
+	}
+	k := &resetKey{ResetKey: packetkeys.ResetKey{Key: [packetkeys.ResetKeySize]byte(payload), Mask: s.ts}, since: s.sn}
+	if old := reset.theirs.Load(); old == nil || *old != *k {
+		reset.theirs.Store(k)
+	}
+}
+
+// by reports whether a packet that did not open is a stateless reset of the peer.
+// It needs no lock.
+func (r *resetKeys) by(packet []byte) bool {
+	k := r.theirs.Load()
+	return k != nil && k.Opens(packet, k.since)
+}
+
+// statelessReset locks c.mu and ends the session, of which the peer's endpoint
+// knows nothing any more.
+func (c *Conn) statelessReset(now time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	h := c.tlsHandshake()
-	if h == nil || c.hs.dialled || c.closing.state == stateEnded {
-		return false
+	if c.closing.state == stateEnded {
+		return
 	}
-	if _, _, err := h.keys.Keys.Open(bytes.Clone(p.Data)); err != nil {
-		return false
+	shows := &c.hs.ping
+	if r := &c.hs.finish; r.active && r.tries > 0 {
+		shows = r
 	}
-	c.setClock(now)
-	if c.inputPacket(p, now) {
-		c.respondLocked(now)
-	}
-	return true
+	c.forgotten(shows)
+	c.finishStep(now)
+	c.writePackets()
 }

@@ -16,9 +16,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+)
+
+// Alerts of TLS (RFC 8446 §6).
+const (
+	alertBadCertificate  = 42
+	alertDecodeError     = 50
+	alertProtocolVersion = 70
+	alertInternalError   = 80
 )
 
 // dialTLS dials the server, and returns the errors of both ends, that of the
@@ -430,13 +439,13 @@ func TestTLSForgedInTheClear(t *testing.T) {
 			case p[4] == 0xa1:
 				return false // so that the handshake takes longer
 			}
-			m, ok := parseHandshake(p, binary.LittleEndian.Uint32(p))
+			m, ok := handshake.Parse(p, binary.LittleEndian.Uint32(p))
 			require.True(t, ok)
-			token := m.welcome.ts
+			token := m.Welcome.TS
 			conv := binary.LittleEndian.Uint32(p)
 			time.AfterFunc(20*time.Millisecond, func() { // the client has ServerHello
 				forged.Add(1)
-				w.net.Inject(from, to, packetOf(conv, bytesOf(m.welcome), bytesOf(signal{sigInfo, 1, 0}), bytesOf(signal{sigAlert, 40, token})))
+				w.net.Inject(from, to, packetOf(conv, bytesOf(signalOf(m.Welcome)), bytesOf(signal{sigInfo, 1, 0}), bytesOf(signal{sigAlert, 40, token})))
 				w.net.Inject(from, to, packetOf(conv, bytesOf(signal{sigReset, 0, token})))
 			})
 			return true

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -285,7 +286,7 @@ func (w *world) recordHello(config *Config) (packets [][]byte) {
 			break
 		}
 		packets = append(packets, append([]byte(nil), buf[:n]...))
-		require.Equal(w.t, flightPacket, n)
+		require.Equal(w.t, handshake.PacketSize, n)
 	}
 	require.Len(w.t, packets, 2)
 	return packets

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/stretchr/testify/require"
 )
@@ -19,18 +20,18 @@ import (
 // as anybody can who sees it. Other packets are changed as they are.
 func resealed(t *testing.T, packet []byte, change func(packet []byte) []byte) []byte {
 	t.Helper()
-	if _, ok := initialAt(packet); !ok || packetkeys.LevelOf(packet) != packetkeys.Clear {
+	if _, ok := handshake.InitialAt(packet); !ok || packetkeys.LevelOf(packet) != packetkeys.Clear {
 		return change(packet)
 	}
 	keys := func(packet []byte, seals bool) *packetkeys.Initial {
-		m, _ := parseHandshake(packet, binary.LittleEndian.Uint32(packet))
-		dialled := m.hello.code != 0 // the packet is of the dialling end
-		return packetkeys.NewInitial(binary.LittleEndian.Uint32(packet), m.hello.ts|m.welcome.ts, dialled == seals)
+		m, _ := handshake.Parse(packet, binary.LittleEndian.Uint32(packet))
+		dialled := m.Hello.Code != 0 // the packet is of the dialling end
+		return packetkeys.NewInitial(binary.LittleEndian.Uint32(packet), m.Hello.TS|m.Welcome.TS, dialled == seals)
 	}
-	packet, err := openInitial(keys(packet, false), packet)
+	packet, err := handshake.OpenInitial(keys(packet, false), packet)
 	require.NoError(t, err)
 	packet = change(packet)
-	at, ok := initialAt(packet)
+	at, ok := handshake.InitialAt(packet)
 	if !ok {
 		return packet
 	}
@@ -161,15 +162,15 @@ func TestTLSForgedByTheBlindDoesNotEndADial(t *testing.T) {
 				{bytesOf(signal{sigReset, 0, guess})},
 				{bytesOf(infoSignal()), bytesOf(signal{sigReset, 0, guess})},
 				{welcome, bytesOf(infoSignal())},
-				{welcome, bytesOf(signal{sigInfo, versionUnsealed, capTLS}), bytesOf(signal{sigAlert, 40, guess})},
+				{welcome, bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS}), bytesOf(signal{sigAlert, 40, guess})},
 				{welcome, bytesOf(signal{sigInfo, signalVersion, capTLS}), bytesOf(signal{sigAlert, 40, guess}), bytesOf(signal{sigCrypto, 0, 0})},
 			} {
 				packet := packetOf(conv, kind...)
 				w.net.Inject(server, client, packet)
 				sealed := bytes.Clone(packet)
-				if _, ok := initialAt(sealed); ok {
+				if _, ok := handshake.InitialAt(sealed); ok {
 					sealed = append(sealed, make([]byte, packetkeys.InitialOverhead)...)
-					at, _ := initialAt(sealed)
+					at, _ := handshake.InitialAt(sealed)
 					packetkeys.NewInitial(conv, guess, false).Seal(sealed, at)
 					w.net.Inject(server, client, sealed)
 				}
@@ -186,9 +187,9 @@ func TestTLSForgedByTheBlindDoesNotEndADial(t *testing.T) {
 		}
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 			once.Do(func() {
-				m, ok := parseHandshake(p, binary.LittleEndian.Uint32(p))
+				m, ok := handshake.Parse(p, binary.LittleEndian.Uint32(p))
 				require.True(t, ok)
-				conv, token = binary.LittleEndian.Uint32(p), m.hello.ts
+				conv, token = binary.LittleEndian.Uint32(p), m.Hello.TS
 				for i := range 50 {
 					time.AfterFunc(time.Duration(i)*time.Millisecond, forge)
 				}
@@ -207,8 +208,8 @@ func TestTLSForgedByTheBlindDoesNotEndADial(t *testing.T) {
 // unsealedHello returns the first packet of a peer of the version before packets
 // in the clear were sealed.
 func unsealedHello(conv, token uint32, clientHello []byte) []byte {
-	crypto := header{conv: conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: flightWnd, ts: seq(len(clientHello)), len: uint32(len(clientHello))}
-	b := packetOf(conv, bytesOf(signal{sigHello, 0, token}), bytesOf(signal{sigInfo, versionUnsealed, capTLS | capPMTU}), make([]byte, headerSize))
+	crypto := header{conv: conv, cmd: cmdWins, frg: uint8(sigCrypto), wnd: minRcvWnd, ts: seq(len(clientHello)), len: uint32(len(clientHello))}
+	b := packetOf(conv, bytesOf(signal{sigHello, 0, token}), bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS | capPMTU}), make([]byte, headerSize))
 	crypto.encode(b[2*headerSize:])
 	return append(b, clientHello...)
 }
@@ -233,11 +234,11 @@ func TestTLSVersionBefore(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, roundTrip, time.Since(start))
 			require.Less(t, n, len(hello))
-			m, ok := parseHandshake(answer[:n], conv)
+			m, ok := handshake.Parse(answer[:n], conv)
 			require.True(t, ok)
-			require.EqualValues(t, token, m.welcome.ts)
-			require.NotZero(t, m.info.ts&capTLS)
-			require.Equal(t, signal{sigAlert, alertProtocolVersion, token}, m.alert)
+			require.EqualValues(t, token, m.Welcome.TS)
+			require.NotZero(t, m.Info.TS&capTLS)
+			require.Equal(t, signal{sigAlert, alertProtocolVersion, token}, signalOf(m.Alert))
 			require.ErrorContains(t, <-failures, "the peer speaks version 1, this end 2")
 			require.EqualValues(t, 1, l.Stats().HandshakeErrors)
 			require.Zero(t, l.Stats().Sessions)
@@ -256,17 +257,17 @@ func TestTLSVersionBefore(t *testing.T) {
 					return
 				}
 				conv := binary.LittleEndian.Uint32(hello)
-				m, _ := parseHandshake(hello[:n], conv)
-				answer := packetOf(conv, bytesOf(signal{sigHello | sigAnswer, 99, m.hello.ts}),
-					bytesOf(signal{sigInfo, versionUnsealed, capTLS}), bytesOf(signal{sigAlert, alertDecodeError, m.hello.ts}))
+				m, _ := handshake.Parse(hello[:n], conv)
+				answer := packetOf(conv, bytesOf(signal{sigHello | sigAnswer, 99, m.Hello.TS}),
+					bytesOf(signal{sigInfo, handshake.VersionUnsealed, capTLS}), bytesOf(signal{sigAlert, alertDecodeError, m.Hello.TS}))
 				_, _ = old.WriteTo(answer, from)
-				for m.alert.code == 0 {
+				for signalOf(m.Alert).code == 0 {
 					if n, _, err = old.ReadFrom(hello); err != nil {
 						return
 					}
-					m, _ = parseHandshake(hello[:n], conv)
+					m, _ = handshake.Parse(hello[:n], conv)
 				}
-				refused <- m.alert
+				refused <- signalOf(m.Alert)
 			}()
 			e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 			start := time.Now()

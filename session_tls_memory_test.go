@@ -91,7 +91,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 
 // What a handshake takes from a peer is bounded, and the error says so.
 func TestTLSTooManyCertificates(t *testing.T) {
-	long, short := longChain(t, 1, maxPeerFlight), longChain(t, 2, maxPeerFlight-10_000)
+	long, short := longChain(t, 1, (64<<10)), longChain(t, 2, (64<<10)-10_000)
 	for _, test := range []struct{ client, server tls.Certificate }{{short, short}, {long, short}, {short, long}} {
 		inWorld(t, 0, clean, func(w *world) {
 			_, dialErr, acceptErr := w.dialTLS(withCertificate(Config{}, test.client), withCertificate(Config{}, test.server))
@@ -143,16 +143,17 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 		c.mu.Lock()
 		unlock := sync.OnceFunc(c.mu.Unlock)
 		defer unlock()
-		h := c.tlsHandshake()
-		c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: maxClientHello - 1, data: []byte{1}})
-		require.Less(t, h.bytesHeld(), 2<<10, "1 byte, far ahead")
-		require.Nil(t, h.tls)
+		x := c.tlsHandshake()
+		c.inputHandshake(cryptoOf(c, 16<<10-1, []byte{1}), c.ep.now())
+		require.Positive(t, x.Received())
+		require.Less(t, x.Held(), 2<<10, "1 byte, far ahead")
+		require.False(t, x.Started)
 		for i := range 1000 {
-			c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: uint32(2000 + 2*i), data: []byte{1}})
-			c.keepEarly(h, sealedJunk(1200))
+			c.inputHandshake(cryptoOf(c, 2000+2*i, []byte{1}), c.ep.now())
+			c.inputHandshake(sealedJunk(c, 1200), c.ep.now())
 		}
-		require.LessOrEqual(t, h.bytesHeld(), unvalidatedBytes)
-		require.Empty(t, h.early, "there can be no keys yet")
+		require.LessOrEqual(t, x.Held(), unvalidatedBytes)
+		require.Empty(t, x.Early(), "there can be no keys yet")
 		c.account()
 		unlock()
 		require.LessOrEqual(t, l.Stats().Buffered, unvalidatedBytes)
@@ -164,29 +165,40 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 		c.mu.Lock()
 		unlock := sync.OnceFunc(c.mu.Unlock)
 		defer unlock()
-		h := c.tlsHandshake()
-		require.NotNil(t, h.tls)
-		h.working = true // TLS reads nothing of what follows
-		for i := range 100 {
-			c.takeCrypto(h, handshake.Initial, &handshakeMessage{crypto: true, offset: h.streams[handshake.Initial].Received(), data: make([]byte, 1000)})
-			c.keepEarly(h, sealedJunk(500+10*i))
-			require.LessOrEqual(t, h.received(), unvalidatedBytes)
+		x := c.tlsHandshake()
+		require.True(t, x.Started)
+		for i := range 100 { // TLS reads nothing of it
+			before := x.Received()
+			c.inputHandshake(cryptoOf(c, 3000+1000*i, make([]byte, 1000)), c.ep.now())
+			require.True(t, i > 0 || x.Received() > before)
+			before = x.Received()
+			c.inputHandshake(sealedJunk(c, 500+10*i), c.ep.now())
+			require.True(t, i > 0 || x.Received() > before)
+			require.LessOrEqual(t, x.Received(), unvalidatedBytes)
 		}
-		require.NotEmpty(t, h.early)
-		require.GreaterOrEqual(t, h.bytesHeld(), h.received()+handshakeBytes)
-		c.alerted(signal{sigAlert, alertInternalError, c.hs.token})
+		require.GreaterOrEqual(t, x.Held(), x.Received()+handshake.TLSBytes)
+		require.NotEmpty(t, x.Early())
 		unlock()
-		c.workTLS(h, false, nil, false) // returns to a handshake that has failed
-		require.Zero(t, h.bytesHeld())
+		time.Sleep(handshakeTime + time.Second)
+		require.Zero(t, l.Stats().Sessions)
 		require.Zero(t, l.Stats().Buffered)
 	})
 }
 
+// cryptoOf returns a packet of the dialling end with bytes of the ClientHello, as
+// it is once opened.
+func cryptoOf(c *Conn, offset int, data []byte) *inPacket {
+	h := header{conv: c.Conv(), cmd: cmdWins, frg: uint8(sigCrypto), sn: seq(offset), ts: seq(len(data)), len: uint32(len(data))}
+	b := packetOf(c.Conv(), bytesOf(signal{sigHello, 0, c.hs.peerToken}), make([]byte, headerSize))
+	h.encode(b[headerSize:])
+	return &inPacket{Packet: protect.Packet{Data: append(b, data...)}, conv: c.Conv(), kind: openedPacket}
+}
+
 // sealedJunk returns what looks like a packet under the application keys.
-func sealedJunk(n int) []byte {
+func sealedJunk(c *Conn, n int) *inPacket {
 	p := make([]byte, n)
 	p[4] = 0xa2
-	return p
+	return &inPacket{Packet: protect.Packet{Data: p}, conv: c.Conv(), kind: sealedPacket}
 }
 
 // stall keeps a server's handshakes with a network from completing: of the
@@ -212,7 +224,7 @@ func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
 			time.Sleep(time.Second)
 			require.Equal(t, 11, l.Stats().Sessions, "as many as are left for one other network, twice")
 		}
-		require.Greater(t, l.Stats().Buffered, 11*handshakeBytes)
+		require.Greater(t, l.Stats().Buffered, 11*handshake.TLSBytes)
 		require.Positive(t, l.Stats().DropHandshake)
 		other, _ := w.endpoint("10.0.0.2:0", config)
 		start := time.Now()

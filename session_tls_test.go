@@ -188,7 +188,7 @@ func inFront(t *testing.T, p []byte, h header, payload []byte) []byte {
 		b = append(b, make([]byte, headerSize)...)
 		h.encode(b[2*headerSize:])
 		b = append(b, payload...)
-		if !isCrypto(&h) {
+		if h.cmd != cmdWins || signalCode(h.frg) != sigCrypto {
 			b = append(b, p[2*headerSize:]...)
 		}
 		return b

@@ -100,7 +100,7 @@ func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &c.ep.overhead
 	o.current = nil
-	if c.overdrawn() || c.securing() {
+	if c.overdrawn() || c.hs.securing {
 		c.ep.packets.Put(b)
 		return
 	}
@@ -118,7 +118,7 @@ func (c *Conn) collect(data []byte) {
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
 func (c *Conn) queueSegment(s *sendSegment) {
-	if c.overdrawn() || c.securing() {
+	if c.overdrawn() || c.hs.securing {
 		c.kcp.releaseSegment(s)
 		return
 	}
@@ -293,4 +293,4 @@ func (c *Conn) addFEC(p *packet, now uint32) [][]byte {
 // sealsFrom reports whether segments are sealed from their buffers, which stay as
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
-func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom() && !e.config.FEC.enabled() }
+func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom && !e.config.FEC.enabled() }

@@ -121,7 +121,7 @@ func TestCertificateBytes(t *testing.T) {
 				a, b := run(client, server)
 				require.NoError(t, a.err)
 				require.NoError(t, b.err)
-				states[i] = [2]tls.ConnectionState{a.State(), b.State()}
+				states[i] = [2]tls.ConnectionState{a.conn.ConnectionState(), b.conn.ConnectionState()}
 				for _, s := range states[i] {
 					counted += CertificateBytes(&s)
 					for _, cert := range s.PeerCertificates {

@@ -87,11 +87,7 @@ func (t *TLS) Start() Step {
 	return t.collect(nil)
 }
 
-// Reads returns the level of the bytes that TLS waits for. Those of other levels
-// are too late, or too early.
-func (t *TLS) Reads() Level { return t.reads }
-
-// Handle takes bytes of the peer, which are of the level that Reads returns.
+// Handle takes bytes of the peer, which are of the level reads.
 func (t *TLS) Handle(data []byte) Step {
 	level := [Levels]tls.QUICEncryptionLevel{
 		tls.QUICEncryptionLevelInitial, tls.QUICEncryptionLevelHandshake, tls.QUICEncryptionLevelApplication,
@@ -152,13 +148,6 @@ func levelOf(l tls.QUICEncryptionLevel) (Level, bool) {
 	return 0, false
 }
 
-// CertificateRequested reports whether the server has asked this client for a
-// certificate. It may still refuse what it was sent.
-func (t *TLS) CertificateRequested() bool { return t.asked }
-
-// State returns what the handshake has agreed on so far.
-func (t *TLS) State() tls.ConnectionState { return t.conn.ConnectionState() }
-
 // Close ends a handshake that has not completed, and waits for its goroutine.
 // It may be called again.
 func (t *TLS) Close() {
@@ -166,25 +155,4 @@ func (t *TLS) Close() {
 		t.done = true
 		_ = t.conn.Close() // reports only that it was closed early
 	}
-}
-
-// alertInternalError is an alert of TLS (RFC 8446 §6).
-const alertInternalError = 80
-
-// alerted returns err, and makes sure that it wraps a tls.AlertError.
-func alerted(err error) error {
-	var alert tls.AlertError
-	if err == nil || errors.As(err, &alert) {
-		return err
-	}
-	return errors.Join(err, tls.AlertError(alertInternalError))
-}
-
-// AlertOf returns the alert that tells the peer of err.
-func AlertOf(err error) tls.AlertError {
-	var alert tls.AlertError
-	if errors.As(err, &alert) {
-		return alert
-	}
-	return alertInternalError
 }

@@ -58,7 +58,7 @@ func (e *end) take(s Step) {
 // was anything.
 func (e *end) deliver(f *end) (any bool) {
 	for level := range e.out {
-		for len(e.out[level]) > 0 && f.err == nil && f.Reads() == Level(level) {
+		for len(e.out[level]) > 0 && f.err == nil && f.reads == Level(level) {
 			n := min(len(e.out[level]), 500)
 			f.take(f.Handle(e.out[level][:n]))
 			e.out[level] = e.out[level][n:]
@@ -92,9 +92,9 @@ func TestHandshake(t *testing.T) {
 				require.Equal(t, a.secrets[level][i], b.secrets[level][1-i])
 			}
 		}
-		require.False(t, a.CertificateRequested())
-		require.Equal(t, resumed == 1, a.State().DidResume)
-		require.Equal(t, resumed == 1, b.State().DidResume)
+		require.False(t, a.asked)
+		require.Equal(t, resumed == 1, a.conn.ConnectionState().DidResume)
+		require.Equal(t, resumed == 1, b.conn.ConnectionState().DidResume)
 		b.take(b.SendTicket())
 		require.NotEmpty(t, b.out[Application])
 		b.deliver(a)
@@ -119,7 +119,7 @@ func TestHandshakeFails(t *testing.T) {
 	client, server = configs(t)
 	server.ClientAuth = tls.RequireAnyClientCert
 	a, b = run(client, server)
-	require.True(t, a.done && a.CertificateRequested())
+	require.True(t, a.done && a.asked)
 	require.EqualValues(t, 116, AlertOf(b.err), "certificate_required")
 
 	_, server = configs(t)

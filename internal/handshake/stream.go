@@ -18,7 +18,7 @@ type Stream struct {
 
 	held int  // bytes allocated for in and ahead
 	kept int  // bytes allocated for out
-	owes bool // the peer has sent something since Acknowledged
+	owes bool // the peer has sent something, and waits for an acknowledgement
 }
 
 // piece is bytes that have arrived beyond a gap.
@@ -185,10 +185,6 @@ func (s *Stream) count() {
 	}
 }
 
-// Available returns the bytes that have arrived in order and were not read. They
-// are valid until the next call of Receive or Read.
-func (s *Stream) Available() []byte { return s.in }
-
 // Read removes and returns what Available returns. The caller owns it.
 func (s *Stream) Read() []byte {
 	b := s.in
@@ -204,17 +200,3 @@ func (s *Stream) Read() []byte {
 // Received returns the offset before which everything has arrived, which
 // acknowledges it.
 func (s *Stream) Received() uint32 { return s.next + uint32(len(s.in)) }
-
-// Owes reports whether the peer waits for an acknowledgement.
-func (s *Stream) Owes() bool { return s.owes }
-
-// Acknowledged takes note that Received was sent to the peer.
-func (s *Stream) Acknowledged() { s.owes = false }
-
-// Held returns the memory of what has arrived and was not read, in bytes as
-// allocated.
-func (s *Stream) Held() int { return s.held }
-
-// Kept returns the memory of what was written and is not acknowledged, in bytes
-// as allocated.
-func (s *Stream) Kept() int { return s.kept }

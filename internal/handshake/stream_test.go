@@ -44,7 +44,7 @@ func TestStream(t *testing.T) {
 					way = way[random.IntN(2):]
 				}
 			}
-			require.LessOrEqual(t, b.Held(), 3*testLimit)
+			require.LessOrEqual(t, b.held, 3*testLimit)
 			got = append(got, b.Read()...)
 			switch random.IntN(5) {
 			case 0:
@@ -57,7 +57,7 @@ func TestStream(t *testing.T) {
 		require.Equal(t, want, got, "seed %d", seed)
 		a.Acknowledge(b.Received())
 		require.False(t, a.Unacknowledged() || a.Unsent())
-		require.Zero(t, b.Held())
+		require.Zero(t, b.held)
 	}
 }
 
@@ -65,12 +65,12 @@ func TestStreamBounds(t *testing.T) {
 	var s Stream
 	data := make([]byte, 10)
 	require.True(t, s.Receive(0, nil, testLimit, math.MaxInt))
-	require.False(t, s.Owes())
+	require.False(t, s.owes)
 	require.False(t, s.Receive(testLimit-9, data, testLimit, math.MaxInt))
 	require.False(t, s.Receive(math.MaxUint32, data, testLimit, math.MaxInt))
 	require.False(t, s.Receive(math.MaxUint32, data, math.MaxInt32, math.MaxInt))
 	require.True(t, s.Receive(testLimit-10, data, testLimit, math.MaxInt))
-	require.Empty(t, s.Available())
+	require.Empty(t, s.in)
 	for i := range uint32(maxAhead - 1) {
 		require.True(t, s.Receive(20*i+5, data, testLimit, math.MaxInt))
 	}
@@ -79,10 +79,10 @@ func TestStreamBounds(t *testing.T) {
 	require.Len(t, s.Read(), 15)
 	require.Nil(t, s.Read())
 	require.EqualValues(t, 15, s.Received())
-	require.True(t, s.Owes())
-	s.Acknowledged()
+	require.True(t, s.owes)
+	s.owes = false
 	require.True(t, s.Receive(3, data, testLimit, math.MaxInt), "again")
-	require.True(t, s.Owes(), "its acknowledgement was lost")
+	require.True(t, s.owes, "its acknowledgement was lost")
 
 	require.True(t, s.Write(make([]byte, maxWritten)))
 	require.False(t, s.Write(data))
@@ -104,7 +104,7 @@ func TestStreamBounds(t *testing.T) {
 func TestStreamHoldsWhatHasArrived(t *testing.T) {
 	var s Stream
 	require.True(t, s.Receive(testLimit-1, []byte{1}, testLimit, testLimit))
-	require.LessOrEqual(t, s.Held(), 64)
+	require.LessOrEqual(t, s.held, 64)
 
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 2))
@@ -115,7 +115,7 @@ func TestStreamHoldsWhatHasArrived(t *testing.T) {
 		room := len(want) + len(want)/4 + 64 // the size class above
 		var s Stream
 		arrived, most := 0, 1+random.IntN(1200)
-		for rounds := 0; len(s.Available()) < len(want); rounds++ {
+		for rounds := 0; len(s.in) < len(want); rounds++ {
 			require.Less(t, rounds, 100_000, "seed %d", seed)
 			from := random.IntN(len(want))
 			if random.IntN(3) == 0 {
@@ -125,11 +125,11 @@ func TestStreamHoldsWhatHasArrived(t *testing.T) {
 			ok := s.Receive(uint32(from), want[from:to], testLimit, room)
 			require.True(t, ok || from > int(s.Received()), "seed %d: %d..%d of %d, room %d, received %d", seed, from, to, len(want), room, s.Received())
 			arrived += to - from
-			require.LessOrEqual(t, s.Held(), room, "seed %d", seed)
-			require.LessOrEqual(t, s.Held(), 64+5*arrived/2+(pieceBytes+8)*len(s.ahead), "seed %d", seed)
+			require.LessOrEqual(t, s.held, room, "seed %d", seed)
+			require.LessOrEqual(t, s.held, 64+5*arrived/2+(pieceBytes+8)*len(s.ahead), "seed %d", seed)
 		}
 		require.Equal(t, want, s.Read(), "seed %d", seed)
-		require.Zero(t, s.Held(), "seed %d", seed)
+		require.Zero(t, s.held, "seed %d", seed)
 	}
 }
 
@@ -137,10 +137,10 @@ func TestStreamHoldsWhatHasArrived(t *testing.T) {
 func TestStreamKeeps(t *testing.T) {
 	var s Stream
 	require.True(t, s.Write(make([]byte, 10_000)))
-	require.GreaterOrEqual(t, s.Kept(), 10_000)
+	require.GreaterOrEqual(t, s.kept, 10_000)
 	s.Sent(10_000)
 	s.Acknowledge(9_999)
-	require.GreaterOrEqual(t, s.Kept(), 10_000, "the array is still there")
+	require.GreaterOrEqual(t, s.kept, 10_000, "the array is still there")
 	s.Acknowledge(10_000)
-	require.Zero(t, s.Kept())
+	require.Zero(t, s.kept)
 }

@@ -175,6 +175,13 @@ func (k *Keys) Opens() bool {
 	return k.open.key.secret != nil
 }
 
+// Seals reports whether packets can be sealed.
+func (k *Keys) Seals() bool {
+	k.seal.mu.Lock()
+	defer k.seal.mu.Unlock()
+	return k.seal.key.secret != nil
+}
+
 // Compact releases what can be derived again when a packet is sealed or opened,
 // which is most of the memory of k.
 func (k *Keys) Compact() {

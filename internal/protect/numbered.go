@@ -174,9 +174,9 @@ func (n *Numbered) Seal(packet, content []byte) error {
 func (n *Numbered) Fresh(p *Packet, take bool) Verdict {
 	number, ok := n.Number(p)
 	switch {
-	case ok && !take:
-		return verdict(n.window.IsNew(number))
-	case ok && !n.window.Take(number):
+	case ok && !take && n.window.IsNew(number):
+		return New
+	case ok && (!take || !n.window.Take(number)):
 		return Replayed
 	case ok:
 		n.heard, n.sends = true, true
@@ -187,14 +187,6 @@ func (n *Numbered) Fresh(p *Packet, take bool) Verdict {
 		return Replayed
 	}
 	return n.filtered.Fresh(p, take)
-}
-
-// verdict is that of a packet with a number of the session.
-func verdict(fresh bool) Verdict {
-	if fresh {
-		return New
-	}
-	return Replayed
 }
 
 // Number returns the number in the peer's packet. ok reports whether the packet

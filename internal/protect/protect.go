@@ -73,8 +73,16 @@ const (
 )
 
 // Scheme is the protection that the sessions of an endpoint have in common. Its
-// methods need no lock.
+// fields are immutable.
 type Scheme struct {
+	// Outside is the protection of packets of no session: that of the cipher. With
+	// TLS these packets are in the clear.
+	Outside Protection
+
+	Authentic bool // an opened packet is a peer's, whatever its source address
+	SealsFrom bool // Protection.Seal takes a content that is not in the packet
+	None      bool // packets are not protected at all
+
 	cipher *filtered // nil: there is no cipher
 	tls    bool
 	own    bool // with TLS: packets have nonces of their own
@@ -85,32 +93,22 @@ type Scheme struct {
 // number.
 func NewScheme(cipher crypt.Cipher, tls bool, random io.Reader) *Scheme {
 	if cipher == nil {
-		return &Scheme{tls: tls, own: tls && packetkeys.OwnNonces()}
+		return &Scheme{Outside: none{}, Authentic: tls, SealsFrom: tls, None: !tls, tls: tls, own: tls && packetkeys.OwnNonces()}
 	}
-	return &Scheme{cipher: newFiltered(cipher, random)}
-}
-
-// Outside returns the protection of packets of no session: that of the cipher.
-// With TLS these packets are in the clear.
-func (s *Scheme) Outside() Protection {
-	if s.cipher == nil {
-		return none{}
-	}
-	return s.cipher
+	f := newFiltered(cipher, random)
+	return &Scheme{Outside: f, Authentic: f.authentic, SealsFrom: f.from != nil, cipher: f}
 }
 
 // Session returns the protection that a session of a conversation begins with.
-// tls is nil without TLS, and otherwise the same.
-func (s *Scheme) Session(conv uint32) (p Protection, tls *TLS) {
+// With TLS app is the same, and handshake that of the handshake; without, both are
+// nil.
+func (s *Scheme) Session(conv uint32) (p Protection, app, handshake *TLS) {
 	if s.tls {
-		tls = newTLS(conv, packetkeys.Application, s.own)
-		return tls, tls
+		app = newTLS(conv, packetkeys.Application, s.own)
+		return app, app, newTLS(conv, packetkeys.Handshake, s.own)
 	}
-	return s.Outside(), nil
+	return s.Outside, nil, nil
 }
-
-// Handshake returns the protection of the TLS handshake of a conversation.
-func (s *Scheme) Handshake(conv uint32) *TLS { return newTLS(conv, packetkeys.Handshake, s.own) }
 
 // Number returns the protection of a session whose ends have drawn these tokens.
 // p is the one that it had. sends reports whether the peer is known to have both
@@ -130,17 +128,6 @@ func (s *Scheme) Number(p Protection, conv, token, peerToken uint32, sends bool)
 	n.sends = n.sends || sends
 	return n
 }
-
-// Authentic reports whether packets are authenticated: then an opened packet is
-// a peer's, whatever its source address.
-func (s *Scheme) Authentic() bool { return s.tls || s.cipher != nil && s.cipher.authentic }
-
-// None reports whether packets are not protected at all.
-func (s *Scheme) None() bool { return s.cipher == nil && !s.tls }
-
-// SealsFrom reports whether Protection.Seal takes a content that is not in the
-// packet.
-func (s *Scheme) SealsFrom() bool { return s.tls || s.cipher != nil && s.cipher.from != nil }
 
 // Forget empties the replay filter, as many other packets would.
 func (s *Scheme) Forget() {

@@ -70,8 +70,8 @@ func ends(t testing.TB, kind string) (a, b Protection) {
 	require.NoError(t, err)
 	both := func(c crypt.Cipher, secured bool) (a, b Protection) {
 		x, y := NewScheme(c, secured, nil), NewScheme(c, secured, nil)
-		a, _ = x.Session(1)
-		b, _ = y.Session(1)
+		a, _, _ = x.Session(1)
+		b, _, _ = y.Session(1)
 		if kind == "filtered" {
 			return a, b
 		}
@@ -197,7 +197,7 @@ func TestNumbersBegin(t *testing.T) {
 	for _, kind := range []string{"numbered", "marked"} {
 		_, b := ends(t, kind)
 		scheme := NewScheme(b.(*Numbered).cipher, false, nil)
-		without, _ := scheme.Session(1)
+		without, _, _ := scheme.Session(1)
 		for _, tokens := range [][2]uint32{{0, 3}, {2, 0}, {2, 2}} {
 			require.Equal(t, without, scheme.Number(without, 1, tokens[0], tokens[1], true))
 		}

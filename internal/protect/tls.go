@@ -66,7 +66,10 @@ func (t *TLS) Open(p *Packet) error {
 
 // Fresh takes nothing that was not opened under the keys of the session.
 func (t *TLS) Fresh(p *Packet, take bool) Verdict {
-	return verdict(p.opened && t.window.IsNew(p.mark) && (!take || t.window.Take(p.mark)))
+	if p.opened && (take && t.window.Take(p.mark) || !take && t.window.IsNew(p.mark)) {
+		return New
+	}
+	return Replayed
 }
 
 // Number returns that of an opened packet. Others have none.

@@ -1,0 +1,373 @@
+package handshake
+
+import (
+	"bytes"
+	"crypto/tls"
+	"encoding/binary"
+	"math/rand/v2"
+	"testing"
+
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	testConv = 0x04030201
+	tokenA   = 0x11
+	tokenB   = 0x22
+)
+
+// open is the peer of a server whose client's address is validated.
+var open = Peer{Waiting: true}
+
+// party is an Exchange with what surrounds it.
+type party struct {
+	t        *testing.T
+	x        *Exchange
+	app      *protect.TLS
+	r        Result // all so far
+	inFlight int    // times that TLS has worked
+}
+
+// newParty returns an end that has not begun.
+func newParty(t *testing.T, config *tls.Config) *party {
+	scheme := protect.NewScheme(nil, true, nil)
+	_, app, keys := scheme.Session(testConv)
+	return &party{t: t, app: app, x: NewExchange(testConv, config, app, keys)}
+}
+
+// dialler returns the dialling end, which has begun.
+func dialler(t *testing.T, config *tls.Config, info Signal) *party {
+	p := newParty(t, config)
+	p.x.Dial(config, tokenA, info)
+	p.work()
+	return p
+}
+
+// work has TLS do what there is.
+func (p *party) work() {
+	for {
+		w, ok := p.x.Next(&p.r)
+		if !ok {
+			return
+		}
+		p.inFlight++
+		p.x.Worked(w.Run(), &p.r)
+	}
+}
+
+// packets returns what p sends.
+func (p *party) packets() (out [][]byte) {
+	for n := p.x.Pending(); n > 0; n = p.x.Pending() {
+		packet := make([]byte, n)
+		require.True(p.t, p.x.Put(packet))
+		require.LessOrEqual(p.t, n, PacketSize)
+		out = append(out, packet)
+	}
+	return out
+}
+
+// input has p take a packet, whatever its level, and returns what came of it.
+func (p *party) input(packet []byte) (r Result) {
+	in := protect.Packet{Data: bytes.Clone(packet)}
+	switch packetkeys.LevelOf(packet) {
+	case packetkeys.Clear:
+		if p.x.initial == nil {
+			m, ok := Parse(packet, testConv)
+			if !ok || m.Hello.Code == 0 {
+				return r
+			}
+			k := packetkeys.NewInitial(testConv, m.Hello.TS, false)
+			if _, err := OpenInitial(k, bytes.Clone(packet)); err != nil {
+				return r
+			}
+			p.x.Accept(k, tokenB, m.Hello.TS, serverInfo)
+		}
+		p.x.Input(InClear, &in, open, &r)
+	case packetkeys.Handshake:
+		p.x.Input(Protected, &in, open, &r)
+	default:
+		if p.app.Open(&in) != nil {
+			return r
+		}
+		require.True(p.t, p.x.Secured(in.Data, true, &r))
+	}
+	p.work()
+	if r.Failed != nil {
+		p.r.Failed, p.r.Remote = r.Failed, r.Remote
+	}
+	return r
+}
+
+var (
+	clientInfo = Signal{CodeInfo, Version, CapTLS | 4}
+	serverInfo = Signal{CodeInfo, Version, CapTLS | 8}
+)
+
+// exchange exchanges packets over a path that damages, loses, repeats and reorders
+// them, until nothing more happens.
+func exchange(t *testing.T, a, b *party, random *rand.Rand) {
+	for round := range 200 {
+		for _, ends := range [][2]*party{{a, b}, {b, a}} {
+			packets := ends[0].packets()
+			if random != nil {
+				random.Shuffle(len(packets), func(i, j int) { packets[i], packets[j] = packets[j], packets[i] })
+			}
+			for _, p := range packets {
+				if random == nil {
+					ends[1].input(p)
+					continue
+				}
+				for range random.IntN(3) {
+					q := bytes.Clone(p)
+					if random.IntN(4) == 0 {
+						q[random.IntN(len(q))] ^= 1 << random.IntN(8)
+					}
+					ends[1].input(q)
+				}
+			}
+			for _, early := range ends[1].x.Early() {
+				ends[1].input(early)
+			}
+		}
+		if _, over := b.x.Settle(true); over {
+			if _, over := a.x.Settle(false); over {
+				return
+			}
+		}
+		if round%2 == 1 {
+			for _, p := range []*party{a, b} {
+				if p.x.initial != nil {
+					p.x.Repeat(round / 50)
+				}
+			}
+		}
+	}
+}
+
+// Both ends agree whatever the path does to packets, and each has the other's INFO
+// and token.
+func TestExchange(t *testing.T) {
+	for seed := range uint64(40) {
+		client, server := configs(t)
+		client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+		a, b := dialler(t, client, clientInfo), newParty(t, server)
+		defer a.x.Close()
+		defer b.x.Close()
+		var random *rand.Rand
+		if seed > 0 {
+			random = rand.New(rand.NewPCG(seed, 1))
+		}
+		exchange(t, a, b, random)
+		require.True(t, a.r.Completed != nil && b.r.Completed != nil, "seed %d: %v %v", seed, a.r.Failed, b.r.Failed)
+		require.Equal(t, serverInfo, a.r.Completed.Info)
+		require.Equal(t, clientInfo, b.r.Completed.Info)
+		require.EqualValues(t, tokenB, a.x.peerToken)
+		require.Len(t, a.r.Completed.State.PeerCertificates, 1)
+		packet := make([]byte, AckSize(a.app))
+		require.True(t, PutAck(packet, a.app, testConv, 7))
+		in := protect.Packet{Data: packet}
+		require.NoError(t, b.app.Open(&in))
+		m, is, ok := ticket(in.Data, testConv)
+		require.True(t, is && ok)
+		require.EqualValues(t, 7, m.Una)
+	}
+}
+
+// What is changed of the signals in the clear, by somebody who seals the packet
+// again, has the handshake fail at one end or the other.
+func TestExchangeIsBound(t *testing.T) {
+	for _, ofClient := range []bool{true, false} {
+		client, server := configs(t)
+		a, b := dialler(t, client, clientInfo), newParty(t, server)
+		defer a.x.Close()
+		defer b.x.Close()
+		change := func(p []byte) []byte {
+			if packetkeys.LevelOf(p) != packetkeys.Clear {
+				return p
+			}
+			p, err := OpenInitial(packetkeys.NewInitial(testConv, tokenA, !ofClient), p)
+			require.NoError(t, err)
+			p[SegmentSize+8] ^= 64 // capabilities
+			at, _ := InitialAt(p)
+			p = append(p, make([]byte, packetkeys.InitialOverhead)...)
+			binary.LittleEndian.PutUint32(p[at-4:], uint32(len(p)-at))
+			packetkeys.NewInitial(testConv, tokenA, ofClient).Seal(p, at)
+			return p
+		}
+		for range 10 {
+			for _, p := range a.packets() {
+				if ofClient {
+					p = change(p)
+				}
+				b.input(p)
+			}
+			for _, p := range b.packets() {
+				if !ofClient {
+					p = change(p)
+				}
+				a.input(p)
+			}
+		}
+		local, remote := a, b
+		if ofClient {
+			local, remote = b, a
+		}
+		require.ErrorIs(t, local.r.Failed, ErrChanged)
+		require.False(t, local.r.Remote)
+		require.ErrorIs(t, remote.r.Failed, ErrChanged, "the alert says so")
+		require.True(t, remote.r.Remote)
+		require.True(t, a.x.Failed && b.x.Failed)
+		require.Zero(t, a.x.Received()+b.x.Received())
+	}
+}
+
+// A handshake that fails while TLS is at work holds nothing once that returns.
+func TestExchangeFailsMeanwhile(t *testing.T) {
+	client, server := configs(t)
+	a, b := dialler(t, client, clientInfo), newParty(t, server)
+	defer a.x.Close()
+	for _, p := range a.packets() {
+		b.input(p)
+	}
+	for _, p := range b.packets() {
+		in := protect.Packet{Data: p}
+		kind := InClear
+		if packetkeys.LevelOf(p) == packetkeys.Handshake {
+			kind = Protected
+		}
+		a.x.Input(kind, &in, open, &a.r)
+	}
+	w, ok := a.x.Next(&a.r)
+	require.True(t, ok)
+	_, again := a.x.Next(&a.r)
+	require.False(t, again, "one at a time")
+	a.x.fail(&a.r, tls.AlertError(alertInternalError), false)
+	require.False(t, a.x.Worked(w.Run(), &a.r))
+	require.Zero(t, a.x.Held())
+	alert := a.packets()
+	require.Len(t, alert, 1)
+	m, ok := Parse(alert[0], testConv)
+	require.True(t, ok)
+	require.Equal(t, Signal{CodeAlert, alertInternalError, tokenB}, m.Alert, "in the clear: it has no keys")
+	defer b.x.Close()
+	require.NoError(t, b.input(alert[0]).Failed, "it has keys, and nothing in the clear counts")
+}
+
+// What answers HELLO without a seal counts if it echoes the token.
+func TestExchangeUnsealed(t *testing.T) {
+	plain := func(signals ...Signal) []byte {
+		b := make([]byte, len(signals)*SegmentSize)
+		for i, s := range signals {
+			s.put(testConv, b[i*SegmentSize:])
+		}
+		return b
+	}
+	welcome, noTLS := Signal{CodeWelcome, 9, tokenA}, Signal{CodeInfo, Version, 1}
+	for name, v := range map[string]struct {
+		answer []byte
+		times  int
+		end    End
+		failed error
+		sends  int // packets besides HELLO
+	}{
+		"reset":        {plain(Signal{CodeReset, 0, tokenA}), 1, Refused, nil, 0},
+		"no TLS":       {plain(noTLS, Signal{CodeReset, 0, tokenA}), 1, NoTLS, nil, 0},
+		"abort":        {plain(Signal{CodeAbort, tokenA, 0}), 1, Reset, nil, 0},
+		"other token":  {plain(Signal{CodeAbort, tokenA + 1, 0}), 5, GoesOn, nil, 0},
+		"once":         {plain(welcome, noTLS), 1, GoesOn, nil, 0},
+		"twice":        {plain(welcome, noTLS), 2, GoesOn, ErrNoTLS, 1},
+		"legacy":       {plain(Signal{}), 2, GoesOn, ErrNoTLS, 0},
+		"version 1":    {plain(welcome, Signal{CodeInfo, VersionUnsealed, CapTLS}), 1, GoesOn, tls.AlertError(AlertProtocolVersion), 1},
+		"wrong length": {append(plain(Signal{CodeAbort, tokenA, 0}), plain(Signal{1, 1, 1})[:20]...), 1, Reset, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			client, _ := configs(t)
+			a := dialler(t, client, clientInfo)
+			defer a.x.Close()
+			hello := a.packets()
+			require.Len(t, hello, 2, "a ClientHello with the post-quantum share")
+			require.Len(t, hello[0], PacketSize)
+			var r Result
+			for range v.times {
+				r = a.input(v.answer)
+			}
+			require.Equal(t, v.end, r.End)
+			require.ErrorIs(t, r.Failed, v.failed)
+			require.Len(t, a.packets(), v.sends)
+			a.input(plain(Signal{CodeCookie, 5, 6}))
+		})
+	}
+	client, _ := configs(t)
+	a := dialler(t, client, clientInfo)
+	defer a.x.Close()
+	cookie := Signal{CodeCookie, 5, 6}
+	require.Equal(t, cookie, a.input(plain(cookie)).Cookie)
+	a.x.Cookie = cookie
+	m, ok := Parse(a.packets()[0], testConv)
+	require.True(t, ok)
+	require.Equal(t, []Signal{cookie, {CodeHello, 0, tokenA}, clientInfo}, []Signal{m.Cookie, m.Hello, m.Info})
+}
+
+// The parameters travel as they are, may be longer, and not shorter.
+func TestParams(t *testing.T) {
+	p := Params{1, 2, 3, 4, 5, 6}
+	b := p.Encode()
+	require.Equal(t, []byte{1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 4, 0, 0, 0, 5, 0, 0, 0, 6, 0, 0, 0}, b)
+	got, ok := DecodeParams(append(b, 1))
+	require.True(t, ok)
+	require.Equal(t, p, got)
+	_, ok = DecodeParams(b[:23])
+	require.False(t, ok)
+}
+
+func TestWholeClientHello(t *testing.T) {
+	for _, v := range []struct {
+		b         []byte
+		whole, ok bool
+	}{
+		{nil, false, true},
+		{[]byte{1}, false, true},
+		{[]byte{2}, false, false},
+		{[]byte{1, 0, 0, 2, 5}, false, true},
+		{[]byte{1, 0, 0, 2, 5, 5}, true, true},
+		{[]byte{1, 0, 0x40, 0}, false, false},
+		{[]byte{1, 0, 0x3f, 0xfc}, false, true},
+	} {
+		whole, ok := wholeClientHello(v.b)
+		require.Equal(t, []bool{v.whole, v.ok}, []bool{whole, ok}, "%x", v.b)
+	}
+}
+
+// FuzzExchange has both ends take any packets at any time. They go on, or fail, and
+// hold what they may.
+func FuzzExchange(f *testing.F) {
+	f.Add(uint64(1), []byte{1, 2, 3, 4, 81})
+	f.Add(uint64(2), bytes.Repeat([]byte{1, 2, 3, 4, 84, 12, 0, 0}, 10))
+	f.Fuzz(func(t *testing.T, seed uint64, data []byte) {
+		client, server := configs(t)
+		a, b := dialler(t, client, clientInfo), newParty(t, server)
+		defer a.x.Close()
+		defer b.x.Close()
+		random := rand.New(rand.NewPCG(seed, 2))
+		peer := Peer{Waiting: true, Unvalidated: random.IntN(2) == 0, Room: 16 << 10}
+		for range 30 {
+			for _, ends := range [][2]*party{{a, b}, {b, a}} {
+				for _, p := range ends[0].packets() {
+					ends[1].input(p)
+				}
+				p := protect.Packet{Data: bytes.Clone(data)}
+				if len(data) >= 4 && random.IntN(2) == 0 {
+					binary.LittleEndian.PutUint32(p.Data, testConv)
+				}
+				if ends[1].x.initial != nil {
+					var r Result
+					ends[1].x.Input(Kind(random.IntN(4)), &p, peer, &r)
+					ends[1].work()
+				}
+				require.LessOrEqual(t, ends[1].x.Received(), maxEarlyBytes+Levels*maxHeld)
+			}
+		}
+	})
+}

@@ -1,0 +1,199 @@
+package handshake
+
+import (
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+)
+
+// The packets that an Exchange sends. Its owner asks for the size of the next one,
+// sees whether it may be sent, and has it put into a buffer.
+
+// Pending returns the size of the next packet to send; 0: there is none.
+func (x *Exchange) Pending() int {
+	var ok bool
+	if x.out, ok = x.next(); !ok {
+		return 0
+	}
+	return x.out.size()
+}
+
+// outgoing is a packet to be sent.
+type outgoing struct {
+	level   Level
+	plain   bool // as it is: to a peer that does not speak TLS
+	signals []Signal
+	crypto  bool // with a CRYPTO segment
+	n       int  // bytes of its payload
+	padding int  // and behind them
+	head    int  // bytes in front of the content, and behind it
+	tail    int
+	clears  owed // what it is owed for
+}
+
+// size returns the size of the packet.
+func (p *outgoing) size() int {
+	n := p.head + len(p.signals)*SegmentSize + p.tail
+	if p.crypto {
+		n += SegmentSize + p.n + p.padding
+	}
+	return n
+}
+
+// next returns the next packet to send. ok is false if there is none.
+func (x *Exchange) next() (p outgoing, ok bool) {
+	switch {
+	case x.Failed:
+		return x.nextOwed()
+	case x.initial == nil:
+		return p, false
+	}
+	any := Levels
+	if x.owes&owesAny != 0 {
+		any = int(Initial)
+		if x.Protection.Keys.Opens() {
+			any = int(Handshake)
+		}
+	}
+	for level := Initial; level < Levels; level++ {
+		s := &x.streams[level]
+		owes := s.owes && level != Initial && !(x.Done && level == Handshake)
+		if s.Unsent() || owes || int(level) == any {
+			return x.flight(level), true
+		}
+	}
+	return p, false
+}
+
+// nextOwed is next once the handshake has failed: the alert, under the handshake
+// keys if there are any, and the end of the session at a peer without TLS.
+func (x *Exchange) nextOwed() (p outgoing, ok bool) {
+	switch {
+	case x.owes&owesAlert != 0 && x.Protection.Keys.Seals():
+		p = outgoing{level: Handshake, signals: []Signal{x.alert}, clears: owesAlert}
+		p.head, p.tail = x.Protection.Overhead()
+	case x.owes&owesAlert != 0 && !x.Protection.Keys.Opens() && x.initial != nil:
+		p = outgoing{signals: append(x.clearSignals(), x.alert), crypto: true, tail: packetkeys.InitialOverhead, clears: owesAlert}
+	case x.owes&owesAbort != 0:
+		p = outgoing{plain: true, signals: []Signal{{CodeAbort, x.peerToken, 0}}, clears: owesAbort}
+	default:
+		return p, false
+	}
+	return p, true
+}
+
+// flight returns a packet with bytes of a level, as many as fit, and an
+// acknowledgement.
+func (x *Exchange) flight(level Level) outgoing {
+	p := outgoing{level: level, crypto: true, tail: packetkeys.InitialOverhead, clears: owesAny}
+	if level == Initial {
+		p.signals = x.clearSignals()
+	} else {
+		p.head, p.tail = x.Protection.Overhead()
+	}
+	room := PacketSize - p.size()
+	_, data := x.streams[level].Peek(room)
+	p.n = len(data)
+	if level == Initial && x.dialled {
+		p.padding = room - p.n // RFC 9000 §14.1
+	}
+	return p
+}
+
+// clearSignals returns the signals at the beginning of a packet in the clear.
+func (x *Exchange) clearSignals() []Signal {
+	info := x.info
+	info.Code = CodeInfo
+	if !x.dialled {
+		return []Signal{{CodeWelcome, x.token, x.peerToken}, info}
+	}
+	s := []Signal{{CodeHello, 0, x.token}, info}
+	if x.Cookie.Code != 0 {
+		s = append(s, x.Cookie)
+	}
+	return s
+}
+
+// Skip takes note that this packet must not be sent now. It reports whether to ask
+// for another one.
+func (x *Exchange) Skip() bool {
+	x.owes &^= x.out.clears
+	return x.Failed
+}
+
+// Put makes that packet, in a buffer of as many bytes. It reports false if there
+// are no keys for it.
+func (x *Exchange) Put(packet []byte) bool {
+	p := &x.out
+	x.owes &^= p.clears
+	at := p.head
+	for _, s := range p.signals {
+		s.put(x.conv, packet[at:])
+		at += SegmentSize
+	}
+	s := &x.streams[p.level]
+	if p.crypto {
+		offset, data := s.Peek(p.n)
+		n := p.n + p.padding
+		c := segment{conv: x.conv, cmd: cmdWins, code: CodeCrypto, sn: offset, ts: uint32(p.n), una: s.Received(), len: uint32(n)}
+		if p.level == Initial {
+			c.len += packetkeys.InitialOverhead
+		}
+		c.put(packet[at:])
+		at += SegmentSize
+		clear(packet[at+p.n : at+n])
+		copy(packet[at:], data)
+	}
+	if p.plain {
+		return true
+	}
+	if !x.seal(p.level, packet, at) {
+		return false
+	}
+	if p.crypto {
+		s.Sent(p.n)
+		s.owes = false
+	}
+	return true
+}
+
+// seal seals a packet, in the clear from the offset at on.
+func (x *Exchange) seal(level Level, packet []byte, at int) bool {
+	switch level {
+	case Initial:
+		x.initial.Seal(packet, at)
+		return true
+	case Handshake:
+		return x.Protection.Seal(packet, nil) == nil
+	}
+	return x.app.Seal(packet, nil) == nil
+}
+
+// Repeat makes what is not acknowledged wait to be sent again. tries is how often
+// that has been. It reports false if nothing is to be repeated any more. A dialling
+// end sends something in any case.
+func (x *Exchange) Repeat(tries int) bool {
+	if !x.dialled && (!x.Unacknowledged() || x.Done && tries > ticketTries) {
+		x.ticketed = x.ticketed || x.Done
+		return false
+	}
+	for i := range x.streams {
+		x.streams[i].Rewind()
+	}
+	if x.dialled && !x.Unacknowledged() {
+		x.owes |= owesAny
+	}
+	return true
+}
+
+// AckSize is the size of the packet that PutAck makes.
+func AckSize(app *protect.TLS) int {
+	head, tail := app.Overhead()
+	return head + SegmentSize + tail
+}
+
+// PutAck makes a packet that acknowledges the ticket once more.
+func PutAck(packet []byte, app *protect.TLS, conv, una uint32) bool {
+	head, _ := app.Overhead()
+	segment{conv: conv, cmd: cmdWins, code: CodeCrypto, una: una}.put(packet[head:])
+	return app.Seal(packet, nil) == nil
+}

@@ -1,0 +1,273 @@
+package handshake
+
+import (
+	"bytes"
+	"crypto/tls"
+	"fmt"
+
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+)
+
+// The packets that an Exchange takes.
+
+// Result is what input has brought about. Fields add up over several calls.
+type Result struct {
+	Dropped int // packets that count for nothing
+	Damaged int // packets that did not open
+
+	PeerToken uint32     // of the peer, once it is known; 0: it is not
+	Validated bool       // the peer's address is validated (RFC 9000 §8.1)
+	Cookie    Signal     // the peer asks for it; code 0: it does not
+	End       End        // the session ends
+	Failed    error      // the handshake has failed now; nil: it has not
+	Remote    bool       // the peer has said so
+	Completed *Completed // TLS is done now; nil: it is not
+}
+
+// End is how a handshake ends without having failed.
+type End uint8
+
+const (
+	GoesOn  End = iota
+	Reset       // the peer has no such session any more
+	Refused     // the peer accepts no sessions
+	NoTLS       // the peer accepts sessions, without TLS
+)
+
+// Peer is what the owner of an Exchange knows of the peer.
+type Peer struct {
+	Waiting     bool // HELLO is repeated until something arrives
+	Unvalidated bool // its address is not validated
+	Room        int  // bytes that may be held for it if so
+	Pressed     bool // memory is short: nothing is kept early
+}
+
+// Kind is the kind of a packet of the handshake.
+type Kind uint8
+
+const (
+	InClear   Kind = iota // in the clear
+	Opened                // the same, already opened
+	Protected             // under the handshake keys
+	TooEarly              // under application keys that are not known yet
+)
+
+// Input takes a packet of the handshake. It reports whether that may have changed
+// anything.
+func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (changed bool) {
+	level := Initial
+	var err error
+	switch kind {
+	case TooEarly:
+		x.keep(p.Data, peer, r)
+		return false
+	case InClear:
+		if x.initial == nil { // no HELLO has left
+			r.Dropped++
+			return false
+		}
+		if p.Data, err = OpenInitial(x.initial, p.Data); err != nil {
+			r.Damaged++ // the peer repeats it
+			return false
+		}
+	case Protected:
+		if err = x.Protection.Open(p); err == packetkeys.ErrNotReady {
+			x.keep(p.Data, peer, r) // it has overtaken ServerHello
+			return false
+		} else if err != nil {
+			r.Damaged++
+			return false
+		}
+		level = Handshake
+		x.streams[Initial].Discard() // the peer has all of it (RFC 9001 §4.9.1)
+		if !x.dialled {
+			r.Validated, peer.Unvalidated = true, false // RFC 9000 §8.1
+		}
+	}
+	m, ok := Parse(p.Data, x.conv)
+	if !ok || level == Initial && !x.takeClear(&m, peer, r) {
+		r.Dropped++
+		return r.End != GoesOn || r.Failed != nil
+	}
+	x.take(level, &m, peer, r)
+	return true
+}
+
+// keep keeps a packet whose keys are not known yet. A server sends nothing under
+// the application keys before it has the client's Finished, and a client nothing
+// protected before it has ServerHello: what comes before is not kept.
+func (x *Exchange) keep(packet []byte, peer Peer, r *Result) {
+	count, room := maxEarly, maxEarlyBytes-x.held
+	if peer.Unvalidated {
+		count, room = maxEarly/4, peer.Room-x.Received()
+	}
+	kept := bytes.Clone(packet)
+	size := cap(kept) + earlyEntry
+	if x.tls == nil || x.dialled && packetkeys.LevelOf(packet) == packetkeys.Application ||
+		len(x.early) >= count || size > room || peer.Pressed {
+		r.Dropped++
+		return
+	}
+	x.early = append(x.early, kept)
+	x.held += size
+}
+
+// takeClear takes the signals of a packet in the clear. It reports whether the
+// packet is of this handshake.
+func (x *Exchange) takeClear(m *Message, peer Peer, r *Result) bool {
+	switch {
+	case !m.Crypto:
+		return x.dialled && peer.Waiting && !x.Protection.Keys.Opens() && x.takeUnsealed(m, r)
+	case !x.dialled && (m.Hello.Code == 0 || m.Hello.TS != x.peerToken):
+		return false
+	case x.dialled && (m.Welcome.Code == 0 || m.Welcome.TS != x.token || x.greeted && m.Welcome.SN != x.peerToken):
+		return false
+	}
+	if x.dialled && !x.greeted {
+		x.greeted = true
+		x.learn(m.Welcome.SN, r)
+	}
+	if x.peerInfo.Code == 0 {
+		x.peerInfo = m.Info
+	}
+	// Once there are handshake keys, nothing in the clear ends the handshake.
+	if m.Alert.Code != 0 && m.Alert.TS == x.token && !x.Protection.Keys.Opens() {
+		x.alerted(m.Alert, r)
+	}
+	return true
+}
+
+// takeUnsealed is takeClear for a dialled session and a packet without seal: the
+// answer of an end that has no such session, or speaks otherwise. It cannot have
+// come about by damage, as it echoes the token of our HELLO, or has to come twice.
+func (x *Exchange) takeUnsealed(m *Message, r *Result) bool {
+	switch {
+	case m.Cookie.Code != 0:
+		r.Cookie = m.Cookie
+		return true
+	case m.Abort == (Signal{CodeAbort, x.token, 0}):
+		r.End = Reset // Dial begins anew
+	case m.Reset == (Signal{CodeReset, 0, x.token}):
+		r.End = Refused
+		if m.Info.Code != 0 && m.Info.TS&CapTLS == 0 {
+			r.End = NoTLS
+		}
+	case m.Welcome.Code == 0:
+		if m.Windows > 0 { // a legacy peer takes HELLO for window probes
+			x.takePlain(m.Windows, 0, r)
+		}
+	case m.Welcome.TS != x.token || m.Info.Code == 0:
+	case m.Info.TS&CapTLS == 0:
+		x.takePlain(1, m.Welcome.SN, r)
+	case m.Info.SN == VersionUnsealed:
+		x.learn(m.Welcome.SN, r)
+		x.fail(r, UnsealedError(), false)
+	}
+	return false
+}
+
+// learn takes the token of the peer.
+func (x *Exchange) learn(token uint32, r *Result) { x.peerToken, r.PeerToken = token, token }
+
+// takePlain takes n answers of a peer without TLS. The second one ends the
+// handshake, and the session of a peer that has shown its token; 0: it has none.
+func (x *Exchange) takePlain(n int, token uint32, r *Result) {
+	if x.plain = min(x.plain+uint8(min(n, plainAnswers)), plainAnswers); x.plain < plainAnswers {
+		return
+	}
+	x.fail(r, ErrNoTLS, false)
+	if token != 0 {
+		x.learn(token, r)
+		x.owes |= owesAbort
+	}
+}
+
+// take takes what is under the protection of its packet: the end of the session,
+// an alert, and bytes of the handshake.
+func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
+	if level == Handshake && m.Abort == (Signal{CodeAbort, x.token, 0}) {
+		r.End = Reset
+		return
+	}
+	if level != Initial && m.Alert.Code != 0 && m.Alert.TS == x.token {
+		x.alerted(m.Alert, r)
+	}
+	if x.Failed {
+		if x.alert.TS != 0 && !x.ended {
+			x.owes |= owesAlert
+		}
+		return
+	}
+	if !m.Crypto || x.Done && level != Application {
+		return
+	}
+	limit, room := maxAheadOfTLS, maxHeld
+	if level == Initial {
+		limit = maxClientHello
+	} else if level == Handshake && uint64(m.Offset)+uint64(len(m.Data)) > maxPeerFlight {
+		x.fail(r, fmt.Errorf("more than %d bytes of certificates: %w", maxPeerFlight, tls.AlertError(alertBadCertificate)), false)
+		return
+	}
+	s := &x.streams[level]
+	if peer.Unvalidated {
+		room = peer.Room - (x.Received() - s.held)
+	}
+	s.Acknowledge(m.Una)
+	if !s.Receive(m.Offset, m.Data, limit, room) {
+		r.Dropped++
+	}
+}
+
+// alerted ends the handshake because of the peer's alert.
+func (x *Exchange) alerted(s Signal, r *Result) {
+	var err error = tls.AlertError(s.SN)
+	if s.SN == alertChanged {
+		err = ErrChanged
+	} else if s.SN > 255 {
+		err = tls.AlertError(alertInternalError)
+	}
+	x.fail(r, err, true)
+}
+
+// Secured takes a packet under the application keys. It reports whether the packet
+// is of the handshake: it carries the ticket, or acknowledges it. segments is false
+// for a packet that has none, or has an FEC header.
+func (x *Exchange) Secured(packet []byte, segments bool, r *Result) bool {
+	x.proven = true
+	if !segments {
+		return false
+	}
+	m, is, ok := ticket(packet, x.conv)
+	switch {
+	case !is:
+		return false
+	case !ok:
+		r.Dropped++
+	case x.Done:
+		x.take(Application, &m, Peer{}, r)
+	}
+	return true
+}
+
+// ticket reads a packet under the application keys. is reports whether it is of
+// the handshake, and ok whether it is well-formed then.
+func ticket(packet []byte, conv uint32) (m Message, is, ok bool) {
+	if first := decodeSegment(packet); !first.isCrypto() {
+		return m, false, false
+	}
+	m, ok = Parse(packet, conv)
+	return m, true, ok && m.Crypto
+}
+
+// TicketAgain is Secured for a handshake that is over: the acknowledgement was lost,
+// and the packet comes again. If una is not 0, it is to be acknowledged once more.
+func TicketAgain(packet []byte, conv uint32, r *Result) (is bool, una uint32) {
+	m, is, ok := ticket(packet, conv)
+	if is && !ok {
+		r.Dropped++
+	} else if ok && len(m.Data) > 0 {
+		una = m.Offset + uint32(len(m.Data))
+	}
+	return is, una
+}

@@ -1,0 +1,203 @@
+package handshake
+
+import (
+	"encoding/binary"
+
+	"github.com/arqnet/kcp/internal/packetkeys"
+)
+
+// Packets of the handshake (WIRE.md §8.1). They are made of segments, as all
+// others, but bypass the state machine and FEC. In the clear they begin with HELLO
+// and INFO, or with WELCOME and INFO, and end with a CRYPTO segment, whose seal
+// covers the packet. Others carry at most one CRYPTO segment. Its bytes are
+// repeated until they are acknowledged.
+
+// Signal is a signal with its two arguments (WIRE.md §5).
+type Signal struct {
+	Code   uint8
+	SN, TS uint32
+}
+
+// Codes of the signals that a handshake consists of.
+const (
+	CodeHello   = 1
+	CodeInfo    = 2
+	CodeCookie  = 7
+	CodeReset   = 8
+	CodeAbort   = 9
+	CodeCrypto  = 12
+	CodeAlert   = 13
+	CodeAnswer  = 0x80 // set in the code of an answer
+	CodeWelcome = CodeHello | CodeAnswer
+)
+
+const (
+	// SegmentSize is the size of a segment without payload, in bytes.
+	SegmentSize = 24
+
+	cmdWask = 83 // of signals that are answered
+	cmdWins = 84 // of others
+
+	// window is what the segments of a handshake advertise, for receivers that do
+	// not speak TLS.
+	window = 128
+	// PacketSize is the size of the packets of a handshake, in bytes: every path
+	// takes it, and a dialling end fills its packets in the clear up to it (RFC
+	// 9000 §14.1).
+	PacketSize = 1200
+)
+
+// segment is a segment of a packet of the handshake.
+type segment struct {
+	conv        uint32
+	cmd         uint8
+	code        uint8
+	ts, sn, una uint32
+	len         uint32
+}
+
+// decodeSegment reads a segment from b, which holds at least SegmentSize bytes.
+func decodeSegment(b []byte) segment {
+	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
+	return segment{conv: word(0), cmd: b[4], code: b[5], ts: word(8), sn: word(12), una: word(16), len: word(20)}
+}
+
+// put writes s to b.
+func (s segment) put(b []byte) {
+	binary.LittleEndian.PutUint32(b, s.conv)
+	b[4], b[5] = s.cmd, s.code
+	binary.LittleEndian.PutUint16(b[6:], window)
+	for i, v := range []uint32{s.ts, s.sn, s.una, s.len} {
+		binary.LittleEndian.PutUint32(b[8+4*i:], v)
+	}
+}
+
+// put writes s to b as a segment of a conversation.
+func (s Signal) put(conv uint32, b []byte) {
+	cmd := uint8(cmdWins)
+	if s.Code == CodeHello {
+		cmd = cmdWask
+	}
+	segment{conv: conv, cmd: cmd, code: s.Code, sn: s.SN, ts: s.TS}.put(b)
+}
+
+// isCrypto reports whether s is a CRYPTO segment.
+func (s *segment) isCrypto() bool { return s.cmd == cmdWins && s.code == CodeCrypto }
+
+// Message is the content of a packet of the handshake. Signals with code 0 are
+// not there.
+type Message struct {
+	Hello, Welcome, Info, Cookie, Reset, Abort, Alert Signal
+
+	Crypto  bool // there is a CRYPTO segment; in the clear: the packet has opened
+	Offset  uint32
+	Una     uint32
+	Data    []byte
+	Windows int // plain window updates
+}
+
+// Parse reads a packet of the handshake. ok is false if it is not well-formed, or
+// has a segment of another conversation.
+func Parse(packet []byte, conv uint32) (m Message, ok bool) {
+	for len(packet) >= SegmentSize {
+		s := decodeSegment(packet)
+		packet = packet[SegmentSize:]
+		if uint64(s.len) > uint64(len(packet)) || s.conv != conv {
+			return m, false
+		}
+		payload := packet[:s.len]
+		packet = packet[s.len:]
+		if s.isCrypto() {
+			if m.Crypto || uint64(s.ts) > uint64(len(payload)) {
+				return m, false
+			}
+			m.Crypto, m.Offset, m.Una, m.Data = true, s.sn, s.una, payload[:s.ts]
+			continue
+		}
+		if s.cmd == cmdWins && s.code == 0 {
+			m.Windows++
+		}
+		if s.len == 0 && (s.cmd == cmdWask || s.cmd == cmdWins) {
+			m.take(Signal{s.code, s.sn, s.ts})
+		}
+	}
+	return m, true
+}
+
+// take takes a signal, the first of each kind.
+func (m *Message) take(s Signal) {
+	var to *Signal
+	switch s.Code {
+	case CodeHello:
+		to = &m.Hello
+	case CodeWelcome:
+		to = &m.Welcome
+	case CodeInfo:
+		to = &m.Info
+	case CodeCookie:
+		to = &m.Cookie
+	case CodeReset:
+		to = &m.Reset
+	case CodeAbort:
+		to = &m.Abort
+	case CodeAlert:
+		to = &m.Alert
+	default:
+		return
+	}
+	if to.Code == 0 {
+		*to = s
+	}
+}
+
+// InitialAt returns where the sealed content of a packet in the clear begins. It
+// reports false if the packet has no CRYPTO segment.
+func InitialAt(packet []byte) (at int, ok bool) {
+	for len(packet)-at >= SegmentSize {
+		s := decodeSegment(packet[at:])
+		at += SegmentSize
+		switch {
+		case s.isCrypto():
+			return at, true
+		case uint64(s.len) > uint64(len(packet)-at):
+			return at, false
+		}
+		at += int(s.len)
+	}
+	return at, false
+}
+
+// OpenInitial opens a packet in the clear, in place, and returns it with its
+// CRYPTO segment as in other packets. One without that stays as it is.
+func OpenInitial(k *packetkeys.Initial, packet []byte) ([]byte, error) {
+	at, ok := InitialAt(packet)
+	if !ok {
+		return packet, nil
+	}
+	packet, err := k.Open(packet, at)
+	if err != nil {
+		return nil, err
+	}
+	binary.LittleEndian.PutUint32(packet[at-4:], uint32(len(packet)-at))
+	return packet, nil
+}
+
+// maxClientHello is the longest ClientHello that a server reads, in bytes.
+const maxClientHello = 16 << 10
+
+// wholeClientHello reports whether b begins with a whole ClientHello. ok is
+// false if it cannot be one, or is too long.
+func wholeClientHello(b []byte) (whole, ok bool) {
+	const typeClientHello, head = 1, 4
+	if len(b) == 0 {
+		return false, true
+	}
+	if b[0] != typeClientHello {
+		return false, false
+	}
+	if len(b) < head {
+		return false, true
+	}
+	n := int(b[1])<<16 | int(b[2])<<8 | int(b[3])
+	return len(b) >= head+n, n <= maxClientHello-head
+}
