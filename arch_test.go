@@ -483,17 +483,7 @@ func crossings(t *testing.T, more string) (found []string) {
 var crossingsLeft = []string{
 	"endpoint.go:shards",
 	"endpoint.go:socket",
-	"endpoint_incast.go:epoch",
-	"endpoint_incast.go:level",
-	"endpoint_incast.go:turns",
-	"endpoint_incast_turns.go:shut",
-	"endpoint_incast_turns.go:window",
 	"endpoint_readturn.go:possible",
 	"endpoint_socket.go:failures",
-	"endpoint_socket.go:incast",
 	"endpoint_socket.go:lead",
-	"session.go:path",
-	"session.go:sending",
-	"session_incast.go:light",
-	"session_incast.go:turn",
 }

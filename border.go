@@ -308,3 +308,6 @@ func (e *Endpoint) challengeOf(address source, conv, token uint32, at time.Durat
 
 // canProbe reports whether a socket can send probes of the path MTU.
 func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock.CanProbe() }
+
+// incastOf returns what a socket does against incast.
+func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }

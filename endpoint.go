@@ -120,6 +120,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		}
 		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
+		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
 		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.pc) {
 			s.lead.init()
 		}

@@ -11,9 +11,11 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/simsocket"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -239,7 +241,7 @@ func TestIncastSparesALoneSender(t *testing.T) {
 			require.Greater(t, s.conn.Stats().RemoteWindow, defaultWindow/2, "less what waits for Read")
 		}
 		w.settle()
-		require.Zero(t, c.listener.ep.socket.shards[0].incast.budget)
+		require.Zero(t, c.listener.ep.socket.shards[0].incast.Bytes())
 	})
 }
 
@@ -273,32 +275,6 @@ func TestIncastGivesSharesBack(t *testing.T) {
 		require.Greater(t, s.received.Load(), before+10*20000*1448/3)
 		require.Zero(t, c.failed.Load())
 	})
-}
-
-// Peers that send much have shares, which are not small before the buffer was nearly
-// full. Those that send little, beside others, have a small window.
-func TestIncastShares(t *testing.T) {
-	i := &incastState{budget: 1 << 20}
-	for range 10 {
-		i.offered(0, 1<<20, true)
-	}
-	i.setLevels()
-	require.Equal(t, 1<<20/10, i.level)
-	require.EqualValues(t, (1<<20)/10/2304, i.window(1472, false, true))
-	require.EqualValues(t, incastLeast, i.window(1472, true, true))
-	require.EqualValues(t, incastLeast, i.window(8972, false, true))
-	i.pressed = true
-	require.EqualValues(t, (1<<20)/10/2304, i.window(1472, false, true))
-	require.EqualValues(t, (1<<20)/10/16640, i.window(8972, false, true))
-	require.EqualValues(t, (1<<20)/10/1280, i.window(150, false, true))
-	for range 5000 {
-		i.offered(0, 1<<20, true)
-	}
-	i.setLevels()
-	require.EqualValues(t, 1, i.window(1472, true, true), "a window of 0 would stop the peer")
-	i.budget = 0
-	i.setLevels()
-	require.Zero(t, i.window(1472, false, true))
 }
 
 // An upload beside many peers that send little has nearly what it has alone: beside
@@ -365,78 +341,6 @@ func TestIncastCountsDemand(t *testing.T) {
 	}
 }
 
-// The budget is cut when the buffer is nearly full or datagrams were dropped, and
-// grows again.
-func TestIncastBudget(t *testing.T) {
-	const limit = 1 << 20
-	now := time.Duration(0)
-	i := new(incastState)
-	for range 100 {
-		i.offered(0, 1<<20, true)
-	}
-	step := func(used int, dropped bool) int {
-		now += incastStep
-		i.adapt(used, limit, dropped, now)
-		return i.budget
-	}
-	require.Equal(t, limit, step(0, false))
-	require.Equal(t, 2*limit, step(0, false))
-	require.Greater(t, step(limit/16*incastLow-1, false), 2*limit, "slowly, beyond what the buffer can take")
-	require.Less(t, i.budget, 3*limit)
-	was := i.budget
-	require.Equal(t, was, step(limit/2, false))
-	require.Equal(t, int(int64(was)*(limit/2)/(limit/4*3)), step(limit/4*3, false))
-	was = i.budget
-	require.Equal(t, max(was/2, limit), step(limit, true))
-	i.adapt(limit, limit, true, now)
-	require.Equal(t, max(was/2, limit), i.budget, "once in a step")
-	for range 10 {
-		step(limit, true)
-	}
-	require.Equal(t, limit, i.budget, "no less")
-	for range 200 {
-		step(0, false)
-	}
-	require.Greater(t, i.budget, limit)
-}
-
-// Where the system tells only the size of the buffer, that is the budget while
-// more than that arrives.
-func TestIncastEstimate(t *testing.T) {
-	i := new(incastState)
-	i.estimate(1<<20, 1<<19)
-	require.Zero(t, i.budget)
-	i.estimate(1<<20, 1<<21)
-	require.Equal(t, 1<<20, i.budget)
-	i.estimate(1<<20, -1)
-	require.Equal(t, 1<<20, i.budget, "not the end of an epoch")
-	i.estimate(1<<20, 0)
-	require.Zero(t, i.budget)
-}
-
-// What peers send is counted in epochs. Those that stop are forgotten, half of them
-// with each.
-func TestIncastCountsSenders(t *testing.T) {
-	i := new(incastState)
-	i.advance(0)
-	for range 100 {
-		i.offered(0, 500, true)
-	}
-	i.bytes = 7
-	require.Equal(t, -1, i.advance(incastEpoch-1))
-	require.Equal(t, 7, i.advance(incastEpoch))
-	require.Equal(t, 100, i.sending())
-	require.False(t, i.alone())
-	for range 3 {
-		i.offered(0, 500, true)
-	}
-	i.advance(2 * incastEpoch)
-	require.Equal(t, 50, i.sending())
-	require.Zero(t, i.advance(60*incastEpoch), "nothing arrived in the last one")
-	require.Zero(t, i.sending())
-	require.True(t, i.alone())
-}
-
 // What is done for each batch allocates nothing.
 func TestIncastAllocatesNothing(t *testing.T) {
 	sequential(t)
@@ -448,12 +352,80 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	defer l.Close()
 	s := &l.ep.socket.shards[0]
 	var own shard // the reader has s.incast
+	own.incast.Init((*Conn).sender, (*Conn).takeGrant, func() {})
 	own.pc, own.sock = s.pc, s.sock
 	now := time.Duration(0)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
-		now += incastSample
-		own.incast.offered(0, 1000, true)
-		own.observe(incastBytes, now)
-		_ = own.incast.window(1472, false, true)
+		now += 250 * time.Microsecond
+		own.incast.Offered(0, 1000, true)
+		own.observe(32<<10, now)
+		_ = own.incast.Window(1472, false, true)
 	}))
+}
+
+// News of a turn may be lost.
+func TestTurnsSurviveLoss(t *testing.T) {
+	long(t)
+	inWorld(t, 3, netsim.LinkConfig{Delay: 2 * time.Millisecond, Loss: 0.05}, func(w *world) {
+		c := newCrowd(w, nil, 60*(5<<10), 50*time.Microsecond)
+		go c.serve()
+		for range 60 {
+			c.join(nil)
+		}
+		time.Sleep(3 * time.Second)
+		require.True(t, c.listener.ep.incastOf(0).On())
+		r := c.measure(2 * time.Second)
+		require.Greater(t, r.slowest, 0.3*r.mean)
+		require.Greater(t, r.mean*60, 2*20000*1448*0.7)
+		require.Zero(t, c.failed.Load())
+	})
+}
+
+// takeTurns has senders take turns for ever at the first socket of e.
+func takeTurns(e *Endpoint) *socketIncast {
+	i := e.incastOf(0)
+	i.Set(16<<20, 1000, 1, 8<<20, true)
+	return i
+}
+
+// A session that ends gives up its turn.
+func TestTurnsOfEndedSessions(t *testing.T) {
+	inWorld(t, 4, clean, func(w *world) {
+		_, c, l := w.pair(nil, nil)
+		i := takeTurns(l.ep)
+		c.mu.Lock()
+		c.path.sending.Segments(incast.Least)
+		g, ok := i.Arrived(c, 1, l.ep.now())
+		c.mu.Unlock()
+		require.True(t, ok)
+		require.True(t, g.Shut)
+		i.Advance(l.ep.now())
+		c.mu.Lock()
+		require.Positive(t, c.kcp.wndUnused(), "its turn has begun")
+		c.mu.Unlock()
+		c.Abort()
+		synctest.Wait()
+		require.False(t, i.Forget(c), "it has a turn")
+	})
+}
+
+// A session that waits for its turn at one socket is told another window if its
+// packets arrive at another, also if they have no data.
+func TestTurnsOfAnotherShard(t *testing.T) {
+	inWorld(t, 5, clean, func(w *world) {
+		a, c, l := w.pair(nil, nil)
+		bothWays(t, a, c, content(1, 64), content(2, 64))
+		time.Sleep(time.Second) // no ACK waits
+		i := takeTurns(l.ep)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.path.sending.Segments(incast.Least)
+		g, _ := i.Arrived(c, 1, l.ep.now())
+		c.limitWindow(g)
+		require.Zero(t, c.kcp.wndUnused())
+		require.True(t, c.changeShard(0))
+		require.Positive(t, c.kcp.wndUnused())
+		require.True(t, c.kcp.windowReopened(), "the peer is told")
+		require.False(t, c.changeShard(0))
+	})
 }

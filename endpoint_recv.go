@@ -151,7 +151,7 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 			woke = c.respond(now) || woke
 		}
 	}
-	shard.incast.turns.advance(e, now)
+	shard.incast.Advance(now)
 	e.relieve(now)
 	for i := range in.handed {
 		in.handed[i].conn.handleDatagram(in.handed[i].data)

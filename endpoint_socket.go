@@ -5,7 +5,9 @@ import (
 	"errors"
 	"net"
 	"sync/atomic"
+	"time"
 
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -24,7 +26,8 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	incast   incastState
+	queue    udp.Queue // as of the last look
+	incast   socketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
 }
@@ -70,4 +73,28 @@ func listenSockets(network, address string, n int, control udp.Control) ([]net.P
 		return nil, err
 	}
 	return []net.PacketConn{pc}, nil
+}
+
+// observe looks at the socket's receive buffer now and then, against incast. A reader
+// calls it after each batch, of n bytes.
+func (s *shard) observe(n int, now time.Duration) {
+	if !s.incast.Due(n, now) {
+		return
+	}
+	q := &s.queue // a variable would be allocated
+	if s.incast.Alone() || !s.readQueue(q) {
+		*q = udp.Queue{}
+	}
+	s.incast.Look(incast.Buffer{Limit: q.Limit, Used: q.Used, Drops: q.Drops}, now)
+	s.incast.Follow()
+}
+
+// advanceTurns is called when it is time to end turns of senders, or begin others,
+// though perhaps nothing arrives.
+func (e *Endpoint) advanceTurns(s *shard) {
+	e.repeat.wait(0, rankIncast)
+	s.incast.Woken()
+	if !e.stopped() {
+		s.incast.Advance(e.now())
+	}
 }

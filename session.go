@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -69,8 +70,8 @@ type pathState struct {
 
 	validation *pathValidation // nil: no challenge was sent to another address
 
-	shard   uint16 // index of the endpoint's socket that receives the peer's packets
-	sending sending
+	shard   uint16        // index of the endpoint's socket that receives the peer's packets
+	sending incast.Sender // its turn: the lock of incast.Turns
 }
 
 // ioState is the state of the application's calls: what they wait for, and
@@ -232,9 +233,9 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), &c.ep.socket.shards[shard].incast, now)
-	} else {
-		c.limitFirstWindow(&c.ep.socket.shards[shard].incast)
+		c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), c.ep.incastOf(shard), now)
+	} else if c.kcp.counts().PacketsSent == 0 {
+		c.limitFirstWindow(c.ep.incastOf(shard))
 	}
 	if !changed {
 		c.account() // else respond does it

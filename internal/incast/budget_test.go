@@ -1,0 +1,106 @@
+package incast
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Peers that send much have shares, which are not small before the buffer was nearly
+// full. Those that send little, beside others, have a small window.
+func TestIncastShares(t *testing.T) {
+	i := &Budget{budget: 1 << 20}
+	for range 10 {
+		i.Offered(0, 1<<20, true)
+	}
+	i.setLevels()
+	require.Equal(t, 1<<20/10, i.level)
+	require.EqualValues(t, (1<<20)/10/2304, i.Window(1472, false, true))
+	require.EqualValues(t, Least, i.Window(1472, true, true))
+	require.EqualValues(t, Least, i.Window(8972, false, true))
+	i.pressed = true
+	require.EqualValues(t, (1<<20)/10/2304, i.Window(1472, false, true))
+	require.EqualValues(t, (1<<20)/10/16640, i.Window(8972, false, true))
+	require.EqualValues(t, (1<<20)/10/1280, i.Window(150, false, true))
+	for range 5000 {
+		i.Offered(0, 1<<20, true)
+	}
+	i.setLevels()
+	require.EqualValues(t, 1, i.Window(1472, true, true), "a window of 0 would stop the peer")
+	i.budget = 0
+	i.setLevels()
+	require.Zero(t, i.Window(1472, false, true))
+}
+
+// The budget is cut when the buffer is nearly full or datagrams were dropped, and
+// grows again.
+func TestIncastBudget(t *testing.T) {
+	const limit = 1 << 20
+	now := time.Duration(0)
+	i := new(Budget)
+	for range 100 {
+		i.Offered(0, 1<<20, true)
+	}
+	step := func(used int, dropped bool) int {
+		now += stepTime
+		i.adapt(used, limit, dropped, now)
+		return i.budget
+	}
+	require.Equal(t, limit, step(0, false))
+	require.Equal(t, 2*limit, step(0, false))
+	require.Greater(t, step(limit/16*low16-1, false), 2*limit, "slowly, beyond what the buffer can take")
+	require.Less(t, i.budget, 3*limit)
+	was := i.budget
+	require.Equal(t, was, step(limit/2, false))
+	require.Equal(t, int(int64(was)*(limit/2)/(limit/4*3)), step(limit/4*3, false))
+	was = i.budget
+	require.Equal(t, max(was/2, limit), step(limit, true))
+	i.adapt(limit, limit, true, now)
+	require.Equal(t, max(was/2, limit), i.budget, "once in a step")
+	for range 10 {
+		step(limit, true)
+	}
+	require.Equal(t, limit, i.budget, "no less")
+	for range 200 {
+		step(0, false)
+	}
+	require.Greater(t, i.budget, limit)
+}
+
+// Where the system tells only the size of the buffer, that is the budget while
+// more than that arrives.
+func TestIncastEstimate(t *testing.T) {
+	i := new(Budget)
+	i.estimate(1<<20, 1<<19)
+	require.Zero(t, i.budget)
+	i.estimate(1<<20, 1<<21)
+	require.Equal(t, 1<<20, i.budget)
+	i.estimate(1<<20, -1)
+	require.Equal(t, 1<<20, i.budget, "not the end of an epoch")
+	i.estimate(1<<20, 0)
+	require.Zero(t, i.budget)
+}
+
+// What peers send is counted in epochs. Those that stop are forgotten, half of them
+// with each.
+func TestIncastCountsSenders(t *testing.T) {
+	i := new(Budget)
+	i.advance(0)
+	for range 100 {
+		i.Offered(0, 500, true)
+	}
+	i.bytes = 7
+	require.Equal(t, -1, i.advance(Epoch-1))
+	require.Equal(t, 7, i.advance(Epoch))
+	require.Equal(t, 100, i.sending())
+	require.False(t, i.Alone())
+	for range 3 {
+		i.Offered(0, 500, true)
+	}
+	i.advance(2 * Epoch)
+	require.Equal(t, 50, i.sending())
+	require.Zero(t, i.advance(60*Epoch), "nothing arrived in the last one")
+	require.Zero(t, i.sending())
+	require.True(t, i.Alone())
+}
