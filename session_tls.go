@@ -304,24 +304,22 @@ func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
 
 // takeSecured takes note of a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
-func (c *Conn) takeSecured(p *inPacket) (is bool) {
-	var r handshake.Result
-	x := c.tls.handshake
-	if x == nil {
-		if p.kind != plainPacket {
-			return false
+func (c *Conn) takeSecured(p *inPacket) bool {
+	x, is := c.tls.handshake, p.kind == plainPacket && handshake.IsCrypto(p.Data)
+	switch {
+	case x != nil:
+		x.Prove()
+		if is {
+			var r handshake.Result
+			x.Ticket(p.Data, &r)
+			c.tookHandshake(x, &r)
+			c.advanceTLS()
 		}
-		var una uint32
-		if is, una = handshake.TicketAgain(p.Data, p.conv, &r); una != 0 {
+	case is: // again: the acknowledgement was lost
+		if una, ok := handshake.TicketEnd(p.Data, p.conv); ok {
 			again := c.ep.packet(handshake.AckSize(c.tls.app))
 			c.queueFlight(again, handshake.PutAck(again.buf, c.tls.app, p.conv, una))
 		}
-		c.ep.counters.dropHandshake.Add(uint64(r.Dropped))
-		return is
-	}
-	if is = x.Secured(p.Data, p.kind == plainPacket, &r); is {
-		c.tookHandshake(x, &r)
-		c.advanceTLS()
 	}
 	return is
 }

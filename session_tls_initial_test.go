@@ -279,3 +279,24 @@ func TestTLSVersionBefore(t *testing.T) {
 		})
 	})
 }
+
+// internal/handshake reads and writes the signals of this package.
+func TestHandshakeSignals(t *testing.T) {
+	const conv = 0x04030201
+	var signals [][]byte
+	for _, code := range []signalCode{sigHello, sigHello | sigAnswer, sigInfo, sigCookie, sigReset, sigAbort, sigAlert} {
+		signals = append(signals, bytesOf(signal{code, uint32(code) + 1, uint32(code) + 2}))
+	}
+	m, ok := handshake.Parse(packetOf(conv, signals...), conv)
+	require.True(t, ok)
+	for i, s := range []handshake.Signal{m.Hello, m.Welcome, m.Info, m.Cookie, m.Reset, m.Abort, m.Alert} {
+		require.Equal(t, signals[i], bytesOf(signalOf(s)))
+		require.Equal(t, s, signalOf(s).toHandshake())
+		require.Equal(t, s.SN, uint32(s.Code)+1)
+	}
+	require.EqualValues(t, sigCrypto, handshake.CodeCrypto)
+	require.EqualValues(t, headerSize, handshake.SegmentSize)
+	require.EqualValues(t, signalVersion, handshake.Version)
+	x := handshake.NewExchange(conv, nil, nil, nil)
+	require.Zero(t, x.Pending(), "it has not begun")
+}

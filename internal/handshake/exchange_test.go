@@ -91,7 +91,9 @@ func (p *party) input(packet []byte) (r Result) {
 		if p.app.Open(&in) != nil {
 			return r
 		}
-		require.True(p.t, p.x.Secured(in.Data, true, &r))
+		p.x.Prove()
+		require.True(p.t, IsCrypto(in.Data))
+		p.x.Ticket(in.Data, &r)
 	}
 	p.work()
 	if r.Failed != nil {
@@ -169,9 +171,11 @@ func TestExchange(t *testing.T) {
 		require.True(t, PutAck(packet, a.app, testConv, 7))
 		in := protect.Packet{Data: packet}
 		require.NoError(t, b.app.Open(&in))
-		m, is, ok := ticket(in.Data, testConv)
-		require.True(t, is && ok)
+		m, ok := Parse(in.Data, testConv)
+		require.True(t, ok && IsCrypto(in.Data))
 		require.EqualValues(t, 7, m.Una)
+		_, again := TicketEnd(in.Data, testConv)
+		require.False(t, again)
 	}
 }
 

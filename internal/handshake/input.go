@@ -230,44 +230,25 @@ func (x *Exchange) alerted(s Signal, r *Result) {
 	x.fail(r, err, true)
 }
 
-// Secured takes a packet under the application keys. It reports whether the packet
-// is of the handshake: it carries the ticket, or acknowledges it. segments is false
-// for a packet that has none, or has an FEC header.
-func (x *Exchange) Secured(packet []byte, segments bool, r *Result) bool {
-	x.proven = true
-	if !segments {
-		return false
-	}
-	m, is, ok := ticket(packet, x.conv)
-	switch {
-	case !is:
-		return false
-	case !ok:
+// Prove takes note that a packet under the application keys has arrived.
+func (x *Exchange) Prove() { x.proven = true }
+
+// IsCrypto reports whether a packet under the application keys is of the handshake:
+// it carries the ticket, or acknowledges it. It has a whole segment.
+func IsCrypto(packet []byte) bool { return packet[4] == cmdWins && packet[5] == CodeCrypto }
+
+// Ticket takes such a packet.
+func (x *Exchange) Ticket(packet []byte, r *Result) {
+	if m, ok := Parse(packet, x.conv); !ok || !m.Crypto {
 		r.Dropped++
-	case x.Done:
+	} else if x.Done {
 		x.take(Application, &m, Peer{}, r)
 	}
-	return true
 }
 
-// ticket reads a packet under the application keys. is reports whether it is of
-// the handshake, and ok whether it is well-formed then.
-func ticket(packet []byte, conv uint32) (m Message, is, ok bool) {
-	if first := decodeSegment(packet); !first.isCrypto() {
-		return m, false, false
-	}
-	m, ok = Parse(packet, conv)
-	return m, true, ok && m.Crypto
-}
-
-// TicketAgain is Secured for a handshake that is over: the acknowledgement was lost,
-// and the packet comes again. If una is not 0, it is to be acknowledged once more.
-func TicketAgain(packet []byte, conv uint32, r *Result) (is bool, una uint32) {
-	m, is, ok := ticket(packet, conv)
-	if is && !ok {
-		r.Dropped++
-	} else if ok && len(m.Data) > 0 {
-		una = m.Offset + uint32(len(m.Data))
-	}
-	return is, una
+// TicketEnd returns what acknowledges the ticket in such a packet. ok is false if
+// there is none in it.
+func TicketEnd(packet []byte, conv uint32) (una uint32, ok bool) {
+	m, ok := Parse(packet, conv)
+	return m.Offset + uint32(len(m.Data)), ok && len(m.Data) > 0
 }
