@@ -311,3 +311,31 @@ func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock
 
 // incastOf returns what a socket does against incast.
 func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }
+
+// single reports whether there is only one session. Half-open ones do not
+// count, so that anyone who opens some cannot stop calls from reading the
+// socket.
+func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
+
+// takeReadTurn returns the socket that a call which would block is to read in place of
+// the read goroutine, until endReadTurn; nil: the call waits.
+func (e *Endpoint) takeReadTurn() *shard {
+	if s := &e.socket.shards[0]; s.lead.Possible() && e.single() && s.lead.Acquire() {
+		return s
+	}
+	return nil
+}
+
+// readForCall reads a batch for a call of c that has the read turn. It reports whether
+// the socket has failed, so that the read goroutine has to deal with it.
+func (e *Endpoint) readForCall(s *shard, c *Conn) (failed bool) {
+	_, ok := e.readOnce(s, c)
+	return !ok || s.failures.many()
+}
+
+// endReadTurn ends the turn of a call of c. follow says that another call is
+// expected.
+func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, follow) }
+
+// interruptCall makes the call return that has the read turn.
+func (e *Endpoint) interruptCall() { e.socket.shards[0].interrupt() }

@@ -122,7 +122,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		s.batch = make([]udp.Datagram, s.sock.BatchSize())
 		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
 		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.pc) {
-			s.lead.init()
+			s.lead.Init()
 		}
 		e.socket.readers.Go(func() { e.readLoop(s) })
 	}

@@ -6,6 +6,8 @@ import (
 	"os"
 	"syscall"
 	"time"
+
+	"github.com/arqnet/kcp/internal/readturn"
 )
 
 // Sockets that somebody else may use, too: those of NewEndpoint. Their owners may
@@ -13,10 +15,6 @@ import (
 // last. None of it must leave a call waiting for ever.
 
 const (
-	// insistAfter is when an interrupt of a call that reads a socket is
-	// repeated for the first time. The time then doubles, up to insistMost.
-	insistAfter = time.Millisecond
-	insistMost  = 100 * time.Millisecond
 	// closeWait is how long Endpoint.Close waits for the readers of a socket
 	// that it does not close.
 	closeWait = time.Second
@@ -48,7 +46,7 @@ func (f *failures) many() bool { return f.errors >= manyFailures }
 func (s *shard) interrupt() {
 	s.expire()
 	if s.foreign {
-		s.lead.insist(s.expire)
+		s.lead.Insist(s.expire)
 	}
 }
 
@@ -60,27 +58,6 @@ func (s *shard) expire() {
 
 // longAgo returns a deadline that has passed.
 func longAgo() time.Time { return time.Unix(1, 0) }
-
-// insist calls interrupt, with t.mu held, at growing intervals until the call
-// that has the turn has left it.
-func (t *readTurn) insist(interrupt func()) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.who != callReads {
-		return
-	}
-	turn, wait := t.turns, insistAfter
-	var timer *time.Timer
-	timer = time.AfterFunc(wait, func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if t.who == callReads && t.turns == turn {
-			interrupt()
-			wait = min(2*wait, insistMost)
-			timer.Reset(wait)
-		}
-	})
-}
 
 // stopped reports whether the endpoint is closed.
 func (e *Endpoint) stopped() bool {
@@ -168,7 +145,7 @@ func isPersonal(err error) bool {
 func (e *Endpoint) stopReaders() {
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
-		s.lead.stop()
+		s.lead.Stop()
 		if e.socket.owned {
 			_ = s.pc.Close()
 		} else {
@@ -188,7 +165,7 @@ func (e *Endpoint) awaitReaders() bool {
 	}()
 	limit := time.NewTimer(closeWait)
 	defer limit.Stop()
-	for wait := insistAfter; ; wait = min(2*wait, insistMost) {
+	for wait := readturn.Soon; ; wait = min(2*wait, readturn.Late) {
 		again := time.NewTimer(wait)
 		select {
 		case <-ended:

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -43,7 +44,7 @@ func (w *world) readMessages(a, b *Conn, n int32) (done chan error) {
 	synctest.Wait()
 	for range 100 { // the loop may be reluctant
 		w.hello(a)
-		if b.ep.socket.shards[0].lead.leads() == callReads {
+		if b.ep.socket.shards[0].lead.Who() == readturn.Call {
 			left.Store(n)
 			return done
 		}
@@ -60,12 +61,6 @@ func (w *world) hello(a *Conn) {
 	time.Sleep(100 * time.Millisecond)
 }
 
-func (t *readTurn) leads() readerKind {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.who
-}
-
 // What comes while the application is not there is not left lying.
 func TestLoopTakesTheLeadBack(t *testing.T) {
 	const delay = 10 * time.Millisecond
@@ -76,16 +71,16 @@ func TestLoopTakesTheLeadBack(t *testing.T) {
 			w.hello(a)
 		}
 		lead := &b.ep.socket.shards[0].lead
-		require.Equal(t, callReads, lead.leads())
+		require.Equal(t, readturn.Call, lead.Who())
 		_, err := a.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, <-done)
-		require.Equal(t, nobodyReads, lead.leads())
+		require.Equal(t, readturn.Nobody, lead.Who())
 		_, err = a.Write(content(1, ackFull*1376)) // to be acknowledged at once
 		require.NoError(t, err)
-		time.Sleep(2*delay + handoverGrace)
+		time.Sleep(2*delay + readturn.Grace)
 		require.Zero(t, a.Stats().InFlight)
-		require.Equal(t, loopReads, lead.leads())
+		require.Equal(t, readturn.Loop, lead.Who())
 	})
 }
 
@@ -95,7 +90,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 	const delay = 10 * time.Millisecond
 	for says, wait := range map[bool]time.Duration{
 		true:  delay,
-		false: delay + 2*handoverGrace + maxAckDelay*time.Millisecond,
+		false: delay + 2*readturn.Grace + maxAckDelay*time.Millisecond,
 	} {
 		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
 			a, b, _ := w.ledPair(nil)
@@ -178,7 +173,7 @@ func TestLeaderServesOthers(t *testing.T) {
 			w.hello(a)
 		}
 		lead := &b.ep.socket.shards[0].lead
-		require.Equal(t, callReads, lead.leads())
+		require.Equal(t, readturn.Call, lead.Who())
 
 		e, _ := w.endpoint("10.0.0.3:0", nil)
 		c := w.dial(e)
@@ -187,13 +182,13 @@ func TestLeaderServesOthers(t *testing.T) {
 		want := content(3, 300_000)
 		send(t, c, want)
 		receive(t, d, want)
-		require.Equal(t, callReads, lead.leads())
+		require.Equal(t, readturn.Call, lead.Who())
 
 		_, err = a.Write([]byte("hello"))
 		require.NoError(t, err)
 		require.NoError(t, <-done)
 		synctest.Wait()
-		require.Equal(t, loopReads, lead.leads())
+		require.Equal(t, readturn.Loop, lead.Who())
 		send(t, d, want)
 		receive(t, c, want)
 	})
@@ -220,15 +215,15 @@ func TestLoopIsReluctant(t *testing.T) {
 				_, err := io.ReadFull(b, make([]byte, 5))
 				got <- err
 			}()
-			time.Sleep(4 * handoverGrace)
+			time.Sleep(4 * readturn.Grace)
 			_, err := a.Write([]byte("hello"))
 			require.NoError(t, err)
 			require.NoError(t, <-got)
-			if lead.leads() != loopReads {
+			if lead.Who() != readturn.Loop {
 				yielded++
 			}
-			time.Sleep(4 * handoverGrace)
-			require.Equal(t, loopReads, lead.leads())
+			time.Sleep(4 * readturn.Grace)
+			require.Equal(t, readturn.Loop, lead.Who())
 		}
 		require.NotZero(t, yielded)
 		require.Less(t, yielded, 12)
@@ -258,7 +253,7 @@ func TestLeaderReceivesDatagrams(t *testing.T) {
 			}
 		}()
 		lead := &b.ep.socket.shards[0].lead
-		for i := 0; lead.leads() != callReads; i++ {
+		for i := 0; lead.Who() != readturn.Call; i++ {
 			require.Less(t, i, 10)
 			require.NoError(t, a.SendDatagram([]byte("x")))
 			time.Sleep(100 * time.Millisecond)
@@ -344,7 +339,7 @@ func TestPanicOfLeader(t *testing.T) {
 			}
 		}()
 		lead := &b.ep.socket.shards[0].lead
-		for i := 0; lead.leads() != callReads; i++ {
+		for i := 0; lead.Who() != readturn.Call; i++ {
 			require.Less(t, i, 10)
 			w.hello(a)
 		}
@@ -353,7 +348,7 @@ func TestPanicOfLeader(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, "bomb", <-panicked)
 		trap.armed.Store(false)
-		require.NotEqual(t, callReads, lead.leads())
+		require.NotEqual(t, readturn.Call, lead.Who())
 		require.Equal(t, 0, b.Stats().InFlight) // takes the lock
 	})
 }
@@ -373,7 +368,7 @@ func TestHalfOpenSessionsDoNotTakeTheLead(t *testing.T) {
 		require.Equal(t, 2, l.Stats().Sessions)
 		require.Equal(t, 1, l.Endpoint().Stats().HalfOpen)
 		w.hello(a)
-		require.Equal(t, callReads, b.ep.socket.shards[0].lead.leads())
+		require.Equal(t, readturn.Call, b.ep.socket.shards[0].lead.Who())
 		require.NoError(t, b.Abort())
 		require.Error(t, <-failed)
 	})

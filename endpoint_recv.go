@@ -48,15 +48,15 @@ func classify(data []byte, p *inPacket) bool {
 	return true
 }
 
-// readLoop reads a socket except during the turns of calls (see readTurn).
+// readLoop reads a socket except during the turns of calls (see package readturn).
 func (e *Endpoint) readLoop(s *shard) {
 	for {
 		woke, ok := e.readOnce(s, nil)
 		if !ok {
 			return
 		}
-		if woke && s.lead.possible && e.single() && s.lead.handOver() {
-			if c := s.lead.await(); c != nil {
+		if woke && s.lead.Possible() && e.single() && s.lead.HandOver() {
+			if c := s.lead.Await(); c != nil {
 				c.respond(e.now())
 			}
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -17,7 +18,7 @@ import (
 type shard struct {
 	pc   net.PacketConn
 	sock udp.Conn
-	lead readTurn // whose turn it is to read
+	lead readturn.Turn[Conn] // whose turn it is to read
 
 	asked   atomic.Bool // interrupt was called since the last time-out
 	foreign bool        // the caller of NewEndpoint has pc, too; immutable

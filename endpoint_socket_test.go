@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -76,7 +77,7 @@ func (m meddled) SetReadDeadline(t time.Time) error {
 // owner sets deadlines of its own. So do Close of the session and of the endpoint.
 func TestForeignDeadlines(t *testing.T) {
 	const undone = 5
-	late := (1<<undone - 1) * insistAfter // the sum of the waits
+	late := (1<<undone - 1) * readturn.Soon // the sum of the waits
 	for name, end := range map[string]func(b *Conn) error{
 		"deadline": func(b *Conn) error { return b.SetReadDeadline(time.Now()) },
 		"abort":    func(b *Conn) error { return b.Abort() },
@@ -237,7 +238,7 @@ func TestCloseInsists(t *testing.T) {
 		owner.undo.Store(3)
 		start := time.Now()
 		require.NoError(t, e.Close())
-		require.Equal(t, 7*insistAfter, time.Since(start), "1 + 2 + 4")
+		require.Equal(t, 7*readturn.Soon, time.Since(start), "1 + 2 + 4")
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/stretchr/testify/require"
 )
 
@@ -276,7 +277,7 @@ func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
 						time.Sleep(time.Millisecond)
 					}
 				}
-				time.Sleep(3 * handoverGrace)
+				time.Sleep(3 * readturn.Grace)
 				synctest.Wait()
 				require.Equal(t, replayed, l.Stats().DropReplay)
 				require.Equal(t, before, b.Stats().Counters)

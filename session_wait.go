@@ -6,7 +6,7 @@ import (
 
 // notifier is what the calls of a session wait on: a condition variable with
 // Conn.mu as its lock, whose Broadcast also reaches the call that reads the
-// socket (see readTurn). Conn.mu guards it.
+// socket (see package readturn). Conn.mu guards it.
 type notifier struct {
 	cond    sync.Cond // L is the *connLock of the session
 	count   uint32    // broadcasts, modulo 2^32
@@ -41,7 +41,7 @@ func (n *notifier) Broadcast() {
 	}
 	if c.io.readerWaitsFor == n {
 		c.io.readerWaitsFor = nil
-		c.ep.socket.shards[0].interrupt()
+		c.ep.interruptCall()
 	}
 }
 
@@ -99,8 +99,7 @@ func (n *notifier) Wait() {
 		c.respondLocked(c.ep.now())
 		return
 	}
-	s := &c.ep.socket.shards[0]
-	if s.lead.possible && c.ep.single() && s.lead.acquire() {
+	if s := c.ep.takeReadTurn(); s != nil {
 		c.readWhile(n, s)
 		return
 	}
@@ -126,20 +125,17 @@ func (n *notifier) block(rank uint64) {
 func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow := false
 	defer func() {
-		s.lead.release(c, follow)
+		c.ep.endReadTurn(s, c, follow)
 		if c.othersWait() {
 			c.wakeAll() // one of them takes the read turn
 		}
 	}()
 	for count := n.count; n.count == count; {
 		c.io.readerWaitsFor = n
-		suspect := false
-		c.unlocked(func() {
-			_, ok := c.ep.readOnce(s, c)
-			suspect = !ok || s.failures.many()
-		})
+		failed := false
+		c.unlocked(func() { failed = c.ep.readForCall(s, c) })
 		c.io.readerWaitsFor = nil
-		if suspect {
+		if failed {
 			return // the read loop deals with errors
 		}
 		if c.io.respondPending && c.mayDeferReply(n) {

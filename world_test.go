@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
@@ -160,6 +161,6 @@ func accepted(t *testing.T, l *Listener) *Conn {
 // settle lets the endpoints read all that has arrived. A socket that calls read
 // may be without a reader for some time.
 func (w *world) settle() {
-	time.Sleep(3 * handoverGrace)
+	time.Sleep(3 * readturn.Grace)
 	synctest.Wait()
 }

@@ -1,12 +1,5 @@
-package kcp
-
-import (
-	"sync"
-	"time"
-)
-
-// Whose turn it is to read a socket. An endpoint has a read goroutine, the
-// loop. When a single session uses the socket, a call of that session that
+// Package readturn decides whose turn it is to read a socket. An endpoint has a read
+// goroutine, the loop. When a single session uses the socket, a call of that session that
 // would block reads the socket instead, as the leader of the leader/followers
 // pattern. Then input is not handed from goroutine to goroutine, and from
 // processor to processor.
@@ -15,16 +8,29 @@ import (
 // until the call waits again. That call usually carries the acknowledgement
 // itself, so no reply is needed and no timer.
 //
-//	            a call is woken          no call within handoverGrace
+//	            a call is woken          no call within Grace
 //	the loop --------------------> nobody ---------------------------> the loop
 //	                                | ^
 //	               a call blocks    v |   it has what it waits for
 //	                               a call
+package readturn
 
-// handoverGrace is how long a socket may have no reader while the application
+import (
+	"sync"
+	"time"
+)
+
+// Grace is how long a socket may have no reader while the application
 // is between two calls. If there were calls since the timer was set, it is up
 // to twice that. It delays input, and the deferred reply to earlier input.
-const handoverGrace = time.Millisecond
+const Grace = time.Millisecond
+
+// Soon is when Insist repeats an interrupt for the first time. The time then doubles,
+// up to Late.
+const (
+	Soon = time.Millisecond
+	Late = 100 * time.Millisecond
+)
 
 // maxHoldoff bounds the number of wake-ups for which the loop keeps the socket
 // after no call has come in time.
@@ -34,23 +40,25 @@ const maxHoldoff = 1024
 // have been worthwhile. The hold-off then starts again from 1.
 const minStreak = 8
 
-// readerKind is who reads the socket.
-type readerKind uint8
+// Reader is who reads the socket.
+type Reader uint8
 
 const (
-	loopReads readerKind = iota
-	nobodyReads
-	callReads
+	Loop Reader = iota
+	Nobody
+	Call
 )
 
-// readTurn decides whose turn it is to read a socket: the loop's or a call's.
-type readTurn struct {
-	possible bool          // calls may read; immutable after init
+// Turn is whose turn it is to read a socket: the loop's or that of a call of a session
+// of type S. The zero value lets the loop alone read. All methods are safe for
+// concurrent use, and call nothing with the lock held but what Insist is given.
+type Turn[S any] struct {
+	possible bool          // calls may read; immutable after Init
 	back     chan struct{} // capacity 1; the loop waits here while it has no turn
 
 	mu          sync.Mutex // guards the fields below
-	who         readerKind
-	lastReader  *Conn       // session of the last call to read, which may have deferred its reply; nil: none
+	who         Reader
+	lastReader  *S          // session of the last call to read, which may have deferred its reply; nil: none
 	timer       *time.Timer // nil before its first use
 	armed       bool        // timer is set
 	armedAt     int         // acquired when timer was set; -1: before the present handover
@@ -61,16 +69,27 @@ type readTurn struct {
 	turns       uint32      // turns that calls took in all, modulo 2^32
 }
 
-func (t *readTurn) init() {
+// Init lets calls read. It comes before all other methods.
+func (t *Turn[S]) Init() {
 	t.possible = true
 	t.back = make(chan struct{}, 1)
 	t.nextHoldoff = 1
 }
 
-// handOver ends the loop's turn in favour of a call that the loop has just
+// Who returns who reads the socket.
+func (t *Turn[S]) Who() Reader {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.who
+}
+
+// Possible reports whether calls may read.
+func (t *Turn[S]) Possible() bool { return t.possible }
+
+// HandOver ends the loop's turn in favour of a call that the loop has just
 // woken. It reports false if the loop must go on reading. Otherwise the loop
-// must call await.
-func (t *readTurn) handOver() bool {
+// must call Await.
+func (t *Turn[S]) HandOver() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
@@ -85,22 +104,22 @@ func (t *readTurn) handOver() bool {
 	return true
 }
 
-// acquire takes the turn for a call, and reports whether it was free.
-func (t *readTurn) acquire() bool {
+// Acquire takes the turn for a call, and reports whether it was free.
+func (t *Turn[S]) Acquire() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.who != nobodyReads || t.stopped {
+	if t.who != Nobody || t.stopped {
 		return false
 	}
-	t.who, t.lastReader = callReads, nil
+	t.who, t.lastReader = Call, nil
 	t.acquired++
 	t.turns++
 	return true
 }
 
-// release ends the turn of a call of c. If no other call is expected to follow,
+// Release ends the turn of a call of c. If no other call is expected to follow,
 // the loop gets it back at once.
-func (t *readTurn) release(c *Conn, follow bool) {
+func (t *Turn[S]) Release(c *S, follow bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.lastReader = c
@@ -111,32 +130,32 @@ func (t *readTurn) release(c *Conn, follow bool) {
 	t.leaveOpenLocked()
 }
 
-// leaveOpenLocked leaves the turn to the next call, for about handoverGrace.
+// leaveOpenLocked leaves the turn to the next call, for about Grace.
 // t.mu is held.
-func (t *readTurn) leaveOpenLocked() {
-	t.who = nobodyReads
+func (t *Turn[S]) leaveOpenLocked() {
+	t.who = Nobody
 	if !t.armed {
 		t.armLocked()
 	}
 }
 
-// armLocked sets the timer. acquire does not stop it: letting it fire now and
+// armLocked sets the timer. Acquire does not stop it: letting it fire now and
 // then costs less than stopping it for each call. t.mu is held.
-func (t *readTurn) armLocked() {
+func (t *Turn[S]) armLocked() {
 	t.armed, t.armedAt = true, t.acquired
 	if t.timer == nil {
-		t.timer = time.AfterFunc(handoverGrace, t.expire)
+		t.timer = time.AfterFunc(Grace, t.expire)
 	} else {
-		t.timer.Reset(handoverGrace)
+		t.timer.Reset(Grace)
 	}
 }
 
 // expire gives the turn back to the loop if no call has come since armLocked.
-func (t *readTurn) expire() {
+func (t *Turn[S]) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed = false
-	if t.who != nobodyReads {
+	if t.who != Nobody {
 		return
 	}
 	if t.acquired != t.armedAt { // a call came, and is done again
@@ -152,27 +171,27 @@ func (t *readTurn) expire() {
 }
 
 // reclaimLocked gives the turn back to the loop. t.mu is held.
-func (t *readTurn) reclaimLocked() {
-	t.who = loopReads
+func (t *Turn[S]) reclaimLocked() {
+	t.who = Loop
 	t.back <- struct{}{}
 }
 
-// stop lets no further call read. It does not wait for the one that is reading.
-func (t *readTurn) stop() {
+// Stop lets no further call read. It does not wait for the one that is reading.
+func (t *Turn[S]) Stop() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.stopped {
 		return
 	}
 	t.stopped = true
-	if t.who == nobodyReads {
+	if t.who == Nobody {
 		t.reclaimLocked()
 	}
 }
 
-// await blocks the loop after handOver, until it has the turn again. It returns
+// Await blocks the loop after HandOver, until it has the turn again. It returns
 // the session that may have deferred its reply, or nil.
-func (t *readTurn) await() *Conn {
+func (t *Turn[S]) Await() *S {
 	<-t.back
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -181,7 +200,23 @@ func (t *readTurn) await() *Conn {
 	return c
 }
 
-// single reports whether there is only one session. Half-open ones do not
-// count, so that anyone who opens some cannot stop calls from reading the
-// socket.
-func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
+// Insist calls interrupt, with t.mu held, at growing intervals until the call
+// that has the turn has left it.
+func (t *Turn[S]) Insist(interrupt func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.who != Call {
+		return
+	}
+	turn, wait := t.turns, Soon
+	var timer *time.Timer
+	timer = time.AfterFunc(wait, func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if t.who == Call && t.turns == turn {
+			interrupt()
+			wait = min(2*wait, Late)
+			timer.Reset(wait)
+		}
+	})
+}

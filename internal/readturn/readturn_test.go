@@ -1,0 +1,102 @@
+package readturn
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+type session struct{}
+
+// The loop that hands over gets the turn back 1 ms after the last call, with the
+// session that has read last. It then lets more and more wake-ups pass, unless calls
+// have read eight times in a row.
+func TestTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn Turn[session]
+		require.False(t, turn.Possible())
+		turn.Init()
+		require.True(t, turn.Possible())
+		require.False(t, turn.Acquire(), "the loop has the turn")
+		handOver := func(calls int) (passed int) {
+			for !turn.HandOver() {
+				passed++
+			}
+			c, start := new(session), time.Now()
+			for range calls {
+				time.Sleep(Grace / 2)
+				require.True(t, turn.Acquire())
+				require.False(t, turn.Acquire(), "another call has it")
+				require.Equal(t, Call, turn.Who())
+				turn.Release(c, true)
+				require.Equal(t, Nobody, turn.Who())
+				start = time.Now()
+			}
+			last := turn.Await()
+			require.Equal(t, Loop, turn.Who())
+			require.Equal(t, calls > 0, last == c)
+			require.GreaterOrEqual(t, time.Since(start), Grace/2)
+			require.LessOrEqual(t, time.Since(start), 2*Grace)
+			return passed
+		}
+		require.Equal(t, 0, handOver(1))
+		require.Equal(t, 1, handOver(0))
+		require.Equal(t, 2, handOver(0))
+		require.Equal(t, 4, handOver(8))
+		require.Equal(t, 1, handOver(0))
+		for range 20 {
+			handOver(0)
+		}
+		require.Equal(t, 1024, handOver(0))
+	})
+}
+
+// A call that expects no other gives the turn back at once. After Stop there is no
+// turn for calls.
+func TestStop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn Turn[session]
+		turn.Init()
+		require.True(t, turn.HandOver())
+		require.True(t, turn.Acquire())
+		turn.Release(nil, false)
+		require.Nil(t, turn.Await())
+		require.Equal(t, Loop, turn.Who())
+		turn.HandOver()
+		turn.Stop()
+		turn.Stop()
+		turn.Await()
+		require.False(t, turn.HandOver())
+		require.False(t, turn.Acquire())
+		time.Sleep(time.Second)
+	})
+}
+
+// An interrupt is repeated after 1, 2, 4 ... 100 ms until the call has left its turn,
+// and not in the turn of another.
+func TestInsist(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn Turn[session]
+		turn.Init()
+		interrupts := 0
+		insist := func() { turn.Insist(func() { interrupts++ }) }
+		insist()
+		time.Sleep(time.Second)
+		require.Zero(t, interrupts, "no call reads")
+		turn.HandOver()
+		turn.Acquire()
+		insist()
+		time.Sleep(7500 * time.Microsecond)
+		require.Equal(t, 3, interrupts)
+		time.Sleep(1200 * time.Millisecond)
+		require.Equal(t, 3+4+10, interrupts)
+		turn.Release(nil, true)
+		turn.Acquire()
+		time.Sleep(time.Second)
+		require.Equal(t, 17, interrupts)
+		turn.Release(nil, false)
+		turn.Await()
+	})
+}
