@@ -82,9 +82,6 @@ func (e *Endpoint) leastRatio() (exponent int) {
 func (e *Endpoint) relieve(now time.Duration) {
 	p := &e.load.pressure
 	over := e.overMemoryLimit()
-	if !over && p.share.Load() == 0 {
-		return
-	}
 	next := p.next.Load()
 	if over && int64(now) < next || next == never || !p.next.CompareAndSwap(next, never) {
 		return

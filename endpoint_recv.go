@@ -133,7 +133,10 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 		}
 	}
 	shard := &e.socket.shards[in.shard]
-	shard.observe(bytes, now)
+	several := e.several()
+	if several {
+		shard.observe(bytes, now)
+	}
 	e.counters.packetsReceived.Add(uint64(len(batch)))
 	e.counters.bytesReceived.Add(uint64(bytes))
 	for rest := in.packets; len(rest) > 0; {
@@ -151,8 +154,12 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 			woke = c.respond(now) || woke
 		}
 	}
-	shard.incast.Advance(now)
-	e.relieve(now)
+	if several {
+		shard.incast.Advance(now)
+	}
+	if e.overMemoryLimit() || e.load.pressure.share.Load() != 0 {
+		e.relieve(now)
+	}
 	for i := range in.handed {
 		in.handed[i].conn.handleDatagram(in.handed[i].data)
 	}

@@ -233,8 +233,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), c.ep.incastOf(shard), now)
-	} else if c.kcp.counts().PacketsSent == 0 {
+		if c.ep.several() || c.path.sending != (incast.Sender{}) {
+			c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), c.ep.incastOf(shard), now)
+		}
+	} else if c.kcp.counts().PacketsSent == 0 && c.ep.several() {
 		c.limitFirstWindow(c.ep.incastOf(shard))
 	}
 	if !changed {

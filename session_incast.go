@@ -34,7 +34,7 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, 
 		bytes += s.Packet(packets[j].size)
 	}
 	s.Segments(segments)
-	validated, several := !c.hs.unvalidated.Load(), c.ep.load.sessions.Load() > 1
+	validated, several := !c.hs.unvalidated.Load(), c.ep.several()
 	if several {
 		c.in.holding.offered = i.Offered(c.in.holding.offered, bytes, validated)
 	}

@@ -146,7 +146,7 @@ func (c *Conn) memoryPressure() memoryPressure {
 	switch {
 	case c.hs.unvalidated.Load() && !c.hs.offered:
 		return pressureReserved
-	case c.overShare():
+	case c.ep.overMemoryLimit() && c.overShare():
 		return pressureHigh
 	}
 	return pressureNone

@@ -276,6 +276,9 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 // entry of a table, no credit.
 func TestManyStreams(t *testing.T) {
 	sequential(t)
+	if !alone(t) {
+		return
+	}
 	idle, total := int(fewer(10000)), 100000
 	if testing.Short() {
 		total = idle + 1500
