@@ -441,7 +441,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 func (k *KCP) releaseSegment(s *sendSegment) {
 	s.beingWritten = false
 	if s.orphaned {
-		k.out.buffers.putSegment(s)
+		k.out.recycle(s)
 	}
 }
 
