@@ -174,6 +174,7 @@ var machineImports = []string{
 	"github.com/arqnet/kcp/internal/bufpool",
 	"github.com/arqnet/kcp/internal/deliveryrate",
 	"github.com/arqnet/kcp/internal/pacing",
+	"github.com/arqnet/kcp/internal/replyrhythm",
 	"github.com/arqnet/kcp/internal/ring",
 }
 
@@ -241,6 +242,7 @@ var layers = map[string][]string{
 		"internal/bufpool",
 		"internal/deliveryrate",
 		"internal/pacing",
+		"internal/replyrhythm",
 		"internal/ring",
 		"internal/udp",
 		"internal/fec",
@@ -265,6 +267,7 @@ var layers = map[string][]string{
 	"internal/deliveryrate": {"congestion"},
 	"internal/bufpool":      nil,
 	"internal/pacing":       nil,
+	"internal/replyrhythm":  nil,
 	"internal/ring":         nil,
 	"crypt":                 nil,
 	"internal/fec":          nil,
@@ -326,6 +329,7 @@ var standardOnly = []string{
 	"congestion",
 	"internal/bufpool",
 	"internal/pacing",
+	"internal/replyrhythm",
 	"internal/ring",
 	"internal/pmtud",
 	"internal/rightsize",
