@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/replyrhythm"
 )
 
 // replyHarness is a harness with AwaitReplies, and an application that answers
@@ -42,7 +44,7 @@ func (h *replyHarness) sends(ms uint32) {
 // for the answer.
 func (h *replyHarness) replies() {
 	h.arrives()
-	if r := &h.k.rcv.ackPolicy.replies; !r.waits {
+	if r := &h.k.rcv.ackPolicy.replies; !r.Waits {
 		h.advance(replyUsual)
 		h.sends(replyTook - replyUsual)
 	} else {
@@ -55,9 +57,9 @@ func (h *replyHarness) replies() {
 // peer knows. Every so often one does not wait.
 func TestAwaitReplies(t *testing.T) {
 	h := newReplyHarness(t)
-	for range firstReplies {
+	for range replyrhythm.FirstReplies {
 		h.replies()
-		require.Zero(t, h.k.rcv.ackPolicy.replies.hold)
+		require.Zero(t, h.k.rcv.ackPolicy.replies.Hold)
 	}
 	const hold = replyTook*3/2 + 2
 	announced, from := 0, h.now+replyUsual+2*4*replyUsual
@@ -70,14 +72,14 @@ func TestAwaitReplies(t *testing.T) {
 		h.out = nil
 	}
 	waited, acks := 0, 0
-	for range 2 * holdSampled {
+	for range 2 * replyrhythm.Sampled {
 		h.arrives()
-		if h.k.rcv.ackPolicy.replies.waits {
+		if h.k.rcv.ackPolicy.replies.Waits {
 			waited++
 			h.due(hold)
 			var want []string
 			if sampled := h.k.rcv.ackPolicy.sampled; !seq(h.now+replyTook).within(sampled, sampled+4*replyUsual) {
-				want = append(want, fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, hold|ackWaited))
+				want = append(want, fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, hold|replyrhythm.Waited))
 				acks++
 			}
 			h.sends(replyTook)
@@ -90,7 +92,7 @@ func TestAwaitReplies(t *testing.T) {
 		h.sends(replyTook - replyUsual)
 		h.out = nil
 	}
-	require.Equal(t, 2*(holdSampled-1), waited)
+	require.Equal(t, 2*(replyrhythm.Sampled-1), waited)
 	require.InDelta(t, waited/2, acks, 2) // one in a round trip
 	for range 3 {                         // as before: more in a row leave sooner
 		h.arrives()
@@ -109,44 +111,44 @@ func TestAwaitRepliesEnds(t *testing.T) {
 		disturb func(h *replyHarness)
 		again   int // replies until ACKs wait again
 	}{
-		"a duplicate": {func(h *replyHarness) { h.input(push(0, 0, "a")) }, replyStreak},
+		"a duplicate": {func(h *replyHarness) { h.input(push(0, 0, "a")) }, replyrhythm.Streak},
 		"a gap": {func(h *replyHarness) {
 			h.input(push(h.sn+1, 0, "a"))
 			h.input(push(h.sn, 0, "a"))
 			h.recv("a")
 			h.recv("a")
 			h.sn += 2
-		}, replyStreak},
+		}, replyrhythm.Streak},
 		"a retransmission": {func(h *replyHarness) {
 			h.send("b")
 			h.advance(0)
 			h.advance(h.k.snd.rtt.rto)
 			h.input(ack(uint32(h.k.snd.nxt)-1, h.now, uint32(h.k.snd.nxt)))
 			h.k.snd.rtt.srtt = 4 * replyUsual
-		}, replyStreak},
+		}, replyrhythm.Streak},
 		"a late reply": {func(h *replyHarness) {
 			h.arrives()
-			h.sends(maxAckHold + 1)
-		}, firstReplies},
+			h.sends(replyrhythm.MaxHold + 1)
+		}, replyrhythm.FirstReplies},
 		"no reply": {func(h *replyHarness) {
 			h.arrives()
-			h.advance(uint32(h.k.rcv.ackPolicy.replies.hold))
-			h.want(fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, replyTook*3/2+2|ackWaited))
-		}, firstReplies},
+			h.advance(uint32(h.k.rcv.ackPolicy.replies.Hold))
+			h.want(fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, replyTook*3/2+2|replyrhythm.Waited))
+		}, replyrhythm.FirstReplies},
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := newReplyHarness(t)
-			for !h.k.rcv.ackPolicy.replies.waits {
+			for !h.k.rcv.ackPolicy.replies.Waits {
 				h.replies()
 			}
 			c.disturb(h)
 			h.advance(replyUsual)
 			h.out = nil
 			r := &h.k.rcv.ackPolicy.replies
-			require.Zero(t, r.hold)
-			r.open = false
+			require.Zero(t, r.Hold)
+			r.Open = false
 			n := 0
-			for ; r.hold == 0 && n < 2*replyStreak; n++ {
+			for ; r.Hold == 0 && n < 2*replyrhythm.Streak; n++ {
 				h.replies()
 			}
 			require.InDelta(t, c.again, n, 2)
@@ -158,7 +160,7 @@ func TestAwaitRepliesEnds(t *testing.T) {
 // has waited is no sample. Without the extension frg of an ACK means nothing.
 func TestAckHold(t *testing.T) {
 	for _, on := range []bool{true, false} {
-		for _, frg := range []uint8{0, 1, 77, ackHoldMask, ackWaited, ackWaited | 77, 0xff} {
+		for _, frg := range []uint8{0, 1, 77, replyrhythm.HoldMask, replyrhythm.Waited, replyrhythm.Waited | 77, 0xff} {
 			t.Run(fmt.Sprint(on, frg), func(t *testing.T) {
 				h := thinHarness(t, 40, Extensions{AwaitReplies: on})
 				before := h.k.snd.rtt
@@ -167,13 +169,13 @@ func TestAckHold(t *testing.T) {
 				h.now += 90
 				h.k.SetClock(h.now)
 				h.input(segment(cmdAck, frg, h.now-90, 1, 2, ""))
-				waited := on && frg&ackWaited != 0
+				waited := on && frg&replyrhythm.Waited != 0
 				require.Equal(t, waited, h.k.snd.rtt == before)
 				require.Equal(t, waited, h.k.sampledRTT() == 0)
 				h.out = nil
 				hold := uint32(0)
 				if on {
-					hold = uint32(frg & ackHoldMask)
+					hold = uint32(frg & replyrhythm.HoldMask)
 				}
 				h.send("y")
 				h.advance(0)

@@ -171,8 +171,11 @@ func portViolations(t *testing.T, more string) (places []string) {
 var machineImports = []string{
 	"encoding/binary", "errors", "fmt", "io", "math", "slices",
 	"github.com/arqnet/kcp/congestion",
+	"github.com/arqnet/kcp/internal/bufpool",
 	"github.com/arqnet/kcp/internal/deliveryrate",
 	"github.com/arqnet/kcp/internal/pacing",
+	"github.com/arqnet/kcp/internal/replyrhythm",
+	"github.com/arqnet/kcp/internal/ring",
 }
 
 func TestMachineIsPure(t *testing.T) {
@@ -236,8 +239,11 @@ var layers = map[string][]string{
 	"": {
 		"congestion",
 		"crypt",
+		"internal/bufpool",
 		"internal/deliveryrate",
 		"internal/pacing",
+		"internal/replyrhythm",
+		"internal/ring",
 		"internal/udp",
 		"internal/fec",
 		"internal/pmtud",
@@ -259,7 +265,10 @@ var layers = map[string][]string{
 	},
 	"congestion":            nil,
 	"internal/deliveryrate": {"congestion"},
+	"internal/bufpool":      nil,
 	"internal/pacing":       nil,
+	"internal/replyrhythm":  nil,
+	"internal/ring":         nil,
 	"crypt":                 nil,
 	"internal/fec":          nil,
 	"internal/pmtud":        nil,
@@ -318,7 +327,10 @@ func TestImportsRunDownwards(t *testing.T) {
 // standardOnly are the packages that import nothing but the standard library.
 var standardOnly = []string{
 	"congestion",
+	"internal/bufpool",
 	"internal/pacing",
+	"internal/replyrhythm",
+	"internal/ring",
 	"internal/pmtud",
 	"internal/rightsize",
 	"internal/wakeq",

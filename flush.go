@@ -128,7 +128,7 @@ func (k *KCP) Flush() {
 		k.flushCoveredAck(&h, packets == k.counters.PacketsSent && bare == len(k.out.packet))
 	}
 	k.emit()
-	if r := &k.rcv.ackPolicy.replies; r.open || r.left || timedOut || fast {
+	if p := &k.rcv.ackPolicy; p.replies.Open || p.announced || timedOut || fast {
 		k.noteReplies(first, timedOut || fast)
 	}
 
@@ -441,7 +441,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 func (k *KCP) releaseSegment(s *sendSegment) {
 	s.beingWritten = false
 	if s.orphaned {
-		k.out.buffers.putSegment(s)
+		k.out.recycle(s)
 	}
 }
 

@@ -481,8 +481,8 @@ func TestIdleIsSmall(t *testing.T) {
 	p.turn()
 	for _, k := range []*KCP{p.a, p.b} {
 		k.Compact()
-		require.Nil(t, k.snd.ring.slots)
-		require.Nil(t, k.rcv.ring.slots)
+		require.Zero(t, k.snd.ring.Len())
+		require.Zero(t, k.rcv.ring.Len())
 		require.Nil(t, k.rcv.acks)
 		require.Nil(t, k.out.packet)
 		require.Nil(t, k.out.scratch)

@@ -1,5 +1,10 @@
 package kcp
 
+import (
+	"github.com/arqnet/kcp/internal/bufpool"
+	"github.com/arqnet/kcp/internal/ring"
+)
+
 // Accounting for the memory held because of the peer. What a peer sends is
 // small compared with what must be kept for it: a place in the ring, a buffer
 // of some size class, an acknowledgement to be sent. All of it is counted, in
@@ -39,7 +44,7 @@ const (
 // not yet read, places kept for missing segments, pieces of segments, waiting
 // acknowledgements, and buffers kept for reuse. Compact releases the last.
 func (k *KCP) Held() int {
-	return len(k.rcv.ring.slots)*placeBytes + k.rcv.held + k.rcv.buffers.size() + cap(k.rcv.acks)*ackBytesHeld +
+	return k.rcv.ring.Len()*placeBytes + k.rcv.held + k.rcv.buffers.Held() + cap(k.rcv.acks)*ackBytesHeld +
 		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
 }
 
@@ -48,11 +53,11 @@ func (k *KCP) Held() int {
 func (k *KCP) costOf(sn seq, n int) int {
 	cost := 0
 	if n > 0 {
-		_, cost = bufferSize(n)
+		cost = bufpool.Size(n)
 	}
 	head := k.rcv.nxt - seq(k.rcv.queued)
-	if places := int(sn-head) + 1; places > len(k.rcv.ring.slots) {
-		cost += (ringSize(places) - len(k.rcv.ring.slots)) * placeBytes
+	if places := int(sn-head) + 1; places > k.rcv.ring.Len() {
+		cost += (ring.Size(places) - k.rcv.ring.Len()) * placeBytes
 	}
 	return cost
 }

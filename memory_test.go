@@ -310,7 +310,7 @@ func TestSpareMemoryDoesNotEndASession(t *testing.T) {
 		time.Sleep(200 * time.Millisecond)
 		receive(t, b, want)
 		b.mu.Lock()
-		held, spare := b.held(), b.kcp.rcv.buffers.size()
+		held, spare := b.held(), b.kcp.rcv.buffers.Held()
 		b.mu.Unlock()
 		require.Greater(t, spare, held/2)
 		require.False(t, b.shedMemory())

@@ -79,7 +79,7 @@ func (p *pieces) add(at int, data []byte, b *buffers) {
 
 // putTogether turns data from single pieces into the whole segment.
 func (p *pieces) putTogether(b *buffers) {
-	whole, from := b.get(p.size), p.data
+	whole, from := b.Get(p.size), p.data
 	for _, q := range p.parts {
 		from = from[copy(whole[q.at:], from[:q.size]):]
 	}
@@ -155,7 +155,7 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 	if p.have == p.all() {
 		k.releasePieces(h.sn)
 		k.inputWhole(h, p.data, recovered)
-		k.rcv.buffers.put(p.data)
+		k.rcv.buffers.Put(p.data)
 	}
 	return nil
 }
@@ -171,7 +171,7 @@ func (k *KCP) countPieces(n int) {
 func (k *KCP) arrived(sn seq) bool {
 	head := k.rcv.nxt - seq(k.rcv.queued)
 	return sn.before(k.rcv.nxt) ||
-		sn.within(head, head+seq(len(k.rcv.ring.slots))) && k.rcv.ring.at(sn).held
+		sn.within(head, head+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
 }
 
 // mayAssemble reports whether there is room for n bytes of segment sn, which
@@ -238,7 +238,7 @@ func (k *KCP) releasePieces(sn seq) *pieces {
 // dropPieces drops the pieces of segment sn, if there are any.
 func (k *KCP) dropPieces(sn seq) {
 	if p := k.releasePieces(sn); p != nil && p.parts == nil {
-		k.rcv.buffers.put(p.data)
+		k.rcv.buffers.Put(p.data)
 	}
 }
 

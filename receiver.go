@@ -114,7 +114,7 @@ func (k *KCP) recvBytes(p []byte) int {
 func (k *KCP) popReceived() {
 	s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
 	k.rcv.held -= cap(s.data)
-	k.rcv.buffers.put(s.data)
+	k.rcv.buffers.Put(s.data)
 	*s = recvSegment{}
 	k.rcv.queued--
 	k.dropVoid()
@@ -174,7 +174,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 		return true
 	}
 	head := k.rcv.nxt - seq(k.rcv.queued)
-	k.rcv.ring.reserve(head, int(h.sn-head)+1)
+	k.rcv.ring.Reserve(uint32(head), int(h.sn-head)+1)
 	s := k.rcv.ring.at(h.sn)
 	if s.held {
 		k.duplicate()
@@ -183,7 +183,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	if k.cfg.ext.RepeatAcks && h.sn != k.rcv.nxt {
 		k.rcv.ackRepeats.note(ack, k.clock.now)
 	}
-	s.data = k.rcv.buffers.get(len(payload))
+	s.data = k.rcv.buffers.Get(len(payload))
 	copy(s.data, payload)
 	s.frg, s.held, s.void, s.lastAcked = h.frg, true, void, k.clock.now
 	k.rcv.early++
@@ -285,7 +285,7 @@ func (k *KCP) dropIncomplete() {
 	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
 		s := k.rcv.ring.at(sn)
 		k.rcv.held -= cap(s.data)
-		k.rcv.buffers.put(s.data)
+		k.rcv.buffers.Put(s.data)
 		*s = recvSegment{void: true}
 	}
 	k.rcv.void += k.rcv.partial

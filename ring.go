@@ -1,6 +1,10 @@
 package kcp
 
-import "github.com/arqnet/kcp/internal/deliveryrate"
+import (
+	"github.com/arqnet/kcp/internal/bufpool"
+	"github.com/arqnet/kcp/internal/deliveryrate"
+	"github.com/arqnet/kcp/internal/ring"
+)
 
 // The containers of the state machine. Both directions keep their segments in a
 // power-of-two ring indexed by sequence number. So finding, adding and removing
@@ -87,33 +91,30 @@ func (s *sendSegment) unlinkOrder() {
 
 // sendRing holds the segments from snd_una on. The slot of an acknowledged
 // segment is nil.
-type sendRing struct {
-	slots []*sendSegment
-}
-
-const minRing = 8
+type sendRing struct{ ring.Ring[*sendSegment] }
 
 // at returns the segment sn, or nil if the ring does not hold it.
 func (r *sendRing) at(sn seq) *sendSegment {
-	if len(r.slots) == 0 {
+	if r.Len() == 0 {
 		return nil
 	}
-	return r.slots[int(sn)&(len(r.slots)-1)]
+	return *r.At(uint32(sn))
 }
 
-func (r *sendRing) set(sn seq, s *sendSegment) { r.slots[int(sn)&(len(r.slots)-1)] = s }
+func (r *sendRing) set(sn seq, s *sendSegment) { *r.At(uint32(sn)) = s }
 
-// reserve makes room for n segments from first on, keeping the held ones.
-func (r *sendRing) reserve(first seq, n int) {
-	if n <= len(r.slots) {
+// buffers are the spare payload buffers and segments of one direction.
+type buffers = bufpool.Pool[sendSegment]
+
+// recycle takes back s and its buffer. If the buffer is still being written
+// (hooks.outputInPlace), s is only marked, and releaseSegment recycles it.
+func (o *packetBuilder) recycle(s *sendSegment) {
+	if s.beingWritten {
+		s.orphaned = true
 		return
 	}
-	old := r.slots
-	r.slots = make([]*sendSegment, ringSize(n))
-	for i := range old {
-		sn := first + seq(i)
-		r.set(sn, old[int(sn)&(len(old)-1)])
-	}
+	o.buffers.Put(s.buf)
+	o.buffers.Free(s)
 }
 
 // recvSegment is a segment that has arrived and was not yet read.
@@ -129,30 +130,6 @@ type recvSegment struct {
 
 // recvRing holds the segments that have arrived: those in order, waiting to be
 // read, and early ones beyond rcv_nxt.
-type recvRing struct {
-	slots []recvSegment
-}
+type recvRing struct{ ring.Ring[recvSegment] }
 
-func (r *recvRing) at(sn seq) *recvSegment { return &r.slots[int(sn)&(len(r.slots)-1)] }
-
-// reserve makes room for n segments from first on, keeping the held ones.
-func (r *recvRing) reserve(first seq, n int) {
-	if n <= len(r.slots) {
-		return
-	}
-	old := r.slots
-	r.slots = make([]recvSegment, ringSize(n))
-	for i := range old {
-		sn := first + seq(i)
-		*r.at(sn) = old[int(sn)&(len(old)-1)]
-	}
-}
-
-// ringSize returns the size of a ring for n slots, a power of two.
-func ringSize(n int) int {
-	size := minRing
-	for size < n {
-		size *= 2
-	}
-	return size
-}
+func (r *recvRing) at(sn seq) *recvSegment { return r.At(uint32(sn)) }

@@ -110,7 +110,7 @@ func (k *KCP) takeOut(first seq, t *streamTag) (n seq) {
 		k.snd.bytes -= len(s.data)
 		s.tag = nil
 		t.flight--
-		k.out.buffers.putSegment(s)
+		k.out.recycle(s)
 		n++
 	}
 	k.rareMachine().gap += n
@@ -145,7 +145,7 @@ func (k *KCP) skipAbandoned(s *recvSegment) bool {
 	k.rcv.rest = s.frg
 	k.dropIncomplete()
 	k.rcv.held -= cap(s.data)
-	k.rcv.buffers.put(s.data)
+	k.rcv.buffers.Put(s.data)
 	k.skipStream()
 	return true
 }

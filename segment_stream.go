@@ -268,8 +268,8 @@ func (k *KCP) pull() {
 // payload of n bytes, at most segmentPayload, for the caller to fill in. Only
 // pullStream calls it.
 func (k *KCP) queueStream(t *streamTag, n int) []byte {
-	s := k.out.buffers.getSegment()
-	s.buf = k.out.buffers.get(int(k.hooks.headroom) + n)
+	s := k.out.buffers.New()
+	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + n)
 	s.data = s.buf[k.hooks.headroom:][:n]
 	s.tag = t
 	t.flight++
@@ -298,12 +298,12 @@ func (k *KCP) openPlace() {
 	waiting := k.snd.end - k.snd.nxt
 	switch {
 	case waiting == 0:
-		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+1)
+		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end-k.snd.una)+1)
 	case k.rare.gap > 0:
 		k.rare.gap--
 	default:
 		gap := max(waiting, minGap)
-		k.snd.ring.reserve(k.snd.una, int(k.snd.end-k.snd.una)+int(gap))
+		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end-k.snd.una)+int(gap))
 		for sn := k.snd.nxt; sn != k.snd.end; sn++ {
 			k.snd.ring.set(sn+gap, k.snd.ring.at(sn))
 			k.snd.ring.set(sn, nil)
@@ -451,7 +451,7 @@ func (k *KCP) keepStream(h *header, payload []byte, ack ackItem) bool {
 		k.rcv.nxt++
 	} else {
 		head := k.rcv.nxt - seq(k.rcv.queued)
-		k.rcv.ring.reserve(head, int(h.sn-head)+1)
+		k.rcv.ring.Reserve(uint32(head), int(h.sn-head)+1)
 		s := k.rcv.ring.at(h.sn)
 		if s.held {
 			k.duplicate()

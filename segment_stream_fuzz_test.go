@@ -292,7 +292,7 @@ func (l *streamLink) step() {
 		if at, ok := k.NextFlush(); ok && at <= l.now && len(due) == 0 {
 			l.t.Fatalf("end %d wants a flush after five", i)
 		}
-		require.LessOrEqual(l.t, len(k.rcv.ring.slots), 2048)
+		require.LessOrEqual(l.t, k.rcv.ring.Len(), 2048)
 	}
 }
 

@@ -65,7 +65,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		}
 		return 0, ErrMessageTooLarge
 	}
-	k.snd.ring.reserve(k.snd.una, int(k.place(k.snd.end)-k.snd.una)+count)
+	k.snd.ring.Reserve(uint32(k.snd.una), int(k.place(k.snd.end)-k.snd.una)+count)
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {
@@ -75,8 +75,8 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if k.cfg.stream && count > 1 {
 			room = mss // more is likely to follow
 		}
-		s := k.out.buffers.getSegment()
-		s.buf = k.out.buffers.get(int(k.hooks.headroom) + room)
+		s := k.out.buffers.New()
+		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
 		s.data = s.buf[k.hooks.headroom:][:size]
 		copy(s.data, p)
 		if !k.cfg.stream {
@@ -106,7 +106,7 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	n := min(len(p), limit-old)
-	s.buf = k.out.buffers.grow(s.buf, int(k.hooks.headroom)+old+n)
+	s.buf = k.out.buffers.Grow(s.buf, int(k.hooks.headroom)+old+n)
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	s.frg = 0
@@ -173,7 +173,7 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 	if s.tag != nil {
 		k.dropTag(s)
 	}
-	k.out.buffers.putSegment(s)
+	k.out.recycle(s)
 }
 
 // acknowledged returns what the acknowledgement of s shows of its transmissions.
@@ -257,7 +257,7 @@ func (k *KCP) discardSend() {
 		if s.tag != nil {
 			k.dropTag(s)
 		}
-		k.out.buffers.putSegment(s)
+		k.out.recycle(s)
 		k.snd.ring.set(at, nil)
 	}
 	k.snd.end = k.snd.nxt

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/ring"
 )
 
 // Numbers from the network: every field of every command at every distance that
@@ -34,7 +35,7 @@ func (k *KCP) recount() (b books, err error) {
 	b.Queued = int(k.rcv.queued)
 	wrong := func(sn seq, what string) { err = errors.Join(err, fmt.Errorf("segment %d: %s", sn, what)) }
 	head := k.rcv.nxt - seq(k.rcv.queued)
-	for i := range k.rcv.ring.slots {
+	for i := range k.rcv.ring.Len() {
 		sn := head + seq(i)
 		s := k.rcv.ring.at(sn)
 		inOrder := i < b.Queued
@@ -70,8 +71,8 @@ func (k *KCP) recount() (b books, err error) {
 		wrong(0, "pieces are not counted right")
 	}
 	b.Held += pieces
-	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.place(k.snd.end)-k.snd.una) > len(k.snd.ring.slots) {
-		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.snd.una, k.snd.nxt, k.snd.end, len(k.snd.ring.slots)))
+	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.place(k.snd.end)-k.snd.una) > k.snd.ring.Len() {
+		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.snd.una, k.snd.nxt, k.snd.end, k.snd.ring.Len()))
 	}
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
@@ -358,7 +359,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	check(inside || k.rcv.nxt == before.rcv.nxt && k.rcv.early == before.rcv.early && k.rcv.queued == before.rcv.queued,
 		"data from outside the window is taken")
 	check(k.rcv.nxt-before.rcv.nxt <= seq(before.rcv.early)+1, "rcv_nxt passes what was missing")
-	check(len(k.rcv.ring.slots) <= max(len(before.rcv.ring.slots), 2*ringSize(int(before.cfg.rcvWnd))), "the ring is larger than the window")
+	check(k.rcv.ring.Len() <= max(before.rcv.ring.Len(), 2*ring.Size(int(before.cfg.rcvWnd))), "the ring is larger than the window")
 	check(len(k.rcv.acks) <= len(before.rcv.acks)+1, "more acknowledgements than segments")
 
 	// And it goes on.

@@ -184,7 +184,7 @@ func TestQueueOfSpentMessages(t *testing.T) {
 		k.Flush()
 		for k.dropSpent() {
 		}
-		require.LessOrEqual(t, len(k.snd.ring.slots), 512)
+		require.LessOrEqual(t, k.snd.ring.Len(), 512)
 		h.check()
 		b, err := k.recount()
 		require.NoError(t, err)

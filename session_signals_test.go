@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/arqnet/kcp/internal/replyrhythm"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -51,7 +52,7 @@ func exchange(t *testing.T, a *Conn, n int, pause time.Duration) {
 // those of the path.
 func TestPacketsPerExchange(t *testing.T) {
 	const ms = time.Millisecond
-	const n = 2 * holdSampled // exchanges
+	const n = 2 * replyrhythm.Sampled // exchanges
 	cases := []struct {
 		oneWay, think, pause time.Duration
 		client, server       uint64 // packets in n exchanges
@@ -79,7 +80,7 @@ func TestPacketsPerExchange(t *testing.T) {
 			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(w *world) {
 				a, b, _ := w.pair(&config, &config)
 				go echoAfter(b, c.think)
-				exchange(t, a, firstReplies+5, c.pause)
+				exchange(t, a, replyrhythm.FirstReplies+5, c.pause)
 				before, answered := a.Stats().PacketsSent, b.Stats().PacketsSent
 				exchange(t, a, n, c.pause)
 				require.Equal(t, c.client, a.Stats().PacketsSent-before)
@@ -107,9 +108,9 @@ func TestRepairOfExchanges(t *testing.T) {
 				c.mu.Unlock()
 			}
 			go echoAfter(b, 0)
-			exchange(t, a, firstReplies+10, 50*time.Millisecond)
+			exchange(t, a, replyrhythm.FirstReplies+10, 50*time.Millisecond)
 			a.mu.Lock()
-			hold := a.kcp.rcv.ackPolicy.replies.hold
+			hold := a.kcp.rcv.ackPolicy.replies.Hold
 			a.mu.Unlock()
 			require.Equal(t, waits, hold > 50)
 			dropped := false

@@ -1,0 +1,122 @@
+// Package bufpool recycles buffers of a few sizes, and elements of one type. A pool
+// belongs to one owner, whose lock guards it. All that it holds was in use at one
+// time, so it never exceeds the peak of its owner's queues.
+package bufpool
+
+// Buffers come in a few sizes, so that a small message does not occupy a full
+// segment. The Go allocator rounds none of these sizes up. The third holds the
+// payload of an Ethernet frame.
+const (
+	size0   = 128
+	size1   = 512
+	size2   = 1536
+	size3   = 4096
+	size4   = 16384
+	size5   = 65536
+	classes = 6
+)
+
+// Size returns the size of a buffer for n bytes, which is at most what a datagram
+// can hold.
+func Size(n int) int {
+	_, size := classOf(n)
+	return size
+}
+
+// classOf returns the class and the size of a buffer for n bytes.
+func classOf(n int) (class, size int) {
+	switch {
+	case n <= size0:
+		return 0, size0
+	case n <= size1:
+		return 1, size1
+	case n <= size2:
+		return 2, size2
+	case n <= size3:
+		return 3, size3
+	case n <= size4:
+		return 4, size4
+	}
+	return 5, size5
+}
+
+// Pool holds free buffers and free elements. Its zero value is empty.
+type Pool[E any] struct{ held *held[E] } // nil: nothing is held
+
+type held[E any] struct {
+	free     [classes][][]byte
+	bytes    int // capacity of the buffers in free
+	elements []*E
+}
+
+// Held returns the capacity of the free buffers in bytes.
+func (p *Pool[E]) Held() int {
+	if p.held == nil {
+		return 0
+	}
+	return p.held.bytes
+}
+
+// hold returns p.held, which it makes if there is none.
+func (p *Pool[E]) hold() *held[E] {
+	if p.held == nil {
+		p.held = new(held[E])
+	}
+	return p.held
+}
+
+// Get returns a buffer of length n; nil if n is 0.
+func (p *Pool[E]) Get(n int) []byte {
+	if n == 0 {
+		return nil
+	}
+	class, size := classOf(n)
+	if p.held == nil || len(p.held.free[class]) == 0 {
+		return make([]byte, n, max(n, size))
+	}
+	free := p.held.free[class]
+	buf := free[len(free)-1]
+	p.held.free[class] = free[:len(free)-1]
+	p.held.bytes -= cap(buf)
+	return buf[:n]
+}
+
+// Put takes back a buffer that Get returned.
+func (p *Pool[E]) Put(buf []byte) {
+	class, size := classOf(cap(buf))
+	if cap(buf) == size {
+		h := p.hold()
+		h.free[class] = append(h.free[class], buf[:0])
+		h.bytes += cap(buf)
+	}
+}
+
+// Grow returns a buffer of length n that begins with the content of buf. It takes
+// buf back.
+func (p *Pool[E]) Grow(buf []byte, n int) []byte {
+	if n <= cap(buf) {
+		return buf[:n]
+	}
+	bigger := p.Get(n)
+	copy(bigger, buf)
+	p.Put(buf)
+	return bigger
+}
+
+// New returns an element, which is zero.
+func (p *Pool[E]) New() *E {
+	if p.held == nil || len(p.held.elements) == 0 {
+		return new(E)
+	}
+	n := len(p.held.elements) - 1
+	e := p.held.elements[n]
+	p.held.elements = p.held.elements[:n]
+	return e
+}
+
+// Free makes e zero and takes it back.
+func (p *Pool[E]) Free(e *E) {
+	*e = *new(E)
+	h := p.hold()
+	h.elements = append(h.elements, e)
+}

@@ -1,0 +1,58 @@
+package bufpool
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestSizes(t *testing.T) {
+	for _, test := range []struct{ n, want int }{
+		{1, 128}, {128, 128}, {129, 512}, {512, 512}, {513, 1536}, {1536, 1536}, {1537, 4096},
+		{4096, 4096}, {4097, 16384}, {16384, 16384}, {16385, 65536}, {65536, 65536},
+	} {
+		require.Equal(t, test.want, Size(test.n), test.n)
+		buf := new(Pool[int]).Get(test.n)
+		require.Len(t, buf, test.n)
+		require.Equal(t, test.want, cap(buf), test.n)
+	}
+	require.Nil(t, new(Pool[int]).Get(0))
+}
+
+// A buffer goes to who asks for its size, once, and is counted until then.
+func TestReuse(t *testing.T) {
+	var p Pool[int]
+	small, large := p.Get(1), p.Get(1000)
+	require.Zero(t, p.Held())
+	p.Put(small)
+	p.Put(large)
+	p.Put(make([]byte, 100)) // not of a size
+	require.Equal(t, 128+1536, p.Held())
+	require.Same(t, &large[0], &p.Get(600)[0])
+	require.Equal(t, 128, p.Held())
+	require.NotSame(t, &large[0], &p.Get(600)[0])
+	require.Same(t, &small[0], &p.Get(128)[0])
+	require.Zero(t, p.Held())
+}
+
+// A buffer that grows keeps its content, and its place while that is large enough.
+func TestGrow(t *testing.T) {
+	var p Pool[int]
+	buf := append(p.Get(3)[:0], "abc"...)
+	grown := p.Grow(buf, 128)
+	require.Same(t, &buf[0], &grown[0])
+	grown = p.Grow(buf, 129)
+	require.Len(t, grown, 129)
+	require.Equal(t, "abc", string(grown[:3]))
+	require.Equal(t, 128, p.Held(), "the smaller buffer is free")
+}
+
+func TestElements(t *testing.T) {
+	var p Pool[int]
+	e := p.New()
+	*e = 7
+	p.Free(e)
+	require.Same(t, e, p.New())
+	require.Zero(t, *e)
+	require.NotSame(t, e, p.New())
+}
