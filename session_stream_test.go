@@ -276,9 +276,6 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 // entry of a table, no credit.
 func TestManyStreams(t *testing.T) {
 	sequential(t)
-	if !alone(t) {
-		return
-	}
 	idle, total := int(fewer(10000)), 100000
 	if testing.Short() {
 		total = idle + 1500
@@ -325,8 +322,8 @@ func TestManyStreams(t *testing.T) {
 		}
 		left := memoryInUse() - before
 		t.Logf("%d streams have left %d bytes", total, left)
-		// The runtime keeps stacks of goroutines that were: about 160 KB.
-		require.LessOrEqual(t, left, int64(64<<10+2*total))
+		// What other tests of the process leave, or free meanwhile, is about 80 KB.
+		require.LessOrEqual(t, left, int64(128<<10+2*total))
 		s, r = streamPair(t, a, b, nil)
 		bothWays(t, s, r, content(1, 3*initialCredit), content(2, 3*initialCredit))
 		bothWays(t, a, b, content(3, 3*initialCredit), content(4, 3*initialCredit))
