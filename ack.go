@@ -244,9 +244,6 @@ func (k *KCP) noteAckHold(h *header, recovered bool) {
 // segment if what the peer sends does not acknowledge it, although it left more
 // than a round trip ago: the peer does not have it.
 func (k *KCP) waitNoLonger() {
-	if k.peer.ackHold == 0 {
-		return
-	}
 	s, e := k.oldest(), &k.snd.rtt
 	if s == nil || s.xmit != 1 || s.group == nil {
 		return

@@ -18,10 +18,6 @@ type blackHoleDetector struct {
 // that. If none does, the false suspicion costs a probe.
 const watchedLosses = 3
 
-// leftIn records that s, or a piece of it, is in a packet of size bytes, which
-// may still grow.
-func (s *sendSegment) leftIn(size int) { s.packet = max(s.packet, int32(size)) }
-
 // arrivedIn returns in how large a packet s has arrived at least, in bytes. Any
 // of its transmissions may be the one acknowledged.
 func (s *sendSegment) arrivedIn() int32 {

@@ -31,6 +31,7 @@ type sharedState struct {
 	protection       *protect.Scheme    // immutable
 	outside          protect.Protection // of packets of no session; immutable
 	overhead         overhead           // of sessions; immutable
+	migrates         bool               // a cipher authenticates packets, and the id shows whose they are; immutable
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queue[*Conn]
@@ -130,11 +131,10 @@ type overhead struct {
 	cipherHead int // before all; 0 without a cipher
 	fecHead    int // between cipherHead and the content; 0 without FEC
 	tail       int // behind the content, for the cipher's tag
+
+	head  int // cipherHead and fecHead
+	total int // head and tail
 }
-
-func (o overhead) head() int { return o.cipherHead + o.fecHead }
-
-func (o overhead) total() int { return o.head() + o.tail }
 
 // What an endpoint asks of its sessions. Without Conn.mu, unless the comment says
 // otherwise.
@@ -216,11 +216,11 @@ func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, hell
 	}
 	if !validated {
 		c.hs.unvalidated.Store(true)
-		o := e.overhead
+		room := e.overhead.total
 		if !c.hs.openedFEC {
-			o.fecHead = 0
+			room -= e.overhead.fecHead
 		}
-		c.kcp.limitUnvalidated(o.total(), hello.code == 0)
+		c.kcp.limitUnvalidated(room, hello.code == 0)
 	}
 	return c
 }

@@ -416,6 +416,8 @@ func (c *Config) overhead() (o overhead) {
 	if c.FEC.enabled() {
 		o.fecHead = fec.HeaderSize
 	}
+	o.head = o.cipherHead + o.fecHead
+	o.total = o.head + o.tail
 	return o
 }
 
@@ -567,7 +569,7 @@ func (c *Config) apply(k *KCP) {
 			panic(err)
 		}
 	}
-	must(k.SetMTU(c.MTU - c.overhead().total()))
+	must(k.SetMTU(c.MTU - c.overhead().total))
 	must(k.SetWindow(c.SendWindow, c.ReceiveWindow))
 	must(k.SetInterval(uint32(c.Interval.Milliseconds())))
 	k.SetNoDelay(c.NoDelay)

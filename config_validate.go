@@ -45,7 +45,7 @@ func (c *Config) Validate() error {
 	}
 	mtu := c.MTU
 	setDefault(&mtu, defaultConfigMTU)
-	if room := c.overhead().total(); mtu-room < minMTU {
+	if room := c.overhead().total; mtu-room < minMTU {
 		return &ConfigError{"MTU", mtu, fmt.Sprintf("must leave at least %d bytes beside the %d that Cipher and FEC add", minMTU, room)}
 	}
 	if !(c.Redundancy >= 0 && c.Redundancy <= maxRedundancy) {

@@ -276,7 +276,7 @@ func TestSettersCheck(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
-		room := cfg.overhead().total()
+		room := cfg.overhead().total
 		machine := func() (machineConfig, uint32) {
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -4,14 +4,6 @@ import "github.com/arqnet/kcp/congestion"
 
 // What the controller of package congestion sees of the state machine.
 
-// lastState returns the state as of the last call of congestionState.
-func (k *KCP) lastState() *congestion.State {
-	if k.snd.ccState == nil {
-		return k.congestionState()
-	}
-	return k.snd.ccState
-}
-
 // congestionState returns the controller's view of k, brought up to date.
 func (k *KCP) congestionState() *congestion.State {
 	if k.snd.ccState == nil {

@@ -111,6 +111,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.resetSecret = e.newResetSecret()
 	e.packets.New = func() any { return new(buffer) }
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
+	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.wakes.Init(e.epoch, (*Conn).wakeIndex, (*Conn).onWake)
 	for i := range e.socket.shards {
@@ -127,6 +128,16 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		e.socket.readers.Go(func() { e.readLoop(s) })
 	}
 	return e
+}
+
+// stopped reports whether the endpoint is closed.
+func (e *Endpoint) stopped() bool {
+	select {
+	case <-e.socket.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // now returns the time since the endpoint's epoch, on the monotonic clock.

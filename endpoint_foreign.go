@@ -59,16 +59,6 @@ func (s *shard) expire() {
 // longAgo returns a deadline that has passed.
 func longAgo() time.Time { return time.Unix(1, 0) }
 
-// stopped reports whether the endpoint is closed.
-func (e *Endpoint) stopped() bool {
-	select {
-	case <-e.socket.done:
-		return true
-	default:
-		return false
-	}
-}
-
 // interrupted reports whether err is a read deadline that has passed, which it
 // clears: that of interrupt, or one that the owner of the socket has set. It does
 // not clear the one that stopReaders sets. A socket that returns time-outs

@@ -16,15 +16,11 @@ type feeding struct {
 	due     []*Group   // with events
 }
 
-// begin begins a batch. It reports whether end must follow.
-func (f *feeding) begin() bool {
-	if !f.used.Load() {
-		return false
-	}
+// begin begins a batch. end must follow.
+func (f *feeding) begin() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.readers++
-	return true
 }
 
 // end ends a batch. It wakes calls that wait for groups, and calls handlers of

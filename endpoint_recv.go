@@ -74,9 +74,14 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 		return false, e.interrupted(s, err) || e.survives(s, err)
 	}
 	s.failures = failures{}
-	e.repeat.wait(uint32(s.in.shard), rankReader)
+	if e.repeat != nil {
+		e.repeat.wait(uint32(s.in.shard), rankReader)
+	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
-		grouped := reading == nil && e.feeding.begin()
+		grouped := reading == nil && e.feeding.used.Load()
+		if grouped {
+			e.feeding.begin()
+		}
 		woke = e.take(s.batch[:n], &s.in, reading)
 		e.sendReplies(s.in.shard)
 		if grouped {
@@ -230,7 +235,7 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) 
 	if p.kind == parityPacket {
 		c = e.table.OfParity(key)
 	}
-	bound := c != nil && e.table.Bound(c)
+	bound := c != nil && p.kind == fecPacket && e.table.Bound(c)
 	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)

@@ -177,7 +177,7 @@ type migratingSessions [admission.MaxSameConv]*Conn
 // may migrate (WIRE.md §5.4; RFC 9000 §9): with an authenticating cipher, those
 // with extended peers.
 func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
-	if !e.migrates() || kind == parityPacket || kind == datagramPacket {
+	if !e.migrates || kind == parityPacket || kind == datagramPacket {
 		return found
 	}
 	e.mu.RLock()
@@ -191,10 +191,6 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 	}
 	return found
 }
-
-// migrates reports whether sessions may migrate: an authenticating cipher shows
-// whose a packet is, and the conversation id of which session.
-func (e *Endpoint) migrates() bool { return e.protection.Authentic && !e.config.SharedConvs }
 
 // rekey moves a session to the address of key. It reports false if another
 // session has that key, or c is not in the tables any more. c.mu is held.

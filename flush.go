@@ -82,7 +82,9 @@ func (k *KCP) Flush() {
 	}
 	packets, bare := k.counters.PacketsSent, len(k.out.packet)
 	if due&dueAcks != 0 {
-		k.repeatAcks(&h)
+		if len(k.rcv.ackRepeats.items) > 0 {
+			k.repeatAcks(&h)
+		}
 		if k.cfg.ext.ThinAcks {
 			k.flushEarlyAcks(&h)
 		} else {
@@ -170,7 +172,7 @@ func (k *KCP) flushAcks(h *header) {
 // putAck puts an acknowledgement into a packet, unless the anti-amplification
 // limit forbids it (RFC 9000 §8.1). frg is 0 but for putReplyAck.
 func (k *KCP) putAck(h *header, a ackItem, frg uint8) {
-	if !k.maySend(headerSize) {
+	if k.snd.validation != nil && !k.maySend(headerSize) {
 		return // the peer retransmits, and is acknowledged then
 	}
 	h.cmd, h.frg, h.sn, h.ts, h.len = cmdAck, frg, a.sn, a.ts, 0
@@ -402,7 +404,9 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	if k.snd.validation != nil {
 		k.snd.validation.transmitted(s.sn, k.clock.now)
 	}
-	s.least, s.packet = s.arrivedIn(), 0
+	if s.packet != 0 || s.least != 0 {
+		s.least, s.packet = s.arrivedIn(), 0
+	}
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
 		if s.tag.abandoned {
@@ -413,7 +417,10 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			h.cmd = cmdStream
 		}
 	}
-	size := k.maxPacketOf(s)
+	size := k.cfg.mtu
+	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.lost > 0 {
+		size = k.maxPacketOf(s)
+	}
 	if (s.size() > size || s.sn == 0) && k.needsPieces(s, size) {
 		k.putPieces(s, h, size)
 		return
@@ -426,7 +433,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.charge(s.size(), size)
 		}
 		k.counters.PacketsSent++
-		s.leftIn(s.size())
+		s.packet = max(s.packet, int32(s.size()))
 		k.hooks.outputInPlace(s)
 		return
 	}
@@ -485,7 +492,7 @@ func (k *KCP) fits(n, size int) bool {
 // packed records that s, or a piece of it, is the last in the packet under
 // construction.
 func (k *KCP) packed(s *sendSegment) {
-	s.leftIn(len(k.out.packet))
+	s.packet = max(s.packet, int32(len(k.out.packet))) // which may still grow
 	k.out.last = s
 }
 
@@ -498,7 +505,7 @@ func (k *KCP) emit() {
 	packet := k.out.packet
 	k.out.packet = nil
 	if s := k.out.last; s != nil {
-		s.leftIn(len(packet)) // what came behind it was lost with it
+		s.packet = max(s.packet, int32(len(packet))) // what came behind it was lost with it
 		k.out.last = nil
 	}
 	k.hooks.output(packet)

@@ -53,7 +53,10 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		if err != nil {
 			return err
 		}
-		isSignal, outside := k.inputSignal(&h, payload)
+		isSignal, outside := false, false
+		if h.frg != 0 && (h.cmd == cmdWask || h.cmd == cmdWins) {
+			isSignal, outside = k.inputSignal(&h, payload)
+		}
 		if outside {
 			packet = packet[headerSize+len(payload):]
 			continue
@@ -95,7 +98,9 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		}
 		packet = packet[headerSize+len(payload):]
 	}
-	k.waitNoLonger()
+	if k.peer.ackHold != 0 {
+		k.waitNoLonger()
+	}
 	k.countAck(newest, early)
 	k.afterInput(una, flying)
 	return nil
@@ -182,8 +187,10 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	rtt := k.clock.now.diff(h.ts)
 	if rtt >= 0 && !recovered && !k.snd.rate.Waited && (isNew || !k.cfg.ext.StrictRTT) {
 		k.snd.rtt.sample(rtt, k.cfg.interval)
-		k.snd.cc.OnRTT(k.lastState(), uint32(rtt))
-		k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)
+		k.snd.cc.OnRTT(k.snd.ccState, uint32(rtt))
+		if k.cfg.trace != nil {
+			k.cfg.trace.rtt(uint32(rtt), uint32(k.snd.rtt.srtt), k.snd.rtt.rto)
+		}
 	}
 	if s == nil {
 		k.matchLateAck(h.sn, h.ts)

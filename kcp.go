@@ -210,7 +210,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.waiting() {
+	if k.snd.nxt != k.snd.end || k.rare != nil && k.waiting() {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)

@@ -110,7 +110,10 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	if !k.cfg.ext.EarlyRetransmit {
 		return
 	}
-	at := k.clock.now + max(k.reoWnd(), 1)
+	at := k.clock.now
+	if len(k.snd.loss.counted) > 0 {
+		at += max(k.reoWnd(), 1)
+	}
 	for _, s := range k.snd.loss.counted {
 		if reordered {
 			s.unlinkOrder() // counting on is pointless

@@ -50,7 +50,7 @@ func (k *KCP) Recv(p []byte) (int, error) {
 	if size > len(p) {
 		return 0, io.ErrShortBuffer
 	}
-	full := k.inQueue() >= k.rcvLimit()
+	full := k.receiveFull()
 	n := 0
 	for range k.nextMessage() {
 		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
@@ -90,7 +90,7 @@ func (k *KCP) nextMessage() uint32 {
 // boundaries, and returns how many it copied. If a segment does not fit, its
 // rest stays.
 func (k *KCP) recvBytes(p []byte) int {
-	full := k.inQueue() >= k.rcvLimit()
+	full := k.receiveFull()
 	n := 0
 	popped := false
 	for k.rcv.queued > k.rcv.partial {
@@ -124,7 +124,7 @@ func (k *KCP) popReceived() {
 // that the window was closed before; the peer is then sent a window update.
 func (k *KCP) afterRecv(full bool) {
 	k.deliver()
-	if full && k.inQueue() < k.rcvLimit() {
+	if full && !k.receiveFull() {
 		k.peer.probe |= sendWins
 	}
 }
@@ -133,7 +133,9 @@ func (k *KCP) afterRecv(full bool) {
 // below the end of the window, and keeps it if it is new.
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
-	k.cfg.trace.received(h.sn, len(payload))
+	if k.cfg.trace != nil {
+		k.cfg.trace.received(h.sn, len(payload))
+	}
 	if !h.sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++
 		return
@@ -233,7 +235,7 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 // deliver moves early segments that are next in order to the receive queue, as
 // far as it has room.
 func (k *KCP) deliver() {
-	for k.rcv.early > 0 && k.inQueue() < k.rcvLimit() {
+	for k.rcv.early > 0 && !k.receiveFull() {
 		s := k.rcv.ring.at(k.rcv.nxt)
 		if !s.held {
 			return
@@ -316,13 +318,23 @@ func (k *KCP) rcvLimit() uint32 {
 	return k.cfg.rcvWnd
 }
 
+// receiveFull reports whether the receive queue holds as much as it may.
+func (k *KCP) receiveFull() bool {
+	if k.rcv.partial > 0 || k.rcv.void > 0 {
+		return k.inQueue() >= k.rcvLimit()
+	}
+	return k.rcv.queued >= k.cfg.rcvWnd
+}
+
 // wndUnused returns the window to advertise, in segments. It is at most the
 // share of the session, which bounds what is on the way from the peer: segments
 // in the receive queue do not count against it, and what exceeds it is taken
 // all the same.
 func (k *KCP) wndUnused() uint16 {
-	limit := k.rcvLimit()
-	queued := k.inQueue()
+	queued, limit := k.rcv.queued, k.cfg.rcvWnd
+	if k.rcv.partial > 0 || k.rcv.void > 0 {
+		queued, limit = k.inQueue(), k.rcvLimit()
+	}
 	if queued >= limit || k.rcv.shut {
 		return 0
 	}

@@ -247,7 +247,7 @@ func (k *KCP) streaming() bool {
 
 // waiting reports whether segments wait to be sent for the first time.
 func (k *KCP) waiting() bool {
-	return k.snd.nxt != k.snd.end || k.streaming() && k.hooks.host.streamsWait()
+	return k.snd.nxt != k.snd.end || k.rare != nil && k.streaming() && k.hooks.host.streamsWait()
 }
 
 // pull lets the host queue the segment that is sent next, unless the host has

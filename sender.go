@@ -65,7 +65,11 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		}
 		return 0, ErrMessageTooLarge
 	}
-	k.snd.ring.Reserve(uint32(k.snd.una), int(k.place(k.snd.end)-k.snd.una)+count)
+	gap := seq(0) // of places that are left for streams
+	if k.rare != nil {
+		gap = k.rare.gap
+	}
+	k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end+gap-k.snd.una)+count)
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {
@@ -82,7 +86,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			s.frg = uint8(count - i - 1)
 		}
-		k.snd.ring.set(k.place(k.snd.end), s)
+		k.snd.ring.set(k.snd.end+gap, s)
 		k.snd.end++
 		k.snd.bytes += size
 		p = p[size:]
@@ -156,8 +160,13 @@ func (k *KCP) dropAcked(s *sendSegment, last bool) {
 		k.cfg.trace.acked(s)
 	}
 	k.snd.rate.Acked(&s.tx, s.size(), k.clock.micros, s.acknowledged(last))
-	k.snd.blackHole.arrived(s.arrivedIn())
-	k.snd.cc.OnPacketAcked(k.lastState(), s.info())
+	if w := &k.snd.blackHole; w.lost > 0 || s.packet > w.taken || s.packet == 0 {
+		w.arrived(s.arrivedIn())
+	}
+	if k.snd.ccState == nil { // after Compact, without input since
+		k.congestionState()
+	}
+	k.snd.cc.OnPacketAcked(k.snd.ccState, s.info())
 	k.snd.timeouts.remove(s)
 	if s.list == &k.snd.loss.due {
 		k.notLost(s)
@@ -212,7 +221,9 @@ func (k *KCP) notifyAcked(una seq) {
 	k.snd.rate.Finish(grain)
 	s := k.congestionState()
 	s.UnaMoved, s.Sample = k.snd.una.after(una), k.snd.rate.Sample
-	k.notifyRecovered(s)
+	if e := &k.snd.recovery.episode; e.resent != 0 || e.ambiguous != 0 {
+		k.notifyRecovered(s)
+	}
 	k.snd.cc.OnAck(s)
 }
 

@@ -195,7 +195,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	case e.sealsFrom():
 		h.outputInPlace, h.headroom = c.queueSegment, headerSize
 	case e.protection.None:
-		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head()+headerSize)
+		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head+headerSize)
 	}
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
@@ -219,8 +219,12 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	c.setClock(now)
 	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
-	segments, fresh := c.kcp.counts().SegmentsReceived, c.kcp.counts().newSegments()
-	if c.path.validation.takeMigrated() {
+	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
+	beside := c.ep.several() || c.path.sending != (incast.Sender{}) // other sessions, now or lately
+	if beside {
+		fresh = c.kcp.counts().newSegments()
+	}
+	if c.path.validation != nil && c.path.validation.takeMigrated() {
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {
@@ -233,10 +237,10 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
-		if c.ep.several() || c.path.sending != (incast.Sender{}) {
+		if beside {
 			c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), c.ep.incastOf(shard), now)
 		}
-	} else if c.kcp.counts().PacketsSent == 0 && c.ep.several() {
+	} else if beside && c.kcp.counts().PacketsSent == 0 {
 		c.limitFirstWindow(c.ep.incastOf(shard))
 	}
 	if !changed {
@@ -263,8 +267,12 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.live.lastInput = now
-	c.kcp.setPressure(c.memoryPressure(), c.hs.unvalidated.Load())
-	if c.kcp.received(p.size) {
+	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
+	if unvalidated || c.ep.overMemoryLimit() {
+		pressure = c.memoryPressure()
+	}
+	c.kcp.setPressure(pressure, unvalidated)
+	if unvalidated && c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {
@@ -371,7 +379,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.room() > 0 || c.kcp.WaitSend() == 0 || c.watch.delivers(c.kcp.sendUna()) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sendUna()) {
 		c.io.canWrite.Broadcast()
 	}
 	c.writePackets()

@@ -108,12 +108,6 @@ func (l *handshakeState) waiting() bool {
 	return l.hello.active && !l.reached || l.confirm.active || l.finish.active || l.ping.active
 }
 
-// requesting reports whether any request is active. It is cheaper than to look
-// at each.
-func (l *handshakeState) requesting() bool {
-	return l.hello.active || l.confirm.active || l.finish.active || l.ping.active
-}
-
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
 func (c *Conn) requestWait() time.Duration {

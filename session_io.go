@@ -242,8 +242,10 @@ func (c *Conn) WriteMessage(b []byte) error {
 // case. It returns the error of Write if nothing more may be written.
 func (c *Conn) waitRoom(goesOn bool) error {
 	for {
-		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
-			return err
+		if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired || c.hs.peerClosed || c.hs.finSignal != 0 {
+			if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
+				return err
+			}
 		}
 		if goesOn || c.room() > 0 {
 			return nil

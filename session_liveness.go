@@ -25,7 +25,7 @@ func (c *Conn) nextPing() time.Duration {
 	if handshake := c.live.lastHeard + handshakeTime; c.unconfirmed() && (at == 0 || handshake < at) {
 		at = handshake
 	}
-	if c.ep.migrates() && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
+	if c.ep.migrates && l.kind == peerExtended && c.live.lastData > 0 && !c.live.missed {
 		// Connection migration (RFC 9000 §9): our own address may have changed.
 		// The peer then sends to the old one until it hears from us.
 		if miss := max(c.live.lastHeard, c.live.lastData) + pathCheckAfter; at == 0 || miss < at {
@@ -72,7 +72,7 @@ func (c *Conn) heard(now time.Duration) {
 	if l.kind != peerExtended {
 		c.suspectRestart(asked, now)
 	}
-	if c.kcp.echoed() {
+	if c.hs.unvalidated.Load() && c.kcp.echoed() {
 		c.addressValidated()
 	}
 }
@@ -140,7 +140,7 @@ func (c *Conn) nextSignalTime() time.Duration {
 	if !l.ping.active && !c.hs.securing {
 		at = c.nextPing()
 	}
-	if l.requesting() {
+	if c.concerns()&concernRequests != 0 {
 		for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
 			if r.active && (at == 0 || r.next < at) {
 				at = max(r.next, 1)

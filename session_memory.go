@@ -36,7 +36,8 @@ func (c *Conn) held() int {
 	if c.in.decoder != nil {
 		n += c.in.decoder.Stats().Held
 	}
-	if h := c.tlsHandshake(); h != nil {
+	if c.tls != nil && c.tls.handshake != nil {
+		h := c.tls.handshake
 		n += h.Held()
 	}
 	if c.tls != nil && c.tls.secured != nil {
@@ -146,7 +147,7 @@ func (c *Conn) memoryPressure() memoryPressure {
 	switch {
 	case c.hs.unvalidated.Load() && !c.hs.offered:
 		return pressureReserved
-	case c.ep.overMemoryLimit() && c.overShare():
+	case c.overShare():
 		return pressureHigh
 	}
 	return pressureNone

@@ -209,10 +209,9 @@ func (v *pathValidation) shows(of protect.Protection, number uint64) bool {
 	return true
 }
 
-// takeMigrated reports whether the session has migrated since the last call. v
-// may be nil.
+// takeMigrated reports whether the session has migrated since the last call.
 func (v *pathValidation) takeMigrated() bool {
-	if v == nil || !v.migrated {
+	if !v.migrated {
 		return false
 	}
 	v.migrated = false
@@ -242,13 +241,4 @@ func (c *Conn) inputDeferred(now time.Duration) (changed bool) {
 	p := v.deferred
 	v.deferred = nil
 	return p != nil && admission.MakeKey(p.from.addr, p.from.peer, p.conv) == c.entry.Key() && c.inputPacket(p, now)
-}
-
-// origin returns the peer's address, as the source that its packets have.
-func (c *Conn) origin() source {
-	o := source{addr: c.entry.Addr}
-	if c.entry.Peer != "" {
-		o.peer = c.path.remote
-	}
-	return o
 }

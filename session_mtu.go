@@ -46,18 +46,18 @@ func (c *Conn) onInfo(s signal) {
 // enablePieces lets segments leave in pieces. Packets of leastPMTU are taken to
 // arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
 func (c *Conn) enablePieces() {
-	room := c.ep.overhead.total()
+	room := c.ep.overhead.total
 	c.kcp.enablePieces(c.leastPMTU()-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
 // [MIN_PLPMTU]: the base size, or less if the session begins with less.
 func (c *Conn) leastPMTU() int {
-	return min(max(pmtud.Base, c.ep.overhead.total()+minMTU), c.firstMTU())
+	return min(max(pmtud.Base, c.ep.overhead.total+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
-func (c *Conn) mtu() int { return c.kcp.packetSize() + c.ep.overhead.total() }
+func (c *Conn) mtu() int { return c.kcp.packetSize() + c.ep.overhead.total }
 
 // newSearch returns a search on the current path, which starts from the current
 // MTU.
@@ -74,7 +74,7 @@ func (c *Conn) newSearch() *pmtud.Search {
 		limit = pinned
 	}
 	// A segment of that size must still be divisible into maxPieces pieces.
-	room, least := c.ep.overhead.total(), c.leastPMTU()
+	room, least := c.ep.overhead.total, c.leastPMTU()
 	limit = min(limit, room+headerSize+maxPieces*(least-room-headerSize-pieceHeader))
 	return pmtud.New(least, c.mtu(), limit, ether)
 }
@@ -93,8 +93,8 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	if !c.mayProbeMTU() {
 		return
 	}
-	suspicious := k.blackHoleSuspected()
 	sent, lost := k.largePackets()
+	suspicious := lost > 0 && k.blackHoleSuspected()
 	if c.plpmtu.search == nil {
 		if sent < pmtud.SearchAfter && !suspicious {
 			return
@@ -143,7 +143,7 @@ func (c *Conn) confirmingMTU(now time.Duration) bool {
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *Conn) useMTU(size int) {
-	c.kcp.resizePackets(size - c.ep.overhead.total())
+	c.kcp.resizePackets(size - c.ep.overhead.total)
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
@@ -184,7 +184,7 @@ func (c *Conn) probeAnswered(s signal) {
 		return
 	}
 	if p.Answered(s.sn, int(s.ts), c.live.lastInput) {
-		c.kcp.probeArrived(int(s.ts) - c.ep.overhead.total()) // losses were by chance, or of other sizes
+		c.kcp.probeArrived(int(s.ts) - c.ep.overhead.total) // losses were by chance, or of other sizes
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}

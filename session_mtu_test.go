@@ -43,7 +43,7 @@ func (s sweep) config(t *testing.T, mtu int) *Config {
 // run has the server echo what the client sends.
 func (s sweep) run(t *testing.T, seed uint64) {
 	client, server := s.config(t, s.client), s.config(t, s.server)
-	limit := max(min(1200, max(client.MTU, server.MTU)), s.payload+s.limit+client.overhead().total())
+	limit := max(min(1200, max(client.MTU, server.MTU)), s.payload+s.limit+client.overhead().total)
 	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
 	inWorld(t, seed, link, func(w *world) {
 		start := time.Now()

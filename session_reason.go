@@ -78,7 +78,7 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // encodeReason returns the payload of CLOSE.
 func (c *Conn) encodeReason(code uint64, text string) []byte {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	room := c.leastPMTU() - c.ep.overhead.total() - headerSize - reasonCode
+	room := c.leastPMTU() - c.ep.overhead.total - headerSize - reasonCode
 	if room = min(room, maxReasonText); len(text) > room {
 		for room > 0 && !utf8.RuneStart(text[room]) {
 			room--

@@ -130,7 +130,7 @@ func (c *Conn) unsettable() (bool, error) {
 // Errors are a *ConfigError for a size out of range, which changes nothing, and
 // net.ErrClosed after Close or Abort. A session that has ended ignores it.
 func (c *Conn) SetMTU(n int) error {
-	room := c.ep.overhead.total()
+	room := c.ep.overhead.total
 	if least := room + minMTU; n != 0 && (n < least || n > maxUDPPayload) {
 		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", least, maxUDPPayload)}
 	}

@@ -17,7 +17,7 @@ const (
 // concerns returns what the session has to see to.
 func (c *Conn) concerns() (on concerns) {
 	l, s := &c.hs, &c.closing
-	if c.tlsHandshake() != nil {
+	if c.tls != nil && c.tls.handshake != nil {
 		on |= concernTLS
 	}
 	if s.closed || s.kindAwaited || l.peerFin || s.ending != nil || s.state != stateOpen {
@@ -112,7 +112,9 @@ func (c *Conn) schedule(now time.Duration) {
 	}
 	if next > 0 {
 		c.wake(next)
-		c.postpone(now)
+		if c.timers.wakeAt < c.timers.dueAt {
+			c.postpone(now)
+		}
 	}
 }
 
@@ -227,7 +229,7 @@ func (c *Conn) flush(now time.Duration) {
 // flushDue flushes if signals are pending, or the state machine's next flush is
 // due.
 func (c *Conn) flushDue(now time.Duration) {
-	if c.tlsHandshake() != nil {
+	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
 	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
@@ -263,7 +265,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
 		c.live.missed = true
 	}
-	if l.requesting() {
+	if c.concerns()&concernRequests != 0 {
 		c.sendDueRequests(now)
 	}
 	if k.signalsPending() {

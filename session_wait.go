@@ -117,7 +117,9 @@ func (n *notifier) block(rank uint64) {
 	n.cond.Wait()
 	n.waiting--
 	c := n.conn()
-	c.ep.repeat.waitUnlocked(n.cond.L, c.entry.Conv, rank)
+	if c.ep.repeat != nil {
+		c.ep.repeat.waitUnlocked(n.cond.L, c.entry.Conv, rank)
+	}
 }
 
 // readWhile reads the socket, as the leader of the leader/followers pattern,

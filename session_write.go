@@ -33,7 +33,10 @@ type outbox struct {
 
 // add appends p to the packets to be sent.
 func (o *outgoing) add(p packet) {
-	o.open().packets = append(o.packets, p)
+	if o.outbox == nil {
+		o.open()
+	}
+	o.packets = append(o.packets, p)
 }
 
 // open returns the outbox, which it allocates if there is none.
@@ -90,9 +93,9 @@ func (o *outgoing) compact() {
 // bytes, with headroom and tailroom for FEC and the cipher around it.
 func (c *Conn) packetBuffer(n int) []byte {
 	room := &c.ep.overhead
-	p := c.ep.packet(room.total() + n)
+	p := c.ep.packet(room.total + n)
 	c.outgoing.current = p.pooled
-	return p.buf[room.head() : room.head()+n : room.head()+n]
+	return p.buf[room.head : room.head+n : room.head+n]
 }
 
 // collect is the state machine's output hook: it queues a packet to be sent.
@@ -100,15 +103,15 @@ func (c *Conn) collect(data []byte) {
 	o := &c.outgoing
 	b, room := o.current, &c.ep.overhead
 	o.current = nil
-	if c.overdrawn() || c.hs.securing {
+	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		c.ep.packets.Put(b)
 		return
 	}
-	size := room.total() + len(data)
+	size := room.total + len(data)
 	p := packet{buf: b.b[:min(size, cap(b.b))], pooled: b}
-	if &data[0] != &b.b[room.head()] { // larger than the MTU: not in the space given
+	if &data[0] != &b.b[room.head] { // larger than the MTU: not in the space given
 		p = c.ep.packet(size)
-		copy(p.buf[room.head():], data)
+		copy(p.buf[room.head:], data)
 	}
 	o.add(p)
 }
@@ -118,7 +121,7 @@ func (c *Conn) collect(data []byte) {
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
 func (c *Conn) queueSegment(s *sendSegment) {
-	if c.overdrawn() || c.hs.securing {
+	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		c.kcp.releaseSegment(s)
 		return
 	}
@@ -145,7 +148,7 @@ func (c *Conn) writePackets() {
 		return
 	}
 	o.sending = true
-	if o.waiting() > 0 {
+	if c.io.wakes != 0 && o.waiting() > 0 {
 		c.wakeHeld(c.takeWakes()) // not to have them wait for the system
 	}
 	var failed error
@@ -199,6 +202,15 @@ func (c *Conn) writePackets() {
 	}
 }
 
+// origin returns the peer's address, as the source that its packets have.
+func (c *Conn) origin() source {
+	o := source{addr: c.entry.Addr}
+	if c.entry.Peer != "" {
+		o.peer = c.path.remote
+	}
+	return o
+}
+
 // encode adds FEC to packets and encrypts them into o.batch, with the parity
 // packets between them. It returns packets with the parity packets appended. On
 // an error the batch is empty. The goroutine that has set sending calls it,
@@ -227,7 +239,10 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 			}
 			continue
 		}
-		parity := c.addFEC(p, now)
+		var parity [][]byte
+		if p.datagram || !o.noFECHeader {
+			parity = c.addFEC(p, now)
+		}
 		if err := c.seal(p, to, by); err != nil {
 			o.batch = o.batch[:0]
 			return packets, err
@@ -263,7 +278,7 @@ func (c *Conn) seal(p *packet, to source, by protect.Protection) error {
 // then in a buffer of its own, but the segment has yet to be released.
 func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
 	content := p.buf
-	sealed := c.ep.packet(c.ep.overhead.total() + len(content))
+	sealed := c.ep.packet(c.ep.overhead.total + len(content))
 	p.buf, p.pooled = sealed.buf, sealed.pooled
 	if err := by.Seal(p.buf, content); err != nil {
 		return err

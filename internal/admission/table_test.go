@@ -13,9 +13,8 @@ import (
 
 // session is a session of the tests.
 type session struct {
-	entry  Entry[session]
-	active bool
-	look   Look
+	entry Entry[session]
+	look  Look
 }
 
 func entryOf(k Key) (e Entry[session]) {

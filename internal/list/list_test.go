@@ -8,10 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-type element struct {
-	links Links[element]
-	name  int
-}
+type element struct{ links Links[element] }
 
 func (e *element) place() *Links[element] { return &e.links }
 
