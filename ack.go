@@ -70,13 +70,13 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 	}
 	p.segments++
 	p.bytes += int32(n)
-	if a.sn.after(p.end) {
+	if a.sn.After(p.end) {
 		p.urgentAcks = gapAcks
 	}
-	if !a.sn.before(p.end) {
+	if !a.sn.Before(p.end) {
 		p.end = a.sn + 1
 	}
-	if a.sn.after(k.rcv.nxt) {
+	if a.sn.After(k.rcv.nxt) {
 		p.early = true
 		p.replies.Disturbed()
 	}
@@ -91,11 +91,11 @@ func (k *KCP) receivedPush(a ackItem, n int, fresh, next bool) {
 // acknowledged now. A segment below una needs no ACK of its own, and is not
 // looked up.
 func (k *KCP) ackedRecently(sn seq) bool {
-	if sn.before(k.rcv.nxt) {
+	if sn.Before(k.rcv.nxt) {
 		return false
 	}
 	s := k.rcv.ring.at(sn)
-	if k.clock.now.diff(s.lastAcked) < k.snd.rtt.srtt/2 {
+	if k.clock.now.Diff(s.lastAcked) < k.snd.rtt.srtt/2 {
 		return true
 	}
 	s.lastAcked = k.clock.now
@@ -116,7 +116,7 @@ func (k *KCP) decideAck() {
 		p.urgent = true // in the second case the peer can send little more before it
 	case p.segments >= ackSegments || p.bytes >= ackBytes:
 		soon := k.clock.now + seq(min(ackSoon, max(minAckDelay, uint32(k.snd.rtt.srtt)/ackSoonShare)))
-		if soon.before(p.due) {
+		if soon.Before(p.due) {
 			p.due = soon
 		}
 	}
@@ -138,12 +138,12 @@ func (k *KCP) flushEarlyAcks(h *header) {
 	covered := k.rcv.acks[:0]
 	for _, a := range k.rcv.acks {
 		switch {
-		case !a.sn.before(k.rcv.nxt):
+		case !a.sn.Before(k.rcv.nxt):
 			k.putAck(h, a, 0)
 			p.segments--
 		case len(covered) == 0:
 			covered = append(covered, a)
-		case a.ts.before(covered[0].ts):
+		case a.ts.Before(covered[0].ts):
 			covered[0] = a
 		}
 	}
@@ -184,7 +184,7 @@ func (k *KCP) flushCoveredAck(h *header, bare bool) {
 // a round trip.
 func (k *KCP) sampledRecently() bool {
 	p := &k.rcv.ackPolicy
-	return p.started && k.clock.now.within(p.sampled, p.sampled+seq(k.snd.rtt.srtt))
+	return p.started && k.clock.now.Within(p.sampled, p.sampled+seq(k.snd.rtt.srtt))
 }
 
 // frg of an ACK announces how long ACKs may wait; see package replyrhythm. The peer
@@ -248,13 +248,13 @@ func (k *KCP) waitNoLonger() {
 	if s == nil || s.xmit != 1 || s.group == nil {
 		return
 	}
-	if k.clock.now.diff(s.ts) <= e.srtt+max(e.srtt/4, 4*e.rttvar, minAckDelay) {
+	if k.clock.now.Diff(s.ts) <= e.srtt+max(e.srtt/4, 4*e.rttvar, minAckDelay) {
 		return
 	}
-	if at := s.ts + k.firstTimeout(s.rto); at.before(s.resendTS) {
+	if at := s.ts + k.firstTimeout(s.rto); at.Before(s.resendTS) {
 		k.snd.timeouts.remove(s)
 		s.resendTS = at
-		if at.before(k.clock.now) {
+		if at.Before(k.clock.now) {
 			s.resendTS = k.clock.now
 		}
 		k.snd.timeouts.add(s)
@@ -315,7 +315,7 @@ func (k *KCP) repeatAcks(h *header) {
 	keep := k.rcv.ackRepeats.items[:0]
 	for _, a := range k.rcv.ackRepeats.items {
 		switch {
-		case a.sn.before(k.rcv.nxt) || k.clock.now.diff(a.at) > ackRepeatDelay:
+		case a.sn.Before(k.rcv.nxt) || k.clock.now.Diff(a.at) > ackRepeatDelay:
 		case !a.sent:
 			a.sent = true
 			keep = append(keep, a)

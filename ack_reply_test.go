@@ -78,7 +78,7 @@ func TestAwaitReplies(t *testing.T) {
 			waited++
 			h.due(hold)
 			var want []string
-			if sampled := h.k.rcv.ackPolicy.sampled; !seq(h.now+replyTook).within(sampled, sampled+4*replyUsual) {
+			if sampled := h.k.rcv.ackPolicy.sampled; !seq(h.now+replyTook).Within(sampled, sampled+4*replyUsual) {
 				want = append(want, fmt.Sprintf("ack %d ts=0 una=%d wnd=128 frg=%#x", h.sn-1, h.sn, hold|replyrhythm.Waited))
 				acks++
 			}

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/importer"
@@ -167,7 +168,7 @@ func portViolations(t *testing.T, more string) (places []string) {
 }
 
 // machineImports is all that the state machine may import. What is of the module has
-// no lock, clock, socket or goroutine either, and imports none of the others.
+// no lock, clock, socket or goroutine either.
 var machineImports = []string{
 	"encoding/binary", "errors", "fmt", "io", "math", "slices",
 	"github.com/arqnet/kcp/congestion",
@@ -176,6 +177,8 @@ var machineImports = []string{
 	"github.com/arqnet/kcp/internal/pacing",
 	"github.com/arqnet/kcp/internal/replyrhythm",
 	"github.com/arqnet/kcp/internal/ring",
+	"github.com/arqnet/kcp/internal/serial",
+	"github.com/arqnet/kcp/internal/streams",
 }
 
 func TestMachineIsPure(t *testing.T) {
@@ -226,7 +229,7 @@ func TestSequenceArithmeticInOnePlace(t *testing.T) {
 			fun, _ := call.Fun.(*ast.Ident)
 			arg, _ := call.Args[0].(*ast.BinaryExpr)
 			if fun != nil && fun.Name == "int32" && arg != nil && arg.Op == token.SUB {
-				t.Errorf("%s: use seq.diff", fset.Position(n.Pos()))
+				t.Errorf("%s: use serial.Number.Diff", fset.Position(n.Pos()))
 			}
 			return true
 		})
@@ -247,7 +250,6 @@ var layers = map[string][]string{
 		"internal/udp",
 		"internal/fec",
 		"internal/pmtud",
-		"internal/rightsize",
 		"internal/wakeq",
 		"internal/shed",
 		"internal/incast",
@@ -261,7 +263,8 @@ var layers = map[string][]string{
 		"internal/protect",
 		"internal/handshake",
 		"internal/customs",
-		"internal/sparse",
+		"internal/serial",
+		"internal/streams",
 	},
 	"congestion":            nil,
 	"internal/deliveryrate": {"congestion"},
@@ -288,7 +291,9 @@ var layers = map[string][]string{
 	"internal/protect":      {"internal/packetkeys", "internal/packetmac", "internal/replay", "crypt"},
 	"internal/handshake":    {"internal/packetkeys", "internal/protect"},
 	"internal/customs":      nil,
+	"internal/serial":       nil,
 	"internal/sparse":       nil,
+	"internal/streams":      {"internal/list", "internal/rightsize", "internal/serial", "internal/sparse"},
 	"compat":                {"", "internal/customs"},
 	"cmd/kcp":               {"", "congestion", "crypt", "netsim", "internal/selfsigned", "qlog", "internal/tracepage", "internal/livepage"},
 	"qlog":                  {""},
@@ -324,6 +329,43 @@ func TestImportsRunDownwards(t *testing.T) {
 	})
 }
 
+// The drawing of packages in ARCHITECTURE.md shows every import of one package of
+// the module by another, and no arrow leads upwards.
+func TestPackagesAreDrawn(t *testing.T) {
+	ofSources(t)
+	imports := make(map[string]map[string]bool)
+	name := func(dir string) string { return cmp.Or(dir, "kcp") }
+	walkSources(t, func(dir, _ string, file *ast.File) {
+		for _, spec := range file.Imports {
+			p, err := strconv.Unquote(spec.Path.Value)
+			require.NoError(t, err)
+			rest, ours := strings.CutPrefix(p, "github.com/arqnet/kcp")
+			if !ours {
+				continue
+			}
+			if imports[name(dir)] == nil {
+				imports[name(dir)] = make(map[string]bool)
+			}
+			imports[name(dir)][name(strings.TrimPrefix(rest, "/"))] = true
+		}
+	})
+	text, err := os.ReadFile("ARCHITECTURE.md")
+	require.NoError(t, err)
+	_, drawing, _ := strings.Cut(string(text), "flowchart TD\n")
+	drawing, _, _ = strings.Cut(drawing, "```")
+	drawn, above := make(map[string]map[string]bool), make(map[string]bool)
+	for line := range strings.Lines(drawing) {
+		from, to, ok := strings.Cut(strings.TrimSpace(line), " --> ")
+		require.True(t, ok, line)
+		drawn[from], above[from] = make(map[string]bool), true
+		for p := range strings.SplitSeq(to, " & ") {
+			require.False(t, above[p], "the arrow from %s to %s leads upwards", from, p)
+			drawn[from][p] = true
+		}
+	}
+	require.Equal(t, imports, drawn)
+}
+
 // standardOnly are the packages that import nothing but the standard library.
 var standardOnly = []string{
 	"congestion",
@@ -334,6 +376,7 @@ var standardOnly = []string{
 	"internal/pmtud",
 	"internal/rightsize",
 	"internal/wakeq",
+	"internal/serial",
 	"internal/sparse",
 	"internal/shed",
 	"internal/incast",

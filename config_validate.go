@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // ConfigError reports an invalid setting.
@@ -116,7 +117,7 @@ func (c *Config) validateRanges() error {
 		{"MaxHalfOpen", c.MaxHalfOpen, 1, maxInt32},
 		{"MaxSessionsPerAddress", c.MaxSessionsPerAddress, 1, maxInt32},
 		{"MaxBuffered", c.MaxBuffered, minMaxBuffered, maxInt32},
-		{"StreamReceiveBuffer", c.StreamReceiveBuffer, initialCredit, maxConfigWriteBuffer},
+		{"StreamReceiveBuffer", c.StreamReceiveBuffer, streams.InitialCredit, maxConfigWriteBuffer},
 		{"StreamWriteBuffer", c.StreamWriteBuffer, minWriteBuffer, maxConfigWriteBuffer},
 	}
 	for _, f := range ints {

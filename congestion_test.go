@@ -94,14 +94,14 @@ func (c *course) run(until time.Duration) float64 {
 		}
 		for _, k := range []*KCP{c.a, c.b} {
 			k.SetClockMicros(uint64(c.now.Microseconds()))
-			if at, ok := k.NextFlush(); ok && !seq(at).after(k.clock.now) {
+			if at, ok := k.NextFlush(); ok && !seq(at).After(k.clock.now) {
 				k.Flush()
 			}
 		}
 		next := until
 		for _, k := range []*KCP{c.a, c.b} {
 			if at, ok := k.NextFlush(); ok {
-				wait := time.Duration(max(1, seq(at).diff(k.clock.now))) * time.Millisecond
+				wait := time.Duration(max(1, seq(at).Diff(k.clock.now))) * time.Millisecond
 				next = min(next, c.now.Truncate(time.Millisecond)+wait)
 			}
 		}

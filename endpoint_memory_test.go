@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/shed"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -25,8 +26,8 @@ type memoryHog struct {
 // each of size bytes, as segments from sn on. Message 0 opens the stream.
 func streamMessages(id, sn uint32, first, n, size int) (p []byte) {
 	for i := range n {
-		h := streamHeader{id: id, kind: streamData, end: true, opens: true, mid: seq(first + i)}
-		p = append(p, segment(cmdStream, 0, 0, sn+uint32(i), 0, string(h.append(nil))+string(make([]byte, size)))...)
+		h := streams.Header{ID: id, Kind: streams.Data, End: true, Opens: true, MID: seq(first + i)}
+		p = append(p, segment(cmdStream, 0, 0, sn+uint32(i), 0, string(h.Append(nil))+string(make([]byte, size)))...)
 	}
 	return p
 }

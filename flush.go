@@ -54,7 +54,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
 		due |= dueProbes
 	}
-	if g := k.snd.timeouts.first; g != nil && !g.at.after(k.clock.now) || k.snd.loss.suspects.head != nil {
+	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
 	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
@@ -161,7 +161,7 @@ func (k *KCP) Flush() {
 // few as Extensions.SparseAcks allows.
 func (k *KCP) flushAcks(h *header) {
 	for i, a := range k.rcv.acks {
-		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.before(k.rcv.nxt) {
+		if k.cfg.ext.SparseAcks && i != len(k.rcv.acks)-1 && a.sn.Before(k.rcv.nxt) {
 			continue
 		}
 		k.putAck(h, a, 0)
@@ -205,7 +205,7 @@ func (k *KCP) scheduleProbe() {
 		k.peer.tsProbe = k.clock.now + seq(k.peer.probeWait)
 		return
 	}
-	if k.clock.now.before(k.peer.tsProbe) {
+	if k.clock.now.Before(k.peer.tsProbe) {
 		return
 	}
 	k.peer.probeWait = max(k.peer.probeWait, initial)
@@ -252,7 +252,7 @@ func (k *KCP) mayAdmit(window uint32) bool {
 	if k.cfg.ext.PipeWindow {
 		return k.inCongestionWindow() && k.inPeerWindow()
 	}
-	return k.snd.nxt.before(k.snd.una + seq(window))
+	return k.snd.nxt.Before(k.snd.una + seq(window))
 }
 
 // inCongestionWindow reports whether one more segment fits into the congestion
@@ -267,7 +267,7 @@ func (k *KCP) inCongestionWindow() bool {
 // inPeerWindow reports whether one more segment fits into the send window and the
 // peer's.
 func (k *KCP) inPeerWindow() bool {
-	return k.snd.nxt.before(k.snd.una + seq(min(k.cfg.sndWnd, k.peer.wnd)))
+	return k.snd.nxt.Before(k.snd.una + seq(min(k.cfg.sndWnd, k.peer.wnd)))
 }
 
 // admit moves waiting segments into the window, as far as pacing allows. It
@@ -314,7 +314,7 @@ func (k *KCP) admit(window uint32, rate int64) {
 		room -= s.size()
 		k.snd.pace.Spend(s.size())
 		if s.sn = k.snd.nxt; s.tag != nil {
-			s.tag.begun = true
+			s.tag.Begun = true
 		}
 		if k.rare != nil {
 			k.leaveGap(s)
@@ -409,7 +409,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 	}
 	if s.tag != nil {
 		k.abandonIfSpent(s, 0) // a redundant copy does not go through sendSegment
-		if s.tag.abandoned {
+		if s.tag.Abandoned {
 			k.putAbandoned(s, h)
 			return
 		}

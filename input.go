@@ -19,7 +19,7 @@ type newestAck struct {
 }
 
 func (a *newestAck) add(sn, ts seq) {
-	if !a.seen || (sn.after(a.sn) && ts.after(a.ts)) {
+	if !a.seen || (sn.After(a.sn) && ts.After(a.ts)) {
 		*a = newestAck{sn: sn, ts: ts, seen: true}
 	}
 }
@@ -61,7 +61,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 			packet = packet[headerSize+len(payload):]
 			continue
 		}
-		if h.una.after(k.snd.nxt) {
+		if h.una.After(k.snd.nxt) {
 			return ErrForgedUna
 		}
 		if !recovered {
@@ -75,7 +75,7 @@ func (k *KCP) input(packet []byte, recovered bool) error {
 		case cmdAck:
 			k.inputAck(&h, una, recovered)
 			newest.add(h.sn, h.ts)
-			if h.sn.after(h.una) {
+			if h.sn.After(h.una) {
 				early++
 			}
 		case cmdPush:
@@ -162,8 +162,8 @@ func (k *KCP) inputSignal(h *header, payload []byte) (isSignal, outside bool) {
 // decreases, so a segment whose una is below the highest seen is older than
 // that one.
 func (k *KCP) inputWindow(h *header) {
-	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.before(k.peer.una)
-	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.before(k.peer.una) {
+	k.peer.unaWentBack = k.peer.wndMax > 0 && h.una.Before(k.peer.una)
+	if k.cfg.ext.FreshWindow && k.peer.wndMax > 0 && h.una.Before(k.peer.una) {
 		return
 	}
 	k.peer.una = h.una
@@ -180,11 +180,11 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 		return
 	}
 	var s *sendSegment
-	if h.sn.within(k.snd.una, k.snd.nxt) {
+	if h.sn.Within(k.snd.una, k.snd.nxt) {
 		s = k.snd.ring.at(h.sn)
 	}
-	isNew := s != nil || h.sn.within(una, k.snd.una)
-	rtt := k.clock.now.diff(h.ts)
+	isNew := s != nil || h.sn.Within(una, k.snd.una)
+	rtt := k.clock.now.Diff(h.ts)
 	if rtt >= 0 && !recovered && !k.snd.rate.Waited && (isNew || !k.cfg.ext.StrictRTT) {
 		k.snd.rtt.sample(rtt, k.cfg.interval)
 		k.snd.cc.OnRTT(k.snd.ccState, uint32(rtt))
@@ -199,7 +199,7 @@ func (k *KCP) inputAck(h *header, una seq, recovered bool) {
 	switch {
 	case s.xmit == 1:
 	// An earlier transmission has arrived (Eifel detection, RFC 3522).
-	case h.ts.before(s.ts):
+	case h.ts.Before(s.ts):
 		k.snd.recovery.count(s.xmit == 2)
 		k.onSpurious(s.repaired)
 		k.cfg.trace.spurious(s.sn)

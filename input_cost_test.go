@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -115,9 +116,9 @@ func (w *costWorld) feed(packets ...[]byte) {
 }
 
 // stream sends a segment of a stream.
-func (w *costWorld) stream(h streamHeader, data string) []byte {
+func (w *costWorld) stream(h streams.Header, data string) []byte {
 	w.sn++
-	return segment(cmdStream, 0, 0, w.sn-1, w.c.una(), string(h.append(nil))+data)
+	return segment(cmdStream, 0, 0, w.sn-1, w.c.una(), string(h.Append(nil))+data)
 }
 
 // una returns what the peer has acknowledged.
@@ -142,12 +143,12 @@ func (w *costWorld) many(n int, make func(i int) []byte) {
 func (w *costWorld) fill(size int) {
 	early := func(int) []byte { w.sn++; return push(w.sn-1, 0, "x") }
 	w.many(costStreams*size, func(i int) []byte {
-		return w.stream(streamHeader{id: uint32(2*i + 1), kind: streamData, opens: true, end: true}, "x")
+		return w.stream(streams.Header{ID: uint32(2*i + 1), Kind: streams.Data, Opens: true, End: true}, "x")
 	})
-	streams := make(map[uint32]*Stream)
+	opened := make(map[uint32]*Stream)
 	for range costStreams * size {
 		s := acceptStream(w.t, w.c)
-		streams[s.ID()] = s
+		opened[s.ID()] = s
 		receive(w.t, s, []byte("x")) // so that its buffer has the full size
 	}
 	w.many(costSegments*size, early)
@@ -161,23 +162,23 @@ func (w *costWorld) fill(size int) {
 		n := seq(i/4 + 2)
 		switch i % 4 {
 		case 0:
-			return w.stream(streamHeader{id: notedStream, kind: streamAbandon, mid: n, size: 0}, "")
+			return w.stream(streams.Header{ID: notedStream, Kind: streams.Abandon, MID: n, Size: 0}, "")
 		case 1:
-			return w.stream(streamHeader{id: earlyStream, kind: streamData, end: true, mid: n}, "x")
+			return w.stream(streams.Header{ID: earlyStream, Kind: streams.Data, End: true, MID: n}, "x")
 		case 2:
-			return w.stream(streamHeader{id: fragmentStream, kind: streamData, part: true, mid: 2, fsn: uint32(n)}, "x")
+			return w.stream(streams.Header{ID: fragmentStream, Kind: streams.Data, Part: true, MID: 2, FSN: uint32(n)}, "x")
 		}
-		return w.stream(streamHeader{id: unreadStream, kind: streamData, end: true, mid: n - 1}, "x")
+		return w.stream(streams.Header{ID: unreadStream, Kind: streams.Data, End: true, MID: n - 1}, "x")
 	})
 	w.many(costIDs*size, func(i int) []byte {
-		return w.stream(streamHeader{id: uint32(2*i + 20001), kind: streamOpen, opens: true}, "")
+		return w.stream(streams.Header{ID: uint32(2*i + 20001), Kind: streams.Open, Opens: true}, "")
 	})
 	for i := range max(costDatagrams, costShards) * size {
 		if w.feed(oob([]byte("x"))); i < costShards*size {
 			w.feed(fecShard(uint32(3*i), push(0, 0, "x")))
 		}
 	}
-	w.send(streams, size)
+	w.send(opened, size)
 }
 
 // Streams of the peer that are like no other.
@@ -192,14 +193,14 @@ const (
 
 // send has the session send messages of its own and of streams, all of which
 // report what becomes of them.
-func (w *costWorld) send(streams map[uint32]*Stream, size int) {
+func (w *costWorld) send(opened map[uint32]*Stream, size int) {
 	w.feed(wins(w.c.una()))
 	for range costSent * size {
 		_, err := w.c.TryWrite([]byte("x"))
 		require.NoError(w.t, err)
-		require.NoError(w.t, streams[sentStream].SendMessage([]byte("x"), &MessageOptions{Done: func(error) {}}))
+		require.NoError(w.t, opened[sentStream].SendMessage([]byte("x"), &MessageOptions{Done: func(error) {}}))
 	}
-	for _, s := range streams {
+	for _, s := range opened {
 		for range 4 {
 			require.NoError(w.t, s.SendMessage([]byte("x"), &MessageOptions{Done: func(error) {}}))
 		}
@@ -224,11 +225,11 @@ type inputKind struct {
 }
 
 // streamKindOf returns a case of stream segments.
-func streamKindOf(name string, once bool, make func(i int) streamHeader) inputKind {
+func streamKindOf(name string, once bool, make func(i int) streams.Header) inputKind {
 	return inputKind{name: "stream: " + name, once: once, make: func(w *costWorld, i int) []byte {
 		h := make(i)
 		data := ""
-		if h.kind == streamData {
+		if h.Kind == streams.Data {
 			data = "x"
 		}
 		return w.stream(h, data)
@@ -267,47 +268,51 @@ func inputKinds() (all []inputKind) {
 		{name: "FEC parity", make: func(w *costWorld, i int) []byte { return fecShard(uint32(100001+3*i), nil) }},
 		{name: "garbage", make: func(_ *costWorld, i int) []byte { return append(push(uint32(i), 0, "x"), 7, 0, 0, 0, byte(i)) }},
 		{name: "unknown command", make: func(_ *costWorld, i int) []byte { return segment(99, 0, 0, uint32(i), 0, "") }},
-		streamKindOf("OPEN", false, func(i int) streamHeader {
-			return streamHeader{id: uint32(10001 + 2*i), kind: streamOpen, opens: true}
+		streamKindOf("OPEN", false, func(i int) streams.Header {
+			return streams.Header{ID: uint32(10001 + 2*i), Kind: streams.Open, Opens: true}
 		}),
-		streamKindOf("OPEN, again", false, func(i int) streamHeader { return streamHeader{id: 20001, kind: streamOpen, opens: true} }),
-		streamKindOf("OPEN, the missing one", true, func(i int) streamHeader {
-			return streamHeader{id: uint32(costStreams*8 + 1 + 2*i), kind: streamOpen, opens: true}
+		streamKindOf("OPEN, again", false, func(i int) streams.Header { return streams.Header{ID: 20001, Kind: streams.Open, Opens: true} }),
+		streamKindOf("OPEN, the missing one", true, func(i int) streams.Header {
+			return streams.Header{ID: uint32(costStreams*8 + 1 + 2*i), Kind: streams.Open, Opens: true}
 		}),
-		streamKindOf("message of none", false, func(i int) streamHeader { return streamHeader{id: 2, kind: streamData, end: true, mid: seq(i)} }),
-		streamKindOf("message, early", false, func(i int) streamHeader {
-			return streamHeader{id: freeStream, kind: streamData, end: true, mid: seq(2 + i)}
+		streamKindOf("message of none", false, func(i int) streams.Header { return streams.Header{ID: 2, Kind: streams.Data, End: true, MID: seq(i)} }),
+		streamKindOf("message, early", false, func(i int) streams.Header {
+			return streams.Header{ID: freeStream, Kind: streams.Data, End: true, MID: seq(2 + i)}
 		}),
-		streamKindOf("message, in order", false, func(i int) streamHeader {
-			return streamHeader{id: freeStream + 2, kind: streamData, end: true, mid: seq(1 + i)}
+		streamKindOf("message, in order", false, func(i int) streams.Header {
+			return streams.Header{ID: freeStream + 2, Kind: streams.Data, End: true, MID: seq(1 + i)}
 		}),
-		streamKindOf("message, old", false, func(i int) streamHeader { return streamHeader{id: unreadStream, kind: streamData, end: true, mid: 0} }),
-		streamKindOf("fragment", false, func(i int) streamHeader {
-			return streamHeader{id: fragmentStream, kind: streamData, part: true, mid: 2, fsn: uint32(100000 + i)}
+		streamKindOf("message, old", false, func(i int) streams.Header {
+			return streams.Header{ID: unreadStream, Kind: streams.Data, End: true, MID: 0}
 		}),
-		streamKindOf("ABANDON", false, func(i int) streamHeader {
-			return streamHeader{id: notedStream, kind: streamAbandon, mid: seq(10000 + i), size: 0}
+		streamKindOf("fragment", false, func(i int) streams.Header {
+			return streams.Header{ID: fragmentStream, Kind: streams.Data, Part: true, MID: 2, FSN: uint32(100000 + i)}
 		}),
-		streamKindOf("ABANDON, again", false, func(i int) streamHeader {
-			return streamHeader{id: notedStream, kind: streamAbandon, mid: seq(i%costNotes + 2), size: noSegment}
+		streamKindOf("ABANDON", false, func(i int) streams.Header {
+			return streams.Header{ID: notedStream, Kind: streams.Abandon, MID: seq(10000 + i), Size: 0}
 		}),
-		streamKindOf("FIN", true, func(i int) streamHeader { return streamHeader{id: earlyStream, kind: streamFin, mid: 50000} }),
-		streamKindOf("FIN, again", false, func(i int) streamHeader { return streamHeader{id: notedStream, kind: streamFin, mid: 50000} }),
-		streamKindOf("FIN within what has arrived", true, func(i int) streamHeader { return streamHeader{id: earlyStream, kind: streamFin, mid: 3} }),
-		streamKindOf("message, again", true, func(i int) streamHeader { return streamHeader{id: earlyStream, kind: streamData, end: true, mid: 2} }),
-		streamKindOf("RESET", true, func(i int) streamHeader {
-			return streamHeader{id: uint32(freeStream + 6 + 6*i), kind: streamReset, code: 5}
+		streamKindOf("ABANDON, again", false, func(i int) streams.Header {
+			return streams.Header{ID: notedStream, Kind: streams.Abandon, MID: seq(i%costNotes + 2), Size: streams.NoSegment}
 		}),
-		streamKindOf("RESET, refused", true, func(i int) streamHeader {
-			return streamHeader{id: uint32(freeStream + 8 + 6*i), kind: streamReset, code: StreamRefused}
+		streamKindOf("FIN", true, func(i int) streams.Header { return streams.Header{ID: earlyStream, Kind: streams.Fin, MID: 50000} }),
+		streamKindOf("FIN, again", false, func(i int) streams.Header { return streams.Header{ID: notedStream, Kind: streams.Fin, MID: 50000} }),
+		streamKindOf("FIN within what has arrived", true, func(i int) streams.Header { return streams.Header{ID: earlyStream, Kind: streams.Fin, MID: 3} }),
+		streamKindOf("message, again", true, func(i int) streams.Header {
+			return streams.Header{ID: earlyStream, Kind: streams.Data, End: true, MID: 2}
 		}),
-		streamKindOf("STOP", true, func(i int) streamHeader {
-			return streamHeader{id: uint32(freeStream + 10 + 6*i), kind: streamStop, code: 5}
+		streamKindOf("RESET", true, func(i int) streams.Header {
+			return streams.Header{ID: uint32(freeStream + 6 + 6*i), Kind: streams.Reset, Code: 5}
 		}),
-		streamKindOf("credit", false, func(i int) streamHeader {
-			return streamHeader{id: freeStream + 4, kind: streamCredit, limit: initialCredit + seq(i)}
+		streamKindOf("RESET, refused", true, func(i int) streams.Header {
+			return streams.Header{ID: uint32(freeStream + 8 + 6*i), Kind: streams.Reset, Code: StreamRefused}
 		}),
-		streamKindOf("credit, old", false, func(i int) streamHeader { return streamHeader{id: freeStream + 4, kind: streamCredit, limit: 1} }),
+		streamKindOf("STOP", true, func(i int) streams.Header {
+			return streams.Header{ID: uint32(freeStream + 10 + 6*i), Kind: streams.Stop, Code: 5}
+		}),
+		streamKindOf("credit", false, func(i int) streams.Header {
+			return streams.Header{ID: freeStream + 4, Kind: streams.Credit, Limit: streams.InitialCredit + seq(i)}
+		}),
+		streamKindOf("credit, old", false, func(i int) streams.Header { return streams.Header{ID: freeStream + 4, Kind: streams.Credit, Limit: 1} }),
 	}
 	return append(all, signalKinds()...)
 }

@@ -133,7 +133,7 @@ func (k *KCP) Update(now uint32) {
 		k.clock.started = true
 		k.clock.tsFlush = k.clock.now
 	}
-	late := k.clock.now.diff(k.clock.tsFlush)
+	late := k.clock.now.Diff(k.clock.tsFlush)
 	if late >= clockJump || late < -clockJump {
 		k.clock.tsFlush = k.clock.now
 		late = 0
@@ -142,7 +142,7 @@ func (k *KCP) Update(now uint32) {
 		return
 	}
 	k.clock.tsFlush += seq(k.cfg.interval)
-	if !k.clock.now.before(k.clock.tsFlush) {
+	if !k.clock.now.Before(k.clock.tsFlush) {
 		k.clock.tsFlush = k.clock.now + seq(k.cfg.interval)
 	}
 	k.Flush()
@@ -169,7 +169,7 @@ func (k *KCP) SetClockMicros(now uint64) {
 }
 
 func (k *KCP) setClock(now seq) {
-	k.clock.micros += int64(now.diff(k.clock.now)) * 1000
+	k.clock.micros += int64(now.Diff(k.clock.now)) * 1000
 	k.clock.now = now
 }
 
@@ -197,7 +197,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		next, ok = g.at, true
 	}
 	earlier := func(t seq) {
-		if !ok || t.before(next) {
+		if !ok || t.Before(next) {
 			next, ok = t, true
 		}
 	}
@@ -219,7 +219,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.snd.validation == nil || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
-			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.diff(k.clock.now), 0))))
+			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.Diff(k.clock.now), 0))))
 		}
 	}
 	return uint32(next), ok
@@ -251,13 +251,13 @@ func (k *KCP) Check(now uint32) uint32 {
 	if !k.clock.started {
 		return now
 	}
-	late := current.diff(flush)
+	late := current.Diff(flush)
 	if late >= clockJump || late < -clockJump || late >= 0 {
 		return now
 	}
 	wait := uint32(-late)
 	if at, ok := k.snd.timeouts.next(); ok {
-		d := at.diff(current)
+		d := at.Diff(current)
 		if d <= 0 {
 			return now
 		}

@@ -404,7 +404,7 @@ func TestNextFlushCannotSpin(t *testing.T) {
 				idle++
 				next = p.now + 5
 			}
-			require.Positive(t, seq(next).diff(seq(p.now)), "seed %d", seed)
+			require.Positive(t, seq(next).Diff(seq(p.now)), "seed %d", seed)
 			p.now = next
 			p.b.SetClock(p.now)
 			p.deliver(&p.toB, p.b, 0)

@@ -44,7 +44,10 @@ var lockExempt = []string{
 	".newConn",               // no other goroutine knows the session yet
 	".newAccepted",           // the same
 	"Endpoint.openSession",   // the same
-	"streamScheduler.update", // Conn.mu is held, as for all of streamTable
+	"streamHost.WriteBuffer", // Conn.mu is held, as for all of a streams.Table
+	"streamHost.Dropped",     // the same
+	"streamHost.Finish",      // the same
+	"streamHost.Fail",        // the same
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu
 	".newEndpoint",           // hands methods to the wake queue, and calls none
 }

@@ -24,14 +24,14 @@ type lossDetector struct {
 // count counts n acknowledgements, of which the newest is for segment sn as
 // transmitted at ts. At limit a segment becomes suspect.
 func (d *lossDetector) count(sn, ts seq, n, limit uint32) {
-	for s := d.fresh.head; s != nil && s.sn.before(sn) && !s.ts.after(ts); {
+	for s := d.fresh.head; s != nil && s.sn.Before(sn) && !s.ts.After(ts); {
 		next := s.order.next
 		d.hit(s, n, limit)
 		s = next
 	}
-	for s := d.resent.head; s != nil && !s.ts.after(ts); {
+	for s := d.resent.head; s != nil && !s.ts.After(ts); {
 		next := s.order.next
-		if s.sn.before(sn) {
+		if s.sn.Before(sn) {
 			d.hit(s, n, limit)
 		}
 		s = next
@@ -101,7 +101,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 	}
 	switch {
 	case !k.cfg.ext.SendOrder:
-		if newest.seen && newest.sn.within(k.snd.una, k.snd.nxt) {
+		if newest.seen && newest.sn.Within(k.snd.una, k.snd.nxt) {
 			k.snd.loss.count(newest.sn, newest.ts, n, limit)
 		}
 	case k.snd.rate.Sampled:
@@ -121,7 +121,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 		if k.cfg.fastLimit > 0 && s.xmit > k.cfg.fastLimit {
 			continue
 		}
-		if k.snd.recovery.reorderingDominates() && s.resendTS.before(at) && !s.early {
+		if k.snd.recovery.reorderingDominates() && s.resendTS.Before(at) && !s.early {
 			// Its time-out does not allow for reordering.
 			k.snd.timeouts.remove(s)
 			s.resendTS = at
@@ -136,7 +136,7 @@ func (k *KCP) countAck(newest newestAck, early uint32) {
 // retransmitAt schedules s to be fast-retransmitted at a time, unless it times
 // out before. cause is why.
 func (k *KCP) retransmitAt(s *sendSegment, at seq, cause LossCause) {
-	if s.early || s.list == &k.snd.loss.due || !at.before(s.resendTS) {
+	if s.early || s.list == &k.snd.loss.due || !at.Before(s.resendTS) {
 		return
 	}
 	k.snd.timeouts.remove(s)
@@ -184,7 +184,7 @@ func (k *KCP) postpone(expired []*sendSegment) []*sendSegment {
 			wait = min(wait, k.probeTimeout(rtt))
 		}
 		at := s.ts + seq(wait)
-		if s.early || s.tx.Number < k.snd.rate.NewestAckedTx || !at.after(k.clock.now) {
+		if s.early || s.tx.Number < k.snd.rate.NewestAckedTx || !at.After(k.clock.now) {
 			rest = append(rest, s)
 			continue
 		}

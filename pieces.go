@@ -170,8 +170,8 @@ func (k *KCP) countPieces(n int) {
 // arrived reports whether segment sn has already arrived.
 func (k *KCP) arrived(sn seq) bool {
 	head := k.rcv.nxt - seq(k.rcv.queued)
-	return sn.before(k.rcv.nxt) ||
-		sn.within(head, head+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
+	return sn.Before(k.rcv.nxt) ||
+		sn.Within(head, head+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
 }
 
 // mayAssemble reports whether there is room for n bytes of segment sn, which
@@ -180,7 +180,7 @@ func (k *KCP) arrived(sn seq) bool {
 // is assembled, and only if all of it fits into what such a peer may have held:
 // the first segment of a session travels in pieces, and may overtake CONFIRM.
 func (k *KCP) mayAssemble(sn seq, n, size int) bool {
-	if !sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(sn, n) {
+	if !sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(sn, n) {
 		return false
 	}
 	if k.rcv.peerUnvalidated || k.rcv.pressure == pressureReserved {
@@ -209,7 +209,7 @@ func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.s
 // them once in that time.
 func (k *KCP) expirePieces() {
 	a := &k.rcv.assembly
-	if a.held == nil || k.clock.now.before(a.expire) {
+	if a.held == nil || k.clock.now.Before(a.expire) {
 		return
 	}
 	wait := k.assemblyTime()

@@ -1,5 +1,7 @@
 package kcp
 
+import "github.com/arqnet/kcp/internal/streams"
+
 // sessionPort is what the session layer may ask of the state machine beyond the
 // public API. Session files call its methods and exported ones, and touch no
 // field; TestSessionsUseThePort enforces that. Nothing is called through the
@@ -59,15 +61,15 @@ type sessionPort interface {
 
 	// Streams.
 	startStreams()
-	queueStream(t *streamTag, n int) []byte
+	queueStream(t *streams.Tag, n int) []byte
 	streamLoad() (segments, bytes int)
 	unsent() int
 	micros() int64
 
 	// Messages that may be given up.
-	sendMessage(p []byte, t *streamTag) error
-	messages(f func(t *streamTag))
-	givenUp(t *streamTag) bool
+	sendMessage(p []byte, t *streams.Tag) error
+	messages(f func(t *streams.Tag))
+	givenUp(t *streams.Tag) bool
 	dropSpent() bool
 
 	// Address validation.

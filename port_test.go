@@ -124,7 +124,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 		for range ms {
 			now++
 			k.SetClock(now)
-			if at, ok := k.NextFlush(); ok && !seq(at).after(seq(now)) {
+			if at, ok := k.NextFlush(); ok && !seq(at).After(seq(now)) {
 				k.Flush()
 			}
 		}

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/streams"
 	"io"
 )
 
@@ -136,7 +137,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if k.cfg.trace != nil {
 		k.cfg.trace.received(h.sn, len(payload))
 	}
-	if !h.sn.before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
+	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -161,13 +162,13 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 // keep stores the payload of a PUSH below the end of the window, and reports
 // whether the segment is new. ack is its acknowledgement.
 func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
-	if h.sn.before(k.rcv.nxt) {
+	if h.sn.Before(k.rcv.nxt) {
 		k.duplicate()
 		return false
 	}
 	void := false
 	if h.cmd == cmdStream {
-		if void = abandonsSegment(payload); !void {
+		if void = streams.AbandonsSegment(payload); !void {
 			return k.keepStream(h, payload, ack)
 		}
 		payload = nil
@@ -221,12 +222,12 @@ func (k *KCP) deliverDirect(h *header, payload []byte) bool {
 // measures the path, not the time that recovery took.
 func (k *KCP) echo(ts seq, recovered bool) seq {
 	if !recovered {
-		if !k.rcv.hasRecent || ts.after(k.rcv.tsRecent) {
+		if !k.rcv.hasRecent || ts.After(k.rcv.tsRecent) {
 			k.rcv.tsRecent, k.rcv.hasRecent = ts, true
 		}
 		return ts
 	}
-	if k.rcv.hasRecent && k.rcv.tsRecent.after(ts) {
+	if k.rcv.hasRecent && k.rcv.tsRecent.After(ts) {
 		return k.rcv.tsRecent
 	}
 	return ts

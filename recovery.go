@@ -129,7 +129,7 @@ func (k *KCP) matchLateAck(sn, ts seq) {
 			r.resolve(false)
 			k.onGenuine()
 			k.snd.rate.OnDelivered(&p.tx, k.clock.micros-p.tx.At)
-		case ts.before(p.ts):
+		case ts.Before(p.ts):
 			r.resolve(p.second)
 			k.onSpurious(p.early)
 			k.cfg.trace.spurious(sn)
@@ -154,7 +154,7 @@ func (k *KCP) reordered(early bool) {
 	if !k.cfg.ext.EarlyRetransmit || !early {
 		return
 	}
-	if srtt := seq(k.snd.rtt.srtt); r.reoWndMult == 0 || !k.clock.now.before(r.reoWndRaisedAt+srtt) {
+	if srtt := seq(k.snd.rtt.srtt); r.reoWndMult == 0 || !k.clock.now.Before(r.reoWndRaisedAt+srtt) {
 		r.reoWndMult = min(r.reoWndMult+1, maxReoWndMult)
 		r.reoWndRaisedAt = k.clock.now
 	}
@@ -210,7 +210,7 @@ func (k *KCP) notifyRecovered(s *congestion.State) {
 // while.
 func (k *KCP) decayReoWnd() {
 	r := &k.snd.recovery
-	if r.reoWndMult > 0 && k.clock.now.after(r.reoWndPersistUntil) {
+	if r.reoWndMult > 0 && k.clock.now.After(r.reoWndPersistUntil) {
 		r.reoWndMult /= 2
 		r.reoWndPersistUntil = k.clock.now + seq(reoWndPersistRounds*k.snd.rtt.srtt)
 	}
@@ -234,7 +234,7 @@ func (k *KCP) tailLossProbe(expired []*sendSegment) []*sendSegment {
 	if len(expired) < 2 || k.cfg.fastResend == 0 {
 		return expired
 	}
-	slices.SortFunc(expired, func(a, b *sendSegment) int { return int(b.sn.diff(a.sn)) })
+	slices.SortFunc(expired, func(a, b *sendSegment) int { return int(b.sn.Diff(a.sn)) })
 	sent, room := expired[:0], k.cfg.mtu
 	for _, s := range expired {
 		if !s.early && s.xmit == 1 && s.fastack == 0 {
@@ -290,7 +290,7 @@ func (k *KCP) detectOutage() {
 // OutageProbe milliseconds during an outage.
 func (k *KCP) flushOutageProbe(h *header) {
 	r := &k.snd.recovery
-	if !r.inOutage || k.clock.now.before(r.probeAt) {
+	if !r.inOutage || k.clock.now.Before(r.probeAt) {
 		return
 	}
 	s := k.oldest()
@@ -310,7 +310,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 // congestion control. What was sent before fills the window, and is lost. A
 // message with a lifetime would never leave, and not be there when the outage ends.
 func (k *KCP) beyondWindow() int {
-	if !k.mayExceedWindow() || k.clock.now.before(k.snd.recovery.beyondAt) {
+	if !k.mayExceedWindow() || k.clock.now.Before(k.snd.recovery.beyondAt) {
 		return 0
 	}
 	return k.cfg.mtu
@@ -337,20 +337,20 @@ func (k *KCP) peerAlive(acked int) {
 		return
 	}
 	r.resendBudget += outageResendGrowth * acked
-	if r.resendFrom.before(k.snd.una) {
+	if r.resendFrom.Before(k.snd.una) {
 		r.resendFrom = k.snd.una
 	}
-	for r.resendBudget > 0 && r.resendFrom.before(r.resendEnd) {
+	for r.resendBudget > 0 && r.resendFrom.Before(r.resendEnd) {
 		s := k.snd.ring.at(r.resendFrom)
 		r.resendFrom++
-		if s == nil || k.clock.now.diff(s.ts) < k.snd.rtt.srtt {
+		if s == nil || k.clock.now.Diff(s.ts) < k.snd.rtt.srtt {
 			continue // it has arrived, or may be on its way
 		}
 		s.rto = k.snd.rtt.rto
 		k.retransmitAt(s, k.clock.now, LossOutage)
 		r.resendBudget--
 	}
-	if !r.resendFrom.before(r.resendEnd) {
+	if !r.resendFrom.Before(r.resendEnd) {
 		r.resendFrom = r.resendEnd
 	}
 }

@@ -324,7 +324,7 @@ func TestOutageBeyondSmallMTU(t *testing.T) {
 	for range 5000 {
 		h.advance(1)
 		if at, ok := h.k.NextFlush(); ok {
-			require.Positive(t, seq(at).diff(seq(h.now)), "nothing more can leave now")
+			require.Positive(t, seq(at).Diff(seq(h.now)), "nothing more can leave now")
 		}
 	}
 	require.EqualValues(t, 2, h.k.snd.nxt)
@@ -480,10 +480,10 @@ func TestResendingGoesOn(t *testing.T) {
 			k.Flush()
 			at, ok := k.NextFlush()
 			require.True(t, ok, name)
-			require.True(t, seq(at).after(k.clock.now), "%s: NextFlush stands still, %d sent", name, len(r.sent))
+			require.True(t, seq(at).After(k.clock.now), "%s: NextFlush stands still, %d sent", name, len(r.sent))
 			r.later(uint64(uint32(seq(at)-k.clock.now)) * 1000)
 			due, _ := k.NextFlush()
-			require.False(t, seq(due).after(k.clock.now), "%s: NextFlush puts it off, %d sent", name, len(r.sent))
+			require.False(t, seq(due).After(k.clock.now), "%s: NextFlush puts it off, %d sent", name, len(r.sent))
 		}
 		for i, sn := range r.sent[:508] {
 			require.EqualValues(t, i, sn, "%s: not the oldest", name)

@@ -46,7 +46,7 @@ func (r *redundancyBudget) onLoss(next seq) { r.lossy, r.until = true, next+repe
 // lossyRecently reports whether there was a recent loss. next is the next sn to
 // be sent.
 func (r *redundancyBudget) lossyRecently(next seq) bool {
-	r.lossy = r.lossy && r.until.after(next)
+	r.lossy = r.lossy && r.until.After(next)
 	return r.lossy
 }
 
@@ -65,7 +65,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	if k.cfg.ext.Redundancy == 0 && !r.lossyRecently(k.snd.nxt) || k.waiting() {
 		return // nothing is being lost, or the stream is not thin
 	}
-	for i, sn := 0, first-1; i < repeatReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
+	for i, sn := 0, first-1; i < repeatReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
 		if !k.mayRepeat(s) || k.cfg.ext.Redundancy == 0 && s.repeats > 0 {
 			continue
@@ -82,7 +82,7 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 // retransmitted because it was lost. Losses come together, and all later data
 // waits for these segments. They are few, so they may overdraw the credit.
 func (k *KCP) repeatRetransmits(h *header, first seq) {
-	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.before(first); i, sn = i+1, sn+1 {
+	for i, sn := 0, k.snd.una; i < retransmitsReach && sn.Before(first); i, sn = i+1, sn+1 {
 		if s := k.snd.ring.at(sn); k.mayRepeat(s) && s.xmit > 1 && s.repeats == 0 {
 			k.snd.redundancy.credit -= s.size()
 			k.repeat(s, h)

@@ -178,7 +178,7 @@ func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) 
 		k.detectOutage()
 	}
 	again = k.takeSuspects(again)
-	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.diff(b.sn)) })
+	slices.SortFunc(again, func(a, b *sendSegment) int { return int(a.sn.Diff(b.sn)) })
 	for _, s := range again {
 		fast = fast || s.fastDue
 		k.noteLost(s)

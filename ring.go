@@ -4,6 +4,7 @@ import (
 	"github.com/arqnet/kcp/internal/bufpool"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/ring"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // The containers of the state machine. Both directions keep their segments in a
@@ -34,7 +35,7 @@ type sendSegment struct {
 
 	tx     deliveryrate.Record // of the last transmission
 	lostAt int64               // when the one before it left, in microseconds; 0: not lost
-	tag    *streamTag          // of a stream segment, or a message that may be given up; nil: neither
+	tag    *streams.Tag        // of a stream segment, or a message that may be given up; nil: neither
 	packet int32               // bytes of the largest packet of its last transmission, so far
 	least  int32               // the least that packet was at a transmission before; 0: none
 

@@ -86,11 +86,11 @@ func (d *timeouts) add(s *sendSegment) {
 	if g == nil {
 		g = d.last
 	}
-	for g != nil && g.at.after(at) {
+	for g != nil && g.at.After(at) {
 		g = g.prev
 	}
 	// g is the last group known not to be later than at; walk on to the last.
-	for g != nil && g.at != at && g.next != nil && !g.next.at.after(at) {
+	for g != nil && g.at != at && g.next != nil && !g.next.at.After(at) {
 		g = g.next
 	}
 	if g == nil || g.at != at {
@@ -172,7 +172,7 @@ func (d *timeouts) drop(g *timeoutGroup) {
 
 // expire moves the segments whose time-out is at or before now to expired.
 func (d *timeouts) expire(now seq, expired []*sendSegment) []*sendSegment {
-	for d.first != nil && !d.first.at.after(now) {
+	for d.first != nil && !d.first.at.After(now) {
 		s := d.first.head
 		d.remove(s)
 		expired = append(expired, s)

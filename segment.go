@@ -1,6 +1,10 @@
 package kcp
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
 
 // Segment header layout and commands: WIRE.md §1 and, for PIECE, §5.6.
 const (
@@ -18,26 +22,9 @@ const (
 const maxWindow = 0xffff
 
 // seq is a sequence number or a millisecond timestamp. Both live on a circle of
-// 2^32 values (RFC 1982). Of two different values one is before the other if it
-// lies less than 2^31 behind. A value at a distance of exactly 2^31, for which
-// RFC 1982 has no answer, is after, never before. So a number from the network
-// that is half the circle away is refused as one from the future, and no loop
-// runs towards it.
-type seq uint32
-
-// diff returns the signed distance from b to a. At a distance of exactly 2^31
-// it is negative. Use it only for times that the network cannot influence, and
-// for samples that must be positive.
-func (a seq) diff(b seq) int32 { return int32(a - b) }
-
-// before reports whether a precedes b, by less than 2^31.
-func (a seq) before(b seq) bool { return b-a-1 < 1<<31-1 }
-
-// after reports whether a follows b, by up to 2^31.
-func (a seq) after(b seq) bool { return a-b-1 < 1<<31 }
-
-// within reports whether a lies in [from, to).
-func (a seq) within(from, to seq) bool { return a-from < to-from }
+// 2^32 values. A number from the network that is half the circle away counts as
+// one from the future, so it is refused, and no loop runs towards it.
+type seq = serial.Number
 
 // header is the fixed part of a segment.
 type header struct {

@@ -1,6 +1,6 @@
 package kcp
 
-import "encoding/binary"
+import "github.com/arqnet/kcp/internal/streams"
 
 // Messages of the session itself that may be given up (partial reliability, RFC
 // 3758; WIRE.md §5.9). Their segments are PUSH, and keep their order. One that
@@ -10,41 +10,33 @@ import "encoding/binary"
 //
 // All this is off without a host. The bare state machine does not know of it.
 
-// abandonedSize is the payload of the ABANDON of stream 0, in bytes.
-const abandonedSize = 4 + 1 + 4 + 2
-
-// abandonsSegment reports whether payload is that of the ABANDON of stream 0.
-func abandonsSegment(payload []byte) bool {
-	return len(payload) == abandonedSize && binary.LittleEndian.Uint32(payload) == 0 && payload[4] == byte(streamAbandon)
-}
-
 // ofStream reports whether s is a segment of a stream.
-func (s *sendSegment) ofStream() bool { return s.tag != nil && !s.tag.message }
+func (s *sendSegment) ofStream() bool { return s.tag != nil && !s.tag.OfSession }
 
 // sendMessage is Send for a message, all segments of which get the tag t. The
 // machine is in message mode.
-func (k *KCP) sendMessage(p []byte, t *streamTag) error {
+func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {
 	first := k.snd.end
 	if _, err := k.Send(p); err != nil {
 		return err
 	}
-	t.message = true
+	t.OfSession = true
 	for sn := first; sn != k.snd.end; sn++ {
 		k.snd.ring.at(k.place(sn)).tag = t
-		t.flight++
+		t.InFlight++
 	}
 	return nil
 }
 
 // messages calls f with the tag of each segment of Send that is waiting or in
 // flight and has one.
-func (k *KCP) messages(f func(t *streamTag)) {
+func (k *KCP) messages(f func(t *streams.Tag)) {
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		at := sn
-		if !sn.within(k.snd.una, k.snd.nxt) {
+		if !sn.Within(k.snd.una, k.snd.nxt) {
 			at = k.place(sn)
 		}
-		if s := k.snd.ring.at(at); s != nil && s.tag != nil && s.tag.message {
+		if s := k.snd.ring.at(at); s != nil && s.tag != nil && s.tag.OfSession {
 			f(s.tag)
 		}
 	}
@@ -52,12 +44,12 @@ func (k *KCP) messages(f func(t *streamTag)) {
 
 // givenUp reports whether the message of t, which is one of Send, is given up, or
 // would be as soon as one of its segments could leave.
-func (k *KCP) givenUp(t *streamTag) bool {
-	if t.abandoned || !t.spent(k.clock.micros, 0) {
-		return t.abandoned
+func (k *KCP) givenUp(t *streams.Tag) bool {
+	if t.Abandoned || !t.Spent(k.clock.micros, 0) {
+		return t.Abandoned
 	}
 	drop, abandon := k.hooks.host.givingUp()
-	return abandon || drop && !t.begun
+	return abandon || drop && !t.Begun
 }
 
 // dropSpent gives up the message that waits first, if its lifetime is over, and
@@ -71,24 +63,24 @@ func (k *KCP) dropSpent() bool {
 	}
 	head := k.snd.ring.at(k.place(k.snd.nxt))
 	t := head.tag
-	if t == nil || !t.message || !k.givenUp(t) {
+	if t == nil || !t.OfSession || !k.givenUp(t) {
 		return false
 	}
-	if !t.abandoned {
-		t.abandoned = true
+	if !t.Abandoned {
+		t.Abandoned = true
 		k.hooks.host.abandonedMessage(t)
 	}
 	if drop, _ := k.hooks.host.givingUp(); !drop {
 		return false // its segments leave without content
 	}
 	first := k.snd.nxt
-	if t.begun {
+	if t.Begun {
 		first++
 		k.snd.bytes -= len(head.data)
 		head.frg, head.data = 0, head.data[:0]
 	}
 	n := k.takeOut(first, t)
-	if t.begun && n > 0 {
+	if t.Begun && n > 0 {
 		at := k.place(k.snd.nxt)
 		k.snd.ring.set(at-n, nil)
 		k.snd.ring.set(at, head)
@@ -99,7 +91,7 @@ func (k *KCP) dropSpent() bool {
 
 // takeOut takes the segments of t out of the queue that stand there from first on,
 // and returns their number. What waits before first is left where it is.
-func (k *KCP) takeOut(first seq, t *streamTag) (n seq) {
+func (k *KCP) takeOut(first seq, t *streams.Tag) (n seq) {
 	for sn := first; sn != k.snd.end; sn++ {
 		at := k.place(sn)
 		s := k.snd.ring.at(at)
@@ -109,7 +101,7 @@ func (k *KCP) takeOut(first seq, t *streamTag) (n seq) {
 		k.snd.ring.set(at, nil)
 		k.snd.bytes -= len(s.data)
 		s.tag = nil
-		t.flight--
+		t.InFlight--
 		k.out.recycle(s)
 		n++
 	}

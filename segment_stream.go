@@ -1,8 +1,9 @@
 package kcp
 
 import (
-	"encoding/binary"
 	"slices"
+
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // Stream segments (WIRE.md §5.9). They share the sequence numbers of PUSH, and
@@ -60,177 +61,14 @@ type machineHost interface {
 	givingUp() (drop, abandon bool)
 	// segmentAcked is called when a segment of t was acknowledged. It must not
 	// change the machine.
-	segmentAcked(t *streamTag)
+	segmentAcked(t *streams.Tag)
 	// abandonedMessage is called when the lifetime or the retransmissions of t
 	// are used up. It must not change the machine.
-	abandonedMessage(t *streamTag)
+	abandonedMessage(t *streams.Tag)
 	// abandonedUpTo returns a message of the stream of t. All up to it are
 	// delivered or given up; ok is false if some that precede t are not. It must
 	// not change the machine.
-	abandonedUpTo(t *streamTag) (mid seq, ok bool)
-}
-
-// streamTag is what the segments of one message have in common.
-type streamTag struct {
-	owner     any    // what the host makes of it
-	deadline  int64  // on the machine's clock, in microseconds; 0: none
-	limit     uint32 // transmissions of one segment; 0: any number
-	flight    int32  // segments queued in the machine, or in flight
-	abandoned bool   // what of it is sent again is sent without content
-	message   bool   // of Send, not of a stream; see segment_message.go
-	begun     bool   // a segment of it was sent
-}
-
-// partial reports whether the message may be given up.
-func (t *streamTag) partial() bool { return t.abandoned || t.deadline > 0 || t.limit > 0 }
-
-// spent reports whether a transmission at the time now, the xmit-th of its
-// segment, may not carry the message any more.
-func (t *streamTag) spent(now int64, xmit uint32) bool {
-	return t.abandoned || t.deadline > 0 && now >= t.deadline || t.limit > 0 && xmit > t.limit
-}
-
-// streamKind says what a stream segment is.
-type streamKind uint8
-
-const (
-	streamData    streamKind = iota // a message, or a fragment of one
-	streamAbandon                   // a message that will not be completed
-	streamFin                       // the sender's end: so many messages in all
-	streamReset                     // the sender drops what it has not sent
-	streamStop                      // the sender reads no more
-	streamCredit                    // how much the sender takes
-	streamOpen                      // nothing but the options
-	streamKinds
-
-	streamEnd      = 0x08 // last fragment; of streamAbandon: all messages before it, too
-	streamFragment = 0x10 // fsn follows
-	streamOptions  = 0x20 // options follow
-
-	streamOptionBytes = 8
-	// maxStreamHeader is the largest header of streamData, in bytes.
-	maxStreamHeader = 4 + 1 + streamOptionBytes + 4 + 4
-	// noSegment is the size of a streamAbandon that does not take the place of
-	// a segment.
-	noSegment = 0xffff
-)
-
-// streamParams are the options of a stream as its opener announces them.
-type streamParams struct {
-	unordered   bool
-	priority    int8
-	retransmits uint16 // one more than the most; 0: no limit
-	lifetime    uint32 // milliseconds; 0: no limit
-}
-
-// streamHeader is what a stream segment begins with.
-type streamHeader struct {
-	id     uint32
-	kind   streamKind
-	end    bool // streamData: the message ends here; streamAbandon: so will none before it
-	part   bool // streamData: one of several fragments
-	opens  bool // params are there
-	params streamParams
-	mid    seq    // streamData, streamAbandon: message; streamFin: number of messages
-	fsn    uint32 // streamData: number of the fragment in its message
-	size   uint16 // streamAbandon: payload bytes of the segment whose place it takes
-	code   uint64 // streamReset, streamStop
-	limit  seq    // streamCredit
-}
-
-// append appends h to b.
-func (h *streamHeader) append(b []byte) []byte {
-	first := byte(h.kind)
-	for _, f := range []struct {
-		on  bool
-		bit byte
-	}{{h.end, streamEnd}, {h.part, streamFragment}, {h.opens, streamOptions}} {
-		if f.on {
-			first |= f.bit
-		}
-	}
-	b = append(binary.LittleEndian.AppendUint32(b, h.id), first)
-	if h.opens {
-		flags := byte(0)
-		if h.params.unordered {
-			flags = 1
-		}
-		b = append(b, flags, byte(h.params.priority))
-		b = binary.LittleEndian.AppendUint16(b, h.params.retransmits)
-		b = binary.LittleEndian.AppendUint32(b, h.params.lifetime)
-	}
-	switch h.kind {
-	case streamData, streamAbandon, streamFin:
-		b = binary.LittleEndian.AppendUint32(b, uint32(h.mid))
-	case streamReset, streamStop:
-		b = binary.LittleEndian.AppendUint64(b, h.code)
-	case streamCredit:
-		b = binary.LittleEndian.AppendUint32(b, uint32(h.limit))
-	}
-	switch {
-	case h.part:
-		b = binary.LittleEndian.AppendUint32(b, h.fsn)
-	case h.kind == streamAbandon:
-		b = binary.LittleEndian.AppendUint16(b, h.size)
-	}
-	return b
-}
-
-// decodeStream decodes the payload of a stream segment. ok is false if it is
-// none.
-func decodeStream(b []byte) (h streamHeader, data []byte, ok bool) {
-	if len(b) < 5 {
-		return h, nil, false
-	}
-	h.id = binary.LittleEndian.Uint32(b)
-	first := b[4]
-	h.kind = streamKind(first & 7)
-	h.end, h.part, h.opens = first&streamEnd != 0, first&streamFragment != 0, first&streamOptions != 0
-	if h.id == 0 || h.kind >= streamKinds || first >= streamOptions<<1 ||
-		h.kind != streamData && (h.end && h.kind != streamAbandon || h.part) ||
-		h.kind == streamData && !h.end && !h.part ||
-		h.kind == streamOpen && !h.opens {
-		return h, nil, false
-	}
-	b = b[5:]
-	if h.opens {
-		if len(b) < streamOptionBytes {
-			return h, nil, false
-		}
-		h.params = streamParams{
-			unordered: b[0]&1 != 0, priority: int8(b[1]),
-			retransmits: binary.LittleEndian.Uint16(b[2:]), lifetime: binary.LittleEndian.Uint32(b[4:]),
-		}
-		b = b[streamOptionBytes:]
-	}
-	data, ok = h.decodeFields(b)
-	return h, data, ok && (h.kind == streamData || len(data) == 0)
-}
-
-// decodeFields decodes what depends on the kind. It returns what is left.
-func (h *streamHeader) decodeFields(b []byte) (rest []byte, ok bool) {
-	need := [streamKinds]int{streamData: 4, streamAbandon: 6, streamFin: 4, streamReset: 8, streamStop: 8, streamCredit: 4}[h.kind]
-	if h.part {
-		need += 4
-	}
-	if len(b) < need {
-		return nil, false
-	}
-	switch h.kind {
-	case streamData, streamAbandon, streamFin:
-		h.mid = seq(binary.LittleEndian.Uint32(b))
-	case streamReset, streamStop:
-		h.code = binary.LittleEndian.Uint64(b)
-	case streamCredit:
-		h.limit = seq(binary.LittleEndian.Uint32(b))
-	}
-	if h.part {
-		h.fsn = binary.LittleEndian.Uint32(b[4:])
-	}
-	if h.kind == streamAbandon {
-		h.size = binary.LittleEndian.Uint16(b[4:])
-	}
-	return b[need:], true
+	abandonedUpTo(t *streams.Tag) (mid seq, ok bool)
 }
 
 // streamCmd reports whether cmd is one of those that need a host.
@@ -267,12 +105,12 @@ func (k *KCP) pull() {
 // queueStream queues a segment of t in front of all that wait, and returns its
 // payload of n bytes, at most segmentPayload, for the caller to fill in. Only
 // pullStream calls it.
-func (k *KCP) queueStream(t *streamTag, n int) []byte {
+func (k *KCP) queueStream(t *streams.Tag, n int) []byte {
 	s := k.out.buffers.New()
 	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + n)
 	s.data = s.buf[k.hooks.headroom:][:n]
 	s.tag = t
-	t.flight++
+	t.InFlight++
 	k.openPlace()
 	k.snd.ring.set(k.place(k.snd.nxt), s)
 	k.snd.bytes += n
@@ -345,8 +183,8 @@ func (k *KCP) streamLoad() (segments, bytes int) {
 func (k *KCP) dropTag(s *sendSegment) {
 	t := s.tag
 	s.tag = nil
-	t.flight--
-	if !t.message {
+	t.InFlight--
+	if !t.OfSession {
 		k.rare.streamBytes -= len(s.data)
 		k.rare.streamSegments--
 	}
@@ -357,15 +195,15 @@ func (k *KCP) dropTag(s *sendSegment) {
 // the xmit-th time, if its lifetime or its retransmissions are used up.
 func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 	t := s.tag
-	if t.abandoned || !t.spent(k.clock.micros, xmit) {
+	if t.Abandoned || !t.Spent(k.clock.micros, xmit) {
 		return
 	}
-	if t.message {
+	if t.OfSession {
 		if _, abandon := k.hooks.host.givingUp(); !abandon {
 			return
 		}
 	}
-	t.abandoned = true
+	t.Abandoned = true
 	k.hooks.host.abandonedMessage(t)
 }
 
@@ -374,16 +212,18 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
-	empty := streamHeader{kind: streamAbandon} // of stream 0
+	empty := streams.Header{Kind: streams.Abandon} // of stream 0
 	if s.ofStream() {
-		was, data, _ := decodeStream(s.data)
-		empty = streamHeader{id: was.id, kind: streamAbandon, opens: was.opens, params: was.params, mid: was.mid, size: uint16(len(data))}
-		if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.before(was.mid) {
-			empty.mid, empty.end = last, true
+		was, data, _ := streams.Decode(s.data)
+		empty = streams.Header{
+			ID: was.ID, Kind: streams.Abandon, Opens: was.Opens, Params: was.Params, MID: was.MID, Size: uint16(len(data)),
+		}
+		if last, ok := k.hooks.host.abandonedUpTo(s.tag); ok && !last.Before(was.MID) {
+			empty.MID, empty.End = last, true
 		}
 	}
-	var room [maxStreamHeader]byte
-	payload := empty.append(room[:0])
+	var room [streams.MaxHeader]byte
+	payload := empty.Append(room[:0])
 	b := k.reserve(headerSize+len(payload), k.maxPacketOf(s))
 	h.cmd, h.len = cmdStream, uint32(len(payload))
 	h.encode(b)
@@ -402,22 +242,22 @@ func (k *KCP) flushPartial(h *header, first seq) {
 	if !k.snd.recovery.inOutage || !k.streaming() || len(k.out.packet) == 0 {
 		return
 	}
-	var streams [partialStreams]uint32
-	told := streams[:0]
-	for i, sn := 0, first-1; i < partialReach && !sn.before(k.snd.una); i, sn = i+1, sn-1 {
+	var room [partialStreams]uint32
+	told := room[:0]
+	for i, sn := 0, first-1; i < partialReach && !sn.Before(k.snd.una); i, sn = i+1, sn-1 {
 		s := k.snd.ring.at(sn)
-		if s == nil || !s.ofStream() || !s.tag.partial() || s.ts == k.clock.now {
+		if s == nil || !s.ofStream() || !s.tag.Partial() || s.ts == k.clock.now {
 			continue
 		}
 		k.abandonIfSpent(s, 0)
-		if !s.tag.abandoned {
+		if !s.tag.Abandoned {
 			if k.mayRepeat(s) {
 				k.repeat(s, h)
 			}
 			continue
 		}
-		id := binary.LittleEndian.Uint32(s.data)
-		if len(told) == cap(told) || slices.Contains(told, id) || !k.fits(headerSize+maxStreamHeader, k.cfg.mtu) {
+		id := streams.ID(s.data)
+		if len(told) == cap(told) || slices.Contains(told, id) || !k.fits(headerSize+streams.MaxHeader, k.cfg.mtu) {
 			continue
 		}
 		told = append(told, id)

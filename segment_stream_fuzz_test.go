@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // streamPart is one segment of a message.
@@ -28,7 +29,8 @@ type testHost struct {
 	yields    bool         // to every other segment of Send
 	yielded   bool
 	keeps     bool // what waits may not be taken out of the queue
-	tags      map[uint64]*streamTag
+	tags      map[uint64]*streams.Tag
+	numbers   map[*streams.Tag]uint64
 	queued    map[uint64]int // segments of a message that the machine has had
 	acked     map[uint64]int
 	abandoned map[uint64]bool
@@ -38,7 +40,8 @@ type testHost struct {
 
 func newTestHost(t testing.TB, k *KCP) *testHost {
 	h := &testHost{
-		t: t, k: k, tags: make(map[uint64]*streamTag), queued: make(map[uint64]int), acked: make(map[uint64]int),
+		t: t, k: k, tags: make(map[uint64]*streams.Tag), numbers: make(map[*streams.Tag]uint64),
+		queued: make(map[uint64]int), acked: make(map[uint64]int),
 		abandoned: make(map[uint64]bool), got: make(map[streamPart]bool), skipped: make(map[uint64]int),
 	}
 	k.hooks.host = h
@@ -47,10 +50,9 @@ func newTestHost(t testing.TB, k *KCP) *testHost {
 }
 
 // add queues a message of so many segments.
-func (h *testHost) add(parts int, tag *streamTag) {
+func (h *testHost) add(parts int, tag *streams.Tag) {
 	n := uint64(len(h.tags))
-	tag.owner = n
-	h.tags[n] = tag
+	h.tags[n], h.numbers[tag] = tag, n
 	for i := range parts {
 		h.queue = append(h.queue, streamPart{n, uint32(i)})
 	}
@@ -60,7 +62,7 @@ func (h *testHost) add(parts int, tag *streamTag) {
 func (h *testHost) drop() {
 	h.queue = nil
 	for n, tag := range h.tags {
-		tag.abandoned, h.abandoned[n] = true, true
+		tag.Abandoned, h.abandoned[n] = true, true
 	}
 }
 
@@ -77,12 +79,12 @@ func (*testHost) takesStreams() bool              { return true }
 func (h *testHost) streamsWait() bool             { return len(h.queue) > 0 }
 
 func (h *testHost) onStream(payload []byte) {
-	s, data, ok := decodeStream(payload)
-	if !ok || len(data) < 12 && s.kind == streamData {
+	s, data, ok := streams.Decode(payload)
+	if !ok || len(data) < 12 && s.Kind == streams.Data {
 		h.t.Fatalf("bad stream segment %x", payload)
 	}
-	if s.kind == streamAbandon {
-		h.skipped[uint64(s.mid)]++
+	if s.Kind == streams.Abandon {
+		h.skipped[uint64(s.MID)]++
 		return
 	}
 	p := streamPart{binary.LittleEndian.Uint64(data), binary.LittleEndian.Uint32(data[8:])}
@@ -98,30 +100,30 @@ func (h *testHost) pullStream(plain bool) bool {
 	}
 	p := h.queue[0]
 	h.queue = h.queue[1:]
-	header := streamHeader{id: 1, kind: streamData, end: true, mid: seq(p.n)}
-	b := append(header.append(nil), p.payload()...)
+	header := streams.Header{ID: 1, Kind: streams.Data, End: true, MID: seq(p.n)}
+	b := append(header.Append(nil), p.payload()...)
 	h.queued[p.n]++
 	copy(h.k.queueStream(h.tags[p.n], len(b)), b)
 	return true
 }
 
-func (h *testHost) segmentAcked(t *streamTag) {
-	if !t.message {
-		h.acked[t.owner.(uint64)]++
+func (h *testHost) segmentAcked(t *streams.Tag) {
+	if !t.OfSession {
+		h.acked[h.numbers[t]]++
 	}
 }
 
 func (h *testHost) givingUp() (drop, abandon bool) { return !h.keeps, true }
 
 // abandonedUpTo knows nothing.
-func (*testHost) abandonedUpTo(*streamTag) (seq, bool) { return 0, false }
+func (*testHost) abandonedUpTo(*streams.Tag) (seq, bool) { return 0, false }
 
 // abandonedMessage gives up the rest of a message.
-func (h *testHost) abandonedMessage(t *streamTag) {
-	if t.message {
+func (h *testHost) abandonedMessage(t *streams.Tag) {
+	if t.OfSession {
 		return
 	}
-	n := t.owner.(uint64)
+	n := h.numbers[t]
 	h.abandoned[n] = true
 	h.queue = slices.DeleteFunc(h.queue, func(p streamPart) bool { return p.n == n })
 }
@@ -130,15 +132,15 @@ func (h *testHost) abandonedMessage(t *streamTag) {
 func (h *testHost) check() {
 	flight, size := 0, 0
 	for n, tag := range h.tags {
-		if h.acked[n]+int(tag.flight) != h.queued[n] {
-			h.t.Fatalf("message %d: %d segments, %d acknowledged, %d in flight", n, h.queued[n], h.acked[n], tag.flight)
+		if h.acked[n]+int(tag.InFlight) != h.queued[n] {
+			h.t.Fatalf("message %d: %d segments, %d acknowledged, %d in flight", n, h.queued[n], h.acked[n], tag.InFlight)
 		}
-		flight += int(tag.flight)
+		flight += int(tag.InFlight)
 	}
 	k := h.k
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
-		if !sn.within(k.snd.una, k.snd.nxt) {
+		if !sn.Within(k.snd.una, k.snd.nxt) {
 			s = k.snd.ring.at(k.place(sn))
 		}
 		if s != nil && s.ofStream() {
@@ -179,14 +181,26 @@ type flying struct {
 // plainMessage is a message of Send; tag is nil if it may not be given up.
 type plainMessage struct {
 	data []byte
-	tag  *streamTag
+	tag  *streams.Tag
+}
+
+// linkScript is the bytes that say what a test does.
+type linkScript []byte
+
+func (in *linkScript) next() byte {
+	if len(*in) == 0 {
+		return 0
+	}
+	b := (*in)[0]
+	*in = (*in)[1:]
+	return b
 }
 
 // streamLink is two machines with hosts, and a link between them, which a script
 // drives.
 type streamLink struct {
 	t     testing.TB
-	in    streamInput
+	in    linkScript
 	ends  [2]*KCP
 	hosts [2]*testHost
 	wire  [2][]flying       // to ends[i]
@@ -209,7 +223,7 @@ const (
 )
 
 func newStreamLink(t testing.TB, script []byte) *streamLink {
-	l := &streamLink{t: t, in: streamInput(script[:min(len(script), maxLinkScript)]), now: 1, delay: 20}
+	l := &streamLink{t: t, in: linkScript(script[:min(len(script), maxLinkScript)]), now: 1, delay: 20}
 	flags, shape := l.in.next(), l.in.next()
 	l.luck = rand.New(rand.NewPCG(uint64(flags), uint64(shape)))
 	for i := range l.ends {
@@ -323,7 +337,7 @@ func (l *streamLink) match(i int, p []byte) {
 			*sent = (*sent)[1:]
 			return
 		}
-		if m.tag == nil || !m.tag.abandoned {
+		if m.tag == nil || !m.tag.Abandoned {
 			l.t.Fatalf("end %d reads %d bytes before a message of %d", i, len(p), len(m.data))
 		}
 	}
@@ -343,7 +357,7 @@ func (l *streamLink) send(i int, p []byte, how byte) {
 	var err error
 	l.made++ // no two messages are equal
 	m := plainMessage{data: binary.LittleEndian.AppendUint32(p, uint32(l.made))}
-	if tag := l.limits(how); tag.partial() {
+	if tag := l.limits(how); tag.Partial() {
 		m.tag = tag
 		err = k.sendMessage(m.data, tag)
 	} else {
@@ -354,15 +368,15 @@ func (l *streamLink) send(i int, p []byte, how byte) {
 }
 
 // limits returns a tag with the lifetime or retransmissions that how says.
-func (l *streamLink) limits(how byte) *streamTag {
-	tag := &streamTag{}
+func (l *streamLink) limits(how byte) *streams.Tag {
+	tag := &streams.Tag{}
 	switch how & 7 {
 	case 1, 2, 3:
-		tag.limit = uint32(how & 7)
+		tag.Limit = uint32(how & 7)
 	case 4, 5:
-		tag.deadline = int64(l.now+uint32(how>>4)*15+1) * 1000
+		tag.Deadline = int64(l.now+uint32(how>>4)*15+1) * 1000
 	case 6:
-		tag.limit, tag.deadline = 2, int64(l.now+100)*1000
+		tag.Limit, tag.Deadline = 2, int64(l.now+100)*1000
 	}
 	return tag
 }
@@ -442,7 +456,7 @@ func (l *streamLink) disturb(i int, repeats bool, x byte) {
 // done reports whether all is delivered and acknowledged.
 func (l *streamLink) done() bool {
 	for i, k := range l.ends {
-		lacks := func(m plainMessage) bool { return m.tag == nil || !m.tag.abandoned }
+		lacks := func(m plainMessage) bool { return m.tag == nil || !m.tag.Abandoned }
 		if k.WaitSend() > 0 || len(l.hosts[i].queue) > 0 || len(l.read[i]) < len(l.plain[1-i]) || slices.ContainsFunc(l.whole[i], lacks) {
 			return false
 		}
@@ -471,7 +485,7 @@ func (l *streamLink) finish() {
 	for i, h := range l.hosts {
 		peer := l.hosts[1-i]
 		for _, m := range l.whole[i] {
-			require.Zero(l.t, m.tag.flight)
+			require.Zero(l.t, m.tag.InFlight)
 		}
 		h.check()
 		h.checkArrival(peer)

@@ -35,14 +35,14 @@ func checkSeqOrder(t *testing.T, a, b seq) {
 	case distance < -1<<31:
 		distance += 1 << 32
 	}
-	if got := int64(a.diff(b)); got != distance {
-		t.Fatalf("%d.diff(%d) = %d, want %d", a, b, got, distance)
+	if got := int64(a.Diff(b)); got != distance {
+		t.Fatalf("%d.Diff(%d) = %d, want %d", a, b, got, distance)
 	}
 	if distance == -1<<31 { // opposite points of the circle: each is after the other
 		distance = 1 << 31
 	}
-	if a.before(b) != (distance < 0) || a.after(b) != (distance > 0) {
-		t.Fatalf("%d and %d: before %v, after %v at distance %d", a, b, a.before(b), a.after(b), distance)
+	if a.Before(b) != (distance < 0) || a.After(b) != (distance > 0) {
+		t.Fatalf("%d and %d: before %v, after %v at distance %d", a, b, a.Before(b), a.After(b), distance)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestSeqWithin(t *testing.T) {
 				from := seq(p) - 4 + start
 				for i := -20; i <= 20; i++ {
 					want := i >= 0 && i < int(size)
-					require.Equal(t, want, (from+seq(i)).within(from, from+size), "%d in [%d, +%d)", i, from, size)
+					require.Equal(t, want, (from+seq(i)).Within(from, from+size), "%d in [%d, +%d)", i, from, size)
 				}
 			}
 		}
@@ -87,9 +87,9 @@ func TestSeqTable(t *testing.T) {
 		{0x80000000, 0xffffffff, -math.MaxInt32, true, false},
 	}
 	for _, c := range tests {
-		require.Equal(t, c.diff, c.a.diff(c.b), "%d - %d", c.a, c.b)
-		require.Equal(t, c.before, c.a.before(c.b), "%d before %d", c.a, c.b)
-		require.Equal(t, c.after, c.a.after(c.b), "%d after %d", c.a, c.b)
+		require.Equal(t, c.diff, c.a.Diff(c.b), "%d - %d", c.a, c.b)
+		require.Equal(t, c.before, c.a.Before(c.b), "%d before %d", c.a, c.b)
+		require.Equal(t, c.after, c.a.After(c.b), "%d after %d", c.a, c.b)
 	}
 }
 

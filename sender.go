@@ -134,7 +134,7 @@ func (k *KCP) WaitSend() int { return k.snd.inFlight + int(k.snd.end-k.snd.nxt) 
 
 // ackBelow takes every segment below una as acknowledged.
 func (k *KCP) ackBelow(una seq) {
-	for k.snd.una.before(una) {
+	for k.snd.una.Before(una) {
 		if s := k.snd.ring.at(k.snd.una); s != nil {
 			if s.xmit > 1 {
 				k.recordRetransmit(s)
@@ -220,7 +220,7 @@ func (k *KCP) notifyAcked(una seq) {
 	}
 	k.snd.rate.Finish(grain)
 	s := k.congestionState()
-	s.UnaMoved, s.Sample = k.snd.una.after(una), k.snd.rate.Sample
+	s.UnaMoved, s.Sample = k.snd.una.After(una), k.snd.rate.Sample
 	if e := &k.snd.recovery.episode; e.resent != 0 || e.ambiguous != 0 {
 		k.notifyRecovered(s)
 	}

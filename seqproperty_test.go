@@ -76,7 +76,7 @@ func (k *KCP) recount() (b books, err error) {
 	}
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
-		waits := !sn.within(k.snd.una, k.snd.nxt)
+		waits := !sn.Within(k.snd.una, k.snd.nxt)
 		if waits {
 			s = k.snd.ring.at(k.place(sn))
 		}

@@ -53,8 +53,8 @@ type Conn struct {
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
-	streams  *streamTable // nil: there have been none
-	rare     *rareState   // nil: nothing of it is needed
+	streams  *sessionStreams // nil: there have been none
+	rare     *rareState      // nil: nothing of it is needed
 	rtt      rttState
 	watch    *sessionWatch // nil until the application watches the session
 

@@ -467,17 +467,17 @@ func (c *Conn) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().before(c.hs.peerFinal) }
+func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().Before(c.hs.peerFinal) }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window
 // reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
 	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
-	possible := final.within(next, next+1<<31)
+	possible := final.Within(next, next+1<<31)
 	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
 		possible = possible || s.code == sigFin
-		if l.peerFin && l.peerFinal != final && (s.code != sigClose || final.before(l.peerFinal)) {
+		if l.peerFin && l.peerFinal != final && (s.code != sigClose || final.Before(l.peerFinal)) {
 			return false
 		}
 	} else if l.peerFin && l.peerFinal != final {

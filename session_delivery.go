@@ -39,7 +39,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 	for {
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
-		if !discarded && (!c.kcp.sendUna().before(*end) || c.kcp.WaitSend() == 0) {
+		if !discarded && (!c.kcp.sendUna().Before(*end) || c.kcp.WaitSend() == 0) {
 			return nil
 		}
 		if err := c.cannotDeliver(); err != nil {
@@ -86,7 +86,7 @@ func (w *sessionWatch) overtaken(next seq) {
 		return
 	}
 	for _, end := range w.flushing {
-		if next.before(*end) {
+		if next.Before(*end) {
 			*end++
 		}
 	}
@@ -94,7 +94,7 @@ func (w *sessionWatch) overtaken(next seq) {
 
 // waitFor takes note that a call of Flush waits for snd_una to reach end.
 func (w *sessionWatch) waitFor(end seq) {
-	if !w.flushes || end.before(w.flushed) {
+	if !w.flushes || end.Before(w.flushed) {
 		w.flushed, w.flushes = end, true
 	}
 }
@@ -102,7 +102,7 @@ func (w *sessionWatch) waitFor(end seq) {
 // delivers reports whether calls of Flush are to be woken, as snd_una is now
 // una. They then ask again. w may be nil.
 func (w *sessionWatch) delivers(una seq) bool {
-	if w == nil || !w.flushes || una.before(w.flushed) {
+	if w == nil || !w.flushes || una.Before(w.flushed) {
 		return false
 	}
 	w.flushes = false

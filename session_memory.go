@@ -47,7 +47,7 @@ func (c *Conn) held() int {
 		n += cap(v.deferred.Data)
 	}
 	if c.streams != nil {
-		n += c.streams.memory()
+		n += c.streamMemory()
 	}
 	return n
 }

@@ -1,12 +1,10 @@
 package kcp
 
-import "time"
+import (
+	"time"
 
-// sessionMessage is a message of SendMessage.
-type sessionMessage struct {
-	streamTag
-	awaited
-}
+	"github.com/arqnet/kcp/internal/streams"
+)
 
 // SendMessage is WriteMessage with options for this message; nil means those of
 // WriteMessage: it is delivered if the session lasts.
@@ -36,22 +34,26 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
 	}
-	m := new(sessionMessage)
-	m.owner, m.tag, m.done = m, &m.streamTag, options.Done
-	m.limit = uint32(transmissions(options.MaxRetransmits))
+	t := &streams.Tag{Limit: uint32(transmissions(options.MaxRetransmits))}
 	if lifetime > 0 {
-		m.deadline = c.deadlineLocked(lifetime, begun)
+		t.Deadline = c.deadlineLocked(lifetime, begun)
 	}
-	if err := c.kcp.sendMessage(b, &m.streamTag); err != nil {
+	if err := c.kcp.sendMessage(b, t); err != nil {
 		return c.opError("write", err)
 	}
 	c.rarely().messages = true
-	if m.done != nil {
-		m.append(&c.rare.awaited)
+	if options.Done != nil {
+		c.rare.awaiting.Add(t, options.Done)
 	}
 	c.dropSpentMessages()
 	c.push()
 	return nil
+}
+
+// machineTimeLocked returns the present on the machine's clock, in microseconds.
+func (c *Conn) machineTimeLocked() int64 {
+	c.setClock(c.ep.now())
+	return c.kcp.micros()
 }
 
 // deadlineLocked returns when the lifetime of a message ends, in milliseconds from
@@ -102,16 +104,16 @@ func (c *Conn) givingUp() (drop, abandon bool) {
 }
 
 // messageAcked takes note that a segment of t was acknowledged.
-func (c *Conn) messageAcked(t *streamTag) {
-	if t.flight == 0 && !t.abandoned && !c.rare.failed {
-		c.finish(&t.owner.(*sessionMessage).awaited, nil)
+func (c *Conn) messageAcked(t *streams.Tag) {
+	if t.InFlight == 0 && !t.Abandoned && !c.rare.failed {
+		c.finish(t, nil)
 	}
 }
 
 // messageAbandoned takes note that the message of t is given up, which may make
 // room.
-func (c *Conn) messageAbandoned(t *streamTag) {
-	c.finish(&t.owner.(*sessionMessage).awaited, ErrMessageAbandoned)
+func (c *Conn) messageAbandoned(t *streams.Tag) {
+	c.finish(t, ErrMessageAbandoned)
 	c.io.canWrite.Broadcast()
 }
 
@@ -126,14 +128,14 @@ func (c *Conn) failMessages(err error) {
 	}
 	c.rare.failed = true
 	drop, abandon := c.givingUp()
-	c.failAll(&c.rare.awaited, failedMessages{err: err, begun: abandon, unsent: abandon || drop})
+	c.failAll(&c.rare.awaiting, streams.Failure{Err: err, Begun: abandon, Unsent: abandon || drop})
 }
 
 // segmentsGivenUp returns how many segments of the session itself the peer lacks
 // and need not have.
 func (c *Conn) segmentsGivenUp() (n int) {
 	if c.usesMessages() {
-		c.kcp.messages(func(t *streamTag) {
+		c.kcp.messages(func(t *streams.Tag) {
 			if c.kcp.givenUp(t) {
 				n++
 			}

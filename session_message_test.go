@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/stretchr/testify/require"
 )
 
@@ -78,7 +79,7 @@ func TestAbandonedSegments(t *testing.T) {
 					h := header{conv: 1, cmd: cmdPush, frg: p.frg, wnd: 32, sn: seq(sn), len: uint32(len(p.text))}
 					payload := []byte(p.text)
 					if p.text == "" {
-						payload = (&streamHeader{kind: streamAbandon}).append(nil)
+						payload = (&streams.Header{Kind: streams.Abandon}).Append(nil)
 						h.cmd, h.len = cmdStream, uint32(len(payload))
 					}
 					b := make([]byte, headerSize+len(payload))
@@ -117,7 +118,7 @@ func TestAbandonedSegments(t *testing.T) {
 // or of another form, for the session itself; and one at an end that takes no
 // streams.
 func TestBadAbandonedSegments(t *testing.T) {
-	abandon := (&streamHeader{kind: streamAbandon}).append(nil)
+	abandon := (&streams.Header{Kind: streams.Abandon}).Append(nil)
 	for _, v := range []struct {
 		name    string
 		payload []byte
@@ -131,8 +132,8 @@ func TestBadAbandonedSegments(t *testing.T) {
 		{name: "behind the window", payload: abandon, sn: maxWindow, beyond: 1},
 		{name: "too long", payload: append(slices.Clone(abandon), 0), want: Drops{Stream: 1}},
 		{name: "too short", payload: abandon[:10], want: Drops{Stream: 1}},
-		{name: "with bit 3", payload: (&streamHeader{kind: streamAbandon, end: true}).append(nil), want: Drops{Stream: 1}},
-		{name: "DATA", payload: append((&streamHeader{kind: streamData, end: true}).append(nil), 0, 0), want: Drops{Stream: 1}},
+		{name: "with bit 3", payload: (&streams.Header{Kind: streams.Abandon, End: true}).Append(nil), want: Drops{Stream: 1}},
+		{name: "DATA", payload: append((&streams.Header{Kind: streams.Data, End: true}).Append(nil), 0, 0), want: Drops{Stream: 1}},
 		{name: "no streams here", payload: abandon, streams: -1, want: Drops{Command: 1}},
 	} {
 		inWorld(t, 7, clean, func(w *world) {
@@ -176,7 +177,7 @@ func TestQueueOfSpentMessages(t *testing.T) {
 	for range 2000 {
 		for range 3 {
 			fed++
-			tag := &streamTag{deadline: int64(now+5) * 1000}
+			tag := &streams.Tag{Deadline: int64(now+5) * 1000}
 			require.NoError(t, k.sendMessage(make([]byte, fed%4*1000), tag))
 		}
 		now++
@@ -191,10 +192,10 @@ func TestQueueOfSpentMessages(t *testing.T) {
 		require.Equal(t, k.books(), b)
 	}
 	last := int64(0)
-	k.messages(func(tag *streamTag) {
-		if !tag.begun {
-			require.GreaterOrEqual(t, tag.deadline, last)
-			last = tag.deadline
+	k.messages(func(tag *streams.Tag) {
+		if !tag.Begun {
+			require.GreaterOrEqual(t, tag.Deadline, last)
+			last = tag.Deadline
 			require.Greater(t, last, int64(now)*1000)
 		}
 	})
@@ -298,9 +299,10 @@ func (tc *receiptCase) run(w *world) {
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 	}
 	if tc.mute {
-		a.mu.Lock()
-		s.out.limit = s.out.used
-		a.mu.Unlock()
+		for s.Stats().WriteQueued == 0 { // r reads nothing
+			require.NoError(t, s.WriteMessage(make([]byte, 1000)))
+			time.Sleep(100 * time.Millisecond)
+		}
 	}
 	results := make(chan error, 100)
 	options := &MessageOptions{Lifetime: tc.lifetime}

@@ -33,8 +33,8 @@ func (c *Conn) NextMessageSize() (size int, ok bool) {
 func (s *Stream) NextMessageSize() (size int, ok bool) {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	if s.cannotReadLocked() != nil || !s.readableLocked() {
+	if s.cannotReadLocked() != nil {
 		return 0, false
 	}
-	return s.in.ready[s.in.head].left, true
+	return s.state.NextMessage()
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/customs"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // rareState is what most sessions do without. Conn.mu guards it.
@@ -18,9 +19,9 @@ type rareState struct {
 	customs  customs.Customs
 	kept     [][]byte // what Read returns after Close; see keepReceived
 	receipts receipts
-	awaited  *awaited // messages of Conn.SendMessage that await a receipt; nil: none yet
-	messages bool     // SendMessage was called with options
-	failed   bool     // failMessages was called: no more of them are delivered
+	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
+	messages bool             // SendMessage was called with options
+	failed   bool             // failMessages was called: no more of them are delivered
 }
 
 // rarely returns the session's rareState, which it allocates.

@@ -8,6 +8,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // StreamOptions are the properties of a stream, in both directions. The zero
@@ -53,22 +55,21 @@ type MessageOptions struct {
 }
 
 const (
-	minPriority, maxPriority = -8, 7
-	maxLifetimeMillis        = 1<<32 - 1
-	maxRetransmitLimit       = 1<<16 - 2
+	maxLifetimeMillis  = 1<<32 - 1
+	maxRetransmitLimit = 1<<16 - 2
 )
 
 // Codes of a StreamError that this package gives. Those of applications are
 // below 1<<62.
 const (
 	// StreamRefused means that the peer has as many streams as it takes.
-	StreamRefused uint64 = 1<<62 + iota
+	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived does not fit the rules of
 	// WIRE.md §5.9: too much, out of place, or behind the end.
-	StreamViolation
+	StreamViolation = streams.Violation
 	// StreamTooLarge means that a message does not fit into the receiver's
 	// Config.StreamReceiveBuffer.
-	StreamTooLarge
+	StreamTooLarge = streams.TooLarge
 
 	maxStreamCode = 1<<62 - 1
 )
@@ -81,7 +82,7 @@ var (
 	ErrNoStreams = errors.New("kcp: peer does not support streams")
 	// ErrMessageAbandoned means that the lifetime or the retransmissions of a
 	// message were used up before the peer had all of it.
-	ErrMessageAbandoned = errors.New("kcp: message abandoned")
+	ErrMessageAbandoned = streams.ErrAbandoned
 	// errStreamOptions means that an option is out of its range.
 	errStreamOptions = errors.New("kcp: stream option out of range")
 )
@@ -121,22 +122,17 @@ func (e *StreamError) Error() string {
 // A stream has to be closed, or reset, by both applications; what it holds is
 // released then. Errors are of type *net.OpError, but for io.EOF.
 type Stream struct {
-	conn   *Conn  // immutable, like id and params
-	id     uint32 // odd if the dialling end has opened it
-	params streamParams
+	conn *Conn // immutable
 
 	writing sync.Mutex // held for a whole Write; locked before Conn.mu
 
 	// Conn.mu guards the fields below.
+	state         streams.Stream
 	canRead       notifier
 	canWrite      notifier
 	readDeadline  deadline
 	writeDeadline deadline
 	closed        bool // by Close
-	gone          bool // not in the table any more
-	accepted      bool // AcceptStream has returned it, or this end has opened it
-	out           streamOut
-	in            streamIn
 }
 
 // OpenStream opens a stream. It waits until it is known whether the peer takes
@@ -160,12 +156,16 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 	if err := c.waitStreams(ctx); err != nil {
 		return nil, c.opError("open", err)
 	}
-	s, err := c.streamTable().openLocked(params)
+	t := c.streamTable()
+	s, err := t.Open(params)
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
-	c.wake(c.streams.openAt)
-	return s, nil
+	if t.openAt == 0 {
+		t.openAt = c.ep.now() + openDelay
+	}
+	c.wake(t.openAt)
+	return streamOf(s), nil
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its
@@ -187,15 +187,11 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 			return nil, c.opError("accept", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("accept", ctx.Err())
-		case len(t.backlog) > 0:
-			s := t.backlog[0]
-			t.backlog[0] = nil
-			if t.backlog = t.backlog[1:]; len(t.backlog) == 0 {
-				t.backlog = nil
-			}
-			t.acceptedLocked(s)
-			return s, nil
-		case c.closing.err != nil:
+		}
+		if s := t.Accept(); s != nil {
+			return streamOf(s), nil
+		}
+		if c.closing.err != nil {
 			return nil, c.opError("accept", c.reason(c.closing.err))
 		}
 		t.canAccept.block(rankAcceptStream)
@@ -249,17 +245,17 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 }
 
 // params returns what of the options the peer has to know.
-func (o *StreamOptions) params() (p streamParams, err error) {
+func (o *StreamOptions) params() (p streams.Params, err error) {
 	if o == nil {
 		return p, nil
 	}
 	lifetime, err := lifetimeMillis(o.MaxLifetime)
-	if err != nil || o.Priority < minPriority || o.Priority > maxPriority || o.MaxRetransmits > maxRetransmitLimit {
+	if err != nil || o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority || o.MaxRetransmits > maxRetransmitLimit {
 		return p, errStreamOptions
 	}
-	return streamParams{
-		unordered: o.Unordered, priority: int8(o.Priority),
-		retransmits: transmissions(o.MaxRetransmits), lifetime: lifetime,
+	return streams.Params{
+		Unordered: o.Unordered, Priority: int8(o.Priority),
+		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetime,
 	}, nil
 }
 
@@ -285,19 +281,19 @@ func transmissions(retransmits int) uint16 {
 
 // ID returns the number of the stream, the same at both ends. The streams that
 // the dialling end has opened have odd numbers.
-func (s *Stream) ID() uint32 { return s.id }
+func (s *Stream) ID() uint32 { return s.state.ID() }
 
 // Options returns the options with which the stream was opened, be it by the
 // peer.
 func (s *Stream) Options() StreamOptions {
-	p := s.params
-	o := StreamOptions{Unordered: p.unordered, Priority: int(p.priority), MaxLifetime: time.Duration(p.lifetime) * time.Millisecond}
-	switch p.retransmits {
+	p := s.state.Params()
+	o := StreamOptions{Unordered: p.Unordered, Priority: int(p.Priority), MaxLifetime: time.Duration(p.Lifetime) * time.Millisecond}
+	switch p.Retransmits {
 	case 0:
 	case 1:
 		o.MaxRetransmits = -1
 	default:
-		o.MaxRetransmits = int(p.retransmits) - 1
+		o.MaxRetransmits = int(p.Retransmits) - 1
 	}
 	return o
 }
@@ -355,8 +351,8 @@ func (s *Stream) Close() error {
 	s.writeDeadline.set(time.Time{}, &c.mu, &s.canWrite)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
-	s.stopReadingLocked(0)
-	s.finishLocked()
+	s.state.StopReading(0)
+	s.state.Finish()
 	c.kickStreams()
 	return nil
 }
@@ -371,7 +367,7 @@ func (s *Stream) CloseWrite() error {
 	if err := s.cannotWriteLocked(); err != nil && err != os.ErrDeadlineExceeded {
 		return c.opError("close", err)
 	}
-	s.finishLocked()
+	s.state.Finish()
 	s.canWrite.Broadcast()
 	c.kickStreams()
 	return nil
@@ -386,11 +382,11 @@ func (s *Stream) Reset(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s.closed && s.gone {
+	if s.closed && s.state.Gone() {
 		return c.opError("close", net.ErrClosed)
 	}
 	s.closed = true
-	s.resetLocked(&StreamError{Code: code & maxStreamCode})
+	s.state.Reset(code & maxStreamCode)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
 	c.kickStreams()
@@ -423,7 +419,11 @@ type StreamStats struct {
 func (s *Stream) Stats() StreamStats {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
-	st := s.in.stats
-	st.WriteQueued, st.ReadBuffered = s.out.queued, s.in.bytes
-	return st
+	st := s.state.Stats()
+	return StreamStats{
+		MessagesSent: st.MessagesSent, MessagesReceived: st.MessagesReceived,
+		BytesSent: st.BytesSent, BytesReceived: st.BytesReceived,
+		Abandoned: st.Abandoned, Skipped: st.Skipped,
+		WriteQueued: st.Queued, ReadBuffered: st.Unread,
+	}
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -18,8 +19,8 @@ type streamWriter struct {
 }
 
 var streamWriters = []streamWriter{
-	{name: "bytes", size: streamChunk, write: func(s *Stream) error { _, err := s.Write(make([]byte, 1<<20)); return err }},
-	{name: "a few bytes", size: streamChunk, write: func(s *Stream) error { _, err := s.Write([]byte{1}); return err }},
+	{name: "bytes", size: 16 << 10, write: func(s *Stream) error { _, err := s.Write(make([]byte, 1<<20)); return err }},
+	{name: "a few bytes", size: 16 << 10, write: func(s *Stream) error { _, err := s.Write([]byte{1}); return err }},
 	{name: "empty messages", write: func(s *Stream) error { return s.WriteMessage(nil) }},
 	{name: "messages", size: 1000, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1000)) }},
 	{name: "long messages", size: 1 << 20, write: func(s *Stream) error { return s.WriteMessage(make([]byte, 1<<20)) }},
@@ -28,12 +29,12 @@ var streamWriters = []streamWriter{
 // blockedStreams has n streams of a write as much as they can. b takes nothing.
 // It returns what waits in them.
 func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) int {
-	var streams []*Stream
+	var all []*Stream
 	for range n {
-		streams = append(streams, openStream(t, a, nil))
+		all = append(all, openStream(t, a, nil))
 	}
 	var wg sync.WaitGroup
-	for _, s := range streams {
+	for _, s := range all {
 		require.NoError(t, s.SetWriteDeadline(time.Now().Add(time.Second)))
 		wg.Go(func() {
 			for write(s) == nil {
@@ -43,7 +44,7 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 	wg.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.streams.queued
+	return a.streams.Queued()
 }
 
 // A peer that takes nothing on many streams makes the other end hold no more
@@ -51,7 +52,7 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 // 256 KiB when memory is short. All of it is counted, and released.
 func TestStreamWriteBuffersAreBounded(t *testing.T) {
 	sequential(t)
-	require.LessOrEqual(t, int(unsafe.Sizeof(outMessage{})), messageBytesQueued)
+	require.LessOrEqual(t, int(unsafe.Sizeof(Stream{})), streams.BytesHeld)
 	for _, tc := range streamWriters {
 		for _, pressed := range []bool{false, true} {
 			inWorld(t, 70, clean, func(w *world) {
@@ -70,13 +71,13 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 				empty := memoryInUse()
 				held := blockedStreams(t, a, 255, tc.write)
 				grown := memoryInUse() - empty
-				require.InDelta(t, size*3/4, held, float64(size/4+2*tc.size+4*messageBytesQueued), tc.name)
+				require.InDelta(t, size*3/4, held, float64(size/4+2*tc.size+4*streams.MessageBytesQueued), tc.name)
 				require.Less(t, grown, int64(held+held/2+1<<20), tc.name) // with the streams themselves
 				require.InDelta(t, held/writeGrain, all.Load()-others, 5)
 				require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)
 				require.NoError(t, a.Abort())
 				require.Equal(t, others, all.Load())
-				require.Zero(t, a.streams.queued)
+				require.Zero(t, a.streams.Queued())
 			})
 		}
 	}
@@ -102,7 +103,7 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			if blocked > 0 {
 				a.mu.Lock()
-				require.Greater(t, a.streams.queued, min(a.streams.sizeLocked()/4, 150<<10*blocked))
+				require.Greater(t, a.streams.Queued(), min((*streamHost)(a).WriteBuffer()/4, 150<<10*blocked))
 				a.mu.Unlock()
 			}
 			s, r := streamPair(t, a, b, nil)
@@ -165,9 +166,10 @@ func TestStreamsShareLittleRoom(t *testing.T) {
 			}
 			wg.Wait()
 			a.mu.Lock()
-			require.Zero(t, a.streams.queued)
-			require.Zero(t, a.streams.ready)
-			require.Zero(t, a.streams.writers[0].Len()+a.streams.writers[1].Len())
+			require.Zero(t, a.streams.Queued())
+			f := a.streams.Figures()
+			require.Zero(t, f.Ready)
+			require.Zero(t, f.Writers)
 			a.mu.Unlock()
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
@@ -54,28 +55,17 @@ func figuresOf(c *Conn) streamFigures {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := c.streams
-	return streamFigures{len(t.streams), t.held, t.fromPeer, len(t.refused), t.theirs.Size(), receiptsToCome(c)}
+	f := t.Figures()
+	return streamFigures{f.Streams, f.Held, f.FromPeer, f.Refused, f.IDs, receiptsToCome(c)}
 }
 
 // receiptsToCome returns how many messages await a receipt. c.mu is held.
 func receiptsToCome(c *Conn) (n int) {
-	rings := []*awaited{}
 	if c.rare != nil {
-		rings = append(rings, c.rare.awaited)
-		n += len(c.rare.receipts.due)
-		for _, f := range c.rare.receipts.failed {
-			rings = append(rings, f.ring)
-		}
+		n += c.rare.awaiting.Len() + c.rare.receipts.Len()
 	}
 	if c.streams != nil {
-		for _, s := range c.streams.streams {
-			rings = append(rings, s.out.awaited)
-		}
-	}
-	for _, r := range rings {
-		for a := r; a != nil && a.next != r; a = a.next {
-			n++
-		}
+		n += c.streams.Figures().Awaiting
 	}
 	return n
 }
@@ -180,9 +170,9 @@ func TestStreamFlowControl(t *testing.T) {
 		send(t, stuck, data)
 		time.Sleep(5 * time.Second)
 		st := unread.Stats()
-		require.LessOrEqual(t, st.ReadBuffered, initialCredit)
-		require.Greater(t, st.ReadBuffered, initialCredit*9/10)
-		require.LessOrEqual(t, b.Stats().Held, 3*initialCredit)
+		require.LessOrEqual(t, st.ReadBuffered, streams.InitialCredit)
+		require.Greater(t, st.ReadBuffered, streams.InitialCredit*9/10)
+		require.LessOrEqual(t, b.Stats().Held, 3*streams.InitialCredit)
 		s, r := streamPair(t, a, b, nil)
 		bothWays(t, s, r, content(1, 2<<20), content(2, 2<<20))
 		bothWays(t, a, b, content(3, 1<<20), content(4, 1<<20))
@@ -285,62 +275,6 @@ func TestStreamLimit(t *testing.T) {
 	})
 }
 
-// An ABANDON of all up to a message lets those be read that are complete, in order,
-// and drops the others, whatever arrives of them later.
-func TestStreamSkips(t *testing.T) {
-	whole := func(mid seq) []byte {
-		return append((&streamHeader{id: 1, kind: streamData, end: true, mid: mid}).append(nil), byte(mid))
-	}
-	part := func(mid seq) []byte {
-		return append((&streamHeader{id: 1, kind: streamData, part: true, mid: mid}).append(nil), byte(mid))
-	}
-	upTo := func(mid seq) []byte {
-		return (&streamHeader{id: 1, kind: streamAbandon, end: true, mid: mid, size: noSegment}).append(nil)
-	}
-	for _, tc := range []struct {
-		segments [][]byte
-		read     []byte // messages of one byte, their numbers
-		skipped  uint64
-		next     seq
-	}{
-		{[][]byte{upTo(4)}, nil, 5, 5},
-		{[][]byte{whole(1), upTo(0)}, []byte{1}, 1, 2},
-		{[][]byte{whole(2), whole(3), part(1), whole(6), whole(5), upTo(3)}, []byte{2, 3}, 2, 4},
-		{[][]byte{whole(2), whole(3), whole(5), upTo(4), whole(4), whole(0)}, []byte{2, 3, 5}, 3, 6},
-		{[][]byte{part(1000), whole(2), part(1001), upTo(1000)}, []byte{2}, 1000, 1001},
-		{[][]byte{whole(1), whole(2), part(4), upTo(2), upTo(1), upTo(4), whole(5)}, []byte{1, 2, 5}, 3, 6},
-	} {
-		inWorld(t, 10, clean, func(w *world) {
-			a, b, _ := w.pair(nil, nil)
-			_, r := streamPair(t, a, b, nil)
-			b.mu.Lock()
-			for _, p := range tc.segments {
-				b.onStream(p)
-			}
-			require.Equal(t, tc.next, r.in.next)
-			require.Equal(t, tc.skipped, r.in.stats.Skipped)
-			require.Nil(t, r.in.err)
-			b.mu.Unlock()
-			buf := make([]byte, 10)
-			for _, want := range tc.read {
-				n, err := r.ReadMessage(buf)
-				require.NoError(t, err)
-				require.Equal(t, []byte{want}, buf[:n])
-			}
-			b.mu.Lock()
-			defer b.mu.Unlock()
-			require.False(t, r.in.waits())
-			held, cost := 0, seq(0)
-			for _, m := range r.in.early.All {
-				held += m.memory()
-				cost += seq(m.cost)
-			}
-			require.Equal(t, held, r.in.held)
-			require.Equal(t, cost, r.in.got-r.in.freed)
-		})
-	}
-}
-
 // A peer without signals takes no streams, nor does one that is set so: both are
 // known at once, and the session goes on.
 func TestPeersWithoutStreams(t *testing.T) {
@@ -436,7 +370,7 @@ func TestStreamIDsOfBothDiallers(t *testing.T) {
 			c.hs.capabilities |= capDialled
 			c.mu.Unlock()
 		}
-		require.NotEqual(t, a.firstStream(), b.firstStream())
+		require.NotEqual(t, (*streamHost)(a).FirstID(), (*streamHost)(b).FirstID())
 	})
 }
 
@@ -713,9 +647,9 @@ func TestStreamBacklogIsBounded(t *testing.T) {
 		a, b, _ := w.pair(nil, &Config{MaxStreams: 10})
 		b.mu.Lock()
 		for i := range uint32(1000) {
-			b.onStream((&streamHeader{id: 2*i + 1, kind: streamReset, code: StreamRefused, opens: true}).append(nil))
+			b.onStream((&streams.Header{ID: 2*i + 1, Kind: streams.Reset, Code: StreamRefused, Opens: true}).Append(nil))
 		}
-		backlog, held := len(b.streams.backlog), b.streams.held
+		backlog, held := b.streams.Figures().Backlog, b.streams.Held()
 		b.mu.Unlock()
 		require.Equal(t, 10, backlog)
 		require.Zero(t, held)

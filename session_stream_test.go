@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -67,7 +68,7 @@ func segmentCost(c *Conn) float64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := float64(c.kcp.segmentPayload())
-	return (n - maxStreamHeader) / (n + streamCost)
+	return (n - streams.MaxHeader) / (n + streams.SegmentCost)
 }
 
 // Only what the application reads, and fast, lets buffers grow, and all of a
@@ -78,7 +79,7 @@ func TestStreamGrowthIsBounded(t *testing.T) {
 		window := func(s *Stream) int {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return s.in.window
+			return s.state.Stats().Window
 		}
 		unread, stuck := streamPair(t, a, b, nil)
 		go func() {
@@ -94,25 +95,25 @@ func TestStreamGrowthIsBounded(t *testing.T) {
 				time.Sleep(2 * time.Millisecond)
 			}
 		}()
-		var streams [4][2]*Stream
-		for i := range streams {
-			streams[i][0], streams[i][1] = streamPair(t, a, b, nil)
+		var pairs [4][2]*Stream
+		for i := range pairs {
+			pairs[i][0], pairs[i][1] = streamPair(t, a, b, nil)
 		}
-		for i := range streams {
-			carries(t, streams[i][0], streams[i][1], 8<<20)
+		for i := range pairs {
+			carries(t, pairs[i][0], pairs[i][1], 8<<20)
 		}
 		<-done
-		require.Equal(t, initialCredit, window(stuck))
+		require.Equal(t, streams.InitialCredit, window(stuck))
 		require.Equal(t, defaultStreamReceive, window(reader))
 		sum := 0
-		for _, s := range streams {
+		for _, s := range pairs {
 			require.LessOrEqual(t, window(s[1]), maxStreamReceive)
 			sum += window(s[1]) - defaultStreamReceive
 		}
 		require.Positive(t, sum)
-		require.LessOrEqual(t, sum, maxStreamGrowth)
+		require.LessOrEqual(t, sum, streams.MaxGrowth)
 		require.Equal(t, sum, grownOf(b))
-		for _, s := range streams {
+		for _, s := range pairs {
 			require.NoError(t, s[0].Close())
 			require.NoError(t, s[1].Close())
 		}
@@ -125,26 +126,20 @@ func TestStreamGrowthIsBounded(t *testing.T) {
 func grownOf(c *Conn) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.streams.grown
+	return c.streams.Figures().Grown
 }
 
-// Under memory pressure buffers do not grow.
+// Under memory pressure the session tells its streams that buffers may not grow.
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
-		a, b, l := w.pair(nil, nil)
-		s, r := streamPair(t, a, b, nil)
-		carries(t, s, r, 100<<10)
+		_, b, l := w.pair(nil, nil)
 		load, pressure := &l.ep.load.buffered, 2*int64(l.ep.config.MaxBuffered)
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		load.Add(pressure)
-		for range 4 {
-			r.growLocked(defaultStreamReceive)
-		}
-		require.Equal(t, defaultStreamReceive, r.in.window)
+		require.True(t, (*streamHost)(b).MemoryIsShort())
 		load.Add(-pressure)
-		r.growLocked(defaultStreamReceive)
-		require.Equal(t, 2*defaultStreamReceive, r.in.window)
+		require.False(t, (*streamHost)(b).MemoryIsShort())
 	})
 }
 
@@ -203,7 +198,7 @@ func (p *forgedPeer) greeting(s signal, dialled bool) []byte {
 
 // opens sends a message of one byte that opens a stream.
 func (p *forgedPeer) opens(id uint32) {
-	payload := append((&streamHeader{id: id, kind: streamData, opens: true, end: true}).append(nil), 1)
+	payload := append((&streams.Header{ID: id, Kind: streams.Data, Opens: true, End: true}).Append(nil), 1)
 	b := make([]byte, headerSize)
 	(&header{conv: p.conv, cmd: cmdStream, wnd: 128, sn: p.sn, len: uint32(len(payload))}).encode(b)
 	p.inject(append(b, payload...))
@@ -316,8 +311,9 @@ func TestManyStreams(t *testing.T) {
 			require.Zero(t, figuresOf(c))
 			c.mu.Lock()
 			require.Zero(t, c.kcp.WaitSend()+int(c.kcp.rcv.queued+c.kcp.rcv.void)+c.kcp.rcv.early)
-			require.False(t, c.streams.sched.busy())
-			require.Empty(t, append(c.streams.openings, c.streams.backlog...))
+			require.False(t, c.streams.Busy())
+			f := c.streams.Figures()
+			require.Zero(t, f.Openings+f.Backlog)
 			c.mu.Unlock()
 		}
 		left := memoryInUse() - before
@@ -325,8 +321,8 @@ func TestManyStreams(t *testing.T) {
 		// What other tests of the process leave, or free meanwhile, is about 80 KB.
 		require.LessOrEqual(t, left, int64(128<<10+2*total))
 		s, r = streamPair(t, a, b, nil)
-		bothWays(t, s, r, content(1, 3*initialCredit), content(2, 3*initialCredit))
-		bothWays(t, a, b, content(3, 3*initialCredit), content(4, 3*initialCredit))
+		bothWays(t, s, r, content(1, 3*streams.InitialCredit), content(2, 3*streams.InitialCredit))
+		bothWays(t, a, b, content(3, 3*streams.InitialCredit), content(4, 3*streams.InitialCredit))
 		runtime.KeepAlive(mine)
 		runtime.KeepAlive(theirs)
 	})
@@ -409,7 +405,7 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 				tc.end(t, a, b, streams)
 				time.Sleep(time.Minute)
 				require.Zero(t, b.ep.Stats().Buffered)
-				require.Zero(t, b.streams.held)
+				require.Zero(t, b.streams.Held())
 				for _, s := range streams {
 					_, err := s.Read(make([]byte, 1))
 					if s.closed {
@@ -517,9 +513,9 @@ func TestStreams(t *testing.T) {
 			time.Sleep(5 * time.Second)
 			for _, c := range []*Conn{a, b} {
 				c.mu.Lock()
-				require.Empty(t, c.streams.streams)
-				require.Zero(t, c.streams.held)
-				require.Zero(t, c.streams.fromPeer)
+				require.Zero(t, c.streams.Len())
+				require.Zero(t, c.streams.Held())
+				require.Zero(t, c.streams.Figures().FromPeer)
 				c.mu.Unlock()
 				require.Zero(t, c.Stats().Dropped.Total())
 			}

@@ -68,7 +68,7 @@ func (c *Conn) schedule(now time.Duration) {
 	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
-		wait := time.Duration(seq(at).diff(c.clock(now)))
+		wait := time.Duration(seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
@@ -103,7 +103,7 @@ func (c *Conn) schedule(now time.Duration) {
 		if t.openAt > 0 {
 			sooner(t.openAt)
 		}
-		if t.closing && t.sched.unsent > 0 {
+		if t.closing && t.Unsent() {
 			sooner(t.purgeAt)
 		}
 	}
@@ -186,7 +186,8 @@ func (c *Conn) onWake() {
 	c.setClock(now)
 	c.sendDueSignals(now)
 	if t := c.streams; t != nil && t.openAt > 0 && now >= t.openAt {
-		t.announceLocked()
+		t.openAt = 0
+		t.Announce()
 	}
 	c.flushDue(now)
 	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
@@ -197,7 +198,7 @@ func (c *Conn) onWake() {
 		c.io.canWrite.Broadcast()
 	}
 	if c.streams != nil {
-		c.streams.wakeWriterLocked()
+		c.streams.WakeWriter()
 	}
 	c.writePackets()
 }
@@ -232,7 +233,7 @@ func (c *Conn) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).after(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }

@@ -19,6 +19,14 @@ type List[E any] struct{ first, last *E }
 // First returns the first element; nil if there is none.
 func (l *List[E]) First() *E { return l.first }
 
+// Len returns the number of elements, which it counts.
+func (l *List[E]) Len(links func(*E) *Links[E]) (n int) {
+	for e := l.first; e != nil; e = links(e).after {
+		n++
+	}
+	return n
+}
+
 // Add adds an element at the beginning or at the end, unless it is in the list.
 func (l *List[E]) Add(links func(*E) *Links[E], e *E, first bool) {
 	at := links(e)

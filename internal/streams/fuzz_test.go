@@ -1,0 +1,497 @@
+package streams
+
+import (
+	"io"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+// resetError is the error of a stream that was reset.
+type resetError struct {
+	code   uint64
+	remote bool
+}
+
+func (resetError) Error() string { return "reset" }
+
+// testHost is a session with nothing but streams.
+type testHost struct {
+	table    Table
+	first    uint32 // id
+	now      int64
+	room     int
+	payload  int
+	rtt      time.Duration
+	short    bool
+	receipts Receipts
+	dropped  int
+	queued   []segment // by Pull
+}
+
+// segment is one that is with the machine.
+type segment struct {
+	tag     *Tag
+	payload []byte
+}
+
+func newHost(first uint32, limits Limits) *testHost {
+	h := &testHost{first: first, payload: 1000, room: 1 << 28, rtt: 10 * time.Millisecond}
+	h.table.Init(h, limits)
+	return h
+}
+
+// someLimits are those of a session.
+var someLimits = Limits{Streams: 100, ReceiveBuffer: 1 << 20, MostReceiveBuffer: 8 << 20, WriteBuffer: 256 << 10}
+
+func (h *testHost) Queue(t *Tag, n int) []byte {
+	s := segment{t, make([]byte, n)}
+	t.InFlight++
+	h.queued = append(h.queued, s)
+	return s.payload
+}
+
+func (h *testHost) SegmentPayload() int { return h.payload }
+func (h *testHost) Now() int64          { return h.now }
+func (h *testHost) MemoryIsShort() bool { return h.short }
+func (h *testHost) WriteBuffer() int    { return h.room }
+func (h *testHost) FirstID() uint32     { return h.first }
+func (h *testHost) Opened()             {}
+func (h *testHost) Dropped()            { h.dropped++ }
+
+func (h *testHost) RoundTrip() (last, rtt time.Duration) {
+	return time.Duration(h.now) * time.Microsecond, h.rtt
+}
+
+func (h *testHost) NewStream() *Stream { return &Stream{Owner: new(testOwner)} }
+
+func (h *testHost) Error(code uint64, remote bool) error { return resetError{code, remote} }
+func (h *testHost) Finish(t *Tag, err error)             { h.receipts.Finish(t, err) }
+
+func (h *testHost) Fail(a *Awaiting, f Failure) {
+	f.At = h.now
+	h.receipts.Fail(a, f)
+}
+
+// testOwner counts the calls.
+type testOwner struct{ readable, writable int }
+
+func (o *testOwner) Readable() { o.readable++ }
+func (o *testOwner) Writable() { o.writable++ }
+
+// acked has the segment be acknowledged.
+func (h *testHost) acked(s segment) {
+	s.tag.InFlight--
+	h.table.Acked(s.tag)
+}
+
+// script builds stream segments of bytes: most fit, some almost.
+type script []byte
+
+func (in *script) next() byte {
+	if len(*in) == 0 {
+		return 0
+	}
+	b := (*in)[0]
+	*in = (*in)[1:]
+	return b
+}
+
+// number returns one of those near 0, near the ends of 32 bits, or in between.
+func (in *script) number() uint32 {
+	b := in.next()
+	switch b >> 6 {
+	case 0, 1:
+		return uint32(b & 0x3f)
+	case 2:
+		return -uint32(b & 0x3f)
+	}
+	return uint32(b&0x3f) << 25
+}
+
+func (in *script) segment() []byte {
+	what := in.next()
+	h := Header{
+		ID: 1 + uint32(what>>4&3), Kind: Kind(in.next() % uint8(Kinds)), Opens: what&1 != 0,
+		MID: serial.Number(in.number()),
+	}
+	switch h.Kind {
+	case Data:
+		h.End, h.Part = what&2 != 0, what&4 != 0
+		if h.End = h.End || !h.Part; h.Part {
+			h.FSN = in.number()
+		}
+	case Abandon:
+		h.Size = uint16(in.number())
+	case Reset, Stop:
+		h.Code = uint64(in.number()) << (what & 0x20)
+	case Credit:
+		h.Limit = serial.Number(in.number()) << (what & 8)
+	case Open:
+		h.Opens = true
+	}
+	if h.Opens {
+		h.Params = Params{Unordered: what&8 != 0, Priority: int8(what % 9)}
+	}
+	b := h.Append(nil)
+	if h.Kind == Data {
+		b = append(b, make([]byte, int(in.next())<<(what>>6*3))...)
+	}
+	return b
+}
+
+// Bounds of an input of FuzzStreams. After each step all streams are checked, so
+// that the time for an input grows with their product.
+const (
+	maxScript = 2048 // bytes
+	maxOpen   = 32   // streams opened by this end
+)
+
+// Whatever segments arrive, and whatever the application does in between: nothing
+// panics, what is held is what the streams hold, no stream holds more than its
+// credit, and once all of them are closed nothing is left.
+func FuzzStreams(f *testing.F) {
+	f.Add([]byte("\x01\x00\x00\x10\x11\x00\x01\x20\x01\x02\x01"))
+	f.Add([]byte("\x05\x00\x00\x00\x10\x07\x00\x00\x01\x10\x01\x01\x01\xff\xff"))
+	f.Add([]byte("\xff\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\x0f"))
+	f.Add(make([]byte, maxScript))
+	for seed := range uint64(20) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		b := make([]byte, 500)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, input []byte) {
+		in := script(input[:min(len(input), maxScript)])
+		h := newHost(2, someLimits)
+		table := &h.table
+		var mine []*Stream
+		for len(in) > 0 {
+			switch op := in.next(); {
+			case op < 16 && len(mine) < maxOpen:
+				s, err := table.Open(Params{Unordered: op&1 != 0})
+				require.NoError(t, err)
+				mine = append(mine, s)
+			case op < 32 && len(table.backlog) > 0:
+				mine = append(mine, table.Accept())
+			case op < 64 && len(mine) > 0:
+				mine[int(op)%len(mine)].Read(make([]byte, 1<<20))
+			case op < 80 && len(mine) > 0:
+				if s := mine[int(op)%len(mine)]; s.CannotWrite() == nil {
+					s.Write(make([]byte, 1+int(op)))
+				}
+			case op < 84 && len(mine) > 0:
+				mine[int(op)%len(mine)].Finish()
+			case op < 88 && len(mine) > 0:
+				mine[int(op)%len(mine)].Reset(1)
+			case op < 96 && len(in) > 3:
+				n := min(len(in), int(op)%16)
+				table.Input(in[:n], false) // as it is
+				in = in[n:]
+			case op < 110:
+				table.Pull(op&1 != 0)
+			case op < 120 && len(h.queued) > 0:
+				i := int(op) % len(h.queued)
+				h.acked(h.queued[i])
+				h.queued = append(h.queued[:i], h.queued[i+1:]...)
+			default:
+				table.Input(in.segment(), false)
+			}
+			check(t, table)
+		}
+		for s := table.Accept(); s != nil; s = table.Accept() {
+			mine = append(mine, s)
+		}
+		for _, s := range mine {
+			s.StopReading(0)
+			s.Reset(0)
+			require.Zero(t, s.in.held)
+			require.Zero(t, s.out.memory)
+		}
+		check(t, table)
+		require.Zero(t, table.held)
+		require.Zero(t, table.queued)
+		for table.Pull(false) {
+		}
+		require.True(t, table.Drained())
+		for _, s := range h.queued {
+			h.acked(s)
+		}
+		require.Zero(t, table.Len(), "all is acknowledged, so all streams are over")
+	})
+}
+
+// check holds the accounts of the table against those of its
+func check(t *testing.T, table *Table) {
+	fromPeer, all := 0, 0
+	for id, s := range table.unread {
+		if all += s.in.held; !s.gone || id != s.id || !s.in.waits() {
+			t.Fatalf("stream %d, gone: %v, is said to have unread data: %v", id, s.gone, s.in.waits())
+		}
+	}
+	for id, s := range table.streams {
+		if id&1 == 1 {
+			fromPeer++
+		}
+		in := &s.in
+		all += in.held
+		held, size := 0, 0
+		for _, m := range in.ready[in.head:] {
+			held += int(m.held)
+			size += m.left
+		}
+		for mid, m := range in.early.All {
+			held += m.memory()
+			size += int(m.bytes)
+			if serial.Number(mid).Before(in.next) || !serial.Number(mid).Before(in.end) {
+				t.Fatalf("stream %d holds message %d, but not between %d and %d", s.id, mid, in.next, in.end)
+			}
+		}
+		switch {
+		case id != s.id, held != in.held, size != in.bytes:
+			t.Fatalf("stream %d (%d) holds %d bytes, %d of data; counted are %d and %d", s.id, id, held, size, in.held, in.bytes)
+		case int64(uint32(in.limit-in.got)) > int64(in.window), held > in.window:
+			t.Fatalf("stream %d has a credit of %d and holds %d bytes, window %d", id, in.limit-in.got, held, in.window)
+		}
+	}
+	for _, s := range table.backlog {
+		if s.gone {
+			fromPeer++
+		}
+	}
+	require.Equal(t, fromPeer, table.fromPeer)
+	require.Equal(t, all, table.held)
+}
+
+// pair is two tables, whose machines deliver each segment once, in any order.
+type pair struct {
+	*testing.T
+	in    script
+	ends  [2]*testHost
+	flows map[uint32]*flow
+}
+
+// flow is one direction of a stream: from the end that has opened it.
+type flow struct {
+	from     *Stream
+	to       *Stream
+	sent     []byte
+	got      []byte
+	messages map[string]int // of an unordered stream: sent less received
+	finished bool
+	receipts int // to come
+}
+
+// FuzzStreamPairs has two ends exchange what applications write, over machines that
+// deliver segments in any order. All of it arrives, in order if the stream has
+// one, each receipt is called once, and nothing is left.
+func FuzzStreamPairs(f *testing.F) {
+	f.Add([]byte("\x00\x10\x11\x12\x20\x21\x22\x30\x31\x32"))
+	for seed := range uint64(30) {
+		random := rand.New(rand.NewPCG(seed, 2))
+		b := make([]byte, 800)
+		for i := range b {
+			b[i] = byte(random.Uint32())
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, input []byte) {
+		limits := someLimits
+		limits.ReceiveBuffer, limits.MostReceiveBuffer = InitialCredit, 4*InitialCredit
+		p := &pair{T: t, in: input[:min(len(input), maxScript)], flows: make(map[uint32]*flow)}
+		p.ends[0], p.ends[1] = newHost(1, limits), newHost(2, limits)
+		for len(p.in) > 0 {
+			p.step()
+			p.check()
+		}
+		for _, fl := range p.flows {
+			fl.from.Finish()
+			fl.finished = true
+		}
+		for range 1 << 14 {
+			if !p.move(0) && !p.move(1) {
+				break
+			}
+		}
+		p.check()
+		for id, fl := range p.flows {
+			p.read(fl)
+			p.compare(id, fl)
+		}
+		for _, h := range p.ends {
+			require.Zero(t, h.table.held)
+			require.Zero(t, h.table.queued)
+			require.Zero(t, h.table.ready)
+			require.Zero(t, h.dropped)
+		}
+	})
+}
+
+// step does what the next bytes of the script say.
+func (p *pair) step() {
+	op := p.in.next()
+	end := p.ends[op&1]
+	switch op >> 5 {
+	case 0:
+		if len(p.flows) < maxOpen {
+			s, err := end.table.Open(Params{Unordered: op&2 != 0, Priority: int8(op>>2&7) - 4})
+			require.NoError(p, err)
+			p.flows[s.ID()] = &flow{from: s, messages: make(map[string]int)}
+		}
+	case 1, 2:
+		p.write(int(op))
+	case 3:
+		if fl := p.flow(int(op)); fl != nil {
+			p.read(fl)
+		}
+	case 4:
+		if fl := p.flow(int(op)); fl != nil && op&2 != 0 {
+			fl.from.Finish()
+			fl.finished = true
+		}
+	case 5:
+		end.table.Announce()
+	default:
+		p.move(int(op & 1))
+	}
+}
+
+// flow returns one of the flows; nil if there is none.
+func (p *pair) flow(i int) *flow {
+	if len(p.flows) == 0 {
+		return nil
+	}
+	for n := uint32(i) % 64; ; n = (n + 1) % 128 {
+		if fl := p.flows[n]; fl != nil {
+			return fl
+		}
+	}
+}
+
+// write has the application write.
+func (p *pair) write(op int) {
+	fl := p.flow(op)
+	if fl == nil || fl.finished {
+		return
+	}
+	size := int(p.in.next()) << (op & 4) // up to several segments
+	if room, _ := fl.from.Room(size); room < size {
+		return
+	}
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte(len(fl.sent) + i*7)
+	}
+	switch {
+	case fl.from.params.Unordered:
+		b = append(b, byte(len(fl.sent)), byte(len(fl.sent)>>8)) // no two alike
+		fl.messages[string(b)]++
+		fl.receipts++
+		fl.from.Send(b, 0, 0, func(err error) {
+			require.NoError(p, err)
+			fl.receipts--
+		})
+	case size > 0:
+		fl.from.Write(b)
+	}
+	fl.sent = append(fl.sent, b...)
+}
+
+// move has the machine of an end send some segments, which arrive in an order that
+// the script gives. It reports whether there were any.
+func (p *pair) move(from int) bool {
+	a, b := p.ends[from], p.ends[1-from]
+	for range 8 {
+		if !a.table.Pull(false) {
+			break
+		}
+	}
+	moved := len(a.queued) > 0
+	for range min(len(a.queued), 6) {
+		i := int(p.in.next()) % len(a.queued)
+		s := a.queued[i]
+		a.queued = append(a.queued[:i], a.queued[i+1:]...)
+		b.table.Input(s.payload, false)
+		a.acked(s)
+	}
+	for s := b.table.Accept(); s != nil; s = b.table.Accept() {
+		p.flows[s.ID()].to = s
+		s.Finish() // nothing is sent back
+	}
+	for _, fl := range p.flows {
+		if len(p.in) == 0 { // the end of the script
+			p.read(fl)
+		}
+	}
+	for _, r := range a.receipts.Take() {
+		r.Done(r.Err)
+	}
+	return moved
+}
+
+// read has the application read all there is.
+func (p *pair) read(fl *flow) {
+	if fl.to == nil {
+		return
+	}
+	for {
+		n, ok := fl.to.NextMessage()
+		if !ok {
+			return
+		}
+		b := make([]byte, n)
+		fl.to.ReadMessage(b)
+		fl.got = append(fl.got, b...)
+		if fl.to.params.Unordered {
+			fl.messages[string(b)]--
+		}
+	}
+}
+
+// compare holds what has arrived against what was written.
+func (p *pair) compare(id uint32, fl *flow) {
+	require.Zero(p, fl.receipts, "receipts of stream %d", id)
+	if fl.from.params.Unordered {
+		for m, n := range fl.messages {
+			require.Zero(p, n, "message of %d bytes of stream %d", len(m), id)
+		}
+		require.Len(p, fl.got, len(fl.sent))
+	} else {
+		require.Equal(p, string(fl.sent), string(fl.got), "stream %d", id)
+	}
+	require.NotNil(p, fl.to)
+	require.Equal(p, io.EOF, fl.to.ReadEnd())
+}
+
+// check holds the accounts of both ends against their streams.
+func (p *pair) check() {
+	for _, h := range p.ends {
+		queued, ready := 0, 0
+		for _, s := range h.table.streams {
+			memory := 0
+			for m := s.out.first; m != nil; m = m.next {
+				memory += m.memory()
+			}
+			require.Equal(p, memory, s.out.memory)
+			if queued += memory; s.out.ready {
+				ready += memory
+			}
+		}
+		require.Equal(p, queued, h.table.queued)
+		require.Equal(p, ready, h.table.ready)
+		held := 0
+		for _, s := range h.table.streams {
+			held += s.in.held
+		}
+		for _, s := range h.table.unread {
+			held += s.in.held
+		}
+		require.Equal(p, held, h.table.held)
+	}
+}

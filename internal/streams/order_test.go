@@ -1,0 +1,92 @@
+package streams
+
+import (
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+// A waiting message takes no more than is counted.
+func TestMessageBytes(t *testing.T) {
+	require.LessOrEqual(t, int(unsafe.Sizeof(message{})), MessageBytesQueued)
+}
+
+// An ABANDON of all up to a message lets those be read that are complete, in order,
+// and drops the others, whatever arrives of them later.
+func TestSkips(t *testing.T) {
+	whole := func(mid serial.Number) []byte {
+		return append((&Header{ID: 1, Kind: Data, Opens: true, End: true, MID: mid}).Append(nil), byte(mid))
+	}
+	part := func(mid serial.Number) []byte {
+		return append((&Header{ID: 1, Kind: Data, Opens: true, Part: true, MID: mid}).Append(nil), byte(mid))
+	}
+	upTo := func(mid serial.Number) []byte {
+		return (&Header{ID: 1, Kind: Abandon, Opens: true, End: true, MID: mid, Size: NoSegment}).Append(nil)
+	}
+	for _, tc := range []struct {
+		segments [][]byte
+		read     []byte // messages of one byte, their numbers
+		skipped  uint64
+		next     serial.Number
+	}{
+		{[][]byte{upTo(4)}, nil, 5, 5},
+		{[][]byte{whole(1), upTo(0)}, []byte{1}, 1, 2},
+		{[][]byte{whole(2), whole(3), part(1), whole(6), whole(5), upTo(3)}, []byte{2, 3}, 2, 4},
+		{[][]byte{whole(2), whole(3), whole(5), upTo(4), whole(4), whole(0)}, []byte{2, 3, 5}, 3, 6},
+		{[][]byte{part(1000), whole(2), part(1001), upTo(1000)}, []byte{2}, 1000, 1001},
+		{[][]byte{whole(1), whole(2), part(4), upTo(2), upTo(1), upTo(4), whole(5)}, []byte{1, 2, 5}, 3, 6},
+	} {
+		h := newHost(2, someLimits)
+		for _, p := range tc.segments {
+			h.table.Input(p, false)
+		}
+		r := h.table.Accept()
+		require.Equal(t, tc.next, r.in.next)
+		require.Equal(t, tc.skipped, r.in.stats.Skipped)
+		require.NoError(t, r.ReadEnd())
+		buf := make([]byte, 10)
+		for _, want := range tc.read {
+			n, ok := r.NextMessage()
+			require.True(t, ok)
+			require.Equal(t, 1, n)
+			require.Equal(t, 1, r.ReadMessage(buf))
+			require.Equal(t, want, buf[0])
+		}
+		_, ok := r.NextMessage()
+		require.False(t, ok)
+		held, cost := 0, serial.Number(0)
+		for _, m := range r.in.early.All {
+			held += m.memory()
+			cost += serial.Number(m.cost)
+		}
+		require.Equal(t, held, r.in.held)
+		require.Equal(t, cost, r.in.got-r.in.freed)
+	}
+}
+
+// Data that is read as fast as the path brings it doubles the buffer, twice for 2 MB,
+// unless memory is short.
+func TestGrowth(t *testing.T) {
+	for _, short := range []bool{false, true} {
+		h := newHost(2, someLimits)
+		h.short = short
+		h.table.Input((&Header{ID: 1, Kind: Open, Opens: true}).Append(nil), false)
+		r := h.table.Accept()
+		for mid := range serial.Number(2000) {
+			h.table.Input(append((&Header{ID: 1, Kind: Data, End: true, MID: mid}).Append(nil), make([]byte, 1000)...), false)
+			require.Equal(t, 1000, r.Read(make([]byte, 2000)))
+			for h.table.Pull(false) { // credit
+			}
+		}
+		want := someLimits.ReceiveBuffer
+		if !short {
+			want *= 4
+		}
+		require.Equal(t, want, r.Stats().Window)
+		require.Equal(t, want-someLimits.ReceiveBuffer, h.table.grown)
+		require.Zero(t, h.dropped)
+	}
+}

@@ -1,0 +1,124 @@
+// Package streams is the streams of a session as a state machine: what their
+// segments mean, what is sent next, what can be read, and the memory that all of
+// it takes (WIRE.md §5.9; compare RFC 9000 §2 to §4 and RFC 8260). It knows no
+// lock, clock, socket or session.
+//
+// Segments go into Table.Input, and come out of Table.Pull, which queues them with
+// the host. The state machine of the session, which sends and acknowledges them,
+// tells Table.Acked and Table.GivenUp what has become of them. An application
+// calls the methods of Stream. None of them waits: Owner is told when something
+// can be read or written.
+//
+// The host's lock guards all of it.
+package streams
+
+import (
+	"errors"
+	"time"
+)
+
+// Limits are the configuration of a Table.
+type Limits struct {
+	Streams           int // that the peer may have at a time
+	ReceiveBuffer     int // of a stream that is read, in bytes
+	MostReceiveBuffer int // of one that grows
+	WriteBuffer       int // of a stream
+}
+
+// Host is the session of a Table.
+type Host interface {
+	// Queue queues a segment of t with the state machine, to be sent next, and
+	// returns its payload of n bytes for the caller to fill in. Table.Pull calls
+	// it.
+	Queue(t *Tag, n int) []byte
+	// SegmentPayload returns the payload bytes of a full segment.
+	SegmentPayload() int
+	// Now returns the present on the machine's clock, in microseconds.
+	Now() int64
+	// RoundTrip returns when the last packet has arrived, since an epoch, and
+	// the round-trip time; 0: not known.
+	RoundTrip() (last, rtt time.Duration)
+	// MemoryIsShort reports whether no receive buffer may grow.
+	MemoryIsShort() bool
+	// WriteBuffer returns how many bytes of memory may wait in all streams.
+	WriteBuffer() int
+	// FirstID returns the first id of this end's streams, 1 or 2. It is asked
+	// once, and the answer is final.
+	FirstID() uint32
+
+	// NewStream returns the memory of a new stream. Its Owner is set, and all
+	// else is zero.
+	NewStream() *Stream
+	// Opened is called when the peer has opened a stream, for Accept.
+	Opened()
+	// Dropped is called for each segment that is bad.
+	Dropped()
+	// Error returns the error of a stream that was reset; see the codes.
+	Error(code uint64, remote bool) error
+	// Finish lets the receipt of t be called with err, and Fail those of all in
+	// a; see Receipts.
+	Finish(t *Tag, err error)
+	Fail(a *Awaiting, f Failure)
+}
+
+// Owner is what the application has of a stream. Both methods wake calls that
+// wait, which then look why.
+type Owner interface {
+	Readable()
+	Writable()
+}
+
+// Codes of RESET and STOP that are not of an application, whose are below 1<<62.
+const (
+	Refused   uint64 = 1<<62 + iota // the peer has as many streams as it takes
+	Violation                       // what arrived does not fit the rules
+	TooLarge                        // a message does not fit into the receive buffer
+)
+
+var (
+	// ErrAbandoned means that a message was given up.
+	ErrAbandoned = errors.New("kcp: message abandoned")
+	errIDs       = errors.New("kcp: all stream ids have been used")
+)
+
+// Stats are the figures of a stream.
+type Stats struct {
+	MessagesSent     uint64 // that have left the queue; pieces of a stream of bytes count, too
+	MessagesReceived uint64 // complete
+	BytesSent        uint64 // payload, without retransmissions
+	BytesReceived    uint64
+	Abandoned        uint64 // messages given up by this end
+	Skipped          uint64 // messages given up by the peer, and not received
+	Queued           int    // bytes that wait to be sent for the first time
+	Unread           int    // bytes received and not read
+	Window           int    // size of the receive buffer in bytes
+}
+
+// Stream is a stream of a Table.
+type Stream struct {
+	Owner Owner // set by Host.NewStream
+
+	table    *Table
+	id       uint32 // odd if the dialling end has opened it
+	params   Params
+	gone     bool // not in the table any more
+	accepted bool // Accept has returned it
+	out      sendSide
+	in       receiveSide
+}
+
+// ID returns the number of the stream. Those of the dialling end are odd.
+func (s *Stream) ID() uint32 { return s.id }
+
+// Params returns the options of the stream.
+func (s *Stream) Params() Params { return s.params }
+
+// Gone reports whether both directions are over.
+func (s *Stream) Gone() bool { return s.gone }
+
+// Stats returns the figures of the stream.
+func (s *Stream) Stats() Stats {
+	st := s.in.stats
+	st.Queued, st.Unread, st.Window = s.out.queued, s.in.bytes, s.in.window
+	return st
+}

@@ -1,0 +1,364 @@
+package streams
+
+import (
+	"maps"
+	"net"
+
+	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/sparse"
+)
+
+const (
+	// MaxIDsAhead is how far ahead of the oldest stream that the peer has not
+	// opened yet its ids may be. They leave in order, and not more of them than
+	// the receive window has segments can arrive before it.
+	MaxIDsAhead = 1 << 16
+	// manyStreams is how many streams a table has had when its memory is worth
+	// giving back.
+	manyStreams = 64
+	// maxRefusals is how many streams may wait to be refused.
+	maxRefusals = 4096
+	// BytesHeld is what a stream takes in memory beside what has arrived.
+	BytesHeld = 768
+)
+
+// Table is the streams of a session. Init prepares it.
+type Table struct {
+	host    Host
+	limits  Limits
+	streams map[uint32]*Stream
+	most    int                // streams at a time since the map was made
+	unread  map[uint32]*Stream // over, and out of streams, with data to be read; nil: none
+	backlog []*Stream          // opened by the peer, for Accept; oldest first
+	sched   scheduler
+
+	next     uint32                    // id of the next stream of this end; 0: not decided yet
+	theirs   sparse.Set                // of the peer's streams: those that have been opened
+	fromPeer int                       // streams of the peer in the table, or in the backlog
+	openings []*Stream                 // opened by this end, and the peer may not know of it
+	refused  []uint32                  // ids of streams to be refused
+	control  Tag                       // of segments that belong to no stream of the table
+	held     int                       // bytes of memory held for received messages
+	grown    int                       // bytes of receive buffers beyond Limits.ReceiveBuffer
+	queued   int                       // bytes of memory of messages that wait to be sent
+	ready    int                       // part of queued: those of streams that have credit for some
+	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
+	failed   bool                      // the session has ended, or delivers nothing more
+}
+
+// Init prepares an empty table.
+func (t *Table) Init(host Host, limits Limits) {
+	t.host, t.limits, t.streams = host, limits, make(map[uint32]*Stream)
+}
+
+// Open opens a stream of this end. The peer learns of it with its first segment, or
+// after Announce.
+func (t *Table) Open(params Params) (*Stream, error) {
+	t.decide()
+	if t.next > 1<<32-3 {
+		return nil, errIDs
+	}
+	s := t.add(t.next, params)
+	t.next += 2
+	t.openings = append(t.openings, s)
+	return s, nil
+}
+
+// Accept returns the oldest stream that the peer has opened; nil if there is none.
+// Until then the stream counts as one of the peer's, even if it is over: else a
+// peer could fill the backlog with streams that it ends at once.
+func (t *Table) Accept() *Stream {
+	if len(t.backlog) == 0 {
+		return nil
+	}
+	s := t.backlog[0]
+	t.backlog[0] = nil
+	if t.backlog = t.backlog[1:]; len(t.backlog) == 0 {
+		t.backlog = nil
+	}
+	if s.accepted = true; s.gone {
+		t.fromPeer--
+	}
+	return s
+}
+
+// decide decides, once, which ids are those of this end: next keeps its parity. If
+// that changed, a stream of this end could take the place of one of the peer's in
+// the table, whose calls would then never return.
+func (t *Table) decide() {
+	if t.next == 0 {
+		t.next = t.host.FirstID()
+	}
+}
+
+// ours reports whether streams with this id are opened by this end.
+func (t *Table) ours(id uint32) bool {
+	t.decide()
+	return id&1 == t.next&1
+}
+
+// Held returns the bytes of memory of what has arrived and was not read.
+func (t *Table) Held() int { return t.held }
+
+// Memory returns the bytes of memory that streams take because of the peer: Held,
+// the streams that the peer has opened, and ids.
+func (t *Table) Memory() int {
+	return t.held + (t.fromPeer+len(t.unread))*BytesHeld + t.theirs.Size() + 4*cap(t.refused)
+}
+
+// Queued returns the bytes of memory of what waits to be sent.
+func (t *Table) Queued() int { return t.queued }
+
+// Len returns the number of streams that are not over.
+func (t *Table) Len() int { return len(t.streams) }
+
+// Figures are what a table holds.
+type Figures struct {
+	Streams, FromPeer, Backlog, Openings, Refused int
+	Writers                                       int // calls that wait for room
+	Awaiting                                      int // messages that await a receipt
+	IDs                                           int // bytes for ids of the peer's streams
+	Held, Queued, Ready, Grown                    int // bytes
+}
+
+// Figures returns what the table holds. It walks all streams: it is for tests.
+func (t *Table) Figures() Figures {
+	f := Figures{
+		Streams: len(t.streams), FromPeer: t.fromPeer, Backlog: len(t.backlog),
+		Openings: len(t.openings), Refused: len(t.refused), IDs: t.theirs.Size(),
+		Held: t.held, Queued: t.queued, Ready: t.ready, Grown: t.grown,
+	}
+	for _, s := range t.streams {
+		f.Awaiting += s.out.awaiting.Len()
+	}
+	for half := range t.writers {
+		f.Writers += t.writers[half].Len(linksOf)
+	}
+	return f
+}
+
+// add puts a stream into the table.
+func (t *Table) add(id uint32, params Params) *Stream {
+	s := t.host.NewStream()
+	s.table, s.id, s.params = t, id, params
+	s.out.limit, s.in.limit, s.in.window = InitialCredit, InitialCredit, InitialCredit
+	t.streams[id] = s
+	t.most = max(t.most, len(t.streams))
+	return s
+}
+
+// Announce lets the peer learn of the streams that it may not know of.
+func (t *Table) Announce() {
+	for i, s := range t.openings {
+		t.openings[i] = nil
+		if !s.out.announced && !s.gone {
+			s.control(dueOpen)
+		}
+	}
+	t.openings = nil
+}
+
+// Input takes the payload of a stream segment. It is valid only during the call.
+// If refuse is set, no stream is opened. A bad segment is dropped, and counted.
+func (t *Table) Input(payload []byte, refuse bool) {
+	h, data, ok := Decode(payload)
+	if !ok {
+		t.host.Dropped()
+		return
+	}
+	s := t.streams[h.ID]
+	if s == nil {
+		if s = t.opened(&h, refuse); s == nil {
+			return
+		}
+	}
+	s.input(&h, data)
+}
+
+// opened returns the new stream that h opens; nil if it opens none. A stream that
+// was known before is over: what is still on its way is dropped.
+func (t *Table) opened(h *Header, refuse bool) *Stream {
+	if t.ours(h.ID) {
+		if h.ID >= t.next {
+			t.host.Dropped()
+		}
+		return nil
+	}
+	n := (h.ID - 1) / 2
+	switch {
+	case t.theirs.Has(n):
+		return nil
+	case !h.Opens || h.Params.Priority < MinPriority || h.Params.Priority > MaxPriority || !t.theirs.Add(n, MaxIDsAhead):
+		t.host.Dropped()
+		return nil
+	case refuse || t.fromPeer >= t.limits.Streams:
+		if len(t.refused) < maxRefusals {
+			t.refused = append(t.refused, h.ID)
+		}
+		return nil
+	}
+	s := t.add(h.ID, h.Params)
+	t.fromPeer++
+	t.backlog = append(t.backlog, s)
+	t.host.Opened()
+	return s
+}
+
+// Waits reports whether Pull would queue a segment.
+func (t *Table) Waits() bool { return t.sched.busy() || len(t.refused) > 0 }
+
+// Busy reports whether messages wait that the peer takes, or control.
+func (t *Table) Busy() bool { return t.sched.busy() }
+
+// Unsent reports whether some stream has more to send, or FIN, be it without credit.
+func (t *Table) Unsent() bool { return t.sched.unsent > 0 }
+
+// Drained reports whether nothing waits on any stream.
+func (t *Table) Drained() bool { return !t.sched.busy() && t.sched.unsent == 0 }
+
+// Pull queues the next segment with the host, and reports whether it has. plain
+// says that the session itself has something to send.
+func (t *Table) Pull(plain bool) bool {
+	if len(t.openings) > 0 {
+		t.Announce()
+	}
+	if n := len(t.refused); n > 0 {
+		id := t.refused[n-1]
+		if t.refused = t.refused[:n-1]; n == 1 {
+			t.refused = nil
+		}
+		t.queue(&t.control, &Header{ID: id, Kind: Reset, Code: Refused}, 0)
+		return true
+	}
+	for t.sched.busy() {
+		s := t.sched.pick(plain, int32(t.host.SegmentPayload()))
+		if s == nil {
+			return false
+		}
+		queued := s.pull()
+		t.sched.update(s)
+		if queued {
+			return true
+		}
+	}
+	return false
+}
+
+// queue queues a segment of tag, and returns its n bytes of data.
+func (t *Table) queue(tag *Tag, h *Header, n int) []byte {
+	var room [MaxHeader]byte
+	header := h.Append(room[:0])
+	b := t.host.Queue(tag, len(header)+n)
+	return b[copy(b, header):]
+}
+
+// retire removes s from the table once both its directions are over.
+func (t *Table) retire(s *Stream) {
+	if s.gone || !s.out.over() || !s.in.over() {
+		return
+	}
+	s.gone = true
+	t.grown -= max(s.in.window-t.limits.ReceiveBuffer, 0)
+	delete(t.streams, s.id)
+	t.shrink()
+	if s.in.waits() {
+		if t.unread == nil {
+			t.unread = make(map[uint32]*Stream)
+		}
+		t.unread[s.id] = s
+	}
+	t.sched.update(s)
+	if s.accepted && !t.ours(s.id) {
+		t.fromPeer--
+	}
+}
+
+// shrink replaces a table of streams that has become much emptier: a map gives no
+// memory back. A loop over the old one may go on.
+func (t *Table) shrink() {
+	if t.most < manyStreams || 8*len(t.streams) > t.most {
+		return
+	}
+	t.most = len(t.streams)
+	streams := make(map[uint32]*Stream, t.most)
+	maps.Copy(streams, t.streams)
+	t.streams = streams
+}
+
+// read takes note that nothing of s waits to be read any more.
+func (t *Table) read(s *Stream) {
+	if delete(t.unread, s.id); len(t.unread) == 0 {
+		t.unread = nil
+	}
+}
+
+// Fail ends all streams with err: the session delivers nothing more. What has
+// arrived can still be read.
+func (t *Table) Fail(err error) {
+	if t.failed {
+		return
+	}
+	t.failed = true
+	for _, s := range t.streams {
+		s.dropUnsent(err)
+	}
+	t.openings, t.refused = nil, nil
+	t.sched = scheduler{}
+	t.Wake()
+}
+
+// Failed reports whether Fail was called.
+func (t *Table) Failed() bool { return t.failed }
+
+// DropUnread drops what has arrived and was not read. ReadEnd returns err then.
+func (t *Table) DropUnread(err error) {
+	for _, s := range t.streams {
+		s.endReading(err)
+	}
+	for _, s := range t.unread {
+		s.endReading(err)
+	}
+}
+
+// Wake wakes all calls that wait.
+func (t *Table) Wake() {
+	for _, s := range t.streams {
+		s.Owner.Readable()
+		s.Owner.Writable()
+	}
+	t.host.Opened()
+}
+
+// Close closes all streams: what was written is still to be sent.
+func (t *Table) Close() {
+	t.Announce()
+	for _, s := range t.streams {
+		s.in.stop = true
+		s.endReading(net.ErrClosed)
+		s.Finish()
+		s.Owner.Writable()
+		t.retire(s)
+	}
+	t.backlog, t.refused = nil, nil
+	t.host.Opened()
+}
+
+// Purge gives up the messages of all streams whose lifetime is over. What has no
+// credit is not pulled.
+func (t *Table) Purge() {
+	for _, s := range t.streams {
+		s.Purge()
+	}
+}
+
+// GiveUp drops all that waits, because of err, and reports whether some data did.
+func (t *Table) GiveUp(err error) (dropped bool) {
+	for _, s := range t.streams {
+		if s.out.first != nil {
+			dropped = true
+			s.dropUnsent(err)
+		}
+		t.sched.remove(s)
+	}
+	return dropped
+}

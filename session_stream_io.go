@@ -1,0 +1,224 @@
+package kcp
+
+import (
+	"io"
+	"net"
+	"os"
+)
+
+// cannotWriteLocked returns why nothing more may be written; nil if it may.
+func (s *Stream) cannotWriteLocked() error {
+	c, err := s.conn, s.state.CannotWrite()
+	switch {
+	case s.closed, c.closing.closed, err == net.ErrClosed:
+		return net.ErrClosed
+	case s.writeDeadline.expired:
+		return os.ErrDeadlineExceeded
+	case err != nil:
+		return err
+	case c.hs.peerClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	}
+	return nil
+}
+
+// Write queues b, and sends at once as much as may leave. It blocks while
+// Config.StreamWriteBuffer bytes of the stream wait to be sent. On an ordered and
+// reliable stream, writes are a stream of bytes; otherwise, each is one message,
+// as with WriteMessage.
+//
+// Errors are os.ErrDeadlineExceeded when the write deadline has passed,
+// net.ErrClosed after Close, CloseWrite or Reset, a *StreamError if the stream
+// was reset or the peer reads no more, ErrPeerClosed when the peer has closed the
+// session, and the error with which the session ended.
+func (s *Stream) Write(b []byte) (n int, err error) {
+	if p := s.state.Params(); p.Partial() {
+		if err := s.WriteMessage(b); err != nil {
+			return 0, err
+		}
+		return len(b), nil
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		room, err := s.waitRoomLocked(1)
+		if err != nil {
+			return n, c.opError("write", err)
+		}
+		if n < len(b) {
+			m := min(len(b)-n, room)
+			s.state.Write(b[n : n+m])
+			n += m
+			c.push() // releases c.mu: the peer may have read it, and reset the stream
+		}
+		if n == len(b) {
+			return n, nil
+		}
+	}
+}
+
+// waitRoomLocked waits until the write buffers of the stream and of the session
+// have room for a message of n bytes, which it returns, or returns the error of
+// Write.
+func (s *Stream) waitRoomLocked(n int) (room int, err error) {
+	for {
+		if err := s.cannotWriteLocked(); err != nil {
+			return 0, err
+		}
+		room, half := s.state.Room(n)
+		if room <= 0 {
+			s.conn.machineTimeLocked()
+			s.state.Purge()
+			room, half = s.state.Room(n)
+		}
+		if room > 0 {
+			return room, nil
+		}
+		w := s.state.Wait(half)
+		s.canWrite.block(s.rank() + 1)
+		w.Done()
+	}
+}
+
+// rank returns the place of the stream's calls that read among those that may read
+// the socket.
+func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
+
+// WriteMessage queues b as one message of any size up to the peer's
+// Config.StreamReceiveBuffer; it may be empty. It blocks as Write does. Its
+// errors are those of Write.
+func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
+
+// SendMessage is WriteMessage with options for this message; nil means those of
+// the stream.
+func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
+	c := s.conn
+	p := s.state.Params()
+	lifetime, retransmits := p.Lifetime, p.Retransmits
+	var done func(error)
+	if options != nil {
+		ms, err := lifetimeMillis(options.Lifetime)
+		if err != nil || options.MaxRetransmits > maxRetransmitLimit {
+			return opError("write", c.LocalAddr(), s.RemoteAddr(), errStreamOptions)
+		}
+		if ms > 0 {
+			lifetime = ms
+		}
+		if options.MaxRetransmits != 0 {
+			retransmits = transmissions(options.MaxRetransmits)
+		}
+		done = options.Done
+	}
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	begun := c.ep.now()
+	if _, err := s.waitRoomLocked(len(b)); err != nil {
+		return c.opError("write", err)
+	}
+	deadline := int64(0)
+	if lifetime > 0 {
+		deadline = c.deadlineLocked(lifetime, begun)
+	}
+	s.state.Send(b, uint32(retransmits), deadline, done)
+	c.push()
+	return nil
+}
+
+// cannotReadLocked returns why a call that reads fails at once; nil if it does
+// not.
+func (s *Stream) cannotReadLocked() error {
+	switch {
+	case s.closed, s.conn.closing.closed:
+		return net.ErrClosed
+	case s.readDeadline.expired:
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+// readEndLocked returns why nothing more can be read, once nothing can; nil if
+// more may arrive.
+func (s *Stream) readEndLocked() error {
+	if err := s.state.ReadEnd(); err != nil {
+		return err
+	}
+	c := s.conn
+	if c.closing.state == stateEnded && c.closing.err == nil {
+		return net.ErrClosed
+	}
+	return c.reason(c.closing.err)
+}
+
+// afterReadLocked sends the credit that a call has made due, which has read n bytes.
+func (s *Stream) afterReadLocked(n int) {
+	c := s.conn
+	c.accountRead(n)
+	if s.state.CreditDue() && c.closing.state == stateOpen {
+		c.push()
+	}
+}
+
+// Read reads up to len(b) bytes, and waits until there are some. It ignores
+// message boundaries: the rest of a message that does not fit into b is for the
+// next Read.
+//
+// Read fails at once with os.ErrDeadlineExceeded when the read deadline has
+// passed, and net.ErrClosed after Close or Reset. After all that has arrived, it
+// returns io.EOF if the peer has closed its side, a *StreamError if the stream was
+// reset, which also drops what was not read, and otherwise the error with which
+// the session ended.
+func (s *Stream) Read(b []byte) (n int, err error) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := s.cannotReadLocked(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		if len(b) == 0 {
+			return 0, nil
+		}
+		if n = s.state.Read(b); n > 0 {
+			s.afterReadLocked(n)
+			return n, nil
+		}
+		if err := s.readEndLocked(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		s.canRead.block(s.rank())
+	}
+}
+
+// ReadMessage reads the next message into b and returns its size in bytes, which
+// may be 0. Of a message that Read has begun, it returns the rest. A stream of
+// bytes has no boundaries to rely on. It returns io.ErrShortBuffer if b is too
+// small; the message stays queued. Its other errors are those of Read.
+func (s *Stream) ReadMessage(b []byte) (int, error) {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if err := s.cannotReadLocked(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		if n, ok := s.state.NextMessage(); ok {
+			if n > len(b) {
+				return 0, c.opError("read", io.ErrShortBuffer)
+			}
+			s.state.ReadMessage(b)
+			s.afterReadLocked(n)
+			return n, nil
+		}
+		if err := s.readEndLocked(); err != nil {
+			return 0, c.opError("read", err)
+		}
+		s.canRead.block(s.rank())
+	}
+}

@@ -1,0 +1,310 @@
+package kcp
+
+import (
+	"time"
+
+	"github.com/arqnet/kcp/internal/streams"
+)
+
+// The streams of a session are a state machine of their own, internal/streams. This
+// file connects it with the session: it is the host of the table, and passes on
+// what the session's machine asks and tells.
+
+// capStreams in INFO announces that the sender takes stream segments (WIRE.md
+// §5.9), capDialled that it has dialled the session.
+const (
+	capStreams = 8
+	capDialled = 16
+)
+
+const (
+	// openDelay is how long a new stream waits for its first message before the
+	// peer learns of it by a segment of its own.
+	openDelay = time.Millisecond
+	// purgeInterval is how often Close looks for messages whose lifetime is over.
+	// That takes a look at each stream, which is not for each packet.
+	purgeInterval = 50 * time.Millisecond
+	// bulkAhead is how many bytes of the session itself may wait while there are
+	// streams. What has been queued once has its place before them.
+	bulkAhead = 64 << 10
+)
+
+// sessionStreams is the streams of a session. Conn.mu guards it.
+type sessionStreams struct {
+	streams.Table
+	canAccept notifier
+	openAt    time.Duration // when the peer learns of new streams; 0: it knows of all
+	closing   bool          // Close waits for what is to be sent
+	closeMark seq           // snd_una at the last progress of that
+	purgeAt   time.Duration // when Close looks for messages whose lifetime is over
+}
+
+// streamTable returns c.streams, which it makes: most sessions have no streams.
+func (c *Conn) streamTable() *sessionStreams {
+	if c.streams == nil {
+		cfg := &c.ep.config
+		t := new(sessionStreams)
+		t.Init((*streamHost)(c), streams.Limits{
+			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
+			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.ep.mostStreamBuffer,
+		})
+		t.canAccept.init(c)
+		c.streams = t
+		c.kcp.startStreams()
+	}
+	return c.streams
+}
+
+// streamOf returns the stream of the application.
+func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamCalls)) }
+
+// streamCalls is a Stream as the streams.Owner: its calls that wait.
+type streamCalls Stream
+
+func (s *streamCalls) Readable() { s.canRead.Broadcast() }
+func (s *streamCalls) Writable() { s.canWrite.Broadcast() }
+
+// streamHost is a Conn as the streams.Host.
+type streamHost Conn
+
+func (h *streamHost) Queue(t *streams.Tag, n int) []byte {
+	c := (*Conn)(h)
+	if c.watch != nil {
+		c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
+	}
+	return c.kcp.queueStream(t, n)
+}
+
+func (h *streamHost) SegmentPayload() int { return h.kcp.segmentPayload() }
+func (h *streamHost) Now() int64          { return h.kcp.micros() }
+func (h *streamHost) MemoryIsShort() bool { return h.ep.overMemoryLimit() }
+
+func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
+	return h.live.lastInput, time.Duration(h.rtt.smoothed) * time.Microsecond
+}
+
+// WriteBuffer returns the size of a write buffer, or of one of a stream if it is
+// larger, and was set or memory is not short.
+func (h *streamHost) WriteBuffer() int {
+	size, ofOne := (*Conn)(h).writeBuffer(), h.ep.config.StreamWriteBuffer
+	if ofOne != defaultStreamWrite || h.ep.load.written.Load() <= writePressure {
+		return max(size, ofOne)
+	}
+	return size
+}
+
+// FirstID returns the first id of this end's streams. Those of the dialling end
+// are odd. If both have dialled, those of the end with the smaller token are.
+func (h *streamHost) FirstID() uint32 {
+	l := &h.hs
+	odd := l.dialled
+	if odd && l.capabilities&capDialled != 0 {
+		odd = l.token < l.peerToken
+	}
+	if odd {
+		return 1
+	}
+	return 2
+}
+
+func (h *streamHost) NewStream() *streams.Stream {
+	c := (*Conn)(h)
+	s := &Stream{conn: c}
+	s.canRead.init(c)
+	s.canWrite.init(c)
+	s.state.Owner = (*streamCalls)(s)
+	return &s.state
+}
+
+func (h *streamHost) Opened()  { h.streams.canAccept.Broadcast() }
+func (h *streamHost) Dropped() { (*Conn)(h).drops().Stream++ }
+
+func (h *streamHost) Error(code uint64, remote bool) error {
+	return &StreamError{Code: code, Remote: remote}
+}
+
+func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Conn)(h).finish(t, err) }
+func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Conn)(h).failAll(a, f) }
+
+// takesStreams reports whether this end has told its peer that it takes stream
+// segments, and knows which end opens which streams. Until then the machine
+// drops and does not acknowledge them, so that the peer sends them again.
+func (c *Conn) takesStreams() bool {
+	return c.hs.kind == peerExtended && c.hs.tokensKnown() && c.ep.config.MaxStreams > 0
+}
+
+// tokensKnown reports whether peerToken remains what it is, if the peer is
+// extended. If both ends have dialled, the peer's HELLO may come first, and may
+// be forged, or of an earlier session; only WELCOME, which echoes our token,
+// shows that. An end that was silent until then sends no HELLO, and gets no
+// WELCOME.
+func (l *handshakeState) tokensKnown() bool {
+	return !l.dialled || l.welcomed || l.hello.signal.code == 0
+}
+
+// onStream is the state machine's hook for stream segments. Once the session closes,
+// the peer does not wait for them.
+func (c *Conn) onStream(payload []byte) {
+	if c.closing.state == stateOpen {
+		c.streamTable().Input(payload, c.closing.closed)
+	}
+}
+
+// streamsWait reports whether pullStream would queue a segment. Nothing may follow
+// CLOSE.
+func (c *Conn) streamsWait() bool {
+	return c.streams != nil && c.closing.state == stateOpen && c.streams.Waits()
+}
+
+// pullStream queues the next stream segment with the machine. After FIN, whose
+// final is known to the peer, nothing may come between what the session itself
+// has still to send.
+func (c *Conn) pullStream(plain bool) bool {
+	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
+		return false
+	}
+	c.streams.openAt = 0
+	return c.streams.Pull(plain)
+}
+
+// abandonedUpTo is the machine's hook for how far the messages of a stream are
+// delivered or given up.
+func (c *Conn) abandonedUpTo(t *streams.Tag) (mid seq, ok bool) { return c.streams.AbandonedUpTo(t) }
+
+// segmentAcked is the machine's hook for a segment with a tag that was
+// acknowledged.
+func (c *Conn) segmentAcked(t *streams.Tag) {
+	if t.OfSession {
+		c.messageAcked(t)
+	} else {
+		c.streams.Acked(t)
+	}
+}
+
+// abandonedMessage is the machine's hook for a message that is given up.
+func (c *Conn) abandonedMessage(t *streams.Tag) {
+	if t.OfSession {
+		c.messageAbandoned(t)
+	} else {
+		c.streams.GivenUp(t)
+	}
+}
+
+// streamMemory returns the bytes of memory that streams take because of the peer.
+// What the application still has of them once the session has ended is its own, but
+// for what has arrived.
+func (c *Conn) streamMemory() int {
+	if c.closing.state == stateEnded {
+		return c.streams.Held()
+	}
+	return c.streams.Memory()
+}
+
+// streamsUnsent reports whether messages of streams wait that the peer takes.
+func (c *Conn) streamsUnsent() bool {
+	return c.streams != nil && c.closing.state == stateOpen && c.streams.Busy()
+}
+
+// failStreams ends all streams with err, because the session has ended, or
+// delivers nothing more. What has arrived can still be read.
+func (c *Conn) failStreams(err error) {
+	t := c.streams
+	if t == nil || t.Failed() {
+		return
+	}
+	if c.closing.state == stateEnded {
+		t.closing = false // else advanceClose goes on with Close
+	}
+	if err == nil {
+		err = ErrNotDelivered
+	}
+	t.openAt = 0
+	t.Fail(err)
+}
+
+// dropStreams drops what has arrived on streams and was not read. Calls that read
+// return err then.
+func (c *Conn) dropStreams(err error) {
+	if c.streams != nil {
+		c.streams.DropUnread(err)
+	}
+}
+
+// wakeStreams wakes all calls that wait for streams, which then look why.
+func (c *Conn) wakeStreams() {
+	if c.streams != nil {
+		c.streams.Wake()
+	}
+}
+
+// streamsClosing reports whether Close waits for what streams have to send.
+func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
+
+// closeStreams closes all streams. It reports whether some of them have more to
+// send; advanceClose calls beginClose later then: CLOSE says how many segments there
+// are, so first all that waits on streams is given to the machine.
+func (c *Conn) closeStreams(now time.Duration) bool {
+	t := c.streams
+	if t == nil || t.Failed() {
+		return false
+	}
+	t.openAt = 0
+	t.Close()
+	if t.Drained() {
+		return false
+	}
+	t.closing, t.closeMark = true, c.kcp.sendUna()
+	c.wait(now)
+	return true
+}
+
+// undelivered reports whether the peer lacks something of what was written. What
+// the application allowed to be given up does not count: messages whose lifetime or
+// retransmissions are used up, and streams that were reset.
+func (c *Conn) undelivered() bool {
+	segments, _ := c.kcp.streamLoad()
+	if c.streams != nil && c.streams.Owes() {
+		return true
+	}
+	return c.kcp.WaitSend() > segments && c.kcp.WaitSend() > segments+c.segmentsGivenUp()
+}
+
+// advanceClose goes on with Close once streams have nothing more to send, or have
+// made no progress for long enough.
+func (c *Conn) advanceClose(now time.Duration) {
+	t := c.streams
+	if t == nil || !t.closing || c.closing.state == stateEnded {
+		return
+	}
+	if una := c.kcp.sendUna(); una != t.closeMark {
+		t.closeMark = una
+		c.wait(now)
+	}
+	if !t.Failed() && now >= t.purgeAt {
+		t.purgeAt = now + purgeInterval
+		t.Purge()
+	}
+	switch {
+	case t.Failed() || t.Drained():
+	case now >= c.closing.endAt:
+		if t.GiveUp(ErrNotDelivered) {
+			c.closing.undelivered = true
+		}
+	default:
+		return
+	}
+	t.closing = false
+	c.beginClose(now)
+	c.wake(now) // which sends CLOSE
+}
+
+// roomBesideStreams returns the free bytes of the write buffer in a session with
+// streams; room is what it would be if their segments counted.
+func (c *Conn) roomBesideStreams(room int) int {
+	segments, bytes := c.kcp.streamLoad()
+	room += bytes + segments*writeCostPerSegment
+	if c.streams.Len() > 0 {
+		room = min(room, bulkAhead-c.kcp.unsent()*(c.kcp.segmentPayload()+writeCostPerSegment))
+	}
+	return room
+}
