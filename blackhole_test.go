@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/stretchr/testify/require"
 )
 
@@ -110,7 +111,7 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 		require.Equal(t, want, largest)
 	}
 	h.send(strings.Repeat("x", 1276))
-	wait(10, headerSize+pieceHeader+1276)
+	wait(10, headerSize+reassembly.HeaderSize+1276)
 	require.EqualValues(t, largest, h.k.snd.ring.at(0).packet, "the size that left")
 	h.send(strings.Repeat("x", 1276))
 	wait(10, headerSize+1276)
@@ -118,12 +119,12 @@ func TestRetransmissionsAreNoLargerThanWhatArrived(t *testing.T) {
 	wait(10, headerSize+640)
 	h.send(strings.Repeat("x", 640))
 	wait(10, headerSize+640)
-	wait(500, headerSize+pieceHeader+1160) // the largest multiple of 20 that fits into 1200
+	wait(500, headerSize+reassembly.HeaderSize+1160) // the largest multiple of 20 that fits into 1200
 	h.input(ack(1, h.now, 0))
 	require.EqualValues(t, 1188, h.k.snd.blackHole.taken, "any transmission may be the one that has arrived")
 	require.EqualValues(t, 2, h.k.snd.blackHole.lost, "one packet each")
 	h.k.probeArrived(1300)
-	wait(2000, headerSize+pieceHeader+1260)
+	wait(2000, headerSize+reassembly.HeaderSize+1260)
 	require.Zero(t, h.k.snd.blackHole.lost)
 	h.input(ack(3, h.now, 4))
 }

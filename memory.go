@@ -18,9 +18,6 @@ const (
 	ackBytesHeld    = 8
 	repeatBytesHeld = 20
 	signalBytesHeld = 12
-	// piecesBytesHeld is what a segment being reassembled takes beside its
-	// bytes.
-	piecesBytesHeld = 256
 
 	// unvalidatedBytes bounds what is held for a peer whose address is not
 	// validated (RFC 9000 §8). legacyBytes is the bound once the session has
@@ -44,7 +41,7 @@ const (
 // not yet read, places kept for missing segments, pieces of segments, waiting
 // acknowledgements, and buffers kept for reuse. Compact releases the last.
 func (k *KCP) Held() int {
-	return k.rcv.ring.Len()*placeBytes + k.rcv.held + k.rcv.buffers.Held() + cap(k.rcv.acks)*ackBytesHeld +
+	return k.rcv.ring.Len()*placeBytes + k.rcv.held + k.rcv.assembly.Bytes() + k.rcv.buffers.Held() + cap(k.rcv.acks)*ackBytesHeld +
 		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
 }
 
@@ -121,5 +118,5 @@ func (k *KCP) shortOfMemory(sn seq) bool {
 		return false
 	}
 	readable := k.rcv.queued > k.rcv.partial || k.rcv.pressure == pressureReserved
-	return sn != k.rcv.nxt || readable && k.rcv.held >= reservedBytes
+	return sn != k.rcv.nxt || readable && k.rcv.held+k.rcv.assembly.Bytes() >= reservedBytes
 }

@@ -229,15 +229,15 @@ func TestPiecesReserveLittle(t *testing.T) {
 		h.input(piece(sn+1, 0, 4032, 4033, "x"))
 	}
 	require.Less(t, h.k.Held()/1000, 300)
-	require.Len(t, h.k.rcv.assembly.held, 1000)
+	require.Equal(t, 1000, h.k.rcv.assembly.Len())
 	h.now += assemblyTime + 1
 	h.k.SetClock(h.now)
 	h.input(piece(0, 0, 0, 4033, strings.Repeat("x", 64)))
-	require.Len(t, h.k.rcv.assembly.held, 1)
+	require.Equal(t, 1, h.k.rcv.assembly.Len())
 	h.now += 2*assemblyTime + 1
 	h.k.SetClock(h.now)
 	h.k.Compact()
-	require.Nil(t, h.k.rcv.assembly.held)
+	require.Zero(t, h.k.rcv.assembly.Len())
 	require.Zero(t, h.k.Held())
 }
 

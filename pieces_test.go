@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 	"math/rand/v2"
 	"net"
 	"strings"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/stretchr/testify/require"
 )
 
@@ -33,7 +33,7 @@ func TestPieces(t *testing.T) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		size := []int{1, 2, 63, 64, 65, 100, 1376, 1 + random.IntN(3000), 65535}[seed%9]
 		want := string(content(seed, size))
-		unit := pieceUnit(size)
+		unit := reassembly.Unit(size)
 		var pieces [][]byte
 		missing := make(map[int]bool)
 		for range 1 + random.IntN(3) {
@@ -49,17 +49,17 @@ func TestPieces(t *testing.T) {
 		random.Shuffle(len(pieces), func(i, j int) { pieces[i], pieces[j] = pieces[j], pieces[i] })
 		h := newHarness(t, takesPieces)
 		for _, p := range pieces {
-			at, _, data, ok := decodePiece(p[headerSize:])
+			got, ok := reassembly.Decode(p[headerSize:])
 			require.True(t, ok)
 			before := len(missing)
-			for i := range data {
-				delete(missing, at+i)
+			for i := range got.Data {
+				delete(missing, got.At+i)
 			}
 			h.input(p)
 			require.Equal(t, len(missing) == 0, h.k.PeekSize() == size, "seed %d", seed)
 			if len(missing) > 0 {
 				require.Zero(t, h.k.Counters().SegmentsReceived)
-				require.LessOrEqual(t, h.k.rcv.held, max(4*size, 128)+2*piecesBytesHeld)
+				require.LessOrEqual(t, h.k.rcv.assembly.Bytes(), max(4*size, 128)+2*reassembly.Overhead)
 				requireBooks(t, h.k)
 				h.advance(10)
 				h.want()
@@ -68,8 +68,8 @@ func TestPieces(t *testing.T) {
 				h.want("ack 0 ts=0 una=1 wnd=127")
 			}
 		}
-		require.Nil(t, h.k.rcv.assembly.held)
-		require.Zero(t, h.k.rcv.assembly.bytes)
+		require.Zero(t, h.k.rcv.assembly.Len())
+		require.Zero(t, h.k.rcv.assembly.Bytes())
 		h.recv(want)
 		require.Zero(t, h.k.rcv.held)
 		h.advance(10)
@@ -95,7 +95,7 @@ func TestMalformedPieces(t *testing.T) {
 		h := newHarness(t, takesPieces)
 		require.Equal(t, ErrPiece, h.k.Input(segment(cmdPiece, 0, 0, 0, 0, payload)), name)
 		require.Zero(t, h.k.rcv.held, name)
-		require.Nil(t, h.k.rcv.assembly.held, name)
+		require.Zero(t, h.k.rcv.assembly.Len(), name)
 		h.advance(10)
 	}
 	h := newHarness(t, nil)
@@ -126,24 +126,24 @@ func TestContradictoryPieces(t *testing.T) {
 func TestPiecesAreBounded(t *testing.T) {
 	h := newHarness(t, takesPieces)
 	size := 60000
-	unit := strings.Repeat("x", pieceUnit(size))
+	unit := strings.Repeat("x", reassembly.Unit(size))
 	h.input(piece(minRcvWnd, 0, 0, size, unit), piece(1<<31+1, 0, 0, size, unit))
 	require.EqualValues(t, 2, h.k.Counters().OutOfWindow)
 	for sn := range uint32(minRcvWnd) {
 		h.input(piece(minRcvWnd-1-sn, 0, 0, size, unit))
 	}
-	require.LessOrEqual(t, h.k.rcv.held, maxAssembly+size)
-	require.NotNil(t, h.k.rcv.assembly.held[0], "the next one always finds room")
-	require.Equal(t, h.k.rcv.assembly.bytes, h.k.rcv.held)
+	require.LessOrEqual(t, h.k.rcv.assembly.Bytes(), maxAssembly+size)
+	require.True(t, h.k.rcv.assembly.Has(0), "the next one always finds room")
+	require.Zero(t, h.k.rcv.held)
 
 	// A whole one replaces what has come of it.
 	h.input(push(0, 0, "whole"))
-	require.Nil(t, h.k.rcv.assembly.held[0])
+	require.False(t, h.k.rcv.assembly.Has(0))
 	h.recv("whole")
-	require.Equal(t, h.k.rcv.assembly.bytes, h.k.rcv.held)
+	require.Zero(t, h.k.rcv.held)
 	h.k.closeReceive()
 	require.Zero(t, h.k.rcv.held)
-	require.Nil(t, h.k.rcv.assembly.held)
+	require.Zero(t, h.k.rcv.assembly.Len())
 	h.advance(10)
 	h.out = nil
 
@@ -153,7 +153,7 @@ func TestPiecesAreBounded(t *testing.T) {
 		h := newHarness(t, takesPieces)
 		h.k.rcv.pressure = spares
 		h.input(piece(0, 0, 0, size, unit), piece(1, 0, 0, size, unit))
-		require.Len(t, h.k.rcv.assembly.held, want, "%v", spares)
+		require.Equal(t, want, h.k.rcv.assembly.Len(), "%v", spares)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestPiecesOfWhatHasArrived(t *testing.T) {
 		h.want(fmt.Sprintf("ack %d ts=0 una=1 wnd=127", sn))
 	}
 	require.EqualValues(t, 2, h.k.Counters().Duplicates)
-	require.Nil(t, h.k.rcv.assembly.held)
+	require.Zero(t, h.k.rcv.assembly.Len())
 }
 
 // What is larger than the MTU leaves in pieces that are not, and is one segment
@@ -211,23 +211,6 @@ func TestSendPieces(t *testing.T) {
 		require.NoError(t, h.k.SetMTU(minMTU))
 		h.advance(10)
 		h.want(fmt.Sprintf("push 0 frg=0 %q", big))
-	}
-}
-
-func TestUnitsIn(t *testing.T) {
-	for size := 1; size < 70000; size += 1 + size/7 {
-		unit := pieceUnit(size)
-		all := unitsIn(0, size, unit)
-		require.LessOrEqual(t, bits.OnesCount64(all), maxPieces)
-		require.Equal(t, (size+unit-1)/unit, bits.OnesCount64(all))
-		sum := uint64(0)
-		for at := 0; at < size; at += unit {
-			one := unitsIn(at, min(at+unit, size), unit)
-			require.Equal(t, 1, bits.OnesCount64(one))
-			require.Zero(t, sum&one)
-			sum |= one
-		}
-		require.Equal(t, all, sum)
 	}
 }
 
@@ -330,8 +313,8 @@ func TestPiecesOfUnprovenPeers(t *testing.T) {
 		const size = 63*64 + 1
 		var packet []byte
 		for sn := 2; sn < 400; sn++ {
-			h := header{conv: 7, cmd: cmdPiece, wnd: 100, sn: seq(sn), len: pieceHeader + 1}
-			b := make([]byte, headerSize+pieceHeader+1)
+			h := header{conv: 7, cmd: cmdPiece, wnd: 100, sn: seq(sn), len: reassembly.HeaderSize + 1}
+			b := make([]byte, headerSize+reassembly.HeaderSize+1)
 			h.encode(b)
 			binary.LittleEndian.PutUint16(b[headerSize:], 63*64)
 			binary.LittleEndian.PutUint16(b[headerSize+2:], size)

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/streams"
 	"io"
 )
@@ -13,12 +14,12 @@ type receiver struct {
 	partial uint32 // segments of the incomplete message at the queue's end
 	void    uint32 // empty places in the queue, none of them at its head
 	early   int    // segments beyond nxt
-	held    int    // bytes of the buffers in ring, and of assembly
+	held    int    // bytes of the buffers in ring
 	ring    recvRing
 	buffers buffers
 
-	assembly assembly // segments that arrive in pieces
-	readInto []byte   // buffer of a blocked Read, filled directly; nil: none
+	assembly reassembly.Segments // segments that arrive in pieces
+	readInto []byte              // buffer of a blocked Read, filled directly; nil: none
 
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
@@ -141,8 +142,8 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
-	if k.rcv.assembly.held != nil {
-		k.dropPieces(h.sn)
+	if k.rcv.assembly.Len() > 0 {
+		k.rcv.assembly.Drop(h.sn, &k.rcv.buffers)
 	}
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
 	next := h.sn == k.rcv.nxt
@@ -349,7 +350,7 @@ func (k *KCP) wndUnused() uint16 {
 // closeReceive drops what has arrived and takes no more. Segments that were
 // acknowledged are acknowledged again when the peer retransmits them.
 func (k *KCP) closeReceive() {
-	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, assembly{}, buffers{}
+	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, reassembly.Segments{}, buffers{}
 	k.rcv.ackRepeats.items = nil
 	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0, 0, 0
 }

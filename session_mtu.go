@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -73,9 +74,9 @@ func (c *Conn) newSearch() *pmtud.Search {
 	if pinned := c.pinnedMTU(); pinned > 0 {
 		limit = pinned
 	}
-	// A segment of that size must still be divisible into maxPieces pieces.
+	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
 	room, least := c.ep.overhead.total, c.leastPMTU()
-	limit = min(limit, room+headerSize+maxPieces*(least-room-headerSize-pieceHeader))
+	limit = min(limit, room+headerSize+reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize))
 	return pmtud.New(least, c.mtu(), limit, ether)
 }
 

@@ -222,3 +222,14 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 		s.canRead.block(s.rank())
 	}
 }
+
+// NextMessageSize is that of Conn, for the next message of the stream, or the
+// rest of one that Read has begun.
+func (s *Stream) NextMessageSize() (size int, ok bool) {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.cannotReadLocked() != nil {
+		return 0, false
+	}
+	return s.state.NextMessage()
+}

@@ -1,0 +1,214 @@
+// Package reassembly puts segments together that travel in pieces (PIECE, WIRE.md
+// §5.6; compare fragmentation, RFC 791 §3.2). It knows no clock or lock.
+//
+// Pieces begin and end at multiples of a 64th of the segment, however they are
+// cut. So those of different transmissions, at different MTUs, fit together, and
+// one word of bits records which have arrived.
+package reassembly
+
+import (
+	"encoding/binary"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
+
+const (
+	// HeaderSize is what a piece has in front of its payload: its offset in the
+	// segment and the size of the segment's payload, 2 bytes each.
+	HeaderSize = 4
+	// MaxPieces is how many pieces a segment has at most.
+	MaxPieces = 64
+	// Overhead is what a segment takes in memory beside its payload, in bytes.
+	Overhead = 256
+)
+
+// Unit returns the unit, in bytes, of the offsets of a segment's pieces. size is
+// the payload of the whole segment.
+func Unit(size int) int { return (size + MaxPieces - 1) / MaxPieces }
+
+// Piece is a piece of a segment.
+type Piece struct {
+	At   int    // offset in the segment
+	Size int    // payload of the whole segment, in bytes
+	Data []byte // at least one byte
+}
+
+// Decode decodes the payload of a PIECE segment. ok is false if it is not part of a
+// segment.
+func Decode(payload []byte) (p Piece, ok bool) {
+	if len(payload) <= HeaderSize {
+		return p, false
+	}
+	p.At = int(binary.LittleEndian.Uint16(payload))
+	p.Size = int(binary.LittleEndian.Uint16(payload[2:]))
+	p.Data = payload[HeaderSize:]
+	end := p.At + len(p.Data)
+	if end > p.Size {
+		return p, false
+	}
+	unit := Unit(p.Size)
+	return p, p.At%unit == 0 && (end%unit == 0 || end == p.Size)
+}
+
+// Encode writes the payload of a PIECE segment to b.
+func (p *Piece) Encode(b []byte) {
+	binary.LittleEndian.PutUint16(b, uint16(p.At))
+	binary.LittleEndian.PutUint16(b[2:], uint16(p.Size))
+	copy(b[HeaderSize:], p.Data)
+}
+
+// units returns the bits of the units that p covers.
+func (p *Piece) units() uint64 { return unitsIn(p.At, p.At+len(p.Data), Unit(p.Size)) }
+
+// unitsIn returns the bits of the units in [from, to). from is a multiple of unit.
+func unitsIn(from, to, unit int) uint64 {
+	last := (to + unit - 1) / unit // exclusive
+	return ^uint64(0) >> (MaxPieces - last) &^ (1<<(from/unit) - 1)
+}
+
+// Buffers are where the memory of whole segments comes from.
+type Buffers interface {
+	Get(n int) []byte
+	Put(b []byte)
+}
+
+// Segments are those of which only some pieces have arrived, by their sequence
+// number. The zero value has none.
+type Segments struct {
+	held   map[serial.Number]*segment // nil: none
+	bytes  int                        // of memory
+	expire serial.Number              // when Expire looks next
+}
+
+// segment is a segment being reassembled. Until half of it has arrived, data holds
+// its pieces one after the other, in order of arrival. So a small piece does not
+// reserve the whole segment.
+type segment struct {
+	data  []byte        // the whole segment, or its pieces; nil: nothing yet
+	parts []part        // the pieces in data; nil: data is the whole segment
+	size  int           // of the whole segment, in bytes
+	have  uint64        // units that have arrived; see unitsIn
+	last  serial.Number // when the latest piece arrived
+	frg   uint8
+}
+
+// part says where in the segment a piece belongs, in bytes.
+type part struct{ at, size uint16 }
+
+// memory returns the bytes of memory that s takes.
+func (s *segment) memory() int { return Overhead + cap(s.data) + 4*cap(s.parts) }
+
+// add takes a piece, some of which is new.
+func (s *segment) add(p *Piece, b Buffers) {
+	whole := s.parts == nil && s.data != nil
+	if !whole && 2*(len(s.data)+len(p.Data)) < s.size {
+		s.data = append(s.data, p.Data...)
+		s.parts = append(s.parts, part{uint16(p.At), uint16(len(p.Data))})
+		return
+	}
+	if !whole {
+		s.putTogether(b)
+	}
+	copy(s.data[p.At:], p.Data)
+}
+
+// putTogether turns data from single pieces into the whole segment.
+func (s *segment) putTogether(b Buffers) {
+	whole, from := b.Get(s.size), s.data
+	for _, q := range s.parts {
+		from = from[copy(whole[q.at:], from[:q.size]):]
+	}
+	s.data, s.parts = whole, nil
+}
+
+// Bytes returns the memory that the segments take, in bytes.
+func (a *Segments) Bytes() int { return a.bytes }
+
+// Len returns the number of segments.
+func (a *Segments) Len() int { return len(a.held) }
+
+// Has reports whether pieces of segment sn have arrived.
+func (a *Segments) Has(sn serial.Number) bool { return a.held[sn] != nil }
+
+// News is what a piece is to those that have arrived before.
+type News uint8
+
+const (
+	First      News = iota // of its segment
+	More                   // with something that was missing
+	Known                  // all of it has arrived before
+	Contradict             // another size or frg of the segment: one of the two is forged
+)
+
+// Compare returns what p is, a piece of segment sn with the given frg.
+func (a *Segments) Compare(sn serial.Number, frg uint8, p *Piece) News {
+	s := a.held[sn]
+	switch units := p.units(); {
+	case s == nil:
+		return First
+	case s.size != p.Size || s.frg != frg:
+		return Contradict
+	case s.have&units == units:
+		return Known
+	}
+	return More
+}
+
+// Add takes a piece that is First or More. If the segment is complete, Add removes
+// it, and returns it in a buffer of b. now and wait are those of Expire.
+func (a *Segments) Add(sn serial.Number, frg uint8, p *Piece, b Buffers, now, wait serial.Number) (whole []byte) {
+	if a.held == nil {
+		a.held = make(map[serial.Number]*segment)
+		a.expire = now + wait
+	}
+	s := a.held[sn]
+	if s == nil {
+		s = &segment{size: p.Size, frg: frg}
+		a.held[sn] = s
+	} else {
+		a.bytes -= s.memory()
+	}
+	s.add(p, b)
+	a.bytes += s.memory()
+	s.have |= p.units()
+	s.last = now
+	if s.have != unitsIn(0, s.size, Unit(s.size)) {
+		return nil
+	}
+	a.remove(sn, s)
+	return s.data
+}
+
+// remove removes segment sn.
+func (a *Segments) remove(sn serial.Number, s *segment) {
+	a.bytes -= s.memory()
+	if delete(a.held, sn); len(a.held) == 0 {
+		a.held = nil
+	}
+}
+
+// Drop drops the pieces of segment sn, if there are any.
+func (a *Segments) Drop(sn serial.Number, b Buffers) {
+	s := a.held[sn]
+	if s == nil {
+		return
+	}
+	a.remove(sn, s)
+	if s.parts == nil && s.data != nil {
+		b.Put(s.data)
+	}
+}
+
+// Expire drops segments of which no piece has arrived for the time wait. It looks
+// for them once in that time.
+func (a *Segments) Expire(now, wait serial.Number, b Buffers) {
+	if a.held == nil || now.Before(a.expire) {
+		return
+	}
+	a.expire = now + wait
+	for sn, s := range a.held {
+		if now-s.last >= wait {
+			a.Drop(sn, b)
+		}
+	}
+}
