@@ -59,6 +59,7 @@ type socketState struct {
 // replyQueue holds the packets that are sent outside any session, and limits
 // their rate. Endpoint.mu guards it.
 type replyQueue struct {
+	queued       atomic.Bool // packets has some; without Endpoint.mu
 	cookies      admission.Cookies
 	budget       admission.Bucket     // all replies but cookies and stateless resets
 	cookieBudget admission.Bucket     // cookies

@@ -83,7 +83,9 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 			e.feeding.begin()
 		}
 		woke = e.take(s.batch[:n], &s.in, reading)
-		e.sendReplies(s.in.shard)
+		if e.replies.queued.Load() {
+			e.sendReplies(s.in.shard)
+		}
 		if grouped {
 			e.feeding.end()
 		}

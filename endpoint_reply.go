@@ -57,24 +57,23 @@ func (e *Endpoint) putSealedLocked(d *udp.Datagram, by protect.Protection, h hea
 // queueReplyLocked queues a packet to the source of d, which by seals.
 // Endpoint.mu is held.
 func (e *Endpoint) queueReplyLocked(p packet, d *udp.Datagram, by protect.Protection) {
+	e.replies.queued.Store(true)
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.sealers = append(e.replies.sealers, by)
 	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
 }
 
 // sendReplies encrypts and writes all queued replies. The readers call it after
-// each batch.
+// each batch, if there are any.
 func (e *Endpoint) sendReplies(shard int) {
-	e.mu.RLock()
-	none := len(e.replies.packets) == 0
-	e.mu.RUnlock()
-	if none {
-		return
-	}
 	e.mu.Lock()
+	e.replies.queued.Store(false)
 	packets, batch, sealers := e.replies.packets, e.replies.datagrams, e.replies.sealers
 	e.replies.packets, e.replies.datagrams, e.replies.sealers = nil, nil, nil
 	e.mu.Unlock()
+	if len(packets) == 0 {
+		return // another reader was faster
+	}
 	sealed := batch[:0]
 	for i, d := range batch {
 		if sealers[i].Seal(d.Buf, nil) == nil {

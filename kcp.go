@@ -284,7 +284,9 @@ func (k *KCP) Compact() {
 	if len(k.signals) == 0 {
 		k.signals = nil
 	}
-	k.expirePieces()
+	if k.expirePieces(); k.rcv.assembly != nil && k.rcv.assembly.Len() == 0 {
+		k.rcv.assembly = nil
+	}
 	if k.rcv.early == 0 {
 		k.rcv.ackRepeats.items = nil
 	}

@@ -41,7 +41,11 @@ const (
 // not yet read, places kept for missing segments, pieces of segments, waiting
 // acknowledgements, and buffers kept for reuse. Compact releases the last.
 func (k *KCP) Held() int {
-	return k.rcv.ring.Len()*placeBytes + k.rcv.held + k.rcv.assembly.Bytes() + k.rcv.buffers.Held() + cap(k.rcv.acks)*ackBytesHeld +
+	n := k.rcv.held + k.rcv.buffers.Held()
+	if k.rcv.assembly != nil {
+		n += k.rcv.assembly.Bytes()
+	}
+	return n + k.rcv.ring.Len()*placeBytes + cap(k.rcv.acks)*ackBytesHeld +
 		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
 }
 
@@ -118,5 +122,9 @@ func (k *KCP) shortOfMemory(sn seq) bool {
 		return false
 	}
 	readable := k.rcv.queued > k.rcv.partial || k.rcv.pressure == pressureReserved
-	return sn != k.rcv.nxt || readable && k.rcv.held+k.rcv.assembly.Bytes() >= reservedBytes
+	held := k.rcv.held
+	if k.rcv.assembly != nil {
+		held += k.rcv.assembly.Bytes()
+	}
+	return sn != k.rcv.nxt || readable && held >= reservedBytes
 }

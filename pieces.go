@@ -39,7 +39,10 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 		return nil
 	}
 	k.expirePieces()
-	a := &k.rcv.assembly
+	if k.rcv.assembly == nil {
+		k.rcv.assembly = new(reassembly.Segments)
+	}
+	a := k.rcv.assembly
 	switch a.Compare(h.sn, h.frg, &p) {
 	case reassembly.Known:
 		return nil
@@ -90,7 +93,7 @@ func (k *KCP) assemblyTime() seq { return max(assemblyTime, assemblyRTOs*seq(k.s
 
 // expirePieces drops pieces that have waited for assemblyTime.
 func (k *KCP) expirePieces() {
-	if k.rcv.assembly.Len() > 0 {
+	if k.rcv.assembly != nil {
 		k.rcv.assembly.Expire(k.clock.now, k.assemblyTime(), &k.rcv.buffers)
 	}
 }

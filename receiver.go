@@ -18,8 +18,8 @@ type receiver struct {
 	ring    recvRing
 	buffers buffers
 
-	assembly reassembly.Segments // segments that arrive in pieces
-	readInto []byte              // buffer of a blocked Read, filled directly; nil: none
+	assembly *reassembly.Segments // segments that arrive in pieces; nil: none have
+	readInto []byte               // buffer of a blocked Read, filled directly; nil: none
 
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
@@ -142,7 +142,7 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
-	if k.rcv.assembly.Len() > 0 {
+	if k.rcv.assembly != nil {
 		k.rcv.assembly.Drop(h.sn, &k.rcv.buffers)
 	}
 	ack := ackItem{h.sn, k.echo(h.ts, recovered)}
@@ -350,7 +350,7 @@ func (k *KCP) wndUnused() uint16 {
 // closeReceive drops what has arrived and takes no more. Segments that were
 // acknowledged are acknowledged again when the peer retransmits them.
 func (k *KCP) closeReceive() {
-	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, reassembly.Segments{}, buffers{}
+	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, nil, buffers{}
 	k.rcv.ackRepeats.items = nil
 	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0, 0, 0
 }

@@ -73,7 +73,7 @@ type Buffers interface {
 }
 
 // Segments are those of which only some pieces have arrived, by their sequence
-// number. The zero value has none.
+// number. The zero value has none, and nil, of which Bytes, Len and Has may be called.
 type Segments struct {
 	held   map[serial.Number]*segment // nil: none
 	bytes  int                        // of memory
@@ -122,13 +122,23 @@ func (s *segment) putTogether(b Buffers) {
 }
 
 // Bytes returns the memory that the segments take, in bytes.
-func (a *Segments) Bytes() int { return a.bytes }
+func (a *Segments) Bytes() int {
+	if a == nil {
+		return 0
+	}
+	return a.bytes
+}
 
 // Len returns the number of segments.
-func (a *Segments) Len() int { return len(a.held) }
+func (a *Segments) Len() int {
+	if a == nil {
+		return 0
+	}
+	return len(a.held)
+}
 
 // Has reports whether pieces of segment sn have arrived.
-func (a *Segments) Has(sn serial.Number) bool { return a.held[sn] != nil }
+func (a *Segments) Has(sn serial.Number) bool { return a != nil && a.held[sn] != nil }
 
 // News is what a piece is to those that have arrived before.
 type News uint8
