@@ -122,7 +122,8 @@ func (e *StreamError) Error() string {
 // A stream has to be closed, or reset, by both applications; what it holds is
 // released then. Errors are of type *net.OpError, but for io.EOF.
 type Stream struct {
-	conn *Conn // immutable
+	conn     *Conn // immutable
+	messages bool  // each Write is one; immutable once the stream is open
 
 	writing sync.Mutex // held for a whole Write; locked before Conn.mu
 

@@ -34,7 +34,7 @@ func (s *Stream) cannotWriteLocked() error {
 // was reset or the peer reads no more, ErrPeerClosed when the peer has closed the
 // session, and the error with which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
-	if p := s.state.Params(); p.Partial() {
+	if s.messages {
 		if err := s.WriteMessage(b); err != nil {
 			return 0, err
 		}

@@ -107,9 +107,9 @@ func (h *streamHost) FirstID() uint32 {
 	return 2
 }
 
-func (h *streamHost) NewStream() *streams.Stream {
+func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
 	c := (*Conn)(h)
-	s := &Stream{conn: c}
+	s := &Stream{conn: c, messages: p.Partial()}
 	s.canRead.init(c)
 	s.canWrite.init(c)
 	s.state.Owner = (*streamCalls)(s)

@@ -67,7 +67,7 @@ func (h *testHost) RoundTrip() (last, rtt time.Duration) {
 	return time.Duration(h.now) * time.Microsecond, h.rtt
 }
 
-func (h *testHost) NewStream() *Stream { return &Stream{Owner: new(testOwner)} }
+func (h *testHost) NewStream(*Params) *Stream { return &Stream{Owner: new(testOwner)} }
 
 func (h *testHost) Error(code uint64, remote bool) error { return resetError{code, remote} }
 func (h *testHost) Finish(t *Tag, err error)             { h.receipts.Finish(t, err) }

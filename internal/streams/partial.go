@@ -79,7 +79,7 @@ func (s *Stream) drop(m *message) {
 
 // Purge gives up waiting messages whose lifetime is over.
 func (s *Stream) Purge() {
-	if s.out.first == nil || !s.out.first.Partial() {
+	if !s.out.partial {
 		return
 	}
 	now := s.table.host.Now()

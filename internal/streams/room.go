@@ -43,7 +43,7 @@ func (s *Stream) waiting(n int) {
 	if s.out.ready {
 		t.ready += n
 	}
-	if n < 0 {
+	if n < 0 && t.blocked > 0 {
 		t.WakeWriter()
 	}
 }
@@ -58,8 +58,9 @@ func (s *Stream) credited(ready bool) {
 		t.ready += s.out.memory
 		return
 	}
-	t.ready -= s.out.memory
-	t.WakeWriter()
+	if t.ready -= s.out.memory; t.blocked > 0 {
+		t.WakeWriter()
+	}
 }
 
 // roomOf returns how many bytes of a half are free. What has credit is not kept
@@ -91,7 +92,10 @@ func (s *Stream) Room(n int) (room int, half Half) {
 // when there may be room.
 func (s *Stream) Wait(half Half) *Writer {
 	w := &Writer{stream: s, half: half}
-	if t := s.table; t.roomOf(half) <= 0 {
+	t := s.table
+	t.blocked++
+	s.out.blocked++
+	if t.roomOf(half) <= 0 {
 		t.writers[half].Add(linksOf, w, false)
 	}
 	return w
@@ -101,6 +105,8 @@ func (s *Stream) Wait(half Half) *Writer {
 // for both.
 func (w *Writer) Done() {
 	t := w.stream.table
+	t.blocked--
+	w.stream.out.blocked--
 	t.writers[w.half].Remove(linksOf, w) // unless WakeWriter has
 	t.WakeWriter()
 }

@@ -58,6 +58,8 @@ type sendSide struct {
 	finSent   bool
 	reset     bool // RESET was, or is to be, sent; or the peer has refused the stream
 	ready     bool // memory is in Table.ready
+	partial   bool // a message that was written may be given up
+	blocked   int  // calls that wait for room
 }
 
 // over reports whether the peer has all that this end will send.
@@ -146,6 +148,7 @@ func (s *Stream) Send(b []byte, limit uint32, deadline int64, done func(error)) 
 	m := &message{stream: s, data: append(make([]byte, 0, len(b)), b...)}
 	m.Limit, m.Deadline = limit, deadline
 	if deadline > 0 {
+		s.out.partial = true
 		s.Purge()
 	}
 	if done != nil {
@@ -183,10 +186,9 @@ func (s *Stream) dequeue() {
 		s.out.last = nil
 	}
 	m.next, m.sent = nil, true
-	if m.data = nil; 2*s.out.queued <= s.table.limits.WriteBuffer {
+	if m.data = nil; s.out.blocked > 0 && 2*s.out.queued <= s.table.limits.WriteBuffer {
 		s.Owner.Writable()
 	}
-	s.table.WakeWriter()
 }
 
 // Finish lets FIN follow what waits.
@@ -250,7 +252,9 @@ func (s *Stream) pull() bool {
 	if o.reset {
 		return false
 	}
-	s.Purge()
+	if o.partial {
+		s.Purge()
+	}
 	if len(o.abandoned) > 0 {
 		return s.pullControl(&h)
 	}

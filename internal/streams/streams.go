@@ -46,9 +46,9 @@ type Host interface {
 	// once, and the answer is final.
 	FirstID() uint32
 
-	// NewStream returns the memory of a new stream. Its Owner is set, and all
-	// else is zero.
-	NewStream() *Stream
+	// NewStream returns the memory of a new stream with these options. Its Owner
+	// is set, and all else is zero.
+	NewStream(p *Params) *Stream
 	// Opened is called when the peer has opened a stream, for Accept.
 	Opened()
 	// Dropped is called for each segment that is bad.

@@ -43,6 +43,7 @@ type Table struct {
 	queued   int                       // bytes of memory of messages that wait to be sent
 	ready    int                       // part of queued: those of streams that have credit for some
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
+	blocked  int                       // calls that wait for room, of the session or of a stream
 	failed   bool                      // the session has ended, or delivers nothing more
 }
 
@@ -139,7 +140,7 @@ func (t *Table) Figures() Figures {
 
 // add puts a stream into the table.
 func (t *Table) add(id uint32, params Params) *Stream {
-	s := t.host.NewStream()
+	s := t.host.NewStream(&params)
 	s.table, s.id, s.params = t, id, params
 	s.out.limit, s.in.limit, s.in.window = InitialCredit, InitialCredit, InitialCredit
 	t.streams[id] = s
