@@ -17,14 +17,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// architecture is ARCHITECTURE.md by its headings: the rows of the tables below
-// each, without their heads.
+// internals are the pages about the code.
+var internals = []string{
+	"ARCHITECTURE.md", "RULES.md", "docs/walks.md", "docs/locks.md", "docs/glossary.md", "docs/design.md", "docs/how-to.md",
+}
+
+// aboutCode returns the text of all pages about the code.
+func aboutCode(t *testing.T) string {
+	t.Helper()
+	var all strings.Builder
+	for _, page := range internals {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		all.Write(text)
+	}
+	return all.String()
+}
+
+// architecture is ARCHITECTURE.md and RULES.md by their headings: the rows of the
+// tables below each, without their heads.
 func architecture(t *testing.T) map[string][][]string {
 	t.Helper()
-	text, err := os.ReadFile("ARCHITECTURE.md")
-	require.NoError(t, err)
 	rows, heading := make(map[string][][]string), ""
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(aboutCode(t)) {
 		line = strings.TrimSpace(line)
 		switch {
 		case strings.HasPrefix(line, "#"):
@@ -137,7 +152,7 @@ func allTests(t *testing.T) map[string]bool {
 // sectionHeading is a heading of WIRE.md, which begins with its number.
 var sectionHeading = regexp.MustCompile(`(?m)^#+ ([0-9.]*[0-9])\.? `)
 
-// Each rule of ARCHITECTURE.md names a section of WIRE.md, functions in their
+// Each rule of RULES.md names a section of WIRE.md, functions in their
 // files, and tests, all of which exist. So do the tests that SECURITY.md names.
 func TestArchitectureRules(t *testing.T) {
 	ofSources(t)
@@ -173,7 +188,7 @@ func TestArchitectureRules(t *testing.T) {
 			assert.True(t, tests[name] && strings.HasPrefix(name, "Test"), "%s: there is no test %s", rule, name)
 		}
 	}
-	require.Greater(t, rules, 40, "the rule table of ARCHITECTURE.md is not as it was")
+	require.Greater(t, rules, 40, "the rule table is not as it was")
 	security, err := os.ReadFile("SECURITY.md")
 	require.NoError(t, err)
 	for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(string(security), -1) {
@@ -181,36 +196,39 @@ func TestArchitectureRules(t *testing.T) {
 	}
 }
 
-// The files, tests and methods that the text of ARCHITECTURE.md names exist too.
+// The files, tests and methods that the pages about the code name exist too. The map
+// stays a map.
 func TestArchitectureText(t *testing.T) {
 	ofSources(t)
 	sequential(t)
-	text, err := os.ReadFile("ARCHITECTURE.md")
-	require.NoError(t, err)
+	text := aboutCode(t)
 	known := make(map[string]bool)
 	for _, file := range rootFiles(t) {
 		for name := range declared(t, file) {
 			known[name] = true
 		}
 	}
+	page, err := os.Stat("ARCHITECTURE.md")
+	require.NoError(t, err)
+	require.Less(t, page.Size(), int64(20<<10), "ARCHITECTURE.md is a map")
 	qualified := regexp.MustCompile(`^(?:KCP|Conn|Endpoint|Listener)\.([a-zA-Z]+)$`)
 	tests := allTests(t)
-	for _, span := range spans(string(text)) {
+	for _, span := range spans(text) {
 		if m := qualified.FindStringSubmatch(span); m != nil && m[1] != "mu" && m[1] != "writing" {
-			assert.True(t, known[m[1]], "ARCHITECTURE.md names %s", span)
+			assert.True(t, known[m[1]], "a page about the code names %s", span)
 		}
 		if strings.HasPrefix(span, "Test") {
-			assert.True(t, tests[span], "ARCHITECTURE.md names %s", span)
+			assert.True(t, tests[span], "a page about the code names %s", span)
 		}
 	}
-	for _, name := range regexp.MustCompile(`\b[a-z]+[a-z_]*\.go\b`).FindAllString(string(text), -1) {
+	for _, name := range regexp.MustCompile(`\b[a-z]+[a-z_]*\.go\b`).FindAllString(text, -1) {
 		found := false
 		for _, pattern := range []string{name, "*/" + name, "internal/*/" + name} {
 			matches, err := filepath.Glob(pattern)
 			require.NoError(t, err)
 			found = found || len(matches) > 0
 		}
-		assert.True(t, found, "ARCHITECTURE.md names %s", name)
+		assert.True(t, found, "a page about the code names %s", name)
 	}
 }
 

@@ -1,6 +1,16 @@
 // Package kcp is KCP, the reliable-UDP protocol for low latency on lossy
 // networks: sessions that are net.Conns, and the bare state machine.
 //
+// # Begin here
+//
+//   - one flow of bytes, as with TCP: a session ([Dial], [Listen], [Conn]);
+//   - one flow of messages, in order: a session with [Config.MessageMode];
+//   - several flows, or messages that may be late, out of order or dropped: streams
+//     of a session ([Conn.OpenStream], [Stream]);
+//   - small state of which only the newest counts: [Conn.SendDatagram];
+//   - more sessions than goroutines: a [Group];
+//   - your own sockets and clock: the state machine ([New]).
+//
 // # Sessions
 //
 // [Dial] and [Listen] work as those of package net do, over UDP:
@@ -34,7 +44,7 @@
 // Abort, and its own end cannot be seen. Its sessions are accepted with their
 // first data.
 //
-// The fields of [Config] from Backlog to AllowLegacy limit what unknown peers can
+// The fields of [Config] from Backlog to LegacyPeers limit what unknown peers can
 // cause; SECURITY.md says which settings a server on the internet should have.
 //
 // Without [Config.TLS] and [Config.Cipher], anyone who sees the packets can
