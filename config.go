@@ -26,10 +26,10 @@ import (
 //   - retransmission and congestion control: NoDelay to CongestionControl;
 //   - time-outs: PeerTimeout to MaxLinger;
 //   - SharedConvs, for programs that choose their conversation ids;
-//   - limits on what unknown peers can cause: Backlog to AllowLegacy;
+//   - limits on what unknown peers can cause: Backlog to LegacyPeers;
 //   - sockets: Shards, Control, SocketBuffer;
 //   - streams: MaxStreams, StreamReceiveBuffer, StreamWriteBuffer;
-//   - what shows what happens: Logger, HandshakeFailed, Trace, Tracer;
+//   - what shows what happens: Logger, HandshakeFailed, Tracer;
 //   - for tests: Repetition.
 type Config struct {
 	// Settings that must match the peer's.
@@ -272,21 +272,9 @@ type Config struct {
 	// that it receives what is sent to its address, before any state is kept
 	// for it. Legacy peers cannot. Default ValidateUnderPressure.
 	AddressValidation AddressValidation
-	// RefuseLegacy lets only peers with signals open sessions. The first
-	// packets of legacy peers, which anyone can forge, are dropped. With a
-	// Cipher that authenticates they are dropped anyway, unless AllowLegacy is
-	// set.
-	RefuseLegacy bool
-	// AllowLegacy lets peers without signals, such as kcp-go, open sessions
-	// even with a Cipher that authenticates (see crypt.Authenticated). It does
-	// nothing without such a Cipher, and excludes RefuseLegacy.
-	//
-	// Nothing in kcp-go's format shows when a packet was made. So with
-	// AllowLegacy, anyone who has recorded the first packets of a session can
-	// open it again by replaying them, and the data in them is read once more.
-	// Peers with signals show that they are present, so without AllowLegacy
-	// that is impossible.
-	AllowLegacy bool
+	// LegacyPeers is whether peers without signals, such as kcp-go, may open
+	// sessions. Default LegacyDefault.
+	LegacyPeers LegacyPeers
 	// Shards is how many sockets Listen opens on its one port, each with a
 	// goroutine that reads it, to use several processors: 1 to 256, default 1.
 	// The system distributes the peers among them by address (SO_REUSEPORT).
@@ -352,12 +340,9 @@ type Config struct {
 	// EndpointStats.HandshakeErrors counts all. Calls that wait when the endpoint
 	// is closed are still made.
 	HandshakeFailed func(remote net.Addr, err error)
-	// Trace, if not nil, holds hooks that are called for every session. Hooks
-	// of different sessions run at the same time.
-	Trace *Trace
 	// Tracer, if not nil, is called once for every session, and returns the
-	// hooks for that one, so that they know which it is. nil means those of
-	// Trace. It is called before the session has sent or received anything. No
+	// hooks for that one; nil: none. It is called before the session has sent or
+	// received anything. Hooks of different sessions run at the same time. No
 	// lock is held, so it may call the methods of the Conn that do not wait, but
 	// the hooks themselves must not. For an accepted session it is called on
 	// the goroutine that reads the socket, also if the session never gets to
@@ -394,10 +379,31 @@ const (
 	// the peer's address has as many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
 	// ValidateAlways asks every peer with signals. Legacy peers cannot be
-	// asked; Config.RefuseLegacy keeps those out. In every mode, an address
+	// asked; LegacyRefuse keeps those out. In every mode, an address
 	// that is not validated is sent at most three times as much as has arrived
 	// from it.
 	ValidateAlways
+)
+
+// LegacyPeers says whether peers without this package's signals, such as kcp-go
+// and the C reference, may open sessions with an endpoint. It does not matter to
+// the sessions that the endpoint dials.
+//
+// Nothing in such a peer's format shows when a packet was made, or that the peer
+// is present. Anyone can forge its first packets, unless Config.Cipher
+// authenticates them. With such a Cipher, anyone who has recorded them can open
+// the session again, and the data in them is read once more.
+type LegacyPeers uint8
+
+const (
+	// LegacyDefault lets legacy peers open sessions, but not with a Cipher that
+	// authenticates (see crypt.Authenticated), and not with TLS.
+	LegacyDefault LegacyPeers = iota
+	// LegacyAllow lets them open sessions with every Cipher. Validate refuses it
+	// together with TLS.
+	LegacyAllow
+	// LegacyRefuse lets only peers with signals open sessions.
+	LegacyRefuse
 )
 
 // FEC is a ratio of forward error correction: every Data packets are followed
@@ -580,7 +586,6 @@ func (c *Config) apply(k *KCP) {
 	k.SetFastResendLimit(uint32(c.FastResendLimit))
 	k.SetDeadLink(uint32(c.DeadLink))
 	k.SetStream(!c.MessageMode)
-	k.SetTrace(c.Trace)
 	k.SetCongestionControl(c.CongestionControl())
 
 	// While the peer is silent it must be asked several times within

@@ -58,8 +58,8 @@ func (c *Config) Validate() error {
 	if c.AddressValidation > ValidateAlways {
 		return &ConfigError{"AddressValidation", c.AddressValidation, "must be one of the AddressValidation modes"}
 	}
-	if c.AllowLegacy && c.RefuseLegacy {
-		return &ConfigError{"AllowLegacy", true, "must not be combined with RefuseLegacy"}
+	if c.LegacyPeers > LegacyRefuse {
+		return &ConfigError{"LegacyPeers", c.LegacyPeers, "must be one of the LegacyPeers modes"}
 	}
 	if n := len(c.StatelessResetKey); c.StatelessResetKey != nil && n < minResetKey {
 		return &ConfigError{"StatelessResetKey", fmt.Sprintf("%d bytes", n), fmt.Sprintf("must have at least %d bytes", minResetKey)}
@@ -92,7 +92,7 @@ func (c *Config) validateTLS() error {
 	for _, other := range []struct {
 		set   bool
 		field string
-	}{{c.Cipher != nil, "Cipher"}, {c.AllowLegacy, "AllowLegacy"}} {
+	}{{c.Cipher != nil, "Cipher"}, {c.LegacyPeers == LegacyAllow, "LegacyAllow"}} {
 		if other.set {
 			return &ConfigError{"TLS", "set", "must not be combined with " + other.field}
 		}

@@ -55,10 +55,10 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"FEC", Config{FEC: FEC{200, 100}}},
 		{"FEC", Config{FEC: FEC{-1, 5}}},
 		{"StatelessResetKey", Config{StatelessResetKey: make([]byte, 15)}},
-		{"AllowLegacy", Config{AllowLegacy: true, RefuseLegacy: true}},
+		{"LegacyPeers", Config{LegacyPeers: LegacyRefuse + 1}},
 		{"TLS.MinVersion", Config{TLS: &tls.Config{MinVersion: tls.VersionTLS12}}},
 		{"TLS.MaxVersion", Config{TLS: &tls.Config{MaxVersion: tls.VersionTLS12}}},
-		{"TLS", Config{TLS: &tls.Config{}, AllowLegacy: true}},
+		{"TLS", Config{TLS: &tls.Config{}, LegacyPeers: LegacyAllow}},
 		{"TLS", Config{TLS: &tls.Config{}, Cipher: aead}},
 	}
 }
@@ -259,7 +259,7 @@ func TestFailuresLeaveTheCallersSocket(t *testing.T) {
 	require.Equal(t, err, fromListen)
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	for _, o := range []DialOptions{{}, {Quiet: true}, {Conv: 7}} {
+	for _, o := range []DialOptions{{}, {Quiet: true}, {Conv: id(7)}} {
 		_, err = e.DialWith(ctx, pc.LocalAddr(), o)
 		require.ErrorIs(t, err, context.Canceled)
 	}

@@ -243,7 +243,13 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 // attacker can replay the recorded first packets of a legacy session at any
 // time, which would void what an authenticating cipher promises.
 func (e *Endpoint) refusesLegacy() bool {
-	return e.config.RefuseLegacy || e.protection.Authentic && !e.config.AllowLegacy
+	switch e.config.LegacyPeers {
+	case LegacyAllow:
+		return false
+	case LegacyRefuse:
+		return true
+	}
+	return e.protection.Authentic
 }
 
 // wantsCookiesLocked reports whether a HELLO needs a cookie (address

@@ -11,13 +11,10 @@ import (
 // DialOptions are the options of Endpoint.DialWith. The zero value is that of
 // Endpoint.Dial.
 type DialOptions struct {
-	// Conv is the conversation id, for a peer that expects a certain one. 0
-	// draws one at random, unless ZeroConv is set. The ids of the sessions with
-	// one peer must differ. Ids that are not random are guessed more easily by
+	// Conv is the conversation id, for a peer that expects a certain one. nil
+	// draws one at random. The ids of the sessions with one peer must differ. Ids that are not random are guessed more easily by
 	// those who forge packets; see also Config.SharedConvs.
-	Conv uint32
-	// ZeroConv makes 0 in Conv the conversation id.
-	ZeroConv bool
+	Conv *uint32
 	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with
 	// the first data, or with CloseWrite, so the peer's Accept does not return
 	// before. A refusal is no error: the session repeats its data until
@@ -43,11 +40,13 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if peer == nil {
 		ap = udp.Unmap(ap)
 	}
-	chosen := o.Conv != 0 || o.ZeroConv
-	if !chosen {
-		o.Conv = e.random32()
+	var conv uint32
+	if o.Conv != nil {
+		conv = *o.Conv
+	} else {
+		conv = e.random32()
 	}
-	c, err := e.dial(ctx, admission.MakeKey(ap, peer, o.Conv), addr, chosen, o.Quiet)
+	c, err := e.dial(ctx, admission.MakeKey(ap, peer, conv), addr, o.Conv != nil, o.Quiet)
 	if err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}

@@ -84,8 +84,8 @@ func TestFlood(t *testing.T) {
 	}{
 		{"default", Config{}, false},
 		{"accepting", Config{}, true},
-		{"refusing", Config{RefuseLegacy: true}, true},
-		{"validating", Config{AddressValidation: ValidateAlways, RefuseLegacy: true}, true},
+		{"refusing", Config{LegacyPeers: LegacyRefuse}, true},
+		{"validating", Config{AddressValidation: ValidateAlways, LegacyPeers: LegacyRefuse}, true},
 		{"fec", Config{FEC: FEC{Data: 1, Parity: 3}}, false},
 	}
 	for _, s := range servers {
@@ -176,7 +176,7 @@ func flood(w *world, config *Config, accepts bool, n int, make_ func(*rand.Rand)
 	transfer(2)
 	require.Equal(t, 1, l.Stats().Sessions)
 	require.Zero(t, l.Stats().HalfOpen)
-	if config.RefuseLegacy {
+	if config.LegacyPeers == LegacyRefuse {
 		require.Empty(t, accepted)
 	}
 	for _, c := range accepted {

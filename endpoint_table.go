@@ -18,7 +18,7 @@ type sessionTable struct {
 	tally     sessionTally
 	timeWaits admission.TimeWaits[timeWait]
 	expiry    *time.Timer       // calls expireTimeWaits; nil: none is set, as nothing is in TIME-WAIT
-	used      admission.History // of ended sessions with extended peers; kept only with AllowLegacy and an authenticating cipher
+	used      admission.History // of ended sessions with extended peers; kept only with LegacyAllow and an authenticating cipher
 }
 
 // sessionTally counts the sessions of an endpoint. Endpoint.mu guards it.
@@ -74,7 +74,7 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 			e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
 		}
 	}
-	if tw.token != 0 && e.protection.Authentic && e.config.AllowLegacy {
+	if tw.token != 0 && e.protection.Authentic && e.config.LegacyPeers == LegacyAllow {
 		e.table.used.Add(c.tableEntry().Conv)
 	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())

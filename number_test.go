@@ -265,7 +265,7 @@ func TestMoveAmongOtherAddresses(t *testing.T) {
 func TestRestartIsToldAmongNumbers(t *testing.T) {
 	for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
 		for _, config := range []*Config{
-			{Cipher: testAEAD(t)}, {Cipher: testAEAD(t), AllowLegacy: true}, {Cipher: hidingCiphers(t)["CFB"]},
+			{Cipher: testAEAD(t)}, {Cipher: testAEAD(t), LegacyPeers: LegacyAllow}, {Cipher: hidingCiphers(t)["CFB"]},
 		} {
 			inWorld(t, 16, clean, func(w *world) {
 				config.FEC = f

@@ -358,7 +358,7 @@ func (k *KCP) tracing() *Trace {
 type machineStats struct {
 	srtt, rttvar, rto int32 // milliseconds
 	inFlight, queued  int   // segments
-	readable          int   // segments received and not read
+	readable          int   // bytes received and not read
 	window            int   // the peer's, in segments
 	congestionWindow  int   // segments
 }
@@ -368,7 +368,7 @@ func (k *KCP) snapshot() machineStats {
 	return machineStats{
 		srtt: k.snd.rtt.srtt, rttvar: k.snd.rtt.rttvar, rto: int32(k.snd.rtt.rto),
 		inFlight: k.snd.inFlight, queued: int(k.snd.end - k.snd.nxt),
-		readable: int(k.rcv.queued-k.rcv.void) + k.rcv.early,
+		readable: k.rcv.bytes,
 		window:   int(k.peer.wnd), congestionWindow: k.snd.cc.Window(),
 	}
 }

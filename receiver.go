@@ -15,6 +15,7 @@ type receiver struct {
 	void    uint32 // empty places in the queue, none of them at its head
 	early   int    // segments beyond nxt
 	held    int    // bytes of the buffers in ring
+	bytes   int    // payload in them that was not read
 	ring    recvRing
 	buffers buffers
 
@@ -100,6 +101,7 @@ func (k *KCP) recvBytes(p []byte) int {
 		c := copy(p[n:], s.data[s.read:])
 		n += c
 		s.read += c
+		k.rcv.bytes -= c
 		if s.read < len(s.data) {
 			break
 		}
@@ -116,6 +118,7 @@ func (k *KCP) recvBytes(p []byte) int {
 func (k *KCP) popReceived() {
 	s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
 	k.rcv.held -= cap(s.data)
+	k.rcv.bytes -= len(s.data) - s.read
 	k.rcv.buffers.Put(s.data)
 	*s = recvSegment{}
 	k.rcv.queued--
@@ -192,6 +195,7 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	s.frg, s.held, s.void, s.lastAcked = h.frg, true, void, k.clock.now
 	k.rcv.early++
 	k.rcv.held += cap(s.data)
+	k.rcv.bytes += len(payload)
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
@@ -289,6 +293,7 @@ func (k *KCP) dropIncomplete() {
 	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
 		s := k.rcv.ring.at(sn)
 		k.rcv.held -= cap(s.data)
+		k.rcv.bytes -= len(s.data) - s.read
 		k.rcv.buffers.Put(s.data)
 		*s = recvSegment{void: true}
 	}
@@ -353,4 +358,5 @@ func (k *KCP) closeReceive() {
 	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, nil, buffers{}
 	k.rcv.ackRepeats.items = nil
 	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0, 0, 0
+	k.rcv.bytes = 0
 }

@@ -129,7 +129,7 @@ func (w *world) command(e *Endpoint) {
 	require.NoError(w.t, c.Close())
 }
 
-// With a cipher that authenticates, or one that hides the content and RefuseLegacy,
+// With a cipher that authenticates, or one that hides the content and LegacyRefuse,
 // what was recorded of a session has nothing
 // done once more: not by the same server, after however much else, nor by
 // another one with the key, from whatever address it comes.
@@ -141,7 +141,10 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 			for _, wait := range []bool{true, false} {
 				t.Run(name, func(t *testing.T) {
 					inWorld(t, 2, clean, func(w *world) {
-						config := &Config{Cipher: c, FEC: f, RefuseLegacy: !crypt.Authenticated(c)}
+						config := &Config{Cipher: c, FEC: f}
+						if !crypt.Authenticated(c) {
+							config.LegacyPeers = LegacyRefuse
+						}
 						var server, other commandServer
 						l := w.listen(config)
 						go server.serve(l)
@@ -191,7 +194,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 	for _, dialTimeout := range []time.Duration{0, -1} { // -1: data follows the HELLO at once, as a PUSH
 		inWorld(t, 2, clean, func(w *world) {
-			config := &Config{Cipher: testAEAD(t), AllowLegacy: true, DialTimeout: dialTimeout}
+			config := &Config{Cipher: testAEAD(t), LegacyPeers: LegacyAllow, DialTimeout: dialTimeout}
 			var server commandServer
 			l := w.listen(config)
 			go server.serve(l)
@@ -227,19 +230,19 @@ func sealed(t *testing.T, c crypt.Cipher, content []byte) []byte {
 
 // A peer without signals opens a session if there is no cipher that
 // authenticates, or if that is allowed in spite of one.
-func TestAllowLegacy(t *testing.T) {
+func TestLegacyPeers(t *testing.T) {
 	aead := testAEAD(t)
 	for _, v := range []struct {
 		config Config
 		opens  bool
 	}{
 		{Config{}, true},
-		{Config{RefuseLegacy: true}, false},
-		{Config{AllowLegacy: true}, true},
+		{Config{LegacyPeers: LegacyRefuse}, false},
+		{Config{LegacyPeers: LegacyAllow}, true},
 		{Config{Cipher: crypt.None()}, true},
 		{Config{Cipher: aead}, false},
 		{Config{Cipher: crypt.Locked(aead)}, false},
-		{Config{Cipher: aead, AllowLegacy: true}, true},
+		{Config{Cipher: aead, LegacyPeers: LegacyAllow}, true},
 	} {
 		inWorld(t, 3, clean, func(w *world) {
 			l := w.listen(&v.config)

@@ -137,6 +137,7 @@ func (k *KCP) skipAbandoned(s *recvSegment) bool {
 	k.rcv.rest = s.frg
 	k.dropIncomplete()
 	k.rcv.held -= cap(s.data)
+	k.rcv.bytes -= len(s.data) - s.read
 	k.rcv.buffers.Put(s.data)
 	k.skipStream()
 	return true

@@ -18,13 +18,13 @@ import (
 
 // books holds what a state machine keeps count of.
 type books struct {
-	Queued, Void, Partial, Early, Held       int
+	Queued, Void, Partial, Early, Held, Read int
 	InFlight, SndBytes, FlightBytes, Waiting int
 }
 
 func (k *KCP) books() books {
 	return books{
-		int(k.rcv.queued), int(k.rcv.void), int(k.rcv.partial), k.rcv.early, k.rcv.held,
+		int(k.rcv.queued), int(k.rcv.void), int(k.rcv.partial), k.rcv.early, k.rcv.held, k.rcv.bytes,
 		k.snd.inFlight, k.snd.bytes, int(k.snd.flightBytes), k.WaitSend(),
 	}
 }
@@ -53,6 +53,7 @@ func (k *KCP) recount() (b books, err error) {
 			wrong(sn, "data in a free place")
 		case s.held:
 			b.Held += cap(s.data)
+			b.Read += len(s.data) - s.read
 			switch {
 			case !inOrder:
 				b.Early++

@@ -21,7 +21,7 @@ import (
 //   - the stream of bytes: Read, Write, TryWrite, WriteAvailable, WriteReady, Flush;
 //   - messages: ReadMessage, NextMessageSize, WriteMessage, TryWriteMessage,
 //     SendMessage, MaxMessageSize;
-//   - unreliable datagrams: SendDatagram, ReceiveDatagram, ReadDatagram,
+//   - unreliable datagrams: SendDatagram, ReceiveDatagram,
 //     HandleDatagrams, MaxDatagramSize;
 //   - several flows in one session: OpenStream, AcceptStream;
 //   - deadlines: SetDeadline, SetReadDeadline, SetWriteDeadline;

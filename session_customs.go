@@ -6,9 +6,12 @@ import (
 	"github.com/arqnet/kcp/internal/customs"
 )
 
-// SetCustoms is for package compat, which documents it. No other package has a
-// value to call it with.
-func (c *Conn) SetCustoms(o customs.Customs) {
+// Package compat sets the customs of a session, by a way that no package outside
+// this module has.
+var _ = customs.Connect(func(conn any, o customs.Customs) { conn.(*Conn).setCustoms(o) })
+
+// setCustoms locks c.mu, and sets the customs of the session.
+func (c *Conn) setCustoms(o customs.Customs) {
 	c.mu.Lock()
 	set := !c.closing.closed
 	if set {

@@ -3,7 +3,6 @@ package kcp
 import (
 	"context"
 	"encoding/binary"
-	"io"
 	"net"
 	"os"
 )
@@ -163,24 +162,6 @@ func (c *Conn) queueDatagram(b []byte) error {
 // session it returns the error with which the session ended: ErrPeerClosed (not
 // io.EOF) if the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
-	b, _, err := c.nextDatagram(ctx, nil)
-	return b, err
-}
-
-// ReadDatagram is ReceiveDatagram into b. It returns the size of the datagram in
-// bytes, which may be 0. It fails with io.ErrShortBuffer if b is too small; the
-// datagram stays queued. Only the read deadline bounds its wait.
-func (c *Conn) ReadDatagram(b []byte) (int, error) {
-	if b == nil {
-		b = []byte{}
-	}
-	_, n, err := c.nextDatagram(context.Background(), b)
-	return n, err
-}
-
-// nextDatagram locks c.mu, and waits for a datagram, which it copies into b, or
-// returns if b is nil.
-func (c *Conn) nextDatagram(ctx context.Context, b []byte) ([]byte, int, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -193,22 +174,19 @@ func (c *Conn) nextDatagram(ctx context.Context, b []byte) ([]byte, int, error) 
 	for {
 		switch {
 		case c.closing.closed:
-			return nil, 0, c.opError("read", net.ErrClosed)
+			return nil, c.opError("read", net.ErrClosed)
 		case c.io.member != nil:
-			return nil, 0, c.opError("read", ErrGrouped)
+			return nil, c.opError("read", ErrGrouped)
 		case ctx.Err() != nil:
-			return nil, 0, c.opError("read", ctx.Err())
+			return nil, c.opError("read", ctx.Err())
 		case c.io.readDeadline.expired:
-			return nil, 0, c.opError("read", os.ErrDeadlineExceeded)
+			return nil, c.opError("read", os.ErrDeadlineExceeded)
 		case len(q.waiting) > 0:
-			if b != nil && len(b) < len(q.waiting[0]) {
-				return nil, 0, c.opError("read", io.ErrShortBuffer)
-			}
 			next := q.pop()
 			c.accountRead(len(next))
-			return next, copy(b, next), nil
+			return next, nil
 		case c.closing.err != nil:
-			return nil, 0, c.opError("read", c.reason(c.closing.err))
+			return nil, c.opError("read", c.reason(c.closing.err))
 		}
 		c.io.canRead.Wait()
 	}

@@ -155,7 +155,7 @@ func TestDialOfChosenConvInOutage(t *testing.T) {
 			w.outage(1, 0)
 			time.AfterFunc(outageTime, func() { w.net.SetFilter(nil) })
 			start := time.Now()
-			_, err := e.DialWith(context.Background(), udpAddr(serverAddr), DialOptions{Conv: 7})
+			_, err := e.DialWith(context.Background(), udpAddr(serverAddr), DialOptions{Conv: id(7)})
 			if shared {
 				require.NoError(t, err)
 			} else {

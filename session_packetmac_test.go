@@ -54,7 +54,7 @@ func TestTamperedPacketsDoNotCount(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				inWorld(t, 12, clean, func(w *world) {
-					config := &Config{Cipher: c, FEC: f, Redundancy: 1, RefuseLegacy: true}
+					config := &Config{Cipher: c, FEC: f, Redundancy: 1, LegacyPeers: LegacyRefuse}
 					a, b := w.twoSockets(config)
 					old := w.watched()
 					bothWays(t, a, b, content(3, 3000), content(4, 3000))

@@ -219,7 +219,7 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 	e, _ := p.w.endpoint("10.0.0.2:5000", nil)
 	hello := p.greeting(signal{sigHello, 0, tc.hello}, tc.first)
 	time.AfterFunc(time.Millisecond, func() { p.inject(hello) })
-	p.c = p.w.dialWith(e, serverAddr, DialOptions{Conv: p.conv, Quiet: tc.quiet})
+	p.c = p.w.dialWith(e, serverAddr, DialOptions{Conv: id(p.conv), Quiet: tc.quiet})
 	time.Sleep(2 * time.Millisecond)
 	open := func(ctx context.Context) (*Stream, error) { return p.c.OpenStream(ctx, nil) }
 	ours, theirs := uint32(2), uint32(1)

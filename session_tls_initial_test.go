@@ -137,7 +137,7 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 				})
 				l := w.listen(secured(Config{}))
 				e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
-				a := w.dialWith(e, serverAddr, DialOptions{Conv: 7})
+				a := w.dialWith(e, serverAddr, DialOptions{Conv: id(7)})
 				bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
 				require.EqualValues(t, 1, e.Stats().Dialled)
 			})

@@ -11,26 +11,24 @@ import (
 // hook of the session is called before.
 func (c *Conn) startTrace(first SessionState) {
 	tracer := c.ep.config.Tracer
-	if tracer == nil && c.ep.config.Trace == nil {
+	if tracer == nil {
 		return
 	}
-	var t *Trace
-	if tracer != nil {
-		t = tracer(c)
+	t := tracer(c)
+	if t == nil {
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.state == stateEnded {
 		return
 	}
-	if t != nil {
-		c.kcp.SetTrace(t)
-	}
+	c.kcp.SetTrace(t)
 	c.traceState(first, nil)
 	if first == SessionAccepted && !c.hs.unvalidated.Load() {
 		c.traceState(SessionEstablished, nil)
 	}
-	if t := c.kcp.tracing(); t != nil && t.MTU != nil {
+	if t.MTU != nil {
 		t.MTU(c.kcp.packetSize())
 	}
 }

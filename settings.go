@@ -78,7 +78,7 @@ type Extensions struct {
 	//
 	// Retransmissions that exceed the congestion window or the pacing rate then
 	// leave as acknowledgements arrive: two for each segment acknowledged, and
-	// 16 per round trip. The reference sends all of them at once.
+	// 4 per round trip. The reference sends all of them at once.
 	PipeWindow bool
 	// RepeatAcks sends an ACK twice, the second time with the next ones, while
 	// the peer retransmits segments that have arrived: its ACKs were lost.

@@ -67,7 +67,7 @@ type ConnStats struct {
 	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
 	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
 	WriteBufferUsed int
-	ReadBuffered    int // segments waiting to be read, or for a missing one
+	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
 	RemoteWindow    int // the window that the peer advertises, in segments
 	// Held is the memory in bytes that the session holds because of what the
 	// peer has sent. It counts unread data and datagrams, places kept for

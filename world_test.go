@@ -164,3 +164,6 @@ func (w *world) settle() {
 	time.Sleep(3 * readturn.Grace)
 	synctest.Wait()
 }
+
+// id returns a conversation id for DialOptions.
+func id(conv uint32) *uint32 { return &conv }

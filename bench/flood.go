@@ -95,7 +95,7 @@ func floodPeer(f *flood, impl string) (peer, net.Addr, error) {
 			return nil, nil, err
 		}
 		if strings.HasSuffix(f.name, "validated") {
-			config.AddressValidation, config.RefuseLegacy = kcp.ValidateAlways, true
+			config.AddressValidation, config.LegacyPeers = kcp.ValidateAlways, kcp.LegacyRefuse
 		}
 		if f.config != nil {
 			f.config(config)

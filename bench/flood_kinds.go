@@ -67,7 +67,7 @@ var floods = []flood{
 	// Questions of unknown conversations, each of which is answered.
 	{
 		name: "replies", rate: 50_000, packet: unknownPing, serve: acceptAll, dials: true,
-		config: func(c *kcp.Config) { c.AddressValidation, c.RefuseLegacy = kcp.ValidateAlways, true },
+		config: func(c *kcp.Config) { c.AddressValidation, c.LegacyPeers = kcp.ValidateAlways, kcp.LegacyRefuse },
 	},
 }
 

@@ -36,4 +36,4 @@ type Customs struct {
 // Set sets the customs of a session, in place of those set before. It may be
 // called at any time, and concerns calls that begin later. It does nothing after
 // Close or Abort.
-func Set(c *kcp.Conn, o Customs) { c.SetCustoms(customs.Customs(o)) }
+func Set(c *kcp.Conn, o Customs) { customs.Set(c, customs.Customs(o)) }

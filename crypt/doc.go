@@ -33,7 +33,7 @@
 //     another one with the key, or back to its sender. Package kcp does, with
 //     peers of its own, also under [CFB] and [Salsa20] once a session is open;
 //     with others, such as kcp-go, only for a while, which is
-//     why it does not let those open sessions unless Config.AllowLegacy is set;
+//     why it does not let those open sessions unless Config.LegacyPeers is LegacyAllow;
 //   - tell the holders of the key apart: each can read and forge what the others
 //     send;
 //   - keep the past secret: with the key, an attacker can read everything

@@ -167,7 +167,7 @@ func TestAmplificationLimit(t *testing.T) {
 		"fec":       {FEC: kcp.FEC{Data: 10, Parity: 3}},
 		"messages":  {MessageMode: true, FEC: kcp.FEC{Data: 2, Parity: 2}, Cipher: aead},
 		"validates": {AddressValidation: kcp.ValidateAlways},
-		"refuses":   {RefuseLegacy: true},
+		"refuses":   {LegacyPeers: kcp.LegacyRefuse},
 		"reference": {CongestionControl: congestion.NewReference, MTU: 60},
 	}
 	for name, config := range settings {

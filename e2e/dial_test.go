@@ -68,32 +68,6 @@ func TestErrorTexts(t *testing.T) {
 	require.ErrorIs(t, kcp.ErrPeerClosed, syscall.EPIPE)
 }
 
-// ReadDatagram reads into the caller's buffer, and leaves what does not fit.
-func TestReadDatagram(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
-		a, b, _ := w.pair(nil, nil)
-		for _, d := range []string{"first", "", "second"} {
-			require.NoError(t, a.SendDatagram([]byte(d)))
-		}
-		buf := make([]byte, 5)
-		n, err := b.ReadDatagram(buf)
-		require.NoError(t, err)
-		require.Equal(t, "first", string(buf[:n]))
-		n, err = b.ReadDatagram(nil)
-		require.NoError(t, err)
-		require.Zero(t, n)
-		_, err = b.ReadDatagram(buf)
-		require.ErrorIs(t, err, io.ErrShortBuffer)
-		buf = make([]byte, 6)
-		n, err = b.ReadDatagram(buf)
-		require.NoError(t, err)
-		require.Equal(t, "second", string(buf[:n]))
-		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
-		_, err = b.ReadDatagram(buf)
-		requireTimeout(t, err)
-	})
-}
-
 // withNames makes the resolver of Go answer every query for a name with the given
 // IPv4 addresses, until the test ends.
 func withNames(t *testing.T, addrs ...string) {

@@ -39,16 +39,16 @@ func TestChosenConv(t *testing.T) {
 	inWorld(t, 1, clean, func(w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
-		for _, o := range []kcp.DialOptions{{Conv: 7}, {ZeroConv: true}, {Conv: 1<<32 - 1, ZeroConv: true}} {
+		for _, o := range []kcp.DialOptions{{Conv: id(7)}, {Conv: new(uint32)}, {Conv: id(1<<32 - 1)}} {
 			c := w.dialWith(e, serverAddr, o)
-			require.Equal(t, o.Conv, c.Conv())
+			require.Equal(t, *o.Conv, c.Conv())
 			w.say(c, "hello")
 			b := accepted(t, l)
-			require.Equal(t, o.Conv, b.Conv())
+			require.Equal(t, *o.Conv, b.Conv())
 			w.hear(b, "hello")
 		}
 		again := func() error {
-			c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: 7})
+			c, err := e.DialWith(context.Background(), l.Addr(), kcp.DialOptions{Conv: id(7)})
 			if err == nil {
 				require.EqualValues(t, 7, c.Conv())
 				require.NoError(t, c.Abort())
@@ -63,7 +63,7 @@ func TestChosenConv(t *testing.T) {
 		require.ErrorIs(t, again(), kcp.ErrConvInUse, "in TIME-WAIT")
 		time.Sleep(timeWaitTime)
 		require.NoError(t, again())
-		_, err := e.DialWith(context.Background(), udpAddr("10.0.0.3:1"), kcp.DialOptions{Conv: 7, Quiet: true})
+		_, err := e.DialWith(context.Background(), udpAddr("10.0.0.3:1"), kcp.DialOptions{Conv: id(7), Quiet: true})
 		require.NoError(t, err, "another peer")
 		require.NotZero(t, w.dialWith(e, serverAddr, kcp.DialOptions{}).Conv())
 	})
@@ -124,13 +124,13 @@ func TestQuietPeersMeet(t *testing.T) {
 		inWorld(t, seed, lossy, func(w *world) {
 			x, _ := w.endpoint("10.0.0.1:4000", &cfg)
 			y, _ := w.endpoint("10.0.0.2:5000", &cfg)
-			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: 5, Quiet: true})
+			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: id(5), Quiet: true})
 			up, down := content(seed, 20_000), content(seed+1, 20_000)
 			if seed%5 < 2 { // the first data meets an endpoint without the session
 				send(t, a, up)
 				time.Sleep(time.Duration(seed) * 20 * time.Millisecond)
 			}
-			b := w.dialWith(y, "10.0.0.1:4000", kcp.DialOptions{Conv: 5, Quiet: true})
+			b := w.dialWith(y, "10.0.0.1:4000", kcp.DialOptions{Conv: id(5), Quiet: true})
 			if seed%5 >= 2 {
 				send(t, a, up)
 			}
@@ -166,7 +166,7 @@ func TestSharedConvs(t *testing.T) {
 				var conns []*kcp.Conn
 				for _, addr := range []string{"10.0.0.2:5000", "10.0.0.3:5000", "10.0.0.2:5001"} {
 					e, _ := w.endpoint(addr, &cfg)
-					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 77})
+					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: id(77)})
 					w.say(a, "hello")
 					b := accepted(t, l)
 					w.hear(b, "hello")
@@ -225,7 +225,7 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 				l := w.listen(&cfg)
 				for life := range uint64(5) {
 					e, pc := w.endpoint("10.0.0.2:5000", &cfg)
-					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5, Quiet: true})
+					a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: id(5), Quiet: true})
 					send(t, a, content(life, 30_000))
 					if !shared && life == 1 {
 						require.NoError(t, l.SetDeadline(time.Now().Add(20*time.Second)))
@@ -301,7 +301,7 @@ func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
 		cfg := kcp.Config{SharedConvs: true}
 		l, _ := w.server(&cfg)
 		e, pc := w.endpoint("10.0.0.2:5000", &cfg)
-		a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5})
+		a := w.dialWith(e, serverAddr, kcp.DialOptions{Conv: id(5)})
 		w.say(a, string(content(1, 100_000))) // rcv_nxt is well beyond 0
 		b := accepted(t, l)
 		w.hear(b, string(content(1, 100_000)))
@@ -318,7 +318,7 @@ func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
 			return from.Addr() == netip.MustParseAddr("10.0.0.1") || count.Add(1) > 20
 		})
 		e, _ = w.endpoint("10.0.0.2:5000", &kcp.Config{SharedConvs: true, CongestionControl: congestion.NewNone})
-		a = w.dialWith(e, serverAddr, kcp.DialOptions{Conv: 5, Quiet: true})
+		a = w.dialWith(e, serverAddr, kcp.DialOptions{Conv: id(5), Quiet: true})
 		w.say(a, string(content(2, 60_000)))
 		b = accepted(t, l)
 		w.hear(b, string(content(2, 60_000)))

@@ -163,7 +163,9 @@ func (w *arena) serverSettings() *kcp.Config {
 	c.MaxSessionsPerAddress = one(0, 0, 8)
 	c.MaxBuffered = one(0, 1<<20)
 	c.AddressValidation = kcp.AddressValidation(r.IntN(2))
-	c.RefuseLegacy = r.IntN(3) == 0
+	if r.IntN(3) == 0 {
+		c.LegacyPeers = kcp.LegacyRefuse
+	}
 	w.finds = c.KeepAlive >= 0
 	if w.insider && r.IntN(3) == 0 {
 		c.MaxBuffered = one(1<<18, 1<<19, 1<<20)

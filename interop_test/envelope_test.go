@@ -127,7 +127,7 @@ func (o ourEnvelope) config(u tuning) (*kcp.Config, error) {
 	}
 	var err error
 	c.Cipher, err = o.mode.ours(o.secret())
-	c.AllowLegacy = true // kcp-go dials too
+	c.LegacyPeers = kcp.LegacyAllow // kcp-go dials too
 	return c, err
 }
 

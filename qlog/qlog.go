@@ -96,7 +96,7 @@ type Writer struct {
 }
 
 // NewWriter returns a Writer to w, and writes the header. opts may be nil.
-// Config.Tracer, or Config.Trace for a single session, takes what its Trace
+// Config.Tracer takes what its Trace
 // method returns.
 func NewWriter(w io.Writer, opts *Options) *Writer {
 	t := &Writer{w: w, start: time.Now()}

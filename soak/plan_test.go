@@ -280,7 +280,7 @@ func (p *plan) config(s settings) *kcp.Config {
 		MTU: s.MTU, MaxMTU: s.MaxMTU, SendWindow: s.SendWindow, ReceiveWindow: s.ReceiveWindow,
 		WriteBuffer: s.WriteBuffer, MessageMode: s.MessageMode, NoDelay: s.NoDelay,
 		CongestionControl: controls[s.Control], Redundancy: s.Redundancy, Shards: s.Shards,
-		AddressValidation: s.Validation, RefuseLegacy: s.RefuseLegacy,
+		AddressValidation: s.Validation, LegacyPeers: legacyPeers(s.RefuseLegacy),
 		KeepAlive: p.KeepAlive, PeerTimeout: p.PeerTimeout, Linger: p.Linger, DialTimeout: p.dialTimeout(),
 	}
 	if p.tls() {
@@ -330,4 +330,12 @@ func (p *plan) String() string {
 		return fmt.Sprint(err)
 	}
 	return string(b)
+}
+
+// legacyPeers returns the mode that refuses legacy peers, or the default.
+func legacyPeers(refuse bool) kcp.LegacyPeers {
+	if refuse {
+		return kcp.LegacyRefuse
+	}
+	return kcp.LegacyDefault
 }

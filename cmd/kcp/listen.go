@@ -24,7 +24,11 @@ wait, and the dial of a further one gets no answer.
 		groups: []optionGroup{
 			n.pipeGroup(option{"k", "", "keep listening: serve one session after another", toggle(keep)},
 				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
-					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) { c.AllowLegacy = v })}),
+					edit(&n.settings, "allow-legacy", strconv.ParseBool, func(c *kcp.Config, v bool) {
+						if c.LegacyPeers = kcp.LegacyDefault; v {
+							c.LegacyPeers = kcp.LegacyAllow
+						}
+					})}),
 			{"TLS", n.tls.listenOptions()},
 			n.settings.group(),
 		},

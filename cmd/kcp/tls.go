@@ -95,7 +95,7 @@ func (f *tlsFlags) set(c *kcp.Config, t *tls.Config) error {
 	if c.Cipher != nil {
 		return usageErrorf("-cipher and TLS exclude each other")
 	}
-	if c.AllowLegacy {
+	if c.LegacyPeers == kcp.LegacyAllow {
 		return usageErrorf("-allow-legacy and TLS exclude each other")
 	}
 	return c.Validate()

@@ -71,7 +71,7 @@ func TestTLSFlags(t *testing.T) {
 	for _, f := range []tlsFlags{{ca: cert}, {name: "x"}, {on: true, cert: cert}} {
 		require.Error(t, f.applyDial(new(kcp.Config)), "%+v", f)
 	}
-	require.Error(t, (&tlsFlags{on: true}).applyDial(&kcp.Config{AllowLegacy: true}))
+	require.Error(t, (&tlsFlags{on: true}).applyDial(&kcp.Config{LegacyPeers: kcp.LegacyAllow}))
 	require.Error(t, (&tlsFlags{on: true}).applyDial(&kcp.Config{MTU: 600}))
 	c := new(kcp.Config)
 	require.NoError(t, (&tlsFlags{}).applyListen(c))

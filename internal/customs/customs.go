@@ -9,3 +9,16 @@ type Customs struct {
 	DataBeforeDeadline bool
 	Validated          func()
 }
+
+// set is what the root package has connected.
+var set func(conn any, o Customs)
+
+// Connect makes f the way to set the customs of a *kcp.Conn. The root package
+// calls it once, before main begins.
+func Connect(f func(conn any, o Customs)) bool {
+	set = f
+	return true
+}
+
+// Set sets the customs of a session, a *kcp.Conn.
+func Set(conn any, o Customs) { set(conn, o) }
