@@ -273,7 +273,7 @@ func TestFailuresLeaveTheCallersSocket(t *testing.T) {
 // A setter refuses what Config would refuse, and changes nothing then. After
 // Close it fails.
 func TestSettersCheck(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		cfg := &Config{Cipher: testAEAD(t), FEC: FEC{Data: 3, Parity: 1}}
 		a, b, _ := w.pair(cfg, cfg)
 		room := cfg.overhead().total
@@ -340,7 +340,7 @@ func requireConfigError(t *testing.T, field string, err error) {
 // discovery. A black hole is found all the same.
 func TestSetMTU(t *testing.T) {
 	long(t)
-	inWorld(t, 2, path(0), func(w *world) {
+	inWorld(t, 2, path(0), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 9000}, nil)
 		w.move(a, b, 1, 1<<20)
 		require.Equal(t, 9000, a.Stats().PathMTU.MTU)
@@ -380,7 +380,7 @@ func TestSetMTU(t *testing.T) {
 
 // Messages are cut for the MTU that was set, so the longest is shorter.
 func TestSetMTUOfMessages(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		cfg := &Config{MessageMode: true}
 		a, b, _ := w.pair(cfg, cfg)
 		a.mu.Lock()
@@ -403,7 +403,7 @@ func TestSetMTUOfMessages(t *testing.T) {
 // The receive window bounds what waits for Read. When it grows, the peer learns
 // of it at once, and what had arrived behind the old one can be read.
 func TestSetReceiveWindow(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		require.NoError(t, b.SetWindow(0, 1)) // 128
 		data := content(1, 600_000)
@@ -431,7 +431,7 @@ func TestSetReceiveWindow(t *testing.T) {
 
 // SetNoDelay sets what it is given, and leaves the rest.
 func TestSetNoDelay(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		want := a.kcp.cfg
 		require.NoError(t, a.SetNoDelay(0, 0, 0))
@@ -449,7 +449,7 @@ func TestSetNoDelay(t *testing.T) {
 		w.move(a, b, 1, 5000)
 		require.GreaterOrEqual(t, a.Stats().RTO, 200*time.Millisecond, "interval is its least variance term")
 	})
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&Config{MinRTO: 70 * time.Millisecond}, nil)
 		require.NoError(t, a.SetNoDelay(NoDelayTurbo, 0, 0))
 		require.EqualValues(t, 70, a.kcp.snd.rtt.minRTO)
@@ -458,7 +458,7 @@ func TestSetNoDelay(t *testing.T) {
 
 // A WriteMessage that waits does not send part of a stream, if the mode changes.
 func TestSetMessageModeDuringWrite(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true, WriteBuffer: minWriteBuffer, SendWindow: 1}, nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		_, err := a.Write(content(1, 4000))

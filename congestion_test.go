@@ -267,7 +267,7 @@ func TestControllersWithSlowApplication(t *testing.T) {
 // What follows a question and its answer is the initial window, in bytes, however
 // small those were. While nothing is known of the path it is not paced.
 func TestFirstWindow(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		bothWays(t, a, b, []byte("ask"), []byte("answer"))
 		time.Sleep(50 * time.Millisecond)

@@ -160,7 +160,7 @@ func TestIncast(t *testing.T) {
 				t.Skip("the others show the same")
 			}
 			t.Parallel()
-			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 				c := newCrowd(w, nil, senders*(5<<10), 50*time.Microsecond)
 				go c.serve()
 				for range senders {
@@ -183,7 +183,7 @@ func TestIncast(t *testing.T) {
 // Many sessions share a narrow link: most of it carries data for the first time.
 func TestManySendersOnANarrowLink(t *testing.T) {
 	const senders, rate = 20, 400_000
-	inWorld(t, 2, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.net.SetLink("10.0.0.2", "10.0.0.1", netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: rate, Queue: 40_000})
 		l := w.listen(nil)
 		var received atomic.Int64
@@ -228,7 +228,7 @@ func TestManySendersOnANarrowLink(t *testing.T) {
 // A sender that is alone has the whole window, also among idle sessions.
 func TestIncastSparesALoneSender(t *testing.T) {
 	long(t)
-	inWorld(t, 4, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+	inWorld(t, 4, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 1<<20, 20*time.Microsecond)
 		go c.serve()
 		for range 20 {
@@ -248,7 +248,7 @@ func TestIncastSparesALoneSender(t *testing.T) {
 // The share of senders that stop, or vanish, is given back to the others.
 func TestIncastGivesSharesBack(t *testing.T) {
 	long(t)
-	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(w *world) {
+	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 1<<20, 50*time.Microsecond)
 		go c.serve()
 		for range 60 {
@@ -283,7 +283,7 @@ func TestIncastGivesSharesBack(t *testing.T) {
 func TestIncastCountsDemand(t *testing.T) {
 	long(t)
 	upload := func(beside func(w *world, c *crowd)) (bytes float64) {
-		inWorld(t, 4, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(w *world) {
+		inWorld(t, 4, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 			c := newCrowd(w, nil, 1<<20, 40*time.Microsecond)
 			go c.serve()
 			c.join(nil)
@@ -366,7 +366,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 // News of a turn may be lost.
 func TestTurnsSurviveLoss(t *testing.T) {
 	long(t)
-	inWorld(t, 3, netsim.LinkConfig{Delay: 2 * time.Millisecond, Loss: 0.05}, func(w *world) {
+	inWorld(t, 3, netsim.LinkConfig{Delay: 2 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 60*(5<<10), 50*time.Microsecond)
 		go c.serve()
 		for range 60 {
@@ -390,7 +390,7 @@ func takeTurns(e *Endpoint) *socketIncast {
 
 // A session that ends gives up its turn.
 func TestTurnsOfEndedSessions(t *testing.T) {
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		_, c, l := w.pair(nil, nil)
 		i := takeTurns(l.ep)
 		c.mu.Lock()
@@ -412,7 +412,7 @@ func TestTurnsOfEndedSessions(t *testing.T) {
 // A session that waits for its turn at one socket is told another window if its
 // packets arrive at another, also if they have no data.
 func TestTurnsOfAnotherShard(t *testing.T) {
-	inWorld(t, 5, clean, func(w *world) {
+	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		a, c, l := w.pair(nil, nil)
 		bothWays(t, a, c, content(1, 64), content(2, 64))
 		time.Sleep(time.Second) // no ACK waits

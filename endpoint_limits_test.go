@@ -104,7 +104,7 @@ func TestFlood(t *testing.T) {
 						}
 					}
 				}
-				inWorld(t, 8, clean, func(w *world) { flood(w, &s.config, s.accepts, n, f.make) })
+				inWorld(t, 8, clean, func(t *testing.T, w *world) { flood(w, &s.config, s.accepts, n, f.make) })
 			})
 		}
 	}
@@ -230,7 +230,7 @@ func awaitShortMemory(l *Listener) {
 func TestMaxBuffered(t *testing.T) {
 	long(t)
 	for seed := range uint64(3) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, l := memoryShort(w, Config{})
 			time.Sleep(10 * time.Second)
 			awaitShortMemory(l)
@@ -249,7 +249,7 @@ func TestMaxBuffered(t *testing.T) {
 // What had come early before memory became short does not keep what is missing
 // from being taken.
 func TestMaxBufferedWithAGap(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var found atomic.Bool
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 			h := decodeHeader(p)
@@ -273,7 +273,7 @@ func TestMaxBufferedWithAGap(t *testing.T) {
 
 // Nor does it keep a message from becoming whole.
 func TestMaxBufferedMessages(t *testing.T) {
-	inWorld(t, 1, lossy, func(w *world) {
+	inWorld(t, 1, lossy, func(t *testing.T, w *world) {
 		a, b, _ := memoryShort(w, Config{MessageMode: true})
 		time.Sleep(10 * time.Second)
 		buf := make([]byte, 200000)
@@ -291,7 +291,7 @@ func TestMaxBufferedMessages(t *testing.T) {
 // cut.
 func TestUnvalidatedPeersBufferLittle(t *testing.T) {
 	for _, frg := range []uint8{0, 200} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(nil)
 			to := l.Addr().(*net.UDPAddr).AddrPort()
 			from := netip.MustParseAddrPort("172.0.0.1:1")
@@ -310,7 +310,7 @@ func TestUnvalidatedPeersBufferLittle(t *testing.T) {
 
 // MaxSessionsPerAddress counts by IP address, whatever the ports.
 func TestMaxSessionsPerAddress(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{MaxSessionsPerAddress: 2})
 		var conns []*Conn
 		for _, addr := range []string{"10.0.0.2:1", "10.0.0.2:2", "10.0.0.3:1"} {
@@ -332,7 +332,7 @@ func TestMaxSessionsPerAddress(t *testing.T) {
 // Sessions that begin with a cookie count as those whose peers validate their
 // addresses later.
 func TestMaxSessionsPerAddressWithCookies(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{MaxSessionsPerAddress: 2, AddressValidation: ValidateAlways})
 		e, _ := w.endpoint("10.0.0.2:0", &Config{DialTimeout: 2 * time.Second})
 		w.dial(e)
@@ -346,7 +346,7 @@ func TestMaxSessionsPerAddressWithCookies(t *testing.T) {
 // From half of MaxSessions on, a HELLO opens a session only of a sender that has
 // shown its address, and gets an answer when the table is full.
 func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{MaxSessions: 8, MaxSessionsPerAddress: 8})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		e, _ := w.endpoint("10.0.0.2:0", nil)
@@ -372,7 +372,7 @@ func TestCookiesAtHalfOfMaxSessions(t *testing.T) {
 // MaxHalfOpen holds, evicts what has had its chance, and leaves room for who
 // answers: from half of it on cookies are asked for, which need no room.
 func TestMaxHalfOpen(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		const limit = 10
 		l := w.listen(&Config{MaxHalfOpen: limit, Backlog: 1000})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
@@ -426,7 +426,7 @@ func TestCookies(t *testing.T) {
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				l := w.listen(&Config{AddressValidation: ValidateAlways})
 				to := l.Addr().(*net.UDPAddr).AddrPort()
 				var cookie signal
@@ -495,7 +495,7 @@ func TestBurstLeavesNoMemory(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		config := &Config{Backlog: 2000, MaxHalfOpen: 2000, WriteBuffer: 4096}
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:0", config)
@@ -538,7 +538,7 @@ func remembered(t *testing.T, e *Endpoint) int {
 // The table of TIME-WAIT forgets entries in their time also while new ones come,
 // and all of them when the endpoint closes.
 func TestTimeWaitEnds(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		w.sessions(e, l, 3)

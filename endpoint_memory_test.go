@@ -172,7 +172,7 @@ func TestHoldersWithoutProgressPay(t *testing.T) {
 	const hogs, limit = 64, 4 << 20
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20, Loss: 0.01}
 	upload := func(t *testing.T, h *memoryHog) (rate float64) {
-		inWorld(t, 60, clean, func(w *world) {
+		inWorld(t, 60, clean, func(t *testing.T, w *world) {
 			w.net.SetLink("10.0.0.2", "10.0.0.1", link)
 			w.net.SetLink("10.0.0.1", "10.0.0.2", link)
 			rate = newMemoryWorld(w, &Config{MaxBuffered: limit, Backlog: 2 * hogs}).beside(h, hogs, 6<<20)
@@ -189,7 +189,7 @@ func TestHoldersWithoutProgressPay(t *testing.T) {
 // However many sessions there are, a batch of packets causes few of them to be
 // looked at, and fewer to be ended; and all of them get their turn.
 func TestMemoryScansAreBounded(t *testing.T) {
-	inWorld(t, 62, clean, func(w *world) {
+	inWorld(t, 62, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{MaxBuffered: 1 << 20})
 		e := l.ep
 		conns := make([]Conn, 10*scanned+7)

@@ -64,7 +64,7 @@ func (w *world) hello(a *Conn) {
 // What comes while the application is not there is not left lying.
 func TestLoopTakesTheLeadBack(t *testing.T) {
 	const delay = 10 * time.Millisecond
-	inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(t *testing.T, w *world) {
 		a, b, _ := w.ledPair(nil)
 		done := w.readMessages(a, b, 6)
 		for range 5 {
@@ -92,7 +92,7 @@ func TestLeaderAnswersLater(t *testing.T) {
 		true:  delay,
 		false: delay + 2*readturn.Grace + maxAckDelay*time.Millisecond,
 	} {
-		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(w *world) {
+		inWorld(t, 1, netsim.LinkConfig{Delay: delay}, func(t *testing.T, w *world) {
 			a, b, _ := w.ledPair(nil)
 			done := w.readMessages(a, b, 6)
 			for range 5 {
@@ -129,7 +129,7 @@ func TestLeaderIsInterrupted(t *testing.T) {
 		"failure":           {func(b *Conn, _ *Listener) error { b.fail(ErrReset); return nil }, ErrReset},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				a, b, l := w.ledPair(nil)
 				failed := w.readMessages(a, b, 100)
 				acted := make(chan error, 1)
@@ -150,7 +150,7 @@ func TestLeaderIsInterrupted(t *testing.T) {
 // A deadline that passes while a call reads the socket ends it in time, and the
 // session works on.
 func TestDeadlineOfLeader(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.ledPair(nil)
 		for range 5 {
 			failed := w.readMessages(a, b, 100)
@@ -166,7 +166,7 @@ func TestDeadlineOfLeader(t *testing.T) {
 // A call that reads the socket serves the other sessions on it while it waits,
 // and does not keep it from them when it stops.
 func TestLeaderServesOthers(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.ledPair(nil)
 		done := w.readMessages(a, b, 6)
 		for range 5 {
@@ -196,7 +196,7 @@ func TestLeaderServesOthers(t *testing.T) {
 
 // Reading and writing calls of one session hand the lead to each other.
 func TestLeaderIsFollowed(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.05}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
 		a, b, _ := w.ledPair(&Config{SendWindow: 16, WriteBuffer: 20_000})
 		bothWays(t, a, b, content(1, 500_000), content(2, 500_000))
 	})
@@ -205,7 +205,7 @@ func TestLeaderIsFollowed(t *testing.T) {
 // An application that takes its time between reads has its socket read by the
 // loop, after few attempts.
 func TestLoopIsReluctant(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.ledPair(nil)
 		lead := &b.ep.socket.shards[0].lead
 		yielded := 0
@@ -232,7 +232,7 @@ func TestLoopIsReluctant(t *testing.T) {
 
 // A socket that fails under a call that reads it fails the session.
 func TestSocketClosedUnderLeader(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.ledPair(nil)
 		failed := w.readMessages(a, b, 100)
 		require.NoError(t, b.ep.socket.shards[0].pc.Close())
@@ -243,7 +243,7 @@ func TestSocketClosedUnderLeader(t *testing.T) {
 
 // Calls that wait for datagrams read the socket too.
 func TestLeaderReceivesDatagrams(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.ledPair(nil)
 		go func() {
 			for {
@@ -281,7 +281,7 @@ func (s slowToClear) SetReadDeadline(t time.Time) error {
 // Close of an endpoint does not wait for a reader that has just undone the
 // deadline which was to end it.
 func TestCloseWhileLeaderIsInterrupted(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		w.leads = true
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
@@ -324,7 +324,7 @@ func (b bomb) Open(packet []byte) ([]byte, error) {
 // A panic below a call that reads the socket is that panic, with no lock held
 // and nobody in the lead.
 func TestPanicOfLeader(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		w.leads = true
 		cipher := testAEAD(t)
 		trap := bomb{cipher, new(atomic.Bool)}
@@ -356,7 +356,7 @@ func TestPanicOfLeader(t *testing.T) {
 // Half-open sessions do not keep the calls of the one that is in use
 // from reading the socket.
 func TestHalfOpenSessionsDoNotTakeTheLead(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.ledPair(nil)
 		failed := w.readMessages(a, b, 100)
 		pc, err := w.net.Listen("10.0.0.66:66")

@@ -31,7 +31,7 @@ func TestKeepAliveFollowsPeerTimeout(t *testing.T) {
 		d := (&Config{KeepAlive: c.set, PeerTimeout: c.timeout}).withDefaults()
 		require.Equal(t, c.want, d.KeepAlive, "%+v", c)
 	}
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&Config{PeerTimeout: 3 * time.Second}, nil)
 		w.deaf()
 		start := time.Now()
@@ -44,7 +44,7 @@ func TestKeepAliveFollowsPeerTimeout(t *testing.T) {
 // Requests are answered with one packet for a batch, and no more of them are
 // looked at, however many a packet holds. What follows is taken as ever.
 func TestAnswersAreBounded(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		var answered atomic.Int32
 		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
@@ -73,7 +73,7 @@ func TestAnswersAreBounded(t *testing.T) {
 
 // An unvalidated peer has few requests answered, however many packets bring them.
 func TestUnvalidatedPeersAskLittle(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		from, to := floodAddr(1), l.Addr().(*net.UDPAddr).AddrPort()
 		replies := 0
@@ -127,7 +127,7 @@ func (w *world) hear(c *Conn, s string) {
 // the system's report of a closed port.
 func TestQuietDialIsNotRefused(t *testing.T) {
 	for _, config := range []*Config{nil, secured(Config{})} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			server, _ := w.endpoint(serverAddr, config)
 			e, pc := w.endpoint("10.0.0.2:5000", config)
 			e.mu.Lock()
@@ -145,7 +145,7 @@ func TestQuietDialIsNotRefused(t *testing.T) {
 			w.hear(accepted(t, l), "is there anyone?")
 		})
 	}
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:5000", &Config{PeerTimeout: 5 * time.Second})
 		c := w.dialWith(e, serverAddr, DialOptions{Quiet: true})
 		w.say(c, "no one comes")
@@ -158,7 +158,7 @@ func TestQuietDialIsNotRefused(t *testing.T) {
 // In TIME-WAIT of a session with an extended peer the first segment opens
 // nothing: that peer may be repeating it. A HELLO with another token does.
 func TestSharedConvsTimeWaitOfExtendedPeer(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, &Config{SharedConvs: true})
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		token := a.hs.token
@@ -188,7 +188,7 @@ func TestSharedConvsTimeWaitOfExtendedPeer(t *testing.T) {
 // An answer to CLOSE that shows another token than the peer's is of an earlier
 // session of the id, and acknowledges nothing.
 func TestAnswerOfEarlierSession(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
 		w.net.SetFilter(func(f, _ netip.AddrPort, _ []byte) bool { return f != to })
@@ -217,7 +217,7 @@ func TestOpeningManySessions(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	inWorld(t, 0, netsim.LinkConfig{Delay: time.Millisecond}, func(w *world) {
+	inWorld(t, 0, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
 		const n = 64
 		config := Config{MaxSessions: 1 << 16}
 		l := w.listen(&config)
@@ -249,7 +249,7 @@ func TestOpeningManySessions(t *testing.T) {
 
 // Endpoints of one Repetition do not draw the same numbers.
 func TestEndpointsDrawTheirOwn(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		config := Config{Repetition: NewRepetition(1)}
 		a, _ := w.endpoint("10.0.0.2:0", &config)
 		b, _ := w.endpoint("10.0.0.3:0", &config)
@@ -335,7 +335,7 @@ func number(p any) {
 func TestTotalsNeverFall(t *testing.T) {
 	for seed := range fewer(8) {
 		config := &Config{FEC: FEC{Data: 4, Parity: 1}, Linger: -1, KeepAlive: time.Second, PeerTimeout: 3 * time.Second}
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			l := w.listen(config)
 			server := l.Endpoint()
 			var last [2][]uint64
@@ -385,7 +385,7 @@ func TestTotalsNeverFall(t *testing.T) {
 // Totals are the sums of the sessions' own figures, those of live ones and of
 // ended ones.
 func TestTotalsAreTheSums(t *testing.T) {
-	inWorld(t, 1, lossy, func(w *world) {
+	inWorld(t, 1, lossy, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		var conns []*Conn
@@ -435,7 +435,7 @@ func BenchmarkSessions(b *testing.B) {
 // A session whose new address is taken by another session of the same
 // conversation id stays where it is.
 func TestMoveDoesNotCollide(t *testing.T) {
-	inWorld(t, 28, clean, func(w *world) {
+	inWorld(t, 28, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
 		at := func(port int) net.Addr { return &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: port} }
 		x, err := e.Dial(context.Background(), at(1))
@@ -451,7 +451,7 @@ func TestMoveDoesNotCollide(t *testing.T) {
 
 // The conversation id may be asked for while the session moves.
 func TestConvWhileMoving(t *testing.T) {
-	inWorld(t, 28, clean, func(w *world) {
+	inWorld(t, 28, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
 		c, err := e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2).To4(), Port: 1})
 		require.NoError(t, err)

@@ -34,7 +34,7 @@ func (s stubborn) SetReadDeadline(time.Time) error { return s.answer }
 // its read, and drops what it has read.
 func TestCloseOfStubbornSocket(t *testing.T) {
 	for _, answer := range []error{nil, errors.ErrUnsupported} {
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			pc, err := w.net.Listen(serverAddr)
 			require.NoError(t, err)
 			defer pc.Close()
@@ -84,7 +84,7 @@ func TestForeignDeadlines(t *testing.T) {
 		"endpoint": func(b *Conn) error { return b.ep.Close() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				pc, err := w.net.Listen(serverAddr)
 				require.NoError(t, err)
 				defer pc.Close()
@@ -113,7 +113,7 @@ func TestForeignDeadlines(t *testing.T) {
 // read the socket or not.
 func TestForeignDeadlineIsCleared(t *testing.T) {
 	for seed := range uint64(2) {
-		inWorld(t, seed, clean, func(w *world) {
+		inWorld(t, seed, clean, func(t *testing.T, w *world) {
 			l, pc := w.server(nil)
 			e, _ := w.endpoint("10.0.0.2:0", nil)
 			a := w.dial(e)
@@ -143,7 +143,7 @@ func (a alwaysLate) ReadFromAddrPort([]byte) (int, netip.AddrPort, error) {
 // Time-outs without end do not keep a processor busy, and do not end the
 // endpoint.
 func TestEndlessTimeouts(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		defer pc.Close()
@@ -174,7 +174,7 @@ func TestLastingSocketErrors(t *testing.T) {
 		"system":  {&net.OpError{Op: "read", Err: os.NewSyscallError("recvmsg", syscall.ECONNREFUSED)}, 1 << 30, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 2, clean, func(w *world) {
+			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				l, pc := w.server(nil)
 				e, _ := w.endpoint("10.0.0.2:0", &Config{KeepAlive: -1})
 				a := w.dial(e)
@@ -228,7 +228,7 @@ func TestLastingSocketErrors(t *testing.T) {
 
 // Close ends the reader even if the owner of the socket undoes its deadline.
 func TestCloseInsists(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		defer pc.Close()

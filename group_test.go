@@ -150,7 +150,7 @@ func groupCipher(t *testing.T) crypt.Cipher {
 func TestGroupEchoesStreams(t *testing.T) {
 	for seed := range fewer(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, seed, lossy, func(w *world) {
+			inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 				config := Config{WriteBuffer: 16 << 10}
 				if seed%4 >= 2 {
 					config.Cipher = groupCipher(t)
@@ -194,7 +194,7 @@ func TestGroupEchoesStreams(t *testing.T) {
 
 // Messages keep their boundaries, whatever their size.
 func TestGroupMessages(t *testing.T) {
-	inWorld(t, 1, lossy, func(w *world) {
+	inWorld(t, 1, lossy, func(t *testing.T, w *world) {
 		config := Config{MessageMode: true, ReceiveWindow: 512}
 		g := NewGroup()
 		require.NoError(t, w.listen(&config).AcceptInto(g))
@@ -240,7 +240,7 @@ func (w *world) grouped(config *Config) (a, b *Conn, g *Group) {
 
 // Datagrams and messages of a session take turns.
 func TestGroupDatagrams(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(&Config{MessageMode: true})
 		for i := range byte(5) {
 			require.NoError(t, a.SendDatagram([]byte{'d', i}))
@@ -284,7 +284,7 @@ func TestGroupEnds(t *testing.T) {
 		}, []EventKind{EventData, EventEnded}, &PeerLostError{}},
 	} {
 		t.Run(end.name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(w *world) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				a, b, g := w.grouped(nil)
 				_, err := a.Write([]byte("last words"))
 				require.NoError(t, err)
@@ -322,7 +322,7 @@ func TestGroupEnds(t *testing.T) {
 
 // The end of a stream within a message, and after an EOF the peer's CLOSE.
 func TestGroupEOFThenEnd(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		require.NoError(t, a.CloseWrite())
 		time.Sleep(time.Second)
@@ -341,7 +341,7 @@ func TestGroupEOFThenEnd(t *testing.T) {
 // group, and when they go.
 func TestGroupAddRemove(t *testing.T) {
 	for seed := range uint64(2) {
-		inWorld(t, seed, clean, func(w *world) {
+		inWorld(t, seed, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&Config{}, &Config{})
 			g, other := NewGroup(), NewGroup()
 			require.ErrorIs(t, g.Remove(b), ErrNotGrouped)
@@ -400,7 +400,7 @@ func TestGroupAddRemove(t *testing.T) {
 
 // Wait: a poll, one call at a time, nothing wanted, and the end of the group.
 func TestGroupWait(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		n, err := g.Wait(context.Background(), nil)
 		require.NoError(t, err)
@@ -447,7 +447,7 @@ func TestGroupWait(t *testing.T) {
 
 // A session with much data takes turns with the others.
 func TestGroupIsFair(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := Config{ReceiveWindow: 1024}
 		g := NewGroup()
 		l := w.listen(&config)
@@ -492,7 +492,7 @@ func TestGroupIsFair(t *testing.T) {
 
 // What is not taken fills the receive window, and stops the peer.
 func TestGroupFlowControl(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := Config{ReceiveWindow: 128, WriteBuffer: 64 << 10}
 		a, _, g := w.grouped(&config)
 		data := content(1, 1<<20)
@@ -538,7 +538,7 @@ func TestGroupFlowControl(t *testing.T) {
 
 // The listener of a group, and what becomes of its backlog.
 func TestGroupListener(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := Config{Backlog: 4}
 		l := w.listen(&config)
 		e, _ := w.endpoint("10.0.0.2:0", &config)
@@ -609,7 +609,7 @@ func TestGroupListener(t *testing.T) {
 // follows once.
 func TestGroupSendWouldBlock(t *testing.T) {
 	for _, message := range []bool{false, true} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, g := w.grouped(&Config{MessageMode: message, WriteBuffer: 8 << 10})
 			data := content(3, 40_000)
 			out := []Outgoing{{Conn: b, Data: data}, {Conn: b, Data: []byte("more")}}
@@ -642,7 +642,7 @@ func TestGroupSendWouldBlock(t *testing.T) {
 // Send gives each session its own, in as few packets as possible, and errors of
 // one do not affect others.
 func TestGroupSend(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := Config{MessageMode: true}
 		g := NewGroup()
 		l := w.listen(&config)
@@ -697,7 +697,7 @@ func TestGroupSend(t *testing.T) {
 
 // A Write that waits comes before what Send has.
 func TestGroupSendBehindWrite(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(&Config{WriteBuffer: 8 << 10})
 		data := content(3, 40_000)
 		written := make(chan error)
@@ -720,7 +720,7 @@ func TestGroupSendBehindWrite(t *testing.T) {
 
 // Close of a session in a group does not wait, and what was written arrives.
 func TestGroupCloseDoesNotWait(t *testing.T) {
-	inWorld(t, 0, lossy, func(w *world) {
+	inWorld(t, 0, lossy, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		data := content(9, 100_000)
 		_, err := b.Write(data)
@@ -737,7 +737,7 @@ func TestGroupCloseDoesNotWait(t *testing.T) {
 
 // A session that changes its peer's address stays in its group.
 func TestGroupMigration(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, _, pc := w.movable(&Config{Cipher: groupCipher(t)})
 		g := NewGroup()
 		require.NoError(t, g.Add(b))
@@ -802,7 +802,7 @@ func TestGroupAllocates(t *testing.T) {
 // comes by another goroutine, never two at once.
 func TestGroupHandle(t *testing.T) {
 	for seed := range fewer(4) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			config := Config{WriteBuffer: 16 << 10, PeerTimeout: 10 * time.Second, KeepAlive: 5 * time.Second}
 			g := NewGroup()
 			l := w.listen(&config)
@@ -871,7 +871,7 @@ func TestGroupHandle(t *testing.T) {
 
 // What a handler may call, and that nothing is read while it blocks.
 func TestGroupHandleCalls(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		other := NewGroup()
 		release := make(chan struct{})
@@ -988,7 +988,7 @@ func TestGroupTakesBatches(t *testing.T) {
 // taken, but the session not ended; it has ended, but is in the table yet; a Write
 // is not done, but there is room; a Write reads the socket.
 func TestGroupBetweenSteps(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		_, b, g := w.grouped(nil)
 		now := func(change func()) []EventKind {
 			b.mu.Lock()
@@ -1015,7 +1015,7 @@ func TestGroupBetweenSteps(t *testing.T) {
 // More than the memory of one call holds comes with the next calls, and a
 // message larger than all of it comes whole.
 func TestGroupMemory(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, _, g := w.grouped(&Config{MessageMode: true, ReceiveWindow: 1024})
 		sizes := []int{60_000, 60_000, 60_000, 1, groupMemorySize + 1000, 1}
 		for i, size := range sizes {

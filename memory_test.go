@@ -101,7 +101,7 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 	const n, packets = 64, 60
 	for _, h := range holders {
 		t.Run(h.name, func(t *testing.T) {
-			inWorld(t, 2, clean, func(w *world) {
+			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				l := w.listen(&Config{ReceiveWindow: 65535, MaxHalfOpen: 4 * n, Backlog: 4 * n})
 				to := l.Addr().(*net.UDPAddr).AddrPort()
 				resting := memoryInUse()
@@ -134,7 +134,7 @@ func TestHeldIsCounted(t *testing.T) {
 	const n, packets = 32, 60
 	for _, h := range holders {
 		measured(t, h.name, func(t *testing.T, last bool) (good bool) {
-			inWorld(t, 2, clean, func(w *world) {
+			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				l := w.listen(&Config{ReceiveWindow: 65535, Backlog: 4 * n})
 				to := l.Addr().(*net.UDPAddr).AddrPort()
 				tokens := map[netip.AddrPort]uint32{}
@@ -252,7 +252,7 @@ func largeHolder(w *world, addr string, bytes int) *Conn {
 
 // What waits until a peer's new address is validated counts, and no longer.
 func TestDeferredPacketIsCounted(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, nil)
 		b.mu.Lock()
 		defer b.mu.Unlock()
@@ -272,7 +272,7 @@ func TestDeferredPacketIsCounted(t *testing.T) {
 func TestReadingIsProgress(t *testing.T) {
 	for _, kind := range []string{"bytes", "stream"} {
 		for _, reads := range []bool{false, true} {
-			inWorld(t, 2, clean, func(w *world) {
+			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				a, b, l := w.pair(nil, nil)
 				want := content(1, 60_000)
 				var from io.Reader = b
@@ -303,7 +303,7 @@ func TestReadingIsProgress(t *testing.T) {
 // A session that holds next to nothing but spare buffers, after a burst that its
 // application has read, gives those up under memory pressure, and goes on.
 func TestSpareMemoryDoesNotEndASession(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		want := content(1, 50_000)
 		send(t, a, want)
@@ -327,7 +327,7 @@ func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
 	const most = 2 << 20 // less than the shares of the socket's buffer let holders send
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
 	goodput := func(holders int) (rate float64, s EndpointStats) {
-		inWorld(t, 2, link, func(w *world) {
+		inWorld(t, 2, link, func(t *testing.T, w *world) {
 			l := w.listen(&Config{MaxBuffered: most, Backlog: 1000})
 			w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
 				h := decodeHeader(p)
@@ -369,7 +369,7 @@ func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
 // Who is ended for want of memory is told, on both sides, and what it held is
 // free.
 func TestEndedForMemory(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&Config{MaxBuffered: minMaxBuffered})
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
@@ -394,7 +394,7 @@ func TestEndedForMemory(t *testing.T) {
 // gap while memory is short.
 func TestShortMemoryAfterIdling(t *testing.T) {
 	long(t)
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := memoryShort(w, Config{})
 		time.Sleep(5 * time.Minute)
 		awaitShortMemory(l)

@@ -32,7 +32,7 @@ func progress(c *Conn) (next uint64, sends, heard bool) {
 
 // A nonce never comes around: a session ends before.
 func TestNumbersDoNotRepeat(t *testing.T) {
-	inWorld(t, 11, clean, func(w *world) {
+	inWorld(t, 11, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t), KeepAlive: -1}
 		a, b, _ := w.pair(config, config)
 		time.Sleep(time.Second)
@@ -64,7 +64,7 @@ func TestNothingCountsTwice(t *testing.T) {
 		if name == "GCM" || name == "CFB" {
 			f = FEC{}
 		}
-		inWorld(t, 12, clean, func(w *world) {
+		inWorld(t, 12, clean, func(t *testing.T, w *world) {
 			config := &Config{Cipher: v, FEC: f, PeerTimeout: 20 * time.Second, KeepAlive: 10 * time.Second}
 			a, b, l := w.pair(config, config)
 			path := w.watched()
@@ -119,7 +119,7 @@ func TestNothingCountsTwice(t *testing.T) {
 // the format is the same with them as without: any holder of the key opens it.
 func TestNoncesAreUnique(t *testing.T) {
 	for _, c := range []crypt.Cipher{testAEAD(t), authenticCiphers(t)["XChaCha20"]} {
-		inWorld(t, 13, lossy, func(w *world) {
+		inWorld(t, 13, lossy, func(t *testing.T, w *world) {
 			config := &Config{Cipher: c, FEC: FEC{Data: 5, Parity: 2}}
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -157,7 +157,7 @@ func TestOneSidedNumbers(t *testing.T) {
 	without := crypt.Cipher(hidden{with})
 	for _, v := range [][2]crypt.Cipher{{with, without}, {without, with}} {
 		for seed := range uint64(5) {
-			inWorld(t, seed, lossy, func(w *world) {
+			inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 				a, b, l := w.pair(&Config{Cipher: v[0]}, &Config{Cipher: v[1]})
 				bothWays(t, a, b, content(1, 100000), content(2, 100000))
 				require.NoError(t, a.Close())
@@ -183,7 +183,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 	aead := testAEAD(t)
 	for name, c := range map[string]crypt.Cipher{"numbered": aead, "not numbered": hidden{aead}} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 14, clean, func(w *world) {
+			inWorld(t, 14, clean, func(t *testing.T, w *world) {
 				config := &Config{Cipher: c}
 				a, b, l := w.pair(config, config)
 				time.Sleep(time.Second)
@@ -230,7 +230,7 @@ func TestKeyHolderDoesNotTakeOver(t *testing.T) {
 func TestMoveAmongOtherAddresses(t *testing.T) {
 	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 15, clean, func(w *world) {
+			inWorld(t, 15, clean, func(t *testing.T, w *world) {
 				config := &Config{Cipher: c}
 				a, b, l, pc := w.movable(config)
 				for port := range 2 { // of the same id
@@ -267,7 +267,7 @@ func TestRestartIsToldAmongNumbers(t *testing.T) {
 		for _, config := range []*Config{
 			{Cipher: testAEAD(t)}, {Cipher: testAEAD(t), LegacyPeers: LegacyAllow}, {Cipher: hidingCiphers(t)["CFB"]},
 		} {
-			inWorld(t, 16, clean, func(w *world) {
+			inWorld(t, 16, clean, func(t *testing.T, w *world) {
 				config.FEC = f
 				l := w.listen(config)
 				e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -296,7 +296,7 @@ func TestEndAtAnotherAddress(t *testing.T) {
 	for name, c := range map[string]crypt.Cipher{"numbered": testAEAD(t), "not numbered": hidden{testAEAD(t)}} {
 		for _, aborts := range []bool{true, false} {
 			t.Run(name, func(t *testing.T) {
-				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(w *world) {
+				inWorld(t, 17, netsim.LinkConfig{Delay: 60 * time.Millisecond}, func(t *testing.T, w *world) {
 					config := &Config{Cipher: c}
 					a, b, l, pc := w.movable(config)
 					time.Sleep(time.Second)
@@ -330,7 +330,7 @@ func TestReflectionOfFirstNumbers(t *testing.T) {
 }
 
 func reflectFirstNumbers(t *testing.T, cipher crypt.Cipher) {
-	inWorld(t, 18, clean, func(w *world) {
+	inWorld(t, 18, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: cipher, Linger: time.Second}
 		w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -355,7 +355,7 @@ func reflectFirstNumbers(t *testing.T, cipher crypt.Cipher) {
 // Of sessions with one conversation id each may move, whichever others have come
 // and gone, as long as they are not too many.
 func TestSameConversationID(t *testing.T) {
-	inWorld(t, 19, clean, func(w *world) {
+	inWorld(t, 19, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint(serverAddr, &Config{Cipher: testAEAD(t), DialTimeout: -1})
 		var alive []*Conn
 		random := rand.New(rand.NewPCG(19, 1))
@@ -387,7 +387,7 @@ func TestSameConversationID(t *testing.T) {
 // it has the token of this session: a hello may have been recorded, and the same
 // nonces would be made twice.
 func TestNumbersAwaitTheToken(t *testing.T) {
-	inWorld(t, 20, clean, func(w *world) {
+	inWorld(t, 20, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t)}
 		l := w.listen(config)
 		hellos := 0
@@ -418,7 +418,7 @@ func TestNumbersAwaitTheToken(t *testing.T) {
 // A peer whose address changes before its CONFIRM has come goes on from the new
 // one: the number of its packets shows that it has got the WELCOME.
 func TestMoveDuringTheHandshake(t *testing.T) {
-	inWorld(t, 16, clean, func(w *world) {
+	inWorld(t, 16, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t)}
 		l := w.listen(config)
 		e, pc := w.endpoint("10.0.0.2:5000", config)
@@ -441,7 +441,7 @@ func TestMoveDuringTheHandshake(t *testing.T) {
 // A client that moves while it says HELLO goes on with its one session, and
 // nothing is read twice.
 func TestMovedHelloIsReadOnce(t *testing.T) {
-	inWorld(t, 18, clean, func(w *world) {
+	inWorld(t, 18, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t), MessageMode: true, DialTimeout: -1}
 		validating := *config
 		validating.AddressValidation, validating.PeerTimeout = ValidateAlways, 5*time.Second
@@ -471,7 +471,7 @@ func TestMovedHelloIsReadOnce(t *testing.T) {
 
 // A client that has moved while it said HELLO can move again.
 func TestMoveAfterAMovedHello(t *testing.T) {
-	inWorld(t, 20, clean, func(w *world) {
+	inWorld(t, 20, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t), DialTimeout: -1, KeepAlive: time.Second}
 		validating := *config
 		validating.AddressValidation = ValidateAlways

@@ -292,7 +292,7 @@ func TestPieceOfNoSession(t *testing.T) {
 // A peer whose address is not proven can have no room reserved for segments by
 // small pieces of them.
 func TestPiecesOfUnprovenPeers(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		pc, err := w.net.Listen("10.0.0.66:66")
 		require.NoError(t, err)

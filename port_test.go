@@ -144,7 +144,7 @@ func TestSilenceIsNotFilled(t *testing.T) {
 
 // Datagrams that nobody is going to receive are not held, nor counted.
 func TestDatagramsOfAClosedSession(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		for range 5 {
 			require.NoError(t, a.SendDatagram(make([]byte, 1000)))

@@ -362,7 +362,7 @@ func TestRevivalIsGradual(t *testing.T) {
 func TestOutage(t *testing.T) {
 	long(t)
 	for _, cfg := range []*Config{nil, {CongestionControl: congestion.NewReference}, {Redundancy: 1}} {
-		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(w *world) {
+		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(cfg, nil)
 			w.net.SetFilter(nil)
 			want := content(17, 4<<20)

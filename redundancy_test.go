@@ -168,7 +168,7 @@ func TestEarlyRepairIsPaidFor(t *testing.T) {
 func TestRedundantSession(t *testing.T) {
 	worst := map[float64]time.Duration{}
 	for _, redundancy := range []float64{0, 1} {
-		inWorld(t, 3, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+		inWorld(t, 3, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&Config{Redundancy: redundancy}, nil)
 			packets := 0
 			from := a.LocalAddr().String()

@@ -140,7 +140,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 		for _, f := range []FEC{{}, {Data: 2, Parity: 1}} {
 			for _, wait := range []bool{true, false} {
 				t.Run(name, func(t *testing.T) {
-					inWorld(t, 2, clean, func(w *world) {
+					inWorld(t, 2, clean, func(t *testing.T, w *world) {
 						config := &Config{Cipher: c, FEC: f}
 						if !crypt.Authenticated(c) {
 							config.LegacyPeers = LegacyRefuse
@@ -193,7 +193,7 @@ func TestRecordedSessionDoesNothing(t *testing.T) {
 // opened again by its packets, at the same server.
 func TestRecordedSessionAndLegacyPeers(t *testing.T) {
 	for _, dialTimeout := range []time.Duration{0, -1} { // -1: data follows the HELLO at once, as a PUSH
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			config := &Config{Cipher: testAEAD(t), LegacyPeers: LegacyAllow, DialTimeout: dialTimeout}
 			var server commandServer
 			l := w.listen(config)
@@ -244,7 +244,7 @@ func TestLegacyPeers(t *testing.T) {
 		{Config{Cipher: crypt.Locked(aead)}, false},
 		{Config{Cipher: aead, LegacyPeers: LegacyAllow}, true},
 	} {
-		inWorld(t, 3, clean, func(w *world) {
+		inWorld(t, 3, clean, func(t *testing.T, w *world) {
 			l := w.listen(&v.config)
 			p := push(0, 0, "hello")
 			if v.config.Cipher != nil {
@@ -264,7 +264,7 @@ func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
 	ciphers["CFB"] = hidingCiphers(t)["CFB"]
 	for name, c := range ciphers {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 4, clean, func(w *world) {
+			inWorld(t, 4, clean, func(t *testing.T, w *world) {
 				a, b, l := w.pair(&Config{Cipher: c}, &Config{Cipher: c})
 				path := w.watched()
 				bothWays(t, a, b, content(1, 100000), content(2, 100000))
@@ -295,7 +295,7 @@ func TestReflection(t *testing.T) {
 	for name, c := range authenticCiphers(t) {
 		for _, legacy := range []bool{false, true} {
 			t.Run(name, func(t *testing.T) {
-				inWorld(t, 5, clean, func(w *world) {
+				inWorld(t, 5, clean, func(t *testing.T, w *world) {
 					config := &Config{Cipher: c, Linger: time.Second, DialTimeout: -1}
 					e, _ := w.endpoint("10.0.0.2:5000", config)
 					client, server := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
@@ -340,7 +340,7 @@ func requireNothingReflected(t *testing.T, a *Conn) {
 // Packets of a peer without signals that were recorded and come again do not
 // have its session taken for forgotten, however far apart they come.
 func TestRecordedPacketsAreNoRestart(t *testing.T) {
-	inWorld(t, 6, clean, func(w *world) {
+	inWorld(t, 6, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
 		legacy, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
@@ -388,7 +388,7 @@ func TestRecordedPacketsAreNoRestart(t *testing.T) {
 // A peer that has changed its address after the other side's end still learns
 // how that was.
 func TestEndIsToldAtAnotherAddress(t *testing.T) {
-	inWorld(t, 7, clean, func(w *world) {
+	inWorld(t, 7, clean, func(t *testing.T, w *world) {
 		config := &Config{Cipher: testAEAD(t)}
 		l := w.listen(config)
 		e, pc := w.endpoint("10.0.0.2:5000", config)

@@ -442,7 +442,7 @@ func TestStatesAndEvents(t *testing.T) {
 						continue
 					}
 					t.Run(fmt.Sprintf("%s, %s, aead %v, dials %v", st.name, ev.name, aead, dials), func(t *testing.T) {
-						inWorld(t, 4, clean, func(w *world) { w.tryIn(&st, ev.do, aead, dials, want) })
+						inWorld(t, 4, clean, func(t *testing.T, w *world) { w.tryIn(&st, ev.do, aead, dials, want) })
 					})
 				}
 			}
@@ -491,7 +491,7 @@ func (w *world) tryIn(st *state, event func(*stage), aead, dials bool, want stri
 // Who breaks off a session that is half open at the other end shows the token of
 // that, and so ends it at once. It need not be forgotten some day.
 func TestAbortOfHalfOpenSession(t *testing.T) {
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		s := newStage(w, mortal(), false)
 		s.first(1, true)
 		s.lose(nil)
@@ -507,7 +507,7 @@ func TestAbortOfHalfOpenSession(t *testing.T) {
 // not know the session any more.
 func TestTimeWaitExpires(t *testing.T) {
 	for _, aborts := range []bool{true, false} {
-		inWorld(t, 4, clean, func(w *world) {
+		inWorld(t, 4, clean, func(t *testing.T, w *world) {
 			s := newStage(w, mortal(), false)
 			s.opened()
 			end, want := (*Conn).Close, sigPing|sigAnswer

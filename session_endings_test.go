@@ -30,7 +30,7 @@ func allAtAnEnd(c *Config) time.Duration {
 // Signals with forged tokens end no session of a peer that knows no signals:
 // what answers them is believed by nobody who has not asked.
 func TestForgedTokensEndNothing(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		cfg := mortal()
 		l := w.listen(cfg)
 		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
@@ -54,7 +54,7 @@ func TestForgedTokensEndNothing(t *testing.T) {
 func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
 	for _, refused := range []bool{true, false} {
 		for _, wrote := range []bool{true, false} {
-			inWorld(t, 6, clean, func(w *world) {
+			inWorld(t, 6, clean, func(t *testing.T, w *world) {
 				l := w.listen(nil)
 				e, pc := w.endpoint("10.0.0.2:5000", nil)
 				e.socket.connected = refused
@@ -86,7 +86,7 @@ func TestCloseOfADeadPeerWithNothingUnacknowledged(t *testing.T) {
 // What Close could not tell the peer in its time is told in the background, so
 // the peer reads io.EOF and no error.
 func TestCloseTellsThePeerLater(t *testing.T) {
-	inWorld(t, 6, clean, func(w *world) {
+	inWorld(t, 6, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		time.Sleep(time.Second)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
@@ -104,7 +104,7 @@ func TestCloseTellsThePeerLater(t *testing.T) {
 // Close says that data is lost if it is.
 func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
 	for _, refused := range []bool{true, false} {
-		inWorld(t, 6, clean, func(w *world) {
+		inWorld(t, 6, clean, func(t *testing.T, w *world) {
 			w.listen(nil)
 			e, pc := w.endpoint("10.0.0.2:5000", nil)
 			e.socket.connected = refused
@@ -126,7 +126,7 @@ func TestCloseOfADeadPeerWithDataUnacknowledged(t *testing.T) {
 func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 	for _, dialTimeout := range []time.Duration{0, -1} {
 		for _, pause := range []time.Duration{0, 50 * time.Millisecond, time.Second} {
-			inWorld(t, 9, clean, func(w *world) {
+			inWorld(t, 9, clean, func(t *testing.T, w *world) {
 				w.legacyPeer(serverAddr, 0, nil)
 				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
 				a := w.dial(e)
@@ -137,7 +137,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 				require.NoError(t, err)
 				require.NoError(t, a.Close())
 			})
-			inWorld(t, 9, clean, func(w *world) {
+			inWorld(t, 9, clean, func(t *testing.T, w *world) {
 				l := w.listen(nil)
 				e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: dialTimeout})
 				a := w.dial(e)
@@ -150,7 +150,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 			})
 		}
 	}
-	inWorld(t, 9, clean, func(w *world) { // accepted
+	inWorld(t, 9, clean, func(t *testing.T, w *world) { // accepted
 		l := w.listen(nil)
 		w.legacyPeer("10.0.0.2:5000", 77, []byte("hello"))
 		b, err := l.AcceptKCP(context.Background())
@@ -159,7 +159,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 		require.LessOrEqual(t, w.net.Elapsed(), helloAfterData+roundTrip)
 		receive(t, b, []byte("hello"))
 	})
-	inWorld(t, 9, clean, func(w *world) { // nobody there
+	inWorld(t, 9, clean, func(t *testing.T, w *world) { // nobody there
 		e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
 		a := w.dial(e)
 		require.NoError(t, a.SetWriteDeadline(time.Now().Add(time.Second)))
@@ -171,7 +171,7 @@ func TestCloseWriteOfAPeerNotYetKnown(t *testing.T) {
 // A short session with a peer that knows no signals does not wait for what it
 // will not say.
 func TestCloseOfAShortLegacySession(t *testing.T) {
-	inWorld(t, 9, clean, func(w *world) {
+	inWorld(t, 9, clean, func(t *testing.T, w *world) {
 		w.legacyPeer(serverAddr, 0, nil)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		a := w.dial(e)
@@ -193,7 +193,7 @@ func TestIdleMeansNoNewData(t *testing.T) {
 		"empty datagram":   func(uint32) []byte { return []byte{0, 0, 0, 0, byte(fec.TypeOOB), fec.TypeOOB >> 8, 6, 0, 7, 0, 0, 0} },
 		"acknowledgements": func(i uint32) []byte { return ack(i, 0, 0) },
 	} {
-		inWorld(t, 15, clean, func(w *world) {
+		inWorld(t, 15, clean, func(t *testing.T, w *world) {
 			l := w.listen(&Config{IdleTimeout: time.Minute})
 			from, to := netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr)
 			w.net.Inject(from, to, push(0, 0, "x"))
@@ -210,7 +210,7 @@ func TestIdleMeansNoNewData(t *testing.T) {
 			require.InDelta(t, time.Minute, w.net.Elapsed(), float64(time.Second), name)
 		})
 	}
-	inWorld(t, 15, clean, func(w *world) { // what is new does count, in each direction
+	inWorld(t, 15, clean, func(t *testing.T, w *world) { // what is new does count, in each direction
 		cfg := &Config{IdleTimeout: time.Minute}
 		a, b, _ := w.pair(cfg, cfg)
 		for _, send := range []func(){
@@ -231,7 +231,7 @@ func TestIdleMeansNoNewData(t *testing.T) {
 // says that it is there; one that reads again before has more.
 func TestStalledPeerHasItsTime(t *testing.T) {
 	long(t)
-	inWorld(t, 15, clean, func(w *world) {
+	inWorld(t, 15, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &Config{ReceiveWindow: 128})
 		wrote := make(chan error, 1)
 		go func() {
@@ -256,7 +256,7 @@ func TestStalledPeerHasItsTime(t *testing.T) {
 // A FIN below what has arrived already ends the stream all the same, after what
 // has been said before.
 func TestFinBelowWhatHasArrived(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), l.Addr().(*net.UDPAddr).AddrPort()
 		w.net.Inject(from, to, packetOf(a.Conv(), push(3, 0, "late"), push(2, 0, "y")))
@@ -297,7 +297,7 @@ func TestEveryStateEnds(t *testing.T) {
 				}
 				for _, early := range []bool{true, false} {
 					name := fmt.Sprintf("%s, %s, %v, %v", state, event, pause, early)
-					inWorld(t, 5, clean, func(w *world) { w.walk(name, bring, event, pause, early) })
+					inWorld(t, 5, clean, func(t *testing.T, w *world) { w.walk(name, bring, event, pause, early) })
 				}
 			}
 		}
@@ -375,7 +375,7 @@ func (w *world) walk(name string, bring func(a, b *Conn), event string, pause ti
 // A socket for one session stays as long as a peer of default settings goes on to
 // ask; one whose port is wanted, and one of very many, is let go sooner.
 func TestDialledSocketIsHeldForThePeer(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		pc, err := w.net.Listen("10.0.0.2:5000")
 		require.NoError(t, err)
 		e := newEndpoint(nil, true, pc)

@@ -162,7 +162,7 @@ func TestForgedWithAEAD(t *testing.T) {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
-				inWorld(t, 8, clean, func(w *world) {
+				inWorld(t, 8, clean, func(t *testing.T, w *world) {
 					var mu sync.Mutex
 					sent := make(map[netip.AddrPort][][]byte) // by receiver
 					w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
@@ -199,7 +199,7 @@ func TestForgedWithAEAD(t *testing.T) {
 func TestForgedConvOrAddress(t *testing.T) {
 	long(t)
 	for _, wrongConv := range []bool{true, false} {
-		inWorld(t, 8, clean, func(w *world) {
+		inWorld(t, 8, clean, func(t *testing.T, w *world) {
 			a, b, l := w.pair(nil, nil)
 			v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 			v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
@@ -221,7 +221,7 @@ func TestForgedConvOrAddress(t *testing.T) {
 // stalls nor corrupts the session by signals.
 func TestForgedSignals(t *testing.T) {
 	long(t)
-	inWorld(t, 8, clean, func(w *world) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		v := &attacked{w, a, b, rand.New(rand.NewPCG(8, 8))}
 		v.attack(func(to, from *Conn) (netip.AddrPort, []byte) {
@@ -246,7 +246,7 @@ func TestForgedSignals(t *testing.T) {
 // Nor does who forges signals while the session is being opened.
 func TestForgedWhileDialling(t *testing.T) {
 	for seed := range fewer(20) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			l := w.listen(nil)
 			e, _ := w.endpoint("10.0.0.2:5000", nil)
 			random := rand.New(rand.NewPCG(seed, 8))
@@ -293,7 +293,7 @@ func TestForgedWhileDialling(t *testing.T) {
 // A FIN says where the data ends, once and for all, and not before what has
 // come; what says otherwise, with the right token even, does nothing.
 func TestImpossibleFins(t *testing.T) {
-	inWorld(t, 8, clean, func(w *world) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		_, err := a.Write([]byte("four"))
 		require.NoError(t, err)

@@ -51,7 +51,7 @@ func outageConfigs(t *testing.T, f func(t *testing.T, config *Config)) {
 func TestTLSDroppedAfterDial(t *testing.T) {
 	outageConfigs(t, func(t *testing.T, config *Config) {
 		for seed, moved := range []bool{false, true} {
-			inWorld(t, uint64(seed), clean, func(w *world) {
+			inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
 				l := w.listen(config)
 				e, pc := w.endpoint("10.0.0.2:5000", config)
 				w.outage(2, 1000) // ClientHello has two packets
@@ -69,7 +69,7 @@ func TestTLSDroppedAfterDial(t *testing.T) {
 				after := l.Stats()
 				require.LessOrEqual(t, after.BytesSent-before.BytesSent, after.BytesReceived-before.BytesReceived)
 			})
-			inWorld(t, uint64(seed), clean, func(w *world) { // with nothing to say
+			inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) { // with nothing to say
 				w.listen(config)
 				e, pc := w.endpoint("10.0.0.2:5000", config)
 				w.outage(2, 1000) // ClientHello has two packets
@@ -88,7 +88,7 @@ func TestTLSDroppedAfterDial(t *testing.T) {
 // A client that moves before the server has its last flight is served.
 func TestTLSMovesWithinHandshake(t *testing.T) {
 	outageConfigs(t, func(t *testing.T, config *Config) {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(config)
 			e, pc := w.endpoint("10.0.0.2:5000", config)
 			w.outage(2, 1000) // ClientHello has two packets
@@ -107,7 +107,7 @@ func TestTLSMovesWithinHandshake(t *testing.T) {
 // arrived before. Or it has succeeded by then, and the session learns of its end.
 func TestDialOutlivesOutage(t *testing.T) {
 	succeeds := func(t *testing.T, config *Config, up, down int) {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(config)
 			pc, err := w.net.Listen("10.0.0.2:5000")
 			require.NoError(t, err)
@@ -148,7 +148,7 @@ func TestDialOutlivesOutage(t *testing.T) {
 // takes the id again.
 func TestDialOfChosenConvInOutage(t *testing.T) {
 	for _, shared := range []bool{false, true} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			config := &Config{DialTimeout: 25 * time.Second, SharedConvs: shared}
 			w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -169,7 +169,7 @@ func TestDialOfChosenConvInOutage(t *testing.T) {
 // A server that always drops what is dialled does not keep a Dial busy, nor does
 // it end later than its time-out.
 func TestDialBeginsAnewSometimes(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		hellos := 0
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 		require.Equal(t, maxDials, hellos)
 		require.Zero(t, e.Stats().Sessions)
 	})
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		config := &Config{DialTimeout: outageTime + roundTrip/2}
 		w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -215,7 +215,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 	abort := func(c *Conn, token uint32) []byte {
 		return packetOf(c.Conv(), bytesOf(signal{sigAbort, token, 0}))
 	}
-	inWorld(t, 1, clean, func(w *world) { // not in the clear, once there are keys; nor under others
+	inWorld(t, 1, clean, func(t *testing.T, w *world) { // not in the clear, once there are keys; nor under others
 		l := w.listen(secured(Config{}))
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 		w.outage(2, 1000)
@@ -237,7 +237,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 		bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
 	})
 	for _, config := range []*Config{{}, secured(Config{})} { // nor with another token, or after the handshake has gone on
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
@@ -253,7 +253,7 @@ func TestForgedEndsOfHandshakes(t *testing.T) {
 			bothWays(t, a, accepted(t, l), []byte("here"), []byte("there"))
 		})
 	}
-	inWorld(t, 3, clean, func(w *world) { // answers are not answered, nor what is too short or does not open
+	inWorld(t, 3, clean, func(t *testing.T, w *world) { // answers are not answered, nor what is too short or does not open
 		l := w.listen(secured(Config{}))
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{}))
 		w.outage(2, 1000)

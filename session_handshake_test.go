@@ -28,7 +28,7 @@ func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustP
 // The system tells a connected socket once that nobody listens, in answer to
 // whichever call comes next: it may be a write.
 func TestDialRefusedOnWrite(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
+	inWorld(t, 29, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:0", nil)
 		e.socket.connected = true
 		pc.FailWrites(syscall.ECONNREFUSED, 1)
@@ -46,7 +46,7 @@ func TestSocketIsHeldForThePeer(t *testing.T) {
 	for link, want := range map[netsim.LinkConfig]time.Duration{
 		clean: 4 * 200 * time.Millisecond, lossy: 1500 * time.Millisecond,
 	} {
-		inWorld(t, 1, link, func(w *world) {
+		inWorld(t, 1, link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			send(t, a, content(1, 100_000))
 			receive(t, b, content(1, 100_000))
@@ -69,7 +69,7 @@ func TestSocketIsHeldForThePeer(t *testing.T) {
 // knows it, and both sides are rid of the session.
 func TestCloseDelivers(t *testing.T) {
 	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			cfg := &Config{Linger: time.Minute}
 			a, b, l := w.pair(cfg, cfg)
 			want := content(seed, 1<<20)
@@ -96,7 +96,7 @@ func TestCloseDelivers(t *testing.T) {
 // CloseWrite ends one direction; the other goes on for as long as it likes.
 func TestHalfClose(t *testing.T) {
 	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, l := w.pair(nil, nil)
 			up, down := content(seed, 200000), content(seed+1, 300000)
 			_, err := a.Write(up)
@@ -128,7 +128,7 @@ func TestHalfClose(t *testing.T) {
 func TestCloseAfterTheEnd(t *testing.T) {
 	for _, restarted := range []bool{true, false} {
 		for _, told := range []bool{true, false} {
-			inWorld(t, 21, clean, func(w *world) {
+			inWorld(t, 21, clean, func(t *testing.T, w *world) {
 				a, pc := w.firstLife(5000, true)
 				if restarted {
 					w.restarted(pc, nil)
@@ -196,7 +196,7 @@ func TestServerRestarted(t *testing.T) {
 			}
 			for _, closes := range []bool{false, true} {
 				t.Run(fmt.Sprintf("%v %d %v", answers, n, closes), func(t *testing.T) {
-					inWorld(t, 22, clean, func(w *world) {
+					inWorld(t, 22, clean, func(t *testing.T, w *world) {
 						a, pc := w.firstLife(n, answers)
 						l := w.restarted(pc, nil)
 						start := time.Now()
@@ -219,7 +219,7 @@ func TestServerRestarted(t *testing.T) {
 				})
 			}
 		}
-		inWorld(t, 22, clean, func(w *world) {
+		inWorld(t, 22, clean, func(t *testing.T, w *world) {
 			a, pc := w.firstLife(5000, answers)
 			heard := time.Now().Add(roundTrip/2 - time.Second)
 			w.restarted(pc, nil)
@@ -235,7 +235,7 @@ func TestServerRestarted(t *testing.T) {
 // for a sign of life.
 func TestClientReconnects(t *testing.T) {
 	for _, writes := range []bool{true, false} {
-		inWorld(t, 22, clean, func(w *world) {
+		inWorld(t, 22, clean, func(t *testing.T, w *world) {
 			l := w.listen(nil)
 			old, pc := w.endpoint("10.0.0.2:5000", nil)
 			a := w.dial(old)
@@ -277,7 +277,7 @@ func TestClientReconnects(t *testing.T) {
 // sessions; the same conversation, which chance alone can bring about, is one.
 func TestSimultaneousOpen(t *testing.T) {
 	for seed := range fewer(20) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			ends := [2]*Endpoint{}
 			addrs := [2]*net.UDPAddr{udpAddr("10.0.0.1:4000"), udpAddr("10.0.0.2:5000")}
 			for i, addr := range addrs {
@@ -322,7 +322,7 @@ func TestSimultaneousOpen(t *testing.T) {
 			require.NoError(t, b.Close())
 		})
 	}
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		x, _ := w.endpoint("10.0.0.1:4000", nil)
 		y, _ := w.endpoint("10.0.0.2:5000", nil)
 		lx, err := x.Listen()
@@ -355,7 +355,7 @@ func TestSimultaneousOpen(t *testing.T) {
 // A listener's socket outlives the listener and its last session for as long as
 // a peer may not have heard that everything has arrived.
 func TestListenerLeavesPolitely(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		e := newEndpoint(nil, true, pc)

@@ -18,7 +18,7 @@ import (
 
 // What SendMessage refuses, and that it needs message mode.
 func TestSendMessageErrors(t *testing.T) {
-	inWorld(t, 5, clean, func(w *world) {
+	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, nil)
 		never := func(error) { t.Error("a receipt for what was refused") }
 		for _, o := range []MessageOptions{{Lifetime: -1}, {Lifetime: 50 * 24 * time.Hour}, {MaxRetransmits: 65535}} {
@@ -136,7 +136,7 @@ func TestBadAbandonedSegments(t *testing.T) {
 		{name: "DATA", payload: append((&streams.Header{Kind: streams.Data, End: true}).Append(nil), 0, 0), want: Drops{Stream: 1}},
 		{name: "no streams here", payload: abandon, streams: -1, want: Drops{Command: 1}},
 	} {
-		inWorld(t, 7, clean, func(w *world) {
+		inWorld(t, 7, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MaxStreams: v.streams})
 			require.NoError(t, a.WriteMessage([]byte("before")))
 			receive(t, b, []byte("before"))
@@ -280,7 +280,7 @@ func free(mu *sync.Mutex) bool {
 // holds up no more than other receipts.
 func TestReceiptsRunWithoutLocks(t *testing.T) {
 	for _, tc := range receiptCases {
-		t.Run(tc.name, func(t *testing.T) { inWorld(t, 31, clean, func(w *world) { tc.run(w) }) })
+		t.Run(tc.name, func(t *testing.T) { inWorld(t, 31, clean, func(t *testing.T, w *world) { tc.run(w) }) })
 	}
 }
 

@@ -45,7 +45,7 @@ func (s sweep) run(t *testing.T, seed uint64) {
 	client, server := s.config(t, s.client), s.config(t, s.server)
 	limit := max(min(1200, max(client.MTU, server.MTU)), s.payload+s.limit+client.overhead().total)
 	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, MTU: limit}
-	inWorld(t, seed, link, func(w *world) {
+	inWorld(t, seed, link, func(t *testing.T, w *world) {
 		start := time.Now()
 		l := w.listen(server)
 		e, _ := w.endpoint("10.0.0.2:0", client)
@@ -138,7 +138,7 @@ func (w *world) move(from, to *Conn, seed uint64, n int) {
 // A peer that has announced nothing gets what it always got.
 func TestPathMTULegacyPeer(t *testing.T) {
 	long(t)
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		// The peer's INFO never says what it can do.
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 			for q := p; len(q) >= headerSize; {
@@ -178,7 +178,7 @@ func TestPathMTULegacyPeer(t *testing.T) {
 // Datagrams may be as large as the path takes, and messages as before.
 func TestPathMTUAndSizes(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(1472), func(w *world) {
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 		cfg := &Config{MessageMode: true, MaxMTU: 1472, MTU: 1300}
 		a, b, _ := w.pair(cfg, cfg)
 		longest := maxFragments * (1300 - headerSize)
@@ -254,7 +254,7 @@ func TestPathMTUOverSockets(t *testing.T) {
 // One large message now and then is enough to find out.
 func TestPathMTUBlackHoleThin(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(1272), func(w *world) {
+	inWorld(t, 1, path(1272), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, &Config{MessageMode: true})
 		for i := range 20 {
 			start, want := time.Now(), content(uint64(i), 1376)

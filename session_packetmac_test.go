@@ -53,7 +53,7 @@ func TestTamperedPacketsDoNotCount(t *testing.T) {
 				continue
 			}
 			t.Run(name, func(t *testing.T) {
-				inWorld(t, 12, clean, func(w *world) {
+				inWorld(t, 12, clean, func(t *testing.T, w *world) {
 					config := &Config{Cipher: c, FEC: f, Redundancy: 1, LegacyPeers: LegacyRefuse}
 					a, b := w.twoSockets(config)
 					old := w.watched()
@@ -157,7 +157,7 @@ func TestWhoMarksPackets(t *testing.T) {
 		require.ErrorIs(t, c.(crypt.NonceCipher).SealNonce(make([]byte, 19)), crypt.ErrShort)
 	}
 	for _, ends := range [][2]crypt.Cipher{{all["wrapped"], testCiphers(t, 1)["aes-cfb"]}, {testCiphers(t, 1)["aes-cfb"], all["wrapped"]}} {
-		inWorld(t, 3, lossy, func(w *world) { // one end marks its packets, the other does not
+		inWorld(t, 3, lossy, func(t *testing.T, w *world) { // one end marks its packets, the other does not
 			a, b, _ := w.pair(&Config{Cipher: ends[0]}, &Config{Cipher: ends[1]})
 			bothWays(t, a, b, content(1, 30000), content(2, 30000))
 			require.NoError(t, a.Close())
@@ -169,7 +169,7 @@ func TestWhoMarksPackets(t *testing.T) {
 // Marked packets are taken in whatever order they come, and once each; a number
 // goes beyond 32 bits.
 func TestMarkedPacketsReordered(t *testing.T) {
-	inWorld(t, 9, lossy, func(w *world) {
+	inWorld(t, 9, lossy, func(t *testing.T, w *world) {
 		config := &Config{Cipher: hidingCiphers(t)["Salsa20"], FEC: FEC{Data: 3, Parity: 1}}
 		a, b, l := w.pair(config, config)
 		time.Sleep(time.Second)

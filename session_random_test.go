@@ -161,7 +161,7 @@ func randomLife(t *testing.T, seed uint64) {
 		a.MaxMTU, b.MaxMTU = 1472, 9000
 		link.MTU = pmtud.Base + random.IntN(4000)
 	}
-	inWorld(t, seed, link, func(w *world) {
+	inWorld(t, seed, link, func(t *testing.T, w *world) {
 		start := time.Now()
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
@@ -515,7 +515,7 @@ func streamLife(t *testing.T, seed uint64) {
 		a.FEC = FEC{Data: 1 + random.IntN(10), Parity: 1 + random.IntN(4)}
 	}
 	outage := time.Duration(random.IntN(3000)) * time.Millisecond
-	inWorld(t, seed, link, func(w *world) {
+	inWorld(t, seed, link, func(t *testing.T, w *world) {
 		l := w.listen(&b)
 		client, _ := w.endpoint("10.0.0.2:5000", &a)
 		c := w.dial(client)

@@ -77,7 +77,7 @@ func TestPacketsPerExchange(t *testing.T) {
 			config = LowLatency()
 		}
 		t.Run(fmt.Sprint(c), func(t *testing.T) {
-			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(w *world) {
+			inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: c.oneWay}, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(&config, &config)
 				go echoAfter(b, c.think)
 				exchange(t, a, replyrhythm.FirstReplies+5, c.pause)
@@ -100,7 +100,7 @@ func TestPacketsPerExchange(t *testing.T) {
 // it.
 func TestRepairOfExchanges(t *testing.T) {
 	repair := func(t *testing.T, seed uint64, waits bool, lost string) (took time.Duration) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(w *world) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: time.Millisecond}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			for _, c := range []*Conn{a, b} {
 				c.mu.Lock()
@@ -141,7 +141,7 @@ func TestRepairOfExchanges(t *testing.T) {
 
 // ACKs wait for answers once the peer is known to be one of this package.
 func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b, newConn(l.ep, sessionKey{}, nil)} {
 			c.mu.Lock()
@@ -155,7 +155,7 @@ func TestOnlyExtendedPeersWaitForACKs(t *testing.T) {
 // step of the session. The timer after it goes off at its time, and so does what
 // wake has asked for.
 func TestNeedlessWakeUps(t *testing.T) {
-	inWorld(t, 0, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(w *world) {
+	inWorld(t, 0, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		bothWays(t, a, b, content(1, 64), content(2, 64))
 		time.Sleep(10 * time.Second)
@@ -199,7 +199,7 @@ func TestNeedlessWakeUps(t *testing.T) {
 // A call is woken although two readers respond to its session at once, of which
 // one holds the wake-up back.
 func TestHeldWakeUps(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
 		woken := false
 		go func() {
@@ -237,7 +237,7 @@ func wantReason(t *testing.T, err error, code uint64, text string) {
 // What a CLOSE carries counts only if the CLOSE does, once, and if it is neither
 // too short nor too long.
 func TestForgedCloseReasons(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		b.mu.Lock()
 		defer func() { _ = a.Abort() }()
@@ -264,7 +264,7 @@ func TestForgedCloseReasons(t *testing.T) {
 
 // A peer that has not announced that it takes reasons gets a CLOSE without.
 func TestCloseReasonOfEarlierPeer(t *testing.T) {
-	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(w *world) {
+	inWorld(t, 3, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		a.mu.Lock()
 		a.hs.capabilities &^= capReason
@@ -284,7 +284,7 @@ func TestTextsOfPeersPrint(t *testing.T) {
 		"bye\nlevel=ERROR msg=forged":         `"bye\nlevel=ERROR msg=forged"`,
 		"\x1b[2J\u202egpj.exe":                `"\x1b[2J\u202egpj.exe"`,
 	} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			var log records
 			a, b, _ := w.pair(nil, &Config{Logger: log.Logger()})
 			require.NoError(t, a.CloseWithError(9, text))
@@ -298,7 +298,7 @@ func TestTextsOfPeersPrint(t *testing.T) {
 		require.Equal(t, -1, strings.IndexFunc(err.Error(), func(r rune) bool { return !strconv.IsPrint(r) }), "%q", err.Error())
 		require.True(t, utf8.ValidString(err.Error()), "%q", err.Error())
 	}
-	inWorld(t, 0, clean, func(w *world) { // protocols of a client
+	inWorld(t, 0, clean, func(t *testing.T, w *world) { // protocols of a client
 		a, b := secured(Config{}), secured(Config{})
 		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
 		a.TLS.NextProtos, b.TLS.NextProtos = []string{"x\nlevel=ERROR", "\xff"}, []string{"game/1"}
@@ -307,7 +307,7 @@ func TestTextsOfPeersPrint(t *testing.T) {
 		requirePrints(acceptErr)
 		require.ErrorContains(t, acceptErr, `x\nlevel=ERROR`)
 	})
-	inWorld(t, 0, clean, func(w *world) { // names in a certificate
+	inWorld(t, 0, clean, func(t *testing.T, w *world) { // names in a certificate
 		a, b := secured(Config{}), secured(Config{})
 		b.TLS = b.TLS.Clone()
 		b.TLS.Certificates = []tls.Certificate{certificate(t, &a.TLS.Certificates[0], false, "y\nlevel=ERROR")}
@@ -333,7 +333,7 @@ func signalsOf(p []byte) (all []signal) {
 // A bad packet that begins with a signal from outside says nothing of the good
 // one that comes after it.
 func TestGoodPacketAfterABadOne(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
 		time.Sleep(time.Minute)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()

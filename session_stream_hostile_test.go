@@ -159,7 +159,7 @@ func TestBadStreamSegments(t *testing.T) {
 	long(t)
 	for _, tc := range badStreamCases {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 10, clean, func(w *world) {
+			inWorld(t, 10, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, &Config{MaxStreams: 4, StreamReceiveBuffer: streams.InitialCredit})
 				s, r := streamPair(t, a, b, nil)
 				require.EqualValues(t, 1, s.ID())

@@ -55,7 +55,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 	require.LessOrEqual(t, int(unsafe.Sizeof(Stream{})), streams.BytesHeld)
 	for _, tc := range streamWriters {
 		for _, pressed := range []bool{false, true} {
-			inWorld(t, 70, clean, func(w *world) {
+			inWorld(t, 70, clean, func(t *testing.T, w *world) {
 				a, _, _ := w.pair(nil, nil)
 				openStream(t, a, nil)
 				w.net.Cut("10.0.0.1", "10.0.0.2")
@@ -90,7 +90,7 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 	long(t)
 	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20}
 	run := func(blocked int, pressed bool, message int) (took time.Duration) {
-		inWorld(t, 71, link, func(w *world) {
+		inWorld(t, 71, link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			if pressed {
 				a.ep.load.written.Add(writePressure + 1)
@@ -143,7 +143,7 @@ func TestBlockedStreamsLeaveRoom(t *testing.T) {
 // the room is.
 func TestStreamsShareLittleRoom(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, 72+seed, lossy, func(w *world) {
+		inWorld(t, 72+seed, lossy, func(t *testing.T, w *world) {
 			config := &Config{WriteBuffer: minWriteBuffer, StreamWriteBuffer: minWriteBuffer}
 			a, b, _ := w.pair(config, config)
 			var wg sync.WaitGroup

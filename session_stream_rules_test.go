@@ -82,7 +82,7 @@ func wantReset(t *testing.T, err error, code uint64, remote bool) {
 // link and in small packets.
 func TestStreamMessages(t *testing.T) {
 	for _, mtu := range []int{50, 1400} {
-		inWorld(t, 3, lossy, func(w *world) {
+		inWorld(t, 3, lossy, func(t *testing.T, w *world) {
 			config := &Config{MTU: mtu, MaxMTU: -1}
 			a, b, _ := w.pair(config, config)
 			s, r := streamPair(t, a, b, nil)
@@ -121,7 +121,7 @@ func TestStreamMessages(t *testing.T) {
 // An unordered stream delivers each message once, and some before what was sent
 // before them.
 func TestStreamUnordered(t *testing.T) {
-	inWorld(t, 5, lossy, func(w *world) {
+	inWorld(t, 5, lossy, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, &StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5})
 		require.Equal(t, StreamOptions{Unordered: true, Priority: -3, MaxRetransmits: 5}, r.Options())
@@ -163,7 +163,7 @@ func TestStreamUnordered(t *testing.T) {
 // Once it is read, everything arrives.
 func TestStreamFlowControl(t *testing.T) {
 	long(t)
-	inWorld(t, 6, clean, func(w *world) {
+	inWorld(t, 6, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		stuck, unread := streamPair(t, a, b, nil)
 		data := content(9, 3<<20)
@@ -185,7 +185,7 @@ func TestStreamFlowControl(t *testing.T) {
 // A message that does not fit into the receive buffer resets its stream, at both
 // ends, and no other.
 func TestStreamMessageTooLarge(t *testing.T) {
-	inWorld(t, 7, lossy, func(w *world) {
+	inWorld(t, 7, lossy, func(t *testing.T, w *world) {
 		small := &Config{StreamReceiveBuffer: 64 << 10}
 		a, b, _ := w.pair(nil, small)
 		s, r := streamPair(t, a, b, nil)
@@ -207,7 +207,7 @@ func TestStreamMessageTooLarge(t *testing.T) {
 // Reset ends a stream at both ends at once, with what was not read. Close of one
 // end stops the other's writes.
 func TestStreamReset(t *testing.T) {
-	inWorld(t, 8, clean, func(w *world) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)
 		_, err := s.Write(content(1, 50000))
@@ -246,7 +246,7 @@ func TestStreamReset(t *testing.T) {
 // A peer may have so many streams and no more; those that are closed make room.
 // What is refused is not remembered.
 func TestStreamLimit(t *testing.T) {
-	inWorld(t, 9, lossy, func(w *world) {
+	inWorld(t, 9, lossy, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxStreams: 1}, &Config{MaxStreams: 3})
 		var mine, theirs []*Stream
 		for range 3 {
@@ -278,7 +278,7 @@ func TestStreamLimit(t *testing.T) {
 // A peer without signals takes no streams, nor does one that is set so: both are
 // known at once, and the session goes on.
 func TestPeersWithoutStreams(t *testing.T) {
-	inWorld(t, 11, clean, func(w *world) {
+	inWorld(t, 11, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &Config{MaxStreams: -1})
 		_, err := a.OpenStream(context.Background(), nil)
 		require.ErrorIs(t, err, ErrNoStreams)
@@ -305,7 +305,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 // each. CloseWrite ends what the session itself sends, and no stream.
 func TestCloseWithStreams(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			s, r := streamPair(t, a, b, nil)
 			s2, r2 := streamPair(t, b, a, nil)
@@ -346,7 +346,7 @@ func TestCloseWithStreams(t *testing.T) {
 // A session whose peer does not read a stream is not closed in order: Close says
 // so after Linger.
 func TestCloseWithUnreadStream(t *testing.T) {
-	inWorld(t, 12, clean, func(w *world) {
+	inWorld(t, 12, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{Linger: time.Second}, nil)
 		s, r := streamPair(t, a, b, nil)
 		_, err := s.Write(make([]byte, 200000))
@@ -362,7 +362,7 @@ func TestCloseWithUnreadStream(t *testing.T) {
 
 // If both ends have dialled, their streams have different numbers all the same.
 func TestStreamIDsOfBothDiallers(t *testing.T) {
-	inWorld(t, 13, clean, func(w *world) {
+	inWorld(t, 13, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		for _, c := range []*Conn{a, b} {
 			c.mu.Lock()
@@ -382,7 +382,7 @@ func TestStreamPriorities(t *testing.T) {
 		first, second int
 		least, most   float64 // of what the first gets
 	}{{0, 0, 0.45, 0.55}, {3, 3, 0.45, 0.55}, {1, 0, 0.97, 1}, {-1, -2, 0.97, 1}, {-8, 7, 0, 0.03}} {
-		inWorld(t, 14, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
+		inWorld(t, 14, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			var got [2]int
 			var wg sync.WaitGroup
@@ -421,7 +421,7 @@ func TestStreamPriorities(t *testing.T) {
 // more urgent overtakes both.
 func TestStreamBesideSession(t *testing.T) {
 	long(t)
-	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(w *world) {
+	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)
 		urgent, arrives := streamPair(t, a, b, &StreamOptions{Priority: 5})
@@ -465,7 +465,7 @@ func TestStreamBesideSession(t *testing.T) {
 func TestStreamLifetime(t *testing.T) {
 	const rtt, lifetime = 80 * time.Millisecond, 100 * time.Millisecond
 	for seed := range fewer(8) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: rtt / 2, Loss: 0.02 * float64(seed%3)}, func(w *world) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: rtt / 2, Loss: 0.02 * float64(seed%3)}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			s, r := streamPair(t, a, b, &StreamOptions{Unordered: seed%2 == 0, MaxLifetime: lifetime})
 			time.Sleep(time.Second)
@@ -537,7 +537,7 @@ func TestStreamLifetime(t *testing.T) {
 // is true.
 func TestStreamReceipts(t *testing.T) {
 	for seed := range fewer(16) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			random := rand.New(rand.NewPCG(seed, 3))
 			a, b, _ := w.pair(nil, nil)
 			s, r := streamPair(t, a, b, &StreamOptions{Unordered: seed%2 == 0})
@@ -619,7 +619,7 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 		{"peer closes", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(8, "x") }, &PeerCloseError{8, "x"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 16, clean, func(w *world) {
+			inWorld(t, 16, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				s, r := streamPair(t, a, b, nil)
 				time.Sleep(time.Second)
@@ -643,7 +643,7 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 
 // Streams that a peer opens and ends at once count until they are accepted.
 func TestStreamBacklogIsBounded(t *testing.T) {
-	inWorld(t, 18, clean, func(w *world) {
+	inWorld(t, 18, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &Config{MaxStreams: 10})
 		b.mu.Lock()
 		for i := range uint32(1000) {

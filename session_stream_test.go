@@ -34,11 +34,11 @@ func TestStreamIsAsFastAsItsSession(t *testing.T) {
 		link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: loss}
 		var session, stream float64
 		for seed := range fewer(4) {
-			inWorld(t, seed, link, func(w *world) {
+			inWorld(t, seed, link, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				session += carries(t, a, b, 20<<20)
 			})
-			inWorld(t, seed, link, func(w *world) {
+			inWorld(t, seed, link, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				s, r := streamPair(t, a, b, nil)
 				stream += carries(t, s, r, 20<<20)
@@ -52,7 +52,7 @@ func TestStreamIsAsFastAsItsSession(t *testing.T) {
 // Of a buffer that does not grow, nearly all is used in a round trip.
 func TestStreamCreditIsInTime(t *testing.T) {
 	long(t)
-	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
 		size := 1 << 20
 		a, b, _ := w.pair(nil, &Config{StreamReceiveBuffer: size})
 		s, r := streamPair(t, a, b, nil)
@@ -74,7 +74,7 @@ func segmentCost(c *Conn) float64 {
 // Only what the application reads, and fast, lets buffers grow, and all of a
 // session by so much. What a stream had is there for others once it is over.
 func TestStreamGrowthIsBounded(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 200 << 20, Queue: 64 << 20}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 200 << 20, Queue: 64 << 20}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		window := func(s *Stream) int {
 			b.mu.Lock()
@@ -131,7 +131,7 @@ func grownOf(c *Conn) int {
 
 // Under memory pressure the session tells its streams that buffers may not grow.
 func TestStreamsDoNotGrowUnderPressure(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, nil)
 		load, pressure := &l.ep.load.buffered, 2*int64(l.ep.config.MaxBuffered)
 		b.mu.Lock()
@@ -170,7 +170,7 @@ func TestStreamIDsAfterForgedHello(t *testing.T) {
 		{"quiet, larger token", true, largest, 0, true, true, true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 20, netsim.LinkConfig{}, func(w *world) { (&forgedPeer{w: w, conv: 5}).greets(tc) })
+			inWorld(t, 20, netsim.LinkConfig{}, func(t *testing.T, w *world) { (&forgedPeer{w: w, conv: 5}).greets(tc) })
 		})
 	}
 }
@@ -275,7 +275,7 @@ func TestManyStreams(t *testing.T) {
 	if testing.Short() {
 		total = idle + 1500
 	}
-	inWorld(t, 17, clean, func(w *world) {
+	inWorld(t, 17, clean, func(t *testing.T, w *world) {
 		config := &Config{MaxStreams: idle}
 		a, b, _ := w.pair(config, config)
 		s, r := streamPair(t, a, b, nil)
@@ -385,7 +385,7 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 		}, ErrReset},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 20, clean, func(w *world) {
+			inWorld(t, 20, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				var streams []*Stream
 				for i := range uint64(3) {
@@ -423,7 +423,7 @@ func TestUnreadStreamsAreReleased(t *testing.T) {
 // What arrives on streams of a session that nobody accepts is not held after the
 // listener has ended.
 func TestStreamsOfUnacceptedSessions(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		c := w.dial(e)
@@ -443,7 +443,7 @@ func TestStreamsOfUnacceptedSessions(t *testing.T) {
 // A Close that waits for a stream without a reader goes on to its end when the
 // peer closes the session meanwhile.
 func TestCloseBesideUnreadStreamMeetsClose(t *testing.T) {
-	inWorld(t, 22, clean, func(w *world) {
+	inWorld(t, 22, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s := openStream(t, a, nil)
 		_, err := s.Write(make([]byte, 200000)) // more than the credit
@@ -486,7 +486,7 @@ func streamPair(t *testing.T, a, b *Conn, options *StreamOptions) (*Stream, *Str
 // the session itself, each in order and to its end, whatever is lost.
 func TestStreams(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			var wg sync.WaitGroup
 			for i := range 10 {

@@ -24,7 +24,7 @@ import (
 // Flush takes a round trip, and no longer: the acknowledgement wakes it, also if
 // the write buffer is full by then.
 func TestFlushReturnsWithTheAcknowledgement(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: 100 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(small(true), nil)
 		time.Sleep(time.Second)
 		require.NoError(t, a.WriteMessage(make([]byte, 1000)))
@@ -105,7 +105,7 @@ func TestDoneErrAndTheirCount(t *testing.T) {
 		}, ErrNotDelivered, nil, countNotDelivered, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				server := *c.config
 				server.IdleTimeout = 0
 				a, b, l := w.pair(c.config, &server)
@@ -157,7 +157,7 @@ func checkEnds(t *testing.T, e *Endpoint, of func(*EndedSessions) *uint64) {
 
 // Done does not wait for the application, nor for a peer that goes on writing.
 func TestDoneAgainstHalfClose(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		require.NoError(t, a.CloseWrite())
 		_, err := b.Read(make([]byte, 1))
@@ -183,7 +183,7 @@ func TestEndsOfDial(t *testing.T) {
 		"silent":    func(n *EndedSessions) *uint64 { return &n.NoAnswer },
 		"cancelled": countAborted,
 	} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			if name == "refused" {
 				w.endpoint(serverAddr, nil)
 			}
@@ -203,7 +203,7 @@ func TestEndsOfDial(t *testing.T) {
 
 // The handler of a session in a group comes before the group's events.
 func TestHandlerInGroup(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		var calls atomic.Int32
 		b.HandleDatagrams(func(p []byte) {
@@ -222,7 +222,7 @@ func TestHandlerInGroup(t *testing.T) {
 
 // What arrived in the batch in which the session was closed is dropped.
 func TestHandlerOfClosedSession(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		_, b, _ := w.pair(nil, nil)
 		b.HandleDatagrams(func([]byte) { t.Error("called after Abort") })
 		require.NoError(t, b.Abort())
@@ -288,7 +288,7 @@ func TestNetConn(t *testing.T) {
 func TestZeroWindowProbes(t *testing.T) {
 	long(t)
 	for _, limit := range []time.Duration{5 * time.Second, time.Second} {
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&Config{PeerTimeout: 4 * limit, KeepAlive: -1}, &Config{ReceiveWindow: minRcvWnd, KeepAlive: -1})
 			closed := make(chan time.Time, 1) // when the window of zero arrives
 			var mu sync.Mutex
@@ -334,7 +334,7 @@ func TestZeroWindowProbes(t *testing.T) {
 // given back; and it works when it is needed again.
 func TestIdleSessionCostsNothing(t *testing.T) {
 	long(t)
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(&Config{KeepAlive: -1}, &Config{KeepAlive: -1})
 		want := content(3, 1<<20)
 		send(t, a, want)
@@ -361,7 +361,7 @@ func TestIdleSessionCostsNothing(t *testing.T) {
 
 // Listener: context, deadline and Close end Accept; accepted sessions survive.
 func TestListener(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		_, err := l.Endpoint().Listen()
 		require.ErrorIs(t, err, ErrListening)
@@ -435,7 +435,7 @@ func TestRTTSamples(t *testing.T) {
 
 // Every field of Config has an effect on the session that it is given to.
 func TestSettingsTakeEffect(t *testing.T) {
-	inWorld(t, 33, clean, func(w *world) {
+	inWorld(t, 33, clean, func(t *testing.T, w *world) {
 		cfg := &Config{
 			MTU: 600, SendWindow: 77, ReceiveWindow: 333, NoDelay: NoDelayTurbo,
 			MinRTO: 55 * time.Millisecond, Interval: 20 * time.Millisecond,

@@ -139,7 +139,7 @@ func TestTLSCertificates(t *testing.T) {
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(w *world) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				a, b := secured(Config{}), secured(Config{})
 				a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
 				test.change(a.TLS, b.TLS)
@@ -153,7 +153,7 @@ func TestTLSCertificates(t *testing.T) {
 			})
 		})
 	}
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b := secured(Config{}), secured(Config{})
 		a.TLS, b.TLS = a.TLS.Clone(), b.TLS.Clone()
 		authenticate(a.TLS, b.TLS)
@@ -228,7 +228,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 	server, clients := strangers(t)
 	for name, accept := range ways {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(w *world) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				var log records
 				var alerts []error
 				config := *server
@@ -281,7 +281,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 // A flood of failed handshakes that HandshakeFailed does not keep up with is cut
 // off: one call runs, and 16 wait.
 func TestTLSFailuresAreBounded(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		var calls atomic.Int32
 		slow := make(chan struct{})
 		server, clients := strangers(t)
@@ -311,13 +311,13 @@ func TestTLSFailuresAreBounded(t *testing.T) {
 // An end with TLS and one without refuse each other, with an error that says so.
 func TestTLSMismatch(t *testing.T) {
 	for _, mode := range []AddressValidation{ValidateUnderPressure, ValidateAlways} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			took, dialErr, acceptErr := w.dialTLS(secured(Config{}), &Config{AddressValidation: mode})
 			require.ErrorIs(t, dialErr, ErrNoTLS)
 			require.ErrorIs(t, acceptErr, context.DeadlineExceeded)
 			require.Less(t, took, 50*time.Millisecond)
 		})
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			took, dialErr, acceptErr := w.dialTLS(&Config{}, secured(Config{AddressValidation: mode}))
 			require.ErrorIs(t, dialErr, ErrTLSRequired)
 			require.ErrorIs(t, dialErr, syscall.ECONNREFUSED)
@@ -325,7 +325,7 @@ func TestTLSMismatch(t *testing.T) {
 			require.Less(t, took, 50*time.Millisecond)
 		})
 	}
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:0", secured(Config{}))
 		w.endpoint(serverAddr, secured(Config{}))
 		addr, err := net.ResolveUDPAddr("udp", serverAddr)
@@ -404,7 +404,7 @@ func TestTLSDowngrade(t *testing.T) {
 	}
 	for _, test := range cases {
 		t.Run(test.name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(w *world) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				w.rewriter(func(toServer bool, packet []byte) []byte {
 					if toServer == test.toServer {
 						return resealed(t, packet, func(packet []byte) []byte { return withSignals(packet, test.change) })
@@ -429,7 +429,7 @@ func TestTLSDowngrade(t *testing.T) {
 // Once there are handshake keys, nothing in the clear ends a handshake, though it
 // shows the right tokens.
 func TestTLSForgedInTheClear(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		var forged atomic.Int32
 		var done atomic.Bool
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
@@ -462,7 +462,7 @@ func TestTLSForgedInTheClear(t *testing.T) {
 // validated goes on once a packet under the handshake keys has arrived.
 func TestTLSLongChain(t *testing.T) {
 	for _, link := range []netsim.LinkConfig{clean, lossy} {
-		inWorld(t, 0, link, func(w *world) {
+		inWorld(t, 0, link, func(t *testing.T, w *world) {
 			a, b := secured(Config{}), secured(Config{})
 			b.TLS = b.TLS.Clone()
 			cert := b.TLS.Certificates[0]

@@ -21,7 +21,7 @@ import (
 // Parity inside the protection recovers what is lost, also with several sessions
 // of one address: the header names the session.
 func TestTLSWithFEC(t *testing.T) {
-	inWorld(t, 5, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.05}, func(w *world) {
+	inWorld(t, 5, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
 		config := LowLatency()
 		config.FEC = FEC{10, 3}
 		l := w.listen(secured(config))
@@ -41,7 +41,7 @@ func TestTLSWithFEC(t *testing.T) {
 
 // The path MTU is searched, and redundant copies are sent.
 func TestTLSPathMTU(t *testing.T) {
-	inWorld(t, 1, path(4000), func(w *world) {
+	inWorld(t, 1, path(4000), func(t *testing.T, w *world) {
 		config := secured(Config{MaxMTU: 9000, Redundancy: 1})
 		a, b, _ := w.pair(config, config)
 		w.move(a, b, 1, 1<<20)
@@ -61,7 +61,7 @@ func TestTLSPathMTU(t *testing.T) {
 func TestTLSMigration(t *testing.T) {
 	long(t)
 	for _, up := range []bool{true, false} {
-		inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.01, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
+		inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.01, Rate: 4 << 20, Queue: 256 << 10}, func(t *testing.T, w *world) {
 			a, b, l, pc := w.movable(secured(Config{MessageMode: true}))
 			from, to := a, b
 			if !up {
@@ -100,7 +100,7 @@ func TestTLSMigration(t *testing.T) {
 // Copies of a peer's packets from other addresses do not take its session
 // there, nor keep it from being read.
 func TestTLSCopiesFromElsewhere(t *testing.T) {
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		a, b, l, _ := w.movable(secured(Config{}))
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 			if to.String() == serverAddr {
@@ -120,7 +120,7 @@ func TestTLSCopiesFromElsewhere(t *testing.T) {
 // A session that has ended answers its peer under its keys, also at another
 // address.
 func TestTLSTimeWait(t *testing.T) {
-	inWorld(t, 7, clean, func(w *world) {
+	inWorld(t, 7, clean, func(t *testing.T, w *world) {
 		a, b, l, pc := w.movable(secured(Config{}))
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
 		_, err := a.Write([]byte("all of it"))
@@ -136,7 +136,7 @@ func TestTLSTimeWait(t *testing.T) {
 		require.NoError(t, <-closed)
 		require.Zero(t, l.Stats().Sessions)
 	})
-	inWorld(t, 8, clean, func(w *world) { // aborted, and ABORT is lost
+	inWorld(t, 8, clean, func(t *testing.T, w *world) { // aborted, and ABORT is lost
 		a, b, _, _ := w.movable(secured(Config{}))
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
 		require.NoError(t, b.Abort())
@@ -152,7 +152,7 @@ func TestTLSTimeWait(t *testing.T) {
 // A group takes the events of sessions with TLS, and those that a listener
 // accepts.
 func TestTLSGroup(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, g := w.grouped(secured(Config{MessageMode: true}))
 		require.NoError(t, a.WriteMessage([]byte("message")))
 		require.NoError(t, a.SendDatagram([]byte("datagram")))
@@ -164,7 +164,7 @@ func TestTLSGroup(t *testing.T) {
 // With a ticket the second handshake has no certificates. Nothing else changes.
 func TestTLSResumption(t *testing.T) {
 	for _, link := range []netsim.LinkConfig{clean, lossy} {
-		inWorld(t, 2, link, func(w *world) {
+		inWorld(t, 2, link, func(t *testing.T, w *world) {
 			l := w.listen(secured(Config{}))
 			config := secured(Config{})
 			config.TLS = config.TLS.Clone()
@@ -205,7 +205,7 @@ func TestTLSIdleCost(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		const pairs = 800
 		config := secured(Config{KeepAlive: -1})
 		l := w.listen(config)
@@ -236,7 +236,7 @@ func TestTLSIdleCost(t *testing.T) {
 // A server under pressure runs TLS only behind a cookie.
 func TestTLSFloodMakesNoWork(t *testing.T) {
 	long(t)
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		config := secured(Config{MaxHalfOpen: 256})
 		l := w.listen(config)
 		hello := w.recordHello(config)
@@ -299,7 +299,7 @@ func TestSealedPacketsAllocateNothing(t *testing.T) {
 	if !alone(t) {
 		return
 	}
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		var packet []byte
 		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {

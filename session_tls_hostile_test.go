@@ -130,7 +130,7 @@ func hostileSeeds(t *testing.T) uint64 {
 // does otherwise. Once it cuts the path, the sessions end by their time-outs.
 func TestTLSHostileRelay(t *testing.T) {
 	for seed := range hostileSeeds(t) {
-		inWorld(t, seed, clean, func(w *world) {
+		inWorld(t, seed, clean, func(t *testing.T, w *world) {
 			random := rand.New(rand.NewPCG(seed, 5))
 			config := secured(Config{PeerTimeout: 20 * time.Second})
 			if random.IntN(3) == 0 {
@@ -211,7 +211,7 @@ func requireQuiet(t *testing.T, conns ...*Conn) {
 func TestTLSHostileHandshake(t *testing.T) {
 	dialled := 0
 	for seed := range 4 * hostileSeeds(t) {
-		inWorld(t, seed, clean, func(w *world) {
+		inWorld(t, seed, clean, func(t *testing.T, w *world) {
 			config := secured(Config{DialTimeout: 5 * time.Second, PeerTimeout: 10 * time.Second, Linger: time.Minute})
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)

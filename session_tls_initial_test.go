@@ -56,7 +56,7 @@ func TestTLSHandshakeOverADamagingPath(t *testing.T) {
 	for _, config := range []Config{{}, {AddressValidation: ValidateAlways}} {
 		damaged := 0
 		for seed := range fewer(200) {
-			inWorld(t, seed, clean, func(w *world) {
+			inWorld(t, seed, clean, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				var mu sync.Mutex
 				w.rewriter(func(_ bool, packet []byte) []byte {
@@ -83,7 +83,7 @@ func TestTLSHandshakeOverADamagingPath(t *testing.T) {
 func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
 	for at := range 6 {
 		for seed := range fewer(32) {
-			inWorld(t, seed, clean, func(w *world) {
+			inWorld(t, seed, clean, func(t *testing.T, w *world) {
 				random := rand.New(rand.NewPCG(seed, uint64(at)))
 				seen := 0
 				w.rewriter(func(_ bool, packet []byte) []byte {
@@ -124,7 +124,7 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 0, clean, func(w *world) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
 				left := test.packets
 				w.rewriter(func(toServer bool, packet []byte) []byte {
 					if toServer == test.toServer && left > 0 {
@@ -151,7 +151,7 @@ func TestTLSDamageLooksLikeAnother(t *testing.T) {
 func TestTLSForgedByTheBlindDoesNotEndADial(t *testing.T) {
 	client := netip.MustParseAddrPort("10.0.0.2:5000")
 	server := netip.MustParseAddrPort(serverAddr)
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		var once sync.Once
 		var conv, token uint32
 		forge := func() {
@@ -219,7 +219,7 @@ func unsealedHello(conv, token uint32, clientHello []byte) []byte {
 func TestTLSVersionBefore(t *testing.T) {
 	const conv, token = 77, 0x1234
 	t.Run("dials", func(t *testing.T) {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			failures := make(chan error, 1)
 			l := w.listen(secured(Config{HandshakeFailed: func(_ net.Addr, err error) { failures <- err }}))
 			old, err := w.net.Listen("10.0.0.2:5000")
@@ -245,7 +245,7 @@ func TestTLSVersionBefore(t *testing.T) {
 		})
 	})
 	t.Run("listens", func(t *testing.T) {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			old, err := w.net.Listen(serverAddr)
 			require.NoError(t, err)
 			defer old.Close()

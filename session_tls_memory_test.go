@@ -62,7 +62,7 @@ func withCertificate(config Config, cert tls.Certificate) *Config {
 // The certificates of a peer count as long as the session is open. The
 // application has them after Close, and TIME-WAIT does not.
 func TestTLSCertificatesAreCounted(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		const size = 40_000
 		a, b, l := w.pair(withCertificate(Config{}, longChain(t, 1, size)), withCertificate(Config{}, longChain(t, 2, size)))
 		w.settle()
@@ -93,7 +93,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 func TestTLSTooManyCertificates(t *testing.T) {
 	long, short := longChain(t, 1, (64<<10)), longChain(t, 2, (64<<10)-10_000)
 	for _, test := range []struct{ client, server tls.Certificate }{{short, short}, {long, short}, {short, long}} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			_, dialErr, acceptErr := w.dialTLS(withCertificate(Config{}, test.client), withCertificate(Config{}, test.server))
 			switch {
 			case len(test.client.Certificate) == len(long.Certificate):
@@ -136,7 +136,7 @@ func (e *Endpoint) only(t *testing.T) *Conn {
 // proportion to what has arrived, whatever comes at whatever level. A handshake
 // that runs counts besides.
 func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := secured(Config{})
 		l := w.listen(config)
 		c := w.halfOpen(l, config, 1)
@@ -158,7 +158,7 @@ func TestTLSUnvalidatedPeersHoldLittle(t *testing.T) {
 		unlock()
 		require.LessOrEqual(t, l.Stats().Buffered, unvalidatedBytes)
 	})
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := secured(Config{})
 		l := w.listen(config)
 		c := w.halfOpen(l, config, 2)
@@ -211,7 +211,7 @@ func (w *world) stall(network netip.Addr) {
 // cookie too, and leave room for other networks. The limit is not for the
 // handshakes of a day, but for those of a moment.
 func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := secured(Config{MaxHalfOpen: 32, AddressValidation: ValidateAlways})
 		l := w.listen(config)
 		stalled := netip.MustParseAddr("10.0.9.9")
@@ -256,7 +256,7 @@ func TestTLSHandshakeMemory(t *testing.T) {
 		return
 	}
 	for _, test := range []struct{ chain, upTo int }{{100, 0}, {40_000, 0}, {40_000, 40}} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			const sessions = 100
 			server := withCertificate(Config{AddressValidation: ValidateAlways}, longChain(t, 1, test.chain))
 			l := w.listen(server)
@@ -295,7 +295,7 @@ func TestTLSHandshakeMemory(t *testing.T) {
 // its TLS is done, although the peer has those keys: no server sends that, and
 // only the reader of the socket may take datagrams for a handler.
 func TestTLSApplicationDataBeforeFinished(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		l := w.listen(secured(Config{}))
 		var server *Conn
 		forged, finished := 0, false
@@ -334,7 +334,7 @@ func TestTLSApplicationDataBeforeFinished(t *testing.T) {
 
 // Forged packets of a session in TIME-WAIT cost no derivation of keys each.
 func TestTLSForgedInTimeWait(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(secured(Config{}), secured(Config{}))
 		require.NoError(t, a.Close())
 		require.NoError(t, b.Close())

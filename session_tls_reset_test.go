@@ -46,7 +46,7 @@ func wantReadErr(t *testing.T, c *Conn, want error) time.Duration {
 func TestTLSRestarted(t *testing.T) {
 	t.Run("writes", func(t *testing.T) {
 		for _, config := range []Config{{}, {FEC: FEC{Data: 2, Parity: 1}}, {SharedConvs: true}} {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				a, _, _, server := w.secureLife(resettable(config))
 				l := w.restarted(server, resettable(config))
 				_, err := a.Write([]byte("anyone there?"))
@@ -59,14 +59,14 @@ func TestTLSRestarted(t *testing.T) {
 		}
 	})
 	t.Run("waits", func(t *testing.T) { // and learns of it by its keep-alive
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			a, _, _, server := w.secureLife(resettable(Config{}))
 			w.restarted(server, resettable(Config{}))
 			require.Less(t, wantReadErr(t, a, ErrReset), defaultKeepAlive)
 		})
 	})
 	t.Run("closes", func(t *testing.T) { // which succeeds, as with any peer that has forgotten
-		inWorld(t, 3, clean, func(w *world) {
+		inWorld(t, 3, clean, func(t *testing.T, w *world) {
 			a, _, _, server := w.secureLife(resettable(Config{}))
 			w.restarted(server, resettable(Config{}))
 			start := time.Now()
@@ -76,7 +76,7 @@ func TestTLSRestarted(t *testing.T) {
 		})
 	})
 	t.Run("client", func(t *testing.T) {
-		inWorld(t, 4, clean, func(w *world) {
+		inWorld(t, 4, clean, func(t *testing.T, w *world) {
 			_, b, client, _ := w.secureLife(resettable(Config{}))
 			require.NoError(t, client.Close())
 			w.endpoint("10.0.0.2:5000", resettable(Config{}))
@@ -87,7 +87,7 @@ func TestTLSRestarted(t *testing.T) {
 	})
 	t.Run("migrated", func(t *testing.T) {
 		for _, lost := range []bool{false, true} { // what tells the key for the new address
-			inWorld(t, 5, clean, func(w *world) {
+			inWorld(t, 5, clean, func(t *testing.T, w *world) {
 				a, b, client, server := w.secureLife(resettable(Config{}))
 				require.NoError(t, client.Rebind("10.0.0.3:6000"))
 				w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
@@ -107,7 +107,7 @@ func TestTLSRestarted(t *testing.T) {
 		}
 	})
 	t.Run("another key", func(t *testing.T) {
-		inWorld(t, 6, clean, func(w *world) {
+		inWorld(t, 6, clean, func(t *testing.T, w *world) {
 			a, _, _, server := w.secureLife(resettable(Config{}))
 			l := w.restarted(server, secured(Config{}))
 			_, err := a.Write([]byte("anyone there?"))
@@ -134,7 +134,7 @@ func bothWaysOrNot(t *testing.T, a, b *Conn, arrives bool) {
 // An endpoint that has given a session up says so long after, without a key of
 // its Config: a peer that was away for that time learns of it at once.
 func TestTLSForgottenSession(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(secured(Config{}))
 		e, _ := w.endpoint("10.0.0.2:5000", secured(Config{PeerTimeout: -1}))
 		a := w.dial(e)
@@ -175,7 +175,7 @@ func known(c *Conn) *resetKey { return c.tls.reset.theirs.Load() }
 // No reset ends a session but one of its peer's that was made while there was no
 // session.
 func TestTLSForgedResets(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var early [][]byte // resets that the server makes before it knows the session
 		server, client := netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000")
 		held := false
@@ -235,7 +235,7 @@ func TestTLSForgedResets(t *testing.T) {
 		w.net.Inject(server, client, resetOf(theirs, a.Conv(), 1))
 		wantReadErr(t, a, ErrReset)
 	})
-	inWorld(t, 2, clean, func(w *world) { // no reset is made of a session that is elsewhere, or in TIME-WAIT
+	inWorld(t, 2, clean, func(t *testing.T, w *world) { // no reset is made of a session that is elsewhere, or in TIME-WAIT
 		a, b, pc, _ := w.secureLife(resettable(Config{}))
 		old := netip.MustParseAddrPort("10.0.0.2:5000")
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
@@ -269,7 +269,7 @@ func (e *Endpoint) listenerOf() *Listener {
 // Endpoints without a session do not go on to answer each other. What a flood
 // causes is bounded, and smaller than the flood, packet by packet.
 func TestTLSResetsAreBounded(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		config := secured(Config{})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -313,7 +313,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 
 // A key that another may know is not told, nor taken.
 func TestTLSResetKeyIsNotTold(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) { // a session of the same id is elsewhere
+	inWorld(t, 1, clean, func(t *testing.T, w *world) { // a session of the same id is elsewhere
 		config := secured(Config{})
 		l := w.listen(config)
 		x, _ := w.endpoint("10.0.0.2:5000", config)
@@ -338,7 +338,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 			y, _ = w.endpoint("10.0.0.4:0", config)
 		}
 	})
-	inWorld(t, 1, clean, func(w *world) { // more has ended than TIME-WAIT holds; and endpoints of one secret
+	inWorld(t, 1, clean, func(t *testing.T, w *world) { // more has ended than TIME-WAIT holds; and endpoints of one secret
 		config := resettable(Config{})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)
@@ -364,7 +364,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		}
 		require.Len(t, keys, 2*3*2)
 	})
-	inWorld(t, 2, clean, func(w *world) { // the handshake took long
+	inWorld(t, 2, clean, func(t *testing.T, w *world) { // the handshake took long
 		config := secured(Config{DialTimeout: time.Minute})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:5000", config)

@@ -143,7 +143,7 @@ func FuzzTLSHandshake(f *testing.F) {
 	f.Add([]byte{1, 2, 3}, uint8(1), uint32(0), uint32(0), uint32(0), uint8(sigCookie))
 	f.Fuzz(func(t *testing.T, payload []byte, at uint8, sn, ts, una uint32, code uint8) {
 		payload = payload[:min(len(payload), 1200)]
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			config := secured(Config{DialTimeout: 3 * time.Second, PeerTimeout: 5 * time.Second})
 			l := w.listen(config)
 			go echoOnce(l)
@@ -206,7 +206,7 @@ func FuzzTLSContent(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 0, 0xf2, 0, 30, 0, 1, 2, 3, 4}, true)
 	f.Fuzz(func(t *testing.T, content []byte, fromServer bool) {
 		content = content[:min(len(content), 1400)]
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, l, pc := w.movable(secured(Config{PeerTimeout: 5 * time.Second, Linger: time.Second}))
 			from, to := a, b
 			if fromServer {
@@ -246,7 +246,7 @@ func FuzzTLSContent(f *testing.F) {
 // packets of earlier phases come again, and come back to their senders.
 func TestTLSKeyUpdate(t *testing.T) {
 	for seed := range fewer(6) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, l := w.pair(secured(Config{}), secured(Config{FEC: FEC{Data: 4, Parity: 1}}))
 			random := rand.New(rand.NewPCG(seed, 6))
 			var mu sync.Mutex // guards random and kept
@@ -284,7 +284,7 @@ func TestTLSKeyUpdate(t *testing.T) {
 // A session whose peer changes its keys again before this end has followed ends,
 // with an error that says so.
 func TestTLSKeyUpdateTooFast(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from.String() != serverAddr })
@@ -301,7 +301,7 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 		_, after := b.tls.app.Keys.Generations()
 		require.Equal(t, before, after)
 	})
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
 		keys := &a.tls.app.Keys
@@ -368,7 +368,7 @@ func TestTLSStates(t *testing.T) {
 			}
 			t.Run(name, func(t *testing.T) {
 				outageConfigs(t, func(t *testing.T, config *Config) {
-					inWorld(t, 1, clean, func(w *world) {
+					inWorld(t, 1, clean, func(t *testing.T, w *world) {
 						w.passUpTo(test.server, test.client)
 						l, server := w.server(config)
 						e, pc := w.endpoint("10.0.0.2:5000", config)

@@ -28,7 +28,7 @@ func small(messages bool) *Config {
 // TryWrite queues what there is room for, WriteAvailable says how much that is,
 // and WriteReady when there is more.
 func TestTryWrite(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(small(false), nil)
 		time.Sleep(time.Second)
 		w.deaf()
@@ -83,7 +83,7 @@ func (w *world) deaf() { w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) boo
 // whose deadline passes.
 func TestRefusedMessagesQueueNothing(t *testing.T) {
 	for _, try := range []bool{true, false} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(small(true), small(true))
 			var read [][]byte
 			done := make(chan struct{})
@@ -132,7 +132,7 @@ func TestRefusedMessagesQueueNothing(t *testing.T) {
 
 // Neither of them waits for a Write that does, nor comes between its segments.
 func TestTryWriteBesideWrite(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(small(true), nil)
 		w.deaf()
 		go func() { _, _ = a.Write(make([]byte, 100000)) }()
@@ -156,7 +156,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 		"peer closed": {func(_, b *Conn) { _ = b.Close() }, ErrPeerClosed},
 		"deadline":    {func(a, _ *Conn) { _ = a.SetWriteDeadline(time.Now().Add(time.Second)) }, os.ErrDeadlineExceeded},
 	} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			config := small(true)
 			config.Linger = -1
 			a, b, _ := w.pair(config, config)
@@ -178,7 +178,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 			require.True(t, isDone(a.WriteReady()))
 		})
 	}
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
 		require.ErrorIs(t, a.TryWriteMessage(nil), ErrNotMessageMode)
 	})
@@ -186,7 +186,7 @@ func TestTryWriteAfterTheEnd(t *testing.T) {
 
 // A session in a group has EventWritable after a TryWrite without room.
 func TestTryWriteInGroup(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(small(true), nil)
 		g := NewGroup()
 		defer g.Close()
@@ -215,7 +215,7 @@ func TestTryWriteInGroup(t *testing.T) {
 // program has said otherwise. What sessions hold is counted, and released.
 func TestWriteMemoryPressure(t *testing.T) {
 	full := content(1, defaultWriteBuffer+1)
-	inWorld(t, 61, clean, func(w *world) {
+	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		dial := func(addr string, config *Config) *Conn {
 			e, _ := w.endpoint(addr, config)
@@ -274,7 +274,7 @@ func TestWriteMemoryPressure(t *testing.T) {
 // The more the sessions of an endpoint hold, the less room each has beyond what
 // its path needs.
 func TestWriteMemoryFollowsPressure(t *testing.T) {
-	inWorld(t, 61, clean, func(w *world) {
+	inWorld(t, 61, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&Config{SendWindow: 1}, nil)
 		for held, want := range map[int64]int{
 			64 << 20: defaultWriteBuffer, 64<<20 + writeGrain: 256 << 10, 128 << 20: 128 << 10, 512 << 20: 32 << 10, 1 << 30: 16 << 10, 1 << 40: 16 << 10,
@@ -289,7 +289,7 @@ func TestWriteMemoryFollowsPressure(t *testing.T) {
 // What waits for room is woken when other sessions hold less, although the peer is
 // silent: Write, the channel of WriteReady, and a group.
 func TestWriteMemoryPressureEnds(t *testing.T) {
-	inWorld(t, 62, clean, func(w *world) {
+	inWorld(t, 62, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		conns := make([]*Conn, 2)
@@ -349,7 +349,7 @@ func TestWriteMemoryPressureEnds(t *testing.T) {
 // windows of the largest packets, on 32 bits too.
 func TestWriteMemoryExtremes(t *testing.T) {
 	config := &Config{MTU: 60000, MaxMTU: 60000, SendWindow: 65535, ReceiveWindow: 65535, CongestionControl: congestion.NewNone}
-	inWorld(t, 64, clean, func(w *world) {
+	inWorld(t, 64, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(config, config)
 		bothWays(t, a, b, make([]byte, 100_000), []byte("here"))
 		all := &a.ep.load.written
@@ -377,7 +377,7 @@ func TestWriteMemoryExtremes(t *testing.T) {
 // Small messages cost no write to the counter that all sessions share, and
 // acknowledged data is released.
 func TestWriteMemoryIsReleased(t *testing.T) {
-	inWorld(t, 62, clean, func(w *world) {
+	inWorld(t, 62, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		all := &a.ep.load.written
 		before := all.Load()
@@ -409,7 +409,7 @@ func TestWriteMemoryIsReleased(t *testing.T) {
 func TestFECOfTwoSessions(t *testing.T) {
 	long(t)
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Reorder: 0.1}
-	inWorld(t, 6, link, func(w *world) {
+	inWorld(t, 6, link, func(t *testing.T, w *world) {
 		config := LowLatency()
 		config.FEC = FEC{9, 4}
 		a1, b1, l := w.pair(&config, &config)
@@ -455,7 +455,7 @@ func (c *exhausted) Seal(p []byte) error {
 
 // When the key is used up nothing more is sent, and the session says why.
 func TestKeyExhaustion(t *testing.T) {
-	inWorld(t, 8, clean, func(w *world) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		cipher := testCiphers(t, 1)["aes-gcm"]
 		client := &Config{Cipher: &exhausted{cipher, 20}, CongestionControl: congestion.NewNone}
 		a, b, _ := w.pair(client, &Config{Cipher: cipher})
@@ -471,7 +471,7 @@ func TestKeyExhaustion(t *testing.T) {
 // ReceiveDatagram ends with its context, the read deadline and the session; its
 // queue is bounded and keeps the newest.
 func TestDatagramLimits(t *testing.T) {
-	inWorld(t, 9, clean, func(w *world) {
+	inWorld(t, 9, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
@@ -511,7 +511,7 @@ func TestDatagramLimits(t *testing.T) {
 // Encoding and sealing a packet allocates nothing.
 func TestPipelineAllocatesNothing(t *testing.T) {
 	for name, cipher := range testCiphers(t, 1) {
-		inWorld(t, 10, clean, func(w *world) {
+		inWorld(t, 10, clean, func(t *testing.T, w *world) {
 			config := &Config{Cipher: cipher, FEC: FEC{10, 3}}
 			a, _, _ := w.pair(config, config)
 			a.mu.Lock() // after whoever has sent before
@@ -555,7 +555,7 @@ func TestSegmentsAreSealedFromTheirBuffers(t *testing.T) {
 		{Config{Cipher: salsa}, false},
 		{Config{Cipher: gcm, FEC: FEC{Data: 5, Parity: 1}}, false},
 	} {
-		inWorld(t, 3, lossy, func(w *world) {
+		inWorld(t, 3, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&c.config, &c.config)
 			require.Equal(t, c.direct, a.kcp.hooks.outputInPlace != nil)
 			bothWays(t, a, b, content(1, 200_000), content(2, 200_000))

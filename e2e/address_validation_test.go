@@ -185,7 +185,7 @@ func TestAmplificationLimit(t *testing.T) {
 }
 
 func checkAmplification(t *testing.T, config kcp.Config, name string, forge func(*forger), use func(*kcp.Conn)) {
-	inWorld(t, 8, clean, func(w *world) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
 		l := w.listen(&config)
 		f := newForger(w, l, config.Cipher)
 		go func() {
@@ -314,7 +314,7 @@ func TestLegacyPeerIsValidated(t *testing.T) {
 							link = lossy
 						}
 						config := kcp.Config{MessageMode: messages}
-						inWorld(t, seed, link, func(w *world) { askLegacy(w, &config, question, wait, false) })
+						inWorld(t, seed, link, func(t *testing.T, w *world) { askLegacy(w, &config, question, wait, false) })
 					})
 				}
 			}
@@ -347,7 +347,7 @@ func askLegacy(w *world, config *kcp.Config, question int, wait time.Duration, f
 // A peer whose first packet has an FEC header is answered in one, at once: some
 // read nothing else.
 func TestFECPeerIsAnsweredInKind(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		start := time.Now()
 		l := w.listen(&kcp.Config{FEC: kcp.FEC{Data: 10, Parity: 3}})
 		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), true)
@@ -369,7 +369,7 @@ func TestFECPeerIsAnsweredInKind(t *testing.T) {
 // who has an address gets in.
 func TestForgedSessionsStayHalfOpen(t *testing.T) {
 	long(t)
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{MaxSessions: 4096})
 		go func() {
 			for {
@@ -404,7 +404,7 @@ func TestForgedSessionsStayHalfOpen(t *testing.T) {
 
 // Sessions in the name of an address do not keep out who has it: cookies tell.
 func TestForgedSessionsOfAnAddress(t *testing.T) {
-	inWorld(t, 5, clean, func(w *world) {
+	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{MaxSessionsPerAddress: 16})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		name := netip.MustParseAddr("10.0.0.2")

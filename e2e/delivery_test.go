@@ -14,7 +14,7 @@ import (
 // whether its application reads or not, and whatever is written meanwhile.
 func TestFlush(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			total := uint64(1)
 			for i := range 5 {
@@ -70,7 +70,7 @@ func TestFlushErrors(t *testing.T) {
 		"peer dies":   {func(w *world, _, _ *kcp.Conn) { w.deaf() }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(&kcp.Config{PeerTimeout: 3 * time.Second, Linger: -1}, &kcp.Config{ReceiveWindow: 128, Linger: -1})
 				early := a.Flush(context.Background())
 				require.NoError(t, early)
@@ -105,7 +105,7 @@ func TestFlushErrors(t *testing.T) {
 
 // A session that ends after all was delivered has flushed.
 func TestFlushAfterTheEnd(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		_, err := a.Write([]byte("all of it"))
 		require.NoError(t, err)
@@ -119,7 +119,7 @@ func TestFlushAfterTheEnd(t *testing.T) {
 // Flush does not return before what was written is delivered because streams have
 // overtaken it, nor does it wait for messages that were given up.
 func TestFlushBesideOthers(t *testing.T) {
-	inWorld(t, 3, lossy, func(w *world) {
+	inWorld(t, 3, lossy, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{SendWindow: 8}, nil)
 		s, r := streamPair(t, a, b, &kcp.StreamOptions{Priority: 1})
 		data, up := content(1, 50000), content(2, 200000)
@@ -133,7 +133,7 @@ func TestFlushBesideOthers(t *testing.T) {
 		require.Zero(t, time.Since(begin), "it had arrived")
 		_, _ = a.Abort(), b.Abort()
 	})
-	inWorld(t, 4, clean, func(w *world) {
+	inWorld(t, 4, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 4}, nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		for range 20 {

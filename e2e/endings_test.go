@@ -32,7 +32,7 @@ func allAtAnEnd(c *kcp.Config) time.Duration {
 func TestRestartBeforeTheFirstData(t *testing.T) {
 	for _, next := range []string{"reads", "half-closes", "closes"} {
 		for _, confirmed := range []bool{true, false} {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				cfg := mortal()
 				_, pc := w.server(cfg)
 				w.hideAbilities()
@@ -100,7 +100,7 @@ func TestFirstDataOpensNoOtherSession(t *testing.T) {
 	for _, size := range []int{1, 5000} {
 		for seed := range fewer(20) {
 			link := lossy
-			inWorld(t, seed, link, func(w *world) {
+			inWorld(t, seed, link, func(t *testing.T, w *world) {
 				cfg := mortal()
 				_, pc := w.server(cfg)
 				e, _ := w.endpoint("10.0.0.2:5000", cfg)
@@ -131,7 +131,7 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 				if keepAlive < 0 && packets >= 2+int(validation) {
 					continue // the handshake was complete
 				}
-				inWorld(t, 2, clean, func(w *world) {
+				inWorld(t, 2, clean, func(t *testing.T, w *world) {
 					cfg := mortal()
 					cfg.AddressValidation, cfg.KeepAlive = validation, keepAlive
 					l := w.listen(cfg)
@@ -153,7 +153,7 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 			}
 		}
 	}
-	inWorld(t, 2, clean, func(w *world) { // and one that knows no signals
+	inWorld(t, 2, clean, func(t *testing.T, w *world) { // and one that knows no signals
 		cfg := mortal()
 		l := w.listen(cfg)
 		w.net.Inject(netip.MustParseAddrPort("10.0.0.2:5000"), netip.MustParseAddrPort(serverAddr), push(0, 0, "x"))
@@ -172,7 +172,7 @@ func TestPeerGoneAfterItsFirstPackets(t *testing.T) {
 func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 	for seed := range fewer(20) {
 		link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Jitter: time.Duration(seed) * time.Millisecond}
-		inWorld(t, seed, link, func(w *world) {
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			l := w.listen(nil)
 			e, pc := w.endpoint("10.0.0.2:5000", nil)
 			a := w.dial(e)
@@ -208,7 +208,7 @@ func TestCloseAfterCloseWriteOfAPeerThatLeaves(t *testing.T) {
 func TestCloseHasABound(t *testing.T) {
 	long(t)
 	for _, linger := range []time.Duration{5 * time.Second, -1} {
-		inWorld(t, 12, clean, func(w *world) {
+		inWorld(t, 12, clean, func(t *testing.T, w *world) {
 			peer, err := w.net.Listen(serverAddr)
 			require.NoError(t, err)
 			defer peer.Close()
@@ -243,7 +243,7 @@ func TestCloseHasABound(t *testing.T) {
 		})
 	}
 	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Rate: 1e6 / 8, Queue: 1 << 16}
-	inWorld(t, 12, link, func(w *world) {
+	inWorld(t, 12, link, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		go func() {
 			_, _ = io.Copy(io.Discard, b)
@@ -260,7 +260,7 @@ func TestDialTimeoutIsThatOfDial(t *testing.T) {
 	for _, cfg := range []kcp.Config{
 		{PeerTimeout: 3 * time.Second}, {PeerTimeout: 6 * time.Second}, {IdleTimeout: time.Second}, {DeadLink: 1},
 	} {
-		inWorld(t, 9, clean, func(w *world) {
+		inWorld(t, 9, clean, func(t *testing.T, w *world) {
 			cfg.DialTimeout = 6 * time.Second
 			e, _ := w.endpoint("10.0.0.2:0", &cfg)
 			_, err := e.Dial(context.Background(), udpAddr(serverAddr))
@@ -269,7 +269,7 @@ func TestDialTimeoutIsThatOfDial(t *testing.T) {
 			require.Equal(t, 6*time.Second, w.net.Elapsed())
 		})
 	}
-	inWorld(t, 9, clean, func(w *world) { // and an outage at the beginning is survived
+	inWorld(t, 9, clean, func(t *testing.T, w *world) { // and an outage at the beginning is survived
 		w.listen(nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		w.net.At(3050*time.Millisecond, func() { w.net.Heal("10.0.0.1", "10.0.0.2") })
@@ -290,7 +290,7 @@ func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
 				var took [2][]time.Duration // without the clamp, with it
 				for i := range rounds * len(took) {
 					clamp := i % len(took)
-					inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}, func(w *world) {
+					inWorld(t, uint64(i/2), netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss}, func(t *testing.T, w *world) {
 						down := netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: loss, MTU: 1300 * clamp}
 						w.net.SetLink("10.0.0.1", "10.0.0.2", down)
 						took[clamp] = append(took[clamp], w.ask(size, outage))
@@ -311,7 +311,7 @@ func TestShortAnswerOnAPathBelowTheMTU(t *testing.T) {
 // While large packets are suspect, and the peer is there, Linger does not run out.
 // After an outage the search goes on at once.
 func TestLingerWaitsForTheSearch(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{Linger: 300 * time.Millisecond})
 		send(t, b, content(1, 1<<20)) // large packets arrive
 		receive(t, a, content(1, 1<<20))

@@ -36,7 +36,7 @@ func (w *world) hear(c *kcp.Conn, s string) {
 
 // A conversation id can be chosen, and is then used or refused.
 func TestChosenConv(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:5000", nil)
 		for _, o := range []kcp.DialOptions{{Conv: id(7)}, {Conv: new(uint32)}, {Conv: id(1<<32 - 1)}} {
@@ -73,7 +73,7 @@ func TestChosenConv(t *testing.T) {
 // Accept returns with the first data.
 func TestQuietDial(t *testing.T) {
 	for _, cfg := range []kcp.Config{{}, {Cipher: testAEAD(t)}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, *secured(kcp.Config{})} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(&cfg)
 			e, _ := w.endpoint("10.0.0.2:5000", &cfg)
 			silent := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
@@ -101,7 +101,7 @@ func TestQuietDial(t *testing.T) {
 // CloseWrite introduces a quiet session that has written nothing.
 func TestQuietCloseWrite(t *testing.T) {
 	for _, config := range []*kcp.Config{nil, secured(kcp.Config{})} {
-		inWorld(t, 2, clean, func(w *world) {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			l := w.listen(config)
 			e, _ := w.endpoint("10.0.0.2:5000", config)
 			c := w.dialWith(e, serverAddr, kcp.DialOptions{Quiet: true})
@@ -121,7 +121,7 @@ func TestQuietPeersMeet(t *testing.T) {
 	ciphers := []kcp.Config{{}, {Cipher: testAEAD(t)}}
 	for seed := range fewer(40) {
 		cfg := ciphers[seed/2%2]
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			x, _ := w.endpoint("10.0.0.1:4000", &cfg)
 			y, _ := w.endpoint("10.0.0.2:5000", &cfg)
 			a := w.dialWith(x, "10.0.0.2:5000", kcp.DialOptions{Conv: id(5), Quiet: true})
@@ -157,7 +157,7 @@ func TestQuietPeersMeet(t *testing.T) {
 func TestSharedConvs(t *testing.T) {
 	for _, aead := range []bool{false, true} {
 		for _, shared := range []bool{false, true} {
-			inWorld(t, 2, clean, func(w *world) {
+			inWorld(t, 2, clean, func(t *testing.T, w *world) {
 				cfg := kcp.Config{SharedConvs: shared}
 				if aead {
 					cfg.Cipher = testAEAD(t)
@@ -198,7 +198,7 @@ func TestSharedConvs(t *testing.T) {
 // With SharedConvs a packet from another address is not taken for a move, and no
 // challenge goes there.
 func TestSharedConvsDoNotMove(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _, pc := w.movable(&kcp.Config{Cipher: testAEAD(t), SharedConvs: true, PeerTimeout: 5 * time.Second})
 		require.NoError(t, pc.Rebind("10.0.0.3:6000"))
 		w.say(a, "from elsewhere")
@@ -217,7 +217,7 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 			if !shared && seed > 0 {
 				continue
 			}
-			inWorld(t, seed, lossy, func(w *world) {
+			inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 				cfg := kcp.Config{SharedConvs: shared}
 				if seed%3 == 1 {
 					cfg.Cipher = testAEAD(t)
@@ -270,7 +270,7 @@ func TestSharedConvsBeginAgain(t *testing.T) {
 // The same for legacy peers.
 func TestSharedConvsLegacyBeginsAgain(t *testing.T) {
 	for _, shared := range []bool{true, false} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(&kcp.Config{SharedConvs: shared})
 			for life := range uint64(3) {
 				p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
@@ -297,7 +297,7 @@ func TestSharedConvsLegacyBeginsAgain(t *testing.T) {
 // In TIME-WAIT, what may be of the next session gets no reply that would
 // acknowledge its data: not even if its HELLO and first segment are lost.
 func TestSharedConvsTimeWaitIsSilent(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		cfg := kcp.Config{SharedConvs: true}
 		l, _ := w.server(&cfg)
 		e, pc := w.endpoint("10.0.0.2:5000", &cfg)

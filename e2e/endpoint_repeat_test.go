@@ -40,7 +40,7 @@ type packetLog map[direction][]sentPacket
 func record(t *testing.T, seed uint64, scenario func(t *testing.T, w *world)) packetLog {
 	t.Helper()
 	log := packetLog{}
-	inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Duplicate: 0.01, Reorder: 0.02}, func(w *world) {
+	inWorld(t, seed, netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Duplicate: 0.01, Reorder: 0.02}, func(t *testing.T, w *world) {
 		w.leads = true
 		w.net.SetFilter(func(from, to netip.AddrPort, packet []byte) bool {
 			way := direction{from, to}

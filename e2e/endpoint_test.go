@@ -43,7 +43,7 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 	plain, err := crypt.AESGCM(make([]byte, 16))
 	require.NoError(t, err)
 	for _, validation := range []kcp.AddressValidation{kcp.ValidateUnderPressure, kcp.ValidateAlways} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			var endpoint atomic.Pointer[kcp.Endpoint]
 			ask := func() {
 				if e := endpoint.Load(); e != nil {
@@ -76,7 +76,7 @@ func TestCallbacksMayUseTheEndpoint(t *testing.T) {
 
 // Cookies that nobody has asked for do not have more sent than has come.
 func TestForgedCookiesWhileDialling(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, pc := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: 5 * time.Second})
 		_, silent := w.endpoint(serverAddr, nil)
 		var conv atomic.Uint32
@@ -106,7 +106,7 @@ func TestForgedCookiesWhileDialling(t *testing.T) {
 // of cookies, however long it goes on.
 func TestRequestsLeaveCookiesAlone(t *testing.T) {
 	long(t)
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{AddressValidation: kcp.ValidateAlways})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		for i := range uint32(20000) {
@@ -133,7 +133,7 @@ func TestRequestsLeaveCookiesAlone(t *testing.T) {
 // Once Accept may return a session, its fields change only with its lock held.
 // The race detector shows it.
 func TestAcceptedWhileAdmitted(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		closed := make(chan *kcp.Conn, 100)
@@ -161,7 +161,7 @@ func TestAcceptedWhileAdmitted(t *testing.T) {
 // Sessions visits each session that an application can have, once, while the
 // body of the loop ends them.
 func TestSessionsIterator(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		var conns []*kcp.Conn
@@ -197,7 +197,7 @@ func TestSessionsIterator(t *testing.T) {
 
 // A session that Accept cannot return is not among those of Sessions.
 func TestSessionsWithoutHalfOpen(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		config := &kcp.Config{Cipher: testAEAD(t)}
 		l := w.listen(config)
 		client, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Cipher: config.Cipher, DialTimeout: -1})
@@ -230,7 +230,7 @@ func (w *world) crowd(n int, config *kcp.Config) (l *kcp.Listener, server, clien
 // leaves nothing behind.
 func TestShutdown(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			config := &kcp.Config{KeepAlive: time.Second, PeerTimeout: 10 * time.Second}
 			if seed%4 == 3 {
 				config.Linger = -1
@@ -288,7 +288,7 @@ func TestShutdown(t *testing.T) {
 // that take nothing are counted, too, when Linger has passed.
 func TestShutdownIsCutShort(t *testing.T) {
 	for _, limit := range []time.Duration{time.Second, time.Minute} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l, server, clients := w.crowd(5, &kcp.Config{Linger: 3 * time.Second, ReceiveWindow: 128})
 			for i, c := range server {
 				n := 1000
@@ -327,7 +327,7 @@ func TestShutdownIsCutShort(t *testing.T) {
 
 // An endpoint shut down answers a peer that has not heard of the end.
 func TestShutdownHoldsForPeers(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l, server, clients := w.crowd(1, nil)
 		closed := make(chan error, 1)
 		go func() { closed <- clients[0].Close() }()
@@ -341,7 +341,7 @@ func TestShutdownHoldsForPeers(t *testing.T) {
 
 // One without sessions, and without a listener.
 func TestShutdownOfNothing(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		require.NoError(t, e.Shutdown(cancelled()))
 		_, err := e.Dial(context.Background(), udpAddr(serverAddr))

@@ -48,7 +48,7 @@ func (w *world) grouped(config *kcp.Config) (a, b *kcp.Conn, g *kcp.Group) {
 // Several goroutines serve a group: the events of a session are in order, one
 // at a time, and each reaches one of them.
 func TestGroupServe(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := kcp.Config{MessageMode: true}
 		g := kcp.NewGroup()
 		require.NoError(t, w.listen(&config).AcceptInto(g))
@@ -124,7 +124,7 @@ func TestGroupServe(t *testing.T) {
 
 // What a handler may do: block, panic, and call the session.
 func TestGroupHandlerCalls(t *testing.T) {
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, g := w.grouped(nil)
 		var seen []string
 		boom := false
@@ -178,7 +178,7 @@ func TestGroupHandlerCalls(t *testing.T) {
 func TestGroupChurn(t *testing.T) {
 	for seed := range fewer(9) { // Serve, Wait and Handle in turn
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, seed, lossy, func(w *world) { groupChurn(w, seed) })
+			inWorld(t, seed, lossy, func(t *testing.T, w *world) { groupChurn(w, seed) })
 		})
 	}
 }
@@ -315,7 +315,7 @@ func parse(addr string) net.Addr {
 // Abort and Close by a handler end the session; its end is the next event.
 func TestGroupHandleEnds(t *testing.T) {
 	for _, abort := range []bool{false, true} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, g := w.grouped(nil)
 			var ends []error
 			require.NoError(t, g.Handle(func(events []kcp.Event) {
@@ -349,7 +349,7 @@ func TestGroupHandleEnds(t *testing.T) {
 func TestHandleDatagrams(t *testing.T) {
 	for seed, cfg := range []kcp.Config{{}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, {Cipher: testAEAD(t)}, {MessageMode: true}} {
 		for reads := range 2 {
-			inWorld(t, uint64(seed), clean, func(w *world) {
+			inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
 				w.leads = reads == 1
 				a, b, _ := w.pair(&cfg, &cfg)
 				require.NoError(t, a.SendDatagram([]byte("early")))
@@ -404,7 +404,7 @@ func TestHandleDatagrams(t *testing.T) {
 // A handler may be replaced by itself, and gets nothing after Close. Datagrams
 // keep a session from being idle.
 func TestHandlerEnds(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{IdleTimeout: 3 * time.Second, Linger: -1})
 		var calls atomic.Int32
 		b.HandleDatagrams(func([]byte) {

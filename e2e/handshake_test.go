@@ -31,7 +31,7 @@ func udpAddr(s string) *net.UDPAddr { return net.UDPAddrFromAddrPort(netip.MustP
 // so at its time limit, whoever sets that, and leaves nothing behind.
 func TestDialNobody(t *testing.T) {
 	for _, stopped := range []bool{false, true} {
-		inWorld(t, 29, clean, func(w *world) {
+		inWorld(t, 29, clean, func(t *testing.T, w *world) {
 			if stopped {
 				pc, err := w.net.Listen(serverAddr)
 				require.NoError(t, err)
@@ -70,7 +70,7 @@ func TestDialNobody(t *testing.T) {
 
 // An endpoint that does not listen refuses, within a round trip.
 func TestDialRefused(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
+	inWorld(t, 29, clean, func(t *testing.T, w *world) {
 		server, _ := w.endpoint(serverAddr, nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		start := time.Now()
@@ -97,7 +97,7 @@ func TestDialRefused(t *testing.T) {
 
 // Close of a peer that reads takes a round trip and not more.
 func TestCloseTakesARoundTrip(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		time.Sleep(time.Second)
 		start := time.Now()
@@ -113,7 +113,7 @@ func TestCloseTakesARoundTrip(t *testing.T) {
 // make Dial return: the session would take its peer for one without signals, and
 // Close would not tell it.
 func TestPingBeforeWelcome(t *testing.T) {
-	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(w *world) {
+	inWorld(t, 475, netsim.LinkConfig{Delay: 8 * time.Millisecond}, func(t *testing.T, w *world) {
 		start := time.Now()
 		var pings atomic.Int32
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
@@ -149,7 +149,7 @@ func TestPeerKilled(t *testing.T) {
 	link := clean
 	link.Rate, link.Queue = 10<<20, 1<<20 // or a second would be gigabytes
 	for _, serverDies := range []bool{true, false} {
-		inWorld(t, 12, link, func(w *world) {
+		inWorld(t, 12, link, func(t *testing.T, w *world) {
 			const patience = 8 * time.Second
 			a, b, _ := w.pair(&kcp.Config{PeerTimeout: patience}, &kcp.Config{PeerTimeout: patience})
 			stays, dies := a, b
@@ -187,7 +187,7 @@ func TestPeerKilled(t *testing.T) {
 
 // With a full backlog Dial gets no answer, and is let in when there is room.
 func TestDialFullBacklog(t *testing.T) {
-	inWorld(t, 23, clean, func(w *world) {
+	inWorld(t, 23, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{Backlog: 2})
 		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: 4 * time.Second})
 		for range 2 {
@@ -216,7 +216,7 @@ func TestDialFullBacklog(t *testing.T) {
 // A closed session neither takes packets that are not its own nor comes back
 // to life, whatever stragglers arrive: from when it was open, or repeated.
 func TestStragglers(t *testing.T) {
-	inWorld(t, 22, clean, func(w *world) {
+	inWorld(t, 22, clean, func(t *testing.T, w *world) {
 		var packets [][]byte
 		var from netip.AddrPort
 		w.net.SetFilter(func(f, _ netip.AddrPort, p []byte) bool {
@@ -251,7 +251,7 @@ func TestStragglers(t *testing.T) {
 // overtakes CONFIRM.
 func TestDataBeforeConfirm(t *testing.T) {
 	for _, n := range []int{1, 1376, 3000} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
 				data, signals := divide(p)
 				if to.String() != serverAddr || !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm }) {

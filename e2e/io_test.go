@@ -34,7 +34,7 @@ func TestTransfers(t *testing.T) {
 			return &c
 		}
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			inWorld(t, seed, link, func(w *world) {
+			inWorld(t, seed, link, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(config(), config())
 				bothWays(t, a, b, content(seed, random.IntN(200000)), content(seed+1, random.IntN(200000)))
 			})
@@ -44,7 +44,7 @@ func TestTransfers(t *testing.T) {
 
 // Messages keep their boundaries, empty ones included, over a bad link.
 func TestConnMessages(t *testing.T) {
-	inWorld(t, 3, lossy, func(w *world) {
+	inWorld(t, 3, lossy, func(t *testing.T, w *world) {
 		cfg := kcp.LowLatency()
 		cfg.MessageMode = true
 		a, b, _ := w.pair(&cfg, &cfg)
@@ -103,7 +103,7 @@ func TestConnMessages(t *testing.T) {
 }
 
 func TestStreamHasNoMessages(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
 		require.ErrorIs(t, a.WriteMessage([]byte("x")), kcp.ErrNotMessageMode)
 	})
@@ -111,7 +111,7 @@ func TestStreamHasNoMessages(t *testing.T) {
 
 // In stream mode ReadMessage returns segments as the peer has cut them.
 func TestReadMessageOfStream(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		for range 5 {
 			_, err := a.Write([]byte("abc"))
@@ -145,7 +145,7 @@ func TestReadMessageOfStream(t *testing.T) {
 func TestSlowReader(t *testing.T) {
 	long(t)
 	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			cfg := kcp.LowLatency()
 			cfg.ReceiveWindow = 128
 			a, b, _ := w.pair(&cfg, &cfg)
@@ -163,7 +163,7 @@ func TestSlowReader(t *testing.T) {
 
 // What has arrived can be read after the peer is lost; then comes the error.
 func TestReadAfterLoss(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{PeerTimeout: 3 * time.Second})
 		_, err := a.Write([]byte("last words"))
 		require.NoError(t, err)
@@ -180,7 +180,7 @@ func TestReadAfterLoss(t *testing.T) {
 
 // MaxSessions bounds what one endpoint holds, dialled and accepted.
 func TestMaxSessions(t *testing.T) {
-	inWorld(t, 3, clean, func(w *world) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{MaxSessions: 3})
 		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{MaxSessions: 5, DialTimeout: -1})
 		for range 5 {

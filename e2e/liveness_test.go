@@ -15,7 +15,7 @@ import (
 // A peer without signals that was restarted, and answers as one that has never
 // heard of the session, ends it; packets that were merely overtaken do not.
 func TestRestartedLegacyPeer(t *testing.T) {
-	inWorld(t, 22, clean, func(w *world) {
+	inWorld(t, 22, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:5000", &kcp.Config{DialTimeout: -1})
 		_, legacy := w.endpoint(serverAddr, nil) // stays silent: there is no listener
 		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool { return from != legacy.AddrPort() })
@@ -61,7 +61,7 @@ func near(t *testing.T, rtt time.Duration) {
 
 // The handshake shows the dialling end its round-trip time, before any data.
 func TestRTTOfTheHandshake(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
 		w.listen(nil)
 		e, _ := w.endpoint("10.0.0.2:0", nil)
 		a := w.dial(e)
@@ -78,7 +78,7 @@ func TestRTTOfTheHandshake(t *testing.T) {
 // In a session that sends datagrams only, both ends know the round-trip time. It
 // costs one PING a second, and nothing to a session that sends none.
 func TestRTTWithDatagramsOnly(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		pings := 0
 		w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
@@ -109,7 +109,7 @@ func TestRTTWithDatagramsOnly(t *testing.T) {
 
 // Ping measures without data, and repeats what is lost.
 func TestPing(t *testing.T) {
-	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(w *world) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		time.Sleep(time.Second)
 		for _, c := range []*kcp.Conn{a, b} {

@@ -89,7 +89,7 @@ func (l *messageLog) check(got []int) (abandoned int) {
 // receipt, which is true. Streams go on beside them.
 func TestSendMessage(t *testing.T) {
 	for seed := range fewer(16) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			random := rand.New(rand.NewPCG(seed, 3))
 			a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 8 << (seed % 3 * 3)}, nil)
 			l := &messageLog{t: t, done: make(map[int]error)}
@@ -133,7 +133,7 @@ func TestSendMessageInOutage(t *testing.T) {
 		window  int
 		late    int // messages that are delivered though they are old
 	}{{0, 0, 0}, {0, 8, 0}, {-1, 8, 8}} {
-		inWorld(t, 4, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(w *world) {
+		inWorld(t, 4, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: v.window}, &kcp.Config{MaxStreams: v.streams})
 			l := &messageLog{t: t, done: make(map[int]error)}
 			var got []int
@@ -189,7 +189,7 @@ func TestSendMessageThatFails(t *testing.T) {
 			return b.Close()
 		}, []error{kcp.ErrPeerClosed, kcp.ErrPeerClosed}, nil},
 	} {
-		inWorld(t, 6, clean, func(w *world) {
+		inWorld(t, 6, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MessageMode: true, Linger: time.Second}, nil)
 			time.Sleep(time.Second)
 			w.net.Cut("10.0.0.1", "10.0.0.2")
@@ -219,7 +219,7 @@ func TestSendMessageThatFails(t *testing.T) {
 // sent is delivered whatever its options say, and those that are too old before that
 // are not sent.
 func TestSendMessageToLegacyPeer(t *testing.T) {
-	inWorld(t, 8, lossy, func(w *world) {
+	inWorld(t, 8, lossy, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{MessageMode: true, SendWindow: 4})
 		p := newLegacyPeer(w, "10.0.0.7:7", l.Addr(), false)
 		p.write([]byte("x"))

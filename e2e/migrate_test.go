@@ -21,7 +21,7 @@ import (
 // a minute behind a NAT whose bindings last for 3.4 s.
 func lostIdle(t *testing.T, seeds uint64, cfg kcp.Config, link netsim.LinkConfig) (lost int) {
 	for seed := range seeds {
-		inWorld(t, seed, link, func(w *world) {
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			cfg.KeepAlive, cfg.PeerTimeout = 3*time.Second, 9*time.Second
 			l := w.listen(&cfg)
 			e, pc := w.endpoint("10.0.0.2:5000", &cfg)
@@ -65,7 +65,7 @@ func TestIdleSessionBehindShortBindings(t *testing.T) {
 // What the peer sends from an address that cannot be validated shows that the
 // peer is alive. A copy of it shows nothing.
 func TestPacketsFromNewAddressesAreSignsOfLife(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 25 * time.Millisecond}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 25 * time.Millisecond}, func(t *testing.T, w *world) {
 		cfg := kcp.Config{Cipher: testAEAD(t), KeepAlive: 3 * time.Second, PeerTimeout: 9 * time.Second}
 		l := w.listen(&cfg)
 		cfg.PeerTimeout = time.Hour
@@ -105,7 +105,7 @@ func TestPacketsFromNewAddressesAreSignsOfLife(t *testing.T) {
 // If the answer to a challenge is lost, the peer repeats its PING, and is
 // challenged anew, at once and not with its next keep-alive.
 func TestChallengeDoesNotAnswerPing(t *testing.T) {
-	inWorld(t, 1, netsim.LinkConfig{Delay: 25 * time.Millisecond}, func(w *world) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 25 * time.Millisecond}, func(t *testing.T, w *world) {
 		cfg := kcp.Config{Cipher: testAEAD(t), KeepAlive: 3 * time.Second}
 		a, b, _, pc := w.movable(&cfg)
 		time.Sleep(cfg.KeepAlive - time.Second)
@@ -130,7 +130,7 @@ func TestRebinding(t *testing.T) {
 	long(t)
 	for _, f := range []kcp.FEC{{}, {Data: 10, Parity: 3}} {
 		for _, up := range []bool{true, false} {
-			inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
+			inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.02, Rate: 4 << 20, Queue: 256 << 10}, func(t *testing.T, w *world) {
 				cfg := &kcp.Config{Cipher: testAEAD(t), FEC: f}
 				l := w.listen(cfg)
 				e, pc := w.endpoint("10.0.0.2:5000", cfg)
@@ -160,7 +160,7 @@ func TestRebinding(t *testing.T) {
 // migrating runs f with a session whose dialling end gets another address with
 // each call of rebind. Delay is the delay of the path, in one direction.
 func migrating(t *testing.T, cfg *kcp.Config, f func(a, b *kcp.Conn, rebind func())) {
-	inWorld(t, 441, netsim.LinkConfig{Delay: migratingDelay}, func(w *world) {
+	inWorld(t, 441, netsim.LinkConfig{Delay: migratingDelay}, func(t *testing.T, w *world) {
 		cfg.Cipher = testAEAD(t)
 		l := w.listen(cfg)
 		e, pc := w.endpoint("10.0.0.2:5000", cfg)
@@ -222,7 +222,7 @@ func TestMigrationRetransmits(t *testing.T) {
 // Without an authenticating cipher anybody could take a session over by a
 // packet from another address, so nobody can.
 func TestNoMoveWithoutAEAD(t *testing.T) {
-	inWorld(t, 28, clean, func(w *world) {
+	inWorld(t, 28, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		e, pc := w.endpoint("10.0.0.2:5000", &kcp.Config{PeerTimeout: 5 * time.Second})
 		a := w.dial(e)
@@ -248,7 +248,7 @@ func TestNoMoveWithoutAEAD(t *testing.T) {
 // before the peer's own, do not move the session.
 func TestSpoofedMove(t *testing.T) {
 	long(t)
-	inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10}, func(w *world) {
+	inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 4 << 20, Queue: 256 << 10}, func(t *testing.T, w *world) {
 		cfg := &kcp.Config{Cipher: testAEAD(t)}
 		l := w.listen(cfg)
 		e, _ := w.endpoint("10.0.0.2:5000", cfg)

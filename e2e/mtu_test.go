@@ -24,7 +24,7 @@ import (
 // as large, however small those are that the session has begun with. Else each
 // loss would cost a packet for every few bytes.
 func TestPiecesAreAsLargeAsTheBase(t *testing.T) {
-	inWorld(t, 1, path(0), func(w *world) {
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MTU: 58, MaxMTU: 1472}, nil)
 		w.move(a, b, 1, 100<<10)
 		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
@@ -69,7 +69,7 @@ func TestPathMTUIsRaised(t *testing.T) {
 		{-1, 0, 1400, 1400},
 		{1000, 0, 1400, 1400},
 	} {
-		inWorld(t, 1, path(test.path), func(w *world) {
+		inWorld(t, 1, path(test.path), func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MaxMTU: test.limit}, nil)
 			w.move(a, b, 1, 2<<20)
 			time.Sleep(time.Minute)
@@ -100,7 +100,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 		"cubic": {CongestionControl: congestion.NewCubic}, "AEAD and FEC": {Cipher: testAEAD(t), FEC: kcp.FEC{Data: 3, Parity: 1}},
 	} {
 		for _, mtu := range []int{1272, 1200, 1390}[:fewer(3)] {
-			inWorld(t, 1, path(mtu), func(w *world) {
+			inWorld(t, 1, path(mtu), func(t *testing.T, w *world) {
 				start := time.Now()
 				a, b, l := w.pair(&cfg, &cfg)
 				w.move(a, b, 1, 1<<20)
@@ -131,7 +131,7 @@ func TestPathMTUBlackHole(t *testing.T) {
 // it had taken, and up again when the search is repeated.
 func TestPathMTUFollowsThePath(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(1472), func(w *world) {
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472}, nil)
 		w.move(a, b, 1, 1<<20)
 		require.Equal(t, 1472, a.Stats().PathMTU.MTU)
@@ -165,7 +165,7 @@ func TestPathMTULossIsNoBlackHole(t *testing.T) {
 	for seed := range fewer(20) {
 		link := path(0)
 		link.Loss, link.Jitter = 0.1, 10*time.Millisecond
-		inWorld(t, seed, link, func(w *world) {
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472, SendWindow: 256}, nil)
 			for i := range 3 {
 				w.net.At(time.Duration(i+1)*time.Second, func() { w.net.Cut("10.0.0.1", "10.0.0.2") })
@@ -185,7 +185,7 @@ func TestPathMTULossIsNoBlackHole(t *testing.T) {
 func TestPathMTUOutage(t *testing.T) {
 	long(t)
 	for _, back := range []bool{false, true} { // whether the way back is open meanwhile
-		inWorld(t, 1, path(0), func(w *world) {
+		inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472, PeerTimeout: time.Hour, KeepAlive: -1}, &kcp.Config{PeerTimeout: time.Hour})
 			w.move(a, b, 1, 1<<20)
 			probes := a.Stats().PathMTU.Sent
@@ -213,7 +213,7 @@ func TestPathMTUOutage(t *testing.T) {
 // Who sends little, or little at a time, sends no probes.
 func TestPathMTUThinSessions(t *testing.T) {
 	for _, size := range []int{30, 1000, 1376} {
-		inWorld(t, 1, path(0), func(w *world) {
+		inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472, MessageMode: true}, &kcp.Config{MessageMode: true})
 			count := 1000
 			if size == 1376 {
@@ -237,7 +237,7 @@ func TestPathMTUThinSessions(t *testing.T) {
 // sent in pieces that are as small again.
 func TestPathMTUFromSmall(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(0), func(w *world) {
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MTU: 100, MaxMTU: 65507}, nil)
 		w.move(a, b, 1, 100<<10)
 		require.InDelta(t, 64*72, a.Stats().PathMTU.MTU, 100)
@@ -253,7 +253,7 @@ func TestPathMTUFromSmall(t *testing.T) {
 // Small messages that share large packets are lost in a black hole too.
 func TestPathMTUBlackHoleOfSmallMessages(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(1300), func(w *world) {
+	inWorld(t, 1, path(1300), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true}, &kcp.Config{MessageMode: true})
 		random := rand.New(rand.NewPCG(1, 2))
 		go func() {
@@ -279,7 +279,7 @@ func TestPathMTUBlackHoleOfSmallMessages(t *testing.T) {
 func TestPathMTUProbesPastFEC(t *testing.T) {
 	long(t)
 	for _, aead := range []bool{false, true} {
-		inWorld(t, 1, path(1410), func(w *world) {
+		inWorld(t, 1, path(1410), func(t *testing.T, w *world) {
 			cfg := &kcp.Config{MaxMTU: 1472, FEC: kcp.FEC{Data: 2, Parity: 2}}
 			if aead {
 				cfg.Cipher = testAEAD(t)
@@ -311,7 +311,7 @@ func TestPathMTUProbesPastFEC(t *testing.T) {
 // A session that moves begins anew with what Config says.
 func TestPathMTUAfterMove(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(0), func(w *world) {
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 		cfg := &kcp.Config{Cipher: testAEAD(t), MaxMTU: 1472}
 		l := w.listen(cfg)
 		e, pc := w.endpoint("10.0.0.2:5000", cfg)
@@ -351,7 +351,7 @@ func (n *narrow) WriteToAddrPort(p []byte, to netip.AddrPort) (int, error) {
 
 // What the system refuses is not waited for.
 func TestPathMTUOfInterface(t *testing.T) {
-	inWorld(t, 1, path(0), func(w *world) {
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		pc, err := w.net.Listen("10.0.0.2:0")
 		require.NoError(t, err)
@@ -380,7 +380,7 @@ func TestPathMTUOfInterface(t *testing.T) {
 // What the peer says of itself it says once and for all.
 func TestPathMTUForgedInfo(t *testing.T) {
 	long(t)
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MaxMTU: 1472}, nil)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
 		time.Sleep(time.Second)
@@ -396,7 +396,7 @@ func TestPathMTUForgedInfo(t *testing.T) {
 // Answers to probes that were not sent change nothing.
 func TestPathMTUForgedAnswers(t *testing.T) {
 	long(t)
-	inWorld(t, 1, path(1472), func(w *world) {
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MaxMTU: 9000}, nil)
 		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
 		stop := make(chan struct{})
@@ -428,7 +428,7 @@ func TestPathMTUBlackHoleBothWays(t *testing.T) {
 	for seed := range fewer(20) {
 		link := path(1272)
 		link.Loss, link.Jitter, link.Reorder = 0.05, 10*time.Millisecond, 0.05
-		inWorld(t, seed, link, func(w *world) {
+		inWorld(t, seed, link, func(t *testing.T, w *world) {
 			cfg := &kcp.Config{}
 			if seed%2 == 1 {
 				cfg.FEC = kcp.FEC{Data: 10, Parity: 2}

@@ -20,7 +20,7 @@ import (
 
 // A closing session still gets input, and an endpoint gets anything.
 func TestInputWhileClosing(t *testing.T) {
-	inWorld(t, 9, clean, func(w *world) {
+	inWorld(t, 9, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		random := rand.New(rand.NewPCG(9, 9))
 		ends := []netip.AddrPort{
@@ -62,7 +62,7 @@ func TestInputWhileClosing(t *testing.T) {
 
 // A bad packet is counted by reason and leaves other sessions alone.
 func TestBadPacketsAreCounted(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		from, to := a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort()
 		good := header{conv: a.Conv(), cmd: cmdWins, wnd: 100}
@@ -100,8 +100,9 @@ func TestBadPacketsAreCounted(t *testing.T) {
 
 // A peer that has vanished shows as a typed error of Read and Write.
 func TestVanishedPeer(t *testing.T) {
-	inWorld(t, 12, clean, func(w *world) {
+	inWorld(t, 12, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&kcp.Config{PeerTimeout: 10 * time.Second, WriteBuffer: 10000}, nil)
+		time.Sleep(time.Second) // else the silence may have begun before
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
 		start := time.Now()
 		read := make(chan error)
@@ -127,7 +128,7 @@ func TestVanishedPeer(t *testing.T) {
 
 // DeadLink ends a silent session after so many transmissions.
 func TestDeadLink(t *testing.T) {
-	inWorld(t, 12, clean, func(w *world) {
+	inWorld(t, 12, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&kcp.Config{DeadLink: 5, PeerTimeout: -1}, nil)
 		time.Sleep(time.Second) // nothing is in flight
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
@@ -142,7 +143,7 @@ func TestDeadLink(t *testing.T) {
 // Retransmissions alone, while the peer is heard, do not end a session.
 func TestBusyLinkLives(t *testing.T) {
 	long(t)
-	inWorld(t, 12, clean, func(w *world) {
+	inWorld(t, 12, clean, func(t *testing.T, w *world) {
 		cfg := &kcp.Config{DeadLink: 20, PeerTimeout: 30 * time.Second}
 		a, b, _ := w.pair(cfg, nil)
 		// One segment is lost 60 times over while everything else passes.
@@ -184,7 +185,7 @@ func TestBusyLinkLives(t *testing.T) {
 // What was written before Close arrives, with losses too.
 func TestWriteThenClose(t *testing.T) {
 	for seed := range uint64(5) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			cfg := kcp.LowLatency()
 			cfg.Linger = time.Minute
 			a, b, _ := w.pair(&cfg, &cfg)
@@ -202,7 +203,7 @@ func TestWriteThenClose(t *testing.T) {
 
 // Close does not wait for ever, and says what was not delivered.
 func TestLingerIsBounded(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(&kcp.Config{Linger: 3 * time.Second}, nil)
 		time.Sleep(time.Second)
 		w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false })
@@ -217,7 +218,7 @@ func TestLingerIsBounded(t *testing.T) {
 
 // A full backlog creates no sessions, and who waits gets in when there is room.
 func TestFullBacklog(t *testing.T) {
-	inWorld(t, 23, clean, func(w *world) {
+	inWorld(t, 23, clean, func(t *testing.T, w *world) {
 		l := w.listen(&kcp.Config{Backlog: 2})
 		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{DialTimeout: -1})
 		const clients = 10
@@ -246,7 +247,7 @@ func TestFullBacklog(t *testing.T) {
 
 // Two packets that open the same conversation make one session.
 func TestOneSessionPerConversation(t *testing.T) {
-	inWorld(t, 23, clean, func(w *world) {
+	inWorld(t, 23, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		to := l.Addr().(*net.UDPAddr).AddrPort()
 		from := netip.MustParseAddrPort("10.0.0.9:9")
@@ -270,7 +271,7 @@ func TestOneSessionPerConversation(t *testing.T) {
 // Sessions share a PacketConn, dialled and accepted; each gets its own
 // packets, and one that was closed takes none of them.
 func TestSharedPacketConn(t *testing.T) {
-	inWorld(t, 24, lossy, func(w *world) {
+	inWorld(t, 24, lossy, func(t *testing.T, w *world) {
 		cfg := kcp.LowLatency()
 		l := w.listen(&cfg)
 		e, pc := w.endpoint("10.0.0.2:7000", &cfg)
@@ -325,7 +326,7 @@ func TestSharedPacketConn(t *testing.T) {
 
 // Errors of the socket concern one packet; sessions and listener go on.
 func TestSocketErrors(t *testing.T) {
-	inWorld(t, 25, clean, func(w *world) {
+	inWorld(t, 25, clean, func(t *testing.T, w *world) {
 		server, serverPC := w.endpoint(serverAddr, nil)
 		l, err := server.Listen()
 		require.NoError(t, err)
@@ -362,7 +363,7 @@ func TestSocketErrors(t *testing.T) {
 
 // A closed socket is another matter: everything on it ends.
 func TestClosedSocketEndsSessions(t *testing.T) {
-	inWorld(t, 25, clean, func(w *world) {
+	inWorld(t, 25, clean, func(t *testing.T, w *world) {
 		pc, err := w.net.Listen(serverAddr)
 		require.NoError(t, err)
 		e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: -1})
@@ -387,7 +388,7 @@ func TestClosedSocketEndsSessions(t *testing.T) {
 // Deadlines: each direction has its own, setting one wakes a blocked call, one
 // that has passed beats data that is there, and errors are net.Errors.
 func TestDeadlines(t *testing.T) {
-	inWorld(t, 26, clean, func(w *world) {
+	inWorld(t, 26, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{WriteBuffer: 5000}, &kcp.Config{ReceiveWindow: 128})
 		start := time.Now()
 		require.NoError(t, a.SetReadDeadline(start.Add(time.Second)))
@@ -438,7 +439,7 @@ func TestDeadlines(t *testing.T) {
 // A huge Write does not end up in memory.
 func TestHugeWrite(t *testing.T) {
 	long(t)
-	inWorld(t, 27, clean, func(w *world) {
+	inWorld(t, 27, clean, func(t *testing.T, w *world) {
 		const buffer = 256 << 10
 		a, b, _ := w.pair(&kcp.Config{SendWindow: 32, WriteBuffer: buffer, CongestionControl: congestion.NewNone}, nil)
 		want := content(27, 8<<20)
@@ -464,7 +465,7 @@ func TestHugeWrite(t *testing.T) {
 // Dial and Write succeed with no server there; the error comes when the peer
 // has not answered for PeerTimeout.
 func TestNoServer(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
+	inWorld(t, 29, clean, func(t *testing.T, w *world) {
 		e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{PeerTimeout: 5 * time.Second, DialTimeout: -1})
 		start := time.Now()
 		c := w.dial(e)
@@ -482,7 +483,7 @@ func TestNoServer(t *testing.T) {
 
 // IdleTimeout ends a session on which nothing comes, with nothing outstanding.
 func TestIdleTimeout(t *testing.T) {
-	inWorld(t, 29, clean, func(w *world) {
+	inWorld(t, 29, clean, func(t *testing.T, w *world) {
 		_, b, l := w.pair(nil, &kcp.Config{IdleTimeout: time.Minute})
 		start := time.Now()
 		_, err := b.Read(make([]byte, 1))

@@ -14,7 +14,7 @@ import (
 // The send window bounds what is in flight at once, and lets waiting data go when
 // it grows.
 func TestSetSendWindow(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{CongestionControl: congestion.NewNone}, nil)
 		require.NoError(t, a.SetWindow(3, 0))
 		_, err := a.Write(content(1, 50_000))
@@ -30,7 +30,7 @@ func TestSetSendWindow(t *testing.T) {
 
 // The controller that was set works at once, and again behind another path.
 func TestSetCongestionControl(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		cfg := &kcp.Config{Cipher: testAEAD(t)}
 		a, b, _, pc := w.movable(cfg)
 		var made []*countingControl
@@ -71,7 +71,7 @@ func (c *countingControl) OnAck(s *congestion.State) {
 // SetMessageMode concerns what is written from then on. Waiting data keeps its
 // boundaries.
 func TestSetMessageMode(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&kcp.Config{MessageMode: true, SendWindow: 1}, nil)
 		write := func(s string) {
 			_, err := a.Write([]byte(s))
@@ -97,7 +97,7 @@ func TestSetMessageMode(t *testing.T) {
 
 // SetWriteBuffer moves the bound of what Write takes.
 func TestSetWriteBuffer(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		w.net.Cut("10.0.0.1", "10.0.0.2")
 		require.NoError(t, a.SetWriteBuffer(50_000))
@@ -121,7 +121,7 @@ func TestSetWriteBuffer(t *testing.T) {
 
 // The text of an error names the setting.
 func TestSetterErrorText(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, _, _ := w.pair(nil, nil)
 		require.True(t, strings.HasPrefix(a.SetMTU(49).Error(), "kcp: Config.MTU is 49: must be in [50, 65507]"))
 	})

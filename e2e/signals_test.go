@@ -30,7 +30,7 @@ func wantReason(t *testing.T, err error, code uint64, text string) {
 // call of the peer returns it.
 func TestCloseWithError(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			data := content(seed, 5000)
 			_, err := a.Write(data)
@@ -65,7 +65,7 @@ func TestCloseReasons(t *testing.T) {
 		{"half-closed", true, func(c *kcp.Conn) error { return c.CloseWithError(3, "x") }, func(t *testing.T, err error) { wantReason(t, err, 3, "x") }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			inWorld(t, 1, clean, func(w *world) {
+			inWorld(t, 1, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(nil, nil)
 				if tc.halfClose {
 					require.NoError(t, a.CloseWrite())
@@ -86,7 +86,7 @@ func TestCloseReasonIsCut(t *testing.T) {
 	for _, tc := range []struct {
 		mtu, want int
 	}{{50, 18}, {1400, 256}} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			config := &kcp.Config{MTU: tc.mtu, MaxMTU: -1}
 			a, b, _ := w.pair(config, config)
 			require.NoError(t, a.CloseWithError(9, strings.Repeat("ä", 1000)))
@@ -100,7 +100,7 @@ func TestCloseReasonIsCut(t *testing.T) {
 // Both sides break off at the same time: each learns it from the other, or has
 // forgotten, and then there is silence.
 func TestAbortsDoNotAnswerEachOther(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.pair(nil, nil)
 		time.Sleep(time.Second)
 		require.NoError(t, a.Abort())
@@ -115,7 +115,7 @@ func TestAbortsDoNotAnswerEachOther(t *testing.T) {
 // An unknown sender gets one reply to a packet, however many requests are in it,
 // and never a larger one.
 func TestRepliesAreNoLargerThanRequests(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		l := w.listen(nil)
 		server := l.Addr().(*net.UDPAddr).AddrPort()
 		sender := netip.MustParseAddrPort("10.0.0.9:9")
@@ -146,7 +146,7 @@ func TestRepliesAreNoLargerThanRequests(t *testing.T) {
 
 // The wire form of every signal is a probe to those who know none.
 func TestSignalsAreProbes(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		seen := make(map[signalCode]bool)
 		w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 			for _, s := range signalsOf(p) {
@@ -189,7 +189,7 @@ func TestSignalsAreProbes(t *testing.T) {
 // nobody to give it afterwards.
 func TestTheEndAcknowledges(t *testing.T) {
 	for _, size := range []int{1, 100, 5000, 100000} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			a, b, l := w.pair(nil, nil)
 			time.Sleep(time.Second)
 			want := content(1, size)
@@ -214,7 +214,7 @@ func TestTheEndAcknowledges(t *testing.T) {
 // is sent to it.
 func TestCloseBeforeConfirm(t *testing.T) {
 	for _, half := range []bool{false, true} {
-		inWorld(t, 1, clean, func(w *world) {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			w.net.SetFilter(func(_, _ netip.AddrPort, p []byte) bool {
 				return !slices.ContainsFunc(signalsOf(p), func(s signal) bool { return s.code == sigConfirm })
 			})
@@ -248,7 +248,7 @@ func TestCloseBeforeConfirm(t *testing.T) {
 // of its answers to the hello were lost before that.
 func TestDialOfAPeerThatClosesAtOnce(t *testing.T) {
 	for seed := range fewer(40) {
-		inWorld(t, seed, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3}, func(w *world) {
+		inWorld(t, seed, netsim.LinkConfig{Delay: 10 * time.Millisecond, Loss: 0.3}, func(t *testing.T, w *world) {
 			l := w.listen(&kcp.Config{AddressValidation: kcp.ValidateAlways, Linger: time.Minute})
 			served := make(chan error, 1)
 			go func() {

@@ -69,7 +69,7 @@ func TestCloseAfterGivingUp(t *testing.T) {
 		}, []error{kcp.ErrMessageAbandoned, kcp.ErrNotDelivered}, kcp.ErrNotDelivered},
 	} {
 		for _, heals := range []bool{true, false} {
-			inWorld(t, 20, clean, func(w *world) {
+			inWorld(t, 20, clean, func(t *testing.T, w *world) {
 				a, b, _ := w.pair(&kcp.Config{Linger: 3 * time.Second}, nil)
 				s, _ := streamPair(t, a, b, nil)
 				other, _ := streamPair(t, a, b, nil)
@@ -109,7 +109,7 @@ func TestCloseAfterGivingUp(t *testing.T) {
 // Close after both ends have used CloseWrite ends the session at the peer, too, if
 // there were streams, even if the first CLOSE is lost: FIN ends no streams.
 func TestCloseAfterBothFINs(t *testing.T) {
-	inWorld(t, 21, clean, func(w *world) {
+	inWorld(t, 21, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s, r := streamPair(t, a, b, nil)
 		require.NoError(t, s.Close())
@@ -140,7 +140,7 @@ func TestStreamErrorTexts(t *testing.T) {
 		{func(s *kcp.Stream) error { return s.Reset(7) }, "kcp: stream reset by the peer with code 7"},
 		{func(s *kcp.Stream) error { return s.Reset(1<<62 | 7) }, "kcp: stream reset by the peer with code 7"},
 	} {
-		inWorld(t, 0, clean, func(w *world) {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(nil, nil)
 			s, err := a.OpenStream(context.Background(), nil)
 			require.NoError(t, err)
@@ -246,7 +246,7 @@ func readMessages(t *testing.T, c *kcp.Conn) (read [][]byte) {
 // not concerned.
 func TestSetMessageModeBesideStreams(t *testing.T) {
 	for seed := range fewer(8) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(&kcp.Config{SendWindow: 2 + int(seed)*8}, nil)
 			random := rand.New(rand.NewPCG(seed, 6))
 			m := &modeWriter{c: a, random: random}
@@ -309,7 +309,7 @@ func streamPair(t *testing.T, a, b *kcp.Conn, options *kcp.StreamOptions) (*kcp.
 
 // What is lost on one stream delays no other.
 func TestStreamsDoNotWaitForEachOther(t *testing.T) {
-	inWorld(t, 4, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(w *world) {
+	inWorld(t, 4, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		s1, r1 := streamPair(t, a, b, nil)
 		s2, r2 := streamPair(t, a, b, nil)

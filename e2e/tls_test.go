@@ -16,7 +16,7 @@ import (
 // Streams work over TLS, over a bad path too.
 func TestTLSStreams(t *testing.T) {
 	for seed := range uint64(2) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, _, _ := w.movable(secured(kcp.Config{}))
 			for i := range uint64(3) {
 				x, err := a.OpenStream(context.Background(), nil)
@@ -42,7 +42,7 @@ func secured(config kcp.Config) *kcp.Config {
 
 func TestTLSEcho(t *testing.T) {
 	for seed, link := range []netsim.LinkConfig{clean, clean, lossy, lossy, lossy, lossy} {
-		inWorld(t, uint64(seed), link, func(w *world) {
+		inWorld(t, uint64(seed), link, func(t *testing.T, w *world) {
 			a, b, _ := w.pair(secured(kcp.Config{}), secured(kcp.Config{}))
 			bothWays(t, a, b, content(1, 100_000), content(2, 100_000))
 			state := a.ConnectionState().TLS
@@ -64,7 +64,7 @@ func TestTLSConnectionState(t *testing.T) {
 		_, ok := c.(tlsConn)
 		require.False(t, ok, "%T", c)
 	}
-	inWorld(t, 0, clean, func(w *world) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		require.Nil(t, a.ConnectionState().TLS)
@@ -76,7 +76,7 @@ func TestTLSConnectionState(t *testing.T) {
 // third with a cookie.
 func TestTLSRoundTrips(t *testing.T) {
 	for _, mode := range []kcp.AddressValidation{kcp.ValidateUnderPressure, kcp.ValidateAlways} {
-		inWorld(t, 0, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(w *world) {
+		inWorld(t, 0, netsim.LinkConfig{Delay: 50 * time.Millisecond}, func(t *testing.T, w *world) {
 			config := secured(kcp.Config{AddressValidation: mode})
 			l := w.listen(config)
 			go func() {

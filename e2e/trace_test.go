@@ -103,7 +103,7 @@ func (r *traced) requireCounts(t *testing.T) {
 // Hooks know their session, and show everything that it counts.
 func TestTracer(t *testing.T) {
 	for seed := range fewer(4) {
-		inWorld(t, seed, lossy, func(w *world) {
+		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			var clients, servers tracedSessions
 			l := w.listen(&kcp.Config{Tracer: servers.tracer})
 			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{Tracer: clients.tracer})
@@ -141,7 +141,7 @@ func TestTracer(t *testing.T) {
 
 // With TLS the states are the same: established once the handshake is over.
 func TestTracerWithTLS(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var clients, servers tracedSessions
 		a, b, _ := w.pair(secured(kcp.Config{Tracer: clients.tracer}), secured(kcp.Config{Tracer: servers.tracer}))
 		bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
@@ -157,7 +157,7 @@ func TestTracerWithTLS(t *testing.T) {
 
 // The hooks show why a session ended, and nothing after that.
 func TestTracerTellsTheEnd(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var clients, servers tracedSessions
 		a, b, _ := w.pair(&kcp.Config{Tracer: clients.tracer}, &kcp.Config{Tracer: servers.tracer})
 		require.NoError(t, b.Abort())
@@ -176,7 +176,7 @@ func TestTracerTellsTheEnd(t *testing.T) {
 
 // A move to another address shows, and so does a packet that is refused.
 func TestTracerShowsMovesAndDrops(t *testing.T) {
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var sessions tracedSessions
 		cipher, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
 		require.NoError(t, err)
@@ -186,7 +186,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 		require.Equal(t, b, sessions.all[1].conn)
 		require.Equal(t, []string{"10.0.0.3:6000"}, sessions.all[1].moved)
 	})
-	inWorld(t, 1, clean, func(w *world) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		var sessions tracedSessions
 		l := w.listen(&kcp.Config{Tracer: sessions.tracer})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
@@ -201,7 +201,7 @@ func TestTracerShowsMovesAndDrops(t *testing.T) {
 
 // The Logger learns of every end, with its cause and figures.
 func TestLoggerTellsEnds(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
 		a, b, l := w.pair(nil, &kcp.Config{Logger: log.Logger()})
 		bothWays(t, a, b, content(1, 5000), content(2, 3000))
@@ -227,7 +227,7 @@ func TestLoggerTellsEnds(t *testing.T) {
 // Nothing that peers do makes more records than 100 a second, and what is left
 // out is counted.
 func TestLoggerIsBounded(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
 		l := w.listen(&kcp.Config{Logger: log.Logger(), Backlog: 4000, MaxHalfOpen: 4000})
 		to := l.Addr().(*net.UDPAddr).AddrPort()
@@ -249,7 +249,7 @@ func TestLoggerIsBounded(t *testing.T) {
 
 // Packets under another key are told of at once, and every ten seconds at most.
 func TestLoggerTellsOfAnotherKey(t *testing.T) {
-	inWorld(t, 2, clean, func(w *world) {
+	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		var log records
 		ours, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
 		require.NoError(t, err)

@@ -51,10 +51,10 @@ type records = testenv.Records
 type leadable = testenv.Leadable
 
 // inWorld runs f in a world, as testenv.InWorld does.
-func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(w *world)) {
+func inWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(t *testing.T, w *world)) {
 	t.Helper()
 	testenv.InWorld(t, seed, link, func(t *testing.T, network *netsim.Network, leads bool) {
-		f(&world{t: t, net: network, leads: leads})
+		f(t, &world{t: t, net: network, leads: leads})
 	})
 }
 

@@ -22,7 +22,7 @@ func TestTransfersThroughPipeline(t *testing.T) {
 	for name, cipher := range testCiphers(t, 1) {
 		for i, fec := range []kcp.FEC{{}, {Data: 10, Parity: 3}, {Data: 1, Parity: 1}, {Data: 20, Parity: 10}} {
 			t.Run(fmt.Sprintf("%s-%d-%d", name, fec.Data, fec.Parity), func(t *testing.T) {
-				inWorld(t, uint64(i), lossy, func(w *world) {
+				inWorld(t, uint64(i), lossy, func(t *testing.T, w *world) {
 					client, server := kcp.LowLatency(), kcp.LowLatency()
 					client.Cipher, server.Cipher = cipher, cipher
 					client.FEC = fec
@@ -56,7 +56,7 @@ func TestTransfersThroughPipeline(t *testing.T) {
 func TestFECRecovers(t *testing.T) {
 	long(t)
 	link := netsim.LinkConfig{Delay: 30 * time.Millisecond, Loss: 0.05}
-	inWorld(t, 5, clean, func(w *world) {
+	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		config := kcp.LowLatency()
 		config.FEC = kcp.FEC{Data: 10, Parity: 3}
 		a, b, _ := w.pair(&config, &config)
@@ -97,7 +97,7 @@ func TestHostilePacketsBesideTransfer(t *testing.T) {
 		}
 		for _, fec := range []kcp.FEC{{}, {Data: 3, Parity: 1}} {
 			t.Run(fmt.Sprintf("%s-%d-%d", name, fec.Data, fec.Parity), func(t *testing.T) {
-				inWorld(t, 6, clean, func(w *world) {
+				inWorld(t, 6, clean, func(t *testing.T, w *world) {
 					config := kcp.LowLatency()
 					config.Cipher, config.FEC = cipher, fec
 					a, b, l := w.pair(&config, &config)
@@ -182,7 +182,7 @@ func TestDatagrams(t *testing.T) {
 	for _, fec := range []kcp.FEC{{}, {Data: 10, Parity: 3}} {
 		for name, cipher := range testCiphers(t, 1) {
 			t.Run(fmt.Sprintf("%s-%d", name, fec.Data), func(t *testing.T) {
-				inWorld(t, 9, clean, func(w *world) {
+				inWorld(t, 9, clean, func(t *testing.T, w *world) {
 					config := &kcp.Config{FEC: fec, Cipher: cipher}
 					a, b, _ := w.pair(config, config)
 					ctx := context.Background()

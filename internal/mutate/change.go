@@ -1,0 +1,126 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// change is one change of a source file.
+type change struct {
+	file, name string // name of the function or constant
+	line       int
+	what       string
+	from, to   int    // bytes of the file that are replaced
+	put        string // by this, with %s for what was there
+	tests      []string
+}
+
+// place names what is changed, without the line.
+func (c change) place() string { return c.file + ":" + c.name }
+
+func (c change) String() string { return fmt.Sprintf("%s:%d %s: %s", c.file, c.line, c.name, c.what) }
+
+// Outcomes of a change.
+const (
+	caught   = "caught"
+	survived = "SURVIVED"
+	invalid  = "invalid" // it does not compile, or has no test in this module
+	tuning   = "tuning"
+)
+
+type result struct {
+	change
+	outcome, note string
+}
+
+// testTime bounds the tests of one change. A change that makes them hang is
+// noticed.
+const testTime = 3 * time.Minute
+
+// test runs the tests of the rule on the changed program.
+func (c change) test(tests map[string][]string) result {
+	var dirs []string
+	for _, name := range c.tests {
+		for _, dir := range tests[name] {
+			if !slices.Contains(dirs, dir) {
+				dirs = append(dirs, dir)
+			}
+		}
+	}
+	if len(dirs) == 0 {
+		return result{c, invalid, "its tests are in other modules"}
+	}
+	folder, err := os.MkdirTemp("", "mutate")
+	if err != nil {
+		return result{c, invalid, err.Error()}
+	}
+	defer os.RemoveAll(folder)
+	overlay, err := c.overlay(folder)
+	if err != nil {
+		return result{c, invalid, err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 2*testTime)
+	defer cancel()
+	args := []string{
+		"test", "-overlay", overlay, "-short", "-count=1", "-vet=off", "-timeout", testTime.String(),
+		"-run", "^(" + strings.Join(c.tests, "|") + ")$",
+	}
+	out, err := exec.CommandContext(ctx, "go", append(args, dirs...)...).CombinedOutput()
+	switch {
+	case err == nil:
+		return result{c, survived, strings.Join(c.tests, " ")}
+	case strings.Contains(string(out), "[build failed]"):
+		return result{c, invalid, firstLine(out)}
+	}
+	return result{c, caught, failed(out)}
+}
+
+// overlay writes the changed file, and what tells the compiler of it.
+func (c change) overlay(folder string) (string, error) {
+	text, err := os.ReadFile(c.file)
+	if err != nil {
+		return "", err
+	}
+	if c.to > len(text) || c.from >= c.to {
+		return "", errors.New("the file has changed")
+	}
+	changed := string(text[:c.from]) + fmt.Sprintf(c.put, text[c.from:c.to]) + string(text[c.to:])
+	path := filepath.Join(folder, "changed.go")
+	if err := os.WriteFile(path, []byte(changed), 0o600); err != nil {
+		return "", err
+	}
+	file, err := filepath.Abs(c.file)
+	if err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(map[string]any{"Replace": map[string]string{file: path}})
+	if err != nil {
+		return "", err
+	}
+	overlay := filepath.Join(folder, "overlay.json")
+	return overlay, os.WriteFile(overlay, b, 0o600)
+}
+
+var failLine = regexp.MustCompile(`(?m)^--- FAIL: (\w+)`)
+
+// failed returns the name of the first test that has failed.
+func failed(out []byte) string {
+	if m := failLine.FindSubmatch(out); m != nil {
+		return string(m[1])
+	}
+	return firstLine(out)
+}
+
+func firstLine(out []byte) string {
+	line, _, _ := strings.Cut(string(out), "\n")
+	return line
+}
