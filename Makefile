@@ -33,7 +33,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
 
 # interop comes first: it waits for the clock, while another stage computes.
 STAGES = interop race 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test

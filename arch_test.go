@@ -413,7 +413,7 @@ func TestLeavesImportTheStandardLibrary(t *testing.T) {
 func TestImportStartsNothing(t *testing.T) {
 	ofSources(t)
 	walkSources(t, func(dir, path string, file *ast.File) {
-		if file.Name.Name == "main" { // no package imports a program
+		if file.Name.Name == "main" || strings.HasPrefix(dir, "examples") { // nothing imports a program
 			return
 		}
 		for _, d := range file.Decls {
