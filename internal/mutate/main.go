@@ -3,7 +3,7 @@
 // and halved, and checks that return early taken out. It runs in the root of the
 // repository:
 //
-//	go run ./internal/mutate [-rule regexp] [-place regexp] [-list] [-jobs n]
+//	go run ./internal/mutate [-rule regexp] [-place regexp] [-what regexp] [-list] [-jobs n]
 //
 // A change of a tuning value that no rule promises may survive; tuning.txt lists
 // those, with the reason. Any other survivor makes the exit status 1.
@@ -21,11 +21,12 @@ import (
 
 func main() {
 	rule := flag.String("rule", "", "only rules whose text matches this `regexp`")
-	place := flag.String("place", "", "only places that match this `regexp`, such as flush.go:resendFirst")
+	place := flag.String("place", "", "only places that match this `regexp`, such as retransmit.go:resendFirst")
+	what := flag.String("what", "", "only changes that match this `regexp`: doubled, halved, check removed")
 	list := flag.Bool("list", false, "list the changes, and run nothing")
 	jobs := flag.Int("jobs", 2, "changes that are tested at the same time")
 	flag.Parse()
-	ok, err := run(*rule, *place, *list, *jobs)
+	ok, err := run(*rule, *place, *what, *list, *jobs)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(2)
@@ -36,12 +37,16 @@ func main() {
 }
 
 // run tests all changes, and reports whether each is noticed or is in tuning.txt.
-func run(rule, place string, list bool, jobs int) (ok bool, err error) {
+func run(rule, place, what string, list bool, jobs int) (ok bool, err error) {
 	rules, err := readRules("RULES.md", rule)
 	if err != nil {
 		return false, err
 	}
 	places, err := regexp.Compile(place)
+	if err != nil {
+		return false, err
+	}
+	whats, err := regexp.Compile(what)
 	if err != nil {
 		return false, err
 	}
@@ -57,7 +62,7 @@ func run(rule, place string, list bool, jobs int) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	changes = filter(changes, places)
+	changes = filter(changes, places, whats)
 	if list {
 		for _, c := range changes {
 			fmt.Println(c)
@@ -67,10 +72,10 @@ func run(rule, place string, list bool, jobs int) (ok bool, err error) {
 	return testAll(changes, tests, reasons, jobs), nil
 }
 
-// filter returns the changes at places that match.
-func filter(changes []change, places *regexp.Regexp) (some []change) {
+// filter returns the changes that match.
+func filter(changes []change, places, whats *regexp.Regexp) (some []change) {
 	for _, c := range changes {
-		if places.MatchString(c.place()) {
+		if places.MatchString(c.place()) && whats.MatchString(c.what) {
 			some = append(some, c)
 		}
 	}
