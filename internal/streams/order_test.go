@@ -90,3 +90,17 @@ func TestGrowth(t *testing.T) {
 		require.Zero(t, h.dropped)
 	}
 }
+
+// Streams of equal priority take turns, a full segment each.
+func TestTurnsOfStreams(t *testing.T) {
+	h := newHost(1, someLimits)
+	for range 3 {
+		s, err := h.table.Open(Params{})
+		require.NoError(t, err)
+		s.Write(make([]byte, 20_000))
+	}
+	for i := range 30 {
+		require.True(t, h.table.Pull(false))
+		require.EqualValues(t, 2*(i%3)+1, ID(h.queued[i].payload), "segment %d", i)
+	}
+}

@@ -1,0 +1,78 @@
+package kcp
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Figures of rules, as RULES.md has them: these tests spell the figures, and do not
+// use the constants.
+
+// Without an acknowledgement four segments a round trip may be retransmitted, and
+// two more for each one acknowledged.
+func TestResendCredit(t *testing.T) {
+	for _, round := range []uint32{20, 40, 100} {
+		var c resendCredit
+		c.refill(0, round)
+		require.Zero(t, c.left)
+		c.refill(seq(round/4), round)
+		require.Equal(t, 1, c.left, "after a quarter of %d ms", round)
+		c.refill(seq(10*round), round)
+		require.Equal(t, 4, c.left, "and no more than 4, however long it takes")
+		c.left = 0
+		require.Equal(t, (round+3)/4, c.wait(seq(10*round), round))
+		c.earn(3)
+		require.Equal(t, 6, c.left)
+	}
+}
+
+// An ACK of any of the last 8 transmissions validates an address, and of no other.
+func TestEchoMemory(t *testing.T) {
+	for back := range 10 {
+		v := addressValidation{}
+		for i := range 20 {
+			v.transmitted(seq(i), seq(1000+i))
+		}
+		latest := 19 - back
+		require.False(t, v.acknowledged(seq(latest), seq(1000+latest+1)), "another ts")
+		require.Equal(t, back < 8, v.acknowledged(seq(latest), seq(1000+latest)), "%d before the last", back)
+	}
+}
+
+// A session whose first packet was forged is forgotten after 10 seconds.
+func TestHalfOpenSessionsLastTenSeconds(t *testing.T) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		l := w.listen(&Config{KeepAlive: -1})
+		hello := packetOf(77, segment(cmdWask, uint8(sigHello), 12345, 0, 0, ""))
+		w.net.Inject(netip.MustParseAddrPort("10.9.9.9:9"), netip.MustParseAddrPort(serverAddr), hello)
+		time.Sleep(9900 * time.Millisecond)
+		open := l.Stats().HalfOpen
+		time.Sleep(300 * time.Millisecond)
+		require.Equal(t, 1, open)
+		require.Zero(t, l.Stats().HalfOpen)
+	})
+}
+
+// A second plain window update shows a dialled session that its peer is a legacy one.
+// The first does not.
+func TestTwoWindowUpdatesShowALegacyPeer(t *testing.T) {
+	for updates := range 4 {
+		inWorld(t, 3, clean, func(t *testing.T, w *world) {
+			pc, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer pc.Close()
+			e, _ := w.endpoint("10.0.0.2:5000", &Config{DialTimeout: -1})
+			c := w.dial(e)
+			time.Sleep(100 * time.Millisecond) // before the second HELLO
+			for range updates {
+				w.net.Inject(netip.MustParseAddrPort(serverAddr), netip.MustParseAddrPort("10.0.0.2:5000"), packetOf(c.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+				time.Sleep(20 * time.Millisecond)
+			}
+			require.Equal(t, updates >= 2, c.Peer().Legacy, "after %d", updates)
+			require.NoError(t, c.Abort())
+		})
+	}
+}
