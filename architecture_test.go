@@ -496,3 +496,20 @@ func unexportedInDocs(t *testing.T, fset *token.FileSet, files []*ast.File) (fou
 	slices.Sort(found)
 	return found
 }
+
+// No line of a comment is wider than 90 columns, a tab being 4.
+func TestCommentsAreNarrow(t *testing.T) {
+	ofSources(t)
+	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {
+			return err
+		}
+		text, err := os.ReadFile(path)
+		for i, line := range strings.Split(string(text), "\n") {
+			comment := strings.HasPrefix(strings.TrimSpace(line), "// ")
+			width := len([]rune(strings.ReplaceAll(line, "\t", "    ")))
+			assert.False(t, comment && width > 90, "%s:%d: %d columns", path, i+1, width)
+		}
+		return err
+	}))
+}

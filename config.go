@@ -258,9 +258,10 @@ type Config struct {
 	// Beyond it, a session that holds more than its share takes only what can
 	// be read at once, and no datagrams. Shares are equal, and at least 64 KiB,
 	// or three quarters of what has arrived in the last seconds, so that a path
-	// with losses goes on at its rate. Sessions are ended with ErrMemoryPressure that hold most for each byte that has arrived lately,
-	// whatever they hold: data behind a gap, or that is not read. Datagrams, and
-	// what FEC keeps, are dropped instead.
+	// with losses goes on at its rate. Sessions are ended with
+	// ErrMemoryPressure that hold most for each byte that has arrived lately,
+	// whatever they hold: data behind a gap, or that is not read. Datagrams,
+	// and what FEC keeps, are dropped instead.
 	//
 	// That begins with those that hold more than their share. Until the limit is
 	// exceeded by an eighth, a session is spared that holds less than 16 times

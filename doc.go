@@ -139,8 +139,8 @@
 //
 // [New] returns a [KCP], the protocol without clock, socket, lock or goroutine,
 // for programs that bring their own. It behaves exactly like the C reference
-// implementation. [Extensions], [congestion.Segment], [congestion.State] and the errors of
-// its Input, such as [ErrConv], belong to it.
+// implementation. [Extensions], [congestion.Segment], [congestion.State] and
+// the errors of its Input, such as [ErrConv], belong to it.
 //
 // WIRE.md describes the wire format, and the few deliberate differences from
 // the reference.

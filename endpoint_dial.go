@@ -12,8 +12,9 @@ import (
 // Endpoint.Dial.
 type DialOptions struct {
 	// Conv is the conversation id, for a peer that expects a certain one. nil
-	// draws one at random. The ids of the sessions with one peer must differ. Ids that are not random are guessed more easily by
-	// those who forge packets; see also Config.SharedConvs.
+	// draws one at random. The ids of the sessions with one peer must differ.
+	// Ids that are not random are guessed more easily by those who forge
+	// packets; see also Config.SharedConvs.
 	Conv *uint32
 	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with
 	// the first data, or with CloseWrite, so the peer's Accept does not return

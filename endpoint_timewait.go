@@ -91,8 +91,9 @@ func (tw *timeWait) shownBy(f initialPacket) bool {
 
 // replyInTimeWaitLocked replies to a packet of an ended session. It answers the
 // request in the packet, or acknowledges its data. If the session was aborted,
-// it sends ABORT, whose una the peer ignores. It does not reply to a legacy peer, which would take the reply
-// for the first packet of a new session. Endpoint.mu is held.
+// it sends ABORT, whose una the peer ignores. It does not reply to a legacy
+// peer, which would take the reply for the first packet of a new session.
+// Endpoint.mu is held.
 func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.Conv, una: tw.una}
 	reply := func(s ...signal) {

@@ -257,8 +257,8 @@ func TestLegacyPeers(t *testing.T) {
 	}
 }
 
-// Any cipher that authenticates or hides the content has packets recognised that come twice, and
-// takes all that come once.
+// Any cipher that authenticates or hides the content has packets recognised
+// that come twice, and takes all that come once.
 func TestReplaysAreDroppedWithAnyCipher(t *testing.T) {
 	ciphers := authenticCiphers(t)
 	ciphers["CFB"] = hidingCiphers(t)["CFB"]

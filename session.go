@@ -334,9 +334,9 @@ func (c *Conn) decodePlain(p inPacket) ([]byte, bool) {
 	return p.Data[fec.HeaderSize:], true
 }
 
-// packetDone ends the processing of a packet of size bytes: it counts a packet that the state
-// machine refused with err. Any other packet is a sign of life of the peer,
-// unless it came from outside the session.
+// packetDone ends the processing of a packet of size bytes: it counts a packet
+// that the state machine refused with err. Any other packet is a sign of life
+// of the peer, unless it came from outside the session.
 func (c *Conn) packetDone(err error, size int, now time.Duration) {
 	outside := c.io.offPath
 	c.io.offPath = false

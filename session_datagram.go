@@ -106,10 +106,10 @@ func (c *Conn) maxDatagramSize() int {
 // of the session wait for the socket, or the anti-amplification limit (RFC 9000
 // §8.1) of a peer whose address is not validated is reached.
 //
-// The peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet, and
-// passes it to its handler if its FEC is on. The errors are ErrDatagramTooLarge
-// (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the error with
-// which the session ended.
+// The peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it
+// an OOB packet, and passes it to its handler if its FEC is on. The errors are
+// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or
+// Abort, and the error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

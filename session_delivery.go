@@ -10,10 +10,11 @@ import (
 // the call: it has acknowledged the data, and holds it for its application. Only a
 // reply of the application shows that it has read it. After Flush, Close lets it
 // have the data. Abort may not: if the peer's Accept has not returned the session
-// yet, it may never do so, as with TCP. Flush sends nothing; Write has sent what the windows allow. The peer may
-// hold an acknowledgement back for up to 100 ms, for its own next data. Data written
-// during the wait may be waited for if it shares the last segment, or if messages
-// of SendMessage are given up. These are not waited for, nor is what streams send.
+// yet, it may never do so, as with TCP. Flush sends nothing; Write has sent
+// what the windows allow. The peer may hold an acknowledgement back for up to
+// 100 ms, for its own next data. Data written during the wait may be waited for
+// if it shares the last segment, or if messages of SendMessage are given up.
+// These are not waited for, nor is what streams send.
 //
 // Flush returns nil if the data has arrived, even if the session has ended since.
 // Otherwise its errors are

@@ -31,8 +31,8 @@ type state struct {
 // has taken the peer's place, by event. Of each it is what Read and Close return;
 // after io.EOF also why the session had ended before Close, or nil. "lives" says
 // that the session goes on as before, "none" that Accept returns nothing. Of a
-// session in TIME-WAIT it is whether the endpoint answers. A peer without signals is not shown. What
-// begins with a dash is not tried, and says why.
+// session in TIME-WAIT it is whether the endpoint answers. A peer without
+// signals is not shown. What begins with a dash is not tried, and says why.
 //
 // An event "with AEAD" is the event with an authenticating cipher, if that makes
 // a difference.

@@ -132,8 +132,8 @@ func (c *Conn) readEnd() error {
 	return c.reason(c.closing.err)
 }
 
-// afterRead follows a read of n bytes: it schedules the release of spare memory, and sends
-// a window update if the read has reopened a window of zero.
+// afterRead follows a read of n bytes: it schedules the release of spare
+// memory, and sends a window update if the read has reopened a window of zero.
 func (c *Conn) afterRead(n int) {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
@@ -148,10 +148,10 @@ func (c *Conn) afterRead(n int) {
 }
 
 // Write queues b, and sends at once as much as the windows allow. It blocks
-// while Config.WriteBuffer is full, or that of SetWriteBuffer, and returns when all of b is queued; the
-// peer need not have acknowledged it. In message mode each segment of b is a
-// message; see WriteMessage. Concurrent calls of Write and WriteMessage do not
-// interleave.
+// while Config.WriteBuffer is full, or that of SetWriteBuffer, and returns when
+// all of b is queued; the peer need not have acknowledged it. In message mode
+// each segment of b is a message; see WriteMessage. Concurrent calls of Write
+// and WriteMessage do not interleave.
 //
 // The write deadline bounds the wait for room, and not the time until delivery.
 // If Write fails, n bytes were queued and will be delivered if possible. Its

@@ -198,9 +198,9 @@ func (v *pathValidation) count() uint32 {
 }
 
 // shows reports whether the packet with a number is a sign of life, though from
-// another address: it is later than all that have arrived. A number counts once, so copies of a packet
-// do not keep a session whose peer has gone. The address has no say: who sends
-// from many, for a moment each, is alive.
+// another address: it is later than all that have arrived. A number counts
+// once, so copies of a packet do not keep a session whose peer has gone. The
+// address has no say: who sends from many, for a moment each, is alive.
 func (v *pathValidation) shows(of protect.Protection, number uint64) bool {
 	if !of.IsLatest(number) || number <= v.alive {
 		return false

@@ -3,8 +3,8 @@ package kcp
 // Signals are the messages that two endpoints of this package exchange beyond
 // the reference's protocol. They are WASK and WINS segments whose frg is not 0,
 // without payload except for PROBE, CLOSE and RESETKEY. Other implementations
-// write 0 there and never read it, so to them signals are ordinary probes. WIRE.md §5 specifies
-// signals.
+// write 0 there and never read it, so to them signals are ordinary probes.
+// WIRE.md §5 specifies signals.
 
 // signalCode is the frg of a signal.
 type signalCode uint8

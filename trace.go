@@ -5,7 +5,8 @@ import "github.com/arqnet/kcp/congestion"
 // Trace holds hooks that show what a state machine and its session do, for
 // logging and tools. Any may be nil. They are called from within the methods of
 // the KCP, or under the lock of the session: they must not block, nor call
-// methods of either. Config.Tracer has the hooks of sessions. Package qlog writes them to a file.
+// methods of either. Config.Tracer has the hooks of sessions. Package qlog
+// writes them to a file.
 //
 // Sequence numbers are those of segments. A segment has the same one in each of
 // its transmissions, and they begin at 0 in each direction.

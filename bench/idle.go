@@ -15,13 +15,13 @@ import (
 //
 // The sessions of kcp are dialled from 16 endpoints; kcp-go, which has one
 // session a dialled socket, gets as many sockets as it needs. So does kcpgo, whose
-// dialling ends are bare state machines: what is of interest is a server. Memory is what the
-// Go heap and the stacks of goroutines occupy (MemStats.HeapInuse+StackInuse),
-// after garbage collection, with the sessions, less the same without them but
-// with all sockets open, and in kcp's case with the endpoints on them. Neither
-// counts what the kernel holds. Goroutines are counted alike. Each of kcp's
-// endpoints has one session before, which is not counted: with it the buffers
-// come that its socket is read into.
+// dialling ends are bare state machines: what is of interest is a server.
+// Memory is what the Go heap and the stacks of goroutines occupy
+// (MemStats.HeapInuse+StackInuse), after garbage collection, with the sessions,
+// less the same without them but with all sockets open, and in kcp's case with
+// the endpoints on them. Neither counts what the kernel holds. Goroutines are
+// counted alike. Each of kcp's endpoints has one session before, which is not
+// counted: with it the buffers come that its socket is read into.
 //
 // Before, there is some time in which what is only needed in use can be given
 // back.

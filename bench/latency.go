@@ -19,10 +19,11 @@ import (
 // took, from its Write to its being read. A run ends with its last echo.
 //
 // kcp is this module as its sessions run it with LowLatency, kcp-default with
-// the default Config, the redundant cases with a Config.Redundancy of 1. kcp-go is driven as its sessions
-// do, with its fastest settings, in the redundant cases with SetDUP(1). The
-// references are our state machine without extensions, which is theirs byte
-// for byte, driven by a tick of 10 ms as in the test it comes with.
+// the default Config, the redundant cases with a Config.Redundancy of 1. kcp-go
+// is driven as its sessions do, with its fastest settings, in the redundant
+// cases with SetDUP(1). The references are our state machine without
+// extensions, which is theirs byte for byte, driven by a tick of 10 ms as in
+// the test it comes with.
 
 const (
 	metricMean  = "mean"

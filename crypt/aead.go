@@ -158,10 +158,10 @@ func (a *aead) Open(packet []byte) ([]byte, error) {
 // 32 random bytes selects AES-128, AES-192 or AES-256. It adds 28 bytes to a
 // packet.
 //
-// It is the fastest choice where Go uses AES instructions: on amd64, arm64,
+// It is the fastest choice if Go uses AES instructions: on amd64, arm64,
 // ppc64le and s390x. Elsewhere it is slow and its timing depends on the key; use
-// ChaCha20-Poly1305 there. A key is good for 2^32 packets of both ends together; see the package
-// documentation.
+// ChaCha20-Poly1305 there. A key is good for 2^32 packets of both ends
+// together; see the package documentation.
 //
 // In programs run with GODEBUG=fips140=only nonces come from the FIPS module
 // itself, by [cipher.NewGCMWithRandomNonce]. Packets look alike.

@@ -24,8 +24,8 @@ var (
 // reference to it, and is safe for concurrent use: one Cipher serves all
 // sessions of an endpoint.
 //
-// Other packages may implement it. Where a Cipher has a method
-// Authenticated() bool, [Authenticated] asks it, and where it has
+// Other packages may implement it. If a Cipher has a method
+// Authenticated() bool, [Authenticated] asks it, and if it has
 // Remaining() uint64, [Remaining] does.
 type Cipher interface {
 	// Overhead returns how many bytes Seal adds in front of the plaintext and
@@ -52,7 +52,7 @@ type Cipher interface {
 // authentication code beside the number.
 type NonceCipher interface {
 	Cipher
-	// NonceSize returns the length of the nonce; 0 where it cannot be chosen
+	// NonceSize returns the length of the nonce; 0 if it cannot be chosen
 	// after all.
 	NonceSize() int
 	// SealNonce is Seal with the nonce that the caller has put in its place.
@@ -86,7 +86,7 @@ func Authenticated(c Cipher) bool {
 }
 
 // Remaining returns how many packets c will still seal before it returns
-// [ErrKeyExhausted], so that a key can be changed in time; math.MaxUint64 where
+// [ErrKeyExhausted], so that a key can be changed in time; math.MaxUint64 if
 // c does not count.
 func Remaining(c Cipher) uint64 {
 	r, ok := c.(interface{ Remaining() uint64 })
@@ -97,7 +97,7 @@ func Remaining(c Cipher) uint64 {
 }
 
 // Locked returns a Cipher that works like c and lets one goroutine at a time use
-// it. The ciphers of this package need that only where the block cipher or AEAD
+// it. The ciphers of this package need that only if the block cipher or AEAD
 // they were given keeps working state of its own, as package sm4 of
 // github.com/tjfoc/gmsm does:
 //

@@ -52,7 +52,7 @@
 //	key := make([]byte, 32)
 //	rand.Read(key)
 //
-// A password is not a key. Where people have to type it, make the key of it with
+// A password is not a key. If people have to type it, make the key of it with
 // a slow function such as Argon2id or scrypt, see the example; a fast hash lets
 // anybody who has recorded one packet try billions of passwords a second. Use a
 // key for one kind of cipher and one purpose only.
@@ -70,7 +70,7 @@
 //
 // The count is one process's and one Cipher's. It knows nothing of other
 // clients with the same key, other Ciphers made of it, or the time before a
-// restart. Where there are many of them, what all have sealed together must stay
+// restart. If there are many of them, what all have sealed together must stay
 // below 2^32: change the key earlier, give each client its own, or use
 // [XChaCha20Poly1305], whose nonces of 24 bytes do not repeat in practice.
 //

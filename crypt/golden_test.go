@@ -26,7 +26,7 @@ import (
 type mode struct {
 	name    string
 	keySize int
-	block   func(key []byte) (cipher.Block, error) // nil where it is no block cipher
+	block   func(key []byte) (cipher.Block, error) // nil if it is no block cipher
 	cipher  func(key []byte) (Cipher, error)
 	// unchecked are the bytes of a packet that may change without effect on the
 	// plaintext: those of the nonce that no other byte depends on.
@@ -62,7 +62,7 @@ func blockMode(name string, keySize int, block func([]byte) (cipher.Block, error
 		}
 		return CFB(b), nil
 	}
-	// Of the two blocks that a nonce fills where they have 8 bytes, the first
+	// Of the two blocks that a nonce fills if they have 8 bytes, the first
 	// goes into the second and no further.
 	if b, _ := block(make([]byte, keySize)); b.BlockSize() == 8 {
 		m.unchecked = [2]int{0, 8}

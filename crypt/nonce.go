@@ -22,7 +22,7 @@ const (
 // more than the kernel's. It needs neither a pool that the garbage collector
 // empties nor AES instructions.
 //
-// The state is memory of the process. Where that is copied, as by starting two
+// The state is memory of the process. If that is copied, as by starting two
 // virtual machines from one snapshot, both draw the same nonces until they
 // reseed, as with any generator outside the kernel; the package documentation
 // warns of it. A fork without exec would do the same, but Go programs cannot.
@@ -67,7 +67,7 @@ func (s *nonceSource) lock() *nonceShard {
 
 func (s *nonceShard) reseed() {
 	var seed [32]byte
-	crand.Read(seed[:]) // never fails: the program ends where the kernel has no randomness
+	crand.Read(seed[:]) // never fails: the program ends if the kernel has no randomness
 	s.rng.Seed(seed)
 	s.left = reseedAfter
 }

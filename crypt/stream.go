@@ -21,7 +21,7 @@ import (
 // 5; the XOR of their contents is then known. Nothing counts the packets.
 //
 // It does not authenticate. Without the key anybody on the way can flip any
-// bits of the content and set the CRC right, and knows what comes out where they
+// bits of the content and set the CRC right, and knows what comes out if they
 // know what was there. Nor does it notice packets that are replayed. Use it
 // with peers that have nothing better. As with [CFB], package kcp finds that once
 // a session with a peer of its own is open.

@@ -26,8 +26,8 @@ import (
 
 // TestSnippets checks that every piece of Go in the pages, in README and in the
 // package's documentation stands in the code of this folder or in the programs of
-// examples/echo and examples/http, line by line, so that it compiles. A line of three dots stands for
-// what is left out.
+// examples/echo and examples/http, line by line, so that it compiles. A line of
+// three dots stands for what is left out.
 func TestSnippets(t *testing.T) {
 	var code strings.Builder
 	sources, err := filepath.Glob("*_test.go")

@@ -5,6 +5,7 @@
 //
 // The dissector shows segments, forward error correction, datagrams, signals,
 // pieces and the headers of packets that TLS protects, as WIRE.md describes
-// them, and the packets of kcp-go. It recognises them on any port. Fields are named kcp.conv, kcp.cmd,
-// kcp.sn, kcp.signal and so on, and kcp.bad marks what is malformed.
+// them, and the packets of kcp-go. It recognises them on any port. Fields are
+// named kcp.conv, kcp.cmd, kcp.sn, kcp.signal and so on, and kcp.bad marks what
+// is malformed.
 package wireshark
