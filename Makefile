@@ -206,3 +206,30 @@ executed:
 # Everything is measured, and bench/results gets a table and charts; an hour.
 bench:
 	cd bench && $(GO) run . -out results
+
+# Every stage of `make test`, on one line.
+.PHONY: stages release release-test
+stages:
+	@echo $(STAGES)
+
+MODULES += scripts/modproxy
+
+# HEAD as a version that others depend on, from a module proxy of files; a minute.
+RELEASE ?= v0.1.0
+release-test:
+	./scripts/release-test.sh $(RELEASE)
+
+# Static programs in dist, with checksums. `kcp version` prints the version of the
+# tag, which the go command takes from git, and which commit it is.
+TARGETS = linux/amd64 linux/arm64 darwin/arm64 darwin/amd64 windows/amd64 freebsd/amd64
+release:
+	@test -d .git || { echo "release: not in a clone: the go command finds no version in a worktree"; exit 1; }
+	rm -rf dist && mkdir dist
+	@for t in $(TARGETS); do \
+		os=$${t%/*} arch=$${t#*/}; exe=$$(test $$os != windows || echo .exe); \
+		echo "== $$t"; \
+		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=true -ldflags '-s -w' \
+			-o dist/kcp-$$os-$$arch$$exe ./cmd/kcp || exit 1; \
+	done
+	cd dist && { if command -v sha256sum >/dev/null; then sha256sum kcp-*; else shasum -a 256 kcp-*; fi; } >SHA256SUMS
+	@cat dist/SHA256SUMS
