@@ -477,8 +477,8 @@ func walkSources(t *testing.T, visit func(dir, path string, file *ast.File)) {
 			return err
 		}
 		if d.IsDir() && path != "." {
-			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") {
-				return filepath.SkipDir // another module
+			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" {
+				return filepath.SkipDir // another module, or none
 			}
 		}
 		if !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
