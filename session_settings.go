@@ -292,3 +292,53 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 	c.io.canWrite.Broadcast()
 	return nil
 }
+
+// apply configures a session's state machine. The settings have passed
+// Validate, so the setters cannot fail.
+func (c *Config) apply(k *KCP) {
+	must := func(err error) {
+		if err != nil {
+			panic(err)
+		}
+	}
+	must(k.SetMTU(c.MTU - c.overhead().total))
+	must(k.SetWindow(c.SendWindow, c.ReceiveWindow))
+	must(k.SetInterval(uint32(c.Interval.Milliseconds())))
+	k.SetNoDelay(c.NoDelay)
+	if c.MinRTO > 0 {
+		must(k.SetMinRTO(uint32(c.MinRTO.Milliseconds())))
+	}
+	k.SetFastResend(uint32(c.FastResend))
+	k.SetFastResendLimit(uint32(c.FastResendLimit))
+	k.SetDeadLink(uint32(c.DeadLink))
+	k.SetStream(!c.MessageMode)
+	k.SetCongestionControl(c.CongestionControl())
+
+	// While the peer is silent it must be asked several times within
+	// PeerTimeout, or its silence would mean nothing.
+	longest := sessionMaxRTO
+	if c.PeerTimeout > 0 {
+		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
+	}
+	k.SetExtensions(Extensions{
+		StrictRTT:         true,
+		FreshFastAck:      true,
+		FreshWindow:       true,
+		PipeWindow:        true,
+		PostponeTimeouts:  true,
+		SendOrder:         true,
+		RepeatAcks:        true,
+		LimitToPeerWindow: true,
+		SparseAcks:        true,
+		MaxRTO:            uint32(longest.Milliseconds()),
+		ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+		MaxProbeWait:      uint32(longest.Milliseconds()),
+		ThinAcks:          true,
+		EarlyRetransmit:   true,
+		TailProbe:         true,
+		EarlyRepair:       true,
+		OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+		Redundancy:        uint32(c.Redundancy * 100),
+		TakePieces:        true,
+	})
+}

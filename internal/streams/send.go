@@ -199,13 +199,14 @@ func (s *Stream) Finish() {
 	}
 }
 
-// Reset resets both directions with code. remote says that the peer is to blame.
+// Reset resets both directions with code.
 func (s *Stream) Reset(code uint64) {
 	s.StopReading(code)
 	s.resetWrite(code, false)
 }
 
-// resetWrite drops what is not delivered, and sends RESET.
+// resetWrite drops what is not delivered, and sends RESET. remote reports whether
+// the peer has asked for it, by STOP.
 func (s *Stream) resetWrite(code uint64, remote bool) {
 	if s.out.reset || s.table.failed || s.out.finSent && s.out.inFlight == 0 {
 		return

@@ -49,7 +49,8 @@ type Host interface {
 	// NewStream returns the memory of a new stream with these options. Its Owner
 	// is set, and all else is zero.
 	NewStream(p *Params) *Stream
-	// Opened is called when the peer has opened a stream, for Accept.
+	// Opened wakes calls that wait for Accept to return a stream: the peer has
+	// opened one, or none will come.
 	Opened()
 	// Dropped is called for each segment that is bad.
 	Dropped()
