@@ -102,7 +102,7 @@ func (u *Users) add(key string, rules []string) error {
 	case byPassword && password == "":
 		return fmt.Errorf("user %q has an empty password; without the colon it is a user with a certificate", name)
 	case byPassword:
-		added.password = u.hash(password)
+		added.password = u.hash(digestOf(password))
 	}
 	for _, rule := range rules {
 		if rule == "*" {
@@ -119,11 +119,16 @@ func (u *Users) add(key string, rules []string) error {
 }
 
 // hash returns a hash of a password, of fixed length whatever that of the password.
-func (u *Users) hash(password string) []byte {
+func (u *Users) hash(password digest) []byte {
 	h := hmac.New(sha256.New, u.key)
-	h.Write([]byte(password))
+	h.Write(password[:])
 	return h.Sum(nil)
 }
+
+// digest is what sessions keep of a password, to compare it with other Users.
+type digest [sha256.Size]byte
+
+func digestOf(password string) digest { return sha256.Sum256([]byte(password)) }
 
 // Len returns the number of users.
 func (u *Users) Len() int {
@@ -135,7 +140,7 @@ func (u *Users) Len() int {
 
 // withPassword returns the user of that name and password, or nil. It takes as long
 // for a name that is not there.
-func (u *Users) withPassword(name, password string) *user {
+func (u *Users) withPassword(name string, password digest) *user {
 	if u == nil {
 		return nil
 	}
@@ -192,7 +197,7 @@ func (o opening) rule() string {
 	switch o.kind {
 	case kindUDP, kindSocksUDP:
 		return o.target + "/udp"
-	case kindListenTCP:
+	case kindListenTCP, kindListenSocks:
 		return "R:" + o.target
 	case kindListenUDP:
 		return "R:" + o.target + "/udp"
@@ -203,7 +208,7 @@ func (o opening) rule() string {
 // allows reports whether the user may have what o asks for.
 func (u *user) allows(o opening) bool {
 	switch o.kind {
-	case kindTCP, kindUDP, kindListenTCP, kindListenUDP:
+	case kindTCP, kindUDP, kindListenTCP, kindListenUDP, kindListenSocks:
 		return u.matches(o.rule())
 	case kindSocksTCP, kindSocksUDP:
 		return u.matches("socks") || u.matches(o.rule())

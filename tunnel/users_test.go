@@ -24,10 +24,10 @@ func TestUsers(t *testing.T) {
 	u, err := ParseUsers([]byte(usersText))
 	require.NoError(t, err)
 	require.Equal(t, 5, u.Len())
-	me := u.withPassword("me", "se:cret")
+	me := u.withPassword("me", digestOf("se:cret"))
 	require.NotNil(t, me)
 	for _, wrong := range [][2]string{{"me", ""}, {"me", "se:cre"}, {"me", "x"}, {"you", "x"}, {"named", ""}, {"", ""}, {"me:se", "cret"}} {
-		assert.Nil(t, u.withPassword(wrong[0], wrong[1]), wrong)
+		assert.Nil(t, u.withPassword(wrong[0], digestOf(wrong[1])), wrong)
 	}
 	assert.NotNil(t, u.withCertificate("named"))
 	assert.Nil(t, u.withCertificate("me"))
@@ -46,9 +46,9 @@ func TestUsers(t *testing.T) {
 	} {
 		assert.False(t, me.allows(o), "%v", o)
 	}
-	assert.True(t, u.withPassword("all", "x").allows(tcp("any:1")))
-	assert.True(t, u.withPassword("star", "y").allows(opening{kind: kindListenTCP, target: "0.0.0.0:1"}))
-	socks := u.withPassword("socks", "z")
+	assert.True(t, u.withPassword("all", digestOf("x")).allows(tcp("any:1")))
+	assert.True(t, u.withPassword("star", digestOf("y")).allows(opening{kind: kindListenTCP, target: "0.0.0.0:1"}))
+	socks := u.withPassword("socks", digestOf("z"))
 	assert.True(t, socks.allows(opening{kind: kindSocksTCP, target: "any:1"}))
 	assert.True(t, socks.allows(opening{kind: kindSocksUDP, target: "any:1"}))
 	assert.False(t, socks.allows(tcp("any:1")))

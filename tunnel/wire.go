@@ -25,19 +25,20 @@ const openDeadline = 10 * time.Second
 type kind uint8
 
 const (
-	kindHello      kind = 1 + iota // the client says who it is; the first stream of a session
-	kindTCP                        // a connection to a target
-	kindUDP                        // a flow of UDP packets to a target
-	kindSocksTCP                   // as kindTCP, asked for by SOCKS5
-	kindSocksUDP                   // as kindUDP, asked for by SOCKS5
-	kindListenTCP                  // the server is to listen
-	kindListenUDP                  // the same for UDP
-	kindReverseTCP                 // the server has accepted a connection
-	kindReverseUDP                 // the server has a new flow of UDP packets
+	kindHello       kind = 1 + iota // the client says who it is; the first stream of a session
+	kindTCP                         // a connection to a target
+	kindUDP                         // a flow of UDP packets to a target
+	kindSocksTCP                    // as kindTCP, asked for by SOCKS5
+	kindSocksUDP                    // as kindUDP, asked for by SOCKS5
+	kindListenTCP                   // the server is to listen
+	kindListenUDP                   // the same for UDP
+	kindListenSocks                 // the same for SOCKS5
+	kindReverseTCP                  // the server has accepted a connection
+	kindReverseUDP                  // the server has a new flow of UDP packets
 )
 
 func (k kind) String() string {
-	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "reverse-tcp", "reverse-udp"}
+	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "listen-socks", "reverse-tcp", "reverse-udp"}
 	if int(k) < len(names) && k != 0 {
 		return names[k]
 	}

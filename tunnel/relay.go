@@ -1,0 +1,128 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+
+	"github.com/arqnet/kcp"
+)
+
+// localConn is a connection at this end: of TCP, or standard input and output.
+type localConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// abort ends a connection so that its peer sees a reset, not an end.
+func abort(local net.Conn) {
+	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = local.Close()
+}
+
+const (
+	// smallRead is the buffer of a connection that has sent little lately, so
+	// that thousands of idle ones take little memory.
+	smallRead = 2 << 10
+	// largeRead is the buffer of a busy one.
+	largeRead = 32 << 10
+)
+
+var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
+
+// pump copies from src to dst until src ends, which is no error.
+func pump(dst io.Writer, src io.Reader) error {
+	var small [smallRead]byte
+	var large *[largeRead]byte
+	defer func() {
+		if large != nil {
+			largeBuffers.Put(large)
+		}
+	}()
+	for {
+		buf := small[:]
+		if large != nil {
+			buf = large[:]
+		}
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case large == nil && n == smallRead:
+			large = largeBuffers.Get().(*[largeRead]byte)
+		case large != nil && n < smallRead:
+			largeBuffers.Put(large)
+			large = nil
+		}
+	}
+}
+
+// awaitOpen waits for the answer to the opening of a stream of bytes. Its errors
+// are the refusal of the peer, or those of the stream.
+func awaitOpen(stream *kcp.Stream) error {
+	var status [1]byte
+	if _, err := io.ReadFull(stream, status[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			return refusal(codeMalformed)
+		}
+		return refused(err)
+	}
+	if status[0] != statusOpen {
+		return refusal(codeVersion)
+	}
+	return nil
+}
+
+// relay carries bytes between a connection and a stream until both directions have
+// ended, each by itself, or one has failed, which resets both. With awaiting, the
+// peer's answer to the opening comes first in the stream. It returns why it failed.
+func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
+	s.active.Add(1)
+	defer s.active.Add(-1)
+	var failed sync.Once
+	var cause error
+	fail := func(err error) {
+		failed.Do(func() {
+			cause = refused(err)
+			_ = stream.Reset(uint64(codeGone))
+			abort(local)
+		})
+	}
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		err := pump(stream, local)
+		if err == nil {
+			err = stream.CloseWrite()
+		}
+		if err != nil {
+			fail(err)
+		}
+	})
+	err := error(nil)
+	if awaiting {
+		err = awaitOpen(stream)
+	}
+	if err == nil {
+		err = pump(local, stream)
+	}
+	if err == nil {
+		err = local.CloseWrite()
+	}
+	if err != nil {
+		fail(err)
+	}
+	sending.Wait()
+	_ = stream.Close()
+	_ = local.Close()
+	return cause
+}
