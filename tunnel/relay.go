@@ -87,8 +87,7 @@ func awaitOpen(stream *kcp.Stream) error {
 // ended, each by itself, or one has failed, which resets both. With awaiting, the
 // peer's answer to the opening comes first in the stream. It returns why it failed.
 func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
-	s.active.Add(1)
-	defer s.active.Add(-1)
+	defer s.carrying(stream)()
 	var failed sync.Once
 	var cause error
 	fail := func(err error) {

@@ -29,8 +29,9 @@ type session struct {
 	opened  atomic.Int64 // those there have been
 	serving sync.WaitGroup
 
-	mu    sync.Mutex
-	flows map[uint32]*flow // by the number of the stream
+	mu     sync.Mutex
+	relays map[*kcp.Stream]bool // that carry connections
+	flows  map[uint32]*flow     // by the number of the stream
 }
 
 // serve takes the streams of the peer until the session ends, and waits until
@@ -47,6 +48,7 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 		if err != nil {
 			cancel()
 			ended()
+			s.resetAll()
 			if parent.Err() != nil {
 				_ = s.conn.SetLinger(shutdownTime)
 				_ = s.conn.CloseWithError(closeShutdown, "shut down")
@@ -59,6 +61,37 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			return err
 		}
 		s.serving.Go(func() { s.handle(ctx, stream) })
+	}
+}
+
+// resetAll resets what is carried. To close the session would not do: it ends its
+// streams in order, and what is cut off would look complete.
+func (s *session) resetAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for stream := range s.relays {
+		_ = stream.Reset(uint64(codeShutdown))
+	}
+	for _, f := range s.flows {
+		f.end(codeShutdown)
+	}
+}
+
+// carrying notes that a stream carries a connection, until the function that it
+// returns is called.
+func (s *session) carrying(stream *kcp.Stream) func() {
+	s.active.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.relays == nil {
+		s.relays = make(map[*kcp.Stream]bool)
+	}
+	s.relays[stream] = true
+	return func() {
+		s.mu.Lock()
+		delete(s.relays, stream)
+		s.mu.Unlock()
+		s.active.Add(-1)
 	}
 }
 
