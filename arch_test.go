@@ -180,6 +180,8 @@ var machineImports = []string{
 	"github.com/arqnet/kcp/internal/ring",
 	"github.com/arqnet/kcp/internal/serial",
 	"github.com/arqnet/kcp/internal/streams",
+	"github.com/arqnet/kcp/stats",
+	"github.com/arqnet/kcp/trace",
 }
 
 func TestMachineIsPure(t *testing.T) {
@@ -243,6 +245,8 @@ var layers = map[string][]string{
 	"": {
 		"congestion",
 		"crypt",
+		"stats",
+		"trace",
 		"internal/bufpool",
 		"internal/deliveryrate",
 		"internal/pacing",
@@ -309,6 +313,8 @@ var layers = map[string][]string{
 	"internal/mutate":       nil,
 	"internal/executed":     {"", "internal/selfsigned"},
 	"netsim":                nil,
+	"stats":                 nil,
+	"trace":                 nil,
 	"fuzz":                  {"", "congestion"},
 	"examples":              {"", "netsim", "examples/internal/lab"},
 	"internal/testenv":      {"netsim", "crypt", "internal/udp"},

@@ -175,7 +175,7 @@ func (c *Conn) evictable(now time.Duration) admission.Look {
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
 func (c *Conn) tally(t *sessionTally) {
-	t.ended.count(c.closing.err, c.hs.offered)
+	countEnd(&t.ended, c.closing.err, c.hs.offered)
 	c.addTo(&t.totals)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/stats"
 )
 
 // Config holds the settings of sessions. The zero value, and nil, mean the
@@ -407,20 +408,14 @@ const (
 	LegacyRefuse
 )
 
-// FEC is a ratio of forward error correction: every Data packets are followed
-// by Parity packets, from which as many lost packets can be recovered without
-// retransmission. It costs Parity/Data of bandwidth.
-type FEC struct {
-	Data   int // 1 to 255
-	Parity int // 1 to 255; at most 256 together with Data
-}
-
-func (f FEC) enabled() bool { return f != FEC{} }
+// FEC is a ratio of forward error correction: every Data packets are followed by
+// Parity packets. Its fields are described in package stats.
+type FEC = stats.Ratio
 
 // overhead returns the bytes that a packet has around its content.
 func (c *Config) overhead() (o overhead) {
 	o.cipherHead, o.tail = protect.Overhead(c.Cipher, c.TLS != nil)
-	if c.FEC.enabled() {
+	if c.FEC != (FEC{}) {
 		o.fecHead = fec.HeaderSize
 	}
 	o.head = o.cipherHead + o.fecHead

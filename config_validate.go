@@ -39,7 +39,7 @@ func (c *Config) Validate() error {
 	if err := c.validateTLS(); err != nil {
 		return err
 	}
-	if c.FEC.enabled() {
+	if c.FEC != (FEC{}) {
 		if _, err := fec.NewEncoder(c.FEC.Data, c.FEC.Parity); err != nil {
 			return &ConfigError{"FEC", c.FEC, "must have at least 1 of each, and at most 256 in all"}
 		}

@@ -289,25 +289,25 @@ func TestSumsLeaveNothingOut(t *testing.T) {
 		"Counters": func() (any, any) {
 			var s, o Counters
 			number(&o)
-			s.add(&o)
+			s.Add(&o)
 			return s, o
 		},
 		"Drops": func() (any, any) {
 			var s, o Drops
 			number(&o)
-			s.add(&o)
+			s.Add(&o)
 			return s, o
 		},
 		"DatagramStats": func() (any, any) {
 			var s, o DatagramStats
 			number(&o)
-			s.add(&o)
+			s.Add(&o)
 			return s, o
 		},
 		"FECStats": func() (any, any) {
 			var s, o FECStats
 			number(&o)
-			s.add(&o)
+			s.Add(&o)
 			return s, o
 		},
 	}
@@ -401,9 +401,9 @@ func TestTotalsAreTheSums(t *testing.T) {
 		var want SessionTotals
 		for _, c := range conns {
 			s := c.Stats()
-			want.Counters.add(&s.Counters)
-			want.Datagrams.add(&s.Datagrams)
-			want.Dropped.add(&s.Dropped)
+			want.Counters.Add(&s.Counters)
+			want.Datagrams.Add(&s.Datagrams)
+			want.Dropped.Add(&s.Dropped)
 			want.Probes.Sent += s.PathMTU.Sent
 			want.Probes.Lost += s.PathMTU.Lost
 		}

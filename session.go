@@ -222,7 +222,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
 	beside := c.ep.several() || c.path.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
-		fresh = c.kcp.counts().newSegments()
+		fresh = newSegments(c.kcp.counts())
 	}
 	if c.path.validation != nil && c.path.validation.takeMigrated() {
 		changed = c.inputDeferred(now) || changed
@@ -238,7 +238,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
 		c.live.lastData, c.live.missed = now, false
 		if beside {
-			c.takeShare(packets, int(c.kcp.counts().newSegments()-fresh), c.ep.incastOf(shard), now)
+			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.ep.incastOf(shard), now)
 		}
 	} else if beside && c.kcp.counts().PacketsSent == 0 {
 		c.limitFirstWindow(c.ep.incastOf(shard))
@@ -342,7 +342,7 @@ func (c *Conn) packetDone(err error, size int, now time.Duration) {
 	c.io.offPath = false
 	switch {
 	case err != nil:
-		c.drops().count(err)
+		countDrop(c.drops(), err)
 		c.traceDropped(size, err)
 	case !outside:
 		c.heard(now)

@@ -227,12 +227,3 @@ func (c *Conn) sendProbe(buf []byte) error {
 
 // probeCounts holds the counters of PathMTUStats.
 type probeCounts struct{ sent, lost, blackHoles uint32 }
-
-// PathMTUStats counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for
-// a session. See Config.MTU and Config.MaxMTU.
-type PathMTUStats struct {
-	MTU        int    // largest UDP payload that is sent now, in bytes
-	Sent       uint64 // probes sent
-	Lost       uint64 // probes not answered in time, or too large for the local system
-	BlackHoles uint64 // times that the MTU fell because packets of its size were lost (RFC 8899 §4.3)
-}

@@ -404,18 +404,6 @@ func (c *Conn) kickStreams() {
 	c.push()
 }
 
-// StreamStats is a snapshot of a stream.
-type StreamStats struct {
-	MessagesSent     uint64 // taken from the application, but for those still queued; chunks of Write count too
-	MessagesReceived uint64 // complete
-	BytesSent        uint64 // payload given to the session's machine, without retransmissions
-	BytesReceived    uint64 // payload that has arrived
-	Abandoned        uint64 // messages given up by this end
-	Skipped          uint64 // messages given up by the peer, and not received
-	WriteQueued      int    // bytes that wait to be sent for the first time
-	ReadBuffered     int    // bytes received and not read
-}
-
 // Stats returns a snapshot of the stream.
 func (s *Stream) Stats() StreamStats {
 	s.conn.mu.Lock()

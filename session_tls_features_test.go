@@ -23,7 +23,7 @@ import (
 func TestTLSWithFEC(t *testing.T) {
 	inWorld(t, 5, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
 		config := LowLatency()
-		config.FEC = FEC{10, 3}
+		config.FEC = FEC{Data: 10, Parity: 3}
 		l := w.listen(secured(config))
 		e, _ := w.endpoint("10.0.0.2:0", secured(config))
 		for i := range uint64(2) {

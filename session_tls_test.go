@@ -60,7 +60,7 @@ func TestAESGCMUnderFIPS(t *testing.T) {
 // real sockets: the FIPS module needs a clock that moves to collect entropy.
 func TestTLSUnderFIPS(t *testing.T) {
 	long(t)
-	config := secured(Config{FEC: FEC{10, 3}, MaxMTU: 9000})
+	config := secured(Config{FEC: FEC{Data: 10, Parity: 3}, MaxMTU: 9000})
 	config.TLS = config.TLS.Clone()
 	config.TLS.Time = func() time.Time { return bubbleTime }
 	config.TLS.ClientAuth = tls.RequireAnyClientCert

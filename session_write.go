@@ -73,7 +73,7 @@ const (
 
 // init sets up o for a session of e.
 func (o *outgoing) init(e *Endpoint) {
-	if f := e.config.FEC; f.enabled() {
+	if f := e.config.FEC; f != (FEC{}) {
 		// The ratio has passed Validate.
 		o.encoder, _ = fec.NewEncoder(f.Data, f.Parity)
 	}
@@ -308,4 +308,4 @@ func (c *Conn) addFEC(p *packet, now uint32) [][]byte {
 // sealsFrom reports whether segments are sealed from their buffers, which stay as
 // they are: the protection can, and there is no FEC, whose header would have to be
 // in the content.
-func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom && !e.config.FEC.enabled() }
+func (e *Endpoint) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }

@@ -411,7 +411,7 @@ func TestFECOfTwoSessions(t *testing.T) {
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Reorder: 0.1}
 	inWorld(t, 6, link, func(t *testing.T, w *world) {
 		config := LowLatency()
-		config.FEC = FEC{9, 4}
+		config.FEC = FEC{Data: 9, Parity: 4}
 		a1, b1, l := w.pair(&config, &config)
 		a2 := w.dial(a1.ep)
 		go func() { _, _ = a2.Write([]byte{42}) }()
@@ -512,7 +512,7 @@ func TestDatagramLimits(t *testing.T) {
 func TestPipelineAllocatesNothing(t *testing.T) {
 	for name, cipher := range testCiphers(t, 1) {
 		inWorld(t, 10, clean, func(t *testing.T, w *world) {
-			config := &Config{Cipher: cipher, FEC: FEC{10, 3}}
+			config := &Config{Cipher: cipher, FEC: FEC{Data: 10, Parity: 3}}
 			a, _, _ := w.pair(config, config)
 			a.mu.Lock() // after whoever has sent before
 			defer a.mu.Unlock()

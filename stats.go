@@ -5,23 +5,24 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/stats"
 )
 
-// Drops counts packets dropped, by reason.
-type Drops struct {
-	Short    uint64 // shorter than a segment header
-	Conv     uint64 // a segment of another conversation inside
-	Length   uint64 // a segment longer than its packet
-	Command  uint64 // an unknown command
-	Una      uint64 // acknowledges data that was never sent
-	Piece    uint64 // a piece that is malformed, or contradicts others of its segment
-	FEC      uint64 // a malformed or repeated FEC header
-	Requests uint64 // more requests than are answered at a time
-	Stream   uint64 // a stream segment that is malformed, or breaks the rules of its stream
-}
+// The figures of sessions, streams and endpoints; package stats describes them.
+type (
+	ConnStats     = stats.Conn      // of a session
+	StreamStats   = stats.Stream    // of a stream
+	EndpointStats = stats.Endpoint  // of an endpoint and its listener
+	SessionTotals = stats.Totals    // sums over the sessions of an endpoint
+	EndedSessions = stats.Ended     // sessions that have ended, by cause
+	Drops         = stats.Drops     // packets dropped, by reason
+	DatagramStats = stats.Datagrams // datagrams
+	FECStats      = stats.FEC       // forward error correction
+	PathMTUStats  = stats.PathMTU   // path MTU discovery
+)
 
-// count counts one packet that the state machine has dropped with err.
-func (d *Drops) count(err error) {
+// countDrop counts one packet that the state machine has dropped with err.
+func countDrop(d *Drops, err error) {
 	switch err {
 	case ErrPacketShort:
 		d.Short++
@@ -38,76 +39,6 @@ func (d *Drops) count(err error) {
 	case ErrRequests:
 		d.Requests++
 	}
-}
-
-// Total returns the sum of all reasons.
-func (d Drops) Total() uint64 {
-	return d.Short + d.Conv + d.Length + d.Command + d.Una + d.Piece + d.Requests + d.FEC + d.Stream
-}
-
-// ConnStats is a snapshot of a session.
-type ConnStats struct {
-	Counters
-	// Dropped counts bad packets from the peer, or forged in its name. Segments
-	// before the bad one have taken effect.
-	Dropped Drops
-
-	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
-	// sample. Samples are the acknowledgements of data, the handshake, and PINGs
-	// (keep-alive, Conn.Ping, and one a second beside datagrams that are sent).
-	// Those of data include up to 25 ms for which the peer holds them back.
-	RTT           time.Duration
-	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
-	RTTAge        time.Duration // since the last sample; 0: none yet
-	RTTVar        time.Duration // variation of the round-trip time of data, in milliseconds
-	RTO           time.Duration // retransmission time-out, in milliseconds
-	InFlight      int           // segments sent and not acknowledged
-	Queued        int           // segments waiting to be sent
-	WriteBuffered int           // payload bytes of InFlight and Queued
-	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
-	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
-	WriteBufferUsed int
-	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
-	RemoteWindow    int // the window that the peer advertises, in segments
-	// Held is the memory in bytes that the session holds because of what the
-	// peer has sent. It counts unread data and datagrams, places kept for
-	// missing segments, packets kept for error correction, and buffers that are
-	// released after a second without traffic.
-	Held int
-	// CongestionWindow is in segments. Without congestion control it is the
-	// largest int32.
-	CongestionWindow int
-
-	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
-
-	Datagrams DatagramStats // unreliable ones, both ways
-	PathMTU   PathMTUStats  // the session's MTU, and how it was found
-	// FEC counts what forward error correction has done in both directions.
-	FEC FECStats
-}
-
-// DatagramStats counts the datagrams of SendDatagram and ReceiveDatagram.
-type DatagramStats struct {
-	Sent     uint64 // given to the socket
-	Received uint64 // including dropped ones
-	// Dropped counts received datagrams that were discarded: too many were
-	// waiting for ReceiveDatagram, the session was closed, or memory was short.
-	Dropped uint64
-	// Unsent counts datagrams that were not sent: too much was waiting for the
-	// socket, or the anti-amplification limit forbade it (RFC 9000 §8.1).
-	Unsent uint64
-}
-
-// FECStats counts what forward error correction has done for a session.
-type FECStats struct {
-	DataSent   uint64 // packets
-	ParitySent uint64 // packets
-
-	DataReceived   uint64 // packets that arrived by themselves
-	ParityReceived uint64 // packets
-	Recovered      uint64 // lost packets that parity has restored
-	Lost           uint64 // groups with packets lost for good
-	PeerRatio      FEC    // the peer's ratio, detected from its traffic; zero while unknown
 }
 
 // Stats returns a snapshot of the session.
@@ -184,65 +115,6 @@ type endpointCounters struct {
 	resetsSent                        atomic.Uint64
 
 	lastWriteError atomic.Pointer[socketError] // nil: none
-}
-
-// EndpointStats is a snapshot of an endpoint and of its listener.
-type EndpointStats struct {
-	Sessions int // open now, including those in the backlog
-	Peak     int // the most sessions that were open at a time
-	Backlog  int // waiting for Accept
-	HalfOpen int // accepted, of peers whose addresses are not validated
-	// Buffered is the memory in bytes that all sessions hold because of what
-	// their peers have sent, the sum of ConnStats.Held. Config.MaxBuffered
-	// bounds it.
-	Buffered int
-	// WriteBuffered is the memory in bytes of what all sessions and their streams
-	// have to send, or to be acknowledged, to within 16 KiB a session. See
-	// Config.WriteBuffer.
-	WriteBuffered int
-	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
-	// Ended.Memory and the sessions among Ended.Unaccepted.
-	EndedForMemory uint64
-
-	// Dialled and Accepted count the sessions opened so far, by this end and by
-	// peers. Accepted includes those that Accept has not returned. Without those
-	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
-	Dialled, Accepted uint64
-	Ended             EndedSessions // the sessions that have ended, by cause
-
-	PacketsSent     uint64 // datagrams
-	PacketsReceived uint64 // datagrams
-	BytesSent       uint64 // UDP payload
-	BytesReceived   uint64 // UDP payload
-	ReadErrors      uint64 // of the socket; each concerns one packet
-	WriteErrors     uint64 // of the socket; each concerns one packet
-	// SocketDrops counts datagrams that the system dropped because the receive
-	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
-	// each socket. It is known on Linux only, for sockets of the system.
-	SocketDrops uint64
-
-	// Packets dropped because no session took them, or not sent.
-	DropShort    uint64 // shorter than a segment header
-	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
-	DropReplay   uint64 // replayed, changed, or not from within its session; with a cipher that hides the content
-	DropUnknown  uint64 // matched no session and could not open one
-	DropEnded    uint64 // late packets of a session that has ended
-	DropSessions uint64 // would exceed Config.MaxSessions or MaxSessionsPerAddress
-	DropHalfOpen uint64 // would exceed Config.MaxHalfOpen
-	DropBacklog  uint64 // would exceed Config.Backlog
-	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
-	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
-	// DropHandshake counts packets of TLS handshakes that were dropped: not
-	// well-formed, of another handshake or one that is over, too much of one,
-	// of too many at a time, or of a peer that has TLS where this end has not, or
-	// the reverse.
-	DropHandshake uint64
-	// HandshakeErrors counts TLS handshakes that have failed, at either end.
-	HandshakeErrors uint64
-	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
-	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
-	// sessions with TLS that the endpoint does not know, as after a restart.
-	ResetsSent uint64
 }
 
 // Stats returns a snapshot of the endpoint.

@@ -1,0 +1,102 @@
+// Package stats has the figures that sessions, streams and endpoints of package kcp
+// return as snapshots: Conn.Stats, Stream.Stats, Endpoint.Stats, Endpoint.Totals.
+// Counts begin at 0 with what they count, and wrap only at 2^64. Package kcp has each
+// type under a name of its own, such as kcp.ConnStats. Names such as Config.MaxBuffered
+// in the comments are those of package kcp.
+package stats
+
+import "time"
+
+// Conn is a snapshot of a session.
+type Conn struct {
+	Counters
+	// Dropped counts bad packets from the peer, or forged in its name. Segments
+	// before the bad one have taken effect.
+	Dropped Drops
+
+	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
+	// sample. Samples are the acknowledgements of data, the handshake, and PINGs
+	// (keep-alive, Conn.Ping, and one a second beside datagrams that are sent).
+	// Those of data include up to 25 ms for which the peer holds them back.
+	RTT           time.Duration
+	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
+	RTTAge        time.Duration // since the last sample; 0: none yet
+	RTTVar        time.Duration // variation of the round-trip time of data, in milliseconds
+	RTO           time.Duration // retransmission time-out, in milliseconds
+	InFlight      int           // segments sent and not acknowledged
+	Queued        int           // segments waiting to be sent
+	WriteBuffered int           // payload bytes of InFlight and Queued
+	// WriteBufferUsed is how much of Config.WriteBuffer is in use, in bytes. It
+	// is WriteBuffered and 64 for each segment; see Conn.WriteAvailable.
+	WriteBufferUsed int
+	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
+	RemoteWindow    int // the window that the peer advertises, in segments
+	// Held is the memory in bytes that the session holds because of what the
+	// peer has sent. It counts unread data and datagrams, places kept for
+	// missing segments, packets kept for error correction, and buffers that are
+	// released after a second without traffic.
+	Held int
+	// CongestionWindow is in segments. Without congestion control it is the
+	// largest int32.
+	CongestionWindow int
+
+	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
+
+	Datagrams Datagrams // unreliable ones, both ways
+	PathMTU   PathMTU   // the session's MTU, and how it was found
+	// FEC counts what forward error correction has done in both directions.
+	FEC FEC
+}
+
+// Datagrams counts the datagrams of SendDatagram and ReceiveDatagram.
+type Datagrams struct {
+	Sent     uint64 // given to the socket
+	Received uint64 // including dropped ones
+	// Dropped counts received datagrams that were discarded: too many were
+	// waiting for ReceiveDatagram, the session was closed, or memory was short.
+	Dropped uint64
+	// Unsent counts datagrams that were not sent: too much was waiting for the
+	// socket, or the anti-amplification limit forbade it (RFC 9000 §8.1).
+	Unsent uint64
+}
+
+// FEC counts what forward error correction has done for a session.
+type FEC struct {
+	DataSent   uint64 // packets
+	ParitySent uint64 // packets
+
+	DataReceived   uint64 // packets that arrived by themselves
+	ParityReceived uint64 // packets
+	Recovered      uint64 // lost packets that parity has restored
+	Lost           uint64 // groups with packets lost for good
+	PeerRatio      Ratio  // the peer's ratio, detected from its traffic; zero while unknown
+}
+
+// Ratio is a ratio of forward error correction: every Data packets are followed
+// by Parity packets, from which as many lost packets can be recovered without
+// retransmission. It costs Parity/Data of bandwidth.
+type Ratio struct {
+	Data   int // 1 to 255
+	Parity int // 1 to 255; at most 256 together with Data
+}
+
+// PathMTU counts what path MTU discovery (DPLPMTUD, RFC 8899) has done for
+// a session. See Config.MTU and Config.MaxMTU.
+type PathMTU struct {
+	MTU        int    // largest UDP payload that is sent now, in bytes
+	Sent       uint64 // probes sent
+	Lost       uint64 // probes not answered in time, or too large for the local system
+	BlackHoles uint64 // times that the MTU fell because packets of its size were lost (RFC 8899 §4.3)
+}
+
+// Stream is a snapshot of a stream.
+type Stream struct {
+	MessagesSent     uint64 // taken from the application, but for those still queued; chunks of Write count too
+	MessagesReceived uint64 // complete
+	BytesSent        uint64 // payload given to the session's machine, without retransmissions
+	BytesReceived    uint64 // payload that has arrived
+	Abandoned        uint64 // messages given up by this end
+	Skipped          uint64 // messages given up by the peer, and not received
+	WriteQueued      int    // bytes that wait to be sent for the first time
+	ReadBuffered     int    // bytes received and not read
+}

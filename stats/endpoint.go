@@ -1,0 +1,114 @@
+package stats
+
+// Endpoint is a snapshot of an endpoint and of its listener.
+type Endpoint struct {
+	Sessions int // open now, including those in the backlog
+	Peak     int // the most sessions that were open at a time
+	Backlog  int // waiting for Accept
+	HalfOpen int // accepted, of peers whose addresses are not validated
+	// Buffered is the memory in bytes that all sessions hold because of what
+	// their peers have sent, the sum of Conn.Held. Config.MaxBuffered
+	// bounds it.
+	Buffered int
+	// WriteBuffered is the memory in bytes of what all sessions and their streams
+	// have to send, or to be acknowledged, to within 16 KiB a session. See
+	// Config.WriteBuffer.
+	WriteBuffered int
+	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
+	// Ended.Memory and the sessions among Ended.Unaccepted.
+	EndedForMemory uint64
+
+	// Dialled and Accepted count the sessions opened so far, by this end and by
+	// peers. Accepted includes those that Accept has not returned. Without those
+	// of Sessions, all have ended: Dialled + Accepted = Sessions + Ended.Total().
+	Dialled, Accepted uint64
+	Ended             Ended // the sessions that have ended, by cause
+
+	PacketsSent     uint64 // datagrams
+	PacketsReceived uint64 // datagrams
+	BytesSent       uint64 // UDP payload
+	BytesReceived   uint64 // UDP payload
+	ReadErrors      uint64 // of the socket; each concerns one packet
+	WriteErrors     uint64 // of the socket; each concerns one packet
+	// SocketDrops counts datagrams that the system dropped because the receive
+	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
+	// each socket. It is known on Linux only, for sockets of the system.
+	SocketDrops uint64
+
+	// Packets dropped because no session took them, or not sent.
+	DropShort    uint64 // shorter than a segment header
+	DropCipher   uint64 // fails the check of Config.Cipher: wrong key, forged or damaged
+	DropReplay   uint64 // replayed, changed, or not from within its session; with a cipher that hides the content
+	DropUnknown  uint64 // matched no session and could not open one
+	DropEnded    uint64 // late packets of a session that has ended
+	DropSessions uint64 // would exceed Config.MaxSessions or MaxSessionsPerAddress
+	DropHalfOpen uint64 // would exceed Config.MaxHalfOpen
+	DropBacklog  uint64 // would exceed Config.Backlog
+	DropReplies  uint64 // replies outside sessions not sent, because of the rate limit
+	DropCredit   uint64 // packets not sent, because of the anti-amplification limit (RFC 9000 §8.1)
+	// DropHandshake counts packets of TLS handshakes that were dropped: not
+	// well-formed, of another handshake or one that is over, too much of one,
+	// of too many at a time, or of a peer that has TLS where this end has not, or
+	// the reverse.
+	DropHandshake uint64
+	// HandshakeErrors counts TLS handshakes that have failed, at either end.
+	HandshakeErrors uint64
+	CookiesSent     uint64 // cookies sent to new peers, instead of keeping state for them
+	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
+	// sessions with TLS that the endpoint does not know, as after a restart.
+	ResetsSent uint64
+}
+
+// Totals are sums over the sessions of an endpoint since it was made.
+type Totals struct {
+	Counters
+	Dropped   Drops     // bad packets
+	Datagrams Datagrams // unreliable ones, both ways
+	FEC       FEC       // PeerRatio is zero
+	Probes    PathMTU   // MTU is 0
+	Moves     uint64    // changes of peers' addresses (connection migration, RFC 9000 §9)
+}
+
+// Ended counts the sessions that have ended, by cause, each once.
+// Conn.Err has the same causes.
+type Ended struct {
+	Closed       uint64 // in order, after Close at this end
+	PeerClosed   uint64 // in order, after Close at the peer
+	Aborted      uint64 // by Abort, Endpoint.Close, or a cancelled Dial
+	NotDelivered uint64 // Close has given up
+	Reset        uint64 // aborted by the peer, or unknown to it after a restart
+	Refused      uint64 // Dial: the peer accepts no sessions
+	NoAnswer     uint64 // Dial: the peer has not answered in time
+	Lost         uint64 // nothing arrived within Config.PeerTimeout, or DeadLink
+	Idle         uint64 // no data passed within Config.IdleTimeout
+	Stalled      uint64 // the peer accepted no data within Config.StallTimeout
+	Memory       uint64 // with ErrMemoryPressure
+	// Unaccepted counts sessions that peers have opened and Accept could not
+	// return: the peer's address was not validated, or the backlog was full.
+	Unaccepted uint64
+	Failed     uint64 // anything else, such as an error of the Cipher
+}
+
+// Total returns the sum of all causes.
+func (n Ended) Total() uint64 {
+	return n.Closed + n.PeerClosed + n.Aborted + n.NotDelivered + n.Reset + n.Refused + n.NoAnswer +
+		n.Lost + n.Idle + n.Stalled + n.Memory + n.Unaccepted + n.Failed
+}
+
+// Add adds the counts of o.
+func (d *Datagrams) Add(o *Datagrams) {
+	d.Sent += o.Sent
+	d.Received += o.Received
+	d.Dropped += o.Dropped
+	d.Unsent += o.Unsent
+}
+
+// Add adds the counts of o; PeerRatio is no count.
+func (f *FEC) Add(o *FEC) {
+	f.DataSent += o.DataSent
+	f.ParitySent += o.ParitySent
+	f.DataReceived += o.DataReceived
+	f.ParityReceived += o.ParityReceived
+	f.Recovered += o.Recovered
+	f.Lost += o.Lost
+}
