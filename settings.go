@@ -47,94 +47,92 @@ const (
 // Extensions are behaviours beyond the reference. The zero value is the
 // reference's behaviour: all are off.
 type Extensions struct {
-	// StrictRTT takes round-trip samples only from ACKs of segments that were
-	// in flight when the packet arrived. The reference takes one from every
-	// ACK, duplicates and forgeries included.
+	// StrictRTT takes round-trip samples only from ACKs of segments that were in flight
+	// when the packet arrived. The reference takes one from every ACK, duplicates and
+	// forgeries included.
 	StrictRTT bool
-	// FreshFastAck resets the count of acknowledgements against a segment when
-	// it times out, so that one loss is not repaired twice.
+	// FreshFastAck resets the count of acknowledgements against a segment when it times
+	// out, so that one loss is not repaired twice.
 	FreshFastAck bool
-	// SendOrder counts an acknowledgement against every segment last
-	// transmitted before the acknowledged one, as RACK (RFC 8985) and QUIC do.
-	// The reference compares milliseconds, so it suspects a retransmission
-	// because of what left just before it. And it counts only against segments
-	// with a lower sequence number.
+	// SendOrder counts an acknowledgement against every segment last transmitted before
+	// the acknowledged one, as RACK (RFC 8985) and QUIC do. The reference compares
+	// milliseconds, so it suspects a retransmission because of what left just before it.
+	// And it counts only against segments with a lower sequence number.
 	SendOrder bool
-	// PostponeTimeouts gives a segment more time if the newest acknowledgement
-	// took longer than the segment's time-out allows. It does so as long as
-	// nothing sent after the segment was acknowledged.
+	// PostponeTimeouts gives a segment more time if the newest acknowledgement took
+	// longer than the segment's time-out allows. It does so as long as nothing sent after
+	// the segment was acknowledged.
 	PostponeTimeouts bool
-	// FreshWindow ignores the window of a segment that is older than another
-	// one that has arrived, as its una shows. The reference takes the window of
-	// whatever arrives last, replayed packets included.
+	// FreshWindow ignores the window of a segment that is older than another one that has
+	// arrived, as its una shows. The reference takes the window of whatever arrives last,
+	// replayed packets included.
 	FreshWindow bool
-	// LimitToPeerWindow makes Send refuse a message with more fragments than
-	// the largest window that the peer has advertised: the peer could not take
-	// it.
+	// LimitToPeerWindow makes Send refuse a message with more fragments than the largest
+	// window that the peer has advertised: the peer could not take it.
 	LimitToPeerWindow bool
-	// PipeWindow compares only unacknowledged segments with the congestion
-	// window, so that the sender continues while an old segment is being
-	// repaired. The reference counts everything from the oldest one on.
+	// PipeWindow compares only unacknowledged segments with the congestion window, so
+	// that the sender continues while an old segment is being repaired. The reference
+	// counts everything from the oldest one on.
 	//
-	// Retransmissions that exceed the congestion window or the pacing rate then
-	// leave as acknowledgements arrive: two for each segment acknowledged, and
-	// 4 per round trip. The reference sends all of them at once.
+	// Retransmissions that exceed the congestion window or the pacing rate then leave as
+	// acknowledgements arrive: two for each segment acknowledged, and 4 per round trip.
+	// The reference sends all of them at once.
 	PipeWindow bool
-	// RepeatAcks sends an ACK twice, the second time with the next ones, while
-	// the peer retransmits segments that have arrived: its ACKs were lost.
+	// RepeatAcks sends an ACK twice, the second time with the next ones, while the peer
+	// retransmits segments that have arrived: its ACKs were lost.
 	RepeatAcks bool
-	// SparseAcks leaves out ACKs of segments that the una of the same packet
-	// covers, except the newest, which is the peer's round-trip sample. kcp-go
-	// does so too. It has no effect with ThinAcks.
+	// SparseAcks leaves out ACKs of segments that the una of the same packet covers,
+	// except the newest, which is the peer's round-trip sample. kcp-go does so too. It
+	// has no effect with ThinAcks.
 	SparseAcks bool
-	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds, but
-	// not below the connection's RTO. Zero means 2^30.
+	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds, but not below
+	// the connection's RTO. Zero means 2^30.
 	MaxRTO uint32
-	// MaxProbeWait bounds the interval of zero-window probes, in milliseconds
-	// (RFC 9293 §3.8.6.1). Zero means the reference's 120000.
+	// MaxProbeWait bounds the interval of zero-window probes, in milliseconds (RFC 9293
+	// §3.8.6.1). Zero means the reference's 120000.
 	MaxProbeWait uint32
-	// ProbeWait is the time between the peer's window closing and the first
-	// zero-window probe, in milliseconds. Each interval is 1.5 times the one
-	// before. Zero means the reference's 5000.
+	// ProbeWait is the time between the peer's window closing and the first zero-window
+	// probe, in milliseconds. Each interval is 1.5 times the one before. Zero means the
+	// reference's 5000.
 	ProbeWait uint32
-	// ThinAcks delays the acknowledgement of in-order data until another packet
-	// leaves, for at most a quarter of a round trip and 25 ms (delayed ACK, RFC
-	// 1122 §4.2.3.2). It also leaves out ACKs that una makes redundant. The
-	// reference answers every segment.
+	// ThinAcks delays the acknowledgement of in-order data until another packet leaves,
+	// for at most a quarter of a round trip and 25 ms (delayed ACK, RFC 1122 §4.2.3.2).
+	// It also leaves out ACKs that una makes redundant. The reference answers every
+	// segment.
 	ThinAcks bool
-	// AwaitReplies makes a delayed ACK wait for the next data of the application,
-	// up to 100 ms, while the application writes that soon after data has arrived
-	// and nothing is lost. frg of ACKs, which the reference ignores, announces
-	// the wait, and the announcements of the peer are taken. Both ends need it.
-	// It has no effect on ACKs without ThinAcks. Sessions switch it on once the
-	// peer has announced that it has it, too.
+	// AwaitReplies makes a delayed ACK wait for the next data of the application, up to
+	// 100 ms, while the application writes that soon after data has arrived and nothing
+	// is lost. frg of ACKs, which the reference ignores, announces the wait, and the
+	// announcements of the peer are taken. Both ends need it. It has no effect on ACKs
+	// without ThinAcks. Sessions switch it on once the peer has announced that it has it,
+	// too.
 	AwaitReplies bool
-	// EarlyRetransmit retransmits a segment a quarter of a round trip after the
-	// first acknowledgement of a later one, even if FastResend acknowledgements
-	// do not arrive (reordering window, RFC 8985 §6.2). It counts every ACK of
-	// a packet; the reference counts one. When retransmissions turn out to be
-	// spurious (RFC 3522), because the path reorders packets, it waits longer.
+	// EarlyRetransmit retransmits a segment a quarter of a round trip after the first
+	// acknowledgement of a later one, even if FastResend acknowledgements do not arrive
+	// (reordering window, RFC 8985 §6.2). It counts every ACK of a packet; the reference
+	// counts one. When retransmissions turn out to be spurious (RFC 3522), because the
+	// path reorders packets, it waits longer.
 	EarlyRetransmit bool
-	// TailProbe answers the first time-out of segments that were sent together
-	// with one packet (tail loss probe, RFC 8985 §7). Congestion control learns
-	// only of a second time-out. The reference retransmits all of them.
+	// TailProbe answers the first time-out of segments that were sent together with one
+	// packet (tail loss probe, RFC 8985 §7). Congestion control learns only of a second
+	// time-out. The reference retransmits all of them.
 	TailProbe bool
-	// OutageProbe is the interval of probes, in milliseconds, while segments
-	// time out and nothing arrives from the peer. The first packet to arrive
-	// then causes everything that was in flight to be retransmitted, and resets
-	// the back-off. Zero means no probes.
+	// OutageProbe is the interval of probes, in milliseconds, while segments time out and
+	// nothing arrives from the peer. The first packet to arrive then causes everything
+	// that was in flight to be retransmitted, and resets the back-off. Zero means no
+	// probes.
 	OutageProbe uint32
-	// EarlyRepair sends a redundant copy of each retransmission of a small
-	// segment with the next packet. While there are losses, it sends copies of
-	// other small segments too, for as many bytes as ThinAcks has saved.
+	// EarlyRepair sends a redundant copy of each retransmission of a small segment with
+	// the next packet. While there are losses, it sends copies of other small segments
+	// too, for as many bytes as ThinAcks has saved.
 	EarlyRepair bool
-	// Redundancy is how many bytes of redundant copies of recent small segments
-	// packets that leave anyway may carry, in percent of their own bytes.
+	// Redundancy is how many bytes of redundant copies of recent small segments packets
+	// that leave anyway may carry, in percent of their own bytes.
 	Redundancy uint32
-	// TakePieces accepts segments that arrive in pieces. SendPieces sends
-	// segments in pieces if they are larger than the MTU, which has shrunk
-	// since they were queued, or may be too large for the path. Only peers of
-	// this package take pieces; all others drop them.
+	// TakePieces accepts segments that arrive in pieces. SendPieces sends segments in
+	// pieces if they are larger than the MTU, which has shrunk since they were queued, or
+	// may be too large for the path. Only peers of this package take pieces; all others
+	// drop them.
 	TakePieces, SendPieces bool
 }
 
