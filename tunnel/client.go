@@ -20,6 +20,9 @@ type ClientConfig struct {
 	// Servers are the addresses of servers, as host:port of UDP. The client has a
 	// session with each; new connections take the one that has least to do.
 	Servers []string
+	// Binds are local addresses, or names of network interfaces. The client has a
+	// session with each server from each of them. Empty: the system chooses.
+	Binds []string
 	// Remotes are what the client wants.
 	Remotes []Remote
 	// User and Password are who the client is. Without them it is the owner of
@@ -57,6 +60,10 @@ type ClientConfig struct {
 	// Listening, if not nil, is called with a remote and the address, of this end or
 	// of the server, where connections for it are accepted from now on.
 	Listening func(r Remote, at net.Addr)
+	// Observe, if not nil, is called with the endpoint of each session that begins,
+	// and what it returns when the session ends. Endpoints.Add of package observe is
+	// such a function.
+	Observe func(name string, e *kcp.Endpoint) (forget func())
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS, and
 	// MaxStreams if it is 0, are set by the client.
 	KCP *kcp.Config
@@ -84,6 +91,11 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}
 	if len(config.Remotes) == 0 {
 		return nil, errors.New("tunnel: there is no remote, so nothing to do")
+	}
+	for _, b := range config.Binds {
+		if _, err := parseBind(b); err != nil {
+			return nil, fmt.Errorf("tunnel: %w", err)
+		}
 	}
 	for _, f := range config.Fingerprints {
 		if err := checkFingerprint(f); err != nil {
@@ -152,15 +164,6 @@ func (c *Client) Status() Status {
 	return t
 }
 
-// Endpoints returns the endpoints of the sessions that there are now, for figures.
-func (c *Client) Endpoints() []*kcp.Endpoint {
-	var all []*kcp.Endpoint
-	for _, s := range c.pool.all() {
-		all = append(all, s.conn.Endpoint())
-	}
-	return all
-}
-
 // Run carries out the remotes until ctx is done, which is no error. It reaches
 // servers again that are lost. Other errors are those of listening; the last
 // server's, if none is left to try: it turns the client away, or is not the one that
@@ -175,9 +178,10 @@ func (c *Client) Run(ctx context.Context) error {
 		return err
 	}
 	var running sync.WaitGroup
-	failed := make(chan error, len(c.config.Servers))
-	for _, server := range c.config.Servers {
-		running.Go(func() { failed <- c.keep(ctx, server) })
+	ways := c.ways()
+	failed := make(chan error, len(ways))
+	for _, w := range ways {
+		running.Go(func() { failed <- c.keep(ctx, w) })
 	}
 	piped := make(chan error, 1)
 	for _, l := range locals {
@@ -188,7 +192,7 @@ func (c *Client) Run(ctx context.Context) error {
 			running.Go(func() { piped <- c.pipe(ctx, r) })
 		}
 	}
-	err = c.wait(ctx, failed, piped)
+	err = c.wait(ctx, len(ways), failed, piped)
 	cancel()
 	for _, l := range locals {
 		l.close()
@@ -198,8 +202,8 @@ func (c *Client) Run(ctx context.Context) error {
 }
 
 // wait waits until the client is to end, and returns why.
-func (c *Client) wait(ctx context.Context, failed, piped <-chan error) error {
-	for left := len(c.config.Servers); ; {
+func (c *Client) wait(ctx context.Context, left int, failed, piped <-chan error) error {
+	for {
 		select {
 		case <-ctx.Done():
 			return nil

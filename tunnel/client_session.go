@@ -53,20 +53,19 @@ func printable(s string) string {
 type serverAt struct {
 	session
 	client *Client
-	server string // its address
 
 	mu      sync.Mutex
 	reverse map[uint32]Remote // by the number of the stream that asked to listen
 }
 
-// keep keeps a session with a server, until ctx is done, or the server is given up.
-func (c *Client) keep(ctx context.Context, server string) error {
+// keep keeps a session on a way, until ctx is done, or the server is given up.
+func (c *Client) keep(ctx context.Context, w way) error {
 	wait := backoff.NewExponentialBackOff()
 	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = c.config.RetryAfter, c.config.MaxRetryAfter, 2
-	log := c.log.With("server", server)
+	log := c.log.With("server", w)
 	known := false
 	for failed := 0; ; {
-		err := c.connect(ctx, server, func() {
+		err := c.connect(ctx, w, func() {
 			known, failed = true, 0
 			wait.Reset()
 		})
@@ -76,9 +75,9 @@ func (c *Client) keep(ctx context.Context, server string) error {
 		failed++
 		switch {
 		case !known && permanent(err):
-			return fmt.Errorf("%s: %w", server, err)
+			return fmt.Errorf("%v: %w", w, err)
 		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries:
-			return fmt.Errorf("%s: given up after %d retries: %w", server, c.config.MaxRetries, err)
+			return fmt.Errorf("%v: given up after %d retries: %w", w, c.config.MaxRetries, err)
 		}
 		pause := wait.NextBackOff()
 		log.Warn("no session", "error", err, "retry", pause.Round(time.Millisecond))
@@ -99,10 +98,10 @@ func permanent(err error) bool {
 		errors.As(err, &handshake) || errors.As(err, &address)
 }
 
-// connect opens a session with a server, and serves it to its end. It calls
-// welcomed once the server has let the client in.
-func (c *Client) connect(ctx context.Context, server string, welcomed func()) error {
-	conn, err := kcp.DialContext(ctx, "udp", server, c.settings)
+// connect opens a session on a way, and serves it to its end. It calls welcomed once
+// the server has let the client in.
+func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
+	conn, err := c.dialWay(ctx, w)
 	if err != nil {
 		return err
 	}
@@ -111,9 +110,12 @@ func (c *Client) connect(ctx context.Context, server string, welcomed func()) er
 		return err
 	}
 	welcomed()
-	s := &serverAt{client: c, server: server, reverse: make(map[uint32]Remote)}
+	if c.config.Observe != nil {
+		defer c.config.Observe(w.String(), conn.Endpoint())()
+	}
+	s := &serverAt{client: c, reverse: make(map[uint32]Remote)}
 	s.session = session{
-		conn: conn, log: c.log.With("server", server), admit: s.admit,
+		conn: conn, log: c.log.With("server", w), admit: s.admit,
 		dialTimeout: c.config.DialTimeout, udpTimeout: c.config.UDPTimeout,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())

@@ -54,12 +54,18 @@ type Server struct {
 	config      ServerConfig
 	log         *slog.Logger
 	listener    *kcp.Listener
-	fingerprint string
 	guard       guard
 	users       atomic.Pointer[Users]
+	certificate atomic.Pointer[shown]
 
 	mu       sync.Mutex
 	sessions map[*clientAt]bool
+}
+
+// shown is the certificate that a server shows.
+type shown struct {
+	certificate tls.Certificate
+	fingerprint string
 }
 
 // Listen opens the socket of a server. Clients are answered by Serve.
@@ -78,8 +84,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
-	var err error
-	if s.fingerprint, err = certificateFingerprint(&config.Certificate); err != nil {
+	if err := s.SetCertificate(config.Certificate); err != nil {
 		return nil, err
 	}
 	settings, err := s.settings()
@@ -110,9 +115,11 @@ func (s *Server) settings() (*kcp.Config, error) {
 		c.MaxStreams = defaultMaxStreams
 	}
 	c.TLS = &tls.Config{
-		Certificates: []tls.Certificate{s.config.Certificate},
-		NextProtos:   []string{protocol},
-		MinVersion:   tls.VersionTLS13,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &s.certificate.Load().certificate, nil
+		},
+		NextProtos: []string{protocol},
+		MinVersion: tls.VersionTLS13,
 	}
 	if s.config.ClientCAs != nil {
 		c.TLS.ClientCAs, c.TLS.ClientAuth = s.config.ClientCAs, tls.VerifyClientCertIfGiven
@@ -135,7 +142,18 @@ func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
 // Fingerprint returns the fingerprint of the server's key, for
 // ClientConfig.Fingerprints.
-func (s *Server) Fingerprint() string { return s.fingerprint }
+func (s *Server) Fingerprint() string { return s.certificate.Load().fingerprint }
+
+// SetCertificate puts another certificate in the place of that of ServerConfig. New
+// sessions see it; those that there are go on.
+func (s *Server) SetCertificate(certificate tls.Certificate) error {
+	fingerprint, err := certificateFingerprint(&certificate)
+	if err != nil {
+		return err
+	}
+	s.certificate.Store(&shown{certificate, fingerprint})
+	return nil
+}
 
 // Endpoint returns the endpoint of the server's sessions, for figures.
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
