@@ -4,9 +4,12 @@ go 1.25.0
 
 require (
 	github.com/arqnet/kcp v0.0.0
+	github.com/arqnet/kcp/kcpgo v0.0.0-00010101000000-000000000000
 	github.com/cenkalti/backoff/v5 v5.0.3
+	github.com/golang/snappy v1.0.0
 	github.com/stretchr/testify v1.11.1
 	github.com/things-go/go-socks5 v0.1.0
+	github.com/xtaci/smux v1.5.56
 	go.yaml.in/yaml/v3 v3.0.4
 )
 
@@ -18,6 +21,7 @@ require (
 	github.com/prometheus/common v0.66.1 // indirect
 	github.com/prometheus/procfs v0.16.1 // indirect
 	go.yaml.in/yaml/v2 v2.4.2 // indirect
+	golang.org/x/net v0.56.0 // indirect
 	google.golang.org/protobuf v1.36.8 // indirect
 )
 

@@ -18,15 +18,17 @@ const configFlag = "config"
 
 // commonFlags returns the flags that all commands have.
 func commonFlags() []cli.Flag {
-	return append(logFlags(), &cli.StringFlag{Name: configFlag, Usage: "read flags from a `FILE` of YAML or JSON, with the names of flags as keys; the command line goes before it"})
+	return append(logFlags(),
+		&cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort},
+		&cli.StringFlag{Name: configFlag, Usage: "read flags from a `FILE` of YAML or JSON, with the names of flags as keys; the command line goes before it"},
+	)
 }
 
-// logFlags returns the flags of what a command says and shows.
+// logFlags returns the flags of what a command says.
 func logFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "v", Usage: "log each connection, too"},
 		&cli.StringFlag{Name: "log-format", Value: "text", Usage: "`FORMAT` of the log: text or json", Validator: oneOf("text", "json")},
-		&cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort},
 	}
 }
 

@@ -134,14 +134,10 @@ func usage(_ context.Context, c *cli.Command, err error, _ bool) error {
 
 // suggestion returns the flag that a name may be meant to be, or nothing.
 func suggestion(c *cli.Command, name string) string {
-	for _, f := range c.Flags {
-		for _, known := range f.Names() {
-			if len(name) > 2 && (strings.HasPrefix(known, name) || strings.HasPrefix(name, known) && len(known) > 2) {
-				return known
-			}
-		}
+	if len(name) < 2 {
+		return ""
 	}
-	return ""
+	return strings.Trim(cli.SuggestFlag(c.Flags, name, true), "-")
 }
 
 // wrong returns a usage error.
