@@ -57,7 +57,7 @@ func (s *screen) show(line string) {
 
 // logger returns the logger that the flags ask for.
 func (s *screen) logger(format string, verbose bool) *slog.Logger {
-	options := &slog.HandlerOptions{Level: slog.LevelInfo}
+	options := &slog.HandlerOptions{Level: slog.LevelInfo, ReplaceAttr: asText}
 	if verbose {
 		options.Level = slog.LevelDebug
 	}
@@ -65,6 +65,14 @@ func (s *screen) logger(format string, verbose bool) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(s, options))
 	}
 	return slog.New(slog.NewTextHandler(s, options))
+}
+
+// asText makes text of values that say how, such as addresses, in JSON too.
+func asText(_ []string, a slog.Attr) slog.Attr {
+	if s, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() == slog.KindAny {
+		a.Value = slog.StringValue(s.String())
+	}
+	return a
 }
 
 // statusEvery is how often the line is drawn.

@@ -97,7 +97,7 @@ func (p *program) commands() *cli.Command {
 		Version:               version(),
 		EnableShellCompletion: true,
 		ConfigureShellCompletionCommand: func(c *cli.Command) {
-			c.Hidden = false
+			c.Hidden, c.Writer = false, p.stdout
 			c.Usage = "print a script that completes commands and flags in bash, zsh, fish or pwsh"
 		},
 		HideHelpCommand: true,
