@@ -182,7 +182,7 @@ func exchangeAlone(address string, n int) error {
 		return err
 	}
 	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(2 * patience))
+	_ = conn.SetDeadline(time.Now().Add(15 * patience))
 	data := random(n)
 	sent := make(chan error, 1)
 	go func() {

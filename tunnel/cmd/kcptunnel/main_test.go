@@ -365,9 +365,6 @@ func TestHelpAndCompletion(t *testing.T) {
 		require.Equal(t, exitOK, code, said)
 		require.Regexp(t, "kcptunnel|MyInvocation", said, "%q", args)
 	}
-	code, said := exit(t, "client", "--generate-shell-completion")
-	require.Equal(t, exitOK, code)
-	require.NotEmpty(t, said)
 }
 
 func TestStatusLine(t *testing.T) {
