@@ -45,6 +45,7 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	reload         chan os.Signal // asks to read files again
+	completing     bool           // a shell asks what may come next
 }
 
 // usageError is a mistake of the user's.
@@ -58,6 +59,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // run runs the command until it ends, or ctx is done, and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
+	p.completing = args[len(args)-1] == "--generate-shell-completion"
 	root := p.commands()
 	err := root.Run(ctx, args)
 	var usage *usageError
@@ -106,7 +108,7 @@ func (p *program) commands() *cli.Command {
 		Writer:          p.stdout,
 		ErrWriter:       p.stderr,
 		ExitErrHandler:  func(context.Context, *cli.Command, error) {}, // run says it
-		OnUsageError:    usage,
+		OnUsageError:    p.usage,
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
 				return wrong(c, "there is no command %q: want server, client, kcptun-server or kcptun-client", c.Args().First())
@@ -115,14 +117,18 @@ func (p *program) commands() *cli.Command {
 		},
 	}
 	for _, c := range root.Commands {
-		c.OnUsageError, c.HideHelpCommand = usage, true
+		c.OnUsageError, c.HideHelpCommand, c.ShellComplete = p.usage, true, completeFlags
 	}
 	return root
 }
 
 // usage makes mistakes that the library has found usage errors, with the name of a
 // flag in the form in which it is written.
-func usage(_ context.Context, c *cli.Command, err error, _ bool) error {
+func (p *program) usage(ctx context.Context, c *cli.Command, err error, _ bool) error {
+	if p.completing { // the beginning of a flag is no flag
+		completeFlags(ctx, c)
+		return nil
+	}
 	if name, ok := strings.CutPrefix(err.Error(), "flag provided but not defined: "); ok {
 		err = fmt.Errorf("there is no flag %s", name)
 		if near := suggestion(c, strings.Trim(name, "-")); near != "" {
@@ -130,6 +136,23 @@ func usage(_ context.Context, c *cli.Command, err error, _ bool) error {
 		}
 	}
 	return &usageError{c.FullName(), err}
+}
+
+// completeFlags prints the flags of a command, of which the shell takes those that
+// begin as what is typed.
+func completeFlags(_ context.Context, c *cli.Command) {
+	for _, f := range c.Flags {
+		if v, ok := f.(cli.VisibleFlag); !ok || !v.IsVisible() {
+			continue
+		}
+		for _, name := range f.Names() {
+			dashes := "--"
+			if len(name) == 1 {
+				dashes = "-"
+			}
+			fmt.Fprintln(c.Root().Writer, dashes+name)
+		}
+	}
 }
 
 // suggestion returns the flag that a name may be meant to be, or nothing.

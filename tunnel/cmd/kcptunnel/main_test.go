@@ -367,6 +367,15 @@ func TestHelpAndCompletion(t *testing.T) {
 	}
 }
 
+// What bash asks for: the beginning of a flag, or nothing yet.
+func TestCompletionOfFlags(t *testing.T) {
+	for _, args := range [][]string{{"client"}, {"client", "--tls"}, {"client", "-tls"}, {"client", "-v", "host:1", "--tls"}} {
+		code, said := exit(t, append(args, "--generate-shell-completion")...)
+		require.Equal(t, exitOK, code)
+		require.Contains(t, said, "--tls-name\n", "%q", args)
+	}
+}
+
 func TestStatusLine(t *testing.T) {
 	last := tunnel.Status{Sessions: 1, Connections: 2, Opened: 5, Sent: 1000, Received: 2_000_000, RTT: 50 * time.Millisecond}
 	now := last
