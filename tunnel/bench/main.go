@@ -87,11 +87,17 @@ func measureAll(ctx context.Context, o *options) error {
 		l.setLoss(loss / 100)
 		for _, p := range all {
 			r, err := l.measure(ctx, p, o)
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			if err != nil {
-				return fmt.Errorf("%s at %v %%: %w", p.name, loss, err)
+				r.Failed = err.Error()
 			}
 			r.Tunnel, r.Loss = p.name, loss
 			results = append(results, r)
+			if r.Failed != "" {
+				fmt.Fprintf(os.Stderr, "%s at %v %%: %s\n", p.name, loss, r.Failed)
+			}
 			fmt.Print(table(results[len(results)-1:], len(results) == 1))
 		}
 	}

@@ -27,6 +27,7 @@ type result struct {
 	CPU    float64 `json:"processor_s_per_gb"` // of both ends, over both transfers
 	Idle   float64 `json:"idle_mb"`            // of both ends, with that many connections
 	Busy   float64 `json:"busy_mb"`
+	Failed string  `json:"failed,omitempty"` // why figures are missing, which are 0 then
 }
 
 // serveTarget answers each 8 bytes with as many bytes as they say; 0: no end.
@@ -84,11 +85,11 @@ func (l *lab) measure(ctx context.Context, p peer, o *options) (r result, err er
 	before := t.processor()
 	one, latencies, err := l.download(ctx, 1, true, o)
 	if err != nil {
-		return r, err
+		return r, fmt.Errorf("a download and requests: %w", err)
 	}
 	ten, _, err := l.download(ctx, 10, false, o)
 	if err != nil {
-		return r, err
+		return r, fmt.Errorf("ten downloads: %w", err)
 	}
 	used := t.processor() - before
 	r.One, r.Ten = one.mbit, ten.mbit
@@ -98,9 +99,11 @@ func (l *lab) measure(ctx context.Context, p peer, o *options) (r result, err er
 		r.P50, r.P99 = milliseconds(latencies[n/2]), milliseconds(latencies[min(n-1, n*99/100)])
 	}
 	if o.conns > 0 {
-		r.Idle, r.Busy, err = l.hold(ctx, t, o.conns)
+		if r.Idle, r.Busy, err = l.hold(ctx, t, o.conns); err != nil {
+			r.Failed = fmt.Sprintf("%d connections: %v", o.conns, err)
+		}
 	}
-	return r, err
+	return r, ctx.Err()
 }
 
 func milliseconds(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }

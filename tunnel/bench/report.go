@@ -18,7 +18,19 @@ func table(results []result, head bool) string {
 		fmt.Fprintf(&b, "%6s  %-10s %9s %9s %9s %9s %8s %9s %9s\n", "loss", "tunnel", "1 Mbit/s", "10 Mbit/s", "p50 ms", "p99 ms", "s/GB", "idle MB", "busy MB")
 	}
 	for _, r := range results {
-		fmt.Fprintf(&b, "%4g %%  %-10s %9.1f %9.1f %9.1f %9.1f %8.2f %9.1f %9.1f\n", r.Loss, r.Tunnel, r.One, r.Ten, r.P50, r.P99, r.CPU, r.Idle, r.Busy)
+		fmt.Fprintf(&b, "%4g %%  %-10s", r.Loss, r.Tunnel)
+		for i, n := range []float64{r.One, r.Ten, r.P50, r.P99, r.CPU, r.Idle, r.Busy} {
+			width := 10
+			if i == 4 {
+				width = 9
+			}
+			if n == 0 {
+				fmt.Fprintf(&b, "%*s", width, "-")
+				continue
+			}
+			fmt.Fprintf(&b, "%*.1f", width, n)
+		}
+		b.WriteByte('\n')
 	}
 	return b.String()
 }
@@ -30,7 +42,8 @@ bandwidth-delay product, and independent loss each way; TCP with %s. %d processo
 %s. Goodput of one and of ten downloads over %v; the time of a request of 1 KB
 every 100 ms beside one download; processor time of the programs at both ends for
 each GB, without what the kernel does for TCP; memory of both ends with %d
-connections, idle and all downloading.
+connections, idle and all downloading. A figure is missing (-) if the tunnel did not
+get so far.
 
 `, o.rate, o.rtt, o.control, runtime.NumCPU(), runtime.Version(), o.time, o.conns)
 }
