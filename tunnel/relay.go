@@ -17,10 +17,21 @@ type localConn interface {
 
 // abort ends a connection so that its peer sees a reset, not an end.
 func abort(local net.Conn) {
-	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
-		_ = tcp.SetLinger(0)
-	}
+	endsByReset(local, true)
 	_ = local.Close()
+}
+
+// endsByReset sets whether a connection ends with a reset when it is closed: by this
+// process, or by the system because the process was killed. Otherwise what was sent so
+// far would look complete.
+func endsByReset(local net.Conn, reset bool) {
+	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
+		seconds := -1 // the system's default: what was written is delivered
+		if reset {
+			seconds = 0
+		}
+		_ = tcp.SetLinger(seconds)
+	}
 }
 
 const (
@@ -88,6 +99,7 @@ func awaitOpen(stream *kcp.Stream) error {
 // peer's answer to the opening comes first in the stream. It returns why it failed.
 func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
 	defer s.carrying(stream)()
+	endsByReset(local, true)
 	var failed sync.Once
 	var cause error
 	fail := func(err error) {
@@ -122,6 +134,9 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 	}
 	sending.Wait()
 	_ = stream.Close()
+	if cause == nil {
+		endsByReset(local, false)
+	}
 	_ = local.Close()
 	return cause
 }
