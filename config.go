@@ -17,42 +17,36 @@ import (
 
 // Config holds the settings of sessions. The zero value, and nil, mean the defaults,
 // which suit today's internet: low latency, windows that do not throttle, congestion
-// control on. A Config may be shared, but must not be changed while it is in use.
-// docs/settings.md says what to change for which traffic.
+// control on. Cipher and TLS must be the same at both ends, and a peer must understand
+// FEC if that is set. Nothing else has to match. A Config may be shared, but must not be
+// changed while it is in use. docs/settings.md says what to change for which traffic.
 //
-// Cipher and TLS must be the same at both ends, and a peer must understand FEC if that
-// is set. Nothing else has to match. The fields are, in this order: what travels; sizes;
-// retransmission and congestion control; time-outs; SharedConvs; limits on what unknown
-// peers can cause, from Backlog to LegacyPeers; sockets; streams; what shows what
-// happens; tests.
+// The fields are, in this order: what travels; sizes; retransmission and congestion
+// control; time-outs; SharedConvs; limits on what unknown peers can cause, from Backlog
+// to LegacyPeers; sockets; streams; what shows what happens; tests.
 type Config struct {
 	// Settings that must match the peer's.
 
 	// MessageMode preserves the boundaries of what WriteMessage sends. The default is a
-	// byte stream, in which writes may share a segment. Read and Write work in both
-	// modes, and with peers in either. kcp-go's SetStreamMode(true) is our default; its
-	// default is our MessageMode.
+	// byte stream. Read and Write work in both modes, and with peers in either. kcp-go's
+	// SetStreamMode(true) is our default; its default is our MessageMode.
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
 	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under keys of its
 	// session, which the ends agree on by certificates (WIRE.md §8). nil means no TLS.
-	// Both ends must have it, and Cipher must be nil.
-	//
-	// Dial verifies the peer as tls.Dial does: ServerName is taken from the address if it
-	// is empty. Listen needs Certificates, GetCertificate or GetConfigForClient. ALPN,
-	// client certificates and tickets work as with crypto/tls; there is no early data.
-	// MinVersion and MaxVersion must not be below TLS 1.3, and MTU must be 1200 at least.
-	// The peer's certificates may have 64 KiB. docs/settings.md has more, and what
-	// changes in FIPS mode.
+	// Both ends must have it, and Cipher must be nil. Dial verifies the peer as tls.Dial
+	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. ALPN, client
+	// certificates and tickets work as with crypto/tls; there is no early data. MTU must
+	// be 1200 at least, and the peer's certificates may have 64 KiB. docs/settings.md has
+	// more.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
-	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset instead of
-	// waiting for PeerTimeout. It is secret, of at least 16 bytes, better 32 at random,
-	// and must be the same after the restart, as must the address of the socket; the
-	// clock must not go back. Servers must not share one. The default, nil, is a key that
-	// each endpoint draws for itself: peers then learn that a session was given up, but
-	// not of a restart. See docs/settings.md.
+	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
+	// secret, of at least 16 bytes, better 32 at random, must be the same after the
+	// restart, as must the address of the socket, and must not be shared by servers. With
+	// the default, nil, peers learn that a session was given up, but not of a restart.
+	// See docs/settings.md.
 	StatelessResetKey []byte
 	// FEC adds parity packets to what is sent. The zero value adds none. The peer need
 	// not send any itself, nor know the ratio, but it must understand them: kcp-go does,
@@ -78,19 +72,15 @@ type Config struct {
 	// receive window and congestion control limit it further.
 	SendWindow int
 	// ReceiveWindow is the most segments held for Read: up to 65535, default 2048. Less
-	// than 128 is raised to 128, which holds the longest message. A smaller window is
-	// advertised while many peers send; see SocketBuffer. It takes at most two windows of
-	// memory, one waiting for Read and one behind a gap, in buffers of up to three times
-	// the peer's MTU. MaxBuffered bounds all of it.
+	// than 128 is raised to 128, which holds the longest message. It takes at most two
+	// windows of memory, one waiting for Read and one behind a gap, in buffers of up to
+	// three times the peer's MTU. MaxBuffered bounds all of it.
 	ReceiveWindow int
 	// WriteBuffer is how many bytes may be written ahead of the peer's acknowledgements
-	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more than its payload,
-	// as in ConnStats.WriteBufferUsed. The default is 4 MiB. While the sessions of the
-	// endpoint together have more than 64 MiB written ahead, it is twice what the windows
-	// allow in flight, 256 KiB to 4 MiB, and 16 KiB from 1 GiB on (memory pressure,
-	// compare Linux tcp_mem). A size set here stays as it is.
-	//
-	// What waits in all streams of a session together may take as much memory again; see
+	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more than its payload.
+	// The default is 4 MiB, and less while the sessions of the endpoint together have
+	// more than 64 MiB written ahead (see docs/settings.md; compare Linux tcp_mem). What
+	// waits in all streams of a session may take as much memory again; see
 	// StreamWriteBuffer.
 	WriteBuffer int
 
@@ -113,10 +103,9 @@ type Config struct {
 	FastResendLimit int
 	// Redundancy is how many bytes of redundant copies may be sent for each byte sent
 	// otherwise: 0 to 4. Packets that leave anyway and have room carry copies of recent
-	// segments of up to 256 bytes, while no more data waits to be sent. Any peer drops
-	// the copies as duplicates. With 1, game input is nearly immune to random loss. With
-	// the default, 0, copies are sent only after losses, and no more bytes than are saved
-	// by leaving out acknowledgements.
+	// segments of up to 256 bytes, which any peer drops as duplicates. With 1, game input
+	// is nearly immune to random loss. With the default, 0, copies are sent only after
+	// losses, and no more bytes than are saved by leaving out acknowledgements.
 	Redundancy float64
 	// CongestionControl returns the congestion controller of a new session. nil means
 	// congestion.NewBBR. The others are congestion.NewCubic, congestion.NewReference,
@@ -135,9 +124,8 @@ type Config struct {
 	// KeepAlive is the silence after which the peer is asked for a sign of life
 	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a lost peer
 	// even if the application does not write: PeerTimeout then runs as for unacknowledged
-	// data. The accepting side waits 1.5 times as long, so that normally only the
-	// dialling side asks. Every KCP peer answers. Default 25 s, or half of a PeerTimeout
-	// of less than 30 s, but at least 500 ms. Negative means never.
+	// data. The accepting side waits 1.5 times as long. Default 25 s, or half of a
+	// PeerTimeout of less than 30 s, but at least 500 ms. Negative means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
 	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
@@ -178,11 +166,9 @@ type Config struct {
 	// 65536.
 	MaxSessions int
 	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated their
-	// addresses (RFC 9000 §8). A peer validates its address with a token or, if it is a
-	// legacy peer, by an ACK of data written to it. Default 1024.
-	//
-	// Beyond the limit, a half-open session that is at least 3 seconds old and has been
-	// silent is evicted for a new one. A half-open session is sent at most three times as
+	// addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data written to
+	// them. Default 1024. Beyond it, one that has been silent, and is at least 3 seconds
+	// old, is evicted for a new one. A half-open session is sent at most three times as
 	// much as has arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as
 	// many handshakes besides may be in progress with validated peers; further ones wait.
 	MaxHalfOpen int
@@ -193,27 +179,21 @@ type Config struct {
 	// otherwise no limit.
 	MaxSessionsPerAddress int
 	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
-	// what their peers have sent, as EndpointStats.Buffered counts it. 64 KiB to 2 GiB,
-	// default 1 GiB.
-	//
-	// Beyond it, a session that holds more than its share takes only what can be read at
-	// once, and no datagrams. Shares are equal, and at least 64 KiB, or three quarters of
-	// what has arrived in the last seconds. Sessions that hold most for each byte that
-	// has arrived lately are ended with ErrMemoryPressure. Whoever keeps receiving is
-	// spared; docs/settings.md has the order.
+	// what their peers have sent, as EndpointStats.Buffered counts it: 64 KiB to 2 GiB,
+	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
+	// what can be read at once. Those that hold most for each byte that has arrived
+	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
 	MaxBuffered int
-	// AddressValidation is when a new peer must return a cookie, which shows that it
-	// receives what is sent to its address, before any state is kept for it. Legacy peers
-	// cannot. Default ValidateUnderPressure.
+	// AddressValidation is when a new peer must return a cookie before any state is kept
+	// for it. Legacy peers cannot. Default ValidateUnderPressure.
 	AddressValidation AddressValidation
 	// LegacyPeers is whether peers without signals, such as kcp-go, may open sessions.
 	// Default LegacyDefault.
 	LegacyPeers LegacyPeers
 	// Shards is how many sockets Listen opens on its one port, each with a goroutine that
 	// reads it: 1 to 256, default 1. The system distributes the peers among them by
-	// address (SO_REUSEPORT). Only Linux does so; elsewhere there is one socket. More
-	// than one may pay off on many processors, if one reader is what limits the server;
-	// see docs/settings.md for what it costs.
+	// address (SO_REUSEPORT), on Linux only; elsewhere there is one socket. More may pay
+	// off on many processors; see docs/settings.md.
 	Shards int
 	// Control, if not nil, is called for each socket that Dial and Listen open, before it
 	// is bound or connected, as net.ListenConfig.Control is: to set options such as DSCP
@@ -236,8 +216,7 @@ type Config struct {
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
 	// more. A message has to fit. The default is 1 MiB, and grows to 8 MiB, 16 MiB for
 	// all streams of a session, while the application reads as fast as that allows
-	// (dynamic right-sizing). A size set here stays as it is. A stream begins with 64 KiB
-	// until the application has read from it.
+	// (dynamic right-sizing). A size set here stays as it is.
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for the first
 	// time before its Write blocks: 4096 to 1 GiB, default 256 KiB. WriteBuffer bounds
@@ -259,16 +238,14 @@ type Config struct {
 	// Tracer, if not nil, is called once for every session, before it has sent or
 	// received anything, and returns the hooks for that one; nil: none. No lock is held,
 	// so it may call the methods of the Conn that do not wait, but the hooks themselves
-	// must not. For an accepted session it is called on the goroutine that reads the
-	// socket, also if the session never gets to Accept. Hooks of different sessions run
-	// at the same time. The last call is State with SessionEnded.
+	// must not. It may run on the goroutine that reads the socket. Hooks of different
+	// sessions run at the same time. The last call is State with SessionEnded.
 	Tracer func(*Conn) *Trace
 
 	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
-	// testing/synctest over package netsim. It is for tests alone: conversation ids,
-	// tokens, cookies and secrets all depend on its seed, and whoever knows that can
-	// predict them. The default draws from crypto/rand. Package netsim has the conditions
-	// under Determinism.
+	// testing/synctest over package netsim, which has the conditions under Determinism.
+	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
+	// cookies and secrets. The default draws from crypto/rand.
 	Repetition *Repetition
 }
 
@@ -277,35 +254,29 @@ type Config struct {
 type AddressValidation uint8
 
 const (
-	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
-	// (with TLS an eighth) or half of Config.MaxSessions is reached, or while
-	// the peer's address has as many sessions as it may.
+	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen (with TLS
+	// an eighth) or half of Config.MaxSessions is reached, or while the peer's address
+	// has as many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
-	// ValidateAlways asks every peer with signals. Legacy peers cannot be
-	// asked; LegacyRefuse keeps those out. In every mode, an address
-	// that is not validated is sent at most three times as much as has arrived
-	// from it.
+	// ValidateAlways asks every extended peer. Legacy peers cannot be asked; LegacyRefuse
+	// keeps those out.
 	ValidateAlways
 )
 
-// LegacyPeers says whether peers without this package's signals, such as kcp-go
-// and the C reference, may open sessions with an endpoint. It does not matter to
-// the sessions that the endpoint dials.
-//
-// Nothing in such a peer's format shows when a packet was made, or that the peer
-// is present. Anyone can forge its first packets, unless Config.Cipher
-// authenticates them. With such a Cipher, anyone who has recorded them can open
-// the session again, and the data in them is read once more.
+// LegacyPeers says whether legacy peers, such as kcp-go and the C reference, may open
+// sessions with an endpoint. Nothing in such a peer's format shows when a packet was
+// made, or that the peer is present. Anyone can forge its first packets, unless
+// Config.Cipher authenticates them; then anyone who has recorded them can replay the
+// session.
 type LegacyPeers uint8
 
 const (
 	// LegacyDefault lets legacy peers open sessions, but not with a Cipher that
 	// authenticates (see crypt.Authenticated), and not with TLS.
 	LegacyDefault LegacyPeers = iota
-	// LegacyAllow lets them open sessions with every Cipher. Validate refuses it
-	// together with TLS.
+	// LegacyAllow lets them, with every Cipher. Validate refuses it together with TLS.
 	LegacyAllow
-	// LegacyRefuse lets only peers with signals open sessions.
+	// LegacyRefuse lets only extended peers open sessions.
 	LegacyRefuse
 )
 
@@ -361,14 +332,12 @@ const (
 	forever              = 100 * 365 * 24 * time.Hour
 )
 
-// LowLatency returns a Config for traffic that must arrive soon and is small
-// compared with the path's capacity: games, voice, remote control. It has no
-// congestion control, as KCP is mostly run. At most SendWindow, 512 segments, are in
-// flight: 115 Mbit/s at a round trip of 50 ms, so it is not for bulk on shared
-// links. NoDelay is NoDelayTurbo, Interval 10 ms, FastResend 1.
-//
-// On most paths the default Config is as quick (see docs/settings.md). This one is
-// for peers and paths that congestion control slows down.
+// LowLatency returns a Config for traffic that must arrive soon and is small compared
+// with the path's capacity: games, voice, remote control. It has no congestion control,
+// as KCP is mostly run, so it is not for bulk on shared links. At most SendWindow, 512
+// segments, are in flight: 115 Mbit/s at a round trip of 50 ms. NoDelay is NoDelayTurbo,
+// Interval 10 ms, FastResend 1. On most paths the default Config is as quick (see
+// docs/settings.md).
 func LowLatency() Config {
 	return Config{
 		NoDelay:           NoDelayTurbo,
