@@ -55,6 +55,7 @@ type Server struct {
 	log         *slog.Logger
 	listener    *kcp.Listener
 	guard       guard
+	lobby       lobby
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
@@ -132,7 +133,7 @@ func (s *Server) settings() (*kcp.Config, error) {
 		c.StatelessResetKey = key
 	}
 	c.HandshakeFailed = func(remote net.Addr, err error) {
-		s.log.Warn("handshake failed", "client", remote, "error", err)
+		s.warn("handshake failed", "client", remote, "error", err)
 	}
 	return &c, nil
 }
@@ -238,10 +239,17 @@ func (s *Server) Serve(ctx context.Context) error {
 
 // serveConn serves a session from its beginning to its end.
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
-	log := s.log.With("client", conn.RemoteAddr().String())
+	addr := conn.RemoteAddr()
+	log := s.log.With("client", addr.String())
+	if !s.lobby.enter(addr) {
+		_ = conn.Abort()
+		s.warn("client turned away", "client", addr, "error", "too many sessions have not shown who they are")
+		return
+	}
 	identity, err := s.welcome(ctx, conn)
+	s.lobby.leave(addr)
 	if err != nil {
-		log.Warn("client turned away", "error", err)
+		s.warn("client turned away", "client", addr, "error", err)
 		return
 	}
 	c := &clientAt{server: s, identity: identity}

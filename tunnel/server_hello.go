@@ -50,12 +50,18 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 		_ = conn.Abort()
 		return nil, fmt.Errorf("no hello: %w", err)
 	}
+	expected := expectNothing(limited, conn)
 	who, err := s.examine(conn, stream)
 	var away *turnedAway
+	if errors.As(err, &away) {
+		defer expected()
+	} else {
+		expected()
+	}
 	switch {
 	case err == nil:
 		err = writeJSON(stream, welcome{})
-	case errors.As(err, &away):
+	case away != nil:
 		s.turnAway(limited, conn, stream, away)
 		return nil, err
 	}
