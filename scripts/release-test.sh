@@ -71,6 +71,7 @@ go get "github.com/arqnet/kcp/tunnel@$version"
 go build -o user .
 ./user
 uses ./user "github.com/arqnet/kcp/tunnel	$version"
+go get "github.com/arqnet/kcp/tunnel/cmd/kcptunnel@$version"
 go build -o kcptunnel github.com/arqnet/kcp/tunnel/cmd/kcptunnel
 ./kcptunnel -version
 

@@ -30,23 +30,38 @@ type Config struct {
 	Mode                                    string
 	NoDelay, Interval, Resend, NoCongestion int
 
-	MTU              int
-	SndWnd, RcvWnd   int // packets
-	DataShard        int
-	ParityShard      int
-	DSCP             int
-	NoComp           bool
-	SockBuf          int // bytes
-	SmuxVer          int // 1 or 2
-	SmuxBuf          int // bytes of a session
-	StreamBuf        int // bytes of a stream, with SmuxVer 2
-	FrameSize        int
-	KeepAlive        time.Duration
-	CloseWait        time.Duration // how long one direction goes on without bytes behind the end of the other
-	Conn             int           // sessions of a client
-	AutoExpire       time.Duration // after which a client's session takes no more connections; 0: never
-	ScavengeTTL      time.Duration // after which it is closed then
-	QuietConnections bool          // the log has no connections
+	// MTU is the size of the largest packet in bytes of UDP payload, 256 to 1500.
+	MTU int
+	// SndWnd and RcvWnd are the windows in packets.
+	SndWnd, RcvWnd int
+	// DataShard packets are followed by ParityShard packets of error correction. 0:
+	// none.
+	DataShard, ParityShard int
+	// DSCP is the class of packets (RFC 2474), of 6 bits.
+	DSCP int
+	// NoComp leaves out the compression.
+	NoComp bool
+	// SockBuf is the size of the socket's buffers in bytes.
+	SockBuf int
+	// SmuxVer is the version of smux, 1 or 2.
+	SmuxVer int
+	// SmuxBuf is how many bytes a session may buffer, and StreamBuf a stream, with
+	// version 2.
+	SmuxBuf, StreamBuf int
+	// FrameSize is the size of the largest frame of smux in bytes, up to 65535.
+	FrameSize int
+	// KeepAlive is the time between signs of life.
+	KeepAlive time.Duration
+	// CloseWait is how long one direction of a connection goes on without bytes
+	// behind the end of the other.
+	CloseWait time.Duration
+	// Conn is how many sessions a client has, up to 1024.
+	Conn int
+	// AutoExpire is after how long a client's session takes no more connections; 0:
+	// it always does. It is closed after ScavengeTTL more.
+	AutoExpire, ScavengeTTL time.Duration
+	// QuietConnections leaves connections out of the log.
+	QuietConnections bool
 
 	// Listening, if not nil, is called with the address where connections or sessions
 	// are accepted from now on.
