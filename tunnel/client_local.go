@@ -40,12 +40,12 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		var at net.Addr
 		if r.UDP {
 			var pc net.PacketConn
-			if pc, err = lc.ListenPacket(ctx, "udp", r.Listen); err != nil {
+			if pc, err = lc.ListenPacket(ctx, listenNetwork("udp", r.Listen), r.Listen); err != nil {
 				return all, fmt.Errorf("remote %v: %w", r, err)
 			}
 			l.udp, at = pc.(*net.UDPConn), pc.LocalAddr()
 		} else {
-			if l.tcp, err = lc.Listen(ctx, "tcp", r.Listen); err != nil {
+			if l.tcp, err = lc.Listen(ctx, listenNetwork("tcp", r.Listen), r.Listen); err != nil {
 				return all, fmt.Errorf("remote %v: %w", r, err)
 			}
 			at = l.tcp.Addr()

@@ -32,6 +32,36 @@ func TestReverse(t *testing.T) {
 	})
 }
 
+// What listens on an address of IPv4 does so there alone, and localhost needs no
+// resolver. A target that refuses is in the client's log.
+func TestReverseAddresses(t *testing.T) {
+	checkLeaks(t)
+	_, port, err := net.SplitHostPort(target(t, echo))
+	require.NoError(t, err)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:0:localhost:"+port, "R:0:localhost:1"))
+	for range 2 {
+		at := c.address(t)
+		_, p, err := net.SplitHostPort(at)
+		require.NoError(t, err)
+		if conn, err := net.Dial("tcp", "[::1]:"+p); err == nil {
+			conn.Close()
+			t.Errorf("%s is reached by IPv6", at)
+		}
+		b, _ := io.ReadAll(func() net.Conn {
+			conn := dial(t, "127.0.0.1:"+p)
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.CloseWrite()
+			return conn
+		}())
+		if !strings.Contains(string(b), "hello") {
+			waitFor(t, func() bool { return strings.Contains(c.log.String(), "level=WARN msg=refused") })
+			require.Contains(t, c.log.String(), "connect: connection refused")
+		}
+	}
+	require.Contains(t, c.log.String(), "connection refused")
+}
+
 // A port that is taken is tried again, and the log names it.
 func TestReversePortInUse(t *testing.T) {
 	checkLeaks(t)

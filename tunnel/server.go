@@ -255,7 +255,7 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
 		conn: conn, log: log.With("user", identity.name), admit: c.admit, listen: c.listen,
-		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout,
+		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.sessions[c] = true

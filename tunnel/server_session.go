@@ -56,7 +56,7 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		return
 	}
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, "tcp", target)
+	l, err := lc.Listen(ctx, listenNetwork("tcp", target), target)
 	if err != nil {
 		c.refuse(stream, o, listenError(err))
 		return
@@ -91,7 +91,7 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 // listenUDP listens for packets.
 func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening) {
 	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, "udp", o.target)
+	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
 	if err != nil {
 		c.refuse(stream, o, listenError(err))
 		return

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -24,6 +25,8 @@ type session struct {
 	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
 	dialTimeout time.Duration
 	udpTimeout  time.Duration
+	// failed is the level of log records of targets that cannot be dialled.
+	failed slog.Level
 
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
@@ -183,8 +186,12 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 // refuse resets a stream with the reason in err.
 func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	level := slog.LevelDebug
-	if errors.Is(err, refusal(codeForbidden)) {
+	var dialling *dialError
+	switch {
+	case errors.Is(err, refusal(codeForbidden)):
 		level = slog.LevelInfo
+	case errors.As(err, &dialling):
+		level = s.failed
 	}
 	s.log.Log(context.Background(), level, "refused", "kind", o.kind, "target", o.target, "error", err)
 	_ = stream.Reset(uint64(codeOf(err)))
@@ -197,11 +204,36 @@ func (s *session) dial(ctx context.Context, network string, o opening) (net.Conn
 		return nil, err
 	}
 	d := net.Dialer{Timeout: s.dialTimeout}
-	local, err := d.DialContext(ctx, network, target)
-	if err != nil {
-		return nil, &dialError{dialRefusal(err), err}
+	var local net.Conn
+	for _, at := range addresses(target) {
+		if local, err = d.DialContext(ctx, network, at); err == nil {
+			return local, nil
+		}
 	}
-	return local, nil
+	return nil, &dialError{dialRefusal(err), err}
+}
+
+// addresses returns what to dial for a target. The name localhost is the loopback
+// address whatever a resolver says (RFC 6761 §6.3); there may be none.
+func addresses(target string) []string {
+	host, port, err := net.SplitHostPort(target)
+	if err != nil || host != "localhost" {
+		return []string{target}
+	}
+	return []string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
+}
+
+// listenNetwork returns the network to listen with: an address of IPv4 is not all
+// addresses of IPv6, too, as package net has it.
+func listenNetwork(network, addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return network
+	}
+	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
+		return network + "4"
+	}
+	return network
 }
 
 // dialError is why a target could not be dialled: the code for the peer, and the

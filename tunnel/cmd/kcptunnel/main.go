@@ -33,8 +33,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, reload: make(chan os.Signal, 1)}
-	signalReload(p.reload)
+	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, notify: signalReload}
 	code := p.run(ctx, os.Args)
 	stop()
 	os.Exit(code)
@@ -44,8 +43,10 @@ func main() {
 type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
-	reload         chan os.Signal // asks to read files again
-	completing     bool           // a shell asks what may come next
+	completing     bool // a shell asks what may come next
+	// notify has signals sent to c that ask a server to read its files again; nil:
+	// there are none. Other commands end with that signal.
+	notify func(c chan<- os.Signal)
 }
 
 // usageError is a mistake of the user's.

@@ -44,7 +44,7 @@ func (o *output) String() string {
 
 // started is a command that runs.
 type started struct {
-	program  *program
+	reload   chan chan<- os.Signal // where a server takes SIGHUP
 	out, err *output
 	cancel   context.CancelFunc
 	code     chan int
@@ -54,9 +54,9 @@ type started struct {
 func start(t *testing.T, args ...string) *started {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	s := &started{out: new(output), err: new(output), cancel: cancel, code: make(chan int, 1)}
-	s.program = &program{stdin: strings.NewReader(""), stdout: s.out, stderr: s.err, reload: make(chan os.Signal, 1)}
-	go func() { s.code <- s.program.run(ctx, append([]string{"kcptunnel"}, args...)) }()
+	s := &started{out: new(output), err: new(output), cancel: cancel, code: make(chan int, 1), reload: make(chan chan<- os.Signal, 1)}
+	p := &program{stdin: strings.NewReader(""), stdout: s.out, stderr: s.err, notify: func(c chan<- os.Signal) { s.reload <- c }}
+	go func() { s.code <- p.run(ctx, append([]string{"kcptunnel"}, args...)) }()
 	t.Cleanup(func() { _, _ = s.stop() })
 	return s
 }
@@ -298,14 +298,15 @@ func TestReload(t *testing.T) {
 	local := find(t, c.err, `msg=listening .*address=(\S+)`)
 	says(t, local)
 
+	reload := <-s.reload
 	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
-	s.program.reload <- syscall.SIGHUP
+	reload <- syscall.SIGHUP
 	find(t, s.err, `users not read again.*users.json`)
 	says(t, local)
 
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
 	require.NoError(t, os.Remove(key))
-	s.program.reload <- syscall.SIGHUP
+	reload <- syscall.SIGHUP
 	find(t, s.err, `users read again`)
 	fingerprint := find(t, s.err, `(?s)users read again.*certificate read again" fingerprint=(SHA256:\S+)`)
 	require.NotEqual(t, old, fingerprint)

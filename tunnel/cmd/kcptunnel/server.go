@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
@@ -59,10 +60,14 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 	defer screen.watch(s.Status)()
 	ended := make(chan struct{})
 	defer close(ended)
+	reload := make(chan os.Signal, 1)
+	if p.notify != nil {
+		p.notify(reload)
+	}
 	go func() {
 		for {
 			select {
-			case <-p.reload:
+			case <-reload:
 				reloadServer(s, c, log)
 			case <-ended:
 				return
