@@ -135,6 +135,9 @@ func (c *Client) kcpSettings() *kcp.Config {
 	if s.MaxStreams == 0 {
 		s.MaxStreams = defaultMaxStreams
 	}
+	if s.Redundancy == 0 {
+		s.Redundancy = defaultRedundancy
+	}
 	if s.KeepAlive == 0 {
 		s.KeepAlive = 10 * time.Second
 	}

@@ -44,6 +44,9 @@ const (
 	defaultUDPTimeout  = 2 * time.Minute
 	// defaultMaxStreams is how many connections and flows a session may have.
 	defaultMaxStreams = 16384
+	// defaultRedundancy has packets that leave anyway carry copies of what is small and
+	// new, such as keystrokes, at most as many bytes as are sent otherwise.
+	defaultRedundancy = 1
 	// shutdownTime is how long sessions may take to end in order.
 	shutdownTime = 2 * time.Second
 )
@@ -114,6 +117,9 @@ func (s *Server) settings() (*kcp.Config, error) {
 	}
 	if c.MaxStreams == 0 {
 		c.MaxStreams = defaultMaxStreams
+	}
+	if c.Redundancy == 0 {
+		c.Redundancy = defaultRedundancy
 	}
 	c.TLS = &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
