@@ -84,7 +84,7 @@
 // # The state machine
 //
 // [New] returns a [KCP], the protocol without clock, socket, lock or goroutine, for
-// programs that bring their own. It behaves exactly like the C reference implementation.
+// programs that bring their own. It puts out what the C reference implementation does.
 // [Extensions] and the errors of its Input, such as [ErrConv], belong to it. WIRE.md
 // describes the wire format, and the few deliberate differences from the reference.
 package kcp

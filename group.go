@@ -28,7 +28,7 @@ type Group struct {
 	set     pollset.Set[groupMember]
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
-	mu      sync.Mutex     // guards the fields below; no other lock is taken under it
+	mu      sync.Mutex     // guards the fields below; of the other locks only that of set is taken under it
 	touched []*Conn        // for Send; nil while a Send uses it
 	spare   []*groupMemory // not in use
 

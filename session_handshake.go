@@ -11,7 +11,7 @@ import (
 // it, but for the atomic flags. Times are since the endpoint's epoch.
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
-	active      atomic.Bool // a packet arrived since oldestHalfOpenLocked looked; set only if unvalidated
+	active      atomic.Bool // a packet arrived since the list of half-open sessions was looked at; set only if unvalidated
 	greeted     atomic.Bool // the peer is extended: kind is peerExtended
 
 	kind         peerKind
