@@ -7,7 +7,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/readturn"
 	"github.com/arqnet/kcp/internal/rulebook"
 )
 
@@ -176,7 +175,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| Stateless reset", "10 000 a second", resetRate},
-		{"| A blocked call reads the socket", "1 ms", readturn.Grace},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},
 	}

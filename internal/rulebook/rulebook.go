@@ -112,7 +112,7 @@ func spells(rule, figure string) bool {
 }
 
 var (
-	spelled = regexp.MustCompile(`(\d+(?: \d{3})*(?:\.\d+)?)(?:\^(\d+))?(?:/(\d+))?(?:th)?` +
+	spelled = regexp.MustCompile(`(\d+(?: \d{3})*(?:\.\d+)?)(?:\^(\d+))?(?:/(\d+))?(?:ths?)?` +
 		`(?: to [\d.]+)?(?: (KiB|MiB|GiB|µs|ms|s|min|%))?(?:[^\w.]|$)`)
 	units = map[string]float64{
 		"": 1, "%": 0.01, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
