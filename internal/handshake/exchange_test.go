@@ -375,3 +375,29 @@ func FuzzExchange(f *testing.F) {
 		}
 	})
 }
+
+// A dialling end that has sent nothing takes nothing. A ticket that is not
+// acknowledged is sent again 6 times.
+func TestExchangeBeforeAndAfter(t *testing.T) {
+	client, server := configs(t)
+	var r Result
+	none := newParty(t, client)
+	require.False(t, none.x.Input(InClear, &protect.Packet{Data: make([]byte, 100)}, open, &r))
+	require.Equal(t, 1, r.Dropped)
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	a, b := dialler(t, client, clientInfo), newParty(t, server)
+	for range 5 {
+		for _, p := range a.packets() {
+			b.input(p)
+		}
+		for _, p := range b.packets() {
+			if !b.x.Done {
+				a.input(p)
+			}
+		}
+	}
+	require.True(t, b.x.Done)
+	require.True(t, b.x.Unacknowledged())
+	require.True(t, b.x.Repeat(6))
+	require.False(t, b.x.Repeat(7))
+}

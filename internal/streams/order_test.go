@@ -104,3 +104,51 @@ func TestTurnsOfStreams(t *testing.T) {
 		require.EqualValues(t, 2*(i%3)+1, ID(h.queued[i].payload), "segment %d", i)
 	}
 }
+
+// Turns are by bytes: streams of equal priority that have messages of different sizes
+// send as much.
+func TestTurnsAreByBytes(t *testing.T) {
+	h := newHost(1, someLimits)
+	sizes := []int{100, 1000, 333}
+	for _, n := range sizes {
+		s, err := h.table.Open(Params{})
+		require.NoError(t, err)
+		for range 20_000 / n {
+			s.Send(make([]byte, n), 0, 0, nil)
+		}
+	}
+	sent := make(map[uint32]int)
+	for len(h.queued) < 150 {
+		require.True(t, h.table.Pull(false))
+		p := h.queued[len(h.queued)-1].payload
+		sent[ID(p)] += len(p)
+	}
+	for i := range sizes {
+		require.InDelta(t, sent[1], sent[uint32(2*i+1)], 2500, "%v", sent)
+	}
+}
+
+// What the session itself sends has priority 0: it leaves before streams of less.
+func TestSessionAmongStreams(t *testing.T) {
+	for priority, first := range map[int8]bool{-1: false, 1: true} {
+		h := newHost(1, someLimits)
+		s, err := h.table.Open(Params{Priority: priority})
+		require.NoError(t, err)
+		s.Write(make([]byte, 10_000))
+		require.True(t, h.table.Pull(false))
+		require.Equal(t, first, h.table.Pull(true), "%d", priority)
+		require.True(t, h.table.Pull(false))
+	}
+}
+
+// There are ids for 2^31 - 1 streams of an end.
+func TestIDsAreUsedUp(t *testing.T) {
+	h := newHost(1, someLimits)
+	_, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	h.table.next = 1<<32 - 3
+	_, err = h.table.Open(Params{})
+	require.NoError(t, err)
+	_, err = h.table.Open(Params{})
+	require.ErrorIs(t, err, errIDs)
+}
