@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 )
@@ -185,4 +186,85 @@ func TestMessagesAreCutAnew(t *testing.T) {
 	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(1000))
 	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss))
 	require.Equal(t, was, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss+1))
+}
+
+// Nothing leaves beyond the congestion window but in an outage, with streams.
+func TestNothingBeyondTheWindow(t *testing.T) {
+	h := newHarness(t, nil)
+	require.Zero(t, h.k.beyondWindow())
+}
+
+// What is not in the format of FEC is dropped, and counted.
+func TestBadShardsAreCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
+		b.mu.Lock()
+		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}}, b.ep.now())
+		b.mu.Unlock()
+		require.False(t, ok)
+		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
+		require.NoError(t, a.Abort())
+		require.ErrorIs(t, a.Abort(), net.ErrClosed, "it was ended before")
+	})
+}
+
+// Datagrams that come after Close are dropped, and counted.
+func TestDatagramsAfterClose(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		b.mu.Lock()
+		b.takeDatagram([]byte{1})
+		b.closing.closed = true
+		b.takeDatagram([]byte{2})
+		s := b.datagramStats()
+		b.closing.closed = false
+		b.mu.Unlock()
+		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A session in which no Flush waits has nothing to wake.
+func TestNoFlushWaits(t *testing.T) {
+	var w *sessionWatch
+	w.overtaken(5)
+	require.False(t, w.delivers(5))
+}
+
+// A write buffer of streams that was set to more than the session's counts for all
+// streams together.
+func TestLargeStreamWriteBuffer(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
+		w.listen(nil)
+		c := w.dial(e)
+		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer())
+		e.load.written.Store(writePressure + 1)
+		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer(), "also when memory is short")
+		e.load.written.Store(0)
+		require.NoError(t, c.Abort())
+	})
+}
+
+// With streams, too, there is one end of the session's own data: FIN names it, and
+// only CLOSE may name a later one.
+func TestSecondFinBesideStreams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, err := a.OpenStream(context.Background(), nil)
+		require.NoError(t, err)
+		_, err = s.Write([]byte("x"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		next := uint32(b.kcp.recvNext())
+		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
+		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
+		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
+		require.False(t, b.takeFin(signal{sigClose, next + 4, 0}))
+		require.True(t, b.takeFin(signal{sigClose, next + 6, 0}))
+		b.mu.Unlock()
+		require.NoError(t, a.Abort())
+	})
 }

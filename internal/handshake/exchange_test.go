@@ -382,7 +382,8 @@ func TestExchangeBeforeAndAfter(t *testing.T) {
 	client, server := configs(t)
 	var r Result
 	none := newParty(t, client)
-	require.False(t, none.x.Input(InClear, &protect.Packet{Data: make([]byte, 100)}, open, &r))
+	hello := dialler(t, client, clientInfo).packets()[0]
+	require.False(t, none.x.Input(InClear, &protect.Packet{Data: hello}, open, &r))
 	require.Equal(t, 1, r.Dropped)
 	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	a, b := dialler(t, client, clientInfo), newParty(t, server)

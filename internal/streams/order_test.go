@@ -152,3 +152,32 @@ func TestIDsAreUsedUp(t *testing.T) {
 	_, err = h.table.Open(Params{})
 	require.ErrorIs(t, err, errIDs)
 }
+
+// The buffer of a stream that nothing has needed yet, and the largest, do not grow.
+func TestNoGrowth(t *testing.T) {
+	for window, grows := range map[int]bool{InitialCredit: false, 1 << 20: true, 8 << 20: false} {
+		h := newHost(2, someLimits)
+		h.table.Input((&Header{ID: 1, Kind: Open, Opens: true}).Append(nil), false)
+		r := h.table.Accept()
+		r.in.window = window
+		r.grow(window)
+		require.Equal(t, grows, r.in.window > window, "%d", window)
+	}
+}
+
+// When the half for anything is full, a write waits for it unless there is credit for
+// all of it, or for 32 KiB.
+func TestRoomForCredit(t *testing.T) {
+	h := newHost(1, someLimits)
+	h.room = 128 << 10
+	full, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	full.Write(make([]byte, 100<<10))
+	s, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	for credit, want := range map[int]Half{0: ForAny, 999: ForAny, 1000: ForCredit} {
+		s.out.limit = s.out.used + serial.Number(credit+SegmentCost)
+		_, half := s.Room(1000)
+		require.Equal(t, want, half, "%d", credit)
+	}
+}
