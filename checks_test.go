@@ -268,3 +268,64 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		require.NoError(t, a.Abort())
 	})
 }
+
+// A session that has ended sends nothing more when it is aborted, or closed.
+func TestNothingLeavesAnEndedSession(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.Abort())
+		time.Sleep(time.Second)
+		_, err := b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrReset)
+		seen := w.watched()
+		require.NoError(t, b.Abort())
+		time.Sleep(time.Second)
+		require.Empty(t, seen.all(w))
+	})
+}
+
+// An endpoint that is closed takes what ends its reading for no error of the socket.
+func TestCloseIsNoReadError(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		pc, err := w.net.Listen("10.0.0.7:7")
+		require.NoError(t, err)
+		defer pc.Close()
+		e, err := NewEndpoint(pc, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, e.Close())
+		time.Sleep(time.Second)
+		require.Zero(t, e.Stats().ReadErrors)
+	})
+}
+
+// A Tracer may want nothing of a session.
+func TestTracerOfNothing(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		asked := 0
+		config := &Config{Tracer: func(*Conn) *Trace { asked++; return nil }}
+		a, b, _ := w.pair(config, config)
+		send(t, a, []byte("hello"))
+		receive(t, b, []byte("hello"))
+		require.Equal(t, 2, asked)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A peer that has not announced that it answers PROBE is sent none.
+func TestNoProbesToOthers(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.True(t, a.mayProbeMTU())
+		a.mu.Lock()
+		a.hs.capabilities &^= capPMTU
+		a.mu.Unlock()
+		go io.Copy(io.Discard, b)
+		_, err := a.Write(make([]byte, 1<<20))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Nil(t, a.plpmtu.search)
+		require.NoError(t, a.Abort())
+	})
+}

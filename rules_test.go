@@ -8,6 +8,8 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/trace"
+	"github.com/stretchr/testify/require"
 )
 
 const millis = time.Millisecond
@@ -18,6 +20,12 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", sessionFigures())
 	rulebook.Check(t, "RULES.md", endpointFigures())
 	rulebook.Check(t, "WIRE.md", wireFigures())
+	require.Equal(t, []trace.LossCause{
+		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage,
+	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage})
+	require.Equal(t, []trace.SessionState{
+		trace.SessionDialled, trace.SessionAccepted, trace.SessionEstablished,
+	}, []SessionState{SessionDialled, SessionAccepted, SessionEstablished})
 }
 
 // machineFigures are those of the state machine.
@@ -68,6 +76,8 @@ func machineFigures() []rulebook.Figure {
 		{probe, "200 ms", zeroWindowProbeWait},
 		{probe, "5 s", sessionMaxRTO},
 		{"| Messages: fragments", "127 sent", maxFragments},
+		{"| Fast retransmit", "2 ACKs", defaultFastResend},
+		{"| Fast retransmit", "5 transmissions", defaultFastLimit},
 		{copies, "256 bytes", repeatSize},
 		{copies, "newest 16", repeatReach},
 		{copies, "48 segments", repeatMemory},

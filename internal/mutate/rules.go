@@ -59,7 +59,8 @@ func readRules(path, pattern string) (rules []rule, err error) {
 	return rules, nil
 }
 
-var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+// testFunc is a test, or a fuzz test, of which the seeds are run.
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
 // findTests returns the folders in which each test is. Other modules are left out.
 func findTests(root string) (map[string][]string, error) {
