@@ -15,12 +15,10 @@ import (
 	"time"
 )
 
-// Figure is a number of a rule, and what the code has for it.
-type Figure struct {
-	Rule string // a part of the rule's row or paragraph that no other has
-	Says string // the figure as it is spelled there, such as "25 ms" or "srtt/16"
-	Is   any    // the constant: a number or a time.Duration
-}
+// Figure is a number of a rule, and what the code has for it: a part of the rule's
+// row or paragraph that no other has, the figure as it is spelled there, such as
+// "25 ms" or "srtt/16", and the constant, a number or a time.Duration.
+type Figure [3]any
 
 // Check compares figures with a page of the repository, such as RULES.md.
 func Check(t *testing.T, page string, all []Figure) {
@@ -79,28 +77,29 @@ func split(text string) (rules []string) {
 
 // check compares a figure with the one rule that it is from.
 func (f Figure) check(rules []string) error {
+	rule, says := f[0].(string), f[1].(string)
 	var found []string
 	for _, r := range rules {
-		if strings.Contains(r, f.Rule) {
+		if strings.Contains(r, rule) {
 			found = append(found, r)
 		}
 	}
 	if len(found) != 1 {
-		return fmt.Errorf("%d rules have %q", len(found), f.Rule)
+		return fmt.Errorf("%d rules have %q", len(found), rule)
 	}
-	if !spells(found[0], f.Says) {
-		return fmt.Errorf("the rule %q does not say %q", f.Rule, f.Says)
+	if !spells(found[0], says) {
+		return fmt.Errorf("the rule %q does not say %q", rule, says)
 	}
-	said, err := parse(f.Says)
+	said, err := parse(says)
 	if err != nil {
 		return err
 	}
-	is, err := number(f.Is)
+	is, err := number(f[2])
 	if err != nil {
 		return err
 	}
 	if math.Abs(said-is) > 1e-9*math.Abs(said) {
-		return fmt.Errorf("the rule %q says %s, the code has %v", f.Rule, f.Says, f.Is)
+		return fmt.Errorf("the rule %q says %s, the code has %v", rule, says, f[2])
 	}
 	return nil
 }
