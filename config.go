@@ -15,359 +15,237 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// Config holds the settings of sessions. The zero value, and nil, mean the
-// defaults, which suit today's internet: low latency, windows that do not
-// throttle, congestion control on. A Config may be shared, but must not be
-// changed while it is in use.
+// Config holds the settings of sessions. The zero value, and nil, mean the defaults,
+// which suit today's internet: low latency, windows that do not throttle, congestion
+// control on. Cipher and TLS must be the same at both ends, and a peer must understand
+// FEC if that is set. Nothing else has to match. A Config may be shared, but must not be
+// changed while it is in use. docs/settings.md says what to change for which traffic.
 //
-// Cipher and TLS must be the same at both ends, and a peer must understand FEC if
-// that is set. Nothing else has to match. The fields are, in this order,
-//   - what travels: MessageMode, Cipher, TLS, StatelessResetKey, FEC;
-//   - sizes of packets, windows and buffers: MTU to WriteBuffer;
-//   - retransmission and congestion control: NoDelay to CongestionControl;
-//   - time-outs: PeerTimeout to MaxLinger;
-//   - SharedConvs, for programs that choose their conversation ids;
-//   - limits on what unknown peers can cause: Backlog to LegacyPeers;
-//   - sockets: Shards, Control, SocketBuffer;
-//   - streams: MaxStreams, StreamReceiveBuffer, StreamWriteBuffer;
-//   - what shows what happens: Logger, HandshakeFailed, Tracer;
-//   - for tests: Repetition.
+// The fields are, in this order: what travels; sizes; retransmission and congestion
+// control; time-outs; SharedConvs; limits on what unknown peers can cause, from Backlog
+// to LegacyPeers; sockets; streams; what shows what happens; tests.
 type Config struct {
 	// Settings that must match the peer's.
 
-	// MessageMode preserves the boundaries of what WriteMessage sends. The
-	// default is a byte stream, in which writes may share a segment and there
-	// are no boundaries. Read and Write work in both modes, and with peers in
-	// either. kcp-go's SetStreamMode(true) is our default; its default is our
-	// MessageMode.
+	// MessageMode preserves the boundaries of what WriteMessage sends. The default is a
+	// byte stream. Read and Write work in both modes, and with peers in either. kcp-go's
+	// SetStreamMode(true) is our default; its default is our MessageMode.
 	MessageMode bool
 	// Cipher encrypts every packet; nil means none. See package crypt.
 	Cipher crypt.Cipher
-	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under
-	// keys of its session, which the ends agree on by certificates (WIRE.md §8).
-	// nil means no TLS. Both ends must have it, and Cipher must be nil.
-	//
-	// Dial verifies the peer as tls.Dial does: ServerName is taken from the
-	// address if it is empty. Listen needs Certificates, GetCertificate or
-	// GetConfigForClient. ALPN (NextProtos), client certificates and tickets
-	// (ClientSessionCache) work as with crypto/tls; there is no early data.
-	// MinVersion and MaxVersion must not be below TLS 1.3 if they are set, and
-	// MTU must be 1200 at least. A handshake fails if the peer's certificates
-	// exceed 64 KiB; they count in MaxBuffered while the session is open.
-	//
-	// In programs run with GODEBUG=fips140=only TLS offers AES-GCM alone, and
-	// packets have random nonces of the FIPS module, of 12 bytes. Peers need not
-	// be such programs.
+	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under keys of its
+	// session, which the ends agree on by certificates (WIRE.md §8). nil means no TLS.
+	// Both ends must have it, and Cipher must be nil. Dial verifies the peer as tls.Dial
+	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. ALPN, client
+	// certificates and tickets work as with crypto/tls; there is no early data. MTU must
+	// be 1200 at least, and the peer's certificates may have 64 KiB. docs/settings.md has
+	// more.
 	TLS *tls.Config
-	// StatelessResetKey lets peers of sessions with TLS learn at once that this
-	// end was restarted (stateless reset, RFC 9000 §10.3): their calls return
-	// ErrReset instead of waiting for PeerTimeout. It is secret, of at least 16
-	// bytes, better 32 at random, and must be the same after the restart, as must
-	// the address that the socket is bound to and the clock, which must not go
-	// back. Whoever knows it can end the sessions. Servers must not share one: a
-	// server ends the sessions of another whose packets are sent to it.
-	//
-	// The default, nil, is a key that each endpoint draws for itself. Then peers
-	// learn at once that this end has given a session up and forgotten it, but
-	// not of a restart. The peer need not have a key. While more than 8192
-	// sessions end in 30 seconds, new ones do without. Without TLS the key has no
-	// effect: such peers are told without one.
+	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
+	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
+	// secret, of at least 16 bytes, better 32 at random, must be the same after the
+	// restart, as must the address of the socket, and must not be shared by servers. With
+	// the default, nil, peers learn that a session was given up, but not of a restart.
+	// See docs/settings.md.
 	StatelessResetKey []byte
-	// FEC adds parity packets to what is sent. The zero value adds none. The
-	// peer need not send any itself, nor know the ratio, but it must understand
-	// them: kcp-go does, the C reference does not. What the peer sends is
-	// understood in any case. With FEC, one remote address should have one
-	// session: parity packets name no conversation, so they are not used while
-	// there are several.
+	// FEC adds parity packets to what is sent. The zero value adds none. The peer need
+	// not send any itself, nor know the ratio, but it must understand them: kcp-go does,
+	// the C reference does not. What the peer sends is understood in any case. With FEC,
+	// one remote address should have one session: parity packets name no conversation.
 	FEC FEC
 
 	// Local tuning. The peer need not match any of it.
 
-	// MTU is the size of the largest UDP payload sent, in bytes, including what
-	// Cipher and FEC add: 50 to 65507, default 1400. With a peer of this
-	// package a session begins with it and discovers what the path takes. If
-	// larger packets are lost in a black hole, it falls back to 1200 and
-	// searches from there (DPLPMTUD, RFC 8899). With other peers the path must
-	// take packets of MTU bytes.
+	// MTU is the size of the largest UDP payload sent, in bytes, including what Cipher
+	// and FEC add: 50 to 65507, default 1400. With a peer of this package a session
+	// begins with it and discovers what the path takes (DPLPMTUD, RFC 8899); in a black
+	// hole it falls back to 1200. With other peers the path must take packets of MTU
+	// bytes.
 	MTU int
-	// MaxMTU is how far a session may raise its MTU once it has sent 64 full
-	// segments: up to 65507 bytes, and never less than MTU. Negative means not
-	// at all. The default is what Ethernet's 1500 bytes leave, 1472 over IPv4
-	// and 1452 over IPv6, if the system can keep probes from being fragmented:
-	// on Linux, with system sockets. With an explicit MaxMTU probes are sent in
-	// any case, and the net.PacketConn must not fragment. If the peer raises
-	// its MTU, the receive window takes more memory: see ReceiveWindow.
+	// MaxMTU is how far a session may raise its MTU once it has sent 64 full segments: up
+	// to 65507 bytes, and never less than MTU. Negative means not at all. The default is
+	// 1472 over IPv4 and 1452 over IPv6, if the system can keep probes from being
+	// fragmented: on Linux, with system sockets. With an explicit MaxMTU probes are sent
+	// in any case, and the net.PacketConn must not fragment.
 	MaxMTU int
-	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The
-	// peer's receive window and congestion control limit it further.
+	// SendWindow is the most segments in flight: 1 to 65535, default 2048. The peer's
+	// receive window and congestion control limit it further.
 	SendWindow int
-	// ReceiveWindow is the most segments held for Read: up to 65535, default
-	// 2048. Less than 128 is raised to 128, which holds the longest message. A
-	// smaller window is advertised while many peers send; see SocketBuffer.
-	//
-	// It takes at most two windows of memory, one waiting for Read and one
-	// behind a gap. Their segments are as large as the peer's MTU, which the
-	// peer may raise up to its MaxMTU, in buffers of up to three times that,
-	// and 40 bytes more each. MaxBuffered bounds all of it.
+	// ReceiveWindow is the most segments held for Read: up to 65535, default 2048. Less
+	// than 128 is raised to 128, which holds the longest message. It takes at most two
+	// windows of memory, one waiting for Read and one behind a gap, in buffers of up to
+	// three times the peer's MTU. MaxBuffered bounds all of it.
 	ReceiveWindow int
-	// WriteBuffer is how many bytes may be written ahead of the peer's
-	// acknowledgements before Write blocks. Each segment counts 64 more than its
-	// payload, as in ConnStats.WriteBufferUsed, but not in WriteBuffered. 4096
-	// to 1 GiB.
-	//
-	// The default is 4 MiB. While the sessions of the endpoint together have more
-	// than 64 MiB written ahead, it is twice what the windows allow in flight, up
-	// to 4 MiB, or 256 KiB if that is more (memory pressure, compare Linux
-	// tcp_mem). The 256 KiB become less as they have more: 16 KiB from 1 GiB on.
-	// So thousands of sessions that write need no gigabytes. A size set here stays
-	// as it is.
-	//
-	// What waits in all streams of a session together may take as much memory
-	// again, as allocated, and the last message besides: one half whatever waits,
-	// the other half what the peer has given credit for, so that streams that the
-	// peer does not read do not keep others from writing. See StreamWriteBuffer
-	// for what one stream may have.
+	// WriteBuffer is how many bytes may be written ahead of the peer's acknowledgements
+	// before Write blocks: 4096 to 1 GiB. Each segment counts 64 more than its payload.
+	// The default is 4 MiB, and less while the sessions of the endpoint together have
+	// more than 64 MiB written ahead (see docs/settings.md; compare Linux tcp_mem). What
+	// waits in all streams of a session may take as much memory again; see
+	// StreamWriteBuffer.
 	WriteBuffer int
 
-	// NoDelay is how the retransmission time-out is bounded and backed off.
-	// Default NoDelayOn.
+	// NoDelay is how the retransmission time-out is bounded and backed off. Default
+	// NoDelayOn.
 	NoDelay NoDelay
-	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default
-	// is that of NoDelay.
+	// MinRTO is the minimum retransmission time-out: 1 ms to 60 s. The default is that of
+	// NoDelay.
 	MinRTO time.Duration
-	// Interval is the least variance term of the retransmission time-out: 10 ms
-	// to 5 s, default 30 ms. With less, the jitter of ordinary paths causes
-	// spurious time-outs. The reference's flush interval, which has the same
-	// role there, also delays packets; here nothing waits for it.
+	// Interval is the least variance term of the retransmission time-out: 10 ms to 5 s,
+	// default 30 ms. With less, the jitter of ordinary paths causes spurious time-outs.
+	// Unlike the reference's flush interval, it delays no packet.
 	Interval time.Duration
-	// FastResend is how many acknowledgements of later segments cause a segment
-	// to be retransmitted before its time-out (fast retransmission, RFC 5681
-	// §3.2). Default 2; negative means never.
+	// FastResend is how many acknowledgements of later segments cause a segment to be
+	// retransmitted before its time-out (fast retransmission, RFC 5681 §3.2). Default 2;
+	// negative means never.
 	FastResend int
-	// FastResendLimit is the number of transmissions after which a segment is no
-	// longer retransmitted early, but only at its time-out. Default 5; negative
-	// means no limit.
+	// FastResendLimit is the number of transmissions after which a segment is no longer
+	// retransmitted early, but only at its time-out. Default 5; negative means no limit.
 	FastResendLimit int
-	// Redundancy is how many bytes of redundant copies may be sent for each
-	// byte sent otherwise: 0 to 4. Packets that leave anyway and have room
-	// carry copies of recent segments of up to 256 bytes, while no more data
-	// waits to be sent. A lost message then arrives with the next packet
-	// instead of a round trip later. Any peer drops the copies as duplicates.
-	//
-	// With 1, game input is nearly immune to random loss. With the default, 0,
-	// copies are sent only after losses, and no more bytes than are saved by
-	// leaving out acknowledgements.
+	// Redundancy is how many bytes of redundant copies may be sent for each byte sent
+	// otherwise: 0 to 4. Packets that leave anyway and have room carry copies of recent
+	// segments of up to 256 bytes, which any peer drops as duplicates. With 1, game input
+	// is nearly immune to random loss. With the default, 0, copies are sent only after
+	// losses, and no more bytes than are saved by leaving out acknowledgements.
 	Redundancy float64
-	// CongestionControl returns the congestion controller of a new session. nil
-	// means congestion.NewBBR. The others are congestion.NewCubic,
-	// congestion.NewReference, which KCP users know, and congestion.NewNone. A
-	// controller must not call the Conn that it controls: the session's lock is held
-	// while it runs.
+	// CongestionControl returns the congestion controller of a new session. nil means
+	// congestion.NewBBR. The others are congestion.NewCubic, congestion.NewReference,
+	// which KCP users know, and congestion.NewNone. A controller runs with the session's
+	// lock held, so it must not call the Conn.
 	CongestionControl func() congestion.Control
 
-	// PeerTimeout is how long a peer may leave data unacknowledged and send
-	// nothing at all before the peer is considered lost: Read and Write then
-	// return a *PeerLostError. Default 30 s; negative means never.
+	// PeerTimeout is how long a peer may leave data unacknowledged and send nothing at
+	// all before the peer is considered lost: Read and Write then return a
+	// *PeerLostError. Default 30 s; negative means never.
 	PeerTimeout time.Duration
-	// DeadLink, if positive, is the number of transmissions of one segment,
-	// with nothing arriving from the peer, after which the peer is considered
-	// lost. That may be much sooner than PeerTimeout. Default 0: off.
+	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
+	// arriving from the peer, after which the peer is considered lost. That may be much
+	// sooner than PeerTimeout. Default 0: off.
 	DeadLink int
 	// KeepAlive is the silence after which the peer is asked for a sign of life
-	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a
-	// lost peer even if the application does not write: PeerTimeout then runs
-	// as for unacknowledged data. The accepting side waits 1.5 times as long, so
-	// that normally only the dialling side asks. Every KCP peer answers. Default
-	// 25 s, or half of a PeerTimeout of less than 30 s, but at least 500 ms.
-	// Negative means never.
-	//
-	// A vanished peer of a session that only reads is noticed after KeepAlive,
-	// or 1.5 times that on the accepting side, and then PeerTimeout.
+	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a lost peer
+	// even if the application does not write: PeerTimeout then runs as for unacknowledged
+	// data. The accepting side waits 1.5 times as long. Default 25 s, or half of a
+	// PeerTimeout of less than 30 s, but at least 500 ms. Negative means never.
 	KeepAlive time.Duration
-	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data
-	// has passed over it for so long (idle timeout, RFC 9000 §10.1): no new
-	// data arrived in order, none was acknowledged, and there was no datagram
-	// in either direction. Duplicates, and segments without content, do
-	// not count. Default 0: off.
+	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
+	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
+	// order, nothing was acknowledged, and there was no datagram either way. Default 0:
+	// off.
 	IdleTimeout time.Duration
-	// StallTimeout ends a session with a *PeerLostError if the peer has
-	// accepted none of the written data for so long, because its application
-	// does not read, although it still sends packets. Default 30 min; negative
-	// means never.
+	// StallTimeout ends a session with a *PeerLostError if the peer has accepted none of
+	// the written data for so long, because its application does not read, although it
+	// still sends packets. Default 30 min; negative means never.
 	StallTimeout time.Duration
-	// DialTimeout is how long Dial waits for the peer's answer, unless its
-	// context ends first. Default 10 s; negative means that Dial does not wait.
+	// DialTimeout is how long Dial waits for the peer's answer, unless its context ends
+	// first. Default 10 s; negative means that Dial does not wait.
 	DialTimeout time.Duration
-	// Linger is how long Close waits for the peer to acknowledge more of the
-	// written data. As long as the peer does, Close keeps waiting, which can
-	// take long on a slow path. Default 5 s. Negative means that Close does not
-	// wait; delivery then continues in the background until nothing is
-	// acknowledged for 30 s.
+	// Linger is how long Close waits for the peer to acknowledge more of the written
+	// data. As long as the peer does, Close keeps waiting. Default 5 s. Negative means
+	// that Close does not wait; delivery then continues in the background until nothing
+	// is acknowledged for 30 s.
 	Linger time.Duration
-	// MaxLinger bounds the total time that a closed session keeps delivering
-	// written data, whether Close waits or not: a peer that takes little at a
-	// time could hold it for hours. It is never less than Linger. The default
-	// is what a full WriteBuffer takes at 32 KiB/s, and at least 2 minutes: 128
-	// s for the default of 4 MiB. Negative means no limit.
+	// MaxLinger bounds the total time that a closed session keeps delivering written
+	// data, whether Close waits or not. It is never less than Linger. The default is what
+	// a full WriteBuffer takes at 32 KiB/s, and at least 2 minutes. Negative means no
+	// limit.
 	MaxLinger time.Duration
 
-	// SharedConvs says that conversation ids are not unique, because programs
-	// choose them: sessions are told apart by address and id together. It is for
-	// peers that do not draw their ids at random, as endpoints of this package
-	// and kcp-go's Dial do.
-	//
-	// A session with a legacy peer is then opened even if a session at another
-	// address has its id. No session migrates, with whatever Cipher. A peer may
-	// open a session again with the id of one that has just ended. Packets of
-	// the old one that arrive late cannot be told from those of the new one, so
-	// a peer should wait for as long as the path may delay them.
+	// SharedConvs says that conversation ids are not unique, because programs choose
+	// them: sessions are told apart by address and id together. It is for peers that do
+	// not draw their ids at random, as endpoints of this package and kcp-go's Dial do. No
+	// session migrates then. A peer that opens a session with the id of one that has just
+	// ended should wait for as long as the path may delay packets.
 	SharedConvs bool
 
 	// Limits on what unknown peers can cause.
 
-	// Backlog is the most sessions waiting for Accept. Further ones are not
-	// created until there is room. Default 128.
+	// Backlog is the most sessions waiting for Accept. Further ones are not created until
+	// there is room. Default 128.
 	Backlog int
-	// MaxSessions is the most sessions of one endpoint, dialled and accepted.
-	// Default 65536.
+	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
+	// 65536.
 	MaxSessions int
-	// MaxHalfOpen is the most accepted sessions whose peers have not yet
-	// validated their addresses (RFC 9000 §8). A peer validates its address
-	// with a token or, if it is a legacy peer, by an ACK of data written to it.
-	// Default 1024.
-	//
-	// Beyond the limit, a half-open session that is at least 3 seconds old and
-	// has been silent is evicted for a new one. A half-open session is sent at
-	// most three times as much as has arrived from it (anti-amplification
-	// limit, RFC 9000 §8.1), and holds little of what it receives.
-	//
-	// With TLS, as many handshakes besides may be in progress with validated
-	// peers. A network as in MaxSessionsPerAddress has half of what the others
-	// leave. Further peers wait: Dial repeats its first packet.
+	// MaxHalfOpen is the most accepted sessions whose peers have not yet validated their
+	// addresses (RFC 9000 §8), with a token or, if legacy, by an ACK of data written to
+	// them. Default 1024. Beyond it, one that has been silent, and is at least 3 seconds
+	// old, is evicted for a new one. A half-open session is sent at most three times as
+	// much as has arrived from it (anti-amplification limit, RFC 9000 §8.1). With TLS, as
+	// many handshakes besides may be in progress with validated peers; further ones wait.
 	MaxHalfOpen int
-	// MaxSessionsPerAddress is the most accepted and dialled sessions with one
-	// IPv4 address, or one IPv6 network of 64 bits; peers behind a NAT share
-	// one. Half-open sessions do not count against peers that have validated
-	// their addresses. At the limit, new peers are asked for a cookie. The
-	// default is half of MaxSessions if that is 64 or more, so that no one can
-	// have all of them, and otherwise no limit.
+	// MaxSessionsPerAddress is the most sessions with one IPv4 address, or one IPv6
+	// network of 64 bits; peers behind a NAT share one. Half-open sessions do not count
+	// against peers that have validated their addresses. At the limit, new peers are
+	// asked for a cookie. The default is half of MaxSessions if that is 64 or more, and
+	// otherwise no limit.
 	MaxSessionsPerAddress int
-	// MaxBuffered is how much memory, in bytes, all sessions together may hold
-	// because of what their peers have sent, as EndpointStats.Buffered counts
-	// it. 64 KiB to 2 GiB, default 1 GiB.
-	//
-	// Beyond it, a session that holds more than its share takes only what can
-	// be read at once, and no datagrams. Shares are equal, and at least 64 KiB,
-	// or three quarters of what has arrived in the last seconds, so that a path
-	// with losses goes on at its rate. Sessions are ended with
-	// ErrMemoryPressure that hold most for each byte that has arrived lately,
-	// whatever they hold: data behind a gap, or that is not read. Datagrams,
-	// and what FEC keeps, are dropped instead.
-	//
-	// That begins with those that hold more than their share. Until the limit is
-	// exceeded by an eighth, a session is spared that holds less than 16 times
-	// what has arrived lately, and always 16 KiB: who is ended has received
-	// next to nothing for some ten seconds. Beyond an eighth it is 4 times, beyond
-	// a quarter half of it, and beyond half of the limit nobody is spared.
+	// MaxBuffered is how much memory, in bytes, all sessions together may hold because of
+	// what their peers have sent, as EndpointStats.Buffered counts it: 64 KiB to 2 GiB,
+	// default 1 GiB. Beyond it, a session that holds more than an equal share takes only
+	// what can be read at once. Those that hold most for each byte that has arrived
+	// lately are ended with ErrMemoryPressure. docs/settings.md has the order.
 	MaxBuffered int
-	// AddressValidation is when a new peer must return a cookie, which shows
-	// that it receives what is sent to its address, before any state is kept
+	// AddressValidation is when a new peer must return a cookie before any state is kept
 	// for it. Legacy peers cannot. Default ValidateUnderPressure.
 	AddressValidation AddressValidation
-	// LegacyPeers is whether peers without signals, such as kcp-go, may open
-	// sessions. Default LegacyDefault.
+	// LegacyPeers is whether peers without signals, such as kcp-go, may open sessions.
+	// Default LegacyDefault.
 	LegacyPeers LegacyPeers
-	// Shards is how many sockets Listen opens on its one port, each with a
-	// goroutine that reads it, to use several processors: 1 to 256, default 1.
-	// The system distributes the peers among them by address (SO_REUSEPORT).
-	// Only Linux does so; elsewhere there is one socket.
-	//
-	// More than one may pay off on many processors, if one reader is what limits
-	// the server. On two, which the clients used too, small messages cost more
-	// with two sockets (cases -shards of the suite server in bench; -cores
-	// measures them over the number of processors). With one socket a session
-	// that is alone reads it itself, without a goroutine between, and all
-	// sessions share one receive buffer. Hence the default.
+	// Shards is how many sockets Listen opens on its one port, each with a goroutine that
+	// reads it: 1 to 256, default 1. The system distributes the peers among them by
+	// address (SO_REUSEPORT), on Linux only; elsewhere there is one socket. More may pay
+	// off on many processors; see docs/settings.md.
 	Shards int
-	// Control, if not nil, is called for each socket that Dial and Listen open,
-	// before it is bound or connected, as net.ListenConfig.Control is: to set
-	// options of the socket such as DSCP, SO_BINDTODEVICE or SO_REUSEPORT. If it
-	// returns an error, the socket is not opened.
+	// Control, if not nil, is called for each socket that Dial and Listen open, before it
+	// is bound or connected, as net.ListenConfig.Control is: to set options such as DSCP
+	// or SO_BINDTODEVICE. If it returns an error, the socket is not opened.
 	Control func(network, address string, c syscall.RawConn) error
-	// SocketBuffer is the requested size of the receive and the send buffer of
-	// each socket that Dial or Listen opens, in bytes; if it is positive, also
-	// of that of NewEndpoint, if it is one of the system. The system may grant
-	// less. Default 4 MiB; negative leaves the system's default.
-	//
-	// If several peers send at once, the windows advertised to them share the
-	// receive buffer of the socket, whichever its size.
+	// SocketBuffer is the requested size of the receive and the send buffer of each
+	// socket that Dial or Listen opens, in bytes; if it is positive, also of a system
+	// socket of NewEndpoint. The system may grant less. Default 4 MiB; negative leaves
+	// the system's default. If several peers send at once, the windows advertised to them
+	// share the receive buffer.
 	SocketBuffer int
 
 	// Streams of the session; see Conn.OpenStream.
 
-	// MaxStreams is the most streams that a peer may have open in a session; it
-	// is refused further ones. Default 256; negative means that the session
-	// takes and opens none.
+	// MaxStreams is the most streams that a peer may have open in a session; it is
+	// refused further ones. Default 256; negative means that the session takes and opens
+	// none.
 	MaxStreams int
-	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or
-	// for what is missing, before its sender has to stop: 64 KiB to 1 GiB. Each
-	// segment counts 128 more. A message has to fit. A stream begins with 64 KiB
-	// until the application has read from it.
-	//
-	// The default is 1 MiB, and grows while the application reads as fast as
-	// that allows (dynamic right-sizing): up to 8 MiB, and by up to 16 MiB for
-	// all streams of a session together, but not under memory pressure. A size
-	// set here stays as it is.
+	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
+	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128
+	// more. A message has to fit. The default is 1 MiB, and grows to 8 MiB, 16 MiB for
+	// all streams of a session, while the application reads as fast as that allows
+	// (dynamic right-sizing). A size set here stays as it is.
 	StreamReceiveBuffer int
-	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for
-	// the first time before its Write blocks: 4096 to 1 GiB, default 256 KiB.
-	// WriteBuffer bounds what waits in all streams of a session; a larger size set
-	// here takes its place.
+	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for the first
+	// time before its Write blocks: 4096 to 1 GiB, default 256 KiB. WriteBuffer bounds
+	// what waits in all streams of a session; a larger size set here takes its place.
 	StreamWriteBuffer int
 
-	// Logger, if not nil, receives debug records of every session that begins
-	// and ends, the latter with the cause and figures, at most 100 a second;
-	// the next one then says how many were left out. It also receives warnings:
-	// of socket errors and of sessions ended under memory pressure, at most one
-	// a second, of failed TLS handshakes of peers, at most one a second, and of
-	// packets that Cipher does not open, at most one every 10 seconds with their
-	// number. It may be called from the goroutine that reads the socket, and must
-	// not block.
+	// Logger, if not nil, receives debug records of every session that begins and ends,
+	// at most 100 a second, and warnings: of socket errors, of sessions ended under
+	// memory pressure and of failed TLS handshakes at most one a second each, and of
+	// packets that Cipher does not open one every 10 seconds. It may be called from the
+	// goroutine that reads the socket, and must not block.
 	Logger *slog.Logger
 	// HandshakeFailed, if not nil, is called with the address of the peer and a
-	// *HandshakeError when the TLS handshake of a session fails that a peer has
-	// opened. Accept does not return those. Anybody can cause such calls, and
-	// may have forged the address. They run without locks, one after another, on
-	// a goroutine of their own. While 16 wait, further ones are left out;
-	// EndpointStats.HandshakeErrors counts all. Calls that wait when the endpoint
-	// is closed are still made.
+	// *HandshakeError when the TLS handshake of a session fails that a peer has opened.
+	// Anybody can cause such calls, and may have forged the address. They run without
+	// locks, one after another, on a goroutine of their own. While 16 wait, further ones
+	// are left out; EndpointStats.HandshakeErrors counts all.
 	HandshakeFailed func(remote net.Addr, err error)
-	// Tracer, if not nil, is called once for every session, and returns the
-	// hooks for that one; nil: none. It is called before the session has sent or
-	// received anything. Hooks of different sessions run at the same time. No
-	// lock is held, so it may call the methods of the Conn that do not wait, but
-	// the hooks themselves must not. For an accepted session it is called on
-	// the goroutine that reads the socket, also if the session never gets to
-	// Accept. The last call of a hook is State with SessionEnded.
+	// Tracer, if not nil, is called once for every session, before it has sent or
+	// received anything, and returns the hooks for that one; nil: none. No lock is held,
+	// so it may call the methods of the Conn that do not wait, but the hooks themselves
+	// must not. It may run on the goroutine that reads the socket. Hooks of different
+	// sessions run at the same time. The last call is State with SessionEnded.
 	Tracer func(*Conn) *Trace
 
-	// Repetition, if not nil, makes runs of a test repeat. It is for tests alone:
-	// conversation ids, tokens, cookies and secrets all depend on its seed then, and
-	// whoever knows that can predict them. The default draws from crypto/rand.
-	//
-	// In a bubble of testing/synctest, over package netsim, a run then sends the
-	// same packets at the same times as the one before, if all endpoints have one
-	// Repetition, and are made in the same order. For that, what is woken at one
-	// instant goes on in turn, nanoseconds apart: goroutines that read sockets,
-	// timers, and calls of Dial, Accept, Read, Write and the like that have waited.
-	// What remains for the program is under Determinism in package netsim. In real
-	// time, runs do not repeat, and each packet is delayed.
-	//
-	// With TLS, packets differ all the same: crypto/tls draws key shares from
-	// crypto/rand, whatever TLS.Rand is. From Go 1.26 on
-	// testing/cryptotest.SetGlobalRandom makes that repeat too, with
-	// GODEBUG=cryptocustomrand=0 in modules of an earlier version. A Cipher whose
-	// nonces are not set by this package (crypt.NonceCipher) draws its own.
+	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
+	// testing/synctest over package netsim, which has the conditions under Determinism.
+	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
+	// cookies and secrets. The default draws from crypto/rand.
 	Repetition *Repetition
 }
 
@@ -376,35 +254,29 @@ type Config struct {
 type AddressValidation uint8
 
 const (
-	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen
-	// (with TLS an eighth) or half of Config.MaxSessions is reached, or while
-	// the peer's address has as many sessions as it may.
+	// ValidateUnderPressure asks for cookies while half of Config.MaxHalfOpen (with TLS
+	// an eighth) or half of Config.MaxSessions is reached, or while the peer's address
+	// has as many sessions as it may.
 	ValidateUnderPressure AddressValidation = iota
-	// ValidateAlways asks every peer with signals. Legacy peers cannot be
-	// asked; LegacyRefuse keeps those out. In every mode, an address
-	// that is not validated is sent at most three times as much as has arrived
-	// from it.
+	// ValidateAlways asks every extended peer. Legacy peers cannot be asked; LegacyRefuse
+	// keeps those out.
 	ValidateAlways
 )
 
-// LegacyPeers says whether peers without this package's signals, such as kcp-go
-// and the C reference, may open sessions with an endpoint. It does not matter to
-// the sessions that the endpoint dials.
-//
-// Nothing in such a peer's format shows when a packet was made, or that the peer
-// is present. Anyone can forge its first packets, unless Config.Cipher
-// authenticates them. With such a Cipher, anyone who has recorded them can open
-// the session again, and the data in them is read once more.
+// LegacyPeers says whether legacy peers, such as kcp-go and the C reference, may open
+// sessions with an endpoint. Nothing in such a peer's format shows when a packet was
+// made, or that the peer is present. Anyone can forge its first packets, unless
+// Config.Cipher authenticates them; then anyone who has recorded them can replay the
+// session.
 type LegacyPeers uint8
 
 const (
 	// LegacyDefault lets legacy peers open sessions, but not with a Cipher that
 	// authenticates (see crypt.Authenticated), and not with TLS.
 	LegacyDefault LegacyPeers = iota
-	// LegacyAllow lets them open sessions with every Cipher. Validate refuses it
-	// together with TLS.
+	// LegacyAllow lets them, with every Cipher. Validate refuses it together with TLS.
 	LegacyAllow
-	// LegacyRefuse lets only peers with signals open sessions.
+	// LegacyRefuse lets only extended peers open sessions.
 	LegacyRefuse
 )
 
@@ -460,14 +332,12 @@ const (
 	forever              = 100 * 365 * 24 * time.Hour
 )
 
-// LowLatency returns a Config for traffic that must arrive soon and is small
-// compared with the path's capacity: games, voice, remote control. It has no
-// congestion control, as KCP is mostly run. At most SendWindow, 512 segments, are in
-// flight: 115 Mbit/s at a round trip of 50 ms, so it is not for bulk on shared
-// links. NoDelay is NoDelayTurbo, Interval 10 ms, FastResend 1.
-//
-// On most paths the default Config is as quick (see docs/settings.md). This one is
-// for peers and paths that congestion control slows down.
+// LowLatency returns a Config for traffic that must arrive soon and is small compared
+// with the path's capacity: games, voice, remote control. It has no congestion control,
+// as KCP is mostly run, so it is not for bulk on shared links. At most SendWindow, 512
+// segments, are in flight: 115 Mbit/s at a round trip of 50 ms. NoDelay is NoDelayTurbo,
+// Interval 10 ms, FastResend 1. On most paths the default Config is as quick (see
+// docs/settings.md).
 func LowLatency() Config {
 	return Config{
 		NoDelay:           NoDelayTurbo,

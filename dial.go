@@ -9,10 +9,8 @@ import (
 	"github.com/arqnet/kcp/internal/eyeballs"
 )
 
-// Dialer dials sessions, each from a socket of its own. DialContext fits where
-// that of a net.Dialer does, as in http.Transport.DialContext. The zero value
-// is ready to use. A Dialer is safe for concurrent use, as long as its fields
-// do not change.
+// Dialer dials sessions, each from a socket of its own. The zero value is ready to use.
+// A Dialer is safe for concurrent use, as long as its fields do not change.
 type Dialer struct {
 	// Config holds the settings of the sessions; nil means the defaults. It
 	// must not be changed while a session uses it.
@@ -22,27 +20,18 @@ type Dialer struct {
 	LocalAddr net.Addr
 }
 
-// Dial opens a session with the peer at address, from a socket of its own.
-// network is "udp", "udp4" or "udp6", address is "host:port". config may be
-// nil, which means the defaults; an invalid one is a *ConfigError.
+// Dial opens a session with the peer at address, from a socket of its own. network is
+// "udp", "udp4" or "udp6", address is "host:port". config may be nil, which means the
+// defaults; an invalid one is a *ConfigError.
 //
-// It waits for the peer's answer as Endpoint.Dial does. ErrRefused means that
-// no endpoint accepts sessions there, a *NoAnswerError that no answer arrived
-// within Config.DialTimeout.
+// It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
+// endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
+// Config.DialTimeout. The addresses of a name are tried in turn, each 250 ms after the
+// one before (Happy Eyeballs, RFC 8305). If none answers, the error is that of the
+// first.
 //
-// If address has a name with several addresses, Dial tries them one after the
-// other, the next one 250 ms later, or at once when one has failed, the two address
-// families in turn (Happy Eyeballs, RFC 8305). The first that answers is taken, the
-// other attempts are ended. Each has DialTimeout. If none answers, the error is
-// that of the first address, as with net.Dial. With a negative DialTimeout there is
-// no answer to go by, and the first address is taken for which a socket can be
-// opened. From a local port that the caller has chosen, the next attempt begins
-// when the one before has failed.
-//
-// The socket outlives the session, to answer retransmissions of the peer, if
-// the peer has sent FIN or CLOSE. It then stays open for seven seconds. It
-// stays open for 0.2 to 3 seconds if the caller has chosen the local port, or
-// if the process has 256 such sockets already.
+// The socket outlives the session by up to seven seconds, to answer retransmissions of
+// the peer. docs/calls.md has the details.
 func Dial(network, address string, config *Config) (*Conn, error) {
 	d := Dialer{Config: config}
 	return d.dial(context.Background(), network, address)
@@ -54,12 +43,10 @@ func DialContext(ctx context.Context, network, address string, config *Config) (
 	return d.dial(ctx, network, address)
 }
 
-// DialContext opens a session as Dial does; the result is a *Conn. ctx bounds
-// the resolution of address and the wait for the peer's answer. Once
-// DialContext has returned, ctx has no effect on the session.
-//
-// The networks "tcp", "tcp4" and "tcp6" mean the UDP network of the same
-// address family, for callers that have no setting for the network.
+// DialContext opens a session as Dial does; the result is a *Conn. It fits where that of
+// a net.Dialer does, as in http.Transport.DialContext. Once it has returned, ctx has no
+// effect on the session. The networks "tcp", "tcp4" and "tcp6" mean the UDP network of
+// the same address family.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, address)
 	if err != nil {

@@ -12,11 +12,9 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// Endpoint carries any number of sessions with any number of peers over one
-// socket, or over the several sockets of Config.Shards. The sessions may be
-// dialled or accepted. It runs one read goroutine per socket, unless a blocked
-// Read or Write is reading the socket itself. All methods are safe for concurrent
-// use.
+// Endpoint carries any number of sessions, dialled and accepted, with any number of
+// peers over one socket, or over the sockets of Config.Shards. All methods are safe for
+// concurrent use.
 type Endpoint struct {
 	// Locks are taken in this order: Conn.writing, Conn.mu, Endpoint.mu,
 	// Listener.mu. Fields above mu are immutable or need no lock, unless their
@@ -69,18 +67,16 @@ type replyQueue struct {
 	sealers      []protect.Protection // parallel to packets
 }
 
-// NewEndpoint returns an endpoint that uses pc, which may be any
-// net.PacketConn. config may be nil, which means the defaults; an invalid one
-// is a *ConfigError. It must not be changed while the endpoint is in use.
+// NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn. config
+// may be nil, which means the defaults; an invalid one is a *ConfigError. It must not be
+// changed while the endpoint is in use.
 //
-// Until Endpoint.Close returns, the caller must not read from pc. The endpoint
-// clears read deadlines that the caller sets. It does not close pc: Close leaves
-// it as it was, with its read deadline cleared.
+// Until Endpoint.Close returns, the caller must not read from pc. The endpoint clears
+// read deadlines that the caller sets. It does not close pc.
 //
-// The endpoint ends when pc is closed (net.ErrClosed). It also ends, with a
-// *SocketError, when ReadFrom has returned nothing but errors for 5 seconds, none
-// of them a time-out or of the system (syscall.Errno). It tries again after
-// other errors.
+// The endpoint ends when pc is closed (net.ErrClosed), and with a *SocketError when
+// ReadFrom has returned nothing but errors for 5 seconds, none of them a time-out or of
+// the system (syscall.Errno). It tries again after other errors.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -150,29 +146,26 @@ func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 // LocalAddr returns the address of the socket, which all shards have in common.
 func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr() }
 
-// Dial opens a session with the peer at addr. It draws a conversation id at
-// random, sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP
-// endpoint that accepts sessions answers, extended or legacy.
+// Dial opens a session with the peer at addr. It draws a conversation id at random,
+// sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts
+// sessions answers, extended or legacy. After Dial has returned, ctx has no effect on
+// the session. With a negative DialTimeout Dial does not wait; an absent peer then shows
+// as a *PeerLostError from a later Read or Write.
 //
-// Dial fails with ErrRefused if the peer or its system reports that it accepts
-// no sessions. If no answer arrives within Config.DialTimeout, or before the
-// deadline of ctx, the error is a *NoAnswerError; if ctx is cancelled, it is
-// ctx.Err(). If the peer has dropped the session before its answer arrived, as
-// after an outage, Dial begins anew within DialTimeout; after four times the error
-// is ErrReset. ErrTooManySessions means that the endpoint has Config.MaxSessions
-// already, net.ErrClosed that it is closed. All come wrapped in a *net.OpError.
-// After Dial has returned, ctx has no effect on the session.
-//
-// With a negative DialTimeout Dial does not wait. An absent peer then shows as
-// a *PeerLostError from a later Read or Write.
+// Errors are wrapped in a *net.OpError:
+//   - ErrRefused if the peer or its system reports that it accepts no sessions;
+//   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
+//     deadline of ctx; ctx.Err() if ctx is cancelled;
+//   - ErrReset if the peer has dropped the session four times before its answer arrived;
+//   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
+//   - net.ErrClosed if it is closed.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 	return e.DialWith(ctx, addr, DialOptions{})
 }
 
-// Listen lets peers open sessions. An endpoint has one listener at a time: it
-// fails with ErrListening until that one is closed. On a closed endpoint it
-// fails with net.ErrClosed, and with a *ConfigError if Config.TLS has no
-// certificate.
+// Listen lets peers open sessions. An endpoint has one listener at a time: it fails with
+// ErrListening until that one is closed, with net.ErrClosed on a closed endpoint, and
+// with a *ConfigError if Config.TLS has no certificate.
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -189,15 +182,11 @@ func (e *Endpoint) Listen() (*Listener, error) {
 	return e.listener, nil
 }
 
-// Close ends the listener and all sessions at once: pending and future calls of
-// them return net.ErrClosed, and extended peers get ErrReset, as after
-// Conn.Abort. It does not linger: to have written data delivered, close the
-// Conns first. It waits until the endpoint no longer uses the net.PacketConn.
-// On a closed endpoint it returns net.ErrClosed.
-//
-// If a ReadFrom of the net.PacketConn does not return within a second, although
-// its read deadline has passed, Close returns ErrReadPending. The goroutine that
-// has called ReadFrom ends when that returns, and drops what it has read.
+// Close ends the listener and all sessions at once: calls of them return net.ErrClosed,
+// and extended peers get ErrReset, as after Conn.Abort. It does not linger; Shutdown
+// does. It waits until the endpoint no longer uses the net.PacketConn, or returns
+// ErrReadPending if a ReadFrom does not return within a second although its read
+// deadline has passed. On a closed endpoint it returns net.ErrClosed.
 func (e *Endpoint) Close() error {
 	var err error
 	ended := e.shut(net.ErrClosed)

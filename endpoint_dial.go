@@ -11,28 +11,23 @@ import (
 // DialOptions are the options of Endpoint.DialWith. The zero value is that of
 // Endpoint.Dial.
 type DialOptions struct {
-	// Conv is the conversation id, for a peer that expects a certain one. nil
-	// draws one at random. The ids of the sessions with one peer must differ.
-	// Ids that are not random are guessed more easily by those who forge
-	// packets; see also Config.SharedConvs.
+	// Conv is the conversation id, for a peer that expects a certain one. nil draws one
+	// at random. The ids of the sessions with one peer must differ. Forgers guess more
+	// easily those that are not random; see also Config.SharedConvs.
 	Conv *uint32
-	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with
-	// the first data, or with CloseWrite, so the peer's Accept does not return
-	// before. A refusal is no error: the session repeats its data until
-	// Config.PeerTimeout has passed, and the peer may begin to listen
-	// meanwhile. Two peers may dial each other quietly, with one conversation
-	// id, but not with TLS, where one of them has to accept the session. Data
-	// then leaves a round trip after HELLO.
+	// Quiet makes DialWith return at once, and send nothing. HELLO leaves with the first
+	// data, or with CloseWrite. A refusal is no error: the session repeats its data until
+	// Config.PeerTimeout has passed. Two peers may dial each other quietly, with one
+	// conversation id, but not with TLS, where one of them has to accept the session.
 	Quiet bool
 }
 
-// DialWith opens a session with the peer at addr, as Dial does, with options.
-// Errors besides those of Dial: ErrConvInUse if the conversation id was chosen,
-// and the endpoint has a session of it with that peer, or had one within the
-// last minute; with Config.SharedConvs, only if it has one. Without SharedConvs a
-// chosen id also makes it fail with ErrReset when Dial would begin anew. With Quiet,
-// ErrTooManySessions, net.ErrClosed and the error of a ctx that is done are the
-// only others.
+// DialWith opens a session with the peer at addr, as Dial does, with options. Errors
+// besides those of Dial: ErrConvInUse if the endpoint has a session of the chosen
+// conversation id with that peer, or had one within the last minute; with
+// Config.SharedConvs, only if it has one. Without SharedConvs a chosen id is not dialled
+// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed and the error of a
+// ctx that is done are the only others.
 func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)

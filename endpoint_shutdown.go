@@ -7,27 +7,22 @@ import (
 	"time"
 )
 
-// Shutdown ends the endpoint in order: it stops accepting and dialling, closes
-// all sessions as Conn.Close does, all at the same time, and waits until their
-// peers have all that was written. Then it closes the endpoint. Applications
-// stop writing before; blocked and future calls of the sessions return
-// net.ErrClosed. Sessions that wait for Accept are ended at once, and peers that
-// dial get ErrRefused.
+// Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
+// sessions as Conn.Close does, all at the same time, and waits until their peers have
+// all that was written. Then it closes the endpoint. Blocked and future calls of the
+// sessions return net.ErrClosed. Sessions that wait for Accept are ended at once, and
+// peers that dial get ErrRefused.
 //
-// When ctx is done, the sessions that have not ended are aborted, and the error
-// is a *ShutdownError that says how many. The same error says how many sessions
-// have ended before all was delivered: their peers were gone, or accepted
-// nothing for Config.Linger, or 5 seconds if that is negative. All errors come
-// wrapped in a *net.OpError. On an endpoint that is closed, or that another call
-// shuts down, the error is net.ErrClosed.
+// When ctx is done, the sessions that have not ended are aborted. A *ShutdownError says
+// how many, and how many have ended before all was delivered: their peers were gone, or
+// accepted nothing for Config.Linger, or 5 seconds if that is negative. All errors come
+// wrapped in a *net.OpError. On an endpoint that is closed, or that another call shuts
+// down, the error is net.ErrClosed.
 //
-// Shutdown waits some time longer, up to 3 seconds, if the peer of an ended
-// session may still need an answer (see Listener.Close), and up to 6 seconds
-// while it acknowledges what a legacy peer retransmits. The end of ctx cuts that
-// short without an error. A socket that Dial has opened on a port of the
-// system's choice answers in the background instead.
-//
-// It must not be called from a handler of Group.Handle.
+// Shutdown waits up to 3 seconds longer if the peer of an ended session may still need
+// an answer, and up to 6 seconds while it acknowledges what a legacy peer retransmits.
+// The end of ctx cuts that short without an error. It must not be called from a handler
+// of Group.Handle.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
 	e.mu.Lock()
 	if e.closed || e.draining {

@@ -200,13 +200,10 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	return e.table.Move(c, key)
 }
 
-// Sessions returns an iterator over the sessions that are open when the
-// iteration begins: those that were dialled, that Accept has returned, or that
-// it could return. Each is visited once; it may have ended by then. Sessions
-// whose peers' addresses are not validated are not among them (RFC 9000 §8).
-//
-// No lock is held while the body of the loop runs, so it may call any method.
-// Memory of 8 bytes for each session is taken while the iteration runs.
+// Sessions returns an iterator over the sessions that are open when the iteration
+// begins: those that were dialled, that Accept has returned, or that it could return.
+// Each is visited once; it may have ended by then. No lock is held while the body of the
+// loop runs. The iteration takes 8 bytes of memory for each session.
 func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 	return func(yield func(*Conn) bool) {
 		e.mu.RLock()
@@ -220,10 +217,9 @@ func (e *Endpoint) Sessions() iter.Seq[*Conn] {
 	}
 }
 
-// Totals returns the sums over all sessions of the endpoint, those that have
-// ended included, so no figure ever falls. It takes the lock of each session
-// for a moment, and is thus as costly as Conn.Stats of all of them; the figures
-// of EndpointStats cost the same for any number of sessions.
+// Totals returns the sums over all sessions of the endpoint, those that have ended
+// included, so no figure ever falls. It takes the lock of each session for a moment, so
+// it is as costly as Conn.Stats of all of them; Stats costs the same for any number.
 func (e *Endpoint) Totals() SessionTotals {
 	e.mu.RLock()
 	conns, totals := e.table.Slots(), e.table.tally.totals

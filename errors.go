@@ -20,87 +20,75 @@ import (
 // deadline has passed, net.ErrClosed for a Conn, Listener or Endpoint that was
 // closed, and *PeerLostError.
 var (
-	// ErrNotDelivered is returned by Close if the peer did not acknowledge all
-	// written data within Config.Linger and Config.MaxLinger, or closed the
-	// session without taking it.
+	// ErrNotDelivered is returned by Close if the peer did not acknowledge all written
+	// data in time, or closed the session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
-	// ErrNotMessageMode is returned by WriteMessage on a session without
-	// Config.MessageMode or Conn.SetMessageMode.
+	// ErrNotMessageMode is returned by WriteMessage without Config.MessageMode.
 	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
-	// ErrDatagramTooLarge is returned by SendDatagram for more bytes than
-	// MaxDatagramSize returns.
+	// ErrDatagramTooLarge is returned by SendDatagram beyond MaxDatagramSize.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
-	// ErrTooManySessions is returned by Dial if the endpoint already has
-	// Config.MaxSessions sessions.
+	// ErrTooManySessions is returned by Dial at Config.MaxSessions.
 	ErrTooManySessions = errors.New("kcp: too many sessions")
-	// ErrConvInUse is returned by Endpoint.DialWith if the endpoint has, or had
-	// within the last minute, a session of the chosen conversation id with that
-	// peer. It wraps syscall.EADDRINUSE.
+	// ErrConvInUse is returned by Endpoint.DialWith if there is, or was within the last
+	// minute, a session of the id with that peer. It wraps syscall.EADDRINUSE.
 	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
-	// ErrRefused is returned by Dial if the peer, or the peer's system, reports
-	// that no one accepts sessions there. It wraps syscall.ECONNREFUSED.
+	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
+	// accepts sessions there. It wraps syscall.ECONNREFUSED.
 	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
-	// ErrReset means that the peer has aborted the session, or was restarted
-	// and no longer knows it. It wraps syscall.ECONNRESET.
+	// ErrReset means that the peer has aborted the session, or was restarted and no
+	// longer knows it. It wraps syscall.ECONNRESET.
 	ErrReset error = &systemError{"kcp: session reset by the peer", syscall.ECONNRESET}
-	// ErrPeerClosed is returned by Write if the peer has closed the session, so
-	// that the data would never be read. It wraps syscall.EPIPE.
+	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
+	// syscall.EPIPE.
 	ErrPeerClosed error = &systemError{"kcp: session closed by the peer", syscall.EPIPE}
-	// ErrLegacyPeer is returned by CloseWrite and Ping for a peer that does not
-	// know this package's signals. Writing still works.
+	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer.
 	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
 	// ErrMemoryPressure means that the endpoint's sessions held more than
-	// Config.MaxBuffered, and this one was ended to free memory. What it held
-	// is dropped, and the peer gets ErrReset.
+	// Config.MaxBuffered, and this one was ended to free memory. The peer gets ErrReset.
 	ErrMemoryPressure = errors.New("kcp: session ended under memory pressure")
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
 	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
-	// ErrNotGrouped is returned by Group.Remove for a session that is not in
-	// the group.
+	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
 	ErrNotGrouped = errors.New("kcp: session is not in the Group")
-	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events
-	// of the group are taken in another way, or by another call of Wait.
+	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events of the
+	// group are taken by another call.
 	ErrGroupInUse = errors.New("kcp: events of the Group are being taken by another call")
-	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage and
-	// Group.Send if they would have to wait: the write buffer of the session has
-	// no room.
+	// ErrWouldBlock is returned, unwrapped, by TryWrite, TryWriteMessage and Group.Send
+	// if the write buffer of the session has no room.
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
-	// ErrReadPending is returned by Endpoint.Close if a ReadFrom of the
-	// net.PacketConn of NewEndpoint has not returned.
+	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
-	// ErrListening is returned by Listen on an Endpoint that already has a
-	// Listener.
+	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
 
 // Errors of TLS, besides *HandshakeError, which wraps the first two.
 var (
-	// ErrNoTLS means that the peer does not speak TLS, or that something on the
-	// way has made it look so. Nothing falls back to a session without TLS.
+	// ErrNoTLS means that the peer does not speak TLS, or that something on the way has
+	// made it look so. Nothing falls back to a session without TLS.
 	ErrNoTLS = handshake.ErrNoTLS
-	// ErrHandshakeChanged means that what the ends have said in the clear, such
-	// as versions and capabilities, was changed on the way.
+	// ErrHandshakeChanged means that what the ends have said in the clear was changed on
+	// the way.
 	ErrHandshakeChanged = handshake.ErrChanged
-	// ErrKeyUpdate is why a session with TLS ends whose peer changes its keys again
-	// before this end has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
+	// ErrKeyUpdate ends a session whose peer changes its TLS keys again before this end
+	// has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
 	ErrKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
-	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts
-	// only sessions with TLS. It wraps syscall.ECONNREFUSED.
+	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts only
+	// sessions with TLS. It wraps syscall.ECONNREFUSED.
 	ErrTLSRequired = fmt.Errorf("kcp: the peer requires TLS: %w", syscall.ECONNREFUSED)
 )
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
-// returns, such as a *tls.CertificateVerificationError, always together with a
-// tls.AlertError; or the tls.AlertError that the peer has sent; or ErrNoTLS or
-// ErrHandshakeChanged.
+// returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
+// or the tls.AlertError that the peer has sent; or ErrNoTLS or ErrHandshakeChanged.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above
 }
 
-// Error returns the text of the cause, which may have names of the peer in it,
-// and is quoted if it does not print on one line.
+// Error returns the text of the cause, which may have names of the peer in it, and is
+// quoted if it does not print on one line.
 func (e *HandshakeError) Error() string {
 	if e.Remote {
 		return "kcp: TLS handshake refused by the peer: " + printable(e.Err.Error())
@@ -132,14 +120,13 @@ func (e *systemError) Unwrap() error { return e.is }
 // PeerLostError means that the peer is gone, unreachable, or idle or stalled
 // for too long.
 type PeerLostError struct {
-	// Silence is how long nothing had arrived from the peer. If Idle is true,
-	// it is how long no data had been exchanged; keep-alives may have been.
+	// Silence is how long nothing had arrived from the peer or, if Idle is true, how long
+	// no data had been exchanged.
 	Silence time.Duration
-	// Idle reports whether Config.IdleTimeout has passed. It is false if the
-	// peer left data or a keep-alive unanswered.
+	// Idle reports whether Config.IdleTimeout has passed.
 	Idle bool
-	// Stalled is how long the peer had accepted none of the data waiting for
-	// it, if Config.StallTimeout has passed, and otherwise 0.
+	// Stalled is how long the peer had accepted none of the data waiting for it, if
+	// Config.StallTimeout has passed, and otherwise 0.
 	Stalled time.Duration
 }
 
@@ -165,9 +152,8 @@ func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be
 // Unwrap returns the last error of ReadFrom.
 func (e *SocketError) Unwrap() error { return e.Err }
 
-// NoAnswerError means that a peer did not answer Dial within Waited: it is
-// absent, not to be reached, or has another key, as what does not open with the
-// key is not answered.
+// NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not
+// to be reached, or has another key.
 type NoAnswerError struct {
 	Waited time.Duration // since Dial was called
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
@@ -197,7 +183,7 @@ func rounded(d time.Duration) time.Duration {
 	return d
 }
 
-// Timeout returns true, as for other errors of this kind in package net.
+// Timeout returns true.
 func (e *NoAnswerError) Timeout() bool { return true }
 
 // Is makes the error match os.ErrDeadlineExceeded and context.DeadlineExceeded.
@@ -205,7 +191,7 @@ func (e *NoAnswerError) Is(target error) bool {
 	return target == os.ErrDeadlineExceeded || target == context.DeadlineExceeded
 }
 
-// Temporary returns true, as for other errors of this kind in package net.
+// Temporary returns true.
 func (e *NoAnswerError) Temporary() bool { return true }
 
 // ShutdownError is what Endpoint.Shutdown returns if not all that was written

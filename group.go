@@ -9,34 +9,26 @@ import (
 )
 
 // Group is a set of sessions whose events one call returns: a poll group, as
-// GameNetworkingSockets calls it. One goroutine can serve thousands of sessions
-// with it, without a goroutine for each.
-//
-// Add puts a session into a group, and Listener.AcceptInto all that a listener
-// accepts. Events of the sessions are then to be had in one of three ways:
-//
+// GameNetworkingSockets calls it. One goroutine can serve thousands of sessions with it.
+// Add puts a session into a group, and Listener.AcceptInto all that a listener accepts.
+// Events are to be had in one of three ways:
 //   - Wait returns the next events, for a loop of the application;
 //   - Serve calls a function for each event, on the calling goroutine;
 //   - Handle sets a function that the goroutine that reads the socket calls.
 //
-// A session is in one group at most. Meanwhile its events come from the group
-// alone: Read, ReadMessage and ReceiveDatagram return ErrGrouped at once, also
-// those that were blocked. The read deadline has no effect. Writing works as
-// ever, and Send writes to many sessions at once, without waiting. Close does
-// not wait: delivery goes on in the background, as it does with a negative
-// Config.Linger.
+// A session is in one group at most. Meanwhile Read, ReadMessage and ReceiveDatagram
+// return ErrGrouped at once, also those that were blocked, and the read deadline has no
+// effect. Writing works as ever; Send writes to many sessions at once. Close does not
+// wait: delivery goes on in the background, as with a negative Config.Linger.
 //
-// What is not taken from the group stays in its session, and fills the receive
-// window as if it were not read. At most 256 datagrams of a session wait.
-// Sessions with events take turns, with one event each, so that a session with
-// much data does not keep others waiting.
-//
-// All methods are safe for concurrent use.
+// What is not taken from the group stays in its session, and fills the receive window as
+// if it were not read. At most 256 datagrams of a session wait. Sessions with events
+// take turns, with one event each. All methods are safe for concurrent use.
 type Group struct {
 	set     pollset.Set[groupMember]
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
-	mu      sync.Mutex     // guards the fields below; no other lock is taken under it
+	mu      sync.Mutex     // guards the fields below; of the other locks only that of set is taken under it
 	touched []*Conn        // for Send; nil while a Send uses it
 	spare   []*groupMemory // not in use
 
@@ -52,32 +44,25 @@ const handlerBatch = 64
 type EventKind uint8
 
 const (
-	// EventAccepted is the first event of a session that a peer has opened; see
-	// Listener.AcceptInto.
+	// EventAccepted is the first event of a session of Listener.AcceptInto.
 	EventAccepted EventKind = iota + 1
-	// EventData is the next bytes of a session's stream, at least one. A session
-	// with Config.MessageMode has EventMessage instead.
+	// EventData is the next bytes of a session's stream, at least one. A session with
+	// Config.MessageMode has EventMessage instead.
 	EventData
 	// EventMessage is a whole message, which may be empty.
 	EventMessage
 	// EventDatagram is a datagram, as from Conn.ReceiveDatagram.
 	EventDatagram
-	// EventWritable follows, once, a Send that returned ErrWouldBlock for the
-	// session: there is room again.
+	// EventWritable follows, once, a Send that returned ErrWouldBlock for the session.
 	EventWritable
-	// EventEOF is the end of the peer's data, after CloseWrite at the peer. Err
-	// is io.EOF, or io.ErrUnexpectedEOF within a message. Datagrams may follow,
-	// and the session can still be written to.
+	// EventEOF is the end of the peer's data, after CloseWrite at the peer. Err is
+	// io.EOF, or io.ErrUnexpectedEOF within a message. Datagrams may follow, and the
+	// session can still be written to.
 	EventEOF
-	// EventEnded is the last event of a session, and comes once for each. The
-	// session is no longer in the group. Err is what Read returns after the last
-	// byte: io.EOF if the peer has closed the session, net.ErrClosed after Close
-	// or Abort at this end, otherwise the error with which the session ended. If
-	// EventEOF came before, Err is the latter, too, unless the peer has closed
-	// the session. Errors other than io.EOF are of type *net.OpError.
-	//
-	// The session should be closed, if that has not been done: Close reports
-	// whether all was delivered.
+	// EventEnded is the last event of a session, which is no longer in the group and
+	// should be closed: Close reports whether all was delivered. Err is what Read returns
+	// after the last byte or, if EventEOF came before, the error with which the session
+	// ended.
 	EventEnded
 )
 
@@ -106,12 +91,11 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind EventKind // what has happened
 	Conn *Conn     // to which session
-	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It
-	// is memory of the group. It is valid until the next call of Wait on the
-	// group, or until the handler returns.
+	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It is
+	// memory of the group, valid until the next call of Wait, or until the handler
+	// returns.
 	Data []byte
-	// Err is why the session, or the peer's data, has ended: of EventEOF and
-	// EventEnded.
+	// Err is why the session, or the peer's data, has ended: of EventEOF and EventEnded.
 	Err error
 }
 
@@ -122,13 +106,11 @@ func NewGroup() *Group {
 	return g
 }
 
-// Add puts a session into the group. What has arrived and was not read is for
-// the group; a session that has ended delivers its data, and its end. Calls of
-// Read, ReadMessage and ReceiveDatagram that wait return ErrGrouped, or what
-// they have received already.
-//
-// Add fails with ErrGrouped if the session is in a group, this one or another;
-// with net.ErrClosed if the group is closed, or the session by Close or Abort.
+// Add puts a session into the group. What has arrived and was not read is for the group;
+// a session that has ended delivers its data, and its end. Calls of Read, ReadMessage
+// and ReceiveDatagram that wait return ErrGrouped, or what they have received already.
+// Add fails with ErrGrouped if the session is in a group, this one or another, and with
+// net.ErrClosed if the group or the session is closed.
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,10 +129,9 @@ func (g *Group) Add(c *Conn) error {
 	return nil
 }
 
-// Remove takes a session out of the group, which goes on as one that was never
-// in it: what was not taken is for Read. It fails with ErrNotGrouped if the
-// session is not in this group. After Remove no call of Wait returns an event
-// of the session, and no handler is called for it; one that runs goes on.
+// Remove takes a session out of the group: what was not taken is for Read. After it no
+// call of Wait returns an event of the session, and no handler is called for it; one
+// that runs goes on. It fails with ErrNotGrouped if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -166,10 +147,9 @@ func (g *Group) Remove(c *Conn) error {
 // Len returns the number of sessions in the group.
 func (g *Group) Len() int { return g.set.Len() }
 
-// Close closes the group: blocked and future calls of Wait and Serve return
-// net.ErrClosed, and no handler is called any more; one that runs goes on.
-// Sessions and listeners are taken out and go on by themselves, as after
-// Remove. On a closed group it returns net.ErrClosed.
+// Close closes the group: calls of Wait and Serve return net.ErrClosed, and no handler
+// is called any more; one that runs goes on. Sessions and listeners go on by themselves,
+// as after Remove. On a closed group it returns net.ErrClosed.
 func (g *Group) Close() error {
 	members, err := g.set.Close()
 	if err != nil {
@@ -186,18 +166,15 @@ func (g *Group) Close() error {
 
 func (g *Group) opError(op string, err error) error { return opError(op, nil, nil, err) }
 
-// Wait waits for events of the group's sessions, and fills in at most
-// len(events) of them. It returns how many; that is 0 only with an error, or if
-// events is empty. Events of one session are in order. Event.Data is valid
-// until the next call.
+// Wait waits for events of the group's sessions, and fills in at most len(events) of
+// them. It returns how many; that is 0 only with an error, or if events is empty. Events
+// of one session are in order. Event.Data is valid until the next call. Events that are
+// there are returned even if ctx is done; without any the errors are ctx.Err() itself,
+// and net.ErrClosed when the group is closed.
 //
-// Events that are there are returned even if ctx is done, so Wait does not
-// block with a context that is. Without events its errors are ctx.Err() itself
-// when ctx is done, and net.ErrClosed when the group is closed.
-//
-// Wait is for one goroutine at a time. It returns ErrGroupInUse at once while
-// another call of Wait or Serve runs, and after Handle. Applications that want
-// more goroutines use several groups, or call Serve on several goroutines.
+// Wait is for one goroutine at a time. It returns ErrGroupInUse at once while another
+// call of Wait or Serve runs, and after Handle. Applications that want more goroutines
+// use several groups, or Serve.
 func (g *Group) Wait(ctx context.Context, events []Event) (n int, err error) {
 	if err := g.enter("wait", pollset.Waits); err != nil {
 		return 0, err
@@ -233,20 +210,15 @@ func (g *Group) fill(events []Event) (n int) {
 	return n
 }
 
-// Serve calls handler for each event of the group's sessions, on the calling
-// goroutine, until ctx is done or the group is closed. It returns ctx.Err()
-// itself, or net.ErrClosed. Several goroutines may call Serve at once. Each
-// event goes to one of them. The events of one session are in order, and
-// handler is called for the next when it has returned from the last, so it
-// needs no lock for what belongs to a session.
+// Serve calls handler for each event of the group's sessions, on the calling goroutine,
+// until ctx is done or the group is closed. It returns ctx.Err() itself, or
+// net.ErrClosed, and ErrGroupInUse at once while a call of Wait runs, and after Handle.
 //
-// handler may block, and may call any method of the session and of the group
-// but Wait; other sessions' events wait meanwhile, unless other calls of Serve
-// take them. If it panics, so does Serve. Its event then counts as handled, and
-// Serve can be called again.
-//
-// Serve returns ErrGroupInUse at once while a call of Wait runs, and after
-// Handle.
+// Several goroutines may call Serve at once. The events of one session are in order, and
+// handler is called for the next when it has returned from the last, so it needs no lock
+// for what belongs to a session. handler may block, and may call any method of the
+// session and of the group but Wait. If it panics, so does Serve; its event counts as
+// handled, and Serve can be called again.
 func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 	if err := g.enter("wait", pollset.Serves); err != nil {
 		return err
@@ -266,26 +238,22 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 	}
 }
 
-// Handle makes handler be called with the events of the group's sessions, as
-// many as Wait would return, at most 64. A batch of packets is first fed to all
-// of its sessions; then the goroutine that has read it from the socket calls
-// handler, so that no other goroutine has to be woken. Events that do not come
-// from a packet, such as the end of a session after a time-out, are handled on a
-// goroutine that the group starts for it. handler is not called again before it
-// has returned, so it needs no lock for what only it uses. The events, and their
-// data, are valid until it returns.
+// Handle makes handler be called with the events of the group's sessions, as many as
+// Wait would return, at most 64. A batch of packets is first fed to all of its sessions;
+// then the goroutine that has read it calls handler, so that no other has to be woken.
+// Events that do not come from a packet are handled on a goroutine of the group. Calls
+// of handler do not overlap. The events, and their data, are valid until it returns.
 //
-// While handler runs, nothing is read from the socket. It must not block, and
-// not call what waits for a peer, or for the goroutine itself: Write and
-// WriteMessage to a session whose write buffer may be full, CloseWrite right
-// after EventAccepted, Dial on the same endpoint, and Endpoint.Close. Send,
-// SendDatagram, Close and Abort of a session in the group do not wait. It may
-// call Add, Remove and Close of the group. If it panics, the program ends, as
-// after a panic of any goroutine.
+// While handler runs, nothing is read from the socket. It must not block, and not call
+// what waits for a peer, or for the goroutine itself: Write and WriteMessage to a
+// session whose write buffer may be full, CloseWrite right after EventAccepted, Dial on
+// the same endpoint, and Endpoint.Close. Send, SendDatagram, Close and Abort of a
+// session in the group do not wait; Add, Remove and Close of the group may be called. If
+// it panics, the program ends.
 //
-// Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the
-// group has a handler, and with net.ErrClosed if the group is closed. The
-// handler stays until then.
+// Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the group
+// has a handler, and with net.ErrClosed if the group is closed. The handler stays until
+// then.
 func (g *Group) Handle(handler func(events []Event)) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -15,7 +15,7 @@ type groupMember struct {
 	place pollset.Place[groupMember] // in Group.set, which alone uses it
 
 	// Conn.mu, or Listener.mu, guards the fields below.
-	ready     bool // in Group.ready, or just taken out of it
+	ready     bool // in Group.set's queue, or just taken out of it
 	handled   bool // a handler runs: release looks for what has happened meanwhile
 	wantsRoom bool // EventWritable is due once there is room
 	peerDone  bool // EventEOF was delivered

@@ -2,36 +2,31 @@ package kcp
 
 // Outgoing is one message, datagram or run of bytes for Group.Send.
 type Outgoing struct {
-	// Conn is the session to write to. It need not be in the group, but without
-	// that has no EventWritable.
+	// Conn is the session to write to, in the group or not.
 	Conn *Conn
-	// Data is written to the stream; with Config.MessageMode it is one message,
-	// which may be empty. Send copies it, so several elements may have the same
-	// Data.
+	// Data is written to the stream; with Config.MessageMode it is one message, which may
+	// be empty. Send copies it.
 	Data []byte
 	// Datagram sends Data as an unreliable datagram; see Conn.SendDatagram.
 	Datagram bool
 
-	// N is set by Send: the number of bytes of Data that were queued. Those will
-	// be delivered if possible. Of a message or a datagram it is all or none.
+	// N is set by Send: the number of bytes of Data that were queued. Of a message or a
+	// datagram it is all or none.
 	N int
 	// Err is set by Send: why not all of Data was queued; nil if it was.
 	Err error
 }
 
-// Send writes to many sessions without waiting: it queues all elements of the
-// batch, in order, and then sends what was queued, each session's in as few
-// packets as possible. It sets N and Err of each element, and returns how many
-// elements have a nil Err. Err is
-//   - ErrWouldBlock itself, if there is no room in the write buffer of the
-//     session, or a Write to it is not done. If the session is in the group,
-//     EventWritable follows;
-//   - the errors of Conn.WriteMessage for a message, of Conn.Write for bytes of
-//     a stream, and of Conn.SendDatagram for a datagram.
+// Send writes to many sessions without waiting: it queues all elements of the batch, in
+// order, and then sends what was queued, each session's in as few packets as possible.
+// It sets N and Err of each element, and returns how many have a nil Err. Err is
+// ErrWouldBlock itself if the write buffer of the session has no room, or a Write to it
+// is not done; EventWritable follows if the session is in the group. Otherwise it is an
+// error of Conn.WriteMessage for a message, of Conn.Write for bytes of a stream, and of
+// Conn.SendDatagram for a datagram.
 //
-// Errors of one session do not affect others. A session may occur several
-// times. Several calls may run at once. Send takes no events and works after
-// Close, too.
+// Errors of one session do not affect others. A session may occur several times, and
+// several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched := g.takeTouched()
 	for i := range batch {

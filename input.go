@@ -24,16 +24,14 @@ func (a *newestAck) add(sn, ts seq) {
 	}
 }
 
-// Input processes one packet from the peer; it does not retain packet. A
-// non-nil error says why the packet, or the rest of it, was dropped. Segments
-// before the bad one have taken effect; nothing else is disturbed.
+// Input processes one packet from the peer; it does not retain packet. An error says why
+// the packet, or the rest of it, was dropped; segments before the bad one have taken
+// effect.
 func (k *KCP) Input(packet []byte) error { return k.input(packet, false) }
 
-// InputRecovered is Input for a packet that forward error correction has
-// reconstructed. Such a packet is late. So its ACKs are no round-trip samples,
-// and its window is not taken. Its data is acknowledged with the ts of the
-// newest packet that arrived by itself, the only sample that the peer should
-// get.
+// InputRecovered is Input for a packet that forward error correction has reconstructed.
+// As it is late, its ACKs are no round-trip samples, and its window is not taken. Its
+// data is acknowledged with the ts of the newest packet that arrived by itself.
 func (k *KCP) InputRecovered(packet []byte) error { return k.input(packet, true) }
 
 func (k *KCP) input(packet []byte, recovered bool) error {

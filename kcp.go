@@ -41,15 +41,12 @@ var (
 	ErrPartialMessage  = errors.New("kcp: message not yet complete")
 )
 
-// KCP is the protocol's state machine. It is driven only by calls and holds no
-// clock, socket, lock or goroutine. The caller passes it packets with Input,
-// data with Send and the time with Update; it passes packets to the output
-// function. With the settings of New it behaves as the reference implementation
-// does, byte for byte. WIRE.md lists the few deliberate differences.
-//
-// All times are milliseconds on a uint32 clock that may wrap and must not run
-// backwards. A KCP is not safe for concurrent use, and the output function must
-// not call its methods.
+// KCP is the protocol's state machine, driven by calls alone. The caller passes it
+// packets with Input, data with Send and the time with Update; it passes packets to the
+// output function. With the settings of New it behaves as the reference implementation
+// does, byte for byte, but for the few differences that WIRE.md lists. All times are
+// milliseconds on a uint32 clock that may wrap and must not run backwards. A KCP is not
+// safe for concurrent use, and the output function must not call its methods.
 type KCP struct {
 	conv     uint32
 	dead     bool          // a segment reached the dead-link limit; see SetDeadLink
@@ -120,13 +117,12 @@ func New(conv uint32, output func(packet []byte)) *KCP {
 // Conv returns the conversation id.
 func (k *KCP) Conv() uint32 { return k.conv }
 
-// Dead reports whether some segment has been transmitted as many times as the
-// dead-link limit; see SetDeadLink. The state machine continues all the same.
+// Dead reports whether some segment has been transmitted as often as the dead-link limit
+// (SetDeadLink). The state machine continues all the same.
 func (k *KCP) Dead() bool { return k.dead }
 
-// Update sets the clock to now, in milliseconds, and flushes if the interval
-// has passed since the last scheduled flush. Call it at the time that Check
-// returns, or every 10 to 100 ms.
+// Update sets the clock to now, in milliseconds, and flushes if the interval has passed
+// since the last scheduled flush. Call it when Check says, or every 10 to 100 ms.
 func (k *KCP) Update(now uint32) {
 	k.setClock(seq(now))
 	if !k.clock.started {
@@ -148,19 +144,17 @@ func (k *KCP) Update(now uint32) {
 	k.Flush()
 }
 
-// SetClock sets the clock to now, in milliseconds, without flushing. Together
-// with Flush and NextFlush it drives a KCP by events: set the clock, pass input
-// or data, flush. The interval then only affects the RTO; see SetInterval.
+// SetClock sets the clock to now, in milliseconds, without flushing. Together with Flush
+// and NextFlush it drives a KCP by events. The interval then only affects the RTO.
 // SetClock is not part of the reference.
 func (k *KCP) SetClock(now uint32) {
 	k.setClock(seq(now))
 	k.started()
 }
 
-// SetClockMicros is SetClock with a clock in microseconds. Timestamps on the
-// wire and time-outs still count milliseconds. Congestion control sees the
-// finer time, so it paces and measures more exactly. A driver must use one or
-// the other throughout.
+// SetClockMicros is SetClock in microseconds, with which congestion control paces and
+// measures more exactly. The wire and time-outs still count milliseconds. A driver must
+// use one or the other throughout.
 func (k *KCP) SetClockMicros(now uint64) {
 	k.clock.now, k.clock.micros, k.clock.fine = seq(now/1000), int64(now), true
 	if !k.clock.started {
@@ -182,12 +176,10 @@ func (k *KCP) started() {
 	}
 }
 
-// NextFlush returns when the next Flush will have something to do, if neither
-// Input nor Send is called before. That is at once if acknowledgements or data
-// can leave. Otherwise it is when a segment times out, an acknowledgement's
-// delay ends, pacing allows more, or a closed window is due to be probed. ok is
-// false if the conversation is idle. Unlike Check, NextFlush does not ask for a
-// call at every interval.
+// NextFlush returns when the next Flush will have something to do, if neither Input nor
+// Send is called before: at once, or when a segment times out, an acknowledgement's
+// delay ends, pacing allows more, or a closed window is due to be probed. ok is false if
+// the conversation is idle.
 func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.peer.probe != 0 || k.snd.loss.suspects.head != nil {
 		return uint32(k.clock.now), true
@@ -243,9 +235,8 @@ func (k *KCP) wholeMillis(wait int64) uint32 {
 	return uint32((k.clock.micros%1000 + wait + 999) / 1000)
 }
 
-// Check returns the time in milliseconds at which Update should be called next,
-// if neither Input nor Send is called before. That is now if something is
-// already due, and at most one interval later.
+// Check returns the time in milliseconds at which Update should be called next, if
+// neither Input nor Send is called before: one interval from now at most.
 func (k *KCP) Check(now uint32) uint32 {
 	current, flush := seq(now), k.clock.tsFlush
 	if !k.clock.started {
@@ -266,7 +257,7 @@ func (k *KCP) Check(now uint32) uint32 {
 	return now + min(wait, k.cfg.interval)
 }
 
-// Compact releases spare memory. Call it when a conversation has become idle.
+// Compact releases spare memory, of a conversation that has become idle.
 func (k *KCP) Compact() {
 	k.out.buffers, k.rcv.buffers = buffers{}, buffers{}
 	k.snd.timeouts.spare = nil

@@ -24,15 +24,13 @@ type Listener struct {
 	cause    error // of closed: net.ErrClosed or a *SocketError
 }
 
-// Listen opens a UDP socket on address and returns a listener on it. network is
-// "udp", "udp4" or "udp6" (the TCP names mean the UDP network of the same
-// address family); with "udp" and an empty host it listens on IPv4 and IPv6.
-// With Config.Shards, Linux opens several sockets on the one port.
+// Listen opens a UDP socket on address and returns a listener on it. network is "udp",
+// "udp4" or "udp6" (the TCP names mean the UDP network of the same address family); with
+// "udp" and an empty host it listens on IPv4 and IPv6. With Config.Shards, Linux opens
+// several sockets on the one port.
 //
-// config may be nil, which means the defaults; an invalid one is a
-// *ConfigError. It must not be changed while the listener or its sessions are
-// in use. The socket is closed once the listener and all its sessions are: see
-// Listener.Close.
+// config may be nil, which means the defaults; an invalid one is a *ConfigError. It must
+// not be changed while the listener or its sessions are in use.
 func Listen(network, address string, config *Config) (*Listener, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
@@ -111,19 +109,15 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return c, nil
 }
 
-// AcceptKCP waits for the next session, in the order in which they became
-// acceptable. It fails when ctx is done, with ctx.Err(); when a deadline set by
-// SetDeadline has passed, with os.ErrDeadlineExceeded; when the listener is
-// closed, with net.ErrClosed, or a *SocketError if its socket has failed; and
-// while it is in a Group, with ErrGrouped (see AcceptInto). All come wrapped in a
-// *net.OpError. These conditions are checked before the backlog, so they take
-// effect even if a session is waiting.
+// AcceptKCP waits for the next session, in the order in which they became acceptable: an
+// extended peer's once its address is validated (WIRE.md §5.1) and its TLS handshake
+// done, a legacy peer's with its first data. Handshakes that fail go to
+// Config.HandshakeFailed. At most Config.Backlog sessions wait.
 //
-// A session of an extended peer is accepted once the peer's address is
-// validated (WIRE.md §5.1), one of a legacy peer with its first data. With
-// Config.TLS the handshake is done; one that fails goes to
-// Config.HandshakeFailed, and does not end the call. At most Config.Backlog
-// sessions wait to be accepted.
+// It fails when ctx is done, with ctx.Err(); when a deadline of SetDeadline has passed,
+// with os.ErrDeadlineExceeded; when the listener is closed, with net.ErrClosed, or a
+// *SocketError if its socket has failed; and in a Group, with ErrGrouped. All come
+// wrapped in a *net.OpError, and take effect even if a session is waiting.
 func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 	stop := context.AfterFunc(ctx, func() {
 		l.mu.Lock()
@@ -159,15 +153,12 @@ func (l *Listener) takeLocked() *Conn {
 	return c
 }
 
-// AcceptInto makes sessions go into a group as soon as they can be accepted,
-// with the event EventAccepted first. Those that wait in the backlog go there,
-// too. Pending and future calls of Accept and AcceptKCP return ErrGrouped.
-// Config.Backlog bounds the sessions whose EventAccepted was not taken yet.
-// With a nil group, or when the group is closed, sessions go to Accept again.
-//
-// AcceptInto fails with ErrGrouped if the listener has a group already, and with
-// net.ErrClosed if the listener or the group is closed. Closing the listener
-// ends the sessions that wait for EventAccepted; there is no event of it.
+// AcceptInto makes sessions go into a group as soon as they can be accepted, with the
+// event EventAccepted first; those of the backlog, too. Calls of Accept and AcceptKCP
+// return ErrGrouped. Config.Backlog bounds the sessions whose EventAccepted was not
+// taken; closing the listener ends them. With a nil group, or when the group is closed,
+// sessions go to Accept again. AcceptInto fails with ErrGrouped if the listener has a
+// group already, and with net.ErrClosed if the listener or the group is closed.
 func (l *Listener) AcceptInto(g *Group) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -227,9 +218,9 @@ func (l *Listener) putBack(c *Conn) bool {
 	return true
 }
 
-// SetDeadline sets the time at which pending and future calls of Accept and
-// AcceptKCP fail with os.ErrDeadlineExceeded. The zero time, the default, means
-// never. It fails only on a closed listener, with net.ErrClosed.
+// SetDeadline sets the time at which Accept and AcceptKCP fail with
+// os.ErrDeadlineExceeded. The zero time, the default, means never. On a closed listener
+// it returns net.ErrClosed.
 func (l *Listener) SetDeadline(t time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -246,13 +237,11 @@ func (l *Listener) Addr() net.Addr { return l.ep.LocalAddr() }
 // Endpoint returns the endpoint that l listens on.
 func (l *Listener) Endpoint() *Endpoint { return l.ep }
 
-// Close stops accepting: pending and future calls of Accept return
-// net.ErrClosed. Accepted sessions go on; those in the backlog, and those not
-// validated yet, are ended. On a closed listener it returns net.ErrClosed.
-//
-// A socket that Listen has opened is closed with its last session. If the last
-// acknowledgement to a peer may have been lost, it is closed up to three
-// seconds later. Endpoint.Close closes it at once.
+// Close stops accepting: calls of Accept return net.ErrClosed. Accepted sessions go on;
+// those in the backlog, and those not validated yet, are ended. On a closed listener it
+// returns net.ErrClosed. A socket that Listen has opened is closed with its last
+// session, or up to three seconds later if a peer may still need an answer.
+// Endpoint.Close closes it at once.
 func (l *Listener) Close() error {
 	waiting, ok := l.end(net.ErrClosed)
 	if !ok {

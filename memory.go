@@ -37,9 +37,9 @@ const (
 	reachGrowth      = 16
 )
 
-// Held returns the bytes of memory held because of what the peer has sent: data
-// not yet read, places kept for missing segments, pieces of segments, waiting
-// acknowledgements, and buffers kept for reuse. Compact releases the last.
+// Held returns the bytes of memory held because of what the peer has sent: data not yet
+// read, places of missing segments, pieces, waiting acknowledgements, and buffers kept
+// for reuse, which Compact releases.
 func (k *KCP) Held() int {
 	n := k.rcv.held + k.rcv.buffers.Held()
 	if k.rcv.assembly != nil {

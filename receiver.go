@@ -39,9 +39,8 @@ type receiver struct {
 }
 
 // Recv copies the next message to p and returns its size in bytes. The error is
-// ErrNoData if nothing has arrived, and ErrPartialMessage if the message is not
-// complete. It is io.ErrShortBuffer if the message is larger than p; nothing is
-// taken then, and PeekSize returns the size needed.
+// ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
+// and io.ErrShortBuffer if it is larger than p; then nothing is taken (see PeekSize).
 func (k *KCP) Recv(p []byte) (int, error) {
 	if k.rcv.queued == 0 {
 		return 0, ErrNoData

@@ -33,13 +33,11 @@ type sender struct {
 	validation *addressValidation // nil: the peer's address is validated
 }
 
-// Send queues a copy of p and returns how many bytes of it were taken. In
-// message mode p is one message, which may be empty and is split into at most
-// 127 fragments. A longer one is refused whole with ErrMessageTooLarge.
-//
-// In stream mode p first fills up the last waiting segment. If the rest would
-// need more than 127 further segments, none of the rest is taken: Send returns
-// n < len(p), or ErrMessageTooLarge if n would be 0.
+// Send queues a copy of p and returns how many bytes of it were taken. In message mode p
+// is one message, which may be empty and is split into at most 127 fragments; a longer
+// one is refused whole with ErrMessageTooLarge. In stream mode p first fills up the last
+// waiting segment, and none of the rest is taken if it would need more than 127 further
+// segments: n < len(p), or ErrMessageTooLarge if n would be 0.
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
 		if k.snd.end != k.snd.nxt {
@@ -129,7 +127,7 @@ func (k *KCP) fragmentLimit() int {
 // longestMessage returns the most bytes that Send takes as one message.
 func (k *KCP) longestMessage() int { return k.fragmentLimit() * max(k.cfg.mss, k.cfg.messageMSS) }
 
-// WaitSend returns the number of segments that are waiting or in flight.
+// WaitSend returns the number of segments that wait or are in flight.
 func (k *KCP) WaitSend() int { return k.snd.inFlight + int(k.snd.end-k.snd.nxt) }
 
 // ackBelow takes every segment below una as acknowledged.

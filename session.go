@@ -14,15 +14,14 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 )
 
-// Conn is a session: a reliable, ordered connection with one peer. It
-// implements net.Conn. With Config.MessageMode it also keeps message
-// boundaries; see ReadMessage and WriteMessage. All methods are safe for
-// concurrent use. They are
+// Conn is a session: a reliable, ordered connection with one peer. It implements
+// net.Conn. With Config.MessageMode it also keeps message boundaries. All methods are
+// safe for concurrent use. They are
 //   - the stream of bytes: Read, Write, TryWrite, WriteAvailable, WriteReady, Flush;
 //   - messages: ReadMessage, NextMessageSize, WriteMessage, TryWriteMessage,
 //     SendMessage, MaxMessageSize;
-//   - unreliable datagrams: SendDatagram, ReceiveDatagram,
-//     HandleDatagrams, MaxDatagramSize;
+//   - unreliable datagrams: SendDatagram, ReceiveDatagram, HandleDatagrams,
+//     MaxDatagramSize;
 //   - several flows in one session: OpenStream, AcceptStream;
 //   - deadlines: SetDeadline, SetReadDeadline, SetWriteDeadline;
 //   - the end: CloseWrite, Close, CloseWithError, Abort, SetLinger, Done, Err;
@@ -31,8 +30,9 @@ import (
 //   - settings at run time: SetMTU, SetWindow, SetNoDelay, SetCongestionControl,
 //     SetMessageMode, SetWriteBuffer.
 //
-// Errors are of type *net.OpError, but for io.EOF and those of Err; use
-// errors.Is and errors.As.
+// Errors are of type *net.OpError, but for io.EOF and those of Err; use errors.Is and
+// errors.As. An extended peer is an endpoint of this package, and a legacy peer any
+// other, such as kcp-go or the C reference.
 type Conn struct {
 	ep *Endpoint // immutable
 
@@ -410,9 +410,8 @@ func (c *Conn) wakeAll() {
 // LocalAddr returns the address of the endpoint's socket.
 func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
 
-// RemoteAddr returns the address of the peer. It changes when the peer migrates
-// to another address (RFC 9000 §9), which only happens with TLS, and with a Cipher
-// that authenticates.
+// RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
+// 9000 §9), which needs TLS, or a Cipher that authenticates.
 func (c *Conn) RemoteAddr() net.Addr {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -426,15 +425,14 @@ func (c *Conn) Conv() uint32 { return c.entry.Conv }
 // SetWriteDeadline.
 func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, true, true) }
 
-// SetReadDeadline sets the time after which blocked and future calls of Read,
-// ReadMessage and ReceiveDatagram fail with os.ErrDeadlineExceeded. The zero
-// time means never. It returns net.ErrClosed after Close or Abort.
+// SetReadDeadline sets the time after which Read, ReadMessage and ReceiveDatagram fail
+// with os.ErrDeadlineExceeded. The zero time means never. It returns net.ErrClosed after
+// Close or Abort.
 func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, true, false) }
 
-// SetWriteDeadline sets the time after which blocked and future calls of Write
-// and WriteMessage fail with os.ErrDeadlineExceeded. So does CloseWrite while
-// it waits. The zero time means never. It returns net.ErrClosed after Close or
-// Abort.
+// SetWriteDeadline sets the time after which calls that wait for room, and CloseWrite,
+// fail with os.ErrDeadlineExceeded. The zero time means never. It returns net.ErrClosed
+// after Close or Abort.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
 // setDeadlines locks c.mu.

@@ -9,36 +9,19 @@ import (
 	"time"
 )
 
-// Close closes the session in both directions. Blocked calls return
-// net.ErrClosed. Data that has arrived but was not read is dropped. Close waits
-// until the peer has acknowledged all that was written. An endpoint of this
-// package also has to acknowledge the end of the stream: it reads io.EOF after
-// the last byte. Close of a session that is in a Group does not wait, as with
-// SetLinger(0).
+// Close closes the session in both directions. Blocked calls return net.ErrClosed. Data
+// that has arrived but was not read is dropped. Close waits until the peer has
+// acknowledged all that was written and, if extended, the end of the stream: it reads
+// io.EOF after the last byte. In a Group it does not wait.
 //
 // The session is aborted if nothing more is acknowledged for Config.Linger (see
-// SetLinger), or not all within Config.MaxLinger. Close then returns
-// ErrNotDelivered, or a *PeerLostError if the peer is gone. If the session had
-// ended before and written data is lost, Close returns the cause, unless Read
-// or Write has returned it. A further Close returns net.ErrClosed.
+// SetLinger), or not all within Config.MaxLinger. Close then returns ErrNotDelivered, or
+// a *PeerLostError if the peer is gone. If the session had ended before and written data
+// is lost, Close returns the cause, unless Read or Write has returned it. A further
+// Close returns net.ErrClosed.
 //
-// Close returns no error if the peer has acknowledged all that was written. The
-// acknowledgement of the end of the stream may still be missing after
-// Config.Linger. Then Close returns, and the session repeats CLOSE in the
-// background for up to 30 seconds. Close does not wait for it if the system
-// reports that the peer's port is closed.
-//
-// ErrNotDelivered also means that the peer has closed the session without
-// taking all that was written, even if only the last message of a protocol is
-// lost. The alert that crypto/tls sends before it closes, for example, comes
-// too late for a peer that has closed. TCP does not report that.
-//
-// No error of Close proves that data is lost. The peer may have read everything,
-// closed, and moved or gone for good while its last acknowledgements were lost. It
-// repeats them for as long as its socket is there: see Dial.
-//
-// A peer without signals, such as kcp-go, does not learn of Close. The session
-// acknowledges its retransmissions for some more seconds in the background.
+// No error means that the peer has acknowledged all that was written. An error does not
+// prove that data is lost: acknowledgements may be. docs/calls.md has the details.
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,16 +136,15 @@ func (c *Conn) stopCalls() {
 	c.wakeStreams()
 }
 
-// CloseWrite closes the session for writing: the peer reads io.EOF after the
-// last byte. Reading goes on. CloseWrite does not wait for the peer to
-// acknowledge the end. It may wait until the session knows whether the peer
-// supports it: an endpoint of this package shows that with its first answer. An
-// accepted session waits for 300 ms after its beginning at most.
+// CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.
+// Reading goes on. It does not wait for the peer to acknowledge the end, but may wait
+// until the session knows whether the peer supports it: for its first answer, or on an
+// accepted session 300 ms from the beginning at most.
 //
-// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for
-// a peer without signals, to which Write still works; os.ErrDeadlineExceeded
-// when the write deadline passes during the wait; ErrPeerClosed when the peer
-// has closed the session; and the error with which the session ended.
+// Errors are net.ErrClosed after Close, Abort or CloseWrite; ErrLegacyPeer for a legacy
+// peer, to which Write still works; os.ErrDeadlineExceeded when the write deadline
+// passes during the wait; ErrPeerClosed when the peer has closed the session; and the
+// error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,10 +203,9 @@ func (c *Conn) waitKind() error {
 // repeated within that time.
 const helloAfterData = firstHelloWait + 100*time.Millisecond
 
-// Abort ends the session at once, also one that lingers after Close. Written
-// data that is not yet delivered is lost. The calls of a peer that is an
-// endpoint of this package fail with ErrReset. Abort returns net.ErrClosed if
-// Close or Abort was called before and the session has ended.
+// Abort ends the session at once, also one that lingers after Close. What is not
+// delivered is lost, and the calls of an extended peer fail with ErrReset. It returns
+// net.ErrClosed if Close or Abort was called before and the session has ended.
 func (c *Conn) Abort() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -236,10 +217,8 @@ func (c *Conn) Abort() error {
 }
 
 // SetLinger sets how long Close waits for the next acknowledgement, in place of
-// Config.Linger. With d <= 0 Close does not wait. Delivery then goes on in the
-// background until nothing is acknowledged for 30 seconds, or until
-// Config.MaxLinger has passed. SetLinger returns net.ErrClosed after Close or
-// Abort.
+// Config.Linger. With d <= 0 Close does not wait, and delivery goes on in the
+// background, as Config.Linger says. It returns net.ErrClosed after Close or Abort.
 func (c *Conn) SetLinger(d time.Duration) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -83,10 +83,9 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 	return s
 }
 
-// MaxDatagramSize returns the largest datagram that SendDatagram takes, in
-// bytes. It follows the discovered path MTU, so it may grow. It shrinks if the
-// path is a black hole for larger packets (RFC 8899 §4.3): down to what fits
-// into a UDP payload of 1200 bytes, or of Config.MTU if that is smaller.
+// MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes. It
+// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3) to what
+// fits into a UDP payload of 1200 bytes, or of Config.MTU if that is smaller.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -98,18 +97,15 @@ func (c *Conn) maxDatagramSize() int {
 	return c.mtu() - room.cipherHead - room.tail - datagramHeader
 }
 
-// SendDatagram sends b as one packet beside the byte stream: unreliable,
-// unordered, not retransmitted, not protected by FEC, and not limited by the
-// windows. It copies b and does not wait.
+// SendDatagram sends a copy of b as one packet beside the byte stream: unreliable,
+// unordered, not protected by FEC, and not limited by the windows. It does not wait. The
+// peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it an OOB packet,
+// and passes it to its handler if its FEC is on.
 //
-// b is dropped, and counted as DatagramStats.Unsent, in two cases: 4096 packets
-// of the session wait for the socket, or the anti-amplification limit (RFC 9000
-// §8.1) of a peer whose address is not validated is reached.
-//
-// The peer gets b from ReceiveDatagram or by HandleDatagrams. kcp-go calls it
-// an OOB packet, and passes it to its handler if its FEC is on. The errors are
-// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or
-// Abort, and the error with which the session ended.
+// b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
+// for the socket, or at the anti-amplification limit of a peer whose address is not
+// validated (RFC 9000 §8.1). The errors are ErrDatagramTooLarge (see MaxDatagramSize),
+// net.ErrClosed after Close or Abort, and the error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -153,14 +149,12 @@ func (c *Conn) queueDatagram(b []byte) error {
 	return nil
 }
 
-// ReceiveDatagram waits for the next datagram of the peer and returns it. At
-// most 256 datagrams wait for it; further ones push out the oldest, which
-// DatagramStats.Dropped counts. It fails with the error of ctx when that is
-// done, with os.ErrDeadlineExceeded when the read deadline has passed, and with
-// net.ErrClosed after Close or Abort, and at once with ErrGrouped if the session
-// is in a Group. After the last datagram of an ended
-// session it returns the error with which the session ended: ErrPeerClosed (not
-// io.EOF) if the peer has closed it.
+// ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256
+// wait for it; further ones push out the oldest, which DatagramStats.Dropped counts. Its
+// errors are that of ctx when it is done, os.ErrDeadlineExceeded when the read deadline
+// has passed, net.ErrClosed after Close or Abort, ErrGrouped in a Group, and after the
+// last datagram the error with which the session ended, ErrPeerClosed (not io.EOF) if
+// the peer has closed it.
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()

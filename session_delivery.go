@@ -6,27 +6,17 @@ import (
 	"slices"
 )
 
-// Flush waits until the peer's endpoint has received all that was written before
-// the call: it has acknowledged the data, and holds it for its application. Only a
-// reply of the application shows that it has read it. After Flush, Close lets it
-// have the data. Abort may not: if the peer's Accept has not returned the session
-// yet, it may never do so, as with TCP. Flush sends nothing; Write has sent
-// what the windows allow. The peer may hold an acknowledgement back for up to
-// 100 ms, for its own next data. Data written during the wait may be waited for
-// if it shares the last segment, or if messages of SendMessage are given up.
-// These are not waited for, nor is what streams send.
+// Flush waits until the peer's endpoint has acknowledged all that was written before the
+// call; only a reply of the application shows that it has read it. It does not wait for
+// what streams send, and the write deadline does not matter. It must not be called from
+// a handler of Group.Handle.
 //
 // Flush returns nil if the data has arrived, even if the session has ended since.
 // Otherwise its errors are
 //   - ctx.Err() when ctx is done;
-//   - net.ErrClosed after Close or Abort at this end; Close itself waits for
-//     delivery;
+//   - net.ErrClosed after Close or Abort at this end;
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
-//   - the error with which the session ended, such as a *PeerLostError or
-//     ErrReset. Some of the data may have arrived nevertheless.
-//
-// The write deadline does not matter. ConnStats.BytesAcked shows the progress.
-// Like Write, Flush must not be called from a handler of Group.Handle.
+//   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		c.mu.Lock()

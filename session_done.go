@@ -38,12 +38,10 @@ func (c *Conn) watched() *sessionWatch {
 	return c.watch
 }
 
-// Done returns a channel that is closed when the session has ended, for
-// whatever reason; Err then returns it. Data that has arrived before the end can
-// still be read. A peer's CloseWrite does not end the session.
-//
-// After Close, what was written may still be on its way in the background. The
-// session ends after that, so Done may be closed later than Close returns.
+// Done returns a channel that is closed when the session has ended, for whatever reason;
+// Err then returns it. That may be after Close has returned, while what was written is
+// delivered in the background. Data that has arrived before can still be read. A peer's
+// CloseWrite does not end the session.
 func (c *Conn) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -57,18 +55,16 @@ func (c *Conn) Done() <-chan struct{} {
 	return w.done
 }
 
-// Err returns nil until the session has ended, and then why. Unlike the errors
-// of other methods the cause is not wrapped in a *net.OpError:
+// Err returns nil until the session has ended, and then always the same cause, not
+// wrapped in a *net.OpError:
 //   - net.ErrClosed after Close, once all was delivered; after Abort; and after
 //     Endpoint.Close;
-//   - ErrPeerClosed if the peer has closed the session, where Read returns
-//     io.EOF; a *PeerCloseError if it has said why;
+//   - ErrPeerClosed if the peer has closed the session, where Read returns io.EOF; a
+//     *PeerCloseError if it has said why;
 //   - ErrReset if the peer has aborted it;
 //   - ErrNotDelivered if Close has given up;
 //   - a *PeerLostError if the peer is gone;
 //   - ErrMemoryPressure, or an error of the Cipher.
-//
-// Err does not change once it is not nil.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -81,6 +77,6 @@ func (c *Conn) Err() error {
 	return c.reason(c.closing.err)
 }
 
-// Endpoint returns the endpoint that carries the session. Dial makes one for
-// the session alone. Closing it ends all of its sessions.
+// Endpoint returns the endpoint that carries the session. Dial makes one for the session
+// alone.
 func (c *Conn) Endpoint() *Endpoint { return c.ep }

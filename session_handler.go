@@ -11,18 +11,15 @@ type datagramHandler struct {
 }
 
 // HandleDatagrams makes f take the datagrams that arrive from now on, in place of
-// ReceiveDatagram; nil ends that. Datagrams that had arrived before stay for
-// ReceiveDatagram. A datagram that arrives after Close is dropped. In a Group, a
-// handler comes before EventDatagram.
+// ReceiveDatagram and before EventDatagram; nil ends that. Those that had arrived before
+// stay for ReceiveDatagram. Those that arrive after Close are dropped.
 //
-// f is called on the goroutine that reads the socket, which may be that of a
-// blocked Read or Write. Nothing else is received meanwhile. So f must not block,
-// and must not call a method of the Conn or its endpoint that may: Read, Write,
-// Close of a session that lingers, Endpoint.Close. It may call SendDatagram and
-// HandleDatagrams, as no lock is held that they need. Calls of f do not overlap.
-//
-// b belongs to the package, and is valid during the call only; f may change it.
-// When HandleDatagrams returns, the old handler may still be running.
+// Calls of f do not overlap. They are made on the goroutine that reads the socket, which
+// may be that of a blocked Read or Write; nothing else is received meanwhile. So f must
+// not block, and must not call what may: Read, Write, Close of a session that lingers,
+// Endpoint.Close. It may call SendDatagram and HandleDatagrams. b is valid during the
+// call only; f may change it. When HandleDatagrams returns, the old handler may still be
+// running.
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 // it, but for the atomic flags. Times are since the endpoint's epoch.
 type handshakeState struct {
 	unvalidated atomic.Bool // the peer's address is not validated (RFC 9000 §8)
-	active      atomic.Bool // a packet arrived since oldestHalfOpenLocked looked; set only if unvalidated
+	active      atomic.Bool // a packet arrived since the list of half-open sessions was looked at; set only if unvalidated
 	greeted     atomic.Bool // the peer is extended: kind is peerExtended
 
 	kind         peerKind
@@ -178,16 +178,15 @@ func (c *Conn) queueHello() {
 
 // PeerInfo is what a session knows of its peer.
 type PeerInfo struct {
-	// Known reports whether the peer's packets have shown its kind. Until then
-	// the other fields are zero.
+	// Known reports whether the peer's packets have shown its kind. Until then the other
+	// fields are zero.
 	Known bool
-	// Legacy reports whether the peer is one without this package's signals,
-	// such as kcp-go or the C reference. Such a peer does not learn of Close,
-	// CloseWrite and Abort. A session may take an extended peer for a legacy
-	// one until the peer's first signal arrives.
+	// Legacy reports whether the peer is without this package's signals, such as kcp-go
+	// or the C reference. A session may take an extended peer for a legacy one until its
+	// first signal arrives.
 	Legacy bool
-	// Version is the version of the peer's signals, now 2. It is 0 for a legacy
-	// peer, and for others until their INFO arrives (WIRE.md §5).
+	// Version is the version of the peer's signals, now 2; 0 for a legacy peer, and
+	// before INFO has arrived (WIRE.md §5).
 	Version int
 }
 

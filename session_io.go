@@ -6,17 +6,13 @@ import (
 	"os"
 )
 
-// Read reads up to len(b) bytes, and waits until there are some. In message
-// mode it ignores message boundaries; the rest of a message that does not fit
-// into b is for the next Read. Several goroutines may read; each byte goes to
-// one of them.
+// Read reads up to len(b) bytes, and waits until there are some. The rest of a message
+// that does not fit into b is for the next Read. Several goroutines may read; each byte
+// goes to one of them.
 //
-// Read fails at once, even if there is data, with
-//   - os.ErrDeadlineExceeded when the read deadline has passed;
-//   - ErrGrouped if the session is in a Group;
-//   - net.ErrClosed after Close or Abort.
-//
-// After all data that has arrived, it returns
+// Read fails at once with os.ErrDeadlineExceeded when the read deadline has passed,
+// ErrGrouped in a Group, and net.ErrClosed after Close or Abort. After all data that has
+// arrived, it returns
 //   - io.EOF if the peer has closed the session, or its side of it;
 //   - io.ErrUnexpectedEOF if the peer has done so within a message;
 //   - ErrReset if the peer has aborted the session;
@@ -64,15 +60,11 @@ func (c *Conn) waitRead(b []byte) (n int) {
 	return len(b) - c.kcp.takeReadBuffer()
 }
 
-// ReadMessage reads the next message into b and returns its size in bytes,
-// which may be 0. What a message is depends on the peer's mode, not on this
-// session's. If the peer sends a byte stream, it is one segment, as the peer has
-// cut it: usually one Write, or several small ones, or part of a large one. After
-// a Read that has taken the beginning of a message, ReadMessage returns the
-// rest. Its errors are
-//   - io.ErrShortBuffer if b is too small; the message stays queued, for a call
-//     with a larger b (see NextMessageSize);
-//   - those of Read.
+// ReadMessage reads the next message into b and returns its size in bytes, which may be
+// 0. Of a message that Read has begun it returns the rest. The peer's mode decides what
+// a message is: if it sends a byte stream, one segment, as it has cut it. The errors are
+// those of Read, and io.ErrShortBuffer if b is too small; the message stays queued for a
+// larger b (see NextMessageSize).
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,20 +139,17 @@ func (c *Conn) afterRead(n int) {
 	}
 }
 
-// Write queues b, and sends at once as much as the windows allow. It blocks
-// while Config.WriteBuffer is full, or that of SetWriteBuffer, and returns when
-// all of b is queued; the peer need not have acknowledged it. In message mode
-// each segment of b is a message; see WriteMessage. Concurrent calls of Write
-// and WriteMessage do not interleave.
+// Write queues b, and sends at once as much as the windows allow. It blocks while
+// Config.WriteBuffer is full, and returns when all of b is queued; the peer need not
+// have acknowledged it. In message mode each segment of b is a message; see
+// WriteMessage. Concurrent calls of Write and WriteMessage do not interleave.
 //
-// The write deadline bounds the wait for room, and not the time until delivery.
-// If Write fails, n bytes were queued and will be delivered if possible. Its
-// errors are
+// The write deadline bounds the wait for room, not the time until delivery. If Write
+// fails, n bytes were queued and will be delivered if possible. Its errors are
 //   - os.ErrDeadlineExceeded when the write deadline has passed;
 //   - net.ErrClosed after Close, Abort or CloseWrite;
 //   - ErrPeerClosed when the peer has closed the session;
-//   - the error with which the session ended, such as a *PeerLostError or
-//     ErrReset.
+//   - the error with which the session ended, such as a *PeerLostError or ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -205,10 +194,10 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 	return n, err
 }
 
-// MaxMessageSize returns the largest message that WriteMessage and
-// TryWriteMessage take, in bytes; 0 without Config.MessageMode or SetMessageMode. It
-// is 127 segments, or as many as the largest receive window that the peer has
-// shown. It grows with the path MTU that is discovered, and does not shrink with it.
+// MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
+// without Config.MessageMode or SetMessageMode. It is 127 segments, or as many as the
+// largest receive window that the peer has shown. It grows with the path MTU, and does
+// not shrink with it.
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -218,11 +207,9 @@ func (c *Conn) MaxMessageSize() int {
 	return c.kcp.longestMessage()
 }
 
-// WriteMessage queues b as one message, which may be empty. It blocks as Write
-// does. If it fails, nothing was queued. Its errors are
-//   - ErrNotMessageMode without Config.MessageMode or SetMessageMode;
-//   - ErrMessageTooLarge for a message of more than MaxMessageSize bytes;
-//   - those of Write.
+// WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
+// it fails, nothing was queued. Its errors are those of Write, ErrNotMessageMode without
+// Config.MessageMode, and ErrMessageTooLarge for more than MaxMessageSize bytes.
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -308,18 +295,9 @@ func (c *Conn) push() {
 }
 
 // NextMessageSize returns the size in bytes, which may be 0, of the message that
-// ReadMessage would return now. ok is false if ReadMessage would wait or fail.
-//
-// It does not wait. The size is that of the next ReadMessage if no other call
-// reads in between; after a Read it may be less. Together with io.ErrShortBuffer
-// it serves to make a buffer of the right size:
-//
-//	n, err := c.ReadMessage(b)
-//	if errors.Is(err, io.ErrShortBuffer) {
-//		size, _ := c.NextMessageSize()
-//		b = make([]byte, size)
-//		n, err = c.ReadMessage(b)
-//	}
+// ReadMessage would return now. It does not wait: ok is false if ReadMessage would wait
+// or fail. The size serves to make a buffer after io.ErrShortBuffer, if no other call
+// reads in between.
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

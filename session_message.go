@@ -7,17 +7,17 @@ import (
 )
 
 // SendMessage is WriteMessage with options for this message; nil means those of
-// WriteMessage: it is delivered if the session lasts.
+// WriteMessage: it is delivered if the session lasts. A message that is given up is not
+// delivered, unless all of it has arrived before. What follows it keeps its order and
+// does not wait for it.
 //
-// A message that is given up is not delivered, unless all of it has arrived before.
-// What follows it does not wait for it, and keeps its order. Only a peer that takes
-// streams, see OpenStream, can be told that a message is given up of which something
-// was sent. To any other peer Lifetime gives a message up as long as nothing of it was
-// sent, and MaxRetransmits has no effect. Done works with every peer.
+// A peer that does not take streams, see OpenStream, cannot be told that a message is
+// given up of which something was sent. For it Lifetime ends a message of which nothing
+// was sent, and MaxRetransmits has no effect. Done works with every peer.
 //
-// SendMessage blocks as Write does, which counts towards Lifetime. If it fails,
-// nothing was queued, and Done is not called. Its errors are those of WriteMessage,
-// and one for an option that is out of its range.
+// SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
+// was queued, and Done is not called. Its errors are those of WriteMessage, and one for
+// an option that is out of its range.
 func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if options == nil {
 		return c.WriteMessage(b)

@@ -55,17 +55,11 @@ func (c *Conn) closeReasons() *closeReasons {
 	return c.hs.reasons
 }
 
-// CloseWithError is Close with a reason. It waits as Close does, and the peer
-// still reads all data that was written before. After the last byte the peer's
-// Read returns a *PeerCloseError with code and text in place of io.EOF, as do its
-// other calls in place of ErrPeerClosed. Code 0 with an empty text is a reason
-// too.
-//
-// The text should be UTF-8. It is cut to 256 bytes, and to what fits into the
-// smallest packet of the session: 18 bytes if Config.MTU is 50. The reason is
-// repeated with CLOSE until the peer has answered, but is lost if the session is
-// aborted. Peers without signals, and earlier versions of this package, do not
-// learn it.
+// CloseWithError is Close with a reason. After the last byte the peer's Read returns a
+// *PeerCloseError with code and text in place of io.EOF, as do its other calls in place
+// of ErrPeerClosed. Code 0 with an empty text is a reason too. The text should be UTF-8,
+// and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
+// session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

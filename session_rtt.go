@@ -84,15 +84,13 @@ func (c *Conn) pongArrived(s signal) {
 	c.io.canWrite.Broadcast()
 }
 
-// Ping sends a PING to the peer's endpoint, waits for the answer, and returns
-// the time between them. It repeats PING if there is no answer for a
-// retransmission time-out, 50 ms at least and 2 s at most. The answer comes from
-// the endpoint, whatever the peer's application does.
+// Ping sends a PING to the peer's endpoint, waits for the answer, and returns the time
+// between them. It repeats PING after a retransmission time-out, 50 ms at least and 2 s
+// at most. The peer's application has no part in it. Ping must not be called from a
+// handler of Group.Handle.
 //
-// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a peer without
-// signals; net.ErrClosed after Close or Abort; and the error with which the
-// session ended. Like Write, Ping must not be called from a handler of
-// Group.Handle.
+// Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
+// net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	wake := func() {
 		c.mu.Lock()

@@ -118,15 +118,11 @@ func (c *Conn) unsettable() (bool, error) {
 }
 
 // SetMTU sets the size of the largest UDP payload sent, in bytes, in place of
-// Config.MTU: 50 to 65507 with what Cipher and FEC add, which must leave 50
-// bytes. From then on it is a limit, whatever Config.MaxMTU says: path MTU
-// discovery does not exceed it. If packets of that size are lost in a black
-// hole, the session still falls back to smaller ones. 0 returns to Config.MTU,
-// and to discovery.
-//
-// Data that was written before keeps its segments. If they are larger, they
-// travel in pieces to an extended peer. To a legacy peer they are sent as they
-// are.
+// Config.MTU: 50 to 65507 with what Cipher and FEC add, which must leave 50 bytes. Path
+// MTU discovery does not exceed it, whatever Config.MaxMTU says; packets that are lost
+// in a black hole still become smaller. 0 returns to Config.MTU, and to discovery.
+// Segments that are queued already travel in pieces to an extended peer if they are
+// larger, and to a legacy peer as they are.
 //
 // Errors are a *ConfigError for a size out of range, which changes nothing, and
 // net.ErrClosed after Close or Abort. A session that has ended ignores it.
@@ -151,13 +147,11 @@ func (c *Conn) SetMTU(n int) error {
 }
 
 // SetWindow sets the windows in segments, in place of Config.SendWindow and
-// Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window
-// below 128 is raised to 128. If the receive window shrinks, the peer learns of
-// it with the next packet. What the peer has sent beyond it meanwhile is dropped,
-// and the peer retransmits it.
-//
-// Errors are a *ConfigError for a window out of range, which changes nothing,
-// and net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// Config.ReceiveWindow: 1 to 65535 each, 0 leaves one as it is. A receive window below
+// 128 is raised to 128. The peer learns of a smaller one with the next packet, and
+// retransmits what it has sent beyond. Errors are a *ConfigError for a window out of
+// range, which changes nothing, and net.ErrClosed after Close or Abort. A session that
+// has ended ignores it.
 func (c *Conn) SetWindow(send, receive int) error {
 	for _, w := range []struct {
 		field string
@@ -182,15 +176,12 @@ func (c *Conn) SetWindow(send, receive int) error {
 }
 
 // SetNoDelay sets how segments are retransmitted, in place of Config.NoDelay,
-// Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it
-// is, and 0 the others. interval is 10 ms to 5 s, in whole milliseconds.
-// fastResend is a number of acknowledgements; negative means no fast
-// retransmission. A mode other than NoDelayDefault sets the minimum
-// retransmission time-out of that mode, unless Config.MinRTO is set. The
-// time-out follows with the next sample of the round-trip time.
-//
-// Errors are a *ConfigError for a value out of range, which changes nothing, and
-// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// Config.Interval and Config.FastResend. NoDelayDefault leaves the mode as it is, and 0
+// the others. interval is 10 ms to 5 s, in whole milliseconds. fastResend is a number of
+// acknowledgements; negative means no fast retransmission. Another mode also sets its
+// minimum retransmission time-out, unless Config.MinRTO is set. Errors are a
+// *ConfigError for a value out of range, which changes nothing, and net.ErrClosed after
+// Close or Abort. A session that has ended ignores it.
 func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) error {
 	if mode > NoDelayTurbo {
 		return &ConfigError{"NoDelay", mode, "must be one of the NoDelay modes"}
@@ -220,14 +211,13 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 	return nil
 }
 
-// SetCongestionControl makes the session use the controller that f returns, in
-// place of Config.CongestionControl; nil returns to that. What was learnt of the
-// path is lost. f is called now, without locks, and again with the session's
-// lock held if the session migrates (RFC 9000 §9). As for Config.CongestionControl,
-// neither f nor a controller may call the Conn.
+// SetCongestionControl makes the session use the controller that f returns, in place of
+// Config.CongestionControl; nil returns to that. What was learnt of the path is lost. f
+// is called now, and again with the session's lock held if the session migrates (RFC
+// 9000 §9). Neither f nor a controller may call the Conn.
 //
-// It returns net.ErrClosed after Close or Abort. A session that has ended
-// ignores it.
+// SetCongestionControl returns net.ErrClosed after Close or Abort. A session that has
+// ended ignores it.
 func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	first := f
 	if f == nil {
@@ -245,18 +235,13 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	return nil
 }
 
-// SetMessageMode sets whether Write and WriteMessage send messages, or a byte
-// stream, in place of Config.MessageMode. It does not concern what was written
-// before: the boundary behind the last message stays. A Write that is waiting
-// goes on in the new mode. How the session reads does not change; a session in a
-// Group gets EventMessage in message mode, and EventData otherwise.
+// SetMessageMode sets whether Write and WriteMessage send messages, or a byte stream, in
+// place of Config.MessageMode. The boundary behind the last message written before
+// stays, and a Write that is waiting goes on in the new mode. How the session reads does
+// not change, but in a Group it gets EventMessage in message mode, and EventData
+// otherwise. Streams are not concerned.
 //
-// Streams are not concerned, open ones neither: the methods of a Stream say what
-// has boundaries there. Nor do their segments among those of the session end a
-// message, or add a boundary.
-//
-// It returns net.ErrClosed after Close or Abort. A session that has ended
-// ignores it.
+// It returns net.ErrClosed after Close or Abort. A session that has ended ignores it.
 func (c *Conn) SetMessageMode(on bool) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -274,11 +259,10 @@ func (c *Conn) SetMessageMode(on bool) error {
 
 // SetWriteBuffer sets how many bytes may be written ahead of the peer's
 // acknowledgements, in place of Config.WriteBuffer: 4096 to 1 GiB; 0 returns to
-// Config.WriteBuffer. If less than what waits already, Write blocks until that
-// has shrunk. The default of Config.MaxLinger does not follow.
-//
-// Errors are a *ConfigError for a size out of range, which changes nothing, and
-// net.ErrClosed after Close or Abort. A session that has ended ignores it.
+// Config.WriteBuffer. Write blocks until what waits is less. The default of
+// Config.MaxLinger does not follow. Errors are a *ConfigError for a size out of range,
+// which changes nothing, and net.ErrClosed after Close or Abort. A session that has
+// ended ignores it.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if bytes != 0 && (bytes < minWriteBuffer || bytes > maxConfigWriteBuffer) {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", minWriteBuffer, maxConfigWriteBuffer)}

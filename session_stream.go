@@ -15,42 +15,37 @@ import (
 // StreamOptions are the properties of a stream, in both directions. The zero
 // value, and nil, mean ordered, reliable, of normal priority.
 type StreamOptions struct {
-	// Unordered delivers each message when it is complete, whatever is missing
-	// before it. Each Write is a message then.
+	// Unordered delivers each message when it is complete, whatever is missing before it.
+	// Each Write is a message then.
 	Unordered bool
-	// MaxLifetime, if positive, is how long after it was written a message may
-	// be sent, and sent again. After that it is given up: the peer never sees
-	// it, and what follows does not wait for it. It counts whole milliseconds,
-	// up to 49 days. Each Write is a message then.
+	// MaxLifetime, if positive, is how long after it was written a message may be sent,
+	// and sent again, in whole milliseconds, up to 49 days. After that it is given up:
+	// the peer never sees it, and what follows does not wait for it. Each Write is a
+	// message then.
 	MaxLifetime time.Duration
-	// MaxRetransmits is how often each segment of a message may be sent again
-	// before the message is given up: up to 65534. 0 means any number, negative
-	// not at all. Each Write is a message if it is not 0.
+	// MaxRetransmits is how often each segment of a message may be sent again before the
+	// message is given up: up to 65534. 0 means any number, negative not at all. Each
+	// Write is a message if it is not 0.
 	MaxRetransmits int
-	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has
-	// to send leaves first. Those of equal priority share what is left. The
-	// bytes of the session itself have priority 0.
+	// Priority is -8 to 7, default 0. Whatever a stream of higher priority has to send
+	// leaves first; those of equal priority, and the bytes of the session itself, of 0,
+	// share what is left.
 	Priority int
 }
 
 // MessageOptions are the properties of one message, of a stream or of a session.
 type MessageOptions struct {
-	// Lifetime and MaxRetransmits take the place of MaxLifetime and
-	// MaxRetransmits of the stream, if they are not 0. For a message of the session
-	// itself 0 means no limit; see Conn.SendMessage for peers without streams.
+	// Lifetime and MaxRetransmits take the place of MaxLifetime and MaxRetransmits of the
+	// stream, if they are not 0. For a message of the session itself 0 means no limit.
 	Lifetime       time.Duration
 	MaxRetransmits int
-	// Done, if not nil, is called exactly once, if SendMessage has returned
-	// nil: with nil when the peer's endpoint has acknowledged the whole
-	// message, which does not mean that its application has read it. Otherwise
-	// the argument says why that is not known: ErrMessageAbandoned, a
-	// *StreamError, or the error with which the session ended; the message may
-	// have arrived all the same.
+	// Done, if not nil, is called exactly once, if SendMessage has returned nil: with nil
+	// when the peer's endpoint has acknowledged the whole message. Otherwise the argument
+	// says why that is not known: ErrMessageAbandoned, a *StreamError, or the error with
+	// which the session ended; the message may have arrived all the same.
 	//
-	// Done runs without locks on a goroutine of the session that runs nothing
-	// else, after those of messages that came to their end before: it may send,
-	// and wait. A message whose lifetime ends while nothing can be sent may be
-	// reported when sending goes on.
+	// Done runs without locks on a goroutine of the session, after those of messages that
+	// came to their end before: it may send, and wait.
 	Done func(err error)
 }
 
@@ -64,8 +59,7 @@ const (
 const (
 	// StreamRefused means that the peer has as many streams as it takes.
 	StreamRefused = streams.Refused
-	// StreamViolation means that what arrived does not fit the rules of
-	// WIRE.md §5.9: too much, out of place, or behind the end.
+	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
 	StreamViolation = streams.Violation
 	// StreamTooLarge means that a message does not fit into the receiver's
 	// Config.StreamReceiveBuffer.
@@ -77,11 +71,10 @@ const (
 // Errors of streams, besides *StreamError, those of the session, and those of
 // package net.
 var (
-	// ErrNoStreams means that the peer is of this package, but takes no
-	// streams. For peers without signals it is ErrLegacyPeer.
+	// ErrNoStreams means that an extended peer takes no streams.
 	ErrNoStreams = errors.New("kcp: peer does not support streams")
-	// ErrMessageAbandoned means that the lifetime or the retransmissions of a
-	// message were used up before the peer had all of it.
+	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
+	// were used up before the peer had all of it.
 	ErrMessageAbandoned = streams.ErrAbandoned
 	// errStreamOptions means that an option is out of its range.
 	errStreamOptions = errors.New("kcp: stream option out of range")
@@ -114,13 +107,11 @@ func (e *StreamError) Error() string {
 	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }
 
-// Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260).
-// It implements net.Conn, and keeps the boundaries of messages: see WriteMessage
-// and ReadMessage. What is lost on one stream delays no other. All methods are
-// safe for concurrent use.
-//
-// A stream has to be closed, or reset, by both applications; what it holds is
-// released then. Errors are of type *net.OpError, but for io.EOF.
+// Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
+// implements net.Conn, and keeps the boundaries of messages. What is lost on one stream
+// delays no other. Both applications have to close or reset it; what it holds is
+// released then. Errors are of type *net.OpError, but for io.EOF. All methods are safe
+// for concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
 	messages bool  // each Write is one; immutable once the stream is open
@@ -136,17 +127,14 @@ type Stream struct {
 	closed        bool // by Close
 }
 
-// OpenStream opens a stream. It waits until it is known whether the peer takes
-// streams, which the first packets show; it does not wait for the peer to accept
-// the stream. The peer learns of the stream with the first message, or a
-// millisecond later. Bytes that the session itself has sent or received are not
-// affected, but the peer must go on to read them: they share the session's
-// receive window.
+// OpenStream opens a stream. It waits until it is known whether the peer takes streams,
+// which the first packets show, and not for the peer to accept the stream. The peer
+// learns of the stream with the first message, or a millisecond later. Streams share the
+// session's receive window, so the peer must go on to read the session's own bytes.
 //
-// Errors are ErrLegacyPeer and ErrNoStreams if the peer takes no streams, the
-// error of ctx, net.ErrClosed after Close or Abort, and the error with which the
-// session ended. A peer that has Config.MaxStreams streams resets the stream with
-// StreamRefused.
+// Errors are ErrLegacyPeer and ErrNoStreams if the peer takes no streams, the error of
+// ctx, net.ErrClosed after Close or Abort, and the error with which the session ended. A
+// peer that has Config.MaxStreams streams resets the stream with StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
@@ -169,9 +157,9 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 	return streamOf(s), nil
 }
 
-// AcceptStream waits for a stream that the peer has opened, and returns it. Its
-// errors are the error of ctx, net.ErrClosed after Close or Abort, and the error
-// with which the session ended, ErrPeerClosed if the peer has closed it.
+// AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
+// are the error of ctx, net.ErrClosed after Close or Abort, and the error with which the
+// session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -280,12 +268,11 @@ func transmissions(retransmits int) uint16 {
 	return uint16(retransmits + 1)
 }
 
-// ID returns the number of the stream, the same at both ends. The streams that
-// the dialling end has opened have odd numbers.
+// ID returns the number of the stream, the same at both ends: odd if the dialling end
+// has opened it.
 func (s *Stream) ID() uint32 { return s.state.ID() }
 
-// Options returns the options with which the stream was opened, be it by the
-// peer.
+// Options returns the options with which the stream was opened, at either end.
 func (s *Stream) Options() StreamOptions {
 	p := s.state.Params()
 	o := StreamOptions{Unordered: p.Unordered, Priority: int(p.Priority), MaxLifetime: time.Duration(p.Lifetime) * time.Millisecond}
@@ -335,11 +322,10 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	return nil
 }
 
-// Close closes the stream in both directions. Blocked calls return
-// net.ErrClosed. What was written is still delivered, in the background, and the
-// peer then reads io.EOF. What has arrived and was not read is dropped; unless
-// the peer has closed its side, its calls that write fail with a *StreamError of
-// code 0. Close does not wait. A further Close returns net.ErrClosed.
+// Close closes the stream in both directions, and does not wait. Blocked calls return
+// net.ErrClosed. What was written is still delivered, and the peer then reads io.EOF.
+// What was not read is dropped; unless the peer has closed its side, its calls that
+// write fail with a *StreamError of code 0. A further Close returns net.ErrClosed.
 func (s *Stream) Close() error {
 	c := s.conn
 	c.mu.Lock()
@@ -358,9 +344,8 @@ func (s *Stream) Close() error {
 	return nil
 }
 
-// CloseWrite closes the stream for writing: the peer reads io.EOF after the last
-// byte. It does not wait. Errors are net.ErrClosed after Close or CloseWrite, and
-// those of Write.
+// CloseWrite closes the stream for writing, without waiting: the peer reads io.EOF after
+// the last byte. Errors are net.ErrClosed after Close or CloseWrite, and those of Write.
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
@@ -374,11 +359,10 @@ func (s *Stream) CloseWrite() error {
 	return nil
 }
 
-// Reset ends the stream at once in both directions: what was not delivered is
-// dropped, at both ends. The peer's calls fail with a *StreamError of this code,
-// which is below 1<<62; its higher bits are cleared. Calls of this end return
-// net.ErrClosed. Reset returns net.ErrClosed if Reset was called before, or if
-// Close was, and all is delivered.
+// Reset ends the stream at once in both directions: what was not delivered is dropped,
+// at both ends. The peer's calls fail with a *StreamError of this code, below 1<<62;
+// higher bits are cleared. Those of this end return net.ErrClosed, as does a Reset after
+// Reset, or after Close once all is delivered.
 func (s *Stream) Reset(code uint64) error {
 	c := s.conn
 	c.mu.Lock()

@@ -25,14 +25,12 @@ func (s *Stream) cannotWriteLocked() error {
 }
 
 // Write queues b, and sends at once as much as may leave. It blocks while
-// Config.StreamWriteBuffer bytes of the stream wait to be sent. On an ordered and
-// reliable stream, writes are a stream of bytes; otherwise, each is one message,
-// as with WriteMessage.
-//
-// Errors are os.ErrDeadlineExceeded when the write deadline has passed,
-// net.ErrClosed after Close, CloseWrite or Reset, a *StreamError if the stream
-// was reset or the peer reads no more, ErrPeerClosed when the peer has closed the
-// session, and the error with which the session ended.
+// Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
+// unordered or not reliable, each Write is one message, as with WriteMessage. Errors are
+// os.ErrDeadlineExceeded when the write deadline has passed, net.ErrClosed after Close,
+// CloseWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
+// ErrPeerClosed when the peer has closed the session, and the error with which the
+// session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	if s.messages {
 		if err := s.WriteMessage(b); err != nil {
@@ -89,9 +87,8 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 // the socket.
 func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
 
-// WriteMessage queues b as one message of any size up to the peer's
-// Config.StreamReceiveBuffer; it may be empty. It blocks as Write does. Its
-// errors are those of Write.
+// WriteMessage queues b as one message, which may be empty, of any size up to the peer's
+// Config.StreamReceiveBuffer. It blocks and fails as Write does.
 func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 
 // SendMessage is WriteMessage with options for this message; nil means those of
@@ -165,15 +162,12 @@ func (s *Stream) afterReadLocked(n int) {
 	}
 }
 
-// Read reads up to len(b) bytes, and waits until there are some. It ignores
-// message boundaries: the rest of a message that does not fit into b is for the
-// next Read.
-//
-// Read fails at once with os.ErrDeadlineExceeded when the read deadline has
-// passed, and net.ErrClosed after Close or Reset. After all that has arrived, it
-// returns io.EOF if the peer has closed its side, a *StreamError if the stream was
-// reset, which also drops what was not read, and otherwise the error with which
-// the session ended.
+// Read reads up to len(b) bytes, and waits until there are some. The rest of a message
+// that does not fit into b is for the next Read. Read fails at once with
+// os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
+// Close or Reset. After all that has arrived, it returns io.EOF if the peer has closed
+// its side, a *StreamError if the stream was reset, which also drops what was not read,
+// and otherwise the error with which the session ended.
 func (s *Stream) Read(b []byte) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()
@@ -196,10 +190,10 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 	}
 }
 
-// ReadMessage reads the next message into b and returns its size in bytes, which
-// may be 0. Of a message that Read has begun, it returns the rest. A stream of
-// bytes has no boundaries to rely on. It returns io.ErrShortBuffer if b is too
-// small; the message stays queued. Its other errors are those of Read.
+// ReadMessage reads the next message into b and returns its size in bytes, which may be
+// 0. Of a message that Read has begun, it returns the rest. A stream of bytes has no
+// boundaries. Errors are those of Read, and io.ErrShortBuffer if b is too small; the
+// message stays queued.
 func (s *Stream) ReadMessage(b []byte) (int, error) {
 	c := s.conn
 	c.mu.Lock()

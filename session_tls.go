@@ -64,12 +64,11 @@ func (c *Conn) tlsHandshake() *handshake.Exchange {
 	return c.tls.handshake
 }
 
-// ConnectionState is how a session is secured. It is a type of this package
-// because programs such as net/http take every connection for TLS that has a
-// method ConnectionState() tls.ConnectionState.
+// ConnectionState is how a session is secured. It is a type of this package because
+// net/http takes every connection for TLS that has a method ConnectionState()
+// tls.ConnectionState.
 type ConnectionState struct {
-	// TLS is what the TLS handshake has agreed on, such as the certificates of
-	// the peer and the application protocol. It is nil without Config.TLS, and
+	// TLS is what the TLS handshake has agreed on. It is nil without Config.TLS, and
 	// before the handshake is done.
 	TLS *tls.ConnectionState
 }

@@ -101,8 +101,7 @@ func (c *Conn) logEnd() {
 	c.unlocked(func() { log.LogAttrs(context.Background(), slog.LevelDebug, "kcp: session ended", attrs...) })
 }
 
-// Dialled reports whether this end has opened the session, rather than the
-// peer.
+// Dialled reports whether this end has opened the session.
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -1,20 +1,18 @@
 package kcp
 
-// TryWrite is Write without waiting: it queues as much of b as the write buffer
-// has room for, and sends at once as much as the windows allow. It returns the
-// number of bytes queued. If that is not all of b, the error is ErrWouldBlock
-// itself: there is no more room, or another goroutine is in Write or
-// WriteMessage. Its other errors are those of Write.
+// TryWrite is Write without waiting: it queues as much of b as the write buffer has room
+// for, sends at once as much as the windows allow, and returns the number of bytes
+// queued. If that is not all of b, the error is ErrWouldBlock itself: there is no more
+// room, or another goroutine is in Write or WriteMessage. Its other errors are those of
+// Write.
 //
-// WriteReady waits for room. A session that is in a Group has the event
-// EventWritable after ErrWouldBlock.
+// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock.
 func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false) }
 
-// TryWriteMessage is WriteMessage without waiting: it queues b as one message if
-// the write buffer has any room. Otherwise it queues nothing and returns
-// ErrWouldBlock itself; so it does while another goroutine is in Write or
-// WriteMessage. Its other errors are those of WriteMessage. After any error
-// nothing of b was queued.
+// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
+// write buffer has any room. Otherwise, and while another goroutine is in Write or
+// WriteMessage, it returns ErrWouldBlock itself. Its other errors are those of
+// WriteMessage. After any error nothing of b was queued.
 func (c *Conn) TryWriteMessage(b []byte) error {
 	_, err := c.try(b, true)
 	return err
@@ -41,12 +39,10 @@ func (c *Conn) try(b []byte, message bool) (n int, err error) {
 	return n, err
 }
 
-// WriteAvailable returns how many bytes TryWrite would queue now. It is more
-// than 0 if TryWriteMessage would queue a message, of whatever size: a message
-// may exceed the write buffer. It returns 0 if nothing can be written any more.
-//
-// It is what is left of Config.WriteBuffer, less 64 bytes for each segment that
-// so much data takes. Under memory pressure (see there) other sessions change it.
+// WriteAvailable returns how many bytes TryWrite would queue now: what is left of
+// Config.WriteBuffer, less 64 bytes for each segment, or 0 if nothing can be written any
+// more. If it is not 0, TryWriteMessage would queue a message of whatever size. Under
+// memory pressure other sessions change it.
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -59,13 +55,10 @@ func (c *Conn) WriteAvailable() int {
 	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }
 
-// WriteReady returns a channel that is closed as soon as the write buffer has
-// room, so that TryWrite does not return ErrWouldBlock, or if nothing can be
-// written any more. It is closed already if that is so now. Each call may
-// return another channel; one that is closed stays so.
-//
-// Room appears a segment at a time. A program with thousands of sessions uses
-// the events of a Group instead of a channel for each.
+// WriteReady returns a channel that is closed as soon as the write buffer has room, so
+// that TryWrite does not return ErrWouldBlock, or if nothing can be written any more.
+// Each call may return another channel; one that is closed stays so. A program with
+// thousands of sessions uses the events of a Group instead.
 func (c *Conn) WriteReady() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()

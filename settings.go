@@ -24,123 +24,101 @@ type machineConfig struct {
 }
 
 // NoDelay selects how the retransmission time-out is bounded and backed off.
-// It is the reference's nodelay parameter.
 type NoDelay uint8
 
 const (
-	// NoDelayDefault is NoDelayOff for a KCP, as in the reference, and
-	// NoDelayOn for a session.
+	// NoDelayDefault is NoDelayOff for a KCP and NoDelayOn for a session.
 	NoDelayDefault NoDelay = iota
-	// NoDelayOff bounds the time-out to at least 100 ms and doubles it at each
-	// time-out of a segment. First transmissions wait an eighth longer. It is
-	// the reference's nodelay 0.
+	// NoDelayOff bounds the time-out to at least 100 ms and doubles it at each time-out
+	// of a segment. First transmissions wait an eighth longer. The reference's nodelay 0.
 	NoDelayOff
-	// NoDelayOn bounds the time-out to at least 30 ms and multiplies it by 1.5
-	// at each time-out of a segment. It is the reference's nodelay 1.
+	// NoDelayOn bounds the time-out to at least 30 ms and multiplies it by 1.5 at each
+	// time-out of a segment. The reference's nodelay 1.
 	NoDelayOn
-	// NoDelayTurbo bounds the time-out to at least 30 ms. Each time-out of a
-	// segment adds half of the connection's present RTO. It is the reference's
-	// nodelay 2.
+	// NoDelayTurbo bounds the time-out to at least 30 ms. Each time-out of a segment adds
+	// half of the connection's present RTO. The reference's nodelay 2.
 	NoDelayTurbo
 )
 
 // Extensions are behaviours beyond the reference. The zero value is the
 // reference's behaviour: all are off.
 type Extensions struct {
-	// StrictRTT takes round-trip samples only from ACKs of segments that were
-	// in flight when the packet arrived. The reference takes one from every
-	// ACK, duplicates and forgeries included.
+	// StrictRTT takes round-trip samples only from ACKs of segments in flight. The
+	// reference takes one from every ACK, duplicates and forgeries included.
 	StrictRTT bool
-	// FreshFastAck resets the count of acknowledgements against a segment when
-	// it times out, so that one loss is not repaired twice.
+	// FreshFastAck resets the count of acknowledgements against a segment when it times
+	// out, so that one loss is not repaired twice.
 	FreshFastAck bool
-	// SendOrder counts an acknowledgement against every segment last
-	// transmitted before the acknowledged one, as RACK (RFC 8985) and QUIC do.
-	// The reference compares milliseconds, so it suspects a retransmission
-	// because of what left just before it. And it counts only against segments
-	// with a lower sequence number.
+	// SendOrder counts an acknowledgement against every segment last transmitted before
+	// the acknowledged one (RACK, RFC 8985). The reference goes by sequence numbers and
+	// milliseconds, so it suspects a retransmission because of what left just before it.
 	SendOrder bool
-	// PostponeTimeouts gives a segment more time if the newest acknowledgement
-	// took longer than the segment's time-out allows. It does so as long as
-	// nothing sent after the segment was acknowledged.
+	// PostponeTimeouts gives a segment more time if the newest acknowledgement took
+	// longer than its time-out allows, while nothing sent after it was acknowledged.
 	PostponeTimeouts bool
-	// FreshWindow ignores the window of a segment that is older than another
-	// one that has arrived, as its una shows. The reference takes the window of
-	// whatever arrives last, replayed packets included.
+	// FreshWindow ignores the window of a segment that is older than another one that has
+	// arrived, as its una shows. The reference takes the window of whatever arrives last.
 	FreshWindow bool
-	// LimitToPeerWindow makes Send refuse a message with more fragments than
-	// the largest window that the peer has advertised: the peer could not take
-	// it.
+	// LimitToPeerWindow makes Send refuse a message with more fragments than the largest
+	// window that the peer has advertised.
 	LimitToPeerWindow bool
-	// PipeWindow compares only unacknowledged segments with the congestion
-	// window, so that the sender continues while an old segment is being
-	// repaired. The reference counts everything from the oldest one on.
-	//
-	// Retransmissions that exceed the congestion window or the pacing rate then
-	// leave as acknowledgements arrive: two for each segment acknowledged, and
-	// 4 per round trip. The reference sends all of them at once.
+	// PipeWindow compares only unacknowledged segments with the congestion window; the
+	// reference counts everything from the oldest one on. Retransmissions beyond the
+	// window or the pacing rate leave as ACKs arrive: two for each segment acknowledged,
+	// and 4 per round trip. The reference sends all at once.
 	PipeWindow bool
-	// RepeatAcks sends an ACK twice, the second time with the next ones, while
-	// the peer retransmits segments that have arrived: its ACKs were lost.
+	// RepeatAcks sends an ACK twice, the second time with the next ones, while the peer
+	// retransmits segments that have arrived: its ACKs were lost.
 	RepeatAcks bool
-	// SparseAcks leaves out ACKs of segments that the una of the same packet
-	// covers, except the newest, which is the peer's round-trip sample. kcp-go
-	// does so too. It has no effect with ThinAcks.
+	// SparseAcks leaves out ACKs of segments that the una of the same packet covers,
+	// except the newest, as kcp-go does. It has no effect with ThinAcks.
 	SparseAcks bool
-	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds, but
-	// not below the connection's RTO. Zero means 2^30.
+	// MaxRTO bounds the backed-off time-out of a segment, in milliseconds, but not below
+	// the connection's RTO. Zero means 2^30.
 	MaxRTO uint32
-	// MaxProbeWait bounds the interval of zero-window probes, in milliseconds
-	// (RFC 9293 §3.8.6.1). Zero means the reference's 120000.
+	// MaxProbeWait bounds the interval of zero-window probes, in milliseconds (RFC 9293
+	// §3.8.6.1). Zero means the reference's 120000.
 	MaxProbeWait uint32
-	// ProbeWait is the time between the peer's window closing and the first
-	// zero-window probe, in milliseconds. Each interval is 1.5 times the one
-	// before. Zero means the reference's 5000.
+	// ProbeWait is the time until the first zero-window probe, in milliseconds. Each
+	// interval is 1.5 times the one before. Zero means the reference's 5000.
 	ProbeWait uint32
-	// ThinAcks delays the acknowledgement of in-order data until another packet
-	// leaves, for at most a quarter of a round trip and 25 ms (delayed ACK, RFC
-	// 1122 §4.2.3.2). It also leaves out ACKs that una makes redundant. The
-	// reference answers every segment.
+	// ThinAcks delays the acknowledgement of in-order data until another packet leaves,
+	// for a quarter of a round trip and 25 ms at most (delayed ACK, RFC 1122 §4.2.3.2),
+	// and leaves out ACKs that una makes redundant. The reference answers every segment.
 	ThinAcks bool
-	// AwaitReplies makes a delayed ACK wait for the next data of the application,
-	// up to 100 ms, while the application writes that soon after data has arrived
-	// and nothing is lost. frg of ACKs, which the reference ignores, announces
-	// the wait, and the announcements of the peer are taken. Both ends need it.
-	// It has no effect on ACKs without ThinAcks. Sessions switch it on once the
-	// peer has announced that it has it, too.
+	// AwaitReplies makes a delayed ACK wait for the next data of the application, up to
+	// 100 ms, while that follows what has arrived so soon and nothing is lost. frg of
+	// ACKs announces the wait. Both ends need it; sessions switch it on once the peer has
+	// announced it. It has no effect without ThinAcks.
 	AwaitReplies bool
-	// EarlyRetransmit retransmits a segment a quarter of a round trip after the
-	// first acknowledgement of a later one, even if FastResend acknowledgements
-	// do not arrive (reordering window, RFC 8985 §6.2). It counts every ACK of
-	// a packet; the reference counts one. When retransmissions turn out to be
-	// spurious (RFC 3522), because the path reorders packets, it waits longer.
+	// EarlyRetransmit retransmits a segment a quarter of a round trip after the first
+	// acknowledgement of a later one (reordering window, RFC 8985 §6.2), or later if
+	// retransmissions turn out to be spurious (RFC 3522). It counts every ACK of a
+	// packet; the reference counts one.
 	EarlyRetransmit bool
-	// TailProbe answers the first time-out of segments that were sent together
-	// with one packet (tail loss probe, RFC 8985 §7). Congestion control learns
-	// only of a second time-out. The reference retransmits all of them.
+	// TailProbe answers the first time-out of segments that were sent together with one
+	// packet (tail loss probe, RFC 8985 §7). Congestion control learns only of a second
+	// time-out.
 	TailProbe bool
-	// OutageProbe is the interval of probes, in milliseconds, while segments
-	// time out and nothing arrives from the peer. The first packet to arrive
-	// then causes everything that was in flight to be retransmitted, and resets
-	// the back-off. Zero means no probes.
+	// OutageProbe is the interval of probes, in milliseconds, while segments time out and
+	// nothing arrives. The first packet from the peer then causes everything that was in
+	// flight to be retransmitted, and resets the back-off. Zero means no probes.
 	OutageProbe uint32
-	// EarlyRepair sends a redundant copy of each retransmission of a small
-	// segment with the next packet. While there are losses, it sends copies of
-	// other small segments too, for as many bytes as ThinAcks has saved.
+	// EarlyRepair sends a redundant copy of each retransmission of a small segment with
+	// the next packet and, while there are losses, of other small segments, for as many
+	// bytes as ThinAcks has saved.
 	EarlyRepair bool
-	// Redundancy is how many bytes of redundant copies of recent small segments
-	// packets that leave anyway may carry, in percent of their own bytes.
+	// Redundancy is how many bytes of redundant copies of recent small segments packets
+	// that leave anyway may carry, in percent of their own bytes.
 	Redundancy uint32
-	// TakePieces accepts segments that arrive in pieces. SendPieces sends
-	// segments in pieces if they are larger than the MTU, which has shrunk
-	// since they were queued, or may be too large for the path. Only peers of
-	// this package take pieces; all others drop them.
+	// TakePieces accepts segments that arrive in pieces. SendPieces sends in pieces what
+	// is larger than the MTU, or may be too large for the path. Only extended peers take
+	// them.
 	TakePieces, SendPieces bool
 }
 
-// SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. It
-// returns an error, and changes nothing, outside that range. Segments already
-// queued keep their size.
+// SetMTU sets the largest packet in bytes: 50 to 65535, default 1400. Segments already
+// queued keep their size. Outside that range it returns an error, and changes nothing.
 func (k *KCP) SetMTU(mtu int) error {
 	if mtu < minMTU || mtu > 65535 {
 		return fmt.Errorf("kcp: MTU %d is not in [%d, 65535]", mtu, minMTU)
@@ -151,11 +129,10 @@ func (k *KCP) SetMTU(mtu int) error {
 	return nil
 }
 
-// SetWindow sets the send and the receive window in segments, 1 to 1048576
-// each. It returns an error, and changes nothing, outside that range. The
-// defaults are 32 and 128. A receive window below 128 is raised to 128, as in
-// the reference, to hold the longest message. One above 65535 is advertised as
-// 65535, the most that the wire can say.
+// SetWindow sets the send and the receive window in segments, 1 to 1048576 each, default
+// 32 and 128. A receive window below 128 is raised to 128, as in the reference; above
+// 65535 it is advertised as 65535. Outside that range it changes nothing and returns an
+// error.
 func (k *KCP) SetWindow(send, receive int) error {
 	const limit = 1 << 20
 	if send < 1 || send > limit || receive < 1 || receive > limit {
@@ -166,8 +143,8 @@ func (k *KCP) SetWindow(send, receive int) error {
 	return nil
 }
 
-// SetNoDelay sets how retransmission time-outs are bounded and backed off, and
-// the minimum RTO that goes with it. Default: NoDelayOff.
+// SetNoDelay sets the bounds and the back-off of time-outs, and the minimum RTO: default
+// NoDelayOff.
 func (k *KCP) SetNoDelay(mode NoDelay) {
 	if mode == NoDelayDefault {
 		mode = NoDelayOff
@@ -179,9 +156,9 @@ func (k *KCP) SetNoDelay(mode NoDelay) {
 	}
 }
 
-// SetInterval sets the flush interval in milliseconds: 10 to 5000, default 100.
-// It is also the least variance term of the RTO. SetInterval returns an error,
-// and changes nothing, outside that range.
+// SetInterval sets the flush interval in milliseconds, 10 to 5000, default 100, which is
+// also the least variance term of the RTO. Outside that range it returns an error, and
+// changes nothing.
 func (k *KCP) SetInterval(ms uint32) error {
 	if ms < minInterval || ms > maxInterval {
 		return fmt.Errorf("kcp: interval %d ms is not in [%d, %d]", ms, minInterval, maxInterval)
@@ -190,18 +167,17 @@ func (k *KCP) SetInterval(ms uint32) error {
 	return nil
 }
 
-// SetFastResend sets how many acknowledgements of later transmissions cause a
-// segment to be retransmitted before its time-out (fast retransmission, RFC
-// 5681 §3.2). Zero, the default, turns that off.
+// SetFastResend sets how many acknowledgements of later transmissions cause a fast
+// retransmission (RFC 5681 §3.2). Zero, the default, turns that off.
 func (k *KCP) SetFastResend(acks uint32) { k.cfg.fastResend = acks }
 
-// SetFastResendLimit sets up to how many transmissions a segment is
-// fast-retransmitted. The default is 5; zero means no limit.
+// SetFastResendLimit sets up to how many transmissions a segment is fast-retransmitted:
+// default 5; zero means no limit.
 func (k *KCP) SetFastResendLimit(transmissions uint32) { k.cfg.fastLimit = transmissions }
 
-// SetMinRTO sets the minimum retransmission time-out in milliseconds: 1 to
-// 60000. It returns an error, and changes nothing, outside that range.
-// SetNoDelay sets the minimum too, so call SetMinRTO after it.
+// SetMinRTO sets the minimum retransmission time-out in milliseconds: 1 to 60000.
+// Outside that range it returns an error, and changes nothing. SetNoDelay sets it too,
+// so call SetMinRTO after it.
 func (k *KCP) SetMinRTO(ms uint32) error {
 	if ms < 1 || ms > rtoMax {
 		return fmt.Errorf("kcp: minimum RTO %d ms is not in [1, %d]", ms, rtoMax)
@@ -210,23 +186,19 @@ func (k *KCP) SetMinRTO(ms uint32) error {
 	return nil
 }
 
-// SetDeadLink sets the number of transmissions of one segment from which Dead
-// reports true. The default is 20.
+// SetDeadLink sets the transmissions of one segment from which Dead is true: default 20.
 func (k *KCP) SetDeadLink(transmissions uint32) { k.cfg.deadLink = transmissions }
 
-// SetStream chooses between messages (false, the default) and a byte stream
-// without boundaries, in which Send fills up segments.
+// SetStream chooses between messages (false, the default) and a byte stream.
 func (k *KCP) SetStream(on bool) { k.cfg.stream = on }
 
-// SetExtensions replaces the extensions in use, behaviours beyond the
-// reference.
+// SetExtensions replaces the extensions in use.
 func (k *KCP) SetExtensions(e Extensions) { k.cfg.ext = e }
 
 // SetTrace installs hooks for logging and tools; nil removes them.
 func (k *KCP) SetTrace(t *Trace) { k.cfg.trace = newTracer(t) }
 
-// SetCongestionControl installs and initializes c; nil means
-// congestion.NewReference.
+// SetCongestionControl installs and initializes c; nil: congestion.NewReference.
 func (k *KCP) SetCongestionControl(c congestion.Control) {
 	if c == nil {
 		c = congestion.NewReference()

@@ -8,7 +8,8 @@ import (
 	"github.com/arqnet/kcp/stats"
 )
 
-// The figures of sessions, streams and endpoints; package stats describes them.
+// Package stats describes the figures of sessions, streams and endpoints.
+
 type (
 	ConnStats     = stats.Conn      // of a session
 	StreamStats   = stats.Stream    // of a stream

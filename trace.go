@@ -5,7 +5,8 @@ import (
 	"github.com/arqnet/kcp/trace"
 )
 
-// What hooks see; package trace describes it.
+// Package trace describes what hooks see.
+
 type (
 	Trace        = trace.Hooks        // hooks of a session or state machine
 	TraceMetrics = trace.Metrics      // what determines how much may be sent

@@ -59,7 +59,7 @@ type simEnd struct {
 	timer time.Duration // earliest pending timer event; 0: none
 }
 
-// newLink returns a direction of a path.
+// newSimLink returns a direction of a path.
 func newSimLink(cfg netsim.LinkConfig, seed uint64) *simLink {
 	return &simLink{Link: netsim.NewLink(cfg, seed)}
 }

@@ -79,7 +79,7 @@ type ByteWindow interface {
 }
 
 // StateNamer is what a Control may implement in addition, to show
-// its state to Trace.State.
+// its state to Trace.CongestionState.
 type StateNamer interface {
 	// State returns the name of the present state. It should be one of few
 	// constants.

@@ -1,6 +1,6 @@
 // Package kcp has the API of github.com/xtaci/kcp-go/v5 on the engine of
 // github.com/arqnet/kcp. A program that uses kcp-go changes one line of its
-// go.mod, and no code:
+// go.mod, and no code, from the first tagged version on:
 //
 //	replace github.com/xtaci/kcp-go/v5 => github.com/arqnet/kcp/kcpgo v0.1.0
 //

@@ -58,7 +58,7 @@ type Turns[S any] struct {
 	checkAt  time.Duration // when to look for turns that have lasted long enough
 	timer    *time.Timer   // nil before its first use
 	timerSet bool
-	news     []news[S] // memory of advance; nil while it is in use
+	news     []news[S] // memory of Advance; nil while it is in use
 }
 
 // waiter is a session that waits for its turn.
@@ -117,8 +117,8 @@ func (t *Turns[S]) Set(budget, equal, rate, buffer int, possible bool) {
 }
 
 // Arrived takes note that n segments have arrived from the session's peer. It
-// returns the window to advertise. ok is not set if no turns are taken. c.mu is
-// held.
+// returns the window to advertise. ok is not set if no turns are taken. The
+// lock of the session is held.
 func (t *Turns[S]) Arrived(c *S, n int, now time.Duration) (g Grant, ok bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -301,7 +301,7 @@ func (t *Turns[S]) expireLocked(all []news[S], now time.Duration) []news[S] {
 }
 
 // armLocked sets the timer while there are turns: perhaps nothing arrives any
-// more upon which the reader would call advance.
+// more upon which the reader would call Advance.
 func (t *Turns[S]) armLocked() {
 	if t.timerSet || len(t.running) == 0 && t.next == len(t.queue) {
 		return
