@@ -2,8 +2,10 @@ package kcp
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"syscall"
 	"testing"
 	"time"
@@ -328,4 +330,63 @@ func TestNoProbesToOthers(t *testing.T) {
 		require.Nil(t, a.plpmtu.search)
 		require.NoError(t, a.Abort())
 	})
+}
+
+// An endpoint that does not listen answers nobody, of whatever version.
+func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, pc := w.endpoint("10.0.0.2:5000", &Config{TLS: testenv.TLS()})
+		packet := packetOf(77, segment(cmdWask, 1, 12345, 0, 0, ""), segment(cmdWins, 2, capTLS, 1, 0, ""), segment(cmdWask, 0, 0, 0, 0, ""))
+		to := pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, packet)
+		time.Sleep(time.Second)
+		require.Zero(t, e.Stats().HandshakeErrors)
+	})
+}
+
+// While memory is short, or the address is not validated, nothing is kept for the
+// recovery of packets.
+func TestNoDecoderUnderPressure(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		shard := fecShard(0, packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+		b.mu.Lock()
+		for _, short := range []bool{true, false} {
+			b.kcp.rcv.peerUnvalidated = short
+			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
+			require.True(t, ok)
+			require.Equal(t, short, b.in.decoder == nil)
+		}
+		b.mu.Unlock()
+		require.NoError(t, a.Abort())
+	})
+}
+
+// The ends of sessions count in the limit of records, too.
+func TestEndsAreLoggedWithinTheLimit(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			var records testenv.Records
+			a, _, _ := w.pair(&Config{Logger: records.Logger()}, nil)
+			for ok := used; ok; {
+				_, ok = a.ep.mayLogSession()
+			}
+			was := len(records.Of("kcp"))
+			require.NoError(t, a.Abort())
+			require.Equal(t, used, len(records.Of("kcp")) == was)
+		})
+	}
+}
+
+// To an address that is not validated no redundant copies are sent.
+func TestNoCopiesToTheUnvalidated(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
+	h.k.limitUnvalidated(0, false)
+	h.k.received(10_000)
+	for i, s := range []string{"a", "b"} {
+		h.send(s)
+		h.advance(10)
+		h.want(fmt.Sprintf("push %d frg=0 %q", i, s))
+	}
 }

@@ -181,3 +181,36 @@ func TestRoomForCredit(t *testing.T) {
 		require.Equal(t, want, half, "%d", credit)
 	}
 }
+
+// A message of which something was sent is given up by a segment of its own.
+func TestPurgeOfABegunMessage(t *testing.T) {
+	h := newHost(1, someLimits)
+	s, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	s.Send(make([]byte, 3000), 0, 5, func(error) {})
+	require.True(t, h.table.Pull(false))
+	s.Purge()
+	require.Empty(t, s.out.abandoned)
+	h.now = 10
+	s.Purge()
+	require.Len(t, s.out.abandoned, 1)
+}
+
+// While bytes are in flight, which are no messages, nothing is said of what precedes a
+// message that is given up.
+func TestAbandonedBehindBytes(t *testing.T) {
+	for _, bytes := range []bool{false, true} {
+		h := newHost(1, someLimits)
+		s, err := h.table.Open(Params{})
+		require.NoError(t, err)
+		if bytes {
+			s.Write(make([]byte, 100))
+			require.True(t, h.table.Pull(false))
+		}
+		s.Send(make([]byte, 100), 0, 5, func(error) {})
+		require.True(t, h.table.Pull(false))
+		h.now = 10
+		_, ok := h.table.AbandonedUpTo(h.queued[len(h.queued)-1].tag)
+		require.Equal(t, !bytes, ok)
+	}
+}
