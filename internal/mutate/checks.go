@@ -74,8 +74,10 @@ var packageLine = regexp.MustCompile(`(?m)^package \w+`)
 // tells the compiler of them.
 func (b *checks) overlay(byFile map[string][]change) (string, error) {
 	replace := make(map[string]string)
+	written := 0
 	put := func(file, text string) error {
-		path := filepath.Join(b.folder, fmt.Sprint(len(replace), ".go"))
+		written++
+		path := filepath.Join(b.folder, fmt.Sprint(written, ".go"))
 		at, err := filepath.Abs(file)
 		if err != nil {
 			return err
