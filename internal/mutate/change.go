@@ -54,7 +54,7 @@ const testTime = 3 * time.Minute
 // RULES.md says. It belongs to every rule.
 const figures = "TestRuleFigures"
 
-// test runs the tests of the rule on the changed program; first, by itself, the one
+// test runs the tests of the rule on the program with a constant changed; first, by itself, the one
 // of all figures, as it is fast.
 func (c change) test(tests map[string][]string) result {
 	if dir := "./" + filepath.ToSlash(filepath.Dir(c.file)); c.isConstant() && slices.Contains(tests[figures], dir) {
@@ -62,14 +62,7 @@ func (c change) test(tests map[string][]string) result {
 			return r
 		}
 	}
-	var dirs []string
-	for _, name := range c.tests {
-		for _, dir := range tests[name] {
-			if !slices.Contains(dirs, dir) {
-				dirs = append(dirs, dir)
-			}
-		}
-	}
+	dirs := c.dirs(tests)
 	if len(dirs) == 0 {
 		return result{c, invalid, "its tests are in other modules"}
 	}

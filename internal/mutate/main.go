@@ -73,7 +73,14 @@ func run(rule, place, what string, list bool, jobs int) (ok bool, err error) {
 		}
 		return true, nil
 	}
-	return testAll(changes, tests, reasons, jobs), nil
+	b, err := buildChecks(changes, tests)
+	if b != nil {
+		defer os.RemoveAll(b.folder)
+	}
+	if err != nil {
+		return false, err
+	}
+	return testAll(changes, tests, b, reasons, jobs), nil
 }
 
 // filter returns the changes that match.
@@ -87,13 +94,17 @@ func filter(changes []change, places, whats *regexp.Regexp) (some []change) {
 }
 
 // testAll tests the changes, prints a line for each, and the sum.
-func testAll(changes []change, tests map[string][]string, reasons []reason, jobs int) bool {
+func testAll(changes []change, tests map[string][]string, b *checks, reasons []reason, jobs int) bool {
 	queue, results := make(chan change), make(chan result)
 	var workers sync.WaitGroup
 	for range max(jobs, 1) {
 		workers.Go(func() {
 			for c := range queue {
-				results <- c.test(tests)
+				if c.isConstant() {
+					results <- c.test(tests)
+				} else {
+					results <- b.test(c, tests)
+				}
 			}
 		})
 	}
