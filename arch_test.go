@@ -311,6 +311,7 @@ var layers = map[string][]string{
 	"internal/simsocket":    {"internal/udp", "netsim"},
 	"internal/selfsigned":   nil,
 	"internal/mutate":       nil,
+	"internal/rulebook":     nil,
 	"internal/executed":     {"", "internal/selfsigned"},
 	"netsim":                nil,
 	"stats":                 nil,

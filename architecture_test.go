@@ -185,7 +185,8 @@ func TestArchitectureRules(t *testing.T) {
 		}
 		assert.NotEmpty(t, held, "%s: no test", rule)
 		for _, name := range held {
-			assert.True(t, tests[name] && strings.HasPrefix(name, "Test"), "%s: there is no test %s", rule, name)
+			isTest := strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz")
+			assert.True(t, tests[name] && isTest, "%s: there is no test %s", rule, name)
 		}
 	}
 	require.Greater(t, rules, 40, "the rule table is not as it was")

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/shed"
@@ -417,3 +419,16 @@ func TestShortMemoryAfterIdling(t *testing.T) {
 
 // carriesData reports whether a segment is one of data, or a piece of one.
 func (h *header) carriesData() bool { return h.cmd == cmdPush || h.cmd == cmdPiece }
+
+// What a place of the receive ring, a waiting acknowledgement, a signal and a datagram
+// count is what they take in memory.
+func TestSizesAreOfMemory(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("pointers are smaller, and count as if they were not")
+	}
+	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
+	require.EqualValues(t, unsafe.Sizeof(ackItem{}), ackBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(repeatedAck{}), repeatBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
+	require.EqualValues(t, 2*unsafe.Sizeof([]byte{}), datagramEntry, "as append allocates twice as many")
+}
