@@ -54,8 +54,8 @@ const testTime = 3 * time.Minute
 // RULES.md says. It belongs to every rule.
 const figures = "TestRuleFigures"
 
-// test runs the tests of the rule on the program with a constant changed; first, by itself, the one
-// of all figures, as it is fast.
+// test runs the tests of the rule on the program with a constant changed. The test
+// of all figures comes first, by itself, as it is fast.
 func (c change) test(tests map[string][]string) result {
 	if dir := "./" + filepath.ToSlash(filepath.Dir(c.file)); c.isConstant() && slices.Contains(tests[figures], dir) {
 		if r := c.run([]string{figures}, []string{dir}); r.outcome != survived {
