@@ -139,6 +139,7 @@ func (o *openSockets) requireNone(t *testing.T) {
 
 // A call that fails leaves no socket open, whatever has failed.
 func TestFailuresCloseTheirSockets(t *testing.T) {
+	t.Parallel()
 	busy, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // never answers
 	require.NoError(t, err)
 	defer busy.Close()
@@ -339,6 +340,7 @@ func requireConfigError(t *testing.T, field string, err error) {
 // SetMTU bounds what is sent, also of what was written before, and ends path MTU
 // discovery. A black hole is found all the same.
 func TestSetMTU(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 2, path(0), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 9000}, nil)

@@ -95,6 +95,7 @@ func withConv(conv uint32, p []byte) []byte {
 // Whatever unvalidated peers send, each holds no more than 16 KiB beside its
 // session, of the heap and not only by count.
 func TestUnvalidatedPeersHoldLittle(t *testing.T) {
+	t.Parallel()
 	sequential(t)
 	long(t)
 	if !alone(t) {
@@ -325,6 +326,7 @@ func TestSpareMemoryDoesNotEndASession(t *testing.T) {
 // Sessions that use up the memory do not use up others' share: an honest one goes
 // on at its pace, and those that hold what cannot be read are ended in the end.
 func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const most = 2 << 20 // less than the shares of the socket's buffer let holders send
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
@@ -395,6 +397,7 @@ func TestEndedForMemory(t *testing.T) {
 // A session that was idle for long is not ended as a stalled one when it begins with a
 // gap while memory is short.
 func TestShortMemoryAfterIdling(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := memoryShort(w, Config{})

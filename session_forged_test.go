@@ -117,6 +117,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 // With an AEAD, what is not sealed with the key has no effect, even if all of it
 // is right; nor has what was sealed with it but has come before.
 func TestForgedWithAEAD(t *testing.T) {
+	t.Parallel()
 	long(t)
 	key := func(b byte) crypt.Cipher {
 		c, err := crypt.AESGCM(bytes.Repeat([]byte{b}, 16))
@@ -197,6 +198,7 @@ func TestForgedWithAEAD(t *testing.T) {
 // Without a cipher, who does not know the conversation, or sends from another
 // address, has no effect, even if all the rest is right.
 func TestForgedConvOrAddress(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, wrongConv := range []bool{true, false} {
 		inWorld(t, 8, clean, func(t *testing.T, w *world) {

@@ -87,6 +87,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 // they run as if alone, with bytes and with messages, also when memory is
 // short.
 func TestBlockedStreamsLeaveRoom(t *testing.T) {
+	t.Parallel()
 	long(t)
 	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20}
 	run := func(blocked int, pressed bool, message int) (took time.Duration) {

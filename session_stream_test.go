@@ -29,6 +29,7 @@ func carries(t *testing.T, w io.Writer, r io.Reader, n int) float64 {
 // buffer grows with what the path takes and the application reads. A run over a
 // lossy path has between 0.86 and 1.07 of its session, without growth a third.
 func TestStreamIsAsFastAsItsSession(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for loss, least := range map[float64]float64{0: 0.9, 0.01: 0.8} {
 		link := netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: loss}
@@ -51,6 +52,7 @@ func TestStreamIsAsFastAsItsSession(t *testing.T) {
 
 // Of a buffer that does not grow, nearly all is used in a round trip.
 func TestStreamCreditIsInTime(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
 		size := 1 << 20
@@ -74,6 +76,7 @@ func segmentCost(c *Conn) float64 {
 // Only what the application reads, and fast, lets buffers grow, and all of a
 // session by so much. What a stream had is there for others once it is over.
 func TestStreamGrowthIsBounded(t *testing.T) {
+	t.Parallel()
 	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 200 << 20, Queue: 64 << 20}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		window := func(s *Stream) int {
