@@ -160,7 +160,6 @@ func TestIncast(t *testing.T) {
 			if testing.Short() && (name == "cubic" || name == "low latency" || raceEnabled && name == "none") {
 				t.Skip("the others show the same")
 			}
-			t.Parallel()
 			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 				c := newCrowd(w, nil, senders*(5<<10), 50*time.Microsecond)
 				go c.serve()

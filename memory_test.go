@@ -133,7 +133,11 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 // What proven peers have held is counted: no more is in use than that, but for
 // sessions themselves, and not much less.
 func TestHeldIsCounted(t *testing.T) {
+	t.Parallel()
 	long(t)
+	if !alone(t) {
+		return
+	}
 	const n, packets = 32, 60
 	for _, h := range holders {
 		measured(t, h.name, func(t *testing.T, last bool) (good bool) {

@@ -273,7 +273,11 @@ func (p *forgedPeer) greets(tc forgedHelloCase) {
 // Idle streams are small, and those that are over leave nothing: no memory, no
 // entry of a table, no credit.
 func TestManyStreams(t *testing.T) {
+	t.Parallel()
 	sequential(t)
+	if !alone(t) {
+		return
+	}
 	idle, total := int(fewer(10000)), 100000
 	if testing.Short() {
 		total = idle + 1500

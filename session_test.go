@@ -275,7 +275,7 @@ func TestNetConn(t *testing.T) {
 	}
 	var wg sync.WaitGroup // all at once, as the cases mostly wait
 	for _, v := range variants {
-		v.config.Linger = 200 * time.Millisecond // one case closes while nobody reads
+		v.config.Linger = 2 * time.Second // one case closes while nobody reads
 		wg.Go(func() {
 			t.Run(v.name, func(t *testing.T) {
 				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {

@@ -199,6 +199,7 @@ func requireSettled(t *testing.T, conns ...*Conn) {
 // An idle session with TLS has no goroutine and no wake-up, and the pair takes
 // 8 KiB at most.
 func TestTLSIdleCost(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
