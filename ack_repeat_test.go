@@ -35,6 +35,8 @@ func TestRepeatAcks(t *testing.T) {
 	h.k.rcv.ackRepeats.left = 1
 	h.input(push(8, 0, "i"), push(9, 0, "j"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
+	h.send("x")
+	step(`push 0 frg=0 "x"`) // no ACK, as there is no other to go with
 	h.input(push(10, 0, "k"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 10 ts=0 una=7 wnd=121")
 }

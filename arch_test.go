@@ -65,6 +65,7 @@ func typeCheck(t *testing.T, fset *token.FileSet, imports types.Importer, files 
 
 // The state machine compiles without the layers above it.
 func TestMachineStandsAlone(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	sequential(t)
 	fset := token.NewFileSet()
@@ -78,6 +79,7 @@ func TestMachineStandsAlone(t *testing.T) {
 // The layers above call methods of the state machine, exported ones or those of
 // sessionPort, and touch no field.
 func TestSessionsUseThePort(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	finds(t, portViolations,
 		"func bad(c *Conn) seq { return c.kcp.rcv.nxt }",
@@ -311,6 +313,7 @@ var layers = map[string][]string{
 	"internal/simsocket":    {"internal/udp", "netsim"},
 	"internal/selfsigned":   nil,
 	"internal/mutate":       nil,
+	"internal/rulebook":     nil,
 	"internal/executed":     {"", "internal/selfsigned"},
 	"netsim":                nil,
 	"stats":                 nil,
@@ -322,6 +325,7 @@ var layers = map[string][]string{
 }
 
 func TestImportsRunDownwards(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	const module = "github.com/arqnet/kcp"
 	walkSources(t, func(dir, path string, file *ast.File) {
@@ -342,6 +346,7 @@ func TestImportsRunDownwards(t *testing.T) {
 // The drawing of packages in ARCHITECTURE.md shows every import of one package of
 // the module by another, and no arrow leads upwards.
 func TestPackagesAreDrawn(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	imports := make(map[string]map[string]bool)
 	name := func(dir string) string { return cmp.Or(dir, "kcp") }
@@ -398,6 +403,7 @@ var standardOnly = []string{
 }
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	found := make(map[string]bool)
 	walkSources(t, func(dir, path string, file *ast.File) {
@@ -417,6 +423,7 @@ func TestLeavesImportTheStandardLibrary(t *testing.T) {
 // Importing the package starts nothing: there is no init, and no package
 // variable holds more than a constant would.
 func TestImportStartsNothing(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	walkSources(t, func(dir, path string, file *ast.File) {
 		if file.Name.Name == "main" || strings.HasPrefix(dir, "examples") { // nothing imports a program
@@ -507,6 +514,7 @@ func walkSources(t *testing.T, visit func(dir, path string, file *ast.File)) {
 // Files of sessions use no fields that files of endpoints declare, and the
 // reverse. What they ask of each other is in border.go.
 func TestBorder(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	finds(t, crossings, "func (c *Conn) bad() { c.ep.closed = true }")
 }

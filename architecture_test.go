@@ -155,6 +155,7 @@ var sectionHeading = regexp.MustCompile(`(?m)^#+ ([0-9.]*[0-9])\.? `)
 // Each rule of RULES.md names a section of WIRE.md, functions in their
 // files, and tests, all of which exist. So do the tests that SECURITY.md names.
 func TestArchitectureRules(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	sequential(t)
 	wire, err := os.ReadFile("WIRE.md")
@@ -185,7 +186,8 @@ func TestArchitectureRules(t *testing.T) {
 		}
 		assert.NotEmpty(t, held, "%s: no test", rule)
 		for _, name := range held {
-			assert.True(t, tests[name] && strings.HasPrefix(name, "Test"), "%s: there is no test %s", rule, name)
+			isTest := strings.HasPrefix(name, "Test") || strings.HasPrefix(name, "Fuzz")
+			assert.True(t, tests[name] && isTest, "%s: there is no test %s", rule, name)
 		}
 	}
 	require.Greater(t, rules, 40, "the rule table is not as it was")
@@ -199,6 +201,7 @@ func TestArchitectureRules(t *testing.T) {
 // The files, tests and methods that the pages about the code name exist too. The map
 // stays a map.
 func TestArchitectureText(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	sequential(t)
 	text := aboutCode(t)
@@ -400,6 +403,7 @@ func (g *group) covers(n ast.Node, doc, behind *ast.CommentGroup) bool {
 // What go doc shows names nothing that it does not show: those are notes for
 // maintainers, which belong to unexported declarations.
 func TestDocsNameNothingUnexported(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	sequential(t)
 	for _, dir := range publicPackages {
@@ -499,6 +503,7 @@ func unexportedInDocs(t *testing.T, fset *token.FileSet, files []*ast.File) (fou
 
 // No line of a comment is wider than 90 columns, a tab being 4.
 func TestCommentsAreNarrow(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	require.NoError(t, filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") {

@@ -339,6 +339,7 @@ func requireConfigError(t *testing.T, field string, err error) {
 // SetMTU bounds what is sent, also of what was written before, and ends path MTU
 // discovery. A black hole is found all the same.
 func TestSetMTU(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 2, path(0), func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxMTU: 9000}, nil)

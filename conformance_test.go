@@ -24,6 +24,7 @@ import (
 // described in testdata/conformance/README.md. KCP_CONFORMANCE_DIR names
 // another folder of recordings.
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	simulated(t)
 	sequential(t)
 	dir := os.Getenv("KCP_CONFORMANCE_DIR")

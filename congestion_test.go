@@ -149,6 +149,7 @@ const courseRate = 2_500_000 // 20 Mbit/s
 // whole transfers are bench's; a controller that does not do its work is far
 // from these.
 func TestControllersOnPaths(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const rtt = 40 * time.Millisecond
 	for _, test := range []struct {
@@ -180,6 +181,7 @@ func TestControllersOnPaths(t *testing.T) {
 // Packets that overtake each other are not declared lost, once that has been
 // seen, whether a few of them are exempt from the order or there is none.
 func TestReorderedPath(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const rate = 6_250_000 // 50 Mbit/s
 	for _, rtt := range []time.Duration{40 * time.Millisecond, 80 * time.Millisecond} {
@@ -203,6 +205,7 @@ func TestReorderedPath(t *testing.T) {
 // A path that lets packets go in bunches, in order, holds more than its rate and
 // its least round-trip time tell.
 func TestBunchedPath(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const rate = 6_250_000
 	for seed := range fewer(4) {
@@ -217,6 +220,7 @@ func TestBunchedPath(t *testing.T) {
 // Startup fills a path that loses a fifth each way, with any seed: a rate that
 // does not grow for a round, and losses, do not end it by chance.
 func TestBBRStartsOverLoss(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for seed := range fewer(24) {
 		c := newCourse(t, congestion.NewBBR(), 3*courseRate, 70*time.Millisecond, 1, 0)
@@ -230,6 +234,7 @@ func TestBBRStartsOverLoss(t *testing.T) {
 // A path that becomes slower, or faster, is found out in some seconds, without
 // a standing queue and without a flood.
 func TestBBRFollowsThePath(t *testing.T) {
+	t.Parallel()
 	long(t)
 	c := newCourse(t, congestion.NewBBR(), courseRate, 40*time.Millisecond, 2, 0)
 	c.run(3 * time.Second)
@@ -247,6 +252,7 @@ func TestBBRFollowsThePath(t *testing.T) {
 
 // What a slow application shows of the path is not taken for the path.
 func TestControllersWithSlowApplication(t *testing.T) {
+	t.Parallel()
 	for name, control := range map[string]func() congestion.Control{"bbr": congestion.NewBBR, "cubic": congestion.NewCubic} {
 		c := newCourse(t, control(), courseRate, 40*time.Millisecond, 1, 0)
 		c.run(2 * time.Second)

@@ -75,6 +75,7 @@ func TestControllersUndo(t *testing.T) {
 
 // Reordering, while it is found out what it is, costs CUBIC no window.
 func TestCubicOnReorderedPath(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for seed := range uint64(4) {
 		c := newCourse(t, congestion.NewCubic(), courseRate, 80*time.Millisecond, 1, 0)

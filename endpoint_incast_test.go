@@ -148,6 +148,7 @@ func (c *crowd) measure(d time.Duration) (r crowdResult) {
 // Very many senders share what a socket buffer takes: hardly anything is sent
 // twice, and none starves, whatever their congestion control.
 func TestIncast(t *testing.T) {
+	t.Parallel()
 	low, senders := LowLatency(), 200
 	if raceEnabled {
 		senders = 40 // the detector makes them ten times as slow
@@ -159,7 +160,6 @@ func TestIncast(t *testing.T) {
 			if testing.Short() && (name == "cubic" || name == "low latency" || raceEnabled && name == "none") {
 				t.Skip("the others show the same")
 			}
-			t.Parallel()
 			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 				c := newCrowd(w, nil, senders*(5<<10), 50*time.Microsecond)
 				go c.serve()
@@ -182,6 +182,7 @@ func TestIncast(t *testing.T) {
 
 // Many sessions share a narrow link: most of it carries data for the first time.
 func TestManySendersOnANarrowLink(t *testing.T) {
+	t.Parallel()
 	const senders, rate = 20, 400_000
 	inWorld(t, 2, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.net.SetLink("10.0.0.2", "10.0.0.1", netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: rate, Queue: 40_000})
@@ -227,6 +228,7 @@ func TestManySendersOnANarrowLink(t *testing.T) {
 
 // A sender that is alone has the whole window, also among idle sessions.
 func TestIncastSparesALoneSender(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 4, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 1<<20, 20*time.Microsecond)
@@ -247,6 +249,7 @@ func TestIncastSparesALoneSender(t *testing.T) {
 
 // The share of senders that stop, or vanish, is given back to the others.
 func TestIncastGivesSharesBack(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 1<<20, 50*time.Microsecond)
@@ -281,6 +284,7 @@ func TestIncastGivesSharesBack(t *testing.T) {
 // peers with small messages, peers that repeat what has arrived, and first packets
 // from forged addresses.
 func TestIncastCountsDemand(t *testing.T) {
+	t.Parallel()
 	long(t)
 	upload := func(beside func(w *world, c *crowd)) (bytes float64) {
 		inWorld(t, 4, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
@@ -365,6 +369,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 
 // News of a turn may be lost.
 func TestTurnsSurviveLoss(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 3, netsim.LinkConfig{Delay: 2 * time.Millisecond, Loss: 0.05}, func(t *testing.T, w *world) {
 		c := newCrowd(w, nil, 60*(5<<10), 50*time.Microsecond)

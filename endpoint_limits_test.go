@@ -73,6 +73,7 @@ var floods = []struct {
 // memory. It serves the session that it has all the while, and has forgotten all
 // the others soon after.
 func TestFlood(t *testing.T) {
+	t.Parallel()
 	long(t)
 	if !alone(t) {
 		return
@@ -228,6 +229,7 @@ func awaitShortMemory(l *Listener) {
 // While memory is short, what is read at once still gets through, on a lossy
 // path too, and no more is held than that.
 func TestMaxBuffered(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for seed := range uint64(3) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
@@ -273,6 +275,7 @@ func TestMaxBufferedWithAGap(t *testing.T) {
 
 // Nor does it keep a message from becoming whole.
 func TestMaxBufferedMessages(t *testing.T) {
+	t.Parallel()
 	inWorld(t, 1, lossy, func(t *testing.T, w *world) {
 		a, b, _ := memoryShort(w, Config{MessageMode: true})
 		time.Sleep(10 * time.Second)

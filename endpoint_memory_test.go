@@ -168,6 +168,7 @@ func (m *memoryWorld) beside(h *memoryHog, hogs, size int) (rate float64) {
 // as if it were alone. Nobody else pays: not an application that reads slowly,
 // nor one that leaves a little unread for long.
 func TestHoldersWithoutProgressPay(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const hogs, limit = 64, 4 << 20
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20, Loss: 0.01}

@@ -212,6 +212,7 @@ func TestResendZero(t *testing.T) {
 // into false time-outs. On a virtual clock the flow must keep the window busy
 // and send hardly more again than was lost.
 func TestLongFatPipe(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const (
 		window   = 15000

@@ -21,6 +21,7 @@ import (
 // The order in which locks are taken is not checked, nor what is done after a
 // function has released one.
 func TestLocksAreHeld(t *testing.T) {
+	t.Parallel()
 	ofSources(t)
 	finds(t, lockViolations,
 		"func (e *Endpoint) Bad(c *Conn) { e.addLocked(c) }",

@@ -16,7 +16,7 @@ const (
 	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are the sizes of a
 	// waiting acknowledgement, of one to be sent twice, and of a waiting signal.
 	ackBytesHeld    = 8
-	repeatBytesHeld = 20
+	repeatBytesHeld = 16
 	signalBytesHeld = 12
 
 	// unvalidatedBytes bounds what is held for a peer whose address is not

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/netip"
 	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/shed"
@@ -93,6 +95,7 @@ func withConv(conv uint32, p []byte) []byte {
 // Whatever unvalidated peers send, each holds no more than 16 KiB beside its
 // session, of the heap and not only by count.
 func TestUnvalidatedPeersHoldLittle(t *testing.T) {
+	t.Parallel()
 	sequential(t)
 	long(t)
 	if !alone(t) {
@@ -130,7 +133,11 @@ func TestUnvalidatedPeersHoldLittle(t *testing.T) {
 // What proven peers have held is counted: no more is in use than that, but for
 // sessions themselves, and not much less.
 func TestHeldIsCounted(t *testing.T) {
+	t.Parallel()
 	long(t)
+	if !alone(t) {
+		return
+	}
 	const n, packets = 32, 60
 	for _, h := range holders {
 		measured(t, h.name, func(t *testing.T, last bool) (good bool) {
@@ -323,6 +330,7 @@ func TestSpareMemoryDoesNotEndASession(t *testing.T) {
 // Sessions that use up the memory do not use up others' share: an honest one goes
 // on at its pace, and those that hold what cannot be read are ended in the end.
 func TestLargeHoldersDoNotStarveOthers(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const most = 2 << 20 // less than the shares of the socket's buffer let holders send
 	link := netsim.LinkConfig{Delay: 25 * time.Millisecond, Rate: 2 << 20, Loss: 0.01}
@@ -393,6 +401,7 @@ func TestEndedForMemory(t *testing.T) {
 // A session that was idle for long is not ended as a stalled one when it begins with a
 // gap while memory is short.
 func TestShortMemoryAfterIdling(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := memoryShort(w, Config{})
@@ -417,3 +426,16 @@ func TestShortMemoryAfterIdling(t *testing.T) {
 
 // carriesData reports whether a segment is one of data, or a piece of one.
 func (h *header) carriesData() bool { return h.cmd == cmdPush || h.cmd == cmdPiece }
+
+// What a place of the receive ring, a waiting acknowledgement, a signal and a datagram
+// count is what they take in memory.
+func TestSizesAreOfMemory(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("pointers are smaller, and count as if they were not")
+	}
+	require.EqualValues(t, unsafe.Sizeof(recvSegment{}), placeBytes)
+	require.EqualValues(t, unsafe.Sizeof(ackItem{}), ackBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(repeatedAck{}), repeatBytesHeld)
+	require.EqualValues(t, unsafe.Sizeof(signal{}), signalBytesHeld)
+	require.EqualValues(t, 2*unsafe.Sizeof([]byte{}), datagramEntry, "as append allocates twice as many")
+}

@@ -54,6 +54,7 @@ func TestNumbersDoNotRepeat(t *testing.T) {
 // whenever it comes again, whoever it was sent to: not data, datagrams or
 // parity, and not as a sign of life.
 func TestNothingCountsTwice(t *testing.T) {
+	t.Parallel()
 	ciphers := hidingCiphers(t)
 	ciphers["GCM"], ciphers["GCM with FEC"] = testAEAD(t), testAEAD(t)
 	for name, v := range ciphers {

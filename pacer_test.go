@@ -35,6 +35,7 @@ func pacedHarness(t *testing.T, rate int64, segments int) (k *KCP, sent *int) {
 // A driver that comes when NextFlush says gets the rate, to within a packet,
 // at any rate, and no burst larger than the initial one and two ticks.
 func TestPacingRate(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, rate := range []int64{300, 20_000, 1_250_000, 60_000_000} {
 		k, sent := pacedHarness(t, rate, 40_000)

@@ -29,6 +29,7 @@ func takesPieces(k *KCP) { k.SetExtensions(Extensions{TakePieces: true}) }
 // twice and of different cuts, it is whole when all bytes have come and not
 // before, and then acknowledged.
 func TestPieces(t *testing.T) {
+	t.Parallel()
 	for seed := range fewer(300) {
 		random := rand.New(rand.NewPCG(seed, 5))
 		size := []int{1, 2, 63, 64, 65, 100, 1376, 1 + random.IntN(3000), 65535}[seed%9]

@@ -28,6 +28,7 @@ func TestBrokenMessageMovesNothing(t *testing.T) {
 // the application reads: it gets exactly the messages that count down to 0, and
 // the window neither jams nor grows.
 func TestBrokenMessagesRandom(t *testing.T) {
+	t.Parallel()
 	for seed := range fewer(30) {
 		r := rand.New(rand.NewPCG(seed, 4))
 		k := New(7, func([]byte) {})

@@ -360,6 +360,7 @@ func TestRevivalIsGradual(t *testing.T) {
 // TestOutage cuts the path for ten seconds in the middle of a transfer: data
 // flows again within two round trips and 200 ms.
 func TestOutage(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, cfg := range []*Config{nil, {CongestionControl: congestion.NewReference}, {Redundancy: 1}} {
 		inWorld(t, 17, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 1 << 20}, func(t *testing.T, w *world) {

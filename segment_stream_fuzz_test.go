@@ -529,6 +529,7 @@ func streamScript(seed uint64) []byte {
 
 // Random scripts; see FuzzStreamLink.
 func TestStreamSegments(t *testing.T) {
+	t.Parallel()
 	sequential(t)
 	for seed := range fewer(400) {
 		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { playStreams(t, streamScript(seed)) }) {

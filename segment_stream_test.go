@@ -40,6 +40,7 @@ func places(r *sendRing) (all []*sendSegment) {
 // that costs at most two moves in the ring for each segment that was queued; and
 // what waits keeps its order.
 func TestQueueStreamIsConstant(t *testing.T) {
+	t.Parallel()
 	sequential(t)
 	for _, plain := range []int{0, 1, 15, 16, 17, 1000} {
 		var sent []uint64 // in the order in which they leave

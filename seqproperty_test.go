@@ -223,6 +223,7 @@ func extremes(base seq, window uint32) []uint32 {
 // Whatever a segment says, the machine neither panics nor works for ever, counts
 // right, and takes nothing that is not within its windows.
 func TestNumbersFromTheNetwork(t *testing.T) {
+	t.Parallel()
 	simulated(t)
 	sequential(t)
 	modes := []struct {

@@ -425,6 +425,7 @@ var walkEvents = []struct {
 // is so, nothing is left of the session if the peer is gone, and it goes on if the
 // peer lives.
 func TestStatesAndEvents(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, st := range walkStates {
 		for _, ev := range walkEvents {

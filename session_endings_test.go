@@ -230,6 +230,7 @@ func TestIdleMeansNoNewData(t *testing.T) {
 // A peer that takes nothing of what waits for it has its time, however often it
 // says that it is there; one that reads again before has more.
 func TestStalledPeerHasItsTime(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 15, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &Config{ReceiveWindow: 128})
@@ -289,6 +290,7 @@ var bring = map[string]func(a, b *Conn){
 // return, nothing is left of the session in its time, and Close says no more and
 // no less than is so.
 func TestEveryStateEnds(t *testing.T) {
+	t.Parallel()
 	for state, bring := range bring {
 		for _, event := range []string{"vanishes", "restarts", "late", "nothing"} {
 			for _, pause := range []time.Duration{0, 5 * time.Millisecond, 15 * time.Millisecond, time.Second} {

@@ -117,6 +117,7 @@ func (v *attacked) inside(c *Conn) [][]byte {
 // With an AEAD, what is not sealed with the key has no effect, even if all of it
 // is right; nor has what was sealed with it but has come before.
 func TestForgedWithAEAD(t *testing.T) {
+	t.Parallel()
 	long(t)
 	key := func(b byte) crypt.Cipher {
 		c, err := crypt.AESGCM(bytes.Repeat([]byte{b}, 16))
@@ -197,6 +198,7 @@ func TestForgedWithAEAD(t *testing.T) {
 // Without a cipher, who does not know the conversation, or sends from another
 // address, has no effect, even if all the rest is right.
 func TestForgedConvOrAddress(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, wrongConv := range []bool{true, false} {
 		inWorld(t, 8, clean, func(t *testing.T, w *world) {
@@ -319,5 +321,45 @@ func TestImpossibleFins(t *testing.T) {
 		fin(sigClose, next+1)
 		send(t, b, []byte("still here"))
 		receive(t, a, []byte("still here"))
+	})
+}
+
+// A CONFIRM validates the address only if it shows the tokens of both ends. One with a
+// wrong token of the receiver is answered by RESET, as it may be meant for a session
+// before.
+func TestConfirmShowsBothTokens(t *testing.T) {
+	inWorld(t, 3, clean, func(t *testing.T, w *world) {
+		l := w.listen(&Config{KeepAlive: -1})
+		pc, err := w.net.Listen("10.0.0.9:9")
+		require.NoError(t, err)
+		defer pc.Close()
+		const ours = 12345
+		ask := func(code uint8, sn, ts uint32) (answers []uint8, theirs uint32) {
+			_, err := pc.WriteTo(packetOf(77, segment(cmdWask, code, ts, sn, 0, "")), l.Addr())
+			require.NoError(t, err)
+			for b := make([]byte, 2000); ; {
+				_ = pc.SetReadDeadline(time.Now().Add(50 * time.Millisecond))
+				n, _, err := pc.ReadFrom(b)
+				if err != nil {
+					return answers, theirs
+				}
+				for p := b[:n]; len(p) >= headerSize; p = p[headerSize:] {
+					if answers = append(answers, p[5]); p[5] == 0x81 {
+						theirs = binary.LittleEndian.Uint32(p[12:])
+					}
+				}
+			}
+		}
+		_, theirs := ask(1, 0, ours)
+		require.NotZero(t, theirs)
+		answers, _ := ask(3, theirs+1, ours)
+		require.Equal(t, []uint8{8}, answers)
+		answers, _ = ask(3, theirs, ours+1)
+		require.Empty(t, answers)
+		require.Equal(t, 1, l.Stats().HalfOpen)
+		answers, _ = ask(3, theirs, ours)
+		require.Equal(t, []uint8{0x83, 2}, answers)
+		require.Zero(t, l.Stats().HalfOpen)
+		require.NoError(t, accepted(t, l).Abort())
 	})
 }

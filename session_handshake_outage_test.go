@@ -106,6 +106,7 @@ func TestTLSMovesWithinHandshake(t *testing.T) {
 // An outage within Dial is over before Dial gives up: it succeeds, whatever had
 // arrived before. Or it has succeeded by then, and the session learns of its end.
 func TestDialOutlivesOutage(t *testing.T) {
+	t.Parallel()
 	succeeds := func(t *testing.T, config *Config, up, down int) {
 		inWorld(t, 1, clean, func(t *testing.T, w *world) {
 			l := w.listen(config)

@@ -68,6 +68,7 @@ func TestSocketIsHeldForThePeer(t *testing.T) {
 // All that was written before Close arrives, at 20 % loss, then io.EOF; Close
 // knows it, and both sides are rid of the session.
 func TestCloseDelivers(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			cfg := &Config{Linger: time.Minute}
@@ -95,6 +96,7 @@ func TestCloseDelivers(t *testing.T) {
 
 // CloseWrite ends one direction; the other goes on for as long as it likes.
 func TestHalfClose(t *testing.T) {
+	t.Parallel()
 	for seed := range uint64(5) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
 			a, b, l := w.pair(nil, nil)
@@ -189,6 +191,7 @@ func (w *world) firstLife(n int, answers bool) (a *Conn, pc *netsim.PacketConn) 
 // taken for a new one; a client that does not write learns of it with the next
 // sign of life.
 func TestServerRestarted(t *testing.T) {
+	t.Parallel()
 	for _, answers := range []bool{true, false} {
 		for _, n := range []int{1, 5000, 5 << 20} {
 			if repeated() && n > 5000 {

@@ -94,6 +94,7 @@ func echoMessages(c net.Conn, n, count int) error {
 // to fall back to: nothing is retransmitted for ever in packets larger than those
 // that have arrived.
 func TestEachSegmentPassesItsPath(t *testing.T) {
+	t.Parallel()
 	seed := uint64(0)
 	// The first segment leaves in pieces, and so is 4 bytes larger than others.
 	for limit := -8; limit <= 40; limit++ {

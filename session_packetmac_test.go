@@ -46,6 +46,7 @@ func tampered(t testing.TB, c crypt.Cipher, packet []byte, change func(nonce, co
 // authentication but what the peer has sent, once: whatever the attacker changes
 // and however well the CRC fits, whichever socket it comes to.
 func TestTamperedPacketsDoNotCount(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for name, c := range hidingCiphers(t) {
 		for _, f := range []FEC{{}, {Data: 3, Parity: 2}} {

@@ -95,6 +95,7 @@ func (l *life) live(c *Conn, out []byte, random *rand.Rand, start time.Time) {
 // written, and all of it where both sides closed in order. Half of the sessions
 // have streams besides, with what TestStreamLives demands of them.
 func TestRandomLives(t *testing.T) {
+	t.Parallel()
 	first, n := uint64(0), fewer(1000)
 	if s := os.Getenv("KCP_SEED"); s != "" {
 		var err error
@@ -491,6 +492,7 @@ func (l *streamLives) lost(from string) bool {
 // has one receipt; none of them says delivered without a trace of the message at
 // the peer; and nothing is left of streams or sessions.
 func TestStreamLives(t *testing.T) {
+	t.Parallel()
 	n := fewer(200)
 	if repeated() {
 		n = 5

@@ -156,6 +156,7 @@ var badStreamCases = []badStreamCase{
 // reason. It is acknowledged all the same. Nothing else is disturbed: neither the
 // accounts of another stream and of the session, nor what they carry.
 func TestBadStreamSegments(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, tc := range badStreamCases {
 		t.Run(tc.name, func(t *testing.T) {

@@ -51,7 +51,11 @@ func blockedStreams(t *testing.T, a *Conn, n int, write func(s *Stream) error) i
 // than a write buffer, as allocated, and but for the last message: 4 MiB, and
 // 256 KiB when memory is short. All of it is counted, and released.
 func TestStreamWriteBuffersAreBounded(t *testing.T) {
+	t.Parallel()
 	sequential(t)
+	if !alone(t) {
+		return
+	}
 	require.LessOrEqual(t, int(unsafe.Sizeof(Stream{})), streams.BytesHeld)
 	for _, tc := range streamWriters {
 		for _, pressed := range []bool{false, true} {
@@ -87,6 +91,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 // they run as if alone, with bytes and with messages, also when memory is
 // short.
 func TestBlockedStreamsLeaveRoom(t *testing.T) {
+	t.Parallel()
 	long(t)
 	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: 4 << 20, Queue: 1 << 20}
 	run := func(blocked int, pressed bool, message int) (took time.Duration) {

@@ -20,8 +20,10 @@ import (
 
 // The judge of net.Conn, for streams.
 func TestStreamIsNetConn(t *testing.T) {
+	t.Parallel()
 	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
 	require.NoError(t, err)
+	var wg sync.WaitGroup // all at once, as the cases mostly wait
 	for _, v := range []struct {
 		name   string
 		config Config
@@ -30,22 +32,27 @@ func TestStreamIsNetConn(t *testing.T) {
 		{"aead+fec", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}}},
 		{"tls", *secured(Config{})},
 	} {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-				a, b, stop, err := loopbackPair(&v.config, "127.0.0.1:0")
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				s, err := a.OpenStream(context.Background(), nil)
-				if err != nil {
-					return nil, nil, nil, err
-				}
-				r, err := b.AcceptStream(context.Background())
-				return s, r, stop, err
+		wg.Go(func() {
+			t.Run(v.name, func(t *testing.T) {
+				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) { return loopbackStreams(&v.config) })
 			})
 		})
 	}
+	wg.Wait()
+}
+
+// loopbackStreams returns both ends of a stream over loopback.
+func loopbackStreams(config *Config) (opened, accepted net.Conn, stop func(), err error) {
+	a, b, stop, err := loopbackPair(config, "127.0.0.1:0")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	s, err := a.OpenStream(context.Background(), nil)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	r, err := b.AcceptStream(context.Background())
+	return s, r, stop, err
 }
 
 // streamFigures is what a session holds because of streams.
@@ -162,6 +169,7 @@ func TestStreamUnordered(t *testing.T) {
 // A stream that nobody reads stops itself, and neither the others nor the session.
 // Once it is read, everything arrives.
 func TestStreamFlowControl(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 6, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
@@ -377,6 +385,7 @@ func TestStreamIDsOfBothDiallers(t *testing.T) {
 // Of two streams that always have something to send, equals get the same, one
 // with higher priority everything, and the session itself is such an equal.
 func TestStreamPriorities(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, tc := range []struct {
 		first, second int
@@ -420,6 +429,7 @@ func TestStreamPriorities(t *testing.T) {
 // The session itself gets its share beside a stream, and a small message that is
 // more urgent overtakes both.
 func TestStreamBesideSession(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 15, netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 1e6, Queue: 50000}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)

@@ -257,6 +257,7 @@ func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err 
 
 // The judge of net.Conn, with everything that changes a packet's way as well.
 func TestNetConn(t *testing.T) {
+	t.Parallel()
 	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
 	require.NoError(t, err)
 	variants := []struct {
@@ -272,15 +273,19 @@ func TestNetConn(t *testing.T) {
 		{"tls+fec+message", "[::1]:0", *secured(Config{FEC: FEC{Data: 10, Parity: 3}, MessageMode: true})},
 		{"fec+aead+message", "[::1]:0", Config{Cipher: aead, FEC: FEC{Data: 10, Parity: 3}, MessageMode: true}},
 	}
+	var wg sync.WaitGroup // all at once, as the cases mostly wait
 	for _, v := range variants {
-		t.Run(v.name, func(t *testing.T) {
-			t.Parallel()
-			nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
-				a, b, stop, err := loopbackPair(&v.config, v.address)
-				return a, b, stop, err
+		v.config.Linger = 2 * time.Second // one case closes while nobody reads
+		wg.Go(func() {
+			t.Run(v.name, func(t *testing.T) {
+				nettest.TestConn(t, func() (net.Conn, net.Conn, func(), error) {
+					a, b, stop, err := loopbackPair(&v.config, v.address)
+					return a, b, stop, err
+				})
 			})
 		})
 	}
+	wg.Wait()
 }
 
 // While the peer's window is zero it is probed after 200 ms, and then at intervals
@@ -398,6 +403,7 @@ func TestListener(t *testing.T) {
 // A dialled session owns its socket, a listener shares it with what it has
 // accepted; sockets close with the last use.
 func TestSocketsCloseWithTheirLastUse(t *testing.T) {
+	t.Parallel()
 	l, err := Listen("udp", "127.0.0.1:0", nil)
 	require.NoError(t, err)
 	c, err := (&Dialer{LocalAddr: &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}}).

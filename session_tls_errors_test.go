@@ -281,6 +281,7 @@ func TestTLSAcceptGoesOn(t *testing.T) {
 // A flood of failed handshakes that HandshakeFailed does not keep up with is cut
 // off: one call runs, and 16 wait.
 func TestTLSFailuresAreBounded(t *testing.T) {
+	t.Parallel()
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		var calls atomic.Int32
 		slow := make(chan struct{})

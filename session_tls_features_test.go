@@ -59,6 +59,7 @@ func TestTLSPathMTU(t *testing.T) {
 // A session migrates with its peer, in either direction of the transfer. A
 // datagram of the largest size and messages of the most fragments pass.
 func TestTLSMigration(t *testing.T) {
+	t.Parallel()
 	long(t)
 	for _, up := range []bool{true, false} {
 		inWorld(t, 28, netsim.LinkConfig{Delay: 20 * time.Millisecond, Loss: 0.01, Rate: 4 << 20, Queue: 256 << 10}, func(t *testing.T, w *world) {
@@ -198,6 +199,7 @@ func requireSettled(t *testing.T, conns ...*Conn) {
 // An idle session with TLS has no goroutine and no wake-up, and the pair takes
 // 8 KiB at most.
 func TestTLSIdleCost(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
@@ -235,6 +237,7 @@ func TestTLSIdleCost(t *testing.T) {
 
 // A server under pressure runs TLS only behind a cookie.
 func TestTLSFloodMakesNoWork(t *testing.T) {
+	t.Parallel()
 	long(t)
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {
 		config := secured(Config{MaxHalfOpen: 256})

@@ -129,6 +129,7 @@ func hostileSeeds(t *testing.T) uint64 {
 // session: while it leaves handshakes alone, all that is sent arrives whatever it
 // does otherwise. Once it cuts the path, the sessions end by their time-outs.
 func TestTLSHostileRelay(t *testing.T) {
+	t.Parallel()
 	for seed := range hostileSeeds(t) {
 		inWorld(t, seed, clean, func(t *testing.T, w *world) {
 			random := rand.New(rand.NewPCG(seed, 5))
@@ -209,6 +210,7 @@ func requireQuiet(t *testing.T, conns ...*Conn) {
 // If the attacker changes handshakes too, Dial fails or the session is as good as
 // any; nothing of a handshake that was tampered with gets through.
 func TestTLSHostileHandshake(t *testing.T) {
+	t.Parallel()
 	dialled := 0
 	for seed := range 4 * hostileSeeds(t) {
 		inWorld(t, seed, clean, func(t *testing.T, w *world) {

@@ -53,6 +53,7 @@ func flip(random *rand.Rand, packet []byte) {
 // A handshake goes on over a path that changes bits of packets: what was damaged
 // is dropped, counted and repeated, whatever it was.
 func TestTLSHandshakeOverADamagingPath(t *testing.T) {
+	t.Parallel()
 	for _, config := range []Config{{}, {AddressValidation: ValidateAlways}} {
 		damaged := 0
 		for seed := range fewer(200) {
@@ -81,6 +82,7 @@ func TestTLSHandshakeOverADamagingPath(t *testing.T) {
 // Each bit of each packet of a handshake may be changed, and the handshake goes on
 // with the next one. Each change is counted as a drop.
 func TestTLSDamagedPacketsAreRepeated(t *testing.T) {
+	t.Parallel()
 	for at := range 6 {
 		for seed := range fewer(32) {
 			inWorld(t, seed, clean, func(t *testing.T, w *world) {

@@ -211,6 +211,7 @@ func (w *world) stall(network netip.Addr) {
 // cookie too, and leave room for other networks. The limit is not for the
 // handshakes of a day, but for those of a moment.
 func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
+	t.Parallel()
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		config := secured(Config{MaxHalfOpen: 32, AddressValidation: ValidateAlways})
 		l := w.listen(config)
@@ -248,6 +249,7 @@ func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
 // What a handshake in progress takes is counted, be it that the server's
 // certificates wait for room, or that those of the client are on the way.
 func TestTLSHandshakeMemory(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}

@@ -25,6 +25,7 @@ import (
 // AES-GCM works in programs that are held to FIPS 140-3, and packets are those
 // of other programs.
 func TestAESGCMUnderFIPS(t *testing.T) {
+	t.Parallel()
 	long(t)
 	const want = "the same packets"
 	key := bytes.Repeat([]byte{1}, 32)
@@ -59,6 +60,7 @@ func TestAESGCMUnderFIPS(t *testing.T) {
 // them and with others, and offer no cipher that is not approved. They run over
 // real sockets: the FIPS module needs a clock that moves to collect entropy.
 func TestTLSUnderFIPS(t *testing.T) {
+	t.Parallel()
 	long(t)
 	config := secured(Config{FEC: FEC{Data: 10, Parity: 3}, MaxMTU: 9000})
 	config.TLS = config.TLS.Clone()
@@ -360,6 +362,7 @@ var tlsStates = []struct {
 // A client learns at once what a server has left of its session, at whatever
 // level it is, from wherever it asks, with a key of stateless resets and without.
 func TestTLSStates(t *testing.T) {
+	t.Parallel()
 	for _, test := range tlsStates {
 		for _, moved := range []bool{false, true} {
 			want, name := test.stays, test.name

@@ -407,6 +407,7 @@ func TestWriteMemoryIsReleased(t *testing.T) {
 // recovery would make packets of it that were never sent. Once one of the two
 // has ended, the other has the benefit again.
 func TestFECOfTwoSessions(t *testing.T) {
+	t.Parallel()
 	long(t)
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Jitter: 5 * time.Millisecond, Loss: 0.05, Reorder: 0.1}
 	inWorld(t, 6, link, func(t *testing.T, w *world) {

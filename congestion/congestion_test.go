@@ -356,3 +356,17 @@ func TestStateNames(t *testing.T) {
 	}
 	require.Equal(t, "unlimited", NewNone().(StateNamer).State())
 }
+
+// Acknowledgements that came in a bunch, in less than a round trip, show no rate. A
+// path of which nothing is known allows no burst.
+func TestBBRIgnoresBunches(t *testing.T) {
+	b := NewBBR().(*bbrControl)
+	require.Zero(t, b.Burst())
+	b.rate = 1e9
+	require.Zero(t, b.Burst())
+	b.minRTT = 20_000
+	b.updateRate(&Sample{Delivered: 1_000_000, Interval: 19_999})
+	require.Zero(t, b.maxRate())
+	b.updateRate(&Sample{Delivered: 1_000_000, Interval: 20_000})
+	require.InDelta(t, 50e6, b.maxRate(), 1)
+}

@@ -65,3 +65,16 @@ func TestAppLimited(t *testing.T) {
 	require.EqualValues(t, 1000, r.Lost)
 	require.EqualValues(t, 10, r.LostSent)
 }
+
+// What acknowledges nothing new makes no sample.
+func TestNoSample(t *testing.T) {
+	var r Sampler
+	tx := r.Sent(1000, 100, 0)
+	r.Begin()
+	r.Acked(&tx, 1000, 150, Once)
+	r.Finish(1)
+	require.Positive(t, r.Sample.Interval)
+	r.Begin()
+	r.Finish(1)
+	require.Zero(t, r.Sample)
+}

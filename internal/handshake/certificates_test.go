@@ -13,7 +13,9 @@ import (
 	"net"
 	"net/url"
 	"runtime"
+	"strconv"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
@@ -148,4 +150,23 @@ func heap() int {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.HeapAlloc)
+}
+
+// What a slice counts is what it takes in memory.
+func TestSizesAreOfMemory(t *testing.T) {
+	if strconv.IntSize == 32 {
+		t.Skip("pointers are smaller, and count as if they were not")
+	}
+	require.EqualValues(t, unsafe.Sizeof([]byte{}), sliceBytes)
+	require.EqualValues(t, unsafe.Sizeof([]byte{}), earlyEntry)
+}
+
+// The alerts are those of RFC 8446 §6.
+func TestAlerts(t *testing.T) {
+	for alert, want := range map[tls.AlertError]string{
+		alertBadCertificate: "bad certificate", alertDecodeError: "error decoding message",
+		AlertProtocolVersion: "protocol version not supported", alertInternalError: "internal error",
+	} {
+		require.Contains(t, alert.Error(), want)
+	}
 }

@@ -375,3 +375,55 @@ func FuzzExchange(f *testing.F) {
 		}
 	})
 }
+
+// A dialling end that has sent nothing takes nothing. A ticket that is not
+// acknowledged is sent again 6 times.
+func TestExchangeBeforeAndAfter(t *testing.T) {
+	client, server := configs(t)
+	var r Result
+	none := newParty(t, client)
+	hello := dialler(t, client, clientInfo).packets()[0]
+	require.False(t, none.x.Input(InClear, &protect.Packet{Data: hello}, open, &r))
+	require.Equal(t, 1, r.Dropped)
+	client.ClientSessionCache = tls.NewLRUClientSessionCache(1)
+	a, b := dialler(t, client, clientInfo), newParty(t, server)
+	for range 5 {
+		for _, p := range a.packets() {
+			b.input(p)
+		}
+		for _, p := range b.packets() {
+			if !b.x.Done {
+				a.input(p)
+			}
+		}
+	}
+	require.True(t, b.x.Done)
+	require.True(t, b.x.Unacknowledged())
+	require.True(t, b.x.Repeat(6))
+	require.False(t, b.x.Repeat(7))
+}
+
+// What carries no bytes of the handshake brings none, nor does what comes when the
+// handshake is done, or has failed.
+func TestNothingIsTakenAfterwards(t *testing.T) {
+	client, _ := configs(t)
+	for name, test := range map[string]struct {
+		done, failed, crypto bool
+		level                Level
+		want                 uint32
+	}{
+		"in time":                    {crypto: true, level: Handshake, want: 3},
+		"no CRYPTO":                  {level: Handshake},
+		"done":                       {done: true, crypto: true, level: Handshake},
+		"done, the application keys": {done: true, crypto: true, level: Application, want: 3},
+		"failed":                     {failed: true, crypto: true, level: Handshake},
+	} {
+		var r Result
+		p := dialler(t, client, clientInfo)
+		if p.x.Done = test.done; test.failed {
+			p.x.fail(&r, ErrChanged, false)
+		}
+		p.x.take(test.level, &Message{Crypto: test.crypto, Data: []byte("abc")}, open, &r)
+		require.Equal(t, test.want, p.x.streams[test.level].Received(), name)
+	}
+}

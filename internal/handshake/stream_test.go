@@ -144,3 +144,12 @@ func TestStreamKeeps(t *testing.T) {
 	s.Acknowledge(10_000)
 	require.Zero(t, s.kept)
 }
+
+// What would take more memory than there is room for is not taken.
+func TestStreamHasNoRoom(t *testing.T) {
+	var s Stream
+	require.False(t, s.Receive(0, make([]byte, 100), testLimit, 99))
+	require.Zero(t, s.Received())
+	require.True(t, s.Receive(0, make([]byte, 100), testLimit, 1000))
+	require.EqualValues(t, 100, s.Received())
+}

@@ -43,21 +43,24 @@ func TestIncastBudget(t *testing.T) {
 		i.Offered(0, 1<<20, true)
 	}
 	step := func(used int, dropped bool) int {
-		now += stepTime
+		now += 20 * time.Millisecond
 		i.adapt(used, limit, dropped, now)
 		return i.budget
 	}
 	require.Equal(t, limit, step(0, false))
 	require.Equal(t, 2*limit, step(0, false))
-	require.Greater(t, step(limit/16*low16-1, false), 2*limit, "slowly, beyond what the buffer can take")
+	require.Greater(t, step(limit/16*7-1, false), 2*limit, "slowly, beyond what the buffer can take")
 	require.Less(t, i.budget, 3*limit)
 	was := i.budget
+	for _, later := range []time.Duration{0, 9, 11, 19} {
+		i.adapt(limit/2, limit, later < 10, now+later*time.Millisecond)
+		require.Equal(t, was, i.budget, "once in 20 ms")
+	}
+	require.Equal(t, was, step(limit/2, false), "what arrived first was sent before the last change")
 	require.Equal(t, was, step(limit/2, false))
 	require.Equal(t, int(int64(was)*(limit/2)/(limit/4*3)), step(limit/4*3, false))
 	was = i.budget
 	require.Equal(t, max(was/2, limit), step(limit, true))
-	i.adapt(limit, limit, true, now)
-	require.Equal(t, max(was/2, limit), i.budget, "once in a step")
 	for range 10 {
 		step(limit, true)
 	}

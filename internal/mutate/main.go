@@ -5,8 +5,12 @@
 //
 //	go run ./internal/mutate [-rule regexp] [-place regexp] [-what regexp] [-list] [-jobs n]
 //
-// A change of a tuning value that no rule promises may survive; tuning.txt lists
-// those, with the reason. Any other survivor makes the exit status 1.
+// TestRuleFigures of the package of a constant, which compares it with what RULES.md
+// says, belongs to every rule. The output names the test that has noticed a change.
+//
+// A change of a tuning value that no rule promises may survive, and so may the
+// removal of a check that only saves work. tuning.txt lists those, with the reason.
+// Any other survivor makes the exit status 1.
 package main
 
 import (
@@ -69,7 +73,14 @@ func run(rule, place, what string, list bool, jobs int) (ok bool, err error) {
 		}
 		return true, nil
 	}
-	return testAll(changes, tests, reasons, jobs), nil
+	b, err := buildChecks(changes, tests)
+	if b != nil {
+		defer os.RemoveAll(b.folder)
+	}
+	if err != nil {
+		return false, err
+	}
+	return testAll(changes, tests, b, reasons, jobs), nil
 }
 
 // filter returns the changes that match.
@@ -83,13 +94,17 @@ func filter(changes []change, places, whats *regexp.Regexp) (some []change) {
 }
 
 // testAll tests the changes, prints a line for each, and the sum.
-func testAll(changes []change, tests map[string][]string, reasons map[string]string, jobs int) bool {
+func testAll(changes []change, tests map[string][]string, b *checks, reasons []reason, jobs int) bool {
 	queue, results := make(chan change), make(chan result)
 	var workers sync.WaitGroup
 	for range max(jobs, 1) {
 		workers.Go(func() {
 			for c := range queue {
-				results <- c.test(tests)
+				if c.isConstant() {
+					results <- c.test(tests)
+				} else {
+					results <- b.test(c, tests)
+				}
 			}
 		})
 	}
@@ -105,7 +120,7 @@ func testAll(changes []change, tests map[string][]string, reasons map[string]str
 	done := 0
 	for r := range results {
 		done++
-		if why := reasons[r.place()]; r.outcome == survived && why != "" {
+		if why := reasonOf(reasons, r.change); r.outcome == survived && why != "" {
 			r.outcome, r.note = tuning, why
 		}
 		sum[r.outcome]++
@@ -117,18 +132,46 @@ func testAll(changes []change, tests map[string][]string, reasons map[string]str
 	return sum[survived] == 0
 }
 
-// readReasons reads lines of a place and a reason.
-func readReasons(path string) (map[string]string, error) {
+// reason says why some changes of a place may survive.
+type reason struct {
+	place, text, why string // text is the condition of the check; empty: a constant
+}
+
+// reasonOf returns why a change may survive; nothing if no line of tuning.txt is
+// about it.
+func reasonOf(reasons []reason, c change) string {
+	for _, r := range reasons {
+		if r.place == c.place() && r.text == strings.Join(strings.Fields(c.text), " ") {
+			return r.why
+		}
+	}
+	return ""
+}
+
+// readReasons reads lines of a place, between backquotes the condition that is
+// removed if it is no constant that changes, and the reason.
+func readReasons(path string) (reasons []reason, err error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	reasons := make(map[string]string)
-	for lines := bufio.NewScanner(f); lines.Scan(); {
-		if at, why, ok := strings.Cut(strings.TrimSpace(lines.Text()), " "); ok && !strings.HasPrefix(at, "#") {
-			reasons[at] = strings.TrimSpace(why)
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		at, why, ok := strings.Cut(strings.TrimSpace(lines.Text()), " ")
+		if !ok || strings.HasPrefix(at, "#") {
+			continue
 		}
+		r := reason{place: at, why: strings.TrimSpace(why)}
+		if rest, ok := strings.CutPrefix(r.why, "`"); ok {
+			if r.text, r.why, ok = strings.Cut(rest, "`"); !ok {
+				return nil, fmt.Errorf("%s: %s has no end of the condition", path, at)
+			}
+		}
+		if r.why = strings.TrimSpace(r.why); r.why == "" {
+			return nil, fmt.Errorf("%s: %s has no reason", path, at)
+		}
+		reasons = append(reasons, r)
 	}
-	return reasons, nil
+	return reasons, lines.Err()
 }

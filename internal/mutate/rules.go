@@ -59,7 +59,8 @@ func readRules(path, pattern string) (rules []rule, err error) {
 	return rules, nil
 }
 
-var testFunc = regexp.MustCompile(`(?m)^func (Test\w+)\(`)
+// testFunc is a test, or a fuzz test, of which the seeds are run.
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
 // findTests returns the folders in which each test is. Other modules are left out.
 func findTests(root string) (map[string][]string, error) {
@@ -125,7 +126,11 @@ func changesIn(path string, names []string) (changes []change, err error) {
 		return nil, err
 	}
 	set := token.NewFileSet()
-	file, err := parser.ParseFile(set, path, nil, parser.SkipObjectResolution)
+	source, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	file, err := parser.ParseFile(set, path, source, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +153,11 @@ func changesIn(path string, names []string) (changes []change, err error) {
 				use(n.Name)
 			case *ast.IfStmt:
 				if leaves(n.Body) && n.Else == nil && n.Init == nil {
-					at := set.Position(n.Cond.Pos())
+					at, end := set.Position(n.Cond.Pos()), set.Position(n.Cond.End())
 					changes = append(changes, change{
 						file: path, name: f.Name.Name, line: at.Line, what: "check removed",
-						from: at.Offset, to: set.Position(n.Cond.End()).Offset, put: "false && (%s)",
+						text: string(source[at.Offset:end.Offset]),
+						from: at.Offset, to: end.Offset, put: "false && (%s)",
 					})
 				}
 			}

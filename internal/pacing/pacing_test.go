@@ -49,3 +49,10 @@ func TestChargeIsBounded(t *testing.T) {
 	require.False(t, p.Ready())
 	require.InDelta(t, 201_400, p.Wait(0, rate), 2)
 }
+
+// While the budget lasts there is nothing to wait for.
+func TestNothingToWaitFor(t *testing.T) {
+	require.Zero(t, (&Pacer{filled: true, Budget: 1, last: 100}).Wait(100, 1_000_000))
+	require.Zero(t, (&Pacer{Budget: -1000, last: 100}).Wait(100, 1_000_000), "it was never filled")
+	require.EqualValues(t, 1002, (&Pacer{filled: true, Budget: -1000, last: 100}).Wait(100, 1_000_000))
+}

@@ -26,7 +26,7 @@ func TestTurn(t *testing.T) {
 			}
 			c, start := new(session), time.Now()
 			for range calls {
-				time.Sleep(Grace / 2)
+				time.Sleep(500 * time.Microsecond)
 				require.True(t, turn.Acquire())
 				require.False(t, turn.Acquire(), "another call has it")
 				require.Equal(t, Call, turn.Who())
@@ -37,8 +37,8 @@ func TestTurn(t *testing.T) {
 			last := turn.Await()
 			require.Equal(t, Loop, turn.Who())
 			require.Equal(t, calls > 0, last == c)
-			require.GreaterOrEqual(t, time.Since(start), Grace/2)
-			require.LessOrEqual(t, time.Since(start), 2*Grace)
+			require.GreaterOrEqual(t, time.Since(start), 500*time.Microsecond)
+			require.LessOrEqual(t, time.Since(start), 2*time.Millisecond)
 			return passed
 		}
 		require.Equal(t, 0, handOver(1))

@@ -88,3 +88,10 @@ func TestPauses(t *testing.T) {
 		})
 	}
 }
+
+// Data that the application writes when nothing has arrived is no reply.
+func TestDataThatIsNoReply(t *testing.T) {
+	r, now := regular(t)
+	r.Replied(now + 5000)
+	require.EqualValues(t, 32, exchange(r, now+6000, 20))
+}

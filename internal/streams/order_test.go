@@ -104,3 +104,113 @@ func TestTurnsOfStreams(t *testing.T) {
 		require.EqualValues(t, 2*(i%3)+1, ID(h.queued[i].payload), "segment %d", i)
 	}
 }
+
+// Turns are by bytes: streams of equal priority that have messages of different sizes
+// send as much.
+func TestTurnsAreByBytes(t *testing.T) {
+	h := newHost(1, someLimits)
+	sizes := []int{100, 1000, 333}
+	for _, n := range sizes {
+		s, err := h.table.Open(Params{})
+		require.NoError(t, err)
+		for range 20_000 / n {
+			s.Send(make([]byte, n), 0, 0, nil)
+		}
+	}
+	sent := make(map[uint32]int)
+	for len(h.queued) < 150 {
+		require.True(t, h.table.Pull(false))
+		p := h.queued[len(h.queued)-1].payload
+		sent[ID(p)] += len(p)
+	}
+	for i := range sizes {
+		require.InDelta(t, sent[1], sent[uint32(2*i+1)], 2500, "%v", sent)
+	}
+}
+
+// What the session itself sends has priority 0: it leaves before streams of less.
+func TestSessionAmongStreams(t *testing.T) {
+	for priority, first := range map[int8]bool{-1: false, 1: true} {
+		h := newHost(1, someLimits)
+		s, err := h.table.Open(Params{Priority: priority})
+		require.NoError(t, err)
+		s.Write(make([]byte, 10_000))
+		require.True(t, h.table.Pull(false))
+		require.Equal(t, first, h.table.Pull(true), "%d", priority)
+		require.True(t, h.table.Pull(false))
+	}
+}
+
+// There are ids for 2^31 - 1 streams of an end.
+func TestIDsAreUsedUp(t *testing.T) {
+	h := newHost(1, someLimits)
+	_, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	h.table.next = 1<<32 - 3
+	_, err = h.table.Open(Params{})
+	require.NoError(t, err)
+	_, err = h.table.Open(Params{})
+	require.ErrorIs(t, err, errIDs)
+}
+
+// The buffer of a stream that nothing has needed yet, and the largest, do not grow.
+func TestNoGrowth(t *testing.T) {
+	for window, grows := range map[int]bool{InitialCredit: false, 1 << 20: true, 8 << 20: false} {
+		h := newHost(2, someLimits)
+		h.table.Input((&Header{ID: 1, Kind: Open, Opens: true}).Append(nil), false)
+		r := h.table.Accept()
+		r.in.window = window
+		r.grow(window)
+		require.Equal(t, grows, r.in.window > window, "%d", window)
+	}
+}
+
+// When the half for anything is full, a write waits for it unless there is credit for
+// all of it, or for 32 KiB.
+func TestRoomForCredit(t *testing.T) {
+	h := newHost(1, someLimits)
+	h.room = 128 << 10
+	full, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	full.Write(make([]byte, 100<<10))
+	s, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	for credit, want := range map[int]Half{0: ForAny, 999: ForAny, 1000: ForCredit} {
+		s.out.limit = s.out.used + serial.Number(credit+SegmentCost)
+		_, half := s.Room(1000)
+		require.Equal(t, want, half, "%d", credit)
+	}
+}
+
+// A message of which something was sent is given up by a segment of its own.
+func TestPurgeOfABegunMessage(t *testing.T) {
+	h := newHost(1, someLimits)
+	s, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	s.Send(make([]byte, 3000), 0, 5, func(error) {})
+	require.True(t, h.table.Pull(false))
+	s.Purge()
+	require.Empty(t, s.out.abandoned)
+	h.now = 10
+	s.Purge()
+	require.Len(t, s.out.abandoned, 1)
+}
+
+// While bytes are in flight, which are no messages, nothing is said of what precedes a
+// message that is given up.
+func TestAbandonedBehindBytes(t *testing.T) {
+	for _, bytes := range []bool{false, true} {
+		h := newHost(1, someLimits)
+		s, err := h.table.Open(Params{})
+		require.NoError(t, err)
+		if bytes {
+			s.Write(make([]byte, 100))
+			require.True(t, h.table.Pull(false))
+		}
+		s.Send(make([]byte, 100), 0, 5, func(error) {})
+		require.True(t, h.table.Pull(false))
+		h.now = 10
+		_, ok := h.table.AbandonedUpTo(h.queued[len(h.queued)-1].tag)
+		require.Equal(t, !bytes, ok)
+	}
+}

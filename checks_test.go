@@ -1,0 +1,392 @@
+package kcp
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/require"
+)
+
+// Checks of rules that the larger tests would not miss: each brings about what one of
+// them refuses.
+
+// To an address that is not validated only the oldest segment is retransmitted.
+func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
+	h := newHarness(t, nil)
+	h.k.limitUnvalidated(0, false)
+	h.k.received(10_000)
+	for _, s := range []string{"a", "b", "c"} {
+		h.send(s)
+	}
+	h.advance(0)
+	h.want(`push 0 frg=0 "a"`, `push 1 frg=0 "b"`, `push 2 frg=0 "c"`)
+	h.advance(250)
+	h.want(`push 0 frg=0 "a"`)
+	h.k.snd.validation.credit = 0
+	h.advance(1000)
+	h.want()
+}
+
+// A HELLO that is sent once more, when its session is forgotten, opens none.
+func TestReplayedHelloOpensNothing(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		config := &Config{Cipher: testAEAD(t)}
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:0", config)
+		seen := w.watched()
+		a := w.dial(e)
+		b := accepted(t, l)
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		time.Sleep(70 * time.Second)
+		hello := seen.all(w)[0]
+		require.Zero(t, l.Stats().DropReplay)
+		w.net.Inject(hello.from, hello.to, hello.data)
+		time.Sleep(time.Second)
+		require.EqualValues(t, 1, l.Stats().DropReplay)
+		require.Zero(t, l.Stats().Sessions)
+	})
+}
+
+// Only ECONNREFUSED says that nobody listens. Other errors of a read end no session.
+func TestOtherErrorsRefuseNobody(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		e.socket.connected = true
+		failed := make(chan error)
+		go func() {
+			_, err := e.Dial(context.Background(), udpAddr("10.0.0.9:9"))
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		e.refused(io.ErrUnexpectedEOF)
+		time.Sleep(time.Second)
+		require.Equal(t, 1, e.Stats().Sessions)
+		e.refused(syscall.ECONNREFUSED)
+		require.ErrorIs(t, <-failed, ErrRefused)
+	})
+}
+
+// A listener with TLS drops a HELLO without CRYPTO, of which nothing could open.
+func TestTLSHelloWithoutCrypto(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		l := w.listen(&Config{TLS: testenv.TLS()})
+		pc, err := w.net.Listen("10.0.0.9:9")
+		require.NoError(t, err)
+		defer pc.Close()
+		packet := packetOf(77, segment(cmdWask, 1, 12345, 0, 0, ""), segment(cmdWins, 2, capTLS, handshake.Version, 0, ""))
+		_, err = pc.WriteTo(packet, l.Addr())
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		s := l.Stats()
+		require.EqualValues(t, []uint64{1, 0}, []uint64{s.DropHandshake, s.DropCipher})
+	})
+}
+
+// What a session seals has to be of its own conversation inside, too.
+func TestTLSOtherConversationInside(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		config := &Config{TLS: testenv.TLS(), KeepAlive: -1}
+		a, b, l := w.pair(config, config)
+		time.Sleep(time.Second)
+		inject := func(conv uint32) {
+			a.mu.Lock()
+			head, tail := a.tls.app.Overhead()
+			content := packetOf(conv, segment(cmdWins, 0, 0, 0, 0, ""))
+			p := append(make([]byte, head), content...)
+			p = append(p, make([]byte, tail)...)
+			require.NoError(t, a.tls.app.Seal(p, nil))
+			a.mu.Unlock()
+			w.net.Inject(a.LocalAddr().(*net.UDPAddr).AddrPort(), b.LocalAddr().(*net.UDPAddr).AddrPort(), p)
+			time.Sleep(100 * time.Millisecond)
+		}
+		was := b.Stats().PacketsReceived
+		inject(a.Conv())
+		require.Equal(t, was+1, b.Stats().PacketsReceived)
+		require.Zero(t, l.Stats().DropUnknown)
+		inject(a.Conv() + 1)
+		require.Equal(t, was+1, b.Stats().PacketsReceived)
+		require.EqualValues(t, 1, l.Stats().DropUnknown)
+		require.NoError(t, a.Close())
+	})
+}
+
+// The nonces of packets without a number are left to the cipher, but in runs that
+// repeat.
+func TestNoncesAreTheCiphers(t *testing.T) {
+	var none *repetition
+	require.True(t, none.nonces() == nil)
+	require.False(t, new(repetition).nonces() == nil)
+}
+
+// The first retransmission that is scheduled counts, unless the time-out is sooner.
+func TestScheduledOnce(t *testing.T) {
+	h := newHarness(t, nil)
+	h.send("a")
+	h.advance(0)
+	h.want(`push 0 frg=0 "a"`)
+	s := h.k.snd.ring.at(0)
+	timeout := s.resendTS
+	h.k.retransmitAt(s, timeout, LossReordering)
+	require.False(t, s.early)
+	h.k.retransmitAt(s, timeout-20, LossReordering)
+	h.k.retransmitAt(s, timeout-10, LossFastRetransmit)
+	require.Equal(t, timeout-20, s.resendTS)
+	require.Equal(t, LossReordering, s.cause)
+}
+
+// Without fast retransmission all segments that time out are sent, and no probe.
+func TestNoProbeWithoutFastResend(t *testing.T) {
+	for fast, want := range map[uint32]int{0: 2, 2: 1} {
+		h := newHarness(t, func(k *KCP) {
+			k.SetFastResend(fast)
+			k.SetExtensions(Extensions{OutageProbe: 200, EarlyRetransmit: true, TailProbe: true})
+		})
+		for range 2 {
+			h.send(string(make([]byte, 1000)))
+		}
+		h.advance(0)
+		h.out = nil
+		h.later(1)
+		for len(h.out) == 0 {
+			h.advance(1)
+		}
+		require.Len(t, h.out, want, "%d", fast)
+		h.out = nil
+	}
+}
+
+// A segment is suspected after 5 transmissions no more.
+func TestFastResendLimit(t *testing.T) {
+	for sent, want := range map[uint32]bool{5: true, 6: false} {
+		h := recoveryHarness(t, 2, Extensions{EarlyRetransmit: true, SendOrder: true})
+		s := h.k.snd.ring.at(1)
+		s.xmit = sent
+		h.later(80)
+		h.input(ack(3, 1080, 1))
+		require.Equal(t, want, s.early, "after %d", sent)
+		h.out = nil
+	}
+}
+
+// After the MTU has shrunk, a message is cut anew unless it would need too many
+// segments.
+func TestMessagesAreCutAnew(t *testing.T) {
+	h := newHarness(t, func(k *KCP) { k.SetExtensions(Extensions{SendPieces: true}) })
+	was := h.k.cfg.mss
+	h.k.shrinkMTU(600)
+	require.Less(t, h.k.cfg.mss, was)
+	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(1000))
+	require.Equal(t, h.k.cfg.mss, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss))
+	require.Equal(t, was, h.k.segmentSize(h.k.fragmentLimit()*h.k.cfg.mss+1))
+}
+
+// Nothing leaves beyond the congestion window but in an outage, with streams.
+func TestNothingBeyondTheWindow(t *testing.T) {
+	h := newHarness(t, nil)
+	require.Zero(t, h.k.beyondWindow())
+}
+
+// What is not in the format of FEC is dropped, and counted.
+func TestBadShardsAreCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
+		b.mu.Lock()
+		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}}, b.ep.now())
+		b.mu.Unlock()
+		require.False(t, ok)
+		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
+		require.NoError(t, a.Abort())
+		require.ErrorIs(t, a.Abort(), net.ErrClosed, "it was ended before")
+	})
+}
+
+// Datagrams that come after Close are dropped, and counted.
+func TestDatagramsAfterClose(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		b.mu.Lock()
+		b.takeDatagram([]byte{1})
+		b.closing.closed = true
+		b.takeDatagram([]byte{2})
+		s := b.datagramStats()
+		b.closing.closed = false
+		b.mu.Unlock()
+		require.EqualValues(t, []uint64{2, 1}, []uint64{s.Received, s.Dropped})
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A session in which no Flush waits has nothing to wake.
+func TestNoFlushWaits(t *testing.T) {
+	var w *sessionWatch
+	w.overtaken(5)
+	require.False(t, w.delivers(5))
+}
+
+// A write buffer of streams that was set to more than the session's counts for all
+// streams together.
+func TestLargeStreamWriteBuffer(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", &Config{StreamWriteBuffer: 8 << 20})
+		w.listen(nil)
+		c := w.dial(e)
+		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer())
+		e.load.written.Store(writePressure + 1)
+		require.Equal(t, 8<<20, (*streamHost)(c).WriteBuffer(), "also when memory is short")
+		e.load.written.Store(0)
+		require.NoError(t, c.Abort())
+	})
+}
+
+// With streams, too, there is one end of the session's own data: FIN names it, and
+// only CLOSE may name a later one.
+func TestSecondFinBesideStreams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, err := a.OpenStream(context.Background(), nil)
+		require.NoError(t, err)
+		_, err = s.Write([]byte("x"))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		b.mu.Lock()
+		next := uint32(b.kcp.recvNext())
+		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
+		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
+		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
+		require.False(t, b.takeFin(signal{sigClose, next + 4, 0}))
+		require.True(t, b.takeFin(signal{sigClose, next + 6, 0}))
+		b.mu.Unlock()
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A session that has ended sends nothing more when it is aborted, or closed.
+func TestNothingLeavesAnEndedSession(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		time.Sleep(time.Second)
+		require.NoError(t, a.Abort())
+		time.Sleep(time.Second)
+		_, err := b.Read(make([]byte, 1))
+		require.ErrorIs(t, err, ErrReset)
+		seen := w.watched()
+		require.NoError(t, b.Abort())
+		time.Sleep(time.Second)
+		require.Empty(t, seen.all(w))
+	})
+}
+
+// An endpoint that is closed takes what ends its reading for no error of the socket.
+func TestCloseIsNoReadError(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		pc, err := w.net.Listen("10.0.0.7:7")
+		require.NoError(t, err)
+		defer pc.Close()
+		e, err := NewEndpoint(pc, nil)
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		require.NoError(t, e.Close())
+		time.Sleep(time.Second)
+		require.Zero(t, e.Stats().ReadErrors)
+	})
+}
+
+// A Tracer may want nothing of a session.
+func TestTracerOfNothing(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		asked := 0
+		config := &Config{Tracer: func(*Conn) *Trace { asked++; return nil }}
+		a, b, _ := w.pair(config, config)
+		send(t, a, []byte("hello"))
+		receive(t, b, []byte("hello"))
+		require.Equal(t, 2, asked)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A peer that has not announced that it answers PROBE is sent none.
+func TestNoProbesToOthers(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		require.True(t, a.mayProbeMTU())
+		a.mu.Lock()
+		a.hs.capabilities &^= capPMTU
+		a.mu.Unlock()
+		go io.Copy(io.Discard, b)
+		_, err := a.Write(make([]byte, 1<<20))
+		require.NoError(t, err)
+		time.Sleep(time.Minute)
+		require.Nil(t, a.plpmtu.search)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// An endpoint that does not listen answers nobody, of whatever version.
+func TestNoAnswerToOldVersionWithoutListener(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, pc := w.endpoint("10.0.0.2:5000", &Config{TLS: testenv.TLS()})
+		packet := packetOf(77, segment(cmdWask, 1, 12345, 0, 0, ""), segment(cmdWins, 2, capTLS, 1, 0, ""), segment(cmdWask, 0, 0, 0, 0, ""))
+		to := pc.LocalAddr().(*net.UDPAddr).AddrPort()
+		w.net.Inject(netip.MustParseAddrPort("10.0.0.9:9"), to, packet)
+		time.Sleep(time.Second)
+		require.Zero(t, e.Stats().HandshakeErrors)
+	})
+}
+
+// While memory is short, or the address is not validated, nothing is kept for the
+// recovery of packets.
+func TestNoDecoderUnderPressure(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		shard := fecShard(0, packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+		b.mu.Lock()
+		for _, short := range []bool{true, false} {
+			b.kcp.rcv.peerUnvalidated = short
+			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
+			require.True(t, ok)
+			require.Equal(t, short, b.in.decoder == nil)
+		}
+		b.mu.Unlock()
+		require.NoError(t, a.Abort())
+	})
+}
+
+// The ends of sessions count in the limit of records, too.
+func TestEndsAreLoggedWithinTheLimit(t *testing.T) {
+	for _, used := range []bool{false, true} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			var records testenv.Records
+			a, _, _ := w.pair(&Config{Logger: records.Logger()}, nil)
+			for ok := used; ok; {
+				_, ok = a.ep.mayLogSession()
+			}
+			was := len(records.Of("kcp"))
+			require.NoError(t, a.Abort())
+			require.Equal(t, used, len(records.Of("kcp")) == was)
+		})
+	}
+}
+
+// To an address that is not validated no redundant copies are sent.
+func TestNoCopiesToTheUnvalidated(t *testing.T) {
+	packets := 0
+	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
+	h.k.limitUnvalidated(0, false)
+	h.k.received(10_000)
+	for i, s := range []string{"a", "b"} {
+		h.send(s)
+		h.advance(10)
+		h.want(fmt.Sprintf("push %d frg=0 %q", i, s))
+	}
+}

@@ -1,0 +1,19 @@
+package pacing
+
+import (
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/rulebook"
+)
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Pacing: bursts", "2 ms", burstTime * time.Microsecond},
+		{"| Pacing: bursts", "10 packets", idleBurst},
+		{"| Pacing: bursts", "1400 bytes", packetSize},
+		{"| Pacing: bursts", "10 ms", catchUp * time.Microsecond},
+		{"| Pacing: bursts", "200 ms", debtTime * time.Microsecond},
+	})
+}

@@ -1,0 +1,14 @@
+package rightsize
+
+import (
+	"testing"
+
+	"github.com/arqnet/kcp/internal/rulebook"
+)
+
+// The constants of the package are the figures that RULES.md says.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", []rulebook.Figure{
+		{"| Dynamic right-sizing", "2 round trips", trips},
+	})
+}

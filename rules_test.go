@@ -1,0 +1,226 @@
+package kcp
+
+import (
+	"math/bits"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/rulebook"
+	"github.com/arqnet/kcp/trace"
+	"github.com/stretchr/testify/require"
+)
+
+const millis = time.Millisecond
+
+// The constants of the package are the figures that RULES.md and WIRE.md say.
+func TestRuleFigures(t *testing.T) {
+	rulebook.Check(t, "RULES.md", machineFigures())
+	rulebook.Check(t, "RULES.md", sessionFigures())
+	rulebook.Check(t, "RULES.md", endpointFigures())
+	rulebook.Check(t, "WIRE.md", wireFigures())
+	require.Equal(t, []trace.LossCause{
+		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage,
+	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage})
+	require.Equal(t, []trace.SessionState{
+		trace.SessionDialled, trace.SessionAccepted, trace.SessionEstablished,
+	}, []SessionState{SessionDialled, SessionAccepted, SessionEstablished})
+}
+
+// machineFigures are those of the state machine.
+func machineFigures() []rulebook.Figure {
+	const ( // rules
+		delayed    = "Delayed ACK (RFC 1122"
+		repetition = "ACK repetition"
+		rto        = "Round-trip samples and the RTO"
+		window     = "| Reordering window"
+		lost       = "What is lost is retransmitted"
+		outage     = "| Outage: after silence"
+		probe      = "| Zero-window probe"
+		copies     = "Redundant copies of small segments"
+		pieces     = "| Pieces: segments larger"
+		amplified  = "| Anti-amplification limit"
+		requests   = "| Requests: while"
+	)
+	return []rulebook.Figure{
+		{delayed, "25 ms", maxAckDelay * millis},
+		{delayed, "srtt/4", ackDelayShare},
+		{delayed, "2 ms", minAckDelay * millis},
+		{delayed, "4 segments", ackSegments},
+		{delayed, "256 bytes", ackBytes},
+		{delayed, "5 ms", ackSoon * millis},
+		{delayed, "srtt/16", ackSoonShare},
+		{delayed, "4 full segments", ackFull},
+		{delayed, "200 bytes", ackAfter},
+		{delayed, "250 ms", ackHold * millis},
+		{"| ACK at once at a gap", "3 packets", gapAcks},
+		{repetition, "400 ACKs", ackRepeatLength},
+		{repetition, "4000 at most", ackRepeatMost},
+		{repetition, "10 ms", ackRepeatDelay * millis},
+		{rto, "30 ms", rtoNoDelay * millis},
+		{rto, "100", rtoMin},
+		{rto, "60 s", rtoMax * millis},
+		{rto, "200 ms", rtoInitial * millis},
+		{window, "srtt/4", reoWndFraction},
+		{window, "3 times", maxReoWndMult},
+		{window, "6 more", reorderingLeast},
+		{window, "12 at most", reorderingMost},
+		{window, "16 round trips", reoWndPersistRounds},
+		{"| Spurious retransmission, undo", "8 segments", retransmitMemory},
+		{lost, "2 segments", resendGrowth},
+		{lost, "4 a round trip", resendFirst},
+		{lost, "64 in reserve", resendSaved},
+		{outage, "16 segments", outageResendFirst},
+		{outage, "2 for each one", outageResendGrowth},
+		{probe, "200 ms", zeroWindowProbeWait},
+		{probe, "5 s", sessionMaxRTO},
+		{"| Messages: fragments", "127 sent", maxFragments},
+		{"| Fast retransmit", "2 ACKs", defaultFastResend},
+		{"| Fast retransmit", "5 transmissions", defaultFastLimit},
+		{copies, "256 bytes", repeatSize},
+		{copies, "newest 16", repeatReach},
+		{copies, "48 segments", repeatMemory},
+		{copies, "28 bytes", repeatCredit},
+		{copies, "28 for IPv4", packetOverhead},
+		{copies, "1024 in reserve", repeatBurst},
+		{"A redundant copy of each small", "4 segments", retransmitsReach},
+		{pieces, "1 MiB", maxAssembly},
+		{pieces, "2 s", assemblyTime * millis},
+		{pieces, "4 RTO", assemblyRTOs},
+		{"| Black hole detection", "3 losses", watchedLosses},
+		{"| Partial reliability in an outage", "8 streams", partialStreams},
+		{"| Partial reliability in an outage", "2 packets", beyondPackets},
+		{"| Address validation", "8 transmissions", echoMemory},
+		{amplified, "3 x", amplificationLimit},
+		{amplified, "1 MiB", maxSendCredit},
+		{requests, "16 signals", maxSignals},
+		{requests, "100 ms", answerPeriod * millis},
+		{"| How far ahead data is taken", "4096 segments", sessionReach},
+		{"| How far ahead data is taken", "16 x", reachGrowth},
+		{"| How far ahead data is taken", "64 if unvalidated", unvalidatedReach},
+	}
+}
+
+// sessionFigures are those of sessions.
+func sessionFigures() []rulebook.Figure {
+	const ( // rules
+		writes    = "If all write buffers of an endpoint"
+		dial      = "| Dial: HELLO, WELCOME"
+		legacy    = "| A peer without signals is recognised"
+		closing   = "| Close: CLOSE;"
+		dialled   = "| A dialled socket outlives"
+		keepAlive = "| Keep-alive (RFC 9293"
+		restart   = "| Restart of a peer without signals"
+		migration = "| Connection migration"
+	)
+	return []rulebook.Figure{
+		{"| RTO back-off", "5 s", sessionMaxRTO},
+		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
+		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},
+		{writes, "64 MiB", writePressure * writeGrain},
+		{writes, "256 KiB", scarceWriteBuffer},
+		{writes, "4 MiB", defaultWriteBuffer},
+		{writes, "16 KiB", leastWriteBuffer},
+		{"| All streams of a session together", "256 KiB", defaultStreamWrite},
+		{"| Streams are opened by any", "256 of the peer", defaultMaxStreams},
+		{"| Credit of a stream", "1 MiB", defaultStreamReceive},
+		{"| Dynamic right-sizing", "8 MiB", maxStreamReceive},
+		{"| Priorities, and deficit", "64 KiB", bulkAhead},
+		{"| Partial reliability (RFC 3758)", "65534", maxRetransmitLimit},
+		{"| Half-open limits", "10 s", handshakeTime},
+		{"| Memory pressure: what is counted", "1 KiB", accountGrain},
+		{"| Memory pressure: sessions end", "16 KiB", littleHeld},
+		{dial, "200", int(firstHelloWait / millis)},
+		{dial, "500 ms", maxHelloWait},
+		{dial, "20th", eagerHellos},
+		{dial, "4 cookies", maxCookies},
+		{dial, "50 ms", minHelloWait},
+		{dial, "2 s", maxRequestWait},
+		{dial, "10 s", defaultDialTimeout},
+		{legacy, "2 plain window updates", legacyAnswers},
+		{legacy, "8 HELLOs", helloTries},
+		{closing, "5 s", defaultLinger},
+		{closing, "30 s", backgroundLinger},
+		{"| Why an application closes", "256 bytes", maxReasonText},
+		{dialled, "7 s", dialledHold},
+		{dialled, "256 sockets", maxHeldSockets},
+		{dialled, "4 RTO", holdRTOs},
+		{dialled, "0.2 to 3 s", minHold},
+		{dialled, "3 s", maxHold},
+		{dialled, "1.5 s", lossyHold},
+		{"| Round-trip time of the application", "1 s", refreshAfter},
+		{keepAlive, "25 s", defaultKeepAlive},
+		{keepAlive, "1 s", probeAfter},
+		{"| A PING is repeated", "16 times", pingTries},
+		{"| Peer timeout", "30 s", defaultPeerTimeout},
+		{"| Stall timeout", "30 min", defaultStallTimeout},
+		{restart, "5 s", restartDetectAfter},
+		{restart, "2 answers", restartAnswers},
+		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
+		{migration, "2 s", pathCheckAfter},
+	}
+}
+
+// endpointFigures are those of endpoints.
+func endpointFigures() []rulebook.Figure {
+	const ( // rules
+		replies  = "| Replies outside a session"
+		pressure = "| Memory pressure: sessions end"
+		foreign  = "| Sockets of NewEndpoint"
+		records  = "| Records of sessions"
+	)
+	return []rulebook.Figure{
+		{"| Half-open limits", "1024", defaultMaxHalfOpen},
+		{"| Half-open limits", "3 s", evictAfter},
+		{replies, "2000 a second", replyRate},
+		{replies, "10 000 cookies", cookieRate},
+		{"| Memory pressure: above", "64 KiB", leastShare},
+		{pressure, "1024 looked at", scanned},
+		{pressure, "16 ended", mostShed},
+		{"| TIME-WAIT (RFC 9293", "60 s", timeWaitTime},
+		{"| A read error of the socket", "8 in a row", manyFailures},
+		{foreign, "5 s", lastingErrors},
+		{foreign, "1 s", closeWait},
+		{foreign, "64 in a row", manyTimeouts},
+		{foreign, "20 ms", timeoutGap},
+		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
+		{"| Errors of a handshake", "16 wait", maxFailures},
+		{"| Stateless reset", "10 000 a second", resetRate},
+		{records, "100 a second", sessionLogRate},
+		{records, "10 s", unopenedLogEvery},
+	}
+}
+
+// wireFigures are those of the format, and of what WIRE.md says besides.
+func wireFigures() []rulebook.Figure {
+	const ( // rows and paragraphs
+		packet      = "A UDP payload is one packet"
+		command     = "| 4 | 1 | cmd |"
+		info        = "| 2 | INFO | WINS |"
+		unvalidated = "What is received is held up to"
+	)
+	return []rulebook.Figure{
+		{packet, "24 bytes", headerSize},
+		{packet, "default 1400", defaultConfigMTU},
+		{command, "81 PUSH", cmdPush},
+		{command, "82 ACK", cmdAck},
+		{command, "83 WASK", cmdWask},
+		{command, "84 WINS", cmdWins},
+		{command, "85 PIECE", cmdPiece},
+		{command, "86", cmdStream},
+		{command, "87 STREAM", cmdStreamPiece},
+		{info, "bit 1", bits.TrailingZeros(capTLS)},
+		{info, "bit 2", bits.TrailingZeros(capReason)},
+		{info, "bit 3", bits.TrailingZeros(capStreams)},
+		{info, "version, now 2", handshake.Version},
+		{"- CLOSE may carry why", "code 8", reasonCode},
+		{"Peers with signals are shown", "128 first", minRcvWnd},
+		{"| A zero window is probed after", "5 s to 120 s", probeWaitInitial * millis},
+		{"| A zero window is probed after", "120 s", probeWaitMax * millis},
+		{unvalidated, "16 KiB", unvalidatedBytes},
+		{unvalidated, "256 KiB", legacyBytes},
+		{"a dialler takes no first key", "30 s", resetKeyWithin},
+		{"| 0x00f3 | datagram", "conv 4", datagramHeader - fec.HeaderSize},
+	}
+}
