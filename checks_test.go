@@ -12,7 +12,10 @@ import (
 
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
 
@@ -350,14 +353,15 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		shard := fecShard(0, packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, "")))
+		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
 			b.kcp.rcv.peerUnvalidated = short
 			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
-			require.True(t, ok)
-			require.Equal(t, short, b.in.decoder == nil)
+			decoders = append(decoders, ok, b.in.decoder != nil)
 		}
 		b.mu.Unlock()
+		require.Equal(t, []bool{true, false, true, true}, decoders)
 		require.NoError(t, a.Abort())
 	})
 }
@@ -389,4 +393,144 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 		h.advance(10)
 		h.want(fmt.Sprintf("push %d frg=0 %q", i, s))
 	}
+}
+
+// Only transmissions since the peer was last heard count for DeadLink.
+func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
+	h := newHarness(t, nil)
+	require.Zero(t, h.k.silentTransmissions(), "nothing is in flight")
+	h.send("x")
+	later := func() {
+		for range 100 {
+			h.advance(50)
+		}
+	}
+	later()
+	sent := h.k.silentTransmissions()
+	require.Greater(t, sent, 1)
+	h.input(segment(cmdWask, 0, 0, 0, 0, ""))
+	require.Zero(t, h.k.silentTransmissions())
+	later()
+	require.Positive(t, h.k.silentTransmissions())
+	h.out = nil
+}
+
+// Copies of messages that have a lifetime leave in an outage alone. Those of what was
+// given up are of 8 streams at most, and fit into their packet.
+func TestCopiesOfPartialStreams(t *testing.T) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond}, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		all := make([]*Stream, 24)
+		for i := range all {
+			all[i], _ = streamPair(t, a, b, &StreamOptions{MaxLifetime: 100 * time.Millisecond})
+		}
+		message := func() {
+			for _, s := range all {
+				require.NoError(t, s.SendMessage(make([]byte, 100), nil))
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		for range 20 {
+			message()
+		}
+		time.Sleep(time.Second)
+		a.mu.Lock()
+		before := a.kcp.counters.Repeats
+		a.mu.Unlock()
+		require.Zero(t, before)
+		most, given := 0, 0
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			if from != netip.MustParseAddrPort(a.LocalAddr().String()) {
+				return false
+			}
+			most = max(most, len(p))
+			n := 0
+			for rest := p; len(rest) >= headerSize; {
+				h := decodeHeader(rest)
+				if s, _, ok := streams.Decode(rest[headerSize:][:h.len]); h.cmd == cmdStream && ok && s.Kind == streams.Abandon {
+					n++
+				}
+				rest = rest[headerSize+int(h.len):]
+			}
+			given = max(given, n)
+			return false
+		})
+		for range 100 {
+			message()
+		}
+		w.net.SetFilter(nil)
+		require.LessOrEqual(t, most, 1400)
+		require.Positive(t, given)
+		require.LessOrEqual(t, given, 2*partialStreams)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// The flight of a listener, and its repetitions, are within three times what has
+// arrived from an address that is not validated.
+func TestTLSFlightIsWithinCredit(t *testing.T) {
+	inWorld(t, 1, netsim.LinkConfig{Delay: 20 * time.Millisecond}, func(t *testing.T, w *world) {
+		config := &Config{TLS: testenv.TLS(), DialTimeout: 20 * time.Second}
+		l := w.listen(config)
+		begin := time.Now()
+		in, out := 0, 0
+		w.net.SetFilter(func(from, _ netip.AddrPort, p []byte) bool {
+			if from == netip.MustParseAddrPort(serverAddr) {
+				out += len(p)
+				return true
+			}
+			if time.Since(begin) > 20*time.Millisecond {
+				return false
+			}
+			in += len(p)
+			return true
+		})
+		e, _ := w.endpoint("10.0.0.2:0", config)
+		_, err := e.Dial(t.Context(), l.Addr())
+		require.NoError(t, err)
+		time.Sleep(15 * time.Second)
+		w.net.SetFilter(nil)
+		require.Greater(t, out, in)
+		require.LessOrEqual(t, out, 3*in)
+	})
+}
+
+// A packet from another address counts only if it is numbered as the session's are,
+// and while the peer's address is not validated, only if it is numbered at all.
+func TestPacketsOfNewAddresses(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		packet := inPacket{Packet: protect.Packet{Data: packetOf(b.Conv(), segment(cmdWins, 0, 0, 0, 0, ""))}}
+		for _, test := range []struct{ unvalidated, numbered, mine bool }{
+			{false, false, true}, {true, false, false}, {false, true, false},
+		} {
+			was := b.hs.unvalidated.Swap(test.unvalidated)
+			d := udp.Datagram{Addr: netip.MustParseAddrPort("10.0.0.9:9")}
+			p := packet
+			mine, moved := b.packetFromNewAddress(&d, &p, test.numbered, b.ep.now())
+			b.hs.unvalidated.Store(was)
+			require.Equal(t, test.mine, mine, "%+v", test)
+			require.False(t, moved)
+		}
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A payload that does not fit into a packet stays away from its signal.
+func TestPayloadsOfSignalsFit(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		a.mu.Lock()
+		s := signal{code: sigClose, sn: 1}
+		a.hs.reasons = &closeReasons{ours: make([]byte, 100)}
+		fits := a.kcp.signalPayload(s)
+		mtu := a.kcp.cfg.mtu
+		a.kcp.cfg.mtu = headerSize + 99
+		tooLong := a.kcp.signalPayload(s)
+		a.kcp.cfg.mtu = mtu
+		a.mu.Unlock()
+		require.Len(t, fits, 100)
+		require.Empty(t, tooLong)
+		require.NoError(t, b.Abort())
+	})
 }

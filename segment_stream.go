@@ -239,7 +239,7 @@ func (k *KCP) putAbandoned(s *sendSegment, h *header) {
 // its own, round trips later. The segments from first on have just been sent for
 // the first time.
 func (k *KCP) flushPartial(h *header, first seq) {
-	if !k.snd.recovery.inOutage || !k.streaming() || len(k.out.packet) == 0 {
+	if !k.streaming() || len(k.out.packet) == 0 {
 		return
 	}
 	var room [partialStreams]uint32

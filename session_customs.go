@@ -6,9 +6,16 @@ import (
 	"github.com/arqnet/kcp/internal/customs"
 )
 
-// Package compat sets the customs of a session, by a way that no package outside
-// this module has.
-var _ = customs.Connect(func(conn any, o customs.Customs) { conn.(*Conn).setCustoms(o) })
+// Package compat sets the customs of a session, and benchmarks set up its state machine,
+// by a way that no package of others has.
+var _ = customs.Connect(
+	func(conn any, o customs.Customs) { conn.(*Conn).setCustoms(o) },
+	func(config, k any) (mtu int) {
+		c := config.(*Config).withDefaults()
+		c.apply(k.(*KCP))
+		return c.MTU
+	},
+)
 
 // setCustoms locks c.mu, and sets the customs of the session.
 func (c *Conn) setCustoms(o customs.Customs) {

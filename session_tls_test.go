@@ -19,6 +19,7 @@ import (
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
 )
 
@@ -306,11 +307,19 @@ func TestTLSKeyUpdateTooFast(t *testing.T) {
 	inWorld(t, 2, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(secured(Config{}), secured(Config{}))
 		time.Sleep(time.Second)
-		keys := &a.tls.app.Keys
-		for range 2 { // nothing of b's is sent in between
-			require.NoError(t, keys.Update())
+		var batch []udp.Datagram // in one, so that b sends nothing in between
+		w.net.SetFilter(func(from, to netip.AddrPort, p []byte) bool {
+			if to.String() == serverAddr {
+				batch = append(batch, udp.Datagram{Buf: bytes.Clone(p), Addr: from})
+			}
+			return false
+		})
+		for range 2 {
+			require.NoError(t, a.tls.app.Keys.Update())
 			require.NoError(t, a.SendDatagram([]byte("under new keys")))
 		}
+		require.Len(t, batch, 2)
+		b.ep.take(batch, new(readState), nil)
 		require.NoError(t, b.SetReadDeadline(time.Now().Add(time.Second)))
 		_, err := b.Read(make([]byte, 1))
 		require.ErrorIs(t, err, ErrKeyUpdate)

@@ -6,6 +6,7 @@ import (
 	_ "unsafe" // for linkname
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/customs"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -37,26 +38,16 @@ type sessionEnd struct {
 	segment int // payload bytes
 }
 
-// withDefaults and applyConfig set a state machine up exactly as a session of
-// a Config is.
-//
-//go:linkname withDefaults github.com/arqnet/kcp.(*Config).withDefaults
-func withDefaults(c *kcp.Config) kcp.Config
-
-//go:linkname applyConfig github.com/arqnet/kcp.(*Config).apply
-func applyConfig(c *kcp.Config, k *kcp.KCP)
-
 // newSessionImpl returns our implementation as sessions of config run it.
 func newSessionImpl(config kcp.Config) simImpl {
 	return func(output func([]byte)) (driver, error) {
 		if err := config.Validate(); err != nil {
 			return nil, err
 		}
-		c := withDefaults(&config)
 		k := kcp.New(simConv, output)
-		applyConfig(&c, k)
+		mtu := customs.Machine(&config, k)
 		k.SetClockMicros(0)
-		return &sessionEnd{KCP: k, segment: c.MTU - 24}, nil
+		return &sessionEnd{KCP: k, segment: mtu - 24}, nil
 	}
 }
 
