@@ -9,7 +9,7 @@ require (
 	github.com/golang/snappy v1.0.0
 	github.com/stretchr/testify v1.11.1
 	github.com/things-go/go-socks5 v0.1.0
-	github.com/xtaci/smux v1.5.56
+	github.com/xtaci/smux v1.5.58
 	go.yaml.in/yaml/v3 v3.0.4
 )
 
