@@ -222,6 +222,7 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
 	defer func() {
 		stop()
 		_ = stream.Reset(uint64(codeGone))
+		s.release(stream)
 		s.mu.Lock()
 		delete(s.reverse, stream.ID())
 		s.mu.Unlock()

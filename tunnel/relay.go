@@ -4,7 +4,9 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
+	"time"
 
 	"github.com/arqnet/kcp"
 )
@@ -78,6 +80,32 @@ func pump(dst io.Writer, src io.Reader) error {
 	}
 }
 
+// probeInterval is how often a stream is looked at while a connection does not take
+// what has arrived on it.
+const probeInterval = 2 * time.Second
+
+// watchfulWriter writes to a connection until the stream that it carries is reset,
+// which nobody would see if the connection takes nothing.
+type watchfulWriter struct {
+	local  net.Conn
+	stream *kcp.Stream
+}
+
+func (w *watchfulWriter) Write(b []byte) (n int, err error) {
+	for {
+		_ = w.local.SetWriteDeadline(time.Now().Add(probeInterval))
+		m, err := w.local.Write(b[n:])
+		n += m
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		// Reading nothing does not wait; that all has arrived is no reason to end.
+		if _, err := w.stream.Read(nil); err != nil && !errors.Is(err, io.EOF) {
+			return n, err
+		}
+	}
+}
+
 // awaitOpen waits for the answer to the opening of a stream of bytes. Its errors
 // are the refusal of the peer, or those of the stream.
 func awaitOpen(stream *kcp.Stream) error {
@@ -96,10 +124,14 @@ func awaitOpen(stream *kcp.Stream) error {
 
 // relay carries bytes between a connection and a stream until both directions have
 // ended, each by itself, or one has failed, which resets both. With awaiting, the
-// peer's answer to the opening comes first in the stream. It returns why it failed.
+// peer's answer to the opening comes first in the stream. It releases the stream, and
+// returns why it failed.
 func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
-	defer s.carrying(stream)()
+	s.active.Add(1)
+	defer s.active.Add(-1)
 	endsByReset(local, true)
+	s.hold(stream, local)
+	defer s.release(stream)
 	var failed sync.Once
 	var cause error
 	fail := func(err error) {
@@ -124,7 +156,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 		err = awaitOpen(stream)
 	}
 	if err == nil {
-		err = pump(local, stream)
+		err = pump(&watchfulWriter{local, stream}, stream)
 	}
 	if err == nil {
 		err = local.CloseWrite()

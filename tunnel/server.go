@@ -175,7 +175,7 @@ func (s *Server) SetUsers(users *Users) {
 	for c := range s.sessions {
 		if c.user() == nil {
 			c.log.Info("session ended: the identity is no longer valid")
-			go func() { _ = c.conn.CloseWithError(closeRevoked, "the identity is no longer valid") }()
+			go c.close(closeRevoked, "the identity is no longer valid")
 		}
 	}
 }

@@ -32,9 +32,10 @@ type session struct {
 	opened  atomic.Int64 // those there have been
 	serving sync.WaitGroup
 
-	mu     sync.Mutex
-	relays map[*kcp.Stream]bool // that carry connections
-	flows  map[uint32]*flow     // by the number of the stream
+	mu    sync.Mutex
+	over  bool                     // resetAll was called
+	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
+	flows map[uint32]*flow         // by the number of the stream
 }
 
 // serve takes the streams of the peer until the session ends, and waits until
@@ -51,11 +52,11 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 		if err != nil {
 			cancel()
 			ended()
-			s.resetAll()
 			if parent.Err() != nil {
 				_ = s.conn.SetLinger(shutdownTime)
-				_ = s.conn.CloseWithError(closeShutdown, "shut down")
+				s.close(closeShutdown, "shut down")
 			}
+			s.resetAll()
 			_ = s.conn.Close()
 			s.serving.Wait()
 			if cause := s.conn.Err(); cause != nil && !errors.Is(cause, net.ErrClosed) {
@@ -67,35 +68,55 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 	}
 }
 
-// resetAll resets what is carried. To close the session would not do: it ends its
-// streams in order, and what is cut off would look complete.
+// close ends the session, and what it carries with resets.
+func (s *session) close(code uint64, text string) {
+	s.resetAll()
+	_ = s.conn.CloseWithError(code, text)
+}
+
+// resetAll resets what is carried, and what would be carried from now on. To close
+// the session would not do: it ends its streams in order, and what is cut off would
+// look complete.
 func (s *session) resetAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for stream := range s.relays {
-		_ = stream.Reset(uint64(codeShutdown))
+	s.over = true
+	for stream, local := range s.carry {
+		cut(stream, local)
 	}
 	for _, f := range s.flows {
 		f.end(codeShutdown)
 	}
 }
 
-// carrying notes that a stream carries a connection, until the function that it
-// returns is called.
-func (s *session) carrying(stream *kcp.Stream) func() {
-	s.active.Add(1)
+// cut resets a stream, and the connection that it carries, if there is one.
+func cut(stream *kcp.Stream, local net.Conn) {
+	_ = stream.Reset(uint64(codeShutdown))
+	if local != nil {
+		abort(local)
+	}
+}
+
+// hold has resetAll reset the stream, and local if it is not nil, until release is
+// called. That has to be before anything is sent on the stream.
+func (s *session) hold(stream *kcp.Stream, local net.Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.relays == nil {
-		s.relays = make(map[*kcp.Stream]bool)
+	if s.over {
+		cut(stream, local)
+		return
 	}
-	s.relays[stream] = true
-	return func() {
-		s.mu.Lock()
-		delete(s.relays, stream)
-		s.mu.Unlock()
-		s.active.Add(-1)
+	if s.carry == nil {
+		s.carry = make(map[*kcp.Stream]net.Conn)
 	}
+	s.carry[stream] = local
+}
+
+// release takes back hold: the stream has ended.
+func (s *session) release(stream *kcp.Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.carry, stream)
 }
 
 // Codes with which this package closes sessions, by kcp.Conn.CloseWithError.
@@ -105,12 +126,13 @@ const (
 	closeRevoked  = 3 // the identity of the client is no longer valid
 )
 
-// open opens a stream for o.
+// open opens a stream for o. The caller has to release it.
 func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
 	stream, err := s.conn.OpenStream(ctx, &kcp.StreamOptions{Unordered: o.kind.packets(), Priority: o.priority()})
 	if err != nil {
 		return nil, err
 	}
+	s.hold(stream, nil)
 	if o.kind.packets() {
 		err = stream.WriteMessage(o.append([]byte{messageControl}))
 	} else {
@@ -118,6 +140,7 @@ func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
 	}
 	if err != nil {
 		_ = stream.Reset(uint64(codeFailed))
+		s.release(stream)
 		return nil, err
 	}
 	s.opened.Add(1)
@@ -173,9 +196,11 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		s.refuse(stream, o, err)
 		return
 	}
+	s.hold(stream, local)
 	if _, err := stream.Write([]byte{statusOpen}); err != nil {
 		abort(local)
 		_ = stream.Reset(uint64(codeFailed))
+		s.release(stream)
 		return
 	}
 	s.opened.Add(1)

@@ -80,11 +80,13 @@ func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, ope
 	}
 	if err := awaitOpen(stream); err != nil {
 		_ = stream.Reset(uint64(codeGone))
+		s.release(stream)
 		_ = socks5.SendReply(conn, socksReply(err), nil)
 		return &targetError{target, err}
 	}
 	if err := socks5.SendReply(conn, statute.RepSuccess, &net.TCPAddr{IP: net.IPv4zero}); err != nil {
 		_ = stream.Reset(uint64(codeGone))
+		s.release(stream)
 		return err
 	}
 	return s.relay(bufferedConn{conn, r.Reader}, stream, false)

@@ -71,7 +71,11 @@ func (s *session) newFlow(stream *kcp.Stream, deliver func([]byte)) *flow {
 		s.flows = make(map[uint32]*flow)
 	}
 	s.flows[stream.ID()] = f
+	over := s.over
 	s.mu.Unlock()
+	if over {
+		f.end(codeShutdown)
+	}
 	s.active.Add(1)
 	return f
 }
@@ -110,6 +114,7 @@ func (f *flow) run() error {
 	err := f.receive()
 	f.end(codeGone)
 	f.idle.Stop()
+	f.s.release(f.stream)
 	f.s.mu.Lock()
 	delete(f.s.flows, f.stream.ID())
 	f.s.mu.Unlock()
