@@ -66,6 +66,11 @@ func TestTurnedAway(t *testing.T) {
 	require.Contains(t, log, `user \"nobody\"`)
 	require.NotContains(t, log, "secret")
 	require.NotContains(t, log, "wrong-word")
+
+	config := clientConfig(t, s, "0:host:80")
+	config.User = strings.Repeat("\x7f", 60000)
+	require.ErrorContains(t, run(t, config), "wrong user or password")
+	require.Less(t, len(s.log.String())-len(log), 10*loggedSize)
 }
 
 // After some failed attempts, those of an address are no longer looked at, the

@@ -30,10 +30,21 @@ type turnedAway struct {
 	user string // that the client has named, for the log
 }
 
+// loggedSize is how many bytes of what a stranger has said are logged.
+const loggedSize = 128
+
+// shortened returns the beginning of s.
+func shortened(s string) string {
+	if len(s) > loggedSize {
+		return s[:loggedSize] + "..."
+	}
+	return s
+}
+
 func (t *turnedAway) Error() string {
-	text := (&HelloError{Code: string(t.Code), Value: t.Value}).Error()
+	text := (&HelloError{Code: string(t.Code), Value: shortened(t.Value)}).Error()
 	if t.user != "" {
-		text = fmt.Sprintf("user %q: %s", t.user, text)
+		text = fmt.Sprintf("user %q: %s", shortened(t.user), text)
 	}
 	return text
 }

@@ -45,7 +45,7 @@ type user struct {
 	rules    []*regexp.Regexp
 }
 
-// LoadUsers reads a file of users.
+// LoadUsers reads a file of users, of which there has to be one.
 func LoadUsers(path string) (*Users, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -55,6 +55,9 @@ func LoadUsers(path string) (*Users, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
+	if users.Len() == 0 {
+		return nil, fmt.Errorf("%s: there are no users in the file", path)
+	}
 	return users, nil
 }
 
@@ -63,6 +66,9 @@ func LoadUsers(path string) (*Users, error) {
 func ParseUsers(text []byte) (*Users, error) {
 	u := &Users{byName: make(map[string]*user), key: make([]byte, sha256.Size)}
 	rand.Read(u.key)
+	if err := json.Unmarshal(text, new(any)); len(text) > 0 && err != nil { // all of it
+		return nil, fmt.Errorf("no JSON: %w", err)
+	}
 	dec := json.NewDecoder(bytes.NewReader(text))
 	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
 		return nil, errors.New(`want an object such as {"name:password": ["^127\\.0\\.0\\.1:80$"]}`)
@@ -72,7 +78,7 @@ func ParseUsers(text []byte) (*Users, error) {
 		if err != nil {
 			return nil, err
 		}
-		var rules []string
+		var rules []*string
 		name, _, _ := strings.Cut(key.(string), ":")
 		if err := dec.Decode(&rules); err != nil {
 			return nil, fmt.Errorf("user %q: want a list of regular expressions: %w", name, err)
@@ -81,17 +87,11 @@ func ParseUsers(text []byte) (*Users, error) {
 			return nil, err
 		}
 	}
-	if _, err := dec.Token(); err != nil {
-		return nil, err
-	}
-	if dec.More() {
-		return nil, errors.New("there is more behind the object")
-	}
 	return u, nil
 }
 
 // add adds the user of a key.
-func (u *Users) add(key string, rules []string) error {
+func (u *Users) add(key string, rules []*string) error {
 	name, password, byPassword := strings.Cut(key, ":")
 	added := &user{name: name}
 	switch {
@@ -104,11 +104,18 @@ func (u *Users) add(key string, rules []string) error {
 	case byPassword:
 		added.password = u.hash(digestOf(password))
 	}
+	if rules == nil {
+		return fmt.Errorf("user %q: want a list of regular expressions, not null", name)
+	}
 	for _, rule := range rules {
-		if rule == "*" {
-			rule = ""
+		if rule == nil {
+			return fmt.Errorf("user %q: null is no regular expression", name)
 		}
-		re, err := regexp.Compile(rule)
+		text := *rule
+		if text == "*" {
+			text = ""
+		}
+		re, err := regexp.Compile(text)
 		if err != nil {
 			return fmt.Errorf("user %q: %w", name, err)
 		}

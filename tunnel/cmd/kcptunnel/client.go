@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"net"
 	"slices"
 	"strings"
 	"time"
@@ -85,7 +84,7 @@ func clientConfig(c *cli.Command) (*tunnel.ClientConfig, error) {
 		}
 	}
 	for _, s := range config.Servers {
-		if _, _, err := net.SplitHostPort(s); err != nil {
+		if !validAddress(s, 1) || strings.HasPrefix(s, ":") {
 			return nil, wrong(c, "server %q: want HOST:PORT, such as example.com:4000", s)
 		}
 	}

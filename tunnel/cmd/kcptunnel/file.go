@@ -72,12 +72,12 @@ func readFile(path string) ([]byte, error) {
 func applyKey(c *cli.Command, key string, value *yaml.Node, over bool) error {
 	var flag cli.Flag
 	for _, f := range c.Flags {
-		if slices.Contains(f.Names(), key) && key != configFlag {
+		if slices.Contains(f.Names(), key) && key != configFlag && key != "help" {
 			flag = f
 		}
 	}
 	if flag == nil {
-		if near := suggestion(c, key); near != "" {
+		if near := suggestion(c, key); near != "" && near != key {
 			return fmt.Errorf("unknown key %q; do you mean %q?", key, near)
 		}
 		return fmt.Errorf("unknown key %q: keys are the names of flags", key)

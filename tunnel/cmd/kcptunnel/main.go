@@ -33,6 +33,7 @@ const (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, notify: signalReload}
 	code := p.run(ctx, os.Args)
 	stop()

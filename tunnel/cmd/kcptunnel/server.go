@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"os"
+	"strconv"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
@@ -90,7 +92,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 	if addr == "" {
 		return nil, wrong(c, "want an address to listen on, such as :4000")
 	}
-	if _, _, err := net.SplitHostPort(addr); err != nil {
+	if !validAddress(addr, 0) {
 		return nil, wrong(c, "%q is no address: want [HOST]:PORT, such as :4000", addr)
 	}
 	if c.String("auth") == "" {
@@ -105,7 +107,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 		return nil, wrong(c, "-auth: %w", err)
 	}
 	if config.Certificate, err = serverCertificate(c); err != nil {
-		return nil, wrong(c, "-key: %w", err)
+		return nil, &usageError{c.FullName(), err}
 	}
 	if path := c.String("client-ca"); path != "" {
 		if config.ClientCAs, err = loadCAs(path); err != nil {
@@ -118,9 +120,30 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 // serverCertificate returns what the server is to show.
 func serverCertificate(c *cli.Command) (tls.Certificate, error) {
 	if cert := c.String("cert"); cert != "" {
-		return loadPair(cert, c.String("key"))
+		pair, err := loadPair(cert, c.String("key"))
+		if err != nil {
+			return pair, fmt.Errorf("-cert, -key: %w", err)
+		}
+		return pair, nil
 	}
-	return tunnel.LoadKey(c.String("key"))
+	if c.String("key") == "" {
+		return tls.Certificate{}, errors.New("-key is empty: want a FILE")
+	}
+	key, err := tunnel.LoadKey(c.String("key"))
+	if err != nil {
+		return key, fmt.Errorf("-key: %w", err)
+	}
+	return key, nil
+}
+
+// validAddress reports whether addr is host:port, with a port of least or more.
+func validAddress(addr string, least uint64) bool {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n >= least
 }
 
 // reloadServer reads the files of users and of the certificate again. What cannot
@@ -130,8 +153,6 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	switch {
 	case err != nil:
 		log.Error("users not read again: the old ones stay", "error", err)
-	case users.Len() == 0:
-		log.Error("users not read again: the old ones stay", "error", "there are no users in the file", "file", c.String("auth"))
 	default:
 		s.SetUsers(users)
 		log.Info("users read again", "users", users.Len())
