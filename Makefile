@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe
+MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -33,10 +33,10 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
 
 # interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test
+STAGES = interop race 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test tunnel-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -109,6 +109,24 @@ bench-test:
 # promtool, of Debian's package prometheus, checks the metrics if it is installed.
 observe-test:
 	cd observe && $(GO) test ./...
+
+# Debian's package kcptun is the other end of some tests, if it is installed.
+tunnel-test:
+	cd tunnel && $(GO) test $(SHORT) -timeout 10m ./...
+
+# Programs of others through the tunnel: Debian's packages iperf3, wrk, rsync,
+# openssh-server, curl, bind9-dnsutils and dnsmasq-base; half a minute.
+tunnel-programs:
+	cd tunnel && KCP_PROGRAMS=1 $(GO) test -count=1 -v -run TestPrograms ./cmd/kcptunnel
+
+# Random connections while the server is killed and restarted, for SOAKTIME.
+SOAKTIME ?= 10m
+tunnel-soak:
+	cd tunnel && KCP_SOAK=$(SOAKTIME) $(GO) test -count=1 -v -timeout 120m -run TestSoak ./cmd/kcptunnel
+
+# Tunnels over one bad link; as root, for network namespaces; half an hour.
+tunnel-bench:
+	cd tunnel/bench && $(GO) run . -out results
 
 # The pages in a browser: Debian's package chromium; a minute.
 observe-browser:
@@ -230,6 +248,8 @@ release:
 		echo "== $$t"; \
 		GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=true -ldflags '-s -w' \
 			-o dist/kcp-$$os-$$arch$$exe ./cmd/kcp || exit 1; \
+		(cd tunnel && GOOS=$$os GOARCH=$$arch CGO_ENABLED=0 $(GO) build -trimpath -buildvcs=true -ldflags '-s -w' \
+			-o ../dist/kcptunnel-$$os-$$arch$$exe ./cmd/kcptunnel) || exit 1; \
 	done
-	cd dist && { if command -v sha256sum >/dev/null; then sha256sum kcp-*; else shasum -a 256 kcp-*; fi; } >SHA256SUMS
+	cd dist && { if command -v sha256sum >/dev/null; then sha256sum kcp*; else shasum -a 256 kcp*; fi; } >SHA256SUMS
 	@cat dist/SHA256SUMS

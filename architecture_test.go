@@ -236,7 +236,7 @@ func TestArchitectureText(t *testing.T) {
 }
 
 // publicPackages are the folders of the packages that others import.
-var publicPackages = []string{".", "compat", "crypt", "kcpgo", "netsim", "observe", "qlog"}
+var publicPackages = []string{".", "compat", "crypt", "kcpgo", "netsim", "observe", "qlog", "tunnel", "tunnel/kcptun"}
 
 // selfExplaining are methods whose names say what every reader of Go knows.
 var selfExplaining = []string{"Error", "Is", "String", "Timeout", "Temporary", "Unwrap"}

@@ -162,8 +162,8 @@ func (s *Stream) afterReadLocked(n int) {
 	}
 }
 
-// Read reads up to len(b) bytes, and waits until there are some. The rest of a message
-// that does not fit into b is for the next Read. Read fails at once with
+// Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
+// rest of a message that does not fit into b is for the next Read. Read fails at once with
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
 // Close or Reset. After all that has arrived, it returns io.EOF if the peer has closed
 // its side, a *StreamError if the stream was reset, which also drops what was not read,
@@ -176,15 +176,18 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		if err := s.cannotReadLocked(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		if len(b) == 0 {
-			return 0, nil
-		}
 		if n = s.state.Read(b); n > 0 {
 			s.afterReadLocked(n)
 			return n, nil
 		}
+		if _, more := s.state.NextMessage(); more {
+			return 0, nil // b is empty
+		}
 		if err := s.readEndLocked(); err != nil {
 			return 0, c.opError("read", err)
+		}
+		if len(b) == 0 {
+			return 0, nil
 		}
 		s.canRead.block(s.rank())
 	}

@@ -7,7 +7,7 @@ require (
 	github.com/arqnet/kcp/kcpgo v0.0.0
 	github.com/quic-go/quic-go v0.59.0
 	github.com/xtaci/kcp-go/v5 v5.6.72
-	github.com/xtaci/smux v1.5.56
+	github.com/xtaci/smux v1.5.58
 	gonum.org/v1/plot v0.17.0
 )
 

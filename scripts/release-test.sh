@@ -19,7 +19,7 @@ git clone -q --no-hardlinks --depth 1 "file://$root" "$dir/repo"
 git -C "$dir/repo" -c user.name=release-test -c user.email=release-test@localhost \
 	-c commit.gpgsign=false commit -qam "Release $version" ||
 	git -C "$dir/repo" diff --quiet HEAD # the requirements were set already
-go -C "$root/scripts/modproxy" run . -repo "$dir/repo" "$dir/proxy" "$version" . kcpgo observe
+go -C "$root/scripts/modproxy" run . -repo "$dir/repo" "$dir/proxy" "$version" . kcpgo observe tunnel
 
 # Our modules come from the files, and all others from the module cache, or as
 # usual. A module cache of our own keeps the version out of the usual one. The
@@ -64,6 +64,16 @@ go get "github.com/arqnet/kcp/observe@$version"
 go build -o user .
 ./user
 uses ./user "github.com/arqnet/kcp/observe	$version"
+
+echo "== go get github.com/arqnet/kcp/tunnel@$version"
+user tunnel
+go get "github.com/arqnet/kcp/tunnel@$version"
+go build -o user .
+./user
+uses ./user "github.com/arqnet/kcp/tunnel	$version"
+go get "github.com/arqnet/kcp/tunnel/cmd/kcptunnel@$version"
+go build -o kcptunnel github.com/arqnet/kcp/tunnel/cmd/kcptunnel
+./kcptunnel -version
 
 echo "== go install github.com/arqnet/kcp/cmd/kcp@$version"
 cd "$dir"

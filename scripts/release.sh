@@ -4,11 +4,11 @@
 # Without --tag it does so in a clone that it removes again, so nothing changes.
 # With --tag it does so here. It never pushes.
 #
-# The modules kcpgo and observe require the root module. While there is no release
+# The modules kcpgo, observe and tunnel require the root module, and tunnel the others. While there is no release
 # they require v0.0.0, which does not exist; a replace directive puts the root of the
 # tree in its place. A dependant ignores that directive, so the tagged commit has to
 # require a version that exists. One commit sets the requirement of every module to
-# VERSION, and all three tags name it. The replace directives stay, so the modules
+# VERSION, and all tags name it. The replace directives stay, so the modules
 # still build from the tree, and nothing has to be put back afterwards.
 #
 # A go.work file would do without the directives. But it makes one choice of versions
@@ -41,7 +41,7 @@ esac
 
 cd "$(dirname "$0")/.."
 root=$(pwd)
-tags="$version kcpgo/$version observe/$version"
+tags="$version kcpgo/$version observe/$version tunnel/$version"
 branch=$(git symbolic-ref --short -q HEAD) || branch='no branch'
 test "$branch" = main || fail "on $branch, not on main"
 test -z "$(git status --porcelain)" || fail "the working tree is not clean"

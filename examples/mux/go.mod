@@ -5,7 +5,7 @@ go 1.25.0
 require (
 	github.com/arqnet/kcp v0.0.0-00010101000000-000000000000
 	github.com/stretchr/testify v1.11.1
-	github.com/xtaci/smux v1.5.56
+	github.com/xtaci/smux v1.5.58
 )
 
 require (

@@ -1,0 +1,105 @@
+package tunnel
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+
+	"github.com/arqnet/kcp"
+)
+
+// way is one way to a server: its address, and where the packets leave.
+type way struct {
+	server string
+	bind   string // local address, or name of an interface; empty: the system chooses
+}
+
+func (w way) String() string {
+	if w.bind == "" {
+		return w.server
+	}
+	return w.server + " by " + w.bind
+}
+
+// ways returns the ways on which the client keeps sessions.
+func (c *Client) ways() (all []way) {
+	for _, server := range c.config.Servers {
+		if len(c.config.Binds) == 0 {
+			all = append(all, way{server: server})
+		}
+		for _, b := range c.config.Binds {
+			all = append(all, way{server, b})
+		}
+	}
+	return all
+}
+
+// parseBind returns the address that text is; invalid: it is the name of an
+// interface.
+func parseBind(text string) (netip.Addr, error) {
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a, nil
+	}
+	if text == "" || !validZone(text) {
+		return netip.Addr{}, fmt.Errorf("%q is neither a local address nor the name of a network interface", text)
+	}
+	return netip.Addr{}, nil
+}
+
+// dialWay dials a session on a way. The interfaces are looked at each time, as
+// their addresses change.
+func (c *Client) dialWay(ctx context.Context, w way) (*kcp.Conn, error) {
+	if w.bind == "" {
+		return kcp.DialContext(ctx, "udp", w.server, c.settings)
+	}
+	addr, err := parseBind(w.bind)
+	if err != nil {
+		return nil, err
+	}
+	settings := *c.settings
+	d := kcp.Dialer{Config: &settings}
+	switch {
+	case addr.IsValid():
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
+	case deviceControl(w.bind) != nil:
+		settings.Control = deviceControl(w.bind)
+	default:
+		if addr, err = interfaceAddr(w.bind); err != nil {
+			return nil, err
+		}
+		d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(addr, 0))
+	}
+	conn, err := d.DialContext(ctx, "udp", w.server)
+	if err != nil {
+		return nil, fmt.Errorf("from %s: %w", w.bind, err)
+	}
+	return conn.(*kcp.Conn), nil
+}
+
+// interfaceAddr returns an address of an interface, of IPv4 if it has one.
+func interfaceAddr(name string) (netip.Addr, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("network interface %q: %w", name, err)
+	}
+	addrs, err := i.Addrs()
+	if err != nil {
+		return netip.Addr{}, fmt.Errorf("network interface %q: %w", name, err)
+	}
+	var other netip.Addr
+	for _, a := range addrs {
+		prefix, err := netip.ParsePrefix(a.String())
+		switch addr := prefix.Addr(); {
+		case err != nil || addr.IsLinkLocalUnicast():
+		case addr.Is4():
+			return addr, nil
+		default:
+			other = addr
+		}
+	}
+	if !other.IsValid() {
+		return other, fmt.Errorf("network interface %q has no address", name)
+	}
+	return other, nil
+}

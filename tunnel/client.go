@@ -1,0 +1,225 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// ClientConfig holds the settings of a Client.
+type ClientConfig struct {
+	// Servers are the addresses of servers, as host:port of UDP. The client has a
+	// session with each; new connections take the one that has least to do.
+	Servers []string
+	// Binds are local addresses, or names of network interfaces. The client has a
+	// session with each server from each of them. Empty: the system chooses.
+	Binds []string
+	// Remotes are what the client wants.
+	Remotes []Remote
+	// User and Password are who the client is. Without them it is the owner of
+	// Certificate.
+	User, Password string
+	// Certificate, if not nil, is shown to servers.
+	Certificate *tls.Certificate
+	// Fingerprints are those of servers' keys; one of them has to match. Without any,
+	// servers need certificates of an authority.
+	Fingerprints []string
+	// RootCAs are the authorities of servers' certificates. nil means those of the
+	// system, or none if there are Fingerprints.
+	RootCAs *x509.CertPool
+	// ServerName is the name that a server's certificate must have. Default: the
+	// host of its address.
+	ServerName string
+	// RetryAfter is how long the client waits before it tries again to reach a
+	// server, at first; it doubles up to MaxRetryAfter, and is up to a half less or
+	// more at random. Defaults 200 ms and 30 s.
+	RetryAfter, MaxRetryAfter time.Duration
+	// MaxRetries is how often the client tries again in a row; 0: for ever.
+	MaxRetries int
+	// OpenTimeout is how long a connection waits for a session with any server.
+	// Default 10 s.
+	OpenTimeout time.Duration
+	// DialTimeout is how long the targets of reverse remotes may take to answer.
+	// Default 10 s.
+	DialTimeout time.Duration
+	// UDPTimeout is after how long without packets a flow of UDP ends. Default 2
+	// min.
+	UDPTimeout time.Duration
+	// Stdin and Stdout are what a remote with Stdio connects.
+	Stdin  io.Reader
+	Stdout io.Writer
+	// Listening, if not nil, is called with a remote and the address, of this end or
+	// of the server, where connections for it are accepted from now on.
+	Listening func(r Remote, at net.Addr)
+	// Observe, if not nil, is called with the endpoint of each session that begins,
+	// and what it returns when the session ends. Endpoints.Add of package observe is
+	// such a function.
+	Observe func(name string, e *kcp.Endpoint) (forget func())
+	// KCP holds further settings of sessions; nil means the defaults. Its TLS, and
+	// MaxStreams if it is 0, are set by the client.
+	KCP *kcp.Config
+	// Logger receives what happens; nil: nothing does.
+	Logger *slog.Logger
+}
+
+// Client is the end of a tunnel that connects to servers. All methods are safe for
+// concurrent use.
+type Client struct {
+	config   ClientConfig
+	log      *slog.Logger
+	settings *kcp.Config
+	pool     pool
+}
+
+// NewClient returns a client. It does nothing before Run.
+func NewClient(config *ClientConfig) (*Client, error) {
+	c := &Client{config: *config, log: config.Logger}
+	if c.log == nil {
+		c.log = slog.New(slog.DiscardHandler)
+	}
+	if len(config.Servers) == 0 {
+		return nil, errors.New("tunnel: there is no server")
+	}
+	if len(config.Remotes) == 0 {
+		return nil, errors.New("tunnel: there is no remote, so nothing to do")
+	}
+	for _, b := range config.Binds {
+		if _, err := parseBind(b); err != nil {
+			return nil, fmt.Errorf("tunnel: %w", err)
+		}
+	}
+	for _, f := range config.Fingerprints {
+		if err := checkFingerprint(f); err != nil {
+			return nil, fmt.Errorf("tunnel: %w", err)
+		}
+	}
+	stdio := 0
+	for _, r := range config.Remotes {
+		if r.Stdio {
+			stdio++
+		}
+	}
+	if stdio > 1 {
+		return nil, errors.New("tunnel: standard input and output serve one remote")
+	}
+	if stdio > 0 && (config.Stdin == nil || config.Stdout == nil) {
+		return nil, errors.New("tunnel: a remote wants standard input and output, and there are none")
+	}
+	setDefault(&c.config.RetryAfter, 200*time.Millisecond)
+	setDefault(&c.config.MaxRetryAfter, 30*time.Second)
+	setDefault(&c.config.OpenTimeout, 10*time.Second)
+	setDefault(&c.config.DialTimeout, defaultDialTimeout)
+	setDefault(&c.config.UDPTimeout, defaultUDPTimeout)
+	c.settings = c.kcpSettings()
+	if err := c.settings.Validate(); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// kcpSettings returns the settings of sessions.
+func (c *Client) kcpSettings() *kcp.Config {
+	var s kcp.Config
+	if c.config.KCP != nil {
+		s = *c.config.KCP
+	}
+	if s.MaxStreams == 0 {
+		s.MaxStreams = defaultMaxStreams
+	}
+	if s.Redundancy == 0 {
+		s.Redundancy = defaultRedundancy
+	}
+	if s.KeepAlive == 0 {
+		s.KeepAlive = 10 * time.Second
+	}
+	t := &tls.Config{
+		NextProtos: []string{protocol},
+		MinVersion: tls.VersionTLS13,
+		RootCAs:    c.config.RootCAs,
+		ServerName: c.config.ServerName,
+	}
+	if c.config.Certificate != nil {
+		t.Certificates = []tls.Certificate{*c.config.Certificate}
+	}
+	if len(c.config.Fingerprints) > 0 {
+		t.VerifyConnection = pin(c.config.Fingerprints)
+		t.InsecureSkipVerify = c.config.RootCAs == nil
+	}
+	s.TLS = t
+	return &s
+}
+
+// Status returns what there is now.
+func (c *Client) Status() Status {
+	var t Status
+	for _, s := range c.pool.all() {
+		t.add(&s.session)
+	}
+	return t
+}
+
+// Run carries out the remotes until ctx is done, which is no error. It reaches
+// servers again that are lost. Other errors are those of listening; the last
+// server's, if none is left to try: it turns the client away, or is not the one that
+// it should be, at the first attempt, or MaxRetries is reached; and what stdio has
+// ended with. When Run returns, everything has ended that it has begun, but for a
+// Read of Stdin.
+func (c *Client) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	locals, err := c.listenAll(ctx)
+	if err != nil {
+		cancel()
+		return err
+	}
+	var running sync.WaitGroup
+	ways := c.ways()
+	failed := make(chan error, len(ways))
+	for _, w := range ways {
+		running.Go(func() { failed <- c.keep(ctx, w) })
+	}
+	piped := make(chan error, 1)
+	for _, l := range locals {
+		running.Go(func() { l.serve(ctx) })
+	}
+	for _, r := range c.config.Remotes {
+		if r.Stdio {
+			running.Go(func() { piped <- c.pipe(ctx, r) })
+		}
+	}
+	err = c.wait(ctx, len(ways), failed, piped)
+	cancel()
+	for _, l := range locals {
+		l.close()
+	}
+	running.Wait()
+	return err
+}
+
+// wait waits until the client is to end, and returns why.
+func (c *Client) wait(ctx context.Context, left int, failed, piped <-chan error) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case err := <-piped:
+			return err
+		case err := <-failed:
+			if ctx.Err() != nil {
+				return nil
+			}
+			if left--; left == 0 {
+				return err
+			}
+			c.log.Error("server given up", "error", err)
+		}
+	}
+}

@@ -1,0 +1,215 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// local is a remote for which the client listens.
+type local struct {
+	client *Client
+	remote Remote
+	tcp    net.Listener // or
+	udp    *net.UDPConn
+}
+
+// listenAll listens for all remotes that want it, or for none.
+func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
+	defer func() {
+		if err != nil {
+			for _, l := range all {
+				l.close()
+			}
+			all = nil
+		}
+	}()
+	var lc net.ListenConfig
+	for _, r := range c.config.Remotes {
+		if r.Reverse || r.Stdio {
+			continue
+		}
+		l := &local{client: c, remote: r}
+		var at net.Addr
+		if r.UDP {
+			var pc net.PacketConn
+			if pc, err = lc.ListenPacket(ctx, listenNetwork("udp", r.Listen), r.Listen); err != nil {
+				return all, fmt.Errorf("remote %v: %w", r, err)
+			}
+			l.udp, at = pc.(*net.UDPConn), pc.LocalAddr()
+		} else {
+			if l.tcp, err = lc.Listen(ctx, listenNetwork("tcp", r.Listen), r.Listen); err != nil {
+				return all, fmt.Errorf("remote %v: %w", r, err)
+			}
+			at = l.tcp.Addr()
+		}
+		all = append(all, l)
+		c.log.Info("listening", "remote", r, "address", at)
+		if f := c.config.Listening; f != nil {
+			f(r, at)
+		}
+	}
+	return all, nil
+}
+
+// close closes the socket.
+func (l *local) close() {
+	if l.tcp != nil {
+		_ = l.tcp.Close()
+	}
+	if l.udp != nil {
+		_ = l.udp.Close()
+	}
+}
+
+// serve carries what arrives, until the socket is closed.
+func (l *local) serve(ctx context.Context) {
+	c := l.client
+	switch {
+	case l.remote.UDP:
+		f := front{pc: l.udp, log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+			return c.openNow(ctx, l.remote.opening())
+		}}
+		f.serve()
+	case l.remote.Socks:
+		accept(l.tcp, c.log, func(conn *net.TCPConn) {
+			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+				if k.packets() {
+					return c.openNow(ctx, opening{kind: k, target: target})
+				}
+				return c.open(ctx, opening{kind: k, target: target})
+			})
+		})
+	default:
+		accept(l.tcp, c.log, func(conn *net.TCPConn) {
+			if err := c.forward(ctx, conn, l.remote.opening()); err != nil {
+				var why refusal
+				if errors.As(err, &why) && why != codeGone {
+					c.log.Warn("connection refused", "target", l.remote.Target, "error", err)
+				} else {
+					c.log.Debug("connection ended", "target", l.remote.Target, "error", err)
+				}
+			}
+		})
+	}
+}
+
+// forward carries a connection to its target.
+func (c *Client) forward(ctx context.Context, conn localConn, o opening) error {
+	s, stream, err := c.open(ctx, o)
+	if err != nil {
+		abort(conn)
+		return err
+	}
+	return s.relay(conn, stream, true)
+}
+
+// open opens a stream on the session that has least to do. It waits for a session
+// if there is none.
+func (c *Client) open(ctx context.Context, o opening) (*session, *kcp.Stream, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.config.OpenTimeout, errors.New("no session with a server"))
+	defer cancel()
+	var failed []*serverAt
+	for {
+		s, err := c.pool.pick(ctx, failed)
+		if err != nil {
+			return nil, nil, context.Cause(ctx)
+		}
+		stream, err := s.open(ctx, o)
+		if err == nil {
+			return &s.session, stream, nil
+		}
+		failed = append(failed, s) // it has just ended
+	}
+}
+
+// openNow is open for UDP, which does not wait for a session.
+func (c *Client) openNow(ctx context.Context, o opening) (*session, *kcp.Stream, error) {
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	s, err := c.pool.pick(now, nil)
+	if err != nil {
+		return nil, nil, errors.New("no session with a server")
+	}
+	stream, err := s.open(ctx, o)
+	return &s.session, stream, err
+}
+
+// pipe connects standard input and output with the target of a remote, until the
+// target has nothing more to say.
+func (c *Client) pipe(ctx context.Context, r Remote) error {
+	conn := &stdio{in: c.config.Stdin, out: c.config.Stdout, ended: make(chan struct{})}
+	err := c.forward(ctx, conn, r.opening())
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.Target, err)
+	}
+	return nil
+}
+
+// stdio is standard input and output as a connection. It ends, as netcat does, once
+// the other end has nothing more to say.
+type stdio struct {
+	in    io.Reader
+	out   io.Writer
+	reads chan read // what was asked of in and not taken yet; nil: nothing
+	ended chan struct{}
+	once  sync.Once
+}
+
+// read is what a Read of standard input has returned.
+type read struct {
+	b   []byte
+	err error
+}
+
+// Read reads standard input. When the connection has ended it returns io.EOF, and
+// leaves a goroutine behind that reads.
+func (s *stdio) Read(b []byte) (int, error) {
+	if s.reads == nil {
+		s.reads = make(chan read, 1)
+		buf := make([]byte, len(b))
+		reads := s.reads
+		go func() {
+			n, err := s.in.Read(buf)
+			reads <- read{buf[:n], err}
+		}()
+	}
+	select {
+	case r := <-s.reads:
+		s.reads = nil
+		return copy(b, r.b), r.err
+	case <-s.ended:
+		return 0, io.EOF
+	}
+}
+
+func (s *stdio) Write(b []byte) (int, error) { return s.out.Write(b) }
+
+// CloseWrite ends the connection.
+func (s *stdio) CloseWrite() error {
+	s.once.Do(func() {
+		close(s.ended)
+		if c, ok := s.out.(io.Closer); ok {
+			_ = c.Close()
+		}
+	})
+	return nil
+}
+
+func (s *stdio) Close() error { return s.CloseWrite() }
+
+func (s *stdio) LocalAddr() net.Addr              { return &remoteAddr{"stdio", "stdio"} }
+func (s *stdio) RemoteAddr() net.Addr             { return &remoteAddr{"stdio", "stdio"} }
+func (s *stdio) SetDeadline(time.Time) error      { return os.ErrNoDeadline }
+func (s *stdio) SetReadDeadline(time.Time) error  { return os.ErrNoDeadline }
+func (s *stdio) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/urfave/cli/v3"
+)
+
+// configFlag is the flag that names the file.
+const configFlag = "config"
+
+// commonFlags returns the flags that all commands have.
+func commonFlags() []cli.Flag {
+	return append(logFlags(),
+		&cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort},
+		&cli.StringFlag{Name: configFlag, Usage: "read flags from a `FILE` of YAML or JSON, with the names of flags as keys; the command line goes before it"},
+	)
+}
+
+// logFlags returns the flags of what a command says.
+func logFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "v", Usage: "log each connection, too"},
+		&cli.StringFlag{Name: "log-format", Value: "text", Usage: "`FORMAT` of the log: text or json", Validator: oneOf("text", "json")},
+	}
+}
+
+// timeFlags returns the flags of time-outs that both ends have.
+func timeFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.DurationFlag{Name: "dial-timeout", Usage: "how long a target may take to answer (default: 10s)", Validator: notNegative[time.Duration], HideDefault: true},
+		&cli.DurationFlag{Name: "udp-timeout", Usage: "a flow of UDP ends after this time without packets (default: 2m)", Validator: notNegative[time.Duration], HideDefault: true},
+	}
+}
+
+// oneOf returns a check for flags.
+func oneOf(all ...string) func(string) error {
+	return func(s string) error {
+		for _, one := range all {
+			if s == one {
+				return nil
+			}
+		}
+		return fmt.Errorf("%q is none of %s", s, strings.Join(all, ", "))
+	}
+}
+
+// hostPort checks an address.
+func hostPort(s string) error {
+	if _, _, err := net.SplitHostPort(s); err != nil {
+		return fmt.Errorf("%q is no address: want HOST:PORT, such as 127.0.0.1:6060", s)
+	}
+	return nil
+}
+
+// notNegative checks a number or a time.
+func notNegative[T int | ~int64](n T) error {
+	if n < 0 {
+		return fmt.Errorf("%v is negative", n)
+	}
+	return nil
+}
+
+// loadCAs reads the certificates of authorities from a file of PEM.
+func loadCAs(path string) (*x509.CertPool, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(text) {
+		return nil, fmt.Errorf("%s has no certificate in PEM", path)
+	}
+	return pool, nil
+}
+
+// loadPair reads a certificate and its key.
+func loadPair(cert, key string) (tls.Certificate, error) {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return pair, fmt.Errorf("certificate %s with key %s: %w", cert, key, err)
+	}
+	return pair, nil
+}
+
+// begin reads the file of -config, and returns the screen and the log of a command.
+func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
+	if path := c.String(configFlag); path != "" {
+		if err := applyFile(c, path, false); err != nil {
+			return nil, nil, err
+		}
+	}
+	s := newScreen(p.stderr)
+	return s, s.logger(c.String("log-format"), c.Bool("v")), nil
+}
+
+// splitUser splits what -auth of the client takes.
+func splitUser(s string) (user, password string, err error) {
+	user, password, ok := strings.Cut(s, ":")
+	if s != "" && (!ok || user == "" || password == "") {
+		return "", "", errors.New("-auth: want USER:PASSWORD")
+	}
+	return user, password, nil
+}

@@ -1,0 +1,176 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/arqnet/kcp/tunnel/kcptun"
+	"github.com/urfave/cli/v3"
+)
+
+// kcptunServer returns the command kcptun-server.
+func (p *program) kcptunServer() *cli.Command {
+	d := kcptun.ServerDefaults()
+	return &cli.Command{
+		Name: "kcptun-server", Usage: "accept clients of the program kcptun",
+		Description: kcptunText,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of UDP to listen on"},
+			&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Usage: "`ADDR` of TCP, or path of a Unix socket, where connections go"},
+		}, kcptunFlags(d)...),
+		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Serve) },
+	}
+}
+
+// kcptunClient returns the command kcptun-client.
+func (p *program) kcptunClient() *cli.Command {
+	d := kcptun.ClientDefaults()
+	return &cli.Command{
+		Name: "kcptun-client", Usage: "carry connections to a server of the program kcptun",
+		Description: kcptunText,
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of TCP to listen on"},
+			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server"},
+			&cli.IntFlag{Name: "conn", Value: d.Conn, Usage: "sessions with the server"},
+			&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never", Validator: notNegative[int]},
+			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds after which it is closed then", Validator: notNegative[int]},
+		}, kcptunFlags(d)...),
+		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Run) },
+	}
+}
+
+const kcptunText = "Flags, defaults and file are those of kcptun. Between two kcptunnel use the commands\n" +
+	"server and client, which protect better."
+
+// notOurs are flags and keys of kcptun that do nothing here.
+func notOurs() []cli.Flag {
+	return []cli.Flag{
+		&cli.BoolFlag{Name: "acknodelay", Hidden: true},
+		&cli.BoolFlag{Name: "pprof", Hidden: true},
+		&cli.StringFlag{Name: "snmplog", Hidden: true},
+		&cli.StringFlag{Name: "snmpperiod", Hidden: true},
+		&cli.StringFlag{Name: "ratelimit", Hidden: true},
+	}
+}
+
+// refusedOnes are flags and keys of kcptun that change what travels, and are not there.
+func refusedOnes() map[string]string {
+	return map[string]string{
+		"tcp": "packets in the form of TCP are not supported",
+		"QPP": "QPP is not supported",
+	}
+}
+
+// kcptunFlags returns the flags that both ends have.
+func kcptunFlags(d kcptun.Config) []cli.Flag {
+	number := func(name string, value int, usage string) cli.Flag {
+		return &cli.IntFlag{Name: name, Value: value, Usage: usage, Validator: notNegative[int]}
+	}
+	flags := []cli.Flag{
+		&cli.StringFlag{Name: "key", Value: d.Key, Usage: "`PASSWORD` that both ends have", Sources: cli.EnvVars("KCPTUN_KEY")},
+		&cli.StringFlag{Name: "crypt", Value: d.Crypt, Usage: "cipher: " + strings.Join(kcptun.Ciphers(), ", "), Validator: oneOf(kcptun.Ciphers()...)},
+		&cli.StringFlag{Name: "mode", Value: d.Mode, Usage: "fast3, fast2, fast, normal, or manual", Validator: oneOf("fast3", "fast2", "fast", "normal", "manual")},
+		number("nodelay", d.NoDelay, "with -mode manual, as interval, resend and nc"),
+		number("interval", d.Interval, "milliseconds"),
+		number("resend", d.Resend, ""),
+		number("nc", d.NoCongestion, "0: congestion control"),
+		number("mtu", d.MTU, "bytes of the largest packet"),
+		number("sndwnd", d.SndWnd, "packets of the send window"),
+		number("rcvwnd", d.RcvWnd, "packets of the receive window"),
+		&cli.IntFlag{Name: "datashard", Aliases: []string{"ds"}, Value: d.DataShard, Usage: "packets of data of a group of error correction; 0: none", Validator: notNegative[int]},
+		&cli.IntFlag{Name: "parityshard", Aliases: []string{"ps"}, Value: d.ParityShard, Usage: "packets of parity of a group", Validator: notNegative[int]},
+		number("dscp", d.DSCP, "DSCP of packets (6 bits)"),
+		&cli.BoolFlag{Name: "nocomp", Usage: "do not compress"},
+		number("sockbuf", d.SockBuf, "bytes of the buffers of a socket"),
+		number("smuxver", d.SmuxVer, "version of smux: 1 or 2"),
+		number("smuxbuf", d.SmuxBuf, "bytes that a session buffers"),
+		number("streambuf", d.StreamBuf, "bytes that a connection buffers, with smux 2"),
+		number("framesize", d.FrameSize, "bytes of the largest frame of smux"),
+		number("keepalive", seconds(d.KeepAlive), "seconds between signs of life"),
+		number("closewait", seconds(d.CloseWait), "seconds that a direction may be idle after the end of the other"),
+		&cli.StringFlag{Name: "log", Usage: "`FILE` of the log; default: standard error"},
+		&cli.BoolFlag{Name: "quiet", Usage: "log no connections"},
+		&cli.StringFlag{Name: "c", Usage: "`FILE` of JSON, which goes before the command line"},
+	}
+	flags = append(flags, notOurs()...)
+	for name := range refusedOnes() {
+		flags = append(flags, &cli.BoolFlag{Name: name, Hidden: true})
+	}
+	return append(flags, logFlags()...)
+}
+
+// seconds returns a time in seconds.
+func seconds(d time.Duration) int { return int(d / time.Second) }
+
+// runKcptun runs a command with what the flags and the file say.
+func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.Config, run func(context.Context, kcptun.Config) error) error {
+	if path := c.String("c"); path != "" {
+		if err := applyFile(c, path, true); err != nil {
+			return err
+		}
+	}
+	if c.Args().Present() {
+		return wrong(c, "want flags only, not %q", c.Args().First())
+	}
+	for name, why := range refusedOnes() {
+		if c.Bool(name) {
+			return wrong(c, "-%s: %s", name, why)
+		}
+	}
+	log, closeLog, err := p.kcptunLog(c)
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	for _, f := range notOurs() {
+		if name := f.Names()[0]; c.IsSet(name) {
+			log.Warn("the flag does nothing here", "flag", name)
+		}
+	}
+	fromFlags(c, &config)
+	config.Logger = log
+	err = run(ctx, config)
+	var bad *kcptun.SettingError
+	if errors.As(err, &bad) {
+		return &usageError{c.FullName(), err}
+	}
+	return err
+}
+
+// kcptunLog returns the log of a command, and a function that closes its file.
+func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), err error) {
+	s, closeLog := newScreen(p.stderr), func() {}
+	if path := c.String("log"); path != "" {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, nil, fmt.Errorf("-log: %w", err)
+		}
+		s, closeLog = newScreen(f), func() { _ = f.Close() }
+	}
+	return s.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
+}
+
+// fromFlags sets what flags say.
+func fromFlags(c *cli.Command, to *kcptun.Config) {
+	if c.Name == "kcptun-server" {
+		to.Listen, to.Target = c.String("listen"), c.String("target")
+	} else {
+		to.Listen, to.Target, to.Conn = c.String("localaddr"), c.String("remoteaddr"), c.Int("conn")
+		to.AutoExpire = time.Duration(c.Int("autoexpire")) * time.Second
+		to.ScavengeTTL = time.Duration(c.Int("scavengettl")) * time.Second
+	}
+	to.Key, to.Crypt, to.Mode = c.String("key"), c.String("crypt"), c.String("mode")
+	to.NoDelay, to.Interval, to.Resend, to.NoCongestion = c.Int("nodelay"), c.Int("interval"), c.Int("resend"), c.Int("nc")
+	to.MTU, to.SndWnd, to.RcvWnd = c.Int("mtu"), c.Int("sndwnd"), c.Int("rcvwnd")
+	to.DataShard, to.ParityShard, to.DSCP = c.Int("datashard"), c.Int("parityshard"), c.Int("dscp")
+	to.NoComp, to.SockBuf = c.Bool("nocomp"), c.Int("sockbuf")
+	to.SmuxVer, to.SmuxBuf, to.StreamBuf, to.FrameSize = c.Int("smuxver"), c.Int("smuxbuf"), c.Int("streambuf"), c.Int("framesize")
+	to.KeepAlive = time.Duration(c.Int("keepalive")) * time.Second
+	to.CloseWait = time.Duration(c.Int("closewait")) * time.Second
+	to.QuietConnections = c.Bool("quiet")
+}

@@ -1,0 +1,238 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// Programs of others through the tunnel, each by what it reports itself. Debian's
+// packages iperf3, wrk, rsync, openssh-server, curl, bind9-dnsutils and dnsmasq-base
+// have them; what is not installed is skipped. KCP_PROGRAMS=1 runs them.
+func TestPrograms(t *testing.T) {
+	if os.Getenv("KCP_PROGRAMS") == "" {
+		t.Skip("make tunnel-programs runs it")
+	}
+	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	w := &world{
+		fingerprint: find(t, s.out, `fingerprint (SHA256:\S+)\n`),
+		server:      find(t, s.err, `listening address=(\S+)`),
+	}
+	t.Run("iperf3", w.iperf3)
+	t.Run("wrk", w.wrk)
+	t.Run("rsync", w.rsync)
+	t.Run("ssh", w.ssh)
+	t.Run("curl", w.curl)
+	t.Run("dig", w.dig)
+}
+
+// world is a server that programs are tried with.
+type world struct{ fingerprint, server string }
+
+// args returns the command line of a client.
+func (w *world) args(remotes ...string) []string {
+	return append([]string{"client", "-v", "-fingerprint", w.fingerprint, "-auth", "me:secret", w.server}, remotes...)
+}
+
+// client runs a client, and returns where it listens for its one remote.
+func (w *world) client(t *testing.T, remote string) string {
+	return find(t, start(t, w.args(remote)...).err, `msg=listening .*address=(\S+)`)
+}
+
+// need skips the test if a program is not installed.
+func need(t *testing.T, names ...string) {
+	for _, name := range names {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skip(err)
+		}
+	}
+}
+
+// background runs a program until the test ends.
+func background(t *testing.T, args ...string) {
+	cmd := exec.Command(args[0], args[1:]...)
+	var said bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &said
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("%s said:\n%s", args[0], said.String())
+		}
+	})
+}
+
+// output runs a program, again until it succeeds, and returns what it prints.
+func (w *world) output(t *testing.T, args ...string) string {
+	var out []byte
+	var err error
+	for end := time.Now().Add(patience); ; time.Sleep(50 * time.Millisecond) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		out, err = exec.CommandContext(ctx, args[0], args[1:]...).CombinedOutput()
+		cancel()
+		if err == nil || time.Now().After(end) {
+			break
+		}
+	}
+	require.NoError(t, err, "%q says: %s", args, out)
+	return string(out)
+}
+
+// port returns a port that nobody has, for programs that choose none.
+func port(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, p, err := net.SplitHostPort(l.Addr().String())
+	require.NoError(t, err)
+	return p
+}
+
+// iperf3 measures each way with a server of its own, as one is busy for a while after
+// a test. It tells the two connections of --bidir apart by the order in which they
+// arrive, which is not that in which they begin if they do so at the same time. Both
+// ends then write on one connection and read on the other: the test is done again.
+func (w *world) iperf3(t *testing.T) {
+	need(t, "iperf3")
+	for _, way := range [][]string{nil, {"-R"}, {"-P", "10"}, {"--bidir"}} {
+		p := port(t)
+		background(t, "iperf3", "-s", "-B", "127.0.0.1", "-p", p)
+		_, local, _ := net.SplitHostPort(w.client(t, "0:127.0.0.1:"+p))
+		type sum struct {
+			Rate  float64 `json:"bits_per_second"`
+			Bytes float64 `json:"bytes"`
+		}
+		var report struct {
+			End struct {
+				Received sum `json:"sum_received"`
+				Back     sum `json:"sum_received_bidir_reverse"`
+			} `json:"end"`
+			Error string `json:"error"`
+		}
+		for range 5 {
+			text := w.output(t, append([]string{"iperf3", "-c", "127.0.0.1", "-p", local, "-t", "2", "-J"}, way...)...)
+			report.End.Received, report.End.Back, report.Error = sum{}, sum{}, ""
+			require.NoError(t, json.Unmarshal([]byte(text), &report))
+			if report.Error == "" && report.End.Received.Bytes > 0 {
+				break
+			}
+		}
+		require.Empty(t, report.Error)
+		require.Positive(t, report.End.Received.Bytes)
+		t.Logf("iperf3 %v: %.0f Mbit/s, and back %.0f", way, report.End.Received.Rate/1e6, report.End.Back.Rate/1e6)
+	}
+}
+
+// web serves a file, and returns its address and hash.
+func web(t *testing.T) (address, sum string) {
+	data := make([]byte, 1_000_000)
+	rand.NewChaCha8([32]byte{}).Read(data)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	mux := http.NewServeMux()
+	mux.HandleFunc("/file", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(data) })
+	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("hello\n")) })
+	server := &http.Server{Handler: mux}
+	go func() { _ = server.Serve(l) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return l.Addr().String(), fmt.Sprintf("%x", sha256.Sum256(data))
+}
+
+func (w *world) wrk(t *testing.T) {
+	need(t, "wrk")
+	at, _ := web(t)
+	text := w.output(t, "wrk", "-t", "2", "-c", "50", "-d", "3s", "http://"+w.client(t, "0:"+at)+"/")
+	require.NotContains(t, text, "Socket errors")
+	require.NotContains(t, text, "Non-2xx")
+	t.Logf("wrk: %s requests a second", regexp.MustCompile(`Requests/sec:\s+(\S+)`).FindStringSubmatch(text)[1])
+}
+
+func (w *world) rsync(t *testing.T) {
+	need(t, "rsync")
+	from, to, p := t.TempDir(), t.TempDir(), port(t)
+	want := make(map[string][]byte)
+	for i := range 200 {
+		data := make([]byte, i*1000)
+		rand.NewChaCha8([32]byte{byte(i)}).Read(data)
+		name := fmt.Sprintf("file%03d", i)
+		want[name] = data
+		require.NoError(t, os.WriteFile(filepath.Join(from, name), data, 0o644))
+	}
+	require.NoError(t, os.Chmod(from, 0o755))
+	config := file(t, "rsyncd.conf", "use chroot = no\n[files]\npath = "+from+"\nuid = "+fmt.Sprint(os.Getuid())+"\ngid = "+fmt.Sprint(os.Getgid())+"\n")
+	background(t, "rsync", "--daemon", "--no-detach", "--address", "127.0.0.1", "--port", p, "--config", config)
+	w.output(t, "rsync", "-r", "rsync://"+w.client(t, "0:127.0.0.1:"+p)+"/files/", to)
+	for name, data := range want {
+		got, err := os.ReadFile(filepath.Join(to, name))
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(data, got), name)
+	}
+}
+
+// ssh with the tunnel as its ProxyCommand, so the program itself has to be there.
+func (w *world) ssh(t *testing.T) {
+	need(t, "ssh", "ssh-keygen", "/usr/sbin/sshd")
+	if os.Getuid() != 0 {
+		t.Skip("sshd needs root")
+	}
+	dir := t.TempDir()
+	bin := filepath.Join(dir, "kcptunnel")
+	w.output(t, "go", "build", "-o", bin, ".")
+	for _, name := range []string{"host", "user"} {
+		w.output(t, "ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", filepath.Join(dir, name))
+	}
+	public, err := os.ReadFile(filepath.Join(dir, "user.pub"))
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "keys"), public, 0o600))
+	require.NoError(t, os.MkdirAll("/run/sshd", 0o755))
+	p := port(t)
+	background(t, "/usr/sbin/sshd", "-D", "-e", "-f", "/dev/null", "-p", p, "-h", filepath.Join(dir, "host"), "-o", "ListenAddress=127.0.0.1",
+		"-o", "AuthorizedKeysFile="+filepath.Join(dir, "keys"), "-o", "PidFile=none", "-o", "StrictModes=no", "-o", "PermitRootLogin=yes")
+	data := make([]byte, 5_000_000)
+	rand.NewChaCha8([32]byte{}).Read(data)
+	path := filepath.Join(dir, "data")
+	require.NoError(t, os.WriteFile(path, data, 0o600))
+	proxy := bin + " " + strings.Join(w.args("stdio:%h:%p"), " ")
+	base := []string{"ssh", "-q", "-p", p, "-i", filepath.Join(dir, "user"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ProxyCommand=" + proxy + " 2>/dev/null", "root@127.0.0.1"}
+	require.Equal(t, string(data), w.output(t, append(base, "cat", path)...))
+	cmd := exec.Command(base[0], append(base[1:], "sha256sum")...)
+	cmd.Stdin = bytes.NewReader(data)
+	out, err := cmd.Output()
+	require.NoError(t, err)
+	require.Contains(t, string(out), fmt.Sprintf("%x", sha256.Sum256(data)))
+}
+
+// curl by SOCKS5, with a name that the server resolves.
+func (w *world) curl(t *testing.T) {
+	need(t, "curl", "sha256sum")
+	at, sum := web(t)
+	_, p, _ := net.SplitHostPort(at)
+	socks := w.client(t, "0:socks")
+	require.Contains(t, w.output(t, "sh", "-c", "curl -sS --fail --socks5-hostname "+socks+" http://localhost:"+p+"/file | sha256sum"), sum)
+	out, err := exec.Command("curl", "-sS", "--socks5-hostname", socks, "http://no-such-name.invalid/").CombinedOutput()
+	require.Error(t, err)
+	require.NotEmpty(t, out)
+}
+
+func (w *world) dig(t *testing.T) {
+	need(t, "dig", "dnsmasq")
+	p := port(t)
+	background(t, "dnsmasq", "-k", "-C", "/dev/null", "-p", p, "--listen-address=127.0.0.1", "--bind-interfaces", "--no-resolv", "--no-hosts", "--address=/kcp.test/192.0.2.7", "--user=root")
+	_, local, _ := net.SplitHostPort(w.client(t, "0:127.0.0.1:"+p+"/udp"))
+	require.Contains(t, w.output(t, "dig", "@127.0.0.1", "-p", local, "+short", "+notcp", "www.kcp.test"), "192.0.2.7")
+}

@@ -1,0 +1,169 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/tunnel"
+	"github.com/urfave/cli/v3"
+)
+
+// server returns the command server.
+func (p *program) server() *cli.Command {
+	return &cli.Command{
+		Name: "server", Usage: "accept clients, and reach for them what they may", ArgsUsage: "[HOST]:PORT",
+		Description: "Prints the fingerprint of its key, which clients want. SIGHUP reads the files of\n" +
+			"users and certificates again. The file of -auth is a JSON object in the form of\n" +
+			"chisel, {\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
+			"regular expressions of what each may reach.",
+		Flags: append([]cli.Flag{
+			&cli.StringFlag{Name: "listen", Usage: "`ADDR` of UDP to listen on, as the argument"},
+			&cli.StringFlag{Name: "auth", Usage: "`FILE` of users, and what each may reach"},
+			&cli.StringFlag{Name: "key", Value: "server.pem", Usage: "`FILE` of the private key; made if there is none"},
+			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key, if an authority has signed one"},
+			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of authorities of client certificates, which take the place of passwords"},
+			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
+		}, append(timeFlags(), commonFlags()...)...),
+		Action: p.runServer,
+	}
+}
+
+// runServer runs a server until ctx is done.
+func (p *program) runServer(ctx context.Context, c *cli.Command) error {
+	screen, log, err := p.begin(c)
+	if err != nil {
+		return err
+	}
+	config, err := serverConfig(c)
+	if err != nil {
+		return err
+	}
+	config.Logger = log
+	s, err := tunnel.Listen(config)
+	if err != nil {
+		return fmt.Errorf("cannot listen on %s: %w", config.Addr, err)
+	}
+	endpoints, stop, err := serveDebug(c.String("debug"), log)
+	if err != nil {
+		_ = s.Close()
+		return err
+	}
+	defer stop()
+	defer endpoints.Add("server", s.Endpoint())()
+	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
+	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
+	defer screen.watch(s.Status)()
+	ended := make(chan struct{})
+	defer close(ended)
+	reload := make(chan os.Signal, 1)
+	if p.notify != nil {
+		p.notify(reload)
+	}
+	go func() {
+		for {
+			select {
+			case <-reload:
+				reloadServer(s, c, log)
+			case <-ended:
+				return
+			}
+		}
+	}()
+	return s.Serve(ctx)
+}
+
+// serverConfig returns what the flags say.
+func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
+	addr := c.String("listen")
+	switch c.Args().Len() {
+	case 0:
+	case 1:
+		addr = c.Args().First()
+	default:
+		return nil, wrong(c, "want one address, not %d: %q", c.Args().Len(), c.Args().Slice())
+	}
+	if addr == "" {
+		return nil, wrong(c, "want an address to listen on, such as :4000")
+	}
+	if !validAddress(addr, 0) {
+		return nil, wrong(c, "%q is no address: want [HOST]:PORT, such as :4000", addr)
+	}
+	if c.String("auth") == "" {
+		return nil, wrong(c, "want -auth FILE: who may connect, and what each may reach")
+	}
+	config := &tunnel.ServerConfig{
+		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
+		KCP: &kcp.Config{Shards: c.Int("shards")},
+	}
+	var err error
+	if config.Users, err = tunnel.LoadUsers(c.String("auth")); err != nil {
+		return nil, wrong(c, "-auth: %w", err)
+	}
+	if config.Certificate, err = serverCertificate(c); err != nil {
+		return nil, &usageError{c.FullName(), err}
+	}
+	if path := c.String("client-ca"); path != "" {
+		if config.ClientCAs, err = loadCAs(path); err != nil {
+			return nil, wrong(c, "-client-ca: %w", err)
+		}
+	}
+	return config, nil
+}
+
+// serverCertificate returns what the server is to show.
+func serverCertificate(c *cli.Command) (tls.Certificate, error) {
+	if cert := c.String("cert"); cert != "" {
+		pair, err := loadPair(cert, c.String("key"))
+		if err != nil {
+			return pair, fmt.Errorf("-cert, -key: %w", err)
+		}
+		return pair, nil
+	}
+	if c.String("key") == "" {
+		return tls.Certificate{}, errors.New("-key is empty: want a FILE")
+	}
+	key, err := tunnel.LoadKey(c.String("key"))
+	if err != nil {
+		return key, fmt.Errorf("-key: %w", err)
+	}
+	return key, nil
+}
+
+// validAddress reports whether addr is host:port, with a port of least or more.
+func validAddress(addr string, least uint64) bool {
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	return err == nil && n >= least
+}
+
+// reloadServer reads the files of users and of the certificate again. What cannot
+// be read stays as it was.
+func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
+	users, err := tunnel.LoadUsers(c.String("auth"))
+	switch {
+	case err != nil:
+		log.Error("users not read again: the old ones stay", "error", err)
+	default:
+		s.SetUsers(users)
+		log.Info("users read again", "users", users.Len())
+	}
+	cert, err := serverCertificate(c)
+	if err == nil {
+		err = s.SetCertificate(cert)
+	}
+	if err != nil {
+		log.Error("certificate not read again: the old one stays", "error", err)
+		return
+	}
+	log.Info("certificate read again", "fingerprint", s.Fingerprint())
+}

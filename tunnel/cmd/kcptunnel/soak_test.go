@@ -1,0 +1,285 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/tunnel"
+	"github.com/stretchr/testify/require"
+)
+
+// TestMain makes the test binary the program itself if it is asked to be, so that a
+// test can kill a server.
+func TestMain(m *testing.M) {
+	if os.Getenv("KCPTUNNEL_TEST_MAIN") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
+
+// Random connections both ways while the server is killed and restarted. Each of
+// them ends truly: it has all of its bytes, or an error. Nothing is left behind.
+// KCP_SOAK is for how long, such as 10m.
+func TestSoak(t *testing.T) {
+	long := 4 * time.Second
+	if text := os.Getenv("KCP_SOAK"); text != "" {
+		var err error
+		long, err = time.ParseDuration(text)
+		require.NoError(t, err)
+	}
+	seed := rand.Uint64()
+	t.Logf("seed %d, for %v", seed, long)
+	s := newSoak(t)
+	at := s.target(t)
+	client, stop := s.client(t, at)
+	before, files := runtime.NumGoroutine(), openFiles()
+
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	var running sync.WaitGroup
+	for i := range 20 {
+		rng := rand.New(rand.NewPCG(seed, uint64(i)))
+		running.Go(func() {
+			for ctx.Err() == nil {
+				s.connect(t, rng)
+			}
+		})
+	}
+	rng := rand.New(rand.NewPCG(seed, 100))
+	for ctx.Err() == nil {
+		sleepRandom(ctx, rng, min(long/4, 8*time.Second))
+		s.kill(rng.IntN(2) == 0)
+		sleepRandom(ctx, rng, time.Second)
+		s.startServer(t)
+	}
+	running.Wait()
+	require.Eventually(t, func() bool { return client.Status().Connections == 0 }, patience, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 }, patience, 10*time.Millisecond,
+		"%d goroutines at the start, %d files", before, files)
+	stop()
+	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times",
+		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed)
+	require.Positive(t, s.complete.Load())
+	require.Positive(t, s.failed.Load()+s.refused.Load())
+}
+
+// sleepRandom sleeps for up to most.
+func sleepRandom(ctx context.Context, rng *rand.Rand, most time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(time.Duration(rng.Int64N(int64(most)))):
+	}
+}
+
+// openFiles returns how many descriptors the process has; 0 where there is no /proc.
+func openFiles() int {
+	all, _ := os.ReadDir("/proc/self/fd")
+	return len(all)
+}
+
+// soak is what TestSoak works with.
+type soak struct {
+	users, key, address, fingerprint string
+	server                           *exec.Cmd
+	killed                           int
+	reverse                          string // where the server listens for the client
+	local                            atomic.Pointer[string]
+
+	complete, failed, refused atomic.Int64
+}
+
+// newSoak starts a server on a free port.
+func newSoak(t *testing.T) *soak {
+	s := &soak{
+		users: file(t, "users.json", `{"me:secret": [""]}`), key: filepath.Join(t.TempDir(), "server.pem"),
+		address: "127.0.0.1:" + port(t), reverse: "127.0.0.1:" + port(t),
+	}
+	cert, err := tunnel.LoadKey(s.key)
+	require.NoError(t, err)
+	s.fingerprint = tunnel.Fingerprint(cert.Leaf)
+	s.startServer(t)
+	t.Cleanup(func() { s.kill(true) })
+	return s
+}
+
+// startServer starts the server, at the same port with the same key.
+func (s *soak) startServer(t *testing.T) {
+	s.server = exec.Command(os.Args[0], "server", "-auth", s.users, "-key", s.key, s.address)
+	s.server.Env = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1")
+	require.NoError(t, s.server.Start())
+}
+
+// kill ends the server, in order or not.
+func (s *soak) kill(hard bool) {
+	how := os.Signal(syscall.SIGTERM)
+	if hard {
+		how = os.Kill
+	}
+	_ = s.server.Process.Signal(how)
+	_ = s.server.Wait()
+	s.killed++
+}
+
+// The target does what the first byte of a connection says: it sends back what
+// arrives, sends as many bytes as it is asked for, or resets the connection.
+const (
+	askEcho = iota
+	askBytes
+	askReset
+	asks
+)
+
+// target runs the target, and returns its address.
+func (s *soak) target(t *testing.T) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go answer(conn.(*net.TCPConn))
+		}
+	}()
+	return l.Addr().String()
+}
+
+// answer serves a connection of the target.
+func answer(conn *net.TCPConn) {
+	defer conn.Close()
+	var head [5]byte
+	if _, err := io.ReadFull(conn, head[:]); err != nil {
+		_ = conn.SetLinger(0)
+		return
+	}
+	var err error
+	switch head[0] {
+	case askEcho:
+		_, err = io.Copy(conn, conn)
+	case askBytes:
+		_, err = conn.Write(content(binary.BigEndian.Uint32(head[1:])))
+	case askReset:
+		err = errors.New("asked for")
+	}
+	if err != nil {
+		_ = conn.SetLinger(0)
+	}
+}
+
+// content returns n bytes.
+func content(n uint32) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n), byte(n >> 8)}).Read(b)
+	return b
+}
+
+// client runs a client of the server until stop is called.
+func (s *soak) client(t *testing.T, at string) (c *tunnel.Client, stop func()) {
+	var remotes []tunnel.Remote
+	for _, text := range []string{"0:" + at, "R:" + s.reverse + ":" + at} {
+		r, err := tunnel.ParseRemote(text)
+		require.NoError(t, err)
+		remotes = append(remotes, r)
+	}
+	c, err := tunnel.NewClient(&tunnel.ClientConfig{
+		Servers: []string{s.address}, Remotes: remotes, Fingerprints: []string{s.fingerprint}, User: "me", Password: "secret", MaxRetryAfter: time.Second,
+		Listening: func(r tunnel.Remote, a net.Addr) {
+			if at := a.String(); !r.Reverse {
+				s.local.Store(&at)
+			}
+		},
+	})
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- c.Run(ctx) }()
+	require.Eventually(t, func() bool { return c.Status().Sessions == 1 }, patience, time.Millisecond)
+	return c, func() {
+		cancel()
+		require.NoError(t, <-ended)
+		require.Eventually(t, func() bool { return !strings.Contains(stacks(), "kcp/tunnel.") }, patience, 10*time.Millisecond, "left behind")
+	}
+}
+
+// stacks returns the stacks of all goroutines.
+func stacks() string {
+	buf := make([]byte, 1<<20)
+	return string(buf[:runtime.Stack(buf, true)])
+}
+
+// connect makes one connection, and looks at how it ends.
+func (s *soak) connect(t *testing.T, rng *rand.Rand) {
+	at := *s.local.Load()
+	if rng.IntN(3) == 0 {
+		at = s.reverse
+	}
+	conn, err := net.Dial("tcp", at)
+	if err != nil { // nobody listens at the server now
+		s.refused.Add(1)
+		time.Sleep(10 * time.Millisecond)
+		return
+	}
+	defer conn.Close()
+	const most = 60 * time.Second
+	_ = conn.SetDeadline(time.Now().Add(most))
+	ask, size := rng.IntN(asks), uint32(rng.IntN(1<<rng.IntN(22)))
+	err = converse(conn.(*net.TCPConn), ask, size)
+	switch {
+	case err == nil && ask == askReset:
+		t.Errorf("a connection that was reset has ended without an error")
+	case err == nil:
+		s.complete.Add(1)
+	case errors.Is(err, errIncomplete), errors.Is(err, os.ErrDeadlineExceeded):
+		t.Errorf("connection with %s, ask %d, %d bytes: %v", at, ask, size, err)
+	default:
+		s.failed.Add(1)
+	}
+}
+
+var errIncomplete = errors.New("the connection ended without an error, and without all of its bytes")
+
+// converse asks the target for something, and compares what it gets.
+func converse(conn *net.TCPConn, ask int, size uint32) error {
+	want := content(size)
+	request := binary.BigEndian.AppendUint32([]byte{byte(ask)}, size)
+	sent := make(chan error, 1)
+	go func() {
+		if ask == askEcho {
+			request = append(request, want...)
+		}
+		_, err := conn.Write(request)
+		if err == nil {
+			err = conn.CloseWrite()
+		}
+		sent <- err
+	}()
+	got, err := io.ReadAll(conn)
+	if sending := <-sent; err == nil {
+		err = sending
+	}
+	switch {
+	case err != nil:
+		return err
+	case ask != askReset && !bytes.Equal(got, want):
+		return fmt.Errorf("%w: %d of %d", errIncomplete, len(got), len(want))
+	}
+	return nil
+}

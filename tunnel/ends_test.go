@@ -1,0 +1,187 @@
+package tunnel
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// within fails the test if f takes long.
+func within(t *testing.T, what string, f func()) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		t.Fatal(what, "hangs")
+	}
+}
+
+// flood writes until the connection fails.
+func flood(conn *net.TCPConn) {
+	for b := make([]byte, 64<<10); ; {
+		if _, err := conn.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// Both ends end while connections take nothing, or wait behind the end of one
+// direction, and so does a session.
+func TestEndsWithStuckConnections(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		target func(conn *net.TCPConn, release <-chan struct{})
+		local  func(conn *net.TCPConn)
+	}{
+		{"local application reads nothing", func(conn *net.TCPConn, _ <-chan struct{}) { flood(conn) }, func(*net.TCPConn) {}},
+		{"target reads nothing", func(_ *net.TCPConn, release <-chan struct{}) { <-release }, func(conn *net.TCPConn) { go flood(conn) }},
+		{"target ends and waits", func(conn *net.TCPConn, release <-chan struct{}) {
+			_ = conn.CloseWrite()
+			<-release
+		}, func(conn *net.TCPConn) { _, _ = io.Copy(io.Discard, conn) }},
+		{"local application ends and waits", func(conn *net.TCPConn, release <-chan struct{}) {
+			_, _ = io.Copy(io.Discard, conn)
+			<-release
+		}, func(conn *net.TCPConn) { _ = conn.CloseWrite() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkLeaks(t)
+			release := make(chan struct{})
+			at := target(t, func(conn *net.TCPConn) { c.target(conn, release) })
+			defer close(release)
+			s := startServer(t, everything, nil)
+			client := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
+			for range 2 {
+				c.local(dial(t, client.address(t)))
+			}
+			waitFor(t, func() bool { return client.Status().Connections == 2 && s.Status().Connections == 2 })
+			time.Sleep(200 * time.Millisecond) // buffers fill up
+
+			s.mu.Lock()
+			for each := range s.sessions {
+				_ = each.conn.Abort()
+			}
+			s.mu.Unlock()
+			again := client.address(t) // the client has connected again
+			c.local(dial(t, again))
+			waitFor(t, func() bool { return client.Status().Connections == 1 && s.Status().Connections == 1 })
+			time.Sleep(200 * time.Millisecond)
+			within(t, "the client", func() { require.NoError(t, client.stop()) })
+			waitFor(t, func() bool { return s.Status().Sessions == 0 })
+			within(t, "the server", s.stop)
+		})
+	}
+}
+
+// A reset passes to a connection that takes nothing.
+func TestResetOfStuckConnection(t *testing.T) {
+	checkLeaks(t)
+	ended := make(chan error, 1)
+	release := make(chan struct{})
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:"+target(t, func(conn *net.TCPConn) {
+		_ = conn.SetReadBuffer(4096) // else it grows, and takes a little more now and then
+		<-release
+		_, err := io.Copy(io.Discard, conn)
+		ended <- err
+	})))
+	conn := dial(t, c.address(t))
+	b := make([]byte, 64<<10)
+	for { // until all buffers are full
+		_ = conn.SetWriteDeadline(time.Now().Add(500 * time.Millisecond))
+		if _, err := conn.Write(b); err != nil {
+			break
+		}
+	}
+	s.mu.Lock()
+	for each := range s.sessions {
+		each.session.mu.Lock()
+		for stream := range each.carry {
+			require.Positive(t, stream.Stats().ReadBuffered)
+		}
+		each.session.mu.Unlock()
+	}
+	s.mu.Unlock()
+	for _, each := range c.pool.all() {
+		each.session.mu.Lock()
+		for stream := range each.carry {
+			_ = stream.Reset(uint64(codeGone))
+		}
+		each.session.mu.Unlock()
+	}
+	waitFor(t, func() bool { return s.Status().Connections == 0 })
+	close(release)
+	require.ErrorIs(t, <-ended, syscall.ECONNRESET)
+}
+
+// What is cut off does not look complete, however the session ends.
+func TestCutOffIsReset(t *testing.T) {
+	nobody, err := ParseUsers([]byte(`{"other:word": []}`))
+	require.NoError(t, err)
+	for name, how := range map[string]func(s *testServer, c *testClient){
+		"user revoked": func(s *testServer, _ *testClient) { s.SetUsers(nobody) },
+		"server ends":  func(s *testServer, _ *testClient) { go s.stop() },
+		"client ends":  func(_ *testServer, c *testClient) { go func() { _ = c.stop() }() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			checkLeaks(t)
+			for range 5 {
+				s := startServer(t, everything, nil)
+				ends := make(chan error, 8)
+				read := func(conn net.Conn) {
+					_, err := io.Copy(io.Discard, conn)
+					ends <- err
+				}
+				download := target(t, flood)
+				upload := target(t, func(conn *net.TCPConn) { read(conn) })
+				c := startClient(t, clientConfig(t, s, "0:"+download, "0:"+upload))
+				from, to := c.address(t), c.address(t)
+				for range 3 {
+					go read(dial(t, from))
+					go flood(dial(t, to))
+				}
+				time.Sleep(50 * time.Millisecond)
+				how(s, c)
+				for range 6 {
+					require.Error(t, <-ends)
+				}
+				require.NoError(t, c.stop())
+				s.stop()
+			}
+		})
+	}
+}
+
+// A connection whose target answers while the session ends is reset as well.
+func TestLateConnectionIsReset(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at := target(t, echo)
+	c := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
+	forward, reverse := c.address(t), c.address(t)
+	s.mu.Lock()
+	for each := range s.sessions {
+		each.resetAll()
+	}
+	s.mu.Unlock()
+	for _, address := range []string{forward, reverse} {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			require.ErrorIs(t, err, syscall.ECONNREFUSED) // it no longer listens
+			continue
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, err = io.ReadAll(conn)
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.NoError(t, conn.Close())
+	}
+}

@@ -1,0 +1,302 @@
+package tunnel
+
+import (
+	"crypto/sha256"
+	"crypto/tls"
+	"io"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/stretchr/testify/require"
+)
+
+func TestReverse(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
+	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+target(t, echo)))
+	at := c.address(t)
+	exchange(t, dial(t, at), 1_000_000)
+	require.NoError(t, c.stop())
+	waitFor(t, func() bool { // the server no longer listens
+		conn, err := net.Dial("tcp", at)
+		if err == nil {
+			conn.Close()
+		}
+		return err != nil
+	})
+}
+
+// What listens on an address of IPv4 does so there alone, and localhost needs no
+// resolver. A target that refuses is in the client's log.
+func TestReverseAddresses(t *testing.T) {
+	checkLeaks(t)
+	_, port, err := net.SplitHostPort(target(t, echo))
+	require.NoError(t, err)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:0:localhost:"+port, "R:0:localhost:1"))
+	for range 2 {
+		at := c.address(t)
+		_, p, err := net.SplitHostPort(at)
+		require.NoError(t, err)
+		if conn, err := net.Dial("tcp", "[::1]:"+p); err == nil {
+			conn.Close()
+			t.Errorf("%s is reached by IPv6", at)
+		}
+		b, _ := io.ReadAll(func() net.Conn {
+			conn := dial(t, "127.0.0.1:"+p)
+			_, _ = io.WriteString(conn, "hello")
+			_ = conn.CloseWrite()
+			return conn
+		}())
+		if !strings.Contains(string(b), "hello") {
+			waitFor(t, func() bool { return strings.Contains(c.log.String(), "level=WARN msg=refused") })
+			require.Contains(t, c.log.String(), "connect: connection refused")
+		}
+	}
+	require.Contains(t, c.log.String(), "connection refused")
+}
+
+// A port that is taken is tried again, and the log names it.
+func TestReversePortInUse(t *testing.T) {
+	checkLeaks(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := l.Addr().String()
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, echo)))
+	waitFor(t, func() bool {
+		return strings.Contains(c.log.String(), "already in use") && strings.Contains(c.log.String(), at)
+	})
+	require.NoError(t, l.Close())
+	require.Equal(t, at, c.address(t))
+	exchange(t, dial(t, at), 1000)
+}
+
+// Standard input and output are a connection, which ends with the target's.
+func TestStdio(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	in, write := io.Pipe()
+	read, out := io.Pipe()
+	config := clientConfig(t, s, "stdio:"+target(t, func(conn *net.TCPConn) {
+		b := make([]byte, 5)
+		_, _ = io.ReadFull(conn, b)
+		_, _ = conn.Write(append(b, " and bye"...))
+	}))
+	config.Stdin, config.Stdout = in, out
+	c := startClient(t, config)
+	go func() { _, _ = io.WriteString(write, "hello") }()
+	b, err := io.ReadAll(read)
+	require.NoError(t, err)
+	require.Equal(t, "hello and bye", string(b))
+	<-c.ended
+	require.NoError(t, c.err)
+	require.NoError(t, write.Close()) // ends the Read of standard input
+
+	config = clientConfig(t, s, "stdio:127.0.0.1:1")
+	config.Stdin, config.Stdout = strings.NewReader("x"), io.Discard
+	err = run(t, config)
+	require.ErrorIs(t, err, codeConnRefused)
+	require.ErrorContains(t, err, "127.0.0.1:1")
+}
+
+// Connections end with a reset when the server is lost; new ones go to the server
+// that begins in its place, with the same key at the same address.
+func TestServerRestarts(t *testing.T) {
+	checkLeaks(t)
+	at := target(t, echo)
+	s := startServer(t, everything, nil)
+	address := s.Addr().String()
+	c := startClient(t, clientConfig(t, s, "0:"+at, "R:127.0.0.1:0:"+at))
+	local, reverse := c.address(t), c.address(t)
+	for range 3 {
+		conn, back := dial(t, local), dial(t, reverse)
+		for _, conn := range []net.Conn{conn, back} {
+			_, err := conn.Write([]byte("x"))
+			require.NoError(t, err)
+			_, err = io.ReadFull(conn, make([]byte, 1))
+			require.NoError(t, err)
+		}
+		cert := s.config.Certificate
+		s.stop()
+		_, err := io.ReadAll(conn)
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+		_, err = io.ReadAll(back)
+		require.ErrorIs(t, err, syscall.ECONNRESET)
+
+		early := dial(t, local) // waits for the server
+		s = startServer(t, everything, func(c *ServerConfig) { c.Addr, c.Certificate = address, cert })
+		exchange(t, early, 1000)
+		reverse = c.address(t)
+		exchange(t, dial(t, reverse), 1000)
+	}
+}
+
+// Of two servers the one with fewer connections takes the next; when one is lost,
+// the other takes all.
+func TestSeveralServers(t *testing.T) {
+	checkLeaks(t)
+	at := target(t, echo)
+	first, second := startServer(t, everything, nil), startServer(t, everything, nil)
+	config := clientConfig(t, first, "0:"+at)
+	config.Servers = append(config.Servers, second.Addr().String())
+	config.Fingerprints = append(config.Fingerprints, second.Fingerprint())
+	c := startClient(t, config)
+	local := c.address(t)
+	waitFor(t, func() bool { return c.Status().Sessions == 2 })
+	open := func() *net.TCPConn {
+		conn := dial(t, local)
+		_, err := conn.Write([]byte("x"))
+		require.NoError(t, err)
+		_, err = io.ReadFull(conn, make([]byte, 1))
+		require.NoError(t, err)
+		return conn
+	}
+	var conns []*net.TCPConn
+	for range 10 {
+		conns = append(conns, open())
+	}
+	require.Equal(t, 5, first.Status().Connections)
+	require.Equal(t, 5, second.Status().Connections)
+	first.stop()
+	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	lost := 0
+	for _, conn := range conns {
+		if _, err := conn.Write([]byte("y")); err != nil {
+			lost++
+			continue
+		}
+		if _, err := io.ReadFull(conn, make([]byte, 1)); err != nil {
+			lost++
+		}
+	}
+	require.Equal(t, 5, lost, "those of the lost server alone")
+	open()
+	require.Equal(t, 6, second.Status().Connections)
+}
+
+// Many connections at once, each with its own bytes.
+func TestManyConnections(t *testing.T) {
+	checkLeaks(t)
+	n := 5000
+	if testing.Short() {
+		n = 200
+	}
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	at := c.address(t)
+	var running sync.WaitGroup
+	failed := make(chan error, n)
+	for i := range n {
+		running.Go(func() { failed <- exchangeAlone(at, 1000+i) })
+	}
+	running.Wait()
+	close(failed)
+	for err := range failed {
+		require.NoError(t, err)
+	}
+	waitFor(t, func() bool { return s.Status().Connections == 0 && c.Status().Connections == 0 })
+	require.Equal(t, n, s.Status().Opened)
+}
+
+// exchangeAlone is exchange on a connection of its own, for other goroutines.
+func exchangeAlone(address string, n int) error {
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(15 * patience))
+	data := random(n)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(data)
+		if err == nil {
+			err = conn.(*net.TCPConn).CloseWrite()
+		}
+		sent <- err
+	}()
+	got, err := io.ReadAll(conn)
+	if err == nil && sha256.Sum256(got) != sha256.Sum256(data) {
+		err = io.ErrUnexpectedEOF
+	}
+	if err == nil {
+		err = <-sent
+	}
+	return err
+}
+
+// A connection that nobody reads stops itself alone, and its sender.
+func TestNeverReads(t *testing.T) {
+	checkLeaks(t)
+	stopped := make(chan int64, 1)
+	flood := target(t, func(conn *net.TCPConn) {
+		sent := int64(0)
+		b := make([]byte, 64<<10)
+		for {
+			_ = conn.SetWriteDeadline(time.Now().Add(time.Second))
+			n, err := conn.Write(b)
+			sent += int64(n)
+			if err != nil {
+				stopped <- sent
+				return
+			}
+		}
+	})
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:"+flood, "0:"+target(t, echo)))
+	flooded, echoes := c.address(t), c.address(t)
+	idle := dial(t, flooded)
+	for range 3 {
+		exchange(t, dial(t, echoes), 2_000_000)
+	}
+	select {
+	case sent := <-stopped:
+		require.Less(t, sent, int64(64<<20), "credit and buffers of sockets")
+	case <-time.After(patience):
+		t.Fatal("the target is not stopped")
+	}
+	exchange(t, dial(t, echoes), 2_000_000)
+	require.NoError(t, idle.Close())
+}
+
+// While there is no server, connections wait, and are reset in the end.
+func TestNoServer(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	config := clientConfig(t, s, "0:host:80")
+	s.stop()
+	config.OpenTimeout = 100 * time.Millisecond
+	c := startClient(t, config)
+	_, err := io.ReadAll(dial(t, c.address(t)))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.NoError(t, c.stop())
+
+	config.MaxRetries = 2
+	require.ErrorContains(t, run(t, config), "given up after 2 retries")
+}
+
+// A server that does not answer the hello does not hold the client for ever.
+func TestSilentServer(t *testing.T) {
+	checkLeaks(t)
+	cert, err := LoadKey(filepath.Join(t.TempDir(), "key"))
+	require.NoError(t, err)
+	l, err := kcp.Listen("udp", "127.0.0.1:0", &kcp.Config{TLS: &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{protocol}}})
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	fingerprint, err := certificateFingerprint(&cert)
+	require.NoError(t, err)
+	r, err := ParseRemote("0:host:80")
+	require.NoError(t, err)
+	err = run(t, &ClientConfig{
+		Servers: []string{l.Addr().String()}, Fingerprints: []string{fingerprint}, Remotes: []Remote{r}, User: "me", Password: "secret",
+		OpenTimeout: 100 * time.Millisecond, RetryAfter: time.Millisecond, MaxRetries: 1,
+	})
+	require.ErrorContains(t, err, "does not answer the hello")
+}

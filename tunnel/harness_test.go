@@ -1,0 +1,246 @@
+package tunnel
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 20 * time.Second
+
+// checkLeaks fails the test if it leaves goroutines of this package behind.
+func checkLeaks(t *testing.T) {
+	t.Cleanup(func() {
+		var left []string
+		for end := time.Now().Add(patience); time.Now().Before(end); runtime.Gosched() {
+			if left = goroutines(); len(left) == 0 {
+				return
+			}
+			time.Sleep(time.Millisecond) // between looks
+		}
+		t.Errorf("left behind:\n%s", strings.Join(left, "\n\n"))
+	})
+}
+
+// goroutines returns the stacks of the goroutines that this package has started,
+// but for those of tests.
+func goroutines() (found []string) {
+	buf := make([]byte, 4<<20)
+	buf = buf[:runtime.Stack(buf, true)]
+	for g := range strings.SplitSeq(string(buf), "\n\n") {
+		if strings.Contains(g, "arqnet/kcp/tunnel.") && !strings.Contains(g, "testing.tRunner") && !strings.Contains(g, "_test.go") {
+			found = append(found, g)
+		}
+	}
+	return found
+}
+
+// logged is a log that a test can look at.
+type logged struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *logged) logger() *slog.Logger {
+	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
+
+// testServer is a server that runs.
+type testServer struct {
+	*Server
+	log  *logged
+	stop func() // waits until it has ended
+}
+
+// startServer runs a server for users, with the settings that edit makes.
+func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServer {
+	t.Helper()
+	u, err := ParseUsers([]byte(users))
+	require.NoError(t, err)
+	config := &ServerConfig{Addr: "127.0.0.1:0", Users: u, failureDelay: 50 * time.Millisecond}
+	if edit != nil {
+		edit(config)
+	}
+	if config.Certificate.Certificate == nil {
+		config.Certificate, err = LoadKey(filepath.Join(t.TempDir(), "server.pem"))
+		require.NoError(t, err)
+	}
+	s := &testServer{log: new(logged)}
+	config.Logger = s.log.logger()
+	s.Server, err = Listen(config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx) }()
+	s.stop = sync.OnceFunc(func() {
+		cancel()
+		require.NoError(t, <-ended)
+	})
+	t.Cleanup(s.stop)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the server:\n%s", s.log)
+		}
+	})
+	return s
+}
+
+// testClient is a client that runs.
+type testClient struct {
+	*Client
+	log       *logged
+	stop      func() error // waits until it has ended, with what Run has returned
+	ended     chan struct{}
+	err       error
+	listening chan net.Addr
+}
+
+// clientConfig returns the settings of a client of a server.
+func clientConfig(t *testing.T, s *testServer, remotes ...string) *ClientConfig {
+	t.Helper()
+	config := &ClientConfig{
+		Servers: []string{s.Addr().String()}, Fingerprints: []string{s.Fingerprint()}, User: "me", Password: "secret",
+		RetryAfter: 20 * time.Millisecond, MaxRetryAfter: 100 * time.Millisecond,
+	}
+	for _, text := range remotes {
+		r, err := ParseRemote(text)
+		require.NoError(t, err)
+		config.Remotes = append(config.Remotes, r)
+	}
+	return config
+}
+
+// startClient runs a client.
+func startClient(t *testing.T, config *ClientConfig) *testClient {
+	t.Helper()
+	c := &testClient{log: new(logged), ended: make(chan struct{}), listening: make(chan net.Addr, 16)}
+	config.Logger = c.log.logger()
+	config.Listening = func(_ Remote, at net.Addr) { c.listening <- at }
+	var err error
+	c.Client, err = NewClient(config)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		defer close(c.ended)
+		c.err = c.Run(ctx)
+	}()
+	c.stop = func() error {
+		cancel()
+		<-c.ended
+		return c.err
+	}
+	t.Cleanup(func() { _ = c.stop() })
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("log of the client:\n%s", c.log)
+		}
+	})
+	return c
+}
+
+// address returns the next address where the client, or its server, listens.
+func (c *testClient) address(t *testing.T) string {
+	t.Helper()
+	select {
+	case a := <-c.listening:
+		return a.String()
+	case <-c.ended:
+		t.Fatalf("the client has ended: %v", c.err)
+	case <-time.After(patience):
+		t.Fatal("the client does not listen")
+	}
+	return ""
+}
+
+// target runs a TCP server that handles connections, and returns its address.
+func target(t *testing.T, handle func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var handling sync.WaitGroup
+	handling.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handling.Go(func() {
+				defer conn.Close()
+				handle(conn.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		handling.Wait()
+	})
+	return l.Addr().String()
+}
+
+// echo sends back what arrives, and ends when that ends.
+func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
+
+// dial connects with a TCP address.
+func dial(t *testing.T, address string) *net.TCPConn {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	return conn.(*net.TCPConn)
+}
+
+// exchange sends n random bytes to an echo through conn, and compares what returns.
+func exchange(t *testing.T, conn *net.TCPConn, n int) {
+	t.Helper()
+	data := random(n)
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(data)
+		if err == nil {
+			err = conn.CloseWrite()
+		}
+		sent <- err
+	}()
+	h := sha256.New()
+	got, err := io.Copy(h, conn)
+	require.NoError(t, err)
+	require.NoError(t, <-sent)
+	require.EqualValues(t, n, got)
+	require.Equal(t, sha256.Sum256(data), [sha256.Size]byte(h.Sum(nil)))
+}
+
+// random returns n bytes.
+func random(n int) []byte {
+	b := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n)}).Read(b)
+	return b
+}
+
+// everything is the text of users of whom "me" may reach everything.
+const everything = `{"me:secret": [""]}`

@@ -1,0 +1,102 @@
+package kcptun
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"io"
+	"math/rand/v2"
+	"net"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// patience is how long a test waits for what has to happen.
+const patience = 30 * time.Second
+
+// target runs a TCP server that handles connections, and returns its address.
+func target(t *testing.T, handle func(*net.TCPConn)) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	var handling sync.WaitGroup
+	handling.Go(func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			handling.Go(func() {
+				defer conn.Close()
+				handle(conn.(*net.TCPConn))
+			})
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		handling.Wait()
+	})
+	return l.Addr().String()
+}
+
+// echo sends back what arrives.
+func echo(conn *net.TCPConn) { _, _ = io.Copy(conn, conn) }
+
+// start runs Serve or Run, and returns the address where it listens.
+func start(t *testing.T, run func(context.Context, Config) error, config Config) string {
+	t.Helper()
+	at := make(chan string, 1)
+	config.Listening = func(a net.Addr) { at <- a.String() }
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- run(ctx, config) }()
+	t.Cleanup(func() {
+		cancel()
+		select {
+		case err := <-ended:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			buf := make([]byte, 1<<20)
+			t.Errorf("does not end:\n%s", buf[:runtime.Stack(buf, true)])
+		}
+	})
+	select {
+	case a := <-at:
+		return strings.Replace(a, "[::]", "127.0.0.1", 1)
+	case err := <-ended:
+		ended <- nil
+		t.Fatal(err)
+	}
+	return ""
+}
+
+// exchange sends n random bytes to an echo, and compares what returns. It ends only
+// then, as kcptun knows no end of one direction.
+func exchange(t *testing.T, address string, n int) {
+	t.Helper()
+	var conn net.Conn
+	require.Eventually(t, func() (ok bool) {
+		var err error
+		conn, err = net.Dial("tcp", address)
+		return err == nil
+	}, patience, 5*time.Millisecond)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	data := make([]byte, n)
+	rand.NewChaCha8([32]byte{byte(n)}).Read(data[:n/2]) // the rest compresses well
+	sent := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(data)
+		sent <- err
+	}()
+	got := make([]byte, n)
+	_, err := io.ReadFull(conn, got)
+	require.NoError(t, err)
+	require.NoError(t, <-sent)
+	require.True(t, bytes.Equal(data, got), "sha256 %x and %x", sha256.Sum256(data), sha256.Sum256(got))
+}

@@ -1,0 +1,172 @@
+package kcptun
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// pair runs a server and a client, both ours, and returns where the client listens.
+func pair(t *testing.T, target string, edit func(*Config)) string {
+	t.Helper()
+	s, c := ServerDefaults(), ClientDefaults()
+	edit(&s)
+	edit(&c)
+	s.Listen, s.Target, c.Listen = "127.0.0.1:0", target, "127.0.0.1:0"
+	c.Target = start(t, Serve, s)
+	return start(t, Run, c)
+}
+
+func TestExchange(t *testing.T) {
+	at := target(t, echo)
+	for _, crypt := range Ciphers() {
+		for i, edit := range []func(*Config){
+			func(*Config) {},
+			func(c *Config) { c.DataShard, c.ParityShard, c.NoComp, c.SmuxVer, c.Conn = 0, 0, true, 2, 3 },
+		} {
+			t.Run(fmt.Sprint(crypt, i), func(t *testing.T) {
+				t.Parallel()
+				local := pair(t, at, func(c *Config) {
+					edit(c)
+					c.Crypt = crypt
+				})
+				for range 4 {
+					exchange(t, local, 100_000)
+				}
+			})
+		}
+	}
+}
+
+// Between our own ends one direction may end alone.
+func TestHalfClose(t *testing.T) {
+	local := pair(t, target(t, func(conn *net.TCPConn) {
+		b, _ := io.ReadAll(conn)
+		_, _ = conn.Write(append(b, " end"...))
+	}), func(*Config) {})
+	conn, err := net.Dial("tcp", local)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "begin")
+	require.NoError(t, err)
+	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	b, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	require.Equal(t, "begin end", string(b))
+}
+
+// Behind the end of one direction, one that stays idle ends too.
+func TestCloseWait(t *testing.T) {
+	release := make(chan struct{})
+	ended := make(chan error, 1)
+	local := pair(t, target(t, func(conn *net.TCPConn) {
+		_ = conn.CloseWrite()
+		_, err := conn.Read(make([]byte, 1))
+		ended <- err
+		<-release
+	}), func(c *Config) { c.CloseWait = 100 * time.Millisecond })
+	defer close(release)
+	conn, err := net.Dial("tcp", local)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, _ = io.ReadAll(conn)
+	select {
+	case <-ended:
+	case <-time.After(patience):
+		t.Fatal("the connection with the target stays open")
+	}
+}
+
+// A target that refuses ends the connection, and the log names it.
+func TestRefusedTarget(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	nobody := l.Addr().String()
+	require.NoError(t, l.Close())
+	var log logged
+	local := pair(t, nobody, func(c *Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+	conn, err := net.Dial("tcp", local)
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.Contains(t, log.String(), nobody)
+}
+
+// logged is a log that a test can look at.
+type logged struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logged) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *logged) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// When the client ends, its connections are reset: what is cut off does not look
+// complete.
+func TestEndIsAReset(t *testing.T) {
+	s, c := ServerDefaults(), ClientDefaults()
+	s.Listen, s.Target, c.Listen = "127.0.0.1:0", target(t, echo), "127.0.0.1:0"
+	c.Target = start(t, Serve, s)
+	ctx, cancel := context.WithCancel(context.Background())
+	at := make(chan net.Addr, 1)
+	c.Listening = func(a net.Addr) { at <- a }
+	ended := make(chan error, 1)
+	go func() { ended <- Run(ctx, c) }()
+	conn, err := net.Dial("tcp", (<-at).String())
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	_, err = conn.Read(make([]byte, 1))
+	require.NoError(t, err)
+	cancel()
+	require.NoError(t, <-ended)
+	_, err = conn.Read(make([]byte, 1))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+}
+
+func TestSettingsRefused(t *testing.T) {
+	for name, edit := range map[string]func(*Config){
+		`crypt "foo"`: func(c *Config) { c.Crypt = "foo" },
+		`mode "foo"`:  func(c *Config) { c.Mode = "foo" },
+		"mtu 1501":    func(c *Config) { c.MTU = 1501 },
+		"key":         func(c *Config) { c.Key = "" },
+		"256":         func(c *Config) { c.DataShard = 255; c.ParityShard = 2 },
+		"conn 0":      func(c *Config) { c.Conn = 0 },
+		"smux":        func(c *Config) { c.SmuxVer = 3 },
+	} {
+		c := ClientDefaults()
+		edit(&c)
+		var bad *SettingError
+		for _, run := range []func(context.Context, Config) error{Serve, Run} {
+			err := run(context.Background(), c)
+			require.ErrorAs(t, err, &bad)
+			require.ErrorContains(t, err, name)
+		}
+	}
+}

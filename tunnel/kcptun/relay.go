@@ -1,0 +1,121 @@
+package kcptun
+
+import (
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/golang/snappy"
+	"github.com/xtaci/smux"
+)
+
+// compressed is a session whose bytes are compressed: one stream of snappy's framing
+// format in each direction, flushed after each write.
+type compressed struct {
+	net.Conn
+	r *snappy.Reader
+
+	mu sync.Mutex // for w
+	w  *snappy.Writer
+}
+
+// compress returns conn, compressed.
+func compress(conn net.Conn) net.Conn {
+	return &compressed{Conn: conn, r: snappy.NewReader(conn), w: snappy.NewBufferedWriter(conn)}
+}
+
+func (c *compressed) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+func (c *compressed) Write(b []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if _, err := c.w.Write(b); err != nil {
+		return 0, err
+	}
+	if err := c.w.Flush(); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// buffers are those of connections.
+var buffers = sync.Pool{New: func() any { return new([16 << 10]byte) }}
+
+// halfConn is a connection whose directions end each by themselves.
+type halfConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// counted counts what is written.
+type counted struct {
+	io.Writer
+	n *atomic.Int64
+}
+
+func (c counted) Write(b []byte) (int, error) {
+	n, err := c.Writer.Write(b)
+	c.n.Add(int64(n))
+	return n, err
+}
+
+// relay carries bytes between a connection and a stream until both directions have
+// ended, or one has failed. Behind the end of one direction, the other ends if no
+// bytes have passed for as long as wait: a program kcptun has closed it without a word.
+func relay(local halfConn, stream *smux.Stream, wait time.Duration) error {
+	defer local.Close()
+	defer stream.Close()
+	var passed atomic.Int64
+	ends := make(chan error, 2)
+	carry := func(dst halfConn, src io.Reader) {
+		buf := buffers.Get().(*[16 << 10]byte)
+		defer buffers.Put(buf)
+		// The writer and the reader hide what io.CopyBuffer would use in place of
+		// the buffer.
+		_, err := io.CopyBuffer(counted{dst, &passed}, struct{ io.Reader }{src}, buf[:])
+		if err == nil {
+			err = dst.CloseWrite()
+		}
+		ends <- err
+	}
+	go carry(stream, local)
+	go carry(local, stream)
+	if err := <-ends; err != nil {
+		abort(local)
+		_ = stream.Close()
+		<-ends
+		return err
+	}
+	tick := time.NewTicker(wait)
+	defer tick.Stop()
+	last := passed.Load()
+	for {
+		select {
+		case err := <-ends:
+			if err != nil {
+				abort(local)
+			}
+			return err
+		case <-tick.C:
+		}
+		if now := passed.Load(); now != last {
+			last = now
+			continue
+		}
+		abort(local)
+		_ = stream.Close()
+		<-ends
+		return errors.New("the other direction was idle after the end of one")
+	}
+}
+
+// abort ends a connection so that its peer sees a reset, not an end.
+func abort(local net.Conn) {
+	if tcp, ok := local.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = local.Close()
+}

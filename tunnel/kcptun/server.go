@@ -1,0 +1,137 @@
+package kcptun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	kcp "github.com/arqnet/kcp/kcpgo"
+	"github.com/xtaci/smux"
+)
+
+const (
+	// maxSessions is how many sessions a server has at most, and maxStreams how many
+	// connections a session has.
+	maxSessions = 4096
+	maxStreams  = 16384
+	// dialTimeout is how long a target may take to answer.
+	dialTimeout = 10 * time.Second
+)
+
+// Serve accepts sessions, and connects their streams with the target, until ctx is
+// done, which is no error. When it returns, everything has ended that it has begun.
+func Serve(ctx context.Context, config Config) error {
+	if err := config.prepare(); err != nil {
+		return fmt.Errorf("kcptun: %w", err)
+	}
+	block, err := config.block()
+	if err != nil {
+		return fmt.Errorf("kcptun: %w", err)
+	}
+	l, err := kcp.ListenWithOptions(config.Listen, block, config.DataShard, config.ParityShard)
+	if err != nil {
+		return fmt.Errorf("kcptun: cannot listen on %s: %w", config.Listen, err)
+	}
+	config.tuneSocket(l)
+	config.Logger.Info("listening", "address", l.Addr(), "target", config.Target, "crypt", config.Crypt)
+	if config.Listening != nil {
+		config.Listening(l.Addr())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	s := &server{config: &config, room: make(chan struct{}, maxSessions)}
+	for {
+		conn, err := l.AcceptKCP()
+		if err != nil {
+			ended := ctx.Err() != nil
+			cancel()
+			s.running.Wait()
+			if ended {
+				return nil
+			}
+			return fmt.Errorf("kcptun: %w", err)
+		}
+		select {
+		case s.room <- struct{}{}:
+		default:
+			config.Logger.Warn("session refused: there are as many as there may be", "client", conn.RemoteAddr())
+			_ = conn.Close()
+			continue
+		}
+		s.running.Go(func() {
+			s.serve(ctx, conn)
+			<-s.room
+		})
+	}
+}
+
+// server is what Serve works with.
+type server struct {
+	config  *Config
+	room    chan struct{} // has an element for each session
+	running sync.WaitGroup
+}
+
+// serve serves a session until it ends.
+func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
+	log := s.config.Logger.With("client", conn.RemoteAddr().String())
+	s.config.tune(conn)
+	below := net.Conn(conn)
+	if !s.config.NoComp {
+		below = compress(conn)
+	}
+	session, err := smux.Server(below, s.config.smux())
+	if err != nil {
+		log.Error("session", "error", err)
+		_ = conn.Close()
+		return
+	}
+	log.Info("session begun")
+	stop := context.AfterFunc(ctx, func() { _ = session.Close() })
+	defer stop()
+	defer session.Close()
+	var streams sync.WaitGroup
+	defer streams.Wait()
+	for {
+		stream, err := session.AcceptStream()
+		if err != nil {
+			log.Info("session ended", "reason", err)
+			_ = session.Close()
+			return
+		}
+		if session.NumStreams() > maxStreams {
+			log.Warn("connection refused: the session has as many as it may", "id", stream.ID())
+			_ = stream.Close()
+			continue
+		}
+		streams.Go(func() {
+			err := s.connect(ctx, stream)
+			var op *net.OpError
+			switch {
+			case errors.As(err, &op) && op.Op == "dial":
+				log.Warn("connection refused", "target", s.config.Target, "error", err)
+			case !s.config.QuietConnections:
+				log.Debug("connection ended", "id", stream.ID(), "error", err)
+			}
+		})
+	}
+}
+
+// connect connects a stream with the target.
+func (s *server) connect(ctx context.Context, stream *smux.Stream) error {
+	network := "tcp"
+	if _, _, err := net.SplitHostPort(s.config.Target); err != nil {
+		network = "unix"
+	}
+	d := net.Dialer{Timeout: dialTimeout}
+	local, err := d.DialContext(ctx, network, s.config.Target)
+	if err != nil {
+		_ = stream.Close()
+		return err
+	}
+	return relay(local.(halfConn), stream, s.config.CloseWait)
+}

@@ -1,0 +1,87 @@
+package tunnel
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// pool holds the sessions of a client, at most one with each server.
+type pool struct {
+	mu       sync.Mutex
+	sessions []*serverAt
+	changed  chan struct{} // closed when a session is added; nil: nobody waits
+}
+
+// add adds a session.
+func (p *pool) add(s *serverAt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sessions = append(p.sessions, s)
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+}
+
+// remove removes a session.
+func (p *pool) remove(s *serverAt) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sessions = slices.DeleteFunc(p.sessions, func(other *serverAt) bool { return other == s })
+}
+
+// all returns the sessions.
+func (p *pool) all() []*serverAt {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.sessions)
+}
+
+// pick returns the healthy session with the fewest connections, or any if none is
+// healthy. If there is none at all it waits, and returns the error of ctx.
+func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {
+	for {
+		p.mu.Lock()
+		best, waiting := p.best(not), p.changed
+		if best == nil && waiting == nil {
+			waiting = make(chan struct{})
+			p.changed = waiting
+		}
+		p.mu.Unlock()
+		if best != nil {
+			return best, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-waiting:
+		}
+	}
+}
+
+// best returns the session to take, or nil. The caller holds p.mu.
+func (p *pool) best(not []*serverAt) *serverAt {
+	var best *serverAt
+	var bestHealthy bool
+	for _, s := range p.sessions {
+		if slices.Contains(not, s) {
+			continue
+		}
+		healthy := len(p.sessions) == 1 || s.healthy()
+		if best == nil || healthy && !bestHealthy || healthy == bestHealthy && s.active.Load() < best.active.Load() {
+			best, bestHealthy = s, healthy
+		}
+	}
+	return best
+}
+
+// unanswered is how long a server may leave data unanswered and count as healthy.
+const unanswered = 3 * time.Second
+
+// healthy reports whether the server answers.
+func (s *serverAt) healthy() bool {
+	stats := s.conn.Stats()
+	return s.conn.Err() == nil && (stats.InFlight == 0 || stats.RTTAge < max(unanswered, 4*stats.RTO))
+}

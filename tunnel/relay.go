@@ -1,0 +1,174 @@
+package tunnel
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// localConn is a connection at this end: of TCP, or standard input and output.
+type localConn interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// abort ends a connection so that its peer sees a reset, not an end.
+func abort(local net.Conn) {
+	endsByReset(local, true)
+	_ = local.Close()
+}
+
+// endsByReset sets whether a connection ends with a reset when it is closed: by this
+// process, or by the system because the process was killed. Otherwise what was sent so
+// far would look complete.
+func endsByReset(local net.Conn, reset bool) {
+	if tcp, ok := local.(interface{ SetLinger(int) error }); ok {
+		seconds := -1 // the system's default: what was written is delivered
+		if reset {
+			seconds = 0
+		}
+		_ = tcp.SetLinger(seconds)
+	}
+}
+
+const (
+	// smallRead is the buffer of a connection that has sent little lately, so
+	// that thousands of idle ones take little memory.
+	smallRead = 2 << 10
+	// largeRead is the buffer of a busy one.
+	largeRead = 32 << 10
+)
+
+var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
+
+// pump copies from src to dst until src ends, which is no error.
+func pump(dst io.Writer, src io.Reader) error {
+	var small [smallRead]byte
+	var large *[largeRead]byte
+	defer func() {
+		if large != nil {
+			largeBuffers.Put(large)
+		}
+	}()
+	for {
+		buf := small[:]
+		if large != nil {
+			buf = large[:]
+		}
+		n, err := src.Read(buf)
+		if n > 0 {
+			if _, err := dst.Write(buf[:n]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err == io.EOF:
+			return nil
+		case err != nil:
+			return err
+		case large == nil && n == smallRead:
+			large = largeBuffers.Get().(*[largeRead]byte)
+		case large != nil && n < smallRead:
+			largeBuffers.Put(large)
+			large = nil
+		}
+	}
+}
+
+// probeInterval is how often a stream is looked at while a connection does not take
+// what has arrived on it.
+const probeInterval = 2 * time.Second
+
+// watchfulWriter writes to a connection until the stream that it carries is reset,
+// which nobody would see if the connection takes nothing.
+type watchfulWriter struct {
+	local  net.Conn
+	stream *kcp.Stream
+}
+
+func (w *watchfulWriter) Write(b []byte) (n int, err error) {
+	for {
+		_ = w.local.SetWriteDeadline(time.Now().Add(probeInterval))
+		m, err := w.local.Write(b[n:])
+		n += m
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return n, err
+		}
+		// Reading nothing does not wait; that all has arrived is no reason to end.
+		if _, err := w.stream.Read(nil); err != nil && !errors.Is(err, io.EOF) {
+			return n, err
+		}
+	}
+}
+
+// awaitOpen waits for the answer to the opening of a stream of bytes. Its errors
+// are the refusal of the peer, or those of the stream.
+func awaitOpen(stream *kcp.Stream) error {
+	var status [1]byte
+	if _, err := io.ReadFull(stream, status[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			return refusal(codeMalformed)
+		}
+		return refused(err)
+	}
+	if status[0] != statusOpen {
+		return refusal(codeVersion)
+	}
+	return nil
+}
+
+// relay carries bytes between a connection and a stream until both directions have
+// ended, each by itself, or one has failed, which resets both. With awaiting, the
+// peer's answer to the opening comes first in the stream. It releases the stream, and
+// returns why it failed.
+func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
+	s.active.Add(1)
+	defer s.active.Add(-1)
+	endsByReset(local, true)
+	s.hold(stream, local)
+	defer s.release(stream)
+	var failed sync.Once
+	var cause error
+	fail := func(err error) {
+		failed.Do(func() {
+			cause = refused(err)
+			_ = stream.Reset(uint64(codeGone))
+			abort(local)
+		})
+	}
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		err := pump(stream, local)
+		if err == nil {
+			err = stream.CloseWrite()
+		}
+		if err != nil {
+			fail(err)
+		}
+	})
+	err := error(nil)
+	if awaiting {
+		err = awaitOpen(stream)
+	}
+	if err == nil {
+		err = pump(&watchfulWriter{local, stream}, stream)
+	}
+	if err == nil {
+		err = local.CloseWrite()
+	}
+	if err != nil {
+		fail(err)
+	}
+	sending.Wait()
+	_ = stream.Close()
+	if cause == nil {
+		endsByReset(local, false)
+	}
+	_ = local.Close()
+	return cause
+}

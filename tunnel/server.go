@@ -1,0 +1,276 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// ServerConfig holds the settings of a Server.
+type ServerConfig struct {
+	// Addr is where to listen, as host:port of UDP.
+	Addr string
+	// Certificate is what the server shows: that of LoadKey, or of an authority.
+	Certificate tls.Certificate
+	// ClientCAs, if not nil, are the authorities of client certificates, which take
+	// the place of passwords. The common name of a certificate is the user's name.
+	ClientCAs *x509.CertPool
+	// Users are those who may connect, and what each may reach. Nobody else may.
+	Users *Users
+	// DialTimeout is how long a target may take to answer. Default 10 s.
+	DialTimeout time.Duration
+	// UDPTimeout is after how long without packets a flow of UDP ends. Default 2
+	// min (RFC 4787, REQ-5).
+	UDPTimeout time.Duration
+	// KCP holds further settings of sessions; nil means the defaults. Its TLS,
+	// HandshakeFailed, and MaxStreams if it is 0, are set by the server.
+	KCP *kcp.Config
+	// Logger receives what happens; nil: nothing does.
+	Logger *slog.Logger
+
+	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+}
+
+const (
+	defaultDialTimeout = 10 * time.Second
+	defaultUDPTimeout  = 2 * time.Minute
+	// defaultMaxStreams is how many connections and flows a session may have.
+	defaultMaxStreams = 16384
+	// defaultRedundancy has packets that leave anyway carry copies of what is small and
+	// new, such as keystrokes, at most as many bytes as are sent otherwise.
+	defaultRedundancy = 1
+	// shutdownTime is how long sessions may take to end in order.
+	shutdownTime = 2 * time.Second
+)
+
+// Server is the end of a tunnel that clients connect to. All methods are safe for
+// concurrent use.
+type Server struct {
+	config      ServerConfig
+	log         *slog.Logger
+	listener    *kcp.Listener
+	guard       guard
+	lobby       lobby
+	users       atomic.Pointer[Users]
+	certificate atomic.Pointer[shown]
+
+	mu       sync.Mutex
+	sessions map[*clientAt]bool
+}
+
+// shown is the certificate that a server shows.
+type shown struct {
+	certificate tls.Certificate
+	fingerprint string
+}
+
+// Listen opens the socket of a server. Clients are answered by Serve.
+func Listen(config *ServerConfig) (*Server, error) {
+	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, sessions: make(map[*clientAt]bool)}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if config.Users.Len() == 0 {
+		return nil, errors.New("tunnel: there are no users, so nobody could connect")
+	}
+	if !config.Users.passwords() && config.ClientCAs == nil {
+		return nil, errors.New("tunnel: all users have certificates, and there is no authority for them")
+	}
+	s.users.Store(config.Users)
+	setDefault(&s.config.DialTimeout, defaultDialTimeout)
+	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
+	setDefault(&s.config.failureDelay, time.Second)
+	if err := s.SetCertificate(config.Certificate); err != nil {
+		return nil, err
+	}
+	settings, err := s.settings()
+	if err != nil {
+		return nil, err
+	}
+	s.listener, err = kcp.Listen("udp", config.Addr, settings)
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// setDefault sets a duration that is not set.
+func setDefault(d *time.Duration, to time.Duration) {
+	if *d == 0 {
+		*d = to
+	}
+}
+
+// settings returns the settings of sessions.
+func (s *Server) settings() (*kcp.Config, error) {
+	var c kcp.Config
+	if s.config.KCP != nil {
+		c = *s.config.KCP
+	}
+	if c.MaxStreams == 0 {
+		c.MaxStreams = defaultMaxStreams
+	}
+	if c.Redundancy == 0 {
+		c.Redundancy = defaultRedundancy
+	}
+	c.TLS = &tls.Config{
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &s.certificate.Load().certificate, nil
+		},
+		NextProtos: []string{protocol},
+		MinVersion: tls.VersionTLS13,
+	}
+	if s.config.ClientCAs != nil {
+		c.TLS.ClientCAs, c.TLS.ClientAuth = s.config.ClientCAs, tls.VerifyClientCertIfGiven
+	}
+	if c.StatelessResetKey == nil {
+		key, err := resetKey(&s.config.Certificate)
+		if err != nil {
+			return nil, err
+		}
+		c.StatelessResetKey = key
+	}
+	c.HandshakeFailed = func(remote net.Addr, err error) {
+		s.warn("handshake failed", "client", remote, "error", err)
+	}
+	return &c, nil
+}
+
+// Addr returns the address of the server's socket.
+func (s *Server) Addr() net.Addr { return s.listener.Addr() }
+
+// Fingerprint returns the fingerprint of the server's key, for
+// ClientConfig.Fingerprints.
+func (s *Server) Fingerprint() string { return s.certificate.Load().fingerprint }
+
+// SetCertificate puts another certificate in the place of that of ServerConfig. New
+// sessions see it; those that there are go on.
+func (s *Server) SetCertificate(certificate tls.Certificate) error {
+	fingerprint, err := certificateFingerprint(&certificate)
+	if err != nil {
+		return err
+	}
+	s.certificate.Store(&shown{certificate, fingerprint})
+	return nil
+}
+
+// Endpoint returns the endpoint of the server's sessions, for figures.
+func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
+
+// SetUsers puts other users in the place of those of ServerConfig. Sessions end
+// whose user is gone or has another password. In other sessions the new rules hold
+// for what is opened from now on.
+func (s *Server) SetUsers(users *Users) {
+	s.users.Store(users)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.sessions {
+		if c.user() == nil {
+			c.log.Info("session ended: the identity is no longer valid")
+			go c.close(closeRevoked, "the identity is no longer valid")
+		}
+	}
+}
+
+// Status is what there is at an end of a tunnel at one moment.
+type Status struct {
+	Sessions    int           // established
+	Connections int           // connections and flows that are open
+	Opened      int           // connections and flows there have been
+	Sent        uint64        // bytes of payload, of sessions that are open
+	Received    uint64        // the same
+	RTT         time.Duration // of the session with the shortest; 0: not known
+}
+
+// add adds what a session has.
+func (t *Status) add(s *session) {
+	stats := s.conn.Stats()
+	t.Sessions++
+	t.Connections += int(s.active.Load())
+	t.Opened += int(s.opened.Load())
+	t.Sent += stats.BytesAcked
+	t.Received += stats.BytesReceived
+	if t.RTT == 0 || stats.RTT > 0 && stats.RTT < t.RTT {
+		t.RTT = stats.RTT
+	}
+}
+
+// Status returns what there is now.
+func (s *Server) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var t Status
+	for c := range s.sessions {
+		t.add(&c.session)
+	}
+	return t
+}
+
+// Close closes the socket of a server on which Serve was not called.
+func (s *Server) Close() error { return s.listener.Endpoint().Close() }
+
+// Serve answers clients until ctx is done, and closes the socket then. It returns
+// nil if ctx is done, and otherwise why the socket has failed. When it returns,
+// everything has ended that it has begun.
+func (s *Server) Serve(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var sessions sync.WaitGroup
+	var err error
+	for {
+		var conn *kcp.Conn
+		if conn, err = s.listener.AcceptKCP(ctx); err != nil {
+			break
+		}
+		sessions.Go(func() { s.serveConn(ctx, conn) })
+	}
+	ended := ctx.Err() != nil
+	cancel()
+	sessions.Wait()
+	limit, stop := context.WithTimeout(context.Background(), shutdownTime)
+	defer stop()
+	_ = s.listener.Shutdown(limit)
+	if ended {
+		return nil
+	}
+	return err
+}
+
+// serveConn serves a session from its beginning to its end.
+func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
+	addr := conn.RemoteAddr()
+	log := s.log.With("client", addr.String())
+	if !s.lobby.enter(addr) {
+		_ = conn.Abort()
+		s.warn("client turned away", "client", addr, "error", "too many sessions have not shown who they are")
+		return
+	}
+	identity, err := s.welcome(ctx, conn)
+	s.lobby.leave(addr)
+	if err != nil {
+		s.warn("client turned away", "client", addr, "error", err)
+		return
+	}
+	c := &clientAt{server: s, identity: identity}
+	c.session = session{
+		conn: conn, log: log.With("user", identity.name), admit: c.admit, listen: c.listen,
+		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
+	}
+	s.mu.Lock()
+	s.sessions[c] = true
+	s.mu.Unlock()
+	c.log.Info("session begun")
+	err = c.serve(ctx, func(context.Context) {}, func() {
+		s.mu.Lock()
+		delete(s.sessions, c)
+		s.mu.Unlock()
+	})
+	c.log.Info("session ended", "connections", c.opened.Load(), "reason", err)
+}

@@ -1,0 +1,151 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// identity is who a client has shown to be.
+type identity struct {
+	name        string
+	password    digest
+	certificate bool // instead of the password
+}
+
+// among returns the user of the identity; nil: there is none, or none any more.
+func (i *identity) among(users *Users) *user {
+	if i.certificate {
+		return users.withCertificate(i.name)
+	}
+	return users.withPassword(i.name, i.password)
+}
+
+// turnedAway is why a client is not let in.
+type turnedAway struct {
+	welcome
+	user string // that the client has named, for the log
+}
+
+// loggedSize is how many bytes of what a stranger has said are logged.
+const loggedSize = 128
+
+// shortened returns the beginning of s.
+func shortened(s string) string {
+	if len(s) > loggedSize {
+		return s[:loggedSize] + "..."
+	}
+	return s
+}
+
+func (t *turnedAway) Error() string {
+	text := (&HelloError{Code: string(t.Code), Value: shortened(t.Value)}).Error()
+	if t.user != "" {
+		text = fmt.Sprintf("user %q: %s", shortened(t.user), text)
+	}
+	return text
+}
+
+// welcome takes the hello of a client, and answers it. If there is an error, the
+// session has ended.
+func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error) {
+	limited, cancel := context.WithTimeout(ctx, openDeadline)
+	defer cancel()
+	stop := context.AfterFunc(limited, func() { _ = conn.Abort() })
+	defer stop()
+	stream, err := conn.AcceptStream(limited)
+	if err != nil {
+		_ = conn.Abort()
+		return nil, fmt.Errorf("no hello: %w", err)
+	}
+	expected := expectNothing(limited, conn)
+	who, err := s.examine(conn, stream)
+	var away *turnedAway
+	if errors.As(err, &away) {
+		defer expected()
+	} else {
+		expected()
+	}
+	switch {
+	case err == nil:
+		err = writeJSON(stream, welcome{})
+	case away != nil:
+		s.turnAway(limited, conn, stream, away)
+		return nil, err
+	}
+	if err != nil {
+		_ = conn.Abort()
+		return nil, fmt.Errorf("no hello: %w", err)
+	}
+	if !stop() {
+		return nil, errors.New("no hello in time")
+	}
+	_ = stream.Close()
+	return who, nil
+}
+
+// examine reads a hello and says whose it is.
+func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
+	away := func(code helloCode, user, value string) error {
+		return &turnedAway{welcome{code, value}, user}
+	}
+	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
+	o, err := readOpening(stream)
+	if errors.Is(err, refusal(codeVersion)) {
+		return nil, away(helloVersion, "", fmt.Sprint(wireVersion))
+	}
+	var h hello
+	if err == nil && o.kind == kindHello {
+		err = readJSON(stream, &h)
+	} else if err == nil {
+		err = refusal(codeMalformed)
+	}
+	if errors.Is(err, refusal(codeMalformed)) {
+		return nil, away(helloMalformed, "", "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	who := &identity{name: h.User, password: digestOf(h.Password)}
+	if h.User == "" && h.Password == "" {
+		state := conn.ConnectionState().TLS
+		if state == nil || len(state.VerifiedChains) == 0 {
+			return nil, away(helloNoName, "", "")
+		}
+		who = &identity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
+	}
+	if !s.guard.begin(conn.RemoteAddr()) {
+		return nil, away(helloAttempts, who.name, guardWindow.String())
+	}
+	user := who.among(s.users.Load())
+	switch {
+	case user == nil && who.certificate:
+		return nil, away(helloNoRules, who.name, who.name)
+	case user == nil:
+		return nil, away(helloWrong, who.name, "")
+	}
+	s.guard.succeed(conn.RemoteAddr())
+	for _, want := range h.Wants {
+		if !user.matches(want) {
+			return nil, away(helloForbidden, who.name, want)
+		}
+	}
+	return who, nil
+}
+
+// turnAway tells a client why it is not let in. What was a guess is answered late.
+func (s *Server) turnAway(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream, away *turnedAway) {
+	if away.Code == helloWrong || away.Code == helloNoRules {
+		select {
+		case <-time.After(s.config.failureDelay):
+		case <-ctx.Done():
+		}
+	}
+	_ = writeJSON(stream, away.welcome)
+	_ = stream.Close()
+	_ = conn.SetLinger(shutdownTime)
+	_ = conn.CloseWithError(closeRefused, string(away.Code))
+}

@@ -1,0 +1,133 @@
+package tunnel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+
+	"github.com/arqnet/kcp"
+)
+
+// clientAt is the session of a client at the server.
+type clientAt struct {
+	session
+	server   *Server
+	identity *identity
+}
+
+// user returns the user of the session; nil: it is gone from the users.
+func (c *clientAt) user() *user { return c.identity.among(c.server.users.Load()) }
+
+// admit says what to dial for the client.
+func (c *clientAt) admit(o opening) (string, error) {
+	switch o.kind {
+	case kindTCP, kindUDP, kindSocksTCP, kindSocksUDP:
+	default:
+		return "", refusal(codeMalformed)
+	}
+	target, err := canonicalTarget(o.target)
+	if err != nil {
+		return "", refusal(codeMalformed)
+	}
+	o.target = target
+	if user := c.user(); user == nil || !user.allows(o) {
+		return "", refusal(codeForbidden)
+	}
+	return target, nil
+}
+
+// listen listens for the client, until that ends the stream.
+func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
+	target, err := canonicalListen(o.target)
+	if err != nil {
+		c.refuse(stream, o, refusal(codeMalformed))
+		return
+	}
+	o.target = target
+	if user := c.user(); user == nil || !user.allows(o) {
+		c.refuse(stream, o, refusal(codeForbidden))
+		return
+	}
+	if o.kind == kindListenUDP {
+		c.listenUDP(ctx, stream, o)
+		return
+	}
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, listenNetwork("tcp", target), target)
+	if err != nil {
+		c.refuse(stream, o, listenError(err))
+		return
+	}
+	c.log.Info("listening", "kind", o.kind, "address", l.Addr())
+	c.serving.Go(func() {
+		c.held(ctx, stream, l.Addr().(*net.TCPAddr).Port)
+		_ = l.Close()
+		c.log.Info("no longer listening", "address", l.Addr())
+	})
+	if o.kind == kindListenSocks {
+		accept(l, c.log, func(conn *net.TCPConn) {
+			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
+				k = map[kind]kind{kindSocksTCP: kindReverseTCP, kindSocksUDP: kindReverseUDP}[k]
+				s, err := c.open(ctx, opening{k, stream.ID(), target})
+				return &c.session, s, err
+			})
+		})
+		return
+	}
+	accept(l, c.log, func(conn *net.TCPConn) {
+		s, err := c.open(ctx, opening{kind: kindReverseTCP, listener: stream.ID()})
+		if err != nil {
+			abort(conn)
+			return
+		}
+		err = c.relay(conn, s, true)
+		c.log.Debug("connection ended", "kind", o.kind, "from", conn.RemoteAddr(), "error", err)
+	})
+}
+
+// listenUDP listens for packets.
+func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening) {
+	var lc net.ListenConfig
+	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
+	if err != nil {
+		c.refuse(stream, o, listenError(err))
+		return
+	}
+	c.log.Info("listening", "kind", o.kind, "address", pc.LocalAddr())
+	c.serving.Go(func() {
+		c.held(ctx, stream, pc.LocalAddr().(*net.UDPAddr).Port)
+		_ = pc.Close()
+		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
+	})
+	f := front{pc: pc.(*net.UDPConn), log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+		s, err := c.open(ctx, opening{kind: kindReverseUDP, listener: stream.ID()})
+		return &c.session, s, err
+	}}
+	f.serve()
+}
+
+// held tells the client the port, and waits until it ends the stream, or ctx is done.
+func (c *clientAt) held(ctx context.Context, stream *kcp.Stream, port int) {
+	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(codeShutdown)) })
+	defer stop()
+	answer := binary.BigEndian.AppendUint16([]byte{statusOpen}, uint16(port))
+	if _, err := stream.Write(answer); err == nil {
+		_, _ = io.Copy(io.Discard, stream)
+	}
+	_ = stream.Close()
+}
+
+// listenError returns why it was not possible to listen.
+func listenError(err error) error {
+	var dns *net.DNSError
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return &dialError{codeInUse, err}
+	case errors.As(err, &dns):
+		return &dialError{codeUnresolvable, err}
+	}
+	return &dialError{codeFailed, err}
+}

@@ -1,0 +1,312 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+// session is what both ends do with a session, once the client is known.
+type session struct {
+	conn *kcp.Conn
+	log  *slog.Logger
+	// admit says what to dial for an opening of the peer, or refuses it.
+	admit func(o opening) (target string, err error)
+	// listen, if not nil, carries out an opening that asks to listen.
+	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
+	dialTimeout time.Duration
+	udpTimeout  time.Duration
+	// failed is the level of log records of targets that cannot be dialled.
+	failed slog.Level
+
+	active  atomic.Int64 // connections and flows
+	opened  atomic.Int64 // those there have been
+	serving sync.WaitGroup
+
+	mu    sync.Mutex
+	over  bool                     // resetAll was called
+	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
+	flows map[uint32]*flow         // by the number of the stream
+}
+
+// serve takes the streams of the peer until the session ends, and waits until
+// everything has ended that it has begun. It calls begun with a context that ends
+// with the session, and ended as soon as it has. It returns why the session has
+// ended.
+func (s *session) serve(ctx context.Context, begun func(context.Context), ended func()) error {
+	parent := ctx
+	ctx, cancel := context.WithCancel(ctx)
+	s.serving.Go(func() { s.receiveDatagrams(ctx) })
+	begun(ctx)
+	for {
+		stream, err := s.conn.AcceptStream(ctx)
+		if err != nil {
+			cancel()
+			ended()
+			if parent.Err() != nil {
+				_ = s.conn.SetLinger(shutdownTime)
+				s.close(closeShutdown, "shut down")
+			}
+			s.resetAll()
+			_ = s.conn.Close()
+			s.serving.Wait()
+			if cause := s.conn.Err(); cause != nil && !errors.Is(cause, net.ErrClosed) {
+				return cause
+			}
+			return err
+		}
+		s.serving.Go(func() { s.handle(ctx, stream) })
+	}
+}
+
+// close ends the session, and what it carries with resets.
+func (s *session) close(code uint64, text string) {
+	s.resetAll()
+	_ = s.conn.CloseWithError(code, text)
+}
+
+// resetAll resets what is carried, and what would be carried from now on. To close
+// the session would not do: it ends its streams in order, and what is cut off would
+// look complete.
+func (s *session) resetAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.over = true
+	for stream, local := range s.carry {
+		cut(stream, local)
+	}
+	for _, f := range s.flows {
+		f.end(codeShutdown)
+	}
+}
+
+// cut resets a stream, and the connection that it carries, if there is one.
+func cut(stream *kcp.Stream, local net.Conn) {
+	_ = stream.Reset(uint64(codeShutdown))
+	if local != nil {
+		abort(local)
+	}
+}
+
+// hold has resetAll reset the stream, and local if it is not nil, until release is
+// called. That has to be before anything is sent on the stream.
+func (s *session) hold(stream *kcp.Stream, local net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		cut(stream, local)
+		return
+	}
+	if s.carry == nil {
+		s.carry = make(map[*kcp.Stream]net.Conn)
+	}
+	s.carry[stream] = local
+}
+
+// release takes back hold: the stream has ended.
+func (s *session) release(stream *kcp.Stream) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.carry, stream)
+}
+
+// Codes with which this package closes sessions, by kcp.Conn.CloseWithError.
+const (
+	closeShutdown = 1 // this end shuts down
+	closeRefused  = 2 // the client was turned away, and has been told why
+	closeRevoked  = 3 // the identity of the client is no longer valid
+)
+
+// open opens a stream for o. The caller has to release it.
+func (s *session) open(ctx context.Context, o opening) (*kcp.Stream, error) {
+	stream, err := s.conn.OpenStream(ctx, &kcp.StreamOptions{Unordered: o.kind.packets(), Priority: o.priority()})
+	if err != nil {
+		return nil, err
+	}
+	s.hold(stream, nil)
+	if o.kind.packets() {
+		err = stream.WriteMessage(o.append([]byte{messageControl}))
+	} else {
+		_, err = stream.Write(o.append(nil))
+	}
+	if err != nil {
+		_ = stream.Reset(uint64(codeFailed))
+		s.release(stream)
+		return nil, err
+	}
+	s.opened.Add(1)
+	return stream, nil
+}
+
+// interactive are the ports of protocols that people wait for: ssh, telnet, names,
+// remote desktops.
+var interactive = map[uint16]bool{22: true, 23: true, 53: true, 3389: true, 5900: true}
+
+// priority returns the priority of a stream. What is interactive goes before what
+// may be bulk.
+func (o opening) priority() int {
+	switch o.kind {
+	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks:
+		return 7
+	case kindUDP, kindSocksUDP, kindReverseUDP:
+		return 2
+	}
+	if _, port, err := splitTarget(o.target); err == nil && interactive[port] {
+		return 1
+	}
+	return 0
+}
+
+// handle carries out the opening of a stream of the peer.
+func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
+	if stream.Options().Unordered {
+		s.handleFlow(ctx, stream)
+		return
+	}
+	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
+	o, err := readOpening(stream)
+	_ = stream.SetReadDeadline(time.Time{})
+	if err == nil && o.kind.packets() {
+		err = refusal(codeMalformed)
+	}
+	if err != nil {
+		s.refuse(stream, o, err)
+		return
+	}
+	switch o.kind {
+	case kindListenTCP, kindListenUDP, kindListenSocks:
+		if s.listen == nil {
+			s.refuse(stream, o, refusal(codeForbidden))
+			return
+		}
+		s.listen(ctx, stream, o)
+		return
+	}
+	local, err := s.dial(ctx, "tcp", o)
+	if err != nil {
+		s.refuse(stream, o, err)
+		return
+	}
+	s.hold(stream, local)
+	if _, err := stream.Write([]byte{statusOpen}); err != nil {
+		abort(local)
+		_ = stream.Reset(uint64(codeFailed))
+		s.release(stream)
+		return
+	}
+	s.opened.Add(1)
+	err = s.relay(local.(*net.TCPConn), stream, false)
+	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, "error", err)
+}
+
+// refuse resets a stream with the reason in err.
+func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
+	level := slog.LevelDebug
+	var dialling *dialError
+	switch {
+	case errors.Is(err, refusal(codeForbidden)):
+		level = slog.LevelInfo
+	case errors.As(err, &dialling):
+		level = s.failed
+	}
+	s.log.Log(context.Background(), level, "refused", "kind", o.kind, "target", o.target, "error", err)
+	_ = stream.Reset(uint64(codeOf(err)))
+}
+
+// dial connects with what the opening asks for, if that is allowed.
+func (s *session) dial(ctx context.Context, network string, o opening) (net.Conn, error) {
+	target, err := s.admit(o)
+	if err != nil {
+		return nil, err
+	}
+	d := net.Dialer{Timeout: s.dialTimeout}
+	var local net.Conn
+	for _, at := range addresses(target) {
+		if local, err = d.DialContext(ctx, network, at); err == nil {
+			return local, nil
+		}
+	}
+	return nil, &dialError{dialRefusal(err), err}
+}
+
+// addresses returns what to dial for a target. The name localhost is the loopback
+// address whatever a resolver says (RFC 6761 §6.3); there may be none.
+func addresses(target string) []string {
+	host, port, err := net.SplitHostPort(target)
+	if err != nil || host != "localhost" {
+		return []string{target}
+	}
+	return []string{net.JoinHostPort("127.0.0.1", port), net.JoinHostPort("::1", port)}
+}
+
+// listenNetwork returns the network to listen with: an address of IPv4 is not all
+// addresses of IPv6, too, as package net has it.
+func listenNetwork(network, addr string) string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return network
+	}
+	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
+		return network + "4"
+	}
+	return network
+}
+
+// dialError is why a target could not be dialled: the code for the peer, and the
+// cause for the log.
+type dialError struct {
+	refusal
+	cause error
+}
+
+func (e *dialError) Error() string { return e.cause.Error() }
+
+func (e *dialError) Unwrap() error { return e.refusal }
+
+// dialRefusal returns the code for an error of net.Dialer.
+func dialRefusal(err error) refusal {
+	var dns *net.DNSError
+	var timeout net.Error
+	switch {
+	case errors.As(err, &dns):
+		return codeUnresolvable
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return codeConnRefused
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.As(err, &timeout) && timeout.Timeout():
+		return codeTimeout
+	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+		return codeUnreachable
+	}
+	return codeFailed
+}
+
+// accept passes the connections of a listener to handle, each on a goroutine of its
+// own, until the listener is closed, and waits for them.
+func accept(l net.Listener, log *slog.Logger, handle func(*net.TCPConn)) {
+	var handling sync.WaitGroup
+	defer handling.Wait()
+	pause := 5 * time.Millisecond
+	for {
+		conn, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // such as no more file descriptors
+			log.Warn("cannot accept", "address", l.Addr(), "error", err)
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = 5 * time.Millisecond
+		handling.Go(func() { handle(conn.(*net.TCPConn)) })
+	}
+}

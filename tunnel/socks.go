@@ -1,0 +1,162 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/netip"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/things-go/go-socks5"
+	"github.com/things-go/go-socks5/statute"
+)
+
+// openFunc opens a stream for a target that SOCKS5 has asked for.
+type openFunc func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error)
+
+// serveSocks speaks SOCKS5 on a connection: CONNECT and UDP ASSOCIATE, without
+// identity. Names go to the other end as they are.
+func serveSocks(ctx context.Context, conn *net.TCPConn, log *slog.Logger, open openFunc) {
+	stop := context.AfterFunc(ctx, func() { abort(conn) })
+	defer stop()
+	server := socks5.NewServer(
+		socks5.WithResolver(noResolver{}),
+		socks5.WithConnectHandle(func(_ context.Context, _ io.Writer, r *socks5.Request) error {
+			_ = conn.SetReadDeadline(time.Time{})
+			return socksConnect(ctx, conn, r, open)
+		}),
+		socks5.WithAssociateHandle(func(_ context.Context, _ io.Writer, r *socks5.Request) error {
+			_ = conn.SetReadDeadline(time.Time{})
+			return socksAssociate(ctx, conn, r, log, open)
+		}),
+	)
+	_ = conn.SetReadDeadline(time.Now().Add(openDeadline))
+	if err := server.ServeConn(conn); err != nil {
+		log.Debug("SOCKS5", "from", conn.RemoteAddr(), "error", err)
+	}
+}
+
+// noResolver leaves names to the other end.
+type noResolver struct{}
+
+func (noResolver) Resolve(ctx context.Context, _ string) (context.Context, net.IP, error) {
+	return ctx, nil, nil
+}
+
+// socksTarget returns the target of a request.
+func socksTarget(a *statute.AddrSpec) (string, error) {
+	if a.FQDN != "" {
+		return canonicalTarget((&statute.AddrSpec{FQDN: a.FQDN, Port: a.Port}).String())
+	}
+	ip, ok := netip.AddrFromSlice(a.IP)
+	if !ok {
+		return "", refusal(codeMalformed)
+	}
+	return canonicalTarget(netip.AddrPortFrom(ip.Unmap(), uint16(a.Port)).String())
+}
+
+// bufferedConn is a connection of which the beginning was read ahead.
+type bufferedConn struct {
+	*net.TCPConn
+	r io.Reader
+}
+
+func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
+
+// socksConnect carries out CONNECT.
+func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, open openFunc) error {
+	target, err := socksTarget(r.RawDestAddr)
+	if err != nil {
+		_ = socks5.SendReply(conn, statute.RepAddrTypeNotSupported, nil)
+		return err
+	}
+	s, stream, err := open(ctx, kindSocksTCP, target)
+	if err != nil {
+		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
+		return err
+	}
+	if err := awaitOpen(stream); err != nil {
+		_ = stream.Reset(uint64(codeGone))
+		s.release(stream)
+		_ = socks5.SendReply(conn, socksReply(err), nil)
+		return &targetError{target, err}
+	}
+	if err := socks5.SendReply(conn, statute.RepSuccess, &net.TCPAddr{IP: net.IPv4zero}); err != nil {
+		_ = stream.Reset(uint64(codeGone))
+		s.release(stream)
+		return err
+	}
+	return s.relay(bufferedConn{conn, r.Reader}, stream, false)
+}
+
+// targetError is an error with the target that it is about.
+type targetError struct {
+	target string
+	err    error
+}
+
+func (e *targetError) Error() string { return e.target + ": " + e.err.Error() }
+func (e *targetError) Unwrap() error { return e.err }
+
+// socksReply returns the reply of SOCKS5 for why a stream was refused.
+func socksReply(err error) uint8 {
+	var why refusal
+	if !errors.As(err, &why) {
+		return statute.RepServerFailure
+	}
+	switch why {
+	case codeForbidden:
+		return statute.RepRuleFailure
+	case codeConnRefused:
+		return statute.RepConnectionRefused
+	case codeUnreachable:
+		return statute.RepNetworkUnreachable
+	case codeTimeout, codeUnresolvable:
+		return statute.RepHostUnreachable
+	}
+	return statute.RepServerFailure
+}
+
+// socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
+// has asked, until its connection ends. Each target has a flow.
+func socksAssociate(ctx context.Context, conn *net.TCPConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: conn.LocalAddr().(*net.TCPAddr).IP})
+	if err != nil {
+		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
+		return err
+	}
+	owner := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
+	f := front{
+		pc: pc, log: log,
+		open: func(target string) (*session, *kcp.Stream, error) { return open(ctx, kindSocksUDP, target) },
+		split: func(from netip.AddrPort, packet []byte) (string, []byte, bool) {
+			d, err := statute.ParseDatagram(packet)
+			if err != nil || d.Frag != 0 || from.Addr().Unmap() != owner {
+				return "", nil, false
+			}
+			target, err := socksTarget(&d.DstAddr)
+			return target, d.Data, err == nil
+		},
+		wrap: func(target string, payload []byte) []byte {
+			d, err := statute.NewDatagram(target, payload)
+			if err != nil {
+				return nil
+			}
+			return d.Bytes()
+		},
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.serve()
+	}()
+	if err = socks5.SendReply(conn, statute.RepSuccess, pc.LocalAddr()); err == nil {
+		_, err = io.Copy(io.Discard, r.Reader)
+	}
+	_ = pc.Close()
+	<-ended
+	return err
+}

@@ -1,0 +1,155 @@
+package tunnel
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"github.com/things-go/go-socks5/statute"
+)
+
+// socksDial asks for target, and returns the connection and the reply.
+func socksDial(t *testing.T, proxy string, command byte, target string) (*net.TCPConn, statute.Reply) {
+	t.Helper()
+	conn := dial(t, proxy)
+	_, err := conn.Write([]byte{5, 1, 0})
+	require.NoError(t, err)
+	method := make([]byte, 2)
+	_, err = io.ReadFull(conn, method)
+	require.NoError(t, err)
+	require.Equal(t, []byte{5, 0}, method)
+	to, err := statute.ParseAddrSpec(target)
+	require.NoError(t, err)
+	_, err = conn.Write(statute.Request{Version: 5, Command: command, DstAddr: to}.Bytes())
+	require.NoError(t, err)
+	reply, err := statute.ParseReply(conn)
+	require.NoError(t, err)
+	return conn, reply
+}
+
+func TestSocksConnect(t *testing.T) {
+	checkLeaks(t)
+	at := target(t, echo)
+	_, port, _ := net.SplitHostPort(at)
+	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
+	c := startClient(t, clientConfig(t, s, "0:socks"))
+	proxy := c.address(t)
+	for _, to := range []string{at, "localhost:" + port} {
+		conn, reply := socksDial(t, proxy, statute.CommandConnect, to)
+		require.EqualValues(t, statute.RepSuccess, reply.Response, to)
+		exchange(t, conn, 300_000)
+	}
+	_, reply := socksDial(t, proxy, statute.CommandConnect, "no-such-name.invalid:80")
+	assert.EqualValues(t, statute.RepHostUnreachable, reply.Response)
+	_, reply = socksDial(t, proxy, statute.CommandConnect, "127.0.0.1:1")
+	assert.EqualValues(t, statute.RepConnectionRefused, reply.Response)
+	_, reply = socksDial(t, proxy, statute.CommandBind, "127.0.0.1:1")
+	assert.EqualValues(t, statute.RepCommandNotSupported, reply.Response)
+}
+
+// By SOCKS5 a user reaches what is allowed by itself, and nothing else.
+func TestSocksRules(t *testing.T) {
+	checkLeaks(t)
+	allowed, forbidden := target(t, echo), target(t, echo)
+	s := startServer(t, `{"me:secret": ["^`+strings.ReplaceAll(allowed, ".", `\\.`)+`$"]}`, nil)
+	c := startClient(t, clientConfig(t, s, "0:socks"))
+	proxy := c.address(t)
+	conn, reply := socksDial(t, proxy, statute.CommandConnect, allowed)
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	exchange(t, conn, 1000)
+	_, reply = socksDial(t, proxy, statute.CommandConnect, forbidden)
+	require.EqualValues(t, statute.RepRuleFailure, reply.Response)
+}
+
+func TestSocksAssociate(t *testing.T) {
+	checkLeaks(t)
+	first, second := udpTarget(t), udpTarget(t)
+	_, port, _ := net.SplitHostPort(second)
+	s := startServer(t, `{"me:secret": ["^socks$"]}`, nil)
+	c := startClient(t, clientConfig(t, s, "0:socks"))
+	proxy := c.address(t)
+	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	control, reply := socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	pc, err := net.Dial("udp", reply.BndAddr.String())
+	require.NoError(t, err)
+	defer pc.Close()
+	for _, to := range []string{first, "localhost:" + port} {
+		udpExchange(t, &socksPackets{Conn: pc, target: to}, 10, 1200, 20_000)
+	}
+	_, err = pc.Write([]byte("no SOCKS5"))
+	require.NoError(t, err)
+	udpExchange(t, &socksPackets{Conn: pc, target: first}, 5)
+	require.NoError(t, control.Close())
+	waitFor(t, func() bool { return c.Status().Connections == 0 && s.Status().Connections == 0 })
+}
+
+// socksPackets packs what is written for a target.
+type socksPackets struct {
+	net.Conn
+	target string
+}
+
+func (s *socksPackets) Write(b []byte) (int, error) {
+	d, err := statute.NewDatagram(s.target, b)
+	if err != nil {
+		return 0, err
+	}
+	_, err = s.Conn.Write(d.Bytes())
+	return len(b), err
+}
+
+func (s *socksPackets) Read(b []byte) (int, error) {
+	n, err := s.Conn.Read(b)
+	if err != nil {
+		return 0, err
+	}
+	d, err := statute.ParseDatagram(b[:n])
+	if err != nil || d.DstAddr.String() != s.target {
+		return 0, err
+	}
+	return copy(b, d.Data), nil
+}
+
+// R:socks reaches what the client's machine does, from the server.
+func TestReverseSocks(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, `{"me:secret": ["^R:127\\.0\\.0\\.1:0$"]}`, nil)
+	c := startClient(t, clientConfig(t, s, "R:0:socks"))
+	proxy := c.address(t)
+	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	exchange(t, conn, 100_000)
+	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	pc, err := net.Dial("udp", reply.BndAddr.String())
+	require.NoError(t, err)
+	defer pc.Close()
+	udpExchange(t, &socksPackets{Conn: pc, target: udpTarget(t)}, 10, 20_000)
+}
+
+// What is not SOCKS5 ends the connection, and nothing else.
+func TestSocksGarbage(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:socks"))
+	proxy := c.address(t)
+	request := []byte{5, 1, 0, 5, 1, 0}
+	for _, b := range [][]byte{
+		[]byte("GET / HTTP/1.1\r\n\r\n"), {4, 1, 0, 80, 1, 2, 3, 4, 0}, {5, 0}, {5, 1, 2}, append(request, 9), append(request, 3, 3, 'a', ' ', 'b', 0, 80),
+		append(request, 3, 5, '1', '2', '7', '.', '1', 0, 80), binary.BigEndian.AppendUint16(append(request, 1, 1, 2, 3, 4), 0),
+	} {
+		conn := dial(t, proxy)
+		_, err := conn.Write(b)
+		require.NoError(t, err)
+		require.NoError(t, conn.CloseWrite())
+		_, _ = io.ReadAll(conn)
+	}
+	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	exchange(t, conn, 1000)
+}

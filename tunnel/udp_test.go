@@ -1,0 +1,138 @@
+package tunnel
+
+import (
+	"bytes"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// udpTarget runs a UDP echo, and returns its address.
+func udpTarget(t *testing.T) string {
+	t.Helper()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		buf := make([]byte, maxPacket)
+		for {
+			n, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = pc.WriteTo(buf[:n], from)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = pc.Close()
+		<-ended
+	})
+	return pc.LocalAddr().String()
+}
+
+// udpExchange sends packets of several sizes through conn until each has returned.
+func udpExchange(t *testing.T, conn net.Conn, sizes ...int) {
+	t.Helper()
+	buf := make([]byte, maxPacket)
+	for _, size := range sizes {
+		packet := random(size)
+		end := time.Now().Add(patience)
+		for returned := false; !returned; {
+			require.True(t, time.Now().Before(end), "a packet of %d bytes does not return", size)
+			_, err := conn.Write(packet)
+			require.NoError(t, err)
+			require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Second)))
+			for {
+				n, err := conn.Read(buf)
+				if err != nil {
+					break // lost, as packets may be
+				}
+				if returned = bytes.Equal(packet, buf[:n]); returned {
+					break
+				}
+			}
+		}
+	}
+}
+
+// Small packets and such as fit into no datagram of the session pass, both ways, and
+// the flow has an end.
+func TestUDP(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, `{"me:secret": ["/udp$"]}`, nil)
+	config := clientConfig(t, s, "0:"+udpTarget(t)+"/udp")
+	config.UDPTimeout = 200 * time.Millisecond
+	c := startClient(t, config)
+	at := c.address(t)
+	for range 3 {
+		conn, err := net.Dial("udp", at)
+		require.NoError(t, err)
+		defer conn.Close()
+		waitFor(t, func() bool { return c.Status().Sessions == 1 })
+		udpExchange(t, conn, 1, 100, 1200, 1400, 20_000, 60_000, 1, 0)
+	}
+	require.Positive(t, c.pool.all()[0].conn.Stats().Datagrams.Sent)
+	waitFor(t, func() bool { return c.Status().Connections == 0 && s.Status().Connections == 0 })
+	require.GreaterOrEqual(t, s.Status().Opened, 3)
+}
+
+func TestReverseUDP(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:"+udpTarget(t)+"/udp"))
+	conn, err := net.Dial("udp", c.address(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	udpExchange(t, conn, 1, 1200, 20_000)
+}
+
+// A refused flow is not opened again for each packet, and the log says why.
+func TestRefusedUDP(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:no-such-name.invalid:53/udp"))
+	conn, err := net.Dial("udp", c.address(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	waitFor(t, func() bool {
+		_, err := conn.Write([]byte("x"))
+		return err == nil && strings.Contains(c.log.String(), refusal(codeUnresolvable).Error())
+	})
+	require.LessOrEqual(t, strings.Count(s.log.String(), "msg=refused"), 3)
+}
+
+// A flow whose target does not listen yet goes on.
+func TestUDPTargetBeginsLater(t *testing.T) {
+	checkLeaks(t)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	at := pc.LocalAddr().String()
+	require.NoError(t, pc.Close())
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:"+at+"/udp"))
+	conn, err := net.Dial("udp", c.address(t))
+	require.NoError(t, err)
+	defer conn.Close()
+	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	for range 20 {
+		_, err = conn.Write([]byte("x"))
+		require.NoError(t, err)
+	}
+	waitFor(t, func() bool { return s.Status().Opened == 1 })
+	pc, err = net.ListenPacket("udp", at)
+	if err != nil {
+		t.Skip("somebody has taken the port")
+	}
+	defer pc.Close()
+	_, err = conn.Write([]byte("y"))
+	require.NoError(t, err)
+	require.NoError(t, pc.SetDeadline(time.Now().Add(patience)))
+	_, _, err = pc.ReadFrom(make([]byte, 10))
+	assert.NoError(t, err)
+}

@@ -1,0 +1,224 @@
+package tunnel
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+)
+
+// Users are those who may connect to a server, and what each may reach. They do not
+// change.
+//
+// A file of users is a JSON object, in the form of chisel. Its keys are
+// "name:password", or only "name" for the owner of a client certificate with that
+// common name. Its values are lists of regular expressions, of which one has to
+// match what is asked for:
+//
+//	host:port        a TCP connection: 127.0.0.1:80, [::1]:80, example.com:443
+//	host:port/udp    UDP packets
+//	R:host:port      that the server listens there: R:0.0.0.0:2222
+//	R:host:port/udp  the same for UDP
+//	socks            anything by SOCKS5; a target that is allowed by itself needs no more
+//
+// As in chisel, "" and "*" allow everything. An expression matches anywhere in the
+// text unless it begins with ^ and ends with $. Addresses have one spelling only:
+// IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
+// case, no leading zeros. A rule that allows a name allows whatever the name
+// resolves to at the server.
+type Users struct {
+	byName map[string]*user
+	key    []byte // of the hashes of passwords; drawn for this Users alone
+}
+
+// user is one of Users.
+type user struct {
+	name     string
+	password []byte // hash; nil: by certificate only
+	rules    []*regexp.Regexp
+}
+
+// LoadUsers reads a file of users, of which there has to be one.
+func LoadUsers(path string) (*Users, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	users, err := ParseUsers(text)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	if users.Len() == 0 {
+		return nil, fmt.Errorf("%s: there are no users in the file", path)
+	}
+	return users, nil
+}
+
+// ParseUsers parses the text of a file of users. Passwords do not appear in its
+// errors.
+func ParseUsers(text []byte) (*Users, error) {
+	u := &Users{byName: make(map[string]*user), key: make([]byte, sha256.Size)}
+	rand.Read(u.key)
+	if err := json.Unmarshal(text, new(any)); len(text) > 0 && err != nil { // all of it
+		return nil, fmt.Errorf("no JSON: %w", err)
+	}
+	dec := json.NewDecoder(bytes.NewReader(text))
+	if t, err := dec.Token(); err != nil || t != json.Delim('{') {
+		return nil, errors.New(`want an object such as {"name:password": ["^127\\.0\\.0\\.1:80$"]}`)
+	}
+	for dec.More() {
+		key, err := dec.Token()
+		if err != nil {
+			return nil, err
+		}
+		var rules []*string
+		name, _, _ := strings.Cut(key.(string), ":")
+		if err := dec.Decode(&rules); err != nil {
+			return nil, fmt.Errorf("user %q: want a list of regular expressions: %w", name, err)
+		}
+		if err := u.add(key.(string), rules); err != nil {
+			return nil, err
+		}
+	}
+	return u, nil
+}
+
+// add adds the user of a key.
+func (u *Users) add(key string, rules []*string) error {
+	name, password, byPassword := strings.Cut(key, ":")
+	added := &user{name: name}
+	switch {
+	case name == "":
+		return errors.New("a user has no name")
+	case u.byName[name] != nil:
+		return fmt.Errorf("user %q stands there twice", name)
+	case byPassword && password == "":
+		return fmt.Errorf("user %q has an empty password; without the colon it is a user with a certificate", name)
+	case byPassword:
+		added.password = u.hash(digestOf(password))
+	}
+	if rules == nil {
+		return fmt.Errorf("user %q: want a list of regular expressions, not null", name)
+	}
+	for _, rule := range rules {
+		if rule == nil {
+			return fmt.Errorf("user %q: null is no regular expression", name)
+		}
+		text := *rule
+		if text == "*" {
+			text = ""
+		}
+		re, err := regexp.Compile(text)
+		if err != nil {
+			return fmt.Errorf("user %q: %w", name, err)
+		}
+		added.rules = append(added.rules, re)
+	}
+	u.byName[name] = added
+	return nil
+}
+
+// hash returns a hash of a password, of fixed length whatever that of the password.
+func (u *Users) hash(password digest) []byte {
+	h := hmac.New(sha256.New, u.key)
+	h.Write(password[:])
+	return h.Sum(nil)
+}
+
+// digest is what sessions keep of a password, to compare it with other Users.
+type digest [sha256.Size]byte
+
+func digestOf(password string) digest { return sha256.Sum256([]byte(password)) }
+
+// Len returns the number of users.
+func (u *Users) Len() int {
+	if u == nil {
+		return 0
+	}
+	return len(u.byName)
+}
+
+// withPassword returns the user of that name and password, or nil. It takes as long
+// for a name that is not there.
+func (u *Users) withPassword(name string, password digest) *user {
+	if u == nil {
+		return nil
+	}
+	found := u.byName[name]
+	want := make([]byte, sha256.Size)
+	if found != nil && found.password != nil {
+		want = found.password
+	}
+	equal := subtle.ConstantTimeCompare(u.hash(password), want) == 1
+	if !equal || found == nil || found.password == nil {
+		return nil
+	}
+	return found
+}
+
+// withCertificate returns the user that the common name of a certificate names, or
+// nil.
+func (u *Users) withCertificate(name string) *user {
+	if u == nil {
+		return nil
+	}
+	if found := u.byName[name]; found != nil && found.password == nil {
+		return found
+	}
+	return nil
+}
+
+// passwords reports whether any user has one.
+func (u *Users) passwords() bool {
+	if u == nil {
+		return false
+	}
+	for _, one := range u.byName {
+		if one.password != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// matches reports whether one of the user's rules matches.
+func (u *user) matches(what string) bool {
+	for _, rule := range u.rules {
+		if rule.MatchString(what) {
+			return true
+		}
+	}
+	return false
+}
+
+// rule returns what rules are matched against for an opening whose target is in
+// canonical form.
+func (o opening) rule() string {
+	switch o.kind {
+	case kindUDP, kindSocksUDP:
+		return o.target + "/udp"
+	case kindListenTCP, kindListenSocks:
+		return "R:" + o.target
+	case kindListenUDP:
+		return "R:" + o.target + "/udp"
+	}
+	return o.target
+}
+
+// allows reports whether the user may have what o asks for.
+func (u *user) allows(o opening) bool {
+	switch o.kind {
+	case kindTCP, kindUDP, kindListenTCP, kindListenUDP, kindListenSocks:
+		return u.matches(o.rule())
+	case kindSocksTCP, kindSocksUDP:
+		return u.matches("socks") || u.matches(o.rule())
+	}
+	return false
+}

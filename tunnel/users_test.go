@@ -1,0 +1,141 @@
+package tunnel
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const usersText = `{
+	"me:se:cret": ["^127\\.0\\.0\\.1:80$", "^R:0\\.0\\.0\\.0:2222$", "^1\\.1\\.1\\.1:53/udp$"],
+	"all:x": [""],
+	"star:y": ["*"],
+	"socks:z": ["^socks$"],
+	"named": ["^example\\.com:443$"]
+}`
+
+func TestUsers(t *testing.T) {
+	u, err := ParseUsers([]byte(usersText))
+	require.NoError(t, err)
+	require.Equal(t, 5, u.Len())
+	me := u.withPassword("me", digestOf("se:cret"))
+	require.NotNil(t, me)
+	for _, wrong := range [][2]string{{"me", ""}, {"me", "se:cre"}, {"me", "x"}, {"you", "x"}, {"named", ""}, {"", ""}, {"me:se", "cret"}} {
+		assert.Nil(t, u.withPassword(wrong[0], digestOf(wrong[1])), wrong)
+	}
+	assert.NotNil(t, u.withCertificate("named"))
+	assert.Nil(t, u.withCertificate("me"))
+	assert.Nil(t, u.withCertificate(""))
+
+	tcp := func(s string) opening { return opening{kind: kindTCP, target: s} }
+	assert.True(t, me.allows(tcp("127.0.0.1:80")))
+	assert.True(t, me.allows(opening{kind: kindListenTCP, target: "0.0.0.0:2222"}))
+	assert.True(t, me.allows(opening{kind: kindUDP, target: "1.1.1.1:53"}))
+	assert.True(t, me.allows(opening{kind: kindSocksTCP, target: "127.0.0.1:80"}), "reachable by itself")
+	for _, o := range []opening{
+		tcp("127.0.0.1:8080"), tcp("localhost:80"), tcp("1.1.1.1:53"), tcp("[::1]:80"), tcp("x127.0.0.1:80"), tcp("127.0.0.1:80\n"),
+		{kind: kindUDP, target: "127.0.0.1:80"}, {kind: kindListenTCP, target: "127.0.0.1:80"}, {kind: kindListenTCP, target: "0.0.0.0:22"},
+		{kind: kindListenUDP, target: "0.0.0.0:2222"}, {kind: kindSocksTCP, target: "127.0.0.1:81"}, {kind: kindHello}, {kind: kindReverseTCP, target: "127.0.0.1:80"},
+		{}, {kind: 99, target: "127.0.0.1:80"},
+	} {
+		assert.False(t, me.allows(o), "%v", o)
+	}
+	assert.True(t, u.withPassword("all", digestOf("x")).allows(tcp("any:1")))
+	assert.True(t, u.withPassword("star", digestOf("y")).allows(opening{kind: kindListenTCP, target: "0.0.0.0:1"}))
+	socks := u.withPassword("socks", digestOf("z"))
+	assert.True(t, socks.allows(opening{kind: kindSocksTCP, target: "any:1"}))
+	assert.True(t, socks.allows(opening{kind: kindSocksUDP, target: "any:1"}))
+	assert.False(t, socks.allows(tcp("any:1")))
+}
+
+// Errors name the user, and never a password.
+func TestUsersRefused(t *testing.T) {
+	for text, want := range map[string]string{
+		``:                           "want an object",
+		`[]`:                         "want an object",
+		`{"me:secret": "x"}`:         `user "me"`,
+		`{"me:secret": ["("]}`:       `user "me"`,
+		`{"me:": []}`:                "empty password",
+		`{":secret": []}`:            "no name",
+		`{"me:secret":[],"me":[]}`:   "twice",
+		`{"me:secret":[]} {}`:        "no JSON",
+		`{"me:secret":[""]}}`:        "no JSON",
+		`{"me:secret":[""]}]`:        "no JSON",
+		`{"me:secret":[null]}`:       "null is no regular expression",
+		`{"me:secret":null}`:         "not null",
+		`{"me:secret":[]`:            "",
+		`{"me:secret":[],`:           "",
+		`{"me:secret":["a"], 1: []}`: "",
+	} {
+		_, err := ParseUsers([]byte(text))
+		require.Error(t, err, text)
+		assert.Contains(t, err.Error(), want)
+		assert.NotContains(t, err.Error(), "secret")
+	}
+	_, err := LoadUsers(filepath.Join(t.TempDir(), "none"))
+	require.ErrorIs(t, err, os.ErrNotExist)
+}
+
+func TestGuard(t *testing.T) {
+	now := time.Unix(1000, 0)
+	g := &guard{now: func() time.Time { return now }, entries: 4}
+	at := func(s string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(s), Port: 1} }
+	for range guardAttempts {
+		require.True(t, g.begin(at("192.0.2.1")))
+	}
+	require.False(t, g.begin(at("192.0.2.1")))
+	require.True(t, g.begin(at("192.0.2.2")))
+	for range guardAttempts {
+		require.True(t, g.begin(at("2001:db8::1")))
+	}
+	require.False(t, g.begin(at("2001:db8::2")), "of the same network")
+	require.True(t, g.begin(at("2001:db8:0:1::2")))
+
+	now = now.Add(guardWindow)
+	require.True(t, g.begin(at("192.0.2.1")))
+	for range 3 * guardAttempts {
+		require.True(t, g.begin(at("192.0.2.9")))
+		g.succeed(at("192.0.2.9"))
+	}
+	for i := range 100 {
+		g.begin(&net.UDPAddr{IP: net.IPv4(10, 0, 0, byte(i))})
+		require.LessOrEqual(t, len(g.failed), 4)
+	}
+}
+
+func TestKeyIsKept(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "server.pem")
+	first, err := LoadKey(path)
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	second, err := LoadKey(path)
+	require.NoError(t, err)
+	a, err := certificateFingerprint(&first)
+	require.NoError(t, err)
+	b, err := certificateFingerprint(&second)
+	require.NoError(t, err)
+	require.Equal(t, a, b)
+	require.NoError(t, checkFingerprint(a))
+	require.Error(t, checkFingerprint(strings.TrimPrefix(a, "SHA256:")))
+	require.Error(t, checkFingerprint(a[:len(a)-1]))
+	keyA, err := resetKey(&first)
+	require.NoError(t, err)
+	keyB, err := resetKey(&second)
+	require.NoError(t, err)
+	require.Equal(t, keyA, keyB)
+	files, err := os.ReadDir(filepath.Dir(path))
+	require.NoError(t, err)
+	require.Len(t, files, 1)
+
+	require.NoError(t, os.WriteFile(path, []byte("x"), 0o600))
+	_, err = LoadKey(path)
+	require.ErrorContains(t, err, path)
+}
