@@ -163,7 +163,7 @@ func (s *Stream) afterReadLocked(n int) {
 }
 
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
-// rest of a message that does not fit into b is for the next Read. Read fails at once with
+// rest of a message that does not fit into b is for the next Read. It fails at once with
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
 // Close or Reset. After all that has arrived, it returns io.EOF if the peer has closed
 // its side, a *StreamError if the stream was reset, which also drops what was not read,
