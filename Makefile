@@ -35,8 +35,9 @@ WORKERS ?= 12
 
 .PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
 
-# interop comes first: it waits for the clock, while another stage computes.
-STAGES = interop race 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test tunnel-test
+# interop comes first, and tunnel-test early: they wait for the clock, while another
+# stage computes.
+STAGES = interop race tunnel-test 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:

@@ -48,12 +48,7 @@ func TestReverseAddresses(t *testing.T) {
 			conn.Close()
 			t.Errorf("%s is reached by IPv6", at)
 		}
-		b, _ := io.ReadAll(func() net.Conn {
-			conn := dial(t, "127.0.0.1:"+p)
-			_, _ = io.WriteString(conn, "hello")
-			_ = conn.CloseWrite()
-			return conn
-		}())
+		b, _ := tryHello(t, "127.0.0.1:"+p)
 		if !strings.Contains(string(b), "hello") {
 			waitFor(t, func() bool { return strings.Contains(c.log.String(), "level=WARN msg=refused") })
 			require.Contains(t, c.log.String(), "connect: connection refused")
@@ -274,7 +269,7 @@ func TestNoServer(t *testing.T) {
 	s.stop()
 	config.OpenTimeout = 100 * time.Millisecond
 	c := startClient(t, config)
-	_, err := io.ReadAll(dial(t, c.address(t)))
+	_, err := tryHello(t, c.address(t))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.NoError(t, c.stop())
 

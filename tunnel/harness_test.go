@@ -215,6 +215,21 @@ func dial(t *testing.T, address string) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
+// tryHello connects with a TCP address, says hello, and returns what it gets, and why
+// that ends. A connection may be reset before Dial has returned.
+func tryHello(t *testing.T, address string) ([]byte, error) {
+	t.Helper()
+	conn, err := net.Dial("tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, _ = io.WriteString(conn, "hello")
+	_ = conn.(*net.TCPConn).CloseWrite()
+	return io.ReadAll(conn)
+}
+
 // exchange sends n random bytes to an echo through conn, and compares what returns.
 func exchange(t *testing.T, conn *net.TCPConn, n int) {
 	t.Helper()

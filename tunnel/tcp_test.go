@@ -91,7 +91,7 @@ func TestRefusedTarget(t *testing.T) {
 	require.NoError(t, l.Close())
 	s := startServer(t, everything, nil)
 	c := startClient(t, clientConfig(t, s, "0:"+nobody))
-	_, err = io.ReadAll(dial(t, c.address(t)))
+	_, err = tryHello(t, c.address(t))
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	waitFor(t, func() bool {
 		return strings.Contains(c.log.String(), "connection refused") && strings.Contains(c.log.String(), nobody)
@@ -153,9 +153,9 @@ func TestHangingTarget(t *testing.T) {
 	s := startServer(t, everything, func(c *ServerConfig) { c.DialTimeout = 300 * time.Millisecond })
 	c := startClient(t, clientConfig(t, s, "0:"+at, "0:no-such-name.invalid:80"))
 	first, second := c.address(t), c.address(t)
-	_, err = io.ReadAll(dial(t, first))
+	_, err = tryHello(t, first)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
-	_, err = io.ReadAll(dial(t, second))
+	_, err = tryHello(t, second)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	waitFor(t, func() bool {
 		log := c.log.String()

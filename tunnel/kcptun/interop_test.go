@@ -2,6 +2,7 @@ package kcptun
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os/exec"
 	"strconv"
@@ -27,16 +28,21 @@ func theirs(t *testing.T, c *Config, args ...string) {
 // freePort returns a port that nobody has.
 func freePort(t *testing.T, network string) string {
 	t.Helper()
-	if network == "udp" {
-		pc, err := net.ListenPacket("udp", "127.0.0.1:0")
-		require.NoError(t, err)
-		defer pc.Close()
-		return pc.LocalAddr().String()
+	for range 100 {
+		// Below the ports that the system gives to sockets of other tests meanwhile.
+		address := fmt.Sprintf("127.0.0.1:%d", 20000+rand.IntN(10000))
+		if network == "udp" {
+			if pc, err := net.ListenPacket("udp", address); err == nil {
+				_ = pc.Close()
+				return address
+			}
+		} else if l, err := net.Listen("tcp", address); err == nil {
+			_ = l.Close()
+			return address
+		}
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatal("there is no free port")
+	return ""
 }
 
 // The program kcptun at the other end, in both roles: each cipher that Debian's
