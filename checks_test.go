@@ -205,7 +205,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}}, b.ep.now())
+		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
