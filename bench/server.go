@@ -20,6 +20,9 @@ import (
 // as few sockets as are needed, leaves them alone for the time of a measurement,
 // then wants an echo from each, and closes them.
 //
+// starved-N is pace-1000 while N processes beside it compute without a pause. They
+// start when all clients are connected.
+//
 // chatty-N is pace-N beside one more client, which sends as fast as it can. The
 // goodput is that client's, the times are those of the messages.
 //
@@ -48,6 +51,10 @@ const (
 	serverBulk = "bulk"
 	serverChat = "chatty"
 	serverOpen = "open"
+
+	// serverStarved is only in names of cases: the traffic is that of serverPace.
+	serverStarved  = "starved"
+	starvedClients = 1000
 )
 
 const (
@@ -80,8 +87,9 @@ var serverMessages = []metric{
 
 // serverMetrics are the metrics of each kind of case, with their units.
 var serverMetrics = map[string][]metric{
-	serverPace: serverMessages,
-	serverEcho: serverMessages,
+	serverPace:    serverMessages,
+	serverEcho:    serverMessages,
+	serverStarved: serverMessages,
 	serverBulk: {
 		{metricCPU, "s/GB"}, {metricClientsCPU, "s/GB"}, {metricCipher, "s/GB"},
 		{metricGoodput, "MB/s"}, {metricResent, "share"}, {metricSlowest, "share of the mean"},
@@ -103,6 +111,7 @@ func init() {
 			"bulk-1", "bulk-10", "bulk-100", "bulk-1000", "bulk-1000-lowlatency",
 			"bulk-1-gcm", "bulk-100-gcm",
 			"chatty-100",
+			"starved-6", "starved-24",
 		},
 		optional:  []string{openLong, "pace-1000-shards", "echo-100-shards", "bulk-100-shards"},
 		overCores: []string{"pace-1000", "echo-100", "echo-100-shards", "bulk-100", "bulk-100-shards"},
@@ -147,6 +156,14 @@ func serverThresholds() []threshold {
 	for _, c := range []string{"echo-10", "echo-100", "echo-1000"} {
 		t = append(t, threshold{c: c, impl: ours, metric: metricRate, min: 1, of: kernelTCP})
 	}
+	for i, c := range []string{"starved-6", "starved-24"} {
+		t = append(t, threshold{c: c, impl: ours, metric: metricRate, min: []float64{0.98, 0.8}[i], of: kernelTCP},
+			threshold{c: c, impl: ours, metric: metricRate, min: 1, of: kcpGo},
+			threshold{c: c, impl: ours, metric: metricRate, min: 1, of: quicGo})
+	}
+	t = append(t, threshold{c: "starved-6", impl: ours, metric: metricP50, max: 5, of: kernelTCP},
+		threshold{c: "starved-6", impl: ours, metric: metricResent, max: 0.01},
+		threshold{c: "starved-24", impl: ours, metric: metricResent, max: 0.03})
 	for _, incast := range [][2]string{{"bulk-1000", ours}, {"bulk-1000-lowlatency", ours}, {"bulk-1000", kcpFromKCPGo}} {
 		c, impl := incast[0], incast[1]
 		t = append(t, threshold{c: c, impl: impl, metric: metricGoodput, min: 0.6, of: ours, ofCase: "bulk-10"},
@@ -165,6 +182,7 @@ type serverJob struct {
 	LowLatency bool   `json:",omitempty"`
 	Shards     bool   `json:",omitempty"` // as many sockets as processors, at the server
 	Cores      int    `json:",omitempty"` // of the server; 0 means all
+	Busy       int    `json:",omitempty"` // processes beside it that compute
 	Profile    string `json:",omitempty"` // a file for a profile of the server
 }
 
@@ -184,6 +202,9 @@ func parseServerCase(c string) (job serverJob, err error) {
 	job.Kind = parts[0]
 	if job.Clients, err = strconv.Atoi(parts[1]); err != nil || job.Clients < 1 {
 		return job, unknown
+	}
+	if job.Kind == serverStarved {
+		job.Kind, job.Clients, job.Busy = serverPace, starvedClients, job.Clients
 	}
 	for _, variant := range parts[2:] {
 		switch {
@@ -400,6 +421,11 @@ func (r *serverRun) measureTraffic(d time.Duration) (figures, error) {
 	if err := r.connect(); err != nil {
 		return nil, err
 	}
+	idle, err := startBusy(r.job.Busy)
+	if err != nil {
+		return nil, err
+	}
+	defer idle()
 	if _, err := r.clients.ask(order{Do: doStart}, answerLimit); err != nil {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"sync/atomic"
 	"time"
 )
 
@@ -22,6 +23,7 @@ const roleVariable = "KCP_BENCH_ROLE"
 const (
 	serverRole  = "server"
 	clientsRole = "clients"
+	busyRole    = "busy" // takes no orders, and computes
 )
 
 // Orders.
@@ -182,8 +184,12 @@ func runRole(name string, in io.Reader, out io.Writer) error {
 		r = new(serverProcess)
 	case clientsRole:
 		r = new(clientsProcess)
+	case busyRole:
 	default:
 		return fmt.Errorf("%s: no role %q", roleVariable, name)
+	}
+	if name == busyRole {
+		go compute()
 	}
 	orders := make(chan order)
 	go func() {
@@ -206,6 +212,37 @@ func runRole(name string, in io.Reader, out io.Writer) error {
 		}
 	}
 	return nil
+}
+
+// startBusy starts n processes that compute, which end ends.
+func startBusy(n int) (end func(), err error) {
+	var busy []*child
+	end = func() {
+		for _, p := range busy {
+			p.kill()
+		}
+	}
+	for range n {
+		p, err := startChild(busyRole, 1)
+		if err != nil {
+			end()
+			return nil, err
+		}
+		busy = append(busy, p)
+	}
+	return end, nil
+}
+
+// computed is what compute has found, so that it is not left out.
+var computed atomic.Uint64
+
+// compute uses a processor until the process ends.
+func compute() {
+	for n := uint64(1); ; n = n*6364136223846793005 + 1442695040888963407 {
+		if n>>44 == 0 {
+			computed.Store(n)
+		}
+	}
 }
 
 // processStart is when the process was started, or soon after.

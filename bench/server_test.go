@@ -26,7 +26,7 @@ func TestMain(m *testing.M) {
 
 // TestServerSmall runs every kind of case of the server suite with few clients.
 func TestServerSmall(t *testing.T) {
-	cases := []string{"pace-5", "echo-3", "bulk-10", "bulk-3-lowlatency", "bulk-2-gcm", "chatty-3", "open-70", "echo-2/cores=1"}
+	cases := []string{"pace-5", "echo-3", "bulk-10", "bulk-3-lowlatency", "bulk-2-gcm", "chatty-3", "starved-2", "open-70", "echo-2/cores=1"}
 	if testing.Short() {
 		cases = []string{"bulk-10", "open-70"}
 	}
@@ -66,7 +66,7 @@ func TestServerCases(t *testing.T) {
 			}
 		}
 	}
-	for _, c := range []string{"", "pace", "pace-0", "echo-x", "echo-10-gcm", "bulk-10-nope", "bulk-1/cores=0", "bulk-1/cores="} {
+	for _, c := range []string{"", "pace", "pace-0", "echo-x", "echo-10-gcm", "bulk-10-nope", "starved-x", "bulk-1/cores=0", "bulk-1/cores="} {
 		if _, err := parseServerCase(c); err == nil {
 			t.Errorf("%q is taken for a case", c)
 		}
