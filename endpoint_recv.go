@@ -129,6 +129,9 @@ func (k packetKind) alone() bool { return k == plainPacket || k >= clearPacket }
 // readOnce.
 func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (woke bool) {
 	now := e.now()
+	shard := &e.socket.shards[in.shard]
+	shard.taking.Store(int64(now))
+	defer shard.taking.Store(0)
 	bytes := 0
 	for i := range batch {
 		d := &batch[i]
@@ -139,7 +142,6 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 			in.packets = in.packets[:last]
 		}
 	}
-	shard := &e.socket.shards[in.shard]
 	several := e.several()
 	if several {
 		shard.observe(bytes, now)

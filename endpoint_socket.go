@@ -20,8 +20,9 @@ type shard struct {
 	sock udp.Conn
 	lead readturn.Turn[Conn] // whose turn it is to read
 
-	asked   atomic.Bool // interrupt was called since the last time-out
-	foreign bool        // the caller of NewEndpoint has pc, too; immutable
+	asked   atomic.Bool  // interrupt was called since the last time-out
+	taking  atomic.Int64 // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not
+	foreign bool         // the caller of NewEndpoint has pc, too; immutable
 
 	// Used only by the present reader.
 	batch    []udp.Datagram

@@ -54,7 +54,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
 		due |= dueProbes
 	}
-	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) || k.snd.loss.suspects.head != nil {
+	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.held || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
 	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {

@@ -185,7 +185,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		return uint32(k.clock.now), true
 	}
 	next, ok := seq(0), false
-	if g := k.snd.timeouts.first; g != nil {
+	if g := k.snd.timeouts.first; g != nil && !k.snd.held {
 		next, ok = g.at, true
 	}
 	earlier := func(t seq) {

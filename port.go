@@ -46,6 +46,8 @@ type sessionPort interface {
 	silentTransmissions() int
 	sampledRTT() int64
 	discardSend()
+	timeoutLate() int32
+	holdTimeouts(on bool)
 	segmentPacket(*sendSegment) []byte
 	releaseSegment(*sendSegment)
 	answerHeader() header
@@ -201,6 +203,19 @@ func (k *KCP) resizeWindows(send, receive int) {
 	}
 	k.afterRecv(full)
 }
+
+// timeoutLate returns for how many milliseconds the time-out of a segment has been
+// due; negative: none is.
+func (k *KCP) timeoutLate() int32 {
+	if g := k.snd.timeouts.first; g != nil {
+		return k.clock.now.Diff(g.at)
+	}
+	return -1
+}
+
+// holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
+// out.
+func (k *KCP) holdTimeouts(on bool) { k.snd.held = on }
 
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }

@@ -155,7 +155,10 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 // does not count with Extensions.TailProbe. rate is the controller's pacing
 // rate.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
-	again := k.postpone(k.snd.timeouts.expire(k.clock.now, k.out.scratch[:0]))
+	again := k.out.scratch[:0]
+	if !k.snd.held {
+		again = k.postpone(k.snd.timeouts.expire(k.clock.now, again))
+	}
 	if k.snd.validation != nil {
 		again = k.withinCredit(again)
 	} else if k.cfg.ext.TailProbe {

@@ -179,6 +179,7 @@ func endpointFigures() []rulebook.Figure {
 		{pressure, "1024 looked at", scanned},
 		{pressure, "16 ended", mostShed},
 		{"| TIME-WAIT (RFC 9293", "60 s", timeWaitTime},
+		{"| Time-outs that are due wait", "1 ms", holdTime},
 		{"| A read error of the socket", "8 in a row", manyFailures},
 		{foreign, "5 s", lastingErrors},
 		{foreign, "1 s", closeWait},

@@ -20,6 +20,7 @@ type sender struct {
 	flightBytes int64 // of inFlight, headers included
 	rtt         rttEstimator
 	timeouts    timeouts
+	held        bool // no time-out takes effect; see holdTimeouts
 	loss        lossDetector
 	recovery    recovery
 	rate        deliveryrate.Sampler

@@ -223,8 +223,33 @@ func (c *Conn) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
+	if c.kcp.timeoutLate() >= 0 || c.timers.holdUntil > 0 {
+		c.holdTimeouts(now)
+	}
 	c.kcp.Flush()
 	c.timers.compactAt = now + compactAfter
+}
+
+// holdTime is after what time a session looks again if time-outs have to wait.
+const holdTime = time.Millisecond
+
+// holdTimeouts lets time-outs that have come wait while the socket has datagrams that
+// no session has had yet. In a process that lacks processor time the ACKs are among
+// them, and to retransmit would be spurious. They wait for as long again as they are
+// late, or as wake-ups were lately.
+func (c *Conn) holdTimeouts(now time.Duration) {
+	t := &c.timers
+	late := c.kcp.timeoutLate()
+	if late >= 0 && t.holdUntil == 0 {
+		t.holdUntil = now + max(time.Duration(late)*time.Millisecond, c.ep.lag())
+	}
+	hold := late >= 0 && now < t.holdUntil && c.ep.unread(int(c.path.shard))
+	c.kcp.holdTimeouts(hold)
+	if hold {
+		c.wake(now + holdTime)
+	} else {
+		t.holdUntil = 0
+	}
 }
 
 // flushDue flushes if signals are pending, or the state machine's next flush is
@@ -233,7 +258,7 @@ func (c *Conn) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.holdUntil > 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }

@@ -162,6 +162,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		s.Backlog = len(l.backlog)
 		l.mu.Unlock()
 	}
+	s.Lag.P50, s.Lag.Max = e.wakes.Lag()
 	for i := range e.socket.shards {
 		s.SocketDrops += e.socket.shards[i].dropped()
 	}

@@ -72,6 +72,12 @@ func packetMetrics() []metric {
 			}
 		}},
 		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
+		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds: longer if the process lacks processor time.", "quantile", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"0.5", s.Lag.P50.Seconds()},
+				{"1", s.Lag.Max.Seconds()},
+			}
+		}},
 		{"packets_dropped_total", "Received packets that no session took, by reason.", "reason", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"short", float64(s.DropShort)},

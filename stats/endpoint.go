@@ -1,5 +1,7 @@
 package stats
 
+import "time"
+
 // Endpoint is a snapshot of an endpoint and of its listener.
 type Endpoint struct {
 	Sessions int // open now, including those in the backlog
@@ -17,6 +19,10 @@ type Endpoint struct {
 	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
 	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
+
+	// Lag is how late the wake-ups of sessions were. If it is long, the process lacks
+	// processor time.
+	Lag Lag
 
 	// Dialled and Accepted count the sessions opened so far, by this end and by
 	// peers. Accepted includes those that Accept has not returned. Without those
@@ -57,6 +63,12 @@ type Endpoint struct {
 	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
 	// sessions with TLS that the endpoint does not know, as after a restart.
 	ResetsSent uint64
+}
+
+// Lag is how late wake-ups were, in the last 10 to 20 seconds; 0 if there was none.
+type Lag struct {
+	P50 time.Duration // median, to the power of two above it in microseconds
+	Max time.Duration // longest
 }
 
 // Totals are sums over the sessions of an endpoint since it was made.

@@ -78,7 +78,7 @@
     $("range").textContent = a.matching ? `${a.offset + 1}–${a.offset + a.rows.length} of ${a.matching.toLocaleString("en")}` : "none";
   };
   const showEndpoints = a => {
-    const names = ["endpoint", "address", "sessions", "opened", "ended", "packets in", "packets out", "bytes in", "bytes out", "resent", "another key", "other drops", "socket drops"];
+    const names = ["endpoint", "address", "sessions", "opened", "ended", "packets in", "packets out", "bytes in", "bytes out", "resent", "another key", "other drops", "socket drops", "lag"];
     const head = document.createElement("tr");
     head.append(...names.map(n => { const th = document.createElement("th"); th.textContent = n; return th; }));
     $("endpoints").replaceChildren(head, ...a.endpoints.map(e => {
@@ -86,7 +86,7 @@
       const other = s.DropShort + s.DropReplay + s.DropUnknown + s.DropEnded + s.DropSessions + s.DropHalfOpen + s.DropBacklog + s.DropHandshake;
       tr.append(cell(e.name), cell(e.local), cell(si(s.Sessions)), cell(si(s.Dialled + s.Accepted)), cell(si(s.Dialled + s.Accepted - s.Sessions)),
         cell(si(s.PacketsReceived)), cell(si(s.PacketsSent)), cell(si(s.BytesReceived, "B")), cell(si(s.BytesSent, "B")),
-        cell(si(t.TimeoutRetransmits + t.FastRetransmits)), cell(si(s.DropCipher)), cell(si(other)), cell(si(s.SocketDrops)));
+        cell(si(t.TimeoutRetransmits + t.FastRetransmits)), cell(si(s.DropCipher)), cell(si(other)), cell(si(s.SocketDrops)), cell(si(s.Lag.Max / 1e9, "s")));
       return tr;
     }));
   };

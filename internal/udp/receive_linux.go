@@ -166,7 +166,7 @@ func (r *receiver) receive(fd uintptr) bool {
 			slots[i].Namelen = uint32(len(r.names[i]))
 			slots[i].SetControllen(len(r.controls[i].b))
 		}
-		n, errno := recvmmsg(fd, slots, !r.long)
+		n, errno := recvmmsg(fd, slots, !r.long && !delayed.Load())
 		switch errno {
 		case 0:
 			r.filled = n

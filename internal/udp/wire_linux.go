@@ -23,8 +23,12 @@ type header struct {
 // until the program is idle again. A server that handles a message now and then
 // spent a third of its time on that. No short call blocks, as all have
 // MSG_DONTWAIT. Long ones are ordinary calls: the garbage collector cannot stop
-// the goroutine during a raw one.
+// the goroutine during a raw one. In a process that lacks processor time all are
+// (see Delayed).
 const shortCall = 16 << 10
+
+// raw reports whether a call that moves n bytes is to be a raw one.
+func raw(n int) bool { return n <= shortCall && !delayed.Load() }
 
 // sendmmsg sends the first n packets without blocking. It fails only if the
 // first of them does.
@@ -52,7 +56,7 @@ func sendto(fd uintptr, packet []byte, name *sockaddr, n uint32) (errno syscall.
 		to = unsafe.Pointer(name)
 	}
 	data := unsafe.Pointer(unsafe.SliceData(packet))
-	if len(packet) <= shortCall {
+	if raw(len(packet)) {
 		_, _, errno = unix.RawSyscall6(unix.SYS_SENDTO, fd, uintptr(data), uintptr(len(packet)), unix.MSG_DONTWAIT, uintptr(to), uintptr(n))
 	} else {
 		_, _, errno = unix.Syscall6(unix.SYS_SENDTO, fd, uintptr(data), uintptr(len(packet)), unix.MSG_DONTWAIT, uintptr(to), uintptr(n))

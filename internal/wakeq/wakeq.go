@@ -17,19 +17,22 @@ import (
 // Init is called before any other method. The others are safe for concurrent
 // use. No code of the caller's runs while the lock is held, except index.
 type Queue[T any] struct {
-	epoch time.Time      // what times are measured from; does not change
-	index func(T) *int32 // where an element keeps its place; does not change
-	wake  func(T)        // called without mu held; does not change
+	epoch time.Time           // what times are measured from; does not change
+	index func(T) *int32      // where an element keeps its place; does not change
+	wake  func(T)             // called without mu held; does not change
+	late  func(time.Duration) // called without mu held; does not change; nil: none
 
 	mu      sync.Mutex // guards what follows, and what index points to
 	heap    []wakeUp[T]
 	timer   *time.Timer   // nil before the first wake-up
 	armedAt time.Duration // when timer fires, or waiter if there is a goroutine that waits; 0: neither
+	firesAt time.Duration // the same, but not before it was set
 	waiter  *time.Timer   // what a goroutine that stays waits for; nil before the first
 	end     chan struct{} // closed by Stop; nil before there is such a goroutine
 	waits   bool          // there is such a goroutine; timer is not set then
 	stopped bool
-	spare   []T // empty: the memory of what takeDue returns; nil: in use, or none yet
+	spare   []T  // empty: the memory of what takeDue returns; nil: in use, or none yet
+	lag     *Lag // of the wake-ups so far; nil: none
 }
 
 // wakeUp is the request of one element.
@@ -46,9 +49,10 @@ type wakeUp[T any] struct {
 // than to return the address.
 //
 // wake is called for an element when its time has come, on a goroutine of its
-// own and without the lock.
-func (q *Queue[T]) Init(epoch time.Time, index func(T) *int32, wake func(T)) {
-	q.epoch, q.index, q.wake = epoch, index, wake
+// own and without the lock. Before that late is called with how late the timer was,
+// unless it is nil.
+func (q *Queue[T]) Init(epoch time.Time, index func(T) *int32, wake func(T), late func(time.Duration)) {
+	q.epoch, q.index, q.wake, q.late = epoch, index, wake, late
 }
 
 // Set asks for elem to be woken once, at a time, replacing an earlier request.
@@ -117,7 +121,9 @@ func (q *Queue[T]) arm() {
 		return
 	}
 	q.armedAt = max(at, 1)
-	delay := max(at-time.Since(q.epoch), 0)
+	now := time.Since(q.epoch)
+	delay := max(at-now, 0)
+	q.firesAt = now + delay
 	switch {
 	case q.waits:
 		q.waiter.Reset(delay)
@@ -134,7 +140,10 @@ func (q *Queue[T]) arm() {
 // can begin on another goroutine, so that a wake that blocks holds up no other.
 func (q *Queue[T]) fire() {
 	for stays := false; ; stays = true {
-		due := q.takeDue(stays)
+		due, late := q.takeDue(stays)
+		if q.late != nil {
+			q.late(late)
+		}
 		for _, elem := range due {
 			q.wake(elem)
 		}
@@ -184,21 +193,45 @@ func (q *Queue[T]) stay(spare []T) bool {
 
 // takeDue removes the requests that are due, and sets the timer to the next. It
 // may run while another call of fire has yet to wake what is due. stayed is set
-// for the goroutine that has waited for waiter.
-func (q *Queue[T]) takeDue(stayed bool) (due []T) {
+// for the goroutine that has waited for waiter. late is how late that is.
+func (q *Queue[T]) takeDue(stayed bool) (due []T, late time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if stayed {
 		q.waits = false
 	}
+	now := time.Since(q.epoch)
+	if q.armedAt != 0 {
+		late = max(now-q.firesAt, 0)
+		q.recordLocked(late, now)
+	}
 	q.armedAt = 0
 	due, q.spare = q.spare, nil
-	for now := time.Since(q.epoch); len(q.heap) > 0 && q.heap[0].at <= now; {
+	for len(q.heap) > 0 && q.heap[0].at <= now {
 		due = append(due, q.heap[0].elem)
 		q.remove(0)
 	}
 	q.arm()
-	return due
+	return due, late
+}
+
+// recordLocked takes note that the timer was late by d.
+func (q *Queue[T]) recordLocked(d, now time.Duration) {
+	if q.lag == nil {
+		q.lag = new(Lag)
+	}
+	q.lag.Record(d, now)
+}
+
+// Lag returns how late the wake-ups of the last seconds were: the median and the
+// longest.
+func (q *Queue[T]) Lag() (p50, most time.Duration) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.lag == nil {
+		return 0, 0
+	}
+	return q.lag.Summary(time.Since(q.epoch))
 }
 
 // The heap has four children a node, which are beside each other in memory. It

@@ -35,7 +35,7 @@ func newRecord() *record {
 		defer r.mu.Unlock()
 		r.woken = append(r.woken, s)
 		r.at = append(r.at, time.Since(r.epoch))
-	})
+	}, nil)
 	return r
 }
 
@@ -173,7 +173,7 @@ func TestConcurrentUse(t *testing.T) {
 			return
 		}
 		q.Set(s, 0)
-	})
+	}, nil)
 	var others sync.WaitGroup
 	for i := range again {
 		woken.Add(1)
@@ -225,7 +225,7 @@ func TestWorkOfRequests(t *testing.T) {
 		q.Init(time.Now(), func(s *sleeper) *int32 {
 			calls++
 			return &s.index
-		}, func(*sleeper) {})
+		}, func(*sleeper) {}, nil)
 		most := bits.Len(uint(n))/2 + 5
 		count := func(f func()) {
 			before := calls
@@ -285,5 +285,55 @@ func TestGoroutineStays(t *testing.T) {
 		q.Stop()
 		synctest.Wait()
 		require.Len(t, q.woken, 5)
+	})
+}
+
+// The lag of wake-ups is that of the last 10 to 20 seconds, in powers of two.
+func TestLag(t *testing.T) {
+	var l Lag
+	summary := func(now time.Duration) [2]time.Duration {
+		p50, most := l.Summary(now)
+		return [2]time.Duration{p50, most}
+	}
+	require.Equal(t, [2]time.Duration{}, summary(0))
+	for i := range 10 {
+		l.Record(time.Duration(i)*100*time.Microsecond, time.Second)
+	}
+	require.Equal(t, [2]time.Duration{512 * time.Microsecond, 900 * time.Microsecond}, summary(LagTime-1))
+	l.Record(time.Hour, LagTime)
+	require.Equal(t, [2]time.Duration{512 * time.Microsecond, time.Hour}, summary(2*LagTime-1))
+	require.Equal(t, [2]time.Duration{1 << 23 * time.Microsecond, time.Hour}, summary(2*LagTime), "the first ten are forgotten")
+	require.Equal(t, [2]time.Duration{}, summary(3*LagTime))
+	l.Record(-1, 7*LagTime)
+	require.Equal(t, [2]time.Duration{}, summary(7*LagTime))
+	l.Record(3*time.Microsecond, 7*LagTime)
+	l.Record(3*time.Microsecond, 7*LagTime)
+	require.Equal(t, [2]time.Duration{3 * time.Microsecond, 3 * time.Microsecond}, summary(7*LagTime), "not above the longest")
+	require.Equal(t, [2]time.Duration{}, summary(70*LagTime))
+}
+
+// The lag of a queue is how late its timer was. A request for a time that has passed
+// is not late.
+func TestLagOfQueue(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var late []time.Duration
+		q := newRecord()
+		q.late = func(d time.Duration) { late = append(late, d) }
+		p50, most := q.Lag()
+		require.Zero(t, p50+most)
+		time.Sleep(time.Second)
+		q.Set(&sleeper{}, time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0}, late)
+		q.Set(&sleeper{}, 2*time.Second)
+		q.Queue.mu.Lock()
+		q.firesAt -= 300 * time.Millisecond // as if it had been to fire then
+		q.Queue.mu.Unlock()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{0, 300 * time.Millisecond}, late)
+		p50, most = q.Lag()
+		require.Equal(t, 300*time.Millisecond, most)
+		require.Equal(t, time.Microsecond, p50)
 	})
 }

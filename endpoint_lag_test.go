@@ -1,0 +1,159 @@
+package kcp
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// starved is a process that lacks processor time: for some of the time none of its
+// goroutines runs.
+type starved struct {
+	until atomic.Int64 // of the present interruption, in Unix ns
+	away  time.Duration
+	ended atomic.Bool
+}
+
+// interrupt interrupts the process again and again, for up to most, until ended.
+func (s *starved) interrupt(r *rand.Rand, most time.Duration) {
+	for !s.ended.Load() {
+		runs := time.Duration(r.Int64N(int64(most))) + time.Millisecond
+		time.Sleep(runs)
+		d := time.Duration(r.Int64N(int64(most)))
+		s.until.Store(time.Now().Add(d).UnixNano())
+		s.away += d
+		time.Sleep(d)
+	}
+}
+
+// wait returns when the process runs, and for how long it did not.
+func (s *starved) wait() (d time.Duration) {
+	for {
+		left := time.Duration(s.until.Load() - time.Now().UnixNano())
+		if left <= 0 {
+			return d
+		}
+		time.Sleep(left)
+		d += left
+	}
+}
+
+// starvedSocket is a socket of a starved process.
+type starvedSocket struct {
+	*netsim.PacketConn
+	process *starved
+	held    atomic.Int32 // datagrams that were read when the process did not run
+}
+
+func (s *starvedSocket) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
+	n, from, err = s.PacketConn.ReadFromAddrPort(b)
+	s.held.Store(1)
+	s.process.wait()
+	s.held.Store(0)
+	return n, from, err
+}
+
+func (s *starvedSocket) ReadQueue(q *udp.Queue) bool {
+	*q = udp.Queue{Used: s.Unread() + int(s.held.Load()), Limit: 1 << 20}
+	return true
+}
+
+// server opens a listener of a starved process. Its wake-ups are late, too.
+func (s *starved) server(w *world, config *Config) *Listener {
+	pc, err := w.net.Listen(serverAddr)
+	require.NoError(w.t, err)
+	e, err := NewEndpoint(&starvedSocket{PacketConn: pc, process: s}, config)
+	require.NoError(w.t, err)
+	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	e.wakes.Init(e.epoch, (*Conn).wakeIndex, func(c *Conn) {
+		if late := s.wait(); late > 0 {
+			e.wokenLate(late)
+		}
+		c.onWake()
+	}, nil)
+	l, err := e.Listen()
+	require.NoError(w.t, err)
+	return l
+}
+
+// pour writes to a session until it ends, whenever the process runs.
+func (s *starved) pour(c *Conn) {
+	for p := make([]byte, 32<<10); ; s.wait() {
+		if _, err := c.Write(p); err != nil {
+			return
+		}
+	}
+}
+
+// drain reads a session until it ends, whenever the process runs, and counts what has
+// come.
+func (s *starved) drain(c *Conn, n *atomic.Int64) {
+	for p := make([]byte, 64<<10); ; s.wait() {
+		m, err := c.Read(p)
+		if err != nil {
+			return
+		}
+		n.Add(int64(m))
+	}
+}
+
+// A process that is interrupted at random, for up to 50, 200 and 1000 ms, takes no late
+// ACK for a loss, and keeps its congestion window. What passes, either way, is what its
+// processor time allows.
+func TestLateWakeUps(t *testing.T) {
+	const rate, length = 2 << 20, 20 * time.Second
+	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Rate: rate, Queue: 1 << 20}
+	window := 0 // without interruptions
+	for _, most := range []time.Duration{0, 50, 200, 1000} {
+		most *= time.Millisecond
+		t.Run(fmt.Sprint(most), func(t *testing.T) {
+			inWorld(t, 1, link, func(t *testing.T, w *world) {
+				s, here := new(starved), new(starved)
+				l := s.server(w, nil)
+				var ends [2][2]*Conn
+				for i := range ends {
+					e, _ := w.endpoint(fmt.Sprintf("10.0.0.%d:0", 2+i), nil)
+					c := w.dial(e)
+					_, err := c.Write([]byte{42})
+					require.NoError(t, err)
+					ends[i] = [2]*Conn{c, accepted(t, l)}
+				}
+				var ended sync.WaitGroup
+				var down, up atomic.Int64
+				if most > 0 {
+					ended.Go(func() { s.interrupt(rand.New(rand.NewPCG(1, uint64(most))), most) })
+				}
+				ended.Go(func() { s.pour(ends[0][1]) })
+				ended.Go(func() { here.drain(ends[0][0], &down) })
+				ended.Go(func() { here.pour(ends[1][0]) })
+				ended.Go(func() { s.drain(ends[1][1], &up) })
+				defer ended.Wait()
+				defer func() {
+					s.ended.Store(true)
+					for _, c := range ends {
+						require.NoError(t, c[0].Abort())
+					}
+				}()
+				time.Sleep(length)
+				share := 1 - s.away.Seconds()/length.Seconds()
+				whole := share * rate * length.Seconds()
+				require.Greater(t, float64(down.Load()), 0.9*whole, "it runs %.2f of the time", share)
+				require.Greater(t, float64(up.Load()), 0.85*whole, "it runs %.2f of the time", share)
+				st := ends[0][1].Stats()
+				require.Zero(t, st.Retransmits())
+				if most == 0 {
+					window = st.CongestionWindow
+				}
+				require.GreaterOrEqual(t, st.CongestionWindow, window)
+			})
+		})
+	}
+}
