@@ -35,7 +35,6 @@ type sharedState struct {
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queue[*Conn]
-	packets          sync.Pool // of *buffer
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no
@@ -126,6 +125,9 @@ type packet struct {
 
 // buffer is a packet buffer of the endpoint's pool.
 type buffer struct{ b []byte }
+
+// packetBuffers has the buffers of all endpoints, as many have few packets each.
+var packetBuffers sync.Pool // of *buffer
 
 // overhead is the space that a packet needs around its content, in bytes. The
 // content is what the state machine or SendDatagram puts into it.

@@ -106,7 +106,6 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.replies.cookies.Random = e.repeat
 	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
 	e.resetSecret = e.newResetSecret()
-	e.packets.New = func() any { return new(buffer) }
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()

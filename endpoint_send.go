@@ -30,7 +30,7 @@ func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
 	e.counters.bytesSent.Add(uint64(bytes))
 	for i := range packets {
 		if b := packets[i].pooled; b != nil {
-			e.packets.Put(b)
+			packetBuffers.Put(b)
 			packets[i].buf, packets[i].pooled = nil, nil
 		}
 	}
@@ -65,7 +65,10 @@ func (e *Endpoint) writeFailed(err error) bool {
 
 // packet returns a packet with a buffer of n bytes from the pool.
 func (e *Endpoint) packet(n int) packet {
-	b := e.packets.Get().(*buffer)
+	b, _ := packetBuffers.Get().(*buffer)
+	if b == nil {
+		b = new(buffer)
+	}
 	if cap(b.b) < n {
 		b.b = make([]byte, max(n, e.config.MTU))
 	}

@@ -344,7 +344,7 @@ func (c *Conn) sendFlight() {
 // queueFlight queues a packet of the handshake for the socket if it was sealed.
 func (c *Conn) queueFlight(p packet, sealed bool) bool {
 	if !sealed {
-		c.ep.packets.Put(p.pooled)
+		packetBuffers.Put(p.pooled)
 		return false
 	}
 	p.ready = true

@@ -104,7 +104,7 @@ func (c *Conn) collect(data []byte) {
 	b, room := o.current, &c.ep.overhead
 	o.current = nil
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
-		c.ep.packets.Put(b)
+		packetBuffers.Put(b)
 		return
 	}
 	size := room.total + len(data)

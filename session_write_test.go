@@ -529,7 +529,7 @@ func TestPipelineAllocatesNothing(t *testing.T) {
 					panic(fmt.Sprint(err, len(out)))
 				}
 				for _, p := range out {
-					a.ep.packets.Put(p.pooled)
+					packetBuffers.Put(p.pooled)
 				}
 			}
 			run()

@@ -36,6 +36,13 @@ const (
 // after no call has come in time.
 const maxHoldoff = 1024
 
+// If no more than fewCalls calls took the turn within Grace, the next maxStops stop the
+// timer.
+const (
+	fewCalls = 2
+	maxStops = 64
+)
+
 // minStreak is how many turns calls have to take in a row for handing over to
 // have been worthwhile. The hold-off then starts again from 1.
 const minStreak = 8
@@ -61,6 +68,7 @@ type Turn[S any] struct {
 	lastReader  *S          // session of the last call to read, which may have deferred its reply; nil: none
 	timer       *time.Timer // nil before its first use
 	armed       bool        // timer is set
+	stops       int         // so many times more Acquire stops the timer
 	armedAt     int         // acquired when timer was set; -1: before the present handover
 	stopped     bool        // calls may no longer read
 	holdoff     int         // wake-ups to let pass before the next handover
@@ -112,6 +120,10 @@ func (t *Turn[S]) Acquire() bool {
 		return false
 	}
 	t.who, t.lastReader = Call, nil
+	if t.stops > 0 && t.armed && t.timer.Stop() {
+		t.armed = false
+		t.stops--
+	}
 	t.acquired++
 	t.turns++
 	return true
@@ -139,8 +151,9 @@ func (t *Turn[S]) leaveOpenLocked() {
 	}
 }
 
-// armLocked sets the timer. Acquire does not stop it: letting it fire now and
-// then costs less than stopping it for each call. t.mu is held.
+// armLocked sets the timer. While calls follow each other soon, Acquire does not stop
+// it: letting it fire now and then costs less. If few do, it is the reverse. t.mu is
+// held.
 func (t *Turn[S]) armLocked() {
 	t.armed, t.armedAt = true, t.acquired
 	if t.timer == nil {
@@ -155,6 +168,9 @@ func (t *Turn[S]) expire() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.armed = false
+	if t.acquired-t.armedAt <= fewCalls {
+		t.stops = maxStops
+	}
 	if t.who != Nobody {
 		return
 	}

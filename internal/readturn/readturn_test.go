@@ -53,6 +53,47 @@ func TestTurn(t *testing.T) {
 	})
 }
 
+// Calls that follow each other soon leave the timer set. If few do, they stop it, and
+// now and then find out anew.
+func TestTimerOfFewCalls(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var turn Turn[session]
+		turn.Init()
+		armed := func() bool {
+			turn.mu.Lock()
+			defer turn.mu.Unlock()
+			return turn.armed
+		}
+		require.True(t, turn.HandOver())
+		call := func(between time.Duration) {
+			require.True(t, turn.Acquire())
+			time.Sleep(between)
+			synctest.Wait()
+			turn.Release(nil, true)
+		}
+		for range 10 {
+			call(Grace / 4)
+			require.True(t, armed())
+		}
+		call(2 * Grace) // the timer fires meanwhile, with many calls
+		require.Zero(t, turn.stops)
+		call(2 * Grace)
+		require.Equal(t, maxStops, turn.stops, "with one")
+		for i := range maxStops {
+			require.True(t, turn.Acquire())
+			require.False(t, armed())
+			require.Equal(t, maxStops-1-i, turn.stops)
+			time.Sleep(2 * Grace)
+			turn.Release(nil, true)
+		}
+		require.True(t, turn.Acquire())
+		require.True(t, armed(), "no longer")
+		turn.Release(nil, false)
+		turn.Await()
+		time.Sleep(Grace)
+	})
+}
+
 // A call that expects no other gives the turn back at once. After Stop there is no
 // turn for calls.
 func TestStop(t *testing.T) {

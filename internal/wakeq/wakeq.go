@@ -110,18 +110,22 @@ func (q *Queue[T]) Idle() bool {
 	return len(q.heap) == 0 && q.armedAt == 0
 }
 
-// arm sets the timer to the earliest request, unless it fires before that
-// anyway. q.mu is held.
+// arm sets the timer to the earliest request. If it fires before that anyway it
+// stays, unless it would in less than half of the time: what it costs to fire is ten
+// times what it costs to be set. q.mu is held.
 func (q *Queue[T]) arm() {
 	if len(q.heap) == 0 {
 		return
 	}
-	at := q.heap[0].at
-	if q.armedAt != 0 && q.armedAt <= at {
+	at := max(q.heap[0].at, 1)
+	if q.armedAt == at {
 		return
 	}
-	q.armedAt = max(at, 1)
 	now := time.Since(q.epoch)
+	if q.armedAt != 0 && q.armedAt < at && (q.armedAt <= now || q.armedAt-now >= (at-now)/2) {
+		return
+	}
+	q.armedAt = at
 	delay := max(at-now, 0)
 	q.firesAt = now + delay
 	switch {

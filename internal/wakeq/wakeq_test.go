@@ -84,6 +84,33 @@ func TestEarlierWakeUp(t *testing.T) {
 	})
 }
 
+// A timer that would fire in less than half of the time until the first request is
+// set anew. Otherwise it fires once in vain.
+func TestTimerMovesLater(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := newRecord()
+		defer q.Stop()
+		armed := func() time.Duration {
+			q.Queue.mu.Lock()
+			defer q.Queue.mu.Unlock()
+			return q.armedAt
+		}
+		s := &sleeper{}
+		q.Set(s, 100*time.Millisecond)
+		q.Set(s, 200*time.Millisecond)
+		require.Equal(t, 100*time.Millisecond, armed())
+		q.Set(s, 201*time.Millisecond)
+		require.Equal(t, 201*time.Millisecond, armed())
+		q.Set(s, 300*time.Millisecond)
+		time.Sleep(201 * time.Millisecond)
+		synctest.Wait()
+		require.Equal(t, 300*time.Millisecond, armed())
+		time.Sleep(time.Second)
+		synctest.Wait()
+		require.Equal(t, []time.Duration{300 * time.Millisecond}, q.at)
+	})
+}
+
 // Stop withdraws what was asked for, and the elements know it.
 func TestStop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
