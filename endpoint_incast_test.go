@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -343,6 +344,92 @@ func TestIncastCountsDemand(t *testing.T) {
 			require.Greater(t, got, 0.8*alone)
 		})
 	}
+}
+
+// jain returns Jain's index of fairness: 1 if all are equal.
+func jain(all []float64) float64 {
+	sum, squares := 0.0, 0.0
+	for _, x := range all {
+		sum += x
+		squares += x * x
+	}
+	return sum * sum / squares / float64(len(all))
+}
+
+// maxMin returns the max-min fair shares of what demands may have in all.
+func maxMin(demands []float64, all float64) (shares []float64) {
+	shares = make([]float64, len(demands))
+	order := make([]int, len(demands))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(i, j int) int { return cmp.Compare(demands[i], demands[j]) })
+	for n, i := range order {
+		shares[i] = min(demands[i], all/float64(len(order)-n))
+		all -= shares[i]
+	}
+	return shares
+}
+
+// Senders of different demand have max-min fair shares of what the reader gets done:
+// those that want little have it, and the others have equal parts of the rest.
+func TestIncastSharesAreMaxMin(t *testing.T) {
+	t.Parallel()
+	long(t)
+	const length = 16 * time.Second // some turns of each
+	senders := 1000
+	if testing.Short() {
+		senders = 200
+	}
+	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
+		pace := time.Second / time.Duration(20*senders) // 20 segments a second for each
+		c := newCrowd(w, nil, senders*(5<<10), pace)
+		go c.serve()
+		demands := make([]float64, senders) // bytes a second
+		for i := range demands {
+			pause, bytes := time.Duration(0), crowdChunk
+			if i%2 == 0 { // from 2.5 to 20 KB a second
+				pause, bytes = 200*time.Millisecond, 512<<(i/2%4)
+			}
+			demands[i] = 1e9
+			if pause > 0 {
+				demands[i] = float64(bytes) / pause.Seconds()
+			}
+			c.joinWith(nil, bytes, pause)
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(3 * time.Second)
+		before := make([]uint64, senders)
+		for i, s := range c.senders {
+			before[i] = s.received.Load()
+		}
+		time.Sleep(length)
+		got, all := make([]float64, senders), 0.0
+		for i, s := range c.senders {
+			got[i] = float64(s.received.Load()-before[i]) / length.Seconds()
+			all += got[i]
+		}
+		shares := maxMin(demands, all)
+		ratios, worst, best := make([]float64, senders), 1e9, 0.0
+		for i := range got {
+			ratios[i] = got[i] / shares[i]
+			worst, best = min(worst, ratios[i]), max(best, ratios[i])
+		}
+		t.Logf("%.0f %% of %v a segment, Jain's index %.4f, from %.2f to %.2f of the share", all/1448*pace.Seconds()*100, pace, jain(ratios), worst, best)
+		within := 0.1
+		if testing.Short() {
+			within = 0.2 // few senders of many segments
+		}
+		require.Greater(t, jain(ratios), 0.99)
+		require.Greater(t, worst, 1-within)
+		require.Less(t, best, 1+within)
+		require.Greater(t, all/1448*pace.Seconds(), 0.8)
+		require.Zero(t, c.failed.Load())
+		for _, s := range c.senders {
+			s.stop.Store(true)
+		}
+		time.Sleep(5 * time.Second)
+	})
 }
 
 // What is done for each batch allocates nothing.
