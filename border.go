@@ -34,7 +34,7 @@ type sharedState struct {
 	migrates         bool               // a cipher authenticates packets, and the id shows whose they are; immutable
 	counters         endpointCounters
 	load             endpointLoad
-	wakes            wakeq.Queue[*Conn]
+	wakes            wakeq.Queues[*Conn]
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no

@@ -398,6 +398,12 @@ func TestIncastSharesAreMaxMin(t *testing.T) {
 			c.joinWith(nil, bytes, pause)
 			time.Sleep(time.Millisecond)
 		}
+		defer func() {
+			for _, s := range c.senders {
+				s.stop.Store(true)
+			}
+			time.Sleep(5 * time.Second)
+		}()
 		time.Sleep(3 * time.Second)
 		before := make([]uint64, senders)
 		for i, s := range c.senders {
@@ -418,17 +424,13 @@ func TestIncastSharesAreMaxMin(t *testing.T) {
 		t.Logf("%.0f %% of %v a segment, Jain's index %.4f, from %.2f to %.2f of the share", all/1448*pace.Seconds()*100, pace, jain(ratios), worst, best)
 		within := 0.1
 		if testing.Short() {
-			within = 0.2 // few senders of many segments
+			within = 0.3 // few senders of many segments
 		}
 		require.Greater(t, jain(ratios), 0.99)
 		require.Greater(t, worst, 1-within)
 		require.Less(t, best, 1+within)
 		require.Greater(t, all/1448*pace.Seconds(), 0.8)
 		require.Zero(t, c.failed.Load())
-		for _, s := range c.senders {
-			s.stop.Store(true)
-		}
-		time.Sleep(5 * time.Second)
 	})
 }
 

@@ -1,6 +1,8 @@
 package kcp
 
 import (
+	"net"
+	"runtime"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -12,6 +14,21 @@ import (
 
 // leastLag is the lag from which on it is noted for time-outs: less says nothing.
 const leastLag = time.Millisecond
+
+// mostWakeQueues is the most wake queues of an endpoint.
+const mostWakeQueues = 16
+
+// wakeQueues returns how many wake queues the endpoint has. With every packet a session
+// uses one. With one for all, eight goroutines waited for its lock nearly half of the
+// time; each further one has a timer that wakes the process. So there is one for each two
+// goroutines that run at a time. A socket that is connected to one peer has one.
+func (e *Endpoint) wakeQueues() int {
+	c, ok := e.socket.shards[0].pc.(net.Conn)
+	if e.repeat != nil || ok && c.RemoteAddr() != nil {
+		return 1
+	}
+	return min((runtime.GOMAXPROCS(0)+1)/2, mostWakeQueues)
+}
 
 // wokenLate takes note that a wake-up of sessions is late by d. Calls may overlap, and
 // a figure be lost.

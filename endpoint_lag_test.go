@@ -73,7 +73,7 @@ func (s *starved) server(w *world, config *Config) *Listener {
 	e, err := NewEndpoint(&starvedSocket{PacketConn: pc, process: s}, config)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-	e.wakes.Init(e.epoch, (*Conn).wakeIndex, func(c *Conn) {
+	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, func(c *Conn) {
 		if late := s.wait(); late > 0 {
 			e.wokenLate(late)
 		}

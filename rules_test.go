@@ -180,6 +180,7 @@ func endpointFigures() []rulebook.Figure {
 		{pressure, "16 ended", mostShed},
 		{"| TIME-WAIT (RFC 9293", "60 s", timeWaitTime},
 		{"| Time-outs that are due wait", "1 ms", holdTime},
+		{"| Wake queues", "16", mostWakeQueues},
 		{"| A read error of the socket", "8 in a row", manyFailures},
 		{foreign, "5 s", lastingErrors},
 		{foreign, "1 s", closeWait},

@@ -147,6 +147,9 @@ func (c *Conn) wake(at time.Duration) {
 // wakeIndex returns where the session keeps its position in Endpoint.wakes.
 func (c *Conn) wakeIndex() *int32 { return &c.timers.wakeIndex }
 
+// wakeHash returns a random number of the session, which does not change.
+func (c *Conn) wakeHash() uint32 { return c.timers.clockBase }
+
 // onWake locks c.mu and does what is due. The endpoint's timer calls it. Often
 // that is nothing: the delayed ACK for which the wake-up was set has left with an
 // answer, or what was to be retransmitted was acknowledged.

@@ -47,6 +47,25 @@ func (l *Lag) advance(now time.Duration) {
 // microseconds, and the longest. Both are 0 if there was no wake-up lately.
 func (l *Lag) Summary(now time.Duration) (p50, most time.Duration) {
 	l.advance(now)
+	return l.summary()
+}
+
+// add adds the wake-ups of o, which is of the same interval.
+func (l *Lag) add(o *Lag) {
+	l.now.add(&o.now)
+	l.before.add(&o.before)
+}
+
+// add adds the wake-ups of o.
+func (l *lagTimes) add(o *lagTimes) {
+	l.most = max(l.most, o.most)
+	for i, n := range o.buckets {
+		l.buckets[i] += n
+	}
+}
+
+// summary is Summary of the present interval.
+func (l *Lag) summary() (p50, most time.Duration) {
 	n := uint64(0)
 	for i := range lagBuckets {
 		n += uint64(l.now.buckets[i]) + uint64(l.before.buckets[i])

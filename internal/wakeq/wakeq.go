@@ -227,15 +227,14 @@ func (q *Queue[T]) recordLocked(d, now time.Duration) {
 	q.lag.Record(d, now)
 }
 
-// Lag returns how late the wake-ups of the last seconds were: the median and the
-// longest.
-func (q *Queue[T]) Lag() (p50, most time.Duration) {
+// addLag adds how late the wake-ups of the last seconds were.
+func (q *Queue[T]) addLag(to *Lag) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.lag == nil {
-		return 0, 0
+	if q.lag != nil {
+		q.lag.advance(time.Since(q.epoch))
+		to.add(q.lag)
 	}
-	return q.lag.Summary(time.Since(q.epoch))
 }
 
 // The heap has four children a node, which are beside each other in memory. It

@@ -339,28 +339,62 @@ func TestLag(t *testing.T) {
 	require.Equal(t, [2]time.Duration{}, summary(70*LagTime))
 }
 
-// The lag of a queue is how late its timer was. A request for a time that has passed
+// The lag of queues is how late their timers were. A request for a time that has passed
 // is not late.
-func TestLagOfQueue(t *testing.T) {
+func TestLagOfQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var late []time.Duration
-		q := newRecord()
-		q.late = func(d time.Duration) { late = append(late, d) }
-		p50, most := q.Lag()
-		require.Zero(t, p50+most)
+		var q Queues[*sleeper]
+		q.Init(3, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, func(*sleeper) {},
+			func(d time.Duration) { late = append(late, d) })
+		lag := func() [2]time.Duration {
+			p50, most := q.Lag()
+			return [2]time.Duration{p50, most}
+		}
+		require.Equal(t, [2]time.Duration{}, lag())
 		time.Sleep(time.Second)
 		q.Set(&sleeper{}, time.Millisecond)
 		synctest.Wait()
 		require.Equal(t, []time.Duration{0}, late)
-		q.Set(&sleeper{}, 2*time.Second)
-		q.Queue.mu.Lock()
-		q.firesAt -= 300 * time.Millisecond // as if it had been to fire then
-		q.Queue.mu.Unlock()
+		require.Equal(t, [2]time.Duration{}, lag())
+		for i, d := range []time.Duration{100, 300} {
+			q.Set(&sleeper{id: 4 + i}, 2*time.Second)
+			part := &q.all[1+i]
+			part.mu.Lock()
+			part.firesAt -= d * time.Millisecond // as if it had been to fire then
+			part.mu.Unlock()
+		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		require.Equal(t, []time.Duration{0, 300 * time.Millisecond}, late)
-		p50, most = q.Lag()
-		require.Equal(t, 300*time.Millisecond, most)
-		require.Equal(t, time.Microsecond, p50)
+		require.ElementsMatch(t, []time.Duration{0, 100 * time.Millisecond, 300 * time.Millisecond}, late)
+		require.Equal(t, [2]time.Duration{131072 * time.Microsecond, 300 * time.Millisecond}, lag())
+	})
+}
+
+// An element is in one queue, and the others do not know it.
+func TestQueues(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start, woken := time.Now(), []int(nil)
+		var q Queues[*sleeper]
+		q.Init(2, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) },
+			func(s *sleeper) { woken = append(woken, s.id) }, nil)
+		require.True(t, q.Idle())
+		all := []*sleeper{{id: 0}, {id: 1}, {id: 2}, {id: 7}}
+		for i, s := range all {
+			q.Set(s, time.Duration(4-i)*time.Second)
+		}
+		require.Len(t, q.all[0].heap, 2)
+		require.Len(t, q.all[1].heap, 2)
+		q.Set(all[0], 500*time.Millisecond)
+		q.Remove(all[1])
+		require.False(t, q.Idle())
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		require.Equal(t, []int{0, 7, 2}, woken)
+		require.True(t, q.Idle())
+		q.Set(all[1], time.Hour)
+		q.Stop()
+		require.Zero(t, all[1].index)
+		require.True(t, q.all[1].stopped)
 	})
 }

@@ -1,0 +1,61 @@
+package wakeq
+
+import "time"
+
+// Queues is several queues, so that those who use them seldom wait for each other's
+// locks. Each element is in the same one always. Init is called before any other
+// method. The others are safe for concurrent use.
+type Queues[T any] struct {
+	all  []Queue[T]
+	hash func(T) uint32
+}
+
+// Init makes n queues, as Queue.Init. hash returns a random number of an element, which
+// does not change.
+func (q *Queues[T]) Init(n int, epoch time.Time, index func(T) *int32, hash func(T) uint32, wake func(T), late func(time.Duration)) {
+	q.all, q.hash = make([]Queue[T], n), hash
+	for i := range q.all {
+		q.all[i].Init(epoch, index, wake, late)
+	}
+}
+
+// of returns the queue of elem.
+func (q *Queues[T]) of(elem T) *Queue[T] {
+	if len(q.all) == 1 {
+		return &q.all[0]
+	}
+	return &q.all[q.hash(elem)%uint32(len(q.all))]
+}
+
+// Set is Queue.Set.
+func (q *Queues[T]) Set(elem T, at time.Duration) { q.of(elem).Set(elem, at) }
+
+// Remove is Queue.Remove.
+func (q *Queues[T]) Remove(elem T) { q.of(elem).Remove(elem) }
+
+// Stop is Queue.Stop of all.
+func (q *Queues[T]) Stop() {
+	for i := range q.all {
+		q.all[i].Stop()
+	}
+}
+
+// Idle reports whether all are idle.
+func (q *Queues[T]) Idle() bool {
+	for i := range q.all {
+		if !q.all[i].Idle() {
+			return false
+		}
+	}
+	return true
+}
+
+// Lag returns how late the wake-ups of the last seconds were: the median and the
+// longest.
+func (q *Queues[T]) Lag() (p50, most time.Duration) {
+	var all Lag
+	for i := range q.all {
+		q.all[i].addLag(&all)
+	}
+	return all.summary()
+}
