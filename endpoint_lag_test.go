@@ -18,7 +18,7 @@ import (
 // goroutines runs.
 type starved struct {
 	until atomic.Int64 // of the present interruption, in Unix ns
-	away  time.Duration
+	away  atomic.Int64 // ns
 	ended atomic.Bool
 }
 
@@ -29,7 +29,7 @@ func (s *starved) interrupt(r *rand.Rand, most time.Duration) {
 		time.Sleep(runs)
 		d := time.Duration(r.Int64N(int64(most)))
 		s.until.Store(time.Now().Add(d).UnixNano())
-		s.away += d
+		s.away.Add(int64(d))
 		time.Sleep(d)
 	}
 }
@@ -109,6 +109,8 @@ func (s *starved) drain(c *Conn, n *atomic.Int64) {
 // ACK for a loss, and keeps its congestion window. What passes, either way, is what its
 // processor time allows.
 func TestLateWakeUps(t *testing.T) {
+	t.Parallel()
+	long(t)
 	const rate, length = 2 << 20, 20 * time.Second
 	link := netsim.LinkConfig{Delay: 10 * time.Millisecond, Rate: rate, Queue: 1 << 20}
 	window := 0 // without interruptions
@@ -143,7 +145,7 @@ func TestLateWakeUps(t *testing.T) {
 					}
 				}()
 				time.Sleep(length)
-				share := 1 - s.away.Seconds()/length.Seconds()
+				share := 1 - float64(s.away.Load())/float64(length)
 				whole := share * rate * length.Seconds()
 				require.Greater(t, float64(down.Load()), 0.9*whole, "it runs %.2f of the time", share)
 				require.Greater(t, float64(up.Load()), 0.85*whole, "it runs %.2f of the time", share)

@@ -343,10 +343,15 @@ func TestLag(t *testing.T) {
 // is not late.
 func TestLagOfQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		var late []time.Duration
 		var q Queues[*sleeper]
 		q.Init(3, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, func(*sleeper) {},
-			func(d time.Duration) { late = append(late, d) })
+			func(d time.Duration) {
+				mu.Lock()
+				defer mu.Unlock()
+				late = append(late, d)
+			})
 		lag := func() [2]time.Duration {
 			p50, most := q.Lag()
 			return [2]time.Duration{p50, most}
@@ -374,10 +379,15 @@ func TestLagOfQueues(t *testing.T) {
 // An element is in one queue, and the others do not know it.
 func TestQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		var mu sync.Mutex
 		start, woken := time.Now(), []int(nil)
 		var q Queues[*sleeper]
 		q.Init(2, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) },
-			func(s *sleeper) { woken = append(woken, s.id) }, nil)
+			func(s *sleeper) {
+				mu.Lock()
+				defer mu.Unlock()
+				woken = append(woken, s.id)
+			}, nil)
 		require.True(t, q.Idle())
 		all := []*sleeper{{id: 0}, {id: 1}, {id: 2}, {id: 7}}
 		for i, s := range all {
