@@ -44,8 +44,6 @@ type endpointLoad struct {
 	sessions atomic.Int32 // length of sessionTable.sessions
 	buffered atomic.Int64 // bytes of memory that sessions hold because of their peers
 	written  atomic.Int64 // what write buffers hold, in grains of writeGrain bytes
-	lag      atomic.Int64 // how late wake-ups were lately at most, in ns
-	lagAt    atomic.Int64 // when lag was noted, in seconds since the epoch; it halves with each
 	pressure pressure
 }
 
@@ -344,20 +342,27 @@ func (e *Endpoint) readForCall(s *shard, c *Conn) (failed bool) {
 // expected.
 func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, follow) }
 
-// unread reports whether datagrams have arrived at a socket that no session has had
-// yet: in its buffer, or in a batch whose reader was interrupted. It is false if the
-// system does not tell.
-func (e *Endpoint) unread(shard int) bool {
-	s := &e.socket.shards[shard]
+// arrived returns how many bytes have arrived at a socket so far, as its buffer counts
+// them; those that wait there only if the system tells.
+func (e *Endpoint) arrived(shard int) int64 {
+	s, q := &e.socket.shards[shard], udp.Queue{}
+	s.readQueue(&q)
+	return s.taken.Load() + int64(q.Used)
+}
+
+// unread reports whether of the first n bytes that have arrived at a socket there are
+// some that no session has had yet: in its buffer, or in a batch whose reader was
+// interrupted. It is false if the system does not tell.
+func (e *Endpoint) unread(shard int, n int64) bool {
+	s, q := &e.socket.shards[shard], udp.Queue{}
+	if s.fed.Load() >= n {
+		return false
+	}
 	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {
 		return true
 	}
-	var q udp.Queue
 	return s.readQueue(&q) && q.Used > 0
 }
-
-// lag returns how late wake-ups were lately at most.
-func (e *Endpoint) lag() time.Duration { return time.Duration(e.load.lag.Load()) }
 
 // interruptCall makes the call return that has the read turn.
 func (e *Endpoint) interruptCall() { e.socket.shards[0].interrupt() }

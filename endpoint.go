@@ -109,7 +109,7 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
-	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, (*Conn).onWake, e.wokenLate)
+	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
 			// The system may grant less, which is enough to work.

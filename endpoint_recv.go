@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -132,7 +133,12 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	shard := &e.socket.shards[in.shard]
 	shard.taking.Store(int64(now))
 	defer shard.taking.Store(0)
-	bytes := 0
+	bytes, buffered := 0, int64(0)
+	for i := range batch {
+		buffered += int64(incast.BufferBytes(len(batch[i].Buf)))
+	}
+	taken := shard.taken.Add(buffered)
+	defer shard.fed.Store(taken)
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)

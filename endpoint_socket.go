@@ -22,6 +22,8 @@ type shard struct {
 
 	asked   atomic.Bool  // interrupt was called since the last time-out
 	taking  atomic.Int64 // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not
+	taken   atomic.Int64 // bytes that were read, as the receive buffer counts them
+	fed     atomic.Int64 // of taken, those that the sessions have had
 	foreign bool         // the caller of NewEndpoint has pc, too; immutable
 
 	// Used only by the present reader.

@@ -233,23 +233,27 @@ func (c *Conn) flush(now time.Duration) {
 	c.timers.compactAt = now + compactAfter
 }
 
-// holdTime is after what time a session looks again if time-outs have to wait.
-const holdTime = time.Millisecond
+const (
+	// holdTime is after what time at least a session looks again if time-outs have to
+	// wait.
+	holdTime = time.Millisecond
+	// mostHold is how long they wait at most.
+	mostHold = time.Second
+)
 
-// holdTimeouts lets time-outs that have come wait while the socket has datagrams that
-// no session has had yet. In a process that lacks processor time the ACKs are among
-// them, and to retransmit would be spurious. They wait for as long again as they are
-// late, or as wake-ups were lately.
+// holdTimeouts lets time-outs that have come wait until the sessions have had what had
+// arrived at the socket by then. In a process that lacks processor time the ACKs are
+// among that, and to retransmit would be spurious.
 func (c *Conn) holdTimeouts(now time.Duration) {
-	t := &c.timers
+	t, shard := &c.timers, int(c.path.shard)
 	late := c.kcp.timeoutLate()
 	if late >= 0 && t.holdUntil == 0 {
-		t.holdUntil = now + max(time.Duration(late)*time.Millisecond, c.ep.lag())
+		t.holdUntil, t.holdFor = now+mostHold, c.ep.arrived(shard)
 	}
-	hold := late >= 0 && now < t.holdUntil && c.ep.unread(int(c.path.shard))
+	hold := late >= 0 && now < t.holdUntil && c.ep.unread(shard, t.holdFor)
 	c.kcp.holdTimeouts(hold)
 	if hold {
-		c.wake(now + holdTime)
+		c.wake(now + max(holdTime, (now+mostHold-t.holdUntil)/4))
 	} else {
 		t.holdUntil = 0
 	}
