@@ -342,20 +342,23 @@ func (e *Endpoint) readForCall(s *shard, c *Conn) (failed bool) {
 // expected.
 func (e *Endpoint) endReadTurn(s *shard, c *Conn, follow bool) { s.lead.Release(c, follow) }
 
-// arrived returns how many bytes have arrived at a socket so far, as its buffer counts
-// them; those that wait there only if the system tells.
-func (e *Endpoint) arrived(shard int) int64 {
+// arrivedUnit is what arrived counts in, in bytes.
+const arrivedUnit = 64
+
+// arrived returns how much has arrived at a socket so far, modulo 2^32, as its buffer
+// counts it; what waits there is included only if the system tells.
+func (e *Endpoint) arrived(shard int) uint32 {
 	s, q := &e.socket.shards[shard], udp.Queue{}
 	s.readQueue(&q)
-	return s.taken.Load() + int64(q.Used)
+	return s.taken.Load() + uint32(q.Used/arrivedUnit)
 }
 
-// unread reports whether of the first n bytes that have arrived at a socket there are
-// some that no session has had yet: in its buffer, or in a batch whose reader was
+// unread reports whether sessions have not had yet some of what had arrived at a socket
+// when arrived returned n: it is in the socket's buffer, or in a batch whose reader was
 // interrupted. It is false if the system does not tell.
-func (e *Endpoint) unread(shard int, n int64) bool {
+func (e *Endpoint) unread(shard int, n uint32) bool {
 	s, q := &e.socket.shards[shard], udp.Queue{}
-	if s.fed.Load() >= n {
+	if int32(s.fed.Load()-n) >= 0 {
 		return false
 	}
 	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {

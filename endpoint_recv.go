@@ -133,11 +133,11 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	shard := &e.socket.shards[in.shard]
 	shard.taking.Store(int64(now))
 	defer shard.taking.Store(0)
-	bytes, buffered := 0, int64(0)
+	bytes, buffered := 0, 0
 	for i := range batch {
-		buffered += int64(incast.BufferBytes(len(batch[i].Buf)))
+		buffered += incast.BufferBytes(len(batch[i].Buf))
 	}
-	taken := shard.taken.Add(buffered)
+	taken := shard.taken.Add(uint32(buffered / arrivedUnit))
 	defer shard.fed.Store(taken)
 	for i := range batch {
 		d := &batch[i]
@@ -240,13 +240,15 @@ func (e *Endpoint) classify(p *inPacket) bool {
 // which is counted, or answered outside any session.
 func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
-	e.mu.RLock()
-	c := e.table.Get(key)
+	c := e.table.Find(key)
 	if p.kind == parityPacket {
 		c = e.table.OfParity(key)
+	} else if c == nil {
+		e.mu.RLock()
+		c = e.table.Get(key)
+		e.mu.RUnlock()
 	}
 	bound := c != nil && p.kind == fecPacket && e.table.Bound(c)
-	e.mu.RUnlock()
 	if c == nil {
 		c = e.handleUnknown(key, d, p, now)
 	}

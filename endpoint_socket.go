@@ -20,11 +20,11 @@ type shard struct {
 	sock udp.Conn
 	lead readturn.Turn[Conn] // whose turn it is to read
 
-	asked   atomic.Bool  // interrupt was called since the last time-out
-	taking  atomic.Int64 // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not
-	taken   atomic.Int64 // bytes that were read, as the receive buffer counts them
-	fed     atomic.Int64 // of taken, those that the sessions have had
-	foreign bool         // the caller of NewEndpoint has pc, too; immutable
+	asked   atomic.Bool   // interrupt was called since the last time-out
+	taking  atomic.Int64  // since when its reader has fed a batch to the sessions, in ns since the epoch; 0: it does not
+	taken   atomic.Uint32 // what was read; see Endpoint.arrived
+	fed     atomic.Uint32 // of that, what the sessions have had
+	foreign bool          // the caller of NewEndpoint has pc, too; immutable
 
 	// Used only by the present reader.
 	batch    []udp.Datagram

@@ -12,7 +12,7 @@ import (
 type sessionKey = admission.Key
 
 // sessionTable finds sessions by everything that a packet may identify them by.
-// Endpoint.mu guards it.
+// Endpoint.mu guards it, but for what admission.Table does without a lock.
 type sessionTable struct {
 	admission.Table[Conn]
 	tally     sessionTally

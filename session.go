@@ -134,8 +134,8 @@ type timerState struct {
 	wakeAt    time.Duration // the wake-up that is set; 0: none
 	dueAt     time.Duration // when something is to be done; 0: never. Not before wakeAt
 	compactAt time.Duration // when spare memory is released; 0: there is none
-	holdUntil time.Duration // until when time-outs wait at most; 0: they do not
-	holdFor   int64         // for what they wait; see Endpoint.arrived
+	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
+	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
 }

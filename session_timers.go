@@ -226,7 +226,7 @@ func (c *Conn) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.timeoutLate() >= 0 || c.timers.holdUntil > 0 {
+	if c.kcp.timeoutLate() >= 0 || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	c.kcp.Flush()
@@ -246,16 +246,17 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *Conn) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	late := c.kcp.timeoutLate()
-	if late >= 0 && t.holdUntil == 0 {
-		t.holdUntil, t.holdFor = now+mostHold, c.ep.arrived(shard)
+	ms, late := max(clock(now), 1), c.kcp.timeoutLate()
+	if late >= 0 && t.heldSince == 0 {
+		t.heldSince, t.heldFor = ms, c.ep.arrived(shard)
 	}
-	hold := late >= 0 && now < t.holdUntil && c.ep.unread(shard, t.holdFor)
+	waited := time.Duration(ms-t.heldSince) * time.Millisecond
+	hold := late >= 0 && waited < mostHold && c.ep.unread(shard, t.heldFor)
 	c.kcp.holdTimeouts(hold)
 	if hold {
-		c.wake(now + max(holdTime, (now+mostHold-t.holdUntil)/4))
+		c.wake(now + max(holdTime, waited/4))
 	} else {
-		t.holdUntil = 0
+		t.heldSince = 0
 	}
 }
 
@@ -265,7 +266,7 @@ func (c *Conn) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.holdUntil > 0 || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }

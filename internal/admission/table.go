@@ -4,17 +4,22 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
+	"sync"
+	"sync/atomic"
 )
 
 // Table finds sessions of type S. Each has an Entry, which the table alone
 // changes while it lists the session. Init must be called before the other
-// methods.
+// methods. Find, Bound and OfParity may be called without the lock that guards the
+// rest, so packets of sessions take none.
 type Table[S any] struct {
 	entry    func(*S) *Entry[S]
-	sessions map[Key]uint32 // index in slots
+	convs    sync.Map // of *place[S]: the sessions of a conversation id, which is a uint32
+	rest     map[Key]*S
 	slots    slots[S]
+	n        int
 	fec      map[Key][]*S         // sessions whose peers send FEC, by address alone
-	convs    map[uint32]*S        // list of the sessions of a conversation id, oldest first, linked by sameConv
+	parity   sync.Map             // of *S: the only session of a list in fec, by its Key
 	networks map[netip.Addr]Count // nil: sessions of a network are not counted
 	shaking  int                  // sessions of all networks that Count.Shaking counts
 	halfOpen queue[S]
@@ -27,10 +32,20 @@ type Entry[S any] struct {
 	Peer string
 	Conv uint32
 
-	fecBound  bool // listed in Table.fec
+	fecBound  uint32 // 1 if it is listed in Table.fec; atomic
+	slot      uint32
 	validated bool // counts as Count.Validated
 	shaking   bool // counts as Count.Shaking, if it is validated too
-	sameConv  *S   // next session of the same conversation id
+	rest      bool // listed in Table.rest
+}
+
+// place is where one of the sessions of a conversation id is found. It does not
+// change.
+type place[S any] struct {
+	addr netip.AddrPort
+	peer string
+	s    *S
+	next *place[S] // of a later session
 }
 
 // Key returns the key of the session.
@@ -53,26 +68,42 @@ func (t *Table[S]) Init(entry func(*S) *Entry[S], count bool) {
 	if count {
 		t.networks = make(map[netip.Addr]Count)
 	}
-	t.reset()
 }
 
 // reset makes the maps of an empty table anew: a map gives no memory back.
 func (t *Table[S]) reset() {
-	t.sessions, t.convs, t.fec = make(map[Key]uint32), make(map[uint32]*S), nil
+	t.rest, t.fec = nil, nil
 	if t.networks != nil {
 		t.networks = make(map[netip.Addr]Count)
 	}
 }
 
 // Len returns the number of sessions.
-func (t *Table[S]) Len() int { return len(t.sessions) }
+func (t *Table[S]) Len() int { return t.n }
+
+// Find returns the session of key; nil: there is none, or Get finds it.
+func (t *Table[S]) Find(key Key) *S {
+	for p := t.first(key.Conv); p != nil; p = p.next {
+		if p.addr == key.Addr && p.peer == key.Peer {
+			return p.s
+		}
+	}
+	return nil
+}
 
 // Get returns the session of key; nil: there is none.
 func (t *Table[S]) Get(key Key) *S {
-	if slot, ok := t.sessions[key]; ok {
-		return t.slots.all[slot]
+	if s := t.Find(key); s != nil {
+		return s
 	}
-	return nil
+	return t.rest[key]
+}
+
+// first returns the first place of a conversation id; nil: there is none.
+func (t *Table[S]) first(conv uint32) *place[S] {
+	p, _ := t.convs.Load(conv)
+	first, _ := p.(*place[S])
+	return first
 }
 
 // Lists reports whether the table lists s.
@@ -81,7 +112,8 @@ func (t *Table[S]) Lists(s *S) bool { return t.Get(t.entry(s).Key()) == s }
 // Add lists a session. No other one has its key.
 func (t *Table[S]) Add(s *S) {
 	e := t.entry(s)
-	t.sessions[e.Key()] = t.slots.add(s)
+	e.slot = t.slots.add(s)
+	t.n++
 	t.addConv(s, e)
 	t.count(e, 1)
 }
@@ -89,21 +121,13 @@ func (t *Table[S]) Add(s *S) {
 // Remove removes a session that is listed.
 func (t *Table[S]) Remove(s *S) {
 	e := t.entry(s)
-	emptied := t.slots.remove(t.sessions[e.Key()])
-	delete(t.sessions, e.Key())
-	if len(t.sessions) == 0 {
+	emptied := t.slots.remove(e.slot)
+	if t.n--; t.n == 0 {
 		t.halfOpen = queue[S]{} // it lists ended sessions, too
 	}
 	t.removeConv(s, e)
 	t.count(e, -1)
-	if e.fecBound {
-		key := e.Key().address()
-		rest := slices.DeleteFunc(t.fec[key], func(other *S) bool { return other == s })
-		if t.fec[key] = rest; len(rest) == 0 {
-			delete(t.fec, key)
-		}
-		e.fecBound = false
-	}
+	t.unbindFEC(s, e)
 	if emptied {
 		t.reset()
 	}
@@ -130,38 +154,59 @@ func (t *Table[S]) Move(s *S, key Key) bool {
 // it unchanged.
 func (t *Table[S]) BindFEC(s *S) {
 	e := t.entry(s)
-	if e.fecBound || !t.Lists(s) {
+	if t.Bound(s) || !t.Lists(s) {
 		return
 	}
 	if t.fec == nil {
 		t.fec = make(map[Key][]*S)
 	}
 	key := e.Key().address()
-	t.fec[key] = append(t.fec[key], s)
-	e.fecBound = true
+	t.setFEC(key, append(t.fec[key], s))
+	atomic.StoreUint32(&e.fecBound, 1)
+}
+
+// unbindFEC undoes BindFEC.
+func (t *Table[S]) unbindFEC(s *S, e *Entry[S]) {
+	if e.fecBound == 0 {
+		return
+	}
+	key := e.Key().address()
+	t.setFEC(key, slices.DeleteFunc(t.fec[key], func(other *S) bool { return other == s }))
+	atomic.StoreUint32(&e.fecBound, 0)
+}
+
+// setFEC sets which sessions of an address have peers that send FEC.
+func (t *Table[S]) setFEC(key Key, all []*S) {
+	if t.fec[key] = all; len(all) == 0 {
+		delete(t.fec, key)
+	}
+	if len(all) == 1 {
+		t.parity.Store(key, all[0])
+	} else {
+		t.parity.Delete(key)
+	}
 }
 
 // Bound reports whether BindFEC was called for s.
-func (t *Table[S]) Bound(s *S) bool { return t.entry(s).fecBound }
+func (t *Table[S]) Bound(s *S) bool { return atomic.LoadUint32(&t.entry(s).fecBound) != 0 }
 
 // OfParity returns the session that parity from the address of key is for; nil:
 // there is none, or more than one.
 func (t *Table[S]) OfParity(key Key) *S {
-	if all := t.fec[key.address()]; len(all) == 1 {
-		return all[0]
-	}
-	return nil
+	p, _ := t.parity.Load(key.address())
+	s, _ := p.(*S)
+	return s
 }
 
-// MaxSameConv is how many sessions of one conversation id OfConv returns. Ids are
-// drawn at random, so there is usually one. An attacker may open further ones
-// to keep it from migrating.
+// MaxSameConv is how many sessions of one conversation id OfConv returns, and Find
+// finds. Ids are drawn at random, so there is usually one. An attacker may open further
+// ones to keep it from migrating.
 const MaxSameConv = 4
 
 // OfConv returns the sessions of a conversation id at all addresses, oldest first.
 func (t *Table[S]) OfConv(conv uint32) iter.Seq[*S] {
 	return func(yield func(*S) bool) {
-		for s := t.convs[conv]; s != nil && yield(s); s = t.entry(s).sameConv {
+		for p := t.first(conv); p != nil && yield(p.s); p = p.next {
 		}
 	}
 }
@@ -169,44 +214,45 @@ func (t *Table[S]) OfConv(conv uint32) iter.Seq[*S] {
 // Alone reports whether s is the only session of its conversation id that OfConv
 // returns.
 func (t *Table[S]) Alone(s *S) bool {
-	e := t.entry(s)
-	return t.convs[e.Conv] == s && e.sameConv == nil
+	p := t.first(t.entry(s).Conv)
+	return p != nil && p.s == s && p.next == nil
 }
 
-// addConv adds a session to the list of its conversation id, unless that is full.
+// addConv adds a session to those of its conversation id, or to the rest.
 func (t *Table[S]) addConv(s *S, e *Entry[S]) {
-	e.sameConv = nil
-	last := t.convs[e.Conv]
-	if last == nil {
-		t.convs[e.Conv] = s
+	all := slices.Collect(t.OfConv(e.Conv))
+	if e.rest = len(all) >= MaxSameConv; !e.rest {
+		t.setConv(e.Conv, append(all, s))
 		return
 	}
-	n := 1
-	for ; t.entry(last).sameConv != nil; last = t.entry(last).sameConv {
-		n++
+	if t.rest == nil {
+		t.rest = make(map[Key]*S)
 	}
-	if n < MaxSameConv {
-		t.entry(last).sameConv = s
-	}
+	t.rest[e.Key()] = s
 }
 
-// removeConv removes a session from the list of its conversation id.
+// removeConv undoes addConv.
 func (t *Table[S]) removeConv(s *S, e *Entry[S]) {
-	first := t.convs[e.Conv]
-	switch {
-	case first == s && e.sameConv == nil:
-		delete(t.convs, e.Conv)
-	case first == s:
-		t.convs[e.Conv] = e.sameConv
-	default:
-		for ; first != nil; first = t.entry(first).sameConv {
-			if t.entry(first).sameConv == s {
-				t.entry(first).sameConv = e.sameConv
-				break
-			}
-		}
+	if e.rest {
+		delete(t.rest, e.Key())
+		return
 	}
-	e.sameConv = nil
+	all := slices.Collect(t.OfConv(e.Conv))
+	t.setConv(e.Conv, slices.DeleteFunc(all, func(other *S) bool { return other == s }))
+}
+
+// setConv sets the sessions of a conversation id.
+func (t *Table[S]) setConv(conv uint32, all []*S) {
+	var first *place[S]
+	for _, s := range slices.Backward(all) {
+		e := t.entry(s)
+		first = &place[S]{e.Addr, e.Peer, s, first}
+	}
+	if first == nil {
+		t.convs.Delete(conv)
+	} else {
+		t.convs.Store(conv, first)
+	}
 }
 
 // SetValidated makes a session count as one whose peer's address is validated.

@@ -56,7 +56,7 @@ func TestTable(t *testing.T) {
 		random, table, m := rand.New(rand.NewPCG(seed, 1)), newTable(), model{}
 		pick := func() *session {
 			all := slices.SortedFunc(maps.Keys(m), func(a, b *session) int {
-				return int(table.sessions[a.entry.Key()]) - int(table.sessions[b.entry.Key()])
+				return int(a.entry.slot) - int(b.entry.slot)
 			})
 			if len(all) == 0 {
 				return nil
@@ -105,6 +105,9 @@ func (m model) check(t *testing.T, table *Table[session], k Key, seed string) {
 	t.Helper()
 	require.Equal(t, len(m), table.Len(), seed)
 	require.ElementsMatch(t, slices.Collect(maps.Keys(m)), table.Sessions(), seed)
+	if s := table.Get(k); s == nil || !s.entry.rest {
+		require.Equal(t, s, table.Find(k), seed)
+	}
 	require.Equal(t, m.only(func(s *session) bool { return s.entry.Key() == k }), table.Get(k), seed)
 	require.Equal(t, m.only(func(s *session) bool { return m[s].fec && s.entry.Addr == k.Addr }), table.OfParity(k), seed)
 	var want Count
