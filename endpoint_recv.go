@@ -58,7 +58,7 @@ func (e *Endpoint) readLoop(s *shard) {
 		}
 		if woke && s.lead.Possible() && e.single() && s.lead.HandOver() {
 			if c := s.lead.Await(); c != nil {
-				c.respond(e.now())
+				c.respond(e.now(), nil)
 			}
 		}
 	}
@@ -101,6 +101,7 @@ type readState struct {
 	packets []routedPacket
 	touched []*Conn // sessions to call respond of after the batch
 	handed  []handedDatagram
+	out     sendBatch // what they send
 
 	// The session of an earlier packet of the batch, and that packet's source
 	// and conversation; last is nil if there is none.
@@ -164,11 +165,16 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 		}
 		rest = rest[n:]
 	}
+	var out *sendBatch
+	if len(in.touched) > 1 {
+		out = &in.out
+	}
 	for _, c := range in.touched {
 		if c != reading {
-			woke = c.respond(now) || woke
+			woke = c.respond(now, out) || woke
 		}
 	}
+	in.out.send()
 	if several {
 		shard.incast.Advance(now)
 	}

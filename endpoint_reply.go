@@ -80,7 +80,8 @@ func (e *Endpoint) sendReplies(shard int) {
 			sealed = append(sealed, d)
 		}
 	}
-	e.send(shard, packets, sealed)
+	e.write(shard, sealed)
+	e.recycle(packets)
 }
 
 // refused handles ECONNREFUSED: the system reports that no socket is open at

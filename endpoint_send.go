@@ -9,31 +9,30 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 )
 
-// send writes batch to a socket and releases the buffers of packets. A write
-// error concerns one packet, which then counts as lost on the path.
-func (e *Endpoint) send(shard int, packets []packet, batch []udp.Datagram) {
-	bytes := 0
-	for i := range packets {
-		bytes += len(packets[i].buf)
-	}
+// write writes batch to a socket. A write error concerns one packet, which then
+// counts as lost on the path.
+func (e *Endpoint) write(shard int, batch []udp.Datagram) {
 	for rest := batch; len(rest) > 0; {
 		n, err := e.socket.shards[shard].sock.WriteBatch(rest)
 		e.counters.packetsSent.Add(uint64(n))
-		if err == nil {
-			break
-		}
-		if !e.writeFailed(err) {
+		if err == nil || !e.writeFailed(err) {
 			break
 		}
 		rest = rest[n+1:]
 	}
-	e.counters.bytesSent.Add(uint64(bytes))
+}
+
+// recycle counts packets that were written, and releases their buffers.
+func (e *Endpoint) recycle(packets []packet) {
+	bytes := 0
 	for i := range packets {
+		bytes += len(packets[i].buf)
 		if b := packets[i].pooled; b != nil {
 			packetBuffers.Put(b)
 			packets[i].buf, packets[i].pooled = nil, nil
 		}
 	}
+	e.counters.bytesSent.Add(uint64(bytes))
 }
 
 // socketError is an error of a socket, and when it happened, since the epoch.

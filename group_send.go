@@ -1,5 +1,7 @@
 package kcp
 
+import "sync"
+
 // Outgoing is one message, datagram or run of bytes for Group.Send.
 type Outgoing struct {
 	// Conn is the session to write to, in the group or not.
@@ -28,7 +30,7 @@ type Outgoing struct {
 // Errors of one session do not affect others. A session may occur several times, and
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
-	touched := g.takeTouched()
+	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
 	for i := range batch {
 		o := &batch[i]
 		o.N, o.Err = 0, nil
@@ -40,14 +42,19 @@ func (g *Group) Send(batch []Outgoing) (queued int) {
 		}
 	}
 	for i, c := range touched {
-		c.flushBatched()
+		c.flushBatched(out)
 		touched[i] = nil
 	}
+	out.send()
+	sendBatches.Put(out)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.touched = touched[:0]
 	return queued
 }
+
+// sendBatches has the working memory of Send.
+var sendBatches = sync.Pool{New: func() any { return new(sendBatch) }}
 
 // takeTouched returns an empty list for a call of Send.
 func (g *Group) takeTouched() []*Conn {

@@ -358,19 +358,19 @@ func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
 // calls that wait for it. It reports whether a waiting call was woken since the
 // last time.
-func (c *Conn) respond(now time.Duration) bool {
+func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	var held heldWakes
 	defer func() { c.wakeHeld(held) }() // after c.mu is released
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.io.wakes |= holdWakes
-	woke := c.respondLocked(now)
+	woke := c.respondLocked(now, b)
 	held = c.takeWakes()
 	return woke
 }
 
 // respondLocked is respond with c.mu held.
-func (c *Conn) respondLocked(now time.Duration) bool {
+func (c *Conn) respondLocked(now time.Duration, b *sendBatch) bool {
 	c.io.respondPending, c.io.replyPending = false, false
 	if c.closing.state == stateEnded {
 		return false
@@ -384,7 +384,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sendUna()) {
 		c.io.canWrite.Broadcast()
 	}
-	c.writePackets()
+	c.writePacketsWith(b)
 	woke := c.io.wokeWaiter
 	c.io.wokeWaiter = false
 	return woke

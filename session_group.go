@@ -163,8 +163,8 @@ func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
 	return n, nil
 }
 
-// flushBatched locks c.mu and sends what Group.Send has queued.
-func (c *Conn) flushBatched() {
+// flushBatched locks c.mu and leaves what Group.Send has queued to b.
+func (c *Conn) flushBatched(b *sendBatch) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	what := c.io.batched
@@ -173,8 +173,7 @@ func (c *Conn) flushBatched() {
 		return
 	}
 	if what&batchedData != 0 {
-		c.push()
-	} else {
-		c.writePackets()
+		c.flushWrites()
 	}
+	c.writePacketsWith(b)
 }

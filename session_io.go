@@ -282,6 +282,12 @@ func (c *Conn) room() int {
 
 // push sends what is queued, as far as the windows allow, and a pending reply.
 func (c *Conn) push() {
+	c.flushWrites()
+	c.writePackets()
+}
+
+// flushWrites is push, up to the collected packets.
+func (c *Conn) flushWrites() {
 	now := c.ep.now()
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
@@ -291,7 +297,6 @@ func (c *Conn) push() {
 	}
 	c.flush(now)
 	c.finishStep(now)
-	c.writePackets()
 }
 
 // NextMessageSize returns the size in bytes, which may be 0, of the message that

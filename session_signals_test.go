@@ -217,7 +217,7 @@ func TestHeldWakeUps(t *testing.T) {
 		a.mu.Lock()
 		require.False(t, woken)
 		a.mu.Unlock()
-		a.respond(a.ep.now())
+		a.respond(a.ep.now(), nil)
 		synctest.Wait()
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -160,7 +160,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
-	c.respondLocked(now)
+	c.respondLocked(now, nil)
 }
 
 // inputHandshake takes a packet of the handshake, in the clear or under the
@@ -201,7 +201,7 @@ func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
 	}
 	c.setClock(now)
 	if c.inputPacket(p, now) {
-		c.respondLocked(now)
+		c.respondLocked(now, nil)
 	}
 	return true
 }

@@ -96,7 +96,7 @@ func (c *Conn) wakeHeld(held heldWakes) {
 func (n *notifier) Wait() {
 	c := n.conn()
 	if c.io.replyPending {
-		c.respondLocked(c.ep.now())
+		c.respondLocked(c.ep.now(), nil)
 		return
 	}
 	if s := c.ep.takeReadTurn(); s != nil {
@@ -145,7 +145,7 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 			break
 		}
 		if c.io.respondPending {
-			c.respondLocked(c.ep.now())
+			c.respondLocked(c.ep.now(), nil)
 		}
 	}
 	follow = c.closing.state != stateEnded && c.ep.single()

@@ -163,43 +163,17 @@ func (c *Conn) writePackets() {
 				break
 			}
 		}
-		packets := o.packets
-		o.packets = o.spare[:0]
-		data, shard := len(packets), int(c.path.shard)
-		to, by := c.origin(), c.in.protection.Sender()
-		// A peer whose address is not validated gets the packet format that it
-		// uses, and no parity.
-		o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
-		o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
-		var err error
+		w := c.beginWrite()
 		c.unlocked(func() {
-			packets, err = c.encode(packets, to, by)
-			c.ep.send(shard, packets, o.batch)
+			w.packets, w.err = c.encode(w.packets, w.to, w.by)
+			c.ep.write(w.shard, o.batch)
+			c.ep.recycle(w.packets)
 		})
-		if !o.noFECHeader {
-			o.fecData += uint64(data)
-			o.fecParity += uint64(len(packets) - data)
-		}
-		clear(o.batch)
-		for i := range packets {
-			if s := packets[i].segment; s != nil {
-				c.kcp.releaseSegment(s)
-			}
-		}
-		clear(packets)
-		o.spare = packets[:0]
-		if err != nil {
-			failed = err
+		if failed = c.endWrite(&w); failed != nil {
 			break
 		}
 	}
-	o.sending = false
-	if failed != nil {
-		c.end(failed)
-	}
-	if c.closing.state == stateEnded {
-		c.retire()
-	}
+	c.afterWrites(failed)
 }
 
 // origin returns the peer's address, as the source that its packets have.

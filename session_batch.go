@@ -1,0 +1,125 @@
+package kcp
+
+import (
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// written is packets of a session on their way to the socket. The goroutine that has
+// set outgoing.sending has it.
+type written struct {
+	packets []packet
+	data    int // of packets, those before the parity
+	shard   int
+	to      source
+	by      protect.Protection
+	err     error // of encode
+}
+
+// beginWrite takes the collected packets to be encoded and written. endWrite must
+// follow.
+func (c *Conn) beginWrite() written {
+	o := &c.outgoing
+	w := written{packets: o.packets, data: len(o.packets), shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+	o.packets = o.spare[:0]
+	o.spare = nil
+	// A peer whose address is not validated gets the packet format that it
+	// uses, and no parity.
+	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
+	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
+	return w
+}
+
+// endWrite takes note that packets were written, and returns why not.
+func (c *Conn) endWrite(w *written) error {
+	o := &c.outgoing
+	if !o.noFECHeader {
+		o.fecData += uint64(w.data)
+		o.fecParity += uint64(len(w.packets) - w.data)
+	}
+	clear(o.batch)
+	for i := range w.packets {
+		if s := w.packets[i].segment; s != nil {
+			c.kcp.releaseSegment(s)
+		}
+	}
+	clear(w.packets)
+	o.spare = w.packets[:0]
+	return w.err
+}
+
+// afterWrites follows the last endWrite of a goroutine that has set
+// outgoing.sending. failed is what endWrite has returned.
+func (c *Conn) afterWrites(failed error) {
+	c.outgoing.sending = false
+	if failed != nil {
+		c.end(failed)
+	}
+	if c.closing.state == stateEnded {
+		c.retire()
+	}
+}
+
+// sendBatch is packets of several sessions that one call of the system writes to a
+// socket, which halves what a small packet costs. Each session has set
+// outgoing.sending until send has written its packets. One goroutine uses it.
+type sendBatch struct {
+	ep     *Endpoint
+	shard  int
+	writes []sessionWrite
+	batch  []udp.Datagram
+}
+
+// sessionWrite is what a session has in a sendBatch.
+type sessionWrite struct {
+	conn *Conn
+	written
+}
+
+// sendBatchSize is from how many packets on a sendBatch is written.
+const sendBatchSize = 64
+
+// writePacketsWith is writePackets, but leaves the packets to b, unless that is nil.
+func (c *Conn) writePacketsWith(b *sendBatch) {
+	o := &c.outgoing
+	switch {
+	case b == nil || o.sending || o.waiting() == 0 || o.probe != nil:
+		c.writePackets()
+		return
+	case len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize):
+		o.sending = true // so that the order stays
+		c.unlocked(b.send)
+		o.sending = false
+	}
+	o.sending = true
+	w := sessionWrite{c, c.beginWrite()}
+	b.ep, b.shard = c.ep, w.shard
+	c.unlocked(func() { w.packets, w.err = c.encode(w.packets, w.to, w.by) })
+	b.writes = append(b.writes, w)
+	b.batch = append(b.batch, o.batch...)
+}
+
+// send writes the packets, without any lock, and lets the sessions go on.
+func (b *sendBatch) send() {
+	if len(b.writes) == 0 {
+		return
+	}
+	b.ep.write(b.shard, b.batch)
+	for i := range b.writes {
+		w := &b.writes[i]
+		b.ep.recycle(w.packets)
+		w.conn.endBatch(&w.written)
+	}
+	clear(b.batch)
+	clear(b.writes)
+	b.ep, b.batch, b.writes = nil, b.batch[:0], b.writes[:0]
+}
+
+// endBatch locks c.mu, takes note that packets were written, and writes those that
+// were collected meanwhile.
+func (c *Conn) endBatch(w *written) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.afterWrites(c.endWrite(w))
+	c.writePackets()
+}
