@@ -92,10 +92,17 @@ offload-off:
 		env KCP_DISABLE_$$v=1 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./e2e ./internal/udp $(if $(SHORT),,./examples/...) || exit 1; \
 	done
 
-# The packages whose numbers come from the network, where int has 32 bits.
-386:
-	GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) . ./e2e ./internal/fec ./internal/replay ./internal/udp ./internal/packet... ./fuzz \
+# The packages whose numbers come from the network, where int has 32 bits. Some virtual
+# machines run no programs of 32 bits; there they are compiled and vetted.
+PACKAGES386 = . ./e2e ./internal/fec ./internal/replay ./internal/udp ./internal/packet... ./fuzz \
 		$(if $(SHORT),,./internal/... ./crypt ./compat ./netsim)
+386:
+	@if GOARCH=386 $(GO) test -run '^$$' ./internal/fec >/dev/null 2>&1; then \
+		GOARCH=386 $(GO) test $(SHORT) -parallel 8 -timeout $(LIMIT) $(VETTED) $(PACKAGES386); \
+	else \
+		echo "386: LEFT OUT but for vet: this system runs no programs of 32 bits"; \
+		GOARCH=386 $(GO) vet $(PACKAGES386); \
+	fi
 
 interop:
 	cd interop_test && $(GO) test $(SHORT) -timeout $(LIMIT) ./...
