@@ -158,3 +158,65 @@ func TestLateWakeUps(t *testing.T) {
 		})
 	}
 }
+
+// busySocket is a socket whose buffer holds something for some time, from when it is
+// first looked at.
+type busySocket struct {
+	*netsim.PacketConn
+	since atomic.Int64 // Unix ns; 0: it was not looked at
+	on    atomic.Bool
+}
+
+func (s *busySocket) ReadQueue(q *udp.Queue) bool {
+	*q = udp.Queue{Limit: 1 << 20}
+	if now := time.Now().UnixNano(); s.on.Load() {
+		s.since.CompareAndSwap(0, now)
+		if now-s.since.Load() < int64(3*time.Millisecond) {
+			q.Used = incast.BufferBytes(1500)
+		}
+	}
+	return true
+}
+
+// A segment that is lost is sent again soon after what was in the buffer was read,
+// though no other timer of the session fires.
+func TestHeldTimeoutLooksAgain(t *testing.T) {
+	t.Parallel()
+	var times [2]time.Duration
+	for i := range times {
+		inWorld(t, 1, netsim.LinkConfig{Delay: 10 * time.Millisecond}, func(t *testing.T, w *world) {
+			pc, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			s := &busySocket{PacketConn: pc}
+			e, err := NewEndpoint(s, nil)
+			require.NoError(t, err)
+			defer func() { _, _ = e.Close(), pc.Close() }()
+			l, err := e.Listen()
+			require.NoError(t, err)
+			ce, _ := w.endpoint("10.0.0.2:0", nil)
+			c := w.dial(ce)
+			w.say(c, "a")
+			b := accepted(t, l)
+			w.hear(b, "a")
+			for range 20 {
+				w.say(b, "x")
+				w.hear(c, "x")
+			}
+			time.Sleep(1500 * time.Millisecond)
+			s.on.Store(i == 1)
+			drop := 2 // the tail loss probe, too
+			w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+				if from.String() == serverAddr && drop > 0 {
+					drop--
+					return false
+				}
+				return true
+			})
+			start := time.Now()
+			w.say(b, "lost")
+			w.hear(c, "lost")
+			times[i] = time.Since(start)
+		})
+	}
+	require.Less(t, times[1], times[0]+10*time.Millisecond, "with nothing in the buffer it took %v", times[0])
+}

@@ -139,7 +139,6 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 		buffered += incast.BufferBytes(len(batch[i].Buf))
 	}
 	taken := shard.taken.Add(uint32(buffered / arrivedUnit))
-	defer shard.fed.Store(taken)
 	for i := range batch {
 		d := &batch[i]
 		bytes += len(d.Buf)
@@ -165,16 +164,9 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 		}
 		rest = rest[n:]
 	}
-	var out *sendBatch
-	if len(in.touched) > 1 {
-		out = &in.out
-	}
-	for _, c := range in.touched {
-		if c != reading {
-			woke = c.respond(now, out) || woke
-		}
-	}
-	in.out.send()
+	shard.fed.Store(taken)
+	shard.taking.Store(0)
+	woke = in.respond(reading, now)
 	if several {
 		shard.incast.Advance(now)
 	}
@@ -188,6 +180,22 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	clear(in.touched)
 	clear(in.handed)
 	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
+	return woke
+}
+
+// respond lets each session that a batch has touched reply once, but the one that
+// reads. Their packets leave together. It reports whether a waiting call was woken.
+func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
+	var out *sendBatch
+	if len(in.touched) > 1 {
+		out = &in.out
+		defer out.send() // even if code of the application's panics
+	}
+	for _, c := range in.touched {
+		if c != reading {
+			woke = c.respond(now, out) || woke
+		}
+	}
 	return woke
 }
 

@@ -31,6 +31,10 @@ type Outgoing struct {
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
+	defer func() { // even if code of the caller's panics
+		out.send()
+		sendBatches.Put(out)
+	}()
 	for i := range batch {
 		o := &batch[i]
 		o.N, o.Err = 0, nil
@@ -45,8 +49,6 @@ func (g *Group) Send(batch []Outgoing) (queued int) {
 		c.flushBatched(out)
 		touched[i] = nil
 	}
-	out.send()
-	sendBatches.Put(out)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.touched = touched[:0]

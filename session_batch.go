@@ -48,18 +48,6 @@ func (c *Conn) endWrite(w *written) error {
 	return w.err
 }
 
-// afterWrites follows the last endWrite of a goroutine that has set
-// outgoing.sending. failed is what endWrite has returned.
-func (c *Conn) afterWrites(failed error) {
-	c.outgoing.sending = false
-	if failed != nil {
-		c.end(failed)
-	}
-	if c.closing.state == stateEnded {
-		c.retire()
-	}
-}
-
 // sendBatch is packets of several sessions that one call of the system writes to a
 // socket, which halves what a small packet costs. Each session has set
 // outgoing.sending until send has written its packets. One goroutine uses it.
@@ -88,6 +76,7 @@ func (c *Conn) writePacketsWith(b *sendBatch) {
 		return
 	case len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize):
 		o.sending = true // so that the order stays
+		c.wakeHeld(c.takeWakes())
 		c.unlocked(b.send)
 		o.sending = false
 	}
@@ -116,10 +105,14 @@ func (b *sendBatch) send() {
 }
 
 // endBatch locks c.mu, takes note that packets were written, and writes those that
-// were collected meanwhile.
+// were collected meanwhile. Then a session that has ended is retired.
 func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.afterWrites(c.endWrite(w))
+	failed := c.endWrite(w)
+	c.outgoing.sending = false
+	if failed != nil {
+		c.end(failed)
+	}
 	c.writePackets()
 }

@@ -2,7 +2,9 @@ package kcp
 
 import (
 	"fmt"
+	"io"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -68,4 +70,32 @@ func TestSendBatch(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A session that ends while its packets are in a batch tells its peer before its socket
+// is closed.
+func TestEndInSendBatch(t *testing.T) {
+	t.Parallel()
+	l, err := Listen("udp4", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	d, err := Dial("udp4", l.Addr().String(), nil)
+	require.NoError(t, err)
+	_, err = d.Write([]byte("a"))
+	require.NoError(t, err)
+	c, err := l.AcceptKCP(t.Context())
+	require.NoError(t, err)
+	require.NoError(t, d.Flush(t.Context()))
+	var b sendBatch
+	o := Outgoing{Conn: d, Data: []byte("b")}
+	require.True(t, d.tryQueue(&o))
+	d.flushBatched(&b)
+	require.Len(t, b.writes, 1)
+	require.NoError(t, d.Abort())
+	b.send()
+	<-d.Done()
+	require.Zero(t, d.Endpoint().Stats().WriteErrors)
+	require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+	_, err = io.ReadAll(c)
+	require.ErrorIs(t, err, ErrReset)
 }

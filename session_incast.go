@@ -63,6 +63,8 @@ func (c *Conn) limitWindow(g incast.Grant) {
 func (c *Conn) changeShard(shard uint16) bool {
 	took := c.ep.incastOf(int(c.path.shard)).Forget(c)
 	c.path.shard = shard
+	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
+	c.kcp.holdTimeouts(false)
 	c.in.holding.offered = 0 // what it has sent counts at the old one
 	if took {
 		i := c.ep.incastOf(int(shard))

@@ -71,6 +71,9 @@ func (c *Conn) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
+	if c.timers.heldSince != 0 { // NextFlush leaves them out
+		sooner(now + max(holdTime, c.waited(now)/4))
+	}
 	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
 		sooner(max(c.live.lastHeard, c.live.since) + cfg.PeerTimeout)
 	}
@@ -250,14 +253,18 @@ func (c *Conn) holdTimeouts(now time.Duration) {
 	if late >= 0 && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.ep.arrived(shard)
 	}
-	waited := time.Duration(ms-t.heldSince) * time.Millisecond
-	hold := late >= 0 && waited < mostHold && c.ep.unread(shard, t.heldFor)
+	hold := late >= 0 && c.waited(now) < mostHold && c.ep.unread(shard, t.heldFor)
 	c.kcp.holdTimeouts(hold)
-	if hold {
-		c.wake(now + max(holdTime, waited/4))
-	} else {
+	if !hold {
 		t.heldSince = 0
 	}
+}
+
+// waited returns for how long time-outs have waited, if they do. now may be a little
+// before they began to.
+func (c *Conn) waited(now time.Duration) time.Duration {
+	ms := seq(clock(now)).Diff(seq(c.timers.heldSince))
+	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
 // flushDue flushes if signals are pending, or the state machine's next flush is

@@ -173,7 +173,13 @@ func (c *Conn) writePackets() {
 			break
 		}
 	}
-	c.afterWrites(failed)
+	o.sending = false
+	if failed != nil {
+		c.end(failed)
+	}
+	if c.closing.state == stateEnded {
+		c.retire()
+	}
 }
 
 // origin returns the peer's address, as the source that its packets have.
