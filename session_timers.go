@@ -72,7 +72,7 @@ func (c *Conn) schedule(now time.Duration) {
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
-		sooner(now + max(holdTime, c.waited(now)/4))
+		sooner(now + max(holdTime, c.waited(now)))
 	}
 	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
 		sooner(max(c.live.lastHeard, c.live.since) + cfg.PeerTimeout)

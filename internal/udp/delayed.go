@@ -24,6 +24,9 @@ var (
 	delayedUntil atomic.Int64 // with that: Unix time in ns
 )
 
+// IsDelayed reports whether the process lacks processor time.
+func IsDelayed() bool { return delayed.Load() }
+
 // Delayed takes note that a timer of the process was late by d. Callers call it for
 // all their timers.
 func Delayed(d time.Duration) {
