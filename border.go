@@ -357,8 +357,8 @@ func (e *Endpoint) arrived(shard int) uint32 {
 // when arrived returned n: it is in the socket's buffer, or in a batch whose reader was
 // interrupted. It is false if the system does not tell, or if the reader was interrupted
 // right after it has taken them out of the buffer. In a process that lacks processor
-// time, what has arrived since then counts too, as it was sent for longer than that. In
-// others it does not: a flood would delay all time-outs.
+// time, what has arrived since then counts too: ACKs in it are late for the same reason.
+// In others it does not, as a flood would delay all time-outs.
 func (e *Endpoint) unread(shard int, n uint32) bool {
 	s, q := &e.socket.shards[shard], udp.Queue{}
 	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() {
