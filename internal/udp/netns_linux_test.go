@@ -267,7 +267,7 @@ func TestWriterWaitsForInterface(t *testing.T) {
 	a, b := cable(t)
 	a.run(t, `
 		tc qdisc add dev v0 root handle 1: htb default 1
-		tc class add dev v0 parent 1: classid 1:1 htb rate 200mbit`)
+		tc class add dev v0 parent 1: classid 1:1 htb rate 40mbit`)
 	for _, features := range combinations {
 		t.Run(features.String(), func(t *testing.T) {
 			from, r := a.socket(t, "udp4", "10.9.0.1:0"), b.socket(t, "udp4", "10.9.0.2:0")
