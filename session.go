@@ -356,8 +356,8 @@ func (c *Conn) packetDone(err error, size int, now time.Duration) {
 func (c *Conn) drops() *Drops { return &c.rarely().dropped }
 
 // respond locks c.mu, sends what a batch of input has caused, and wakes the
-// calls that wait for it. It reports whether a waiting call was woken since the
-// last time.
+// calls that wait for it. The packets are left to b, unless that is nil. It reports
+// whether a waiting call was woken since the last time.
 func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	var held heldWakes
 	defer func() { c.wakeHeld(held) }() // after c.mu is released
