@@ -229,7 +229,7 @@ mutate:
 executed:
 	$(GO) run ./internal/executed
 
-# Everything is measured, and bench/results gets a table and charts; an hour.
+# Everything is measured, and bench/results gets a table and charts; 40 minutes.
 bench:
 	cd bench && $(GO) run . -out results
 

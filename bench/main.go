@@ -11,6 +11,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -108,7 +109,7 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	f.StringVar(&o.peers, "peers", "", "implementations to run, comma-separated; empty means all of the suite")
 	f.BoolVar(&o.json, "json", false, "print one JSON object per figure instead of a table")
 	f.BoolVar(&o.check, "check", false, "compare with the thresholds of the suite, on standard error; one that is missed makes the exit status 2")
-	f.DurationVar(&o.duration, "d", 5*time.Second, "duration of one measurement")
+	f.DurationVar(&o.duration, "d", 0, "duration of one measurement; 0 means that of the suite: "+durations())
 	f.IntVar(&o.rounds, "rounds", 3, "measurements of each figure, of which the median is printed")
 	f.DurationVar(&o.timeout, "timeout", 5*time.Minute, "give up when a measurement takes so much longer than -d; 0 means never")
 	f.StringVar(&o.profile, "cpuprofile", "", "write a CPU profile to this file; that of the suite server's process goes to the same name with .server, of the last measurement")
@@ -119,16 +120,27 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	if f.NArg() > 0 {
 		return nil, fmt.Errorf("unexpected argument %q", f.Arg(0))
 	}
-	if o.rounds < 1 || o.duration <= 0 {
-		return nil, errors.New("-rounds and -d must be positive")
+	if o.rounds < 1 || o.duration < 0 {
+		return nil, errors.New("-rounds must be positive, and -d not negative")
 	}
 	return o, nil
+}
+
+// durations says how long a measurement takes without -d.
+func durations() string {
+	text := defaultDuration.String()
+	for _, name := range suiteNames() {
+		if d := suites[name].duration; d != 0 {
+			text += fmt.Sprintf(", %v for %s", d, name)
+		}
+	}
+	return text
 }
 
 // runSuite measures s and prints the result, in Markdown too where table is not
 // nil. It returns how many thresholds s missed where that is asked for.
 func runSuite(w, table io.Writer, s *suite, o *options) (missed int, err error) {
-	p := plan{duration: o.duration, rounds: o.rounds, timeout: o.timeout}
+	p := plan{duration: cmp.Or(o.duration, s.duration, defaultDuration), rounds: o.rounds, timeout: o.timeout}
 	if s.exact {
 		p.rounds = 1
 	}

@@ -105,6 +105,10 @@ func init() {
 	register(&suite{
 		name:  "server",
 		about: "a server and its clients in two processes, over loopback; cpu is the server's alone",
+
+		// The start of a load is most of a shorter one.
+		duration: 2 * time.Second,
+
 		cases: []string{
 			"pace-100", "pace-1000", "pace-4000",
 			"echo-10", "echo-100", "echo-1000",

@@ -48,9 +48,16 @@ type suite struct {
 	// enough.
 	exact bool
 
+	// duration is how long a measurement takes if -d is not given; 0 means
+	// defaultDuration.
+	duration time.Duration
+
 	// thresholds are what -check holds the figures against.
 	thresholds []threshold
 }
+
+// defaultDuration is how long a measurement of most suites takes.
+const defaultDuration = 500 * time.Millisecond
 
 // metric is a quantity that a suite measures.
 type metric struct {
