@@ -356,7 +356,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			b.kcp.rcv.peerUnvalidated = short
+			b.kcp.setPressure(pressureNone, short) // as Input of the next packet does
 			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
 			decoders = append(decoders, ok, b.in.decoder != nil)
 		}
