@@ -164,7 +164,7 @@ func TestUnknownNames(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"-suite", "nope"}, {"-suite", ","}, {"-suite", "core", "-cases", "nope"},
-		{"-suite", "core", "-peers", "nope"}, {"-rounds", "0"}, {"-d", "0s"}, {"core"},
+		{"-suite", "core", "-peers", "nope"}, {"-rounds", "0"}, {"-d", "-1s"}, {"core"},
 	} {
 		if err := run(args, io.Discard, io.Discard); err == nil {
 			t.Errorf("%q is accepted", args)
