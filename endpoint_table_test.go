@@ -1,13 +1,32 @@
 package kcp
 
 import (
+	"bytes"
+	"fmt"
 	"io"
 	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 )
+
+// waitsFor reports whether a goroutine waits for m, as the stacks tell it: a lock has
+// no way to ask. The calls that wait are given m's address, or that of a field.
+func waitsFor(m *sync.RWMutex) bool {
+	stacks := make([]byte, 4<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	begin := uintptr(unsafe.Pointer(m))
+	for field := begin; field < begin+unsafe.Sizeof(*m); field += 4 {
+		if bytes.Contains(stacks, fmt.Appendf(nil, "(%#x", field)) {
+			return true
+		}
+	}
+	return false
+}
 
 // A packet of an established session takes no lock that all sessions of the endpoint
 // share: messages pass while Endpoint.mu is held.
@@ -39,6 +58,7 @@ func TestPacketsOfSessionsTakeNoSharedLock(t *testing.T) {
 			d, err := Dial("udp4", l.Addr().String(), config)
 			require.NoError(t, err)
 			defer d.Abort()
+			var passed atomic.Int64 // messages
 			say := func(messages int) {
 				got := make([]byte, 100)
 				for i := range messages {
@@ -50,21 +70,35 @@ func TestPacketsOfSessionsTakeNoSharedLock(t *testing.T) {
 					_, err = io.ReadFull(d, got)
 					require.NoError(t, err, "message %d", i)
 					require.Equal(t, want, string(got))
+					passed.Add(1)
 				}
 			}
 			say(20)
 			l.ep.mu.Lock()
 			d.ep.mu.Lock()
-			limit := time.AfterFunc(10*time.Second, func() {
-				t.Error("they wait for Endpoint.mu")
+			unlock := sync.OnceFunc(func() {
 				l.ep.mu.Unlock()
 				d.ep.mu.Unlock()
 			})
+			defer unlock()
+			said := make(chan struct{})
+			go func() {
+				defer unlock()
+				// Slowness alone fails nothing: a goroutine has to wait for the lock.
+				for last := int64(-1); ; last = passed.Load() {
+					select {
+					case <-said:
+						return
+					case <-time.After(5 * time.Second):
+					}
+					if last == passed.Load() && (waitsFor(&l.ep.mu) || waitsFor(&d.ep.mu)) {
+						t.Error("they wait for Endpoint.mu")
+						return
+					}
+				}
+			}()
 			say(100)
-			if limit.Stop() {
-				l.ep.mu.Unlock()
-				d.ep.mu.Unlock()
-			}
+			close(said)
 		})
 	}
 }

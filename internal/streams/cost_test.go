@@ -256,7 +256,7 @@ func TestMemoryIsCounted(t *testing.T) {
 			arrived, most := hoard(t, host, kind)
 			heap, counted := int(testenv.MemoryInUse()-before), host.table.Memory()
 			t.Logf("%d segments, heap %d, counted %d, a stream %d", arrived, heap, counted, most)
-			require.LessOrEqual(t, heap, counted+counted/2+16<<10)
+			require.LessOrEqual(t, heap, counted+counted/2+32<<10)
 			require.LessOrEqual(t, counted, 3*heap)
 			if how.little {
 				require.LessOrEqual(t, most, InitialCredit)
@@ -283,7 +283,7 @@ func TestIDsHoldLittle(t *testing.T) {
 	}
 	heap, counted := int(testenv.MemoryInUse()-before)/len(all), all[0].table.Memory()
 	t.Logf("heap %d, counted %d", heap, counted)
-	require.LessOrEqual(t, heap, counted+counted/2+16<<10)
+	require.LessOrEqual(t, heap, counted+counted/2+32<<10)
 	require.LessOrEqual(t, counted, 40<<10)
 	runtime.KeepAlive(all)
 }
