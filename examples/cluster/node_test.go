@@ -1,0 +1,462 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+)
+
+// expect receives messages until each node of from has sent count reliable ones, and
+// compares them: all of them, once, in order.
+func expect(t testing.TB, n *Node, count int, sizes []int, from ...*Node) {
+	t.Helper()
+	ctx := within(t)
+	next := make(map[string]int)
+	for range count * len(from) {
+		m, err := n.Receive(ctx)
+		if err != nil {
+			t.Errorf("%s has %v: %v", n.Name(), next, err)
+			return
+		}
+		want := content(m.From, next[m.From], sizes[next[m.From]%len(sizes)])
+		if !m.Reliable || !bytes.Equal(want, m.Data) {
+			t.Errorf("%s: message %d of %s is wrong: %d bytes", n.Name(), next[m.From], m.From, len(m.Data))
+			return
+		}
+		next[m.From]++
+	}
+	for _, f := range from {
+		if next[f.Name()] != count {
+			t.Errorf("%s has %d messages of %s, want %d", n.Name(), next[f.Name()], f.Name(), count)
+		}
+	}
+}
+
+// nothingWaits checks that no further message has arrived.
+func nothingWaits(t testing.TB, n *Node) {
+	t.Helper()
+	n.arrived.mu.Lock()
+	defer n.arrived.mu.Unlock()
+	require.Empty(t, n.arrived.waiting, n.Name())
+}
+
+// Five nodes find each other, and each message to all arrives at each member once.
+func TestFiveNodes(t *testing.T) {
+	t.Parallel()
+	begun := time.Now()
+	all := testAuthority(t).nodes(t, "a", "b", "c", "d", "e")
+	t.Logf("all know each other after %v", time.Since(begun))
+	const count = 20
+	sizes := []int{0, 1, 100, 1400, 20_000, 300_000}
+	begun = time.Now()
+	var running sync.WaitGroup
+	for i, n := range all {
+		running.Go(func() {
+			for k := range count {
+				if err := n.Broadcast(within(t), content(n.Name(), k, sizes[k%len(sizes)])); err != nil {
+					t.Errorf("%s: %v", n.Name(), err)
+				}
+			}
+		})
+		running.Go(func() { expect(t, n, count, sizes, slices.Delete(slices.Clone(all), i, i+1)...) })
+	}
+	running.Wait()
+	t.Logf("%d messages to all from each after %v", count, time.Since(begun))
+	for _, n := range all {
+		nothingWaits(t, n)
+	}
+}
+
+// Datagrams arrive at most once, with the bytes and the name of the sender.
+func TestDatagrams(t *testing.T) {
+	t.Parallel()
+	all := testAuthority(t).nodes(t, "a", "b", "c")
+	want := content("a", 0, MaxDatagram)
+	for _, n := range all[1:] {
+		eventually(t, func() bool { // unreliable: again until one arrives
+			require.NoError(t, all[0].BroadcastDatagram(want))
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			m, err := n.Receive(ctx)
+			return err == nil && m.From == "a" && !m.Reliable && bytes.Equal(want, m.Data)
+		}, "a datagram at %s", n.Name())
+	}
+	require.ErrorIs(t, all[0].SendDatagram("b", make([]byte, MaxDatagram+1)), ErrMessageTooLarge)
+	require.ErrorIs(t, all[0].BroadcastDatagram(make([]byte, MaxDatagram+1)), ErrMessageTooLarge)
+	require.ErrorIs(t, all[0].SendDatagram("nobody", nil), ErrNotMember)
+}
+
+// nextEvent returns the next event of that kind.
+func nextEvent(t testing.TB, n *Node, kind EventKind) Event {
+	t.Helper()
+	for {
+		select {
+		case e := <-n.Events():
+			if e.Kind == kind {
+				return e
+			}
+		case <-time.After(patience):
+			t.Fatalf("%s: nobody has %s", n.Name(), kind)
+		}
+	}
+}
+
+// A node that leaves is told from one that dies.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	all := testAuthority(t).nodes(t, "a", "b", "c")
+	e := nextEvent(t, all[0], Joined)
+	require.Contains(t, []string{"b", "c"}, e.Member.Name)
+	require.NoError(t, all[1].Leave(patience))
+	for _, n := range []*Node{all[0], all[2]} {
+		require.Equal(t, Member{"b", all[1].Addr()}, nextEvent(t, n, Left).Member)
+	}
+	require.NoError(t, all[1].Close())
+	begun := time.Now()
+	require.NoError(t, all[2].Close()) // without a word
+	require.Equal(t, "c", nextEvent(t, all[0], Died).Member.Name)
+	t.Logf("noticed after %v", time.Since(begun))
+	require.Empty(t, all[0].Members())
+	require.ErrorIs(t, all[0].Send(t.Context(), "c", nil), ErrNotMember)
+}
+
+// Members of two halves of a network find each other again, also if memberlist has
+// forgotten them meanwhile.
+func TestRejoin(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	cut := listenCut(t, "127.0.0.1:0")
+	short := func(c *Config) {
+		c.Memberlist.GossipToTheDeadTime = time.Millisecond
+	}
+	a := ca.node(t, "a", short)
+	b := ca.node(t, "b", func(c *Config) { short(c); c.PacketConn = cut }, a)
+	allKnow(t, a, b)
+	cut.cut.Store(true)
+	nextEvent(t, a, Died)
+	nextEvent(t, b, Died)
+	require.Positive(t, cut.dropped.Load())
+	cut.cut.Store(false)
+	begun := time.Now()
+	allKnow(t, a, b)
+	t.Logf("again after %v", time.Since(begun))
+	require.NoError(t, a.Send(within(t), "b", []byte("hello again")))
+}
+
+// cutSessions ends all sessions of a node at once, without a word to its messages.
+func cutSessions(n *Node) {
+	t := n.transport
+	t.mu.Lock()
+	var all []*session
+	for _, list := range t.byAddr {
+		all = append(all, list...)
+	}
+	t.mu.Unlock()
+	for _, s := range all {
+		_ = s.conn.Abort()
+	}
+}
+
+// Reliable messages arrive once and in order although their sessions end again and
+// again.
+func TestSessionsEndUnderMessages(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	patient := func(c *Config) { c.Memberlist = patientList() }
+	a := ca.node(t, "a", patient)
+	all := []*Node{a, ca.node(t, "b", patient, a)}
+	allKnow(t, all...)
+	const count = 300
+	sizes := []int{10, 30_000}
+	stop := make(chan struct{})
+	var cutting, running sync.WaitGroup
+	cutting.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			case <-time.After(time.Duration(20+rand.IntN(60)) * time.Millisecond):
+				cutSessions(all[i%2])
+			}
+		}
+	})
+	for i, n := range all {
+		to := all[1-i]
+		running.Go(func() {
+			var sends sync.WaitGroup
+			for k := range count {
+				b := content(n.Name(), k, sizes[k%len(sizes)])
+				l, err := n.link(to.Name())
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				o, err := l.queue(within(t), b) // in order; many are on their way
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				sends.Go(func() {
+					if err := <-o.done; err != nil {
+						t.Errorf("message %d of %s: %v", k, n.Name(), err)
+					}
+				})
+				if k%20 == 19 {
+					time.Sleep(10 * time.Millisecond) // spreads them over several sessions
+				}
+			}
+			sends.Wait()
+		})
+		running.Go(func() { expect(t, to, count, sizes, n) })
+	}
+	running.Wait()
+	close(stop)
+	cutting.Wait()
+	for _, n := range all {
+		nothingWaits(t, n)
+	}
+	sa, sb := all[0].Stats(), all[1].Stats()
+	t.Logf("sent again: %d and %d, had arrived before: %d and %d", sa.Resent, sb.Resent, sa.Duplicates, sb.Duplicates)
+	require.Positive(t, sa.Resent+sb.Resent)
+}
+
+// A member that does not call Receive makes senders wait, and holds no more than its
+// buffer. All arrives once it does.
+func TestReceiverThatDoesNotReceive(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	const size, buffer = 50_000, 200_000
+	b := ca.node(t, "b", func(c *Config) { c.ReceiveBuffer, c.Memberlist = buffer, patientList() })
+	a := ca.node(t, "a", func(c *Config) { c.SendBuffer, c.Memberlist = buffer, patientList() }, b)
+	allKnow(t, a, b)
+	const count = 40
+	var sent sync.WaitGroup
+	sent.Go(func() {
+		var all sync.WaitGroup
+		for k := range count {
+			l, err := a.link("b")
+			require.NoError(t, err)
+			o, err := l.queue(within(t), content("a", k, size))
+			require.NoError(t, err)
+			all.Go(func() { require.NoError(t, <-o.done) })
+		}
+		all.Wait()
+	})
+	eventually(t, func() bool {
+		b.arrived.mu.Lock()
+		defer b.arrived.mu.Unlock()
+		return b.arrived.bytes > buffer-2*size
+	}, "the buffer is full")
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, a.Send(ctx, "b", make([]byte, buffer)), context.DeadlineExceeded)
+	for range 10 { // no room for datagrams either
+		require.NoError(t, a.SendDatagram("b", make([]byte, MaxDatagram)))
+	}
+	b.arrived.mu.Lock()
+	require.LessOrEqual(t, b.arrived.bytes, buffer)
+	b.arrived.mu.Unlock()
+	next := 0
+	for next < count {
+		m, err := b.Receive(within(t))
+		require.NoError(t, err)
+		if m.Reliable {
+			require.True(t, bytes.Equal(content("a", next, size), m.Data))
+			next++
+		}
+	}
+	sent.Wait()
+}
+
+// Calls that cannot succeed fail at once.
+func TestSendErrors(t *testing.T) {
+	t.Parallel()
+	all := testAuthority(t).nodes(t, "a", "b")
+	a := all[0]
+	require.ErrorIs(t, a.Send(t.Context(), "b", make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
+	require.ErrorIs(t, a.Broadcast(t.Context(), make([]byte, defaultMaxMessage+1)), ErrMessageTooLarge)
+	require.NoError(t, a.Send(within(t), "b", make([]byte, defaultMaxMessage)))
+	require.ErrorIs(t, a.Send(t.Context(), "c", nil), ErrNotMember)
+	require.ErrorIs(t, a.Send(t.Context(), "a", nil), ErrNotMember)
+	done, cancel := context.WithCancel(t.Context())
+	cancel()
+	require.ErrorIs(t, a.Send(done, "b", nil), context.Canceled)
+	_, err := a.Receive(done)
+	require.ErrorIs(t, err, context.Canceled)
+
+	require.NoError(t, a.Close())
+	require.NoError(t, a.Close())
+	require.ErrorIs(t, a.Send(t.Context(), "b", nil), net.ErrClosed)
+	_, err = a.Receive(t.Context())
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = Start(&Config{Seeds: []string{"nowhere"}})
+	require.Error(t, err)
+}
+
+// A message to a member that dies fails with ErrNodeGone. Broadcast says to whom.
+func TestMemberDiesUnderMessages(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	cut := listenCut(t, "127.0.0.1:0")
+	a := ca.node(t, "a", nil)
+	b := ca.node(t, "b", nil, a)
+	c := ca.node(t, "c", func(c *Config) { c.PacketConn = cut }, a)
+	allKnow(t, a, b, c)
+	cut.cut.Store(true)
+	err := a.Broadcast(within(t), []byte("who is there?"))
+	var failed *BroadcastError
+	require.ErrorAs(t, err, &failed)
+	require.Len(t, failed.Failed, 1)
+	require.ErrorIs(t, failed.Failed["c"], ErrNodeGone)
+	require.True(t, strings.Contains(err.Error(), "to c:"), err)
+	m, err := b.Receive(within(t))
+	require.NoError(t, err)
+	require.Equal(t, Message{"a", []byte("who is there?"), true}, m)
+}
+
+// What a member sends that breaks the rules ends its stream, and nothing else.
+func TestBrokenMessages(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	b := ca.node(t, "b", func(c *Config) { c.MaxMessage = 1000 })
+	a := ca.transport(t, "a")
+	s, err := a.session(within(t), b.Addr(), "b")
+	require.NoError(t, err)
+	open := func(number uint64, size uint32, b []byte) *kcp.Stream {
+		st, err := s.open(within(t), streamMessages)
+		require.NoError(t, err)
+		h := binary.BigEndian.AppendUint64(nil, 7) // instance
+		h = binary.BigEndian.AppendUint64(h, number)
+		_, err = st.Write(append(binary.BigEndian.AppendUint32(h, size), b...))
+		require.NoError(t, err)
+		return st
+	}
+	st := open(1, 1<<31, nil)
+	_, err = st.Read(make([]byte, 1))
+	var reset *kcp.StreamError
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, uint64(1), b.Stats().StreamsRefused)
+	require.NoError(t, st.Reset(0))
+
+	for i := range 2 { // the same message, again
+		st := open(1, 2, []byte("hi"))
+		var ack [ackSize]byte
+		_, err = st.Read(ack[:])
+		require.NoError(t, err)
+		require.Equal(t, uint64(i), b.Stats().Duplicates)
+		require.NoError(t, st.Reset(0))
+	}
+	m, err := b.Receive(within(t))
+	require.NoError(t, err)
+	require.Equal(t, Message{"a", []byte("hi"), true}, m)
+	nothingWaits(t, b)
+}
+
+// A member may have few streams of messages at a time, in all its sessions together.
+func TestStreamsOfMessagesAreBounded(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	b := ca.node(t, "b", nil)
+	a := ca.transport(t, "a")
+	s, err := a.session(within(t), b.Addr(), "b")
+	require.NoError(t, err)
+	for range maxInboxes {
+		_, err := s.open(within(t), streamMessages)
+		require.NoError(t, err)
+	}
+	eventually(t, func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		in := b.inboxes["a"]
+		return in != nil && in.receiving == maxInboxes
+	}, "streams")
+	st, err := s.open(within(t), streamMessages)
+	require.NoError(t, err)
+	_, err = st.Read(make([]byte, 1))
+	var reset *kcp.StreamError
+	require.ErrorAs(t, err, &reset)
+	require.Equal(t, uint64(codeBusy), reset.Code)
+
+	n := &Node{inboxes: make(map[string]*inbox), transport: b.transport}
+	for range maxReceiving {
+		require.NotNil(t, n.enter("x"))
+	}
+	require.Nil(t, n.enter("x"))
+	n.leave(n.inboxes["x"])
+	require.NotNil(t, n.enter("x"))
+}
+
+// Names beyond the bound push out those that send nothing and are no members.
+func TestSendersAreBounded(t *testing.T) {
+	t.Parallel()
+	n := &Node{inboxes: make(map[string]*inbox), members: map[string]Member{"member": {}}}
+	require.NotNil(t, n.enter("sending"))
+	n.leave(n.enter("member"))
+	for i := range maxSenders + 10 {
+		n.leave(n.enter(string(content("x", i, 8))))
+	}
+	require.Len(t, n.inboxes, maxSenders)
+	require.Contains(t, n.inboxes, "sending")
+	require.Contains(t, n.inboxes, "member")
+}
+
+// An inbox tells apart the processes of a node, and remembers the last few.
+func TestInstances(t *testing.T) {
+	t.Parallel()
+	in := &inbox{turn: make(chan struct{}, 1)}
+	q := &queue{limit: 1 << 20}
+	ctx := t.Context()
+	for _, step := range []struct {
+		id, number uint64
+		duplicate  bool
+	}{
+		{1, 5, false}, {1, 5, true}, {1, 4, true}, {2, 1, false}, {1, 6, false}, {2, 1, true},
+	} {
+		again, err := in.deliver(ctx, step.id, step.number, q, Message{})
+		require.NoError(t, err)
+		require.Equal(t, step.duplicate, again, "%+v", step)
+	}
+	for id := range uint64(10) {
+		_, err := in.deliver(ctx, 100+id, 1, q, Message{})
+		require.NoError(t, err)
+	}
+	require.Len(t, in.instances, maxInstances)
+}
+
+// A message whose Send has given up is not sent if it was not yet, and does not hold up
+// others.
+func TestAbandonedMessages(t *testing.T) {
+	t.Parallel()
+	l := &link{n: &Node{config: Config{SendBuffer: 1000}, transport: &Transport{}}}
+	var all []*outgoing
+	for range 3 {
+		o, err := l.queue(t.Context(), make([]byte, 100))
+		require.NoError(t, err)
+		all = append(all, o)
+	}
+	require.Equal(t, all[0], l.next(t.Context()))
+	l.abandon(all[0]) // is on the stream
+	l.abandon(all[1])
+	require.Equal(t, []*outgoing{all[0], all[2]}, l.waiting)
+	require.Equal(t, all[2], l.next(t.Context()))
+	l.rewind() // another stream
+	require.Equal(t, []*outgoing{all[2]}, l.waiting)
+	require.Equal(t, 100+messageEntry, l.bytes)
+	require.False(t, l.acknowledged(all[2].number), "it was not written to this stream")
+	require.Equal(t, all[2], l.next(t.Context()))
+	require.True(t, l.acknowledged(all[2].number))
+	require.NoError(t, <-all[2].done)
+	require.Zero(t, l.bytes)
+	require.Equal(t, uint64(1), l.n.Stats().Resent)
+}

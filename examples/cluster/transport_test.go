@@ -1,0 +1,446 @@
+package cluster
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+)
+
+// inboxDelegate is a memberlist.Delegate that keeps the messages of users.
+type inboxDelegate struct {
+	mu       sync.Mutex
+	messages []string
+}
+
+func (d *inboxDelegate) NotifyMsg(b []byte) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.messages = append(d.messages, string(b))
+}
+func (d *inboxDelegate) NodeMeta(int) []byte             { return nil }
+func (d *inboxDelegate) GetBroadcasts(int, int) [][]byte { return nil }
+func (d *inboxDelegate) LocalState(bool) []byte          { return []byte("state of this node") }
+func (d *inboxDelegate) MergeRemoteState([]byte, bool)   {}
+
+func (d *inboxDelegate) sorted() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(slices.Values(d.messages))
+}
+
+// list starts a memberlist on a transport.
+func list(t *testing.T, tr *Transport, d memberlist.Delegate) *memberlist.Memberlist {
+	t.Helper()
+	c := quickList()
+	c.Name, c.Transport, c.Delegate, c.UDPBufferSize = tr.Name(), tr, d, PacketSize
+	c.AdvertisePort = 0
+	m, err := memberlist.Create(c)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = m.Shutdown() })
+	return m
+}
+
+// memberlist alone joins over the transport, and both ends know each other.
+func TestTransportJoin(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	la, lb := list(t, a, nil), list(t, b, nil)
+	n, err := lb.Join([]string{a.Addr().String()})
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Len(t, lb.Members(), 2)
+	eventually(t, func() bool { return la.NumMembers() == 2 }, "members of a")
+}
+
+// Each way in which memberlist sends messages of users arrives once.
+func TestTransportSends(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	d := new(inboxDelegate)
+	list(t, a, d)
+	lb := list(t, b, nil)
+	_, err := lb.Join([]string{a.Addr().String()})
+	require.NoError(t, err)
+	i := slices.IndexFunc(lb.Members(), func(n *memberlist.Node) bool { return n.Name == "a" })
+	require.GreaterOrEqual(t, i, 0)
+	node := lb.Members()[i]
+	require.NoError(t, lb.SendToAddress(memberlist.Address{Addr: a.Addr().String()}, []byte("to an address")))
+	require.NoError(t, lb.SendToAddress(addressOf(a), []byte("to an address with a name")))
+	require.NoError(t, lb.SendBestEffort(node, []byte("best effort")))
+	require.NoError(t, lb.SendReliable(node, []byte("reliable")))
+	want := []string{"best effort", "reliable", "to an address", "to an address with a name"}
+	eventually(t, func() bool { return len(d.sorted()) >= len(want) }, "messages")
+	require.Equal(t, want, d.sorted())
+}
+
+// Packets arrive whatever their size: as datagrams, and beyond that by stream.
+func TestPacketSizes(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	for _, size := range []int{1, 100, PacketSize, 1500, 9000, maxLargePacket} {
+		want := content("a", size, size)
+		before := time.Now()
+		sent, err := a.WriteToAddress(want, addressOf(b))
+		require.NoError(t, err)
+		require.WithinRange(t, sent, before, time.Now())
+		select {
+		case p := <-b.PacketCh():
+			require.True(t, bytes.Equal(want, p.Buf), "%d bytes", size)
+			require.Equal(t, a.Addr().String(), p.From.String())
+			require.WithinRange(t, p.Timestamp, before, time.Now())
+		case <-time.After(patience):
+			t.Fatalf("a packet of %d bytes has not arrived", size)
+		}
+	}
+	require.Equal(t, uint64(3), a.Stats().PacketsByStream)
+	_, err := a.WriteToAddress(make([]byte, maxLargePacket+1), addressOf(b))
+	require.ErrorIs(t, err, ErrPacketTooLarge)
+}
+
+// PacketSize fits into the smallest datagram that a session may fall back to.
+func TestPacketSizeFits(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	c := ca.config(t, "a")
+	c.KCP = &kcp.Config{MTU: 1200, MaxMTU: -1}
+	a, b := startTransport(t, c), ca.transport(t, "b")
+	s, err := a.session(within(t), b.Addr(), "b")
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, s.conn.MaxDatagramSize(), PacketSize+1)
+}
+
+// A stream carries bytes both ways, and its end.
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	go func() {
+		for c := range b.StreamCh() {
+			_, _ = io.Copy(c, c)
+			_ = c.Close()
+		}
+	}()
+	for range 3 {
+		c, err := a.DialAddressTimeout(addressOf(b), patience)
+		require.NoError(t, err)
+		want := content("a", 1, 300_000)
+		go func() {
+			_, _ = c.Write(want)
+			_ = c.(*kcp.Stream).CloseWrite()
+		}()
+		got, err := io.ReadAll(c)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, got))
+		require.NoError(t, c.Close())
+	}
+	require.Equal(t, uint64(1), a.Stats().Dialled, "one session for all streams")
+}
+
+// The address that is advertised is the one given, or that of the socket.
+func TestAdvertiseAddress(t *testing.T) {
+	t.Parallel()
+	tr := testAuthority(t).transport(t, "a")
+	port := int(tr.Addr().Port())
+	for _, test := range []struct {
+		ip       string
+		port     int
+		want     string
+		wantPort int
+		err      bool
+	}{
+		{"", 0, "127.0.0.1", port, false},
+		{"", 7946, "127.0.0.1", port, false},
+		{"192.0.2.1", 7946, "192.0.2.1", 7946, false},
+		{"192.0.2.1", 0, "192.0.2.1", port, false},
+		{"::ffff:192.0.2.1", 1, "192.0.2.1", 1, false},
+		{"2001:db8::1", 1, "2001:db8::1", 1, false},
+		{"nowhere.example", 1, "", 0, true},
+	} {
+		ip, p, err := tr.FinalAdvertiseAddr(test.ip, test.port)
+		if test.err {
+			require.Error(t, err, test.ip)
+			continue
+		}
+		require.NoError(t, err, test.ip)
+		require.Equal(t, test.want, ip.String())
+		require.Equal(t, test.wantPort, p)
+	}
+}
+
+// Shutdown may be called again, and at the same time, and every call fails after it.
+func TestShutdownTwice(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	_, err := a.session(within(t), b.Addr(), "b")
+	require.NoError(t, err)
+	var calls sync.WaitGroup
+	for range 3 {
+		calls.Go(func() { require.NoError(t, a.Shutdown()) })
+	}
+	calls.Wait()
+	require.NoError(t, a.Shutdown())
+	_, err = a.WriteToAddress([]byte("x"), addressOf(b))
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = a.DialAddressTimeout(addressOf(b), time.Second)
+	require.ErrorIs(t, err, net.ErrClosed)
+	pc, err := net.ListenPacket("udp4", a.Addr().String())
+	require.NoError(t, err, "the port is free")
+	require.NoError(t, pc.Close())
+}
+
+// Packets to nodes that do not answer wait for nothing, do not delay others, and are
+// bounded.
+func TestDeadPeersBlockNobody(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	dead := silent(t)
+	begun := time.Now()
+	for range 1000 {
+		_, err := a.WriteTo([]byte("into the dark"), dead)
+		require.NoError(t, err)
+	}
+	require.Less(t, time.Since(begun), time.Second)
+	require.Equal(t, uint64(1000-maxQueuedPackets), a.Stats().PacketsUnsent)
+	_, err := a.WriteToAddress([]byte("hello"), addressOf(b))
+	require.NoError(t, err)
+	require.Equal(t, "hello", string((<-b.PacketCh()).Buf))
+	begun = time.Now()
+	_, err = a.DialTimeout(dead, 200*time.Millisecond)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	require.Less(t, time.Since(begun), 2*time.Second)
+}
+
+// The dials of a transport are bounded, too.
+func TestTooManyDials(t *testing.T) {
+	t.Parallel()
+	a := testAuthority(t).transport(t, "a")
+	dead := netip.MustParseAddrPort(silent(t))
+	refused := 0
+	for i := range maxDials + 10 {
+		addr := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, 0, byte(i)}), dead.Port())
+		if _, err := a.WriteTo([]byte("x"), addr.String()); err != nil {
+			require.ErrorIs(t, err, ErrTooManyDials)
+			refused++
+		}
+	}
+	require.Equal(t, 10, refused)
+}
+
+// Nodes that dial each other at once may get two sessions. Nothing is lost on either.
+func TestDialEachOther(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	for range 5 {
+		a, b := ca.transport(t, "a"), ca.transport(t, "b")
+		const packets = maxQueuedPackets
+		var both sync.WaitGroup
+		exchange := func(from, to *Transport) {
+			for i := range packets {
+				_, err := from.WriteToAddress(numbered(i, 10), addressOf(to))
+				require.NoError(t, err)
+			}
+			got := make(map[int]int)
+			for range packets {
+				select {
+				case p := <-from.PacketCh():
+					got[numberOf(p.Buf)]++
+				case <-time.After(patience):
+					t.Errorf("%s has %d of %d packets: %+v", from.Name(), len(got), packets, from.Stats())
+					return
+				}
+			}
+			if len(got) != packets {
+				t.Errorf("%s: %d different packets", from.Name(), len(got))
+			}
+		}
+		both.Go(func() { exchange(a, b) })
+		both.Go(func() { exchange(b, a) })
+		both.Wait()
+		for _, tr := range []*Transport{a, b} {
+			require.Zero(t, tr.Stats().PacketsUnsent)
+			require.Zero(t, tr.Stats().DialsFailed)
+			require.NoError(t, tr.Shutdown())
+		}
+	}
+}
+
+// A node that was restarted on its port is dialled again, although its end of the
+// session never said that it was over.
+func TestRestartedNodeIsDialledAgain(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a := ca.transport(t, "a")
+	c := ca.config(t, "b")
+	first := listenCut(t, "127.0.0.1:0")
+	c.PacketConn = first
+	b := startTransport(t, c)
+	_, err := a.WriteToAddress([]byte("one"), addressOf(b))
+	require.NoError(t, err)
+	require.Equal(t, "one", string((<-b.PacketCh()).Buf))
+	first.cut.Store(true) // it dies without a word
+	require.NoError(t, b.Shutdown())
+
+	again := *c
+	again.PacketConn = listenCut(t, b.Addr().String())
+	b = startTransport(t, &again)
+	begun := time.Now()
+	eventually(t, func() bool {
+		_, err := a.WriteToAddress(bytes.Repeat([]byte("two"), 100), addressOf(b))
+		require.NoError(t, err)
+		select {
+		case p := <-b.PacketCh():
+			return bytes.HasPrefix(p.Buf, []byte("two"))
+		default:
+			return false
+		}
+	}, "a packet")
+	require.Less(t, time.Since(begun), peerTimeout/2, "stateless reset")
+	t.Logf("%v after the restart", time.Since(begun))
+}
+
+// Only nodes with a certificate of the authority, for this cluster, get a session.
+func TestStrangers(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a := ca.transport(t, "a")
+	stranger := testAuthority(t)
+	elsewhere := *ca
+	elsewhere.Cluster = "other.test"
+	for name, c := range map[string]*TransportConfig{
+		"of another authority": stranger.config(t, "b"),
+		"for another cluster":  elsewhere.config(t, "b"),
+	} {
+		if name == "of another authority" {
+			c.CA = ca.Pool() // it believes a
+		}
+		b := startTransport(t, c)
+		_, err := b.DialAddressTimeout(memberlist.Address{Addr: a.Addr().String()}, patience)
+		require.Error(t, err, name)
+		_, err = a.DialAddressTimeout(memberlist.Address{Addr: b.Addr().String()}, patience)
+		var handshake *kcp.HandshakeError
+		require.ErrorAs(t, err, &handshake, name)
+		require.NoError(t, b.Shutdown())
+	}
+	require.Zero(t, a.Stats().Accepted)
+}
+
+// A node that has another name than the one meant gets neither packets nor streams.
+func TestWrongName(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	wrong := memberlist.Address{Addr: b.Addr().String(), Name: "c"}
+	_, err := a.WriteToAddress([]byte("for c"), wrong) // waits for the dial, and is dropped
+	require.NoError(t, err)
+	_, err = a.DialAddressTimeout(wrong, patience)
+	var name *WrongNameError
+	require.ErrorAs(t, err, &name)
+	require.Equal(t, "b", name.Got)
+	eventually(t, func() bool { return a.Stats().PacketsUnsent == 1 }, "dropped")
+	_, err = a.WriteToAddress([]byte("for c"), wrong)
+	require.ErrorAs(t, err, &name)
+	_, err = a.WriteToAddress([]byte("for b"), addressOf(b))
+	require.NoError(t, err)
+	require.Equal(t, "for b", string((<-b.PacketCh()).Buf))
+}
+
+// Bad settings and addresses are errors at once.
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	for what, change := range map[string]func(*TransportConfig){
+		"no CA":          func(c *TransportConfig) { c.CA = nil },
+		"no cluster":     func(c *TransportConfig) { c.Cluster = "" },
+		"other cluster":  func(c *TransportConfig) { c.Cluster = "other.test" },
+		"no certificate": func(c *TransportConfig) { c.Certificate.Certificate = nil },
+		"bind":           func(c *TransportConfig) { c.Bind = "localhost" },
+		"kcp settings":   func(c *TransportConfig) { c.KCP = &kcp.Config{MTU: 10} },
+	} {
+		c := ca.config(t, "a")
+		change(c)
+		_, err := NewTransport(c)
+		require.Error(t, err, what)
+	}
+	_, err := ca.Issue("")
+	require.Error(t, err)
+	a := ca.transport(t, "a")
+	for _, addr := range []string{"", "localhost:1", "127.0.0.1", "127.0.0.1:99999"} {
+		_, err := a.WriteTo([]byte("x"), addr)
+		require.Error(t, err, addr)
+		_, err = a.DialTimeout(addr, time.Second)
+		require.Error(t, err, addr)
+	}
+	_, err = a.DialTimeout(a.Addr().String(), time.Second)
+	require.ErrorIs(t, err, ErrOwnAddress)
+}
+
+// What a member sends that is nothing known is dropped, or refused, and counted.
+func TestUnknownTraffic(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	s, err := a.session(within(t), b.Addr(), "b")
+	require.NoError(t, err)
+	for _, d := range []string{"", "P", "?x", "Mx"} { // b takes no messages
+		require.NoError(t, s.conn.SendDatagram([]byte(d)))
+	}
+	eventually(t, func() bool { return b.Stats().Malformed == 4 }, "malformed datagrams")
+	for i, kind := range []byte{'?', streamMessages} {
+		st, err := s.open(within(t), kind)
+		require.NoError(t, err)
+		_, err = st.Read(make([]byte, 1))
+		var reset *kcp.StreamError
+		require.True(t, errors.As(err, &reset) && reset.Code == codeUnknown, "%v", err)
+		require.Equal(t, uint64(i+1), b.Stats().StreamsRefused)
+		require.NoError(t, st.Reset(0))
+	}
+	st, err := s.open(within(t), streamPacket)
+	require.NoError(t, err)
+	_, err = st.Write(make([]byte, maxLargePacket+1))
+	require.NoError(t, err)
+	eventually(t, func() bool { return b.Stats().StreamsRefused == 3 }, "a packet that is too large")
+}
+
+// A node has at most so many sessions; further ones end the oldest.
+func TestSessionsOfOneNode(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a := ca.transport(t, "a")
+	var others []*Transport
+	for range maxSessionsPerNode + 3 { // processes with one certificate
+		b := ca.transport(t, "b")
+		others = append(others, b)
+		_, err := b.session(within(t), a.Addr(), "a")
+		require.NoError(t, err)
+	}
+	eventually(t, func() bool { return a.Stats().Replaced == 3 }, "sessions replaced")
+	a.mu.Lock()
+	require.Len(t, a.byName["b"], maxSessionsPerNode)
+	require.Len(t, a.byAddr, maxSessionsPerNode)
+	a.mu.Unlock()
+	for _, b := range others {
+		require.NoError(t, b.Shutdown())
+	}
+	eventually(t, func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		return len(a.byName) == 0 && len(a.byAddr) == 0
+	}, "no session is left")
+}
