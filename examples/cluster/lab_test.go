@@ -9,6 +9,7 @@ import (
 	"log"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -164,6 +165,15 @@ func listenUDP(bind string) (*cutConn, error) {
 		return nil, err
 	}
 	return &cutConn{PacketConn: pc}, nil
+}
+
+// ownAddress returns an address to bind to, on which no other test takes the port that
+// was free again for a moment.
+func ownAddress(n byte) string {
+	if runtime.GOOS != "linux" {
+		return "127.0.0.1:0" // the only address on loopback
+	}
+	return fmt.Sprintf("127.0.0.%d:0", n)
 }
 
 // silent returns the address of a socket that never answers.

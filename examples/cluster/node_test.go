@@ -141,8 +141,11 @@ func TestRejoin(t *testing.T) {
 		c.Memberlist.GossipToTheDeadTime = time.Millisecond
 	}
 	a := ca.node(t, "a", short)
-	b := ca.node(t, "b", func(c *Config) { short(c); c.PacketConn = cut }, a)
+	b := ca.node(t, "b", func(c *Config) { short(c); c.PacketConn = cut }) // without seeds
+	_, err := b.Join(a.Addr().String())
+	require.NoError(t, err)
 	allKnow(t, a, b)
+	require.NoError(t, a.Send(within(t), "b", []byte("hello")))
 	cut.cut.Store(true)
 	nextEvent(t, a, Died)
 	nextEvent(t, b, Died)

@@ -3,6 +3,7 @@ package cluster
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -186,7 +187,9 @@ func TestAdvertiseAddress(t *testing.T) {
 func TestShutdownTwice(t *testing.T) {
 	t.Parallel()
 	ca := testAuthority(t)
-	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	c := ca.config(t, "a")
+	c.Bind = ownAddress(3)
+	a, b := startTransport(t, c), ca.transport(t, "b")
 	_, err := a.session(within(t), b.Addr(), "b")
 	require.NoError(t, err)
 	var calls sync.WaitGroup
@@ -288,7 +291,7 @@ func TestRestartedNodeIsDialledAgain(t *testing.T) {
 	ca := testAuthority(t)
 	a := ca.transport(t, "a")
 	c := ca.config(t, "b")
-	first := listenCut(t, "127.0.0.1:0")
+	first := listenCut(t, ownAddress(4))
 	c.PacketConn = first
 	b := startTransport(t, c)
 	_, err := a.WriteToAddress([]byte("one"), addressOf(b))
@@ -315,6 +318,26 @@ func TestRestartedNodeIsDialledAgain(t *testing.T) {
 	t.Logf("%v after the restart", time.Since(begun))
 }
 
+// A packet that meets the end of a session goes to the next one.
+func TestEndedSessionIsDialledAgain(t *testing.T) {
+	t.Parallel()
+	ca := testAuthority(t)
+	a, b := ca.transport(t, "a"), ca.transport(t, "b")
+	for i := range 20 {
+		s, err := a.session(within(t), b.Addr(), "b")
+		require.NoError(t, err)
+		require.NoError(t, s.conn.Abort())
+		_, err = a.WriteToAddress(numbered(i, 1), addressOf(b))
+		require.NoError(t, err)
+		select {
+		case p := <-b.PacketCh():
+			require.Equal(t, i, numberOf(p.Buf))
+		case <-time.After(patience):
+			t.Fatal("a packet is lost")
+		}
+	}
+}
+
 // Only nodes with a certificate of the authority, for this cluster, get a session.
 func TestStrangers(t *testing.T) {
 	t.Parallel()
@@ -338,6 +361,13 @@ func TestStrangers(t *testing.T) {
 		require.ErrorAs(t, err, &handshake, name)
 		require.NoError(t, b.Shutdown())
 	}
+	cert, err := elsewhere.Issue("b") // its holder knows the name of this cluster
+	require.NoError(t, err)
+	c := ca.config(t, "b")
+	c.Certificate = cert
+	_, err = kcp.Dial("udp", a.Addr().String(), &kcp.Config{TLS: tlsConfig(c)})
+	var alert tls.AlertError
+	require.ErrorAs(t, err, &alert)
 	require.Zero(t, a.Stats().Accepted)
 }
 
