@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux kcpgo kcpgo/contract observe tunnel tunnel/bench
+MODULES  = . interop_test bench examples/mux examples/cluster kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -33,11 +33,11 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
-STAGES = interop race tunnel-test 386 unit cross lint offload-off vet bench-test mux-test kcpgo-test observe-test
+STAGES = interop race tunnel-test 386 unit cross lint offload-off vet bench-test mux-test cluster-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -147,6 +147,13 @@ dissector:
 # The other examples are part of the root module.
 mux-test:
 	cd examples/mux && $(GO) test ./...
+
+cluster-test:
+	cd examples/cluster && $(GO) test -short -parallel 8 -timeout 5m ./...
+
+# Nodes of a cluster in processes, of which one is killed and one cut off; a minute.
+cluster:
+	cd examples/cluster && $(GO) test -count=1 -v -parallel 8 -timeout 10m $(if $(RACE),-race) ./...
 
 # The API of kcp-go: the same tests of behaviour with kcp-go, and with ours in its
 # place.

@@ -54,8 +54,8 @@ type Config struct {
 	// RejoinInterval is how often Seeds, and members that have died, are asked. Default
 	// 5 s.
 	RejoinInterval time.Duration
-	// Memberlist holds memberlist's settings; nil means memberlist.DefaultLANConfig. Name,
-	// Transport, Events, addresses and UDPBufferSize are set by Start. Without a Logger
+	// Memberlist holds memberlist's settings; nil means memberlist.DefaultLANConfig.
+	// Start sets Name, Transport, Events, addresses and UDPBufferSize. Without a Logger
 	// or LogOutput nothing is logged.
 	Memberlist *memberlist.Config
 	// MaxMessage is the size of the largest reliable message, in bytes. Default 1 MiB. It
@@ -109,7 +109,9 @@ type Node struct {
 	closing    sync.Once
 	closeErr   error // of the first Close
 
-	mu      sync.Mutex // guards the fields below; before link.mu. memberlist is not called under it
+	// mu guards the fields below. Under it no other lock is taken, and memberlist, which
+	// may hold its own when it calls, is not called.
+	mu      sync.Mutex
 	members map[string]Member
 	leaving map[string]bool  // members that have said so
 	links   map[string]*link // of members to which something was sent

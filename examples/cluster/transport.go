@@ -59,8 +59,6 @@ var (
 	ErrTooManyDials = errors.New("cluster: too many dials at once")
 	// ErrOwnAddress means that the address is that of the Transport itself.
 	ErrOwnAddress = errors.New("cluster: own address")
-	// errDialPause means that a dial to the address has just failed.
-	errDialPause = errors.New("cluster: the last dial has just failed")
 )
 
 // WrongNameError means that the node at an address has a certificate for another name.
