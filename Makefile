@@ -33,7 +33,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
@@ -235,6 +235,15 @@ mutate:
 
 executed:
 	$(GO) run ./internal/executed
+
+# Sessions through nginx, by conversation id; a minute and a quarter. Debian's packages are
+# installed if they are missing, which needs root.
+BALANCER_PACKAGES = nginx-core libnginx-mod-stream libnginx-mod-stream-js
+
+balancer:
+	@dpkg -s $(BALANCER_PACKAGES) >/dev/null 2>&1 || \
+		{ apt-get update && apt-get install -y --no-install-recommends $(BALANCER_PACKAGES); }
+	KCP_BALANCER=1 $(GO) test -count=1 -v -parallel 4 -timeout 10m ./examples/balancer
 
 # Everything is measured, and bench/results gets a table and charts; 40 minutes.
 bench:
