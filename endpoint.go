@@ -224,9 +224,27 @@ func (e *Endpoint) shut(err error) bool {
 	for _, c := range conns {
 		c.fail(err)
 	}
+	awaitWrites(conns)
 	e.wakes.Stop()
 	e.stopReaders()
 	return true
+}
+
+// awaitWrites waits until what conns, which have ended, had to send has left: another
+// goroutine may be writing it. It gives up after closeWait.
+func awaitWrites(conns []*Conn) {
+	limit := time.NewTimer(closeWait)
+	defer limit.Stop()
+	for _, c := range conns {
+		if c.Err() != nil {
+			continue
+		}
+		select {
+		case <-c.Done():
+		case <-limit.C:
+			return
+		}
+	}
 }
 
 // shutIfUnusedLocked closes owned sockets after their last use. While a peer of

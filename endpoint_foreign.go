@@ -15,8 +15,8 @@ import (
 // last. None of it must leave a call waiting for ever.
 
 const (
-	// closeWait is how long Endpoint.Close waits for the readers of a socket
-	// that it does not close.
+	// closeWait is how long Endpoint.Close waits for writes in progress, and for the
+	// readers of a socket that it does not close.
 	closeWait = time.Second
 
 	// manyFailures is how many read errors in a row make a socket suspect.

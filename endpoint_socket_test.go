@@ -60,6 +60,59 @@ func TestCloseOfStubbornSocket(t *testing.T) {
 	}
 }
 
+// gated is a socket whose writes wait for the gate, unless it is nil, to be closed.
+type gated struct {
+	*netsim.PacketConn
+	gate atomic.Pointer[chan struct{}]
+}
+
+func (g *gated) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	if gate := g.gate.Load(); gate != nil {
+		<-*gate
+	}
+	return g.PacketConn.WriteToAddrPort(b, to)
+}
+
+// A goroutine is writing for a session while its endpoint closes. Its peer gets the
+// reset all the same. Close waits no longer than a second for a write that does not end.
+func TestCloseWaitsForWrites(t *testing.T) {
+	for _, ends := range []bool{true, false} {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
+			pc, err := w.net.Listen(serverAddr)
+			require.NoError(t, err)
+			defer pc.Close()
+			socket := &gated{PacketConn: pc}
+			server, err := NewEndpoint(socket, nil)
+			require.NoError(t, err)
+			l, err := server.Listen()
+			require.NoError(t, err)
+			e, _ := w.endpoint("10.0.0.2:0", nil)
+			a := w.dial(e)
+			b := accepted(t, l)
+			w.say(a, "hello")
+			w.hear(b, "hello")
+			w.settle()
+			gate, start := make(chan struct{}), time.Now()
+			socket.gate.Store(&gate)
+			go func() { _, _ = b.Write([]byte("x")) }()
+			synctest.Wait()
+			if ends {
+				time.AfterFunc(closeWait/2, func() { close(gate) })
+			} else {
+				defer close(gate)
+			}
+			require.NoError(t, server.Close())
+			if !ends {
+				require.Equal(t, closeWait, time.Since(start))
+				return
+			}
+			require.Equal(t, closeWait/2, time.Since(start))
+			_, err = io.Copy(io.Discard, a)
+			require.ErrorIs(t, err, ErrReset)
+		})
+	}
+}
+
 // meddled is a socket whose owner undoes the next deadlines in the past.
 type meddled struct {
 	leadable
