@@ -1,6 +1,7 @@
 package pacing
 
 import (
+	"math"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -55,4 +56,141 @@ func TestNothingToWaitFor(t *testing.T) {
 	require.Zero(t, (&Pacer{filled: true, Budget: 1, last: 100}).Wait(100, 1_000_000))
 	require.Zero(t, (&Pacer{Budget: -1000, last: 100}).Wait(100, 1_000_000), "it was never filled")
 	require.EqualValues(t, 1002, (&Pacer{filled: true, Budget: -1000, last: 100}).Wait(100, 1_000_000))
+}
+
+// In any time no more leaves than the rate of a Cap allows and one packet, and on
+// average as much, if the timer comes when Wait says.
+func TestCap(t *testing.T) {
+	for _, size := range []int{100, 1400, 9000} {
+		const rate, micros = 125_000, 10_000_000
+		var c Cap
+		c.SetRate(rate, 0)
+		sent, wakes := 0, 0
+		for now := int64(0); now < micros; wakes++ {
+			for c.Ready(now, 0) {
+				c.Spend(size)
+				sent += size
+			}
+			require.True(t, c.Blocked())
+			require.LessOrEqual(t, sent, rate*int(now)/1e6+size, "%d bytes after %d us", size, now)
+			now += c.Wait(now)
+		}
+		require.InDelta(t, rate*micros/1e6, sent, float64(size))
+		require.InDelta(t, sent/size, wakes, 2, "woken for nothing")
+	}
+}
+
+// A late timer makes up for 10 ms if something was waiting, and not otherwise.
+func TestCapLateTimer(t *testing.T) {
+	const rate, size = 1_400_000, 1400 // a packet a millisecond
+	leave := func(c *Cap, now int64) (n int) {
+		for ; c.Ready(now, 0); n++ {
+			c.Spend(size)
+		}
+		return n
+	}
+	var c Cap
+	c.SetRate(rate, 0)
+	require.Equal(t, 1, leave(&c, 0))
+	require.Equal(t, 5, leave(&c, 5000))
+	require.Equal(t, 11, leave(&c, 100_000))
+	require.True(t, c.Ready(200_000, 0), "something was waiting")
+	require.False(t, c.Blocked())
+	c.Spend(size)
+	require.Equal(t, 1, leave(&c, 300_000), "nothing was waiting")
+}
+
+// What is pending counts as though it were spent.
+func TestCapPending(t *testing.T) {
+	var c Cap
+	c.SetRate(1000, 0)
+	require.True(t, c.Ready(0, 0))
+	require.False(t, c.Ready(0, 1))
+	require.True(t, c.Blocked())
+}
+
+// What is borrowed is at most what the rate allows in 200 ms, and 1400 bytes. Until it
+// is paid back the rest has half of the rate. A lower rate forgets what is beyond.
+func TestCapBorrow(t *testing.T) {
+	const rate, size = 100_000, 1400
+	var c Cap
+	c.SetRate(rate, 0)
+	c.Borrow(size)
+	require.False(t, c.Indebted())
+	for range 100 {
+		c.Borrow(size)
+	}
+	require.True(t, c.Indebted())
+	require.True(t, c.Ready(0, 0), "the rest does not wait")
+	c.Spend(10_000)
+	require.InDelta(t, 200_000, c.Wait(0), 2)
+	require.False(t, c.Ready(199_999, 0))
+	require.True(t, c.Ready(200_002, 0))
+	c.Spend(15_000) // 11400 are left to be paid back
+	require.InDelta(t, 200_000+264_000, c.Wait(200_002)+200_002, 4)
+	for range 100 {
+		c.Borrow(size)
+	}
+	c.SetRate(1000, 200_002)
+	require.InDelta(t, 3_200_000, c.Wait(200_002), 2)
+	require.True(t, c.Ready(3_400_004, 0))
+	c.Spend(1000)
+	require.InDelta(t, 1_000_000, c.Wait(3_400_004), 2, "all is paid back")
+
+	require.True(t, c.Ready(4_400_006, 0))
+	c.Borrow(1000)
+	require.True(t, c.Ready(5_900_006, 0))
+	c.Spend(1000)
+	require.InDelta(t, 1_000_000, c.Wait(5_900_006), 2, "what nobody used pays for it too")
+}
+
+// However much is borrowed, the rest has half of the rate.
+func TestCapIsNotAllBorrowed(t *testing.T) {
+	const rate, size = 100_000, 1000
+	var c Cap
+	c.SetRate(rate, 0)
+	sent := 0
+	for now := int64(0); now < 10e6; now += 1000 {
+		c.Borrow(size)
+		for c.Ready(now, 0) {
+			c.Spend(size)
+			sent += size
+		}
+	}
+	require.InDelta(t, rate*10/2, sent, 2*size)
+}
+
+// Another rate counts from the moment that it is set.
+func TestCapChanges(t *testing.T) {
+	var c Cap
+	c.SetRate(1000, 0)
+	require.True(t, c.Ready(0, 0))
+	c.Spend(1000)
+	c.SetRate(2000, 500_000)
+	require.InDelta(t, 250_000, c.Wait(500_000), 2)
+	c.SetRate(500, 600_000)
+	require.InDelta(t, 600_000, c.Wait(600_000), 2)
+
+	c.SetRate(1_000_000, 2_000_000)
+	c.Spend(1)
+	require.False(t, c.Ready(2_000_000, 0))
+	c.SetRate(1000, 2_010_000) // earned 10 ms of the old rate
+	require.True(t, c.Ready(2_010_000, 0))
+	c.Spend(1)
+	require.False(t, c.Ready(2_010_000, 0), "nothing of the old rate is left")
+}
+
+// The largest and the smallest rate do not overflow.
+func TestCapExtremes(t *testing.T) {
+	for _, rate := range []int64{1, math.MaxInt64} {
+		var c Cap
+		c.SetRate(rate, 0)
+		c.Spend(1000)
+		c.Borrow(1000)
+		require.Positive(t, c.Wait(0))
+		require.LessOrEqual(t, c.Wait(0), int64(3600e6+1))
+		require.False(t, c.Ready(0, 0))
+		require.True(t, c.Ready(math.MaxInt64, 0))
+		require.Zero(t, c.Wait(math.MaxInt64))
+	}
 }
