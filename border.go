@@ -119,6 +119,7 @@ type packet struct {
 	segment  *sendSegment // to release once the packet is written; nil: there is none
 	datagram bool         // from SendDatagram: bypasses the state machine and FEC
 	ready    bool         // of a TLS handshake: leaves as it is
+	parity   bool         // of FEC, held back by the cap of the rate
 }
 
 // buffer is a packet buffer of the endpoint's pool.

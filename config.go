@@ -113,6 +113,11 @@ type Config struct {
 	// lock held, so it must not call the Conn.
 	CongestionControl func() congestion.Control
 
+	// MaxRate caps the rate at which each session sends, in bytes a second: 1000 or more;
+	// 0, the default, means no cap. Conn.SetMaxRate, which says what counts, changes it.
+	// It is not shared by the sessions of the endpoint. Congestion control may send less.
+	MaxRate int
+
 	// PeerTimeout is how long a peer may leave data unacknowledged and send nothing at
 	// all before the peer is considered lost: Read and Write then return a
 	// *PeerLostError. Default 30 s; negative means never.
@@ -329,6 +334,7 @@ const (
 	minWriteBuffer       = 4096
 	minMaxBuffered       = 1 << 16
 	maxConfigWriteBuffer = 1 << 30
+	minMaxRate           = 1000 // bytes a second
 	forever              = 100 * 365 * 24 * time.Hour
 )
 

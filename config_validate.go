@@ -64,11 +64,22 @@ func (c *Config) Validate() error {
 	if n := len(c.StatelessResetKey); c.StatelessResetKey != nil && n < minResetKey {
 		return &ConfigError{"StatelessResetKey", fmt.Sprintf("%d bytes", n), fmt.Sprintf("must have at least %d bytes", minResetKey)}
 	}
+	if err := validateRate(c.MaxRate); err != nil {
+		return err
+	}
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
 	}
 	if c.IdleTimeout < 0 {
 		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	}
+	return nil
+}
+
+// validateRate returns a *ConfigError if rate cannot be that of Config.MaxRate.
+func validateRate(rate int) error {
+	if rate != 0 && rate < minMaxRate {
+		return &ConfigError{"MaxRate", rate, fmt.Sprintf("must be at least %d, or 0 for no cap", minMaxRate)}
 	}
 	return nil
 }

@@ -35,6 +35,8 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"SendWindow", Config{SendWindow: 65536}},
 		{"ReceiveWindow", Config{ReceiveWindow: -1}},
 		{"WriteBuffer", Config{WriteBuffer: 1}},
+		{"MaxRate", Config{MaxRate: -1}},
+		{"MaxRate", Config{MaxRate: minMaxRate - 1}},
 		{"MinRTO", Config{MinRTO: time.Hour}},
 		{"Interval", Config{Interval: time.Millisecond}},
 		{"NoDelay", Config{NoDelay: NoDelayTurbo + 1}},
@@ -79,7 +81,7 @@ func TestConfigErrors(t *testing.T) {
 		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
 		require.ErrorAs(t, err, &ce)
 	}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, *secured(Config{MTU: 1200})} {
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200})} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
@@ -297,6 +299,9 @@ func TestSettersCheck(t *testing.T) {
 		for _, n := range []int{-1, 1, minWriteBuffer - 1, maxConfigWriteBuffer + 1, math.MaxInt32} {
 			requireConfigError(t, "WriteBuffer", a.SetWriteBuffer(n))
 		}
+		for _, n := range []int{-1, 1, minMaxRate - 1, math.MinInt32} {
+			requireConfigError(t, "MaxRate", a.SetMaxRate(n))
+		}
 		after, minRTOAfter := machine()
 		require.Equal(t, config, after)
 		require.Equal(t, minRTO, minRTOAfter)
@@ -311,13 +316,14 @@ func TestSettersCheck(t *testing.T) {
 		require.NoError(t, a.SetWindow(maxWindow, maxWindow))
 		require.NoError(t, a.SetMTU(maxUDPPayload))
 		require.NoError(t, a.SetWriteBuffer(maxConfigWriteBuffer))
+		require.NoError(t, a.SetMaxRate(math.MaxInt))
 		w.move(a, b, 2, 200_000)
 		w.move(b, a, 3, 200_000)
 
 		setters := func(c *Conn) []error {
 			return []error{
 				c.SetMTU(1000), c.SetWindow(5, 5), c.SetNoDelay(NoDelayOn, 0, 0),
-				c.SetCongestionControl(nil), c.SetMessageMode(true), c.SetWriteBuffer(0),
+				c.SetCongestionControl(nil), c.SetMessageMode(true), c.SetWriteBuffer(0), c.SetMaxRate(5000),
 			}
 		}
 		require.NoError(t, a.Close())

@@ -142,7 +142,7 @@ func (k *KCP) Flush() {
 	if timedOut {
 		k.snd.cc.OnTimeout(s)
 	}
-	if !k.waiting() {
+	if !k.waiting() || k.capped() {
 		k.snd.pace.Idle()
 		if k.mayAdmit(window) {
 			k.snd.rate.Limited(k.snd.flightBytes)
@@ -270,14 +270,19 @@ func (k *KCP) inPeerWindow() bool {
 	return k.snd.nxt.Before(k.snd.una + seq(min(k.cfg.sndWnd, k.peer.wnd)))
 }
 
-// admit moves waiting segments into the window, as far as pacing allows. It
+// admit moves waiting segments into the window, as far as pacing and the cap allow. It
 // begins a packet only when there is budget for one, and then fills it.
 func (k *KCP) admit(window uint32, rate int64) {
 	room := 0    // bytes left in the packet that these segments fill
 	pending := 0 // bytes admitted for an address that is not validated
 	beyond := 0
+	var capped *rateCap
+	planned := 0 // bytes that the cap has yet to count
 	if k.rare != nil {
 		beyond = k.beyondWindow()
+		if capped = k.rare.capped; capped != nil {
+			planned = k.unspent(capped)
+		}
 	}
 	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
 		at := k.snd.nxt
@@ -305,13 +310,17 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if k.snd.validation != nil {
 			pending += s.size() + k.snd.validation.overhead
 		}
-		if rate > 0 && s.size() > room {
-			if !k.snd.pace.Ready() {
+		if (rate > 0 || capped != nil) && s.size() > room {
+			if rate > 0 && !k.snd.pace.Ready() {
 				return
+			}
+			if capped != nil && !capped.Ready(k.clock.micros, planned) {
+				break
 			}
 			room = k.cfg.mtu
 		}
 		room -= s.size()
+		planned += s.size()
 		k.snd.pace.Spend(s.size())
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.Begun = true
@@ -433,6 +442,9 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.charge(s.size(), size)
 		}
 		k.counters.PacketsSent++
+		if c := k.rateCap(); c != nil {
+			c.sent(s.size(), true)
+		}
 		s.packet = max(s.packet, int32(s.size()))
 		k.hooks.outputInPlace(s)
 		return
@@ -504,6 +516,9 @@ func (k *KCP) emit() {
 	k.counters.PacketsSent++
 	packet := k.out.packet
 	k.out.packet = nil
+	if c := k.rateCap(); c != nil {
+		c.sent(len(packet), k.out.last != nil)
+	}
 	if s := k.out.last; s != nil {
 		s.packet = max(s.packet, int32(len(packet))) // what came behind it was lost with it
 		k.out.last = nil

@@ -64,12 +64,13 @@ type KCP struct {
 
 // rareMachine is what few conversations need.
 type rareMachine struct {
-	streaming      bool // the host queues stream segments
-	streamSegments int  // of streams that are waiting or in flight
-	streamBytes    int  // their payload
-	plainChosen    bool // the host has decided that a segment of Send is next,
-	chosenAt       seq  // as this one
-	gap            seq  // how far behind its sn the send ring holds what waits
+	streaming      bool     // the host queues stream segments
+	streamSegments int      // of streams that are waiting or in flight
+	streamBytes    int      // their payload
+	plainChosen    bool     // the host has decided that a segment of Send is next,
+	chosenAt       seq      // as this one
+	gap            seq      // how far behind its sn the send ring holds what waits
+	capped         *rateCap // nil: the rate is not capped
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
@@ -217,13 +218,13 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	return uint32(next), ok
 }
 
-// pacingDelay returns the milliseconds until pacing allows a new segment.
+// pacingDelay returns the milliseconds until pacing and the cap allow a new segment.
 func (k *KCP) pacingDelay() uint32 {
-	rate := k.snd.cc.PacingRate()
-	if rate <= 0 {
-		return 0
+	wait := k.rateWait()
+	if rate := k.snd.cc.PacingRate(); rate > 0 {
+		wait = max(wait, k.snd.pace.Wait(k.clock.micros, rate))
 	}
-	return k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate))
+	return k.wholeMillis(wait)
 }
 
 // wholeMillis returns by how many whole milliseconds the clock must advance

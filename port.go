@@ -74,6 +74,15 @@ type sessionPort interface {
 	givenUp(t *streams.Tag) bool
 	dropSpent() bool
 
+	// The cap of the rate.
+	capRate(rate int64, overhead int)
+	capped() bool
+	rateWait() int64
+	spendRate(n int, datagram bool) bool
+	borrowRate(n int)
+	indebted() bool
+	datagramsFirst() bool
+
 	// Address validation.
 	spendCredit(n int) bool
 	overdrawn() bool

@@ -299,7 +299,7 @@ func (k *KCP) flushOutageProbe(h *header) {
 		return
 	}
 	r.probeAt = k.clock.now + seq(k.cfg.ext.OutageProbe)
-	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil {
+	if s.ts != k.clock.now && !k.snd.loss.suspect(s) && k.snd.validation == nil && !k.capHolds(s.size()) {
 		k.repeat(s, h)
 	}
 }

@@ -57,6 +57,9 @@ func (k *KCP) flushRedundant(h *header, first seq) {
 	if len(k.out.packet) == 0 || !k.cfg.ext.EarlyRepair && k.cfg.ext.Redundancy == 0 || k.snd.validation != nil {
 		return
 	}
+	if k.out.last == nil && k.rateWait() > 0 {
+		return // ACKs do not wait for the cap, but what would fill their packet does
+	}
 	r := &k.snd.redundancy
 	r.credit = min(r.credit+int(k.cfg.ext.Redundancy)*(len(k.out.packet)+packetOverhead)/100, repeatBurst)
 	if k.cfg.ext.EarlyRepair {

@@ -87,7 +87,7 @@ func (k *KCP) resendWait() uint32 {
 	if rate > 0 && k.snd.inFlight-k.snd.loss.due.n < k.snd.cc.Window() {
 		wait = min(wait, k.wholeMillis(k.snd.pace.Wait(k.clock.micros, rate)))
 	}
-	return wait
+	return max(wait, k.wholeMillis(k.rateWait()))
 }
 
 // flushLost retransmits the lost segments that wait for it, oldest first, as
@@ -96,12 +96,12 @@ func (k *KCP) flushLost(h *header, rate int64) {
 	c := &k.snd.recovery.credit
 	c.refill(k.clock.now, k.resendRound())
 	for s := k.snd.loss.due.head; s != nil; s = k.snd.loss.due.head {
-		switch {
-		case k.fitsPipe(rate):
-		case c.left > 0:
-			c.left--
-		default:
+		fits := k.fitsPipe(rate)
+		if !fits && c.left <= 0 || k.capHolds(s.size()) {
 			return
+		}
+		if !fits {
+			c.left--
 		}
 		k.snd.pace.Charge(s.size(), rate)
 		k.resend(s, h)

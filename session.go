@@ -28,7 +28,7 @@ import (
 //   - what there is to know: Stats, Ping, Peer, ConnectionState, Conv, LocalAddr,
 //     RemoteAddr, Dialled, Endpoint;
 //   - settings at run time: SetMTU, SetWindow, SetNoDelay, SetCongestionControl,
-//     SetMessageMode, SetWriteBuffer.
+//     SetMessageMode, SetWriteBuffer, SetMaxRate.
 //
 // Errors are of type *net.OpError, but for io.EOF and those of Err; use errors.Is and
 // errors.As. An extended peer is an endpoint of this package, and a legacy peer any
@@ -206,6 +206,9 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.closing.linger = e.config.Linger
 	c.protect()
 	c.setClock(now)
+	if e.config.MaxRate > 0 {
+		c.capRate(e.config.MaxRate)
+	}
 	return c
 }
 

@@ -9,7 +9,7 @@ import (
 // set outgoing.sending has it.
 type written struct {
 	packets []packet
-	data    int // of packets, those before the parity
+	data    int // of packets, those that are not parity
 	shard   int
 	to      source
 	by      protect.Protection
@@ -27,6 +27,10 @@ func (c *Conn) beginWrite() written {
 	// uses, and no parity.
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
+	o.hold = c.cappedOutput() != nil
+	if o.encoder != nil {
+		w.data -= countParity(w.packets)
+	}
 	return w
 }
 
@@ -45,6 +49,9 @@ func (c *Conn) endWrite(w *written) error {
 	}
 	clear(w.packets)
 	o.spare = w.packets[:0]
+	if o.hold {
+		c.holdParity()
+	}
 	return w.err
 }
 

@@ -301,6 +301,7 @@ func (c *Conn) retire() {
 			v.deferred = nil
 		}
 		c.dropDecoder()
+		c.dropHeld()
 		c.leaveTurn()
 		c.account()
 		c.accountWrites()

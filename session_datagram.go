@@ -104,8 +104,10 @@ func (c *Conn) maxDatagramSize() int {
 //
 // b is dropped, and counted as DatagramStats.Unsent, if 4096 packets of the session wait
 // for the socket, or at the anti-amplification limit of a peer whose address is not
-// validated (RFC 9000 §8.1). The errors are ErrDatagramTooLarge (see MaxDatagramSize),
-// net.ErrClosed after Close or Abort, and the error with which the session ended.
+// validated (RFC 9000 §8.1). With a cap of the rate, see SetMaxRate, up to 256 datagrams
+// wait for it, for 100 ms at most; the oldest are dropped then. The errors are
+// ErrDatagramTooLarge (see MaxDatagramSize), net.ErrClosed after Close or Abort, and the
+// error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -140,13 +142,23 @@ func (c *Conn) queueDatagram(b []byte) error {
 	p.datagram = true
 	binary.LittleEndian.PutUint32(p.buf[at+datagramHeader-4:], c.entry.Conv)
 	copy(p.buf[at+datagramHeader:], b)
-	o.add(p)
-	c.datagramQueue().stats.Sent++
-	c.datagramQueue().moved += uint64(len(b))
 	now := c.ep.now()
+	if s := c.cappedOutput(); s != nil {
+		c.holdDatagram(s, p, now)
+	} else {
+		c.addDatagram(p)
+	}
 	c.noteActivity(now)
 	c.refreshRTT(now)
 	return nil
+}
+
+// addDatagram adds a datagram to the packets to be sent, and counts it.
+func (c *Conn) addDatagram(p packet) {
+	c.outgoing.add(p)
+	q := c.datagramQueue()
+	q.stats.Sent++
+	q.moved += uint64(len(p.buf) - c.ep.overhead.cipherHead - datagramHeader - c.ep.overhead.tail)
 }
 
 // ReceiveDatagram waits for the next datagram of the peer and returns it. At most 256

@@ -163,6 +163,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	signal{sigProbe, p.Nonce(), uint32(p.ProbeSize())}.encode(k.answerHeader(), content)
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
+	k.borrowRate(len(buf))
 	c.plpmtu.counts.sent++
 }
 

@@ -19,6 +19,7 @@ type rareState struct {
 	customs  customs.Customs
 	kept     [][]byte // what Read returns after Close; see keepReceived
 	receipts receipts
+	capped   *cappedOutput    // nil: the rate is not capped
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
@@ -73,13 +74,17 @@ func (c *Conn) writeBuffer() int {
 	if c.rare != nil && c.rare.settings != nil && c.rare.settings.writeBuffer > 0 {
 		return c.rare.settings.writeBuffer
 	}
-	switch all := c.ep.load.written.Load(); {
-	case c.ep.fixedWriteBuffer:
+	if c.ep.fixedWriteBuffer {
 		return c.ep.config.WriteBuffer
-	case all > writePressure:
-		return c.scarceWriteBuffer(all)
 	}
-	return defaultWriteBuffer
+	size := defaultWriteBuffer
+	if all := c.ep.load.written.Load(); all > writePressure {
+		size = c.scarceWriteBuffer(all)
+	}
+	if s := c.cappedOutput(); s != nil {
+		size = min(size, s.writeBuffer())
+	}
+	return size
 }
 
 // pinnedMTU returns the UDP payload of SetMTU in bytes; 0: none.

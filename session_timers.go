@@ -71,6 +71,11 @@ func (c *Conn) schedule(now time.Duration) {
 		wait := time.Duration(seq(at).Diff(c.clock(now)))
 		sooner(now.Truncate(time.Millisecond) + wait*time.Millisecond)
 	}
+	if s := c.cappedOutput(); s != nil && !c.hs.securing {
+		if wait := c.capWait(s); wait > 0 {
+			sooner(now + wait)
+		}
+	}
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
 		sooner(now + max(holdTime, c.waited(now)))
 	}
@@ -232,7 +237,13 @@ func (c *Conn) flush(now time.Duration) {
 	if c.kcp.timeoutLate() >= 0 || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
-	c.kcp.Flush()
+	if s := c.cappedOutput(); s != nil {
+		c.releaseHeld(s, now, c.kcp.datagramsFirst())
+		c.kcp.Flush()
+		c.releaseHeld(s, now, true)
+	} else {
+		c.kcp.Flush()
+	}
 	c.timers.compactAt = now + compactAfter
 }
 
@@ -267,13 +278,13 @@ func (c *Conn) waited(now time.Duration) time.Duration {
 	return time.Duration(max(ms, 0)) * time.Millisecond
 }
 
-// flushDue flushes if signals are pending, or the state machine's next flush is
-// due.
+// flushDue flushes if signals are pending, packets wait for the cap of the rate, or
+// the state machine's next flush is due.
 func (c *Conn) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }

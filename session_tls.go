@@ -349,6 +349,7 @@ func (c *Conn) queueFlight(p packet, sealed bool) bool {
 	}
 	p.ready = true
 	c.outgoing.add(p)
+	c.kcp.borrowRate(len(p.buf))
 	return true
 }
 

@@ -10,7 +10,7 @@ import (
 // held, and encoded and written to the socket without it. One goroutine at a
 // time writes, so they leave in order: the one that has set sending. Until it
 // clears that, it alone uses encoder, noFECHeader, noParity,
-// outbox.spare and outbox.batch, with and without Conn.mu. Conn.mu guards the
+// outbox.spare, batch, hold and parity, with and without Conn.mu. Conn.mu guards the
 // rest.
 type outgoing struct {
 	encoder     *fec.Encoder // nil: none
@@ -29,6 +29,8 @@ type outbox struct {
 	packets []packet       // collected, to be sent
 	spare   []packet       // empty, to collect the next packets in
 	batch   []udp.Datagram // the encoded packets that are being written
+	hold    bool           // encode leaves parity in parity: the rate is capped
+	parity  []packet       // that encode has left there
 }
 
 // add appends p to the packets to be sent.
@@ -192,9 +194,9 @@ func (c *Conn) origin() source {
 }
 
 // encode adds FEC to packets and encrypts them into o.batch, with the parity
-// packets between them. It returns packets with the parity packets appended. On
-// an error the batch is empty. The goroutine that has set sending calls it,
-// without c.mu.
+// packets between them. It returns packets with the parity packets appended; with
+// o.hold they are in o.parity instead, and not encrypted. On an error the batch is
+// empty. The goroutine that has set sending calls it, without c.mu.
 func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]packet, error) {
 	o := &c.outgoing
 	o.batch = o.batch[:0]
@@ -207,6 +209,13 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 		p := &packets[i]
 		if p.ready {
 			o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+			continue
+		}
+		if p.parity {
+			if err := c.seal(p, to, by); err != nil {
+				o.batch = o.batch[:0]
+				return packets, err
+			}
 			continue
 		}
 		if o.noFECHeader && !p.datagram {
@@ -233,6 +242,11 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 		for _, shard := range parity {
 			q := c.ep.packet(c.ep.overhead.cipherHead + len(shard) + c.ep.overhead.tail)
 			copy(q.buf[c.ep.overhead.cipherHead:], shard)
+			if o.hold {
+				q.parity = true
+				o.parity = append(o.parity, q)
+				continue
+			}
 			packets = append(packets, q)
 			if err := c.seal(&q, to, by); err != nil {
 				o.batch = o.batch[:0]

@@ -63,6 +63,7 @@ func (c *Conn) Stats() ConnStats {
 		RemoteWindow:     k.window,
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
+		MaxRate:          c.maxRate(),
 		Moves:            int(c.path.validation.count()),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),

@@ -39,6 +39,7 @@ type Conn struct {
 	// CongestionWindow is in segments. Without congestion control it is the
 	// largest int32.
 	CongestionWindow int
+	MaxRate          int // the cap of Conn.SetMaxRate or Config.MaxRate, in bytes a second; 0: none
 
 	Moves int // changes of the peer's address (connection migration, RFC 9000 §9)
 
@@ -56,7 +57,8 @@ type Datagrams struct {
 	// waiting for ReceiveDatagram, the session was closed, or memory was short.
 	Dropped uint64
 	// Unsent counts datagrams that were not sent: too much was waiting for the
-	// socket, or the anti-amplification limit forbade it (RFC 9000 §8.1).
+	// socket or for the cap of the rate, or the anti-amplification limit forbade it
+	// (RFC 9000 §8.1).
 	Unsent uint64
 }
 

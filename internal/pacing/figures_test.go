@@ -15,5 +15,8 @@ func TestRuleFigures(t *testing.T) {
 		{"| Pacing: bursts", "1400 bytes", packetSize},
 		{"| Pacing: bursts", "10 ms", catchUp * time.Microsecond},
 		{"| Pacing: bursts", "200 ms", debtTime * time.Microsecond},
+		{"| Cap of the rate", "10 ms", catchUp * time.Microsecond},
+		{"| Cap of the rate", "200 ms", debtTime * time.Microsecond},
+		{"| Cap of the rate", "1400 bytes", packetSize},
 	})
 }
