@@ -257,6 +257,15 @@ func (c *Conn) weight(now time.Duration) (held, lately int64) {
 func (e *Endpoint) acceptor() *Listener {
 	e.mu.RLock()
 	defer e.mu.RUnlock()
+	return e.acceptorLocked()
+}
+
+// acceptorLocked returns the listener that sessions are offered to: after a handover, the
+// one that was handed over. Endpoint.mu is held.
+func (e *Endpoint) acceptorLocked() *Listener {
+	if e.listener == nil {
+		return e.takeover.leaving
+	}
 	return e.listener
 }
 
@@ -362,7 +371,7 @@ func (e *Endpoint) arrived(shard int) uint32 {
 // In others it does not, as a flood would delay all time-outs.
 func (e *Endpoint) unread(shard int, n uint32) bool {
 	s, q := &e.socket.shards[shard], udp.Queue{}
-	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() {
+	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.gate.Load() != nil { // after a handover, another process reads the socket
 		return false
 	}
 	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {

@@ -21,7 +21,7 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	resetSecret  []byte       // of stateless resets; nil without TLS; immutable
+	resetSecret  []byte       // of stateless resets; nil without TLS; immutable after start
 	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
 	sessionLog   logLimit     // of records of sessions
 	handshakeLog logLimit     // of records of failed handshakes
@@ -30,8 +30,9 @@ type Endpoint struct {
 	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
 	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
 
-	socket  socketState
-	feeding feeding
+	socket   socketState
+	feeding  feeding
+	takeover takeoverState
 
 	mu       sync.RWMutex // guards the fields below
 	table    sessionTable
@@ -84,9 +85,16 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	return newEndpoint(config, false, pc), nil
 }
 
-// newEndpoint makes an endpoint of one socket, or of several that share a port.
-// config is valid. owned sockets are closed by the endpoint.
+// newEndpoint makes an endpoint, and starts it.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
+	e := makeEndpoint(config, owned, sockets...)
+	e.start()
+	return e
+}
+
+// makeEndpoint makes an endpoint of one socket, or of several that share a port, which it
+// does not read before start. config is valid. owned sockets are closed by the endpoint.
+func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := &Endpoint{
 		sharedState: sharedState{
 			config:           config.withDefaults(),
@@ -121,9 +129,16 @@ func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoin
 		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.pc) {
 			s.lead.Init()
 		}
-		e.socket.readers.Go(func() { e.readLoop(s) })
 	}
 	return e
+}
+
+// start starts the readers.
+func (e *Endpoint) start() {
+	for i := range e.socket.shards {
+		s := &e.socket.shards[i]
+		e.socket.readers.Go(func() { e.readLoop(s) })
+	}
 }
 
 // stopped reports whether the endpoint is closed.
@@ -168,17 +183,28 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.draining {
+	if e.closed || e.draining || e.takeover.left {
 		return nil, opError("listen", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	if e.listener != nil {
 		return nil, opError("listen", nil, e.LocalAddr(), ErrListening)
 	}
-	if t := e.config.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
-		return nil, &ConfigError{"TLS.Certificates", "empty", "must have one to listen, unless GetCertificate or GetConfigForClient is set"}
+	if err := e.config.listenable(); err != nil {
+		return nil, err
 	}
 	e.listener = newListener(e)
 	return e.listener, nil
+}
+
+// listenable returns a *ConfigError if c does not suffice to accept sessions.
+func (c *Config) listenable() error {
+	if c == nil {
+		return nil
+	}
+	if t := c.TLS; t != nil && len(t.Certificates) == 0 && t.GetCertificate == nil && t.GetConfigForClient == nil {
+		return &ConfigError{"TLS.Certificates", "empty", "must have one to listen, unless GetCertificate or GetConfigForClient is set"}
+	}
+	return nil
 }
 
 // Close ends the listener and all sessions at once: calls of them return net.ErrClosed,
@@ -210,7 +236,7 @@ func (e *Endpoint) shut(err error) bool {
 	}
 	e.closed = true
 	e.table.forget()
-	listener := e.listener
+	listener := e.acceptorLocked()
 	conns := e.table.Sessions()
 	e.mu.Unlock()
 
@@ -276,7 +302,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 func (e *Endpoint) dropListener(l *Listener) {
 	e.mu.Lock()
 	var conns []*Conn
-	if e.listener == l {
+	if e.acceptorLocked() == l {
 		e.listener = nil
 		conns = e.table.Sessions()
 		e.shutIfUnusedLocked()

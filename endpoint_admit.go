@@ -242,14 +242,17 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 // refusesLegacy reports whether only extended peers may open sessions. An
 // attacker can replay the recorded first packets of a legacy session at any
 // time, which would void what an authenticating cipher promises.
-func (e *Endpoint) refusesLegacy() bool {
-	switch e.config.LegacyPeers {
+func (e *Endpoint) refusesLegacy() bool { return refusesLegacy(&e.config, e.protection) }
+
+// refusesLegacy is Endpoint.refusesLegacy of a configuration.
+func refusesLegacy(c *Config, scheme *protect.Scheme) bool {
+	switch c.LegacyPeers {
 	case LegacyAllow:
 		return false
 	case LegacyRefuse:
 		return true
 	}
-	return e.protection.Authentic
+	return scheme.Authentic
 }
 
 // wantsCookiesLocked reports whether a HELLO needs a cookie (address

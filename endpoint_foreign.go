@@ -64,7 +64,7 @@ func longAgo() time.Time { return time.Unix(1, 0) }
 // not clear the one that stopReaders sets. A socket that returns time-outs
 // without end is not interrupted.
 func (e *Endpoint) interrupted(s *shard, err error) bool {
-	if !errors.Is(err, os.ErrDeadlineExceeded) || e.stopped() {
+	if !isInterrupt(err) || e.stopped() {
 		return false
 	}
 	f, now := &s.failures, e.now()
@@ -123,19 +123,30 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 	}
 }
 
+// isInterrupt reports whether err is of a read deadline that has passed.
+func isInterrupt(err error) bool { return errors.Is(err, os.ErrDeadlineExceeded) }
+
 // isPersonal reports whether a read error may concern a single packet, or pass by
 // itself: it is of the system, or a time-out.
 func isPersonal(err error) bool {
 	var errno syscall.Errno
-	return errors.As(err, &errno) || errors.Is(err, os.ErrDeadlineExceeded)
+	return errors.As(err, &errno) || isInterrupt(err)
 }
 
 // stopReaders makes the readers end. It closes owned sockets, and sets a read
 // deadline in the past on the others.
 func (e *Endpoint) stopReaders() {
+	if all := e.takeover.forwards.Load(); all != nil {
+		for _, p := range *all {
+			p.pipes[0].Interrupt()
+		}
+	}
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.lead.Stop()
+		if h := e.takeover.gate.Load(); h != nil {
+			h.pipes[i].Interrupt()
+		}
 		if e.socket.owned {
 			_ = s.pc.Close()
 		} else {

@@ -52,6 +52,9 @@ func classify(data []byte, p *inPacket) bool {
 // readLoop reads a socket except during the turns of calls (see package readturn).
 func (e *Endpoint) readLoop(s *shard) {
 	for {
+		if h := e.takeover.gate.Load(); h != nil && h != s.parked {
+			h.park(s)
+		}
 		woke, ok := e.readOnce(s, nil)
 		if !ok {
 			return
@@ -70,9 +73,9 @@ func (e *Endpoint) readLoop(s *shard) {
 // read loop runs readOnce. woke reports whether a waiting call was woken, and ok
 // whether the socket can still be read.
 func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
-	n, err := s.sock.ReadBatch(s.batch)
+	n, err := s.read()
 	if err != nil {
-		return false, e.interrupted(s, err) || e.survives(s, err)
+		return false, e.interrupted(s, err) || e.resumes(s) || e.survives(s, err)
 	}
 	s.failures = failures{}
 	if e.repeat != nil {
@@ -102,6 +105,9 @@ type readState struct {
 	touched []*Conn // sessions to call respond of after the batch
 	handed  []handedDatagram
 	out     sendBatch // what they send
+
+	whole    []byte       // the datagram as it has arrived, while there are predecessors
+	forwards []forwarding // datagrams of the batch for predecessors
 
 	// The session of an earlier packet of the batch, and that packet's source
 	// and conversation; last is nil if there is none.
@@ -176,6 +182,9 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range in.handed {
 		in.handed[i].conn.handleDatagram(in.handed[i].data)
 	}
+	if in.forwards != nil {
+		e.flushForwards(in)
+	}
 	clear(in.packets)
 	clear(in.touched)
 	clear(in.handed)
@@ -205,6 +214,9 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	p := &a.inPacket
 	p.Data, p.from, p.size = d.Buf, source{d.Addr, d.Peer}, len(d.Buf)
+	if e.config.Cipher != nil && e.takeover.forwards.Load() != nil {
+		in.whole = append(in.whole[:0], d.Buf...) // Open works in place
+	}
 	if err := e.outside.Open(&p.Packet); err != nil {
 		if errors.Is(err, crypt.ErrShort) {
 			e.counters.dropShort.Add(1)
@@ -220,7 +232,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 	}
 	if in.sameSession(p) {
 		a.conn = in.last
-	} else if a.conn = e.demultiplex(d, p, now); a.conn == nil {
+	} else if a.conn = e.demultiplex(d, p, in, now); a.conn == nil {
 		return false
 	} else if p.kind.alone() {
 		in.last, in.lastFrom, in.lastConv = a.conn, p.from, p.conv
@@ -251,8 +263,8 @@ func (e *Endpoint) classify(p *inPacket) bool {
 
 // demultiplex finds the session of a packet, or opens one if the listener
 // accepts it. It returns nil if no session takes the packet: it was dropped,
-// which is counted, or answered outside any session.
-func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
+// which is counted, answered outside any session, or forwarded to another process.
+func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, in *readState, now time.Duration) *Conn {
 	key := admission.MakeKey(d.Addr, d.Peer, p.conv)
 	c := e.table.Find(key)
 	if p.kind == parityPacket {
@@ -264,6 +276,9 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, now time.Duration) 
 	}
 	bound := c != nil && p.kind == fecPacket && e.table.Bound(c)
 	if c == nil {
+		if e.takeover.forwards.Load() != nil && e.forward(key, d, p, in) {
+			return nil
+		}
 		c = e.handleUnknown(key, d, p, now)
 	}
 	if c != nil && p.kind == fecPacket && !bound {

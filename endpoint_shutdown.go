@@ -30,7 +30,7 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 		return opError("shutdown", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	e.draining = true
-	listener := e.listener
+	listener := e.acceptorLocked()
 	e.mu.Unlock()
 	if listener != nil {
 		_ = listener.Close() // the application may have closed it

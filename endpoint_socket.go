@@ -9,6 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/readturn"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -30,10 +31,20 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	queue    udp.Queue // as of the last look
+	parked   *handover       // the last one that the reader has paused for
+	inbox    *takeover.Inbox // read in place of the socket after a handover; nil: the socket is read
+	queue    udp.Queue       // as of the last look
 	incast   socketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
+}
+
+// read reads one batch.
+func (s *shard) read() (n int, err error) {
+	if s.inbox != nil {
+		return s.inbox.ReadBatch(s.batch)
+	}
+	return s.sock.ReadBatch(s.batch)
 }
 
 // readQueue sets q to the state of the socket's receive buffer, and reports

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/takeover"
 )
 
 // sessionKey identifies a session: its peer's address and its conversation id.
@@ -37,7 +38,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	c.becomeDialled()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.draining {
+	if e.closed || e.draining || e.takeover.left {
 		return nil, net.ErrClosed
 	}
 	if e.table.Len() >= e.config.MaxSessions {
@@ -69,16 +70,23 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	e.removeLocked(c)
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.table.timeWaits.Add(c.tableEntry().Key(), tw, tw.token != 0, e.now())
-		if e.table.expiry == nil {
-			e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
-		}
+		e.rememberLocked(c.tableEntry().Key(), tw, tw.token != 0)
 	}
-	if tw.token != 0 && e.protection.Authentic && e.config.LegacyPeers == LegacyAllow {
-		e.table.used.Add(c.tableEntry().Conv)
-	}
+	e.tellLocked(e.endNote(c.tableEntry().Key(), tw))
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 	e.shutIfUnusedLocked()
+}
+
+// rememberLocked puts an ended session into TIME-WAIT. extended says whether its peer is
+// an extended one. Endpoint.mu is held.
+func (e *Endpoint) rememberLocked(key sessionKey, tw timeWait, extended bool) {
+	e.table.timeWaits.Add(key, tw, extended, e.now())
+	if e.table.expiry == nil {
+		e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
+	}
+	if extended && e.protection.Authentic && e.config.LegacyPeers == LegacyAllow {
+		e.table.used.Add(key.Conv)
+	}
 }
 
 // addLocked adds a session to the tables. Conn.mu of c is held, or no other
@@ -197,7 +205,12 @@ func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found m
 func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.table.Move(c, key)
+	from := c.tableEntry().Key()
+	if !e.table.Move(c, key) {
+		return false
+	}
+	e.tellLocked(takeover.Note{Kind: takeover.Moved, Addr: from.Addr, Conv: from.Conv, To: key.Addr})
+	return true
 }
 
 // Sessions returns an iterator over the sessions that are open when the iteration

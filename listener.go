@@ -20,6 +20,7 @@ type Listener struct {
 	backlog  []*Conn      // sessions that Accept has not returned yet, oldest first
 	deadline deadline     // of Accept
 	member   *groupMember // the listener's place in a Group; nil: it is in none
+	left     bool         // handed over, and nothing more comes into the backlog
 	closed   bool
 	cause    error // of closed: net.ErrClosed or a *SocketError
 }
@@ -139,6 +140,8 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), os.ErrDeadlineExceeded)
 		case len(l.backlog) > 0:
 			return l.takeLocked(), nil
+		case l.left:
+			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
 		}
 		l.changed.Wait()
 		l.ep.repeat.waitUnlocked(&l.mu, 0, rankAccept)
@@ -252,6 +255,16 @@ func (l *Listener) Close() error {
 	}
 	l.ep.dropListener(l)
 	return nil
+}
+
+// leave makes calls of Accept return net.ErrClosed once the backlog is empty.
+func (l *Listener) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.left {
+		l.left = true
+		l.changed.Broadcast()
+	}
 }
 
 // end closes l and returns its backlog. ok is false if l was closed already.

@@ -294,6 +294,13 @@ func (c *Conn) wasOffered() bool {
 	return c.hs.offered
 }
 
+// opening locks c.mu and reports whether the session may still be offered to Accept.
+func (c *Conn) opening() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.hs.offered && c.closing.state != stateEnded
+}
+
 // begin locks c.mu and starts the timers of an accepted session. If offered, it
 // puts the session into l's backlog. It reports false if the session has ended,
 // be it because the backlog is full.

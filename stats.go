@@ -115,6 +115,7 @@ type endpointCounters struct {
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 	resetsSent                        atomic.Uint64
+	forwarded, dropForward            atomic.Uint64
 
 	lastWriteError atomic.Pointer[socketError] // nil: none
 }
@@ -122,7 +123,7 @@ type endpointCounters struct {
 // Stats returns a snapshot of the endpoint.
 func (e *Endpoint) Stats() EndpointStats {
 	e.mu.RLock()
-	sessions, l := e.table.Len(), e.listener
+	sessions, l := e.table.Len(), e.acceptorLocked()
 	tally := &e.table.tally
 	peak, dialled, accepted, ended := tally.peak, tally.dialled, tally.accepted, tally.ended
 	e.mu.RUnlock()
@@ -158,6 +159,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
 		EndedForMemory:  n.endedForMemory.Load(),
 	}
+	s.Forwarded, s.DropForward = n.forwarded.Load(), n.dropForward.Load()
+	s.PredecessorSessions = e.predecessorSessions()
 	if l != nil {
 		l.mu.Lock()
 		s.Backlog = len(l.backlog)

@@ -63,6 +63,10 @@ type Endpoint struct {
 	// ResetsSent counts stateless resets (RFC 9000 §10.3): answers to packets of
 	// sessions with TLS that the endpoint does not know, as after a restart.
 	ResetsSent uint64
+
+	Forwarded           uint64 // packets passed on to processes that have handed over to this one
+	DropForward         uint64 // of those, packets that such a process did not read in time
+	PredecessorSessions int    // sessions that such processes still have
 }
 
 // Lag is how late wake-ups were, in the last 10 to 20 seconds; 0 if there was none.

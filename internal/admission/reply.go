@@ -12,9 +12,35 @@ import (
 // Cookies makes and checks cookies. A cookie validates that a peer receives what
 // is sent to its address (RFC 9000 §8.1), and the endpoint keeps no state for it.
 type Cookies struct {
-	Random io.Reader // of the secret; it must not fail
-	mac    hash.Hash // HMAC with a random secret; nil before the first use
-	text   []byte    // scratch space for the MAC
+	Random io.Reader     // of the secret; it must not fail
+	secret [32]byte      // random
+	mac    hash.Hash     // HMAC with secret; nil before the first use
+	text   []byte        // scratch space for the MAC
+	ahead  time.Duration // what Adopt adds to times
+}
+
+// Secret returns the secret of the cookies, for Adopt.
+func (c *Cookies) Secret() []byte {
+	c.init()
+	return c.secret[:]
+}
+
+// Clock returns the time of the cookies now, for Adopt.
+func (c *Cookies) Clock(now time.Duration) time.Duration { return now + c.ahead }
+
+// Adopt makes the cookies those of another endpoint, whose Clock is ahead of the time
+// here.
+func (c *Cookies) Adopt(secret []byte, ahead time.Duration) {
+	copy(c.secret[:], secret)
+	c.mac, c.ahead = hmac.New(sha256.New, c.secret[:]), ahead
+}
+
+// init draws the secret before the first use.
+func (c *Cookies) init() {
+	if c.mac == nil {
+		_, _ = io.ReadFull(c.Random, c.secret[:])
+		c.mac = hmac.New(sha256.New, c.secret[:])
+	}
 }
 
 // Cookie is a MAC of a key, a token and a period of time.
@@ -26,13 +52,13 @@ const CookieTime = 10 * time.Second
 
 // Mint returns the cookie for a key and a token now.
 func (c *Cookies) Mint(key Key, token uint32, now time.Duration) Cookie {
-	return c.at(key, token, int64(now/CookieTime))
+	return c.at(key, token, int64(c.Clock(now)/CookieTime))
 }
 
 // Valid reports whether Mint has returned cookie for key and token, in this period
 // or the one before.
 func (c *Cookies) Valid(cookie Cookie, key Key, token uint32, now time.Duration) bool {
-	period := int64(now / CookieTime)
+	period := int64(c.Clock(now) / CookieTime)
 	return cookie == c.at(key, token, period) || cookie == c.at(key, token, period-1)
 }
 
@@ -44,11 +70,7 @@ func (c *Cookies) Challenge(key Key, token uint32, at time.Duration) Cookie {
 
 // at returns the cookie of a period.
 func (c *Cookies) at(key Key, token uint32, period int64) Cookie {
-	if c.mac == nil {
-		var secret [32]byte
-		_, _ = io.ReadFull(c.Random, secret[:])
-		c.mac = hmac.New(sha256.New, secret[:])
-	}
+	c.init()
 	text := binary.LittleEndian.AppendUint64(c.text[:0], uint64(period))
 	text = binary.LittleEndian.AppendUint32(text, key.Conv)
 	text = binary.LittleEndian.AppendUint32(text, token)

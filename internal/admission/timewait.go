@@ -1,6 +1,9 @@
 package admission
 
-import "time"
+import (
+	"iter"
+	"time"
+)
 
 // TimeWaits remembers ended sessions for a while, in bounded memory (TIME-WAIT,
 // RFC 9293 §3.6.1). V is what there is to know of each. The zero value is empty.
@@ -66,6 +69,17 @@ func (t *TimeWaits[V]) Expire(now time.Duration) (empty bool) {
 	return len(t.order) == 0
 }
 
+// All yields the entries, oldest first.
+func (t *TimeWaits[V]) All(now time.Duration) iter.Seq2[Key, V] {
+	return func(yield func(Key, V) bool) {
+		for _, key := range t.order {
+			if v, ok := t.At(key, now); ok && !yield(key, v) {
+				return
+			}
+		}
+	}
+}
+
 // Clear forgets all entries, and releases the memory: a map gives none back.
 func (t *TimeWaits[V]) Clear() { t.entries, t.order, t.latest = nil, nil, nil }
 
@@ -129,4 +143,13 @@ func (h *History) Add(conv uint32) {
 func (h *History) Has(conv uint32) bool {
 	_, ok := h.convs[conv]
 	return ok
+}
+
+// All yields the ids, in no order.
+func (h *History) All(yield func(conv uint32) bool) {
+	for conv := range h.convs {
+		if !yield(conv) {
+			return
+		}
+	}
 }

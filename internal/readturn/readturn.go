@@ -205,6 +205,13 @@ func (t *Turn[S]) Stop() {
 	}
 }
 
+// Start lets calls read again after Stop.
+func (t *Turn[S]) Start() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stopped = false
+}
+
 // Await blocks the loop after HandOver, until it has the turn again. It returns
 // the session that may have deferred its reply, or nil.
 func (t *Turn[S]) Await() *S {

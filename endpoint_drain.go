@@ -1,0 +1,130 @@
+package kcp
+
+import (
+	"net"
+	"time"
+
+	"github.com/arqnet/kcp/internal/takeover"
+)
+
+// What follows a handover: the successor hears of each session that ends, and the
+// endpoint closes with the last one.
+
+// drainHold is how long an endpoint whose sessions have keys of their own answers in
+// TIME-WAIT after the last one has ended. Its successor answers for others.
+const drainHold = 500 * time.Millisecond
+
+// offerPoll is how often drain looks whether peers that were about to open a session
+// have.
+const offerPoll = 20 * time.Millisecond
+
+// tellLocked queues a note for the successor, if there is one. Endpoint.mu is held.
+func (e *Endpoint) tellLocked(n takeover.Note) {
+	if e.takeover.left {
+		e.takeover.notes = append(e.takeover.notes, n)
+	}
+	if e.takeover.wake != nil {
+		e.wakeDrain()
+	}
+}
+
+// wakeDrain makes drain look again.
+func (e *Endpoint) wakeDrain() {
+	select {
+	case e.takeover.wake <- struct{}{}:
+	default:
+	}
+}
+
+// drain runs from the first handover of l until the endpoint is closed, which it does
+// when the last session has ended.
+func (e *Endpoint) drain(l *Listener) {
+	defer close(e.takeover.drained)
+	e.mu.RLock()
+	opening := e.table.Sessions()
+	e.mu.RUnlock()
+	poll := time.NewTicker(offerPoll)
+	defer poll.Stop()
+	for {
+		if opening = stillOpening(opening); len(opening) == 0 {
+			l.leave()
+			poll.Stop()
+		}
+		e.writeNotes()
+		if hold, ok := e.emptied(); ok {
+			timer := time.NewTimer(hold)
+			select {
+			case <-timer.C:
+			case <-e.socket.done:
+			}
+			timer.Stop()
+			e.shut(net.ErrClosed)
+		}
+		select {
+		case <-e.takeover.wake:
+		case <-poll.C:
+		case <-e.socket.done:
+			l.leave()
+			e.leaveSuccessor()
+			return
+		}
+	}
+}
+
+// stillOpening returns those of conns that were not offered to Accept yet, and may be.
+func stillOpening(conns []*Conn) (opening []*Conn) {
+	for _, c := range conns {
+		if c.opening() {
+			opening = append(opening, c)
+		}
+	}
+	return opening
+}
+
+// emptied reports whether no session is left, and for how long the endpoint must answer
+// for the last ones.
+func (e *Endpoint) emptied() (hold time.Duration, ok bool) {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	if e.table.Len() > 0 {
+		return 0, false
+	}
+	if e.config.TLS != nil || e.protection.Authentic || !e.takeover.left {
+		hold = min(max(0, e.socket.holdUntil-e.now()), drainHold)
+	}
+	return hold, true
+}
+
+// writeNotes writes the notes that are queued. It waits while the successor does not
+// read.
+func (e *Endpoint) writeNotes() {
+	e.mu.Lock()
+	notes, h := e.takeover.notes, e.takeover.passing
+	e.takeover.notes = nil
+	if !e.takeover.left {
+		h = nil
+	}
+	e.mu.Unlock()
+	for h != nil && len(notes) > 0 {
+		var message []byte
+		message, notes = encodeNotes(notes)
+		if h.pipes[0].Write(message) != nil {
+			return // the reader notices, too
+		}
+	}
+}
+
+// leaveSuccessor tells the successor that no session is left, and lets go of it.
+func (e *Endpoint) leaveSuccessor() {
+	e.mu.Lock()
+	e.takeover.notes = append(e.takeover.notes, takeover.Note{Kind: takeover.Over})
+	h := e.takeover.passing
+	e.mu.Unlock()
+	e.writeNotes()
+	if h != nil {
+		h.closePipes()
+		for _, p := range h.retained {
+			p.close()
+		}
+	}
+}

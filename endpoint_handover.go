@@ -1,0 +1,409 @@
+package kcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/takeover"
+)
+
+// Socket takeover, at the end that runs already. Its readers pause, its sessions are
+// named to the successor, and then the readers read what the successor forwards to them
+// in place of the sockets. Answers go straight to the sockets.
+
+// takeoverState is what an endpoint knows of its predecessors and its successor.
+type takeoverState struct {
+	forwards atomic.Pointer[[]*predecessor] // whose packets are forwarded; nil: no one's; Endpoint.mu to change it
+	gate     atomic.Pointer[handover]       // the readers pause at it; nil: they read their sockets
+
+	// Endpoint.mu guards the fields below.
+	leaving *Listener       // it was handed over; nil: none was
+	passing *handover       // from HandOver to its failure, or to the successor's end; nil: none
+	left    bool            // passing has come so far that no session may begin here
+	notes   []takeover.Note // for the successor
+	wake    chan struct{}   // capacity 1: drain has something to do; nil: nothing was handed over
+	drained chan struct{}   // closed when drain has ended
+}
+
+// handover is one call of HandOver.
+type handover struct {
+	ep       *Endpoint
+	listener *Listener
+	pipes    []*takeover.Pipe // this end's, one for each socket; immutable once readers pause
+	retained []*predecessor   // passed on to the successor, and used again if it dies
+
+	parked    sync.WaitGroup // the readers that have not paused yet
+	decided   chan struct{}  // closed when the readers may go on
+	committed bool           // whether to read the pipes then; written before decided is closed
+	lost      sync.Once
+}
+
+// HandOver passes the sockets of the listener's endpoint to the process at the other end
+// of conn, a Unix stream socket, which calls TakeOver. The sessions stay in this process,
+// and go on. The successor reads the sockets, opens all new sessions, and forwards the
+// packets of those that stayed.
+//
+// Sessions that wait for Accept can still be accepted, as can those that peers are about
+// to open. Then Accept returns net.ErrClosed. Dial returns it at once.
+//
+// HandOver returns nil once the last session of this process has ended, when the endpoint
+// is closed, too. It returns ctx.Err() if ctx ends first: before the successor has
+// confirmed, all is as before; after that, the sessions go on until Endpoint.Close.
+//
+// If the successor dies before it has confirmed, refuses, is of another user, or does
+// not answer for 4 seconds, HandOver returns an error, and all is as before. If it dies
+// later, this process reads the sockets again for its own sessions, answers new ones as
+// after Listener.Close, and HandOver may be called for another successor.
+//
+// HandOver works on Linux, with UDP sockets; otherwise the error is
+// errors.ErrUnsupported. It is net.ErrClosed if the listener is closed or was handed over
+// to a process that still runs. All come wrapped in a *net.OpError. HandOver does not
+// close conn, and uses it until the successor has confirmed.
+func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
+	e := l.ep
+	h, err := e.beginHandover(l)
+	if err == nil {
+		err = h.exchange(ctx, conn)
+	}
+	if err != nil {
+		return opError("hand over", nil, e.LocalAddr(), err)
+	}
+	select {
+	case <-e.takeover.drained:
+		return nil
+	case <-ctx.Done():
+		return opError("hand over", nil, e.LocalAddr(), ctx.Err())
+	}
+}
+
+// beginHandover reserves the endpoint for one handover.
+func (e *Endpoint) beginHandover(l *Listener) (*handover, error) {
+	for i := range e.socket.shards {
+		if _, ok := e.socket.shards[i].pc.(*net.UDPConn); !ok || e.repeat != nil {
+			return nil, errors.ErrUnsupported
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t := &e.takeover
+	if e.closed || e.draining || t.passing != nil || e.listener != l && t.leaving != l {
+		return nil, net.ErrClosed
+	}
+	t.passing = &handover{ep: e, listener: l, decided: make(chan struct{})}
+	return t.passing, nil
+}
+
+// exchange runs the predecessor's part of the exchange. If it fails, all is as before.
+func (h *handover) exchange(ctx context.Context, conn *net.UnixConn) error {
+	link, err := takeover.NewLink(ctx, conn)
+	if err != nil {
+		h.abort()
+		return err
+	}
+	defer link.Close()
+	err = h.agree(link)
+	if err == nil {
+		err = h.pause(ctx)
+	}
+	if err == nil {
+		err = h.commit(link)
+	}
+	if err != nil {
+		h.abort()
+		if refused := (*takeover.RefusedError)(nil); !errors.As(err, &refused) {
+			link.Refuse(err)
+		}
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		return err
+	}
+	h.proceed()
+	return nil
+}
+
+// offer returns what must be the same in both processes. c has the defaults filled in.
+func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
+	o := &takeover.Offer{
+		Version: takeover.Version, Sockets: sockets, TLS: c.TLS != nil, Cipher: c.Cipher != nil,
+		FEC: c.FEC != FEC{}, SharedConvs: c.SharedConvs, LegacyPeers: !refusesLegacy(c, scheme),
+	}
+	if o.Cipher {
+		head, tail := scheme.Outside.Overhead()
+		o.Probe = make([]byte, head+len(takeover.ProbeText)+tail)
+		copy(o.Probe[head:], takeover.ProbeText)
+		if scheme.Outside.Seal(o.Probe, nil) != nil {
+			o.Probe = nil
+		}
+	}
+	return o
+}
+
+// agree offers the sockets, and passes them, the pipes and the secrets.
+func (h *handover) agree(link *takeover.Link) error {
+	e := h.ep
+	e.mu.RLock()
+	if forwards := e.takeover.forwards.Load(); forwards != nil {
+		h.retained = *forwards
+	}
+	e.mu.RUnlock()
+	offer := e.config.offer(len(e.socket.shards), e.protection)
+	offer.Predecessors = len(h.retained)
+	if err := link.Send(takeover.OfferKind, takeover.Encode(offer)); err != nil {
+		return err
+	}
+	if _, _, err := link.Receive(takeover.AgreeKind); err != nil {
+		return err
+	}
+	files, err := h.descriptors()
+	defer takeover.CloseFiles(files)
+	if err != nil {
+		return err
+	}
+	e.mu.Lock()
+	state := &takeover.State{CookieSecret: e.replies.cookies.Secret(), CookieClock: e.replies.cookies.Clock(e.now()), ResetSecret: e.resetSecret}
+	e.mu.Unlock()
+	if err := link.Send(takeover.StateKind, takeover.Encode(state), files...); err != nil {
+		return err
+	}
+	_, _, err = link.Receive(takeover.ReadyKind)
+	return err
+}
+
+// descriptors returns what goes with State: the sockets, then the pipes.
+func (h *handover) descriptors() (files []int, err error) {
+	add := func(fd int, err error) error {
+		if err == nil {
+			files = append(files, fd)
+		}
+		return err
+	}
+	shards := h.ep.socket.shards
+	for i := range shards {
+		if err := add(takeover.DuplicateSocket(shards[i].pc.(*net.UDPConn))); err != nil {
+			return files, err
+		}
+	}
+	for range shards {
+		pipe, fd, err := takeover.NewPipe()
+		if err := add(fd, err); err != nil {
+			return files, err
+		}
+		h.pipes = append(h.pipes, pipe)
+	}
+	for _, p := range h.retained {
+		for _, pipe := range p.pipes {
+			if err := add(pipe.Duplicate()); err != nil {
+				return files, err
+			}
+		}
+	}
+	return files, nil
+}
+
+// pause makes the readers pause, and waits until they have.
+func (h *handover) pause(ctx context.Context) error {
+	e := h.ep
+	h.parked.Add(len(e.socket.shards))
+	e.takeover.gate.Store(h)
+	for i := range e.socket.shards {
+		s := &e.socket.shards[i]
+		s.lead.Stop()
+		s.interrupt()
+	}
+	parked := make(chan struct{})
+	go func() {
+		h.parked.Wait()
+		close(parked)
+	}()
+	limit := time.NewTimer(takeover.Timeout)
+	defer limit.Stop()
+	select {
+	case <-parked:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-limit.C:
+		return errors.New("a reader of the sockets does not pause")
+	case <-e.socket.done:
+		return net.ErrClosed
+	}
+}
+
+// park keeps a reader waiting until it is decided who reads the socket.
+func (h *handover) park(s *shard) {
+	s.parked = h
+	h.parked.Done()
+	select {
+	case <-h.decided:
+		if h.committed {
+			s.inbox = takeover.NewInbox(h.pipes[s.in.shard])
+		}
+	case <-h.ep.socket.done:
+	}
+}
+
+// commit names all sessions to the successor, and waits until it has confirmed. From
+// then on the successor reads.
+func (h *handover) commit(link *takeover.Link) error {
+	for _, p := range h.retained {
+		p.pause()
+	}
+	notes, err := h.leave()
+	if err != nil {
+		return err
+	}
+	for len(notes) > 0 {
+		var message []byte
+		message, notes = encodeNotes(notes)
+		if err := link.Send(takeover.NotesKind, message); err != nil {
+			return err
+		}
+	}
+	if err := link.Send(takeover.CommitKind, nil); err != nil {
+		return err
+	}
+	if _, _, err := link.Receive(takeover.ConfirmKind); err != nil {
+		return err
+	}
+	return link.Send(takeover.FinalKind, nil)
+}
+
+// encodeNotes encodes as many notes as go into a message.
+func encodeNotes(notes []takeover.Note) (message []byte, rest []takeover.Note) {
+	for len(notes) > 0 && len(message) < 16<<10 {
+		message = notes[0].Append(message)
+		notes = notes[1:]
+	}
+	return message, notes
+}
+
+// leave lets no session begin here any more. It returns the notes of all sessions, here
+// and in processes before this one, and of TIME-WAIT.
+func (h *handover) leave() (notes []takeover.Note, err error) {
+	e := h.ep
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.closed || e.listener != h.listener && e.takeover.leaving != h.listener {
+		return nil, net.ErrClosed
+	}
+	t := &e.takeover
+	t.left, t.notes = true, nil
+	t.forwards.Store(nil)
+	for _, c := range e.table.Sessions() {
+		entry := c.tableEntry()
+		notes = append(notes, takeover.Note{Kind: takeover.Owns, Addr: entry.Addr, Conv: entry.Conv, Extended: c.extended()})
+	}
+	for i, p := range h.retained {
+		notes = p.appendOwned(notes, uint32(i+1))
+	}
+	for key, tw := range e.table.timeWaits.All(e.now()) {
+		notes = append(notes, e.endNote(key, tw))
+	}
+	for conv := range e.table.used.All {
+		notes = append(notes, takeover.Note{Kind: takeover.Used, Conv: conv})
+	}
+	return notes, nil
+}
+
+// endNote returns the note of a session that has ended.
+func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
+	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.token != 0, End: takeover.End{
+		Una: uint32(tw.una), Token: tw.token, Own: tw.own, Aborted: tw.aborted, Dropped: tw.dropped,
+		// The successor has no keys of the session.
+		Mute: e.config.TLS != nil || e.protection.Authentic,
+	}}
+}
+
+// abort undoes all that the exchange has done so far.
+func (h *handover) abort() {
+	e := h.ep
+	e.mu.Lock()
+	t := &e.takeover
+	t.passing, t.notes = nil, nil
+	if t.left {
+		t.left = false
+		h.reclaimLocked()
+	}
+	e.mu.Unlock()
+	h.closePipes()
+	if t.gate.CompareAndSwap(h, nil) {
+		e.resumeTurns()
+		close(h.decided)
+	}
+}
+
+// reclaimLocked forwards to the predecessors again that were passed on. Endpoint.mu is
+// held.
+func (h *handover) reclaimLocked() {
+	if len(h.retained) == 0 {
+		return
+	}
+	h.ep.takeover.forwards.Store(&h.retained)
+	for _, p := range h.retained {
+		p.resume()
+	}
+}
+
+// resumeTurns lets calls read again.
+func (e *Endpoint) resumeTurns() {
+	for i := range e.socket.shards {
+		e.socket.shards[i].lead.Start()
+	}
+}
+
+func (h *handover) closePipes() {
+	for _, p := range h.pipes {
+		p.Close()
+	}
+}
+
+// proceed begins what follows the exchange: the readers read the pipes, and a goroutine
+// tells the successor of sessions that end.
+func (h *handover) proceed() {
+	e := h.ep
+	e.mu.Lock()
+	t := &e.takeover
+	e.listener, t.leaving = nil, h.listener
+	start := t.wake == nil
+	if start {
+		t.wake, t.drained = make(chan struct{}, 1), make(chan struct{})
+	}
+	e.mu.Unlock()
+	h.committed = true
+	close(h.decided)
+	if start {
+		go e.drain(h.listener)
+	} else {
+		e.wakeDrain()
+	}
+}
+
+// resumes makes a reader read its socket again after the successor has gone. It reports
+// false if no successor reads it, or the endpoint is closed.
+func (e *Endpoint) resumes(s *shard) bool {
+	if s.inbox == nil || e.stopped() {
+		return false
+	}
+	h := s.parked
+	h.lost.Do(func() {
+		h.closePipes() // so that the other readers notice
+		e.mu.Lock()
+		e.takeover.passing, e.takeover.left, e.takeover.notes = nil, false, nil
+		h.reclaimLocked()
+		e.mu.Unlock()
+		e.takeover.gate.CompareAndSwap(h, nil)
+		e.resumeTurns()
+	})
+	s.inbox = nil
+	_ = s.pc.SetReadDeadline(time.Time{})
+	if e.stopped() {
+		_ = s.pc.SetReadDeadline(longAgo())
+	}
+	return true
+}

@@ -1,0 +1,561 @@
+package kcp
+
+import (
+	"context"
+	"crypto/aes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// unixPair returns the two ends of a Unix stream socket.
+func unixPair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "")
+		c, err := net.FileConn(f)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		ends[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return ends[0], ends[1]
+}
+
+// generation is a listener whose sessions say who it is, and then echo.
+type generation struct {
+	name  string
+	l     *Listener
+	ended chan error // what Accept has returned at last
+	left  chan error // what HandOver has returned
+}
+
+// serves starts a generation on l.
+func serves(t *testing.T, name string, l *Listener) *generation {
+	g := &generation{name, l, make(chan error, 1), make(chan error, 10)}
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	go func() {
+		for {
+			c, err := l.AcceptKCP(context.Background())
+			if err != nil {
+				g.ended <- err
+				return
+			}
+			go func() {
+				_, _ = c.Write([]byte(name))
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			}()
+		}
+	}()
+	return g
+}
+
+// handsOver makes g hand over to a new generation of that name.
+func (g *generation) handsOver(t *testing.T, name string, config *Config) *generation {
+	t.Helper()
+	a, b := unixPair(t)
+	go func() { g.left <- g.l.HandOver(context.Background(), a) }()
+	l, err := TakeOver(context.Background(), b, config)
+	require.NoError(t, err)
+	require.Equal(t, g.l.Addr(), l.Addr())
+	return serves(t, name, l)
+}
+
+// client is a session with a generation.
+type client struct {
+	*Conn
+	seed uint64
+}
+
+// dials opens a session, which must be with the generation of that name.
+func dials(t *testing.T, addr net.Addr, config *Config, name string) *client {
+	t.Helper()
+	c, err := Dial("udp", addr.String(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { c.Abort() })
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err = c.Write([]byte{'?'}) // a legacy session begins with data
+	require.NoError(t, err)
+	receive(t, c, []byte(name+"?"))
+	return &client{c, 1}
+}
+
+// echoes checks that n bytes come back.
+func (c *client) echoes(t *testing.T, n int) {
+	t.Helper()
+	want := content(c.seed, n)
+	c.seed++
+	go func() { _, _ = c.Write(want) }()
+	receive(t, c.Conn, want)
+}
+
+// takeoverConfigs are the configurations of both ends.
+func takeoverConfigs(t *testing.T) map[string]Config {
+	gcm := testenv.AEAD(t)
+	block, err := aes.NewCipher(make([]byte, 32))
+	require.NoError(t, err)
+	return map[string]Config{
+		"plain":         {},
+		"aes-gcm":       {Cipher: gcm},
+		"aes-cfb":       {Cipher: crypt.CFB(block)},
+		"tls":           *secured(Config{}),
+		"fec":           {FEC: FEC{Data: 5, Parity: 2}},
+		"shards":        {Shards: 3},
+		"shared convs":  {SharedConvs: true},
+		"tls, shards":   *secured(Config{Shards: 2}),
+		"only cookies":  {AddressValidation: ValidateAlways},
+		"legacy client": {LegacyPeers: LegacyAllow},
+	}
+}
+
+// clientConfig returns the dialling end's configuration of a listening end's.
+func clientConfig(name string, config Config) *Config {
+	config.Shards = 0
+	config.LegacyPeers = 0
+	return &config
+}
+
+// Three processes follow each other on one port. Each session stays in the one that it
+// was opened in, and new ones are with the latest. Each endpoint closes with its last
+// session, and none of what the takeover took is left.
+func TestTakeover(t *testing.T) {
+	for name, config := range takeoverConfigs(t) {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			dial := clientConfig(name, config)
+			generations := []*generation{serves(t, "g0", l)}
+			var clients [3][]*client
+			for i := range clients {
+				if i > 0 {
+					generations = append(generations, generations[i-1].handsOver(t, fmt.Sprint("g", i), &config))
+				}
+				for range 4 {
+					clients[i] = append(clients[i], dials(t, l.Addr(), dial, fmt.Sprint("g", i)))
+				}
+				for _, old := range clients[:i+1] {
+					for _, c := range old {
+						c.echoes(t, 100_000)
+					}
+				}
+			}
+			last := generations[2].l
+			require.Equal(t, 8, last.Stats().PredecessorSessions)
+			require.NotZero(t, last.Stats().Forwarded)
+			for i := range 2 { // not in the order of their age
+				g := generations[1-i]
+				require.ErrorIs(t, <-g.ended, net.ErrClosed)
+				_, err := g.l.Endpoint().Dial(context.Background(), l.Addr())
+				require.ErrorIs(t, err, net.ErrClosed)
+				require.ErrorIs(t, g.l.HandOver(context.Background(), nil), net.ErrClosed)
+				for _, c := range clients[1-i] {
+					c.echoes(t, 1000)
+					require.NoError(t, c.Close())
+				}
+				require.NoError(t, <-g.left)
+				require.True(t, g.l.Endpoint().stopped())
+				g.l.Endpoint().socket.readers.Wait()
+			}
+			require.Eventually(t, func() bool { return last.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			require.Nil(t, last.ep.takeover.forwards.Load())
+			for _, c := range clients[2] {
+				c.echoes(t, 100_000)
+				require.NoError(t, c.Close())
+			}
+		})
+	}
+}
+
+// Bytes in both directions are on their way while the sockets change hands.
+func TestTakeoverUnderLoad(t *testing.T) {
+	for name, config := range takeoverConfigs(t) {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g := serves(t, "g0", l)
+			var wait sync.WaitGroup
+			for range 4 {
+				c := dials(t, l.Addr(), clientConfig(name, config), "g0")
+				wait.Go(func() { c.echoes(t, 5_000_000) })
+			}
+			all := []*generation{g}
+			for i := range 3 {
+				g = g.handsOver(t, fmt.Sprint("g", i+1), &config)
+				all = append(all, g)
+				c := dials(t, l.Addr(), clientConfig(name, config), g.name)
+				wait.Go(func() { c.echoes(t, 1_000_000) })
+			}
+			wait.Wait()
+		})
+	}
+}
+
+// The peer of an old session changes its port. The session goes on, in its process.
+func TestTakeoverMigration(t *testing.T) {
+	for name, config := range map[string]Config{"aes-gcm": {Cipher: testenv.AEAD(t)}, "tls": *secured(Config{})} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			relay := newRebinder(t, l.Addr())
+			g := serves(t, "g0", l)
+			c := dials(t, relay.addr(), &config, "g0")
+			next := g.handsOver(t, "g1", &config)
+			for range 3 {
+				c.echoes(t, 10_000)
+				relay.rebind(t)
+			}
+			c.echoes(t, 10_000)
+			require.Equal(t, 1, next.l.Stats().PredecessorSessions)
+			require.NoError(t, c.Close())
+			require.NoError(t, <-g.left)
+		})
+	}
+}
+
+// rebinder forwards between one client and a server, from a port that it changes.
+type rebinder struct {
+	front *net.UDPConn
+	to    *net.UDPAddr
+
+	mu   sync.Mutex // guards the fields below
+	peer *net.UDPAddr
+	back *net.UDPConn
+}
+
+func newRebinder(t *testing.T, to net.Addr) *rebinder {
+	front, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	r := &rebinder{front: front, to: to.(*net.UDPAddr)}
+	r.rebind(t)
+	t.Cleanup(func() {
+		_ = front.Close()
+		_ = r.back.Close()
+	})
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, from, err := front.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			r.peer = from
+			_, _ = r.back.WriteToUDP(b[:n], r.to)
+			r.mu.Unlock()
+		}
+	}()
+	return r
+}
+
+func (r *rebinder) addr() net.Addr { return r.front.LocalAddr() }
+
+// rebind makes packets come from another port.
+func (r *rebinder) rebind(t *testing.T) {
+	back, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.back != nil {
+		_ = r.back.Close()
+	}
+	r.back = back
+	go func() {
+		b := make([]byte, 65536)
+		for {
+			n, _, err := back.ReadFromUDP(b)
+			if err != nil {
+				return
+			}
+			r.mu.Lock()
+			_, _ = r.front.WriteToUDP(b[:n], r.peer)
+			r.mu.Unlock()
+		}
+	}()
+}
+
+// A successor that is configured otherwise is refused, and nothing has changed.
+func TestTakeoverDiffers(t *testing.T) {
+	other, err := crypt.AESGCM(make([]byte, 16))
+	require.NoError(t, err)
+	for _, test := range []struct {
+		name      string
+		old, next Config
+	}{
+		{"Config.TLS", *secured(Config{}), Config{}},
+		{"Config.Cipher", Config{}, Config{Cipher: other}},
+		{"Config.Cipher differs: another", Config{Cipher: testenv.AEAD(t)}, Config{Cipher: other}},
+		{"Config.FEC", Config{FEC: FEC{Data: 3, Parity: 1}}, Config{}},
+		{"Config.Shards", Config{}, Config{Shards: 2}},
+		{"Config.SharedConvs", Config{}, Config{SharedConvs: true}},
+		{"Config.LegacyPeers", Config{}, Config{LegacyPeers: LegacyRefuse}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &test.old)
+			require.NoError(t, err)
+			serves(t, "old", l)
+			a, b := unixPair(t)
+			left := make(chan error)
+			go func() { left <- l.HandOver(context.Background(), a) }()
+			_, err = TakeOver(context.Background(), b, &test.next)
+			require.ErrorContains(t, err, test.name)
+			require.ErrorContains(t, <-left, test.name)
+			dial := test.old
+			dials(t, l.Addr(), &dial, "old").echoes(t, 1000)
+		})
+	}
+}
+
+// After the end of a successor its predecessor reads again, for its own sessions and
+// those before it, and can hand over to another.
+func TestTakeoverSuccessorDies(t *testing.T) {
+	for name, config := range takeoverConfigs(t) {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			dial := clientConfig(name, config)
+			g0 := serves(t, "g0", l)
+			c0 := dials(t, l.Addr(), dial, "g0")
+			g1 := g0.handsOver(t, "g1", &config)
+			c1 := dials(t, l.Addr(), dial, "g1")
+			for i := range 3 {
+				g := g1.handsOver(t, "lost", &config)
+				c := dials(t, l.Addr(), dial, "lost")
+				c0.echoes(t, 10_000)
+				c1.echoes(t, 10_000)
+				require.NoError(t, g.l.Endpoint().Close())
+				c0.echoes(t, 10_000)
+				c1.echoes(t, 10_000)
+				_, err := io.Copy(io.Discard, c)
+				require.Error(t, err, i)
+			}
+			g2 := g1.handsOver(t, "g2", &config)
+			c2 := dials(t, l.Addr(), dial, "g2")
+			for _, c := range []*client{c0, c1, c2} {
+				c.echoes(t, 10_000)
+			}
+			require.NoError(t, c0.Close())
+			require.NoError(t, <-g0.left)
+			require.NoError(t, c1.Close())
+			for range 4 {
+				require.NoError(t, <-g1.left)
+			}
+			c2.echoes(t, 10_000)
+			require.Eventually(t, func() bool { return g2.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+		})
+	}
+}
+
+// After the end of a predecessor its sessions are unknown: their peers get ErrReset when
+// they ask.
+func TestTakeoverPredecessorDies(t *testing.T) {
+	for _, name := range []string{"plain", "aes-gcm", "tls"} {
+		config := takeoverConfigs(t)[name]
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			c0 := dials(t, l.Addr(), &config, "g0")
+			g1 := g0.handsOver(t, "g1", &config)
+			c1 := dials(t, l.Addr(), &config, "g1")
+			for _, p := range *g1.l.ep.takeover.forwards.Load() {
+				p.ended(io.EOF) // as if it had been killed
+			}
+			_, err = c0.Write([]byte("lost"))
+			require.NoError(t, err)
+			_, err = io.Copy(io.Discard, c0)
+			require.ErrorIs(t, err, ErrReset)
+			c1.echoes(t, 1000)
+		})
+	}
+}
+
+// A hostile process at the other end causes an error, and nothing is lost: no
+// descriptor, and not the sessions.
+func TestTakeoverHostileSuccessor(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	serves(t, "old", l)
+	c := dials(t, l.Addr(), nil, "old")
+	before := openFileCount(t)
+	for name, hostile := range map[string]func(link *takeover.Link, conn *net.UnixConn){
+		"gone":          func(_ *takeover.Link, conn *net.UnixConn) { _ = conn.Close() },
+		"garbage":       func(_ *takeover.Link, conn *net.UnixConn) { _, _ = conn.Write(content(1, 100)) },
+		"wrong message": func(link *takeover.Link, _ *net.UnixConn) { _ = link.Send(takeover.ConfirmKind, nil) },
+		"refuses":       func(link *takeover.Link, _ *net.UnixConn) { link.Refuse(errors.New("no")) },
+		"gone after agreeing": func(link *takeover.Link, conn *net.UnixConn) {
+			_ = link.Send(takeover.AgreeKind, nil)
+			_ = conn.Close()
+		},
+		"gone after ready": func(link *takeover.Link, conn *net.UnixConn) {
+			_ = link.Send(takeover.AgreeKind, nil)
+			_, _, _ = link.Receive(takeover.OfferKind)
+			_, _, _ = link.Receive(takeover.StateKind)
+			_ = link.Send(takeover.ReadyKind, nil)
+			_, _, _ = link.Receive(takeover.NotesKind)
+			_ = conn.Close()
+		},
+		"ready, then silent": func(link *takeover.Link, _ *net.UnixConn) {
+			_ = link.Send(takeover.AgreeKind, nil)
+			_ = link.Send(takeover.ReadyKind, nil)
+		},
+		"silent": func(*takeover.Link, *net.UnixConn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := unixPair(t)
+			link, err := takeover.NewLink(context.Background(), b)
+			require.NoError(t, err)
+			hostile(link, b)
+			start := time.Now()
+			require.Error(t, l.HandOver(context.Background(), a))
+			require.Less(t, time.Since(start), time.Minute)
+			link.Close()
+			c.echoes(t, 10_000)
+			dials(t, l.Addr(), nil, "old").echoes(t, 1000)
+			require.NoError(t, a.Close())
+			_ = b.Close()
+		})
+	}
+	a, _ := unixPair(t)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	require.ErrorIs(t, l.HandOver(ctx, a), context.Canceled)
+	c.echoes(t, 10_000)
+	_ = before
+}
+
+// openFileCount returns the number of descriptors of the process.
+func openFileCount(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	require.NoError(t, err)
+	return len(entries)
+}
+
+// So does a hostile predecessor.
+func TestTakeoverHostilePredecessor(t *testing.T) {
+	var none Config
+	none = none.withDefaults()
+	offer := &takeover.Offer{Version: takeover.Version, Sockets: 1, LegacyPeers: true}
+	file, err := os.Open(os.DevNull)
+	require.NoError(t, err)
+	defer file.Close()
+	agreed := func(link *takeover.Link) {
+		_ = link.Send(takeover.OfferKind, takeover.Encode(offer))
+		_, _, _ = link.Receive(takeover.AgreeKind)
+	}
+	state := takeover.Encode(&takeover.State{})
+	for name, hostile := range map[string]func(link *takeover.Link, conn *net.UnixConn){
+		"gone":    func(_ *takeover.Link, conn *net.UnixConn) { _ = conn.Close() },
+		"garbage": func(_ *takeover.Link, conn *net.UnixConn) { _, _ = conn.Write(content(1, 100)) },
+		"another version": func(link *takeover.Link, _ *net.UnixConn) {
+			_ = link.Send(takeover.OfferKind, takeover.Encode(&takeover.Offer{Version: 77, Sockets: 1}))
+		},
+		"no object": func(link *takeover.Link, _ *net.UnixConn) { _ = link.Send(takeover.OfferKind, []byte("[]")) },
+		"no descriptors": func(link *takeover.Link, _ *net.UnixConn) {
+			agreed(link)
+			_ = link.Send(takeover.StateKind, state)
+		},
+		"no sockets": func(link *takeover.Link, _ *net.UnixConn) {
+			agreed(link)
+			_ = link.Send(takeover.StateKind, state, int(file.Fd()), int(file.Fd()))
+		},
+		"no pipe": func(link *takeover.Link, _ *net.UnixConn) {
+			agreed(link)
+			pc, err := net.ListenUDP("udp", nil)
+			require.NoError(t, err)
+			fd, err := takeover.DuplicateSocket(pc)
+			require.NoError(t, err)
+			_ = link.Send(takeover.StateKind, state, fd, fd)
+			takeover.CloseFiles([]int{fd})
+			_ = pc.Close()
+		},
+		"too many descriptors": func(link *takeover.Link, _ *net.UnixConn) {
+			agreed(link)
+			many := make([]int, 200)
+			for i := range many {
+				many[i] = int(file.Fd())
+			}
+			_ = link.Send(takeover.StateKind, state, many...)
+			_ = link.Send(takeover.StateKind, state, many...)
+		},
+		"silent": func(*takeover.Link, *net.UnixConn) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, b := unixPair(t)
+			before := openFileCount(t)
+			link, err := takeover.NewLink(context.Background(), a)
+			require.NoError(t, err)
+			go hostile(link, a)
+			_, err = TakeOver(context.Background(), b, nil)
+			require.Error(t, err)
+			require.Eventually(t, func() bool { return openFileCount(t) <= before }, 5*time.Second, time.Millisecond)
+			link.Close()
+		})
+	}
+}
+
+// Sockets of the caller that are no UDP sockets cannot be passed.
+func TestHandOverUnsupported(t *testing.T) {
+	pc, err := net.ListenPacket("unixgram", t.TempDir()+"/socket")
+	require.NoError(t, err)
+	defer pc.Close()
+	e, err := NewEndpoint(pc, nil)
+	require.NoError(t, err)
+	l, err := e.Listen()
+	require.NoError(t, err)
+	require.ErrorIs(t, l.HandOver(context.Background(), nil), errors.ErrUnsupported)
+	require.NoError(t, e.Close())
+}
+
+// Sessions that wait for Accept can be accepted after the handover.
+func TestTakeoverBacklog(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	var clients []*Conn
+	for i := range 3 {
+		c, err := Dial("udp", l.Addr().String(), nil)
+		require.NoError(t, err)
+		_, err = c.Write([]byte{byte(i)})
+		require.NoError(t, err)
+		clients = append(clients, c)
+	}
+	require.Eventually(t, func() bool { return l.Stats().Backlog == 3 }, 10*time.Second, time.Millisecond)
+	a, b := unixPair(t)
+	left := make(chan error, 1)
+	go func() { left <- l.HandOver(context.Background(), a) }()
+	next, err := TakeOver(context.Background(), b, nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = next.Endpoint().Close() })
+	for range 3 {
+		c, err := l.Accept()
+		require.NoError(t, err)
+		var got [1]byte
+		_, err = io.ReadFull(c, got[:])
+		require.NoError(t, err)
+		_, err = c.Write(got[:])
+		require.NoError(t, err)
+		go c.Close()
+	}
+	_, err = l.Accept()
+	require.ErrorIs(t, err, net.ErrClosed)
+	for i, c := range clients {
+		receive(t, c, []byte{byte(i)})
+		require.NoError(t, c.Close())
+	}
+	require.NoError(t, <-left)
+}

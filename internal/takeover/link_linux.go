@@ -1,0 +1,226 @@
+package takeover
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxPayload is the size of the largest message of a Link, and maxFiles how many
+// descriptors may come in one exchange.
+const (
+	maxPayload = 64 << 10
+	maxFiles   = 250 // the system takes 253 at a time (SCM_MAX_FD)
+)
+
+// Link is an end of the exchange. One goroutine uses it at a time.
+type Link struct {
+	conn  *net.UnixConn
+	files []int // received, and not taken
+	stop  func() bool
+}
+
+// NewLink begins an exchange over conn, which may take Timeout, and not longer than ctx.
+// It fails if conn is no stream, or if the other process is of another user than this
+// one or root.
+func NewLink(ctx context.Context, conn *net.UnixConn) (*Link, error) {
+	if err := checkPeer(conn); err != nil {
+		return nil, err
+	}
+	deadline := time.Now().Add(Timeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := conn.SetDeadline(deadline); err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	return &Link{conn: conn, stop: stop}, nil
+}
+
+// checkPeer checks what conn is, and whose process is at its other end.
+func checkPeer(conn *net.UnixConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var typ int
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) {
+		if typ, failed = unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_TYPE); failed == nil {
+			cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+		}
+	}); err != nil {
+		return err
+	}
+	switch {
+	case failed != nil:
+		return os.NewSyscallError("getsockopt", failed)
+	case typ != unix.SOCK_STREAM:
+		return errors.New("the Unix socket is no stream")
+	case cred.Uid != 0 && int(cred.Uid) != os.Geteuid():
+		return fmt.Errorf("the other process is of user %d", cred.Uid)
+	}
+	return nil
+}
+
+// Close ends the exchange. It closes the descriptors that were not taken, and leaves conn
+// open.
+func (l *Link) Close() {
+	l.stop()
+	_ = l.conn.SetDeadline(time.Time{})
+	CloseFiles(l.files)
+	l.files = nil
+}
+
+// Send sends a message, with descriptors that stay open here.
+func (l *Link) Send(kind Kind, payload []byte, files ...int) error {
+	b := binary.LittleEndian.AppendUint32([]byte{byte(kind)}, uint32(len(payload)))
+	b = append(b, payload...)
+	var rights []byte
+	if len(files) > 0 {
+		rights = unix.UnixRights(files...)
+	}
+	n, _, err := l.conn.WriteMsgUnix(b, rights, nil)
+	if err == nil && n < len(b) {
+		_, err = l.conn.Write(b[n:])
+	}
+	return err
+}
+
+// Refuse tells the other end why the exchange ends here, as far as it listens.
+func (l *Link) Refuse(why error) {
+	_ = l.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+	_ = l.Send(RefuseKind, []byte(why.Error()))
+}
+
+// Receive waits for the next message. It is an error if it is RefuseKind, a *RefusedError,
+// or of none of the given kinds.
+func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
+	var head [5]byte
+	if err := l.fill(head[:]); err != nil {
+		return 0, nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[1:])
+	if n > maxPayload {
+		return 0, nil, fmt.Errorf("a message of %d bytes, more than %d", n, maxPayload)
+	}
+	payload = make([]byte, n)
+	if err := l.fill(payload); err != nil {
+		return 0, nil, err
+	}
+	kind = Kind(head[0])
+	if kind == RefuseKind {
+		return 0, nil, &RefusedError{string(payload[:min(n, 1000)])}
+	}
+	if slices.Contains(kinds, kind) {
+		return kind, payload, nil
+	}
+	return 0, nil, fmt.Errorf("a message %q that does not belong here", kind)
+}
+
+// fill reads len(b) bytes, and the descriptors that come with them.
+func (l *Link) fill(b []byte) error {
+	rights := make([]byte, unix.CmsgSpace(4*maxFiles))
+	for len(b) > 0 {
+		n, space, flags, _, err := l.conn.ReadMsgUnix(b, rights)
+		if space > 0 {
+			if err := l.keep(rights[:space]); err != nil {
+				return err
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case flags&unix.MSG_CTRUNC != 0:
+			return errors.New("too many descriptors")
+		case n == 0:
+			return io.ErrUnexpectedEOF
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// keep takes note of descriptors that have arrived.
+func (l *Link) keep(rights []byte) error {
+	messages, err := unix.ParseSocketControlMessage(rights)
+	if err != nil {
+		return err
+	}
+	for i := range messages {
+		files, err := unix.ParseUnixRights(&messages[i])
+		if err != nil {
+			continue // it has none
+		}
+		l.files = append(l.files, files...)
+	}
+	if len(l.files) > maxFiles {
+		return errors.New("too many descriptors")
+	}
+	return nil
+}
+
+// TakeFiles returns the descriptors that have arrived, which now belong to the caller. It
+// fails unless there are n.
+func (l *Link) TakeFiles(n int) ([]int, error) {
+	if len(l.files) != n {
+		return nil, fmt.Errorf("%d descriptors in place of %d", len(l.files), n)
+	}
+	files := l.files
+	l.files = nil
+	return files, nil
+}
+
+// OpenSocket returns the UDP socket of a descriptor, which it closes.
+func OpenSocket(fd int) (*net.UDPConn, error) {
+	f := os.NewFile(uintptr(fd), "socket")
+	if f == nil {
+		return nil, os.NewSyscallError("socket", unix.EBADF)
+	}
+	defer f.Close()
+	pc, err := net.FilePacketConn(f)
+	if err != nil {
+		return nil, fmt.Errorf("a descriptor is no UDP socket: %w", err)
+	}
+	u, ok := pc.(*net.UDPConn)
+	if !ok {
+		_ = pc.Close()
+		return nil, errors.New("a descriptor is no UDP socket")
+	}
+	return u, nil
+}
+
+// DuplicateSocket returns another descriptor of a socket, to pass on.
+func DuplicateSocket(c *net.UDPConn) (fd int, err error) { return duplicate(c) }
+
+// CloseFiles closes descriptors that were to be passed on.
+func CloseFiles(files []int) {
+	for _, fd := range files {
+		_ = unix.Close(fd)
+	}
+}
+
+// duplicate returns another descriptor of a socket of the system. (File of package net
+// would do, but its Fd makes the socket block, for the other process too.)
+func duplicate(c syscall.Conn) (fd int, err error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	var failed error
+	if err := raw.Control(func(s uintptr) { fd, failed = unix.FcntlInt(s, unix.F_DUPFD_CLOEXEC, 0) }); err != nil {
+		return -1, err
+	}
+	return fd, failed
+}

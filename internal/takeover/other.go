@@ -1,0 +1,35 @@
+//go:build !linux
+
+package takeover
+
+import (
+	"context"
+	"errors"
+	"net"
+)
+
+// Link and Pipe exist on Linux only: the sockets that they need are not everywhere.
+type (
+	Link struct{}
+	Pipe struct{}
+)
+
+func NewLink(context.Context, *net.UnixConn) (*Link, error) { return nil, errors.ErrUnsupported }
+func NewPipe() (*Pipe, int, error)                          { return nil, -1, errors.ErrUnsupported }
+func OpenPipe(int) (*Pipe, error)                           { return nil, errors.ErrUnsupported }
+func OpenSocket(int) (*net.UDPConn, error)                  { return nil, errors.ErrUnsupported }
+func DuplicateSocket(*net.UDPConn) (int, error)             { return -1, errors.ErrUnsupported }
+func CloseFiles([]int)                                      {}
+
+func (*Link) Close()                                {}
+func (*Link) Send(Kind, []byte, ...int) error       { return errors.ErrUnsupported }
+func (*Link) Refuse(error)                          {}
+func (*Link) Receive(...Kind) (Kind, []byte, error) { return 0, nil, errors.ErrUnsupported }
+func (*Link) TakeFiles(int) ([]int, error)          { return nil, errors.ErrUnsupported }
+func (*Pipe) Duplicate() (int, error)               { return -1, errors.ErrUnsupported }
+func (*Pipe) Read([]byte) (int, error)              { return 0, errors.ErrUnsupported }
+func (*Pipe) Write([]byte) error                    { return errors.ErrUnsupported }
+func (*Pipe) TryWrite([]byte) bool                  { return false }
+func (*Pipe) Interrupt()                            {}
+func (*Pipe) Resume()                               {}
+func (*Pipe) Close()                                {}

@@ -1,0 +1,92 @@
+package takeover
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+var errMalformed = errors.New("malformed message")
+
+// maxMessage is the size of the largest message of a Pipe. maxDatagrams is how many
+// datagrams are in one.
+const (
+	maxMessage   = 32 << 10
+	maxDatagrams = 64
+)
+
+// Outbox collects the datagrams that one reader forwards, and writes several of them as
+// one message. The goroutine that reads the socket uses it.
+type Outbox struct {
+	message []byte
+	n       int
+}
+
+// Put adds a datagram, and writes what has to leave before. It returns how many
+// datagrams were dropped, because the other process does not read.
+func (o *Outbox) Put(p *Pipe, d *udp.Datagram) (dropped int) {
+	if o.n > 0 && (len(o.message)+len(d.Buf) > maxMessage || o.n == maxDatagrams) {
+		dropped = o.Flush(p)
+	}
+	o.message = appendAddr(o.message, d.Addr)
+	o.message = binary.LittleEndian.AppendUint16(o.message, uint16(len(d.Buf)))
+	o.message = append(o.message, d.Buf...)
+	o.n++
+	return dropped
+}
+
+// Flush writes what Put has left. It returns how many datagrams were dropped.
+func (o *Outbox) Flush(p *Pipe) (dropped int) {
+	if o.n > 0 && !p.TryWrite(o.message) {
+		dropped = o.n
+	}
+	o.message, o.n = o.message[:0], 0
+	return dropped
+}
+
+// Inbox reads the datagrams that a successor forwards. It takes the place of the socket
+// for the reader.
+type Inbox struct {
+	pipe    *Pipe
+	message []byte // memory of ReadBatch
+	rest    []byte // of message: what the last batch had no space for
+}
+
+// NewInbox returns the Inbox of a Pipe.
+func NewInbox(p *Pipe) *Inbox { return &Inbox{pipe: p, message: make([]byte, maxMessage+4096)} }
+
+// ReadBatch is udp.Conn.ReadBatch. Its error is io.EOF if the successor has gone, or if
+// what arrives is malformed.
+func (in *Inbox) ReadBatch(batch []udp.Datagram) (n int, err error) {
+	for n == 0 {
+		if len(in.rest) == 0 {
+			size, err := in.pipe.Read(in.message)
+			if err != nil {
+				return 0, err
+			}
+			in.rest = in.message[:size]
+		}
+		for n < len(batch) && len(in.rest) > 0 {
+			if batch[n], in.rest, err = cutDatagram(in.rest); err != nil {
+				in.rest = nil
+				return 0, err
+			}
+			n++
+		}
+	}
+	return n, nil
+}
+
+// cutDatagram decodes the datagram that b begins with.
+func cutDatagram(b []byte) (d udp.Datagram, rest []byte, err error) {
+	addr, b, ok := cutAddr(b)
+	if !ok || len(b) < 2 {
+		return d, nil, errMalformed
+	}
+	n := int(binary.LittleEndian.Uint16(b))
+	if b = b[2:]; len(b) < n || !addr.IsValid() {
+		return d, nil, errMalformed
+	}
+	return udp.Datagram{Buf: b[:n:n], Addr: addr}, b[n:], nil
+}

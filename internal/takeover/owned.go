@@ -1,0 +1,103 @@
+package takeover
+
+import "net/netip"
+
+// Owned is the sessions of another process. Its zero value is empty. The caller's lock
+// guards it.
+type Owned struct {
+	sessions map[place]bool // true: the peer is extended
+	convs    map[uint32]count
+	addrs    map[netip.AddrPort]int
+}
+
+// place is what a session is found by.
+type place struct {
+	addr netip.AddrPort
+	conv uint32
+}
+
+// count is how many sessions have a conversation id.
+type count struct{ all, extended int }
+
+// MaxOwned is how many sessions Owned holds.
+const MaxOwned = 1 << 20
+
+// Add adds a session. It reports false if there are too many.
+func (o *Owned) Add(addr netip.AddrPort, conv uint32, extended bool) bool {
+	if o.sessions == nil {
+		o.sessions, o.convs, o.addrs = make(map[place]bool), make(map[uint32]count), make(map[netip.AddrPort]int)
+	}
+	if len(o.sessions) >= MaxOwned {
+		return false
+	}
+	o.Remove(addr, conv)
+	o.sessions[place{addr, conv}] = extended
+	o.count(addr, conv, extended, 1)
+	return true
+}
+
+// Remove removes a session, if it is there.
+func (o *Owned) Remove(addr netip.AddrPort, conv uint32) {
+	at := place{addr, conv}
+	if extended, ok := o.sessions[at]; ok {
+		delete(o.sessions, at)
+		o.count(addr, conv, extended, -1)
+	}
+}
+
+// Move gives a session another address.
+func (o *Owned) Move(addr netip.AddrPort, conv uint32, to netip.AddrPort) {
+	if extended, ok := o.sessions[place{addr, conv}]; ok {
+		o.Remove(addr, conv)
+		o.Add(to, conv, extended)
+	}
+}
+
+// count adds n to the counts of a session.
+func (o *Owned) count(addr netip.AddrPort, conv uint32, extended bool, n int) {
+	c := o.convs[conv]
+	if c.all += n; extended {
+		c.extended += n
+	}
+	if o.convs[conv] = c; c.all == 0 {
+		delete(o.convs, conv)
+	}
+	if o.addrs[addr] += n; o.addrs[addr] == 0 {
+		delete(o.addrs, addr)
+	}
+}
+
+// Len returns the number of sessions.
+func (o *Owned) Len() int { return len(o.sessions) }
+
+// At reports whether there is a session of that conversation id at addr.
+func (o *Owned) At(addr netip.AddrPort, conv uint32) bool {
+	_, ok := o.sessions[place{addr, conv}]
+	return ok
+}
+
+// Conv reports whether there is a session of that conversation id at any address, and
+// whether one of them has an extended peer.
+func (o *Owned) Conv(conv uint32) (any, extended bool) {
+	c := o.convs[conv]
+	return c.all > 0, c.extended > 0
+}
+
+// Addr reports whether there is a session at addr.
+func (o *Owned) Addr(addr netip.AddrPort) bool { return o.addrs[addr] > 0 }
+
+// Session is one session of another process.
+type Session struct {
+	Addr     netip.AddrPort
+	Conv     uint32
+	Extended bool // its peer is
+}
+
+// All yields each session.
+func (o *Owned) All(yield func(Session) bool) {
+	for at, extended := range o.sessions {
+		if !yield(Session{at.addr, at.conv, extended}) {
+			return
+		}
+	}
+}

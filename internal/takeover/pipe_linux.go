@@ -1,0 +1,109 @@
+package takeover
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// pipeBuffer is how much a Pipe holds, as far as the system allows. What a successor
+// forwards beyond it is dropped.
+const pipeBuffer = 4 << 20
+
+// Pipe is one end of a pair of sockets that keep the limits of messages.
+type Pipe struct{ conn *net.UnixConn }
+
+// NewPipe returns this process's end of a new pair, and the descriptor of the other one.
+func NewPipe() (*Pipe, int, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, -1, os.NewSyscallError("socketpair", err)
+	}
+	for _, fd := range fds {
+		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUFFORCE, pipeBuffer) != nil {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, pipeBuffer) // what is granted is enough to work
+		}
+	}
+	p, err := OpenPipe(fds[0])
+	if err != nil {
+		_ = unix.Close(fds[1])
+		return nil, -1, err
+	}
+	return p, fds[1], nil
+}
+
+// OpenPipe returns the Pipe of a descriptor, which it closes. Only a socket of NewPipe is
+// taken.
+func OpenPipe(fd int) (*Pipe, error) {
+	f := os.NewFile(uintptr(fd), "pipe")
+	if f == nil {
+		return nil, os.NewSyscallError("pipe", unix.EBADF)
+	}
+	defer f.Close()
+	if typ, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || typ != unix.SOCK_SEQPACKET {
+		return nil, errors.New("a descriptor is no pipe")
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		_ = c.Close()
+		return nil, errors.New("a descriptor is no pipe")
+	}
+	return &Pipe{u}, nil
+}
+
+// Duplicate returns another descriptor of the same socket, to pass on.
+func (p *Pipe) Duplicate() (fd int, err error) { return duplicate(p.conn) }
+
+// Read waits for a message. The error is io.EOF if the other end is closed.
+func (p *Pipe) Read(b []byte) (n int, err error) {
+	n, _, flags, _, err := p.conn.ReadMsgUnix(b, nil)
+	switch {
+	case err != nil:
+		return 0, err
+	case n == 0:
+		return 0, io.EOF
+	case flags&unix.MSG_TRUNC != 0:
+		return 0, errMalformed
+	}
+	return n, nil
+}
+
+// Write writes a message, and waits while the other end does not read.
+func (p *Pipe) Write(b []byte) error {
+	_, err := p.conn.Write(b)
+	return err
+}
+
+// TryWrite writes a message unless that would wait. It reports whether it did.
+func (p *Pipe) TryWrite(b []byte) (ok bool) {
+	raw, err := p.conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	err = raw.Write(func(fd uintptr) bool {
+		ok = unix.Send(int(fd), b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) == nil
+		return true
+	})
+	return ok && err == nil
+}
+
+// Interrupt makes Read fail with os.ErrDeadlineExceeded until Resume, and Write if it
+// waits for a second from now on.
+func (p *Pipe) Interrupt() {
+	_ = p.conn.SetReadDeadline(time.Unix(1, 0))
+	_ = p.conn.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
+// Resume ends the effect of Interrupt.
+func (p *Pipe) Resume() { _ = p.conn.SetDeadline(time.Time{}) }
+
+// Close closes this process's end.
+func (p *Pipe) Close() { _ = p.conn.Close() }

@@ -1,0 +1,124 @@
+// Package takeover carries an endpoint's sockets from one process to another, and the
+// packets of the sessions that stay behind (socket takeover).
+//
+// The process that runs is the predecessor, the one that takes over the successor. They
+// exchange messages over a Link, a Unix stream socket. Then they are joined by one Pipe
+// for each socket: the successor writes datagrams into it, the predecessor Notes.
+package takeover
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Version is the version of the exchange. Both ends must have the same.
+const Version = 1
+
+// Timeout bounds the exchange, until both ends have confirmed.
+const Timeout = 4 * time.Second
+
+// Kind is what a message of the exchange is. The predecessor sends the first, then the
+// two alternate:
+//
+//	predecessor            successor
+//	OfferKind       ---->
+//	                <----  AgreeKind, or RefuseKind
+//	StateKind       ---->                            with the descriptors
+//	                <----  ReadyKind
+//	NotesKind ...   ---->                            the predecessor reads no more
+//	CommitKind      ---->
+//	                <----  ConfirmKind
+//	FinalKind       ---->                            the successor reads
+//
+// Either end may send RefuseKind in place of its next message. The successor does not
+// read before FinalKind, so never do two processes read a socket.
+type Kind byte
+
+const (
+	OfferKind   Kind = 'O'
+	AgreeKind   Kind = 'A'
+	RefuseKind  Kind = 'R'
+	StateKind   Kind = 'S'
+	ReadyKind   Kind = 'r'
+	NotesKind   Kind = 'N'
+	CommitKind  Kind = 'C'
+	ConfirmKind Kind = 'c'
+	FinalKind   Kind = 'F'
+)
+
+// Offer says how the predecessor treats packets. What it says decides which process a
+// packet belongs to, so the successor must be configured the same.
+type Offer struct {
+	Version      int
+	Sockets      int
+	Predecessors int // whose sessions the predecessor passes on
+	TLS          bool
+	Cipher       bool
+	Probe        []byte // a packet with ProbeText that the predecessor's cipher has sealed
+	FEC          bool
+	SharedConvs  bool
+	LegacyPeers  bool // legacy peers may open sessions
+}
+
+// ProbeText is the content of Offer.Probe.
+const ProbeText = "the ciphers of both ends agree.."
+
+// Differs returns an error that names the first difference between the configurations of
+// both ends, or nil. opens reports whether the successor's cipher opens a packet with
+// the given content.
+func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bool) error {
+	type row struct {
+		name        string
+		theirs, our any
+	}
+	for _, r := range []row{
+		{"the version of the exchange", o.Version, own.Version},
+		{"Config.Shards", o.Sockets, own.Sockets},
+		{"Config.TLS", o.TLS, own.TLS},
+		{"Config.Cipher", o.Cipher, own.Cipher},
+		{"Config.FEC", o.FEC, own.FEC},
+		{"Config.SharedConvs", o.SharedConvs, own.SharedConvs},
+		{"Config.LegacyPeers", o.LegacyPeers, own.LegacyPeers},
+	} {
+		if r.theirs != r.our {
+			return fmt.Errorf("%s differs: %v in the predecessor, %v in the successor", r.name, r.theirs, r.our)
+		}
+	}
+	if o.Cipher && !opens(o.Probe, ProbeText) {
+		return errors.New("Config.Cipher differs: another algorithm or key")
+	}
+	return nil
+}
+
+// State is what the successor needs besides the sessions. The descriptors come with it:
+// the sockets, then the successor's ends of the Pipes to each predecessor, the sender of
+// the State first.
+type State struct {
+	CookieSecret []byte
+	CookieClock  time.Duration // the clock that periods of cookies are counted by, now
+	ResetSecret  []byte
+}
+
+// Encode returns v, an *Offer or a *State, as the payload of a message.
+func Encode(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // there is nothing in them that it could refuse
+	}
+	return b
+}
+
+// Decode sets v, an *Offer or a *State, to what Encode was given.
+func Decode(b []byte, v any) error {
+	if err := json.Unmarshal(b, v); err != nil {
+		return fmt.Errorf("malformed message: %w", err)
+	}
+	return nil
+}
+
+// RefusedError is the reason that the other end gives for ending the exchange.
+type RefusedError struct{ Reason string }
+
+func (e *RefusedError) Error() string { return "the other process refuses: " + e.Reason }
