@@ -342,10 +342,11 @@ func (e *Endpoint) takeReadTurn() *shard {
 }
 
 // readForCall reads a batch for a call of c that has the read turn. It reports whether
-// the socket has failed, so that the read goroutine has to deal with it.
-func (e *Endpoint) readForCall(s *shard, c *Conn) (failed bool) {
+// the turn has to end: the read goroutine has to deal with a socket that has failed, or
+// to pause for a handover.
+func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
 	_, ok := e.readOnce(s, c)
-	return !ok || s.failures.many()
+	return !ok || s.failures.many() || e.takeover.gate.Load() != nil
 }
 
 // endReadTurn ends the turn of a call of c. follow says that another call is

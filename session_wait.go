@@ -134,11 +134,11 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 	}()
 	for count := n.count; n.count == count; {
 		c.io.readerWaitsFor = n
-		failed := false
-		c.unlocked(func() { failed = c.ep.readForCall(s, c) })
+		end := false
+		c.unlocked(func() { end = c.ep.readForCall(s, c) })
 		c.io.readerWaitsFor = nil
-		if failed {
-			return // the read loop deals with errors
+		if end {
+			return
 		}
 		if c.io.respondPending && c.mayDeferReply(n) {
 			c.io.replyPending = true
