@@ -14,6 +14,9 @@ import (
 // TIME-WAIT after the last one has ended. Its successor answers for others.
 const drainHold = 500 * time.Millisecond
 
+// over is the last note to a successor.
+var over = takeover.Note{Kind: takeover.Over}
+
 // offerPoll is how often drain looks whether peers that were about to open a session
 // have.
 const offerPoll = 20 * time.Millisecond
@@ -117,7 +120,7 @@ func (e *Endpoint) writeNotes() {
 // leaveSuccessor tells the successor that no session is left, and lets go of it.
 func (e *Endpoint) leaveSuccessor() {
 	e.mu.Lock()
-	e.takeover.notes = append(e.takeover.notes, takeover.Note{Kind: takeover.Over})
+	e.takeover.notes = append(e.takeover.notes, over)
 	h := e.takeover.passing
 	e.mu.Unlock()
 	e.writeNotes()

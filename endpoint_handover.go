@@ -331,6 +331,9 @@ func (h *handover) abort() {
 		h.reclaimLocked()
 	}
 	e.mu.Unlock()
+	if len(h.pipes) > 0 {
+		h.pipes[0].TryWrite(over.Append(nil)) // not to be taken for dead
+	}
 	h.closePipes()
 	if t.gate.CompareAndSwap(h, nil) {
 		e.resumeTurns()

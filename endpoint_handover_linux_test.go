@@ -360,30 +360,6 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 	}
 }
 
-// After the end of a predecessor its sessions are unknown: their peers get ErrReset when
-// they ask.
-func TestTakeoverPredecessorDies(t *testing.T) {
-	for _, name := range []string{"plain", "aes-gcm", "tls"} {
-		config := takeoverConfigs(t)[name]
-		t.Run(name, func(t *testing.T) {
-			l, err := Listen("udp", "127.0.0.1:0", &config)
-			require.NoError(t, err)
-			g0 := serves(t, "g0", l)
-			c0 := dials(t, l.Addr(), &config, "g0")
-			g1 := g0.handsOver(t, "g1", &config)
-			c1 := dials(t, l.Addr(), &config, "g1")
-			for _, p := range *g1.l.ep.takeover.forwards.Load() {
-				p.ended(io.EOF) // as if it had been killed
-			}
-			_, err = c0.Write([]byte("lost"))
-			require.NoError(t, err)
-			_, err = io.Copy(io.Discard, c0)
-			require.ErrorIs(t, err, ErrReset)
-			c1.echoes(t, 1000)
-		})
-	}
-}
-
 // A hostile process at the other end causes an error, and nothing is lost: no
 // descriptor, and not the sessions.
 func TestTakeoverHostileSuccessor(t *testing.T) {

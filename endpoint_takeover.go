@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/protect"
@@ -203,9 +204,8 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 	if err := link.Send(takeover.ConfirmKind, nil); err != nil {
 		return nil, err
 	}
-	// A predecessor that gives up says so. If it has died instead, no other process
-	// reads the sockets.
-	if _, _, err := link.Receive(takeover.FinalKind); err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
+	// If the predecessor has died, no other process reads the sockets.
+	if _, _, err := link.Receive(takeover.FinalKind); err != nil && !(takeover.IsGone(err) && predecessors[0].isDead()) {
 		return nil, err
 	}
 	e.mu.Lock()
@@ -216,6 +216,15 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 	e.mu.Unlock()
 	e.start()
 	return l, nil
+}
+
+// isDead reports whether the predecessor's process has ended. If it has only given up,
+// abort has written a note. It may wait for Timeout.
+func (p *predecessor) isDead() bool {
+	stop := time.AfterFunc(takeover.Timeout, p.pipes[0].Interrupt)
+	defer stop.Stop()
+	_, err := p.pipes[0].Read(make([]byte, 64<<10))
+	return err != nil && !isInterrupt(err)
 }
 
 // apply takes note of what has become of a session of the predecessor. It reports false

@@ -129,6 +129,9 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 	return 0, nil, fmt.Errorf("a message %q that does not belong here", kind)
 }
 
+// IsGone reports whether err, of Receive, says that the other end has closed conn.
+func IsGone(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) }
+
 // fill reads len(b) bytes, and the descriptors that come with them.
 func (l *Link) fill(b []byte) error {
 	rights := make([]byte, unix.CmsgSpace(4*maxFiles))
@@ -144,8 +147,6 @@ func (l *Link) fill(b []byte) error {
 			return err
 		case flags&unix.MSG_CTRUNC != 0:
 			return errors.New("too many descriptors")
-		case n == 0:
-			return io.ErrUnexpectedEOF
 		}
 		b = b[n:]
 	}

@@ -20,6 +20,7 @@ func OpenPipe(int) (*Pipe, error)                           { return nil, errors
 func OpenSocket(int) (*net.UDPConn, error)                  { return nil, errors.ErrUnsupported }
 func DuplicateSocket(*net.UDPConn) (int, error)             { return -1, errors.ErrUnsupported }
 func CloseFiles([]int)                                      {}
+func IsGone(error) bool                                     { return false }
 
 func (*Link) Close()                                {}
 func (*Link) Send(Kind, []byte, ...int) error       { return errors.ErrUnsupported }

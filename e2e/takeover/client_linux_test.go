@@ -1,0 +1,72 @@
+package takeover
+
+import (
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/require"
+)
+
+// What a client says first.
+const (
+	wantsEcho = '?'
+	wantsHash = '#'
+)
+
+// client is a session with a server.
+type client struct {
+	*kcp.Conn
+	t    *testing.T
+	seed uint64
+}
+
+// dial opens a session, which must be with the process of that name.
+func dial(t *testing.T, addr net.Addr, kind, name string) *client {
+	t.Helper()
+	config := configOf(kind)
+	config.Shards = 0
+	c, err := kcp.Dial("udp4", addr.String(), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Abort() })
+	require.Equal(t, name, greet(t, c, wantsEcho))
+	return &client{c, t, 1}
+}
+
+// greet says what the client wants, and returns who serves it.
+func greet(t *testing.T, c net.Conn, wants byte) string {
+	t.Helper()
+	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	_, err := c.Write([]byte{wants})
+	require.NoError(t, err)
+	var name [8]byte
+	_, err = io.ReadFull(c, name[:])
+	require.NoError(t, err)
+	require.NoError(t, c.SetDeadline(time.Time{}))
+	return strings.TrimSpace(string(name[:]))
+}
+
+// echoes checks that n bytes come back.
+func (c *client) echoes(n int) {
+	c.t.Helper()
+	require.NoError(c.t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	want := testenv.Content(c.seed, n)
+	c.seed++
+	go func() { _, _ = c.Write(want) }()
+	testenv.Receive(c.t, c, want)
+	require.NoError(c.t, c.SetDeadline(time.Time{}))
+}
+
+// isReset checks that the server has lost the session, and says so within 2 seconds.
+func (c *client) isReset() {
+	c.t.Helper()
+	require.NoError(c.t, c.SetDeadline(time.Now().Add(2*time.Second)))
+	_, err := c.Write([]byte("?"))
+	require.NoError(c.t, err)
+	_, err = io.Copy(io.Discard, c)
+	require.ErrorIs(c.t, err, kcp.ErrReset)
+}
