@@ -258,8 +258,8 @@ func joinedWith(b testing.TB, left, right *wire, config *Config) (a, z *Conn) {
 // deliver carries what a session has sent to its peer, and before that what the
 // peer's timers have sent.
 func deliver(from, to *Conn) {
-	carry(to.ep.socket.shards[0].pc.(*wire), from.ep)
-	carry(from.ep.socket.shards[0].pc.(*wire), to.ep)
+	carry(to.ep.socket.shards[0].conn().(*wire), from.ep)
+	carry(from.ep.socket.shards[0].conn().(*wire), to.ep)
 }
 
 // carry carries what an endpoint has written to its socket to another.

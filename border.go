@@ -319,7 +319,7 @@ func (e *Endpoint) challengeOf(address source, conv, token uint32, at time.Durat
 }
 
 // canProbe reports whether a socket can send probes of the path MTU.
-func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock.CanProbe() }
+func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock().CanProbe() }
 
 // several reports whether there is more than one session, so that there may be incast.
 func (e *Endpoint) several() bool { return e.load.sessions.Load() > 1 }

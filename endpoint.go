@@ -108,7 +108,8 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.mostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
-		e.socket.shards = append(e.socket.shards, shard{pc: pc, foreign: !owned, sock: udp.New(pc), in: readState{shard: len(e.socket.shards)}})
+		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
+		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc, udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
 	e.replies.cookies.Random = e.repeat
@@ -121,12 +122,12 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	for i := range e.socket.shards {
 		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
 			// The system may grant less, which is enough to work.
-			_ = udp.SetBuffers(e.socket.shards[i].pc, e.config.SocketBuffer)
+			_ = udp.SetBuffers(e.socket.shards[i].conn(), e.config.SocketBuffer)
 		}
 		s := &e.socket.shards[i]
-		s.batch = make([]udp.Datagram, s.sock.BatchSize())
+		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
-		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.pc) {
+		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.conn()) {
 			s.lead.Init()
 		}
 	}
@@ -158,7 +159,7 @@ func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
 // LocalAddr returns the address of the socket, which all shards have in common.
-func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].pc.LocalAddr() }
+func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().LocalAddr() }
 
 // Dial opens a session with the peer at addr. It draws a conversation id at random,
 // sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts

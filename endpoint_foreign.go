@@ -53,7 +53,7 @@ func (s *shard) interrupt() {
 // expire makes a read in progress return with a time-out, or else the next one.
 func (s *shard) expire() {
 	s.asked.Store(true)
-	_ = s.pc.SetReadDeadline(longAgo())
+	_ = s.conn().SetReadDeadline(longAgo())
 }
 
 // longAgo returns a deadline that has passed.
@@ -76,9 +76,9 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	} else if f.timeouts++; f.timeouts >= manyTimeouts && now-f.since < time.Duration(f.timeouts)*timeoutGap {
 		return false
 	}
-	_ = s.pc.SetReadDeadline(time.Time{})
+	_ = s.conn().SetReadDeadline(time.Time{})
 	if e.stopped() { // that deadline may have been set just before it was cleared above
-		_ = s.pc.SetReadDeadline(longAgo())
+		_ = s.conn().SetReadDeadline(longAgo())
 		return false
 	}
 	return true
@@ -148,9 +148,9 @@ func (e *Endpoint) stopReaders() {
 			h.pipes[i].Interrupt()
 		}
 		if e.socket.owned {
-			_ = s.pc.Close()
+			_ = s.conn().Close()
 		} else {
-			_ = s.pc.SetReadDeadline(longAgo())
+			_ = s.conn().SetReadDeadline(longAgo())
 		}
 	}
 }
@@ -190,9 +190,9 @@ func (e *Endpoint) releaseSockets() error {
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		if ended {
-			errs = append(errs, s.sock.Release())
+			errs = append(errs, s.sock().Release())
 		}
-		errs = append(errs, s.pc.SetReadDeadline(time.Time{}))
+		errs = append(errs, s.conn().SetReadDeadline(time.Time{}))
 	}
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), ErrReadPending)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Socket takeover, at the end that runs already. Its readers pause, its sessions are
@@ -83,8 +84,13 @@ func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
 
 // beginHandover reserves the endpoint for one handover.
 func (e *Endpoint) beginHandover(l *Listener) (*handover, error) {
+	if e.repeat != nil {
+		return nil, errors.ErrUnsupported
+	}
 	for i := range e.socket.shards {
-		if _, ok := e.socket.shards[i].pc.(*net.UDPConn); !ok || e.repeat != nil {
+		switch e.socket.shards[i].conn().(type) {
+		case *net.UDPConn, *udp.Detached:
+		default:
 			return nil, errors.ErrUnsupported
 		}
 	}
@@ -185,7 +191,7 @@ func (h *handover) descriptors() (files []int, err error) {
 	}
 	shards := h.ep.socket.shards
 	for i := range shards {
-		if err := add(takeover.DuplicateSocket(shards[i].pc.(*net.UDPConn))); err != nil {
+		if err := add(takeover.DuplicateSocket(shards[i].conn().(*net.UDPConn))); err != nil {
 			return files, err
 		}
 	}
@@ -243,6 +249,7 @@ func (h *handover) park(s *shard) {
 	case <-h.decided:
 		if h.committed {
 			s.inbox = takeover.NewInbox(h.pipes[s.in.shard])
+			h.ep.detach(s)
 		}
 	case <-h.ep.socket.done:
 	}
@@ -404,9 +411,46 @@ func (e *Endpoint) resumes(s *shard) bool {
 		e.resumeTurns()
 	})
 	s.inbox = nil
-	_ = s.pc.SetReadDeadline(time.Time{})
+	_ = s.conn().SetReadDeadline(time.Time{})
 	if e.stopped() {
-		_ = s.pc.SetReadDeadline(longAgo())
+		_ = s.conn().SetReadDeadline(longAgo())
 	}
+	return e.attach(s)
+}
+
+// detach takes the socket out of the netpoller, which would wake this process for each
+// packet that the successor reads. A socket that the caller has, too, stays in it.
+func (e *Endpoint) detach(s *shard) {
+	old := s.link.Load()
+	if s.foreign {
+		return
+	}
+	if pc, sock := udp.Detach(old.sock); pc != nil {
+		e.relink(s, &socketLink{pc, sock})
+	}
+}
+
+// attach undoes detach. It reports false if the system does not let it, which ends the
+// endpoint.
+func (e *Endpoint) attach(s *shard) bool {
+	d, ok := s.conn().(*udp.Detached)
+	if !ok {
+		return true
+	}
+	pc, err := d.Attach()
+	if err != nil {
+		e.shut(&SocketError{err})
+		return false
+	}
+	e.relink(s, &socketLink{pc, udp.New(pc)})
 	return true
+}
+
+// relink gives a shard another way to its socket.
+func (e *Endpoint) relink(s *shard, link *socketLink) {
+	old := s.link.Swap(link)
+	_ = old.pc.Close()
+	if e.stopped() { // it may have closed old.pc just before
+		_ = link.pc.Close()
+	}
 }

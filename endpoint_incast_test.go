@@ -446,7 +446,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	s := &l.ep.socket.shards[0]
 	var own shard // the reader has s.incast
 	own.incast.Init((*Conn).sender, (*Conn).takeGrant, func() {})
-	own.pc, own.sock = s.pc, s.sock
+	own.link.Store(s.link.Load())
 	now := time.Duration(0)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += 250 * time.Microsecond

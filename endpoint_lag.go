@@ -17,7 +17,7 @@ const mostWakeQueues = 16
 // time; each further one has a timer that wakes the process. So there is one for each two
 // goroutines that run at a time. A socket that is connected to one peer has one.
 func (e *Endpoint) wakeQueues() int {
-	c, ok := e.socket.shards[0].pc.(net.Conn)
+	c, ok := e.socket.shards[0].conn().(net.Conn)
 	if e.repeat != nil || ok && c.RemoteAddr() != nil {
 		return 1
 	}

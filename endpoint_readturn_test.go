@@ -235,7 +235,7 @@ func TestSocketClosedUnderLeader(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, l := w.ledPair(nil)
 		failed := w.readMessages(a, b, 100)
-		require.NoError(t, b.ep.socket.shards[0].pc.Close())
+		require.NoError(t, b.ep.socket.shards[0].conn().Close())
 		require.ErrorIs(t, <-failed, net.ErrClosed)
 		require.ErrorIs(t, l.Endpoint().Close(), net.ErrClosed, "it has ended before")
 	})

@@ -12,13 +12,21 @@ import (
 // write writes batch to a socket. A write error concerns one packet, which then
 // counts as lost on the path.
 func (e *Endpoint) write(shard int, batch []udp.Datagram) {
+	s := &e.socket.shards[shard]
 	for rest := batch; len(rest) > 0; {
-		n, err := e.socket.shards[shard].sock.WriteBatch(rest)
+		link := s.link.Load()
+		n, err := link.sock.WriteBatch(rest)
 		e.counters.packetsSent.Add(uint64(n))
-		if err == nil || !e.writeFailed(err) {
-			break
+		switch {
+		case err == nil:
+			return
+		case link != s.link.Load():
+			rest = rest[n:] // the socket was handed over meanwhile
+		case !e.writeFailed(err):
+			return
+		default:
+			rest = rest[n+1:]
 		}
-		rest = rest[n+1:]
 	}
 }
 
@@ -77,7 +85,7 @@ func (e *Endpoint) packet(n int) packet {
 // sendProbe writes a probe of the path MTU (DPLPMTUD, RFC 8899) to a socket. It
 // reports whether the system refused it as too large.
 func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
-	err := e.socket.shards[shard].sock.WriteProbe(d)
+	err := e.socket.shards[shard].sock().WriteProbe(d)
 	switch {
 	case err == nil:
 		e.counters.packetsSent.Add(1)

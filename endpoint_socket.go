@@ -17,8 +17,7 @@ import (
 // cannot tell which one sends to them. A session uses the shard that its peer's
 // packets arrive at: then it runs on the same processor as that shard's reader.
 type shard struct {
-	pc   net.PacketConn
-	sock udp.Conn
+	link atomic.Pointer[socketLink]
 	lead readturn.Turn[Conn] // whose turn it is to read
 
 	asked   atomic.Bool   // interrupt was called since the last time-out
@@ -39,21 +38,31 @@ type shard struct {
 	drops atomic.Uint32 // what dropped returns once the socket is closed
 }
 
+// socketLink is how a shard reaches its socket. It is immutable, and another takes its
+// place when the socket is handed over.
+type socketLink struct {
+	pc   net.PacketConn
+	sock udp.Conn // moves the packets of pc
+}
+
+func (s *shard) conn() net.PacketConn { return s.link.Load().pc }
+func (s *shard) sock() udp.Conn       { return s.link.Load().sock }
+
 // read reads one batch.
 func (s *shard) read() (n int, err error) {
 	if s.inbox != nil {
 		return s.inbox.ReadBatch(s.batch)
 	}
-	return s.sock.ReadBatch(s.batch)
+	return s.sock().ReadBatch(s.batch)
 }
 
 // readQueue sets q to the state of the socket's receive buffer, and reports
 // whether it has.
 func (s *shard) readQueue(q *udp.Queue) bool {
-	if pc, ok := s.pc.(interface{ ReadQueue(*udp.Queue) bool }); ok {
+	if pc, ok := s.conn().(interface{ ReadQueue(*udp.Queue) bool }); ok {
 		return pc.ReadQueue(q) // a simulated socket
 	}
-	return s.sock.ReadQueue(q)
+	return s.sock().ReadQueue(q)
 }
 
 // dropped returns how many datagrams the system has dropped because the receive
@@ -97,7 +106,7 @@ func (s *shard) observe(n int, now time.Duration) {
 		return
 	}
 	q := &s.queue // a variable would be allocated
-	if s.incast.Alone() || !s.readQueue(q) {
+	if s.incast.Alone() || s.inbox != nil || !s.readQueue(q) {
 		*q = udp.Queue{}
 	}
 	s.incast.Look(incast.Buffer{Limit: q.Limit, Used: q.Used, Drops: q.Drops}, now)

@@ -312,7 +312,7 @@ func testShards(t *testing.T, config Config, peers, size int) {
 	}
 	require.Len(t, l.ep.socket.shards, want)
 	for i := range l.ep.socket.shards {
-		require.Equal(t, l.Addr(), l.ep.socket.shards[i].pc.LocalAddr())
+		require.Equal(t, l.Addr(), l.ep.socket.shards[i].conn().LocalAddr())
 	}
 
 	var mu sync.Mutex

@@ -489,7 +489,7 @@ func newTLSCostWorld(t *testing.T) (w *tlsCostWorld, opening [][]byte) {
 	require.NoError(t, err)
 	from, err := NewEndpoint(&clientSocket{mutePacketConn{closed: make(chan struct{})}, down, up}, config)
 	require.NoError(t, err)
-	t.Cleanup(func() { _ = from.socket.shards[0].pc.Close(); _ = from.Close() })
+	t.Cleanup(func() { _ = from.socket.shards[0].conn().Close(); _ = from.Close() })
 	dialled := make(chan *Conn, 1)
 	go func() {
 		c, err := from.Dial(context.Background(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr)))

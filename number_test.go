@@ -277,7 +277,7 @@ func TestRestartIsToldAmongNumbers(t *testing.T) {
 				require.NoError(t, err)
 				bothWays(t, a, b, []byte("up"), []byte("down"))
 				w.net.SetFilter(func(_, _ netip.AddrPort, _ []byte) bool { return false }) // as it dies
-				pc := l.ep.socket.shards[0].pc
+				pc := l.ep.socket.shards[0].conn()
 				_, _ = l.ep.Close(), pc.Close()
 				w.net.SetFilter(nil)
 				w.listen(config)

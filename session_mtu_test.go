@@ -234,7 +234,7 @@ func TestPathMTUOverSockets(t *testing.T) {
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
 		want := 1400
-		if a.ep.socket.shards[0].sock.CanProbe() {
+		if a.ep.socket.shards[0].sock().CanProbe() {
 			want = test.want
 		}
 		for i := range 100 {

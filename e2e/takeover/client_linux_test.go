@@ -33,21 +33,22 @@ func dial(t *testing.T, addr net.Addr, kind, name string) *client {
 	c, err := kcp.Dial("udp4", addr.String(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Abort() })
-	require.Equal(t, name, greet(t, c, wantsEcho))
+	got, err := greet(c, wantsEcho)
+	require.NoError(t, err)
+	require.Equal(t, name, got)
 	return &client{c, t, 1}
 }
 
 // greet says what the client wants, and returns who serves it.
-func greet(t *testing.T, c net.Conn, wants byte) string {
-	t.Helper()
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
-	_, err := c.Write([]byte{wants})
-	require.NoError(t, err)
-	var name [8]byte
-	_, err = io.ReadFull(c, name[:])
-	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Time{}))
-	return strings.TrimSpace(string(name[:]))
+func greet(c net.Conn, wants byte) (name string, err error) {
+	_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+	defer c.SetDeadline(time.Time{})
+	if _, err := c.Write([]byte{wants}); err != nil {
+		return "", err
+	}
+	var b [8]byte
+	_, err = io.ReadFull(c, b[:])
+	return strings.TrimSpace(string(b[:])), err
 }
 
 // echoes checks that n bytes come back.

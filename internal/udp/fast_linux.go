@@ -14,7 +14,7 @@ import (
 // recvmmsg), and many datagrams in one packet if the kernel supports that (UDP
 // GSO and GRO).
 type fastConn struct {
-	pc        *net.UDPConn
+	pc        socket
 	raw       syscall.RawConn // its callbacks run when the netpoller reports the socket ready
 	family    int             // AF_INET or AF_INET6
 	connected bool            // to one peer: packets carry no address
@@ -31,6 +31,13 @@ type fastConn struct {
 	sendto   func(fd uintptr, packet []byte, name *sockaddr, n uint32) syscall.Errno
 }
 
+// socket is a *net.UDPConn, or a *Detached.
+type socket interface {
+	syscall.Conn
+	LocalAddr() net.Addr
+	RemoteAddr() net.Addr
+}
+
 // newFast returns the Conn of c with those wanted features that the kernel
 // supports, or nil if the portable implementation has to be used.
 func newFast(c *net.UDPConn, wanted Features) Conn {
@@ -41,13 +48,19 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 	if err != nil {
 		return nil
 	}
-	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
-	f.in.init(f)
+	f := makeFast(c, raw)
 	works := false
 	err = raw.Control(func(fd uintptr) { works = f.probe(int(fd), wanted) })
 	if err != nil || !works {
 		return nil
 	}
+	return f
+}
+
+// makeFast returns the fastConn of c, before what it supports is known.
+func makeFast(c socket, raw syscall.RawConn) *fastConn {
+	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
+	f.in.init(f)
 	return f
 }
 
@@ -135,7 +148,14 @@ func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
 	return 1, nil
 }
 
-func (f *fastConn) WriteProbe(d *Datagram) error { return f.probing.write(f.pc, f.connected, d) }
+func (f *fastConn) WriteProbe(d *Datagram) error {
+	return f.probing.write(f.pc, func() error {
+		_, err := f.WriteBatch([]Datagram{*d})
+		return err
+	})
+}
+
+func (f *fastConn) hasReceived() bool { return f.in.open || f.in.next < f.in.filled }
 
 func (f *fastConn) ReadQueue(q *Queue) bool { return f.meter.read(f.pc, q) }
 

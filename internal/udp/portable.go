@@ -52,7 +52,10 @@ func (s *single) ReadBatch(batch []Datagram) (int, error) {
 // datagram.
 func (s *single) WriteProbe(d *Datagram) error {
 	if c, ok := s.addrPortConn.(udpConn); ok {
-		return c.probing.write(c.UDPConn, c.connected, d)
+		return c.probing.write(c.UDPConn, func() error {
+			_, err := writeTo(c.UDPConn, c.connected, d.Buf, d.Addr)
+			return err
+		})
 	}
 	_, err := s.WriteToAddrPort(d.Buf, d.Addr)
 	return err

@@ -2,7 +2,6 @@ package udp
 
 import (
 	"errors"
-	"net"
 	"os"
 	"sync"
 	"syscall"
@@ -29,8 +28,8 @@ type probing struct{ mu sync.Mutex } // mu is held while the option is changed
 // probes.
 type discover struct{ level, option, probe int }
 
-// write writes one datagram as a probe.
-func (p *probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
+// write calls write, which writes one datagram, so that it leaves as a probe.
+func (p *probing) write(c syscall.Conn, write func() error) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	raw, err := c.SyscallConn()
@@ -57,11 +56,11 @@ func (p *probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
 	if errs[0] != nil && errs[1] != nil {
 		return os.NewSyscallError("setsockopt", errs[0])
 	}
-	_, err = writeTo(c, connected, d.Buf, d.Addr)
+	err = write()
 	if errors.Is(err, syscall.EMSGSIZE) {
 		// The error may concern an earlier probe. The kernel reports it only
 		// once.
-		_, err = writeTo(c, connected, d.Buf, d.Addr)
+		err = write()
 	}
 	restored := raw.Control(func(fd uintptr) {
 		for i, o := range options {

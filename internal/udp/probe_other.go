@@ -2,7 +2,7 @@
 
 package udp
 
-import "net"
+import "syscall"
 
 const canProbe = false
 
@@ -10,7 +10,4 @@ const canProbe = false
 // differs.
 type probing struct{}
 
-func (*probing) write(c *net.UDPConn, connected bool, d *Datagram) error {
-	_, err := writeTo(c, connected, d.Buf, d.Addr)
-	return err
-}
+func (*probing) write(_ syscall.Conn, write func() error) error { return write() }

@@ -1,7 +1,6 @@
 package udp
 
 import (
-	"net"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -28,7 +27,7 @@ type meter struct {
 }
 
 // read sets q, and reports whether it has.
-func (m *meter) read(c *net.UDPConn, q *Queue) bool {
+func (m *meter) read(c syscall.Conn, q *Queue) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.raw == nil {

@@ -3,7 +3,7 @@
 package udp
 
 import (
-	"net"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -13,7 +13,7 @@ import (
 type meter struct{}
 
 // read sets q, and reports whether it has.
-func (*meter) read(c *net.UDPConn, q *Queue) bool {
+func (*meter) read(c syscall.Conn, q *Queue) bool {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return false

@@ -2,6 +2,7 @@ package udp
 
 import (
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
@@ -246,7 +247,7 @@ func TestIdleSocketIsSmall(t *testing.T) {
 	t.Logf("%d bytes for each idle socket", each)
 	require.Less(t, each, int64(limit))
 	for _, c := range conns {
-		require.NoError(t, c.pc.Close())
+		require.NoError(t, c.pc.(io.Closer).Close())
 		require.Error(t, <-waiting)
 	}
 }

@@ -122,6 +122,13 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 	return &foreign{pc: pc}
 }
 
+// HasReceived reports whether the next ReadBatch of c returns what an earlier one had no
+// space for. Only the reader of c may call it.
+func HasReceived(c Conn) bool {
+	r, ok := c.(interface{ hasReceived() bool })
+	return ok && r.hasReceived()
+}
+
 // Split returns addr as an AddrPort if it is a UDP address. Otherwise it
 // returns addr itself, and an AddrPort that is not valid.
 func Split(addr net.Addr) (netip.AddrPort, net.Addr) {
