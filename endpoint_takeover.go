@@ -33,10 +33,11 @@ type predecessor struct {
 // are forwarded to it.
 //
 // config must be as in the other process, as far as it decides which session a packet
-// belongs to: Cipher, whether TLS is set, whether FEC is, Shards, SharedConvs, and whether
-// legacy peers may open sessions. If it differs, the error says in what, and nothing has
-// changed in the other process. SocketBuffer and Control have no effect. With TLS the key
-// of stateless resets is that of the other process, unless config sets one.
+// belongs to: Cipher, whether TLS is set, whether FEC is, Shards, SharedConvs, and
+// whether legacy peers may open sessions. If it differs, the error says in what, and
+// nothing has changed in the other process. SocketBuffer and Control have no effect.
+// With TLS the key of stateless resets is that of the other process, unless config sets
+// one.
 //
 // TakeOver gives up after 4 seconds, or with ctx.Err() when ctx ends. It works on Linux;
 // elsewhere the error is errors.ErrUnsupported. It checks that the other process is of

@@ -50,7 +50,7 @@ var lockExempt = []string{
 	"streamHost.Finish",      // the same
 	"streamHost.Fail",        // the same
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu
-	".newEndpoint",           // hands methods to the wake queue, and calls none
+	".makeEndpoint",          // hands methods to the wake queue, and calls none
 }
 
 // lockScan is the package as the rules see it.

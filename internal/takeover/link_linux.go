@@ -104,8 +104,8 @@ func (l *Link) Refuse(why error) {
 	_ = l.Send(RefuseKind, []byte(why.Error()))
 }
 
-// Receive waits for the next message. It is an error if it is RefuseKind, a *RefusedError,
-// or of none of the given kinds.
+// Receive waits for the next message. It is an error if it is of none of the given kinds;
+// a *RefusedError if it is RefuseKind.
 func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 	var head [5]byte
 	if err := l.fill(head[:]); err != nil {
