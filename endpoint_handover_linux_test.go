@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
@@ -134,6 +135,7 @@ func clientConfig(name string, config Config) *Config {
 // was opened in, and new ones are with the latest. Each endpoint closes with its last
 // session, and none of what the takeover took is left.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	for name, config := range takeoverConfigs(t) {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
@@ -183,6 +185,7 @@ func TestTakeover(t *testing.T) {
 
 // Bytes in both directions are on their way while the sockets change hands.
 func TestTakeoverUnderLoad(t *testing.T) {
+	t.Parallel()
 	for name, config := range takeoverConfigs(t) {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
@@ -207,6 +210,7 @@ func TestTakeoverUnderLoad(t *testing.T) {
 
 // The peer of an old session changes its port. The session goes on, in its process.
 func TestTakeoverMigration(t *testing.T) {
+	t.Parallel()
 	for name, config := range map[string]Config{"aes-gcm": {Cipher: testenv.AEAD(t)}, "tls": *secured(Config{})} {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
@@ -223,6 +227,46 @@ func TestTakeoverMigration(t *testing.T) {
 			require.Equal(t, 1, next.l.Stats().PredecessorSessions)
 			require.NoError(t, c.Close())
 			require.NoError(t, <-g.left)
+		})
+	}
+}
+
+// The successor knows of the sessions that had ended before, and of those that end in the
+// old process.
+func TestTakeoverTimeWait(t *testing.T) {
+	t.Parallel()
+	for name, config := range takeoverConfigs(t) {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			var keys []sessionKey
+			ends := func(end func(*Conn) error) {
+				c := dials(t, l.Addr(), clientConfig(name, config), "g0")
+				keys = append(keys, admission.MakeKey(c.LocalAddr().(*net.UDPAddr).AddrPort(), nil, c.Conv()))
+				require.NoError(t, end(c.Conn))
+			}
+			before := dials(t, l.Addr(), clientConfig(name, config), "g0") // keeps g0 alive
+			ends((*Conn).Close)
+			ends((*Conn).Abort)
+			require.Eventually(t, func() bool { return l.Stats().Sessions == 1 }, 10*time.Second, time.Millisecond)
+			g1 := g0.handsOver(t, "g1", &config)
+			require.NoError(t, before.Close())
+			keys = append(keys, admission.MakeKey(before.LocalAddr().(*net.UDPAddr).AddrPort(), nil, before.Conv()))
+			require.NoError(t, <-g0.left)
+			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			at := func(e *Endpoint, key sessionKey) timeWait {
+				e.mu.Lock()
+				defer e.mu.Unlock()
+				tw, ok := e.table.timeWaits.At(key, e.now())
+				require.True(t, ok, key)
+				return tw
+			}
+			for i, key := range keys {
+				tw := at(g1.l.ep, key)
+				require.Equal(t, i == 1, tw.aborted, i)
+				require.Equal(t, config.TLS != nil || config.Cipher != nil && g1.l.ep.protection.Authentic, tw.token == 0)
+			}
 		})
 	}
 }
@@ -290,6 +334,7 @@ func (r *rebinder) rebind(t *testing.T) {
 
 // A successor that is configured otherwise is refused, and nothing has changed.
 func TestTakeoverDiffers(t *testing.T) {
+	t.Parallel()
 	other, err := crypt.AESGCM(make([]byte, 16))
 	require.NoError(t, err)
 	for _, test := range []struct {
@@ -323,6 +368,7 @@ func TestTakeoverDiffers(t *testing.T) {
 // After the end of a successor its predecessor reads again, for its own sessions and
 // those before it, and can hand over to another.
 func TestTakeoverSuccessorDies(t *testing.T) {
+	t.Parallel()
 	for name, config := range takeoverConfigs(t) {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
@@ -360,14 +406,13 @@ func TestTakeoverSuccessorDies(t *testing.T) {
 	}
 }
 
-// A hostile process at the other end causes an error, and nothing is lost: no
-// descriptor, and not the sessions.
+// A hostile process at the other end causes an error, and no session is lost.
 func TestTakeoverHostileSuccessor(t *testing.T) {
+	t.Parallel()
 	l, err := Listen("udp", "127.0.0.1:0", nil)
 	require.NoError(t, err)
 	serves(t, "old", l)
 	c := dials(t, l.Addr(), nil, "old")
-	before := openFileCount(t)
 	for name, hostile := range map[string]func(link *takeover.Link, conn *net.UnixConn){
 		"gone":          func(_ *takeover.Link, conn *net.UnixConn) { _ = conn.Close() },
 		"garbage":       func(_ *takeover.Link, conn *net.UnixConn) { _, _ = conn.Write(content(1, 100)) },
@@ -396,9 +441,7 @@ func TestTakeoverHostileSuccessor(t *testing.T) {
 			link, err := takeover.NewLink(context.Background(), b)
 			require.NoError(t, err)
 			hostile(link, b)
-			start := time.Now()
-			require.Error(t, l.HandOver(context.Background(), a))
-			require.Less(t, time.Since(start), time.Minute)
+			require.Error(t, l.HandOver(impatient(t), a))
 			link.Close()
 			c.echoes(t, 10_000)
 			dials(t, l.Addr(), nil, "old").echoes(t, 1000)
@@ -411,7 +454,17 @@ func TestTakeoverHostileSuccessor(t *testing.T) {
 	cancel()
 	require.ErrorIs(t, l.HandOver(ctx, a), context.Canceled)
 	c.echoes(t, 10_000)
-	_ = before
+}
+
+// impatient returns a context that ends soon, in short tests. In others TakeOver and
+// HandOver give up by themselves.
+func impatient(t *testing.T) context.Context {
+	if !testing.Short() {
+		return t.Context()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // openFileCount returns the number of descriptors of the process.
@@ -421,7 +474,8 @@ func openFileCount(t *testing.T) int {
 	return len(entries)
 }
 
-// So does a hostile predecessor.
+// A hostile predecessor causes an error, and no descriptor is lost. (Tests beside this
+// one would open some.)
 func TestTakeoverHostilePredecessor(t *testing.T) {
 	var none Config
 	none = none.withDefaults()
@@ -476,7 +530,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			link, err := takeover.NewLink(context.Background(), a)
 			require.NoError(t, err)
 			go hostile(link, a)
-			_, err = TakeOver(context.Background(), b, nil)
+			_, err = TakeOver(impatient(t), b, nil)
 			require.Error(t, err)
 			require.Eventually(t, func() bool { return openFileCount(t) <= before }, 5*time.Second, time.Millisecond)
 			link.Close()
@@ -499,6 +553,7 @@ func TestHandOverUnsupported(t *testing.T) {
 
 // Sessions that wait for Accept can be accepted after the handover.
 func TestTakeoverBacklog(t *testing.T) {
+	t.Parallel()
 	l, err := Listen("udp", "127.0.0.1:0", nil)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Endpoint().Close() })

@@ -66,10 +66,10 @@ func (p *Pipe) Duplicate() (fd int, err error) { return duplicate(p.conn) }
 func (p *Pipe) Read(b []byte) (n int, err error) {
 	n, _, flags, _, err := p.conn.ReadMsgUnix(b, nil)
 	switch {
+	case errors.Is(err, io.EOF):
+		return 0, io.EOF
 	case err != nil:
 		return 0, err
-	case n == 0:
-		return 0, io.EOF
 	case flags&unix.MSG_TRUNC != 0:
 		return 0, errMalformed
 	}

@@ -1,0 +1,128 @@
+package takeover
+
+import (
+	"io"
+	"os"
+	"testing"
+
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/stretchr/testify/require"
+)
+
+// pipes returns the two ends of a Pipe.
+func pipes(t *testing.T) (a, b *Pipe) {
+	t.Helper()
+	a, fd, err := NewPipe()
+	require.NoError(t, err)
+	b, err = OpenPipe(fd)
+	require.NoError(t, err)
+	t.Cleanup(func() { a.Close(); b.Close() })
+	return a, b
+}
+
+// Datagrams arrive whole, in order, and from whom they came, however they are batched.
+func TestDatagramsThroughPipe(t *testing.T) {
+	a, b := pipes(t)
+	var out Outbox
+	var want []udp.Datagram
+	for i := range 300 {
+		d := udp.Datagram{Addr: v4, Buf: make([]byte, i*7%1500)}
+		if i%2 == 0 {
+			d.Addr = v6
+		}
+		for j := range d.Buf {
+			d.Buf[j] = byte(i + j)
+		}
+		want = append(want, d)
+		require.Zero(t, out.Put(a, &d))
+	}
+	require.Zero(t, out.Flush(a))
+	a.Close()
+	in, batch := NewInbox(b), make([]udp.Datagram, 7)
+	for {
+		n, err := in.ReadBatch(batch)
+		if err == io.EOF {
+			break
+		}
+		require.NoError(t, err)
+		for _, d := range batch[:n] {
+			require.Equal(t, want[0].Addr, d.Addr)
+			require.Equal(t, string(want[0].Buf), string(d.Buf))
+			require.Len(t, d.Buf, cap(d.Buf))
+			want = want[1:]
+		}
+	}
+	require.Empty(t, want)
+}
+
+// A process that does not read costs packets, and does not block.
+func TestFullPipeDrops(t *testing.T) {
+	a, b := pipes(t)
+	var out Outbox
+	d := udp.Datagram{Addr: v4, Buf: make([]byte, 1400)}
+	put, dropped := 0, 0
+	for dropped == 0 {
+		dropped += out.Put(a, &d)
+		put++
+		require.Less(t, put, 1_000_000)
+	}
+	dropped += out.Flush(a)
+	a.Close()
+	in, batch, arrived := NewInbox(b), make([]udp.Datagram, 128), 0
+	for {
+		n, err := in.ReadBatch(batch)
+		if err != nil {
+			break
+		}
+		arrived += n
+	}
+	require.Equal(t, put, arrived+dropped)
+}
+
+// Malformed messages, and those too long, are an error of Read, not a panic.
+func TestMalformedMessages(t *testing.T) {
+	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {0, 1, 0, 'x'}, make([]byte, 60<<10)} {
+		a, b := pipes(t)
+		require.NoError(t, a.Write(message))
+		_, err := NewInbox(b).ReadBatch(make([]udp.Datagram, 1))
+		require.ErrorIs(t, err, errMalformed)
+	}
+}
+
+// Interrupt ends Read, and Resume lets it go on.
+func TestInterrupt(t *testing.T) {
+	a, b := pipes(t)
+	b.Interrupt()
+	_, err := b.Read(make([]byte, 10))
+	require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+	b.Resume()
+	require.NoError(t, a.Write([]byte("x")))
+	n, err := b.Read(make([]byte, 10))
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+}
+
+// Descriptors that are something else are refused, and closed.
+func TestOtherDescriptors(t *testing.T) {
+	open := func() int {
+		f, err := os.Open(os.DevNull)
+		require.NoError(t, err)
+		fd, err := duplicate(f)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		return fd
+	}
+	before := open()
+	CloseFiles([]int{before})
+	_, err := OpenPipe(open())
+	require.Error(t, err)
+	_, err = OpenSocket(open())
+	require.Error(t, err)
+	after := open()
+	CloseFiles([]int{after})
+	require.Equal(t, before, after)
+	_, err = OpenPipe(-1)
+	require.Error(t, err)
+	_, err = OpenSocket(-1)
+	require.Error(t, err)
+}

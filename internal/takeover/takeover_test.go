@@ -1,0 +1,172 @@
+package takeover
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+var (
+	v4 = netip.MustParseAddrPort("127.0.0.1:1")
+	v6 = netip.MustParseAddrPort("[fe80::1%eth0]:65535")
+)
+
+// Notes are decoded as they were encoded, one behind the other. What is cut off anywhere
+// is none.
+func TestNotes(t *testing.T) {
+	notes := []Note{
+		{Kind: Owns, Extended: true, Addr: v4, Conv: 0xffffffff, Of: 3},
+		{Kind: Ended, Addr: v6, Conv: 1, End: End{Una: 2, Token: 3, Own: 4, Aborted: true, Dropped: true, Mute: true}},
+		{Kind: Ended, Addr: v6, Conv: 1, End: End{Aborted: true}},
+		{Kind: Ended, Addr: v6, Conv: 1, End: End{Dropped: true}},
+		{Kind: Moved, Addr: v4, Conv: 5, To: v6},
+		{Kind: Used, Conv: 6},
+		{Kind: Over},
+	}
+	var b []byte
+	for _, n := range notes {
+		one := n.Append(nil)
+		for i := range one {
+			_, _, ok := CutNote(one[:i])
+			require.False(t, ok, "%d of %d bytes", i, len(one))
+		}
+		b = n.Append(b)
+	}
+	for _, want := range notes {
+		got, rest, ok := CutNote(b)
+		require.True(t, ok)
+		require.Equal(t, want, got)
+		b = rest
+	}
+	require.Empty(t, b)
+	for _, kind := range []byte{0, byte(Over) + 1, 255} {
+		n := notes[0].Append(nil)
+		n[0] = kind
+		_, _, ok := CutNote(n)
+		require.False(t, ok)
+	}
+}
+
+// What arrives over a pipe may be anything.
+func FuzzNotes(f *testing.F) {
+	f.Add((&Note{Kind: Moved, Addr: v4, To: v6}).Append(nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		n, rest, ok := CutNote(b)
+		if !ok {
+			return
+		}
+		again, _, ok := CutNote(n.Append(nil))
+		require.True(t, ok)
+		require.Equal(t, n, again)
+		require.Less(t, len(rest), len(b))
+	})
+}
+
+func FuzzDatagrams(f *testing.F) {
+	f.Add([]byte{6, 127, 0, 0, 1, 1, 0, 1, 0, 'x'})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d, rest, err := cutDatagram(b)
+		if err == nil {
+			require.True(t, d.Addr.IsValid())
+			require.LessOrEqual(t, len(d.Buf)+len(rest), len(b))
+		}
+	})
+}
+
+// Owned answers as a list does that is searched.
+func TestOwned(t *testing.T) {
+	seed := rand.Uint64()
+	t.Log("seed", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	type session struct {
+		addr     netip.AddrPort
+		conv     uint32
+		extended bool
+	}
+	var all []session
+	var o Owned
+	addrs := []netip.AddrPort{v4, v6, netip.MustParseAddrPort("127.0.0.1:2")}
+	find := func(addr netip.AddrPort, conv uint32) int {
+		return slices.IndexFunc(all, func(s session) bool { return s.addr == addr && s.conv == conv })
+	}
+	for range 10_000 {
+		addr, to, conv := addrs[random.IntN(3)], addrs[random.IntN(3)], random.Uint32N(4)
+		at := find(addr, conv)
+		switch random.IntN(3) {
+		case 0:
+			s := session{addr, conv, random.IntN(2) == 0}
+			require.True(t, o.Add(addr, conv, s.extended))
+			if at >= 0 {
+				all[at] = s
+			} else {
+				all = append(all, s)
+			}
+		case 1:
+			o.Remove(addr, conv)
+			if at >= 0 {
+				all = slices.Delete(all, at, at+1)
+			}
+		case 2:
+			o.Move(addr, conv, to)
+			if at >= 0 && addr != to {
+				s := all[at]
+				s.addr = to
+				all = slices.Delete(all, at, at+1)
+				if there := find(to, conv); there >= 0 {
+					all = slices.Delete(all, there, there+1)
+				}
+				all = append(all, s)
+			}
+		}
+		require.Equal(t, len(all), o.Len())
+		at = find(addr, conv)
+		require.Equal(t, at >= 0, o.At(addr, conv))
+		found, extended := o.Conv(conv)
+		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.conv == conv }), found)
+		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.conv == conv && s.extended }), extended)
+		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.addr == addr }), o.Addr(addr))
+	}
+	for s := range o.All {
+		require.GreaterOrEqual(t, find(s.Addr, s.Conv), 0)
+		o.Remove(s.Addr, s.Conv)
+	}
+	require.Zero(t, o.Len())
+	require.Empty(t, o.convs)
+	require.Empty(t, o.addrs)
+}
+
+// Each difference is named, and no difference is none.
+func TestDiffers(t *testing.T) {
+	a := Offer{Version: 1, Sockets: 1}
+	for name, change := range map[string]func(o *Offer){
+		"version":            func(o *Offer) { o.Version++ },
+		"Config.Shards":      func(o *Offer) { o.Sockets++ },
+		"Config.TLS":         func(o *Offer) { o.TLS = true },
+		"Config.Cipher":      func(o *Offer) { o.Cipher = true },
+		"Config.FEC":         func(o *Offer) { o.FEC = true },
+		"Config.SharedConvs": func(o *Offer) { o.SharedConvs = true },
+		"Config.LegacyPeers": func(o *Offer) { o.LegacyPeers = true },
+	} {
+		b := a
+		require.NoError(t, a.Differs(&b, nil))
+		change(&b)
+		require.ErrorContains(t, a.Differs(&b, nil), name)
+	}
+	a.Cipher = true
+	opens := func(ok bool) func([]byte, string) bool { return func([]byte, string) bool { return ok } }
+	require.NoError(t, a.Differs(&a, opens(true)))
+	require.ErrorContains(t, a.Differs(&a, opens(false)), "Config.Cipher")
+}
+
+// State and Offer survive their encoding; what is no object is refused.
+func TestEncode(t *testing.T) {
+	want, got := State{CookieSecret: []byte("secret"), CookieClock: 7, ResetSecret: []byte("reset")}, State{}
+	require.NoError(t, Decode(Encode(&want), &got))
+	require.Equal(t, want, got)
+	require.Error(t, Decode([]byte("[]"), &got))
+	require.Equal(t, "the other process refuses: why", fmt.Sprint(&RefusedError{"why"}))
+}
