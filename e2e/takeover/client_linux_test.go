@@ -14,26 +14,33 @@ import (
 
 // What a client says first.
 const (
-	wantsEcho = '?'
-	wantsHash = '#'
+	wantsEcho  = '?'
+	wantsHash  = '#'
+	wantsBytes = '!'
 )
 
 // client is a session with a server.
 type client struct {
 	*kcp.Conn
-	t    *testing.T
+	t    testing.TB
 	seed uint64
 }
 
 // dial opens a session, which must be with the process of that name.
-func dial(t *testing.T, addr net.Addr, kind, name string) *client {
+func dial(t testing.TB, addr net.Addr, kind, name string) *client {
+	t.Helper()
+	return dialFor(t, addr, kind, name, wantsEcho)
+}
+
+// dialFor is dial for another wish than an echo.
+func dialFor(t testing.TB, addr net.Addr, kind, name string, wants byte) *client {
 	t.Helper()
 	config := configOf(kind)
 	config.Shards = 0
 	c, err := kcp.Dial("udp4", addr.String(), config)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Abort() })
-	got, err := greet(c, wantsEcho)
+	got, err := greet(c, wants)
 	require.NoError(t, err)
 	require.Equal(t, name, got)
 	return &client{c, t, 1}

@@ -138,8 +138,8 @@ func handOver(l *kcp.Listener, path string, left chan<- struct{}) {
 	left <- struct{}{}
 }
 
-// answer serves a session. The client says what it wants in the first byte: an echo, or
-// the hash of what it sends.
+// answer serves a session. The client says in the first byte what it wants: an echo, the
+// hash of what it sends, or bytes without end.
 func answer(name string, c *kcp.Conn) {
 	defer c.Close()
 	var want [1]byte
@@ -147,9 +147,16 @@ func answer(name string, c *kcp.Conn) {
 		return
 	}
 	_, _ = fmt.Fprintf(c, "%8s", name)
-	if want[0] == wantsEcho {
+	switch want[0] {
+	case wantsEcho:
 		_, _ = io.Copy(c, c)
 		return
+	case wantsBytes:
+		for b := make([]byte, 64<<10); ; {
+			if _, err := c.Write(b); err != nil {
+				return
+			}
+		}
 	}
 	sum := sha256.New()
 	if _, err := io.Copy(sum, c); err == nil {
@@ -165,7 +172,7 @@ func openFiles() int {
 
 // process is a server as the test sees it.
 type process struct {
-	t     *testing.T
+	t     testing.TB
 	name  string
 	kind  string
 	cmd   *exec.Cmd
@@ -177,7 +184,7 @@ type process struct {
 
 // launch starts a server, which takes over through the Unix socket at take, unless that
 // is empty.
-func launch(t *testing.T, kind, name, take string) *process {
+func launch(t testing.TB, kind, name, take string) *process {
 	t.Helper()
 	p := &process{t: t, name: name, kind: kind, lines: make(chan string, 1000), ended: make(chan struct{})}
 	exe, err := os.Executable()
@@ -263,16 +270,9 @@ func (p *process) do(what string) {
 // handsOver makes p hand over to a new process of that name.
 func (p *process) handsOver(name string) *process {
 	p.t.Helper()
-	_, _, next := p.exchange(name)
-	return next.ready()
-}
-
-// exchange makes p hand over to a new process, through relay.
-func (p *process) exchange(name string) (old, new *net.UnixConn, next *process) {
-	p.t.Helper()
-	old, new, next = p.meet(name)
+	old, new, next := p.meet(name)
 	go (&exchange{}).relay(old, new)
-	return old, new, next
+	return next.ready()
 }
 
 // meet makes p hand over to a new process. Both have connected to the test.

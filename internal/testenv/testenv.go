@@ -166,7 +166,7 @@ func Content(seed uint64, n int) []byte {
 }
 
 // Send writes data from another goroutine, in pieces of odd sizes.
-func Send(t *testing.T, c io.Writer, data []byte) {
+func Send(t testing.TB, c io.Writer, data []byte) {
 	go func() {
 		for piece := 1; len(data) > 0; piece = piece*7%20011 + 1 {
 			n, err := c.Write(data[:min(piece, len(data))])
@@ -180,7 +180,7 @@ func Send(t *testing.T, c io.Writer, data []byte) {
 }
 
 // Receive reads as many bytes as want has and compares them.
-func Receive(t *testing.T, c io.Reader, want []byte) {
+func Receive(t testing.TB, c io.Reader, want []byte) {
 	t.Helper()
 	got := make([]byte, len(want))
 	n, err := io.ReadFull(c, got)
