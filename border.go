@@ -346,7 +346,7 @@ func (e *Endpoint) takeReadTurn() *shard {
 // to pause for a handover.
 func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
 	_, ok := e.readOnce(s, c)
-	return !ok || s.failures.many() || e.takeover.gate.Load() != nil
+	return !ok || s.failures.many() || e.wantsPause(s) != nil
 }
 
 // endReadTurn ends the turn of a call of c. follow says that another call is

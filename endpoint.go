@@ -109,7 +109,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	for _, pc := range sockets {
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
-		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc, udp.New(pc)})
+		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
 	e.replies.cookies.Random = e.repeat

@@ -53,7 +53,7 @@ func (s *shard) interrupt() {
 // expire makes a read in progress return with a time-out, or else the next one.
 func (s *shard) expire() {
 	s.asked.Store(true)
-	_ = s.conn().SetReadDeadline(longAgo())
+	_ = s.link.Load().setReadDeadline(longAgo())
 }
 
 // longAgo returns a deadline that has passed.
@@ -76,9 +76,9 @@ func (e *Endpoint) interrupted(s *shard, err error) bool {
 	} else if f.timeouts++; f.timeouts >= manyTimeouts && now-f.since < time.Duration(f.timeouts)*timeoutGap {
 		return false
 	}
-	_ = s.conn().SetReadDeadline(time.Time{})
+	_ = s.link.Load().setReadDeadline(time.Time{})
 	if e.stopped() { // that deadline may have been set just before it was cleared above
-		_ = s.conn().SetReadDeadline(longAgo())
+		_ = s.link.Load().setReadDeadline(longAgo())
 		return false
 	}
 	return true
@@ -144,13 +144,12 @@ func (e *Endpoint) stopReaders() {
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.lead.Stop()
-		if h := e.takeover.gate.Load(); h != nil {
-			h.pipes[i].Interrupt()
-		}
+		link := s.link.Load()
 		if e.socket.owned {
-			_ = s.conn().Close()
-		} else {
-			_ = s.conn().SetReadDeadline(longAgo())
+			_ = link.pc.Close()
+		}
+		if !e.socket.owned || link.inbox != nil {
+			_ = link.setReadDeadline(longAgo())
 		}
 	}
 }

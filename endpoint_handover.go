@@ -241,6 +241,14 @@ func (h *handover) pause(ctx context.Context) error {
 	}
 }
 
+// wantsPause returns the handover that the reader of s has to pause for, or nil.
+func (e *Endpoint) wantsPause(s *shard) *handover {
+	if h := e.takeover.gate.Load(); h != s.parked {
+		return h
+	}
+	return nil
+}
+
 // park keeps a reader waiting until it is decided who reads the socket.
 func (h *handover) park(s *shard) {
 	s.parked = h
@@ -248,8 +256,8 @@ func (h *handover) park(s *shard) {
 	select {
 	case <-h.decided:
 		if h.committed {
-			s.inbox = takeover.NewInbox(h.pipes[s.in.shard])
-			h.ep.detach(s)
+			h.ep.detach(s, takeover.NewInbox(h.pipes[s.in.shard]))
+			s.lead.Start()
 		}
 	case <-h.ep.socket.done:
 	}
@@ -397,7 +405,7 @@ func (h *handover) proceed() {
 // resumes makes a reader read its socket again after the successor has gone. It reports
 // false if no successor reads it, or the endpoint is closed.
 func (e *Endpoint) resumes(s *shard) bool {
-	if s.inbox == nil || e.stopped() {
+	if s.link.Load().inbox == nil || e.stopped() {
 		return false
 	}
 	h := s.parked
@@ -410,47 +418,47 @@ func (e *Endpoint) resumes(s *shard) bool {
 		e.takeover.gate.CompareAndSwap(h, nil)
 		e.resumeTurns()
 	})
-	s.inbox = nil
-	_ = s.conn().SetReadDeadline(time.Time{})
-	if e.stopped() {
-		_ = s.conn().SetReadDeadline(longAgo())
-	}
 	return e.attach(s)
 }
 
-// detach takes the socket out of the netpoller, which would wake this process for each
-// packet that the successor reads. A socket that the caller has, too, stays in it.
-func (e *Endpoint) detach(s *shard) {
-	old := s.link.Load()
-	if s.foreign {
-		return
+// detach makes the reader read in. It takes the socket out of the netpoller, which would
+// wake this process for each packet that the successor reads. A socket that the caller
+// has, too, stays in it.
+func (e *Endpoint) detach(s *shard, in *takeover.Inbox) {
+	link := *s.link.Load()
+	link.inbox = in
+	if !s.foreign {
+		if pc, sock := udp.Detach(link.sock); pc != nil {
+			link.pc, link.sock = pc, sock
+		}
 	}
-	if pc, sock := udp.Detach(old.sock); pc != nil {
-		e.relink(s, &socketLink{pc, sock})
-	}
+	e.relink(s, &link)
 }
 
 // attach undoes detach. It reports false if the system does not let it, which ends the
 // endpoint.
 func (e *Endpoint) attach(s *shard) bool {
-	d, ok := s.conn().(*udp.Detached)
-	if !ok {
-		return true
+	link := *s.link.Load()
+	link.inbox = nil
+	if d, ok := link.pc.(*udp.Detached); ok {
+		pc, err := d.Attach()
+		if err != nil {
+			e.shut(&SocketError{err})
+			return false
+		}
+		link.pc, link.sock = pc, udp.New(pc)
 	}
-	pc, err := d.Attach()
-	if err != nil {
-		e.shut(&SocketError{err})
-		return false
-	}
-	e.relink(s, &socketLink{pc, udp.New(pc)})
+	e.relink(s, &link)
 	return true
 }
 
 // relink gives a shard another way to its socket.
 func (e *Endpoint) relink(s *shard, link *socketLink) {
-	old := s.link.Swap(link)
-	_ = old.pc.Close()
-	if e.stopped() { // it may have closed old.pc just before
-		_ = link.pc.Close()
+	if old := s.link.Swap(link); old.pc != link.pc {
+		_ = old.pc.Close()
+	}
+	_ = link.setReadDeadline(time.Time{}) // that of the interrupt has passed
+	if e.stopped() {                      // perhaps it has not seen link
+		e.stopReaders()
 	}
 }

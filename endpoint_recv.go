@@ -52,7 +52,7 @@ func classify(data []byte, p *inPacket) bool {
 // readLoop reads a socket except during the turns of calls (see package readturn).
 func (e *Endpoint) readLoop(s *shard) {
 	for {
-		if h := e.takeover.gate.Load(); h != nil && h != s.parked && !udp.HasReceived(s.sock()) {
+		if h := e.wantsPause(s); h != nil && !udp.HasReceived(s.sock()) {
 			h.park(s)
 		}
 		woke, ok := e.readOnce(s, nil)

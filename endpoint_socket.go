@@ -30,9 +30,8 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	parked   *handover       // the last one that the reader has paused for
-	inbox    *takeover.Inbox // read in place of the socket after a handover; nil: the socket is read
-	queue    udp.Queue       // as of the last look
+	parked   *handover // the last one that the reader has paused for
+	queue    udp.Queue // as of the last look
 	incast   socketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
@@ -41,8 +40,17 @@ type shard struct {
 // socketLink is how a shard reaches its socket. It is immutable, and another takes its
 // place when the socket is handed over.
 type socketLink struct {
-	pc   net.PacketConn
-	sock udp.Conn // moves the packets of pc
+	pc    net.PacketConn
+	sock  udp.Conn        // moves the packets of pc
+	inbox *takeover.Inbox // read in place of pc after a handover; nil: pc is read
+}
+
+// setReadDeadline sets the deadline of what is read.
+func (l *socketLink) setReadDeadline(t time.Time) error {
+	if l.inbox != nil {
+		return l.inbox.SetReadDeadline(t)
+	}
+	return l.pc.SetReadDeadline(t)
 }
 
 func (s *shard) conn() net.PacketConn { return s.link.Load().pc }
@@ -50,10 +58,11 @@ func (s *shard) sock() udp.Conn       { return s.link.Load().sock }
 
 // read reads one batch.
 func (s *shard) read() (n int, err error) {
-	if s.inbox != nil {
-		return s.inbox.ReadBatch(s.batch)
+	link := s.link.Load()
+	if link.inbox != nil {
+		return link.inbox.ReadBatch(s.batch)
 	}
-	return s.sock().ReadBatch(s.batch)
+	return link.sock.ReadBatch(s.batch)
 }
 
 // readQueue sets q to the state of the socket's receive buffer, and reports
@@ -106,7 +115,7 @@ func (s *shard) observe(n int, now time.Duration) {
 		return
 	}
 	q := &s.queue // a variable would be allocated
-	if s.incast.Alone() || s.inbox != nil || !s.readQueue(q) {
+	if s.incast.Alone() || s.link.Load().inbox != nil || !s.readQueue(q) {
 		*q = udp.Queue{}
 	}
 	s.incast.Look(incast.Buffer{Limit: q.Limit, Used: q.Used, Drops: q.Drops}, now)

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"time"
 )
 
 // Link and Pipe exist on Linux only: the sockets that they need are not everywhere.
@@ -31,6 +32,7 @@ func (*Pipe) Duplicate() (int, error)               { return -1, errors.ErrUnsup
 func (*Pipe) Read([]byte) (int, error)              { return 0, errors.ErrUnsupported }
 func (*Pipe) Write([]byte) error                    { return errors.ErrUnsupported }
 func (*Pipe) TryWrite([]byte) bool                  { return false }
+func (*Pipe) SetReadDeadline(time.Time) error       { return errors.ErrUnsupported }
 func (*Pipe) Interrupt()                            {}
 func (*Pipe) Resume()                               {}
 func (*Pipe) Close()                                {}

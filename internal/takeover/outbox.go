@@ -3,6 +3,7 @@ package takeover
 import (
 	"encoding/binary"
 	"errors"
+	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -77,6 +78,9 @@ func (in *Inbox) ReadBatch(batch []udp.Datagram) (n int, err error) {
 	}
 	return n, nil
 }
+
+// SetReadDeadline sets the time after which ReadBatch fails with os.ErrDeadlineExceeded.
+func (in *Inbox) SetReadDeadline(t time.Time) error { return in.pipe.SetReadDeadline(t) }
 
 // cutDatagram decodes the datagram that b begins with.
 func cutDatagram(b []byte) (d udp.Datagram, rest []byte, err error) {

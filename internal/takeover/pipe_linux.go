@@ -95,6 +95,9 @@ func (p *Pipe) TryWrite(b []byte) (ok bool) {
 	return ok && err == nil
 }
 
+// SetReadDeadline sets the time after which Read fails with os.ErrDeadlineExceeded.
+func (p *Pipe) SetReadDeadline(t time.Time) error { return p.conn.SetReadDeadline(t) }
+
 // Interrupt makes Read fail with os.ErrDeadlineExceeded until Resume, and Write if it
 // waits for a second from now on.
 func (p *Pipe) Interrupt() {
