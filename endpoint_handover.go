@@ -153,11 +153,7 @@ func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
 // agree offers the sockets, and passes them, the pipes and the secrets.
 func (h *handover) agree(link *takeover.Link) error {
 	e := h.ep
-	e.mu.RLock()
-	if forwards := e.takeover.forwards.Load(); forwards != nil {
-		h.retained = *forwards
-	}
-	e.mu.RUnlock()
+	h.retain()
 	offer := e.config.offer(len(e.socket.shards), e.protection)
 	offer.Predecessors = len(h.retained)
 	if err := link.Send(takeover.OfferKind, takeover.Encode(offer)); err != nil {
@@ -179,6 +175,19 @@ func (h *handover) agree(link *takeover.Link) error {
 	}
 	_, _, err = link.Receive(takeover.ReadyKind)
 	return err
+}
+
+// retain pauses the predecessors, so that none of them ends during the exchange.
+func (h *handover) retain() {
+	forwards := &h.ep.takeover.forwards
+	if all := forwards.Load(); all != nil {
+		for _, p := range *all {
+			p.pause()
+		}
+	}
+	if all := forwards.Load(); all != nil { // some may have ended before they paused
+		h.retained = *all
+	}
 }
 
 // descriptors returns what goes with State: the sockets, then the pipes.
@@ -266,9 +275,6 @@ func (h *handover) park(s *shard) {
 // commit names all sessions to the successor, and waits until it has confirmed. From
 // then on the successor reads.
 func (h *handover) commit(link *takeover.Link) error {
-	for _, p := range h.retained {
-		p.pause()
-	}
 	notes, err := h.leave()
 	if err != nil {
 		return err
@@ -340,11 +346,8 @@ func (h *handover) abort() {
 	e := h.ep
 	e.mu.Lock()
 	t := &e.takeover
-	t.passing, t.notes = nil, nil
-	if t.left {
-		t.left = false
-		h.reclaimLocked()
-	}
+	t.passing, t.notes, t.left = nil, nil, false
+	h.reclaimLocked()
 	e.mu.Unlock()
 	if len(h.pipes) > 0 {
 		h.pipes[0].TryWrite(over.Append(nil)) // not to be taken for dead

@@ -319,8 +319,12 @@ func (p *predecessor) pause() {
 	<-stopped
 }
 
-// resume starts listen. Endpoint.mu is held.
+// resume starts listen, unless the endpoint is closed. Endpoint.mu is held.
 func (p *predecessor) resume() {
+	if p.ep.closed {
+		p.close()
+		return
+	}
 	p.pipes[0].Resume()
 	p.stopped = make(chan struct{})
 	go p.listen(p.stopped)
