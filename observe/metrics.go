@@ -99,6 +99,9 @@ func packetMetrics() []metric {
 		}},
 		{"handshake_errors_total", "Handshakes of TLS that have failed.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HandshakeErrors) })},
 		{"resets_sent_total", "Stateless resets sent to peers of forgotten sessions with TLS.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.ResetsSent) })},
+		{"forwarded_packets_total", "Packets passed on to processes that have handed over.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Forwarded) })},
+		{"forwarded_packets_dropped_total", "Of those passed on, packets that the other process did not read in time.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.DropForward) })},
+		{"predecessor_sessions", "Sessions of processes that have handed over.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.PredecessorSessions) })},
 		{"cookies_sent_total", "Cookies sent to new peers.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.CookiesSent) })},
 	}
 }
