@@ -88,6 +88,11 @@ func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 // newEndpoint makes an endpoint, and starts it.
 func newEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoint {
 	e := makeEndpoint(config, owned, sockets...)
+	if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
+		for _, pc := range sockets {
+			_ = udp.SetBuffers(pc, e.config.SocketBuffer) // what the system grants is enough to work
+		}
+	}
 	e.start()
 	return e
 }
@@ -120,10 +125,6 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
-		if e.config.SocketBuffer > 0 && (owned || config != nil && config.SocketBuffer > 0) {
-			// The system may grant less, which is enough to work.
-			_ = udp.SetBuffers(e.socket.shards[i].conn(), e.config.SocketBuffer)
-		}
 		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
@@ -184,7 +185,7 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.draining || e.takeover.left {
+	if e.closed || e.draining || e.takeover.left || e.takeover.leaving != nil {
 		return nil, opError("listen", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	if e.listener != nil {

@@ -10,20 +10,20 @@ import (
 // What follows a handover: the successor hears of each session that ends, and the
 // endpoint closes with the last one.
 
-// drainHold is how long an endpoint whose sessions have keys of their own answers in
-// TIME-WAIT after the last one has ended. Its successor answers for others.
-const drainHold = 500 * time.Millisecond
+// drainHold is how long at most an endpoint whose sessions have keys of their own answers
+// in TIME-WAIT after the last one has ended. Its successor answers for others.
+const drainHold = 800 * time.Millisecond
 
 // over is the last note to a successor.
 var over = takeover.Note{Kind: takeover.Over}
 
-// offerPoll is how often drain looks whether peers that were about to open a session
-// have.
-const offerPoll = 20 * time.Millisecond
+// drainPoll is how often drain looks whether peers that were about to open a session
+// have, and whether the successor reads again.
+const drainPoll = 20 * time.Millisecond
 
 // tellLocked queues a note for the successor, if there is one. Endpoint.mu is held.
 func (e *Endpoint) tellLocked(n takeover.Note) {
-	if e.takeover.left {
+	if e.takeover.left && len(e.takeover.notes) < takeover.MaxOwned {
 		e.takeover.notes = append(e.takeover.notes, n)
 	}
 	if e.takeover.wake != nil {
@@ -46,14 +46,17 @@ func (e *Endpoint) drain(l *Listener) {
 	e.mu.RLock()
 	opening := e.table.Sessions()
 	e.mu.RUnlock()
-	poll := time.NewTicker(offerPoll)
+	poll := time.NewTicker(drainPoll)
 	defer poll.Stop()
 	for {
 		if opening = stillOpening(opening); len(opening) == 0 {
 			l.leave()
+		}
+		if e.writeNotes() || len(opening) > 0 {
+			poll.Reset(drainPoll)
+		} else {
 			poll.Stop()
 		}
-		e.writeNotes()
 		if hold, ok := e.emptied(); ok {
 			timer := time.NewTimer(hold)
 			select {
@@ -98,9 +101,9 @@ func (e *Endpoint) emptied() (hold time.Duration, ok bool) {
 	return hold, true
 }
 
-// writeNotes writes the notes that are queued. It waits while the successor does not
-// read.
-func (e *Endpoint) writeNotes() {
+// writeNotes writes the notes that are queued, as far as the successor reads. It reports
+// whether some are left.
+func (e *Endpoint) writeNotes() (left bool) {
 	e.mu.Lock()
 	notes, h := e.takeover.notes, e.takeover.passing
 	e.takeover.notes = nil
@@ -108,13 +111,25 @@ func (e *Endpoint) writeNotes() {
 		h = nil
 	}
 	e.mu.Unlock()
-	for h != nil && len(notes) > 0 {
-		var message []byte
-		message, notes = encodeNotes(notes)
-		if h.pipes[0].Write(message) != nil {
-			return // the reader notices, too
-		}
+	if h == nil {
+		return false
 	}
+	for len(notes) > 0 {
+		message, rest := encodeNotes(notes)
+		if !h.pipes[0].TryWrite(message) { // or it has gone, which the reader notices
+			break
+		}
+		notes = rest
+	}
+	if len(notes) == 0 {
+		return false
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.takeover.passing == h && e.takeover.left {
+		e.takeover.notes = append(notes, e.takeover.notes...)
+	}
+	return true
 }
 
 // leaveSuccessor tells the successor that no session is left, and lets go of it.

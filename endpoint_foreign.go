@@ -188,7 +188,7 @@ func (e *Endpoint) releaseSockets() error {
 	var errs []error
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
-		if ended {
+		if ended && s.link.Load().inbox == nil { // else it is another process's to set
 			errs = append(errs, s.sock().Release())
 		}
 		errs = append(errs, s.conn().SetReadDeadline(time.Time{}))

@@ -3,9 +3,11 @@ package kcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/protect"
@@ -38,10 +40,15 @@ type handover struct {
 	pipes    []*takeover.Pipe // this end's, one for each socket; immutable once readers pause
 	retained []*predecessor   // passed on to the successor, and used again if it dies
 
-	parked    sync.WaitGroup // the readers that have not paused yet
-	decided   chan struct{}  // closed when the readers may go on
-	committed bool           // whether to read the pipes then; written before decided is closed
-	lost      sync.Once
+	running   atomic.Int32  // readers that have not paused yet
+	parked    chan struct{} // closed when all have
+	decided   chan struct{} // closed when the readers may go on
+	committed bool          // whether to read the pipes then; written before decided is closed
+
+	lost  sync.Once
+	freed atomic.Int32  // readers that read their sockets again after lost
+	gone  chan struct{} // closed by lost
+	over  chan struct{} // closed when all of them do
 }
 
 // HandOver passes the sockets of the listener's endpoint to the process at the other end
@@ -67,9 +74,10 @@ type handover struct {
 // close conn, and uses it until the successor has confirmed.
 func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
 	e := l.ep
-	h, err := e.beginHandover(l)
+	link, err := takeover.NewLink(ctx, conn)
 	if err == nil {
-		err = h.exchange(ctx, conn)
+		err = e.handOver(ctx, l, link)
+		link.Close()
 	}
 	if err != nil {
 		return opError("hand over", nil, e.LocalAddr(), err)
@@ -94,43 +102,70 @@ func (e *Endpoint) beginHandover(l *Listener) (*handover, error) {
 			return nil, errors.ErrUnsupported
 		}
 	}
+	e.awaitResumed()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	t := &e.takeover
 	if e.closed || e.draining || t.passing != nil || e.listener != l && t.leaving != l {
 		return nil, net.ErrClosed
 	}
-	t.passing = &handover{ep: e, listener: l, decided: make(chan struct{})}
-	return t.passing, nil
+	h := &handover{ep: e, listener: l, parked: make(chan struct{}), decided: make(chan struct{}), gone: make(chan struct{}), over: make(chan struct{})}
+	h.running.Store(int32(len(e.socket.shards)))
+	t.passing = h
+	return h, nil
 }
 
-// exchange runs the predecessor's part of the exchange. If it fails, all is as before.
-func (h *handover) exchange(ctx context.Context, conn *net.UnixConn) error {
-	link, err := takeover.NewLink(ctx, conn)
-	if err != nil {
-		h.abort()
+// awaitResumed waits, for a while, until all readers have noticed that the successor has
+// gone, if one has.
+func (e *Endpoint) awaitResumed() {
+	e.mu.RLock()
+	h := e.takeover.passing
+	e.mu.RUnlock()
+	if h == nil {
+		return
+	}
+	limit := time.NewTimer(takeover.PauseTimeout)
+	defer limit.Stop()
+	select {
+	case <-h.gone:
+		select {
+		case <-h.over:
+		case <-limit.C:
+		}
+	default:
+	}
+}
+
+// handOver runs the predecessor's part of the exchange. If it fails, all is as before.
+func (e *Endpoint) handOver(ctx context.Context, l *Listener, link *takeover.Link) error {
+	h, err := e.beginHandover(l)
+	if err == nil {
+		if err = h.exchange(ctx, link); err != nil {
+			h.abort()
+		}
+	}
+	if err == nil {
+		h.proceed()
+		return nil
+	}
+	if refused := (*takeover.RefusedError)(nil); !errors.As(err, &refused) {
+		link.Refuse(err)
+	}
+	if ctx.Err() != nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+// exchange passes everything on, until the successor reads.
+func (h *handover) exchange(ctx context.Context, link *takeover.Link) error {
+	if err := h.agree(link); err != nil {
 		return err
 	}
-	defer link.Close()
-	err = h.agree(link)
-	if err == nil {
-		err = h.pause(ctx)
-	}
-	if err == nil {
-		err = h.commit(link)
-	}
-	if err != nil {
-		h.abort()
-		if refused := (*takeover.RefusedError)(nil); !errors.As(err, &refused) {
-			link.Refuse(err)
-		}
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
+	if err := h.pause(ctx); err != nil {
 		return err
 	}
-	h.proceed()
-	return nil
+	return h.commit(link)
 }
 
 // offer returns what must be the same in both processes. c has the defaults filled in.
@@ -156,6 +191,9 @@ func (h *handover) agree(link *takeover.Link) error {
 	h.retain()
 	offer := e.config.offer(len(e.socket.shards), e.protection)
 	offer.Predecessors = len(h.retained)
+	if n := offer.Files(); n > takeover.MaxFiles {
+		return fmt.Errorf("%d descriptors to pass, more than %d: too many shards and predecessors", n, takeover.MaxFiles)
+	}
 	if err := link.Send(takeover.OfferKind, takeover.Encode(offer)); err != nil {
 		return err
 	}
@@ -200,7 +238,7 @@ func (h *handover) descriptors() (files []int, err error) {
 	}
 	shards := h.ep.socket.shards
 	for i := range shards {
-		if err := add(takeover.DuplicateSocket(shards[i].conn().(*net.UDPConn))); err != nil {
+		if err := add(takeover.Duplicate(shards[i].conn().(syscall.Conn))); err != nil {
 			return files, err
 		}
 	}
@@ -224,22 +262,16 @@ func (h *handover) descriptors() (files []int, err error) {
 // pause makes the readers pause, and waits until they have.
 func (h *handover) pause(ctx context.Context) error {
 	e := h.ep
-	h.parked.Add(len(e.socket.shards))
 	e.takeover.gate.Store(h)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.lead.Stop()
 		s.interrupt()
 	}
-	parked := make(chan struct{})
-	go func() {
-		h.parked.Wait()
-		close(parked)
-	}()
-	limit := time.NewTimer(takeover.Timeout)
+	limit := time.NewTimer(takeover.PauseTimeout)
 	defer limit.Stop()
 	select {
-	case <-parked:
+	case <-h.parked:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -261,7 +293,9 @@ func (e *Endpoint) wantsPause(s *shard) *handover {
 // park keeps a reader waiting until it is decided who reads the socket.
 func (h *handover) park(s *shard) {
 	s.parked = h
-	h.parked.Done()
+	if h.running.Add(-1) == 0 {
+		close(h.parked)
+	}
 	select {
 	case <-h.decided:
 		if h.committed {
@@ -279,6 +313,7 @@ func (h *handover) commit(link *takeover.Link) error {
 	if err != nil {
 		return err
 	}
+	link.Limit(takeover.PauseTimeout + time.Duration(len(notes))*noteTime)
 	for len(notes) > 0 {
 		var message []byte
 		message, notes = encodeNotes(notes)
@@ -294,6 +329,9 @@ func (h *handover) commit(link *takeover.Link) error {
 	}
 	return link.Send(takeover.FinalKind, nil)
 }
+
+// noteTime is how much longer the exchange may take for each note.
+const noteTime = 10 * time.Microsecond
 
 // encodeNotes encodes as many notes as go into a message.
 func encodeNotes(notes []takeover.Note) (message []byte, rest []takeover.Note) {
@@ -344,28 +382,28 @@ func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
 // abort undoes all that the exchange has done so far.
 func (h *handover) abort() {
 	e := h.ep
-	e.mu.Lock()
-	t := &e.takeover
-	t.passing, t.notes, t.left = nil, nil, false
-	h.reclaimLocked()
-	e.mu.Unlock()
 	if len(h.pipes) > 0 {
 		h.pipes[0].TryWrite(over.Append(nil)) // not to be taken for dead
 	}
 	h.closePipes()
-	if t.gate.CompareAndSwap(h, nil) {
-		e.resumeTurns()
-		close(h.decided)
-	}
+	e.takeover.gate.CompareAndSwap(h, nil)
+	e.resumeTurns()
+	close(h.decided)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h.reclaimLocked()
+	e.takeover.passing = nil
 }
 
-// reclaimLocked forwards to the predecessors again that were passed on. Endpoint.mu is
-// held.
+// reclaimLocked lets sessions begin here again, and forwards to the predecessors that
+// were passed on. Endpoint.mu is held.
 func (h *handover) reclaimLocked() {
+	t := &h.ep.takeover
+	t.left, t.notes = false, nil
 	if len(h.retained) == 0 {
 		return
 	}
-	h.ep.takeover.forwards.Store(&h.retained)
+	t.forwards.Store(&h.retained)
 	for _, p := range h.retained {
 		p.resume()
 	}
@@ -413,15 +451,23 @@ func (e *Endpoint) resumes(s *shard) bool {
 	}
 	h := s.parked
 	h.lost.Do(func() {
+		close(h.gone)
 		h.closePipes() // so that the other readers notice
 		e.mu.Lock()
-		e.takeover.passing, e.takeover.left, e.takeover.notes = nil, false, nil
 		h.reclaimLocked()
 		e.mu.Unlock()
-		e.takeover.gate.CompareAndSwap(h, nil)
-		e.resumeTurns()
 	})
-	return e.attach(s)
+	if !e.attach(s) {
+		return false
+	}
+	if int(h.freed.Add(1)) == len(e.socket.shards) { // another handover may begin
+		e.mu.Lock()
+		e.takeover.gate.Store(nil)
+		e.takeover.passing = nil
+		e.mu.Unlock()
+		close(h.over)
+	}
+	return true
 }
 
 // detach makes the reader read in. It takes the socket out of the netpoller, which would
@@ -444,7 +490,11 @@ func (e *Endpoint) attach(s *shard) bool {
 	link := *s.link.Load()
 	link.inbox = nil
 	if d, ok := link.pc.(*udp.Detached); ok {
-		pc, err := d.Attach()
+		fd, err := takeover.Duplicate(d)
+		var pc *net.UDPConn
+		if err == nil {
+			pc, err = takeover.OpenSocket(fd)
+		}
 		if err != nil {
 			e.shut(&SocketError{err})
 			return false

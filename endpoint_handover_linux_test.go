@@ -37,6 +37,12 @@ func unixPair(t *testing.T) (a, b *net.UnixConn) {
 	return ends[0], ends[1]
 }
 
+// unconnected returns an end whose other one does nothing.
+func unconnected(t *testing.T) *net.UnixConn {
+	a, _ := unixPair(t)
+	return a
+}
+
 // generation is a listener whose sessions say who it is, and then echo.
 type generation struct {
 	name  string
@@ -164,7 +170,7 @@ func TestTakeover(t *testing.T) {
 				require.ErrorIs(t, <-g.ended, net.ErrClosed)
 				_, err := g.l.Endpoint().Dial(context.Background(), l.Addr())
 				require.ErrorIs(t, err, net.ErrClosed)
-				require.ErrorIs(t, g.l.HandOver(context.Background(), nil), net.ErrClosed)
+				require.ErrorIs(t, g.l.HandOver(context.Background(), unconnected(t)), net.ErrClosed)
 				for _, c := range clients[1-i] {
 					c.echoes(t, 1000)
 					require.NoError(t, c.Close())
@@ -507,7 +513,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			agreed(link)
 			pc, err := net.ListenUDP("udp", nil)
 			require.NoError(t, err)
-			fd, err := takeover.DuplicateSocket(pc)
+			fd, err := takeover.Duplicate(pc)
 			require.NoError(t, err)
 			_ = link.Send(takeover.StateKind, state, fd, fd)
 			takeover.CloseFiles([]int{fd})
@@ -547,7 +553,7 @@ func TestHandOverUnsupported(t *testing.T) {
 	require.NoError(t, err)
 	l, err := e.Listen()
 	require.NoError(t, err)
-	require.ErrorIs(t, l.HandOver(context.Background(), nil), errors.ErrUnsupported)
+	require.ErrorIs(t, l.HandOver(context.Background(), unconnected(t)), errors.ErrUnsupported)
 	require.NoError(t, e.Close())
 }
 

@@ -131,7 +131,7 @@ func agrees(offer *takeover.Offer, config *Config) error {
 
 // openFiles opens the descriptors that have come with State.
 func openFiles(link *takeover.Link, offer *takeover.Offer) (sockets []net.PacketConn, predecessors []*predecessor, err error) {
-	files, err := link.TakeFiles(offer.Sockets * (2 + offer.Predecessors))
+	files, err := link.TakeFiles(offer.Files())
 	if err != nil {
 		return nil, nil, err
 	}
@@ -202,6 +202,7 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 			notes = rest
 		}
 	}
+	link.Wait()
 	if err := link.Send(takeover.ConfirmKind, nil); err != nil {
 		return nil, err
 	}
@@ -248,7 +249,12 @@ func (p *predecessor) apply(n takeover.Note) bool {
 	case takeover.Moved:
 		p.owned.Move(n.Addr, n.Conv, n.To)
 	case takeover.Ended:
-		p.owned.Remove(n.Addr, n.Conv)
+		// Only the predecessor has the keys to answer what arrives in TIME-WAIT.
+		if n.End.Mute {
+			p.owned.End(n.Addr, n.Conv)
+		} else {
+			p.owned.Remove(n.Addr, n.Conv)
+		}
 	}
 	return true
 }
@@ -343,6 +349,9 @@ func (p *predecessor) appendOwned(notes []takeover.Note, of uint32) []takeover.N
 	defer p.mu.RUnlock()
 	for s := range p.owned.All {
 		notes = append(notes, takeover.Note{Kind: takeover.Owns, Of: of, Addr: s.Addr, Conv: s.Conv, Extended: s.Extended})
+		if s.Ended {
+			notes = append(notes, takeover.Note{Kind: takeover.Ended, Of: of, Addr: s.Addr, Conv: s.Conv, End: takeover.End{Mute: true}})
+		}
 	}
 	return notes
 }
@@ -356,39 +365,66 @@ type forwarding struct {
 // forward passes a packet on to the process before this one that has its session. It
 // reports false if there is none. A packet that opens a session is new, unless it comes
 // from the very address of that session.
-func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *readState) bool {
+func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *readState) (found bool) {
 	all := e.takeover.forwards.Load()
 	if all == nil || key.Peer != "" {
 		return false
 	}
 	for _, to := range *all {
-		if !to.has(key, p) {
-			continue
+		if to.hasAt(key, p) {
+			e.forwardTo(to, d, in)
+			return true
 		}
-		whole := *d
-		if e.config.Cipher != nil {
-			whole.Buf = in.whole
+	}
+	// Its peer may have another address now. Only the process can tell which has the
+	// key: peers choose the ids, so several may have a session of this one.
+	for _, to := range *all {
+		if to.hasConv(key, p) {
+			e.forwardTo(to, d, in)
+			found = true
 		}
-		f := in.forwardingTo(to)
-		e.counters.forwarded.Add(1)
-		e.counters.dropForward.Add(uint64(f.box.Put(to.pipes[in.shard], &whole)))
+	}
+	return found && !e.hasConv(key.Conv)
+}
+
+// hasConv reports whether a session of this process has a conversation id.
+func (e *Endpoint) hasConv(conv uint32) bool {
+	e.mu.RLock()
+	defer e.mu.RUnlock()
+	for range e.table.OfConv(conv) {
 		return true
 	}
 	return false
 }
 
-// has reports whether a packet belongs to a session of p.
-func (p *predecessor) has(key sessionKey, packet *inPacket) bool {
+// forwardTo leaves a packet to be written to a process before this one.
+func (e *Endpoint) forwardTo(to *predecessor, d *udp.Datagram, in *readState) {
+	whole := *d
+	if e.config.Cipher != nil {
+		whole.Buf = in.whole
+	}
+	e.counters.forwarded.Add(1)
+	e.counters.dropForward.Add(uint64(in.forwardingTo(to).box.Put(to.pipes[in.shard], &whole)))
+}
+
+// hasAt reports whether a packet comes from the address of its session, and p has that.
+func (p *predecessor) hasAt(key sessionKey, packet *inPacket) bool {
 	p.mu.RLock()
-	at, addr := p.owned.At(key.Addr, key.Conv), p.owned.Addr(key.Addr)
+	defer p.mu.RUnlock()
+	if packet.kind == parityPacket {
+		return p.owned.Addr(key.Addr)
+	}
+	return p.owned.At(key.Addr, key.Conv)
+}
+
+// hasConv reports whether p has a session that a packet from another address may belong
+// to.
+func (p *predecessor) hasConv(key sessionKey, packet *inPacket) bool {
+	p.mu.RLock()
 	conv, extended := p.owned.Conv(key.Conv)
 	p.mu.RUnlock()
 	switch {
-	case packet.kind == parityPacket:
-		return addr
-	case at || !conv:
-		return at
-	case p.ep.config.SharedConvs || packet.kind == clearPacket:
+	case !conv || p.ep.config.SharedConvs || packet.kind == clearPacket || packet.kind == parityPacket:
 		return false
 	case packet.kind == handshakePacket || packet.kind == sealedPacket:
 		return true

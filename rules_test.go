@@ -200,7 +200,8 @@ func endpointFigures() []rulebook.Figure {
 		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| Stateless reset", "10 000 a second", resetRate},
-		{"| After a handover", "500 ms", drainHold},
+		{"| After a handover", "800 ms", drainHold},
+		{"| Socket takeover, in", "10 µs", noteTime},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},
 	}

@@ -15,18 +15,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxPayload is the size of the largest message of a Link, and maxFiles how many
-// descriptors may come in one exchange.
-const (
-	maxPayload = 64 << 10
-	maxFiles   = 250 // the system takes 253 at a time (SCM_MAX_FD)
-)
+// maxPayload is the size of the largest message of a Link.
+const maxPayload = 64 << 10
 
 // Link is an end of the exchange. One goroutine uses it at a time.
 type Link struct {
-	conn  *net.UnixConn
-	files []int // received, and not taken
-	stop  func() bool
+	conn     *net.UnixConn
+	ctx      context.Context
+	deadline time.Time
+	files    []int         // received, and not taken
+	stop     func() bool   // lets the end of the context end nothing any more
+	stopped  chan struct{} // closed when that has ended the exchange
 }
 
 // NewLink begins an exchange over conn, which may take Timeout, and not longer than ctx.
@@ -43,8 +42,12 @@ func NewLink(ctx context.Context, conn *net.UnixConn) (*Link, error) {
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
-	return &Link{conn: conn, stop: stop}, nil
+	l := &Link{conn: conn, ctx: ctx, deadline: deadline, stopped: make(chan struct{})}
+	l.stop = context.AfterFunc(ctx, func() {
+		defer close(l.stopped)
+		_ = conn.SetDeadline(time.Unix(1, 0))
+	})
+	return l, nil
 }
 
 // checkPeer checks what conn is, and whose process is at its other end.
@@ -77,10 +80,37 @@ func checkPeer(conn *net.UnixConn) error {
 // Close ends the exchange. It closes the descriptors that were not taken, and leaves conn
 // open.
 func (l *Link) Close() {
-	l.stop()
+	l.ignoreContext()
 	_ = l.conn.SetDeadline(time.Time{})
 	CloseFiles(l.files)
 	l.files = nil
+}
+
+// ignoreContext makes the context have no effect from now on. It is to be called once,
+// or twice.
+func (l *Link) ignoreContext() {
+	if l.stop != nil && !l.stop() {
+		<-l.stopped
+	}
+	l.stop = nil
+}
+
+// Limit bounds what is left of the exchange, if it was to take longer.
+func (l *Link) Limit(d time.Duration) {
+	if at := time.Now().Add(d); at.Before(l.deadline) {
+		l.deadline = at
+		_ = l.conn.SetDeadline(at)
+		if l.ctx.Err() != nil {
+			_ = l.conn.SetDeadline(time.Unix(1, 0))
+		}
+	}
+}
+
+// Wait gives the exchange Timeout from now on, whatever the context does. What follows
+// must not fail for this end's sake.
+func (l *Link) Wait() {
+	l.ignoreContext()
+	_ = l.conn.SetDeadline(time.Now().Add(Timeout))
 }
 
 // Send sends a message, with descriptors that stay open here.
@@ -134,7 +164,7 @@ func IsGone(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, un
 
 // fill reads len(b) bytes, and the descriptors that come with them.
 func (l *Link) fill(b []byte) error {
-	rights := make([]byte, unix.CmsgSpace(4*maxFiles))
+	rights := make([]byte, unix.CmsgSpace(4*MaxFiles))
 	for len(b) > 0 {
 		n, space, flags, _, err := l.conn.ReadMsgUnix(b, rights)
 		if space > 0 {
@@ -166,7 +196,7 @@ func (l *Link) keep(rights []byte) error {
 		}
 		l.files = append(l.files, files...)
 	}
-	if len(l.files) > maxFiles {
+	if len(l.files) > MaxFiles {
 		return errors.New("too many descriptors")
 	}
 	return nil
@@ -202,9 +232,6 @@ func OpenSocket(fd int) (*net.UDPConn, error) {
 	return u, nil
 }
 
-// DuplicateSocket returns another descriptor of a socket, to pass on.
-func DuplicateSocket(c *net.UDPConn) (fd int, err error) { return duplicate(c) }
-
 // CloseFiles closes descriptors that were to be passed on.
 func CloseFiles(files []int) {
 	for _, fd := range files {
@@ -212,9 +239,9 @@ func CloseFiles(files []int) {
 	}
 }
 
-// duplicate returns another descriptor of a socket of the system. (File of package net
+// Duplicate returns another descriptor of a socket of the system. (File of package net
 // would do, but its Fd makes the socket block, for the other process too.)
-func duplicate(c syscall.Conn) (fd int, err error) {
+func Duplicate(c syscall.Conn) (fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
 		return -1, err

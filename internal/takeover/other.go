@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"syscall"
 	"time"
 )
 
@@ -19,10 +20,12 @@ func NewLink(context.Context, *net.UnixConn) (*Link, error) { return nil, errors
 func NewPipe() (*Pipe, int, error)                          { return nil, -1, errors.ErrUnsupported }
 func OpenPipe(int) (*Pipe, error)                           { return nil, errors.ErrUnsupported }
 func OpenSocket(int) (*net.UDPConn, error)                  { return nil, errors.ErrUnsupported }
-func DuplicateSocket(*net.UDPConn) (int, error)             { return -1, errors.ErrUnsupported }
+func Duplicate(syscall.Conn) (int, error)                   { return -1, errors.ErrUnsupported }
 func CloseFiles([]int)                                      {}
 func IsGone(error) bool                                     { return false }
 
+func (*Link) Limit(time.Duration)                   {}
+func (*Link) Wait()                                 {}
 func (*Link) Close()                                {}
 func (*Link) Send(Kind, []byte, ...int) error       { return errors.ErrUnsupported }
 func (*Link) Refuse(error)                          {}

@@ -10,11 +10,13 @@ import (
 
 var errMalformed = errors.New("malformed message")
 
-// maxMessage is the size of the largest message of a Pipe. maxDatagrams is how many
-// datagrams are in one.
+// A message of a Pipe has at most maxDatagrams datagrams, and maxMessage bytes but for the
+// last of them, which is up to 64 KiB with its address. No message is larger than
+// largestMessage.
 const (
-	maxMessage   = 32 << 10
-	maxDatagrams = 64
+	maxMessage     = 32 << 10
+	maxDatagrams   = 64
+	largestMessage = 68 << 10
 )
 
 // Outbox collects the datagrams that one reader forwards, and writes several of them as
@@ -55,25 +57,28 @@ type Inbox struct {
 }
 
 // NewInbox returns the Inbox of a Pipe.
-func NewInbox(p *Pipe) *Inbox { return &Inbox{pipe: p, message: make([]byte, maxMessage+4096)} }
+func NewInbox(p *Pipe) *Inbox { return &Inbox{pipe: p, message: make([]byte, largestMessage)} }
 
-// ReadBatch is udp.Conn.ReadBatch. Its error is io.EOF if the successor has gone, or if
-// what arrives is malformed.
+// ReadBatch is udp.Conn.ReadBatch. Its error is io.EOF if the successor has gone. What is
+// malformed is skipped.
 func (in *Inbox) ReadBatch(batch []udp.Datagram) (n int, err error) {
 	for n == 0 {
 		if len(in.rest) == 0 {
 			size, err := in.pipe.Read(in.message)
+			if err == errMalformed {
+				continue
+			}
 			if err != nil {
 				return 0, err
 			}
 			in.rest = in.message[:size]
 		}
 		for n < len(batch) && len(in.rest) > 0 {
-			if batch[n], in.rest, err = cutDatagram(in.rest); err != nil {
-				in.rest = nil
-				return 0, err
+			d, rest, err := cutDatagram(in.rest)
+			if in.rest = rest; err == nil {
+				batch[n] = d
+				n++
 			}
-			n++
 		}
 	}
 	return n, nil

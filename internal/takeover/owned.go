@@ -5,9 +5,16 @@ import "net/netip"
 // Owned is the sessions of another process. Its zero value is empty. The caller's lock
 // guards it.
 type Owned struct {
-	sessions map[place]bool // true: the peer is extended
+	sessions map[place]state
 	convs    map[uint32]count
 	addrs    map[netip.AddrPort]int
+	ended    int // of sessions
+}
+
+// state is what there is to know of a session.
+type state struct {
+	extended bool // its peer is an extended one
+	ended    bool
 }
 
 // place is what a session is found by.
@@ -25,13 +32,13 @@ const MaxOwned = 1 << 20
 // Add adds a session. It reports false if there are too many.
 func (o *Owned) Add(addr netip.AddrPort, conv uint32, extended bool) bool {
 	if o.sessions == nil {
-		o.sessions, o.convs, o.addrs = make(map[place]bool), make(map[uint32]count), make(map[netip.AddrPort]int)
+		o.sessions, o.convs, o.addrs = make(map[place]state), make(map[uint32]count), make(map[netip.AddrPort]int)
 	}
 	if len(o.sessions) >= MaxOwned {
 		return false
 	}
 	o.Remove(addr, conv)
-	o.sessions[place{addr, conv}] = extended
+	o.sessions[place{addr, conv}] = state{extended: extended}
 	o.count(addr, conv, extended, 1)
 	return true
 }
@@ -39,17 +46,30 @@ func (o *Owned) Add(addr netip.AddrPort, conv uint32, extended bool) bool {
 // Remove removes a session, if it is there.
 func (o *Owned) Remove(addr netip.AddrPort, conv uint32) {
 	at := place{addr, conv}
-	if extended, ok := o.sessions[at]; ok {
+	if s, ok := o.sessions[at]; ok {
 		delete(o.sessions, at)
-		o.count(addr, conv, extended, -1)
+		o.count(addr, conv, s.extended, -1)
+		if s.ended {
+			o.ended--
+		}
+	}
+}
+
+// End notes that a session has ended, whose process still answers for it.
+func (o *Owned) End(addr netip.AddrPort, conv uint32) {
+	at := place{addr, conv}
+	if s, ok := o.sessions[at]; ok && !s.ended {
+		s.ended = true
+		o.sessions[at] = s
+		o.ended++
 	}
 }
 
 // Move gives a session another address.
 func (o *Owned) Move(addr netip.AddrPort, conv uint32, to netip.AddrPort) {
-	if extended, ok := o.sessions[place{addr, conv}]; ok {
+	if s, ok := o.sessions[place{addr, conv}]; ok {
 		o.Remove(addr, conv)
-		o.Add(to, conv, extended)
+		o.Add(to, conv, s.extended)
 	}
 }
 
@@ -67,8 +87,8 @@ func (o *Owned) count(addr netip.AddrPort, conv uint32, extended bool, n int) {
 	}
 }
 
-// Len returns the number of sessions.
-func (o *Owned) Len() int { return len(o.sessions) }
+// Len returns the number of sessions that have not ended.
+func (o *Owned) Len() int { return len(o.sessions) - o.ended }
 
 // At reports whether there is a session of that conversation id at addr.
 func (o *Owned) At(addr netip.AddrPort, conv uint32) bool {
@@ -91,12 +111,13 @@ type Session struct {
 	Addr     netip.AddrPort
 	Conv     uint32
 	Extended bool // its peer is
+	Ended    bool // its process still answers for it
 }
 
 // All yields each session.
 func (o *Owned) All(yield func(Session) bool) {
-	for at, extended := range o.sessions {
-		if !yield(Session{at.addr, at.conv, extended}) {
+	for at, s := range o.sessions {
+		if !yield(Session{at.addr, at.conv, s.extended, s.ended}) {
 			return
 		}
 	}

@@ -60,11 +60,14 @@ func OpenPipe(fd int) (*Pipe, error) {
 }
 
 // Duplicate returns another descriptor of the same socket, to pass on.
-func (p *Pipe) Duplicate() (fd int, err error) { return duplicate(p.conn) }
+func (p *Pipe) Duplicate() (fd int, err error) { return Duplicate(p.conn) }
 
 // Read waits for a message. The error is io.EOF if the other end is closed.
 func (p *Pipe) Read(b []byte) (n int, err error) {
 	n, _, flags, _, err := p.conn.ReadMsgUnix(b, nil)
+	if errors.Is(err, unix.ECONNRESET) { // comes once, before what is left
+		n, _, flags, _, err = p.conn.ReadMsgUnix(b, nil)
+	}
 	switch {
 	case errors.Is(err, io.EOF):
 		return 0, io.EOF

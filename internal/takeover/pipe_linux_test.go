@@ -79,14 +79,36 @@ func TestFullPipeDrops(t *testing.T) {
 	require.Equal(t, put, arrived+dropped)
 }
 
-// Malformed messages, and those too long, are an error of Read, not a panic.
+// Malformed messages are skipped. The largest datagram is not one.
 func TestMalformedMessages(t *testing.T) {
-	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {0, 1, 0, 'x'}, make([]byte, 60<<10)} {
-		a, b := pipes(t)
+	a, b := pipes(t)
+	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {0, 1, 0, 'x'}, make([]byte, 200<<10)} {
 		require.NoError(t, a.Write(message))
-		_, err := NewInbox(b).ReadBatch(make([]udp.Datagram, 1))
-		require.ErrorIs(t, err, errMalformed)
 	}
+	var out Outbox
+	want := udp.Datagram{Addr: v6, Buf: make([]byte, 65535)}
+	want.Buf[65534] = 1
+	require.Zero(t, out.Put(a, &want)+out.Flush(a))
+	batch := make([]udp.Datagram, 3)
+	n, err := NewInbox(b).ReadBatch(batch)
+	require.NoError(t, err)
+	require.Equal(t, 1, n)
+	require.Equal(t, want.Addr, batch[0].Addr)
+	require.Equal(t, string(want.Buf), string(batch[0].Buf))
+}
+
+// What was written before the end is read, also if the end leaves something unread.
+func TestEndWithUnread(t *testing.T) {
+	a, b := pipes(t)
+	require.NoError(t, b.Write([]byte("unread")))
+	require.NoError(t, a.Write([]byte("last")))
+	a.Close()
+	buf := make([]byte, 10)
+	n, err := b.Read(buf)
+	require.NoError(t, err)
+	require.Equal(t, "last", string(buf[:n]))
+	_, err = b.Read(buf)
+	require.ErrorIs(t, err, io.EOF)
 }
 
 // Interrupt ends Read, and Resume lets it go on.
@@ -107,7 +129,7 @@ func TestOtherDescriptors(t *testing.T) {
 	open := func() int {
 		f, err := os.Open(os.DevNull)
 		require.NoError(t, err)
-		fd, err := duplicate(f)
+		fd, err := Duplicate(f)
 		require.NoError(t, err)
 		require.NoError(t, f.Close())
 		return fd

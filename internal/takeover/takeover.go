@@ -16,8 +16,15 @@ import (
 // Version is the version of the exchange. Both ends must have the same.
 const Version = 1
 
-// Timeout bounds the exchange, until both ends have confirmed.
-const Timeout = 4 * time.Second
+const (
+	// Timeout bounds the exchange, until both ends have confirmed.
+	Timeout = 4 * time.Second
+	// PauseTimeout bounds the time in which no process reads the sockets.
+	PauseTimeout = time.Second
+)
+
+// MaxFiles is how many descriptors go with State. Linux takes 253 at a time (SCM_MAX_FD).
+const MaxFiles = 250
 
 // Kind is what a message of the exchange is. The predecessor sends the first, then the
 // two alternate:
@@ -61,6 +68,9 @@ type Offer struct {
 	SharedConvs  bool
 	LegacyPeers  bool // legacy peers may open sessions
 }
+
+// Files returns how many descriptors go with State: the sockets, and the ends of pipes.
+func (o *Offer) Files() int { return o.Sockets * (2 + o.Predecessors) }
 
 // ProbeText is the content of Offer.Probe.
 const ProbeText = "the ciphers of both ends agree.."

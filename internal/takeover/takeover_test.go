@@ -86,6 +86,7 @@ func TestOwned(t *testing.T) {
 		addr     netip.AddrPort
 		conv     uint32
 		extended bool
+		ended    bool
 	}
 	var all []session
 	var o Owned
@@ -96,9 +97,9 @@ func TestOwned(t *testing.T) {
 	for range 10_000 {
 		addr, to, conv := addrs[random.IntN(3)], addrs[random.IntN(3)], random.Uint32N(4)
 		at := find(addr, conv)
-		switch random.IntN(3) {
+		switch random.IntN(4) {
 		case 0:
-			s := session{addr, conv, random.IntN(2) == 0}
+			s := session{addr, conv, random.IntN(2) == 0, false}
 			require.True(t, o.Add(addr, conv, s.extended))
 			if at >= 0 {
 				all[at] = s
@@ -112,6 +113,9 @@ func TestOwned(t *testing.T) {
 			}
 		case 2:
 			o.Move(addr, conv, to)
+			if at >= 0 {
+				all[at].ended = false
+			}
 			if at >= 0 && addr != to {
 				s := all[at]
 				s.addr = to
@@ -121,8 +125,14 @@ func TestOwned(t *testing.T) {
 				}
 				all = append(all, s)
 			}
+		case 3:
+			o.End(addr, conv)
+			if at >= 0 {
+				all[at].ended = true
+			}
 		}
-		require.Equal(t, len(all), o.Len())
+		live := slices.DeleteFunc(slices.Clone(all), func(s session) bool { return s.ended })
+		require.Equal(t, len(live), o.Len())
 		at = find(addr, conv)
 		require.Equal(t, at >= 0, o.At(addr, conv))
 		found, extended := o.Conv(conv)
@@ -131,7 +141,7 @@ func TestOwned(t *testing.T) {
 		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.addr == addr }), o.Addr(addr))
 	}
 	for s := range o.All {
-		require.GreaterOrEqual(t, find(s.Addr, s.Conv), 0)
+		require.Equal(t, session{s.Addr, s.Conv, s.Extended, s.Ended}, all[find(s.Addr, s.Conv)])
 		o.Remove(s.Addr, s.Conv)
 	}
 	require.Zero(t, o.Len())

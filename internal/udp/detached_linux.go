@@ -38,28 +38,9 @@ func Detach(c Conn) (pc net.PacketConn, writer Conn) {
 	}
 	w := makeFast(d, d)
 	w.family, w.gro, w.groBefore = f.family, f.gro, f.groBefore
+	w.shared = true
 	w.gso.Store(f.gso.Load())
 	return d, w
-}
-
-// Attach returns the socket in the netpoller. The Detached is to be closed then.
-func (d *Detached) Attach() (*net.UDPConn, error) {
-	var pc net.PacketConn
-	var failed error
-	err := d.Control(func(fd uintptr) {
-		n, err := unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0)
-		if err != nil {
-			failed = os.NewSyscallError("fcntl", err)
-			return
-		}
-		f := os.NewFile(uintptr(n), "socket")
-		defer f.Close()
-		pc, failed = net.FilePacketConn(f)
-	})
-	if err = errors.Join(err, failed); err != nil {
-		return nil, err
-	}
-	return pc.(*net.UDPConn), nil
 }
 
 // SyscallConn returns d.

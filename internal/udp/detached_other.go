@@ -2,16 +2,10 @@
 
 package udp
 
-import (
-	"errors"
-	"net"
-)
+import "net"
 
 // Detached exists on Linux only, as do handovers of sockets.
-type Detached struct{ net.PacketConn }
+type Detached struct{ net.UDPConn }
 
 // Detach returns nil.
 func Detach(Conn) (net.PacketConn, Conn) { return nil, nil }
-
-// Attach returns errors.ErrUnsupported.
-func (*Detached) Attach() (*net.UDPConn, error) { return nil, errors.ErrUnsupported }

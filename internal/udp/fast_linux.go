@@ -18,6 +18,7 @@ type fastConn struct {
 	raw       syscall.RawConn // its callbacks run when the netpoller reports the socket ready
 	family    int             // AF_INET or AF_INET6
 	connected bool            // to one peer: packets carry no address
+	shared    bool            // another process sends probes: the option that they need is the socket's
 	gso       atomic.Bool     // UDP_SEGMENT is used; cleared if it turns out not to work
 	gro       bool            // UDP_GRO is set
 	groBefore int             // value of the option UDP_GRO that New found
@@ -149,17 +150,22 @@ func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
 }
 
 func (f *fastConn) WriteProbe(d *Datagram) error {
-	return f.probing.write(f.pc, func() error {
-		_, err := f.WriteBatch([]Datagram{*d})
+	batch := [1]Datagram{*d}
+	write := func() error {
+		_, err := f.WriteBatch(batch[:])
 		return err
-	})
+	}
+	if f.shared {
+		return write()
+	}
+	return f.probing.write(f.pc, write)
 }
 
 func (f *fastConn) hasReceived() bool { return f.in.open || f.in.next < f.in.filled }
 
 func (f *fastConn) ReadQueue(q *Queue) bool { return f.meter.read(f.pc, q) }
 
-func (f *fastConn) CanProbe() bool { return canProbe }
+func (f *fastConn) CanProbe() bool { return canProbe && !f.shared }
 
 // opError wraps an error as package net does. to is the destination of a write,
 // and not valid for a read.
