@@ -1,0 +1,241 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/takeover"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/require"
+)
+
+// A stranger's largest datagram, in the name of an old session, ends nothing.
+func TestTakeoverLargeDatagram(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{"plain": nil, "tls": secured(Config{})} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			c := dials(t, l.Addr(), config, "g0")
+			g1 := g0.handsOver(t, "g1", config)
+			large := bytes.Repeat([]byte{0xa2}, 60_000)
+			if name == "plain" {
+				large = bytes.Repeat(segment(cmdAck, 0, 0, 0, 0, ""), 2500)
+			}
+			binary.LittleEndian.PutUint32(large, c.Conv())
+			stranger, err := net.Dial("udp", l.Addr().String())
+			require.NoError(t, err)
+			defer stranger.Close()
+			_, err = stranger.Write(large)
+			require.NoError(t, err)
+			require.Eventually(t, func() bool { return g1.l.Stats().BytesReceived >= uint64(len(large)) }, 10*time.Second, time.Millisecond)
+			for range 10 {
+				dials(t, l.Addr(), config, "g1").echoes(t, 1000)
+				c.echoes(t, 1000)
+			}
+			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
+		})
+	}
+}
+
+// A peer chooses the id of somebody else's session. Each packet finds its process all the
+// same.
+func TestTakeoverSameConv(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{"plain": nil, "aes-gcm": {Cipher: testenv.AEAD(t)}, "tls": secured(Config{})} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", config)
+			require.NoError(t, err)
+			g := serves(t, "g0", l)
+			clients := []*client{dials(t, l.Addr(), config, "g0")}
+			conv := clients[0].Conv()
+			for _, name := range []string{"g1", "g2", "g3"} {
+				g = g.handsOver(t, name, config)
+				pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+				require.NoError(t, err)
+				e, err := NewEndpoint(pc, config)
+				require.NoError(t, err)
+				t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+				c, err := e.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
+				require.NoError(t, err)
+				_, err = c.Write([]byte{'?'})
+				require.NoError(t, err)
+				receive(t, c, []byte(name+"?"))
+				clients = append(clients, &client{c, 1})
+			}
+			for _, c := range clients {
+				require.NoError(t, c.SetDeadline(time.Now().Add(10*time.Second)))
+				c.echoes(t, 10_000)
+			}
+		})
+	}
+}
+
+// deaf is a socket that does not hear what arrives while it is set.
+type deaf struct {
+	*net.UDPConn
+	set atomic.Bool
+}
+
+func (d *deaf) ReadFromAddrPort(b []byte) (n int, from netip.AddrPort, err error) {
+	for {
+		if n, from, err = d.ReadFromUDPAddrPort(b); err != nil || !d.set.Load() {
+			return n, from, err
+		}
+	}
+}
+
+func (d *deaf) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	return d.WriteToUDPAddrPort(b, to)
+}
+
+// The last answer of an old session is lost. Its process answers again in TIME-WAIT, if
+// only it has the keys.
+func TestTakeoverLostAnswer(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "aes-gcm", "tls"} {
+		config := takeoverConfigs(t)[name]
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+			require.NoError(t, err)
+			socket := &deaf{UDPConn: pc}
+			e, err := NewEndpoint(socket, &config)
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+			c, err := e.Dial(t.Context(), l.Addr())
+			require.NoError(t, err)
+			_, err = c.Write([]byte{'?'})
+			require.NoError(t, err)
+			receive(t, c, []byte("g0?"))
+			g1 := g0.handsOver(t, "g1", &config)
+			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
+			socket.set.Store(true)
+			closed := make(chan error, 1)
+			go func() { closed <- c.Close() }()
+			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			socket.set.Store(false)
+			require.NoError(t, <-closed)
+		})
+	}
+}
+
+// The context of TakeOver ends after it has confirmed. It has no effect any more.
+func TestTakeoverConfirmedLate(t *testing.T) {
+	t.Parallel()
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	g0 := serves(t, "g0", l)
+	c := dials(t, l.Addr(), nil, "g0")
+	a, atOld := unixPair(t)
+	b, atNew := unixPair(t)
+	go func() { g0.left <- l.HandOver(context.Background(), a) }()
+	ctx, cancel := context.WithCancel(context.Background())
+	go relayExchange(atOld, atNew, func(kind takeover.Kind) {
+		if kind == takeover.FinalKind {
+			cancel()
+		}
+	})
+	next, err := TakeOver(ctx, b, nil)
+	require.NoError(t, err)
+	serves(t, "g1", next)
+	c.echoes(t, 1000)
+	dials(t, l.Addr(), nil, "g1").echoes(t, 1000)
+}
+
+// relayExchange relays an exchange of one socket. It calls at before each message.
+func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
+	kinds := []takeover.Kind{'O', 'A', 'R', 'S', 'r', 'N', 'C', 'c', 'F'}
+	var links [2]*takeover.Link
+	for i, c := range []*net.UnixConn{old, new} {
+		var err error
+		if links[i], err = takeover.NewLink(context.Background(), c); err != nil {
+			return
+		}
+	}
+	pass := func(from, to *takeover.Link) {
+		for {
+			kind, payload, err := from.Receive(kinds...)
+			if err != nil {
+				return
+			}
+			at(kind)
+			var files []int
+			if kind == takeover.StateKind {
+				files, _ = from.TakeFiles(2)
+			}
+			_ = to.Send(kind, payload, files...)
+			takeover.CloseFiles(files)
+		}
+	}
+	go pass(links[1], links[0])
+	pass(links[0], links[1])
+}
+
+// While the handler of a session keeps a reader, the successor ends. The next handover
+// waits for that reader, and fails if it does not come.
+func TestTakeoverBusyReader(t *testing.T) {
+	t.Parallel()
+	config := &Config{Shards: 2}
+	l, err := Listen("udp", "127.0.0.1:0", config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	c, err := Dial("udp", l.Addr().String(), nil)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = c.Abort() })
+	s, err := l.AcceptKCP(t.Context())
+	require.NoError(t, err)
+	entered, leave := make(chan struct{}), make(chan struct{})
+	s.HandleDatagrams(func([]byte) { entered <- struct{}{}; <-leave })
+	hand := func() (next *Listener, err error) {
+		a, b := unixPair(t)
+		go func() { _ = l.HandOver(context.Background(), a) }()
+		return TakeOver(t.Context(), b, config)
+	}
+	next, err := hand()
+	require.NoError(t, err)
+	require.NoError(t, c.SendDatagram([]byte("d")))
+	<-entered
+	require.NoError(t, next.Endpoint().Close())
+	require.Eventually(t, func() bool {
+		_, err := hand()
+		return err != nil
+	}, 10*time.Second, time.Millisecond)
+	close(leave)
+	require.Eventually(t, func() bool {
+		next, err = hand()
+		return err == nil
+	}, 10*time.Second, time.Millisecond)
+	go func() { _, _ = io.Copy(s, s) }()
+	_, err = c.Write([]byte("lives"))
+	require.NoError(t, err)
+	receive(t, c, []byte("lives"))
+	require.NoError(t, next.Endpoint().Close())
+}
+
+// After the end of its successor an endpoint whose listener was handed over serves no new
+// one: it ends with its last session.
+func TestTakeoverNoListenAgain(t *testing.T) {
+	t.Parallel()
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	g0 := serves(t, "g0", l)
+	c := dials(t, l.Addr(), nil, "g0")
+	g1 := g0.handsOver(t, "g1", nil)
+	require.NoError(t, g1.l.Endpoint().Close())
+	c.echoes(t, 1000)
+	_, err = l.Endpoint().Listen()
+	require.ErrorIs(t, err, net.ErrClosed)
+	require.NoError(t, c.Close())
+	require.NoError(t, <-g0.left)
+}
