@@ -93,17 +93,9 @@ func middle(d []time.Duration) time.Duration { return d[len(d)/2].Round(time.Mil
 func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 	how := theLoad(t)
 	p := launch(t, kind, "g0", "").ready()
-	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	defer pc.Close()
-	config := configOf(kind)
-	config.Shards = 0
-	config.PeerTimeout = 20 * time.Second
-	e, err := kcp.NewEndpoint(lossy{pc, how.loss}, config)
-	require.NoError(t, err)
-	defer e.Close()
+	ends := clientEnds(t, kind, how)
 	processes := []*process{p}
-	ends := make([]chan struct{}, how.upgrades+1) // closed to end the sessions of a process
+	over := make([]chan struct{}, how.upgrades+1) // closed to end the sessions of a process
 	var failed atomic.Pointer[error]
 	fail := func(err error) {
 		if failed.CompareAndSwap(nil, &err) {
@@ -112,20 +104,23 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 	}
 	var sessions sync.WaitGroup
 	open := func(g int, count, bulks int) {
-		ends[g] = make(chan struct{})
+		over[g] = make(chan struct{})
 		name := p.name
 		var begun sync.WaitGroup
 		begun.Add(count + bulks)
+		dialling := make(chan struct{}, 50)
 		for i := range count + bulks {
 			wants, work := byte(wantsEcho), r.echo
 			if i >= count {
 				wants, work = wantsHash, r.bulk
 			}
 			sessions.Go(func() {
-				c, err := begin(e, p.addr, wants, name)
+				dialling <- struct{}{}
+				c, err := begin(ends[i%len(ends)], p.addr, wants, name)
+				<-dialling
 				begun.Done()
 				if err == nil {
-					err = work(c, ends[g])
+					err = work(c, over[g])
 				}
 				if err != nil {
 					fail(fmt.Errorf("session %d of %s: %w", i, name, err))
@@ -148,9 +143,9 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 		s := p.stats()
 		t.Logf("%s: %d sessions, %d packets, %d forwarded, %d of them dropped, %d dropped by the socket, lag %v, %d write errors", p.name, s.Sessions, s.PacketsReceived, s.Forwarded, s.DropForward, s.SocketDrops, s.Lag, s.WriteErrors)
 	}
-	order := rand.Perm(len(ends))
+	order := rand.Perm(len(over))
 	for _, g := range order {
-		close(ends[g])
+		close(over[g])
 	}
 	sessions.Wait()
 	for _, p := range processes[:len(processes)-1] {
@@ -161,6 +156,23 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 	}
 	s := processes[len(processes)-1].stats()
 	require.Zero(t, s.PredecessorSessions)
+}
+
+// clientEnds returns endpoints with sockets that lose packets, one for 50 sessions.
+func clientEnds(t *testing.T, kind string, how load) (ends []*kcp.Endpoint) {
+	config := configOf(kind)
+	config.Shards = 0
+	config.PeerTimeout = 20 * time.Second
+	config.SocketBuffer = 1 << 20
+	for range (how.sessions + 49) / 50 {
+		pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		require.NoError(t, err)
+		e, err := kcp.NewEndpoint(lossy{pc, how.loss}, config)
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+		ends = append(ends, e)
+	}
+	return ends
 }
 
 // begin opens a session, which must be with the process of that name.

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 // configOf returns the configuration of both ends of a kind.
 func configOf(kind string) *kcp.Config {
-	c := &kcp.Config{MaxSessionsPerAddress: 5000}
+	c := &kcp.Config{MaxSessionsPerAddress: 5000, Backlog: 5000}
 	switch kind {
 	case "aes-gcm":
 		gcm, err := crypt.AESGCM(bytes.Repeat([]byte{5}, 16))
