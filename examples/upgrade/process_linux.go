@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/examples/upgrade/arena"
+)
+
+// inheritEnv is set in a new process. It has two files of the process before: one end of
+// a Unix socket, over which the UDP socket comes, and a pipe to say how far it is.
+const (
+	inheritEnv = "UPGRADE_INHERIT"
+	socketFile = 3
+	pipeFile   = 4
+)
+
+// What a new process says through the pipe.
+const (
+	wantsSocket = 't'
+	serves      = 's'
+)
+
+// successor is a new process, as its parent sees it.
+type successor struct {
+	cmd   *exec.Cmd
+	conn  *net.UnixConn
+	pipe  *os.File
+	ended chan error // capacity 1: what Wait returns
+}
+
+// launch starts the program anew, with the same arguments. It is found where it was at
+// the start of this process, so its file may have been replaced.
+func launch() (*successor, error) {
+	exe, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	conn, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer theirs.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	defer w.Close()
+	cmd := exec.Command(exe, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), inheritEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{theirs, w} // socketFile and pipeFile
+	if err := cmd.Start(); err != nil {
+		_ = conn.Close()
+		_ = r.Close()
+		return nil, err
+	}
+	n := &successor{cmd: cmd, conn: conn, pipe: r, ended: make(chan error, 1)}
+	go func() {
+		n.ended <- cmd.Wait()
+		_ = conn.Close()
+		_ = r.Close()
+	}()
+	return n, nil
+}
+
+// socketPair returns a connection, and the file of its other end.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "handover"), os.NewFile(uintptr(fds[1]), "takeover")
+	defer ours.Close() // FileConn makes a copy
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// says waits until the process says what it should.
+func (n *successor) says(what byte, limit time.Duration) error {
+	if err := n.pipe.SetReadDeadline(time.Now().Add(limit)); err != nil {
+		return err
+	}
+	var b [1]byte
+	if _, err := n.pipe.Read(b[:]); err != nil {
+		return err
+	}
+	if b[0] != what {
+		return fmt.Errorf("the new process says %q in place of %q", b, what)
+	}
+	return nil
+}
+
+// failed ends a process that does not do what it should. It returns how the process has
+// ended, or why it had to be ended.
+func (n *successor) failed(err error) error {
+	if os.IsTimeout(err) {
+		n.kill()
+		<-n.ended
+		return fmt.Errorf("the new process is too slow: %w", err)
+	}
+	n.kill()
+	return fmt.Errorf("the new process has ended: %v", <-n.ended)
+}
+
+// kill ends a process that could not take over.
+func (n *successor) kill() { _ = n.cmd.Process.Kill() }
+
+// end returns a channel with the end of the process. Of a nil successor there is none.
+func (n *successor) end() <-chan error {
+	if n == nil {
+		return nil
+	}
+	return n.ended
+}
+
+// predecessor is the process before this one.
+type predecessor struct {
+	conn *net.UnixConn
+	pipe *os.File
+}
+
+// inherit returns the process that has started this one to take over; nil: there is none.
+func inherit() (*predecessor, error) {
+	if os.Getenv(inheritEnv) == "" {
+		return nil, nil
+	}
+	_ = os.Unsetenv(inheritEnv)
+	syscall.CloseOnExec(socketFile)
+	syscall.CloseOnExec(pipeFile)
+	file := os.NewFile(socketFile, "takeover")
+	defer file.Close()
+	conn, err := net.FileConn(file)
+	if err != nil {
+		return nil, err
+	}
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil, fmt.Errorf("%s is set, but file %d is no Unix socket", inheritEnv, socketFile)
+	}
+	return &predecessor{unix, os.NewFile(pipeFile, "progress")}, nil
+}
+
+// takeOver takes the socket over.
+func (p *predecessor) takeOver(ctx context.Context) (*kcp.Listener, error) {
+	defer p.conn.Close()
+	if _, err := p.pipe.Write([]byte{wantsSocket}); err != nil {
+		return nil, err
+	}
+	return kcp.TakeOver(ctx, p.conn, arena.Config())
+}
+
+// release says that this process serves.
+func (p *predecessor) release() {
+	_, _ = p.pipe.Write([]byte{serves}) // if it fails, the process before has ended
+	_ = p.pipe.Close()
+}
