@@ -166,6 +166,7 @@ func (s *server) handOver(ctx context.Context) (*successor, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer next.release()
 	defer context.AfterFunc(ctx, next.kill)()
 	if err := next.says(wantsSocket, s.start); err != nil {
 		return nil, next.failed(err)

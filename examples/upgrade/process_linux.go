@@ -63,11 +63,7 @@ func launch() (*successor, error) {
 		return nil, err
 	}
 	n := &successor{cmd: cmd, conn: conn, pipe: r, ended: make(chan error, 1)}
-	go func() {
-		n.ended <- cmd.Wait()
-		_ = conn.Close()
-		_ = r.Close()
-	}()
+	go func() { n.ended <- cmd.Wait() }()
 	return n, nil
 }
 
@@ -114,8 +110,14 @@ func (n *successor) failed(err error) error {
 	return fmt.Errorf("the new process has ended: %v", <-n.ended)
 }
 
-// kill ends a process that could not take over.
+// kill ends a process that has not taken over.
 func (n *successor) kill() { _ = n.cmd.Process.Kill() }
+
+// release closes what is needed no more once the process serves, or has ended.
+func (n *successor) release() {
+	_ = n.conn.Close()
+	_ = n.pipe.Close()
+}
 
 // end returns a channel with the end of the process. Of a nil successor there is none.
 func (n *successor) end() <-chan error {

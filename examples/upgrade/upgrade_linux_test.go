@@ -1,0 +1,188 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/arqnet/kcp/examples/upgrade/internal/lab"
+)
+
+// The processes are this test binary.
+func TestMain(m *testing.M) {
+	if os.Getenv(lab.ServerEnv) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// Players stay with their processes while three more come, and each new player is with
+// the newest. An old process ends with its last player.
+func TestPlayersOutliveUpgrades(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	newest := s.First
+	players := []*lab.Player{s.Join("ann", newest)}
+	for i := range 3 {
+		for _, p := range players {
+			p.Chat()
+		}
+		newest = s.Upgrades(newest)
+		require.Equal(t, fmt.Sprint(newest), s.Logged(`process (\d+) has taken over\n`))
+		players = append(players, s.Join(fmt.Sprint("player ", i), newest))
+		for _, p := range players[:i+1] {
+			p.Hush()
+		}
+	}
+	for _, p := range players {
+		p.Talks()
+		p.Sees(1)
+	}
+	for _, i := range []int{1, 0, 2} {
+		players[i].Leaves()
+		s.Ends(players[i].Server, time.Second)
+		for _, p := range players[3:] {
+			p.Talks()
+		}
+	}
+	s.Lives(newest)
+	s.Signal(newest, unix.SIGTERM)
+	require.Equal(t, "STOPPING=1", s.Notified())
+	players[3].IsSentAway()
+	s.Ends(newest, 10*time.Second)
+}
+
+// A process without players ends once the new one serves.
+func TestNobodyIsThere(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	newest := s.First
+	for range 3 {
+		old := newest
+		newest = s.Upgrades(old)
+		s.Ends(old, time.Second)
+	}
+	s.Join("ann", newest).Talks()
+}
+
+// A program that does not start, or does not take over, leaves all as it was.
+func TestProgramsThatFail(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ program, why string }{
+		"no program": {"nothing\x00that runs", "exec format error"},
+		"ends":       {"#!/bin/sh\nexit 3\n", "the new process has ended: exit status 3"},
+		"is slow":    {"#!/bin/sh\nexec sleep 100\n", "the new process is too slow: .*timeout"},
+		"is mute":    {"#!/bin/sh\nprintf t >&4\nexec sleep 100\n", "hand over .*timeout; .* too slow"},
+		"is another": {"#!/bin/sh\nprintf t >&4\nexit 4\n", "hand over .*exit status 4"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := lab.Start(t, "-start", "6s")
+			old := s.Join("ann", s.First)
+			s.Replace(test.program)
+			old.Chat()
+			s.Signal(s.First, unix.SIGHUP)
+			s.Reloading()
+			require.Regexp(t, fmt.Sprintf(`^MAINPID=%d\nREADY=1\nSTATUS=not upgraded: .*%s`, s.First, test.why), s.Notified())
+			s.Logged("not upgraded: .*" + test.why)
+			old.Hush()
+			s.Join("bob", s.First).Leaves()
+			s.Restore()
+			newest := s.Upgrades(s.First)
+			s.Join("joe", newest).Talks()
+			old.Talks()
+			old.Leaves()
+			s.Ends(s.First, time.Second)
+		})
+	}
+}
+
+// A SIGHUP that comes while another one is being handled starts one more process, whoever
+// gets it. A process that was replaced by one that has ended is not concerned any more.
+func TestSignalsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	ann := s.Join("ann", s.First)
+	s.Signal(s.First, unix.SIGHUP)
+	s.Reloading()
+	s.Signal(s.First, unix.SIGHUP)
+	second := s.Ready()
+	s.Reloading() // this is from the second
+	third := s.Ready()
+	s.Ends(second, time.Second)
+	s.Logged(`process ` + fmt.Sprint(third) + ` has taken over\n`)
+	require.Eventually(t, func() bool { // the first has to learn of the end of the second
+		s.Signal(s.First, unix.SIGHUP)
+		return s.Says(`SIGHUP is for the process that serves\n`)
+	}, 10*time.Second, 10*time.Millisecond)
+	ann.Talks()
+	s.Join("bob", third).Talks()
+	ann.Leaves()
+	s.Ends(s.First, time.Second)
+}
+
+// While a process waits for the end of its players, it passes SIGHUP on.
+func TestSignalsToAnOldProcess(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	ann := s.Join("ann", s.First)
+	second := s.Upgrades(s.First)
+	bob := s.Join("bob", second)
+	s.Logged(`has taken over\n`)
+	third := s.Upgrades(s.First)
+	s.Join("joe", third).Talks()
+	ann.Talks()
+	bob.Talks()
+}
+
+// If the newest process is killed, the one before it starts another.
+func TestNewestIsKilled(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	ann := s.Join("ann", s.First)
+	second := s.Upgrades(s.First)
+	s.Logged(`has taken over\n`)
+	ann.Chat()
+	s.Signal(second, unix.SIGKILL)
+	third := s.Ready()
+	s.Logged(`failed: signal: killed\n`)
+	s.Join("bob", third).Talks()
+	ann.Hush()
+	ann.Leaves()
+	s.Ends(s.First, time.Second)
+}
+
+// If a process that has been replaced itself is killed, nobody is concerned but its
+// players.
+func TestMiddleIsKilled(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	ann := s.Join("ann", s.First)
+	second := s.Upgrades(s.First)
+	s.Join("bob", second)
+	s.Logged(`has taken over\n`)
+	third := s.Upgrades(second)
+	s.Logged(`has taken over\n`)
+	s.Signal(second, unix.SIGKILL)
+	s.Logged(`a later process serves\n`)
+	ann.Talks()
+	s.Join("joe", third).Talks()
+	ann.Leaves()
+	s.Ends(s.First, time.Second)
+}
+
+// Players of an old process have to leave in the end.
+func TestDrainEnds(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t, "-drain", "100ms")
+	ann := s.Join("ann", s.First)
+	newest := s.Upgrades(s.First)
+	ann.IsSentAway()
+	s.Ends(s.First, 10*time.Second)
+	s.Join("bob", newest).Talks()
+}
