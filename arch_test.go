@@ -321,7 +321,7 @@ var layers = map[string][]string{
 	"stats":                 nil,
 	"trace":                 nil,
 	"fuzz":                  {"", "congestion"},
-	"examples":              {"", "netsim", "examples/internal/lab"},
+	"examples":              {"", "netsim", "examples/internal/lab", "examples/upgrade/arena", "examples/upgrade/systemd"},
 	"internal/testenv":      {"netsim", "crypt", "internal/udp"},
 	"e2e":                   nil,
 }

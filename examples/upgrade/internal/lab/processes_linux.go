@@ -5,6 +5,7 @@ package lab
 import (
 	"bufio"
 	"bytes"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -71,8 +72,9 @@ func Start(t *testing.T, args ...string) *Service {
 
 // kill ends all processes that are left.
 func (s *Service) kill() {
-	for pid := range s.handles {
-		_ = unix.PidfdSendSignal(s.handles[pid], unix.SIGKILL, nil, 0)
+	for _, fd := range s.handles {
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		_ = unix.Close(fd)
 	}
 	if s.t.Failed() {
 		s.t.Logf("the processes have said:\n%s", s.log.text())
@@ -109,7 +111,6 @@ func (s *Service) handle(pid int) int {
 		}
 		require.NoError(s.t, err)
 		s.handles[pid] = fd
-		s.t.Cleanup(func() { _ = unix.Close(fd) })
 	}
 	return s.handles[pid]
 }
@@ -167,6 +168,12 @@ func (s *Service) Ready() int {
 	require.NoError(s.t, err, message)
 	s.handle(pid)
 	return pid
+}
+
+// Stays checks that the next message says that the process still serves, and why.
+func (s *Service) Stays(pid int, why string) {
+	s.t.Helper()
+	require.Regexp(s.t, fmt.Sprintf(`^MAINPID=%d\nREADY=1\nSTATUS=not upgraded: .*%s`, pid, why), s.Notified())
 }
 
 // Upgrades sends SIGHUP to a process, and returns the one that serves then.

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/arqnet/kcp/examples/upgrade/internal/lab"
+)
+
+// The processes are this test binary.
+func TestMain(m *testing.M) {
+	if os.Getenv(lab.ServerEnv) != "" {
+		main()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A player stays with its process while another one takes over. tableflip lets that one
+// be replaced once the first has ended. Then it is the same again, twice.
+func TestPlayersOutliveUpgrades(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	newest, player := s.First, s.Join("ann", s.First)
+	for i := range 3 {
+		player.Chat()
+		old := newest
+		newest = s.Upgrades(old)
+		s.Logged(`has taken over\n`)
+		next := s.Join(fmt.Sprint("player ", i), newest)
+		refuses(s, newest, "parent hasn't exited")
+		s.Signal(old, unix.SIGHUP)
+		s.Logged(`SIGHUP is for the process that serves\n`)
+		s.Join("bob", newest).Leaves()
+		next.Talks()
+		player.Hush()
+		player.Sees(1)
+		player.Leaves()
+		s.Ends(old, time.Second)
+		next.Talks()
+		player = next
+	}
+	s.Signal(newest, unix.SIGTERM)
+	require.Equal(t, "STOPPING=1", s.Notified())
+	player.IsSentAway()
+	s.Ends(newest, 10*time.Second)
+}
+
+// refuses checks that a process does not upgrade itself, and says why.
+func refuses(s *lab.Service, pid int, why string) {
+	s.Signal(pid, unix.SIGHUP)
+	s.Reloading()
+	s.Stays(pid, why)
+	s.Logged("not upgraded: .*" + why)
+}
+
+// A program that does not start, or does not take over, leaves all as it was.
+func TestProgramsThatFail(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct{ program, why string }{
+		"no program": {"nothing\x00that runs", "exec format error"},
+		"ends":       {"#!/bin/sh\nexit 3\n", "exited: exit status 3"},
+		"is slow":    {"#!/bin/sh\nexec sleep 100\n", "timed out"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := lab.Start(t, "-start", "6s")
+			old := s.Join("ann", s.First)
+			s.Replace(test.program)
+			old.Chat()
+			refuses(s, s.First, test.why)
+			old.Hush()
+			s.Join("bob", s.First).Leaves()
+			s.Restore()
+			newest := s.Upgrades(s.First)
+			s.Join("joe", newest).Talks()
+			old.Talks()
+			old.Leaves()
+			s.Ends(s.First, time.Second)
+		})
+	}
+}
+
+// Two SIGHUPs at once start one process.
+func TestSignalsAtOnce(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t)
+	ann := s.Join("ann", s.First)
+	s.Signal(s.First, unix.SIGHUP)
+	s.Reloading()
+	s.Signal(s.First, unix.SIGHUP)
+	second := s.Ready()
+	s.Logged(`SIGHUP is for the process that serves\n`)
+	ann.Talks()
+	s.Join("bob", second).Talks()
+	ann.Leaves()
+	s.Ends(s.First, time.Second)
+	newest := s.Upgrades(second)
+	s.Join("joe", newest).Talks()
+}
+
+// Players of an old process have to leave in the end.
+func TestDrainEnds(t *testing.T) {
+	t.Parallel()
+	s := lab.Start(t, "-drain", "100ms")
+	ann := s.Join("ann", s.First)
+	newest := s.Upgrades(s.First)
+	ann.IsSentAway()
+	s.Ends(s.First, 10*time.Second)
+	s.Join("bob", newest).Talks()
+}
