@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -14,8 +15,9 @@ import (
 // debugServer serves the live page of -debug. A nil debugServer serves nothing,
 // which is what a command without -debug has.
 type debugServer struct {
-	set livepage.Set
-	srv *http.Server
+	set     livepage.Set
+	handler http.Handler
+	srv     atomic.Pointer[http.Server]
 }
 
 // debugOption returns the flag -debug.
@@ -35,16 +37,27 @@ func (s *settings) serveDebug(std streams, command string) (*debugServer, error)
 	if s.debug == "" {
 		return nil, nil
 	}
-	l, err := net.Listen("tcp", s.debug)
+	d := new(debugServer)
+	host, _, _ := net.SplitHostPort(s.debug) // debugOption has looked at it
+	d.handler = d.set.Handler(host)
+	addr, err := d.listen(s.debug)
 	if err != nil {
 		return nil, err
 	}
-	d := new(debugServer)
-	host, _, _ := net.SplitHostPort(s.debug) // debugOption has looked at it
-	d.srv = &http.Server{Handler: d.set.Handler(host), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-	go func() { _ = d.srv.Serve(l) }() // until close
-	fmt.Fprintf(std.err, "%s: live page at http://%v/\n", command, l.Addr())
+	fmt.Fprintf(std.err, "%s: live page at http://%v/\n", command, addr)
 	return d, nil
+}
+
+// listen serves the page, until close.
+func (d *debugServer) listen(addr string) (net.Addr, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	srv := &http.Server{Handler: d.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	d.srv.Store(srv)
+	go func() { _ = srv.Serve(l) }()
+	return l.Addr(), nil
 }
 
 // show adds an endpoint to the page.
@@ -57,6 +70,6 @@ func (d *debugServer) show(name string, e *kcp.Endpoint) {
 // close ends the server.
 func (d *debugServer) close() {
 	if d != nil {
-		_ = d.srv.Close()
+		_ = d.srv.Load().Close()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -14,6 +15,7 @@ type input struct {
 	start  sync.Once
 	chunks chan []byte // closed at the end, after err is set
 	err    error       // of source; io.EOF after a regular end
+	ended  atomic.Bool // all that there was has been taken
 }
 
 func newInput(source io.Reader) *input {
@@ -33,6 +35,7 @@ func (in *input) read() {
 		}
 		if err != nil {
 			in.err = err
+			in.ended.Store(true)
 			return
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 )
 
@@ -22,21 +23,61 @@ func (s *caughtSignal) Is(target error) bool { return target == context.Canceled
 
 // notifyContext returns a context that the first of the signals ends, with a
 // *caughtSignal for its cause. The second ends the process at once. The function
-// ends the context and gives the signals back.
+// ends the context and gives the signals back. A SIGHUP does not count after
+// divertHangups.
 func notifyContext(signals ...os.Signal) (context.Context, func()) {
-	ctx, cancel := context.WithCancelCause(context.Background())
+	diverted := new(hangups)
+	ctx, cancel := context.WithCancelCause(context.WithValue(context.Background(), hangupsKey{}, diverted))
 	caught := make(chan os.Signal, 1)
 	signal.Notify(caught, signals...)
 	go func() {
-		select {
-		case s := <-caught:
-			signal.Stop(caught)
-			cancel(&caughtSignal{s})
-		case <-ctx.Done():
-			signal.Stop(caught)
+		defer signal.Stop(caught)
+		for {
+			select {
+			case s := <-caught:
+				if s == syscall.SIGHUP && diverted.take() {
+					continue
+				}
+				cancel(&caughtSignal{s})
+			case <-ctx.Done():
+			}
+			return
 		}
 	}()
 	return ctx, func() { cancel(nil) }
+}
+
+// hangups is where SIGHUP goes instead of ending a context of notifyContext.
+type hangups struct {
+	to atomic.Pointer[chan struct{}] // capacity 1; nil: it ends the context
+}
+
+type hangupsKey struct{}
+
+// divertHangups returns a channel that gets something at SIGHUP, which does not end
+// the context any more. It is nil if ctx does not come from notifyContext.
+func divertHangups(ctx context.Context) <-chan struct{} {
+	h, ok := ctx.Value(hangupsKey{}).(*hangups)
+	if !ok {
+		return nil
+	}
+	to := make(chan struct{}, 1)
+	h.to.Store(&to)
+	return to
+}
+
+// take reports whether a SIGHUP is diverted. One that was not handled yet stands for
+// both.
+func (h *hangups) take() bool {
+	to := h.to.Load()
+	if to == nil {
+		return false
+	}
+	select {
+	case *to <- struct{}{}:
+	default:
+	}
+	return true
 }
 
 // interruptCode returns the exit code of a command whose context has ended.

@@ -20,7 +20,7 @@ With -k others wait until their turn comes, in the order of their arrival. They
 notice only that nothing is read yet; -v tells here that one waits. Up to 129
 wait, and the dial of a further one gets no answer.
 
-` + endingText,
+` + endingText + upgradeText,
 		groups: []optionGroup{
 			n.pipeGroup(option{"k", "", "keep listening: serve one session after another", toggle(keep)},
 				option{"allow-legacy", "", "with a -cipher that authenticates, also accept peers\nsuch as kcp-go and kcptun; an attacker can then replay\nwhat it has recorded of their sessions",
@@ -44,10 +44,14 @@ wait, and the dial of a further one gets no answer.
 func runListen(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "listen")
 	keep := false
+	var err error
+	if n.before, err = inherit(); err != nil {
+		return err
+	}
 	if err := n.parse(listenOptions(n, &keep), args); err != nil {
 		return err
 	}
-	defer n.debug.close()
+	defer func() { n.debug.close() }()
 	defer n.settings.closeTraces(n.std, n.command)
 	if err := n.tls.applyListen(n.cfg); err != nil {
 		return err
@@ -59,14 +63,14 @@ func runListen(ctx context.Context, std streams, args []string) error {
 		return err
 	}
 	n.cfg.HandshakeFailed = func(remote net.Addr, err error) { n.warnf("session with %v: %v", remote, err) }
-	l, err := kcp.Listen("udp", n.address, n.cfg)
+	l, err := n.listen(ctx)
 	if err != nil {
 		return err
 	}
 	n.logf("listening on %v", l.Addr())
 	n.debug.show(n.command, l.Endpoint())
 	if keep {
-		return n.serve(ctx, l)
+		return n.serve(ctx, l, n.upgradeOnHangup(ctx, l, args))
 	}
 	conn, err := l.AcceptKCP(ctx)
 	_ = l.Close() // the session goes on
@@ -76,10 +80,26 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	return n.only(ctx, conn)
 }
 
+// listen opens the socket, or takes it over.
+func (n *netcat) listen(ctx context.Context) (*kcp.Listener, error) {
+	if n.before == nil {
+		return kcp.Listen("udp", n.address, n.cfg)
+	}
+	l, err := n.before.takeOver(ctx, n.cfg)
+	if err != nil {
+		return nil, err
+	}
+	if n.debug, err = n.settings.serveDebug(n.std, n.command); err != nil {
+		n.warnf("no live page: %v", err) // it is too late for an error
+	}
+	return l, nil
+}
+
 // serve accepts one session after another. It prints the error of a session
 // that fails, and goes on; only an error of stdin or stdout ends it, or an
-// interrupt, which is no error between sessions.
-func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
+// interrupt, which is no error between sessions. It returns nil after the last
+// session if another process has taken over. u may be nil.
+func (n *netcat) serve(ctx context.Context, l *kcp.Listener, u *upgrader) error {
 	defer l.Close()
 	accepting, stop := context.WithCancel(ctx)
 	defer stop()
@@ -94,10 +114,13 @@ func (n *netcat) serve(ctx context.Context, l *kcp.Listener) error {
 		conn, err := next.conn, next.err
 		if err = interrupted(ctx, err); err == errInterrupted {
 			return nil
+		} else if err != nil && u.replaced() {
+			return u.wait(ctx)
 		} else if err != nil {
 			return err
 		}
 		n.busy.Store(true)
+		n.before.wait(ctx)
 		_, err = n.pipe(ctx, conn)
 		n.busy.Store(false)
 		if err != nil {

@@ -28,6 +28,7 @@ type netcat struct {
 	in       *input       // nil with receive
 	busy     atomic.Bool  // listen -k serves a session
 	debug    *debugServer // nil without -debug
+	before   *predecessor // the process to take over from; nil: none
 }
 
 func newNetcat(std streams, command string) *netcat {
@@ -73,7 +74,9 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if !n.receive {
 		n.in = newInput(n.std.in)
 	}
-	n.debug, err = n.settings.serveDebug(n.std, n.command)
+	if n.before == nil { // which still serves its page
+		n.debug, err = n.settings.serveDebug(n.std, n.command)
+	}
 	return err
 }
 

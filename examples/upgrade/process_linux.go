@@ -101,13 +101,12 @@ func (n *successor) says(what byte, limit time.Duration) error {
 // failed ends a process that does not do what it should. It returns how the process has
 // ended, or why it had to be ended.
 func (n *successor) failed(err error) error {
+	n.kill()
+	<-n.ended
 	if os.IsTimeout(err) {
-		n.kill()
-		<-n.ended
 		return fmt.Errorf("the new process is too slow: %w", err)
 	}
-	n.kill()
-	return fmt.Errorf("the new process has ended: %v", <-n.ended)
+	return fmt.Errorf("the new process has ended: %v", n.cmd.ProcessState)
 }
 
 // kill ends a process that has not taken over.

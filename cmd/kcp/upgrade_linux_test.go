@@ -1,0 +1,275 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// upgraded is a kcp listen -k -d that may be replaced, and the processes that replace it,
+// all with the same stdout and stderr.
+type upgraded struct {
+	t       *testing.T
+	program string // may be replaced
+	cmd     *exec.Cmd
+	addr    string
+	out     watched
+	err     watched
+	closed  chan struct{} // once all processes have ended
+}
+
+// serveUpgradable starts the first process, which has no terminal.
+func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
+	u := &upgraded{t: t, program: filepath.Join(t.TempDir(), "kcp"), closed: make(chan struct{})}
+	u.out.changed, u.err.changed = make(chan struct{}, 1), make(chan struct{}, 1)
+	u.restore()
+	u.cmd = exec.Command(u.program, append([]string{"listen", "127.0.0.1:0", "-k", "-v"}, args...)...)
+	u.cmd.Env = append(os.Environ(), "KCP_TEST_AS_COMMAND=1", "GORACE=atexit_sleep_ms=0")
+	u.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	u.cmd.Stdin, u.cmd.Stdout, u.cmd.Stderr = stdin, &u.out, &u.err
+	require.NoError(t, u.cmd.Start())
+	go func() {
+		_ = u.cmd.Wait() // also for the end of both streams
+		close(u.closed)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-u.cmd.Process.Pid, syscall.SIGKILL) // all processes are in its group
+		<-u.closed
+		if t.Failed() {
+			t.Logf("stderr:\n%s", &u.err)
+		}
+	})
+	u.addr = u.err.find(t, `listening on (\S+)\n`)
+	return u
+}
+
+// replace puts another file in the place of the program.
+func (u *upgraded) replace(content []byte) {
+	require.NoError(u.t, os.WriteFile(u.program+".new", content, 0o755))
+	require.NoError(u.t, os.Rename(u.program+".new", u.program))
+}
+
+// restore puts the command in the place of the program.
+func (u *upgraded) restore() {
+	content, err := os.ReadFile(os.Args[0])
+	require.NoError(u.t, err)
+	u.replace(content)
+}
+
+// hangUp sends SIGHUP to a process.
+func (u *upgraded) hangUp(pid int) { require.NoError(u.t, syscall.Kill(pid, syscall.SIGHUP)) }
+
+// upgrade makes a process hand over, and returns the new one.
+func (u *upgraded) upgrade(pid int) int {
+	u.t.Helper()
+	u.hangUp(pid)
+	next, err := strconv.Atoi(u.err.next(u.t, `process (\d+) has taken over; this one ends with its last session\n`))
+	require.NoError(u.t, err)
+	return next
+}
+
+// next is find for what was written since the last call of next.
+func (w *watched) next(t *testing.T, pattern string) string {
+	t.Helper()
+	found := w.find(t, `(?s)`+pattern)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rest := w.text.String()
+	w.text.Reset()
+	w.text.WriteString(rest[strings.LastIndex(rest, found)+len(found):])
+	return found
+}
+
+// sender is a kcp dial that sends what it is told to.
+type sender struct {
+	*process
+	stdin *io.PipeWriter
+}
+
+func (u *upgraded) dial() *sender {
+	r, w := io.Pipe()
+	u.t.Cleanup(func() { _ = w.Close() })
+	return &sender{dial(u.t.Context(), r, u.addr), w}
+}
+
+func (s *sender) send(t *testing.T, text string) {
+	_, err := io.WriteString(s.stdin, text)
+	require.NoError(t, err)
+}
+
+func (s *sender) end(t *testing.T) {
+	_ = s.stdin.Close()
+	require.Equal(t, exitOK, s.wait(t), s.err.String())
+}
+
+// The session of before three upgrades goes on. Those that come later are served by the
+// new processes after it, in their order, and each process ends with its sessions.
+func TestListenUpgrades(t *testing.T) {
+	t.Parallel()
+	u := serveUpgradable(t, nil, "-d")
+	first := u.dial()
+	first.send(t, "a0 ")
+	u.out.find(t, "(a0 )")
+	newest, old, later := u.cmd.Process.Pid, []int(nil), []*sender(nil)
+	want := "a0 "
+	for i, name := range []string{"b", "c", "d"} {
+		old = append(old, newest)
+		newest = u.upgrade(newest)
+		s := u.dial()
+		s.send(t, name+"0 ")
+		later = append(later, s)
+		if i == 0 { // it ends as soon as it is served
+			require.NoError(t, s.stdin.Close())
+		}
+		text := "a" + strconv.Itoa(i+1) + " "
+		first.send(t, text)
+		want += text
+		u.out.find(t, "(^"+want+"$)")
+	}
+	first.end(t)
+	later[0].end(t)
+	want += "b0 c0 "
+	u.out.find(t, "("+want+")")
+	u.ends(old[0], old[1])
+	later[1].send(t, "c1 ")
+	later[1].end(t)
+	u.out.find(t, "(^"+want+"c1 d0 )")
+	u.ends(old[2])
+	later[2].end(t)
+	require.NoError(t, syscall.Kill(newest, syscall.SIGTERM))
+	<-u.closed
+	require.Equal(t, want+"c1 d0 ", u.out.String())
+}
+
+// ends waits until processes have ended.
+func (u *upgraded) ends(pids ...int) {
+	u.t.Helper()
+	for _, pid := range pids {
+		require.Eventually(u.t, func() bool {
+			status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+			_, state, _ := bytes.Cut(status, []byte(") "))
+			return err != nil || state[0] == 'Z' // nobody may wait for it
+		}, 20*time.Second, 10*time.Millisecond, "process %d", pid)
+	}
+}
+
+// A program that does not start, or does not take over, leaves all as it was.
+func TestListenIsNotUpgraded(t *testing.T) {
+	t.Parallel()
+	u := serveUpgradable(t, nil, "-d")
+	s := u.dial()
+	s.send(t, "a")
+	u.out.find(t, "(a)")
+	for program, why := range map[string]string{
+		"nothing\x00that runs":                 "exec format error",
+		"#!/bin/sh\nexit 3\n":                  "the new process has ended: exit status 3",
+		"#!/bin/sh\nprintf t >&4\nsleep 0.1\n": "hand over .*the new process has ended: exit status 0",
+	} {
+		u.replace([]byte(program))
+		u.hangUp(u.cmd.Process.Pid)
+		u.err.next(t, "(kcp listen: not upgraded: [^\n]*"+why+"\n)")
+	}
+	s.send(t, "b")
+	s.end(t)
+	u.out.find(t, "(^ab$)")
+	next := u.dial()
+	next.send(t, "c")
+	u.out.find(t, "(^abc$)")
+	u.restore()
+	newest := u.upgrade(u.cmd.Process.Pid)
+	next.end(t)
+	u.ends(u.cmd.Process.Pid)
+	last := u.dial()
+	last.send(t, "d")
+	last.end(t)
+	u.out.find(t, "(^abcd$)")
+	u.hangUp(newest)
+	u.err.next(t, "(has taken over)")
+}
+
+// What is read from stdin belongs to one process.
+func TestListenReadsStdin(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	u := serveUpgradable(t, r)
+	u.hangUp(u.cmd.Process.Pid)
+	u.err.next(t, "(not upgraded: this process reads standard input; use -d\n)")
+	d := u.dial()
+	_, err = w.WriteString("stdin")
+	require.NoError(t, err)
+	require.NoError(t, w.Close())
+	d.end(t)
+	require.Equal(t, "stdin", d.out.String())
+	u.upgrade(u.cmd.Process.Pid)
+	u.ends(u.cmd.Process.Pid)
+}
+
+// The live page is that of the newest process.
+func TestListenUpgradesItsPage(t *testing.T) {
+	t.Parallel()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	page := free.Addr().String()
+	require.NoError(t, free.Close())
+	u := serveUpgradable(t, nil, "-d", "-debug", page)
+	ask := func() {
+		resp, err := http.Get("http://" + page + "/")
+		require.NoError(t, err)
+		defer resp.Body.Close()
+		require.Equal(t, http.StatusOK, resp.StatusCode)
+	}
+	ask()
+	u.replace([]byte("#!/bin/sh\nprintf t >&4\nexit 3\n"))
+	u.hangUp(u.cmd.Process.Pid)
+	u.err.next(t, "(not upgraded: )")
+	ask()
+	u.restore()
+	u.upgrade(u.cmd.Process.Pid)
+	u.ends(u.cmd.Process.Pid)
+	ask()
+}
+
+// SIGHUP goes on to the process that has taken over. If that has failed, another one is
+// started.
+func TestListenUpgradesAgain(t *testing.T) {
+	t.Parallel()
+	u := serveUpgradable(t, nil, "-d")
+	s := u.dial()
+	s.send(t, "a")
+	u.out.find(t, "(a)")
+	second := u.upgrade(u.cmd.Process.Pid)
+	third := u.upgrade(u.cmd.Process.Pid)
+	u.ends(second)
+	require.NotEqual(t, second, third)
+	s.send(t, "b")
+	u.out.find(t, "(^ab$)")
+	s.end(t)
+	u.ends(u.cmd.Process.Pid)
+
+	next := u.dial()
+	next.send(t, "c")
+	u.out.find(t, "(^abc$)")
+	fourth := u.upgrade(third)
+	require.NoError(t, syscall.Kill(fourth, syscall.SIGKILL))
+	u.err.next(t, "(the process that has taken over: signal: killed; SIGHUP starts another\n)")
+	next.send(t, "d")
+	u.out.find(t, "(^abcd$)")
+	u.upgrade(third)
+	next.end(t)
+	last := u.dial()
+	last.send(t, "e")
+	last.end(t)
+	u.out.find(t, "(^abcde$)")
+}
