@@ -67,10 +67,14 @@ func runListen(ctx context.Context, std streams, args []string) error {
 	if err != nil {
 		return err
 	}
-	n.logf("listening on %v", l.Addr())
 	n.debug.show(n.command, l.Endpoint())
+	var u *upgrader
 	if keep {
-		return n.serve(ctx, l, n.upgradeOnHangup(ctx, l, args))
+		u = n.upgradeOnHangup(ctx, l, args)
+	}
+	n.logf("listening on %v", l.Addr())
+	if keep {
+		return n.serve(ctx, l, u)
 	}
 	conn, err := l.AcceptKCP(ctx)
 	_ = l.Close() // the session goes on

@@ -121,35 +121,27 @@ func TestListenUpgrades(t *testing.T) {
 	first := u.dial()
 	first.send(t, "a0 ")
 	u.out.find(t, "(a0 )")
-	newest, old, later := u.cmd.Process.Pid, []int(nil), []*sender(nil)
-	want := "a0 "
-	for i, name := range []string{"b", "c", "d"} {
-		old = append(old, newest)
-		newest = u.upgrade(newest)
-		s := u.dial()
-		s.send(t, name+"0 ")
-		later = append(later, s)
-		if i == 0 { // it ends as soon as it is served
-			require.NoError(t, s.stdin.Close())
-		}
-		text := "a" + strconv.Itoa(i+1) + " "
-		first.send(t, text)
-		want += text
-		u.out.find(t, "(^"+want+"$)")
-	}
+	second := u.upgrade(u.cmd.Process.Pid)
+	third := u.upgrade(second)
+	u.ends(second) // it has no session
+	c := u.dial()
+	c.send(t, "c0 ")
+	fourth := u.upgrade(third)
+	d := u.dial()
+	d.send(t, "d0 ")
+	first.send(t, "a1 ")
+	u.out.find(t, "(^a0 a1 $)")
 	first.end(t)
-	later[0].end(t)
-	want += "b0 c0 "
-	u.out.find(t, "("+want+")")
-	u.ends(old[0], old[1])
-	later[1].send(t, "c1 ")
-	later[1].end(t)
-	u.out.find(t, "(^"+want+"c1 d0 )")
-	u.ends(old[2])
-	later[2].end(t)
-	require.NoError(t, syscall.Kill(newest, syscall.SIGTERM))
+	u.ends(u.cmd.Process.Pid)
+	u.out.find(t, "(^a0 a1 c0 $)")
+	c.send(t, "c1 ")
+	c.end(t)
+	u.ends(third)
+	u.out.find(t, "(^a0 a1 c0 c1 d0 $)")
+	d.end(t)
+	require.NoError(t, syscall.Kill(fourth, syscall.SIGTERM))
 	<-u.closed
-	require.Equal(t, want+"c1 d0 ", u.out.String())
+	require.Equal(t, "a0 a1 c0 c1 d0 ", u.out.String())
 }
 
 // ends waits until processes have ended.
@@ -239,6 +231,28 @@ func TestListenUpgradesItsPage(t *testing.T) {
 	u.upgrade(u.cmd.Process.Pid)
 	u.ends(u.cmd.Process.Pid)
 	ask()
+}
+
+// systemd learns which process is the newest.
+func TestListenTellsTheService(t *testing.T) {
+	dir, err := os.MkdirTemp("", "kcp") // t.TempDir may be too long for the name of a socket
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	name := filepath.Join(dir, "notify")
+	t.Setenv("NOTIFY_SOCKET", name)
+	notify, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = notify.Close() })
+	require.NoError(t, notify.SetReadDeadline(time.Now().Add(time.Minute)))
+	tells := func(pid int) {
+		b := make([]byte, 1000)
+		n, err := notify.Read(b)
+		require.NoError(t, err)
+		require.Equal(t, "MAINPID="+strconv.Itoa(pid)+"\nREADY=1", string(b[:n]))
+	}
+	u := serveUpgradable(t, nil, "-d")
+	tells(u.cmd.Process.Pid)
+	tells(u.upgrade(u.cmd.Process.Pid))
 }
 
 // SIGHUP goes on to the process that has taken over. If that has failed, another one is

@@ -27,7 +27,8 @@ const ServerEnv = "KCP_TEST_SERVER"
 // limit is how long anything may take on a busy machine.
 const limit = 30 * time.Second
 
-// Service is a server as systemd sees it: a program, and processes that start one another.
+// Service is a server as systemd sees it: a program, and processes that start one
+// another.
 type Service struct {
 	t       *testing.T
 	Program string // may be replaced
