@@ -47,6 +47,7 @@ const startPatience = time.Minute
 type upgrader struct {
 	n    *netcat
 	l    *kcp.Listener
+	exe  string // the file of the program, or of its next version
 	args []string
 
 	next     *successor    // the process that has taken over, while it runs; nil: none
@@ -69,11 +70,15 @@ func (n *netcat) upgradeOnHangup(ctx context.Context, l *kcp.Listener, args []st
 	if hangups == nil {
 		return nil
 	}
+	exe, err := os.Executable() // later the file may have another name
+	if err != nil {
+		exe = os.Args[0]
+	}
 	tellService()
 	if n.before != nil {
 		n.before.release() // it may end
 	}
-	u := &upgrader{n: n, l: l, args: args, drained: make(chan struct{}, 1), finished: make(chan error, 1)}
+	u := &upgrader{n: n, l: l, exe: exe, args: args, drained: make(chan struct{}, 1), finished: make(chan error, 1)}
 	go u.run(ctx, hangups)
 	return u
 }
@@ -201,10 +206,6 @@ type successor struct {
 
 // launch starts the program anew.
 func (u *upgrader) launch() (*successor, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
 	conn, socket, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -219,7 +220,7 @@ func (u *upgrader) launch() (*successor, error) {
 	}
 	if err == nil {
 		turns := append(u.n.before.left(), u.turn)
-		n.cmd = exec.Command(exe, append([]string{"listen"}, u.args...)...)
+		n.cmd = exec.Command(u.exe, append([]string{"listen"}, u.args...)...)
 		n.cmd.Env = append(os.Environ(), inheritEnv+"="+strconv.Itoa(len(turns)))
 		n.cmd.Stdin, n.cmd.Stdout, n.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 		n.cmd.ExtraFiles = append([]*os.File{socket, says}, turns...)

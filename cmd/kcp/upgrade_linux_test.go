@@ -54,9 +54,10 @@ func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
 	return u
 }
 
-// replace puts another file in the place of the program.
+// replace puts another file in the place of the program. The old one gets another name.
 func (u *upgraded) replace(content []byte) {
 	require.NoError(u.t, os.WriteFile(u.program+".new", content, 0o755))
+	_ = os.Rename(u.program, u.program+".old") // there is none at first
 	require.NoError(u.t, os.Rename(u.program+".new", u.program))
 }
 

@@ -42,6 +42,10 @@ func run(addr string, drain, start time.Duration) error {
 	hangups := make(chan os.Signal, 1) // one that comes during an upgrade waits
 	signal.Notify(hangups, syscall.SIGHUP)
 
+	exe, err := os.Executable() // later the file may have another name
+	if err != nil {
+		return err
+	}
 	before, err := inherit()
 	if err != nil {
 		return err
@@ -67,12 +71,13 @@ func run(addr string, drain, start time.Duration) error {
 	if before != nil {
 		before.release()
 	}
-	s := &server{listener: l, drain: drain, start: start, drained: make(chan struct{}, 1)}
+	s := &server{exe: exe, listener: l, drain: drain, start: start, drained: make(chan struct{}, 1)}
 	return s.run(ctx, hangups)
 }
 
 // server is what the signals of the process act on.
 type server struct {
+	exe          string // the file of the program, or of its next version
 	listener     *kcp.Listener
 	drain, start time.Duration
 
@@ -162,7 +167,7 @@ func (s *server) replace(ctx context.Context) {
 
 // handOver starts a process, hands over to it, and returns it when it serves.
 func (s *server) handOver(ctx context.Context) (*successor, error) {
-	next, err := launch()
+	next, err := launch(s.exe)
 	if err != nil {
 		return nil, err
 	}

@@ -35,13 +35,8 @@ type successor struct {
 	ended chan error // capacity 1: what Wait returns
 }
 
-// launch starts the program anew, with the same arguments. It is found where it was at
-// the start of this process, so its file may have been replaced.
-func launch() (*successor, error) {
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, err
-	}
+// launch starts the program at exe, with the arguments of this process.
+func launch(exe string) (*successor, error) {
 	conn, theirs, err := socketPair()
 	if err != nil {
 		return nil, err

@@ -2,7 +2,8 @@
 // github.com/cloudflare/tableflip. That starts the new process, waits until it serves,
 // and lets only one upgrade go on at a time.
 //
-//	cd examples/upgrade/tableflip && go build -o /tmp/tableflip . && /tmp/tableflip -addr localhost:4000 &
+//	cd examples/upgrade/tableflip
+//	go build -o /tmp/tableflip . && /tmp/tableflip -addr localhost:4000 &
 //	kill -HUP $!
 package main
 

@@ -82,10 +82,11 @@ func (s *Service) kill() {
 	}
 }
 
-// Replace puts another file in the place of the program, as install(1) does.
+// Replace puts another file in the place of the program. The old one gets another name.
 func (s *Service) Replace(content string) {
 	s.t.Helper()
 	require.NoError(s.t, os.WriteFile(s.Program+".new", []byte(content), 0o755))
+	_ = os.Rename(s.Program, s.Program+".old") // there is none at first
 	require.NoError(s.t, os.Rename(s.Program+".new", s.Program))
 }
 
