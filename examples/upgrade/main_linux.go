@@ -130,7 +130,10 @@ func (s *server) end() error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return s.listener.Shutdown(ctx)
+	if err := s.listener.Shutdown(ctx); err != nil {
+		log.Print(err) // players who had gone; no reason for an alarm
+	}
+	return nil
 }
 
 // hangUp handles a SIGHUP.
