@@ -1,0 +1,73 @@
+package docs
+
+import (
+	"context"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+)
+
+// In the old process, which has started the new one. It returns when the last session
+// has ended. Those that are left after a time are closed.
+func leave(ctx context.Context, l *kcp.Listener, successor *net.UnixConn, patience time.Duration) error {
+	timer := time.AfterFunc(patience, func() { _ = l.Shutdown(ctx) })
+	defer timer.Stop()
+	return l.HandOver(ctx, successor)
+}
+
+// In the new process, which gets all new sessions from then on.
+func enter(ctx context.Context, predecessor *net.UnixConn, config *kcp.Config) (*kcp.Listener, error) {
+	return kcp.TakeOver(ctx, predecessor, config)
+}
+
+// unixPair returns two ends of a Unix socket.
+func unixPair(t *testing.T) (a, b *net.UnixConn) {
+	t.Chdir(t.TempDir()) // whose name may be too long for a socket
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: "socket"})
+	require.NoError(t, err)
+	defer l.Close()
+	a, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: "socket"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = a.Close() })
+	b, err = l.AcceptUnix()
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = b.Close() })
+	return a, b
+}
+
+// A session that does not end by itself is closed after the time that leave gives it.
+func TestLeaveAndEnter(t *testing.T) {
+	old, err := kcp.Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	addr := old.Addr().String()
+	stays, err := kcp.Dial("udp", addr, nil)
+	require.NoError(t, err)
+	defer stays.Close()
+	_, err = old.Accept()
+	require.NoError(t, err)
+
+	a, b := unixPair(t)
+	left := make(chan error, 1)
+	go func() { left <- leave(t.Context(), old, a, 300*time.Millisecond) }()
+	l, err := enter(t.Context(), b, nil)
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	comes, err := kcp.Dial("udp", addr, nil)
+	require.NoError(t, err)
+	defer comes.Abort()
+	_, err = l.Accept()
+	require.NoError(t, err)
+	select {
+	case err := <-left:
+		require.NoError(t, err)
+	case <-time.After(20 * time.Second):
+		require.Fail(t, "the old process does not end")
+	}
+	_, err = stays.Read(make([]byte, 1))
+	require.ErrorIs(t, err, io.EOF)
+}
