@@ -56,7 +56,12 @@ func serveUpgradable(t *testing.T, stdin io.Reader, args ...string) *upgraded {
 
 // replace puts another file in the place of the program. The old one gets another name.
 func (u *upgraded) replace(content []byte) {
-	require.NoError(u.t, os.WriteFile(u.program+".new", content, 0o755))
+	// A process that is started meanwhile would have the file open for writing, for a
+	// moment in which it cannot be executed.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(u.program+".new", content, 0o755)
+	syscall.ForkLock.RUnlock()
+	require.NoError(u.t, err)
 	_ = os.Rename(u.program, u.program+".old") // there is none at first
 	require.NoError(u.t, os.Rename(u.program+".new", u.program))
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/arqnet/kcp/examples/upgrade/arena"
 )
 
-// Player is a session with a server. It talks without a pause from Chat to Hush.
+// Player is a session with a server. It talks from Chat to Hush.
 type Player struct {
 	t      *testing.T
 	conn   *kcp.Conn
@@ -72,15 +72,17 @@ func (p *Player) Talks() {
 	require.NoError(p.t, p.talk())
 }
 
-// Chat talks until Hush.
+// Chat talks a hundred times a second, until Hush.
 func (p *Player) Chat() {
 	p.hush = make(chan struct{})
 	p.wait.Go(func() {
+		pace := time.NewTicker(10 * time.Millisecond)
+		defer pace.Stop()
 		for p.err == nil {
 			select {
 			case <-p.hush:
 				return
-			default:
+			case <-pace.C:
 				p.err = p.talk()
 			}
 		}

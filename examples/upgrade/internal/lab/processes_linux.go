@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -85,7 +86,17 @@ func (s *Service) kill() {
 // Replace puts another file in the place of the program. The old one gets another name.
 func (s *Service) Replace(content string) {
 	s.t.Helper()
-	require.NoError(s.t, os.WriteFile(s.Program+".new", []byte(content), 0o755))
+	// A process that is started meanwhile would have the file open for writing, for a
+	// moment in which it cannot be executed.
+	syscall.ForkLock.RLock()
+	err := os.WriteFile(s.Program+".new", []byte(content), 0o755)
+	syscall.ForkLock.RUnlock()
+	require.NoError(s.t, err)
+	s.rename()
+}
+
+func (s *Service) rename() {
+	s.t.Helper()
 	_ = os.Rename(s.Program, s.Program+".old") // there is none at first
 	require.NoError(s.t, os.Rename(s.Program+".new", s.Program))
 }
@@ -95,7 +106,11 @@ func (s *Service) Restore() {
 	s.t.Helper()
 	exe, err := os.Executable()
 	require.NoError(s.t, err)
-	content, err := os.ReadFile(exe)
+	if os.Link(exe, s.Program+".new") == nil {
+		s.rename()
+		return
+	}
+	content, err := os.ReadFile(exe) // the folder is in another file system
 	require.NoError(s.t, err)
 	s.Replace(string(content))
 }
