@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/netip"
 	"slices"
 	"sync"
@@ -67,7 +68,7 @@ func (m *meter) between(from, to time.Duration) (n int) {
 func (m *meter) extremes(from, to, d time.Duration) (least, most int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	least = 1 << 60
+	least = math.MaxInt
 	for i, begin := range m.at {
 		if begin < from || begin+d > to {
 			continue

@@ -37,8 +37,9 @@ type session struct {
 }
 
 // TestLives runs random lives: KCP_TAKEOVER_LIVES, or a few. Sessions of processes that
-// were not killed see all their bytes and end in order. Those of killed ones get ErrReset.
-// Processes that have handed over end with their last session, and leave nothing.
+// were not killed see all their bytes and end in order. Those of killed ones get
+// ErrReset. Processes that have handed over end with their last session, and leave
+// nothing.
 func TestLives(t *testing.T) {
 	lives := 12
 	if n, err := strconv.Atoi(os.Getenv("KCP_TAKEOVER_LIVES")); err == nil {

@@ -10,8 +10,8 @@ import (
 
 var errMalformed = errors.New("malformed message")
 
-// A message of a Pipe has at most maxDatagrams datagrams, and maxMessage bytes but for the
-// last of them, which is up to 64 KiB with its address. No message is larger than
+// A message of a Pipe has at most maxDatagrams datagrams, and maxMessage bytes unless it
+// has a single one, of up to 64 KiB and its address. No message is larger than
 // largestMessage.
 const (
 	maxMessage     = 32 << 10
