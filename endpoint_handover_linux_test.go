@@ -158,7 +158,7 @@ func TestTakeover(t *testing.T) {
 				}
 				for _, old := range clients[:i+1] {
 					for _, c := range old {
-						c.echoes(t, 100_000)
+						c.echoes(t, 20_000)
 					}
 				}
 			}
@@ -182,7 +182,7 @@ func TestTakeover(t *testing.T) {
 			require.Eventually(t, func() bool { return last.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
 			require.Eventually(t, func() bool { return last.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
 			for _, c := range clients[2] {
-				c.echoes(t, 100_000)
+				c.echoes(t, 20_000)
 				require.NoError(t, c.Close())
 			}
 		})
@@ -192,6 +192,10 @@ func TestTakeover(t *testing.T) {
 // Bytes in both directions are on their way while the sockets change hands.
 func TestTakeoverUnderLoad(t *testing.T) {
 	t.Parallel()
+	bytes := 5_000_000
+	if testing.Short() { // much slows other tests down
+		bytes = 200_000
+	}
 	for name, config := range takeoverConfigs(t) {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
@@ -200,14 +204,14 @@ func TestTakeoverUnderLoad(t *testing.T) {
 			var wait sync.WaitGroup
 			for range 4 {
 				c := dials(t, l.Addr(), clientConfig(name, config), "g0")
-				wait.Go(func() { c.echoes(t, 5_000_000) })
+				wait.Go(func() { c.echoes(t, bytes) })
 			}
 			all := []*generation{g}
 			for i := range 3 {
 				g = g.handsOver(t, fmt.Sprint("g", i+1), &config)
 				all = append(all, g)
 				c := dials(t, l.Addr(), clientConfig(name, config), g.name)
-				wait.Go(func() { c.echoes(t, 1_000_000) })
+				wait.Go(func() { c.echoes(t, bytes/5) })
 			}
 			wait.Wait()
 		})

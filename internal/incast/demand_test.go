@@ -97,5 +97,5 @@ func TestEqualShares(t *testing.T) {
 	require.Equal(t, 1<<20/50, d.Level(1<<20))
 	d.Reset()
 	require.Zero(t, d.Level(1000))
-	require.EqualValues(t, 1<<32-1, d.Add(1, 1<<32-1), "what is more than a number holds")
+	require.EqualValues(t, uint32(1<<32-1), d.Add(1, 1<<32-1), "what is more than a number holds")
 }
