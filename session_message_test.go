@@ -265,7 +265,7 @@ func (c *tiring) Seal(p []byte) error {
 
 // free reports whether nobody keeps mu for good.
 func free(mu *sync.Mutex) bool {
-	for range 1000 {
+	for range 300_000 {
 		if mu.TryLock() {
 			mu.Unlock()
 			return true
