@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -182,7 +183,7 @@ func (s *server) upgrade(ctx context.Context) error {
 		default: // an earlier call has returned, too
 		}
 	}()
-	if err := s.upg.Upgrade(); err != nil {
+	if err := s.replace(ctx); err != nil {
 		_ = conn.Close()
 		select {
 		case why := <-refused:
@@ -192,6 +193,20 @@ func (s *server) upgrade(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// replace is Upgrader.Upgrade, which refuses while the parent runs. It waits a second for
+// one that is about to end.
+func (s *server) replace(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	gone := s.upg.WaitForParent(waiting) == nil
+	err := s.upg.Upgrade()
+	for gone && err != nil && strings.Contains(err.Error(), "parent hasn't exited") && waiting.Err() == nil {
+		time.Sleep(time.Millisecond) // the Upgrader has yet to notice
+		err = s.upg.Upgrade()
+	}
+	return err
 }
 
 // socketPair returns both ends of a connection.
