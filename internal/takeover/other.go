@@ -33,7 +33,6 @@ func (*Link) Receive(...Kind) (Kind, []byte, error) { return 0, nil, errors.ErrU
 func (*Link) TakeFiles(int) ([]int, error)          { return nil, errors.ErrUnsupported }
 func (*Pipe) Duplicate() (int, error)               { return -1, errors.ErrUnsupported }
 func (*Pipe) Read([]byte) (int, error)              { return 0, errors.ErrUnsupported }
-func (*Pipe) Write([]byte) error                    { return errors.ErrUnsupported }
 func (*Pipe) TryWrite([]byte) bool                  { return false }
 func (*Pipe) SetReadDeadline(time.Time) error       { return errors.ErrUnsupported }
 func (*Pipe) Interrupt()                            {}

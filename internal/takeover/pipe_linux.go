@@ -79,12 +79,6 @@ func (p *Pipe) Read(b []byte) (n int, err error) {
 	return n, nil
 }
 
-// Write writes a message, and waits while the other end does not read.
-func (p *Pipe) Write(b []byte) error {
-	_, err := p.conn.Write(b)
-	return err
-}
-
 // TryWrite writes a message unless that would wait. It reports whether it did.
 func (p *Pipe) TryWrite(b []byte) (ok bool) {
 	raw, err := p.conn.SyscallConn()
@@ -101,15 +95,11 @@ func (p *Pipe) TryWrite(b []byte) (ok bool) {
 // SetReadDeadline sets the time after which Read fails with os.ErrDeadlineExceeded.
 func (p *Pipe) SetReadDeadline(t time.Time) error { return p.conn.SetReadDeadline(t) }
 
-// Interrupt makes Read fail with os.ErrDeadlineExceeded until Resume, and Write if it
-// waits for a second from now on.
-func (p *Pipe) Interrupt() {
-	_ = p.conn.SetReadDeadline(time.Unix(1, 0))
-	_ = p.conn.SetWriteDeadline(time.Now().Add(time.Second))
-}
+// Interrupt makes Read fail with os.ErrDeadlineExceeded until Resume.
+func (p *Pipe) Interrupt() { _ = p.SetReadDeadline(time.Unix(1, 0)) }
 
 // Resume ends the effect of Interrupt.
-func (p *Pipe) Resume() { _ = p.conn.SetDeadline(time.Time{}) }
+func (p *Pipe) Resume() { _ = p.SetReadDeadline(time.Time{}) }
 
 // Close closes this process's end.
 func (p *Pipe) Close() { _ = p.conn.Close() }
