@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"cmp"
 	"net"
 	"time"
 
@@ -96,7 +97,7 @@ func (e *Endpoint) emptied() (hold time.Duration, ok bool) {
 		return 0, false
 	}
 	if e.config.TLS != nil || e.protection.Authentic || !e.takeover.left {
-		hold = min(max(0, e.socket.holdUntil-e.now()), drainHold)
+		hold = cmp.Or(e.takeover.hold, min(max(0, e.socket.holdUntil-e.now()), drainHold))
 	}
 	return hold, true
 }

@@ -31,6 +31,7 @@ type takeoverState struct {
 	notes   []takeover.Note // for the successor
 	wake    chan struct{}   // capacity 1: drain has something to do; nil: nothing was handed over
 	drained chan struct{}   // closed when drain has ended
+	hold    time.Duration   // in place of drainHold; 0 except in tests
 }
 
 // handover is one call of HandOver.

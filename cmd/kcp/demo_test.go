@@ -230,8 +230,8 @@ func TestDemoStreams(t *testing.T) {
 	require.Empty(t, got.err)
 	require.NotContains(t, got.out, "\x1b", "escape sequences, though this is no terminal")
 	for _, row := range []string{
-		` +streams +one session\n +p50 +p99 +p50 +p99\n`, `  state feed( +\d+ ms){4}\n`, `  chat( +(\d+ ms|-)){4}\n`,
-		`  calls( +\d+ ms){4}\n`, `  download( +[0-9.]+ Mbit/s){2}\n`,
+		` +streams +one session\n +p50 +p99 +p50 +p99\n`, `  state feed( +(\d+ ms|-)){4}\n`, `  chat( +(\d+ ms|-)){4}\n`,
+		`  calls( +(\d+ ms|-)){4}\n`, `  download( +[0-9.]+ Mbit/s){2}\n`,
 	} {
 		require.Regexp(t, row, got.out)
 	}
