@@ -384,6 +384,7 @@ type machineStats struct {
 	inFlight, queued  int   // segments
 	readable          int   // bytes received and not read
 	window            int   // the peer's, in segments
+	unread            int   // by how much it was larger, in segments
 	congestionWindow  int   // segments
 }
 
@@ -393,6 +394,7 @@ func (k *KCP) snapshot() machineStats {
 		srtt: k.snd.rtt.srtt, rttvar: k.snd.rtt.rttvar, rto: int32(k.snd.rtt.rto),
 		inFlight: k.snd.inFlight, queued: int(k.snd.end - k.snd.nxt),
 		readable: k.rcv.bytes,
-		window:   int(k.peer.wnd), congestionWindow: k.snd.cc.Window(),
+		window:   int(k.peer.wnd), unread: int(k.peer.wndMax - k.peer.wnd),
+		congestionWindow: k.snd.cc.Window(),
 	}
 }

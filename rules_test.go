@@ -159,6 +159,8 @@ func sessionFigures() []rulebook.Figure {
 		{dialled, "3 s", maxHold},
 		{dialled, "1.5 s", lossyHold},
 		{"| Round-trip time of the application", "1 s", refreshAfter},
+		{"| Round-trip time of the application", "10 s", askedFor * time.Second},
+		{"| Round-trip time of the application", "3 s", promptFor},
 		{keepAlive, "25 s", defaultKeepAlive},
 		{keepAlive, "1 s", probeAfter},
 		{"| A PING is repeated", "16 times", pingTries},

@@ -291,7 +291,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		}
 	}
 	c.packetDone(c.kcp.Input(data), len(data), now)
-	c.measured(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
+	c.measuredByData(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
 	return true
 }
 

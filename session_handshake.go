@@ -28,6 +28,7 @@ type handshakeState struct {
 	version      uint32        // of the peer's signals; 0: not known
 	capabilities uint32        // of the peer, from its INFO: capPMTU, capReason
 	cookie       signal        // goes with our HELLO; code 0: none
+	peerFinal    seq           // if peerFin: the peer sends no data from here on
 	helloAt      time.Duration // when HELLO was last sent
 	born         time.Duration // when the session began
 
@@ -43,7 +44,6 @@ type handshakeState struct {
 	peerClosed bool       // it was CLOSE: the peer reads nothing more
 	cookies    uint8      // cookies that were answered with an immediate HELLO
 	securing   bool       // with TLS: the machine's packets cannot be sent, as their keys are not agreed on
-	peerFinal  seq        // if peerFin: the peer sends no data from here on
 }
 
 // peerKind tells whether the peer supports signals.

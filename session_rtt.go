@@ -11,28 +11,83 @@ import (
 // signals. The time-outs of data do not depend on it: the state machine has its
 // own estimate (RFC 6298). Conn.mu guards it.
 type rttState struct {
-	at       time.Duration // the last sample, since the epoch; 0: none yet
+	at       time.Duration // the last sample that counted, since the epoch; 0: none yet
 	smoothed uint32        // microseconds; 0: no sample yet
 	least    uint32        // microseconds; 0: no sample yet
+	jitter   uint32        // mean deviation of the samples, in microseconds
+	asked    uint16        // when Stats was last called, in seconds since the epoch, modulo 2^16
+	read     bool          // asked is valid
+	prompt   bool          // smoothed is of answers that leave at once
 }
 
-// refreshAfter is the age of the last sample from which a datagram that is sent
-// takes a PING along.
-const refreshAfter = time.Second
+const (
+	// refreshAfter is the age of the last sample from which a datagram that is sent
+	// takes a PING along, and data if Stats is called now and then.
+	refreshAfter = time.Second
+	// promptFor is how long the answer to a PING counts in place of what ACKs show,
+	// which may have been delayed (RFC 1122 §4.2.3.2).
+	promptFor = 3 * time.Second
+	// askedFor is for how many seconds after a call of Stats PINGs measure beside data.
+	askedFor = 10
+)
 
-// measured takes a sample of the round-trip time; 0 is none.
+// measured takes a sample of the round-trip time, of an answer that leaves at once; 0 is
+// none.
 func (c *Conn) measured(sample, now time.Duration) {
+	if sample > 0 {
+		if !c.rtt.prompt {
+			c.rtt.smoothed = 0
+		}
+		c.rtt.add(sample, now)
+		c.rtt.prompt = true
+	}
+}
+
+// measuredByData takes a sample of an ACK, which may have been delayed; 0 is none. If
+// the application wants to know the round-trip time, the next packet takes a PING along.
+func (c *Conn) measuredByData(sample, now time.Duration) {
 	if sample <= 0 {
 		return
 	}
-	r, us := &c.rtt, uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
+	if r := &c.rtt; !r.prompt || now-r.at >= promptFor {
+		if r.prompt {
+			r.smoothed, r.prompt = 0, false
+		}
+		r.add(sample, now)
+	}
+	if c.rtt.wanted(now) && c.mayPing(now) {
+		c.queuePing(c.watched(), now)
+	}
+}
+
+// add takes a sample.
+func (r *rttState) add(sample, now time.Duration) {
+	us := uint32(min(max(sample.Microseconds(), 1), math.MaxUint32))
+	if r.at == 0 {
+		r.least = us
+	}
+	r.least = min(r.least, us)
 	if r.smoothed == 0 {
-		r.smoothed, r.least = us, us
+		r.smoothed, r.jitter = us, 0
 	} else {
+		off := max(r.smoothed, us) - min(r.smoothed, us)
+		r.jitter = uint32((3*uint64(r.jitter) + uint64(off)) / 4)
 		r.smoothed = uint32((7*uint64(r.smoothed) + uint64(us)) / 8)
-		r.least = min(r.least, us)
 	}
 	r.at = max(now, 1)
+}
+
+// ask notes that the application wants to know the round-trip time.
+func (r *rttState) ask(now time.Duration) {
+	r.asked, r.read = uint16(now/time.Second), true
+}
+
+// wanted reports whether the application has asked for the round-trip time lately.
+func (r *rttState) wanted(now time.Duration) bool {
+	if r.read && uint16(now/time.Second)-r.asked >= askedFor {
+		r.read = false
+	}
+	return r.read
 }
 
 // current returns the smoothed round-trip time. Without a sample that is the
@@ -55,23 +110,30 @@ func (r *rttState) age(now time.Duration) time.Duration {
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
 func (c *Conn) refreshRTT(now time.Duration) {
-	if c.kcp.WaitSend() > 0 || c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.at > 0 && now-c.rtt.at < refreshAfter {
-		return
-	}
-	if w := c.watched(); w.pingAt == 0 || now-w.pingAt >= refreshAfter {
-		c.sendPing(w, now)
+	if c.kcp.WaitSend() == 0 && c.mayPing(now) {
+		c.queuePing(c.watched(), now)
+		c.kcp.sendSignals()
 	}
 }
 
-// sendPing queues a PING that measures the round-trip time. It is not repeated,
+// mayPing reports whether the last sample is old enough for a PING, which the peer can
+// answer.
+func (c *Conn) mayPing(now time.Duration) bool {
+	if c.hs.kind != peerExtended || c.hs.unvalidated.Load() || c.rtt.prompt && now-c.rtt.at < refreshAfter {
+		return false
+	}
+	w := c.watch
+	return w == nil || w.pingAt == 0 || now-w.pingAt >= refreshAfter
+}
+
+// queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
-func (c *Conn) sendPing(w *sessionWatch, now time.Duration) {
+func (c *Conn) queuePing(w *sessionWatch, now time.Duration) {
 	w.ping, w.pingAt = signal{sigPing, c.ep.random32(), c.ep.random32()}, max(now, 1)
 	c.kcp.queueSignals(w.ping)
-	c.kcp.sendSignals()
 }
 
-// pongArrived takes the answer to a PING, which may be that of sendPing.
+// pongArrived takes the answer to a PING, which may be that of queuePing.
 func (c *Conn) pongArrived(s signal) {
 	w := c.watch
 	if w == nil || w.pingAt == 0 || s != w.ping.answer() {
@@ -112,7 +174,8 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 		if now >= next {
 			next = now + c.requestWait()
 			c.setClock(now)
-			c.sendPing(w, now)
+			c.queuePing(w, now)
+			c.kcp.sendSignals()
 			c.writePackets() // it releases c.mu: look again
 			if timer == nil {
 				timer = time.AfterFunc(next-now, wake)

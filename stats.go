@@ -46,13 +46,15 @@ func countDrop(d *Drops, err error) {
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, size := c.kcp.snapshot(), c.writeBuffer()
+	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
+	c.rtt.ask(now)
 	return ConnStats{
 		Counters:         c.kcp.Counters(),
 		Dropped:          c.dropCounts(),
 		RTT:              c.rtt.current(k.srtt),
 		RTTMin:           time.Duration(c.rtt.least) * time.Microsecond,
-		RTTAge:           c.rtt.age(c.ep.now()),
+		RTTAge:           c.rtt.age(now),
+		Jitter:           time.Duration(c.rtt.jitter) * time.Microsecond,
 		RTTVar:           time.Duration(k.rttvar) * time.Millisecond,
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
@@ -61,6 +63,7 @@ func (c *Conn) Stats() ConnStats {
 		WriteBufferUsed:  size - c.room(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
+		RemoteUnread:     k.unread,
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
 		MaxRate:          c.maxRate(),

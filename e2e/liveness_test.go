@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"context"
+	"io"
 	"net"
 	"net/netip"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -104,6 +106,73 @@ func TestRTTWithDatagramsOnly(t *testing.T) {
 			require.Less(t, s.RTTAge, 1200*time.Millisecond)
 		}
 		require.InDelta(t, 10, pings, 2)
+	})
+}
+
+// Data whose ACKs are delayed, 20 times a second. An application that calls Stats learns
+// the round-trip time of the path, for a PING a second. Otherwise there is no PING.
+func TestRTTBesideData(t *testing.T) {
+	for _, jitter := range []time.Duration{0, 8 * time.Millisecond} {
+		inWorld(t, 2, netsim.LinkConfig{Delay: oneWay, Jitter: jitter}, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			go io.Copy(io.Discard, b)
+			var pings atomic.Int32
+			w.net.SetFilter(func(_, to netip.AddrPort, p []byte) bool {
+				for ; to == acceptorAddr && len(p) >= headerSize; p = p[min(len(p), headerSize+int(decodeHeader(p).len)):] {
+					h := decodeHeader(p)
+					if s, ok := h.signal(); ok && s.code == sigPing {
+						pings.Add(1)
+					}
+				}
+				return true
+			})
+			write := func(seconds int) {
+				for range 20 * seconds {
+					_, err := a.Write([]byte("state of the world"))
+					require.NoError(t, err)
+					time.Sleep(50 * time.Millisecond)
+				}
+			}
+			write(20)
+			require.Zero(t, pings.Load())
+			a.Stats()
+			for range 20 {
+				write(1)
+				a.Stats()
+			}
+			require.InDelta(t, 20, pings.Load(), 3)
+			s := a.Stats()
+			if jitter == 0 {
+				near(t, s.RTT)
+				require.Less(t, s.Jitter, time.Millisecond)
+			} else {
+				require.InDelta(t, float64(2*oneWay+jitter), float64(s.RTT), float64(jitter))
+				require.InDelta(t, float64(jitter/2), float64(s.Jitter), float64(jitter/2-time.Millisecond))
+			}
+			require.Less(t, s.RTTAge, 1200*time.Millisecond)
+			pings.Store(0)
+			write(20)
+			require.InDelta(t, 10, pings.Load(), 2, "Stats was not called for longer than ten seconds")
+		})
+	}
+}
+
+// RemoteUnread tells the writer how far the reader is behind.
+func TestRemoteUnread(t *testing.T) {
+	inWorld(t, 2, netsim.LinkConfig{Delay: oneWay}, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(&kcp.Config{MessageMode: true}, &kcp.Config{MessageMode: true})
+		for n := 1; n <= 300; n++ {
+			require.NoError(t, a.WriteMessage([]byte{1}))
+		}
+		time.Sleep(time.Second)
+		require.Equal(t, 300, a.Stats().RemoteUnread)
+		for range 300 {
+			_, err := b.ReadMessage(make([]byte, 10))
+			require.NoError(t, err)
+		}
+		require.NoError(t, a.WriteMessage([]byte{1}))
+		time.Sleep(time.Second)
+		require.Equal(t, 1, a.Stats().RemoteUnread)
 	})
 }
 

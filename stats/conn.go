@@ -15,12 +15,15 @@ type Conn struct {
 	Dropped Drops
 
 	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
-	// sample. Samples are the acknowledgements of data, the handshake, and PINGs
-	// (keep-alive, Conn.Ping, and one a second beside datagrams that are sent).
-	// Those of data include up to 25 ms for which the peer holds them back.
+	// sample. Samples are the handshake and PINGs: those of keep-alive and Conn.Ping,
+	// one a second beside datagrams that are sent, and one a second beside data that
+	// is sent while Stats was called within the last 10 s. Without one in the last 3 s,
+	// the acknowledgements of data count too. An ACK may have been delayed (RFC 1122
+	// §4.2.3.2): up to 25 ms, by other implementations up to their interval.
 	RTT           time.Duration
 	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
 	RTTAge        time.Duration // since the last sample; 0: none yet
+	Jitter        time.Duration // mean deviation of these samples (RFC 6298 §2), in microseconds
 	RTTVar        time.Duration // variation of the round-trip time of data, in milliseconds
 	RTO           time.Duration // retransmission time-out, in milliseconds
 	InFlight      int           // segments sent and not acknowledged
@@ -31,6 +34,11 @@ type Conn struct {
 	WriteBufferUsed int
 	ReadBuffered    int // payload bytes waiting to be read, or for a missing segment
 	RemoteWindow    int // the window that the peer advertises, in segments
+	// RemoteUnread is how far the reader at the peer is behind, in segments: by how much
+	// the largest window that the peer has advertised exceeds RemoteWindow. It also
+	// counts what waits there for a missing segment, and what the peer takes back when
+	// many send to it at once.
+	RemoteUnread int
 	// Held is the memory in bytes that the session holds because of what the
 	// peer has sent. It counts unread data and datagrams, places kept for
 	// missing segments, packets kept for error correction, and buffers that are
