@@ -115,6 +115,7 @@ func (c *Conn) shedMemory() bool {
 	}
 	before := c.held()
 	c.kcp.Compact()
+	c.compactStreams()
 	c.dropUnreliable()
 	if c.account(); before > 0 && 2*c.held() <= before {
 		return false

@@ -200,6 +200,13 @@ func (c *Conn) streamMemory() int {
 	return c.streams.Memory()
 }
 
+// compactStreams releases spare memory of streams.
+func (c *Conn) compactStreams() {
+	if c.streams != nil {
+		c.streams.Compact()
+	}
+}
+
 // streamsUnsent reports whether messages of streams wait that the peer takes.
 func (c *Conn) streamsUnsent() bool {
 	return c.streams != nil && c.closing.state == stateOpen && c.streams.Busy()

@@ -218,6 +218,7 @@ func (c *Conn) onWake() {
 func (c *Conn) compact() {
 	c.timers.compactAt = 0
 	c.kcp.Compact()
+	c.compactStreams()
 	c.outgoing.compact()
 	c.in.protection.Compact()
 	if c.in.decoder != nil {

@@ -244,7 +244,7 @@ func check(t *testing.T, table *Table) {
 		held, size := 0, 0
 		for _, m := range in.ready[in.head:] {
 			held += int(m.held)
-			size += m.left
+			size += int(m.left)
 		}
 		for mid, m := range in.early.All {
 			held += m.memory()

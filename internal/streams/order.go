@@ -78,12 +78,12 @@ func (s *Stream) inputData(h *Header, data []byte) {
 	}
 	whole := h.End && !h.Part
 	if whole && (ahead == 0 || s.params.Unordered) && in.early.Get(uint32(h.MID)) == nil {
-		data = append(make([]byte, 0, len(data)), data...)
+		data = append(s.table.segments.get(len(data)), data...)
 		if ahead == 0 {
-			s.becomeReady(received{data: data, left: len(data), cost: int32(len(data) + SegmentCost)})
+			s.becomeReady(received{data: data, left: int32(len(data)), cost: int32(len(data) + SegmentCost)})
 			in.passTo(h.MID + 1)
 		} else {
-			s.becomeReady(received{data: data, left: len(data), cost: int32(len(data))})
+			s.becomeReady(received{data: data, left: int32(len(data)), cost: int32(len(data))})
 			m := s.earlyAt(h.MID)
 			m.complete, m.cost = true, SegmentCost
 		}
@@ -136,7 +136,7 @@ func (s *Stream) inputFragment(h *Header, data []byte) bool {
 	m.bytes += uint32(len(data))
 	m.cost += uint32(cost)
 	s.in.bytes += len(data)
-	data = append(make([]byte, 0, len(data)), data...)
+	data = append(s.table.segments.get(len(data)), data...)
 	if !h.Part {
 		m.whole, m.complete, m.waits = data, true, true
 	} else {
@@ -264,7 +264,7 @@ func (s *Stream) passEarly(m *earlyMessage) {
 func (s *Stream) give(m *earlyMessage, keep uint32) {
 	s.hold(-m.memory())
 	s.in.bytes -= int(m.bytes)
-	r := received{data: m.whole, parts: m.parts, left: int(m.bytes), cost: int32(m.cost - keep)}
+	r := received{data: m.whole, parts: m.parts, left: int32(m.bytes), cost: int32(m.cost - keep)}
 	r.held = int32(m.count) * fragmentBytesHeld
 	*m = earlyMessage{complete: true, cost: keep}
 	s.hold(m.memory())

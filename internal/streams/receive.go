@@ -52,9 +52,10 @@ type fragments = sparse.Map[[]byte]
 
 // received is a message that can be read.
 type received struct {
-	data  []byte    // what Read has not taken yet, but for parts
+	data  []byte    // in front of parts
 	parts fragments // what follows data
-	left  int       // bytes of both
+	left  int32     // bytes of both that Read has not taken yet
+	off   int32     // bytes of data that it has
 	cost  int32     // towards the credit
 	held  int32     // memory, in bytes
 }
@@ -62,13 +63,13 @@ type received struct {
 // take moves bytes of m to b, and returns their number.
 func (m *received) take(b []byte) (n int) {
 	for m.left > 0 && n < len(b) {
-		if len(m.data) == 0 {
+		if int(m.off) == len(m.data) {
 			_, data := m.parts.First()
-			m.data = *data
+			m.data, m.off = *data, 0
 			m.parts.RemoveFirst()
 		}
-		k := copy(b[n:], m.data)
-		n, m.data, m.left = n+k, m.data[k:], m.left-k
+		k := copy(b[n:], m.data[m.off:])
+		n, m.off, m.left = n+k, m.off+int32(k), m.left-int32(k)
 	}
 	return n
 }
@@ -259,12 +260,16 @@ func (s *Stream) makeRoom() {
 func (s *Stream) becomeReady(m received) {
 	in := &s.in
 	in.stats.MessagesReceived++
-	m.held += int32(m.left + fragmentBytesHeld)
-	if n := len(in.ready); n == cap(in.ready) { // append would double it
-		in.ready = append(make([]received, 0, n+n/4+2), in.ready...)
+	m.held += m.left + fragmentBytesHeld
+	if n := len(in.ready); n == cap(in.ready) {
+		list := s.table.list
+		if s.table.list = nil; cap(list) <= n {
+			list = make([]received, 0, n+n/4+2) // append would double it
+		}
+		in.ready = append(list, in.ready...)
 	}
 	in.ready = append(in.ready, m)
-	in.bytes += m.left
+	in.bytes += int(m.left)
 	s.hold(int(m.held))
 	s.Owner.Readable()
 }
@@ -276,11 +281,17 @@ func (s *Stream) taken() {
 	m := &in.ready[in.head]
 	s.hold(-int(m.held))
 	cost := int(m.cost)
+	if !s.table.failed {
+		s.table.segments.put(m.data)
+	}
 	*m = received{}
 	in.window = max(in.window, s.table.limits.ReceiveBuffer)
 	if in.head++; in.head == len(in.ready) {
 		in.ready, in.head = in.ready[:0], 0
-		if cap(in.ready) > 16 {
+		if n := cap(in.ready); n > 16 {
+			if n > cap(s.table.list) && !s.table.failed {
+				s.table.list = in.ready
+			}
 			in.ready = nil
 		}
 		s.table.read(s)
@@ -326,7 +337,7 @@ func (s *Stream) NextMessage() (n int, ok bool) {
 	if !s.readable() {
 		return 0, false
 	}
-	return s.in.ready[s.in.head].left, true
+	return int(s.in.ready[s.in.head].left), true
 }
 
 // ReadMessage moves the message that NextMessage has told of to b, which is large

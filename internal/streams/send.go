@@ -129,6 +129,9 @@ func (s *Stream) Write(b []byte) {
 		m := s.out.last
 		if m == nil || !m.chunk || len(m.data) >= chunkSize {
 			m = &message{stream: s, chunk: true}
+			if len(b) >= chunkSize {
+				m.data = s.table.chunks.get(chunkSize)
+			}
 			s.enqueue(m)
 		}
 		n := min(len(b), chunkSize-len(m.data))
@@ -184,6 +187,9 @@ func (s *Stream) dequeue() {
 	s.waiting(-m.memory())
 	if s.out.first = m.next; s.out.first == nil {
 		s.out.last = nil
+	}
+	if m.chunk {
+		s.table.chunks.put(m.data)
 	}
 	m.next, m.sent = nil, true
 	if m.data = nil; s.out.blocked > 0 && 2*s.out.queued <= s.table.limits.WriteBuffer {

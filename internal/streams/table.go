@@ -45,6 +45,9 @@ type Table struct {
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
 	failed   bool                      // the session has ended, or delivers nothing more
+
+	segments, chunks spares     // for reuse: buffers of received segments, and of chunks to be sent
+	list             []received // for reuse, empty
 }
 
 // Init prepares an empty table.
@@ -101,10 +104,10 @@ func (t *Table) ours(id uint32) bool {
 // Held returns the bytes of memory of what has arrived and was not read.
 func (t *Table) Held() int { return t.held }
 
-// Memory returns the bytes of memory that streams take because of the peer: Held,
-// the streams that the peer has opened, and ids.
+// Memory returns the bytes of memory that streams take because of the peer: Held, the
+// streams that the peer has opened, ids, and what is kept for reuse.
 func (t *Table) Memory() int {
-	return t.held + (t.fromPeer+len(t.unread))*BytesHeld + t.theirs.Size() + 4*cap(t.refused)
+	return t.held + t.spareMemory() + (t.fromPeer+len(t.unread))*BytesHeld + t.theirs.Size() + 4*cap(t.refused)
 }
 
 // Queued returns the bytes of memory of what waits to be sent.
@@ -305,6 +308,7 @@ func (t *Table) Fail(err error) {
 	}
 	t.openings, t.refused = nil, nil
 	t.sched = scheduler{}
+	t.Compact()
 	t.Wake()
 }
 
