@@ -4,6 +4,7 @@
 //	kcp demo            moves 8 MB both ways at once through a bad network
 //	kcp listen ADDR     accepts a session, and pipes it to stdin and stdout
 //	kcp dial ADDR       the other end of that
+//	kcp ping ADDR       measures the round trip to a listener
 //	kcp relay -to ADDR  simulates a bad network between any two UDP programs
 //	kcp trace FILE      makes a page of a trace of a session
 //
@@ -59,6 +60,7 @@ func commands() []command {
 		{"demo", "move a file both ways at once through a lossy network", runDemo},
 		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
 		{"dial", "open a session and pipe it to stdin and stdout", runDial},
+		{"ping", "measure the round trip to a listener", runPing},
 		{"relay", "forward UDP packets through a simulated bad network", runRelay},
 		{"trace", "make a page of what a session has done", runTrace},
 		{"version", "print the version", runVersion},

@@ -47,8 +47,13 @@ func (n *netcat) pipeGroup(more ...option) optionGroup {
 		option{"q", "DURATION", "for peers that cannot signal their end, such as\nkcp-go: end this long after the end of stdin and the\nlast packet; 0: as soon as stdin is delivered;\n-1: never; default 3s",
 			parsed(&n.quiet, parsePatience)},
 		option{"d", "", "only receive: do not read stdin; the default if stdin\nis a terminal and stdout is not", toggle(&n.receive)},
-		option{"v", "", "report events on stderr", toggle(&n.verbose)},
+		n.verboseOption(),
 	)}
+}
+
+// verboseOption returns the flag -v.
+func (n *netcat) verboseOption() option {
+	return option{"v", "", "report events on stderr", toggle(&n.verbose)}
 }
 
 // endingText describes the end of a session in the usage texts of both.
