@@ -40,6 +40,11 @@ pipes it to stdin and stdout.
 // runDial is kcp dial.
 func runDial(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "dial")
+	return n.lines.errors(n.runDial(ctx, args))
+}
+
+// runDial is the whole of kcp dial. Its errors are without the form of -json.
+func (n *netcat) runDial(ctx context.Context, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}

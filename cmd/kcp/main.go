@@ -100,20 +100,24 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // report prints err and returns the exit code for it. ctx is that of the command.
 func report(ctx context.Context, std streams, name string, err error) int {
-	command := strings.TrimSpace("kcp " + name)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	command, code, hint := strings.TrimSpace("kcp "+name), exitFailed, ""
 	var usage usageError
 	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.err, "%s: %v\nRun '%s -h' for usage.\n", command, err, command)
-		return exitUsage
+		code, hint = exitUsage, fmt.Sprintf("Run '%s -h' for usage.\n", command)
+	case errors.Is(err, errInterrupted):
+		code = interruptCode(ctx)
 	}
-	fmt.Fprintf(std.err, "%s: %v\n", command, err)
-	if errors.Is(err, errInterrupted) {
-		return interruptCode(ctx)
+	var object *jsonError
+	if errors.As(err, &object) {
+		_ = object.lines.print(jsonFailure{"error", err.Error(), code}) // there is no other place to say it
+		return code
 	}
-	return exitFailed
+	fmt.Fprintf(std.err, "%s: %v\n%s", command, err, hint)
+	return code
 }
 
 func mainUsage() string {

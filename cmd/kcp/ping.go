@@ -24,6 +24,7 @@ const (
 // pinger sends pings, and prints what becomes of them.
 type pinger struct {
 	out      io.Writer
+	lines    *jsonLines
 	peer     string
 	ping     func(context.Context) (time.Duration, error) // as Conn.Ping
 	count    int                                          // 0: until interrupted
@@ -60,6 +61,7 @@ answered and the session did not break off. Without -count an interrupt
 				{"interval", "DURATION", "time from one ping to the next; default 1s", parsed(&p.interval, positiveDuration)},
 				n.waitOption(),
 				n.verboseOption(),
+				n.lines.option("stdout"),
 			}},
 			{"TLS", n.tls.dialOptions()},
 			n.settings.only("peer-timeout", "keepalive", "linger", "trace", "debug", "cipher", "key", "key-file", "fec"),
@@ -74,7 +76,13 @@ answered and the session did not break off. Without -count an interrupt
 func runPing(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "ping")
 	n.receive = true // stdin is none of its business
-	p := &pinger{out: std.out, interval: defaultPingInterval}
+	n.lines.out = std.out
+	return n.lines.errors(n.runPing(ctx, args))
+}
+
+// runPing is the whole of kcp ping. Its errors are without the form of -json.
+func (n *netcat) runPing(ctx context.Context, args []string) error {
+	p := &pinger{lines: &n.lines, out: n.std.out, interval: defaultPingInterval}
 	if err := n.parse(pingOptions(n, p), args); err != nil {
 		return err
 	}
@@ -102,7 +110,7 @@ func (p *pinger) run(ctx context.Context) error {
 	if errors.Is(err, kcp.ErrLegacyPeer) {
 		return fmt.Errorf("%s does not answer pings: it is a peer such as kcp-go or the C reference", p.peer)
 	}
-	if printed := p.print(p.summary()); printed != nil {
+	if printed := p.printSummary(); printed != nil {
 		return printed
 	}
 	switch {
@@ -151,6 +159,13 @@ func (p *pinger) loop(ctx context.Context, start time.Time) error {
 func (p *pinger) note(rtt, took time.Duration, lost bool) error {
 	p.result.add(rtt, lost)
 	seq := p.result.sent
+	if p.lines.on {
+		o := jsonPing{Type: "status", Seq: seq, Answered: !lost, Took: took.Seconds()}
+		if !lost {
+			o.RTT = seconds(rtt)
+		}
+		return p.lines.print(o)
+	}
 	if lost {
 		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
 	}
@@ -193,6 +208,29 @@ func (r *pingResult) mean() (mean, deviation float64) {
 	n := float64(r.answered)
 	mean = r.sum / n
 	return mean, math.Sqrt(max(r.squares/n-mean*mean, 0))
+}
+
+// printSummary prints the result.
+func (p *pinger) printSummary() error {
+	if !p.lines.on {
+		return p.print(p.summary())
+	}
+	r := &p.result
+	o := jsonPings{
+		Type: "result", Remote: p.peer, Seconds: r.took.Seconds(),
+		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered,
+	}
+	if r.answered > 0 {
+		mean, deviation := r.mean()
+		o.RTTMin, o.RTTAvg, o.RTTMax, o.RTTMdev = seconds(r.least), &mean, seconds(r.most), &deviation
+	}
+	return p.lines.print(o)
+}
+
+// seconds returns a time as JSON has it.
+func seconds(d time.Duration) *float64 {
+	s := d.Seconds()
+	return &s
 }
 
 // summary describes all pings, as ping(8) does.

@@ -17,7 +17,7 @@ import (
 // pings returns what a pinger does with the session of b in the time of the bubble.
 func pings(t *testing.T, b *bench, edit func(*pinger)) (string, error) {
 	var out bytes.Buffer
-	p := &pinger{out: &out, peer: "peer", ping: b.dialed.Ping, count: 3, interval: time.Second}
+	p := &pinger{lines: new(jsonLines), out: &out, peer: "peer", ping: b.dialed.Ping, count: 3, interval: time.Second}
 	edit(p)
 	err := p.run(t.Context())
 	return out.String(), err
@@ -107,7 +107,7 @@ func TestPingInterrupted(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		var out bytes.Buffer
 		n := 0
-		p := &pinger{out: &out, peer: "peer", count: c.count, interval: time.Microsecond}
+		p := &pinger{lines: new(jsonLines), out: &out, peer: "peer", count: c.count, interval: time.Microsecond}
 		p.ping = func(ctx context.Context) (time.Duration, error) {
 			if n++; n <= c.answers {
 				return 100 * time.Microsecond, nil
@@ -123,16 +123,12 @@ func TestPingInterrupted(t *testing.T) {
 }
 
 func TestPingStdoutErrors(t *testing.T) {
-	p := &pinger{out: writerFunc(func([]byte) (int, error) { return 0, io.ErrClosedPipe }), interval: time.Second}
+	p := &pinger{lines: new(jsonLines), out: failingWriter{io.ErrClosedPipe}, interval: time.Second}
 	p.ping = func(context.Context) (time.Duration, error) { return time.Millisecond, nil }
 	var local *localError
 	require.True(t, errors.As(p.run(t.Context()), &local))
 	require.Equal(t, 1, p.result.sent)
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 func TestPingResult(t *testing.T) {
 	var r pingResult
