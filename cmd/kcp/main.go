@@ -52,19 +52,44 @@ type streams struct {
 // command is one subcommand.
 type command struct {
 	name, summary string
+	options       func() *optionSet // of a command line that is only looked at
 	run           func(ctx context.Context, std streams, args []string) error
 }
 
 func commands() []command {
 	return []command{
-		{"demo", "move a file both ways at once through a lossy network", runDemo},
-		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
-		{"dial", "open a session and pipe it to stdin and stdout", runDial},
-		{"ping", "measure the round trip to a listener", runPing},
-		{"relay", "forward UDP packets through a simulated bad network", runRelay},
-		{"trace", "make a page of what a session has done", runTrace},
-		{"version", "print the version", runVersion},
-		{"help", "print this text, or the usage of a subcommand", runHelp},
+		{"demo", "move a file both ways at once through a lossy network",
+			func() *optionSet { return newDemo(streams{}).options() }, runDemo},
+		{"listen", "accept a session and pipe it to stdin and stdout",
+			func() *optionSet { return listenOptions(newNetcat(streams{}, "listen"), new(bool)) }, runListen},
+		{"dial", "open a session and pipe it to stdin and stdout",
+			func() *optionSet { return dialOptions(newNetcat(streams{}, "dial")) }, runDial},
+		{"ping", "measure the round trip to a listener",
+			func() *optionSet { return pingOptions(newNetcat(streams{}, "ping"), new(pinger)) }, runPing},
+		{"relay", "forward UDP packets through a simulated bad network",
+			func() *optionSet { return newRelay(streams{}).options() }, runRelay},
+		{"trace", "make a page of what a session has done",
+			func() *optionSet { return traceOptions(new(string)) }, runTrace},
+		{"completion", "print a script for the completion of a shell", completionOptions, runCompletion},
+		{"version", "print the version", versionOptions, runVersion},
+		{"help", "print this text, or the usage of a subcommand", helpOptions, runHelp},
+	}
+}
+
+// commandNames returns the names of all subcommands.
+func commandNames() (names []string) {
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// helpOptions returns the command line of kcp help, for completion.
+func helpOptions() *optionSet {
+	return &optionSet{
+		synopsis: "kcp help [SUBCOMMAND]",
+		intro:    "Prints what there is, or the usage of a subcommand.",
+		words:    commandNames(),
 	}
 }
 
@@ -124,7 +149,7 @@ func mainUsage() string {
 	var b strings.Builder
 	b.WriteString("kcp moves data over KCP, a reliable protocol on top of UDP.\n\nUsage:\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(&b, "  kcp %-9s %s\n", c.name, c.summary)
+		fmt.Fprintf(&b, "  kcp %-10s %s\n", c.name, c.summary)
 	}
 	b.WriteString(`
 Examples:
