@@ -7,6 +7,7 @@
 //	kcp ping ADDR       measures the round trip to a listener
 //	kcp relay -to ADDR  simulates a bad network between any two UDP programs
 //	kcp trace FILE      makes a page of a trace of a session
+//	kcp completion SHELL, kcp man   for shells, and for man(1)
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -71,6 +72,7 @@ func commands() []command {
 		{"trace", "make a page of what a session has done",
 			func() *optionSet { return traceOptions(new(string)) }, runTrace},
 		{"completion", "print a script for the completion of a shell", completionOptions, runCompletion},
+		{"man", "print the manual page", manOptions, runMan},
 		{"version", "print the version", versionOptions, runVersion},
 		{"help", "print this text, or the usage of a subcommand", helpOptions, runHelp},
 	}
@@ -162,12 +164,17 @@ Examples:
 
   kcp relay -listen :4000 -to 127.0.0.1:9000 -loss 5% -delay 30ms
 
-'kcp SUBCOMMAND -h' shows the flags of a subcommand. The exit code is 0 when
-all went well, 1 when something failed, 2 for a mistake on the command line,
-and 130 after an interrupt (Ctrl-C) in the middle: 128 and the signal's number.
+'kcp SUBCOMMAND -h' shows the flags of a subcommand. 'kcp man' has them all.
+
 `)
+	b.WriteString(exitText + "\n")
 	return b.String()
 }
+
+// exitText describes the exit codes.
+const exitText = `The exit code is 0 when all went well, 1 when something failed, 2 for a mistake
+on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
+the signal's number.`
 
 // runHelp prints the usage of the whole command or of a subcommand.
 func runHelp(ctx context.Context, std streams, args []string) error {

@@ -28,7 +28,7 @@ func runWith(ctx context.Context, stdin io.Reader, args ...string) result {
 
 func TestHelpIsNoError(t *testing.T) {
 	for _, args := range []string{
-		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "ping -h", "completion -h", "dial --help", "version -h", "relay -h",
+		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "ping -h", "completion -h", "man -h", "dial --help", "version -h", "relay -h",
 		"help demo", "help relay", "help listen", "help dial", "help version", "listen 127.0.0.1:0 -h", "help -h",
 	} {
 		got := runWith(t.Context(), nil, strings.Fields(args)...)
@@ -130,6 +130,7 @@ func TestUsageErrors(t *testing.T) {
 		"relay -to 127.0.0.1:9 -outage 3s":    "such as 10s+3s",
 		"completion":                          "argument is missing",
 		"completion csh":                      `no script for "csh": want bash, zsh or fish`,
+		"man x":                               `unexpected argument "x"`,
 		"version now":                         `unexpected argument "now"`,
 		"listen 127.0.0.1:0 -message -stream": "-stream and -message",
 	} {
