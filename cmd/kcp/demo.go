@@ -25,6 +25,7 @@ type demo struct {
 	flows    bool          // show streams, and move nothing
 	duration time.Duration // of that
 	settings settings
+	lines    jsonLines
 	debug    *debugServer // nil without -debug
 
 	// tamper, if not nil, may change received data. It is for tests.
@@ -33,7 +34,7 @@ type demo struct {
 
 func newDemo(std streams) *demo {
 	return &demo{
-		std:  std,
+		std: std, lines: jsonLines{out: std.out},
 		size: 8_000_000,
 		link: netsim.LinkConfig{
 			Loss: 0.1, Delay: 30 * time.Millisecond, Jitter: 10 * time.Millisecond, Duplicate: 0.02,
@@ -57,6 +58,7 @@ with what was sent.`,
 				{"size", "SIZE", "amount of random data per direction: 8MB, 512kB,\n64MiB; default 8MB", parsed(&d.size, parseSize)},
 				{"file", "PATH", "move this file instead", parsed(&d.file, func(s string) (string, error) { return s, nil })},
 				{"timeout", "DURATION", "fail if it takes longer; default 5m", parsed(&d.timeout, positiveDuration)},
+				d.lines.option("stdout"),
 			}},
 			{"Streams", []option{
 				{"streams", "", "move no file: run a state feed, a chat, calls and a\ndownload on streams, and all on one session beside", parsed(&d.flows, strconv.ParseBool)},
@@ -86,7 +88,8 @@ with what was sent.`,
 
 // runDemo is kcp demo.
 func runDemo(ctx context.Context, std streams, args []string) error {
-	return newDemo(std).main(ctx, args)
+	d := newDemo(std)
+	return d.lines.errors(d.main(ctx, args))
 }
 
 // main reads the command line and runs the demo.
@@ -94,6 +97,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	if _, err := d.options().parse(d.std, args, 0); err != nil {
 		return err
 	}
+	d.std.err = d.lines.messages(d.std.err, "kcp demo")
 	cfg, err := d.settings.config()
 	if err != nil {
 		return err
@@ -115,7 +119,7 @@ func (d *demo) main(ctx context.Context, args []string) error {
 	defer up.source.Close()
 	defer down.source.Close()
 	return d.withDebug(func() error {
-		d.announce()
+		d.announce("Moving "+d.what()+" both ways at once, over KCP on this machine.", d.network())
 		ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
 		defer cancel()
 		if err := d.transfer(ctx, cfg, up, down); err != nil {
@@ -161,14 +165,21 @@ func (d *demo) explain(err error, directions ...*direction) error {
 	return fmt.Errorf("%w, with %s", what, strings.Join(progress, " and "))
 }
 
-// announce prints what the demo is about to do.
-func (d *demo) announce() {
-	what := formatBytes(float64(d.size)) + " of random data"
+// what describes the data to move.
+func (d *demo) what() string {
 	if d.file != "" {
-		what = fmt.Sprintf("%s (%s)", d.file, formatBytes(float64(d.size)))
+		return fmt.Sprintf("%s (%s)", d.file, formatBytes(float64(d.size)))
 	}
-	fmt.Fprintf(d.std.out, "%s\n", folded("", "Moving "+what+" both ways at once, over KCP on this machine."))
-	fmt.Fprintf(d.std.out, "%s%s", folded("  network   ", d.network()), folded("  sessions  ", d.settings.String()))
+	return formatBytes(float64(d.size)) + " of random data"
+}
+
+// announce prints what the demo is about to do. With -json it prints nothing.
+func (d *demo) announce(what, network string) {
+	if d.lines.on {
+		return
+	}
+	fmt.Fprintf(d.std.out, "%s\n", folded("", what))
+	fmt.Fprintf(d.std.out, "%s%s", folded("  network   ", network), folded("  sessions  ", d.settings.String()))
 	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
 }
 

@@ -59,10 +59,8 @@ type flowRun struct {
 // demoFlows is -streams of kcp demo.
 func (d *demo) demoFlows(ctx context.Context, cfg *kcp.Config) error {
 	d.link.Rate, d.link.Queue, d.link.Overhead = flowsRate, flowsQueue, netsim.OverheadIPv4
-	fmt.Fprintf(d.std.out, "%s\n", folded("", fmt.Sprintf("A state feed at 60 Hz, a chat, calls and a download for %v, "+
-		"over KCP on this machine: on a stream each, and beside it all on one session.", d.duration)))
-	fmt.Fprintf(d.std.out, "%s%s", folded("  network   ", d.network()+", 20 Mbit/s"), folded("  sessions  ", d.settings.String()))
-	fmt.Fprintf(d.std.out, "  seed      %d\n\n", d.seed)
+	d.announce(fmt.Sprintf("A state feed at 60 Hz, a chat, calls and a download for %v, "+
+		"over KCP on this machine: on a stream each, and beside it all on one session.", d.duration), d.network()+", 20 Mbit/s")
 
 	ctx, cancel := context.WithTimeoutCause(ctx, d.timeout, errTimeout)
 	defer cancel()
@@ -94,6 +92,9 @@ func (d *demo) demoFlows(ctx context.Context, cfg *kcp.Config) error {
 	}
 	if err != nil {
 		return err
+	}
+	if d.lines.on {
+		return d.printFlows("result", runs)
 	}
 	fmt.Fprintf(d.std.out, "%s", flowTable(runs))
 	return nil
@@ -252,8 +253,8 @@ func (d *demo) showFlows(ctx context.Context, runs []*flowRun) error {
 	end := time.NewTimer(d.duration)
 	defer end.Stop()
 	every := time.Duration(0)
-	if canRedraw(d.std.out) {
-		every = time.Second
+	if d.lines.on || canRedraw(d.std.out) {
+		every = printEvery
 	}
 	tick, stop := ticks(every)
 	defer stop()
@@ -264,6 +265,12 @@ func (d *demo) showFlows(ctx context.Context, runs []*flowRun) error {
 		case <-end.C:
 			return nil
 		case <-tick:
+			if d.lines.on {
+				if err := d.printFlows("status", runs); err != nil {
+					return err
+				}
+				continue
+			}
 			table := flowTable(runs)
 			// Draw over it next time.
 			fmt.Fprintf(d.std.out, "%s\x1b[%dA", table, strings.Count(table, "\n"))
@@ -295,17 +302,25 @@ func flowTable(runs []*flowRun) string {
 
 // figures returns what the table shows of flow i.
 func (r *flowRun) figures(i int) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	times, rate := r.measured(i)
 	if flowKinds[i].every == 0 {
-		return fmt.Sprintf("%15.1f Mbit/s", float64(r.bytes)*8/1e6/time.Since(r.start).Seconds())
+		return fmt.Sprintf("%15.1f Mbit/s", rate*8/1e6)
 	}
-	times := slices.Sorted(slices.Values(r.times[i]))
 	if len(times) == 0 {
 		return fmt.Sprintf("%11s%11s", "-", "-")
 	}
-	ms := func(share float64) float64 {
-		return float64(times[int(share*float64(len(times)-1))]) / float64(time.Millisecond)
-	}
-	return fmt.Sprintf("%8.0f ms%8.0f ms", ms(0.5), ms(0.99))
+	return fmt.Sprintf("%8.0f ms%8.0f ms", 1e3*quantile(times, 0.5).Seconds(), 1e3*quantile(times, 0.99).Seconds())
+}
+
+// measured returns how old the messages of flow i were when they arrived, sorted, and
+// the rate of the download in bytes per second.
+func (r *flowRun) measured(i int) (times []time.Duration, rate float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Sorted(slices.Values(r.times[i])), float64(r.bytes) / time.Since(r.start).Seconds()
+}
+
+// quantile returns the time that a share of times, which are sorted, do not exceed.
+func quantile(times []time.Duration, share float64) time.Duration {
+	return times[int(share*float64(len(times)-1))]
 }

@@ -25,8 +25,7 @@ pipes it to stdin and stdout.
 
 ` + endingText,
 		groups: []optionGroup{
-			n.pipeGroup(option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: for\never; default: fail when refused, or after 10s",
-				parsed(&n.wait, parseWait)}),
+			n.pipeGroup(n.waitOption()),
 			{"TLS", n.tls.dialOptions()},
 			n.settings.group(),
 		},
@@ -41,28 +40,45 @@ pipes it to stdin and stdout.
 // runDial is kcp dial.
 func runDial(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "dial")
+	return n.lines.errors(n.runDial(ctx, args))
+}
+
+// runDial is the whole of kcp dial. Its errors are without the form of -json.
+func (n *netcat) runDial(ctx context.Context, args []string) error {
 	if err := n.parse(dialOptions(n), args); err != nil {
 		return err
 	}
 	defer n.debug.close()
 	defer n.settings.closeTraces(n.std, n.command)
-	if err := n.tls.applyDial(n.cfg); err != nil {
+	conn, err := n.open(ctx)
+	if err != nil {
 		return err
 	}
+	return n.only(ctx, conn)
+}
+
+// open opens the session that the command line asks for.
+func (n *netcat) open(ctx context.Context) (*kcp.Conn, error) {
+	if err := n.tls.applyDial(n.cfg); err != nil {
+		return nil, err
+	}
 	if _, err := n.resolve(); err != nil {
-		return err
+		return nil, err
 	}
 	conn, err := n.dial(ctx)
 	if ctx.Err() != nil {
 		if err == nil {
 			_ = conn.Abort()
 		}
-		return errInterrupted
+		return nil, errInterrupted
 	}
-	if err != nil {
-		return err
-	}
-	return n.only(ctx, conn)
+	return conn, err
+}
+
+// waitOption returns the flag -wait.
+func (n *netcat) waitOption() option {
+	return option{"wait", "DURATION", "keep trying this long if the peer refuses or does not\nanswer, so that either end may start first; -1: for\never; default: fail when refused, or after 10s",
+		parsed(&n.wait, parseWait)}
 }
 
 // dial opens the session. It retries for as long as -wait says.

@@ -43,6 +43,11 @@ wait, and the dial of a further one gets no answer.
 // runListen is kcp listen.
 func runListen(ctx context.Context, std streams, args []string) error {
 	n := newNetcat(std, "listen")
+	return n.lines.errors(n.runListen(ctx, args))
+}
+
+// runListen is the whole of kcp listen. Its errors are without the form of -json.
+func (n *netcat) runListen(ctx context.Context, args []string) error {
 	keep := false
 	var err error
 	if n.before, err = inherit(); err != nil {

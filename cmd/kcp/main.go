@@ -4,8 +4,10 @@
 //	kcp demo            moves 8 MB both ways at once through a bad network
 //	kcp listen ADDR     accepts a session, and pipes it to stdin and stdout
 //	kcp dial ADDR       the other end of that
+//	kcp ping ADDR       measures the round trip to a listener
 //	kcp relay -to ADDR  simulates a bad network between any two UDP programs
 //	kcp trace FILE      makes a page of a trace of a session
+//	kcp completion SHELL, kcp man   for shells, and for man(1)
 //
 // kcp SUBCOMMAND -h shows the flags.
 package main
@@ -51,18 +53,45 @@ type streams struct {
 // command is one subcommand.
 type command struct {
 	name, summary string
+	options       func() *optionSet // of a command line that is only looked at
 	run           func(ctx context.Context, std streams, args []string) error
 }
 
 func commands() []command {
 	return []command{
-		{"demo", "move a file both ways at once through a lossy network", runDemo},
-		{"listen", "accept a session and pipe it to stdin and stdout", runListen},
-		{"dial", "open a session and pipe it to stdin and stdout", runDial},
-		{"relay", "forward UDP packets through a simulated bad network", runRelay},
-		{"trace", "make a page of what a session has done", runTrace},
-		{"version", "print the version", runVersion},
-		{"help", "print this text, or the usage of a subcommand", runHelp},
+		{"demo", "move a file both ways at once through a lossy network",
+			func() *optionSet { return newDemo(streams{}).options() }, runDemo},
+		{"listen", "accept a session and pipe it to stdin and stdout",
+			func() *optionSet { return listenOptions(newNetcat(streams{}, "listen"), new(bool)) }, runListen},
+		{"dial", "open a session and pipe it to stdin and stdout",
+			func() *optionSet { return dialOptions(newNetcat(streams{}, "dial")) }, runDial},
+		{"ping", "measure the round trip to a listener",
+			func() *optionSet { return pingOptions(newNetcat(streams{}, "ping"), new(pinger)) }, runPing},
+		{"relay", "forward UDP packets through a simulated bad network",
+			func() *optionSet { return newRelay(streams{}).options() }, runRelay},
+		{"trace", "make a page of what a session has done",
+			func() *optionSet { return traceOptions(new(string)) }, runTrace},
+		{"completion", "print a script for the completion of a shell", completionOptions, runCompletion},
+		{"man", "print the manual page", manOptions, runMan},
+		{"version", "print the version", versionOptions, runVersion},
+		{"help", "print this text, or the usage of a subcommand", helpOptions, runHelp},
+	}
+}
+
+// commandNames returns the names of all subcommands.
+func commandNames() (names []string) {
+	for _, c := range commands() {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// helpOptions returns the command line of kcp help, for completion.
+func helpOptions() *optionSet {
+	return &optionSet{
+		synopsis: "kcp help [SUBCOMMAND]",
+		intro:    "Prints what there is, or the usage of a subcommand.",
+		words:    commandNames(),
 	}
 }
 
@@ -98,27 +127,31 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 
 // report prints err and returns the exit code for it. ctx is that of the command.
 func report(ctx context.Context, std streams, name string, err error) int {
-	command := strings.TrimSpace("kcp " + name)
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return exitOK
+	}
+	command, code, hint := strings.TrimSpace("kcp "+name), exitFailed, ""
 	var usage usageError
 	switch {
-	case err == nil || errors.Is(err, flag.ErrHelp):
-		return exitOK
 	case errors.As(err, &usage):
-		fmt.Fprintf(std.err, "%s: %v\nRun '%s -h' for usage.\n", command, err, command)
-		return exitUsage
+		code, hint = exitUsage, fmt.Sprintf("Run '%s -h' for usage.\n", command)
+	case errors.Is(err, errInterrupted):
+		code = interruptCode(ctx)
 	}
-	fmt.Fprintf(std.err, "%s: %v\n", command, err)
-	if errors.Is(err, errInterrupted) {
-		return interruptCode(ctx)
+	var object *jsonError
+	if errors.As(err, &object) {
+		_ = object.lines.print(jsonFailure{"error", err.Error(), code}) // there is no other place to say it
+		return code
 	}
-	return exitFailed
+	fmt.Fprintf(std.err, "%s: %v\n%s", command, err, hint)
+	return code
 }
 
 func mainUsage() string {
 	var b strings.Builder
 	b.WriteString("kcp moves data over KCP, a reliable protocol on top of UDP.\n\nUsage:\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(&b, "  kcp %-9s %s\n", c.name, c.summary)
+		fmt.Fprintf(&b, "  kcp %-10s %s\n", c.name, c.summary)
 	}
 	b.WriteString(`
 Examples:
@@ -131,12 +164,17 @@ Examples:
 
   kcp relay -listen :4000 -to 127.0.0.1:9000 -loss 5% -delay 30ms
 
-'kcp SUBCOMMAND -h' shows the flags of a subcommand. The exit code is 0 when
-all went well, 1 when something failed, 2 for a mistake on the command line,
-and 130 after an interrupt (Ctrl-C) in the middle: 128 and the signal's number.
+'kcp SUBCOMMAND -h' shows the flags of a subcommand. 'kcp man' has them all.
+
 `)
+	b.WriteString(exitText + "\n")
 	return b.String()
 }
+
+// exitText describes the exit codes.
+const exitText = `The exit code is 0 when all went well, 1 when something failed, 2 for a mistake
+on the command line, and 130 after an interrupt (Ctrl-C) in the middle: 128 and
+the signal's number.`
 
 // runHelp prints the usage of the whole command or of a subcommand.
 func runHelp(ctx context.Context, std streams, args []string) error {

@@ -28,7 +28,7 @@ func runWith(ctx context.Context, stdin io.Reader, args ...string) result {
 
 func TestHelpIsNoError(t *testing.T) {
 	for _, args := range []string{
-		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "dial --help", "version -h", "relay -h",
+		"help", "-h", "--help", "help help", "demo -h", "listen -h", "dial -h", "ping -h", "completion -h", "man -h", "dial --help", "version -h", "relay -h",
 		"help demo", "help relay", "help listen", "help dial", "help version", "listen 127.0.0.1:0 -h", "help -h",
 	} {
 		got := runWith(t.Context(), nil, strings.Fields(args)...)
@@ -119,9 +119,18 @@ func TestUsageErrors(t *testing.T) {
 		"dial -mtu 10 127.0.0.1:9 -v":         "-mtu: want",
 		"relay -to nonsense":                  `"nonsense" is not an address`,
 		"dial 127.0.0.1:9 -wait 0":            "-wait: must not be 0",
+		"ping":                                "argument is missing",
+		"ping localhost":                      "want HOST:PORT",
+		"ping 127.0.0.1:9 -count 0":           "-count: want a whole number from 1",
+		"ping 127.0.0.1:9 -interval 0s":       "-interval: must not be 0",
+		"ping 127.0.0.1:9 -sndwnd 9":          "-sndwnd",
+		"ping 127.0.0.1:9 -alpn x":            "do nothing without -tls",
 		"relay":                               "-to is missing",
 		"relay -to 127.0.0.1:9 x":             `unexpected argument "x"`,
 		"relay -to 127.0.0.1:9 -outage 3s":    "such as 10s+3s",
+		"completion":                          "argument is missing",
+		"completion csh":                      `no script for "csh": want bash, zsh or fish`,
+		"man x":                               `unexpected argument "x"`,
 		"version now":                         `unexpected argument "now"`,
 		"listen 127.0.0.1:0 -message -stream": "-stream and -message",
 	} {
@@ -153,7 +162,7 @@ func TestVersion(t *testing.T) {
 // Every command in the documents has flags that exist, with values that are
 // possible, and so do the examples of the usage texts.
 func TestDocumentedCommands(t *testing.T) {
-	line := regexp.MustCompile("(?m)(?:^|`|[|] |go run ./cmd/)(kcp (?:demo|listen|dial|relay|trace)( [^`\n]*)?)")
+	line := regexp.MustCompile("(?m)(?:^|`|[|] |go run ./cmd/)(kcp (?:demo|listen|dial|ping|relay|trace)( [^`\n]*)?)")
 	end := regexp.MustCompile(`  |[<>|#].*`)
 	mention := regexp.MustCompile("needs an argument|an argument is missing") // a flag, by its name alone
 	indent := regexp.MustCompile(`(?m)^ +`)
@@ -162,6 +171,7 @@ func TestDocumentedCommands(t *testing.T) {
 	for _, o := range []*optionSet{
 		newDemo(streams{}).options(), newRelay(streams{}).options(), traceOptions(&out),
 		dialOptions(newNetcat(streams{}, "dial")), listenOptions(newNetcat(streams{}, "listen"), &keep),
+		pingOptions(newNetcat(streams{}, "ping"), new(pinger)),
 	} {
 		texts = append(texts, o.examples)
 	}
@@ -192,6 +202,8 @@ func TestDocumentedCommands(t *testing.T) {
 				_, err = traceOptions(&out).parse(streams{}, args[1:], 1)
 			case "dial":
 				_, err = dialOptions(newNetcat(streams{}, "dial")).parse(streams{}, args[1:], 1)
+			case "ping":
+				_, err = pingOptions(newNetcat(streams{}, "ping"), new(pinger)).parse(streams{}, args[1:], 1)
 			case "listen":
 				_, err = listenOptions(newNetcat(streams{}, "listen"), &keep).parse(streams{}, args[1:], 1)
 			}

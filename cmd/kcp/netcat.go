@@ -20,6 +20,7 @@ type netcat struct {
 
 	settings settings
 	tls      tlsFlags
+	lines    jsonLines
 	cfg      *kcp.Config
 	quiet    time.Duration
 	wait     time.Duration // for how long dial retries; 0: flag not given, negative: for ever
@@ -35,6 +36,7 @@ func newNetcat(std streams, command string) *netcat {
 	return &netcat{
 		std:      std,
 		command:  "kcp " + command,
+		lines:    jsonLines{out: std.err},
 		settings: settings{profile: defaultProfile},
 		quiet:    defaultQuiet,
 		receive:  isTerminal(std.in) && !isTerminal(std.out),
@@ -47,8 +49,14 @@ func (n *netcat) pipeGroup(more ...option) optionGroup {
 		option{"q", "DURATION", "for peers that cannot signal their end, such as\nkcp-go: end this long after the end of stdin and the\nlast packet; 0: as soon as stdin is delivered;\n-1: never; default 3s",
 			parsed(&n.quiet, parsePatience)},
 		option{"d", "", "only receive: do not read stdin; the default if stdin\nis a terminal and stdout is not", toggle(&n.receive)},
-		option{"v", "", "report events on stderr", toggle(&n.verbose)},
+		n.verboseOption(),
+		n.lines.option("stderr"),
 	)}
+}
+
+// verboseOption returns the flag -v.
+func (n *netcat) verboseOption() option {
+	return option{"v", "", "report events on stderr", toggle(&n.verbose)}
 }
 
 // endingText describes the end of a session in the usage texts of both.
@@ -64,6 +72,7 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 	if err != nil {
 		return err
 	}
+	n.std.err = n.lines.messages(n.std.err, n.command)
 	n.address = rest[0]
 	if n.cfg, err = n.settings.config(); err != nil {
 		return err
@@ -112,6 +121,10 @@ func (n *netcat) pipe(ctx context.Context, conn *kcp.Conn) (*pipe, error) {
 	progress.run()
 	err := p.run(ctx)
 	progress.stop(err)
+	if n.lines.on {
+		progress.printResult(err)
+		return p, err
+	}
 	s := conn.Stats()
 	n.logf("session with %v ended after %s: sent %s, received %s, resent %s",
 		conn.RemoteAddr(), formatTime(time.Since(start)), formatBytes(float64(s.BytesSent)),

@@ -27,6 +27,7 @@ type optionGroup struct {
 type optionSet struct {
 	synopsis string
 	intro    string
+	words    []string // values of the argument, for completion; nil: any
 	groups   []optionGroup
 	examples string
 }

@@ -12,7 +12,8 @@ import (
 // has delivered: what the peer has acknowledged, and what stdout has taken.
 type progress struct {
 	out    io.Writer
-	size   int64 // bytes of stdin; 0: not known
+	lines  *jsonLines // nil: text
+	size   int64      // bytes of stdin; 0: not known
 	now    func() time.Time
 	pipe   *pipe
 	last   progressSample
@@ -30,8 +31,11 @@ type progressSample struct {
 }
 
 // newProgress returns the progress of p on stderr. It returns nil if stderr is no
-// terminal, or if the user types into the session.
+// terminal, or if the user types into the session. With -json it prints in any case.
 func (n *netcat) newProgress(p *pipe) *progress {
+	if n.lines.on {
+		return &progress{lines: &n.lines, now: time.Now, pipe: p}
+	}
 	stderr := n.std.err
 	if l, ok := stderr.(*lockedWriter); ok {
 		stderr = l.w
@@ -62,7 +66,11 @@ func (g *progress) run() {
 	g.last.at = g.first
 	go func() {
 		defer close(g.done)
-		tick := time.NewTicker(redrawEvery * 5)
+		every := redrawEvery * 5
+		if g.lines != nil {
+			every = printEvery
+		}
+		tick := time.NewTicker(every)
 		defer tick.Stop()
 		for {
 			select {
@@ -91,6 +99,10 @@ func (g *progress) stop(err error) {
 
 // show draws the line, or erases it if it must be hidden by now.
 func (g *progress) show() {
+	if g.lines != nil {
+		_ = g.lines.print(g.object("status")) // the session goes on without it
+		return
+	}
 	if g.hidden != nil && g.hidden() {
 		if g.drawn {
 			io.WriteString(g.out, "\r\x1b[K")
@@ -131,6 +143,32 @@ func (g *progress) line() string {
 	parts = append(parts, "rtt "+formatTime(stats.RTT), "resent "+resentShare(&stats))
 	g.last = now
 	return "  " + strings.Join(parts, "  ")
+}
+
+// object returns the state as of now. Rates are those since the status before.
+func (g *progress) object(kind string) jsonPipe {
+	now, stats := g.sample(), g.pipe.conn.Stats()
+	elapsed := max(now.at.Sub(g.last.at).Seconds(), 1e-6)
+	o := jsonPipe{
+		Type: kind, Remote: g.pipe.conn.RemoteAddr().String(), Seconds: now.at.Sub(g.first).Seconds(),
+		Sent: max(now.sent, 0), Received: now.received,
+		SentRate:     max(float64(now.sent-g.last.sent)/elapsed, 0),
+		ReceivedRate: max(float64(now.received-g.last.received)/elapsed, 0),
+		jsonSegments: segmentsOf(&stats),
+	}
+	g.last = now
+	return o
+}
+
+// printResult prints the result of a session with -json. err is as in stop.
+func (g *progress) printResult(err error) {
+	g.last = progressSample{at: g.first} // the rates are those of all
+	o := g.object("result")
+	complete := err == nil
+	if o.Complete = &complete; !complete {
+		o.Error = err.Error()
+	}
+	_ = g.lines.print(o) // the session is over
 }
 
 // total returns what was moved in all.

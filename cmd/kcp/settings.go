@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -147,6 +148,13 @@ func (s *settings) group() optionGroup {
 		s.traceOption(),
 		s.debugOption(),
 	}, s.envelopeOptions()...)}
+}
+
+// only returns those flags of the settings that have the names.
+func (s *settings) only(names ...string) optionGroup {
+	g := s.group()
+	g.options = slices.DeleteFunc(g.options, func(o option) bool { return !slices.Contains(names, o.name) })
+	return g
 }
 
 // mode returns the setter of -stream or -message.

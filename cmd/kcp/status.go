@@ -24,7 +24,8 @@ type status struct {
 	start      time.Time
 	history    []sample // oldest first, over rateWindow or slightly more
 	drawn      bool
-	failed     func(error) // called when out fails; nil: nothing
+	failed     func(error)          // called when out fails; nil: nothing
+	object     func(jsonDemo) error // prints the status with -json; nil: text
 
 	quit, done chan struct{} // nil before run
 }
@@ -81,16 +82,31 @@ func (s *status) stop(well bool) {
 func (s *status) show(now time.Time) {
 	rates := s.rates(now)
 	s.note(now)
-	text := ""
-	if s.redraw {
-		text = s.block(rates)
-	} else {
-		text = s.line(now, rates)
+	var err error
+	switch {
+	case s.object != nil:
+		err = s.object(s.json(now, rates))
+	case s.redraw:
+		_, err = io.WriteString(s.out, s.block(rates))
+	default:
+		_, err = io.WriteString(s.out, s.line(now, rates))
 	}
-	if _, err := io.WriteString(s.out, text); err != nil && s.failed != nil {
+	if err != nil && s.failed != nil {
 		s.failed(&localError{"writing standard output", err})
 	}
 	s.drawn = true
+}
+
+// json returns the status as an object, but for what the demo as a whole knows.
+func (s *status) json(now time.Time, rates []float64) jsonDemo {
+	o := jsonDemo{Type: "status", Seconds: now.Sub(s.start).Seconds()}
+	for i, dir := range s.directions {
+		stats := dir.from.Stats()
+		o.Directions = append(o.Directions, jsonDirection{
+			Name: dir.name, Size: dir.size, Arrived: dir.arrived.Load(), Rate: rates[i], jsonSegments: segmentsOf(&stats),
+		})
+	}
+	return o
 }
 
 // block returns the lines that replace those drawn before. A narrow terminal

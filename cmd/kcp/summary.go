@@ -9,6 +9,9 @@ import (
 // conclude prints the results. It fails if the received data differs from the
 // sent data.
 func (d *demo) conclude(directions ...*direction) error {
+	if d.lines.on {
+		return d.printResult(directions...)
+	}
 	out := d.std.out
 	table := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "\n  direction\ttime\tgoodput\tresent\tpackets lost")
@@ -39,8 +42,26 @@ func (d *demo) conclude(directions ...*direction) error {
 	}
 	fmt.Fprintln(out)
 	if !intact {
-		return errors.New("FAILED: what arrived differs from what was sent")
+		return errDamaged
 	}
 	fmt.Fprintln(out, "ok: both hashes match")
 	return nil
+}
+
+// errDamaged is the error of a demo that has delivered other data.
+var errDamaged = errors.New("FAILED: what arrived differs from what was sent")
+
+// printResult is conclude with -json.
+func (d *demo) printResult(directions ...*direction) error {
+	intact := true
+	o := jsonDemo{Type: "result", Seed: d.seed, Intact: &intact}
+	for _, dir := range directions {
+		intact = intact && dir.intact()
+		o.Seconds = max(o.Seconds, dir.took.Seconds())
+		o.Directions = append(o.Directions, dir.json())
+	}
+	if err := d.lines.print(o); err != nil || intact {
+		return err
+	}
+	return errDamaged
 }

@@ -143,6 +143,13 @@ func (d *demo) transfer(ctx context.Context, cfg *kcp.Config, up, down *directio
 	})
 	status := newStatus(d.std.out, up, down)
 	status.failed = fail
+	if d.lines.on {
+		status.redraw = false
+		status.object = func(o jsonDemo) error {
+			o.Seed = d.seed
+			return d.lines.print(o)
+		}
+	}
 	status.run()
 	running.Wait()
 	stopWatching()

@@ -7,10 +7,14 @@ import (
 	"runtime/debug"
 )
 
+// versionOptions returns the command line of kcp version.
+func versionOptions() *optionSet {
+	return &optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
+}
+
 // runVersion prints the version in the build information.
 func runVersion(_ context.Context, std streams, args []string) error {
-	options := optionSet{synopsis: "kcp version", intro: "Prints the version of this command."}
-	if _, err := options.parse(std, args, 0); err != nil {
+	if _, err := versionOptions().parse(std, args, 0); err != nil {
 		return err
 	}
 	info, ok := debug.ReadBuildInfo()

@@ -1,0 +1,115 @@
+package main
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+)
+
+// script returns a script of kcp completion.
+func script(t *testing.T, shell string) string {
+	t.Helper()
+	got := runWith(t.Context(), nil, "completion", shell)
+	require.Equal(t, exitOK, got.code, got.err)
+	require.Empty(t, got.err)
+	return got.out
+}
+
+// completed returns what bash offers for the last of words. Each call of compopt,
+// which is for the completion at the prompt, is a word of its own.
+func completed(t *testing.T, bash, script string, words ...string) []string {
+	t.Helper()
+	const test = `
+compopt() { echo "compopt $*"; }
+COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
+_kcp
+printf '%s\n' "${COMPREPLY[@]}"`
+	cmd := exec.CommandContext(t.Context(), bash, append([]string{"-uc", script + test, "bash", "kcp"}, words...)...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
+	return strings.Split(strings.TrimSpace(string(out)), "\n")
+}
+
+func TestBashCompletion(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	script := script(t, "bash")
+	for words, want := range map[string]string{
+		"d":                           "demo dial",
+		"li":                          "listen",
+		"x":                           "",
+		"dial -wa":                    "-wait",
+		"listen :9000 -tls-":          "-tls-cert -tls-key",
+		"demo -loss 5% -fi":           "-file",
+		"ping -cou":                   "-count",
+		"relay -outage 1s+1s -outa":   "-outage",
+		"version -":                   "-h",
+		"completion f":                "fish",
+		"help re":                     "relay",
+		"dial -key-file x":            "compopt -o default",
+		"dial --key-file x":           "compopt -o default",
+		"demo -trace x":               "compopt -o dirnames",
+		"trace x":                     "compopt -o default",
+		"trace -":                     "compopt -o default", // stdin
+		"trace -o":                    "-o",
+		"dial -profile -w":            "", // its argument
+		"dial -d -w":                  "-wait -write-buffer",
+		"nonsense -w":                 "",
+		"listen -allow-legacy -allow": "-allow-legacy",
+	} {
+		require.Equal(t, want, strings.Join(completed(t, bash, script, strings.Fields(words)...), " "), words)
+	}
+	require.Equal(t, commandNames(), completed(t, bash, script, ""))
+}
+
+// Each script has all subcommands with all their flags.
+func TestCompletionHasEverything(t *testing.T) {
+	for _, s := range shells() {
+		sections := map[string]string{}
+		text := script(t, s.name)
+		for _, c := range commands() {
+			sections[c.name] = section(t, s.name, text, c.name)
+			require.Contains(t, text, c.name)
+			for _, f := range c.options().all() {
+				want := map[string]string{"bash": " -" + f.name, "zsh": "'*-" + f.name + "[", "fish": " -o " + f.name + " "}[s.name]
+				require.Contains(t, sections[c.name], want, "%s: %s", s.name, c.name)
+			}
+		}
+		require.NotContains(t, sections["relay"], "write-buffer", s.name)
+	}
+}
+
+// section returns the part of a script that is about a subcommand.
+func section(t *testing.T, shell, text, name string) string {
+	t.Helper()
+	if shell == "fish" {
+		var lines []string
+		for line := range strings.Lines(text) {
+			if strings.Contains(line, "= "+name+"' ") {
+				lines = append(lines, line)
+			}
+		}
+		return strings.Join(lines, "")
+	}
+	_, after, ok := strings.Cut(text, "\n\t"+name+")\n")
+	require.True(t, ok, name)
+	part, _, ok := strings.Cut(after, "\n\t\t;;\n")
+	require.True(t, ok, name)
+	return part
+}
+
+// The scripts that no test runs quote what has a meaning to their shells.
+func TestCompletionQuotes(t *testing.T) {
+	require.Contains(t, script(t, "zsh"), `'*-message[message mode\: writes do not share segments]'`)
+	require.Contains(t, script(t, "zsh"), `'*-to[where to forward packets to]:HOST\:PORT: '`)
+	require.Contains(t, script(t, "zsh"), `the name that the peer'\''s certificate must have`)
+	require.Contains(t, script(t, "fish"), `the name that the peer\'s certificate must have'`)
+	require.Contains(t, script(t, "fish"), " -o key-file -rF -d ")
+	for _, line := range strings.Split(script(t, "fish"), "\n") {
+		require.Zero(t, strings.Count(strings.ReplaceAll(line, `\'`, ""), "'")%2, line)
+	}
+}

@@ -1,0 +1,250 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// object is a line of -json.
+type object map[string]any
+
+// objects decodes the output of -json. All of it has to be objects with a type.
+func objects(t *testing.T, out string) (all []object) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		var o object
+		require.NoError(t, json.Unmarshal([]byte(line), &o), line)
+		require.Contains(t, []any{"status", "result", "message", "error"}, o["type"], line)
+		all = append(all, o)
+	}
+	require.NotEmpty(t, all)
+	return all
+}
+
+// last returns the last object, which must have a type.
+func last(t *testing.T, out, kind string) object {
+	t.Helper()
+	all := objects(t, out)
+	o := all[len(all)-1]
+	require.Equal(t, kind, o["type"], out)
+	return o
+}
+
+func TestDemoJSON(t *testing.T) {
+	t.Parallel()
+	got := runWith(t.Context(), nil, "demo", "-json", "-size", "200kB", "-loss", "10%", "-delay", "2ms", "-seed", "12345")
+	require.Equal(t, exitOK, got.code, got.out)
+	require.Empty(t, got.err)
+	r := last(t, got.out, "result")
+	require.Equal(t, true, r["intact"])
+	require.Equal(t, 12345.0, r["seed"])
+	directions := r["directions"].([]any)
+	require.Len(t, directions, 2)
+	for i, name := range []string{"dial -> listen", "listen -> dial"} {
+		d := object(directions[i].(map[string]any))
+		require.Equal(t, name, d["name"])
+		require.Equal(t, 200e3, d["size_bytes"])
+		require.Equal(t, 200e3, d["arrived_bytes"])
+		require.Len(t, d["sent_sha256"], 64)
+		require.Equal(t, d["sent_sha256"], d["received_sha256"])
+		require.InEpsilon(t, 200e3/d["seconds"].(float64), d["bytes_per_second"], 1e-9)
+		require.GreaterOrEqual(t, r["seconds"], d["seconds"])
+		for _, name := range []string{"lost_packets", "segments_resent"} {
+			require.Positive(t, d[name], name)
+		}
+		require.Less(t, d["lost_packets"], d["relayed_packets"])
+		require.Greater(t, d["segments_sent"], 140.0, "of 200 kB")
+		require.GreaterOrEqual(t, d["rtt_seconds"], 4e-3, "of 2 ms each way")
+	}
+}
+
+func TestDemoJSONOfDamage(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	d := newDemo(streams{out: &out, err: &errs})
+	d.tamper = func(_ string, data []byte) { data[0] ^= 1 }
+	err := d.lines.errors(d.main(t.Context(), strings.Fields("-json -size 3kB -loss 0 -delay 1ms")))
+	require.Equal(t, exitFailed, report(t.Context(), d.std, "demo", err))
+	all := objects(t, out.String())
+	require.Equal(t, false, all[len(all)-2]["intact"])
+	require.Equal(t, object{"type": "error", "exit_code": 1.0, "message": errDamaged.Error()}, all[len(all)-1])
+	require.Empty(t, errs.String())
+}
+
+func TestDemoStatusJSON(t *testing.T) {
+	s := statusOf(t)
+	s.note(s.start)
+	s.object = func(o jsonDemo) error { return (&jsonLines{out: s.out}).print(o) }
+	s.directions[0].arrived.Add(1_000_000)
+	s.show(s.start.Add(2 * time.Second))
+	o := last(t, s.out.(*bytes.Buffer).String(), "status")
+	require.Equal(t, 2.0, o["seconds"])
+	require.NotContains(t, o, "intact")
+	require.Equal(t, map[string]any{
+		"name": "dial -> listen", "size_bytes": 8e6, "arrived_bytes": 5e6, "bytes_per_second": 500e3,
+		"rtt_seconds": 0.0, "segments_sent": 0.0, "segments_resent": 0.0,
+	}, o["directions"].([]any)[0])
+}
+
+func TestDemoStreamsJSON(t *testing.T) {
+	t.Parallel()
+	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "600ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
+	require.Equal(t, exitOK, got.code, got.out)
+	sessions := last(t, got.out, "result")["sessions"].([]any)
+	require.Len(t, sessions, 2)
+	flows := sessions[0].(map[string]any)["flows"].([]any)
+	require.Len(t, flows, len(flowKinds))
+	feed, download := flows[0].(map[string]any), flows[3].(map[string]any)
+	require.Equal(t, "state feed", feed["name"])
+	require.GreaterOrEqual(t, feed["p50_seconds"], 5e-3)
+	require.GreaterOrEqual(t, feed["p99_seconds"], feed["p50_seconds"])
+	require.NotContains(t, feed, "bytes_per_second")
+	require.NotContains(t, download, "messages")
+	require.Contains(t, download, "bytes_per_second")
+}
+
+func TestNetcatJSON(t *testing.T) {
+	t.Parallel()
+	l, addr := listen(t.Context(), t, strings.NewReader("answer"))
+	d := dial(t.Context(), strings.NewReader("question?"), addr, "-json", "-v")
+	require.Equal(t, exitOK, d.wait(t), d.err.String())
+	require.Equal(t, exitOK, l.wait(t))
+	require.Equal(t, "answer", d.out.String(), "the data's way")
+	all := objects(t, d.err.String())
+	require.Equal(t, object{"type": "message", "message": "session with " + addr}, all[0])
+	r := last(t, d.err.String(), "result")
+	require.Equal(t, []any{addr, 9.0, 6.0, true}, []any{r["remote"], r["sent_bytes"], r["received_bytes"], r["complete"]})
+	require.InEpsilon(t, 9/r["seconds"].(float64), r["sent_bytes_per_second"], 0.01)
+	require.InEpsilon(t, 6/r["seconds"].(float64), r["received_bytes_per_second"], 0.01)
+	require.Positive(t, r["segments_sent"])
+	require.NotContains(t, r, "error")
+}
+
+// A session that breaks off has a result with an error, and then comes that of the
+// command.
+func TestNetcatJSONOfAnInterrupt(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := start(ctx, endless(t), "listen", "127.0.0.1:0", "-json", "-v")
+	addr := l.err.find(t, `listening on (\S+)"`)
+	d := dial(t.Context(), endless(t), addr, "-json")
+	l.err.find(t, `(session with)`)
+	cancel()
+	require.Equal(t, exitInterrupted, l.wait(t))
+	require.Equal(t, exitFailed, d.wait(t))
+	all := objects(t, l.err.String())
+	r := all[len(all)-2]
+	require.Equal(t, []any{"result", false, "interrupted"}, []any{r["type"], r["complete"], r["error"]})
+	require.Equal(t, object{"type": "error", "message": "interrupted", "exit_code": 130.0}, all[len(all)-1])
+	require.Contains(t, last(t, d.err.String(), "error")["message"], "the peer was interrupted")
+}
+
+func TestProgressJSON(t *testing.T) {
+	g, out, now := progressOf(t)
+	g.lines = &jsonLines{out: out}
+	g.pipe.sent.Store(1_000_000)
+	*now = now.Add(time.Second)
+	g.show()
+	g.pipe.sent.Store(4_000_000)
+	g.pipe.written.Store(500_000)
+	*now = now.Add(2 * time.Second)
+	g.show()
+	o := last(t, out.String(), "status")
+	delete(o, "remote")
+	want := object{
+		"type": "status", "seconds": 3.0, "sent_bytes": 4e6, "received_bytes": 500e3,
+		"sent_bytes_per_second": 1.5e6, "received_bytes_per_second": 250e3,
+		"rtt_seconds": 0.0, "segments_sent": 0.0, "segments_resent": 0.0,
+	}
+	require.Equal(t, want, o)
+	*now = now.Add(time.Second)
+	g.printResult(nil)
+	o = last(t, out.String(), "result")
+	require.Equal(t, []any{1e6, 125e3, true}, []any{o["sent_bytes_per_second"], o["received_bytes_per_second"], o["complete"]})
+}
+
+func TestPingJSON(t *testing.T) {
+	inBubble(t, func(t *testing.T, b *bench) {
+		out, err := pings(t, b, func(p *pinger) { p.lines = &jsonLines{on: true, out: p.out} })
+		require.NoError(t, err)
+		all := objects(t, out)
+		require.Len(t, all, 4)
+		require.Equal(t, object{"type": "status", "seq": 2.0, "answered": true, "rtt_seconds": 0.04, "took_seconds": 0.04}, all[1])
+		require.Equal(t, object{
+			"type": "result", "remote": "peer", "seconds": 2.04, "sent": 3.0, "answered": 3.0, "lost": 0.0,
+			"rtt_min_seconds": 0.04, "rtt_avg_seconds": 0.04, "rtt_max_seconds": 0.04, "rtt_mdev_seconds": 0.0,
+		}, all[3])
+
+		b.cut(dialler)
+		out, err = pings(t, b, func(p *pinger) { p.lines, p.count = &jsonLines{on: true, out: p.out}, 1 })
+		require.Error(t, err)
+		all = objects(t, out)
+		require.Equal(t, object{"type": "status", "seq": 1.0, "answered": false, "took_seconds": 2.0}, all[0])
+		require.Equal(t, object{"type": "result", "remote": "peer", "seconds": 2.0, "sent": 1.0, "answered": 0.0, "lost": 1.0}, all[1])
+	})
+}
+
+// A ping that was repeated took longer than its round trip.
+func TestRepeatedPingJSON(t *testing.T) {
+	var out bytes.Buffer
+	p := &pinger{lines: &jsonLines{on: true, out: &out}}
+	require.NoError(t, p.note(250*time.Microsecond, 75*time.Millisecond, false))
+	require.Equal(t, object{"type": "status", "seq": 1.0, "answered": true, "rtt_seconds": 250e-6, "took_seconds": 0.075},
+		last(t, out.String(), "status"))
+}
+
+func TestErrorsInJSON(t *testing.T) {
+	got := runWith(t.Context(), nil, "ping", "-json", "localhost")
+	require.Equal(t, exitUsage, got.code)
+	require.Empty(t, got.err)
+	o := last(t, got.out, "error")
+	require.Equal(t, 2.0, o["exit_code"])
+	require.Contains(t, o["message"], "want HOST:PORT")
+	require.NotContains(t, got.out, "Run 'kcp")
+	require.Equal(t, exitOK, runWith(t.Context(), nil, "ping", "-json", "-h").code)
+	require.Equal(t, errTimeout, (&jsonLines{}).errors(errTimeout))
+}
+
+// The documents have each field, and no other.
+func TestJSONFieldsAreDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/program.md")
+	require.NoError(t, err)
+	_, text, ok := strings.Cut(string(b), "\n## JSON\n")
+	require.True(t, ok)
+	text, _, _ = strings.Cut(text, "\n## ")
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z0-9_`, ]+)` \\|").FindAllStringSubmatch(text, -1) {
+		for name := range strings.SplitSeq(m[1], "`, `") {
+			documented[name] = true
+		}
+	}
+	fields := map[string]bool{}
+	var add func(reflect.Type)
+	add = func(o reflect.Type) {
+		for o.Kind() == reflect.Pointer || o.Kind() == reflect.Slice {
+			o = o.Elem()
+		}
+		if o.Kind() != reflect.Struct {
+			return
+		}
+		for f := range o.NumField() {
+			if name, _, _ := strings.Cut(o.Field(f).Tag.Get("json"), ","); name != "" {
+				fields[name] = true
+			}
+			add(o.Field(f).Type)
+		}
+	}
+	for _, o := range []any{jsonMessage{}, jsonFailure{}, jsonPipe{}, jsonPing{}, jsonPings{}, jsonDemo{}, jsonFlows{}} {
+		add(reflect.TypeOf(o))
+	}
+	require.Equal(t, fields, documented)
+}

@@ -1,0 +1,262 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"github.com/arqnet/kcp"
+)
+
+const (
+	defaultPingInterval = time.Second
+	// leastPingWait is how long a ping waits for its answer at least. Conn.Ping
+	// repeats its packet meanwhile.
+	leastPingWait = 2 * time.Second
+	// repeatedAfter is the delay from which on an answer is not that to the first
+	// packet of a ping: the shortest time after which Conn.Ping repeats it.
+	repeatedAfter = 50 * time.Millisecond
+)
+
+// pinger sends pings, and prints what becomes of them.
+type pinger struct {
+	out      io.Writer
+	lines    *jsonLines
+	peer     string
+	ping     func(context.Context) (time.Duration, error) // as Conn.Ping
+	count    int                                          // 0: until interrupted
+	interval time.Duration
+
+	result pingResult
+}
+
+// pingResult is what became of all pings so far.
+type pingResult struct {
+	sent, answered int
+	took           time.Duration
+	least, most    time.Duration
+	sum, squares   float64 // of the round trips, in seconds
+}
+
+// pingOptions returns the command line of kcp ping.
+func pingOptions(n *netcat, p *pinger) *optionSet {
+	return &optionSet{
+		synopsis: "kcp ping ADDR [flags]",
+		intro: `Opens a KCP session with the UDP address ADDR, such as 192.0.2.1:9000, and
+measures the round trip to its endpoint, again and again. The program there has
+no part in it, but for accepting the session: 'kcp listen' without -k ends with
+it. Peers such as kcp-go and kcptun do not answer pings.
+
+A ping that is lost on the way is repeated after a retransmission time-out, and
+shown with the time until its answer. One without an answer in 2s, or in
+-interval if that is longer, counts as lost. The exit code is 0 if a ping was
+answered and the session did not break off. Without -count an interrupt
+(Ctrl-C) is the regular end; with it the exit code is 130.`,
+		groups: []optionGroup{
+			{"Flags", []option{
+				{"count", "N", "end after this many pings; default: when interrupted", parsed(&p.count, within(1, 1e9))},
+				{"interval", "DURATION", "time from one ping to the next; default 1s", parsed(&p.interval, positiveDuration)},
+				n.waitOption(),
+				n.verboseOption(),
+				n.lines.option("stdout"),
+			}},
+			{"TLS", n.tls.dialOptions()},
+			n.settings.only("peer-timeout", "keepalive", "linger", "trace", "debug", "cipher", "key", "key-file", "fec"),
+		},
+		examples: `  kcp ping 192.0.2.1:9000
+  kcp ping 192.0.2.1:9000 -count 10 -interval 200ms
+  kcp ping example.com:9000 -tls`,
+	}
+}
+
+// runPing is kcp ping.
+func runPing(ctx context.Context, std streams, args []string) error {
+	n := newNetcat(std, "ping")
+	n.receive = true // stdin is none of its business
+	n.lines.out = std.out
+	return n.lines.errors(n.runPing(ctx, args))
+}
+
+// runPing is the whole of kcp ping. Its errors are without the form of -json.
+func (n *netcat) runPing(ctx context.Context, args []string) error {
+	p := &pinger{lines: &n.lines, out: n.std.out, interval: defaultPingInterval}
+	if err := n.parse(pingOptions(n, p), args); err != nil {
+		return err
+	}
+	defer n.debug.close()
+	defer n.settings.closeTraces(n.std, n.command)
+	conn, err := n.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	n.debug.show(n.command, conn.Endpoint())
+	p.peer, p.ping = conn.RemoteAddr().String(), conn.Ping
+	return p.run(ctx)
+}
+
+// run sends the pings, and prints the summary.
+func (p *pinger) run(ctx context.Context) error {
+	start := time.Now()
+	err := p.loop(ctx, start)
+	p.result.took = time.Since(start)
+	var local *localError
+	if errors.As(err, &local) {
+		return err
+	}
+	if errors.Is(err, kcp.ErrLegacyPeer) {
+		return fmt.Errorf("%s does not answer pings: it is a peer such as kcp-go or the C reference", p.peer)
+	}
+	if printed := p.printSummary(); printed != nil {
+		return printed
+	}
+	switch {
+	case errors.Is(err, errInterrupted) && p.count == 0 && p.result.answered > 0:
+		return nil
+	case err != nil:
+		return explain(err)
+	case p.result.answered == 0:
+		return fmt.Errorf("no answer from %s", p.peer)
+	}
+	return nil
+}
+
+// loop sends the pings, from start on. It returns errInterrupted when ctx is done,
+// and the error of the session if it ends. Neither counts as a ping.
+func (p *pinger) loop(ctx context.Context, start time.Time) error {
+	tick := time.NewTicker(p.interval)
+	defer tick.Stop()
+	for {
+		begin := time.Now()
+		wait, cancel := context.WithTimeout(ctx, max(p.interval, leastPingWait))
+		rtt, err := p.ping(wait)
+		cancel()
+		lost := errors.Is(err, context.DeadlineExceeded)
+		switch {
+		case ctx.Err() != nil && err != nil:
+			return errInterrupted
+		case err != nil && !lost:
+			return err
+		}
+		if err := p.note(rtt, time.Since(begin), lost); err != nil {
+			return err
+		}
+		if p.result.sent == p.count {
+			return nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errInterrupted
+		}
+	}
+}
+
+// note counts a ping, and prints it. took is the time that it has taken in all.
+func (p *pinger) note(rtt, took time.Duration, lost bool) error {
+	p.result.add(rtt, lost)
+	seq := p.result.sent
+	if p.lines.on {
+		o := jsonPing{Type: "status", Seq: seq, Answered: !lost, Took: took.Seconds()}
+		if !lost {
+			o.RTT = seconds(rtt)
+		}
+		return p.lines.print(o)
+	}
+	if lost {
+		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
+	}
+	late := ""
+	if took-rtt >= repeatedAfter {
+		late = fmt.Sprintf(" answered after %s", formatTime(took))
+	}
+	return p.print(fmt.Sprintf("seq=%d time=%s%s\n", seq, formatRTT(rtt), late))
+}
+
+// print writes to stdout.
+func (p *pinger) print(text string) error {
+	if _, err := io.WriteString(p.out, text); err != nil {
+		return &localError{"writing standard output", err}
+	}
+	return nil
+}
+
+// add counts a ping.
+func (r *pingResult) add(rtt time.Duration, lost bool) {
+	r.sent++
+	if lost {
+		return
+	}
+	if r.answered == 0 {
+		r.least = rtt
+	}
+	r.answered++
+	r.least, r.most = min(r.least, rtt), max(r.most, rtt)
+	r.sum += rtt.Seconds()
+	r.squares += rtt.Seconds() * rtt.Seconds()
+}
+
+// mean returns the mean of the round trips and their deviation from it, the root
+// of the mean square, in seconds. It is what ping(8) calls avg and mdev.
+func (r *pingResult) mean() (mean, deviation float64) {
+	if r.answered == 0 {
+		return 0, 0
+	}
+	n := float64(r.answered)
+	mean = r.sum / n
+	return mean, math.Sqrt(max(r.squares/n-mean*mean, 0))
+}
+
+// printSummary prints the result.
+func (p *pinger) printSummary() error {
+	if !p.lines.on {
+		return p.print(p.summary())
+	}
+	r := &p.result
+	o := jsonPings{
+		Type: "result", Remote: p.peer, Seconds: r.took.Seconds(),
+		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered,
+	}
+	if r.answered > 0 {
+		mean, deviation := r.mean()
+		o.RTTMin, o.RTTAvg, o.RTTMax, o.RTTMdev = seconds(r.least), &mean, seconds(r.most), &deviation
+	}
+	return p.lines.print(o)
+}
+
+// seconds returns a time as JSON has it.
+func seconds(d time.Duration) *float64 {
+	s := d.Seconds()
+	return &s
+}
+
+// summary describes all pings, as ping(8) does.
+func (p *pinger) summary() string {
+	r := &p.result
+	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s\n", p.peer,
+		r.sent, r.answered, formatShare(float64(r.sent-r.answered), float64(r.sent)), formatTime(r.took))
+	if r.answered > 0 {
+		mean, deviation := r.mean()
+		text += fmt.Sprintf("rtt min/avg/max/mdev = %.3f/%.3f/%.3f/%.3f ms\n",
+			1e3*r.least.Seconds(), 1e3*mean, 1e3*r.most.Seconds(), 1e3*deviation)
+	}
+	return text
+}
+
+// formatRTT formats a round trip, which may be far below a millisecond, with three
+// digits or more.
+func formatRTT(d time.Duration) string {
+	ms := 1e3 * d.Seconds()
+	switch {
+	case ms < 1:
+		return fmt.Sprintf("%.3f ms", ms)
+	case ms < 10:
+		return fmt.Sprintf("%.2f ms", ms)
+	case ms < 100:
+		return fmt.Sprintf("%.1f ms", ms)
+	}
+	return fmt.Sprintf("%.0f ms", ms)
+}
