@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
+	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/examples/internal/lab"
 )
 
@@ -33,7 +34,7 @@ func both(t *testing.T) *tls.Config {
 
 // over runs a test of a server and a client over sessions. The server reports the
 // end of each stream.
-func over(t *testing.T, test func(t *testing.T, s *grpc.Server, c *grpc.ClientConn, ended <-chan error, served <-chan error)) {
+func over(t *testing.T, test func(t *testing.T, stop func() error, c *grpc.ClientConn, ended, served <-chan error)) {
 	lab.RunInRealTime(t, settings(both(t)), func(t *testing.T, l net.Listener, dial lab.Dial) {
 		ended, served := make(chan error, 10), make(chan error, 1)
 		s := newServer(grpc.StreamInterceptor(func(s any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -46,13 +47,20 @@ func over(t *testing.T, test func(t *testing.T, s *grpc.Server, c *grpc.ClientCo
 		c, err := newClient(l.Addr().String(), func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx) })
 		require.NoError(t, err)
 		defer c.Close()
-		test(t, s, c, ended, served)
+		stop := func() error {
+			err := shutdown(t.Context(), s, l.(*kcp.Listener))
+			for range l.(*kcp.Listener).Endpoint().Sessions() {
+				t.Error("a session that may not have delivered all")
+			}
+			return err
+		}
+		test(t, stop, c, ended, served)
 	})
 }
 
 // Calls of both kinds go through, and the server knows the client by its certificate.
 func TestCalls(t *testing.T) {
-	over(t, func(t *testing.T, _ *grpc.Server, c *grpc.ClientConn, ended, _ <-chan error) {
+	over(t, func(t *testing.T, _ func() error, c *grpc.ClientConn, ended, _ <-chan error) {
 		state, err := grpc_health_v1.NewHealthClient(c).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{})
 		require.NoError(t, err)
 		require.Equal(t, grpc_health_v1.HealthCheckResponse_SERVING, state.Status)
@@ -83,7 +91,7 @@ func (secret) RequireTransportSecurity() bool { return true }
 // A call that is cancelled, or whose deadline passes, ends at the server too, although
 // the client does not read; and the session goes on.
 func TestDeadlineAndCancellation(t *testing.T) {
-	over(t, func(t *testing.T, _ *grpc.Server, c *grpc.ClientConn, ended, _ <-chan error) {
+	over(t, func(t *testing.T, _ func() error, c *grpc.ClientConn, ended, _ <-chan error) {
 		ctx, cancel := context.WithCancel(t.Context())
 		stream, err := client{c}.Count(ctx, 0)
 		require.NoError(t, err)
@@ -112,16 +120,16 @@ func TestDeadlineAndCancellation(t *testing.T) {
 	})
 }
 
-// GracefulStop lets a call in progress finish, and takes no other.
-func TestGracefulStop(t *testing.T) {
-	over(t, func(t *testing.T, s *grpc.Server, c *grpc.ClientConn, _, served <-chan error) {
+// shutdown lets a call in progress finish, and takes no other.
+func TestShutdown(t *testing.T) {
+	over(t, func(t *testing.T, stop func() error, c *grpc.ClientConn, _, served <-chan error) {
 		const last = 50_000 // more than the windows of HTTP/2 hold, so that it waits for Recv
 		stream, err := client{c}.Count(t.Context(), last)
 		require.NoError(t, err)
 		_, err = stream.Recv()
 		require.NoError(t, err)
-		stopped := make(chan struct{})
-		go func() { s.GracefulStop(); close(stopped) }()
+		stopped := make(chan error, 1)
+		go func() { stopped <- stop() }()
 		require.True(t, c.WaitForStateChange(t.Context(), connectivity.Ready), "the client was told")
 		select {
 		case <-stopped:
@@ -135,7 +143,7 @@ func TestGracefulStop(t *testing.T) {
 		}
 		_, err = stream.Recv()
 		require.Equal(t, io.EOF, err)
-		<-stopped
+		require.NoError(t, <-stopped)
 		require.NoError(t, <-served)
 		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 		defer cancel()

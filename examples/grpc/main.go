@@ -24,6 +24,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"errors"
 	"fmt"
 	"log"
 	"math/big"
@@ -48,13 +49,26 @@ const (
 func settings(config *tls.Config) *kcp.Config { return &kcp.Config{TLS: config, Linger: -1} }
 
 // newServer returns a server of the service, and of gRPC's health service. Its Serve
-// takes a *kcp.Listener with kcp.Config.TLS. GracefulStop lets the calls in progress
-// finish; bound it by a timer that calls Stop.
+// takes a *kcp.Listener with kcp.Config.TLS. See shutdown for its end.
 func newServer(options ...grpc.ServerOption) *grpc.Server {
 	s := grpc.NewServer(append(options, grpc.Creds(newCredentials()))...)
 	s.RegisterService(&description, demoServer{})
 	grpc_health_v1.RegisterHealthServer(s, health.NewServer())
 	return s
+}
+
+// shutdown ends a server that serves l: the calls in progress finish, and what they
+// have sent is delivered, or ctx ends. Sessions go on after gRPC has closed them until
+// the client has all, so a program must not end before.
+func shutdown(ctx context.Context, s *grpc.Server, l *kcp.Listener) error {
+	stop := context.AfterFunc(ctx, s.Stop)
+	defer stop()
+	s.GracefulStop()
+	err := l.Shutdown(ctx)
+	if errors.Is(err, net.ErrClosed) { // the last session has ended already
+		return nil
+	}
+	return err
 }
 
 // dialFunc opens a session with the server at an address.
@@ -162,7 +176,7 @@ func run() error {
 	}
 	s := newServer()
 	defer s.Stop()
-	go s.Serve(l) // until Stop or GracefulStop, which close l too
+	go s.Serve(l) // until Stop or shutdown
 	c, err := newClient(l.Addr().String(), func(ctx context.Context, address string) (net.Conn, error) {
 		return kcp.DialContext(ctx, "udp", address, settings(client))
 	})
@@ -175,10 +189,7 @@ func run() error {
 	if err := show(ctx, c); err != nil {
 		return err
 	}
-	force := time.AfterFunc(5*time.Second, s.Stop)
-	defer force.Stop()
-	s.GracefulStop()
-	return nil
+	return shutdown(ctx, s, l)
 }
 
 func main() {
