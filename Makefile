@@ -5,7 +5,7 @@
 
 GO      ?= go
 GOFLAGS ?=
-MODULES  = . interop_test bench examples/mux examples/cluster examples/upgrade/tableflip kcpgo kcpgo/contract observe tunnel tunnel/bench
+MODULES  = . interop_test bench examples/mux examples/cluster examples/grpc examples/upgrade/tableflip kcpgo kcpgo/contract observe tunnel tunnel/bench
 
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
@@ -33,11 +33,11 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
-STAGES = interop race tunnel-test 386 unit cross lint offload-off vet bench-test mux-test cluster-test tableflip-test kcpgo-test observe-test
+STAGES = interop race tunnel-test 386 unit cross lint offload-off vet bench-test mux-test cluster-test grpc-test tableflip-test kcpgo-test observe-test
 
 # The packages most likely to break, with fewer repetitions.
 check:
@@ -150,6 +150,9 @@ mux-test:
 
 cluster-test:
 	cd examples/cluster && $(GO) test -short -parallel 8 -timeout 5m ./...
+
+grpc-test:
+	cd examples/grpc && $(GO) test -parallel 8 -timeout 5m ./...
 
 tableflip-test:
 	cd examples/upgrade/tableflip && $(GO) test -parallel 8 -timeout 5m ./...

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -171,4 +172,77 @@ func TestHTTPSNeedsTLS(t *testing.T) {
 			require.ErrorContains(t, err, "without TLS")
 		}
 	})
+}
+
+// A handler knows a client by its certificate, and refuses one that has none.
+func TestClientCertificates(t *testing.T) {
+	for _, want := range []int{http.StatusOK, http.StatusForbidden} {
+		for _, http2 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%d,http2=%v", want, http2), func(t *testing.T) {
+				config := both(t, "h2")
+				config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, config.RootCAs
+				if want != http.StatusOK {
+					config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+						return new(tls.Certificate), nil
+					}
+				}
+				lab.Run(t, settings(config), func(t *testing.T, l net.Listener, dial lab.Dial) {
+					server := newServer(echoHandler())
+					defer server.Close()
+					go server.Serve(l)
+					client := newClient(dialFunc(dial), http2)
+					defer client.CloseIdleConnections()
+					response, err := client.Get("https://" + serverName + "/whoami")
+					require.NoError(t, err)
+					defer response.Body.Close()
+					body, err := io.ReadAll(response.Body)
+					require.NoError(t, err)
+					require.Equal(t, want, response.StatusCode)
+					if want == http.StatusOK {
+						require.Equal(t, serverName, string(body))
+					}
+				})
+			})
+		}
+	}
+}
+
+// A request in progress is answered, and the answer delivered, before shutdown
+// returns. Others are not taken.
+func TestShutdown(t *testing.T) {
+	for _, http2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("http2=%v", http2), func(t *testing.T) {
+			lab.Run(t, settings(both(t, "h2")), func(t *testing.T, l net.Listener, dial lab.Dial) {
+				content := lab.Content(1, 300_000)
+				started, stopping, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+				server := newServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+					close(started)
+					<-stopping
+					_, _ = w.Write(content)
+				}))
+				server.RegisterOnShutdown(func() { close(stopping) })
+				go server.Serve(l)
+				client := newClient(dialFunc(dial), http2)
+				go func() {
+					<-started
+					ended <- shutdown(t.Context(), server, l.(*kcp.Listener))
+				}()
+				response, err := client.Get("https://" + serverName + "/")
+				require.NoError(t, err)
+				defer response.Body.Close()
+				answer, err := io.ReadAll(response.Body)
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(content, answer))
+				client.CloseIdleConnections()
+				require.NoError(t, <-ended)
+				for range l.(*kcp.Listener).Endpoint().Sessions() {
+					t.Error("a session that may not have delivered all")
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+				defer cancel()
+				_, _, err = echo(ctx, client, "https", nil)
+				require.Error(t, err, "a request after shutdown")
+			})
+		})
+	}
 }

@@ -2,7 +2,8 @@
 // share one session. net/http accepts any net.Listener and any dial function.
 // Encryption is that of the sessions (kcp.Config.TLS). net/http takes every
 // connection but a *tls.Conn for one without TLS. So HTTP/2 is what it calls
-// unencrypted, and Request.TLS has to be set: see newServer and newClient.
+// unencrypted, and Request.TLS has to be set: see newServer and newClient. After
+// http.Server.Shutdown the answers still have to be delivered: see shutdown.
 //
 //	go run ./examples/http
 package main
@@ -67,6 +68,18 @@ func newServer(handler http.Handler) *http.Server {
 	return s
 }
 
+// shutdown ends a server that serves l: it takes no more requests, and the answers to
+// those in progress are delivered, or ctx ends. Sessions go on after http.Server has
+// closed them until the client has all, so a program must not end before.
+func shutdown(ctx context.Context, s *http.Server, l *kcp.Listener) error {
+	err := s.Shutdown(ctx)
+	delivered := l.Shutdown(ctx)
+	if errors.Is(delivered, net.ErrClosed) { // the last session has ended already
+		delivered = nil
+	}
+	return errors.Join(err, delivered)
+}
+
 // dialFunc opens a session, or a stream, with the one server that a client talks
 // to, whatever the address in a URL is.
 type dialFunc func(ctx context.Context) (net.Conn, error)
@@ -104,9 +117,17 @@ type secured struct {
 
 func (c secured) ConnectionState() tls.ConnectionState { return c.state }
 
-// echoHandler answers a request with its body, and says what it has seen of it.
+// echoHandler answers a request with its body, and says what it has seen of it. The
+// name in the client's certificate is the answer to /whoami.
 func echoHandler() http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /whoami", func(w http.ResponseWriter, r *http.Request) {
+		if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+			http.Error(w, "a client without a certificate", http.StatusForbidden)
+			return
+		}
+		_, _ = io.WriteString(w, r.TLS.PeerCertificates[0].DNSNames[0])
+	})
 	mux.HandleFunc("POST /echo", func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
@@ -178,7 +199,7 @@ func show(scheme string, http2 bool, server, client *tls.Config) error {
 	}
 	s := newServer(echoHandler())
 	defer s.Close()
-	go s.Serve(l) // until Close
+	go s.Serve(l) // until Close or shutdown
 	if client != nil {
 		client = client.Clone()
 		client.NextProtos = []string{map[bool]string{false: "http/1.1", true: "h2"}[http2]}
@@ -194,7 +215,9 @@ func show(scheme string, http2 bool, server, client *tls.Config) error {
 	}
 	fmt.Printf("%s, %q: %d bytes sent, %d came back, equal: %v\n", response.Header.Get("Protocol"),
 		response.Header.Get("TLS"), len(question), len(answer), bytes.Equal(question, answer))
-	return nil
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	return shutdown(ctx, s, l)
 }
 
 func main() {
