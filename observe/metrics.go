@@ -76,7 +76,7 @@ func packetMetrics() []metric {
 			}
 		}},
 		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
-		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds: longer if the process lacks processor time: the share of them that the label says were no later.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds, for want of processor time: the share of them that the label says were no later.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"0.5", s.Lag.P50.Seconds()},
 				{"1", s.Lag.Max.Seconds()},
