@@ -33,7 +33,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
@@ -114,9 +114,17 @@ interop-full:
 bench-test:
 	cd bench && $(GO) test $(SHORT) ./...
 
-# promtool, of Debian's package prometheus, checks the metrics if it is installed.
+# promtool, of Debian's package prometheus, checks metrics and rules if it is installed.
 observe-test:
 	cd observe && $(GO) test ./...
+
+# The rules for Prometheus by promtool, which is installed if it is missing: that needs
+# root.
+observe-rules:
+	@command -v promtool >/dev/null || \
+		{ apt-get update && apt-get install -y --no-install-recommends prometheus; }
+	promtool check rules observe/prometheus/kcp.rules.yml
+	promtool test rules observe/prometheus/kcp.rules_test.yml
 
 # Debian's package kcptun is the other end of some tests, if it is installed.
 tunnel-test:

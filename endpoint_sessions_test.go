@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 )
 
@@ -300,6 +301,12 @@ func TestSumsLeaveNothingOut(t *testing.T) {
 		},
 		"DatagramStats": func() (any, any) {
 			var s, o DatagramStats
+			number(&o)
+			s.Add(&o)
+			return s, o
+		},
+		"stats.Streams": func() (any, any) {
+			var s, o stats.Streams
 			number(&o)
 			s.Add(&o)
 			return s, o

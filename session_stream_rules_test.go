@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/netsim"
+	"github.com/arqnet/kcp/stats"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/nettest"
 )
@@ -258,6 +259,7 @@ func TestStreamReset(t *testing.T) {
 		for _, c := range []*Conn{a, b} {
 			require.Zero(t, figuresOf(c).held)
 			require.Zero(t, figuresOf(c).streams)
+			require.Equal(t, stats.Streams{Opened: 1, Accepted: 1, Ended: 2, Reset: 1}, c.Endpoint().Totals().Streams)
 		}
 	})
 }
@@ -291,6 +293,14 @@ func TestStreamLimit(t *testing.T) {
 			require.Zero(t, figuresOf(c).refused)
 			require.Zero(t, figuresOf(c).ahead)
 		}
+		require.Equal(t, stats.Streams{Opened: 9, Accepted: 1, Ended: 6, Reset: 5}, a.Endpoint().Totals().Streams)
+		want := stats.Streams{Opened: 1, Accepted: 4, Refused: 5, Ended: 1}
+		require.Equal(t, want, b.Endpoint().Totals().Streams)
+		require.NoError(t, b.Abort())
+		want.Ended = 5 // all, with their session, and once more out of the table
+		require.Equal(t, want, b.Endpoint().Totals().Streams)
+		w.settle()
+		require.Equal(t, want, b.Endpoint().Totals().Streams)
 	})
 }
 

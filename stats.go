@@ -104,6 +104,11 @@ func (c *Conn) dropCounts() (d Drops) {
 	return d
 }
 
+// limits returns the limits that EndpointStats has.
+func (c *Config) limits() stats.Limits {
+	return stats.Limits{Sessions: c.MaxSessions, Backlog: c.Backlog, HalfOpen: c.MaxHalfOpen, Buffered: c.MaxBuffered}
+}
+
 // endpointCounters are the counters behind EndpointStats.
 type endpointCounters struct {
 	packetsSent, packetsReceived atomic.Uint64
@@ -161,6 +166,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		Buffered:        int(e.load.buffered.Load()),
 		WriteBuffered:   int(e.load.written.Load()) * writeGrain,
 		EndedForMemory:  n.endedForMemory.Load(),
+		Limits:          e.config.limits(),
 	}
 	s.Forwarded, s.DropForward = n.forwarded.Load(), n.dropForward.Load()
 	s.PredecessorSessions = e.predecessorSessions()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"net"
+
+	"github.com/arqnet/kcp/stats"
 )
 
 // countEnd counts a session that has ended with err. offered says whether it was
@@ -51,6 +53,13 @@ func (c *Conn) addTo(t *SessionTotals) {
 	}
 	if q := c.in.datagrams; q != nil {
 		t.Datagrams.Add(&q.stats)
+	}
+	if s := c.streams; s != nil {
+		n := stats.Streams(s.Counts)
+		if c.closing.state == stateEnded {
+			n.Ended = n.Opened + n.Accepted // none is carried any more
+		}
+		t.Streams.Add(&n)
 	}
 	f := c.fecStats()
 	t.FEC.Add(&f)

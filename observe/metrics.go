@@ -20,7 +20,7 @@ func one(f func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64) func(*kcp.E
 // metrics returns all metrics but that of round-trip times. Their names follow
 // the conventions of Prometheus.
 func metrics() []metric {
-	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), extraMetrics())
+	return slices.Concat(sessionMetrics(), packetMetrics(), segmentMetrics(), streamMetrics(), extraMetrics())
 }
 
 // sessionMetrics returns those about the sessions of an endpoint.
@@ -32,6 +32,10 @@ func sessionMetrics() []metric {
 		{"sessions_half_open", "Accepted sessions of peers whose addresses are not validated.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.HalfOpen) })},
 		{"held_bytes", "Memory that sessions hold because of what their peers have sent.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Buffered) })},
 		{"write_buffered_bytes", "Memory of what sessions and their streams have to send, or to be acknowledged.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.WriteBuffered) })},
+		{"max_sessions", "The most sessions that may be open (Config.MaxSessions).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Limits.Sessions) })},
+		{"max_sessions_backlog", "The most sessions that may wait for Accept (Config.Backlog).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Limits.Backlog) })},
+		{"max_sessions_half_open", "The most accepted sessions of peers whose addresses are not validated (Config.MaxHalfOpen).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Limits.HalfOpen) })},
+		{"max_buffered_bytes", "The limit of kcp_held_bytes (Config.MaxBuffered).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.Limits.Buffered) })},
 		{"sessions_opened_total", "Sessions opened, by the side that opened them.", "side", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"dialled", float64(s.Dialled)},
@@ -72,7 +76,7 @@ func packetMetrics() []metric {
 			}
 		}},
 		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
-		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds: longer if the process lacks processor time.", "quantile", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds, for want of processor time: the share of them that the label says were no later.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"0.5", s.Lag.P50.Seconds()},
 				{"1", s.Lag.Max.Seconds()},
@@ -149,6 +153,24 @@ func segmentMetrics() []metric {
 				{"fec", float64(t.Dropped.FEC)},
 			}
 		}},
+	}
+}
+
+// streamMetrics returns those about the streams of all sessions.
+func streamMetrics() []metric {
+	return []metric{
+		{"streams", "Streams that are not over.", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 {
+			return float64(t.Streams.Opened + t.Streams.Accepted - t.Streams.Ended)
+		})},
+		{"streams_opened_total", "Streams opened, by the side that opened them.", "side", counter, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
+			return []value{
+				{"local", float64(t.Streams.Opened)},
+				{"peer", float64(t.Streams.Accepted)},
+			}
+		}},
+		{"streams_refused_total", "Streams of peers that were refused, beyond Config.MaxStreams.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Refused) })},
+		{"streams_ended_total", "Streams that are over, those of ended sessions included.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Ended) })},
+		{"streams_reset_total", "Streams reset with a code other than 0, by either end.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(t.Streams.Reset) })},
 	}
 }
 

@@ -133,6 +133,39 @@ func TestThousandSessions(t *testing.T) {
 	})
 }
 
+// The limits are beside what they limit, with the defaults of a Config, and streams are
+// counted at both ends.
+func TestLimitsAndStreams(t *testing.T) {
+	busy(t, 1, func(t *testing.T, s *Endpoints, _, _ *kcp.Endpoint, conns []*kcp.Conn) {
+		for range 3 {
+			a, err := conns[0].OpenStream(context.Background(), nil)
+			require.NoError(t, err)
+			_, err = a.Write([]byte("x"))
+			require.NoError(t, err)
+			if a.ID() == 1 {
+				require.NoError(t, a.Reset(7))
+			}
+		}
+		time.Sleep(time.Second)
+		out := text(t, s)
+		for _, want := range []string{
+			`kcp_max_sessions{endpoint="server"} 65536`,
+			`kcp_max_sessions_backlog{endpoint="server"} 128`,
+			`kcp_max_sessions_half_open{endpoint="server"} 1024`,
+			`kcp_max_buffered_bytes{endpoint="server"} 1.073741824e+09`,
+			`kcp_streams{endpoint="client"} 2`,
+			`kcp_streams{endpoint="server"} 2`,
+			`kcp_streams_opened_total{endpoint="client",side="local"} 3`,
+			`kcp_streams_opened_total{endpoint="server",side="peer"} 3`,
+			`kcp_streams_ended_total{endpoint="client"} 1`,
+			`kcp_streams_reset_total{endpoint="client"} 1`,
+			`kcp_streams_refused_total{endpoint="server"} 0`,
+		} {
+			has(t, out, want)
+		}
+	})
+}
+
 // Removed endpoints are gone, and two of the same name do not break a scrape.
 func TestAddAndRemove(t *testing.T) {
 	busy(t, 1, func(t *testing.T, _ *Endpoints, client, server *kcp.Endpoint, _ []*kcp.Conn) {

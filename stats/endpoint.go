@@ -16,6 +16,7 @@ type Endpoint struct {
 	// have to send, or to be acknowledged, to within 16 KiB a session. See
 	// Config.WriteBuffer.
 	WriteBuffered int
+	Limits        Limits // those of the endpoint's Config
 	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is
 	// Ended.Memory and the sessions among Ended.Unaccepted.
 	EndedForMemory uint64
@@ -69,6 +70,14 @@ type Endpoint struct {
 	PredecessorSessions int    // sessions that such processes still have
 }
 
+// Limits are those of an endpoint's Config, with its defaults. They do not change.
+type Limits struct {
+	Sessions int // Config.MaxSessions, for Endpoint.Sessions
+	Backlog  int // Config.Backlog, for Endpoint.Backlog
+	HalfOpen int // Config.MaxHalfOpen, for Endpoint.HalfOpen
+	Buffered int // Config.MaxBuffered, in bytes, for Endpoint.Buffered
+}
+
 // Lag is how late wake-ups were, in the last 10 to 20 seconds; 0 if there was none.
 type Lag struct {
 	P50 time.Duration // median, to the power of two above it in microseconds
@@ -80,9 +89,23 @@ type Totals struct {
 	Counters
 	Dropped   Drops     // bad packets
 	Datagrams Datagrams // unreliable ones, both ways
+	Streams   Streams   // of sessions with streams
 	FEC       FEC       // PeerRatio is zero
 	Probes    PathMTU   // MTU is 0
 	Moves     uint64    // changes of peers' addresses (connection migration, RFC 9000 §9)
+}
+
+// Streams counts the streams of sessions. Those that are not over yet are
+// Opened + Accepted - Ended.
+type Streams struct {
+	Opened   uint64 // by this end
+	Accepted uint64 // opened by peers, those that AcceptStream has not returned included
+	Refused  uint64 // of peers: beyond Config.MaxStreams, or in a session that closes; none of the others
+	Ended    uint64 // both directions are over, or the session has ended
+	// Reset counts streams that were reset with a code other than 0, by either end:
+	// by Stream.Reset, a break of the rules, or a refusal. Close of both directions
+	// has the code 0. Those of sessions that have ended first are not among them.
+	Reset uint64
 }
 
 // Ended counts the sessions that have ended, by cause, each once.
@@ -117,6 +140,15 @@ func (d *Datagrams) Add(o *Datagrams) {
 	d.Received += o.Received
 	d.Dropped += o.Dropped
 	d.Unsent += o.Unsent
+}
+
+// Add adds the counts of o.
+func (s *Streams) Add(o *Streams) {
+	s.Opened += o.Opened
+	s.Accepted += o.Accepted
+	s.Refused += o.Refused
+	s.Ended += o.Ended
+	s.Reset += o.Reset
 }
 
 // Add adds the counts of o; PeerRatio is no count.

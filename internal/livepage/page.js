@@ -77,8 +77,11 @@
     state.offset = a.offset;
     $("range").textContent = a.matching ? `${a.offset + 1}–${a.offset + a.rows.length} of ${a.matching.toLocaleString("en")}` : "none";
   };
+  // Figures of endpoints that are shown once one of them is not 0: those of a takeover.
+  const rare = [["forwarded", s => s.Forwarded], ["forward drops", s => s.DropForward], ["sessions before", s => s.PredecessorSessions]];
   const showEndpoints = a => {
-    const names = ["endpoint", "address", "sessions", "opened", "ended", "packets in", "packets out", "bytes in", "bytes out", "resent", "another key", "other drops", "socket drops", "lag"];
+    const extra = rare.filter(([, of]) => a.endpoints.some(e => of(e.stats)));
+    const names = ["endpoint", "address", "sessions", "opened", "ended", "packets in", "packets out", "bytes in", "bytes out", "resent", "another key", "other drops", "socket drops", "lag", ...extra.map(([n]) => n)];
     const head = document.createElement("tr");
     head.append(...names.map(n => { const th = document.createElement("th"); th.textContent = n; return th; }));
     $("endpoints").replaceChildren(head, ...a.endpoints.map(e => {
@@ -86,7 +89,8 @@
       const other = s.DropShort + s.DropReplay + s.DropUnknown + s.DropEnded + s.DropSessions + s.DropHalfOpen + s.DropBacklog + s.DropHandshake;
       tr.append(cell(e.name), cell(e.local), cell(si(s.Sessions)), cell(si(s.Dialled + s.Accepted)), cell(si(s.Dialled + s.Accepted - s.Sessions)),
         cell(si(s.PacketsReceived)), cell(si(s.PacketsSent)), cell(si(s.BytesReceived, "B")), cell(si(s.BytesSent, "B")),
-        cell(si(t.TimeoutRetransmits + t.FastRetransmits)), cell(si(s.DropCipher)), cell(si(other)), cell(si(s.SocketDrops)), cell(si(s.Lag.Max / 1e9, "s")));
+        cell(si(t.TimeoutRetransmits + t.FastRetransmits)), cell(si(s.DropCipher)), cell(si(other)), cell(si(s.SocketDrops)), cell(si(s.Lag.Max / 1e9, "s")),
+        ...extra.map(([, of]) => cell(si(of(s)))));
       return tr;
     }));
   };
@@ -106,7 +110,7 @@
     window.kcpLive.polls++;
   };
 
-  window.kcpLive = { polls: 0, history, plots };
+  window.kcpLive = { polls: 0, history, plots, showEndpoints };
   const poll = async () => {
     try {
       if (!$("pause").checked) {

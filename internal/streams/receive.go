@@ -106,8 +106,10 @@ func (s *Stream) input(h *Header, data []byte) {
 		}
 		in.fin, in.last = true, h.MID
 	case Reset:
+		s.broken = s.broken || h.Code != 0
 		s.inputReset(h.Code)
 	case Stop:
+		s.broken = s.broken || h.Code != 0
 		s.resetWrite(h.Code, true)
 	case Credit:
 		if h.Limit.After(s.out.limit) {

@@ -207,6 +207,7 @@ func (s *Stream) Finish() {
 
 // Reset resets both directions with code.
 func (s *Stream) Reset(code uint64) {
+	s.broken = s.broken || code != 0
 	s.StopReading(code)
 	s.resetWrite(code, false)
 }

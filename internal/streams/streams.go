@@ -103,6 +103,7 @@ type Stream struct {
 	id       uint32 // odd if the dialling end has opened it
 	params   Params
 	gone     bool // not in the table any more
+	broken   bool // reset with a code other than 0, by either end
 	accepted bool // Accept has returned it
 	out      sendSide
 	in       receiveSide

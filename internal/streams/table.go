@@ -24,6 +24,8 @@ const (
 
 // Table is the streams of a session. Init prepares it.
 type Table struct {
+	Counts Counts // changed by the table alone
+
 	host    Host
 	limits  Limits
 	streams map[uint32]*Stream
@@ -64,6 +66,7 @@ func (t *Table) Open(params Params) (*Stream, error) {
 	}
 	s := t.add(t.next, params)
 	t.next += 2
+	t.Counts.Opened++
 	t.openings = append(t.openings, s)
 	return s, nil
 }
@@ -115,6 +118,9 @@ func (t *Table) Queued() int { return t.queued }
 
 // Len returns the number of streams that are not over.
 func (t *Table) Len() int { return len(t.streams) }
+
+// Counts counts the streams of a table. Package stats says what each count is.
+type Counts struct{ Opened, Accepted, Refused, Ended, Reset uint64 }
 
 // Figures are what a table holds.
 type Figures struct {
@@ -196,6 +202,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 		t.host.Dropped()
 		return nil
 	case refuse || t.fromPeer >= t.limits.Streams:
+		t.Counts.Refused++
 		if len(t.refused) < maxRefusals {
 			t.refused = append(t.refused, h.ID)
 		}
@@ -203,6 +210,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 	}
 	s := t.add(h.ID, h.Params)
 	t.fromPeer++
+	t.Counts.Accepted++
 	t.backlog = append(t.backlog, s)
 	t.host.Opened()
 	return s
@@ -262,6 +270,10 @@ func (t *Table) retire(s *Stream) {
 		return
 	}
 	s.gone = true
+	t.Counts.Ended++
+	if s.broken {
+		t.Counts.Reset++
+	}
 	t.grown -= max(s.in.window-t.limits.ReceiveBuffer, 0)
 	delete(t.streams, s.id)
 	t.shrink()

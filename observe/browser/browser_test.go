@@ -147,6 +147,19 @@ func TestLivePage(t *testing.T) {
 	require.NoError(t, chromedp.Run(ctx, chromedp.Navigate(at)))
 	until(t, ctx, `document.querySelectorAll("#sessions tbody tr").length === 2`)
 	require.Equal(t, 3, eval[int](t, ctx, `document.querySelectorAll("#endpoints tr").length`)) // with the heading
+	const columns = `[...document.querySelectorAll("#endpoints tr")].map(tr => [...tr.cells].slice(14).map(c => c.textContent).join()).join(";")`
+	require.Equal(t, ";;", eval[string](t, ctx, columns))
+	// Figures of a takeover are shown once there is one, for all endpoints.
+	require.Equal(t, "forwarded,forward drops;1.5 k,2;0,0", eval[string](t, ctx, `(() => {
+		const stats = o => ({ Lag: {}, ...o });
+		kcpLive.showEndpoints({ endpoints: [{ stats: stats({ Forwarded: 1500, DropForward: 2, PredecessorSessions: 0 }), totals: {} },
+			{ stats: stats({ Forwarded: 0, DropForward: 0, PredecessorSessions: 0 }), totals: {} }] });
+		return `+columns+`;
+	})()`))
+	require.Equal(t, "sessions before;7", eval[string](t, ctx, `(() => {
+		kcpLive.showEndpoints({ endpoints: [{ stats: { Lag: {}, Forwarded: 0, DropForward: 0, PredecessorSessions: 7 }, totals: {} }] });
+		return `+columns+`;
+	})()`))
 	until(t, ctx, `document.getElementById("chosen").textContent.startsWith("Session ")`)
 	until(t, ctx, `kcpLive.history.time.length >= 6`)
 	for _, id := range []string{"rate", "rtt", "losses", "window", "queue"} {
