@@ -124,7 +124,8 @@ type Stream struct {
 	canWrite      notifier
 	readDeadline  deadline
 	writeDeadline deadline
-	closed        bool // by Close
+	closed        bool         // by Close
+	watch         *streamWatch // nil: neither Done nor Err was called
 }
 
 // OpenStream opens a stream. It waits until it is known whether the peer takes streams,
@@ -338,6 +339,7 @@ func (s *Stream) Close() error {
 	s.writeDeadline.set(time.Time{}, &c.mu, &s.canWrite)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
+	s.noteEndLocked()
 	s.state.StopReading(0)
 	s.state.Finish()
 	c.kickStreams()
@@ -374,6 +376,7 @@ func (s *Stream) Reset(code uint64) error {
 	s.state.Reset(code & maxStreamCode)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
+	s.noteEndLocked()
 	c.kickStreams()
 	return nil
 }

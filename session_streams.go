@@ -62,7 +62,10 @@ func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamCall
 type streamCalls Stream
 
 func (s *streamCalls) Readable() { s.canRead.Broadcast() }
-func (s *streamCalls) Writable() { s.canWrite.Broadcast() }
+func (s *streamCalls) Writable() {
+	s.canWrite.Broadcast()
+	(*Stream)(s).noteEndLocked()
+}
 
 // streamHost is a Conn as the streams.Host.
 type streamHost Conn

@@ -14,6 +14,7 @@ package streams
 
 import (
 	"errors"
+	"net"
 	"time"
 )
 
@@ -63,7 +64,8 @@ type Host interface {
 }
 
 // Owner is what the application has of a stream. Both methods wake calls that
-// wait, which then look why.
+// wait, which then look why. Writable is also called when Stream.Ended returns an error
+// for the first time.
 type Owner interface {
 	Readable()
 	Writable()
@@ -116,6 +118,20 @@ func (s *Stream) Params() Params { return s.params }
 
 // Gone reports whether both directions are over.
 func (s *Stream) Gone() bool { return s.gone }
+
+// Ended returns why the stream has ended: it was reset, the peer reads no more, or both
+// directions are over in order, which is net.ErrClosed; nil if it has not.
+func (s *Stream) Ended() error {
+	switch {
+	case s.out.err != nil:
+		return s.out.err
+	case s.gone && s.in.err != nil:
+		return s.in.err
+	case s.gone:
+		return net.ErrClosed
+	}
+	return nil
+}
 
 // Stats returns the figures of the stream.
 func (s *Stream) Stats() Stats {

@@ -272,6 +272,7 @@ func (t *Table) retire(s *Stream) {
 	if s.accepted && !t.ours(s.id) {
 		t.fromPeer--
 	}
+	s.Owner.Writable()
 }
 
 // shrink replaces a table of streams that has become much emptier: a map gives no
