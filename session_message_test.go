@@ -224,7 +224,7 @@ var receiptCases = []receiptCase{
 		end: func(_ *world, _, _ *Conn, s, _ *Stream) { _ = s.Reset(7) }},
 	{name: "reset by the peer", mute: true, want: &StreamError{Code: 7, Remote: true},
 		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Reset(7) }},
-	{name: "closed by the peer", mute: true, want: &StreamError{Code: 0, Remote: true},
+	{name: "closed by the peer", mute: true, want: &StreamError{Remote: true, closed: true},
 		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Close() }},
 	{name: "abort", cut: true, want: net.ErrClosed,
 		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort() }},

@@ -82,3 +82,39 @@ func (s *Stream) endLocked() error {
 	}
 	return nil
 }
+
+// CancelRead ends reading, and does not wait. What was not read, and what still arrives,
+// is dropped, and calls that read return net.ErrClosed, unless the peer has reset the
+// stream. Unless all has arrived, the peer's calls that write fail with a *StreamError of
+// this code, below 1<<62; higher bits are cleared. Writing goes on (compare STOP_SENDING,
+// RFC 9000 §3.5). It returns net.ErrClosed after Close, Reset or CancelRead.
+func (s *Stream) CancelRead(code uint64) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed || c.closing.closed || !s.state.StopReading(code&maxStreamCode) {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.kickStreams()
+	return nil
+}
+
+// CancelWrite ends writing at once, also after CloseWrite: what was not delivered is
+// dropped, at both ends. The peer's calls that read fail with a *StreamError of this
+// code, below 1<<62; higher bits are cleared. Calls that write return net.ErrClosed, and
+// Done is closed, but reading goes on (compare RESET_STREAM, RFC 9000 §3.5). It returns
+// net.ErrClosed after Close, Reset or CancelWrite, and after CloseWrite once all is
+// delivered, and otherwise the errors of Write.
+func (s *Stream) CancelWrite(code uint64) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case s.closed || c.closing.closed:
+		return c.opError("close", net.ErrClosed)
+	case !s.state.CancelWrite(code & maxStreamCode):
+		return c.opError("close", s.writeEndLocked())
+	}
+	c.kickStreams()
+	return nil
+}

@@ -1,8 +1,10 @@
 package kcp
 
 import (
+	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -111,6 +113,128 @@ func TestStreamDoneWhileComputing(t *testing.T) {
 			<-r.Done()
 			require.LessOrEqual(t, time.Since(begin), oneWay+oneWay/4)
 			require.Equal(t, &StreamError{Code: 7, Remote: true}, r.Err())
+		})
+	}
+}
+
+// CancelRead drops what has arrived and what still does, and stops the peer's writes
+// with its code. The other direction goes on to its end.
+func TestStreamCancelRead(t *testing.T) {
+	inWorld(t, 1, slow, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s, r := streamPair(t, a, b, nil)
+		_, err := s.Write(content(1, 50000))
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		blocked := make(chan error)
+		_, err = io.ReadFull(r, make([]byte, 49000))
+		require.NoError(t, err)
+		require.NoError(t, r.CancelRead(7))
+		go func() {
+			_, err := r.Read(make([]byte, 1))
+			blocked <- err
+		}()
+		require.ErrorIs(t, <-blocked, net.ErrClosed)
+		require.ErrorIs(t, r.CancelRead(8), net.ErrClosed)
+		isOpen(t, r)
+		<-s.Done()
+		require.Equal(t, &StreamError{Code: 7, Remote: true}, s.Err())
+		_, err = s.Write([]byte("more"))
+		wantReset(t, err, 7, true)
+		wantReset(t, s.CancelWrite(9), 7, true)
+		down := content(2, 200000)
+		go func() {
+			_, _ = r.Write(down) // it is read in full
+			_ = r.CloseWrite()
+		}()
+		got, err := io.ReadAll(s)
+		require.NoError(t, err)
+		require.Equal(t, down, got)
+		<-r.Done()
+		require.Equal(t, net.ErrClosed, r.Err())
+		time.Sleep(time.Second)
+		require.Zero(t, figuresOf(a).streams)
+		require.Zero(t, figuresOf(b).streams)
+		require.Zero(t, figuresOf(b).held)
+	})
+}
+
+// CancelWrite drops what was not delivered at both ends, with its code, also after
+// CloseWrite. The other direction goes on to its end.
+func TestStreamCancelWrite(t *testing.T) {
+	for _, finished := range []bool{false, true} {
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			s, r := streamPair(t, a, b, nil)
+			_, err := s.Write(content(1, 150000)) // more than the credit
+			require.NoError(t, err)
+			if finished {
+				require.NoError(t, s.CloseWrite())
+			}
+			time.Sleep(time.Second)
+			require.NoError(t, s.CancelWrite(1<<62|7))
+			require.Zero(t, s.Stats().WriteQueued)
+			require.Equal(t, &StreamError{Code: 7}, s.Err())
+			_, err = s.Write([]byte("more"))
+			require.ErrorIs(t, err, net.ErrClosed)
+			require.ErrorIs(t, s.CancelWrite(8), net.ErrClosed)
+			require.ErrorIs(t, s.CloseWrite(), net.ErrClosed)
+			time.Sleep(oneWay + oneWay/4)
+			_, err = r.Read(make([]byte, 1))
+			wantReset(t, err, 7, true)
+			isOpen(t, r)
+			_, err = r.Write([]byte("reply"))
+			require.NoError(t, err)
+			require.NoError(t, r.CloseWrite())
+			got, err := io.ReadAll(s)
+			require.NoError(t, err)
+			require.Equal(t, "reply", string(got))
+			time.Sleep(time.Second)
+			require.ErrorIs(t, r.CancelWrite(8), net.ErrClosed) // all is delivered
+			require.Zero(t, figuresOf(a).streams)
+			require.Zero(t, figuresOf(b).streams)
+		})
+	}
+}
+
+// Close of the peer is not Reset with code 0, to a writer as to a reader.
+func TestStreamClosedOrReset(t *testing.T) {
+	for name, tc := range map[string]struct {
+		end    func(r *Stream) error
+		closed bool
+		read   error
+	}{
+		"Close":       {(*Stream).Close, true, io.EOF},
+		"CancelRead":  {func(r *Stream) error { return r.CancelRead(0) }, true, nil},
+		"Reset":       {func(r *Stream) error { return r.Reset(0) }, false, &StreamError{Remote: true}},
+		"other code":  {func(r *Stream) error { return r.Reset(7) }, false, &StreamError{Code: 7, Remote: true}},
+		"cancel code": {func(r *Stream) error { return r.CancelRead(7) }, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, slow, func(t *testing.T, w *world) {
+				a, b, _ := w.pair(nil, nil)
+				s, r := streamPair(t, a, b, nil)
+				time.Sleep(time.Second)
+				require.NoError(t, tc.end(r))
+				time.Sleep(time.Second)
+				_, err := s.Write([]byte("late"))
+				var reset *StreamError
+				require.ErrorAs(t, err, &reset)
+				require.Equal(t, tc.closed, errors.Is(err, ErrStreamClosed))
+				require.Equal(t, tc.closed, errors.Is(err, syscall.EPIPE))
+				require.Equal(t, tc.closed, errors.Is(s.Err(), ErrStreamClosed))
+				require.Equal(t, tc.closed, reset.Error() == "kcp: stream closed by the peer", reset.Error())
+				if tc.read == nil {
+					return
+				}
+				_, err = s.Read(make([]byte, 1))
+				if tc.read == io.EOF {
+					require.Equal(t, io.EOF, err)
+					return
+				}
+				require.ErrorAs(t, err, &reset)
+				require.Equal(t, tc.read, reset)
+			})
 		})
 	}
 }

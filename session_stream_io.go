@@ -6,14 +6,21 @@ import (
 	"os"
 )
 
-// cannotWriteLocked returns why nothing more may be written; nil if it may.
+// cannotWriteLocked returns why nothing may be written now; nil if it may.
 func (s *Stream) cannotWriteLocked() error {
+	err := s.writeEndLocked()
+	if err != net.ErrClosed && s.writeDeadline.expired {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// writeEndLocked returns why nothing more may be written; nil if it may.
+func (s *Stream) writeEndLocked() error {
 	c, err := s.conn, s.state.CannotWrite()
 	switch {
-	case s.closed, c.closing.closed, err == net.ErrClosed:
+	case s.closed, c.closing.closed:
 		return net.ErrClosed
-	case s.writeDeadline.expired:
-		return os.ErrDeadlineExceeded
 	case err != nil:
 		return err
 	case c.hs.peerClosed:
@@ -28,7 +35,7 @@ func (s *Stream) cannotWriteLocked() error {
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
 // unordered or not reliable, each Write is one message, as with WriteMessage. Errors are
 // os.ErrDeadlineExceeded when the write deadline has passed, net.ErrClosed after Close,
-// CloseWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
+// CloseWrite, CancelWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
 // ErrPeerClosed when the peer has closed the session, and the error with which the
 // session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
@@ -165,7 +172,7 @@ func (s *Stream) afterReadLocked(n int) {
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
 // rest of a message that does not fit into b is for the next Read. It fails at once with
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
-// Close or Reset. After all that has arrived, it returns io.EOF if the peer has closed
+// Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer has closed
 // its side, a *StreamError if the stream was reset, which also drops what was not read,
 // and otherwise the error with which the session ended.
 func (s *Stream) Read(b []byte) (n int, err error) {

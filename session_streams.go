@@ -126,6 +126,8 @@ func (h *streamHost) Error(code uint64, remote bool) error {
 	return &StreamError{Code: code, Remote: remote}
 }
 
+func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: true} }
+
 func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Conn)(h).finish(t, err) }
 func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Conn)(h).failAll(a, f) }
 

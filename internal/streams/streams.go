@@ -57,6 +57,8 @@ type Host interface {
 	Dropped()
 	// Error returns the error of a stream that was reset; see the codes.
 	Error(code uint64, remote bool) error
+	// Closed returns the error of a stream whose peer reads no more, without a code.
+	Closed() error
 	// Finish lets the receipt of t be called with err, and Fail those of all in
 	// a; see Receipts.
 	Finish(t *Tag, err error)
