@@ -49,6 +49,7 @@ var streamEnds = []struct {
 	}, net.ErrClosed, true},
 	{"session closed by the peer", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(3, "bye") }, &PeerCloseError{Code: 3, Text: "bye"}, false},
 	{"session aborted by the peer", func(_, b *Conn, _, _ *Stream) { _ = b.Abort() }, ErrReset, false},
+	{"session aborted by the peer, with a reason", func(_, b *Conn, _, _ *Stream) { _ = b.AbortWithError(3, "bye") }, &PeerCloseError{Code: 3, Text: "bye", Aborted: true}, false},
 	{"session aborted", func(a, _ *Conn, _, _ *Stream) { _ = a.Abort() }, net.ErrClosed, false},
 }
 

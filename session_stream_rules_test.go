@@ -637,7 +637,7 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 		{"peer resets", func(_, _ *Conn, _, r *Stream) { _ = r.Reset(7) }, &StreamError{Code: 7, Remote: true}},
 		{"abort", func(a, _ *Conn, _, _ *Stream) { _ = a.Abort() }, net.ErrClosed},
 		{"peer aborts", func(_, b *Conn, _, _ *Stream) { _ = b.Abort() }, ErrReset},
-		{"peer closes", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(8, "x") }, &PeerCloseError{8, "x"}},
+		{"peer closes", func(_, b *Conn, _, _ *Stream) { _ = b.CloseWithError(8, "x") }, &PeerCloseError{Code: 8, Text: "x"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			inWorld(t, 16, clean, func(t *testing.T, w *world) {
