@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"syscall"
@@ -236,6 +237,40 @@ func TestStreamClosedOrReset(t *testing.T) {
 				require.ErrorAs(t, err, &reset)
 				require.Equal(t, tc.read, reset)
 			})
+		})
+	}
+}
+
+// A message of MaxMessageSize arrives, and a larger one is refused with its size and the
+// limit. A peer that has a larger buffer shows that when it reads.
+func TestStreamMaxMessageSize(t *testing.T) {
+	for _, size := range []int{100000, 1 << 20} {
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(&Config{StreamReceiveBuffer: 100000}, &Config{StreamReceiveBuffer: size})
+			s, r := streamPair(t, a, b, nil)
+			small := s.MaxMessageSize()
+			require.Greater(t, small, 85000)
+			require.Less(t, small, 100000)
+			buf := make([]byte, 1<<20)
+			for _, shown := range []bool{false, true} {
+				if shown && size > 100000 {
+					require.Greater(t, s.MaxMessageSize(), 9*size/10-100000)
+					require.Less(t, s.MaxMessageSize(), size)
+				} else {
+					require.InDelta(t, small, s.MaxMessageSize(), 1000)
+				}
+				n := s.MaxMessageSize()
+				err := s.WriteMessage(make([]byte, n+1))
+				require.ErrorIs(t, err, ErrMessageTooLarge)
+				var tooLarge *SizeError
+				require.ErrorAs(t, err, &tooLarge)
+				require.EqualError(t, tooLarge, fmt.Sprintf("kcp: message of %d bytes is larger than %d", n+1, n))
+				require.NoError(t, s.WriteMessage(make([]byte, n)))
+				got, err := r.ReadMessage(buf)
+				require.NoError(t, err)
+				require.Equal(t, n, got)
+				time.Sleep(time.Second)
+			}
 		})
 	}
 }

@@ -94,8 +94,20 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 // the socket.
 func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
 
-// WriteMessage queues b as one message, which may be empty, of any size up to the peer's
-// Config.StreamReceiveBuffer. It blocks and fails as Write does.
+// MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
+// bytes: what fits into a Config.StreamReceiveBuffer as that of this end, or into more if
+// the peer has shown in this session that it has more, which it does once it reads. A
+// peer with a smaller one resets the stream with StreamTooLarge. It may change with the
+// path MTU: up to 128 bytes of the buffer are for each packet of the message.
+func (s *Stream) MaxMessageSize() int {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.state.MaxMessage()
+}
+
+// WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize
+// bytes. It blocks and fails as Write does; a larger message queues nothing, and fails
+// with a *SizeError, which wraps ErrMessageTooLarge.
 func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 
 // SendMessage is WriteMessage with options for this message; nil means those of
@@ -123,6 +135,9 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := c.ep.now()
+	if limit := s.state.MaxMessage(); len(b) > limit {
+		return c.opError("write", &SizeError{len(b), limit, ErrMessageTooLarge})
+	}
 	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}

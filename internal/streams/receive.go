@@ -115,6 +115,7 @@ func (s *Stream) input(h *Header, data []byte) {
 	case Credit:
 		if h.Limit.After(s.out.limit) {
 			s.out.limit = h.Limit
+			s.table.shown = max(s.table.shown, int(int32(h.Limit-s.out.used)))
 			s.table.sched.update(s)
 			s.Owner.Writable()
 		}

@@ -404,3 +404,11 @@ func (s *Stream) pullBytes(h *Header, room int) {
 		}
 	}
 }
+
+// MaxMessage returns how many bytes of a message fit into a receive buffer such as this
+// end has, or into the largest that the peer has shown.
+func (s *Stream) MaxMessage() int {
+	buffer := max(s.table.limits.ReceiveBuffer, s.table.shown)
+	n := s.table.host.SegmentPayload() - MaxHeader
+	return buffer/(n+SegmentCost)*n + max(buffer%(n+SegmentCost)-SegmentCost, 0)
+}

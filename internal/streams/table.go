@@ -44,6 +44,7 @@ type Table struct {
 	ready    int                       // part of queued: those of streams that have credit for some
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
+	shown    int                       // bytes of the largest credit that the peer has given
 	failed   bool                      // the session has ended, or delivers nothing more
 }
 
