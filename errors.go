@@ -117,6 +117,25 @@ type systemError struct {
 func (e *systemError) Error() string { return e.text }
 func (e *systemError) Unwrap() error { return e.is }
 
+// SizeError means that a message is larger than MaxMessageSize, or a datagram than
+// MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
+type SizeError struct {
+	Size  int // bytes of the message
+	Limit int // the most that are taken now
+	err   error
+}
+
+func (e *SizeError) Error() string {
+	what := "message"
+	if e.err == ErrDatagramTooLarge {
+		what = "datagram"
+	}
+	return fmt.Sprintf("kcp: %s of %d bytes is larger than %d", what, e.Size, e.Limit)
+}
+
+// Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
+func (e *SizeError) Unwrap() error { return e.err }
+
 // PeerLostError means that the peer is gone, unreachable, or idle or stalled
 // for too long.
 type PeerLostError struct {

@@ -46,6 +46,7 @@ var lockExempt = []string{
 	".newAccepted",           // the same
 	"Endpoint.openSession",   // the same
 	"streamHost.WriteBuffer", // Conn.mu is held, as for all of a streams.Table
+	"streamCalls.Writable",   // the same
 	"streamHost.Dropped",     // the same
 	"streamHost.Finish",      // the same
 	"streamHost.Fail",        // the same

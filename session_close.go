@@ -209,6 +209,11 @@ const helloAfterData = firstHelloWait + 100*time.Millisecond
 func (c *Conn) Abort() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	return c.abortByCall()
+}
+
+// abortByCall is Abort with c.mu held.
+func (c *Conn) abortByCall() error {
 	if c.closing.closed && c.closing.state == stateEnded {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -251,7 +256,13 @@ func (c *Conn) abort(err error) {
 		return
 	}
 	if l := &c.hs; l.kind == peerExtended && !c.over() && !c.hs.unvalidated.Load() {
-		c.kcp.replaceSignals(signal{sigAbort, l.peerToken, 0})
+		abort := signal{sigAbort, l.peerToken, 0}
+		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
+			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
+			c.kcp.queueSignals(abort)
+		} else {
+			c.kcp.replaceSignals(abort)
+		}
 		c.kcp.sendSignals()
 	}
 	c.end(err)

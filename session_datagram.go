@@ -126,7 +126,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 	case c.closing.err != nil:
 		return c.opError("write", c.reason(c.closing.err))
 	case len(b) > c.maxDatagramSize():
-		return c.opError("write", ErrDatagramTooLarge)
+		return c.opError("write", &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge})
 	}
 	o := &c.outgoing
 	if o.waiting() >= maxOutgoing || c.hs.securing {

@@ -152,7 +152,8 @@ func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
 			return n, ErrWouldBlock
 		}
 		if message {
-			return c.kcp.Send(b)
+			n, err = c.kcp.Send(b)
+			return n, c.sizeError(err, len(b))
 		}
 		queued, err := c.queue(b[n:])
 		n += queued

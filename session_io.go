@@ -219,10 +219,18 @@ func (c *Conn) WriteMessage(b []byte) error {
 		return c.opError("write", err)
 	}
 	if _, err := c.kcp.Send(b); err != nil {
-		return c.opError("write", err)
+		return c.opError("write", c.sizeError(err, len(b)))
 	}
 	c.push()
 	return nil
+}
+
+// sizeError returns err, or ErrMessageTooLarge with the size of the message.
+func (c *Conn) sizeError(err error, size int) error {
+	if err == ErrMessageTooLarge {
+		return &SizeError{size, c.kcp.longestMessage(), err}
+	}
+	return err
 }
 
 // waitRoom waits until the write buffer has room, unless the call goes on in any

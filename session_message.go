@@ -39,7 +39,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 		t.Deadline = c.deadlineLocked(lifetime, begun)
 	}
 	if err := c.kcp.sendMessage(b, t); err != nil {
-		return c.opError("write", err)
+		return c.opError("write", c.sizeError(err, len(b)))
 	}
 	c.rarely().messages = true
 	if options.Done != nil {

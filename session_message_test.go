@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"runtime"
@@ -25,13 +26,16 @@ func TestSendMessageErrors(t *testing.T) {
 			o.Done = never
 			require.ErrorIs(t, a.SendMessage(nil, &o), errStreamOptions)
 		}
-		require.ErrorIs(t, a.SendMessage(make([]byte, a.MaxMessageSize()+1), &MessageOptions{Done: never}), ErrMessageTooLarge)
+		n := a.MaxMessageSize()
+		err := a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
+		require.ErrorIs(t, err, ErrMessageTooLarge)
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d", n+1, n))
 		require.ErrorIs(t, b.SendMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)
 		require.ErrorIs(t, b.SendMessage(nil, nil), ErrNotMessageMode)
 		require.NoError(t, a.SendMessage([]byte("x"), nil))
 		require.NoError(t, a.SendMessage(nil, &MessageOptions{}))
 		receive(t, b, []byte("x"))
-		n, err := b.ReadMessage(nil)
+		n, err = b.ReadMessage(nil)
 		require.NoError(t, err)
 		require.Zero(t, n)
 		require.NoError(t, a.Close())
@@ -224,7 +228,7 @@ var receiptCases = []receiptCase{
 		end: func(_ *world, _, _ *Conn, s, _ *Stream) { _ = s.Reset(7) }},
 	{name: "reset by the peer", mute: true, want: &StreamError{Code: 7, Remote: true},
 		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Reset(7) }},
-	{name: "closed by the peer", mute: true, want: &StreamError{Code: 0, Remote: true},
+	{name: "closed by the peer", mute: true, want: &StreamError{Remote: true, closed: true},
 		end: func(_ *world, _, _ *Conn, _, r *Stream) { _ = r.Close() }},
 	{name: "abort", cut: true, want: net.ErrClosed,
 		end: func(_ *world, a, _ *Conn, _, _ *Stream) { _ = a.Abort() }},

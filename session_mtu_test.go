@@ -209,7 +209,9 @@ func TestPathMTUAndSizes(t *testing.T) {
 		time.Sleep(time.Minute)
 		require.Equal(t, 1200, a.Stats().PathMTU.MTU)
 		require.Equal(t, 1200-datagramHeader, a.MaxDatagramSize())
-		require.ErrorIs(t, a.SendDatagram(make([]byte, 1472-datagramHeader)), ErrDatagramTooLarge)
+		err = a.SendDatagram(make([]byte, 1472-datagramHeader))
+		require.ErrorIs(t, err, ErrDatagramTooLarge)
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: datagram of %d bytes is larger than %d", 1472-datagramHeader, a.MaxDatagramSize()))
 		require.NoError(t, write(longest))
 		longest = maxFragments * (1472 - headerSize) // as was possible in between
 		require.Equal(t, longest, a.MaxMessageSize())

@@ -22,29 +22,44 @@ const (
 	maxReasonText = 256
 )
 
-// PeerCloseError means that the peer has closed the session with CloseWithError.
-// Read returns it after the last byte, in place of io.EOF, and Write in place of
-// ErrPeerClosed, which it wraps.
+// PeerCloseError means that the peer has closed the session with CloseWithError, or has
+// ended it with AbortWithError. After CloseWithError Read returns it after the last byte,
+// in place of io.EOF, and Write in place of ErrPeerClosed, which it wraps.
 type PeerCloseError struct {
 	Code uint64 // the peer's; its meaning is that of the application
 	Text string // valid UTF-8, which may have control characters; may be empty or cut
+	// Aborted reports that the peer has ended the session before it had delivered all: by
+	// AbortWithError, or as its CloseWithError has given up. The error then takes the
+	// place of ErrReset, and wraps that.
+	Aborted bool
 }
 
 // Error returns code and text, which is quoted if it does not print on one line.
 func (e *PeerCloseError) Error() string {
-	if e.Text == "" {
-		return fmt.Sprintf("kcp: session closed by the peer with code %d", e.Code)
+	what := "closed"
+	if e.Aborted {
+		what = "aborted"
 	}
-	return fmt.Sprintf("kcp: session closed by the peer with code %d: %s", e.Code, printable(e.Text))
+	text := fmt.Sprintf("kcp: session %s by the peer with code %d", what, e.Code)
+	if e.Text != "" {
+		text += ": " + printable(e.Text)
+	}
+	return text
 }
 
-// Unwrap returns ErrPeerClosed.
-func (e *PeerCloseError) Unwrap() error { return ErrPeerClosed }
+// Unwrap returns ErrPeerClosed, or ErrReset if Aborted is set.
+func (e *PeerCloseError) Unwrap() error {
+	if e.Aborted {
+		return ErrReset
+	}
+	return ErrPeerClosed
+}
 
 // closeReasons is why the two ends have closed the session.
 type closeReasons struct {
-	ours []byte          // as the payload of CLOSE; nil: none
-	peer *PeerCloseError // nil: none
+	ours   []byte          // as the payload of CLOSE; nil: none
+	peer   *PeerCloseError // nil: none
+	abrupt bool            // ours goes in front of ABORT
 }
 
 // closeReasons returns c.hs.reasons, which it makes if there is none.
@@ -64,15 +79,32 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.closing.closed {
-		c.closeReasons().ours = c.encodeReason(code, text)
+		c.closeReasons().ours = c.encodeReason(code, text, headerSize)
 	}
 	return c.closeInOrder()
 }
 
-// encodeReason returns the payload of CLOSE.
-func (c *Conn) encodeReason(code uint64, text string) []byte {
+// AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of
+// the peer fail with a *PeerCloseError that has Aborted set, in place of ErrReset, after
+// what it has received. The text should be UTF-8, and is cut to 256 bytes, or to what
+// fits into a packet. The reason is sent once, with what ends the session: if that packet
+// is lost the peer gets ErrReset, with its next packet or keep-alive. Earlier versions of
+// this package, which do not expect a reason there, get ErrReset, and legacy peers learn
+// of nothing. Errors are those of Abort.
+func (c *Conn) AbortWithError(code uint64, text string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.state != stateEnded {
+		r := c.closeReasons()
+		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
+	}
+	return c.abortByCall()
+}
+
+// encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.
+func (c *Conn) encodeReason(code uint64, text string, headers int) []byte {
 	text = strings.ToValidUTF8(text, "\uFFFD")
-	room := c.leastPMTU() - c.ep.overhead.total - headerSize - reasonCode
+	room := max(c.leastPMTU()-c.ep.overhead.total-headers-reasonCode, 0)
 	if room = min(room, maxReasonText); len(text) > room {
 		for room > 0 && !utf8.RuneStart(text[room]) {
 			room--
@@ -107,10 +139,20 @@ func (c *Conn) noteReason(payload []byte) {
 	}
 }
 
+// noteAbort takes note that ABORT has followed the peer's reason, if it has said one.
+// Calls may have returned the error as it was.
+func (c *Conn) noteAbort() {
+	if r := c.hs.reasons; r != nil && r.peer != nil {
+		aborted := *r.peer
+		aborted.Aborted = true
+		r.peer = &aborted
+	}
+}
+
 // reason returns err, or in place of ErrPeerClosed why the peer has closed the
-// session, if it has said so.
+// session, and in place of ErrReset why it has aborted it, if it has said so.
 func (c *Conn) reason(err error) error {
-	if r := c.hs.reasons; r != nil && r.peer != nil && errors.Is(err, ErrPeerClosed) {
+	if r := c.hs.reasons; r != nil && r.peer != nil && (errors.Is(err, ErrPeerClosed) || r.peer.Aborted && err == ErrReset) {
 		return r.peer
 	}
 	return err

@@ -246,6 +246,7 @@ func (c *Conn) takeOutside(s signal) {
 		// It may be all that the peer answers HELLO by: its WELCOME was lost.
 		if (l.kind == peerExtended || l.dialled && l.hello.active) && s.sn == l.token {
 			c.closing.ending = ErrReset
+			c.noteAbort()
 		}
 	}
 }

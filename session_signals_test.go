@@ -230,7 +230,7 @@ func wantReason(t *testing.T, err error, code uint64, text string) {
 	t.Helper()
 	var reason *PeerCloseError
 	require.ErrorAs(t, err, &reason)
-	require.Equal(t, PeerCloseError{code, text}, *reason)
+	require.Equal(t, PeerCloseError{Code: code, Text: text}, *reason)
 	require.ErrorIs(t, err, ErrPeerClosed)
 }
 
@@ -351,4 +351,41 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		require.EqualValues(t, 1, a.rare.dropped.Una)
 		require.Greater(t, a.live.lastHeard, time.Minute)
 	})
+}
+
+// AbortWithError ends the session at the peer on the way of one packet, with the reason,
+// whatever waits to be delivered; also while Close lingers. Old data is read before.
+func TestAbortWithError(t *testing.T) {
+	for _, lingers := range []bool{false, true} {
+		inWorld(t, 1, slow, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(nil, nil)
+			_, err := a.Write(content(1, 3<<20)) // more than the receive window
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			if lingers {
+				go func() { _ = a.Close() }()
+				time.Sleep(time.Second)
+			}
+			begin := time.Now()
+			require.NoError(t, a.AbortWithError(7, "full"))
+			<-b.Done()
+			require.LessOrEqual(t, time.Since(begin), oneWay+oneWay/4)
+			want := &PeerCloseError{Code: 7, Text: "full", Aborted: true}
+			require.Equal(t, want, b.Err())
+			require.ErrorIs(t, b.Err(), ErrReset)
+			require.NotErrorIs(t, b.Err(), ErrPeerClosed)
+			require.EqualError(t, b.Err(), "kcp: session aborted by the peer with code 7: full")
+			_, err = b.Write([]byte("late"))
+			var reason *PeerCloseError
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, want, reason)
+			got, err := io.ReadAll(b)
+			require.ErrorAs(t, err, &reason)
+			require.Equal(t, want, reason)
+			require.NotEmpty(t, got)
+			require.Less(t, len(got), 3<<20)
+			require.Equal(t, net.ErrClosed, a.Err())
+			require.ErrorIs(t, a.AbortWithError(8, ""), net.ErrClosed)
+		})
+	}
 }

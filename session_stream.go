@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/streams"
@@ -73,6 +73,9 @@ const (
 var (
 	// ErrNoStreams means that an extended peer takes no streams.
 	ErrNoStreams = errors.New("kcp: peer does not support streams")
+	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
+	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
+	ErrStreamClosed error = &systemError{"kcp: stream closed by the peer", syscall.EPIPE}
 	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
 	// were used up before the peer had all of it.
 	ErrMessageAbandoned = streams.ErrAbandoned
@@ -80,14 +83,27 @@ var (
 	errStreamOptions = errors.New("kcp: stream option out of range")
 )
 
-// StreamError means that a stream was reset, or that the peer has closed it and
-// reads no more, which is code 0. The session goes on.
+// StreamError means that a stream was reset, in one direction at least, or that the peer
+// has closed it and reads no more: that is code 0, and wraps ErrStreamClosed, which a
+// Reset with code 0 does not. The session goes on.
 type StreamError struct {
 	Code   uint64 // of the application that has reset it, or StreamRefused ff.
 	Remote bool   // it was the peer's end
+	closed bool   // the peer reads no more, and has not reset it
+}
+
+// Unwrap returns ErrStreamClosed if the peer has closed the stream, and otherwise nil.
+func (e *StreamError) Unwrap() error {
+	if e.closed {
+		return ErrStreamClosed
+	}
+	return nil
 }
 
 func (e *StreamError) Error() string {
+	if e.closed {
+		return ErrStreamClosed.Error()
+	}
 	who := "locally"
 	if e.Remote {
 		who = "by the peer"
@@ -99,10 +115,6 @@ func (e *StreamError) Error() string {
 		return "kcp: stream reset " + who + ": protocol violation"
 	case StreamTooLarge:
 		return "kcp: stream reset " + who + ": message larger than the receive buffer"
-	case 0:
-		if e.Remote {
-			return "kcp: stream closed by the peer, or reset with code 0"
-		}
 	}
 	return fmt.Sprintf("kcp: stream reset %s with code %d", who, e.Code)
 }
@@ -124,7 +136,8 @@ type Stream struct {
 	canWrite      notifier
 	readDeadline  deadline
 	writeDeadline deadline
-	closed        bool // by Close
+	closed        bool         // by Close
+	watch         *streamWatch // nil: neither Done nor Err was called
 }
 
 // OpenStream opens a stream. It waits until it is known whether the peer takes streams,
@@ -325,7 +338,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 // Close closes the stream in both directions, and does not wait. Blocked calls return
 // net.ErrClosed. What was written is still delivered, and the peer then reads io.EOF.
 // What was not read is dropped; unless the peer has closed its side, its calls that
-// write fail with a *StreamError of code 0. A further Close returns net.ErrClosed.
+// write fail with a *StreamError that wraps ErrStreamClosed. A further Close returns net.ErrClosed.
 func (s *Stream) Close() error {
 	c := s.conn
 	c.mu.Lock()
@@ -338,6 +351,7 @@ func (s *Stream) Close() error {
 	s.writeDeadline.set(time.Time{}, &c.mu, &s.canWrite)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
+	s.noteEndLocked()
 	s.state.StopReading(0)
 	s.state.Finish()
 	c.kickStreams()
@@ -350,7 +364,7 @@ func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if err := s.cannotWriteLocked(); err != nil && err != os.ErrDeadlineExceeded {
+	if err := s.writeEndLocked(); err != nil {
 		return c.opError("close", err)
 	}
 	s.state.Finish()
@@ -374,6 +388,7 @@ func (s *Stream) Reset(code uint64) error {
 	s.state.Reset(code & maxStreamCode)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()
+	s.noteEndLocked()
 	c.kickStreams()
 	return nil
 }

@@ -6,14 +6,21 @@ import (
 	"os"
 )
 
-// cannotWriteLocked returns why nothing more may be written; nil if it may.
+// cannotWriteLocked returns why nothing may be written now; nil if it may.
 func (s *Stream) cannotWriteLocked() error {
+	err := s.writeEndLocked()
+	if err != net.ErrClosed && s.writeDeadline.expired {
+		return os.ErrDeadlineExceeded
+	}
+	return err
+}
+
+// writeEndLocked returns why nothing more may be written; nil if it may.
+func (s *Stream) writeEndLocked() error {
 	c, err := s.conn, s.state.CannotWrite()
 	switch {
-	case s.closed, c.closing.closed, err == net.ErrClosed:
+	case s.closed, c.closing.closed:
 		return net.ErrClosed
-	case s.writeDeadline.expired:
-		return os.ErrDeadlineExceeded
 	case err != nil:
 		return err
 	case c.hs.peerClosed:
@@ -28,7 +35,7 @@ func (s *Stream) cannotWriteLocked() error {
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
 // unordered or not reliable, each Write is one message, as with WriteMessage. Errors are
 // os.ErrDeadlineExceeded when the write deadline has passed, net.ErrClosed after Close,
-// CloseWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
+// CloseWrite, CancelWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
 // ErrPeerClosed when the peer has closed the session, and the error with which the
 // session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
@@ -87,8 +94,20 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 // the socket.
 func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
 
-// WriteMessage queues b as one message, which may be empty, of any size up to the peer's
-// Config.StreamReceiveBuffer. It blocks and fails as Write does.
+// MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
+// bytes: what fits into a Config.StreamReceiveBuffer as that of this end, or into more if
+// the peer has shown in this session that it has more, which it does once it reads. A
+// peer with a smaller one resets the stream with StreamTooLarge. It may change with the
+// path MTU: up to 128 bytes of the buffer are for each packet of the message.
+func (s *Stream) MaxMessageSize() int {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.state.MaxMessage()
+}
+
+// WriteMessage queues b as one message, which may be empty, of up to MaxMessageSize
+// bytes. It blocks and fails as Write does; a larger message queues nothing, and fails
+// with a *SizeError, which wraps ErrMessageTooLarge.
 func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 
 // SendMessage is WriteMessage with options for this message; nil means those of
@@ -116,6 +135,9 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := c.ep.now()
+	if limit := s.state.MaxMessage(); len(b) > limit {
+		return c.opError("write", &SizeError{len(b), limit, ErrMessageTooLarge})
+	}
 	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
@@ -165,7 +187,7 @@ func (s *Stream) afterReadLocked(n int) {
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
 // rest of a message that does not fit into b is for the next Read. It fails at once with
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
-// Close or Reset. After all that has arrived, it returns io.EOF if the peer has closed
+// Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer has closed
 // its side, a *StreamError if the stream was reset, which also drops what was not read,
 // and otherwise the error with which the session ended.
 func (s *Stream) Read(b []byte) (n int, err error) {

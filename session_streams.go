@@ -62,7 +62,10 @@ func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamCall
 type streamCalls Stream
 
 func (s *streamCalls) Readable() { s.canRead.Broadcast() }
-func (s *streamCalls) Writable() { s.canWrite.Broadcast() }
+func (s *streamCalls) Writable() {
+	s.canWrite.Broadcast()
+	(*Stream)(s).noteEndLocked()
+}
 
 // streamHost is a Conn as the streams.Host.
 type streamHost Conn
@@ -122,6 +125,8 @@ func (h *streamHost) Dropped() { (*Conn)(h).drops().Stream++ }
 func (h *streamHost) Error(code uint64, remote bool) error {
 	return &StreamError{Code: code, Remote: remote}
 }
+
+func (h *streamHost) Closed() error { return &StreamError{Remote: true, closed: true} }
 
 func (h *streamHost) Finish(t *streams.Tag, err error)            { (*Conn)(h).finish(t, err) }
 func (h *streamHost) Fail(a *streams.Awaiting, f streams.Failure) { (*Conn)(h).failAll(a, f) }

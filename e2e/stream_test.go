@@ -128,15 +128,15 @@ func TestCloseAfterBothFINs(t *testing.T) {
 	})
 }
 
-// The end of a stream says whose end it was. To a writer, Close of the peer is
-// what Reset with code 0 is: it reads no more.
+// The end of a stream says whose end it was, and Close of the peer is not what Reset
+// with code 0 is.
 func TestStreamErrorTexts(t *testing.T) {
 	for _, tc := range []struct {
 		end  func(s *kcp.Stream) error
 		text string
 	}{
-		{(*kcp.Stream).Close, "kcp: stream closed by the peer, or reset with code 0"},
-		{func(s *kcp.Stream) error { return s.Reset(0) }, "kcp: stream closed by the peer, or reset with code 0"},
+		{(*kcp.Stream).Close, "kcp: stream closed by the peer"},
+		{func(s *kcp.Stream) error { return s.Reset(0) }, "kcp: stream reset by the peer with code 0"},
 		{func(s *kcp.Stream) error { return s.Reset(7) }, "kcp: stream reset by the peer with code 7"},
 		{func(s *kcp.Stream) error { return s.Reset(1<<62 | 7) }, "kcp: stream reset by the peer with code 7"},
 	} {

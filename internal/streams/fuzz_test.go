@@ -70,6 +70,7 @@ func (h *testHost) RoundTrip() (last, rtt time.Duration) {
 func (h *testHost) NewStream(*Params) *Stream { return &Stream{Owner: new(testOwner)} }
 
 func (h *testHost) Error(code uint64, remote bool) error { return resetError{code, remote} }
+func (h *testHost) Closed() error                        { return resetError{0, true} }
 func (h *testHost) Finish(t *Tag, err error)             { h.receipts.Finish(t, err) }
 
 func (h *testHost) Fail(a *Awaiting, f Failure) {

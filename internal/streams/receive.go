@@ -110,10 +110,15 @@ func (s *Stream) input(h *Header, data []byte) {
 		s.inputReset(h.Code)
 	case Stop:
 		s.broken = s.broken || h.Code != 0
-		s.resetWrite(h.Code, true)
+		err := s.table.host.Error(h.Code, true)
+		if h.Code == 0 && !in.reset { // RESET leaves before STOP
+			err = s.table.host.Closed()
+		}
+		s.resetWrite(h.Code, err)
 	case Credit:
 		if h.Limit.After(s.out.limit) {
 			s.out.limit = h.Limit
+			s.table.shown = max(s.table.shown, int(int32(h.Limit-s.out.used)))
 			s.table.sched.update(s)
 			s.Owner.Writable()
 		}
@@ -153,10 +158,10 @@ func (s *Stream) endReading(err error) {
 }
 
 // StopReading drops what was not read, and lets the peer know that this end reads
-// no more.
-func (s *Stream) StopReading(code uint64) {
+// no more. It reports false if that was done before.
+func (s *Stream) StopReading(code uint64) bool {
 	if s.in.stop {
-		return
+		return false
 	}
 	if !s.in.over() {
 		s.out.stopCode = code
@@ -165,6 +170,7 @@ func (s *Stream) StopReading(code uint64) {
 	s.in.stop = true
 	s.endReading(net.ErrClosed)
 	s.table.retire(s)
+	return true
 }
 
 // violation resets the stream because the peer breaks its rules.

@@ -54,7 +54,7 @@ type sendSide struct {
 	unsent    bool               // counted in scheduler.unsent
 	announced bool               // a segment with the options has been queued
 	known     bool               // and acknowledged
-	fin       bool               // FIN is to follow the data
+	fin       bool               // FIN is to follow the data, unless reset
 	finSent   bool
 	reset     bool // RESET was, or is to be, sent; or the peer has refused the stream
 	ready     bool // memory is in Table.ready
@@ -209,20 +209,31 @@ func (s *Stream) Finish() {
 func (s *Stream) Reset(code uint64) {
 	s.broken = s.broken || code != 0
 	s.StopReading(code)
-	s.resetWrite(code, false)
+	s.resetWrite(code, s.table.host.Error(code, false))
 }
 
-// resetWrite drops what is not delivered, and sends RESET. remote reports whether
-// the peer has asked for it, by STOP.
-func (s *Stream) resetWrite(code uint64, remote bool) {
-	if s.out.reset || s.table.failed || s.out.finSent && s.out.inFlight == 0 {
-		return
+// CancelWrite drops what is not delivered, and sends RESET. Nothing more can be
+// written, as after Finish. It reports false if there is nothing to reset, or it
+// was done before.
+func (s *Stream) CancelWrite(code uint64) bool {
+	if !s.resetWrite(code, s.table.host.Error(code, false)) {
+		return false
 	}
-	err := s.table.host.Error(code, remote)
+	s.out.fin = true
+	return true
+}
+
+// resetWrite drops what is not delivered, because of err, and sends RESET. It
+// reports false if there is nothing to reset, or it was done before.
+func (s *Stream) resetWrite(code uint64, err error) bool {
+	if s.out.reset || s.table.failed || s.out.finSent && s.out.inFlight == 0 {
+		return false
+	}
 	s.out.reset, s.out.err, s.out.code = true, err, code
 	s.dropUnsent(err)
 	s.control(dueReset)
 	s.Owner.Writable()
+	return true
 }
 
 // control lets bits of sendSide.due be sent.
@@ -399,4 +410,12 @@ func (s *Stream) pullBytes(h *Header, room int) {
 			s.dequeue()
 		}
 	}
+}
+
+// MaxMessage returns how many bytes of a message fit into a receive buffer such as this
+// end has, or into the largest that the peer has shown.
+func (s *Stream) MaxMessage() int {
+	buffer := max(s.table.limits.ReceiveBuffer, s.table.shown)
+	n := s.table.host.SegmentPayload() - MaxHeader
+	return buffer/(n+SegmentCost)*n + max(buffer%(n+SegmentCost)-SegmentCost, 0)
 }

@@ -14,6 +14,7 @@ package streams
 
 import (
 	"errors"
+	"net"
 	"time"
 )
 
@@ -56,6 +57,8 @@ type Host interface {
 	Dropped()
 	// Error returns the error of a stream that was reset; see the codes.
 	Error(code uint64, remote bool) error
+	// Closed returns the error of a stream whose peer reads no more, without a code.
+	Closed() error
 	// Finish lets the receipt of t be called with err, and Fail those of all in
 	// a; see Receipts.
 	Finish(t *Tag, err error)
@@ -63,7 +66,8 @@ type Host interface {
 }
 
 // Owner is what the application has of a stream. Both methods wake calls that
-// wait, which then look why.
+// wait, which then look why. Writable is also called when Stream.Ended returns an error
+// for the first time.
 type Owner interface {
 	Readable()
 	Writable()
@@ -117,6 +121,20 @@ func (s *Stream) Params() Params { return s.params }
 
 // Gone reports whether both directions are over.
 func (s *Stream) Gone() bool { return s.gone }
+
+// Ended returns why the stream has ended: it was reset, the peer reads no more, or both
+// directions are over in order, which is net.ErrClosed; nil if it has not.
+func (s *Stream) Ended() error {
+	switch {
+	case s.out.err != nil:
+		return s.out.err
+	case s.gone && s.in.err != nil:
+		return s.in.err
+	case s.gone:
+		return net.ErrClosed
+	}
+	return nil
+}
 
 // Stats returns the figures of the stream.
 func (s *Stream) Stats() Stats {

@@ -46,6 +46,7 @@ type Table struct {
 	ready    int                       // part of queued: those of streams that have credit for some
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
+	shown    int                       // bytes of the largest credit that the peer has given
 	failed   bool                      // the session has ended, or delivers nothing more
 
 	segments, chunks spares     // for reuse: buffers of received segments, and of chunks to be sent
@@ -287,6 +288,7 @@ func (t *Table) retire(s *Stream) {
 	if s.accepted && !t.ours(s.id) {
 		t.fromPeer--
 	}
+	s.Owner.Writable()
 }
 
 // shrink replaces a table of streams that has become much emptier: a map gives no

@@ -1,0 +1,120 @@
+package kcp
+
+import "net"
+
+// streamWatch is what only streams have whose end the application has asked for.
+// Conn.mu guards it.
+type streamWatch struct {
+	done chan struct{} // closed when the stream has ended; nil: not asked for
+	err  error         // why it has ended; nil: it has not
+}
+
+// Done returns a channel that is closed when the stream has ended: no more can be
+// written, as the peer has reset or closed it, or reads no more, as this end has closed
+// or reset it, or as the session has ended, or was closed by either end. Err then says
+// why. CloseWrite of this end alone does not end the stream, nor does that of the peer;
+// both together do, once all has arrived. What has arrived can still be read, unless
+// the stream was reset or this end has closed it.
+func (s *Stream) Done() <-chan struct{} {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.watch == nil {
+		s.watch = new(streamWatch)
+	}
+	w := s.watch
+	if w.done == nil {
+		w.done = make(chan struct{})
+		if w.err == nil {
+			s.noteEndLocked()
+		} else {
+			close(w.done)
+		}
+	}
+	return w.done
+}
+
+// Err returns nil until the stream has ended, as Done says, and then always the same
+// cause, not wrapped in a *net.OpError:
+//   - a *StreamError if either end has reset the stream, or the peer has closed it or
+//     reads no more;
+//   - net.ErrClosed after Close, of the stream or of the session, and once both ends
+//     have ended their side by CloseWrite;
+//   - ErrPeerClosed, or a *PeerCloseError, if the peer has closed the session;
+//   - the error with which the session ended.
+func (s *Stream) Err() error {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	if s.watch == nil {
+		err := s.endLocked()
+		if err == nil {
+			return nil
+		}
+		s.watch = &streamWatch{err: err}
+	}
+	return s.watch.err
+}
+
+// noteEndLocked closes the channel of Done if the stream has ended.
+func (s *Stream) noteEndLocked() {
+	w := s.watch
+	if w == nil || w.err != nil {
+		return
+	}
+	if w.err = s.endLocked(); w.err != nil && w.done != nil {
+		close(w.done)
+	}
+}
+
+// endLocked returns why the stream has ended; nil if it has not.
+func (s *Stream) endLocked() error {
+	if err := s.state.Ended(); err != nil {
+		return err
+	}
+	switch c := s.conn; {
+	case s.closed:
+		return net.ErrClosed
+	case c.closing.err != nil:
+		return c.reason(c.closing.err)
+	case c.hs.peerClosed:
+		return c.reason(ErrPeerClosed)
+	case c.closing.closed:
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// CancelRead ends reading, and does not wait. What was not read, and what still arrives,
+// is dropped, and calls that read return net.ErrClosed, unless the peer has reset the
+// stream. Unless all has arrived, the peer's calls that write fail with a *StreamError of
+// this code, below 1<<62; higher bits are cleared. Writing goes on (compare STOP_SENDING,
+// RFC 9000 §3.5). It returns net.ErrClosed after Close, Reset or CancelRead.
+func (s *Stream) CancelRead(code uint64) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed || c.closing.closed || !s.state.StopReading(code&maxStreamCode) {
+		return c.opError("close", net.ErrClosed)
+	}
+	c.kickStreams()
+	return nil
+}
+
+// CancelWrite ends writing at once, also after CloseWrite: what was not delivered is
+// dropped, at both ends. The peer's calls that read fail with a *StreamError of this
+// code, below 1<<62; higher bits are cleared. Calls that write return net.ErrClosed, and
+// Done is closed, but reading goes on (compare RESET_STREAM, RFC 9000 §3.5). It returns
+// net.ErrClosed after Close, Reset or CancelWrite, and after CloseWrite once all is
+// delivered, and otherwise the errors of Write.
+func (s *Stream) CancelWrite(code uint64) error {
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case s.closed || c.closing.closed:
+		return c.opError("close", net.ErrClosed)
+	case !s.state.CancelWrite(code & maxStreamCode):
+		return c.opError("close", s.writeEndLocked())
+	}
+	c.kickStreams()
+	return nil
+}
