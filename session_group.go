@@ -124,7 +124,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		}
 	} else {
 		what = batchedData
-		o.N, err = c.tryWrite(o.Data, free, c.messageMode())
+		o.N, err = c.tryWrite(o.Data, free, c.messageMode(), nil)
 	}
 	o.Err = err
 	if err != nil && err != ErrWouldBlock && !o.Datagram {
@@ -138,11 +138,15 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	return flush
 }
 
-// tryWrite queues as much of b as there is room for; as a message all of it, or
-// nothing. If free is not set, there is no room, as a Write comes first.
-func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
+// tryWrite queues as much of b as there is room for; as a message, with options or
+// without, all of it, or nothing. If free is not set, there is no room, as a Write
+// comes first.
+func (c *Conn) tryWrite(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
 	if err := c.cannotWrite(); err != nil {
 		return 0, err
+	}
+	if message && c.room() <= 0 {
+		c.dropSpentMessages()
 	}
 	for message || n < len(b) {
 		if !free || c.room() <= 0 {
@@ -150,6 +154,12 @@ func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
 				m.wantsRoom = true
 			}
 			return n, ErrWouldBlock
+		}
+		if message && options != nil {
+			if err := c.queueMessageLocked(b, options, c.ep.now()); err != nil {
+				return 0, err
+			}
+			return len(b), nil
 		}
 		if message {
 			return c.kcp.Send(b)

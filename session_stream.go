@@ -157,6 +157,26 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 	return streamOf(s), nil
 }
 
+// TryOpenStream is OpenStream without waiting: while it is not known yet whether the
+// peer takes streams, it returns ErrWouldBlock itself. It is known when Dial or
+// Accept has returned, and with EventAccepted, of all peers that take streams, but for
+// dialled sessions with a negative Config.DialTimeout. Its other errors are those of
+// OpenStream.
+func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
+	s, err := c.OpenStream(notWaiting, options)
+	if errors.Is(err, context.Canceled) {
+		return nil, ErrWouldBlock
+	}
+	return s, err
+}
+
+// notWaiting is a context that has ended.
+var notWaiting = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
 // are the error of ctx, net.ErrClosed after Close or Abort, and the error with which the
 // session ended.
@@ -246,6 +266,17 @@ func (o *StreamOptions) params() (p streams.Params, err error) {
 		Unordered: o.Unordered, Priority: int8(o.Priority),
 		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetime,
 	}, nil
+}
+
+// check returns an error if an option is out of its range.
+func (o *MessageOptions) check() error {
+	if o == nil {
+		return nil
+	}
+	if _, err := lifetimeMillis(o.Lifetime); err != nil || o.MaxRetransmits > maxRetransmitLimit {
+		return errStreamOptions
+	}
+	return nil
 }
 
 // lifetimeMillis returns d in whole milliseconds, at least one if d is positive.
