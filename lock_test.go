@@ -48,6 +48,9 @@ var lockExempt = []string{
 	"streamHost.WriteBuffer", // Conn.mu is held, as for all of a streams.Table
 	"streamHost.Dropped",     // the same
 	"streamHost.Finish",      // the same
+	"streamHost.Opened",      // the same
+	"streamCalls.Readable",   // the same
+	"streamCalls.Writable",   // the same
 	"streamHost.Fail",        // the same
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu
 	".makeEndpoint",          // hands methods to the wake queue, and calls none

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -125,6 +126,10 @@ type Stream struct {
 	readDeadline  deadline
 	writeDeadline deadline
 	closed        bool // by Close
+
+	turn   list.Links[Stream] // in sessionStreams.ready
+	writer *streams.Writer    // EventWritable of a group is due; nil: it is not
+	eof    bool               // EventEOF was delivered
 }
 
 // OpenStream opens a stream. It waits until it is known whether the peer takes streams,
@@ -178,8 +183,8 @@ var notWaiting = func() context.Context {
 }()
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
-// are the error of ctx, net.ErrClosed after Close or Abort, and the error with which the
-// session ended.
+// are the error of ctx, net.ErrClosed after Close or Abort, ErrGrouped in a group with
+// ReportStreams, and the error with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -196,6 +201,8 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 			return nil, c.opError("accept", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("accept", ctx.Err())
+		case c.reportsStreams():
+			return nil, c.opError("accept", ErrGrouped)
 		}
 		if s := t.Accept(); s != nil {
 			return streamOf(s), nil

@@ -148,6 +148,8 @@ func (s *Stream) cannotReadLocked() error {
 	switch {
 	case s.closed, s.conn.closing.closed:
 		return net.ErrClosed
+	case s.conn.reportsStreams():
+		return ErrGrouped
 	case s.readDeadline.expired:
 		return os.ErrDeadlineExceeded
 	}

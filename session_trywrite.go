@@ -6,7 +6,8 @@ package kcp
 // room, or another goroutine is in Write or WriteMessage. Its other errors are those of
 // Write.
 //
-// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock.
+// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; that of a
+// stream after ReportStreams.
 func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false, nil) }
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
@@ -146,8 +147,9 @@ func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOp
 		if message {
 			least = len(b)
 		}
-		room, _ := s.roomLocked(least)
+		room, half := s.roomLocked(least)
 		if !free || room <= 0 {
+			s.awaitRoomLocked(half)
 			return n, ErrWouldBlock
 		}
 		if message {
