@@ -56,6 +56,14 @@ func save(ctx context.Context, conn *kcp.Conn, record []byte) error {
 	return conn.Flush(ctx) // the peer's endpoint has all of it
 }
 
+func sendState(group *kcp.Group, players []*kcp.Stream, state []byte) {
+	batch := make([]kcp.Outgoing, len(players))
+	for i, stream := range players {
+		batch[i] = kcp.Outgoing{Stream: stream, Data: state, Lifetime: 100 * time.Millisecond}
+	}
+	group.Send(batch) // ErrWouldBlock: that player misses this state
+}
+
 func openPositions(ctx context.Context, conn *kcp.Conn) (*kcp.Stream, error) {
 	return conn.OpenStream(ctx, &kcp.StreamOptions{
 		MaxLifetime: 100 * time.Millisecond, // then it is not sent any more
