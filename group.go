@@ -4,6 +4,7 @@ import (
 	"context"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"github.com/arqnet/kcp/internal/pollset"
 )
@@ -26,6 +27,7 @@ import (
 // take turns, with one event each. All methods are safe for concurrent use.
 type Group struct {
 	set     pollset.Set[groupMember]
+	streams atomic.Bool   // by ReportStreams
 	handler func([]Event) // of Handle; set under mu, before a goroutine may call it
 
 	mu      sync.Mutex     // guards the fields below; of the other locks only that of set is taken under it
@@ -53,7 +55,8 @@ const (
 	EventMessage
 	// EventDatagram is a datagram, as from Conn.ReceiveDatagram.
 	EventDatagram
-	// EventWritable follows, once, a Send that returned ErrWouldBlock for the session.
+	// EventWritable follows, once, a Send that returned ErrWouldBlock for the session or
+	// stream, and a call such as TryWrite that did.
 	EventWritable
 	// EventEOF is the end of the peer's data, after CloseWrite at the peer. Err is
 	// io.EOF, or io.ErrUnexpectedEOF within a message. Datagrams may follow, and the
@@ -62,8 +65,15 @@ const (
 	// EventEnded is the last event of a session, which is no longer in the group and
 	// should be closed: Close reports whether all was delivered. Err is what Read returns
 	// after the last byte or, if EventEOF came before, the error with which the session
-	// ended.
+	// ended. It is the end of all streams of the session, too.
 	EventEnded
+	// EventStream is the first event of a stream that the peer has opened, after
+	// ReportStreams: as AcceptStream would return it. Other events of streams have the
+	// kinds above, and Event.Stream: EventData or EventMessage, EventWritable, and
+	// EventEOF. Its Err is io.EOF after the peer's last byte, a *StreamError if the
+	// stream was reset, or why what had arrived was dropped. The stream may still be
+	// written to, and is to be closed.
+	EventStream
 )
 
 // String returns the name of the kind, such as "data".
@@ -83,6 +93,8 @@ func (k EventKind) String() string {
 		return "EOF"
 	case EventEnded:
 		return "ended"
+	case EventStream:
+		return "stream"
 	}
 	return "none"
 }
@@ -91,6 +103,9 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind EventKind // what has happened
 	Conn *Conn     // to which session
+	// Stream is the stream of the session to which it has happened; nil: to the session
+	// itself.
+	Stream *Stream
 	// Data is what has arrived: of EventData, EventMessage and EventDatagram. It is
 	// memory of the group, valid until the next call of Wait, or until the handler
 	// returns.
@@ -120,14 +135,24 @@ func (g *Group) Add(c *Conn) error {
 	if c.io.member != nil {
 		return c.opError("add", ErrGrouped)
 	}
-	m := &groupMember{group: g, conn: c}
+	m := &groupMember{group: g, conn: c, streams: g.streams.Load()}
 	if !g.attach(m) {
 		return c.opError("add", net.ErrClosed)
 	}
-	c.io.member = m
+	c.joinGroup(m)
 	c.io.canRead.Broadcast() // for blocked calls, and for what is there already
 	return nil
 }
+
+// ReportStreams makes the group have the events of streams, too, of all sessions that
+// join it afterwards; call it first. Read, ReadMessage and AcceptStream return ErrGrouped
+// for their streams. Without it streams are read and accepted as ever.
+//
+// What arrives on a stream is EventMessage if the stream is unordered or not reliable, or
+// the session has Config.MessageMode, else EventData. Those of one stream are in order.
+// A session's own events and those of its streams take turns, and so do its streams.
+// A stream that this end has opened has events, too, until it is closed or reset here.
+func (g *Group) ReportStreams() { g.streams.Store(true) }
 
 // Remove takes a session out of the group: what was not taken is for Read. After it no
 // call of Wait returns an event of the session, and no handler is called for it; one
@@ -139,7 +164,7 @@ func (g *Group) Remove(c *Conn) error {
 	if m == nil || m.group != g {
 		return c.opError("remove", ErrNotGrouped)
 	}
-	c.io.member = nil
+	c.leaveGroup()
 	g.set.Remove(m)
 	return nil
 }

@@ -11,6 +11,7 @@ type groupMember struct {
 	group    *Group    // immutable
 	conn     *Conn     // immutable; nil: a listener
 	listener *Listener // immutable; nil: a session
+	streams  bool      // the events of streams are had, too; immutable
 
 	place pollset.Place[groupMember] // in Group.set, which alone uses it
 
@@ -20,6 +21,7 @@ type groupMember struct {
 	wantsRoom bool // EventWritable is due once there is room
 	peerDone  bool // EventEOF was delivered
 	datagram  bool // the last event was a datagram: data of the stream comes first
+	ofStream  bool // the last event was of a Stream: those of the session come first
 }
 
 // groupPlace returns the place of m in Group.set.
@@ -57,7 +59,7 @@ func (m *groupMember) forget() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.io.member == m {
-		c.io.member = nil
+		c.leaveGroup()
 	}
 }
 
@@ -121,11 +123,11 @@ func (m *groupMember) accept(hold bool) *groupMember {
 func (g *Group) adopt(c *Conn, hold bool) *groupMember {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	of := &groupMember{group: g, conn: c, handled: hold}
+	of := &groupMember{group: g, conn: c, streams: g.streams.Load(), handled: hold}
 	if !g.attach(of) {
 		return nil
 	}
-	c.io.member = of
+	c.joinGroup(of)
 	if !hold && c.hasEvent(of) {
 		of.wake()
 	}

@@ -1,16 +1,27 @@
 package kcp
 
-import "sync"
+import (
+	"sync"
+	"time"
+)
 
 // Outgoing is one message, datagram or run of bytes for Group.Send.
 type Outgoing struct {
 	// Conn is the session to write to, in the group or not.
 	Conn *Conn
-	// Data is written to the stream; with Config.MessageMode it is one message, which may
-	// be empty. Send copies it.
+	// Stream, if not nil, is the stream to write to, of whatever session: Conn counts for
+	// nothing then, nor does Datagram.
+	Stream *Stream
+	// Data is written to the session, or to the stream. It is one message, which may be
+	// empty, with Config.MessageMode, with a Lifetime, and on a stream that is unordered
+	// or not reliable. Send copies it.
 	Data []byte
 	// Datagram sends Data as an unreliable datagram; see Conn.SendDatagram.
 	Datagram bool
+	// Lifetime, if not 0, is MessageOptions.Lifetime of the message: it is given up when
+	// that is over. A session takes it only with Config.MessageMode. It counts for
+	// nothing with a datagram.
+	Lifetime time.Duration
 
 	// N is set by Send: the number of bytes of Data that were queued. Of a message or a
 	// datagram it is all or none.
@@ -22,10 +33,11 @@ type Outgoing struct {
 // Send writes to many sessions without waiting: it queues all elements of the batch, in
 // order, and then sends what was queued, each session's in as few packets as possible.
 // It sets N and Err of each element, and returns how many have a nil Err. Err is
-// ErrWouldBlock itself if the write buffer of the session has no room, or a Write to it
-// is not done; EventWritable follows if the session is in the group. Otherwise it is an
-// error of Conn.WriteMessage for a message, of Conn.Write for bytes of a stream, and of
-// Conn.SendDatagram for a datagram.
+// ErrWouldBlock itself if the write buffer of the session or stream has no room, or a
+// Write to it is not done; EventWritable follows if the session is in the group; for a
+// stream, if the group has its events: see ReportStreams. Otherwise it is an error of
+// SendMessage for a message, of Write for bytes, and of Conn.SendDatagram for a
+// datagram.
 //
 // Errors of one session do not affect others. A session may occur several times, and
 // several calls may run at once. Send works after Close, too.
@@ -38,8 +50,12 @@ func (g *Group) Send(batch []Outgoing) (queued int) {
 	for i := range batch {
 		o := &batch[i]
 		o.N, o.Err = 0, nil
-		if o.Conn.tryQueue(o) {
-			touched = append(touched, o.Conn)
+		c := o.Conn
+		if o.Stream != nil {
+			c = o.Stream.conn
+		}
+		if c.tryQueue(o) {
+			touched = append(touched, c)
 		}
 		if o.Err == nil {
 			queued++

@@ -49,6 +49,9 @@ var lockExempt = []string{
 	"streamCalls.Writable",   // the same
 	"streamHost.Dropped",     // the same
 	"streamHost.Finish",      // the same
+	"streamHost.Opened",      // the same
+	"streamCalls.Readable",   // the same
+	"streamCalls.Writable",   // the same
 	"streamHost.Fail",        // the same
 	"Endpoint.remove",        // retire calls it, which holds Conn.mu
 	".makeEndpoint",          // hands methods to the wake queue, and calls none

@@ -2,27 +2,49 @@ package kcp
 
 import (
 	"net"
+
+	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // What a session does as a member of a Group.
 
 // takeEvent fills in the next event of the session, whose place in a group is
-// m. Datagrams and data of the stream take turns. It may release c.mu, if it
-// has taken data.
+// m. What is of streams and what is not take turns. It may release c.mu, if it has
+// taken data.
 func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	*e = Event{Conn: c}
 	if c.closing.closed {
 		return c.takeEnd(m, e, net.ErrClosed)
 	}
+	for range 2 {
+		got, ofStream := gotNothing, !m.ofStream
+		if ofStream {
+			got = c.takeStream(m, memory, e)
+		} else {
+			got = c.takeArrived(m, memory, e)
+		}
+		if m.ofStream = ofStream; got != gotNothing {
+			return got
+		}
+	}
+	return c.takeState(m, e)
+}
+
+// takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
+// take turns.
+func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
 		c.accountRead(len(e.Data))
 		return gotEvent
 	}
-	if got := c.takeData(m, memory, e); got != gotNothing {
-		return got
-	}
+	return c.takeData(m, memory, e)
+}
+
+// takeState is takeEvent for ends, and for room, after all that has arrived.
+func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 	ended := c.closing.retired
 	if err := c.readEnd(); err != nil && ended {
 		if m.peerDone && c.closing.err != ErrPeerClosed {
@@ -85,7 +107,7 @@ func (c *Conn) atEOF(m *groupMember) bool {
 // takeEnd fills in the last event of the session, and takes it out of the
 // group.
 func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
-	c.io.member = nil
+	c.leaveGroup()
 	m.group.set.Remove(m)
 	e.Kind, e.Err = EventEnded, c.opError("read", err)
 	return gotEvent
@@ -95,7 +117,153 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 func (c *Conn) hasEvent(m *groupMember) bool {
 	return c.closing.closed || c.closing.retired || c.kcp.readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
-		c.atEOF(m) || m.wantsRoom && c.room() > 0
+		c.atEOF(m) || m.wantsRoom && c.room() > 0 ||
+		m.streams && c.streams != nil && (c.streams.ready.First() != nil || c.streams.Waiting() > 0)
+}
+
+// joinGroup makes m the session's place in a group. What streams have is there for
+// it, and their calls that wait return.
+func (c *Conn) joinGroup(m *groupMember) {
+	c.io.member = m
+	if m.streams {
+		c.wakeStreams()
+	}
+}
+
+// leaveGroup ends what joinGroup has begun.
+func (c *Conn) leaveGroup() {
+	c.io.member = nil
+	if c.streams == nil {
+		return
+	}
+	for s := c.streams.ready.First(); s != nil; s = c.streams.ready.First() {
+		c.streams.ready.Remove(turnOf, s)
+		s.stopAwaitingLocked()
+	}
+}
+
+// reportsStreams reports whether a group has the events of the session's streams.
+func (c *Conn) reportsStreams() bool { return c.io.member != nil && c.io.member.streams }
+
+// turnOf returns the place of a stream in sessionStreams.ready.
+func turnOf(s *Stream) *list.Links[Stream] { return &s.turn }
+
+// takeStream is takeEvent for the streams of the session, if the group has their
+// events. All that the peer has opened come first, so no other event of a stream
+// comes before its EventStream.
+func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+	t := c.streams
+	if !m.streams || t == nil {
+		return gotNothing
+	}
+	if s := t.Accept(); s != nil {
+		e.Kind, e.Stream = EventStream, streamOf(s)
+		return gotEvent
+	}
+	for s := t.ready.First(); s != nil; s = t.ready.First() {
+		t.ready.Remove(turnOf, s)
+		got := s.takeEventLocked(memory, e)
+		if got == gotNoMemory {
+			t.ready.Add(turnOf, s, true)
+		}
+		if got != gotNothing {
+			return got
+		}
+	}
+	return gotNothing
+}
+
+// noteEventLocked lets the group look for an event of the stream.
+func (s *Stream) noteEventLocked() {
+	c := s.conn
+	if s.closed || !c.reportsStreams() {
+		s.stopAwaitingLocked()
+		return
+	}
+	c.streams.ready.Add(turnOf, s, false)
+	c.io.member.wake()
+}
+
+// takeEventLocked fills in the next event of the stream. It may release Conn.mu, if
+// it has taken data.
+func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
+	if s.closed {
+		s.stopAwaitingLocked()
+		return gotNothing
+	}
+	if got := s.takeDataLocked(memory, e); got != gotNothing {
+		return got
+	}
+	if err := s.state.ReadEnd(); err != nil && !s.eof {
+		s.eof = true
+		e.Kind, e.Stream, e.Err = EventEOF, s, s.conn.opError("read", err)
+		s.goOnLocked()
+		return gotEvent
+	}
+	if s.writer == nil {
+		return gotNothing
+	}
+	room, half := s.roomLocked(1)
+	s.stopAwaitingLocked()
+	if room <= 0 && s.cannotWriteLocked() == nil {
+		s.awaitRoomLocked(half)
+		return gotNothing
+	}
+	e.Kind, e.Stream = EventWritable, s
+	return gotEvent
+}
+
+// takeDataLocked is takeEventLocked for what has arrived.
+func (s *Stream) takeDataLocked(memory *groupMemory, e *Event) gotWhat {
+	size, ok := s.state.NextMessage()
+	if !ok {
+		return gotNothing
+	}
+	n, kind := 0, EventData
+	if s.messages || s.conn.messageMode() {
+		kind = EventMessage
+		free := memory.free(size, size)
+		if free == nil && size > 0 {
+			return gotNoMemory
+		}
+		n = s.state.ReadMessage(free)
+	} else {
+		free := memory.free(leastRun, groupRun)
+		if free == nil {
+			return gotNoMemory
+		}
+		if n = s.state.Read(free); n == 0 {
+			return gotNothing // empty messages, and nothing else
+		}
+	}
+	e.Kind, e.Stream, e.Data = kind, s, memory.take(n)
+	s.goOnLocked()
+	s.afterReadLocked(n)
+	return gotEvent
+}
+
+// goOnLocked gives the stream a further turn if it may have a further event.
+func (s *Stream) goOnLocked() {
+	_, more := s.state.NextMessage()
+	if more || s.writer != nil || !s.eof && s.state.ReadEnd() != nil {
+		s.conn.streams.ready.Add(turnOf, s, false)
+	}
+}
+
+// awaitRoomLocked makes EventWritable follow once there is room, if the group has
+// the events of streams.
+func (s *Stream) awaitRoomLocked(half streams.Half) {
+	if s.writer == nil && s.conn.reportsStreams() {
+		s.writer = s.state.Wait(half)
+	}
+}
+
+// stopAwaitingLocked ends what awaitRoomLocked has begun.
+func (s *Stream) stopAwaitingLocked() {
+	if w := s.writer; w != nil {
+		s.writer = nil
+		w.Done()
+	}
 }
 
 // batched is what Group.Send has queued in a session, but not sent yet.
@@ -106,28 +274,31 @@ const (
 	batchedDatagram
 )
 
-// tryQueue locks c.writing and c.mu, and queues what o has for the session, as
-// far as there is room. It reports whether the session is to be flushed, and is
-// not to be flushed by another call of Send.
+// tryQueue locks c.mu, and what a Write would hold, and queues what o has for the
+// session, or for a stream of it, as far as there is room. It reports whether the
+// session is to be flushed, and is not to be flushed by another call of Send.
 func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
-	free := c.writing.TryLock() // else a Write waits for room, or is about to
+	writing := &c.writing
+	if o.Stream != nil {
+		writing = &o.Stream.writing
+	}
+	free := writing.TryLock() // else a Write waits for room, or is about to
 	if free {
-		defer c.writing.Unlock()
+		defer writing.Unlock()
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	datagram := o.Datagram && o.Stream == nil
 	what := batchedDatagram
 	var err error
-	if o.Datagram {
-		if err = c.queueDatagram(o.Data); err == nil {
-			o.N = len(o.Data)
-		}
-	} else {
+	if !datagram {
 		what = batchedData
-		o.N, err = c.tryWrite(o.Data, free, c.messageMode())
+		o.N, err = c.tryOutgoingLocked(o, free)
+	} else if err = c.queueDatagram(o.Data); err == nil {
+		o.N = len(o.Data)
 	}
 	o.Err = err
-	if err != nil && err != ErrWouldBlock && !o.Datagram {
+	if err != nil && err != ErrWouldBlock && !datagram {
 		o.Err = c.opError("write", err)
 	}
 	if err != nil && o.N == 0 {
@@ -138,11 +309,34 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	return flush
 }
 
-// tryWrite queues as much of b as there is room for; as a message all of it, or
-// nothing. If free is not set, there is no room, as a Write comes first.
-func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
+// tryOutgoingLocked queues what o has, which is no datagram, as tryWrite does.
+func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
+	message := c.messageMode()
+	var options *MessageOptions
+	if o.Lifetime != 0 {
+		options = &MessageOptions{Lifetime: o.Lifetime}
+		if err := options.check(); err != nil {
+			return 0, err
+		}
+		if o.Stream == nil && !message {
+			return 0, ErrNotMessageMode
+		}
+	}
+	if s := o.Stream; s != nil {
+		return s.tryWriteLocked(o.Data, free, message || s.messages || options != nil, options)
+	}
+	return c.tryWrite(o.Data, free, message, options)
+}
+
+// tryWrite queues as much of b as there is room for; as a message, with options or
+// without, all of it, or nothing. If free is not set, there is no room, as a Write
+// comes first.
+func (c *Conn) tryWrite(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
 	if err := c.cannotWrite(); err != nil {
 		return 0, err
+	}
+	if message && c.room() <= 0 {
+		c.dropSpentMessages()
 	}
 	for message || n < len(b) {
 		if !free || c.room() <= 0 {
@@ -150,6 +344,12 @@ func (c *Conn) tryWrite(b []byte, free, message bool) (n int, err error) {
 				m.wantsRoom = true
 			}
 			return n, ErrWouldBlock
+		}
+		if message && options != nil {
+			if err := c.queueMessageLocked(b, options, c.ep.now()); err != nil {
+				return 0, err
+			}
+			return len(b), nil
 		}
 		if message {
 			n, err = c.kcp.Send(b)

@@ -22,8 +22,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if options == nil {
 		return c.WriteMessage(b)
 	}
-	lifetime, err := lifetimeMillis(options.Lifetime)
-	if err != nil || options.MaxRetransmits > maxRetransmitLimit {
+	if options.check() != nil {
 		return opError("write", c.LocalAddr(), c.RemoteAddr(), errStreamOptions)
 	}
 	c.writing.Lock()
@@ -34,19 +33,28 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
 	}
+	if err := c.queueMessageLocked(b, options, begun); err != nil {
+		return c.opError("write", err)
+	}
+	c.push()
+	return nil
+}
+
+// queueMessageLocked queues b as one message, whose lifetime began at begun. The
+// options are in their ranges.
+func (c *Conn) queueMessageLocked(b []byte, options *MessageOptions, begun time.Duration) error {
 	t := &streams.Tag{Limit: uint32(transmissions(options.MaxRetransmits))}
-	if lifetime > 0 {
+	if lifetime, _ := lifetimeMillis(options.Lifetime); lifetime > 0 {
 		t.Deadline = c.deadlineLocked(lifetime, begun)
 	}
 	if err := c.kcp.sendMessage(b, t); err != nil {
-		return c.opError("write", c.sizeError(err, len(b)))
+		return c.sizeError(err, len(b))
 	}
 	c.rarely().messages = true
 	if options.Done != nil {
 		c.rare.awaiting.Add(t, options.Done)
 	}
 	c.dropSpentMessages()
-	c.push()
 	return nil
 }
 

@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -138,6 +139,10 @@ type Stream struct {
 	writeDeadline deadline
 	closed        bool         // by Close
 	watch         *streamWatch // nil: neither Done nor Err was called
+
+	turn   list.Links[Stream] // in sessionStreams.ready
+	writer *streams.Writer    // EventWritable of a group is due; nil: it is not
+	eof    bool               // EventEOF was delivered
 }
 
 // OpenStream opens a stream. It waits until it is known whether the peer takes streams,
@@ -170,9 +175,29 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 	return streamOf(s), nil
 }
 
+// TryOpenStream is OpenStream without waiting: while it is not known yet whether the
+// peer takes streams, it returns ErrWouldBlock itself. It is known when Dial or
+// Accept has returned, and with EventAccepted, of all peers that take streams, but for
+// dialled sessions with a negative Config.DialTimeout. Its other errors are those of
+// OpenStream.
+func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
+	s, err := c.OpenStream(notWaiting, options)
+	if errors.Is(err, context.Canceled) {
+		return nil, ErrWouldBlock
+	}
+	return s, err
+}
+
+// notWaiting is a context that has ended.
+var notWaiting = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
-// are the error of ctx, net.ErrClosed after Close or Abort, and the error with which the
-// session ended.
+// are the error of ctx, net.ErrClosed after Close or Abort, ErrGrouped in a group with
+// ReportStreams, and the error with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -189,6 +214,8 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 			return nil, c.opError("accept", net.ErrClosed)
 		case ctx.Err() != nil:
 			return nil, c.opError("accept", ctx.Err())
+		case c.reportsStreams():
+			return nil, c.opError("accept", ErrGrouped)
 		}
 		if s := t.Accept(); s != nil {
 			return streamOf(s), nil
@@ -259,6 +286,17 @@ func (o *StreamOptions) params() (p streams.Params, err error) {
 		Unordered: o.Unordered, Priority: int8(o.Priority),
 		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetime,
 	}, nil
+}
+
+// check returns an error if an option is out of its range.
+func (o *MessageOptions) check() error {
+	if o == nil {
+		return nil
+	}
+	if _, err := lifetimeMillis(o.Lifetime); err != nil || o.MaxRetransmits > maxRetransmitLimit {
+		return errStreamOptions
+	}
+	return nil
 }
 
 // lifetimeMillis returns d in whole milliseconds, at least one if d is positive.

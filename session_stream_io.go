@@ -4,6 +4,9 @@ import (
 	"io"
 	"net"
 	"os"
+	"time"
+
+	"github.com/arqnet/kcp/internal/streams"
 )
 
 // cannotWriteLocked returns why nothing may be written now; nil if it may.
@@ -75,12 +78,7 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 		if err := s.cannotWriteLocked(); err != nil {
 			return 0, err
 		}
-		room, half := s.state.Room(n)
-		if room <= 0 {
-			s.conn.machineTimeLocked()
-			s.state.Purge()
-			room, half = s.state.Room(n)
-		}
+		room, half := s.roomLocked(n)
 		if room > 0 {
 			return room, nil
 		}
@@ -88,6 +86,17 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 		s.canWrite.block(s.rank() + 1)
 		w.Done()
 	}
+}
+
+// roomLocked is Room of the stream, for which messages whose lifetime is over make
+// room.
+func (s *Stream) roomLocked(n int) (room int, half streams.Half) {
+	if room, half = s.state.Room(n); room <= 0 {
+		s.conn.machineTimeLocked()
+		s.state.Purge()
+		room, half = s.state.Room(n)
+	}
+	return room, half
 }
 
 // rank returns the place of the stream's calls that read among those that may read
@@ -114,21 +123,8 @@ func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 // the stream.
 func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c := s.conn
-	p := s.state.Params()
-	lifetime, retransmits := p.Lifetime, p.Retransmits
-	var done func(error)
-	if options != nil {
-		ms, err := lifetimeMillis(options.Lifetime)
-		if err != nil || options.MaxRetransmits > maxRetransmitLimit {
-			return opError("write", c.LocalAddr(), s.RemoteAddr(), errStreamOptions)
-		}
-		if ms > 0 {
-			lifetime = ms
-		}
-		if options.MaxRetransmits != 0 {
-			retransmits = transmissions(options.MaxRetransmits)
-		}
-		done = options.Done
+	if options.check() != nil {
+		return opError("write", c.LocalAddr(), s.RemoteAddr(), errStreamOptions)
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -141,13 +137,31 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
-	deadline := int64(0)
-	if lifetime > 0 {
-		deadline = c.deadlineLocked(lifetime, begun)
-	}
-	s.state.Send(b, uint32(retransmits), deadline, done)
+	s.queueLocked(b, options, begun)
 	c.push()
 	return nil
+}
+
+// queueLocked queues b as one message, whose lifetime began at begun. The options
+// are in their ranges.
+func (s *Stream) queueLocked(b []byte, options *MessageOptions, begun time.Duration) {
+	p := s.state.Params()
+	lifetime, retransmits := p.Lifetime, p.Retransmits
+	var done func(error)
+	if options != nil {
+		if ms, _ := lifetimeMillis(options.Lifetime); ms > 0 {
+			lifetime = ms
+		}
+		if options.MaxRetransmits != 0 {
+			retransmits = transmissions(options.MaxRetransmits)
+		}
+		done = options.Done
+	}
+	deadline := int64(0)
+	if lifetime > 0 {
+		deadline = s.conn.deadlineLocked(lifetime, begun)
+	}
+	s.state.Send(b, uint32(retransmits), deadline, done)
 }
 
 // cannotReadLocked returns why a call that reads fails at once; nil if it does
@@ -156,6 +170,8 @@ func (s *Stream) cannotReadLocked() error {
 	switch {
 	case s.closed, s.conn.closing.closed:
 		return net.ErrClosed
+	case s.conn.reportsStreams():
+		return ErrGrouped
 	case s.readDeadline.expired:
 		return os.ErrDeadlineExceeded
 	}

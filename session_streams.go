@@ -3,6 +3,7 @@ package kcp
 import (
 	"time"
 
+	"github.com/arqnet/kcp/internal/list"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -33,10 +34,11 @@ const (
 type sessionStreams struct {
 	streams.Table
 	canAccept notifier
-	openAt    time.Duration // when the peer learns of new streams; 0: it knows of all
-	closing   bool          // Close waits for what is to be sent
-	closeMark seq           // snd_una at the last progress of that
-	purgeAt   time.Duration // when Close looks for messages whose lifetime is over
+	ready     list.List[Stream] // that may have an event for the session's group
+	openAt    time.Duration     // when the peer learns of new streams; 0: it knows of all
+	closing   bool              // Close waits for what is to be sent
+	closeMark seq               // snd_una at the last progress of that
+	purgeAt   time.Duration     // when Close looks for messages whose lifetime is over
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
@@ -61,10 +63,17 @@ func streamOf(s *streams.Stream) *Stream { return (*Stream)(s.Owner.(*streamCall
 // streamCalls is a Stream as the streams.Owner: its calls that wait.
 type streamCalls Stream
 
-func (s *streamCalls) Readable() { s.canRead.Broadcast() }
+func (s *streamCalls) Readable() {
+	s.canRead.Broadcast()
+	(*Stream)(s).noteEventLocked()
+}
+
 func (s *streamCalls) Writable() {
 	s.canWrite.Broadcast()
 	(*Stream)(s).noteEndLocked()
+	if s.writer != nil {
+		(*Stream)(s).noteEventLocked()
+	}
 }
 
 // streamHost is a Conn as the streams.Host.
@@ -119,7 +128,13 @@ func (h *streamHost) NewStream(p *streams.Params) *streams.Stream {
 	return &s.state
 }
 
-func (h *streamHost) Opened()  { h.streams.canAccept.Broadcast() }
+func (h *streamHost) Opened() {
+	h.streams.canAccept.Broadcast()
+	if (*Conn)(h).reportsStreams() {
+		h.io.member.wake()
+	}
+}
+
 func (h *streamHost) Dropped() { (*Conn)(h).drops().Stream++ }
 
 func (h *streamHost) Error(code uint64, remote bool) error {

@@ -6,20 +6,34 @@ package kcp
 // room, or another goroutine is in Write or WriteMessage. Its other errors are those of
 // Write.
 //
-// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock.
-func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false) }
+// WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; that of a
+// stream after ReportStreams.
+func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false, nil) }
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
 // write buffer has any room. Otherwise, and while another goroutine is in Write or
 // WriteMessage, it returns ErrWouldBlock itself. Its other errors are those of
 // WriteMessage. After any error nothing of b was queued.
 func (c *Conn) TryWriteMessage(b []byte) error {
-	_, err := c.try(b, true)
+	_, err := c.try(b, true, nil)
 	return err
 }
 
-// try locks c.mu, and c.writing if it is free, for TryWrite and TryWriteMessage.
-func (c *Conn) try(b []byte, message bool) (n int, err error) {
+// TrySendMessage is SendMessage without waiting: it returns ErrWouldBlock itself as
+// TryWriteMessage does. Messages whose lifetime is over make room, as for SendMessage.
+// Its other errors are those of SendMessage. After any error nothing of b was queued, and
+// MessageOptions.Done is not called.
+func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
+	if options.check() != nil {
+		return opError("write", c.LocalAddr(), c.RemoteAddr(), errStreamOptions)
+	}
+	_, err := c.try(b, true, options)
+	return err
+}
+
+// try locks c.mu, and c.writing if it is free, for TryWrite, TryWriteMessage and
+// TrySendMessage.
+func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
 	free := c.writing.TryLock()
 	if free {
 		defer c.writing.Unlock()
@@ -29,7 +43,7 @@ func (c *Conn) try(b []byte, message bool) (n int, err error) {
 	if message && !c.messageMode() {
 		return 0, c.opError("write", ErrNotMessageMode)
 	}
-	n, err = c.tryWrite(b, free, message)
+	n, err = c.tryWrite(b, free, message, options)
 	if n > 0 || message && err == nil {
 		c.push()
 	}
@@ -77,4 +91,74 @@ func (c *Conn) announceRoom(w *sessionWatch) {
 		close(w.room)
 		w.room = nil
 	}
+}
+
+// TryWrite is Write without waiting: it queues as much of b as the write buffers of the
+// stream and of the session have room for, sends at once as much as may leave, and
+// returns the number of bytes queued; if the stream is unordered or not reliable, b is
+// one message, which is queued whole or not at all. If that is not all of b, the error
+// is ErrWouldBlock itself: there is no more room, or another goroutine is in a call that
+// writes. Its other errors are those of Write.
+func (s *Stream) TryWrite(b []byte) (n int, err error) { return s.try(b, s.messages, nil) }
+
+// TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
+// write buffers have any room. Otherwise, and while another goroutine is in a call that
+// writes, it returns ErrWouldBlock itself. Its other errors are those of WriteMessage.
+// After any error nothing of b was queued.
+func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, nil) }
+
+// TrySendMessage is TryWriteMessage with options for this message; nil means those of
+// the stream. After any error MessageOptions.Done is not called.
+func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
+	if options.check() != nil {
+		return opError("write", s.LocalAddr(), s.RemoteAddr(), errStreamOptions)
+	}
+	_, err := s.try(b, true, options)
+	return err
+}
+
+// try locks Conn.mu, and s.writing if it is free, and writes what there is room for.
+func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
+	free := s.writing.TryLock()
+	if free {
+		defer s.writing.Unlock()
+	}
+	c := s.conn
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err = s.tryWriteLocked(b, free, message, options)
+	if n > 0 || message && err == nil {
+		c.push()
+	}
+	if err != nil && err != ErrWouldBlock {
+		err = c.opError("write", err)
+	}
+	return n, err
+}
+
+// tryWriteLocked queues as much of b as there is room for; as a message all of it,
+// or nothing. If free is not set, there is no room, as a Write comes first.
+func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
+	if err := s.cannotWriteLocked(); err != nil {
+		return 0, err
+	}
+	for message || n < len(b) {
+		least := 1
+		if message {
+			least = len(b)
+		}
+		room, half := s.roomLocked(least)
+		if !free || room <= 0 {
+			s.awaitRoomLocked(half)
+			return n, ErrWouldBlock
+		}
+		if message {
+			s.queueLocked(b, options, s.conn.ep.now())
+			return len(b), nil
+		}
+		m := min(len(b)-n, room)
+		s.state.Write(b[n : n+m])
+		n += m
+	}
+	return n, nil
 }

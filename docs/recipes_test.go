@@ -56,6 +56,14 @@ func save(ctx context.Context, conn *kcp.Conn, record []byte) error {
 	return conn.Flush(ctx) // the peer's endpoint has all of it
 }
 
+func sendState(group *kcp.Group, players []*kcp.Stream, state []byte) {
+	batch := make([]kcp.Outgoing, len(players))
+	for i, stream := range players {
+		batch[i] = kcp.Outgoing{Stream: stream, Data: state, Lifetime: 100 * time.Millisecond}
+	}
+	group.Send(batch) // ErrWouldBlock: that player misses this state
+}
+
 func openPositions(ctx context.Context, conn *kcp.Conn) (*kcp.Stream, error) {
 	return conn.OpenStream(ctx, &kcp.StreamOptions{
 		MaxLifetime: 100 * time.Millisecond, // then it is not sent any more
@@ -282,6 +290,34 @@ func TestPositions(t *testing.T) {
 				require.False(t, got[i], "position %d was worthless", i)
 			}
 		}
+	})
+}
+
+// TestSendState sends state on a stream: that of an outage never arrives.
+func TestSendState(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		group := kcp.NewGroup()
+		defer group.Close()
+		stream, err := h.dialled[0].TryOpenStream(nil)
+		require.NoError(t, err)
+		for i := range 40 {
+			if i == 10 {
+				h.outage(time.Second)
+			}
+			sendState(group, []*kcp.Stream{stream}, bytes.Repeat([]byte{byte(i)}, 3000))
+			time.Sleep(time.Second / 20)
+		}
+		peer, err := h.accepted[0].AcceptStream(t.Context())
+		require.NoError(t, err)
+		var got [40]bool
+		for b := make([]byte, 3000); !got[39]; {
+			n, err := peer.ReadMessage(b)
+			require.NoError(t, err)
+			require.Equal(t, bytes.Repeat(b[:1], 3000), b[:n])
+			got[b[0]] = true
+		}
+		require.True(t, got[5])
+		require.False(t, got[20], "it was worthless")
 	})
 }
 

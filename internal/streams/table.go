@@ -90,6 +90,9 @@ func (t *Table) Accept() *Stream {
 	return s
 }
 
+// Waiting returns how many streams Accept would return.
+func (t *Table) Waiting() int { return len(t.backlog) }
+
 // decide decides, once, which ids are those of this end: next keeps its parity. If
 // that changed, a stream of this end could take the place of one of the peer's in
 // the table, whose calls would then never return.
@@ -344,6 +347,9 @@ func (t *Table) Wake() {
 	for _, s := range t.streams {
 		s.Owner.Readable()
 		s.Owner.Writable()
+	}
+	for _, s := range t.unread {
+		s.Owner.Readable()
 	}
 	t.host.Opened()
 }
