@@ -316,7 +316,7 @@ func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *
 		time.Sleep(50 * time.Millisecond)
 		r.note(t, clients, start)
 	}
-	r.goroutines = runtime.NumGoroutine()
+	r.goroutines = goroutinesOfBubble()
 	for range 20 {
 		time.Sleep(50 * time.Millisecond)
 		r.note(t, clients, start)
@@ -325,6 +325,16 @@ func runState(t *testing.T, w *world, sessions int) (r stateRun, hostOf func(c *
 		r.abandoned += s.Stats().Abandoned
 	}
 	return r, at
+}
+
+// goroutinesOfBubble returns how many goroutines the bubble of synctest has that the
+// caller is in: other tests run beside it.
+func goroutinesOfBubble() int {
+	b := make([]byte, 1<<20)
+	head, _, _ := bytes.Cut(b[:runtime.Stack(b, false)], []byte("\n"))
+	at := bytes.Index(head, []byte(", synctest bubble "))
+	bubble := bytes.Clone(head[at : len(head)-1])
+	return bytes.Count(b[:runtime.Stack(b, true)], bubble)
 }
 
 // note takes what has arrived, and compares it with what was sent.

@@ -15,8 +15,8 @@ type rttState struct {
 	smoothed uint32        // microseconds; 0: no sample yet
 	least    uint32        // microseconds; 0: no sample yet
 	jitter   uint32        // mean deviation of the samples, in microseconds
-	asked    uint16        // when Stats was last called, in seconds since the epoch, modulo 2^16
-	read     bool          // asked is valid
+	asked    uint16        // when Stats was called, in seconds since the epoch, modulo 2^16; 0: it was not
+	again    bool          // not for the first time in askedFor
 	prompt   bool          // smoothed is of answers that leave at once
 }
 
@@ -27,7 +27,8 @@ const (
 	// promptFor is how long the answer to a PING counts in place of what ACKs show,
 	// which may have been delayed (RFC 1122 §4.2.3.2).
 	promptFor = 3 * time.Second
-	// askedFor is for how many seconds after a call of Stats PINGs measure beside data.
+	// askedFor is for how many seconds after a call of Stats PINGs measure beside data,
+	// if it was not the first.
 	askedFor = 10
 )
 
@@ -35,7 +36,7 @@ const (
 // none.
 func (c *Conn) measured(sample, now time.Duration) {
 	if sample > 0 {
-		if !c.rtt.prompt {
+		if c.rtt.again && !c.rtt.prompt {
 			c.rtt.smoothed = 0
 		}
 		c.rtt.add(sample, now)
@@ -49,13 +50,13 @@ func (c *Conn) measuredByData(sample, now time.Duration) {
 	if sample <= 0 {
 		return
 	}
-	if r := &c.rtt; !r.prompt || now-r.at >= promptFor {
-		if r.prompt {
-			r.smoothed, r.prompt = 0, false
-		}
+	r := &c.rtt
+	wanted := r.wanted(now)
+	if !wanted || !r.prompt || now-r.at >= promptFor {
 		r.add(sample, now)
+		r.prompt = false
 	}
-	if c.rtt.wanted(now) && c.mayPing(now) {
+	if wanted && c.mayPing(now) {
 		c.queuePing(c.watched(), now)
 	}
 }
@@ -77,17 +78,24 @@ func (r *rttState) add(sample, now time.Duration) {
 	r.at = max(now, 1)
 }
 
-// ask notes that the application wants to know the round-trip time.
+// ask notes that the application wants to know the round-trip time. A single call of
+// Stats, or several within a moment, change nothing on the wire.
 func (r *rttState) ask(now time.Duration) {
-	r.asked, r.read = uint16(now/time.Second), true
+	at := uint16(now/time.Second) + 1
+	switch age := at - r.asked; {
+	case r.asked == 0 || age >= askedFor:
+		r.asked, r.again = at, false
+	case r.again || age > 1:
+		r.asked, r.again = at, true
+	}
 }
 
-// wanted reports whether the application has asked for the round-trip time lately.
+// wanted reports whether the application asks for the round-trip time now and then.
 func (r *rttState) wanted(now time.Duration) bool {
-	if r.read && uint16(now/time.Second)-r.asked >= askedFor {
-		r.read = false
+	if r.again && uint16(now/time.Second)+1-r.asked >= askedFor {
+		r.asked, r.again = 0, false // else it would be recent again after 18 hours
 	}
-	return r.read
+	return r.again
 }
 
 // current returns the smoothed round-trip time. Without a sample that is the
@@ -110,7 +118,8 @@ func (r *rttState) age(now time.Duration) time.Duration {
 // refreshRTT sends a PING with a datagram if the last sample is old: datagrams
 // are not acknowledged. Data that is on its way will be.
 func (c *Conn) refreshRTT(now time.Duration) {
-	if c.kcp.WaitSend() == 0 && c.mayPing(now) {
+	recent := c.rtt.at > 0 && now-c.rtt.at < refreshAfter
+	if c.kcp.WaitSend() == 0 && !recent && c.mayPing(now) {
 		c.queuePing(c.watched(), now)
 		c.kcp.sendSignals()
 	}

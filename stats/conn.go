@@ -15,11 +15,11 @@ type Conn struct {
 	Dropped Drops
 
 	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
-	// sample. Samples are the handshake and PINGs: those of keep-alive and Conn.Ping,
-	// one a second beside datagrams that are sent, and one a second beside data that
-	// is sent while Stats was called within the last 10 s. Without one in the last 3 s,
-	// the acknowledgements of data count too. An ACK may have been delayed (RFC 1122
-	// §4.2.3.2): up to 25 ms, by other implementations up to their interval.
+	// sample. Samples are the handshake, PINGs (keep-alive, Conn.Ping, and one a second
+	// beside datagrams that are sent) and the acknowledgements of data, which may have
+	// been delayed (RFC 1122 §4.2.3.2): up to 25 ms, by other implementations up to
+	// their interval. While Stats is called at least every 10 s, one PING a second is
+	// sent beside data, too, and takes the place of what acknowledgements show.
 	RTT           time.Duration
 	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
 	RTTAge        time.Duration // since the last sample; 0: none yet
