@@ -181,19 +181,14 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 // dialled sessions with a negative Config.DialTimeout. Its other errors are those of
 // OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
-	s, err := c.OpenStream(notWaiting, options)
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	s, err := c.OpenStream(ctx, options)
 	if errors.Is(err, context.Canceled) {
 		return nil, ErrWouldBlock
 	}
 	return s, err
 }
-
-// notWaiting is a context that has ended.
-var notWaiting = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
 // are the error of ctx, net.ErrClosed after Close or Abort, ErrGrouped in a group with
@@ -376,7 +371,8 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 // Close closes the stream in both directions, and does not wait. Blocked calls return
 // net.ErrClosed. What was written is still delivered, and the peer then reads io.EOF.
 // What was not read is dropped; unless the peer has closed its side, its calls that
-// write fail with a *StreamError that wraps ErrStreamClosed. A further Close returns net.ErrClosed.
+// write fail with a *StreamError that wraps ErrStreamClosed. A further Close returns
+// net.ErrClosed.
 func (s *Stream) Close() error {
 	c := s.conn
 	c.mu.Lock()

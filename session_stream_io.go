@@ -38,9 +38,9 @@ func (s *Stream) writeEndLocked() error {
 // Config.StreamWriteBuffer bytes of the stream wait to be sent. If the stream is
 // unordered or not reliable, each Write is one message, as with WriteMessage. Errors are
 // os.ErrDeadlineExceeded when the write deadline has passed, net.ErrClosed after Close,
-// CloseWrite, CancelWrite or Reset, a *StreamError if the stream was reset or the peer reads no more,
-// ErrPeerClosed when the peer has closed the session, and the error with which the
-// session ended.
+// CloseWrite, CancelWrite or Reset, a *StreamError if the stream was reset or the peer
+// reads no more, ErrPeerClosed when the peer has closed the session, and the error with
+// which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
 	if s.messages {
 		if err := s.WriteMessage(b); err != nil {
@@ -203,9 +203,9 @@ func (s *Stream) afterReadLocked(n int) {
 // Read reads up to len(b) bytes, and waits until there are some, unless b is empty. The
 // rest of a message that does not fit into b is for the next Read. It fails at once with
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
-// Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer has closed
-// its side, a *StreamError if the stream was reset, which also drops what was not read,
-// and otherwise the error with which the session ended.
+// Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer
+// has closed its side, a *StreamError if the stream was reset, which also drops what was
+// not read, and otherwise the error with which the session ended.
 func (s *Stream) Read(b []byte) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()
