@@ -357,7 +357,11 @@ func (r *stateRun) note(t *testing.T, g *Group, start time.Time) {
 // goroutines does not depend on that of the sessions.
 func TestGroupSendsState(t *testing.T) {
 	var goroutines []int
-	for _, sessions := range []int{20, 200} {
+	most := 200
+	if testing.Short() {
+		most = 60
+	}
+	for _, sessions := range []int{20, most} {
 		inWorld(t, 5, clean, func(t *testing.T, w *world) {
 			r, host := runState(t, w, sessions)
 			goroutines = append(goroutines, r.goroutines)

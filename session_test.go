@@ -256,8 +256,7 @@ func loopbackPair(config *Config, address string) (a, b *Conn, stop func(), err 
 }
 
 // The judge of net.Conn, with everything that changes a packet's way as well.
-func TestNetConn(t *testing.T) {
-	t.Parallel()
+func TestNetConn(t *testing.T) { // by itself: nettest ends each case after a minute
 	aead, err := crypt.AESGCM(bytes.Repeat([]byte{7}, 16))
 	require.NoError(t, err)
 	variants := []struct {
