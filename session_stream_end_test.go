@@ -265,6 +265,7 @@ func TestStreamMaxMessageSize(t *testing.T) {
 				var tooLarge *SizeError
 				require.ErrorAs(t, err, &tooLarge)
 				require.EqualError(t, tooLarge, fmt.Sprintf("kcp: message of %d bytes is larger than %d", n+1, n))
+				require.Equal(t, err, s.TryWriteMessage(make([]byte, n+1)))
 				require.NoError(t, s.WriteMessage(make([]byte, n)))
 				got, err := r.ReadMessage(buf)
 				require.NoError(t, err)

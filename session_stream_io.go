@@ -131,14 +131,22 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := c.ep.now()
-	if limit := s.state.MaxMessage(); len(b) > limit {
-		return c.opError("write", &SizeError{len(b), limit, ErrMessageTooLarge})
+	if err := s.tooLargeLocked(len(b)); err != nil {
+		return c.opError("write", err)
 	}
 	if _, err := s.waitRoomLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
 	s.queueLocked(b, options, begun)
 	c.push()
+	return nil
+}
+
+// tooLargeLocked returns why a message of n bytes may not be written; nil if it may.
+func (s *Stream) tooLargeLocked(n int) error {
+	if limit := s.state.MaxMessage(); n > limit {
+		return &SizeError{n, limit, ErrMessageTooLarge}
+	}
 	return nil
 }
 

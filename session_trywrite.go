@@ -142,11 +142,14 @@ func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOp
 	if err := s.cannotWriteLocked(); err != nil {
 		return 0, err
 	}
-	for message || n < len(b) {
-		least := 1
-		if message {
-			least = len(b)
+	least := 1
+	if message {
+		if err := s.tooLargeLocked(len(b)); err != nil {
+			return 0, err
 		}
+		least = len(b)
+	}
+	for message || n < len(b) {
 		room, half := s.roomLocked(least)
 		if !free || room <= 0 {
 			s.awaitRoomLocked(half)
