@@ -151,8 +151,11 @@ func (c *crowd) measure(d time.Duration) (r crowdResult) {
 func TestIncast(t *testing.T) {
 	t.Parallel()
 	low, senders := LowLatency(), 200
-	if raceEnabled {
+	switch {
+	case raceEnabled:
 		senders = 40 // the detector makes them ten times as slow
+	case testing.Short():
+		senders = 100
 	}
 	for name, config := range map[string]*Config{
 		"bbr": nil, "cubic": {CongestionControl: congestion.NewCubic}, "none": {CongestionControl: congestion.NewNone}, "low latency": &low,
@@ -184,6 +187,7 @@ func TestIncast(t *testing.T) {
 // Many sessions share a narrow link: most of it carries data for the first time.
 func TestManySendersOnANarrowLink(t *testing.T) {
 	t.Parallel()
+	long(t)
 	const senders, rate = 20, 400_000
 	inWorld(t, 2, netsim.LinkConfig{Delay: 5 * time.Millisecond}, func(t *testing.T, w *world) {
 		w.net.SetLink("10.0.0.2", "10.0.0.1", netsim.LinkConfig{Delay: 5 * time.Millisecond, Rate: rate, Queue: 40_000})
@@ -376,10 +380,9 @@ func maxMin(demands []float64, all float64) (shares []float64) {
 func TestIncastSharesAreMaxMin(t *testing.T) {
 	t.Parallel()
 	long(t)
-	const length = 16 * time.Second // some turns of each
-	senders := 1000
+	length, senders := 16*time.Second, 1000 // some turns of each
 	if testing.Short() {
-		senders = 200
+		length, senders = 8*time.Second, 200
 	}
 	inWorld(t, 6, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
 		pace := time.Second / time.Duration(20*senders) // 20 segments a second for each

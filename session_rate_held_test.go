@@ -15,6 +15,7 @@ import (
 
 // Probes of the path MTU and ACKs do not wait for the cap, but are paid for.
 func TestMaxRateCountsWhatDoesNotWait(t *testing.T) {
+	long(t)
 	const rate, packet, borrowed = 125_000, 1472, 1472
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		config := Config{MaxMTU: packet, MaxRate: rate}
@@ -42,6 +43,7 @@ func TestMaxRateCountsWhatDoesNotWait(t *testing.T) {
 // ACKs do not wait for the cap of a receiver, so its peer is as fast as it was. Nor do
 // they take all of it from what the receiver sends. Their parity does not leave.
 func TestMaxRateOfReceiver(t *testing.T) {
+	long(t)
 	const rate = 5000
 	link := netsim.LinkConfig{Delay: 20 * time.Millisecond, Rate: 5_000_000}
 	inWorld(t, 1, link, func(t *testing.T, w *world) {

@@ -437,6 +437,7 @@ func TestMaxRateChangesFromNowOn(t *testing.T) {
 
 // A lower cap leaves nothing of what was earned at the higher one.
 func TestMaxRateIsLoweredAtOnce(t *testing.T) {
+	long(t)
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		readAll(b)

@@ -77,6 +77,7 @@ func segmentCost(c *Conn) float64 {
 // session by so much. What a stream had is there for others once it is over.
 func TestStreamGrowthIsBounded(t *testing.T) {
 	t.Parallel()
+	long(t)
 	inWorld(t, 1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Rate: 200 << 20, Queue: 64 << 20}, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, nil)
 		window := func(s *Stream) int {
