@@ -175,7 +175,7 @@ func TestGroupStreamsAreFair(t *testing.T) {
 // is possible any more. A closed stream has no events, and waits for no room.
 func TestGroupStreamWritable(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
-		a, b, g := w.withStreams(&Config{StreamWriteBuffer: 64 << 10})
+		a, b, g := w.withStreams(&Config{StreamWriteBuffer: 192 << 10}) // most of it waits for credit
 		_, err := b.TryOpenStream(nil)
 		require.NoError(t, err)
 		s, err := b.TryOpenStream(nil)

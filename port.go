@@ -63,7 +63,10 @@ type sessionPort interface {
 
 	// Streams.
 	startStreams()
-	queueStream(t *streams.Tag, n int) []byte
+	queueStream(t *streams.Tag, buf []byte)
+	newBuffer(n int) []byte
+	growBuffer(buf []byte, n int) []byte
+	freeBuffer(buf []byte)
 	streamLoad() (segments, bytes int)
 	unsent() int
 	micros() int64

@@ -102,13 +102,23 @@ func (k *KCP) pull() {
 	r.chosenAt = k.snd.nxt
 }
 
-// queueStream queues a segment of t in front of all that wait, and returns its
-// payload of n bytes, at most segmentPayload, for the caller to fill in. Only
-// pullStream calls it.
-func (k *KCP) queueStream(t *streams.Tag, n int) []byte {
+// newBuffer returns the buffer of a stream segment with a payload of n bytes, which
+// are its last, at most segmentPayload.
+func (k *KCP) newBuffer(n int) []byte { return k.out.buffers.Get(int(k.hooks.headroom) + n) }
+
+// growBuffer returns a buffer of n bytes in all that begins as buf, in its place.
+func (k *KCP) growBuffer(buf []byte, n int) []byte { return k.out.buffers.Grow(buf, n) }
+
+// freeBuffer takes back a buffer that is not queued.
+func (k *KCP) freeBuffer(buf []byte) { k.out.buffers.Put(buf) }
+
+// queueStream queues a segment of t in front of all that wait. buf is from newBuffer.
+// Only pullStream calls it, and may fill in the payload afterwards.
+func (k *KCP) queueStream(t *streams.Tag, buf []byte) {
 	s := k.out.buffers.New()
-	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + n)
-	s.data = s.buf[k.hooks.headroom:][:n]
+	s.buf = buf
+	s.data = buf[k.hooks.headroom:]
+	n := len(s.data)
 	s.tag = t
 	t.InFlight++
 	k.openPlace()
@@ -116,7 +126,6 @@ func (k *KCP) queueStream(t *streams.Tag, n int) []byte {
 	k.snd.bytes += n
 	k.rare.streamBytes += n
 	k.rare.streamSegments++
-	return s.data
 }
 
 // place returns the number under which the send ring holds the waiting segment

@@ -103,7 +103,9 @@ func (h *testHost) pullStream(plain bool) bool {
 	header := streams.Header{ID: 1, Kind: streams.Data, End: true, MID: seq(p.n)}
 	b := append(header.Append(nil), p.payload()...)
 	h.queued[p.n]++
-	copy(h.k.queueStream(h.tags[p.n], len(b)), b)
+	buf := h.k.newBuffer(len(b))
+	copy(buf[len(buf)-len(b):], b)
+	h.k.queueStream(h.tags[p.n], buf)
 	return true
 }
 

@@ -138,6 +138,7 @@ type Stream struct {
 	readDeadline  deadline
 	writeDeadline deadline
 	closed        bool         // by Close
+	filling       bool         // a blocked Read has lent its buffer
 	watch         *streamWatch // nil: neither Done nor Err was called
 
 	turn   list.Links[Stream] // in sessionStreams.ready

@@ -230,7 +230,9 @@ func (tc *badStreamCase) checkReset(t *testing.T, s, r *Stream) {
 func (c *Conn) sendRaw(payload []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	copy(c.kcp.queueStream(new(streams.Tag), len(payload)), payload)
+	buf := c.kcp.newBuffer(len(payload))
+	copy(buf[len(buf)-len(payload):], payload)
+	c.kcp.queueStream(new(streams.Tag), buf)
 	c.streamTable() // which hears of the acknowledgement
 	c.push()
 }

@@ -59,9 +59,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 			return n, c.opError("write", err)
 		}
 		if n < len(b) {
-			m := min(len(b)-n, room)
-			s.state.Write(b[n : n+m])
-			n += m
+			n += s.state.Write(b[n:min(n+room, len(b))])
 			c.push() // releases c.mu: the peer may have read it, and reset the stream
 		}
 		if n == len(b) {
@@ -83,7 +81,7 @@ func (s *Stream) waitRoomLocked(n int) (room int, err error) {
 			return room, nil
 		}
 		w := s.state.Wait(half)
-		s.canWrite.block(s.rank() + 1)
+		s.conn.waitStreamLocked(&s.canWrite, s.rank()+1)
 		w.Done()
 	}
 }
@@ -235,8 +233,26 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 		if len(b) == 0 {
 			return 0, nil
 		}
-		s.canRead.block(s.rank())
+		if n = s.waitReadLocked(b); n > 0 {
+			n += s.state.Read(b[n:])
+			s.afterReadLocked(n)
+			return n, nil
+		}
 	}
+}
+
+// waitReadLocked waits for data or a reason to fail. Meanwhile what arrives may be
+// copied straight into b. It returns the number of bytes copied.
+func (s *Stream) waitReadLocked(b []byte) (n int) {
+	if s.filling { // another Read has lent its buffer, and comes first
+		s.conn.waitStreamLocked(&s.canRead, s.rank())
+		return 0
+	}
+	s.filling = true
+	s.state.Lend(b)
+	s.conn.waitStreamLocked(&s.canRead, s.rank())
+	s.filling = false
+	return len(b) - s.state.TakeBack()
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
@@ -262,7 +278,7 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 		if err := s.readEndLocked(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		s.canRead.block(s.rank())
+		s.conn.waitStreamLocked(&s.canRead, s.rank())
 	}
 }
 

@@ -36,6 +36,7 @@ type sessionStreams struct {
 	canAccept notifier
 	ready     list.List[Stream] // that may have an event for the session's group
 	openAt    time.Duration     // when the peer learns of new streams; 0: it knows of all
+	waiting   int32             // calls of streams that do not read the socket while they wait
 	closing   bool              // Close waits for what is to be sent
 	closeMark seq               // snd_una at the last progress of that
 	purgeAt   time.Duration     // when Close looks for messages whose lifetime is over
@@ -80,12 +81,22 @@ func (s *streamCalls) Writable() {
 type streamHost Conn
 
 func (h *streamHost) Queue(t *streams.Tag, n int) []byte {
+	buf := h.NewSegment(n)
+	h.QueueSegment(t, buf)
+	return buf[len(buf)-n:]
+}
+
+func (h *streamHost) QueueSegment(t *streams.Tag, buf []byte) {
 	c := (*Conn)(h)
 	if c.watch != nil {
 		c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
 	}
-	return c.kcp.queueStream(t, n)
+	c.kcp.queueStream(t, buf)
 }
+
+func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuffer(n) }
+func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
+func (h *streamHost) GrowSegment(buf []byte, n int) []byte { return h.kcp.growBuffer(buf, n) }
 
 func (h *streamHost) SegmentPayload() int { return h.kcp.segmentPayload() }
 func (h *streamHost) Now() int64          { return h.kcp.micros() }

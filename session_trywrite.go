@@ -159,9 +159,7 @@ func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOp
 			s.queueLocked(b, options, s.conn.ep.now())
 			return len(b), nil
 		}
-		m := min(len(b)-n, room)
-		s.state.Write(b[n : n+m])
-		n += m
+		n += s.state.Write(b[n:min(n+room, len(b))])
 	}
 	return n, nil
 }

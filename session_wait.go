@@ -36,7 +36,8 @@ func (n *notifier) Broadcast() {
 		m.wake()
 	}
 	if n.waiting > 0 {
-		c.io.wokeWaiter = true
+		// Of several calls of streams, none takes the read turn.
+		c.io.wokeWaiter = c.io.wokeWaiter || c.streams == nil || c.streams.waiting <= 1
 		n.wakeWaiting()
 	}
 	if c.io.readerWaitsFor == n {
@@ -95,23 +96,43 @@ func (c *Conn) wakeHeld(held heldWakes) {
 // blocks. c.mu is held, and released meanwhile.
 func (n *notifier) Wait() {
 	c := n.conn()
-	if c.io.replyPending {
-		c.respondLocked(c.ep.now(), nil)
-		return
-	}
-	if s := c.ep.takeReadTurn(); s != nil {
-		c.readWhile(n, s)
-		return
-	}
-	if n == &c.io.canRead {
+	switch {
+	case c.readLocked(n):
+	case n == &c.io.canRead:
 		n.block(rankRead)
-	} else {
+	default:
 		n.block(rankWrite)
 	}
 }
 
-// block is Wait for calls of streams, which do not read the socket. rank is that
-// of the call among those of the session.
+// waitStreamLocked is n.Wait for a call of a stream; rank is as in block. The call reads
+// the socket only if no other call of the session waits: with many streams it would
+// most often read what is for others.
+func (c *Conn) waitStreamLocked(n *notifier, rank uint64) {
+	if c.streams.waiting == 0 && !c.othersWait() && c.readLocked(n) {
+		return
+	}
+	c.streams.waiting++
+	n.block(rank)
+	c.streams.waiting--
+}
+
+// readLocked sends a reply that is pending, or reads the socket if the read turn is
+// free. It reports whether it did one of them. The lock is released meanwhile.
+func (c *Conn) readLocked(n *notifier) bool {
+	if c.io.replyPending {
+		c.respondLocked(c.ep.now(), nil)
+		return true
+	}
+	s := c.ep.takeReadTurn()
+	if s != nil {
+		c.readWhile(n, s)
+	}
+	return s != nil
+}
+
+// block waits for the next Broadcast, and does not read the socket. rank is that of the
+// call among those of the session.
 func (n *notifier) block(rank uint64) {
 	n.waiting++
 	n.cond.Wait()
@@ -148,7 +169,7 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 			c.respondLocked(c.ep.now(), nil)
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single()
+	follow = c.closing.state != stateEnded && c.ep.single() && !c.streamsWaitForRead()
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to
@@ -163,6 +184,10 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	}
 	return c.room() > 0
 }
+
+// streamsWaitForRead reports whether calls of streams wait that do not take the read
+// turn. c.mu is held.
+func (c *Conn) streamsWaitForRead() bool { return c.streams != nil && c.streams.waiting > 0 }
 
 // othersWait reports whether calls wait besides the one that reads the socket.
 func (c *Conn) othersWait() bool { return c.io.canRead.waiting+c.io.canWrite.waiting > 0 }

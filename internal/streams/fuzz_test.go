@@ -55,6 +55,25 @@ func (h *testHost) Queue(t *Tag, n int) []byte {
 	return s.payload
 }
 
+// testHeadroom is what precedes the payload in the buffer of a segment.
+const testHeadroom = 30
+
+func (h *testHost) NewSegment(n int) []byte { return make([]byte, testHeadroom+n) }
+
+func (h *testHost) GrowSegment(buf []byte, n int) []byte {
+	if n <= cap(buf) {
+		return buf[:n]
+	}
+	return append(make([]byte, 0, n), buf...)[:n]
+}
+
+func (h *testHost) QueueSegment(t *Tag, buf []byte) {
+	t.InFlight++
+	h.queued = append(h.queued, segment{t, buf[testHeadroom:]})
+}
+
+func (h *testHost) FreeSegment(buf []byte) { clear(buf[:cap(buf)]) } // what still uses it sees other bytes
+
 func (h *testHost) SegmentPayload() int { return h.payload }
 func (h *testHost) Now() int64          { return h.now }
 func (h *testHost) MemoryIsShort() bool { return h.short }

@@ -77,21 +77,27 @@ func (s *Stream) inputData(h *Header, data []byte) {
 		return
 	}
 	whole := h.End && !h.Part
-	if whole && (ahead == 0 || s.params.Unordered) && in.early.Get(uint32(h.MID)) == nil {
-		data = append(s.table.segments.get(len(data)), data...)
-		if ahead == 0 {
-			s.becomeReady(received{data: data, left: int32(len(data)), cost: int32(len(data) + SegmentCost)})
-			in.passTo(h.MID + 1)
-		} else {
-			s.becomeReady(received{data: data, left: int32(len(data)), cost: int32(len(data))})
-			m := s.earlyAt(h.MID)
-			m.complete, m.cost = true, SegmentCost
+	whole = whole && (ahead == 0 || s.params.Unordered) && in.early.Get(uint32(h.MID)) == nil
+	switch {
+	case whole && ahead == 0:
+		if !s.deliverDirect(data) {
+			s.becomeReady(received{data: s.keep(data), left: int32(len(data)), cost: int32(len(data) + SegmentCost)})
 		}
-	} else if !s.inputFragment(h, data) {
+		in.passTo(h.MID + 1)
+	case whole:
+		s.becomeReady(received{data: s.keep(data), left: int32(len(data)), cost: int32(len(data))})
+		m := s.earlyAt(h.MID)
+		m.complete, m.cost = true, SegmentCost
+	case !s.inputFragment(h, data):
 		return
 	}
 	s.advance()
 	s.makeRoom()
+}
+
+// keep returns a copy of data, in a buffer that is used again.
+func (s *Stream) keep(data []byte) []byte {
+	return append(s.table.segments.get(len(data)), data...)
 }
 
 // fits reports whether message mid, which is not before next, may be one of the
@@ -136,7 +142,7 @@ func (s *Stream) inputFragment(h *Header, data []byte) bool {
 	m.bytes += uint32(len(data))
 	m.cost += uint32(cost)
 	s.in.bytes += len(data)
-	data = append(s.table.segments.get(len(data)), data...)
+	data = s.keep(data)
 	if !h.Part {
 		m.whole, m.complete, m.waits = data, true, true
 	} else {

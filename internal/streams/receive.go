@@ -27,6 +27,7 @@ const (
 type receiveSide struct {
 	ready  []received               // to be read; from head on
 	head   int                      // in ready
+	lent   []byte                   // what is left of the buffer of a Read that waits
 	early  sparse.Map[earlyMessage] // by message: incomplete, or behind a missing one
 	next   serial.Number            // below it all messages are read, ready or abandoned
 	skip   serial.Number            // below it none is waited for; not below next
@@ -77,6 +78,30 @@ func (m *received) take(b []byte) (n int) {
 // over reports whether nothing more is expected of the peer.
 func (in *receiveSide) over() bool {
 	return in.reset || in.stop || in.fin && in.next == in.last && in.early.Empty()
+}
+
+// Lend lets what arrives be moved to b at once, in the place of Read, until TakeBack.
+func (s *Stream) Lend(b []byte) { s.in.lent = b }
+
+// TakeBack ends what Lend began, and returns how many bytes of b are not filled.
+func (s *Stream) TakeBack() (left int) {
+	left = len(s.in.lent)
+	s.in.lent = nil
+	return left
+}
+
+// deliverDirect moves a message that is next to the buffer of a Read that waits, and
+// reports whether it did. It saves a copy, and the memory for it.
+func (s *Stream) deliverDirect(data []byte) bool {
+	in := &s.in
+	if len(data) > len(in.lent) || len(data) == 0 || in.waits() {
+		return false
+	}
+	in.lent = in.lent[copy(in.lent, data):]
+	in.stats.MessagesReceived++
+	s.consumed(len(data) + SegmentCost)
+	s.Owner.Readable()
+	return true
 }
 
 // waits reports whether something can be read.
@@ -282,8 +307,7 @@ func (s *Stream) becomeReady(m received) {
 	s.Owner.Readable()
 }
 
-// taken removes the first message that can be read. The buffer has its full size
-// from the first time on.
+// taken removes the first message that can be read.
 func (s *Stream) taken() {
 	in := &s.in
 	m := &in.ready[in.head]
@@ -293,7 +317,6 @@ func (s *Stream) taken() {
 		s.table.segments.put(m.data)
 	}
 	*m = received{}
-	in.window = max(in.window, s.table.limits.ReceiveBuffer)
 	if in.head++; in.head == len(in.ready) {
 		in.ready, in.head = in.ready[:0], 0
 		if n := cap(in.ready); n > 16 {
@@ -308,6 +331,13 @@ func (s *Stream) taken() {
 		clear(in.ready[n:])
 		in.ready, in.head = in.ready[:n], 0
 	}
+	s.consumed(cost)
+}
+
+// consumed takes note that the application has a message of this cost. The buffer has
+// its full size from the first time on.
+func (s *Stream) consumed(cost int) {
+	s.in.window = max(s.in.window, s.table.limits.ReceiveBuffer)
 	s.grow(cost)
 	s.free(cost)
 }

@@ -14,8 +14,8 @@ const (
 	SegmentCost = messageBytesHeld + fragmentBytesHeld
 	// InitialCredit is the credit of a new stream, in bytes.
 	InitialCredit = 64 << 10
-	// chunkSize is how many bytes of several Writes are queued in one piece.
-	chunkSize = 16 << 10
+	// bytesHeader is the size of the header of a segment of bytes, but for the first.
+	bytesHeader = MaxHeader - OptionBytes - 4
 	// segmentHeader is the header of a segment in the state machine, in bytes.
 	segmentHeader = 24
 )
@@ -73,14 +73,15 @@ func (o *sendSide) credit() int {
 	return int(min(uint32(o.limit-o.used), 1<<30)) - SegmentCost
 }
 
-// message is a message to be sent, or a chunk of bytes.
+// message is a message to be sent, or a chunk of bytes: those of a segment, which is
+// sent from the buffer in which they are queued.
 type message struct {
 	Tag
 	stream *Stream
 	next   *message
-	later  *message // in sendSide.begun
-	data   []byte
-	off    int           // bytes that are with the machine
+	later  *message      // in sendSide.begun
+	data   []byte        // of a chunk: from Host.NewSegment, with room for bytesHeader
+	off    int           // bytes that are with the machine, or of a chunk's headers
 	mid    serial.Number // valid once begun
 	fsn    uint32
 	begun  bool
@@ -123,25 +124,46 @@ func (s *Stream) CannotWrite() error {
 	return s.out.err
 }
 
-// Write queues b, at least one byte, as bytes.
-func (s *Stream) Write(b []byte) {
-	for len(b) > 0 {
+// Write queues what the write buffer has room for of b, at least one byte, as bytes. It
+// returns their number. The segments in which they wait take room, too.
+func (s *Stream) Write(b []byte) (n int) {
+	t := s.table
+	size := t.host.SegmentPayload() - bytesHeader
+	for n < len(b) && (n == 0 || s.out.queued < t.limits.WriteBuffer) {
 		m := s.out.last
-		if m == nil || !m.chunk || len(m.data) >= chunkSize {
-			m = &message{stream: s, chunk: true}
-			if len(b) >= chunkSize {
-				m.data = s.table.chunks.get(chunkSize)
-			}
+		have := 0 // bytes in m
+		if m != nil && m.chunk {
+			have = len(m.data) - t.chunkHead
+		}
+		if m == nil || !m.chunk || have >= size {
+			m, have = t.newChunk(s, min(len(b)-n, size)), 0
 			s.enqueue(m)
 		}
-		n := min(len(b), chunkSize-len(m.data))
+		k := min(len(b)-n, size-have)
 		s.waiting(-cap(m.data))
-		m.data = append(m.data, b[:n]...)
+		m.data = t.host.GrowSegment(m.data, len(m.data)+k)
+		copy(m.data[t.chunkHead+have:], b[n:n+k])
 		s.waiting(cap(m.data))
-		s.out.queued += n
-		b = b[n:]
+		s.out.queued += k
+		n += k
 	}
-	s.table.sched.update(s)
+	t.sched.update(s)
+	return n
+}
+
+// newChunk returns an empty chunk of s, for n bytes at first.
+func (t *Table) newChunk(s *Stream, n int) *message {
+	m := t.spareChunk
+	if m == nil {
+		m = new(message)
+	} else {
+		t.spareChunk, m.next = m.next, nil
+		t.spareChunks--
+	}
+	buf := t.host.NewSegment(bytesHeader + n)
+	t.chunkHead = len(buf) - n
+	m.stream, m.chunk, m.data, m.off = s, true, buf[:t.chunkHead], t.chunkHead
+	return m
 }
 
 // Send queues b as one message. A segment of it may be transmitted limit times
@@ -188,11 +210,13 @@ func (s *Stream) dequeue() {
 	if s.out.first = m.next; s.out.first == nil {
 		s.out.last = nil
 	}
+	m.next, m.sent, m.data = nil, true, nil
 	if m.chunk {
-		s.table.chunks.put(m.data)
+		*m = message{next: s.table.spareChunk}
+		s.table.spareChunk = m
+		s.table.spareChunks++
 	}
-	m.next, m.sent = nil, true
-	if m.data = nil; s.out.blocked > 0 && 2*s.out.queued <= s.table.limits.WriteBuffer {
+	if s.out.blocked > 0 && 2*s.out.queued <= s.table.limits.WriteBuffer {
 		s.Owner.Writable()
 	}
 }
@@ -326,10 +350,15 @@ func (s *Stream) pullControl(h *Header) bool {
 // put queues a segment of m with n bytes of data, which it returns for the caller
 // to fill in.
 func (s *Stream) put(m *message, h *Header, n int) []byte {
+	s.sent(n)
+	return s.table.queue(&m.Tag, h, n)
+}
+
+// sent counts a segment with n bytes of data.
+func (s *Stream) sent(n int) {
 	s.out.inFlight++
 	s.in.stats.BytesSent += uint64(n)
 	s.out.deficit -= int32(n + segmentHeader)
-	return s.table.queue(&m.Tag, h, n)
 }
 
 // controlMessage returns the message of segments without data.
@@ -388,17 +417,30 @@ func (s *Stream) pullData(h *Header) {
 	}
 }
 
-// pullBytes queues up to room of the waiting bytes as one message.
+// pullBytes queues up to room of the waiting bytes as one message. A chunk that was not
+// begun goes on in its own buffer, without a copy.
 func (s *Stream) pullBytes(h *Header, room int) {
-	o := &s.out
-	n := 0
-	for m := o.first; m != nil && m.chunk && n < room; m = m.next {
-		n = min(n+len(m.data)-m.off, room)
+	o, t := &s.out, s.table
+	m, head := o.first, t.chunkHead
+	n := min(len(m.data)-m.off, room)
+	whole := m.off == head && n == len(m.data)-head && !h.Opens
+	for next := m.next; !whole && next != nil && next.chunk && n < room; next = next.next {
+		n = min(n+len(next.data)-next.off, room)
 	}
 	h.End, h.MID = true, o.mid
 	o.mid++
 	o.used += serial.Number(n + SegmentCost)
 	s.in.stats.MessagesSent++
+	if whole {
+		o.queued -= n
+		m.off += n
+		buf := m.data
+		s.dequeue()
+		h.Append(buf[:head-bytesHeader])
+		s.sent(n)
+		t.host.QueueSegment(&s.chunkMessage().Tag, buf)
+		return
+	}
 	b := s.put(s.chunkMessage(), h, n)
 	for n > 0 {
 		m := o.first
@@ -407,7 +449,9 @@ func (s *Stream) pullBytes(h *Header, room int) {
 		m.off += c
 		o.queued -= c
 		if m.off == len(m.data) {
+			buf := m.data
 			s.dequeue()
+			t.host.FreeSegment(buf)
 		}
 	}
 }

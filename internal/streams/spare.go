@@ -12,7 +12,7 @@ type spares struct {
 
 const (
 	// minSpare is the least size of a buffer that is kept, maxSpare the largest.
-	minSpare, maxSpare = 1024, chunkSize
+	minSpare, maxSpare = 1024, 16 << 10
 	// spareSlack is the most by which a buffer may be larger than what it holds. Not more
 	// than SegmentCost remains beside it, so a stream holds no more than its credit.
 	spareSlack = SegmentCost - fragmentBytesHeld
@@ -28,26 +28,31 @@ func (p *spares) get(n int) []byte {
 	return make([]byte, 0, n)
 }
 
-// put takes b back, unless it is of no use.
+// put takes b back, unless it is of no use. One of another size takes the place of
+// another: the size may have changed for good, or not.
 func (p *spares) put(b []byte) {
-	size := cap(b)
-	if size < minSpare || size > maxSpare {
-		return
+	size, last := cap(b), len(p.free)-1
+	switch {
+	case size < minSpare || size > maxSpare:
+	case size == p.size || last < 0:
+		p.size = size
+		p.free = append(p.free, b[:0])
+	default:
+		p.free[last] = nil
+		p.free = p.free[:last]
 	}
-	if size != p.size {
-		p.free, p.size = p.free[:0], size
-		clear(p.free[:cap(p.free)])
-	}
-	p.free = append(p.free, b[:0])
 }
 
 // memory returns the bytes of memory of the buffers.
 func (p *spares) memory() int { return len(p.free)*p.size + cap(p.free)*int(unsafe.Sizeof([]byte{})) }
 
 // Compact releases what is kept for reuse.
-func (t *Table) Compact() { t.segments, t.chunks, t.list = spares{}, spares{}, nil }
+func (t *Table) Compact() {
+	t.segments, t.list = spares{}, nil
+	t.spareChunk, t.spareChunks = nil, 0
+}
 
 // spareMemory returns the bytes of memory of what is kept for reuse.
 func (t *Table) spareMemory() int {
-	return t.segments.memory() + t.chunks.memory() + cap(t.list)*int(unsafe.Sizeof(received{}))
+	return t.segments.memory() + cap(t.list)*int(unsafe.Sizeof(received{})) + t.spareChunks*MessageBytesQueued
 }

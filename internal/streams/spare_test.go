@@ -57,18 +57,26 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 	require.Less(t, host.table.Memory(), 4<<10)
 }
 
-// Bytes that are written in large pieces are queued in buffers of before.
+// Bytes are sent from the buffer in which they wait, and what a chunk takes beside it is
+// used again.
 func TestChunksAreUsedAgain(t *testing.T) {
 	host := newHost(1, Limits{Streams: 4, WriteBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
 	s, err := host.table.Open(Params{})
 	require.NoError(t, err)
-	s.out.limit = 1 << 30
+	s.out.limit, s.out.known = 1<<30, true // else its segments carry the options, too
+	size := host.payload - bytesHeader
 	for round := range 3 {
-		s.Write(bytes.Repeat([]byte{byte(round)}, 4*chunkSize))
+		s.Write(bytes.Repeat([]byte{byte(round)}, 4*size))
+		last := s.out.last.data
 		for host.table.Pull(false) {
 		}
-		require.Len(t, host.table.chunks.free, 4, "round %d", round)
+		require.Equal(t, 4, host.table.spareChunks, "round %d", round)
+		sent := host.queued[len(host.queued)-1].payload
+		require.Same(t, &last[len(last)-1], &sent[len(sent)-1])
+		require.Zero(t, host.table.Queued())
 	}
+	host.table.Compact()
+	require.Zero(t, host.table.Memory())
 	s.Write([]byte{1}) // a few bytes do not take a whole chunk
-	require.Less(t, host.table.Queued(), 1<<10)
+	require.Less(t, host.table.Queued(), host.payload)
 }

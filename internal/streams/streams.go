@@ -32,6 +32,14 @@ type Host interface {
 	// returns its payload of n bytes for the caller to fill in. Table.Pull calls
 	// it.
 	Queue(t *Tag, n int) []byte
+	// NewSegment returns the buffer of a segment with a payload of n bytes, which are
+	// its last. Table fills them in, and gives the buffer back with QueueSegment, which
+	// queues it as Queue does, or with FreeSegment.
+	NewSegment(n int) []byte
+	// GrowSegment returns a buffer of n bytes in all that begins as buf, in its place.
+	GrowSegment(buf []byte, n int) []byte
+	QueueSegment(t *Tag, buf []byte)
+	FreeSegment(buf []byte)
 	// SegmentPayload returns the payload bytes of a full segment.
 	SegmentPayload() int
 	// Now returns the present on the machine's clock, in microseconds.

@@ -49,8 +49,12 @@ type Table struct {
 	shown    int                       // bytes of the largest credit that the peer has given
 	failed   bool                      // the session has ended, or delivers nothing more
 
-	segments, chunks spares     // for reuse: buffers of received segments, and of chunks to be sent
-	list             []received // for reuse, empty
+	chunkHead int // bytes in front of the data of a chunk: the headers of its segment
+
+	segments    spares     // for reuse: buffers of received segments
+	list        []received // for reuse, empty
+	spareChunk  *message   // for reuse, chained by next
+	spareChunks int        // their number
 }
 
 // Init prepares an empty table.
