@@ -163,6 +163,58 @@ func TestDeadlineOfLeader(t *testing.T) {
 	})
 }
 
+// A call of a stream reads the socket, too, unless another waits; a Read has what has
+// arrived in its own buffer then.
+func TestStreamCallsReadTheSocket(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.ledPair(nil)
+		s, r := streamPair(t, a, b, nil)
+		lead := &b.ep.socket.shards[0].lead
+		got, want := make(chan byte), content(1, 200)
+		go func() {
+			for message := make([]byte, 1); ; {
+				if _, err := r.Read(message); err != nil {
+					close(got)
+					return
+				}
+				got <- message[0]
+			}
+		}()
+		hello := func(x byte) {
+			_, err := s.Write([]byte{x})
+			require.NoError(t, err)
+			require.Equal(t, x, <-got)
+			synctest.Wait()
+		}
+		for i := 0; lead.Who() != readturn.Call; i++ { // the loop may be reluctant
+			require.Less(t, i, 100, "no call reads the socket")
+			hello(want[i])
+			time.Sleep(100 * time.Millisecond)
+		}
+		b.mu.Lock()
+		held := b.streams.Held()
+		b.mu.Unlock()
+		require.Zero(t, held)
+
+		other, done := openStream(t, b, nil), make(chan error)
+		go func() {
+			_, err := other.Read(make([]byte, 1))
+			done <- err
+		}()
+		synctest.Wait()
+		require.Equal(t, readturn.Call, lead.Who())
+		for _, x := range want[100:] {
+			hello(x)
+			require.Equal(t, readturn.Loop, lead.Who())
+		}
+		require.NoError(t, other.Close())
+		require.ErrorIs(t, <-done, net.ErrClosed)
+		require.NoError(t, b.Abort())
+		_, open := <-got
+		require.False(t, open)
+	})
+}
+
 // A call that reads the socket serves the other sessions on it while it waits,
 // and does not keep it from them when it stops.
 func TestLeaderServesOthers(t *testing.T) {

@@ -303,6 +303,7 @@ type flow struct {
 	to       *Stream
 	sent     []byte
 	got      []byte
+	lent     []byte         // the buffer of a Read that waits
 	messages map[string]int // of an unordered stream: sent less received
 	finished bool
 	receipts int // to come
@@ -369,6 +370,10 @@ func (p *pair) step() {
 	case 3:
 		if fl := p.flow(int(op)); fl != nil {
 			p.read(fl)
+			if fl.to != nil && !fl.to.params.Unordered && op&2 != 0 {
+				fl.lent = make([]byte, int(op&12)<<7)
+				fl.to.Lend(fl.lent)
+			}
 		}
 	case 4:
 		if fl := p.flow(int(op)); fl != nil && op&2 != 0 {
@@ -377,6 +382,7 @@ func (p *pair) step() {
 		}
 	case 5:
 		end.table.Announce()
+		end.payload = 400 + int(op&2)*300 // the path MTU changes
 	default:
 		p.move(int(op & 1))
 	}
@@ -460,6 +466,8 @@ func (p *pair) read(fl *flow) {
 	if fl.to == nil {
 		return
 	}
+	n := len(fl.lent) - fl.to.TakeBack()
+	fl.got, fl.lent = append(fl.got, fl.lent[:n]...), nil
 	for {
 		n, ok := fl.to.NextMessage()
 		if !ok {
