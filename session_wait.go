@@ -105,16 +105,15 @@ func (n *notifier) Wait() {
 	}
 }
 
-// waitStreamLocked is n.Wait for a call of a stream; rank is as in block. The call reads
-// the socket only if no other call of the session waits: with many streams it would
-// most often read what is for others.
+// waitStreamLocked is n.Wait for a call of a stream; rank is as in block. While several
+// calls of streams wait, the read goroutine reads: a call would mostly read what is for
+// others.
 func (c *Conn) waitStreamLocked(n *notifier, rank uint64) {
-	if c.streams.waiting == 0 && !c.othersWait() && c.readLocked(n) {
-		return
+	if !c.readLocked(n) {
+		c.streams.waiting++
+		n.block(rank)
+		c.streams.waiting--
 	}
-	c.streams.waiting++
-	n.block(rank)
-	c.streams.waiting--
 }
 
 // readLocked sends a reply that is pending, or reads the socket if the read turn is

@@ -494,6 +494,7 @@ func (p *pair) compare(id uint32, fl *flow) {
 		require.Equal(p, string(fl.sent), string(fl.got), "stream %d", id)
 	}
 	require.NotNil(p, fl.to)
+	require.Equal(p, fl.to.in.got, fl.to.in.freed, "stream %d: credit", id)
 	require.Equal(p, io.EOF, fl.to.ReadEnd())
 }
 

@@ -423,7 +423,7 @@ func (s *Stream) pullBytes(h *Header, room int) {
 	o, t := &s.out, s.table
 	m, head := o.first, t.chunkHead
 	n := min(len(m.data)-m.off, room)
-	whole := m.off == head && n == len(m.data)-head && !h.Opens
+	whole := n == len(m.data)-head && !h.Opens
 	for next := m.next; !whole && next != nil && next.chunk && n < room; next = next.next {
 		n = min(n+len(next.data)-next.off, room)
 	}
