@@ -13,6 +13,7 @@ import "time"
 type Meter struct {
 	since time.Duration // when read was 0
 	read  int           // bytes
+	all   int           // bytes read since the buffer was doubled
 }
 
 // trips is within how many round trips half a buffer is read if the buffer is what
@@ -28,9 +29,26 @@ func (m *Meter) Read(n, size int, now, rtt time.Duration) (double bool) {
 	if m.read == 0 {
 		m.since = now
 	}
+	m.all = min(m.all+n, size)
 	if m.read += n; m.read < size/2 {
 		return false
 	}
 	m.read = 0
-	return now-m.since <= trips*rtt && rtt > 0
+	return m.doubled(now-m.since <= trips*rtt && rtt > 0)
+}
+
+// Early reports whether a buffer of size bytes should be doubled because used bytes of it
+// hold what has arrived behind a lost segment, or have yet to arrive, and that is half of
+// it: the sender may have to wait before the segment is sent again. The reader must have
+// read half of it before, at any speed.
+func (m *Meter) Early(used, size int) bool {
+	return m.doubled(used > size/2 && m.all >= size/2)
+}
+
+// doubled takes note that the buffer is to be doubled, if now is set, which it returns.
+func (m *Meter) doubled(now bool) bool {
+	if now {
+		m.all = 0
+	}
+	return now
 }

@@ -41,3 +41,18 @@ func TestPausesCount(t *testing.T) {
 	require.False(t, m.Read(49, 100, 3*time.Second, time.Second))
 	require.True(t, m.Read(1, 100, 5*time.Second, time.Second))
 }
+
+// While a segment is missing, half a buffer in use is enough for it to grow, once for
+// each half that was read.
+func TestEarly(t *testing.T) {
+	var m Meter
+	require.False(t, m.Early(100, 100), "nothing was read")
+	require.False(t, m.Read(49, 100, 0, time.Second))
+	require.False(t, m.Early(100, 100))
+	require.False(t, m.Read(1, 100, time.Hour, time.Second), "too slowly")
+	require.False(t, m.Early(50, 100), "not half of it is in use")
+	require.True(t, m.Early(51, 100))
+	require.False(t, m.Early(200, 200))
+	require.True(t, m.Read(100, 200, time.Hour, time.Second))
+	require.False(t, m.Early(400, 400), "it was doubled just now")
+}

@@ -92,6 +92,7 @@ func (s *Stream) inputData(h *Header, data []byte) {
 		return
 	}
 	s.advance()
+	s.grow(0)
 	s.makeRoom()
 }
 

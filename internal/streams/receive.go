@@ -239,15 +239,23 @@ func (s *Stream) spend(mid serial.Number, n int) bool {
 	return true
 }
 
-// grow doubles the receive buffer if it limits the sender, now that data of this
-// cost was read. All streams of a session together grow by MaxGrowth.
+// grow doubles the receive buffer if it limits the sender, or soon will, now that data of
+// this cost was read; 0: it has arrived. While a lost segment is sent again what follows
+// it fills the buffer, and the reader waits. All streams of a session together grow by
+// MaxGrowth.
 func (s *Stream) grow(cost int) {
 	in, t := &s.in, s.table
 	if in.window < t.limits.ReceiveBuffer || in.window >= t.limits.MostReceiveBuffer || s.gone || in.over() {
 		return
 	}
-	last, rtt := t.host.RoundTrip()
-	if !in.meter.Read(cost, in.window, last, rtt) || t.host.MemoryIsShort() {
+	double := false
+	if cost > 0 {
+		last, rtt := t.host.RoundTrip()
+		double = in.meter.Read(cost, in.window, last, rtt)
+	} else if !in.waits() {
+		double = in.meter.Early(in.window-in.credit(), in.window)
+	}
+	if !double || t.host.MemoryIsShort() {
 		return
 	}
 	if more := min(in.window, t.limits.MostReceiveBuffer-in.window); t.grown+more <= MaxGrowth {
