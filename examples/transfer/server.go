@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log"
@@ -119,8 +120,7 @@ func (s *server) write(conn *kcp.Conn, r *request) error {
 	s.log.Printf("%q from %s: goes on at %d of %d bytes", r.name, conn.RemoteAddr(), part.size, r.size)
 	n, err := io.CopyN(part, &impatient{conn, s.limits.idle}, r.size-part.size)
 	if err != nil {
-		s.log.Printf("%q from %s: stopped at %d bytes", r.name, conn.RemoteAddr(), part.size+n)
-		return err
+		return fmt.Errorf("%q stopped at %d bytes: %w", r.name, part.size+n, err)
 	}
 	if err := s.verify(conn, r, part); err != nil {
 		return err

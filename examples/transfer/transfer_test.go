@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"io"
 	"net"
 	"net/netip"
 	"os"
@@ -203,6 +204,24 @@ func TestOwners(t *testing.T) {
 	})
 }
 
+// A session that does not own its transfer any more does not read the file to its end.
+func TestSumStops(t *testing.T) {
+	stop := make(chan struct{})
+	endless := io.TeeReader(zeros{}, writerFunc(func() { close(stop) }))
+	_, err := sumOf(endless, stop, nil)
+	require.Equal(t, errStopped, err)
+}
+
+// zeros is a file without an end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// writerFunc is called at each Write.
+type writerFunc func()
+
+func (f writerFunc) Write(b []byte) (int, error) { f(); return len(b), nil }
+
 // What strangers may ask for is limited.
 func TestRefused(t *testing.T) {
 	inWorld(t, plain, func(t *testing.T, w *world) {
@@ -212,7 +231,7 @@ func TestRefused(t *testing.T) {
 		require.NoError(t, os.Symlink(w.path, filepath.Join(w.dir, "link")))
 		for name, size := range map[string]int64{
 			"large": 1001, "negative": -1, "": 1, "..": 1, "../out": 1, "/out": 1, "a/b": 1, `a\b`: 1, partsDir: 1,
-			strings.Repeat("x", maxName+1): 1, "nul\x00": 1, "there": 8, "link": fileSize,
+			strings.Repeat("x", maxName+1): 1, "nul\x00": 1, "there": 8, "link": 1,
 		} {
 			_, err := ask(w.dial("10.0.0.2"), &request{size: size, name: name})
 			var closed *kcp.PeerCloseError
@@ -250,6 +269,8 @@ func TestIdleSessionsEnd(t *testing.T) {
 		require.NoError(t, err)
 		require.Zero(t, at)
 		start := time.Now()
+		require.NoError(t, silent.SetReadDeadline(start.Add(2*w.limits.request)))
+		require.NoError(t, idle.SetReadDeadline(start.Add(2*w.limits.idle)))
 		_, err = silent.Read(make([]byte, 1))
 		require.ErrorIs(t, err, kcp.ErrReset)
 		require.InDelta(t, w.limits.request.Seconds(), time.Since(start).Seconds(), 1)
