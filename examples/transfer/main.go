@@ -9,8 +9,8 @@
 // how much of the file is safe on its disk, and gets the rest. In the end the server
 // reads the file back, and compares its SHA-256 with that of the client.
 //
-// A server often believes in a session for some time after its client has gone. So
-// the later session takes over from the earlier one (see owners.take), which may not
+// When a client comes back, the server may still take its old session for alive. So
+// the later session takes over from the earlier one (see owners.take), which does not
 // write any more once the later one knows how much there is.
 //
 // Without -cert anybody may send files, and read on the way what others send. With
