@@ -51,7 +51,7 @@ func (c *client) put(ctx context.Context, path string) error {
 	c.log.Printf("%s: %d bytes, sha256 %x", r.name, r.size, r.sum)
 	furthest, pause := int64(0), shortestPause
 	for {
-		at, err := c.session(ctx, f, r)
+		reached, err := c.session(ctx, f, r)
 		if err == nil {
 			c.log.Printf("%s: complete; the server has sha256 %x, too", r.name, r.sum)
 			return nil
@@ -62,8 +62,8 @@ func (c *client) put(ctx context.Context, path string) error {
 		if !mayPass(err) {
 			return err
 		}
-		if at > furthest {
-			furthest, pause = at, shortestPause
+		if reached > furthest {
+			furthest, pause = reached, shortestPause
 		}
 		wait := pause/2 + rand.N(pause) // so that the clients of a server do not return at once
 		c.log.Printf("%s; again in %s", err, wait.Round(time.Millisecond))
@@ -99,8 +99,9 @@ func (c *client) describe(ctx context.Context, f *os.File) (*request, error) {
 }
 
 // session sends what the server does not have yet, and waits until it has compared
-// the SHA-256. at is how much of the file the server had at the beginning.
-func (c *client) session(ctx context.Context, f *os.File, r *request) (at int64, err error) {
+// the SHA-256. reached is how much of the file had arrived when the session ended; 0
+// if the server has not said where to begin.
+func (c *client) session(ctx context.Context, f *os.File, r *request) (reached int64, err error) {
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return 0, err
@@ -111,6 +112,7 @@ func (c *client) session(ctx context.Context, f *os.File, r *request) (at int64,
 	if _, err := conn.Write(head); err != nil {
 		return 0, err
 	}
+	var at int64
 	if err := binary.Read(conn, binary.BigEndian, &at); err != nil {
 		return 0, err
 	}
@@ -119,26 +121,31 @@ func (c *client) session(ctx context.Context, f *os.File, r *request) (at int64,
 	}
 	c.log.Printf("%s: the server has %d of %d bytes", r.name, at, r.size)
 	// What is written may wait here for long. What counts is what the peer has.
-	defer c.bar.show("sending", r.size, func() int64 {
-		return at + max(int64(conn.Stats().BytesAcked)-int64(len(head)), 0)
-	})()
+	arrived := func() int64 { return at + max(int64(conn.Stats().BytesAcked)-int64(len(head)), 0) }
+	defer func() { reached = arrived() }()
+	defer c.bar.show("sending", r.size, arrived)()
+	return 0, send(conn, f, r, at)
+}
+
+// send sends the file from an offset on, and waits for the answer.
+func send(conn *kcp.Conn, f *os.File, r *request, at int64) error {
 	if _, err := f.Seek(at, io.SeekStart); err != nil {
-		return at, err
+		return err
 	}
 	if _, err := io.CopyN(conn, f, r.size-at); err == io.EOF {
-		return at, errChanged
+		return errChanged
 	} else if err != nil {
-		return at, err
+		return err
 	}
 	var sum [sha256.Size]byte
 	if _, err := io.ReadFull(conn, sum[:]); err != nil {
-		return at, err
+		return err
 	}
 	if sum != r.sum {
-		return at, errDiffers
+		return errDiffers
 	}
 	_ = conn.Close() // the server has all, whatever becomes of the session
-	return at, nil
+	return nil
 }
 
 // mayPass reports whether another attempt may succeed after an error. A session that

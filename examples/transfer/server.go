@@ -85,7 +85,7 @@ func (s *server) serve(conn *kcp.Conn) {
 
 // receive does what a session asks for.
 func (s *server) receive(conn *kcp.Conn) error {
-	_ = conn.SetReadDeadline(time.Now().Add(s.limits.request)) // a Read that follows fails too
+	_ = conn.SetReadDeadline(time.Now().Add(s.limits.request)) // Read fails if this does
 	r, err := readRequest(conn)
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (s *server) receive(conn *kcp.Conn) error {
 	err = s.write(conn, r)
 	if failed := (*fs.PathError)(nil); errors.As(err, &failed) {
 		s.log.Printf("%q: %s", r.name, err)
-		return &refusal{codeBusy, "the server cannot store the file"} // the rest is its own affair
+		return &refusal{codeBusy, "the server cannot store the file"}
 	}
 	return err
 }
@@ -154,7 +154,7 @@ func (s *server) verify(conn *kcp.Conn, r *request, p *part) error {
 		return err
 	}
 	if sum != r.sum {
-		return errors.Join(&refusal{codeDamaged, "the server's copy differs"}, s.store.discard(r))
+		return errors.Join(&refusal{codeDamaged, "the server's copy differs, and is deleted: send it again"}, s.store.discard(r))
 	}
 	return s.store.finish(r)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"io"
 	"net"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
@@ -125,6 +127,44 @@ func TestAnswerLost(t *testing.T) {
 	})
 }
 
+// The pauses between attempts grow up to a limit, and begin anew after a session in
+// which the file has grown.
+func TestPauses(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		c, none := w.client("10.0.0.2"), errors.New("no route")
+		dial, ended := c.dial, time.Now()
+		const successful = 12
+		var pauses []time.Duration // before each attempt
+		c.dial = func(ctx context.Context) (*kcp.Conn, error) {
+			pauses = append(pauses, time.Since(ended))
+			defer func() { ended = time.Now() }()
+			if len(pauses) != successful {
+				return nil, none
+			}
+			conn, err := dial(ctx)
+			time.AfterFunc(time.Second, func() { ended = time.Now(); conn.Abort() })
+			return conn, err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		require.ErrorIs(t, c.put(ctx, w.path), context.DeadlineExceeded)
+		require.Greater(t, len(pauses), 16)
+		want := shortestPause
+		for i, pause := range pauses {
+			if i == 0 {
+				continue
+			}
+			if i == successful {
+				want = shortestPause
+			}
+			require.GreaterOrEqual(t, pause, want/2, i)
+			require.Less(t, pause, want*3/2, i)
+			want = min(2*want, longestPause)
+		}
+	})
+}
+
 // Of two sessions the later one wins. From the moment at which it knows how much there
 // is, nothing of the earlier one is written, whose packets still arrive.
 func TestLaterSessionWins(t *testing.T) {
@@ -177,7 +217,7 @@ func TestOwners(t *testing.T) {
 			conns = append(conns, w.dial("10.0.0.2"))
 			go func() {
 				release, err := o.take("a", conns[i])
-				require.NoError(t, err)
+				assert.NoError(t, err)
 				releases[i] = release
 			}()
 			synctest.Wait()
