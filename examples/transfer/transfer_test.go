@@ -1,0 +1,392 @@
+package main
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// An outage is longer than either end believes in the session: the client goes on
+// in a new one.
+func TestOutage(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		require.NoError(t, w.net.Play("", "", netsim.Outage(2*time.Second, 3*peerTimeout)))
+		require.NoError(t, w.put(t.Context(), "10.0.0.2"))
+		require.Greater(t, w.net.Elapsed(), 3*peerTimeout)
+		w.requireComplete()
+		w.requireSentOnce("10.0.0.2")
+	})
+}
+
+// A client that is cut off lives on at the server. Another takes over at once.
+func TestTakeOverOfHalfOpenSession(t *testing.T) {
+	inWorld(t, secure, func(t *testing.T, w *world) {
+		s, _ := w.serve()
+		ctx, cancel := context.WithCancel(t.Context())
+		first := make(chan error, 1)
+		go func() { first <- w.put(ctx, "10.0.0.2") }()
+		time.Sleep(2 * time.Second)
+		w.net.Cut("10.0.0.2", "")
+		cancel()
+		require.ErrorIs(t, <-first, context.Canceled)
+		time.Sleep(time.Second)
+		s.owners.mu.Lock()
+		old := s.owners.of[w.request().id()].conn
+		s.owners.mu.Unlock()
+		require.NoError(t, old.Err(), "the server knows of the end already")
+		start := time.Now()
+		require.NoError(t, w.put(t.Context(), "10.0.0.3"))
+		require.Less(t, time.Since(start), peerTimeout/2)
+		require.ErrorIs(t, old.Err(), net.ErrClosed)
+		w.requireComplete()
+		w.requireSentOnce("10.0.0.2", "10.0.0.3")
+	})
+}
+
+// What the server knows after a restart is what is on its disk. The client learns of
+// the restart before it would take the server for lost.
+func TestServerRestart(t *testing.T) {
+	for name, config := range map[string]func(*testing.T) *kcp.Config{"plain": plain, "tls": secure} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, config, func(t *testing.T, w *world) {
+				_, kill := w.serve()
+				w.net.At(2*time.Second, func() {
+					go func() {
+						kill()
+						time.Sleep(time.Second)
+						w.serve()
+					}()
+				})
+				require.NoError(t, w.put(t.Context(), "10.0.0.2"))
+				require.Less(t, w.net.Elapsed(), peerTimeout)
+				w.requireComplete()
+				w.requireSentOnce("10.0.0.2")
+			})
+		})
+	}
+}
+
+// A byte that changes on the server's disk is noticed, in a part that came in an
+// earlier session. The next attempt begins anew.
+func TestDamagedDisk(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		w.begin("10.0.0.2", 2*time.Second)
+		b, err := os.ReadFile(w.part())
+		require.NoError(t, err)
+		require.Greater(t, len(b), fileSize/4)
+		b[1000] ^= 1
+		require.NoError(t, os.WriteFile(w.part(), b, 0o600))
+		var closed *kcp.PeerCloseError
+		require.ErrorAs(t, w.put(t.Context(), "10.0.0.2"), &closed)
+		require.EqualValues(t, codeDamaged, closed.Code)
+		require.NoFileExists(t, w.part())
+		require.NoFileExists(t, filepath.Join(w.dir, fileName))
+		require.NoError(t, w.put(t.Context(), "10.0.0.2"))
+		w.requireComplete()
+	})
+}
+
+// The answer gets lost after the file has got its name. The client asks again, and
+// sends nothing again.
+func TestAnswerLost(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		var since time.Time // when the file had its name
+		w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
+			if _, err := os.Stat(filepath.Join(w.dir, fileName)); err != nil {
+				return true
+			}
+			if since.IsZero() {
+				since = time.Now()
+			}
+			return from.String() != serverAddr || time.Since(since) > 2*peerTimeout
+		})
+		require.NoError(t, w.put(t.Context(), "10.0.0.2"))
+		require.Greater(t, time.Since(since), 2*peerTimeout)
+		w.requireComplete()
+		w.requireSentOnce("10.0.0.2")
+	})
+}
+
+// The pauses between attempts grow up to a limit, and begin anew after a session in
+// which the file has grown.
+func TestPauses(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		c, none := w.client("10.0.0.2"), errors.New("no route")
+		dial, ended := c.dial, time.Now()
+		const successful = 12
+		var pauses []time.Duration // before each attempt
+		c.dial = func(ctx context.Context) (*kcp.Conn, error) {
+			pauses = append(pauses, time.Since(ended))
+			defer func() { ended = time.Now() }()
+			if len(pauses) != successful {
+				return nil, none
+			}
+			conn, err := dial(ctx)
+			time.AfterFunc(time.Second, func() { ended = time.Now(); conn.Abort() })
+			return conn, err
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+		defer cancel()
+		require.ErrorIs(t, c.put(ctx, w.path), context.DeadlineExceeded)
+		require.Greater(t, len(pauses), 16)
+		want := shortestPause
+		for i, pause := range pauses {
+			if i == 0 {
+				continue
+			}
+			if i == successful {
+				want = shortestPause
+			}
+			require.GreaterOrEqual(t, pause, want/2, i)
+			require.Less(t, pause, want*3/2, i)
+			want = min(2*want, longestPause)
+		}
+	})
+}
+
+// Of two sessions the later one wins. From the moment at which it knows how much there
+// is, nothing of the earlier one is written, whose packets still arrive.
+func TestLaterSessionWins(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		earlier, later := w.dial("10.0.0.2"), w.dial("10.0.0.3")
+		at, err := ask(earlier, w.request())
+		require.NoError(t, err)
+		require.Zero(t, at)
+		ended := make(chan error)
+		go func() {
+			_, err := earlier.Write(w.data)
+			if err == nil {
+				_, err = earlier.Read(make([]byte, 1))
+			}
+			ended <- err
+		}()
+		time.Sleep(2 * time.Second)
+		at, err = ask(later, w.request())
+		require.NoError(t, err)
+		require.Greater(t, at, int64(fileSize/4))
+		for range 50 {
+			require.Equal(t, at, w.stored())
+			time.Sleep(100 * time.Millisecond)
+		}
+		var closed *kcp.PeerCloseError
+		require.ErrorAs(t, <-ended, &closed)
+		require.EqualValues(t, codeTakenOver, closed.Code)
+		require.False(t, mayPass(closed), "it would take over again")
+		_, err = later.Write(w.data[at:])
+		require.NoError(t, err)
+		sum := w.request().sum
+		got := make([]byte, len(sum))
+		_, err = later.Read(got)
+		require.NoError(t, err)
+		require.Equal(t, sum[:], got)
+		w.requireComplete()
+	})
+}
+
+// A session owns a transfer when the one before has released it, not sooner, however
+// many ask meanwhile.
+func TestOwners(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.serve()
+		o := newOwners(2)
+		var conns []*kcp.Conn
+		var releases [3]func()
+		for i := range 3 {
+			conns = append(conns, w.dial("10.0.0.2"))
+			go func() {
+				release, err := o.take("a", conns[i])
+				assert.NoError(t, err)
+				releases[i] = release
+			}()
+			synctest.Wait()
+		}
+		require.NotNil(t, releases[0])
+		require.Nil(t, releases[1], "the first one may still write")
+		require.ErrorIs(t, conns[0].Err(), net.ErrClosed)
+		require.ErrorIs(t, conns[1].Err(), net.ErrClosed)
+		require.NoError(t, conns[2].Err())
+		releases[0]()
+		synctest.Wait()
+		require.NotNil(t, releases[1])
+		require.Nil(t, releases[2], "the second one may write for a moment")
+		_, err := o.take("b", conns[2])
+		require.NoError(t, err)
+		_, err = o.take("c", conns[2])
+		require.Equal(t, &refusal{codeBusy, "too many transfers at the moment"}, err)
+		releases[1]()
+		synctest.Wait()
+		require.NotNil(t, releases[2])
+		require.Len(t, o.of, 2)
+		releases[2]()
+		require.Len(t, o.of, 1)
+	})
+}
+
+// A session that does not own its transfer any more does not read the file to its end.
+func TestSumStops(t *testing.T) {
+	stop := make(chan struct{})
+	endless := io.TeeReader(zeros{}, writerFunc(func() { close(stop) }))
+	_, err := sumOf(endless, stop, nil)
+	require.Equal(t, errStopped, err)
+}
+
+// zeros is a file without an end.
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// writerFunc is called at each Write.
+type writerFunc func()
+
+func (f writerFunc) Write(b []byte) (int, error) { f(); return len(b), nil }
+
+// What strangers may ask for is limited.
+func TestRefused(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		w.limits.size, w.limits.parts = 1000, 2
+		w.serve()
+		require.NoError(t, os.WriteFile(filepath.Join(w.dir, "there"), []byte("something"), 0o600))
+		require.NoError(t, os.Symlink(w.path, filepath.Join(w.dir, "link")))
+		for name, size := range map[string]int64{
+			"large": 1001, "negative": -1, "": 1, "..": 1, "../out": 1, "/out": 1, "a/b": 1, `a\b`: 1, partsDir: 1,
+			strings.Repeat("x", maxName+1): 1, "nul\x00": 1, "there": 8, "link": 1,
+		} {
+			_, err := ask(w.dial("10.0.0.2"), &request{size: size, name: name})
+			var closed *kcp.PeerCloseError
+			require.ErrorAs(t, err, &closed, name)
+			require.EqualValues(t, codeRefused, closed.Code, name)
+		}
+		for i, name := range []string{"one", "two", "three"} {
+			_, err := ask(w.dial("10.0.0.2"), &request{size: 1000, name: name})
+			if i < 2 {
+				require.NoError(t, err)
+				continue
+			}
+			var closed *kcp.PeerCloseError
+			require.ErrorAs(t, err, &closed)
+			require.EqualValues(t, codeBusy, closed.Code)
+		}
+		// The file has the name and the size of another: the content decides.
+		var closed *kcp.PeerCloseError
+		conn := w.dial("10.0.0.2")
+		at, err := ask(conn, &request{size: 9, name: "there"})
+		require.NoError(t, err)
+		require.EqualValues(t, 9, at)
+		_, err = conn.Read(make([]byte, 1))
+		require.ErrorAs(t, err, &closed)
+		require.EqualValues(t, codeRefused, closed.Code)
+	})
+}
+
+// Sessions that ask for nothing, or do not go on, are ended, and own nothing then.
+func TestIdleSessionsEnd(t *testing.T) {
+	inWorld(t, plain, func(t *testing.T, w *world) {
+		s, _ := w.serve()
+		silent, idle := w.dial("10.0.0.2"), w.dial("10.0.0.3")
+		at, err := ask(idle, w.request())
+		require.NoError(t, err)
+		require.Zero(t, at)
+		start := time.Now()
+		require.NoError(t, silent.SetReadDeadline(start.Add(2*w.limits.request)))
+		require.NoError(t, idle.SetReadDeadline(start.Add(2*w.limits.idle)))
+		_, err = silent.Read(make([]byte, 1))
+		require.ErrorIs(t, err, kcp.ErrReset)
+		require.InDelta(t, w.limits.request.Seconds(), time.Since(start).Seconds(), 1)
+		_, err = idle.Read(make([]byte, 1))
+		require.ErrorIs(t, err, kcp.ErrReset)
+		require.InDelta(t, w.limits.idle.Seconds(), time.Since(start).Seconds(), 1)
+		require.Empty(t, s.owners.of)
+	})
+}
+
+// Incomplete files that nobody continues make room for others.
+func TestOldPartsMakeRoom(t *testing.T) {
+	root, err := os.OpenRoot(t.TempDir())
+	require.NoError(t, err)
+	defer root.Close()
+	s := &store{root: root, parts: 2, keep: time.Hour}
+	open := func(name string) error {
+		p, err := s.open(&request{size: 10, name: name})
+		if err == nil {
+			require.NoError(t, p.Close())
+		}
+		return err
+	}
+	require.NoError(t, open("old"))
+	require.NoError(t, open("new"))
+	require.Error(t, open("third"))
+	before := time.Now().Add(-2 * time.Hour)
+	require.NoError(t, root.Chtimes(partsDir+"/"+(&request{size: 10, name: "old"}).id(), before, before))
+	require.NoError(t, open("third"))
+	require.Error(t, open("old"))
+	require.NoError(t, open("new"))
+}
+
+// The program, over loopback and with TLS: both ends name the same SHA-256.
+func TestRun(t *testing.T) {
+	dir, files := t.TempDir(), t.TempDir()
+	cert, _ := certificate(t)
+	key, err := x509.MarshalPKCS8PrivateKey(cert.PrivateKey)
+	require.NoError(t, err)
+	write := func(name string, b []byte) string {
+		path := filepath.Join(files, name)
+		require.NoError(t, os.WriteFile(path, b, 0o600))
+		return path
+	}
+	certFile := write("cert", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Certificate[0]}))
+	keyFile := write("key", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}))
+	path := write("hello", []byte("hello, world\n"))
+
+	ctx, stop := context.WithCancel(t.Context())
+	var served, sent output
+	ended := make(chan error, 1)
+	go func() {
+		ended <- run(ctx, []string{"serve", "-addr", "localhost:0", "-dir", dir, "-cert", certFile, "-key", keyFile}, &served, &served)
+	}()
+	var port []string
+	require.Eventually(t, func() bool {
+		port = regexp.MustCompile(`serving on .*:(\d+)\n`).FindStringSubmatch(served.String())
+		return port != nil
+	}, time.Minute, time.Millisecond)
+	require.NoError(t, run(t.Context(), []string{"put", "-ca", certFile, path, "localhost:" + port[1]}, &sent, &sent))
+	stop()
+	require.NoError(t, <-ended)
+	got, err := os.ReadFile(filepath.Join(dir, "hello"))
+	require.NoError(t, err)
+	require.Equal(t, "hello, world\n", string(got))
+	const sum = "853ff93762a06ddbf722c4ebe9ddd66d8f63ddaea97f521c3ecc20da7c976020"
+	require.Contains(t, served.String(), "complete, sha256 "+sum)
+	require.Contains(t, sent.String(), "the server has sha256 "+sum)
+}
+
+func TestUsage(t *testing.T) {
+	for _, args := range [][]string{
+		nil, {"get"}, {"serve", "-nope"}, {"put", "file"}, {"put", "file", "nowhere"},
+		{"serve", "-ca", "file"}, {"serve", "-dir", "/nowhere"}, {"put", "-ca", "/nowhere", "file", "localhost:1"},
+	} {
+		require.Error(t, run(t.Context(), args, new(output), new(output)), args)
+	}
+	require.NoError(t, run(t.Context(), []string{"put", "-h"}, new(output), new(output)))
+}
