@@ -225,6 +225,7 @@ func (e *Endpoint) Close() error {
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
+	e.repeat.wait(0, rankClose)
 	return err
 }
 
@@ -264,9 +265,6 @@ func awaitWrites(conns []*Conn) {
 	limit := time.NewTimer(closeWait)
 	defer limit.Stop()
 	for _, c := range conns {
-		if c.Err() != nil {
-			continue
-		}
 		select {
 		case <-c.Done():
 		case <-limit.C:

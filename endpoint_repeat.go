@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"io"
+	"math"
 	mathrand "math/rand/v2"
 	"sync"
 
@@ -76,7 +77,8 @@ const (
 	rankRead
 	rankWrite
 	rankAcceptStream
-	rankStream // of the first stream; each has two
+	rankStream                  // of the first stream; each has two
+	rankClose  = math.MaxUint64 // after the calls that Close has woken
 )
 
 // wait waits for the turn of what has a rank and belongs to a conversation, or to

@@ -73,9 +73,20 @@ func (g *gated) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	return g.PacketConn.WriteToAddrPort(b, to)
 }
 
-// A goroutine is writing for a session while its endpoint closes. Its peer gets the
-// reset all the same. Close waits no longer than a second for a write that does not end.
+// A goroutine is writing for a session while its endpoint closes, or the session is
+// aborted. Its peer gets the reset all the same. No call waits longer than a second for a
+// write that does not end. Err tells the error that calls return meanwhile.
 func TestCloseWaitsForWrites(t *testing.T) {
+	for name, close := range map[string]func(b *Conn) error{
+		"endpoint": func(b *Conn) error { return b.Endpoint().Close() },
+		"abort":    (*Conn).Abort,
+		"reason":   func(b *Conn) error { return b.AbortWithError(7, "why") },
+	} {
+		t.Run(name, func(t *testing.T) { closeWaitsForWrites(t, close, name == "reason") })
+	}
+}
+
+func closeWaitsForWrites(t *testing.T, end func(b *Conn) error, reason bool) {
 	for _, ends := range []bool{true, false} {
 		inWorld(t, 2, clean, func(t *testing.T, w *world) {
 			pc, err := w.net.Listen(serverAddr)
@@ -101,14 +112,29 @@ func TestCloseWaitsForWrites(t *testing.T) {
 			} else {
 				defer close(gate)
 			}
-			require.NoError(t, server.Close())
+			require.NoError(t, b.Err())
+			failed := make(chan error, 1)
+			go func() {
+				_, err := b.Read(make([]byte, 1))
+				require.Error(t, err)
+				failed <- b.Err()
+			}()
+			synctest.Wait()
+			require.NoError(t, end(b))
 			if !ends {
 				require.Equal(t, closeWait, time.Since(start))
+				require.ErrorIs(t, b.Err(), net.ErrClosed)
 				return
 			}
 			require.Equal(t, closeWait/2, time.Since(start))
+			require.ErrorIs(t, <-failed, net.ErrClosed)
 			_, err = io.Copy(io.Discard, a)
-			require.ErrorIs(t, err, ErrReset)
+			if closed := new(PeerCloseError); reason {
+				require.ErrorAs(t, err, &closed)
+				require.Equal(t, "why", closed.Text)
+			} else {
+				require.ErrorIs(t, err, ErrReset)
+			}
 		})
 	}
 }

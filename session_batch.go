@@ -82,12 +82,12 @@ func (c *Conn) writePacketsWith(b *sendBatch) {
 		c.writePackets()
 		return
 	case len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize):
-		o.sending = true // so that the order stays
+		o.sending, o.batched = true, true // so that the order stays
 		c.wakeHeld(c.takeWakes())
 		c.unlocked(b.send)
-		o.sending = false
+		o.sending, o.batched = false, false
 	}
-	o.sending = true
+	o.sending, o.batched = true, true
 	w := sessionWrite{c, c.beginWrite()}
 	b.ep, b.shard = c.ep, w.shard
 	c.unlocked(func() { w.packets, w.err = c.encode(w.packets, w.to, w.by) })
@@ -117,7 +117,7 @@ func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	failed := c.endWrite(w)
-	c.outgoing.sending = false
+	c.outgoing.sending, c.outgoing.batched = false, false
 	if failed != nil {
 		c.end(failed)
 	}

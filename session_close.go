@@ -204,15 +204,29 @@ func (c *Conn) waitKind() error {
 const helloAfterData = firstHelloWait + 100*time.Millisecond
 
 // Abort ends the session at once, also one that lingers after Close. What is not
-// delivered is lost, and the calls of an extended peer fail with ErrReset. It returns
-// net.ErrClosed if Close or Abort was called before and the session has ended.
+// delivered is lost, and the calls of an extended peer fail with ErrReset. While another
+// goroutine is sending packets of the session, Abort waits until they and its own have
+// left, for a second at most, so that the program may exit then. It returns net.ErrClosed
+// if Close or Abort was called before and the session has ended.
 func (c *Conn) Abort() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.abortByCall()
+	err := c.abortByCall()
+	c.unlockWhenSent()
+	return err
 }
 
-// abortByCall is Abort with c.mu held.
+// unlockWhenSent releases c.mu after an abort, and waits until what the session sends has
+// left. What is in a batch of several sessions leaves soon by itself, and may have to
+// wait for the caller.
+func (c *Conn) unlockWhenSent() {
+	wait := c.outgoing.sending && !c.outgoing.batched
+	c.mu.Unlock()
+	if wait {
+		awaitWrites([]*Conn{c})
+	}
+}
+
+// abortByCall is Abort with c.mu held, which does not wait.
 func (c *Conn) abortByCall() error {
 	if c.closing.closed && c.closing.state == stateEnded {
 		return c.opError("close", net.ErrClosed)

@@ -39,9 +39,9 @@ func (c *Conn) watched() *sessionWatch {
 }
 
 // Done returns a channel that is closed when the session has ended, for whatever reason;
-// Err then returns it. That may be after Close has returned, while what was written is
-// delivered in the background. Data that has arrived before can still be read. A peer's
-// CloseWrite does not end the session.
+// Err then returns it, and may do so a moment before. That may be after Close has
+// returned, while what was written is delivered in the background. Data that has arrived
+// before can still be read. A peer's CloseWrite does not end the session.
 func (c *Conn) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -69,7 +69,7 @@ func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	switch {
-	case !c.closing.retired:
+	case c.closing.state != stateEnded:
 		return nil
 	case c.closing.err == nil:
 		return net.ErrClosed

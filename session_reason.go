@@ -93,12 +93,13 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // of nothing. Errors are those of Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	if c.closing.state != stateEnded {
 		r := c.closeReasons()
 		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
 	}
-	return c.abortByCall()
+	err := c.abortByCall()
+	c.unlockWhenSent()
+	return err
 }
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.

@@ -77,7 +77,7 @@ func TestStreamWriteBuffersAreBounded(t *testing.T) {
 				grown := memoryInUse() - empty
 				last := 2*tc.size + 4*streams.MessageBytesQueued
 				require.Greater(t, held, size/2-last, tc.name)
-				require.Less(t, held, size+size/8+last, tc.name) // the segments of bytes take an eighth more than they count
+				require.Less(t, held, size+size/8+last, tc.name)          // the segments of bytes take an eighth more than they count
 				require.Less(t, grown, int64(held+held/2+1<<20), tc.name) // with the streams themselves
 				require.InDelta(t, held/writeGrain, all.Load()-others, 5)
 				require.EqualValues(t, all.Load()*writeGrain, a.Endpoint().Stats().WriteBuffered)

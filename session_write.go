@@ -16,6 +16,7 @@ type outgoing struct {
 	encoder     *fec.Encoder // nil: none
 	current     *buffer      // of the packet that the state machine is building; nil: none
 	sending     bool         // a goroutine is writing packets
+	batched     bool         // they are in a sendBatch
 	noFECHeader bool         // no FEC header for this batch
 	noParity    bool         // no parity for this batch
 	*outbox                  // nil until the first packet, and once compacted

@@ -53,15 +53,16 @@ func TestEcho(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 40 * time.Millisecond, Loss: 0.1})
 		require.NoError(t, network.Play("", "", netsim.Outage(200*time.Millisecond, 3*time.Second)))
+		config := &kcp.Config{Repetition: kcp.NewRepetition(1)}
 		pc, err := network.Listen("10.0.0.1:4000")
 		require.NoError(t, err)
-		server, err := kcp.NewEndpoint(pc, nil)
+		server, err := kcp.NewEndpoint(pc, config)
 		require.NoError(t, err)
 		defer server.Close()
 		go serve(server)
 		pc, err = network.Listen("10.0.0.2:0")
 		require.NoError(t, err)
-		client, err := kcp.NewEndpoint(pc, nil)
+		client, err := kcp.NewEndpoint(pc, config)
 		require.NoError(t, err)
 		defer client.Close()
 		converse(t, client, server.LocalAddr(), 1<<18)
