@@ -275,9 +275,9 @@ func awaitWrites(conns []*Conn) {
 
 // shutIfUnusedLocked closes owned sockets after their last use. While a peer of
 // an ended session may still need an answer, it closes them later (see
-// Conn.holdSocket). Endpoint.mu is held.
+// Conn.holdSocket). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.takeover.wake != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

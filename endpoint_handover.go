@@ -363,12 +363,24 @@ func (h *handover) leave() (notes []takeover.Note, err error) {
 		notes = p.appendOwned(notes, uint32(i+1))
 	}
 	for key, tw := range e.table.timeWaits.All(e.now()) {
-		notes = append(notes, e.endNote(key, tw))
+		n := e.endNote(key, tw)
+		n.Of = h.keeperOf(key, tw)
+		notes = append(notes, n)
 	}
 	for conv := range e.table.used.All {
 		notes = append(notes, takeover.Note{Kind: takeover.Used, Conv: conv})
 	}
 	return notes, nil
+}
+
+// keeperOf returns which process has the keys of a session that has ended, as Note.Of.
+func (h *handover) keeperOf(key sessionKey, tw timeWait) uint32 {
+	for i, p := range h.retained {
+		if tw.mute && p.keeps(key) {
+			return uint32(i + 1)
+		}
+	}
+	return 0
 }
 
 // endNote returns the note of a session that has ended.

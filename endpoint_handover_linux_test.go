@@ -275,7 +275,7 @@ func TestTakeoverTimeWait(t *testing.T) {
 			for i, key := range keys {
 				tw := at(g1.l.ep, key)
 				require.Equal(t, i == 1, tw.aborted, i)
-				require.Equal(t, config.TLS != nil || config.Cipher != nil && g1.l.ep.protection.Authentic, tw.token == 0)
+				require.Equal(t, config.TLS != nil || config.Cipher != nil && g1.l.ep.protection.Authentic, tw.mute)
 			}
 		})
 	}

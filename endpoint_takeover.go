@@ -249,9 +249,10 @@ func (p *predecessor) apply(n takeover.Note) bool {
 	case takeover.Moved:
 		p.owned.Move(n.Addr, n.Conv, n.To)
 	case takeover.Ended:
-		// Only the predecessor has the keys to answer what arrives in TIME-WAIT.
+		// Only the predecessor has the keys to answer what arrives in TIME-WAIT, also
+		// if that began before the takeover.
 		if n.End.Mute {
-			p.owned.End(n.Addr, n.Conv)
+			p.owned.End(n.Addr, n.Conv, n.Extended)
 		} else {
 			p.owned.Remove(n.Addr, n.Conv)
 		}
@@ -261,10 +262,7 @@ func (p *predecessor) apply(n takeover.Note) bool {
 
 // inheritTimeWait answers for a session that has ended in another process.
 func (e *Endpoint) inheritTimeWait(n takeover.Note) {
-	tw := timeWait{una: seq(n.End.Una), token: n.End.Token, own: n.End.Own, aborted: n.End.Aborted, dropped: n.End.Dropped, protection: e.outside}
-	if n.End.Mute {
-		tw.token = 0
-	}
+	tw := timeWait{una: seq(n.End.Una), token: n.End.Token, own: n.End.Own, aborted: n.End.Aborted, dropped: n.End.Dropped, mute: n.End.Mute, protection: e.outside}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
@@ -342,6 +340,14 @@ func (p *predecessor) close() {
 	}
 }
 
+// keeps reports whether p has the session of key, or has had it and still runs.
+func (p *predecessor) keeps(key sessionKey) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	_, ok := p.owned.At(key.Addr, key.Conv)
+	return ok
+}
+
 // appendOwned appends notes of all sessions of p, which is the given number to the
 // successor.
 func (p *predecessor) appendOwned(notes []takeover.Note, of uint32) []takeover.Note {
@@ -408,13 +414,28 @@ func (e *Endpoint) forwardTo(to *predecessor, d *udp.Datagram, in *readState) {
 }
 
 // hasAt reports whether a packet comes from the address of its session, and p has that.
+// What opens a session there after the end of another is new.
 func (p *predecessor) hasAt(key sessionKey, packet *inPacket) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if packet.kind == parityPacket {
 		return p.owned.Addr(key.Addr)
 	}
-	return p.owned.At(key.Addr, key.Conv)
+	s, ok := p.owned.At(key.Addr, key.Conv)
+	return ok && !(s.Ended && opensAfter(s, packet))
+}
+
+// opensAfter reports whether a packet opens a session after the end of s. An extended
+// peer of s may still repeat the first segment of that.
+func opensAfter(s takeover.Session, packet *inPacket) bool {
+	switch packet.kind {
+	case clearPacket:
+		return true
+	case handshakePacket, sealedPacket:
+		return false
+	}
+	f, ok := parseInitial(packet)
+	return ok && (f.hello.code != 0 || f.push && !s.Extended)
 }
 
 // hasConv reports whether p has a session that a packet from another address may belong

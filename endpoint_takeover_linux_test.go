@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -97,6 +98,34 @@ func (d *deaf) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
 	return d.WriteToUDPAddrPort(b, to)
 }
 
+// dialsDeaf opens a session with g0, on a socket that can be deaf.
+func dialsDeaf(t *testing.T, addr net.Addr, config *Config) (*Conn, *deaf) {
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	socket := &deaf{UDPConn: pc}
+	e, err := NewEndpoint(socket, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+	c, err := e.Dial(t.Context(), addr)
+	require.NoError(t, err)
+	_, err = c.Write([]byte{'?'})
+	require.NoError(t, err)
+	receive(t, c, []byte("g0?"))
+	return c, socket
+}
+
+// hearsAgain ends the deafness. c then hears that its session has ended in order.
+func (d *deaf) hearsAgain(t *testing.T, c *Conn) {
+	t.Helper()
+	d.set.Store(false)
+	select {
+	case <-c.Done():
+	case <-time.After(10 * time.Second):
+		require.FailNow(t, "nothing answers")
+	}
+	require.ErrorIs(t, c.Err(), net.ErrClosed)
+}
+
 // The last answer of an old session is lost. Its process answers again in TIME-WAIT, if
 // only it has the keys.
 func TestTakeoverLostAnswer(t *testing.T) {
@@ -106,31 +135,136 @@ func TestTakeoverLostAnswer(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &config)
 			require.NoError(t, err)
-			l.Endpoint().takeover.hold = 30 * time.Second // the client is late on a busy machine
+			old := l.Endpoint()
+			old.takeover.hold = 30 * time.Second // the client is late on a busy machine
 			g0 := serves(t, "g0", l)
-			pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-			require.NoError(t, err)
-			socket := &deaf{UDPConn: pc}
-			e, err := NewEndpoint(socket, &config)
-			require.NoError(t, err)
-			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-			c, err := e.Dial(t.Context(), l.Addr())
-			require.NoError(t, err)
-			_, err = c.Write([]byte{'?'})
-			require.NoError(t, err)
-			receive(t, c, []byte("g0?"))
+			c, socket := dialsDeaf(t, l.Addr(), &config)
 			g1 := g0.handsOver(t, "g1", &config)
 			require.Equal(t, 1, g1.l.Stats().PredecessorSessions)
 			socket.set.Store(true)
 			go c.Close()
 			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
-			socket.set.Store(false)
-			select {
-			case <-c.Done():
-			case <-time.After(time.Minute):
-				require.FailNow(t, "nothing answers")
+			if name != "plain" {
+				old.mu.Lock()
+				old.socket.holdUntil = 0 // its time is over, and that of takeover.hold is not
+				old.shutIfUnusedLocked()
+				closed := old.closed
+				old.mu.Unlock()
+				require.False(t, closed)
 			}
-			require.ErrorIs(t, c.Err(), net.ErrClosed)
+			socket.hearsAgain(t, c)
+		})
+	}
+}
+
+// The last answer of an old session is lost, and its process has ended since. The
+// successor tells the client that nothing more is to be heard of the session.
+func TestTakeoverLostAnswerOldGone(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "aes-gcm", "tls", "shared convs, aes-gcm"} {
+		config, ok := takeoverConfigs(t)[name]
+		if !ok {
+			config = Config{Cipher: testenv.AEAD(t), SharedConvs: true}
+		}
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			c, socket := dialsDeaf(t, l.Addr(), &config)
+			g1 := g0.handsOver(t, "g1", &config)
+			socket.set.Store(true)
+			go c.Close()
+			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
+			require.NoError(t, <-g0.left)
+			require.Eventually(t, func() bool { return g1.l.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
+			socket.hearsAgain(t, c)
+		})
+	}
+}
+
+// A session has ended before the takeover, and its last answer, which acknowledges data,
+// is lost. Its process answers again, also after a second takeover.
+func TestTakeoverLostAnswerBefore(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "aes-gcm", "tls"} {
+		config := takeoverConfigs(t)[name]
+		for takeovers := 1; takeovers <= 2; takeovers++ {
+			t.Run(fmt.Sprint(name, takeovers), func(t *testing.T) {
+				l, err := Listen("udp", "127.0.0.1:0", &config)
+				require.NoError(t, err)
+				g := serves(t, "g0", l)
+				other := dials(t, l.Addr(), &config, "g0") // keeps g0 alive
+				c, socket := dialsDeaf(t, l.Addr(), &config)
+				socket.set.Store(true)
+				_, err = c.Write([]byte("last"))
+				require.NoError(t, err)
+				closed := make(chan error, 1)
+				go func() { closed <- c.Close() }()
+				require.Eventually(t, func() bool { return l.Stats().Sessions == 1 }, 10*time.Second, time.Millisecond)
+				for i := range takeovers {
+					name := fmt.Sprint("g", i+1)
+					g = g.handsOver(t, name, &config)
+					dials(t, l.Addr(), &config, name) // keeps it alive
+				}
+				require.Equal(t, takeovers, g.l.Stats().PredecessorSessions)
+				socket.hearsAgain(t, c)
+				require.NoError(t, <-closed)
+				other.echoes(t, 1000)
+			})
+		}
+	}
+}
+
+// An old process aborts its session, and ends. Nothing of what it has sent to say so has
+// arrived. The successor says it.
+func TestTakeoverLostAbort(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"plain", "aes-gcm", "tls"} {
+		config := takeoverConfigs(t)[name]
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", &config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			c, socket := dialsDeaf(t, l.Addr(), &config)
+			g1 := g0.handsOver(t, "g1", &config)
+			socket.set.Store(true)
+			for s := range l.Endpoint().Sessions() {
+				require.NoError(t, s.Abort())
+			}
+			require.NoError(t, <-g0.left)
+			require.Eventually(t, func() bool { return g1.l.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
+			socket.set.Store(false)
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
+			_, err = c.Write([]byte("?"))
+			require.NoError(t, err)
+			_, err = c.Read(make([]byte, 1))
+			require.ErrorIs(t, err, ErrReset)
+		})
+	}
+}
+
+// After an old session has ended, the same address opens another one of the same id: with
+// the successor, although the old process still runs.
+func TestTakeoverSameConvAnew(t *testing.T) {
+	t.Parallel()
+	for name, config := range map[string]*Config{
+		"plain": {SharedConvs: true}, "aes-gcm": {Cipher: testenv.AEAD(t), SharedConvs: true}, "tls": secured(Config{SharedConvs: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := Listen("udp", "127.0.0.1:0", config)
+			require.NoError(t, err)
+			g0 := serves(t, "g0", l)
+			dials(t, l.Addr(), config, "g0") // keeps g0 alive
+			first, _ := dialsDeaf(t, l.Addr(), config)
+			conv := first.Conv()
+			g1 := g0.handsOver(t, "g1", config)
+			require.NoError(t, first.Close())
+			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 1 }, 10*time.Second, time.Millisecond)
+			c, err := first.ep.DialWith(t.Context(), l.Addr(), DialOptions{Conv: &conv})
+			require.NoError(t, err)
+			_, err = c.Write([]byte{'?'})
+			require.NoError(t, err)
+			receive(t, c, []byte("g1?"))
 		})
 	}
 }

@@ -21,6 +21,7 @@ type timeWait struct {
 	aborted bool   // the session did not end in order
 	dropped bool   // it ended before the application could have it
 	shaking bool   // it ended within its TLS handshake, whose keys are those of protection
+	mute    bool   // only another process had its keys; protection is the endpoint's
 
 	protection protect.Protection // of the session, now guarded by Endpoint.mu
 }
@@ -92,8 +93,9 @@ func (tw *timeWait) shownBy(f initialPacket) bool {
 // replyInTimeWaitLocked replies to a packet of an ended session. It answers the
 // request in the packet, or acknowledges its data. If the session was aborted,
 // it sends ABORT, whose una the peer ignores. It does not reply to a legacy
-// peer, which would take the reply for the first packet of a new session.
-// Endpoint.mu is held.
+// peer, which would take the reply for the first packet of a new session. If
+// the process that had the keys has ended, it says that the session is not
+// known any more. Endpoint.mu is held.
 func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Datagram, f initialPacket, p *inPacket) {
 	h := header{conv: key.Conv, una: tw.una}
 	reply := func(s ...signal) {
@@ -110,10 +112,14 @@ func (e *Endpoint) replyInTimeWaitLocked(tw timeWait, key sessionKey, d *udp.Dat
 	switch {
 	case tw.protection.Fresh(&p.Packet, true) != protect.New:
 		// Recorded and replayed.
-	case tw.token == 0 || !f.data && f.request.code == 0:
+	case tw.token == 0 && !tw.mute || !f.data && f.request.code == 0:
 		// Two ends in TIME-WAIT that answered each other would never stop.
 	case e.config.SharedConvs && !tw.aborted && !tw.shownBy(f):
 		// It may be of a session that begins.
+	case tw.mute: // a peer that numbers its packets takes nothing else without number
+		if f.request.code != 0 {
+			reply(signal{sigReset, f.request.sn, f.request.ts})
+		}
 	case tw.aborted:
 		reply(signal{sigAbort, tw.token, 0})
 	case f.request.code == sigPing && e.protection.Authentic:

@@ -171,13 +171,17 @@ func (e *Endpoint) sealedUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 }
 
 // sealedInTimeWait answers a protected packet of a session that has ended. It
-// reports whether there was one.
+// reports false if there was none, or another process had its keys.
 func (e *Endpoint) sealedInTimeWait(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) bool {
 	e.mu.RLock()
 	tw, ok := e.timeWaitForLocked(key, initialPacket{}, now)
 	e.mu.RUnlock()
 	if !ok {
 		e.counters.dropUnknown.Add(1)
+		return false
+	}
+	if tw.mute {
+		e.counters.dropEnded.Add(1)
 		return false
 	}
 	if tw.shaking {

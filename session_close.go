@@ -524,6 +524,9 @@ func (c *Conn) forgotten(r *request) {
 			c.closing.ending = ErrTLSRequired
 		}
 	}
+	if r == &l.ping && l.finish.active && l.finish.tries > 0 {
+		r = &l.finish // is unanswered as well
+	}
 	if r == &l.finish && c.kcp.WaitSend() == 0 {
 		// The peer had all data, and has forgotten the session since.
 		c.closing.ending, l.finished, l.finish.active = nil, true, false

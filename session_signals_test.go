@@ -353,6 +353,31 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 	})
 }
 
+// The peer has ended in order, its last answers were lost, and it has forgotten the
+// session since. RESET says so, of whichever request it comes first; of PING, too, the
+// session has ended in order.
+func TestResetOfPingAfterClose(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		readAll(b)
+		time.Sleep(time.Second) // until all is acknowledged
+		from, to := b.LocalAddr().(*net.UDPAddr).AddrPort(), a.LocalAddr().(*net.UDPAddr).AddrPort()
+		w.net.SetFilter(func(_, at netip.AddrPort, _ []byte) bool { return at != to })
+		closed := make(chan error, 1)
+		go func() { closed <- a.Close() }()
+		time.Sleep(2 * time.Second)
+		a.mu.Lock()
+		ping, finish := a.hs.ping, a.hs.finish
+		a.mu.Unlock()
+		require.True(t, ping.active && ping.tries > 0 && finish.active)
+		w.net.SetFilter(nil)
+		w.net.Inject(from, to, packetOf(a.Conv(), bytesOf(signal{sigReset, ping.signal.sn, ping.signal.ts})))
+		synctest.Wait()
+		require.NoError(t, <-closed)
+		require.ErrorIs(t, a.Err(), net.ErrClosed)
+	})
+}
+
 // AbortWithError ends the session at the peer on the way of one packet, with the reason,
 // whatever waits to be delivered; also while Close lingers. Old data is read before.
 func TestAbortWithError(t *testing.T) {

@@ -504,11 +504,7 @@ func (c *Conn) statelessReset(now time.Duration) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	shows := &c.hs.ping
-	if r := &c.hs.finish; r.active && r.tries > 0 {
-		shows = r
-	}
-	c.forgotten(shows)
+	c.forgotten(&c.hs.ping)
 	c.finishStep(now)
 	c.writePackets()
 }

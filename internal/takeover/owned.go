@@ -55,9 +55,13 @@ func (o *Owned) Remove(addr netip.AddrPort, conv uint32) {
 	}
 }
 
-// End notes that a session has ended, whose process still answers for it.
-func (o *Owned) End(addr netip.AddrPort, conv uint32) {
+// End notes that a session has ended, whose process still answers for it. It adds one
+// that is not there, unless there are too many.
+func (o *Owned) End(addr netip.AddrPort, conv uint32, extended bool) {
 	at := place{addr, conv}
+	if _, ok := o.sessions[at]; !ok {
+		o.Add(addr, conv, extended)
+	}
 	if s, ok := o.sessions[at]; ok && !s.ended {
 		s.ended = true
 		o.sessions[at] = s
@@ -90,10 +94,10 @@ func (o *Owned) count(addr netip.AddrPort, conv uint32, extended bool, n int) {
 // Len returns the number of sessions that have not ended.
 func (o *Owned) Len() int { return len(o.sessions) - o.ended }
 
-// At reports whether there is a session of that conversation id at addr.
-func (o *Owned) At(addr netip.AddrPort, conv uint32) bool {
-	_, ok := o.sessions[place{addr, conv}]
-	return ok
+// At returns the session of that conversation id at addr. ok is false if there is none.
+func (o *Owned) At(addr netip.AddrPort, conv uint32) (s Session, ok bool) {
+	state, ok := o.sessions[place{addr, conv}]
+	return Session{addr, conv, state.extended, state.ended}, ok
 }
 
 // Conv reports whether there is a session of that conversation id at any address, and

@@ -126,15 +126,22 @@ func TestOwned(t *testing.T) {
 				all = append(all, s)
 			}
 		case 3:
-			o.End(addr, conv)
+			extended := random.IntN(2) == 0
+			o.End(addr, conv, extended)
 			if at >= 0 {
 				all[at].ended = true
+			} else {
+				all = append(all, session{addr, conv, extended, true})
 			}
 		}
 		live := slices.DeleteFunc(slices.Clone(all), func(s session) bool { return s.ended })
 		require.Equal(t, len(live), o.Len())
 		at = find(addr, conv)
-		require.Equal(t, at >= 0, o.At(addr, conv))
+		s, ok := o.At(addr, conv)
+		require.Equal(t, at >= 0, ok)
+		if ok {
+			require.Equal(t, all[at], session{s.Addr, s.Conv, s.Extended, s.Ended})
+		}
 		found, extended := o.Conv(conv)
 		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.conv == conv }), found)
 		require.Equal(t, slices.ContainsFunc(all, func(s session) bool { return s.conv == conv && s.extended }), extended)
