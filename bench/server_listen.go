@@ -88,6 +88,10 @@ func (p *serverProcess) report() (answer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := usedSoFar()
+	a.Goroutines = runtime.NumGoroutine()
+	if e, ok := p.end.(*stateEnd); ok {
+		a.Sent = e.sent()
+	}
 	for _, t := range p.tallies {
 		a.Received = append(a.Received, t.received.Load())
 	}
@@ -284,7 +288,7 @@ func newKCPListener(job *serverJob) (*kcp.Listener, error) {
 	if job.Shards {
 		c.Shards = runtime.GOMAXPROCS(0)
 	}
-	if job.Kind == serverOpen {
+	if job.Kind == serverOpen || job.Kind == serverState {
 		// All sessions come from one address, which may have no more than half of
 		// MaxSessions by default.
 		c.MaxSessions, c.MaxSessionsPerAddress = job.Clients+1, job.Clients+1
