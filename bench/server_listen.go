@@ -263,6 +263,9 @@ func serverConfig(job *serverJob) (*kcp.Config, error) {
 	if job.LowLatency {
 		*c = kcp.LowLatency()
 	}
+	if job.Kind == serverState {
+		c.DialTimeout = setupLimit // a machine that others use, too, may be slow
+	}
 	if job.GCM {
 		var err error
 		if c.Cipher, err = crypt.AESGCM(packetKey[:16]); err != nil {

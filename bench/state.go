@@ -213,6 +213,9 @@ func (e *stateEnd) takeUntil(p *serverProcess, g *kcp.Group, next time.Time, eve
 
 // send sends a state to all players.
 func (e *stateEnd) send(g *kcp.Group, state []byte) error {
+	if len(e.players) < e.job.Clients {
+		return nil // the others could not open their sessions in peace
+	}
 	e.batch = e.batch[:0]
 	for _, p := range e.players {
 		if p.stream != nil {
