@@ -206,13 +206,16 @@ func (c *Conn) timeWaitState() timeWait {
 }
 
 // newAccepted returns a new session of the peer at an address, whose first packet is
-// p. initial has opened that; nil: there is no TLS. validated reports whether the
+// p, with f in it. initial has opened that; nil: there is no TLS. validated reports whether the
 // peer's address is validated. It runs without Conn.mu, as newConn.
-func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, hello signal, initial *packetkeys.Initial, validated bool) *Conn {
+func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, f initialPacket, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, remote)
 	c.hs.openedFEC = p.kind == fecPacket
-	if hello.code != 0 {
-		c.takeHello(hello)
+	if f.hello.code != 0 {
+		c.takeHello(f.hello)
+	}
+	if f.hello.code != 0 && f.info.code != 0 && initial == nil {
+		c.onInfo(f.info) // the session may be accepted, and used, before p is fed to it
 	}
 	if initial != nil {
 		c.tls.handshake.Accept(initial, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
@@ -223,7 +226,7 @@ func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, hell
 		if !c.hs.openedFEC {
 			room -= e.overhead.fecHead
 		}
-		c.kcp.limitUnvalidated(room, hello.code == 0)
+		c.kcp.limitUnvalidated(room, f.hello.code == 0)
 	}
 	return c
 }

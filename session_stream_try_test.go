@@ -159,3 +159,23 @@ func TestTryOpenStream(t *testing.T) {
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
+
+// A session that is accepted with its first packet, as that shows a cookie, can open
+// streams at once: what accepts it may be quicker than what feeds the packet to it.
+func TestTryOpenStreamOfFirstPacket(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e := w.listen(nil).Endpoint()
+		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
+		first := initialPacket{hello: signal{sigHello, 0, 7}}
+		_, err := newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true).TryOpenStream(nil)
+		require.Same(t, ErrWouldBlock, err, "nothing says that the peer takes streams")
+		first.info = e.infoSignal()
+		c := newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true)
+		s, err := c.TryOpenStream(nil)
+		require.NoError(t, err)
+		require.NoError(t, s.TryWriteMessage([]byte("state")))
+		first.info.ts &^= capStreams
+		_, err = newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true).TryOpenStream(nil)
+		require.ErrorIs(t, err, ErrNoStreams)
+	})
+}

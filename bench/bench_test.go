@@ -20,7 +20,7 @@ import (
 var heavy = []string{
 	"idle/1000", "idle/4000", "idle/16000", "fanin/1000",
 	"server/pace-1000", "server/pace-4000", "server/echo-1000", "server/bulk-100", "server/bulk-1000",
-	"server/bulk-1000-lowlatency", "server/bulk-100-gcm",
+	"server/bulk-1000-lowlatency", "server/bulk-100-gcm", "state/state-1000",
 }
 
 // quickCases returns the cases to be tested: all but heavy ones, or with -short

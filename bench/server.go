@@ -186,6 +186,7 @@ type serverJob struct {
 	LowLatency bool   `json:",omitempty"`
 	Shards     bool   `json:",omitempty"` // as many sockets as processors, at the server
 	Cores      int    `json:",omitempty"` // of the server; 0 means all
+	Rate       int    `json:",omitempty"` // of serverState, a second
 	Busy       int    `json:",omitempty"` // processes beside it that compute
 	Profile    string `json:",omitempty"` // a file for a profile of the server
 }

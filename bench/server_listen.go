@@ -88,6 +88,10 @@ func (p *serverProcess) report() (answer, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	a := usedSoFar()
+	a.Goroutines = runtime.NumGoroutine()
+	if e, ok := p.end.(*stateEnd); ok {
+		a.Sent = e.sent()
+	}
 	for _, t := range p.tallies {
 		a.Received = append(a.Received, t.received.Load())
 	}
@@ -259,6 +263,9 @@ func serverConfig(job *serverJob) (*kcp.Config, error) {
 	if job.LowLatency {
 		*c = kcp.LowLatency()
 	}
+	if job.Kind == serverState {
+		c.DialTimeout = setupLimit // a machine that others use, too, may be slow
+	}
 	if job.GCM {
 		var err error
 		if c.Cipher, err = crypt.AESGCM(packetKey[:16]); err != nil {
@@ -284,7 +291,7 @@ func newKCPListener(job *serverJob) (*kcp.Listener, error) {
 	if job.Shards {
 		c.Shards = runtime.GOMAXPROCS(0)
 	}
-	if job.Kind == serverOpen {
+	if job.Kind == serverOpen || job.Kind == serverState {
 		// All sessions come from one address, which may have no more than half of
 		// MaxSessions by default.
 		c.MaxSessions, c.MaxSessionsPerAddress = job.Clients+1, job.Clients+1

@@ -63,11 +63,13 @@ type answer struct {
 	Sessions int      `json:",omitempty"` // accepted
 	Ended    int      `json:",omitempty"` // of those
 
+	Goroutines int `json:",omitempty"` // of the server
+
 	// Of the clients.
 	Written  uint64  `json:",omitempty"` // bytes of bulk, since the beginning
 	Echoes   int     `json:",omitempty"` // in the measured time, as the rest
 	P50, P99 float64 `json:",omitempty"` // of those, in µs
-	Sent     uint64  `json:",omitempty"` // segments, retransmissions included
+	Sent     uint64  `json:",omitempty"` // segments, retransmissions included; of a server of states packets
 	Resent   uint64  `json:",omitempty"` // of those
 	Alive    int     `json:",omitempty"` // sessions with an echo to doTry
 }
@@ -184,6 +186,8 @@ func runRole(name string, in io.Reader, out io.Writer) error {
 		r = new(serverProcess)
 	case clientsRole:
 		r = new(clientsProcess)
+	case stateClients:
+		r = new(stateReaders)
 	case busyRole:
 	default:
 		return fmt.Errorf("%s: no role %q", roleVariable, name)

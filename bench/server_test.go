@@ -50,6 +50,34 @@ func TestServerSmall(t *testing.T) {
 	}
 }
 
+// TestStateSmall wants the state to arrive, at both kinds of peers, and the server to
+// have as many goroutines with more of them.
+func TestStateSmall(t *testing.T) {
+	s := suites["state"]
+	for _, impl := range s.impls {
+		var goroutines []float64
+		for _, c := range []string{"state-3", "state-40"} {
+			f, err := measureState(c, impl, 100*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkFigures(t, s, c, impl, f)
+			if f[metricDelivered] == 0 || f[metricPackets] < 3 {
+				t.Errorf("%s, %s: %v", c, impl, f)
+			}
+			goroutines = append(goroutines, f[metricServer])
+		}
+		if goroutines[1] > goroutines[0]+10 {
+			t.Errorf("%s: %v goroutines", impl, goroutines)
+		}
+	}
+	for _, c := range []string{"state", "state-0", "state-x", "state-3-nope", "pace-3"} {
+		if _, err := parseStateCase(c); err == nil {
+			t.Errorf("%q is taken for a case", c)
+		}
+	}
+}
+
 // TestServerCases wants the names of all cases to stand for something.
 func TestServerCases(t *testing.T) {
 	s := suites["server"]

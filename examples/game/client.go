@@ -16,38 +16,51 @@ import (
 )
 
 // client is a player's end. A program with one session needs no group: it has a
-// goroutine for messages, and one for datagrams.
+// goroutine for chat, and one for the world.
 type client struct {
 	conn *kcp.Conn
+	chat *kcp.Stream
 	seq  uint32
 
-	mu        sync.Mutex // guards the fields below
-	lines     []string   // of chat, newest last
-	tick      uint32
-	seen      map[uint16]position // in the newest snapshot
-	everSeen  map[uint16]bool
-	snapshots int
+	mu       sync.Mutex // guards the fields below
+	lines    []string   // of chat, newest last
+	world    world      // the newest
+	everSeen map[uint16]bool
+	worlds   int
 }
 
-// join opens a session and gives the name.
-func join(ctx context.Context, addr, name string) (*client, error) {
+// dial opens a session.
+func dial(ctx context.Context, addr string) (*kcp.Conn, error) {
 	d := kcp.Dialer{Config: config()}
-	dialled, err := d.DialContext(ctx, "udp", addr)
+	conn, err := d.DialContext(ctx, "udp", addr)
 	if err != nil {
 		return nil, err
 	}
-	conn := dialled.(*kcp.Conn)
-	if err := conn.WriteMessage([]byte(name[:min(len(name), maxName)])); err != nil {
-		return nil, errors.Join(err, conn.Close())
-	}
-	return &client{conn: conn, seen: make(map[uint16]position), everSeen: make(map[uint16]bool)}, nil
+	return conn.(*kcp.Conn), nil
 }
 
-// readMessages takes chat until the session ends. An end in order is io.EOF.
-func (c *client) readMessages() error {
+// join opens the stream for chat, and gives the name.
+func join(ctx context.Context, conn *kcp.Conn, name string) (*client, error) {
+	chat, err := conn.OpenStream(ctx, chatOptions)
+	if err == nil {
+		err = chat.WriteMessage([]byte(name[:min(len(name), maxName)]))
+	}
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &client{conn: conn, chat: chat, everSeen: make(map[uint16]bool)}, nil
+}
+
+// say sends a line of chat.
+func (c *client) say(line string) error {
+	return c.chat.WriteMessage([]byte(line[:min(len(line), maxChat)]))
+}
+
+// readChat takes chat until the session ends. An end in order is io.EOF.
+func (c *client) readChat() error {
 	b := make([]byte, 1024)
 	for {
-		n, err := c.conn.ReadMessage(b)
+		n, err := c.chat.ReadMessage(b)
 		if err != nil {
 			return err
 		}
@@ -57,33 +70,36 @@ func (c *client) readMessages() error {
 	}
 }
 
-// readSnapshots takes snapshots until the session ends.
-func (c *client) readSnapshots() {
+// readWorlds takes worlds until the session ends.
+func (c *client) readWorlds() {
+	s, err := c.conn.AcceptStream(context.Background())
+	if err != nil {
+		return // readChat has the reason
+	}
+	b := make([]byte, maxWorld)
 	for {
-		b, err := c.conn.ReceiveDatagram(context.Background())
+		n, err := s.ReadMessage(b)
 		if err != nil {
-			return // readMessages has the reason
+			return
 		}
-		c.snapshot(b)
+		if w, ok := parseWorld(b[:n]); ok {
+			c.show(w)
+		}
 	}
 }
 
-// snapshot takes a snapshot, unless a newer one has come before.
-func (c *client) snapshot(b []byte) {
+// show takes a world, unless a newer one has come before.
+func (c *client) show(w world) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	tick, ok := parseSnapshot(b, func(uint16, position) {})
-	if !ok || int32(tick-c.tick) < 0 {
+	if int32(w.tick-c.world.tick) < 0 {
 		return
 	}
-	if tick != c.tick {
-		clear(c.seen)
-		c.tick = tick
+	c.world = w
+	for id := range w.players {
+		c.everSeen[id] = true
 	}
-	_, _ = parseSnapshot(b, func(id uint16, p position) {
-		c.seen[id], c.everSeen[id] = p, true
-	})
-	c.snapshots++
+	c.worlds++
 }
 
 // moveTo sends the player's position.
@@ -109,13 +125,17 @@ func walk(p position, dx, dy int) (position, int, int) {
 // play joins a server and shows what it sees until ctx is done, or the session
 // or the input ends.
 func play(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
-	c, err := join(ctx, s.addr, s.name)
+	conn, err := dial(ctx, s.addr)
+	if err != nil {
+		return err
+	}
+	c, err := join(ctx, conn, s.name)
 	if err != nil {
 		return err
 	}
 	ended := make(chan error, 1)
-	go c.readSnapshots()
-	go func() { ended <- c.readMessages() }()
+	go c.readWorlds()
+	go func() { ended <- c.readChat() }()
 	typed := make(chan string)
 	go readLines(in, typed)
 	at, dx, dy := position{width / 2, height / 2}, 1, 0
@@ -144,7 +164,7 @@ func play(ctx context.Context, s settings, in io.Reader, out io.Writer) error {
 			case line == "d":
 				dx, dy = 1, 0
 			default:
-				if err := c.conn.WriteMessage([]byte(line[:min(len(line), maxChat)])); err != nil {
+				if err := c.say(line); err != nil {
 					return err
 				}
 			}
@@ -170,17 +190,22 @@ func readLines(in io.Reader, lines chan<- string) {
 	}
 }
 
-// frame returns what the terminal is to show: the field, and the last lines of
-// chat.
+// frame returns what the terminal is to show: the field with the trails, and the last
+// lines of chat.
 func (c *client) frame() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	field := make([][]byte, height)
 	for y := range field {
 		field[y] = []byte(strings.Repeat(" ", width))
+		for x := range width {
+			if c.world.trail[y*width+x] != 0 {
+				field[y][x] = '.'
+			}
+		}
 	}
-	for _, id := range slices.Sorted(maps.Keys(c.seen)) {
-		if p := c.seen[id]; p.x < width && p.y < height {
+	for _, id := range slices.Sorted(maps.Keys(c.world.players)) {
+		if p := c.world.players[id]; p.x < width && p.y < height {
 			field[p.y][p.x] = "0123456789abcdefghijklmnopqrstuvwxyz"[id%36]
 		}
 	}
@@ -192,7 +217,7 @@ func (c *client) frame() string {
 		fmt.Fprintf(&b, "|%s|\n", row)
 	}
 	b.WriteString(border)
-	fmt.Fprintf(&b, "tick %d, %d players; w a s d and Enter to turn, or a line of chat\n", c.tick, len(c.seen))
+	fmt.Fprintf(&b, "tick %d, %d players; w a s d and Enter to turn, or a line of chat\n", c.world.tick, len(c.world.players))
 	for _, line := range c.lines[max(0, len(c.lines)-5):] {
 		fmt.Fprintln(&b, printable(line))
 	}

@@ -14,10 +14,10 @@ import (
 
 // outcome is what a simulated player has seen.
 type outcome struct {
-	players   int // that were in any snapshot
-	snapshots int
-	lines     []string // of chat
-	end       error    // of the session: io.EOF if the server has closed it
+	players int // that were in any world
+	worlds  int
+	lines   []string // of chat
+	end     error    // of the session: io.EOF if the server has closed it
 }
 
 // demo runs a server and simulated players for some time, and says what the
@@ -45,24 +45,28 @@ func demo(ctx context.Context, s settings, out io.Writer) ([]outcome, error) {
 		return nil, err
 	}
 	for i, r := range results {
-		fmt.Fprintf(out, "player %d: %d snapshots, %d players seen, %d lines of chat\n", i, r.snapshots, r.players, len(r.lines))
+		fmt.Fprintf(out, "player %d: %d worlds, %d players seen, %d lines of chat\n", i, r.worlds, r.players, len(r.lines))
 	}
 	return results, nil
 }
 
 // simulate plays until the server closes: it walks, and says hello.
 func simulate(ctx context.Context, addr string, number int) (o outcome, err error) {
-	c, err := join(ctx, addr, fmt.Sprint("bot ", number))
+	conn, err := dial(ctx, addr)
+	if err != nil {
+		return o, err
+	}
+	c, err := join(ctx, conn, fmt.Sprint("bot ", number))
 	if err != nil {
 		return o, err
 	}
 	defer c.conn.Close()
-	if err := c.conn.WriteMessage(fmt.Appendf(nil, "hello from %d", number)); err != nil {
+	if err := c.say(fmt.Sprint("hello from ", number)); err != nil {
 		return o, err
 	}
-	go c.readSnapshots()
+	go c.readWorlds()
 	ended := make(chan error, 1)
-	go func() { ended <- c.readMessages() }()
+	go func() { ended <- c.readChat() }()
 	at, dx, dy := position{uint16(number * 7 % width), uint16(number * 5 % height)}, 1, 1
 	steps := time.NewTicker(time.Second / 20)
 	defer steps.Stop()
@@ -74,7 +78,7 @@ func simulate(ctx context.Context, addr string, number int) (o outcome, err erro
 		case o.end = <-ended:
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			o.players, o.snapshots, o.lines = len(c.everSeen), c.snapshots, c.lines
+			o.players, o.worlds, o.lines = len(c.everSeen), c.worlds, c.lines
 			return o, nil
 		}
 	}

@@ -44,7 +44,7 @@ func TestDemo(t *testing.T) {
 		for i, r := range results {
 			require.Equal(t, io.EOF, r.end)
 			require.Equal(t, players, r.players)
-			require.Greater(t, r.snapshots, 10)
+			require.Positive(t, r.worlds)
 			require.Contains(t, r.lines, fmt.Sprintf("bot %d: hello from %d", i, i))
 			require.Contains(t, r.lines, "the server closes")
 		}

@@ -1,6 +1,7 @@
-// Command game is a small game server: 60 ticks a second, positions as
-// unreliable datagrams, chat as reliable messages. One loop over a kcp.Group
-// serves all players.
+// Command game is a small game server: 20 ticks a second. Positions of players are
+// unreliable datagrams. The world is larger than a datagram: it goes to each player on
+// a stream, and what is late of it is dropped. Chat is on a stream of its own, and
+// leaves first. One loop over a kcp.Group serves all players, with all their streams.
 //
 //	go run ./examples/game serve
 //	go run ./examples/game play -name ann
@@ -38,7 +39,7 @@ type settings struct {
 	duration time.Duration
 }
 
-// config is that of both ends: chat lines are messages.
+// config is that of both ends: what is written to a stream is a message.
 func config() *kcp.Config {
 	c := kcp.LowLatency()
 	c.MessageMode = true

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -12,7 +11,7 @@ import (
 	"github.com/arqnet/kcp"
 )
 
-const tick = time.Second / 60
+const tick = time.Second / 20
 
 // server is the game. Its loop is one goroutine, so nothing needs a lock.
 type server struct {
@@ -20,23 +19,27 @@ type server struct {
 	group   *kcp.Group
 	players map[*kcp.Conn]*player
 	lastID  uint16
-	ticks   uint32
+	world   world
 
 	batch  []kcp.Outgoing // what the current tick sends
-	chat   [][]byte       // lines of the current tick
-	memory [][]byte       // for the datagrams of snapshots
+	lines  [][]byte       // of chat, of the current tick
+	memory []byte         // for the world, as it is sent
 }
 
 // player is a session, and one that plays once it has a name.
 type player struct {
-	id   uint16
-	name string
-	seq  uint32 // of the newest position
-	at   position
+	id     uint16
+	name   string
+	seq    uint32      // of the newest position
+	chat   *kcp.Stream // nil until the player has opened it
+	worlds *kcp.Stream
 }
 
 func newServer(log io.Writer) *server {
-	return &server{log: log, group: kcp.NewGroup(), players: make(map[*kcp.Conn]*player)}
+	return &server{
+		log: log, group: kcp.NewGroup(), players: make(map[*kcp.Conn]*player),
+		world: world{players: make(map[uint16]position)},
+	}
 }
 
 // run serves the sessions of l until ctx is done. Then it tells the players, and
@@ -44,6 +47,7 @@ func newServer(log io.Writer) *server {
 func (s *server) run(ctx context.Context, l *kcp.Listener) error {
 	defer l.Close()
 	defer s.group.Close()
+	s.group.ReportStreams() // before sessions join
 	if err := l.AcceptInto(s.group); err != nil {
 		return err
 	}
@@ -92,20 +96,33 @@ func (s *server) handle(e *kcp.Event) {
 	p := s.players[e.Conn]
 	switch e.Kind {
 	case kcp.EventAccepted:
-		s.lastID++
-		s.players[e.Conn] = &player{id: s.lastID}
+		s.accept(e.Conn)
+	case kcp.EventStream:
+		if p.chat != nil {
+			_ = e.Stream.Reset(0) // a player has one
+			return
+		}
+		p.chat = e.Stream
 	case kcp.EventMessage:
+		if e.Stream == nil || e.Stream != p.chat {
+			_ = e.Conn.Abort() // no client of ours
+			return
+		}
 		s.message(e.Conn, p, e.Data)
 	case kcp.EventDatagram:
 		// A datagram may come before the name, twice, or late.
-		if seq, at, ok := parsePosition(e.Data); ok && int32(seq-p.seq) > 0 {
-			p.seq, p.at = seq, at
+		if seq, at, ok := parsePosition(e.Data); ok && p.name != "" && int32(seq-p.seq) > 0 {
+			p.seq = seq
+			s.world.move(p.id, at)
 		}
 	case kcp.EventEOF:
-		_ = e.Conn.Close() // EventEnded follows
+		if e.Stream == nil { // that of a stream is no end of the session
+			_ = e.Conn.Close() // EventEnded follows
+		}
 	case kcp.EventEnded:
 		_ = e.Conn.Close() // nothing that it was to be told matters any more
 		delete(s.players, e.Conn)
+		delete(s.world.players, p.id)
 		if p.name == "" {
 			return
 		}
@@ -117,6 +134,17 @@ func (s *server) handle(e *kcp.Event) {
 	}
 }
 
+// accept takes a new session, and opens the stream for the world. That does not wait,
+// so it needs no goroutine.
+func (s *server) accept(c *kcp.Conn) {
+	worlds, err := c.TryOpenStream(worldOptions)
+	if err != nil {
+		_ = c.Abort() // a peer without streams is no client of ours
+	}
+	s.lastID++
+	s.players[c] = &player{id: s.lastID, worlds: worlds}
+}
+
 // message takes a name, or a line of chat.
 func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 	switch {
@@ -124,6 +152,7 @@ func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 		_ = c.Abort() // no client of ours
 	case p.name == "":
 		p.name = string(text)
+		s.world.move(p.id, position{width / 2, height / 2})
 		s.say("%s is here as number %d", p.name, p.id)
 	default:
 		s.say("%s: %s", p.name, text)
@@ -134,58 +163,34 @@ func (s *server) message(c *kcp.Conn, p *player, text []byte) {
 func (s *server) say(format string, args ...any) {
 	line := fmt.Appendf(nil, format, args...)
 	fmt.Fprintf(s.log, "%s\n", line)
-	s.chat = append(s.chat, line)
+	s.lines = append(s.lines, line)
 }
 
-// tick sends what has changed to all players, in one batch.
+// tick sends the world, and what was said, to all players, in one batch. Send does not
+// wait: not even a player that gets nothing any more holds up the others.
 func (s *server) tick() {
-	s.ticks++
-	parts := s.snapshot()
+	s.world.tick++
+	s.memory = s.world.append(s.memory[:0])
 	s.batch = s.batch[:0]
-	for c, p := range s.players {
-		if p.name == "" {
-			continue
-		}
-		for _, line := range s.chat {
-			s.batch = append(s.batch, kcp.Outgoing{Conn: c, Data: line})
-		}
-		for _, part := range parts {
-			s.batch = append(s.batch, kcp.Outgoing{Conn: c, Data: part, Datagram: true})
-		}
-	}
-	s.chat = s.chat[:0]
-	if s.group.Send(s.batch) == len(s.batch) {
-		return
-	}
-	for i := range s.batch {
-		if errors.Is(s.batch[i].Err, kcp.ErrWouldBlock) {
-			_ = s.batch[i].Conn.Abort() // so far behind that it will not catch up
-		}
-	}
-}
-
-// snapshot returns the datagrams that say where all players are. They are valid
-// until the next call.
-func (s *server) snapshot() (parts [][]byte) {
-	parts = s.memory[:0]
-	n := 0
 	for _, p := range s.players {
 		if p.name == "" {
 			continue
 		}
-		if n%snapshotPlayers == 0 {
-			var b []byte
-			if len(parts) < cap(parts) {
-				b = parts[:len(parts)+1][len(parts)][:0]
-			}
-			parts = append(parts, binary.LittleEndian.AppendUint32(b, s.ticks))
+		for _, line := range s.lines {
+			s.batch = append(s.batch, kcp.Outgoing{Stream: p.chat, Data: line})
 		}
-		last := &parts[len(parts)-1]
-		*last = appendPlayer(*last, p.id, p.at)
-		n++
+		s.batch = append(s.batch, kcp.Outgoing{Stream: p.worlds, Data: s.memory, Lifetime: worldLifetime})
 	}
-	s.memory = parts
-	return parts
+	s.lines = s.lines[:0]
+	if s.group.Send(s.batch) == len(s.batch) {
+		return
+	}
+	for i := range s.batch {
+		// A player may miss a world, as the next one has all of it, but no line.
+		if o := &s.batch[i]; o.Lifetime == 0 && errors.Is(o.Err, kcp.ErrWouldBlock) {
+			_ = o.Stream.Conn().Abort() // so far behind that it will not catch up
+		}
+	}
 }
 
 // leave closes all sessions. Out of the group, Close waits until all has
