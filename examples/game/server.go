@@ -138,9 +138,9 @@ func (s *server) handle(e *kcp.Event) {
 // so it needs no goroutine.
 func (s *server) accept(c *kcp.Conn) {
 	worlds, err := c.TryOpenStream(worldOptions)
-	if err != nil {
-		_ = c.Abort() // a peer without streams is no client of ours
-	}
+	if errors.Is(err, kcp.ErrLegacyPeer) || errors.Is(err, kcp.ErrNoStreams) {
+		_ = c.Abort() // no client of ours
+	} // else, after an error, it has left already; what it has said follows
 	s.lastID++
 	s.players[c] = &player{id: s.lastID, worlds: worlds}
 }
@@ -179,7 +179,9 @@ func (s *server) tick() {
 		for _, line := range s.lines {
 			s.batch = append(s.batch, kcp.Outgoing{Stream: p.chat, Data: line})
 		}
-		s.batch = append(s.batch, kcp.Outgoing{Stream: p.worlds, Data: s.memory, Lifetime: worldLifetime})
+		if p.worlds != nil {
+			s.batch = append(s.batch, kcp.Outgoing{Stream: p.worlds, Data: s.memory, Lifetime: worldLifetime})
+		}
 	}
 	s.lines = s.lines[:0]
 	if s.group.Send(s.batch) == len(s.batch) {
