@@ -7,7 +7,7 @@ import (
 
 // Outgoing is one message, datagram or run of bytes for Group.Send.
 type Outgoing struct {
-	// Conn is the session to write to, in the group or not. It may be nil only with Stream.
+	// Conn is the session to write to, in the group or not. It may be nil with Stream.
 	Conn *Conn
 	// Stream, if not nil, is the stream to write to, of whatever session: Conn counts for
 	// nothing then, nor does Datagram.
