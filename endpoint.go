@@ -68,9 +68,9 @@ type replyQueue struct {
 	sealers      []protect.Protection // parallel to packets
 }
 
-// NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn. config
-// may be nil, which means the defaults; an invalid one is a *ConfigError. It must not be
-// changed while the endpoint is in use.
+// NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
+// an error that wraps syscall.EINVAL. config may be nil, which means the defaults; an
+// invalid one is a *ConfigError. It must not be changed while the endpoint is in use.
 //
 // Until Endpoint.Close returns, the caller must not read from pc. The endpoint clears
 // read deadlines that the caller sets. It does not close pc.
@@ -81,6 +81,9 @@ type replyQueue struct {
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
+	}
+	if u, ok := pc.(*net.UDPConn); pc == nil || ok && u == nil {
+		return nil, opError("open", nil, nil, errNoSocket)
 	}
 	return newEndpoint(config, false, pc), nil
 }
