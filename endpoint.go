@@ -176,6 +176,8 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().Local
 //   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
 //     deadline of ctx; ctx.Err() if ctx is cancelled;
 //   - ErrReset if the peer has dropped the session four times before its answer arrived;
+//   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
+//     or IPv6 and the socket is IPv4;
 //   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
 //   - net.ErrClosed if it is closed.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
