@@ -97,6 +97,26 @@ func TestConfigErrors(t *testing.T) {
 	require.Error(t, k.SetMinRTO(60001))
 }
 
+// No socket is an error of the call.
+func TestNoSocket(t *testing.T) {
+	for _, pc := range []net.PacketConn{nil, (*net.UDPConn)(nil)} {
+		_, err := NewEndpoint(pc, nil)
+		require.ErrorIs(t, err, syscall.EINVAL)
+		require.ErrorContains(t, err, "the socket is nil")
+	}
+	_, err := TakeOver(context.Background(), nil, nil)
+	l, listenErr := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, listenErr)
+	defer l.Close()
+	errs := []error{err, l.HandOver(context.Background(), nil)}
+	for _, err := range errs {
+		if !errors.Is(err, errors.ErrUnsupported) {
+			require.ErrorIs(t, err, syscall.EINVAL)
+			require.ErrorContains(t, err, "the Unix socket is nil")
+		}
+	}
+}
+
 // openSockets is the sockets that are open. Those that Config.Control has seen
 // are known on every system, and on Linux all descriptors of the process.
 type openSockets struct {

@@ -68,9 +68,9 @@ type replyQueue struct {
 	sealers      []protect.Protection // parallel to packets
 }
 
-// NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn. config
-// may be nil, which means the defaults; an invalid one is a *ConfigError. It must not be
-// changed while the endpoint is in use.
+// NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
+// an error that wraps syscall.EINVAL. config may be nil, which means the defaults; an
+// invalid one is a *ConfigError. It must not be changed while the endpoint is in use.
 //
 // Until Endpoint.Close returns, the caller must not read from pc. The endpoint clears
 // read deadlines that the caller sets. It does not close pc.
@@ -81,6 +81,9 @@ type replyQueue struct {
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
+	}
+	if u, ok := pc.(*net.UDPConn); pc == nil || ok && u == nil {
+		return nil, opError("open", nil, nil, errNoSocket)
 	}
 	return newEndpoint(config, false, pc), nil
 }
@@ -173,6 +176,8 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().Local
 //   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
 //     deadline of ctx; ctx.Err() if ctx is cancelled;
 //   - ErrReset if the peer has dropped the session four times before its answer arrived;
+//   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
+//     or IPv6 and the socket is IPv4;
 //   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
 //   - net.ErrClosed if it is closed.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"fmt"
 	"net"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -32,6 +33,9 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
+	if err := e.checkAddress(addr); err != nil {
+		return nil, opError("dial", e.LocalAddr(), addr, err)
+	}
 	ap, peer := udp.Split(addr)
 	if peer == nil {
 		ap = udp.Unmap(ap)
@@ -47,6 +51,31 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 		return nil, opError("dial", e.LocalAddr(), addr, err)
 	}
 	return c, nil
+}
+
+// checkAddress returns a *net.AddrError if the endpoint's socket cannot send to addr. A
+// socket that is not one of the system's may take any type of address.
+func (e *Endpoint) checkAddress(addr net.Addr) error {
+	if addr == nil {
+		return &net.AddrError{Err: "missing address"}
+	}
+	switch e.socket.shards[0].conn().(type) {
+	case *net.UDPConn, *udp.Detached:
+	default:
+		return nil
+	}
+	to, ok := addr.(*net.UDPAddr)
+	if !ok {
+		return &net.AddrError{Err: fmt.Sprintf("a %T, not a *net.UDPAddr", addr), Addr: addr.String()}
+	}
+	if to == nil || !to.AddrPort().IsValid() {
+		return &net.AddrError{Err: "missing address"}
+	}
+	local, ok := e.LocalAddr().(*net.UDPAddr)
+	if ok && local.IP.To4() != nil && to.IP.To4() == nil {
+		return &net.AddrError{Err: "non-IPv4 address", Addr: addr.String()}
+	}
+	return nil
 }
 
 // maxDials is how many sessions a Dial opens at most, one after the other.

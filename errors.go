@@ -60,6 +60,10 @@ var (
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
+	// errNoTarget is that of an Outgoing.
+	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
+	// errNoSocket is that of NewEndpoint without one.
+	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )

@@ -7,7 +7,7 @@ import (
 
 // Outgoing is one message, datagram or run of bytes for Group.Send.
 type Outgoing struct {
-	// Conn is the session to write to, in the group or not.
+	// Conn is the session to write to, in the group or not. It may be nil with Stream.
 	Conn *Conn
 	// Stream, if not nil, is the stream to write to, of whatever session: Conn counts for
 	// nothing then, nor does Datagram.
@@ -39,7 +39,8 @@ type Outgoing struct {
 // SendMessage for a message, of Write for bytes, and of Conn.SendDatagram for a
 // datagram.
 //
-// Errors of one session do not affect others. A session may occur several times, and
+// An element without a Conn and a Stream gets an error that wraps syscall.EINVAL. Errors
+// of one element do not affect others. A session may occur several times, and
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
@@ -54,7 +55,9 @@ func (g *Group) Send(batch []Outgoing) (queued int) {
 		if o.Stream != nil {
 			c = o.Stream.conn
 		}
-		if c.tryQueue(o) {
+		if c == nil {
+			o.Err = g.opError("write", errNoTarget)
+		} else if c.tryQueue(o) {
 			touched = append(touched, c)
 		}
 		if o.Err == nil {

@@ -239,7 +239,7 @@ func TestGroupSendToStreams(t *testing.T) {
 		before := b.ep.Stats().PacketsSent
 		require.Equal(t, 4, g.Send(batch))
 		require.EqualValues(t, 1, b.ep.Stats().PacketsSent-before)
-		require.ErrorIs(t, batch[4].Err, errStreamOptions)
+		requireOption(t, OptionError{"MessageOptions.Lifetime", time.Duration(-1), "must be in [0s, 1193h2m47.295s]"}, batch[4].Err)
 		require.ErrorIs(t, batch[5].Err, ErrNotMessageMode)
 		receive(t, a, []byte("d"))
 		receive(t, acceptStream(t, a), []byte("ab"))

@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -662,14 +663,19 @@ func TestGroupSend(t *testing.T) {
 		w.settle()
 		require.NoError(t, batch[3].Conn.Abort())
 		big := Outgoing{Conn: batch[0].Conn, Data: make([]byte, 100_000), Datagram: true, N: 7}
-		batch = append(batch, big)
+		nowhere := Outgoing{Data: []byte("to no one"), N: 7}
+		batch = append(batch, nowhere, big)
 		before := l.ep.Stats().PacketsSent
-		require.Equal(t, len(batch)-4, g.Send(batch))
+		require.Equal(t, len(batch)-5, g.Send(batch))
 		require.Equal(t, uint64(2*(sessions-1)), l.ep.Stats().PacketsSent-before, "two packets for each session: messages, and a datagram")
 		for i, o := range batch {
 			switch {
 			case i == len(batch)-1:
 				require.ErrorIs(t, o.Err, ErrDatagramTooLarge)
+				require.Zero(t, o.N)
+			case i == len(batch)-2:
+				require.ErrorIs(t, o.Err, syscall.EINVAL)
+				require.EqualError(t, o.Err, "write kcp: kcp: Outgoing has no Conn and no Stream")
 				require.Zero(t, o.N)
 			case i/3 == 1:
 				require.ErrorIs(t, o.Err, net.ErrClosed)

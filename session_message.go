@@ -16,14 +16,14 @@ import (
 // was sent, and MaxRetransmits has no effect. Done works with every peer.
 //
 // SendMessage blocks as Write does, which counts towards Lifetime. If it fails, nothing
-// was queued, and Done is not called. Its errors are those of WriteMessage, and one for
-// an option that is out of its range.
+// was queued, and Done is not called. Its errors are those of WriteMessage, and an
+// *OptionError for an option that is out of its range.
 func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	if options == nil {
 		return c.WriteMessage(b)
 	}
-	if options.check() != nil {
-		return opError("write", c.LocalAddr(), c.RemoteAddr(), errStreamOptions)
+	if err := options.check(); err != nil {
+		return opError("write", c.LocalAddr(), c.RemoteAddr(), err)
 	}
 	c.writing.Lock()
 	defer c.writing.Unlock()
@@ -44,7 +44,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 // options are in their ranges.
 func (c *Conn) queueMessageLocked(b []byte, options *MessageOptions, begun time.Duration) error {
 	t := &streams.Tag{Limit: uint32(transmissions(options.MaxRetransmits))}
-	if lifetime, _ := lifetimeMillis(options.Lifetime); lifetime > 0 {
+	if lifetime := lifetimeMillis(options.Lifetime); lifetime > 0 {
 		t.Deadline = c.deadlineLocked(lifetime, begun)
 	}
 	if err := c.kcp.sendMessage(b, t); err != nil {

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -22,12 +23,23 @@ func TestSendMessageErrors(t *testing.T) {
 	inWorld(t, 5, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MessageMode: true}, nil)
 		never := func(error) { t.Error("a receipt for what was refused") }
-		for _, o := range []MessageOptions{{Lifetime: -1}, {Lifetime: 50 * 24 * time.Hour}, {MaxRetransmits: 65535}} {
-			o.Done = never
-			require.ErrorIs(t, a.SendMessage(nil, &o), errStreamOptions)
+		s, err := a.OpenStream(context.Background(), nil)
+		require.NoError(t, err)
+		for _, tc := range []struct {
+			options MessageOptions
+			want    OptionError
+		}{
+			{MessageOptions{Lifetime: -1}, OptionError{"MessageOptions.Lifetime", time.Duration(-1), "must be in [0s, 1193h2m47.295s]"}},
+			{MessageOptions{Lifetime: maxLifetime + 1}, OptionError{"MessageOptions.Lifetime", maxLifetime + 1, "must be in [0s, 1193h2m47.295s]"}},
+			{MessageOptions{MaxRetransmits: 65535}, OptionError{"MessageOptions.MaxRetransmits", 65535, "must be at most 65534"}},
+		} {
+			tc.options.Done = never
+			for _, send := range []func([]byte, *MessageOptions) error{a.SendMessage, a.TrySendMessage, s.SendMessage, s.TrySendMessage} {
+				requireOption(t, tc.want, send(nil, &tc.options))
+			}
 		}
 		n := a.MaxMessageSize()
-		err := a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
+		err = a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
 		require.ErrorIs(t, err, ErrMessageTooLarge)
 		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d", n+1, n))
 		require.ErrorIs(t, b.SendMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)

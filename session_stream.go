@@ -51,7 +51,7 @@ type MessageOptions struct {
 }
 
 const (
-	maxLifetimeMillis  = 1<<32 - 1
+	maxLifetime        = (1<<32 - 1) * time.Millisecond
 	maxRetransmitLimit = 1<<16 - 2
 )
 
@@ -69,8 +69,8 @@ const (
 	maxStreamCode = 1<<62 - 1
 )
 
-// Errors of streams, besides *StreamError, those of the session, and those of
-// package net.
+// Errors of streams, besides *StreamError, *OptionError, those of the session, and those
+// of package net.
 var (
 	// ErrNoStreams means that an extended peer takes no streams.
 	ErrNoStreams = errors.New("kcp: peer does not support streams")
@@ -80,9 +80,18 @@ var (
 	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
 	// were used up before the peer had all of it.
 	ErrMessageAbandoned = streams.ErrAbandoned
-	// errStreamOptions means that an option is out of its range.
-	errStreamOptions = errors.New("kcp: stream option out of range")
 )
+
+// OptionError means that an option of a stream or of a message is out of its range.
+type OptionError struct {
+	Option string // as in StreamOptions.Priority
+	Value  any    // its value
+	Reason string // what it must be
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("kcp: %s is %v: %s", e.Option, e.Value, e.Reason)
+}
 
 // StreamError means that a stream was reset, in one direction at least, or that the peer
 // has closed it and reads no more: that is code 0, and wraps ErrStreamClosed, which a
@@ -151,9 +160,10 @@ type Stream struct {
 // learns of the stream with the first message, or a millisecond later. Streams share the
 // session's receive window, so the peer must go on to read the session's own bytes.
 //
-// Errors are ErrLegacyPeer and ErrNoStreams if the peer takes no streams, the error of
-// ctx, net.ErrClosed after Close or Abort, and the error with which the session ended. A
-// peer that has Config.MaxStreams streams resets the stream with StreamRefused.
+// Errors are an *OptionError for an option out of its range, ErrLegacyPeer and
+// ErrNoStreams if the peer takes no streams, the error of ctx, net.ErrClosed after Close
+// or Abort, and the error with which the session ended. A peer that has Config.MaxStreams
+// streams resets the stream with StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
@@ -274,34 +284,42 @@ func (o *StreamOptions) params() (p streams.Params, err error) {
 	if o == nil {
 		return p, nil
 	}
-	lifetime, err := lifetimeMillis(o.MaxLifetime)
-	if err != nil || o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority || o.MaxRetransmits > maxRetransmitLimit {
-		return p, errStreamOptions
+	if o.Priority < streams.MinPriority || o.Priority > streams.MaxPriority {
+		return p, &OptionError{"StreamOptions.Priority", o.Priority, fmt.Sprintf("must be in [%d, %d]", streams.MinPriority, streams.MaxPriority)}
+	}
+	if err := checkLimits("StreamOptions.MaxLifetime", o.MaxLifetime, "StreamOptions.MaxRetransmits", o.MaxRetransmits); err != nil {
+		return p, err
 	}
 	return streams.Params{
 		Unordered: o.Unordered, Priority: int8(o.Priority),
-		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetime,
+		Retransmits: transmissions(o.MaxRetransmits), Lifetime: lifetimeMillis(o.MaxLifetime),
 	}, nil
 }
 
-// check returns an error if an option is out of its range.
+// check returns an *OptionError if an option is out of its range.
 func (o *MessageOptions) check() error {
 	if o == nil {
 		return nil
 	}
-	if _, err := lifetimeMillis(o.Lifetime); err != nil || o.MaxRetransmits > maxRetransmitLimit {
-		return errStreamOptions
+	return checkLimits("MessageOptions.Lifetime", o.Lifetime, "MessageOptions.MaxRetransmits", o.MaxRetransmits)
+}
+
+// checkLimits returns an *OptionError if a lifetime or a number of retransmissions, which
+// are options of the given names, is out of its range.
+func checkLimits(lifetimeOf string, lifetime time.Duration, retransmitsOf string, retransmits int) error {
+	if lifetime < 0 || lifetime > maxLifetime {
+		return &OptionError{lifetimeOf, lifetime, fmt.Sprintf("must be in [0s, %v]", maxLifetime)}
+	}
+	if retransmits > maxRetransmitLimit {
+		return &OptionError{retransmitsOf, retransmits, fmt.Sprintf("must be at most %d", maxRetransmitLimit)}
 	}
 	return nil
 }
 
-// lifetimeMillis returns d in whole milliseconds, at least one if d is positive.
-func lifetimeMillis(d time.Duration) (uint32, error) {
-	ms := (d + time.Millisecond - 1) / time.Millisecond
-	if d < 0 || ms > maxLifetimeMillis {
-		return 0, errStreamOptions
-	}
-	return uint32(ms), nil
+// lifetimeMillis returns d, which checkLimits has let pass, in whole milliseconds, at
+// least one if d is positive.
+func lifetimeMillis(d time.Duration) uint32 {
+	return uint32((d + time.Millisecond - 1) / time.Millisecond)
 }
 
 // transmissions returns how often a segment may be sent; 0: any number.

@@ -117,12 +117,12 @@ func (s *Stream) MaxMessageSize() int {
 // with a *SizeError, which wraps ErrMessageTooLarge.
 func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 
-// SendMessage is WriteMessage with options for this message; nil means those of
-// the stream.
+// SendMessage is WriteMessage with options for this message; nil means those of the
+// stream. An option that is out of its range is an *OptionError.
 func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c := s.conn
-	if options.check() != nil {
-		return opError("write", c.LocalAddr(), s.RemoteAddr(), errStreamOptions)
+	if err := options.check(); err != nil {
+		return opError("write", c.LocalAddr(), s.RemoteAddr(), err)
 	}
 	s.writing.Lock()
 	defer s.writing.Unlock()
@@ -155,7 +155,7 @@ func (s *Stream) queueLocked(b []byte, options *MessageOptions, begun time.Durat
 	lifetime, retransmits := p.Lifetime, p.Retransmits
 	var done func(error)
 	if options != nil {
-		if ms, _ := lifetimeMillis(options.Lifetime); ms > 0 {
+		if ms := lifetimeMillis(options.Lifetime); ms > 0 {
 			lifetime = ms
 		}
 		if options.MaxRetransmits != 0 {

@@ -318,15 +318,38 @@ func TestPeersWithoutStreams(t *testing.T) {
 		_, err = a.OpenStream(context.Background(), nil)
 		require.ErrorIs(t, err, ErrLegacyPeer)
 		require.Zero(t, time.Since(begin))
-		for _, o := range []StreamOptions{{Priority: 8}, {Priority: -9}, {MaxLifetime: -1}, {MaxLifetime: 50 * 24 * time.Hour}, {MaxRetransmits: 65535}} {
-			_, err = a.OpenStream(context.Background(), &o)
-			require.ErrorIs(t, err, errStreamOptions)
+		for _, tc := range []struct {
+			options StreamOptions
+			want    OptionError
+		}{
+			{StreamOptions{Priority: 8}, OptionError{"StreamOptions.Priority", 8, "must be in [-8, 7]"}},
+			{StreamOptions{Priority: -9}, OptionError{"StreamOptions.Priority", -9, "must be in [-8, 7]"}},
+			{StreamOptions{MaxLifetime: -1}, OptionError{"StreamOptions.MaxLifetime", time.Duration(-1), "must be in [0s, 1193h2m47.295s]"}},
+			{StreamOptions{MaxLifetime: maxLifetime + 1}, OptionError{"StreamOptions.MaxLifetime", maxLifetime + 1, "must be in [0s, 1193h2m47.295s]"}},
+			{StreamOptions{MaxRetransmits: 65535}, OptionError{"StreamOptions.MaxRetransmits", 65535, "must be at most 65534"}},
+		} {
+			_, err = a.OpenStream(context.Background(), &tc.options)
+			requireOption(t, tc.want, err)
+			_, err = a.TryOpenStream(&tc.options)
+			requireOption(t, tc.want, err)
 		}
+		_, err = a.OpenStream(context.Background(), &StreamOptions{Priority: 99})
+		require.ErrorContains(t, err, "kcp: StreamOptions.Priority is 99: must be in [-8, 7]")
+		_, err = a.OpenStream(context.Background(), &StreamOptions{Priority: 7, MaxLifetime: maxLifetime, MaxRetransmits: 65534})
+		require.ErrorIs(t, err, ErrLegacyPeer, "the options are right")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, err = b.AcceptStream(ctx)
 		require.ErrorIs(t, err, context.DeadlineExceeded)
 	})
+}
+
+// requireOption requires that err has want in it.
+func requireOption(t *testing.T, want OptionError, err error) {
+	t.Helper()
+	var got *OptionError
+	require.ErrorAs(t, err, &got)
+	require.Equal(t, want, *got)
 }
 
 // Close of a session delivers what was written to its streams, and the end of

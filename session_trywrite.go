@@ -24,8 +24,8 @@ func (c *Conn) TryWriteMessage(b []byte) error {
 // Its other errors are those of SendMessage. After any error nothing of b was queued, and
 // MessageOptions.Done is not called.
 func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
-	if options.check() != nil {
-		return opError("write", c.LocalAddr(), c.RemoteAddr(), errStreamOptions)
+	if err := options.check(); err != nil {
+		return opError("write", c.LocalAddr(), c.RemoteAddr(), err)
 	}
 	_, err := c.try(b, true, options)
 	return err
@@ -108,10 +108,11 @@ func (s *Stream) TryWrite(b []byte) (n int, err error) { return s.try(b, s.messa
 func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, nil) }
 
 // TrySendMessage is TryWriteMessage with options for this message; nil means those of
-// the stream. After any error MessageOptions.Done is not called.
+// the stream. An option that is out of its range is an *OptionError. After any error
+// MessageOptions.Done is not called.
 func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
-	if options.check() != nil {
-		return opError("write", s.LocalAddr(), s.RemoteAddr(), errStreamOptions)
+	if err := options.check(); err != nil {
+		return opError("write", s.LocalAddr(), s.RemoteAddr(), err)
 	}
 	_, err := s.try(b, true, options)
 	return err

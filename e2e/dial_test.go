@@ -45,6 +45,31 @@ func TestControl(t *testing.T) {
 	require.ErrorIs(t, err, os.ErrPermission)
 }
 
+// Dial returns at once if the socket cannot send to the address.
+func TestDialAddress(t *testing.T) {
+	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	defer pc.Close()
+	e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: 10 * time.Millisecond, SocketBuffer: 1 << 16})
+	require.NoError(t, err)
+	defer e.Close()
+	for _, tc := range []struct {
+		addr net.Addr
+		want string
+	}{
+		{nil, "missing address"},
+		{(*net.UDPAddr)(nil), "missing address"},
+		{&net.UDPAddr{Port: 9}, "missing address"},
+		{&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 9}, "a *net.TCPAddr, not a *net.UDPAddr"},
+		{&net.UDPAddr{IP: net.IPv6loopback, Port: 9}, "non-IPv4 address"},
+	} {
+		_, err := e.Dial(context.Background(), tc.addr)
+		var wrong *net.AddrError
+		require.ErrorAs(t, err, &wrong, "%v", tc.addr)
+		require.Equal(t, tc.want, wrong.Err)
+	}
+}
+
 // NoAnswerError says what the socket said, and nothing twice.
 func TestErrorTexts(t *testing.T) {
 	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
@@ -53,7 +78,7 @@ func TestErrorTexts(t *testing.T) {
 	e, err := kcp.NewEndpoint(pc, &kcp.Config{DialTimeout: 10 * time.Millisecond, SocketBuffer: 1 << 16})
 	require.NoError(t, err)
 	defer e.Close()
-	_, err = e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv6loopback, Port: 9}) // from an IPv4 socket
+	_, err = e.Dial(context.Background(), &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}) // no port
 	var silent *kcp.NoAnswerError
 	require.ErrorAs(t, err, &silent)
 	require.Error(t, silent.Socket)

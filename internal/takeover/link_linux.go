@@ -32,6 +32,9 @@ type Link struct {
 // It fails if conn is no stream, or if the other process is of another user than this
 // one or root.
 func NewLink(ctx context.Context, conn *net.UnixConn) (*Link, error) {
+	if conn == nil {
+		return nil, fmt.Errorf("the Unix socket is nil: %w", unix.EINVAL)
+	}
 	if err := checkPeer(conn); err != nil {
 		return nil, err
 	}
