@@ -206,8 +206,8 @@ func (c *Conn) timeWaitState() timeWait {
 }
 
 // newAccepted returns a new session of the peer at an address, whose first packet is
-// p, with f in it. initial has opened that; nil: there is no TLS. validated reports whether the
-// peer's address is validated. It runs without Conn.mu, as newConn.
+// p, with f in it. initial has opened that; nil: there is no TLS. validated reports
+// whether the peer's address is validated. It runs without Conn.mu, as newConn.
 func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, f initialPacket, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, remote)
 	c.hs.openedFEC = p.kind == fecPacket

@@ -40,6 +40,7 @@ type Endpoint struct {
 	listener *Listener // nil: not listening
 	draining bool      // Shutdown was called: no session begins
 	closed   bool
+	unused   bool // it has closed itself, and neither Close nor Shutdown was called since
 }
 
 // socketState is the sockets and their readers.
@@ -176,6 +177,8 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().Local
 //   - a *NoAnswerError if no answer arrived within Config.DialTimeout, or before the
 //     deadline of ctx; ctx.Err() if ctx is cancelled;
 //   - ErrReset if the peer has dropped the session four times before its answer arrived;
+//   - with Config.TLS, ErrNoTLS if the peer has none, and a *HandshakeError if the
+//     handshake fails; without, ErrTLSRequired if the peer has it;
 //   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
 //     or IPv6 and the socket is IPv4;
 //   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
@@ -218,10 +221,12 @@ func (c *Config) listenable() error {
 // and extended peers get ErrReset, as after Conn.Abort. It does not linger; Shutdown
 // does. It waits until the endpoint no longer uses the net.PacketConn, or returns
 // ErrReadPending if a ReadFrom does not return within a second although its read
-// deadline has passed. On a closed endpoint it returns net.ErrClosed.
+// deadline has passed. On an endpoint that was closed it returns net.ErrClosed; one with
+// a socket of its own that has closed itself, after the listener and the last session,
+// counts as open until then.
 func (e *Endpoint) Close() error {
 	var err error
-	ended := e.shut(net.ErrClosed)
+	ended := e.shut(net.ErrClosed) || e.takeUnused()
 	if !e.socket.owned {
 		e.socket.release.Do(func() { err = e.releaseSockets() })
 	} else if ended {
@@ -232,6 +237,15 @@ func (e *Endpoint) Close() error {
 	}
 	e.repeat.wait(0, rankClose)
 	return err
+}
+
+// takeUnused reports, once, whether the endpoint has closed itself.
+func (e *Endpoint) takeUnused() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	unused := e.unused
+	e.unused = false
+	return unused
 }
 
 // shut ends the listener and all sessions, whose pending calls return err. It
@@ -295,7 +309,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 		})
 		return
 	}
-	e.closed = true
+	e.closed, e.unused = true, true
 	e.table.forget()
 	close(e.socket.done)
 	e.wakes.Stop()

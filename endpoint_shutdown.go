@@ -16,14 +16,19 @@ import (
 // When ctx is done, the sessions that have not ended are aborted. A *ShutdownError says
 // how many, and how many have ended before all was delivered: their peers were gone, or
 // accepted nothing for Config.Linger, or 5 seconds if that is negative. All errors come
-// wrapped in a *net.OpError. On an endpoint that is closed, or that another call shuts
-// down, the error is net.ErrClosed.
+// wrapped in a *net.OpError. On an endpoint that was closed, or that another call shuts
+// down, the error is net.ErrClosed; it is nil if the endpoint has closed itself, as Close
+// says.
 //
 // Shutdown waits up to 3 seconds longer if the peer of an ended session may still need
 // an answer, and up to 6 seconds while it acknowledges what a legacy peer retransmits.
 // The end of ctx cuts that short without an error. It must not be called from a handler
 // of Group.Handle.
 func (e *Endpoint) Shutdown(ctx context.Context) error {
+	if e.takeUnused() {
+		e.socket.readers.Wait()
+		return nil
+	}
 	e.mu.Lock()
 	if e.closed || e.draining {
 		e.mu.Unlock()

@@ -24,7 +24,7 @@ var (
 	// data in time, or closed the session without taking it.
 	ErrNotDelivered = errors.New("kcp: closed before all data was acknowledged")
 	// ErrNotMessageMode is returned by WriteMessage without Config.MessageMode.
-	ErrNotMessageMode = errors.New("kcp: session is not in message mode")
+	ErrNotMessageMode = errors.New("kcp: session is not in message mode (Config.MessageMode)")
 	// ErrDatagramTooLarge is returned by SendDatagram beyond MaxDatagramSize.
 	ErrDatagramTooLarge = errors.New("kcp: datagram does not fit into a packet")
 	// ErrTooManySessions is returned by Dial at Config.MaxSessions.
@@ -86,7 +86,7 @@ var (
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
 // returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
-// or the tls.AlertError that the peer has sent; or ErrNoTLS or ErrHandshakeChanged.
+// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above

@@ -348,3 +348,28 @@ func TestShutdownOfNothing(t *testing.T) {
 		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
+
+// An endpoint with a socket of its own closes itself after its last use. The first Close
+// or Shutdown after that is as of an open one.
+func TestCloseOfUnusedEndpoint(t *testing.T) {
+	for name, end := range map[string]func(e *kcp.Endpoint) error{
+		"close":    (*kcp.Endpoint).Close,
+		"shutdown": func(e *kcp.Endpoint) error { return e.Shutdown(t.Context()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
+			require.NoError(t, err)
+			c, err := kcp.Dial("udp", l.Addr().String(), nil)
+			require.NoError(t, err)
+			s, err := l.AcceptKCP(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, l.Close())
+			require.NoError(t, s.Abort())
+			require.NoError(t, c.Abort())
+			require.NoError(t, end(l.Endpoint()))
+			require.NoError(t, end(c.Endpoint()))
+			require.ErrorIs(t, end(l.Endpoint()), net.ErrClosed)
+			require.ErrorIs(t, end(c.Endpoint()), net.ErrClosed)
+		})
+	}
+}

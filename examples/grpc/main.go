@@ -24,7 +24,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"errors"
 	"fmt"
 	"log"
 	"math/big"
@@ -64,11 +63,7 @@ func shutdown(ctx context.Context, s *grpc.Server, l *kcp.Listener) error {
 	stop := context.AfterFunc(ctx, s.Stop)
 	defer stop()
 	s.GracefulStop()
-	err := l.Shutdown(ctx)
-	if errors.Is(err, net.ErrClosed) { // the last session has ended already
-		return nil
-	}
-	return err
+	return l.Shutdown(ctx)
 }
 
 // dialFunc opens a session with the server at an address.

@@ -72,12 +72,7 @@ func newServer(handler http.Handler) *http.Server {
 // those in progress are delivered, or ctx ends. Sessions go on after http.Server has
 // closed them until the client has all, so a program must not end before.
 func shutdown(ctx context.Context, s *http.Server, l *kcp.Listener) error {
-	err := s.Shutdown(ctx)
-	delivered := l.Shutdown(ctx)
-	if errors.Is(delivered, net.ErrClosed) { // the last session has ended already
-		delivered = nil
-	}
-	return errors.Join(err, delivered)
+	return errors.Join(s.Shutdown(ctx), l.Shutdown(ctx))
 }
 
 // dialFunc opens a session, or a stream, with the one server that a client talks
