@@ -36,10 +36,11 @@ type Config struct {
 	// TLS turns on TLS 1.3: every packet is encrypted and authenticated under keys of its
 	// session, which the ends agree on by certificates (WIRE.md §8). nil means no TLS.
 	// Both ends must have it, and Cipher must be nil. Dial verifies the peer as tls.Dial
-	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. ALPN, client
-	// certificates and tickets work as with crypto/tls; there is no early data. MTU must
-	// be 1200 at least, and the peer's certificates may have 64 KiB. docs/settings.md has
-	// more.
+	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. Client
+	// certificates and tickets work as with crypto/tls. ALPN works as in QUIC: if one end
+	// has NextProtos, the other must have one of them too. There is no early data. MTU
+	// must be 1200 at least, and the peer's certificates may have 64 KiB.
+	// docs/settings.md has more.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was
 	// restarted (stateless reset, RFC 9000 §10.3): their calls return ErrReset. It is
@@ -164,8 +165,10 @@ type Config struct {
 
 	// Limits on what unknown peers can cause.
 
-	// Backlog is the most sessions waiting for Accept. Further ones are not created until
-	// there is room. Default 128.
+	// Backlog is the most sessions waiting for Accept. While it is full no new ones are
+	// created: peers repeat their first packets, and their Dial returns *NoAnswerError in
+	// the end. Those whose peers had not finished the handshake when it filled are there
+	// besides. Default 128.
 	Backlog int
 	// MaxSessions is the most sessions of one endpoint, dialled and accepted. Default
 	// 65536.

@@ -33,7 +33,8 @@ var (
 	// minute, a session of the id with that peer. It wraps syscall.EADDRINUSE.
 	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
-	// accepts sessions there. It wraps syscall.ECONNREFUSED.
+	// accepts sessions there, or the peer that it has as many as Config.MaxSessions or
+	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
 	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
 	// ErrReset means that the peer has aborted the session, or was restarted and no
 	// longer knows it. It wraps syscall.ECONNRESET.
@@ -177,7 +178,7 @@ func (e *SocketError) Error() string { return fmt.Sprintf("kcp: socket cannot be
 func (e *SocketError) Unwrap() error { return e.Err }
 
 // NoAnswerError means that a peer did not answer Dial within Waited: it is absent, not
-// to be reached, or has another key.
+// to be reached, has another key, or is full: Config.Backlog sessions wait for Accept.
 type NoAnswerError struct {
 	Waited time.Duration // since Dial was called
 	// Socket is the last error of the endpoint's socket meanwhile, such as that
@@ -186,7 +187,7 @@ type NoAnswerError struct {
 }
 
 func (e *NoAnswerError) Error() string {
-	text := fmt.Sprintf("kcp: no answer from the peer in %v (absent, or another key)", rounded(e.Waited))
+	text := fmt.Sprintf("kcp: no answer from the peer in %v (absent, full, or another key)", rounded(e.Waited))
 	if e.Socket != nil {
 		text += ": " + e.Socket.Error()
 	}
@@ -228,9 +229,17 @@ type ShutdownError struct {
 
 func (e *ShutdownError) Error() string {
 	if e.Cut == 0 {
-		return fmt.Sprintf("kcp: %d sessions ended before all was delivered", e.Undelivered)
+		return fmt.Sprintf("kcp: %s ended before all was delivered", sessions(e.Undelivered))
 	}
-	return fmt.Sprintf("kcp: %d sessions cut short, %d ended before all was delivered: %v", e.Cut, e.Undelivered, e.Cause)
+	return fmt.Sprintf("kcp: %s cut short, %d ended before all was delivered: %v", sessions(e.Cut), e.Undelivered, e.Cause)
+}
+
+// sessions returns how many n are, in words.
+func sessions(n int) string {
+	if n == 1 {
+		return "1 session"
+	}
+	return strconv.Itoa(n) + " sessions"
 }
 
 // Unwrap returns Cause, or ErrNotDelivered if there is none.

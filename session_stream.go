@@ -58,7 +58,8 @@ const (
 // Codes of a StreamError that this package gives. Those of applications are
 // below 1<<62.
 const (
-	// StreamRefused means that the peer has as many streams as it takes.
+	// StreamRefused means that the peer has as many streams as it takes, its
+	// Config.MaxStreams. Its application has seen nothing of this one.
 	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
 	StreamViolation = streams.Violation
@@ -120,7 +121,7 @@ func (e *StreamError) Error() string {
 	}
 	switch e.Code {
 	case StreamRefused:
-		return "kcp: stream refused " + who
+		return "kcp: stream refused " + who + ": as many are open as MaxStreams allows"
 	case StreamViolation:
 		return "kcp: stream reset " + who + ": protocol violation"
 	case StreamTooLarge:

@@ -71,6 +71,41 @@ func openPositions(ctx context.Context, conn *kcp.Conn) (*kcp.Stream, error) {
 	})
 }
 
+// call waits for one of the slots of the session: make(chan struct{}, 200), or as
+// many as are below the MaxStreams of the peer.
+func call(ctx context.Context, conn *kcp.Conn, slots chan struct{}, question []byte) (answer []byte, err error) {
+	slots <- struct{}{}
+	defer func() { <-slots }()
+	for {
+		answer, err = ask(ctx, conn, question)
+		var refused *kcp.StreamError
+		if !errors.As(err, &refused) || refused.Code != kcp.StreamRefused {
+			return answer, err
+		}
+		select { // the peer has not seen a byte of it
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// ask has a stream of its own for a question and its answer.
+func ask(ctx context.Context, conn *kcp.Conn, question []byte) ([]byte, error) {
+	stream, err := conn.OpenStream(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	if _, err := stream.Write(question); err != nil {
+		return nil, err
+	}
+	if err := stream.CloseWrite(); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(stream)
+}
+
 func scoreboard(server *kcp.Endpoint) map[string]time.Duration {
 	ping := make(map[string]time.Duration)
 	for conn := range server.Sessions() {
@@ -93,9 +128,9 @@ func explain(err error) string {
 	case errors.As(err, &lost):
 		return "the peer has vanished: dial again"
 	case errors.Is(err, kcp.ErrRefused):
-		return "no server there, or not yet"
+		return "no server there, or not yet, or it has all the sessions it takes"
 	case errors.As(err, &silent):
-		return "no answer: wrong address, a firewall, or another key"
+		return "no answer: wrong address, a firewall, another key, or a full backlog"
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return "a deadline has passed; the session goes on"
 	}
@@ -321,6 +356,42 @@ func TestSendState(t *testing.T) {
 	})
 }
 
+// TestCall has more calls at a time than the peer takes streams, in a round trip or
+// two each: all are answered.
+func TestCall(t *testing.T) {
+	inHall(t, 1, &kcp.Config{MaxStreams: 20}, func(t *testing.T, h *hall) {
+		go func() {
+			for {
+				stream, err := h.accepted[0].AcceptStream(t.Context())
+				if err != nil {
+					return
+				}
+				go func() {
+					defer stream.Close()
+					_, _ = io.Copy(stream, stream)
+				}()
+			}
+		}()
+		const calls = 300
+		slots := make(chan struct{}, 25) // a few too many
+		results := make(chan error, calls)
+		for i := range calls {
+			go func() {
+				question := fmt.Append(nil, "question ", i)
+				answer, err := call(t.Context(), h.dialled[0], slots, question)
+				if err == nil && !bytes.Equal(question, answer) {
+					err = fmt.Errorf("%q was answered by %q", question, answer)
+				}
+				results <- err
+			}()
+		}
+		for range calls {
+			require.NoError(t, <-results)
+		}
+		require.NotZero(t, h.listener.Endpoint().Totals().Streams.Refused, "some were tried again")
+	})
+}
+
 // TestScoreboard has a game of datagrams only, on paths of different length.
 func TestScoreboard(t *testing.T) {
 	inHall(t, 1, nil, func(t *testing.T, h *hall) {
@@ -395,11 +466,11 @@ func TestKickAndExplain(t *testing.T) {
 		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))
 		require.Equal(t, "a deadline has passed; the session goes on", read(h.dialled[3]))
 		_, err := h.listener.Endpoint().Dial(t.Context(), h.client.LocalAddr())
-		require.Equal(t, "no server there, or not yet", explain(err))
+		require.Equal(t, "no server there, or not yet, or it has all the sessions it takes", explain(err))
 		h.outage(time.Hour)
 		require.Equal(t, "the peer has vanished: dial again", read(h.dialled[4]))
 		_, err = h.client.Dial(t.Context(), h.listener.Addr())
-		require.Equal(t, "no answer: wrong address, a firewall, or another key", explain(err))
+		require.Equal(t, "no answer: wrong address, a firewall, another key, or a full backlog", explain(err))
 		require.Equal(t, "unexpected EOF", explain(io.ErrUnexpectedEOF))
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"expvar"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -240,13 +241,24 @@ func reconnect(ctx context.Context, addr string, config *kcp.Config) (*kcp.Conn,
 		if err == nil {
 			return conn.(*kcp.Conn), nil
 		}
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || hopeless(err) {
 			return nil, err
 		}
+		slog.Warn("no session yet", "server", addr, "error", err)
 		// Up to twice as long, so that a thousand clients do not come at once.
 		select {
 		case <-time.After(wait + rand.N(wait)):
 		case <-ctx.Done():
 		}
 	}
+}
+
+// hopeless reports whether dialling again meets the same error.
+func hopeless(err error) bool {
+	var setting *kcp.ConfigError
+	var handshake *kcp.HandshakeError
+	var name *net.DNSError
+	var address *net.AddrError
+	return errors.As(err, &setting) || errors.As(err, &handshake) ||
+		errors.As(err, &name) && name.IsNotFound || errors.As(err, &address)
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"io"
 	"net"
+	"os"
+	"os/exec"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +26,38 @@ func leave(ctx context.Context, l *kcp.Listener, successor *net.UnixConn, patien
 // In the new process, which gets all new sessions from then on.
 func enter(ctx context.Context, predecessor *net.UnixConn, config *kcp.Config) (*kcp.Listener, error) {
 	return kcp.TakeOver(ctx, predecessor, config)
+}
+
+// spawn starts the new process, and returns the socket that leads to it.
+func spawn(cmd *exec.Cmd) (*net.UnixConn, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close()
+	defer theirs.Close()
+	cmd.ExtraFiles = []*os.File{theirs} // 3: 0 to 2 are the standard streams
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return unixSocket(ours)
+}
+
+// inherited returns the socket that leads to the old process, in the new one. Tell it
+// that there is one, such as by its environment.
+func inherited() (*net.UnixConn, error) {
+	f := os.NewFile(3, "inherited")
+	defer f.Close()
+	return unixSocket(f)
+}
+
+func unixSocket(f *os.File) (*net.UnixConn, error) {
+	c, err := net.FileConn(f) // has a copy of f
+	if err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
 }
 
 // unixPair returns two ends of a Unix socket.

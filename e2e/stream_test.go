@@ -158,7 +158,7 @@ func TestStreamErrorTexts(t *testing.T) {
 	}
 	for err, text := range map[kcp.StreamError]string{
 		{}:                                      "kcp: stream reset locally with code 0",
-		{Code: kcp.StreamRefused, Remote: true}: "kcp: stream refused by the peer",
+		{Code: kcp.StreamRefused, Remote: true}: "kcp: stream refused by the peer: as many are open as MaxStreams allows",
 		{Code: kcp.StreamViolation, Remote: true}: "kcp: stream reset by the peer: protocol violation",
 		{Code: kcp.StreamTooLarge, Remote: false}: "kcp: stream reset locally: message larger than the receive buffer",
 	} {

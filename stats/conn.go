@@ -14,18 +14,19 @@ type Conn struct {
 	// before the bad one have taken effect.
 	Dropped Drops
 
-	// RTT is the smoothed round-trip time, in microseconds; 0 before the first
-	// sample. Samples are the handshake, PINGs (keep-alive, Conn.Ping, and one a second
-	// beside datagrams that are sent) and the acknowledgements of data, which may have
-	// been delayed (RFC 1122 §4.2.3.2): up to 25 ms, by other implementations up to
-	// their interval. While Stats is called at least every 10 s, one PING a second is
-	// sent beside data, too, and takes the place of what acknowledgements show.
+	// RTT is the smoothed round-trip time, with a resolution of a microsecond; 0
+	// before the first sample. Samples are the handshake, PINGs (keep-alive,
+	// Conn.Ping, and one a second beside datagrams that are sent) and the
+	// acknowledgements of data, which may have been delayed (RFC 1122 §4.2.3.2): up to
+	// 25 ms, by other implementations up to their interval. While Stats is called at
+	// least every 10 s, one PING a second is sent beside data, too, and takes the
+	// place of what acknowledgements show.
 	RTT           time.Duration
 	RTTMin        time.Duration // the shortest sample on this path; 0: none yet
 	RTTAge        time.Duration // since the last sample; 0: none yet
-	Jitter        time.Duration // mean deviation of these samples (RFC 6298 §2), in microseconds
-	RTTVar        time.Duration // variation of the round-trip time of data, in milliseconds
-	RTO           time.Duration // retransmission time-out, in milliseconds
+	Jitter        time.Duration // mean deviation of these samples (RFC 6298 §2)
+	RTTVar        time.Duration // variation of the round-trip time of data; whole milliseconds
+	RTO           time.Duration // retransmission time-out; whole milliseconds
 	InFlight      int           // segments sent and not acknowledged
 	Queued        int           // segments waiting to be sent
 	WriteBuffered int           // payload bytes of InFlight and Queued

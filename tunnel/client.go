@@ -104,6 +104,9 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}
 	stdio := 0
 	for _, r := range config.Remotes {
+		if _, err := canonicalTarget(r.Target); err != nil && !r.Socks {
+			return nil, fmt.Errorf("tunnel: %w", err)
+		}
 		if r.Stdio {
 			stdio++
 		}

@@ -358,6 +358,7 @@ func TestConfigsRefused(t *testing.T) {
 		"no fingerprint": {Servers: []string{"a:1"}, Remotes: []Remote{remote}, Fingerprints: []string{"MD5:x"}},
 		"one remote":     {Servers: []string{"a:1"}, Remotes: []Remote{stdio, stdio}, Stdin: strings.NewReader(""), Stdout: io.Discard},
 		"there are none": {Servers: []string{"a:1"}, Remotes: []Remote{stdio}},
+		"want host:port": {Servers: []string{"a:1"}, Remotes: []Remote{{Listen: "127.0.0.1:0", Target: "x"}}},
 		"is no valid":    {Servers: []string{"a:1"}, Remotes: []Remote{remote}, KCP: &kcp.Config{MTU: 1}},
 	} {
 		_, err := NewClient(config)

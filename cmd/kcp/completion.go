@@ -99,6 +99,14 @@ func flagNames(o *optionSet, args ...string) string {
 	return strings.Join(names, "|")
 }
 
+// flagOf returns the pattern of the flag name if o has it, and otherwise nothing.
+func flagOf(o *optionSet, name string) string {
+	if slices.ContainsFunc(o.all(), func(f option) bool { return f.name == name }) {
+		return "-" + name
+	}
+	return ""
+}
+
 // bashScript returns the script for bash, of version 4 or later.
 func bashScript() string {
 	var b strings.Builder
@@ -117,6 +125,8 @@ _kcp() {
 		for _, kind := range []struct{ names, reply string }{
 			{flagNames(o, "PATH"), "compopt -o default 2>/dev/null; return"},
 			{flagNames(o, "DIR"), "compopt -o dirnames 2>/dev/null; return"},
+			{flagOf(o, "cc"), "COMPREPLY=($(compgen -W 'bbr cubic reference none' -- \"$cur\")); return"},
+			{flagOf(o, "profile"), "COMPREPLY=($(compgen -W 'default lowlatency classic' -- \"$cur\")); return"},
 			{flagNames(o), "return"},
 		} {
 			if kind.names != "" {

@@ -57,11 +57,13 @@ func TestBashCompletion(t *testing.T) {
 		"trace -":                     "compopt -o default", // stdin
 		"trace -o":                    "-o",
 		"dial -profile -w":            "", // its argument
+		"dial -profile l":             "lowlatency",
+		"demo --cc ":                  "bbr cubic reference none",
 		"dial -d -w":                  "-wait -write-buffer",
 		"nonsense -w":                 "",
 		"listen -allow-legacy -allow": "-allow-legacy",
 	} {
-		require.Equal(t, want, strings.Join(completed(t, bash, script, strings.Fields(words)...), " "), words)
+		require.Equal(t, want, strings.Join(completed(t, bash, script, strings.Split(words, " ")...), " "), words)
 	}
 	require.Equal(t, commandNames(), completed(t, bash, script, ""))
 }

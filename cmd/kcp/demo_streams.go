@@ -29,7 +29,7 @@ type flowKind struct {
 }
 
 var flowKinds = []flowKind{
-	{"state feed", 100, time.Second / 60, false, kcp.StreamOptions{Priority: 2}},
+	{"state feed", 100, time.Second / 60, false, kcp.StreamOptions{Priority: 2, Unordered: true}},
 	{"chat", 200, time.Second / 2, false, kcp.StreamOptions{Priority: 1}},
 	{"calls", 2048, time.Second / 10, true, kcp.StreamOptions{Priority: 1}},
 	{"download", 16 << 10, 0, false, kcp.StreamOptions{}},
@@ -96,9 +96,14 @@ func (d *demo) demoFlows(ctx context.Context, cfg *kcp.Config) error {
 	if d.lines.on {
 		return d.printFlows("result", runs)
 	}
-	fmt.Fprintf(d.std.out, "%s", flowTable(runs))
+	fmt.Fprintf(d.std.out, "%s\n%s", flowTable(runs), folded("", flowsText))
 	return nil
 }
+
+// flowsText says what the table shows.
+const flowsText = "The age of messages when they arrived; of calls, when the answer did. " +
+	"On one session each waits behind the download, and for what is lost of others. " +
+	"The queue of the link, and p99 of few messages (-time), are left."
 
 // openFlows opens the session of r through a relay of its own.
 func (d *demo) openFlows(ctx context.Context, r *flowRun, cfg *kcp.Config) (stop func(), err error) {

@@ -182,6 +182,9 @@ func runHelp(ctx context.Context, std streams, args []string) error {
 		_, err := io.WriteString(std.out, mainUsage())
 		return err
 	}
+	if len(args) > 1 {
+		return usageErrorf("unexpected argument %q; the usage is: %s", args[1], helpOptions().synopsis)
+	}
 	for _, c := range commands() {
 		if c.name == args[0] && c.name != "help" {
 			return c.run(ctx, std, []string{"-h"})

@@ -78,6 +78,7 @@ func TestUsageErrors(t *testing.T) {
 		"demo -cipher rot13":                  "want aes-256-gcm",
 		"demo -key secret":                    "-key and -key-file do nothing without -cipher",
 		"demo -key-file /nowhere/to/be/found": "-key-file",
+		"help dial extra":                     `unexpected argument "extra"`,
 		"demo -key a -key-file b -cipher aes": "there is another key already, by -key",
 		"dial 127.0.0.1:1 -cipher aes":        "-cipher needs -key-file, -key or the environment variable KCP_KEY",
 		"demo -fec 10":                        "such as 10/3",

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -153,18 +155,36 @@ func (n *netcat) warnf(format string, args ...any) {
 	fmt.Fprintf(n.std.err, n.command+": "+format+"\n", args...)
 }
 
-// logger returns the logger of the sessions, which prints warnings.
-func (n *netcat) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(n.std.err, &slog.HandlerOptions{
-		Level: slog.LevelWarn,
-		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
-			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey) {
-				return slog.Attr{}
-			}
-			return a
-		},
-	}))
+// logger returns the logger of the sessions, which prints warnings as warnf does.
+func (n *netcat) logger() *slog.Logger { return slog.New(&logHandler{n: n}) }
+
+// logHandler prints records as messages of the command.
+type logHandler struct {
+	n     *netcat
+	attrs []slog.Attr
 }
+
+func (h *logHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= slog.LevelWarn
+}
+
+func (h *logHandler) Handle(_ context.Context, r slog.Record) error {
+	text := strings.TrimPrefix(r.Message, "kcp: ")
+	add := func(a slog.Attr) bool { text += ", " + a.String(); return true }
+	for _, a := range h.attrs {
+		add(a)
+	}
+	r.Attrs(add)
+	h.n.warnf("%s", text)
+	return nil
+}
+
+func (h *logHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return &logHandler{h.n, append(slices.Clone(h.attrs), attrs...)}
+}
+
+// WithGroup returns h: package kcp has no groups.
+func (h *logHandler) WithGroup(string) slog.Handler { return h }
 
 // resentShare returns the share of retransmissions in all transmissions.
 func resentShare(s *kcp.ConnStats) string {
