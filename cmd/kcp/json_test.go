@@ -97,7 +97,7 @@ func TestDemoStatusJSON(t *testing.T) {
 
 func TestDemoStreamsJSON(t *testing.T) {
 	t.Parallel()
-	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "600ms", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
+	got := runWith(t.Context(), nil, "demo", "-json", "-streams", "-time", "2s", "-loss", "0", "-delay", "5ms", "-jitter", "0s")
 	require.Equal(t, exitOK, got.code, got.out)
 	sessions := last(t, got.out, "result")["sessions"].([]any)
 	require.Len(t, sessions, 2)
