@@ -75,13 +75,13 @@ type flowEnd interface {
 // streamFlowEnd is an end of a flow that has a stream for itself.
 type streamFlowEnd struct {
 	*kcp.Stream
-	room  int    // of its write buffer, in bytes
+	room  int    // of its write buffer, in bytes; segments take some of it, too
 	taken uint64 // messages that were read
 	buf   []byte
 }
 
 func newStreamFlowEnd(s *kcp.Stream) *streamFlowEnd {
-	return &streamFlowEnd{Stream: s, room: 256 << 10, buf: make([]byte, readSpace)}
+	return &streamFlowEnd{Stream: s, room: 224 << 10, buf: make([]byte, readSpace)}
 }
 
 func (e *streamFlowEnd) next() []byte {
