@@ -227,8 +227,9 @@ type Config struct {
 	// (dynamic right-sizing). A size set here stays as it is.
 	StreamReceiveBuffer int
 	// StreamWriteBuffer is how many bytes of a stream may wait to be sent for the first
-	// time before its Write blocks: 4096 to 1 GiB, default 256 KiB. WriteBuffer bounds
-	// what waits in all streams of a session; a larger size set here takes its place.
+	// time before its Write blocks: 4096 to 1 GiB, default 256 KiB. Each segment counts
+	// 128 more. WriteBuffer bounds what waits in all streams of a session; a larger size
+	// set here takes its place.
 	StreamWriteBuffer int
 
 	// Logger, if not nil, receives debug records of every session that begins and ends,
