@@ -106,3 +106,24 @@ func TestLeaveAndEnter(t *testing.T) {
 	_, err = stays.Read(make([]byte, 1))
 	require.ErrorIs(t, err, io.EOF)
 }
+
+// The socket that the new process inherits leads to the old one.
+func TestSpawn(t *testing.T) {
+	const spawned = "KCP_DOCS_SPAWNED"
+	if os.Getenv(spawned) != "" {
+		c, err := inherited()
+		require.NoError(t, err)
+		_, err = c.Write([]byte("the new process"))
+		require.NoError(t, err)
+		return
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^TestSpawn$")
+	cmd.Env = append(os.Environ(), spawned+"=1")
+	c, err := spawn(cmd)
+	require.NoError(t, err)
+	defer c.Close()
+	got, err := io.ReadAll(c)
+	require.NoError(t, err)
+	require.Equal(t, "the new process", string(got))
+	require.NoError(t, cmd.Wait())
+}
