@@ -80,12 +80,6 @@ func (s *streamCalls) Writable() {
 // streamHost is a Conn as the streams.Host.
 type streamHost Conn
 
-func (h *streamHost) Queue(t *streams.Tag, n int) []byte {
-	buf := h.NewSegment(n)
-	h.QueueSegment(t, buf)
-	return buf[len(buf)-n:]
-}
-
 func (h *streamHost) QueueSegment(t *streams.Tag, buf []byte) {
 	c := (*Conn)(h)
 	if c.watch != nil {

@@ -48,13 +48,6 @@ func newHost(first uint32, limits Limits) *testHost {
 // someLimits are those of a session.
 var someLimits = Limits{Streams: 100, ReceiveBuffer: 1 << 20, MostReceiveBuffer: 8 << 20, WriteBuffer: 256 << 10}
 
-func (h *testHost) Queue(t *Tag, n int) []byte {
-	s := segment{t, make([]byte, n)}
-	t.InFlight++
-	h.queued = append(h.queued, s)
-	return s.payload
-}
-
 // testHeadroom is what precedes the payload in the buffer of a segment.
 const testHeadroom = 30
 

@@ -76,8 +76,7 @@ func (s *Stream) inputData(h *Header, data []byte) {
 	case !s.fits(h.MID):
 		return
 	}
-	whole := h.End && !h.Part
-	whole = whole && (ahead == 0 || s.params.Unordered) && in.early.Get(uint32(h.MID)) == nil
+	whole := h.End && !h.Part && (ahead == 0 || s.params.Unordered) && in.early.Get(uint32(h.MID)) == nil
 	switch {
 	case whole && ahead == 0:
 		if !s.deliverDirect(data) {

@@ -130,12 +130,11 @@ func (s *Stream) Write(b []byte) (n int) {
 	t := s.table
 	size := t.host.SegmentPayload() - bytesHeader
 	for n < len(b) && (n == 0 || s.out.queued < t.limits.WriteBuffer) {
-		m := s.out.last
-		have := 0 // bytes in m
+		m, have := s.out.last, size // bytes in m
 		if m != nil && m.chunk {
 			have = len(m.data) - t.chunkHead
 		}
-		if m == nil || !m.chunk || have >= size {
+		if have >= size {
 			m, have = t.newChunk(s, min(len(b)-n, size)), 0
 			s.enqueue(m)
 		}

@@ -28,17 +28,15 @@ type Limits struct {
 
 // Host is the session of a Table.
 type Host interface {
-	// Queue queues a segment of t with the state machine, to be sent next, and
-	// returns its payload of n bytes for the caller to fill in. Table.Pull calls
-	// it.
-	Queue(t *Tag, n int) []byte
 	// NewSegment returns the buffer of a segment with a payload of n bytes, which are
-	// its last. Table fills them in, and gives the buffer back with QueueSegment, which
-	// queues it as Queue does, or with FreeSegment.
+	// its last, for Table to fill in.
 	NewSegment(n int) []byte
 	// GrowSegment returns a buffer of n bytes in all that begins as buf, in its place.
 	GrowSegment(buf []byte, n int) []byte
+	// QueueSegment queues the segment of t in buf with the state machine, to be sent
+	// next. Only Table.Pull calls it, and may fill in the payload until it returns.
 	QueueSegment(t *Tag, buf []byte)
+	// FreeSegment takes back a buffer that is not queued.
 	FreeSegment(buf []byte)
 	// SegmentPayload returns the payload bytes of a full segment.
 	SegmentPayload() int

@@ -268,8 +268,10 @@ func (t *Table) Pull(plain bool) bool {
 func (t *Table) queue(tag *Tag, h *Header, n int) []byte {
 	var room [MaxHeader]byte
 	header := h.Append(room[:0])
-	b := t.host.Queue(tag, len(header)+n)
-	return b[copy(b, header):]
+	buf := t.host.NewSegment(len(header) + n)
+	copy(buf[len(buf)-n-len(header):], header)
+	t.host.QueueSegment(tag, buf)
+	return buf[len(buf)-n:]
 }
 
 // retire removes s from the table once both its directions are over.
