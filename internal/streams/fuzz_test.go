@@ -497,8 +497,8 @@ func (p *pair) check() {
 		queued, ready := 0, 0
 		for _, s := range h.table.streams {
 			memory := 0
-			for m := s.out.first; m != nil; m = m.next {
-				memory += m.memory()
+			for waits := s.out.first; waits != nil; waits = waits.next {
+				memory += waits.memory()
 			}
 			require.Equal(p, memory, s.out.memory)
 			if queued += memory; s.out.ready {

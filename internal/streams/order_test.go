@@ -12,6 +12,7 @@ import (
 // A waiting message takes no more than is counted.
 func TestMessageBytes(t *testing.T) {
 	require.LessOrEqual(t, int(unsafe.Sizeof(message{})), MessageBytesQueued)
+	require.LessOrEqual(t, int(unsafe.Sizeof(piece{})), pieceBytesQueued)
 }
 
 // An ABANDON of all up to a message lets those be read that are complete, in order,

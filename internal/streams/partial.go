@@ -14,7 +14,7 @@ func (t *Table) AbandonedUpTo(tag *Tag) (mid serial.Number, ok bool) {
 		return 0, false
 	}
 	s := tag.message.stream
-	if s.out.reset || s.out.chunks != nil && s.out.chunks.InFlight > 0 {
+	if s.out.reset || s.out.bytes != nil && s.out.bytes.InFlight > 0 {
 		return 0, false
 	}
 	begun := &s.out.begun
@@ -65,7 +65,7 @@ func (s *Stream) abandon(m *message) {
 		s.out.abandoned = append(s.out.abandoned, m.mid)
 	}
 	if !m.sent {
-		s.dequeue()
+		s.dropFirst()
 	}
 	s.table.sched.update(s)
 }
@@ -83,13 +83,13 @@ func (s *Stream) Purge() {
 		return
 	}
 	now := s.table.host.Now()
-	for m := s.out.first; m != nil && m.Spent(now, 0); m = s.out.first {
-		if m.begun {
-			s.abandon(m)
+	for p := s.out.first; p != nil && p.of.Spent(now, 0); p = s.out.first {
+		if p.of.begun {
+			s.abandon(p.of)
 			continue
 		}
-		s.drop(m)
-		if s.dequeue(); s.out.first == nil {
+		s.drop(p.of)
+		if s.dropFirst(); s.out.first == nil {
 			s.table.sched.update(s)
 		}
 	}
@@ -117,7 +117,7 @@ func (s *Stream) owes(now int64) bool {
 	if o.reset {
 		return false
 	}
-	if o.chunks != nil && o.chunks.InFlight > 0 {
+	if o.bytes != nil && o.bytes.InFlight > 0 {
 		return true
 	}
 	for m := o.begun.first; m != nil; m = m.later {
@@ -128,11 +128,11 @@ func (s *Stream) owes(now int64) bool {
 	if o.first == nil || o.latest <= now {
 		return false // they may be many
 	}
-	if !o.last.Spent(now, 0) {
+	if !o.last.of.Spent(now, 0) {
 		return true
 	}
-	for m := o.first; m != nil; m = m.next {
-		if !m.Spent(now, 0) {
+	for p := o.first; p != nil; p = p.next {
+		if !p.of.Spent(now, 0) {
 			return true
 		}
 	}

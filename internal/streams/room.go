@@ -9,8 +9,10 @@ import "github.com/arqnet/kcp/internal/list"
 
 const (
 	// MessageBytesQueued is what a waiting message takes in memory beside its
-	// payload.
-	MessageBytesQueued = 144
+	// pieces.
+	MessageBytesQueued = 96
+	// pieceBytesQueued is what a waiting piece takes in memory beside its buffer.
+	pieceBytesQueued = 64
 	// mostCreditNeeded is the most credit, in bytes, that a message waits for
 	// to be queued beyond the half for anything. The receiver gives a message
 	// that is begun the rest of its buffer.

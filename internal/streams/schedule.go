@@ -140,8 +140,7 @@ func (s *Stream) sendable() bool {
 	case o.reset:
 		return false
 	case o.first != nil:
-		left := len(o.first.data) - o.first.off
-		return o.credit() >= min(left, 1)
+		return o.credit() >= min(o.first.left(), 1)
 	}
 	return o.fin && !o.finSent
 }

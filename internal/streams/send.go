@@ -14,8 +14,6 @@ const (
 	SegmentCost = messageBytesHeld + fragmentBytesHeld
 	// InitialCredit is the credit of a new stream, in bytes.
 	InitialCredit = 64 << 10
-	// bytesHeader is the size of the header of a segment of bytes, but for the first.
-	bytesHeader = MaxHeader - OptionBytes - 4
 	// segmentHeader is the header of a segment in the state machine, in bytes.
 	segmentHeader = 24
 )
@@ -30,14 +28,14 @@ const (
 
 // sendSide is the sending side of a stream.
 type sendSide struct {
-	first, last *message        // waiting
+	first, last *piece          // waiting
 	latest      int64           // no deadline of those is later; on the machine's clock
 	begun       messages        // of which something was sent, from the oldest that may yet be delivered on
 	queued      int             // bytes of what waits
 	memory      int             // bytes of memory that it takes
 	inFlight    int             // segments with the machine
 	control     *message        // of segments without data; nil: none yet
-	chunks      *message        // of bytes; nil: none yet
+	bytes       *message        // of all that is written as bytes; nil: none yet
 	awaiting    Awaiting        // messages that await a receipt
 	err         error           // why nothing more can be written; nil: it can
 	abandoned   []serial.Number // messages to be announced as abandoned
@@ -73,24 +71,40 @@ func (o *sendSide) credit() int {
 	return int(min(uint32(o.limit-o.used), 1<<30)) - SegmentCost
 }
 
-// message is a message to be sent, or a chunk of bytes: those of a segment, which is
-// sent from the buffer in which they are queued.
+// message is a message to be sent. That of all bytes has no end, and no mid: each of
+// its segments is a message of its own.
 type message struct {
 	Tag
 	stream *Stream
-	next   *message
 	later  *message      // in sendSide.begun
-	data   []byte        // of a chunk: from Host.NewSegment, with room for bytesHeader
-	off    int           // bytes that are with the machine, or of a chunk's headers
 	mid    serial.Number // valid once begun
-	fsn    uint32
+	fsn    uint32        // of the next segment
 	begun  bool
 	sent   bool // all of it is with the machine
-	chunk  bool // of bytes: each segment is a message of its own
 }
 
-// memory returns the bytes of memory that m takes while it waits.
-func (m *message) memory() int { return MessageBytesQueued + cap(m.data) }
+// piece is what waits of a message in the buffer of one segment, from which it is sent
+// unless the segment has to be of another size.
+type piece struct {
+	of   *message
+	next *piece
+	data []byte // from Host.NewSegment, with room for a header
+	head int32  // where the payload begins in data
+	off  int32  // where what is not with the machine begins
+	last bool   // of a message that has an end
+}
+
+// left returns the bytes that are not with the machine.
+func (p *piece) left() int { return len(p.data) - int(p.off) }
+
+// memory returns the bytes of memory that p takes while it waits.
+func (p *piece) memory() int {
+	n := pieceBytesQueued + cap(p.data)
+	if p.last {
+		n += MessageBytesQueued
+	}
+	return n
+}
 
 // over reports whether nothing more is to be delivered of m.
 func (m *message) over() bool { return m.Abandoned || m.sent && m.InFlight == 0 }
@@ -124,25 +138,43 @@ func (s *Stream) CannotWrite() error {
 	return s.out.err
 }
 
+// dataHeader returns the size of the header of a segment of data that is sent now.
+func (s *Stream) dataHeader(part bool) int {
+	n := MaxHeader
+	if !s.opens() {
+		n -= OptionBytes
+	}
+	if !part {
+		n -= 4
+	}
+	return n
+}
+
+// opens reports whether segments that are sent now carry the options of the stream.
+func (s *Stream) opens() bool { return !s.out.known && s.table.ours(s.id) }
+
 // Write queues what the write buffer has room for of b, at least one byte, as bytes. It
 // returns their number. The segments in which they wait take room, too.
 func (s *Stream) Write(b []byte) (n int) {
 	t := s.table
-	size := t.host.SegmentPayload() - bytesHeader
+	header := s.dataHeader(false)
+	size, m := t.host.SegmentPayload()-header, s.bytesMessage()
 	for n < len(b) && (n == 0 || s.out.queued < t.limits.WriteBuffer) {
-		m, have := s.out.last, size // bytes in m
-		if m != nil && m.chunk {
-			have = len(m.data) - t.chunkHead
+		p, have := s.out.last, size // bytes in p
+		if p != nil && p.of == m {
+			have = len(p.data) - int(p.head)
 		}
 		if have >= size {
-			m, have = t.newChunk(s, min(len(b)-n, size)), 0
-			s.enqueue(m)
+			k := min(len(b)-n, size)
+			p, have = t.newPiece(m, header, k), 0
+			p.data = p.data[:p.head]
+			s.enqueue(p)
 		}
 		k := min(len(b)-n, size-have)
-		s.waiting(-cap(m.data))
-		m.data = t.host.GrowSegment(m.data, len(m.data)+k)
-		copy(m.data[t.chunkHead+have:], b[n:n+k])
-		s.waiting(cap(m.data))
+		s.waiting(-cap(p.data))
+		p.data = t.host.GrowSegment(p.data, len(p.data)+k)
+		copy(p.data[int(p.head)+have:], b[n:n+k])
+		s.waiting(cap(p.data))
 		s.out.queued += k
 		n += k
 	}
@@ -150,27 +182,28 @@ func (s *Stream) Write(b []byte) (n int) {
 	return n
 }
 
-// newChunk returns an empty chunk of s, for n bytes at first.
-func (t *Table) newChunk(s *Stream, n int) *message {
-	m := t.spareChunk
-	if m == nil {
-		m = new(message)
+// newPiece returns a piece of m with a payload of n bytes, to be filled in, behind a
+// header of so many bytes.
+func (t *Table) newPiece(m *message, header, n int) *piece {
+	p := t.sparePiece
+	if p == nil {
+		p = new(piece)
 	} else {
-		t.spareChunk, m.next = m.next, nil
-		t.spareChunks--
+		t.sparePiece, p.next = p.next, nil
+		t.sparePieces--
 	}
-	buf := t.host.NewSegment(bytesHeader + n)
-	t.chunkHead = len(buf) - n
-	m.stream, m.chunk, m.data, m.off = s, true, buf[:t.chunkHead], t.chunkHead
-	return m
+	p.of, p.data = m, t.host.NewSegment(header+n)
+	p.head = int32(len(p.data) - n)
+	p.off, t.headroom = p.head, int(p.head)-header
+	return p
 }
 
 // Send queues b as one message. A segment of it may be transmitted limit times
 // until deadline on the machine's clock, in microseconds; 0: any number, and
 // always. done is called at its end, unless it is nil.
 func (s *Stream) Send(b []byte, limit uint32, deadline int64, done func(error)) {
-	m := &message{stream: s, data: append(make([]byte, 0, len(b)), b...)}
-	m.Limit, m.Deadline = limit, deadline
+	m := &message{stream: s}
+	m.message, m.Limit, m.Deadline = m, limit, deadline
 	if deadline > 0 {
 		s.out.partial = true
 		s.Purge()
@@ -178,45 +211,60 @@ func (s *Stream) Send(b []byte, limit uint32, deadline int64, done func(error)) 
 	if done != nil {
 		s.out.awaiting.Add(&m.Tag, done)
 	}
-	s.enqueue(m)
-	s.out.queued += len(b)
+	payload := s.table.host.SegmentPayload()
+	header := s.dataHeader(len(b) > payload-s.dataHeader(false))
+	for last := false; !last; {
+		n := min(len(b), payload-header)
+		p := s.table.newPiece(m, header, n)
+		copy(p.data[p.head:], b)
+		last = n == len(b)
+		p.last, b = last, b[n:]
+		s.out.queued += n
+		s.enqueue(p)
+	}
 	s.table.sched.update(s)
 }
 
-// enqueue appends m to what waits. What m.data holds counts already, but for
-// SegmentCost.
-func (s *Stream) enqueue(m *message) {
-	m.message = m
-	deadline := m.Deadline
+// enqueue appends p to what waits. Its payload counts already.
+func (s *Stream) enqueue(p *piece) {
+	deadline := p.of.Deadline
 	if deadline == 0 {
 		deadline = math.MaxInt64
 	}
 	if s.out.latest = max(s.out.latest, deadline); s.out.last == nil {
-		s.out.first, s.out.latest = m, deadline
+		s.out.first, s.out.latest = p, deadline
 	} else {
-		s.out.last.next = m
+		s.out.last.next = p
 	}
-	s.out.last = m
+	s.out.last = p
 	s.out.queued += SegmentCost
-	s.waiting(m.memory())
+	s.waiting(p.memory())
 }
 
-// dequeue takes the first waiting message out of the queue.
-func (s *Stream) dequeue() {
-	m := s.out.first
-	s.out.queued -= len(m.data) - m.off + SegmentCost
-	s.waiting(-m.memory())
-	if s.out.first = m.next; s.out.first == nil {
+// dequeue takes the first waiting piece out of the queue, and returns its buffer.
+func (s *Stream) dequeue() []byte {
+	t, p := s.table, s.out.first
+	s.out.queued -= p.left() + SegmentCost
+	s.waiting(-p.memory())
+	if s.out.first = p.next; s.out.first == nil {
 		s.out.last = nil
 	}
-	m.next, m.sent, m.data = nil, true, nil
-	if m.chunk {
-		*m = message{next: s.table.spareChunk}
-		s.table.spareChunk = m
-		s.table.spareChunks++
-	}
-	if s.out.blocked > 0 && 2*s.out.queued <= s.table.limits.WriteBuffer {
+	p.of.sent = p.last
+	buf := p.data
+	*p = piece{next: t.sparePiece}
+	t.sparePiece = p
+	t.sparePieces++
+	if s.out.blocked > 0 && 2*s.out.queued <= t.limits.WriteBuffer {
 		s.Owner.Writable()
+	}
+	return buf
+}
+
+// dropFirst takes the rest of the first waiting message out of the queue.
+func (s *Stream) dropFirst() {
+	for last := false; !last; {
+		last = s.out.first.last
+		s.table.host.FreeSegment(s.dequeue())
 	}
 }
 
@@ -271,8 +319,9 @@ func (s *Stream) control(what uint8) {
 // does not depend on how much that is.
 func (s *Stream) dropUnsent(err error) {
 	o := &s.out
-	if m := o.first; m != nil && m.begun {
-		m.Abandoned, m.sent, m.data = true, true, nil
+	if o.first != nil && o.first.of.begun {
+		m := o.first.of
+		m.Abandoned, m.sent = true, true
 	}
 	o.first, o.last, o.queued, o.abandoned = nil, nil, 0, nil
 	s.waiting(-o.memory)
@@ -285,7 +334,7 @@ func (s *Stream) dropUnsent(err error) {
 func (s *Stream) pull() bool {
 	o := &s.out
 	h := Header{ID: s.id}
-	if !o.known && s.table.ours(s.id) {
+	if s.opens() {
 		h.Opens, h.Params, o.announced = true, s.params, true
 	}
 	if s.pullControl(&h) {
@@ -369,88 +418,75 @@ func (s *Stream) controlMessage() *message {
 	return s.out.control
 }
 
-// chunkMessage returns the message of segments of bytes.
-func (s *Stream) chunkMessage() *message {
-	if s.out.chunks == nil {
-		s.out.chunks = &message{stream: s}
-		s.out.chunks.message = s.out.chunks
+// bytesMessage returns the message of all bytes.
+func (s *Stream) bytesMessage() *message {
+	if s.out.bytes == nil {
+		s.out.bytes = &message{stream: s}
+		s.out.bytes.message = s.out.bytes
 	}
-	return s.out.chunks
+	return s.out.bytes
 }
 
-// pullData queues the next segment of the first waiting message.
+// pullData queues the next segment of the first waiting message, or of the bytes that
+// wait first. A piece that was not begun, and fits, goes in its own buffer, without a
+// copy.
 func (s *Stream) pullData(h *Header) {
-	o, m := &s.out, s.out.first
+	o, t := &s.out, s.table
+	p := o.first
+	m, payload := p.of, t.host.SegmentPayload()
 	h.Kind = Data
-	left := len(m.data) - m.off
-	header := MaxHeader - 4 // without FSN
-	if !h.Opens {
-		header -= OptionBytes
-	}
-	payload := s.table.host.SegmentPayload()
-	room := min(payload-header, o.credit())
-	if m.chunk {
-		s.pullBytes(h, max(room, 1))
-		return
-	}
-	if !m.begun {
+	room := min(payload-s.dataHeader(false), o.credit())
+	switch {
+	case m == o.bytes:
+		h.MID = o.mid
+		o.mid++
+	case !m.begun:
 		m.begun, m.mid = true, o.mid
 		o.mid++
 		o.begun.push(m)
+		fallthrough
+	default:
+		if h.MID, h.FSN = m.mid, m.fsn; m.fsn > 0 || !p.last || p.left() > room {
+			h.Part, room = true, min(room, payload-s.dataHeader(true))
+		}
+		m.fsn++
 	}
-	if h.Part = m.fsn > 0 || left > room; h.Part {
-		room = min(room, payload-header-4)
-		h.FSN = m.fsn
+	room = max(room, 1)
+	whole := p.off == p.head && p.left() <= room && int(p.head) == t.headroom+s.dataHeader(h.Part)
+	n, end := p.left(), p.last
+	for q := p.next; !whole && n < room && q != nil && q.of == m; q = q.next {
+		n, end = n+q.left(), q.last
 	}
-	n := min(left, max(room, 1))
-	h.MID, h.End = m.mid, n == left
-	m.fsn++
-	data := m.data[m.off : m.off+n]
-	m.off += n
-	o.queued -= n
-	o.used += serial.Number(n + SegmentCost)
-	copy(s.put(m, h, n), data)
-	if h.End {
+	if n > room {
+		n, end = room, false
+	}
+	if h.End = end || m == o.bytes; h.End {
 		s.in.stats.MessagesSent++
-		s.dequeue()
 	}
-}
-
-// pullBytes queues up to room of the waiting bytes as one message. A chunk that was not
-// begun goes on in its own buffer, without a copy.
-func (s *Stream) pullBytes(h *Header, room int) {
-	o, t := &s.out, s.table
-	m, head := o.first, t.chunkHead
-	n := min(len(m.data)-m.off, room)
-	whole := n == len(m.data)-head && !h.Opens
-	for next := m.next; !whole && next != nil && next.chunk && n < room; next = next.next {
-		n = min(n+len(next.data)-next.off, room)
-	}
-	h.End, h.MID = true, o.mid
-	o.mid++
 	o.used += serial.Number(n + SegmentCost)
-	s.in.stats.MessagesSent++
-	if whole {
-		o.queued -= n
-		m.off += n
-		buf := m.data
-		s.dequeue()
-		h.Append(buf[:head-bytesHeader])
-		s.sent(n)
-		t.host.QueueSegment(&s.chunkMessage().Tag, buf)
+	if !whole {
+		s.copyData(s.put(m, h, n))
 		return
 	}
-	b := s.put(s.chunkMessage(), h, n)
-	for n > 0 {
-		m := o.first
-		c := copy(b, m.data[m.off:])
-		b, n = b[c:], n-c
-		m.off += c
-		o.queued -= c
-		if m.off == len(m.data) {
-			buf := m.data
-			s.dequeue()
-			t.host.FreeSegment(buf)
+	buf := s.dequeue()
+	h.Append(buf[:t.headroom])
+	s.sent(n)
+	t.host.QueueSegment(&m.Tag, buf)
+}
+
+// copyData moves what waits into b, which is not more.
+func (s *Stream) copyData(b []byte) {
+	for o := &s.out; ; {
+		p := o.first
+		n := copy(b, p.data[p.off:])
+		b = b[n:]
+		p.off += int32(n)
+		o.queued -= n
+		if p.left() == 0 {
+			s.table.host.FreeSegment(s.dequeue())
+		}
+		if len(b) == 0 {
+			return
 		}
 	}
 }

@@ -49,10 +49,10 @@ func (p *spares) memory() int { return len(p.free)*p.size + cap(p.free)*int(unsa
 // Compact releases what is kept for reuse.
 func (t *Table) Compact() {
 	t.segments, t.list = spares{}, nil
-	t.spareChunk, t.spareChunks = nil, 0
+	t.sparePiece, t.sparePieces = nil, 0
 }
 
 // spareMemory returns the bytes of memory of what is kept for reuse.
 func (t *Table) spareMemory() int {
-	return t.segments.memory() + cap(t.list)*int(unsafe.Sizeof(received{})) + t.spareChunks*MessageBytesQueued
+	return t.segments.memory() + cap(t.list)*int(unsafe.Sizeof(received{})) + t.sparePieces*pieceBytesQueued
 }

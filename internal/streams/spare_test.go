@@ -3,6 +3,7 @@ package streams
 import (
 	"bytes"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 
@@ -57,26 +58,45 @@ func TestBuffersAreUsedAgain(t *testing.T) {
 	require.Less(t, host.table.Memory(), 4<<10)
 }
 
-// Bytes are sent from the buffer in which they wait, and what a chunk takes beside it is
-// used again.
-func TestChunksAreUsedAgain(t *testing.T) {
+// Bytes, and messages, are sent from the buffers in which they wait, and what a piece
+// takes beside it is used again.
+func TestPiecesAreUsedAgain(t *testing.T) {
 	host := newHost(1, Limits{Streams: 4, WriteBuffer: 1 << 20, ReceiveBuffer: 1 << 20})
 	s, err := host.table.Open(Params{})
 	require.NoError(t, err)
-	s.out.limit, s.out.known = 1<<30, true // else its segments carry the options, too
-	size := host.payload - bytesHeader
-	for round := range 3 {
-		s.Write(bytes.Repeat([]byte{byte(round)}, 4*size))
-		last := s.out.last.data
+	s.out.limit = 1 << 30
+	for round := range 6 {
+		s.out.known = round >= 3 // until then the segments carry the options, too
+		data := bytes.Repeat([]byte{byte(round)}, 3*host.payload+1)
+		if round%3 == 0 {
+			s.Write(data)
+		} else {
+			s.Send(data[:len(data)/(round%3)/4], 0, 0, nil)
+			s.Send(data, 0, 0, nil)
+		}
+		var want, got [][]byte
+		for p := s.out.first; p != nil; p = p.next {
+			want = append(want, p.data[p.head:])
+		}
+		had := len(host.queued)
 		for host.table.Pull(false) {
 		}
-		require.Equal(t, 4, host.table.spareChunks, "round %d", round)
-		sent := host.queued[len(host.queued)-1].payload
-		require.Same(t, &last[len(last)-1], &sent[len(sent)-1])
+		for _, sent := range host.queued[had:] {
+			_, data, ok := Decode(sent.payload)
+			require.True(t, ok)
+			got = append(got, data)
+		}
+		require.Len(t, got, len(want))
+		for i := range want {
+			require.Equal(t, want[i], got[i])
+			require.Same(t, unsafe.SliceData(want[i]), unsafe.SliceData(got[i]), "round %d: a copy", round)
+		}
+		require.GreaterOrEqual(t, host.table.sparePieces, 4, "round %d", round)
+		require.LessOrEqual(t, host.table.sparePieces, 5, "round %d", round)
 		require.Zero(t, host.table.Queued())
 	}
 	host.table.Compact()
 	require.Zero(t, host.table.Memory())
-	s.Write([]byte{1}) // a few bytes do not take a whole chunk
+	s.Write([]byte{1}) // a few bytes do not take a whole segment
 	require.Less(t, host.table.Queued(), host.payload)
 }

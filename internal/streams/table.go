@@ -47,14 +47,13 @@ type Table struct {
 	writers  [halves]list.List[Writer] // calls that wait for room of the session, oldest first
 	blocked  int                       // calls that wait for room, of the session or of a stream
 	shown    int                       // bytes of the largest credit that the peer has given
+	headroom int                       // bytes in front of the header of a segment
 	failed   bool                      // the session has ended, or delivers nothing more
-
-	chunkHead int // bytes in front of the data of a chunk: the headers of its segment
 
 	segments    spares     // for reuse: buffers of received segments
 	list        []received // for reuse, empty
-	spareChunk  *message   // for reuse, chained by next
-	spareChunks int        // their number
+	sparePiece  *piece     // for reuse, chained by next
+	sparePieces int        // their number
 }
 
 // Init prepares an empty table.
