@@ -111,25 +111,25 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 		over[g] = make(chan struct{})
 		name := p.name
 		var begun sync.WaitGroup
-		begun.Add(count + bulks)
 		dialling := make(chan struct{}, 50)
-		for i := range count + bulks {
-			wants, work := byte(wantsEcho), r.echo
-			if i >= count {
-				wants, work = wantsHash, r.bulk
-			}
+		serve := func(first int, wants byte, work func([]*kcp.Conn, <-chan struct{}) error, n int) {
+			begun.Add(1)
 			sessions.Go(func() {
-				dialling <- struct{}{}
-				c, err := begin(ends[i%len(ends)], p.addr, wants, name)
-				<-dialling
+				conns, err := dialAll(ends, first, n, p.addr, wants, name, dialling)
 				begun.Done()
 				if err == nil {
-					err = work(c, over[g])
+					err = work(conns, over[g])
 				}
 				if err != nil {
-					fail(fmt.Errorf("session %d of %s: %w", i, name, err))
+					fail(fmt.Errorf("sessions %d to %d of %s: %w", first, first+n-1, name, err))
 				}
 			})
+		}
+		for i := 0; i < count; i += perLoop {
+			serve(i, wantsEcho, r.echoes, min(perLoop, count-i))
+		}
+		for i := range bulks {
+			serve(count+i, wantsHash, r.bulk, 1)
 		}
 		begun.Wait()
 	}
@@ -179,6 +179,24 @@ func clientEnds(t *testing.T, kind string, how load) (ends []*kcp.Endpoint) {
 	return ends
 }
 
+// perLoop is how many sessions one loop of echoes serves.
+const perLoop = 50
+
+// dialAll opens n sessions, which must be with the process of that name.
+func dialAll(ends []*kcp.Endpoint, first, n int, addr net.Addr, wants byte, name string, dialling chan struct{}) ([]*kcp.Conn, error) {
+	conns, failed := make([]*kcp.Conn, n), make([]error, n)
+	var all sync.WaitGroup
+	for i := range conns {
+		all.Go(func() {
+			dialling <- struct{}{}
+			defer func() { <-dialling }()
+			conns[i], failed[i] = begin(ends[(first+i)%len(ends)], addr, wants, name)
+		})
+	}
+	all.Wait()
+	return conns, errors.Join(failed...)
+}
+
 // begin opens a session, which must be with the process of that name.
 func begin(e *kcp.Endpoint, addr net.Addr, wants byte, name string) (*kcp.Conn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
@@ -194,52 +212,129 @@ func begin(e *kcp.Endpoint, addr net.Addr, wants byte, name string) (*kcp.Conn, 
 	return c, err
 }
 
-// echo sends a number 20 times a second, which must come back, until end is closed.
-func (r *result) echo(c *kcp.Conn, end <-chan struct{}) error {
-	const every = 50 * time.Millisecond
-	var sent [1 << 14]atomic.Int64 // when each number was
-	stopped := make(chan error, 1)
-	start := time.Now()
-	go func() {
-		tick := time.NewTicker(every)
-		defer tick.Stop()
-		for n := uint32(0); ; n++ {
-			sent[n%uint32(len(sent))].Store(int64(time.Since(start)))
-			if _, err := c.Write(binary.LittleEndian.AppendUint32(nil, n)); err != nil {
-				stopped <- err
-				return
-			}
-			select {
-			case <-tick.C:
-			case <-end:
-				stopped <- c.CloseWrite()
-				return
-			}
-		}
-	}()
-	var longest time.Duration
-	var b [4]byte
-	n := uint32(0)
-	for ; ; n++ {
-		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
-		if _, err := io.ReadFull(c, b[:]); err == io.EOF {
-			break
-		} else if err != nil {
+// echoRate is how often the sessions of echoes send.
+const echoRate = 50 * time.Millisecond
+
+// echoing is a session of echoes.
+type echoing struct {
+	conn    *kcp.Conn
+	sent    [1 << 10]time.Duration // when each number was, since the start
+	next    uint32                 // number to be sent
+	got     uint32                 // numbers that have come back
+	part    []byte                 // of the number to come
+	longest time.Duration
+	over    bool
+}
+
+// echoes sends a number 20 times a second on each session, which must come back, until
+// end is closed. One loop serves all of them, as the clients share the processors with
+// the servers.
+func (r *result) echoes(conns []*kcp.Conn, end <-chan struct{}) error {
+	g := kcp.NewGroup()
+	defer g.Close()
+	all := make(map[*kcp.Conn]*echoing)
+	for _, c := range conns {
+		all[c] = &echoing{conn: c}
+		if err := g.Add(c); err != nil {
 			return err
 		}
-		if got := binary.LittleEndian.Uint32(b[:]); got != n {
-			return fmt.Errorf("number %d in place of %d", got, n)
-		}
-		longest = max(longest, time.Since(start)-time.Duration(sent[n%uint32(len(sent))].Load()))
 	}
-	r.mu.Lock()
-	r.gaps, r.calls = append(r.gaps, longest), r.calls+int(n)
-	r.mu.Unlock()
-	return errors.Join(<-stopped, c.Close())
+	batch := make([]kcp.Outgoing, 0, len(all))
+	start := time.Now()
+	for next := start.Add(rand.N(echoRate)); ; next = next.Add(echoRate) {
+		if err := takeEchoes(g, all, start, next); err != nil {
+			return err
+		}
+		select {
+		case <-end:
+			return r.endEchoes(g, all, start)
+		default:
+		}
+		batch = batch[:0]
+		for _, s := range all {
+			batch = append(batch, kcp.Outgoing{Conn: s.conn, Data: binary.LittleEndian.AppendUint32(nil, s.next)})
+			s.sent[s.next%uint32(len(s.sent))] = time.Since(start)
+			s.next++
+		}
+		if g.Send(batch) < len(batch) {
+			return errors.New("a session has no room, or has ended")
+		}
+	}
+}
+
+// takeEchoes takes what comes back, until a time, or until all sessions are over.
+func takeEchoes(g *kcp.Group, all map[*kcp.Conn]*echoing, start, until time.Time) error {
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	var events [64]kcp.Event
+	for left := true; left; {
+		n, err := g.Wait(ctx, events[:])
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		for _, e := range events[:n] {
+			if err := all[e.Conn].take(&e, start); err != nil {
+				return err
+			}
+		}
+		left = false
+		for _, s := range all {
+			left = left || !s.over
+		}
+		if n == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+// take compares what has come back with what was sent.
+func (s *echoing) take(e *kcp.Event, start time.Time) error {
+	switch {
+	case e.Kind == kcp.EventData:
+	case errors.Is(e.Err, io.EOF): // EventEOF, or EventEnded if the server has closed
+		s.over = true
+		return nil
+	default:
+		return fmt.Errorf("event %d: %w", e.Kind, e.Err)
+	}
+	for s.part = append(s.part, e.Data...); len(s.part) >= 4; s.part = s.part[4:] {
+		if got := binary.LittleEndian.Uint32(s.part); got != s.got || got >= s.next || s.next-got > uint32(len(s.sent)) {
+			return fmt.Errorf("number %d in place of %d", got, s.got)
+		}
+		s.longest = max(s.longest, time.Since(start)-s.sent[s.got%uint32(len(s.sent))])
+		s.got++
+	}
+	return nil
+}
+
+// endEchoes takes what is still to come back, and closes the sessions.
+func (r *result) endEchoes(g *kcp.Group, all map[*kcp.Conn]*echoing, start time.Time) error {
+	for _, s := range all {
+		if err := s.conn.CloseWrite(); err != nil {
+			return err
+		}
+	}
+	if err := takeEchoes(g, all, start, time.Now().Add(20*time.Second)); err != nil {
+		return err
+	}
+	var closing sync.WaitGroup
+	for _, s := range all {
+		if !s.over || s.got != s.next {
+			return fmt.Errorf("%d of %d numbers have come back", s.got, s.next)
+		}
+		closing.Go(func() { _ = s.conn.Close() })
+		r.mu.Lock()
+		r.gaps, r.calls = append(r.gaps, s.longest), r.calls+int(s.got)
+		r.mu.Unlock()
+	}
+	closing.Wait()
+	return nil
 }
 
 // bulk sends 1 MB/s until end is closed, and compares the hash.
-func (r *result) bulk(c *kcp.Conn, end <-chan struct{}) error {
+func (r *result) bulk(conns []*kcp.Conn, end <-chan struct{}) error {
+	c := conns[0]
 	sum, random := sha256.New(), rand.NewChaCha8([32]byte{})
 	b := make([]byte, 16<<10)
 	total := int64(0)
