@@ -119,6 +119,14 @@ func formatBytes(n float64) string {
 	return fmt.Sprintf("%.0f B", n)
 }
 
+// plural returns "1 byte", "2 bytes".
+func plural[N int64 | uint64](n N, name string) string {
+	if n == 1 {
+		return "1 " + name
+	}
+	return fmt.Sprintf("%d %ss", n, name)
+}
+
 // formatShare formats part of whole as a percentage.
 func formatShare(part, whole float64) string {
 	if whole <= 0 {
