@@ -272,5 +272,6 @@ func hopeless(err error) bool {
 		errors.As(err, &name) && name.IsNotFound || errors.As(err, &address)
 }
 
-// internalError is the alert of a server that cannot load its certificate, say (RFC 8446 §6.2).
+// internalError is the alert of a server that cannot load its certificate, for instance
+// (RFC 8446 §6.2).
 const internalError tls.AlertError = 80

@@ -112,8 +112,8 @@ func TestFishCompletion(t *testing.T) {
 }
 
 // zshCompletes is run by zsh with the path of a script and lines. It types each line at
-// another zsh, and prints what that offers, with a NUL behind it. What stands there in two
-// halves is not found where that zsh echoes what is typed.
+// another zsh, and prints what that offers, with a NUL behind it. That zsh echoes what is
+// typed, so what is looked for stands there in two halves.
 const zshCompletes = `
 zmodload zsh/zpty
 zpty z zsh -f -i
