@@ -10,7 +10,8 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// ConfigError reports an invalid setting.
+// ConfigError reports an invalid setting, or with TakeOver one that differs between the
+// two processes.
 type ConfigError struct {
 	Field  string // name of the field of Config, or as in TLS.MinVersion
 	Value  any    // its value

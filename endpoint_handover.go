@@ -75,7 +75,7 @@ type handover struct {
 // close conn, and uses it until the successor has confirmed.
 func (l *Listener) HandOver(ctx context.Context, conn *net.UnixConn) error {
 	e := l.ep
-	link, err := takeover.NewLink(ctx, conn)
+	link, err := takeover.NewLink(ctx, conn, "the new process")
 	if err == nil {
 		err = e.handOver(ctx, l, link)
 		link.Close()

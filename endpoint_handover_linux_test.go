@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -347,19 +348,23 @@ func TestTakeoverDiffers(t *testing.T) {
 	t.Parallel()
 	other, err := crypt.AESGCM(make([]byte, 16))
 	require.NoError(t, err)
+	block, err := aes.NewCipher(make([]byte, 16))
+	require.NoError(t, err)
 	for _, test := range []struct {
-		name      string
+		field     string
+		value     any
 		old, next Config
 	}{
-		{"Config.TLS", *secured(Config{}), Config{}},
-		{"Config.Cipher", Config{}, Config{Cipher: other}},
-		{"Config.Cipher differs: another", Config{Cipher: testenv.AEAD(t)}, Config{Cipher: other}},
-		{"Config.FEC", Config{FEC: FEC{Data: 3, Parity: 1}}, Config{}},
-		{"Config.Shards", Config{}, Config{Shards: 2}},
-		{"Config.SharedConvs", Config{}, Config{SharedConvs: true}},
-		{"Config.LegacyPeers", Config{}, Config{LegacyPeers: LegacyRefuse}},
+		{"TLS", "not set", *secured(Config{}), Config{}},
+		{"Cipher", "set", Config{}, Config{Cipher: other}},
+		{"Cipher", "another", Config{Cipher: testenv.AEAD(t)}, Config{Cipher: other}},
+		{"Cipher", "another", Config{Cipher: testenv.AEAD(t)}, Config{Cipher: crypt.CFB(block)}},
+		{"FEC", "not set", Config{FEC: FEC{Data: 3, Parity: 1}}, Config{}},
+		{"Shards", 2, Config{}, Config{Shards: 2}},
+		{"SharedConvs", true, Config{}, Config{SharedConvs: true}},
+		{"LegacyPeers", "LegacyRefuse", Config{}, Config{LegacyPeers: LegacyRefuse}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
+		t.Run(fmt.Sprint(test.field, " ", test.value), func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &test.old)
 			require.NoError(t, err)
 			serves(t, "old", l)
@@ -367,8 +372,11 @@ func TestTakeoverDiffers(t *testing.T) {
 			left := make(chan error)
 			go func() { left <- l.HandOver(context.Background(), a) }()
 			_, err = TakeOver(context.Background(), b, &test.next)
-			require.ErrorContains(t, err, test.name)
-			require.ErrorContains(t, <-left, test.name)
+			var differs *ConfigError
+			require.ErrorAs(t, err, &differs)
+			require.Equal(t, test.field, differs.Field)
+			require.Equal(t, test.value, differs.Value)
+			require.ErrorContains(t, <-left, "the new process refuses: "+differs.Error())
 			dial := test.old
 			dials(t, l.Addr(), &dial, "old").echoes(t, 1000)
 		})
@@ -448,10 +456,16 @@ func TestTakeoverHostileSuccessor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := unixPair(t)
-			link, err := takeover.NewLink(context.Background(), b)
+			link, err := takeover.NewLink(context.Background(), b, "")
 			require.NoError(t, err)
-			hostile(link, b)
-			require.Error(t, l.HandOver(impatient(t), a))
+			done := make(chan struct{})
+			go func() { hostile(link, b); close(done) }()
+			err = l.HandOver(impatient(t), a)
+			<-done
+			require.Error(t, err)
+			if strings.HasPrefix(name, "gone") {
+				require.EqualError(t, err, "hand over kcp "+l.Addr().String()+": the new process has ended, or closed the socket")
+			}
 			link.Close()
 			c.echoes(t, 10_000)
 			dials(t, l.Addr(), nil, "old").echoes(t, 1000)
@@ -537,11 +551,14 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := unixPair(t)
 			before := openFileCount(t)
-			link, err := takeover.NewLink(context.Background(), a)
+			link, err := takeover.NewLink(context.Background(), a, "")
 			require.NoError(t, err)
 			go hostile(link, a)
 			_, err = TakeOver(impatient(t), b, nil)
 			require.Error(t, err)
+			if name == "gone" {
+				require.EqualError(t, err, "take over kcp: the old process has ended, or closed the socket")
+			}
 			require.Eventually(t, func() bool { return openFileCount(t) <= before }, 5*time.Second, time.Millisecond)
 			link.Close()
 		})

@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"sync"
@@ -34,10 +35,10 @@ type predecessor struct {
 //
 // config must be as in the other process, as far as it decides which session a packet
 // belongs to: Cipher, whether TLS is set, whether FEC is, Shards, SharedConvs, and
-// whether legacy peers may open sessions. If it differs, the error says in what, and
-// nothing has changed in the other process. SocketBuffer and Control have no effect.
-// With TLS the key of stateless resets is that of the other process, unless config sets
-// one.
+// whether legacy peers may open sessions. If it differs, the error wraps a *ConfigError
+// that says in what, and nothing has changed in the other process. SocketBuffer and
+// Control have no effect. With TLS the key of stateless resets is that of the other
+// process, unless config sets one.
 //
 // TakeOver gives up after 4 seconds, or with ctx.Err() when ctx ends. It works on Linux;
 // elsewhere the error is errors.ErrUnsupported. It checks that the other process is of
@@ -50,7 +51,7 @@ func TakeOver(ctx context.Context, conn *net.UnixConn, config *Config) (*Listene
 	if err := config.listenable(); err != nil {
 		return nil, opError("take over", nil, nil, err)
 	}
-	link, err := takeover.NewLink(ctx, conn)
+	link, err := takeover.NewLink(ctx, conn, "the old process")
 	if err != nil {
 		return nil, opError("take over", nil, nil, err)
 	}
@@ -117,16 +118,23 @@ func agrees(offer *takeover.Offer, config *Config) error {
 	if offer.Sockets < 1 || offer.Predecessors < 0 || offer.Predecessors > 100 {
 		return errors.New("malformed message")
 	}
+	if offer.Version != takeover.Version {
+		return fmt.Errorf("the old process hands over by version %d of the exchange, the new one by %d", offer.Version, takeover.Version)
+	}
 	own := config.withDefaults()
 	scheme := protect.NewScheme(own.Cipher, own.TLS != nil, own.Repetition.endpoint().nonces())
 	sockets := own.Shards
 	if own.Shards <= 1 {
 		sockets = 1
 	}
-	return offer.Differs(own.offer(sockets, scheme), func(packet []byte, content string) bool {
+	differs := offer.Differs(own.offer(sockets, scheme), func(packet []byte, content string) bool {
 		p := protect.Packet{Data: packet}
 		return scheme.Outside.Open(&p) == nil && string(p.Data) == content
 	})
+	if differs != nil {
+		return (*ConfigError)(differs)
+	}
+	return nil
 }
 
 // openFiles opens the descriptors that have come with State.

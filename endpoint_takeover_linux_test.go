@@ -298,7 +298,7 @@ func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
 	var links [2]*takeover.Link
 	for i, c := range []*net.UnixConn{old, new} {
 		var err error
-		if links[i], err = takeover.NewLink(context.Background(), c); err != nil {
+		if links[i], err = takeover.NewLink(context.Background(), c, ""); err != nil {
 			return
 		}
 	}

@@ -168,7 +168,7 @@ func (a *aead) Open(packet []byte) ([]byte, error) {
 func AESGCM(key []byte) (Cipher, error) {
 	block, err := aes.NewCipher(key)
 	if err != nil {
-		return nil, fmt.Errorf("crypt: AES-GCM: %w", err)
+		return nil, &keySizeError{"AES-GCM", "16, 24 or 32", len(key), err}
 	}
 	gcm, err := cipher.NewGCM(block)
 	if err != nil && fips140.Enabled() {
@@ -188,6 +188,9 @@ func AESGCM(key []byte) (Cipher, error) {
 // nonces have the length of AES-GCM's and repeat as soon, so a key is good for
 // 2^32 packets of both ends together, too; see the package documentation.
 func ChaCha20Poly1305(key []byte) (Cipher, error) {
+	if len(key) != chacha20poly1305.KeySize {
+		return nil, &keySizeError{"ChaCha20-Poly1305", "32", len(key), nil}
+	}
 	a, err := chacha20poly1305.New(key)
 	if err != nil {
 		return nil, fmt.Errorf("crypt: ChaCha20-Poly1305: %w", err)
@@ -203,6 +206,9 @@ func ChaCha20Poly1305(key []byte) (Cipher, error) {
 // practice, whatever the number of packets, clients and restarts, so it is the
 // choice for a key that is used by many or for long.
 func XChaCha20Poly1305(key []byte) (Cipher, error) {
+	if len(key) != chacha20poly1305.KeySize {
+		return nil, &keySizeError{"XChaCha20-Poly1305", "32", len(key), nil}
+	}
 	a, err := chacha20poly1305.NewX(key)
 	if err != nil {
 		return nil, fmt.Errorf("crypt: XChaCha20-Poly1305: %w", err)

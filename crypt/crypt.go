@@ -2,6 +2,7 @@ package crypt
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 )
@@ -19,6 +20,20 @@ var (
 
 	errNoNonce = errors.New("crypt: the nonces of this cipher cannot be chosen")
 )
+
+// keySizeError is returned for a key of a size that its cipher does not take.
+type keySizeError struct {
+	cipher string
+	sizes  string // those that it takes, in words
+	size   int    // that of the key
+	err    error  // of the library; may be nil
+}
+
+func (e *keySizeError) Error() string {
+	return fmt.Sprintf("crypt: %s takes a key of %s bytes, not %d", e.cipher, e.sizes, e.size)
+}
+
+func (e *keySizeError) Unwrap() error { return e.err }
 
 // A Cipher protects packets. It works in the buffer of the packet, keeps no
 // reference to it, and is safe for concurrent use: one Cipher serves all

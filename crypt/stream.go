@@ -4,7 +4,6 @@ import (
 	"crypto/pbkdf2"
 	"crypto/sha1"
 	"crypto/subtle"
-	"fmt"
 
 	"golang.org/x/crypto/salsa20"
 )
@@ -28,7 +27,7 @@ import (
 func Salsa20(key []byte) (Cipher, error) {
 	s := new(salsa)
 	if len(key) != len(s.key) {
-		return nil, fmt.Errorf("crypt: Salsa20 needs a key of %d bytes, not %d", len(s.key), len(key))
+		return nil, &keySizeError{"Salsa20", "32", len(key), nil}
 	}
 	copy(s.key[:], key)
 	return &checked{scrambler: s, hides: true}, nil

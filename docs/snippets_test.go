@@ -253,12 +253,25 @@ func reconnect(ctx context.Context, addr string, config *kcp.Config) (*kcp.Conn,
 	}
 }
 
-// hopeless reports whether dialling again meets the same error.
+// hopeless reports whether dialling again meets the same error. err is that of a Dial, or
+// the one with which the session before has ended.
 func hopeless(err error) bool {
-	var setting *kcp.ConfigError
+	var closed *kcp.PeerCloseError
 	var handshake *kcp.HandshakeError
+	var alert tls.AlertError
+	var setting *kcp.ConfigError
 	var name *net.DNSError
 	var address *net.AddrError
-	return errors.As(err, &setting) || errors.As(err, &handshake) ||
+	switch {
+	case errors.As(err, &closed):
+		return closed.Code != restarting
+	case errors.As(err, &handshake):
+		return !(handshake.Remote && errors.As(err, &alert) && alert == internalError)
+	}
+	return errors.Is(err, kcp.ErrNoTLS) || errors.Is(err, kcp.ErrTLSRequired) || errors.As(err, &setting) ||
 		errors.As(err, &name) && name.IsNotFound || errors.As(err, &address)
 }
+
+// internalError is the alert of a server that cannot load its certificate, for instance
+// (RFC 8446 §6.2).
+const internalError tls.AlertError = 80

@@ -3,6 +3,8 @@ package docs
 import (
 	"context"
 	"crypto/aes"
+	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +22,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -197,6 +202,68 @@ func TestDrainAndReconnect(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, conn.Close())
 	require.NoError(t, <-back)
+}
+
+// TestReconnectTriesAgain is reconnect at a server that cannot load its certificate at
+// first. TestReconnectGivesUp has a certificate that the client does not trust.
+func TestReconnectTriesAgain(t *testing.T) {
+	var hellos atomic.Int32
+	client := testenv.TLS()
+	server, cert := client.Clone(), client.Certificates[0]
+	server.Certificates = nil
+	server.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if hellos.Add(1) == 1 {
+			return nil, errors.New("it is being replaced")
+		}
+		return &cert, nil
+	}
+	conn, err := reconnectTo(t, server, client)
+	require.NoError(t, err)
+	require.NoError(t, conn.Abort())
+	require.EqualValues(t, 2, hellos.Load())
+}
+
+func TestReconnectGivesUp(t *testing.T) {
+	client := testenv.TLS()
+	client.RootCAs = x509.NewCertPool()
+	_, err := reconnectTo(t, testenv.TLS(), client)
+	var untrusted x509.UnknownAuthorityError
+	require.ErrorAs(t, err, &untrusted)
+	_, err = reconnectTo(t, testenv.TLS(), nil)
+	require.ErrorIs(t, err, kcp.ErrTLSRequired)
+	_, err = reconnectTo(t, nil, testenv.TLS())
+	require.ErrorIs(t, err, kcp.ErrNoTLS)
+}
+
+// reconnectTo returns what reconnect does with a server, within seconds.
+func reconnectTo(t *testing.T, server, client *tls.Config) (*kcp.Conn, error) {
+	t.Helper()
+	l, err := kcp.Listen("udp", "127.0.0.1:0", &kcp.Config{TLS: server})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Endpoint().Close() })
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	return reconnect(ctx, l.Addr().String(), &kcp.Config{TLS: client})
+}
+
+// Errors of the table before reconnect.
+func TestHopeless(t *testing.T) {
+	for _, err := range []error{
+		kcp.ErrRefused, kcp.ErrReset, &kcp.NoAnswerError{}, &kcp.PeerLostError{}, syscall.ENETUNREACH,
+		&kcp.PeerCloseError{Code: restarting}, &kcp.PeerCloseError{Code: restarting, Aborted: true},
+		&kcp.HandshakeError{Remote: true, Err: internalError}, &net.DNSError{IsTimeout: true},
+	} {
+		require.False(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
+	}
+	const badCertificate tls.AlertError = 42
+	for _, err := range []error{
+		&kcp.PeerCloseError{Code: kicked}, &kcp.PeerCloseError{Code: kicked, Aborted: true},
+		&kcp.HandshakeError{Remote: true, Err: badCertificate}, &kcp.HandshakeError{Err: internalError},
+		&kcp.HandshakeError{Remote: true, Err: kcp.ErrHandshakeChanged},
+		kcp.ErrNoTLS, kcp.ErrTLSRequired, &kcp.ConfigError{}, &net.DNSError{IsNotFound: true}, &net.AddrError{},
+	} {
+		require.True(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
+	}
 }
 
 // TestDialAll opens several sessions on one endpoint in one round trip.

@@ -78,7 +78,11 @@ func (c *Client) keep(ctx context.Context, w way) error {
 		case !known && permanent(err):
 			return fmt.Errorf("%v: %w", w, err)
 		case c.config.MaxRetries > 0 && failed > c.config.MaxRetries:
-			return fmt.Errorf("%v: given up after %d retries: %w", w, c.config.MaxRetries, err)
+			retries := "1 retry"
+			if c.config.MaxRetries != 1 {
+				retries = fmt.Sprintf("%d retries", c.config.MaxRetries)
+			}
+			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
 		pause := wait.NextBackOff()
 		log.Warn("no session", "error", err, "retry", pause.Round(time.Millisecond))

@@ -273,8 +273,10 @@ func TestNoServer(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.NoError(t, c.stop())
 
-	config.MaxRetries = 2
-	require.ErrorContains(t, run(t, config), "given up after 2 retries")
+	for n, want := range map[int]string{1: "given up after 1 retry: ", 2: "given up after 2 retries: "} {
+		config.MaxRetries = n
+		require.ErrorContains(t, run(t, config), want)
+	}
 }
 
 // A server that does not answer the hello does not hold the client for ever.

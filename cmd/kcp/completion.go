@@ -99,14 +99,6 @@ func flagNames(o *optionSet, args ...string) string {
 	return strings.Join(names, "|")
 }
 
-// flagOf returns the pattern of the flag name if o has it, and otherwise nothing.
-func flagOf(o *optionSet, name string) string {
-	if slices.ContainsFunc(o.all(), func(f option) bool { return f.name == name }) {
-		return "-" + name
-	}
-	return ""
-}
-
 // bashScript returns the script for bash, of version 4 or later.
 func bashScript() string {
 	var b strings.Builder
@@ -122,11 +114,14 @@ _kcp() {
 	for _, c := range commands() {
 		o := c.options()
 		fmt.Fprintf(&b, "\t%s)\n\t\tcase $before in\n", c.name)
+		for _, f := range o.all() {
+			if values := f.values(); values != nil {
+				fmt.Fprintf(&b, "\t\t-%s) COMPREPLY=($(compgen -W '%s' -- \"$cur\")); return ;;\n", f.name, strings.Join(values, " "))
+			}
+		}
 		for _, kind := range []struct{ names, reply string }{
 			{flagNames(o, "PATH"), "compopt -o default 2>/dev/null; return"},
 			{flagNames(o, "DIR"), "compopt -o dirnames 2>/dev/null; return"},
-			{flagOf(o, "cc"), "COMPREPLY=($(compgen -W 'bbr cubic reference none' -- \"$cur\")); return"},
-			{flagOf(o, "profile"), "COMPREPLY=($(compgen -W 'default lowlatency classic' -- \"$cur\")); return"},
 			{flagNames(o), "return"},
 		} {
 			if kind.names != "" {
@@ -162,7 +157,7 @@ func zshScript() string {
 		fmt.Fprintf(&b, "\t%s)\n\t\t_arguments", c.name)
 		for _, f := range append([]option{helpOption}, o.all()...) {
 			// A star: it may stand more than once.
-			text := "*-" + f.name + "[" + escaped(f.brief(), `[]:\`) + "]" + zshArgument(f.arg)
+			text := "*-" + f.name + "[" + escaped(f.brief(), `[]:\`) + "]" + f.zshArgument()
 			fmt.Fprintf(&b, " \\\n\t\t\t%s", quoted(text, shQuote))
 		}
 		switch {
@@ -182,16 +177,20 @@ func zshScript() string {
 var helpOption = option{name: "h", help: "print the usage"}
 
 // zshArgument describes the argument of a flag to _arguments of zsh.
-func zshArgument(arg string) string {
-	switch arg {
-	case "":
+func (o option) zshArgument() string {
+	if o.arg == "" {
 		return ""
-	case "PATH":
-		return ":" + arg + ":_files"
-	case "DIR":
-		return ":" + arg + ":_files -/"
 	}
-	return ":" + strings.ReplaceAll(arg, ":", `\:`) + ": "
+	does := " "
+	switch values := o.values(); {
+	case values != nil:
+		does = "(" + strings.Join(values, " ") + ")"
+	case o.arg == "PATH":
+		does = "_files"
+	case o.arg == "DIR":
+		does = "_files -/"
+	}
+	return ":" + strings.ReplaceAll(o.arg, ":", `\:`) + ":" + does
 }
 
 // fishScript returns the script for fish.
@@ -206,15 +205,16 @@ func fishScript() string {
 		// Not __fish_seen_subcommand_from: an argument may be a name, too.
 		when := fmt.Sprintf("complete -c kcp -n 'set -l words (commandline -opc); test \"$words[2]\" = %s'", c.name)
 		for _, f := range append([]option{helpOption}, o.all()...) {
-			kind := ""
-			switch f.arg {
-			case "":
-			case "PATH":
+			kind := " -x"
+			switch values := f.values(); {
+			case f.arg == "":
+				kind = ""
+			case values != nil:
+				kind = " -xa '" + strings.Join(values, " ") + "'"
+			case f.arg == "PATH":
 				kind = " -rF"
-			case "DIR":
+			case f.arg == "DIR":
 				kind = " -xa '(__fish_complete_directories)'"
-			default:
-				kind = " -x"
 			}
 			fmt.Fprintf(&b, "%s -o %s%s -d %s\n", when, f.name, kind, quoted(escaped(f.brief(), `\`), fishQuote))
 		}

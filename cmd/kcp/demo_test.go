@@ -123,6 +123,19 @@ func TestDirectionIntact(t *testing.T) {
 	require.True(t, (&direction{sentSum: []byte{1}, receivedSum: []byte{1}}).intact())
 }
 
+// Counts of one thing are said as such.
+func TestSummaryOfOnePacket(t *testing.T) {
+	var out bytes.Buffer
+	d := newDemo(streams{out: &out})
+	d.settings.envelope = envelope{}
+	dir := &direction{name: "up", size: 1, took: time.Second, sentSum: []byte{1}, receivedSum: []byte{1}}
+	dir.receiver.FEC.ParityReceived, dir.receiver.FEC.Recovered = 1, 1
+	dir.sender.PacketsSent = 1
+	require.NoError(t, d.conclude(dir))
+	require.Contains(t, out.String(), "up: 1 lost packet recovered by parity\n")
+	require.Contains(t, out.String(), "up: the system dropped 1 more packet, because")
+}
+
 func TestDemoTimesOut(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{

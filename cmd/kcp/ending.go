@@ -134,7 +134,7 @@ func (p *pipe) over(s *silence) (bool, error) {
 	case p.patience < 0 || silence < p.patience:
 		return false, nil
 	}
-	return true, fmt.Errorf("peer lost: data is missing after the first %d bytes; nothing received for %v", now.written, formatTime(silence))
+	return true, fmt.Errorf("peer lost: data is missing after %s; nothing received for %v", plural(now.written, "byte"), formatTime(silence))
 }
 
 // hold waits, before the process ends, for as long as the peer may retransmit

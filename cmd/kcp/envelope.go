@@ -21,40 +21,43 @@ import (
 // it needs, as kcptun does.
 type newCipher func(key []byte) (crypt.Cipher, error)
 
-// cipherNames lists the keys of ciphers, for error messages.
-const cipherNames = "aes-256-gcm, aes-128-gcm, chacha20-poly1305, xchacha20-poly1305, aes, aes-128, aes-192, 3des, salsa20, xor or none"
-
 // ciphers are the values of -cipher. The names are those of kcptun, if it has
 // the cipher.
-var ciphers = map[string]newCipher{
-	"aes-256-gcm":        crypt.AESGCM,
-	"aes-128-gcm":        func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) },
-	"chacha20-poly1305":  crypt.ChaCha20Poly1305,
-	"xchacha20-poly1305": crypt.XChaCha20Poly1305,
-	"xchacha20":          crypt.XChaCha20Poly1305,
-	"aes":                aesCFB(32),
-	"aes-128":            aesCFB(16),
-	"aes-192":            aesCFB(24),
-	"3des": func(key []byte) (crypt.Cipher, error) {
+var ciphers = choices[newCipher]{
+	{"aes-256-gcm", crypt.AESGCM},
+	{"aes-128-gcm", func(key []byte) (crypt.Cipher, error) { return crypt.AESGCM(key[:16]) }},
+	{"chacha20-poly1305", crypt.ChaCha20Poly1305},
+	{"xchacha20-poly1305", crypt.XChaCha20Poly1305},
+	{"aes", aesCFB},
+	{"aes-128", func(key []byte) (crypt.Cipher, error) { return aesCFB(key[:16]) }},
+	{"aes-192", func(key []byte) (crypt.Cipher, error) { return aesCFB(key[:24]) }},
+	{"3des", func(key []byte) (crypt.Cipher, error) {
 		b, err := des.NewTripleDESCipher(key[:24])
 		if err != nil {
 			return nil, err
 		}
 		return crypt.CFB(b), nil
-	},
-	"salsa20": crypt.Salsa20,
-	"xor":     func(key []byte) (crypt.Cipher, error) { return crypt.XOR(key), nil },
-	"none":    func([]byte) (crypt.Cipher, error) { return crypt.None(), nil },
+	}},
+	{"salsa20", crypt.Salsa20},
+	{"xor", func(key []byte) (crypt.Cipher, error) { return crypt.XOR(key), nil }},
+	{"none", func([]byte) (crypt.Cipher, error) { return crypt.None(), nil }},
 }
 
-func aesCFB(size int) newCipher {
-	return func(key []byte) (crypt.Cipher, error) {
-		b, err := aes.NewCipher(key[:size])
-		if err != nil {
-			return nil, err
-		}
-		return crypt.CFB(b), nil
+// parseCipher parses the value of -cipher, which may be kcptun's name of
+// xchacha20-poly1305, too.
+func parseCipher(s string) (newCipher, error) {
+	if strings.EqualFold(s, "xchacha20") {
+		return crypt.XChaCha20Poly1305, nil
 	}
+	return ciphers.parse(s)
+}
+
+func aesCFB(key []byte) (crypt.Cipher, error) {
+	b, err := aes.NewCipher(key)
+	if err != nil {
+		return nil, err
+	}
+	return crypt.CFB(b), nil
 }
 
 // keySize is the size of a key, in bytes.
@@ -152,7 +155,7 @@ func (e *envelope) apply(c *kcp.Config) error {
 }
 
 // setKey returns the setter of a flag with a key. There may be one of them.
-func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) func(string) error {
+func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) setFunc {
 	return func(s string) error {
 		if e.keyFlag != "" && e.keyFlag != flag {
 			return errors.New("there is another key already, by " + e.keyFlag)
@@ -166,7 +169,7 @@ func (e *envelope) setKey(flag string, parse func(string) ([]byte, error)) func(
 func (s *settings) envelopeOptions() []option {
 	return []option{
 		{"cipher", "NAME", "encrypt packets, the same at both ends: aes-256-gcm,\naes-128-gcm, chacha20-poly1305, xchacha20-poly1305,\nand without authentication aes, aes-128, aes-192,\n3des, salsa20, xor, none",
-			edit(s, "cipher", oneOf(cipherNames, ciphers), func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v })},
+			ciphers.listed(edit(s, "cipher", parseCipher, func(_ *kcp.Config, v newCipher) { s.envelope.cipher = v }))},
 		{"key", "PASSPHRASE", "passphrase of the cipher, or hex: and the 64 digits\nof its key",
 			s.envelope.setKey("-key", parseKey)},
 		{"key-file", "PATH", "read the same from a file, so that ps does not show\nit; without both the environment variable KCP_KEY\ncounts",

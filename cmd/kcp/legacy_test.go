@@ -190,7 +190,7 @@ func TestLegacyPipeFindsMissingBytes(t *testing.T) {
 
 		a := startPipe(t.Context(), t, b.accepted, nil, func(p *pipe) { p.patience = 10 * time.Second })
 		err := <-a.done
-		require.ErrorContains(t, err, "data is missing after the first 5 bytes")
+		require.ErrorContains(t, err, "data is missing after 5 bytes")
 		require.InDelta(t, 10, a.took.Seconds(), 1)
 		require.Equal(t, "hello", a.got.String())
 	})

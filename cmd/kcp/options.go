@@ -14,7 +14,27 @@ import (
 type option struct {
 	name, arg string
 	help      string // lines are broken by hand, for 54 columns
-	set       func(string) error
+	set       setter
+}
+
+// setter takes the value of a flag.
+type setter interface{ Set(value string) error }
+
+// setFunc is the setter of a flag with any values.
+type setFunc func(value string) error
+
+func (f setFunc) Set(value string) error { return f(value) }
+
+// listed is the setter of a flag that has one of a few values.
+type listed struct {
+	setFunc
+	values []string
+}
+
+// values returns those that the flag may have; nil: any.
+func (o option) values() []string {
+	l, _ := o.set.(listed)
+	return l.values
 }
 
 // optionGroup is a part of the usage text.
@@ -41,9 +61,9 @@ func (o *optionSet) parse(std streams, args []string, positional int) ([]string,
 	for _, g := range o.groups {
 		for _, opt := range g.options {
 			if opt.arg == "" {
-				fs.BoolFunc(opt.name, "", opt.set)
+				fs.BoolFunc(opt.name, "", opt.set.Set)
 			} else {
-				fs.Func(opt.name, "", opt.set)
+				fs.Func(opt.name, "", opt.set.Set)
 			}
 		}
 	}
@@ -90,7 +110,7 @@ func (o *optionSet) usage() string {
 }
 
 // toggle returns a setter for a switch.
-func toggle(to *bool) func(string) error {
+func toggle(to *bool) setFunc {
 	return func(s string) error {
 		v, err := strconv.ParseBool(s)
 		if err != nil {
@@ -102,7 +122,7 @@ func toggle(to *bool) func(string) error {
 }
 
 // parsed returns a setter that stores the result of parse.
-func parsed[T any](to *T, parse func(string) (T, error)) func(string) error {
+func parsed[T any](to *T, parse func(string) (T, error)) setFunc {
 	return func(s string) error {
 		v, err := parse(s)
 		if err == nil {

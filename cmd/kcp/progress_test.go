@@ -195,7 +195,7 @@ func TestKeyFromFileOrEnvironment(t *testing.T) {
 	require.Equal(t, other, key("-key", "other"))
 	t.Setenv(keyVariable, "hex:12")
 	var cfg kcp.Config
-	e := envelope{cipher: ciphers["aes"]}
+	e := envelope{cipher: aesCFB}
 	require.ErrorContains(t, e.apply(&cfg), "KCP_KEY: want hex:")
 }
 

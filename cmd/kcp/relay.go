@@ -59,7 +59,7 @@ interrupted. Then it prints what became of the packets.`,
 			}},
 			{"The network, in both directions unless -direction says otherwise", r.linkOptions()},
 			{"Events", []option{
-				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", r.addOutage},
+				{"outage", "AT+LENGTH", "lose all packets for LENGTH, beginning after AT, such\nas 10s+3s; can be repeated", setFunc(r.addOutage)},
 				{"rebind", "DURATION", "change the source addresses that the target sees this\noften, like a NAT that loses its bindings", parsed(&r.rebind, positiveDuration)},
 			}},
 		},
@@ -72,18 +72,17 @@ interrupted. Then it prints what became of the packets.`,
 
 // linkOptions returns the flags that describe links.
 func (r *relay) linkOptions() []option {
-	var names []string
-	for _, p := range netsim.Profiles() {
-		names = append(names, p.Name)
-	}
+	networks := networks()
 	return []option{
-		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(names, ",\n"), r.setProfile},
-		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both", r.setDirection},
+		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(networks.names(), ",\n"), networks.listed(r.setProfile)},
+		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both",
+			directions.listed(parsed(&r.chosen, directions.parse))},
 		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
 		{"burst", "PACKETS", "lose packets in bursts of this mean length", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
 		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
 		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
-		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then", forLinks(r, parseShape, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v })},
+		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then",
+			shapes.listed(forLinks(r, shapes.parse, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v }))},
 		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
 		{"reorder", "SHARE", "packets that may overtake others, within the jitter", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Reorder = v })},
 		{"corrupt", "SHARE", "packets with a bit flipped", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Corrupt = v })},
@@ -96,7 +95,7 @@ func (r *relay) linkOptions() []option {
 
 // forLinks returns a setter for the directions that are chosen when the flag is
 // parsed.
-func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) func(string) error {
+func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd, T)) setFunc {
 	return func(s string) error {
 		v, err := parse(s)
 		if err != nil {
@@ -109,25 +108,32 @@ func forLinks[T any](r *relay, parse func(string) (T, error), set func(*relayEnd
 	}
 }
 
-func (r *relay) setDirection(s string) error {
-	chosen, err := oneOf("up, down or both", map[string][]int{"up": {0}, "down": {1}, "both": {0, 1}})(s)
-	if err == nil {
-		r.chosen = chosen
+// The values of -direction and -shape.
+var (
+	directions = choices[[]int]{{"up", []int{0}}, {"down", []int{1}}, {"both", []int{0, 1}}}
+	shapes     = choices[netsim.JitterShape]{
+		{"uniform", netsim.JitterUniform}, {"normal", netsim.JitterNormal}, {"pareto", netsim.JitterPareto},
 	}
-	return err
+)
+
+// networks returns the values of -profile.
+func networks() (all choices[netsim.Profile]) {
+	for _, p := range netsim.Profiles() {
+		all = append(all, choice[netsim.Profile]{p.Name, p})
+	}
+	return all
 }
 
 func (r *relay) setProfile(s string) error {
-	for _, p := range netsim.Profiles() {
-		if p.Name == strings.ToLower(s) {
-			for _, i := range r.chosen {
-				r.ends[i] = relayEnd{link: [...]netsim.LinkConfig{p.Up, p.Down}[i]}
-				r.ends[i].link.Overhead = netsim.OverheadIPv4
-			}
-			return nil
-		}
+	p, err := networks().parse(s)
+	if err != nil {
+		return err
 	}
-	return errors.New("no such profile; -h lists them")
+	for _, i := range r.chosen {
+		r.ends[i] = relayEnd{link: [...]netsim.LinkConfig{p.Up, p.Down}[i]}
+		r.ends[i].link.Overhead = netsim.OverheadIPv4
+	}
+	return nil
 }
 
 func (r *relay) addOutage(s string) error {
@@ -148,12 +154,6 @@ func parseBurst(s string) (float64, error) {
 		return 0, errors.New("want a number of packets, 1 or more")
 	}
 	return v, nil
-}
-
-func parseShape(s string) (netsim.JitterShape, error) {
-	return oneOf("uniform, normal or pareto", map[string]netsim.JitterShape{
-		"uniform": netsim.JitterUniform, "normal": netsim.JitterNormal, "pareto": netsim.JitterPareto,
-	})(s)
 }
 
 // parseRate parses a rate, and returns it in bytes per second. 10mbit and

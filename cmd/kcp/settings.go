@@ -27,6 +27,17 @@ var (
 	classicProfile    = profile{name: "classic", config: kcp.Classic}
 )
 
+// The values of -profile, -nodelay and -cc.
+var (
+	profiles = choices[profile]{
+		{"default", defaultProfile}, {"lowlatency", lowLatencyProfile}, {"classic", classicProfile},
+	}
+	noDelays = choices[kcp.NoDelay]{{"off", kcp.NoDelayOff}, {"on", kcp.NoDelayOn}, {"turbo", kcp.NoDelayTurbo}}
+	controls = choices[func() congestion.Control]{
+		{"bbr", congestion.NewBBR}, {"cubic", congestion.NewCubic}, {"reference", congestion.NewReference}, {"none", congestion.NewNone},
+	}
+)
+
 // settings holds the flags that make a kcp.Config. They are applied after the
 // profile, wherever -profile stands.
 type settings struct {
@@ -96,7 +107,7 @@ func (s *settings) String() string {
 }
 
 // edit returns a setter that records a change of the kcp.Config.
-func edit[T any](s *settings, name string, parse func(string) (T, error), apply func(*kcp.Config, T)) func(string) error {
+func edit[T any](s *settings, name string, parse func(string) (T, error), apply func(*kcp.Config, T)) setFunc {
 	return func(value string) error {
 		v, err := parse(value)
 		if err != nil {
@@ -112,9 +123,7 @@ func edit[T any](s *settings, name string, parse func(string) (T, error), apply 
 func (s *settings) group() optionGroup {
 	return optionGroup{"Session settings", append([]option{
 		{"profile", "NAME", "settings to start from: default, lowlatency (no\ncongestion control) or classic (those of C KCP)",
-			parsed(&s.profile, oneOf("default, lowlatency or classic", map[string]profile{
-				"default": defaultProfile, "lowlatency": lowLatencyProfile, "classic": classicProfile,
-			}))},
+			profiles.listed(parsed(&s.profile, profiles.parse))},
 		{"mtu", "BYTES", "largest UDP payload to send: 50 to 65507",
 			edit(s, "mtu", within(50, 65507), func(c *kcp.Config, v int) { c.MTU = v })},
 		{"sndwnd", "SEGMENTS", "maximum segments in flight: 1 to 65535",
@@ -122,9 +131,7 @@ func (s *settings) group() optionGroup {
 		{"rcvwnd", "SEGMENTS", "maximum segments held for the reader: 1 to 65535",
 			edit(s, "rcvwnd", within(1, 65535), func(c *kcp.Config, v int) { c.ReceiveWindow = v })},
 		{"nodelay", "MODE", "retransmission time-outs: off (longest), on, or turbo\n(shortest)",
-			edit(s, "nodelay", oneOf("off, on or turbo", map[string]kcp.NoDelay{
-				"off": kcp.NoDelayOff, "on": kcp.NoDelayOn, "turbo": kcp.NoDelayTurbo,
-			}), func(c *kcp.Config, v kcp.NoDelay) { c.NoDelay = v })},
+			noDelays.listed(edit(s, "nodelay", noDelays.parse, func(c *kcp.Config, v kcp.NoDelay) { c.NoDelay = v }))},
 		{"minrto", "DURATION", "minimum retransmission time-out: 1ms to 1m",
 			edit(s, "minrto", positiveDuration, func(c *kcp.Config, v time.Duration) { c.MinRTO = v })},
 		{"interval", "DURATION", "minimum variance that time-outs allow for: 10ms to 5s",
@@ -132,9 +139,7 @@ func (s *settings) group() optionGroup {
 		{"resend", "N", "fast retransmit: send a segment again once N later\nones are acknowledged; 0: only after its time-out",
 			edit(s, "resend", parseCount, func(c *kcp.Config, v int) { c.FastResend = orOff(v) })},
 		{"cc", "NAME", "congestion control: bbr, cubic, reference or none",
-			edit(s, "cc", oneOf("bbr, cubic, reference or none", map[string]func() congestion.Control{
-				"bbr": congestion.NewBBR, "cubic": congestion.NewCubic, "reference": congestion.NewReference, "none": congestion.NewNone,
-			}), func(c *kcp.Config, v func() congestion.Control) { c.CongestionControl = v })},
+			controls.listed(edit(s, "cc", controls.parse, func(c *kcp.Config, v func() congestion.Control) { c.CongestionControl = v }))},
 		{"stream", "", "byte stream, in which small writes share a segment;\nthe default, except with -profile classic", s.mode("-stream", &s.stream)},
 		{"message", "", "message mode: writes do not share segments", s.mode("-message", &s.message)},
 		{"peer-timeout", "DURATION", "fail if data is unacknowledged and nothing arrives\nfrom the peer for this long; 0: never; default 30s",
@@ -158,7 +163,7 @@ func (s *settings) only(names ...string) optionGroup {
 }
 
 // mode returns the setter of -stream or -message.
-func (s *settings) mode(name string, to *bool) func(string) error {
+func (s *settings) mode(name string, to *bool) setFunc {
 	set := toggle(to)
 	return func(value string) error {
 		err := set(value)

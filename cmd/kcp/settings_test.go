@@ -148,6 +148,7 @@ func TestFormats(t *testing.T) {
 	} {
 		require.Equal(t, want, formatBytes(n))
 	}
+	require.Equal(t, "0 bytes, 1 byte, 2 bytes", plural(int64(0), "byte")+", "+plural(int64(1), "byte")+", "+plural(int64(2), "byte"))
 	require.Equal(t, "12.5%", formatShare(1, 8))
 	require.Equal(t, "0.0%", formatShare(0, 0))
 	require.Equal(t, "12ms", formatTime(12*time.Millisecond+300*time.Microsecond))

@@ -27,12 +27,12 @@ func (d *demo) conclude(directions ...*direction) error {
 	for _, dir := range directions {
 		recovered := &dir.receiver.FEC
 		if recovered.ParityReceived > 0 {
-			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: %d lost packets recovered by parity", dir.name, recovered.Recovered)))
+			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: %s recovered by parity", dir.name, plural(recovered.Recovered, "lost packet"))))
 		}
 		// A few may still be underway.
 		if n := dir.overlooked(); d.settings.bare() && n > int64(dir.sender.PacketsSent/100) {
-			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: the system dropped %d more packets, because socket buffers "+
-				"were full; a smaller -sndwnd, or larger buffers, would help.", dir.name, n)))
+			fmt.Fprintln(out, folded("  ", fmt.Sprintf("%s: the system dropped %s, because socket buffers "+
+				"were full; a smaller -sndwnd, or larger buffers, would help.", dir.name, plural(n, "more packet"))))
 		}
 	}
 	intact := true

@@ -45,7 +45,7 @@ func (f *tlsFlags) dialOptions() []option {
 }
 
 // text returns the setter of a flag that is taken as it is, if it is not empty.
-func text(to *string) func(string) error {
+func text(to *string) setFunc {
 	return func(s string) error {
 		if s == "" {
 			return errors.New("must not be empty")

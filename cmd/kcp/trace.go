@@ -79,14 +79,14 @@ func runTrace(_ context.Context, std streams, args []string) error {
 
 // traceOption returns the flag -trace, which writes traces of all sessions.
 func (s *settings) traceOption() option {
-	return option{"trace", "DIR", "write a trace of each session into this folder, for\n'kcp trace'; at most 1000 of them, of 64 MiB", func(dir string) error {
+	return option{"trace", "DIR", "write a trace of each session into this folder, for\n'kcp trace'; at most 1000 of them, of 64 MiB", setFunc(func(dir string) error {
 		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
 			return errors.New("want a folder that exists")
 		}
 		s.traces = qlog.NewDir(dir, nil)
 		s.edits = append(s.edits, func(c *kcp.Config) { c.Tracer = s.traces.Trace })
 		return nil
-	}}
+	})}
 }
 
 // closeTraces completes the traces of -trace, and prints what went wrong with

@@ -206,10 +206,10 @@ func (dir *direction) send() error {
 	sum := sha256.New()
 	n, err := io.CopyBuffer(io.MultiWriter(dir.from, sum), io.LimitReader(dir.source, dir.size), make([]byte, 64<<10))
 	if err != nil {
-		return fmt.Errorf("%s: after %d bytes: %w", dir.name, n, err)
+		return fmt.Errorf("%s: after %s: %w", dir.name, plural(n, "byte"), err)
 	}
 	if n < dir.size {
-		return fmt.Errorf("%s: the file has shrunk from %d to %d bytes", dir.name, dir.size, n)
+		return fmt.Errorf("%s: the file has shrunk from %d to %s", dir.name, dir.size, plural(n, "byte"))
 	}
 	dir.sentSum = sum.Sum(nil)
 	return dir.from.CloseWrite()
@@ -220,7 +220,7 @@ func (dir *direction) receive(start time.Time, tamper func(string, []byte)) erro
 	sink := &hashSink{direction: dir, start: start, sum: sha256.New(), tamper: tamper}
 	n, err := io.CopyBuffer(sink, dir.to, make([]byte, 64<<10))
 	if err != nil {
-		return fmt.Errorf("%s: after %d bytes: %w", dir.name, n, err)
+		return fmt.Errorf("%s: after %s: %w", dir.name, plural(n, "byte"), err)
 	}
 	dir.receivedSum = sink.sum.Sum(nil)
 	dir.finished.Store(int64(max(dir.took, 1)))

@@ -94,17 +94,36 @@ func parseSeed(s string) (uint64, error) {
 	return n, nil
 }
 
-// oneOf returns a parser for the keys of table. names lists them for the error
-// message.
-func oneOf[T any](names string, table map[string]T) func(string) (T, error) {
-	return func(s string) (T, error) {
-		v, ok := table[strings.ToLower(s)]
-		if !ok {
-			return v, fmt.Errorf("want %s", names)
-		}
-		return v, nil
-	}
+// choice is one of the values of a flag.
+type choice[T any] struct {
+	name  string
+	value T
 }
+
+// choices are all of them.
+type choices[T any] []choice[T]
+
+// names returns what one types.
+func (c choices[T]) names() (names []string) {
+	for _, one := range c {
+		names = append(names, one.name)
+	}
+	return names
+}
+
+// parse returns the value of a name.
+func (c choices[T]) parse(s string) (v T, err error) {
+	for _, one := range c {
+		if one.name == strings.ToLower(s) {
+			return one.value, nil
+		}
+	}
+	names, last := c.names(), len(c)-1
+	return v, fmt.Errorf("want %s or %s", strings.Join(names[:last], ", "), names[last])
+}
+
+// listed returns the setter of a flag with these values.
+func (c choices[T]) listed(set setFunc) setter { return listed{set, c.names()} }
 
 // formatBytes formats a number of bytes for people.
 func formatBytes(n float64) string {
@@ -117,6 +136,14 @@ func formatBytes(n float64) string {
 		}
 	}
 	return fmt.Sprintf("%.0f B", n)
+}
+
+// plural returns "1 byte", "2 bytes".
+func plural[N int64 | uint64](n N, name string) string {
+	if n == 1 {
+		return "1 " + name
+	}
+	return fmt.Sprintf("%d %ss", n, name)
 }
 
 // formatShare formats part of whole as a percentage.

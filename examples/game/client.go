@@ -217,7 +217,7 @@ func (c *client) frame() string {
 		fmt.Fprintf(&b, "|%s|\n", row)
 	}
 	b.WriteString(border)
-	fmt.Fprintf(&b, "tick %d, %d players; w a s d and Enter to turn, or a line of chat\n", c.world.tick, len(c.world.players))
+	fmt.Fprintf(&b, "tick %d, players: %d; w a s d and Enter to turn, or a line of chat\n", c.world.tick, len(c.world.players))
 	for _, line := range c.lines[max(0, len(c.lines)-5):] {
 		fmt.Fprintln(&b, printable(line))
 	}

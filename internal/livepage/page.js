@@ -10,6 +10,7 @@
     for (const [n, p] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) if (Math.abs(v) >= n) return +(v / n).toPrecision(3) + " " + p + unit;
     return +v.toPrecision(3) + (unit && " " + unit);
   };
+  const plural = (n, name) => n.toLocaleString("en") + " " + name + (n === 1 ? "" : "s");
   const state = { sort: "rate", offset: 0, rows: 25, session: "", total: 0 };
 
   // History of the chosen session: one column for each line of each chart.
@@ -94,8 +95,11 @@
       return tr;
     }));
   };
+  const showTotals = a => {
+    $("about").textContent = `${plural(a.sessions, "session")} on ${plural(a.endpoints.length, "endpoint")}, ${new Date(a.time).toLocaleTimeString()}`;
+  };
   const show = a => {
-    $("about").textContent = `${a.sessions.toLocaleString("en")} sessions on ${a.endpoints.length} endpoints, ${new Date(a.time).toLocaleTimeString()}`;
+    showTotals(a);
     showEndpoints(a);
     if (!state.session && a.rows.length) choose(a.rows[0].id);
     showRows(a);
@@ -110,7 +114,7 @@
     window.kcpLive.polls++;
   };
 
-  window.kcpLive = { polls: 0, history, plots, showEndpoints };
+  window.kcpLive = { polls: 0, history, plots, showEndpoints, showTotals };
   const poll = async () => {
     try {
       if (!$("pause").checked) {

@@ -21,7 +21,9 @@ const maxPayload = 64 << 10
 // Link is an end of the exchange. One goroutine uses it at a time.
 type Link struct {
 	conn     *net.UnixConn
+	peer     string // the process at the other end, for errors
 	ctx      context.Context
+	within   time.Duration // how long this end waits, for errors
 	deadline time.Time
 	files    []int         // received, and not taken
 	stop     func() bool   // lets the end of the context end nothing any more
@@ -29,23 +31,20 @@ type Link struct {
 }
 
 // NewLink begins an exchange over conn, which may take Timeout, and not longer than ctx.
-// It fails if conn is no stream, or if the other process is of another user than this
-// one or root.
-func NewLink(ctx context.Context, conn *net.UnixConn) (*Link, error) {
+// peer is what errors call the process at the other end. NewLink fails if conn is no
+// stream, or if that process is of another user than this one or root.
+func NewLink(ctx context.Context, conn *net.UnixConn, peer string) (*Link, error) {
 	if conn == nil {
 		return nil, fmt.Errorf("the Unix socket is nil: %w", unix.EINVAL)
 	}
-	if err := checkPeer(conn); err != nil {
+	if err := checkPeer(conn, peer); err != nil {
 		return nil, err
 	}
 	deadline := time.Now().Add(Timeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
 	if err := conn.SetDeadline(deadline); err != nil {
 		return nil, err
 	}
-	l := &Link{conn: conn, ctx: ctx, deadline: deadline, stopped: make(chan struct{})}
+	l := &Link{conn: conn, peer: peer, ctx: ctx, within: Timeout, deadline: deadline, stopped: make(chan struct{})}
 	l.stop = context.AfterFunc(ctx, func() {
 		defer close(l.stopped)
 		_ = conn.SetDeadline(time.Unix(1, 0))
@@ -54,7 +53,7 @@ func NewLink(ctx context.Context, conn *net.UnixConn) (*Link, error) {
 }
 
 // checkPeer checks what conn is, and whose process is at its other end.
-func checkPeer(conn *net.UnixConn) error {
+func checkPeer(conn *net.UnixConn, peer string) error {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return err
@@ -75,7 +74,7 @@ func checkPeer(conn *net.UnixConn) error {
 	case typ != unix.SOCK_STREAM:
 		return errors.New("the Unix socket is no stream")
 	case cred.Uid != 0 && int(cred.Uid) != os.Geteuid():
-		return fmt.Errorf("the other process is of user %d", cred.Uid)
+		return fmt.Errorf("%s is of user %d", peer, cred.Uid)
 	}
 	return nil
 }
@@ -101,7 +100,7 @@ func (l *Link) ignoreContext() {
 // Limit bounds what is left of the exchange, if it was to take longer.
 func (l *Link) Limit(d time.Duration) {
 	if at := time.Now().Add(d); at.Before(l.deadline) {
-		l.deadline = at
+		l.within, l.deadline = d, at
 		_ = l.conn.SetDeadline(at)
 		if l.ctx.Err() != nil {
 			_ = l.conn.SetDeadline(time.Unix(1, 0))
@@ -113,6 +112,7 @@ func (l *Link) Limit(d time.Duration) {
 // must not fail for this end's sake.
 func (l *Link) Wait() {
 	l.ignoreContext()
+	l.within = Timeout
 	_ = l.conn.SetDeadline(time.Now().Add(Timeout))
 }
 
@@ -128,7 +128,7 @@ func (l *Link) Send(kind Kind, payload []byte, files ...int) error {
 	if err == nil && n < len(b) {
 		_, err = l.conn.Write(b[n:])
 	}
-	return err
+	return l.explained(err)
 }
 
 // Refuse tells the other end why the exchange ends here, as far as it listens.
@@ -154,7 +154,7 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 	}
 	kind = Kind(head[0])
 	if kind == RefuseKind {
-		return 0, nil, &RefusedError{string(payload[:min(n, 1000)])}
+		return 0, nil, &RefusedError{l.peer, string(payload[:min(n, 1000)])}
 	}
 	if slices.Contains(kinds, kind) {
 		return kind, payload, nil
@@ -164,6 +164,29 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 
 // IsGone reports whether err, of Receive, says that the other end has closed conn.
 func IsGone(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) }
+
+// explained returns an error of conn as one that says what the other process did.
+func (l *Link) explained(err error) error {
+	switch {
+	case IsGone(err) || errors.Is(err, unix.EPIPE):
+		return &peerError{l.peer + " has ended, or closed the socket", err}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		return &peerError{fmt.Sprintf("%s does not answer within %v", l.peer, l.within.Round(10*time.Millisecond)), err}
+	}
+	return err
+}
+
+// peerError is what the other process did, in place of the text of what it caused.
+type peerError struct {
+	text string
+	err  error // of conn
+}
+
+func (e *peerError) Error() string { return e.text }
+func (e *peerError) Unwrap() error { return e.err }
+
+// Timeout reports whether the other process did not answer, as net.Error has it.
+func (e *peerError) Timeout() bool { return errors.Is(e.err, os.ErrDeadlineExceeded) }
 
 // fill reads len(b) bytes, and the descriptors that come with them.
 func (l *Link) fill(b []byte) error {
@@ -177,7 +200,7 @@ func (l *Link) fill(b []byte) error {
 		}
 		switch {
 		case err != nil:
-			return err
+			return l.explained(err)
 		case flags&unix.MSG_CTRUNC != 0:
 			return errors.New("too many descriptors")
 		}

@@ -8,7 +8,6 @@ package takeover
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 )
@@ -75,29 +74,35 @@ func (o *Offer) Files() int { return o.Sockets * (2 + o.Predecessors) }
 // ProbeText is the content of Offer.Probe.
 const ProbeText = "the ciphers of both ends agree.."
 
-// Differs returns an error that names the first difference between the configurations of
-// both ends, or nil. opens reports whether the successor's cipher opens a packet with
-// the given content.
-func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bool) error {
-	type row struct {
-		name        string
+// Difference is a setting of the successor that differs from the predecessor's.
+type Difference struct {
+	Field  string // its name
+	Value  any    // the successor's value
+	Reason string // what it must be
+}
+
+// Differs returns the first difference between the configurations of both ends, or nil.
+// opens reports whether the successor's cipher opens a packet with the given content.
+func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bool) *Difference {
+	set := map[bool]string{false: "not set", true: "set"}
+	legacy := map[bool]string{false: "LegacyRefuse", true: "LegacyAllow"}
+	for _, r := range []struct {
+		field       string
 		theirs, our any
-	}
-	for _, r := range []row{
-		{"the version of the exchange", o.Version, own.Version},
-		{"Config.Shards", o.Sockets, own.Sockets},
-		{"Config.TLS", o.TLS, own.TLS},
-		{"Config.Cipher", o.Cipher, own.Cipher},
-		{"Config.FEC", o.FEC, own.FEC},
-		{"Config.SharedConvs", o.SharedConvs, own.SharedConvs},
-		{"Config.LegacyPeers", o.LegacyPeers, own.LegacyPeers},
+	}{
+		{"Shards", o.Sockets, own.Sockets},
+		{"TLS", set[o.TLS], set[own.TLS]},
+		{"Cipher", set[o.Cipher], set[own.Cipher]},
+		{"FEC", set[o.FEC], set[own.FEC]},
+		{"SharedConvs", o.SharedConvs, own.SharedConvs},
+		{"LegacyPeers", legacy[o.LegacyPeers], legacy[own.LegacyPeers]},
 	} {
 		if r.theirs != r.our {
-			return fmt.Errorf("%s differs: %v in the predecessor, %v in the successor", r.name, r.theirs, r.our)
+			return &Difference{r.field, r.our, fmt.Sprintf("must be %v, as in the old process", r.theirs)}
 		}
-	}
-	if o.Cipher && !opens(o.Probe, ProbeText) {
-		return errors.New("Config.Cipher differs: another algorithm or key")
+		if r.field == "Cipher" && o.Cipher && !opens(o.Probe, ProbeText) {
+			return &Difference{r.field, "another", "must have the algorithm and the key of the old process"}
+		}
 	}
 	return nil
 }
@@ -129,6 +134,6 @@ func Decode(b []byte, v any) error {
 }
 
 // RefusedError is the reason that the other end gives for ending the exchange.
-type RefusedError struct{ Reason string }
+type RefusedError struct{ Peer, Reason string }
 
-func (e *RefusedError) Error() string { return "the other process refuses: " + e.Reason }
+func (e *RefusedError) Error() string { return e.Peer + " refuses: " + e.Reason }

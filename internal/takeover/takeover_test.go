@@ -158,25 +158,31 @@ func TestOwned(t *testing.T) {
 
 // Each difference is named, and no difference is none.
 func TestDiffers(t *testing.T) {
-	a := Offer{Version: 1, Sockets: 1}
-	for name, change := range map[string]func(o *Offer){
-		"version":            func(o *Offer) { o.Version++ },
-		"Config.Shards":      func(o *Offer) { o.Sockets++ },
-		"Config.TLS":         func(o *Offer) { o.TLS = true },
-		"Config.Cipher":      func(o *Offer) { o.Cipher = true },
-		"Config.FEC":         func(o *Offer) { o.FEC = true },
-		"Config.SharedConvs": func(o *Offer) { o.SharedConvs = true },
-		"Config.LegacyPeers": func(o *Offer) { o.LegacyPeers = true },
+	a := Offer{Sockets: 1}
+	for _, test := range []struct {
+		change func(o *Offer)
+		want   Difference
+	}{
+		{func(o *Offer) { o.Sockets++ }, Difference{"Shards", 2, "must be 1, as in the old process"}},
+		{func(o *Offer) { o.TLS = true }, Difference{"TLS", "set", "must be not set, as in the old process"}},
+		{func(o *Offer) { o.Cipher = true }, Difference{"Cipher", "set", "must be not set, as in the old process"}},
+		{func(o *Offer) { o.FEC = true }, Difference{"FEC", "set", "must be not set, as in the old process"}},
+		{func(o *Offer) { o.SharedConvs = true }, Difference{"SharedConvs", true, "must be false, as in the old process"}},
+		{func(o *Offer) { o.LegacyPeers = true }, Difference{"LegacyPeers", "LegacyAllow", "must be LegacyRefuse, as in the old process"}},
 	} {
 		b := a
-		require.NoError(t, a.Differs(&b, nil))
-		change(&b)
-		require.ErrorContains(t, a.Differs(&b, nil), name)
+		require.Nil(t, a.Differs(&b, nil))
+		test.change(&b)
+		require.Equal(t, &test.want, a.Differs(&b, nil))
 	}
 	a.Cipher = true
 	opens := func(ok bool) func([]byte, string) bool { return func([]byte, string) bool { return ok } }
-	require.NoError(t, a.Differs(&a, opens(true)))
-	require.ErrorContains(t, a.Differs(&a, opens(false)), "Config.Cipher")
+	require.Nil(t, a.Differs(&a, opens(true)))
+	another := &Difference{"Cipher", "another", "must have the algorithm and the key of the old process"}
+	require.Equal(t, another, a.Differs(&a, opens(false)))
+	b := a
+	b.LegacyPeers = true // which may be because of the cipher
+	require.Equal(t, another, a.Differs(&b, opens(false)))
 }
 
 // State and Offer survive their encoding; what is no object is refused.
@@ -185,5 +191,5 @@ func TestEncode(t *testing.T) {
 	require.NoError(t, Decode(Encode(&want), &got))
 	require.Equal(t, want, got)
 	require.Error(t, Decode([]byte("[]"), &got))
-	require.Equal(t, "the other process refuses: why", fmt.Sprint(&RefusedError{"why"}))
+	require.Equal(t, "the new process refuses: why", fmt.Sprint(&RefusedError{"the new process", "why"}))
 }

@@ -147,6 +147,14 @@ func TestLivePage(t *testing.T) {
 	require.NoError(t, chromedp.Run(ctx, chromedp.Navigate(at)))
 	until(t, ctx, `document.querySelectorAll("#sessions tbody tr").length === 2`)
 	require.Equal(t, 3, eval[int](t, ctx, `document.querySelectorAll("#endpoints tr").length`)) // with the heading
+	require.Regexp(t, `^2 sessions on 2 endpoints, `, eval[string](t, ctx, `document.getElementById("about").textContent`))
+	require.Regexp(t, `^1 session on 1 endpoint, `, eval[string](t, ctx, `(() => {
+		const about = document.getElementById("about"), before = about.textContent;
+		kcpLive.showTotals({ sessions: 1, endpoints: [{}], time: 0 });
+		const one = about.textContent;
+		about.textContent = before;
+		return one;
+	})()`))
 	const columns = `[...document.querySelectorAll("#endpoints tr")].map(tr => [...tr.cells].slice(14).map(c => c.textContent).join()).join(";")`
 	require.Equal(t, ";;", eval[string](t, ctx, columns))
 	// Figures of a takeover are shown once there is one, for all endpoints.
