@@ -150,18 +150,16 @@ func (c *crowd) measure(d time.Duration) (r crowdResult) {
 // twice, and none starves, whatever their congestion control.
 func TestIncast(t *testing.T) {
 	t.Parallel()
+	long(t)
 	low, senders := LowLatency(), 200
-	switch {
-	case raceEnabled:
-		senders = 40 // the detector makes them ten times as slow
-	case testing.Short():
+	if testing.Short() {
 		senders = 100
 	}
 	for name, config := range map[string]*Config{
 		"bbr": nil, "cubic": {CongestionControl: congestion.NewCubic}, "none": {CongestionControl: congestion.NewNone}, "low latency": &low,
 	} {
 		t.Run(name, func(t *testing.T) {
-			if testing.Short() && (name == "cubic" || name == "low latency" || raceEnabled && name == "none") {
+			if testing.Short() && (name == "cubic" || name == "low latency") {
 				t.Skip("the others show the same")
 			}
 			inWorld(t, 2, netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {

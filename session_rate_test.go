@@ -297,6 +297,7 @@ func TestMaxRateChanges(t *testing.T) {
 
 // At high rates several packets leave at a time, at most every millisecond.
 func TestMaxRateIsHigh(t *testing.T) {
+	long(t)
 	const rate = 20_000_000
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(&Config{MaxRate: rate, Cipher: testAEAD(t)}, &Config{Cipher: testAEAD(t)})

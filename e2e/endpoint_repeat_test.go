@@ -116,6 +116,7 @@ func transfer(n int, change func(*kcp.Config)) func(t *testing.T, w *world) {
 
 // With Config.Repetition a seed gives the same packets at the same times in each run.
 func TestRunsRepeat(t *testing.T) {
+	long(t)
 	size := 4 << 20
 	if testing.Short() {
 		size = 1 << 20
