@@ -417,7 +417,7 @@ func (p *pair) write(op int) {
 			fl.receipts--
 		})
 	case size > 0:
-		fl.from.Write(b)
+		b = b[:fl.from.Write(b)]
 	}
 	fl.sent = append(fl.sent, b...)
 }

@@ -68,6 +68,9 @@ func (s *Stream) inputData(h *Header, data []byte) {
 		return
 	}
 	in.stats.BytesReceived += uint64(len(data))
+	if h.End && h.FSN == 0 {
+		h.Part = false // all of its message
+	}
 	ahead := h.MID - in.next
 	switch {
 	case h.MID.Before(in.next), h.MID.Within(in.next, in.skip):

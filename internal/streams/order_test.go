@@ -68,6 +68,25 @@ func TestSkips(t *testing.T) {
 	}
 }
 
+// A message of one fragment takes no more memory than credit, whatever is missing
+// before it.
+func TestOneFragmentIsHeldAsAWhole(t *testing.T) {
+	h := newHost(2, someLimits)
+	h.table.Input((&Header{ID: 1, Kind: Open, Opens: true, Params: Params{Unordered: true}}).Append(nil), false)
+	r := h.table.Accept()
+	for mid := range serial.Number(InitialCredit / (SegmentCost + 1)) {
+		h.table.Input(append((&Header{ID: 1, Kind: Data, Part: true, End: true, MID: mid + 1}).Append(nil), byte(mid)), false)
+		check(t, &h.table)
+	}
+	require.Less(t, uint32(r.in.limit-r.in.got), uint32(SegmentCost+1))
+	require.Zero(t, h.dropped)
+	for mid := 0; r.in.waits(); mid++ {
+		var b [2]byte
+		require.Equal(t, 1, r.ReadMessage(b[:]))
+		require.Equal(t, byte(mid), b[0])
+	}
+}
+
 // Data that is read as fast as the path brings it doubles the buffer, twice for 2 MB,
 // unless memory is short.
 func TestGrowth(t *testing.T) {
