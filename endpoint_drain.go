@@ -117,7 +117,7 @@ func (e *Endpoint) writeNotes() (left bool) {
 	}
 	for len(notes) > 0 {
 		message, rest := encodeNotes(notes)
-		if !h.pipes[0].TryWrite(message) { // or it has gone, which the reader notices
+		if !h.notes.TryWrite(message) { // or it has gone, which the reader notices
 			break
 		}
 		notes = rest

@@ -138,7 +138,7 @@ func isPersonal(err error) bool {
 func (e *Endpoint) stopReaders() {
 	if all := e.takeover.forwards.Load(); all != nil {
 		for _, p := range *all {
-			p.pipes[0].Interrupt()
+			p.notes.Interrupt()
 		}
 	}
 	for i := range e.socket.shards {

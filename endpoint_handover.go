@@ -39,6 +39,7 @@ type handover struct {
 	ep       *Endpoint
 	listener *Listener
 	pipes    []*takeover.Pipe // this end's, one for each socket; immutable once readers pause
+	notes    *takeover.Pipe   // this end's; immutable once readers pause
 	retained []*predecessor   // passed on to the successor, and used again if it dies
 
 	running   atomic.Int32  // readers that have not paused yet
@@ -243,18 +244,28 @@ func (h *handover) descriptors() (files []int, err error) {
 			return files, err
 		}
 	}
+	pipe := func() (*takeover.Pipe, error) {
+		p, fd, err := takeover.NewPipe()
+		return p, add(fd, err)
+	}
 	for range shards {
-		pipe, fd, err := takeover.NewPipe()
-		if err := add(fd, err); err != nil {
+		p, err := pipe()
+		if err != nil {
 			return files, err
 		}
-		h.pipes = append(h.pipes, pipe)
+		h.pipes = append(h.pipes, p)
+	}
+	if h.notes, err = pipe(); err != nil {
+		return files, err
 	}
 	for _, p := range h.retained {
-		for _, pipe := range p.pipes {
-			if err := add(pipe.Duplicate()); err != nil {
+		for _, feed := range p.feeds {
+			if err := add(feed.Duplicate()); err != nil {
 				return files, err
 			}
+		}
+		if err := add(p.notes.Duplicate()); err != nil {
+			return files, err
 		}
 	}
 	return files, nil
@@ -395,8 +406,8 @@ func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
 // abort undoes all that the exchange has done so far.
 func (h *handover) abort() {
 	e := h.ep
-	if len(h.pipes) > 0 {
-		h.pipes[0].TryWrite(over.Append(nil)) // not to be taken for dead
+	if h.notes != nil {
+		h.notes.TryWrite(over.Append(nil)) // not to be taken for dead
 	}
 	h.closePipes()
 	e.takeover.gate.CompareAndSwap(h, nil)
@@ -432,6 +443,9 @@ func (e *Endpoint) resumeTurns() {
 func (h *handover) closePipes() {
 	for _, p := range h.pipes {
 		p.Close()
+	}
+	if h.notes != nil {
+		h.notes.Close()
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -525,7 +526,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 		},
 		"no sockets": func(link *takeover.Link, _ *net.UnixConn) {
 			agreed(link)
-			_ = link.Send(takeover.StateKind, state, int(file.Fd()), int(file.Fd()))
+			_ = link.Send(takeover.StateKind, state, slices.Repeat([]int{int(file.Fd())}, offer.Files())...)
 		},
 		"no pipe": func(link *takeover.Link, _ *net.UnixConn) {
 			agreed(link)
@@ -533,7 +534,7 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			require.NoError(t, err)
 			fd, err := takeover.Duplicate(pc)
 			require.NoError(t, err)
-			_ = link.Send(takeover.StateKind, state, fd, fd)
+			_ = link.Send(takeover.StateKind, state, slices.Repeat([]int{fd}, offer.Files())...)
 			takeover.CloseFiles([]int{fd})
 			_ = pc.Close()
 		},

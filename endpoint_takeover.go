@@ -21,7 +21,8 @@ import (
 // predecessor is a process that has handed its sockets over, and still has sessions.
 type predecessor struct {
 	ep      *Endpoint
-	pipes   []*takeover.Pipe // one for each socket; immutable
+	feeds   []*takeover.Feed // one for each socket; immutable
+	notes   *takeover.Pipe   // immutable
 	stopped chan struct{}    // closed when listen has returned; Endpoint.mu
 
 	mu    sync.RWMutex // guards owned
@@ -171,11 +172,14 @@ func openFiles(link *takeover.Link, offer *takeover.Offer) (sockets []net.Packet
 		p := new(predecessor)
 		predecessors = append(predecessors, p)
 		for range offer.Sockets {
-			pipe, err := takeover.OpenPipe(next())
+			feed, err := takeover.OpenFeed(next())
 			if err != nil {
 				return sockets, predecessors, err
 			}
-			p.pipes = append(p.pipes, pipe)
+			p.feeds = append(p.feeds, feed)
+		}
+		if p.notes, err = takeover.OpenPipe(next()); err != nil {
+			return sockets, predecessors, err
 		}
 	}
 	return sockets, predecessors, nil
@@ -211,11 +215,12 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 		}
 	}
 	link.Wait()
-	if err := link.Send(takeover.ConfirmKind, nil); err != nil {
-		return nil, err
+	err = link.Send(takeover.ConfirmKind, nil)
+	if err == nil {
+		_, _, err = link.Receive(takeover.FinalKind)
 	}
 	// If the predecessor has died, no other process reads the sockets.
-	if _, _, err := link.Receive(takeover.FinalKind); err != nil && !(takeover.IsGone(err) && predecessors[0].isDead()) {
+	if err != nil && !(takeover.IsGone(err) && predecessors[0].isDead()) {
 		return nil, err
 	}
 	e.mu.Lock()
@@ -231,9 +236,9 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 // isDead reports whether the predecessor's process has ended. If it has only given up,
 // abort has written a note. It may wait for Timeout.
 func (p *predecessor) isDead() bool {
-	stop := time.AfterFunc(takeover.Timeout, p.pipes[0].Interrupt)
+	stop := time.AfterFunc(takeover.Timeout, p.notes.Interrupt)
 	defer stop.Stop()
-	_, err := p.pipes[0].Read(make([]byte, 64<<10))
+	_, err := p.notes.Read(make([]byte, 64<<10))
 	return err != nil && !isInterrupt(err)
 }
 
@@ -283,7 +288,7 @@ func (p *predecessor) listen(stopped chan struct{}) {
 	defer close(stopped)
 	message := make([]byte, 64<<10)
 	for {
-		n, err := p.pipes[0].Read(message)
+		n, err := p.notes.Read(message)
 		if err != nil {
 			p.ended(err)
 			return
@@ -327,7 +332,7 @@ func (p *predecessor) pause() {
 	p.ep.mu.RLock()
 	stopped := p.stopped
 	p.ep.mu.RUnlock()
-	p.pipes[0].Interrupt()
+	p.notes.Interrupt()
 	<-stopped
 }
 
@@ -337,14 +342,17 @@ func (p *predecessor) resume() {
 		p.close()
 		return
 	}
-	p.pipes[0].Resume()
+	p.notes.Resume()
 	p.stopped = make(chan struct{})
 	go p.listen(p.stopped)
 }
 
 func (p *predecessor) close() {
-	for _, pipe := range p.pipes {
-		pipe.Close()
+	for _, feed := range p.feeds {
+		feed.Close()
+	}
+	if p.notes != nil {
+		p.notes.Close()
 	}
 }
 
@@ -418,7 +426,7 @@ func (e *Endpoint) forwardTo(to *predecessor, d *udp.Datagram, in *readState) {
 		whole.Buf = in.whole
 	}
 	e.counters.forwarded.Add(1)
-	e.counters.dropForward.Add(uint64(in.forwardingTo(to).box.Put(to.pipes[in.shard], &whole)))
+	e.counters.dropForward.Add(uint64(in.forwardingTo(to).box.Put(to.feeds[in.shard], &whole)))
 }
 
 // hasAt reports whether a packet comes from the address of its session, and p has that.
@@ -477,7 +485,7 @@ func (in *readState) forwardingTo(to *predecessor) *forwarding {
 func (e *Endpoint) flushForwards(in *readState) {
 	for i := range in.forwards {
 		f := &in.forwards[i]
-		e.counters.dropForward.Add(uint64(f.box.Flush(f.to.pipes[in.shard])))
+		e.counters.dropForward.Add(uint64(f.box.Flush(f.to.feeds[in.shard])))
 	}
 	if e.takeover.forwards.Load() == nil {
 		in.forwards, in.whole = nil, nil

@@ -292,6 +292,43 @@ func TestTakeoverConfirmedLate(t *testing.T) {
 	dials(t, l.Addr(), nil, "g1").echoes(t, 1000)
 }
 
+// The predecessor dies after it has committed, before the successor can confirm. The
+// successor serves.
+func TestTakeoverPredecessorDiesCommitted(t *testing.T) {
+	t.Parallel()
+	a, b := unixPair(t)
+	link, err := takeover.NewLink(t.Context(), a, "")
+	require.NoError(t, err)
+	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	files := make([]int, 3)
+	files[0], err = takeover.Duplicate(socket)
+	require.NoError(t, err)
+	var pipes [2]*takeover.Pipe
+	for i := range pipes {
+		pipes[i], files[1+i], err = takeover.NewPipe()
+		require.NoError(t, err)
+	}
+	go func() {
+		_ = link.Send(takeover.OfferKind, takeover.Encode(&takeover.Offer{Version: takeover.Version, Sockets: 1, LegacyPeers: true}))
+		_, _, _ = link.Receive(takeover.AgreeKind)
+		_ = link.Send(takeover.StateKind, takeover.Encode(&takeover.State{CookieSecret: make([]byte, 32)}), files...)
+		takeover.CloseFiles(files)
+		_, _, _ = link.Receive(takeover.ReadyKind)
+		pipes[0].Close()
+		pipes[1].Close()
+		_ = socket.Close()
+		_ = a.CloseRead() // what the successor sends fails
+		_ = link.Send(takeover.CommitKind, nil)
+		link.Close()
+		_ = a.Close()
+	}()
+	next, err := TakeOver(t.Context(), b, nil)
+	require.NoError(t, err)
+	serves(t, "next", next)
+	dials(t, next.Addr(), nil, "next").echoes(t, 1000)
+}
+
 // relayExchange relays an exchange of one socket. It calls at before each message.
 func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
 	kinds := []takeover.Kind{'O', 'A', 'R', 'S', 'r', 'N', 'C', 'c', 'F'}
@@ -311,7 +348,7 @@ func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
 			at(kind)
 			var files []int
 			if kind == takeover.StateKind {
-				files, _ = from.TakeFiles(2)
+				files, _ = from.TakeFiles((&takeover.Offer{Sockets: 1}).Files())
 			}
 			_ = to.Send(kind, payload, files...)
 			takeover.CloseFiles(files)

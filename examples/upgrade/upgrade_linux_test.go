@@ -77,7 +77,7 @@ func TestProgramsThatFail(t *testing.T) {
 		"no program": {"nothing\x00that runs", "exec format error"},
 		"ends":       {"#!/bin/sh\nexit 3\n", "the new process has ended: exit status 3"},
 		"is slow":    {"#!/bin/sh\nexec sleep 100\n", "the new process is too slow: .*timeout"},
-		"is mute":    {"#!/bin/sh\nprintf t >&4\nexec sleep 100\n", "hand over .*timeout; .* too slow"},
+		"is mute":    {"#!/bin/sh\nprintf t >&4\nexec sleep 100\n", "hand over .*does not answer .*; .* too slow"},
 		"is another": {"#!/bin/sh\nprintf t >&4\nexit 4\n", "hand over .*exit status 4"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -162,13 +162,15 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 	return 0, nil, fmt.Errorf("a message %q that does not belong here", kind)
 }
 
-// IsGone reports whether err, of Receive, says that the other end has closed conn.
-func IsGone(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) }
+// IsGone reports whether err, of Send or Receive, says that the other end has closed conn.
+func IsGone(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
+}
 
 // explained returns an error of conn as one that says what the other process did.
 func (l *Link) explained(err error) error {
 	switch {
-	case IsGone(err) || errors.Is(err, unix.EPIPE):
+	case IsGone(err):
 		return &peerError{l.peer + " has ended, or closed the socket", err}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return &peerError{fmt.Sprintf("%s does not answer within %v", l.peer, l.within.Round(10*time.Millisecond)), err}

@@ -10,10 +10,11 @@ import (
 	"time"
 )
 
-// Link and Pipe exist on Linux only: the sockets that they need are not everywhere.
+// Link, Pipe and Feed exist on Linux only: the sockets that they need are not everywhere.
 type (
 	Link struct{}
 	Pipe struct{}
+	Feed struct{}
 )
 
 func NewLink(context.Context, *net.UnixConn, string) (*Link, error) {
@@ -21,6 +22,7 @@ func NewLink(context.Context, *net.UnixConn, string) (*Link, error) {
 }
 func NewPipe() (*Pipe, int, error)         { return nil, -1, errors.ErrUnsupported }
 func OpenPipe(int) (*Pipe, error)          { return nil, errors.ErrUnsupported }
+func OpenFeed(int) (*Feed, error)          { return nil, errors.ErrUnsupported }
 func OpenSocket(int) (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
 func Duplicate(syscall.Conn) (int, error)  { return -1, errors.ErrUnsupported }
 func CloseFiles([]int)                     {}
@@ -40,3 +42,6 @@ func (*Pipe) SetReadDeadline(time.Time) error       { return errors.ErrUnsupport
 func (*Pipe) Interrupt()                            {}
 func (*Pipe) Resume()                               {}
 func (*Pipe) Close()                                {}
+func (*Feed) Duplicate() (int, error)               { return -1, errors.ErrUnsupported }
+func (*Feed) TryWrite([]byte) bool                  { return false }
+func (*Feed) Close()                                {}

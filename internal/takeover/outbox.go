@@ -28,9 +28,9 @@ type Outbox struct {
 
 // Put adds a datagram, and writes what has to leave before. It returns how many
 // datagrams were dropped, because the other process does not read.
-func (o *Outbox) Put(p *Pipe, d *udp.Datagram) (dropped int) {
+func (o *Outbox) Put(to *Feed, d *udp.Datagram) (dropped int) {
 	if o.n > 0 && (len(o.message)+len(d.Buf) > maxMessage || o.n == maxDatagrams) {
-		dropped = o.Flush(p)
+		dropped = o.Flush(to)
 	}
 	o.message = appendAddr(o.message, d.Addr)
 	o.message = binary.LittleEndian.AppendUint16(o.message, uint16(len(d.Buf)))
@@ -40,8 +40,8 @@ func (o *Outbox) Put(p *Pipe, d *udp.Datagram) (dropped int) {
 }
 
 // Flush writes what Put has left. It returns how many datagrams were dropped.
-func (o *Outbox) Flush(p *Pipe) (dropped int) {
-	if o.n > 0 && !p.TryWrite(o.message) {
+func (o *Outbox) Flush(to *Feed) (dropped int) {
+	if o.n > 0 && !to.TryWrite(o.message) {
 		dropped = o.n
 	}
 	o.message, o.n = o.message[:0], 0

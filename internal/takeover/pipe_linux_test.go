@@ -4,6 +4,7 @@ import (
 	"io"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/require"
@@ -20,9 +21,27 @@ func pipes(t *testing.T) (a, b *Pipe) {
 	return a, b
 }
 
+// feed returns both ends of a Pipe, of which one only writes.
+func feed(t *testing.T) (from *Feed, to *Pipe) {
+	t.Helper()
+	to, fd, err := NewPipe()
+	require.NoError(t, err)
+	from, err = OpenFeed(fd)
+	require.NoError(t, err)
+	t.Cleanup(func() { from.Close(); to.Close() })
+	return from, to
+}
+
+// The netpoller does not have the end that only writes: a deadline would work then.
+func TestFeedIsNotPolled(t *testing.T) {
+	from, to := feed(t)
+	require.ErrorIs(t, from.f.SetDeadline(time.Now()), os.ErrNoDeadline)
+	require.NoError(t, to.conn.SetDeadline(time.Now()))
+}
+
 // Datagrams arrive whole, in order, and from whom they came, however they are batched.
 func TestDatagramsThroughPipe(t *testing.T) {
-	a, b := pipes(t)
+	a, b := feed(t)
 	var out Outbox
 	var want []udp.Datagram
 	for i := range 300 {
@@ -57,7 +76,7 @@ func TestDatagramsThroughPipe(t *testing.T) {
 
 // A process that does not read costs packets, and does not block.
 func TestFullPipeDrops(t *testing.T) {
-	a, b := pipes(t)
+	a, b := feed(t)
 	var out Outbox
 	d := udp.Datagram{Addr: v4, Buf: make([]byte, 1400)}
 	put, dropped := 0, 0
@@ -81,7 +100,7 @@ func TestFullPipeDrops(t *testing.T) {
 
 // Malformed messages are skipped. The largest datagram is not one.
 func TestMalformedMessages(t *testing.T) {
-	a, b := pipes(t)
+	a, b := feed(t)
 	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {0, 1, 0, 'x'}, make([]byte, 200<<10)} {
 		require.True(t, a.TryWrite(message))
 	}
@@ -138,12 +157,16 @@ func TestOtherDescriptors(t *testing.T) {
 	CloseFiles([]int{before})
 	_, err := OpenPipe(open())
 	require.Error(t, err)
+	_, err = OpenFeed(open())
+	require.Error(t, err)
 	_, err = OpenSocket(open())
 	require.Error(t, err)
 	after := open()
 	CloseFiles([]int{after})
 	require.Equal(t, before, after)
 	_, err = OpenPipe(-1)
+	require.Error(t, err)
+	_, err = OpenFeed(-1)
 	require.Error(t, err)
 	_, err = OpenSocket(-1)
 	require.Error(t, err)

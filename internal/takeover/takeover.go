@@ -3,7 +3,8 @@
 //
 // The process that runs is the predecessor, the one that takes over the successor. They
 // exchange messages over a Link, a Unix stream socket. Then they are joined by one Pipe
-// for each socket: the successor writes datagrams into it, the predecessor Notes.
+// for each socket, into which the successor writes datagrams, and one into which the
+// predecessor writes Notes.
 package takeover
 
 import (
@@ -13,7 +14,7 @@ import (
 )
 
 // Version is the version of the exchange. Both ends must have the same.
-const Version = 1
+const Version = 2
 
 const (
 	// Timeout bounds the exchange, until both ends have confirmed.
@@ -69,7 +70,7 @@ type Offer struct {
 }
 
 // Files returns how many descriptors go with State: the sockets, and the ends of pipes.
-func (o *Offer) Files() int { return o.Sockets * (2 + o.Predecessors) }
+func (o *Offer) Files() int { return o.Sockets + (o.Sockets+1)*(1+o.Predecessors) }
 
 // ProbeText is the content of Offer.Probe.
 const ProbeText = "the ciphers of both ends agree.."
@@ -109,7 +110,7 @@ func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bo
 
 // State is what the successor needs besides the sessions. The descriptors come with it:
 // the sockets, then the successor's ends of the Pipes to each predecessor, the sender of
-// the State first.
+// the State first. That of its Notes comes last.
 type State struct {
 	CookieSecret []byte
 	CookieClock  time.Duration // the clock that periods of cookies are counted by, now
