@@ -100,12 +100,7 @@ func (k *KCP) Flush() {
 	first := k.snd.nxt
 	rate := k.snd.cc.PacingRate()
 	if rate > 0 {
-		k.snd.pace.Refill(k.clock.micros, rate, k.cfg.mtu)
-		if b, ok := k.snd.cc.(congestion.Burster); ok {
-			k.snd.pace.Burst = int32(b.Burst())
-		} else {
-			k.snd.pace.Burst = 0
-		}
+		k.refillPacer(rate)
 	}
 	k.congestionState()
 	timedOut, fast := false, false
@@ -133,7 +128,24 @@ func (k *KCP) Flush() {
 	if p := &k.rcv.ackPolicy; p.replies.Open || p.announced || timedOut || fast {
 		k.noteReplies(first, timedOut || fast)
 	}
+	k.tellController(window, timedOut, fast)
+	if k.cfg.trace != nil {
+		k.traceMetrics()
+	}
+}
 
+// refillPacer gives the pacer the credit of the time since the last flush.
+func (k *KCP) refillPacer(rate int64) {
+	k.snd.pace.Refill(k.clock.micros, rate, k.cfg.mtu)
+	k.snd.pace.Burst = 0
+	if b, ok := k.snd.cc.(congestion.Burster); ok {
+		k.snd.pace.Burst = int32(b.Burst())
+	}
+}
+
+// tellController tells the congestion controller what a flush has found, and whether
+// the window, or the peer's, is what kept it from sending more.
+func (k *KCP) tellController(window uint32, timedOut, fast bool) {
 	s := k.congestionState()
 	s.Window = int(window)
 	if fast {
@@ -152,9 +164,6 @@ func (k *KCP) Flush() {
 		k.snd.rate.Limited(k.snd.flightBytes) // by the peer, and not by the path
 	}
 	k.snd.cc.OnTick(s)
-	if k.cfg.trace != nil {
-		k.traceMetrics()
-	}
 }
 
 // flushAcks sends one ACK for every PUSH received since the last flush, or as
