@@ -352,8 +352,9 @@ func requireOption(t *testing.T, want OptionError, err error) {
 	require.Equal(t, want, *got)
 }
 
-// Close of a session delivers what was written to its streams, and the end of
-// each. CloseWrite ends what the session itself sends, and no stream.
+// Close of a session delivers what was written to its streams, and the end of those of
+// which nothing was refused. CloseWrite ends what the session itself sends, and no
+// stream.
 func TestCloseWithStreams(t *testing.T) {
 	for seed := range fewer(8) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {
