@@ -218,7 +218,7 @@ type Config struct {
 
 	// MaxStreams is the most streams that a peer may have open in a session; it is
 	// refused further ones. Default 256; negative means that the session takes and opens
-	// none.
+	// none: OpenStream and AcceptStream return ErrNoStreams.
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128

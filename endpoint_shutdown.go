@@ -9,7 +9,8 @@ import (
 
 // Shutdown ends the endpoint in order: it stops accepting and dialling, closes all
 // sessions as Conn.Close does, all at the same time, and waits until their peers have
-// all that was written. Then it closes the endpoint. Blocked and future calls of the
+// all that was written. Then it closes the endpoint. On streams that this end has not
+// closed the peers read ErrPeerClosed in place of io.EOF. Blocked and future calls of the
 // sessions return net.ErrClosed. Sessions that wait for Accept are ended at once, and
 // peers that dial get ErrRefused.
 //

@@ -14,6 +14,12 @@ import (
 // acknowledged all that was written and, if extended, the end of the stream: it reads
 // io.EOF after the last byte. In a Group it does not wait.
 //
+// The peer reads io.EOF, after all that was written, on a Stream for which this end has
+// called Close or CloseWrite before. It also does if something was written, and no call
+// that writes was cut short, or fails before that end is sent. On any other stream the
+// peer reads ErrPeerClosed in place of io.EOF, so that half an answer does not look
+// whole.
+//
 // The session is aborted if nothing more is acknowledged for Config.Linger (see
 // SetLinger), or not all within Config.MaxLinger. Close then returns ErrNotDelivered, or
 // a *PeerLostError if the peer is gone. If the session had ended before and written data
@@ -25,11 +31,12 @@ import (
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.closeInOrder()
+	return c.closeInOrder(true)
 }
 
-// closeInOrder is Close with c.mu held, which it releases while it waits.
-func (c *Conn) closeInOrder() error {
+// closeInOrder is Close with c.mu held, which it releases while it waits. whole is that
+// of startClose.
+func (c *Conn) closeInOrder(whole bool) error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -48,7 +55,7 @@ func (c *Conn) closeInOrder() error {
 		}
 		return nil
 	}
-	c.startClose(c.closing.linger <= 0 || grouped)
+	c.startClose(c.closing.linger <= 0 || grouped, whole)
 	for !c.closing.background && (c.closing.state == stateLingering || c.streamsClosing()) {
 		c.io.canWrite.Wait()
 	}
@@ -62,12 +69,13 @@ func (c *Conn) closeInOrder() error {
 }
 
 // startClose starts what Close waits for, unless it goes on in the background.
-// Calls of the application were stopped.
-func (c *Conn) startClose(background bool) {
+// Calls of the application were stopped. If whole is set, its last write to a stream may
+// have been the end of that.
+func (c *Conn) startClose(background, whole bool) {
 	now := c.ep.now()
 	c.closing.background = background
 	c.closing.closeBy = now + max(c.ep.config.MaxLinger, c.closing.linger)
-	if c.closeStreams(now) {
+	if c.closeStreams(now, whole) {
 		c.push()
 	} else {
 		c.beginClose(now)
@@ -546,7 +554,7 @@ func (c *Conn) closeForShutdown() {
 		c.stopCalls()
 	case !c.closing.closed:
 		c.stopCalls()
-		c.startClose(false)
+		c.startClose(false, false)
 	case c.closing.background:
 		c.closing.background = false
 		c.wait(c.ep.now())

@@ -72,7 +72,8 @@ func (c *Conn) closeReasons() *closeReasons {
 
 // CloseWithError is Close with a reason. After the last byte the peer's Read returns a
 // *PeerCloseError with code and text in place of io.EOF, as do its other calls in place
-// of ErrPeerClosed. Code 0 with an empty text is a reason too. The text should be UTF-8,
+// of ErrPeerClosed, and Read of each Stream for which this end has not called Close or
+// CloseWrite before. Code 0 with an empty text is a reason too. The text should be UTF-8,
 // and is cut to 256 bytes, or to what fits into a packet. The reason is lost if the
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
@@ -81,7 +82,7 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 	if !c.closing.closed {
 		c.closeReasons().ours = c.encodeReason(code, text, headerSize)
 	}
-	return c.closeInOrder()
+	return c.closeInOrder(false)
 }
 
 // AbortWithError is Abort with a reason: what is not delivered is lost, and the calls of

@@ -73,8 +73,9 @@ const (
 // Errors of streams, besides *StreamError, *OptionError, those of the session, and those
 // of package net.
 var (
-	// ErrNoStreams means that an extended peer takes no streams.
-	ErrNoStreams = errors.New("kcp: peer does not support streams")
+	// ErrNoStreams means that an extended peer takes no streams, or that this end does
+	// not, by its Config.MaxStreams.
+	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
 	ErrStreamClosed error = &systemError{"kcp: stream closed by the peer", syscall.EPIPE}
@@ -162,8 +163,9 @@ type Stream struct {
 // session's receive window, so the peer must go on to read the session's own bytes.
 //
 // Errors are an *OptionError for an option out of its range, ErrLegacyPeer and
-// ErrNoStreams if the peer takes no streams, the error of ctx, net.ErrClosed after Close
-// or Abort, and the error with which the session ended. A peer that has Config.MaxStreams
+// ErrNoStreams if the peer takes no streams, ErrNoStreams if Config.MaxStreams of this
+// end is negative, the error of ctx when it is done, net.ErrClosed after Close or Abort,
+// and the error with which the session ended. A peer that has Config.MaxStreams
 // streams resets the stream with StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
@@ -175,6 +177,11 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 	if err := c.waitStreams(ctx); err != nil {
 		return nil, c.opError("open", err)
 	}
+	return c.openStreamLocked(params)
+}
+
+// openStreamLocked opens a stream of a peer that takes streams.
+func (c *Conn) openStreamLocked(params streams.Params) (*Stream, error) {
 	t := c.streamTable()
 	s, err := t.Open(params)
 	if err != nil {
@@ -193,18 +200,26 @@ func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream,
 // dialled sessions with a negative Config.DialTimeout. Its other errors are those of
 // OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	s, err := c.OpenStream(ctx, options)
-	if errors.Is(err, context.Canceled) {
+	params, err := options.params()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	known := true
+	if err == nil {
+		known, err = c.peerTakesStreams(c.ep.now())
+	}
+	switch {
+	case err != nil:
+		return nil, c.opError("open", err)
+	case !known:
 		return nil, ErrWouldBlock
 	}
-	return s, err
+	return c.openStreamLocked(params)
 }
 
 // AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
-// are the error of ctx, net.ErrClosed after Close or Abort, ErrGrouped in a group with
-// ReportStreams, and the error with which the session ended.
+// are the error of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in
+// a group with ReportStreams, ErrNoStreams if Config.MaxStreams of this end is negative,
+// and the error with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -230,12 +245,40 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 		if c.closing.err != nil {
 			return nil, c.opError("accept", c.reason(c.closing.err))
 		}
+		if c.ep.config.MaxStreams == 0 {
+			return nil, c.opError("accept", ErrNoStreams)
+		}
 		t.canAccept.block(rankAcceptStream)
 	}
 }
 
-// waitStreams waits until it is known whether the peer takes streams, and
-// returns nil if it does.
+// peerTakesStreams reports whether it is known if streams may be opened. The error is why
+// they may not.
+func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
+	l := &c.hs
+	switch {
+	case c.closing.closed:
+		return true, net.ErrClosed
+	case l.peerClosed:
+		return true, c.reason(ErrPeerClosed)
+	case c.closing.err != nil:
+		return true, c.reason(c.closing.err)
+	case l.finSignal == sigClose:
+		return true, net.ErrClosed
+	case c.ep.config.MaxStreams == 0:
+		return true, ErrNoStreams // nothing of the peer's answer would be taken
+	case l.tokensKnown() && l.capabilities&capStreams != 0:
+		return true, nil
+	case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
+		return true, ErrNoStreams
+	case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
+		return true, ErrLegacyPeer
+	}
+	return false, nil
+}
+
+// waitStreams waits until it is known whether streams may be opened, and returns nil if
+// they may.
 func (c *Conn) waitStreams(ctx context.Context) error {
 	l := &c.hs
 	var stop []func() bool
@@ -246,23 +289,14 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 	}()
 	for {
 		now := c.ep.now()
+		known, err := c.peerTakesStreams(now)
 		switch {
-		case c.closing.closed:
-			return net.ErrClosed
-		case l.peerClosed:
-			return c.reason(ErrPeerClosed)
-		case c.closing.err != nil:
-			return c.reason(c.closing.err)
-		case l.finSignal == sigClose:
-			return net.ErrClosed
-		case l.tokensKnown() && l.capabilities&capStreams != 0:
-			return nil
-		case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
-			return ErrNoStreams
-		case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
-			return ErrLegacyPeer
+		case err != nil:
+			return err
 		case ctx.Err() != nil:
 			return ctx.Err()
+		case known:
+			return nil
 		}
 		if stop == nil {
 			again := func() {

@@ -1,10 +1,13 @@
 package kcp
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"testing"
 	"time"
@@ -274,4 +277,137 @@ func TestStreamMaxMessageSize(t *testing.T) {
 			}
 		})
 	}
+}
+
+// answerEnds are ways in which a session ends while an answer is sent on stream s of a,
+// and how its reader sees that end. Each write returns how much of answer it has queued.
+var answerEnds = []struct {
+	name  string
+	write func(s *Stream, answer []byte) (n int)
+	end   func(a *Conn, l *Listener, s *Stream)
+	want  error
+}{
+	{"Close during Write", writeAnswer, closeAnswer, ErrPeerClosed},
+	{"CloseWithError during Write", writeAnswer, refuseAnswer, errMaintenance},
+	{"Shutdown during Write", writeAnswer, func(_ *Conn, l *Listener, _ *Stream) { _ = l.Shutdown(context.Background()) }, ErrPeerClosed},
+	{"Close during Write, which closes the stream", func(s *Stream, answer []byte) int {
+		defer func() { _ = s.Close() }()
+		return writeAnswer(s, answer)
+	}, closeAnswer, ErrPeerClosed},
+	{"Close during WriteMessage", func(s *Stream, answer []byte) (n int) {
+		for len(answer) > 0 && s.WriteMessage(answer[:50000]) == nil {
+			n, answer = n+50000, answer[50000:]
+		}
+		return n
+	}, closeAnswer, ErrPeerClosed},
+	{"Close between writes", func(s *Stream, answer []byte) int {
+		n, _ := s.Write(answer[:200000])
+		time.Sleep(2 * time.Second)
+		_, _ = s.Write(answer[n:])
+		return n
+	}, closeAnswer, ErrPeerClosed},
+	{"Close between calls of TryWriteMessage", func(s *Stream, answer []byte) int {
+		n, _ := s.TryWrite(answer[:200000])
+		time.Sleep(2 * time.Second)
+		_ = s.TryWriteMessage(answer[n : n+1])
+		return n
+	}, closeAnswer, ErrPeerClosed},
+	{"Close after a deadline", func(s *Stream, answer []byte) int {
+		_ = s.SetWriteDeadline(time.Now().Add(time.Millisecond))
+		n, _ := s.Write(answer)
+		return n
+	}, closeAnswer, ErrPeerClosed},
+	{"Close after a TryWrite of a part", func(s *Stream, answer []byte) int {
+		n, _ := s.TryWrite(answer)
+		return n
+	}, closeAnswer, ErrPeerClosed},
+	{"Close before the answer", func(*Stream, []byte) int { return 0 }, closeAnswer, ErrPeerClosed},
+	{"CloseWithError after Write", writeSome, refuseAnswer, errMaintenance},
+	{"CloseWithError after CloseWrite", writeAndFinish, refuseAnswer, io.EOF},
+	{"CloseWithError after CloseWrite, then Close", func(s *Stream, answer []byte) int {
+		n := writeAndFinish(s, answer)
+		time.Sleep(2 * time.Second)
+		_ = s.Close()
+		_, _ = s.Write(answer)
+		return n
+	}, refuseAnswer, io.EOF},
+	{"Close after Write", writeSome, closeAnswer, io.EOF},
+	{"Close after a message was missed", func(s *Stream, answer []byte) (n int) {
+		for s.TryWriteMessage(answer[n:n+1000]) == nil {
+			n += 1000
+		}
+		return n
+	}, closeAnswer, io.EOF},
+	{"Close after Write has gone on", func(s *Stream, answer []byte) int {
+		_ = s.SetWriteDeadline(time.Now())
+		_, err := s.Write(answer[:1])
+		_ = s.SetWriteDeadline(time.Time{})
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0
+		}
+		return writeSome(s, answer)
+	}, closeAnswer, io.EOF},
+}
+
+var errMaintenance = &PeerCloseError{Code: 3, Text: "maintenance"}
+
+func writeAnswer(s *Stream, answer []byte) int {
+	n, _ := s.Write(answer)
+	return n
+}
+
+// writeSome writes more than the credit, and less than the write buffer.
+func writeSome(s *Stream, answer []byte) int { return writeAnswer(s, answer[:200000]) }
+
+func writeAndFinish(s *Stream, answer []byte) int {
+	n := writeSome(s, answer)
+	_ = s.CloseWrite()
+	return n
+}
+
+func closeAnswer(a *Conn, _ *Listener, _ *Stream)  { _ = a.Close() }
+func refuseAnswer(a *Conn, _ *Listener, _ *Stream) { _ = a.CloseWithError(3, "maintenance") }
+
+// The end of a session delivers what was written to a stream, and does not make it look
+// whole: io.EOF follows only if the writer has closed it, or the session was closed in
+// order after something was written, and nothing of it refused.
+func TestCutStreamsDoNotLookWhole(t *testing.T) {
+	answer := content(1, 20<<20)
+	for _, tc := range answerEnds {
+		t.Run(tc.name, func(t *testing.T) {
+			inWorld(t, 1, slow, func(t *testing.T, w *world) {
+				b, a, l := w.pair(nil, nil)
+				r, s := streamPair(t, b, a, nil)
+				time.Sleep(time.Second)
+				written := make(chan int, 1)
+				go func() { written <- tc.write(s, answer) }()
+				time.Sleep(time.Second)
+				ended := make(chan struct{})
+				go func() {
+					defer close(ended)
+					tc.end(a, l, s)
+				}()
+				time.Sleep(2 * time.Second) // less than Linger
+				got, err := io.ReadAll(r)
+				if n := <-written; len(got) != n || !bytes.Equal(got, answer[:n]) {
+					t.Errorf("%d bytes, want %d", len(got), n)
+				}
+				if tc.want == io.EOF {
+					require.NoError(t, err)
+				} else {
+					requireSame(t, tc.want, err)
+				}
+				<-ended
+				require.Equal(t, net.ErrClosed, s.Err())
+			})
+		})
+	}
+}
+
+// requireSame requires that err is want in a *net.OpError.
+func requireSame(t *testing.T, want, err error) {
+	t.Helper()
+	var wrapped *net.OpError
+	require.ErrorAs(t, err, &wrapped)
+	require.Equal(t, want, wrapped.Err)
 }

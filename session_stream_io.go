@@ -53,6 +53,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.state.SetCut(len(b) > 0)
 	for {
 		room, err := s.waitRoomLocked(1)
 		if err != nil {
@@ -60,6 +61,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		}
 		if n < len(b) {
 			n += s.state.Write(b[n:min(n+room, len(b))])
+			s.state.SetCut(n < len(b))
 			c.push() // releases c.mu: the peer may have read it, and reset the stream
 		}
 		if n == len(b) {
@@ -129,6 +131,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	begun := c.ep.now()
+	s.state.SetCut(true)
 	if err := s.tooLargeLocked(len(b)); err != nil {
 		return c.opError("write", err)
 	}
@@ -136,6 +139,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 		return c.opError("write", err)
 	}
 	s.queueLocked(b, options, begun)
+	s.state.SetCut(false)
 	c.push()
 	return nil
 }
@@ -211,7 +215,9 @@ func (s *Stream) afterReadLocked(n int) {
 // os.ErrDeadlineExceeded when the read deadline has passed, and net.ErrClosed after
 // Close, CancelRead or Reset. After all that has arrived, it returns io.EOF if the peer
 // has closed its side, a *StreamError if the stream was reset, which also drops what was
-// not read, and otherwise the error with which the session ended.
+// not read, and otherwise the error with which the session ended. That is ErrPeerClosed
+// or a *PeerCloseError if the peer has closed the session while more might have followed:
+// see Conn.Close.
 func (s *Stream) Read(b []byte) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()

@@ -337,10 +337,44 @@ func TestPeersWithoutStreams(t *testing.T) {
 		require.ErrorContains(t, err, "kcp: StreamOptions.Priority is 99: must be in [-8, 7]")
 		_, err = a.OpenStream(context.Background(), &StreamOptions{Priority: 7, MaxLifetime: maxLifetime, MaxRetransmits: 65534})
 		require.ErrorIs(t, err, ErrLegacyPeer, "the options are right")
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	})
+}
+
+// An end that takes no streams opens none either, and both calls say so at once.
+func TestEndWithoutStreams(t *testing.T) {
+	inWorld(t, 11, clean, func(t *testing.T, w *world) {
+		_, b, _ := w.pair(nil, &Config{MaxStreams: -1})
+		begin := time.Now()
+		_, err := b.OpenStream(context.Background(), nil)
+		require.ErrorIs(t, err, ErrNoStreams)
+		_, err = b.TryOpenStream(nil)
+		require.ErrorIs(t, err, ErrNoStreams)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_, err = b.AcceptStream(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
+		require.ErrorIs(t, err, ErrNoStreams)
+		require.Zero(t, time.Since(begin))
+		require.NoError(t, b.Close())
+		_, err = b.AcceptStream(ctx)
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
+// OpenStream returns the error of a ctx that is done, also where it need not wait, and
+// opens no stream.
+func TestOpenStreamWithContextThatIsDone(t *testing.T) {
+	inWorld(t, 11, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		s, err := a.OpenStream(ctx, nil)
+		require.ErrorIs(t, err, context.Canceled)
+		require.Nil(t, s)
+		first, _ := streamPair(t, a, b, nil)
+		require.EqualValues(t, 1, first.ID())
+		require.NoError(t, a.Close())
+		_, err = a.OpenStream(ctx, nil)
+		require.ErrorIs(t, err, net.ErrClosed)
 	})
 }
 
@@ -352,8 +386,9 @@ func requireOption(t *testing.T, want OptionError, err error) {
 	require.Equal(t, want, *got)
 }
 
-// Close of a session delivers what was written to its streams, and the end of
-// each. CloseWrite ends what the session itself sends, and no stream.
+// Close of a session delivers what was written to its streams, and the end of those of
+// which nothing was refused. CloseWrite ends what the session itself sends, and no
+// stream.
 func TestCloseWithStreams(t *testing.T) {
 	for seed := range fewer(8) {
 		inWorld(t, seed, lossy, func(t *testing.T, w *world) {

@@ -272,16 +272,17 @@ func (c *Conn) wakeStreams() {
 // streamsClosing reports whether Close waits for what streams have to send.
 func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
 
-// closeStreams closes all streams. It reports whether some of them have more to
-// send; advanceClose calls beginClose later then: CLOSE says how many segments there
-// are, so first all that waits on streams is given to the machine.
-func (c *Conn) closeStreams(now time.Duration) bool {
+// closeStreams closes all streams, for which whole is that of startClose. It reports
+// whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
+// says how many segments there are, so first all that waits on streams is given to the
+// machine.
+func (c *Conn) closeStreams(now time.Duration, whole bool) bool {
 	t := c.streams
 	if t == nil || t.Failed() {
 		return false
 	}
 	t.openAt = 0
-	t.Close()
+	t.Close(whole)
 	if t.Drained() {
 		return false
 	}

@@ -140,6 +140,11 @@ func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, er
 // tryWriteLocked queues as much of b as there is room for; as a message all of it,
 // or nothing. If free is not set, there is no room, as a Write comes first.
 func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
+	defer func() {
+		if free && !(message && err == ErrWouldBlock) { // such a message is meant to be missed
+			s.state.SetCut(err != nil)
+		}
+	}()
 	if err := s.cannotWriteLocked(); err != nil {
 		return 0, err
 	}

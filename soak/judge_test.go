@@ -355,6 +355,10 @@ func (v *verdict) stream(i int, r, peer record, known bool) {
 	v.endOfStream(i, r, peer, known, plan)
 }
 
+// unfinished reports whether the sender of a stream has not come to its end, so that the
+// end of the session may have come before.
+func (s streamSeen) unfinished() bool { return s.SendErr != "" || s.Sent == 0 }
+
 // endOfStream: a stream ends before io.EOF only for a reason.
 func (v *verdict) endOfStream(i int, r, peer record, known bool, plan streamPlan) {
 	s := r.Streams[i]
@@ -375,7 +379,7 @@ func (v *verdict) endOfStream(i int, r, peer record, known bool, plan streamPlan
 		}
 	default:
 		excuse := does(append(own, peerSteps...), abort) || v.disturbed(time.Time{}) || v.plan.rough() || v.out(r.CloseTo) ||
-			!known || r.ReadErr != eof || r.CloseErr != "" || peer.ReadErr != eof || peer.CloseErr != ""
+			!known || peer.Streams[i].unfinished() || r.ReadErr != eof || r.CloseErr != "" || peer.ReadErr != eof || peer.CloseErr != ""
 		v.object(excuse, r, "stream %d: %s after %d messages", i, s.Err, len(s.Read))
 	}
 }

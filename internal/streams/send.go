@@ -57,6 +57,9 @@ type sendSide struct {
 	reset     bool // RESET was, or is to be, sent; or the peer has refused the stream
 	ready     bool // memory is in Table.ready
 	partial   bool // a message that was written may be given up
+	written   bool // something was
+	cut       bool // by SetCut
+	implied   bool // fin was set by Table.Close
 	blocked   int  // calls that wait for room
 }
 
@@ -236,7 +239,7 @@ func (s *Stream) enqueue(p *piece) {
 	} else {
 		s.out.last.next = p
 	}
-	s.out.last = p
+	s.out.last, s.out.written = p, true
 	s.out.queued += SegmentCost
 	s.waiting(p.memory())
 }
@@ -268,10 +271,35 @@ func (s *Stream) dropFirst() {
 	}
 }
 
-// Finish lets FIN follow what waits.
+// Finish lets FIN follow what waits, unless the stream was reset, or Table.Close came
+// before.
 func (s *Stream) Finish() {
-	if !s.out.fin && !s.out.reset && !s.table.failed {
+	if !s.out.fin && s.out.err == nil && !s.table.failed {
 		s.out.fin = true
+		s.table.sched.update(s)
+	}
+}
+
+// endWriting is Table.Close for what s sends.
+func (s *Stream) endWriting(whole bool) {
+	o := &s.out
+	if o.fin || o.err != nil {
+		return
+	}
+	if whole && o.written && !o.cut {
+		s.Finish()
+		o.implied = true
+	}
+	o.err = net.ErrClosed
+}
+
+// SetCut says whether the application's last call that writes has left something that was
+// not queued, because it waits or has failed. After Table.Close, that takes FIN back if
+// it has not left.
+func (s *Stream) SetCut(cut bool) {
+	o := &s.out
+	if o.cut = cut; cut && o.implied && !o.finSent {
+		o.fin, o.implied = false, false
 		s.table.sched.update(s)
 	}
 }

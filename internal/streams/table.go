@@ -359,13 +359,15 @@ func (t *Table) Wake() {
 	t.host.Opened()
 }
 
-// Close closes all streams: what was written is still to be sent.
-func (t *Table) Close() {
+// Close ends all streams: what was written is still to be sent. FIN follows on those that
+// were finished before. If whole is set, it also does on those on which something was
+// written, and no write was cut short: without FIN the peer cannot take them for whole.
+func (t *Table) Close(whole bool) {
 	t.Announce()
 	for _, s := range t.streams {
 		s.in.stop = true
 		s.endReading(net.ErrClosed)
-		s.Finish()
+		s.endWriting(whole)
 		s.Owner.Writable()
 		t.retire(s)
 	}
