@@ -36,8 +36,8 @@ var (
 	// accepts sessions there, or the peer that it has as many as Config.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
 	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
-	// ErrReset means that the peer has aborted the session, or was restarted and no
-	// longer knows it. It wraps syscall.ECONNRESET.
+	// ErrReset means that the peer has aborted the session, or ended it by one of its
+	// time-outs, or was restarted and no longer knows it. It wraps syscall.ECONNRESET.
 	ErrReset error = &systemError{"kcp: session reset by the peer", syscall.ECONNRESET}
 	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
 	// syscall.EPIPE.
@@ -69,13 +69,15 @@ var (
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
 
-// Errors of TLS, besides *HandshakeError, which wraps the first two.
+// Errors of TLS, besides *HandshakeError.
 var (
 	// ErrNoTLS means that the peer does not speak TLS, or that something on the way has
-	// made it look so. Nothing falls back to a session without TLS.
+	// made it look so. Nothing falls back to a session without TLS. An endpoint without
+	// Config.TLS refuses, and ErrNoTLS comes without a *HandshakeError. A legacy peer
+	// cannot say so: its answers are told by their form, and a *HandshakeError wraps it.
 	ErrNoTLS = handshake.ErrNoTLS
 	// ErrHandshakeChanged means that what the ends have said in the clear was changed on
-	// the way.
+	// the way. It comes in a *HandshakeError.
 	ErrHandshakeChanged = handshake.ErrChanged
 	// ErrKeyUpdate ends a session whose peer changes its TLS keys again before this end
 	// has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
@@ -87,7 +89,8 @@ var (
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
 // returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
-// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged.
+// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged; or ErrNoTLS, if a
+// legacy peer answers.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above
@@ -142,8 +145,8 @@ func (e *SizeError) Error() string {
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
 func (e *SizeError) Unwrap() error { return e.err }
 
-// PeerLostError means that the peer is gone, unreachable, or idle or stalled
-// for too long.
+// PeerLostError means that the peer is gone, unreachable, or idle or stalled for too
+// long. This end has noticed it. If the peer lives, its calls return ErrReset.
 type PeerLostError struct {
 	// Silence is how long nothing had arrived from the peer or, if Idle is true, how long
 	// no data had been exchanged.
