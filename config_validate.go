@@ -10,8 +10,8 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// ConfigError reports an invalid setting, or with TakeOver one that differs between the
-// two processes.
+// ConfigError reports an invalid setting, or with TakeOver and HandOver one of the new
+// process that differs from the old one's.
 type ConfigError struct {
 	Field  string // name of the field of Config, or as in TLS.MinVersion
 	Value  any    // its value
