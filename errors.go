@@ -50,6 +50,9 @@ var (
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
 	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
+	// errGroupedBefore is that of a session or listener that is to be put into a second
+	// Group, or twice into one.
+	errGroupedBefore error = &groupedError{"kcp: already in a Group"}
 	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
 	ErrNotGrouped = errors.New("kcp: session is not in the Group")
 	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events of the
@@ -65,6 +68,8 @@ var (
 	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
 	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
+	// errSocketClosed is that of calls after the socket was closed under the endpoint.
+	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
@@ -125,6 +130,12 @@ type systemError struct {
 
 func (e *systemError) Error() string { return e.text }
 func (e *systemError) Unwrap() error { return e.is }
+
+// groupedError is ErrGrouped where its text would not help.
+type groupedError struct{ text string }
+
+func (e *groupedError) Error() string { return e.text }
+func (e *groupedError) Unwrap() error { return ErrGrouped }
 
 // SizeError means that a message is larger than MaxMessageSize, or a datagram than
 // MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
