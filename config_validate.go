@@ -10,8 +10,8 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// ConfigError reports an invalid setting, or with TakeOver one that differs between the
-// two processes.
+// ConfigError reports an invalid setting, or with TakeOver and HandOver one of the new
+// process that differs from the old one's.
 type ConfigError struct {
 	Field  string // name of the field of Config, or as in TLS.MinVersion
 	Value  any    // its value
@@ -71,8 +71,35 @@ func (c *Config) Validate() error {
 	if c.DeadLink < 0 {
 		return &ConfigError{"DeadLink", c.DeadLink, "must not be negative"}
 	}
-	if c.IdleTimeout < 0 {
-		return &ConfigError{"IdleTimeout", c.IdleTimeout, "must not be negative"}
+	return c.validateTimeouts()
+}
+
+// The least time-outs of Config. They are for what was meant to have a unit: with less
+// than minSilence the packets of a live peer come too late on any path.
+const (
+	minSilence = 10 * time.Millisecond // of those that end a session, and of KeepAlive
+	minWait    = time.Millisecond      // of those that bound what a call waits for
+)
+
+// validateTimeouts is Validate for the time-outs that a negative value turns off.
+func (c *Config) validateTimeouts() error {
+	if c.IdleTimeout < 0 || c.IdleTimeout > 0 && c.IdleTimeout < minSilence {
+		return &ConfigError{"IdleTimeout", c.IdleTimeout, fmt.Sprintf("must be at least %v, or 0 for never", minSilence)}
+	}
+	for _, f := range []struct {
+		field      string
+		value, min time.Duration
+	}{
+		{"PeerTimeout", c.PeerTimeout, minSilence},
+		{"KeepAlive", c.KeepAlive, minSilence},
+		{"StallTimeout", c.StallTimeout, minSilence},
+		{"DialTimeout", c.DialTimeout, minWait},
+		{"Linger", c.Linger, minWait},
+		{"MaxLinger", c.MaxLinger, minWait},
+	} {
+		if f.value > 0 && f.value < f.min {
+			return &ConfigError{f.field, f.value, fmt.Sprintf("must be at least %v, negative to turn it off, or 0 for the default", f.min)}
+		}
 	}
 	return nil
 }

@@ -44,6 +44,16 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"DeadLink", Config{DeadLink: -1}},
 		{"Redundancy", Config{Redundancy: math.NaN()}},
 		{"IdleTimeout", Config{IdleTimeout: -1}},
+		{"IdleTimeout", Config{IdleTimeout: 10*time.Millisecond - 1}},
+		{"PeerTimeout", Config{PeerTimeout: 1}},
+		{"PeerTimeout", Config{PeerTimeout: 10*time.Millisecond - 1}},
+		{"KeepAlive", Config{KeepAlive: 1}},
+		{"KeepAlive", Config{KeepAlive: 10*time.Millisecond - 1}},
+		{"StallTimeout", Config{StallTimeout: 10*time.Millisecond - 1}},
+		{"DialTimeout", Config{DialTimeout: 10}},
+		{"DialTimeout", Config{DialTimeout: time.Millisecond - 1}},
+		{"Linger", Config{Linger: time.Millisecond - 1}},
+		{"MaxLinger", Config{MaxLinger: time.Millisecond - 1}},
 		{"Backlog", Config{Backlog: -1}},
 		{"MaxSessions", Config{MaxSessions: -5}},
 		{"MaxHalfOpen", Config{MaxHalfOpen: -1}},
@@ -81,7 +91,13 @@ func TestConfigErrors(t *testing.T) {
 		_, err = (&Dialer{Config: &config}).DialContext(context.Background(), "udp", "127.0.0.1:1")
 		require.ErrorAs(t, err, &ce)
 	}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200})} {
+	const silence, wait = 10 * time.Millisecond, time.Millisecond
+	shortest := Config{
+		PeerTimeout: silence, KeepAlive: silence, IdleTimeout: silence, StallTimeout: silence,
+		DialTimeout: wait, Linger: wait, MaxLinger: wait,
+	}
+	never := Config{PeerTimeout: -1, KeepAlive: -1, StallTimeout: -1, DialTimeout: -1, Linger: -1, MaxLinger: -1}
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200}), shortest, never} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
@@ -95,6 +111,20 @@ func TestConfigErrors(t *testing.T) {
 	require.Error(t, k.SetInterval(5001))
 	require.Error(t, k.SetMinRTO(0))
 	require.Error(t, k.SetMinRTO(60001))
+}
+
+// A time-out whose unit was forgotten is refused with its value and range.
+func TestForgottenUnitIsRefused(t *testing.T) {
+	const others = ", negative to turn it off, or 0 for the default"
+	for want, config := range map[string]Config{
+		"kcp: Config.KeepAlive is 25ns: must be at least 10ms" + others:         {KeepAlive: 25},
+		"kcp: Config.PeerTimeout is 1ns: must be at least 10ms" + others:        {PeerTimeout: 1},
+		"kcp: Config.Linger is 5ns: must be at least 1ms" + others:              {Linger: 5},
+		"kcp: Config.IdleTimeout is 1µs: must be at least 10ms, or 0 for never": {IdleTimeout: time.Microsecond},
+		"kcp: Config.IdleTimeout is -1s: must be at least 10ms, or 0 for never": {IdleTimeout: -time.Second},
+	} {
+		require.EqualError(t, config.Validate(), want)
+	}
 }
 
 // No socket is an error of the call.

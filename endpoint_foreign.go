@@ -94,7 +94,7 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 		return false
 	}
 	if errors.Is(err, net.ErrClosed) {
-		e.shut(opError("read", nil, e.LocalAddr(), err))
+		e.shut(errSocketClosed)
 		return false
 	}
 	e.counters.readErrors.Add(1)

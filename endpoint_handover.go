@@ -68,7 +68,8 @@ type handover struct {
 // If the successor dies before it has confirmed, refuses, is of another user, or does
 // not answer for 4 seconds, HandOver returns an error, and all is as before. If it dies
 // later, this process reads the sockets again for its own sessions, answers new ones as
-// after Listener.Close, and HandOver may be called for another successor.
+// after Listener.Close, and HandOver may be called for another successor. If it refuses
+// because its Config differs, the error wraps a *ConfigError with the successor's value.
 //
 // HandOver works on Linux, with UDP sockets; otherwise the error is
 // errors.ErrUnsupported. It is net.ErrClosed if the listener is closed or was handed over
@@ -150,13 +151,24 @@ func (e *Endpoint) handOver(ctx context.Context, l *Listener, link *takeover.Lin
 		h.proceed()
 		return nil
 	}
-	if refused := (*takeover.RefusedError)(nil); !errors.As(err, &refused) {
-		link.Refuse(err)
-	}
+	tellRefusal(link, err)
 	if ctx.Err() != nil {
 		err = ctx.Err()
 	}
 	return err
+}
+
+// tellRefusal tells the other end that err has ended the exchange here. If the other end
+// itself has refused, err wraps the *ConfigError that is the reason from now on.
+func tellRefusal(link *takeover.Link, err error) {
+	var refused *takeover.RefusedError
+	if !errors.As(err, &refused) {
+		var differs *ConfigError
+		errors.As(err, &differs)
+		link.Refuse(err, (*takeover.Difference)(differs))
+	} else if refused.Differs != nil {
+		refused.Cause = (*ConfigError)(refused.Differs)
+	}
 }
 
 // exchange passes everything on, until the successor reads.
@@ -175,6 +187,7 @@ func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
 	o := &takeover.Offer{
 		Version: takeover.Version, Sockets: sockets, TLS: c.TLS != nil, Cipher: c.Cipher != nil,
 		FEC: c.FEC != FEC{}, SharedConvs: c.SharedConvs, LegacyPeers: !refusesLegacy(c, scheme),
+		LegacySetting: [...]string{"LegacyDefault", "LegacyAllow", "LegacyRefuse"}[c.LegacyPeers],
 	}
 	if o.Cipher {
 		head, tail := scheme.Outside.Overhead()

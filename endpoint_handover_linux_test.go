@@ -364,6 +364,7 @@ func TestTakeoverDiffers(t *testing.T) {
 		{"Shards", 2, Config{}, Config{Shards: 2}},
 		{"SharedConvs", true, Config{}, Config{SharedConvs: true}},
 		{"LegacyPeers", "LegacyRefuse", Config{}, Config{LegacyPeers: LegacyRefuse}},
+		{"LegacyPeers", "LegacyDefault", Config{LegacyPeers: LegacyRefuse}, Config{}},
 	} {
 		t.Run(fmt.Sprint(test.field, " ", test.value), func(t *testing.T) {
 			l, err := Listen("udp", "127.0.0.1:0", &test.old)
@@ -377,7 +378,15 @@ func TestTakeoverDiffers(t *testing.T) {
 			require.ErrorAs(t, err, &differs)
 			require.Equal(t, test.field, differs.Field)
 			require.Equal(t, test.value, differs.Value)
-			require.ErrorContains(t, <-left, "the new process refuses: "+differs.Error())
+			err = <-left
+			require.ErrorContains(t, err, "the new process refuses: "+differs.Error())
+			var told *ConfigError
+			require.ErrorAs(t, err, &told)
+			require.Equal(t, differs, told)
+			if test.field == "LegacyPeers" {
+				set := map[LegacyPeers]string{LegacyDefault: "LegacyDefault", LegacyRefuse: "LegacyRefuse"}[test.old.LegacyPeers]
+				require.Equal(t, "must be "+set+", as in the old process", told.Reason)
+			}
 			dial := test.old
 			dials(t, l.Addr(), &dial, "old").echoes(t, 1000)
 		})
@@ -436,7 +445,7 @@ func TestTakeoverHostileSuccessor(t *testing.T) {
 		"gone":          func(_ *takeover.Link, conn *net.UnixConn) { _ = conn.Close() },
 		"garbage":       func(_ *takeover.Link, conn *net.UnixConn) { _, _ = conn.Write(content(1, 100)) },
 		"wrong message": func(link *takeover.Link, _ *net.UnixConn) { _ = link.Send(takeover.ConfirmKind, nil) },
-		"refuses":       func(link *takeover.Link, _ *net.UnixConn) { link.Refuse(errors.New("no")) },
+		"refuses":       func(link *takeover.Link, _ *net.UnixConn) { link.Refuse(errors.New("no"), nil) },
 		"gone after agreeing": func(link *takeover.Link, conn *net.UnixConn) {
 			_ = link.Send(takeover.AgreeKind, nil)
 			_ = conn.Close()

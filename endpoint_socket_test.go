@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -408,4 +409,26 @@ func shardClient(t *testing.T, addr net.Addr, seed byte, size int, secure *tls.C
 	if err := c.Close(); err != nil {
 		t.Error(err)
 	}
+}
+
+// The errors after a socket was closed under its endpoint name the addresses once.
+func TestSocketIsClosedByItsOwner(t *testing.T) {
+	l, err := Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	defer l.Endpoint().Close()
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	e, err := NewEndpoint(pc, nil)
+	require.NoError(t, err)
+	c, err := e.Dial(context.Background(), l.Addr())
+	require.NoError(t, err)
+	require.NoError(t, pc.Close())
+	const cause = "kcp: the socket of the endpoint: use of closed network connection"
+	between := fmt.Sprintf(" kcp %v->%v: ", pc.LocalAddr(), l.Addr())
+	_, err = c.Read(make([]byte, 1))
+	require.EqualError(t, err, "read"+between+cause)
+	require.ErrorIs(t, err, net.ErrClosed)
+	_, err = c.Write(make([]byte, 1))
+	require.EqualError(t, err, "write"+between+cause)
+	require.EqualError(t, c.Err(), cause)
 }

@@ -59,9 +59,7 @@ func TakeOver(ctx context.Context, conn *net.UnixConn, config *Config) (*Listene
 	defer link.Close()
 	l, err := takeOver(link, config)
 	if err != nil {
-		if refused := (*takeover.RefusedError)(nil); !errors.As(err, &refused) {
-			link.Refuse(err)
-		}
+		tellRefusal(link, err)
 		if ctx.Err() != nil {
 			err = ctx.Err()
 		}

@@ -36,8 +36,8 @@ var (
 	// accepts sessions there, or the peer that it has as many as Config.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
 	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
-	// ErrReset means that the peer has aborted the session, or was restarted and no
-	// longer knows it. It wraps syscall.ECONNRESET.
+	// ErrReset means that the peer has aborted the session, or ended it by one of its
+	// time-outs, or was restarted and no longer knows it. It wraps syscall.ECONNRESET.
 	ErrReset error = &systemError{"kcp: session reset by the peer", syscall.ECONNRESET}
 	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
 	// syscall.EPIPE.
@@ -50,6 +50,9 @@ var (
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
 	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
+	// errGroupedBefore is that of a session or listener that is to be put into a second
+	// Group, or twice into one.
+	errGroupedBefore error = &groupedError{"kcp: already in a Group"}
 	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
 	ErrNotGrouped = errors.New("kcp: session is not in the Group")
 	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events of the
@@ -65,17 +68,21 @@ var (
 	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
 	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
+	// errSocketClosed is that of calls after the socket was closed under the endpoint.
+	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
 )
 
-// Errors of TLS, besides *HandshakeError, which wraps the first two.
+// Errors of TLS, besides *HandshakeError.
 var (
 	// ErrNoTLS means that the peer does not speak TLS, or that something on the way has
-	// made it look so. Nothing falls back to a session without TLS.
+	// made it look so. Nothing falls back to a session without TLS. An endpoint without
+	// Config.TLS refuses, and ErrNoTLS comes without a *HandshakeError. A legacy peer
+	// cannot say so: its answers are told by their form, and a *HandshakeError wraps it.
 	ErrNoTLS = handshake.ErrNoTLS
 	// ErrHandshakeChanged means that what the ends have said in the clear was changed on
-	// the way.
+	// the way. It comes in a *HandshakeError.
 	ErrHandshakeChanged = handshake.ErrChanged
 	// ErrKeyUpdate ends a session whose peer changes its TLS keys again before this end
 	// has followed (KEY_UPDATE_ERROR, RFC 9001 §6.2).
@@ -87,7 +94,8 @@ var (
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
 // returns, such as a *tls.CertificateVerificationError, together with a tls.AlertError;
-// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged.
+// or the tls.AlertError that the peer has sent; or ErrHandshakeChanged; or ErrNoTLS, if a
+// legacy peer answers.
 type HandshakeError struct {
 	Remote bool  // the peer has refused the handshake
 	Err    error // the cause; see above
@@ -123,6 +131,12 @@ type systemError struct {
 func (e *systemError) Error() string { return e.text }
 func (e *systemError) Unwrap() error { return e.is }
 
+// groupedError is ErrGrouped where its text would not help.
+type groupedError struct{ text string }
+
+func (e *groupedError) Error() string { return e.text }
+func (e *groupedError) Unwrap() error { return ErrGrouped }
+
 // SizeError means that a message is larger than MaxMessageSize, or a datagram than
 // MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
 type SizeError struct {
@@ -142,8 +156,8 @@ func (e *SizeError) Error() string {
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
 func (e *SizeError) Unwrap() error { return e.err }
 
-// PeerLostError means that the peer is gone, unreachable, or idle or stalled
-// for too long.
+// PeerLostError means that the peer is gone, unreachable, or idle or stalled for too
+// long. This end has noticed it. If the peer lives, its calls return ErrReset.
 type PeerLostError struct {
 	// Silence is how long nothing had arrived from the peer or, if Idle is true, how long
 	// no data had been exchanged.

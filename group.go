@@ -133,7 +133,7 @@ func (g *Group) Add(c *Conn) error {
 		return c.opError("add", net.ErrClosed)
 	}
 	if c.io.member != nil {
-		return c.opError("add", ErrGrouped)
+		return c.opError("add", errGroupedBefore)
 	}
 	m := &groupMember{group: g, conn: c, streams: g.streams.Load()}
 	if !g.attach(m) {

@@ -365,8 +365,11 @@ func TestGroupAddRemove(t *testing.T) {
 			require.ErrorIs(t, err, ErrGrouped)
 			_, err = b.ReceiveDatagram(context.Background())
 			require.ErrorIs(t, err, ErrGrouped)
-			require.ErrorIs(t, g.Add(b), ErrGrouped)
-			require.ErrorIs(t, other.Add(b), ErrGrouped)
+			for _, group := range []*Group{g, other} {
+				err := group.Add(b)
+				require.ErrorIs(t, err, ErrGrouped)
+				require.EqualError(t, err, "add kcp 10.0.0.1:4000->"+b.RemoteAddr().String()+": kcp: already in a Group")
+			}
 			require.ErrorIs(t, other.Remove(b), ErrNotGrouped)
 			require.Equal(t, 1, g.Len())
 
@@ -555,6 +558,7 @@ func TestGroupListener(t *testing.T) {
 		_, err := l.Accept()
 		require.ErrorIs(t, err, ErrGrouped)
 		require.ErrorIs(t, l.AcceptInto(g), ErrGrouped)
+		require.ErrorContains(t, l.AcceptInto(g), "kcp: already in a Group")
 		require.ErrorIs(t, l.AcceptInto(other), ErrGrouped)
 
 		first := w.dial(e)

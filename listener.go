@@ -172,7 +172,7 @@ func (l *Listener) AcceptInto(g *Group) error {
 		l.leaveGroupLocked()
 		return nil
 	case l.member != nil:
-		return opError("accept", nil, l.Addr(), ErrGrouped)
+		return opError("accept", nil, l.Addr(), errGroupedBefore)
 	}
 	m := &groupMember{group: g, listener: l}
 	if !g.attach(m) {

@@ -227,6 +227,36 @@ func TestIdleMeansNoNewData(t *testing.T) {
 	})
 }
 
+// The end whose IdleTimeout has passed says that the peer is idle, and the other that
+// the session was reset. If both have the same one, no end sees anything else.
+func TestIdleTimeoutAtTheOtherEnd(t *testing.T) {
+	idle := &Config{IdleTimeout: time.Minute}
+	for _, peers := range []*Config{nil, idle} {
+		inWorld(t, 15, clean, func(t *testing.T, w *world) {
+			a, b, _ := w.pair(peers, idle)
+			bothWays(t, a, b, []byte("x"), []byte("x"))
+			errs := make(chan error, 2)
+			for _, c := range []*Conn{a, b} {
+				go func() {
+					_, err := c.Read(make([]byte, 1))
+					errs <- err
+				}()
+			}
+			time.Sleep(2 * time.Minute)
+			var lost *PeerLostError
+			both := []error{<-errs, <-errs}
+			require.True(t, errors.As(both[0], &lost) || errors.As(both[1], &lost), both)
+			require.True(t, lost.Idle)
+			for _, err := range both {
+				require.True(t, errors.As(err, &lost) || errors.Is(err, ErrReset), err)
+			}
+			if peers == nil {
+				require.True(t, errors.Is(both[0], ErrReset) || errors.Is(both[1], ErrReset), both)
+			}
+		})
+	}
+}
+
 // A peer that takes nothing of what waits for it has its time, however often it
 // says that it is there; one that reads again before has more.
 func TestStalledPeerHasItsTime(t *testing.T) {

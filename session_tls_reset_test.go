@@ -41,6 +41,29 @@ func wantReadErr(t *testing.T, c *Conn, want error) time.Duration {
 	return time.Since(start)
 }
 
+// Resets that are made in the second in which the key was told do not count, and the
+// first one after it does.
+func TestTLSRestartedInItsFirstSecond(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		l, server := w.server(resettable(Config{}))
+		e, _ := w.endpoint("10.0.0.2:5000", resettable(Config{}))
+		second := time.Now().Truncate(time.Second)
+		a := w.dial(e)
+		bothWays(t, a, accepted(t, l), []byte("here"), []byte("here"))
+		time.Sleep(100 * time.Millisecond)
+		w.restarted(server, resettable(Config{}))
+		var err error
+		for err == nil {
+			time.Sleep(10 * time.Millisecond)
+			_, err = a.Write([]byte("x"))
+		}
+		require.ErrorIs(t, err, ErrReset)
+		took := time.Since(second)
+		require.GreaterOrEqual(t, took, time.Second)
+		require.Less(t, took, time.Second+2*roundTrip)
+	})
+}
+
 // A peer that was restarted with the same key says so in answer to the next
 // packet; nothing of the old session opens a new one.
 func TestTLSRestarted(t *testing.T) {

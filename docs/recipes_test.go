@@ -124,9 +124,9 @@ func explain(err error) string {
 	case errors.As(err, &closed): // of CloseWithError
 		return fmt.Sprintf("the peer has closed: %q", closed.Text)
 	case errors.Is(err, kcp.ErrReset):
-		return "the peer has aborted, or was restarted: dial again"
+		return "the peer has aborted, was restarted, or found the session idle: dial again"
 	case errors.As(err, &lost):
-		return "the peer has vanished: dial again"
+		return "the peer has vanished, or was idle for too long: dial again"
 	case errors.Is(err, kcp.ErrRefused):
 		return "no server there, or not yet, or it has all the sessions it takes"
 	case errors.As(err, &silent):
@@ -462,13 +462,13 @@ func TestKickAndExplain(t *testing.T) {
 		require.NoError(t, h.accepted[1].CloseWrite())
 		require.Equal(t, "the peer has said all it had to say", read(h.dialled[1]))
 		require.NoError(t, h.accepted[2].Abort())
-		require.Equal(t, "the peer has aborted, or was restarted: dial again", read(h.dialled[2]))
+		require.Equal(t, "the peer has aborted, was restarted, or found the session idle: dial again", read(h.dialled[2]))
 		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))
 		require.Equal(t, "a deadline has passed; the session goes on", read(h.dialled[3]))
 		_, err := h.listener.Endpoint().Dial(t.Context(), h.client.LocalAddr())
 		require.Equal(t, "no server there, or not yet, or it has all the sessions it takes", explain(err))
 		h.outage(time.Hour)
-		require.Equal(t, "the peer has vanished: dial again", read(h.dialled[4]))
+		require.Equal(t, "the peer has vanished, or was idle for too long: dial again", read(h.dialled[4]))
 		_, err = h.client.Dial(t.Context(), h.listener.Addr())
 		require.Equal(t, "no answer: wrong address, a firewall, another key, or a full backlog", explain(err))
 		require.Equal(t, "unexpected EOF", explain(io.ErrUnexpectedEOF))

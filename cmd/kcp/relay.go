@@ -32,6 +32,8 @@ type relay struct {
 type relayEnd struct {
 	link  netsim.LinkConfig
 	burst float64 // mean length of bursts, in packets; 0: independent loss
+
+	loss, jitter bool // -loss and -jitter were given, perhaps as 0
 }
 
 func newRelay(std streams) *relay {
@@ -77,10 +79,10 @@ func (r *relay) linkOptions() []option {
 		{"profile", "NAME", "start from a predefined network:\n" + strings.Join(networks.names(), ",\n"), networks.listed(r.setProfile)},
 		{"direction", "WHICH", "direction that the flags after it apply to: up (to the\ntarget), down or both",
 			directions.listed(parsed(&r.chosen, directions.parse))},
-		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss = v })},
+		{"loss", "SHARE", "share of packets lost: 10%, 10 or 0.1", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Loss, e.loss = v, true })},
 		{"burst", "PACKETS", "lose packets in bursts of this mean length", forLinks(r, parseBurst, func(e *relayEnd, v float64) { e.burst = v })},
 		{"delay", "DURATION", "one-way delay", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Delay = v })},
-		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter = v })},
+		{"jitter", "DURATION", "random extra delay, up to this", forLinks(r, parseDuration, func(e *relayEnd, v time.Duration) { e.link.Jitter, e.jitter = v, true })},
 		{"shape", "NAME", "distribution of the jitter: uniform, normal or pareto,\nwhich exceeds its bound now and then",
 			shapes.listed(forLinks(r, shapes.parse, func(e *relayEnd, v netsim.JitterShape) { e.link.JitterShape = v }))},
 		{"duplicate", "SHARE", "packets delivered twice", forLinks(r, parsePercent, func(e *relayEnd, v float64) { e.link.Duplicate = v })},
@@ -174,6 +176,20 @@ func parseRate(s string) (int64, error) {
 // config returns the settings of a direction.
 func (e *relayEnd) config(name string) (netsim.LinkConfig, error) {
 	cfg := e.link
+	for _, f := range []struct {
+		idle        bool
+		flag, needs string
+	}{
+		{e.burst > 0 && cfg.Loss == 0 && !e.loss, "burst", "loss"},
+		{cfg.Reorder > 0 && cfg.Jitter == 0 && !e.jitter, "reorder", "jitter"},
+		{cfg.JitterShape != netsim.JitterUniform && cfg.Jitter == 0 && !e.jitter, "shape", "jitter"},
+		{cfg.Queue > 0 && cfg.Rate == 0, "queue", "rate"},
+		{cfg.CoDel.Enabled && cfg.Rate == 0, "codel", "rate"},
+	} {
+		if f.idle {
+			return cfg, usageErrorf("%s: -%s does nothing without -%s", name, f.flag, f.needs)
+		}
+	}
 	if e.burst > 0 {
 		cfg.Burst, cfg.Loss = netsim.BurstLoss(cfg.Loss, e.burst), 0
 	}

@@ -159,6 +159,32 @@ func TestRelayFlags(t *testing.T) {
 	require.Equal(t, netsim.LinkConfig{Delay: 279 * time.Millisecond, Rate: 62_500, Overhead: 28}, up)
 	require.Equal(t, netsim.LinkConfig{Delay: 279 * time.Millisecond, Overhead: 28}, down)
 
+	for line, want := range map[string]string{
+		"-burst 8":                              "up: -burst does nothing without -loss",
+		"-profile satellite -burst 8 -loss 1%":  "",
+		"-loss 0 -burst 8":                      "",
+		"-reorder 5%":                           "up: -reorder does nothing without -jitter",
+		"-reorder 5% -jitter 0s":                "",
+		"-shape pareto -delay 5ms":              "up: -shape does nothing without -jitter",
+		"-queue 64kB":                           "up: -queue does nothing without -rate",
+		"-queue 64kB -direction up -rate 1mbit": "down: -queue does nothing without -rate",
+		"-direction up -queue 64kB -rate 1mbit": "",
+		"-direction down -codel":                "down: -codel does nothing without -rate",
+		"-queue 64kB -codel -rate 1mbit":        "",
+		"-shape normal -reorder 1% -jitter 1ms": "",
+	} {
+		if _, _, err := parse(line); want == "" {
+			require.NoError(t, err, line)
+		} else {
+			require.EqualError(t, err, want)
+			require.ErrorAs(t, err, new(usageError))
+		}
+	}
+	for _, name := range networks().names() {
+		_, _, err := parse("-profile " + name)
+		require.NoError(t, err, name)
+	}
+
 	_, _, err = parse("-loss 95% -burst 2")
 	require.ErrorContains(t, err, "up: bursts of 2 packets cannot produce 95% loss")
 	for _, bad := range []string{

@@ -131,10 +131,11 @@ func (l *Link) Send(kind Kind, payload []byte, files ...int) error {
 	return l.explained(err)
 }
 
-// Refuse tells the other end why the exchange ends here, as far as it listens.
-func (l *Link) Refuse(why error) {
+// Refuse tells the other end why the exchange ends here, as far as it listens. differs is
+// the setting that is the reason, or nil.
+func (l *Link) Refuse(why error, differs *Difference) {
 	_ = l.conn.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
-	_ = l.Send(RefuseKind, []byte(why.Error()))
+	_ = l.Send(RefuseKind, refusal(why, differs))
 }
 
 // Receive waits for the next message. It is an error if it is of none of the given kinds;
@@ -145,16 +146,16 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 		return 0, nil, err
 	}
 	n := binary.LittleEndian.Uint32(head[1:])
-	if n > maxPayload {
-		return 0, nil, fmt.Errorf("a message of %d bytes, more than %d", n, maxPayload)
+	kind = Kind(head[0])
+	if n > maxPayload || !kind.known() {
+		return 0, nil, fmt.Errorf("%s does not speak the exchange of a takeover: it begins a message with %q", l.peer, head[:])
 	}
 	payload = make([]byte, n)
 	if err := l.fill(payload); err != nil {
 		return 0, nil, err
 	}
-	kind = Kind(head[0])
 	if kind == RefuseKind {
-		return 0, nil, &RefusedError{l.peer, string(payload[:min(n, 1000)])}
+		return 0, nil, parseRefusal(l.peer, payload)
 	}
 	if slices.Contains(kinds, kind) {
 		return kind, payload, nil

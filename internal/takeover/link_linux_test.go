@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -49,6 +50,17 @@ func TestLinkErrors(t *testing.T) {
 	err = link.Send(OfferKind, nil)
 	require.EqualError(t, err, "the new process has ended, or closed the socket")
 	require.ErrorIs(t, err, syscall.EPIPE)
+}
+
+// What is no message of the exchange is named so, whatever size it seems to have.
+func TestLinkJunk(t *testing.T) {
+	for _, junk := range []string{"GET / HTTP/1.1\r\n", "x\x02\x00\x00\x00hi", "A\xff\xff\xff\xff"} {
+		link, other := links(t, context.Background())
+		_, err := io.WriteString(other, junk)
+		require.NoError(t, err)
+		_, _, err = link.Receive(AgreeKind)
+		require.EqualError(t, err, fmt.Sprintf("the new process does not speak the exchange of a takeover: it begins a message with %q", junk[:5]))
+	}
 }
 
 // If the deadline of the context ends the exchange, the context has ended: callers

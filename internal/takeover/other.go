@@ -32,7 +32,7 @@ func (*Link) Limit(time.Duration)                   {}
 func (*Link) Wait()                                 {}
 func (*Link) Close()                                {}
 func (*Link) Send(Kind, []byte, ...int) error       { return errors.ErrUnsupported }
-func (*Link) Refuse(error)                          {}
+func (*Link) Refuse(error, *Difference)             {}
 func (*Link) Receive(...Kind) (Kind, []byte, error) { return 0, nil, errors.ErrUnsupported }
 func (*Link) TakeFiles(int) ([]int, error)          { return nil, errors.ErrUnsupported }
 func (*Pipe) Duplicate() (int, error)               { return -1, errors.ErrUnsupported }

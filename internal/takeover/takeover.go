@@ -8,6 +8,7 @@
 package takeover
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -43,6 +44,15 @@ const MaxFiles = 250
 // read before FinalKind, so never do two processes read a socket.
 type Kind byte
 
+// known reports whether a message may be of kind k.
+func (k Kind) known() bool {
+	switch k {
+	case OfferKind, AgreeKind, RefuseKind, StateKind, ReadyKind, NotesKind, CommitKind, ConfirmKind, FinalKind:
+		return true
+	}
+	return false
+}
+
 const (
 	OfferKind   Kind = 'O'
 	AgreeKind   Kind = 'A'
@@ -67,6 +77,8 @@ type Offer struct {
 	FEC          bool
 	SharedConvs  bool
 	LegacyPeers  bool // legacy peers may open sessions
+	// LegacySetting is the name of the setting that LegacyPeers follows from.
+	LegacySetting string
 }
 
 // Files returns how many descriptors go with State: the sockets, and the ends of pipes.
@@ -86,7 +98,6 @@ type Difference struct {
 // opens reports whether the successor's cipher opens a packet with the given content.
 func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bool) *Difference {
 	set := map[bool]string{false: "not set", true: "set"}
-	legacy := map[bool]string{false: "LegacyRefuse", true: "LegacyAllow"}
 	for _, r := range []struct {
 		field       string
 		theirs, our any
@@ -96,9 +107,12 @@ func (o *Offer) Differs(own *Offer, opens func(packet []byte, content string) bo
 		{"Cipher", set[o.Cipher], set[own.Cipher]},
 		{"FEC", set[o.FEC], set[own.FEC]},
 		{"SharedConvs", o.SharedConvs, own.SharedConvs},
-		{"LegacyPeers", legacy[o.LegacyPeers], legacy[own.LegacyPeers]},
+		{"LegacyPeers", o.LegacyPeers, own.LegacyPeers},
 	} {
 		if r.theirs != r.our {
+			if r.field == "LegacyPeers" {
+				r.theirs, r.our = o.LegacySetting, own.LegacySetting
+			}
 			return &Difference{r.field, r.our, fmt.Sprintf("must be %v, as in the old process", r.theirs)}
 		}
 		if r.field == "Cipher" && o.Cipher && !opens(o.Probe, ProbeText) {
@@ -117,7 +131,7 @@ type State struct {
 	ResetSecret  []byte
 }
 
-// Encode returns v, an *Offer or a *State, as the payload of a message.
+// Encode returns v, an *Offer, a *State or a *Difference, as the payload of a message.
 func Encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -126,7 +140,7 @@ func Encode(v any) []byte {
 	return b
 }
 
-// Decode sets v, an *Offer or a *State, to what Encode was given.
+// Decode sets v to what Encode was given.
 func Decode(b []byte, v any) error {
 	if err := json.Unmarshal(b, v); err != nil {
 		return fmt.Errorf("malformed message: %w", err)
@@ -135,6 +149,38 @@ func Decode(b []byte, v any) error {
 }
 
 // RefusedError is the reason that the other end gives for ending the exchange.
-type RefusedError struct{ Peer, Reason string }
+type RefusedError struct {
+	Peer, Reason string
+	Differs      *Difference // because of which it does; nil: of none
+	Cause        error       // what Unwrap returns; the caller sets it
+}
 
 func (e *RefusedError) Error() string { return e.Peer + " refuses: " + e.Reason }
+func (e *RefusedError) Unwrap() error { return e.Cause }
+
+// maxReason is how much of a reason is taken, in bytes.
+const maxReason = 1000
+
+// refusal returns the payload of a RefuseKind: the text and, after a zero byte, d.
+func refusal(why error, d *Difference) []byte {
+	payload := []byte(why.Error())
+	if d == nil {
+		return payload
+	}
+	return append(append(payload, 0), Encode(d)...)
+}
+
+// parseRefusal returns what peer says with the payload of a RefuseKind.
+func parseRefusal(peer string, payload []byte) *RefusedError {
+	text, details, _ := bytes.Cut(payload, []byte{0})
+	e := &RefusedError{Peer: peer, Reason: string(text[:min(len(text), maxReason)])}
+	var d Difference
+	if len(details) == 0 || Decode(details, &d) != nil {
+		return e
+	}
+	if n, ok := d.Value.(float64); ok { // JSON knows no int
+		d.Value = int(n)
+	}
+	e.Differs = &d
+	return e
+}

@@ -1,6 +1,8 @@
 package takeover
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -158,7 +160,7 @@ func TestOwned(t *testing.T) {
 
 // Each difference is named, and no difference is none.
 func TestDiffers(t *testing.T) {
-	a := Offer{Sockets: 1}
+	a := Offer{Sockets: 1, LegacySetting: "a"}
 	for _, test := range []struct {
 		change func(o *Offer)
 		want   Difference
@@ -168,7 +170,7 @@ func TestDiffers(t *testing.T) {
 		{func(o *Offer) { o.Cipher = true }, Difference{"Cipher", "set", "must be not set, as in the old process"}},
 		{func(o *Offer) { o.FEC = true }, Difference{"FEC", "set", "must be not set, as in the old process"}},
 		{func(o *Offer) { o.SharedConvs = true }, Difference{"SharedConvs", true, "must be false, as in the old process"}},
-		{func(o *Offer) { o.LegacyPeers = true }, Difference{"LegacyPeers", "LegacyAllow", "must be LegacyRefuse, as in the old process"}},
+		{func(o *Offer) { o.LegacyPeers, o.LegacySetting = true, "b" }, Difference{"LegacyPeers", "b", "must be a, as in the old process"}},
 	} {
 		b := a
 		require.Nil(t, a.Differs(&b, nil))
@@ -191,5 +193,19 @@ func TestEncode(t *testing.T) {
 	require.NoError(t, Decode(Encode(&want), &got))
 	require.Equal(t, want, got)
 	require.Error(t, Decode([]byte("[]"), &got))
-	require.Equal(t, "the new process refuses: why", fmt.Sprint(&RefusedError{"the new process", "why"}))
+	require.Equal(t, "the new process refuses: why", fmt.Sprint(&RefusedError{Peer: "the new process", Reason: "why"}))
+}
+
+// A refusal keeps its text, and the difference if there is one. What is not understood
+// after the text is left out.
+func TestRefusal(t *testing.T) {
+	why := errors.New("why")
+	for _, d := range []*Difference{nil, {"Shards", 2, "must be 1"}, {"SharedConvs", true, "no"}, {"TLS", "set", "no"}} {
+		require.Equal(t, &RefusedError{Peer: "p", Reason: "why", Differs: d}, parseRefusal("p", refusal(why, d)))
+	}
+	for _, payload := range []string{"why\x00", "why\x00{", "why\x00[]"} {
+		require.Equal(t, &RefusedError{Peer: "p", Reason: "why"}, parseRefusal("p", []byte(payload)))
+	}
+	require.Len(t, parseRefusal("p", make([]byte, 5)).Reason, 0)
+	require.Len(t, parseRefusal("p", bytes.Repeat([]byte("x"), 5000)).Reason, maxReason)
 }
