@@ -257,7 +257,9 @@ type Config struct {
 	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
 	// testing/synctest over package netsim, which has the conditions under Determinism.
 	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
-	// cookies and secrets. The default draws from crypto/rand.
+	// cookies and secrets. TLS still draws from crypto/rand, as does all by default.
+	// Endpoint.Close returns after the calls that it wakes, so the test may end then: call
+	// it without a lock that the goroutines of these calls may take.
 	Repetition *Repetition
 }
 

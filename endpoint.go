@@ -232,10 +232,10 @@ func (e *Endpoint) Close() error {
 	} else if ended {
 		e.socket.readers.Wait()
 	}
+	e.repeat.settle()
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}
-	e.repeat.wait(0, rankClose)
 	return err
 }
 

@@ -7,6 +7,7 @@ import (
 	"math"
 	mathrand "math/rand/v2"
 	"sync"
+	"sync/atomic"
 
 	"github.com/arqnet/kcp/internal/inturn"
 )
@@ -34,8 +35,9 @@ func NewRepetition(seed uint64) *Repetition {
 // repetition is the part of an endpoint in a Repetition. A nil one is that of an
 // endpoint without: it draws from crypto/rand, and waits for no turn.
 type repetition struct {
-	order *inturn.Order
-	index uint64 // of the endpoint, from 0
+	order   *inturn.Order
+	index   uint64       // of the endpoint, from 0
+	waiting atomic.Int32 // goroutines in wait
 
 	mu     sync.Mutex // guards what follows
 	random mathrand.ChaCha8
@@ -77,15 +79,29 @@ const (
 	rankRead
 	rankWrite
 	rankAcceptStream
-	rankStream                  // of the first stream; each has two
-	rankClose  = math.MaxUint64 // after the calls that Close has woken
+	rankStream // of the first stream; each has two
 )
 
 // wait waits for the turn of what has a rank and belongs to a conversation, or to
 // a socket. It returns at once if r is nil. The caller holds no lock.
 func (r *repetition) wait(of uint32, rank uint64) {
 	if r != nil {
+		r.waiting.Add(1)
 		r.order.Wait(inturn.Rank{Calls: rank >= rankGroup, Group: r.index<<32 | uint64(of), Member: rank})
+		r.waiting.Add(-1)
+	}
+}
+
+// settle returns once nothing of the endpoint waits for a turn any more: a bubble ends
+// with the function of its test, and whatever still waits then is a deadlock. It returns
+// at once if r is nil. The endpoint is closed, and the caller holds no lock.
+func (r *repetition) settle() {
+	if r == nil {
+		return
+	}
+	last := inturn.Rank{Calls: true, Group: math.MaxUint64, Member: r.index}
+	for r.order.Wait(last); r.waiting.Load() > 0; {
+		r.order.Wait(last)
 	}
 }
 

@@ -258,6 +258,23 @@ func TestEndpointsDrawTheirOwn(t *testing.T) {
 	})
 }
 
+// Close waits for what takes several turns, too, such as the timer of many sessions.
+func TestSettleWaitsForSeveralTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := NewRepetition(1).endpoint()
+		turns := 0
+		go func() {
+			for range 3 {
+				r.wait(1, rankWakeUp)
+				turns++
+			}
+		}()
+		synctest.Wait()
+		r.settle()
+		require.Equal(t, 3, turns)
+	})
+}
+
 // figures returns the counts in a struct, whatever their depth.
 func figures(v reflect.Value) (all []uint64) {
 	for i := range v.NumField() {

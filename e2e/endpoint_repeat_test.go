@@ -158,7 +158,7 @@ func streamsBothWays(t *testing.T, w *world) {
 		require.NoError(t, err)
 		up, down := content(uint64(i), 100<<10), content(uint64(i+100), 50<<10)
 		done.Go(func() {
-			time.Sleep(time.Duration(i)) // a turn of its own
+			time.Sleep(time.Duration(i) * time.Microsecond) // an instant of its own
 			_, err := s.Write(up)
 			if err == nil {
 				err = s.CloseWrite()

@@ -62,16 +62,30 @@
 // over one link, or to one socket, at the same instant change places. Protocols
 // draw at random besides, and so does select among channels that are ready. Endpoints
 // of package kcp need kcp.Config.Repetition for a run that repeats: then nothing of
-// theirs draws from elsewhere, or runs at the same instant as anything else of
-// theirs. What the program does by itself remains for the program:
+// theirs draws from elsewhere, but for crypto/tls, or runs at the same instant as
+// anything else of theirs. What the program does by itself remains for the program:
 //
 //   - Of goroutines that start at the same instant, or whose own timers end then,
-//     each should sleep for a nanosecond more than the one before.
+//     each should sleep for a microsecond more than the one before.
 //   - A goroutine that waits for a channel, such as Conn.Done or Conn.WriteReady, or
-//     for another goroutine, should sleep for a nanosecond before it goes on: then
-//     whatever runs at that instant is over.
+//     for another goroutine, or that has started one, should sleep for a microsecond
+//     before it goes on: then whatever runs at that instant is over.
 //   - Only one goroutine at a time should read a session or stream, and one write it.
 //   - What it sends should not depend on chance, such as the order of a map.
+//
+// A nanosecond is too short: the endpoints' own goroutines take turns at the odd
+// nanoseconds, and a timer that ends with them runs before or after them, by chance.
+//
+// A program without such sleeps may repeat with "go test -cpu 1", where goroutines that
+// are woken at the same instant seldom change places. Timers that end at the same
+// instant still run in random order.
+//
+// With kcp.Config.TLS, crypto/tls draws from crypto/rand: no two runs have the same
+// packets, and those with ECDSA certificates differ in size too. The packets repeat if
+// the test calls cryptotest.SetGlobalRandom of package testing/cryptotest before
+// synctest.Test, in a module of Go 1.26 or later. In an older one it also needs
+// GODEBUG=cryptocustomrand=0. Bubbles begin on 1 January 2000: certificates must be
+// valid then, or tls.Config.Time must say another time.
 //
 // A Relay lives in real time and does not repeat itself.
 //
