@@ -282,12 +282,12 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	if o.Stream != nil {
 		writing = &o.Stream.writing
 	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	free := writing.TryLock() // else a Write waits for room, or is about to
 	if free {
 		defer writing.Unlock()
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	datagram := o.Datagram && o.Stream == nil
 	what := batchedDatagram
 	var err error

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"net"
 	"sync/atomic"
 	"time"
 )
@@ -239,6 +240,9 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 		return nil // there may be data from before the peer closed
 	}
 	err := c.closing.err
+	if err == nil && c.closing.closed {
+		err = net.ErrClosed // by Shutdown
+	}
 	if err == nil {
 		if err = ctx.Err(); err == nil || err == context.DeadlineExceeded {
 			err = &NoAnswerError{Waited: c.ep.now() - called, Socket: c.ep.socketErrorSince(called)}

@@ -152,9 +152,9 @@ func (c *Conn) afterRead(n int) {
 //   - the error with which the session ended, such as a *PeerLostError or ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.endWritingLocked()
 	for {
 		if err := c.waitRoom(n > 0 && c.customs().SegmentBound); err != nil {
 			return n, c.opError("write", err)
@@ -212,9 +212,9 @@ func (c *Conn) MaxMessageSize() int {
 // Config.MessageMode, and ErrMessageTooLarge for more than MaxMessageSize bytes.
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.endWritingLocked()
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
 	}

@@ -26,9 +26,9 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 		return opError("write", c.LocalAddr(), c.RemoteAddr(), err)
 	}
 	c.writing.Lock()
-	defer c.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer c.endWritingLocked()
 	begun := c.ep.now()
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)

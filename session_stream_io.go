@@ -49,10 +49,10 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		return len(b), nil
 	}
 	s.writing.Lock()
-	defer s.writing.Unlock()
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer s.endWritingLocked()
 	s.state.SetCut(len(b) > 0)
 	for {
 		room, err := s.waitRoomLocked(1)
@@ -127,9 +127,9 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 		return opError("write", c.LocalAddr(), s.RemoteAddr(), err)
 	}
 	s.writing.Lock()
-	defer s.writing.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	defer s.endWritingLocked()
 	begun := c.ep.now()
 	s.state.SetCut(true)
 	if err := s.tooLargeLocked(len(b)); err != nil {

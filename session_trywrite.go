@@ -34,12 +34,12 @@ func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 // try locks c.mu, and c.writing if it is free, for TryWrite, TryWriteMessage and
 // TrySendMessage.
 func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
-	free := c.writing.TryLock()
-	if free {
-		defer c.writing.Unlock()
-	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	free := c.writing.TryLock() // not before c.mu: endWritingLocked sees a refusal
+	if free {
+		defer c.endWritingLocked()
+	}
 	if message && !c.messageMode() {
 		return 0, c.opError("write", ErrNotMessageMode)
 	}
@@ -51,6 +51,15 @@ func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err 
 		err = c.opError("write", err)
 	}
 	return n, err
+}
+
+// endWritingLocked ends a call that holds c.writing. A write that did not wait for it
+// may have room.
+func (c *Conn) endWritingLocked() {
+	c.writing.Unlock()
+	if m := c.io.member; m != nil && m.wantsRoom && c.room() > 0 {
+		m.wake()
+	}
 }
 
 // WriteAvailable returns how many bytes TryWrite would queue now: what is left of
@@ -120,13 +129,13 @@ func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
 
 // try locks Conn.mu, and s.writing if it is free, and writes what there is room for.
 func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
-	free := s.writing.TryLock()
-	if free {
-		defer s.writing.Unlock()
-	}
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	free := s.writing.TryLock() // not before Conn.mu: endWritingLocked sees a refusal
+	if free {
+		defer s.endWritingLocked()
+	}
 	n, err = s.tryWriteLocked(b, free, message, options)
 	if n > 0 || message && err == nil {
 		c.push()
@@ -135,6 +144,15 @@ func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, er
 		err = c.opError("write", err)
 	}
 	return n, err
+}
+
+// endWritingLocked ends a call that holds s.writing. A write that did not wait for it
+// may have room, or has to wait for some.
+func (s *Stream) endWritingLocked() {
+	s.writing.Unlock()
+	if s.writer != nil {
+		s.noteEventLocked()
+	}
 }
 
 // tryWriteLocked queues as much of b as there is room for; as a message all of it,

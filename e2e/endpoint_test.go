@@ -349,6 +349,23 @@ func TestShutdownOfNothing(t *testing.T) {
 	})
 }
 
+// A Dial that waits for its answer fails at once, with what a later one returns.
+func TestShutdownEndsDials(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		dialled := make(chan error, 1)
+		start := time.Now()
+		go func() {
+			_, err := e.Dial(context.Background(), udpAddr(serverAddr)) // nobody is there
+			dialled <- err
+		}()
+		time.Sleep(time.Second)
+		require.NoError(t, e.Shutdown(context.Background()))
+		require.ErrorIs(t, <-dialled, net.ErrClosed)
+		require.Less(t, time.Since(start), 2*time.Second)
+	})
+}
+
 // An endpoint with a socket of its own closes itself after its last use. The first Close
 // or Shutdown after that is as of an open one.
 func TestCloseOfUnusedEndpoint(t *testing.T) {

@@ -35,6 +35,7 @@ type groupSession struct {
 	pending    [][]byte // what Send has not taken
 	rec        record
 	finished   bool // io.EOF has come, so the session is closed behind pending
+	closed     bool // it was: EventWritable of the same call of Wait may follow
 	ended      bool
 	terminated bool // guarded by groupServer.mu
 }
@@ -141,7 +142,8 @@ func (g *groupServer) echo(c *groupSession) {
 		}
 		c.pending = c.pending[1:]
 	}
-	if c.finished {
+	if c.finished && !c.closed {
+		c.closed = true
 		g.close(c)
 	}
 }

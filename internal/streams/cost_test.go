@@ -267,6 +267,23 @@ func TestMemoryIsCounted(t *testing.T) {
 	}
 }
 
+// A table that delivers nothing more remembers no refusals, which would not be sent.
+func TestNoRefusalsAfterFail(t *testing.T) {
+	limits := someLimits
+	limits.Streams = 1
+	h := newHost(2, limits)
+	for id := uint32(1); id < 9; id += 2 {
+		if id == 5 {
+			require.True(t, h.table.Waits(), "stream 3 is to be refused")
+			h.table.Fail(ErrAbandoned)
+		}
+		h.table.Input((&Header{ID: id, Kind: Open, Opens: true}).Append(nil), false)
+	}
+	require.False(t, h.table.Waits())
+	require.Zero(t, h.table.Figures().Refused)
+	require.EqualValues(t, 3, h.table.Counts.Refused)
+}
+
 // Ids far ahead, and refusals that cannot be sent, hold little, and are counted.
 func TestIDsHoldLittle(t *testing.T) {
 	if !testenv.Alone(t) {

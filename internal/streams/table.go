@@ -132,7 +132,8 @@ type Counts struct{ Opened, Accepted, Refused, Ended, Reset uint64 }
 // Figures are what a table holds.
 type Figures struct {
 	Streams, FromPeer, Backlog, Openings, Refused int
-	Writers                                       int // calls that wait for room
+	Writers                                       int // calls that wait for room of the session
+	Blocked                                       int // calls that wait for room
 	Awaiting                                      int // messages that await a receipt
 	IDs                                           int // bytes for ids of the peer's streams
 	Held, Queued, Ready, Grown                    int // bytes
@@ -143,7 +144,7 @@ func (t *Table) Figures() Figures {
 	f := Figures{
 		Streams: len(t.streams), FromPeer: t.fromPeer, Backlog: len(t.backlog),
 		Openings: len(t.openings), Refused: len(t.refused), IDs: t.theirs.Size(),
-		Held: t.held, Queued: t.queued, Ready: t.ready, Grown: t.grown,
+		Held: t.held, Queued: t.queued, Ready: t.ready, Grown: t.grown, Blocked: t.blocked,
 	}
 	for _, s := range t.streams {
 		f.Awaiting += s.out.awaiting.Len()
@@ -210,7 +211,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 		return nil
 	case refuse || t.fromPeer >= t.limits.Streams:
 		t.Counts.Refused++
-		if len(t.refused) < maxRefusals {
+		if len(t.refused) < maxRefusals && !t.failed {
 			t.refused = append(t.refused, h.ID)
 		}
 		return nil
