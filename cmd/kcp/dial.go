@@ -133,8 +133,13 @@ func (n *netcat) otherKey() string {
 // is absent.
 func parseWait(s string) (time.Duration, error) {
 	d, err := parsePatience(s)
-	if err == nil && d == 0 {
-		err = errors.New("must not be 0")
+	switch {
+	case err != nil:
+		return 0, err
+	case d == 0:
+		return 0, errors.New("must not be 0")
+	case d > 0 && d < time.Millisecond: // Config.DialTimeout must not be
+		return 0, errors.New("must be at least 1ms")
 	}
-	return d, err
+	return d, nil
 }

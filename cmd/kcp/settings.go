@@ -76,6 +76,7 @@ func (s *settings) config() (*kcp.Config, error) {
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
 		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // the default is to omit the flag
+		reason = strings.Replace(reason, ", negative to turn", ", or 0 to turn", 1)
 		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], typed(bad.Value), reason)
 	}
 	return &cfg, err
