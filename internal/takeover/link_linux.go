@@ -163,7 +163,7 @@ func (l *Link) Receive(kinds ...Kind) (kind Kind, payload []byte, err error) {
 	return 0, nil, fmt.Errorf("a message %q that does not belong here", kind)
 }
 
-// IsGone reports whether err, of Send or Receive, says that the other end has closed conn.
+// IsGone reports whether err, of Send or Receive, says that the other end has closed.
 func IsGone(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE)
 }
