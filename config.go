@@ -255,8 +255,8 @@ type Config struct {
 	// testing/synctest over package netsim, which has the conditions under Determinism.
 	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
 	// cookies and secrets. TLS still draws from crypto/rand, as does all by default.
-	// Endpoint.Close returns after the calls that it wakes, so the test may end then: call
-	// it without a lock that the goroutines of these calls may take.
+	// Endpoint.Close returns after the calls that it wakes, so the test may end then.
+	// Call it without a lock that the goroutines of these calls may take.
 	Repetition *Repetition
 }
 
