@@ -14,8 +14,11 @@ type stream struct {
 	Resent   int     `json:"resent"`
 	Lost     int     `json:"lost"`
 	Received int     `json:"received"`
-	Longest  float64 `json:"longest"` // from when a segment was first sent until it was acknowledged
-	At       float64 `json:"at"`      // when that one was sent
+
+	// Longest is the most time from when a segment was first sent until it was
+	// acknowledged, or the end. At is when that one was sent.
+	Longest float64 `json:"longest"`
+	At      float64 `json:"at"`
 }
 
 // Bounds of streams.
@@ -90,6 +93,13 @@ func (s *streams) lost(x *qlog.EventData) {
 func (s *streams) received(x *qlog.EventData) {
 	if t := s.of(x); t != nil {
 		t.Received++
+	}
+}
+
+// finish takes account of what was not acknowledged by the end.
+func (s *streams) finish(end float64) {
+	for sn := range s.flight {
+		s.acked(sn, end)
 	}
 }
 

@@ -251,4 +251,5 @@ func (d *data) finish(h *qlog.Header) {
 		d.Start = h.Start.UTC().Format("2006-01-02 15:04:05.000 MST")
 	}
 	d.Bins.finish()
+	d.Streams.finish(d.Duration)
 }

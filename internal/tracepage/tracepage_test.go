@@ -92,11 +92,15 @@ func TestPageHasStreams(t *testing.T) {
 			h.Received(9, 10)
 			time.Sleep(time.Second)
 			h.Acked(1, 100, 2)
+			h.Stream(3, 7)
+			h.Sent(3, 100, 1, 200)
+			time.Sleep(3 * time.Second)
+			h.Received(10, 10) // the end, without an acknowledgement
 		})
-		stream := func(id, sent, resent, lost, received, longest float64) map[string]any {
-			return map[string]any{"id": id, "sent": sent, "resent": resent, "lost": lost, "received": received, "longest": longest, "at": 0.}
+		stream := func(id, sent, resent, lost, received, longest, at float64) map[string]any {
+			return map[string]any{"id": id, "sent": sent, "resent": resent, "lost": lost, "received": received, "longest": longest, "at": at}
 		}
-		require.Equal(t, []any{stream(5, 1, 1, 1, 0, 2), stream(0, 1, 0, 0, 0, 1), stream(8, 0, 0, 0, 1, 0)}, data["streams"])
+		require.Equal(t, []any{stream(5, 1, 1, 1, 0, 2, 0), stream(0, 1, 0, 0, 1, 1, 0), stream(8, 0, 0, 0, 1, 0, 0), stream(7, 1, 0, 0, 0, 3, 2)}, data["streams"])
 	})
 	_, data := pageOf(t, func(h *kcp.Trace) { h.Sent(1, 100, 1, 200) })
 	require.Empty(t, data["streams"])
