@@ -9,11 +9,11 @@ import (
 // stream is what the page tells of a stream; 0 is the session without its streams. Times
 // are in seconds.
 type stream struct {
-	ID       uint32  `json:"id"`
-	Sent     int     `json:"sent"` // segments
-	Resent   int     `json:"resent"`
-	Lost     int     `json:"lost"`
-	Received int     `json:"received"`
+	ID       uint32 `json:"id"`
+	Sent     int    `json:"sent"` // segments
+	Resent   int    `json:"resent"`
+	Lost     int    `json:"lost"`
+	Received int    `json:"received"`
 
 	// Longest is the most time from when a segment was first sent until it was
 	// acknowledged, or the end. At is when that one was sent.
