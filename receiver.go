@@ -138,7 +138,7 @@ func (k *KCP) afterRecv(full bool) {
 func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	k.counters.SegmentsReceived++
 	if k.cfg.trace != nil {
-		k.cfg.trace.received(h.sn, len(payload))
+		k.cfg.trace.received(h, payload)
 	}
 	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
 		k.counters.OutOfWindow++

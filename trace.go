@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/congestion"
+	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/trace"
 )
 
@@ -46,21 +47,50 @@ func newTracer(t *Trace) *tracer {
 	return &tracer{hooks: t}
 }
 
+// stream calls Stream if s is a segment of a stream.
+func (t *tracer) stream(s *sendSegment) {
+	if t.hooks.Stream != nil && s.ofStream() {
+		t.hooks.Stream(uint32(s.sn), streams.ID(s.data))
+	}
+}
+
+// receivedStream calls Stream if h, with its payload, is a segment of a stream.
+func (t *tracer) receivedStream(h *header, payload []byte) {
+	if t.hooks.Stream == nil || h.cmd != cmdStream {
+		return
+	}
+	if _, _, ok := streams.Decode(payload); ok {
+		t.hooks.Stream(uint32(h.sn), streams.ID(payload))
+	}
+}
+
 func (t *tracer) sent(s *sendSegment) {
-	if t != nil && t.hooks.Sent != nil {
+	if t == nil {
+		return
+	}
+	t.stream(s)
+	if t.hooks.Sent != nil {
 		t.hooks.Sent(uint32(s.sn), len(s.data), int(s.xmit), s.rto)
 	}
 }
 
 func (t *tracer) repeated(s *sendSegment) {
-	if t != nil && t.hooks.Repeated != nil {
+	if t == nil {
+		return
+	}
+	t.stream(s)
+	if t.hooks.Repeated != nil {
 		t.hooks.Repeated(uint32(s.sn), len(s.data))
 	}
 }
 
-func (t *tracer) received(sn seq, size int) {
-	if t != nil && t.hooks.Received != nil {
-		t.hooks.Received(uint32(sn), size)
+func (t *tracer) received(h *header, payload []byte) {
+	if t == nil {
+		return
+	}
+	t.receivedStream(h, payload)
+	if t.hooks.Received != nil {
+		t.hooks.Received(uint32(h.sn), len(payload))
 	}
 }
 
@@ -77,7 +107,11 @@ func (t *tracer) acked(s *sendSegment) {
 }
 
 func (t *tracer) lost(s *sendSegment) {
-	if t != nil && t.hooks.Lost != nil {
+	if t == nil {
+		return
+	}
+	t.stream(s)
+	if t.hooks.Lost != nil {
 		t.hooks.Lost(uint32(s.sn), len(s.data), int(s.xmit), s.cause)
 	}
 }

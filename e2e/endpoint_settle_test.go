@@ -39,7 +39,7 @@ func (w *waiters) ofSession(c *kcp.Conn, s *kcp.Stream) {
 // test with Config.Repetition may end.
 func TestCloseWaitsForTurns(t *testing.T) {
 	for _, processors := range []int{1, 2} {
-		for seed := range uint64(fewer(6)) {
+		for seed := range uint64(fewer(4)) {
 			for _, end := range []string{"close", "shutdown", "socket", "socket before"} {
 				t.Run(fmt.Sprintf("%d/%d/%s", processors, seed, end), func(t *testing.T) {
 					defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(processors))

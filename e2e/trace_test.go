@@ -3,6 +3,7 @@ package e2e
 import (
 	"bytes"
 	"context"
+	"io"
 	"net"
 	"sync"
 	"testing"
@@ -269,5 +270,69 @@ func TestLoggerTellsOfAnotherKey(t *testing.T) {
 		require.Contains(t, warnings[0], "packets=1")
 		require.Contains(t, warnings[0], "last_from=10.0.0.2:")
 		require.NotContains(t, warnings[1], "packets=1 ")
+	})
+}
+
+// Stream names the stream of each segment that one has, at both ends, before the hook
+// that shows the segment.
+func TestTracerNamesStreams(t *testing.T) {
+	inWorld(t, 3, lossy, func(t *testing.T, w *world) {
+		type shown struct{ sent, repeated, received, lost map[uint32]uint32 } // streams, by sn
+		var sides []*shown
+		config := &kcp.Config{Redundancy: 1, Tracer: func(*kcp.Conn) *kcp.Trace {
+			r := &shown{map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}, map[uint32]uint32{}}
+			sides = append(sides, r)
+			var sn, stream uint32
+			note := func(where map[uint32]uint32, of uint32) {
+				if stream > 0 && sn != of {
+					t.Errorf("Stream shows %d, and the next hook %d", sn, of)
+				}
+				if before, ok := where[of]; ok && before != stream {
+					t.Errorf("segment %d is of stream %d, and was of %d", of, stream, before)
+				}
+				where[of], stream = stream, 0
+			}
+			return &kcp.Trace{
+				Stream:   func(of, id uint32) { sn, stream = of, id },
+				Sent:     func(sn uint32, _, _ int, _ uint32) { note(r.sent, sn) },
+				Repeated: func(sn uint32, _ int) { note(r.repeated, sn) },
+				Received: func(sn uint32, _ int) { note(r.received, sn) },
+				Lost:     func(sn uint32, _, _ int, _ kcp.LossCause) { note(r.lost, sn) },
+			}
+		}}
+		a, b, _ := w.pair(config, config)
+		want := make(map[uint32]bool)
+		for i := range 3 {
+			s, err := a.OpenStream(context.Background(), nil)
+			require.NoError(t, err)
+			_, err = s.Write(content(uint64(i), 30_000))
+			require.NoError(t, err)
+			require.NoError(t, s.CloseWrite())
+			want[s.ID()] = true
+			peer, err := b.AcceptStream(context.Background())
+			require.NoError(t, err)
+			_, err = io.ReadAll(peer)
+			require.NoError(t, err)
+			for range 20 {
+				_, err = a.Write(content(uint64(i), 100))
+				require.NoError(t, err)
+				_, err = io.ReadFull(b, make([]byte, 100))
+				require.NoError(t, err)
+			}
+		}
+		want[0] = true // the session's own
+		client, server := sides[0], sides[1]
+		got := make(map[uint32]bool)
+		for sn, stream := range client.sent {
+			got[stream] = true
+			require.Equal(t, stream, server.received[sn])
+		}
+		require.Equal(t, want, got)
+		for _, again := range []map[uint32]uint32{client.repeated, client.lost} {
+			require.NotEmpty(t, again)
+			for sn, stream := range again {
+				require.Equal(t, client.sent[sn], stream)
+			}
+		}
 	})
 }

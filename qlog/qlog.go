@@ -28,7 +28,8 @@
 //	kcp:events_lost                    events that could not be written in time
 //
 // The packet number is the sequence number of the segment. Unlike in QUIC a
-// retransmission has the same one, and the field transmissions counts them.
+// retransmission has the same one, and the field transmissions counts them. A segment
+// of a stream has a frame of type stream with its stream_id.
 package qlog
 
 import (
@@ -93,6 +94,8 @@ type Writer struct {
 	mtu   int    // bytes
 	paths int    // addresses that the peer has had
 	rtt   uint32 // latest sample, milliseconds
+
+	stream uint32 // of the segment that the next hook shows; 0: none
 }
 
 // NewWriter returns a Writer to w, and writes the header. opts may be nil.
@@ -273,14 +276,18 @@ func text(b []byte, name, v string) []byte {
 	return append(b, quoted...)
 }
 
-// packet appends the members of a segment: its header, and the size of its
-// payload.
-func packet(b []byte, sn uint32, size int) []byte {
+// packet appends the members of a segment: its header, the size of its payload, and the
+// frame of its stream, which is 0 if it has none.
+func packet(b []byte, sn uint32, size int, stream uint32) []byte {
 	b = append(b, `"header":{"packet_type":"1RTT",`...)
 	b = number(b, "packet_number", sn)
 	b = append(b, `},"raw":{`...)
-	b = number(b, "payload_length", size)
-	return append(b, '}')
+	b = append(number(b, "payload_length", size), '}')
+	if stream == 0 {
+		return b
+	}
+	b = append(b, `,"frames":[{"frame_type":"stream",`...)
+	return append(number(b, "stream_id", stream), "}]"...)
 }
 
 // endpoint appends a member with an address, as PathEndpointInfo.

@@ -34,6 +34,7 @@ func TestRecords(t *testing.T) {
 		time.Sleep(20*time.Millisecond + 50*time.Microsecond)
 		h.Signal(false, "WELCOME")
 		h.State(kcp.SessionEstablished, nil)
+		h.Stream(7, 5)
 		h.Sent(7, 1376, 1, 200)
 		h.Repeated(7, 1376)
 		h.Received(3, 20)
@@ -44,6 +45,7 @@ func TestRecords(t *testing.T) {
 		h.CongestionState("", "startup")
 		h.CongestionState("startup", "drain")
 		h.Lost(7, 1376, 1, kcp.LossTailProbe)
+		h.Stream(8, 6)
 		h.Lost(8, 1376, 1, kcp.LossFastRetransmit)
 		h.Lost(9, 1376, 1, kcp.LossReordering)
 		h.Spurious(7)
@@ -66,7 +68,7 @@ const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serializat
 ^{"time":0,"name":"kcp:signal_sent","data":{"signal":"HELLO"}}
 ^{"time":20.050,"name":"kcp:signal_received","data":{"signal":"WELCOME"}}
 ^{"time":20.050,"name":"quic:connection_state_updated","data":{"old":"attempted","new":"handshake_confirmed"}}
-^{"time":20.050,"name":"quic:packet_sent","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"transmissions":1,"rto":200}}
+^{"time":20.050,"name":"quic:packet_sent","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"frames":[{"frame_type":"stream","stream_id":5}],"transmissions":1,"rto":200}}
 ^{"time":20.050,"name":"quic:packet_sent","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"redundant":true}}
 ^{"time":20.050,"name":"quic:packet_received","data":{"header":{"packet_type":"1RTT","packet_number":3},"raw":{"payload_length":20}}}
 ^{"time":20.050,"name":"quic:recovery_metrics_updated","data":{"bytes_in_flight":1400,"packets_in_flight":1,"packets_queued":2,"remote_window":176128,"congestion_window":13760,"pacing_rate":8000,"smoothed_rtt":20,"rtt_variance":10,"latest_rtt":21,"rto":50,"min_rtt":20.05}}
@@ -74,7 +76,7 @@ const want = `^{"file_schema":"urn:ietf:params:qlog:file:sequential","serializat
 ^{"time":20.050,"name":"quic:congestion_state_updated","data":{"new":"startup"}}
 ^{"time":20.050,"name":"quic:congestion_state_updated","data":{"old":"startup","new":"drain"}}
 ^{"time":20.050,"name":"quic:packet_lost","data":{"header":{"packet_type":"1RTT","packet_number":7},"raw":{"payload_length":1376},"trigger":"pto_expired","cause":"tail loss probe","transmissions":1}}
-^{"time":20.050,"name":"quic:packet_lost","data":{"header":{"packet_type":"1RTT","packet_number":8},"raw":{"payload_length":1376},"trigger":"reordering_threshold","cause":"fast retransmit","transmissions":1}}
+^{"time":20.050,"name":"quic:packet_lost","data":{"header":{"packet_type":"1RTT","packet_number":8},"raw":{"payload_length":1376},"frames":[{"frame_type":"stream","stream_id":6}],"trigger":"reordering_threshold","cause":"fast retransmit","transmissions":1}}
 ^{"time":20.050,"name":"quic:packet_lost","data":{"header":{"packet_type":"1RTT","packet_number":9},"raw":{"payload_length":1376},"trigger":"time_threshold","cause":"reordering window","transmissions":1}}
 ^{"time":20.050,"name":"kcp:spurious_loss","data":{"packet_number":7}}
 ^{"time":20.050,"name":"quic:packets_acked","data":{"packet_number_space":"application_data","packet_numbers":[4294967295],"payload_length":1376,"transmissions":2}}

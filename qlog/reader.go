@@ -38,6 +38,11 @@ type EventData struct {
 		PayloadLength int64 `json:"payload_length"`
 	} `json:"raw"`
 
+	// Frames has the stream of a segment that is sent, received or lost, if it is of one.
+	Frames []struct {
+		StreamID uint32 `json:"stream_id"`
+	} `json:"frames"`
+
 	// Of quic:packets_acked, and of other events about segments: sn, all that
 	// are acknowledged, bytes of payload, how often it was sent, and whether it is
 	// a redundant copy.

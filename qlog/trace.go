@@ -12,6 +12,7 @@ func (t *Writer) Trace() *kcp.Trace {
 		Sent:            t.sent,
 		Repeated:        t.repeated,
 		Received:        t.received,
+		Stream:          t.segmentStream,
 		Acked:           t.acked,
 		Lost:            t.segmentLost,
 		Spurious:        t.spurious,
@@ -26,22 +27,35 @@ func (t *Writer) Trace() *kcp.Trace {
 	}
 }
 
+// segmentStream notes the stream of the segment that the next hook shows.
+func (t *Writer) segmentStream(_, stream uint32) { t.stream = stream }
+
+// takeStream returns the stream of the segment that is shown; 0: none.
+func (t *Writer) takeStream() uint32 {
+	stream := t.stream
+	t.stream = 0
+	return stream
+}
+
 func (t *Writer) sent(sn uint32, size, transmissions int, rto uint32) {
+	stream := t.takeStream()
 	t.event("quic:packet_sent", func(b []byte) []byte {
-		b = packet(b, sn, size)
+		b = packet(b, sn, size, stream)
 		b = number(append(b, ','), "transmissions", transmissions)
 		return number(append(b, ','), "rto", rto)
 	})
 }
 
 func (t *Writer) repeated(sn uint32, size int) {
+	stream := t.takeStream()
 	t.event("quic:packet_sent", func(b []byte) []byte {
-		return append(packet(b, sn, size), `,"redundant":true`...)
+		return append(packet(b, sn, size, stream), `,"redundant":true`...)
 	})
 }
 
 func (t *Writer) received(sn uint32, size int) {
-	t.event("quic:packet_received", func(b []byte) []byte { return packet(b, sn, size) })
+	stream := t.takeStream()
+	t.event("quic:packet_received", func(b []byte) []byte { return packet(b, sn, size, stream) })
 }
 
 func (t *Writer) acked(sn uint32, size, transmissions int) {
@@ -66,8 +80,9 @@ func trigger(c kcp.LossCause) string {
 }
 
 func (t *Writer) segmentLost(sn uint32, size, transmissions int, cause kcp.LossCause) {
+	stream := t.takeStream()
 	t.event("quic:packet_lost", func(b []byte) []byte {
-		b = packet(b, sn, size)
+		b = packet(b, sn, size, stream)
 		b = text(append(b, ','), "trigger", trigger(cause))
 		b = text(append(b, ','), "cause", cause.String())
 		return number(append(b, ','), "transmissions", transmissions)

@@ -24,6 +24,9 @@ type Hooks struct {
 	// Received is called for every data segment that arrives, new or not. size
 	// is its payload in bytes.
 	Received func(sn uint32, size int)
+	// Stream is called just before Sent, Repeated, Received or Lost for the same sn, if
+	// the segment is of a stream: stream is its Stream.ID, which is never 0.
+	Stream func(sn, stream uint32)
 	// RTT is called for every round-trip sample. All three are in milliseconds.
 	RTT func(sample, srtt, rto uint32)
 	// Acked is called when a data segment is acknowledged, once for each.

@@ -95,6 +95,17 @@
     trace.causes && n ? [centre, ...trace.causes.map((_, i) => bins.rows[3 + i].map(v => v || null))] : null, "");
   chart("received", [dots("received", colors.green, 3)], cols(trace.received) && dedupe(trace.received.columns), "", 300);
 
+  const streams = document.getElementById("streams");
+  streams.hidden = trace.streams.length === 0;
+  const row = (kind, cells) => {
+    const tr = document.createElement("tr");
+    tr.append(...cells.map(text => el(kind, text, "n")));
+    streams.querySelector("table").append(tr);
+  };
+  row("th", ["stream", "sent", "retransmitted", "declared lost", "received", "longest", "sent at"]);
+  for (const s of trace.streams)
+    row("td", [s.id, s.sent, s.resent, s.lost, s.received, (1e3 * s.longest).toFixed(1) + " ms", s.at.toFixed(6) + " s"]);
+
   const list = document.getElementById("events");
   for (const e of trace.events) {
     const tr = document.createElement("tr");

@@ -54,20 +54,21 @@ type data struct {
 	Totals   totals   `json:"totals"`
 	Causes   []string `json:"causes"`
 
-	Sent      *points `json:"sent"`
-	Resent    *points `json:"resent"`
-	Copies    *points `json:"copies"`
-	Acked     *points `json:"acked"`
-	Losses    *points `json:"losses"`   // third value: index in Causes
-	Spurious  *points `json:"spurious"` // declared lost, and had arrived
-	Received  *points `json:"received"`
-	RTT       *points `json:"rtt"`    // latest, smoothed, least, time-out; milliseconds
-	Window    *points `json:"window"` // congestion window, in flight, peer's; bytes
-	Pace      *points `json:"pace"`   // pacing rate, bytes a second
-	Queue     *points `json:"queue"`  // segments waiting to be sent
-	Bins      *bins   `json:"bins"`
-	Events    []event `json:"events"`
-	MoreEvent int     `json:"moreEvents"` // events that are not among Events
+	Sent      *points  `json:"sent"`
+	Resent    *points  `json:"resent"`
+	Copies    *points  `json:"copies"`
+	Acked     *points  `json:"acked"`
+	Losses    *points  `json:"losses"`   // third value: index in Causes
+	Spurious  *points  `json:"spurious"` // declared lost, and had arrived
+	Received  *points  `json:"received"`
+	RTT       *points  `json:"rtt"`    // latest, smoothed, least, time-out; milliseconds
+	Window    *points  `json:"window"` // congestion window, in flight, peer's; bytes
+	Pace      *points  `json:"pace"`   // pacing rate, bytes a second
+	Queue     *points  `json:"queue"`  // segments waiting to be sent
+	Bins      *bins    `json:"bins"`
+	Events    []event  `json:"events"`
+	MoreEvent int      `json:"moreEvents"` // events that are not among Events
+	Streams   *streams `json:"streams"`
 
 	causes map[string]int
 	sn     map[bool]*unwrap
@@ -112,6 +113,7 @@ func newData(name string) *data {
 	for _, p := range []**points{&d.Sent, &d.Resent, &d.Copies, &d.Acked, &d.Losses, &d.Spurious, &d.Received, &d.RTT, &d.Window, &d.Pace, &d.Queue} {
 		*p = &points{stride: 1}
 	}
+	d.Streams = newStreams()
 	d.sn = map[bool]*unwrap{true: {}, false: {}}
 	return d
 }
@@ -126,12 +128,14 @@ func (d *data) add(e *qlog.Event) {
 		d.addSent(e, at)
 	case "quic:packet_received":
 		n.Received++
+		d.Streams.received(x)
 		n.ReceivedBytes += x.Raw.PayloadLength
 		d.Received.add(at, d.sn[false].of(x.Header.PacketNumber))
 		d.Bins.add(e.Time, binReceived, float64(x.Raw.PayloadLength))
 	case "quic:packets_acked":
 		for _, sn := range x.PacketNumbers {
 			n.Acked++
+			d.Streams.acked(sn, at)
 			d.Acked.add(at, d.sn[true].of(sn))
 		}
 		n.AckedBytes += x.PayloadLength
@@ -164,6 +168,7 @@ func (d *data) add(e *qlog.Event) {
 
 func (d *data) addSent(e *qlog.Event, at float64) {
 	x, n := &e.Data, &d.Totals
+	d.Streams.sent(x, at)
 	sn := d.sn[true].of(x.Header.PacketNumber)
 	switch {
 	case x.Redundant:
@@ -195,6 +200,7 @@ func (d *data) addLost(e *qlog.Event, at float64) {
 			d.causes[cause] = i
 		}
 	}
+	d.Streams.lost(x)
 	d.Totals.Lost++
 	d.Totals.ByCause[d.Causes[i]]++
 	d.Losses.add(at, d.sn[true].of(x.Header.PacketNumber), float64(i))
@@ -245,4 +251,5 @@ func (d *data) finish(h *qlog.Header) {
 		d.Start = h.Start.UTC().Format("2006-01-02 15:04:05.000 MST")
 	}
 	d.Bins.finish()
+	d.Streams.finish(d.Duration)
 }

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -72,6 +73,39 @@ func TestPage(t *testing.T) {
 	require.Contains(t, page, "MIT License")
 }
 
+// The page tells how long a segment of each stream took.
+func TestPageHasStreams(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, data := pageOf(t, func(h *kcp.Trace) {
+			h.Stream(1, 5)
+			h.Sent(1, 100, 1, 200)
+			h.Sent(2, 100, 1, 200) // of none
+			time.Sleep(time.Second)
+			h.Acked(2, 100, 1)
+			h.Stream(1, 5)
+			h.Lost(1, 100, 1, kcp.LossTimeout)
+			h.Stream(1, 5)
+			h.Sent(1, 100, 2, 200)
+			h.Stream(1, 5)
+			h.Repeated(1, 100)
+			h.Stream(9, 8)
+			h.Received(9, 10)
+			time.Sleep(time.Second)
+			h.Acked(1, 100, 2)
+			h.Stream(3, 7)
+			h.Sent(3, 100, 1, 200)
+			time.Sleep(3 * time.Second)
+			h.Received(10, 10) // the end, without an acknowledgement
+		})
+		stream := func(id, sent, resent, lost, received, longest, at float64) map[string]any {
+			return map[string]any{"id": id, "sent": sent, "resent": resent, "lost": lost, "received": received, "longest": longest, "at": at}
+		}
+		require.Equal(t, []any{stream(5, 1, 1, 1, 0, 2, 0), stream(0, 1, 0, 0, 1, 1, 0), stream(8, 0, 0, 0, 1, 0, 0), stream(7, 1, 0, 0, 0, 3, 2)}, data["streams"])
+	})
+	_, data := pageOf(t, func(h *kcp.Trace) { h.Sent(1, 100, 1, 200) })
+	require.Empty(t, data["streams"])
+}
+
 // Bad traces are errors, and nothing is written.
 func TestPageRefuses(t *testing.T) {
 	var page bytes.Buffer
@@ -92,6 +126,7 @@ func TestPageIsBounded(t *testing.T) {
 		d.add(&qlog.Event{Time: e.Time, Name: fmt.Sprint("other", i), Data: qlog.EventData{New: []byte(strings.Repeat("x", 2*maxText))}})
 		lost := e
 		lost.Name, lost.Data.Cause = "quic:packet_lost", fmt.Sprint("cause ", i)
+		require.NoError(t, json.Unmarshal(fmt.Appendf(nil, `{"frames":[{"stream_id":%d}]}`, i+1), &lost.Data))
 		d.add(&lost)
 	}
 	d.finish(&qlog.Header{})
@@ -102,6 +137,8 @@ func TestPageIsBounded(t *testing.T) {
 	require.InDelta(t, events/1000, d.Sent.columns[0][n-1].(float64), events/1000/10)
 	require.Len(t, d.Causes, maxCauses)
 	require.Len(t, d.Events, maxEvents)
+	require.Len(t, d.Streams.all, maxStreams)
+	require.LessOrEqual(t, len(d.Streams.flight), maxFlight)
 	require.Equal(t, events-maxEvents, d.MoreEvent)
 	sum, lost := 0., 0.
 	for _, v := range d.Bins.rows[binSent] {
