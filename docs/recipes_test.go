@@ -18,8 +18,11 @@ import (
 	"github.com/arqnet/kcp/netsim"
 )
 
-// kicked is a code for CloseWithError.
-const kicked = 2
+// Codes for CloseWithError, AbortWithError and Stream.Reset.
+const (
+	kicked    = 2
+	cancelled = 3
+)
 
 func upload(ctx context.Context, conn *kcp.Conn, file io.Reader, show func(delivered uint64)) error {
 	tick := time.NewTicker(time.Second)
@@ -36,6 +39,9 @@ func upload(ctx context.Context, conn *kcp.Conn, file io.Reader, show func(deliv
 			return err
 		case <-tick.C:
 			show(conn.Stats().BytesAcked)
+		case <-ctx.Done(): // Close would make half a file look whole
+			_ = conn.AbortWithError(cancelled, "the upload was cancelled")
+			return ctx.Err()
 		}
 	}
 }
@@ -74,10 +80,17 @@ func openPositions(ctx context.Context, conn *kcp.Conn) (*kcp.Stream, error) {
 // call waits for one of the slots of the session: make(chan struct{}, 200), or as
 // many as are below the MaxStreams of the peer.
 func call(ctx context.Context, conn *kcp.Conn, slots chan struct{}, question []byte) (answer []byte, err error) {
-	slots <- struct{}{}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	defer func() { <-slots }()
 	for {
 		answer, err = ask(ctx, conn, question)
+		if err != nil && ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		var refused *kcp.StreamError
 		if !errors.As(err, &refused) || refused.Code != kcp.StreamRefused {
 			return answer, err
@@ -90,13 +103,15 @@ func call(ctx context.Context, conn *kcp.Conn, slots chan struct{}, question []b
 	}
 }
 
-// ask has a stream of its own for a question and its answer.
+// ask has a stream of its own for a question and its answer. When ctx ends, so do its
+// calls, and the peer's of that stream fail with the code cancelled.
 func ask(ctx context.Context, conn *kcp.Conn, question []byte) ([]byte, error) {
 	stream, err := conn.OpenStream(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer stream.Close()
+	defer context.AfterFunc(ctx, func() { _ = stream.Reset(cancelled) })()
 	if _, err := stream.Write(question); err != nil {
 		return nil, err
 	}
@@ -217,6 +232,30 @@ func TestUpload(t *testing.T) {
 			require.InDelta(t, 115_000*(i+1), n, 25_000)
 		}
 	})
+}
+
+// TestUploadIsCancelled ends an upload that waits for a receiver that does not read, and
+// one that waits for its file. The receiver does not take what it has for the whole.
+func TestUploadIsCancelled(t *testing.T) {
+	for _, waits := range []bool{false, true} {
+		inHall(t, 1, nil, func(t *testing.T, h *hall) {
+			silent, _ := io.Pipe()
+			defer silent.Close() // so that the copy ends
+			var file io.Reader = bytes.NewReader(make([]byte, 20<<20))
+			if waits {
+				file = silent
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			begin := time.Now()
+			require.ErrorIs(t, upload(ctx, h.dialled[0], file, func(uint64) {}), context.DeadlineExceeded)
+			require.Less(t, time.Since(begin), 6*time.Second)
+			_, err := io.ReadAll(h.accepted[0])
+			var aborted *kcp.PeerCloseError
+			require.ErrorAs(t, err, &aborted)
+			require.EqualValues(t, cancelled, aborted.Code)
+		})
+	}
 }
 
 // TestBroadcast has six readers, of which one does not read: the others get every
@@ -390,6 +429,60 @@ func TestCall(t *testing.T) {
 		}
 		require.NotZero(t, h.listener.Endpoint().Totals().Streams.Refused, "some were tried again")
 	})
+}
+
+// TestCallIsCancelled ends a call that waits for its answer, which the peer learns, and
+// one that waits for a slot.
+func TestCallIsCancelled(t *testing.T) {
+	inHall(t, 1, nil, func(t *testing.T, h *hall) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		slots, results := make(chan struct{}, 1), make(chan error)
+		for range 2 {
+			go func() {
+				_, err := call(ctx, h.dialled[0], slots, []byte("question"))
+				results <- err
+			}()
+		}
+		stream, err := h.accepted[0].AcceptStream(t.Context())
+		require.NoError(t, err)
+		begin := time.Now()
+		for range 2 {
+			require.Equal(t, context.DeadlineExceeded, <-results)
+		}
+		require.Less(t, time.Since(begin), 6*time.Second)
+		require.Empty(t, slots)
+		<-stream.Done()
+		require.Equal(t, &kcp.StreamError{Code: cancelled, Remote: true}, stream.Err())
+	})
+}
+
+// TestUnreadStreamShows writes messages to a stream that is not read, and to one of
+// which one message was: when does WriteQueued show what is unread?
+func TestUnreadStreamShows(t *testing.T) {
+	for _, read := range []int{0, 1} {
+		inHall(t, 1, nil, func(t *testing.T, h *hall) {
+			stream, err := h.dialled[0].OpenStream(t.Context(), nil)
+			require.NoError(t, err)
+			most := 64 << 10 / (100 + 128)
+			if read > 0 {
+				most = 1<<20/(100+128) + read
+			}
+			for i := range most + 2 {
+				require.NoError(t, stream.WriteMessage(make([]byte, 100)))
+				if i == 0 && read > 0 {
+					peer, err := h.accepted[0].AcceptStream(t.Context())
+					require.NoError(t, err)
+					_, err = peer.ReadMessage(make([]byte, 100))
+					require.NoError(t, err)
+				}
+				if i < 10 || i > most-10 {
+					time.Sleep(10 * time.Second)
+					require.Equal(t, i >= most, stream.Stats().WriteQueued > 0, "%d: %d", i, stream.Stats().WriteQueued)
+				}
+			}
+		})
+	}
 }
 
 // TestScoreboard has a game of datagrams only, on paths of different length.
