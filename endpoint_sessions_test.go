@@ -262,16 +262,16 @@ func TestEndpointsDrawTheirOwn(t *testing.T) {
 func TestSettleWaitsForSeveralTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRepetition(1).endpoint()
-		turns := 0
+		var turns atomic.Int32
 		go func() {
 			for range 3 {
 				r.wait(1, rankWakeUp)
-				turns++
+				turns.Add(1)
 			}
 		}()
 		synctest.Wait()
 		r.settle()
-		require.Equal(t, 3, turns)
+		require.EqualValues(t, 3, turns.Load())
 	})
 }
 
