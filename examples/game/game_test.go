@@ -69,7 +69,7 @@ func TestPlay(t *testing.T) {
 		require.Eventually(t, func() bool { return strings.Contains(o.String(), text) }, 10*time.Second, 5*time.Millisecond, text)
 	}
 	shows(&seen, "ann: hello ?[2J there")
-	shows(&seen, "1 players")
+	shows(&seen, "players: 1")
 	require.NoError(t, run(t.Context(), append(args, "bob"), strings.NewReader("hi\n"), &other, &other))
 	shows(&seen, "bob: hi")
 	shows(&seen, "bob has left")
