@@ -19,6 +19,7 @@ type groupMember struct {
 	ready     bool // in Group.set's queue, or just taken out of it
 	handled   bool // a handler runs: release looks for what has happened meanwhile
 	wantsRoom bool // EventWritable is due once there is room
+	refused   bool // and once the call that holds Conn.writing is done
 	peerDone  bool // EventEOF was delivered
 	datagram  bool // the last event was a datagram: data of the stream comes first
 	ofStream  bool // the last event was of a Stream: those of the session come first

@@ -39,6 +39,11 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 				w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
 					if from.String() == serverAddr && refused == nil { // the packet of the call
 						_, refused = of.TryWrite([]byte{2})
+						b.mu.Lock()
+						(*streamCalls)(s).Writable() // as credit that has come
+						b.io.canWrite.Broadcast()
+						b.mu.Unlock()
+						require.Empty(t, take(t, g), "the call is not done yet")
 					}
 					return true
 				})

@@ -57,7 +57,7 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 		e.Kind, e.Err = EventEOF, c.opError("read", err)
 		return gotEvent
 	}
-	if m.wantsRoom && c.room() > 0 {
+	if c.writableLocked(m) {
 		m.wantsRoom = false
 		e.Kind = EventWritable
 		return gotEvent
@@ -117,8 +117,14 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 func (c *Conn) hasEvent(m *groupMember) bool {
 	return c.closing.closed || c.closing.retired || c.kcp.readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
-		c.atEOF(m) || m.wantsRoom && c.room() > 0 ||
+		c.atEOF(m) || c.writableLocked(m) ||
 		m.streams && c.streams != nil && (c.streams.ready.First() != nil || c.streams.Waiting() > 0)
+}
+
+// writableLocked reports whether EventWritable is due for m. A write that came in the
+// middle of another would be refused again until that is done.
+func (c *Conn) writableLocked(m *groupMember) bool {
+	return m.wantsRoom && !m.refused && c.room() > 0
 }
 
 // joinGroup makes m the session's place in a group. What streams have is there for
@@ -200,7 +206,7 @@ func (s *Stream) takeEventLocked(memory *groupMemory, e *Event) gotWhat {
 		s.goOnLocked()
 		return gotEvent
 	}
-	if s.writer == nil {
+	if s.writer == nil || s.refused {
 		return gotNothing
 	}
 	room, half := s.roomLocked(1)
@@ -341,7 +347,7 @@ func (c *Conn) tryWrite(b []byte, free, message bool, options *MessageOptions) (
 	for message || n < len(b) {
 		if !free || c.room() <= 0 {
 			if m := c.io.member; m != nil {
-				m.wantsRoom = true
+				m.wantsRoom, m.refused = true, m.refused || !free
 			}
 			return n, ErrWouldBlock
 		}

@@ -150,6 +150,7 @@ type Stream struct {
 	writeDeadline deadline
 	closed        bool         // by Close
 	filling       bool         // a blocked Read has lent its buffer
+	refused       bool         // a write did not wait for the one that holds writing
 	watch         *streamWatch // nil: neither Done nor Err was called
 
 	turn   list.Links[Stream] // in sessionStreams.ready

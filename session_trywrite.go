@@ -57,7 +57,8 @@ func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err 
 // may have room.
 func (c *Conn) endWritingLocked() {
 	c.writing.Unlock()
-	if m := c.io.member; m != nil && m.wantsRoom && c.room() > 0 {
+	if m := c.io.member; m != nil && m.refused {
+		m.refused = false
 		m.wake()
 	}
 }
@@ -150,7 +151,8 @@ func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, er
 // may have room, or has to wait for some.
 func (s *Stream) endWritingLocked() {
 	s.writing.Unlock()
-	if s.writer != nil {
+	if s.refused {
+		s.refused = false
 		s.noteEventLocked()
 	}
 }
@@ -176,6 +178,7 @@ func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOp
 	for message || n < len(b) {
 		room, half := s.roomLocked(least)
 		if !free || room <= 0 {
+			s.refused = s.refused || !free
 			s.awaitRoomLocked(half)
 			return n, ErrWouldBlock
 		}
