@@ -3,7 +3,6 @@ package kcp
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -96,22 +95,29 @@ func (l *life) live(c *Conn, out []byte, random *rand.Rand, start time.Time) {
 // have streams besides, with what TestStreamLives demands of them.
 func TestRandomLives(t *testing.T) {
 	t.Parallel()
-	first, n := uint64(0), fewer(1000)
-	if s := os.Getenv("KCP_SEED"); s != "" {
-		var err error
-		first, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
-		n = 1
-	} else if raceEnabled || strconv.IntSize == 32 {
+	n := fewer(1000)
+	if raceEnabled || strconv.IntSize == 32 {
 		n = min(n, fewer(100)*4)
 	}
-	if s := os.Getenv("KCP_LIVES"); s != "" {
-		var err error
-		n, err = strconv.ParseUint(s, 10, 64)
-		require.NoError(t, err)
+	eachLife(t, n, randomLife)
+}
+
+// eachLife runs a life for each of n seeds from 0 on. KCP_SEED replaces the first, and n
+// by 1; KCP_LIVES replaces n.
+func eachLife(t *testing.T, n uint64, life func(t *testing.T, seed uint64)) {
+	first := uint64(0)
+	for name, number := range map[string]*uint64{"KCP_SEED": &first, "KCP_LIVES": &n} {
+		if s := os.Getenv(name); s != "" {
+			var err error
+			*number, err = strconv.ParseUint(s, 10, 64)
+			require.NoError(t, err)
+		}
+	}
+	if os.Getenv("KCP_SEED") != "" && os.Getenv("KCP_LIVES") == "" {
+		n = 1
 	}
 	for seed := first; seed < first+n; seed++ {
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { randomLife(t, seed) }) {
+		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { life(t, seed) }) {
 			t.Fatalf("repeat with KCP_SEED=%d", seed)
 		}
 	}
@@ -240,7 +246,7 @@ func randomLife(t *testing.T, seed uint64) {
 		if t.Failed() {
 			return
 		}
-		lives.check(t)
+		lives.check()
 		ours.lost, theirs.lost = lives.lost("a"), lives.lost("b")
 		ours.check(t, &theirs, up, down, end < 2 || err != nil)
 		for _, e := range []*Endpoint{client, server} {
@@ -298,16 +304,6 @@ func (l *life) check(t *testing.T, peer *life, up, down []byte, killed bool) {
 	}
 }
 
-// streamLog is what both applications have seen of one direction of a stream.
-type streamLog struct {
-	mu       sync.Mutex
-	sent     map[uint32]int   // size, by number
-	receipts map[uint32]error // as far as they have come
-	got      []uint32
-	ended    error // of the reader
-	ordered  bool
-}
-
 // streamLives are the logs of a session, by direction and stream.
 type streamLives struct {
 	t    *testing.T
@@ -320,45 +316,31 @@ func (l *streamLives) log(from string, s *Stream) *streamLog {
 	defer l.mu.Unlock()
 	key := fmt.Sprint(from, s.ID())
 	if l.logs[key] == nil {
-		l.logs[key] = &streamLog{sent: make(map[uint32]int), receipts: make(map[uint32]error), ordered: !s.Options().Unordered}
+		l.logs[key] = newStreamLog(l.t, key, !s.Options().Unordered)
 	}
 	return l.logs[key]
 }
 
-// write sends messages that begin with their number, with receipts, until it has
-// sent enough, or cannot.
+// write sends messages with receipts until it has sent enough, or cannot.
 func (l *streamLives) write(log *streamLog, s *Stream, random *rand.Rand) {
-	for i := range uint32(random.IntN(60)) {
-		size := 5 + random.IntN(300)
+	for range random.IntN(60) {
+		size := messageHeader + random.IntN(300)
 		if random.IntN(10) == 0 {
 			size += random.IntN(100000)
 		}
-		b := make([]byte, size)
-		binary.LittleEndian.PutUint32(b, i)
-		b[size-1] ^= byte(size)
-		o := &MessageOptions{Done: func(err error) {
-			log.mu.Lock()
-			defer log.mu.Unlock()
-			if _, twice := log.receipts[i]; twice {
-				l.t.Error("two receipts for one message")
-			}
-			log.receipts[i] = err
-		}}
+		number, begun := log.begin()
+		o := &MessageOptions{Done: log.receipt(number)}
 		if random.IntN(4) == 0 {
 			o.Lifetime = time.Duration(1+random.IntN(300)) * time.Millisecond
 		}
 		if random.IntN(4) == 0 {
 			o.MaxRetransmits = random.IntN(5) - 1
 		}
-		log.mu.Lock()
-		log.sent[i] = size
-		log.mu.Unlock()
-		if err := s.SendMessage(b, o); err != nil {
-			log.mu.Lock()
-			delete(log.sent, i)
-			log.mu.Unlock()
+		if err := s.SendMessage(log.message(number, size), o); err != nil {
 			return
 		}
+		reliable := o.Lifetime == 0 && o.MaxRetransmits == 0
+		log.taken(number, sentMessage{size: size, begun: begun, reliable: reliable, hasReceipt: true})
 		if random.IntN(3) == 0 {
 			time.Sleep(time.Duration(random.IntN(60)) * time.Millisecond)
 		}
@@ -376,18 +358,10 @@ func (l *streamLives) read(log *streamLog, s *Stream, random *rand.Rand) {
 	for n := 0; n != stop; n++ {
 		size, err := s.ReadMessage(buf)
 		if err != nil {
-			log.mu.Lock()
-			log.ended = err
-			log.mu.Unlock()
+			log.end(err)
 			return
 		}
-		i := binary.LittleEndian.Uint32(buf)
-		log.mu.Lock()
-		log.got = append(log.got, i)
-		if want := log.sent[i]; want != size && want != 0 {
-			l.t.Errorf("message %d has %d bytes, want %d", i, size, want)
-		}
-		log.mu.Unlock()
+		log.takeMessage(buf[:size])
 	}
 }
 
@@ -462,9 +436,9 @@ func (l *streamLives) beside(wg *sync.WaitGroup, c *Conn, from, to string, kind,
 }
 
 // check checks all logs.
-func (l *streamLives) check(t *testing.T) {
+func (l *streamLives) check() {
 	for _, key := range slices.Sorted(maps.Keys(l.logs)) {
-		l.logs[key].check(t, key)
+		l.logs[key].check(false)
 	}
 }
 
@@ -497,11 +471,7 @@ func TestStreamLives(t *testing.T) {
 	if repeated() {
 		n = 5
 	}
-	for seed := range n {
-		if !t.Run(fmt.Sprint(seed), func(t *testing.T) { streamLife(t, seed) }) {
-			t.Fatalf("repeat with KCP_SEED=%d", seed)
-		}
-	}
+	eachLife(t, n, streamLife)
 }
 
 func streamLife(t *testing.T, seed uint64) {
@@ -539,7 +509,7 @@ func streamLife(t *testing.T, seed uint64) {
 		lives.open(c, "a", "b", r1)
 		wg.Wait()
 		time.Sleep(2 * time.Minute)
-		lives.check(t)
+		lives.check()
 		for _, c := range sessions {
 			if c != nil && c.streams != nil {
 				require.Empty(t, figuresOf(c).awaited)
@@ -549,27 +519,4 @@ func streamLife(t *testing.T, seed uint64) {
 			require.Zero(t, e.Stats().Sessions)
 		}
 	})
-}
-
-// check holds what has arrived against what was sent.
-func (l *streamLog) check(t *testing.T, name string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	got := make(map[uint32]bool)
-	last := int64(-1)
-	for _, i := range l.got {
-		require.False(t, got[i], "%s: message %d arrived twice", name, i)
-		got[i] = true
-		require.True(t, !l.ordered || int64(i) > last, "%s: message %d after %d", name, i, last)
-		last = int64(i)
-	}
-	whole := l.ended != nil && errors.Is(l.ended, io.EOF)
-	for i := range l.sent {
-		err, ok := l.receipts[i]
-		require.True(t, ok, "%s: no receipt for message %d of %d", name, i, len(l.sent))
-		if err == nil && whole {
-			require.True(t, got[i], "%s: message %d of %d bytes has not arrived, though its receipt says so", name, i, l.sent[i])
-		}
-	}
-	require.Len(t, l.receipts, len(l.sent), "%s: receipts of what was not taken", name)
 }

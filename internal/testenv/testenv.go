@@ -113,12 +113,12 @@ func MemoryInUse() int64 {
 }
 
 // InWorld runs f in a bubble, with a simulated network. KCP_SEED replaces the
-// seed, so that a failure can be repeated. leads reports whether calls may read
-// the sockets: that is so with odd seeds.
+// seed, so that a failure can be repeated, unless KCP_LIVES is set. leads reports
+// whether calls may read the sockets: that is so with odd seeds.
 func InWorld(t *testing.T, seed uint64, link netsim.LinkConfig, f func(t *testing.T, network *netsim.Network, leads bool)) {
 	t.Helper()
 	Simulated(t)
-	if s := os.Getenv("KCP_SEED"); s != "" {
+	if s := os.Getenv("KCP_SEED"); s != "" && os.Getenv("KCP_LIVES") == "" {
 		var err error
 		seed, err = strconv.ParseUint(s, 10, 64)
 		require.NoError(t, err)
