@@ -3,7 +3,6 @@ package kcp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"time"
@@ -370,15 +369,5 @@ func (p *partner) checkEnd(b *bond, peer *partner) {
 	p.mu.Unlock()
 	if err := b.in.readEnd(); due && !b.in.tooLarge() && !errors.Is(err, io.EOF) {
 		p.life.t.Errorf("%s: the end has not arrived: %v", b.in.name, err)
-		p.mu.Lock()
-		fmt.Printf("group %v unread %v reads %v bond %+v\n", p.group != nil, p.unread, p.reads, b)
-		p.mu.Unlock()
-		fmt.Printf("there %+v; read %d wrote %d of %d\n", there, b.in.read, b.in.wrote, b.in.empty)
-		c := p.conn
-		c.mu.Lock()
-		next, ok := b.s.state.NextMessage()
-		fmt.Println(next, ok, b.s.state.ReadEnd(), c.streams.Figures(), b.s.state.Stats(), b.s.turn, b.s.eof)
-		fmt.Println(there.s.state.Stats(), there.s.conn.streams.Figures(), there.s.state.CannotWrite())
-		c.mu.Unlock()
 	}
 }

@@ -17,7 +17,6 @@ type write struct {
 	whole     bool // all or nothing
 	reliable  bool
 	options   *MessageOptions // nil: none
-	lifetime  time.Duration   // for Group.Send
 	inGroup   bool            // EventWritable is due after ErrWouldBlock
 	writables int             // that had come before
 }
