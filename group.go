@@ -152,11 +152,13 @@ func (g *Group) Add(c *Conn) error {
 // the session has Config.MessageMode, else EventData. Those of one stream are in order.
 // A session's own events and those of its streams take turns, and so do its streams.
 // A stream that this end has opened has events, too, until it is closed or reset here.
+// One that is over when its session first joins such a group has none.
 func (g *Group) ReportStreams() { g.streams.Store(true) }
 
-// Remove takes a session out of the group: what was not taken is for Read. After it no
-// call of Wait returns an event of the session, and no handler is called for it; one
-// that runs goes on. It fails with ErrNotGrouped if the session is not in this group.
+// Remove takes a session out of the group: what was not taken is for Read, or for the
+// next group. After it nothing more is taken. Only a call of Wait that runs may still
+// return events of the session, and the handler be called for those of its call. It
+// fails with ErrNotGrouped if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

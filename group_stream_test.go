@@ -140,6 +140,67 @@ func TestGroupStreamsAreAskedFor(t *testing.T) {
 	})
 }
 
+// The end of a stream that is over while the session is in no group is an event of the
+// next one, unless a call has read it, or the stream was closed.
+func TestGroupStreamEndsBetweenGroups(t *testing.T) {
+	ends := map[string]func(b *Conn, r *Stream, g *Group, end func()){
+		"before Remove": func(b *Conn, r *Stream, g *Group, end func()) { end(); require.NoError(t, g.Remove(b)) },
+		"after Remove":  func(b *Conn, r *Stream, g *Group, end func()) { require.NoError(t, g.Remove(b)); end() },
+		"read": func(b *Conn, r *Stream, g *Group, end func()) {
+			require.NoError(t, g.Remove(b))
+			end()
+			_, err := r.Read(make([]byte, 1))
+			require.Equal(t, io.EOF, err)
+		},
+		"closed": func(b *Conn, r *Stream, g *Group, end func()) {
+			end()
+			require.NoError(t, g.Remove(b))
+			require.NoError(t, r.Close())
+		},
+		"reset": func(b *Conn, r *Stream, g *Group, end func()) {
+			require.NoError(t, g.Remove(b))
+			end()
+			require.NoError(t, r.Reset(1))
+		},
+	}
+	for name, leave := range ends {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			a, b, g := w.withStreams(nil)
+			s := openStream(t, a, nil)
+			time.Sleep(time.Second)
+			r := takeOne(t, g, EventStream).Stream
+			require.NoError(t, r.CloseWrite())
+			leave(b, r, g, func() {
+				require.NoError(t, s.CloseWrite())
+				time.Sleep(time.Second)
+				require.True(t, r.state.Gone())
+			})
+			next := NewGroup()
+			next.ReportStreams()
+			require.NoError(t, next.Add(b))
+			if name == "before Remove" || name == "after Remove" {
+				e := takeOne(t, next, EventEOF)
+				require.Same(t, r, e.Stream, name)
+				require.ErrorIs(t, e.Err, io.EOF)
+			}
+			require.Empty(t, take(t, next), name)
+			require.Nil(t, b.streams.ready.First())
+		})
+	}
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, g := w.withStreams(nil)
+		s := openStream(t, a, nil)
+		time.Sleep(time.Second)
+		require.NoError(t, takeOne(t, g, EventStream).Stream.CloseWrite())
+		require.NoError(t, g.Remove(b))
+		require.NoError(t, s.CloseWrite())
+		time.Sleep(time.Second)
+		require.NotNil(t, b.streams.ready.First())
+		require.NoError(t, b.Close())
+		require.Nil(t, b.streams.ready.First(), "the session is closed")
+	})
+}
+
 // Streams of a session take turns with each other and with the session itself.
 func TestGroupStreamsAreFair(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {

@@ -142,6 +142,9 @@ func (c *Conn) stopCalls() {
 	c.io.writeDeadline.set(time.Time{}, &c.mu, &c.io.canWrite)
 	c.wakeAll()
 	c.wakeStreams()
+	if c.streams != nil && c.io.member == nil {
+		c.endTurnsLocked()
+	}
 }
 
 // CloseWrite closes the session for writing: the peer reads io.EOF after the last byte.

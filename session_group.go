@@ -138,14 +138,34 @@ func (c *Conn) joinGroup(m *groupMember) {
 
 // leaveGroup ends what joinGroup has begun.
 func (c *Conn) leaveGroup() {
+	m, t := c.io.member, c.streams
 	c.io.member = nil
-	if c.streams == nil {
+	if t == nil {
 		return
 	}
-	for s := c.streams.ready.First(); s != nil; s = c.streams.ready.First() {
-		c.streams.ready.Remove(turnOf, s)
-		s.stopAwaitingLocked()
+	t.reported = t.reported || m.streams
+	c.endTurnsLocked()
+}
+
+// endTurnsLocked ends the turns of all streams, but for ends that wait for the next
+// group.
+func (c *Conn) endTurnsLocked() {
+	t := c.streams
+	var ended list.List[Stream]
+	for s := t.ready.First(); s != nil; s = t.ready.First() {
+		s.noEventsLocked()
+		if s.endWaitsLocked() {
+			ended.Add(turnOf, s, false)
+		}
 	}
+	t.ready = ended
+}
+
+// endWaitsLocked reports whether the stream is over, and out of the table, and its end
+// is to be an event of the group that the session joins next.
+func (s *Stream) endWaitsLocked() bool {
+	c := s.conn
+	return c.streams.reported && !c.closing.closed && !s.closed && !s.eof && s.state.Gone() && s.state.ReadEnd() != nil
 }
 
 // reportsStreams reports whether a group has the events of the session's streams.
@@ -179,11 +199,15 @@ func (c *Conn) takeStream(m *groupMember, memory *groupMemory, e *Event) gotWhat
 	return gotNothing
 }
 
-// noteEventLocked lets the group look for an event of the stream.
+// noteEventLocked lets the group look for an event of the stream, or the next group for
+// its end.
 func (s *Stream) noteEventLocked() {
 	c := s.conn
 	if s.closed || !c.reportsStreams() {
 		s.stopAwaitingLocked()
+		if s.endWaitsLocked() {
+			c.streams.ready.Add(turnOf, s, false)
+		}
 		return
 	}
 	c.streams.ready.Add(turnOf, s, false)
@@ -262,6 +286,12 @@ func (s *Stream) awaitRoomLocked(half streams.Half) {
 	if s.writer == nil && s.conn.reportsStreams() {
 		s.writer = s.state.Wait(half)
 	}
+}
+
+// noEventsLocked takes note that the group has no further event of the stream.
+func (s *Stream) noEventsLocked() {
+	s.conn.streams.ready.Remove(turnOf, s)
+	s.stopAwaitingLocked()
 }
 
 // stopAwaitingLocked ends what awaitRoomLocked has begun.

@@ -436,6 +436,7 @@ func (s *Stream) Close() error {
 		return c.opError("close", net.ErrClosed)
 	}
 	s.closed = true
+	s.noEventsLocked()
 	s.readDeadline.set(time.Time{}, &c.mu, &s.canRead)
 	s.writeDeadline.set(time.Time{}, &c.mu, &s.canWrite)
 	s.canRead.Broadcast()
@@ -474,6 +475,7 @@ func (s *Stream) Reset(code uint64) error {
 		return c.opError("close", net.ErrClosed)
 	}
 	s.closed = true
+	s.noEventsLocked()
 	s.state.Reset(code & maxStreamCode)
 	s.canRead.Broadcast()
 	s.canWrite.Broadcast()

@@ -191,10 +191,11 @@ func (s *Stream) cannotReadLocked() error {
 // readEndLocked returns why nothing more can be read, once nothing can; nil if
 // more may arrive.
 func (s *Stream) readEndLocked() error {
+	c := s.conn
 	if err := s.state.ReadEnd(); err != nil {
+		c.streams.ready.Remove(turnOf, s) // no group has to tell it
 		return err
 	}
-	c := s.conn
 	if c.closing.state == stateEnded && c.closing.err == nil {
 		return net.ErrClosed
 	}

@@ -34,7 +34,8 @@ const (
 type sessionStreams struct {
 	streams.Table
 	canAccept notifier
-	ready     list.List[Stream] // that may have an event for the session's group
+	ready     list.List[Stream] // that may have an event for the session's group, or the next
+	reported  bool              // a group had the events of streams, and the session has left it
 	openAt    time.Duration     // when the peer learns of new streams; 0: it knows of all
 	waiting   int32             // calls of streams that do not read the socket while they wait
 	closing   bool              // Close waits for what is to be sent
@@ -72,7 +73,7 @@ func (s *streamCalls) Readable() {
 func (s *streamCalls) Writable() {
 	s.canWrite.Broadcast()
 	(*Stream)(s).noteEndLocked()
-	if s.writer != nil {
+	if s.writer != nil || s.state.Gone() {
 		(*Stream)(s).noteEventLocked()
 	}
 }
