@@ -173,6 +173,8 @@ func TestGroupStreamEndsBetweenGroups(t *testing.T) {
 			leave(b, r, g, func() {
 				require.NoError(t, s.CloseWrite())
 				time.Sleep(time.Second)
+				b.mu.Lock()
+				defer b.mu.Unlock()
 				require.True(t, r.state.Gone())
 			})
 			next := NewGroup()
