@@ -140,7 +140,7 @@ func runLoad(t *testing.T, kind string, upgrades bool, r *result) {
 			p = p.handsOver("g" + strconv.Itoa(g))
 			processes = append(processes, p)
 		}
-		open(g, how.sessions/10, 1)
+		open(g, how.sessions/50, 1) // few, as all share the machine with their clients
 	}
 	time.Sleep(how.every)
 	for _, p := range processes {
