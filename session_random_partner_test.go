@@ -275,10 +275,29 @@ func (p *partner) move() {
 	p.mu.Unlock()
 	if g == nil && len(p.groups) > 0 {
 		p.join(p.groups[p.random.IntN(len(p.groups))])
+	} else if g != nil && p.random.IntN(2) == 0 {
+		p.change(g)
 	} else if g != nil && p.remove(g) {
 		g.quiet()
 		p.leftGroup(g)
 	}
+}
+
+// change takes the session from g to another group, or back. Nothing reads it meanwhile.
+func (p *partner) change(g *served) {
+	if !p.remove(g) {
+		return
+	}
+	g.quiet()
+	p.mu.Lock()
+	p.unread = true
+	p.mu.Unlock()
+	p.leftGroup(g)
+	p.sleep(time.Duration(p.random.IntN(600)) * time.Millisecond)
+	p.join(p.groups[p.random.IntN(len(p.groups))])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unread = false
 }
 
 // remove takes the session out of its group. It reports false if it is not in that any
@@ -393,6 +412,9 @@ func (p *partner) settle() {
 	}
 	p.eachBond(p.checkRoom)
 	p.eachBond(p.closeWrite)
+	if p.random.IntN(3) == 0 {
+		p.move() // while the ends are on their way
+	}
 	p.sleep(settled)
 	if peer := p.life.partnerOf(p.key.peer()); peer != nil && !p.over() {
 		p.eachBond(func(b *bond) { p.checkEnd(b, peer) })
