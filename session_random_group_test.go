@@ -173,12 +173,8 @@ func (l *groupLife) hangs() {
 		if p.group != nil {
 			text += fmt.Sprintf(", in a group that is closed: %v", p.group.closed.Load())
 		}
-		c := p.conn
-		if c.Err() == nil {
-			text += fmt.Sprintf("; state %v, FIN %+v, una %d next %d end %d, received %d queued %d, %+v",
-				c.closing.state, c.hs.finish, c.kcp.snd.una, c.kcp.snd.nxt, c.kcp.snd.end, c.kcp.rcv.nxt, c.kcp.rcv.queued, c.closing)
-			text += fmt.Sprintf("; peerFin %v %d peerClosed %v allReceived %v, finSignal %v halfClosed %v finished %v finAcked %v", c.hs.peerFin, c.hs.peerFinal, c.hs.peerClosed, c.allReceived(), c.hs.finSignal, c.hs.halfClosed, c.hs.finished, c.hs.finAcked)
-			text += fmt.Sprintf("; %+v", c.Stats())
+		if c := p.conn; c.Err() == nil {
+			text += fmt.Sprintf(", state %v, %+v, %+v", c.closing.state, &c.hs, c.Stats())
 		}
 		p.mu.Unlock()
 	}
