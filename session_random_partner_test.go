@@ -34,7 +34,6 @@ type partner struct {
 	removed time.Time  // when it was taken out of a group; zero: it was not
 	reads   int        // plain calls in progress
 	unread  bool       // plain calls make a pause
-	eof     bool       // of the session itself
 	ended   bool       // EventEnded has come
 	closed  bool       // Close or Abort was called
 	early   bool       // so, before all was read
