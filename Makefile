@@ -33,7 +33,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
@@ -186,6 +186,10 @@ kcpgo:
 # Random lives of sessions, more than `go test` takes time for; a minute.
 soak-lives:
 	KCP_LIVES=10000 $(GO) test -timeout 60m -run TestRandomLives .
+
+# The same of sessions with streams, and of those in groups; some minutes.
+soak-groups:
+	KCP_LIVES=2000 $(GO) test -timeout 60m -run 'TestStreamLives|TestGroupLives' .
 
 fuzz:
 	@for f in $(FUZZ); do \

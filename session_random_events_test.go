@@ -40,14 +40,40 @@ func (p *partner) event(e Event, g *served, taken time.Time) {
 			_ = e.Stream.Close()
 			p.closedStream(b)
 		}
-	case !p.life.isCalm() && p.draw(10) == 0:
+	case !p.life.isCalm():
+		p.respond(b, g)
+	}
+}
+
+// respond does something, or not, when an event was handled. It does not wait.
+func (p *partner) respond(b *bond, g *served) {
+	switch n := p.draw(400); {
+	case n < 40:
 		p.mu.Lock()
-		r := p.chance
-		w := p.prepareLocked(b, r)
+		w := p.prepareLocked(b, p.chance)
 		p.mu.Unlock()
 		if w != nil {
 			p.try(b, w)
 		}
+	case n < 44:
+		if s, err := p.conn.TryOpenStream(nil); err == nil {
+			p.opened(s)
+		}
+	case n < 48:
+		p.endSome(b, n-44)
+	case n == 50:
+		if p.remove(g) {
+			p.life.events.Go(func() {
+				g.quiet()
+				p.leftGroup(g)
+			})
+		}
+	case n == 51:
+		p.closes(true)
+		_ = p.conn.Close() // it may be closed
+	case n == 52:
+		p.closes(true)
+		_ = p.conn.Abort()
 	}
 }
 

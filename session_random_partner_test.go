@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ type partner struct {
 
 	mu      sync.Mutex // nothing that waits is called with it
 	bonds   map[uint32]*bond
+	all     []*bond
 	chance  *rand.Rand // of those that handle events
 	group   *served    // nil: plain calls read
 	removed time.Time  // when it was taken out of a group; zero: it was not
@@ -81,6 +83,7 @@ func (p *partner) bondLocked(s *Stream) *bond {
 		p.life.t.Errorf("%v: stream %d was opened twice", p.key, id)
 	}
 	p.bonds[id] = b
+	p.all = append(p.all, b)
 	b.out = p.life.log(p.key, id, ordered)
 	b.in = p.life.log(p.key.peer(), id, ordered)
 	return b
@@ -115,17 +118,10 @@ func (p *partner) opened(s *Stream) *bond {
 func (p *partner) anyBond(random *rand.Rand) *bond {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := len(p.bonds)
-	if n == 1 || random.IntN(4) == 0 {
+	if random.IntN(4) == 0 {
 		return p.own
 	}
-	// The ids of either end follow on each other.
-	for {
-		if b := p.bonds[uint32(1+random.IntN(2*n))]; b != nil {
-			return b
-		}
-		n++
-	}
+	return p.all[random.IntN(len(p.all))]
 }
 
 // live uses the session until its end.
@@ -171,7 +167,7 @@ func (p *partner) act() {
 	case n < 74:
 		p.sendDatagrams()
 	case n < 82:
-		p.endSome(b)
+		p.endSome(b, r.IntN(5))
 	case n < 88:
 		p.move()
 	case n < 91:
@@ -214,13 +210,12 @@ func (p *partner) open() {
 }
 
 // endSome ends a stream, or one of its directions.
-func (p *partner) endSome(b *bond) {
+func (p *partner) endSome(b *bond, how int) {
 	if b.s == nil {
 		return
 	}
-	code := 1 + p.random.Uint64()%maxStreamCode
-	how := p.random.IntN(5)
 	p.mu.Lock()
+	code := 1 + p.chance.Uint64()%maxStreamCode
 	if how < 3 {
 		b.codes[code] = true
 	}
@@ -279,16 +274,51 @@ func (p *partner) move() {
 	p.mu.Unlock()
 	if g == nil && len(p.groups) > 0 {
 		p.join(p.groups[p.random.IntN(len(p.groups))])
-	} else if g != nil {
-		if err := g.Remove(p.conn); err != nil {
-			assert.ErrorIs(p.life.t, err, ErrNotGrouped) // closed, or the session has ended
-			return
-		}
-		p.mu.Lock()
-		p.removed = time.Now()
-		p.mu.Unlock()
+	} else if g != nil && p.random.IntN(2) == 0 {
+		p.change(g)
+	} else if g != nil && p.remove(g) {
 		g.quiet()
 		p.leftGroup(g)
+	}
+}
+
+// change takes the session from g to another group, or back. Nothing reads it meanwhile.
+func (p *partner) change(g *served) {
+	if !p.remove(g) {
+		return
+	}
+	g.quiet()
+	p.mu.Lock()
+	p.unread = true
+	p.mu.Unlock()
+	p.leftGroup(g)
+	p.sleep(time.Duration(p.random.IntN(600)) * time.Millisecond)
+	p.join(p.groups[p.random.IntN(len(p.groups))])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.unread = false
+}
+
+// remove takes the session out of its group. It reports false if it is not in that any
+// more.
+func (p *partner) remove(g *served) bool {
+	if err := g.Remove(p.conn); err != nil {
+		assert.ErrorIs(p.life.t, err, ErrNotGrouped) // closed, or the session has ended
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.removed = time.Now()
+	return true
+}
+
+// closes takes note that the session is closed here; early says that this may be before
+// all was read.
+func (p *partner) closes(early bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.closed {
+		p.closed, p.early = true, early
 	}
 }
 
@@ -381,6 +411,9 @@ func (p *partner) settle() {
 	}
 	p.eachBond(p.checkRoom)
 	p.eachBond(p.closeWrite)
+	if p.random.IntN(3) == 0 {
+		p.move() // while the ends are on their way
+	}
 	p.sleep(settled)
 	if peer := p.life.partnerOf(p.key.peer()); peer != nil && !p.over() {
 		p.eachBond(func(b *bond) { p.checkEnd(b, peer) })
@@ -401,10 +434,7 @@ func (p *partner) sleep(d time.Duration) {
 // eachBond calls f for all bonds, without a lock.
 func (p *partner) eachBond(f func(b *bond)) {
 	p.mu.Lock()
-	all := make([]*bond, 0, len(p.bonds))
-	for _, b := range p.bonds {
-		all = append(all, b)
-	}
+	all := slices.Clone(p.all)
 	p.mu.Unlock()
 	for _, b := range all {
 		f(b)
@@ -422,9 +452,7 @@ func (p *partner) finish() {
 		}
 		how = 0
 	}
-	p.mu.Lock()
-	p.closed, p.early = true, early
-	p.mu.Unlock()
+	p.closes(early)
 	switch how {
 	default:
 		_ = p.conn.Close()
@@ -445,8 +473,9 @@ func expectError(t *testing.T, err error) bool {
 	var lost *PeerLostError
 	var stream *StreamError
 	var size *SizeError
+	var socket *SocketError
 	switch {
-	case err == nil, errors.As(err, &lost), errors.As(err, &size):
+	case err == nil, errors.As(err, &lost), errors.As(err, &size), errors.As(err, &socket):
 		return true
 	case errors.As(err, &stream):
 		if stream.Code == StreamViolation {

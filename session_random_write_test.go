@@ -249,7 +249,7 @@ func (p *partner) sendBatch(r *rand.Rand) {
 	}
 }
 
-// anyPartner returns one of a side.
+// anyPartner returns one of a side; nil if there is none.
 func (l *groupLife) anyPartner(side string, r *rand.Rand) *partner {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -258,6 +258,9 @@ func (l *groupLife) anyPartner(side string, r *rand.Rand) *partner {
 		if p.key.side == side {
 			all = append(all, p)
 		}
+	}
+	if len(all) == 0 {
+		return nil
 	}
 	return all[r.IntN(len(all))]
 }
