@@ -57,7 +57,7 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 
 // dial is DialContext with a *Conn for a result.
 func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, error) {
-	if err := d.Config.Validate(); err != nil {
+	if err := d.Config.validateFor(true); err != nil {
 		return nil, err
 	}
 	network, err := udpNetwork(network)

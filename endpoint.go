@@ -80,10 +80,11 @@ type replyQueue struct {
 // ReadFrom has returned nothing but errors for 5 seconds, none of them a time-out or of
 // the system (syscall.Errno). It tries again after other errors.
 func NewEndpoint(pc net.PacketConn, config *Config) (*Endpoint, error) {
-	if err := config.Validate(); err != nil {
+	u, system := pc.(*net.UDPConn)
+	if err := config.validateFor(system); err != nil {
 		return nil, err
 	}
-	if u, ok := pc.(*net.UDPConn); pc == nil || ok && u == nil {
+	if pc == nil || system && u == nil {
 		return nil, opError("open", nil, nil, errNoSocket)
 	}
 	return newEndpoint(config, false, pc), nil
@@ -127,7 +128,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
-	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, (*Conn).onWake, udp.Delayed)
+	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())

@@ -74,7 +74,7 @@ func (s *starved) server(w *world, config *Config) *Listener {
 	e, err := NewEndpoint(&starvedSocket{PacketConn: pc, process: s}, config)
 	require.NoError(w.t, err)
 	w.t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
-	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, func(c *Conn) {
+	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, func(c *Conn) {
 		s.wait()
 		c.onWake()
 	}, nil)

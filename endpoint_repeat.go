@@ -8,6 +8,7 @@ import (
 	mathrand "math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/arqnet/kcp/internal/inturn"
 )
@@ -31,6 +32,9 @@ func NewRepetition(seed uint64) *Repetition {
 	r.random.Seed(long)
 	return r
 }
+
+// isSpent reports whether r has served another run: virtual time begins anew with each.
+func (r *Repetition) isSpent() bool { return r.order.Ahead(time.Now()) > time.Millisecond }
 
 // repetition is the part of an endpoint in a Repetition. A nil one is that of an
 // endpoint without: it draws from crypto/rand, and waits for no turn.
@@ -90,6 +94,15 @@ func (r *repetition) wait(of uint32, rank uint64) {
 		r.order.Wait(inturn.Rank{Calls: rank >= rankGroup, Group: r.index<<32 | uint64(of), Member: rank})
 		r.waiting.Add(-1)
 	}
+}
+
+// wakeTurn returns what makes the wake-ups of sessions wait for their turn; nil: they do
+// not.
+func (r *repetition) wakeTurn() func() {
+	if r == nil {
+		return nil
+	}
+	return func() { r.wait(0, rankWakeUp) }
 }
 
 // settle returns once nothing of the endpoint waits for a turn any more: a bubble ends

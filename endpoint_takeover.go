@@ -46,7 +46,7 @@ type predecessor struct {
 // the same user or of root. Errors come wrapped in a *net.OpError. TakeOver does not
 // close conn, and does not use it after it has returned.
 func TakeOver(ctx context.Context, conn *net.UnixConn, config *Config) (*Listener, error) {
-	if err := config.Validate(); err != nil {
+	if err := config.validateFor(true); err != nil {
 		return nil, err
 	}
 	if err := config.listenable(); err != nil {

@@ -33,7 +33,7 @@ type Listener struct {
 // config may be nil, which means the defaults; an invalid one is a *ConfigError. It must
 // not be changed while the listener or its sessions are in use.
 func Listen(network, address string, config *Config) (*Listener, error) {
-	if err := config.Validate(); err != nil {
+	if err := config.validateFor(true); err != nil {
 		return nil, err
 	}
 	network, err := udpNetwork(network)

@@ -162,7 +162,6 @@ func (c *Conn) wakeHash() uint32 { return c.timers.clockBase }
 // that is nothing: the delayed ACK for which the wake-up was set has left with an
 // answer, or what was to be retransmitted was acknowledged.
 func (c *Conn) onWake() {
-	c.ep.repeat.wait(c.entry.Conv, rankWakeUp)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	t := &c.timers

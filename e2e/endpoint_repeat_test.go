@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"math/big"
+	"net"
 	"net/netip"
 	"sync"
 	"testing"
@@ -146,6 +147,7 @@ func TestRunsRepeat(t *testing.T) {
 	t.Run("streams", func(t *testing.T) { repeats(t, 5, streamsBothWays) })
 	t.Run("sessions", func(t *testing.T) { repeats(t, 6, manySessions(acceptAll)) })
 	t.Run("group", func(t *testing.T) { repeats(t, 8, manySessions(serveGroup)) })
+	t.Run("outage", func(t *testing.T) { repeats(t, 9, outageOfMany) })
 }
 
 // streamsBothWays has several streams that both ends write at once.
@@ -283,4 +285,64 @@ func TestRunsRepeatWithTLS(t *testing.T) {
 	}
 	a := run()
 	requireSame(t, a, run())
+}
+
+// outageOfMany has many sessions of one socket, which retransmit at the same instants.
+func outageOfMany(t *testing.T, w *world) {
+	config := kcp.Config{Repetition: kcp.NewRepetition(1)}
+	w.net.SetLink("", "", clean)
+	w.listen(&config)
+	e, _ := w.endpoint("10.0.0.2:0", &config)
+	all := make([]*kcp.Conn, 12)
+	for i := range all {
+		all[i] = w.dial(e)
+		time.Sleep(time.Microsecond)
+		send(t, all[i], []byte("first"))
+		time.Sleep(time.Second)
+	}
+	w.net.Cut("10.0.0.1", "")
+	for range 20 {
+		for _, c := range all {
+			send(t, c, []byte("more"))
+			time.Sleep(time.Microsecond)
+		}
+		time.Sleep(time.Second)
+	}
+}
+
+// A Repetition serves one run, in virtual time.
+func TestRepetitionIsRefused(t *testing.T) {
+	config := &kcp.Config{Repetition: kcp.NewRepetition(1)}
+	requireField := func(err error) {
+		t.Helper()
+		var invalid *kcp.ConfigError
+		require.ErrorAs(t, err, &invalid)
+		require.Equal(t, "Repetition", invalid.Field)
+	}
+	_, err := kcp.Listen("udp", "127.0.0.1:0", config)
+	requireField(err)
+	_, err = kcp.Dial("udp", "127.0.0.1:9", config)
+	requireField(err)
+	pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer pc.Close()
+	_, err = kcp.NewEndpoint(pc, config)
+	requireField(err)
+	for run := range 2 {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			time.Sleep(time.Microsecond)
+			pc, err := w.net.Listen("10.0.0.1:4000")
+			require.NoError(t, err)
+			defer pc.Close()
+			e, err := kcp.NewEndpoint(pc, config)
+			if run > 0 {
+				requireField(err)
+				return
+			}
+			require.NoError(t, err)
+			defer e.Close()
+			_, err = e.Dial(context.Background(), net.UDPAddrFromAddrPort(netip.MustParseAddrPort("10.0.0.9:1")))
+			require.Error(t, err)
+		})
+	}
 }

@@ -62,6 +62,13 @@ func (o *Order) Wait(r Rank) {
 	time.Sleep(time.Duration(wait))
 }
 
+// Ahead returns how far after now the latest turn is. Some nanoseconds are usual.
+func (o *Order) Ahead(now time.Time) time.Duration {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return time.Duration(o.last - now.UnixNano())
+}
+
 // assign sets the instants of all that came before now. o.mu is held.
 func (o *Order) assign(now int64) {
 	slices.SortStableFunc(o.queue, func(a, b *turn) int {

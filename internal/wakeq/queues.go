@@ -12,10 +12,10 @@ type Queues[T any] struct {
 
 // Init makes n queues, as Queue.Init. hash returns a random number of an element, which
 // does not change.
-func (q *Queues[T]) Init(n int, epoch time.Time, index func(T) *int32, hash func(T) uint32, wake func(T), late func(time.Duration)) {
+func (q *Queues[T]) Init(n int, epoch time.Time, index func(T) *int32, hash func(T) uint32, turn func(), wake func(T), late func(time.Duration)) {
 	q.all, q.hash = make([]Queue[T], n), hash
 	for i := range q.all {
-		q.all[i].Init(epoch, index, wake, late)
+		q.all[i].Init(epoch, index, turn, wake, late)
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 type Queue[T any] struct {
 	epoch time.Time           // what times are measured from; does not change
 	index func(T) *int32      // where an element keeps its place; does not change
+	turn  func()              // called without mu held; does not change; nil: none
 	wake  func(T)             // called without mu held; does not change
 	late  func(time.Duration) // called without mu held; does not change; nil: none
 
@@ -50,9 +51,11 @@ type wakeUp[T any] struct {
 //
 // wake is called for an element when its time has come, on a goroutine of its
 // own and without the lock. Before that late is called with how late the timer was,
-// unless it is nil.
-func (q *Queue[T]) Init(epoch time.Time, index func(T) *int32, wake func(T), late func(time.Duration)) {
-	q.epoch, q.index, q.wake, q.late = epoch, index, wake, late
+// unless it is nil. turn, unless it is nil, returns when the elements that are due may
+// be taken: a program that is to run the same way again needs an instant at which
+// nobody calls Set.
+func (q *Queue[T]) Init(epoch time.Time, index func(T) *int32, turn func(), wake func(T), late func(time.Duration)) {
+	q.epoch, q.index, q.turn, q.wake, q.late = epoch, index, turn, wake, late
 }
 
 // Set asks for elem to be woken once, at a time, replacing an earlier request.
@@ -110,9 +113,9 @@ func (q *Queue[T]) Idle() bool {
 	return len(q.heap) == 0 && q.armedAt == 0
 }
 
-// arm sets the timer to the earliest request. If it fires before that anyway it
-// stays, unless it would in less than half of the time: what it costs to fire is ten
-// times what it costs to be set. q.mu is held.
+// arm sets the timer to the earliest request. If it is about to fire, or fires before
+// that anyway, it stays, unless it would in less than half of the time: what it costs to
+// fire is ten times what it costs to be set. q.mu is held.
 func (q *Queue[T]) arm() {
 	if len(q.heap) == 0 {
 		return
@@ -122,7 +125,7 @@ func (q *Queue[T]) arm() {
 		return
 	}
 	now := time.Since(q.epoch)
-	if q.armedAt != 0 && q.armedAt < at && (q.armedAt <= now || q.armedAt-now >= (at-now)/2) {
+	if q.armedAt != 0 && (q.armedAt <= now || q.armedAt < at && q.armedAt-now >= (at-now)/2) {
 		return
 	}
 	q.armedAt = at
@@ -144,6 +147,9 @@ func (q *Queue[T]) arm() {
 // can begin on another goroutine, so that a wake that blocks holds up no other.
 func (q *Queue[T]) fire() {
 	for stays := false; ; stays = true {
+		if q.turn != nil {
+			q.turn()
+		}
 		due, late := q.takeDue(stays)
 		if q.late != nil {
 			q.late(late)

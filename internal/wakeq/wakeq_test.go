@@ -30,7 +30,7 @@ type record struct {
 
 func newRecord() *record {
 	r := &record{epoch: time.Now()}
-	r.Init(r.epoch, (*sleeper).place, func(s *sleeper) {
+	r.Init(r.epoch, (*sleeper).place, nil, func(s *sleeper) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.woken = append(r.woken, s)
@@ -194,7 +194,7 @@ func TestConcurrentUse(t *testing.T) {
 	var q Queue[*sleeper]
 	var woken sync.WaitGroup
 	again := make([]int, 4)
-	q.Init(time.Now(), (*sleeper).place, func(s *sleeper) {
+	q.Init(time.Now(), (*sleeper).place, nil, func(s *sleeper) {
 		if again[s.id]++; again[s.id] == 10 {
 			woken.Done()
 			return
@@ -252,7 +252,7 @@ func TestWorkOfRequests(t *testing.T) {
 		q.Init(time.Now(), func(s *sleeper) *int32 {
 			calls++
 			return &s.index
-		}, func(*sleeper) {}, nil)
+		}, nil, func(*sleeper) {}, nil)
 		most := bits.Len(uint(n))/2 + 5
 		count := func(f func()) {
 			before := calls
@@ -346,7 +346,7 @@ func TestLagOfQueues(t *testing.T) {
 		var mu sync.Mutex
 		var late []time.Duration
 		var q Queues[*sleeper]
-		q.Init(3, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, func(*sleeper) {},
+		q.Init(3, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil, func(*sleeper) {},
 			func(d time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -382,7 +382,7 @@ func TestQueues(t *testing.T) {
 		var mu sync.Mutex
 		start, woken := time.Now(), []int(nil)
 		var q Queues[*sleeper]
-		q.Init(2, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) },
+		q.Init(2, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil,
 			func(s *sleeper) {
 				mu.Lock()
 				defer mu.Unlock()
