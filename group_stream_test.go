@@ -264,6 +264,9 @@ func TestGroupStreamWritable(t *testing.T) {
 		acceptStream(t, a)
 		r := acceptStream(t, a)
 		time.Sleep(time.Second)
+		require.Same(t, s, takeOne(t, g, EventWritable).Stream) // what left for credit left room
+		n += fill()
+		time.Sleep(time.Second)
 		require.Empty(t, take(t, g), "nobody reads")
 		_, err = io.ReadFull(r, make([]byte, n))
 		require.NoError(t, err)

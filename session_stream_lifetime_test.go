@@ -5,11 +5,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -280,4 +282,85 @@ func TestReceiptsOfWhatFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Lifetimes run while the peer reads nothing, and there is no credit: calls and groups
+// have room then, and Done is called.
+func TestStreamLifetimeWithoutCredit(t *testing.T) {
+	const lifetime = 100 * time.Millisecond
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, g := w.withStreams(nil)
+		s := openStream(t, b, &StreamOptions{MaxLifetime: lifetime})
+		var abandoned []time.Duration // ages; at most one at a time calls Done
+		for range 100 {
+			begin := time.Now()
+			require.NoError(t, s.SendMessage(content(1, 10000), &MessageOptions{Done: func(err error) {
+				if err != nil { // nil: there was credit
+					assert.Equal(t, ErrMessageAbandoned, err)
+					abandoned = append(abandoned, time.Since(begin))
+				}
+			}}))
+			require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
+		}
+		for s.TryWriteMessage(content(1, 10000)) == nil {
+		}
+		begin := time.Now()
+		for len(take(t, g)) == 0 {
+			time.Sleep(time.Millisecond)
+		}
+		require.LessOrEqual(t, time.Since(begin), lifetime+purgeInterval)
+		require.NoError(t, s.TryWriteMessage(content(1, 10000)))
+		time.Sleep(time.Second)
+		require.Zero(t, s.Stats().WriteQueued)
+		require.Greater(t, len(abandoned), 50)
+		for _, age := range abandoned {
+			require.InDelta(t, lifetime+purgeInterval/2, age, float64(purgeInterval/2+time.Millisecond))
+		}
+
+		last := acceptStream(t, a) // which has all that it had credit for
+		time.Sleep(time.Second)
+		begin = time.Now()
+		require.NoError(t, s.WriteMessage([]byte("last")))
+		require.NoError(t, s.CloseWrite())
+		buf := make([]byte, 10000)
+		for n, err := 0, error(nil); err == nil; {
+			if n, err = last.ReadMessage(buf); err == nil && n == 4 {
+				require.Equal(t, "last", string(buf[:n]))
+				require.Less(t, time.Since(begin), lifetime)
+				return
+			}
+		}
+		require.Fail(t, "the last message has not arrived")
+	})
+}
+
+// A stream that may send no more, as its peer does not read, lets a call that waits write
+// what there is room for.
+func TestStreamRoomWithoutCredit(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, b, g := w.withStreams(nil)
+		s, err := b.TryOpenStream(nil)
+		require.NoError(t, err)
+		fill := func() (n int) {
+			for {
+				k, err := s.TryWrite(content(1, 10000))
+				if n += k; err != nil {
+					require.Same(t, ErrWouldBlock, err)
+					return n
+				}
+			}
+		}
+		fill()
+		time.Sleep(time.Second)
+		require.Same(t, s, takeOne(t, g, EventWritable).Stream)
+		require.Greater(t, fill(), 10000)
+		require.Empty(t, take(t, g))
+		require.Greater(t, s.Stats().WriteQueued, b.ep.config.StreamWriteBuffer/10*9)
+
+		o := openStream(t, a, nil)
+		require.NoError(t, o.SetWriteDeadline(time.Now().Add(time.Second)))
+		n, err := o.Write(make([]byte, 1<<20))
+		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+		require.Greater(t, n, b.ep.config.StreamWriteBuffer)
+	})
 }

@@ -22,8 +22,9 @@ const (
 	// openDelay is how long a new stream waits for its first message before the
 	// peer learns of it by a segment of its own.
 	openDelay = time.Millisecond
-	// purgeInterval is how often Close looks for messages whose lifetime is over.
-	// That takes a look at each stream, which is not for each packet.
+	// purgeInterval is how often a session looks for messages without credit whose
+	// lifetime is over, and Close for all. That takes a look at each stream, which is not
+	// for each packet.
 	purgeInterval = 50 * time.Millisecond
 	// bulkAhead is how many bytes of the session itself may wait while there are
 	// streams. What has been queued once has its place before them.
@@ -40,7 +41,7 @@ type sessionStreams struct {
 	waiting   int32             // calls of streams that do not read the socket while they wait
 	closing   bool              // Close waits for what is to be sent
 	closeMark seq               // snd_una at the last progress of that
-	purgeAt   time.Duration     // when Close looks for messages whose lifetime is over
+	purgeAt   time.Duration     // not before that messages whose lifetime is over are given up
 }
 
 // streamTable returns c.streams, which it makes: most sessions have no streams.
@@ -314,10 +315,7 @@ func (c *Conn) advanceClose(now time.Duration) {
 		t.closeMark = una
 		c.wait(now)
 	}
-	if !t.Failed() && now >= t.purgeAt {
-		t.purgeAt = now + purgeInterval
-		t.Purge()
-	}
+	c.purgeStreams(now)
 	switch {
 	case t.Failed() || t.Drained():
 	case now >= c.closing.endAt:
@@ -330,6 +328,30 @@ func (c *Conn) advanceClose(now time.Duration) {
 	t.closing = false
 	c.beginClose(now)
 	c.wake(now) // which sends CLOSE
+}
+
+// purgesAt returns when purgeStreams has something to do; 0: it has not.
+func (c *Conn) purgesAt() time.Duration {
+	t := c.streams
+	switch {
+	case t == nil || t.Failed():
+		return 0
+	case t.closing && t.Unsent():
+		return max(t.purgeAt, 1)
+	case t.Expires() > 0:
+		at := time.Duration(t.Expires()-int64(c.timers.clockBase)*1000) * time.Microsecond
+		return max(at, t.purgeAt, 1)
+	}
+	return 0
+}
+
+// purgeStreams gives up messages of streams whose lifetime is over, if it is time to. The
+// machine's clock is set.
+func (c *Conn) purgeStreams(now time.Duration) {
+	if at := c.purgesAt(); at > 0 && now >= at {
+		c.streams.purgeAt = now + purgeInterval
+		c.streams.Purge()
+	}
 }
 
 // roomBesideStreams returns the free bytes of the write buffer in a session with

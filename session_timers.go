@@ -111,8 +111,8 @@ func (c *Conn) schedule(now time.Duration) {
 		if t.openAt > 0 {
 			sooner(t.openAt)
 		}
-		if t.closing && t.Unsent() {
-			sooner(t.purgeAt)
+		if at := c.purgesAt(); at > 0 {
+			sooner(at)
 		}
 	}
 	if c.timers.dueAt > now {
@@ -199,6 +199,7 @@ func (c *Conn) onWake() {
 		t.openAt = 0
 		t.Announce()
 	}
+	c.purgeStreams(now)
 	c.flushDue(now)
 	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
 		c.compact()

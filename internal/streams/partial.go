@@ -1,6 +1,11 @@
 package streams
 
-import "github.com/arqnet/kcp/internal/serial"
+import (
+	"cmp"
+	"slices"
+
+	"github.com/arqnet/kcp/internal/serial"
+)
 
 // Partial reliability (RFC 3758): messages that are given up when their lifetime or
 // their retransmissions are used up.
@@ -92,6 +97,39 @@ func (s *Stream) Purge() {
 		if s.dropFirst(); s.out.first == nil {
 			s.table.sched.update(s)
 		}
+	}
+}
+
+// awaitExpiry takes note of when the first waiting message of s expires, if it cannot be
+// sent before: s waits for credit, which may never come.
+func (s *Stream) awaitExpiry() {
+	o, t := &s.out, s.table
+	if !o.partial || o.first == nil || s.gone || t.failed || s.sendable() {
+		return
+	}
+	if at := o.first.of.Deadline; at > 0 && (t.expires == 0 || at < t.expires) {
+		t.expires = at
+	}
+}
+
+// Expires returns when Purge has to be called next, on the machine's clock in
+// microseconds, or earlier; 0: it has not.
+func (t *Table) Expires() int64 { return t.expires }
+
+// Purge gives up the messages of all streams whose lifetime is over. What has no
+// credit is not pulled. Streams are in the order of their ids, as packets follow.
+func (t *Table) Purge() {
+	t.expires = 0
+	var partial []*Stream
+	for _, s := range t.streams {
+		if s.out.partial && s.out.first != nil {
+			partial = append(partial, s)
+		}
+	}
+	slices.SortFunc(partial, func(a, b *Stream) int { return cmp.Compare(a.id, b.id) })
+	for _, s := range partial {
+		s.Purge()
+		s.awaitExpiry()
 	}
 }
 

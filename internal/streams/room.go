@@ -63,6 +63,9 @@ func (s *Stream) credited(ready bool) {
 	if t.ready -= s.out.memory; t.blocked > 0 {
 		t.WakeWriter()
 	}
+	if s.out.blocked > 0 && s.out.queued < t.limits.WriteBuffer {
+		s.Owner.Writable() // no more room is to come soon
+	}
 }
 
 // roomOf returns how many bytes of a half are free. What has credit is not kept

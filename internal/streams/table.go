@@ -54,6 +54,7 @@ type Table struct {
 	list        []received // for reuse, empty
 	sparePiece  *piece     // for reuse, chained by next
 	sparePieces int        // their number
+	expires     int64      // when Purge is due, on the machine's clock; 0: not before more is written
 }
 
 // Init prepares an empty table.
@@ -374,14 +375,6 @@ func (t *Table) Close(whole bool) {
 	}
 	t.backlog, t.refused = nil, nil
 	t.host.Opened()
-}
-
-// Purge gives up the messages of all streams whose lifetime is over. What has no
-// credit is not pulled.
-func (t *Table) Purge() {
-	for _, s := range t.streams {
-		s.Purge()
-	}
 }
 
 // GiveUp drops all that waits, because of err, and reports whether some data did.
