@@ -207,6 +207,14 @@ func FuzzStreams(f *testing.F) {
 				n := min(len(in), int(op)%16)
 				table.Input(in[:n], false) // as it is
 				in = in[n:]
+			case op < 98 && len(mine) > 0:
+				if s := mine[int(op)%len(mine)]; s.CannotWrite() == nil {
+					s.Send(make([]byte, 20*int(in.next())), 0, h.now+1+int64(in.next()), func(error) {})
+				}
+			case op < 99:
+				if h.now += int64(in.next()); table.Expires() > 0 && h.now >= table.Expires() {
+					table.Purge()
+				}
 			case op < 110:
 				table.Pull(op&1 != 0)
 			case op < 120 && len(h.queued) > 0:
@@ -251,6 +259,11 @@ func check(t *testing.T, table *Table) {
 	for id, s := range table.streams {
 		if id&1 == 1 {
 			fromPeer++
+		}
+		if first := s.out.first; first != nil && !s.sendable() && first.of.Deadline > 0 {
+			if at := table.Expires(); at == 0 || at > first.of.Deadline {
+				t.Fatalf("stream %d waits until %d at most, Purge is due at %d", id, first.of.Deadline, at)
+			}
 		}
 		in := &s.in
 		all += in.held
