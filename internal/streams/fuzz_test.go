@@ -209,11 +209,15 @@ func FuzzStreams(f *testing.F) {
 				in = in[n:]
 			case op < 98 && len(mine) > 0:
 				if s := mine[int(op)%len(mine)]; s.CannotWrite() == nil {
-					s.Send(make([]byte, 20*int(in.next())), 0, h.now+1+int64(in.next()), func(error) {})
+					s.Send(make([]byte, int(in.next())<<8), 0, h.now+1+int64(in.next()), func(error) {})
 				}
 			case op < 99:
 				if h.now += int64(in.next()); table.Expires() > 0 && h.now >= table.Expires() {
 					table.Purge()
+				}
+			case op < 102:
+				for range 64 {
+					table.Pull(false)
 				}
 			case op < 110:
 				table.Pull(op&1 != 0)
