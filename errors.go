@@ -66,6 +66,8 @@ var (
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
 	// errNoTarget is that of an Outgoing.
 	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
+	// errNoHandler is that of Group.Handle without one.
+	errNoHandler error = &systemError{"kcp: the handler is nil", syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
 	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
 	// errSocketClosed is that of calls after the socket was closed under the endpoint.
