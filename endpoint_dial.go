@@ -28,8 +28,8 @@ type DialOptions struct {
 // besides those of Dial: ErrConvInUse if the endpoint has a session of the chosen
 // conversation id with that peer, or had one within the last minute; with
 // Config.SharedConvs, only if it has one. Without SharedConvs a chosen id is not dialled
-// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed and the error of a
-// ctx that is done are the only others.
+// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed, those of the
+// address and the error of a ctx that is done are the only others.
 func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
