@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"strings"
@@ -125,6 +126,10 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 	c, err := e.Dial(ctx, socket.RemoteAddr())
 	if err != nil {
 		_ = e.Close() // the error that matters is err
+		if errors.Is(err, errOwnAddress) && !d.wantsPort() {
+			// The system has chosen the very port, which nobody else has.
+			return nil, opError("dial", socket.LocalAddr(), socket.RemoteAddr(), ErrRefused)
+		}
 		return nil, err
 	}
 	return c, nil

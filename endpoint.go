@@ -181,7 +181,8 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().Local
 //   - with Config.TLS, ErrNoTLS if the peer has none, and a *HandshakeError if the
 //     handshake fails; without, ErrTLSRequired if the peer has it;
 //   - a *net.AddrError if a UDP socket cannot send to addr: it is nil or no *net.UDPAddr,
-//     or IPv6 and the socket is IPv4;
+//     or IPv6 and the socket is IPv4; or if addr is the endpoint's own;
+//   - net.ErrWriteToConnected if the UDP socket is connected to another address;
 //   - ErrTooManySessions if the endpoint has Config.MaxSessions already;
 //   - net.ErrClosed if it is closed.
 func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
@@ -27,8 +28,8 @@ type DialOptions struct {
 // besides those of Dial: ErrConvInUse if the endpoint has a session of the chosen
 // conversation id with that peer, or had one within the last minute; with
 // Config.SharedConvs, only if it has one. Without SharedConvs a chosen id is not dialled
-// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed and the error of a
-// ctx that is done are the only others.
+// anew after ErrReset. With Quiet, ErrTooManySessions, net.ErrClosed, those of the
+// address and the error of a ctx that is done are the only others.
 func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (*Conn, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, opError("dial", e.LocalAddr(), addr, err)
@@ -53,15 +54,15 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	return c, nil
 }
 
-// checkAddress returns a *net.AddrError if the endpoint's socket cannot send to addr. A
-// socket that is not one of the system's may take any type of address.
+// checkAddress returns an error if the endpoint's socket cannot send to addr, or has it
+// itself. A socket that is not one of the system's may take any type of address.
 func (e *Endpoint) checkAddress(addr net.Addr) error {
 	if addr == nil {
 		return &net.AddrError{Err: "missing address"}
 	}
-	switch e.socket.shards[0].conn().(type) {
-	case *net.UDPConn, *udp.Detached:
-	default:
+	pc := e.socket.shards[0].conn()
+	system, open := pc.(*net.UDPConn)
+	if _, detached := pc.(*udp.Detached); !open && !detached {
 		return nil
 	}
 	to, ok := addr.(*net.UDPAddr)
@@ -75,7 +76,23 @@ func (e *Endpoint) checkAddress(addr net.Addr) error {
 	if ok && local.IP.To4() != nil && to.IP.To4() == nil {
 		return &net.AddrError{Err: "non-IPv4 address", Addr: addr.String()}
 	}
+	if !open {
+		return nil // another process has the socket
+	}
+	if peer, ok := system.RemoteAddr().(*net.UDPAddr); ok && udp.Unmap(peer.AddrPort()) != udp.Unmap(to.AddrPort()) {
+		return net.ErrWriteToConnected
+	}
+	if ok && isOwn(udp.Unmap(local.AddrPort()), udp.Unmap(to.AddrPort())) {
+		return errOwnAddress
+	}
 	return nil
+}
+
+// isOwn reports whether what a socket at local sends to an address arrives at itself. It
+// does not know which addresses the host has; takeHello finds those.
+func isOwn(local, to netip.AddrPort) bool {
+	return to == local || to.Port() == local.Port() &&
+		(to.Addr().IsUnspecified() || local.Addr().IsUnspecified() && to.Addr().IsLoopback())
 }
 
 // maxDials is how many sessions a Dial opens at most, one after the other.

@@ -341,6 +341,8 @@ func testShards(t *testing.T, config Config, peers, size int) {
 	for i := range l.ep.socket.shards {
 		require.Equal(t, l.Addr(), l.ep.socket.shards[i].conn().LocalAddr())
 	}
+	_, err = Listen("udp4", l.Addr().String(), &config)
+	require.ErrorIs(t, err, syscall.EADDRINUSE, "a second server")
 
 	var mu sync.Mutex
 	used := map[int]int{}

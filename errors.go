@@ -66,6 +66,10 @@ var (
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
 	// errNoTarget is that of an Outgoing.
 	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
+	// errOwnAddress is that of Dial if what it sends comes back.
+	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
+	// errNoHandler is that of Group.Handle without one.
+	errNoHandler error = &systemError{"kcp: the handler is nil", syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
 	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
 	// errSocketClosed is that of calls after the socket was closed under the endpoint.

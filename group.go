@@ -279,9 +279,12 @@ func (g *Group) Serve(ctx context.Context, handler func(Event)) error {
 // it panics, the program ends.
 //
 // Handle fails with ErrGroupInUse while a call of Wait or Serve runs, or if the group
-// has a handler, and with net.ErrClosed if the group is closed. The handler stays until
-// then.
+// has a handler, with net.ErrClosed if the group is closed, and with syscall.EINVAL if
+// handler is nil. The handler stays until the group is closed.
 func (g *Group) Handle(handler func(events []Event)) error {
+	if handler == nil {
+		return g.opError("handle", errNoHandler)
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	first := g.handler == nil

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,6 +19,14 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// Handle refuses nil, which would end the program at the first event.
+func TestGroupHandleNil(t *testing.T) {
+	g := NewGroup()
+	require.ErrorIs(t, g.Handle(nil), syscall.EINVAL)
+	require.NoError(t, g.Handle(func([]Event) {}))
+	require.NoError(t, g.Close())
+}
 
 // The reading goroutine calls a handler, without locks; what needs no packet
 // comes by another goroutine, never two at once.

@@ -309,7 +309,7 @@ func (c *Conn) end(err error) {
 	c.failMessages(c.reason(err))
 	c.failStreams(c.reason(err))
 	c.wakeStreams()
-	if !c.hs.offered || c.closing.closed { // no application can read the data
+	if !c.hs.offered || c.closing.closed || err == errOwnAddress { // the data is not for the application
 		c.dropReceived()
 		c.account()
 	}

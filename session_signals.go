@@ -253,10 +253,14 @@ func (c *Conn) takeOutside(s signal) {
 
 // takeHello takes the peer's token from its HELLO. It reports false for a HELLO
 // with another token than before, which is of another session, as after a
-// restart.
+// restart, and for our own.
 func (c *Conn) takeHello(s signal) bool {
 	l := &c.hs
 	if l.peerToken != 0 && l.peerToken != s.ts {
+		return false
+	}
+	if s == l.hello.signal {
+		c.closing.ending = errOwnAddress
 		return false
 	}
 	if l.token == 0 {

@@ -70,6 +70,84 @@ func TestDialAddress(t *testing.T) {
 	}
 }
 
+// A connected socket dials its peer, and nobody else.
+func TestDialConnected(t *testing.T) {
+	for _, network := range []string{"udp", "udp4"} {
+		l, err := kcp.Listen(network, "127.0.0.1:0", nil)
+		require.NoError(t, err)
+		other, err := kcp.Listen(network, "127.0.0.1:0", nil)
+		require.NoError(t, err)
+		pc, err := net.Dial(network, l.Addr().String())
+		require.NoError(t, err)
+		e, err := kcp.NewEndpoint(pc.(*net.UDPConn), nil)
+		require.NoError(t, err)
+		_, err = e.Dial(context.Background(), other.Addr())
+		require.ErrorIs(t, err, net.ErrWriteToConnected)
+		require.ErrorContains(t, err, other.Addr().String())
+		require.Zero(t, l.Stats().Sessions)
+		c, err := e.Dial(context.Background(), l.Addr())
+		require.NoError(t, err)
+		send(t, c, []byte("hello"))
+		receive(t, accepted(t, l), []byte("hello"))
+		require.NoError(t, e.Close())
+		require.NoError(t, pc.Close())
+		require.NoError(t, l.Endpoint().Close())
+		require.NoError(t, other.Endpoint().Close())
+	}
+}
+
+// ownAddress requires that dialling addr fails at once, as it is the endpoint's own.
+func ownAddress(t *testing.T, e *kcp.Endpoint, addr net.Addr) {
+	t.Helper()
+	start := time.Now()
+	_, err := e.Dial(context.Background(), addr)
+	require.ErrorAs(t, err, new(*net.AddrError))
+	require.ErrorContains(t, err, "own address")
+	require.ErrorContains(t, err, addr.String())
+	require.Less(t, time.Since(start), 2*time.Second)
+	require.Zero(t, e.Stats().Sessions)
+}
+
+// An endpoint that dials itself knows what it has sent, with a listener and without.
+func TestDialOwnAddress(t *testing.T) {
+	configs := []kcp.Config{{}, {FEC: kcp.FEC{Data: 2, Parity: 1}}, {Cipher: testCiphers(t, 1)["aes-cfb"]}}
+	for seed, cfg := range configs {
+		inWorld(t, uint64(seed), clean, func(t *testing.T, w *world) {
+			e, _ := w.endpoint(serverAddr, &cfg)
+			ownAddress(t, e, e.LocalAddr())
+			l, err := e.Listen()
+			require.NoError(t, err)
+			ownAddress(t, e, e.LocalAddr())
+			require.NoError(t, l.SetDeadline(time.Now().Add(time.Second)))
+			_, err = l.Accept()
+			require.ErrorIs(t, err, os.ErrDeadlineExceeded)
+
+			for _, o := range []kcp.DialOptions{{Quiet: true}, {Quiet: true, Conv: id(9)}} {
+				c := w.dialWith(e, serverAddr, o)
+				w.say(c, "hello")
+				_, err = c.Read(make([]byte, 1))
+				require.ErrorContains(t, err, "own address")
+			}
+		})
+	}
+}
+
+// Addresses of a socket of the system are known before anything is sent. With TLS and an
+// AEAD nothing that comes back counts.
+func TestDialOwnSocket(t *testing.T) {
+	for _, cfg := range []kcp.Config{{}, *secured(kcp.Config{}), {Cipher: testAEAD(t)}} {
+		for _, listen := range []string{"127.0.0.1:0", ":0", "0.0.0.0:0"} {
+			l, err := kcp.Listen("udp", listen, &cfg)
+			require.NoError(t, err)
+			port := l.Addr().(*net.UDPAddr).Port
+			for _, ip := range []net.IP{net.IPv4(127, 0, 0, 1), net.IPv4zero} {
+				ownAddress(t, l.Endpoint(), &net.UDPAddr{IP: ip, Port: port})
+			}
+			require.NoError(t, l.Endpoint().Close())
+		}
+	}
+}
+
 // NoAnswerError says what the socket said, and nothing twice.
 func TestErrorTexts(t *testing.T) {
 	pc, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

@@ -37,8 +37,9 @@ type Control = func(network, address string, c syscall.RawConn) error
 
 // ListenReusePort opens n sockets on one address and port (SO_REUSEPORT). The
 // kernel distributes the peers among them: all packets of one peer arrive at
-// one socket. With port 0 it chooses a port that is not in use. It fails with
-// errors.ErrUnsupported on systems that do not distribute packets so.
+// one socket. With port 0 it chooses a port that is not in use, and a port in use is an
+// error, also one that others share. It fails with errors.ErrUnsupported on systems that
+// do not distribute packets so.
 func ListenReusePort(network, address string, n int, control Control) ([]*net.UDPConn, error) {
 	switch network {
 	case "udp", "udp4", "udp6":
@@ -52,8 +53,8 @@ func ListenReusePort(network, address string, n int, control Control) ([]*net.UD
 		return nil, fmt.Errorf("udp: %d sockets that share a port", n)
 	}
 	conns := make([]*net.UDPConn, 0, n)
-	for range n {
-		c, err := listenReusePort(network, address, control)
+	for i := range n {
+		c, err := listenReusePort(network, address, i > 0, control)
 		if err != nil {
 			for _, c := range conns {
 				_ = c.Close() // the error to report is the earlier one
@@ -66,17 +67,12 @@ func ListenReusePort(network, address string, n int, control Control) ([]*net.UD
 	return conns, nil
 }
 
-// listenReusePort opens one socket that shares its port. With port 0 the option
-// is set only once the socket has a port. Otherwise the kernel might choose a
-// port that is shared already, even by other programs.
-func listenReusePort(network, address string, control Control) (*net.UDPConn, error) {
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		return nil, err
-	}
-	chosen := port == "" || port == "0"
+// listenReusePort opens one socket that shares its port: with those of before if joins
+// is set. The first socket has the option only once it is bound. Otherwise the kernel
+// would take a port that others share, even another program.
+func listenReusePort(network, address string, joins bool, control Control) (*net.UDPConn, error) {
 	config := net.ListenConfig{Control: control}
-	if !chosen {
+	if joins {
 		config.Control = func(network, address string, c syscall.RawConn) error {
 			if err := reusePort(c); err != nil || control == nil {
 				return err
@@ -89,7 +85,7 @@ func listenReusePort(network, address string, control Control) (*net.UDPConn, er
 		return nil, err
 	}
 	c := pc.(*net.UDPConn)
-	if chosen {
+	if !joins {
 		raw, err := c.SyscallConn()
 		if err == nil {
 			err = reusePort(raw)

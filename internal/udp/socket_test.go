@@ -2,9 +2,11 @@ package udp
 
 import (
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"runtime"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +31,37 @@ func TestListenReusePort(t *testing.T) {
 		t.Run(network, func(t *testing.T) { testShards(t, network, "127.0.0.1:0") })
 	}
 	t.Run("any", func(t *testing.T) { testShards(t, "udp", ":0") })
+	t.Run("udp6", func(t *testing.T) {
+		_ = listen(t, "udp6", "[::1]:0") // skips without IPv6
+		testShards(t, "udp6", "[::1]:0")
+	})
+	t.Run("port", func(t *testing.T) {
+		pc := listen(t, "udp4", "127.0.0.1:0")
+		require.NoError(t, pc.Close())
+		testShards(t, "udp4", pc.LocalAddr().String())
+	})
+}
+
+// A port that is in use is refused, be it shared or not.
+func TestReusePortInUse(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("no groups here")
+	}
+	for _, test := range []struct{ network, address string }{{"udp4", "127.0.0.1:0"}, {"udp", ":0"}, {"udp6", "[::1]:0"}} {
+		_ = listen(t, test.network, test.address) // skips without IPv6
+		conns, err := ListenReusePort(test.network, test.address, 2, nil)
+		require.NoError(t, err)
+		port := addrOf(conns[0]).Port()
+		for _, address := range []string{conns[0].LocalAddr().String(), fmt.Sprintf(":%d", port)} {
+			for n := range 3 {
+				_, err := ListenReusePort(test.network, address, n+1, nil)
+				require.ErrorIs(t, err, syscall.EADDRINUSE, "%v, %d sockets", test, n+1)
+			}
+		}
+		for _, c := range conns {
+			require.NoError(t, c.Close())
+		}
+	}
 }
 
 // testShards sends from many sockets: all that is sent arrives, and not all of
@@ -46,6 +79,9 @@ func testShards(t *testing.T, network, address string) {
 	var counts [shards]int
 	for range peers {
 		pc := listen(t, "udp4", "127.0.0.1:0")
+		if network == "udp6" {
+			pc = listen(t, network, "[::1]:0")
+		}
 		_, err := pc.WriteToUDPAddrPort([]byte("hello"), addrOf(conns[0]))
 		require.NoError(t, err)
 	}
@@ -107,7 +143,7 @@ func TestListenReusePortFails(t *testing.T) {
 	}
 	taken := listen(t, "udp4", "127.0.0.1:0")
 	_, err := ListenReusePort("udp4", taken.LocalAddr().String(), 2, nil)
-	require.Error(t, err)
+	require.ErrorIs(t, err, syscall.EADDRINUSE)
 }
 
 // stringConn is a net.PacketConn whose addresses are not those of UDP.
