@@ -200,7 +200,7 @@ func (c *Conn) timeWaitState() timeWait {
 	if l.kind == peerExtended {
 		tw.token, tw.own = l.peerToken, l.token
 		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.dropped = !l.offered
+		tw.dropped = !l.offered || c.closing.dropped
 	}
 	return tw
 }

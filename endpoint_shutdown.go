@@ -88,6 +88,7 @@ func (e *Endpoint) holdForPeers(ctx context.Context) bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+	case <-e.socket.done:
 	case <-ctx.Done():
 	}
 	return true

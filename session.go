@@ -127,6 +127,7 @@ type closeState struct {
 	undelivered bool // the session ended before the peer had taken all that was written
 	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
 	retired     bool // removed from the endpoint's tables
+	dropped     bool // ended by the listener's end, before the application had it
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.

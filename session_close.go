@@ -274,13 +274,15 @@ func (c *Conn) leave(now time.Duration) {
 	c.compact()
 }
 
-// abort ends the session with err. It sends ABORT to an extended peer whose
-// address is validated, unless both directions are over.
+// abort ends the session with err. It sends ABORT to an extended peer, unless both
+// directions are over. If the peer's address is not validated, TIME-WAIT does that when
+// a packet arrives, but for an endpoint that is closed.
 func (c *Conn) abort(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	if l := &c.hs; l.kind == peerExtended && !c.over() && !c.hs.unvalidated.Load() {
+	closed := c.ep.stopped()
+	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
 			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
@@ -288,7 +290,11 @@ func (c *Conn) abort(err error) {
 		} else {
 			c.kcp.replaceSignals(abort)
 		}
-		c.kcp.sendSignals()
+		if c.hs.securing && closed {
+			c.abortTLS(abort)
+		} else {
+			c.kcp.sendSignals()
+		}
 	}
 	c.end(err)
 }
@@ -359,6 +365,7 @@ func (c *Conn) dropDecoder() {
 func (c *Conn) discard(err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.closing.dropped = true
 	c.forget(err)
 }
 
@@ -379,9 +386,14 @@ func (c *Conn) fail(err error) {
 
 // holdSocket returns how long the endpoint's socket must stay open after the
 // session's end to answer the peer. The peer has announced its end, and our
-// acknowledgement of it, which was our last packet, may have been lost.
+// acknowledgement of it, which was our last packet, may have been lost. Or it does not
+// know that the session was dropped: within the handshake, only an answer tells it.
 func (c *Conn) holdSocket() time.Duration {
-	if !c.hs.peerFin {
+	dropped := c.closing.dropped && c.hs.kind == peerExtended
+	switch {
+	case dropped && !c.hs.confirmed:
+		return maxHold // the round-trip time is not known
+	case !dropped && !c.hs.peerFin:
 		return 0
 	}
 	if c.ep.disposable() && heldSockets.Load() < maxHeldSockets {

@@ -283,7 +283,7 @@ func (c *Conn) offer() bool {
 	}
 	l := c.ep.acceptor()
 	if l == nil {
-		c.closing.ending = ErrRefused
+		c.closing.ending, c.closing.dropped = ErrRefused, true
 		return false
 	}
 	c.hs.offered = l.offer(c, true)

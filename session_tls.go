@@ -353,6 +353,21 @@ func (c *Conn) queueFlight(p packet, sealed bool) bool {
 	return true
 }
 
+// abortTLS sends ABORT under the handshake keys, as far as the anti-amplification limit
+// permits.
+func (c *Conn) abortTLS(abort signal) {
+	x := c.tlsHandshake()
+	if x == nil || !x.Protection.Keys.Seals() {
+		return
+	}
+	head, tail := x.Protection.Overhead()
+	if size := head + headerSize + tail; c.kcp.spendCredit(size) {
+		p := c.ep.packet(size)
+		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
+		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)
+	}
+}
+
 // repeatFlight sends what is not acknowledged again.
 func (c *Conn) repeatFlight(now time.Duration) {
 	l, x := &c.hs, c.tlsHandshake()
