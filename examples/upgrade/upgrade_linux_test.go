@@ -45,7 +45,7 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 	}
 	for _, i := range []int{1, 0, 2} {
 		players[i].Leaves()
-		s.Ends(players[i].Server, time.Second)
+		s.Ends(players[i].Server, lab.Soon)
 		for _, p := range players[3:] {
 			p.Talks()
 		}
@@ -65,7 +65,7 @@ func TestNobodyIsThere(t *testing.T) {
 	for range 3 {
 		old := newest
 		newest = s.Upgrades(old)
-		s.Ends(old, time.Second)
+		s.Ends(old, lab.Soon)
 	}
 	s.Join("ann", newest).Talks()
 }
@@ -97,7 +97,7 @@ func TestProgramsThatFail(t *testing.T) {
 			s.Join("joe", newest).Talks()
 			old.Talks()
 			old.Leaves()
-			s.Ends(s.First, time.Second)
+			s.Ends(s.First, lab.Soon)
 		})
 	}
 }
@@ -114,7 +114,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	second := s.Ready()
 	s.Reloading() // this is from the second
 	third := s.Ready()
-	s.Ends(second, time.Second)
+	s.Ends(second, lab.Soon)
 	s.Logged(`process ` + fmt.Sprint(third) + ` has taken over\n`)
 	require.Eventually(t, func() bool { // the first has to learn of the end of the second
 		s.Signal(s.First, unix.SIGHUP)
@@ -123,7 +123,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	ann.Talks()
 	s.Join("bob", third).Talks()
 	ann.Leaves()
-	s.Ends(s.First, time.Second)
+	s.Ends(s.First, lab.Soon)
 }
 
 // While a process waits for the end of its players, it passes SIGHUP on.
@@ -154,7 +154,7 @@ func TestNewestIsKilled(t *testing.T) {
 	s.Join("bob", third).Talks()
 	ann.Hush()
 	ann.Leaves()
-	s.Ends(s.First, time.Second)
+	s.Ends(s.First, lab.Soon)
 }
 
 // If a process that has been replaced itself is killed, nobody is concerned but its
@@ -173,7 +173,7 @@ func TestMiddleIsKilled(t *testing.T) {
 	ann.Talks()
 	s.Join("joe", third).Talks()
 	ann.Leaves()
-	s.Ends(s.First, time.Second)
+	s.Ends(s.First, lab.Soon)
 }
 
 // Players of an old process have to leave in the end.

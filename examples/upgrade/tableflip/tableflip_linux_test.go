@@ -41,7 +41,7 @@ func TestPlayersOutliveUpgrades(t *testing.T) {
 		player.Hush()
 		player.Sees(1)
 		player.Leaves()
-		s.Ends(old, time.Second)
+		s.Ends(old, lab.Soon)
 		next.Talks()
 		player = next
 	}
@@ -81,7 +81,7 @@ func TestProgramsThatFail(t *testing.T) {
 			s.Join("joe", newest).Talks()
 			old.Talks()
 			old.Leaves()
-			s.Ends(s.First, time.Second)
+			s.Ends(s.First, lab.Soon)
 		})
 	}
 }
@@ -99,7 +99,7 @@ func TestSignalsAtOnce(t *testing.T) {
 	ann.Talks()
 	s.Join("bob", second).Talks()
 	ann.Leaves()
-	s.Ends(s.First, time.Second)
+	s.Ends(s.First, lab.Soon)
 	newest := s.Upgrades(second)
 	s.Join("joe", newest).Talks()
 }

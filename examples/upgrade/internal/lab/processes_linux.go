@@ -138,6 +138,10 @@ func (s *Service) Signal(pid int, signal unix.Signal) {
 	require.NoError(s.t, unix.PidfdSendSignal(s.handle(pid), signal, nil, 0))
 }
 
+// Soon is for how long a process may live on that has nothing left to do. It takes some
+// 800 ms, and longer on a machine with much other work.
+const Soon = 3 * time.Second
+
 // Ends checks that a process ends by itself within d.
 func (s *Service) Ends(pid int, d time.Duration) {
 	s.t.Helper()
