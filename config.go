@@ -146,7 +146,10 @@ type Config struct {
 	// negative means never.
 	StallTimeout time.Duration
 	// DialTimeout is how long Dial waits for the peer's answer, unless its context ends
-	// first. At least 1 ms. Default 10 s; negative means that Dial does not wait.
+	// first. Only the context bounds the lookup of a name before. At least 1 ms. Default
+	// 10 s; negative means that Dial does not wait: what would be an error of Dial then
+	// shows as that of a later Read or Write. It is ErrRefused, ErrTLSRequired, ErrNoTLS
+	// or a *HandshakeError, and a *PeerLostError if the peer does not answer.
 	DialTimeout time.Duration
 	// Linger is how long Close waits for the peer to acknowledge more of the written
 	// data. As long as the peer does, Close keeps waiting. At least 1 ms, default 5 s.

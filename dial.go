@@ -27,7 +27,8 @@ type Dialer struct {
 //
 // It waits for the peer's answer, and has the errors of Endpoint.Dial: ErrRefused if no
 // endpoint accepts sessions there, a *NoAnswerError if no answer arrived within
-// Config.DialTimeout. The addresses of a name are tried in turn, each 250 ms after the
+// Config.DialTimeout. That does not bound the lookup of the name: the context of
+// DialContext does. The addresses of a name are tried in turn, each 250 ms after the
 // one before (Happy Eyeballs, RFC 8305). If none answers, the error is that of the
 // first.
 //
@@ -86,6 +87,9 @@ func (d *Dialer) dial(ctx context.Context, network, address string) (*Conn, erro
 // attempt is to have address as it is: it has no name, or the attempt does not show
 // whether there is a peer.
 func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []netip.Addr, port string, err error) {
+	if address == "" {
+		return nil, "", &net.AddrError{Err: "missing address"} // that of net.Dialer has no type
+	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || host == "" || d.Config != nil && d.Config.DialTimeout < 0 {
 		return nil, "", nil // net.Dialer has the error, if it is one

@@ -170,8 +170,9 @@ func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().Local
 // Dial opens a session with the peer at addr. It draws a conversation id at random,
 // sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts
 // sessions answers, extended or legacy. After Dial has returned, ctx has no effect on
-// the session. With a negative DialTimeout Dial does not wait; an absent peer then shows
-// as a *PeerLostError from a later Read or Write.
+// the session. With a negative DialTimeout Dial does not wait. A later Read or Write, and
+// Err, then return what Dial would have: ErrRefused, ErrTLSRequired, ErrNoTLS or a
+// *HandshakeError; and a *PeerLostError if the peer does not answer.
 //
 // Errors are wrapped in a *net.OpError:
 //   - ErrRefused if the peer or its system reports that it accepts no sessions;

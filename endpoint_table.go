@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"fmt"
 	"iter"
 	"net"
 	"time"
@@ -42,7 +43,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		return nil, net.ErrClosed
 	}
 	if e.table.Len() >= e.config.MaxSessions {
-		return nil, ErrTooManySessions
+		return nil, fmt.Errorf("%w: this endpoint has %d, as Config.MaxSessions allows", ErrTooManySessions, e.config.MaxSessions)
 	}
 	e.table.SetValidated(c)
 	for e.table.Get(key) != nil || e.table.timeWaits.Holds(key, e.now()) && !(chosen && e.config.SharedConvs) {

@@ -52,7 +52,7 @@ var (
 	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
 	// errGroupedBefore is that of a session or listener that is to be put into a second
 	// Group, or twice into one.
-	errGroupedBefore error = &groupedError{"kcp: already in a Group"}
+	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrGrouped}
 	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
 	ErrNotGrouped = errors.New("kcp: session is not in the Group")
 	// ErrGroupInUse is returned by Group.Wait, Serve and Handle while the events of the
@@ -135,11 +135,14 @@ type systemError struct {
 func (e *systemError) Error() string { return e.text }
 func (e *systemError) Unwrap() error { return e.is }
 
-// groupedError is ErrGrouped where its text would not help.
-type groupedError struct{ text string }
+// detailedError is an error that counts as is, with a text that says more.
+type detailedError struct {
+	text string
+	is   error
+}
 
-func (e *groupedError) Error() string { return e.text }
-func (e *groupedError) Unwrap() error { return ErrGrouped }
+func (e *detailedError) Error() string { return e.text }
+func (e *detailedError) Unwrap() error { return e.is }
 
 // SizeError means that a message is larger than MaxMessageSize, or a datagram than
 // MaxDatagramSize. It wraps ErrMessageTooLarge or ErrDatagramTooLarge.
@@ -147,6 +150,7 @@ type SizeError struct {
 	Size  int // bytes of the message
 	Limit int // the most that are taken now
 	err   error
+	means string // what Limit is
 }
 
 func (e *SizeError) Error() string {
@@ -154,7 +158,11 @@ func (e *SizeError) Error() string {
 	if e.err == ErrDatagramTooLarge {
 		what = "datagram"
 	}
-	return fmt.Sprintf("kcp: %s of %d bytes is larger than %d", what, e.Size, e.Limit)
+	text := fmt.Sprintf("kcp: %s of %d bytes is larger than %d", what, e.Size, e.Limit)
+	if e.means != "" {
+		text += ", " + e.means
+	}
+	return text
 }
 
 // Unwrap returns ErrMessageTooLarge or ErrDatagramTooLarge.
@@ -268,7 +276,12 @@ func (e *ShutdownError) Unwrap() error {
 	return e.Cause
 }
 
-// opError wraps err in a *net.OpError, as package net does.
+// opError wraps err in a *net.OpError, as package net does. Without addresses the text of
+// err follows that of the network, which is left out if err begins with it.
 func opError(op string, local, remote net.Addr, err error) error {
-	return &net.OpError{Op: op, Net: "kcp", Source: local, Addr: remote, Err: err}
+	network := "kcp"
+	if local == nil && remote == nil && strings.HasPrefix(err.Error(), network+": ") {
+		network = ""
+	}
+	return &net.OpError{Op: op, Net: network, Source: local, Addr: remote, Err: err}
 }

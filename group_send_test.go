@@ -81,7 +81,7 @@ func TestGroupSend(t *testing.T) {
 				require.Zero(t, o.N)
 			case i == len(batch)-2:
 				require.ErrorIs(t, o.Err, syscall.EINVAL)
-				require.EqualError(t, o.Err, "write kcp: kcp: Outgoing has no Conn and no Stream")
+				require.EqualError(t, o.Err, "write: kcp: Outgoing has no Conn and no Stream")
 				require.Zero(t, o.N)
 			case i/3 == 1:
 				require.ErrorIs(t, o.Err, net.ErrClosed)

@@ -38,6 +38,7 @@ type sessionPort interface {
 	sendBytes() int
 	segmentPayload() int
 	longestMessage() int
+	fragmentLimit() int
 	sendLimit() int
 	sendWindow() uint32
 	closeTail()

@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"os"
 )
@@ -126,7 +127,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 	case c.closing.err != nil:
 		return c.opError("write", c.reason(c.closing.err))
 	case len(b) > c.maxDatagramSize():
-		return c.opError("write", &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge})
+		return c.opError("write", &SizeError{len(b), c.maxDatagramSize(), ErrDatagramTooLarge, fmt.Sprintf("what fits into a packet of %d bytes", c.mtu())})
 	}
 	o := &c.outgoing
 	if o.waiting() >= maxOutgoing || c.hs.securing {

@@ -64,6 +64,10 @@ func (c *Conn) Done() <-chan struct{} {
 //   - ErrReset if the peer has aborted it;
 //   - ErrNotDelivered if Close has given up;
 //   - a *PeerLostError if the peer is gone;
+//   - after a Dial that did not wait, with a negative Config.DialTimeout, what it would
+//     have returned: ErrRefused, ErrTLSRequired, ErrNoTLS or a *HandshakeError;
+//   - a *SocketError if the endpoint has ended because its socket cannot be read;
+//   - with TLS, ErrKeyUpdate;
 //   - ErrMemoryPressure, or an error of the Cipher.
 func (c *Conn) Err() error {
 	c.mu.Lock()

@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -227,10 +228,14 @@ func (c *Conn) WriteMessage(b []byte) error {
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
 func (c *Conn) sizeError(err error, size int) error {
-	if err == ErrMessageTooLarge {
-		return &SizeError{size, c.kcp.longestMessage(), err}
+	if err != ErrMessageTooLarge {
+		return err
 	}
-	return err
+	means := fmt.Sprintf("the most that %d segments take", maxFragments)
+	if n := c.kcp.fragmentLimit(); n < maxFragments {
+		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
+	}
+	return &SizeError{size, c.kcp.longestMessage(), err, means}
 }
 
 // waitRoom waits until the write buffer has room, unless the call goes on in any

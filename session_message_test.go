@@ -41,7 +41,7 @@ func TestSendMessageErrors(t *testing.T) {
 		n := a.MaxMessageSize()
 		err = a.SendMessage(make([]byte, n+1), &MessageOptions{Done: never})
 		require.ErrorIs(t, err, ErrMessageTooLarge)
-		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d", n+1, n))
+		require.ErrorContains(t, err, fmt.Sprintf("kcp: message of %d bytes is larger than %d, the most that 127 segments take", n+1, n))
 		require.ErrorIs(t, b.SendMessage(nil, &MessageOptions{Done: never}), ErrNotMessageMode)
 		require.ErrorIs(t, b.SendMessage(nil, nil), ErrNotMessageMode)
 		require.NoError(t, a.SendMessage([]byte("x"), nil))

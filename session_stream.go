@@ -76,6 +76,9 @@ var (
 	// ErrNoStreams means that an extended peer takes no streams, or that this end does
 	// not, by its Config.MaxStreams.
 	ErrNoStreams = errors.New("kcp: this end or the peer takes no streams")
+	// The two are ErrNoStreams, and say which end it is.
+	errNoStreamsHere  error = &detailedError{"kcp: this end takes no streams: Config.MaxStreams is negative", ErrNoStreams}
+	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
 	ErrStreamClosed error = &systemError{"kcp: stream closed by the peer", syscall.EPIPE}
@@ -133,9 +136,10 @@ func (e *StreamError) Error() string {
 
 // Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
 // implements net.Conn, and keeps the boundaries of messages. What is lost on one stream
-// delays no other. Both applications have to close or reset it; what it holds is
-// released then. Errors are of type *net.OpError, but for io.EOF. All methods are safe
-// for concurrent use.
+// delays no other. Both applications have to close or reset it, or both to call
+// CloseWrite. Then it no longer counts for Config.MaxStreams, and what it holds is
+// released, but what waits to be read. Errors are of type *net.OpError, but for io.EOF.
+// All methods are safe for concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
 	messages bool  // each Write is one; immutable once the stream is open
@@ -196,10 +200,10 @@ func (c *Conn) openStreamLocked(params streams.Params) (*Stream, error) {
 }
 
 // TryOpenStream is OpenStream without waiting: while it is not known yet whether the
-// peer takes streams, it returns ErrWouldBlock itself. It is known when Dial or
-// Accept has returned, and with EventAccepted, of all peers that take streams, but for
-// dialled sessions with a negative Config.DialTimeout. Its other errors are those of
-// OpenStream.
+// peer takes streams, it returns ErrWouldBlock itself, whose text does not apply here: no
+// buffer is full, and no EventWritable follows. It is known when Dial or Accept has
+// returned, and with EventAccepted, of all peers that take streams, but for dialled
+// sessions with a negative Config.DialTimeout. Its other errors are those of OpenStream.
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
@@ -217,10 +221,12 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	return c.openStreamLocked(params)
 }
 
-// AcceptStream waits for a stream that the peer has opened, and returns it. Its errors
-// are the error of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in
-// a group with ReportStreams, ErrNoStreams if Config.MaxStreams of this end is negative,
-// and the error with which the session ended.
+// AcceptStream waits for a stream that the peer has opened, and returns it. A peer that
+// takes no streams, such as kcp-go or one with a negative Config.MaxStreams, opens none:
+// AcceptStream then waits until ctx is done or the session ends. Its errors are the error
+// of ctx when it is done, net.ErrClosed after Close or Abort, ErrGrouped in a group with
+// ReportStreams, ErrNoStreams if Config.MaxStreams of this end is negative, and the error
+// with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -247,7 +253,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 			return nil, c.opError("accept", c.reason(c.closing.err))
 		}
 		if c.ep.config.MaxStreams == 0 {
-			return nil, c.opError("accept", ErrNoStreams)
+			return nil, c.opError("accept", errNoStreamsHere)
 		}
 		t.canAccept.block(rankAcceptStream)
 	}
@@ -267,11 +273,11 @@ func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
 	case l.finSignal == sigClose:
 		return true, net.ErrClosed
 	case c.ep.config.MaxStreams == 0:
-		return true, ErrNoStreams // nothing of the peer's answer would be taken
+		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
 	case l.tokensKnown() && l.kind == peerExtended && l.version != 0:
-		return true, ErrNoStreams
+		return true, errNoStreamsThere
 	case l.kind == peerLegacy, l.kind == peerUnknown && !l.dialled && now-l.born >= helloAfterData:
 		return true, ErrLegacyPeer
 	}

@@ -147,7 +147,11 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 // tooLargeLocked returns why a message of n bytes may not be written; nil if it may.
 func (s *Stream) tooLargeLocked(n int) error {
 	if limit := s.state.MaxMessage(); n > limit {
-		return &SizeError{n, limit, ErrMessageTooLarge}
+		means := "what fits into Config.StreamReceiveBuffer of this end, and the peer has shown no larger one"
+		if s.state.PeerTakesMore() {
+			means = "what fits into the peer's Config.StreamReceiveBuffer"
+		}
+		return &SizeError{n, limit, ErrMessageTooLarge, means}
 	}
 	return nil
 }

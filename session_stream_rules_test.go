@@ -308,6 +308,7 @@ func TestPeersWithoutStreams(t *testing.T) {
 		a, b, _ := w.pair(nil, &Config{MaxStreams: -1})
 		_, err := a.OpenStream(context.Background(), nil)
 		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorContains(t, err, "kcp: the peer takes no streams, as with a negative Config.MaxStreams")
 		bothWays(t, a, b, []byte("up"), []byte("down"))
 		a.mu.Lock()
 		a.hs.kind, a.hs.capabilities, a.hs.version = peerLegacy, 0, 0
@@ -351,6 +352,7 @@ func TestEndWithoutStreams(t *testing.T) {
 		defer cancel()
 		_, err = b.AcceptStream(ctx)
 		require.ErrorIs(t, err, ErrNoStreams)
+		require.ErrorContains(t, err, "kcp: this end takes no streams: Config.MaxStreams is negative")
 		require.Zero(t, time.Since(begin))
 		require.NoError(t, b.Close())
 		_, err = b.AcceptStream(ctx)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 )
 
@@ -133,6 +134,7 @@ func explain(err error) string {
 	var closed *kcp.PeerCloseError
 	var lost *kcp.PeerLostError
 	var silent *kcp.NoAnswerError
+	var handshake *kcp.HandshakeError
 	switch {
 	case errors.Is(err, io.EOF):
 		return "the peer has said all it had to say"
@@ -140,6 +142,12 @@ func explain(err error) string {
 		return fmt.Sprintf("the peer has closed: %q", closed.Text)
 	case errors.Is(err, kcp.ErrReset):
 		return "the peer has aborted, was restarted, or found the session idle: dial again"
+	case errors.Is(err, kcp.ErrPeerClosed): // of Write; Read returns io.EOF
+		return "the peer has closed, and takes no more"
+	case errors.Is(err, kcp.ErrNotDelivered): // of Close
+		return "the peer may not have all that was written"
+	case errors.As(err, &handshake):
+		return "one end refuses the other's certificate, name, protocol or version: " + handshake.Err.Error()
 	case errors.As(err, &lost):
 		return "the peer has vanished, or was idle for too long: dial again"
 	case errors.Is(err, kcp.ErrRefused):
@@ -542,7 +550,7 @@ func TestStop(t *testing.T) {
 
 // TestKickAndExplain causes each of the errors that explain tells apart.
 func TestKickAndExplain(t *testing.T) {
-	inHall(t, 5, &kcp.Config{PeerTimeout: 3 * time.Second}, func(t *testing.T, h *hall) {
+	inHall(t, 7, &kcp.Config{PeerTimeout: 3 * time.Second}, func(t *testing.T, h *hall) {
 		read := func(c *kcp.Conn) string {
 			_, err := c.Read(make([]byte, 1))
 			require.Error(t, err)
@@ -558,12 +566,24 @@ func TestKickAndExplain(t *testing.T) {
 		require.Equal(t, "the peer has aborted, was restarted, or found the session idle: dial again", read(h.dialled[2]))
 		require.NoError(t, h.dialled[3].SetReadDeadline(time.Now().Add(time.Second)))
 		require.Equal(t, "a deadline has passed; the session goes on", read(h.dialled[3]))
-		_, err := h.listener.Endpoint().Dial(t.Context(), h.client.LocalAddr())
+		require.NoError(t, h.accepted[5].Close())
+		time.Sleep(time.Second)
+		_, err := h.dialled[5].Write([]byte("too late"))
+		require.Equal(t, "the peer has closed, and takes no more", explain(err))
+		_, err = h.listener.Endpoint().Dial(t.Context(), h.client.LocalAddr())
 		require.Equal(t, "no server there, or not yet, or it has all the sessions it takes", explain(err))
 		h.outage(time.Hour)
+		_, err = h.dialled[6].Write([]byte("anybody?"))
+		require.NoError(t, err)
+		require.NoError(t, h.dialled[6].SetLinger(time.Second))
+		require.Equal(t, "the peer may not have all that was written", explain(h.dialled[6].Close()))
 		require.Equal(t, "the peer has vanished, or was idle for too long: dial again", read(h.dialled[4]))
 		_, err = h.client.Dial(t.Context(), h.listener.Addr())
 		require.Equal(t, "no answer: wrong address, a firewall, another key, or a full backlog", explain(err))
 		require.Equal(t, "unexpected EOF", explain(io.ErrUnexpectedEOF))
 	})
+	client := testenv.TLS()
+	client.ServerName = "elsewhere"
+	_, err := reconnectTo(t, testenv.TLS(), client)
+	require.Contains(t, explain(err), "one end refuses the other's certificate, name, protocol or version: ")
 }

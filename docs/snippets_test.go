@@ -262,14 +262,17 @@ func hopeless(err error) bool {
 	var setting *kcp.ConfigError
 	var name *net.DNSError
 	var address *net.AddrError
+	var network net.UnknownNetworkError
 	switch {
 	case errors.As(err, &closed):
 		return closed.Code != restarting
 	case errors.As(err, &handshake):
 		return !(handshake.Remote && errors.As(err, &alert) && alert == internalError)
+	case errors.As(err, &name):
+		return name.IsNotFound
 	}
-	return errors.Is(err, kcp.ErrNoTLS) || errors.Is(err, kcp.ErrTLSRequired) || errors.As(err, &setting) ||
-		errors.As(err, &name) && name.IsNotFound || errors.As(err, &address)
+	return errors.Is(err, kcp.ErrNoTLS) || errors.Is(err, kcp.ErrTLSRequired) || errors.Is(err, net.ErrClosed) ||
+		errors.As(err, &setting) || errors.As(err, &address) || errors.As(err, &network)
 }
 
 // internalError is the alert of a server that cannot load its certificate, for instance

@@ -252,6 +252,7 @@ func TestHopeless(t *testing.T) {
 		kcp.ErrRefused, kcp.ErrReset, &kcp.NoAnswerError{}, &kcp.PeerLostError{}, syscall.ENETUNREACH,
 		&kcp.PeerCloseError{Code: restarting}, &kcp.PeerCloseError{Code: restarting, Aborted: true},
 		&kcp.HandshakeError{Remote: true, Err: internalError}, &net.DNSError{IsTimeout: true},
+		kcp.ErrTooManySessions, kcp.ErrMemoryPressure, kcp.ErrConvInUse, kcp.ErrNotDelivered,
 	} {
 		require.False(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
 	}
@@ -261,9 +262,23 @@ func TestHopeless(t *testing.T) {
 		&kcp.HandshakeError{Remote: true, Err: badCertificate}, &kcp.HandshakeError{Err: internalError},
 		&kcp.HandshakeError{Remote: true, Err: kcp.ErrHandshakeChanged},
 		kcp.ErrNoTLS, kcp.ErrTLSRequired, &kcp.ConfigError{}, &net.DNSError{IsNotFound: true}, &net.AddrError{},
+		net.ErrClosed, net.UnknownNetworkError("sctp"),
 	} {
 		require.True(t, hopeless(&net.OpError{Op: "dial", Err: err}), err)
 	}
+	for _, to := range [][2]string{
+		{"udp", ""}, {"udp", ":"}, {"udp", "127.0.0.1"}, {"udp", "127.0.0.1:99999"}, {"udp", "127.0.0.1:nowhere"},
+		{"udp4", "[::1]:4000"}, {"sctp", "127.0.0.1:4000"}, {"", "127.0.0.1:4000"},
+	} {
+		_, err := kcp.Dial(to[0], to[1], nil)
+		require.Error(t, err, to)
+		require.True(t, hopeless(err), err)
+	}
+	l, err := kcp.Listen("udp", "127.0.0.1:0", nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Endpoint().Close())
+	_, err = l.Endpoint().Dial(t.Context(), l.Addr())
+	require.True(t, hopeless(err), err)
 }
 
 // TestDialAll opens several sessions on one endpoint in one round trip.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,6 +53,60 @@ func TestFileEcho(t *testing.T) {
 		defer client.Close()
 		echoFile(t, client, l)
 	})
+}
+
+func kill(server *kcp.Endpoint, pc net.PacketConn) {
+	_ = pc.Close()
+	_ = server.Close()
+}
+
+// TestKill checks what testing.md says of kill: nobody is told, and a new endpoint at the
+// address answers with a reset. Close alone tells the peers.
+func TestKill(t *testing.T) {
+	const patience = time.Minute
+	for _, how := range []string{"killed", "restarted", "closed"} {
+		synctest.Test(t, func(t *testing.T) {
+			network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 5 * time.Millisecond})
+			endpoint := func(addr string) (*kcp.Endpoint, net.PacketConn) {
+				pc, err := network.Listen(addr)
+				require.NoError(t, err)
+				e, err := kcp.NewEndpoint(pc, &kcp.Config{PeerTimeout: patience})
+				require.NoError(t, err)
+				t.Cleanup(func() { e.Close(); pc.Close() })
+				return e, pc
+			}
+			server, pc := endpoint("10.0.0.1:4000")
+			_, err := server.Listen()
+			require.NoError(t, err)
+			client, _ := endpoint("10.0.0.2:4000")
+			conn, err := client.Dial(t.Context(), server.LocalAddr())
+			require.NoError(t, err)
+			time.Sleep(time.Second)
+			start := time.Now()
+			if how == "closed" {
+				require.NoError(t, server.Close())
+			} else {
+				kill(server, pc)
+			}
+			_, err = conn.Write([]byte("anybody?"))
+			require.NoError(t, err)
+			if how == "restarted" {
+				endpoint("10.0.0.1:4000")
+			}
+			_, err = conn.Read(make([]byte, 1))
+			switch took := time.Since(start); how {
+			case "killed":
+				require.ErrorAs(t, err, new(*kcp.PeerLostError))
+				require.InDelta(t, patience.Seconds(), took.Seconds(), 1)
+			case "restarted":
+				require.ErrorIs(t, err, kcp.ErrReset)
+				require.Less(t, took, 5*time.Second)
+			case "closed":
+				require.ErrorIs(t, err, kcp.ErrReset)
+				require.Less(t, took, 10*time.Millisecond)
+			}
+		})
+	}
 }
 
 // echoFile sends a file over a stream to the server, and reads it back.

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -14,6 +16,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/dns/dnsmessage"
 )
@@ -249,4 +252,42 @@ func TestDialTriesAllAddresses(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "127.0.0.2:"+port, c.RemoteAddr().String(), "there is no answer to go by")
 	require.NoError(t, c.Abort())
+}
+
+// A Dial that does not wait leaves its errors to Read and Err.
+func TestErrorsAfterADialThatDoesNotWait(t *testing.T) {
+	secured := testenv.TLS()
+	mistrustful := testenv.TLS()
+	mistrustful.RootCAs = x509.NewCertPool()
+	for _, tc := range []struct {
+		name           string
+		client, server *tls.Config
+		listens        bool
+		want           error // nil: a *HandshakeError
+	}{
+		{"no listener", nil, nil, false, kcp.ErrRefused},
+		{"the server wants TLS", nil, secured, true, kcp.ErrTLSRequired},
+		{"the server has no TLS", secured, nil, true, kcp.ErrNoTLS},
+		{"the certificate is not trusted", mistrustful, secured, true, nil},
+	} {
+		inWorld(t, 1, clean, func(t *testing.T, w *world) {
+			server, _ := w.endpoint(serverAddr, &kcp.Config{TLS: tc.server})
+			if tc.listens {
+				_, err := server.Listen()
+				require.NoError(t, err)
+			}
+			e, _ := w.endpoint("10.0.0.2:0", &kcp.Config{TLS: tc.client, DialTimeout: -1})
+			c, err := e.Dial(context.Background(), server.LocalAddr())
+			require.NoError(t, err, tc.name)
+			require.NoError(t, c.SetReadDeadline(time.Now().Add(5*time.Second)))
+			_, err = c.Read(make([]byte, 1))
+			for _, err := range []error{err, c.Err()} {
+				if tc.want != nil {
+					require.ErrorIs(t, err, tc.want, tc.name)
+				} else {
+					require.ErrorAs(t, err, new(*kcp.HandshakeError), tc.name)
+				}
+			}
+		})
+	}
 }

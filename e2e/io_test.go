@@ -190,6 +190,7 @@ func TestMaxSessions(t *testing.T) {
 		}
 		_, err := e.Dial(context.Background(), l.Addr())
 		require.ErrorIs(t, err, kcp.ErrTooManySessions)
+		require.ErrorContains(t, err, "kcp: too many sessions: this endpoint has 5, as Config.MaxSessions allows")
 		time.Sleep(100 * time.Millisecond)
 		require.Equal(t, 3, l.Stats().Sessions)
 		require.Positive(t, l.Stats().DropSessions)

@@ -328,3 +328,66 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 		require.Greater(t, time.Since(begin), 100*time.Millisecond)
 	})
 }
+
+// A stream of which both ends have called CloseWrite no longer counts for MaxStreams, be
+// it read or not.
+func TestCloseWriteAtBothEndsFreesTheStream(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, &kcp.Config{MaxStreams: 1})
+		for range 3 {
+			s, err := a.OpenStream(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = s.Write([]byte("x"))
+			require.NoError(t, err)
+			require.NoError(t, s.CloseWrite())
+			r, err := b.AcceptStream(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, r.CloseWrite())
+			time.Sleep(time.Second)
+			defer func() {
+				got, err := io.ReadAll(r)
+				require.NoError(t, err)
+				require.Equal(t, "x", string(got))
+			}()
+		}
+		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
+	})
+}
+
+// Bytes of the session itself that are not read hold up all streams, and AcceptStream,
+// once they fill the receive window.
+func TestUnreadSessionHoldsUpStreams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		_, err := a.Write(make([]byte, 3<<20)) // the receive window takes 2048 segments
+		require.NoError(t, err)
+		time.Sleep(time.Second)
+		s, err := a.OpenStream(t.Context(), nil)
+		require.NoError(t, err)
+		_, err = s.Write([]byte("x"))
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err = b.AcceptStream(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		_, err = io.ReadFull(b, make([]byte, 3<<20))
+		require.NoError(t, err)
+		_, err = b.AcceptStream(t.Context())
+		require.NoError(t, err)
+	})
+}
+
+// AcceptStream waits for a peer that takes no streams until its context or the session
+// ends.
+func TestAcceptStreamOfAPeerWithoutStreams(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, &kcp.Config{MaxStreams: -1})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		defer cancel()
+		_, err := a.AcceptStream(ctx)
+		require.ErrorIs(t, err, context.DeadlineExceeded)
+		time.AfterFunc(time.Minute, func() { _ = b.Abort() })
+		_, err = a.AcceptStream(t.Context())
+		require.ErrorIs(t, err, kcp.ErrReset)
+	})
+}

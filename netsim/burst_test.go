@@ -78,6 +78,16 @@ func TestBurstLossOutOfRange(t *testing.T) {
 	} {
 		require.ErrorContains(t, LinkConfig{Burst: bad}.Validate(), "LinkConfig.Burst", "%+v", bad)
 	}
+	for burst, want := range map[GilbertElliott]string{
+		BurstLoss(0.9, 1):   "netsim: LinkConfig.Burst.ToBad is 9.000000000000002, want 0 to 1: bursts of 1 packets in the mean lose at most the share 0.5, not 0.9",
+		BurstLoss(1, 4):     "netsim: LinkConfig.Burst.ToBad is +Inf, want 0 to 1: bursts of 4 packets in the mean lose at most the share 0.8, not 1",
+		BurstLoss(-0.5, 1):  "netsim: LinkConfig.Burst.ToBad is -0.3333333333333333, want 0 to 1: the share that bursts lose is 0 to 1, not -0.5",
+		BurstLoss(0.1, 0.5): "netsim: LinkConfig.Burst.ToGood is 2, want 0 to 1: bursts have at least 1 packet in the mean, not 0.5",
+		{ToBad: 2}:          "netsim: LinkConfig.Burst.ToBad is 2, want 0 to 1",
+	} {
+		require.EqualError(t, LinkConfig{Burst: burst}.Validate(), want)
+	}
+	require.EqualError(t, LinkConfig{Loss: 2, Burst: BurstLoss(0.9, 1)}.Validate(), "netsim: LinkConfig.Loss is 2, want 0 to 1")
 	require.Equal(t, GilbertElliott{}, BurstLoss(0, 4))
 	require.NoError(t, LinkConfig{Burst: BurstLoss(2.0/3, 2)}.Validate())
 }

@@ -2,6 +2,7 @@ package netsim
 
 import (
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -26,8 +27,11 @@ type LinkConfig struct {
 	Delay time.Duration
 
 	// Jitter scales a random extra delay, drawn anew for every copy, whose
-	// distribution is JitterShape's. Its mean is half of Jitter whatever the
-	// shape. Zero means none.
+	// distribution is JitterShape's. The mean of what is drawn is half of Jitter
+	// whatever the shape. Packets that follow each other within the jitter are delayed
+	// by more: they keep their order, unless Reorder exempts them, and wait behind late
+	// ones. With 20 ms, and a packet each millisecond, the mean of the extra delay is
+	// about 15 ms if uniform, and about 55 ms with JitterPareto. Zero means none.
 	Jitter time.Duration
 
 	// JitterShape is the distribution of the extra delay. The zero value is
@@ -98,8 +102,8 @@ type LinkConfig struct {
 	Down bool
 }
 
-// JitterShape is a distribution of jitter. All of them have the same mean, half
-// of LinkConfig.Jitter, and none is negative.
+// JitterShape is a distribution of jitter. What is drawn has the same mean with all of
+// them, half of LinkConfig.Jitter, and is never negative.
 type JitterShape int
 
 const (
@@ -154,6 +158,24 @@ func BurstLoss(mean, length float64) GilbertElliott {
 	}
 }
 
+// why returns what is wrong with the arguments of BurstLoss, if g is of that and one of
+// them is; else it is empty.
+func (g GilbertElliott) why() string {
+	if g.LossGood != 0 || g.LossBad != 1 || !(g.ToGood > 0) {
+		return ""
+	}
+	length, mean := 1/g.ToGood, 1/(1+g.ToGood/g.ToBad)
+	switch {
+	case length < 1:
+		return fmt.Sprintf(": bursts have at least 1 packet in the mean, not %.4g", length)
+	case g.ToBad < 0:
+		return fmt.Sprintf(": the share that bursts lose is 0 to 1, not %.4g", mean)
+	case g.ToBad > 1:
+		return fmt.Sprintf(": bursts of %.4g packets in the mean lose at most the share %.4g, not %.4g", length, length/(length+1), mean)
+	}
+	return ""
+}
+
 // Mean returns the share of packets that is lost in the long run.
 func (g GilbertElliott) Mean() float64 {
 	if g.ToBad == 0 {
@@ -195,7 +217,11 @@ func (c LinkConfig) Validate() error {
 	} {
 		// Put this way round so that NaN fails too.
 		if !(p.value >= 0 && p.value <= 1) {
-			return fmt.Errorf("netsim: LinkConfig.%s is %v, want 0 to 1", p.name, p.value)
+			why := ""
+			if strings.HasPrefix(p.name, "Burst.") {
+				why = c.Burst.why()
+			}
+			return fmt.Errorf("netsim: LinkConfig.%s is %v, want 0 to 1%s", p.name, p.value, why)
 		}
 	}
 	for _, p := range []struct {

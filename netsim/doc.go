@@ -45,8 +45,20 @@
 //		})
 //	}
 //
-// Both the network and what uses it must be made inside the bubble. A test that
-// fails under one seed of many should print it, so that it can be given again.
+// Both the network and what uses it must be made inside the bubble: a network from
+// outside panics. A test that fails under one seed of many should print it, so that it
+// can be given again.
+//
+// Real sockets do not belong in a bubble, be they of the net package, of kcp.Dial and
+// kcp.Listen, or of a Relay, which is refused. Whoever reads one does not block durably,
+// so the clock stands still while it is open. What needs no time works: kcp.Dial on
+// loopback succeeds in 0 s. What needs some never ends: a Sleep, a Dial without an
+// answer, a Close that lingers, or a socket that outlives its session. The test hangs
+// until the time-out of "go test".
+//
+// To end a server as a process that is killed, so that nobody is told, close the
+// PacketConn before the endpoint: what the endpoint then says to its peers is not sent.
+// A new one can listen at the same address at once.
 //
 // # Determinism
 //

@@ -20,8 +20,9 @@ const firstEphemeralPort = 49152 // RFC 6335, section 6
 //
 // A Network lives on the clock of the time package and starts no lasting
 // goroutine. To run in the virtual time of a testing/synctest bubble, it must
-// be made inside that bubble; everything that blocks on it blocks durably.
-// There is nothing to close but the sockets.
+// be made inside that bubble; everything that blocks on it blocks durably. In a
+// bubble, the first use of one that was made outside panics. There is nothing to
+// close but the sockets.
 //
 // All methods are safe for concurrent use. Packets due at the same instant are
 // delivered in the order in which they were sent.
@@ -82,14 +83,29 @@ func NewNetwork(seed uint64, defaultLink LinkConfig) *Network {
 	return n
 }
 
-// Elapsed returns the time since the network was made, on which scripts run.
-func (n *Network) Elapsed() time.Duration { return time.Since(n.start) }
+// Elapsed returns the time since the network was made, on which scripts run. It panics
+// if the network was made outside of the bubble in which it is called.
+func (n *Network) Elapsed() time.Duration {
+	elapsed := time.Since(n.start)
+	if elapsed < 0 { // bubbles begin in the year 2000, and nothing would ever arrive
+		panic("netsim: a Network is used in a bubble of testing/synctest, but was made outside of it: call NewNetwork inside")
+	}
+	return elapsed
+}
+
+// inBubble reports whether the caller runs in a bubble of testing/synctest, where
+// times have no monotonic clock reading.
+func inBubble() bool {
+	now := time.Now()
+	return now == now.Round(0)
+}
 
 // Listen opens a socket at addr, an IP address and a port such as
 // "10.0.0.1:4000". Port 0 takes the next free port of the host from 49152 up;
 // ports are not used again before all others have been. If the address is
 // taken, the error wraps syscall.EADDRINUSE.
 func (n *Network) Listen(addr string) (*PacketConn, error) {
+	n.Elapsed() // panics if the network belongs elsewhere
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	at, err := n.address("listen", addr)
@@ -105,7 +121,7 @@ func (n *Network) Listen(addr string) (*PacketConn, error) {
 func (n *Network) address(op, addr string) (netip.AddrPort, error) {
 	at, err := netip.ParseAddrPort(addr)
 	if err != nil {
-		return at, &net.OpError{Op: op, Net: "udp", Err: err}
+		return at, &net.OpError{Op: op, Net: "udp", Err: &net.AddrError{Err: err.Error(), Addr: addr}}
 	}
 	at = unmapped(at)
 	fail := func(err error) (netip.AddrPort, error) {
@@ -157,7 +173,7 @@ func (n *Network) SetFilter(f func(from, to netip.AddrPort, packet []byte) bool)
 func (n *Network) Inject(from, to netip.AddrPort, packet []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.deliverDue(time.Since(n.start)) // what is due comes first
+	n.deliverDue(n.Elapsed()) // what is due comes first
 	n.local.Sent.add(len(packet))
 	n.deliver(n.parcels.parcel(flight{flip: -1}, packet, flow{unmapped(from), unmapped(to)}))
 }
@@ -219,7 +235,7 @@ func (n *Network) send(c *PacketConn, to netip.AddrPort, packet []byte) {
 		r.conduit.drop(len(packet), &r.conduit.local.Lost)
 		return
 	}
-	now := time.Since(n.start)
+	now := n.Elapsed()
 	n.parcels.send(r.conduit, now, packet, f)
 	// What is due now need not wait for the timer's goroutine.
 	n.deliverDue(now)
@@ -287,7 +303,7 @@ func (n *Network) tick() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.armed = false
-	now := time.Since(n.start)
+	now := n.Elapsed()
 	n.deliverDue(now)
 	n.arm(now)
 }

@@ -57,7 +57,8 @@ type relayClient struct {
 // listens on a free port of 127.0.0.1, or of ::1 if the target is IPv6. The
 // seed makes the luck of the links, but as real packets come in their own time
 // and order, two runs are not the same. The error is of a configuration that is
-// not valid, of an address, or of the system.
+// not valid, of an address, of the system, or that there is no real time, in a
+// bubble of testing/synctest.
 func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 	return ListenRelay("", target, up, down, seed)
 }
@@ -67,6 +68,9 @@ func NewRelay(target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 func ListenRelay(listen, target string, up, down LinkConfig, seed uint64) (*Relay, error) {
 	if err := errors.Join(up.Validate(), down.Validate()); err != nil {
 		return nil, err
+	}
+	if inBubble() {
+		return nil, errors.New("netsim: a Relay has real sockets, which stop the clock of a bubble of testing/synctest: use a Network")
 	}
 	addr, err := net.ResolveUDPAddr("udp", target)
 	if err != nil {

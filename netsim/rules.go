@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"net/netip"
-	"time"
 )
 
 // SetLink sets the configuration of the direction from one place to another
@@ -32,7 +31,7 @@ func (n *Network) setRule(rule flow, cfg LinkConfig) {
 	n.edition++
 	for key, c := range n.links {
 		if c.held.len() > 0 {
-			n.parcels.settle(c, time.Since(n.start))
+			n.parcels.settle(c, n.Elapsed())
 			_, cfg := n.match(key)
 			c.link.SetConfig(cfg)
 		}

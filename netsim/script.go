@@ -105,12 +105,13 @@ type timedStep struct {
 // but it must neither block nor write to a socket of the network, nor do what
 // writes to one, such as closing a session. A goroutine may do that for it.
 func (n *Network) At(t time.Duration, f func()) {
+	age := n.Elapsed()
 	n.mu.Lock()
 	n.steps = append(n.steps, timedStep{t, f})
 	slices.SortStableFunc(n.steps, func(a, b timedStep) int { return cmp.Compare(a.at, b.at) })
 	n.nextStep.Store(min(n.nextStep.Load(), int64(t)))
 	n.mu.Unlock()
-	time.AfterFunc(t-n.Elapsed(), n.catchUp)
+	time.AfterFunc(t-age, n.catchUp)
 }
 
 // Play adds a script for the direction from one place to another, which are as

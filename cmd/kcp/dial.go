@@ -102,17 +102,17 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 		case errors.Is(err, kcp.ErrTLSRequired):
 			return nil, fmt.Errorf("%s wants TLS (-tls)", n.address)
 		case errors.Is(err, kcp.ErrRefused) && n.wait == 0:
-			return nil, fmt.Errorf("no listener at %s (connection refused); -wait DURATION waits for one", n.address)
+			return nil, fmt.Errorf("no listener at %s, or it refuses further sessions; -wait DURATION keeps trying", n.address)
 		case errors.Is(err, kcp.ErrRefused):
 		case refused && (ctx.Err() != nil || errors.Is(err, context.DeadlineExceeded)): // package net may see it first
-			return nil, fmt.Errorf("no listener at %s (connection refused) for %v (-wait)", n.address, n.wait)
+			return nil, fmt.Errorf("no listener at %s for %v (-wait), or it refuses further sessions", n.address, n.wait)
 		case errors.Is(err, context.DeadlineExceeded):
 			return nil, fmt.Errorf("no answer from %s in %v (-wait)%s", n.address, cfg.DialTimeout, n.otherKey())
 		default:
 			return nil, err
 		}
 		if !refused {
-			n.logf("no listener at %s (connection refused); retrying", n.address)
+			n.logf("no listener at %s, or it refuses further sessions; retrying", n.address)
 		}
 		select {
 		case <-time.After(retryAfter):
@@ -121,10 +121,11 @@ func (n *netcat) dial(ctx context.Context) (*kcp.Conn, error) {
 	}
 }
 
-// otherKey returns what else may be the cause if a peer does not answer.
+// otherKey returns what else may be the cause if a peer does not answer: it drops what
+// its cipher does not open.
 func (n *netcat) otherKey() string {
 	if n.cfg.Cipher == nil {
-		return ""
+		return ", or it has a -cipher"
 	}
 	return ", or it has another -key or -cipher"
 }

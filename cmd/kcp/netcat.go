@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"slices"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -93,14 +92,22 @@ func (n *netcat) parse(options *optionSet, args []string) error {
 
 // resolve returns the UDP address of the argument.
 func (n *netcat) resolve() (*net.UDPAddr, error) {
-	host, port, err := net.SplitHostPort(n.address)
+	if err := checkAddress(n.address); err != nil {
+		return nil, err
+	}
+	return net.ResolveUDPAddr("udp", n.address)
+}
+
+// checkAddress returns a usageError unless address has the form of one.
+func checkAddress(address string) error {
+	_, port, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, usageErrorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:9000", n.address)
+		return usageErrorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:9000", address)
 	}
-	if p, err := strconv.Atoi(port); err == nil && (p < 0 || p > 65535) {
-		return nil, usageErrorf("%q is not an address: there is no port %d", n.address, p)
+	if _, err := net.LookupPort("udp", port); err != nil {
+		return usageErrorf("%q is not an address: there is no port %s", address, port)
 	}
-	return net.ResolveUDPAddr("udp", net.JoinHostPort(host, port))
+	return nil
 }
 
 // pipe moves data through a session until it ends.

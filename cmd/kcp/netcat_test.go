@@ -259,11 +259,11 @@ func testDialNobody(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("anybody?"), addr)
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: no listener at "+addr+" (connection refused); -wait DURATION waits for one\n", d.err.String())
+	require.Equal(t, "kcp dial: no listener at "+addr+", or it refuses further sessions; -wait DURATION keeps trying\n", d.err.String())
 
 	d = dial(t.Context(), strings.NewReader("anybody?"), addr, "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: no listener at "+addr+" (connection refused) for 2s (-wait)\n", d.err.String())
+	require.Equal(t, "kcp dial: no listener at "+addr+" for 2s (-wait), or it refuses further sessions\n", d.err.String())
 }
 
 func testDialNoAnswer(t *testing.T) {
@@ -272,7 +272,7 @@ func testDialNoAnswer(t *testing.T) {
 	defer deaf.Close()
 	d := dial(t.Context(), strings.NewReader("anybody?"), deaf.LocalAddr().String(), "-wait", "2s")
 	require.Equal(t, exitFailed, d.wait(t))
-	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait)\n", d.err.String())
+	require.Equal(t, "kcp dial: no answer from "+deaf.LocalAddr().String()+" in 2s (-wait), or it has a -cipher\n", d.err.String())
 }
 
 // Both ends say it if their keys differ.
@@ -291,7 +291,7 @@ func testDialWaitsForTheListener(t *testing.T) {
 	addr := freeAddr(t)
 	d := dial(t.Context(), strings.NewReader("early"), addr, "-v", "-wait", "-1")
 	if runtime.GOOS == "linux" {
-		d.err.find(t, `connection (refused)\); retrying`)
+		d.err.find(t, `or it (refuses) further sessions; retrying`)
 	}
 	l := start(t.Context(), strings.NewReader("late"), "listen", addr)
 	require.Equal(t, exitOK, d.wait(t), d.err.String())

@@ -219,6 +219,11 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 	if err != nil {
 		return err
 	}
+	for _, addr := range []string{r.to, r.listen} {
+		if err := checkAddress(addr); err != nil && addr != "" {
+			return err
+		}
+	}
 	link, err := netsim.ListenRelay(r.listen, r.to, up, down, r.seed)
 	if err != nil {
 		return relayError(err)
@@ -238,13 +243,10 @@ func runRelay(ctx context.Context, std streams, args []string) error {
 // what the package says around it.
 func relayError(err error) error {
 	var dns *net.DNSError
-	var addr *net.AddrError
 	var op *net.OpError
 	switch {
 	case errors.As(err, &dns):
 		return dns
-	case errors.As(err, &addr):
-		return usageErrorf("%q is not an address: want HOST:PORT, such as 127.0.0.1:9000", addr.Addr)
 	case errors.As(err, &op):
 		return op
 	}

@@ -72,14 +72,25 @@ func (s *settings) config() (*kcp.Config, error) {
 	if err := s.envelope.apply(&cfg); err != nil {
 		return nil, err
 	}
+	if err := validate(&cfg); err != nil {
+		return nil, err
+	}
+	return &cfg, nil
+}
+
+// validate is Config.Validate with an error that names flags.
+func validate(cfg *kcp.Config) error {
+	if cfg.TLS != nil && cfg.Cipher != nil {
+		return usageErrorf("-cipher and TLS exclude each other")
+	}
 	err := cfg.Validate()
 	var bad *kcp.ConfigError
 	if errors.As(err, &bad) && configFlags[bad.Field] != "" {
 		reason := strings.TrimSuffix(bad.Reason, ", or 0 for the default") // the default is to omit the flag
 		reason = strings.Replace(reason, ", negative to turn", ", or 0 to turn", 1)
-		return nil, usageErrorf("-%s is %v: it %s", configFlags[bad.Field], typed(bad.Value), reason)
+		return usageErrorf("-%s is %v: it %s", configFlags[bad.Field], typed(bad.Value), reason)
 	}
-	return &cfg, err
+	return err
 }
 
 // typed returns a value of a kcp.Config as one types it.

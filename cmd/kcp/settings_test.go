@@ -136,7 +136,7 @@ func TestParsePatience(t *testing.T) {
 		require.NoError(t, err, s)
 		require.Equal(t, want, got, s)
 	}
-	for _, s := range []string{"", "soon", "1e300", "NaN"} {
+	for _, s := range []string{"", "soon", "1e300", "NaN", "-5s", "-2", "-1ms"} {
 		_, err := parsePatience(s)
 		require.Error(t, err, s)
 	}

@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"os"
 	"strconv"
 
@@ -92,13 +91,10 @@ func (f *tlsFlags) applyDial(c *kcp.Config) error {
 // set sets the TLS of c, and checks that it fits the other settings.
 func (f *tlsFlags) set(c *kcp.Config, t *tls.Config) error {
 	c.TLS = t
-	if c.Cipher != nil {
-		return usageErrorf("-cipher and TLS exclude each other")
-	}
 	if c.LegacyPeers == kcp.LegacyAllow {
 		return usageErrorf("-allow-legacy and TLS exclude each other")
 	}
-	return c.Validate()
+	return validate(c)
 }
 
 // config reads the files of the flags.
@@ -110,18 +106,18 @@ func (f *tlsFlags) config() (*tls.Config, error) {
 	if f.cert != "" {
 		cert, err := tls.LoadX509KeyPair(f.cert, f.key)
 		if err != nil {
-			return nil, err
+			return nil, usageErrorf("-tls-cert or -tls-key: %w", err)
 		}
 		t.Certificates = []tls.Certificate{cert}
 	}
 	if f.ca != "" {
 		pem, err := os.ReadFile(f.ca)
 		if err != nil {
-			return nil, err
+			return nil, usageErrorf("-ca: %w", err)
 		}
 		t.RootCAs = x509.NewCertPool()
 		if !t.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("%s has no certificate", f.ca)
+			return nil, usageErrorf("-ca: %s has no certificate", f.ca)
 		}
 	}
 	if f.protocol != "" {

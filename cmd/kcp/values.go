@@ -63,14 +63,17 @@ func parseDuration(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// parsePatience parses a duration; a negative one means for ever. As in other
-// netcats, a number without a unit is in seconds.
+// parsePatience parses a duration; -1 means for ever. As in other netcats, a number
+// without a unit is in seconds.
 func parsePatience(s string) (time.Duration, error) {
-	if n, err := strconv.ParseFloat(s, 64); err == nil && math.Abs(n) < 1e9 {
-		return time.Duration(n * float64(time.Second)), nil
+	var d time.Duration
+	n, err := strconv.ParseFloat(s, 64)
+	if err == nil && math.Abs(n) < 1e9 {
+		d = time.Duration(n * float64(time.Second))
+	} else {
+		d, err = time.ParseDuration(s)
 	}
-	d, err := time.ParseDuration(s)
-	if err != nil {
+	if err != nil || d < 0 && d != -time.Second {
 		return 0, errors.New("want a duration such as 3s, or -1 for ever")
 	}
 	return d, nil

@@ -519,6 +519,10 @@ func (s *Stream) copyData(b []byte) {
 	}
 }
 
+// PeerTakesMore reports whether the peer has shown a larger receive buffer than this end
+// has.
+func (s *Stream) PeerTakesMore() bool { return s.table.shown > s.table.limits.ReceiveBuffer }
+
 // MaxMessage returns how many bytes of a message fit into a receive buffer such as this
 // end has, or into the largest that the peer has shown.
 func (s *Stream) MaxMessage() int {
