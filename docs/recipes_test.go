@@ -247,6 +247,7 @@ func TestUpload(t *testing.T) {
 func TestUploadIsCancelled(t *testing.T) {
 	for _, waits := range []bool{false, true} {
 		inHall(t, 1, nil, func(t *testing.T, h *hall) {
+			h.net.SetLink("", "", netsim.LinkConfig{Delay: 20 * time.Millisecond}) // the reason is sent once
 			silent, _ := io.Pipe()
 			defer silent.Close() // so that the copy ends
 			var file io.Reader = bytes.NewReader(make([]byte, 20<<20))
