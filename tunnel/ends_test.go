@@ -140,9 +140,11 @@ func TestCutOffIsReset(t *testing.T) {
 			}
 			for range rounds {
 				s := startServer(t, everything, nil)
-				ends := make(chan error, 8)
+				begun, ends := make(chan error, 8), make(chan error, 8)
 				read := func(conn net.Conn) {
-					_, err := io.Copy(io.Discard, conn)
+					_, err := io.ReadFull(conn, make([]byte, 1))
+					begun <- err
+					_, err = io.Copy(io.Discard, conn)
 					ends <- err
 				}
 				download := target(t, flood)
@@ -153,7 +155,9 @@ func TestCutOffIsReset(t *testing.T) {
 					go read(dial(t, from))
 					go flood(dial(t, to))
 				}
-				time.Sleep(50 * time.Millisecond)
+				for range 6 {
+					require.NoError(t, <-begun)
+				}
 				how(s, c)
 				for range 6 {
 					require.Error(t, <-ends)
