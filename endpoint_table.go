@@ -31,6 +31,10 @@ type sessionTally struct {
 	totals            SessionTotals // of the ended sessions
 }
 
+// dialsNoMoreLocked reports whether the endpoint is closed, or closing, or another
+// process has its socket.
+func (e *Endpoint) dialsNoMoreLocked() bool { return e.closed || e.draining || e.takeover.left }
+
 // openSession adds a session that this endpoint dials. If the conversation id
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
 // chosen. With Config.SharedConvs a chosen id may be in TIME-WAIT.
@@ -39,7 +43,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	c.becomeDialled()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.draining || e.takeover.left {
+	if e.dialsNoMoreLocked() {
 		return nil, net.ErrClosed
 	}
 	if e.table.Len() >= e.config.MaxSessions {
