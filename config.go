@@ -260,7 +260,8 @@ type Config struct {
 
 	// Repetition, if not nil, makes runs of a test repeat, in a bubble of
 	// testing/synctest over package netsim, which has the conditions under Determinism.
-	// It must be nil with sockets of the system, and each run needs its own.
+	// All endpoints of a run share one, and each run has its own. It must be nil with
+	// sockets of the system.
 	// It is for tests alone: whoever knows the seed can predict conversation ids, tokens,
 	// cookies and secrets. TLS still draws from crypto/rand, as does all by default.
 	// Endpoint.Close returns after the calls that it wakes, so the test may end then.

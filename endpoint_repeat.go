@@ -13,8 +13,9 @@ import (
 	"github.com/arqnet/kcp/internal/inturn"
 )
 
-// Repetition makes runs of a test repeat: see Config.Repetition. All methods are
-// safe for concurrent use.
+// Repetition makes runs of a test repeat: see Config.Repetition. All endpoints of a run
+// share one, which puts what they do at the same instant in order. All methods are safe
+// for concurrent use.
 type Repetition struct {
 	order inturn.Order
 

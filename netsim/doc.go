@@ -56,6 +56,9 @@
 // answer, a Close that lingers, or a socket that outlives its session. The test hangs
 // until the time-out of "go test".
 //
+// An endpoint that is not closed when the function of the test returns is a panic of
+// synctest: "deadlock: main bubble goroutine has exited".
+//
 // To end a server as a process that is killed, so that nobody is told, close the
 // PacketConn before the endpoint: what the endpoint then says to its peers is not sent.
 // A new one can listen at the same address at once.
@@ -73,9 +76,10 @@
 // is known, and on several processors at once. Packets that several of them send
 // over one link, or to one socket, at the same instant change places. Protocols
 // draw at random besides, and so does select among channels that are ready. Endpoints
-// of package kcp need kcp.Config.Repetition for a run that repeats: then nothing of
-// theirs draws from elsewhere, but for crypto/tls, or runs at the same instant as
-// anything else of theirs. What the program does by itself remains for the program:
+// of package kcp need kcp.Config.Repetition for a run that repeats, the same one for all
+// of them: then nothing of theirs draws from elsewhere, but for crypto/tls, or runs at
+// the same instant as anything else of theirs. What the program does by itself remains
+// for the program:
 //
 //   - Of goroutines that start at the same instant, or whose own timers end then,
 //     each should sleep for a microsecond more than the one before.

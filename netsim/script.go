@@ -25,11 +25,12 @@ type Step struct {
 type Script []Step
 
 // Outage returns the script of a total loss (LinkConfig.Down) that begins at a
-// time and lasts for a while.
+// time and lasts for a while; a negative one is none. Of two that overlap, the end of
+// the first ends both.
 func Outage(at, length time.Duration) Script {
 	return Script{
 		{at, func(c *LinkConfig) { c.Down = true }},
-		{at + length, func(c *LinkConfig) { c.Down = false }},
+		{at + max(length, 0), func(c *LinkConfig) { c.Down = false }},
 	}
 }
 
@@ -116,8 +117,11 @@ func (n *Network) At(t time.Duration, f func()) {
 
 // Play adds a script for the direction from one place to another, which are as
 // for SetLink; its times are those of Elapsed. Each step changes the settings
-// that Link would return then. The error is of a place that cannot be parsed, or
-// of the first step that sets something out of range; then nothing is added.
+// that Link would return then, as SetLink does: with "" as both places, no pair that has
+// settings of its own is changed, and after a script for a pair SetLink for all no longer
+// concerns that one. Cut has an effect on all pairs of its places. The error is of a
+// place that cannot be parsed, or of the first step that sets something out of range;
+// then nothing is added.
 func (n *Network) Play(from, to string, script Script) error {
 	a, errFrom := parsePlace(from)
 	b, errTo := parsePlace(to)

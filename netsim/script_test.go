@@ -381,3 +381,12 @@ func TestPipeChangesFromNowOn(t *testing.T) {
 		require.Equal(t, time.Duration(i+1)*time.Second, next.at)
 	}
 }
+
+// An outage of a negative length loses nothing.
+func TestOutageOfNegativeLength(t *testing.T) {
+	l := NewLink(LinkConfig{}, 1)
+	require.NoError(t, l.Play(Outage(time.Second, -2*time.Second)))
+	for at := range 4 {
+		require.Len(t, l.Send(time.Duration(at)*time.Second, []byte{1}), 1, at)
+	}
+}
