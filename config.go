@@ -83,7 +83,8 @@ type Config struct {
 	// The default is 4 MiB, and less while the sessions of the endpoint together have
 	// more than 64 MiB written ahead (see docs/settings.md; compare Linux tcp_mem). What
 	// waits in all streams of a session may take as much memory again; see
-	// StreamWriteBuffer.
+	// StreamWriteBuffer. While streams are open, at most 64 KiB of what the session
+	// itself writes waits to be sent for the first time, as it has its place before them.
 	WriteBuffer int
 
 	// NoDelay is how the retransmission time-out is bounded and backed off. Default

@@ -280,17 +280,27 @@ func (c *Conn) writeEnd() error {
 	return nil
 }
 
-// room returns the free bytes of the write buffer, negative if it is overfull.
-// Each segment costs writeCostPerSegment besides its payload.
+// room returns how many bytes may be written, negative if the write buffer is overfull.
 func (c *Conn) room() int {
-	room := c.writeBuffer() - c.writeUsed()
-	if c.rare != nil && c.rare.customs.SegmentBound {
-		room = c.segmentRoom()
-	}
+	room := c.freeBuffer()
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)
 	}
 	return room
+}
+
+// freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
+// Each segment costs writeCostPerSegment besides its payload, but for those of streams.
+func (c *Conn) freeBuffer() int {
+	free := c.writeBuffer() - c.writeUsed()
+	if c.rare != nil && c.rare.customs.SegmentBound {
+		free = c.segmentRoom()
+	}
+	if c.streams != nil {
+		segments, bytes := c.kcp.streamLoad()
+		free += bytes + segments*writeCostPerSegment
+	}
+	return free
 }
 
 // push sends what is queued, as far as the windows allow, and a pending reply.

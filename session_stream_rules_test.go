@@ -480,3 +480,20 @@ func TestStreamBacklogIsBounded(t *testing.T) {
 		_, _ = a.Abort(), b.Abort()
 	})
 }
+
+// An open stream lets the session itself write less ahead, which takes no more of the
+// write buffer.
+func TestWriteBufferBesideStreams(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		a, _, _ := w.pair(nil, nil)
+		openStream(t, a, nil)
+		time.Sleep(time.Second)
+		require.Zero(t, a.Stats().WriteBufferUsed)
+		w.net.Cut("10.0.0.1", "")
+		n, err := a.TryWrite(make([]byte, 1<<20))
+		require.Same(t, ErrWouldBlock, err)
+		require.LessOrEqual(t, n, 3*bulkAhead) // a window of them has left
+		require.Greater(t, n, bulkAhead/2)
+		require.InDelta(t, n, a.Stats().WriteBufferUsed, float64(n)/10)
+	})
+}

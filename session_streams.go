@@ -354,11 +354,9 @@ func (c *Conn) purgeStreams(now time.Duration) {
 	}
 }
 
-// roomBesideStreams returns the free bytes of the write buffer in a session with
-// streams; room is what it would be if their segments counted.
+// roomBesideStreams returns how much of room, the free bytes of the write buffer, may be
+// written by the session itself.
 func (c *Conn) roomBesideStreams(room int) int {
-	segments, bytes := c.kcp.streamLoad()
-	room += bytes + segments*writeCostPerSegment
 	if c.streams.Len() > 0 {
 		room = min(room, bulkAhead-c.kcp.unsent()*(c.kcp.segmentPayload()+writeCostPerSegment))
 	}

@@ -60,7 +60,7 @@ func (c *Conn) Stats() ConnStats {
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
 		WriteBuffered:    c.kcp.sendBytes(),
-		WriteBufferUsed:  size - c.room(),
+		WriteBufferUsed:  size - c.freeBuffer(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
 		RemoteUnread:     k.unread,
