@@ -196,7 +196,7 @@ func (e *Endpoint) Dial(ctx context.Context, addr net.Addr) (*Conn, error) {
 func (e *Endpoint) Listen() (*Listener, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.closed || e.draining || e.takeover.left || e.takeover.leaving != nil {
+	if e.beginsNoMoreLocked() || e.takeover.leaving != nil {
 		return nil, opError("listen", nil, e.LocalAddr(), net.ErrClosed)
 	}
 	if e.listener != nil {

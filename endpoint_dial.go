@@ -37,7 +37,7 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if err := e.checkAddress(addr); err != nil {
 		e.mu.Lock()
 		defer e.mu.Unlock()
-		if e.dialsNoMoreLocked() { // another process may have the socket
+		if e.beginsNoMoreLocked() { // another process may have the socket
 			err = net.ErrClosed
 		}
 		return nil, opError("dial", e.LocalAddr(), addr, err)

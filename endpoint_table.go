@@ -31,9 +31,9 @@ type sessionTally struct {
 	totals            SessionTotals // of the ended sessions
 }
 
-// dialsNoMoreLocked reports whether the endpoint is closed, or closing, or another
-// process has its socket.
-func (e *Endpoint) dialsNoMoreLocked() bool { return e.closed || e.draining || e.takeover.left }
+// beginsNoMoreLocked reports whether no session may begin: the endpoint is closed, or
+// closing, or another process has its socket.
+func (e *Endpoint) beginsNoMoreLocked() bool { return e.closed || e.draining || e.takeover.left }
 
 // openSession adds a session that this endpoint dials. If the conversation id
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
@@ -43,7 +43,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 	c.becomeDialled()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if e.dialsNoMoreLocked() {
+	if e.beginsNoMoreLocked() {
 		return nil, net.ErrClosed
 	}
 	if e.table.Len() >= e.config.MaxSessions {

@@ -314,7 +314,7 @@ func TestGroupStreamCredit(t *testing.T) {
 			require.Greater(t, len(got)-before, min(32<<10, len(data)-before-1), "after %v", time.Since(start))
 		}
 		require.True(t, bytes.Equal(data, got))
-		require.Zero(t, take(t, g))
+		require.Empty(t, take(t, g))
 	})
 }
 

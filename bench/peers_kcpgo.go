@@ -135,8 +135,12 @@ func (e *machineEnd) Read(b []byte) (int, error) {
 			return 0, err
 		}
 		e.tick()
-		if e.machine.Input(e.in[:n]) != nil {
+		err = e.machine.Input(e.in[:n])
+		if errors.Is(err, kcp.ErrConv) {
 			continue // for the socket that had the port before
+		}
+		if err != nil {
+			return 0, err
 		}
 		e.machine.Flush() // the acknowledgement
 	}

@@ -100,11 +100,11 @@ func (s *Stream) Purge() {
 	}
 }
 
-// awaitExpiry takes note of when the first waiting message of s expires, if it cannot be
-// sent before: s waits for credit, which may never come.
+// awaitExpiry takes note of when the first waiting message of s expires. s is not
+// sendable: it waits for credit, which may never come.
 func (s *Stream) awaitExpiry() {
 	o, t := &s.out, s.table
-	if !o.partial || o.first == nil || s.gone || t.failed || s.sendable() {
+	if !o.partial || o.first == nil || s.gone || t.failed {
 		return
 	}
 	if at := o.first.of.Deadline; at > 0 && (t.expires == 0 || at < t.expires) {
@@ -128,8 +128,9 @@ func (t *Table) Purge() {
 	}
 	slices.SortFunc(partial, func(a, b *Stream) int { return cmp.Compare(a.id, b.id) })
 	for _, s := range partial {
-		s.Purge()
-		s.awaitExpiry()
+		if s.Purge(); !s.sendable() {
+			s.awaitExpiry()
+		}
 	}
 }
 

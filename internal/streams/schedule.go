@@ -73,7 +73,9 @@ func (d *scheduler) update(s *Stream) {
 	want := uint8(notListed)
 	sendable := s.sendable()
 	s.credited(sendable)
-	s.awaitExpiry()
+	if !sendable {
+		s.awaitExpiry()
+	}
 	switch {
 	case s.gone || s.table.failed:
 	case s.out.due != 0 || len(s.out.abandoned) > 0:
