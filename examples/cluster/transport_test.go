@@ -279,6 +279,8 @@ func TestDialEachOther(t *testing.T) {
 		for _, tr := range []*Transport{a, b} {
 			require.Zero(t, tr.Stats().PacketsUnsent)
 			require.Zero(t, tr.Stats().DialsFailed)
+		}
+		for _, tr := range []*Transport{a, b} { // which refuses the peer's second session, if it is not there yet
 			require.NoError(t, tr.Shutdown())
 		}
 	}
