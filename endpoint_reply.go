@@ -1,10 +1,8 @@
 package kcp
 
 import (
-	"errors"
-	"syscall"
-
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -88,7 +86,7 @@ func (e *Endpoint) sendReplies(shard int) {
 // the address that this one is connected to. It ends the sessions that wait for
 // a first answer, and those that wait only for the answer to CLOSE.
 func (e *Endpoint) refused(err error) {
-	if !errors.Is(err, syscall.ECONNREFUSED) {
+	if !neterr.PortUnreachable(err) {
 		return
 	}
 	e.mu.RLock()

@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -90,7 +91,7 @@ func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
 	case err == nil:
 		e.counters.packetsSent.Add(1)
 		e.counters.bytesSent.Add(uint64(len(d.Buf)))
-	case errors.Is(err, syscall.EMSGSIZE):
+	case neterr.Is(err, syscall.EMSGSIZE):
 		return true
 	default:
 		e.writeFailed(err)

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/neterr"
 )
 
 // Errors of sessions. They are wrapped in a *net.OpError; use errors.Is and
@@ -31,17 +32,17 @@ var (
 	ErrTooManySessions = errors.New("kcp: too many sessions")
 	// ErrConvInUse is returned by Endpoint.DialWith if there is, or was within the last
 	// minute, a session of the id with that peer. It wraps syscall.EADDRINUSE.
-	ErrConvInUse = fmt.Errorf("kcp: conversation id is in use: %w", syscall.EADDRINUSE)
+	ErrConvInUse error = &neterr.Error{Text: "kcp: conversation id is in use", Errno: syscall.EADDRINUSE}
 	// ErrRefused is returned by Dial if the peer, or its system, reports that no one
 	// accepts sessions there, or the peer that it has as many as Config.MaxSessions or
 	// MaxSessionsPerAddress allow. It wraps syscall.ECONNREFUSED.
-	ErrRefused error = &systemError{"kcp: connection refused by the peer", syscall.ECONNREFUSED}
+	ErrRefused error = &neterr.Error{Text: "kcp: connection refused by the peer", Errno: syscall.ECONNREFUSED}
 	// ErrReset means that the peer has aborted the session, or ended it by one of its
 	// time-outs, or was restarted and no longer knows it. It wraps syscall.ECONNRESET.
-	ErrReset error = &systemError{"kcp: session reset by the peer", syscall.ECONNRESET}
+	ErrReset error = &neterr.Error{Text: "kcp: session reset by the peer", Errno: syscall.ECONNRESET}
 	// ErrPeerClosed is returned by Write if the peer has closed the session. It wraps
 	// syscall.EPIPE.
-	ErrPeerClosed error = &systemError{"kcp: session closed by the peer", syscall.EPIPE}
+	ErrPeerClosed error = &neterr.Error{Text: "kcp: session closed by the peer", Errno: syscall.EPIPE}
 	// ErrLegacyPeer is returned by CloseWrite, Ping and OpenStream for a legacy peer.
 	ErrLegacyPeer = errors.New("kcp: not supported by the peer (kcp-go or C KCP)")
 	// ErrMemoryPressure means that the endpoint's sessions held more than
@@ -65,13 +66,13 @@ var (
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
 	// errNoTarget is that of an Outgoing.
-	errNoTarget error = &systemError{"kcp: Outgoing has no Conn and no Stream", syscall.EINVAL}
+	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
 	// errOwnAddress is that of Dial if what it sends comes back.
 	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
 	// errNoHandler is that of Group.Handle without one.
-	errNoHandler error = &systemError{"kcp: the handler is nil", syscall.EINVAL}
+	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
-	errNoSocket error = &systemError{"kcp: the socket is nil", syscall.EINVAL}
+	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errSocketClosed is that of calls after the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
@@ -93,7 +94,7 @@ var (
 	ErrKeyUpdate = errors.New("kcp: the peer changes its TLS keys too fast")
 	// ErrTLSRequired is returned by Dial without Config.TLS if the peer accepts only
 	// sessions with TLS. It wraps syscall.ECONNREFUSED.
-	ErrTLSRequired = fmt.Errorf("kcp: the peer requires TLS: %w", syscall.ECONNREFUSED)
+	ErrTLSRequired error = &neterr.Error{Text: "kcp: the peer requires TLS", Errno: syscall.ECONNREFUSED}
 )
 
 // HandshakeError means that a TLS handshake has failed. It wraps what crypto/tls
@@ -124,16 +125,6 @@ func printable(text string) string {
 	}
 	return strconv.Quote(text)
 }
-
-// systemError is an error that counts as one of the system, whose text would say
-// the same again.
-type systemError struct {
-	text string
-	is   syscall.Errno
-}
-
-func (e *systemError) Error() string { return e.text }
-func (e *systemError) Unwrap() error { return e.is }
 
 // detailedError is an error that counts as is, with a text that says more.
 type detailedError struct {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/list"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -81,7 +82,7 @@ var (
 	errNoStreamsThere error = &detailedError{"kcp: the peer takes no streams, as with a negative Config.MaxStreams", ErrNoStreams}
 	// ErrStreamClosed means that the peer has closed the stream, or reads no more, with
 	// code 0. A *StreamError wraps it. It wraps syscall.EPIPE.
-	ErrStreamClosed error = &systemError{"kcp: stream closed by the peer", syscall.EPIPE}
+	ErrStreamClosed error = &neterr.Error{Text: "kcp: stream closed by the peer", Errno: syscall.EPIPE}
 	// ErrMessageAbandoned means that the lifetime or the retransmissions of a message
 	// were used up before the peer had all of it.
 	ErrMessageAbandoned = streams.ErrAbandoned

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"io"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -13,7 +14,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/stretchr/testify/require"
+	"github.com/things-go/go-socks5/statute"
 )
 
 func TestReverse(t *testing.T) {
@@ -38,6 +41,9 @@ func TestReverseAddresses(t *testing.T) {
 	checkLeaks(t)
 	_, port, err := net.SplitHostPort(target(t, echo))
 	require.NoError(t, err)
+	_, err = net.Dial("tcp", "127.0.0.1:1")
+	var refused *os.SyscallError
+	require.ErrorAs(t, err, &refused)
 	s := startServer(t, everything, nil)
 	c := startClient(t, clientConfig(t, s, "R:0:localhost:"+port, "R:0:localhost:1"))
 	for range 2 {
@@ -51,10 +57,23 @@ func TestReverseAddresses(t *testing.T) {
 		b, _ := tryHello(t, "127.0.0.1:"+p)
 		if !strings.Contains(string(b), "hello") {
 			waitFor(t, func() bool { return strings.Contains(c.log.String(), "level=WARN msg=refused") })
-			require.Contains(t, c.log.String(), "connect: connection refused")
+			require.Contains(t, c.log.String(), refused.Error())
 		}
 	}
-	require.Contains(t, c.log.String(), "connection refused")
+	require.Contains(t, c.log.String(), refused.Error())
+}
+
+// What the system says is told to the other end by its code, whatever number the system
+// has for it.
+func TestCodesOfSystemErrors(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	_, err = net.Listen("tcp", l.Addr().String())
+	require.ErrorIs(t, listenError(err), codeInUse)
+	require.NoError(t, l.Close())
+	_, err = net.Dial("tcp", l.Addr().String())
+	require.Equal(t, codeConnRefused, dialRefusal(err), "%v", err)
+	require.EqualValues(t, statute.RepConnectionRefused, socksReply(dialRefusal(err)))
 }
 
 // A port that is taken is tried again, and the log names it.
@@ -121,9 +140,9 @@ func TestServerRestarts(t *testing.T) {
 		cert := s.config.Certificate
 		s.stop()
 		_, err := io.ReadAll(conn)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 		_, err = io.ReadAll(back)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
+		require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 
 		early := dial(t, local) // waits for the server
 		s = startServer(t, everything, func(c *ServerConfig) { c.Addr, c.Certificate = address, cert })
@@ -270,7 +289,7 @@ func TestNoServer(t *testing.T) {
 	config.OpenTimeout = 100 * time.Millisecond
 	c := startClient(t, config)
 	_, err := tryHello(t, c.address(t))
-	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 	require.NoError(t, c.stop())
 
 	for n, want := range map[int]string{1: "given up after 1 retry: ", 2: "given up after 2 retries: "} {

@@ -9,6 +9,7 @@ import (
 	"syscall"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/neterr"
 )
 
 // clientAt is the session of a client at the server.
@@ -124,7 +125,7 @@ func (c *clientAt) held(ctx context.Context, stream *kcp.Stream, port int) {
 func listenError(err error) error {
 	var dns *net.DNSError
 	switch {
-	case errors.Is(err, syscall.EADDRINUSE):
+	case neterr.Is(err, syscall.EADDRINUSE):
 		return &dialError{codeInUse, err}
 	case errors.As(err, &dns):
 		return &dialError{codeUnresolvable, err}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/neterr"
 )
 
 // session is what both ends do with a session, once the client is known.
@@ -279,11 +280,11 @@ func dialRefusal(err error) refusal {
 	switch {
 	case errors.As(err, &dns):
 		return codeUnresolvable
-	case errors.Is(err, syscall.ECONNREFUSED):
+	case neterr.Is(err, syscall.ECONNREFUSED):
 		return codeConnRefused
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.ETIMEDOUT), errors.As(err, &timeout) && timeout.Timeout():
+	case errors.Is(err, os.ErrDeadlineExceeded), neterr.Is(err, syscall.ETIMEDOUT), errors.As(err, &timeout) && timeout.Timeout():
 		return codeTimeout
-	case errors.Is(err, syscall.EHOSTUNREACH), errors.Is(err, syscall.ENETUNREACH):
+	case neterr.Is(err, syscall.EHOSTUNREACH), neterr.Is(err, syscall.ENETUNREACH):
 		return codeUnreachable
 	}
 	return codeFailed

@@ -270,18 +270,22 @@ func TestFailures(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer taken.Close()
+	_, err = net.Listen("tcp", taken.Addr().String())
+	var taking syscall.Errno
+	require.ErrorAs(t, err, &taking)
+	inUse := taking.Error() // as this system says it
 
 	for _, c := range []struct {
 		code int
 		args []string
 		want []string
 	}{
-		{exitFailed, []string{"server", "-auth", users, "-key", key, server}, []string{server, "in use"}},
-		{exitFailed, []string{"server", "-auth", users, "-key", key, "-debug", taken.Addr().String(), "127.0.0.1:0"}, []string{"-debug", taken.Addr().String(), "in use"}},
-		{exitFailed, []string{"client", "-auth", "me:secret", "-fingerprint", fingerprint, server, taken.Addr().String() + ":127.0.0.1:80"}, []string{taken.Addr().String(), "in use"}},
+		{exitFailed, []string{"server", "-auth", users, "-key", key, server}, []string{server, inUse}},
+		{exitFailed, []string{"server", "-auth", users, "-key", key, "-debug", taken.Addr().String(), "127.0.0.1:0"}, []string{"-debug", taken.Addr().String(), inUse}},
+		{exitFailed, []string{"client", "-auth", "me:secret", "-fingerprint", fingerprint, server, taken.Addr().String() + ":127.0.0.1:80"}, []string{taken.Addr().String(), inUse}},
 		{exitFailed, []string{"client", "-auth", "me:secret", "-max-retries", "1", "no-such-name.invalid:4000", "0:127.0.0.1:80"}, []string{"no-such-name.invalid"}},
-		{exitFailed, []string{"kcptun-client", "-l", taken.Addr().String()}, []string{taken.Addr().String(), "in use"}},
-		{exitFailed, []string{"kcptun-server", "-l", server}, []string{server, "in use"}},
+		{exitFailed, []string{"kcptun-client", "-l", taken.Addr().String()}, []string{taken.Addr().String(), inUse}},
+		{exitFailed, []string{"kcptun-server", "-l", server}, []string{server, inUse}},
 		{exitAway, []string{"client", "-auth", "me:wrong", "-fingerprint", fingerprint, server, "0:127.0.0.1:80"}, []string{"wrong user or password"}},
 		{exitAway, []string{"client", "-auth", "me:secret", "-fingerprint", other, server, "0:127.0.0.1:80"}, []string{other, fingerprint}},
 		{exitAway, []string{"client", "-auth", "me:secret", server, "0:127.0.0.1:80"}, []string{"certificate"}},
