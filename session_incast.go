@@ -23,9 +23,7 @@ func (c *Conn) sender() *incast.Sender { return &c.path.sending }
 // in an epoch is no sender. The reader of the socket calls it.
 func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, now time.Duration) {
 	s := &c.path.sending
-	if s.Begins(&i.Budget) {
-		c.in.holding.offered = 0
-	}
+	s.Begin(&i.Budget)
 	if segments == 0 && s.Light == 0 {
 		return
 	}
@@ -36,7 +34,7 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, 
 	s.Segments(segments)
 	validated, several := !c.hs.unvalidated.Load(), c.ep.several()
 	if several {
-		c.in.holding.offered = i.Offered(c.in.holding.offered, bytes, validated)
+		i.Offered(s, bytes, validated)
 	}
 	c.limitWindow(i.Share(c, segments, validated, several, now))
 }
@@ -65,7 +63,6 @@ func (c *Conn) changeShard(shard uint16) bool {
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
 	c.kcp.holdTimeouts(false)
-	c.in.holding.offered = 0 // what it has sent counts at the old one
 	if took {
 		i := c.ep.incastOf(int(shard))
 		c.limitWindow(incast.Grant{Window: i.Window(c.path.sending.PacketSize(), false, !c.hs.unvalidated.Load())})

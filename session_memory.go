@@ -15,7 +15,6 @@ type holding struct {
 	bytes   atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
 	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once, or was read
 	arrived uint32        // payload bytes that recent counts, or has counted, modulo 2^32
-	offered uint32        // what the peer has sent in the epoch of sending, as incast.Demand counts it
 }
 
 // lately returns how many bytes have arrived, or were read, in the last seconds. It
