@@ -72,7 +72,7 @@ func (k *KCP) maxPacketOf(s *sendSegment) int {
 // blackHoleSuspected reports whether the path may be dropping large packets.
 func (k *KCP) blackHoleSuspected() bool {
 	w := &k.snd.blackHole
-	return w.lost >= watchedLosses && k.clock.now.Diff(w.since) >= int32(k.snd.rtt.rto)
+	return w.lost >= watchedLosses && uint32(k.clock.now-w.since) >= k.snd.rtt.rto
 }
 
 // shrinkMTU sets a smaller MTU, because the path drops larger packets. A

@@ -26,6 +26,16 @@ func TestSizeWatch(t *testing.T) {
 	require.Zero(t, w.lost)
 }
 
+// Losses that were noticed long ago are suspect, though half of the clock's circle has
+// passed since.
+func TestOldLossesAreSuspect(t *testing.T) {
+	h := newHarness(t, nil)
+	for rest, suspect := range map[seq]bool{0: false, 1000: true, 1 << 31: true, 1<<32 - 1: true} {
+		h.k.snd.blackHole = blackHoleDetector{lost: watchedLosses, since: h.k.clock.now - rest}
+		require.Equal(t, suspect, h.k.blackHoleSuspected(), "%d ms", rest)
+	}
+}
+
 // Large packets are suspect when several were lost, over a time-out at least,
 // and none has arrived since the first; what reaches how far into its packet
 // tells which are large.

@@ -451,7 +451,7 @@ func TestIncastAllocatesNothing(t *testing.T) {
 	now := time.Duration(0)
 	require.Zero(t, testing.AllocsPerRun(1000, func() {
 		now += 250 * time.Microsecond
-		own.incast.Offered(0, 1000, true)
+		own.incast.Offered(new(incast.Sender), 1000, true)
 		own.observe(32<<10, now)
 		_ = own.incast.Window(1472, false, true)
 	}))
@@ -489,7 +489,7 @@ func TestTurnsOfEndedSessions(t *testing.T) {
 		_, c, l := w.pair(nil, nil)
 		i := takeTurns(l.ep)
 		c.mu.Lock()
-		c.path.sending.Segments(incast.Least)
+		c.in.sending.Segments(incast.Least)
 		g, ok := i.Arrived(c, 1, l.ep.now())
 		c.mu.Unlock()
 		require.True(t, ok)
@@ -514,7 +514,7 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		i := takeTurns(l.ep)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.path.sending.Segments(incast.Least)
+		c.in.sending.Segments(incast.Least)
 		g, _ := i.Arrived(c, 1, l.ep.now())
 		c.limitWindow(g)
 		require.Zero(t, c.kcp.wndUnused())
@@ -523,4 +523,51 @@ func TestTurnsOfAnotherShard(t *testing.T) {
 		require.True(t, c.kcp.windowReopened(), "the peer is told")
 		require.False(t, c.changeShard(0))
 	})
+}
+
+// Clients upload, pause and upload again, beside others that send a byte meanwhile. What
+// they had sent before the pause does not count, however long it is.
+func TestIncastAfterPauses(t *testing.T) {
+	t.Parallel()
+	const clients = 4
+	pauses := []time.Duration{64, 127, 128, 129, 256, 384}
+	for name, config := range map[string]*Config{"plain": nil, "TLS": {TLS: testTLS()}} {
+		t.Run(name, func(t *testing.T) {
+			for seed, pause := range pauses {
+				inWorld(t, uint64(seed), netsim.LinkConfig{Delay: 2 * time.Millisecond}, func(t *testing.T, w *world) {
+					c := newCrowd(w, config, 64<<10, 20*time.Microsecond)
+					begin := time.Now()
+					var done sync.WaitGroup
+					for i := range clients {
+						data := content(uint64(i), 300<<10)
+						e, _ := w.endpoint(fmt.Sprintf("10.1.0.%d:0", i+1), config)
+						conn := w.dial(e)
+						_, err := conn.Write(data[:1])
+						require.NoError(t, err)
+						server := accepted(t, c.listener)
+						done.Go(func() {
+							time.Sleep(time.Until(begin.Add(10 * time.Second)))
+							_, err := conn.Write(data[1 : 200<<10])
+							require.NoError(t, err)
+							if i%2 == 1 {
+								time.Sleep(pause * time.Second / 2)
+								_, err = conn.Write(data[200<<10:][:1])
+								require.NoError(t, err)
+							}
+							time.Sleep(time.Until(begin.Add((10 + pause) * time.Second)))
+							_, err = conn.Write(data[200<<10+i%2:])
+							require.NoError(t, err)
+							require.NoError(t, conn.CloseWrite())
+						})
+						done.Go(func() {
+							got, err := io.ReadAll(server)
+							require.NoError(t, err)
+							require.True(t, bytes.Equal(data, got))
+						})
+					}
+					done.Wait()
+				})
+			}
+		})
+	}
 }

@@ -282,6 +282,7 @@ func (k *KCP) Compact() {
 	if k.rcv.early == 0 {
 		k.rcv.ackRepeats.items = nil
 	}
+	k.rcv.hasRecent = false // after weeks it would not be before what follows (RFC 7323 §5.5)
 }
 
 // segmentSize returns the payload size of the segments that n bytes are split

@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"encoding/binary"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"strings"
@@ -374,6 +375,24 @@ func TestRecoveredPackets(t *testing.T) {
 	h.advance(0)
 	h.want("ack 1 ts=5000 una=2 wnd=126", "ack 0 ts=5000 una=2 wnd=126")
 	h.recv("a")
+	h.recv("b")
+}
+
+// What came before a rest of weeks is not newer than what comes after it, though half
+// of the clock's circle has passed (RFC 7323 §5.5).
+func TestTimestampsAfterARest(t *testing.T) {
+	h := newHarness(t, nil)
+	h.input(segment(cmdPush, 0, 5000, 0, 0, "a"))
+	h.advance(0)
+	h.want("ack 0 ts=5000 una=1 wnd=127")
+	h.recv("a")
+	h.k.Compact()
+	h.now += 1 << 31
+	h.k.SetClock(h.now)
+	const ts = 5000 + 1<<31 + 10
+	require.NoError(t, h.k.InputRecovered(segment(cmdPush, 0, ts, 1, 0, "b")))
+	h.advance(0)
+	h.want(fmt.Sprintf("ack 1 ts=%d una=2 wnd=127", uint32(ts)))
 	h.recv("b")
 }
 

@@ -70,8 +70,8 @@ type pathState struct {
 
 	validation *pathValidation // nil: no challenge was sent to another address
 
-	shard   uint16        // index of the endpoint's socket that receives the peer's packets
-	sending incast.Sender // its turn: the lock of incast.Turns
+	probes probeCounts // of the search for the path MTU
+	shard  uint16      // index of the endpoint's socket that receives the peer's packets
 }
 
 // ioState is the state of the application's calls: what they wait for, and
@@ -144,7 +144,6 @@ type timerState struct {
 // mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
 type mtuState struct {
 	search *pmtud.Search // nil until a search is worthwhile
-	counts probeCounts
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -152,6 +151,8 @@ type inputState struct {
 	decoder   *fec.Decoder   // nil until the peer sends FEC, and once the session is retired
 	datagrams *datagramQueue // nil until the first
 	holding   holding        // memory held because of the peer
+	arrived   uint32         // payload bytes that holding.recent counts, or has counted, modulo 2^32
+	sending   incast.Sender  // its turn: the lock of incast.Turns
 
 	protection protect.Protection // of packets; see protect.Scheme.Number
 }
@@ -226,7 +227,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 	c.setClock(now)
 	changed := c.path.shard != uint16(shard) && c.changeShard(uint16(shard))
 	segments, fresh := c.kcp.counts().SegmentsReceived, uint64(0)
-	beside := c.ep.several() || c.path.sending != (incast.Sender{}) // other sessions, now or lately
+	beside := c.ep.several() || c.in.sending != (incast.Sender{}) // other sessions, now or lately
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}

@@ -259,7 +259,6 @@ func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
-	c.in.holding.offered = 0 // it counted as a stranger
 	c.ep.oneHalfOpenLess()
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)

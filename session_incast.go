@@ -15,17 +15,15 @@ import (
 type socketIncast = incast.Socket[Conn]
 
 // sender returns what the share of c depends on. Conn.mu guards it, but for its turn.
-func (c *Conn) sender() *incast.Sender { return &c.path.sending }
+func (c *Conn) sender() *incast.Sender { return &c.in.sending }
 
 // takeShare counts what the peer sends, and bounds the window that the session
 // advertises by its share of the socket buffer. packets are those of a batch, with
 // so many segments that had not arrived before. A peer of which all has come before
 // in an epoch is no sender. The reader of the socket calls it.
 func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, now time.Duration) {
-	s := &c.path.sending
-	if s.Begins(&i.Budget) {
-		c.in.holding.offered = 0
-	}
+	s := &c.in.sending
+	s.Begin(&i.Budget)
 	if segments == 0 && s.Light == 0 {
 		return
 	}
@@ -36,7 +34,7 @@ func (c *Conn) takeShare(packets []routedPacket, segments int, i *socketIncast, 
 	s.Segments(segments)
 	validated, several := !c.hs.unvalidated.Load(), c.ep.several()
 	if several {
-		c.in.holding.offered = i.Offered(c.in.holding.offered, bytes, validated)
+		i.Offered(s, bytes, validated)
 	}
 	c.limitWindow(i.Share(c, segments, validated, several, now))
 }
@@ -65,10 +63,9 @@ func (c *Conn) changeShard(shard uint16) bool {
 	c.path.shard = shard
 	c.timers.heldSince = 0 // what time-outs wait for arrives at the old one
 	c.kcp.holdTimeouts(false)
-	c.in.holding.offered = 0 // what it has sent counts at the old one
 	if took {
 		i := c.ep.incastOf(int(shard))
-		c.limitWindow(incast.Grant{Window: i.Window(c.path.sending.PacketSize(), false, !c.hs.unvalidated.Load())})
+		c.limitWindow(incast.Grant{Window: i.Window(c.in.sending.PacketSize(), false, !c.hs.unvalidated.Load())})
 		c.kcp.updateWindow()
 	}
 	return took

@@ -12,10 +12,8 @@ import (
 // peer. It is written with Conn.mu held. The endpoint reads the atomics without
 // it, and so needs no lock of a session to weigh all of them.
 type holding struct {
-	bytes   atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
-	recent  atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once, or was read
-	arrived uint32        // payload bytes that recent counts, or has counted, modulo 2^32
-	offered uint32        // what the peer has sent in the epoch of sending, as incast.Demand counts it
+	bytes  atomic.Int64  // the session's part of endpointLoad.buffered, within accountGrain
+	recent atomic.Uint64 // shed.Recent of the payload that has arrived, each byte once, or was read
 }
 
 // lately returns how many bytes have arrived, or were read, in the last seconds. It
@@ -71,8 +69,8 @@ func (c *Conn) account() {
 		c.ep.load.buffered.Add(d)
 		h.bytes.Store(n)
 	}
-	if d := uint32(c.kcp.counts().BytesReceived) - h.arrived; d >= accountGrain {
-		h.arrived += d
+	if d := uint32(c.kcp.counts().BytesReceived) - c.in.arrived; d >= accountGrain {
+		c.in.arrived += d
 		h.moved(int64(d), c.ep.now())
 	}
 }

@@ -119,9 +119,9 @@ func (c *Conn) advanceMTU(now time.Duration) {
 		return
 	}
 	if p.Outstanding() {
-		c.plpmtu.counts.lost++
+		c.path.probes.lost++
 		if p.Expire(now) {
-			c.plpmtu.counts.blackHoles++
+			c.path.probes.blackHoles++
 			c.useMTU(p.Size())
 		}
 	}
@@ -164,7 +164,7 @@ func (c *Conn) sendMTUProbe(now time.Duration) {
 	binary.LittleEndian.PutUint32(content[headerSize-4:], uint32(len(content)-headerSize))
 	c.outgoing.open().probe = buf
 	k.borrowRate(len(buf))
-	c.plpmtu.counts.sent++
+	c.path.probes.sent++
 }
 
 // probePing returns the PING that is sent with the probe of that nonce. Its
@@ -216,9 +216,9 @@ func (c *Conn) sendProbe(buf []byte) error {
 	})
 	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
 		// The local system refuses the size, so the path need not be probed.
-		c.plpmtu.counts.lost++
+		c.path.probes.lost++
 		if p.Refuse(c.ep.now()) {
-			c.plpmtu.counts.blackHoles++
+			c.path.probes.blackHoles++
 			c.useMTU(p.Size())
 		}
 		c.schedule(c.ep.now())

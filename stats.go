@@ -93,7 +93,7 @@ func (c *Conn) fecStats() (s FECStats) {
 }
 
 func (c *Conn) pathMTUStats() PathMTUStats {
-	n := c.plpmtu.counts
+	n := c.path.probes
 	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
 }
 

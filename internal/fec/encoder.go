@@ -72,7 +72,7 @@ func (e *Encoder) Encode(packet []byte, now uint32) (parity [][]byte) {
 	putHeader(packet, e.take(), TypeData)
 	e.stats.Data++
 
-	steady := !e.started || int32(now-e.last) < maxGap
+	steady := !e.started || !passed(e.last, now, maxGap)
 	e.last, e.started = now, true
 
 	e.add(packet[frameSize:])

@@ -124,6 +124,7 @@ func TestFirstPacketHasParity(t *testing.T) {
 		require.Len(t, e.Encode(make([]byte, HeaderSize), now), 2)
 		require.Empty(t, e.Encode(make([]byte, HeaderSize), now+maxGap))
 		require.Len(t, e.Encode(make([]byte, HeaderSize), now+2*maxGap-1), 2)
+		require.Empty(t, e.Encode(make([]byte, HeaderSize), now+2*maxGap+1<<31), "weeks later")
 	}
 }
 

@@ -43,7 +43,7 @@ const (
 // Budget is what peers may have on the way to one socket. Only the present reader of
 // the socket uses it.
 type Budget struct {
-	epoch   uint32      // number of the present epoch
+	epoch   uint32      // number of the present epoch; 2^32 of them are 68 years
 	demands [2]*demands // of validated peers, and of others; nil until data has arrived
 	bytes   int         // of datagrams that arrived in the epoch
 	ended   int         // of the last epoch, if Due has just ended it; else -1
@@ -179,10 +179,10 @@ func (i *Budget) setLevels() {
 // arrived in the one that has ended; -1 if none has.
 func (i *Budget) advance(now time.Duration) (bytes int) {
 	epoch := uint32(now/Epoch) + 1
-	passed := epoch - i.epoch
-	if passed == 0 {
+	if epoch <= i.epoch {
 		return -1
 	}
+	passed := epoch - i.epoch
 	if bytes = i.bytes; passed > 1 {
 		bytes = 0
 	}
@@ -195,9 +195,10 @@ func (i *Budget) advance(now time.Duration) (bytes int) {
 	return bytes
 }
 
-// Offered counts n bytes that a peer has sent, after all that it had sent in the
-// epoch before, and returns the sum.
-func (i *Budget) Offered(before uint32, n int, validated bool) uint32 {
+// Offered counts n bytes that a peer has sent, after what it had sent in the epoch
+// before, for which Begin was called. What a peer sent before its address was
+// validated is left where it counts.
+func (i *Budget) Offered(s *Sender, n int, validated bool) {
 	d := &i.demands[0]
 	if !validated {
 		d = &i.demands[1]
@@ -205,7 +206,10 @@ func (i *Budget) Offered(before uint32, n int, validated bool) uint32 {
 	if *d == nil {
 		*d = new(demands)
 	}
-	return (*d).now.Add(before, uint32(n))
+	if s.validated != validated {
+		s.offered, s.validated = 0, validated
+	}
+	s.offered = (*d).now.Add(s.offered, uint32(n))
 }
 
 // sending returns how many peers are sending.

@@ -1,6 +1,7 @@
 package incast
 
 import (
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 func TestIncastShares(t *testing.T) {
 	i := &Budget{budget: 1 << 20}
 	for range 10 {
-		i.Offered(0, 1<<20, true)
+		i.Offered(new(Sender), 1<<20, true)
 	}
 	i.setLevels()
 	require.Equal(t, 1<<20/10, i.level)
@@ -24,7 +25,7 @@ func TestIncastShares(t *testing.T) {
 	require.EqualValues(t, (1<<20)/10/16640, i.Window(8972, false, true))
 	require.EqualValues(t, (1<<20)/10/1280, i.Window(150, false, true))
 	for range 5000 {
-		i.Offered(0, 1<<20, true)
+		i.Offered(new(Sender), 1<<20, true)
 	}
 	i.setLevels()
 	require.EqualValues(t, 1, i.Window(1472, true, true), "a window of 0 would stop the peer")
@@ -40,7 +41,7 @@ func TestIncastBudget(t *testing.T) {
 	now := time.Duration(0)
 	i := new(Budget)
 	for range 100 {
-		i.Offered(0, 1<<20, true)
+		i.Offered(new(Sender), 1<<20, true)
 	}
 	step := func(used int, dropped bool) int {
 		now += 20 * time.Millisecond
@@ -91,7 +92,7 @@ func TestIncastCountsSenders(t *testing.T) {
 	i := new(Budget)
 	i.advance(0)
 	for range 100 {
-		i.Offered(0, 500, true)
+		i.Offered(new(Sender), 500, true)
 	}
 	i.bytes = 7
 	require.Equal(t, -1, i.advance(Epoch-1))
@@ -99,11 +100,92 @@ func TestIncastCountsSenders(t *testing.T) {
 	require.Equal(t, 100, i.sending())
 	require.False(t, i.Alone())
 	for range 3 {
-		i.Offered(0, 500, true)
+		i.Offered(new(Sender), 500, true)
 	}
 	i.advance(2 * Epoch)
 	require.Equal(t, 50, i.sending())
 	require.Zero(t, i.advance(60*Epoch), "nothing arrived in the last one")
 	require.Zero(t, i.sending())
 	require.True(t, i.Alone())
+}
+
+// senderModel is what a session is known to have sent in the present epoch.
+type senderModel struct {
+	Sender
+	sent      uint32
+	validated bool
+}
+
+// However long senders pause, what counts is what they have sent in the epoch: 256 and
+// 65536 epochs, multiples of them, and any other number.
+func TestPausesOfAnyLength(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 45))
+		var i Budget
+		senders := make([]senderModel, 6)
+		epoch := time.Duration(0)
+		for range 40 {
+			step := time.Duration([]int{0, 1, 2, 255, 256, 512, 1024, 65536, 1 << 24, r.IntN(1000)}[r.IntN(10)])
+			if epoch += step; step > 0 {
+				i.advance(epoch * Epoch)
+				for j := range senders {
+					senders[j].sent = 0
+				}
+			}
+			for range 8 {
+				s, n := &senders[r.IntN(len(senders))], 1+r.Uint32N(1<<(1+r.IntN(24)))
+				s.Begin(&i)
+				if !s.validated && r.IntN(8) == 0 {
+					s.validated, s.sent = true, 0 // what it had sent as a stranger stays there
+				}
+				i.Offered(&s.Sender, int(n), s.validated)
+				s.sent += n
+				require.Equal(t, s.sent, s.offered, "seed %d", seed)
+			}
+			var want Demand
+			for _, s := range senders {
+				if s.sent > 0 && s.validated {
+					want.Add(0, s.sent)
+				}
+			}
+			if d := i.demands[0]; d != nil {
+				require.Equal(t, want, d.now, "seed %d, epoch %d", seed, epoch)
+			}
+			i.budget = 1000
+			i.setLevels()
+		}
+	}
+}
+
+// The clock of a look may be behind the one before it.
+func TestEpochsDoNotGoBack(t *testing.T) {
+	var i Budget
+	var s Sender
+	i.advance(10 * Epoch)
+	s.Begin(&i)
+	i.Offered(&s, 1<<20, true)
+	require.Equal(t, -1, i.advance(9*Epoch))
+	require.Equal(t, -1, i.advance(10*Epoch))
+	s.Begin(&i)
+	i.Offered(&s, 1<<20, true)
+	require.EqualValues(t, 2<<20, i.demands[0].now.Sum())
+	require.Equal(t, 1, i.demands[0].now.Senders())
+}
+
+// A session whose packets arrive at another socket has sent nothing there.
+func TestSocketsCountForThemselves(t *testing.T) {
+	var sockets [2]Socket[turnTaker]
+	for i := range sockets {
+		sockets[i].Init(func(c *turnTaker) *Sender { return &c.sending }, nil, func() {})
+		sockets[i].advance(Epoch)
+	}
+	c := new(turnTaker)
+	for n := range 10 {
+		at := &sockets[n%2]
+		c.sending.Begin(&at.Budget)
+		at.Offered(&c.sending, 1000, true)
+		require.EqualValues(t, 1000, c.sending.offered)
+		require.False(t, at.Forget(c))
+	}
+	require.Equal(t, 5, sockets[1].demands[0].now.Senders())
 }

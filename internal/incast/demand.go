@@ -28,19 +28,23 @@ func bucketOf(n uint32) int {
 	return 8*octave + int(n>>(octave-4)&7)
 }
 
-// Add takes note that a sender has sent n bytes, which is positive, besides the
-// bytes of before; 0: it is its first in the epoch. It returns all its bytes of
-// the epoch.
+// Add takes note that a sender has sent n bytes, besides the bytes of before; 0: it is
+// its first in the epoch. It returns all its bytes of the epoch. What is not in the
+// histogram is not taken out of it: then the sender counts as one that begins.
 func (d *Demand) Add(before, n uint32) (all uint32) {
-	if all = before + n; all < before {
-		all = 1<<32 - 1
-	}
-	if before == 0 {
+	old := &d.buckets[bucketOf(before)]
+	switch {
+	case before == 0, old.senders == 0, old.sum < int64(before):
+		if before = 0; n == 0 {
+			return 0
+		}
 		d.senders++
-	} else {
-		old := &d.buckets[bucketOf(before)]
+	default:
 		old.senders--
 		old.sum -= int64(before)
+	}
+	if all = before + n; all < before {
+		all = 1<<32 - 1
 	}
 	now := &d.buckets[bucketOf(all)]
 	now.senders++
@@ -107,7 +111,7 @@ func (d *Demand) Level(budget int) int {
 	level := int64(0)
 	for i := len(d.buckets) - 1; i >= 0; i-- {
 		b := &d.buckets[i]
-		if b.senders == 0 {
+		if b.senders <= 0 {
 			continue
 		}
 		if limited > 0 && b.sum/int64(b.senders) <= level {

@@ -97,5 +97,20 @@ func TestEqualShares(t *testing.T) {
 	require.Equal(t, 1<<20/50, d.Level(1<<20))
 	d.Reset()
 	require.Zero(t, d.Level(1000))
+	d.Add(0, 1)
 	require.EqualValues(t, uint32(1<<32-1), d.Add(1, 1<<32-1), "what is more than a number holds")
+}
+
+// What is not in the histogram is not taken out of it, and nothing is divided by 0.
+func TestNothingIsTakenOutThatIsNotIn(t *testing.T) {
+	var d Demand
+	require.EqualValues(t, 1500, d.Add(8<<20, 1500), "its first")
+	require.EqualValues(t, 1500, d.Add(9<<20, 1500))
+	require.EqualValues(t, 1500, d.Add(1600, 1500), "more than all of its bucket")
+	require.EqualValues(t, 0, d.Add(0, 0), "nothing")
+	require.Equal(t, 3, d.Senders())
+	require.EqualValues(t, 3*1500, d.Sum())
+	require.Equal(t, 1500/lightPart, d.Level(3*1500/lightPart))
+	d.Halve()
+	require.Equal(t, 1, d.Senders())
 }

@@ -21,10 +21,12 @@ func (s *Socket[S]) Follow() {
 // Sender is what a session's share of its socket's buffer depends on. It is small, as
 // every session has it. The zero value is that of a session without data.
 type Sender struct {
-	epoch  uint8 // in which data last arrived, modulo 2^8
-	packet uint8 // largest packet with data lately, in units of packetUnit
-	Light  uint8 // new segments that have arrived in the epoch, at most Least
-	turn   uint8 // turnNone, turnWaits, or where its turn is; guarded by Turns.mu
+	epoch     uint32 // in which data last arrived
+	offered   uint32 // bytes that it has sent in the epoch, which are in a Demand
+	validated bool   // that of peers whose address is validated
+	packet    uint8  // largest packet with data lately, in units of packetUnit
+	Light     uint8  // new segments that have arrived in the epoch, at most Least
+	turn      uint8  // turnNone, turnWaits, or where its turn is; guarded by Turns.mu
 }
 
 // packetUnit is the unit of Sender.packet in bytes.
@@ -33,15 +35,13 @@ const packetUnit = 64
 // PacketSize returns the size of the peer's packets in bytes, rounded up.
 func (s *Sender) PacketSize() int { return max(int(s.packet), 1) * packetUnit }
 
-// Begins reports whether the present epoch is another than at the last call.
-func (s *Sender) Begins(b *Budget) bool {
-	epoch := uint8(b.epoch)
-	if s.epoch == epoch {
-		return false
+// Begin begins the present epoch for a session, if it is another than at the last call.
+func (s *Sender) Begin(b *Budget) {
+	if s.epoch == b.epoch {
+		return
 	}
-	s.epoch, s.Light = epoch, 0
+	s.epoch, s.offered, s.Light = b.epoch, 0, 0
 	s.packet -= s.packet / 4 // so that it follows a peer whose packets become smaller
-	return true
 }
 
 // Packet counts a packet of n bytes. It returns the bytes that it takes of the
@@ -55,8 +55,7 @@ func (s *Sender) Packet(n int) int {
 func (s *Sender) Segments(n int) { s.Light = uint8(min(int(s.Light)+n, Least)) }
 
 // Share returns the window that a session may advertise, of whose peer n new segments
-// have arrived. offered is what its peer has sent in the epoch, and validated whether
-// the peer's address is.
+// have arrived. validated is whether the peer's address is.
 func (s *Socket[S]) Share(of *S, n int, validated, several bool, now time.Duration) Grant {
 	sender := s.sender(of)
 	if several && (validated || s.level == 0) {
@@ -65,4 +64,12 @@ func (s *Socket[S]) Share(of *S, n int, validated, several bool, now time.Durati
 		}
 	}
 	return Grant{Window: s.Window(sender.PacketSize(), sender.Light < Least, validated)}
+}
+
+// Forget takes a session out, whose packets now arrive at another socket. What it has
+// sent counts here alone. Forget reports whether the session has waited for a turn, or
+// has had one.
+func (s *Socket[S]) Forget(of *S) bool {
+	s.sender(of).offered = 0
+	return s.Turns.Forget(of)
 }

@@ -99,8 +99,8 @@ type Keys struct {
 	conv   uint32 // immutable after Init, as are level and own
 	level  Level
 	own    bool          // nonces are random, and in the packets sealed
-	opened atomic.Uint32 // generation of the newest key that has opened a packet
-	sealed atomic.Uint32 // generation of the key for sending
+	opened atomic.Uint64 // generation of the newest key that has opened a packet
+	sealed atomic.Uint64 // generation of the key for sending
 
 	seal sealer
 	open opener
@@ -111,8 +111,8 @@ type sealer struct {
 	mu         sync.Mutex // guards the fields below, and is held while a packet is sealed
 	key        key
 	next       uint64 // packet number
+	generation uint64 // of key; its lowest bit is the key phase
 	count      uint32 // packets sealed with key
-	generation uint32 // of key; its lowest bit is the key phase
 	update     uint32 // packets until a key update
 	limit      uint32 // packets until key is used up
 	nonce      [NonceSize]byte
@@ -123,12 +123,12 @@ type opener struct {
 	mu         sync.Mutex // guards the fields below, and is held while a packet is opened
 	key        key        // of the present generation
 	other      *key       // of the generation before, or of the one after; see choose. nil: none
-	otherIs    uint32     // the generation of other
-	generation uint32
-	first      uint64 // lowest number of a packet that key has opened
-	next       uint64 // one more than the highest number of an authentic packet
-	forged     uint64 // packets that did not open
-	limit      uint64 // of forged
+	generation uint64     // of key
+	first      uint64     // lowest number of a packet that key has opened
+	next       uint64     // one more than the highest number of an authentic packet
+	forged     uint64     // packets that did not open
+	limit      uint64     // of forged
+	ahead      bool       // other is of the generation after
 	nonce      [NonceSize]byte
 	scratch    []byte // a packet behind its nonce, for keys that make nonces of their own
 }
@@ -289,7 +289,7 @@ func (s *sealer) advance() error {
 }
 
 // typeByte returns the type byte of packets of a key generation.
-func (k *Keys) typeByte(generation uint32) byte {
+func (k *Keys) typeByte(generation uint64) byte {
 	switch {
 	case k.level == Handshake:
 		return typeHandshake
@@ -339,7 +339,7 @@ func (k *Keys) Open(packet []byte) (content []byte, number uint64, err error) {
 	o.next = max(o.next, number+1)
 	if generation > o.generation {
 		before := o.key
-		o.key, o.other, o.otherIs = *o.other, &before, o.generation
+		o.key, o.other, o.ahead = *o.other, &before, false
 		o.generation, o.first = generation, number
 		k.opened.Store(generation)
 	} else if generation == o.generation {
@@ -373,30 +373,30 @@ func (o *opener) openWith(k *key, packet []byte, number uint64) ([]byte, error) 
 // §6.3 and §6.5). In the other phase, a packet with a number below all of the
 // present generation is of the generation before; any other is the first of the
 // next. Only one of the two keys is held: the one that was needed last.
-func (o *opener) choose(kind byte, number uint64) (*key, uint32, error) {
+func (o *opener) choose(kind byte, number uint64) (*key, uint64, error) {
 	if kind == typeHandshake || kind-typeApplication0 == byte(o.generation%2) {
 		return &o.key, o.generation, nil
 	}
-	wanted := o.generation + 1
+	wanted, ahead := o.generation+1, true
 	if number < o.first && o.generation > 0 {
-		wanted = o.generation - 1
+		wanted, ahead = o.generation-1, false
 	}
-	if o.other != nil && o.otherIs == wanted {
+	if o.other != nil && o.ahead == ahead {
 		return o.other, wanted, nil
 	}
-	if wanted < o.generation {
+	if !ahead {
 		return nil, 0, ErrForged // that key is gone
 	}
 	next, err := o.key.following()
 	if err != nil {
 		return nil, 0, err
 	}
-	o.other, o.otherIs = &next, wanted
+	o.other, o.ahead = &next, true
 	return o.other, wanted, nil
 }
 
 // Generations returns how many key updates each direction has seen.
-func (k *Keys) Generations() (sent, received uint32) {
+func (k *Keys) Generations() (sent, received uint64) {
 	k.seal.mu.Lock()
 	defer k.seal.mu.Unlock()
 	return k.seal.generation, k.opened.Load()

@@ -191,8 +191,25 @@ func TestKeyUpdate(t *testing.T) {
 		require.Equal(t, typeApplication0, packet[typeAt])
 		requireOpens(t, b, packet, "third", n)
 		sent, received := b.Generations()
-		require.Equal(t, []uint32{1, 2}, []uint32{sent, received})
+		require.Equal(t, []uint64{1, 2}, []uint64{sent, received})
 	}
+}
+
+// A peer may change its keys with each round trip, for as long as the session lasts.
+func TestGenerationsDoNotWrap(t *testing.T) {
+	const many = 1<<32 - 1
+	a, b := pair(t, suites[0], Application)
+	for _, k := range []*Keys{a, b} {
+		k.seal.generation, k.open.generation, k.open.first = many, many, 0
+		k.opened.Store(many)
+		k.sealed.Store(many)
+	}
+	require.NoError(t, a.Update())
+	requireOpens(t, b, sealed(t, a, "update"), "update", 0)
+	requireOpens(t, a, sealed(t, b, "followed"), "followed", 0)
+	sent, received := b.Generations()
+	require.EqualValues(t, 1<<32, sent)
+	require.EqualValues(t, 1<<32, received)
 }
 
 // Packets of the generation before open as long as their key is held, whatever
@@ -306,7 +323,7 @@ func TestCompact(t *testing.T) {
 			requireOpens(t, b, early, "early", 2*n)
 			requireOpens(t, a, sealed(t, b, "y"), "y", n)
 		}
-		require.Greater(t, a.seal.generation, uint32(3))
+		require.Greater(t, a.seal.generation, uint64(3))
 	}
 	var none Keys
 	none.Init(testConv, Application, false)
@@ -347,7 +364,7 @@ func TestOwnNonces(t *testing.T) {
 			}
 			require.True(t, !own[0] || len(nonces) == 20)
 			sent, received := a.Generations()
-			require.Greater(t, min(sent, received), uint32(3))
+			require.Greater(t, min(sent, received), uint64(3))
 		}
 	}
 	var k Keys
