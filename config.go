@@ -224,9 +224,11 @@ type Config struct {
 
 	// Streams of the session; see Conn.OpenStream.
 
-	// MaxStreams is the most streams that a peer may have open in a session; it is
-	// refused further ones. Default 256; negative means that the session takes and opens
-	// none: OpenStream and AcceptStream return ErrNoStreams.
+	// MaxStreams is the most streams that a peer may have in a session; it is refused
+	// further ones. A stream counts until the peer has ended it and the application is
+	// done with it, too: it has called Close, or CloseWrite and read to the end. Default
+	// 256; negative means that the session takes and opens none: OpenStream and
+	// AcceptStream return ErrNoStreams.
 	MaxStreams int
 	// StreamReceiveBuffer is how many bytes of a stream may wait to be read, or for what
 	// is missing, before its sender has to stop: 64 KiB to 1 GiB. Each segment counts 128

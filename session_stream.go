@@ -60,7 +60,8 @@ const (
 // below 1<<62.
 const (
 	// StreamRefused means that the peer has as many streams as it takes, its
-	// Config.MaxStreams. Its application has seen nothing of this one.
+	// Config.MaxStreams. Its application has seen nothing of this one, and may take
+	// another when it is done with some.
 	StreamRefused = streams.Refused
 	// StreamViolation means that what arrived breaks the rules of WIRE.md §5.9.
 	StreamViolation = streams.Violation
@@ -138,9 +139,10 @@ func (e *StreamError) Error() string {
 // Stream is one of several flows of a session (compare RFC 9000 §2 and RFC 8260). It
 // implements net.Conn, and keeps the boundaries of messages. What is lost on one stream
 // delays no other. Both applications have to close or reset it, or both to call
-// CloseWrite. Then it no longer counts for Config.MaxStreams, and what it holds is
-// released, but what waits to be read. Errors are of type *net.OpError, but for io.EOF.
-// All methods are safe for concurrent use.
+// CloseWrite and read to the end, whatever has happened to the stream before. Then it no
+// longer counts for Config.MaxStreams of the end that did not open it, and what it holds
+// is released. Errors are of type *net.OpError, but for io.EOF. All methods are safe for
+// concurrent use.
 type Stream struct {
 	conn     *Conn // immutable
 	messages bool  // each Write is one; immutable once the stream is open
@@ -172,7 +174,8 @@ type Stream struct {
 // ErrNoStreams if the peer takes no streams, ErrNoStreams if Config.MaxStreams of this
 // end is negative, the error of ctx when it is done, net.ErrClosed after Close or Abort,
 // and the error with which the session ended. A peer that has Config.MaxStreams
-// streams resets the stream with StreamRefused.
+// streams, or whose application is not done with as many, resets the stream with
+// StreamRefused.
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
@@ -461,6 +464,7 @@ func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	s.state.WriteDone()
 	if err := s.writeEndLocked(); err != nil {
 		return c.opError("close", err)
 	}

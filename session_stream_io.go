@@ -105,7 +105,8 @@ func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
 
 // MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
 // bytes: what fits into a Config.StreamReceiveBuffer as that of this end, or into more if
-// the peer has shown in this session that it has more, which it does once it reads. A
+// the peer has shown in this session that it has more, which it does once it reads. That
+// is believed up to 8 MiB, or StreamReceiveBuffer or StreamWriteBuffer of this end. A
 // peer with a smaller one resets the stream with StreamTooLarge. It may change with the
 // path MTU: up to 128 bytes of the buffer are for each packet of the message.
 func (s *Stream) MaxMessageSize() int {
@@ -198,6 +199,7 @@ func (s *Stream) readEndLocked() error {
 	c := s.conn
 	if err := s.state.ReadEnd(); err != nil {
 		c.streams.ready.Remove(turnOf, s) // no group has to tell it
+		s.state.ReadDone()
 		return err
 	}
 	if c.closing.state == stateEnded && c.closing.err == nil {

@@ -473,8 +473,10 @@ func TestStreamBacklogIsBounded(t *testing.T) {
 		require.Equal(t, 10, backlog)
 		require.Zero(t, held)
 		for range backlog {
-			_, err := acceptStream(t, b).Read(make([]byte, 1))
+			s := acceptStream(t, b)
+			_, err := s.Read(make([]byte, 1))
 			wantReset(t, err, StreamRefused, true)
+			require.NoError(t, s.Close())
 		}
 		require.Zero(t, figuresOf(b).fromPeer)
 		_, _ = a.Abort(), b.Abort()

@@ -52,6 +52,7 @@ func (c *Conn) streamTable() *sessionStreams {
 		t.Init((*streamHost)(c), streams.Limits{
 			Streams: cfg.MaxStreams, WriteBuffer: cfg.StreamWriteBuffer,
 			ReceiveBuffer: cfg.StreamReceiveBuffer, MostReceiveBuffer: c.ep.mostStreamBuffer,
+			MostShown: max(maxStreamReceive, cfg.StreamReceiveBuffer, cfg.StreamWriteBuffer),
 		})
 		t.canAccept.init(c)
 		c.streams = t

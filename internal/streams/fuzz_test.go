@@ -46,7 +46,7 @@ func newHost(first uint32, limits Limits) *testHost {
 }
 
 // someLimits are those of a session.
-var someLimits = Limits{Streams: 100, ReceiveBuffer: 1 << 20, MostReceiveBuffer: 8 << 20, WriteBuffer: 256 << 10}
+var someLimits = Limits{Streams: 100, ReceiveBuffer: 1 << 20, MostReceiveBuffer: 8 << 20, WriteBuffer: 256 << 10, MostShown: 8 << 20}
 
 // testHeadroom is what precedes the payload in the buffer of a segment.
 const testHeadroom = 30
@@ -185,6 +185,7 @@ func FuzzStreams(f *testing.F) {
 		h := newHost(2, someLimits)
 		table := &h.table
 		var mine []*Stream
+		done := make(ends)
 		for len(in) > 0 {
 			switch op := in.next(); {
 			case op < 16 && len(mine) < maxOpen:
@@ -200,9 +201,23 @@ func FuzzStreams(f *testing.F) {
 					s.Write(make([]byte, 1+int(op)))
 				}
 			case op < 84 && len(mine) > 0:
-				mine[int(op)%len(mine)].Finish()
+				s := mine[int(op)%len(mine)]
+				s.Finish()
+				done.of(s).wrote = true
+			case op < 86 && len(mine) > 0:
+				s := mine[int(op)%len(mine)]
+				s.Reset(1)
+				*done.of(s) = end{true, true}
+			case op < 87 && len(mine) > 0:
+				s := mine[int(in.next())%len(mine)]
+				s.CancelWrite(2)
+				done.of(s).wrote = true
 			case op < 88 && len(mine) > 0:
-				mine[int(op)%len(mine)].Reset(1)
+				s := mine[int(in.next())%len(mine)]
+				if _, more := s.NextMessage(); !more && s.ReadEnd() != nil {
+					s.ReadDone()
+					done.of(s).knows = true
+				}
 			case op < 96 && len(in) > 3:
 				n := min(len(in), int(op)%16)
 				table.Input(in[:n], false) // as it is
@@ -229,6 +244,7 @@ func FuzzStreams(f *testing.F) {
 				table.Input(in.segment(), false)
 			}
 			check(t, table)
+			done.check(t, table, mine)
 		}
 		for s := table.Accept(); s != nil; s = table.Accept() {
 			mine = append(mine, s)
@@ -236,10 +252,12 @@ func FuzzStreams(f *testing.F) {
 		for _, s := range mine {
 			s.StopReading(0)
 			s.Reset(0)
+			*done.of(s) = end{true, true}
 			require.Zero(t, s.in.held)
 			require.Zero(t, s.out.memory)
 		}
 		check(t, table)
+		done.check(t, table, mine)
 		require.Zero(t, table.held)
 		require.Zero(t, table.queued)
 		for table.Pull(false) {
@@ -249,21 +267,58 @@ func FuzzStreams(f *testing.F) {
 			h.acked(s)
 		}
 		require.Zero(t, table.Len(), "all is acknowledged, so all streams are over")
+		require.Zero(t, table.fromPeer, "and the application is done with them")
+		require.Zero(t, table.grown)
 	})
 }
 
-// check holds the accounts of the table against those of its
+// end is what the application has done with a stream.
+type end struct {
+	wrote bool // it has ended what it writes
+	knows bool // that no more can be read
+}
+
+type ends map[*Stream]*end
+
+func (e ends) of(s *Stream) *end {
+	if e[s] == nil {
+		e[s] = new(end)
+	}
+	return e[s]
+}
+
+// check counts the streams of the peer that are not over for both ends, and how far the
+// receive buffers of those of which something waits have grown. mine are those that the
+// application has.
+func (e ends) check(t *testing.T, table *Table, mine []*Stream) {
+	fromPeer, grown := 0, 0
+	for _, s := range append(mine, table.backlog...) {
+		if in := &s.in; !s.gone || in.waits() {
+			grown += max(in.window-table.limits.ReceiveBuffer, 0)
+		}
+		if s.id&1 == 0 {
+			continue
+		}
+		done := e.of(s)
+		_, more := s.NextMessage()
+		read := done.knows || !more && s.ReadEnd() == io.EOF && s.Stats().MessagesReceived > 0
+		if !s.gone || !done.wrote || !read {
+			fromPeer++
+		}
+	}
+	require.Equal(t, fromPeer, table.fromPeer)
+	require.Equal(t, grown, table.grown)
+}
+
+// check holds the accounts of the table against those of its streams.
 func check(t *testing.T, table *Table) {
-	fromPeer, all := 0, 0
+	all := 0
 	for id, s := range table.unread {
 		if all += s.in.held; !s.gone || id != s.id || !s.in.waits() {
 			t.Fatalf("stream %d, gone: %v, is said to have unread data: %v", id, s.gone, s.in.waits())
 		}
 	}
 	for id, s := range table.streams {
-		if id&1 == 1 {
-			fromPeer++
-		}
 		if first := s.out.first; first != nil && !s.sendable() && first.of.Deadline > 0 {
 			if at := table.Expires(); at == 0 || at > first.of.Deadline {
 				t.Fatalf("stream %d waits until %d at most, Purge is due at %d", id, first.of.Deadline, at)
@@ -290,12 +345,6 @@ func check(t *testing.T, table *Table) {
 			t.Fatalf("stream %d has a credit of %d and holds %d bytes, window %d", id, in.limit-in.got, held, in.window)
 		}
 	}
-	for _, s := range table.backlog {
-		if s.gone {
-			fromPeer++
-		}
-	}
-	require.Equal(t, fromPeer, table.fromPeer)
 	require.Equal(t, all, table.held)
 }
 

@@ -143,7 +143,7 @@ func (s *Stream) input(h *Header, data []byte) {
 	case Credit:
 		if h.Limit.After(s.out.limit) {
 			s.out.limit = h.Limit
-			s.table.shown = max(s.table.shown, int(int32(h.Limit-s.out.used)))
+			s.table.shown = max(s.table.shown, min(int(int32(h.Limit-s.out.used)), s.table.limits.MostShown))
 			s.table.sched.update(s)
 			s.Owner.Writable()
 		}
@@ -185,6 +185,12 @@ func (s *Stream) endReading(err error) {
 // StopReading drops what was not read, and lets the peer know that this end reads
 // no more. It reports false if that was done before.
 func (s *Stream) StopReading(code uint64) bool {
+	s.ReadDone()
+	return s.stopReading(code)
+}
+
+// stopReading is StopReading, be it not of the application.
+func (s *Stream) stopReading(code uint64) bool {
 	if s.in.stop {
 		return false
 	}
@@ -204,7 +210,7 @@ func (s *Stream) violation(code uint64) {
 	if s.in.err == nil {
 		s.in.err = s.table.host.Error(code, false)
 	}
-	s.Reset(code)
+	s.reset(code)
 }
 
 // credit returns how much more may arrive. Of what is passed over, nothing is set

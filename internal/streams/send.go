@@ -274,6 +274,7 @@ func (s *Stream) dropFirst() {
 // Finish lets FIN follow what waits, unless the stream was reset, or Table.Close came
 // before.
 func (s *Stream) Finish() {
+	s.WriteDone()
 	if !s.out.fin && s.out.err == nil && !s.table.failed {
 		s.out.fin = true
 		s.table.sched.update(s)
@@ -306,8 +307,15 @@ func (s *Stream) SetCut(cut bool) {
 
 // Reset resets both directions with code.
 func (s *Stream) Reset(code uint64) {
+	s.readDone, s.writeDone = true, true
+	s.reset(code)
+	s.table.settle(s)
+}
+
+// reset is Reset, be it not of the application.
+func (s *Stream) reset(code uint64) {
 	s.broken = s.broken || code != 0
-	s.StopReading(code)
+	s.stopReading(code)
 	s.resetWrite(code, s.table.host.Error(code, false))
 }
 
@@ -315,6 +323,7 @@ func (s *Stream) Reset(code uint64) {
 // written, as after Finish. It reports false if there is nothing to reset, or it
 // was done before.
 func (s *Stream) CancelWrite(code uint64) bool {
+	s.WriteDone()
 	if !s.resetWrite(code, s.table.host.Error(code, false)) {
 		return false
 	}

@@ -24,6 +24,7 @@ type Limits struct {
 	ReceiveBuffer     int // of a stream that is read, in bytes
 	MostReceiveBuffer int // of one that grows
 	WriteBuffer       int // of a stream
+	MostShown         int // bytes of a receive buffer that a peer is believed to have
 }
 
 // Host is the session of a Table.
@@ -109,14 +110,16 @@ type Stats struct {
 type Stream struct {
 	Owner Owner // set by Host.NewStream
 
-	table    *Table
-	id       uint32 // odd if the dialling end has opened it
-	params   Params
-	gone     bool // not in the table any more
-	broken   bool // reset with a code other than 0, by either end
-	accepted bool // Accept has returned it
-	out      sendSide
-	in       receiveSide
+	table     *Table
+	id        uint32 // odd if the dialling end has opened it
+	params    Params
+	gone      bool // not in the table any more
+	broken    bool // reset with a code other than 0, by either end
+	slot      bool // one of Table.fromPeer
+	readDone  bool // the application was told the end of what can be read, or reads no more
+	writeDone bool // it has ended what it writes
+	out       sendSide
+	in        receiveSide
 }
 
 // ID returns the number of the stream. Those of the dialling end are odd.
@@ -127,6 +130,27 @@ func (s *Stream) Params() Params { return s.params }
 
 // Gone reports whether both directions are over.
 func (s *Stream) Gone() bool { return s.gone }
+
+// ReadDone says that the application knows why nothing more can be read.
+func (s *Stream) ReadDone() {
+	s.readDone = true
+	s.table.settle(s)
+}
+
+// WriteDone says that the application writes no more, whatever has ended the stream
+// before. Finish, CancelWrite and Reset say so, too.
+func (s *Stream) WriteDone() {
+	s.writeDone = true
+	s.table.settle(s)
+}
+
+// done reports whether the application is done with the stream: it has ended what it
+// writes, and knows the end of what it reads, or has read all before that.
+func (s *Stream) done() bool {
+	in := &s.in
+	all := in.fin && in.over() && in.err == nil && !in.waits() && in.stats.MessagesReceived > 0
+	return s.writeDone && (s.readDone || all)
+}
 
 // Ended returns why the stream has ended: it was reset, the peer reads no more, or both
 // directions are over in order, which is net.ErrClosed; nil if it has not.

@@ -36,7 +36,7 @@ type Table struct {
 
 	next     uint32                    // id of the next stream of this end; 0: not decided yet
 	theirs   sparse.Set                // of the peer's streams: those that have been opened
-	fromPeer int                       // streams of the peer in the table, or in the backlog
+	fromPeer int                       // streams of the peer that are not over, or that the application is not done with
 	openings []*Stream                 // opened by this end, and the peer may not know of it
 	refused  []uint32                  // ids of streams to be refused
 	control  Tag                       // of segments that belong to no stream of the table
@@ -77,8 +77,6 @@ func (t *Table) Open(params Params) (*Stream, error) {
 }
 
 // Accept returns the oldest stream that the peer has opened; nil if there is none.
-// Until then the stream counts as one of the peer's, even if it is over: else a
-// peer could fill the backlog with streams that it ends at once.
 func (t *Table) Accept() *Stream {
 	if len(t.backlog) == 0 {
 		return nil
@@ -87,9 +85,6 @@ func (t *Table) Accept() *Stream {
 	t.backlog[0] = nil
 	if t.backlog = t.backlog[1:]; len(t.backlog) == 0 {
 		t.backlog = nil
-	}
-	if s.accepted = true; s.gone {
-		t.fromPeer--
 	}
 	return s
 }
@@ -118,7 +113,7 @@ func (t *Table) Held() int { return t.held }
 // Memory returns the bytes of memory that streams take because of the peer: Held, the
 // streams that the peer has opened, ids, and what is kept for reuse.
 func (t *Table) Memory() int {
-	return t.held + t.spareMemory() + (t.fromPeer+len(t.unread))*BytesHeld + t.theirs.Size() + 4*cap(t.refused)
+	return t.held + t.spareMemory() + t.fromPeer*BytesHeld + t.theirs.Size() + 4*cap(t.refused)
 }
 
 // Queued returns the bytes of memory of what waits to be sent.
@@ -218,6 +213,7 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 		return nil
 	}
 	s := t.add(h.ID, h.Params)
+	s.slot = true
 	t.fromPeer++
 	t.Counts.Accepted++
 	t.backlog = append(t.backlog, s)
@@ -285,7 +281,6 @@ func (t *Table) retire(s *Stream) {
 	if s.broken {
 		t.Counts.Reset++
 	}
-	t.grown -= max(s.in.window-t.limits.ReceiveBuffer, 0)
 	delete(t.streams, s.id)
 	t.shrink()
 	if s.in.waits() {
@@ -295,10 +290,26 @@ func (t *Table) retire(s *Stream) {
 		t.unread[s.id] = s
 	}
 	t.sched.update(s)
-	if s.accepted && !t.ours(s.id) {
+	t.settle(s)
+	s.Owner.Writable()
+}
+
+// settle takes s, which is over, out of the table's accounts: what its receive buffer has
+// grown by, once all was read; and its place among the peer's streams, once the
+// application is done with it, too. Else a peer could have any number of streams worked
+// on, and any amount wait to be read, in streams that it ends at once (CVE-2023-44487).
+func (t *Table) settle(s *Stream) {
+	if !s.gone || s.in.waits() {
+		return
+	}
+	if more := s.in.window - t.limits.ReceiveBuffer; more > 0 {
+		s.in.window -= more
+		t.grown -= more
+	}
+	if s.slot && s.done() {
+		s.slot = false
 		t.fromPeer--
 	}
-	s.Owner.Writable()
 }
 
 // shrink replaces a table of streams that has become much emptier: a map gives no
@@ -318,6 +329,7 @@ func (t *Table) read(s *Stream) {
 	if delete(t.unread, s.id); len(t.unread) == 0 {
 		t.unread = nil
 	}
+	t.settle(s)
 }
 
 // Fail ends all streams with err: the session delivers nothing more. What has
@@ -370,6 +382,7 @@ func (t *Table) Close(whole bool) {
 		s.in.stop = true
 		s.endReading(net.ErrClosed)
 		s.endWriting(whole)
+		s.readDone, s.writeDone = true, true
 		s.Owner.Writable()
 		t.retire(s)
 	}
