@@ -37,7 +37,7 @@ func (e *Endpoint) mayReroute() bool { return e.socket.own.Load() != nil }
 func (e *Endpoint) looksAt(waits bool, quiet, data, rto time.Duration) time.Duration {
 	looked := time.Duration(e.socket.own.Load().looked.Load())
 	if waits {
-		return reroute.Next(quiet, reroute.Patience(e.migrates, rto), looked)
+		return reroute.Next(quiet, reroute.Patience(rto), looked)
 	}
 	return reroute.After(data, looked)
 }
@@ -88,7 +88,7 @@ func (e *Endpoint) follow(own *ownAddress) (action reroute.Action, moved bool) {
 	if err != nil {
 		return reroute.Leave, false // it is closed
 	}
-	action = own.watch.Decide(socket, route, own.socket.Peer())
+	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates, e.now())
 	if action == reroute.Wait && route.Err != nil {
 		e.noteSocketError(route.Err)
 	}

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// patience is the least time without an answer after which a session looks whose
-	// address may change, if its RTO is not longer, and longPatience the most.
+	// patience is the least time without an answer after which a session looks, if its
+	// RTO is not longer, and longPatience the most.
 	patience     = 300 * time.Millisecond
 	longPatience = time.Second
 	// every is the time between two looks in the first while of a silence, and
@@ -22,20 +22,17 @@ const (
 	every      = 250 * time.Millisecond
 	everyLater = 500 * time.Millisecond
 	while      = 5 * time.Second
+	// confirmations is how many looks in a row have to show another address if the
+	// sessions do not survive that.
+	confirmations = 3
 )
 
 // Every is the time from a look that shows no usable route to the next one.
 const Every = every
 
-// Patience returns after which time without an answer a session looks. With moves it
-// survives another address. One that does not waits longer, as its old address may
-// still do. rto is the session's retransmission time-out.
-func Patience(moves bool, rto time.Duration) time.Duration {
-	if !moves {
-		return longPatience
-	}
-	return max(patience, min(rto, longPatience))
-}
+// Patience returns after which time without an answer a session looks. rto is its
+// retransmission time-out.
+func Patience(rto time.Duration) time.Duration { return max(patience, min(rto, longPatience)) }
 
 // Next returns when to look in a silence: nothing was heard since quiet, though an answer
 // is due. looked is when the last look was.
@@ -83,20 +80,33 @@ const (
 
 // Watch is what is remembered from one look to the next. The zero value is ready.
 type Watch struct {
-	lost bool // the last look has found no usable route
+	lost  bool          // the last look has found no usable route
+	other int           // looks in a row that have shown another address
+	at    time.Duration // when the last one was
 }
 
 // Decide returns what follows from a look at a socket that is, or was, connected to peer.
-func (w *Watch) Decide(s Socket, r Route, peer netip.Addr) Action {
+// moves says that its sessions survive another address. Otherwise the old one may still
+// do, and is only given up if several looks say so.
+func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.Duration) Action {
+	if now-w.at > 2*everyLater {
+		w.other = 0
+	}
+	w.at = now
 	switch {
-	case r.Unknown:
-		return Connect // which shows it
-	case r.Err != nil, narrower(r.Source, peer) && r.Source != s.Source:
+	case !r.Unknown && (r.Err != nil || narrower(r.Source, peer) && r.Source != s.Source):
 		w.lost = true
 		return Wait
-	case !s.Connected, r.Source != s.Source, r.Device != s.Device:
+	case !s.Connected:
 		return Connect
-	case w.lost:
+	case r.Unknown, r.Source != s.Source, r.Device != s.Device:
+		if w.other++; moves || w.other >= confirmations {
+			return Connect
+		}
+		return Leave
+	}
+	w.other = 0
+	if w.lost {
 		w.lost = false
 		return Resume
 	}
@@ -104,7 +114,7 @@ func (w *Watch) Decide(s Socket, r Route, peer netip.Addr) Action {
 }
 
 // Connected is called with the outcome of Connect.
-func (w *Watch) Connected(ok bool) { w.lost = !ok }
+func (w *Watch) Connected(ok bool) { w.lost, w.other = !ok, 0 }
 
 // narrower reports whether source is a link-local address and peer none: what the system
 // chooses while it has no other address yet, such as during duplicate address detection.
