@@ -127,6 +127,7 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 	e.socket.connected = true
 	e.socket.disposable = !d.wantsPort()
 	e.mu.Unlock()
+	e.keepConnected(socket.(*net.UDPConn), d.LocalAddr)
 	c, err := e.Dial(ctx, socket.RemoteAddr())
 	if err != nil {
 		_ = e.Close() // the error that matters is err

@@ -45,15 +45,16 @@ type Endpoint struct {
 
 // socketState is the sockets and their readers.
 type socketState struct {
-	shards     []shard        // one socket, or several that share a port; immutable
-	owned      bool           // the package opened the sockets, and closes them after the last use; immutable
-	connected  bool           // connected to a single peer; Endpoint.mu
-	disposable bool           // the system chose the local port, for a single session; set before that session starts
-	dials      int            // calls of Dial that may still open a session; Endpoint.mu
-	holdUntil  time.Duration  // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
-	done       chan struct{}  // closed when the endpoint closes
-	readers    sync.WaitGroup // the read goroutines
-	release    sync.Once      // the first Close releases sockets that are not owned
+	shards     []shard                    // one socket, or several that share a port; immutable
+	owned      bool                       // the package opened the sockets, and closes them after the last use; immutable
+	connected  bool                       // connected to a single peer; Endpoint.mu
+	own        atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
+	disposable bool                       // the system chose the local port, for a single session; set before that session starts
+	dials      int                        // calls of Dial that may still open a session; Endpoint.mu
+	holdUntil  time.Duration              // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
+	done       chan struct{}              // closed when the endpoint closes
+	readers    sync.WaitGroup             // the read goroutines
+	release    sync.Once                  // the first Close releases sockets that are not owned
 }
 
 // replyQueue holds the packets that are sent outside any session, and limits
@@ -164,8 +165,14 @@ func (e *Endpoint) now() time.Duration { return time.Since(e.epoch) }
 // clock returns a time since the epoch in milliseconds, modulo 2^32.
 func clock(now time.Duration) uint32 { return uint32(now.Milliseconds()) }
 
-// LocalAddr returns the address of the socket, which all shards have in common.
-func (e *Endpoint) LocalAddr() net.Addr { return e.socket.shards[0].conn().LocalAddr() }
+// LocalAddr returns the address of the socket, which all shards have in common. That of
+// a socket of Dial changes when the host's does.
+func (e *Endpoint) LocalAddr() net.Addr {
+	if own := e.socket.own.Load(); own != nil {
+		return own.socket.LocalAddr()
+	}
+	return e.socket.shards[0].conn().LocalAddr()
+}
 
 // Dial opens a session with the peer at addr. It draws a conversation id at random,
 // sends HELLO (WIRE.md §5.1) and waits for any answer. Every KCP endpoint that accepts

@@ -98,7 +98,9 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 		return false
 	}
 	e.counters.readErrors.Add(1)
+	e.noteSocketError(err)
 	e.refused(err)
+	e.troubled(err)
 	e.warn("socket read failed", err)
 	f, now := &s.failures, e.now()
 	if f.errors == 0 {

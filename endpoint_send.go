@@ -44,18 +44,35 @@ func (e *Endpoint) recycle(packets []packet) {
 	e.counters.bytesSent.Add(uint64(bytes))
 }
 
-// socketError is an error of a socket, and when it happened, since the epoch.
+// socketError is an error of a socket, or of its route, and when it happened, since the
+// epoch.
 type socketError struct {
 	at  time.Duration
 	err error
 }
 
-// socketErrorSince returns the last write error, if it is not older than since.
+// socketErrorSince returns the last error of the socket, if it is not older than since.
 func (e *Endpoint) socketErrorSince(since time.Duration) error {
-	if last := e.counters.lastWriteError.Load(); last != nil && last.at >= since {
+	if last := e.counters.lastSocketError.Load(); last != nil && last.at >= since {
 		return last.err
 	}
 	return nil
+}
+
+// socketErrorOf is socketErrorSince for the session with a peer. An error of a socket that
+// has other peers too counts if it names that one.
+func (e *Endpoint) socketErrorOf(peer net.Addr, since time.Duration) error {
+	err := e.socketErrorSince(since)
+	var op *net.OpError
+	if e.socket.own.Load() == nil && !(errors.As(err, &op) && op.Addr != nil && op.Addr.String() == peer.String()) {
+		return nil
+	}
+	return err
+}
+
+// noteSocketError makes err the last error of the socket.
+func (e *Endpoint) noteSocketError(err error) {
+	e.counters.lastSocketError.Store(&socketError{e.now(), err})
 }
 
 // writeFailed handles a write error of a socket. It reports false if the socket
@@ -65,8 +82,11 @@ func (e *Endpoint) writeFailed(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
-	e.counters.lastWriteError.Store(&socketError{e.now(), err})
+	if !errors.Is(err, syscall.EDESTADDRREQ) { // else the error of connecting it again says why
+		e.noteSocketError(err)
+	}
 	e.refused(err) // the system reports it once, to a read or to a write
+	e.troubled(err)
 	e.warn("socket write failed", err)
 	return true
 }

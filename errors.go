@@ -170,7 +170,13 @@ type PeerLostError struct {
 	// Stalled is how long the peer had accepted none of the data waiting for it, if
 	// Config.StallTimeout has passed, and otherwise 0.
 	Stalled time.Duration
+	// Socket is the last error of the socket during Silence, such as that there is no
+	// route to the peer; nil if there was none, or if Idle or Stalled say why.
+	Socket error
 }
+
+// Unwrap returns Socket.
+func (e *PeerLostError) Unwrap() error { return e.Socket }
 
 func (e *PeerLostError) Error() string {
 	if e.Idle {
@@ -179,7 +185,11 @@ func (e *PeerLostError) Error() string {
 	if e.Stalled > 0 {
 		return fmt.Sprintf("kcp: peer lost: no data accepted for %v", rounded(e.Stalled))
 	}
-	return fmt.Sprintf("kcp: peer lost: nothing received for %v", rounded(e.Silence))
+	text := fmt.Sprintf("kcp: peer lost: nothing received for %v", rounded(e.Silence))
+	if e.Socket != nil {
+		text += ": " + e.Socket.Error()
+	}
+	return text
 }
 
 // SocketError means that the endpoint has ended, as its net.PacketConn returned

@@ -49,6 +49,7 @@ type sessionPort interface {
 	discardSend()
 	timeoutLate() int32
 	holdTimeouts(on bool)
+	probePath()
 	segmentPacket(*sendSegment) []byte
 	releaseSegment(*sendSegment)
 	answerHeader() header

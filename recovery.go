@@ -286,6 +286,14 @@ func (k *KCP) detectOutage() {
 	}
 }
 
+// probePath takes what is in flight for lost, as in an outage: the path is another one, or
+// is there again. A copy of the oldest segment leaves with the next flush.
+func (k *KCP) probePath() {
+	if r := &k.snd.recovery; k.cfg.ext.OutageProbe != 0 && k.snd.inFlight > 0 {
+		r.inOutage, r.probeAt, r.beyondAt = true, k.clock.now, k.clock.now
+	}
+}
+
 // flushOutageProbe sends a copy of the oldest segment in flight every
 // OutageProbe milliseconds during an outage.
 func (k *KCP) flushOutageProbe(h *header) {

@@ -172,11 +172,9 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 	if !c.live.outstanding {
 		return nil
 	}
-	if cfg.PeerTimeout > 0 && now-max(c.live.lastHeard, c.live.since) >= cfg.PeerTimeout {
-		return &PeerLostError{Silence: silence}
-	}
-	if cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
-		return &PeerLostError{Silence: silence}
+	if cfg.PeerTimeout > 0 && now-max(c.live.lastHeard, c.live.since) >= cfg.PeerTimeout ||
+		cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
+		return &PeerLostError{Silence: silence, Socket: c.ep.socketErrorOf(c.path.remote, c.live.lastHeard)}
 	}
 	return nil
 }

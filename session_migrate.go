@@ -162,15 +162,58 @@ func (c *Conn) migrateTo(to source) bool {
 		return false
 	}
 	c.path.remote = to.netAddr()
-	// The measurements are of another path (RFC 9000 §9.4).
-	c.kcp.SetCongestionControl(c.newCongestionControl())
-	c.restartMTUSearch()
-	c.rtt = rttState{}
+	c.beginPath()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
 	c.renewResetKey()
 	c.traceMoved()
 	return true
+}
+
+// beginPath drops the measurements, which are of another path (RFC 9000 §9.4).
+func (c *Conn) beginPath() {
+	c.kcp.SetCongestionControl(c.newCongestionControl())
+	c.restartMTUSearch()
+	c.rtt = rttState{}
+}
+
+// looksAt returns when the session has the route to the peer looked at, as it hears
+// nothing; 0: never.
+func (c *Conn) looksAt() time.Duration {
+	l := &c.live
+	if !c.ep.mayReroute() || c.closing.state > stateLingering {
+		return 0
+	}
+	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	return c.ep.looksAt(l.outstanding, max(l.lastHeard, l.since), l.lastData, rto)
+}
+
+// rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a
+// route to the peer again. moved says that it is from another address of this end's: if
+// the peer knows the session by its packets, it migrates there (RFC 9000 §9.2). Otherwise
+// the answer to PING ends the session.
+func (c *Conn) rerouted(moved bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l, now := &c.hs, c.ep.now()
+	if c.closing.state > stateLingering || l.silent() {
+		return
+	}
+	c.setClock(now)
+	if moved && l.reached {
+		c.beginPath()
+	}
+	wait := c.requestWait()
+	for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+		if r.active {
+			r.again(now-wait, wait)
+		}
+	}
+	if l.reached && !l.ping.active && !(l.peerFin && c.over()) {
+		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, wait)
+	}
+	c.kcp.probePath()
+	c.kick(now)
 }
 
 // pathValidation is the state of a session whose peer has sent from another

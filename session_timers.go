@@ -104,6 +104,9 @@ func (c *Conn) schedule(now time.Duration) {
 	if at := c.nextSignalTime(); at > 0 {
 		sooner(at)
 	}
+	if at := c.looksAt(); at > 0 {
+		sooner(at)
+	}
 	if c.timers.compactAt > 0 {
 		sooner(c.timers.compactAt)
 	}
@@ -192,6 +195,9 @@ func (c *Conn) onWake() {
 		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
+	}
+	if at := c.looksAt(); at > 0 && now >= at {
+		c.ep.look(0)
 	}
 	c.setClock(now)
 	c.sendDueSignals(now)

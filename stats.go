@@ -125,7 +125,7 @@ type endpointCounters struct {
 	resetsSent                        atomic.Uint64
 	forwarded, dropForward            atomic.Uint64
 
-	lastWriteError atomic.Pointer[socketError] // nil: none
+	lastSocketError atomic.Pointer[socketError] // nil: none
 }
 
 // Stats returns a snapshot of the endpoint.

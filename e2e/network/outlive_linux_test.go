@@ -1,0 +1,374 @@
+package network
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
+)
+
+// patience is how long what has to happen may take, on a machine with much to do.
+const patience = 20 * time.Second
+
+// plan is three hosts: the client has two cables to a router, and the server is behind
+// that. The client sends by wlan.
+//
+//	client wlan 10.1.0.2 fd01::2 -- ra 10.1.0.1 fd01::1 router
+//	       wwan 10.2.0.2 fd02::2 -- rb 10.2.0.1 fd02::1
+//	                                rs 10.3.0.1 fd03::1 -- s 10.3.0.2 fd03::2 server
+type plan struct{ client, router, server *host }
+
+// newPlan makes the hosts.
+func newPlan(t *testing.T) *plan {
+	t.Helper()
+	p := &plan{client(t), newHost(t), newHost(t)}
+	cable(t, p.client, "wlan", p.router, "ra")
+	cable(t, p.client, "wwan", p.router, "rb")
+	cable(t, p.router, "rs", p.server, "s")
+	p.router.set(t, "ipv4.ip_forward", "1")
+	p.router.set(t, "ipv6.conf.all.forwarding", "1")
+	p.router.must(t, `
+		ip addr add 10.1.0.1/24 dev ra
+		ip addr add 10.2.0.1/24 dev rb
+		ip addr add 10.3.0.1/24 dev rs
+		ip addr add fd01::1/64 dev ra nodad
+		ip addr add fd02::1/64 dev rb nodad
+		ip addr add fd03::1/64 dev rs nodad`)
+	p.server.must(t, `
+		ip addr add 10.3.0.2/24 dev s
+		ip addr add fd03::2/64 dev s nodad
+		ip route add default via 10.3.0.1
+		ip route add default via fd03::1`)
+	p.client.must(t, addresses("wlan", 1, 2)+addresses("wwan", 2, 2)+via("wlan"))
+	return p
+}
+
+// addresses are commands that give an interface of the client its addresses in net n.
+func addresses(dev string, n, host int) string {
+	return fmt.Sprintf(`
+		ip addr add 10.%[2]d.0.%[3]d/24 dev %[1]s
+		ip addr add fd0%[2]d::%[3]d/64 dev %[1]s nodad`, dev, n, host)
+}
+
+// via are commands by which the client sends to the server by an interface.
+func via(dev string) string {
+	n := 1 + slices.Index([]string{"wlan", "wwan"}, dev)
+	return fmt.Sprintf(`
+		ip route replace default via 10.%[1]d.0.1 dev %[2]s
+		ip route replace default via fd0%[1]d::1 dev %[2]s`, n, dev)
+}
+
+// without are commands that take away the addresses of an interface.
+func without(dev string) string {
+	return fmt.Sprintf(`
+		ip -4 addr flush dev %[1]s
+		ip -6 addr flush dev %[1]s scope global`, dev)
+}
+
+// use is how an application uses a session.
+type use byte
+
+const (
+	echoes  use = 'e' // numbers come back
+	listens use = 'l' // the server sends numbers
+	uploads use = 'u' // as many numbers as go
+)
+
+// tick is the time between two numbers.
+const tick = 20 * time.Millisecond
+
+// session is one that is to outlive an event, and the numbers that have arrived.
+type session struct {
+	name  string
+	conn  *kcp.Conn
+	moves bool          // it has to go on, from whatever address
+	sent  atomic.Uint64 // numbers written so far
+	got   atomic.Uint64 // numbers that have arrived at the other end, or came back
+	done  chan struct{} // closed when err is set
+
+	mu   sync.Mutex
+	err  error
+	last time.Time     // when a number arrived, or err was set
+	gap  time.Duration // the longest between two
+}
+
+// write writes numbers to w, one each tick; 0: as fast as they go. all is what they are
+// counted in.
+func (s *session) write(w io.Writer, every time.Duration) {
+	var number [8]byte
+	block := make([]byte, 0, 1024)
+	for n := uint64(0); ; n++ {
+		binary.BigEndian.PutUint64(number[:], n*0x9e3779b97f4a7c15)
+		if block = append(block, number[:]...); every == 0 && len(block) < cap(block) {
+			continue
+		}
+		if _, err := w.Write(block); err != nil {
+			return
+		}
+		block = block[:0]
+		s.sent.Store(n + 1)
+		if every > 0 {
+			time.Sleep(every)
+		}
+	}
+}
+
+// read compares numbers that arrive at r with those that were written.
+func (s *session) read(r io.Reader) {
+	var number, want [8]byte
+	for n := uint64(0); ; n++ {
+		_, err := io.ReadFull(r, number[:])
+		binary.BigEndian.PutUint64(want[:], n*0x9e3779b97f4a7c15)
+		if err == nil && number != want {
+			err = fmt.Errorf("number %d is %x, not %x", n, number, want)
+		}
+		if err != nil {
+			s.fail(err)
+			return
+		}
+		s.mu.Lock()
+		if now := time.Now(); !s.last.IsZero() {
+			s.gap, s.last = max(s.gap, now.Sub(s.last)), now
+		} else {
+			s.last = now
+		}
+		s.mu.Unlock()
+		s.got.Store(n + 1)
+	}
+}
+
+func (s *session) fail(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err == nil {
+		s.err = err
+		s.gap, s.last = max(s.gap, time.Since(s.last)), time.Now()
+		close(s.done)
+	}
+}
+
+// longest returns the longest time between two numbers since the last call.
+func (s *session) longest() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	gap := s.gap
+	s.gap = 0
+	return gap
+}
+
+// await waits until a number has arrived that was written after now, or the session has
+// ended.
+func (s *session) await() error {
+	begin, want := time.Now(), s.sent.Load()+1
+	for s.got.Load() <= want {
+		select {
+		case <-s.done:
+			return s.err
+		case <-time.After(time.Millisecond):
+		}
+		if time.Since(begin) > patience {
+			return fmt.Errorf("%d of %d numbers after %v", s.got.Load(), s.sent.Load(), patience)
+		}
+	}
+	return nil
+}
+
+// protections are those of the sessions.
+func protections(t *testing.T) map[string]*kcp.Config {
+	return map[string]*kcp.Config{
+		"TLS":   {TLS: testenv.TLS()},
+		"AEAD":  {Cipher: testenv.AEAD(t)},
+		"plain": {},
+	}
+}
+
+// sessions opens sessions of all kinds: over IPv4 and IPv6, with each protection. Those
+// with TLS are used in each way.
+func (p *plan) sessions(t *testing.T) (all []*session) {
+	t.Helper()
+	port := 4000
+	for name, config := range protections(t) {
+		for _, to := range []string{"10.3.0.2", "fd03::2"} {
+			port++
+			address := net.JoinHostPort(to, fmt.Sprint(port))
+			peers := p.serve(t, address, config)
+			ways := []use{echoes}
+			if name == "TLS" {
+				ways = append(ways, listens, uploads)
+			}
+			for _, way := range ways {
+				s := p.dial(t, address, config, way, peers)
+				s.name, s.moves = fmt.Sprintf("%s %s %c", name, to, way), name != "plain"
+				all = append(all, s)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b *session) int { return strings.Compare(a.name, b.name) })
+	for _, s := range all {
+		err := s.await()
+		require.NoError(t, err, s.name)
+	}
+	return all
+}
+
+// serve accepts sessions at the server. It sends their ends to the result.
+func (p *plan) serve(t *testing.T, address string, config *kcp.Config) <-chan *kcp.Conn {
+	t.Helper()
+	var l *kcp.Listener
+	require.NoError(t, p.server.do(func() (err error) {
+		l, err = kcp.Listen("udp", address, config)
+		return err
+	}))
+	t.Cleanup(func() { l.Endpoint().Close() })
+	peers := make(chan *kcp.Conn)
+	go func() {
+		for {
+			c, err := l.AcceptKCP(t.Context())
+			if err != nil {
+				return
+			}
+			peers <- c
+		}
+	}()
+	return peers
+}
+
+// dial opens a session, and uses it in a way.
+func (p *plan) dial(t *testing.T, address string, config *kcp.Config, way use, peers <-chan *kcp.Conn) *session {
+	t.Helper()
+	settings := *config
+	if way == uploads {
+		settings.MaxRate, settings.WriteBuffer = 1<<20, 64<<10
+	}
+	conn, err := kcp.Dial("udp", address, &settings)
+	require.NoError(t, err)
+	t.Cleanup(func() { conn.Endpoint().Close() })
+	s := &session{conn: conn, done: make(chan struct{})}
+	peer := <-peers
+	switch way {
+	case echoes:
+		go func() { _, _ = io.Copy(peer, peer) }()
+		go s.write(conn, tick)
+		go s.read(conn)
+	case listens:
+		go s.write(peer, tick)
+		go s.read(conn)
+	case uploads:
+		go s.write(conn, 0)
+		go s.read(peer)
+	}
+	return s
+}
+
+// outlive has all sessions outlive an event at the hosts, and prints how long they were
+// silent. Without an authenticating cipher they may also end with ErrReset, if the event
+// has changed the client's address.
+func outlive(t *testing.T, all []*session, moved bool, event func()) {
+	t.Helper()
+	for _, s := range all {
+		s.longest()
+	}
+	event()
+	for _, s := range all {
+		err := s.await()
+		if !s.moves && moved && errors.Is(err, kcp.ErrReset) {
+			t.Logf("%-20s ErrReset after %v", s.name, s.longest().Round(time.Millisecond))
+			continue
+		}
+		require.NoError(t, err, s.name)
+		t.Logf("%-20s silent for %v, from %v", s.name, s.longest().Round(time.Millisecond), s.conn.LocalAddr())
+	}
+}
+
+// from requires that all sessions that live send from the addresses of net n.
+func from(t *testing.T, all []*session, n, host int) {
+	t.Helper()
+	for _, s := range all {
+		if s.conn.Err() != nil {
+			continue
+		}
+		want := fmt.Sprintf("10.%d.0.%d", n, host)
+		if strings.Contains(s.name, "fd03") {
+			want = fmt.Sprintf("fd0%d::%d", n, host)
+		}
+		got := s.conn.LocalAddr().(*net.UDPAddr)
+		require.True(t, net.ParseIP(want).Equal(got.IP), "%s sends from %v, not %s", s.name, got, want)
+	}
+}
+
+// events are what happens to the client's address, and where it sends from then.
+var events = []struct {
+	name      string
+	moved     bool // it has another address, if only for a while
+	net, host int  // its address then; 0: that of either interface
+	happen    func(t *testing.T, p *plan)
+}{
+	{"another route, the address stays", true, 2, 2, func(t *testing.T, p *plan) {
+		p.router.must(t, "ip link set ra down")
+		p.client.must(t, via("wwan"))
+	}},
+	{"another interface, the first is down", true, 2, 2, func(t *testing.T, p *plan) {
+		p.client.must(t, "ip link set wlan down"+via("wwan"))
+	}},
+	{"another interface, the first is gone", true, 2, 2, func(t *testing.T, p *plan) {
+		p.client.must(t, "ip link del wlan"+via("wwan"))
+	}},
+	{"the address is replaced", true, 1, 77, func(t *testing.T, p *plan) {
+		p.client.must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
+	}},
+	{"the address goes, and comes back", true, 0, 0, func(t *testing.T, p *plan) {
+		p.client.must(t, without("wlan"))
+		time.Sleep(time.Second)
+		p.client.must(t, addresses("wlan", 1, 2)+via("wlan"))
+	}},
+	{"the interface goes down, and comes up", false, 1, 2, func(t *testing.T, p *plan) {
+		p.client.must(t, "ip link set wlan down")
+		time.Sleep(2 * time.Second)
+		p.client.must(t, "ip link set wlan up\nip addr add fd01::2/64 dev wlan nodad"+via("wlan"))
+	}},
+	{"the cable is unplugged", false, 1, 2, func(t *testing.T, p *plan) {
+		p.router.must(t, "ip link set ra down")
+		time.Sleep(3 * time.Second)
+		p.router.must(t, "ip link set ra up\nip addr add fd01::1/64 dev ra nodad")
+	}},
+	{"the sockets are destroyed", false, 1, 2, func(t *testing.T, p *plan) {
+		out, err := exec.Command("ss", "-K", "-u", "-n", "dst", "10.3.0.2", "or", "dst", "[fd03::2]").CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		if strings.Count(string(out), "10.3.0.2") == 0 || strings.Count(string(out), "fd03::2") == 0 {
+			t.Skipf("this system destroys no sockets: %s", out)
+		}
+	}},
+}
+
+// A session of Dial goes on when its own address does not.
+func TestOutliveAddress(t *testing.T) {
+	for _, event := range events {
+		t.Run(event.name, func(t *testing.T) {
+			b := time.Now()
+			p := newPlan(t)
+			t.Log("PLAN", time.Since(b))
+			all := p.sessions(t)
+			t.Log("SESS", time.Since(b))
+			defer func() { t.Log("END", time.Since(b)) }()
+			from(t, all, 1, 2)
+			outlive(t, all, event.moved, func() { event.happen(t, p) })
+			if event.net != 0 {
+				from(t, all, event.net, event.host)
+			}
+			outlive(t, slices.DeleteFunc(all, func(s *session) bool { return s.conn.Err() != nil }), false, func() {})
+		})
+	}
+}

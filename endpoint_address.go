@@ -1,0 +1,114 @@
+package kcp
+
+import (
+	"net"
+	"sync/atomic"
+	"time"
+
+	"github.com/arqnet/kcp/internal/reroute"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// The address of the socket of a Dial. That socket is connected, which fixes the address
+// that it sends from. When the host has another one, or another route to the peer, the
+// socket is connected again, and the sessions that can migrate do (RFC 9000 §9.2).
+
+// ownAddress is the socket of a Dial, and what is known of its route. It needs no lock.
+type ownAddress struct {
+	socket  *udp.Connected
+	looked  atomic.Int64  // when the last look was, in ns since the epoch
+	looking atomic.Bool   // a look is under way or about to be; who has set it uses watch
+	watch   reroute.Watch // used by the present look
+}
+
+// keepConnected has the socket of a Dial, which was opened from local, connected again
+// when that is necessary.
+func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
+	if k := udp.NewConnected(socket, local, e.config.Control); k != nil {
+		e.socket.own.Store(&ownAddress{socket: k})
+	}
+}
+
+// mayReroute reports whether the socket is connected again when that is necessary.
+func (e *Endpoint) mayReroute() bool { return e.socket.own.Load() != nil }
+
+// looksAt returns when a session is to have the route looked at: it has waited for an
+// answer since quiet, or waits for nothing, and has last got data at a time. 0: never.
+func (e *Endpoint) looksAt(waits bool, quiet, data, rto time.Duration) time.Duration {
+	looked := time.Duration(e.socket.own.Load().looked.Load())
+	if waits {
+		return reroute.Next(quiet, reroute.Patience(rto), looked)
+	}
+	return reroute.After(data, looked)
+}
+
+// look has the route looked at, on a goroutine that ends with that, unless this is about
+// to happen.
+func (e *Endpoint) look(after time.Duration) {
+	if own := e.socket.own.Load(); own != nil && own.looking.CompareAndSwap(false, true) {
+		own.looked.Store(int64(e.now() + max(after, 0)))
+		time.AfterFunc(after, func() { e.lookNow(own) })
+	}
+}
+
+// troubled has the route looked at if an error of the socket may be due to it, and if no
+// look was just before.
+func (e *Endpoint) troubled(err error) {
+	if own := e.socket.own.Load(); own != nil && reroute.Concerns(err) {
+		e.look(time.Duration(own.looked.Load()) + reroute.Every - e.now())
+	}
+}
+
+// lookNow looks at the route, and does what follows. While there is none it looks again
+// and again.
+func (e *Endpoint) lookNow(own *ownAddress) {
+	if e.stopped() || e.socket.shards[0].link.Load().inbox != nil {
+		own.looked.Store(never / 2) // after a handover the socket is another process's
+		return
+	}
+	action, moved := e.follow(own)
+	own.looking.Store(false)
+	switch action {
+	case reroute.Wait:
+		e.look(reroute.Every)
+	case reroute.Connect, reroute.Resume:
+		e.mu.RLock()
+		conns := e.table.Sessions()
+		e.mu.RUnlock()
+		for _, c := range conns {
+			c.rerouted(moved)
+		}
+	}
+}
+
+// follow looks at the socket and the route, and connects the socket again if that is to
+// be done. moved reports whether the socket has another address now.
+func (e *Endpoint) follow(own *ownAddress) (action reroute.Action, moved bool) {
+	socket, route, err := own.socket.Look()
+	if err != nil {
+		return reroute.Leave, false // it is closed
+	}
+	action = own.watch.Decide(socket, route, own.socket.Peer(), e.migrates, e.now())
+	if action == reroute.Wait && route.Err != nil {
+		e.noteSocketError(route.Err)
+	}
+	if action != reroute.Connect {
+		return action, false
+	}
+	device := route.Device
+	if route.Unknown {
+		device = socket.Device
+	}
+	before := own.socket.LocalAddr()
+	moved, err = own.socket.Reconnect(device)
+	own.watch.Connected(err == nil)
+	if err != nil {
+		e.noteSocketError(err)
+		e.warn("socket cannot be connected again", err)
+		return reroute.Wait, false
+	}
+	if log := e.config.Logger; log != nil && moved {
+		log.Info("kcp: local address changed", "from", before.String(), "local", e.LocalAddr().String())
+	}
+	return action, moved
+}

@@ -1,0 +1,145 @@
+// Package reroute decides when a socket that is connected to one peer asks the system
+// for its route to it, and what follows from the answer. To connect a socket fixes the
+// address that it sends from. If the host has another one now, or another route, the
+// socket has to be connected again: the client's part of connection migration (RFC 9000
+// §9.2). There is no clock, socket or lock here.
+package reroute
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"time"
+)
+
+const (
+	// patience is the least time without an answer after which a session looks, if its
+	// RTO is not longer, and longPatience the most.
+	patience     = 300 * time.Millisecond
+	longPatience = time.Second
+	// every is the time between two looks in the first while of a silence, and
+	// everyLater after that.
+	every      = 250 * time.Millisecond
+	everyLater = 500 * time.Millisecond
+	while      = 5 * time.Second
+	// confirmations is how many looks in a row have to show another address if the
+	// sessions do not survive that.
+	confirmations = 3
+)
+
+// Every is the time from a look that shows no usable route to the next one.
+const Every = every
+
+// Patience returns after which time without an answer a session looks. rto is its
+// retransmission time-out.
+func Patience(rto time.Duration) time.Duration { return max(patience, min(rto, longPatience)) }
+
+// Next returns when to look in a silence: nothing was heard since quiet, though an answer
+// is due. looked is when the last look was.
+func Next(quiet, patience, looked time.Duration) time.Duration {
+	if looked-quiet < while {
+		return max(quiet+patience, looked+every)
+	}
+	return max(quiet+patience, looked+everyLater)
+}
+
+// After returns when to look once after data, which was the last at a time: a session that
+// only listens has nothing that is to be answered. data is 0 if there was none. 0: it has
+// looked.
+func After(data, looked time.Duration) time.Duration {
+	if at := data + longPatience; data > 0 && looked < at {
+		return at
+	}
+	return 0
+}
+
+// Socket is the state of a connected socket.
+type Socket struct {
+	Connected bool       // it still is
+	Source    netip.Addr // that it sends from, or sent from last
+	Device    string     // the interface that it is bound to; "": none
+}
+
+// Route is the system's answer to which address it would send from now.
+type Route struct {
+	Source  netip.Addr
+	Device  string // the interface that a new socket would be bound to; "": none
+	Err     error  // why there is no route; nil: there is one
+	Unknown bool   // the system cannot be asked
+}
+
+// Action is what follows from a look.
+type Action uint8
+
+const (
+	Leave   Action = iota // nothing has changed
+	Wait                  // there is no usable route: the next look may find one
+	Resume                // there is one again, and the socket can use it
+	Connect               // the socket has to be connected again
+)
+
+// Watch is what is remembered from one look to the next. The zero value is ready.
+type Watch struct {
+	lost  bool          // the last look has found no usable route
+	other int           // looks in a row that have shown another address
+	at    time.Duration // when the last one was
+}
+
+// Decide returns what follows from a look at a socket that is, or was, connected to peer.
+// moves says that its sessions survive another address. Otherwise the old one may still
+// do, and is only given up if several looks say so.
+func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.Duration) Action {
+	if now-w.at > 2*everyLater {
+		w.other = 0
+	}
+	w.at = now
+	switch {
+	case !r.Unknown && (r.Err != nil || narrower(r.Source, peer) && r.Source != s.Source):
+		w.lost = true
+		return Wait
+	case !s.Connected:
+		return Connect
+	case r.Unknown, r.Source != s.Source, r.Device != s.Device:
+		if w.other++; moves || w.other >= confirmations {
+			return Connect
+		}
+		return Leave
+	}
+	w.other = 0
+	if w.lost {
+		w.lost = false
+		return Resume
+	}
+	return Leave
+}
+
+// Connected is called with the outcome of Connect.
+func (w *Watch) Connected(ok bool) { w.lost, w.other = !ok, 0 }
+
+// narrower reports whether source is a link-local address and peer none: what the system
+// chooses while it has no other address yet, such as during duplicate address detection.
+// No answer would arrive there (RFC 6724 §5, rule 2).
+func narrower(source, peer netip.Addr) bool {
+	return source.Is6() && source.IsLinkLocalUnicast() && !peer.IsLinkLocalUnicast()
+}
+
+// indifferent are errors of a socket that say nothing about its own address.
+var indifferent = []error{
+	syscall.ECONNREFUSED, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.ENOMEM,
+	syscall.EPERM, syscall.EACCES, syscall.EAGAIN, syscall.EINTR,
+}
+
+// Concerns reports whether an error of a socket may be due to its own address, or to its
+// route.
+func Concerns(err error) bool {
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return false
+	}
+	for _, e := range indifferent {
+		if errno == e {
+			return false
+		}
+	}
+	return true
+}
