@@ -145,6 +145,7 @@ type timerState struct {
 type mtuState struct {
 	search *pmtud.Search // nil until a search is worthwhile
 	counts probeCounts
+	whole  int32 // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
 }
 
 // inputState is what handles input before the state machine, or beside it.
