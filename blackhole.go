@@ -5,7 +5,8 @@ package kcp
 // detector judges by the acknowledgements and losses of the data in them.
 type blackHoleDetector struct {
 	watchAbove   int32  // bytes; larger packets are watched; 0: none
-	base         int32  // bytes; what nearly every path takes
+	base         uint16 // bytes; what nearly every path takes
+	floor        uint16 // bytes; in place of watchAbove while the MTU is no larger than that
 	lost         int32  // watched packets lost since one of smallestLost arrived
 	smallestLost int32  // bytes of the smallest of them
 	taken        int32  // bytes of the largest packet arrived on this path
@@ -30,7 +31,7 @@ func (s *sendSegment) arrivedIn() int32 {
 // declaredLost records that a packet of size bytes is declared lost. One
 // larger than mtu dates from before the MTU shrank, and says nothing new.
 func (w *blackHoleDetector) declaredLost(size, mtu int32, now seq) {
-	if w.watchAbove == 0 || size <= w.watchAbove || size > mtu {
+	if above := w.above(mtu); above == 0 || size <= above || size > mtu {
 		return
 	}
 	if w.lost == 0 {
@@ -53,7 +54,7 @@ func (w *blackHoleDetector) arrived(size int32) {
 // takes.
 func (k *KCP) maxPacket() int {
 	if w := &k.snd.blackHole; w.lost >= watchedLosses && k.cfg.ext.SendPieces && k.blackHoleSuspected() {
-		return min(k.cfg.mtu, int(max(w.watchAbove, min(w.base, w.taken))))
+		return min(k.cfg.mtu, int(max(w.above(int32(k.cfg.mtu)), min(int32(w.base), w.taken))))
 	}
 	return k.cfg.mtu
 }
@@ -64,9 +65,18 @@ func (k *KCP) maxPacket() int {
 func (k *KCP) maxPacketOf(s *sendSegment) int {
 	size, w := k.maxPacket(), &k.snd.blackHole
 	if w.watchAbove > 0 && k.cfg.ext.SendPieces && (s.xmit > 1 || s.repeats > 0) {
-		return min(size, int(max(w.watchAbove, w.taken)))
+		return min(size, int(max(w.above(int32(k.cfg.mtu)), w.taken)))
 	}
 	return size
+}
+
+// above returns the size of the largest packets that are not watched, in bytes; 0:
+// none are watched.
+func (w *blackHoleDetector) above(mtu int32) int32 {
+	if mtu > w.watchAbove {
+		return w.watchAbove
+	}
+	return min(w.watchAbove, int32(w.floor))
 }
 
 // blackHoleSuspected reports whether the path may be dropping large packets.

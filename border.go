@@ -119,6 +119,7 @@ type packet struct {
 	segment  *sendSegment // to release once the packet is written; nil: there is none
 	datagram bool         // from SendDatagram: bypasses the state machine and FEC
 	ready    bool         // of a TLS handshake: leaves as it is
+	repeats  uint8        // if ready: how often the flight has left before
 	parity   bool         // of FEC, held back by the cap of the rate
 }
 
@@ -321,8 +322,9 @@ func (e *Endpoint) challengeOf(address source, conv, token uint32, at time.Durat
 	return signal{sigPing, s[0], s[1]}
 }
 
-// canProbe reports whether a socket can send probes of the path MTU.
-func (e *Endpoint) canProbe(shard int) bool { return e.socket.shards[shard].sock().CanProbe() }
+// keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of
+// the path MTU must not be.
+func (e *Endpoint) keepsWhole(shard int) bool { return e.socket.shards[shard].sock().KeepsWhole() }
 
 // several reports whether there is more than one session, so that there may be incast.
 func (e *Endpoint) several() bool { return e.load.sessions.Load() > 1 }

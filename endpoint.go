@@ -132,6 +132,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
+		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
 		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
 		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.conn()) {

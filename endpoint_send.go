@@ -11,8 +11,9 @@ import (
 )
 
 // write writes batch to a socket. A write error concerns one packet, which then
-// counts as lost on the path.
-func (e *Endpoint) write(shard int, batch []udp.Datagram) {
+// counts as lost on the path. It reports whether the system has refused some as too
+// large, and marks them.
+func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 	s := &e.socket.shards[shard]
 	for rest := batch; len(rest) > 0; {
 		link := s.link.Load()
@@ -20,15 +21,20 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) {
 		e.counters.packetsSent.Add(uint64(n))
 		switch {
 		case err == nil:
-			return
+			return refused
 		case link != s.link.Load():
 			rest = rest[n:] // the socket was handed over meanwhile
+		case neterr.Is(err, syscall.EMSGSIZE):
+			e.counters.tooLarge.Add(1)
+			rest[n].TooLarge, refused = true, true
+			rest = rest[n+1:]
 		case !e.writeFailed(err):
-			return
+			return refused
 		default:
 			rest = rest[n+1:]
 		}
 	}
+	return refused
 }
 
 // recycle counts packets that were written, and releases their buffers.
@@ -82,7 +88,7 @@ func (e *Endpoint) writeFailed(err error) bool {
 	if errors.Is(err, net.ErrClosed) {
 		return false
 	}
-	if !errors.Is(err, syscall.EDESTADDRREQ) { // else the error of connecting it again says why
+	if !neterr.Is(err, syscall.EDESTADDRREQ) { // else the error of connecting it again says why
 		e.noteSocketError(err)
 	}
 	e.refused(err) // the system reports it once, to a read or to a write
@@ -101,20 +107,4 @@ func (e *Endpoint) packet(n int) packet {
 		b.b = make([]byte, max(n, e.config.MTU))
 	}
 	return packet{buf: b.b[:n], pooled: b}
-}
-
-// sendProbe writes a probe of the path MTU (DPLPMTUD, RFC 8899) to a socket. It
-// reports whether the system refused it as too large.
-func (e *Endpoint) sendProbe(shard int, d *udp.Datagram) (tooLarge bool) {
-	err := e.socket.shards[shard].sock().WriteProbe(d)
-	switch {
-	case err == nil:
-		e.counters.packetsSent.Add(1)
-		e.counters.bytesSent.Add(uint64(len(d.Buf)))
-	case neterr.Is(err, syscall.EMSGSIZE):
-		return true
-	default:
-		e.writeFailed(err)
-	}
-	return false
 }

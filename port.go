@@ -99,7 +99,8 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	choosePackets(mtu int)
-	enablePieces(least, base int)
+	watchSizes(least, floor, base int)
+	enablePieces()
 	awaitReplies()
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
@@ -343,13 +344,17 @@ func (k *KCP) choosePackets(mtu int) {
 	k.restartSizeWatch()
 }
 
-// enablePieces lets segments travel in pieces if packets larger than least bytes
-// are lost. The peer must support that. Pieces fill packets of base bytes if
-// any as large have arrived.
-func (k *KCP) enablePieces(least, base int) {
-	k.cfg.ext.SendPieces = true
-	k.snd.blackHole.watchAbove, k.snd.blackHole.base = int32(least), int32(base)
+// watchSizes lets the losses of packets be watched that are larger than least
+// bytes or, while the MTU is no larger than that, than floor. base is what pieces
+// fill if any packets as large have arrived.
+func (k *KCP) watchSizes(least, floor, base int) {
+	w := &k.snd.blackHole
+	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)
 }
+
+// enablePieces lets segments travel in pieces if packets that are watched are lost.
+// The peer must support that.
+func (k *KCP) enablePieces() { k.cfg.ext.SendPieces = true }
 
 // awaitReplies switches Extensions.AwaitReplies on, which the peer has, too.
 func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }

@@ -144,6 +144,7 @@ type timerState struct {
 // mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
 type mtuState struct {
 	search *pmtud.Search // nil until a search is worthwhile
+	whole  int32         // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
 }
 
 // inputState is what handles input before the state machine, or beside it.

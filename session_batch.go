@@ -1,6 +1,8 @@
 package kcp
 
 import (
+	"slices"
+
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -14,6 +16,7 @@ type written struct {
 	to      source
 	by      protect.Protection
 	err     error // of encode
+	refused bool  // the system has refused some as too large
 }
 
 // beginWrite takes the collected packets to be encoded and written. endWrite must
@@ -28,6 +31,9 @@ func (c *Conn) beginWrite() written {
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
 	o.hold = c.cappedOutput() != nil
+	if o.whole = int(c.plpmtu.whole); o.whole == 0 {
+		o.whole = maxUDPPayload
+	}
 	if o.encoder != nil {
 		w.data -= countParity(w.packets)
 	}
@@ -41,6 +47,9 @@ func (c *Conn) endWrite(w *written) error {
 		o.fecData += uint64(w.data)
 		o.fecParity += uint64(len(w.packets) - w.data)
 	}
+	if w.refused {
+		c.sizeRefused(smallestRefused(o.batch))
+	}
 	clear(o.batch)
 	for i := range w.packets {
 		if s := w.packets[i].segment; s != nil {
@@ -53,6 +62,18 @@ func (c *Conn) endWrite(w *written) error {
 		c.holdParity()
 	}
 	return w.err
+}
+
+// smallestRefused returns the size of the smallest datagram that the system has
+// refused as too large, in bytes.
+func smallestRefused(batch []udp.Datagram) int {
+	least := maxUDPPayload
+	for i := range batch {
+		if batch[i].TooLarge {
+			least = min(least, len(batch[i].Buf))
+		}
+	}
+	return least
 }
 
 // sendBatch is packets of several sessions that one call of the system writes to a
@@ -100,9 +121,15 @@ func (b *sendBatch) send() {
 	if len(b.writes) == 0 {
 		return
 	}
-	b.ep.write(b.shard, b.batch)
+	refused, rest := b.ep.write(b.shard, b.batch), b.batch
 	for i := range b.writes {
 		w := &b.writes[i]
+		if refused {
+			own := w.conn.outgoing.batch // which nobody else uses while it is in a sendBatch
+			copy(own, rest)
+			rest = rest[len(own):]
+			w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
+		}
 		b.ep.recycle(w.packets)
 		w.conn.endBatch(&w.written)
 	}

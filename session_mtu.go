@@ -11,8 +11,8 @@ import (
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
 // pmtud.Search decides; this file sends its probes and sets the MTU that it
-// finds. It requires a peer that answers PROBE. With other peers, the MTU stays
-// that of Config.
+// finds. It requires a peer that answers PROBE. With other peers the MTU is that of
+// Config until a black hole shows, or the system refuses the size.
 
 // capPMTU in INFO announces that the sender answers PROBE and takes PIECE
 // segments.
@@ -44,11 +44,18 @@ func (c *Conn) onInfo(s signal) {
 	}
 }
 
-// enablePieces lets segments leave in pieces. Packets of leastPMTU are taken to
-// arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
+// enablePieces lets segments leave in pieces.
 func (c *Conn) enablePieces() {
+	c.kcp.enablePieces()
+	c.watchSizes()
+	c.plpmtu.whole = 0
+}
+
+// watchSizes begins black hole detection. Packets of leastPMTU are taken to
+// arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
+func (c *Conn) watchSizes() {
 	room := c.ep.overhead.total
-	c.kcp.enablePieces(c.leastPMTU()-room, pmtud.Base-room)
+	c.kcp.watchSizes(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
@@ -68,7 +75,7 @@ func (c *Conn) newSearch() *pmtud.Search {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.entry.Peer == "" && c.ep.canProbe(int(c.path.shard)) {
+	if limit == 0 && c.entry.Peer == "" && c.ep.keepsWhole(int(c.path.shard)) {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {
@@ -92,6 +99,7 @@ func (c *Conn) mayProbeMTU() bool {
 func (c *Conn) advanceMTU(now time.Duration) {
 	k := c.kcp
 	if !c.mayProbeMTU() {
+		c.advanceUnprobed(now)
 		return
 	}
 	sent, lost := k.largePackets()
@@ -122,7 +130,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 		c.path.probes.lost++
 		if p.Expire(now) {
 			c.path.probes.blackHoles++
-			c.useMTU(p.Size())
+			c.shrinkMTU(p.Size())
 		}
 	}
 	if p.Active() {
@@ -140,6 +148,88 @@ func (c *Conn) confirmingMTU(now time.Duration) bool {
 	}
 	_, lost := c.kcp.largePackets()
 	return lost > 0
+}
+
+// doubtTime is for how long an answer counts in advanceUnprobed.
+const doubtTime = 15 * time.Second
+
+// sizeDoubt is that of a peer that answers no probes, while large packets are lost.
+// Times are since the endpoint's epoch.
+type sizeDoubt struct {
+	askedAt    time.Duration // when the peer was sent a PING; 0: it was not
+	answeredAt time.Duration // when it gave a sign of life after that
+}
+
+// advanceUnprobed is advanceMTU for a peer that answers no probes. Losses show a
+// black hole if the peer has given a sign of life, and all large packets are lost
+// again after that. In an outage it gives none.
+func (c *Conn) advanceUnprobed(now time.Duration) {
+	k := c.kcp
+	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || c.hs.unvalidated.Load() || c.closing.state != stateOpen && c.closing.state != stateLingering {
+		return
+	}
+	_, lost := k.largePackets()
+	if lost == 0 {
+		if c.watchSizes(); c.rare != nil {
+			c.rare.doubt.askedAt = 0
+		}
+		return
+	}
+	p := &c.rarely().doubt
+	switch {
+	case p.askedAt > 0 && c.live.lastHeard > p.askedAt:
+		p.askedAt, p.answeredAt = 0, now
+		k.forgetLosses()
+	case !k.blackHoleSuspected() || p.askedAt > 0:
+	case p.answeredAt > 0 && now-p.answeredAt < doubtTime:
+		p.answeredAt = 0
+		c.path.probes.blackHoles++
+		c.shrinkMTU(c.leastPMTU())
+	default:
+		p.askedAt = now
+		if r := &c.hs.ping; !r.active {
+			r.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
+		}
+	}
+}
+
+// shrinkMTU sets the largest UDP payload, in bytes, to what the path is known to
+// take, or to leastPMTU. If not even that passes, or segments of a peer that takes
+// no pieces are larger, such packets may be fragmented from then on.
+func (c *Conn) shrinkMTU(size int) {
+	p := &c.plpmtu
+	switch {
+	case size >= c.mtu():
+		p.whole = pmtud.Floor
+		c.kcp.forgetLosses()
+	case c.hs.capabilities&capPMTU == 0:
+		p.whole = int32(size)
+		fallthrough
+	default:
+		c.useMTU(size)
+	}
+}
+
+// sizeRefused takes note that the system does not send packets of size bytes to the
+// peer: the interface takes less. That is a fact of this path.
+func (c *Conn) sizeRefused(size int) {
+	p, now, least := &c.plpmtu, c.ep.now(), c.leastPMTU()
+	switch {
+	case size <= least:
+		p.whole = int32(size - 1)
+	case !c.mayProbeMTU():
+		if size <= c.mtu() {
+			c.shrinkMTU(least)
+		}
+	default:
+		if p.search == nil {
+			p.search = c.newSearch()
+		}
+		if p.search.Lower(size, now) {
+			c.useMTU(p.search.Size())
+		}
+	}
+	c.schedule(now)
 }
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
@@ -190,13 +280,14 @@ func (c *Conn) probeAnswered(s signal) {
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}
+		c.plpmtu.whole = 0
 	}
 }
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
 // that of SetMTU.
 func (c *Conn) restartMTUSearch() {
-	c.plpmtu.search = nil
+	c.plpmtu = mtuState{}
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.firstMTU())
@@ -206,12 +297,13 @@ func (c *Conn) restartMTUSearch() {
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	by := c.in.protection.Sender()
-	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.entry.Addr, Peer: c.origin().peer}
+	shard, batch := int(c.path.shard), []udp.Datagram{{Buf: buf, Addr: c.entry.Addr, Peer: c.origin().peer}}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {
 		if err = by.Seal(buf, nil); err == nil {
-			tooLarge = c.ep.sendProbe(shard, &d)
+			tooLarge = c.ep.write(shard, batch)
+			c.ep.recycle([]packet{{buf: buf}})
 		}
 	})
 	if tooLarge && p == c.plpmtu.search && p.Outstanding() && p.Nonce() == nonce {
@@ -219,7 +311,7 @@ func (c *Conn) sendProbe(buf []byte) error {
 		c.path.probes.lost++
 		if p.Refuse(c.ep.now()) {
 			c.path.probes.blackHoles++
-			c.useMTU(p.Size())
+			c.shrinkMTU(p.Size())
 		}
 		c.schedule(c.ep.now())
 	}

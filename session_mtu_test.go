@@ -171,7 +171,7 @@ func TestPathMTULegacyPeer(t *testing.T) {
 		}()
 		require.NoError(t, <-send)
 		time.Sleep(30 * time.Second)
-		require.Equal(t, PathMTUStats{MTU: 1400}, a.Stats().PathMTU)
+		require.Equal(t, PathMTUStats{MTU: 1200, BlackHoles: 1}, a.Stats().PathMTU)
 		require.NoError(t, a.Abort())
 	})
 }
@@ -236,7 +236,7 @@ func TestPathMTUOverSockets(t *testing.T) {
 		b, err := l.AcceptKCP(context.Background())
 		require.NoError(t, err)
 		want := 1400
-		if a.ep.socket.shards[0].sock().CanProbe() {
+		if a.ep.socket.shards[0].sock().KeepsWhole() {
 			want = test.want
 		}
 		for i := range 100 {

@@ -348,6 +348,7 @@ func (c *Conn) queueFlight(p packet, sealed bool) bool {
 		return false
 	}
 	p.ready = true
+	p.repeats = max(c.hs.hello.tries, 1) - 1
 	c.outgoing.add(p)
 	c.kcp.borrowRate(len(p.buf))
 	return true

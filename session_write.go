@@ -2,6 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -30,6 +31,7 @@ type outbox struct {
 	packets []packet       // collected, to be sent
 	spare   []packet       // empty, to collect the next packets in
 	batch   []udp.Datagram // the encoded packets that are being written
+	whole   int            // bytes; larger packets may be fragmented
 	hold    bool           // encode leaves parity in parity: the rate is capped
 	parity  []packet       // that encode has left there
 }
@@ -169,7 +171,7 @@ func (c *Conn) writePackets() {
 		w := c.beginWrite()
 		c.unlocked(func() {
 			w.packets, w.err = c.encode(w.packets, w.to, w.by)
-			c.ep.write(w.shard, o.batch)
+			w.refused = c.ep.write(w.shard, o.batch)
 			c.ep.recycle(w.packets)
 		})
 		if failed = c.endWrite(&w); failed != nil {
@@ -209,7 +211,7 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 	for i := range n {
 		p := &packets[i]
 		if p.ready {
-			o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+			o.put(p, to)
 			continue
 		}
 		if p.parity {
@@ -261,12 +263,24 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 // seal encrypts p and appends it to the batch. Like encode, it runs without
 // c.mu.
 func (c *Conn) seal(p *packet, to source, by protect.Protection) error {
-	o := &c.outgoing
 	if err := by.Seal(p.buf, nil); err != nil {
 		return err
 	}
-	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+	c.outgoing.put(p, to)
 	return nil
+}
+
+// repeatsWhole is how many transmissions of a packet of a TLS handshake leave whole.
+// All may be fragmented if these were lost, since such packets cannot be smaller.
+const repeatsWhole = 3
+
+// put appends a packet, which is ready to be written, to the batch. Packets of a
+// handshake that leave again are not merged: the system may not be able to.
+func (o *outbox) put(p *packet, to source) {
+	o.batch = append(o.batch, udp.Datagram{
+		Buf: p.buf, Addr: to.addr, Peer: to.peer,
+		Cut: len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor, Alone: p.repeats > 0,
+	})
 }
 
 // sealSegment is seal for a packet in the buffer of its segment. The packet is
@@ -278,7 +292,7 @@ func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
 	if err := by.Seal(p.buf, content); err != nil {
 		return err
 	}
-	c.outgoing.batch = append(c.outgoing.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+	c.outgoing.put(p, to)
 	return nil
 }
 

@@ -114,6 +114,7 @@ type endpointCounters struct {
 	packetsSent, packetsReceived atomic.Uint64
 	bytesSent, bytesReceived     atomic.Uint64
 	readErrors, writeErrors      atomic.Uint64
+	tooLarge                     atomic.Uint64
 
 	dropShort, dropUnknown, dropEnded atomic.Uint64
 	dropCipher, dropReplay            atomic.Uint64
@@ -148,6 +149,7 @@ func (e *Endpoint) Stats() EndpointStats {
 		BytesReceived:   n.bytesReceived.Load(),
 		ReadErrors:      n.readErrors.Load(),
 		WriteErrors:     n.writeErrors.Load(),
+		TooLarge:        n.tooLarge.Load(),
 		DropShort:       n.dropShort.Load(),
 		DropCipher:      n.dropCipher.Load(),
 		DropReplay:      n.dropReplay.Load(),
@@ -177,7 +179,10 @@ func (e *Endpoint) Stats() EndpointStats {
 	}
 	s.Lag.P50, s.Lag.Max = e.wakes.Lag()
 	for i := range e.socket.shards {
-		s.SocketDrops += e.socket.shards[i].dropped()
+		shard := &e.socket.shards[i]
+		s.SocketDrops += shard.dropped()
+		m := shard.sock().Merging()
+		s.Unmerged, s.UnmergedPeers = m.Off, s.UnmergedPeers+m.Refused
 	}
 	return s
 }

@@ -37,6 +37,17 @@ type Endpoint struct {
 	BytesReceived   uint64 // UDP payload
 	ReadErrors      uint64 // of the socket; each concerns one packet
 	WriteErrors     uint64 // of the socket; each concerns one packet
+	// TooLarge counts datagrams that the system did not send because the interface
+	// takes no packets as large. Their sessions went on with smaller ones. Probes of
+	// the path MTU are among them.
+	TooLarge uint64
+	// Unmerged is why no datagrams leave merged (UDP segmentation offload, GSO), which
+	// costs processor time. It is empty if they do. With shards it is that of the last.
+	Unmerged string
+	// UnmergedPeers is how many peers' addresses there are to which the system has
+	// refused merged datagrams in the last 10 minutes, at most 64 a socket. What is for
+	// them leaves one by one.
+	UnmergedPeers int
 	// SocketDrops counts datagrams that the system dropped because the receive
 	// buffer of a socket was full, since the socket was opened, modulo 2^32 for
 	// each socket. It is known on Linux only, for sockets of the system.

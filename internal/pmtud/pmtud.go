@@ -15,6 +15,10 @@ import "time"
 const (
 	// Base is a size that nearly every path takes [BASE_PLPMTU].
 	Base = 1200
+	// Floor is the payload of the smallest packet that every host takes (RFC 1122
+	// §3.3.3). A search does not go below Base, or where it has begun. The caller
+	// takes sizes up to Floor to arrive.
+	Floor = 548
 	// EtherIPv4 and EtherIPv6 fill a packet of 1500 bytes.
 	EtherIPv4 = 1472
 	EtherIPv6 = 1452
@@ -229,6 +233,25 @@ func (s *Search) Refuse(now time.Duration) (shrunk bool) {
 		s.size = s.least
 	}
 	s.search(now)
+	return shrunk
+}
+
+// Lower records that the system does not send packets of so many bytes on this path,
+// and reports whether the size in use has shrunk for that. Then a search begins.
+func (s *Search) Lower(size int, now time.Duration) (shrunk bool) {
+	switch {
+	case size <= s.least:
+		return false
+	case size > s.size && (s.state != searching || size >= s.high):
+		return false
+	}
+	s.high = size
+	if shrunk = size <= s.size; shrunk {
+		s.size = max(s.least, min(Base, size-1))
+	}
+	if shrunk || s.probe >= size {
+		s.search(now)
+	}
 	return shrunk
 }
 

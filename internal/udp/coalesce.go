@@ -1,5 +1,7 @@
 package udp
 
+import "net/netip"
+
 const (
 	// maxSegments is the number of datagrams per packet that every kernel with
 	// segmentation offload accepts: the least value of UDP_MAX_SEGMENTS.
@@ -12,14 +14,16 @@ const (
 
 // plan divides batch into packets, in order: each number in the result is how
 // many datagrams leave as one packet. It uses the space of runs, and plans no
-// more packets than fit there and at most limit datagrams. The rest of batch is
-// for the next call. If merge is false, each datagram is a packet of its own.
-func plan(runs []int, batch []Datagram, limit int, merge bool) []int {
+// more packets than fit there and at most limit datagrams, and none from the first
+// with Cut on. The rest of batch is for the next call. If merge is false, each
+// datagram is a packet of its own; so are those to the addresses that refused, if
+// not nil, reports.
+func plan(runs []int, batch []Datagram, limit int, merge bool, refused func(netip.AddrPort) bool) []int {
 	batch = batch[:min(len(batch), limit)]
 	runs = runs[:0]
-	for len(batch) > 0 && len(runs) < cap(runs) {
+	for len(batch) > 0 && len(runs) < cap(runs) && !batch[0].Cut {
 		n := 1
-		if merge {
+		if merge && (refused == nil || !refused(batch[0].Addr)) {
 			n = mergeable(batch)
 		}
 		runs = append(runs, n)
@@ -35,7 +39,7 @@ func plan(runs []int, batch []Datagram, limit int, merge bool) []int {
 func mergeable(batch []Datagram) int {
 	first := &batch[0]
 	size := len(first.Buf)
-	if size == 0 || first.Peer != nil {
+	if size == 0 || first.Peer != nil || first.Alone || first.Cut {
 		return 1
 	}
 	total := size
@@ -43,7 +47,7 @@ func mergeable(batch []Datagram) int {
 		d := &batch[n]
 		total += len(d.Buf)
 		if len(d.Buf) == 0 || len(d.Buf) > size || total > maxMerged ||
-			d.Addr != first.Addr || d.Peer != nil {
+			d.Addr != first.Addr || d.Peer != nil || d.Alone || d.Cut {
 			return n
 		}
 		if len(d.Buf) < size {

@@ -64,25 +64,25 @@ func TestPlan(t *testing.T) {
 		{"oversize", to(peerA, 100, 70000, 70000, 100), []int{1, 1, 1, 1}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			got := plan(make([]int, 0, 10), test.batch, 1000, true)
+			got := plan(make([]int, 0, 10), test.batch, 1000, true, nil)
 			if len(test.want) == 0 {
 				require.Empty(t, got)
 				return
 			}
 			require.Equal(t, test.want, got)
 			require.Equal(t, times(min(len(test.batch), 10), 1),
-				plan(make([]int, 0, 10), test.batch, 1000, false), "without merging")
+				plan(make([]int, 0, 10), test.batch, 1000, false, nil), "without merging")
 		})
 	}
 }
 
 func TestPlanLimits(t *testing.T) {
 	batch := to(peerA, times(300, 10)...)
-	require.Equal(t, []int{64, 64}, plan(make([]int, 0, 2), batch, 256, true), "space for two packets")
-	require.Equal(t, []int{64, 36}, plan(make([]int, 0, 9), batch, 100, true), "a hundred datagrams")
-	require.Equal(t, times(7, 1), plan(make([]int, 5, 7), batch, 256, false), "space is used again")
-	require.Empty(t, plan(nil, batch, 256, true), "no space")
-	require.Zero(t, testing.AllocsPerRun(10, func() { plan(make([]int, 0, 4), batch, 256, true) }))
+	require.Equal(t, []int{64, 64}, plan(make([]int, 0, 2), batch, 256, true, nil), "space for two packets")
+	require.Equal(t, []int{64, 36}, plan(make([]int, 0, 9), batch, 100, true, nil), "a hundred datagrams")
+	require.Equal(t, times(7, 1), plan(make([]int, 5, 7), batch, 256, false, nil), "space is used again")
+	require.Empty(t, plan(nil, batch, 256, true, nil), "no space")
+	require.Zero(t, testing.AllocsPerRun(10, func() { plan(make([]int, 0, 4), batch, 256, true, nil) }))
 }
 
 func TestCut(t *testing.T) {

@@ -38,8 +38,8 @@ func Detach(c Conn) (pc net.PacketConn, writer Conn) {
 	}
 	w := makeFast(d, d)
 	w.family, w.gro, w.groBefore = f.family, f.gro, f.groBefore
-	w.shared = true
-	w.gso.Store(f.gso.Load())
+	w.whole.adopt(&f.whole)
+	w.merging.adopt(&f.merging)
 	return d, w
 }
 

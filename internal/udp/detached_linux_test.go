@@ -21,7 +21,7 @@ func TestDetached(t *testing.T) {
 		}
 		require.NoError(t, from.Close())
 		require.Equal(t, from.LocalAddr(), pc.LocalAddr())
-		require.False(t, w.CanProbe())
+		require.True(t, w.KeepsWhole())
 		require.Equal(t, features.GSO, w.Features().GSO)
 		var batch []Datagram
 		for i := range 5 {
@@ -30,7 +30,7 @@ func TestDetached(t *testing.T) {
 		n, err := w.WriteBatch(batch)
 		require.NoError(t, err)
 		require.Equal(t, 5, n)
-		require.NoError(t, w.WriteProbe(&Datagram{Buf: []byte{5, 1}, Addr: addrOf(to)}))
+		require.Empty(t, writeAll(w, []Datagram{{Buf: []byte{5, 1}, Addr: addrOf(to), Cut: true}}))
 		require.NoError(t, to.SetReadDeadline(time.Now().Add(patience)))
 		for i := range 6 {
 			b := make([]byte, 10)

@@ -9,7 +9,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
+	"unsafe"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
@@ -46,22 +48,25 @@ func refuseMerged(errno syscall.Errno, calls *int) func(uintptr, []header) (int,
 }
 
 // Whatever a merged packet fails with, its datagrams are sent one by one, and
-// nothing is lost, repeated or out of order.
+// nothing is lost, repeated or out of order. If merging was the cause, that is
+// remembered of the address.
 func TestMergedPacketFails(t *testing.T) {
 	for _, test := range []struct {
-		errno   syscall.Errno
-		givesUp bool
+		errno      syscall.Errno
+		remembered int
 	}{
-		{unix.EIO, true},
-		{unix.EINVAL, true},
-		{unix.EMSGSIZE, false},
-		{unix.ENOBUFS, false},
-		{unix.EPERM, false},
-		{unix.ECONNREFUSED, false},
+		{unix.EIO, 1},
+		{unix.EINVAL, 1},
+		{unix.EMSGSIZE, 0},
+		{unix.ENOBUFS, 0},
+		{unix.EPERM, 0},
+		{unix.ECONNREFUSED, 0},
 	} {
 		t.Run(test.errno.Error(), func(t *testing.T) {
 			from, r := listen(t, "udp4", "127.0.0.1:0"), listen(t, "udp4", "127.0.0.1:0")
 			sender := newFastConn(t, from)
+			var told []RefusalError
+			sender.OnRefusal(func(e RefusalError) { told = append(told, e) })
 			failures := 0
 			sender.sendmmsg = refuseMerged(test.errno, &failures)
 			result := startCollecting(t, r, newConn(r, everything), 100)
@@ -70,12 +75,163 @@ func TestMergedPacketFails(t *testing.T) {
 			require.Empty(t, writeAll(sender, first))
 			require.Equal(t, 1, failures, "a batch is not tried again and again")
 			require.Empty(t, writeAll(sender, second))
-			require.Equal(t, !test.givesUp, sender.Features().GSO)
-			require.Equal(t, test.givesUp, failures == 1, "the socket remembers")
+			require.Equal(t, Merging{Refused: test.remembered}, sender.Merging())
+			require.Equal(t, test.remembered == 1, failures == 1, "the socket remembers")
+			require.Len(t, told, test.remembered)
+			if test.remembered > 0 {
+				require.Equal(t, RefusalError{addrOf(r).Addr(), test.errno}, told[0])
+			}
 			require.Empty(t, writeAll(sender, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r)}}))
 			requirePackets(t, received(append(first, second...), addrOf(r), addrOf(from)), result())
 		})
 	}
+}
+
+// refuseTo lets merged packets to an address fail, as kernels before 6.14 do if its
+// route takes less than their datagrams. It counts those that fail, and those to
+// others that do not.
+func refuseTo(bad netip.Addr, errno syscall.Errno, failed, passed *int) func(uintptr, []header) (int, syscall.Errno) {
+	return func(fd uintptr, headers []header) (int, syscall.Errno) {
+		for i := range headers {
+			h := &headers[i]
+			var name sockaddr
+			copy(name[:], unsafe.Slice(h.Name, h.Namelen))
+			addr, _, _ := name.get(h.Namelen)
+			switch {
+			case !merged(h):
+			case addr != bad:
+				*passed++
+			case i > 0:
+				return sendmmsg(fd, headers[:i])
+			default:
+				*failed++
+				return 0, errno
+			}
+		}
+		return sendmmsg(fd, headers)
+	}
+}
+
+// What the route to one address does not take concerns no other, in the same batch
+// or later.
+func TestRefusalStaysWithItsAddress(t *testing.T) {
+	from := listen(t, "udp4", "0.0.0.0:0")
+	r := []*net.UDPConn{listen(t, "udp4", "127.0.0.2:0"), listen(t, "udp4", "127.0.0.3:0")}
+	c := newFastConn(t, from)
+	failed, passed := 0, 0
+	c.sendmmsg = refuseTo(addrOf(r[0]).Addr(), unix.EINVAL, &failed, &passed)
+	results := []func() []packet{
+		startCollecting(t, r[0], newConn(r[0], everything), 100), startCollecting(t, r[1], newConn(r[1], everything), 100),
+	}
+	source := addrOf(from)
+	var batches [2][]Datagram
+	for range 10 {
+		var batch []Datagram
+		for range 3 {
+			for i := range r {
+				part := to(addrOf(r[i]), times(10, 1400)...)
+				batches[i] = append(batches[i], part...)
+				batch = append(batch, part...)
+			}
+		}
+		require.Empty(t, writeAll(c, batch))
+	}
+	require.Equal(t, 1, failed)
+	require.Equal(t, 30, passed)
+	require.Equal(t, Merging{Refused: 1}, c.Merging())
+	for i := range r {
+		require.Empty(t, writeAll(c, []Datagram{{Buf: []byte(lastWord), Addr: addrOf(r[i])}}))
+		requirePackets(t, received(batches[i], addrOf(r[i]), source), results[i]())
+	}
+}
+
+// A socket is taken to be unable to merge once many addresses have refused, and none
+// has not. Addresses are forgotten after some time, and the oldest first.
+func TestRefusalsOfManyAddresses(t *testing.T) {
+	addr := func(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}) }
+	synctest.Test(t, func(t *testing.T) {
+		var m merging
+		var told []RefusalError
+		m.active.Store(true)
+		m.tell(func(e RefusalError) { told = append(told, e) })
+		for i := range provingRefusals - 1 {
+			m.refuse(addr(i), unix.EIO)
+			m.refuse(addr(i), unix.EIO)
+			require.Len(t, told, i+1)
+			require.Equal(t, Merging{Refused: i + 1}, m.state())
+		}
+		require.True(t, m.on())
+		m.refuse(addr(1000), unix.EIO)
+		require.False(t, m.on())
+		require.Contains(t, m.state().Off, unix.EIO.Error())
+		require.False(t, told[len(told)-1].To.IsValid())
+
+		m = merging{}
+		m.active.Store(true)
+		m.worked()
+		for i := range 3 * maxRefusals {
+			m.refuse(addr(i), unix.EIO)
+			require.Equal(t, Merging{Refused: min(i+1, maxRefusals)}, m.state())
+			require.True(t, m.refuses(addr(i)))
+			require.Equal(t, i < maxRefusals, m.refuses(addr(0)))
+		}
+		require.True(t, m.on())
+		time.Sleep(refusalTime - 1)
+		require.True(t, m.refuses(addr(3*maxRefusals-1)))
+		time.Sleep(1)
+		require.False(t, m.refuses(addr(3*maxRefusals-1)))
+		require.Equal(t, Merging{}, m.state())
+		require.False(t, m.refusesAny())
+	})
+}
+
+// A system that takes UDP_SEGMENT and does not segment is found out before anything
+// is merged, also one that refuses to everybody. Where the trial cannot be made, it
+// says nothing.
+func TestTrialOfSegmentation(t *testing.T) {
+	require.Empty(t, trySegmentation(sendmmsg))
+	require.Contains(t, trySegmentation(func(fd uintptr, headers []header) (int, syscall.Errno) {
+		headers[0].Control = nil
+		headers[0].SetControllen(0)
+		return sendmmsg(fd, headers)
+	}), "does not segment")
+	for _, errno := range []syscall.Errno{unix.EIO, unix.EINVAL} {
+		require.Contains(t, trySegmentation(func(uintptr, []header) (int, syscall.Errno) { return 0, errno }), errno.Error())
+	}
+	require.Empty(t, trySegmentation(func(uintptr, []header) (int, syscall.Errno) { return 0, unix.ENETUNREACH }))
+	require.Empty(t, trySegmentation(func(uintptr, []header) (int, syscall.Errno) { return 1, 0 }), "it is lost")
+}
+
+// A connected socket returns EMSGSIZE for an ICMP message about an earlier datagram.
+// That says nothing of the one that is written.
+func TestStaleErrorOfConnectedSocket(t *testing.T) {
+	r := listen(t, "udp4", "127.0.0.1:0")
+	c := newFastConn(t, dial(t, "udp4", "", addrOf(r)))
+	stale := 0
+	c.sendto = func(fd uintptr, packet []byte, name *sockaddr, n uint32) syscall.Errno {
+		if stale++; stale%2 == 1 {
+			return unix.EMSGSIZE
+		}
+		return sendto(fd, packet, name, n)
+	}
+	c.sendmmsg = func(fd uintptr, headers []header) (int, syscall.Errno) {
+		if stale++; stale%2 == 1 {
+			return 0, unix.EMSGSIZE
+		}
+		return sendmmsg(fd, headers[:1])
+	}
+	require.Empty(t, writeAll(c, to(addrOf(r), 100)))
+	require.Empty(t, writeAll(c, to(addrOf(r), 100, 200, 300, 300, 300)))
+	require.NoError(t, r.SetReadDeadline(time.Now().Add(patience)))
+	for _, want := range []int{100, 100, 200, 300, 300, 300} {
+		n, err := r.Read(make([]byte, 1000))
+		require.NoError(t, err)
+		require.Equal(t, want, n)
+	}
+	c.sendto = func(uintptr, []byte, *sockaddr, uint32) syscall.Errno { return unix.EMSGSIZE }
+	c.sendmmsg = func(uintptr, []header) (int, syscall.Errno) { return 0, unix.EMSGSIZE }
+	require.Len(t, writeAll(c, to(addrOf(r), 100)), 1)
+	require.Len(t, writeAll(c, to(addrOf(r), 100, 200)), 2)
 }
 
 // What is wrong with the datagram itself says nothing about merging. Anyone

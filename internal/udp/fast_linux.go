@@ -1,10 +1,10 @@
 package udp
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
-	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -18,12 +18,11 @@ type fastConn struct {
 	raw       syscall.RawConn // its callbacks run when the netpoller reports the socket ready
 	family    int             // AF_INET or AF_INET6
 	connected bool            // to one peer: packets carry no address
-	shared    bool            // another process sends probes: the option that they need is the socket's
-	gso       atomic.Bool     // UDP_SEGMENT is used; cleared if it turns out not to work
+	merging   merging         // whether UDP_SEGMENT is used
 	gro       bool            // UDP_GRO is set
 	groBefore int             // value of the option UDP_GRO that New found
 	zones     zones
-	probing   probing
+	whole     whole
 	meter     meter
 	in        receiver
 	// sendmmsg and sendto are the system calls; tests replace them by ones that
@@ -51,7 +50,11 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 	}
 	f := makeFast(c, raw)
 	works := false
-	err = raw.Control(func(fd uintptr) { works = f.probe(int(fd), wanted) })
+	err = raw.Control(func(fd uintptr) {
+		if works = f.probe(int(fd), wanted); works {
+			f.whole.begin(fd)
+		}
+	})
 	if err != nil || !works {
 		return nil
 	}
@@ -79,10 +82,7 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 	if _, errno := recvmmsg(uintptr(fd), nil, false); errno == unix.ENOSYS {
 		return false // other errors may concern a packet sent before
 	}
-	if wanted.GSO {
-		_, err := unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_SEGMENT)
-		f.gso.Store(err == nil)
-	}
+	f.merging.begin(fd, wanted.GSO)
 	// The option is set either way: it may be switched on in the socket that
 	// New got.
 	f.groBefore, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
@@ -98,17 +98,21 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 }
 
 func (f *fastConn) Features() Features {
-	return Features{GSO: f.gso.Load(), GRO: f.gro, Mmsg: true}
+	return Features{GSO: f.merging.on(), GRO: f.gro, Mmsg: true}
 }
 
-// Release restores UDP_GRO. If it stayed on, another reader of the socket would
-// take a merged packet for one datagram.
+func (f *fastConn) Merging() Merging { return f.merging.state() }
+
+func (f *fastConn) OnRefusal(notify func(RefusalError)) { f.merging.tell(notify) }
+
+// Release restores the options. If UDP_GRO stayed on, another reader of the socket
+// would take a merged packet for one datagram.
 func (f *fastConn) Release() error {
 	f.in.park()
-	if f.gro == (f.groBefore != 0) {
-		return nil
+	err := f.whole.release(f.pc)
+	if err != nil || f.gro == (f.groBefore != 0) {
+		return err
 	}
-	var err error
 	if e := f.raw.Control(func(fd uintptr) {
 		err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, f.groBefore)
 	}); e != nil {
@@ -140,7 +144,9 @@ func (f *fastConn) WriteBatch(batch []Datagram) (int, error) {
 // faster than sendmmsg.
 func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
 	s := singles.Get().(*singleSender)
-	err = s.send(f, &batch[0])
+	if err = s.send(f, &batch[0]); f.connected && errors.Is(err, errTooLarge) {
+		err = s.send(f, &batch[0]) // see errTooLarge
+	}
 	s.conn, s.packet = nil, nil
 	singles.Put(s)
 	if err != nil {
@@ -149,23 +155,11 @@ func (f *fastConn) writeOne(batch []Datagram) (n int, err error) {
 	return 1, nil
 }
 
-func (f *fastConn) WriteProbe(d *Datagram) error {
-	batch := [1]Datagram{*d}
-	write := func() error {
-		_, err := f.WriteBatch(batch[:])
-		return err
-	}
-	if f.shared {
-		return write()
-	}
-	return f.probing.write(f.pc, write)
-}
-
 func (f *fastConn) hasReceived() bool { return f.in.open || f.in.next < f.in.filled }
 
 func (f *fastConn) ReadQueue(q *Queue) bool { return f.meter.read(f.pc, q) }
 
-func (f *fastConn) CanProbe() bool { return canProbe && !f.shared }
+func (f *fastConn) KeepsWhole() bool { return f.whole.holds() }
 
 // opError wraps an error as package net does. to is the destination of a write,
 // and not valid for a read.

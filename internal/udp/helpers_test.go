@@ -152,7 +152,7 @@ func largest() int {
 func mixture(rng *rand.Rand, n int, to ...netip.AddrPort) []Datagram {
 	var batch []Datagram
 	add := func(size int, to netip.AddrPort) {
-		batch = append(batch, Datagram{Buf: contents(rng, size), Addr: to})
+		batch = append(batch, Datagram{Buf: contents(rng, size), Addr: to, Cut: size == largest()}) // which no interface takes over IPv6
 	}
 	sizes := []int{1, 24, 500, 1400, 1472}
 	for len(batch) < n {

@@ -1,8 +1,10 @@
 package udp
 
 import (
+	"errors"
 	"net"
 	"net/netip"
+	"syscall"
 )
 
 // readBufferSize is the size, in bytes, of a buffer that holds the largest
@@ -22,6 +24,13 @@ type portable struct{ buf []byte }
 func (portable) BatchSize() int     { return 1 }
 func (portable) Features() Features { return Features{} }
 func (portable) Release() error     { return nil }
+func (portable) KeepsWhole() bool   { return false }
+
+func (portable) Merging() Merging             { return Merging{Off: portableReason} }
+func (portable) OnRefusal(func(RefusalError)) {}
+
+// portableReason is why a Conn does not merge that moves one datagram per call.
+const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG, no socket of Linux, or no sendmmsg"
 
 // space returns the read buffer. The first read allocates it, so a Conn that
 // only writes has none.
@@ -48,38 +57,54 @@ func (s *single) ReadBatch(batch []Datagram) (int, error) {
 	return 1, nil
 }
 
-// WriteProbe writes a probe if s is a socket of the system, else an ordinary
-// datagram.
-func (s *single) WriteProbe(d *Datagram) error {
-	if c, ok := s.addrPortConn.(udpConn); ok {
-		return c.probing.write(c.UDPConn, func() error {
-			_, err := writeTo(c.UDPConn, c.connected, d.Buf, d.Addr)
-			return err
-		})
-	}
-	_, err := s.WriteToAddrPort(d.Buf, d.Addr)
-	return err
+func (s *single) KeepsWhole() bool {
+	c, ok := s.addrPortConn.(udpConn)
+	return ok && c.whole.holds()
 }
 
-func (s *single) CanProbe() bool {
-	_, ok := s.addrPortConn.(udpConn)
-	return ok && canProbe
+func (s *single) Release() error {
+	if c, ok := s.addrPortConn.(udpConn); ok {
+		return c.whole.release(c.UDPConn)
+	}
+	return nil
 }
 
 func (s *single) WriteBatch(batch []Datagram) (int, error) {
 	for i := range batch {
-		if _, err := s.WriteToAddrPort(batch[i].Buf, batch[i].Addr); err != nil {
+		if err := s.write(&batch[i]); err != nil {
 			return i, err
 		}
 	}
 	return len(batch), nil
 }
 
+// write writes one datagram.
+func (s *single) write(d *Datagram) (err error) {
+	c, ok := s.addrPortConn.(udpConn)
+	if !ok {
+		_, err = s.WriteToAddrPort(d.Buf, d.Addr)
+		return err
+	}
+	write := func() error {
+		_, err := writeTo(c.UDPConn, c.connected, d.Buf, d.Addr)
+		return err
+	}
+	if err = c.whole.writeOn(c.UDPConn, d.Cut, write); c.connected && errors.Is(err, errTooLarge) {
+		err = c.whole.writeOn(c.UDPConn, d.Cut, write) // see errTooLarge
+	}
+	return err
+}
+
+// errTooLarge is the error for a datagram that is larger than the interface takes.
+// A connected socket returns it once more for each ICMP message of the path, from
+// whatever call comes next. So it counts only if it comes twice.
+const errTooLarge = syscall.EMSGSIZE
+
 // udpConn is a socket of the system.
 type udpConn struct {
 	*net.UDPConn
 	connected bool // to one peer: packets carry no address
-	probing   *probing
+	whole     *whole
 	meter     *meter
 }
 
@@ -116,13 +141,6 @@ func (f *foreign) ReadBatch(batch []Datagram) (int, error) {
 	batch[0] = Datagram{Buf: buf[:n:n], Addr: addr, Peer: peer}
 	return 1, nil
 }
-
-func (f *foreign) WriteProbe(d *Datagram) error {
-	_, err := f.WriteBatch([]Datagram{*d})
-	return err
-}
-
-func (f *foreign) CanProbe() bool { return false }
 
 func (f *foreign) WriteBatch(batch []Datagram) (int, error) {
 	for i := range batch {

@@ -19,15 +19,18 @@ const (
 // each other nor allocate, and a socket holds none between them.
 var senders = sync.Pool{New: func() any {
 	s := new(sender)
-	s.write = s.flush
+	s.write, s.ask = s.flush, s.refused
 	return s
 }}
 
 // sender is one WriteBatch in progress. The kernel gathers the datagrams of a
 // packet from their buffers; nothing is copied.
 type sender struct {
-	conn  *fastConn             // nil in the pool
-	write func(fd uintptr) bool // the method flush; kept, because a method value allocates
+	conn   *fastConn                 // nil in the pool
+	write  func(fd uintptr) bool     // the method flush; kept, because a method value allocates
+	ask    func(netip.AddrPort) bool // the method refused; likewise
+	avoid  netip.AddrPort            // no datagrams to it are merged in this batch
+	avoids bool                      // there is one
 
 	plan   []int         // number of datagrams of each packet
 	loaded int           // number of datagrams in all
@@ -41,38 +44,53 @@ type sender struct {
 	vectors  [maxDatagrams]unix.Iovec
 }
 
-// send is WriteBatch. If a merged packet fails, its datagrams and those behind
-// it are sent again one by one. So an error always concerns one datagram, and a
-// problem of the merged packet alone is no error.
+// send is WriteBatch. If a merged packet fails, its datagrams, and those of the
+// batch to the same address, are sent again one by one. So an error always
+// concerns one datagram, and a problem of the merged packet alone is no error.
 //
-// Some interfaces refuse merged packets with EIO or EINVAL. If the first
-// datagram of such a packet can then be sent alone, merging was the cause, and
-// the socket no longer merges. If not, the datagram was the cause, such as one
-// to port 0, which must not slow down all others.
+// Some routes and interfaces refuse merged packets with EIO or EINVAL, older
+// kernels also those of datagrams that are larger than the route takes. If the
+// first datagram of such a packet can then be sent alone, merging was the cause,
+// and merging remembers that of the address. If not, the datagram was the cause,
+// such as one to port 0, which must not slow down all others.
 func (s *sender) send(batch []Datagram) (n int, err error) {
 	c := s.conn
-	merge := c.gso.Load()
-	suspected := false
+	s.avoids = false
+	var suspected syscall.Errno // that of the merged packet whose first datagram is next
+	repeated := -1              // index of the last datagram that was sent twice
 	for n < len(batch) {
-		if err := s.load(batch[n:], merge); err != nil {
+		if batch[n].Cut {
+			if _, err := c.writeOne(batch[n : n+1]); err != nil {
+				return n, err
+			}
+			n++
+			continue
+		}
+		if err := s.load(batch[n:], c.merging.on()); err != nil {
 			return n, c.opError("write", batch[n].Addr, err)
 		}
 		err := c.raw.Write(s.write)
 		clear(s.vectors[:s.loaded]) // a sender in the pool must not keep packets alive
+		if suspected != 0 && s.sent > 0 {
+			c.merging.refuse(s.avoid.Addr(), suspected)
+		}
+		suspected = 0
 		for _, run := range s.plan[:s.sent] {
-			n += run
+			if n += run; run > 1 {
+				c.merging.worked()
+			}
 		}
-		if suspected && s.sent > 0 {
-			c.gso.Store(false)
-		}
-		suspected = false
 		switch {
 		case err != nil:
 			return n, c.opError("write", batch[n].Addr, err)
 		case s.errno == 0:
 		case s.plan[s.sent] > 1:
-			merge = false
-			suspected = s.errno == unix.EIO || s.errno == unix.EINVAL
+			s.avoid, s.avoids = batch[n].Addr, true
+			if s.errno == unix.EIO || s.errno == unix.EINVAL {
+				suspected = s.errno
+			}
+		case s.errno == errTooLarge && c.connected && repeated != n:
+			repeated = n
 		default:
 			err := os.NewSyscallError("sendmmsg", s.errno)
 			return n, c.opError("write", batch[n].Addr, err)
@@ -81,11 +99,20 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 	return n, nil
 }
 
+// refused reports whether datagrams to an address are not merged.
+func (s *sender) refused(addr netip.AddrPort) bool {
+	return s.avoids && addr == s.avoid || s.conn.merging.refuses(addr.Addr())
+}
+
 // load prepares the packets of one system call. It fails if the socket cannot
 // send to the first address. If it cannot send to a later one, it loads the
 // packets before that.
 func (s *sender) load(batch []Datagram, merge bool) error {
-	s.plan = plan(s.runs[:0], batch, maxDatagrams, merge)
+	ask := s.ask
+	if !s.avoids && !s.conn.merging.refusesAny() {
+		ask = nil
+	}
+	s.plan = plan(s.runs[:0], batch, maxDatagrams, merge, ask)
 	s.loaded, s.sent, s.errno = 0, 0, 0
 	for i, run := range s.plan {
 		h := &s.headers[i]
@@ -134,7 +161,7 @@ func (s *sender) address(i int, batch []Datagram) (err error) {
 // singles holds the working memory of writeOne.
 var singles = sync.Pool{New: func() any {
 	s := new(singleSender)
-	s.write, s.attempt = s.flush, s.try
+	s.write, s.attempt, s.call = s.flush, s.try, s.sendto
 	return s
 }}
 
@@ -143,14 +170,17 @@ type singleSender struct {
 	conn    *fastConn             // nil in the pool
 	write   func(fd uintptr) bool // the method flush; kept, because a method value allocates
 	attempt func(fd uintptr)      // the method try; likewise
+	call    func()                // the method sendto; likewise
+	fd      uintptr               // for call
 	packet  []byte
+	cut     bool // it may be fragmented
 	name    sockaddr
 	size    uint32        // of name; 0: the socket is connected
 	errno   syscall.Errno // 0: it was sent
 }
 
 func (s *singleSender) send(c *fastConn, d *Datagram) error {
-	s.conn, s.packet, s.size, s.errno = c, d.Buf, 0, 0
+	s.conn, s.packet, s.cut, s.size, s.errno = c, d.Buf, d.Cut, 0, 0
 	if !c.connected {
 		var err error
 		if s.size, err = c.encode(&s.name, d.Addr); err != nil {
@@ -175,8 +205,9 @@ func (s *singleSender) try(fd uintptr) { s.flush(fd) }
 
 // flush is that of sender.
 func (s *singleSender) flush(fd uintptr) bool {
-	for {
-		switch s.errno = s.conn.sendto(fd, s.packet, &s.name, s.size); s.errno {
+	for s.fd = fd; ; {
+		s.conn.whole.write(fd, s.cut, s.call)
+		switch s.errno {
 		case unix.EAGAIN:
 			return false
 		case unix.EINTR:
@@ -185,6 +216,9 @@ func (s *singleSender) flush(fd uintptr) bool {
 		}
 	}
 }
+
+// sendto makes the system call.
+func (s *singleSender) sendto() { s.errno = s.conn.sendto(s.fd, s.packet, &s.name, s.size) }
 
 // encode puts an address into the kernel's form, and returns its size.
 func (f *fastConn) encode(name *sockaddr, to netip.AddrPort) (size uint32, err error) {
@@ -202,7 +236,9 @@ func (f *fastConn) encode(name *sockaddr, to netip.AddrPort) (size uint32, err e
 // to become writable first; RawConn.Write then calls it again.
 func (s *sender) flush(fd uintptr) bool {
 	for s.sent < len(s.plan) {
+		s.conn.whole.mu.RLock()
 		n, errno := s.conn.sendmmsg(fd, s.headers[s.sent:len(s.plan)])
+		s.conn.whole.mu.RUnlock()
 		switch errno {
 		case 0:
 			s.sent += n

@@ -28,25 +28,29 @@ type Datagram struct {
 	// Peer takes the place of Addr on a net.PacketConn whose addresses are not
 	// UDP addresses. It is nil otherwise.
 	Peer net.Addr
+	// Cut allows that the datagram is fragmented on its way: the last resort for
+	// one that is too large for the path and cannot be smaller.
+	Cut bool
+	// TooLarge is for the caller of WriteBatch, which leaves it as it is.
+	TooLarge bool
+	// Alone keeps the datagram from being merged with others.
+	Alone bool
 }
 
 // Conn is a socket that moves datagrams in batches. ReadBatch may be called by
-// one goroutine at a time, WriteBatch and WriteProbe by many.
+// one goroutine at a time, WriteBatch by many.
 type Conn interface {
 	// ReadBatch waits for at least one datagram and sets the first n elements
 	// of batch, whose old values do not matter. They are valid until the next
 	// ReadBatch.
 	ReadBatch(batch []Datagram) (n int, err error)
 	// WriteBatch writes batch in order. The first n were written. err, if not
-	// nil, concerns batch[n], and the caller may continue with batch[n+1:].
+	// nil, concerns batch[n], and the caller may continue with batch[n+1:]. It is
+	// EMSGSIZE if the datagram is larger than the interface takes.
 	WriteBatch(batch []Datagram) (n int, err error)
-	// WriteProbe writes one datagram that this system never fragments, whatever
-	// it remembers of the path. If the datagram is larger than the interface's
-	// MTU, the error is EMSGSIZE. If CanProbe is false, it is written like
-	// others.
-	WriteProbe(d *Datagram) error
-	// CanProbe reports whether the system can send datagrams unfragmented.
-	CanProbe() bool
+	// KeepsWhole reports whether datagrams without Cut are fragmented nowhere,
+	// whatever the system remembers of the path.
+	KeepsWhole() bool
 	// BatchSize returns the length of the largest batch that ReadBatch fills.
 	BatchSize() int
 	// ReadQueue sets q to the state of the socket's receive buffer, and reports
@@ -55,6 +59,11 @@ type Conn interface {
 	ReadQueue(q *Queue) bool
 	// Features returns the features in use at present.
 	Features() Features
+	// Merging returns whether datagrams leave merged, and if not, why.
+	Merging() Merging
+	// OnRefusal sets what is called when Merging changes, on the goroutine that
+	// writes. It is for the time before the first WriteBatch.
+	OnRefusal(func(RefusalError))
 	// Release restores the options of the socket that New found. It is for
 	// sockets that outlive the Conn, and must be its last call.
 	Release() error
@@ -66,6 +75,28 @@ type Features struct {
 	GRO  bool // datagrams of one peer arrive as one large packet (UDP_GRO)
 	Mmsg bool // one system call moves many packets (sendmmsg, recvmmsg)
 }
+
+// Merging is the state of segmentation offload (GSO).
+type Merging struct {
+	Off     string // why no datagrams are merged; empty: some are
+	Refused int    // addresses to which the system has refused merged datagrams lately
+}
+
+// RefusalError says that datagrams are not merged any more.
+type RefusalError struct {
+	To  netip.Addr // to that address; not valid: to any
+	Err error      // why
+}
+
+func (e RefusalError) Error() string {
+	if !e.To.IsValid() {
+		return "no datagrams are merged (UDP_SEGMENT): " + e.Err.Error()
+	}
+	return "datagrams to " + e.To.String() + " are not merged (UDP_SEGMENT): " + e.Err.Error()
+}
+
+// Unwrap returns e.Err.
+func (e RefusalError) Unwrap() error { return e.Err }
 
 // String returns the names of the features in use, or "portable" for none.
 func (f Features) String() string {
@@ -115,7 +146,9 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 		if fast := newFast(c, wanted); fast != nil {
 			return fast
 		}
-		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, new(probing), new(meter)}}
+		w := new(whole)
+		w.beginOn(c)
+		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, w, new(meter)}}
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}
