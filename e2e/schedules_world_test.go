@@ -28,6 +28,7 @@ const (
 	heldFor    = 300*time.Millisecond + 137*time.Microsecond
 	comesBack  = 10 * time.Millisecond // after this a killed server is there again
 	runLimit   = 8 * time.Second       // of a conversation
+	movedLimit = 45 * time.Second      // of sessions whose last packets went to a former address
 	quietAfter = 2 * time.Second       // from when no session is left
 	quietFor   = 90 * time.Second
 	hangLimit  = 200 * time.Second
@@ -43,9 +44,12 @@ type trial struct {
 	rules kcp.Config // of both ends
 	begun time.Time
 
-	client   *process
-	servers  []*process // each killed but the last; mu
-	lives    sync.WaitGroup
+	client  *process
+	servers []*process // each killed but the last; mu
+	lives   sync.WaitGroup
+
+	satisfied atomic.Bool // the client has closed in order
+
 	killed   chan struct{}
 	finished chan struct{}
 
@@ -63,6 +67,7 @@ type trial struct {
 
 // process is an endpoint and its socket. One that is dead says nothing more.
 type process struct {
+	who      string
 	endpoint *kcp.Endpoint
 	listener *kcp.Listener
 	socket   *netsim.PacketConn
@@ -101,6 +106,8 @@ func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
 	}
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
+	} else if plan.Event() == schedule.Move {
+		tr.rules.KeepAlive = 2 * time.Second // else a client that waits does not show that it has moved
 	}
 	return tr
 }
@@ -172,7 +179,10 @@ func (tr *trial) hang() {
 
 // open opens the endpoint of one side.
 func (tr *trial) open(side schedule.Side, addr string) *process {
-	p := new(process)
+	p := &process{who: "client"}
+	if side == schedule.Server {
+		p.who = "server"
+	}
 	var err error
 	if p.socket, err = tr.net.Listen(addr); err != nil {
 		panic(err)
