@@ -17,7 +17,7 @@ type life struct {
 	client, server func(e *end) error
 	config         func(*kcp.Config)
 	peer           func(tr *trial, attempt int) bool // takes the place of Dial and client
-	limit          time.Duration                     // how long it takes of itself
+	ofLegacy       bool                              // the server knows no signals
 	shuts          bool                              // the server is shut down with its first answer
 }
 

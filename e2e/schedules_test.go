@@ -51,6 +51,7 @@ func scheduleWires(t *testing.T) []*wire {
 		{"cfb", kcp.Config{Cipher: crypt.CFB(block)}, false, checked, allLives},
 		{"aes-gcm", kcp.Config{Cipher: gcm}, true, checked, allLives},
 		{"tls", kcp.Config{TLS: steadyTLS(t), StatelessResetKey: bytes.Repeat([]byte{9}, 32)}, true, checked, allLives},
+		{"fec", kcp.Config{Cipher: gcm, FEC: kcp.FEC{Data: 2, Parity: 1}}, true, checked, allLives},
 		{"legacy", kcp.Config{}, false, unchecked, legacyLives},
 	}
 }
@@ -82,7 +83,7 @@ func steadyTLS(t *testing.T) *tls.Config {
 type budget struct {
 	depth, one           int // faults
 	eventDepth, eventOne int // faults beside an event
-	extra, extraOne      int // faults, in the request alone
+	extra, extraOne      int // faults, in the first conversation of a wire
 }
 
 func scheduleBudget() budget {
@@ -135,7 +136,7 @@ func TestSchedules(t *testing.T) {
 			for _, l := range w.lives {
 				t.Run(l.name, func(t *testing.T) {
 					t.Parallel()
-					s := &scene{x, t, w, l}
+					s := &scene{explorer: x, t: t, wire: w, life: l}
 					if one, ok := os.LookupEnv("KCP_SCHEDULE"); ok {
 						s.alone(one)
 						return
@@ -172,6 +173,8 @@ type scene struct {
 	t    *testing.T
 	wire *wire
 	life *life
+
+	failed atomic.Int64
 }
 
 // mostFailures is how many schedules of a scene may fail before it ends.
@@ -185,6 +188,7 @@ func (s *scene) try(plan schedule.Schedule) []schedule.Packet {
 	s.runs.Add(1)
 	if len(failures) > 0 {
 		s.failing.Add(1)
+		s.failed.Add(1)
 		s.t.Errorf("KCP_SEED=%d KCP_SCHEDULE=%q go test ./e2e -run 'TestSchedules/%s/%s$'", s.seed, plan, s.wire.name, s.life.name)
 		for _, f := range failures {
 			s.t.Log("  ", f)
@@ -205,7 +209,7 @@ func (s *scene) explore() {
 	first := s.try(nil)
 	b := s.budget
 	depth, one := b.depth, b.one
-	if s.life.name == "request" {
+	if s.life == s.wire.lives[0] {
 		depth, one = b.extra, b.extraOne
 	}
 	var all sync.WaitGroup
@@ -220,7 +224,7 @@ func (s *scene) explore() {
 		}
 	}
 	grow(schedule.Schedule(nil).Extend(first, s.wire.faults), depth-1, one)
-	if s.life.peer == nil {
+	if s.wire.name != "legacy" {
 		grow(schedule.Schedule(nil).Events(first, schedule.Client, schedule.Move), b.eventDepth, b.eventOne)
 		grow(schedule.Schedule(nil).Events(first, schedule.Client, schedule.Kill), b.eventDepth, b.eventOne)
 		grow(schedule.Schedule(nil).Events(first, schedule.Server, schedule.Kill), b.eventDepth, b.eventOne)
@@ -229,7 +233,7 @@ func (s *scene) explore() {
 
 // grow tries a schedule, and all with up to so many faults more.
 func (s *scene) grow(plan schedule.Schedule, more, one int) {
-	if s.t.Failed() && s.failing.Load() > mostFailures {
+	if s.failed.Load() >= mostFailures {
 		return
 	}
 	name := fmt.Sprint(s.wire.name, " ", s.life.name, " ", plan)

@@ -51,6 +51,7 @@ type trial struct {
 	satisfied atomic.Bool // the client has closed in order
 
 	killed   chan struct{}
+	rests    chan struct{} // closed when all has been said
 	finished chan struct{}
 
 	mu       sync.Mutex // guards what follows
@@ -97,7 +98,7 @@ func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
 		net:    netsim.NewNetwork(seed, netsim.LinkConfig{Delay: pathDelay}),
 		rules:  w.config,
 		begun:  time.Now(),
-		killed: make(chan struct{}), finished: make(chan struct{}),
+		killed: make(chan struct{}), rests: make(chan struct{}), finished: make(chan struct{}),
 		count: make(map[schedule.Side]int),
 	}
 	tr.rules.Repetition = kcp.NewRepetition(seed)
@@ -144,7 +145,11 @@ func (tr *trial) run() {
 	watchdog := time.AfterFunc(hangLimit, tr.hang)
 	defer watchdog.Stop()
 	tr.client = tr.open(schedule.Client, "10.0.0.2:5000")
-	tr.listen()
+	if tr.life.ofLegacy {
+		tr.answerAsLegacy()
+	} else {
+		tr.listen()
+	}
 	restarted := make(chan struct{})
 	go func() {
 		defer close(restarted)
