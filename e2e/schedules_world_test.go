@@ -1,0 +1,350 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/netsim"
+)
+
+// The network of a run, and how a schedule is carried out on it.
+
+const (
+	pathDelay  = 20 * time.Millisecond // one way
+	heldFor    = 300*time.Millisecond + 137*time.Microsecond
+	comesBack  = 10 * time.Millisecond // after this a killed server is there again
+	runLimit   = 8 * time.Second       // of a conversation
+	movedLimit = 45 * time.Second      // of sessions whose last packets went to a former address
+	quietAfter = 2 * time.Second       // from when no session is left
+	quietFor   = 90 * time.Second
+	hangLimit  = 200 * time.Second
+)
+
+// trial is one run: a conversation over one wire, under one schedule.
+type trial struct {
+	wire  *wire
+	life  *life
+	plan  schedule.Schedule
+	seed  uint64
+	net   *netsim.Network
+	rules kcp.Config // of both ends
+	begun time.Time
+
+	client  *process
+	servers []*process // each killed but the last; mu
+	lives   sync.WaitGroup
+
+	satisfied atomic.Bool // the client has closed in order
+
+	killed   chan struct{}
+	rests    chan struct{} // closed when all has been said
+	finished chan struct{}
+
+	mu       sync.Mutex // guards what follows
+	count    map[schedule.Side]int
+	sent     []schedule.Packet
+	failures []string
+	happened bool // the event of the plan
+	dials    int
+	receipts []*receipts
+	inboxes  []*inbox
+	here     chan struct{} // of who waits in meet
+	conns    []*kcp.Conn
+}
+
+// process is an endpoint and its socket. One that is dead says nothing more.
+type process struct {
+	who      string
+	endpoint *kcp.Endpoint
+	listener *kcp.Listener
+	socket   *netsim.PacketConn
+	dead     atomic.Bool
+	accepted atomic.Int32 // sessions that Accept has returned
+}
+
+// runSchedule runs a conversation in a bubble of its own, and returns which packets were
+// sent, and what was wrong.
+func runSchedule(t *testing.T, w *wire, l *life, plan schedule.Schedule, seed uint64) (sent []schedule.Packet, failures []string) {
+	var tr *trial
+	defer func() {
+		if p := recover(); p != nil { // goroutines that are left are a deadlock
+			failures = append(tr.failures, fmt.Sprint("left: ", p))
+		}
+	}()
+	synctest.Test(t, func(*testing.T) {
+		tr = newTrial(w, l, plan, seed)
+		tr.run()
+	})
+	return tr.sent, tr.failures
+}
+
+func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
+	tr := &trial{
+		wire: w, life: l, plan: plan, seed: seed,
+		net:    netsim.NewNetwork(seed, netsim.LinkConfig{Delay: pathDelay}),
+		rules:  w.config,
+		begun:  time.Now(),
+		killed: make(chan struct{}), rests: make(chan struct{}), finished: make(chan struct{}),
+		count: make(map[schedule.Side]int),
+	}
+	tr.rules.Repetition = kcp.NewRepetition(seed)
+	if l.config != nil {
+		l.config(&tr.rules)
+	}
+	if tr.mayBreak() {
+		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
+	} else if plan.Event() == schedule.Move {
+		tr.rules.KeepAlive = 2 * time.Second // else a client that waits does not show that it has moved
+	}
+	return tr
+}
+
+// mayBreak reports whether the event of the plan may end a session: one that the server
+// has forgotten, and one whose client has moved if its packets could be anybody's.
+func (tr *trial) mayBreak() bool {
+	switch tr.plan.Event() {
+	case schedule.Kill:
+		return true
+	case schedule.Move:
+		return !tr.wire.moves
+	}
+	return false
+}
+
+// broken reports whether that has happened.
+func (tr *trial) broken() bool {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.happened && tr.mayBreak()
+}
+
+// fail notes what is wrong.
+func (tr *trial) fail(format string, args ...any) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	at := time.Since(tr.begun).Round(time.Millisecond)
+	tr.failures = append(tr.failures, fmt.Sprintf("%v: ", at)+fmt.Sprintf(format, args...))
+}
+
+// run is the whole of a run.
+func (tr *trial) run() {
+	watchdog := time.AfterFunc(hangLimit, tr.hang)
+	defer watchdog.Stop()
+	tr.client = tr.open(schedule.Client, "10.0.0.2:5000")
+	if tr.life.ofLegacy {
+		tr.answerAsLegacy()
+	} else {
+		tr.listen()
+	}
+	restarted := make(chan struct{})
+	go func() {
+		defer close(restarted)
+		tr.restart()
+	}()
+	for attempt := 1; !tr.converse(attempt) && attempt < 2; attempt++ {
+	}
+	tr.lives.Wait()
+	time.Sleep(time.Microsecond)
+	tr.judgeTime(time.Since(tr.begun))
+	tr.judgeRest()
+	close(tr.finished)
+	<-restarted
+	for _, p := range append(tr.servers, tr.client) {
+		_, _ = p.endpoint.Close(), p.socket.Close() // may be closed
+	}
+	tr.judgeReceipts()
+}
+
+// hang ends a run in which something waits for ever.
+func (tr *trial) hang() {
+	stacks := make([]byte, 1<<16)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	tr.fail("still waiting\n%s", stacks)
+	tr.mu.Lock()
+	all := append(slices.Clone(tr.servers), tr.client)
+	tr.mu.Unlock()
+	for _, p := range all {
+		go func() { _, _ = p.endpoint.Close(), p.socket.Close() }()
+	}
+}
+
+// open opens the endpoint of one side.
+func (tr *trial) open(side schedule.Side, addr string) *process {
+	p := &process{who: "client"}
+	if side == schedule.Server {
+		p.who = "server"
+	}
+	var err error
+	if p.socket, err = tr.net.Listen(addr); err != nil {
+		panic(err)
+	}
+	faulty := &faultySocket{p.socket, tr, p, side}
+	var pc net.PacketConn = faulty
+	if tr.seed%2 == 1 { // calls may read the socket
+		pc = leadableSocket{faulty, udp.Interruptible{}}
+	}
+	if p.endpoint, err = kcp.NewEndpoint(pc, &tr.rules); err != nil {
+		panic(err)
+	}
+	return p
+}
+
+// listen opens a server.
+func (tr *trial) listen() {
+	p := tr.open(schedule.Server, serverAddr)
+	var err error
+	if p.listener, err = p.endpoint.Listen(); err != nil {
+		panic(err)
+	}
+	tr.mu.Lock()
+	tr.servers = append(tr.servers, p)
+	tr.mu.Unlock()
+	go func() {
+		for {
+			c, err := p.listener.AcceptKCP(context.Background())
+			if err != nil {
+				return
+			}
+			p.accepted.Add(1)
+			tr.note(c)
+			tr.lives.Add(1)
+			go func() {
+				defer tr.lives.Done()
+				time.Sleep(time.Microsecond)
+				tr.live(&end{tr, c, p, "server"}, tr.life.server)
+			}()
+			time.Sleep(2 * time.Microsecond)
+		}
+	}()
+}
+
+// server returns the process that runs now.
+func (tr *trial) server() *process {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	return tr.servers[len(tr.servers)-1]
+}
+
+// restart begins a server anew when it was killed.
+func (tr *trial) restart() {
+	select {
+	case <-tr.killed:
+	case <-tr.finished:
+		return
+	}
+	time.Sleep(time.Microsecond)
+	_ = tr.server().endpoint.Close() // its socket is closed, so nobody learns of it
+	time.Sleep(comesBack)
+	tr.listen()
+}
+
+// note keeps the session c.
+func (tr *trial) note(c *kcp.Conn) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.conns = append(tr.conns, c)
+}
+
+// meet returns when both ends have called it, or after a second.
+func (tr *trial) meet() {
+	tr.mu.Lock()
+	other := tr.here
+	if other != nil {
+		tr.here = nil
+		close(other)
+	} else {
+		tr.here = make(chan struct{})
+	}
+	wait := tr.here
+	tr.mu.Unlock()
+	if wait != nil {
+		select {
+		case <-wait:
+		case <-time.After(time.Second):
+		}
+	}
+	time.Sleep(time.Microsecond)
+}
+
+// faultySocket does to its packets what the plan says.
+type faultySocket struct {
+	*netsim.PacketConn
+	tr   *trial
+	of   *process
+	side schedule.Side
+}
+
+// leadableSocket is one that calls may read.
+type leadableSocket struct {
+	*faultySocket
+	udp.Interruptible
+}
+
+// WriteTo implements net.PacketConn.
+func (s *faultySocket) WriteTo(b []byte, addr net.Addr) (int, error) {
+	return s.WriteToAddrPort(b, addr.(*net.UDPAddr).AddrPort())
+}
+
+// WriteToAddrPort is WriteTo as an endpoint calls it.
+func (s *faultySocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	if s.of.dead.Load() {
+		return 0, net.ErrClosed
+	}
+	fault, p := s.tr.leaves(s)
+	if s.of.dead.Load() {
+		return 0, net.ErrClosed
+	}
+	switch fault {
+	case schedule.Drop:
+		return len(b), nil
+	case schedule.Hold:
+		from, late := s.PublicAddrPort(), bytes.Clone(b)
+		time.AfterFunc(pathDelay+heldFor, func() { s.tr.net.Inject(from, to, late) })
+		return len(b), nil
+	case schedule.Duplicate:
+		if n, err := s.PacketConn.WriteToAddrPort(b, to); err != nil {
+			return n, err
+		}
+	case schedule.Damage:
+		b = bytes.Clone(b)
+		at := (uint64(p.N)*7919 + s.tr.seed*104729) % uint64(8*len(b))
+		b[at/8] ^= 1 << (at % 8)
+	}
+	return s.PacketConn.WriteToAddrPort(b, to)
+}
+
+// leaves counts a packet, and has the event happen that the plan has at it. It returns
+// the fault that the packet meets.
+func (tr *trial) leaves(s *faultySocket) (fault schedule.Act, p schedule.Packet) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.count[s.side]++
+	p = schedule.Packet{From: s.side, N: tr.count[s.side]}
+	tr.sent = append(tr.sent, p)
+	fault, event := tr.plan.At(p)
+	switch event {
+	case schedule.Move:
+		_ = tr.client.socket.Rebind(net.JoinHostPort("10.0.0.2", strconv.Itoa(6000+p.N)))
+	case schedule.Kill:
+		server := tr.servers[len(tr.servers)-1]
+		server.dead.Store(true)
+		_ = server.socket.Close()
+		close(tr.killed)
+	}
+	tr.happened = tr.happened || event != ""
+	return fault, p
+}

@@ -1,0 +1,326 @@
+package interop
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+	kcpgo "github.com/xtaci/kcp-go/v5"
+)
+
+const (
+	schedulePath = 20 * time.Millisecond // one way
+	scheduleHold = 300 * time.Millisecond
+	scheduleTime = 8 * time.Second
+)
+
+// scheduleRun is a question and its answer, between a session and kcp-go's state
+// machine.
+type scheduleRun struct {
+	plan             schedule.Schedule
+	net              *netsim.Network
+	question, answer []byte
+
+	mu    sync.Mutex // guards what follows
+	count map[schedule.Side]int
+	sent  []schedule.Packet
+	wrong []string
+}
+
+func (r *scheduleRun) fail(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
+}
+
+// scheduledSocket does to its packets what the plan says.
+type scheduledSocket struct {
+	*netsim.PacketConn
+	r    *scheduleRun
+	side schedule.Side
+}
+
+func (r *scheduleRun) listen(side schedule.Side, addr string) *scheduledSocket {
+	pc, err := r.net.Listen(addr)
+	if err != nil {
+		panic(err)
+	}
+	return &scheduledSocket{pc, r, side}
+}
+
+// WriteTo implements net.PacketConn.
+func (s *scheduledSocket) WriteTo(b []byte, addr net.Addr) (int, error) {
+	return s.WriteToAddrPort(b, addr.(*net.UDPAddr).AddrPort())
+}
+
+// WriteToAddrPort is WriteTo as an endpoint calls it.
+func (s *scheduledSocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	s.r.mu.Lock()
+	s.r.count[s.side]++
+	p := schedule.Packet{From: s.side, N: s.r.count[s.side]}
+	s.r.sent = append(s.r.sent, p)
+	fault, _ := s.r.plan.At(p)
+	s.r.mu.Unlock()
+	switch fault {
+	case schedule.Drop:
+		return len(b), nil
+	case schedule.Hold:
+		late := bytes.Clone(b)
+		time.AfterFunc(schedulePath+scheduleHold, func() { s.r.net.Inject(s.AddrPort(), to, late) })
+		return len(b), nil
+	case schedule.Duplicate:
+		_, _ = s.PacketConn.WriteToAddrPort(b, to)
+	}
+	return s.PacketConn.WriteToAddrPort(b, to)
+}
+
+// kcpGoEnd is kcp-go's state machine behind a socket, driven as its sessions do. Those
+// cannot be simulated, as their timers run outside of a bubble.
+type kcpGoEnd struct {
+	pc *scheduledSocket
+
+	mu      sync.Mutex // guards what follows
+	machine *kcpgo.KCP
+	to      net.Addr // nil: not known yet
+	got     []byte
+	arrived chan struct{} // has an element when something was added to got
+}
+
+func (r *scheduleRun) kcpGo(side schedule.Side, addr string, to net.Addr) *kcpGoEnd {
+	e := &kcpGoEnd{pc: r.listen(side, addr), to: to, arrived: make(chan struct{}, 1)}
+	if to != nil {
+		e.begin(77)
+	}
+	return e
+}
+
+// begin makes the machine. e.mu is held, or nobody else has e yet.
+func (e *kcpGoEnd) begin(conv uint32) {
+	e.machine = kcpgo.NewKCP(conv, func(b []byte, size int) { _, _ = e.pc.WriteTo(b[:size], e.to) })
+	e.machine.NoDelay(1, 10, 2, 1)
+	e.machine.WndSize(256, 256)
+}
+
+// run drives the machine until the socket is closed, which it does when ctx ends.
+func (e *kcpGoEnd) run(ctx context.Context) {
+	go e.read()
+	for tick := time.NewTicker(10*time.Millisecond + time.Microsecond); ; {
+		select {
+		case <-ctx.Done():
+			tick.Stop()
+			_ = e.pc.Close()
+			return
+		case <-tick.C:
+		}
+		e.mu.Lock()
+		if e.machine != nil {
+			e.machine.Update()
+		}
+		e.mu.Unlock()
+	}
+}
+
+func (e *kcpGoEnd) read() {
+	for b := make([]byte, 2048); ; {
+		n, from, err := e.pc.ReadFrom(b)
+		if err != nil {
+			return
+		}
+		e.mu.Lock()
+		if e.machine == nil {
+			e.to = from
+			e.begin(binary.LittleEndian.Uint32(b))
+		}
+		e.machine.Input(b[:n], kcpgo.IKCP_PACKET_REGULAR, true)
+		for size := e.machine.PeekSize(); size >= 0; size = e.machine.PeekSize() {
+			message := make([]byte, size)
+			e.machine.Recv(message)
+			e.got = append(e.got, message...)
+		}
+		e.mu.Unlock()
+		select {
+		case e.arrived <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (e *kcpGoEnd) write(b []byte) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.machine.Send(b)
+}
+
+// receive waits for what the session has written, and compares it.
+func (e *kcpGoEnd) receive(want []byte) error {
+	late := time.After(2 * scheduleTime)
+	for {
+		select {
+		case <-e.arrived:
+		case <-late:
+			return errors.New("kcp-go has waited too long")
+		}
+		e.mu.Lock()
+		got := e.got
+		e.mu.Unlock()
+		if !bytes.HasPrefix(want, got) {
+			return fmt.Errorf("kcp-go has got wrong bytes among %d", len(got))
+		}
+		if len(got) == len(want) {
+			return nil
+		}
+	}
+}
+
+// converse is the session's part: it takes or sends, and closes.
+func converse(c *kcp.Conn, sends, takes []byte, first bool) error {
+	take := func() error {
+		got := make([]byte, len(takes))
+		_, err := io.ReadFull(c, got)
+		if err == nil && !bytes.Equal(got, takes) {
+			err = errors.New("wrong bytes")
+		}
+		return err
+	}
+	var err error
+	if !first {
+		err = take()
+	}
+	if err == nil {
+		_, err = c.Write(sends)
+	}
+	if err == nil && first {
+		err = take()
+	}
+	return errors.Join(err, c.Close())
+}
+
+// run is one run. If asks is set, the session asks, and else kcp-go.
+func (r *scheduleRun) run(ctx context.Context, asks bool) {
+	begun := time.Now()
+	ours, theirs, peer := schedule.Server, schedule.Client, "10.0.0.2:5000"
+	if asks {
+		ours, theirs = theirs, ours
+	}
+	pc := r.listen(ours, "10.0.0.1:4000")
+	e, err := kcp.NewEndpoint(pc, &kcp.Config{Repetition: kcp.NewRepetition(1)})
+	if err != nil {
+		panic(err)
+	}
+	var l *kcp.Listener
+	var end *kcpGoEnd
+	if asks {
+		end = r.kcpGo(theirs, peer, nil)
+	} else {
+		l, _ = e.Listen()
+		end = r.kcpGo(theirs, peer, pc.LocalAddr())
+		end.write(r.question)
+	}
+	go end.run(ctx)
+	both := make(chan error, 2)
+	go func() { both <- r.session(e, l, end.pc.LocalAddr()) }()
+	go func() {
+		wants := r.answer
+		if asks {
+			wants = r.question
+		}
+		err := end.receive(wants)
+		if err == nil && asks {
+			end.write(r.answer)
+		}
+		both <- err
+	}()
+	if err := errors.Join(<-both, <-both); err != nil {
+		r.fail("%v", err)
+	}
+	if took := time.Since(begun); took > scheduleTime {
+		r.fail("it took %v", took)
+	}
+	time.Sleep(scheduleTime)
+	if s := e.Stats(); s.Sessions+s.Buffered+s.WriteBuffered != 0 || s.Dialled+s.Accepted != 1 {
+		r.fail("left: %d sessions of %d, %d bytes held, %d to be written", s.Sessions, s.Dialled+s.Accepted, s.Buffered, s.WriteBuffered)
+	}
+	_, _ = e.Close(), pc.Close()
+}
+
+// session is our end.
+func (r *scheduleRun) session(e *kcp.Endpoint, l *kcp.Listener, peer net.Addr) error {
+	ctx := context.Background()
+	if l == nil {
+		c, err := e.Dial(ctx, peer)
+		if err != nil {
+			return err
+		}
+		return converse(c, r.question, r.answer, true)
+	}
+	c, err := l.AcceptKCP(ctx)
+	if err != nil {
+		return err
+	}
+	return converse(c, r.answer, r.question, false)
+}
+
+// Every placement of up to two faults on the packets of a conversation with kcp-go, in
+// either role, and three if time allows: all bytes arrive, within 8 s, and nothing is
+// left. e2e has the same for sessions. KCP_SCHEDULE runs one schedule alone.
+func TestSchedules(t *testing.T) {
+	depth := 2
+	if testing.Short() && slowdown > 1 {
+		depth = 1
+	} else if !testing.Short() {
+		depth = 3
+	}
+	faults := []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold}
+	for name, asks := range map[string]bool{"asked": false, "asking": true} {
+		t.Run(name, func(t *testing.T) {
+			var runs, failing atomic.Int32
+			try := func(plan schedule.Schedule) []schedule.Packet {
+				r := &scheduleRun{plan: plan, question: bytes.Repeat([]byte("question"), 200), answer: bytes.Repeat([]byte("reply"), 700), count: make(map[schedule.Side]int)}
+				synctest.Test(t, func(t *testing.T) {
+					r.net = netsim.NewNetwork(1, netsim.LinkConfig{Delay: schedulePath})
+					r.run(t.Context(), asks)
+				})
+				if runs.Add(1); len(r.wrong) > 0 {
+					failing.Add(1)
+					t.Errorf("KCP_SCHEDULE=%q -run TestSchedules/%s: %q", plan, name, r.wrong)
+				}
+				return r.sent
+			}
+			if text, ok := os.LookupEnv("KCP_SCHEDULE"); ok {
+				plan, err := schedule.Parse(text)
+				require.NoError(t, err)
+				t.Logf("sent %v", try(plan))
+				return
+			}
+			var grow func(plan schedule.Schedule, more int)
+			grow = func(plan schedule.Schedule, more int) {
+				if failing.Load() > 20 {
+					return
+				}
+				sent := try(plan)
+				if more > 0 {
+					for _, next := range plan.Extend(sent, faults) {
+						grow(next, more-1)
+					}
+				}
+			}
+			grow(nil, depth)
+			t.Logf("%d schedules, %d failing", runs.Load(), failing.Load())
+		})
+	}
+}
