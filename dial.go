@@ -97,7 +97,9 @@ func (d *Dialer) resolve(ctx context.Context, network, address string) (addrs []
 	if _, err := netip.ParseAddr(host); err == nil {
 		return nil, "", nil
 	}
-	found, err := net.DefaultResolver.LookupNetIP(ctx, "ip"+strings.TrimPrefix(network, "udp"), host)
+	found, err := withDescriptors(func() ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip"+strings.TrimPrefix(network, "udp"), host)
+	})
 	if err != nil {
 		return nil, "", err
 	}
@@ -118,7 +120,7 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 	if config != nil {
 		nd.Control = config.Control
 	}
-	socket, err := nd.DialContext(ctx, network, address)
+	socket, err := withDescriptors(func() (net.Conn, error) { return nd.DialContext(ctx, network, address) })
 	if err != nil {
 		return nil, err
 	}

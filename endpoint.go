@@ -268,6 +268,7 @@ func (e *Endpoint) shut(err error) bool {
 		return false
 	}
 	e.closed = true
+	lingerers.Remove(e)
 	e.table.forget()
 	listener := e.acceptorLocked()
 	conns := e.table.Sessions()
@@ -311,9 +312,8 @@ func (e *Endpoint) shutIfUnusedLocked() {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {
-		heldSockets.Add(1)
+		e.linger()
 		time.AfterFunc(hold, func() {
-			heldSockets.Add(-1)
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			e.shutIfUnusedLocked()
@@ -321,6 +321,7 @@ func (e *Endpoint) shutIfUnusedLocked() {
 		return
 	}
 	e.closed, e.unused = true, true
+	lingerers.Remove(e)
 	e.table.forget()
 	close(e.socket.done)
 	e.wakes.Stop()

@@ -65,8 +65,8 @@ func (e *Endpoint) socketErrorSince(since time.Duration) error {
 	return nil
 }
 
-// socketErrorOf is socketErrorSince for the session with a peer. An error of a socket that
-// has other peers too counts if it names that one.
+// socketErrorOf is socketErrorSince for the session with a peer. An error of a socket
+// that has other peers too counts if it names that one.
 func (e *Endpoint) socketErrorOf(peer net.Addr, since time.Duration) error {
 	err := e.socketErrorSince(since)
 	var op *net.OpError

@@ -41,7 +41,9 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 		return nil, opError("listen", nil, nil, err)
 	}
 	d := config.withDefaults()
-	sockets, err := listenSockets(network, address, d.Shards, d.Control)
+	sockets, err := withDescriptors(func() ([]net.PacketConn, error) {
+		return listenSockets(network, address, d.Shards, d.Control)
+	})
 	if err != nil {
 		return nil, err
 	}

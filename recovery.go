@@ -286,8 +286,8 @@ func (k *KCP) detectOutage() {
 	}
 }
 
-// probePath takes what is in flight for lost, as in an outage: the path is another one, or
-// is there again. A copy of the oldest segment leaves with the next flush.
+// probePath takes what is in flight for lost, as in an outage: the path is another
+// one, or is there again. A copy of the oldest segment leaves with the next flush.
 func (k *KCP) probePath() {
 	if r := &k.snd.recovery; k.cfg.ext.OutageProbe != 0 && k.snd.inFlight > 0 {
 		r.inOutage, r.probeAt, r.beyondAt = true, k.clock.now, k.clock.now

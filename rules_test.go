@@ -7,6 +7,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/lingering"
 	"github.com/arqnet/kcp/internal/rulebook"
 	"github.com/arqnet/kcp/trace"
 	"github.com/stretchr/testify/require"
@@ -109,7 +110,8 @@ func sessionFigures() []rulebook.Figure {
 		dial      = "| Dial: HELLO, WELCOME"
 		legacy    = "| A peer without signals is recognised"
 		closing   = "| Close: CLOSE;"
-		dialled   = "| A dialled socket outlives"
+		dialled   = "| A socket outlives"
+		linger    = "| Sockets that outlive"
 		keepAlive = "| Keep-alive (RFC 9293"
 		restart   = "| Restart of a peer without signals"
 		migration = "| Connection migration"
@@ -153,7 +155,8 @@ func sessionFigures() []rulebook.Figure {
 		{closing, "30 s", backgroundLinger},
 		{"| Why an application closes", "256 bytes", maxReasonText},
 		{dialled, "7 s", dialledHold},
-		{dialled, "256 sockets", maxHeldSockets},
+		{linger, "256 sockets", lingering.Most},
+		{linger, "an 8th", lingering.Part},
 		{dialled, "4 RTO", holdRTOs},
 		{dialled, "0.2 to 3 s", minHold},
 		{dialled, "3 s", maxHold},

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"os"
-	"sync/atomic"
 	"time"
 )
 
@@ -268,10 +267,23 @@ func (c *Conn) leave(now time.Duration) {
 	}
 	c.closing.state = stateDraining
 	c.traceState(SessionDraining, nil)
+	if c.ep.disposable() {
+		c.ep.linger()
+	}
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
+}
+
+// endDraining locks c.mu and ends a session that is only there to acknowledge what a
+// legacy peer repeats.
+func (c *Conn) endDraining() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closing.state == stateDraining {
+		c.end(nil)
+	}
 }
 
 // abort ends the session with err. It sends ABORT to an extended peer, unless both
@@ -396,7 +408,7 @@ func (c *Conn) holdSocket() time.Duration {
 	case !dropped && !c.hs.peerFin:
 		return 0
 	}
-	if c.ep.disposable() && heldSockets.Load() < maxHeldSockets {
+	if c.ep.disposable() {
 		return dialledHold
 	}
 	hold := minHold
@@ -406,21 +418,14 @@ func (c *Conn) holdSocket() time.Duration {
 	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
 }
 
-// heldSockets counts the sockets of the process that stay open after the end of
-// their last session; see holdSocket.
-var heldSockets atomic.Int32
-
 // Bounds of holdSocket. On a path that has lost packets, the peer may have to
 // repeat its request several times.
 const (
 	// dialledHold is for a socket whose port the system has chosen, so that the
 	// application does not need it again. A peer with default settings repeats
-	// its request for Linger, at most 2 s apart. It applies to maxHeldSockets
-	// sockets, so that a program that dials a thousand times a second does not
-	// run out of descriptors. Further ones are held as long as listening
-	// sockets.
-	dialledHold    = 7 * time.Second
-	maxHeldSockets = 256
+	// its request for Linger, at most 2 s apart. Sockets of all kinds are given up
+	// sooner if many are held; see Endpoint.linger.
+	dialledHold = 7 * time.Second
 
 	minHold   = 200 * time.Millisecond
 	lossyHold = 1500 * time.Millisecond // in place of minHold after losses

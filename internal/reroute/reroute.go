@@ -43,9 +43,9 @@ func Next(quiet, patience, looked time.Duration) time.Duration {
 	return max(quiet+patience, looked+everyLater)
 }
 
-// After returns when to look once after data, which was the last at a time: a session that
-// only listens has nothing that is to be answered. data is 0 if there was none. 0: it has
-// looked.
+// After returns when to look once after data, which was the last at a time: a session
+// that only listens has nothing that is to be answered. data is 0 if there was none. The
+// result is 0 if it has looked.
 func After(data, looked time.Duration) time.Duration {
 	if at := data + longPatience; data > 0 && looked < at {
 		return at
@@ -65,7 +65,7 @@ type Route struct {
 	Source  netip.Addr
 	Device  string // the interface that a new socket would be bound to; "": none
 	Err     error  // why there is no route; nil: there is one
-	Unknown bool   // the system cannot be asked
+	Unknown bool   // the system cannot be asked, and the rest has no meaning
 }
 
 // Action is what follows from a look.

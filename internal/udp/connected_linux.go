@@ -51,8 +51,9 @@ func (k *Connected) route() (r reroute.Route) {
 		return reroute.Route{Unknown: true}
 	}
 	if k.control != nil {
-		if r.Err = k.control(k.network, k.peer.String(), descriptor(fd)); r.Err != nil {
-			return r
+		if err := k.control(k.network, k.peer.String(), descriptor(fd)); err != nil {
+			// A control that binds the socket has given its port away.
+			return reroute.Route{Err: err, Unknown: errors.Is(err, unix.EADDRINUSE)}
 		}
 	}
 	if k.chosen.IsValid() {

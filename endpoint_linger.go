@@ -1,0 +1,70 @@
+package kcp
+
+import (
+	"errors"
+	"net"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/arqnet/kcp/internal/lingering"
+	"github.com/arqnet/kcp/internal/udp"
+)
+
+// Sockets that outlive their sessions, to answer the peers. They are given up when
+// descriptors are short: some are always left to the application.
+
+// lingerers are the endpoints of the process whose sockets are open for that only.
+var lingerers lingering.Set[*Endpoint]
+
+// linger counts the endpoint's socket as one that is open for peers of ended sessions
+// only. The one that has been so for longest is given up if there are too many.
+func (e *Endpoint) linger() {
+	if _, ok := e.socket.shards[0].conn().(*net.UDPConn); !ok {
+		return // no descriptor
+	}
+	if oldest, ok := lingerers.Add(e, lingering.Limit(udp.Descriptors())); ok {
+		time.AfterFunc(0, oldest.giveUp) // locks of e are held
+	}
+}
+
+// giveUp closes the socket if it is open for peers of ended sessions only. Endpoint.mu
+// and Conn.mu are not held.
+func (e *Endpoint) giveUp() {
+	e.mu.RLock()
+	conns := e.table.Sessions()
+	e.mu.RUnlock()
+	for _, c := range conns {
+		c.endDraining()
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.socket.holdUntil = 0
+	e.shutIfUnusedLocked()
+}
+
+// withDescriptors calls open, which opens a socket. If the process or the system has no
+// descriptor for it, lingering sockets are given up, one after the other.
+func withDescriptors[T any](open func() (T, error)) (T, error) {
+	for {
+		x, err := open()
+		if err == nil || !isShort(err) {
+			return x, err
+		}
+		oldest, ok := lingerers.Take()
+		if !ok {
+			return x, err
+		}
+		oldest.giveUp()
+	}
+}
+
+// isShort reports whether err is a want of descriptors. A look-up of a name has it in its
+// text only.
+func isShort(err error) bool {
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return strings.Contains(lookup.Err, syscall.EMFILE.Error()) || strings.Contains(lookup.Err, syscall.ENFILE.Error())
+	}
+	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+}
