@@ -117,7 +117,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 	switch {
 	case p.Confirming() && lost == 0:
-		p.ConfirmedByData()
+		p.ConfirmedByData(now)
 	case suspicious && !p.Confirming():
 		p.Suspect(now)
 	default:

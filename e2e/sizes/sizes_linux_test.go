@@ -99,6 +99,8 @@ func newNarrow(t *testing.T) narrow {
 		ip addr add 10.2.0.1/24 dev s0
 		ip addr add fd01::1/64 dev c0 nodad
 		ip addr add fd02::1/64 dev s0 nodad
+		ip addr add fe80::1/64 dev c0 nodad
+		ip addr add fe80::1/64 dev s0 nodad
 		sysctl -qw net.ipv4.ip_forward=1
 		sysctl -qw net.ipv6.conf.all.forwarding=1`, n.client.path, n.server.path))
 	for i, h := range []*host{n.client, n.server} {
@@ -108,6 +110,7 @@ func newNarrow(t *testing.T) narrow {
 			ip link set v0 up
 			ip addr add 10.%[1]d.0.2/24 dev v0
 			ip addr add fd0%[1]d::2/64 dev v0 nodad
+			ip addr add fe80::2/64 dev v0 nodad
 			ip route add default via 10.%[1]d.0.1
 			ip route add default via fd0%[1]d::1`, i+1))
 	}
@@ -231,7 +234,7 @@ func (n narrow) connect(t *testing.T, from, to string, config *kcp.Config) (a, b
 	defer cancel()
 	host, _, err := net.SplitHostPort(to)
 	require.NoError(t, err)
-	if host == "" { // of any address
+	if host == "::" { // any address
 		host = "10.2.0.2"
 	}
 	a, err = client.Dial(ctx, &net.UDPAddr{IP: net.ParseIP(host), Port: pc.LocalAddr().(*net.UDPAddr).Port})
@@ -241,11 +244,10 @@ func (n narrow) connect(t *testing.T, from, to string, config *kcp.Config) (a, b
 	return a, b
 }
 
-// transfer sends n bytes, compares them at the other end, and returns the segments
-// sent for the first time, and again.
-func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again uint64) {
+// begin starts to send n bytes, and returns a function that compares them at the other
+// end.
+func begin(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
 	t.Helper()
-	before := from.Stats()
 	want := testenv.Content(seed, n)
 	wrote := make(chan error, 1)
 	go func() {
@@ -253,40 +255,231 @@ func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again
 		wrote <- err
 	}()
 	require.NoError(t, to.SetReadDeadline(time.Now().Add(2*time.Minute)))
-	got, buf := make([]byte, 0, n), make([]byte, 1<<16)
-	for len(got) < n {
-		k, err := to.Read(buf)
-		require.NoError(t, err, "after %d bytes, %+v", len(got), from.Stats().PathMTU)
-		got = append(got, buf[:k]...)
+	return func() {
+		got, buf := make([]byte, 0, n), make([]byte, 1<<16)
+		for len(got) < n {
+			k, err := to.Read(buf)
+			require.NoError(t, err, "after %d bytes, %+v", len(got), from.Stats().PathMTU)
+			got = append(got, buf[:k]...)
+		}
+		require.NoError(t, <-wrote)
+		require.True(t, bytes.Equal(want, got))
 	}
-	require.NoError(t, <-wrote)
-	require.True(t, bytes.Equal(want, got))
+}
+
+// transfer sends n bytes, compares them at the other end, and returns the segments
+// sent for the first time, and again.
+func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again uint64) {
+	t.Helper()
+	before := from.Stats()
+	begin(t, from, to, n, seed)()
 	after := from.Stats()
 	return after.SegmentsSent - before.SegmentsSent, after.Retransmits() - before.Retransmits()
 }
 
-func TestFigures(t *testing.T) {
+// Bulk over a path that takes less than the session begins with: from the beginning, or
+// from the middle of the transfer on; with the router's ICMP messages and without; as
+// the client, whose interface takes more, and as the server, whose interface refuses.
+// The size is found, nothing is fragmented, nothing could be, and hardly anything is
+// sent again.
+func TestBulkOverANarrowPath(t *testing.T) {
+	for _, test := range []struct {
+		name, from, to string
+		mtu, most      int // of the path, and of the UDP payload
+		mapped         bool
+	}{
+		{"IPv4", "10.1.0.2:0", "10.2.0.2:0", 1280, 1252, false},
+		{"IPv6", "[fd01::2]:0", "[fd02::2]:0", 1280, 1232, false},
+		{"IPv4-mapped", "[::]:0", "[::]:0", 1280, 1252, true},
+	} {
+		for _, icmp := range []bool{false, true} {
+			for _, gso := range []string{"0", "1"} {
+				for _, later := range []bool{false, true} {
+					name := fmt.Sprintf("%s, ICMP %v, GSO off %s, later %v", test.name, icmp, gso, later)
+					t.Run(name, func(t *testing.T) {
+						if testing.Short() && (icmp != test.mapped || gso == "1" || later == test.mapped) {
+							t.Skip("one of each in short tests")
+						}
+						t.Setenv("KCP_DISABLE_GSO", gso)
+						n := newNarrow(t)
+						if !icmp {
+							n.filterICMP(t)
+						}
+						s := n.sniff(t)
+						if !later {
+							n.takes(t, test.mtu)
+						}
+						to := test.to
+						a, b := n.connect(t, test.from, to, nil)
+						for i, way := range [][2]*kcp.Conn{{a, b}, {b, a}} {
+							if later && i == 0 {
+								n.takes(t, 1500)
+								transfer(t, way[0], way[1], 4<<20, 1)
+								require.Greater(t, way[0].Stats().PathMTU.MTU, test.most)
+								wrote := begin(t, way[0], way[1], 16<<20, 2)
+								n.takes(t, test.mtu)
+								wrote()
+							}
+							found := func() bool {
+								mtu := way[0].Stats().PathMTU.MTU
+								return mtu > 1200 && mtu <= test.most
+							}
+							start := time.Now()
+							for round := uint64(3); time.Since(start) < time.Minute && !found(); round++ {
+								transfer(t, way[0], way[1], 4<<20, round)
+							}
+							require.True(t, found(), "%+v", way[0].Stats().PathMTU)
+							sent, again := transfer(t, way[0], way[1], 8<<20, 40)
+							t.Logf("%+v: %d segments, %d again", way[0].Stats().PathMTU, sent, again)
+							require.Less(t, again, sent/100)
+						}
+						s.requireWhole(t)
+						require.LessOrEqual(t, a.Stats().PathMTU.BlackHoles, uint64(1))
+					})
+				}
+			}
+		}
+	}
+}
+
+// takingPeer is a peer without signals on the server, which takes n bytes of the first
+// session that comes. It passes on what it has got whenever that is a multiple of each.
+func (n narrow) takingPeer(t *testing.T, address string, each int) (addr *net.UDPAddr, got <-chan []byte) {
+	t.Helper()
+	pc := n.server.open(t, address)
+	passed := make(chan []byte, 1)
+	done := make(chan bool)
+	t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		var k *kcp.KCP
+		var from *net.UDPAddr
+		var taken []byte
+		start, buf, read := time.Now(), make([]byte, 1<<16), make([]byte, 1<<16)
+		for {
+			size, source, err := pc.ReadFromUDP(buf)
+			if err != nil {
+				return
+			}
+			if from = source; k == nil {
+				k = kcp.New(binary.LittleEndian.Uint32(buf), func(packet []byte) { _, _ = pc.WriteToUDP(packet, from) })
+				k.SetStream(true)
+				_ = k.SetWindow(1024, 1024)
+				k.Update(1)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:size])
+			for {
+				m, err := k.Recv(read)
+				if err != nil {
+					break
+				}
+				for taken = append(taken, read[:m]...); len(taken) >= each; taken = taken[each:] {
+					passed <- bytes.Clone(taken[:each])
+				}
+			}
+			k.Flush()
+		}
+	}()
+	return pc.LocalAddr().(*net.UDPAddr), passed
+}
+
+// A peer that takes no pieces gets what was cut for a larger path in fragments, as it
+// cannot be cut again. What is cut after that fits. So it is without ICMP messages too,
+// and if the client's own interface takes no more.
+func TestLegacyPeerOverANarrowPath(t *testing.T) {
 	for _, icmp := range []bool{false, true} {
-		for _, dir := range []string{"up", "down"} {
-			t.Run(fmt.Sprint(icmp, dir), func(t *testing.T) {
+		for _, own := range []bool{false, true} {
+			for _, mtu := range []int{1280, 1000} {
+				t.Run(fmt.Sprintf("ICMP %v, own interface %v, %d", icmp, own, mtu), func(t *testing.T) {
+					n := newNarrow(t)
+					if !icmp {
+						n.filterICMP(t)
+					}
+					const each = 1 << 20
+					addr, got := n.takingPeer(t, "10.2.0.2:0", each)
+					e, err := kcp.NewEndpoint(n.client.open(t, "10.1.0.2:0"), nil)
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = e.Close() })
+					a, err := e.Dial(context.Background(), addr)
+					require.NoError(t, err)
+					part := func(i uint64) {
+						want := testenv.Content(i, each)
+						_, err := a.Write(want)
+						require.NoError(t, err)
+						select {
+						case data := <-got:
+							require.True(t, bytes.Equal(want, data))
+						case <-time.After(time.Minute):
+							require.Fail(t, "nothing arrives", "%+v", a.Stats())
+						}
+					}
+					part(1)
+					if own {
+						n.client.run(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+					} else {
+						n.takes(t, mtu)
+					}
+					for i := uint64(2); i < 5; i++ {
+						part(i)
+					}
+					require.True(t, a.Peer().Legacy)
+					require.Equal(t, 1200, a.Stats().PathMTU.MTU)
+					s, before := n.sniff(t), a.Stats()
+					part(5)
+					after := a.Stats()
+					t.Logf("%d segments, %d again, %d whole, %d fragments", after.SegmentsSent-before.SegmentsSent,
+						after.Retransmits()-before.Retransmits(), s.whole.Load(), s.fragments.Load())
+					require.Less(t, after.Retransmits()-before.Retransmits(), (after.SegmentsSent-before.SegmentsSent)/50)
+					if mtu > 1228 {
+						s.requireWhole(t)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Sessions that the package opens the sockets of, connected ones among them, over an
+// interface that takes little. ICMP messages of the path end nothing, and are no error.
+func TestDialOverANarrowPath(t *testing.T) {
+	for _, mtu := range []int{1280, 1000} {
+		for _, shards := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%d, %d shards", mtu, shards), func(t *testing.T) {
 				n := newNarrow(t)
-				n.router.run(t, "true")
-				n.router.run(t, "tc qdisc add dev s0 root tbf rate 16mbit burst 16kb latency 100ms")
-				n.takes(t, 1280)
-				if !icmp {
-					n.filterICMP(t)
+				n.takes(t, mtu)
+				config := &kcp.Config{TLS: testenv.TLS(), Shards: shards}
+				var l *kcp.Listener
+				n.server.do(t, func() (err error) {
+					l, err = kcp.Listen("udp", "10.2.0.2:0", config)
+					return err
+				})
+				t.Cleanup(func() { _ = l.Close() })
+				var a *kcp.Conn
+				n.client.do(t, func() (err error) {
+					a, err = kcp.Dial("udp", l.Addr().String(), config)
+					return err
+				})
+				t.Cleanup(func() { _ = a.Abort() })
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				b, err := l.AcceptKCP(ctx)
+				require.NoError(t, err)
+				found := func(c *kcp.Conn) bool { return c.Stats().PathMTU.MTU <= max(mtu-28, 1200) }
+				start := time.Now()
+				for i := uint64(0); time.Since(start) < time.Minute && !(found(a) && found(b)); i++ {
+					transfer(t, a, b, 2<<20, i)
+					transfer(t, b, a, 2<<20, i)
 				}
-				s := n.sniff(t)
-				a, b := n.connect(t, "10.1.0.2:0", "10.2.0.2:0", nil)
-				if dir == "down" {
-					a, b = b, a
-				}
-				for i := range 6 {
-					start := time.Now()
-					sent, again := transfer(t, a, b, 4<<20, uint64(i))
-					st := a.Stats()
-					t.Logf("%v sent %d again %d mtu %+v whole %d div %d frag %d rate %.1f MB/s", time.Since(start), sent, again, st.PathMTU, s.whole.Load(), s.divisible.Load(), s.fragments.Load(), 4/time.Since(start).Seconds())
-				}
+				require.True(t, found(a), "%+v", a.Stats().PathMTU)
+				require.True(t, found(b), "%+v", b.Stats().PathMTU)
+				transfer(t, a, b, 2<<20, 100)
+				transfer(t, b, a, 2<<20, 101)
+				require.Zero(t, l.Stats().WriteErrors)
+				t.Logf("%+v, %+v", a.Stats().PathMTU, b.Stats().PathMTU)
 			})
 		}
 	}
