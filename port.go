@@ -105,6 +105,7 @@ type sessionPort interface {
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
+	largeArrived() bool
 	probeArrived(size int)
 	restartSizeWatch()
 
@@ -363,6 +364,12 @@ func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }
 // large packets were lost since one as large has arrived.
 func (k *KCP) largePackets() (sent uint64, lost int) {
 	return k.snd.blackHole.full, int(k.snd.blackHole.lost)
+}
+
+// largeArrived reports whether a packet that is watched has arrived on this path.
+func (k *KCP) largeArrived() bool {
+	w := &k.snd.blackHole
+	return w.taken > w.above(int32(k.cfg.mtu))
 }
 
 // forgetLosses resets the losses that largePackets returns.

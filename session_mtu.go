@@ -117,7 +117,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 	}
 	switch {
 	case p.Confirming() && lost == 0:
-		p.ConfirmedByData()
+		p.ConfirmedByData(now)
 	case suspicious && !p.Confirming():
 		p.Suspect(now)
 	default:
@@ -171,7 +171,9 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 	_, lost := k.largePackets()
 	if lost == 0 {
 		if c.watchSizes(); c.rare != nil {
-			c.rare.doubt.askedAt = 0
+			if c.rare.doubt.askedAt = 0; k.largeArrived() {
+				c.rare.doubt.answeredAt = 0
+			}
 		}
 		return
 	}
@@ -179,7 +181,7 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 	switch {
 	case p.askedAt > 0 && c.live.lastHeard > p.askedAt:
 		p.askedAt, p.answeredAt = 0, now
-		k.forgetLosses()
+		k.restartSizeWatch()
 	case !k.blackHoleSuspected() || p.askedAt > 0:
 	case p.answeredAt > 0 && now-p.answeredAt < doubtTime:
 		p.answeredAt = 0

@@ -65,6 +65,7 @@ type Search struct {
 	high                int // the smallest size known not to pass
 
 	state   state
+	resume  bool          // the search goes on once the size in use is confirmed
 	tries   uint8         // lost probes of size probe
 	unheard uint8         // probes of size probe sent into silence
 	probe   int           // the size being tried
@@ -131,15 +132,16 @@ func (s *Search) Begin(now time.Duration, full uint64) {
 }
 
 // Suspect starts to confirm the size in use: losses suggest that it passes no
-// longer.
+// longer. A search for a larger one goes on after that.
 func (s *Search) Suspect(now time.Duration) {
+	s.resume = s.state == searching
 	s.state = confirming
 	s.try(s.size, now)
 }
 
 // search goes on to the next size, or completes.
 func (s *Search) search(now time.Duration) {
-	s.state = searching
+	s.state, s.resume = searching, false
 	switch {
 	case s.high-s.size <= Step && s.high <= s.limit, s.size >= s.limit:
 		s.complete(now)
@@ -183,7 +185,7 @@ func (s *Search) Answered(nonce uint32, size int, now time.Duration) bool {
 		return false
 	}
 	if s.state == confirming {
-		s.confirmed()
+		s.confirmed(now)
 		s.trust = min(max(2*s.trust, minTrust), maxTrust)
 		s.trusted = now + s.trust
 		return true
@@ -195,13 +197,17 @@ func (s *Search) Answered(nonce uint32, size int, now time.Duration) bool {
 
 // ConfirmedByData records that the peer acknowledged data in packets of the size
 // in use, which ends the doubts about it.
-func (s *Search) ConfirmedByData() {
-	s.confirmed()
+func (s *Search) ConfirmedByData(now time.Duration) {
+	s.confirmed(now)
 	s.trust = 0
 }
 
 // confirmed ends the doubts about the size in use.
-func (s *Search) confirmed() { s.state, s.out = idle, false }
+func (s *Search) confirmed(now time.Duration) {
+	if s.state, s.out = idle, false; s.resume {
+		s.search(now)
+	}
+}
 
 // Expire records that the outstanding probe was not answered in time, and
 // reports whether the size in use has shrunk. If the small packet was not

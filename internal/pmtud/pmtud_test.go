@@ -140,7 +140,7 @@ func TestSearchTrustGrows(t *testing.T) {
 		now = s.trusted
 	}
 	s.Suspect(now)
-	s.ConfirmedByData()
+	s.ConfirmedByData(now)
 	require.Equal(t, minTrust, confirm(now))
 }
 
@@ -203,4 +203,63 @@ func TestSearchRefused(t *testing.T) {
 	s.Sent(2, 0, time.Second)
 	require.True(t, s.Refuse(0))
 	require.Equal(t, Base, s.Size())
+}
+
+// A doubt about the size in use does not end a search for a larger one.
+func TestSearchGoesOnAfterDoubt(t *testing.T) {
+	for name, confirm := range map[string]func(s *Search){
+		"probe": func(s *Search) {
+			s.Sent(1, 0, time.Second)
+			require.True(t, s.Answered(1, 1200, 0))
+		},
+		"data": func(s *Search) { s.ConfirmedByData(0) },
+	} {
+		s := New(Base, 1400, 1472, EtherIPv4)
+		s.Begin(0, SearchAfter)
+		_, now := searchOn(t, s, 1472, 0)
+		s.Suspect(now)
+		for range maxProbes { // the path takes no more than 1268
+			s.Sent(1, now, time.Second)
+			s.Heard()
+			now = s.Next()
+			s.Expire(now)
+		}
+		require.Equal(t, Base, s.Size())
+		require.Equal(t, 1336, s.ProbeSize())
+		s.Suspect(now)
+		require.Equal(t, 1200, s.ProbeSize(), name)
+		confirm(s)
+		require.False(t, s.Confirming())
+		_, _ = searchOn(t, s, 1268, now)
+		require.Equal(t, 1268, s.Size(), name)
+	}
+}
+
+// What the system refuses is lowered at once, and the search goes on below it. What is
+// smaller than the size in use cannot be refused for its size twice.
+func TestSearchLowered(t *testing.T) {
+	s := New(Base, 1400, 9000, EtherIPv4)
+	require.True(t, s.Lower(1400, 0))
+	require.Equal(t, Base, s.Size())
+	sizes, _ := searchOn(t, s, 1250, 0)
+	require.Equal(t, []int{1300, 1300, 1300, 1250}, sizes[:4])
+	require.Equal(t, 1250, s.Size())
+	require.False(t, s.Lower(1400, 0), "that is known")
+	require.False(t, s.Active())
+	require.False(t, s.Lower(Base, 0), "there is nothing smaller")
+	require.True(t, s.Lower(1210, 0))
+	require.Equal(t, Base, s.Size())
+	require.False(t, s.Active(), "exact enough")
+
+	s = New(Base, 1400, 1472, EtherIPv4)
+	s.Begin(0, SearchAfter)
+	s.Sent(1, 0, time.Second)
+	require.False(t, s.Lower(1460, 0), "the size in use passes")
+	require.Equal(t, 1430, s.ProbeSize())
+	require.False(t, s.Answered(1, 1472, 0), "that one is over")
+	require.False(t, s.Lower(1470, 0))
+	require.Equal(t, 1430, s.ProbeSize())
+
+	s = New(500, 500, 1472, EtherIPv4)
+	require.False(t, s.Lower(500, 0), "there is nothing smaller")
 }

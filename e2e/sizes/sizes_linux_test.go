@@ -1,0 +1,486 @@
+package sizes
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// host is a thread with a network of its own.
+type host struct {
+	path string // of its namespace, in /proc
+	jobs chan func()
+}
+
+// newHost makes a host, or skips the test without the right to.
+func newHost(t *testing.T) *host {
+	t.Helper()
+	h := &host{jobs: make(chan func())}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		h.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", unix.Getpid(), unix.Gettid())
+		made <- unix.Unshare(unix.CLONE_NEWNET)
+		for job := range h.jobs {
+			job()
+		}
+	}()
+	err := <-made
+	t.Cleanup(func() { close(h.jobs) })
+	if err != nil {
+		t.Skipf("needs the right to make a network namespace: %v", err)
+	}
+	return h
+}
+
+// do runs f on the host. f must not end the test.
+func (h *host) do(t *testing.T, f func() error) {
+	t.Helper()
+	done := make(chan error)
+	h.jobs <- func() { done <- f() }
+	require.NoError(t, <-done)
+}
+
+// run runs programs on the host, one a line. If one fails, the test is skipped: the
+// system does not have what it is to be tested with.
+func (h *host) run(t *testing.T, lines string) {
+	t.Helper()
+	var failed error
+	h.do(t, func() error {
+		for line := range strings.Lines(lines) {
+			args := strings.Fields(line)
+			if len(args) == 0 {
+				continue
+			}
+			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+				failed = fmt.Errorf("%s: %w: %s", line, err, out)
+				break
+			}
+		}
+		return nil
+	})
+	if failed != nil {
+		t.Skip(failed)
+	}
+}
+
+// narrow is a client, a router and a server. The link from the router to the server
+// takes less than that from the client to the router.
+type narrow struct{ client, router, server *host }
+
+// newNarrow makes a path of 1500 bytes. The client is 10.1.0.2 and fd01::2, the server
+// 10.2.0.2 and fd02::2.
+func newNarrow(t *testing.T) narrow {
+	t.Helper()
+	n := narrow{newHost(t), newHost(t), newHost(t)}
+	n.router.run(t, fmt.Sprintf(`
+		ip link set lo up
+		ip link add c0 type veth peer name v0 netns %s
+		ip link add s0 type veth peer name v0 netns %s
+		ip link set c0 addrgenmode none
+		ip link set s0 addrgenmode none
+		ip link set c0 up
+		ip link set s0 up
+		ip addr add 10.1.0.1/24 dev c0
+		ip addr add 10.2.0.1/24 dev s0
+		ip addr add fd01::1/64 dev c0 nodad
+		ip addr add fd02::1/64 dev s0 nodad
+		ip addr add fe80::1/64 dev c0 nodad
+		ip addr add fe80::1/64 dev s0 nodad
+		sysctl -qw net.ipv4.ip_forward=1
+		sysctl -qw net.ipv6.conf.all.forwarding=1`, n.client.path, n.server.path))
+	for i, h := range []*host{n.client, n.server} {
+		h.run(t, fmt.Sprintf(`
+			ip link set lo up
+			ip link set v0 addrgenmode none
+			ip link set v0 up
+			ip addr add 10.%[1]d.0.2/24 dev v0
+			ip addr add fd0%[1]d::2/64 dev v0 nodad
+			ip addr add fe80::2/64 dev v0 nodad
+			ip route add default via 10.%[1]d.0.1
+			ip route add default via fd0%[1]d::1`, i+1))
+	}
+	return n
+}
+
+// takes sets how large packets the link to the server takes, in bytes.
+func (n narrow) takes(t *testing.T, mtu int) {
+	t.Helper()
+	n.router.run(t, fmt.Sprintf("ip link set s0 mtu %d", mtu))
+	n.server.run(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+}
+
+// filterICMP has the router say nothing.
+func (n narrow) filterICMP(t *testing.T) {
+	t.Helper()
+	n.router.run(t, `
+		nft add table inet quiet
+		nft add chain inet quiet out { type filter hook output priority 0 ; }
+		nft add rule inet quiet out ip protocol icmp drop
+		nft add rule inet quiet out icmpv6 type packet-too-big drop`)
+}
+
+// sniffer is what the router has seen of UDP.
+type sniffer struct {
+	whole, divisible, fragments atomic.Int64 // packets: with DF, without, and those that are fragments
+	largest                     atomic.Int64 // bytes that have left to the server
+}
+
+// sniff looks at all packets of the router until the test ends.
+func (n narrow) sniff(t *testing.T) *sniffer {
+	t.Helper()
+	s, fd := new(sniffer), -1
+	n.router.do(t, func() (err error) {
+		all := uint16(unix.ETH_P_ALL)
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, int(all<<8|all>>8))
+		return err
+	})
+	require.NoError(t, unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, 64<<20))
+	require.NoError(t, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 50_000}))
+	var done atomic.Bool
+	var reader sync.WaitGroup
+	reader.Go(func() {
+		b := make([]byte, 1<<16)
+		for !done.Load() {
+			if size, from, err := unix.Recvfrom(fd, b, 0); err == nil {
+				s.see(b[:size], from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING)
+			}
+		}
+	})
+	t.Cleanup(func() {
+		done.Store(true)
+		reader.Wait()
+		_ = unix.Close(fd)
+	})
+	return s
+}
+
+// see counts a packet.
+func (s *sniffer) see(b []byte, leaves bool) {
+	const ipv4Header, ipv6Header, fragmentHeader = 20, 40, 44
+	switch {
+	case len(b) >= ipv4Header && b[0]>>4 == 4 && b[9] == unix.IPPROTO_UDP:
+		switch flags := binary.BigEndian.Uint16(b[6:]); {
+		case flags&0x3fff != 0: // MF, or an offset
+			s.fragments.Add(1)
+		case flags&0x4000 != 0:
+			s.whole.Add(1)
+		default:
+			s.divisible.Add(1)
+		}
+	case len(b) >= ipv6Header && b[0]>>4 == 6 && b[6] == fragmentHeader:
+		s.fragments.Add(1)
+	case len(b) >= ipv6Header && b[0]>>4 == 6 && b[6] == unix.IPPROTO_UDP:
+		s.whole.Add(1)
+	default:
+		return
+	}
+	if leaves && int64(len(b)) > s.largest.Load() {
+		s.largest.Store(int64(len(b)))
+	}
+}
+
+// requireWhole fails the test if anything was, or could be, fragmented.
+func (s *sniffer) requireWhole(t *testing.T) {
+	t.Helper()
+	require.Positive(t, s.whole.Load())
+	require.Zero(t, s.fragments.Load(), "fragments")
+	require.Zero(t, s.divisible.Load(), "packets without DF")
+}
+
+// open opens a socket on the host.
+func (h *host) open(t *testing.T, address string) (pc *net.UDPConn) {
+	t.Helper()
+	h.do(t, func() error {
+		addr, err := net.ResolveUDPAddr("udp", address)
+		if err == nil {
+			pc, err = net.ListenUDP("udp", addr)
+		}
+		return err
+	})
+	t.Cleanup(func() { _ = pc.Close() })
+	require.NoError(t, pc.SetReadBuffer(4<<20))
+	return pc
+}
+
+// connect opens a session from the client to the server over sockets at these
+// addresses.
+func (n narrow) connect(t *testing.T, from, to string, config *kcp.Config) (a, b *kcp.Conn) {
+	t.Helper()
+	pc := n.server.open(t, to)
+	server, err := kcp.NewEndpoint(pc, config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = server.Close() })
+	l, err := server.Listen()
+	require.NoError(t, err)
+	client, err := kcp.NewEndpoint(n.client.open(t, from), config)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = client.Close() })
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	host, _, err := net.SplitHostPort(to)
+	require.NoError(t, err)
+	if host == "::" { // any address
+		host = "10.2.0.2"
+	}
+	a, err = client.Dial(ctx, &net.UDPAddr{IP: net.ParseIP(host), Port: pc.LocalAddr().(*net.UDPAddr).Port})
+	require.NoError(t, err)
+	b, err = l.AcceptKCP(ctx)
+	require.NoError(t, err)
+	return a, b
+}
+
+// begin starts to send n bytes, and returns a function that compares them at the other
+// end.
+func begin(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (end func()) {
+	t.Helper()
+	want := testenv.Content(seed, n)
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := from.Write(want)
+		wrote <- err
+	}()
+	require.NoError(t, to.SetReadDeadline(time.Now().Add(2*time.Minute)))
+	return func() {
+		got, buf := make([]byte, 0, n), make([]byte, 1<<16)
+		for len(got) < n {
+			k, err := to.Read(buf)
+			require.NoError(t, err, "after %d bytes, %+v", len(got), from.Stats().PathMTU)
+			got = append(got, buf[:k]...)
+		}
+		require.NoError(t, <-wrote)
+		require.True(t, bytes.Equal(want, got))
+	}
+}
+
+// transfer sends n bytes, compares them at the other end, and returns the segments
+// sent for the first time, and again.
+func transfer(t *testing.T, from, to *kcp.Conn, n int, seed uint64) (sent, again uint64) {
+	t.Helper()
+	before := from.Stats()
+	begin(t, from, to, n, seed)()
+	after := from.Stats()
+	return after.SegmentsSent - before.SegmentsSent, after.Retransmits() - before.Retransmits()
+}
+
+// Bulk over a path that takes less than the session begins with: from the beginning, or
+// from the middle of the transfer on; with the router's ICMP messages and without; as
+// the client, whose interface takes more, and as the server, whose interface refuses.
+// The size is found, nothing is fragmented, nothing could be, and hardly anything is
+// sent again.
+func TestBulkOverANarrowPath(t *testing.T) {
+	for _, test := range []struct {
+		name, from, to string
+		mtu, most      int // of the path, and of the UDP payload
+		mapped         bool
+	}{
+		{"IPv4", "10.1.0.2:0", "10.2.0.2:0", 1280, 1252, false},
+		{"IPv6", "[fd01::2]:0", "[fd02::2]:0", 1280, 1232, false},
+		{"IPv4-mapped", "[::]:0", "[::]:0", 1280, 1252, true},
+	} {
+		for _, icmp := range []bool{false, true} {
+			for _, gso := range []string{"0", "1"} {
+				for _, later := range []bool{false, true} {
+					name := fmt.Sprintf("%s, ICMP %v, GSO off %s, later %v", test.name, icmp, gso, later)
+					t.Run(name, func(t *testing.T) {
+						if testing.Short() && (icmp != test.mapped || gso == "1" || later == test.mapped) {
+							t.Skip("one of each in short tests")
+						}
+						t.Setenv("KCP_DISABLE_GSO", gso)
+						n := newNarrow(t)
+						if !icmp {
+							n.filterICMP(t)
+						}
+						s := n.sniff(t)
+						if !later {
+							n.takes(t, test.mtu)
+						}
+						to := test.to
+						a, b := n.connect(t, test.from, to, nil)
+						for i, way := range [][2]*kcp.Conn{{a, b}, {b, a}} {
+							if later && i == 0 {
+								n.takes(t, 1500)
+								transfer(t, way[0], way[1], 4<<20, 1)
+								require.Greater(t, way[0].Stats().PathMTU.MTU, test.most)
+								wrote := begin(t, way[0], way[1], 16<<20, 2)
+								n.takes(t, test.mtu)
+								wrote()
+							}
+							found := func() bool {
+								mtu := way[0].Stats().PathMTU.MTU
+								return mtu > 1200 && mtu <= test.most
+							}
+							start := time.Now()
+							for round := uint64(3); time.Since(start) < time.Minute && !found(); round++ {
+								transfer(t, way[0], way[1], 4<<20, round)
+							}
+							require.True(t, found(), "%+v", way[0].Stats().PathMTU)
+							sent, again := transfer(t, way[0], way[1], 8<<20, 40)
+							t.Logf("%+v: %d segments, %d again", way[0].Stats().PathMTU, sent, again)
+							require.Less(t, again, sent/100)
+						}
+						s.requireWhole(t)
+						require.LessOrEqual(t, a.Stats().PathMTU.BlackHoles, uint64(1))
+					})
+				}
+			}
+		}
+	}
+}
+
+// takingPeer is a peer without signals on the server, which takes n bytes of the first
+// session that comes. It passes on what it has got whenever that is a multiple of each.
+func (n narrow) takingPeer(t *testing.T, address string, each int) (addr *net.UDPAddr, got <-chan []byte) {
+	t.Helper()
+	pc := n.server.open(t, address)
+	passed := make(chan []byte, 1)
+	done := make(chan bool)
+	t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		var k *kcp.KCP
+		var from *net.UDPAddr
+		var taken []byte
+		start, buf, read := time.Now(), make([]byte, 1<<16), make([]byte, 1<<16)
+		for {
+			size, source, err := pc.ReadFromUDP(buf)
+			if err != nil {
+				return
+			}
+			if from = source; k == nil {
+				k = kcp.New(binary.LittleEndian.Uint32(buf), func(packet []byte) { _, _ = pc.WriteToUDP(packet, from) })
+				k.SetStream(true)
+				_ = k.SetWindow(1024, 1024)
+				k.Update(1)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:size])
+			for {
+				m, err := k.Recv(read)
+				if err != nil {
+					break
+				}
+				for taken = append(taken, read[:m]...); len(taken) >= each; taken = taken[each:] {
+					passed <- bytes.Clone(taken[:each])
+				}
+			}
+			k.Flush()
+		}
+	}()
+	return pc.LocalAddr().(*net.UDPAddr), passed
+}
+
+// A peer that takes no pieces gets what was cut for a larger path in fragments, as it
+// cannot be cut again. What is cut after that fits. So it is without ICMP messages too,
+// and if the client's own interface takes no more.
+func TestLegacyPeerOverANarrowPath(t *testing.T) {
+	for _, icmp := range []bool{false, true} {
+		for _, own := range []bool{false, true} {
+			for _, mtu := range []int{1280, 1000} {
+				t.Run(fmt.Sprintf("ICMP %v, own interface %v, %d", icmp, own, mtu), func(t *testing.T) {
+					n := newNarrow(t)
+					if !icmp {
+						n.filterICMP(t)
+					}
+					const each = 1 << 20
+					addr, got := n.takingPeer(t, "10.2.0.2:0", each)
+					e, err := kcp.NewEndpoint(n.client.open(t, "10.1.0.2:0"), nil)
+					require.NoError(t, err)
+					t.Cleanup(func() { _ = e.Close() })
+					a, err := e.Dial(context.Background(), addr)
+					require.NoError(t, err)
+					part := func(i uint64) {
+						want := testenv.Content(i, each)
+						_, err := a.Write(want)
+						require.NoError(t, err)
+						select {
+						case data := <-got:
+							require.True(t, bytes.Equal(want, data))
+						case <-time.After(time.Minute):
+							require.Fail(t, "nothing arrives", "%+v", a.Stats())
+						}
+					}
+					part(1)
+					if own {
+						n.client.run(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+					} else {
+						n.takes(t, mtu)
+					}
+					for i := uint64(2); i < 5; i++ {
+						part(i)
+					}
+					require.True(t, a.Peer().Legacy)
+					require.Equal(t, 1200, a.Stats().PathMTU.MTU)
+					s, before := n.sniff(t), a.Stats()
+					part(5)
+					after := a.Stats()
+					t.Logf("%d segments, %d again, %d whole, %d fragments", after.SegmentsSent-before.SegmentsSent,
+						after.Retransmits()-before.Retransmits(), s.whole.Load(), s.fragments.Load())
+					require.Less(t, after.Retransmits()-before.Retransmits(), (after.SegmentsSent-before.SegmentsSent)/50)
+					if mtu > 1228 {
+						s.requireWhole(t)
+					}
+				})
+			}
+		}
+	}
+}
+
+// Sessions that the package opens the sockets of, connected ones among them, over an
+// interface that takes little. ICMP messages of the path end nothing, and are no error.
+func TestDialOverANarrowPath(t *testing.T) {
+	for _, mtu := range []int{1280, 1000} {
+		for _, shards := range []int{1, 2} {
+			t.Run(fmt.Sprintf("%d, %d shards", mtu, shards), func(t *testing.T) {
+				n := newNarrow(t)
+				n.takes(t, mtu)
+				config := &kcp.Config{TLS: testenv.TLS(), Shards: shards}
+				var l *kcp.Listener
+				n.server.do(t, func() (err error) {
+					l, err = kcp.Listen("udp", "10.2.0.2:0", config)
+					return err
+				})
+				t.Cleanup(func() { _ = l.Close() })
+				var a *kcp.Conn
+				n.client.do(t, func() (err error) {
+					a, err = kcp.Dial("udp", l.Addr().String(), config)
+					return err
+				})
+				t.Cleanup(func() { _ = a.Abort() })
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				b, err := l.AcceptKCP(ctx)
+				require.NoError(t, err)
+				found := func(c *kcp.Conn) bool { return c.Stats().PathMTU.MTU <= max(mtu-28, 1200) }
+				start := time.Now()
+				for i := uint64(0); time.Since(start) < time.Minute && !(found(a) && found(b)); i++ {
+					transfer(t, a, b, 2<<20, i)
+					transfer(t, b, a, 2<<20, i)
+				}
+				require.True(t, found(a), "%+v", a.Stats().PathMTU)
+				require.True(t, found(b), "%+v", b.Stats().PathMTU)
+				transfer(t, a, b, 2<<20, 100)
+				transfer(t, b, a, 2<<20, 101)
+				require.Zero(t, l.Stats().WriteErrors)
+				t.Logf("%+v, %+v", a.Stats().PathMTU, b.Stats().PathMTU)
+			})
+		}
+	}
+}

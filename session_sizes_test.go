@@ -1,0 +1,373 @@
+package kcp
+
+import (
+	"bytes"
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
+	"github.com/stretchr/testify/require"
+)
+
+// sizedSocket is a socket behind an interface, and a path, that take packets of so
+// many bytes of UDP payload. The interface refuses larger ones, and the path loses
+// them. What may be fragmented passes.
+type sizedSocket struct {
+	udp.Conn
+
+	mu              sync.Mutex
+	only            netip.Addr // the sizes are those of the way to this address; not valid: to all
+	face            int        // 0: any
+	path            int        // 0: any
+	cut             int        // datagrams larger than either that have left in fragments
+	cutSmall        int        // datagrams that could have left whole and were not to
+	lost            int        // by the path
+	unsegmented     bool       // the system loses what it merges
+	unsegmentedLost int
+}
+
+// sized has all that e sends go through a sizedSocket.
+func sized(e *Endpoint, face, path int) *sizedSocket {
+	s := &e.socket.shards[0]
+	link := s.link.Load()
+	sock := &sizedSocket{Conn: link.sock, face: face, path: path}
+	s.link.Store(&socketLink{pc: link.pc, sock: sock})
+	return sock
+}
+
+func (s *sizedSocket) KeepsWhole() bool { return true }
+
+func (s *sizedSocket) WriteBatch(batch []udp.Datagram) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range batch {
+		d := &batch[i]
+		takes := func(size int) bool {
+			return size == 0 || len(d.Buf) <= size || s.only.IsValid() && d.Addr.Addr() != s.only
+		}
+		fits := takes(s.face) && takes(s.path)
+		switch {
+		case !d.Cut && !takes(s.face):
+			return i, &net.OpError{Op: "write", Net: "udp", Err: os.NewSyscallError("sendmmsg", syscall.EMSGSIZE)}
+		case !d.Cut && !takes(s.path):
+			s.lost++
+			continue
+		case d.Cut && fits:
+			s.cutSmall++
+		case d.Cut:
+			s.cut++
+		}
+		merged := func(j int) bool { return j >= 0 && j < len(batch) && !batch[j].Alone && batch[j].Addr == d.Addr }
+		if s.unsegmented && merged(i) && (merged(i-1) || merged(i+1)) {
+			s.unsegmentedLost++
+			continue
+		}
+		if _, err := s.Conn.WriteBatch(batch[i : i+1]); err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+// set changes the sizes.
+func (s *sizedSocket) set(face, path int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.face, s.path = face, path
+}
+
+// counts returns how many datagrams have left in fragments, for need and without, and
+// how many the path has lost.
+func (s *sizedSocket) counts() (cut, cutSmall, lost int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cut, s.cutSmall, s.lost
+}
+
+// sizesConfigs are the protections of sessions.
+func sizesConfigs(t *testing.T) map[string]*Config {
+	return map[string]*Config{
+		"plain": {}, "AEAD": {Cipher: testAEAD(t)}, "FEC": {FEC: FEC{Data: 10, Parity: 3}}, "TLS": {TLS: testTLS()},
+	}
+}
+
+// What the interface refuses is a fact of the path: the session goes on with smaller
+// packets at once, and finds how large they may be. Nothing is fragmented, no error
+// is counted, and nothing ends. So it is if the size falls later.
+func TestSizesRefusedByTheInterface(t *testing.T) {
+	t.Parallel()
+	for name, config := range sizesConfigs(t) {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
+				l := w.listen(config)
+				e, _ := w.endpoint("10.0.0.2:0", config)
+				s := sized(e, 1300, 0)
+				a := w.dial(e)
+				b := accepted(t, l)
+				for i, face := range []int{1300, 1210, 0} {
+					s.set(face, 0)
+					start := time.Now()
+					w.move(a, b, uint64(i), 1<<20)
+					require.Less(t, time.Since(start), 2*time.Second)
+					if face > 0 {
+						mtu := a.Stats().PathMTU.MTU
+						require.LessOrEqual(t, mtu, face)
+						require.Greater(t, mtu, face-20)
+						require.Equal(t, mtu-datagramHeader-e.overhead.cipherHead-e.overhead.tail, a.MaxDatagramSize())
+					}
+				}
+				cut, cutSmall, _ := s.counts()
+				require.Zero(t, cut+cutSmall)
+				st := e.Stats()
+				require.Positive(t, st.TooLarge)
+				require.Zero(t, st.WriteErrors)
+				require.Zero(t, a.Stats().PathMTU.BlackHoles)
+				require.Less(t, a.Stats().Retransmits(), uint64(100))
+				require.NoError(t, a.Close())
+				_, err := b.Read(make([]byte, 1))
+				require.Error(t, err)
+			})
+		})
+	}
+}
+
+// What is refused to one peer concerns no other, also if their packets leave in one
+// batch.
+func TestSizesRefusedToOnePeer(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, path(1472), func(t *testing.T, w *world) {
+		l := w.listen(nil)
+		s := sized(l.ep, 1300, 0)
+		s.only = netip.MustParseAddr("10.0.0.2")
+		var clients, servers []*Conn
+		for _, addr := range []string{"10.0.0.3:0", "10.0.0.2:0", "10.0.0.4:0"} {
+			e, _ := w.endpoint(addr, nil)
+			clients = append(clients, w.dial(e))
+			servers = append(servers, accepted(t, l))
+		}
+		w.settle()
+		var b sendBatch
+		const each = 5000
+		for i, c := range servers {
+			o := Outgoing{Conn: c, Data: content(uint64(i), each)}
+			require.True(t, c.tryQueue(&o))
+			require.NoError(t, o.Err)
+			c.flushBatched(&b)
+		}
+		require.Len(t, b.writes, len(servers))
+		b.send()
+		for i, c := range clients {
+			receive(t, c, content(uint64(i), each))
+		}
+		for i, c := range servers {
+			st := c.Stats()
+			require.Equal(t, i == 1, st.PathMTU.MTU < 1300, "%d", i)
+			require.Equal(t, i == 1, st.Retransmits() > 0, "%d", i)
+			w.move(c, clients[i], 9, 1<<20)
+			require.Equal(t, i == 1, c.Stats().PathMTU.MTU <= 1300, "%d", i)
+		}
+		cut, cutSmall, _ := s.counts()
+		require.Zero(t, cut+cutSmall)
+	})
+}
+
+// To a peer that takes no pieces, what was cut before leaves in fragments, and what
+// is cut after that is smaller. It does not matter whether the interface refuses the
+// size, or the path drops it without a word, from the beginning or later.
+func TestSizesOfLegacyPeers(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name               string
+		face, path         int // at first
+		nextFace, nextPath int
+		mtu                int // at last
+	}{
+		{"interface", 1300, 0, 1300, 0, 1200},
+		{"interface, later", 0, 0, 1300, 0, 1200},
+		{"interface below the base size", 1000, 0, 1000, 0, 1200},
+		{"path", 0, 1300, 0, 1300, 1200},
+		{"path, later", 0, 0, 0, 1300, 1200},
+		{"path below the base size", 0, 1000, 0, 1000, 1200},
+		{"path below the base size, later", 0, 0, 0, 900, 1200},
+		{"neither", 0, 0, 0, 0, 1400},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+				const size = 300_000
+				got := make(chan []byte, 1)
+				w.takingPeer(serverAddr, 4*size, got)
+				e, _ := w.endpoint("10.0.0.2:0", nil)
+				s := sized(e, test.face, test.path)
+				a := w.dial(e)
+				want := content(1, 4*size)
+				writeAll(t, a, want[:size])
+				if test.name[len(test.name)-1] != 'r' { // all of it is under way
+					require.NoError(t, a.Flush(context.Background()))
+				}
+				s.set(test.nextFace, test.nextPath)
+				for i := 1; i < 3; i++ { // two steps may be needed
+					writeAll(t, a, want[i*size:(i+1)*size])
+					require.NoError(t, a.Flush(context.Background()))
+				}
+				cutBefore, _, lostBefore := s.counts()
+				writeAll(t, a, want[3*size:])
+				require.NoError(t, a.Flush(context.Background()))
+				require.True(t, bytes.Equal(want, <-got))
+				require.True(t, a.Peer().Legacy)
+				require.Equal(t, test.mtu, a.Stats().PathMTU.MTU)
+				cut, cutSmall, lost := s.counts()
+				require.Zero(t, cutSmall)
+				require.Equal(t, lostBefore, lost, "nothing is lost any more")
+				if test.nextPath > 1200 || test.nextFace > 1200 {
+					require.Equal(t, cutBefore, cut, "nothing leaves in fragments any more")
+				}
+				if test.mtu == 1400 {
+					require.Zero(t, cut+lost)
+				}
+				require.Zero(t, e.Stats().WriteErrors)
+				require.NoError(t, a.Abort())
+			})
+		})
+	}
+}
+
+// writeAll writes data.
+func writeAll(t *testing.T, c *Conn, data []byte) {
+	t.Helper()
+	_, err := c.Write(data)
+	require.NoError(t, err)
+}
+
+// takingPeer is a legacy peer that takes n bytes of the first session that comes.
+func (w *world) takingPeer(addr string, n int, got chan<- []byte) {
+	pc, err := w.net.Listen(addr)
+	require.NoError(w.t, err)
+	start, done := time.Now(), make(chan bool)
+	w.t.Cleanup(func() {
+		_ = pc.Close()
+		<-done
+	})
+	go func() {
+		defer close(done)
+		var k *KCP
+		var to net.Addr
+		var taken []byte
+		buf, read := make([]byte, 2000), make([]byte, 1<<16)
+		for {
+			size, from, err := pc.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			if to = from; k == nil {
+				k = New(decodeHeader(buf).conv, func(packet []byte) { _, _ = pc.WriteTo(packet, to) })
+				k.SetStream(true)
+				_ = k.SetWindow(1024, 1024)
+				k.Update(1)
+			}
+			k.SetClock(uint32(time.Since(start).Milliseconds()))
+			_ = k.Input(buf[:size])
+			for {
+				m, err := k.Recv(read)
+				if err != nil {
+					break
+				}
+				if taken = append(taken, read[:m]...); len(taken) == n {
+					got <- taken
+				}
+			}
+			k.Flush()
+		}
+	}()
+}
+
+// An outage does not make packets to a legacy peer smaller, and nothing leaves in
+// fragments for it.
+func TestOutageIsNoBlackHole(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+		const size = 1 << 20
+		got := make(chan []byte, 1)
+		w.takingPeer(serverAddr, 6*size, got)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		s := sized(e, 0, 0)
+		a := w.dial(e)
+		want := content(1, 6*size)
+		for i := range 6 {
+			writeAll(t, a, want[i*size:(i+1)*size])
+			s.set(0, 1) // the path takes nothing
+			time.Sleep(time.Duration(i*i) * 300 * time.Millisecond)
+			s.set(0, 0)
+			require.NoError(t, a.Flush(context.Background()))
+			require.Equal(t, PathMTUStats{MTU: 1400}, a.Stats().PathMTU)
+		}
+		require.True(t, bytes.Equal(want, <-got))
+		cut, cutSmall, lost := s.counts()
+		require.Zero(t, cut+cutSmall)
+		require.Positive(t, lost)
+		require.NoError(t, a.Abort())
+	})
+}
+
+// A path, or an interface, that takes less than the base size gets what is larger in
+// fragments, be it data or the flights of a TLS handshake.
+func TestSizesBelowTheBase(t *testing.T) {
+	t.Parallel()
+	for name, config := range sizesConfigs(t) {
+		for _, sizes := range [][2]int{{1000, 0}, {0, 1000}} {
+			t.Run(name, func(t *testing.T) {
+				inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+					l := w.listen(config)
+					e, _ := w.endpoint("10.0.0.2:0", config)
+					up := sized(e, sizes[0], sizes[1])
+					sized(l.ep, sizes[0], sizes[1])
+					a := w.dial(e)
+					b := accepted(t, l)
+					w.move(a, b, 1, 1<<20)
+					w.move(b, a, 2, 1<<20)
+					_, _, lost := up.counts()
+					probes := a.Stats().PathMTU.Sent
+					w.move(a, b, 3, 1<<20)
+					w.move(b, a, 4, 1<<20)
+					cut, cutSmall, after := up.counts()
+					require.Positive(t, cut)
+					if sizes[0] > 0 { // else nobody says what fits
+						require.Zero(t, cutSmall)
+					}
+					require.LessOrEqual(t, after-lost, int(a.Stats().PathMTU.Sent-probes), "nothing is lost any more but probes")
+					require.NoError(t, a.Close())
+				})
+			})
+		}
+	}
+}
+
+// The first transmission of a TLS handshake may be merged, and the later ones are not:
+// a system may take what it cannot segment.
+func TestHandshakeWithoutSegmentation(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+		config := &Config{TLS: testTLS()}
+		l := w.listen(config)
+		e, _ := w.endpoint("10.0.0.2:0", config)
+		s := sized(e, 0, 0)
+		s.unsegmented = true
+		a := make(chan *Conn, 1)
+		go func() { a <- w.dial(e) }()
+		b := accepted(t, l)
+		c := <-a
+		s.mu.Lock()
+		require.Positive(t, s.unsegmentedLost)
+		s.unsegmented = false
+		s.mu.Unlock()
+		w.move(c, b, 1, 1<<20)
+		cut, cutSmall, _ := s.counts()
+		require.Zero(t, cut+cutSmall)
+		require.NoError(t, c.Close())
+	})
+}
