@@ -38,7 +38,7 @@ func Detach(c Conn) (pc net.PacketConn, writer Conn) {
 	}
 	w := makeFast(d, d)
 	w.family, w.gro, w.groBefore = f.family, f.gro, f.groBefore
-	w.shared = true
+	w.info.on, w.shared = f.info.on, true
 	w.gso.Store(f.gso.Load())
 	return d, w
 }

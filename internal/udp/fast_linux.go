@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -23,6 +24,7 @@ type fastConn struct {
 	gro       bool            // UDP_GRO is set
 	groBefore int             // value of the option UDP_GRO that New found
 	zones     zones
+	info      packetInfo
 	probing   probing
 	meter     meter
 	in        receiver
@@ -61,6 +63,7 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 // makeFast returns the fastConn of c, before what it supports is known.
 func makeFast(c socket, raw syscall.RawConn) *fastConn {
 	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
+	f.info.zones = &f.zones
 	f.in.init(f)
 	return f
 }
@@ -94,6 +97,9 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 		err = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, on)
 		f.gro = wanted.GRO && err == nil
 	}
+	if wantsInfo(f.pc) {
+		f.info.open(fd)
+	}
 	return true
 }
 
@@ -101,20 +107,20 @@ func (f *fastConn) Features() Features {
 	return Features{GSO: f.gso.Load(), GRO: f.gro, Mmsg: true}
 }
 
-// Release restores UDP_GRO. If it stayed on, another reader of the socket would
-// take a merged packet for one datagram.
+// Release restores UDP_GRO, and the options of control messages. If UDP_GRO stayed
+// on, another reader of the socket would take a merged packet for one datagram.
 func (f *fastConn) Release() error {
 	f.in.park()
-	if f.gro == (f.groBefore != 0) {
-		return nil
-	}
 	var err error
 	if e := f.raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, f.groBefore)
+		if err = f.info.restore(int(fd)); f.gro != (f.groBefore != 0) {
+			gro := unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, f.groBefore)
+			err = errors.Join(err, os.NewSyscallError("setsockopt", gro))
+		}
 	}); e != nil {
 		return e
 	}
-	return os.NewSyscallError("setsockopt", err)
+	return err
 }
 
 // BatchSize returns the number of datagrams in two full merged packets. Batches

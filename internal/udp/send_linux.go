@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +30,9 @@ type sender struct {
 	conn  *fastConn             // nil in the pool
 	write func(fd uintptr) bool // the method flush; kept, because a method value allocates
 
-	plan   []int         // number of datagrams of each packet
+	plan    []int // number of datagrams of each packet
+	refused Local // packets leave without it: the host does not have that address
+
 	loaded int           // number of datagrams in all
 	sent   int           // number of packets sent
 	errno  syscall.Errno // of the packet after those; 0: none
@@ -53,6 +56,7 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 	c := s.conn
 	merge := c.gso.Load()
 	suspected := false
+	s.refused = Local{}
 	for n < len(batch) {
 		if err := s.load(batch[n:], merge); err != nil {
 			return n, c.opError("write", batch[n].Addr, err)
@@ -70,6 +74,7 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 		case err != nil:
 			return n, c.opError("write", batch[n].Addr, err)
 		case s.errno == 0:
+		case s.refuse(batch[n].Local):
 		case s.plan[s.sent] > 1:
 			merge = false
 			suspected = s.errno == unix.EIO || s.errno == unix.EINVAL
@@ -105,13 +110,7 @@ func (s *sender) load(batch []Datagram, merge bool) error {
 		}
 		h.Iov = &vectors[0]
 		h.SetIovlen(run)
-		h.Control = nil
-		h.SetControllen(0)
-		if run > 1 {
-			s.controls[i].put(len(batch[0].Buf))
-			h.Control = &s.controls[i].b[0]
-			h.SetControllen(segmentControlSize())
-		}
+		s.control(i, run, &batch[0])
 		s.loaded += run
 		batch = batch[run:]
 	}
@@ -131,6 +130,35 @@ func (s *sender) address(i int, batch []Datagram) (err error) {
 	return err
 }
 
+// control sets the control messages of packet i, which has n datagrams like d.
+func (s *sender) control(i, n int, d *Datagram) {
+	h, c := &s.headers[i], &s.controls[i]
+	size := 0
+	if n > 1 {
+		c.put(len(d.Buf))
+		size = segmentControlSize()
+	}
+	if d.Local != s.refused {
+		size += s.conn.info.put(c.b[size:], d.Local)
+	}
+	h.Control = nil
+	if h.SetControllen(size); size > 0 {
+		h.Control = &c.b[0]
+	}
+}
+
+// refuse reports whether a packet that has failed is to be sent without its local
+// address, and then others with that address too. If it fails again, that was not the
+// cause.
+func (s *sender) refuse(l Local) bool {
+	if !s.conn.info.on || !refusesSource(s.errno) || l == s.refused {
+		s.refused = Local{}
+		return false
+	}
+	s.refused = l
+	return true
+}
+
 // singles holds the working memory of writeOne.
 var singles = sync.Pool{New: func() any {
 	s := new(singleSender)
@@ -146,11 +174,18 @@ type singleSender struct {
 	packet  []byte
 	name    sockaddr
 	size    uint32        // of name; 0: the socket is connected
+	control int           // length of from.control; 0: the packet has no local address
 	errno   syscall.Errno // 0: it was sent
+	from    struct {      // for a packet with a local address
+		header  header
+		vector  unix.Iovec
+		control segmentControl
+	}
 }
 
 func (s *singleSender) send(c *fastConn, d *Datagram) error {
 	s.conn, s.packet, s.size, s.errno = c, d.Buf, 0, 0
+	s.control = c.info.put(s.from.control.b[:], d.Local)
 	if !c.connected {
 		var err error
 		if s.size, err = c.encode(&s.name, d.Addr); err != nil {
@@ -176,14 +211,36 @@ func (s *singleSender) try(fd uintptr) { s.flush(fd) }
 // flush is that of sender.
 func (s *singleSender) flush(fd uintptr) bool {
 	for {
-		switch s.errno = s.conn.sendto(fd, s.packet, &s.name, s.size); s.errno {
-		case unix.EAGAIN:
+		if s.control > 0 {
+			s.errno = s.sendFrom(fd)
+		} else {
+			s.errno = s.conn.sendto(fd, s.packet, &s.name, s.size)
+		}
+		switch {
+		case s.errno == unix.EAGAIN:
 			return false
-		case unix.EINTR:
+		case s.errno == unix.EINTR:
+		case s.control > 0 && refusesSource(s.errno):
+			s.control = 0 // the host does not have that address
 		default:
 			return true
 		}
 	}
+}
+
+// sendFrom sends the packet from its local address.
+func (s *singleSender) sendFrom(fd uintptr) syscall.Errno {
+	h := &s.from.header
+	h.Name, h.Namelen = &s.name[0], s.size
+	h.Iov = &s.from.vector
+	h.SetIovlen(1)
+	s.from.vector.Base = unsafe.SliceData(s.packet)
+	s.from.vector.SetLen(len(s.packet))
+	h.Control = &s.from.control.b[0]
+	h.SetControllen(s.control)
+	errno := sendmsg(fd, h, len(s.packet))
+	s.from.vector.Base = nil // a sender in the pool must not keep packets alive
+	return errno
 }
 
 // encode puts an address into the kernel's form, and returns its size.

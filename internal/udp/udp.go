@@ -28,6 +28,11 @@ type Datagram struct {
 	// Peer takes the place of Addr on a net.PacketConn whose addresses are not
 	// UDP addresses. It is nil otherwise.
 	Peer net.Addr
+	// Local is the address of this host that the packet was sent to, and the one
+	// that it leaves from. Only a socket of the system that is bound to no address has
+	// it, others ignore it. A packet leaves without it if the host has not that address
+	// any more.
+	Local Local
 }
 
 // Conn is a socket that moves datagrams in batches. ReadBatch may be called by
@@ -115,7 +120,8 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 		if fast := newFast(c, wanted); fast != nil {
 			return fast
 		}
-		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, new(probing), new(meter)}}
+		socket := udpConn{c, c.RemoteAddr() != nil, new(probing), new(meter)}
+		return withInfo(&single{addrPortConn: socket}, socket)
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}
