@@ -6,7 +6,6 @@ import (
 
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/reassembly"
-	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Path MTU discovery of a session (DPLPMTUD, RFC 8899; WIRE.md §5.5).
@@ -206,7 +205,7 @@ func (c *Conn) restartMTUSearch() {
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	by := c.in.protection.Sender()
-	shard, d := int(c.path.shard), udp.Datagram{Buf: buf, Addr: c.entry.Addr, Peer: c.origin().peer}
+	shard, d := int(c.path.shard), c.origin().datagram(buf)
 	var err error
 	tooLarge := false
 	c.unlocked(func() {

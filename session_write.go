@@ -185,11 +185,12 @@ func (c *Conn) writePackets() {
 	}
 }
 
-// origin returns the peer's address, as the source that its packets have.
+// origin returns the addresses that packets of the peer have.
 func (c *Conn) origin() source {
-	o := source{addr: c.entry.Addr}
+	ends := c.ends.Load()
+	o := source{addr: c.entry.Addr, local: ends.local}
 	if c.entry.Peer != "" {
-		o.peer = c.path.remote
+		o.peer = ends.remote
 	}
 	return o
 }
@@ -209,7 +210,7 @@ func (c *Conn) encode(packets []packet, to source, by protect.Protection) ([]pac
 	for i := range n {
 		p := &packets[i]
 		if p.ready {
-			o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+			o.batch = append(o.batch, to.datagram(p.buf))
 			continue
 		}
 		if p.parity {
@@ -265,7 +266,7 @@ func (c *Conn) seal(p *packet, to source, by protect.Protection) error {
 	if err := by.Seal(p.buf, nil); err != nil {
 		return err
 	}
-	o.batch = append(o.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+	o.batch = append(o.batch, to.datagram(p.buf))
 	return nil
 }
 
@@ -278,7 +279,7 @@ func (c *Conn) sealSegment(p *packet, to source, by protect.Protection) error {
 	if err := by.Seal(p.buf, content); err != nil {
 		return err
 	}
-	c.outgoing.batch = append(c.outgoing.batch, udp.Datagram{Buf: p.buf, Addr: to.addr, Peer: to.peer})
+	c.outgoing.batch = append(c.outgoing.batch, to.datagram(p.buf))
 	return nil
 }
 

@@ -2,8 +2,8 @@ package udp
 
 import "golang.org/x/sys/unix"
 
-// infoOptions returns what switches on what read understands. A socket of IPv6 may carry IPv4 too; one
-// of IPv4 refuses the option of IPv6.
+// infoOptions returns what switches on what read understands. A socket of IPv6 may
+// carry IPv4 too; one of IPv4 refuses the option of IPv6.
 func infoOptions() [2]infoOption {
 	return [2]infoOption{
 		{unix.SOL_IP, unix.IP_PKTINFO},
