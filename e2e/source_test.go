@@ -26,7 +26,8 @@ type host struct {
 
 func at(f func() error) error { return f() }
 
-// loopbacks are hosts on the loopback interface. Only Linux has all of 127.0.0.0/8 there.
+// loopbacks are hosts on the loopback interface. Only Linux has all of 127.0.0.0/8
+// there.
 func loopbacks(t *testing.T) (hosts []host) {
 	second := "127.0.0.2"
 	switch runtime.GOOS {
@@ -44,7 +45,7 @@ func loopbacks(t *testing.T) (hosts []host) {
 	return hosts
 }
 
-// servesSources accepts sessions, tells each peer the session's local address, and echoes.
+// servesSources accepts sessions, tells each peer where its session is, and echoes.
 func servesSources(t *testing.T, e *kcp.Endpoint) *kcp.Listener {
 	l, err := e.Listen()
 	require.NoError(t, err)
