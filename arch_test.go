@@ -323,7 +323,7 @@ var layers = map[string][]string{
 	"internal/mutate":       nil,
 	"internal/rulebook":     nil,
 	"internal/executed":     {"", "internal/selfsigned"},
-	"netsim":                nil,
+	"netsim":                {"internal/udp"},
 	"stats":                 nil,
 	"trace":                 nil,
 	"fuzz":                  {"", "congestion"},

@@ -81,10 +81,20 @@ func (p *inPacket) segments() (data []byte, ok bool) {
 	return nil, false
 }
 
-// source is the address that a packet came from.
+// source is the addresses of a packet that has come: the peer's, and the one of this
+// host that it was sent to. What is sent to the peer has both.
 type source struct {
-	addr netip.AddrPort
-	peer net.Addr // nil if it is a UDP address, in addr
+	addr  netip.AddrPort
+	peer  net.Addr  // nil if it is a UDP address, in addr
+	local udp.Local // none: the socket is bound to an address, or the system does not tell
+}
+
+// sourceOf returns the addresses of d.
+func sourceOf(d *udp.Datagram) source { return source{d.Addr, d.Peer, d.Local} }
+
+// datagram returns a datagram to the peer.
+func (o source) datagram(buf []byte) udp.Datagram {
+	return udp.Datagram{Buf: buf, Addr: o.addr, Peer: o.peer, Local: o.local}
 }
 
 // netAddr returns the address in the form that applications use.
@@ -211,6 +221,7 @@ func (c *Conn) timeWaitState() timeWait {
 // whether the peer's address is validated. It runs without Conn.mu, as newConn.
 func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, f initialPacket, initial *packetkeys.Initial, validated bool) *Conn {
 	c := newConn(e, key, remote)
+	c.ends.Store(&pathEnds{remote, p.from.local})
 	c.hs.openedFEC = p.kind == fecPacket
 	if f.hello.code != 0 {
 		c.takeHello(f.hello)
@@ -311,14 +322,14 @@ func (e *Endpoint) replySealed(d *udp.Datagram, p protect.Protection, h header, 
 	return true
 }
 
-// challengeOf returns the challenge for an address (RFC 9000 §8.2): a PING, whose
-// arguments are a MAC of the address, the conversation and token with the endpoint's
+// challengeOf returns the challenge for a path (RFC 9000 §8.2): a PING, whose
+// arguments are a MAC of both addresses, the conversation and token with the endpoint's
 // secret, as in a cookie. So no state is kept for addresses that the peer is not at,
 // however many they are. A challenge is valid for 10 to 20 seconds.
-func (e *Endpoint) challengeOf(address source, conv, token uint32, at time.Duration) signal {
+func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration) signal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.replies.cookies.Challenge(admission.MakeKey(address.addr, address.peer, conv), token, at)
+	s := e.replies.cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
 	return signal{sigPing, s[0], s[1]}
 }
 

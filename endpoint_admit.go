@@ -122,7 +122,7 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	}
 	// It calls Config.CongestionControl, the caller's own code: not under the
 	// lock.
-	remote := source{d.Addr, d.Peer}.netAddr()
+	remote := p.from.netAddr()
 	c = newAccepted(e, key, remote, p, f, initial, v.validated)
 	e.mu.Lock()
 	switch other := e.table.Get(key); {

@@ -206,6 +206,10 @@ func (h *handover) agree(link *takeover.Link) error {
 	h.retain()
 	offer := e.config.offer(len(e.socket.shards), e.protection)
 	offer.Predecessors = len(h.retained)
+	offer.Locals = []bool{true}
+	for _, p := range h.retained {
+		offer.Locals = append(offer.Locals, p.locals)
+	}
 	if n := offer.Files(); n > takeover.MaxFiles {
 		return fmt.Errorf("%d descriptors to pass, more than %d: too many shards and predecessors", n, takeover.MaxFiles)
 	}

@@ -213,7 +213,7 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 // keys of its session open is opened last.
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	p := &a.inPacket
-	p.Data, p.from, p.size = d.Buf, source{d.Addr, d.Peer}, len(d.Buf)
+	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
 	if e.config.Cipher != nil && e.takeover.forwards.Load() != nil {
 		in.whole = append(in.whole[:0], d.Buf...) // Open works in place
 	}

@@ -52,13 +52,14 @@ func (e *Endpoint) putSealedLocked(d *udp.Datagram, by protect.Protection, h hea
 	e.queueReplyLocked(p, d, by)
 }
 
-// queueReplyLocked queues a packet to the source of d, which by seals.
+// queueReplyLocked queues a packet to the source of d, which by seals. It leaves from
+// the address that d was sent to.
 // Endpoint.mu is held.
 func (e *Endpoint) queueReplyLocked(p packet, d *udp.Datagram, by protect.Protection) {
 	e.replies.queued.Store(true)
 	e.replies.packets = append(e.replies.packets, p)
 	e.replies.sealers = append(e.replies.sealers, by)
-	e.replies.datagrams = append(e.replies.datagrams, udp.Datagram{Buf: p.buf, Addr: d.Addr, Peer: d.Peer})
+	e.replies.datagrams = append(e.replies.datagrams, sourceOf(d).datagram(p.buf))
 }
 
 // sendReplies encrypts and writes all queued replies. The readers call it after

@@ -23,6 +23,7 @@ type predecessor struct {
 	ep      *Endpoint
 	feeds   []*takeover.Feed // one for each socket; immutable
 	notes   *takeover.Pipe   // immutable
+	locals  bool             // it understands local addresses of datagrams; immutable
 	stopped chan struct{}    // closed when listen has returned; Endpoint.mu
 
 	mu    sync.RWMutex // guards owned
@@ -166,8 +167,8 @@ func openFiles(link *takeover.Link, offer *takeover.Offer) (sockets []net.Packet
 		}
 		sockets = append(sockets, pc)
 	}
-	for range 1 + offer.Predecessors {
-		p := new(predecessor)
+	for i := range 1 + offer.Predecessors {
+		p := &predecessor{locals: i < len(offer.Locals) && offer.Locals[i]}
 		predecessors = append(predecessors, p)
 		for range offer.Sockets {
 			feed, err := takeover.OpenFeed(next())
@@ -422,6 +423,9 @@ func (e *Endpoint) forwardTo(to *predecessor, d *udp.Datagram, in *readState) {
 	whole := *d
 	if e.config.Cipher != nil {
 		whole.Buf = in.whole
+	}
+	if !to.locals {
+		whole.Local = udp.Local{}
 	}
 	e.counters.forwarded.Add(1)
 	e.counters.dropForward.Add(uint64(in.forwardingTo(to).box.Put(to.feeds[in.shard], &whole)))

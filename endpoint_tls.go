@@ -134,7 +134,7 @@ func (e *Endpoint) refuseVersion(d *udp.Datagram, conv uint32, f initialPacket) 
 		return false
 	}
 	e.counters.handshakeErrors.Add(1)
-	e.reportHandshake(source{d.Addr, d.Peer}.netAddr(), &HandshakeError{Err: handshake.UnsealedError()})
+	e.reportHandshake(sourceOf(d).netAddr(), &HandshakeError{Err: handshake.UnsealedError()})
 	return true
 }
 

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
@@ -12,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Conn is a session: a reliable, ordered connection with one peer. It implements
@@ -34,7 +37,8 @@ import (
 // errors.As. An extended peer is an endpoint of this package, and a legacy peer any
 // other, such as kcp-go or the C reference.
 type Conn struct {
-	ep *Endpoint // immutable
+	ep   *Endpoint                // immutable
+	ends atomic.Pointer[pathEnds] // replaced under mu
 
 	writing sync.Mutex // held for a whole Write or WriteMessage; locked before mu
 
@@ -66,12 +70,16 @@ type Conn struct {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	remote net.Addr // the peer's address, as applications see it
-
 	validation *pathValidation // nil: no challenge was sent to another address
 
 	probes probeCounts // of the search for the path MTU
 	shard  uint16      // index of the endpoint's socket that receives the peer's packets
+}
+
+// pathEnds is the addresses of a path. It is immutable.
+type pathEnds struct {
+	remote net.Addr  // the peer's, as applications see it
+	local  udp.Local // of an accepted session: the one that its peer sends to
 }
 
 // ioState is the state of the application's calls: what they wait for, and
@@ -189,7 +197,8 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. It runs
 // without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, path: pathState{remote: remote}, timers: timerState{clockBase: e.random32()}}
+	c := &Conn{ep: e, timers: timerState{clockBase: e.random32()}}
+	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
@@ -415,16 +424,22 @@ func (c *Conn) wakeAll() {
 	c.io.canWrite.Broadcast()
 }
 
-// LocalAddr returns the address of the endpoint's socket.
-func (c *Conn) LocalAddr() net.Addr { return c.ep.LocalAddr() }
+// LocalAddr returns the address of the endpoint's socket. If that is bound to none, as
+// ":4000" is, an accepted session has the address that its peer sends to, with the port,
+// and the zone if it is link-local. Its packets leave from there, as long as the host
+// has that address. Only Linux, macOS and the BSDs tell it.
+func (c *Conn) LocalAddr() net.Addr {
+	socket := c.ep.LocalAddr()
+	at, ok := socket.(*net.UDPAddr)
+	if own := c.ends.Load().local.Addr(); ok && own.IsValid() {
+		return net.UDPAddrFromAddrPort(netip.AddrPortFrom(own, at.AddrPort().Port()))
+	}
+	return socket
+}
 
 // RemoteAddr returns the address of the peer. It changes when the peer migrates (RFC
-// 9000 §9), which needs TLS, or a Cipher that authenticates.
-func (c *Conn) RemoteAddr() net.Addr {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.path.remote
-}
+// 9000 §9), which needs TLS, or a Cipher that authenticates. So may LocalAddr.
+func (c *Conn) RemoteAddr() net.Addr { return c.ends.Load().remote }
 
 // Conv returns the conversation id, which never changes.
 func (c *Conn) Conv() uint32 { return c.entry.Conv }
@@ -465,5 +480,5 @@ func (c *Conn) opError(op string, err error) error {
 	if err == io.EOF {
 		return err
 	}
-	return opError(op, c.LocalAddr(), c.path.remote, err)
+	return opError(op, c.LocalAddr(), c.RemoteAddr(), err)
 }

@@ -174,7 +174,7 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 	}
 	if cfg.PeerTimeout > 0 && now-max(c.live.lastHeard, c.live.since) >= cfg.PeerTimeout ||
 		cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
-		return &PeerLostError{Silence: silence, Socket: c.ep.socketErrorOf(c.path.remote, c.live.lastHeard)}
+		return &PeerLostError{Silence: silence, Socket: c.ep.socketErrorOf(c.RemoteAddr(), c.live.lastHeard)}
 	}
 	return nil
 }

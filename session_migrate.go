@@ -87,7 +87,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 	if c.hs.unvalidated.Load() && !numbered {
 		return false, false // it need not come from the peer that has our WELCOME
 	}
-	to := source{d.Addr, d.Peer}
+	to := sourceOf(d)
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
 		c.closing.ending = ErrReset
@@ -161,7 +161,7 @@ func (c *Conn) migrateTo(to source) bool {
 	if !c.ep.rekey(c, admission.MakeKey(to.addr, to.peer, c.entry.Conv)) {
 		return false
 	}
-	c.path.remote = to.netAddr()
+	c.ends.Store(&pathEnds{to.netAddr(), to.local})
 	c.beginPath()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true

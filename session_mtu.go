@@ -299,7 +299,7 @@ func (c *Conn) restartMTUSearch() {
 func (c *Conn) sendProbe(buf []byte) error {
 	p, nonce := c.plpmtu.search, c.plpmtu.search.Nonce()
 	by := c.in.protection.Sender()
-	shard, batch := int(c.path.shard), []udp.Datagram{{Buf: buf, Addr: c.entry.Addr, Peer: c.origin().peer}}
+	shard, batch := int(c.path.shard), []udp.Datagram{c.origin().datagram(buf)}
 	var err error
 	tooLarge := false
 	c.unlocked(func() {

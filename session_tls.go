@@ -96,7 +96,7 @@ func (c *Conn) dialTLS() {
 	config := c.ep.config.TLS
 	if config.ServerName == "" {
 		config = config.Clone()
-		config.ServerName = serverName(c.path.remote.String())
+		config.ServerName = serverName(c.RemoteAddr().String())
 	}
 	c.tls.handshake.Dial(config, c.hs.token, c.infoSignal().toHandshake())
 	c.advanceTLS()
@@ -246,7 +246,7 @@ func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 	c.sendFlight()
 	c.hs.hello.active = false
 	if !c.hs.dialled {
-		c.ep.reportHandshake(c.path.remote, err)
+		c.ep.reportHandshake(c.RemoteAddr(), err)
 	}
 	if c.hs.dialled || err.Remote {
 		c.closing.ending = err

@@ -43,7 +43,7 @@ func (c *Conn) traceState(s SessionState, err error) {
 // traceMoved calls Trace.Moved with the address that the peer now has.
 func (c *Conn) traceMoved() {
 	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
-		t.Moved(c.path.remote.String())
+		t.Moved(c.RemoteAddr().String())
 	}
 }
 
@@ -81,7 +81,7 @@ func (c *Conn) logEnd() {
 		cause = c.closing.err.Error()
 	}
 	attrs := []slog.Attr{
-		slog.String("remote", c.path.remote.String()),
+		slog.String("remote", c.RemoteAddr().String()),
 		slog.Uint64("conv", uint64(c.Conv())),
 		slog.String("cause", cause),
 		slog.Bool("undelivered", c.closing.undelivered),

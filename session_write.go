@@ -187,11 +187,12 @@ func (c *Conn) writePackets() {
 	}
 }
 
-// origin returns the peer's address, as the source that its packets have.
+// origin returns the addresses that packets of the peer have.
 func (c *Conn) origin() source {
-	o := source{addr: c.entry.Addr}
+	ends := c.ends.Load()
+	o := source{addr: c.entry.Addr, local: ends.local}
 	if c.entry.Peer != "" {
-		o.peer = c.path.remote
+		o.peer = ends.remote
 	}
 	return o
 }
@@ -277,10 +278,10 @@ const repeatsWhole = 3
 // put appends a packet, which is ready to be written, to the batch. Packets of a
 // handshake that leave again are not merged: the system may not be able to.
 func (o *outbox) put(p *packet, to source) {
-	o.batch = append(o.batch, udp.Datagram{
-		Buf: p.buf, Addr: to.addr, Peer: to.peer,
-		Cut: len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor, Alone: p.repeats > 0,
-	})
+	d := to.datagram(p.buf)
+	d.Cut = len(p.buf) > o.whole || p.repeats >= repeatsWhole && len(p.buf) > pmtud.Floor
+	d.Alone = p.repeats > 0
+	o.batch = append(o.batch, d)
 }
 
 // sealSegment is seal for a packet in the buffer of its segment. The packet is

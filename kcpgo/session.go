@@ -212,8 +212,9 @@ func (s *UDPSession) supersede() {
 	}
 }
 
-// LocalAddr returns the address of the socket.
-func (s *UDPSession) LocalAddr() net.Addr { return s.port.pc.LocalAddr() }
+// LocalAddr returns the address of the socket, as in kcp-go. An accepted session whose
+// socket is bound to no address has the one that its peer sends to.
+func (s *UDPSession) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 
 // RemoteAddr returns the address of the peer, as NewConn2 was given it, or as
 // the socket has returned it.

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 const (
@@ -37,6 +39,7 @@ const (
 // All methods are safe for concurrent use.
 type Relay struct {
 	listener *net.UDPConn
+	front    udp.Conn // moves the packets of listener
 	target   *net.UDPAddr
 	up, down *pipe
 	done     chan struct{}
@@ -44,12 +47,19 @@ type Relay struct {
 
 	mu      sync.Mutex
 	closed  bool
-	clients map[netip.AddrPort]*relayClient
+	clients map[relayKey]*relayClient
 }
 
-// relayClient is one client address and the socket that speaks for it.
+// relayKey is one client address, and the address of the relay that it sends to, if the
+// relay listens on several. What is for the client leaves from there.
+type relayKey struct {
+	addr netip.AddrPort
+	at   udp.Local
+}
+
+// relayClient is one client and the socket that speaks for it.
 type relayClient struct {
-	addr     netip.AddrPort
+	key      relayKey
 	upstream atomic.Pointer[net.UDPConn]
 }
 
@@ -92,16 +102,17 @@ func ListenRelay(listen, target string, up, down LinkConfig, seed uint64) (*Rela
 	enlargeBuffers(listener)
 	r := &Relay{
 		listener: listener,
+		front:    udp.New(listener),
 		target:   addr,
 		done:     make(chan struct{}),
-		clients:  make(map[netip.AddrPort]*relayClient),
+		clients:  make(map[relayKey]*relayClient),
 	}
 	r.up = newPipe(NewLink(up, mix(seed)), func(c *relayClient, packet []byte) error {
 		_, err := c.upstream.Load().Write(packet)
 		return err
 	})
 	r.down = newPipe(NewLink(down, mix(seed+1)), func(c *relayClient, packet []byte) error {
-		_, err := r.listener.WriteToUDPAddrPort(packet, c.addr)
+		_, err := r.front.WriteBatch([]udp.Datagram{{Buf: packet, Addr: c.key.addr, Local: c.key.at}})
 		return err
 	})
 	r.running.Go(func() { r.up.run(r.done) })
@@ -185,16 +196,16 @@ func (r *Relay) Close() error {
 
 // readClients takes packets from the clients.
 func (r *Relay) readClients() {
-	buf := make([]byte, 1<<16)
+	batch := make([]udp.Datagram, 1)
 	r.read(func() error {
-		n, from, err := r.listener.ReadFromUDPAddrPort(buf)
-		if err != nil {
+		if _, err := r.front.ReadBatch(batch); err != nil {
 			return err
 		}
-		if c := r.client(unmapped(from)); c != nil {
-			r.up.accept(c, buf[:n])
+		d := &batch[0]
+		if c := r.client(relayKey{d.Addr, d.Local}); c != nil {
+			r.up.accept(c, d.Buf)
 		} else {
-			r.up.refuse(n)
+			r.up.refuse(len(d.Buf))
 		}
 		return nil
 	})
@@ -235,19 +246,19 @@ func (r *Relay) read(once func() error) {
 	}
 }
 
-// client returns the client at an address, a new one if need be, or nil if
-// there can be no more.
-func (r *Relay) client(addr netip.AddrPort) *relayClient {
+// client returns the client of a key, a new one if need be, or nil if there can be
+// no more.
+func (r *Relay) client(key relayKey) *relayClient {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if c := r.clients[addr]; c != nil || r.closed || len(r.clients) >= relayMaxClients {
+	if c := r.clients[key]; c != nil || r.closed || len(r.clients) >= relayMaxClients {
 		return c
 	}
-	c := &relayClient{addr: addr}
+	c := &relayClient{key: key}
 	if err := r.connect(c); err != nil {
 		return nil
 	}
-	r.clients[addr] = c
+	r.clients[key] = c
 	return c
 }
 

@@ -216,19 +216,42 @@ func TestRelayBoundsClients(t *testing.T) {
 	read(t, target)
 	r.mu.Lock()
 	for i := range relayMaxClients - 1 { // as though they had come
-		r.clients[netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(i+1))] = nil
+		r.clients[relayKey{addr: netip.AddrPortFrom(netip.MustParseAddr("192.0.2.1"), uint16(i+1))}] = nil
 	}
 	r.mu.Unlock()
 	defer func() { // Close does not expect them
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		maps.DeleteFunc(r.clients, func(_ netip.AddrPort, c *relayClient) bool { return c == nil })
+		maps.DeleteFunc(r.clients, func(_ relayKey, c *relayClient) bool { return c == nil })
 	}()
 	write(t, dial(t, r), "one too many")
 	eventually(t, "the refusal", func() bool { up, _ := r.Stats(); return up.Overflow == Tally{1, 12} })
 	write(t, first, "still served")
 	got, _ := read(t, target)
 	require.Equal(t, "still served", got)
+}
+
+// A relay that listens on all addresses answers from the one that a client has sent to.
+func TestRelayAnswersFromAskedAddress(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("the host has not all of 127.0.0.0/8")
+	}
+	target := socket(t, loopback)
+	r, err := ListenRelay("0.0.0.0:0", target.LocalAddr().String(), LinkConfig{}, LinkConfig{}, 1)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, r.Close()) })
+	for i := range 3 {
+		client, err := net.DialUDP("udp", nil, &net.UDPAddr{IP: net.IPv4(127, 0, 0, byte(1+i)), Port: r.Addr().Port})
+		require.NoError(t, err)
+		t.Cleanup(func() { client.Close() })
+		require.NoError(t, client.SetDeadline(time.Now().Add(guard)))
+		write(t, client, "ping")
+		_, from := read(t, target)
+		_, err = target.WriteToUDPAddrPort([]byte("pong"), from)
+		require.NoError(t, err)
+		got, _ := read(t, client)
+		require.Equal(t, "pong", got)
+	}
 }
 
 func TestRelayErrors(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 const (
@@ -279,9 +280,11 @@ func readPackets(conn net.Conn, f *flow) {
 	f.end(codeFailed)
 }
 
-// flowKey is whose packets are of one flow: those of a sender, to one target.
+// flowKey is whose packets are of one flow: those of a sender, at one address of this
+// host, to one target.
 type flowKey struct {
 	from   netip.AddrPort
+	at     udp.Local // what comes back leaves from there
 	target string
 }
 
@@ -298,6 +301,7 @@ type front struct {
 	wrap func(target string, payload []byte) []byte
 	log  *slog.Logger
 
+	conn  udp.Conn // moves the packets of pc
 	flows sync.WaitGroup
 	mu    sync.Mutex
 	byKey map[flowKey]*flow // nil for those that are being opened, or were refused
@@ -306,23 +310,25 @@ type front struct {
 // serve takes packets until the socket is closed, and ends the flows then.
 func (fr *front) serve() {
 	fr.byKey = make(map[flowKey]*flow)
-	buf := make([]byte, maxPacket)
+	fr.conn = udp.New(fr.pc)
+	batch := make([]udp.Datagram, 1)
 	for {
-		n, from, err := fr.pc.ReadFromUDPAddrPort(buf)
+		_, err := fr.conn.ReadBatch(batch)
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
 		if err != nil {
 			continue // an ICMP error of an earlier packet
 		}
-		target, payload := "", buf[:n]
+		d := &batch[0]
+		target, payload := "", d.Buf
 		if fr.split != nil {
 			var ok bool
-			if target, payload, ok = fr.split(from, payload); !ok {
+			if target, payload, ok = fr.split(d.Addr, payload); !ok {
 				continue
 			}
 		}
-		fr.take(flowKey{from, target}, payload)
+		fr.take(flowKey{d.Addr, d.Local, target}, payload)
 	}
 	fr.mu.Lock()
 	for _, f := range fr.byKey {
@@ -355,7 +361,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 		if fr.wrap != nil {
 			packet = fr.wrap(key.target, packet)
 		}
-		_, _ = fr.pc.WriteToUDPAddrPort(packet, key.from)
+		_, _ = fr.conn.WriteBatch([]udp.Datagram{{Buf: packet, Addr: key.from, Local: key.at}})
 	})
 	fr.mu.Lock()
 	fr.byKey[key] = f

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"hash"
 	"io"
+	"net/netip"
 	"time"
 )
 
@@ -52,24 +53,25 @@ const CookieTime = 10 * time.Second
 
 // Mint returns the cookie for a key and a token now.
 func (c *Cookies) Mint(key Key, token uint32, now time.Duration) Cookie {
-	return c.at(key, token, int64(c.Clock(now)/CookieTime))
+	return c.at(key, netip.Addr{}, token, int64(c.Clock(now)/CookieTime))
 }
 
 // Valid reports whether Mint has returned cookie for key and token, in this period
 // or the one before.
 func (c *Cookies) Valid(cookie Cookie, key Key, token uint32, now time.Duration) bool {
 	period := int64(c.Clock(now) / CookieTime)
-	return cookie == c.at(key, token, period) || cookie == c.at(key, token, period-1)
+	return cookie == c.at(key, netip.Addr{}, token, period) || cookie == c.at(key, netip.Addr{}, token, period-1)
 }
 
 // Challenge returns a cookie that Valid never takes, for path validation (RFC 9000
-// §8.2). It is the same for as long as a cookie is.
-func (c *Cookies) Challenge(key Key, token uint32, at time.Duration) Cookie {
-	return c.at(key, token, ^int64(at/CookieTime))
+// §8.2). The path is from local, if that is valid, to the address of key. The challenge
+// is the same for as long as a cookie is.
+func (c *Cookies) Challenge(key Key, local netip.Addr, token uint32, at time.Duration) Cookie {
+	return c.at(key, local, token, ^int64(at/CookieTime))
 }
 
 // at returns the cookie of a period.
-func (c *Cookies) at(key Key, token uint32, period int64) Cookie {
+func (c *Cookies) at(key Key, local netip.Addr, token uint32, period int64) Cookie {
 	c.init()
 	text := binary.LittleEndian.AppendUint64(c.text[:0], uint64(period))
 	text = binary.LittleEndian.AppendUint32(text, key.Conv)
@@ -77,6 +79,10 @@ func (c *Cookies) at(key Key, token uint32, period int64) Cookie {
 	text = binary.LittleEndian.AppendUint16(text, key.Addr.Port())
 	ip := key.Addr.Addr().As16()
 	text = append(append(append(text, ip[:]...), key.Addr.Addr().Zone()...), key.Peer...)
+	if local.IsValid() {
+		ip := local.As16()
+		text = append(append(text, ip[:]...), local.Zone()...)
+	}
 	c.mac.Reset()
 	c.mac.Write(text)
 	c.text = c.mac.Sum(text[:0])

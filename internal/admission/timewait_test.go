@@ -2,6 +2,7 @@ package admission
 
 import (
 	"math/rand/v2"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -78,10 +79,14 @@ func TestCookies(t *testing.T) {
 	for _, wrong := range []Key{{Addr: address(2), Conv: 7}, {Addr: address(5), Conv: 7}, {Addr: address(1), Conv: 8}, {Addr: address(1), Conv: 7, Peer: "x"}} {
 		require.False(t, c.Valid(cookie, wrong, 9, now))
 	}
-	challenge := c.Challenge(key, 9, now)
-	require.Equal(t, challenge, c.Challenge(key, 9, now+4*time.Second))
-	require.NotEqual(t, challenge, c.Challenge(key, 9, now+10*time.Second))
+	challenge := c.Challenge(key, netip.Addr{}, 9, now)
+	require.Equal(t, challenge, c.Challenge(key, netip.Addr{}, 9, now+4*time.Second))
+	require.NotEqual(t, challenge, c.Challenge(key, netip.Addr{}, 9, now+10*time.Second))
 	require.False(t, c.Valid(challenge, key, 9, now))
+	own := c.Challenge(key, netip.MustParseAddr("10.0.0.1"), 9, now)
+	require.NotEqual(t, challenge, own, "a path has two ends")
+	require.NotEqual(t, c.Challenge(key, netip.MustParseAddr("10.0.0.2"), 9, now), own)
+	require.Equal(t, c.Challenge(key, netip.MustParseAddr("10.0.0.1"), 9, now), own)
 }
 
 // A bucket gives a tenth of a second's tokens at once, and then as many as come.

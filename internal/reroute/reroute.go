@@ -8,8 +8,11 @@ package reroute
 import (
 	"errors"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
+
+	"github.com/arqnet/kcp/internal/neterr"
 )
 
 const (
@@ -124,7 +127,7 @@ func narrower(source, peer netip.Addr) bool {
 }
 
 // indifferent are errors of a socket that say nothing about its own address.
-var indifferent = []error{
+var indifferent = []syscall.Errno{
 	syscall.ECONNREFUSED, syscall.EMSGSIZE, syscall.ENOBUFS, syscall.ENOMEM,
 	syscall.EPERM, syscall.EACCES, syscall.EAGAIN, syscall.EINTR,
 }
@@ -136,10 +139,5 @@ func Concerns(err error) bool {
 	if !errors.As(err, &errno) {
 		return false
 	}
-	for _, e := range indifferent {
-		if errno == e {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(indifferent, func(e syscall.Errno) bool { return neterr.Is(err, e) })
 }

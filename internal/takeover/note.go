@@ -81,7 +81,7 @@ func CutNote(b []byte) (n Note, rest []byte, ok bool) {
 // appendAddr appends the encoded form of an address: its length, and as much.
 func appendAddr(b []byte, addr netip.AddrPort) []byte {
 	text, err := addr.MarshalBinary()
-	if err != nil || len(text) > 255 {
+	if err != nil || len(text) >= hasLocal {
 		text = nil // a zone with such a name does not exist
 	}
 	return append(append(b, byte(len(text))), text...)

@@ -3,6 +3,7 @@ package takeover
 import (
 	"encoding/binary"
 	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/arqnet/kcp/internal/udp"
@@ -11,13 +12,17 @@ import (
 var errMalformed = errors.New("malformed message")
 
 // A message of a Pipe has at most maxDatagrams datagrams, and maxMessage bytes unless it
-// has a single one, of up to 64 KiB and its address. No message is larger than
+// has a single one, of up to 64 KiB and its addresses. No message is larger than
 // largestMessage.
 const (
 	maxMessage     = 32 << 10
 	maxDatagrams   = 64
 	largestMessage = 68 << 10
 )
+
+// hasLocal stands before a datagram with a local address, which comes first. No address
+// has such a length.
+const hasLocal = 255
 
 // Outbox collects the datagrams that one reader forwards, and writes several of them as
 // one message. The goroutine that reads the socket uses it.
@@ -31,6 +36,9 @@ type Outbox struct {
 func (o *Outbox) Put(to *Feed, d *udp.Datagram) (dropped int) {
 	if o.n > 0 && (len(o.message)+len(d.Buf) > maxMessage || o.n == maxDatagrams) {
 		dropped = o.Flush(to)
+	}
+	if local := d.Local.Addr(); local.IsValid() {
+		o.message = appendAddr(append(o.message, hasLocal), netip.AddrPortFrom(local, 0))
 	}
 	o.message = appendAddr(o.message, d.Addr)
 	o.message = binary.LittleEndian.AppendUint16(o.message, uint16(len(d.Buf)))
@@ -89,6 +97,13 @@ func (in *Inbox) SetReadDeadline(t time.Time) error { return in.pipe.SetReadDead
 
 // cutDatagram decodes the datagram that b begins with.
 func cutDatagram(b []byte) (d udp.Datagram, rest []byte, err error) {
+	var local netip.AddrPort
+	if len(b) > 0 && b[0] == hasLocal {
+		var ok bool
+		if local, b, ok = cutAddr(b[1:]); !ok {
+			return d, nil, errMalformed
+		}
+	}
 	addr, b, ok := cutAddr(b)
 	if !ok || len(b) < 2 {
 		return d, nil, errMalformed
@@ -97,5 +112,5 @@ func cutDatagram(b []byte) (d udp.Datagram, rest []byte, err error) {
 	if b = b[2:]; len(b) < n || !addr.IsValid() {
 		return d, nil, errMalformed
 	}
-	return udp.Datagram{Buf: b[:n:n], Addr: addr}, b[n:], nil
+	return udp.Datagram{Buf: b[:n:n], Addr: addr, Local: udp.LocalOf(local.Addr())}, b[n:], nil
 }

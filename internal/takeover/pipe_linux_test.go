@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"io"
+	"net/netip"
 	"os"
 	"testing"
 	"time"
@@ -49,6 +50,9 @@ func TestDatagramsThroughPipe(t *testing.T) {
 		if i%2 == 0 {
 			d.Addr = v6
 		}
+		if i%3 == 0 {
+			d.Local = udp.LocalOf([]netip.AddrPort{v6, v4}[i%2].Addr())
+		}
 		for j := range d.Buf {
 			d.Buf[j] = byte(i + j)
 		}
@@ -66,6 +70,7 @@ func TestDatagramsThroughPipe(t *testing.T) {
 		require.NoError(t, err)
 		for _, d := range batch[:n] {
 			require.Equal(t, want[0].Addr, d.Addr)
+			require.Equal(t, want[0].Local, d.Local)
 			require.Equal(t, string(want[0].Buf), string(d.Buf))
 			require.Len(t, d.Buf, cap(d.Buf))
 			want = want[1:]
@@ -101,11 +106,11 @@ func TestFullPipeDrops(t *testing.T) {
 // Malformed messages are skipped. The largest datagram is not one.
 func TestMalformedMessages(t *testing.T) {
 	a, b := feed(t)
-	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {0, 1, 0, 'x'}, make([]byte, 200<<10)} {
+	for _, message := range [][]byte{{0}, {6, 127, 0}, {255}, {255, 3, 1}, {255, 0, 0, 0}, {0, 1, 0, 'x'}, make([]byte, 200<<10)} {
 		require.True(t, a.TryWrite(message))
 	}
 	var out Outbox
-	want := udp.Datagram{Addr: v6, Buf: make([]byte, 65535)}
+	want := udp.Datagram{Addr: v6, Local: udp.LocalOf(v6.Addr()), Buf: make([]byte, 65535)}
 	want.Buf[65534] = 1
 	require.Zero(t, out.Put(a, &want)+out.Flush(a))
 	batch := make([]udp.Datagram, 3)

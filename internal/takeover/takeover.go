@@ -79,6 +79,9 @@ type Offer struct {
 	LegacyPeers  bool // legacy peers may open sessions
 	// LegacySetting is the name of the setting that LegacyPeers follows from.
 	LegacySetting string
+	// Locals says of the predecessor, and then of those whose sessions it passes on,
+	// whether they take datagrams with local addresses. nil: none of them does.
+	Locals []bool
 }
 
 // Files returns how many descriptors go with State: the sockets, and the ends of pipes.

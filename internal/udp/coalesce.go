@@ -34,7 +34,7 @@ func plan(runs []int, batch []Datagram, limit int, merge bool, refused func(neti
 
 // mergeable returns how many datagrams at the head of batch can leave as one
 // packet, which the kernel cuts into parts of the size of the first. They have
-// the same destination, and only the last may be shorter. An empty datagram is
+// the same addresses, and only the last may be shorter. An empty datagram is
 // never merged, because no part of a packet is empty.
 func mergeable(batch []Datagram) int {
 	first := &batch[0]
@@ -47,7 +47,7 @@ func mergeable(batch []Datagram) int {
 		d := &batch[n]
 		total += len(d.Buf)
 		if len(d.Buf) == 0 || len(d.Buf) > size || total > maxMerged ||
-			d.Addr != first.Addr || d.Peer != nil || d.Alone || d.Cut {
+			d.Addr != first.Addr || d.Local != first.Local || d.Peer != nil || d.Alone || d.Cut {
 			return n
 		}
 		if len(d.Buf) < size {

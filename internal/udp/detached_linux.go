@@ -38,6 +38,7 @@ func Detach(c Conn) (pc net.PacketConn, writer Conn) {
 	}
 	w := makeFast(d, d)
 	w.family, w.gro, w.groBefore = f.family, f.gro, f.groBefore
+	w.info.on = f.info.on
 	w.whole.adopt(&f.whole)
 	w.merging.adopt(&f.merging)
 	return d, w

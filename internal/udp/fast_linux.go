@@ -23,6 +23,7 @@ type fastConn struct {
 	groBefore int             // value of the option UDP_GRO that New found
 	zones     zones
 	whole     whole
+	info      packetInfo
 	meter     meter
 	in        receiver
 	// sendmmsg and sendto are the system calls; tests replace them by ones that
@@ -64,6 +65,7 @@ func newFast(c *net.UDPConn, wanted Features) Conn {
 // makeFast returns the fastConn of c, before what it supports is known.
 func makeFast(c socket, raw syscall.RawConn) *fastConn {
 	f := &fastConn{pc: c, raw: raw, connected: c.RemoteAddr() != nil, sendmmsg: sendmmsg, sendto: sendto}
+	f.info.zones = &f.zones
 	f.in.init(f)
 	return f
 }
@@ -94,6 +96,9 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 		err = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, on)
 		f.gro = wanted.GRO && err == nil
 	}
+	if wantsInfo(f.pc) {
+		f.info.open(fd)
+	}
 	return true
 }
 
@@ -110,15 +115,16 @@ func (f *fastConn) OnRefusal(notify func(RefusalError)) { f.merging.tell(notify)
 func (f *fastConn) Release() error {
 	f.in.park()
 	err := f.whole.release(f.pc)
-	if err != nil || f.gro == (f.groBefore != 0) {
-		return err
-	}
 	if e := f.raw.Control(func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, f.groBefore)
+		err = errors.Join(err, f.info.restore(int(fd)))
+		if f.gro != (f.groBefore != 0) {
+			gro := unix.SetsockoptInt(int(fd), unix.SOL_UDP, unix.UDP_GRO, f.groBefore)
+			err = errors.Join(err, os.NewSyscallError("setsockopt", gro))
+		}
 	}); e != nil {
 		return e
 	}
-	return os.NewSyscallError("setsockopt", err)
+	return err
 }
 
 // BatchSize returns the number of datagrams in two full merged packets. Batches

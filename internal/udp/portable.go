@@ -1,10 +1,11 @@
 package udp
 
 import (
-	"errors"
 	"net"
 	"net/netip"
 	"syscall"
+
+	"github.com/arqnet/kcp/internal/neterr"
 )
 
 // readBufferSize is the size, in bytes, of a buffer that holds the largest
@@ -89,7 +90,7 @@ func (s *single) write(d *Datagram) (err error) {
 		_, err := writeTo(c.UDPConn, c.connected, d.Buf, d.Addr)
 		return err
 	}
-	if err = c.whole.writeOn(c.UDPConn, d.Cut, write); c.connected && errors.Is(err, errTooLarge) {
+	if err = c.whole.writeOn(c.UDPConn, d.Cut, write); c.connected && neterr.Is(err, errTooLarge) {
 		err = c.whole.writeOn(c.UDPConn, d.Cut, write) // see errTooLarge
 	}
 	return err

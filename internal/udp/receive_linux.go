@@ -56,6 +56,7 @@ type receiver struct {
 	rest []byte         // its datagrams that were not returned yet
 	size int            // of its datagrams; 0: it is one datagram
 	from netip.AddrPort // its sender
+	to   Local          // the address that it was sent to
 
 	headers  [maxSlots]header
 	names    [maxSlots]sockaddr
@@ -96,7 +97,7 @@ func (r *receiver) deal(batch []Datagram) (n int) {
 	for n < len(batch) && (r.open || r.openNext()) {
 		d := &batch[n]
 		d.Buf, r.rest = cut(r.rest, r.size)
-		d.Addr, d.Peer = r.from, nil
+		d.Addr, d.Peer, d.Local = r.from, nil, r.to
 		r.open = len(r.rest) > 0
 		n++
 	}
@@ -109,7 +110,8 @@ func (r *receiver) openNext() bool {
 		i := r.next
 		r.next++
 		h := &r.headers[i]
-		r.size = segmentSize(r.controls[i].b[:h.Controllen])
+		control := r.controls[i].b[:h.Controllen]
+		r.size = segmentSize(control)
 		if r.size == 0 && r.conn.gro && h.Flags&unix.MSG_CTRUNC != 0 {
 			continue // truncated control data: the size of its datagrams is unknown
 		}
@@ -123,6 +125,9 @@ func (r *receiver) openNext() bool {
 			addr = addr.WithZone(r.conn.zones.name(scope))
 		}
 		r.from = netip.AddrPortFrom(addr, port)
+		if r.conn.info.on {
+			r.to = r.conn.info.read(control)
+		}
 		r.open = true
 		return true
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +33,9 @@ type sender struct {
 	avoid  netip.AddrPort            // no datagrams to it are merged in this batch
 	avoids bool                      // there is one
 
-	plan   []int         // number of datagrams of each packet
+	plan   []int // number of datagrams of each packet
+	absent Local // packets leave without it: the host does not have that address
+
 	loaded int           // number of datagrams in all
 	sent   int           // number of packets sent
 	errno  syscall.Errno // of the packet after those; 0: none
@@ -55,7 +58,7 @@ type sender struct {
 // such as one to port 0, which must not slow down all others.
 func (s *sender) send(batch []Datagram) (n int, err error) {
 	c := s.conn
-	s.avoids = false
+	s.avoids, s.absent = false, Local{}
 	var suspected syscall.Errno // that of the merged packet whose first datagram is next
 	repeated := -1              // index of the last datagram that was sent twice
 	for n < len(batch) {
@@ -89,6 +92,7 @@ func (s *sender) send(batch []Datagram) (n int, err error) {
 			if s.errno == unix.EIO || s.errno == unix.EINVAL {
 				suspected = s.errno
 			}
+		case s.withoutLocal(batch[n].Local):
 		case s.errno == errTooLarge && c.connected && repeated != n:
 			repeated = n
 		default:
@@ -132,13 +136,7 @@ func (s *sender) load(batch []Datagram, merge bool) error {
 		}
 		h.Iov = &vectors[0]
 		h.SetIovlen(run)
-		h.Control = nil
-		h.SetControllen(0)
-		if run > 1 {
-			s.controls[i].put(len(batch[0].Buf))
-			h.Control = &s.controls[i].b[0]
-			h.SetControllen(segmentControlSize())
-		}
+		s.control(i, run, &batch[0])
 		s.loaded += run
 		batch = batch[run:]
 	}
@@ -156,6 +154,35 @@ func (s *sender) address(i int, batch []Datagram) (err error) {
 	h.Name = &s.names[i][0]
 	h.Namelen, err = s.conn.encode(&s.names[i], batch[0].Addr)
 	return err
+}
+
+// control sets the control messages of packet i, which has n datagrams like d.
+func (s *sender) control(i, n int, d *Datagram) {
+	h, c := &s.headers[i], &s.controls[i]
+	size := 0
+	if n > 1 {
+		c.put(len(d.Buf))
+		size = segmentControlSize()
+	}
+	if d.Local != s.absent {
+		size += s.conn.info.put(c.b[size:], d.Local)
+	}
+	h.Control = nil
+	if h.SetControllen(size); size > 0 {
+		h.Control = &c.b[0]
+	}
+}
+
+// withoutLocal reports whether a packet that has failed is to be sent without its local
+// address, and then others with that address too. If it fails again, that was not the
+// cause.
+func (s *sender) withoutLocal(l Local) bool {
+	if !s.conn.info.on || !refusesSource(s.errno) || l == s.absent {
+		s.absent = Local{}
+		return false
+	}
+	s.absent = l
+	return true
 }
 
 // singles holds the working memory of writeOne.
@@ -176,11 +203,18 @@ type singleSender struct {
 	cut     bool // it may be fragmented
 	name    sockaddr
 	size    uint32        // of name; 0: the socket is connected
+	control int           // length of from.control; 0: the packet has no local address
 	errno   syscall.Errno // 0: it was sent
+	from    struct {      // for a packet with a local address
+		header  header
+		vector  unix.Iovec
+		control segmentControl
+	}
 }
 
 func (s *singleSender) send(c *fastConn, d *Datagram) error {
 	s.conn, s.packet, s.cut, s.size, s.errno = c, d.Buf, d.Cut, 0, 0
+	s.control = c.info.put(s.from.control.b[:], d.Local)
 	if !c.connected {
 		var err error
 		if s.size, err = c.encode(&s.name, d.Addr); err != nil {
@@ -207,10 +241,12 @@ func (s *singleSender) try(fd uintptr) { s.flush(fd) }
 func (s *singleSender) flush(fd uintptr) bool {
 	for s.fd = fd; ; {
 		s.conn.whole.write(fd, s.cut, s.call)
-		switch s.errno {
-		case unix.EAGAIN:
+		switch {
+		case s.errno == unix.EAGAIN:
 			return false
-		case unix.EINTR:
+		case s.errno == unix.EINTR:
+		case s.control > 0 && refusesSource(s.errno):
+			s.control = 0 // the host does not have that address
 		default:
 			return true
 		}
@@ -218,7 +254,28 @@ func (s *singleSender) flush(fd uintptr) bool {
 }
 
 // sendto makes the system call.
-func (s *singleSender) sendto() { s.errno = s.conn.sendto(s.fd, s.packet, &s.name, s.size) }
+func (s *singleSender) sendto() {
+	if s.control > 0 {
+		s.errno = s.sendFrom(s.fd)
+	} else {
+		s.errno = s.conn.sendto(s.fd, s.packet, &s.name, s.size)
+	}
+}
+
+// sendFrom sends the packet from its local address.
+func (s *singleSender) sendFrom(fd uintptr) syscall.Errno {
+	h := &s.from.header
+	h.Name, h.Namelen = &s.name[0], s.size
+	h.Iov = &s.from.vector
+	h.SetIovlen(1)
+	s.from.vector.Base = unsafe.SliceData(s.packet)
+	s.from.vector.SetLen(len(s.packet))
+	h.Control = &s.from.control.b[0]
+	h.SetControllen(s.control)
+	errno := sendmsg(fd, h, len(s.packet))
+	s.from.vector.Base = nil // a sender in the pool must not keep packets alive
+	return errno
+}
 
 // encode puts an address into the kernel's form, and returns its size.
 func (f *fastConn) encode(name *sockaddr, to netip.AddrPort) (size uint32, err error) {

@@ -28,6 +28,11 @@ type Datagram struct {
 	// Peer takes the place of Addr on a net.PacketConn whose addresses are not
 	// UDP addresses. It is nil otherwise.
 	Peer net.Addr
+	// Local is the address of this host that the packet was sent to, and the one
+	// that it leaves from. Only a socket of the system that is bound to no address has
+	// it, others ignore it. A packet leaves without it if the host has not that address
+	// any more.
+	Local Local
 	// Cut allows that the datagram is fragmented on its way: the last resort for
 	// one that is too large for the path and cannot be smaller.
 	Cut bool
@@ -148,7 +153,8 @@ func newConn(pc net.PacketConn, wanted Features) Conn {
 		}
 		w := new(whole)
 		w.beginOn(c)
-		return &single{addrPortConn: udpConn{c, c.RemoteAddr() != nil, w, new(meter)}}
+		socket := udpConn{c, c.RemoteAddr() != nil, w, new(meter)}
+		return withInfo(&single{addrPortConn: socket}, socket)
 	case addrPortConn:
 		return &single{addrPortConn: c}
 	}

@@ -64,6 +64,12 @@ func sendto(fd uintptr, packet []byte, name *sockaddr, n uint32) (errno syscall.
 	return errno
 }
 
+// sendmsg is sendto with control messages.
+func sendmsg(fd uintptr, h *header, n int) syscall.Errno {
+	_, errno := one(unix.SYS_SENDMSG, fd, h, raw(n))
+	return errno
+}
+
 // one makes the system call for a single packet, which is faster.
 func one(call, fd uintptr, h *header, short bool) (int, syscall.Errno) {
 	var size uintptr
@@ -158,13 +164,14 @@ type control struct {
 	b [256]byte
 }
 
-// segmentControl is space for the one control message of a sent packet.
+// segmentControl is space for the control messages of a sent packet: the size of its
+// datagrams, and the local address.
 type segmentControl struct {
 	_ [0]uint64
-	b [24]byte
+	b [24 + infoSpace]byte
 }
 
-// segmentControlSize returns the length of the part of segmentControl in use.
+// segmentControlSize returns the length of what put encodes.
 func segmentControlSize() int { return unix.CmsgSpace(2) }
 
 // put encodes the size of the datagrams that the kernel is to cut a packet
