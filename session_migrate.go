@@ -107,7 +107,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		c.path.validation = v
 	}
 	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.protection, number) {
-		c.live.lastHeard = now
+		c.live.lastHeard, c.live.asks = now, false
 	}
 	c.deferPacket(p, ask.sn)
 	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.replySealed(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
