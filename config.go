@@ -121,9 +121,11 @@ type Config struct {
 	// It is not shared by the sessions of the endpoint. Congestion control may send less.
 	MaxRate int
 
-	// PeerTimeout is how long a peer may leave data unacknowledged and send nothing at
-	// all before the peer is considered lost: Read and Write then return a
-	// *PeerLostError. At least 10 ms. Default 30 s; negative means never.
+	// PeerTimeout is how long a peer may send nothing at all after something was sent that
+	// it has to answer, before it is considered lost: Read and Write then return a
+	// *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
+	// count. Nor does the time for which this process was frozen, if it was an eighth of
+	// PeerTimeout or more. At least 10 ms. Default 30 s; negative means never.
 	PeerTimeout time.Duration
 	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
 	// arriving from the peer, after which the peer is considered lost. That may be much

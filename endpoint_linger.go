@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/lingering"
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -66,5 +67,5 @@ func isShort(err error) bool {
 	if errors.As(err, &lookup) {
 		return strings.Contains(lookup.Err, syscall.EMFILE.Error()) || strings.Contains(lookup.Err, syscall.ENFILE.Error())
 	}
-	return errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)
+	return neterr.Is(err, syscall.EMFILE) || neterr.Is(err, syscall.ENFILE)
 }

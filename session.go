@@ -101,6 +101,7 @@ type ioState struct {
 	wakes          heldWakes // wake-ups that are held back until c.mu is free
 	batched        batched
 	offPath        bool // a signal of the current packet is not from within the session
+	challenged     bool // the current packet has a PING, which may be a path challenge
 }
 
 // livenessState is what shows whether the peer is alive. Times are since the
@@ -112,13 +113,13 @@ type livenessState struct {
 	lastTaken    time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
 	lastData     time.Duration // a data segment arrived; 0: none yet
 	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
-	since        time.Duration // when outstanding became true; without meaning while it is false
+	since        time.Duration // when outstanding became true, or asks; without meaning while neither is
 	activity     activity      // as of the last step
 	pingAt       uint32        // when the last PING of handshakeState.ping was sent, in microseconds, modulo 2^32
 	restartHints uint8         // answers since unaBackSince with such a una
 	missed       bool          // the path was checked since lastData
+	asks         bool          // something that the peer has to answer was sent since lastHeard
 	outstanding  bool          // data is unacknowledged, or a request unanswered
-	challenged   bool          // the current packet has a PING, which may be a path challenge
 }
 
 // closeState is the progress of closing. Times are since the endpoint's epoch.

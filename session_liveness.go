@@ -43,22 +43,34 @@ func (c *Conn) unconfirmed() bool {
 	return !c.hs.dialled && c.hs.kind == peerExtended && !c.hs.confirmed
 }
 
+// ask takes note that something leaves that the peer has to answer.
+func (l *livenessState) ask(now time.Duration) {
+	if !l.asks {
+		l.asks, l.since = true, now
+	}
+}
+
+// asking counts what has left of the state machine that the peer has to answer.
+func asking(s *Counters) uint64 {
+	return s.SegmentsSent + s.FastRetransmits + s.TimeoutRetransmits + s.ProbesSent
+}
+
 // heard takes note of a valid packet from the peer, after the state machine has
 // processed it.
 func (c *Conn) heard(now time.Duration) {
 	l := &c.hs
-	c.live.lastHeard = now
+	c.live.lastHeard, c.live.asks = now, false
 	asked := l.ping.active && l.ping.tries > 0
 	// Any packet is a sign of life, but a path challenge shows that the peer does
 	// not take what comes from our address yet. So the PING is repeated: the answer
 	// to the challenge may be lost.
 	switch {
-	case c.live.challenged && asked:
+	case c.io.challenged && asked:
 		l.ping.again(now, c.pingWait())
 	case asked, !c.kcp.unaRegressed():
 		l.ping.active = false
 	}
-	c.live.challenged = false
+	c.io.challenged = false
 	if !l.reached {
 		c.noteReached()
 	}
@@ -172,11 +184,43 @@ func (c *Conn) checkTimeouts(now time.Duration) error {
 	if !c.live.outstanding {
 		return nil
 	}
-	if cfg.PeerTimeout > 0 && now-max(c.live.lastHeard, c.live.since) >= cfg.PeerTimeout ||
+	at, ok := c.unansweredSince()
+	if ok && cfg.PeerTimeout > 0 && now-at >= cfg.PeerTimeout ||
 		cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink {
 		return &PeerLostError{Silence: silence, Socket: c.ep.socketErrorOf(c.RemoteAddr(), c.live.lastHeard)}
 	}
 	return nil
+}
+
+// unansweredSince returns when the first was sent of what the peer has to answer, and has
+// not since then sent anything. ok is false if nothing was. What waits for the cap of the
+// rate, for pacing, or for a window has no answer yet. But to an address that is not
+// validated perhaps nothing may ever be sent.
+func (c *Conn) unansweredSince() (at time.Duration, ok bool) {
+	l := &c.live
+	return max(l.lastHeard, l.since), l.asks || c.hs.unvalidated.Load()
+}
+
+// frozenParts is into how many parts of PeerTimeout a wake-up may be late before the
+// process, or the machine, counts as having been frozen.
+const frozenParts = 8
+
+// thaw takes note of a wake-up that is late by so much. If the process was frozen, that
+// is no silence of the peer, whose answers may wait at the socket: PeerTimeout begins
+// with what is sent from now on. The other time-outs leave the time out.
+func (c *Conn) thaw(late time.Duration) {
+	limit := c.ep.config.PeerTimeout
+	if limit <= 0 {
+		limit = defaultPeerTimeout
+	}
+	if late < limit/frozenParts {
+		return
+	}
+	l := &c.live
+	l.asks, l.lastActive = false, l.lastActive+late
+	if l.lastTaken > 0 {
+		l.lastTaken += late
+	}
 }
 
 // activity is progress that distinguishes a session in use from an idle one. It

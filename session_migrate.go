@@ -107,7 +107,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		c.path.validation = v
 	}
 	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.protection, number) {
-		c.live.lastHeard = now
+		c.live.lastHeard, c.live.asks = now, false
 	}
 	c.deferPacket(p, ask.sn)
 	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.replySealed(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
@@ -185,7 +185,8 @@ func (c *Conn) looksAt() time.Duration {
 		return 0
 	}
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
-	return c.ep.looksAt(l.outstanding, max(l.lastHeard, l.since), l.lastData, rto)
+	since, waits := c.unansweredSince()
+	return c.ep.looksAt(waits, since, l.lastData, rto)
 }
 
 // rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a

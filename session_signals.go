@@ -143,7 +143,7 @@ func (c *Conn) takeRequest(s signal) (outside bool) {
 		c.queueAnswer(s.answer())
 		if ours && c.ep.protection.Authentic && !c.hs.unvalidated.Load() {
 			c.queueAnswer(signal{sigToken, l.peerToken, l.token}) // the PING may be a challenge
-			c.live.challenged = c.ep.migrates
+			c.io.challenged = c.ep.migrates
 			if c.path.validation.count() > 0 {
 				c.tellResetKey() // for its new address; what told it before may be lost
 			}

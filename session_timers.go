@@ -49,7 +49,9 @@ func (c *Conn) finishStep(now time.Duration) {
 	if waiting && !c.live.outstanding {
 		c.live.since = now
 	}
-	c.live.outstanding = waiting
+	if c.live.outstanding = waiting; !waiting {
+		c.live.asks = false
+	}
 	c.schedule(now)
 }
 
@@ -80,7 +82,9 @@ func (c *Conn) schedule(now time.Duration) {
 		sooner(now + max(holdTime, c.waited(now)))
 	}
 	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
-		sooner(max(c.live.lastHeard, c.live.since) + cfg.PeerTimeout)
+		if at, ok := c.unansweredSince(); ok {
+			sooner(at + cfg.PeerTimeout)
+		}
 	}
 	if cfg.IdleTimeout > 0 && c.closing.state == stateOpen && !c.hs.dialling {
 		sooner(c.live.lastActive + cfg.IdleTimeout)
@@ -122,7 +126,7 @@ func (c *Conn) schedule(now time.Duration) {
 		c.timers.dueAt = 0 // what it was for is in next, if it is still wanted
 	}
 	if next > 0 {
-		c.wake(next)
+		c.wake(max(next, now)) // not late before it was set
 		if c.timers.wakeAt < c.timers.dueAt {
 			c.postpone(now)
 		}
@@ -177,6 +181,7 @@ func (c *Conn) onWake() {
 		c.wake(t.dueAt)
 		return
 	}
+	c.thaw(now - t.dueAt)
 	t.dueAt = 0
 	if c.closing.state == stateDraining && now >= c.closing.endAt {
 		c.end(nil)
@@ -244,12 +249,16 @@ func (c *Conn) flush(now time.Duration) {
 	if c.kcp.timeoutLate() >= 0 || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
+	asked := asking(c.kcp.counts())
 	if s := c.cappedOutput(); s != nil {
 		c.releaseHeld(s, now, c.kcp.datagramsFirst())
 		c.kcp.Flush()
 		c.releaseHeld(s, now, true)
 	} else {
 		c.kcp.Flush()
+	}
+	if asking(c.kcp.counts()) != asked {
+		c.live.ask(now)
 	}
 	c.timers.compactAt = now + compactAfter
 }
@@ -345,6 +354,7 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		} else { // repeated even if peerExtended: a forged HELLO may have shown that
 			c.queueHello()
 			r.sent(now)
+			c.live.ask(now)
 			l.helloAt = now
 			if !l.reached && r.tries <= eagerHellos {
 				r.next = min(r.next, now+maxHelloWait)
@@ -355,6 +365,7 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		if r.due(now) {
 			c.kcp.queueSignals(r.signal)
 			r.sent(now)
+			c.live.ask(now)
 			switch r {
 			case &l.ping:
 				r.next = min(r.next, now+c.maxPingWait())

@@ -153,6 +153,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
 		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 		l.hello.sent(now)
+		c.live.ask(now)
 		l.helloAt = now
 	}
 	if r.Completed != nil {
@@ -258,7 +259,7 @@ func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
-	c.live.lastHeard = now
+	c.live.lastHeard, c.live.asks = now, false
 	c.hs.kind = peerExtended
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
@@ -377,6 +378,7 @@ func (c *Conn) repeatFlight(now time.Duration) {
 		return
 	}
 	l.hello.sent(now)
+	c.live.ask(now)
 	l.helloAt = now
 	if !l.reached && l.hello.tries <= eagerHellos {
 		l.hello.next = min(l.hello.next, now+maxHelloWait)

@@ -329,12 +329,12 @@ func TestStreamsDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// A stream of which both ends have called CloseWrite no longer counts for MaxStreams, be
-// it read or not.
+// A stream of which both ends have called CloseWrite no longer counts for MaxStreams once
+// all of it was read, with io.EOF or without. Until then the next one is refused.
 func TestCloseWriteAtBothEndsFreesTheStream(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		a, b, _ := w.pair(nil, &kcp.Config{MaxStreams: 1})
-		for range 3 {
+		for i := range 3 {
 			s, err := a.OpenStream(t.Context(), nil)
 			require.NoError(t, err)
 			_, err = s.Write([]byte("x"))
@@ -344,13 +344,22 @@ func TestCloseWriteAtBothEndsFreesTheStream(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, r.CloseWrite())
 			time.Sleep(time.Second)
-			defer func() {
-				got, err := io.ReadAll(r)
-				require.NoError(t, err)
-				require.Equal(t, "x", string(got))
-			}()
+			refused, err := a.OpenStream(t.Context(), nil)
+			require.NoError(t, err)
+			_, err = refused.Read(make([]byte, 1))
+			var reset *kcp.StreamError
+			require.ErrorAs(t, err, &reset)
+			require.EqualValues(t, uint64(kcp.StreamRefused), reset.Code)
+			got := make([]byte, 1)
+			_, err = io.ReadFull(r, got)
+			require.NoError(t, err)
+			require.Equal(t, "x", string(got))
+			if i == 1 {
+				_, err = r.Read(got)
+				require.Equal(t, io.EOF, err)
+			}
 		}
-		require.Zero(t, b.Endpoint().Totals().Streams.Refused)
+		require.EqualValues(t, 3, b.Endpoint().Totals().Streams.Refused)
 	})
 }
 
