@@ -220,6 +220,7 @@ func moveCases(t *testing.T) []moveCase {
 		for range 8 {
 			cert.Certificate = append(cert.Certificate[:len(cert.Certificate):len(cert.Certificate)], cert.Certificate[0])
 		}
+		cert.OCSPStaple = content(4, 12_000) // several flights
 		config.TLS.Certificates = []tls.Certificate{cert}
 	}
 	return []moveCase{

@@ -190,7 +190,7 @@ func (x *Exchange) Next(r *Result) (w Work, ok bool) {
 	case x.Done && !x.dialled:
 		return Work{}, false // no message of a client follows its Finished
 	default:
-		if w.data = x.streams[x.tls.reads].Read(); w.data == nil {
+		if w.data = x.streams[x.tls.reads].ReadMessages(); w.data == nil {
 			return Work{}, false
 		}
 	}
