@@ -39,7 +39,7 @@ type Config struct {
 	// does; Listen needs Certificates, GetCertificate or GetConfigForClient. Client
 	// certificates and tickets work as with crypto/tls. ALPN works as in QUIC: if one end
 	// has NextProtos, the other must have one of them too. There is no early data. MTU
-	// must be 1200 at least, and the peer's certificates may have 64 KiB.
+	// must be 1200 at least, and the peer may have ten certificates, with 64 KiB.
 	// docs/settings.md has more.
 	TLS *tls.Config
 	// StatelessResetKey lets peers of sessions with TLS learn at once that this end was

@@ -206,12 +206,8 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	if f.hello.code != 0 && (f.cookie.code != 0 || e.wantsCookiesLocked(key)) {
 		// A third party may have forged a cookie that was not asked for. So an
 		// invalid one counts only if one is wanted.
-		if v.validated = f.cookie.code != 0 && e.replies.cookies.Valid(admission.Cookie{f.cookie.sn, f.cookie.ts}, key, f.hello.ts, now); !v.validated && e.wantsCookiesLocked(key) {
-			if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // before the cost of the MAC
-				e.counters.cookiesSent.Add(1)
-				cookie := e.replies.cookies.Mint(key, f.hello.ts, now)
-				e.putReplyLocked(d, header{conv: key.Conv}, signal{sigCookie, cookie[0], cookie[1]})
-			}
+		if v.validated = e.showsCookieLocked(key, f, now); !v.validated && e.wantsCookiesLocked(key) {
+			e.askCookieLocked(key, d, f, now)
 			return v
 		}
 	}
@@ -237,6 +233,21 @@ func (e *Endpoint) judgeLocked(key sessionKey, d *udp.Datagram, p *inPacket, f i
 	}
 	v.opens = true
 	return v
+}
+
+// showsCookieLocked reports whether a HELLO comes with the cookie of its address.
+// Endpoint.mu is held.
+func (e *Endpoint) showsCookieLocked(key sessionKey, f initialPacket, now time.Duration) bool {
+	return f.cookie.code != 0 && e.replies.cookies.Valid(admission.Cookie{f.cookie.sn, f.cookie.ts}, key, f.hello.ts, now)
+}
+
+// askCookieLocked answers a HELLO by the cookie of its address. Endpoint.mu is held.
+func (e *Endpoint) askCookieLocked(key sessionKey, d *udp.Datagram, f initialPacket, now time.Duration) {
+	if e.mayReplyLocked(&e.replies.cookieBudget, cookieRate) { // before the cost of the MAC
+		e.counters.cookiesSent.Add(1)
+		cookie := e.replies.cookies.Mint(key, f.hello.ts, now)
+		e.putReplyLocked(d, header{conv: key.Conv}, signal{sigCookie, cookie[0], cookie[1]})
+	}
 }
 
 // refusesLegacy reports whether only extended peers may open sessions. An

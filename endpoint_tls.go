@@ -71,6 +71,11 @@ func (e *Endpoint) open(by protect.Protection, p *inPacket) error {
 // returns the session that the packet has opened.
 func (e *Endpoint) openUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
 	f, ok := parseInitial(p)
+	if ok && f.crypto && f.request.code == sigHello { // also if it acknowledges something
+		if c, known := e.movingHello(key, d, f, now); known {
+			return c
+		}
+	}
 	if !ok || f.crypto && f.hello.code == 0 {
 		e.counters.dropUnknown.Add(1)
 		if ok && f.request.code == sigHello {
@@ -86,6 +91,41 @@ func (e *Endpoint) openUnknown(key sessionKey, d *udp.Datagram, p *inPacket, now
 		evicted.fail(ErrReset)
 	}
 	return c
+}
+
+// movingHello handles a HELLO of a session that began at another address: the
+// address of key gets a cookie, and the session migrates there with the HELLO that
+// shows it. known reports whether there is such a session. It is returned if it has
+// migrated.
+func (e *Endpoint) movingHello(key sessionKey, d *udp.Datagram, f initialPacket, now time.Duration) (c *Conn, known bool) {
+	f.hello = f.request
+	shown := f.cookie.code != 0 && e.showsCookie(key, f, now)
+	for _, c := range e.migrationCandidates(key, plainPacket) {
+		if c == nil {
+			return nil, false
+		}
+		mine, moved := c.helloFromNewAddress(f.hello.ts, sourceOf(d), shown, now)
+		switch {
+		case moved:
+			return c, true
+		case mine && shown:
+			e.counters.dropHandshake.Add(1)
+			return nil, true
+		case mine:
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.askCookieLocked(key, d, f, now)
+			return nil, true
+		}
+	}
+	return nil, false
+}
+
+// showsCookie is showsCookieLocked. It locks Endpoint.mu.
+func (e *Endpoint) showsCookie(key sessionKey, f initialPacket, now time.Duration) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.showsCookieLocked(key, f, now)
 }
 
 // abortUnknown answers a HELLO of a handshake that has gone on, as una of its
@@ -148,7 +188,9 @@ func (e *Endpoint) sealedUnknown(key sessionKey, d *udp.Datagram, p *inPacket, n
 			break
 		}
 		if p.kind == handshakePacket {
-			if c.handshakeFromNewAddress(p, now) {
+			if mine, moved := c.handshakeFromNewAddress(d, p, now); moved {
+				return c
+			} else if mine {
 				return nil
 			}
 			continue

@@ -111,7 +111,7 @@ type livenessState struct {
 	lastHeard    time.Duration // a valid packet arrived from the peer
 	lastActive   time.Duration // new data arrived or was acknowledged, or a datagram sent or received
 	lastTaken    time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
-	lastData     time.Duration // a data segment arrived; 0: none yet
+	lastData     time.Duration // data arrived, or, at the dialling end, the peer's first packet or an acknowledgement; 0: none yet
 	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
 	since        time.Duration // when outstanding became true, or asks; without meaning while neither is
 	activity     activity      // as of the last step
@@ -254,7 +254,7 @@ func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool 
 		changed = c.inputPacket(p, now) || changed
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
-		c.live.lastData, c.live.missed = now, false
+		c.expectMore(now)
 		if beside {
 			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.ep.incastOf(shard), now)
 		}

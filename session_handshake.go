@@ -97,9 +97,8 @@ const (
 	restartDetectAfter = 5 * time.Second
 	// restartAnswers is how many answers to PINGs must show such a una, too.
 	restartAnswers = 2
-	// pathCheckAfter is the silence after the peer's data, in a session that
-	// may migrate, after which one PING checks whether the peer still reaches
-	// us.
+	// pathCheckAfter is the silence, in a session that may migrate, after which one
+	// PING checks whether the peer still reaches us: see expectMore.
 	pathCheckAfter = 2 * time.Second
 )
 

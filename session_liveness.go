@@ -35,6 +35,10 @@ func (c *Conn) nextPing() time.Duration {
 	return at
 }
 
+// expectMore takes note of something after which the peer may send more, to an
+// address that is not ours any more. nextPing then checks the path, once.
+func (c *Conn) expectMore(now time.Duration) { c.live.lastData, c.live.missed = now, false }
+
 // unconfirmed reports whether the session was accepted from an extended peer
 // that has not yet sent our token in a CONFIRM, FIN or CLOSE. Such a peer may
 // be gone: a live one repeats CONFIRM until it is answered, but the HELLO with
@@ -97,6 +101,7 @@ func (c *Conn) noteReached() {
 	c.hs.reached = true
 	if c.hs.dialled {
 		c.traceState(SessionEstablished, nil)
+		c.expectMore(c.live.lastInput)
 	}
 	c.io.canWrite.Broadcast()
 }
@@ -251,8 +256,13 @@ func (c *Conn) noteActivity(now time.Duration) {
 	case a.una != c.live.activity.una || c.live.lastTaken == 0:
 		c.live.lastTaken = max(now, 1)
 	}
-	if a.una != c.live.activity.una && c.plpmtu.search != nil {
-		c.plpmtu.search.Revive(now)
+	if a.una != c.live.activity.una {
+		if c.plpmtu.search != nil {
+			c.plpmtu.search.Revive(now)
+		}
+		if c.hs.dialled { // the answer to what was asked
+			c.expectMore(now)
+		}
 	}
 	if a.received != c.live.activity.received || a.una != c.live.activity.una || a.datagrams != c.live.activity.datagrams {
 		c.live.lastActive = now

@@ -1,9 +1,11 @@
 package kcp
 
 import (
+	"bytes"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -67,6 +69,78 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
 	}
 	c.ep.reply(d, c.kcp.answerHeader(), answer...)
+	return true
+}
+
+// A peer may change its address within its TLS handshake too (WIRE.md §8.1). What
+// shows that it is there is a cookie before there are handshake keys, and the
+// answer to a challenge under them.
+
+// helloFromNewAddress locks c.mu and handles a HELLO of a TLS handshake, with a token,
+// from an address that is not the peer's. shown says that it comes with the cookie of
+// that address. mine reports whether it is of this session, and so opens none. moved
+// reports whether the session has migrated there. It does so until a packet under the
+// handshake keys has arrived: a HELLO after that is late, or forged.
+func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
+		return false, false
+	}
+	x := c.tlsHandshake()
+	return true, shown && x != nil && !x.Reached && c.moveHandshake(x, from, now)
+}
+
+// handshakeFromNewAddress locks c.mu and handles a packet under the handshake keys
+// from an address that is not the peer's. What it says counts from anywhere. mine
+// reports whether it belongs to this session. moved reports whether it has answered
+// the challenge of its address, and the session has migrated there: the packet was
+// not taken then. Otherwise the address gets a challenge.
+func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	x := c.tlsHandshake()
+	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
+		return false, false
+	}
+	content, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data))
+	if err != nil {
+		return false, false
+	}
+	c.setClock(now)
+	to, answers := sourceOf(d), [2]handshake.Signal{}
+	for i, s := range c.challengeAnswers(to, now) {
+		answers[i] = s.toHandshake()
+	}
+	if x.Answers(content, answers) && c.moveHandshake(x, to, now) {
+		return true, true
+	}
+	if c.inputPacket(p, now) {
+		c.respondLocked(now, nil)
+	}
+	if c.closing.state == stateEnded {
+		return true, false
+	}
+	by := protect.Protection(x.Protection)
+	if !c.hs.securing {
+		by = c.in.protection // the peer has these keys too
+	}
+	c.ep.replySealed(d, by, c.kcp.answerHeader(), c.challengeOf(to, now))
+	return true, false
+}
+
+// moveHandshake moves a session within its TLS handshake to an address that the
+// peer has shown to be at. All that the peer lacks leaves again. It reports false
+// if the endpoint has another session there.
+func (c *Conn) moveHandshake(x *handshake.Exchange, to source, now time.Duration) bool {
+	if !c.migrateTo(to) {
+		return false
+	}
+	c.addressValidated()
+	if l := &c.hs; l.hello.active {
+		x.Repeat(int(l.hello.tries))
+		l.hello.again(now, firstHelloWait)
+	}
 	return true
 }
 
@@ -161,11 +235,16 @@ func (c *Conn) migrateTo(to source) bool {
 	if !c.ep.rekey(c, admission.MakeKey(to.addr, to.peer, c.entry.Conv)) {
 		return false
 	}
+	if c.path.validation == nil {
+		c.path.validation = new(pathValidation)
+	}
 	c.ends.Store(&pathEnds{to.netAddr(), to.local})
 	c.beginPath()
 	c.path.validation.migrations++
 	c.path.validation.migrated = true
-	c.renewResetKey()
+	if !c.hs.securing {
+		c.renewResetKey()
+	}
 	c.traceMoved()
 	return true
 }

@@ -1,7 +1,6 @@
 package kcp
 
 import (
-	"bytes"
 	"crypto/tls"
 	"net"
 	"sync/atomic"
@@ -184,27 +183,6 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 	c.tookHandshake(x, &r)
 	c.advanceTLS()
 	return changed
-}
-
-// handshakeFromNewAddress locks c.mu and takes a packet under the handshake keys
-// from an address that is not the peer's. What it says counts from anywhere. The
-// session stays where it is until TLS is done, and migrates then. It reports
-// whether the packet belongs to this session.
-func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	x := c.tlsHandshake()
-	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
-		return false
-	}
-	if _, _, err := x.Protection.Keys.Open(bytes.Clone(p.Data)); err != nil {
-		return false
-	}
-	c.setClock(now)
-	if c.inputPacket(p, now) {
-		c.respondLocked(now, nil)
-	}
-	return true
 }
 
 // tookHandshake takes what a packet, or TLS, has brought about.

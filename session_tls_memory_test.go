@@ -111,6 +111,32 @@ func TestTLSTooManyCertificates(t *testing.T) {
 	}
 }
 
+// A peer with more than ten certificates is refused, at either end, and both learn why.
+func TestTLSManyCertificates(t *testing.T) {
+	ten, eleven := longChain(t, 1, 15_000), longChain(t, 2, 15_000)
+	for len(ten.Certificate) < 10 {
+		ten.Certificate = append(ten.Certificate, longChain(t, 3, 100).Certificate...)
+	}
+	eleven.Certificate = append(eleven.Certificate, ten.Certificate...)
+	for _, test := range []struct{ client, server tls.Certificate }{{ten, ten}, {eleven, ten}, {ten, eleven}} {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			_, dialErr, acceptErr := w.dialTLS(withCertificate(Config{}, test.client), withCertificate(Config{}, test.server))
+			clients, servers := len(test.client.Certificate), len(test.server.Certificate)
+			if max(clients, servers) == 10 {
+				require.NoError(t, dialErr)
+				require.NoError(t, acceptErr)
+				return
+			}
+			requireAlert(t, dialErr, clients > servers, alertBadCertificate)
+			requireAlert(t, acceptErr, servers > clients, alertBadCertificate)
+			if clients > servers {
+				dialErr = acceptErr
+			}
+			require.ErrorContains(t, dialErr, "more than 10 certificates")
+		})
+	}
+}
+
 // halfOpen returns the one session of a listener, whose peer has sent the first
 // part of its ClientHello, or all of it.
 func (w *world) halfOpen(l *Listener, config *Config, packets int) *Conn {

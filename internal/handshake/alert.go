@@ -20,6 +20,7 @@ const (
 // Alerts of TLS that are sent here (RFC 8446 §6), and one beyond them.
 const (
 	alertBadCertificate  = 42
+	alertUnknownCA       = 48
 	alertDecodeError     = 50
 	AlertProtocolVersion = 70
 	alertInternalError   = 80

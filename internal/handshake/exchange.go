@@ -55,6 +55,7 @@ type Exchange struct {
 	early    [][]byte // packets under keys that are not known yet
 	held     int      // bytes of early as allocated
 	alert    Signal   // tells the peer that the handshake has failed
+	pong     Signal   // answers a challenge of the address that packets leave from
 	owes     owed
 	out      outgoing // the packet whose size Pending has returned
 
@@ -62,6 +63,7 @@ type Exchange struct {
 	Done       bool         // TLS is done
 	Failed     bool         // the handshake has failed
 	Started    bool         // TLS was given its first work
+	Reached    bool         // a packet under the handshake keys has arrived
 	Protection *protect.TLS // of the level Handshake; immutable
 
 	// These are for the owner to set.
@@ -85,6 +87,7 @@ const (
 	owesAlert owed = 1 << iota // the alert
 	owesAbort                  // ABORT to a peer that does not speak TLS
 	owesAny                    // anything: the peer may need it to go on (RFC 9002 §6.2.2.1)
+	owesPong                   // the answer to a challenge
 )
 
 // NewExchange returns the handshake of a session whose packets are protected by
@@ -187,7 +190,7 @@ func (x *Exchange) Next(r *Result) (w Work, ok bool) {
 	case x.Done && !x.dialled:
 		return Work{}, false // no message of a client follows its Finished
 	default:
-		if w.data = x.streams[x.tls.reads].Read(); w.data == nil {
+		if w.data = x.streams[x.tls.reads].ReadMessages(); w.data == nil {
 			return Work{}, false
 		}
 	}

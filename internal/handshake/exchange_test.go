@@ -427,3 +427,39 @@ func TestNothingIsTakenAfterwards(t *testing.T) {
 		require.Equal(t, test.want, p.x.streams[test.level].Received(), name)
 	}
 }
+
+// A dialling end answers a challenge under the handshake keys, once. The listening end
+// tells the answer from others, and answers none.
+func TestExchangeAnswersChallenges(t *testing.T) {
+	client, server := configs(t)
+	a, b := dialler(t, client, clientInfo), newParty(t, server)
+	for _, p := range a.packets() {
+		b.input(p)
+	}
+	for _, p := range b.packets() {
+		a.input(p)
+	}
+	a.packets() // its last flight, which is lost
+	challenge := func(from *party) []byte {
+		head, tail := from.x.Protection.Overhead()
+		p := make([]byte, head+SegmentSize+tail)
+		segment{conv: testConv, cmd: cmdWask, code: CodePing, sn: 7, ts: 9}.put(p[head:])
+		require.NoError(t, from.x.Protection.Seal(p, nil))
+		return p
+	}
+	a.input(challenge(b))
+	answers := a.packets()
+	require.Len(t, answers, 1)
+	require.Empty(t, a.packets())
+	require.Len(t, answers[0], len(challenge(b)))
+	content, _, err := b.x.Protection.Keys.Open(answers[0])
+	require.NoError(t, err)
+	pong := Signal{CodePong, 7, 9}
+	require.True(t, b.x.Answers(content, [2]Signal{{}, pong}))
+	require.True(t, b.x.Answers(content, [2]Signal{pong, {}}))
+	require.False(t, b.x.Answers(content, [2]Signal{{CodePong, 7, 8}, {}}))
+	require.False(t, b.x.Answers(content[:SegmentSize-1], [2]Signal{}), "no answer is none")
+	b.packets()
+	b.input(challenge(a))
+	require.Empty(t, b.packets())
+}

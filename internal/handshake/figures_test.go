@@ -12,6 +12,9 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| What a handshake holds", "16 KiB", maxClientHello},
 		{"| What a handshake holds", "64 KiB", maxPeerFlight},
+		{"| What a peer's certificates", "10 of them", maxCertificates},
+		{"| What a peer's certificates", "12 P-256", maxVerifyCost},
+		{"| What a peer's certificates", "40 if", maxUnknownCost},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"| 2 | INFO |", "version, now 2", Version},

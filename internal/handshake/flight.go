@@ -1,6 +1,8 @@
 package handshake
 
 import (
+	"slices"
+
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 )
@@ -46,6 +48,10 @@ func (x *Exchange) next() (p outgoing, ok bool) {
 		return x.nextOwed()
 	case x.initial == nil:
 		return p, false
+	case x.owes&owesPong != 0:
+		p = outgoing{level: Handshake, signals: []Signal{x.pong}, clears: owesPong}
+		p.head, p.tail = x.Protection.Overhead()
+		return p, true
 	}
 	any := Levels
 	if x.owes&owesAny != 0 {
@@ -166,6 +172,13 @@ func (x *Exchange) seal(level Level, packet []byte, at int) bool {
 		return x.Protection.Seal(packet, nil) == nil
 	}
 	return x.app.Seal(packet, nil) == nil
+}
+
+// Answers reports whether an opened packet under the handshake keys has one of the
+// answers to a challenge.
+func (x *Exchange) Answers(packet []byte, answers [2]Signal) bool {
+	m, ok := Parse(packet, x.conv)
+	return ok && m.Pong.Code != 0 && slices.Contains(answers[:], m.Pong)
 }
 
 // Repeat makes what is not acknowledged wait to be sent again. tries is how often

@@ -26,6 +26,7 @@ const (
 // goroutine that crypto/tls uses until the handshake is done.
 type TLS struct {
 	conn   *tls.QUICConn
+	config *tls.Config
 	server bool
 	reads  Level // of the bytes that TLS waits for
 	asked  bool  // client: the server has asked for a certificate
@@ -67,6 +68,7 @@ func Client(config *tls.Config, params []byte) *TLS {
 		}
 		return new(tls.Certificate), nil
 	}
+	t.config = config
 	t.conn = tls.QUICClient(&tls.QUICConfig{TLSConfig: config})
 	t.conn.SetTransportParameters(params)
 	return t
@@ -74,7 +76,7 @@ func Client(config *tls.Config, params []byte) *TLS {
 
 // Server returns the listening end. The config must have a certificate.
 func Server(config *tls.Config, params []byte) *TLS {
-	t := &TLS{server: true, conn: tls.QUICServer(&tls.QUICConfig{TLSConfig: config})}
+	t := &TLS{server: true, config: config, conn: tls.QUICServer(&tls.QUICConfig{TLSConfig: config})}
 	t.conn.SetTransportParameters(params)
 	return t
 }
@@ -87,8 +89,14 @@ func (t *TLS) Start() Step {
 	return t.collect(nil)
 }
 
-// Handle takes bytes of the peer, which are of the level reads.
+// Handle takes bytes of the peer, which are of the level reads. They are whole
+// messages.
 func (t *TLS) Handle(data []byte) Step {
+	if t.reads == Handshake {
+		if err := t.checkCertificates(data); err != nil {
+			return Step{Err: err}
+		}
+	}
 	level := [Levels]tls.QUICEncryptionLevel{
 		tls.QUICEncryptionLevelInitial, tls.QUICEncryptionLevelHandshake, tls.QUICEncryptionLevelApplication,
 	}[t.reads]

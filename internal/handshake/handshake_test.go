@@ -54,12 +54,12 @@ func (e *end) take(s Step) {
 	e.err = errors.Join(e.err, s.Err)
 }
 
-// deliver hands to f what e has to send, in pieces, and reports whether there
-// was anything.
+// deliver hands to f what e has to send, one message at a time, and reports whether
+// there was anything.
 func (e *end) deliver(f *end) (any bool) {
 	for level := range e.out {
 		for len(e.out[level]) > 0 && f.err == nil && f.reads == Level(level) {
-			n := min(len(e.out[level]), 500)
+			n := messageSize(e.out[level])
 			f.take(f.Handle(e.out[level][:n]))
 			e.out[level] = e.out[level][n:]
 			any = true

@@ -79,7 +79,7 @@ func (x *Exchange) Input(kind Kind, p *protect.Packet, peer Peer, r *Result) (ch
 			r.Damaged++
 			return false
 		}
-		level = Handshake
+		level, x.Reached = Handshake, true
 		x.streams[Initial].Discard() // the peer has all of it (RFC 9001 §4.9.1)
 		if !x.dialled {
 			r.Validated, peer.Unvalidated = true, false // RFC 9000 §8.1
@@ -198,6 +198,10 @@ func (x *Exchange) take(level Level, m *Message, peer Peer, r *Result) {
 			x.owes |= owesAlert
 		}
 		return
+	}
+	if level == Handshake && m.Ping.Code != 0 && x.dialled {
+		x.pong = Signal{CodePong, m.Ping.SN, m.Ping.TS}
+		x.owes |= owesPong
 	}
 	if !m.Crypto || x.Done && level != Application {
 		return

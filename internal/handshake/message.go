@@ -22,6 +22,7 @@ type Signal struct {
 const (
 	CodeHello   = 1
 	CodeInfo    = 2
+	CodePing    = 6
 	CodeCookie  = 7
 	CodeReset   = 8
 	CodeAbort   = 9
@@ -29,6 +30,7 @@ const (
 	CodeAlert   = 13
 	CodeAnswer  = 0x80 // set in the code of an answer
 	CodeWelcome = CodeHello | CodeAnswer
+	CodePong    = CodePing | CodeAnswer
 )
 
 const (
@@ -87,7 +89,7 @@ func (s *segment) isCrypto() bool { return s.cmd == cmdWins && s.code == CodeCry
 // Message is the content of a packet of the handshake. Signals with code 0 are
 // not there.
 type Message struct {
-	Hello, Welcome, Info, Cookie, Reset, Abort, Alert Signal
+	Hello, Welcome, Info, Ping, Pong, Cookie, Reset, Abort, Alert Signal
 
 	Crypto  bool // there is a CRYPTO segment; in the clear: the packet has opened
 	Offset  uint32
@@ -134,6 +136,10 @@ func (m *Message) take(s Signal) {
 		to = &m.Welcome
 	case CodeInfo:
 		to = &m.Info
+	case CodePing:
+		to = &m.Ping
+	case CodePong:
+		to = &m.Pong
 	case CodeCookie:
 		to = &m.Cookie
 	case CodeReset:

@@ -197,6 +197,21 @@ func (s *Stream) Read() []byte {
 	return b
 }
 
+// ReadMessages is Read for those of the bytes that are whole messages of TLS.
+func (s *Stream) ReadMessages() []byte {
+	n := wholeMessages(s.in)
+	switch n {
+	case 0:
+		return nil
+	case len(s.in):
+		return s.Read()
+	}
+	b := s.in[:n:n]
+	s.next, s.in = s.next+uint32(n), slices.Clone(s.in[n:])
+	s.count()
+	return b
+}
+
 // Received returns the offset before which everything has arrived, which
 // acknowledges it.
 func (s *Stream) Received() uint32 { return s.next + uint32(len(s.in)) }
