@@ -64,7 +64,7 @@ func steadyTLS(t *testing.T) *tls.Config {
 		SerialNumber: big.NewInt(1),
 		DNSNames:     []string{"server"},
 		NotBefore:    testenv.BubbleTime().AddDate(-1, 0, 0),
-		NotAfter:     testenv.BubbleTime().AddDate(1, 0, 0),
+		NotAfter:     testenv.BubbleTime().AddDate(100, 0, 0), // and in real time
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
