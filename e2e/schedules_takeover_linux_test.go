@@ -75,8 +75,25 @@ func (r *faultyRelay) close() {
 	r.carries.Wait()
 }
 
-// carry takes packets of one side to the other.
+// relayed is a packet on its way.
+type relayed struct {
+	at time.Time // when it arrives
+	b  []byte
+}
+
+// relayDelay is how long a packet takes.
+const relayDelay = 2 * time.Millisecond
+
+// carry takes packets of one side to the other, in order.
 func (r *faultyRelay) carry(from *net.UDPConn, side schedule.Side, write func(b []byte)) {
+	way := make(chan relayed, 1000)
+	defer close(way)
+	go func() {
+		for p := range way {
+			time.Sleep(time.Until(p.at))
+			write(p.b)
+		}
+	}()
 	for buf := make([]byte, 1<<16); ; {
 		n, addr, err := from.ReadFromUDP(buf)
 		if errors.Is(err, net.ErrClosed) {
@@ -90,29 +107,36 @@ func (r *faultyRelay) carry(from *net.UDPConn, side schedule.Side, write func(b 
 			r.client = addr
 			r.mu.Unlock()
 		}
-		b := bytes.Clone(buf[:n])
-		r.tr.mu.Lock()
-		r.tr.count[side]++
-		p := schedule.Packet{From: side, N: r.tr.count[side]}
-		r.tr.sent = append(r.tr.sent, p)
-		r.tr.mu.Unlock()
-		fault, event := r.tr.plan.At(p)
-		if event == schedule.TakeOver {
-			r.event()
-		}
-		delay := 2 * time.Millisecond
+		p := relayed{time.Now().Add(relayDelay), bytes.Clone(buf[:n])}
+		fault := r.met(side)
 		switch fault {
 		case schedule.Drop:
 			continue
 		case schedule.Hold:
-			delay = heldFor
+			time.AfterFunc(relayDelay+heldFor, func() { write(p.b) })
+			continue
 		case schedule.Damage:
-			b[len(b)/2] ^= 1
+			p.b[n/2] ^= 1
 		case schedule.Duplicate:
-			time.AfterFunc(delay, func() { write(b) })
+			way <- p
 		}
-		time.AfterFunc(delay, func() { write(b) })
+		way <- p
 	}
+}
+
+// met counts a packet, and has the event happen that the plan has at it. It returns the
+// fault that the packet meets.
+func (r *faultyRelay) met(side schedule.Side) schedule.Act {
+	r.tr.mu.Lock()
+	r.tr.count[side]++
+	p := schedule.Packet{From: side, N: r.tr.count[side]}
+	r.tr.sent = append(r.tr.sent, p)
+	r.tr.mu.Unlock()
+	fault, event := r.tr.plan.At(p)
+	if event == schedule.TakeOver {
+		r.event()
+	}
+	return fault
 }
 
 // serve accepts sessions of l.

@@ -107,10 +107,22 @@ func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
 	}
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
-	} else if plan.Event() == schedule.Move {
-		tr.rules.KeepAlive = 2 * time.Second // else a client that waits does not show that it has moved
+	} else if movesUnseen(plan) {
+		tr.rules.KeepAlive = 2 * time.Second
 	}
 	return tr
+}
+
+// movesUnseen reports whether the packet by which a client shows that it has moved does
+// not arrive. If the client waits for the server then, only its keep-alive shows it.
+func movesUnseen(plan schedule.Schedule) bool {
+	for _, step := range plan {
+		fault, event := plan.At(step.Packet)
+		if event == schedule.Move && (fault == schedule.Drop || fault == schedule.Damage) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayBreak reports whether the event of the plan may end a session: one that the server
