@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -20,6 +20,10 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 )
+
+const serverAddr = "10.0.0.1:4000"
+
+var serverUDP = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
 
 // The network of a run, and how a schedule is carried out on it.
 

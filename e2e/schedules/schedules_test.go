@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -92,7 +92,7 @@ type budget struct {
 
 func scheduleBudget() budget {
 	switch {
-	case repeated():
+	case testenv.Repeated():
 		return budget{1, 8, 0, 4, 1, 8}
 	case testing.Short():
 		return budget{2, 50, 1, 50, 2, 50}
@@ -129,7 +129,7 @@ func scheduleBudget() budget {
 // A run that breaks a rule prints what gives it again: KCP_SCHEDULE with its faults and
 // KCP_SEED, together with -run and the name of the subtest.
 func TestSchedules(t *testing.T) {
-	simulated(t)
+	testenv.Simulated(t)
 	x := &explorer{seed: scheduleSeed(t), budget: scheduleBudget(), room: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	begun := time.Now()
 	t.Cleanup(func() { // when all subtests are over
@@ -193,7 +193,7 @@ func (s *scene) try(plan schedule.Schedule) []schedule.Packet {
 	if len(failures) > 0 {
 		s.failing.Add(1)
 		s.failed.Add(1)
-		s.t.Errorf("KCP_SEED=%d KCP_SCHEDULE=%q go test ./e2e -run 'TestSchedules$/%s/%s$'", s.seed, plan, s.wire.name, s.life.name)
+		s.t.Errorf("KCP_SEED=%d KCP_SCHEDULE=%q go test ./e2e/schedules -run 'TestSchedules$/%s/%s$'", s.seed, plan, s.wire.name, s.life.name)
 		for _, f := range failures {
 			s.t.Log("  ", f)
 		}

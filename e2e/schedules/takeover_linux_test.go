@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -267,7 +268,7 @@ func (r *takenRun) judgeTaken() {
 
 // Takeovers at each packet of some conversations, alone and beside a fault.
 func TestSchedulesOfTakeovers(t *testing.T) {
-	long(t)
+	testenv.Long(t)
 	lives := map[string]bool{"request": true, "streams": true, "closes": true, "lastwords": true, "datagrams": true}
 	one := uint64(1)
 	if testing.Short() {
@@ -290,7 +291,7 @@ func TestSchedulesOfTakeovers(t *testing.T) {
 						room <- struct{}{}
 						defer func() { <-room }()
 						if _, failures := runTaken(w, l, plan); len(failures) > 0 {
-							t.Errorf("KCP_SCHEDULE=%q go test ./e2e -run 'TestSchedulesOfTakeovers/%s/%s$'\n%q", plan, w.name, l.name, failures)
+							t.Errorf("KCP_SCHEDULE=%q go test ./e2e/schedules -run 'TestSchedulesOfTakeovers/%s/%s$'\n%q", plan, w.name, l.name, failures)
 						}
 					})
 				}
