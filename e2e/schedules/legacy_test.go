@@ -214,9 +214,11 @@ func asksSome(e *end) error {
 // answerAsLegacy is the server of that.
 func (tr *trial) answerAsLegacy() {
 	m := tr.bare(schedule.Server, serverAddr, nil)
-	tr.lives.Go(func() {
+	tr.lives.Add(1)
+	go func() {
+		defer tr.lives.Add(-1)
 		if m.receive(question) {
 			m.write(answer)
 		}
-	})
+	}()
 }

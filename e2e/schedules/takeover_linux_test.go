@@ -151,7 +151,7 @@ func (r *takenRun) serve(l *kcp.Listener) {
 		r.server().accepted.Add(1)
 		r.lives.Add(1)
 		go func() {
-			defer r.lives.Done()
+			defer r.lives.Add(-1)
 			r.live(&end{r.trial, c, p, "server"}, r.life.server)
 		}()
 	}
@@ -246,7 +246,7 @@ func (r *takenRun) judgeTaken() {
 	if !over() {
 		r.fail("left: sessions, of %d that Accept has returned", r.server().accepted.Load())
 	} else {
-		r.lives.Wait()
+		r.awaitLives()
 	}
 	r.relay.close()
 	r.taking.Wait()
