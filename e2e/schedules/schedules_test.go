@@ -97,7 +97,7 @@ func scheduleBudget() budget {
 	case testing.Short():
 		return budget{2, 50, 1, 50, 2, 50}
 	}
-	return budget{2, 1, 1, 1, 3, 10}
+	return budget{3, 50, 1, 1, 3, 1}
 }
 
 // Schedules: every placement of a few faults on the packets of a short session.
