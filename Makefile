@@ -33,7 +33,7 @@ NO_RACE = LEFT OUT: the race detector needs cgo and a C compiler (CGO_ENABLED=$(
 SEEDS   ?= 500
 WORKERS ?= 12
 
-.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups cross vet lint bench fmt executed mutate balancer
+.PHONY: check test test-long unit quick race offload-off 386 interop interop-full bench-test mux-test cluster-test grpc-test tableflip-test cluster kcpgo-test kcpgo observe-test observe-rules observe-browser tunnel-test tunnel-programs tunnel-soak tunnel-bench dissector fuzz fuzz-short fuzz-state tls-hostile soak soak-lives soak-groups schedules cross vet lint bench fmt executed mutate balancer
 
 # interop comes first, and tunnel-test early: they wait for the clock, while another
 # stage computes.
@@ -75,7 +75,7 @@ unit:
 
 # The packages with goroutines of their own. Tests slow under the detector, or
 # without goroutines, skip themselves with -short.
-RACED = $(if $(SHORT),. ./e2e ./internal/udp ./internal/wakeq ./soak,./...)
+RACED = $(if $(SHORT),. ./e2e ./e2e/schedules ./internal/udp ./internal/wakeq ./soak,./...)
 
 race:
 ifneq ($(RACE),)
@@ -190,6 +190,10 @@ soak-lives:
 # The same of sessions with streams, and of those in groups; some minutes.
 soak-groups:
 	KCP_LIVES=2000 $(GO) test -timeout 60m -run 'TestStreamLives|TestGroupLives' .
+
+# Every schedule of TestSchedules, and of takeovers; some ten minutes.
+schedules:
+	$(GO) test ./e2e/schedules -count=1 -v -parallel 8 -timeout 120m
 
 fuzz:
 	@for f in $(FUZZ); do \

@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/schedule"
+	"github.com/arqnet/kcp/internal/testenv"
 )
 
 // The judge of a run: see TestSchedules for its rules.
@@ -33,7 +34,7 @@ func (tr *trial) converse(attempt int) bool {
 	if tr.life.peer != nil {
 		return tr.life.peer(tr, attempt)
 	}
-	c, err := tr.client.endpoint.Dial(context.Background(), udpAddr(serverAddr))
+	c, err := tr.client.endpoint.Dial(context.Background(), serverUDP)
 	if err != nil {
 		return tr.forgiven(&end{tr, nil, tr.client, "client"}, fmt.Errorf("dial: %w", err), attempt)
 	}
@@ -255,7 +256,7 @@ func named(what string, err error) error {
 
 // message is one of several that differ, each of a size.
 func message(i, size int) []byte {
-	return append([]byte{byte(i)}, content(uint64(i), size-1)...)
+	return append([]byte{byte(i)}, testenv.Content(uint64(i), size-1)...)
 }
 
 // inbox is the messages that one end gets, of those that the other sends.

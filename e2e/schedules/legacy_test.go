@@ -1,6 +1,7 @@
-package e2e
+package schedules
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net"
@@ -80,7 +81,7 @@ func (m *bareMachine) read() {
 		m.mu.Lock()
 		if m.k == nil {
 			m.to = from
-			m.begin(decodeHeader(b[:n]).conv)
+			m.begin(binary.LittleEndian.Uint32(b[:n]))
 		}
 		_ = m.k.Input(b[:n])
 		for size := m.k.PeekSize(); size >= 0; size = m.k.PeekSize() {
@@ -155,7 +156,7 @@ func (m *bareMachine) next() ([]byte, bool) {
 
 // A peer without signals asks.
 func legacyAsks(tr *trial, _ int) bool {
-	m := tr.bare(schedule.Client, "10.0.0.7:7", udpAddr(serverAddr))
+	m := tr.bare(schedule.Client, "10.0.0.7:7", serverUDP)
 	m.write(question)
 	m.receive(answer)
 	return true
@@ -173,7 +174,7 @@ func answersSome(e *end) error {
 
 // A peer without signals takes messages, for which there are receipts.
 func legacyTakesMessages(tr *trial, _ int) bool {
-	m := tr.bare(schedule.Client, "10.0.0.7:7", udpAddr(serverAddr))
+	m := tr.bare(schedule.Client, "10.0.0.7:7", serverUDP)
 	m.write(word)
 	e := &end{tr, nil, tr.client, "legacy"}
 	to := e.inbox(fmt.Sprintf("down of %d", legacyConv), true, down...)
@@ -213,9 +214,11 @@ func asksSome(e *end) error {
 // answerAsLegacy is the server of that.
 func (tr *trial) answerAsLegacy() {
 	m := tr.bare(schedule.Server, serverAddr, nil)
-	tr.lives.Go(func() {
+	tr.lives.Add(1)
+	go func() {
+		defer tr.lives.Add(-1)
 		if m.receive(question) {
 			m.write(answer)
 		}
-	})
+	}()
 }

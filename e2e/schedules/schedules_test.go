@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -46,11 +46,15 @@ func scheduleWires(t *testing.T) []*wire {
 	require.NoError(t, err)
 	block, err := aes.NewCipher(key)
 	require.NoError(t, err)
+	short := steadyTLS(t)
+	short.CurvePreferences = []tls.CurveID{tls.X25519} // its HELLO is one packet
+	reset := bytes.Repeat([]byte{9}, 32)
 	return []*wire{
 		{"plain", kcp.Config{}, false, unchecked, allLives},
 		{"cfb", kcp.Config{Cipher: crypt.CFB(block)}, false, checked, allLives},
 		{"aes-gcm", kcp.Config{Cipher: gcm}, true, checked, allLives},
-		{"tls", kcp.Config{TLS: steadyTLS(t), StatelessResetKey: bytes.Repeat([]byte{9}, 32)}, true, checked, allLives},
+		{"tls", kcp.Config{TLS: steadyTLS(t), StatelessResetKey: reset}, true, checked, allLives},
+		{"tls-x25519", kcp.Config{TLS: short, StatelessResetKey: reset}, true, checked, allLives[:4]},
 		{"fec", kcp.Config{Cipher: gcm, FEC: kcp.FEC{Data: 2, Parity: 1}}, true, checked, allLives},
 		{"legacy", kcp.Config{}, false, unchecked, legacyLives},
 	}
@@ -64,7 +68,7 @@ func steadyTLS(t *testing.T) *tls.Config {
 		SerialNumber: big.NewInt(1),
 		DNSNames:     []string{"server"},
 		NotBefore:    testenv.BubbleTime().AddDate(-1, 0, 0),
-		NotAfter:     testenv.BubbleTime().AddDate(1, 0, 0),
+		NotAfter:     testenv.BubbleTime().AddDate(100, 0, 0), // and in real time
 	}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	require.NoError(t, err)
@@ -88,12 +92,12 @@ type budget struct {
 
 func scheduleBudget() budget {
 	switch {
-	case repeated():
+	case testenv.Repeated():
 		return budget{1, 8, 0, 4, 1, 8}
 	case testing.Short():
 		return budget{2, 50, 1, 50, 2, 50}
 	}
-	return budget{2, 1, 1, 1, 3, 10}
+	return budget{3, 50, 1, 1, 3, 1}
 }
 
 // Schedules: every placement of a few faults on the packets of a short session.
@@ -125,7 +129,7 @@ func scheduleBudget() budget {
 // A run that breaks a rule prints what gives it again: KCP_SCHEDULE with its faults and
 // KCP_SEED, together with -run and the name of the subtest.
 func TestSchedules(t *testing.T) {
-	simulated(t)
+	testenv.Simulated(t)
 	x := &explorer{seed: scheduleSeed(t), budget: scheduleBudget(), room: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	begun := time.Now()
 	t.Cleanup(func() { // when all subtests are over
@@ -189,7 +193,7 @@ func (s *scene) try(plan schedule.Schedule) []schedule.Packet {
 	if len(failures) > 0 {
 		s.failing.Add(1)
 		s.failed.Add(1)
-		s.t.Errorf("KCP_SEED=%d KCP_SCHEDULE=%q go test ./e2e -run 'TestSchedules/%s/%s$'", s.seed, plan, s.wire.name, s.life.name)
+		s.t.Errorf("KCP_SEED=%d KCP_SCHEDULE=%q go test ./e2e/schedules -run 'TestSchedules$/%s/%s$'", s.seed, plan, s.wire.name, s.life.name)
 		for _, f := range failures {
 			s.t.Log("  ", f)
 		}

@@ -1,4 +1,4 @@
-package e2e
+package schedules
 
 import (
 	"bytes"
@@ -20,6 +20,10 @@ import (
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 )
+
+const serverAddr = "10.0.0.1:4000"
+
+var serverUDP = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
 
 // The network of a run, and how a schedule is carried out on it.
 
@@ -45,8 +49,8 @@ type trial struct {
 	begun time.Time
 
 	client  *process
-	servers []*process // each killed but the last; mu
-	lives   sync.WaitGroup
+	servers []*process   // each killed but the last; mu
+	lives   atomic.Int32 // of servers that have not come to their end
 
 	satisfied atomic.Bool // the client has closed in order
 
@@ -107,10 +111,22 @@ func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
 	}
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
-	} else if plan.Event() == schedule.Move {
-		tr.rules.KeepAlive = 2 * time.Second // else a client that waits does not show that it has moved
+	} else if movesUnseen(plan) {
+		tr.rules.KeepAlive = 2 * time.Second
 	}
 	return tr
+}
+
+// movesUnseen reports whether the packet by which a client shows that it has moved does
+// not arrive. If the client waits for the server then, only its keep-alive shows it.
+func movesUnseen(plan schedule.Schedule) bool {
+	for _, step := range plan {
+		fault, event := plan.At(step.Packet)
+		if event == schedule.Move && (fault == schedule.Drop || fault == schedule.Damage) {
+			return true
+		}
+	}
+	return false
 }
 
 // mayBreak reports whether the event of the plan may end a session: one that the server
@@ -157,7 +173,7 @@ func (tr *trial) run() {
 	}()
 	for attempt := 1; !tr.converse(attempt) && attempt < 2; attempt++ {
 	}
-	tr.lives.Wait()
+	tr.awaitLives()
 	time.Sleep(time.Microsecond)
 	tr.judgeTime(time.Since(tr.begun))
 	tr.judgeRest()
@@ -167,6 +183,13 @@ func (tr *trial) run() {
 		_, _ = p.endpoint.Close(), p.socket.Close() // may be closed
 	}
 	tr.judgeReceipts()
+}
+
+// awaitLives returns when all lives of servers have come to their end.
+func (tr *trial) awaitLives() {
+	for begun := time.Now(); tr.lives.Load() > 0 && time.Since(begun) < 2*hangLimit; {
+		time.Sleep(5 * time.Millisecond)
+	}
 }
 
 // hang ends a run in which something waits for ever.
@@ -223,7 +246,7 @@ func (tr *trial) listen() {
 			tr.note(c)
 			tr.lives.Add(1)
 			go func() {
-				defer tr.lives.Done()
+				defer tr.lives.Add(-1)
 				time.Sleep(time.Microsecond)
 				tr.live(&end{tr, c, p, "server"}, tr.life.server)
 			}()
