@@ -125,7 +125,7 @@ type Config struct {
 	// it has to answer, before it is considered lost: Read and Write then return a
 	// *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
 	// count. Nor does the time for which this process was frozen, if it was an eighth of
-	// PeerTimeout or more. At least 10 ms. Default 30 s; negative means never.
+	// PeerTimeout or more. 10 ms to a year (8760 h). Default 30 s; negative means never.
 	PeerTimeout time.Duration
 	// DeadLink, if positive, is the number of transmissions of one segment, with nothing
 	// arriving from the peer, after which the peer is considered lost. That may be much
@@ -134,34 +134,34 @@ type Config struct {
 	// KeepAlive is the silence after which the peer is asked for a sign of life
 	// (keep-alive, RFC 9293 §3.8.4). It keeps NAT bindings open, and detects a lost peer
 	// even if the application does not write: PeerTimeout then runs as for unacknowledged
-	// data. The accepting side waits 1.5 times as long. At least 10 ms. Default 25 s, or
-	// half of a PeerTimeout of less than 30 s, but then at least 500 ms. Negative means
-	// never.
+	// data. The accepting side waits 1.5 times as long. 10 ms to a year. Default 25 s,
+	// or half of a PeerTimeout of less than 30 s, but then at least 500 ms. Negative
+	// means never.
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
 	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
-	// order, nothing was acknowledged, and there was no datagram either way. At least
-	// 10 ms. The other end gets ErrReset; if both have the same IdleTimeout, either may
+	// order, nothing was acknowledged, and there was no datagram either way. 10 ms
+	// to a year. The other end gets ErrReset; if both have the same IdleTimeout, either may
 	// get either error. Default 0: off.
 	IdleTimeout time.Duration
 	// StallTimeout ends a session with a *PeerLostError if the peer has accepted none of
 	// the written data for so long, because its application does not read, although it
-	// still sends packets. The peer gets ErrReset. At least 10 ms. Default 30 min;
+	// still sends packets. The peer gets ErrReset. 10 ms to a year. Default 30 min;
 	// negative means never.
 	StallTimeout time.Duration
 	// DialTimeout is how long Dial waits for the peer's answer, unless its context ends
-	// first. Only the context bounds the lookup of a name before. At least 1 ms. Default
+	// first. Only the context bounds the lookup of a name before. 1 ms to a year. Default
 	// 10 s; negative means that Dial does not wait: what would be an error of Dial then
 	// shows as that of a later Read or Write. It is ErrRefused, ErrTLSRequired, ErrNoTLS
 	// or a *HandshakeError, and a *PeerLostError if the peer does not answer.
 	DialTimeout time.Duration
 	// Linger is how long Close waits for the peer to acknowledge more of the written
-	// data. As long as the peer does, Close keeps waiting. At least 1 ms, default 5 s.
+	// data. As long as the peer does, Close keeps waiting. 1 ms to a year, default 5 s.
 	// Negative means that Close does not wait; delivery then continues in the background
 	// until nothing is acknowledged for 30 s.
 	Linger time.Duration
 	// MaxLinger bounds the total time that a closed session keeps delivering written
-	// data, whether Close waits or not: at least 1 ms, and less than Linger counts as
+	// data, whether Close waits or not: 1 ms to a year, and less than Linger counts as
 	// Linger. The default is what a full WriteBuffer takes at 32 KiB/s, and at least
 	// 2 minutes. Negative means no limit.
 	MaxLinger time.Duration
@@ -432,8 +432,9 @@ func (c *Config) withDefaults() Config {
 	if d.MaxSessions >= minSharedSessions {
 		setDefault(&d.MaxSessionsPerAddress, d.MaxSessions/2)
 	}
-	d.FastResend = max(d.FastResend, 0)
-	d.FastResendLimit = max(d.FastResendLimit, 0)
+	d.FastResend = min(max(d.FastResend, 0), maxInt32)
+	d.FastResendLimit = min(max(d.FastResendLimit, 0), maxInt32)
+	d.DeadLink = min(d.DeadLink, maxInt32)
 	d.PeerTimeout = max(d.PeerTimeout, 0)
 	d.KeepAlive = max(d.KeepAlive, 0)
 	d.StallTimeout = max(d.StallTimeout, 0)

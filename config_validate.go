@@ -93,12 +93,19 @@ func (c *Config) Validate() error {
 const (
 	minSilence = 10 * time.Millisecond // of those that end a session, and of KeepAlive
 	minWait    = time.Millisecond      // of those that bound what a call waits for
+
+	// maxTimeout is the longest: who wants more means never. So no sum of times
+	// comes around.
+	maxTimeout = 365 * 24 * time.Hour
 )
 
 // validateTimeouts is Validate for the time-outs that a negative value turns off.
 func (c *Config) validateTimeouts() error {
 	if c.IdleTimeout < 0 || c.IdleTimeout > 0 && c.IdleTimeout < minSilence {
 		return &ConfigError{"IdleTimeout", c.IdleTimeout, fmt.Sprintf("must be at least %v, or 0 for never", minSilence)}
+	}
+	if c.IdleTimeout > maxTimeout {
+		return &ConfigError{"IdleTimeout", c.IdleTimeout, fmt.Sprintf("must be at most %v, or 0 for never", maxTimeout)}
 	}
 	for _, f := range []struct {
 		field      string
@@ -113,6 +120,9 @@ func (c *Config) validateTimeouts() error {
 	} {
 		if f.value > 0 && f.value < f.min {
 			return &ConfigError{f.field, f.value, fmt.Sprintf("must be at least %v, negative to turn it off, or 0 for the default", f.min)}
+		}
+		if f.value > maxTimeout {
+			return &ConfigError{f.field, f.value, fmt.Sprintf("must be at most %v, negative to turn it off, or 0 for the default", maxTimeout)}
 		}
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"os"
@@ -54,6 +55,14 @@ func wrongConfigs(t *testing.T) []wrongConfig {
 		{"DialTimeout", Config{DialTimeout: time.Millisecond - 1}},
 		{"Linger", Config{Linger: time.Millisecond - 1}},
 		{"MaxLinger", Config{MaxLinger: time.Millisecond - 1}},
+		{"IdleTimeout", Config{IdleTimeout: maxTimeout + 1}},
+		{"IdleTimeout", Config{IdleTimeout: math.MaxInt64}},
+		{"PeerTimeout", Config{PeerTimeout: math.MaxInt64}},
+		{"KeepAlive", Config{KeepAlive: math.MaxInt64}},
+		{"StallTimeout", Config{StallTimeout: math.MaxInt64}},
+		{"DialTimeout", Config{DialTimeout: math.MaxInt64}},
+		{"Linger", Config{Linger: math.MaxInt64}},
+		{"MaxLinger", Config{MaxLinger: maxTimeout + 1}},
 		{"Backlog", Config{Backlog: -1}},
 		{"MaxSessions", Config{MaxSessions: -5}},
 		{"MaxHalfOpen", Config{MaxHalfOpen: -1}},
@@ -96,8 +105,12 @@ func TestConfigErrors(t *testing.T) {
 		PeerTimeout: silence, KeepAlive: silence, IdleTimeout: silence, StallTimeout: silence,
 		DialTimeout: wait, Linger: wait, MaxLinger: wait,
 	}
+	longest := Config{
+		PeerTimeout: maxTimeout, KeepAlive: maxTimeout, IdleTimeout: maxTimeout, StallTimeout: maxTimeout,
+		DialTimeout: maxTimeout, Linger: maxTimeout, MaxLinger: maxTimeout, DeadLink: math.MaxInt, FastResend: math.MaxInt, FastResendLimit: math.MaxInt,
+	}
 	never := Config{PeerTimeout: -1, KeepAlive: -1, StallTimeout: -1, DialTimeout: -1, Linger: -1, MaxLinger: -1}
-	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200}), shortest, never} {
+	for _, good := range []Config{{}, LowLatency(), Classic(), {MTU: 50}, {MaxMTU: -1}, {FastResend: -1, FastResendLimit: -1}, {Redundancy: 4}, {MaxRate: minMaxRate}, *secured(Config{MTU: 1200}), shortest, longest, never} {
 		require.NoError(t, good.Validate())
 	}
 	require.NoError(t, (*Config)(nil).Validate())
@@ -122,9 +135,41 @@ func TestForgottenUnitIsRefused(t *testing.T) {
 		"kcp: Config.Linger is 5ns: must be at least 1ms" + others:              {Linger: 5},
 		"kcp: Config.IdleTimeout is 1µs: must be at least 10ms, or 0 for never": {IdleTimeout: time.Microsecond},
 		"kcp: Config.IdleTimeout is -1s: must be at least 10ms, or 0 for never": {IdleTimeout: -time.Second},
+
+		"kcp: Config.IdleTimeout is 8760h0m1s: must be at most 8760h0m0s, or 0 for never": {IdleTimeout: maxTimeout + time.Second},
+		"kcp: Config.KeepAlive is 8760h0m1s: must be at most 8760h0m0s" + others:          {KeepAlive: maxTimeout + time.Second},
 	} {
 		require.EqualError(t, config.Validate(), want)
 	}
+}
+
+// With the longest time-outs a session carries data, rests without a packet, and ends.
+// What the machine holds in 32 bits is clamped.
+func TestLongestTimeouts(t *testing.T) {
+	inWorld(t, 8, clean, func(t *testing.T, w *world) {
+		config := &Config{
+			PeerTimeout: maxTimeout, KeepAlive: maxTimeout, IdleTimeout: maxTimeout, StallTimeout: maxTimeout,
+			DialTimeout: maxTimeout, Linger: maxTimeout, MaxLinger: maxTimeout, DeadLink: math.MaxInt, FastResend: math.MaxInt, FastResendLimit: math.MaxInt,
+		}
+		a, b, _ := w.pair(config, config)
+		bothWays(t, a, b, content(1, 100<<10), content(2, 100<<10))
+		time.Sleep(20 * time.Second)
+		seen := w.watched()
+		time.Sleep(30 * 24 * time.Hour)
+		require.Less(t, len(seen.all(w)), 100)
+		bothWays(t, a, b, content(3, 100<<10), content(4, 100<<10))
+		var ce *ConfigError
+		require.ErrorAs(t, a.SetLinger(math.MaxInt64), &ce)
+		require.NoError(t, a.SetLinger(maxTimeout))
+		go func() { _, _ = io.Copy(io.Discard, b) }()
+		require.NoError(t, a.Close())
+		require.NoError(t, b.Close())
+		k := New(1, nil)
+		settled := config.withDefaults()
+		settled.apply(k)
+		require.EqualValues(t, maxInt32, k.cfg.deadLink)
+		require.EqualValues(t, maxInt32, k.cfg.fastResend)
+	})
 }
 
 // No socket is an error of the call.

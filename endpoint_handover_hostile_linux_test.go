@@ -5,7 +5,9 @@ import (
 	"crypto/aes"
 	"errors"
 	"fmt"
+	"math"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -189,7 +191,10 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			_ = link.Send(takeover.StateKind, state, many...)
 			_ = link.Send(takeover.StateKind, state, many...)
 		},
-		"silent": func(*takeover.Link, *net.UnixConn) {},
+		"a note of nobody":           func(link *takeover.Link, _ *net.UnixConn) { agreed(link); noteOf(t, link, 1) },
+		"a note of nobody, negative": func(link *takeover.Link, _ *net.UnixConn) { agreed(link); noteOf(t, link, 1<<31) },
+		"a note of nobody, -1":       func(link *takeover.Link, _ *net.UnixConn) { agreed(link); noteOf(t, link, 1<<32-1) },
+		"silent":                     func(*takeover.Link, *net.UnixConn) {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := unixPair(t)
@@ -206,6 +211,30 @@ func TestTakeoverHostilePredecessor(t *testing.T) {
 			link.Close()
 		})
 	}
+}
+
+// noteOf passes what a takeover takes, with a clock at its end, and then a note of a
+// predecessor that there is not. int has 32 bits on some systems.
+func noteOf(t *testing.T, link *takeover.Link, of uint32) {
+	pc, err := net.ListenUDP("udp", nil)
+	require.NoError(t, err)
+	defer pc.Close()
+	socket, err := takeover.Duplicate(pc)
+	require.NoError(t, err)
+	feed, theirs, err := takeover.NewPipe()
+	require.NoError(t, err)
+	defer feed.Close()
+	notes, others, err := takeover.NewPipe()
+	require.NoError(t, err)
+	defer notes.Close()
+	files := []int{socket, theirs, others}
+	defer takeover.CloseFiles(files)
+	state := &takeover.State{CookieSecret: make([]byte, 32), CookieClock: math.MaxInt64}
+	require.NoError(t, link.Send(takeover.StateKind, takeover.Encode(state), files...))
+	_, _, err = link.Receive(takeover.ReadyKind)
+	require.NoError(t, err)
+	note := takeover.Note{Kind: takeover.Owns, Conv: 7, Of: of, Addr: netip.MustParseAddrPort("127.0.0.1:9")}
+	_ = link.Send(takeover.NotesKind, note.Append(nil))
 }
 
 // Sockets of the caller that are no UDP sockets cannot be passed.

@@ -207,7 +207,7 @@ func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecess
 		}
 		for len(notes) > 0 {
 			n, rest, ok := takeover.CutNote(notes)
-			if !ok || int(n.Of) >= len(predecessors) || !predecessors[n.Of].apply(n) {
+			if !ok || uint64(n.Of) >= uint64(len(predecessors)) || !predecessors[n.Of].apply(n) {
 				return nil, errors.New("malformed message, or too many sessions")
 			}
 			notes = rest

@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"time"
@@ -247,8 +248,12 @@ func (c *Conn) abortByCall() error {
 
 // SetLinger sets how long Close waits for the next acknowledgement, in place of
 // Config.Linger. With d <= 0 Close does not wait, and delivery goes on in the
-// background, as Config.Linger says. It returns net.ErrClosed after Close or Abort.
+// background, as Config.Linger says. Errors are a *ConfigError for more than a year
+// (8760 h), which changes nothing, and net.ErrClosed after Close or Abort.
 func (c *Conn) SetLinger(d time.Duration) error {
+	if d > maxTimeout {
+		return &ConfigError{"Linger", d, fmt.Sprintf("must be at most %v", maxTimeout)}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closing.closed {

@@ -195,7 +195,7 @@ func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l := &c.hs
-	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(l.version)}
+	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(min(l.version, maxInt32))}
 }
 
 // connect locks c.mu, starts the handshake, and waits for the peer's answer as

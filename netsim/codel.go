@@ -47,7 +47,7 @@ func (c *codel) isAbove(cfg CoDel, now, wait time.Duration, behind int) bool {
 	case wait < orDefault(cfg.Target, codelTarget) || behind <= c.maxPacket:
 		c.firstAbove = 0
 	case c.firstAbove == 0:
-		c.firstAbove = now + cfg.interval()
+		c.firstAbove = later(now, cfg.interval())
 	default:
 		return now >= c.firstAbove
 	}
@@ -69,7 +69,7 @@ func (c *codel) enter(cfg CoDel, now time.Duration) {
 
 // next is the control law: when to drop again after so many drops.
 func (c CoDel) next(t time.Duration, count int) time.Duration {
-	return t + time.Duration(float64(c.interval())/math.Sqrt(float64(count)))
+	return later(t, time.Duration(float64(c.interval())/math.Sqrt(float64(count))))
 }
 
 func (c CoDel) interval() time.Duration { return orDefault(c.Interval, codelInterval) }

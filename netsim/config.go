@@ -2,6 +2,7 @@ package netsim
 
 import (
 	"fmt"
+	"math"
 	"strings"
 	"time"
 )
@@ -23,7 +24,7 @@ const (
 // What takes a LinkConfig and returns no error panics if it is not valid; one
 // that comes from outside of the program should be shown to Validate first.
 type LinkConfig struct {
-	// Delay is the one-way base delay. Zero means none.
+	// Delay is the one-way base delay, at most a year (8760 h). Zero means none.
 	Delay time.Duration
 
 	// Jitter scales a random extra delay, drawn anew for every copy, whose
@@ -31,7 +32,8 @@ type LinkConfig struct {
 	// whatever the shape. Packets that follow each other within the jitter are delayed
 	// by more: they keep their order, unless Reorder exempts them, and wait behind late
 	// ones. With 20 ms, and a packet each millisecond, the mean of the extra delay is
-	// about 15 ms if uniform, and about 55 ms with JitterPareto. Zero means none.
+	// about 15 ms if uniform, and about 55 ms with JitterPareto. It is at most a year.
+	// Zero means none.
 	Jitter time.Duration
 
 	// JitterShape is the distribution of the extra delay. The zero value is
@@ -69,15 +71,15 @@ type LinkConfig struct {
 	// flip.
 	Corrupt float64
 
-	// Rate is in bytes per second: packets leave one after another, each
-	// taking its length and Overhead divided by Rate. Zero means unlimited, and
+	// Rate is in bytes per second, at most 10^15: packets leave one after another,
+	// each taking its length and Overhead divided by Rate. Zero means unlimited, and
 	// then nothing waits and no queue is needed.
 	Rate int64
 
 	// Overhead is added to the length of each packet, in bytes, where Rate and
 	// Queue are concerned: OverheadIPv4 and OverheadIPv6 are what the headers of
-	// IP and UDP cost. It counts neither for MTU nor in statistics. Zero means
-	// that payload alone counts.
+	// IP and UDP cost. It is at most 65535, and counts neither for MTU nor in
+	// statistics. Zero means that payload alone counts.
 	Overhead int
 
 	// Queue is the room, in bytes, for packets that wait for their turn at
@@ -200,9 +202,16 @@ const (
 // with CoDel holds packets: see Link.Poll.
 type CoDel struct {
 	Enabled  bool          // the zero value is a drop-tail queue
-	Target   time.Duration // acceptable time in the queue; zero means 5 ms
-	Interval time.Duration // about the longest RTT of the traffic; zero means 100 ms
+	Target   time.Duration // acceptable time in the queue, at most a year; zero means 5 ms
+	Interval time.Duration // about the longest RTT of the traffic, at most a year; zero means 100 ms
 }
+
+// The most that settings may be. With more, sums would come around, and nobody means it.
+const (
+	maxDelay    = 365 * 24 * time.Hour
+	maxRate     = 1e15
+	maxOverhead = 1<<16 - 1
+)
 
 // Validate reports the first field that is out of its range.
 func (c LinkConfig) Validate() error {
@@ -225,16 +234,30 @@ func (c LinkConfig) Validate() error {
 		}
 	}
 	for _, p := range []struct {
-		name  string
-		value int64
+		name        string
+		value, most int64
 	}{
-		{"Delay", int64(c.Delay)}, {"Jitter", int64(c.Jitter)}, {"Rate", c.Rate},
-		{"Overhead", int64(c.Overhead)}, {"Queue", int64(c.Queue)},
-		{"QueuePackets", int64(c.QueuePackets)}, {"MTU", int64(c.MTU)},
-		{"CoDel.Target", int64(c.CoDel.Target)}, {"CoDel.Interval", int64(c.CoDel.Interval)},
+		{"Rate", c.Rate, maxRate}, {"Overhead", int64(c.Overhead), maxOverhead}, {"Queue", int64(c.Queue), math.MaxInt64},
+		{"QueuePackets", int64(c.QueuePackets), math.MaxInt64}, {"MTU", int64(c.MTU), math.MaxInt64},
 	} {
-		if p.value < 0 {
+		switch {
+		case p.value < 0:
 			return fmt.Errorf("netsim: LinkConfig.%s is negative: %d", p.name, p.value)
+		case p.value > p.most:
+			return fmt.Errorf("netsim: LinkConfig.%s is %d, want at most %d", p.name, p.value, p.most)
+		}
+	}
+	for _, p := range []struct {
+		name  string
+		value time.Duration
+	}{
+		{"Delay", c.Delay}, {"Jitter", c.Jitter}, {"CoDel.Target", c.CoDel.Target}, {"CoDel.Interval", c.CoDel.Interval},
+	} {
+		switch {
+		case p.value < 0:
+			return fmt.Errorf("netsim: LinkConfig.%s is negative: %v", p.name, p.value)
+		case p.value > maxDelay:
+			return fmt.Errorf("netsim: LinkConfig.%s is %v, want at most %v", p.name, p.value, maxDelay)
 		}
 	}
 	if c.JitterShape < JitterUniform || c.JitterShape > JitterPareto {

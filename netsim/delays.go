@@ -1,6 +1,7 @@
 package netsim
 
 import (
+	"math"
 	"math/bits"
 	"time"
 )
@@ -25,12 +26,21 @@ type Delays struct {
 
 func (d *Delays) add(delay time.Duration) {
 	d.count++
-	d.sum += delay
+	d.sum = later(d.sum, delay)
 	d.longest = max(d.longest, delay)
 	if d.buckets == nil {
 		d.buckets = new([delayBuckets]int64)
 	}
 	d.buckets[bucketOf(delay)]++
+}
+
+// later returns the time d after t, or the last that there is. Neither is negative, but
+// for t where a script begins before its network.
+func later(t, d time.Duration) time.Duration {
+	if t > math.MaxInt64-d {
+		return math.MaxInt64
+	}
+	return t + d
 }
 
 // bucketOf returns the bucket of a delay: buckets are as wide as the unit up to
@@ -62,7 +72,7 @@ func (d *Delays) merge(o *Delays) {
 		return
 	}
 	d.count += o.count
-	d.sum += o.sum
+	d.sum = later(d.sum, o.sum)
 	d.longest = max(d.longest, o.longest)
 	if d.buckets == nil {
 		d.buckets = new([delayBuckets]int64)
@@ -99,7 +109,9 @@ func (d Delays) Quantile(p float64) time.Duration {
 			continue
 		}
 		start, end := bucketStart(bucket), bucketStart(bucket+1)
-		return min(start+(end-start)*time.Duration(rank)/time.Duration(n), d.longest)
+		high, low := bits.Mul64(uint64(end-start), uint64(rank))
+		part, _ := bits.Div64(high, low, uint64(n)) // rank is at most n
+		return min(later(start, time.Duration(part)), d.longest)
 	}
 	return d.longest
 }

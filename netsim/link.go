@@ -279,14 +279,14 @@ func (l *Link) serialise(start time.Duration, size int) (left time.Duration) {
 	// The remainder is carried from packet to packet: rounding each would make
 	// fast links of small packets too fast by several percent.
 	total := int64(size)*int64(time.Second) + l.remainder
-	l.free = start + time.Duration(total/l.cfg.Rate)
+	l.free = later(start, time.Duration(total/l.cfg.Rate))
 	l.remainder = total % l.cfg.Rate
 	return l.free
 }
 
 // fly decides when a copy that left the sender arrives, and in what state.
 func (l *Link) fly(left time.Duration, size int, draw *copyLuck) flight {
-	f := flight{at: left + l.cfg.Delay + l.cfg.extraDelay(draw.jitter), flip: -1}
+	f := flight{at: later(left, l.cfg.Delay+l.cfg.extraDelay(draw.jitter)), flip: -1}
 	if draw.reorder >= l.cfg.Reorder {
 		f.at = max(f.at, l.ordered)
 		l.ordered = f.at

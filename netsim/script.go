@@ -30,7 +30,7 @@ type Script []Step
 func Outage(at, length time.Duration) Script {
 	return Script{
 		{at, func(c *LinkConfig) { c.Down = true }},
-		{at + max(length, 0), func(c *LinkConfig) { c.Down = false }},
+		{later(at, max(length, 0)), func(c *LinkConfig) { c.Down = false }},
 	}
 }
 
@@ -59,7 +59,7 @@ func (s Script) inOrder(cfg LinkConfig, shift time.Duration) (Script, error) {
 		if err := cfg.Validate(); err != nil {
 			return nil, fmt.Errorf("the script at %v: %w", s[i].At, err)
 		}
-		s[i].At += shift
+		s[i].At = later(s[i].At, shift)
 	}
 	return s, nil
 }
@@ -112,7 +112,7 @@ func (n *Network) At(t time.Duration, f func()) {
 	slices.SortStableFunc(n.steps, func(a, b timedStep) int { return cmp.Compare(a.at, b.at) })
 	n.nextStep.Store(min(n.nextStep.Load(), int64(t)))
 	n.mu.Unlock()
-	time.AfterFunc(t-age, n.catchUp)
+	time.AfterFunc(max(t, 0)-age, n.catchUp)
 }
 
 // Play adds a script for the direction from one place to another, which are as

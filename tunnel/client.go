@@ -41,18 +41,18 @@ type ClientConfig struct {
 	ServerName string
 	// RetryAfter is how long the client waits before it tries again to reach a
 	// server, at first; it doubles up to MaxRetryAfter, and is up to a half less or
-	// more at random. Defaults 200 ms and 30 s.
+	// more at random. Up to a year (8760 h); defaults 200 ms and 30 s.
 	RetryAfter, MaxRetryAfter time.Duration
 	// MaxRetries is how often the client tries again in a row; 0: for ever.
 	MaxRetries int
 	// OpenTimeout is how long a connection waits for a session with any server.
-	// Default 10 s.
+	// Up to a year, default 10 s.
 	OpenTimeout time.Duration
 	// DialTimeout is how long the targets of reverse remotes may take to answer.
-	// Default 10 s.
+	// Up to a year, default 10 s.
 	DialTimeout time.Duration
-	// UDPTimeout is after how long without packets a flow of UDP ends. Default 2
-	// min.
+	// UDPTimeout is after how long without packets a flow of UDP ends: up to a year,
+	// default 2 min.
 	UDPTimeout time.Duration
 	// Stdin and Stdout are what a remote with Stdio connects.
 	Stdin  io.Reader
@@ -122,6 +122,12 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	setDefault(&c.config.OpenTimeout, 10*time.Second)
 	setDefault(&c.config.DialTimeout, defaultDialTimeout)
 	setDefault(&c.config.UDPTimeout, defaultUDPTimeout)
+	if err := checkTimes(times{
+		"RetryAfter": c.config.RetryAfter, "MaxRetryAfter": c.config.MaxRetryAfter, "OpenTimeout": c.config.OpenTimeout,
+		"DialTimeout": c.config.DialTimeout, "UDPTimeout": c.config.UDPTimeout,
+	}); err != nil {
+		return nil, err
+	}
 	c.settings = c.kcpSettings()
 	if err := c.settings.Validate(); err != nil {
 		return nil, err

@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"io"
+	"math"
 	"math/big"
 	"net"
 	"path/filepath"
@@ -350,6 +351,13 @@ func TestConfigsRefused(t *testing.T) {
 	defer s.Close()
 	_, err = Listen(&ServerConfig{Addr: s.Addr().String(), Certificate: cert, Users: users})
 	require.True(t, neterr.Is(err, syscall.EADDRINUSE), "%v", err)
+	for want, config := range map[string]*ServerConfig{
+		"DialTimeout is -1ns: must be in [0s, 8760h0m0s]": {DialTimeout: -1}, "UDPTimeout is 8760h0m0.000000001s: must be": {UDPTimeout: maxTime + 1},
+	} {
+		config.Addr, config.Certificate, config.Users = "127.0.0.1:0", cert, users
+		_, err = Listen(config)
+		require.ErrorContains(t, err, want)
+	}
 
 	remote := Remote{Listen: "127.0.0.1:1", Target: "host:80"}
 	stdio := Remote{Stdio: true, Target: "host:80"}
@@ -366,6 +374,23 @@ func TestConfigsRefused(t *testing.T) {
 		var bad *kcp.ConfigError
 		if !errors.As(err, &bad) {
 			require.ErrorContains(t, err, want)
+		}
+	}
+	for name, set := range map[string]func(*ClientConfig, time.Duration){
+		"RetryAfter":    func(c *ClientConfig, d time.Duration) { c.RetryAfter = d },
+		"MaxRetryAfter": func(c *ClientConfig, d time.Duration) { c.MaxRetryAfter = d },
+		"OpenTimeout":   func(c *ClientConfig, d time.Duration) { c.OpenTimeout = d },
+		"DialTimeout":   func(c *ClientConfig, d time.Duration) { c.DialTimeout = d },
+		"UDPTimeout":    func(c *ClientConfig, d time.Duration) { c.UDPTimeout = d },
+	} {
+		config := &ClientConfig{Servers: []string{"a:1"}, Remotes: []Remote{remote}}
+		set(config, maxTime)
+		_, err := NewClient(config)
+		require.NoError(t, err, name)
+		for _, d := range []time.Duration{-1, maxTime + 1, math.MaxInt64} {
+			set(config, d)
+			_, err = NewClient(config)
+			require.ErrorContains(t, err, "tunnel: "+name+" is "+d.String())
 		}
 	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")

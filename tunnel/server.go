@@ -5,8 +5,11 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
+	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,10 +28,11 @@ type ServerConfig struct {
 	ClientCAs *x509.CertPool
 	// Users are those who may connect, and what each may reach. Nobody else may.
 	Users *Users
-	// DialTimeout is how long a target may take to answer. Default 10 s.
+	// DialTimeout is how long a target may take to answer: up to a year (8760 h),
+	// default 10 s.
 	DialTimeout time.Duration
-	// UDPTimeout is after how long without packets a flow of UDP ends. Default 2
-	// min (RFC 4787, REQ-5).
+	// UDPTimeout is after how long without packets a flow of UDP ends: up to a year,
+	// default 2 min (RFC 4787, REQ-5).
 	UDPTimeout time.Duration
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS,
 	// HandshakeFailed, and MaxStreams if it is 0, are set by the server.
@@ -88,6 +92,9 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
+		return nil, err
+	}
 	if err := s.SetCertificate(config.Certificate); err != nil {
 		return nil, err
 	}
@@ -107,6 +114,23 @@ func setDefault(d *time.Duration, to time.Duration) {
 	if *d == 0 {
 		*d = to
 	}
+}
+
+// times are settings by their names.
+type times map[string]time.Duration
+
+// maxTime is the longest time that may be set: nobody means more, and sums of it would
+// come around.
+const maxTime = 365 * 24 * time.Hour
+
+// checkTimes returns an error for the first of them, by name, that is out of its range.
+func checkTimes(all times) error {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if d := all[name]; d < 0 || d > maxTime {
+			return fmt.Errorf("tunnel: %s is %v: must be in [0s, %v]", name, d, maxTime)
+		}
+	}
+	return nil
 }
 
 // settings returns the settings of sessions.

@@ -30,10 +30,11 @@ func (c *Cookies) Secret() []byte {
 func (c *Cookies) Clock(now time.Duration) time.Duration { return now + c.ahead }
 
 // Adopt makes the cookies those of another endpoint, whose Clock is ahead of the time
-// here.
+// here. More than a century either way counts as that: no time comes around.
 func (c *Cookies) Adopt(secret []byte, ahead time.Duration) {
+	const most = 100 * 365 * 24 * time.Hour
 	copy(c.secret[:], secret)
-	c.mac, c.ahead = hmac.New(sha256.New, c.secret[:]), ahead
+	c.mac, c.ahead = hmac.New(sha256.New, c.secret[:]), min(max(ahead, -most), most)
 }
 
 // init draws the secret before the first use.

@@ -1,6 +1,7 @@
 package admission
 
 import (
+	"math"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -103,4 +104,17 @@ func TestBucket(t *testing.T) {
 	require.Equal(t, 100, taken(0, 200))
 	require.Equal(t, 5, taken(5*time.Millisecond, 200))
 	require.Equal(t, 100, taken(time.Hour, 200))
+}
+
+// The clock of another process may be anything.
+func TestCookieClockDoesNotComeAround(t *testing.T) {
+	for _, ahead := range []time.Duration{0, time.Hour, -time.Hour, math.MaxInt64, math.MinInt64} {
+		var c Cookies
+		c.Adopt(make([]byte, 32), ahead)
+		before := c.Clock(0)
+		for now := time.Duration(0); now < 1<<61; now += 1 << 58 {
+			require.GreaterOrEqual(t, c.Clock(now), before, "%v ahead", ahead)
+			before = c.Clock(now)
+		}
+	}
 }

@@ -50,7 +50,8 @@ type Config struct {
 	SmuxBuf, StreamBuf int
 	// FrameSize is the size of the largest frame of smux in bytes, up to 65535.
 	FrameSize int
-	// KeepAlive is the time between signs of life.
+	// KeepAlive is the time between signs of life. It is up to a year (8760 h), as are
+	// the other times.
 	KeepAlive time.Duration
 	// CloseWait is how long one direction of a connection goes on without bytes
 	// behind the end of the other.
@@ -186,6 +187,8 @@ func (c *Config) prepare() error {
 		return mistake("%d data and %d parity shards: want 256 together at most", c.DataShard, c.ParityShard)
 	case c.Conn < 1 || c.Conn > maxConn:
 		return mistake("conn %d is not from 1 to %d", c.Conn, maxConn)
+	case min(c.KeepAlive, c.AutoExpire, c.ScavengeTTL) < 0 || max(c.KeepAlive, c.CloseWait, c.AutoExpire, c.ScavengeTTL) > maxTime:
+		return mistake("keepalive, closewait, autoexpire and scavengettl are from 0 to %v", maxTime)
 	case c.CloseWait <= 0:
 		c.CloseWait = time.Millisecond
 	}
@@ -194,6 +197,9 @@ func (c *Config) prepare() error {
 	}
 	return nil
 }
+
+// maxTime is the longest time that may be set: sums of it do not come around.
+const maxTime = 365 * 24 * time.Hour
 
 // maxConn is the most sessions of a client.
 const maxConn = 1024

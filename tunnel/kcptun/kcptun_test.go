@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"strings"
 	"sync"
@@ -160,6 +161,10 @@ func TestSettingsRefused(t *testing.T) {
 		"256":         func(c *Config) { c.DataShard = 255; c.ParityShard = 2 },
 		"conn 0":      func(c *Config) { c.Conn = 0 },
 		"smux":        func(c *Config) { c.SmuxVer = 3 },
+		"keepalive":   func(c *Config) { c.KeepAlive = math.MaxInt64 },
+		"closewait":   func(c *Config) { c.CloseWait = maxTime + 1 },
+		"autoexpire":  func(c *Config) { c.AutoExpire = math.MaxInt64 },
+		"scavengettl": func(c *Config) { c.ScavengeTTL = -1 },
 	} {
 		c := ClientDefaults()
 		edit(&c)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"strings"
 	"time"
@@ -107,6 +108,11 @@ func kcptunFlags(d kcptun.Config) []cli.Flag {
 // seconds returns a time in seconds.
 func seconds(d time.Duration) int { return int(d / time.Second) }
 
+// inSeconds returns a time of n seconds, or the longest that there is.
+func inSeconds(n int) time.Duration {
+	return time.Duration(min(int64(n), math.MaxInt64/int64(time.Second))) * time.Second
+}
+
 // runKcptun runs a command with what the flags and the file say.
 func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.Config, run func(context.Context, kcptun.Config) error) error {
 	if path := c.String("c"); path != "" {
@@ -161,8 +167,7 @@ func fromFlags(c *cli.Command, to *kcptun.Config) {
 		to.Listen, to.Target = c.String("listen"), c.String("target")
 	} else {
 		to.Listen, to.Target, to.Conn = c.String("localaddr"), c.String("remoteaddr"), c.Int("conn")
-		to.AutoExpire = time.Duration(c.Int("autoexpire")) * time.Second
-		to.ScavengeTTL = time.Duration(c.Int("scavengettl")) * time.Second
+		to.AutoExpire, to.ScavengeTTL = inSeconds(c.Int("autoexpire")), inSeconds(c.Int("scavengettl"))
 	}
 	to.Key, to.Crypt, to.Mode = c.String("key"), c.String("crypt"), c.String("mode")
 	to.NoDelay, to.Interval, to.Resend, to.NoCongestion = c.Int("nodelay"), c.Int("interval"), c.Int("resend"), c.Int("nc")
@@ -170,7 +175,6 @@ func fromFlags(c *cli.Command, to *kcptun.Config) {
 	to.DataShard, to.ParityShard, to.DSCP = c.Int("datashard"), c.Int("parityshard"), c.Int("dscp")
 	to.NoComp, to.SockBuf = c.Bool("nocomp"), c.Int("sockbuf")
 	to.SmuxVer, to.SmuxBuf, to.StreamBuf, to.FrameSize = c.Int("smuxver"), c.Int("smuxbuf"), c.Int("streambuf"), c.Int("framesize")
-	to.KeepAlive = time.Duration(c.Int("keepalive")) * time.Second
-	to.CloseWait = time.Duration(c.Int("closewait")) * time.Second
+	to.KeepAlive, to.CloseWait = inSeconds(c.Int("keepalive")), inSeconds(c.Int("closewait"))
 	to.QuietConnections = c.Bool("quiet")
 }

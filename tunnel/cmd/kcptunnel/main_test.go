@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -420,4 +421,10 @@ func TestKeyFile(t *testing.T) {
 	info, err := os.Stat(key)
 	require.NoError(t, err)
 	require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+}
+
+// Seconds that no time can hold are the longest that one can.
+func TestSecondsDoNotComeAround(t *testing.T) {
+	require.Equal(t, 7*time.Second, inSeconds(7))
+	require.Greater(t, inSeconds(math.MaxInt), 60*365*24*time.Hour)
 }
