@@ -361,7 +361,14 @@ func (e *Endpoint) takeReadTurn() *shard {
 // the turn has to end: the read goroutine has to deal with a socket that has failed, or
 // to pause for a handover.
 func (e *Endpoint) readForCall(s *shard, c *Conn) (end bool) {
+	done := false
+	defer func() {
+		if !done {
+			s.dropBatch()
+		}
+	}()
 	_, ok := e.readOnce(s, c)
+	done = true
 	return !ok || s.failures.many() || e.wantsPause(s) != nil
 }
 

@@ -130,7 +130,14 @@ func (d *Dialer) dialOne(ctx context.Context, config *Config, network, address s
 	e.socket.disposable = !d.wantsPort()
 	e.mu.Unlock()
 	e.keepConnected(socket.(*net.UDPConn), d.LocalAddr)
+	unwound := true
+	defer func() {
+		if unwound { // by code of the application's
+			_ = e.Close()
+		}
+	}()
 	c, err := e.Dial(ctx, socket.RemoteAddr())
+	unwound = false
 	if err != nil {
 		_ = e.Close() // the error that matters is err
 		if errors.Is(err, errOwnAddress) && !d.wantsPort() {

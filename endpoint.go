@@ -275,18 +275,17 @@ func (e *Endpoint) shut(err error) bool {
 	e.mu.Unlock()
 
 	close(e.socket.done)
+	var waits []*Conn // for Accept
 	if listener != nil {
-		waiting, _ := listener.end(err)
-		for _, c := range waiting {
-			c.discard(err)
-		}
+		waits, _ = listener.end(err)
 	}
-	for _, c := range conns {
-		c.fail(err)
-	}
-	awaitWrites(conns)
-	e.wakes.Stop()
-	e.stopReaders()
+	defer func() { // even if code of the application's panics
+		awaitWrites(conns)
+		e.wakes.Stop()
+		e.stopReaders()
+	}()
+	defer each(conns, func(c *Conn) { c.fail(err) })
+	each(waits, func(c *Conn) { c.discard(err) })
 	return true
 }
 
@@ -339,9 +338,9 @@ func (e *Endpoint) dropListener(l *Listener) {
 		e.shutIfUnusedLocked()
 	}
 	e.mu.Unlock()
-	for _, c := range conns {
+	each(conns, func(c *Conn) {
 		if !c.wasOffered() {
 			c.discard(ErrRefused)
 		}
-	}
+	})
 }

@@ -143,8 +143,11 @@ func (e *Endpoint) admit(key sessionKey, d *udp.Datagram, p *inPacket, f initial
 	e.addLocked(c)
 	e.table.tally.accepted++
 	e.mu.Unlock()
+	unbegun := c
+	defer discardIfUnwound(&unbegun)
 	e.debug("session opened", remote, key.Conv)
-	if !c.begin(now, v.listener, e.offersAtOnce(f, v.validated)) {
+	began := c.begin(now, v.listener, e.offersAtOnce(f, v.validated))
+	if unbegun = nil; !began {
 		return nil, v.evicted
 	}
 	return c, v.evicted

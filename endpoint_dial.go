@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/udp"
@@ -116,13 +117,7 @@ func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chos
 		if err != nil {
 			return nil, err
 		}
-		e.debug("session dialled", addr, c.Conv())
-		if quiet {
-			c.keepQuiet()
-			return c, nil
-		}
-		err = c.connect(ctx, called)
-		if err == nil {
+		if err = e.connect(ctx, c, quiet, called); err == nil {
 			return c, nil
 		}
 		if err != ErrReset || dials == maxDials || chosen && !e.config.SharedConvs {
@@ -131,6 +126,28 @@ func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chos
 		if !chosen {
 			key.Conv = e.random32()
 		}
+	}
+}
+
+// connect starts a session that was dialled at a time since the epoch, and waits for the
+// peer's answer unless quiet.
+func (e *Endpoint) connect(ctx context.Context, c *Conn, quiet bool, called time.Duration) (err error) {
+	defer discardIfUnwound(&c)
+	e.debug("session dialled", c.RemoteAddr(), c.Conv())
+	if quiet {
+		c.keepQuiet()
+	} else {
+		err = c.connect(ctx, called)
+	}
+	c = nil
+	return err
+}
+
+// discardIfUnwound is deferred while a session begins. It discards the session, unless
+// that is nil, as code of the application's has panicked.
+func discardIfUnwound(c **Conn) {
+	if *c != nil {
+		(*c).discard(errUnwound)
 	}
 }
 

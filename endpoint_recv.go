@@ -185,11 +185,28 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	if in.forwards != nil {
 		e.flushForwards(in)
 	}
+	in.reset()
+	return woke
+}
+
+// reset makes in ready for the next batch.
+func (in *readState) reset() {
 	clear(in.packets)
 	clear(in.touched)
 	clear(in.handed)
 	in.packets, in.touched, in.handed, in.last = in.packets[:0], in.touched[:0], in.handed[:0], nil
-	return woke
+}
+
+// dropBatch drops what is left of a batch in which code of the application's has
+// panicked. Sessions that have had some of it go on.
+func (s *shard) dropBatch() {
+	s.taking.Store(0)
+	s.fed.Store(s.taken.Load())
+	for _, c := range s.in.touched {
+		c.respondLater()
+	}
+	s.in.forwards = nil
+	s.in.reset()
 }
 
 // respond lets each session that a batch has touched reply once, but the one that

@@ -96,7 +96,5 @@ func (e *Endpoint) refused(err error) {
 		waiting = e.table.Sessions()
 	}
 	e.mu.RUnlock()
-	for _, c := range waiting {
-		c.unreachable()
-	}
+	each(waiting, (*Conn).unreachable)
 }

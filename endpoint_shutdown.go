@@ -38,13 +38,17 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 	e.draining = true
 	listener := e.acceptorLocked()
 	e.mu.Unlock()
+	unwound := true
+	defer func() {
+		if unwound { // by code of the application's
+			_ = e.Close()
+		}
+	}()
 	if listener != nil {
 		_ = listener.Close() // the application may have closed it
 	}
 	conns := slices.Collect(e.Sessions())
-	for _, c := range conns {
-		c.closeForShutdown()
-	}
+	each(conns, (*Conn).closeForShutdown)
 	failed := ShutdownError{}
 	for _, c := range conns {
 		switch c.waitClosed(ctx) {
@@ -61,6 +65,7 @@ func (e *Endpoint) Shutdown(ctx context.Context) error {
 			e.socket.readers.Wait()
 		}
 	}
+	unwound = false
 	if failed != (ShutdownError{}) {
 		return opError("shutdown", nil, e.LocalAddr(), &failed)
 	}

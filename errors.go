@@ -73,6 +73,8 @@ var (
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
 	// errNoSocket is that of NewEndpoint without one.
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
+	// errUnwound ends a session of which a callback has panicked.
+	errUnwound = errors.New("kcp: session ended: a callback of the application did not return")
 	// errSocketClosed is that of calls after the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.

@@ -44,9 +44,18 @@ type Outgoing struct {
 // several calls may run at once. Send works after Close, too.
 func (g *Group) Send(batch []Outgoing) (queued int) {
 	touched, out := g.takeTouched(), sendBatches.Get().(*sendBatch)
-	defer func() { // even if code of the caller's panics
+	defer func() { // as the rest, even if code of the caller's panics
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.touched = touched[:0]
+	}()
+	defer func() {
 		out.send()
 		sendBatches.Put(out)
+	}()
+	defer func() {
+		each(touched, func(c *Conn) { c.flushBatched(out) })
+		clear(touched)
 	}()
 	for i := range batch {
 		o := &batch[i]
@@ -64,13 +73,6 @@ func (g *Group) Send(batch []Outgoing) (queued int) {
 			queued++
 		}
 	}
-	for i, c := range touched {
-		c.flushBatched(out)
-		touched[i] = nil
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.touched = touched[:0]
 	return queued
 }
 

@@ -230,6 +230,15 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	done := false
+	defer c.endIfUnwound(&done)
+	respond := c.inputLocked(packets, shard, now)
+	done = true
+	return respond
+}
+
+// inputLocked is input with c.mu held.
+func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration) bool {
 	c.io.readerWaitsFor = nil
 	if c.closing.state == stateEnded {
 		c.ep.counters.dropEnded.Add(uint64(len(packets)))
@@ -378,11 +387,24 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	var held heldWakes
 	defer func() { c.wakeHeld(held) }() // after c.mu is released
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer func() {
+		held = c.takeWakes()
+		c.mu.Unlock()
+	}()
 	c.io.wakes |= holdWakes
-	woke := c.respondLocked(now, b)
-	held = c.takeWakes()
-	return woke
+	return c.respondLocked(now, b)
+}
+
+// respondLater locks c.mu, and leaves what respond would do to the waiting calls and the
+// next wake-up, unless it was done.
+func (c *Conn) respondLater() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.io.respondPending && c.closing.state != stateEnded {
+		c.io.respondPending = false
+		c.wakeAll()
+		c.wake(c.ep.now())
+	}
 }
 
 // respondLocked is respond with c.mu held.
@@ -394,6 +416,8 @@ func (c *Conn) respondLocked(now time.Duration, b *sendBatch) bool {
 	if c.readable() {
 		c.io.canRead.Broadcast()
 	}
+	done := false
+	defer c.endIfUnwound(&done)
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
@@ -402,7 +426,7 @@ func (c *Conn) respondLocked(now time.Duration, b *sendBatch) bool {
 	}
 	c.writePacketsWith(b)
 	woke := c.io.wokeWaiter
-	c.io.wokeWaiter = false
+	c.io.wokeWaiter, done = false, true
 	return woke
 }
 
@@ -417,6 +441,45 @@ func (c *Conn) unlocked(f func()) {
 	c.mu.Unlock()
 	defer c.mu.Lock()
 	f()
+}
+
+// endIfUnwound is deferred by what calls code of the application's in the middle of a
+// change. If that has panicked, or has ended its goroutine, *done is not set, and the
+// session ends: nobody knows what state it is in. No more such code is called. c.mu is
+// held.
+func (c *Conn) endIfUnwound(done *bool) {
+	if *done {
+		return
+	}
+	c.kcp.SetTrace(nil)
+	if c.outgoing.outbox != nil {
+		c.outgoing.probe, c.outgoing.packets = nil, nil
+	}
+	c.dropReceived()
+	c.end(errUnwound)
+}
+
+// call calls f, which is, or calls, code of the application's. c.mu is held.
+func (c *Conn) call(f func()) {
+	done := false
+	defer c.endIfUnwound(&done)
+	f()
+	done = true
+}
+
+// each calls f for each of conns, also for those behind one for which code of the
+// application's panics.
+func each(conns []*Conn, f func(*Conn)) {
+	next := 0
+	defer func() {
+		if next < len(conns) {
+			each(conns[next:], f)
+		}
+	}()
+	for next < len(conns) {
+		next++
+		f(conns[next-1])
+	}
 }
 
 // wakeAll wakes all waiting calls, which then look why.

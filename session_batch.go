@@ -84,6 +84,7 @@ type sendBatch struct {
 	shard  int
 	writes []sessionWrite
 	batch  []udp.Datagram
+	ended  int // of writes, those whose sessions go on
 }
 
 // sessionWrite is what a session has in a sendBatch.
@@ -98,11 +99,13 @@ const sendBatchSize = 64
 // writePacketsWith is writePackets, but leaves the packets to b, unless that is nil.
 func (c *Conn) writePacketsWith(b *sendBatch) {
 	o := &c.outgoing
-	switch {
-	case b == nil || o.sending || o.waiting() == 0 || o.probe != nil:
+	if b == nil || o.sending || o.waiting() == 0 || o.probe != nil {
 		c.writePackets()
 		return
-	case len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize):
+	}
+	done := false
+	defer c.endUnsent(&done)
+	if len(b.writes) > 0 && (b.ep != c.ep || b.shard != int(c.path.shard) || len(b.batch) >= sendBatchSize) {
 		o.sending, o.batched = true, true // so that the order stays
 		c.wakeHeld(c.takeWakes())
 		c.unlocked(b.send)
@@ -114,28 +117,54 @@ func (c *Conn) writePacketsWith(b *sendBatch) {
 	c.unlocked(func() { w.packets, w.err = c.encode(w.packets, w.to, w.by) })
 	b.writes = append(b.writes, w)
 	b.batch = append(b.batch, o.batch...)
+	done = true
 }
 
-// send writes the packets, without any lock, and lets the sessions go on.
+// send writes the packets, without any lock, and lets the sessions go on, even if code
+// of the application's panics.
 func (b *sendBatch) send() {
 	if len(b.writes) == 0 {
 		return
 	}
-	refused, rest := b.ep.write(b.shard, b.batch), b.batch
+	defer b.reset()
+	defer b.endBatches()
+	if b.ep.write(b.shard, b.batch) {
+		b.noteRefused()
+	}
+}
+
+// noteRefused tells each session whether the system has refused some of its packets as
+// too large.
+func (b *sendBatch) noteRefused() {
+	rest := b.batch
 	for i := range b.writes {
 		w := &b.writes[i]
-		if refused {
-			own := w.conn.outgoing.batch // which nobody else uses while it is in a sendBatch
-			copy(own, rest)
-			rest = rest[len(own):]
-			w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
-		}
+		own := w.conn.outgoing.batch // which nobody else uses while it is in a sendBatch
+		copy(own, rest)
+		rest = rest[len(own):]
+		w.refused = slices.ContainsFunc(own, func(d udp.Datagram) bool { return d.TooLarge })
+	}
+}
+
+// endBatches lets the sessions go on that do not yet.
+func (b *sendBatch) endBatches() {
+	if b.ended == len(b.writes) {
+		return
+	}
+	defer b.endBatches() // of those behind one whose code panics
+	for b.ended < len(b.writes) {
+		w := &b.writes[b.ended]
+		b.ended++
 		b.ep.recycle(w.packets)
 		w.conn.endBatch(&w.written)
 	}
+}
+
+// reset empties b.
+func (b *sendBatch) reset() {
 	clear(b.batch)
 	clear(b.writes)
-	b.ep, b.batch, b.writes = nil, b.batch[:0], b.writes[:0]
+	b.ep, b.batch, b.writes, b.ended = nil, b.batch[:0], b.writes[:0], 0
 }
 
 // endBatch locks c.mu, takes note that packets were written, and writes those that

@@ -221,9 +221,8 @@ const helloAfterData = firstHelloWait + 100*time.Millisecond
 // if Close or Abort was called before and the session has ended.
 func (c *Conn) Abort() error {
 	c.mu.Lock()
-	err := c.abortByCall()
-	c.unlockWhenSent()
-	return err
+	defer c.unlockWhenSent()
+	return c.abortByCall()
 }
 
 // unlockWhenSent releases c.mu after an abort, and waits until what the session sends has
@@ -298,6 +297,8 @@ func (c *Conn) abort(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
+	done := false
+	defer c.endIfUnwound(&done)
 	closed := c.ep.stopped()
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
@@ -314,6 +315,7 @@ func (c *Conn) abort(err error) {
 		}
 	}
 	c.end(err)
+	done = true
 }
 
 // end ends the session with err, and removes it from the endpoint once the
@@ -336,13 +338,15 @@ func (c *Conn) end(err error) {
 		c.dropReceived()
 		c.account()
 	}
+	defer func() { // even if code of the application's panics
+		if !c.outgoing.sending { // else the sending goroutine does it
+			c.retire()
+		}
+	}()
 	c.writePackets()
 	c.traceState(SessionEnded, err)
 	c.kcp.SetTrace(nil)
 	c.logEnd()
-	if !c.outgoing.sending { // else the sending goroutine does it
-		c.retire()
-	}
 }
 
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT

@@ -159,10 +159,13 @@ func (c *Conn) keepQuiet() {
 
 // kick sends the signals that a call of the application has just made due.
 func (c *Conn) kick(now time.Duration) {
+	done := false
+	defer c.endIfUnwound(&done)
 	c.setClock(now)
 	c.sendDueSignals(now)
 	c.finishStep(now)
 	c.writePackets()
+	done = true
 }
 
 // queueHello queues HELLO for the next flush, with the cookie, if any, and

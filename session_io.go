@@ -56,9 +56,16 @@ func (c *Conn) waitRead(b []byte) (n int) {
 	}
 	c.io.filling = true
 	c.kcp.lendReadBuffer(b)
+	done := false
+	defer func() {
+		c.io.filling = false
+		if n = len(b) - c.kcp.takeReadBuffer(); n > 0 {
+			c.endIfUnwound(&done) // what is in b is lost
+		}
+	}()
 	c.io.canRead.Wait()
-	c.io.filling = false
-	return len(b) - c.kcp.takeReadBuffer()
+	done = true
+	return 0
 }
 
 // ReadMessage reads the next message into b and returns its size in bytes, which may be
@@ -311,6 +318,8 @@ func (c *Conn) push() {
 
 // flushWrites is push, up to the collected packets.
 func (c *Conn) flushWrites() {
+	done := false
+	defer c.endIfUnwound(&done)
 	now := c.ep.now()
 	if c.io.replyPending { // the flush sends the reply, too
 		c.io.respondPending, c.io.replyPending = false, false
@@ -320,6 +329,7 @@ func (c *Conn) flushWrites() {
 	}
 	c.flush(now)
 	c.finishStep(now)
+	done = true
 }
 
 // NextMessageSize returns the size in bytes, which may be 0, of the message that

@@ -236,7 +236,7 @@ func (c *Conn) sizeRefused(size int) {
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
 func (c *Conn) useMTU(size int) {
-	c.kcp.resizePackets(size - c.ep.overhead.total)
+	c.call(func() { c.kcp.resizePackets(size - c.ep.overhead.total) })
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to

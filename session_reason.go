@@ -94,13 +94,12 @@ func (c *Conn) CloseWithError(code uint64, text string) error {
 // of nothing. Errors are those of Abort.
 func (c *Conn) AbortWithError(code uint64, text string) error {
 	c.mu.Lock()
+	defer c.unlockWhenSent()
 	if c.closing.state != stateEnded {
 		r := c.closeReasons()
 		r.ours, r.abrupt = c.encodeReason(code, text, 2*headerSize), true
 	}
-	err := c.abortByCall()
-	c.unlockWhenSent()
-	return err
+	return c.abortByCall()
 }
 
 // encodeReason returns the payload of CLOSE, in a packet with so many bytes of headers.

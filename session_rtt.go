@@ -121,7 +121,7 @@ func (c *Conn) refreshRTT(now time.Duration) {
 	recent := c.rtt.at > 0 && now-c.rtt.at < refreshAfter
 	if c.kcp.WaitSend() == 0 && !recent && c.mayPing(now) {
 		c.queuePing(c.watched(), now)
-		c.kcp.sendSignals()
+		c.call(c.kcp.sendSignals)
 	}
 }
 
@@ -184,7 +184,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 			next = now + c.requestWait()
 			c.setClock(now)
 			c.queuePing(w, now)
-			c.kcp.sendSignals()
+			c.call(c.kcp.sendSignals)
 			c.writePackets() // it releases c.mu: look again
 			if timer == nil {
 				timer = time.AfterFunc(next-now, wake)

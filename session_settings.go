@@ -236,7 +236,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 		return err
 	}
 	c.ownSettings().congestion = f
-	c.kcp.SetCongestionControl(cc)
+	c.call(func() { c.kcp.SetCongestionControl(cc) })
 	c.push()
 	return nil
 }

@@ -29,28 +29,28 @@ func (c *Conn) startTrace(first SessionState) {
 		c.traceState(SessionEstablished, nil)
 	}
 	if t.MTU != nil {
-		t.MTU(c.kcp.packetSize())
+		c.call(func() { t.MTU(c.kcp.packetSize()) })
 	}
 }
 
 // traceState calls Trace.State.
 func (c *Conn) traceState(s SessionState, err error) {
 	if t := c.kcp.tracing(); t != nil && t.State != nil {
-		t.State(s, err)
+		c.call(func() { t.State(s, err) })
 	}
 }
 
 // traceMoved calls Trace.Moved with the address that the peer now has.
 func (c *Conn) traceMoved() {
 	if t := c.kcp.tracing(); t != nil && t.Moved != nil {
-		t.Moved(c.RemoteAddr().String())
+		c.call(func() { t.Moved(c.RemoteAddr().String()) })
 	}
 }
 
 // traceDropped calls Trace.Dropped.
 func (c *Conn) traceDropped(size int, reason error) {
 	if t := c.kcp.tracing(); t != nil && t.Dropped != nil {
-		t.Dropped(size, reason)
+		c.call(func() { t.Dropped(size, reason) })
 	}
 }
 
@@ -58,7 +58,7 @@ func (c *Conn) traceDropped(size int, reason error) {
 // machine.
 func (c *Conn) traceSignal(sent bool, code signalCode) {
 	if t := c.kcp.tracing(); t != nil && t.Signal != nil {
-		t.Signal(sent, code.String())
+		c.call(func() { t.Signal(sent, code.String()) })
 	}
 }
 

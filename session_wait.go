@@ -147,6 +147,7 @@ func (n *notifier) block(rank uint64) {
 func (c *Conn) readWhile(n *notifier, s *shard) {
 	follow := false
 	defer func() {
+		c.io.readerWaitsFor = nil
 		c.ep.endReadTurn(s, c, follow)
 		if c.othersWait() {
 			c.wakeAll() // one of them takes the read turn

@@ -153,6 +153,8 @@ func (c *Conn) writePackets() {
 		return
 	}
 	o.sending = true
+	done := false
+	defer c.endUnsent(&done)
 	if c.io.wakes != 0 && o.waiting() > 0 {
 		c.wakeHeld(c.takeWakes()) // not to have them wait for the system
 	}
@@ -178,13 +180,23 @@ func (c *Conn) writePackets() {
 			break
 		}
 	}
-	o.sending = false
+	o.sending, done = false, true
 	if failed != nil {
 		c.end(failed)
 	}
 	if c.closing.state == stateEnded {
 		c.retire()
 	}
+}
+
+// endUnsent is endIfUnwound for the goroutine that has set outgoing.sending.
+func (c *Conn) endUnsent(done *bool) {
+	if *done {
+		return
+	}
+	c.outgoing.sending, c.outgoing.batched = false, false
+	c.endIfUnwound(done)
+	c.retire() // if it had ended before
 }
 
 // origin returns the addresses that packets of the peer have.
