@@ -118,9 +118,10 @@ func scheduleBudget() budget {
 //     a client has closed after it has moved, the server need not know (docs/calls.md):
 //     its Close may return ErrNotDelivered, and its session stay for 45 s.
 //   - Times. All has been said within 8 s, or after such an event, within the time
-//     after which a peer counts as lost more. A message whose lifetime is over does not
-//     arrive later than the path, a fault, and the validation of an address explain. A
-//     Ping says no less than the path takes.
+//     after which a peer counts as lost more. A message is not read later after its
+//     lifetime than the path takes, unless a fault has held it, or it waited for Accept,
+//     for one before it or for the validation of an address. A Ping says no less than
+//     the path takes.
 //   - Receipts. Each message that was taken has exactly one. If it is nil, the message
 //     has arrived. That of a message without a lifetime is nil if no call may fail.
 //   - Sessions. Each Dial makes one at the server, and Accept returns it once. The first
