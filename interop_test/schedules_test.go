@@ -27,6 +27,8 @@ const (
 	schedulePath = 20 * time.Millisecond // one way
 	scheduleHold = 300 * time.Millisecond
 	scheduleTime = 8 * time.Second
+
+	scheduleOvertake = time.Millisecond // what leaves so much later arrives first
 )
 
 // scheduleRun is a question and its answer, between a session and kcp-go's state
@@ -79,9 +81,12 @@ func (s *scheduledSocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, err
 	switch fault {
 	case schedule.Drop:
 		return len(b), nil
-	case schedule.Hold:
-		late := bytes.Clone(b)
-		time.AfterFunc(schedulePath+scheduleHold, func() { s.r.net.Inject(s.AddrPort(), to, late) })
+	case schedule.Hold, schedule.Overtake:
+		late, delay := bytes.Clone(b), schedulePath+scheduleHold
+		if fault == schedule.Overtake {
+			delay = schedulePath + scheduleOvertake
+		}
+		time.AfterFunc(delay, func() { s.r.net.Inject(s.AddrPort(), to, late) })
 		return len(b), nil
 	case schedule.Duplicate:
 		_, _ = s.PacketConn.WriteToAddrPort(b, to)
@@ -285,7 +290,7 @@ func TestSchedules(t *testing.T) {
 	} else if !testing.Short() {
 		depth = 3
 	}
-	faults := []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold}
+	faults := []schedule.Act{schedule.Drop, schedule.Duplicate, schedule.Hold, schedule.Overtake}
 	for name, asks := range map[string]bool{"asked": false, "asking": true} {
 		t.Run(name, func(t *testing.T) {
 			var runs, failing atomic.Int32

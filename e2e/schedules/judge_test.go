@@ -408,18 +408,31 @@ func (r *receipts) judgeOne(i int, err error) {
 	default:
 		e.fail("%s: the receipt of message %d: %v", e.who, i, err)
 	}
-	// Of what was sent last, a packet may be held, and may have to wait for the
-	// validation of a new address.
-	limit := r.lifetimes[i] + pathDelay + heldFor + 2*2*pathDelay + 10*time.Millisecond
-	if after := r.to.at[i].Sub(r.queued[i]); mortal && arrived && after > limit && !r.waited(i) {
-		e.fail("%s: message %d arrived %v after it was written", e.who, i, after)
+	// Packets that were sent in time may be held, and are kept until a new address is
+	// validated.
+	limit := r.lifetimes[i] + pathDelay + 10*time.Millisecond
+	for _, step := range e.plan {
+		switch step.Act {
+		case schedule.Hold:
+			limit += heldFor
+		case schedule.Move:
+			limit += runLimit
+		}
+	}
+	from := r.queued[i]
+	if at := time.Unix(0, e.acceptedAt.Load()); at.After(from) { // what had arrived was read then
+		from = at
+	}
+	if after := r.to.at[i].Sub(from); mortal && arrived && after > limit && !r.waited(i) {
+		e.fail("%s: message %d arrived %v after it was written, or the session accepted", e.who, i, after)
 	}
 }
 
-// waited reports whether message i came together with one before it that had to come.
+// waited reports whether message i had to wait for one before it: for the message, or
+// for the news that it is given up.
 func (r *receipts) waited(i int) bool {
 	for j := range i {
-		if r.to.ordered && r.lifetimes[j] == 0 && r.to.at[i].Sub(r.to.at[j]) < time.Millisecond {
+		if r.to.ordered && (!r.to.has(j) || r.to.at[i].Sub(r.to.at[j]) < time.Millisecond) {
 			return true
 		}
 	}

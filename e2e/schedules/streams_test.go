@@ -144,7 +144,7 @@ func (e *end) peerInbox(name string, ordered bool, sent ...[]byte) *inbox {
 	return e.inbox(name, ordered, sent...)
 }
 
-const lifetime = 100 * time.Millisecond
+const lifetime = 50 * time.Millisecond // a retransmission may come too late
 
 // Streams whose messages are given up after a time, in order and in any order.
 func opensMortal(e *end) error {

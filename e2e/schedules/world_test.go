@@ -28,14 +28,15 @@ var serverUDP = net.UDPAddrFromAddrPort(netip.MustParseAddrPort(serverAddr))
 // The network of a run, and how a schedule is carried out on it.
 
 const (
-	pathDelay  = 20 * time.Millisecond // one way
-	heldFor    = 300*time.Millisecond + 137*time.Microsecond
-	comesBack  = 10 * time.Millisecond // after this a killed server is there again
-	runLimit   = 8 * time.Second       // of a conversation
-	movedLimit = 45 * time.Second      // of sessions whose last packets went to a former address
-	quietAfter = 2 * time.Second       // from when no session is left
-	quietFor   = 90 * time.Second
-	hangLimit  = 200 * time.Second
+	pathDelay   = 20 * time.Millisecond // one way
+	heldFor     = 300*time.Millisecond + 137*time.Microsecond
+	overtakenBy = time.Millisecond + 137*time.Microsecond // what leaves so much later
+	comesBack   = 10 * time.Millisecond                   // after this a killed server is there again
+	runLimit    = 8 * time.Second                         // of a conversation
+	movedLimit  = 45 * time.Second                        // of sessions whose last packets went to a former address
+	quietAfter  = 2 * time.Second                         // from when no session is left
+	quietFor    = 90 * time.Second
+	hangLimit   = 200 * time.Second
 )
 
 // trial is one run: a conversation over one wire, under one schedule.
@@ -52,7 +53,8 @@ type trial struct {
 	servers []*process   // each killed but the last; mu
 	lives   atomic.Int32 // of servers that have not come to their end
 
-	satisfied atomic.Bool // the client has closed in order
+	satisfied  atomic.Bool  // the client has closed in order
+	acceptedAt atomic.Int64 // when Accept has returned the last session, in ns since 1970
 
 	killed   chan struct{}
 	rests    chan struct{} // closed when all has been said
@@ -111,22 +113,8 @@ func newTrial(w *wire, l *life, plan schedule.Schedule, seed uint64) *trial {
 	}
 	if tr.mayBreak() {
 		tr.rules.KeepAlive, tr.rules.PeerTimeout, tr.rules.Linger = 2*time.Second, 5*time.Second, time.Second
-	} else if movesUnseen(plan) {
-		tr.rules.KeepAlive = 2 * time.Second
 	}
 	return tr
-}
-
-// movesUnseen reports whether the packet by which a client shows that it has moved does
-// not arrive. If the client waits for the server then, only its keep-alive shows it.
-func movesUnseen(plan schedule.Schedule) bool {
-	for _, step := range plan {
-		fault, event := plan.At(step.Packet)
-		if event == schedule.Move && (fault == schedule.Drop || fault == schedule.Damage) {
-			return true
-		}
-	}
-	return false
 }
 
 // mayBreak reports whether the event of the plan may end a session: one that the server
@@ -243,6 +231,7 @@ func (tr *trial) listen() {
 				return
 			}
 			p.accepted.Add(1)
+			tr.acceptedAt.Store(time.Now().UnixNano())
 			tr.note(c)
 			tr.lives.Add(1)
 			go func() {
@@ -334,9 +323,13 @@ func (s *faultySocket) WriteToAddrPort(b []byte, to netip.AddrPort) (int, error)
 	switch fault {
 	case schedule.Drop:
 		return len(b), nil
-	case schedule.Hold:
+	case schedule.Hold, schedule.Overtake:
+		delay := pathDelay + heldFor
+		if fault == schedule.Overtake {
+			delay = pathDelay + overtakenBy
+		}
 		from, late := s.PublicAddrPort(), bytes.Clone(b)
-		time.AfterFunc(pathDelay+heldFor, func() { s.tr.net.Inject(from, to, late) })
+		time.AfterFunc(delay, func() { s.tr.net.Inject(from, to, late) })
 		return len(b), nil
 	case schedule.Duplicate:
 		if n, err := s.PacketConn.WriteToAddrPort(b, to); err != nil {

@@ -37,6 +37,7 @@ const (
 	Drop      Act = "drop"   // it is lost
 	Duplicate Act = "dup"    // it arrives twice
 	Hold      Act = "hold"   // it arrives late
+	Overtake  Act = "late"   // what leaves right behind it arrives first
 	Damage    Act = "damage" // one bit of it is flipped
 )
 
@@ -48,7 +49,9 @@ const (
 )
 
 // IsFault reports whether a is a fault and not an event.
-func (a Act) IsFault() bool { return a == Drop || a == Duplicate || a == Hold || a == Damage }
+func (a Act) IsFault() bool {
+	return a == Drop || a == Duplicate || a == Hold || a == Overtake || a == Damage
+}
 
 // Step is an act at a packet.
 type Step struct {
@@ -70,7 +73,7 @@ func (s Schedule) String() string {
 
 // Parse returns the schedule of a text. An empty one is a run without faults.
 func Parse(text string) (s Schedule, err error) {
-	acts := []Act{Drop, Duplicate, Hold, Damage, Move, Kill, TakeOver}
+	acts := []Act{Drop, Duplicate, Hold, Overtake, Damage, Move, Kill, TakeOver}
 	for _, word := range strings.Fields(text) {
 		at, act, _ := strings.Cut(word, ":")
 		step := Step{Act: Act(act)}
