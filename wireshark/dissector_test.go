@@ -22,6 +22,7 @@ import (
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/selfsigned"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -306,6 +307,44 @@ func TestDissector(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
 	run := requireNames(t, tshark, file, c.packets, everyKind)
 	require.NotEqual(t, []string{""}, run("-Y", `kcp.close.text == "enough" && kcp.close.code == 7`))
+}
+
+// A segment that was captured before is marked, in the direction and conversation that it
+// belongs to.
+func TestDissectorRetransmissions(t *testing.T) {
+	tshark := findTshark(t)
+	c := newCapture()
+	a, b := netip.MustParseAddrPort("10.0.0.1:1000"), netip.MustParseAddrPort("10.0.0.2:2000")
+	push := func(conv, sn uint32) []byte { return testenv.PacketOf(conv, testenv.Push(sn, 0, "data")) }
+	piece := func(offset byte) []byte {
+		return testenv.PacketOf(7, testenv.Segment(85, 0, 0, 3, 0, string([]byte{offset, 0, 9, 0, 'd'})))
+	}
+	for _, p := range []struct {
+		from, to netip.AddrPort
+		packet   []byte
+	}{
+		{a, b, push(7, 1)},
+		{a, b, push(7, 2)},
+		{b, a, push(7, 1)},
+		{a, b, push(8, 1)},
+		{a, b, push(7, 1)}, // 5: again
+		{a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1))},
+		{a, b, testenv.PacketOf(7, testenv.Ack(1, 0, 1))},
+		{a, b, testenv.PacketOf(7, testenv.Push(4, 0, "data"), testenv.Push(2, 0, "data"))}, // 8: one of two
+		{a, b, piece(0)},
+		{a, b, piece(1)},
+		{a, b, piece(0)}, // 11
+	} {
+		c.add(p.from, p.to, p.packet)
+	}
+	file := filepath.Join(t.TempDir(), "capture.pcap")
+	require.NoError(t, os.WriteFile(file, c.file.Bytes(), 0o600))
+	for _, passes := range [][]string{nil, {"-2"}} {
+		args := append(passes, "-X", "lua_script:kcp.lua", "-r", file, "-d", "udp.port==2000,kcp", "-Y", "kcp.analysis.retransmission", "-T", "fields", "-e", "frame.number")
+		out, err := exec.Command(tshark, args...).Output()
+		require.NoError(t, err)
+		require.Equal(t, []string{"5", "8", "11"}, strings.Fields(string(out)))
+	}
 }
 
 // The capture of sessions with kcp-go, which TestCapture of interop_test has made,

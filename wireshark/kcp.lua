@@ -6,6 +6,7 @@
 -- Use:   tshark -X lua_script:kcp.lua -r capture.pcap
 -- or put the file into Wireshark's folder of personal Lua plugins. Packets are
 -- recognised by their content on any UDP port; "Decode As ... KCP" forces it.
+-- doc.go says how to capture where the kernel merges packets.
 
 local kcp = Proto("kcp", "KCP")
 
@@ -121,7 +122,24 @@ end
 kcp.fields = fields
 
 local bad = ProtoExpert.new("kcp.bad", "Malformed KCP packet", expert.group.MALFORMED, expert.severity.ERROR)
-kcp.experts = { bad }
+local again = ProtoExpert.new("kcp.analysis.retransmission", "Retransmission: a segment of this number was captured before", expert.group.SEQUENCE, expert.severity.NOTE)
+kcp.experts = { bad, again }
+
+-- Of each segment with data in the clear: in which frame it was first captured.
+local first = {}
+local frame = nil -- what is being dissected
+
+-- mark_repeated marks the segment at at if an earlier frame has had it: a
+-- retransmission, or a redundant copy. part is the offset of a piece.
+local function mark_repeated(tree, tvb, at, part)
+  local key = string.format("%s %d %s %d %s %d", tostring(frame.src), frame.src_port, tostring(frame.dst), frame.dst_port,
+    tvb(at, 5):bytes():tohex() .. tvb(at + 12, 4):bytes():tohex(), part)
+  if first[key] == nil then
+    first[key] = frame.number
+  elseif first[key] < frame.number then
+    tree:add_proto_expert_info(again)
+  end
+end
 
 local HEADER, FEC_HEADER, DATAGRAM_HEADER = 24, 8, 12
 local PROTECTED_HEADER, TAG = 9, 16
@@ -293,6 +311,7 @@ local function dissect_segment(tvb, at, parent, names)
   if (cmd == WASK or cmd == WINS) and frg ~= 0 then
     dissect_signal(tree, tvb, at, n, names)
   elseif cmd == STREAM then
+    mark_repeated(tree, tvb, at, 0)
     arguments(tree, tvb, at)
     tree:add(f.frg, tvb(at + 5, 1))
     if n == 0 or not dissect_stream(tree, tvb(at + HEADER, n), names) then
@@ -306,6 +325,7 @@ local function dissect_segment(tvb, at, parent, names)
       tree:add_proto_expert_info(bad, "a piece without payload")
       return nil
     end
+    mark_repeated(tree, tvb, at, tvb(at + HEADER, 2):le_uint())
     tree:add_le(f.piece_offset, tvb(at + HEADER, 2))
     tree:add_le(f.piece_size, tvb(at + HEADER + 2, 2))
     tree:add(f.data, tvb(at + HEADER + 4, n - 4))
@@ -318,6 +338,7 @@ local function dissect_segment(tvb, at, parent, names)
     end
     local more = nil
     if cmd == PUSH then
+      mark_repeated(tree, tvb, at, 0)
       more = string.format("%s len=%d", sn, n)
     elseif cmd == ACK then
       more = sn
@@ -392,6 +413,7 @@ local function dissect(tvb, pinfo, root)
   end
   pinfo.cols.protocol = "KCP"
   local tree, names = root:add(kcp, tvb()), {}
+  frame = pinfo
   local kind = fec_type(tvb)
   if kind then
     dissect_fec(tvb, tree, names, kind)
@@ -416,7 +438,7 @@ end
 local known = {}
 
 function kcp.init()
-  known = {}
+  known, first = {}, {}
 end
 
 -- by_content is the heuristic for UDP.
