@@ -121,8 +121,8 @@ type Config struct {
 	// It is not shared by the sessions of the endpoint. Congestion control may send less.
 	MaxRate int
 
-	// PeerTimeout is how long a peer may send nothing at all after something was sent that
-	// it has to answer, before it is considered lost: Read and Write then return a
+	// PeerTimeout is how long a peer may send nothing at all after something was sent
+	// that it has to answer, before it is considered lost: Read and Write then return a
 	// *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
 	// count. Nor does the time for which this process was frozen, if it was an eighth of
 	// PeerTimeout or more. 10 ms to a year (8760 h). Default 30 s; negative means never.
@@ -140,8 +140,8 @@ type Config struct {
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
 	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
-	// order, nothing was acknowledged, and there was no datagram either way. 10 ms
-	// to a year. The other end gets ErrReset; if both have the same IdleTimeout, either may
+	// order, nothing was acknowledged, and there was no datagram either way. 10 ms to a
+	// year. The other end gets ErrReset; if both have the same IdleTimeout, either may
 	// get either error. Default 0: off.
 	IdleTimeout time.Duration
 	// StallTimeout ends a session with a *PeerLostError if the peer has accepted none of

@@ -73,6 +73,7 @@ type pathState struct {
 	validation *pathValidation // nil: no challenge was sent to another address
 
 	probes probeCounts // of the search for the path MTU
+	whole  uint16      // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
 	shard  uint16      // index of the endpoint's socket that receives the peer's packets
 }
 
@@ -153,7 +154,6 @@ type timerState struct {
 // mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
 type mtuState struct {
 	search *pmtud.Search // nil until a search is worthwhile
-	whole  int32         // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
 }
 
 // inputState is what handles input before the state machine, or beside it.

@@ -31,7 +31,7 @@ func (c *Conn) beginWrite() written {
 	o.noParity = o.encoder == nil || c.hs.unvalidated.Load()
 	o.noFECHeader = o.noParity && (o.encoder == nil || !c.hs.openedFEC)
 	o.hold = c.cappedOutput() != nil
-	if o.whole = int(c.plpmtu.whole); o.whole == 0 {
+	if o.whole = int(c.path.whole); o.whole == 0 {
 		o.whole = maxUDPPayload
 	}
 	if o.encoder != nil {

@@ -48,7 +48,7 @@ func (c *Conn) onInfo(s signal) {
 func (c *Conn) enablePieces() {
 	c.kcp.enablePieces()
 	c.watchSizes()
-	c.plpmtu.whole = 0
+	c.path.whole = 0
 }
 
 // watchSizes begins black hole detection. Packets of leastPMTU are taken to
@@ -199,13 +199,12 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 // take, or to leastPMTU. If not even that passes, or segments of a peer that takes
 // no pieces are larger, such packets may be fragmented from then on.
 func (c *Conn) shrinkMTU(size int) {
-	p := &c.plpmtu
 	switch {
 	case size >= c.mtu():
-		p.whole = pmtud.Floor
+		c.path.whole = pmtud.Floor
 		c.kcp.forgetLosses()
 	case c.hs.capabilities&capPMTU == 0:
-		p.whole = int32(size)
+		c.path.whole = uint16(size)
 		fallthrough
 	default:
 		c.useMTU(size)
@@ -218,7 +217,7 @@ func (c *Conn) sizeRefused(size int) {
 	p, now, least := &c.plpmtu, c.ep.now(), c.leastPMTU()
 	switch {
 	case size <= least:
-		p.whole = int32(size - 1)
+		c.path.whole = uint16(size - 1)
 	case !c.mayProbeMTU():
 		if size <= c.mtu() {
 			c.shrinkMTU(least)
@@ -282,14 +281,14 @@ func (c *Conn) probeAnswered(s signal) {
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())
 		}
-		c.plpmtu.whole = 0
+		c.path.whole = 0
 	}
 }
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
 // that of SetMTU.
 func (c *Conn) restartMTUSearch() {
-	c.plpmtu = mtuState{}
+	c.plpmtu.search, c.path.whole = nil, 0
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()
 	c.useMTU(c.firstMTU())

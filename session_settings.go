@@ -143,7 +143,7 @@ func (c *Conn) SetMTU(n int) error {
 		return err
 	}
 	c.ownSettings().mtu = n
-	c.plpmtu.search, c.plpmtu.whole = nil, 0
+	c.plpmtu.search, c.path.whole = nil, 0
 	c.outgoing.dropProbe()
 	c.kcp.choosePackets(c.firstMTU() - room)
 	if c.hs.capabilities&capPMTU != 0 {
