@@ -138,8 +138,8 @@ type Config struct {
 	KeepAlive time.Duration
 	// IdleTimeout, if positive, ends a session with a *PeerLostError if no data has
 	// passed over it for so long (idle timeout, RFC 9000 §10.1): nothing new arrived in
-	// order, nothing was acknowledged, and there was no datagram either way. 10 ms
-	// to a year. The other end gets ErrReset; if both have the same IdleTimeout, either may
+	// order, nothing was acknowledged, and there was no datagram either way. 10 ms to a
+	// year. The other end gets ErrReset; if both have the same IdleTimeout, either may
 	// get either error. Default 0: off.
 	IdleTimeout time.Duration
 	// StallTimeout ends a session with a *PeerLostError if the peer has accepted none of
