@@ -184,7 +184,7 @@ func TestEndedSessionsTakeNoTurns(t *testing.T) {
 		turns.Leave(c)
 		return false
 	}, func() {})
-	turns.Set(7*turnMost*2304, turnMost*2304/1000, 1<<40, 8<<20, true)
+	turns.Set(7*turnMost*2304, turnMost*2304/1000, 1<<30, 8<<20, true)
 	for range 100 {
 		c := &turnTaker{sending: Sender{Light: Least}}
 		g, ok := turns.Arrived(c, 1, 0)

@@ -72,10 +72,10 @@ func TestCap(t *testing.T) {
 				sent += size
 			}
 			require.True(t, c.Blocked())
-			require.LessOrEqual(t, sent, rate*int(now)/1e6+size, "%d bytes after %d us", size, now)
+			require.LessOrEqual(t, int64(sent), rate*now/1e6+int64(size), "%d bytes after %d us", size, now)
 			now += c.Wait(now)
 		}
-		require.InDelta(t, rate*micros/1e6, sent, float64(size))
+		require.InDelta(t, float64(rate)*micros/1e6, sent, float64(size))
 		require.InDelta(t, sent/size, wakes, 2, "woken for nothing")
 	}
 }

@@ -208,8 +208,8 @@ func TestGenerationsDoNotWrap(t *testing.T) {
 	requireOpens(t, b, sealed(t, a, "update"), "update", 0)
 	requireOpens(t, a, sealed(t, b, "followed"), "followed", 0)
 	sent, received := b.Generations()
-	require.EqualValues(t, 1<<32, sent)
-	require.EqualValues(t, 1<<32, received)
+	require.Equal(t, uint64(1<<32), sent)
+	require.Equal(t, uint64(1<<32), received)
 }
 
 // Packets of the generation before open as long as their key is held, whatever
