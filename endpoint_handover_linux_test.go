@@ -282,7 +282,7 @@ func TestTakeoverTimeWait(t *testing.T) {
 // rebinder forwards between one client and a server, from a port that it changes.
 type rebinder struct {
 	front *net.UDPConn
-	to    *net.UDPAddr
+	to    *net.UDPAddr // nil: back is connected
 
 	mu   sync.Mutex // guards the fields below
 	peer *net.UDPAddr
@@ -307,7 +307,7 @@ func newRebinder(t *testing.T, to net.Addr) *rebinder {
 			}
 			r.mu.Lock()
 			r.peer = from
-			_, _ = r.back.WriteToUDP(b[:n], r.to)
+			_, _, _ = r.back.WriteMsgUDP(b[:n], nil, r.to)
 			r.mu.Unlock()
 		}
 	}()

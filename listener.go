@@ -27,8 +27,9 @@ type Listener struct {
 
 // Listen opens a UDP socket on address and returns a listener on it. network is "udp",
 // "udp4" or "udp6" (the TCP names mean the UDP network of the same address family); with
-// "udp" and an empty host it listens on IPv4 and IPv6. With Config.Shards, Linux opens
-// several sockets on the one port.
+// "udp" and an empty host it listens on IPv4 and IPv6. Answers leave from the address
+// that a peer has dialled; see Conn.LocalAddr. With Config.Shards, Linux opens several
+// sockets on the one port.
 //
 // config may be nil, which means the defaults; an invalid one is a *ConfigError. It must
 // not be changed while the listener or its sessions are in use.

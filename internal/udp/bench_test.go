@@ -1,6 +1,7 @@
 package udp
 
 import (
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -24,26 +25,41 @@ var levels = []struct {
 // datagram that has arrived.
 func BenchmarkBulk(b *testing.B) {
 	for _, level := range levels {
-		b.Run(level.name, func(b *testing.B) { benchmarkBulk(b, level.features, 1400, 256) })
+		b.Run(level.name, func(b *testing.B) { benchmarkBulk(b, level.features, "127.0.0.1:0", 1400, 256) })
 	}
 }
 
 // BenchmarkSmallBatches is the same with few datagrams a call.
 func BenchmarkSmallBatches(b *testing.B) {
 	for _, level := range levels {
-		b.Run(level.name, func(b *testing.B) { benchmarkBulk(b, level.features, 1400, 4) })
+		b.Run(level.name, func(b *testing.B) { benchmarkBulk(b, level.features, "127.0.0.1:0", 1400, 4) })
 	}
 }
 
-func benchmarkBulk(b *testing.B, features Features, size, batchSize int) {
+// BenchmarkWildcard is the same with sockets that are bound to no address. Datagrams
+// leave from the one that they are for, as answers do.
+func BenchmarkWildcard(b *testing.B) {
+	for _, level := range levels {
+		for _, batchSize := range []int{256, 4, 1} {
+			b.Run(fmt.Sprint(level.name, "/", batchSize), func(b *testing.B) {
+				benchmarkBulk(b, level.features, "0.0.0.0:0", 1400, batchSize)
+			})
+		}
+	}
+}
+
+func benchmarkBulk(b *testing.B, features Features, address string, size, batchSize int) {
 	const inFlight = 1024 // fits into the socket buffer, so that none is lost
-	from, to := benchSocket(b), benchSocket(b)
+	from, to := benchSocket(b, address), benchSocket(b, address)
 	sender, receiver := newConn(from, features), newConn(to, features)
 	requireFeatures(b, features, sender)
-	addr := to.LocalAddr().(*net.UDPAddr).AddrPort()
+	addr, local := addrOf(to), Local{}
+	if address == "0.0.0.0:0" {
+		local = LocalOf(addr.Addr())
+	}
 	batch := make([]Datagram, batchSize)
 	for i := range batch {
-		batch[i] = Datagram{Buf: make([]byte, size), Addr: addr}
+		batch[i] = Datagram{Buf: make([]byte, size), Addr: addr, Local: local}
 	}
 	var received atomic.Int64
 	progress := make(chan struct{}, 1)
@@ -84,8 +100,8 @@ func benchmarkBulk(b *testing.B, features Features, size, batchSize int) {
 	}
 }
 
-func benchSocket(b *testing.B) *net.UDPConn {
-	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort("127.0.0.1:0")))
+func benchSocket(b *testing.B, address string) *net.UDPConn {
+	c, err := net.ListenUDP("udp4", net.UDPAddrFromAddrPort(netip.MustParseAddrPort(address)))
 	if err != nil {
 		b.Fatal(err)
 	}

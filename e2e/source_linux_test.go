@@ -1,0 +1,157 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// namespace is a thread with a network of its own.
+type namespace struct {
+	path string // in /proc
+	jobs chan func()
+}
+
+// newNamespace makes a network of its own, or skips the test where that is not
+// permitted.
+func newNamespace(t *testing.T) *namespace {
+	t.Helper()
+	ns := &namespace{jobs: make(chan func())}
+	made := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		ns.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", unix.Getpid(), unix.Gettid())
+		made <- unix.Unshare(unix.CLONE_NEWNET)
+		for job := range ns.jobs {
+			job()
+		}
+	}()
+	err := <-made
+	t.Cleanup(func() { close(ns.jobs) })
+	if err != nil {
+		t.Skipf("needs the right to make a network namespace: %v", err)
+	}
+	return ns
+}
+
+// do runs f in the namespace. f must not end the test.
+func (ns *namespace) do(f func() error) error {
+	done := make(chan error)
+	ns.jobs <- func() { done <- f() }
+	return <-done
+}
+
+// runLines runs programs, one on each line.
+func runLines(lines string) error {
+	for line := range strings.Lines(lines) {
+		args := strings.Fields(line)
+		if len(args) == 0 {
+			continue
+		}
+		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", line, err, out)
+		}
+	}
+	return nil
+}
+
+// distant returns a server's host, with a cable to the clients', which is the network of
+// this process. The server has two addresses of each family on the interface, one on lo,
+// and a link-local one. The interfaces have one name and number: an endpoint's goroutines
+// may run in either network.
+func distant(t *testing.T) []host {
+	server := newNamespace(t)
+	setUp := func(do func(func() error) error, lines string) {
+		t.Helper()
+		if err := do(func() error { return runLines(lines) }); err != nil {
+			t.Skip(err)
+		}
+	}
+	setUp(at, "ip link add v0 index 77 type veth peer name v0 index 77 netns "+server.path)
+	for i, do := range []func(func() error) error{at, server.do} {
+		setUp(do, fmt.Sprintf(`
+			ip link set lo up
+			ip link set v0 addrgenmode none
+			ip link set v0 up
+			ip addr add 10.9.0.%[1]d/24 dev v0
+			ip addr add fd09::%[1]d/64 dev v0 nodad
+			ip addr add fe80::%[1]d/64 dev v0 nodad`, 1+i))
+	}
+	setUp(server.do, `
+		ip addr add 10.9.0.3/24 dev v0
+		ip addr add 10.9.1.4/32 dev lo
+		ip addr add fd09::3/64 dev v0 nodad
+		ip addr add fd09:0:0:1::4/128 dev lo`)
+	setUp(at, `
+		ip route add 10.9.1.0/24 via 10.9.0.2
+		ip route add fd09:0:0:1::/64 via fd09::2`)
+	require.NoError(t, server.do(running))
+	require.NoError(t, running())
+	v4 := []string{"10.9.0.2", "10.9.0.3", "10.9.1.4"}
+	v6 := []string{"fd09::2", "fd09::3", "fd09:0:0:1::4", "fe80::2%v0"}
+	return []host{
+		{"IPv4", "udp4", "0.0.0.0:0", v4, server.do, at},
+		{"IPv6", "udp6", "[::]:0", v6, server.do, at},
+		{"both", "udp", ":0", append(v6[1:], v4...), server.do, at},
+	}
+}
+
+// running waits until the interface takes packets.
+func running() error {
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		v0, err := net.InterfaceByName("v0")
+		if err != nil || v0.Flags&net.FlagRunning != 0 {
+			return err
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("the interface is %v", v0.Flags)
+		}
+	}
+}
+
+// inNetworkOfItsOwn runs the test in a process with a network of its own, or skips it
+// where that is not permitted. It reports whether this is that process.
+func inNetworkOfItsOwn(t *testing.T) bool {
+	const child = "KCP_IN_NETWORK_OF_ITS_OWN"
+	if os.Getenv(child) != "" {
+		return true
+	}
+	cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v", "-test.timeout=2m")
+	cmd.Env = append(os.Environ(), child+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.CombinedOutput()
+	switch {
+	case errors.Is(err, os.ErrPermission):
+		t.Skipf("needs the right to make a network namespace: %v", err)
+	case err != nil:
+		t.Fatalf("%v\n%s", err, out)
+	case strings.Contains(string(out), "--- SKIP"):
+		t.Skip(string(out))
+	}
+	return false
+}
+
+// A server with several addresses answers from each, over a network.
+func TestAnswersComeFromAskedAddressOverCable(t *testing.T) {
+	if !inNetworkOfItsOwn(t) {
+		return
+	}
+	hosts := distant(t)
+	withFeatures(t, func(t *testing.T) {
+		for _, h := range hosts {
+			for _, how := range []string{"Listen", "Shards", "NewEndpoint"} {
+				t.Run(h.name+" "+how, func(t *testing.T) { h.testSources(t, how) })
+			}
+		}
+	})
+}
