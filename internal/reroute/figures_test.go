@@ -16,6 +16,7 @@ func TestFigures(t *testing.T) {
 		{when, "every 250 ms", every},
 		{when, "5 s", while},
 		{when, "every 500 ms", everyLater},
+		{when, "2 s", idle},
 		{again, "3 looks", confirmations},
 	})
 }

@@ -22,12 +22,15 @@ const (
 	every      = 250 * time.Millisecond
 	everyLater = 500 * time.Millisecond
 	while      = 5 * time.Second
+	// idle is the most time between two looks for a route that is to come, while no
+	// session waits for it.
+	idle = 2 * time.Second
 	// confirmations is how many looks in a row have to show another address if the
 	// sessions do not survive that.
 	confirmations = 3
 )
 
-// Every is the time from a look that shows no usable route to the next one.
+// Every is the least time between two looks, but for those that a session asks for.
 const Every = every
 
 // Patience returns after which time without an answer a session looks. rto is its
@@ -83,6 +86,7 @@ type Watch struct {
 	lost  bool          // the last look has found no usable route
 	other int           // looks in a row that have shown another address
 	at    time.Duration // when the last one was
+	again time.Duration // what Again has returned; 0: it was not called since lost was false
 }
 
 // Decide returns what follows from a look at a socket that is, or was, connected to peer.
@@ -111,6 +115,17 @@ func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.
 		return Resume
 	}
 	return Leave
+}
+
+// Again returns after which time to look again after Wait, though nobody asks for it: it
+// doubles from one look to the next.
+func (w *Watch) Again() time.Duration {
+	if !w.lost {
+		w.again = 0
+		return 0
+	}
+	w.again = min(max(2*w.again, every), idle)
+	return w.again
 }
 
 // Connected is called with the outcome of Connect.

@@ -93,6 +93,22 @@ func TestConnectFails(t *testing.T) {
 	require.Equal(t, Resume, w.Decide(old, same, peer4, true, 3*every))
 }
 
+// While there is no route, looks become rare if no session asks for one, and begin anew
+// after it was there.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	var w Watch
+	old, none, same := Socket{Connected: true, Source: old4}, Route{Err: syscall.ENETUNREACH}, Route{Source: old4}
+	for range 2 {
+		for i, want := range []time.Duration{every, 2 * every, 4 * every, idle, idle} {
+			require.Equal(t, Wait, w.Decide(old, none, peer4, true, 0))
+			require.Equal(t, want, w.Again(), "look %d", i)
+		}
+		require.Equal(t, Resume, w.Decide(old, same, peer4, true, 0))
+		require.Zero(t, w.Again())
+	}
+}
+
 // When a session looks: some hundred milliseconds after the last sign of life, and then
 // again and again, ever less often.
 func TestWhen(t *testing.T) {
