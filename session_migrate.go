@@ -185,7 +185,7 @@ func (c *Conn) looksAt() time.Duration {
 		return 0
 	}
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
-	return c.ep.looksAt(l.outstanding, max(l.lastHeard, l.since), l.lastData, rto)
+	return c.ep.looksAt(l.outstanding, max(l.lastHeard, l.since), l.lastData, l.since, rto)
 }
 
 // rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a

@@ -22,6 +22,9 @@ const (
 	every      = 250 * time.Millisecond
 	everyLater = 500 * time.Millisecond
 	while      = 5 * time.Second
+	// listening is how long after its last question a session gets data at least that
+	// counts as one that only listens.
+	listening = 500 * time.Millisecond
 	// idle is the most time between two looks for a route that is to come, while no
 	// session waits for it.
 	idle = 2 * time.Second
@@ -46,11 +49,12 @@ func Next(quiet, patience, looked time.Duration) time.Duration {
 	return max(quiet+patience, looked+everyLater)
 }
 
-// After returns when to look once after data, which was the last at a time: a session
-// that only listens has nothing that is to be answered. data is 0 if there was none. The
-// result is 0 if it has looked.
-func After(data, looked time.Duration) time.Duration {
-	if at := data + longPatience; data > 0 && looked < at {
+// After returns when to look once, after data that was the last at a time, though nothing
+// is to be answered: the session only listens, as data still came some time after it has
+// asked for something. Other sessions hear what they have asked for, and then nothing.
+// data is 0 if there was none. The result is 0 if that is no reason to look.
+func After(data, asked, looked time.Duration) time.Duration {
+	if at := data + longPatience; data > 0 && data-asked >= listening && looked < at {
 		return at
 	}
 	return 0

@@ -131,10 +131,11 @@ func TestWhen(t *testing.T) {
 	}
 	require.Equal(t, 69, looks, "in a silence of PeerTimeout")
 
-	require.Equal(t, 11*time.Second, After(10*time.Second, 0))
-	require.Equal(t, 11*time.Second, After(10*time.Second, 10*time.Second))
-	require.Zero(t, After(10*time.Second, 11*time.Second), "once")
-	require.Zero(t, After(0, 0), "no data")
+	require.Equal(t, 11*time.Second, After(10*time.Second, time.Second, 0))
+	require.Equal(t, 11*time.Second, After(10*time.Second, 9500*time.Millisecond, 10*time.Second))
+	require.Zero(t, After(10*time.Second, 9501*time.Millisecond, 0), "an answer")
+	require.Zero(t, After(10*time.Second, time.Second, 11*time.Second), "once")
+	require.Zero(t, After(0, 0, 0), "no data")
 }
 
 // What errors of a socket say something about its address.
