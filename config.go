@@ -215,7 +215,9 @@ type Config struct {
 	Shards int
 	// Control, if not nil, is called for each socket that Dial and Listen open, before it
 	// is bound or connected, as net.ListenConfig.Control is: to set options such as DSCP
-	// or SO_BINDTODEVICE. If it returns an error, the socket is not opened.
+	// or SO_BINDTODEVICE. If it returns an error, the socket is not opened. It is also
+	// called for sockets that only ask for the route of a session of Dial, perhaps often
+	// and at any time, and send nothing.
 	Control func(network, address string, c syscall.RawConn) error
 	// SocketBuffer is the requested size of the receive and the send buffer of each
 	// socket that Dial or Listen opens, in bytes; if it is positive, also of a system

@@ -17,7 +17,8 @@ type Dialer struct {
 	// must not be changed while a session uses it.
 	Config *Config
 	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil lets the
-	// system choose.
+	// system choose, and so does an IP that is unspecified or missing. When the
+	// host has another address, a session only leaves one that the system chose.
 	LocalAddr net.Addr
 }
 
@@ -31,6 +32,10 @@ type Dialer struct {
 // DialContext does. The addresses of a name are tried in turn, each 250 ms after the
 // one before (Happy Eyeballs, RFC 8305). If none answers, the error is that of the
 // first.
+//
+// When the host's address or its route changes, the socket sends from the new address,
+// on Unix systems: with TLS or a Cipher that authenticates the session goes on, otherwise
+// the peer resets it. docs/running.md has the details.
 //
 // The socket outlives the session by up to seven seconds, to answer retransmissions of
 // the peer. docs/calls.md has the details.

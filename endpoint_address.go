@@ -32,21 +32,29 @@ func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 // mayReroute reports whether the socket is connected again when that is necessary.
 func (e *Endpoint) mayReroute() bool { return e.socket.own.Load() != nil }
 
-// looksAt returns when a session is to have the route looked at: it has waited for an
-// answer since quiet, or waits for nothing, and has last got data at a time. 0: never.
-func (e *Endpoint) looksAt(waits bool, quiet, data, rto time.Duration) time.Duration {
+// looksAt returns when a session is to have the route looked at: it waits for an answer,
+// and nothing was heard since quiet; or it waits for nothing, has last got data at a time,
+// and asked for something before that. 0: never.
+func (e *Endpoint) looksAt(waits bool, quiet, data, asked, rto time.Duration) time.Duration {
 	looked := time.Duration(e.socket.own.Load().looked.Load())
 	if waits {
 		return reroute.Next(quiet, reroute.Patience(rto), looked)
 	}
-	return reroute.After(data, looked)
+	return reroute.After(data, asked, looked)
 }
 
 // look has the route looked at, on a goroutine that ends with that, unless this is about
 // to happen.
 func (e *Endpoint) look(after time.Duration) {
-	if own := e.socket.own.Load(); own != nil && own.looking.CompareAndSwap(false, true) {
+	own := e.socket.own.Load()
+	if own == nil {
+		return
+	}
+	begins := own.looking.CompareAndSwap(false, true)
+	if begins || after <= 0 { // else Config.Control holds a look up, and many come here
 		own.looked.Store(int64(e.now() + max(after, 0)))
+	}
+	if begins {
 		time.AfterFunc(after, func() { e.lookNow(own) })
 	}
 }
@@ -59,18 +67,19 @@ func (e *Endpoint) troubled(err error) {
 	}
 }
 
-// lookNow looks at the route, and does what follows. While there is none it looks again
-// and again.
+// lookNow looks at the route, and does what follows. While there is none it looks again,
+// ever less often, unless sessions that wait for answers want that sooner.
 func (e *Endpoint) lookNow(own *ownAddress) {
 	if e.stopped() || e.socket.shards[0].link.Load().inbox != nil {
 		own.looked.Store(never / 2) // after a handover the socket is another process's
 		return
 	}
 	action, moved := e.follow(own)
+	again := own.watch.Again()
 	own.looking.Store(false)
 	switch action {
 	case reroute.Wait:
-		e.look(reroute.Every)
+		e.look(again)
 	case reroute.Connect, reroute.Resume:
 		e.mu.RLock()
 		conns := e.table.Sessions()

@@ -114,7 +114,7 @@ type livenessState struct {
 	lastTaken    time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
 	lastData     time.Duration // data arrived, or, at the dialling end, the peer's first packet or an acknowledgement; 0: none yet
 	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
-	since        time.Duration // when outstanding became true, or asks; without meaning while neither is
+	since        time.Duration // when outstanding became true, or asks, last if neither is now
 	activity     activity      // as of the last step
 	pingAt       uint32        // when the last PING of handshakeState.ping was sent, in microseconds, modulo 2^32
 	restartHints uint8         // answers since unaBackSince with such a una

@@ -264,8 +264,8 @@ func (c *Conn) looksAt() time.Duration {
 		return 0
 	}
 	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
-	since, waits := c.unansweredSince()
-	return c.ep.looksAt(waits, since, l.lastData, rto)
+	at, waits := c.unansweredSince()
+	return c.ep.looksAt(waits, at, l.lastData, l.since, rto)
 }
 
 // rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a

@@ -55,15 +55,26 @@ func (s *session) lost(t *testing.T, socket ...error) {
 	require.Failf(t, "another error of the socket", "%v", s.err)
 }
 
-// families are the addresses of the client and of the server.
-var families = []struct{ client, server string }{
-	{"10.1.0.2", "10.3.0.2:4000"},
-	{"fd01::2", "[fd03::2]:4000"},
+// family is the addresses of the client and of the server.
+type family struct{ client, server string }
+
+var (
+	ipv4     = family{"10.1.0.2", "10.3.0.2:4000"}
+	ipv6     = family{"fd01::2", "[fd03::2]:4000"}
+	families = []family{ipv4, ipv6}
+)
+
+// orShort returns both families, or with -short one that the test chooses.
+func orShort(one family) []family {
+	if testing.Short() {
+		return []family{one}
+	}
+	return families
 }
 
 // A caller that has chosen the address gets no other. The session waits for that one.
 func TestChosenAddressIsKept(t *testing.T) {
-	for _, a := range families {
+	for _, a := range orShort(ipv4) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
 			local := &net.UDPAddr{IP: net.ParseIP(a.client)}
@@ -82,7 +93,7 @@ func TestChosenAddressIsKept(t *testing.T) {
 
 // An address that does not come back is what the error tells.
 func TestPeerLostNamesSocketError(t *testing.T) {
-	for _, a := range families {
+	for _, a := range orShort(ipv6) {
 		config := &kcp.Config{PeerTimeout: 2 * time.Second}
 		t.Run("chosen "+a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
@@ -101,7 +112,7 @@ func TestPeerLostNamesSocketError(t *testing.T) {
 
 // A socket that the caller has connected is the caller's: it stays as it is.
 func TestForeignSocketIsLeftAlone(t *testing.T) {
-	for _, a := range families {
+	for _, a := range orShort(ipv4) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
 			config := &kcp.Config{TLS: testenv.TLS(), PeerTimeout: 2 * time.Second}
@@ -135,7 +146,7 @@ func TestForeignSocketIsLeftAlone(t *testing.T) {
 // A socket that Config.Control binds to an interface stays on it, though another one
 // leads to the server too, and finds it again when it comes back with another number.
 func TestBoundInterfaceIsKept(t *testing.T) {
-	for _, a := range families {
+	for _, a := range orShort(ipv6) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
 			config := &kcp.Config{Control: func(_, _ string, c syscall.RawConn) error {
@@ -196,6 +207,9 @@ func TestLinkLocalPeer(t *testing.T) {
 func TestDialOutlivesAddress(t *testing.T) {
 	for _, a := range families {
 		for name, config := range protections(t) {
+			if testing.Short() && (name != "plain") == (a == ipv6) {
+				continue
+			}
 			t.Run(a.client+" "+name, func(t *testing.T) {
 				p := newPlan(t, client(t))
 				peers := p.serve(t, a.server, config)

@@ -225,8 +225,10 @@ func (p *plan) sessions(t *testing.T) (all []*session) {
 	}
 	slices.SortFunc(all, func(a, b *session) int { return strings.Compare(a.name, b.name) })
 	for _, s := range all {
-		err := s.await()
-		require.NoError(t, err, s.name)
+		for begin := time.Now(); s.got.Load() < 50 && time.Since(begin) < patience; { // it listens
+			pause(tick)
+		}
+		require.NoError(t, s.await(), s.name)
 	}
 	return all
 }

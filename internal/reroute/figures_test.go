@@ -13,9 +13,11 @@ func TestFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{when, "300 ms", patience},
 		{when, "1 s", longPatience},
+		{when, "500 ms", listening},
 		{when, "every 250 ms", every},
 		{when, "5 s", while},
 		{when, "every 500 ms", everyLater},
+		{when, "2 s", idle},
 		{again, "3 looks", confirmations},
 	})
 }

@@ -25,12 +25,18 @@ const (
 	every      = 250 * time.Millisecond
 	everyLater = 500 * time.Millisecond
 	while      = 5 * time.Second
+	// listening is how long after its last question a session gets data at least that
+	// counts as one that only listens.
+	listening = 500 * time.Millisecond
+	// idle is the most time between two looks for a route that is to come, while no
+	// session waits for it.
+	idle = 2 * time.Second
 	// confirmations is how many looks in a row have to show another address if the
 	// sessions do not survive that.
 	confirmations = 3
 )
 
-// Every is the time from a look that shows no usable route to the next one.
+// Every is the least time between two looks, but for those that a session asks for.
 const Every = every
 
 // Patience returns after which time without an answer a session looks. rto is its
@@ -46,11 +52,12 @@ func Next(quiet, patience, looked time.Duration) time.Duration {
 	return max(quiet+patience, looked+everyLater)
 }
 
-// After returns when to look once after data, which was the last at a time: a session
-// that only listens has nothing that is to be answered. data is 0 if there was none. The
-// result is 0 if it has looked.
-func After(data, looked time.Duration) time.Duration {
-	if at := data + longPatience; data > 0 && looked < at {
+// After returns when to look once, after data that was the last at a time, though nothing
+// is to be answered: the session only listens, as data still came some time after it has
+// asked for something. Other sessions hear what they have asked for, and then nothing.
+// data is 0 if there was none. The result is 0 if that is no reason to look.
+func After(data, asked, looked time.Duration) time.Duration {
+	if at := data + longPatience; data > 0 && data-asked >= listening && looked < at {
 		return at
 	}
 	return 0
@@ -86,6 +93,7 @@ type Watch struct {
 	lost  bool          // the last look has found no usable route
 	other int           // looks in a row that have shown another address
 	at    time.Duration // when the last one was
+	again time.Duration // what Again has returned; 0: it was not called since lost was false
 }
 
 // Decide returns what follows from a look at a socket that is, or was, connected to peer.
@@ -114,6 +122,17 @@ func (w *Watch) Decide(s Socket, r Route, peer netip.Addr, moves bool, now time.
 		return Resume
 	}
 	return Leave
+}
+
+// Again returns after which time to look again after Wait, though nobody asks for it: it
+// doubles from one look to the next.
+func (w *Watch) Again() time.Duration {
+	if !w.lost {
+		w.again = 0
+		return 0
+	}
+	w.again = min(max(2*w.again, every), idle)
+	return w.again
 }
 
 // Connected is called with the outcome of Connect.

@@ -93,6 +93,22 @@ func TestConnectFails(t *testing.T) {
 	require.Equal(t, Resume, w.Decide(old, same, peer4, true, 3*every))
 }
 
+// While there is no route, looks become rare if no session asks for one, and begin anew
+// after it was there.
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	var w Watch
+	old, none, same := Socket{Connected: true, Source: old4}, Route{Err: syscall.ENETUNREACH}, Route{Source: old4}
+	for range 2 {
+		for i, want := range []time.Duration{every, 2 * every, 4 * every, idle, idle} {
+			require.Equal(t, Wait, w.Decide(old, none, peer4, true, 0))
+			require.Equal(t, want, w.Again(), "look %d", i)
+		}
+		require.Equal(t, Resume, w.Decide(old, same, peer4, true, 0))
+		require.Zero(t, w.Again())
+	}
+}
+
 // When a session looks: some hundred milliseconds after the last sign of life, and then
 // again and again, ever less often.
 func TestWhen(t *testing.T) {
@@ -115,10 +131,11 @@ func TestWhen(t *testing.T) {
 	}
 	require.Equal(t, 69, looks, "in a silence of PeerTimeout")
 
-	require.Equal(t, 11*time.Second, After(10*time.Second, 0))
-	require.Equal(t, 11*time.Second, After(10*time.Second, 10*time.Second))
-	require.Zero(t, After(10*time.Second, 11*time.Second), "once")
-	require.Zero(t, After(0, 0), "no data")
+	require.Equal(t, 11*time.Second, After(10*time.Second, time.Second, 0))
+	require.Equal(t, 11*time.Second, After(10*time.Second, 9500*time.Millisecond, 10*time.Second))
+	require.Zero(t, After(10*time.Second, 9501*time.Millisecond, 0), "an answer")
+	require.Zero(t, After(10*time.Second, time.Second, 11*time.Second), "once")
+	require.Zero(t, After(0, 0, 0), "no data")
 }
 
 // What errors of a socket say something about its address.
