@@ -21,8 +21,8 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", endpointFigures())
 	rulebook.Check(t, "WIRE.md", wireFigures())
 	require.Equal(t, []trace.LossCause{
-		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage,
-	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage})
+		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage, trace.LossRefused,
+	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage, LossRefused})
 	require.Equal(t, []trace.SessionState{
 		trace.SessionDialled, trace.SessionAccepted, trace.SessionEstablished,
 	}, []SessionState{SessionDialled, SessionAccepted, SessionEstablished})
