@@ -85,6 +85,18 @@ func (k *KCP) blackHoleSuspected() bool {
 	return w.lost >= watchedLosses && uint32(k.clock.now-w.since) >= k.snd.rtt.rto
 }
 
+// packetsRefused has the segments retransmitted at once that were last in packets of
+// size bytes or more: the system has refused these.
+func (k *KCP) packetsRefused(size int) {
+	for _, l := range []*segmentList{&k.snd.loss.fresh, &k.snd.loss.resent} {
+		for s := l.head; s != nil; s = s.order.next {
+			if s.packet >= int32(size) {
+				k.retransmitAt(s, k.clock.now, LossRefused)
+			}
+		}
+	}
+}
+
 // shrinkMTU sets a smaller MTU, because the path drops larger packets. A
 // segment that is too large now leaves in pieces with its next transmission.
 func (k *KCP) shrinkMTU(mtu int) error {

@@ -60,9 +60,11 @@ type Config struct {
 	// MTU is the size of the largest UDP payload sent, in bytes, including what Cipher
 	// and FEC add: 50 to 65507, default 1400. With a peer of this package a session
 	// begins with it and discovers what the path takes (DPLPMTUD, RFC 8899); in a black
-	// hole it falls back to 1200. A path that takes less needs a smaller MTU at both
-	// ends: Dial succeeds without, and no data arrives. With other peers the path must
-	// take MTU bytes.
+	// hole it falls back to 1200. On Linux no packet of system sockets is fragmented on
+	// its way (DF), and what the interface refuses makes it smaller at once. With other
+	// peers the size falls to 1200 in a black hole, and stays there. What cannot be
+	// smaller then is sent without DF: see docs/settings.md. Elsewhere a path must take
+	// 1200 bytes, or MTU if that is less, and MTU bytes with other peers.
 	MTU int
 	// MaxMTU is how far a session may raise its MTU once it has sent 64 full segments: up
 	// to 65507 bytes, and never less than MTU. Negative means not at all. The default is

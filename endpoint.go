@@ -75,7 +75,8 @@ type replyQueue struct {
 // invalid one is a *ConfigError. It must not be changed while the endpoint is in use.
 //
 // Until Endpoint.Close returns, the caller must not read from pc. The endpoint clears
-// read deadlines that the caller sets. It does not close pc.
+// read deadlines that the caller sets, and on Linux sets UDP_GRO, IP_MTU_DISCOVER and
+// IPV6_MTU_DISCOVER, which Close restores. It does not close pc.
 //
 // The endpoint ends when pc is closed (net.ErrClosed), and with a *SocketError when
 // ReadFrom has returned nothing but errors for 5 seconds, none of them a time-out or of

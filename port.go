@@ -106,6 +106,7 @@ type sessionPort interface {
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
 	largeArrived() bool
+	packetsRefused(size int)
 	probeArrived(size int)
 	restartSizeWatch()
 

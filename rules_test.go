@@ -22,8 +22,8 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", endpointFigures())
 	rulebook.Check(t, "WIRE.md", wireFigures())
 	require.Equal(t, []trace.LossCause{
-		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage,
-	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage})
+		trace.LossFastRetransmit, trace.LossReordering, trace.LossTailProbe, trace.LossTimeout, trace.LossOutage, trace.LossRefused,
+	}, []LossCause{LossFastRetransmit, LossReordering, LossTailProbe, LossTimeout, LossOutage, LossRefused})
 	require.Equal(t, []trace.SessionState{
 		trace.SessionDialled, trace.SessionAccepted, trace.SessionEstablished,
 	}, []SessionState{SessionDialled, SessionAccepted, SessionEstablished})
@@ -117,6 +117,7 @@ func sessionFigures() []rulebook.Figure {
 		migration = "| Connection migration"
 	)
 	return []rulebook.Figure{
+		{"| Black holes on the way", "15 s", doubtTime},
 		{"| RTO back-off", "5 s", sessionMaxRTO},
 		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
 		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},

@@ -88,9 +88,11 @@ func (c *Conn) newSearch() *pmtud.Search {
 }
 
 // mayProbeMTU reports whether probes may be sent to the peer.
-func (c *Conn) mayProbeMTU() bool {
-	return c.hs.capabilities&capPMTU != 0 && !c.hs.unvalidated.Load() &&
-		(c.closing.state == stateOpen || c.closing.state == stateLingering)
+func (c *Conn) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
+
+// mayJudgeMTU reports whether the session finds out what its path takes.
+func (c *Conn) mayJudgeMTU() bool {
+	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
 // advanceMTU continues the search: it starts one when there is reason to, takes
@@ -130,7 +132,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 		c.path.probes.lost++
 		if p.Expire(now) {
 			c.path.probes.blackHoles++
-			c.shrinkMTU(p.Size())
+			c.shrinkMTU(p.Size(), pmtud.Floor)
 		}
 	}
 	if p.Active() {
@@ -165,7 +167,7 @@ type sizeDoubt struct {
 // again after that. In an outage it gives none.
 func (c *Conn) advanceUnprobed(now time.Duration) {
 	k := c.kcp
-	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || c.hs.unvalidated.Load() || c.closing.state != stateOpen && c.closing.state != stateLingering {
+	if c.hs.capabilities&capPMTU != 0 || !c.hs.reached || !c.mayJudgeMTU() {
 		return
 	}
 	_, lost := k.largePackets()
@@ -186,7 +188,7 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 	case p.answeredAt > 0 && now-p.answeredAt < doubtTime:
 		p.answeredAt = 0
 		c.path.probes.blackHoles++
-		c.shrinkMTU(c.leastPMTU())
+		c.shrinkMTU(c.leastPMTU(), pmtud.Floor)
 	default:
 		p.askedAt = now
 		if r := &c.hs.ping; !r.active {
@@ -196,12 +198,15 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 }
 
 // shrinkMTU sets the largest UDP payload, in bytes, to what the path is known to
-// take, or to leastPMTU. If not even that passes, or segments of a peer that takes
-// no pieces are larger, such packets may be fragmented from then on.
-func (c *Conn) shrinkMTU(size int) {
+// take, or to leastPMTU. Segments of a peer that takes no pieces may be larger; then
+// these packets may be fragmented. If not even leastPMTU passes, those may be that are
+// larger than fits.
+func (c *Conn) shrinkMTU(size, fits int) {
 	switch {
 	case size >= c.mtu():
-		c.path.whole = pmtud.Floor
+		if c.path.whole == 0 || fits < int(c.path.whole) {
+			c.path.whole = uint16(fits)
+		}
 		c.kcp.forgetLosses()
 	case c.hs.capabilities&capPMTU == 0:
 		c.path.whole = uint16(size)
@@ -212,23 +217,30 @@ func (c *Conn) shrinkMTU(size int) {
 }
 
 // sizeRefused takes note that the system does not send packets of size bytes to the
-// peer: the interface takes less. That is a fact of this path.
+// peer: the interface takes less. That is a fact of this path. What was refused leaves
+// again at once if it can leave otherwise now.
 func (c *Conn) sizeRefused(size int) {
+	if c.closing.state == stateEnded {
+		return
+	}
 	p, now, least := &c.plpmtu, c.ep.now(), c.leastPMTU()
+	mtu, whole := c.mtu(), c.path.whole
 	switch {
-	case size <= least:
-		c.path.whole = uint16(size - 1)
-	case !c.mayProbeMTU():
-		if size <= c.mtu() {
-			c.shrinkMTU(least)
-		}
-	default:
+	case size <= mtu && size > least && c.mayProbeMTU():
 		if p.search == nil {
 			p.search = c.newSearch()
 		}
 		if p.search.Lower(size, now) {
 			c.useMTU(p.search.Size())
 		}
+	case size <= mtu && mtu > least:
+		c.shrinkMTU(least, size-1)
+	default:
+		c.shrinkMTU(mtu, size-1)
+	}
+	if c.mtu() != mtu || c.path.whole != whole {
+		c.setClock(now)
+		c.kcp.packetsRefused(size - c.ep.overhead.total)
 	}
 	c.schedule(now)
 }
@@ -312,7 +324,7 @@ func (c *Conn) sendProbe(buf []byte) error {
 		c.path.probes.lost++
 		if p.Refuse(c.ep.now()) {
 			c.path.probes.blackHoles++
-			c.shrinkMTU(p.Size())
+			c.shrinkMTU(p.Size(), len(buf)-1)
 		}
 		c.schedule(c.ep.now())
 	}

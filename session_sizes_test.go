@@ -28,6 +28,7 @@ type sizedSocket struct {
 	cut             int        // datagrams larger than either that have left in fragments
 	cutSmall        int        // datagrams that could have left whole and were not to
 	lost            int        // by the path
+	whole           bool       // nothing is fragmented
 	unsegmented     bool       // the system loses what it merges
 	unsegmentedLost int
 }
@@ -53,7 +54,7 @@ func (s *sizedSocket) WriteBatch(batch []udp.Datagram) (int, error) {
 		}
 		fits := takes(s.face) && takes(s.path)
 		switch {
-		case !d.Cut && !takes(s.face):
+		case (!d.Cut || s.whole) && !takes(s.face):
 			return i, &net.OpError{Op: "write", Net: "udp", Err: os.NewSyscallError("sendmmsg", syscall.EMSGSIZE)}
 		case !d.Cut && !takes(s.path):
 			s.lost++
@@ -369,5 +370,48 @@ func TestHandshakeWithoutSegmentation(t *testing.T) {
 		cut, cutSmall, _ := s.counts()
 		require.Zero(t, cut+cutSmall)
 		require.NoError(t, c.Close())
+	})
+}
+
+// A socket that refuses a size for good, in fragments too, is not asked again and again.
+func TestSizesRefusedForGood(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+		a, b, _ := w.pair(nil, nil)
+		s := sized(a.ep, 700, 0)
+		s.mu.Lock()
+		s.whole = true
+		s.mu.Unlock()
+		writeAll(t, a, content(1, 100_000))
+		time.Sleep(10 * time.Second)
+		require.Less(t, a.ep.Stats().TooLarge, uint64(1000))
+		s.set(0, 0)
+		receive(t, b, content(1, 100_000))
+		require.Zero(t, a.ep.Stats().WriteErrors)
+		require.NoError(t, a.Close())
+	})
+}
+
+// What was queued for a larger packet than SetMTU has set since, to a peer that takes no
+// pieces, leaves in fragments if the interface does not take it.
+func TestSizesBeforeSetMTU(t *testing.T) {
+	t.Parallel()
+	inWorld(t, 1, path(0), func(t *testing.T, w *world) {
+		got := make(chan []byte, 1)
+		w.takingPeer(serverAddr, 200_000, got)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		s := sized(e, 0, 0)
+		a := w.dial(e)
+		want := content(1, 200_000)
+		writeAll(t, a, want)
+		require.NoError(t, a.SetMTU(1000))
+		s.set(1300, 0)
+		require.NoError(t, a.Flush(context.Background()))
+		require.True(t, bytes.Equal(want, <-got))
+		require.Equal(t, 1000, a.Stats().PathMTU.MTU)
+		cut, cutSmall, _ := s.counts()
+		require.Positive(t, cut)
+		require.Zero(t, cutSmall)
+		require.NoError(t, a.Abort())
 	})
 }

@@ -22,6 +22,7 @@ const (
 	LossTailProbe      = trace.LossTailProbe
 	LossTimeout        = trace.LossTimeout
 	LossOutage         = trace.LossOutage
+	LossRefused        = trace.LossRefused
 
 	SessionDialled     = trace.SessionDialled
 	SessionAccepted    = trace.SessionAccepted

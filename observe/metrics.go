@@ -76,6 +76,8 @@ func packetMetrics() []metric {
 			}
 		}},
 		{"socket_dropped_packets_total", "Datagrams that the system dropped because the receive buffer was full; Linux only.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.SocketDrops) })},
+		{"too_large_packets_total", "Datagrams that the interface did not take; their sessions went on with smaller ones.", "", counter, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.TooLarge) })},
+		{"unmerged_peers", "Addresses to which the system refuses datagrams that are merged (GSO).", "", gauge, one(func(s *kcp.EndpointStats, t *kcp.SessionTotals) float64 { return float64(s.UnmergedPeers) })},
 		{"wakeup_lag_seconds", "How late the wake-ups of sessions were in the last seconds, for want of processor time: the share of them that the label says were no later.", "share", gauge, func(s *kcp.EndpointStats, t *kcp.SessionTotals) []value {
 			return []value{
 				{"0.5", s.Lag.P50.Seconds()},

@@ -97,6 +97,9 @@ const (
 	// LossOutage: the segment was in flight when nothing arrived from the peer,
 	// and something has arrived again.
 	LossOutage
+	// LossRefused: the system has refused the packet as larger than the interface
+	// takes.
+	LossRefused
 )
 
 // String returns the name of the cause, such as "tail loss probe".
@@ -112,6 +115,8 @@ func (c LossCause) String() string {
 		return "time-out"
 	case LossOutage:
 		return "end of outage"
+	case LossRefused:
+		return "refused as too large"
 	}
 	return "unknown"
 }

@@ -90,11 +90,11 @@ func (f *fastConn) probe(fd int, wanted Features) bool {
 	f.groBefore, err = unix.GetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO)
 	if err == nil {
 		on := 0
-		if wanted.GRO {
+		if wanted.GRO && segmentation() != notSegmented {
 			on = 1
 		}
 		err = unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_GRO, on)
-		f.gro = wanted.GRO && err == nil
+		f.gro = on == 1 && err == nil
 	}
 	if wantsInfo(f.pc) {
 		f.info.open(fd)

@@ -169,6 +169,10 @@ var (
 	trialResult string // of segmentation
 )
 
+// notSegmented is what segmentation returns for a system that takes the option and
+// ignores it. It will not tell the sizes of merged packets (UDP_GRO) either.
+const notSegmented = "the system takes UDP_SEGMENT and does not segment"
+
 // trialSize is the size of the datagrams of the trial, and trialWait how long one
 // may take.
 const (
@@ -218,7 +222,7 @@ func trySegmentation(sendmmsg func(uintptr, []header) (int, syscall.Errno)) stri
 		return ""
 	}
 	if n, err := unix.Read(r, data[:]); err == nil && n == len(data) {
-		return "the system takes UDP_SEGMENT and does not segment"
+		return notSegmented
 	}
 	return ""
 }
