@@ -121,8 +121,8 @@ type Config struct {
 	// It is not shared by the sessions of the endpoint. Congestion control may send less.
 	MaxRate int
 
-	// PeerTimeout is how long a peer may send nothing at all after something was sent that
-	// it has to answer, before it is considered lost: Read and Write then return a
+	// PeerTimeout is how long a peer may send nothing at all after something was sent
+	// that it has to answer, before it is considered lost: Read and Write then return a
 	// *PeerLostError. What waits to be sent, as for MaxRate or for a window, does not
 	// count. Nor does the time for which this process was frozen, if it was an eighth of
 	// PeerTimeout or more. At least 10 ms. Default 30 s; negative means never.

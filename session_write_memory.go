@@ -23,7 +23,7 @@ const (
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
 func (c *Conn) accountWrites() {
-	used, old := c.writeUsed(), int(c.io.writeGrains)
+	used, old := c.kcp.sendMemory(), int(c.io.writeGrains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
