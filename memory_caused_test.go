@@ -217,3 +217,24 @@ func TestWhatIsSentIsCounted(t *testing.T) {
 		})
 	}
 }
+
+// Datagrams that wait for the cap of the rate are on the account of what waits to be
+// sent.
+func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, _, _ := w.pair(&Config{MaxRate: 20_000, FEC: FEC{Data: 1, Parity: 4}}, nil)
+		for range maxHeld {
+			require.NoError(t, a.SendDatagram(make([]byte, 1000)))
+		}
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		bytes := 0
+		for _, p := range a.rare.capped.datagrams {
+			bytes += cap(p.pooled.b)
+		}
+		require.Greater(t, bytes, 10*writeGrain)
+		a.accountWrites()
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.sendMemory())
+		require.InEpsilon(t, bytes, counted, 0.2)
+	})
+}
