@@ -9,7 +9,8 @@ import (
 // packetBuilder is the packet under construction, and scratch space.
 type packetBuilder struct {
 	packet  []byte         // under construction; empty: none
-	limit   int            // of its size, in bytes
+	limit   int32          // of its size, in bytes
+	held    uint32         // memory of segments that wait or are in flight, in grains
 	last    *sendSegment   // the last in it; nil: none
 	scratch []*sendSegment // empty between two calls
 	buffers buffers        // of the send side
@@ -129,6 +130,7 @@ func (k *KCP) Flush() {
 		k.noteReplies(first, timedOut || fast)
 	}
 	k.tellController(window, timedOut, fast)
+	k.trim()
 	if k.cfg.trace != nil {
 		k.traceMetrics()
 	}
@@ -485,9 +487,9 @@ func (k *KCP) reserve(n, size int) []byte {
 		k.emit()
 	}
 	if len(k.out.packet) == 0 {
-		k.out.limit = size
+		k.out.limit = int32(size)
 	}
-	k.out.limit = min(k.out.limit, size)
+	k.out.limit = min(k.out.limit, int32(size))
 	if k.out.packet == nil {
 		size := max(k.cfg.mtu, n)
 		if k.hooks.packetBuffer != nil {
@@ -507,7 +509,7 @@ func (k *KCP) reserve(n, size int) []byte {
 // fits reports whether n bytes fit behind those of the packet under
 // construction, in a packet of size bytes.
 func (k *KCP) fits(n, size int) bool {
-	return len(k.out.packet) > 0 && len(k.out.packet)+n <= min(k.out.limit, size)
+	return len(k.out.packet) > 0 && len(k.out.packet)+n <= min(int(k.out.limit), size)
 }
 
 // packed records that s, or a piece of it, is the last in the packet under

@@ -36,6 +36,7 @@ type sessionPort interface {
 	sendUna() seq
 	sendEnd() seq
 	sendBytes() int
+	sendMemory() int
 	segmentPayload() int
 	longestMessage() int
 	fragmentLimit() int

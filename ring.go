@@ -114,8 +114,39 @@ func (o *packetBuilder) recycle(s *sendSegment) {
 		s.orphaned = true
 		return
 	}
+	o.held -= s.grains()
 	o.buffers.Put(s.buf)
 	o.buffers.Free(s)
+}
+
+// sendSegmentBytes is what a segment of the send side takes in memory beside its buffer,
+// with its time-out. memoryGrain is the unit of the account: of that are all buffers.
+const (
+	sendSegmentBytes = 2 * memoryGrain
+	memoryGrain      = 128
+)
+
+// grains returns the memory of s and its buffer, in grains.
+func (s *sendSegment) grains() uint32 { return uint32(cap(s.buf)+sendSegmentBytes) / memoryGrain }
+
+// sendMemory returns the bytes of memory of the send side: what waits or is in flight,
+// and what is kept for reuse.
+func (k *KCP) sendMemory() int {
+	return int(k.out.held)*memoryGrain + k.out.buffers.Held() + k.snd.ring.Len()*sendPlaceBytes
+}
+
+const (
+	// sendPlaceBytes is the size of a place of the send ring.
+	sendPlaceBytes = 8
+	// trimAfter is after how many milliseconds spare buffers are released that were not
+	// needed meanwhile.
+	trimAfter = 1000
+)
+
+// trim releases spare memory that was not needed lately, while others are in use.
+func (k *KCP) trim() {
+	k.out.buffers.Trim(uint32(k.clock.now), trimAfter)
+	k.rcv.buffers.Trim(uint32(k.clock.now), trimAfter)
 }
 
 // recvSegment is a segment that has arrived and was not yet read.

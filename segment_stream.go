@@ -119,6 +119,7 @@ func (k *KCP) queueStream(t *streams.Tag, buf []byte) {
 	s.buf = buf
 	s.data = buf[k.hooks.headroom:]
 	n := len(s.data)
+	k.out.held += s.grains()
 	s.tag = t
 	t.InFlight++
 	k.openPlace()

@@ -140,6 +140,7 @@ func (h *testHost) check() {
 		flight += int(tag.InFlight)
 	}
 	k := h.k
+	held := k.out.held
 	for sn := k.snd.una; sn != k.snd.end; sn++ {
 		s := k.snd.ring.at(sn)
 		if !sn.Within(k.snd.una, k.snd.nxt) {
@@ -149,6 +150,12 @@ func (h *testHost) check() {
 			size += len(s.data)
 			flight--
 		}
+		if s != nil {
+			held -= s.grains()
+		}
+	}
+	if held != 0 {
+		h.t.Fatalf("%d bytes of memory of segments too many", int32(held)*memoryGrain)
 	}
 	if segments, bytes := k.streamLoad(); flight != 0 || size != bytes || segments > k.WaitSend() {
 		h.t.Fatalf("%d segments too many, %d bytes; counted are %d and %d", flight, size, segments, bytes)

@@ -85,6 +85,7 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if !k.cfg.stream {
 			s.frg = uint8(count - i - 1)
 		}
+		k.out.held += s.grains()
 		k.snd.ring.set(k.snd.end+gap, s)
 		k.snd.end++
 		k.snd.bytes += size
@@ -109,7 +110,9 @@ func (k *KCP) extendTail(p []byte) int {
 		return 0
 	}
 	n := min(len(p), limit-old)
+	k.out.held -= s.grains()
 	s.buf = k.out.buffers.Grow(s.buf, int(k.hooks.headroom)+old+n)
+	k.out.held += s.grains()
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
 	s.frg = 0

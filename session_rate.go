@@ -12,6 +12,8 @@ const (
 	// maxHeld is how many datagrams and how many parity packets wait at most. The oldest
 	// make room: fresh datagrams are worth more, and old parity is of no use.
 	maxHeld = 256
+	// heldPacketBytes is what a packet that waits takes in memory beside its buffer.
+	heldPacketBytes = 128
 	// leastCapWait is the shortest time between wake-ups for a cap above fineCap bytes a
 	// second. Several packets leave at each then.
 	leastCapWait = time.Millisecond

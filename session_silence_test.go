@@ -148,9 +148,9 @@ func freeze(c *Conn, d time.Duration) {
 	c.onWake()
 }
 
-// A process that was frozen takes none of that time for silence of its peer. If the peer
-// is there, the session goes on; if not, it is lost PeerTimeout after the process goes
-// on.
+// A process that was frozen takes none of that time for silence of its peer. If the
+// peer is there, the session goes on. If not, it is lost PeerTimeout after the process
+// goes on.
 func TestFrozenProcess(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config Config

@@ -205,6 +205,9 @@ func (c *Conn) onWake() {
 		c.ep.look(0)
 	}
 	c.setClock(now)
+	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
+		c.compact()
+	}
 	c.sendDueSignals(now)
 	if t := c.streams; t != nil && t.openAt > 0 && now >= t.openAt {
 		t.openAt = 0
@@ -212,9 +215,6 @@ func (c *Conn) onWake() {
 	}
 	c.purgeStreams(now)
 	c.flushDue(now)
-	if c.timers.compactAt > 0 && now >= c.timers.compactAt {
-		c.compact()
-	}
 	c.finishStep(now)
 	if c.room() > 0 { // perhaps since other sessions hold less; compare sk_stream_wait_memory of Linux
 		c.io.canWrite.Broadcast()
@@ -260,7 +260,9 @@ func (c *Conn) flush(now time.Duration) {
 	if asking(c.kcp.counts()) != asked {
 		c.live.ask(now)
 	}
-	c.timers.compactAt = now + compactAfter
+	if c.timers.compactAt == 0 || now-c.live.lastActive < compactAfter { // not if it only repeats
+		c.timers.compactAt = now + compactAfter
+	}
 }
 
 const (

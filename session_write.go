@@ -84,9 +84,9 @@ func (o *outgoing) init(e *Endpoint) {
 	}
 }
 
-// compact releases spare memory, unless a goroutine is writing.
+// compact releases spare memory, unless a goroutine is writing, or has something to.
 func (o *outgoing) compact() {
-	if !o.sending {
+	if !o.sending && o.waiting() == 0 {
 		o.outbox = nil
 		if o.encoder != nil {
 			o.encoder.Compact()

@@ -23,9 +23,12 @@ const (
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
 func (c *Conn) accountWrites() {
-	used, old := c.writeUsed(), int(c.io.writeGrains)
+	used, old := c.kcp.sendMemory(), int(c.io.writeGrains)
 	if c.streams != nil {
 		used += c.streams.Queued()
+	}
+	if s := c.cappedOutput(); s != nil {
+		used += (len(s.datagrams) + len(s.parity)) * (c.ep.config.MTU + heldPacketBytes)
 	}
 	if c.closing.retired {
 		used = 0 // what was not delivered is garbage with the session

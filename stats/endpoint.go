@@ -13,8 +13,8 @@ type Endpoint struct {
 	// bounds it.
 	Buffered int
 	// WriteBuffered is the memory in bytes of what all sessions and their streams
-	// have to send, or to be acknowledged, to within 16 KiB a session. See
-	// Config.WriteBuffer.
+	// have to send, or to be acknowledged, as allocated, and of what they keep to
+	// send more, to within 16 KiB a session. See Config.WriteBuffer.
 	WriteBuffered int
 	Limits        Limits // those of the endpoint's Config
 	// EndedForMemory counts sessions ended with ErrMemoryPressure. It is

@@ -1,7 +1,10 @@
 // Package bufpool recycles buffers of a few sizes, and elements of one type. A pool
 // belongs to one owner, whose lock guards it. All that it holds was in use at one
-// time, so it never exceeds the peak of its owner's queues.
+// time, so it never exceeds the peak of its owner's queues. Trim lets go of what was not
+// needed since the last Trim.
 package bufpool
+
+import "unsafe"
 
 // Buffers come in a few sizes, so that a small message does not occupy a full
 // segment. The Go allocator rounds none of these sizes up. The third holds the
@@ -47,14 +50,48 @@ type held[E any] struct {
 	free     [classes][][]byte
 	bytes    int // capacity of the buffers in free
 	elements []*E
+	least    [classes]int // free buffers there were at all times since the last Trim
+	idle     int          // likewise, elements
+	trimmed  uint32       // when that was, in milliseconds; 0: not yet
 }
 
-// Held returns the capacity of the free buffers in bytes.
+// Held returns the bytes of memory of what is free.
 func (p *Pool[E]) Held() int {
 	if p.held == nil {
 		return 0
 	}
-	return p.held.bytes
+	var e E
+	return p.held.bytes + len(p.held.elements)*int(unsafe.Sizeof(e))
+}
+
+// Trim releases what was free at all times since the last Trim, if that was a given time
+// ago. Both times are in milliseconds of a clock that may wrap around.
+func (p *Pool[E]) Trim(now, after uint32) {
+	h := p.held
+	if h == nil || h.trimmed != 0 && now-h.trimmed < after {
+		return
+	}
+	if now = max(now, 1); h.trimmed != 0 {
+		for class := range h.free {
+			for _, buf := range h.free[class][:h.least[class]] {
+				h.bytes -= cap(buf)
+			}
+			h.free[class] = without(h.free[class], h.least[class])
+		}
+		h.elements = without(h.elements, h.idle)
+	}
+	for class := range h.free {
+		h.least[class] = len(h.free[class])
+	}
+	h.idle, h.trimmed = len(h.elements), now
+}
+
+// without returns a list without its first n elements, and without their memory.
+func without[T any](list []T, n int) []T {
+	if n == 0 {
+		return list
+	}
+	return append([]T(nil), list[n:]...)
 }
 
 // hold returns p.held, which it makes if there is none.
@@ -77,6 +114,7 @@ func (p *Pool[E]) Get(n int) []byte {
 	free := p.held.free[class]
 	buf := free[len(free)-1]
 	p.held.free[class] = free[:len(free)-1]
+	p.held.least[class] = min(p.held.least[class], len(free)-1)
 	p.held.bytes -= cap(buf)
 	return buf[:n]
 }
@@ -111,6 +149,7 @@ func (p *Pool[E]) New() *E {
 	n := len(p.held.elements) - 1
 	e := p.held.elements[n]
 	p.held.elements = p.held.elements[:n]
+	p.held.idle = min(p.held.idle, n)
 	return e
 }
 

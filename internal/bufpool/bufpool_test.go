@@ -47,6 +47,40 @@ func TestGrow(t *testing.T) {
 	require.Equal(t, 128, p.Held(), "the smaller buffer is free")
 }
 
+// Trim releases what was not needed since the last one, and counts the rest.
+func TestTrim(t *testing.T) {
+	var p Pool[[10]int]
+	p.Trim(1, 100) // nothing is held
+	for _, begin := range []uint32{1, 1<<32 - 250} {
+		var all [][]byte
+		var elements []*[10]int
+		for range 10 {
+			all, elements = append(all, p.Get(600)), append(elements, p.New())
+		}
+		for i := range all {
+			p.Put(all[i])
+			p.Free(elements[i])
+		}
+		const each = 1536 + 80
+		p.Trim(begin, 100)
+		require.Equal(t, 10*each, p.Held(), "the first one sees how much there is")
+		p.Trim(begin+99, 100)
+		require.Equal(t, 10*each, p.Held(), "too early")
+		first, second := p.Get(600), p.Get(600) // two are in use at a time
+		p.Put(first)
+		p.Put(second)
+		p.Free(p.New())
+		p.Put(p.Get(1)) // of another class
+		p.Trim(begin+100, 100)
+		require.Equal(t, 2*1536+80+128, p.Held())
+		p.Put(p.Get(600))
+		p.Trim(begin+300, 100)
+		require.Equal(t, 1536, p.Held())
+		p.Trim(begin+400, 100)
+		require.Zero(t, p.Held())
+	}
+}
+
 func TestElements(t *testing.T) {
 	var p Pool[int]
 	e := p.New()

@@ -16,8 +16,11 @@ const (
 	// manyStreams is how many streams a table has had when its memory is worth
 	// giving back.
 	manyStreams = 64
-	// maxRefusals is how many streams may wait to be refused.
-	maxRefusals = 4096
+	// maxRefusals is how many streams may wait to be refused. While mostRefusing
+	// refusals are not acknowledged, the others wait: the peer causes them, and may
+	// withhold that.
+	maxRefusals  = 4096
+	mostRefusing = 64
 	// BytesHeld is what a stream takes in memory beside what has arrived.
 	BytesHeld = 768
 )
@@ -222,7 +225,10 @@ func (t *Table) opened(h *Header, refuse bool) *Stream {
 }
 
 // Waits reports whether Pull would queue a segment.
-func (t *Table) Waits() bool { return t.sched.busy() || len(t.refused) > 0 }
+func (t *Table) Waits() bool { return t.sched.busy() || t.refuses() }
+
+// refuses reports whether a refusal may be sent.
+func (t *Table) refuses() bool { return len(t.refused) > 0 && t.control.InFlight < mostRefusing }
 
 // Busy reports whether messages wait that the peer takes, or control.
 func (t *Table) Busy() bool { return t.sched.busy() }
@@ -239,7 +245,7 @@ func (t *Table) Pull(plain bool) bool {
 	if len(t.openings) > 0 {
 		t.Announce()
 	}
-	if n := len(t.refused); n > 0 {
+	if n := len(t.refused); t.refuses() {
 		id := t.refused[n-1]
 		if t.refused = t.refused[:n-1]; n == 1 {
 			t.refused = nil
