@@ -266,6 +266,7 @@ var layers = map[string][]string{
 		"internal/list",
 		"internal/inturn",
 		"internal/eyeballs",
+		"internal/fairqueue",
 		"internal/packetkeys",
 		"internal/protect",
 		"internal/handshake",
@@ -289,6 +290,7 @@ var layers = map[string][]string{
 	"internal/wakeq":        nil,
 	"internal/inturn":       nil,
 	"internal/eyeballs":     nil,
+	"internal/fairqueue":    nil,
 	"internal/shed":         nil,
 	"internal/incast":       nil,
 	"internal/readturn":     nil,
@@ -402,6 +404,7 @@ var standardOnly = []string{
 	"internal/list",
 	"internal/inturn",
 	"internal/eyeballs",
+	"internal/fairqueue",
 }
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {
