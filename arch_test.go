@@ -269,6 +269,7 @@ var layers = map[string][]string{
 		"internal/inturn",
 		"internal/eyeballs",
 		"internal/neterr",
+		"internal/fairqueue",
 		"internal/packetkeys",
 		"internal/protect",
 		"internal/handshake",
@@ -293,6 +294,7 @@ var layers = map[string][]string{
 	"internal/inturn":       nil,
 	"internal/eyeballs":     nil,
 	"internal/neterr":       nil,
+	"internal/fairqueue":    nil,
 	"internal/shed":         nil,
 	"internal/incast":       nil,
 	"internal/readturn":     nil,
@@ -410,6 +412,7 @@ var standardOnly = []string{
 	"internal/inturn",
 	"internal/eyeballs",
 	"internal/neterr",
+	"internal/fairqueue",
 }
 
 func TestLeavesImportTheStandardLibrary(t *testing.T) {

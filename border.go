@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -35,6 +37,7 @@ type sharedState struct {
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queues[*Conn]
+	handshakes       *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no
@@ -331,6 +334,11 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 	defer e.mu.Unlock()
 	s := e.replies.cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
 	return signal{sigPing, s[0], s[1]}
+}
+
+// workTLS has a session do work of its TLS handshake when it is the turn of its flow.
+func (e *Endpoint) workTLS(flow netip.Addr, c *Conn, x *handshake.Exchange, work handshake.Work) {
+	e.handshakes.Go(flow, func() { c.workTLS(x, work) })
 }
 
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of

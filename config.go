@@ -297,6 +297,12 @@ const (
 // made, or that the peer is present. Anyone can forge its first packets, unless
 // Config.Cipher authenticates them; then anyone who has recorded them can replay the
 // session.
+//
+// Without TLS legacy peers can be dialled, whatever this says, if they ignore frg of WASK
+// and WINS, as kcp-go and the C reference do. A peer that fails at what it does not know,
+// such as @hazae41/kcp of npm, cannot be dialled: HELLO and INFO go in front of the first
+// data, with DialOptions.Quiet too. It can dial: with Config.KeepAlive below 0 it is sent
+// nothing that the reference does not send.
 type LegacyPeers uint8
 
 const (

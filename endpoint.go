@@ -3,11 +3,13 @@ package kcp
 import (
 	"context"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -128,6 +130,9 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
 	e.resetSecret = e.newResetSecret()
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
+	if e.config.TLS != nil {
+		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
+	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)

@@ -318,12 +318,19 @@ func (e *Endpoint) reportHandshake(remote net.Addr, err *HandshakeError) {
 	}
 }
 
-// call makes the calls that wait, and those that come meanwhile.
+// call makes the calls that wait, and those that come meanwhile. One of them may end the
+// goroutine: another then goes on.
 func (q *failedHandshakes) call() {
+	done := false
+	defer func() {
+		if !done {
+			go q.call()
+		}
+	}()
 	for {
 		q.mu.Lock()
 		if len(q.waiting) == 0 {
-			q.calling = false
+			q.calling, done = false, true
 			q.mu.Unlock()
 			return
 		}

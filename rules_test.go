@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/lingering"
@@ -204,6 +205,7 @@ func endpointFigures() []rulebook.Figure {
 		{foreign, "64 in a row", manyTimeouts},
 		{foreign, "20 ms", timeoutGap},
 		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
+		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| Stateless reset", "10 000 a second", resetRate},
 		{"| After a handover", "800 ms", drainHold},

@@ -3,6 +3,7 @@ package kcp
 import (
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -119,7 +120,8 @@ func signalOf(s handshake.Signal) signal { return signal{signalCode(s.Code), s.S
 
 // advanceTLS runs TLS if something has arrived for it. That may take milliseconds,
 // and calls callbacks of the application's tls.Config: so it is done on a goroutine
-// of its own, without locks.
+// of its own, without locks, when it is the turn of the peer's network. Addresses that
+// are not validated share one turn, as anybody may have forged them.
 func (c *Conn) advanceTLS() {
 	x := c.tlsHandshake()
 	if x == nil || c.closing.state == stateEnded {
@@ -128,17 +130,25 @@ func (c *Conn) advanceTLS() {
 	var r handshake.Result
 	work, ok := x.Next(&r)
 	if ok {
-		go c.workTLS(x, work)
+		var flow netip.Addr
+		if !c.hs.unvalidated.Load() {
+			key := c.entry.Key()
+			flow = key.Network()
+		}
+		c.ep.workTLS(flow, c, x, work)
 	}
 	c.tookHandshake(x, &r)
 }
 
-// workTLS is the goroutine of advanceTLS. It locks c.mu once TLS has returned.
+// workTLS is the goroutine of advanceTLS. It locks c.mu, and releases it while TLS works.
 func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	c.ep.repeat.wait(c.entry.Conv, rankTLS)
-	s := work.Run()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	var s handshake.Step
+	if !x.Over() { // while it waited
+		c.unlocked(func() { s = work.Run() })
+	}
 	var r handshake.Result
 	if !x.Worked(s, &r) {
 		if c.closing.state != stateEnded {

@@ -10,12 +10,15 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"runtime"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/assert"
@@ -508,4 +511,68 @@ func TestAlertLeavesBeforeDialReturns(t *testing.T) {
 		})
 	}
 	all.Wait()
+}
+
+// Callbacks of the application that block hold up their own handshake alone, and nothing
+// of it is left once they have returned. HandshakeFailed may block, or end its goroutine.
+func TestTLSCallbacksThatDoNotReturn(t *testing.T) {
+	for name, callback := range map[string]func(){
+		"blocks": func() { time.Sleep(time.Minute) },
+		"exits":  runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorld(t, 0, clean, func(t *testing.T, w *world) {
+				var failed atomic.Int32
+				server := secured(Config{HandshakeFailed: func(net.Addr, error) {
+					failed.Add(1)
+					callback()
+				}})
+				server.TLS = server.TLS.Clone()
+				server.TLS.ClientAuth = tls.RequestClientCert
+				calls := func(does bool) error {
+					switch {
+					case !does:
+						return nil
+					case name == "blocks": // crypto/tls waits for ever for a goroutine that has ended
+						callback()
+					}
+					return errors.New("refused")
+				}
+				server.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+					return nil, calls(hello.ServerName == "callback")
+				}
+				server.TLS.VerifyPeerCertificate = func(certs [][]byte, _ [][]*x509.Certificate) error {
+					return calls(len(certs) > 0)
+				}
+				l := w.listen(server)
+				honest := secured(Config{})
+				honest.TLS = honest.TLS.Clone()
+				honest.TLS.Certificates = nil
+				e, _ := w.endpoint("10.0.0.2:5000", honest)
+				unnamed := secured(Config{DialTimeout: 5 * time.Second})
+				unnamed.TLS = &tls.Config{InsecureSkipVerify: true, ServerName: "callback"}
+				certified := secured(Config{DialTimeout: 5 * time.Second})
+				certified.TLS = certified.TLS.Clone()
+				certified.TLS.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+					return &certified.TLS.Certificates[0], nil
+				}
+				refusing := secured(Config{})
+				refusing.TLS = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "other"}
+				for i, config := range []*Config{unnamed, certified, refusing, refusing} {
+					x, _ := w.endpoint("10.0.0.3:"+strconv.Itoa(6000+i), config)
+					_, err := x.Dial(context.Background(), l.Addr())
+					require.Error(t, err)
+					start := time.Now()
+					a := w.dial(e)
+					bothWays(t, a, accepted(t, l), []byte("up"), []byte("down"))
+					require.Less(t, time.Since(start), 2*fairqueue.Lease+10*roundTrip)
+					require.NoError(t, a.Close())
+				}
+				time.Sleep(10 * time.Minute)
+				require.GreaterOrEqual(t, failed.Load(), int32(2))
+				require.Zero(t, l.Stats().Sessions)
+				require.Zero(t, l.Stats().Buffered)
+			})
+		})
+	}
 }

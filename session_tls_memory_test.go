@@ -13,6 +13,7 @@ import (
 	"math/big"
 	"net/netip"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"time"
 	"weak"
 
+	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
@@ -270,6 +272,63 @@ func TestTLSHandshakesInProgressAreLimited(t *testing.T) {
 		defer l.Endpoint().mu.RUnlock()
 		require.Zero(t, l.Endpoint().table.Shaking())
 	})
+}
+
+// TLS works on fewer handshakes at a time than there are processors, but on one at
+// least, and the networks of its peers take turns: many handshakes of one delay that of
+// another by one. Callbacks that do not return delay it by little.
+func TestTLSHandshakesTakeTurns(t *testing.T) {
+	const work, many = 10 * time.Millisecond, 40
+	for _, stuck := range []bool{false, true} {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			config := secured(Config{AddressValidation: ValidateAlways})
+			server := *config
+			server.TLS = config.TLS.Clone()
+			var mu sync.Mutex // guards the next
+			var working, most int
+			count := func(n int) {
+				mu.Lock()
+				defer mu.Unlock()
+				working += n
+				most = max(most, working)
+			}
+			server.TLS.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
+				count(1)
+				defer count(-1)
+				if stuck && strings.HasPrefix(hello.ServerName, "stuck") {
+					time.Sleep(time.Minute)
+				}
+				time.Sleep(work)
+				return nil, nil
+			}
+			l := w.listen(&server)
+			dial := func(addr, name string) {
+				config := *config
+				config.TLS = config.TLS.Clone()
+				config.TLS.InsecureSkipVerify, config.TLS.ServerName = true, name
+				e, _ := w.endpoint(addr, &config)
+				_, _ = e.Dial(context.Background(), l.Addr())
+			}
+			for i := range many {
+				name := "many"
+				if i < 2 {
+					name = "stuck"
+				}
+				go dial("10.0.9.9:0", name)
+			}
+			time.Sleep(2*roundTrip + 3*work) // they have cookies, and wait
+			start := time.Now()
+			dial("10.0.0.2:0", "one")
+			took := time.Since(start)
+			time.Sleep(2 * time.Minute)
+			if stuck {
+				require.Less(t, took, 2*roundTrip+3*fairqueue.Lease)
+				return
+			}
+			require.Less(t, took, 2*roundTrip+4*work)
+			require.Equal(t, max(1, runtime.GOMAXPROCS(0)-1), most)
+		})
+	}
 }
 
 // What a handshake in progress takes is counted, be it that the server's

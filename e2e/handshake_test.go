@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -291,4 +292,60 @@ func divide(p []byte) (data, others []byte) {
 		p = p[n:]
 	}
 	return data, others
+}
+
+// A peer that dials without signals is sent none, unless keep-alive asks it for a sign
+// of life: nothing that the reference does not send. So peers that fail at signals can
+// dial.
+func TestAcceptedLegacyPeerIsSentNoSignals(t *testing.T) {
+	for _, keepAlive := range []time.Duration{-1, 5 * time.Second} {
+		inWorld(t, 0, clean, func(t *testing.T, w *world) {
+			l := w.listen(&kcp.Config{KeepAlive: keepAlive})
+			pc, err := w.net.Listen("10.0.0.2:5000")
+			require.NoError(t, err)
+			defer pc.Close()
+			signals, answer := 0, []byte(nil)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				buf := make([]byte, 2000)
+				for {
+					n, _, err := pc.ReadFrom(buf)
+					if err != nil {
+						return
+					}
+					for p := buf[:n]; len(p) >= headerSize; {
+						size := int(binary.LittleEndian.Uint32(p[20:]))
+						switch cmd, frg := p[4], p[5]; cmd {
+						case cmdPush:
+							answer = append(answer, p[headerSize:headerSize+size]...)
+							sn, ts := binary.LittleEndian.Uint32(p[12:]), binary.LittleEndian.Uint32(p[8:])
+							_, _ = pc.WriteTo(packetOf(7, ack(sn, ts, 0)), net.UDPAddrFromAddrPort(acceptorAddr))
+						case cmdWask, cmdWins:
+							if frg != 0 {
+								signals++
+							}
+						default:
+							require.EqualValues(t, cmdAck, cmd)
+						}
+						p = p[headerSize+size:]
+					}
+				}
+			}()
+			_, err = pc.WriteTo(packetOf(7, push(0, 0, "question")), net.UDPAddrFromAddrPort(acceptorAddr))
+			require.NoError(t, err)
+			c := accepted(t, l)
+			w.hear(c, "question")
+			w.say(c, "the answer")
+			time.Sleep(time.Minute)
+			if keepAlive < 0 {
+				require.NoError(t, c.Close())
+				time.Sleep(time.Minute)
+			}
+			require.NoError(t, pc.Close())
+			<-done
+			require.Equal(t, "the answer", string(answer))
+			require.Equal(t, keepAlive > 0, signals > 0, "%d signals", signals)
+		})
+	}
 }

@@ -239,6 +239,10 @@ func (x *Exchange) Worked(s Step, r *Result) bool {
 	return true
 }
 
+// Over reports whether the handshake has failed, or was closed: no work is to be done
+// for it.
+func (x *Exchange) Over() bool { return x.Failed || x.closed }
+
 // Completed is what TLS has agreed on.
 type Completed struct {
 	State tls.ConnectionState

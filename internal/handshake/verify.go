@@ -73,7 +73,9 @@ func (t *TLS) checkCertificates(messages []byte) error {
 var errTakesLong = errors.New("certificates that take long to verify")
 
 // takesLong returns errTakesLong with the alert for it.
-func takesLong() error { return fmt.Errorf("%w: %w", errTakesLong, tls.AlertError(alertBadCertificate)) }
+func takesLong() error {
+	return fmt.Errorf("%w: %w", errTakesLong, tls.AlertError(alertBadCertificate))
+}
 
 // certificatesIn returns the certificates of a Certificate message (RFC 8446 §4.4.2),
 // up to one more than a peer may send; nil if it is not well-formed.
