@@ -31,9 +31,9 @@ const (
 	pathDelay   = 20 * time.Millisecond // one way
 	heldFor     = 300*time.Millisecond + 137*time.Microsecond
 	overtakenBy = time.Millisecond + 137*time.Microsecond // what leaves so much later
-	comesBack   = 10 * time.Millisecond                   // after this a killed server is there again
+	comesBack   = 10 * time.Millisecond                   // of a killed server
 	runLimit    = 8 * time.Second                         // of a conversation
-	movedLimit  = 45 * time.Second                        // of sessions whose last packets went to a former address
+	movedLimit  = 45 * time.Second                        // of what a client leaves that has moved
 	quietAfter  = 2 * time.Second                         // from when no session is left
 	quietFor    = 90 * time.Second
 	hangLimit   = 200 * time.Second
