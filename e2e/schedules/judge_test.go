@@ -38,7 +38,6 @@ func (tr *trial) converse(attempt int) bool {
 	if err != nil {
 		return tr.forgiven(&end{tr, nil, tr.client, "client"}, fmt.Errorf("dial: %w", err), attempt)
 	}
-	tr.note(c)
 	e := &end{tr, c, tr.client, "client"}
 	if err := tr.life.client(e); err != nil {
 		_ = c.Abort()
