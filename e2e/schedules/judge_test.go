@@ -38,7 +38,6 @@ func (tr *trial) converse(attempt int) bool {
 	if err != nil {
 		return tr.forgiven(&end{tr, nil, tr.client, "client"}, fmt.Errorf("dial: %w", err), attempt)
 	}
-	tr.note(c)
 	e := &end{tr, c, tr.client, "client"}
 	if err := tr.life.client(e); err != nil {
 		_ = c.Abort()
@@ -69,7 +68,7 @@ func (tr *trial) live(e *end, life func(e *end) error) {
 	case e.of.dead.Load(): // it was killed: what its calls return concerns nobody
 	case tr.broken() && isDocumented(err):
 	case tr.movedAway() && errors.Is(err, kcp.ErrNotDelivered):
-	case tr.broken() && tr.life.shuts && errors.Is(err, net.ErrClosed): // by the second conversation
+	case tr.broken() && tr.life.shuts && errors.Is(err, net.ErrClosed):
 	default:
 		tr.fail("%s: %v", e.who, err)
 	}
@@ -105,7 +104,7 @@ func (tr *trial) breakLimit() time.Duration {
 
 // judgeRest judges how many sessions there were, and what is left of them.
 func (tr *trial) judgeRest() {
-	time.Sleep(heldFor + 2*pathDelay) // then what is held has arrived, and a killed server is back
+	time.Sleep(heldFor + 2*pathDelay) // what is held has arrived, a killed server is back
 	var ends []*process               // that should have had sessions
 	if tr.life.peer == nil {
 		ends = append(ends, tr.client)
@@ -420,7 +419,7 @@ func (r *receipts) judgeOne(i int, err error) {
 		}
 	}
 	from := r.queued[i]
-	if at := time.Unix(0, e.acceptedAt.Load()); at.After(from) { // what had arrived was read then
+	if at := time.Unix(0, e.acceptedAt.Load()); at.After(from) { // read then
 		from = at
 	}
 	if after := r.to.at[i].Sub(from); mortal && arrived && after > limit && !r.waited(i) {

@@ -19,7 +19,7 @@ type life struct {
 	config         func(*kcp.Config)
 	peer           func(tr *trial, attempt int) bool // takes the place of Dial and client
 	ofLegacy       bool                              // the server knows no signals
-	shuts          bool                              // the server is shut down with its first answer
+	shuts          bool                              // the server is shut down
 }
 
 var (

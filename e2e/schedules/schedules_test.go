@@ -103,9 +103,10 @@ func scheduleBudget() budget {
 // Schedules: every placement of a few faults on the packets of a short session.
 //
 // A fault loses a packet, has it arrive twice, holds it for 300 ms, or for 1 ms so that
-// the next ones overtake it, or flips one of its bits. Beside the faults there may be an event: the client has another address from a
-// packet on, or the server is killed before one leaves, and begun anew. Both ends run
-// in virtual time over a path of 20 ms. These are the rules for each run:
+// the next ones overtake it, or flips one of its bits. Beside the faults there may be an
+// event: the client has another address from a packet on, or the server is killed before
+// one leaves, and begun anew. Both ends run in virtual time over a path of 20 ms. These
+// are the rules for each run:
 //
 //   - Bytes. What an end reads is what the other has written, from the first byte on.
 //     Messages are whole; none comes twice, or out of an order that was promised. A

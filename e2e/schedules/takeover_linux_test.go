@@ -9,6 +9,7 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -277,6 +278,8 @@ func TestSchedulesOfTakeovers(t *testing.T) {
 	seed := scheduleSeed(t)
 	room := make(chan struct{}, 8*runtime.GOMAXPROCS(0))
 	text, alone := os.LookupEnv("KCP_SCHEDULE")
+	var runs, failing atomic.Int32
+	t.Cleanup(func() { t.Logf("seed %d: %d schedules, %d failing", seed, runs.Load(), failing.Load()) })
 	for _, w := range scheduleWires(t) {
 		for _, l := range w.lives {
 			if !lives[l.name] {
@@ -290,7 +293,9 @@ func TestSchedulesOfTakeovers(t *testing.T) {
 					all.Go(func() {
 						room <- struct{}{}
 						defer func() { <-room }()
+						runs.Add(1)
 						if _, failures := runTaken(w, l, plan); len(failures) > 0 {
+							failing.Add(1)
 							t.Errorf("KCP_SCHEDULE=%q go test ./e2e/schedules -run 'TestSchedulesOfTakeovers/%s/%s$'\n%q", plan, w.name, l.name, failures)
 						}
 					})

@@ -31,9 +31,9 @@ const (
 	pathDelay   = 20 * time.Millisecond // one way
 	heldFor     = 300*time.Millisecond + 137*time.Microsecond
 	overtakenBy = time.Millisecond + 137*time.Microsecond // what leaves so much later
-	comesBack   = 10 * time.Millisecond                   // after this a killed server is there again
+	comesBack   = 10 * time.Millisecond                   // of a killed server
 	runLimit    = 8 * time.Second                         // of a conversation
-	movedLimit  = 45 * time.Second                        // of sessions whose last packets went to a former address
+	movedLimit  = 45 * time.Second                        // of what a client leaves that has moved
 	quietAfter  = 2 * time.Second                         // from when no session is left
 	quietFor    = 90 * time.Second
 	hangLimit   = 200 * time.Second
@@ -69,7 +69,6 @@ type trial struct {
 	receipts []*receipts
 	inboxes  []*inbox
 	here     chan struct{} // of who waits in meet
-	conns    []*kcp.Conn
 }
 
 // process is an endpoint and its socket. One that is dead says nothing more.
@@ -232,7 +231,6 @@ func (tr *trial) listen() {
 			}
 			p.accepted.Add(1)
 			tr.acceptedAt.Store(time.Now().UnixNano())
-			tr.note(c)
 			tr.lives.Add(1)
 			go func() {
 				defer tr.lives.Add(-1)
@@ -262,13 +260,6 @@ func (tr *trial) restart() {
 	_ = tr.server().endpoint.Close() // its socket is closed, so nobody learns of it
 	time.Sleep(comesBack)
 	tr.listen()
-}
-
-// note keeps the session c.
-func (tr *trial) note(c *kcp.Conn) {
-	tr.mu.Lock()
-	defer tr.mu.Unlock()
-	tr.conns = append(tr.conns, c)
 }
 
 // meet returns when both ends have called it, or after a second.
