@@ -88,6 +88,7 @@ func attack(t testing.TB, data []byte) {
 			if x&1 > 0 {
 				r.k.Compact()
 				r.twin.Compact()
+				r.model.heard = false
 			}
 		default:
 			r.assault(s, x)
