@@ -85,9 +85,9 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 }
 
 // MaxDatagramSize returns the largest datagram that SendDatagram takes, in bytes. It
-// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3), or if the
-// interface refuses larger packets, to what fits into a UDP payload of 1200 bytes, or of
-// Config.MTU if that is smaller.
+// follows the path MTU: it may grow, and shrinks at a black hole (RFC 8899 §4.3), or if
+// the interface refuses larger packets, to what fits into a UDP payload of 1200 bytes,
+// or of Config.MTU if that is smaller.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
