@@ -68,7 +68,7 @@ func (e *Endpoint) troubled(err error) {
 }
 
 // lookNow looks at the route, and does what follows. While there is none it looks again,
-// ever less often, unless sessions that wait for answers want that sooner.
+// less often, unless sessions that wait for answers want that sooner.
 func (e *Endpoint) lookNow(own *ownAddress) {
 	if e.stopped() || e.socket.shards[0].link.Load().inbox != nil {
 		own.looked.Store(never / 2) // after a handover the socket is another process's
