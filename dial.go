@@ -17,8 +17,8 @@ type Dialer struct {
 	// must not be changed while a session uses it.
 	Config *Config
 	// LocalAddr is the local address to dial from, a *net.UDPAddr. nil lets the
-	// system choose, and so does an IP that is unspecified or missing. When the
-	// host has another address, a session only leaves one that the system chose.
+	// system choose, and so does an IP that is unspecified or missing. A session
+	// keeps an address that the caller has chosen, even if the host gets another.
 	LocalAddr net.Addr
 }
 

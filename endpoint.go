@@ -47,16 +47,17 @@ type Endpoint struct {
 
 // socketState is the sockets and their readers.
 type socketState struct {
-	shards     []shard                    // one socket, or several that share a port; immutable
-	owned      bool                       // the package opened the sockets, and closes them after the last use; immutable
-	connected  bool                       // connected to a single peer; Endpoint.mu
-	own        atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
-	disposable bool                       // the system chose the local port, for a single session; set before that session starts
-	dials      int                        // calls of Dial that may still open a session; Endpoint.mu
-	holdUntil  time.Duration              // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
-	done       chan struct{}              // closed when the endpoint closes
-	readers    sync.WaitGroup             // the read goroutines
-	release    sync.Once                  // the first Close releases sockets that are not owned
+	shards     []shard        // one socket, or several that share a port; immutable
+	owned      bool           // the package opened the sockets, and closes them after the last use; immutable
+	connected  bool           // connected to a single peer; Endpoint.mu
+	disposable bool           // the system chose the local port, for a single session; set before that session starts
+	dials      int            // calls of Dial that may still open a session; Endpoint.mu
+	holdUntil  time.Duration  // owned sockets stay open until then, to answer peers of ended sessions; since epoch; Endpoint.mu
+	done       chan struct{}  // closed when the endpoint closes
+	readers    sync.WaitGroup // the read goroutines
+	release    sync.Once      // the first Close releases sockets that are not owned
+
+	own atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
 }
 
 // replyQueue holds the packets that are sent outside any session, and limits

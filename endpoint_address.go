@@ -32,9 +32,9 @@ func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 // mayReroute reports whether the socket is connected again when that is necessary.
 func (e *Endpoint) mayReroute() bool { return e.socket.own.Load() != nil }
 
-// looksAt returns when a session is to have the route looked at: it waits for an answer,
-// and nothing was heard since quiet; or it waits for nothing, has last got data at a time,
-// and asked for something before that. 0: never.
+// looksAt returns when a session is to have the route looked at: it waits for an
+// answer, and nothing was heard since quiet; or it waits for nothing, has last got data
+// at a time, and asked for something before that. 0: never.
 func (e *Endpoint) looksAt(waits bool, quiet, data, asked, rto time.Duration) time.Duration {
 	looked := time.Duration(e.socket.own.Load().looked.Load())
 	if waits {
@@ -68,7 +68,7 @@ func (e *Endpoint) troubled(err error) {
 }
 
 // lookNow looks at the route, and does what follows. While there is none it looks again,
-// ever less often, unless sessions that wait for answers want that sooner.
+// less often, unless sessions that wait for answers want that sooner.
 func (e *Endpoint) lookNow(own *ownAddress) {
 	if e.stopped() || e.socket.shards[0].link.Load().inbox != nil {
 		own.looked.Store(never / 2) // after a handover the socket is another process's

@@ -22,7 +22,7 @@ var lingerers lingering.Set[*Endpoint]
 // only. The one that has been so for longest is given up if there are too many.
 func (e *Endpoint) linger() {
 	if _, ok := e.socket.shards[0].conn().(*net.UDPConn); !ok {
-		return // no descriptor
+		return // a simulated socket has no descriptor
 	}
 	if oldest, ok := lingerers.Add(e, lingering.Limit(udp.Descriptors())); ok {
 		time.AfterFunc(0, oldest.giveUp) // locks of e are held

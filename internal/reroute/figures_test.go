@@ -17,7 +17,7 @@ func TestFigures(t *testing.T) {
 		{when, "every 250 ms", every},
 		{when, "5 s", while},
 		{when, "every 500 ms", everyLater},
-		{when, "2 s", idle},
+		{when, "each 500 ms", idle},
 		{again, "3 looks", confirmations},
 	})
 }

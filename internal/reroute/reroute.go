@@ -30,7 +30,7 @@ const (
 	listening = 500 * time.Millisecond
 	// idle is the most time between two looks for a route that is to come, while no
 	// session waits for it.
-	idle = 2 * time.Second
+	idle = everyLater
 	// confirmations is how many looks in a row have to show another address if the
 	// sessions do not survive that.
 	confirmations = 3

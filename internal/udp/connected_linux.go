@@ -26,8 +26,8 @@ func (k *Connected) state() (s reroute.Socket, err error) {
 	return s, err
 }
 
-// device returns the name of the interface that a socket is bound to. If that is there no
-// longer, the result is no name of any.
+// device returns the name of the interface that a socket is bound to. If the interface is
+// gone, it returns a text that names none.
 func device(fd int) string {
 	name, err := unix.GetsockoptString(fd, unix.SOL_SOCKET, unix.SO_BINDTODEVICE)
 	if err != nil {
