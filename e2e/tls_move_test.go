@@ -9,6 +9,8 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -61,8 +63,10 @@ type schedulePath struct {
 	w        *world
 	schedule schedule
 	client   netip.AddrPort // behind the NAT
-	outside  netip.AddrPort // of the NAT, towards the server
-	seen     [2]int         // packets of the server, and of the client
+
+	mu      sync.Mutex     // guards the fields below
+	outside netip.AddrPort // of the NAT, towards the server
+	seen    [2]int         // packets of the server, and of the client
 }
 
 const (
@@ -80,6 +84,8 @@ func (w *world) newSchedulePath(client netip.AddrPort, s schedule) {
 
 // packet takes a packet that leaves.
 func (p *schedulePath) packet(toServer bool, to netip.AddrPort, packet []byte) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	side := 0
 	if toServer {
 		side = 1
@@ -111,9 +117,12 @@ func (p *schedulePath) packet(toServer bool, to netip.AddrPort, packet []byte) {
 	}
 	for range times {
 		time.AfterFunc(delay, func() {
+			p.mu.Lock()
+			known := to == p.outside // by the NAT
+			p.mu.Unlock()
 			if toServer {
 				p.w.net.Inject(outside, acceptorAddr, packet)
-			} else if to == p.outside { // else the NAT does not know it any more
+			} else if known {
 				p.w.net.Inject(acceptorAddr, p.client, packet)
 			}
 		})
@@ -127,14 +136,14 @@ func converse(w *world, client, server *kcp.Config, s schedule) (took time.Durat
 	l := w.listen(server)
 	e, pc := w.endpoint("10.0.0.2:5000", client)
 	w.newSchedulePath(pc.AddrPort(), s)
-	answers, accepts := make(chan error, 10), 0
+	answers, accepts := make(chan error, 10), atomic.Int32{}
 	go func() {
 		for {
 			c, err := l.AcceptKCP(context.Background())
 			if err != nil {
 				return
 			}
-			accepts++
+			accepts.Add(1)
 			go func() { answers <- answer(c) }()
 		}
 	}()
@@ -155,8 +164,8 @@ func converse(w *world, client, server *kcp.Config, s schedule) (took time.Durat
 	time.Sleep(time.Minute)
 	synctest.Wait()
 	switch sessions := l.Stats().Sessions; {
-	case accepts != 1:
-		err = fmt.Errorf("%d sessions were accepted", accepts)
+	case accepts.Load() != 1:
+		err = fmt.Errorf("%d sessions were accepted", accepts.Load())
 	case sessions != 0:
 		err = fmt.Errorf("%d sessions are left", sessions)
 	case e.Stats().Sessions != 0:
@@ -373,6 +382,7 @@ func TestTLSCopiesFromElsewhereMoveNothing(t *testing.T) {
 				time.Sleep(time.Second)
 				bothWays(t, a, b, content(1, 10_000), content(2, 10_000))
 				w.settle()
+				w.net.SetFilter(nil)
 				require.GreaterOrEqual(t, copied, 2)
 				require.Positive(t, sent, "cookies and challenges")
 				require.LessOrEqual(t, sent, test.most*taken)
