@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,24 +23,32 @@ func TestReroutedSendsAtOnce(t *testing.T) {
 			send(t, a, []byte("before"))
 			receive(t, b, []byte("before"))
 			w.settle()
-			down, seen := true, time.Time{}
+			var down atomic.Bool
+			down.Store(true)
+			seen := make(chan time.Time, 1)
 			w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
-				if seen.IsZero() && !down && from.String() != serverAddr {
-					seen = time.Now()
+				if down.Load() {
+					return false
 				}
-				return !down
+				if from.String() != serverAddr {
+					select {
+					case seen <- time.Now():
+					default:
+					}
+				}
+				return true
 			})
 			_, err := a.Write([]byte("in the outage"))
 			require.NoError(t, err)
 			time.Sleep(12*time.Second + 123*time.Millisecond)
-			down = false
+			down.Store(false)
 			again := time.Now()
 			if rerouted {
 				a.rerouted(false)
 			}
 			receive(t, b, []byte("in the outage"))
 			if took := time.Since(again); rerouted {
-				require.Zero(t, seen.Sub(again))
+				require.Zero(t, (<-seen).Sub(again))
 				require.Equal(t, roundTrip/2, took)
 			} else {
 				require.Greater(t, took, roundTrip)

@@ -22,13 +22,13 @@ type addrPortConn interface {
 // portable is what all Conns that move one datagram per call have in common.
 type portable struct{ buf []byte }
 
-func (portable) BatchSize() int     { return 1 }
-func (portable) Features() Features { return Features{} }
-func (portable) Release() error     { return nil }
-func (portable) KeepsWhole() bool   { return false }
+func (*portable) BatchSize() int     { return 1 }
+func (*portable) Features() Features { return Features{} }
+func (*portable) Release() error     { return nil }
+func (*portable) KeepsWhole() bool   { return false }
 
-func (portable) Merging() Merging             { return Merging{Off: portableReason} }
-func (portable) OnRefusal(func(RefusalError)) {}
+func (*portable) Merging() Merging             { return Merging{Off: portableReason} }
+func (*portable) OnRefusal(func(RefusalError)) {}
 
 // portableReason is why a Conn does not merge that moves one datagram per call.
 const portableReason = "datagrams leave one by one: KCP_DISABLE_MMSG, no socket of Linux, or no sendmmsg"

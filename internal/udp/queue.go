@@ -15,7 +15,7 @@ type Queue struct {
 
 // ReadQueue reports false: only a socket of the system has a buffer that can be
 // read.
-func (portable) ReadQueue(*Queue) bool { return false }
+func (*portable) ReadQueue(*Queue) bool { return false }
 
 // ReadQueue sets q if s is a socket of the system.
 func (s *single) ReadQueue(q *Queue) bool {
