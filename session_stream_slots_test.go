@@ -175,7 +175,10 @@ func TestUnreadOfEndedStreamsIsBounded(t *testing.T) {
 				_ = s.Close()
 			}
 			time.Sleep(3 * time.Second)
-			for range b.streams.Waiting() {
+			b.mu.Lock()
+			waiting := b.streams.Waiting()
+			b.mu.Unlock()
+			for range waiting {
 				unread = append(unread, acceptStream(t, b))
 			}
 		}
