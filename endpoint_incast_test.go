@@ -425,7 +425,7 @@ func TestIncastSharesAreMaxMin(t *testing.T) {
 		t.Logf("%.0f %% of %v a segment, Jain's index %.4f, from %.2f to %.2f of the share", all/1448*pace.Seconds()*100, pace, jain(ratios), worst, best)
 		within := 0.1
 		if testing.Short() {
-			within = 0.3 // few senders of many segments
+			within = 0.5 // few senders of many segments: one of them may have a burst of losses
 		}
 		require.Greater(t, jain(ratios), 0.99)
 		require.Greater(t, worst, 1-within)

@@ -396,6 +396,7 @@ func panicCalls() map[string]func(w *panicWorld) {
 // A callback panics within a call of the application, which recovers. No lock stays
 // held; the session goes on, or has ended; the endpoint goes on.
 func TestPanicsOfCallbacks(t *testing.T) {
+	simulated(t)
 	t.Parallel()
 	sprung := make(map[string]bool) // callbacks and calls
 	calls := panicCalls()
@@ -432,6 +433,7 @@ func TestPanicsOfCallbacks(t *testing.T) {
 // culprit.
 func TestPanicsEndTheProgram(t *testing.T) {
 	sequential(t)
+	simulated(t)
 	const variable = "KCP_TEST_PANIC_OF"
 	culprits := []string{"Done", "HandshakeFailed", "GetCertificate", "Tracer of a listener", "datagrams of a reader"}
 	culprit := os.Getenv(variable)

@@ -44,8 +44,8 @@ func transferAfter(t *testing.T, pause time.Duration, config *kcp.Config) (cost 
 	return cost
 }
 
-// A session that was idle for weeks goes on as after an hour. The order of what happens at
-// one instant differs from run to run, and with it the figures by a little.
+// A session that was idle for weeks goes on as after an hour. The order of what happens
+// at one instant differs from run to run, and with it the figures by a little.
 func TestSessionsRest(t *testing.T) {
 	t.Parallel()
 	for name, config := range map[string]*kcp.Config{
