@@ -210,7 +210,7 @@ func (c *Conn) unansweredSince() (at time.Duration, ok bool) {
 // process, or the machine, counts as having been frozen.
 const frozenParts = 8
 
-// thaw takes note of a wake-up that is late by so much. If the process was frozen, that
+// thaw is called at a wake-up that is late by so much. If the process was frozen, that
 // is no silence of the peer, whose answers may wait at the socket: PeerTimeout begins
 // with what is sent from now on. The other time-outs leave the time out.
 func (c *Conn) thaw(late time.Duration) {

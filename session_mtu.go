@@ -216,7 +216,7 @@ func (c *Conn) shrinkMTU(size, fits int) {
 	}
 }
 
-// sizeRefused takes note that the system does not send packets of size bytes to the
+// sizeRefused is called when the system does not send packets of size bytes to the
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
 func (c *Conn) sizeRefused(size int) {

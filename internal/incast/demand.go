@@ -28,7 +28,7 @@ func bucketOf(n uint32) int {
 	return 8*octave + int(n>>(octave-4)&7)
 }
 
-// Add takes note that a sender has sent n bytes, besides the bytes of before; 0: it is
+// Add counts n bytes that a sender has sent, besides the bytes of before; 0: it is
 // its first in the epoch. It returns all its bytes of the epoch. What is not in the
 // histogram is not taken out of it: then the sender counts as one that begins.
 func (d *Demand) Add(before, n uint32) (all uint32) {
