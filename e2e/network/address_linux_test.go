@@ -74,6 +74,9 @@ func orShort(one family) []family {
 
 // A caller that has chosen the address gets no other. The session waits for that one.
 func TestChosenAddressIsKept(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	for _, a := range orShort(ipv4) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
@@ -112,6 +115,9 @@ func TestPeerLostNamesSocketError(t *testing.T) {
 
 // A socket that the caller has connected is the caller's: it stays as it is.
 func TestForeignSocketIsLeftAlone(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	for _, a := range orShort(ipv4) {
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
@@ -174,6 +180,9 @@ func TestBoundInterfaceIsKept(t *testing.T) {
 
 // A neighbour is reached by the interface of its zone, which may get another number.
 func TestLinkLocalPeer(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
 	p := newPlan(t, client(t))
 	linkLocal := func() {
 		p.client.must(t, "ip addr replace fe80::2/64 dev wlan nodad")
