@@ -55,7 +55,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
 		due |= dueProbes
 	}
-	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.held || k.snd.loss.suspects.head != nil {
+	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.loss.held || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
 	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
@@ -83,7 +83,7 @@ func (k *KCP) Flush() {
 	}
 	packets, bare := k.counters.PacketsSent, len(k.out.packet)
 	if due&dueAcks != 0 {
-		if len(k.rcv.ackRepeats.items) > 0 {
+		if k.rcv.ackRepeats != nil {
 			k.repeatAcks(&h)
 		}
 		if k.cfg.ext.ThinAcks {
@@ -296,15 +296,13 @@ func (k *KCP) admit(window uint32, rate int64) {
 		}
 	}
 	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
-		at := k.snd.nxt
 		if k.rare != nil {
 			k.pull()
-			at = k.place(at)
 		}
-		if k.snd.nxt == k.snd.end {
+		s := k.snd.queue.head
+		if s == nil {
 			break
 		}
-		s := k.snd.ring.at(at)
 		if s.tag != nil && k.dropSpent() {
 			continue
 		}
@@ -336,9 +334,8 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.Begun = true
 		}
-		if k.rare != nil {
-			k.leaveGap(s)
-		}
+		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.nxt-k.snd.una)+1)
+		k.snd.ring.set(k.snd.nxt, k.snd.queue.popFront())
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)

@@ -67,9 +67,8 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 
 // arrived reports whether segment sn has already arrived.
 func (k *KCP) arrived(sn seq) bool {
-	head := k.rcv.nxt - seq(k.rcv.queued)
 	return sn.Before(k.rcv.nxt) ||
-		sn.Within(head, head+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
+		sn.Within(k.rcv.nxt, k.rcv.nxt+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
 }
 
 // mayAssemble reports whether there is room for n bytes of segment sn, which
