@@ -322,7 +322,7 @@ var layers = map[string][]string{
 	"internal/mutate":       nil,
 	"internal/rulebook":     nil,
 	"internal/budget":       nil,
-	"internal/executed":     {"", "internal/budget", "internal/selfsigned"},
+	"internal/executed":     {"", "internal/selfsigned"},
 	"netsim":                {"internal/udp"},
 	"stats":                 nil,
 	"trace":                 nil,

@@ -5,6 +5,7 @@ package budget
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -12,7 +13,23 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"testing"
 )
+
+//go:embed testdata/budgets.txt
+var table string
+
+// Test compares figures with the table of the module, testdata/budgets.txt.
+func Test(t *testing.T, figures map[string]int) {
+	t.Helper()
+	lines, err := Parse(table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrong := Check(lines, figures); wrong != nil {
+		t.Errorf("internal/budget/testdata/budgets.txt (CONTRIBUTING.md says when lines change):\n%s", strings.Join(wrong, "\n"))
+	}
+}
 
 // Line is a line of a table.
 type Line struct {
