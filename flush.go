@@ -334,6 +334,9 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.Begun = true
 		}
+		if k.rare != nil && !s.ofStream() {
+			k.enterOwn(s)
+		}
 		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.nxt-k.snd.una)+1)
 		k.snd.ring.set(k.snd.nxt, k.snd.queue.popFront())
 		k.snd.nxt++
@@ -430,9 +433,9 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.putAbandoned(s, h)
 			return
 		}
-		if s.ofStream() {
-			h.cmd = cmdStream
-		}
+	}
+	if s.inStream() {
+		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
 	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.lost > 0 {

@@ -64,16 +64,18 @@ type KCP struct {
 
 // rareMachine is what few conversations need.
 type rareMachine struct {
-	streaming      bool     // the host queues stream segments
-	streamSegments int      // of streams that are waiting or in flight
-	streamBytes    int      // their payload
+	streaming      bool // the host queues stream segments
+	streamSegments int  // of streams that are waiting or in flight
+	streamBytes    int  // their payload
+	own            ownFlow
 	capped         *rateCap // nil: the rate is not capped
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
 func (k *KCP) rareMachine() *rareMachine {
 	if k.rare == nil {
-		k.rare = new(rareMachine)
+		// No segment of a stream was sent, or has arrived, before.
+		k.rare = &rareMachine{own: ownFlow{next: k.snd.nxt, arrived: k.rcv.nxt}}
 	}
 	return k.rare
 }
@@ -269,6 +271,9 @@ func (k *KCP) Compact() {
 	}
 	if k.rcv.early == 0 {
 		k.rcv.ring = recvRing{}
+	}
+	if k.rare != nil && k.rare.own.early == 0 {
+		k.rare.own.ring = recvRing{}
 	}
 	if len(k.rcv.acks) == 0 {
 		k.rcv.acks = nil

@@ -48,6 +48,9 @@ func (k *KCP) Held() int {
 	if r := k.rcv.ackRepeats; r != nil {
 		n += cap(r.items) * repeatBytesHeld
 	}
+	if k.rare != nil {
+		n += k.rare.own.ring.Len() * placeBytes
+	}
 	return n + (k.rcv.queue.places.Len()+k.rcv.ring.Len())*placeBytes + cap(k.rcv.acks)*ackBytesHeld +
 		cap(k.signals)*signalBytesHeld
 }

@@ -38,6 +38,8 @@ type sessionPort interface {
 	sendBytes() int
 	sendMemory() int
 	segmentPayload() int
+	sendPayload() int
+	numberSegments()
 	longestMessage() int
 	fragmentLimit() int
 	sendLimit() int
@@ -246,7 +248,7 @@ func (k *KCP) sendEnd() seq { return k.snd.nxt + seq(k.snd.queue.n) }
 // sendBytes returns the payload bytes that are waiting or not acknowledged.
 func (k *KCP) sendBytes() int { return k.snd.bytes }
 
-// segmentPayload returns the payload bytes of a full segment.
+// segmentPayload returns the payload bytes of a full segment of a stream.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
 
 // sendLimit returns the send window in segments.

@@ -140,7 +140,8 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if k.cfg.trace != nil {
 		k.cfg.trace.received(h, payload)
 	}
-	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
+	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) ||
+		h.cmd == cmdStream && k.refusesOwn(h, payload) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -171,16 +172,20 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	}
 	abandoned := false
 	if h.cmd == cmdStream {
+		if o, ok := decodeOwn(payload); ok {
+			return k.keepOwn(h, &o, ack)
+		}
 		if abandoned = streams.AbandonsSegment(payload); !abandoned {
 			return k.keepStream(h, payload, ack)
 		}
 		payload = nil
 	}
 	if !abandoned && k.inOrder(h) {
-		if !k.deliverDirect(h, payload) {
+		if !k.deliverDirect(h.frg, payload) {
 			k.enqueue(h.frg).data = k.copyOf(payload)
-			k.rcv.nxt++
 		}
+		k.rcv.nxt++
+		k.countOwn()
 		k.counters.BytesReceived += uint64(len(payload))
 		k.deliver()
 		return true
@@ -229,11 +234,18 @@ func (k *KCP) earlyPlace(sn seq, ack ackItem) *recvSegment {
 	return s
 }
 
-// dropEarly removes s, the early segment rcv_nxt, and moves rcv_nxt past it.
-func (k *KCP) dropEarly(s *recvSegment) {
-	*s = recvSegment{}
-	k.rcv.early--
-	k.rcv.nxt++
+// takePlace takes the place of segment sn, whose data does not wait for the segments
+// before it, and reports whether it is new.
+func (k *KCP) takePlace(sn seq, ack ackItem) bool {
+	if sn == k.rcv.nxt && (k.rcv.early == 0 || !k.rcv.ring.at(sn).held) {
+		k.rcv.nxt++
+		return true
+	}
+	s := k.earlyPlace(sn, ack)
+	if s != nil {
+		s.stream = true
+	}
+	return s != nil
 }
 
 // duplicate counts a segment that had already arrived.
@@ -245,16 +257,15 @@ func (k *KCP) duplicate() {
 	k.rcv.ackRepeats.duplicate()
 }
 
-// deliverDirect copies the segment at rcv_nxt past the receive queue into the
+// deliverDirect copies the segment that is next past the receive queue into the
 // buffer of a blocked Read, and reports whether it did. The segment must be a
 // whole message, and nothing may be queued before it.
-func (k *KCP) deliverDirect(h *header, payload []byte) bool {
-	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queue.n > 0 || h.frg != 0 {
+func (k *KCP) deliverDirect(frg uint8, payload []byte) bool {
+	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queue.n > 0 || frg != 0 {
 		return false
 	}
 	k.rcv.readInto = k.rcv.readInto[copy(k.rcv.readInto, payload):]
 	k.rcv.readDirect = true
-	k.rcv.nxt++
 	return true
 }
 
@@ -277,18 +288,20 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 // deliver moves early segments that are next in order to the receive queue, as
 // far as it has room.
 func (k *KCP) deliver() {
-	for k.rcv.early > 0 && !k.receiveFull() {
+	for k.rcv.early > 0 {
 		s := k.rcv.ring.at(k.rcv.nxt)
-		switch {
-		case !s.held:
-			return
-		case s.stream:
-			k.dropEarly(s)
-		case (s.abandoned || k.rcv.rest > 0) && k.skipAbandoned(s):
-		default:
-			*k.enqueue(s.frg) = *s
-			k.dropEarly(s)
+		if !s.held || !s.stream && k.receiveFull() {
+			break
 		}
+		if !s.stream {
+			k.takeOwn(s)
+		}
+		*s = recvSegment{}
+		k.rcv.early--
+		k.rcv.nxt++
+	}
+	if k.rare != nil {
+		k.deliverOwn(&k.rare.own)
 	}
 }
 
@@ -357,4 +370,7 @@ func (k *KCP) closeReceive() {
 	k.rcv.ackRepeats = nil
 	k.rcv.partial, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0
 	k.rcv.bytes = 0
+	if k.rare != nil {
+		k.rare.own.ring, k.rare.own.early = recvRing{}, 0
+	}
 }

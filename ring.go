@@ -33,6 +33,7 @@ type sendSegment struct {
 	repeats      uint8     // redundant copies since the last transmission; see redundancy.go
 	repeated     seq       // when the last of them was sent
 	closed       bool      // takes no more data
+	numbered     bool      // of the session itself, with an SSN
 	chosen       bool      // waits, and the host has nothing that leaves before it
 
 	tx     deliveryrate.Record // of the last transmission

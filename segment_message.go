@@ -13,6 +13,9 @@ import "github.com/arqnet/kcp/internal/streams"
 // ofStream reports whether s is a segment of a stream.
 func (s *sendSegment) ofStream() bool { return s.tag != nil && !s.tag.OfSession }
 
+// inStream reports whether s travels as a STREAM segment.
+func (s *sendSegment) inStream() bool { return s.numbered || s.ofStream() }
+
 // sendMessage is Send for a message, all segments of which get the tag t. The
 // machine is in message mode.
 func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {
@@ -80,8 +83,13 @@ func (k *KCP) dropSpent() bool {
 	first := head
 	if t.Begun {
 		first = head.order.next
-		k.snd.bytes -= len(head.data)
-		head.frg, head.data = 0, head.data[:0]
+		left := 0
+		if head.numbered {
+			left = ownHeader
+			putOwnHeader(head.data, 0)
+		}
+		k.snd.bytes -= len(head.data) - left
+		head.frg, head.data = 0, head.data[:left]
 	}
 	dropped := false
 	for s := first; s != nil && s.tag == t; dropped = true {
@@ -94,7 +102,7 @@ func (k *KCP) dropSpent() bool {
 	return dropped
 }
 
-// skipAbandoned drops s, the early segment rcv_nxt, if it was abandoned, or if it
+// skipAbandoned drops s, the next segment, if it was abandoned, or if it
 // continues a message of which such a segment was the last to arrive in order. With
 // the first it drops what has arrived of the message before. It reports false if s
 // is neither.
@@ -106,6 +114,5 @@ func (k *KCP) skipAbandoned(s *recvSegment) bool {
 	k.rcv.rest = s.frg
 	k.dropIncomplete()
 	k.release(s)
-	k.dropEarly(s)
 	return true
 }

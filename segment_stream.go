@@ -170,6 +170,15 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
+	if s.numbered {
+		b := k.reserve(headerSize+ownHeader, k.maxPacketOf(s))
+		h.cmd, h.frg, h.len = cmdStream, 0, ownHeader
+		h.encode(b)
+		copy(b[headerSize:], s.data[:ownHeader])
+		b[headerSize+4] = ownAbandon
+		k.packed(s)
+		return
+	}
 	empty := streams.Header{Kind: streams.Abandon} // of stream 0
 	if s.ofStream() {
 		was, data, _ := streams.Decode(s.data)
@@ -230,6 +239,7 @@ func (k *KCP) inputStream(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
+	k.rareMachine() // counts the segments of the session itself from now on
 	k.inputPush(h, payload, recovered)
 }
 
@@ -245,12 +255,8 @@ func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
 // keepStream passes the payload of a new stream segment to the host. Its place
 // is kept until all before it has arrived.
 func (k *KCP) keepStream(h *header, payload []byte, ack ackItem) bool {
-	if h.sn == k.rcv.nxt && (k.rcv.early == 0 || !k.rcv.ring.at(h.sn).held) {
-		k.rcv.nxt++
-	} else if s := k.earlyPlace(h.sn, ack); s == nil {
+	if !k.takePlace(h.sn, ack) {
 		return false
-	} else {
-		s.stream = true
 	}
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()

@@ -409,6 +409,9 @@ func (l *streamLink) perform() {
 		if h.keeps = x&8 > 0; x&4 > 0 {
 			h.drop()
 		}
+		if x&2 > 0 {
+			k.numberSegments()
+		}
 	case 12:
 		l.wire[i] = nil
 	case 13, 14:

@@ -46,17 +46,23 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 			return n, nil
 		}
 	}
-	mss := k.cfg.mss
+	mss, head := k.cfg.mss, 0
 	if k.cfg.messageMSS > mss {
 		mss = k.segmentSize(len(p))
 	}
+	limit := k.fragmentLimit()
+	most := limit * mss
+	if k.numbers() { // in more segments, so that the longest message stays as long
+		head, limit = ownHeader, mostNumbered
+		mss -= head
+	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
-	if k.snd.validation != nil && k.WaitSend() == 0 && count < k.fragmentLimit() {
+	if k.snd.validation != nil && k.WaitSend() == 0 && count < limit {
 		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
-	if count > 1 && count > k.fragmentLimit() {
+	if count > 1 && (count > limit || len(p) > most) {
 		if n > 0 {
 			return n, nil
 		}
@@ -71,20 +77,31 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if k.cfg.stream && count > 1 {
 			room = mss // more is likely to follow
 		}
-		s := k.out.buffers.New()
-		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
-		s.data = s.buf[k.hooks.headroom:][:size]
-		copy(s.data, p)
+		frg := uint8(0)
 		if !k.cfg.stream {
-			s.frg = uint8(count - i - 1)
+			frg = uint8(count - i - 1)
 		}
-		k.out.held += s.grains()
-		k.snd.queue.pushOrder(s)
-		k.snd.bytes += size
+		k.queue(p[:size], frg, head, head+room)
 		p = p[size:]
 		n += size
 	}
 	return n, nil
+}
+
+// queue queues a segment with a copy of p behind the first head bytes, in a buffer of
+// room bytes.
+func (k *KCP) queue(p []byte, frg uint8, head, room int) {
+	s := k.out.buffers.New()
+	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
+	s.data = s.buf[k.hooks.headroom:][:head+len(p)]
+	if s.frg = frg; head > 0 {
+		s.numbered = true
+		putOwnHeader(s.data, frg)
+	}
+	copy(s.data[head:], p)
+	k.out.held += s.grains()
+	k.snd.queue.pushOrder(s)
+	k.snd.bytes += len(s.data)
 }
 
 // extendTail fills up the last waiting segment and returns how many bytes it
@@ -107,7 +124,9 @@ func (k *KCP) extendTail(p []byte) int {
 	k.out.held += s.grains()
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
-	s.frg = 0
+	if s.frg = 0; s.numbered {
+		s.data[ownHeader-1] = 0
+	}
 	k.snd.bytes += n
 	return n
 }

@@ -79,6 +79,24 @@ func (k *KCP) recount() (b books, err error) {
 			b.Read += len(s.data) - s.read
 		}
 	}
+	if k.rare != nil {
+		o := &k.rare.own
+		early := uint32(0)
+		for i := range o.ring.Len() {
+			s := o.ring.at(o.arrived + seq(i))
+			if s.held {
+				early++
+				b.Held += cap(s.data)
+				b.Read += len(s.data) - s.read
+			}
+			if s.held && i == 0 && !k.receiveFull() || !s.held && s.data != nil {
+				wrong(o.arrived, "next by its SSN, and not in the queue")
+			}
+		}
+		if early != o.early {
+			wrong(o.arrived, fmt.Sprintf("%d early by their SSN, counted are %d", early, o.early))
+		}
+	}
 	if k.snd.nxt.Before(k.snd.una) || int(k.snd.nxt-k.snd.una) > k.snd.ring.Len() {
 		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d in %d places", k.snd.una, k.snd.nxt, k.snd.ring.Len()))
 	}

@@ -186,17 +186,17 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // next. In message mode each segment is a message. It returns the number of
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
-	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
+	segments := min(max(c.room()/(c.kcp.sendPayload()+writeCostPerSegment), 1), writeBatch)
 	if c.rare != nil && c.rare.customs.SegmentBound {
 		segments = writeBatch
 	}
-	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
+	b = b[:min(len(b), segments*c.kcp.sendPayload())]
 	if !c.messageMode() {
 		return c.kcp.Send(b)
 	}
 	for err == nil && n < len(b) {
 		var m int
-		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.segmentPayload())])
+		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.sendPayload())])
 		n += m
 	}
 	return n, err

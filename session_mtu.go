@@ -42,6 +42,7 @@ func (c *Conn) onInfo(s signal) {
 	if s.ts&capPMTU != 0 {
 		c.enablePieces()
 	}
+	c.orderOwn()
 }
 
 // enablePieces lets segments leave in pieces.

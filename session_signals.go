@@ -287,7 +287,7 @@ func (c *Conn) infoSignal() signal {
 func (e *Endpoint) infoSignal() signal {
 	s := infoSignal()
 	if e.config.MaxStreams > 0 {
-		s.ts |= capStreams
+		s.ts |= capStreams | capOwnOrder
 	}
 	if e.config.TLS != nil {
 		s.ts |= capTLS

@@ -16,6 +16,9 @@ import (
 const (
 	capStreams = 8
 	capDialled = 16
+	// capOwnOrder announces that the sender takes DATA of stream 0, which keeps the order
+	// of what the session itself writes.
+	capOwnOrder = 64
 )
 
 const (
@@ -57,8 +60,17 @@ func (c *Conn) streamTable() *sessionStreams {
 		t.canAccept.init(c)
 		c.streams = t
 		c.kcp.startStreams()
+		c.orderOwn()
 	}
 	return c.streams
+}
+
+// orderOwn lets what the session itself writes wait for no losses of streams, once there
+// are some, if the peer can do so.
+func (c *Conn) orderOwn() {
+	if c.streams != nil && c.takesStreams() && c.hs.capabilities&capOwnOrder != 0 {
+		c.kcp.numberSegments()
+	}
 }
 
 // streamOf returns the stream of the application.

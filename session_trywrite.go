@@ -74,7 +74,7 @@ func (c *Conn) WriteAvailable() int {
 	if room <= 0 || c.writeEnd() != nil {
 		return 0
 	}
-	payload := c.kcp.segmentPayload()
+	payload := c.kcp.sendPayload()
 	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
 	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }

@@ -3,10 +3,10 @@
 // it takes (WIRE.md §5.9; compare RFC 9000 §2 to §4 and RFC 8260). It knows no
 // lock, clock, socket or session.
 //
-// Segments go into Table.Input, and come out of Table.Pull. The state machine of the session, which sends and acknowledges them,
-// tells Table.Acked and Table.GivenUp what has become of them. An application
-// calls the methods of Stream. None of them waits: Owner is told when something
-// can be read or written.
+// Segments go into Table.Input, and come out of Table.Pull. The state machine of the
+// session, which sends and acknowledges them, tells Table.Acked and Table.GivenUp what
+// has become of them. An application calls the methods of Stream. None of them waits:
+// Owner is told when something can be read or written.
 //
 // The host's lock guards all of it.
 package streams
