@@ -199,7 +199,7 @@ func (c *Conn) tally(t *sessionTally) {
 // total locks c.mu and adds the session's figures to t.
 func (c *Conn) total(t *SessionTotals) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.addTo(t)
 }
 

@@ -26,7 +26,7 @@ func (c *Conn) setCustoms(o customs.Customs) {
 		c.wakeAll()
 	}
 	validated := set && !c.hs.unvalidated.Load()
-	c.mu.Unlock()
+	c.unlock()
 	if validated && o.Validated != nil {
 		o.Validated()
 	}

@@ -60,7 +60,7 @@ func (found *migratingSessions) welcome(d *udp.Datagram, p *inPacket, hello sign
 // welcomeElsewhere is welcome for one session. It locks c.mu.
 func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
 		return false
 	}
@@ -83,7 +83,7 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 // handshake keys has arrived: a HELLO after that is late, or forged.
 func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
 		return false, false
 	}
@@ -98,7 +98,7 @@ func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now ti
 // not taken then. Otherwise the address gets a challenge.
 func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	x := c.tlsHandshake()
 	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
 		return false, false
@@ -116,7 +116,7 @@ func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Du
 		return true, true
 	}
 	if c.inputPacket(p, now) {
-		c.respondLocked(now, nil)
+		c.respondLocked(now)
 	}
 	if c.closing.state == stateEnded {
 		return true, false
@@ -150,7 +150,7 @@ func (c *Conn) moveHandshake(x *handshake.Exchange, to source, now time.Duration
 // and the session has migrated there. Otherwise the address gets a challenge.
 func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
@@ -274,7 +274,7 @@ func (c *Conn) looksAt() time.Duration {
 // the answer to PING ends the session.
 func (c *Conn) rerouted(moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	l, now := &c.hs, c.ep.now()
 	if c.closing.state > stateLingering || l.silent() {
 		return

@@ -116,11 +116,15 @@ func (c *Conn) waitStreamLocked(n *notifier, rank uint64) {
 	}
 }
 
-// readLocked sends a reply that is pending, or reads the socket if the read turn is
-// free. It reports whether it did one of them. The lock is released meanwhile.
+// readLocked writes what was collected, with a reply that is pending, or reads the
+// socket if the read turn is free. It reports whether it did one of them. The lock is
+// released meanwhile.
 func (c *Conn) readLocked(n *notifier) bool {
-	if c.io.replyPending {
-		c.respondLocked(c.ep.now(), nil)
+	pending := c.io.replyPending
+	if pending {
+		c.respondLocked(c.ep.now())
+	}
+	if c.writeCollected() || pending {
 		return true
 	}
 	s := c.ep.takeReadTurn()
@@ -166,7 +170,8 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 			break
 		}
 		if c.io.respondPending {
-			c.respondLocked(c.ep.now(), nil)
+			c.respondLocked(c.ep.now())
+			c.writeCollected()
 		}
 	}
 	follow = c.closing.state != stateEnded && c.ep.single() && !c.streamsWaitForRead()

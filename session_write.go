@@ -144,6 +144,18 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
+// writeCollected writes the collected packets, and retires a session that has ended,
+// unless another goroutine is writing, which does so then. It reports whether it has
+// released c.mu.
+func (c *Conn) writeCollected() bool {
+	o := &c.outgoing
+	if o.sending || o.waiting() == 0 && (c.closing.state != stateEnded || c.closing.retired) {
+		return false
+	}
+	c.writePackets()
+	return true
+}
+
 // writePackets encodes and writes the collected packets. It releases c.mu
 // meanwhile. If another goroutine is writing, it leaves the packets to that
 // one.

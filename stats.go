@@ -45,7 +45,7 @@ func countDrop(d *Drops, err error) {
 // Stats returns a snapshot of the session.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
 	c.rtt.ask(now)
 	return ConnStats{

@@ -64,7 +64,7 @@ func lateMessages(t *testing.T, count int, delay time.Duration, flows ...flow) [
 // for those of the session: at most a fifth more of their messages are late than without
 // the other.
 func TestSessionDoesNotWaitForStreams(t *testing.T) {
-	count := int(fewer(9000))
+	const count = 9000
 	const delay = 30 * time.Millisecond
 	late := func(own, stream bool) (late []int) {
 		inWorld(t, 7, netsim.LinkConfig{Delay: delay, Loss: 0.03}, func(t *testing.T, w *world) {
