@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -123,7 +124,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.mostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
-		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
+		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards), forwards: takeover.NewForwarder(len(e.socket.shards))}})
 		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
@@ -314,7 +315,7 @@ func awaitWrites(conns []*Conn) {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.takeover.wake != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.takeover.Drains() || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

@@ -30,8 +30,8 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	parked   *handover // the last one that the reader has paused for
-	queue    udp.Queue // as of the last look
+	parked   *takeover.Handover // the last one that the reader has paused for
+	queue    udp.Queue          // as of the last look
 	incast   socketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed

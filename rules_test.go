@@ -209,7 +209,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| Stateless reset", "10 000 a second", resetRate},
 		{"| After a handover", "800 ms", drainHold},
-		{"| Socket takeover, in", "10 µs", noteTime},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},
 	}
