@@ -303,7 +303,7 @@ func (e *Endpoint) hand(shard int, d handedDatagram) {
 // mayLogSession reports whether the Logger may have a record of a session now, and
 // how many were left out before it.
 func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
-	return e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
+	return e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
 }
 
 // reply sends signals to the source of d, outside any session.

@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint carries any number of sessions, dialled and accepted, with any number of
@@ -24,14 +25,9 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	resetSecret  []byte       // of stateless resets; nil without TLS; immutable after start
-	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog   logLimit     // of records of sessions
-	handshakeLog logLimit     // of records of failed handshakes
-	failed       failedHandshakes
-
-	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
-	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
+	resetSecret []byte // of stateless resets; nil without TLS; immutable after start
+	log         endpointLog
+	failed      failedHandshakes
 
 	socket   socketState
 	feeding  feeding
@@ -148,6 +144,16 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		}
 	}
 	return e
+}
+
+// wakeQueues returns how many wake queues the endpoint has. A socket that is connected to
+// one peer has one.
+func (e *Endpoint) wakeQueues() int {
+	c, ok := e.socket.shards[0].conn().(net.Conn)
+	if e.repeat != nil || ok && c.RemoteAddr() != nil {
+		return 1
+	}
+	return wakeq.Count(runtime.GOMAXPROCS(0))
 }
 
 // start starts the readers.

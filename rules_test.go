@@ -198,7 +198,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| Time-outs that are due wait", "1 ms", holdTime},
 		{"| Time-outs that are due wait", "1 s", mostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
-		{"| Wake queues", "16", mostWakeQueues},
 		{"| A read error of the socket", "8 in a row", manyFailures},
 		{foreign, "5 s", lastingErrors},
 		{foreign, "1 s", closeWait},

@@ -1,8 +1,10 @@
 package takeover
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"slices"
@@ -188,10 +190,14 @@ func TestSuccessorDies(t *testing.T) {
 	second, _ := first.handsOver(t)
 	third, h := second.handsOver(t)
 	in := second.inboxes(t)
-	third.Before.Close() // as its end does
-	_, err := in[0].ReadBatch(make([]udp.Datagram, 1))
+	third.Before.list()[0].feeds[0].Close() // the first of what its end closes
+	_, err := NewInbox(h.pipes[0]).ReadBatch(make([]udp.Datagram, 1))
 	require.Error(t, err)
 	h.Lose()
+	for _, x := range in {
+		_, err := x.ReadBatch(make([]udp.Datagram, 1))
+		require.Error(t, err, "each reader notices")
+	}
 	require.Equal(t, Resumes, second.stage)
 	require.Equal(t, 1, second.Before.Sessions())
 	require.False(t, second.IsAway())
@@ -233,10 +239,45 @@ func TestExchangeFails(t *testing.T) {
 		var offer Offer
 		require.NoError(t, await(b, OfferKind, &offer))
 		require.Equal(t, []bool{true, false}, offer.Locals)
+		if len(answers) > 1 {
+			saysOver(t, b, &offer)
+		}
 	}
 	next, _ := s.handsOver(t)
 	require.Equal(t, 1, next.Before.Sessions())
 }
+
+// saysOver checks that the predecessor, which has given up, is not to be taken for dead.
+func saysOver(t *testing.T, b *Link, offer *Offer) {
+	require.NoError(t, await(b, StateKind, new(State)))
+	files, err := b.TakeFiles(offer.Files())
+	require.NoError(t, err)
+	notes, err := OpenPipe(files[4]) // after two sockets, and two pipes for datagrams
+	require.NoError(t, err)
+	defer notes.Close()
+	CloseFiles(slices.Delete(files, 4, 5))
+	message := make([]byte, 1000)
+	n, err := notes.Read(message)
+	require.NoError(t, err)
+	note, _, _ := CutNote(message[:n])
+	require.Equal(t, Over, note.Kind)
+	_, err = notes.Read(message)
+	require.ErrorIs(t, err, io.EOF)
+}
+
+// More descriptors than a message takes are not passed.
+func TestTooManyDescriptors(t *testing.T) {
+	s := newServer(t)
+	a, _ := bothLinks(t)
+	h := s.Begin(&wide{s})
+	require.ErrorContains(t, h.Exchange(t.Context(), a), "261 descriptors to pass, more than 250")
+	s.serves(t)
+}
+
+// wide is a server of many sockets.
+type wide struct{ *server }
+
+func (s *wide) Offer() *Offer { return &Offer{Version: Version, Sockets: 130} }
 
 // A reader that does not come ends the exchange, as do the context and the end of the
 // endpoint. Readers that have come go on.
@@ -293,11 +334,11 @@ func TestArriveFails(t *testing.T) {
 		test.change(offer)
 		require.NoError(t, a.Send(OfferKind, Encode(offer)))
 		_, err := Arrive(b, func(*Offer) error { return test.agrees })
-		require.Error(t, err, name)
-		if test.agrees != nil {
-			require.Equal(t, no, err)
-		}
+		want := cmp.Or(test.agrees, offer.check())
+		require.Error(t, want, name)
+		require.Equal(t, want, err, name)
 	}
+	require.NoError(t, (&server{}).Offer().check())
 }
 
 // The notes of a predecessor that there is not are refused.
@@ -360,6 +401,53 @@ func TestNotesWaitForTheSuccessor(t *testing.T) {
 		}
 	}
 	require.False(t, d.writeNotes())
+}
+
+// At other stages nobody hears of sessions.
+func TestNotesOfOtherStages(t *testing.T) {
+	for _, stage := range []Stage{Serves, Exchanges, Resumes} {
+		pipe, other := pipes(t)
+		d := at(stage)
+		d.passing = &Handover{notes: pipe}
+		d.notes = []Note{{Kind: Used}}
+		require.False(t, d.writeNotes())
+		pipe.Close()
+		_, err := other.Read(make([]byte, 1000))
+		require.ErrorIs(t, err, io.EOF, "stage %d", stage)
+	}
+}
+
+// Drain writes what the successor had no room for when it reads again, and at last that
+// no session is left. It lets go of the processes before.
+func TestDrainWritesAll(t *testing.T) {
+	pipe, other := pipes(t)
+	before, _ := pipes(t)
+	d := at(Left)
+	d.passing = &Handover{notes: pipe, before: Retained{{notes: before}}}
+	told := 300_000 // more than the pipe takes
+	for range told {
+		d.Tell(Note{Kind: Used})
+	}
+	e := &draining{closed: make(chan struct{}), shut: func() {}}
+	go d.Drain(e)
+	for read := 0; read < told; {
+		message := make([]byte, 64<<10)
+		n, err := other.Read(message)
+		require.NoError(t, err)
+		for b := message[:n]; len(b) > 0; read++ {
+			_, b, _ = CutNote(b)
+		}
+	}
+	close(e.closed)
+	<-d.Drained()
+	message := make([]byte, 1000)
+	n, err := other.Read(message)
+	require.NoError(t, err)
+	note, _, _ := CutNote(message[:n])
+	require.Equal(t, Over, note.Kind)
+	_, err = other.Read(message)
+	require.ErrorIs(t, err, io.EOF)
+	require.ErrorIs(t, before.SetReadDeadline(time.Time{}), net.ErrClosed)
 }
 
 // Of predecessors that end while they pause nothing is kept, nor after the endpoint is

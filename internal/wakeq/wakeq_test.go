@@ -408,3 +408,10 @@ func TestQueues(t *testing.T) {
 		require.True(t, q.all[1].stopped)
 	})
 }
+
+// There is a queue for each two goroutines that run at a time, within limits.
+func TestCount(t *testing.T) {
+	for procs, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 31: 16, 32: 16, 33: 16, 256: 16} {
+		require.Equal(t, want, Count(procs), procs)
+	}
+}
