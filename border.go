@@ -403,7 +403,7 @@ func (e *Endpoint) arrived(shard int) uint32 {
 // In others it does not, as a flood would delay all time-outs.
 func (e *Endpoint) unread(shard int, n uint32) bool {
 	s, q := &e.socket.shards[shard], udp.Queue{}
-	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.Gate() != nil { // after a handover, another process reads the socket
+	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.Gate.Load() != nil { // after a handover, another process reads the socket
 		return false
 	}
 	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {

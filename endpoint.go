@@ -11,9 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
-	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // Endpoint carries any number of sessions, dialled and accepted, with any number of
@@ -120,7 +118,7 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.mostStreamBuffer = config.StreamReceiveBuffer
 	}
 	for _, pc := range sockets {
-		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards), forwards: takeover.NewForwarder(len(e.socket.shards))}})
+		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
 		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
@@ -133,7 +131,11 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
-	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
+	procs := runtime.GOMAXPROCS(0)
+	if c, ok := sockets[0].(net.Conn); e.repeat != nil || ok && c.RemoteAddr() != nil {
+		procs = 1 // one peer, one wake queue
+	}
+	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
@@ -144,16 +146,6 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		}
 	}
 	return e
-}
-
-// wakeQueues returns how many wake queues the endpoint has. A socket that is connected to
-// one peer has one.
-func (e *Endpoint) wakeQueues() int {
-	c, ok := e.socket.shards[0].conn().(net.Conn)
-	if e.repeat != nil || ok && c.RemoteAddr() != nil {
-		return 1
-	}
-	return wakeq.Count(runtime.GOMAXPROCS(0))
 }
 
 // start starts the readers.
@@ -321,7 +313,7 @@ func awaitWrites(conns []*Conn) {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.takeover.Drains() || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.takeover.leaving != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

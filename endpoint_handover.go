@@ -229,7 +229,7 @@ func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
 
 // wantsPause returns the handover that the reader of s has to pause for, or nil.
 func (e *Endpoint) wantsPause(s *shard) *takeover.Handover {
-	if h := e.takeover.Gate(); h != s.parked {
+	if h := e.takeover.Gate.Load(); h != s.parked {
 		return h
 	}
 	return nil

@@ -107,7 +107,7 @@ type readState struct {
 	handed  []handedDatagram
 	out     sendBatch // what they send
 
-	forwards takeover.Forwarder // datagrams of the batch for predecessors
+	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
 	// The session of an earlier packet of the batch, and that packet's source
 	// and conversation; last is nil if there is none.
@@ -182,7 +182,9 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range in.handed {
 		in.handed[i].conn.handleDatagram(in.handed[i].data)
 	}
-	in.forwards.Flush(&e.takeover.Before)
+	if in.forwards != nil && !in.forwards.Flush(&e.takeover.Before) {
+		in.forwards = nil
+	}
 	in.reset()
 	return woke
 }
@@ -203,7 +205,7 @@ func (s *shard) dropBatch() {
 	for _, c := range s.in.touched {
 		c.respondLater()
 	}
-	s.in.forwards.Drop()
+	s.in.forwards = nil
 	s.in.reset()
 }
 
@@ -230,7 +232,7 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 	p := &a.inPacket
 	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
 	if e.config.Cipher != nil && e.takeover.Before.Any() {
-		in.forwards.Keep(d.Buf) // Open works in place
+		in.forwarder().Keep(d.Buf) // Open works in place
 	}
 	if err := e.outside.Open(&p.Packet); err != nil {
 		if errors.Is(err, crypt.ErrShort) {

@@ -33,7 +33,9 @@ type sessionTally struct {
 
 // beginsNoMoreLocked reports whether no session may begin: the endpoint is closed, or
 // closing, or another process has its socket.
-func (e *Endpoint) beginsNoMoreLocked() bool { return e.closed || e.draining || e.takeover.IsAway() }
+func (e *Endpoint) beginsNoMoreLocked() bool {
+	return e.closed || e.draining || e.takeover.Gate.Load() != nil && e.takeover.IsAway()
+}
 
 // openSession adds a session that this endpoint dials. If the conversation id
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
@@ -77,7 +79,9 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	if !e.closed {
 		e.rememberLocked(c.tableEntry().Key(), tw, tw.token != 0)
 	}
-	e.takeover.Tell(e.endNote(c.tableEntry().Key(), tw))
+	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
+		e.takeover.Tell(e.endNote(c.tableEntry().Key(), tw))
+	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 	e.shutIfUnusedLocked()
 }

@@ -112,13 +112,21 @@ func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *rea
 		return false
 	}
 	packet := takeover.Packet{Addr: key.Addr, Conv: key.Conv, Sort: p.kind.sort(), Shared: e.config.SharedConvs, First: p.first}
-	switch in.forwards.Forward(&e.takeover.Before, d, &packet) {
+	switch in.forwarder().Forward(&e.takeover.Before, d, &packet) {
 	case takeover.Theirs:
 		return true
 	case takeover.Perhaps:
 		return !e.hasConv(key.Conv)
 	}
 	return false
+}
+
+// forwarder returns what the reader has for predecessors.
+func (in *readState) forwarder() *takeover.Forwarder {
+	if in.forwards == nil {
+		in.forwards = takeover.NewForwarder(in.shard)
+	}
+	return in.forwards
 }
 
 // sort returns how packets of a kind show their session.

@@ -49,8 +49,7 @@ func (s Stage) after(e event) (next Stage, ok bool) {
 // value is ready. It may be used with locks of the endpoint held, but for Drain.
 type Departure struct {
 	Before Predecessors
-
-	gate atomic.Pointer[Handover] // the readers pause at it; nil: they read their sockets
+	Gate   atomic.Pointer[Handover] // readers pause for it, or have; nil: they read their sockets
 
 	mu      sync.Mutex
 	stage   Stage
@@ -75,22 +74,11 @@ func (d *Departure) move(e event) (ok bool) {
 	return d.moveLocked(e)
 }
 
-// Gate returns the handover that readers are to pause for, or have paused for; nil: there
-// is none.
-func (d *Departure) Gate() *Handover { return d.gate.Load() }
-
 // IsAway reports whether no session may begin here.
 func (d *Departure) IsAway() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.stage == Leaves || d.stage == Left
-}
-
-// Drains reports whether a handover was committed before, so that Drain runs.
-func (d *Departure) Drains() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.wake != nil
 }
 
 // Drained returns a channel that is closed when Drain has ended; nil: nothing was handed
@@ -135,14 +123,16 @@ func (d *Departure) Tell(n Note) {
 	if (d.stage == Leaves || d.stage == Left) && len(d.notes) < MaxOwned {
 		d.notes = append(d.notes, n)
 	}
-	d.wakeLocked()
+	if d.wake != nil {
+		d.wakeLocked()
+	}
 }
 
-// wakeLocked makes Drain look again, if it runs.
+// wakeLocked makes Drain look again.
 func (d *Departure) wakeLocked() {
 	select {
 	case d.wake <- struct{}{}:
-	default: // it will anyway, or there is no channel
+	default:
 	}
 }
 

@@ -48,11 +48,9 @@ func TestWhatAStageAllows(t *testing.T) {
 		require.Len(t, d.wake, 1, "Drain looks")
 	}
 	var none Departure
-	require.False(t, none.Drains())
 	require.Nil(t, none.Drained())
 	none.Tell(Note{Kind: Used})
 	require.Empty(t, none.notes)
-	require.True(t, at(Serves).Drains())
 }
 
 // There are no more notes for a successor that does not read than sessions that it takes.

@@ -62,7 +62,7 @@ func (s *server) Closed() <-chan struct{} { return s.closed }
 
 func (s *server) Interrupt() {
 	s.stopped.Store(true)
-	h := s.Gate()
+	h := s.Gate.Load()
 	for i := range s.sockets {
 		s.readers.Go(func() { s.piped <- h.Park(i) })
 	}
@@ -91,7 +91,7 @@ func (s *server) serves(t *testing.T) {
 	t.Helper()
 	require.Equal(t, Serves, s.stage)
 	require.False(t, s.stopped.Load())
-	require.Nil(t, s.Gate())
+	require.Nil(t, s.Gate.Load())
 	require.False(t, s.IsAway())
 }
 
@@ -202,7 +202,7 @@ func TestSuccessorDies(t *testing.T) {
 	require.Equal(t, 1, second.Before.Sessions())
 	require.False(t, second.IsAway())
 	require.Nil(t, second.Begin(second))
-	require.NotNil(t, second.Gate())
+	require.NotNil(t, second.Gate.Load())
 	h.Free()
 	h.Lose()
 	require.Nil(t, second.Begin(second))

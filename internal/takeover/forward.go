@@ -93,7 +93,7 @@ type addressed struct {
 }
 
 // NewForwarder returns the Forwarder of a socket.
-func NewForwarder(socket int) Forwarder { return Forwarder{socket: socket} }
+func NewForwarder(socket int) *Forwarder { return &Forwarder{socket: socket} }
 
 // Keep keeps a datagram as it has arrived, for Forward. It is called for each if opening
 // changes them.
@@ -150,19 +150,12 @@ func (f *Forwarder) box(to *Predecessor) *Outbox {
 	return &f.boxes[len(f.boxes)-1].box
 }
 
-// Flush writes what a batch has left for predecessors.
-func (f *Forwarder) Flush(s *Predecessors) {
-	if f.boxes == nil {
-		return
-	}
+// Flush writes what a batch has left for predecessors. It reports whether f is needed
+// further: there are some.
+func (f *Forwarder) Flush(s *Predecessors) bool {
 	for i := range f.boxes {
 		b := &f.boxes[i]
 		s.Dropped.Add(uint64(b.box.Flush(b.to.feeds[f.socket])))
 	}
-	if !s.Any() {
-		f.boxes, f.whole = nil, nil
-	}
+	return s.Any()
 }
-
-// Drop drops what Flush would write.
-func (f *Forwarder) Drop() { f.boxes = nil }

@@ -74,12 +74,10 @@ func TestForward(t *testing.T) {
 	require.Zero(t, s.Dropped.Load())
 }
 
-// What a process does not read is counted, and holds nothing up. A batch that was dropped
-// is not written with the next.
+// What a process does not read is counted, and keeps nothing waiting.
 func TestForwardDrops(t *testing.T) {
-	s, list, read := predecessors(t, 2)
+	s, list, read := predecessors(t, 1)
 	list[0].owned.Add(v4, 7, true)
-	list[1].owned.Add(v4, 8, true)
 	f := NewForwarder(0)
 	d, p := sealed(0, 7)
 	d.Buf = make([]byte, 1400)
@@ -90,28 +88,18 @@ func TestForwardDrops(t *testing.T) {
 	n := len(arrived(t, list[0], read[0]))
 	require.Equal(t, uint64(100_000), uint64(n)+s.Dropped.Load())
 	require.Positive(t, n)
-	d, p = sealed(0, 8)
-	f.Forward(s, d, p)
-	f.Drop()
-	f.Flush(s)
-	f.Forward(s, d, p)
-	f.Flush(s)
-	require.Len(t, arrived(t, list[1], read[1]), 1)
 }
 
-// After the end of the last predecessor a reader keeps no memory for it.
-func TestForwarderForgets(t *testing.T) {
+// After the end of the last predecessor a reader needs nothing for it.
+func TestForwarderIsNeeded(t *testing.T) {
 	s, list, _ := predecessors(t, 1)
 	list[0].owned.Add(v4, 7, true)
 	f := NewForwarder(0)
 	d, p := sealed(0, 7)
-	f.Keep(d.Buf)
 	f.Forward(s, d, p)
-	f.Flush(s)
-	require.NotNil(t, f.boxes)
+	require.True(t, f.Flush(s))
 	s.forget()
-	f.Flush(s)
-	require.Equal(t, NewForwarder(0), f)
+	require.False(t, f.Flush(s))
 }
 
 // Which process answers for a session in TIME-WAIT: the one that has its keys.

@@ -153,7 +153,7 @@ func (h *Handover) descriptors() (files []int, err error) {
 
 // pause makes the readers pause, and waits until they have.
 func (h *Handover) pause(ctx context.Context) error {
-	h.of.gate.Store(h)
+	h.of.Gate.Store(h)
 	h.host.Interrupt()
 	limit := time.NewTimer(PauseTimeout)
 	defer limit.Stop()
@@ -230,7 +230,7 @@ func (h *Handover) abort() {
 	}
 	h.closePipes()
 	h.of.reclaim(h.before)
-	h.of.gate.CompareAndSwap(h, nil)
+	h.of.Gate.CompareAndSwap(h, nil)
 	h.host.Resume()
 	h.of.move(ends)
 	close(h.decided)
@@ -277,7 +277,7 @@ func (h *Handover) Free() {
 	if int(h.freed.Add(1)) < h.readers {
 		return
 	}
-	h.of.gate.Store(nil)
+	h.of.Gate.Store(nil)
 	h.of.move(ends)
 	close(h.over)
 }

@@ -191,8 +191,10 @@ func (s *Predecessors) Close() {
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()
-	for _, p := range s.list() {
-		p.notes.Interrupt()
+	if all := s.all.Load(); all != nil {
+		for _, p := range *all {
+			p.notes.Interrupt()
+		}
 	}
 }
 
