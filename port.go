@@ -39,7 +39,6 @@ type sessionPort interface {
 	sendMemory() int
 	segmentPayload() int
 	sendPayload() int
-	numberSegments()
 	longestMessage() int
 	fragmentLimit() int
 	sendLimit() int
@@ -67,7 +66,7 @@ type sessionPort interface {
 	dropPending()
 
 	// Streams.
-	startStreams()
+	startStreams(ordered bool)
 	newBuffer(n int) []byte
 	growBuffer(buf []byte, n int) []byte
 	freeBuffer(buf []byte)

@@ -30,9 +30,6 @@ type ownFlow struct {
 	early   uint32   // their number
 }
 
-// numberSegments lets Send queue segments with an SSN. The peer has to take them.
-func (k *KCP) numberSegments() { k.rareMachine().own.numbers = true }
-
 // numbers reports whether Send queues segments with an SSN. A peer whose address is not
 // validated gets none.
 func (k *KCP) numbers() bool { return k.rare != nil && k.rare.own.numbers && k.snd.validation == nil }

@@ -70,8 +70,12 @@ type machineHost interface {
 // streamCmd reports whether cmd is one of those that need a host.
 func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }
 
-// startStreams lets the host queue stream segments.
-func (k *KCP) startStreams() { k.rareMachine().streaming = true }
+// startStreams lets the host queue stream segments. ordered lets Send queue segments with
+// an SSN, which the peer has to take.
+func (k *KCP) startStreams(ordered bool) {
+	r := k.rareMachine()
+	r.streaming, r.own.numbers = true, r.own.numbers || ordered
+}
 
 // streaming reports whether the host may queue stream segments now. A peer whose
 // address is not validated gets none.

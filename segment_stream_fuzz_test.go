@@ -45,7 +45,7 @@ func newTestHost(t testing.TB, k *KCP) *testHost {
 		abandoned: make(map[uint64]bool), got: make(map[streamPart]bool), skipped: make(map[uint64]int),
 	}
 	k.hooks.host = h
-	k.startStreams()
+	k.startStreams(false)
 	return h
 }
 
@@ -410,7 +410,7 @@ func (l *streamLink) perform() {
 			h.drop()
 		}
 		if x&2 > 0 {
-			k.numberSegments()
+			k.startStreams(true)
 		}
 	case 12:
 		l.wire[i] = nil

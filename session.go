@@ -138,7 +138,6 @@ type closeState struct {
 	kindAwaited bool // CloseWrite waits until handshakeState.kind is known
 	retired     bool // removed from the endpoint's tables
 	dropped     bool // ended by the listener's end, before the application had it
-	unlogged    bool // ended, and the log does not have it
 }
 
 // timerState is the session's timers. Times are since the endpoint's epoch.
@@ -447,11 +446,7 @@ func (c *Conn) readable() bool {
 // in the middle of a change.
 func (c *Conn) unlock() {
 	defer c.mu.Unlock()
-	c.writeCollected()
-	if c.closing.unlogged {
-		c.closing.unlogged = false
-		c.logEnd()
-	}
+	c.writePackets()
 }
 
 // unlocked releases c.mu, calls f, and locks c.mu again, even if f panics.

@@ -338,7 +338,6 @@ func (c *Conn) end(err error) {
 		c.dropReceived()
 		c.account()
 	}
-	c.closing.unlogged = true
 	c.traceState(SessionEnded, err)
 	c.kcp.SetTrace(nil)
 }

@@ -178,7 +178,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if n == len(b) {
 			return n, nil
 		}
-		c.writeCollected() // these segments are on their way before the next
+		c.writePackets() // these segments are on their way before the next
 	}
 }
 

@@ -67,7 +67,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		if n == len(b) {
 			return n, nil
 		}
-		c.writeCollected()
+		c.writePackets()
 	}
 }
 

@@ -59,18 +59,15 @@ func (c *Conn) streamTable() *sessionStreams {
 		})
 		t.canAccept.init(c)
 		c.streams = t
-		c.kcp.startStreams()
-		c.orderOwn()
+		c.startStreams()
 	}
 	return c.streams
 }
 
-// orderOwn lets what the session itself writes wait for no losses of streams, once there
-// are some, if the peer can do so.
-func (c *Conn) orderOwn() {
-	if c.streams != nil && c.takesStreams() && c.hs.capabilities&capOwnOrder != 0 {
-		c.kcp.numberSegments()
-	}
+// startStreams tells the machine that there are streams. What the session itself writes
+// waits for none of their losses, if the peer can do so.
+func (c *Conn) startStreams() {
+	c.kcp.startStreams(c.takesStreams() && c.hs.capabilities&capOwnOrder != 0)
 }
 
 // streamOf returns the stream of the application.

@@ -124,7 +124,7 @@ func (c *Conn) readLocked(n *notifier) bool {
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
-	if c.writeCollected() || pending {
+	if c.writePackets() || pending {
 		return true
 	}
 	s := c.ep.takeReadTurn()
@@ -171,10 +171,10 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		}
 		if c.io.respondPending {
 			c.respondLocked(c.ep.now())
-			c.writeCollected()
+			c.writePackets()
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single() && !c.streamsWaitForRead()
+	follow = c.closing.state != stateEnded && c.ep.single() && (c.streams == nil || c.streams.waiting == 0)
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to
@@ -189,10 +189,6 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	}
 	return c.room() > 0
 }
-
-// streamsWaitForRead reports whether calls of streams wait that do not take the read
-// turn. c.mu is held.
-func (c *Conn) streamsWaitForRead() bool { return c.streams != nil && c.streams.waiting > 0 }
 
 // othersWait reports whether calls wait besides the one that reads the socket.
 func (c *Conn) othersWait() bool { return c.io.canRead.waiting+c.io.canWrite.waiting > 0 }

@@ -144,25 +144,13 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
-// writeCollected writes the collected packets, and retires a session that has ended,
-// unless another goroutine is writing, which does so then. It reports whether it has
-// released c.mu.
-func (c *Conn) writeCollected() bool {
+// writePackets encodes and writes the collected packets, and then retires a session that
+// has ended. It releases c.mu meanwhile, and reports whether it did. If another goroutine
+// is writing, it leaves all that to that one.
+func (c *Conn) writePackets() bool {
 	o := &c.outgoing
 	if o.sending || o.waiting() == 0 && (c.closing.state != stateEnded || c.closing.retired) {
 		return false
-	}
-	c.writePackets()
-	return true
-}
-
-// writePackets encodes and writes the collected packets. It releases c.mu
-// meanwhile. If another goroutine is writing, it leaves the packets to that
-// one.
-func (c *Conn) writePackets() {
-	o := &c.outgoing
-	if o.sending {
-		return
 	}
 	o.sending = true
 	done := false
@@ -196,9 +184,11 @@ func (c *Conn) writePackets() {
 	if failed != nil {
 		c.end(failed)
 	}
-	if c.closing.state == stateEnded {
+	if c.closing.state == stateEnded && !c.closing.retired {
 		c.retire()
+		c.logEnd()
 	}
+	return true
 }
 
 // endUnsent is endIfUnwound for the goroutine that has set outgoing.sending.
