@@ -1,9 +1,13 @@
 // Program mutate changes the code that RULES.md names, one place at a time, and
 // reports which changes the tests of the same row do not notice: constants doubled
-// and halved, and checks that return early taken out. It runs in the root of the
-// repository:
+// and halved, each use of them four times as large and a fourth, and checks that return
+// early taken out. It runs in the root of the repository:
 //
-//	go run ./internal/mutate [-rule regexp] [-place regexp] [-what regexp] [-list] [-jobs n]
+//	go run ./internal/mutate [-rule regexp] [-place regexp] [-what regexp] [-operands]
+//		[-sample n] [-list] [-jobs n]
+//
+// With -operands each operand of && and || is taken out, too. Many of those only save
+// work, and tuning.txt does not list them: it is for samples, which are read.
 //
 // TestRuleFigures of the package of a constant, which compares it with what RULES.md
 // says, belongs to every rule. The output names the test that has noticed a change.
@@ -17,6 +21,7 @@ import (
 	"bufio"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"regexp"
 	"strings"
@@ -26,11 +31,13 @@ import (
 func main() {
 	rule := flag.String("rule", "", "only rules whose text matches this `regexp`")
 	place := flag.String("place", "", "only places that match this `regexp`, such as retransmit.go:resendFirst")
-	what := flag.String("what", "", "only changes that match this `regexp`: doubled, halved, check removed")
+	what := flag.String("what", "", "only changes that match this `regexp`: doubled, halved, use of, check removed")
+	operands := flag.Bool("operands", false, "take operands out of conditions, too")
+	sample := flag.Int("sample", 0, "only so many of the changes, at random; 0: all")
 	list := flag.Bool("list", false, "list the changes, and run nothing")
 	jobs := flag.Int("jobs", 2, "changes that are tested at the same time")
 	flag.Parse()
-	ok, err := run(*rule, *place, *what, *list, *jobs)
+	ok, err := run(&analysis{operands: *operands}, *rule, *place, *what, *sample, *list, *jobs)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 		os.Exit(2)
@@ -41,7 +48,7 @@ func main() {
 }
 
 // run tests all changes, and reports whether each is noticed or is in tuning.txt.
-func run(rule, place, what string, list bool, jobs int) (ok bool, err error) {
+func run(a *analysis, rule, place, what string, sample int, list bool, jobs int) (ok bool, err error) {
 	rules, err := readRules("RULES.md", rule)
 	if err != nil {
 		return false, err
@@ -62,11 +69,15 @@ func run(rule, place, what string, list bool, jobs int) (ok bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	changes, err := changesOf(rules)
+	changes, err := a.changesOf(rules)
 	if err != nil {
 		return false, err
 	}
 	changes = filter(changes, places, whats)
+	if sample > 0 {
+		rand.Shuffle(len(changes), func(i, j int) { changes[i], changes[j] = changes[j], changes[i] })
+		changes = changes[:min(sample, len(changes))]
+	}
 	if list {
 		for _, c := range changes {
 			fmt.Println(c)
@@ -134,14 +145,14 @@ func testAll(changes []change, tests map[string][]string, b *checks, reasons []r
 
 // reason says why some changes of a place may survive.
 type reason struct {
-	place, text, why string // text is the condition of the check; empty: a constant
+	place, text, why string // text is the condition of the check, or the constant that is used; empty: its value
 }
 
 // reasonOf returns why a change may survive; nothing if no line of tuning.txt is
 // about it.
 func reasonOf(reasons []reason, c change) string {
 	for _, r := range reasons {
-		if r.place == c.place() && r.text == strings.Join(strings.Fields(c.text), " ") {
+		if r.place == c.place() && r.text == strings.Join(strings.Fields(c.text), " ") && c.kind != operand {
 			return r.why
 		}
 	}
