@@ -91,12 +91,14 @@ type analysis struct {
 	operands  bool              // those of conditions are taken out, too
 	packages  map[string]*typed // by folder
 	constants map[string]constants
+	figures   map[string]map[[2]string]bool // by the folder of the test
 }
 
 // changesOf returns all changes of what the rules name. A place that several rules
 // name is changed once, and tested by the tests of all of them.
 func (a *analysis) changesOf(rules []rule) (changes []change, err error) {
 	a.packages, a.constants = make(map[string]*typed), make(map[string]constants)
+	a.figures = make(map[string]map[[2]string]bool)
 	index := make(map[string]int)
 	for _, r := range rules {
 		for file, names := range r.code {

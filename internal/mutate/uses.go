@@ -14,11 +14,12 @@ import (
 	"os/exec"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 )
 
-// Uses of constants: a test that compares a constant with RULES.md does not notice that
-// nothing uses it.
+// Uses of figures, which are constants that a test compares with RULES.md: that test does
+// not notice that nothing uses one.
 
 // modulePath is what the paths of the repository's packages begin with. The rest is the
 // folder.
@@ -92,6 +93,109 @@ func (a *analysis) typesOf(dir string) (t *typed, err error) {
 	return t, err
 }
 
+// figuresIn returns the constants that tests in a folder compare with RULES.md, by folder
+// and name.
+func figuresIn(dir string) (found map[[2]string]bool, err error) {
+	page, err := os.ReadFile("RULES.md")
+	if err != nil {
+		return nil, err
+	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		return nil, err
+	}
+	found = make(map[[2]string]bool)
+	for _, name := range paths {
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		folders := make(map[string]string) // of what the file imports, by name
+		for _, spec := range file.Imports {
+			if rest, ok := strings.CutPrefix(strings.Trim(spec.Path.Value, `"`), modulePath+"/"); ok {
+				folders[path.Base(rest)] = rest
+			}
+		}
+		says := rowsOf(file, string(page))
+		ast.Inspect(file, func(n ast.Node) bool {
+			list, ok := n.(*ast.CompositeLit)
+			if ok && list.Type != nil && types.ExprString(list.Type) == "[]rulebook.Figure" {
+				for _, e := range list.Elts {
+					if row, ok := e.(*ast.CompositeLit); ok && len(row.Elts) == 3 && says[types.ExprString(row.Elts[0])] {
+						addFigures(found, filepath.ToSlash(dir), folders, row.Elts[2])
+					}
+				}
+			}
+			return true
+		})
+	}
+	return found, nil
+}
+
+// rowsOf returns the strings of a file that RULES.md has, as literals and as names of
+// constants.
+func rowsOf(file *ast.File, page string) map[string]bool {
+	says := make(map[string]bool)
+	has := func(e ast.Expr) bool {
+		lit, ok := e.(*ast.BasicLit)
+		if !ok || lit.Kind != token.STRING {
+			return false
+		}
+		text, err := strconv.Unquote(lit.Value)
+		return err == nil && strings.Contains(page, text)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.ValueSpec:
+			for i, name := range n.Names {
+				if i < len(n.Values) && has(n.Values[i]) {
+					says[name.Name] = true
+				}
+			}
+		case *ast.BasicLit:
+			if has(n) {
+				says[n.Value] = true
+			}
+		}
+		return true
+	})
+	return says
+}
+
+// addFigures adds what an expression of a test is made of.
+func addFigures(found map[[2]string]bool, dir string, folders map[string]string, e ast.Expr) {
+	ast.Inspect(e, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.SelectorExpr:
+			if of, ok := n.X.(*ast.Ident); ok && folders[of.Name] != "" {
+				found[[2]string{folders[of.Name], n.Sel.Name}] = true
+			}
+			return false
+		case *ast.Ident:
+			found[[2]string{dir, n.Name}] = true
+		}
+		return true
+	})
+}
+
+// isFigure reports whether a constant of a folder is a figure: a test there, or in the
+// folder of the function that uses it, compares it.
+func (a *analysis) isFigure(dir, name, user string) (bool, error) {
+	for _, at := range []string{dir, user, "."} {
+		if a.figures[at] == nil {
+			found, err := figuresIn(at)
+			if err != nil {
+				return false, err
+			}
+			a.figures[at] = found
+		}
+		if a.figures[at][[2]string{dir, name}] {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
 // usesIn returns two changes for each use of a figure in a function: to four times its
 // value, and to a fourth. What the length of an array or another constant is made of has
 // to be a constant. The changes of the constants themselves, twice and half of them, are
@@ -113,8 +217,12 @@ func (a *analysis) usesIn(in body) (changes []change, err error) {
 		if dir == filepath.Dir(in.path) {
 			changes = append(changes, figure.times(2), figure.times(-2))
 		}
+		promised, failed := a.isFigure(dir, id.Name, filepath.Dir(in.path))
+		if failed != nil {
+			err = failed
+		}
 		convert, ok := conversion(in.t, in.file, e)
-		if !ok {
+		if !ok || !promised {
 			return
 		}
 		for i, what := range []string{"times 4", "divided by 4"} {

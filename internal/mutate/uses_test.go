@@ -20,11 +20,12 @@ const (
 	most  = 3
 	wait  = 5 * time.Second
 	other = "text"
+	tuned = 7
 )
 
 func f(n uint8, d time.Duration, s string) int {
 	var list [most]int
-	if n < most && (d > wait || d > most) && s != other {
+	if n < tuned && n < most && (d > wait || d > most) && s != other {
 		return 1
 	}
 	return most / len(list)
@@ -33,6 +34,9 @@ func f(n uint8, d time.Duration, s string) int {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "p.go")
 	require.NoError(t, os.WriteFile(path, []byte(source), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "RULES.md"), []byte("| it waits | – |"), 0o600))
+	const test = "package p\n\nvar _ = []rulebook.Figure{{\"| it\", 2, most}, {row, 2, 1 * wait}, {\"other\", 2, tuned}}\n\nconst row = \"it waits\"\n"
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "p_test.go"), []byte(test), 0o600))
 	require.NoError(t, os.WriteFile(filepath.Join(dir, "go.mod"), []byte("module "+modulePath+"\n\ngo 1.25\n"), 0o600))
 	t.Chdir(dir)
 	a := &analysis{operands: true}
@@ -47,7 +51,7 @@ func f(n uint8, d time.Duration, s string) int {
 			some = append(some, c)
 		}
 	}
-	require.Equal(t, map[kind]int{value: 4, check: 1, use: 8, operand: 6}, kinds)
+	require.Equal(t, map[kind]int{value: 6, check: 1, use: 8, operand: 8}, kinds)
 	var text strings.Builder
 	done := 0
 	for _, in := range b.insertions(some) {
@@ -60,7 +64,7 @@ func f(n uint8, d time.Duration, s string) int {
 		"removedUse(9, 0, (uint8)(most))",
 		"removedUse(9, 0, (time.Duration)(most))",
 		"removedUse(9, 0, (int)(most)) / len(list)",
-		"s != other",
+		"s != other", "n < tuned",
 	} {
 		require.Contains(t, changed, want)
 	}
