@@ -56,6 +56,7 @@ const (
 	survived = "SURVIVED"
 	invalid  = "invalid" // it does not compile, or has no test in this module
 	tuning   = "tuning"
+	unheld   = "unheld" // as uses.txt says
 )
 
 type result struct {

@@ -14,7 +14,8 @@
 //
 // A change of a tuning value that no rule promises may survive, and so may the
 // removal of a check that only saves work. tuning.txt lists those, with the reason.
-// Any other survivor makes the exit status 1.
+// uses.txt lists uses that no test of their rules holds yet. Any other survivor makes the
+// exit status 1.
 package main
 
 import (
@@ -64,6 +65,14 @@ func run(a *analysis, rule, place, what string, sample int, list bool, jobs int)
 	reasons, err := readReasons("internal/mutate/tuning.txt")
 	if err != nil {
 		return false, err
+	}
+	more, err := readReasons("internal/mutate/uses.txt")
+	if err != nil {
+		return false, err
+	}
+	for _, r := range more {
+		r.outcome = unheld
+		reasons = append(reasons, r)
 	}
 	tests, err := findTests(".")
 	if err != nil {
@@ -131,32 +140,33 @@ func testAll(changes []change, tests map[string][]string, b *checks, reasons []r
 	done := 0
 	for r := range results {
 		done++
-		if why := reasonOf(reasons, r.change); r.outcome == survived && why != "" {
-			r.outcome, r.note = tuning, why
+		if why := reasonOf(reasons, r.change); r.outcome == survived && why.why != "" {
+			r.outcome, r.note = why.outcome, why.why
 		}
 		sum[r.outcome]++
 		fmt.Printf("%d/%d %-9s %s %s\n", done, len(changes), r.outcome, r.change, r.note)
 	}
-	noticed, all := sum[caught], sum[caught]+sum[survived]+sum[tuning]
-	fmt.Printf("caught %d of %d; survived %d, as tuning values %d; no change of the program %d\n",
-		noticed, all, sum[survived], sum[tuning], sum[invalid])
+	noticed, all := sum[caught], sum[caught]+sum[survived]+sum[tuning]+sum[unheld]
+	fmt.Printf("caught %d of %d; survived %d, as tuning values %d, as uses that nothing holds %d; no change of the program %d\n",
+		noticed, all, sum[survived], sum[tuning], sum[unheld], sum[invalid])
 	return sum[survived] == 0
 }
 
 // reason says why some changes of a place may survive.
 type reason struct {
 	place, text, why string // text is the condition of the check, or the constant that is used; empty: its value
+	outcome          string
 }
 
-// reasonOf returns why a change may survive; nothing if no line of tuning.txt is
-// about it.
-func reasonOf(reasons []reason, c change) string {
+// reasonOf returns why a change may survive; nothing if no line of tuning.txt and
+// uses.txt is about it.
+func reasonOf(reasons []reason, c change) (none reason) {
 	for _, r := range reasons {
 		if r.place == c.place() && r.text == strings.Join(strings.Fields(c.text), " ") && c.kind != operand {
-			return r.why
+			return r
 		}
 	}
-	return ""
+	return none
 }
 
 // readReasons reads lines of a place, between backquotes the condition that is
@@ -173,7 +183,7 @@ func readReasons(path string) (reasons []reason, err error) {
 		if !ok || strings.HasPrefix(at, "#") {
 			continue
 		}
-		r := reason{place: at, why: strings.TrimSpace(why)}
+		r := reason{place: at, why: strings.TrimSpace(why), outcome: tuning}
 		if rest, ok := strings.CutPrefix(r.why, "`"); ok {
 			if r.text, r.why, ok = strings.Cut(rest, "`"); !ok {
 				return nil, fmt.Errorf("%s: %s has no end of the condition", path, at)
