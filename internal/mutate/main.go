@@ -1,7 +1,7 @@
 // Program mutate changes the code that RULES.md names, one place at a time, and
 // reports which changes the tests of the same row do not notice: constants doubled
-// and halved, each use of a figure four times as large and a fourth, and checks that return
-// early taken out. It runs in the root of the repository:
+// and halved, each use of a figure four times as large and a fourth, and checks that
+// return early taken out. It runs in the root of the repository:
 //
 //	go run ./internal/mutate [-rule regexp] [-place regexp] [-what regexp] [-operands]
 //		[-sample n] [-list] [-jobs n]
