@@ -23,14 +23,9 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	resetSecret  []byte       // of stateless resets; nil without TLS; immutable after start
-	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog   logLimit     // of records of sessions
-	handshakeLog logLimit     // of records of failed handshakes
-	failed       failedHandshakes
-
-	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
-	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
+	resetSecret []byte // of stateless resets; nil without TLS; immutable after start
+	log         endpointLog
+	failed      failedHandshakes
 
 	socket   socketState
 	feeding  feeding
@@ -136,7 +131,11 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
-	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
+	procs := runtime.GOMAXPROCS(0)
+	if c, ok := sockets[0].(net.Conn); e.repeat != nil || ok && c.RemoteAddr() != nil {
+		procs = 1 // one peer, one wake queue
+	}
+	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
@@ -314,7 +313,7 @@ func awaitWrites(conns []*Conn) {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.takeover.wake != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.takeover.leaving != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

@@ -198,7 +198,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| Time-outs that are due wait", "1 ms", holdTime},
 		{"| Time-outs that are due wait", "1 s", mostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
-		{"| Wake queues", "16", mostWakeQueues},
 		{"| A read error of the socket", "8 in a row", manyFailures},
 		{foreign, "5 s", lastingErrors},
 		{foreign, "1 s", closeWait},
@@ -209,7 +208,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| Stateless reset", "10 000 a second", resetRate},
 		{"| After a handover", "800 ms", drainHold},
-		{"| Socket takeover", "10 µs", noteTime},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},
 	}

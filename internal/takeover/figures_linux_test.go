@@ -12,6 +12,7 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{takeover, "4 s", Timeout},
 		{takeover, "1 s", PauseTimeout},
+		{takeover, "10 µs", noteTime},
 		{forwarding, "64 datagrams", maxDatagrams},
 		{forwarding, "32 KiB", maxMessage},
 		{forwarding, "4 MiB", pipeBuffer},
