@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -164,6 +165,8 @@ func TestArchitectureRules(t *testing.T) {
 	for _, m := range sectionHeading.FindAllStringSubmatch(string(wire), -1) {
 		sections["§"+m[1]] = true
 	}
+	page, err := os.ReadFile("RULES.md")
+	require.NoError(t, err)
 	tests, rules := allTests(t), 0
 	for _, row := range architecture(t)["Rules"] {
 		require.Len(t, row, 4, row[0])
@@ -191,6 +194,12 @@ func TestArchitectureRules(t *testing.T) {
 		}
 	}
 	require.Greater(t, rules, 40, "the rule table is not as it was")
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "|") {
+			n := utf8.RuneCountInString(strings.TrimSpace(line))
+			assert.LessOrEqual(t, n, 300, "a row of several rules? %s", line)
+		}
+	}
 	security, err := os.ReadFile("SECURITY.md")
 	require.NoError(t, err)
 	for _, name := range regexp.MustCompile(`\bTest\w+`).FindAllString(string(security), -1) {

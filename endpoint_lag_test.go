@@ -165,14 +165,14 @@ func TestLateWakeUps(t *testing.T) {
 type busySocket struct {
 	*netsim.PacketConn
 	since atomic.Int64 // Unix ns; 0: it was not looked at
-	on    atomic.Bool
+	lasts atomic.Int64 // ns; 0: it holds nothing
 }
 
 func (s *busySocket) ReadQueue(q *udp.Queue) bool {
 	*q = udp.Queue{Limit: 1 << 20}
-	if now := time.Now().UnixNano(); s.on.Load() {
+	if now := time.Now().UnixNano(); s.lasts.Load() > 0 {
 		s.since.CompareAndSwap(0, now)
-		if now-s.since.Load() < int64(3*time.Millisecond) {
+		if now-s.since.Load() < s.lasts.Load() {
 			q.Used = incast.BufferBytes(1500)
 		}
 	}
@@ -180,10 +180,12 @@ func (s *busySocket) ReadQueue(q *udp.Queue) bool {
 }
 
 // A segment that is lost is sent again soon after what was in the buffer was read,
-// though no other timer of the session fires.
+// though no other timer of the session fires. If it is never read, time-outs
+// wait a second.
 func TestHeldTimeoutLooksAgain(t *testing.T) {
 	t.Parallel()
-	var times [2]time.Duration
+	lasts := []time.Duration{0, 3 * time.Millisecond, time.Hour}
+	times := make([]time.Duration, len(lasts))
 	for i := range times {
 		inWorld(t, 1, netsim.LinkConfig{Delay: 10 * time.Millisecond}, func(t *testing.T, w *world) {
 			pc, err := w.net.Listen(serverAddr)
@@ -204,7 +206,7 @@ func TestHeldTimeoutLooksAgain(t *testing.T) {
 				w.hear(c, "x")
 			}
 			time.Sleep(1500 * time.Millisecond)
-			s.on.Store(i == 1)
+			s.lasts.Store(int64(lasts[i]))
 			drop := 2 // the tail loss probe, too
 			w.net.SetFilter(func(from, _ netip.AddrPort, _ []byte) bool {
 				if from.String() == serverAddr && drop > 0 {
@@ -220,4 +222,5 @@ func TestHeldTimeoutLooksAgain(t *testing.T) {
 		})
 	}
 	require.Less(t, times[1], times[0]+10*time.Millisecond, "with nothing in the buffer it took %v", times[0])
+	require.InDelta(t, time.Second, times[2]-times[0], float64(100*time.Millisecond))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -280,10 +281,11 @@ func TestTakeoverConfirmedLate(t *testing.T) {
 	b, atNew := unixPair(t)
 	go func() { g0.left <- l.HandOver(context.Background(), a) }()
 	ctx, cancel := context.WithCancel(context.Background())
-	go relayExchange(atOld, atNew, func(kind takeover.Kind) {
+	go relayExchange(atOld, atNew, func(kind takeover.Kind, payload []byte) []byte {
 		if kind == takeover.FinalKind {
 			cancel()
 		}
+		return payload
 	})
 	next, err := TakeOver(ctx, b, nil)
 	require.NoError(t, err)
@@ -297,40 +299,27 @@ func TestTakeoverConfirmedLate(t *testing.T) {
 func TestTakeoverPredecessorDiesCommitted(t *testing.T) {
 	t.Parallel()
 	a, b := unixPair(t)
-	link, err := takeover.NewLink(t.Context(), a, "")
-	require.NoError(t, err)
-	socket, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	files := make([]int, 3)
-	files[0], err = takeover.Duplicate(socket)
-	require.NoError(t, err)
-	var pipes [2]*takeover.Pipe
-	for i := range pipes {
-		pipes[i], files[1+i], err = takeover.NewPipe()
-		require.NoError(t, err)
-	}
+	taken := make(chan *Listener, 1)
 	go func() {
-		_ = link.Send(takeover.OfferKind, takeover.Encode(&takeover.Offer{Version: takeover.Version, Sockets: 1, LegacyPeers: true}))
-		_, _, _ = link.Receive(takeover.AgreeKind)
-		_ = link.Send(takeover.StateKind, takeover.Encode(&takeover.State{CookieSecret: make([]byte, 32)}), files...)
-		takeover.CloseFiles(files)
-		_, _, _ = link.Receive(takeover.ReadyKind)
-		pipes[0].Close()
-		pipes[1].Close()
-		_ = socket.Close()
-		_ = a.CloseRead() // what the successor sends fails
-		_ = link.Send(takeover.CommitKind, nil)
-		link.Close()
-		_ = a.Close()
+		l, err := TakeOver(context.Background(), b, nil)
+		assert.NoError(t, err)
+		taken <- l
 	}()
-	next, err := TakeOver(t.Context(), b, nil)
-	require.NoError(t, err)
+	p := scriptPredecessor(t, a)
+	p.dies()
+	_ = a.CloseRead() // what the successor sends fails
+	_ = p.link.Send(takeover.CommitKind, nil)
+	p.link.Close()
+	_ = a.Close()
+	next := <-taken
+	require.NotNil(t, next)
 	serves(t, "next", next)
 	dials(t, next.Addr(), nil, "next").echoes(t, 1000)
 }
 
-// relayExchange relays an exchange of one socket. It calls at before each message.
-func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
+// relayExchange relays an exchange of one socket. It passes on what at returns of each
+// message.
+func relayExchange(old, new *net.UnixConn, at func(kind takeover.Kind, payload []byte) []byte) {
 	kinds := []takeover.Kind{'O', 'A', 'R', 'S', 'r', 'N', 'C', 'c', 'F'}
 	var links [2]*takeover.Link
 	for i, c := range []*net.UnixConn{old, new} {
@@ -345,7 +334,7 @@ func relayExchange(old, new *net.UnixConn, at func(takeover.Kind)) {
 			if err != nil {
 				return
 			}
-			at(kind)
+			payload = at(kind, payload)
 			var files []int
 			if kind == takeover.StateKind {
 				files, _ = from.TakeFiles((&takeover.Offer{Sockets: 1}).Files())

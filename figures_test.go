@@ -42,6 +42,48 @@ func TestEchoMemory(t *testing.T) {
 	}
 }
 
+// After a duplicate segment 400 ACKs are repeated, and 4000 after many.
+func TestAckRepeatLength(t *testing.T) {
+	var r ackRepeater
+	for i := range 20 {
+		require.Equal(t, min(400*i, 4000), r.left)
+		r.duplicate()
+	}
+	for range 4001 {
+		r.note(ackItem{}, 0)
+	}
+	require.Len(t, r.items, 4000)
+}
+
+// An unvalidated peer is sent three times what has come from it, 1 MiB at a time.
+func TestSendCredit(t *testing.T) {
+	var v addressValidation
+	v.received(1000)
+	require.True(t, v.take(3000))
+	require.False(t, v.take(1))
+	for range 1000 {
+		v.received(1000)
+	}
+	require.True(t, v.take(1<<20))
+	require.False(t, v.take(1))
+}
+
+// An unvalidated legacy peer gets no ACK for 250 ms before it has sent 200 bytes, and
+// none while data is in flight.
+func TestHeldAcks(t *testing.T) {
+	for sent := 196; sent <= 204; sent += 4 {
+		h := newHarness(t, nil)
+		h.k.limitUnvalidated(0, true)
+		h.k.received(sent)
+		for _, ms := range []uint32{0, 249, 1, 1} {
+			h.advance(ms)
+			require.Equal(t, sent < 200 && h.now-1000 < 250, h.k.holdsAcks(), "%d bytes, %d ms", sent, h.now-1000)
+		}
+		h.k.snd.inFlight = 1
+		require.Equal(t, sent < 200, h.k.holdsAcks())
+	}
+}
+
 // A session whose first packet was forged is forgotten after 10 seconds.
 func TestHalfOpenSessionsLastTenSeconds(t *testing.T) {
 	inWorld(t, 3, clean, func(t *testing.T, w *world) {

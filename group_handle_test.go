@@ -215,8 +215,8 @@ func TestGroupTakesBatches(t *testing.T) {
 }
 
 // Moments that last from one step of a session to the next: the peer's CLOSE was
-// taken, but the session not ended; it has ended, and its last packets are being written; a Write
-// is not done, but there is room; a Write reads the socket.
+// taken, but the session not ended; it has ended, and its last packets are being
+// written; a Write is not done, but there is room; a Write reads the socket.
 func TestGroupBetweenSteps(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		_, b, g := w.grouped(nil)

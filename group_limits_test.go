@@ -55,6 +55,67 @@ func TestGroupIsFair(t *testing.T) {
 	})
 }
 
+// Members have their events in the order in which those came, and a member that had one
+// comes after those that wait.
+func TestGroupOrder(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		g := NewGroup()
+		l := w.listen(nil)
+		e, _ := w.endpoint("10.0.0.2:0", nil)
+		var clients [5]*Conn
+		for i := range clients {
+			clients[i] = w.dial(e)
+			require.NoError(t, g.Add(accepted(t, l)))
+		}
+		require.Empty(t, take(t, g))
+		writes := func(order string) {
+			for _, i := range order {
+				w.say(clients[i-'0'], string(i))
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		next := func() string {
+			var event [1]Event
+			n, err := g.Wait(done(), event[:])
+			require.NoError(t, err)
+			require.Equal(t, 1, n)
+			return string(event[0].Data)
+		}
+		writes("31402")
+		require.Equal(t, "3", next())
+		writes("3")
+		for _, want := range []string{"1", "4", "0", "2", "3"} {
+			require.Equal(t, want, next())
+		}
+	})
+}
+
+// A member for whose event the call has no memory left is the first of the next call.
+func TestGroupOrderWithoutMemory(t *testing.T) {
+	inWorld(t, 0, clean, func(t *testing.T, w *world) {
+		config := Config{ReceiveWindow: 1024}
+		g := NewGroup()
+		l := w.listen(&config)
+		e, _ := w.endpoint("10.0.0.2:0", &config)
+		for i := range 4 {
+			c := w.dial(e)
+			require.NoError(t, g.Add(accepted(t, l)))
+			go c.Write(bytes.Repeat([]byte{byte(i)}, 200<<10))
+			time.Sleep(5 * time.Second)
+		}
+		var events [8]Event
+		var order []byte
+		for range 2 {
+			n, err := g.Wait(done(), events[:])
+			require.NoError(t, err)
+			for _, e := range events[:n] {
+				order = append(order, e.Data[0])
+			}
+		}
+		require.Equal(t, []byte{0, 1, 2, 3}, order)
+	})
+}
+
 // What is not taken fills the receive window, and stops the peer.
 func TestGroupFlowControl(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {

@@ -33,12 +33,12 @@ func TestRuleFigures(t *testing.T) {
 // machineFigures are those of the state machine.
 func machineFigures() []rulebook.Figure {
 	const ( // rules
-		delayed    = "Delayed ACK (RFC 1122"
+		delayed    = "| Delayed ACK"
 		repetition = "ACK repetition"
 		rto        = "Round-trip samples and the RTO"
 		window     = "| Reordering window"
-		lost       = "What is lost is retransmitted"
-		outage     = "| Outage: after silence"
+		lost       = "| What is lost"
+		outage     = "| Outage"
 		probe      = "| Zero-window probe"
 		copies     = "Redundant copies of small segments"
 		pieces     = "| Pieces: segments larger"
@@ -69,7 +69,7 @@ func machineFigures() []rulebook.Figure {
 		{window, "6 more", reorderingLeast},
 		{window, "12 at most", reorderingMost},
 		{window, "16 round trips", reoWndPersistRounds},
-		{"| Spurious retransmission, undo", "8 segments", retransmitMemory},
+		{"| Spurious retransmission", "8 segments", retransmitMemory},
 		{lost, "2 segments", resendGrowth},
 		{lost, "4 a round trip", resendFirst},
 		{lost, "64 in reserve", resendSaved},
@@ -107,8 +107,8 @@ func machineFigures() []rulebook.Figure {
 // sessionFigures are those of sessions.
 func sessionFigures() []rulebook.Figure {
 	const ( // rules
-		writes    = "If all write buffers of an endpoint"
-		dial      = "| Dial: HELLO, WELCOME"
+		writes    = "| If all write buffers"
+		dial      = "| Dial: "
 		legacy    = "| A peer without signals is recognised"
 		closing   = "| Close: CLOSE;"
 		dialled   = "| A socket outlives"
@@ -127,7 +127,7 @@ func sessionFigures() []rulebook.Figure {
 		{"| Cap of the rate", "above 1000000", fineCap},
 		{"| At the cap datagrams wait", "100 ms", heldTime},
 		{"| At the cap datagrams wait", "256 of them", maxHeld},
-		{"| At the cap datagrams wait", "256 packets", maxHeld},
+		{"| At the cap parity waits", "256 packets", maxHeld},
 		{"| With a cap the write buffer", "1 s", cappedTime},
 		{"| With a cap the write buffer", "64 KiB", leastCappedBuffer},
 		{"| With a cap the write buffer", "4 MiB", defaultWriteBuffer},
@@ -135,15 +135,15 @@ func sessionFigures() []rulebook.Figure {
 		{writes, "256 KiB", scarceWriteBuffer},
 		{writes, "4 MiB", defaultWriteBuffer},
 		{writes, "16 KiB", leastWriteBuffer},
-		{"| All streams of a session together", "256 KiB", defaultStreamWrite},
+		{"| All streams of a session", "256 KiB", defaultStreamWrite},
 		{"| Streams are opened by any", "256 of the peer", defaultMaxStreams},
 		{"| Credit of a stream", "1 MiB", defaultStreamReceive},
 		{"| Dynamic right-sizing", "8 MiB", maxStreamReceive},
-		{"| Priorities, and deficit", "64 KiB", bulkAhead},
+		{"| Priorities", "64 KiB", bulkAhead},
 		{"| Partial reliability (RFC 3758)", "65534", maxRetransmitLimit},
-		{"| Half-open limits", "10 s", handshakeTime},
+		{"| Half-open sessions", "10 s", handshakeTime},
 		{"| Memory pressure: what is counted", "1 KiB", accountGrain},
-		{"| Memory pressure: sessions end", "16 KiB", littleHeld},
+		{"| Memory pressure: reading", "16 KiB", littleHeld},
 		{dial, "200", int(firstHelloWait / millis)},
 		{dial, "500 ms", maxHelloWait},
 		{dial, "20th", eagerHellos},
@@ -161,7 +161,7 @@ func sessionFigures() []rulebook.Figure {
 		{linger, "an 8th", lingering.Part},
 		{dialled, "4 RTO", holdRTOs},
 		{dialled, "0.2 to 3 s", minHold},
-		{dialled, "3 s", maxHold},
+		{"| A socket outlives its sessions otherwise", "3 s", maxHold},
 		{dialled, "1.5 s", lossyHold},
 		{"| Round-trip time of the application", "1 s", refreshAfter},
 		{"| Round-trip time of the application", "10 s", askedFor * time.Second},
@@ -184,11 +184,11 @@ func endpointFigures() []rulebook.Figure {
 		replies  = "| Replies outside a session"
 		pressure = "| Memory pressure: sessions end"
 		foreign  = "| Sockets of NewEndpoint"
-		records  = "| Records of sessions"
+		records  = "| Records of"
 	)
 	return []rulebook.Figure{
 		{"| Half-open limits", "1024", defaultMaxHalfOpen},
-		{"| Half-open limits", "3 s", evictAfter},
+		{"| Half-open sessions", "3 s", evictAfter},
 		{replies, "2000 a second", replyRate},
 		{replies, "10 000 cookies", cookieRate},
 		{"| Memory pressure: above", "64 KiB", leastShare},

@@ -10,9 +10,9 @@ import (
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Cookie, valid for", "10 to 20 s", CookieTime},
-		{"| Half-open limits", "oldest 16", looks},
+		{"| Half-open sessions", "oldest 16", looks},
 		{"| Legacy peers with an AEAD", "32768", maxConvs},
-		{"| TIME-WAIT (RFC 9293", "60 s", TimeWait},
-		{"| TIME-WAIT (RFC 9293", "8192 entries", MaxTimeWaits},
+		{"| TIME-WAIT", "60 s", TimeWait},
+		{"| TIME-WAIT", "8192 entries", MaxTimeWaits},
 	})
 }

@@ -14,7 +14,7 @@ func TestRuleFigures(t *testing.T) {
 		{"| What a handshake holds", "64 KiB", maxPeerFlight},
 		{"| What a peer's certificates", "10 of them", maxCertificates},
 		{"| What a peer's certificates", "12 P-256", maxVerifyCost},
-		{"| What a peer's certificates", "40 if", maxUnknownCost},
+		{"| What a peer's certificates", "40 under", maxUnknownCost},
 	})
 	rulebook.Check(t, "WIRE.md", []rulebook.Figure{
 		{"| 2 | INFO |", "version, now 2", Version},

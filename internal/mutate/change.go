@@ -16,20 +16,37 @@ import (
 
 // change is one change of a source file.
 type change struct {
+	kind       kind
 	file, name string // name of the function or constant
 	line       int
 	what       string
-	text       string // the source of the condition that is removed
+	text       string // the source of the condition or constant that is replaced
 	from, to   int    // bytes of the file that are replaced
-	put        string // by this, with %s for what was there
+	put        string // of a value: by this, with %s for what was there
+	part       int    // of a use: which of its two changes it is
+	convert    string // of a use: the type of the constant there; empty: its own
+	or         bool   // of an operand: of ||
 	tests      []string
 }
+
+// kind is what a change replaces.
+type kind uint8
+
+const (
+	value   kind = iota // that of a constant
+	check               // a condition under which a function, or a loop, is left early
+	use                 // of a constant
+	operand             // of a condition
+)
 
 // place names what is changed, without the line.
 func (c change) place() string { return c.file + ":" + c.name }
 
-// isConstant reports whether a constant is changed, and no check.
-func (c change) isConstant() bool { return c.text == "" }
+// isConstant reports whether the value of a constant is changed.
+func (c change) isConstant() bool { return c.kind == value }
+
+// key names a change, without what happens to be in its line.
+func (c change) key() string { return fmt.Sprint(c.file, ":", c.from, ":", c.kind, ":", c.what) }
 
 func (c change) String() string { return fmt.Sprintf("%s:%d %s: %s", c.file, c.line, c.name, c.what) }
 
@@ -39,6 +56,7 @@ const (
 	survived = "SURVIVED"
 	invalid  = "invalid" // it does not compile, or has no test in this module
 	tuning   = "tuning"
+	unheld   = "unheld" // as uses.txt says
 )
 
 type result struct {
@@ -58,7 +76,7 @@ const figures = "TestRuleFigures"
 // of all figures comes first, by itself, as it is fast.
 func (c change) test(tests map[string][]string) result {
 	if dir := "./" + filepath.ToSlash(filepath.Dir(c.file)); c.isConstant() && slices.Contains(tests[figures], dir) {
-		if r := c.run([]string{figures}, []string{dir}); r.outcome != survived {
+		if r := c.run([]string{figures}, dir); r.outcome != survived {
 			return r
 		}
 	}
@@ -66,11 +84,16 @@ func (c change) test(tests map[string][]string) result {
 	if len(dirs) == 0 {
 		return result{c, invalid, "its tests are in other modules"}
 	}
-	return c.run(c.tests, dirs)
+	for _, dir := range dirs {
+		if r := c.run(c.tests, dir); r.outcome != survived {
+			return r
+		}
+	}
+	return result{c, survived, strings.Join(c.tests, " ")}
 }
 
-// run runs tests, which are in dirs, on the changed program.
-func (c change) run(tests, dirs []string) result {
+// run runs tests, which are in a folder, on the changed program.
+func (c change) run(tests []string, dir string) result {
 	folder, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return result{c, invalid, err.Error()}
@@ -84,9 +107,11 @@ func (c change) run(tests, dirs []string) result {
 	defer cancel()
 	args := []string{
 		"test", "-overlay", overlay, "-short", "-count=1", "-vet=off", "-timeout", testTime.String(),
-		"-run", "^(" + strings.Join(tests, "|") + ")$",
+		"-run", "^(" + strings.Join(tests, "|") + ")$", ".",
 	}
-	out, err := exec.CommandContext(ctx, "go", append(args, dirs...)...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
 	switch {
 	case err == nil:
 		return result{c, survived, strings.Join(tests, " ")}

@@ -62,17 +62,15 @@ func readRules(path, pattern string) (rules []rule, err error) {
 // testFunc is a test, or a fuzz test, of which the seeds are run.
 var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz)\w+)\(`)
 
-// findTests returns the folders in which each test is. Other modules are left out.
+// findTests returns the folders in which each test is.
 func findTests(root string) (map[string][]string, error) {
 	tests := make(map[string][]string)
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		if d.IsDir() && path != root {
-			if _, err := os.Stat(filepath.Join(path, "go.mod")); err == nil || strings.HasPrefix(d.Name(), ".") {
-				return filepath.SkipDir
-			}
+		if d.IsDir() && path != root && strings.HasPrefix(d.Name(), ".") {
+			return filepath.SkipDir
 		}
 		if !strings.HasSuffix(path, "_test.go") {
 			return nil
@@ -88,18 +86,28 @@ func findTests(root string) (map[string][]string, error) {
 	return tests, err
 }
 
+// analysis finds changes in the sources.
+type analysis struct {
+	operands  bool              // those of conditions are taken out, too
+	packages  map[string]*typed // by folder
+	constants map[string]constants
+	figures   map[string]map[[2]string]bool // by the folder of the test
+}
+
 // changesOf returns all changes of what the rules name. A place that several rules
 // name is changed once, and tested by the tests of all of them.
-func changesOf(rules []rule) (changes []change, err error) {
+func (a *analysis) changesOf(rules []rule) (changes []change, err error) {
+	a.packages, a.constants = make(map[string]*typed), make(map[string]constants)
+	a.figures = make(map[string]map[[2]string]bool)
 	index := make(map[string]int)
 	for _, r := range rules {
 		for file, names := range r.code {
-			found, err := changesIn(file, names)
+			found, err := a.changesIn(file, names)
 			if err != nil {
 				return nil, err
 			}
 			for _, c := range found {
-				key := c.String()
+				key := c.key()
 				at, known := index[key]
 				if !known {
 					at = len(changes)
@@ -118,53 +126,92 @@ func changesOf(rules []rule) (changes []change, err error) {
 	return changes, nil
 }
 
-// changesIn returns the changes of functions of a file, and of the constants that
-// they use or are.
-func changesIn(path string, names []string) (changes []change, err error) {
-	constants, err := constantsOf(filepath.Dir(path))
+// changesIn returns the changes of functions of a file, of the constants that they use
+// or are, and of those uses.
+func (a *analysis) changesIn(path string, names []string) (changes []change, err error) {
+	all, err := a.constantsOf(filepath.Dir(path))
 	if err != nil {
 		return nil, err
 	}
-	set := token.NewFileSet()
+	t, err := a.typesOf(filepath.Dir(path))
+	if err != nil {
+		return nil, err
+	}
 	source, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	file, err := parser.ParseFile(set, path, source, parser.SkipObjectResolution)
-	if err != nil {
-		return nil, err
-	}
-	use := func(name string) {
-		if c, ok := constants[name]; ok {
+	for _, name := range names {
+		if c, ok := all[name]; ok {
 			changes = append(changes, c.times(2), c.times(-2))
 		}
 	}
-	for _, name := range names {
-		use(name)
+	file := t.files[filepath.Base(path)]
+	if file == nil { // of another system
+		return changes, nil
 	}
 	for _, d := range file.Decls {
 		f, ok := d.(*ast.FuncDecl)
 		if !ok || f.Body == nil || !slices.Contains(names, f.Name.Name) {
 			continue
 		}
-		ast.Inspect(f, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Ident:
-				use(n.Name)
-			case *ast.IfStmt:
-				if leaves(n.Body) && n.Else == nil && n.Init == nil {
-					at, end := set.Position(n.Cond.Pos()), set.Position(n.Cond.End())
-					changes = append(changes, change{
-						file: path, name: f.Name.Name, line: at.Line, what: "check removed",
-						text: string(source[at.Offset:end.Offset]),
-						from: at.Offset, to: end.Offset, put: "false && (%s)",
-					})
-				}
-			}
-			return true
-		})
+		in := body{t: t, path: path, source: source, file: file, f: f}
+		found := in.checks()
+		if a.operands {
+			found = append(found, in.operands()...)
+		}
+		uses, err := a.usesIn(in)
+		if err != nil {
+			return nil, err
+		}
+		changes = append(changes, append(found, uses...)...)
 	}
 	return changes, nil
+}
+
+// body is a function that a rule names.
+type body struct {
+	t      *typed
+	path   string
+	source []byte
+	file   *ast.File
+	f      *ast.FuncDecl
+}
+
+// change returns a change of an expression.
+func (b body) change(kind kind, what string, e ast.Expr) change {
+	at, end := b.t.set.Position(e.Pos()), b.t.set.Position(e.End())
+	return change{
+		file: b.path, name: b.f.Name.Name, line: at.Line, what: what, kind: kind,
+		text: string(b.source[at.Offset:end.Offset]), from: at.Offset, to: end.Offset,
+	}
+}
+
+// checks returns the conditions under which the function, or a loop, is left early.
+func (b body) checks() (changes []change) {
+	ast.Inspect(b.f.Body, func(n ast.Node) bool {
+		if n, ok := n.(*ast.IfStmt); ok && leaves(n.Body) && n.Else == nil && n.Init == nil {
+			changes = append(changes, b.change(check, "check removed", n.Cond))
+		}
+		return true
+	})
+	return changes
+}
+
+// operands returns the operands of the conditions.
+func (b body) operands() (changes []change) {
+	ast.Inspect(b.f.Body, func(n ast.Node) bool {
+		if n, ok := n.(*ast.BinaryExpr); ok && (n.Op == token.LAND || n.Op == token.LOR) {
+			for _, e := range []ast.Expr{n.X, n.Y} {
+				c := b.change(operand, "operand removed", e)
+				c.or = n.Op == token.LOR
+				c.what += ": " + strings.Join(strings.Fields(c.text), " ")
+				changes = append(changes, c)
+			}
+		}
+		return true
+	})
+	return changes
 }
 
 // leaves reports whether a block ends by leaving the function or the loop.
@@ -187,6 +234,9 @@ type constant struct {
 	line, from, to int // of its value
 }
 
+// constants are those of a folder, by name.
+type constants map[string]constant
+
 // times returns the change of a constant to n times its value, or to one of -n
 // parts of it.
 func (c constant) times(n int) change {
@@ -199,8 +249,12 @@ func (c constant) times(n int) change {
 
 // constantsOf returns the constants of a folder that are numbers with a value of
 // their own. Flags, codes and sizes of formats are no figures of rules.
-func constantsOf(dir string) (map[string]constant, error) {
-	all := make(map[string]constant)
+func (a *analysis) constantsOf(dir string) (constants, error) {
+	if all, ok := a.constants[dir]; ok {
+		return all, nil
+	}
+	all := make(constants)
+	a.constants[dir] = all
 	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil {
 		return nil, err

@@ -10,11 +10,11 @@ import (
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| Pacing: bursts", "2 ms", burstTime * time.Microsecond},
-		{"| Pacing: bursts", "10 packets", idleBurst},
-		{"| Pacing: bursts", "1400 bytes", packetSize},
-		{"| Pacing: bursts", "10 ms", catchUp * time.Microsecond},
-		{"| Pacing: bursts", "200 ms", debtTime * time.Microsecond},
+		{"| Pacing", "2 ms", burstTime * time.Microsecond},
+		{"| Pacing", "10 packets", idleBurst},
+		{"| Pacing", "1400 bytes", packetSize},
+		{"| Pacing", "10 ms", catchUp * time.Microsecond},
+		{"| Pacing", "200 ms", debtTime * time.Microsecond},
 		{"| Cap of the rate", "10 ms", catchUp * time.Microsecond},
 		{"| Cap of the rate", "200 ms", debtTime * time.Microsecond},
 		{"| Cap of the rate", "1400 bytes", packetSize},

@@ -9,9 +9,9 @@ import (
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{"| A blocked call reads the socket", "1 ms", Grace},
-		{"| A blocked call reads the socket", "2 come", fewCalls},
-		{"| A blocked call reads the socket", "64 stop", maxStops},
+		{"| A blocked call", "1 ms", Grace},
+		{"| A blocked call", "2 come", fewCalls},
+		{"| A blocked call", "64 stop", maxStops},
 		{"| Sockets of NewEndpoint", "1 to 100 ms", Soon},
 		{"| Sockets of NewEndpoint", "100 ms", Late},
 	})

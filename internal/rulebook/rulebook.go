@@ -16,7 +16,7 @@ import (
 )
 
 // Figure is a number of a rule, and what the code has for it: a part of the rule's
-// row or paragraph that no other has, the figure as it is spelled there, such as
+// rows or paragraph that no other rule has, the figure as one of them spells it, such as
 // "25 ms" or "srtt/16", and the constant, a number or a time.Duration.
 type Figure [3]any
 
@@ -75,22 +75,27 @@ func split(text string) (rules []string) {
 	return rules
 }
 
-// check compares a figure with the one rule that it is from.
+// check compares a figure with the rule that it is from, which says it once.
 func (f Figure) check(rules []string) error {
 	rule, says := f[0].(string), f[1].(string)
-	var found []string
+	rows, said := 0, 0
 	for _, r := range rules {
 		if strings.Contains(r, rule) {
-			found = append(found, r)
+			rows++
+			if spells(r, says) {
+				said++
+			}
 		}
 	}
-	if len(found) != 1 {
-		return fmt.Errorf("%d rules have %q", len(found), rule)
-	}
-	if !spells(found[0], says) {
+	switch {
+	case rows == 0:
+		return fmt.Errorf("no rule has %q", rule)
+	case said == 0:
 		return fmt.Errorf("the rule %q does not say %q", rule, says)
+	case said > 1:
+		return fmt.Errorf("%d rows of the rule %q say %q", said, rule, says)
 	}
-	said, err := parse(says)
+	want, err := parse(says)
 	if err != nil {
 		return err
 	}
@@ -98,7 +103,7 @@ func (f Figure) check(rules []string) error {
 	if err != nil {
 		return err
 	}
-	if math.Abs(said-is) > 1e-9*math.Abs(said) {
+	if math.Abs(want-is) > 1e-9*math.Abs(want) {
 		return fmt.Errorf("the rule %q says %s, the code has %v", rule, says, f[2])
 	}
 	return nil

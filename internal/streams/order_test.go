@@ -234,3 +234,23 @@ func TestAbandonedBehindBytes(t *testing.T) {
 		require.Equal(t, !bytes, ok)
 	}
 }
+
+// A message that is given up tells of those before it up to one that is not: that may
+// arrive yet.
+func TestAbandonedUpToWhatIsLeft(t *testing.T) {
+	h := newHost(1, someLimits)
+	s, err := h.table.Open(Params{})
+	require.NoError(t, err)
+	for _, deadline := range []int64{5, 20, 5} {
+		s.Send(make([]byte, 100), 0, deadline, func(error) {})
+		require.True(t, h.table.Pull(false))
+	}
+	h.now = 10
+	mid, ok := h.table.AbandonedUpTo(h.queued[2].tag)
+	require.True(t, ok)
+	require.EqualValues(t, 0, mid)
+	h.now = 20
+	mid, ok = h.table.AbandonedUpTo(h.queued[2].tag)
+	require.True(t, ok)
+	require.EqualValues(t, 2, mid)
+}

@@ -8,14 +8,14 @@ import (
 
 // The constants of the package are the figures that RULES.md says.
 func TestRuleFigures(t *testing.T) {
-	const rule = "| Socket takeover, in"
+	const takeover, forwarding = "| Socket takeover", "| Forwarding"
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
-		{rule, "4 s", Timeout},
-		{rule, "1 s", PauseTimeout},
-		{rule, "10 µs", noteTime},
-		{rule, "64 datagrams", maxDatagrams},
-		{rule, "32 KiB", maxMessage},
-		{rule, "4 MiB", pipeBuffer},
-		{rule, "1048576 sessions", MaxOwned},
+		{takeover, "4 s", Timeout},
+		{takeover, "1 s", PauseTimeout},
+		{takeover, "10 µs", noteTime},
+		{forwarding, "64 datagrams", maxDatagrams},
+		{forwarding, "32 KiB", maxMessage},
+		{forwarding, "4 MiB", pipeBuffer},
+		{forwarding, "1048576 sessions", MaxOwned},
 	})
 }
