@@ -434,7 +434,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			return
 		}
 	}
-	if s.inStream() {
+	if s.streamed {
 		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
@@ -453,7 +453,8 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.charge(s.size(), size)
 		}
 		k.counters.PacketsSent++
-		if c := k.rateCap(); c != nil {
+		if k.rare != nil && k.rare.capped != nil {
+			c := k.rare.capped
 			c.sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
@@ -527,7 +528,8 @@ func (k *KCP) emit() {
 	k.counters.PacketsSent++
 	packet := k.out.packet
 	k.out.packet = nil
-	if c := k.rateCap(); c != nil {
+	if k.rare != nil && k.rare.capped != nil {
+		c := k.rare.capped
 		c.sent(len(packet), k.out.last != nil)
 	}
 	if s := k.out.last; s != nil {

@@ -118,7 +118,7 @@ func (k *KCP) divisible(s *sendSegment, size int) bool {
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := reassembly.Unit(len(s.data))
 	room := (size - headerSize - reassembly.HeaderSize) / unit * unit
-	if h.cmd = cmdPiece; s.inStream() {
+	if h.cmd = cmdPiece; s.streamed {
 		h.cmd = cmdStreamPiece
 	}
 	for at := 0; at < len(s.data); at += room {

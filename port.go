@@ -250,6 +250,14 @@ func (k *KCP) sendBytes() int { return k.snd.bytes }
 // segmentPayload returns the payload bytes of a full segment of a stream.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
 
+// sendPayload returns the payload bytes of a full segment of Send.
+func (k *KCP) sendPayload() int {
+	if k.rare != nil && k.numbers() {
+		return k.cfg.mss - ownHeader
+	}
+	return k.cfg.mss
+}
+
 // sendLimit returns the send window in segments.
 func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
 

@@ -113,8 +113,12 @@ func (k *KCP) recvBytes(p []byte) int {
 
 // popReceived drops the segment at the head of the receive queue.
 func (k *KCP) popReceived() {
-	k.release(k.rcv.queue.at(0))
-	k.rcv.queue.pop()
+	q := &k.rcv.queue
+	s := q.at(0)
+	k.release(s)
+	*s = recvSegment{}
+	q.first++
+	q.n--
 }
 
 // release takes back the buffer of s.
@@ -180,12 +184,15 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 		}
 		payload = nil
 	}
-	if !abandoned && k.inOrder(h) {
+	next := h.sn == k.rcv.nxt && k.rcv.rest == 0 && !abandoned && (k.rcv.early == 0 || !k.rcv.ring.at(h.sn).held)
+	if next && !k.receiveFull() {
 		if !k.deliverDirect(h.frg, payload) {
 			k.enqueue(h.frg).data = k.copyOf(payload)
 		}
 		k.rcv.nxt++
-		k.countOwn()
+		if k.rare != nil {
+			k.rare.own.arrived++
+		}
 		k.counters.BytesReceived += uint64(len(payload))
 		k.deliver()
 		return true
@@ -198,14 +205,6 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
-}
-
-// inOrder reports whether a segment is the next, and enters the queue at once.
-func (k *KCP) inOrder(h *header) bool {
-	if h.sn != k.rcv.nxt || k.rcv.rest > 0 || k.receiveFull() {
-		return false
-	}
-	return k.rcv.early == 0 || !k.rcv.ring.at(h.sn).held
 }
 
 // copyOf returns a copy of the payload of a segment that is kept.
@@ -319,7 +318,10 @@ func (k *KCP) enqueue(frg uint8) *recvSegment {
 	} else {
 		k.rcv.partial++
 	}
-	s := k.rcv.queue.push()
+	q := &k.rcv.queue
+	q.places.Reserve(q.first, int(q.n)+1)
+	q.n++
+	s := q.at(q.n - 1)
 	s.frg = frg
 	return s
 }
@@ -345,14 +347,19 @@ func (k *KCP) rcvLimit() uint32 {
 }
 
 // receiveFull reports whether the receive queue holds as much as it may.
-func (k *KCP) receiveFull() bool { return k.rcv.queue.n >= k.rcvLimit() }
+func (k *KCP) receiveFull() bool {
+	return k.rcv.queue.n >= k.cfg.rcvWnd && (k.rcv.partial == 0 || k.rcv.queue.n >= k.rcvLimit())
+}
 
 // wndUnused returns the window to advertise, in segments. It is at most the
 // share of the session, which bounds what is on the way from the peer: segments
 // in the receive queue do not count against it, and what exceeds it is taken
 // all the same.
 func (k *KCP) wndUnused() uint16 {
-	queued, limit := k.rcv.queue.n, k.rcvLimit()
+	queued, limit := k.rcv.queue.n, k.cfg.rcvWnd
+	if k.rcv.partial > 0 {
+		limit = k.rcvLimit()
+	}
 	if queued >= limit || k.rcv.shut {
 		return 0
 	}

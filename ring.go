@@ -33,7 +33,8 @@ type sendSegment struct {
 	repeats      uint8     // redundant copies since the last transmission; see redundancy.go
 	repeated     seq       // when the last of them was sent
 	closed       bool      // takes no more data
-	numbered     bool      // of the session itself, with an SSN
+	streamed     bool      // travels as a STREAM segment
+	numbered     bool      // and is of the session itself, with an SSN
 	chosen       bool      // waits, and the host has nothing that leaves before it
 
 	tx     deliveryrate.Record // of the last transmission
@@ -204,20 +205,6 @@ type recvQueue struct {
 
 // at returns the segment that i others precede.
 func (q *recvQueue) at(i uint32) *recvSegment { return q.places.At(q.first + i) }
-
-// push appends a segment, which it returns for the caller to fill in.
-func (q *recvQueue) push() *recvSegment {
-	q.places.Reserve(q.first, int(q.n)+1)
-	q.n++
-	return q.at(q.n - 1)
-}
-
-// pop removes the first segment.
-func (q *recvQueue) pop() {
-	*q.at(0) = recvSegment{}
-	q.first++
-	q.n--
-}
 
 // popLast removes the last segment.
 func (q *recvQueue) popLast() {

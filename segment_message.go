@@ -13,9 +13,6 @@ import "github.com/arqnet/kcp/internal/streams"
 // ofStream reports whether s is a segment of a stream.
 func (s *sendSegment) ofStream() bool { return s.tag != nil && !s.tag.OfSession }
 
-// inStream reports whether s travels as a STREAM segment.
-func (s *sendSegment) inStream() bool { return s.numbered || s.ofStream() }
-
 // sendMessage is Send for a message, all segments of which get the tag t. The
 // machine is in message mode.
 func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {

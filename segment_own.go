@@ -31,16 +31,8 @@ type ownFlow struct {
 }
 
 // numbers reports whether Send queues segments with an SSN. A peer whose address is not
-// validated gets none.
-func (k *KCP) numbers() bool { return k.rare != nil && k.rare.own.numbers && k.snd.validation == nil }
-
-// sendPayload returns the payload bytes of a full segment of Send.
-func (k *KCP) sendPayload() int {
-	if k.numbers() {
-		return k.cfg.mss - ownHeader
-	}
-	return k.cfg.mss
-}
+// validated gets none. k.rare is not nil.
+func (k *KCP) numbers() bool { return k.rare.own.numbers && k.snd.validation == nil }
 
 // putOwnHeader puts the header of a segment with an SSN in front of its data. The SSN
 // follows when it enters the window.
@@ -130,11 +122,6 @@ func (k *KCP) takeOwn(s *recvSegment) {
 	if !(s.abandoned || k.rcv.rest > 0) || !k.skipAbandoned(s) {
 		*k.enqueue(s.frg) = *s
 	}
-	k.countOwn()
-}
-
-// countOwn counts a segment of the session itself that has arrived in order.
-func (k *KCP) countOwn() {
 	if k.rare != nil {
 		k.rare.own.arrived++
 	}

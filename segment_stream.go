@@ -124,7 +124,7 @@ func (k *KCP) queueStream(t *streams.Tag, buf []byte) {
 	s.data = buf[k.hooks.headroom:]
 	n := len(s.data)
 	k.out.held += s.grains()
-	s.tag = t
+	s.tag, s.streamed = t, true
 	t.InFlight++
 	k.snd.queue.pushFront(s)
 	k.snd.bytes += n

@@ -50,19 +50,17 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.messageMSS > mss {
 		mss = k.segmentSize(len(p))
 	}
-	limit := k.fragmentLimit()
-	most := limit * mss
-	if k.numbers() { // in more segments, so that the longest message stays as long
-		head, limit = ownHeader, mostNumbered
+	if k.rare != nil && k.numbers() {
+		head = ownHeader
 		mss -= head
 	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
-	if k.snd.validation != nil && k.WaitSend() == 0 && count < limit {
+	if k.snd.validation != nil && k.WaitSend() == 0 && count < k.fragmentLimit() {
 		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
-	if count > 1 && (count > limit || len(p) > most) {
+	if count > 1 && k.tooMany(count, len(p), mss, head) {
 		if n > 0 {
 			return n, nil
 		}
@@ -95,7 +93,7 @@ func (k *KCP) queue(p []byte, frg uint8, head, room int) {
 	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
 	s.data = s.buf[k.hooks.headroom:][:head+len(p)]
 	if s.frg = frg; head > 0 {
-		s.numbered = true
+		s.streamed, s.numbered = true, true
 		putOwnHeader(s.data, frg)
 	}
 	copy(s.data[head:], p)
@@ -129,6 +127,17 @@ func (k *KCP) extendTail(p []byte) int {
 	}
 	k.snd.bytes += n
 	return n
+}
+
+// tooMany reports whether n bytes in count segments of mss bytes are more than a message
+// may have. With head bytes more in each, the longest message is as long as without, and
+// has more segments.
+func (k *KCP) tooMany(count, n, mss, head int) bool {
+	limit := k.fragmentLimit()
+	if head > 0 {
+		return n > limit*(mss+head) || count > mostNumbered
+	}
+	return count > limit
 }
 
 // fragmentLimit returns how many segments one Send may queue.

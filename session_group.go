@@ -320,7 +320,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		writing = &o.Stream.writing
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock() // what was queued leaves with flushBatched
+	defer c.mu.Unlock()       // what was queued leaves with flushBatched
 	free := writing.TryLock() // else a Write waits for room, or is about to
 	if free {
 		defer writing.Unlock()

@@ -39,7 +39,7 @@ type outbox struct {
 // add appends p to the packets to be sent.
 func (o *outgoing) add(p packet) {
 	if o.outbox == nil {
-		o.open()
+		o.outbox = new(outbox)
 	}
 	o.packets = append(o.packets, p)
 }
