@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -23,7 +22,6 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	resetSecret  []byte       // of stateless resets; nil without TLS; immutable after start
 	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
 	sessionLog   logLimit     // of records of sessions
 	handshakeLog logLimit     // of records of failed handshakes
@@ -60,17 +58,12 @@ type socketState struct {
 	own atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
 }
 
-// replyQueue holds the packets that are sent outside any session, and limits
-// their rate. Endpoint.mu guards it.
+// replyQueue holds the packets that are sent outside any session. Endpoint.mu guards it.
 type replyQueue struct {
-	queued       atomic.Bool // packets has some; without Endpoint.mu
-	cookies      admission.Cookies
-	budget       admission.Bucket     // all replies but cookies and stateless resets
-	cookieBudget admission.Bucket     // cookies
-	resetBudget  admission.Bucket     // stateless resets
-	packets      []packet             // written by the next reader that calls sendReplies
-	datagrams    []udp.Datagram       // parallel to packets
-	sealers      []protect.Protection // parallel to packets
+	queued    atomic.Bool          // packets has some; without Endpoint.mu
+	packets   []packet             // written by the next reader that calls sendReplies
+	datagrams []udp.Datagram       // parallel to packets
+	sealers   []protect.Protection // parallel to packets
 }
 
 // NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
@@ -127,15 +120,13 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
-	e.replies.cookies.Random = e.repeat
-	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
-	e.resetSecret = e.newResetSecret()
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
 	if e.config.TLS != nil {
 		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
 	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
+	e.initGate()
 	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
@@ -147,6 +138,21 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		}
 	}
 	return e
+}
+
+// mostWakeQueues is the most wake queues of an endpoint.
+const mostWakeQueues = 16
+
+// wakeQueues returns how many wake queues the endpoint has. With every packet a session
+// uses one. With one for all, eight goroutines waited for its lock nearly half of the
+// time; each further one has a timer that wakes the process. So there is one for each two
+// goroutines that run at a time. A socket that is connected to one peer has one.
+func (e *Endpoint) wakeQueues() int {
+	c, ok := e.socket.shards[0].conn().(net.Conn)
+	if e.repeat != nil || ok && c.RemoteAddr() != nil {
+		return 1
+	}
+	return min((runtime.GOMAXPROCS(0)+1)/2, mostWakeQueues)
 }
 
 // start starts the readers.

@@ -225,7 +225,7 @@ func (h *handover) agree(link *takeover.Link) error {
 		return err
 	}
 	e.mu.Lock()
-	state := &takeover.State{CookieSecret: e.replies.cookies.Secret(), CookieClock: e.replies.cookies.Clock(e.now()), ResetSecret: e.resetSecret}
+	state := &takeover.State{CookieSecret: e.table.Cookies.Secret(), CookieClock: e.table.Cookies.Clock(e.now()), ResetSecret: e.table.ResetSecret}
 	e.mu.Unlock()
 	if err := link.Send(takeover.StateKind, takeover.Encode(state), files...); err != nil {
 		return err
@@ -390,12 +390,12 @@ func (h *handover) leave() (notes []takeover.Note, err error) {
 	for i, p := range h.retained {
 		notes = p.appendOwned(notes, uint32(i+1))
 	}
-	for key, tw := range e.table.timeWaits.All(e.now()) {
+	for key, tw := range e.table.TimeWaits.All(e.now()) {
 		n := e.endNote(key, tw)
 		n.Of = h.keeperOf(key, tw)
 		notes = append(notes, n)
 	}
-	for conv := range e.table.used.All {
+	for conv := range e.table.Used.All {
 		notes = append(notes, takeover.Note{Kind: takeover.Used, Conv: conv})
 	}
 	return notes, nil
@@ -404,7 +404,7 @@ func (h *handover) leave() (notes []takeover.Note, err error) {
 // keeperOf returns which process has the keys of a session that has ended, as Note.Of.
 func (h *handover) keeperOf(key sessionKey, tw timeWait) uint32 {
 	for i, p := range h.retained {
-		if tw.mute && p.keeps(key) {
+		if tw.Mute && p.keeps(key) {
 			return uint32(i + 1)
 		}
 	}
@@ -413,8 +413,8 @@ func (h *handover) keeperOf(key sessionKey, tw timeWait) uint32 {
 
 // endNote returns the note of a session that has ended.
 func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
-	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.token != 0, End: takeover.End{
-		Una: uint32(tw.una), Token: tw.token, Own: tw.own, Aborted: tw.aborted, Dropped: tw.dropped,
+	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.Token != 0, End: takeover.End{
+		Una: tw.Una, Token: tw.Token, Own: tw.Own, Aborted: tw.Aborted, Dropped: tw.Dropped,
 		// The successor has no keys of the session.
 		Mute: e.config.TLS != nil || e.protection.Authentic,
 	}}

@@ -186,9 +186,9 @@ func openFiles(link *takeover.Link, offer *takeover.Offer) (sockets []net.Packet
 
 // succeed learns what sessions the predecessors have, confirms, and starts the endpoint.
 func (e *Endpoint) succeed(link *takeover.Link, state *takeover.State, predecessors []*predecessor) (*Listener, error) {
-	e.replies.cookies.Adopt(state.CookieSecret, state.CookieClock-e.now())
+	e.table.Cookies.Adopt(state.CookieSecret, state.CookieClock-e.now())
 	if e.config.TLS != nil && len(e.config.StatelessResetKey) == 0 {
-		e.resetSecret = state.ResetSecret
+		e.table.ResetSecret = state.ResetSecret
 	}
 	l, err := e.Listen()
 	if err != nil {
@@ -247,7 +247,7 @@ func (p *predecessor) apply(n takeover.Note) bool {
 	switch n.Kind {
 	case takeover.Used:
 		p.ep.mu.Lock()
-		p.ep.table.used.Add(n.Conv)
+		p.ep.table.Used.Add(n.Conv)
 		p.ep.mu.Unlock()
 		return true
 	case takeover.Ended:
@@ -274,7 +274,7 @@ func (p *predecessor) apply(n takeover.Note) bool {
 
 // inheritTimeWait answers for a session that has ended in another process.
 func (e *Endpoint) inheritTimeWait(n takeover.Note) {
-	tw := timeWait{una: seq(n.End.Una), token: n.End.Token, own: n.End.Own, aborted: n.End.Aborted, dropped: n.End.Dropped, mute: n.End.Mute, protection: e.outside}
+	tw := timeWait{Una: n.End.Una, Token: n.End.Token, Own: n.End.Own, Aborted: n.End.Aborted, Dropped: n.End.Dropped, Mute: n.End.Mute, Protection: e.outside}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if !e.closed {
@@ -452,8 +452,8 @@ func opensAfter(s takeover.Session, packet *inPacket) bool {
 	case handshakePacket, sealedPacket:
 		return false
 	}
-	f, ok := parseInitial(packet)
-	return ok && (f.hello.code != 0 || f.push && !s.Extended)
+	f, ok := admission.Parse(packet.kind, packet.Data, packet.conv)
+	return ok && (f.Hello.Code != 0 || f.Push && !s.Extended)
 }
 
 // hasConv reports whether p has a session that a packet from another address may belong
@@ -468,8 +468,8 @@ func (p *predecessor) hasConv(key sessionKey, packet *inPacket) bool {
 	case packet.kind == handshakePacket || packet.kind == sealedPacket:
 		return true
 	}
-	f, ok := parseInitial(packet)
-	return ok && f.hello.code == 0 && (!f.push || extended)
+	f, ok := admission.Parse(packet.kind, packet.Data, packet.conv)
+	return ok && f.Hello.Code == 0 && (!f.Push || extended)
 }
 
 // forwardingTo returns what the reader has for a predecessor.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/stretchr/testify/require"
 )
@@ -285,9 +285,9 @@ func TestMTUChangesUnderWay(t *testing.T) {
 
 // To somebody without a session, a piece is data, but opens nothing.
 func TestPieceOfNoSession(t *testing.T) {
-	f, ok := parseInitial(&inPacket{Packet: protect.Packet{Data: piece(0, 0, 0, 4, "ab")}, conv: 7})
+	f, ok := admission.Parse(plainPacket, piece(0, 0, 0, 4, "ab"), 7)
 	require.True(t, ok)
-	require.Equal(t, initialPacket{data: true}, f)
+	require.Equal(t, admission.Initial{Data: true}, f)
 }
 
 // A peer whose address is not proven can have no room reserved for segments by

@@ -12,6 +12,9 @@ func TestRuleFigures(t *testing.T) {
 		{"| Cookie, valid for", "10 to 20 s", CookieTime},
 		{"| Half-open limits", "oldest 16", looks},
 		{"| Legacy peers with an AEAD", "32768", maxConvs},
+		{"| Replies outside a session", "2000 a second", ReplyRate},
+		{"| Replies outside a session", "10 000 cookies", CookieRate},
+		{"| Stateless reset", "10 000 a second", ResetRate},
 		{"| TIME-WAIT (RFC 9293", "60 s", TimeWait},
 		{"| TIME-WAIT (RFC 9293", "8192 entries", MaxTimeWaits},
 	})
