@@ -23,8 +23,7 @@ func (e *Endpoint) initGate() {
 	}
 	t.Hooks = admission.Hooks[Conn]{
 		Extended: (*Conn).extended, Look: (*Conn).evictable,
-		Full:  func(privileged bool) bool { return e.listener.full(privileged) },
-		Local: func() string { return e.LocalAddr().String() },
+		Full: func(privileged bool) bool { return e.listener.full(privileged) },
 	}
 	t.Rules = admission.Rules{
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
@@ -65,6 +64,12 @@ func (e *Endpoint) admit(key sessionKey, p *inPacket, now time.Duration) (c *Con
 		e.mu.Unlock()
 		if v.Drop|v.Note != 0 {
 			e.counters.count(v.Drop, v.Note)
+		}
+		if v.Note == admission.ResetSent {
+			a := e.table.StatelessReset(&first, e.LocalAddr().String(), now)
+			e.mu.Lock()
+			e.queueReplyLocked(p.from, a.By, a.Content[:a.Size])
+			e.mu.Unlock()
 		}
 		switch v.Do {
 		case admission.Ask:

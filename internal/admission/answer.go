@@ -120,20 +120,24 @@ func (g *Gate[S]) random32() uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// statelessReset answers a protected packet of a session that is neither known nor in
-// TIME-WAIT, nor may be one of those that were asked, by a stateless reset (RFC 9000
-// §10.3, WIRE.md §8.6). That is smaller than the packet, and too small to be answered
-// itself (RFC 9000 §10.3.3).
-func (g *Gate[S]) statelessReset(p *First, now time.Duration, v *Verdict[S]) {
-	if p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed {
+// mayReset has a protected packet of a session that is neither known nor in TIME-WAIT, nor
+// may be one of those that were asked, answered by a stateless reset (RFC 9000 §10.3,
+// WIRE.md §8.6). That is smaller than the packet, and too small to be answered itself
+// (RFC 9000 §10.3.3).
+func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
+	if p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed || p.state.Closed {
 		return
 	}
-	if p.state.Closed || !g.mayReply(&g.resets, ResetRate, now, v) {
-		return
+	if g.mayReply(&g.resets, ResetRate, now, v) {
+		v.Note = ResetSent
 	}
-	v.Note = ResetSent
+}
+
+// StatelessReset returns the answer to a packet after a verdict of ResetSent. local is the
+// address of the socket. It runs without a lock.
+func (g *Gate[S]) StatelessReset(p *First, local string, now time.Duration) Answer {
 	a := Answer{By: g.Outside, Size: packetkeys.MinReset + int(g.random32()%(packetkeys.MaxReset-packetkeys.MinReset+1))}
-	k := p.Key.ResetKey(g.ResetSecret, g.Local())
+	k := p.Key.ResetKey(g.ResetSecret, local)
 	k.Reset(g.Random, a.Content[:a.Size], p.Key.Conv, uint32(g.Epoch.Add(now).Unix()))
-	v.Answer = a
+	return a
 }

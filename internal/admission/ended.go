@@ -60,10 +60,10 @@ func (g *Gate[S]) judgeSealed(p *First, now time.Duration, v *Verdict[S]) {
 	switch {
 	case !known:
 		v.Drop = Unknown
-		g.statelessReset(p, now, v)
+		g.mayReset(p, now, v)
 	case e.Mute:
 		v.Drop = EndedSession
-		g.statelessReset(p, now, v)
+		g.mayReset(p, now, v)
 	case e.Shaking && p.Kind == Sealed: // the keys for this packet are not there
 		v.Drop = EndedSession
 		if p.Size > sealedSize(e.Protection, 1) {

@@ -21,7 +21,7 @@ type Rules struct {
 
 	Outside protect.Protection // of packets of no session
 	Info    handshake.Signal   // that of this end
-	Random  io.Reader          // it must not fail
+	Random  io.Reader          // it must not fail, and is safe for concurrent use
 	Epoch   time.Time          // the origin of all times; stateless resets say when they were made
 }
 
@@ -34,8 +34,6 @@ type Hooks[S any] struct {
 	// Full reports whether the listener takes no more sessions. privileged says that
 	// the session waits for Accept only after its peer has shown its address.
 	Full func(privileged bool) bool
-	// Local returns the address of the socket.
-	Local func() string
 }
 
 // State is the state of an endpoint besides its sessions.
@@ -56,7 +54,7 @@ type Gate[S any] struct {
 	TimeWaits   TimeWaits[Ended]
 	Used        History // of ended sessions with extended peers; kept only with legacy peers and an authenticating cipher
 	Cookies     Cookies
-	ResetSecret []byte // of stateless resets; nil without TLS
+	ResetSecret []byte // of stateless resets; nil without TLS; immutable while packets come
 
 	replies Bucket // all answers but cookies and stateless resets
 	cookies Bucket
@@ -81,7 +79,7 @@ const (
 	// What else is counted, besides drops.
 	Limited    // an answer was dropped, as the limit of their rate was reached
 	CookieSent // the answer is a cookie
-	ResetSent  // it is a stateless reset
+	ResetSent  // Gate.StatelessReset makes the answer
 )
 
 // Action is what an endpoint has to do with a packet.
