@@ -197,7 +197,7 @@ func (g *Gate[S]) judgeInitial(p *First, now time.Duration, v *Verdict[S]) {
 	case p.state.Closed:
 	case !p.state.Listening || !opening:
 		v.Drop = Unknown
-		if p.Request.Code != 0 && (!p.state.Listening || !greets) {
+		if p.Request.Code != 0 {
 			g.reply(p, now, v, reset(p.Request))
 		}
 	case greets && (p.Info.TS&handshake.CapTLS != 0) != g.TLS:

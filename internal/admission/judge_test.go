@@ -263,7 +263,18 @@ func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
 		s := handshake.DecodeSegment(a.Content[at:])
 		require.Equal(t, uint8(cmdWins), s.Cmd, "an answer asks for nothing")
 		require.NotEmpty(t, codes[s.Code])
-		all = append(all, codes[s.Code])
+		require.Equal(t, p.Key.Conv, s.Conv)
+		switch s.Code {
+		case handshake.CodeReset, handshake.CodePong:
+			require.Equal(t, [2]uint32{p.Request.SN, p.Request.TS}, [2]uint32{s.SN, s.TS})
+		case handshake.CodeToken:
+			require.Equal(t, [2]uint32{p.ended.Token, p.ended.Own}, [2]uint32{s.SN, s.TS})
+		}
+		name := codes[s.Code]
+		if s.Una != 0 {
+			name += fmt.Sprintf("@%d", s.Una)
+		}
+		all = append(all, name)
 	}
 	return strings.Join(all, "+")
 }
@@ -331,6 +342,7 @@ func TestVerdicts(t *testing.T) {
 		}, false, "a cookie, COOKIE, seen"},
 		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(handshake.CodeCookie, 1, 2)) }, false, "open"},
 		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
 		{"half of the half-open", "plain", func(g *gate) { g.state.HalfOpen = 8 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
 		{"less than half", "plain", func(g *gate) { g.state.HalfOpen = 7; g.others(3) }, func(*gate) []byte { return helloInfo }, false, "open"},
 		{"no more cookies", "plain", func(g *gate) {
@@ -442,6 +454,19 @@ func (g *gate) crowd(n int, validated bool) {
 	}
 }
 
+// What was recorded is dropped before anything is answered, and a recorded HELLO before
+// any session is asked.
+func TestReplayedFirstPackets(t *testing.T) {
+	for i, packet := range [][]byte{packetOf(hello, put(info(false))), ping, packetOf(hello, segment(200, 0, 0, 0, 0, 0))} {
+		g := newGate("aead", 1)
+		if i == 0 {
+			g.add(elsewhere, Idle)
+		}
+		got, _ := g.judged(t, sealed(g.scheme.Outside, packet), true) // the filter knows what this end has sealed
+		require.Equal(t, "replay", got)
+	}
+}
+
 // What each kind of packet of an ended session is answered.
 func TestVerdictsInTimeWait(t *testing.T) {
 	aborted := Ended{Token: token, Own: 5, Una: 9, Aborted: true}
@@ -456,14 +481,14 @@ func TestVerdictsInTimeWait(t *testing.T) {
 		packet []byte
 		want   string
 	}{
-		{"data", "plain aead", orderly, from, false, later, "ended, INFO, seen"},
+		{"data", "plain aead", orderly, from, false, later, "ended, INFO@9, seen"},
 		{"data of a legacy peer", "plain", Ended{}, from, false, later, "ended, seen"},
-		{"FIN", "plain aead", orderly, from, false, fin, "ended, FIN', seen"},
-		{"PING", "plain", orderly, from, false, ping, "ended, PONG, seen"},
-		{"PING", "aead", orderly, from, false, ping, "ended, PONG+TOKEN, seen"},
+		{"FIN", "plain aead", orderly, from, false, fin, "ended, FIN'@9, seen"},
+		{"PING", "plain", orderly, from, false, ping, "ended, PONG@9, seen"},
+		{"PING", "aead", orderly, from, false, ping, "ended, PONG@9+TOKEN@9, seen"},
 		{"an answer", "plain aead", orderly, from, false, signal(handshake.CodePong, 1, 2), "ended, seen"},
-		{"aborted", "plain aead", aborted, from, false, later, "ended, ABORT, seen"},
-		{"from elsewhere", "aead", orderly, elsewhere, false, fin, "ended, FIN', seen"},
+		{"aborted", "plain aead", aborted, from, false, later, "ended, ABORT@9, seen"},
+		{"from elsewhere", "aead", orderly, elsewhere, false, fin, "ended, FIN'@9, seen"},
 		{"from elsewhere, plain", "plain", orderly, elsewhere, false, fin, "unknown, RESET, seen"},
 		{"HELLO", "plain aead", orderly, from, false, hello, "ended, seen"},
 		{"HELLO, aborted", "plain aead", aborted, from, false, hello, "ended, seen"},
@@ -474,8 +499,8 @@ func TestVerdictsInTimeWait(t *testing.T) {
 		{"shared, HELLO of another", "plain", Ended{Token: 1}, from, true, hello, "open"},
 		{"shared, first data", "plain", Ended{}, from, true, first, "open, offered"},
 		{"shared, first data again", "plain", orderly, from, true, first, "ended, seen"},
-		{"shared, FIN that shows the token", "plain", orderly, from, true, fin, "ended, FIN', seen"},
-		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(handshake.CodeConfirm, 5, 0), "ended, CONFIRM', seen"},
+		{"shared, FIN that shows the token", "plain", orderly, from, true, fin, "ended, FIN'@9, seen"},
+		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(handshake.CodeConfirm, 5, 0), "ended, CONFIRM'@9, seen"},
 		{"shared, FIN of another", "plain", Ended{Token: token, Own: 6}, from, true, fin, "ended, seen"},
 	} {
 		for _, wire := range strings.Fields(test.wires) {
@@ -515,9 +540,9 @@ func TestVerdictsOfSealedInTimeWait(t *testing.T) {
 		damage  bool
 		want    string
 	}{
-		{"data", packetkeys.Application, packetkeys.Application, later, nil, false, "ended, INFO"},
-		{"PING", packetkeys.Application, packetkeys.Application, ping, nil, false, "ended, PONG+TOKEN"},
-		{"aborted", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT"},
+		{"data", packetkeys.Application, packetkeys.Application, later, nil, false, "ended, INFO@9"},
+		{"PING", packetkeys.Application, packetkeys.Application, ping, nil, false, "ended, PONG@9+TOKEN@9"},
+		{"aborted", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT@9"},
 		{"damaged", packetkeys.Application, packetkeys.Application, later, nil, true, "cipher"},
 		{"of another session inside", packetkeys.Application, packetkeys.Application, packetOf([]byte{1}, later[1:]), nil, false, "unknown"},
 		{"short inside", packetkeys.Application, packetkeys.Application, later[:20], nil, false, "short"},
@@ -528,6 +553,7 @@ func TestVerdictsOfSealedInTimeWait(t *testing.T) {
 		{"damaged within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, true, "ended, cipher"},
 		{"an answer within the handshake", packetkeys.Handshake, packetkeys.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
 		{"data within the handshake", packetkeys.Handshake, packetkeys.Application, later, nil, false, "ended, ABORT"},
+		{"little data within the handshake", packetkeys.Handshake, packetkeys.Application, ping, nil, false, "ended"},
 	} {
 		g := newGate("tls", 1)
 		ours, theirs := g.pair(test.level)
