@@ -110,8 +110,8 @@ func (e *Endpoint) packet(n int) packet {
 	return packet{buf: b.b[:n], pooled: b}
 }
 
-// reply sends signals to an address outside any session, which by seals. It
-// reports whether the limit of the rate allows that.
+// reply sends two signals at most to an address that is not the peer's of a session,
+// which by seals. It reports whether the limit of the rate allows that.
 func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...signal) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,11 +119,11 @@ func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...
 		e.counters.dropReplies.Add(1)
 		return false
 	}
-	content := make([]byte, len(signals)*headerSize)
+	var content [2 * headerSize]byte
 	for i, s := range signals {
 		s.encode(h, content[i*headerSize:])
 	}
-	e.queueReplyLocked(to, by, content)
+	e.queueReplyLocked(to, by, content[:len(signals)*headerSize])
 	return true
 }
 

@@ -1,6 +1,7 @@
 // Package admission finds the sessions of an endpoint by everything that a packet
-// may identify them by, and bounds what senders without a session can cause. It
-// has the table of sessions, TIME-WAIT, cookies, and limits of rates.
+// may identify them by, and judges the packets of senders without a session: what they
+// open, and what they are answered. It has the table of sessions, TIME-WAIT, cookies,
+// stateless resets, and limits of all of these.
 //
 // All of it is pure: the caller passes the time, and its lock guards what it
 // calls. Times are since an origin of the caller's.
