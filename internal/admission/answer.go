@@ -60,10 +60,10 @@ func reset(request handshake.Signal) handshake.Signal {
 	return handshake.Signal{Code: handshake.CodeReset, SN: request.SN, TS: request.TS}
 }
 
-// sealedSize returns the size of a packet with n segments.
-func sealedSize(by protect.Protection, n int) int {
+// leastSize returns the size of a packet with one segment.
+func leastSize(by protect.Protection) int {
 	head, tail := by.Overhead()
-	return head + n*segmentSize + tail
+	return head + segmentSize + tail
 }
 
 // mayReply takes a token for one answer from b. Without one v says that there would have
@@ -120,10 +120,10 @@ func (g *Gate[S]) random32() uint32 {
 	return binary.LittleEndian.Uint32(b[:])
 }
 
-// mayReset has a protected packet of a session that is neither known nor in TIME-WAIT, nor
-// may be one of those that were asked, answered by a stateless reset (RFC 9000 §10.3,
-// WIRE.md §8.6). That is smaller than the packet, and too small to be answered itself
-// (RFC 9000 §10.3.3).
+// mayReset has a protected packet of a session that is not known answered by a stateless
+// reset (RFC 9000 §10.3, WIRE.md §8.6), unless sessions were asked that it may be of. The
+// reset is smaller than the packet, and too small to be answered itself (RFC 9000
+// §10.3.3).
 func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
 	if p.ask != AskNone || p.Size <= packetkeys.MaxReset || p.Kind != Sealed || p.state.Closed {
 		return
@@ -133,8 +133,8 @@ func (g *Gate[S]) mayReset(p *First, now time.Duration, v *Verdict[S]) {
 	}
 }
 
-// StatelessReset returns the answer to a packet after a verdict of ResetSent. local is the
-// address of the socket. It runs without a lock.
+// StatelessReset returns the answer to a packet after a verdict of ResetSent. local is
+// the address of the socket. It runs without a lock.
 func (g *Gate[S]) StatelessReset(p *First, local string, now time.Duration) Answer {
 	a := Answer{By: g.Outside, Size: packetkeys.MinReset + int(g.random32()%(packetkeys.MaxReset-packetkeys.MinReset+1))}
 	k := p.Key.ResetKey(g.ResetSecret, local)

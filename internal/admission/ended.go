@@ -66,7 +66,7 @@ func (g *Gate[S]) judgeSealed(p *First, now time.Duration, v *Verdict[S]) {
 		g.mayReset(p, now, v)
 	case e.Shaking && p.Kind == Sealed: // the keys for this packet are not there
 		v.Drop = EndedSession
-		if p.Size > sealedSize(e.Protection, 1) {
+		if p.Size > leastSize(e.Protection) {
 			g.abortHandshake(p, &e, now, v)
 		}
 	case e.Shaking:
@@ -88,7 +88,7 @@ func (g *Gate[S]) judgeEnded(p *First, now time.Duration, v *Verdict[S]) {
 		return
 	}
 	m, ok := handshake.Parse(p.Packet.Data, p.Key.Conv)
-	if ok && m.Crypto && p.Size >= sealedSize(p.ended.Protection, 1) {
+	if ok && m.Crypto && p.Size >= leastSize(p.ended.Protection) {
 		g.abortHandshake(p, &p.ended, now, v)
 	}
 }
