@@ -254,7 +254,6 @@ COMMA = ,
 fmt:
 	gofmt -w .
 
-# How many files and functions an operation executes, beside the most there may be.
 # The code that RULES.md names is changed, a place at a time, and the tests of its rule
 # have to notice. RULE and PLACE are patterns; all of it takes hours.
 RULE  ?=
@@ -263,8 +262,12 @@ PLACE ?=
 mutate:
 	$(GO) run ./internal/mutate -rule '$(RULE)' -place '$(PLACE)'
 
+# The files and functions that the operation OP of a session executes: write, read, dial,
+# or stream.
+OP ?= write
+
 executed:
-	$(GO) run ./internal/executed
+	KCP_EXECUTED=$(OP) $(GO) test -count=1 -v -run TestExecuted ./internal/executed
 
 # Sessions through nginx, by conversation id; a minute and a quarter. Debian's packages are
 # installed if they are missing, which needs root.

@@ -18,19 +18,16 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/arqnet/kcp/internal/budget"
 	"github.com/stretchr/testify/require"
 )
-
-// otherLayers are what the names of those files begin with that are not of the
-// state machine.
-var otherLayers = []string{"session", "border", "endpoint", "group", "listener", "dial", "config", "errors", "stats", "deadline", "doc"}
 
 // machineFiles returns the files of the state machine: all but those of another
 // layer. They know no clock, socket, lock or goroutine.
 func machineFiles(t *testing.T) (files []string) {
 	t.Helper()
 	for _, name := range rootFiles(t) {
-		if !slices.ContainsFunc(otherLayers, func(layer string) bool { return strings.HasPrefix(name, layer) }) {
+		if !slices.ContainsFunc(budget.Layers, func(layer string) bool { return strings.HasPrefix(name, layer) }) {
 			files = append(files, name)
 		}
 	}
@@ -324,6 +321,7 @@ var layers = map[string][]string{
 	"internal/selfsigned":   nil,
 	"internal/mutate":       nil,
 	"internal/rulebook":     nil,
+	"internal/budget":       nil,
 	"internal/executed":     {"", "internal/selfsigned"},
 	"netsim":                {"internal/udp"},
 	"stats":                 nil,

@@ -289,7 +289,7 @@ func (e *Endpoint) hand(shard int, d handedDatagram) {
 // mayLogSession reports whether the Logger may have a record of a session now, and
 // how many were left out before it.
 func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
-	return e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
+	return e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
 }
 
 // challengeOf returns the challenge for a path (RFC 9000 §8.2): a PING, whose
@@ -370,7 +370,7 @@ func (e *Endpoint) arrived(shard int) uint32 {
 // In others it does not, as a flood would delay all time-outs.
 func (e *Endpoint) unread(shard int, n uint32) bool {
 	s, q := &e.socket.shards[shard], udp.Queue{}
-	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.gate.Load() != nil { // after a handover, another process reads the socket
+	if int32(s.fed.Load()-n) >= 0 && !udp.IsDelayed() || e.takeover.Gate.Load() != nil { // after a handover, another process reads the socket
 		return false
 	}
 	if since := s.taking.Load(); since != 0 && e.now()-time.Duration(since) > holdTime {

@@ -22,13 +22,8 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	logAfter     atomic.Int64 // ns since epoch before which warn logs nothing
-	sessionLog   logLimit     // of records of sessions
-	handshakeLog logLimit     // of records of failed handshakes
-	failed       failedHandshakes
-
-	unopenedLogAfter atomic.Int64  // ns since epoch before which warnUnopened logs nothing
-	unopenedLogged   atomic.Uint64 // endpointCounters.dropCipher as of its last record
+	log    endpointLog
+	failed failedHandshakes
 
 	socket   socketState
 	feeding  feeding
@@ -127,7 +122,11 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.initGate()
-	e.wakes.Init(e.wakeQueues(), e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
+	procs := runtime.GOMAXPROCS(0)
+	if c, ok := sockets[0].(net.Conn); e.repeat != nil || ok && c.RemoteAddr() != nil {
+		procs = 1 // one peer, one wake queue
+	}
+	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
@@ -138,21 +137,6 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		}
 	}
 	return e
-}
-
-// mostWakeQueues is the most wake queues of an endpoint.
-const mostWakeQueues = 16
-
-// wakeQueues returns how many wake queues the endpoint has. With every packet a session
-// uses one. With one for all, eight goroutines waited for its lock nearly half of the
-// time; each further one has a timer that wakes the process. So there is one for each two
-// goroutines that run at a time. A socket that is connected to one peer has one.
-func (e *Endpoint) wakeQueues() int {
-	c, ok := e.socket.shards[0].conn().(net.Conn)
-	if e.repeat != nil || ok && c.RemoteAddr() != nil {
-		return 1
-	}
-	return min((runtime.GOMAXPROCS(0)+1)/2, mostWakeQueues)
 }
 
 // start starts the readers.
@@ -320,7 +304,7 @@ func awaitWrites(conns []*Conn) {
 // an ended session may still need an answer, it closes them later (see
 // Conn.holdSocket). After a handover drain closes the endpoint. Endpoint.mu is held.
 func (e *Endpoint) shutIfUnusedLocked() {
-	if !e.socket.owned || e.closed || e.takeover.wake != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
+	if !e.socket.owned || e.closed || e.takeover.leaving != nil || e.listener != nil || e.table.Len() > 0 || e.socket.dials > 0 {
 		return
 	}
 	if hold := e.socket.holdUntil - e.now(); hold > 0 {

@@ -155,11 +155,7 @@ func isPersonal(err error) bool {
 // stopReaders makes the readers end. It closes owned sockets, and sets a read
 // deadline in the past on the others.
 func (e *Endpoint) stopReaders() {
-	if all := e.takeover.forwards.Load(); all != nil {
-		for _, p := range *all {
-			p.notes.Interrupt()
-		}
-	}
+	e.takeover.Before.Close()
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.lead.Stop()

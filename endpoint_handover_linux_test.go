@@ -178,7 +178,7 @@ func TestTakeover(t *testing.T) {
 				g.l.Endpoint().socket.readers.Wait()
 			}
 			require.Eventually(t, func() bool { return last.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
-			require.Eventually(t, func() bool { return last.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !last.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
 			for _, c := range clients[2] {
 				c.echoes(t, 20_000)
 				require.NoError(t, c.Close())

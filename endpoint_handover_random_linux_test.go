@@ -109,7 +109,7 @@ func TestTakeoverRandomPredecessor(t *testing.T) {
 		require.NoError(t, err)
 		news, theirNews, err := takeover.NewPipe()
 		require.NoError(t, err)
-		news.TryWrite(over.Append(nil)) // it has given up, and is not dead
+		news.TryWrite((&takeover.Note{Kind: takeover.Over}).Append(nil)) // it has given up, and is not dead
 		payloads[takeover.NotesKind] = nil
 		for range rng.IntN(20) {
 			n := takeover.Note{Kind: takeover.NoteKind(1 + rng.IntN(5)), Addr: udpAddr("10.0.0.1:1").AddrPort(), Conv: rng.Uint32N(5)}
@@ -150,54 +150,4 @@ func TestTakeoverRandomPredecessor(t *testing.T) {
 		_ = pc.Close()
 	}
 	require.Positive(t, deep)
-}
-
-// What the predecessor has to tell is not lost while its successor does not read.
-func TestNotesWaitForTheSuccessor(t *testing.T) {
-	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
-	defer pc.Close()
-	e, err := NewEndpoint(pc, nil)
-	require.NoError(t, err)
-	defer e.Close()
-	pipe, fd, err := takeover.NewPipe()
-	require.NoError(t, err)
-	defer pipe.Close()
-	other, err := takeover.OpenPipe(fd)
-	require.NoError(t, err)
-	defer other.Close()
-	h := &handover{ep: e, notes: pipe}
-	e.mu.Lock()
-	e.takeover.passing, e.takeover.left = h, true
-	e.mu.Unlock()
-	told := uint32(0)
-	tell := func(n int) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		for range n {
-			e.tellLocked(takeover.Note{Kind: takeover.Used, Conv: told})
-			told++
-		}
-	}
-	for tell(1000); !e.writeNotes(); tell(1000) {
-		require.Less(t, told, uint32(1_000_000), "the pipe is never full")
-	}
-	tell(500) // behind what waits
-	read := uint32(0)
-	for read < told {
-		e.writeNotes()
-		message := make([]byte, 64<<10)
-		n, err := other.Read(message)
-		require.NoError(t, err)
-		for b := message[:n]; len(b) > 0; read++ {
-			note, rest, ok := takeover.CutNote(b)
-			require.True(t, ok)
-			require.Equal(t, read, note.Conv, "in order, each once")
-			b = rest
-		}
-	}
-	require.False(t, e.writeNotes())
-	e.mu.Lock()
-	e.takeover.passing, e.takeover.left = nil, false
-	e.mu.Unlock()
 }

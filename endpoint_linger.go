@@ -1,10 +1,7 @@
 package kcp
 
 import (
-	"errors"
 	"net"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/arqnet/kcp/internal/lingering"
@@ -49,7 +46,7 @@ func (e *Endpoint) giveUp() {
 func withDescriptors[T any](open func() (T, error)) (T, error) {
 	for {
 		x, err := open()
-		if err == nil || !isShort(err) {
+		if err == nil || !neterr.OutOfDescriptors(err) {
 			return x, err
 		}
 		oldest, ok := lingerers.Take()
@@ -58,14 +55,4 @@ func withDescriptors[T any](open func() (T, error)) (T, error) {
 		}
 		oldest.giveUp()
 	}
-}
-
-// isShort reports whether err is a want of descriptors. A look-up of a name has it in its
-// text only.
-func isShort(err error) bool {
-	var lookup *net.DNSError
-	if errors.As(err, &lookup) {
-		return strings.Contains(lookup.Err, syscall.EMFILE.Error()) || strings.Contains(lookup.Err, syscall.ENFILE.Error())
-	}
-	return neterr.Is(err, syscall.EMFILE) || neterr.Is(err, syscall.ENFILE)
 }

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync/atomic"
 	"time"
+
+	"github.com/arqnet/kcp/internal/admission"
 )
 
 // Records of Config.Logger. Whatever a peer, or an attacker, can cause records
@@ -23,29 +25,11 @@ const (
 	unopenedLogEvery = 10 * time.Second
 )
 
-// logLimit bounds the rate of records: a token bucket as one number (the
-// generic cell rate algorithm). The zero value is ready. It needs no lock.
-type logLimit struct {
-	next    atomic.Int64  // ns since the epoch: when the bucket is full again
-	leftOut atomic.Uint64 // records that were not allowed since the last one that was
-}
+// endpointLog bounds the records of an endpoint. It needs no lock.
+type endpointLog struct {
+	warnings, sessions, handshakes, unopened admission.Limit
 
-// allow reports whether a record may be written at now, in nanoseconds since
-// the epoch, and how many were left out before it. every is the mean time between
-// two records; those of a second may come at once.
-func (l *logLimit) allow(now int64, every time.Duration) (leftOut uint64, ok bool) {
-	each := int64(every)
-	for {
-		next := l.next.Load()
-		full := max(next, now)
-		if full-now > int64(time.Second)-each {
-			l.leftOut.Add(1)
-			return 0, false
-		}
-		if l.next.CompareAndSwap(next, full+each) {
-			return l.leftOut.Swap(0), true
-		}
-	}
+	unopenedBefore atomic.Uint64 // endpointCounters.dropCipher as of the last record of unopened
 }
 
 // debug logs an event of a session.
@@ -54,7 +38,7 @@ func (e *Endpoint) debug(msg string, remote net.Addr, conv uint32) {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return
 	}
-	left, ok := e.sessionLog.allow(int64(e.now()), time.Second/sessionLogRate)
+	left, ok := e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
 	if !ok {
 		return
 	}
@@ -70,8 +54,7 @@ func (e *Endpoint) warn(msg string, err error) {
 	if e.config.Logger == nil {
 		return
 	}
-	now, after := int64(e.now()), e.logAfter.Load()
-	if now >= after && e.logAfter.CompareAndSwap(after, now+int64(time.Second)) {
+	if _, ok := e.log.warnings.Allow(e.now(), time.Second); ok {
 		e.config.Logger.Warn("kcp: "+msg, "local", e.LocalAddr().String(), "err", err)
 	}
 }
@@ -81,7 +64,7 @@ func (e *Endpoint) warnHandshake(remote net.Addr, err error) {
 	if e.config.Logger == nil {
 		return
 	}
-	if left, ok := e.handshakeLog.allow(int64(e.now()), handshakeLogEvery); ok {
+	if left, ok := e.log.handshakes.Allow(e.now(), handshakeLogEvery); ok {
 		e.config.Logger.Warn("kcp: TLS handshake of a peer failed", "local", e.LocalAddr().String(),
 			"remote", remote.String(), "err", err, "left_out", left)
 	}
@@ -94,12 +77,11 @@ func (e *Endpoint) warnUnopened(from source) {
 	if e.config.Logger == nil {
 		return
 	}
-	now, after := int64(e.now()), e.unopenedLogAfter.Load()
-	if now < after || !e.unopenedLogAfter.CompareAndSwap(after, now+int64(unopenedLogEvery)) {
+	if _, ok := e.log.unopened.Allow(e.now(), unopenedLogEvery); !ok {
 		return
 	}
 	total := e.counters.dropCipher.Load()
 	e.config.Logger.Warn("kcp: packets do not open: another key or cipher, damaged, or forged",
 		"local", e.LocalAddr().String(), "last_from", from.netAddr().String(),
-		"packets", total-e.unopenedLogged.Swap(total))
+		"packets", total-e.log.unopenedBefore.Swap(total))
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -19,7 +20,7 @@ import (
 func (e *Endpoint) readLoop(s *shard) {
 	for {
 		if h := e.wantsPause(s); h != nil && !udp.HasReceived(s.sock()) {
-			h.park(s)
+			e.park(s, h)
 		}
 		woke, ok := e.readOnce(s, nil)
 		if !ok {
@@ -72,8 +73,7 @@ type readState struct {
 	handed  []handedDatagram
 	out     sendBatch // what they send
 
-	whole    []byte       // the datagram as it has arrived, while there are predecessors
-	forwards []forwarding // datagrams of the batch for predecessors
+	forwards *takeover.Forwarder // datagrams of the batch for predecessors; nil: there are none
 
 	// The session of an earlier packet of the batch, and that packet's source
 	// and conversation; last is nil if there is none.
@@ -144,8 +144,8 @@ func (e *Endpoint) take(batch []udp.Datagram, in *readState, reading *Conn) (wok
 	for i := range in.handed {
 		in.handed[i].conn.handleDatagram(in.handed[i].data)
 	}
-	if in.forwards != nil {
-		e.flushForwards(in)
+	if in.forwards != nil && !in.forwards.Flush(&e.takeover.Before) {
+		in.forwards = nil
 	}
 	in.reset()
 	return woke
@@ -193,8 +193,8 @@ func (in *readState) respond(reading *Conn, now time.Duration) (woke bool) {
 func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now time.Duration) bool {
 	p := &a.inPacket
 	p.Data, p.from, p.size = d.Buf, sourceOf(d), len(d.Buf)
-	if e.config.Cipher != nil && e.takeover.forwards.Load() != nil {
-		in.whole = append(in.whole[:0], d.Buf...) // Open works in place
+	if e.config.Cipher != nil && e.takeover.Before.Any() {
+		in.forwarder().Keep(d.Buf) // Open works in place
 	}
 	if err := e.outside.Open(&p.Packet); err != nil {
 		if errors.Is(err, crypt.ErrShort) {
@@ -235,7 +235,7 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, in *readState, now 
 	}
 	bound := c != nil && p.kind == fecPacket && e.table.Bound(c)
 	if c == nil {
-		if e.takeover.forwards.Load() != nil && e.forward(key, d, p, in) {
+		if e.takeover.Before.Any() && e.forward(key, d, p, in) {
 			return nil
 		}
 		c = e.admit(key, p, now)

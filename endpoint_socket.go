@@ -1,8 +1,6 @@
 package kcp
 
 import (
-	"context"
-	"errors"
 	"net"
 	"sync/atomic"
 	"time"
@@ -30,8 +28,8 @@ type shard struct {
 	batch    []udp.Datagram
 	in       readState
 	failures failures
-	parked   *handover // the last one that the reader has paused for
-	queue    udp.Queue // as of the last look
+	parked   *takeover.Handover // the last one that the reader has paused for
+	queue    udp.Queue          // as of the last look
 	incast   socketIncast
 
 	drops atomic.Uint32 // what dropped returns once the socket is closed
@@ -82,30 +80,6 @@ func (s *shard) dropped() uint64 {
 		s.drops.Store(q.Drops)
 	}
 	return uint64(s.drops.Load())
-}
-
-// listenSockets opens n sockets on one address, or a single one if the system
-// does not support several on one port (SO_REUSEPORT).
-func listenSockets(network, address string, n int, control udp.Control) ([]net.PacketConn, error) {
-	if n > 1 {
-		conns, err := udp.ListenReusePort(network, address, n, control)
-		if err == nil {
-			sockets := make([]net.PacketConn, n)
-			for i, c := range conns {
-				sockets[i] = c
-			}
-			return sockets, nil
-		}
-		if !errors.Is(err, errors.ErrUnsupported) {
-			return nil, err
-		}
-	}
-	config := net.ListenConfig{Control: control}
-	pc, err := config.ListenPacket(context.Background(), network, address)
-	if err != nil {
-		return nil, err
-	}
-	return []net.PacketConn{pc}, nil
 }
 
 // observe looks at the socket's receive buffer now and then, against incast. A reader

@@ -38,7 +38,9 @@ type sessionTally struct {
 
 // beginsNoMoreLocked reports whether no session may begin: the endpoint is closed, or
 // closing, or another process has its socket.
-func (e *Endpoint) beginsNoMoreLocked() bool { return e.closed || e.draining || e.takeover.left }
+func (e *Endpoint) beginsNoMoreLocked() bool {
+	return e.closed || e.draining || e.takeover.Gate.Load() != nil && e.takeover.IsAway()
+}
 
 // openSession adds a session that this endpoint dials. If the conversation id
 // of key is in use, or in TIME-WAIT, it draws another, or fails if that was
@@ -82,7 +84,9 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	if !e.closed {
 		e.rememberLocked(c.tableEntry().Key(), tw, tw.Token != 0)
 	}
-	e.tellLocked(e.endNote(c.tableEntry().Key(), tw))
+	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
+		e.takeover.Tell(e.endNote(c.tableEntry().Key(), tw))
+	}
 	e.socket.holdUntil = max(e.socket.holdUntil, e.now()+c.holdSocket())
 	e.shutIfUnusedLocked()
 }
@@ -168,7 +172,7 @@ func (e *Endpoint) rekey(c *Conn, key sessionKey) bool {
 	if !e.table.Move(c, key) {
 		return false
 	}
-	e.tellLocked(takeover.Note{Kind: takeover.Moved, Addr: from.Addr, Conv: from.Conv, To: key.Addr})
+	e.takeover.Tell(takeover.Note{Kind: takeover.Moved, Addr: from.Addr, Conv: from.Conv, To: key.Addr})
 	return true
 }
 

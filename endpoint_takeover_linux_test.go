@@ -176,7 +176,7 @@ func TestTakeoverLostAnswerOldGone(t *testing.T) {
 			go c.Close()
 			require.Eventually(t, func() bool { return g1.l.Stats().PredecessorSessions == 0 }, 10*time.Second, time.Millisecond)
 			require.NoError(t, <-g0.left)
-			require.Eventually(t, func() bool { return g1.l.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !g1.l.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
 			socket.hearsAgain(t, c)
 		})
 	}
@@ -232,7 +232,7 @@ func TestTakeoverLostAbort(t *testing.T) {
 				require.NoError(t, s.Abort())
 			}
 			require.NoError(t, <-g0.left)
-			require.Eventually(t, func() bool { return g1.l.ep.takeover.forwards.Load() == nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return !g1.l.ep.takeover.Before.Any() }, 10*time.Second, time.Millisecond)
 			socket.set.Store(false)
 			require.NoError(t, c.SetReadDeadline(time.Now().Add(10*time.Second)))
 			_, err = c.Write([]byte("?"))

@@ -3,6 +3,7 @@ package kcp
 import (
 	"context"
 	"errors"
+	"github.com/arqnet/kcp/internal/udp"
 	"net"
 	"os"
 	"slices"
@@ -43,7 +44,7 @@ func Listen(network, address string, config *Config) (*Listener, error) {
 	}
 	d := config.withDefaults()
 	sockets, err := withDescriptors(func() ([]net.PacketConn, error) {
-		return listenSockets(network, address, d.Shards, d.Control)
+		return udp.Listen(network, address, d.Shards, d.Control)
 	})
 	if err != nil {
 		return nil, err

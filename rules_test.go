@@ -195,7 +195,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| Time-outs that are due wait", "1 ms", holdTime},
 		{"| Time-outs that are due wait", "1 s", mostHold},
 		{"| Packets of several sessions", "64", sendBatchSize},
-		{"| Wake queues", "16", mostWakeQueues},
 		{"| A read error of the socket", "8 in a row", manyFailures},
 		{foreign, "5 s", lastingErrors},
 		{foreign, "1 s", closeWait},
@@ -205,7 +204,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
 		{"| Errors of a handshake", "16 wait", maxFailures},
 		{"| After a handover", "800 ms", drainHold},
-		{"| Socket takeover, in", "10 µs", noteTime},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},
 	}

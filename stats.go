@@ -125,7 +125,6 @@ type endpointCounters struct {
 	handshakeErrors                   atomic.Uint64
 	cookiesSent, endedForMemory       atomic.Uint64
 	resetsSent                        atomic.Uint64
-	forwarded, dropForward            atomic.Uint64
 
 	lastSocketError atomic.Pointer[socketError] // nil: none
 }
@@ -186,8 +185,8 @@ func (e *Endpoint) Stats() EndpointStats {
 		EndedForMemory:  n.endedForMemory.Load(),
 		Limits:          e.config.limits(),
 	}
-	s.Forwarded, s.DropForward = n.forwarded.Load(), n.dropForward.Load()
-	s.PredecessorSessions = e.predecessorSessions()
+	before := &e.takeover.Before
+	s.Forwarded, s.DropForward, s.PredecessorSessions = before.Forwarded.Load(), before.Dropped.Load(), before.Sessions()
 	if l != nil {
 		l.mu.Lock()
 		s.Backlog = len(l.backlog)

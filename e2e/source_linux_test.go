@@ -6,80 +6,25 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
-
-// namespace is a thread with a network of its own.
-type namespace struct {
-	path string // in /proc
-	jobs chan func()
-}
-
-// newNamespace makes a network of its own, or skips the test where that is not
-// permitted.
-func newNamespace(t *testing.T) *namespace {
-	t.Helper()
-	ns := &namespace{jobs: make(chan func())}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		ns.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", unix.Getpid(), unix.Gettid())
-		made <- unix.Unshare(unix.CLONE_NEWNET)
-		for job := range ns.jobs {
-			job()
-		}
-	}()
-	err := <-made
-	t.Cleanup(func() { close(ns.jobs) })
-	if err != nil {
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-	return ns
-}
-
-// do runs f in the namespace. f must not end the test.
-func (ns *namespace) do(f func() error) error {
-	done := make(chan error)
-	ns.jobs <- func() { done <- f() }
-	return <-done
-}
-
-// runLines runs programs, one on each line.
-func runLines(lines string) error {
-	for line := range strings.Lines(lines) {
-		args := strings.Fields(line)
-		if len(args) == 0 {
-			continue
-		}
-		if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", line, err, out)
-		}
-	}
-	return nil
-}
 
 // distant returns a server's host, with a cable to the clients', which is the network of
 // this process. The server has two addresses of each family on the interface, one on lo,
 // and a link-local one. The interfaces have one name and number: an endpoint's goroutines
 // may run in either network.
 func distant(t *testing.T) []host {
-	server := newNamespace(t)
-	setUp := func(do func(func() error) error, lines string) {
-		t.Helper()
-		if err := do(func() error { return runLines(lines) }); err != nil {
-			t.Skip(err)
-		}
-	}
-	setUp(at, "ip link add v0 index 77 type veth peer name v0 index 77 netns "+server.path)
-	for i, do := range []func(func() error) error{at, server.do} {
-		setUp(do, fmt.Sprintf(`
+	client, server := netns.Process(), netns.New(t)
+	client.Try(t, "ip link add v0 index 77 type veth peer name v0 index 77 netns "+server.Path)
+	for i, h := range []*netns.Host{client, server} {
+		h.Try(t, fmt.Sprintf(`
 			ip link set lo up
 			ip link set v0 addrgenmode none
 			ip link set v0 up
@@ -87,22 +32,22 @@ func distant(t *testing.T) []host {
 			ip addr add fd09::%[1]d/64 dev v0 nodad
 			ip addr add fe80::%[1]d/64 dev v0 nodad`, 1+i))
 	}
-	setUp(server.do, `
+	server.Try(t, `
 		ip addr add 10.9.0.3/24 dev v0
 		ip addr add 10.9.1.4/32 dev lo
 		ip addr add fd09::3/64 dev v0 nodad
 		ip addr add fd09:0:0:1::4/128 dev lo`)
-	setUp(at, `
+	client.Try(t, `
 		ip route add 10.9.1.0/24 via 10.9.0.2
 		ip route add fd09:0:0:1::/64 via fd09::2`)
-	require.NoError(t, server.do(running))
+	require.NoError(t, server.Do(running))
 	require.NoError(t, running())
 	v4 := []string{"10.9.0.2", "10.9.0.3", "10.9.1.4"}
 	v6 := []string{"fd09::2", "fd09::3", "fd09:0:0:1::4", "fe80::2%v0"}
 	return []host{
-		{"IPv4", "udp4", "0.0.0.0:0", v4, server.do, at},
-		{"IPv6", "udp6", "[::]:0", v6, server.do, at},
-		{"both", "udp", ":0", append(v6[1:], v4...), server.do, at},
+		{"IPv4", "udp4", "0.0.0.0:0", v4, server.Do, at},
+		{"IPv6", "udp6", "[::]:0", v6, server.Do, at},
+		{"both", "udp", ":0", append(v6[1:], v4...), server.Do, at},
 	}
 }
 

@@ -83,10 +83,10 @@ func TestChosenAddressIsKept(t *testing.T) {
 			local := &net.UDPAddr{IP: net.ParseIP(a.client)}
 			s := p.one(t, a.server, kcp.Dialer{LocalAddr: local})
 			before := s.conn.LocalAddr().String()
-			p.client.must(t, without("wlan")+via("wwan"))
+			p.client.Must(t, without("wlan")+via("wwan"))
 			pause(1500 * time.Millisecond)
 			require.Equal(t, before, s.conn.LocalAddr().String())
-			outlive(t, []*session{s}, false, func() { p.client.must(t, addresses("wlan", 1, 2)+via("wlan")) })
+			outlive(t, []*session{s}, false, func() { p.client.Must(t, addresses("wlan", 1, 2)+via("wlan")) })
 			require.Equal(t, before, s.conn.LocalAddr().String())
 			outlive(t, []*session{s}, false, func() { destroySockets(t, p, []*session{s}) })
 			require.Equal(t, before, s.conn.LocalAddr().String())
@@ -101,13 +101,13 @@ func TestPeerLostNamesSocketError(t *testing.T) {
 		t.Run("chosen "+a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
 			s := p.one(t, a.server, kcp.Dialer{Config: config, LocalAddr: &net.UDPAddr{IP: net.ParseIP(a.client)}})
-			p.client.must(t, without("wlan"))
+			p.client.Must(t, without("wlan"))
 			s.lost(t, syscall.EADDRNOTAVAIL, syscall.EINVAL, syscall.ENETUNREACH)
 		})
 		t.Run(a.client, func(t *testing.T) {
 			p := newPlan(t, client(t))
 			s := p.one(t, a.server, kcp.Dialer{Config: config})
-			p.client.must(t, "ip link set wlan down\nip link set wwan down")
+			p.client.Must(t, "ip link set wlan down\nip link set wwan down")
 			s.lost(t, syscall.ENETUNREACH)
 		})
 	}
@@ -134,7 +134,7 @@ func TestForeignSocketIsLeftAlone(t *testing.T) {
 			s := &session{name: a.server, conn: conn, done: make(chan struct{})}
 			s.use(echoes, <-peers)
 			require.NoError(t, s.await())
-			p.client.must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
+			p.client.Must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
 			<-s.done
 			var lost *kcp.PeerLostError
 			require.ErrorAs(t, s.err, &lost)
@@ -163,13 +163,13 @@ func TestBoundInterfaceIsKept(t *testing.T) {
 			s := p.one(t, a.server, kcp.Dialer{Config: config})
 			all := []*session{s}
 			outlive(t, all, false, func() { destroySockets(t, p, all) })
-			p.client.must(t, "ip link del wlan"+via("wwan"))
+			p.client.Must(t, "ip link del wlan"+via("wwan"))
 			pause(1500 * time.Millisecond)
 			require.Contains(t, s.conn.LocalAddr().String(), a.client)
 			outlive(t, all, false, func() {
 				cable(t, p.client, "wlan", p.router, "ra")
-				p.router.must(t, "ip addr add 10.1.0.1/24 dev ra\nip addr add fd01::1/64 dev ra nodad")
-				p.client.must(t, addresses("wlan", 1, 77)+`
+				p.router.Must(t, "ip addr add 10.1.0.1/24 dev ra\nip addr add fd01::1/64 dev ra nodad")
+				p.client.Must(t, addresses("wlan", 1, 77)+`
 					ip route add default via 10.1.0.1 dev wlan metric 2000
 					ip route add default via fd01::1 dev wlan metric 2000`)
 			})
@@ -185,8 +185,8 @@ func TestLinkLocalPeer(t *testing.T) {
 	}
 	p := newPlan(t, client(t))
 	linkLocal := func() {
-		p.client.must(t, "ip addr replace fe80::2/64 dev wlan nodad")
-		p.router.must(t, "ip addr replace fe80::1/64 dev ra nodad")
+		p.client.Must(t, "ip addr replace fe80::2/64 dev wlan nodad")
+		p.router.Must(t, "ip addr replace fe80::1/64 dev ra nodad")
 	}
 	linkLocal()
 	p.server = p.router
@@ -197,14 +197,14 @@ func TestLinkLocalPeer(t *testing.T) {
 	outlive(t, all, false, func() { destroySockets(t, p, all) })
 	require.Equal(t, before, s.conn.LocalAddr().String())
 	outlive(t, all, false, func() {
-		p.client.must(t, "ip link set wlan down")
+		p.client.Must(t, "ip link set wlan down")
 		pause(time.Second)
-		p.client.must(t, "ip link set wlan up")
+		p.client.Must(t, "ip link set wlan up")
 		linkLocal()
 	})
 	require.Equal(t, before, s.conn.LocalAddr().String())
 	outlive(t, all, false, func() {
-		p.client.must(t, "ip link del wlan")
+		p.client.Must(t, "ip link del wlan")
 		pause(time.Second)
 		cable(t, p.client, "wlan", p.router, "ra")
 		linkLocal()
@@ -222,7 +222,7 @@ func TestDialOutlivesAddress(t *testing.T) {
 			t.Run(a.client+" "+name, func(t *testing.T) {
 				p := newPlan(t, client(t))
 				peers := p.serve(t, a.server, config)
-				p.router.must(t, "ip link set ra down")
+				p.router.Must(t, "ip link set ra down")
 				dialled := make(chan error)
 				var c *kcp.Conn
 				go func() {
@@ -231,7 +231,7 @@ func TestDialOutlivesAddress(t *testing.T) {
 					dialled <- err
 				}()
 				pause(700 * time.Millisecond)
-				p.client.must(t, via("wwan"))
+				p.client.Must(t, via("wwan"))
 				begin := time.Now()
 				require.NoError(t, <-dialled)
 				t.Logf("after %v", time.Since(begin).Round(time.Millisecond))

@@ -46,19 +46,19 @@ func newPlan(t *testing.T, client *host) *plan {
 	cable(t, p.router, "rs", p.server, "s")
 	p.router.set(t, "ipv4.ip_forward", "1")
 	p.router.set(t, "ipv6.conf.all.forwarding", "1")
-	p.router.must(t, `
+	p.router.Must(t, `
 		ip addr add 10.1.0.1/24 dev ra
 		ip addr add 10.2.0.1/24 dev rb
 		ip addr add 10.3.0.1/24 dev rs
 		ip addr add fd01::1/64 dev ra nodad
 		ip addr add fd02::1/64 dev rb nodad
 		ip addr add fd03::1/64 dev rs nodad`)
-	p.server.must(t, `
+	p.server.Must(t, `
 		ip addr add 10.3.0.2/24 dev s
 		ip addr add fd03::2/64 dev s nodad
 		ip route add default via 10.3.0.1
 		ip route add default via fd03::1`)
-	p.client.must(t, addresses("wlan", 1, 2)+addresses("wwan", 2, 2)+via("wlan"))
+	p.client.Must(t, addresses("wlan", 1, 2)+addresses("wwan", 2, 2)+via("wlan"))
 	return p
 }
 
@@ -240,7 +240,7 @@ func (p *plan) serve(t *testing.T, address string, config *kcp.Config) <-chan *k
 		address = p.serveAt
 	}
 	var l *kcp.Listener
-	require.NoError(t, p.server.do(func() (err error) {
+	require.NoError(t, p.server.Do(func() (err error) {
 		l, err = kcp.Listen("udp", address, config)
 		return err
 	}))
@@ -272,7 +272,7 @@ func (p *plan) dial(t *testing.T, address string, config *kcp.Config, way use, p
 		}
 		return nil
 	}
-	require.NoError(t, p.client.do(func() (err error) {
+	require.NoError(t, p.client.Do(func() (err error) {
 		s.conn, err = kcp.Dial("udp", address, &settings)
 		return err
 	}))
@@ -347,44 +347,44 @@ func pause(d time.Duration) { time.Sleep(d) }
 
 var events = []event{
 	{"another route, the address stays", true, true, 2, 2, func(t *testing.T, p *plan, _ []*session) {
-		p.router.must(t, "ip link set ra down")
-		p.client.must(t, via("wwan"))
+		p.router.Must(t, "ip link set ra down")
+		p.client.Must(t, via("wwan"))
 	}},
 	{"another interface, the first is down", false, true, 2, 2, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, "ip link set wlan down"+via("wwan"))
+		p.client.Must(t, "ip link set wlan down"+via("wwan"))
 	}},
 	{"another interface, the first is gone", false, true, 2, 2, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, "ip link del wlan"+via("wwan"))
+		p.client.Must(t, "ip link del wlan"+via("wwan"))
 	}},
 	{"the address is replaced", true, true, 1, 77, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
+		p.client.Must(t, without("wlan")+addresses("wlan", 1, 77)+via("wlan"))
 	}},
 	{"the address goes, and comes back", false, true, 0, 0, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, without("wlan"))
+		p.client.Must(t, without("wlan"))
 		pause(time.Second)
-		p.client.must(t, addresses("wlan", 1, 2)+via("wlan"))
+		p.client.Must(t, addresses("wlan", 1, 2)+via("wlan"))
 	}},
 	{"the interface goes down, and comes up", false, false, 1, 2, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, "ip link del wwan\nip link set wlan down")
+		p.client.Must(t, "ip link del wwan\nip link set wlan down")
 		pause(2 * time.Second)
-		p.client.must(t, "ip link set wlan up\nip addr add fd01::2/64 dev wlan nodad"+via("wlan"))
+		p.client.Must(t, "ip link set wlan up\nip addr add fd01::2/64 dev wlan nodad"+via("wlan"))
 	}},
 	{"the cable is unplugged", false, false, 1, 2, func(t *testing.T, p *plan, _ []*session) {
-		p.router.must(t, "ip link set ra down")
+		p.router.Must(t, "ip link set ra down")
 		pause(3 * time.Second)
-		p.router.must(t, "ip link set ra up\nip addr add fd01::1/64 dev ra nodad")
+		p.router.Must(t, "ip link set ra up\nip addr add fd01::1/64 dev ra nodad")
 	}},
 	{"no network, and then another", false, true, 2, 9, func(t *testing.T, p *plan, _ []*session) {
-		p.client.must(t, "ip link set wlan down"+without("wwan"))
+		p.client.Must(t, "ip link set wlan down"+without("wwan"))
 		pause(20 * time.Second)
-		p.client.must(t, addresses("wwan", 2, 9)+via("wwan"))
+		p.client.Must(t, addresses("wwan", 2, 9)+via("wwan"))
 	}},
 	{"the sockets are destroyed", true, false, 1, 2, destroySockets},
 	{"the sockets are destroyed, and the address is replaced", false, true, 1, 77, func(t *testing.T, p *plan, all []*session) {
-		p.client.must(t, "ip link del wwan"+without("wlan"))
+		p.client.Must(t, "ip link del wwan"+without("wlan"))
 		destroySockets(t, p, all)
 		pause(time.Second)
-		p.client.must(t, addresses("wlan", 1, 77)+via("wlan"))
+		p.client.Must(t, addresses("wlan", 1, 77)+via("wlan"))
 	}},
 }
 
@@ -392,7 +392,7 @@ var events = []event{
 // CONFIG_INET_DIAG_DESTROY), it disconnects them, which is what remains of such a socket.
 func destroySockets(t *testing.T, p *plan, all []*session) {
 	var out []byte
-	require.NoError(t, p.client.do(func() (err error) {
+	require.NoError(t, p.client.Do(func() (err error) {
 		out, err = exec.Command("ss", "-K", "-u", "-n", "dport", ">=", ":4000").CombinedOutput()
 		return err
 	}), "%s", out)

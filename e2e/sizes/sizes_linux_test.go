@@ -6,9 +6,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net"
-	"os/exec"
-	"runtime"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,66 +13,21 @@ import (
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/testenv"
+	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // host is a thread with a network of its own.
-type host struct {
-	path string // of its namespace, in /proc
-	jobs chan func()
-}
+type host struct{ *netns.Host }
 
 // newHost makes a host, or skips the test without the right to.
-func newHost(t *testing.T) *host {
-	t.Helper()
-	h := &host{jobs: make(chan func())}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		h.path = fmt.Sprintf("/proc/%d/task/%d/ns/net", unix.Getpid(), unix.Gettid())
-		made <- unix.Unshare(unix.CLONE_NEWNET)
-		for job := range h.jobs {
-			job()
-		}
-	}()
-	err := <-made
-	t.Cleanup(func() { close(h.jobs) })
-	if err != nil {
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-	return h
-}
+func newHost(t *testing.T) *host { return &host{netns.New(t)} }
 
 // do runs f on the host. f must not end the test.
 func (h *host) do(t *testing.T, f func() error) {
 	t.Helper()
-	done := make(chan error)
-	h.jobs <- func() { done <- f() }
-	require.NoError(t, <-done)
-}
-
-// run runs programs on the host, one a line. If one fails, the test is skipped: the
-// system does not have what it is to be tested with.
-func (h *host) run(t *testing.T, lines string) {
-	t.Helper()
-	var failed error
-	h.do(t, func() error {
-		for line := range strings.Lines(lines) {
-			args := strings.Fields(line)
-			if len(args) == 0 {
-				continue
-			}
-			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-				failed = fmt.Errorf("%s: %w: %s", line, err, out)
-				break
-			}
-		}
-		return nil
-	})
-	if failed != nil {
-		t.Skip(failed)
-	}
+	require.NoError(t, h.Do(f))
 }
 
 // narrow is a client, a router and a server. The link from the router to the server
@@ -87,7 +39,7 @@ type narrow struct{ client, router, server *host }
 func newNarrow(t *testing.T) narrow {
 	t.Helper()
 	n := narrow{newHost(t), newHost(t), newHost(t)}
-	n.router.run(t, fmt.Sprintf(`
+	n.router.Try(t, fmt.Sprintf(`
 		ip link set lo up
 		ip link add c0 type veth peer name v0 netns %s
 		ip link add s0 type veth peer name v0 netns %s
@@ -102,9 +54,9 @@ func newNarrow(t *testing.T) narrow {
 		ip addr add fe80::1/64 dev c0 nodad
 		ip addr add fe80::1/64 dev s0 nodad
 		sysctl -qw net.ipv4.ip_forward=1
-		sysctl -qw net.ipv6.conf.all.forwarding=1`, n.client.path, n.server.path))
+		sysctl -qw net.ipv6.conf.all.forwarding=1`, n.client.Path, n.server.Path))
 	for i, h := range []*host{n.client, n.server} {
-		h.run(t, fmt.Sprintf(`
+		h.Try(t, fmt.Sprintf(`
 			ip link set lo up
 			ip link set v0 addrgenmode none
 			ip link set v0 up
@@ -120,14 +72,14 @@ func newNarrow(t *testing.T) narrow {
 // takes sets how large packets the link to the server takes, in bytes.
 func (n narrow) takes(t *testing.T, mtu int) {
 	t.Helper()
-	n.router.run(t, fmt.Sprintf("ip link set s0 mtu %d", mtu))
-	n.server.run(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+	n.router.Try(t, fmt.Sprintf("ip link set s0 mtu %d", mtu))
+	n.server.Try(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
 }
 
 // filterICMP has the router say nothing.
 func (n narrow) filterICMP(t *testing.T) {
 	t.Helper()
-	n.router.run(t, `
+	n.router.Try(t, `
 		nft add table inet quiet
 		nft add chain inet quiet out { type filter hook output priority 0 ; }
 		nft add rule inet quiet out ip protocol icmp drop
@@ -419,7 +371,7 @@ func TestLegacyPeerOverANarrowPath(t *testing.T) {
 					}
 					part(1)
 					if own {
-						n.client.run(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
+						n.client.Try(t, fmt.Sprintf("ip link set v0 mtu %d", mtu))
 					} else {
 						n.takes(t, mtu)
 					}

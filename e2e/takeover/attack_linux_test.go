@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -25,7 +24,6 @@ import (
 type strangers struct {
 	rng   *rand.Rand
 	convs []uint32 // of honest sessions
-	sent  atomic.Int64
 }
 
 // Commands of segments.

@@ -6,7 +6,9 @@ package neterr
 
 import (
 	"errors"
+	"net"
 	"runtime"
+	"strings"
 	"syscall"
 )
 
@@ -38,6 +40,17 @@ func PortUnreachable(err error) bool { return portUnreachableOn(runtime.GOOS, er
 func portUnreachableOn(goos string, err error) bool {
 	return isOn(goos, err, syscall.ECONNREFUSED) ||
 		goos == "windows" && (isOn(goos, err, syscall.ECONNRESET) || errors.Is(err, errorPortUnreachable))
+}
+
+// OutOfDescriptors reports whether err says that the process or the system has no file
+// descriptor left. A look-up of a name has it in its text only. It is safe for concurrent
+// use.
+func OutOfDescriptors(err error) bool {
+	var lookup *net.DNSError
+	if errors.As(err, &lookup) {
+		return strings.Contains(lookup.Err, syscall.EMFILE.Error()) || strings.Contains(lookup.Err, syscall.ENFILE.Error())
+	}
+	return Is(err, syscall.EMFILE) || Is(err, syscall.ENFILE)
 }
 
 // Error is an error of this module that counts as one of the system, whose text would

@@ -102,3 +102,15 @@ func TestClosedPort(t *testing.T) {
 	require.True(t, Is(err, syscall.ECONNREFUSED), "%v", err)
 	require.False(t, Is(err, syscall.EADDRINUSE), "%v", err)
 }
+
+// A want of descriptors is recognised, in the text of a look-up too.
+func TestOutOfDescriptors(t *testing.T) {
+	require.True(t, OutOfDescriptors(socketError(syscall.EMFILE)))
+	require.True(t, OutOfDescriptors(socketError(syscall.ENFILE)))
+	require.False(t, OutOfDescriptors(socketError(syscall.ENOBUFS)))
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE} {
+		require.True(t, OutOfDescriptors(&net.DNSError{Err: "dial: " + errno.Error()}))
+	}
+	require.False(t, OutOfDescriptors(&net.DNSError{Err: "no such host"}))
+	require.False(t, OutOfDescriptors(nil))
+}

@@ -12,6 +12,7 @@ func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{rule, "4 s", Timeout},
 		{rule, "1 s", PauseTimeout},
+		{rule, "10 µs", noteTime},
 		{rule, "64 datagrams", maxDatagrams},
 		{rule, "32 KiB", maxMessage},
 		{rule, "4 MiB", pipeBuffer},

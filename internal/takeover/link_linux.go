@@ -261,6 +261,15 @@ func OpenSocket(fd int) (*net.UDPConn, error) {
 	return u, nil
 }
 
+// Reopen returns another descriptor of a UDP socket as one of package net.
+func Reopen(c syscall.Conn) (*net.UDPConn, error) {
+	fd, err := Duplicate(c)
+	if err != nil {
+		return nil, err
+	}
+	return OpenSocket(fd)
+}
+
 // CloseFiles closes descriptors that were to be passed on.
 func CloseFiles(files []int) {
 	for _, fd := range files {

@@ -61,6 +61,15 @@ func (n *Note) Append(b []byte) []byte {
 	return appendAddr(appendAddr(b, n.Addr), n.To)
 }
 
+// encodeNotes encodes as many notes as go into a message.
+func encodeNotes(notes []Note) (message []byte, rest []Note) {
+	for len(notes) > 0 && len(message) < 16<<10 {
+		message = notes[0].Append(message)
+		notes = notes[1:]
+	}
+	return message, notes
+}
+
 // CutNote decodes the Note that b begins with. ok is false if there is none.
 func CutNote(b []byte) (n Note, rest []byte, ok bool) {
 	if len(b) < 22 || b[0] < byte(Owns) || b[0] > byte(Over) {

@@ -20,13 +20,14 @@ type (
 func NewLink(context.Context, *net.UnixConn, string) (*Link, error) {
 	return nil, errors.ErrUnsupported
 }
-func NewPipe() (*Pipe, int, error)         { return nil, -1, errors.ErrUnsupported }
-func OpenPipe(int) (*Pipe, error)          { return nil, errors.ErrUnsupported }
-func OpenFeed(int) (*Feed, error)          { return nil, errors.ErrUnsupported }
-func OpenSocket(int) (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
-func Duplicate(syscall.Conn) (int, error)  { return -1, errors.ErrUnsupported }
-func CloseFiles([]int)                     {}
-func IsGone(error) bool                    { return false }
+func NewPipe() (*Pipe, int, error)              { return nil, -1, errors.ErrUnsupported }
+func OpenPipe(int) (*Pipe, error)               { return nil, errors.ErrUnsupported }
+func OpenFeed(int) (*Feed, error)               { return nil, errors.ErrUnsupported }
+func OpenSocket(int) (*net.UDPConn, error)      { return nil, errors.ErrUnsupported }
+func Reopen(syscall.Conn) (*net.UDPConn, error) { return nil, errors.ErrUnsupported }
+func Duplicate(syscall.Conn) (int, error)       { return -1, errors.ErrUnsupported }
+func CloseFiles([]int)                          {}
+func IsGone(error) bool                         { return false }
 
 func (*Link) Limit(time.Duration)                   {}
 func (*Link) Wait()                                 {}

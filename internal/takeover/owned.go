@@ -126,3 +126,33 @@ func (o *Owned) All(yield func(Session) bool) {
 		}
 	}
 }
+
+// apply changes what is known of one session. It reports false if there are too many.
+func (o *Owned) apply(n Note) bool {
+	switch n.Kind {
+	case Owns:
+		return o.Add(n.Addr, n.Conv, n.Extended)
+	case Moved:
+		o.Move(n.Addr, n.Conv, n.To)
+	case Ended:
+		// Only its process has the keys to answer what arrives in TIME-WAIT, also if
+		// that began before the takeover.
+		if n.End.Mute {
+			o.End(n.Addr, n.Conv, n.Extended)
+		} else {
+			o.Remove(n.Addr, n.Conv)
+		}
+	}
+	return true
+}
+
+// appendNotes appends notes of all sessions, which are of the given predecessor.
+func (o *Owned) appendNotes(notes []Note, of uint32) []Note {
+	for s := range o.All {
+		notes = append(notes, Note{Kind: Owns, Of: of, Addr: s.Addr, Conv: s.Conv, Extended: s.Extended})
+		if s.Ended {
+			notes = append(notes, Note{Kind: Ended, Of: of, Addr: s.Addr, Conv: s.Conv, End: End{Mute: true}})
+		}
+	}
+	return notes
+}

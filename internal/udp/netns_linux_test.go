@@ -7,74 +7,22 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"os/exec"
-	"runtime"
-	"strings"
 	"testing"
 	"time"
 	"unsafe"
 
+	"github.com/arqnet/kcp/internal/testenv/netns"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
 
 // namespace is a thread with a network of its own.
-type namespace struct {
-	path string // in /proc
-	jobs chan func()
-}
-
-// newNamespace makes a network of its own, or skips the test where that is not
-// permitted.
-func newNamespace(t *testing.T) *namespace {
-	t.Helper()
-	ns := &namespace{jobs: make(chan func())}
-	made := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-		ns.path = fmt.Sprintf("/proc/self/task/%d/ns/net", unix.Gettid())
-		made <- unix.Unshare(unix.CLONE_NEWNET)
-		for job := range ns.jobs {
-			job()
-		}
-	}()
-	err := <-made
-	t.Cleanup(func() { close(ns.jobs) })
-	if err != nil {
-		t.Skipf("needs the right to make a network namespace: %v", err)
-	}
-	return ns
-}
+type namespace struct{ *netns.Host }
 
 // do runs f in the namespace. f must not end the test.
 func (ns *namespace) do(t *testing.T, f func() error) {
 	t.Helper()
-	done := make(chan error)
-	ns.jobs <- func() { done <- f() }
-	require.NoError(t, <-done)
-}
-
-// run runs programs in the namespace, one on each line. Where one fails, the
-// test is skipped: the system has not what it is to be tested with.
-func (ns *namespace) run(t *testing.T, lines string) {
-	t.Helper()
-	var failed error
-	ns.do(t, func() error {
-		for line := range strings.Lines(lines) {
-			args := strings.Fields(line)
-			if len(args) == 0 {
-				continue
-			}
-			if out, err := exec.Command(args[0], args[1:]...).CombinedOutput(); err != nil {
-				failed = fmt.Errorf("%s: %w: %s", line, err, out)
-				break
-			}
-		}
-		return nil
-	})
-	if failed != nil {
-		t.Skip(failed)
-	}
+	require.NoError(t, ns.Do(f))
 }
 
 // socket opens a socket in the namespace.
@@ -117,11 +65,10 @@ func (ns *namespace) waitRunning(t *testing.T) {
 // all namespaces alike.
 func cable(t *testing.T) (a, b *namespace) {
 	t.Helper()
-	a, b = newNamespace(t), newNamespace(t)
-	path := strings.Replace(b.path, "self", fmt.Sprint(unix.Getpid()), 1)
-	a.run(t, "ip link add v0 index 77 type veth peer name v0 index 77 netns "+path)
+	a, b = &namespace{netns.New(t)}, &namespace{netns.New(t)}
+	a.Try(t, "ip link add v0 index 77 type veth peer name v0 index 77 netns "+b.Path)
 	for i, ns := range []*namespace{a, b} {
-		ns.run(t, fmt.Sprintf(`
+		ns.Try(t, fmt.Sprintf(`
 			ip link set lo up
 			ip link set v0 addrgenmode none address 02:00:00:00:00:0%[1]d
 			ip link set v0 up
@@ -175,7 +122,7 @@ func (ns *namespace) ethtool(t *testing.T, command, value uint32) {
 // as between two hosts.
 func TestCutAndJoinedOnTheWay(t *testing.T) {
 	a, b := cable(t)
-	a.run(t, "ip link set v0 gso_max_segs 1")
+	a.Try(t, "ip link set v0 gso_max_segs 1")
 	a.ethtool(t, setTSO, 0) // else the other end takes packets as they are
 	b.ethtool(t, setGRO, 1)
 	for _, sending := range combinations {
@@ -254,7 +201,7 @@ func testCable(t *testing.T, a *namespace, sender Conn, from netip.AddrPort, b *
 // goes on where it was.
 func TestWriterWaitsForInterface(t *testing.T) {
 	a, b := cable(t)
-	a.run(t, `
+	a.Try(t, `
 		tc qdisc add dev v0 root handle 1: htb default 1
 		tc class add dev v0 parent 1: classid 1:1 htb rate 40mbit`)
 	for _, features := range combinations {

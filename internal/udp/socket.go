@@ -35,6 +35,26 @@ func SetBuffers(pc net.PacketConn, bytes int) error {
 // nil: there is nothing to do.
 type Control = func(network, address string, c syscall.RawConn) error
 
+// Listen opens n sockets on one address, or a single one if the system does not support
+// several on one port.
+func Listen(network, address string, n int, control Control) (sockets []net.PacketConn, err error) {
+	if n > 1 {
+		conns, err := ListenReusePort(network, address, n, control)
+		for _, c := range conns {
+			sockets = append(sockets, c)
+		}
+		if err == nil || !errors.Is(err, errors.ErrUnsupported) {
+			return sockets, err
+		}
+	}
+	config := net.ListenConfig{Control: control}
+	pc, err := config.ListenPacket(context.Background(), network, address)
+	if err != nil {
+		return nil, err
+	}
+	return []net.PacketConn{pc}, nil
+}
+
 // ListenReusePort opens n sockets on one address and port (SO_REUSEPORT). The
 // kernel distributes the peers among them: all packets of one peer arrive at
 // one socket. With port 0 it chooses a port that is not in use, and a port in use is an

@@ -10,5 +10,6 @@ import (
 func TestRuleFigures(t *testing.T) {
 	rulebook.Check(t, "RULES.md", []rulebook.Figure{
 		{"| Lack of processor time", "10 s", LagTime},
+		{"| Wake queues", "16", mostQueues},
 	})
 }

@@ -10,9 +10,17 @@ type Queues[T any] struct {
 	hash func(T) uint32
 }
 
-// Init makes n queues, as Queue.Init. hash returns a random number of an element, which
-// does not change.
-func (q *Queues[T]) Init(n int, epoch time.Time, index func(T) *int32, hash func(T) uint32, turn func(), wake func(T), late func(time.Duration)) {
+// mostQueues is the most queues of Queues.
+const mostQueues = 16
+
+// Init makes queues for so many goroutines that run at a time, as Queue.Init. hash
+// returns a random number of an element, which does not change.
+//
+// With every packet a session uses one. With one for all, eight goroutines waited for its
+// lock nearly half of the time; each further one has a timer that wakes the process. So
+// there is one for each two of them.
+func (q *Queues[T]) Init(procs int, epoch time.Time, index func(T) *int32, hash func(T) uint32, turn func(), wake func(T), late func(time.Duration)) {
+	n := min((procs+1)/2, mostQueues)
 	q.all, q.hash = make([]Queue[T], n), hash
 	for i := range q.all {
 		q.all[i].Init(epoch, index, turn, wake, late)

@@ -346,7 +346,7 @@ func TestLagOfQueues(t *testing.T) {
 		var mu sync.Mutex
 		var late []time.Duration
 		var q Queues[*sleeper]
-		q.Init(3, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil, func(*sleeper) {},
+		q.Init(6, time.Now(), (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil, func(*sleeper) {},
 			func(d time.Duration) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -382,7 +382,7 @@ func TestQueues(t *testing.T) {
 		var mu sync.Mutex
 		start, woken := time.Now(), []int(nil)
 		var q Queues[*sleeper]
-		q.Init(2, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil,
+		q.Init(4, start, (*sleeper).place, func(s *sleeper) uint32 { return uint32(s.id) }, nil,
 			func(s *sleeper) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -407,4 +407,13 @@ func TestQueues(t *testing.T) {
 		require.Zero(t, all[1].index)
 		require.True(t, q.all[1].stopped)
 	})
+}
+
+// There is a queue for each two goroutines that run at a time, within limits.
+func TestQueuesOfProcessors(t *testing.T) {
+	for procs, want := range map[int]int{1: 1, 2: 1, 3: 2, 4: 2, 31: 16, 32: 16, 33: 16, 256: 16} {
+		var q Queues[*sleeper]
+		q.Init(procs, time.Now(), nil, nil, nil, nil, nil)
+		require.Len(t, q.all, want, procs)
+	}
 }
