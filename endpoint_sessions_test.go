@@ -439,7 +439,7 @@ func TestTotalsAreTheSums(t *testing.T) {
 // What the loop over many sessions holds the table for is the copy of a slice.
 func BenchmarkSessions(b *testing.B) {
 	e := &Endpoint{}
-	e.table.Init((*Conn).tableEntry, false)
+	e.table.Init((*Conn).tableEntry, 0)
 	for i := range uint32(100_000) {
 		c := &Conn{ep: e, hs: handshakeState{offered: true}}
 		c.entry.Conv = i

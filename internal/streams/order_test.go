@@ -243,7 +243,7 @@ func TestAbandonedUpToWhatIsLeft(t *testing.T) {
 	require.NoError(t, err)
 	for _, deadline := range []int64{5, 20, 5} {
 		s.Send(make([]byte, 100), 0, deadline, func(error) {})
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
 	}
 	h.now = 10
 	mid, ok := h.table.AbandonedUpTo(h.queued[2].tag)
