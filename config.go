@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/stats"
 )
@@ -337,7 +338,7 @@ const (
 	defaultWriteBuffer   = 4 << 20
 	defaultFastResend    = 2
 	defaultVariance      = 30 * time.Millisecond
-	defaultPeerTimeout   = 30 * time.Second
+	defaultPeerTimeout   = liveness.DefaultPeerTimeout
 	defaultKeepAlive     = 25 * time.Second
 	minKeepAlive         = 500 * time.Millisecond // of the default with a short PeerTimeout
 	defaultStallTimeout  = 30 * time.Minute

@@ -29,18 +29,14 @@ func (e *Endpoint) keepConnected(socket *net.UDPConn, local net.Addr) {
 	}
 }
 
-// mayReroute reports whether the socket is connected again when that is necessary.
-func (e *Endpoint) mayReroute() bool { return e.socket.own.Load() != nil }
-
-// looksAt returns when a session is to have the route looked at: it waits for an
-// answer, and nothing was heard since quiet; or it waits for nothing, has last got data
-// at a time, and asked for something before that. 0: never.
-func (e *Endpoint) looksAt(waits bool, quiet, data, asked, rto time.Duration) time.Duration {
-	looked := time.Duration(e.socket.own.Load().looked.Load())
-	if waits {
-		return reroute.Next(quiet, reroute.Patience(rto), looked)
+// looked returns when the route was looked at last. ok is false if the socket is not
+// connected again when that is necessary.
+func (e *Endpoint) looked() (at time.Duration, ok bool) {
+	own := e.socket.own.Load()
+	if own == nil {
+		return 0, false
 	}
-	return reroute.After(data, asked, looked)
+	return time.Duration(own.looked.Load()), true
 }
 
 // look has the route looked at, on a goroutine that ends with that, unless this is about

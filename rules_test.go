@@ -114,8 +114,6 @@ func sessionFigures() []rulebook.Figure {
 		dialled   = "| A socket outlives"
 		linger    = "| Sockets that outlive"
 		keepAlive = "| Keep-alive (RFC 9293"
-		restart   = "| Restart of a peer without signals"
-		migration = "| Connection migration"
 	)
 	return []rulebook.Figure{
 		{"| Black holes on the way", "15 s", doubtTime},
@@ -167,14 +165,9 @@ func sessionFigures() []rulebook.Figure {
 		{"| Round-trip time of the application", "10 s", askedFor * time.Second},
 		{"| Round-trip time of the application", "3 s", promptFor},
 		{keepAlive, "25 s", defaultKeepAlive},
-		{keepAlive, "1 s", probeAfter},
-		{"| A PING is repeated", "16 times", pingTries},
-		{"| Peer timeout", "30 s", defaultPeerTimeout},
+
 		{"| Stall timeout", "30 min", defaultStallTimeout},
-		{restart, "5 s", restartDetectAfter},
-		{restart, "2 answers", restartAnswers},
 		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
-		{migration, "2 s", pathCheckAfter},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -50,7 +51,7 @@ type Conn struct {
 	path     pathState
 	io       ioState
 	hs       handshakeState
-	live     livenessState
+	live     liveness.State
 	closing  closeState
 	timers   timerState
 	plpmtu   mtuState
@@ -101,26 +102,9 @@ type ioState struct {
 	writeGrains    uint32    // the session's part of endpointLoad.written
 	wakes          heldWakes // wake-ups that are held back until c.mu is free
 	batched        batched
-	offPath        bool // a signal of the current packet is not from within the session
-	challenged     bool // the current packet has a PING, which may be a path challenge
-}
-
-// livenessState is what shows whether the peer is alive. Times are since the
-// endpoint's epoch.
-type livenessState struct {
-	lastInput    time.Duration // arrival of the current batch of input
-	lastHeard    time.Duration // a valid packet arrived from the peer
-	lastActive   time.Duration // new data arrived or was acknowledged, or a datagram sent or received
-	lastTaken    time.Duration // the peer took data, or the send queue began to fill; 0: it is empty
-	lastData     time.Duration // data arrived, or, at the dialling end, the peer's first packet or an acknowledgement; 0: none yet
-	unaBackSince time.Duration // since then una is below an earlier one; 0: it is not
-	since        time.Duration // when outstanding became true, or asks, last if neither is now
-	activity     activity      // as of the last step
-	pingAt       uint32        // when the last PING of handshakeState.ping was sent, in microseconds, modulo 2^32
-	restartHints uint8         // answers since unaBackSince with such a una
-	missed       bool          // the path was checked since lastData
-	asks         bool          // something that the peer has to answer was sent since lastHeard
-	outstanding  bool          // data is unacknowledged, or a request unanswered
+	inputAt        time.Duration // arrival of the current batch of input, since the epoch
+	offPath        bool          // a signal of the current packet is not from within the session
+	challenged     bool          // the current packet has a PING, which may be a path challenge
 }
 
 // closeState is the progress of closing. Times are since the endpoint's epoch.
@@ -215,7 +199,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.kcp.setHooks(h)
 	e.config.apply(c.kcp)
 	now := e.now()
-	c.hs.born, c.live.lastInput, c.live.lastHeard, c.live.lastActive = now, now, now, now
+	c.hs.born, c.io.inputAt, c.live = now, now, liveness.New(now)
 	c.closing.linger = e.config.Linger
 	c.protect()
 	c.setClock(now)
@@ -263,7 +247,7 @@ func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration)
 		changed = c.inputPacket(p, now) || changed
 	}
 	if n := c.kcp.counts().SegmentsReceived - segments; n > 0 {
-		c.expectMore(now)
+		c.live.MoreExpected(now)
 		if beside {
 			c.takeShare(packets, int(newSegments(c.kcp.counts())-fresh), c.ep.incastOf(shard), now)
 		}
@@ -293,7 +277,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		c.ep.counters.dropReplay.Add(1)
 		return false
 	}
-	c.live.lastInput = now
+	c.io.inputAt = now
 	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
 	if unvalidated || c.ep.overMemoryLimit() {
 		pressure = c.memoryPressure()

@@ -81,25 +81,6 @@ const (
 	minHelloWait = 50 * time.Millisecond
 	// maxCookies is how many cookies are answered at once nevertheless.
 	maxCookies = 4
-	// unvalidatedPingWait is the time between two PINGs to a peer whose address
-	// is not validated: the packets from there may have been forged.
-	unvalidatedPingWait = 10 * time.Second
-	// pingTries is how often a PING is sent within PeerTimeout at least, unless
-	// round trips take longer.
-	pingTries = 16
-
-	// probeAfter is the silence, while something is unacknowledged, after which
-	// a PING asks the peer whether it still knows the session.
-	probeAfter = time.Second
-	// restartDetectAfter is how long the una of a legacy peer must stay below
-	// an earlier one to show that the peer was restarted. Reordered packets
-	// show such a una for a shorter time.
-	restartDetectAfter = 5 * time.Second
-	// restartAnswers is how many answers to PINGs must show such a una, too.
-	restartAnswers = 2
-	// pathCheckAfter is the silence, in a session that may migrate, after which one
-	// PING checks whether the peer still reaches us: see expectMore.
-	pathCheckAfter = 2 * time.Second
 )
 
 // waiting reports whether a request waits for the peer's answer. HELLO counts

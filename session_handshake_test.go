@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -211,7 +212,7 @@ func TestServerRestarted(t *testing.T) {
 						} else {
 							_, err = a.Read(make([]byte, 1))
 							require.ErrorIs(t, err, ErrReset)
-							require.Equal(t, probeAfter+roundTrip, time.Since(start))
+							require.Equal(t, liveness.ProbeAfter+roundTrip, time.Since(start))
 						}
 						ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 						defer cancel()
@@ -263,7 +264,7 @@ func TestClientReconnects(t *testing.T) {
 
 			wait := 25 * time.Second * 3 / 2 // the accepting side waits longer
 			if writes {
-				heard, wait = time.Now(), probeAfter
+				heard, wait = time.Now(), liveness.ProbeAfter
 				send(t, b, []byte("are you still there?"))
 			}
 			_, err = b.Read(make([]byte, 1))

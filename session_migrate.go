@@ -143,7 +143,7 @@ func (c *Conn) packetFromNewAddress(p *inPacket, numbered bool, now time.Duratio
 		c.path.validation = v
 	}
 	if numbered && !c.hs.unvalidated.Load() && v.shows(c.in.protection, number) {
-		c.live.lastHeard, c.live.asks = now, false
+		c.live.Heard(now)
 	}
 	c.deferPacket(p, ask.sn)
 	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
@@ -216,18 +216,6 @@ func (c *Conn) beginPath() {
 	c.kcp.SetCongestionControl(c.newCongestionControl())
 	c.restartMTUSearch()
 	c.rtt = rttState{}
-}
-
-// looksAt returns when the session has the route to the peer looked at, as it hears
-// nothing; 0: never.
-func (c *Conn) looksAt() time.Duration {
-	l := &c.live
-	if !c.ep.mayReroute() || c.closing.state > stateLingering {
-		return 0
-	}
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
-	at, waits := c.unansweredSince()
-	return c.ep.looksAt(waits, at, l.lastData, l.since, rto)
 }
 
 // rerouted locks c.mu and sends at once, without waiting for time-outs, as there is a

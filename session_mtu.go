@@ -148,7 +148,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 // be why the peer acknowledges nothing, so Close waits on.
 func (c *Conn) confirmingMTU(now time.Duration) bool {
 	p := c.plpmtu.search
-	if p == nil || !p.Confirming() || now-c.live.lastHeard >= pmtud.MaxWait {
+	if p == nil || !p.Confirming() || now-c.live.LastHeard() >= pmtud.MaxWait {
 		return false
 	}
 	_, lost := c.kcp.largePackets()
@@ -184,7 +184,7 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 	}
 	p := &c.rarely().doubt
 	switch {
-	case p.askedAt > 0 && c.live.lastHeard > p.askedAt:
+	case p.askedAt > 0 && c.live.LastHeard() > p.askedAt:
 		p.askedAt, p.answeredAt = 0, now
 		k.restartSizeWatch()
 	case !k.blackHoleSuspected() || p.askedAt > 0:
@@ -194,8 +194,8 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 		c.shrinkMTU(c.leastPMTU(), pmtud.Floor)
 	default:
 		p.askedAt = now
-		if r := &c.hs.ping; !r.active {
-			r.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
+		if !c.hs.ping.active {
+			c.startPing(now)
 		}
 	}
 }
@@ -291,7 +291,7 @@ func (c *Conn) probeAnswered(s signal) {
 	if p == nil || !c.mayProbeMTU() {
 		return
 	}
-	if p.Answered(s.sn, int(s.ts), c.live.lastInput) {
+	if p.Answered(s.sn, int(s.ts), c.io.inputAt) {
 		c.kcp.probeArrived(int(s.ts) - c.ep.overhead.total) // losses were by chance, or of other sizes
 		if p.Size() > c.mtu() {
 			c.useMTU(p.Size())

@@ -148,10 +148,10 @@ func (c *Conn) pongArrived(s signal) {
 	if w == nil || w.pingAt == 0 || s != w.ping.answer() {
 		return
 	}
-	w.pong = max(c.live.lastInput-w.pingAt, time.Microsecond)
+	w.pong = max(c.io.inputAt-w.pingAt, time.Microsecond)
 	w.pingAt = 0
 	w.pongs++
-	c.measured(w.pong, c.live.lastInput)
+	c.measured(w.pong, c.io.inputAt)
 	c.io.canWrite.Broadcast()
 }
 

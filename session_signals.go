@@ -68,7 +68,7 @@ func (c *Conn) repeatHello() {
 	l := &c.hs
 	if c.hs.dialled && l.kind == peerLegacy {
 		l.kind = peerUnknown
-		l.hello.start(l.hello.signal, max(c.live.lastInput, l.helloAt+minHelloWait), firstHelloWait)
+		l.hello.start(l.hello.signal, max(c.io.inputAt, l.helloAt+minHelloWait), firstHelloWait)
 	}
 }
 
@@ -169,7 +169,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 			return true
 		}
 		if !l.welcomed && l.hello.tries == 1 {
-			c.measured(c.live.lastInput-l.helloAt, c.live.lastInput)
+			c.measured(c.io.inputAt-l.helloAt, c.io.inputAt)
 		}
 		if !l.welcomed { // the sender of an earlier HELLO did not know our token
 			if l.peerToken != s.sn {
@@ -179,7 +179,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 			l.kind, l.peerToken, l.finish.signal.ts = peerExtended, s.sn, s.sn
 			c.hs.greeted.Store(true)
 			c.number(true)
-			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.live.lastInput, c.requestWait())
+			l.confirm.start(signal{sigConfirm, l.peerToken, l.token}, c.io.inputAt, c.requestWait())
 		}
 	case sigConfirm | sigAnswer:
 		l.confirm.answered(s)
@@ -196,7 +196,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		if r := &l.ping; r.active && r.tries > 0 && r.signal.answer() == s {
 			c.addressValidated()
 			if r.tries == 1 { // else the answer may be to either (Karn's algorithm, RFC 6298 §3)
-				c.measured(time.Duration(uint32(c.live.lastInput.Microseconds())-c.live.pingAt)*time.Microsecond, c.live.lastInput)
+				c.measured(c.live.PingTime(c.io.inputAt), c.io.inputAt)
 			}
 		}
 		c.pingAnswered(s)
@@ -219,8 +219,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 // runs until a packet arrives.
 func (c *Conn) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
-		at := c.live.lastInput + c.requestWait() // the peer gets RESET first
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, at, c.pingWait())
+		c.startPing(c.io.inputAt + c.requestWait()) // the peer gets RESET first
 	}
 	return signal{sigReset, s.sn, s.ts}
 }
@@ -233,7 +232,7 @@ func (c *Conn) takeOutside(s signal) {
 	case sigCookie:
 		if l.hello.active {
 			l.cookie = s
-			l.hello.next = max(c.live.lastInput, l.helloAt+minHelloWait)
+			l.hello.next = max(c.io.inputAt, l.helloAt+minHelloWait)
 			if c.hs.securing && l.cookies == maxCookies {
 				// A packet of a TLS handshake is large: forged cookies cause no
 				// more of them.
@@ -241,7 +240,7 @@ func (c *Conn) takeOutside(s signal) {
 			}
 			if l.cookies < maxCookies {
 				l.cookies++
-				l.hello.next = c.live.lastInput
+				l.hello.next = c.io.inputAt
 			}
 		}
 	case sigReset:

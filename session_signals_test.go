@@ -169,14 +169,15 @@ func TestNeedlessWakeUps(t *testing.T) {
 		wakeAt, dueAt, now := b.timers.wakeAt, b.timers.dueAt, b.ep.now()
 		timeout := time.Duration(b.kcp.firstTimeout(b.kcp.oldest().rto)) * time.Millisecond
 		b.wake(now + 25*time.Millisecond)
-		b.timers.dueAt = dueAt     // its reason has gone
-		b.live.outstanding = false // a step would set it
+		b.timers.dueAt = dueAt   // its reason has gone
+		b.live.Waits(now, false) // a step would tell the opposite
+		before := b.live
 		b.mu.Unlock()
 		require.Equal(t, dueAt, wakeAt, "that of the delayed ACK stays")
 		require.InDelta(t, now+timeout, dueAt, float64(2*time.Millisecond))
 		time.Sleep(30 * time.Millisecond)
 		b.mu.Lock()
-		stepped, wakeAt := b.live.outstanding, b.timers.wakeAt
+		stepped, wakeAt := b.live != before, b.timers.wakeAt
 		b.mu.Unlock()
 		require.False(t, stepped)
 		require.Equal(t, dueAt, wakeAt)
@@ -349,7 +350,7 @@ func TestGoodPacketAfterABadOne(t *testing.T) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
 		require.EqualValues(t, 1, a.rare.dropped.Una)
-		require.Greater(t, a.live.lastHeard, time.Minute)
+		require.Greater(t, a.live.LastHeard(), time.Minute)
 	})
 }
 

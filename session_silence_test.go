@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -133,17 +134,16 @@ func TestGonePeerIsLostInTime(t *testing.T) {
 	}
 }
 
-// freeze does what it is for a to be frozen for d, as a process by SIGSTOP: all that it
-// does is late by d, and nothing of what was sent meanwhile was read.
+// freeze does what it is for the process of c to be frozen for d, as by SIGSTOP: its
+// clock goes on, and nothing of what was sent meanwhile was read. c is the endpoint's
+// only session.
 func freeze(c *Conn, d time.Duration) {
+	synctest.Wait()
 	c.mu.Lock()
-	l := &c.live
-	for _, at := range []*time.Duration{&l.lastInput, &l.lastHeard, &l.lastActive, &l.since, &c.timers.dueAt} {
-		*at -= d
-	}
-	if l.lastTaken > 0 {
-		l.lastTaken -= d
-	}
+	e := c.ep
+	e.wakes.Remove(c)
+	e.epoch = e.epoch.Add(-d)
+	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, nil)
 	c.mu.Unlock()
 	c.onWake()
 }

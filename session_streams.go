@@ -101,7 +101,7 @@ func (h *streamHost) Now() int64          { return h.kcp.micros() }
 func (h *streamHost) MemoryIsShort() bool { return h.ep.overMemoryLimit() }
 
 func (h *streamHost) RoundTrip() (last, rtt time.Duration) {
-	return h.live.lastInput, time.Duration(h.rtt.smoothed) * time.Microsecond
+	return h.io.inputAt, time.Duration(h.rtt.smoothed) * time.Microsecond
 }
 
 // WriteBuffer returns the size of a write buffer, or of one of a stream if it is

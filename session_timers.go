@@ -1,6 +1,10 @@
 package kcp
 
-import "time"
+import (
+	"time"
+
+	"github.com/arqnet/kcp/internal/liveness"
+)
 
 // concerns are what a session has to see to in a step beyond its data. Most steps
 // of most sessions have none, and call none of the functions that would find that
@@ -46,12 +50,7 @@ func (c *Conn) finishStep(now time.Duration) {
 		c.progress(now)
 	}
 	waiting := c.kcp.WaitSend() > 0 || on&concernRequests != 0 && c.hs.waiting() || on&concernStreams != 0 && c.streamsUnsent()
-	if waiting && !c.live.outstanding {
-		c.live.since = now
-	}
-	if c.live.outstanding = waiting; !waiting {
-		c.live.asks = false
-	}
+	c.live.Waits(now, waiting)
 	c.schedule(now)
 }
 
@@ -66,7 +65,6 @@ func (c *Conn) schedule(now time.Duration) {
 			next = max(at, 1)
 		}
 	}
-	cfg := &c.ep.config
 	if at, ok := c.kcp.NextFlush(); ok && !c.hs.securing {
 		// The state machine's clock counts whole milliseconds, so at is reached
 		// when its millisecond begins.
@@ -81,18 +79,9 @@ func (c *Conn) schedule(now time.Duration) {
 	if c.timers.heldSince != 0 { // NextFlush leaves them out
 		sooner(now + max(holdTime, c.waited(now)))
 	}
-	if c.live.outstanding && cfg.PeerTimeout > 0 && !c.hs.dialling {
-		if at, ok := c.unansweredSince(); ok {
-			sooner(at + cfg.PeerTimeout)
-		}
-	}
-	if cfg.IdleTimeout > 0 && c.closing.state == stateOpen && !c.hs.dialling {
-		sooner(c.live.lastActive + cfg.IdleTimeout)
-	}
-	if c.live.lastTaken > 0 {
-		if at := c.stallsAt(); at > 0 {
-			sooner(at)
-		}
+	s := c.liveness()
+	if at, _ := c.live.Next(now, &s); at > 0 {
+		sooner(at)
 	}
 	if c.closing.endAt > 0 {
 		sooner(c.closing.endAt)
@@ -106,9 +95,6 @@ func (c *Conn) schedule(now time.Duration) {
 		}
 	}
 	if at := c.nextSignalTime(); at > 0 {
-		sooner(at)
-	}
-	if at := c.looksAt(); at > 0 {
 		sooner(at)
 	}
 	if c.timers.compactAt > 0 {
@@ -181,7 +167,7 @@ func (c *Conn) onWake() {
 		c.wake(t.dueAt)
 		return
 	}
-	c.thaw(now - t.dueAt)
+	c.live.Thaw(now-t.dueAt, c.ep.config.PeerTimeout)
 	t.dueAt = 0
 	if c.closing.state == stateDraining && now >= c.closing.endAt {
 		c.end(nil)
@@ -195,13 +181,15 @@ func (c *Conn) onWake() {
 		c.forget(ErrReset)
 		return
 	}
-	if lost := c.checkTimeouts(now); lost != nil {
+	s := c.liveness()
+	_, due := c.live.Next(now, &s)
+	if lost := c.lost(now, due); lost != nil {
 		c.setClock(now)
 		c.closing.undelivered = c.undelivered()
 		c.abort(lost)
 		return
 	}
-	if at := c.looksAt(); at > 0 && now >= at {
+	if due&liveness.Look != 0 {
 		c.ep.look(0)
 	}
 	c.setClock(now)
@@ -257,9 +245,9 @@ func (c *Conn) flush(now time.Duration) {
 		c.kcp.Flush()
 	}
 	if asking(c.kcp.counts()) != asked {
-		c.live.ask(now)
+		c.live.Asked(now)
 	}
-	if c.timers.compactAt == 0 || now-c.live.lastActive < compactAfter { // not if it only repeats
+	if c.timers.compactAt == 0 || c.live.Silence(now, liveness.Idle) < compactAfter { // not if it only repeats
 		c.timers.compactAt = now + compactAfter
 	}
 }
@@ -293,6 +281,27 @@ func (c *Conn) holdTimeouts(now time.Duration) {
 func (c *Conn) waited(now time.Duration) time.Duration {
 	ms := seq(clock(now)).Diff(seq(c.timers.heldSince))
 	return time.Duration(max(ms, 0)) * time.Millisecond
+}
+
+// nextSignalTime returns when sendDueSignals has something to send beside a PING;
+// 0: never.
+func (c *Conn) nextSignalTime() time.Duration {
+	l := &c.hs
+	at := time.Duration(0)
+	if c.closing.state == stateDraining {
+		return 0
+	}
+	if c.concerns()&concernRequests != 0 {
+		for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+			if r.active && (at == 0 || r.next < at) {
+				at = max(r.next, 1)
+			}
+		}
+	}
+	if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() && (at == 0 || p.Next() < at) {
+		at = max(p.Next(), 1)
+	}
+	return at
 }
 
 // flushDue flushes if signals are pending, packets wait for the cap of the rate, or
@@ -330,9 +339,10 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
 		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
-	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
-		c.live.missed = true
+	s := c.liveness()
+	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
+		c.startPing(now)
+		c.live.PathChecked()
 	}
 	if c.concerns()&concernRequests != 0 {
 		c.sendDueRequests(now)
@@ -355,7 +365,7 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		} else { // repeated even if peerExtended: a forged HELLO may have shown that
 			c.queueHello()
 			r.sent(now)
-			c.live.ask(now)
+			c.live.Asked(now)
 			l.helloAt = now
 			if !l.reached && r.tries <= eagerHellos {
 				r.next = min(r.next, now+maxHelloWait)
@@ -366,11 +376,12 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 		if r.due(now) {
 			c.kcp.queueSignals(r.signal)
 			r.sent(now)
-			c.live.ask(now)
+			c.live.Asked(now)
 			switch r {
 			case &l.ping:
-				r.next = min(r.next, now+c.maxPingWait())
-				c.live.pingAt = uint32(now.Microseconds())
+				_, longest := c.pingWait()
+				r.next = min(r.next, now+longest)
+				c.live.PingSent(now)
 			case &l.confirm:
 				c.tellResetKey()
 			}

@@ -165,7 +165,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	if l := &c.hs; !x.Failed && !l.hello.active && x.Unacknowledged() {
 		l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
 		l.hello.sent(now)
-		c.live.ask(now)
+		c.live.Asked(now)
 		l.helloAt = now
 	}
 	if r.Completed != nil {
@@ -185,7 +185,7 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 		c.ep.counters.dropHandshake.Add(1)
 		return false
 	}
-	c.live.lastInput = now
+	c.io.inputAt = now
 	if c.kcp.received(p.size) {
 		c.hs.active.Store(true)
 	}
@@ -250,7 +250,7 @@ func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.tls.secured = &securedState{by.State, handshake.CertificateBytes(&by.State)}
 	c.hs.securing = false
-	c.live.lastHeard, c.live.asks = now, false
+	c.live.Heard(now)
 	c.hs.kind = peerExtended
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
@@ -369,7 +369,7 @@ func (c *Conn) repeatFlight(now time.Duration) {
 		return
 	}
 	l.hello.sent(now)
-	c.live.ask(now)
+	c.live.Asked(now)
 	l.helloAt = now
 	if !l.reached && l.hello.tries <= eagerHellos {
 		l.hello.next = min(l.hello.next, now+maxHelloWait)
@@ -489,7 +489,7 @@ func (c *Conn) noteResetKey(s signal, payload []byte) {
 		return
 	}
 	reset := &c.tls.reset
-	if c.hs.dialled && reset.theirs.Load() == nil && c.live.lastInput-c.hs.born > resetKeyWithin {
+	if c.hs.dialled && reset.theirs.Load() == nil && c.io.inputAt-c.hs.born > resetKeyWithin {
 		return
 	}
 	k := &resetKey{ResetKey: packetkeys.ResetKey{Key: [packetkeys.ResetKeySize]byte(payload), Mask: s.ts}, since: s.sn}
