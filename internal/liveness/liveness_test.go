@@ -70,6 +70,8 @@ func TestNext(t *testing.T) {
 		"look":                   {tell: asked, with: func(s *Session) { quietly(s); s.Looks, s.PeerTimeout = true, 0 }, at: 20*s + 300*time.Millisecond, due: Look},
 		"look, listens":          {tell: func(l *State) { l.MoreExpected(12 * s) }, with: func(s *Session) { quietly(s); s.Looks = true }, at: 13 * s, due: Look},
 		"look, cannot":           {tell: asked, with: func(s *Session) { quietly(s); s.PeerTimeout = 0 }},
+		"look, nothing waits":    {tell: func(l *State) { l.Asked(20 * s) }, with: func(s *Session) { quietly(s); s.Looks = true }, at: 20*s + 300*time.Millisecond, due: Look},
+		"look, no reason":        {with: func(s *Session) { quietly(s); s.Looks = true }},
 		// Of all that a Duration can say nothing comes around.
 		"for ever":       {tell: asked, with: func(s *Session) { quietly(s); s.PeerTimeout, s.IdleTimeout, s.StallTimeout = end, end, end }},
 		"keep-alive end": {with: func(s *Session) { s.KeepAlive = end }},
@@ -158,7 +160,7 @@ func TestStory(t *testing.T) {
 		{"the peer is heard", func() { l.Heard(now) }, never},
 		{"the rest leaves", func() { l.Asked(now) }, 35},
 		{"it still waits", func() { l.Waits(now, true) }, 35},
-		{"all is acknowledged", func() { l.Heard(now); l.Waits(now, false) }, never},
+		{"all is given up", func() { l.Waits(now, false) }, never},
 		{"a PING waits", func() { l.Waits(now, true) }, never},
 		{"it is sent", func() { l.Asked(now) }, 39},
 	} {
