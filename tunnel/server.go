@@ -63,6 +63,7 @@ type Server struct {
 	listener    *kcp.Listener
 	guard       guard
 	lobby       lobby
+	verifier    *verifier
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
@@ -78,7 +79,7 @@ type shown struct {
 
 // Listen opens the socket of a server. Clients are answered by Serve.
 func Listen(config *ServerConfig) (*Server, error) {
-	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, sessions: make(map[*clientAt]bool)}
+	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(), sessions: make(map[*clientAt]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -190,10 +191,11 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 
 // SetUsers puts other users in the place of those of ServerConfig. Sessions end
-// whose user is gone or has another password. In other sessions the new rules hold
-// for what is opened from now on.
+// whose user is gone, or has another password or another hash of it. In other sessions
+// the new rules hold for what is opened from now on.
 func (s *Server) SetUsers(users *Users) {
 	s.users.Store(users)
+	s.verifier.keep(users)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.sessions {

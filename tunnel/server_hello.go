@@ -13,13 +13,17 @@ import (
 type identity struct {
 	name        string
 	password    digest
-	certificate bool // instead of the password
+	hash        string // of bcrypt, that the password has; empty: the user has none
+	certificate bool   // instead of the password
 }
 
 // among returns the user of the identity; nil: there is none, or none any more.
 func (i *identity) among(users *Users) *user {
-	if i.certificate {
+	switch {
+	case i.certificate:
 		return users.withCertificate(i.name)
+	case i.hash != "":
+		return users.withHash(i.name, i.hash)
 	}
 	return users.withPassword(i.name, i.password)
 }
@@ -62,7 +66,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 		return nil, fmt.Errorf("no hello: %w", err)
 	}
 	expected := expectNothing(limited, conn)
-	who, err := s.examine(conn, stream)
+	who, err := s.examine(limited, conn, stream)
 	var away *turnedAway
 	if errors.As(err, &away) {
 		defer expected()
@@ -88,7 +92,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 }
 
 // examine reads a hello and says whose it is.
-func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
+func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
 	away := func(code helloCode, user, value string) error {
 		return &turnedAway{welcome{code, value}, user}
 	}
@@ -120,7 +124,13 @@ func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) 
 	if !s.guard.begin(conn.RemoteAddr()) {
 		return nil, away(helloAttempts, who.name, guardWindow.String())
 	}
-	user := who.among(s.users.Load())
+	users := s.users.Load()
+	if !who.certificate {
+		if who.hash, err = s.verifier.prove(ctx, network(conn.RemoteAddr()), users, h.User, h.Password); err != nil {
+			return nil, fmt.Errorf("the password was not verified in time: %w", err)
+		}
+	}
+	user := who.among(users)
 	switch {
 	case user == nil && who.certificate:
 		return nil, away(helloNoRules, who.name, who.name)
