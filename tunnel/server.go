@@ -64,6 +64,7 @@ type Server struct {
 	guard       guard
 	lobby       lobby
 	verifier    *verifier
+	tallies     tallies
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
@@ -90,6 +91,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 		return nil, errors.New("tunnel: all users have certificates, and there is no authority for them")
 	}
 	s.users.Store(config.Users)
+	s.tallies.keep(config.Users)
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
@@ -196,6 +198,7 @@ func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 func (s *Server) SetUsers(users *Users) {
 	s.users.Store(users)
 	s.verifier.keep(users)
+	s.tallies.keep(users)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.sessions {
@@ -275,23 +278,25 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	log := s.log.With("client", addr.String())
 	if !s.lobby.enter(addr) {
 		_ = conn.Abort()
-		s.warn("client turned away", "client", addr, "error", "too many sessions have not shown who they are")
+		s.tallies.away(errFull)
+		s.warn("client turned away", "client", addr, "error", errFull)
 		return
 	}
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.leave(addr)
 	if err != nil {
-		s.warn("client turned away", "client", addr, "error", err)
+		s.warn("client turned away", "client", addr, "user", shortened(s.tallies.away(err)), "error", err)
 		return
 	}
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: log.With("user", identity.name), admit: c.admit, listen: c.listen,
+		conn: conn, log: log.With("user", identity.name), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
 		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.sessions[c] = true
 	s.mu.Unlock()
+	defer s.tallies.end(conn, c.tally)
 	c.log.Info("session begun")
 	err = c.serve(ctx, func(context.Context) {}, func() {
 		s.mu.Lock()

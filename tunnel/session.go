@@ -20,6 +20,8 @@ import (
 type session struct {
 	conn *kcp.Conn
 	log  *slog.Logger
+	// tally counts what is carried, by the user; nil: nobody asks for it.
+	tally *tally
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit func(o opening) (target string, err error)
 	// listen, if not nil, carries out an opening that asks to listen.
@@ -211,6 +213,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 
 // refuse resets a stream with the reason in err.
 func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
+	s.tally.refuse(err)
 	level := slog.LevelDebug
 	var dialling *dialError
 	switch {

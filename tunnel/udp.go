@@ -50,6 +50,7 @@ type flow struct {
 	known   atomic.Bool  // the peer knows the flow: datagrams will find it
 	last    atomic.Int64 // when the last packet passed, in Unix nanoseconds
 	idle    *time.Timer
+	uncount func() // of the tally
 	ended   chan struct{}
 	end     func(code refusal) // resets the flow; any number of times
 }
@@ -78,6 +79,7 @@ func (s *session) newFlow(stream *kcp.Stream, deliver func([]byte)) *flow {
 		f.end(codeShutdown)
 	}
 	s.active.Add(1)
+	f.uncount = s.tally.flow()
 	return f
 }
 
@@ -121,6 +123,7 @@ func (f *flow) run() error {
 	f.s.mu.Unlock()
 	sending.Wait()
 	f.s.active.Add(-1)
+	f.uncount()
 	return err
 }
 
@@ -135,6 +138,7 @@ func (f *flow) sendQueued() {
 			if f.known.Load() && 4+len(packet) <= f.s.conn.MaxDatagramSize() {
 				frame = binary.BigEndian.AppendUint32(frame[:0], f.stream.ID())
 				if f.s.conn.SendDatagram(append(frame, packet...)) == nil {
+					f.s.tally.send(len(packet))
 					continue // it may have become too large meanwhile
 				}
 			}
@@ -142,6 +146,7 @@ func (f *flow) sendQueued() {
 			if err := f.stream.SendMessage(frame, &kcp.MessageOptions{Lifetime: packetLifetime}); err != nil {
 				return
 			}
+			f.s.tally.send(len(packet))
 		}
 	}
 }
@@ -166,6 +171,7 @@ func (f *flow) take(message []byte) {
 	f.known.Store(true)
 	if message[0] == messagePacket {
 		f.touch()
+		f.s.tally.receive(len(message) - 1)
 		f.deliver(message[1:])
 	}
 }
@@ -203,6 +209,7 @@ func (s *session) receiveDatagrams(ctx context.Context) {
 		s.mu.Unlock()
 		if f != nil {
 			f.touch()
+			s.tally.receive(len(b) - 4)
 			f.deliver(b[4:])
 		}
 	}
@@ -227,6 +234,7 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 		f.end(codeFailed)
 	}
 	for _, packet := range early {
+		s.tally.receive(len(packet))
 		f.deliver(packet)
 	}
 	s.opened.Add(1)
