@@ -74,7 +74,7 @@ func (l *local) serve(ctx context.Context) {
 	c := l.client
 	switch {
 	case l.remote.UDP:
-		f := front{pc: l.udp, log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+		f := front{pc: l.udp, log: c.log.With("target", l.remote.Target), open: func(string) (*session, *kcp.Stream, error) {
 			return c.openNow(ctx, l.remote.opening())
 		}}
 		f.serve()
@@ -89,13 +89,14 @@ func (l *local) serve(ctx context.Context) {
 		})
 	default:
 		accept(l.tcp, c.log, func(conn *net.TCPConn) {
-			if err := c.forward(ctx, conn, l.remote.opening()); err != nil {
-				var why refusal
-				if errors.As(err, &why) && why != codeGone {
-					c.log.Warn("connection refused", "target", l.remote.Target, "error", err)
-				} else {
-					c.log.Debug("connection ended", "target", l.remote.Target, "error", err)
-				}
+			began := time.Now()
+			err := c.forward(ctx, conn, l.remote.opening())
+			log := c.log.With("target", l.remote.Target, "from", conn.RemoteAddr())
+			var why refusal
+			if errors.As(err, &why) && why != codeGone {
+				log.Warn("connection refused", "error", err)
+			} else {
+				log.Debug("connection ended", since(began), cause(err))
 			}
 		})
 	}

@@ -66,8 +66,9 @@ func (c *Client) keep(ctx context.Context, w way) error {
 	log := c.log.With("server", w)
 	known := false
 	for failed := 0; ; {
+		lost := false
 		err := c.connect(ctx, w, func() {
-			known, failed = true, 0
+			known, lost, failed = true, true, 0
 			wait.Reset()
 		})
 		if ctx.Err() != nil {
@@ -85,7 +86,11 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
 		pause := wait.NextBackOff()
-		log.Warn("no session", "error", err, "retry", pause.Round(time.Millisecond))
+		what := "no session, trying again"
+		if lost {
+			what = "session lost, reconnecting"
+		}
+		log.Warn(what, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -111,7 +116,12 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		return err
 	}
 	if err := c.hello(ctx, conn); err != nil {
-		_ = conn.Abort()
+		var away *HelloError
+		if errors.As(err, &away) { // the server has ended the session
+			_ = conn.Close()
+		} else {
+			_ = conn.Abort()
+		}
 		return err
 	}
 	welcomed()

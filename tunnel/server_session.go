@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
@@ -79,13 +80,14 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		return
 	}
 	accept(l, c.log, func(conn *net.TCPConn) {
+		began := time.Now()
 		s, err := c.open(ctx, opening{kind: kindReverseTCP, listener: stream.ID()})
 		if err != nil {
 			abort(conn)
 			return
 		}
 		err = c.relay(conn, s, true)
-		c.log.Debug("connection ended", "kind", o.kind, "from", conn.RemoteAddr(), "error", err)
+		c.log.Debug("connection ended", "kind", o.kind, "address", l.Addr(), "from", conn.RemoteAddr(), since(began), cause(err))
 	})
 }
 
@@ -103,7 +105,7 @@ func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening)
 		_ = pc.Close()
 		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
 	})
-	f := front{pc: pc.(*net.UDPConn), log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+	f := front{pc: pc.(*net.UDPConn), log: c.log.With("address", pc.LocalAddr()), open: func(string) (*session, *kcp.Stream, error) {
 		s, err := c.open(ctx, opening{kind: kindReverseUDP, listener: stream.ID()})
 		return &c.session, s, err
 	}}

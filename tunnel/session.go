@@ -194,7 +194,8 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		s.listen(ctx, stream, o)
 		return
 	}
-	local, err := s.dial(ctx, "tcp", o)
+	began := time.Now()
+	local, err := s.dial(ctx, "tcp", &o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
@@ -208,7 +209,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 	}
 	s.opened.Add(1)
 	err = s.relay(local.(*net.TCPConn), stream, false)
-	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, "error", err)
+	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, since(began), cause(err))
 }
 
 // refuse resets a stream with the reason in err.
@@ -221,17 +222,22 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 		level = slog.LevelInfo
 	case errors.As(err, &dialling):
 		level = s.failed
+		if dialling.refusal == codeFailed { // the peer learns no more than that
+			level = slog.LevelWarn
+		}
 	}
-	s.log.Log(context.Background(), level, "refused", "kind", o.kind, "target", o.target, "error", err)
+	s.log.Log(context.Background(), level, "refused", "kind", o.kind, text("target", o.target), "error", err)
 	_ = stream.Reset(uint64(codeOf(err)))
 }
 
-// dial connects with what the opening asks for, if that is allowed.
-func (s *session) dial(ctx context.Context, network string, o opening) (net.Conn, error) {
-	target, err := s.admit(o)
+// dial connects with what the opening asks for, if that is allowed. It sets the target of
+// the opening to what it dials: that of a reverse remote is not in what the peer has sent.
+func (s *session) dial(ctx context.Context, network string, o *opening) (net.Conn, error) {
+	target, err := s.admit(*o)
 	if err != nil {
 		return nil, err
 	}
+	o.target = target
 	d := net.Dialer{Timeout: s.dialTimeout}
 	var local net.Conn
 	for _, at := range addresses(target) {

@@ -89,7 +89,11 @@ func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, ope
 		s.release(stream)
 		return err
 	}
-	return s.relay(bufferedConn{conn, r.Reader}, stream, false)
+	began := time.Now()
+	if err = s.relay(bufferedConn{conn, r.Reader}, stream, false); err == nil {
+		s.log.Debug("connection ended", "kind", kindSocksTCP, "target", target, "from", conn.RemoteAddr(), since(began))
+	}
+	return err
 }
 
 // targetError is an error with the target that it is about.

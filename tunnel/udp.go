@@ -223,7 +223,8 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 		s.refuse(stream, o, err)
 		return
 	}
-	conn, err := s.dial(ctx, "udp", o)
+	began := time.Now()
+	conn, err := s.dial(ctx, "udp", &o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
@@ -243,7 +244,7 @@ func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
 	err = f.run()
 	_ = conn.Close()
 	reading.Wait()
-	s.log.Debug("flow ended", "kind", o.kind, "target", o.target, "error", err)
+	s.log.Debug("flow ended", "kind", o.kind, "target", o.target, since(began), cause(err))
 }
 
 // readFlowOpening reads the messages of a flow up to the opening. It returns the
@@ -362,7 +363,7 @@ func (fr *front) take(key flowKey, payload []byte) {
 	}
 	s, stream, err := fr.open(key.target)
 	if err != nil {
-		fr.log.Debug("flow not opened", "target", key.target, "error", err)
+		fr.log.Debug("flow not opened", text("target", key.target), "from", key.from, "error", err)
 		return
 	}
 	f = s.newFlow(stream, func(packet []byte) {
@@ -389,7 +390,7 @@ func (fr *front) run(key flowKey, f *flow) {
 	}
 	var why refusal
 	if errors.As(err, &why) && why != codeIdle && why != codeGone && why != codeShutdown {
-		fr.log.Info("packets refused", "target", key.target, "from", key.from, "error", err)
+		fr.log.Info("packets refused", text("target", key.target), "from", key.from, "error", err)
 		fr.mu.Lock()
 		fr.byKey[key] = nil
 		fr.mu.Unlock()

@@ -325,7 +325,7 @@ func TestReload(t *testing.T) {
 	find(t, s.err, `users read again`)
 	fingerprint := find(t, s.err, `(?s)users read again.*certificate read again" fingerprint=(SHA256:\S+)`)
 	require.NotEqual(t, old, fingerprint)
-	find(t, c.err, `no session.*no longer valid`)
+	find(t, c.err, `session lost, reconnecting.*no longer valid`)
 	c = start(t, "client", "-fingerprint", fingerprint, "-auth", "you:secret", server, "0:"+at)
 	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
 }
