@@ -132,8 +132,8 @@ observe-test:
 observe-rules:
 	@command -v promtool >/dev/null || \
 		{ apt-get update && apt-get install -y --no-install-recommends prometheus; }
-	promtool check rules observe/prometheus/kcp.rules.yml
-	promtool test rules observe/prometheus/kcp.rules_test.yml
+	promtool check rules observe/prometheus/kcp.rules.yml observe/prometheus/kcptunnel.rules.yml
+	promtool test rules observe/prometheus/kcp.rules_test.yml observe/prometheus/kcptunnel.rules_test.yml
 
 # Debian's package kcptun is the other end of some tests, if it is installed.
 tunnel-test:

@@ -18,6 +18,8 @@ func (s *Endpoints) Describe(to chan<- *prometheus.Desc) {
 		to <- m.desc()
 	}
 	to <- rttDesc()
+	to <- sendingDesc()
+	to <- lossyDesc()
 }
 
 // Collect implements prometheus.Collector. It takes the lock of each session for
@@ -34,6 +36,7 @@ func (s *Endpoints) Collect(to chan<- prometheus.Metric) {
 			m.collect(n.Name, &stats, &totals, to)
 		}
 		collectRTT(n.Name, rtts(n.Endpoint), to)
+		s.losses.of(n.Endpoint).collect(n.Name, to)
 	}
 }
 

@@ -30,7 +30,8 @@ var script string
 type Set struct {
 	mu        sync.Mutex // guards the fields below
 	endpoints []Named
-	next      int // number of the next endpoint
+	next      int                    // number of the next endpoint
+	nameOf    func(*kcp.Conn) string // of sessions; nil: they have no names
 
 	cache snapshots
 }
@@ -59,6 +60,23 @@ func (s *Set) Add(name string, e *kcp.Endpoint) (remove func()) {
 		defer s.mu.Unlock()
 		s.endpoints = slices.DeleteFunc(s.endpoints, func(n Named) bool { return n.number == number })
 	}
+}
+
+// NameSessions has f name the sessions. An empty string is no name.
+func (s *Set) NameSessions(f func(*kcp.Conn) string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nameOf = f
+}
+
+// namer returns what names the sessions.
+func (s *Set) namer() func(*kcp.Conn) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nameOf == nil {
+		return func(*kcp.Conn) string { return "" }
+	}
+	return s.nameOf
 }
 
 // All returns the endpoints in the order in which they were added.
@@ -148,7 +166,7 @@ type request struct {
 	sort     string
 	rows     int
 	offset   int
-	filter   string // part of the peer's address, of the conversation id, or of the endpoint's name
+	filter   string // part of the peer's address, of the conversation id, or of the session's or endpoint's name
 	selected string // id of a session
 }
 
@@ -178,8 +196,8 @@ func parse(r *http.Request) (q request, ok bool) {
 // serveStats serves the figures as JSON: those of the endpoints, a part of the
 // sessions, and all of one session. The parameters are sort (a key of orders,
 // "rate" by default), n (up to 500 sessions, 50 by default), offset, q (a part
-// of the peer's address, of the conversation id, or of the endpoint's name), and
-// session (the id of the one session).
+// of the peer's address, of the conversation id, or of the session's or endpoint's
+// name), and session (the id of the one session).
 func (s *Set) serveStats(w http.ResponseWriter, r *http.Request) {
 	q, ok := parse(r)
 	if !ok {

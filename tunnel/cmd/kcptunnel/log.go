@@ -67,8 +67,15 @@ func (s *screen) logger(format string, verbose bool) *slog.Logger {
 	return slog.New(slog.NewTextHandler(s, options))
 }
 
-// asText makes text of values that say how, such as addresses, in JSON too.
+// asText makes text of values that say how, such as addresses, and of durations, in JSON
+// too. It leaves out an error that is nil.
 func asText(_ []string, a slog.Attr) slog.Attr {
+	switch {
+	case a.Value.Kind() == slog.KindDuration:
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	case a.Key == "error" && a.Value.Kind() == slog.KindAny && a.Value.Any() == nil:
+		return slog.Attr{}
+	}
 	if s, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() == slog.KindAny {
 		a.Value = slog.StringValue(s.String())
 	}

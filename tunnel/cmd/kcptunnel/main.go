@@ -106,22 +106,34 @@ func (p *program) commands() *cli.Command {
 		},
 		HideHelpCommand: true,
 		Suggest:         true,
-		Commands:        []*cli.Command{p.server(), p.client(), p.kcptunServer(), p.kcptunClient()},
-		Writer:          p.stdout,
-		ErrWriter:       p.stderr,
-		ExitErrHandler:  func(context.Context, *cli.Command, error) {}, // run says it
-		OnUsageError:    p.usage,
+		Commands: []*cli.Command{
+			p.server(), p.client(), p.kcptunServer(), p.kcptunClient(), p.hash(), p.fingerprint(), p.version(), p.man(),
+		},
+		Writer:         p.stdout,
+		ErrWriter:      p.stderr,
+		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run says it
+		OnUsageError:   p.usage,
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return wrong(c, "there is no command %q: want server, client, kcptun-server or kcptun-client", c.Args().First())
+				return wrong(c, "there is no command %q: want %s", c.Args().First(), commandNames(c))
 			}
-			return wrong(c, "want a command: server, client, kcptun-server or kcptun-client")
+			return wrong(c, "want a command: %s", commandNames(c))
 		},
 	}
 	for _, c := range root.Commands {
 		c.OnUsageError, c.HideHelpCommand, c.ShellComplete = p.usage, true, completeFlags
 	}
 	return root
+}
+
+// commandNames returns the names of the commands of c, for a sentence.
+func commandNames(c *cli.Command) string {
+	var names []string
+	for _, one := range manCommands(c) {
+		names = append(names, one.Name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // usage makes mistakes that the library has found usage errors, with the name of a

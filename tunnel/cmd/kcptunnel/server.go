@@ -8,9 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -18,7 +18,7 @@ import (
 // server returns the command server.
 func (p *program) server() *cli.Command {
 	return &cli.Command{
-		Name: "server", Usage: "accept clients, and reach for them what they may", ArgsUsage: "[HOST]:PORT",
+		Name: "server", Usage: "accept clients, and open connections for them", ArgsUsage: "[HOST]:PORT",
 		Description: "Prints the fingerprint of its key, which clients want. SIGHUP reads the files of\n" +
 			"users and certificates again. The file of -auth is a JSON object in the form of\n" +
 			"chisel, {\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
@@ -30,7 +30,7 @@ func (p *program) server() *cli.Command {
 			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key, if an authority has signed one"},
 			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of authorities of client certificates, which take the place of passwords"},
 			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
-		}, append(timeFlags(), commonFlags()...)...),
+		}, slices.Concat(timeFlags(), sessionFlags(), serverSessionFlags(), commonFlags())...),
 		Action: p.runServer,
 	}
 }
@@ -46,17 +46,20 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	config.Logger = log
+	warnIfReadable(log, "auth", c.String("auth"))
+	warnIfReadable(log, "key", c.String("key"))
 	s, err := tunnel.Listen(config)
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", config.Addr, err)
 	}
-	endpoints, stop, err := serveDebug(c.String("debug"), log)
+	endpoints, stop, err := serveDebug(c.String("debug"), log, userCollector{s.Figures})
 	if err != nil {
 		_ = s.Close()
 		return err
 	}
 	defer stop()
 	defer endpoints.Add("server", s.Endpoint())()
+	endpoints.NameSessions(s.UserOf)
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer screen.watch(s.Status)()
@@ -100,7 +103,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 	}
 	config := &tunnel.ServerConfig{
 		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
-		KCP: &kcp.Config{Shards: c.Int("shards")},
+		KCP: sessionConfig(c),
 	}
 	var err error
 	if config.Users, err = tunnel.LoadUsers(c.String("auth")); err != nil {
@@ -152,7 +155,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	users, err := tunnel.LoadUsers(c.String("auth"))
 	switch {
 	case err != nil:
-		log.Error("users not read again: the old ones stay", "error", err)
+		log.Error("reload failed, keeping the old users", "error", err)
 	default:
 		s.SetUsers(users)
 		log.Info("users read again", "users", users.Len())
@@ -162,7 +165,7 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 		err = s.SetCertificate(cert)
 	}
 	if err != nil {
-		log.Error("certificate not read again: the old one stays", "error", err)
+		log.Error("reload failed, keeping the old certificate", "error", err)
 		return
 	}
 	log.Info("certificate read again", "fingerprint", s.Fingerprint())
