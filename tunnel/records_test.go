@@ -39,7 +39,9 @@ func TestRecordsNameTargets(t *testing.T) {
 	}
 	waitFor(t, func() bool { return c.Status().Sessions == 1 })
 	exchange(t, dial(t, locals[0]), 100)
-	waitFor(t, func() bool { return len(c.log.records("connection ended", "target="+at, "from=127.0.0.1:", "lasted=")) == 1 })
+	waitFor(t, func() bool {
+		return len(c.log.records("connection ended", "target="+at, "from=127.0.0.1:", "lasted=")) == 1
+	})
 	waitFor(t, func() bool {
 		return len(s.log.records("connection ended", "user=me", "kind=tcp", "target="+at, "lasted=")) == 1
 	})

@@ -45,9 +45,10 @@ func Run(ctx context.Context, config Config) error {
 
 // client is what Run works with.
 type client struct {
-	config  *Config
-	block   kcp.BlockCrypt
-	running sync.WaitGroup
+	config   *Config
+	block    kcp.BlockCrypt
+	running  sync.WaitGroup
+	observed observed
 
 	mu     sync.Mutex
 	slots  []slot
@@ -161,6 +162,11 @@ func (c *client) dial() (*smux.Session, error) {
 		_ = conn.Close()
 		return nil, err
 	}
+	forget := c.observed.add(c.config, "client", kcp.EndpointOf(conn))
+	c.running.Go(func() {
+		<-session.CloseChan()
+		forget()
+	})
 	c.config.Logger.Info("session begun", "server", conn.RemoteAddr(), "address", conn.LocalAddr())
 	return session, nil
 }

@@ -36,6 +36,8 @@ func Serve(ctx context.Context, config Config) error {
 		return fmt.Errorf("kcptun: cannot listen on %s: %w", config.Listen, err)
 	}
 	config.tuneSocket(l)
+	var shown observed
+	defer shown.add(&config, "server", kcp.EndpointOf(l))()
 	config.Logger.Info("listening", "address", l.Addr(), "target", config.Target, "crypt", config.Crypt)
 	if config.Listening != nil {
 		config.Listening(l.Addr())

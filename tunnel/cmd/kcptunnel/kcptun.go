@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/tunnel/kcptun"
@@ -53,8 +54,6 @@ func notOurs() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "acknodelay", Hidden: true},
 		&cli.BoolFlag{Name: "pprof", Hidden: true},
-		&cli.StringFlag{Name: "snmplog", Hidden: true},
-		&cli.StringFlag{Name: "snmpperiod", Hidden: true},
 		&cli.StringFlag{Name: "ratelimit", Hidden: true},
 	}
 }
@@ -96,6 +95,9 @@ func kcptunFlags(d kcptun.Config) []cli.Flag {
 		number("closewait", seconds(d.CloseWait), "seconds that a direction may be idle after the end of the other"),
 		&cli.StringFlag{Name: "log", Usage: "`FILE` of the log; default: standard error"},
 		&cli.BoolFlag{Name: "quiet", Usage: "log no connections"},
+		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` of a table of counters; its name may have a date, as in snmp-20060102.log"},
+		number("snmpperiod", 60, "seconds between rows of the table"),
+		debugFlag(),
 		&cli.StringFlag{Name: "c", Usage: "`FILE` of JSON, which goes before the command line"},
 	}
 	flags = append(flags, notOurs()...)
@@ -140,6 +142,22 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 	}
 	fromFlags(c, &config)
 	config.Logger = log
+	endpoints, stop, err := serveDebug(c.String("debug"), log, snmpCollector{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	config.Observe = endpoints.Add
+	ctx, cancel := context.WithCancel(ctx)
+	var writing sync.WaitGroup
+	defer func() {
+		cancel()
+		writing.Wait()
+	}()
+	if path, period := c.String("snmplog"), inSeconds(c.Int("snmpperiod")); path != "" && period > 0 {
+		table := &snmpTable{path: path}
+		writing.Go(func() { table.run(ctx, period, log) })
+	}
 	err = run(ctx, config)
 	var bad *kcptun.SettingError
 	if errors.As(err, &bad) {
