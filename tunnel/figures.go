@@ -3,6 +3,7 @@ package tunnel
 import (
 	"cmp"
 	"errors"
+	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -19,7 +20,8 @@ type Figures struct {
 	Users []UserFigures
 	// TurnedAway is how many clients were not let in, by reason: "wrong-identity",
 	// "attempts", "forbidden", "unknown-certificate", "no-identity", "version",
-	// "malformed", "no-hello", and "full" if too many had not shown who they are.
+	// "malformed", "no-hello", "full" if too many had not shown who they are, and "left"
+	// if it has left without a word.
 	TurnedAway map[string]uint64
 }
 
@@ -170,14 +172,18 @@ func (t *tallies) end(conn *kcp.Conn, one *tally) {
 }
 
 // away counts a client that was not let in because of err, and returns the user whom it
-// has named.
-func (t *tallies) away(err error) (name string) {
+// has named. It reports whether the client has left by itself, in order, without a word:
+// one that only measures the round trip does so.
+func (t *tallies) away(err error) (name string, left bool) {
 	reason := "no-hello"
 	var away *turnedAway
-	if errors.As(err, &away) {
+	switch {
+	case errors.As(err, &away):
 		reason, name = string(away.Code), away.user
-	} else if errors.Is(err, errFull) {
+	case errors.Is(err, errFull):
 		reason = "full"
+	case errors.Is(err, kcp.ErrPeerClosed), errors.Is(err, io.EOF):
+		reason, left = "left", true
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -197,7 +203,7 @@ func (t *tallies) away(err error) (name string) {
 	case helloForbidden:
 		one.refused.Add(1)
 	}
-	return name
+	return name, left
 }
 
 // errFull means that too many clients have not shown who they are.

@@ -1,6 +1,7 @@
 package tunnel
 
 import (
+	"crypto/tls"
 	"fmt"
 	"net"
 	"testing"
@@ -84,7 +85,9 @@ func TestFiguresOfTheTurnedAway(t *testing.T) {
 	require.NoError(t, err)
 	defer s.Close()
 	away := func(code helloCode, user string) string {
-		return s.tallies.away(fmt.Errorf("no: %w", &turnedAway{welcome{Code: code}, user}))
+		name, left := s.tallies.away(fmt.Errorf("no: %w", &turnedAway{welcome{Code: code}, user}))
+		require.False(t, left)
+		return name
 	}
 	for i := range 10_000 {
 		away(helloWrong, fmt.Sprint("stranger", i))
@@ -112,6 +115,21 @@ func TestFiguresOfTheTurnedAway(t *testing.T) {
 		s.SetUsers(parsed(t, fmt.Sprintf(`{"user%d:secret": [""]}`, i)))
 	}
 	require.Len(t, s.Figures().Users, 2)
+}
+
+// A client that leaves without a word, as kcp ping does, is no matter for a warning.
+func TestClientThatOnlyPings(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	for range 3 {
+		conn, err := kcp.Dial("udp", s.Addr().String(), &kcp.Config{TLS: &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protocol}}})
+		require.NoError(t, err)
+		_, err = conn.Ping(t.Context())
+		require.NoError(t, err)
+		require.NoError(t, conn.Close())
+	}
+	waitFor(t, func() bool { return s.Figures().TurnedAway["left"] == 3 })
+	require.Empty(t, s.log.records("level=WARN"))
 }
 
 // Wrong passwords and lockouts of clients are among the figures.

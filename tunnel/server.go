@@ -285,7 +285,10 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.leave(addr)
 	if err != nil {
-		s.warn("client turned away", "client", addr, "user", shortened(s.tallies.away(err)), "error", err)
+		name, left := s.tallies.away(err)
+		if !left {
+			s.warn("client turned away", "client", addr, text("user", shortened(name)), "error", err)
+		}
 		return
 	}
 	c := &clientAt{server: s, identity: identity}

@@ -47,7 +47,7 @@ func turnedAwayDesc() *prometheus.Desc {
 // turnedAwayReasons are those that are there from the beginning, as a rate needs a first
 // value.
 func turnedAwayReasons() []string {
-	return []string{"wrong-identity", "attempts", "forbidden", "unknown-certificate", "no-identity", "version", "malformed", "no-hello", "full"}
+	return []string{"wrong-identity", "attempts", "forbidden", "unknown-certificate", "no-identity", "version", "malformed", "no-hello", "full", "left"}
 }
 
 // userCollector shows the figures of a server to Prometheus. How many series it has
