@@ -63,8 +63,8 @@ func TestHashPassword(t *testing.T) {
 	}
 }
 
-// Users with hashes are let in by their passwords alone: the hash is none, and nor are the
-// first 72 bytes of a longer one.
+// Users with hashes are let in by their passwords alone: the hash is none, and nor are
+// the first 72 bytes of a longer one.
 func TestHashedPasswords(t *testing.T) {
 	checkLeaks(t)
 	long := strings.Repeat("p", maxHashed)

@@ -230,8 +230,9 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	_ = stream.Reset(uint64(codeOf(err)))
 }
 
-// dial connects with what the opening asks for, if that is allowed. It sets the target of
-// the opening to what it dials: that of a reverse remote is not in what the peer has sent.
+// dial connects with what the opening asks for, if that is allowed. It sets the target
+// of the opening to what it dials: that of a reverse remote is not in what the peer has
+// sent.
 func (s *session) dial(ctx context.Context, network string, o *opening) (net.Conn, error) {
 	target, err := s.admit(*o)
 	if err != nil {

@@ -22,8 +22,8 @@ import (
 // A file of users is a JSON object, in the form of chisel. Its keys are
 // "name:password", or only "name" for the owner of a client certificate with that
 // common name. In the place of a password may stand a hash of it by bcrypt, as
-// HashPassword makes it and htpasswd -B does. Its values are lists of regular expressions, of which one has to
-// match what is asked for:
+// HashPassword makes it and htpasswd -B does. Its values are lists of regular
+// expressions, of which one has to match what is asked for:
 //
 //	host:port        a TCP connection: 127.0.0.1:80, [::1]:80, example.com:443
 //	host:port/udp    UDP packets

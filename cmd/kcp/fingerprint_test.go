@@ -39,8 +39,8 @@ func listenTLS(t *testing.T, protocol string, life time.Duration) (addr, fingerp
 	return l.Addr().String(), fingerprintOf(pair.Leaf), func() int { return int(l.Endpoint().Stats().Accepted) }
 }
 
-// kcp ping reaches a server that wants the protocol of kcptunnel, one that wants none, and
-// no server with another key.
+// kcp ping reaches a server that wants the protocol of kcptunnel, one that wants none,
+// and no server with another key.
 func TestPingByFingerprint(t *testing.T) {
 	t.Parallel()
 	for _, protocol := range []string{tunnelProtocol, ""} {
@@ -64,8 +64,8 @@ func TestPingByFingerprint(t *testing.T) {
 	require.Contains(t, got.err, "43 characters")
 }
 
-// With a server of kcptunnel, which ends sessions without a user after 10 s, pings go on in
-// further sessions.
+// With a server of kcptunnel, which ends sessions without a user after 10 s, pings go on
+// in further sessions.
 func TestPingRenewsSessions(t *testing.T) {
 	t.Parallel()
 	addr, fingerprint, accepted := listenTLS(t, tunnelProtocol, time.Minute)

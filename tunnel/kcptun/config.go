@@ -68,9 +68,9 @@ type Config struct {
 	// Listening, if not nil, is called with the address where connections or sessions
 	// are accepted from now on.
 	Listening func(net.Addr)
-	// Observe, if not nil, is called with the endpoint of each listener, or of each session
-	// of a client, and what it returns when that ends. Endpoints.Add of package observe is
-	// such a function.
+	// Observe, if not nil, is called with the endpoint of each listener, or of each
+	// session of a client, and what it returns when that ends. Endpoints.Add of package
+	// observe is such a function.
 	Observe func(name string, e *engine.Endpoint) (forget func())
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger

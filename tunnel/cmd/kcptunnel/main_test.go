@@ -375,7 +375,7 @@ func TestStdio(t *testing.T) {
 }
 
 func TestHelpAndCompletion(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"server", "-h"}, {"client", "-h"}, {"kcptun-server", "-h"}, {"kcptun-client", "-h"}, {"-version"},
+	for _, args := range [][]string{{"-h"}, {"server", "-h"}, {"client", "-h"}, {"kcptun-server", "-h"}, {"kcptun-client", "-h"}, {"hash", "-h"}, {"fingerprint", "-h"}, {"man", "-h"}, {"-version"},
 		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "pwsh"}} {
 		code, said := exit(t, args...)
 		require.Equal(t, exitOK, code, said)

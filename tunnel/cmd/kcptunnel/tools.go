@@ -35,7 +35,7 @@ func (p *program) hash() *cli.Command {
 }
 
 // runHash is the command hash.
-func (p *program) runHash(_ context.Context, c *cli.Command) error {
+func (p *program) runHash(ctx context.Context, c *cli.Command) error {
 	user := c.Args().First()
 	switch {
 	case c.Args().Len() > 1:
@@ -43,7 +43,7 @@ func (p *program) runHash(_ context.Context, c *cli.Command) error {
 	case strings.Contains(user, ":"):
 		return wrong(c, "%q: want a user without a colon: the password is read from standard input", user[:strings.Index(user, ":")+1]+"...")
 	}
-	password, err := p.readPassword()
+	password, err := p.readPassword(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the password: %w", err)
 	}
@@ -60,7 +60,7 @@ func (p *program) runHash(_ context.Context, c *cli.Command) error {
 
 // readPassword reads a password twice from a terminal, which does not show it, or once
 // from what is no terminal.
-func (p *program) readPassword() (string, error) {
+func (p *program) readPassword(ctx context.Context) (string, error) {
 	f, ok := p.stdin.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		line, err := bufio.NewReader(io.LimitReader(p.stdin, 4096)).ReadString('\n')
@@ -72,17 +72,42 @@ func (p *program) readPassword() (string, error) {
 	var both [2]string
 	for i, ask := range []string{"Password: ", "Again: "} {
 		fmt.Fprint(p.stderr, ask)
-		text, err := term.ReadPassword(int(f.Fd()))
+		text, err := readHidden(ctx, int(f.Fd()))
 		fmt.Fprintln(p.stderr)
 		if err != nil {
 			return "", err
 		}
-		both[i] = string(text)
+		both[i] = text
 	}
 	if both[0] != both[1] {
 		return "", errors.New("the two are not the same")
 	}
 	return both[0], nil
+}
+
+// readHidden reads a line of a terminal that does not show it. If ctx is done, as after
+// Ctrl-C, the terminal is as it was.
+func readHidden(ctx context.Context, fd int) (string, error) {
+	before, err := term.GetState(fd)
+	if err != nil {
+		return "", err
+	}
+	type line struct {
+		text []byte
+		err  error
+	}
+	lines := make(chan line, 1)
+	go func() {
+		text, err := term.ReadPassword(fd)
+		lines <- line{text, err}
+	}()
+	select {
+	case l := <-lines:
+		return string(l.text), l.err
+	case <-ctx.Done(): // the goroutine reads on, until the process ends
+		_ = term.Restore(fd, before)
+		return "", errors.New("interrupted")
+	}
 }
 
 // fingerprint returns the command fingerprint.
