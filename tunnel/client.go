@@ -69,6 +69,8 @@ type ClientConfig struct {
 	KCP *kcp.Config
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
+
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is the end of a tunnel that connects to servers. All methods are safe for
@@ -78,6 +80,7 @@ type Client struct {
 	log      *slog.Logger
 	settings *kcp.Config
 	pool     pool
+	account  *account
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -128,6 +131,8 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}); err != nil {
 		return nil, err
 	}
+	c.account = newAccount(c.config.UDPTimeout)
+	c.log = c.account.records.limited(c.log)
 	c.settings = c.kcpSettings()
 	if err := c.settings.Validate(); err != nil {
 		return nil, err

@@ -121,7 +121,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	s := &serverAt{client: c, reverse: make(map[uint32]Remote)}
 	s.session = session{
 		conn: conn, log: c.log.With("server", w), admit: s.admit,
-		dialTimeout: c.config.DialTimeout, udpTimeout: c.config.UDPTimeout, failed: slog.LevelWarn,
+		account: c.account, dialTimeout: c.config.DialTimeout, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
 	c.pool.add(s)

@@ -41,6 +41,7 @@ type ServerConfig struct {
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+	connect      func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 const (
@@ -63,6 +64,7 @@ type Server struct {
 	listener    *kcp.Listener
 	guard       guard
 	lobby       lobby
+	accounts    accounts
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
@@ -92,6 +94,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	s.accounts.udpTimeout = s.config.UDPTimeout
 	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
 		return nil, err
 	}
@@ -209,6 +212,7 @@ type Status struct {
 	Sessions    int           // established
 	Connections int           // connections and flows that are open
 	Opened      int           // connections and flows there have been
+	Evicted     int           // flows that were ended to make room, as a user had too many
 	Sent        uint64        // bytes of payload, of sessions that are open
 	Received    uint64        // the same
 	RTT         time.Duration // of the session with the shortest; 0: not known
@@ -220,6 +224,7 @@ func (t *Status) add(s *session) {
 	t.Sessions++
 	t.Connections += int(s.active.Load())
 	t.Opened += int(s.opened.Load())
+	t.Evicted += int(s.evicted.Load())
 	t.Sent += stats.BytesAcked
 	t.Received += stats.BytesReceived
 	if t.RTT == 0 || stats.RTT > 0 && stats.RTT < t.RTT {
@@ -282,10 +287,12 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 		s.warn("client turned away", "client", addr, "error", err)
 		return
 	}
+	account := s.accounts.enter(identity.name)
+	defer s.accounts.leave(identity.name)
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: log.With("user", identity.name), admit: c.admit, listen: c.listen,
-		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
+		conn: conn, log: account.records.limited(log.With("user", identity.name)), admit: c.admit, listen: c.listen,
+		account: account, dialTimeout: s.config.DialTimeout, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.sessions[c] = true

@@ -25,18 +25,25 @@ type session struct {
 	// listen, if not nil, carries out an opening that asks to listen.
 	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
 	dialTimeout time.Duration
-	udpTimeout  time.Duration
+	// connect dials targets; nil: net.Dialer does.
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 	// failed is the level of log records of targets that cannot be dialled.
-	failed slog.Level
+	failed  slog.Level
+	account *account // of the user; at a client, of the client
 
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
+	evicted atomic.Int64 // flows that were ended to make room
 	serving sync.WaitGroup
+
+	beginning chan struct{} // has an element for each stream that begins; serve has it
 
 	mu    sync.Mutex
 	over  bool                     // resetAll was called
 	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
 	flows map[uint32]*flow         // by the number of the stream
+
+	outgoing *packetQueue // of flows; set with the first one
 }
 
 // serve takes the streams of the peer until the session ends, and waits until
@@ -65,7 +72,29 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			}
 			return err
 		}
-		s.serving.Go(func() { s.handle(ctx, stream) })
+		s.begin(ctx, stream)
+	}
+}
+
+// maxBeginning is how many streams of the peer may be on their way to what they ask for:
+// the opening is read, or the target dialled. The peer's further ones wait to be accepted.
+const maxBeginning = 512
+
+// begin carries out what a stream of the peer asks for, when its turn comes.
+func (s *session) begin(ctx context.Context, stream *kcp.Stream) {
+	if s.beginning == nil {
+		s.beginning = make(chan struct{}, maxBeginning)
+	}
+	select {
+	case s.beginning <- struct{}{}:
+		s.serving.Go(func() {
+			begun := sync.OnceFunc(func() { <-s.beginning })
+			defer begun()
+			s.handle(ctx, stream, begun)
+		})
+	case <-ctx.Done():
+		_ = stream.Reset(uint64(codeShutdown))
+	case <-s.conn.Done():
 	}
 }
 
@@ -167,8 +196,9 @@ func (o opening) priority() int {
 	return 0
 }
 
-// handle carries out the opening of a stream of the peer.
-func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
+// handle carries out the opening of a stream of the peer. It calls begun when that is
+// done, and what the stream asks for goes on.
+func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) {
 	if stream.Options().Unordered {
 		s.handleFlow(ctx, stream)
 		return
@@ -189,10 +219,16 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 			s.refuse(stream, o, refusal(codeForbidden))
 			return
 		}
+		begun()
 		s.listen(ctx, stream, o)
 		return
 	}
-	local, err := s.dial(ctx, "tcp", o)
+	if !s.account.addConn() {
+		s.refuse(stream, o, &dialError{codeFailed, errTooMany})
+		return
+	}
+	defer s.account.removeConn()
+	local, err := s.dial(ctx, stream, "tcp", o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
@@ -204,6 +240,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		s.release(stream)
 		return
 	}
+	begun()
 	s.opened.Add(1)
 	err = s.relay(local.(*net.TCPConn), stream, false)
 	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, "error", err)
@@ -214,6 +251,7 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	level := slog.LevelDebug
 	var dialling *dialError
 	switch {
+	case errors.Is(err, context.Canceled): // the peer does not want it any more
 	case errors.Is(err, refusal(codeForbidden)):
 		level = slog.LevelInfo
 	case errors.As(err, &dialling):
@@ -221,22 +259,6 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	}
 	s.log.Log(context.Background(), level, "refused", "kind", o.kind, "target", o.target, "error", err)
 	_ = stream.Reset(uint64(codeOf(err)))
-}
-
-// dial connects with what the opening asks for, if that is allowed.
-func (s *session) dial(ctx context.Context, network string, o opening) (net.Conn, error) {
-	target, err := s.admit(o)
-	if err != nil {
-		return nil, err
-	}
-	d := net.Dialer{Timeout: s.dialTimeout}
-	var local net.Conn
-	for _, at := range addresses(target) {
-		if local, err = d.DialContext(ctx, network, at); err == nil {
-			return local, nil
-		}
-	}
-	return nil, &dialError{dialRefusal(err), err}
 }
 
 // addresses returns what to dial for a target. The name localhost is the loopback
