@@ -84,7 +84,7 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			}
 			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
-		pause := wait.NextBackOff()
+		pause := max(wait.NextBackOff(), awayPause(err, failed))
 		log.Warn("no session", "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():

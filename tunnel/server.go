@@ -276,13 +276,9 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	if !s.lobby.enter(addr) {
-		_ = conn.Abort()
-		s.warn("client turned away", "client", addr, "error", "too many sessions have not shown who they are")
-		return
-	}
+	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, "too many sessions have not shown who they are") })
 	identity, err := s.welcome(ctx, conn)
-	s.lobby.leave(addr)
+	s.lobby.leave(visitor)
 	if err != nil {
 		s.warn("client turned away", "client", addr, "error", err)
 		return

@@ -117,7 +117,7 @@ func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) 
 		}
 		who = &identity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
 	}
-	if !s.guard.begin(conn.RemoteAddr()) {
+	if !s.guard.begin(conn.RemoteAddr(), who.name) {
 		return nil, away(helloAttempts, who.name, guardWindow.String())
 	}
 	user := who.among(s.users.Load())
@@ -127,7 +127,7 @@ func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) 
 	case user == nil:
 		return nil, away(helloWrong, who.name, "")
 	}
-	s.guard.succeed(conn.RemoteAddr())
+	s.guard.succeed(conn.RemoteAddr(), who.name)
 	for _, want := range h.Wants {
 		if !user.matches(want) {
 			return nil, away(helloForbidden, who.name, want)

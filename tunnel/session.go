@@ -154,6 +154,7 @@ const (
 	closeShutdown = 1 // this end shuts down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
+	closeRoom     = 4 // it makes room for another client that has not shown an identity yet
 )
 
 // open opens a stream for o. The caller has to release it.
