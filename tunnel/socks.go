@@ -179,7 +179,7 @@ func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log 
 	}
 	owner := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	f := front{
-		pc: pc, log: log,
+		pc: pc, log: log, lean: true,
 		open: func(target string) (*session, *kcp.Stream, error) { return open(ctx, kindSocksUDP, target) },
 		split: func(from netip.AddrPort, packet []byte) (string, []byte, bool) {
 			if from.Addr().Unmap() != owner {

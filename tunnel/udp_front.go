@@ -42,6 +42,9 @@ type front struct {
 	// wrap returns the packet for the sender; nil: the payload.
 	wrap func(target string, payload []byte) []byte
 	log  *slog.Logger
+	// lean has the socket, which is bound to one address, read without a buffer of its
+	// own, so that there may be many of them.
+	lean bool
 
 	conn  udp.Conn // moves the packets of pc
 	flows sync.WaitGroup
@@ -54,24 +57,20 @@ type front struct {
 func (fr *front) serve() {
 	fr.byKey = make(map[flowKey]*flow)
 	fr.conn = udp.New(fr.pc)
-	batch := make([]udp.Datagram, 1)
+	read := fr.readBatch
+	if fr.lean {
+		read = fr.readLean
+	}
 	for {
-		_, err := fr.conn.ReadBatch(batch)
+		d, done, err := read()
 		if errors.Is(err, net.ErrClosed) {
 			break
 		}
 		if err != nil {
 			continue // an ICMP error of an earlier packet
 		}
-		d := &batch[0]
-		target, payload := "", d.Buf
-		if fr.split != nil {
-			var ok bool
-			if target, payload, ok = fr.split(d.Addr, payload); !ok {
-				continue
-			}
-		}
-		fr.take(flowKey{d.Addr, d.Local, target}, payload)
+		fr.route(d)
+		done()
 	}
 	fr.mu.Lock()
 	flows := slices.Collect(maps.Values(fr.byKey))
@@ -82,6 +81,39 @@ func (fr *front) serve() {
 		}
 	}
 	fr.flows.Wait()
+}
+
+// readBatch waits for a packet. It is valid until done is called.
+func (fr *front) readBatch() (d udp.Datagram, done func(), err error) {
+	batch := make([]udp.Datagram, 1)
+	_, err = fr.conn.ReadBatch(batch)
+	return batch[0], func() {}, err
+}
+
+// readLean is readBatch, and has a buffer only while there is a packet.
+func (fr *front) readLean() (d udp.Datagram, done func(), err error) {
+	if err := awaitPacket(fr.pc); err != nil {
+		return d, nil, err
+	}
+	buf := messages.Get().(*[maxPacket + 1]byte)
+	n, from, err := fr.pc.ReadFromUDPAddrPort(buf[:])
+	if err != nil {
+		messages.Put(buf)
+		return d, nil, err
+	}
+	return udp.Datagram{Buf: buf[:n], Addr: udp.Unmap(from)}, func() { messages.Put(buf) }, nil
+}
+
+// route takes a packet to its flow.
+func (fr *front) route(d udp.Datagram) {
+	target, payload := "", d.Buf
+	if fr.split != nil {
+		var ok bool
+		if target, payload, ok = fr.split(d.Addr, payload); !ok {
+			return
+		}
+	}
+	fr.take(flowKey{d.Addr, d.Local, target}, payload)
 }
 
 // take sends a packet on its flow, which it opens if there is none.

@@ -60,3 +60,20 @@ func (r *packetReader) readOnce(fd uintptr) bool {
 	}
 	return true
 }
+
+// awaitPacket waits until a socket has a packet.
+func awaitPacket(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		var first [1]byte
+		for {
+			_, _, err := syscall.Recvfrom(int(fd), first[:], syscall.MSG_PEEK)
+			if err != syscall.EINTR {
+				return err != syscall.EAGAIN
+			}
+		}
+	})
+}

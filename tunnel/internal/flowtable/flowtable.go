@@ -1,11 +1,14 @@
-// Package flowtable decides how long flows of UDP packets live, as the connection
-// tracking of Linux does. Flows without an answer live shortly. When the table is full
-// they make room first, and of flows of one kind the one that was idle longest.
+// Package flowtable decides how long flows of UDP packets live, much as the connection
+// tracking of Linux does. Flows without an answer live shortly, and make room first when
+// the table is full, but for those that are so young that the answer may be on its way.
+// Then those make room that had one answer, and conversations last. Of flows of one kind
+// it is the one that was idle longest.
 //
 // It has no lock and no clock: the owner's lock guards a table and its entries.
 package flowtable
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/arqnet/kcp/internal/list"
@@ -19,6 +22,14 @@ const (
 	Answered                // packets of both
 	Assured                 // the end that began has gone on after an answer
 	states
+)
+
+const (
+	// Grace is how long a flow waits for its answer before it is one without.
+	Grace = 3 * time.Second
+	// Dormant is how long a conversation is idle before a flow that waits for its answer
+	// is worth more.
+	Dormant = 30 * time.Second
 )
 
 // Entry is the place of a flow in a table. The zero value, with an Owner, is in none.
@@ -57,7 +68,7 @@ func (t *Table[F]) Len() int { return t.n }
 // removed to make room, or nil.
 func (t *Table[F]) Add(e *Entry[F], now time.Duration) (evicted *Entry[F]) {
 	if t.n >= t.limit {
-		evicted = t.victim()
+		evicted = t.victim(now)
 		t.Remove(evicted)
 	}
 	e.state, e.last = Unanswered, now
@@ -66,14 +77,15 @@ func (t *Table[F]) Add(e *Entry[F], now time.Duration) (evicted *Entry[F]) {
 	return evicted
 }
 
-// victim returns the flow that makes room. There is one.
-func (t *Table[F]) victim() *Entry[F] {
-	for state := range t.idle {
-		if e := t.idle[state].First(); e != nil {
+// victim returns the flow that makes room now. There is one.
+func (t *Table[F]) victim(now time.Duration) *Entry[F] {
+	idle := func(state State, d time.Duration) *Entry[F] {
+		if e := t.idle[state].First(); e != nil && now-e.last >= d {
 			return e
 		}
+		return nil
 	}
-	return nil
+	return cmp.Or(idle(Unanswered, Grace), idle(Answered, 0), idle(Assured, Dormant), idle(Unanswered, 0), idle(Assured, 0))
 }
 
 // Pass notes that a packet passes: an answer, or one of the end that began. It does

@@ -34,21 +34,64 @@ func TestWhoMakesRoom(t *testing.T) {
 	table.Pass(&old.Entry, false, 6*time.Second)
 	table.Pass(&active.Entry, false, 7*time.Second)
 	require.Equal(t, []State{Assured, Answered, Unanswered}, []State{assured.State(), answered.State(), old.State()})
-	next := func() string {
+	next := func(now time.Duration, answer bool) string {
 		f := named("new")
-		evicted := table.Add(&f.Entry, 8*time.Second)
+		evicted := table.Add(&f.Entry, now)
 		require.NotNil(t, evicted)
 		require.Equal(t, 4, table.Len())
-		table.Pass(&f.Entry, true, 8*time.Second)
+		if answer {
+			table.Pass(&f.Entry, true, now)
+		}
 		return evicted.Owner.name
 	}
-	require.Equal(t, "old", next())
-	require.Equal(t, "active", next())
-	require.Equal(t, "answered", next(), "the longest idle of those with one answer")
-	require.Equal(t, "new", next(), "the conversation stays")
-	table.Pass(&old.Entry, true, 9*time.Second)
+	require.Equal(t, "old", next(10*time.Second, true))
+	require.Equal(t, "active", next(10*time.Second, true))
+	require.Equal(t, "answered", next(10*time.Second, true), "the longest idle of those with one answer")
+	require.Equal(t, "new", next(10*time.Second, true), "the conversation stays")
+	table.Pass(&old.Entry, true, 11*time.Second)
 	table.Remove(&old.Entry)
 	require.Equal(t, 4, table.Len(), "what was evicted is in the table no more")
+	for range 3 {
+		require.Equal(t, "new", next(12*time.Second, false), "those that were answered, before those that may be")
+	}
+	require.Equal(t, "new", next(4*time.Second+Dormant-1, false), "no answer, and long ago")
+	for range 2 {
+		require.Equal(t, "new", next(4*time.Second+Dormant-1, false))
+	}
+	require.Equal(t, "new", next(4*time.Second+Dormant-1, false), "the conversation is not dormant")
+	require.Equal(t, "assured", next(4*time.Second+Dormant, false), "it is")
+	require.Equal(t, "new", next(4*time.Second+Dormant, false))
+}
+
+// Questions are answered one after the other through a full table, whether it is full of
+// answered ones, of those without an answer, or of conversations that are idle.
+func TestQuestionsWaitForTheirAnswers(t *testing.T) {
+	const limit, every, answer = 200, 7 * time.Millisecond, 300 * time.Millisecond
+	for name, kind := range map[string]State{"answered": Answered, "unanswered": Unanswered, "conversations": Assured} {
+		table := New[flow](limit, 30*time.Second, 2*time.Minute)
+		now := time.Duration(0)
+		for range limit {
+			f := named("old")
+			table.Add(&f.Entry, now)
+			for state := range kind {
+				table.Pass(&f.Entry, state == Unanswered, now)
+			}
+			require.Equal(t, kind, f.State())
+		}
+		now += Dormant
+		var waiting []*flow
+		for range 3000 {
+			f := named("question")
+			table.Add(&f.Entry, now)
+			waiting = append(waiting, f)
+			now += every
+			if len(waiting) > int(answer/every) {
+				table.Pass(&waiting[0].Entry, true, now)
+				require.Equal(t, Answered, waiting[0].State(), "%s: ended before its answer", name)
+				waiting = waiting[1:]
+			}
+		}
+	}
 }
 
 // Flows without an answer live shortly, and each packet begins their time again.
@@ -78,13 +121,14 @@ func TestLifetimes(t *testing.T) {
 func TestTableIsLikeASlice(t *testing.T) {
 	for seed := range uint64(50) {
 		random := rand.New(rand.NewPCG(seed, 2))
-		table := New[flow](8, 3, 9)
+		const second = time.Second
+		table := New[flow](8, 9*second, 60*second)
 		var all []*flow // in the order of their last packets
 		drop := func(f *flow) { all = slices.DeleteFunc(all, func(o *flow) bool { return o == f }) }
-		for now := time.Duration(1); now < 500; now++ {
+		for now := second; now < 500*second; now += second {
 			switch f := pick(random, all); {
 			case random.IntN(3) == 0:
-				want := victim(all, 8)
+				want := victim(all, 8, now)
 				added := named("")
 				evicted := table.Add(&added.Entry, now)
 				require.Equal(t, want == nil, evicted == nil, "seed %d", seed)
@@ -102,11 +146,11 @@ func TestTableIsLikeASlice(t *testing.T) {
 				all = append(all, f)
 			}
 			for e := table.Expire(now); e != nil; e = table.Expire(now) {
-				require.GreaterOrEqual(t, now-e.last, map[bool]time.Duration{true: 3, false: 9}[e.state == Unanswered])
+				require.GreaterOrEqual(t, now-e.last, map[bool]time.Duration{true: 9 * second, false: 60 * second}[e.state == Unanswered])
 				drop(e.Owner)
 			}
 			for _, f := range all {
-				require.Less(t, now-f.last, map[bool]time.Duration{true: 3, false: 9}[f.state == Unanswered], "seed %d", seed)
+				require.Less(t, now-f.last, map[bool]time.Duration{true: 9 * second, false: 60 * second}[f.state == Unanswered], "seed %d", seed)
 			}
 			require.Equal(t, len(all), table.Len(), "seed %d", seed)
 		}
@@ -121,12 +165,25 @@ func pick(random *rand.Rand, all []*flow) *flow {
 }
 
 // victim returns the flow that makes room; nil: there is some.
-func victim(all []*flow, limit int) (found *flow) {
+func victim(all []*flow, limit int, now time.Duration) (found *flow) {
 	if len(all) < limit {
 		return nil
 	}
-	for _, f := range all {
-		if found == nil || f.state < found.state {
+	worth := func(f *flow) int {
+		switch idle := now - f.last; {
+		case f.state == Unanswered && idle >= Grace:
+			return 0
+		case f.state == Answered:
+			return 1
+		case f.state == Assured && idle >= Dormant:
+			return 2
+		case f.state == Unanswered:
+			return 3
+		}
+		return 4
+	}
+	for _, f := range all { // in the order of idleness
+		if found == nil || worth(f) < worth(found) {
 			found = f
 		}
 	}
