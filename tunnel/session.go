@@ -77,7 +77,7 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 }
 
 // maxBeginning is how many streams of the peer may be on their way to what they ask for:
-// the opening is read, or the target dialled. The peer's further ones wait to be accepted.
+// the opening is read, or the target dialled. Further ones wait to be accepted.
 const maxBeginning = 512
 
 // begin carries out what a stream of the peer asks for, when its turn comes.

@@ -200,7 +200,7 @@ var messages = sync.Pool{New: func() any { return new([maxPacket + 1]byte) }}
 // returnMessage takes back.
 func readMessage(stream *kcp.Stream) ([]byte, error) {
 	for {
-		n, err := stream.ReadMessage(nil)
+		_, err := stream.ReadMessage(nil)
 		if !errors.Is(err, io.ErrShortBuffer) {
 			if err == nil {
 				return nil, nil // it was empty
@@ -218,7 +218,8 @@ func readMessage(stream *kcp.Stream) ([]byte, error) {
 		if size > smallRead {
 			buf = messages.Get().(*[maxPacket + 1]byte)[:0]
 		}
-		if n, err = stream.ReadMessage(buf[:size]); err == nil {
+		n, err := stream.ReadMessage(buf[:size])
+		if err == nil {
 			return buf[:n], nil
 		}
 		returnMessage(buf)
