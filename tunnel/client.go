@@ -88,6 +88,8 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	c := &Client{config: *config, log: config.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
+	} else {
+		c.log = queued(c.log)
 	}
 	if len(config.Servers) == 0 {
 		return nil, errors.New("tunnel: there is no server")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 	"github.com/stretchr/testify/require"
 )
@@ -203,6 +204,9 @@ func TestFlowsMakeRoom(t *testing.T) {
 // An idle flow has no buffer, and little else, at the end that dials.
 func TestIdleFlowsAreSmall(t *testing.T) {
 	const n, most = 300, 20 << 10 // with what the test itself has for each
+	if testenv.RaceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
 	checkLeaks(t)
 	s := startServer(t, everything, nil)
 	conn := login(t, s, "me", "secret")

@@ -83,6 +83,8 @@ func Listen(config *ServerConfig) (*Server, error) {
 	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, sessions: make(map[*clientAt]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	} else {
+		s.log = queued(s.log)
 	}
 	if config.Users.Len() == 0 {
 		return nil, errors.New("tunnel: there are no users, so nobody could connect")
