@@ -15,7 +15,7 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
-FUZZ_TUNNEL = FuzzUserFiles
+FUZZ_TUNNEL = FuzzSocks FuzzSocksPacket FuzzHello FuzzUsers FuzzUserFiles FuzzRules
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so one of them shows most.

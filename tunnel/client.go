@@ -69,6 +69,8 @@ type ClientConfig struct {
 	KCP *kcp.Config
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
+
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is the end of a tunnel that connects to servers. All methods are safe for
@@ -78,6 +80,7 @@ type Client struct {
 	log      *slog.Logger
 	settings *kcp.Config
 	pool     pool
+	account  *account
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -85,6 +88,8 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	c := &Client{config: *config, log: config.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
+	} else {
+		c.log = queued(c.log)
 	}
 	if len(config.Servers) == 0 {
 		return nil, errors.New("tunnel: there is no server")
@@ -128,6 +133,8 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}); err != nil {
 		return nil, err
 	}
+	c.account = newAccount(c.config.UDPTimeout)
+	c.log = c.account.records.limited(c.log)
 	c.settings = c.kcpSettings()
 	if err := c.settings.Validate(); err != nil {
 		return nil, err

@@ -85,7 +85,7 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			}
 			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
-		pause := wait.NextBackOff()
+		pause := max(wait.NextBackOff(), awayPause(err, failed))
 		what := "no session, trying again"
 		if lost {
 			what = "session lost, reconnecting"
@@ -131,7 +131,7 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 	s := &serverAt{client: c, reverse: make(map[uint32]Remote)}
 	s.session = session{
 		conn: conn, log: c.log.With("server", w), admit: s.admit,
-		dialTimeout: c.config.DialTimeout, udpTimeout: c.config.UDPTimeout, failed: slog.LevelWarn,
+		account: c.account, dialTimeout: c.config.DialTimeout, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
 	c.pool.add(s)

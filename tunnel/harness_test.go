@@ -92,7 +92,9 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 		require.NoError(t, err)
 	}
 	s := &testServer{log: new(logged)}
-	config.Logger = s.log.logger()
+	if config.Logger == nil {
+		config.Logger = s.log.logger()
+	}
 	s.Server, err = Listen(config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

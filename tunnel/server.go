@@ -41,6 +41,7 @@ type ServerConfig struct {
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+	connect      func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 const (
@@ -65,6 +66,7 @@ type Server struct {
 	lobby       lobby
 	verifier    *verifier
 	tallies     tallies
+	accounts    accounts
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
@@ -83,6 +85,8 @@ func Listen(config *ServerConfig) (*Server, error) {
 	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(), sessions: make(map[*clientAt]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	} else {
+		s.log = queued(s.log)
 	}
 	if config.Users.Len() == 0 {
 		return nil, errors.New("tunnel: there are no users, so nobody could connect")
@@ -95,6 +99,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	s.accounts.udpTimeout = s.config.UDPTimeout
 	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
 		return nil, err
 	}
@@ -214,6 +219,7 @@ type Status struct {
 	Sessions    int           // established
 	Connections int           // connections and flows that are open
 	Opened      int           // connections and flows there have been
+	Evicted     int           // flows that were ended to make room, as a user had too many
 	Sent        uint64        // bytes of payload, of sessions that are open
 	Received    uint64        // the same
 	RTT         time.Duration // of the session with the shortest; 0: not known
@@ -225,6 +231,7 @@ func (t *Status) add(s *session) {
 	t.Sessions++
 	t.Connections += int(s.active.Load())
 	t.Opened += int(s.opened.Load())
+	t.Evicted += int(s.evicted.Load())
 	t.Sent += stats.BytesAcked
 	t.Received += stats.BytesReceived
 	if t.RTT == 0 || stats.RTT > 0 && stats.RTT < t.RTT {
@@ -276,14 +283,16 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	if !s.lobby.enter(addr) {
-		_ = conn.Abort()
-		s.tallies.away(errFull)
-		s.warn("client turned away", "client", addr, "error", errFull)
-		return
-	}
+	var evicted atomic.Bool
+	visitor := s.lobby.enter(addr, func() {
+		evicted.Store(true)
+		_ = conn.AbortWithError(closeRoom, errFull.Error())
+	})
 	identity, err := s.welcome(ctx, conn)
-	s.lobby.leave(addr)
+	s.lobby.leave(visitor)
+	if err != nil && evicted.Load() {
+		err = errFull
+	}
 	if err != nil {
 		name, left := s.tallies.away(err)
 		if !left {
@@ -291,10 +300,12 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 		}
 		return
 	}
+	account := s.accounts.enter(identity.name)
+	defer s.accounts.leave(identity.name)
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: log.With("user", identity.name), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
-		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
+		conn: conn, log: account.records.limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
+		account: account, dialTimeout: s.config.DialTimeout, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.sessions[c] = true

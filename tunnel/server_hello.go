@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -91,21 +92,28 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 	return who, nil
 }
 
+// readHello reads the first stream of a client. Its errors are of type refusal, or those
+// of r.
+func readHello(r io.Reader) (h hello, err error) {
+	o, err := readOpening(r)
+	switch {
+	case err != nil:
+		return h, err
+	case o.kind != kindHello:
+		return h, refusal(codeMalformed)
+	}
+	return h, readJSON(r, &h)
+}
+
 // examine reads a hello and says whose it is.
 func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
 	away := func(code helloCode, user, value string) error {
 		return &turnedAway{welcome{code, value}, user}
 	}
 	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
-	o, err := readOpening(stream)
+	h, err := readHello(stream)
 	if errors.Is(err, refusal(codeVersion)) {
 		return nil, away(helloVersion, "", fmt.Sprint(wireVersion))
-	}
-	var h hello
-	if err == nil && o.kind == kindHello {
-		err = readJSON(stream, &h)
-	} else if err == nil {
-		err = refusal(codeMalformed)
 	}
 	if errors.Is(err, refusal(codeMalformed)) {
 		return nil, away(helloMalformed, "", "")
@@ -121,7 +129,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 		}
 		who = &identity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
 	}
-	if !s.guard.begin(conn.RemoteAddr()) {
+	if !s.guard.begin(conn.RemoteAddr(), who.name) {
 		return nil, away(helloAttempts, who.name, guardWindow.String())
 	}
 	users := s.users.Load()
@@ -137,7 +145,7 @@ func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream
 	case user == nil:
 		return nil, away(helloWrong, who.name, "")
 	}
-	s.guard.succeed(conn.RemoteAddr())
+	s.guard.succeed(conn.RemoteAddr(), who.name)
 	for _, want := range h.Wants {
 		if !user.matches(want) {
 			return nil, away(helloForbidden, who.name, want)

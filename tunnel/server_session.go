@@ -53,12 +53,19 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		c.refuse(stream, o, refusal(codeForbidden))
 		return
 	}
+	if !c.account.addConn() {
+		c.refuse(stream, o, &dialError{codeFailed, errTooMany})
+		return
+	}
+	defer c.account.removeConn()
 	if o.kind == kindListenUDP {
 		c.listenUDP(ctx, stream, o)
 		return
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, listenNetwork("tcp", target), target)
+	l, err := whileStream(ctx, stream, func(ctx context.Context) (net.Listener, error) {
+		var lc net.ListenConfig
+		return lc.Listen(ctx, listenNetwork("tcp", target), target)
+	})
 	if err != nil {
 		c.refuse(stream, o, listenError(err))
 		return
@@ -71,6 +78,12 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	})
 	if o.kind == kindListenSocks {
 		accept(l, c.log, func(conn *net.TCPConn) {
+			if !c.account.addConn() {
+				abort(conn)
+				c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
+				return
+			}
+			defer c.account.removeConn()
 			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
 				k = map[kind]kind{kindSocksTCP: kindReverseTCP, kindSocksUDP: kindReverseUDP}[k]
 				s, err := c.open(ctx, opening{k, stream.ID(), target})
@@ -80,6 +93,12 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		return
 	}
 	accept(l, c.log, func(conn *net.TCPConn) {
+		if !c.account.addConn() {
+			abort(conn)
+			c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
+			return
+		}
+		defer c.account.removeConn()
 		began := time.Now()
 		s, err := c.open(ctx, opening{kind: kindReverseTCP, listener: stream.ID()})
 		if err != nil {
@@ -93,8 +112,10 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 
 // listenUDP listens for packets.
 func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening) {
-	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
+	pc, err := whileStream(ctx, stream, func(ctx context.Context) (net.PacketConn, error) {
+		var lc net.ListenConfig
+		return lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
+	})
 	if err != nil {
 		c.refuse(stream, o, listenError(err))
 		return

@@ -27,18 +27,25 @@ type session struct {
 	// listen, if not nil, carries out an opening that asks to listen.
 	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
 	dialTimeout time.Duration
-	udpTimeout  time.Duration
+	// connect dials targets; nil: net.Dialer does.
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 	// failed is the level of log records of targets that cannot be dialled.
-	failed slog.Level
+	failed  slog.Level
+	account *account // of the user; at a client, of the client
 
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
+	evicted atomic.Int64 // flows that were ended to make room
 	serving sync.WaitGroup
+
+	beginning chan struct{} // has an element for each stream that begins; serve has it
 
 	mu    sync.Mutex
 	over  bool                     // resetAll was called
 	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
 	flows map[uint32]*flow         // by the number of the stream
+
+	outgoing *packetQueue // of flows; set with the first one
 }
 
 // serve takes the streams of the peer until the session ends, and waits until
@@ -67,7 +74,29 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			}
 			return err
 		}
-		s.serving.Go(func() { s.handle(ctx, stream) })
+		s.begin(ctx, stream)
+	}
+}
+
+// maxBeginning is how many streams of the peer may be on their way to what they ask for:
+// the opening is read, or the target dialled. Further ones wait to be accepted.
+const maxBeginning = 512
+
+// begin carries out what a stream of the peer asks for, when its turn comes.
+func (s *session) begin(ctx context.Context, stream *kcp.Stream) {
+	if s.beginning == nil {
+		s.beginning = make(chan struct{}, maxBeginning)
+	}
+	select {
+	case s.beginning <- struct{}{}:
+		s.serving.Go(func() {
+			begun := sync.OnceFunc(func() { <-s.beginning })
+			defer begun()
+			s.handle(ctx, stream, begun)
+		})
+	case <-ctx.Done():
+		_ = stream.Reset(uint64(codeShutdown))
+	case <-s.conn.Done():
 	}
 }
 
@@ -127,6 +156,7 @@ const (
 	closeShutdown = 1 // this end shuts down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
+	closeRoom     = 4 // it makes room for another client that has not shown an identity yet
 )
 
 // open opens a stream for o. The caller has to release it.
@@ -169,8 +199,9 @@ func (o opening) priority() int {
 	return 0
 }
 
-// handle carries out the opening of a stream of the peer.
-func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
+// handle carries out the opening of a stream of the peer. It calls begun when that is
+// done, and what the stream asks for goes on.
+func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) {
 	if stream.Options().Unordered {
 		s.handleFlow(ctx, stream)
 		return
@@ -191,11 +222,17 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 			s.refuse(stream, o, refusal(codeForbidden))
 			return
 		}
+		begun()
 		s.listen(ctx, stream, o)
 		return
 	}
+	if !s.account.addConn() {
+		s.refuse(stream, o, &dialError{codeFailed, errTooMany})
+		return
+	}
+	defer s.account.removeConn()
 	began := time.Now()
-	local, err := s.dial(ctx, "tcp", &o)
+	local, err := s.dial(ctx, stream, "tcp", &o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
@@ -207,6 +244,7 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		s.release(stream)
 		return
 	}
+	begun()
 	s.opened.Add(1)
 	err = s.relay(local.(*net.TCPConn), stream, false)
 	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, since(began), cause(err))
@@ -218,6 +256,7 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	level := slog.LevelDebug
 	var dialling *dialError
 	switch {
+	case errors.Is(err, context.Canceled): // the peer does not want it any more
 	case errors.Is(err, refusal(codeForbidden)):
 		level = slog.LevelInfo
 	case errors.As(err, &dialling):
@@ -228,25 +267,6 @@ func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
 	}
 	s.log.Log(context.Background(), level, "refused", "kind", o.kind, text("target", o.target), "error", err)
 	_ = stream.Reset(uint64(codeOf(err)))
-}
-
-// dial connects with what the opening asks for, if that is allowed. It sets the target
-// of the opening to what it dials: that of a reverse remote is not in what the peer has
-// sent.
-func (s *session) dial(ctx context.Context, network string, o *opening) (net.Conn, error) {
-	target, err := s.admit(*o)
-	if err != nil {
-		return nil, err
-	}
-	o.target = target
-	d := net.Dialer{Timeout: s.dialTimeout}
-	var local net.Conn
-	for _, at := range addresses(target) {
-		if local, err = d.DialContext(ctx, network, at); err == nil {
-			return local, nil
-		}
-	}
-	return nil, &dialError{dialRefusal(err), err}
 }
 
 // addresses returns what to dial for a target. The name localhost is the loopback

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
 
 	"golang.org/x/crypto/bcrypt"
@@ -35,7 +34,8 @@ import (
 // text unless it begins with ^ and ends with $. Addresses have one spelling only:
 // IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
 // case, no leading zeros. A rule that allows a name allows whatever the name
-// resolves to at the server.
+// resolves to at the server. A rule of digits and dots, such as ^10\.0\., is about
+// addresses alone: it does not match the name 10.0.evil.example.
 type Users struct {
 	byName map[string]*user
 	key    []byte // of the hashes of passwords; drawn for this Users alone
@@ -48,7 +48,7 @@ type user struct {
 	name     string
 	password []byte // hash; nil: by certificate only
 	hash     string // of bcrypt, in the place of password, which is then none that is sent
-	rules    []*regexp.Regexp
+	rules    []rule
 }
 
 // LoadUsers reads a file of users, of which there has to be one.
@@ -127,11 +127,11 @@ func (u *Users) add(key string, rules []*string) error {
 		if text == "*" {
 			text = ""
 		}
-		re, err := regexp.Compile(text)
+		one, err := parseRule(text)
 		if err != nil {
 			return fmt.Errorf("user %q: %w", name, err)
 		}
-		added.rules = append(added.rules, re)
+		added.rules = append(added.rules, one)
 	}
 	u.byName[name] = added
 	return nil
@@ -202,8 +202,9 @@ func (u *Users) passwords() bool {
 
 // matches reports whether one of the user's rules matches.
 func (u *user) matches(what string) bool {
+	named := byName(what)
 	for _, rule := range u.rules {
-		if rule.MatchString(what) {
+		if rule.matches(what, named) {
 			return true
 		}
 	}

@@ -96,18 +96,21 @@ const (
 // Handler serves the page, and under the name stats.json beside it the figures.
 // So it may be mounted anywhere, at a path that ends in a slash.
 //
-// Requests must name an IP address, localhost or one of hosts as their host.
-// Else the page of a stranger in the browser of somebody who reaches this one
-// could read it, once the stranger's name resolves to the address of this server
-// (DNS rebinding).
-func (s *Set) Handler(hosts ...string) http.Handler {
+// Requests are checked by Only.
+func (s *Set) Handler(hosts ...string) http.Handler { return Only(http.HandlerFunc(s.serve), hosts...) }
+
+// Only passes to h the requests that name an IP address, localhost or one of hosts as
+// their host. Else the page of a stranger in the browser of somebody who reaches this
+// server could read what h serves, once the stranger's name resolves to the server's
+// address (DNS rebinding).
+func Only(h http.Handler, hosts ...string) http.Handler {
 	hosts = append([]string{"localhost"}, hosts...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !names(r.Host, hosts) {
 			http.Error(w, "this page is served under IP addresses, localhost, and names that its server was told of", http.StatusMisdirectedRequest)
 			return
 		}
-		s.serve(w, r)
+		h.ServeHTTP(w, r)
 	})
 }
 

@@ -174,7 +174,11 @@ func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), 
 		if err != nil {
 			return nil, nil, fmt.Errorf("-log: %w", err)
 		}
-		s, closeLog = newScreen(f), func() { _ = f.Close() }
+		s = newScreen(f)
+		closeLog = func() {
+			s.log.flush(flushTime)
+			_ = f.Close()
+		}
 	}
 	return s.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
 }

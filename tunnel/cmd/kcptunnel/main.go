@@ -62,6 +62,9 @@ func (e *usageError) Unwrap() error { return e.err }
 // run runs the command until it ends, or ctx is done, and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
 	p.completing = args[len(args)-1] == "--generate-shell-completion"
+	stderr := patient(p.stderr)
+	p.stderr = stderr
+	defer stderr.flush(flushTime)
 	root := p.commands()
 	err := root.Run(ctx, args)
 	var usage *usageError
