@@ -312,13 +312,10 @@ func TestRulesOfTheTunnel(t *testing.T) {
 
 // Records have durations as text, in JSON too, and no error that is none.
 func TestRecordsAreText(t *testing.T) {
-	var w strings.Builder
 	for _, format := range []string{"json", "text"} {
-		w.Reset()
-		log := (&screen{w: &w}).logger(format, true)
-		log.Warn("x", "retry", 1500*time.Millisecond, "error", nil)
-		require.Contains(t, w.String(), "1.5s")
+		var w output
+		newScreen(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
+		find(t, &w, `retry"?[:=]"?1\.5s`)
 		require.NotContains(t, w.String(), "error")
-		require.NotContains(t, w.String(), "1500000000")
 	}
 }
