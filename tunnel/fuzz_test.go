@@ -127,24 +127,3 @@ func FuzzHello(f *testing.F) {
 		require.Equal(t, h, same)
 	})
 }
-
-// A file of users is read or refused with an error that has no password.
-func FuzzUsers(f *testing.F) {
-	for _, text := range []string{"", everything, usersText, `{"a:b":["^10\\.0\\."]}`, `{"a":null}`, `{"a:b":[],"a":[]}`, `[]`, `{"":[]}`, `{"a:b":["("]}`} {
-		f.Add([]byte(text))
-	}
-	f.Fuzz(func(t *testing.T, text []byte) {
-		u, err := ParseUsers(text)
-		if err != nil {
-			return
-		}
-		for name, one := range u.byName {
-			require.Equal(t, name, one.name)
-			require.NotEmpty(t, name)
-			require.NotContains(t, name, ":")
-			require.Nil(t, u.withPassword(name, digestOf("")))
-			one.matches("host:80")
-			one.matches("socks")
-		}
-	})
-}

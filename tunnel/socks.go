@@ -175,8 +175,8 @@ func socksWrap(target string, payload []byte) []byte {
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
 // has asked, until its connection ends. Each target has a flow.
 func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
-	at := conn.LocalAddr().(*net.TCPAddr)
-	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: at.IP, Zone: at.Zone})
+	here := conn.LocalAddr().(*net.TCPAddr)
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: here.IP, Zone: here.Zone})
 	if err != nil {
 		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
 		return err
