@@ -15,7 +15,8 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
-FUZZ_TUNNEL = FuzzUserFiles
+# The same of the module tunnel.
+FUZZ_TUNNEL = .:FuzzUsers
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so one of them shows most.
@@ -210,9 +211,9 @@ fuzz:
 		echo "== $$f for $(FUZZTIME)"; \
 		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
 	done
-	@for f in $(FUZZ_TUNNEL); do \
-		echo "== tunnel:$$f for $(FUZZTIME)"; \
-		(cd tunnel && $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) .) || exit 1; \
+	@cd tunnel && for f in $(FUZZ_TUNNEL); do \
+		echo "== tunnel/$$f for $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
 	done
 
 fuzz-short:
