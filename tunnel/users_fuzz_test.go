@@ -10,7 +10,7 @@ import (
 
 // Whatever stands in a file of users: it is taken or refused, and what is taken lets in
 // those whose passwords or hashes are in it, and nobody else.
-func FuzzUserFiles(f *testing.F) {
+func FuzzUsers(f *testing.F) {
 	for _, seed := range []string{
 		usersText, everything, `{}`, ``, `[]`, `{"me:secret": ["("]}`, `{"a": [""], "a:b": []}`, `{"a:": []}`, `{":": []}`, `{"a:b": [null]}`, `{"a:b": null}`,
 		`{"me:$2a$04$abcdefghijklmnopqrstuuKkW0kKgGLXkmxBbCzkK8uJ8Q4ZQ3w5W": [""]}`, `{"me:$6$salt$hash": [""]}`, `{"me:$2y$99$x": []}`, "{\"\\u0000:\\ud800\": [\"\\\\x00\"]}",
