@@ -148,7 +148,7 @@ func (c *Client) kcpSettings() *kcp.Config {
 		s.Redundancy = defaultRedundancy
 	}
 	if s.KeepAlive == 0 {
-		s.KeepAlive = 10 * time.Second
+		s.KeepAlive = defaultKeepAlive
 	}
 	t := &tls.Config{
 		NextProtos: []string{protocol},

@@ -191,17 +191,42 @@ func (s *serverAt) admit(o opening) (string, error) {
 	return "", refusal(codeForbidden)
 }
 
+// maxListenWait is the longest wait before a client asks again for an address at which
+// another one listens: that may have gone.
+const maxListenWait = 2 * time.Second
+
+// listenBackOff says when to ask again to listen.
+type listenBackOff struct{ backoff.ExponentialBackOff }
+
+// listenWait returns one that begins with first, and waits most at most, or a half more.
+func listenWait(first, most time.Duration) *listenBackOff {
+	w := &listenBackOff{*backoff.NewExponentialBackOff()}
+	w.InitialInterval, w.MaxInterval, w.Multiplier = first, most, 2
+	return w
+}
+
+// next returns how long to wait after err.
+func (w *listenBackOff) next(err error) time.Duration {
+	pause := w.NextBackOff()
+	if errors.Is(err, codeInUse) || errors.Is(err, codeTaken) {
+		return min(pause, maxListenWait)
+	}
+	return pause
+}
+
+// reset begins again.
+func (w *listenBackOff) reset() { w.Reset() }
+
 // hold has the server listen for a remote, until ctx is done. If it cannot, as
 // the address is in use, the client tries again.
 func (s *serverAt) hold(ctx context.Context, r Remote) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = s.client.config.RetryAfter, s.client.config.MaxRetryAfter, 2
+	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
 	for {
-		err := s.listenThere(ctx, r)
+		err := s.listenThere(ctx, r, wait.reset)
 		if ctx.Err() != nil {
 			return
 		}
-		pause := wait.NextBackOff()
+		pause := wait.next(err)
 		s.log.Warn("the server does not listen", "remote", r, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
@@ -211,8 +236,9 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 	}
 }
 
-// listenThere has the server listen for a remote, and returns why it no longer does.
-func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
+// listenThere has the server listen for a remote, and returns why it no longer does. It
+// calls begun when the server does.
+func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) error {
 	s.mu.Lock() // until admit can know the stream
 	stream, err := s.open(ctx, r.opening())
 	if err == nil {
@@ -238,6 +264,7 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
 	if _, err := io.ReadFull(stream, port[:]); err != nil {
 		return refused(err)
 	}
+	begun()
 	n := binary.BigEndian.Uint16(port[:])
 	s.log.Info("the server listens", "remote", r, "port", n)
 	if f := s.client.config.Listening; f != nil {

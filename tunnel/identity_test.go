@@ -298,7 +298,7 @@ func TestUsersChange(t *testing.T) {
 	waitFor(t, func() bool { return s.Status().Sessions == 2 })
 	users, err := ParseUsers([]byte(`{"me:secret": ["^127\\.0\\.0\\.1:1$"], "you:other": [""]}`))
 	require.NoError(t, err)
-	s.SetUsers(users)
+	require.NoError(t, s.SetUsers(users))
 	select {
 	case <-you.Done():
 		var closed *kcp.PeerCloseError

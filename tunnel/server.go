@@ -51,6 +51,8 @@ const (
 	// defaultRedundancy has packets that leave anyway carry copies of what is small and
 	// new, such as keystrokes, at most as many bytes as are sent otherwise.
 	defaultRedundancy = 1
+	// defaultKeepAlive is the silence after which an end asks for a sign of life.
+	defaultKeepAlive = 10 * time.Second
 	// shutdownTime is how long sessions may take to end in order.
 	shutdownTime = 2 * time.Second
 )
@@ -66,8 +68,11 @@ type Server struct {
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
 
+	claims claims
+
 	mu       sync.Mutex
 	sessions map[*clientAt]bool
+	begun    uint64 // sessions there have been
 }
 
 // shown is the certificate that a server shows.
@@ -82,11 +87,8 @@ func Listen(config *ServerConfig) (*Server, error) {
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
-	if config.Users.Len() == 0 {
-		return nil, errors.New("tunnel: there are no users, so nobody could connect")
-	}
-	if !config.Users.passwords() && config.ClientCAs == nil {
-		return nil, errors.New("tunnel: all users have certificates, and there is no authority for them")
+	if err := config.checkUsers(config.Users); err != nil {
+		return nil, err
 	}
 	s.users.Store(config.Users)
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
@@ -107,6 +109,17 @@ func Listen(config *ServerConfig) (*Server, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// checkUsers returns why nobody could connect.
+func (c *ServerConfig) checkUsers(users *Users) error {
+	if users.Len() == 0 {
+		return errors.New("tunnel: there are no users, so nobody could connect")
+	}
+	if !users.passwords() && c.ClientCAs == nil {
+		return errors.New("tunnel: all users have certificates, and there is no authority for them")
+	}
+	return nil
 }
 
 // setDefault sets a duration that is not set.
@@ -144,6 +157,9 @@ func (s *Server) settings() (*kcp.Config, error) {
 	}
 	if c.Redundancy == 0 {
 		c.Redundancy = defaultRedundancy
+	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultKeepAlive
 	}
 	c.TLS = &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
@@ -189,18 +205,29 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 // Endpoint returns the endpoint of the server's sessions, for figures.
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 
-// SetUsers puts other users in the place of those of ServerConfig. Sessions end
-// whose user is gone or has another password. In other sessions the new rules hold
-// for what is opened from now on.
-func (s *Server) SetUsers(users *Users) {
+// SetUsers puts other users in the place of those of ServerConfig, unless Listen would
+// refuse them. Sessions end whose user is gone or has another password. In other
+// sessions the new rules apply to what is opened from now on, and the server stops to
+// listen where a user may no longer have it listen.
+func (s *Server) SetUsers(users *Users) error {
+	if err := s.config.checkUsers(users); err != nil {
+		return err
+	}
 	s.users.Store(users)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for c := range s.sessions {
-		if c.user() == nil {
-			c.log.Info("session ended: the identity is no longer valid")
-			go c.close(closeRevoked, "the identity is no longer valid")
-		}
+		c.endIfRevoked()
+	}
+	s.mu.Unlock()
+	s.claims.revoke()
+	return nil
+}
+
+// endIfRevoked ends the session if its identity is no longer valid.
+func (c *clientAt) endIfRevoked() {
+	if c.user() == nil {
+		c.log.Info("session revoked: the identity is no longer valid")
+		go c.close(closeRevoked, "the identity is no longer valid")
 	}
 }
 
@@ -288,9 +315,12 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
+	s.begun++
+	c.number = s.begun
 	s.sessions[c] = true
 	s.mu.Unlock()
 	c.log.Info("session begun")
+	c.endIfRevoked() // the users may have changed meanwhile
 	err = c.serve(ctx, func(context.Context) {}, func() {
 		s.mu.Lock()
 		delete(s.sessions, c)

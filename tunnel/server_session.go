@@ -17,6 +17,7 @@ type clientAt struct {
 	session
 	server   *Server
 	identity *identity
+	number   uint64 // of sessions, in the order in which they have begun
 }
 
 // user returns the user of the session; nil: it is gone from the users.
@@ -40,7 +41,8 @@ func (c *clientAt) admit(o opening) (string, error) {
 	return target, nil
 }
 
-// listen listens for the client, until that ends the stream.
+// listen listens for the client, until that ends the stream, or another session of the
+// same user takes over.
 func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	target, err := canonicalListen(o.target)
 	if err != nil {
@@ -52,20 +54,39 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		c.refuse(stream, o, refusal(codeForbidden))
 		return
 	}
-	if o.kind == kindListenUDP {
-		c.listenUDP(ctx, stream, o)
+	listening, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	mine, err := c.claim(ctx, o, end)
+	if err != nil {
+		c.refuse(stream, o, err)
 		return
 	}
+	if !mine.allowed() { // not since the users have changed
+		end(codeForbidden)
+	}
+	if o.kind == kindListenUDP {
+		c.listenUDP(listening, ctx, stream, mine)
+	} else {
+		c.listenTCP(listening, ctx, stream, mine)
+	}
+}
+
+// listenTCP listens for connections, until listening is done. What it accepts may go on
+// until ctx is.
+func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
+	o := mine.asked
 	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, listenNetwork("tcp", target), target)
+	l, err := lc.Listen(ctx, listenNetwork("tcp", o.target), o.target)
 	if err != nil {
+		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
 	c.log.Info("listening", "kind", o.kind, "address", l.Addr())
 	c.serving.Go(func() {
-		c.held(ctx, stream, l.Addr().(*net.TCPAddr).Port)
+		c.held(listening, stream, l.Addr().(*net.TCPAddr).Port)
 		_ = l.Close()
+		c.server.claims.release(mine)
 		c.log.Info("no longer listening", "address", l.Addr())
 	})
 	if o.kind == kindListenSocks {
@@ -89,18 +110,21 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	})
 }
 
-// listenUDP listens for packets.
-func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening) {
+// listenUDP is listenTCP for packets.
+func (c *clientAt) listenUDP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
+	o := mine.asked
 	var lc net.ListenConfig
 	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
 	if err != nil {
+		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
 	c.log.Info("listening", "kind", o.kind, "address", pc.LocalAddr())
 	c.serving.Go(func() {
-		c.held(ctx, stream, pc.LocalAddr().(*net.UDPAddr).Port)
+		c.held(listening, stream, pc.LocalAddr().(*net.UDPAddr).Port)
 		_ = pc.Close()
+		c.server.claims.release(mine)
 		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
 	})
 	f := front{pc: pc.(*net.UDPConn), log: c.log, open: func(string) (*session, *kcp.Stream, error) {
@@ -112,7 +136,7 @@ func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening)
 
 // held tells the client the port, and waits until it ends the stream, or ctx is done.
 func (c *clientAt) held(ctx context.Context, stream *kcp.Stream, port int) {
-	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(codeShutdown)) })
+	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(endOf(ctx))) })
 	defer stop()
 	answer := binary.BigEndian.AppendUint16([]byte{statusOpen}, uint16(port))
 	if _, err := stream.Write(answer); err == nil {

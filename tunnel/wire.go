@@ -116,6 +116,7 @@ const (
 	codeFailed                          // anything else; the log of the other end says what
 	codeIdle                            // no packets for the time of -udp-timeout
 	codeShutdown                        // the other end shuts down, or the session is lost
+	codeTaken                           // a later session of the same user listens there
 )
 
 func (c refusal) Error() string {
@@ -144,6 +145,8 @@ func (c refusal) Error() string {
 		return "idle"
 	case codeShutdown:
 		return "the other end shuts down"
+	case codeTaken:
+		return "a later session of the same user listens there now"
 	}
 	return fmt.Sprintf("refused with code %d", uint64(c))
 }

@@ -154,7 +154,10 @@ func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
 	case err != nil:
 		log.Error("users not read again: the old ones stay", "error", err)
 	default:
-		s.SetUsers(users)
+		if err := s.SetUsers(users); err != nil {
+			log.Error("users not read again: the old ones stay", "error", err)
+			break
+		}
 		log.Info("users read again", "users", users.Len())
 	}
 	cert, err := serverCertificate(c)
