@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -78,6 +79,8 @@ type Client struct {
 	log      *slog.Logger
 	settings *kcp.Config
 	pool     pool
+
+	certificate atomic.Pointer[tls.Certificate] // nil: there is none
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -157,7 +160,9 @@ func (c *Client) kcpSettings() *kcp.Config {
 		ServerName: c.config.ServerName,
 	}
 	if c.config.Certificate != nil {
-		t.Certificates = []tls.Certificate{*c.config.Certificate}
+		c.certificate.Store(c.config.Certificate)
+		warnOfTime(c.log, c.config.Certificate)
+		t.GetClientCertificate = c.clientCertificate
 	}
 	if len(c.config.Fingerprints) > 0 {
 		t.VerifyConnection = pin(c.config.Fingerprints)
@@ -165,6 +170,26 @@ func (c *Client) kcpSettings() *kcp.Config {
 	}
 	s.TLS = t
 	return &s
+}
+
+// clientCertificate returns what the client shows to a server, if that knows one of its
+// authorities.
+func (c *Client) clientCertificate(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if own := c.certificate.Load(); asked.SupportsCertificate(own) == nil {
+		return own, nil
+	}
+	return new(tls.Certificate), nil
+}
+
+// SetCertificate puts another certificate in the place of that of ClientConfig, which has
+// to have one. Servers see it in new sessions.
+func (c *Client) SetCertificate(certificate *tls.Certificate) error {
+	if c.certificate.Load() == nil || certificate == nil {
+		return errors.New("tunnel: the client has no certificate to replace")
+	}
+	warnOfTime(c.log, certificate)
+	c.certificate.Store(certificate)
+	return nil
 }
 
 // Status returns what there is now.

@@ -2,6 +2,8 @@ package tunnel
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -97,10 +99,34 @@ func (c *Client) keep(ctx context.Context, w way) error {
 // permanent reports whether it makes no sense to try again after err.
 func permanent(err error) bool {
 	var hello *HelloError
-	var handshake *kcp.HandshakeError
 	var address *net.AddrError
-	return errors.As(err, &hello) && helloCode(hello.Code) != helloAttempts ||
-		errors.As(err, &handshake) || errors.As(err, &address)
+	if errors.As(err, &hello) {
+		return helloCode(hello.Code) != helloAttempts
+	}
+	return TurnedAway(err) || errors.As(err, &address)
+}
+
+// TurnedAway reports whether Run has ended with err because the server has turned the
+// client away, or is not the one that it should be. A certificate that is not valid yet,
+// or no longer, does not count: the clock of either end may be wrong, or somebody forgot
+// to renew it.
+func TurnedAway(err error) bool {
+	var hello *HelloError
+	var handshake *kcp.HandshakeError
+	return errors.As(err, &hello) || errors.As(err, &handshake) && !outOfTime(handshake)
+}
+
+// alertCertificateExpired is what a server says of a client's certificate that is not
+// valid at the moment (RFC 8446 §6.2).
+const alertCertificateExpired = tls.AlertError(45)
+
+// outOfTime reports whether a handshake has failed because a certificate is not valid at
+// the moment.
+func outOfTime(err *kcp.HandshakeError) bool {
+	var invalid x509.CertificateInvalidError
+	var alert tls.AlertError
+	return errors.As(err, &invalid) && invalid.Reason == x509.Expired ||
+		err.Remote && errors.As(err, &alert) && alert == alertCertificateExpired
 }
 
 // connect opens a session on a way, and serves it to its end. It calls welcomed once

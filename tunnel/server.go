@@ -198,6 +198,7 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 	if err != nil {
 		return err
 	}
+	warnOfTime(s.log, &certificate)
 	s.certificate.Store(&shown{certificate, fingerprint})
 	return nil
 }

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -82,9 +81,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 
 // exitCode returns the exit code for what has failed.
 func exitCode(err error) int {
-	var hello *tunnel.HelloError
-	var handshake *kcp.HandshakeError
-	if errors.As(err, &hello) || errors.As(err, &handshake) {
+	if tunnel.TurnedAway(err) {
 		return exitAway
 	}
 	return exitFailed
