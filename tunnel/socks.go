@@ -123,7 +123,8 @@ func socksReply(err error) uint8 {
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
 // has asked, until its connection ends. Each target has a flow.
 func socksAssociate(ctx context.Context, conn *net.TCPConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
-	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: conn.LocalAddr().(*net.TCPAddr).IP})
+	here := conn.LocalAddr().(*net.TCPAddr)
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: here.IP, Zone: here.Zone})
 	if err != nil {
 		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
 		return err
