@@ -70,6 +70,7 @@ type slot struct {
 
 // dialing is a session that is about to begin.
 type dialing struct {
+	since   time.Time
 	done    chan struct{} // closed when one of these is set
 	session *smux.Session
 	err     error
@@ -119,8 +120,8 @@ func (c *client) carry(conn *net.TCPConn) error {
 	return err
 }
 
-// dialPatience is how long a connection waits for a session of its own, when another one
-// could take it.
+// dialPatience is how long connections wait for a session that begins, when another one
+// could take them.
 const dialPatience = 250 * time.Millisecond
 
 // session returns the session for the next connection, in turn. If it has to begin, and
@@ -130,7 +131,7 @@ func (c *client) session() (*smux.Session, error) {
 	if d == nil {
 		return session, err
 	}
-	limit := time.NewTimer(dialPatience)
+	limit := time.NewTimer(time.Until(d.since.Add(dialPatience)))
 	defer limit.Stop()
 	select {
 	case <-d.done:
@@ -161,7 +162,7 @@ func (c *client) choose() (*dialing, *smux.Session, error) {
 		return nil, s.session, nil
 	}
 	if s.dialing == nil {
-		d := &dialing{done: make(chan struct{})}
+		d := &dialing{since: time.Now(), done: make(chan struct{})}
 		s.dialing = d
 		c.running.Go(func() { c.fill(s, d) })
 	}

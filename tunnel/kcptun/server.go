@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	kcp "github.com/arqnet/kcp/kcpgo"
@@ -118,6 +119,7 @@ func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
 	defer session.Close()
 	var streams sync.WaitGroup
 	defer streams.Wait()
+	var connecting atomic.Int64 // also those whose streams have ended meanwhile
 	for {
 		stream, err := session.AcceptStream()
 		if err != nil {
@@ -129,13 +131,15 @@ func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
 			_ = session.Close()
 			return
 		}
-		if session.NumStreams() > maxStreams {
+		if session.NumStreams() > maxStreams || connecting.Load() >= maxStreams {
 			log.Warn("connection refused: the session has as many as it may", "id", stream.ID())
 			_ = stream.Close()
 			continue
 		}
+		connecting.Add(1)
 		streams.Go(func() {
 			err := s.connect(ctx, stream)
+			connecting.Add(-1)
 			var op *net.OpError
 			switch {
 			case errors.As(err, &op) && op.Op == "dial":
