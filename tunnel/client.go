@@ -79,6 +79,7 @@ type Client struct {
 	log      *slog.Logger
 	settings *kcp.Config
 	pool     pool
+	serving  sync.WaitGroup // sessions of Run
 
 	certificate atomic.Pointer[tls.Certificate] // nil: there is none
 }
@@ -235,6 +236,7 @@ func (c *Client) Run(ctx context.Context) error {
 		l.close()
 	}
 	running.Wait()
+	c.serving.Wait()
 	return err
 }
 

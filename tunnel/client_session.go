@@ -55,7 +55,9 @@ func printable(s string) string {
 // serverAt is a session with a server at the client.
 type serverAt struct {
 	session
-	client *Client
+	client  *Client
+	way     way
+	leaving chan struct{} // closed when the server asks for another session
 
 	mu      sync.Mutex
 	reverse map[uint32]Remote // by the number of the stream that asked to listen
@@ -74,6 +76,9 @@ func (c *Client) keep(ctx context.Context, w way) error {
 		})
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, errLeaving) {
+			continue
 		}
 		failed++
 		switch {
@@ -141,24 +146,91 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		return err
 	}
 	welcomed()
-	if c.config.Observe != nil {
-		defer c.config.Observe(w.String(), conn.Endpoint())()
-	}
-	s := &serverAt{client: c, reverse: make(map[uint32]Remote)}
+	s := &serverAt{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
-		conn: conn, log: c.log.With("server", w), admit: s.admit,
+		conn: conn, log: c.log.With("server", w), admit: s.admit, leave: sync.OnceFunc(func() { close(s.leaving) }),
 		dialTimeout: c.config.DialTimeout, udpTimeout: c.config.UDPTimeout, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
 	c.pool.add(s)
-	err = s.serve(ctx, func(ctx context.Context) {
-		for _, r := range c.config.Remotes {
+	ended := make(chan error, 1)
+	c.serving.Go(func() { ended <- s.run(ctx) })
+	select {
+	case err := <-ended:
+		return err
+	case <-s.leaving:
+		s.log.Info("the server was upgraded: another session begins, and this one ends with its last connection")
+		return errLeaving
+	}
+}
+
+// errLeaving is why a client begins another session while there is one.
+var errLeaving = errors.New("the server was upgraded")
+
+// run serves the session to its end.
+func (s *serverAt) run(ctx context.Context) error {
+	if f := s.client.config.Observe; f != nil {
+		defer f(s.way.String(), s.conn.Endpoint())()
+	}
+	return s.serve(ctx, func(ctx context.Context) {
+		for _, r := range s.client.config.Remotes {
 			if r.Reverse {
 				s.serving.Go(func() { s.hold(ctx, r) })
 			}
 		}
-	}, func() { c.pool.remove(s) })
-	return err
+		s.serving.Go(func() { s.retire(ctx) })
+	}, func() { s.client.pool.remove(s) })
+}
+
+// isLeaving reports whether the server has asked for another session.
+func (s *serverAt) isLeaving() bool {
+	select {
+	case <-s.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
+// retire ends the session when the server has asked for another one, that has begun, and
+// nothing is left of this one.
+func (s *serverAt) retire(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.leaving:
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for idle := 0; idle < 2; { // what has just been opened counts a little later
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if idle++; !s.idle() || !s.client.pool.replaced(s) {
+			idle = 0
+		}
+	}
+	_ = s.conn.SetLinger(shutdownTime)
+	s.close(closeLeft, "another session has taken over")
+}
+
+// idle reports whether the session carries nothing.
+func (s *serverAt) idle() bool {
+	if s.active.Load() != 0 || s.handled.Load() != 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.mu.Lock()
+	defer s.session.mu.Unlock()
+	for stream := range s.carry {
+		if _, listens := s.reverse[stream.ID()]; !listens {
+			return false
+		}
+	}
+	return len(s.flows) == 0
 }
 
 // hello says who the client is, and waits for the answer.
@@ -249,7 +321,7 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
 	for {
 		err := s.listenThere(ctx, r, wait.reset)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || s.isLeaving() { // the next session listens
 			return
 		}
 		pause := wait.next(err)
@@ -280,8 +352,10 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) erro
 		_ = stream.Reset(uint64(codeGone))
 		s.release(stream)
 		s.mu.Lock()
-		delete(s.reverse, stream.ID())
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if !s.isLeaving() { // what has been accepted there meanwhile is served
+			delete(s.reverse, stream.ID())
+		}
 	}()
 	if err := awaitOpen(stream); err != nil {
 		return err

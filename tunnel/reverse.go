@@ -17,10 +17,10 @@ type claims struct {
 
 // claimKey is what one claim at most is for.
 type claimKey struct {
-	user    string
-	network string
-	address string
-	number  uint64 // of claims of port 0, for which the system chooses another each time
+	User    string
+	Network string
+	Address string
+	Number  uint64 // of claims of port 0, for which the system chooses another each time
 }
 
 // claim is an address on which a server listens for a client. Its fields do not change.
@@ -55,12 +55,15 @@ func (c *clientAt) claim(ctx context.Context, asked opening, end context.CancelC
 		network = "udp"
 	}
 	mine := &claim{
-		key: claimKey{user: c.identity.name, network: network, address: asked.target},
+		key: claimKey{User: c.identity.name, Network: network, Address: asked.target},
 		of:  c, asked: asked, end: end, closed: make(chan struct{}),
 	}
 	for {
 		before := s.take(mine)
 		if before == nil {
+			if mine.key.Number == 0 {
+				c.server.before.ask(request{What: wantRelease, Key: mine.key})
+			}
 			return mine, nil
 		}
 		if before.of == c || before.of.number > c.number && before.of.answers(ctx) {
@@ -93,9 +96,9 @@ func (c *clientAt) endIfDead(ctx context.Context) {
 func (s *claims) take(mine *claim) (before *claim) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if strings.HasSuffix(mine.key.address, ":0") {
+	if strings.HasSuffix(mine.key.Address, ":0") {
 		s.number++
-		mine.key.number = s.number
+		mine.key.Number = s.number
 	}
 	if before = s.all[mine.key]; before != nil {
 		return before

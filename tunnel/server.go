@@ -21,6 +21,15 @@ import (
 type ServerConfig struct {
 	// Addr is where to listen, as host:port of UDP.
 	Addr string
+	// Socket, if not nil, is the socket to use in place of Addr, such as one of systemd's.
+	// The server does not close it.
+	Socket net.PacketConn
+	// TakeOver, if it is set, is how the server takes over the socket of another process,
+	// which calls HandOver, in place of Addr. KCP has to be as there.
+	TakeOver Handover
+	// Reload, if not nil, is called by Reload, of this server or of one that has taken its
+	// place: it reads files again and calls SetUsers and SetCertificate.
+	Reload func()
 	// Certificate is what the server shows: that of LoadKey, or of an authority.
 	Certificate tls.Certificate
 	// ClientCAs, if not nil, are the authorities of client certificates, which take
@@ -67,12 +76,15 @@ type Server struct {
 	lobby       lobby
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
-
-	claims claims
+	claims      claims
+	before      *control      // of the server before this one; nil: there is none
+	passed      atomic.Bool   // HandOver was called
+	left        chan struct{} // closed when no more sessions begin here after that
 
 	mu       sync.Mutex
 	sessions map[*clientAt]bool
 	begun    uint64 // sessions there have been
+	cancel   func() // ends Serve; nil: before that
 }
 
 // shown is the certificate that a server shows.
@@ -83,7 +95,7 @@ type shown struct {
 
 // Listen opens the socket of a server. Clients are answered by Serve.
 func Listen(config *ServerConfig) (*Server, error) {
-	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, sessions: make(map[*clientAt]bool)}
+	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, left: make(chan struct{}), sessions: make(map[*clientAt]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -104,9 +116,11 @@ func Listen(config *ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.listener, err = kcp.Listen("udp", config.Addr, settings)
-	if err != nil {
+	if s.listener, err = config.open(settings); err != nil {
 		return nil, err
+	}
+	if config.TakeOver.Control != nil {
+		s.before = newControl(config.TakeOver.Control)
 	}
 	return s, nil
 }
@@ -269,11 +283,15 @@ func (s *Server) Status() Status {
 // Close closes the socket of a server on which Serve was not called.
 func (s *Server) Close() error { return s.listener.Endpoint().Close() }
 
-// Serve answers clients until ctx is done, and closes the socket then. It returns
-// nil if ctx is done, and otherwise why the socket has failed. When it returns,
+// Serve answers clients until ctx is done, and closes the socket then. After HandOver it
+// goes on until the last session here has ended. It returns nil then, and if ctx is done,
+// and otherwise why the socket has failed. When it returns,
 // everything has ended that it has begun.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.cancel = cancel
+	s.mu.Unlock()
 	var sessions sync.WaitGroup
 	var err error
 	for {
@@ -283,13 +301,20 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 		sessions.Go(func() { s.serveConn(ctx, conn) })
 	}
+	left := ctx.Err() == nil && s.passed.Load() && errors.Is(err, net.ErrClosed)
+	if left {
+		s.await(ctx, &sessions)
+	}
 	ended := ctx.Err() != nil
+	if ended {
+		s.before.ask(request{What: wantEnd})
+	}
 	cancel()
 	sessions.Wait()
 	limit, stop := context.WithTimeout(context.Background(), shutdownTime)
 	defer stop()
 	_ = s.listener.Shutdown(limit)
-	if ended {
+	if ended || left {
 		return nil
 	}
 	return err
@@ -322,6 +347,11 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	s.mu.Unlock()
 	c.log.Info("session begun")
 	c.endIfRevoked() // the users may have changed meanwhile
+	select {
+	case <-s.left: // it has waited while another server took over
+		c.serving.Go(c.askToLeave)
+	default:
+	}
 	err = c.serve(ctx, func(context.Context) {}, func() {
 		s.mu.Lock()
 		delete(s.sessions, c)

@@ -23,7 +23,9 @@ type session struct {
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit func(o opening) (target string, err error)
 	// listen, if not nil, carries out an opening that asks to listen.
-	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
+	listen func(ctx context.Context, stream *kcp.Stream, o opening)
+	// leave, if not nil, is called when the peer asks for another session.
+	leave       func()
 	dialTimeout time.Duration
 	udpTimeout  time.Duration
 	// failed is the level of log records of targets that cannot be dialled.
@@ -31,6 +33,7 @@ type session struct {
 
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
+	handled atomic.Int64 // streams of the peer that are being handled
 	serving sync.WaitGroup
 
 	mu    sync.Mutex
@@ -65,7 +68,11 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			}
 			return err
 		}
-		s.serving.Go(func() { s.handle(ctx, stream) })
+		s.handled.Add(1)
+		s.serving.Go(func() {
+			s.handle(ctx, stream)
+			s.handled.Add(-1)
+		})
 	}
 }
 
@@ -126,6 +133,7 @@ const (
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
 	closeReplaced = 4 // the client does not answer, and another session has its remotes
+	closeLeft     = 5 // the client has another session, as the server has asked for
 )
 
 // open opens a stream for o. The caller has to release it.
@@ -157,7 +165,7 @@ var interactive = map[uint16]bool{22: true, 23: true, 53: true, 3389: true, 5900
 // may be bulk.
 func (o opening) priority() int {
 	switch o.kind {
-	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks:
+	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks, kindLeave:
 		return 7
 	case kindUDP, kindSocksUDP, kindReverseUDP:
 		return 2
@@ -185,6 +193,14 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		return
 	}
 	switch o.kind {
+	case kindLeave:
+		if s.leave == nil {
+			s.refuse(stream, o, refusal(codeForbidden))
+			return
+		}
+		s.leave()
+		_ = stream.Close()
+		return
 	case kindListenTCP, kindListenUDP, kindListenSocks:
 		if s.listen == nil {
 			s.refuse(stream, o, refusal(codeForbidden))

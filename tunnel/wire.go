@@ -35,10 +35,11 @@ const (
 	kindListenSocks                 // the same for SOCKS5
 	kindReverseTCP                  // the server has accepted a connection
 	kindReverseUDP                  // the server has a new flow of UDP packets
+	kindLeave                       // the server asks the client to begin another session
 )
 
 func (k kind) String() string {
-	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "listen-socks", "reverse-tcp", "reverse-udp"}
+	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "listen-socks", "reverse-tcp", "reverse-udp", "leave"}
 	if int(k) < len(names) && k != 0 {
 		return names[k]
 	}
