@@ -87,3 +87,34 @@ func TestTurnedAwayForGood(t *testing.T) {
 	config.Password = "wrong"
 	require.True(t, TurnedAway(run(t, config)))
 }
+
+// Sessions end whose authority is removed, and new ones of the other begin. Who is known
+// by a password is not concerned.
+func TestAuthoritiesChange(t *testing.T) {
+	checkLeaks(t)
+	old, next := newAuthority(t), newAuthority(t)
+	both := old.pool.Clone()
+	both.AddCert(next.cert)
+	s := startServer(t, `{"laptop": [""], "phone": [""], "me:secret": [""]}`, func(c *ServerConfig) { c.ClientCAs = old.pool })
+	echoes := target(t, echo)
+	begin := func(a *authority, name string) *testClient {
+		config := clientConfig(t, s, "0:"+echoes)
+		if a != nil {
+			config.User, config.Password, config.Certificate = "", "", a.issue(t, name, time.Hour)
+		}
+		c := startClient(t, config)
+		exchange(t, dial(t, c.address(t)), 1000)
+		return c
+	}
+	laptop, me := begin(old, "laptop"), begin(nil, "")
+	require.NoError(t, s.SetClientCAs(both))
+	phone := begin(next, "phone")
+	require.Equal(t, 3, s.Status().Sessions)
+	require.NoError(t, s.SetClientCAs(next.pool))
+	waitFor(t, func() bool { return strings.Contains(laptop.log.String(), "no longer valid") })
+	waitFor(t, func() bool { return s.Status().Sessions == 2 })
+	require.Equal(t, 1, me.Status().Sessions)
+	require.Equal(t, 1, phone.Status().Sessions)
+	require.Error(t, s.SetClientCAs(nil))
+	require.Error(t, startServer(t, everything, nil).SetClientCAs(old.pool))
+}

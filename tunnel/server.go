@@ -76,6 +76,7 @@ type Server struct {
 	lobby       lobby
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
+	clientCAs   atomic.Pointer[x509.CertPool] // nil: there are none
 	claims      claims
 	before      *control      // of the server before this one; nil: there is none
 	passed      atomic.Bool   // HandOver was called
@@ -184,6 +185,13 @@ func (s *Server) settings() (*kcp.Config, error) {
 	}
 	if s.config.ClientCAs != nil {
 		c.TLS.ClientCAs, c.TLS.ClientAuth = s.config.ClientCAs, tls.VerifyClientCertIfGiven
+		s.clientCAs.Store(s.config.ClientCAs)
+		base := c.TLS.Clone()
+		c.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := base.Clone()
+			now.ClientCAs = s.clientCAs.Load()
+			return now, nil
+		}
 	}
 	if c.StatelessResetKey == nil {
 		key, err := resetKey(&s.config.Certificate)
@@ -217,6 +225,21 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 	return nil
 }
 
+// SetClientCAs puts other authorities in the place of ServerConfig.ClientCAs, of which
+// there have to be some. Sessions end whose client certificates are of none of them.
+func (s *Server) SetClientCAs(authorities *x509.CertPool) error {
+	if s.clientCAs.Load() == nil || authorities == nil {
+		return errors.New("tunnel: the server has no authorities of clients to replace")
+	}
+	s.clientCAs.Store(authorities)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.sessions {
+		c.endIfRevoked()
+	}
+	return nil
+}
+
 // Endpoint returns the endpoint of the server's sessions, for figures.
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 
@@ -240,7 +263,7 @@ func (s *Server) SetUsers(users *Users) error {
 
 // endIfRevoked ends the session if its identity is no longer valid.
 func (c *clientAt) endIfRevoked() {
-	if c.user() == nil {
+	if c.user() == nil || !c.certified() {
 		c.log.Info("session revoked: the identity is no longer valid")
 		go c.close(closeRevoked, "the identity is no longer valid")
 	}

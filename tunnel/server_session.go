@@ -2,6 +2,7 @@ package tunnel
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -22,6 +23,24 @@ type clientAt struct {
 
 // user returns the user of the session; nil: it is gone from the users.
 func (c *clientAt) user() *user { return c.identity.among(c.server.users.Load()) }
+
+// certified reports whether one of the authorities of now has signed the certificate that
+// the client is known by, if it is. That it has expired since is no reason to end it.
+func (c *clientAt) certified() bool {
+	if !c.identity.certificate {
+		return true
+	}
+	chain := c.conn.ConnectionState().TLS.PeerCertificates
+	options := x509.VerifyOptions{
+		Roots: c.server.clientCAs.Load(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, one := range chain[1:] {
+		options.Intermediates.AddCert(one)
+	}
+	_, err := chain[0].Verify(options)
+	var invalid x509.CertificateInvalidError
+	return err == nil || errors.As(err, &invalid) && invalid.Reason == x509.Expired
+}
 
 // admit says what to dial for the client.
 func (c *clientAt) admit(o opening) (string, error) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -142,6 +143,9 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 	}
 	fromFlags(c, &config)
 	config.Logger = log
+	config.Listening = func(net.Addr) { notifySystemd("READY=1") }
+	ctx, stop := p.survivesHangUp(ctx, func() { log.Info("there is nothing to read again") })
+	defer stop()
 	err = run(ctx, config)
 	var bad *kcptun.SettingError
 	if errors.As(err, &bad) {

@@ -44,8 +44,9 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	completing     bool // a shell asks what may come next
-	// notify has signals sent to c that ask a server to read its files again; nil:
-	// there are none. Other commands end with that signal.
+	args           []string
+	// notify has signals sent to c that ask for files to be read again; nil: there are
+	// none.
 	notify func(c chan<- os.Signal)
 }
 
@@ -60,6 +61,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // run runs the command until it ends, or ctx is done, and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
+	p.args = args
 	p.completing = args[len(args)-1] == "--generate-shell-completion"
 	root := p.commands()
 	err := root.Run(ctx, args)

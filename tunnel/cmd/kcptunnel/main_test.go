@@ -316,7 +316,13 @@ func TestReload(t *testing.T) {
 	reload := <-s.reload
 	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `users not read again.*users.json`)
+	find(t, s.err, `reload failed, keeping the old users.*users.json`)
+	says(t, local)
+
+	// What the start refuses: nobody has an authority.
+	require.NoError(t, os.WriteFile(users, []byte(`{"me": [""]}`), 0o600))
+	reload <- syscall.SIGHUP
+	find(t, s.err, `reload failed, keeping the old users.*no authority`)
 	says(t, local)
 
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
