@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -86,17 +85,18 @@ func (s *systemd) ready(t *testing.T) int {
 }
 
 // A server is replaced several times while connections of each kind carry bytes through a
-// link that loses 2 %. None of them ends, and each has its own bytes. Each process ends
-// with its last connection.
+// link that loses 2 %. None of them ends, and each has its own bytes. With the
+// newest process all end.
 func TestUpgrades(t *testing.T) {
 	times, conns, every := 3, 10, 100*time.Millisecond
 	if os.Getenv("KCP_UPGRADES") != "" { // as the field asks for: five in a minute
 		times, conns, every = 5, 100, 12*time.Second
 	}
-	at := echo(t)
+	target := "127.0.0.1:" + port(t)
+	(*host)(nil).echoes(t, target)
 	notified, env := newSystemd(t)
 	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(t.TempDir(), "server.pem")
-	debug, reverse := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
+	debug, reverse, proxy, packets := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
 	s := run(t, env, "server", "-auth", users, "-key", key, "-debug", debug, "127.0.0.1:0")
 	pids := []int{notified.ready(t)}
 	require.Equal(t, s.cmd.Process.Pid, pids[0])
@@ -106,19 +106,32 @@ func TestUpgrades(t *testing.T) {
 	relay, err := netsim.NewRelay(server, link, link, 1)
 	require.NoError(t, err)
 	defer relay.Close()
-	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", relay.Addr().String(), "0:"+at, "R:"+reverse+":"+at)
-	forward := find(t, c.err, `msg=listening .*address=(\S+)`)
-	find(t, c.err, `the server listens`)
+	forward, local, flows := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
+	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", relay.Addr().String(),
+		forward+":"+target, local+":socks", flows+":"+target+"/udp", "R:"+reverse+":"+target, "R:"+proxy+":socks", "R:"+packets+":"+target+"/udp")
+	find(t, c.err, `(?s)(the server listens.*){3}`)
 
 	var running sync.WaitGroup
-	failed, stop, rounds := make(chan error, 2*conns), make(chan struct{}), new(atomic.Int64)
-	for i := range 2 * conns {
-		address := []string{forward, reverse}[i%2]
-		running.Go(func() { failed <- keepsTalking(address, uint32(i), stop, rounds) })
+	failed, stop, rounds := make(chan error, 8*conns), make(chan struct{}), new(atomic.Int64)
+	for range conns {
+		for _, one := range []struct {
+			network, at string
+			socks       bool
+		}{
+			{"tcp", forward, false}, {"tcp", local, true}, {"udp", flows, false}, {"udp", local, true},
+			{"tcp", reverse, false}, {"tcp", proxy, true}, {"udp", packets, false}, {"udp", proxy, true},
+		} {
+			conn := openAt(t, nil, one.network, one.at, target, one.socks)
+			running.Go(func() {
+				failed <- talks(conn, one.network == "udp", stop, rounds)
+				_ = conn.Close()
+			})
+		}
 	}
 	waits := func() {
 		now := rounds.Load()
-		require.Eventually(t, func() bool { return rounds.Load() >= now+int64(20*conns) || len(failed) > 0 }, 3*patience, time.Millisecond)
+		require.Eventually(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 }, 3*patience, time.Millisecond)
+		require.Empty(t, failed)
 	}
 	waits()
 	for range times {
@@ -147,45 +160,14 @@ func TestUpgrades(t *testing.T) {
 	require.True(t, lives(pids[0]), "it has connections")
 	close(stop)
 	running.Wait()
-	for range 2 * conns {
+	for range 8 * conns {
 		require.NoError(t, <-failed)
-	}
-	for _, pid := range pids[:times] {
-		require.Eventually(t, func() bool { return !lives(pid) }, 2*patience, 10*time.Millisecond, "process %d does not end", pid)
 	}
 	transfers(t, forward, 10_000)
 	transfers(t, reverse, 10_000)
 	require.NoError(t, syscall.Kill(pids[times], syscall.SIGTERM))
-	require.Eventually(t, func() bool { return !lives(pids[times]) }, patience, 10*time.Millisecond)
-}
-
-// keepsTalking sends to an echo, and compares what returns, on one connection.
-func keepsTalking(address string, seed uint32, stop <-chan struct{}, rounds *atomic.Int64) error {
-	conn, err := net.Dial("tcp", address)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	for n := uint32(0); ; n++ {
-		select {
-		case <-stop:
-			return nil
-		default:
-		}
-		want := content(1000 + seed + n%1000)
-		_ = conn.SetDeadline(time.Now().Add(3 * patience))
-		if _, err := conn.Write(want); err != nil {
-			return err
-		}
-		got := make([]byte, len(want))
-		if _, err := io.ReadFull(conn, got); err != nil {
-			return err
-		}
-		if string(got) != string(want) {
-			return errors.New("other bytes")
-		}
-		rounds.Add(1)
-		time.Sleep(5 * time.Millisecond)
+	for _, pid := range pids { // those before have flows that are not idle yet
+		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "process %d does not end", pid)
 	}
 }
 
