@@ -3,6 +3,8 @@ package tunnel
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -23,13 +25,63 @@ type claimKey struct {
 	Number  uint64 // of claims of port 0, for which the system chooses another each time
 }
 
-// claim is an address on which a server listens for a client. Its fields do not change.
+// socket is a listener, or a socket of UDP.
+type socket interface{ File() (*os.File, error) }
+
+// claim is an address on which a server listens for a client. The first fields do not
+// change, but for inherited before there is a socket.
 type claim struct {
 	key    claimKey
 	of     *clientAt
 	asked  opening
 	end    context.CancelCauseFunc // ends it, with the refusal that the client gets
 	closed chan struct{}           // closed when nobody listens there any more
+	// inherited is a copy of the socket of the claim before, or nil. So what waits in it is
+	// not lost, and nobody else comes in between.
+	inherited *os.File
+
+	socket socket // that listens; nil: not yet; guarded by claims.mu
+}
+
+// listens says which socket is that of the claim.
+func (s *claims) listens(one *claim, with socket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	one.socket = with
+}
+
+// copyOf returns a copy of the socket of a claim, or nil.
+func (s *claims) copyOf(one *claim) *os.File {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if one.socket == nil {
+		return nil
+	}
+	file, err := one.socket.File()
+	if err != nil {
+		return nil // Windows has none; another one is opened
+	}
+	return file
+}
+
+// listenTCP returns the listener of the claim.
+func (c *claim) listenTCP(ctx context.Context) (net.Listener, error) {
+	if file := c.inherited; file != nil {
+		defer file.Close()
+		return net.FileListener(file)
+	}
+	var lc net.ListenConfig
+	return lc.Listen(ctx, listenNetwork("tcp", c.asked.target), c.asked.target)
+}
+
+// listenUDP returns the socket of the claim.
+func (c *claim) listenUDP(ctx context.Context) (net.PacketConn, error) {
+	if file := c.inherited; file != nil {
+		defer file.Close()
+		return net.FilePacketConn(file)
+	}
+	var lc net.ListenConfig
+	return lc.ListenPacket(ctx, listenNetwork("udp", c.asked.target), c.asked.target)
 }
 
 // aliveWait is how long a client may take to answer, while another one of its user waits
@@ -62,24 +114,40 @@ func (c *clientAt) claim(ctx context.Context, asked opening, end context.CancelC
 		before := s.take(mine)
 		if before == nil {
 			if mine.key.Number == 0 {
-				c.server.before.ask(request{What: wantRelease, Key: mine.key})
+				mine.inherit(c.server.before.ask(request{What: wantRelease, Key: mine.key}))
 			}
 			return mine, nil
 		}
 		if before.of == c || before.of.number > c.number && before.of.answers(ctx) {
+			mine.disown()
 			return nil, refusal(codeInUse)
 		}
-		if ctx.Err() != nil {
-			return nil, refusal(codeShutdown)
-		}
 		c.log.Info("takes over", "kind", asked.kind, "address", asked.target, "from", before.of.conn.RemoteAddr())
+		mine.inherit(s.copyOf(before))
 		before.end(codeTaken)
 		c.serving.Go(func() { before.of.endIfDead(ctx) })
 		select {
 		case <-before.closed:
 		case <-ctx.Done():
+			mine.disown()
 			return nil, refusal(codeShutdown)
 		}
+	}
+}
+
+// inherit has the claim use a socket, unless it is nil.
+func (c *claim) inherit(socket *os.File) {
+	if socket != nil {
+		c.disown()
+		c.inherited = socket
+	}
+}
+
+// disown closes the inherited socket, if there is one.
+func (c *claim) disown() {
+	if c.inherited != nil {
+		_ = c.inherited.Close()
+		c.inherited = nil
 	}
 }
 

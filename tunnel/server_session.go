@@ -94,13 +94,13 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 // until ctx is.
 func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
 	o := mine.asked
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, listenNetwork("tcp", o.target), o.target)
+	l, err := mine.listenTCP(ctx)
 	if err != nil {
 		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
+	c.server.claims.listens(mine, l.(*net.TCPListener))
 	c.log.Info("listening", "kind", o.kind, "address", l.Addr())
 	c.serving.Go(func() {
 		c.held(listening, stream, l.Addr().(*net.TCPAddr).Port)
@@ -132,13 +132,13 @@ func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream,
 // listenUDP is listenTCP for packets.
 func (c *clientAt) listenUDP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
 	o := mine.asked
-	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
+	pc, err := mine.listenUDP(ctx)
 	if err != nil {
 		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
+	c.server.claims.listens(mine, pc.(*net.UDPConn))
 	c.log.Info("listening", "kind", o.kind, "address", pc.LocalAddr())
 	c.serving.Go(func() {
 		c.held(listening, stream, pc.LocalAddr().(*net.UDPAddr).Port)

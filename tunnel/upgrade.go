@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"time"
 
@@ -87,7 +88,7 @@ func (s *Server) await(ctx context.Context, sessions *sync.WaitGroup) {
 // server that is the first.
 type control struct {
 	conn    *net.UnixConn
-	answers chan struct{}
+	answers chan *os.File // each with a socket, or nil
 	gone    chan struct{} // closed when the other server has ended
 
 	asking sync.Mutex // one request is under way at a time
@@ -110,30 +111,33 @@ const controlWait = 5 * time.Second
 
 // newControl returns the control of the server at the other end of conn.
 func newControl(conn *net.UnixConn) *control {
-	c := &control{conn: conn, answers: make(chan struct{}, 1), gone: make(chan struct{})}
+	c := &control{conn: conn, answers: make(chan *os.File), gone: make(chan struct{})}
 	go func() {
 		defer close(c.gone)
 		defer conn.Close()
-		dec := json.NewDecoder(conn)
 		for {
-			var answer struct{}
-			if dec.Decode(&answer) != nil {
+			socket, err := readAnswer(conn)
+			if err != nil {
 				return
 			}
 			select {
-			case c.answers <- answer:
-			default: // nobody has asked
+			case c.answers <- socket:
+			case <-time.After(controlWait): // nobody has asked, or waits any more
+				if socket != nil {
+					_ = socket.Close()
+				}
+				return
 			}
 		}
 	}()
 	return c
 }
 
-// ask has the other server do something, and waits until it has. One that does not answer
-// is left alone from then on.
-func (c *control) ask(r request) {
+// ask has the other server do something, and waits until it has. It returns the socket
+// that comes with the answer, or nil. One that does not answer is left alone from then on.
+func (c *control) ask(r request) (socket *os.File) {
 	if c == nil {
-		return
+		return nil
 	}
 	c.asking.Lock()
 	defer c.asking.Unlock()
@@ -143,14 +147,15 @@ func (c *control) ask(r request) {
 	err := json.NewEncoder(c.conn).Encode(r)
 	if err == nil {
 		select {
-		case <-c.answers:
-			return
+		case socket = <-c.answers:
+			return socket
 		case <-c.gone:
-			return
+			return nil
 		case <-limit.C:
 		}
 	}
 	_ = c.conn.Close()
+	return nil
 }
 
 // wait waits until the other server has ended.
@@ -167,22 +172,29 @@ func (c *control) wait(ctx context.Context) {
 // serveControl does what the server behind this one asks for, and has the one before do
 // it as well.
 func (s *Server) serveControl(conn *net.UnixConn) {
-	dec, enc := json.NewDecoder(conn), json.NewEncoder(conn)
+	dec := json.NewDecoder(conn)
 	for {
 		var r request
 		if dec.Decode(&r) != nil {
 			return
 		}
+		var socket *os.File
 		switch r.What {
 		case wantReload:
 			s.reloadHere()
 		case wantRelease:
-			s.claims.give(r.Key)
+			socket = s.claims.give(r.Key)
 		case wantEnd:
 			s.end()
 		}
-		s.before.ask(r)
-		if enc.Encode(struct{}{}) != nil {
+		if socket == nil {
+			socket = s.before.ask(r)
+		}
+		err := writeAnswer(conn, socket)
+		if socket != nil {
+			_ = socket.Close()
+		}
+		if err != nil {
 			return
 		}
 	}
@@ -212,14 +224,15 @@ func (s *Server) end() {
 }
 
 // give ends a claim for a client that asks at a later server, and waits until nobody
-// listens there any more.
-func (s *claims) give(key claimKey) {
+// listens there any more. It returns a copy of the socket, or nil.
+func (s *claims) give(key claimKey) *os.File {
 	s.mu.Lock()
 	one := s.all[key]
 	s.mu.Unlock()
 	if one == nil {
-		return
+		return nil
 	}
+	socket := s.copyOf(one)
 	one.end(codeTaken)
 	limit := time.NewTimer(controlWait / 2)
 	defer limit.Stop()
@@ -228,6 +241,7 @@ func (s *claims) give(key claimKey) {
 	case <-limit.C:
 	}
 	go one.of.endIfDead(context.Background())
+	return socket
 }
 
 // open returns the listener of a server: on the socket of another one, on one that the

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -112,7 +113,7 @@ func TestUpgrades(t *testing.T) {
 	find(t, c.err, `(?s)(the server listens.*){3}`)
 
 	var running sync.WaitGroup
-	failed, stop, rounds := make(chan error, 8*conns), make(chan struct{}), new(atomic.Int64)
+	failed, stop, rounds := make(chan error, 8*conns+2), make(chan struct{}), new(atomic.Int64)
 	for range conns {
 		for _, one := range []struct {
 			network, at string
@@ -131,22 +132,26 @@ func TestUpgrades(t *testing.T) {
 	waits := func() {
 		now := rounds.Load()
 		require.Eventually(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 }, 3*patience, time.Millisecond)
-		require.Empty(t, failed)
+		select {
+		case err := <-failed:
+			require.NoError(t, err)
+			t.Fatal("ended")
+		default:
+		}
+	}
+	for _, address := range []string{forward, reverse} { // new ones all the time
+		running.Go(func() { failed <- begins(address, stop) })
 	}
 	waits()
 	for range times {
 		require.NoError(t, syscall.Kill(pids[len(pids)-1], syscall.SIGUSR2))
 		pids = append(pids, notified.ready(t))
 		waits()
-		transfers(t, forward, 10_000)
-		require.Eventually(t, func() bool { // the client listens anew, at the new process
-			conn, err := net.Dial("tcp", reverse)
-			if err == nil {
-				_ = conn.Close()
-			}
-			return err == nil
-		}, patience, time.Millisecond)
-		time.Sleep(every)
+		select {
+		case <-time.After(every):
+		case err := <-failed:
+			require.NoError(t, err)
+		}
 	}
 	require.Eventually(t, func() bool {
 		r, err := http.Get("http://" + debug + "/metrics")
@@ -160,7 +165,7 @@ func TestUpgrades(t *testing.T) {
 	require.True(t, lives(pids[0]), "it has connections")
 	close(stop)
 	running.Wait()
-	for range 8 * conns {
+	for range 8*conns + 2 {
 		require.NoError(t, <-failed)
 	}
 	transfers(t, forward, 10_000)
@@ -168,6 +173,35 @@ func TestUpgrades(t *testing.T) {
 	require.NoError(t, syscall.Kill(pids[times], syscall.SIGTERM))
 	for _, pid := range pids { // those before have flows that are not idle yet
 		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "process %d does not end", pid)
+	}
+}
+
+// begins begins one connection after the other, and sends a little through each.
+func begins(address string, stop <-chan struct{}) error {
+	for n := uint32(0); ; n++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		want := content(100 + n%100)
+		_ = conn.SetDeadline(time.Now().Add(3 * patience))
+		_, err = conn.Write(want)
+		got := make([]byte, len(want))
+		if err == nil {
+			_, err = io.ReadFull(conn, got)
+		}
+		_ = conn.Close()
+		if err != nil {
+			return fmt.Errorf("connection %d with %s: %w", n, address, err)
+		}
+		if string(got) != string(want) {
+			return errors.New("other bytes")
+		}
 	}
 }
 
