@@ -15,6 +15,8 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
+# The same of the module tunnel.
+FUZZ_TUNNEL = ./kcptun:FuzzCompressed ./cmd/kcptunnel:FuzzFileOfKcptun ./cmd/kcptunnel:FuzzConfigFile
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so one of them shows most.
@@ -207,6 +209,10 @@ schedules:
 fuzz:
 	@for f in $(FUZZ); do \
 		echo "== $$f for $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
+	done
+	@cd tunnel && for f in $(FUZZ_TUNNEL); do \
+		echo "== tunnel/$$f for $(FUZZTIME)"; \
 		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
 	done
 
