@@ -5,9 +5,11 @@ import (
 	"io"
 	"net"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -83,7 +85,7 @@ func TestReverseIsTakenOver(t *testing.T) {
 			case "tcp":
 				exchange(t, dial(t, at), 1000)
 				_, err := io.ReadAll(before)
-				require.Error(t, err)
+				require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
 			}
 			waitFor(t, func() bool { return s.Status().Sessions == 1 })
 		})
