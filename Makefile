@@ -16,7 +16,7 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
 # The same of the module tunnel.
-FUZZ_TUNNEL = .:FuzzSocks .:FuzzSocksPacket .:FuzzHello .:FuzzUsers .:FuzzRules
+FUZZ_TUNNEL = .:FuzzSocks .:FuzzSocksPacket .:FuzzHello .:FuzzUsers .:FuzzRules ./kcptun:FuzzCompressed ./cmd/kcptunnel:FuzzFileOfKcptun ./cmd/kcptunnel:FuzzConfigFile
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so one of them shows most.

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -81,6 +82,9 @@ type Client struct {
 	settings *kcp.Config
 	pool     pool
 	account  *account
+	serving  sync.WaitGroup // sessions of Run
+
+	certificate atomic.Pointer[tls.Certificate] // nil: there is none
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -155,7 +159,7 @@ func (c *Client) kcpSettings() *kcp.Config {
 		s.Redundancy = defaultRedundancy
 	}
 	if s.KeepAlive == 0 {
-		s.KeepAlive = 10 * time.Second
+		s.KeepAlive = defaultKeepAlive
 	}
 	t := &tls.Config{
 		NextProtos: []string{protocol},
@@ -164,7 +168,9 @@ func (c *Client) kcpSettings() *kcp.Config {
 		ServerName: c.config.ServerName,
 	}
 	if c.config.Certificate != nil {
-		t.Certificates = []tls.Certificate{*c.config.Certificate}
+		c.certificate.Store(c.config.Certificate)
+		warnOfTime(c.log, c.config.Certificate)
+		t.GetClientCertificate = c.clientCertificate
 	}
 	if len(c.config.Fingerprints) > 0 {
 		t.VerifyConnection = pin(c.config.Fingerprints)
@@ -172,6 +178,26 @@ func (c *Client) kcpSettings() *kcp.Config {
 	}
 	s.TLS = t
 	return &s
+}
+
+// clientCertificate returns what the client shows to a server, if that knows one of its
+// authorities.
+func (c *Client) clientCertificate(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if own := c.certificate.Load(); asked.SupportsCertificate(own) == nil {
+		return own, nil
+	}
+	return new(tls.Certificate), nil
+}
+
+// SetCertificate puts another certificate in the place of that of ClientConfig, which has
+// to have one. Servers see it in new sessions.
+func (c *Client) SetCertificate(certificate *tls.Certificate) error {
+	if c.certificate.Load() == nil || certificate == nil {
+		return errors.New("tunnel: the client has no certificate to replace")
+	}
+	warnOfTime(c.log, certificate)
+	c.certificate.Store(certificate)
+	return nil
 }
 
 // Status returns what there is now.
@@ -217,6 +243,7 @@ func (c *Client) Run(ctx context.Context) error {
 		l.close()
 	}
 	running.Wait()
+	c.serving.Wait()
 	return err
 }
 

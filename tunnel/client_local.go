@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 			}
 			at = l.tcp.Addr()
 		}
+		at = withZone(at, r.Listen)
 		all = append(all, l)
 		c.log.Info("listening", "remote", r, "address", at)
 		if f := c.config.Listening; f != nil {
@@ -57,6 +59,23 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		}
 	}
 	return all, nil
+}
+
+// withZone returns an address with the zone of what was asked for: Linux leaves it out
+// of the address of a socket that listens.
+func withZone(at net.Addr, asked string) net.Addr {
+	host, _, _ := net.SplitHostPort(asked) // ParseRemote has looked at it
+	a, err := netip.ParseAddr(host)
+	if err != nil || a.Zone() == "" {
+		return at
+	}
+	switch at := at.(type) {
+	case *net.TCPAddr:
+		return &net.TCPAddr{IP: at.IP, Port: at.Port, Zone: a.Zone()}
+	case *net.UDPAddr:
+		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: a.Zone()}
+	}
+	return at
 }
 
 // close closes the socket.

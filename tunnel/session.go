@@ -25,7 +25,9 @@ type session struct {
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit func(o opening) (target string, err error)
 	// listen, if not nil, carries out an opening that asks to listen.
-	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
+	listen func(ctx context.Context, stream *kcp.Stream, o opening)
+	// leave, if not nil, is called when the peer asks for another session.
+	leave       func()
 	dialTimeout time.Duration
 	// connect dials targets; nil: net.Dialer does.
 	connect func(ctx context.Context, network, address string) (net.Conn, error)
@@ -36,6 +38,7 @@ type session struct {
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
 	evicted atomic.Int64 // flows that were ended to make room
+	handled atomic.Int64 // streams of the peer that are being handled
 	serving sync.WaitGroup
 
 	beginning chan struct{} // has an element for each stream that begins; serve has it
@@ -92,6 +95,8 @@ func (s *session) begin(ctx context.Context, stream *kcp.Stream) {
 		s.serving.Go(func() {
 			begun := sync.OnceFunc(func() { <-s.beginning })
 			defer begun()
+			s.handled.Add(1)
+			defer s.handled.Add(-1)
 			s.handle(ctx, stream, begun)
 		})
 	case <-ctx.Done():
@@ -156,7 +161,9 @@ const (
 	closeShutdown = 1 // this end shuts down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
-	closeRoom     = 4 // it makes room for another client that has not shown an identity yet
+	closeReplaced = 4 // the client does not answer, and another session has its remotes
+	closeLeft     = 5 // the client has another session, as the server has asked for
+	closeRoom     = 6 // it makes room for another client that has not shown an identity yet
 )
 
 // open opens a stream for o. The caller has to release it.
@@ -188,7 +195,7 @@ var interactive = map[uint16]bool{22: true, 23: true, 53: true, 3389: true, 5900
 // may be bulk.
 func (o opening) priority() int {
 	switch o.kind {
-	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks:
+	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks, kindLeave:
 		return 7
 	case kindUDP, kindSocksUDP, kindReverseUDP:
 		return 2
@@ -217,6 +224,14 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) 
 		return
 	}
 	switch o.kind {
+	case kindLeave:
+		if s.leave == nil {
+			s.refuse(stream, o, refusal(codeForbidden))
+			return
+		}
+		s.leave()
+		_ = stream.Close()
+		return
 	case kindListenTCP, kindListenUDP, kindListenSocks:
 		if s.listen == nil {
 			s.refuse(stream, o, refusal(codeForbidden))

@@ -97,7 +97,7 @@ func loadPair(cert, key string) (tls.Certificate, error) {
 // begin reads the file of -config, and returns the screen and the log of a command.
 func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
 	if path := c.String(configFlag); path != "" {
-		if err := applyFile(c, path, false); err != nil {
+		if err := applyFile(c, path); err != nil {
 			return nil, nil, err
 		}
 	}

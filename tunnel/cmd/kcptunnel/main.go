@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -45,8 +44,9 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	completing     bool // a shell asks what may come next
-	// notify has signals sent to c that ask a server to read its files again; nil:
-	// there are none. Other commands end with that signal.
+	args           []string
+	// notify has signals sent to c that ask for files to be read again; nil: there are
+	// none.
 	notify func(c chan<- os.Signal)
 }
 
@@ -61,6 +61,7 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // run runs the command until it ends, or ctx is done, and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
+	p.args = args
 	p.completing = args[len(args)-1] == "--generate-shell-completion"
 	stderr := patient(p.stderr)
 	p.stderr = stderr
@@ -85,9 +86,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 
 // exitCode returns the exit code for what has failed.
 func exitCode(err error) int {
-	var hello *tunnel.HelloError
-	var handshake *kcp.HandshakeError
-	if errors.As(err, &hello) || errors.As(err, &handshake) {
+	if tunnel.TurnedAway(err) {
 		return exitAway
 	}
 	return exitFailed

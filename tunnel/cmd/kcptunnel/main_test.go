@@ -248,7 +248,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"client", "-auth", "me:x", "-bind", "a b", "host:1", "80"}, `"a b"`},
 		{[]string{"client", "-udp-timeout", "-3s"}, "-3s is negative"},
 		{[]string{"kcptun-client", "-crypt", "rot13"}, "rot13"},
-		{[]string{"kcptun-client", "-c", file(t, "c", `{"crypto": "aes"}`)}, "crypto"},
+		{[]string{"kcptun-client", "-c", file(t, "c", `{"conn": "two"}`)}, "conn"},
 		{[]string{"kcptun-server", "-tcp"}, "-tcp"},
 		{[]string{"kcptun-server", "-mtu", "9000"}, "9000"},
 		{[]string{"kcptun-server", "x"}, `"x"`},
@@ -317,6 +317,12 @@ func TestReload(t *testing.T) {
 	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
 	reload <- syscall.SIGHUP
 	find(t, s.err, `reload failed, keeping the old users.*users.json`)
+	says(t, local)
+
+	// What the start refuses: nobody has an authority.
+	require.NoError(t, os.WriteFile(users, []byte(`{"me": [""]}`), 0o600))
+	reload <- syscall.SIGHUP
+	find(t, s.err, `reload failed, keeping the old users.*no authority`)
 	says(t, local)
 
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
