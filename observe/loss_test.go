@@ -86,3 +86,34 @@ func TestNamesOnThePage(t *testing.T) {
 		require.Contains(t, w.Body.String(), `"matching":1,`)
 	})
 }
+
+// What a path takes longer than it can is in a metric of its own.
+func TestQueueing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		network := netsim.NewNetwork(1, netsim.LinkConfig{Delay: 10 * time.Millisecond})
+		endpoint := func(addr string) *kcp.Endpoint {
+			pc, err := network.Listen(addr)
+			require.NoError(t, err)
+			e, err := kcp.NewEndpoint(pc, nil)
+			require.NoError(t, err)
+			t.Cleanup(func() { _, _ = e.Close(), pc.Close() })
+			return e
+		}
+		server, client := endpoint("10.0.0.1:4000"), endpoint("10.0.0.2:5000")
+		_, err := server.Listen()
+		require.NoError(t, err)
+		c, err := client.Dial(context.Background(), server.LocalAddr())
+		require.NoError(t, err)
+		var s Endpoints
+		s.Add("client", client)
+		has(t, text(t, &s), `kcp_session_queueing_seconds{endpoint="client",share="0.5"} 0`+"\n")
+		network.SetLink("10.0.0.2", "10.0.0.1", netsim.LinkConfig{Delay: 60 * time.Millisecond})
+		for range 60 {
+			_, err := c.Ping(context.Background())
+			require.NoError(t, err)
+		}
+		has(t, text(t, &s), `kcp_session_queueing_seconds{endpoint="client",share="0.5"} 0.0`)
+		require.NotContains(t, text(t, &s), `kcp_session_queueing_seconds{endpoint="client",share="0.5"} 0`+"\n")
+		require.Greater(t, c.Stats().RTT-c.Stats().RTTMin, 40*time.Millisecond)
+	})
+}
