@@ -278,9 +278,12 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, "too many sessions have not shown who they are") })
+	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.leave(visitor)
+	if visitor.ended.Load() {
+		err = errFull
+	}
 	if err != nil {
 		s.warn("client turned away", "client", addr, "error", err)
 		return
