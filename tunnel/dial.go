@@ -18,8 +18,8 @@ func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, 
 		return nil, err
 	}
 	o.target = target
-	if at, err := netip.ParseAddrPort(target); err == nil && network == "udp" { // it does not wait
-		conn, err := s.connectOr()(ctx, network, at.String())
+	if at, err := netip.ParseAddrPort(target); err == nil && network == "udp" && s.connect == nil {
+		conn, err := net.DialUDP(network, nil, net.UDPAddrFromAddrPort(at)) // it does not wait
 		if err != nil {
 			return nil, &dialError{dialRefusal(err), err}
 		}
@@ -36,14 +36,6 @@ func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, 
 	return conn, nil
 }
 
-// connectOr returns what dials targets.
-func (s *session) connectOr() func(ctx context.Context, network, address string) (net.Conn, error) {
-	if s.connect != nil {
-		return s.connect
-	}
-	return new(net.Dialer).DialContext
-}
-
 // connectAny connects with the first of the addresses that it can, when it is the
 // user's turn.
 func (s *session) connectAny(ctx context.Context, network string, all []string) (conn net.Conn, err error) {
@@ -51,8 +43,12 @@ func (s *session) connectAny(ctx context.Context, network string, all []string) 
 		return nil, err
 	}
 	defer s.account.endDial()
+	connect := s.connect
+	if connect == nil {
+		connect = new(net.Dialer).DialContext
+	}
 	for _, at := range all {
-		if conn, err = s.connectOr()(ctx, network, at); err == nil {
+		if conn, err = connect(ctx, network, at); err == nil {
 			return conn, nil
 		}
 	}

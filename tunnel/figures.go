@@ -206,9 +206,6 @@ func (t *tallies) away(err error) (name string, left bool) {
 	return name, left
 }
 
-// errFull means that too many clients have not shown who they are.
-var errFull = errors.New("too many sessions have not shown who they are")
-
 // Figures returns what the users do now and have done.
 func (s *Server) Figures() Figures {
 	t := &s.tallies

@@ -2,10 +2,12 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -37,7 +39,11 @@ type visitor struct {
 	network netip.Prefix
 	around  netip.Prefix // the network of its network, which one owner may have whole
 	end     func()       // ends the session
+	ended   atomic.Bool  // to make room
 }
+
+// errFull is why a session was ended to make room.
+var errFull = errors.New("too many sessions have not shown who they are")
 
 // around returns the network that one owner may have whole: 24 bits of IPv4, 48 of IPv6.
 func around(network netip.Prefix) netip.Prefix {
@@ -52,12 +58,13 @@ func around(network netip.Prefix) netip.Prefix {
 // enter takes in a session from addr, and ends another one if there is no room.
 func (l *lobby) enter(addr net.Addr, end func()) *visitor {
 	p := network(addr)
-	v := &visitor{p, around(p), end}
+	v := &visitor{network: p, around: around(p), end: end}
 	l.mu.Lock()
 	oldest := l.makeRoomLocked(p)
 	l.visitors = append(l.visitors, v)
 	l.mu.Unlock()
 	if oldest != nil {
+		oldest.ended.Store(true)
 		oldest.end()
 	}
 	return v

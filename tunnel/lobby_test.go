@@ -104,6 +104,7 @@ func TestStrangersLeaveRoom(t *testing.T) {
 	var closed *kcp.PeerCloseError
 	require.ErrorAs(t, strangers[0].Err(), &closed)
 	require.EqualValues(t, closeRoom, closed.Code)
+	waitFor(t, func() bool { return strings.Contains(s.log.String(), errFull.Error()) })
 	for _, stranger := range strangers[1:] {
 		require.NoError(t, stranger.Err(), "one made room for the user of the same address")
 	}

@@ -12,7 +12,7 @@ const (
 	// not take them. Further ones are left out.
 	maxQueuedRecords = 1000
 	// slowHandler is how long the work waits for a handler before it goes on without.
-	slowHandler = 50 * time.Millisecond
+	slowHandler = 500 * time.Millisecond
 )
 
 // recordQueue has records handled one after the other, on a goroutine that lives while

@@ -359,14 +359,10 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	var evicted atomic.Bool
-	visitor := s.lobby.enter(addr, func() {
-		evicted.Store(true)
-		_ = conn.AbortWithError(closeRoom, errFull.Error())
-	})
+	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
 	s.lobby.leave(visitor)
-	if err != nil && evicted.Load() {
+	if visitor.ended.Load() {
 		err = errFull
 	}
 	if err != nil {

@@ -201,8 +201,7 @@ func (f *flow) arrived(packet []byte) {
 	f.deliver(packet)
 }
 
-// messages are buffers of the largest size, for messages that do not fit into those of
-// smallRead bytes.
+// messages are buffers of the largest size, for messages of more than smallRead bytes.
 var messages = sync.Pool{New: func() any { return new([maxPacket + 1]byte) }}
 
 // readMessage waits for a message without a buffer, and reads it into one that
@@ -223,11 +222,13 @@ func readMessage(stream *kcp.Stream) ([]byte, error) {
 		case size > maxPacket+1:
 			return nil, refusal(codeMalformed)
 		}
-		buf := make([]byte, 0, smallRead)
+		var buf []byte
 		if size > smallRead {
-			buf = messages.Get().(*[maxPacket + 1]byte)[:0]
+			buf = messages.Get().(*[maxPacket + 1]byte)[:size]
+		} else {
+			buf = make([]byte, size)
 		}
-		n, err := stream.ReadMessage(buf[:size])
+		n, err := stream.ReadMessage(buf)
 		if err == nil {
 			return buf[:n], nil
 		}
