@@ -83,8 +83,16 @@ type Client struct {
 	pool     pool
 	account  *account
 	serving  sync.WaitGroup // sessions of Run
+	// listening counts the sessions through which servers listen.
+	listening map[listened]*atomic.Int32
 
 	certificate atomic.Pointer[tls.Certificate] // nil: there is none
+}
+
+// listened is a remote at a server.
+type listened struct {
+	server string
+	remote Remote
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -139,6 +147,12 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}
 	c.account = newAccount(c.config.UDPTimeout)
 	c.log = c.account.records.limited(c.log)
+	c.listening = make(map[listened]*atomic.Int32)
+	for _, server := range c.config.Servers {
+		for _, r := range c.config.Remotes {
+			c.listening[listened{server, r}] = new(atomic.Int32)
+		}
+	}
 	c.settings = c.kcpSettings()
 	if err := c.settings.Validate(); err != nil {
 		return nil, err

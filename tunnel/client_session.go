@@ -335,7 +335,11 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 			return
 		}
 		pause := wait.next(err)
-		s.log.Warn("the server does not listen", "remote", r, "error", err, "retry", pause.Round(time.Millisecond))
+		level := slog.LevelWarn
+		if s.client.listening[listened{s.way.server, r}].Load() > 0 {
+			level = slog.LevelDebug // it does, for another session of this client
+		}
+		s.log.Log(ctx, level, "the server does not listen", "remote", r, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return
@@ -375,6 +379,9 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) erro
 		return refused(err)
 	}
 	begun()
+	count := s.client.listening[listened{s.way.server, r}]
+	count.Add(1)
+	defer count.Add(-1)
 	n := binary.BigEndian.Uint16(port[:])
 	s.log.Info("the server listens", "remote", r, "port", n)
 	if f := s.client.config.Listening; f != nil {

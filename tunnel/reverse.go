@@ -36,8 +36,8 @@ type claim struct {
 	asked  opening
 	end    context.CancelCauseFunc // ends it, with the refusal that the client gets
 	closed chan struct{}           // closed when nobody listens there any more
-	// inherited is a copy of the socket of the claim before, or nil. So what waits in it is
-	// not lost, and nobody else comes in between.
+	// inherited is a copy of the socket of the claim before, or nil. So what waits in it
+	// is not lost, and nobody else comes in between.
 	inherited *os.File
 
 	socket socket // that listens; nil: not yet; guarded by claims.mu

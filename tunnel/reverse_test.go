@@ -150,6 +150,35 @@ func TestRefusedListenIsTriedSoon(t *testing.T) {
 	require.LessOrEqual(t, w.next(codeForbidden), 90*time.Second)
 }
 
+// A client with two ways to a server listens through the later one, and says nothing of
+// the other while that lives. When it does not, the other is taken.
+func TestReverseOverTwoWays(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at := freePort(t)
+	config := clientConfig(t, s, "R:"+at+":"+target(t, echo))
+	config.Binds = []string{"127.0.0.1", "127.0.0.2"}
+	c := startClient(t, config)
+	require.Equal(t, at, c.address(t))
+	waitFor(t, func() bool { return strings.Count(c.log.String(), codeInUse.Error()) > 3 })
+	for len(c.listening) > 0 { // the earlier one may have come first
+		<-c.listening
+	}
+	require.LessOrEqual(t, strings.Count(c.log.String(), `level=WARN msg="the server does not listen"`), 1)
+	exchange(t, dial(t, at), 1000)
+	var later *clientAt
+	s.mu.Lock()
+	for each := range s.sessions {
+		if later == nil || each.number > later.number {
+			later = each
+		}
+	}
+	s.mu.Unlock()
+	require.NoError(t, later.conn.Abort())
+	require.Equal(t, at, c.address(t))
+	exchange(t, dial(t, at), 1000)
+}
+
 // Rules that no longer allow to listen end that, and nothing else.
 func TestReverseIsRevoked(t *testing.T) {
 	checkLeaks(t)

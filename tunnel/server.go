@@ -21,14 +21,14 @@ import (
 type ServerConfig struct {
 	// Addr is where to listen, as host:port of UDP.
 	Addr string
-	// Socket, if not nil, is the socket to use in place of Addr, such as one of systemd's.
-	// The server does not close it.
+	// Socket, if not nil, is the socket to use in place of Addr, such as one of
+	// systemd's. The server does not close it.
 	Socket net.PacketConn
-	// TakeOver, if it is set, is how the server takes over the socket of another process,
-	// which calls HandOver, in place of Addr. KCP has to be as there.
+	// TakeOver, if it is set, is how the server takes over the socket of another
+	// process, which calls HandOver, in place of Addr. KCP has to be as there.
 	TakeOver Handover
-	// Reload, if not nil, is called by Reload, of this server or of one that has taken its
-	// place: it reads files again and calls SetUsers and SetCertificate.
+	// Reload, if not nil, is called by Server.Reload, of this server or of one that has
+	// taken its place: it reads files again and calls SetUsers and SetCertificate.
 	Reload func()
 	// Certificate is what the server shows: that of LoadKey, or of an authority.
 	Certificate tls.Certificate

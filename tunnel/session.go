@@ -161,9 +161,9 @@ const (
 	closeShutdown = 1 // this end shuts down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
-	closeReplaced = 4 // the client does not answer, and another session has its remotes
-	closeLeft     = 5 // the client has another session, as the server has asked for
-	closeRoom     = 6 // it makes room for another client that has not shown an identity yet
+	closeRoom     = 4 // it makes room for another client that has not shown an identity yet
+	closeReplaced = 5 // the client does not answer, and another session has its remotes
+	closeLeft     = 6 // the client has another session, as the server has asked for
 )
 
 // open opens a stream for o. The caller has to release it.

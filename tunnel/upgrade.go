@@ -25,8 +25,9 @@ type Handover struct {
 //
 // HandOver returns nil when no session is left here, nor in the server before this one.
 // Serve does so, too. When ctx is done before, the sessions stay, but this server no
-// longer follows the other one. HandOver closes h.Control. Errors are those of kcp.Listener.HandOver. If the other process
-// dies, this one accepts no sessions, and HandOver may be called again.
+// longer follows the other one. HandOver closes h.Control. Errors are those of
+// kcp.Listener.HandOver. If the other process dies, this one accepts no sessions, and
+// HandOver may be called again.
 func (s *Server) HandOver(ctx context.Context, h Handover) error {
 	s.passed.Store(true)
 	ended := make(chan struct{})
@@ -134,7 +135,7 @@ func newControl(conn *net.UnixConn) *control {
 }
 
 // ask has the other server do something, and waits until it has. It returns the socket
-// that comes with the answer, or nil. One that does not answer is left alone from then on.
+// that comes with the answer, or nil. A server that does not answer is not asked again.
 func (c *control) ask(r request) (socket *os.File) {
 	if c == nil {
 		return nil

@@ -21,7 +21,7 @@ type ports struct {
 	first, last uint16
 }
 
-// parsePorts parses an address of UDP. Port 0 is for a server that lets the system choose.
+// parsePorts parses an address of UDP. With port 0 a server lets the system choose.
 func parsePorts(address string) (p ports, err error) {
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {

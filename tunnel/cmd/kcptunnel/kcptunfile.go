@@ -13,9 +13,8 @@ import (
 )
 
 // applyKcptunFile sets the flags of c that a file of kcptun names, which goes before the
-// command line. Files of kcptun are taken as it takes them: keys in any case, the last one
-// of the same name, null for the default, and keys that it does not know. It returns the
-// settings that have no effect.
+// command line. It takes what kcptun takes: keys in any case, the last one of the same
+// name, null for the default, and unknown keys. It returns the settings without effect.
 func applyKcptunFile(c *cli.Command, path string) (idle []string, err error) {
 	text, err := readFile(path)
 	if err != nil {

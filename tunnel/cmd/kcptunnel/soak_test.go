@@ -33,9 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Random connections both ways while the server is killed and restarted, upgraded, and has
-// other users. Each of them ends truly: it has all of its bytes, or an error. Nothing is
-// left behind.
+// Random connections both ways while the server is killed and restarted, upgraded, and
+// has other users. Each of them ends truly: it has all of its bytes, or an error. Nothing
+// is left behind.
 // KCP_SOAK is for how long, such as 10m.
 func TestSoak(t *testing.T) {
 	long := 4 * time.Second
@@ -131,8 +131,8 @@ func (s *soak) startServer(t *testing.T) {
 	require.NoError(t, s.server.Start())
 }
 
-// change has the server read other users, or a file with a mistake, or upgrade itself. That
-// of the client stays.
+// change has the server read other users, or a file with a mistake, or upgrade itself.
+// The client's user stays.
 func (s *soak) change(t *testing.T, rng *rand.Rand) {
 	s.changed++
 	switch rng.IntN(3) {
