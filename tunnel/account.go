@@ -162,6 +162,7 @@ func (a *account) add(f *flow) {
 		return
 	}
 	evicted.Owner.s.evicted.Add(1)
+	evicted.Owner.s.tally.evict()
 	evicted.Owner.end(codeIdle)
 	if say {
 		f.s.log.Warn("too many flows of UDP: those without an answer end first, then the longest idle", "limit", limit, "ended", total)

@@ -35,6 +35,7 @@ type UserFigures struct {
 	Logins            uint64 // sessions that there have been
 	ConnectionsOpened uint64 // connections that there have been
 	FlowsOpened       uint64 // flows that there have been
+	FlowsEvicted      uint64 // flows that were ended to make room, as the user had too many
 	Sent              uint64 // bytes of connections and flows, to the client
 	Received          uint64 // bytes of connections and flows, from the client
 	// Refused counts what was asked for and not allowed: targets, and what the server
@@ -51,9 +52,9 @@ type UserFigures struct {
 
 // tally is UserFigures while they change. The methods of a nil tally do nothing.
 type tally struct {
-	sessions, connections, flows                           atomic.Int64
-	logins, connectionsOpened, flowsOpened, sent, received atomic.Uint64
-	refused, failed, wrongPasswords, lockouts              atomic.Uint64
+	sessions, connections, flows                            atomic.Int64
+	logins, connectionsOpened, flowsOpened, sent, received  atomic.Uint64
+	flowsEvicted, refused, failed, wrongPasswords, lockouts atomic.Uint64
 }
 
 // connection counts a connection, until the function that it returns is called.
@@ -74,6 +75,13 @@ func (t *tally) flow() (ended func()) {
 	t.flows.Add(1)
 	t.flowsOpened.Add(1)
 	return func() { t.flows.Add(-1) }
+}
+
+// evict counts a flow that was ended to make room.
+func (t *tally) evict() {
+	if t != nil {
+		t.flowsEvicted.Add(1)
+	}
 }
 
 // send counts bytes that go to the peer.
@@ -107,7 +115,8 @@ func (t *tally) figures(name string) UserFigures {
 	return UserFigures{
 		User: name, Sessions: int(t.sessions.Load()), Connections: int(t.connections.Load()), Flows: int(t.flows.Load()),
 		Logins: t.logins.Load(), ConnectionsOpened: t.connectionsOpened.Load(), FlowsOpened: t.flowsOpened.Load(),
-		Sent: t.sent.Load(), Received: t.received.Load(), Refused: t.refused.Load(), Failed: t.failed.Load(),
+		FlowsEvicted: t.flowsEvicted.Load(),
+		Sent:         t.sent.Load(), Received: t.received.Load(), Refused: t.refused.Load(), Failed: t.failed.Load(),
 		WrongPasswords: t.wrongPasswords.Load(), Lockouts: t.lockouts.Load(),
 	}
 }

@@ -27,6 +27,7 @@ func userMetrics() []userMetric {
 		{"logins_total", "Sessions opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Logins) }},
 		{"connections_opened_total", "Connections of TCP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.ConnectionsOpened) }},
 		{"flows_opened_total", "Flows of UDP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsOpened) }},
+		{"flows_evicted_total", "Flows of UDP ended to make room, as the user had too many.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsEvicted) }},
 		{"sent_bytes_total", "Bytes of connections and flows sent to clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Sent) }},
 		{"received_bytes_total", "Bytes of connections and flows received from clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Received) }},
 		{"refused_total", "Targets, and addresses to listen on, that were asked for and are not allowed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Refused) }},
