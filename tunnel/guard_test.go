@@ -28,7 +28,9 @@ func TestGuard(t *testing.T) {
 	require.False(t, g.begin(ip("2001:db8::2"), "me"), "of the same network")
 	require.True(t, g.begin(ip("2001:db8:0:1::2"), "me"))
 
-	now = now.Add(guardWindow)
+	now = now.Add(guardWindow - 1)
+	require.False(t, g.begin(ip("192.0.2.1"), "me"))
+	now = now.Add(1)
 	require.True(t, g.begin(ip("192.0.2.1"), "me"))
 	for range 3 * guardNetwork {
 		require.True(t, g.begin(ip("192.0.2.9"), "me"))
@@ -58,9 +60,14 @@ func TestGuardOfANetwork(t *testing.T) {
 	}
 	require.False(t, g.begin(ip("192.0.2.1"), "me"), "its own attempts count")
 
-	now = now.Add(guardMemory)
-	for i := range guardNetwork {
-		require.True(t, g.begin(ip("192.0.2.1"), fmt.Sprint(i)))
+	for range 2 {
+		now = now.Add(guardMemory - guardWindow)
+		for i := range guardNetwork {
+			require.True(t, g.begin(ip("192.0.2.1"), fmt.Sprint(i)))
+		}
+		if now.Before(time.Unix(1000, 0).Add(guardMemory)) {
+			require.True(t, g.begin(ip("192.0.2.1"), "me"))
+		}
 	}
 	require.False(t, g.begin(ip("192.0.2.1"), "me"), "that was long ago")
 }

@@ -55,6 +55,46 @@ func TestLobbyMakesRoom(t *testing.T) {
 	}
 }
 
+// A network that has its share makes room for its own sessions, although others have more
+// around them. One that has less makes room only if no other network has more.
+func TestNetworkMakesRoom(t *testing.T) {
+	const mine, other = "198.51.100.1", "203.0.113.1"
+	for _, test := range []struct {
+		mine, other int
+		ended       string
+	}{
+		{maxUnknownEach - 1, maxUnknownEach, other}, // it has not the most
+		{maxUnknownEach / 4, maxUnknownEach / 2, other},
+		{maxUnknownEach / 2, maxUnknownEach / 4, mine},
+	} {
+		var l lobby
+		var ended []string
+		for i := range maxUnknown {
+			switch {
+			case i < test.mine:
+				guest(&l, mine, &ended)
+			case i < test.mine+test.other:
+				guest(&l, other, &ended)
+			default:
+				guest(&l, fmt.Sprintf("10.0.%d.1", i), &ended)
+			}
+		}
+		require.Empty(t, ended)
+		guest(&l, mine, &ended)
+		require.Equal(t, []string{test.ended}, ended)
+	}
+
+	var l lobby
+	var ended []string
+	for i := range 100 {
+		guest(&l, fmt.Sprintf("203.0.113.%d", i), &ended)
+	}
+	for range maxUnknownEach + 1 {
+		guest(&l, mine, &ended)
+	}
+	require.Equal(t, []string{mine}, ended, "it has its share, and others have more")
+}
+
 func TestLobby(t *testing.T) {
 	var l lobby
 	var ended []string

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/arqnet/kcp/internal/rulebook"
-	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 )
 
 // The constants of the package are the figures that RULES.md says.
@@ -21,10 +20,10 @@ func TestRuleFigures(t *testing.T) {
 		{"| Tunnel, lock-out of a network", "24 h", guardMemory},
 		{"| Tunnel, lock-out of a network", "65536", guardEntries},
 		{"| Tunnel, dialling", "256 dials", maxDials},
+		{"| Tunnel: a password", "72 bytes", maxHashed},
 		{"| Tunnel, its pool", "3 s", unanswered},
 		{"| Tunnel, flows of UDP", "64 packets", flowQueue},
 		{"| Tunnel, flows of UDP: a user", "2048", maxFlows},
-		{"| Tunnel, flows of UDP: a user", "3 s", flowtable.Grace},
 		{"| Tunnel, flows of UDP: one without", "30 s", unansweredTimeout},
 		{"| Tunnel: a remote of the server", "3 s", aliveWait},
 		{"| Tunnel: a connection that takes", "2 s", probeInterval},
