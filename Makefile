@@ -11,7 +11,7 @@ STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.7.0
 
 # Fuzz targets as package:name, and how long each runs in `make fuzz`.
 FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzStreamPairs .:FuzzStreamLink .:FuzzTLSHandshake .:FuzzTLSContent \
-           ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange \
+           ./internal/packetkeys:FuzzOpen ./internal/protect:FuzzProtection ./internal/handshake:FuzzExchange ./internal/admission:FuzzJudge \
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead

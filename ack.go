@@ -292,9 +292,9 @@ type repeatedAck struct {
 	sent bool
 }
 
-// note records an ACK that is to be sent, if repetition is on.
+// note records an ACK that is to be sent, if repetition is on. r may be nil.
 func (r *ackRepeater) note(a ackItem, now seq) {
-	if r.left > 0 {
+	if r != nil && r.left > 0 {
 		r.left--
 		r.items = append(r.items, repeatedAck{ackItem: a, at: now})
 	}
@@ -309,7 +309,7 @@ func (r *ackRepeater) duplicate() {
 // in front of the new ACKs, because kcp-go takes its round-trip sample from the
 // last ACK of a packet.
 func (k *KCP) repeatAcks(h *header) {
-	if len(k.rcv.acks) == 0 || len(k.rcv.ackRepeats.items) == 0 || k.snd.validation != nil {
+	if len(k.rcv.acks) == 0 || k.snd.validation != nil {
 		return
 	}
 	keep := k.rcv.ackRepeats.items[:0]

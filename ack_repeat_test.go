@@ -32,7 +32,7 @@ func TestRepeatAcks(t *testing.T) {
 	step("ack 6 ts=0 una=0 wnd=128")
 	h.input(push(0, 0, "a")) // una covers all
 	step("ack 0 ts=0 una=7 wnd=121")
-	h.k.rcv.ackRepeats.left = 1
+	h.k.rcv.ackRepeats = &ackRepeater{left: 1}
 	h.input(push(8, 0, "i"), push(9, 0, "j"))
 	step("ack 8 ts=0 una=7 wnd=121", "ack 9 ts=0 una=7 wnd=121")
 	h.send("x")

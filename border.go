@@ -9,9 +9,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/handshake"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
@@ -72,18 +70,6 @@ type routedPacket struct {
 	inPacket
 }
 
-// segments returns the segments in the packet, for the state machine. ok is
-// false if a packet of its kind has none.
-func (p *inPacket) segments() (data []byte, ok bool) {
-	switch p.kind {
-	case plainPacket, clearPacket:
-		return p.Data, true
-	case fecPacket:
-		return p.Data[fec.HeaderSize:], true
-	}
-	return nil, false
-}
-
 // source is the addresses of a packet that has come: the peer's, and the one of this
 // host that it was sent to. What is sent to the peer has both.
 type source struct {
@@ -109,19 +95,18 @@ func (o source) netAddr() net.Addr {
 }
 
 // packetKind is the kind of an input packet (WIRE.md §4).
-type packetKind uint8
+type packetKind = admission.Kind
 
 const (
-	plainPacket    packetKind = iota // segments, without an FEC header
-	fecPacket                        // segments behind an FEC header
-	parityPacket                     // names no conversation: its address identifies the session
-	datagramPacket                   // unreliable, past the state machine
+	plainPacket    = admission.Plain
+	fecPacket      = admission.FEC
+	parityPacket   = admission.Parity
+	datagramPacket = admission.Datagram
 
-	// With TLS, before the session has opened them.
-	clearPacket     // of the handshake, in the clear
-	openedPacket    // the same, opened
-	handshakePacket // under the handshake keys
-	sealedPacket    // under the application keys, which may not be known yet
+	clearPacket     = admission.Clear
+	openedPacket    = admission.Opened
+	handshakePacket = admission.Handshake
+	sealedPacket    = admission.Sealed
 )
 
 // packet is an outgoing UDP datagram. Its buffer belongs to the endpoint's
@@ -199,7 +184,7 @@ func (c *Conn) tally(t *sessionTally) {
 // total locks c.mu and adds the session's figures to t.
 func (c *Conn) total(t *SessionTotals) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.addTo(t)
 }
 
@@ -207,33 +192,34 @@ func (c *Conn) total(t *SessionTotals) {
 // Conn.mu is held.
 func (c *Conn) timeWaitState() timeWait {
 	l := &c.hs
-	tw := timeWait{una: c.kcp.recvNext(), protection: c.in.protection}
+	tw := timeWait{Una: uint32(c.kcp.recvNext()), Protection: c.in.protection}
 	if t := c.tls; t != nil && t.ended != nil {
-		tw.protection, tw.shaking = t.ended, true
+		tw.Protection, tw.Shaking = t.ended, true
 	}
 	if l.kind == peerExtended {
-		tw.token, tw.own = l.peerToken, l.token
-		tw.aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
-		tw.dropped = !l.offered || c.closing.dropped
+		tw.Token, tw.Own = l.peerToken, l.token
+		tw.Aborted = c.closing.err != nil && c.closing.err != ErrPeerClosed
+		tw.Dropped = !l.offered || c.closing.dropped
 	}
 	return tw
 }
 
 // newAccepted returns a new session of the peer at an address, whose first packet is
-// p, with f in it. initial has opened that; nil: there is no TLS. validated reports
-// whether the peer's address is validated. It runs without Conn.mu, as newConn.
-func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, f initialPacket, initial *packetkeys.Initial, validated bool) *Conn {
-	c := newConn(e, key, remote)
+// p, as first says. validated reports whether the peer's address is validated. It runs
+// without Conn.mu, as newConn.
+func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPacket, validated bool) *Conn {
+	c := newConn(e, first.Key, remote)
 	c.ends.Store(&pathEnds{remote, p.from.local})
 	c.hs.openedFEC = p.kind == fecPacket
-	if f.hello.code != 0 {
-		c.takeHello(f.hello)
+	greets := first.Hello.Code != 0
+	if greets {
+		c.takeHello(signalOf(first.Hello))
 	}
-	if f.hello.code != 0 && f.info.code != 0 && initial == nil {
-		c.onInfo(f.info) // the session may be accepted, and used, before p is fed to it
+	if greets && first.Info.Code != 0 && first.Keys == nil {
+		c.onInfo(signalOf(first.Info)) // the session may be accepted, and used, before p is fed to it
 	}
-	if initial != nil {
-		c.tls.handshake.Accept(initial, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
+	if first.Keys != nil {
+		c.tls.handshake.Accept(first.Keys, c.hs.token, c.hs.peerToken, c.infoSignal().toHandshake())
 	}
 	if !validated {
 		c.hs.unvalidated.Store(true)
@@ -241,7 +227,7 @@ func newAccepted(e *Endpoint, key sessionKey, remote net.Addr, p *inPacket, f in
 		if !c.hs.openedFEC {
 			room -= e.overhead.fecHead
 		}
-		c.kcp.limitUnvalidated(room, f.hello.code == 0)
+		c.kcp.limitUnvalidated(room, !greets)
 	}
 	return c
 }
@@ -306,25 +292,6 @@ func (e *Endpoint) mayLogSession() (left uint64, ok bool) {
 	return e.log.sessions.Allow(e.now(), time.Second/sessionLogRate)
 }
 
-// reply sends signals to the source of d, outside any session.
-func (e *Endpoint) reply(d *udp.Datagram, h header, signals ...signal) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.replyLocked(d, h, signals...)
-}
-
-// replySealed is reply under the protection of a session. It reports whether the
-// limit of the rate allows that.
-func (e *Endpoint) replySealed(d *udp.Datagram, p protect.Protection, h header, signals ...signal) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !e.mayReplyLocked(&e.replies.budget, replyRate) {
-		return false
-	}
-	e.putSealedLocked(d, p, h, signals...)
-	return true
-}
-
 // challengeOf returns the challenge for a path (RFC 9000 §8.2): a PING, whose
 // arguments are a MAC of both addresses, the conversation and token with the endpoint's
 // secret, as in a cookie. So no state is kept for addresses that the peer is not at,
@@ -332,7 +299,7 @@ func (e *Endpoint) replySealed(d *udp.Datagram, p protect.Protection, h header, 
 func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration) signal {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	s := e.replies.cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
+	s := e.table.Cookies.Challenge(admission.MakeKey(path.addr, path.peer, conv), path.local.Addr(), token, at)
 	return signal{sigPing, s[0], s[1]}
 }
 

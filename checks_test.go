@@ -14,7 +14,6 @@ import (
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/streams"
 	"github.com/arqnet/kcp/internal/testenv"
-	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/netsim"
 	"github.com/stretchr/testify/require"
 )
@@ -505,9 +504,9 @@ func TestPacketsOfNewAddresses(t *testing.T) {
 			{false, false, true}, {true, false, false}, {false, true, false},
 		} {
 			was := b.hs.unvalidated.Swap(test.unvalidated)
-			d := udp.Datagram{Addr: netip.MustParseAddrPort("10.0.0.9:9")}
 			p := packet
-			mine, moved := b.packetFromNewAddress(&d, &p, test.numbered, b.ep.now())
+			p.from = source{addr: netip.MustParseAddrPort("10.0.0.9:9")}
+			mine, moved := b.packetFromNewAddress(&p, test.numbered, b.ep.now())
 			b.hs.unvalidated.Store(was)
 			require.Equal(t, test.mine, mine, "%+v", test)
 			require.False(t, moved)

@@ -515,7 +515,7 @@ func TestSetReceiveWindow(t *testing.T) {
 		queued := func() uint32 {
 			b.mu.Lock()
 			defer b.mu.Unlock()
-			return b.kcp.rcv.queued
+			return b.kcp.rcv.queue.n
 		}
 		require.EqualValues(t, 128, queued())
 		require.Zero(t, a.Stats().RemoteWindow)

@@ -187,7 +187,7 @@ func (r *traceReplay) config(fields []string) error {
 		}
 	}
 	sn := seq(v["sn"])
-	r.k.snd.una, r.k.snd.nxt, r.k.snd.end, r.k.rcv.nxt = sn, sn, sn, sn
+	r.k.snd.una, r.k.snd.nxt, r.k.rcv.nxt = sn, sn, sn
 	return nil
 }
 
@@ -305,7 +305,7 @@ func (k *KCP) traceState() map[string]uint32 {
 		"rttvar": uint32(k.snd.rtt.rttvar), "srtt": uint32(k.snd.rtt.srtt), "rto": k.snd.rtt.rto,
 		"rmt_wnd": k.peer.wnd, "probe": uint32(k.peer.probe), "ts_probe": uint32(k.peer.tsProbe),
 		"probe_wait": k.peer.probeWait, "ts_flush": uint32(k.clock.tsFlush), "state": state,
-		"nrcv_buf": uint32(k.rcv.early), "nsnd_buf": uint32(k.snd.inFlight),
-		"nrcv_que": k.rcv.queued, "nsnd_que": uint32(k.snd.end - k.snd.nxt),
+		"nrcv_buf": k.rcv.early, "nsnd_buf": uint32(k.snd.inFlight),
+		"nrcv_que": k.rcv.queue.n, "nsnd_que": uint32(k.unsent()),
 	}
 }

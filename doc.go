@@ -46,8 +46,8 @@
 // # Streams
 //
 // [Conn.OpenStream] and [Conn.AcceptStream] carry several flows in one session, none of
-// which waits for what another has lost. What the session itself writes beside them does
-// wait: it is delivered after every packet of a stream that was sent before it.
+// which waits for what another has lost, nor does what the session itself writes beside
+// them.
 //
 //	state, err := conn.OpenStream(ctx, &kcp.StreamOptions{
 //		Unordered: true, MaxLifetime: 100 * time.Millisecond, Priority: 1,

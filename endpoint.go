@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -23,9 +22,8 @@ type Endpoint struct {
 	// comments name one.
 
 	sharedState
-	resetSecret []byte // of stateless resets; nil without TLS; immutable after start
-	log         endpointLog
-	failed      failedHandshakes
+	log    endpointLog
+	failed failedHandshakes
 
 	socket   socketState
 	feeding  feeding
@@ -55,17 +53,12 @@ type socketState struct {
 	own atomic.Pointer[ownAddress] // of the socket of a Dial; nil: there is none
 }
 
-// replyQueue holds the packets that are sent outside any session, and limits
-// their rate. Endpoint.mu guards it.
+// replyQueue holds the packets that are sent outside any session. Endpoint.mu guards it.
 type replyQueue struct {
-	queued       atomic.Bool // packets has some; without Endpoint.mu
-	cookies      admission.Cookies
-	budget       admission.Bucket     // all replies but cookies and stateless resets
-	cookieBudget admission.Bucket     // cookies
-	resetBudget  admission.Bucket     // stateless resets
-	packets      []packet             // written by the next reader that calls sendReplies
-	datagrams    []udp.Datagram       // parallel to packets
-	sealers      []protect.Protection // parallel to packets
+	queued    atomic.Bool          // packets has some; without Endpoint.mu
+	packets   []packet             // written by the next reader that calls sendReplies
+	datagrams []udp.Datagram       // parallel to packets
+	sealers   []protect.Protection // parallel to packets
 }
 
 // NewEndpoint returns an endpoint that uses pc, which may be any net.PacketConn; nil is
@@ -122,15 +115,13 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
 	e.repeat = e.config.Repetition.endpoint()
-	e.replies.cookies.Random = e.repeat
-	e.table.Init((*Conn).tableEntry, e.config.MaxSessionsPerAddress > 0)
-	e.resetSecret = e.newResetSecret()
 	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
 	if e.config.TLS != nil {
 		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
 	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
+	e.initGate()
 	procs := runtime.GOMAXPROCS(0)
 	if c, ok := sockets[0].(net.Conn); e.repeat != nil || ok && c.RemoteAddr() != nil {
 		procs = 1 // one peer, one wake queue

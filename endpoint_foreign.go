@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/arqnet/kcp/internal/neterr"
 	"github.com/arqnet/kcp/internal/readturn"
 )
 
@@ -123,6 +124,22 @@ func (e *Endpoint) survives(s *shard, err error) bool {
 	case <-e.socket.done:
 		return false
 	}
+}
+
+// refused handles ECONNREFUSED: the system reports that no socket is open at
+// the address that this one is connected to. It ends the sessions that wait for
+// a first answer, and those that wait only for the answer to CLOSE.
+func (e *Endpoint) refused(err error) {
+	if !neterr.PortUnreachable(err) {
+		return
+	}
+	e.mu.RLock()
+	var waiting []*Conn
+	if e.socket.connected {
+		waiting = e.table.Sessions()
+	}
+	e.mu.RUnlock()
+	each(waiting, (*Conn).unreachable)
 }
 
 // isInterrupt reports whether err is of a read deadline that has passed.

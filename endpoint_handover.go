@@ -171,8 +171,8 @@ func (c *Config) offer(sockets int, scheme *protect.Scheme) *takeover.Offer {
 func (e leaver) State() *takeover.State {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	cookies := &e.replies.cookies
-	return &takeover.State{CookieSecret: cookies.Secret(), CookieClock: cookies.Clock(e.now()), ResetSecret: e.resetSecret}
+	cookies := &e.table.Cookies
+	return &takeover.State{CookieSecret: cookies.Secret(), CookieClock: cookies.Clock(e.now()), ResetSecret: e.table.ResetSecret}
 }
 
 func (e leaver) Interrupt() {
@@ -205,14 +205,14 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 		notes = append(notes, takeover.Note{Kind: takeover.Owns, Addr: entry.Addr, Conv: entry.Conv, Extended: c.extended()})
 	}
 	notes = retained.AppendOwned(notes)
-	for key, tw := range e.table.timeWaits.All(e.now()) {
+	for key, tw := range e.table.TimeWaits.All(e.now()) {
 		n := e.endNote(key, tw)
-		if tw.mute { // another process has the keys
+		if tw.Mute { // another process has the keys
 			n.Of = retained.KeeperOf(key.Addr, key.Conv)
 		}
 		notes = append(notes, n)
 	}
-	for conv := range e.table.used.All {
+	for conv := range e.table.Used.All {
 		notes = append(notes, takeover.Note{Kind: takeover.Used, Conv: conv})
 	}
 	return notes, nil
@@ -220,8 +220,8 @@ func (e leaver) Leave(h *takeover.Handover) (notes []takeover.Note, err error) {
 
 // endNote returns the note of a session that has ended.
 func (e *Endpoint) endNote(key sessionKey, tw timeWait) takeover.Note {
-	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.token != 0, End: takeover.End{
-		Una: uint32(tw.una), Token: tw.token, Own: tw.own, Aborted: tw.aborted, Dropped: tw.dropped,
+	return takeover.Note{Kind: takeover.Ended, Addr: key.Addr, Conv: key.Conv, Extended: tw.Token != 0, End: takeover.End{
+		Una: tw.Una, Token: tw.Token, Own: tw.Own, Aborted: tw.Aborted, Dropped: tw.Dropped,
 		// The successor has no keys of the session.
 		Mute: e.config.TLS != nil || e.protection.Authentic,
 	}}

@@ -266,14 +266,14 @@ func TestTakeoverTimeWait(t *testing.T) {
 			at := func(e *Endpoint, key sessionKey) timeWait {
 				e.mu.Lock()
 				defer e.mu.Unlock()
-				tw, ok := e.table.timeWaits.At(key, e.now())
+				tw, ok := e.table.TimeWaits.At(key, e.now())
 				require.True(t, ok, key)
 				return tw
 			}
 			for i, key := range keys {
 				tw := at(g1.l.ep, key)
-				require.Equal(t, i == 1, tw.aborted, i)
-				require.Equal(t, config.TLS != nil || config.Cipher != nil && g1.l.ep.protection.Authentic, tw.mute)
+				require.Equal(t, i == 1, tw.Aborted, i)
+				require.Equal(t, config.TLS != nil || config.Cipher != nil && g1.l.ep.protection.Authentic, tw.Mute)
 			}
 		})
 	}

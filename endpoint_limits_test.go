@@ -530,9 +530,9 @@ func remembered(t *testing.T, e *Endpoint) int {
 	t.Helper()
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.table.timeWaits.Len()
+	n := e.table.TimeWaits.Len()
 	if n == 0 {
-		require.Zero(t, e.table.timeWaits)
+		require.Zero(t, e.table.TimeWaits)
 		require.Nil(t, e.table.expiry)
 	}
 	return n

@@ -1,15 +1,12 @@
 package kcp
 
 import (
-	"encoding/binary"
 	"errors"
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
-	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -18,37 +15,6 @@ import (
 // forward error correction and then the cipher, input the reverse. Each step
 // works in the packet's own buffer, which has space for the headers in front
 // and for the cipher's tag behind. WIRE.md §4 has the layout.
-
-// classify determines the kind and the conversation of the packet in data. It
-// reports false if data is too short, or shorter or longer than its header
-// says.
-func classify(data []byte, p *inPacket) bool {
-	p.Data = data
-	if !fec.IsFEC(data) {
-		if len(data) < headerSize {
-			return false
-		}
-		p.conv = binary.LittleEndian.Uint32(data)
-		return true
-	}
-	switch binary.LittleEndian.Uint16(data[4:]) {
-	case fec.TypeParity:
-		p.kind = parityPacket
-		return len(data) > fec.HeaderSize
-	case fec.TypeOOB:
-		p.kind = datagramPacket
-		if len(data) < datagramHeader || int(binary.LittleEndian.Uint16(data[6:])) != len(data)-6 {
-			return false
-		}
-	default:
-		p.kind = fecPacket
-		if len(data) < fec.HeaderSize+headerSize {
-			return false
-		}
-	}
-	p.conv = binary.LittleEndian.Uint32(data[fec.HeaderSize:])
-	return true
-}
 
 // readLoop reads a socket except during the turns of calls (see package readturn).
 func (e *Endpoint) readLoop(s *shard) {
@@ -124,13 +90,9 @@ type handedDatagram struct {
 
 // sameSession reports whether a packet belongs to the session in last.
 func (in *readState) sameSession(p *inPacket) bool {
-	return in.last != nil && p.kind.alone() && p.conv == in.lastConv &&
+	return in.last != nil && p.kind.Alone() && p.conv == in.lastConv &&
 		p.from.addr == in.lastFrom.addr && p.from.peer == nil && in.lastFrom.peer == nil
 }
-
-// alone reports whether the conversation of such a packet is all that its session
-// is found by. With an FEC header it has to be entered in the tables too.
-func (k packetKind) alone() bool { return k == plainPacket || k >= clearPacket }
 
 // take feeds a batch to the sessions, consecutive packets of a session in one
 // call, and lets each session reply once. reading and woke are those of
@@ -243,7 +205,8 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 		}
 		return false
 	}
-	if !e.classify(p) {
+	var ok bool
+	if p.kind, p.conv, ok = admission.Classify(p.Data, e.config.TLS != nil); !ok {
 		e.counters.dropShort.Add(1)
 		return false
 	}
@@ -251,31 +214,10 @@ func (e *Endpoint) receive(d *udp.Datagram, in *readState, a *routedPacket, now 
 		a.conn = in.last
 	} else if a.conn = e.demultiplex(d, p, in, now); a.conn == nil {
 		return false
-	} else if p.kind.alone() {
+	} else if p.kind.Alone() {
 		in.last, in.lastFrom, in.lastConv = a.conn, p.from, p.conv
 	}
 	return p.kind != sealedPacket || e.openSealed(a.conn, p, now)
-}
-
-// classify determines the kind and the conversation of a packet that arrives.
-// With TLS its header tells them.
-func (e *Endpoint) classify(p *inPacket) bool {
-	if e.config.TLS == nil {
-		return classify(p.Data, p)
-	}
-	if len(p.Data) < headerSize {
-		return false
-	}
-	p.conv = binary.LittleEndian.Uint32(p.Data)
-	switch packetkeys.LevelOf(p.Data) {
-	case packetkeys.Clear:
-		p.kind = clearPacket
-	case packetkeys.Handshake:
-		p.kind = handshakePacket
-	default:
-		p.kind = sealedPacket
-	}
-	return true
 }
 
 // demultiplex finds the session of a packet, or opens one if the listener
@@ -296,7 +238,7 @@ func (e *Endpoint) demultiplex(d *udp.Datagram, p *inPacket, in *readState, now 
 		if e.takeover.Before.Any() && e.forward(key, d, p, in) {
 			return nil
 		}
-		c = e.handleUnknown(key, d, p, now)
+		c = e.admit(key, p, now)
 	}
 	if c != nil && p.kind == fecPacket && !bound {
 		e.bindFEC(c)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
 
@@ -107,4 +108,54 @@ func (e *Endpoint) packet(n int) packet {
 		b.b = make([]byte, max(n, e.config.MTU))
 	}
 	return packet{buf: b.b[:n], pooled: b}
+}
+
+// reply sends two signals at most to an address that is not the peer's of a session,
+// which by seals. It reports whether the limit of the rate allows that.
+func (e *Endpoint) reply(to source, by protect.Protection, h header, signals ...signal) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !e.table.MayReply(e.now()) {
+		e.counters.dropReplies.Add(1)
+		return false
+	}
+	var content [2 * headerSize]byte
+	for i, s := range signals {
+		s.encode(h, content[i*headerSize:])
+	}
+	e.queueReplyLocked(to, by, content[:len(signals)*headerSize])
+	return true
+}
+
+// queueReplyLocked queues a packet to the peer of a source, which by seals. It leaves
+// from the address that the source has sent to. Endpoint.mu is held.
+func (e *Endpoint) queueReplyLocked(to source, by protect.Protection, content []byte) {
+	head, tail := by.Overhead()
+	p := e.packet(head + len(content) + tail)
+	copy(p.buf[head:], content)
+	e.replies.queued.Store(true)
+	e.replies.packets = append(e.replies.packets, p)
+	e.replies.sealers = append(e.replies.sealers, by)
+	e.replies.datagrams = append(e.replies.datagrams, to.datagram(p.buf))
+}
+
+// sendReplies encrypts and writes all queued replies. The readers call it after
+// each batch, if there are any.
+func (e *Endpoint) sendReplies(shard int) {
+	e.mu.Lock()
+	e.replies.queued.Store(false)
+	packets, batch, sealers := e.replies.packets, e.replies.datagrams, e.replies.sealers
+	e.replies.packets, e.replies.datagrams, e.replies.sealers = nil, nil, nil
+	e.mu.Unlock()
+	if len(packets) == 0 {
+		return // another reader was faster
+	}
+	sealed := batch[:0]
+	for i, d := range batch {
+		if sealers[i].Seal(d.Buf, nil) == nil {
+			sealed = append(sealed, d)
+		}
+	}
+	e.write(shard, sealed)
+	e.recycle(packets)
 }

@@ -195,7 +195,7 @@ func TestAnswerOfEarlierSession(t *testing.T) {
 		w.net.SetFilter(func(f, _ netip.AddrPort, _ []byte) bool { return f != to })
 		w.say(a, "lost")
 		a.mu.Lock()
-		token, end := a.hs.peerToken, uint32(a.kcp.snd.end)
+		token, end := a.hs.peerToken, uint32(a.kcp.sendEnd())
 		a.mu.Unlock()
 		for i, code := range []signalCode{sigClose, sigFin, sigFin} {
 			answer := signal{code | sigAnswer, 1, token + 1}
@@ -439,7 +439,7 @@ func TestTotalsAreTheSums(t *testing.T) {
 // What the loop over many sessions holds the table for is the copy of a slice.
 func BenchmarkSessions(b *testing.B) {
 	e := &Endpoint{}
-	e.table.Init((*Conn).tableEntry, false)
+	e.table.Init((*Conn).tableEntry, 0)
 	for i := range uint32(100_000) {
 		c := &Conn{ep: e, hs: handshakeState{offered: true}}
 		c.entry.Conv = i

@@ -16,12 +16,17 @@ type sessionKey = admission.Key
 // sessionTable finds sessions by everything that a packet may identify them by.
 // Endpoint.mu guards it, but for what admission.Table does without a lock.
 type sessionTable struct {
-	admission.Table[Conn]
-	tally     sessionTally
-	timeWaits admission.TimeWaits[timeWait]
-	expiry    *time.Timer       // calls expireTimeWaits; nil: none is set, as nothing is in TIME-WAIT
-	used      admission.History // of ended sessions with extended peers; kept only with LegacyAllow and an authenticating cipher
+	admission.Gate[Conn]
+	tally  sessionTally
+	expiry *time.Timer // calls expireTimeWaits; nil: none is set, as nothing is in TIME-WAIT
 }
+
+// timeWait is the state of a session in TIME-WAIT.
+type timeWait = admission.Ended
+
+// timeWaitTime is how long stragglers of an ended session are recognised
+// (TIME-WAIT, RFC 9293 §3.6.1).
+const timeWaitTime = admission.TimeWait
 
 // sessionTally counts the sessions of an endpoint. Endpoint.mu guards it.
 type sessionTally struct {
@@ -52,7 +57,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		return nil, fmt.Errorf("%w: this endpoint has %d, as Config.MaxSessions allows", ErrTooManySessions, e.config.MaxSessions)
 	}
 	e.table.SetValidated(c)
-	for e.table.Get(key) != nil || e.table.timeWaits.Holds(key, e.now()) && !(chosen && e.config.SharedConvs) {
+	for e.table.Get(key) != nil || e.table.TimeWaits.Holds(key, e.now()) && !(chosen && e.config.SharedConvs) {
 		if chosen {
 			return nil, ErrConvInUse
 		}
@@ -77,7 +82,7 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 	e.removeLocked(c)
 	c.tally(&e.table.tally)
 	if !e.closed {
-		e.rememberLocked(c.tableEntry().Key(), tw, tw.token != 0)
+		e.rememberLocked(c.tableEntry().Key(), tw, tw.Token != 0)
 	}
 	if e.takeover.leaving != nil || e.takeover.Gate.Load() != nil {
 		e.takeover.Tell(e.endNote(c.tableEntry().Key(), tw))
@@ -89,13 +94,36 @@ func (e *Endpoint) remove(c *Conn, tw timeWait) {
 // rememberLocked puts an ended session into TIME-WAIT. extended says whether its peer is
 // an extended one. Endpoint.mu is held.
 func (e *Endpoint) rememberLocked(key sessionKey, tw timeWait, extended bool) {
-	e.table.timeWaits.Add(key, tw, extended, e.now())
+	e.table.Remember(key, tw, extended, e.now())
 	if e.table.expiry == nil {
 		e.table.expiry = time.AfterFunc(admission.TimeWait, e.expireTimeWaits)
 	}
-	if extended && e.protection.Authentic && e.config.LegacyPeers == LegacyAllow {
-		e.table.used.Add(key.Conv)
+}
+
+// expireTimeWaits forgets what is no longer in TIME-WAIT while no further session
+// ends, twice its time after the last one at the latest. With the last entry goes
+// the memory of the table: a map gives none back.
+func (e *Endpoint) expireTimeWaits() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	empty := e.table.TimeWaits.Expire(e.now())
+	switch {
+	case e.closed:
+	case empty:
+		e.table.forget()
+	default:
+		e.table.expiry.Reset(timeWaitTime)
 	}
+}
+
+// forget clears TIME-WAIT, and stops its timer, which would keep a closed endpoint
+// in memory.
+func (t *sessionTable) forget() {
+	if t.expiry != nil {
+		t.expiry.Stop()
+		t.expiry = nil
+	}
+	t.TimeWaits.Clear()
 }
 
 // addLocked adds a session to the tables. Conn.mu of c is held, or no other
@@ -112,19 +140,6 @@ func (e *Endpoint) removeLocked(c *Conn) {
 	e.load.sessions.Store(int32(e.table.Len()))
 }
 
-// mayShakeLocked reports whether one more TLS handshake may begin with the network
-// of key. A network may have half of what the others leave of MaxHalfOpen, so that
-// something is left for the next one. Handshakes of addresses that are not
-// validated do not count, as somebody else may have begun them. Endpoint.mu is
-// held.
-func (e *Endpoint) mayShakeLocked(key sessionKey) bool {
-	if e.config.TLS == nil {
-		return true
-	}
-	left := e.config.MaxHalfOpen - e.table.Shaking()
-	return left > 0 && int(e.table.Network(key).Shaking) <= left/2
-}
-
 // handshakeOver takes note that the TLS handshake of c is not in progress any
 // more.
 func (e *Endpoint) handshakeOver(c *Conn) {
@@ -133,50 +148,12 @@ func (e *Endpoint) handshakeOver(c *Conn) {
 	e.table.SetShaking(c, false)
 }
 
-// atAddressLimitLocked reports whether the network of key has as many sessions
-// as MaxSessionsPerAddress allows. A third party may have opened unvalidated
-// sessions in its name, so those count only against other unvalidated ones.
-// Endpoint.mu is held.
-func (e *Endpoint) atAddressLimitLocked(key sessionKey, validated bool) bool {
-	n := e.table.Network(key)
-	if !validated {
-		n.Validated += n.Pending
-	}
-	return e.config.MaxSessionsPerAddress > 0 && int(n.Validated) >= e.config.MaxSessionsPerAddress
-}
-
-// convInUseElsewhereLocked reports whether conv is the id of a session with an
-// extended peer at another address. The caller has found none at the address in
-// question. Extended peers draw conversation ids at random, so the packet is
-// from the same peer, whose address has changed although its session cannot
-// migrate. The data that it retransmits may have been delivered already.
-//
-// It also reports whether conv is the id of one of the last ended sessions with
-// extended peers (sessionTable.used). Only an attacker that has recorded one sends
-// its packets. Endpoint.mu is held.
-func (e *Endpoint) convInUseElsewhereLocked(conv uint32) bool {
-	if e.config.SharedConvs {
-		return false
-	}
-	for c := range e.table.OfConv(conv) {
-		if c.extended() {
-			return true
-		}
-	}
-	return e.table.used.Has(conv)
-}
-
 // countValidated makes c count as one of the validated sessions of its network. It
 // reports false if the network now exceeds MaxSessionsPerAddress.
 func (e *Endpoint) countValidated(c *Conn) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !e.table.Lists(c) {
-		return true
-	}
-	e.table.SetValidated(c)
-	most := e.config.MaxSessionsPerAddress
-	return most <= 0 || int(e.table.Network(c.tableEntry().Key()).Validated) <= most
+	return e.table.SetValidated(c)
 }
 
 // bindFEC records that the peer of c sends FEC.
@@ -184,29 +161,6 @@ func (e *Endpoint) bindFEC(c *Conn) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.table.BindFEC(c)
-}
-
-// migratingSessions are the sessions that a packet from an unknown address may
-// belong to. The entries after the last are nil.
-type migratingSessions [admission.MaxSameConv]*Conn
-
-// migrationCandidates returns the sessions of the conversation id of key that
-// may migrate (WIRE.md §5.4; RFC 9000 §9): with an authenticating cipher, those
-// with extended peers.
-func (e *Endpoint) migrationCandidates(key sessionKey, kind packetKind) (found migratingSessions) {
-	if !e.migrates || kind == parityPacket || kind == datagramPacket {
-		return found
-	}
-	e.mu.RLock()
-	defer e.mu.RUnlock()
-	n := 0
-	for c := range e.table.OfConv(key.Conv) {
-		if c.extended() {
-			found[n] = c
-			n++
-		}
-	}
-	return found
 }
 
 // rekey moves a session to the address of key. It reports false if another

@@ -59,9 +59,9 @@ func takeOver(link *takeover.Link, config *Config) (*Listener, error) {
 		return nil, err
 	}
 	e := makeEndpoint(config, true, a.Sockets...)
-	e.replies.cookies.Adopt(a.State.CookieSecret, a.State.CookieClock-e.now())
+	e.table.Cookies.Adopt(a.State.CookieSecret, a.State.CookieClock-e.now())
 	if e.config.TLS != nil && len(e.config.StatelessResetKey) == 0 {
-		e.resetSecret = a.State.ResetSecret
+		e.table.ResetSecret = a.State.ResetSecret
 	}
 	l, err := e.Listen()
 	if err == nil {
@@ -98,9 +98,9 @@ func (e *Endpoint) inherit(n takeover.Note) {
 	defer e.mu.Unlock()
 	switch {
 	case n.Kind == takeover.Used:
-		e.table.used.Add(n.Conv)
+		e.table.Used.Add(n.Conv)
 	case !e.closed:
-		tw := timeWait{una: seq(n.End.Una), token: n.End.Token, own: n.End.Own, aborted: n.End.Aborted, dropped: n.End.Dropped, mute: n.End.Mute, protection: e.outside}
+		tw := timeWait{Una: n.End.Una, Token: n.End.Token, Own: n.End.Own, Aborted: n.End.Aborted, Dropped: n.End.Dropped, Mute: n.End.Mute, Protection: e.outside}
 		e.rememberLocked(admission.MakeKey(n.Addr, nil, n.Conv), tw, n.Extended)
 	}
 }
@@ -111,7 +111,7 @@ func (e *Endpoint) forward(key sessionKey, d *udp.Datagram, p *inPacket, in *rea
 	if key.Peer != "" {
 		return false
 	}
-	packet := takeover.Packet{Addr: key.Addr, Conv: key.Conv, Sort: p.kind.sort(), Shared: e.config.SharedConvs, First: p.first}
+	packet := takeover.Packet{Addr: key.Addr, Conv: key.Conv, Sort: sortOf(p.kind), Shared: e.config.SharedConvs, First: p.first}
 	switch in.forwarder().Forward(&e.takeover.Before, d, &packet) {
 	case takeover.Theirs:
 		return true
@@ -129,8 +129,8 @@ func (in *readState) forwarder() *takeover.Forwarder {
 	return in.forwards
 }
 
-// sort returns how packets of a kind show their session.
-func (k packetKind) sort() takeover.Sort {
+// sortOf returns how packets of a kind show their session.
+func sortOf(k packetKind) takeover.Sort {
 	switch k {
 	case parityPacket:
 		return takeover.Parity
@@ -144,8 +144,8 @@ func (k packetKind) sort() takeover.Sort {
 
 // first parses a packet as the first of a session.
 func (p *inPacket) first() (takeover.First, bool) {
-	f, ok := parseInitial(p)
-	return takeover.First{Hello: f.hello.code != 0, Push: f.push}, ok
+	f, ok := admission.Parse(p.kind, p.Data, p.conv)
+	return takeover.First{Hello: f.Hello.Code != 0, Push: f.Push}, ok
 }
 
 // hasConv reports whether a session of this process has a conversation id.

@@ -55,7 +55,7 @@ func (k *KCP) dueNow() (due mechanisms) {
 	if k.peer.wnd == 0 || k.peer.probeWait != 0 || k.peer.probe != 0 {
 		due |= dueProbes
 	}
-	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.held || k.snd.loss.suspects.head != nil {
+	if g := k.snd.timeouts.first; g != nil && !g.at.After(k.clock.now) && !k.snd.loss.held || k.snd.loss.suspects.head != nil {
 		due |= dueLosses
 	}
 	if k.cfg.ext.Redundancy != 0 || k.snd.redundancy.lossy || k.counters.FastRetransmits|k.counters.TimeoutRetransmits != 0 {
@@ -83,7 +83,7 @@ func (k *KCP) Flush() {
 	}
 	packets, bare := k.counters.PacketsSent, len(k.out.packet)
 	if due&dueAcks != 0 {
-		if len(k.rcv.ackRepeats.items) > 0 {
+		if k.rcv.ackRepeats != nil {
 			k.repeatAcks(&h)
 		}
 		if k.cfg.ext.ThinAcks {
@@ -296,15 +296,13 @@ func (k *KCP) admit(window uint32, rate int64) {
 		}
 	}
 	for k.mayAdmit(window) || beyond > 0 && k.inPeerWindow() {
-		at := k.snd.nxt
 		if k.rare != nil {
 			k.pull()
-			at = k.place(at)
 		}
-		if k.snd.nxt == k.snd.end {
+		s := k.snd.queue.head
+		if s == nil {
 			break
 		}
-		s := k.snd.ring.at(at)
 		if s.tag != nil && k.dropSpent() {
 			continue
 		}
@@ -336,9 +334,11 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if s.sn = k.snd.nxt; s.tag != nil {
 			s.tag.Begun = true
 		}
-		if k.rare != nil {
-			k.leaveGap(s)
+		if k.rare != nil && !s.ofStream() {
+			k.enterOwn(s)
 		}
+		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.nxt-k.snd.una)+1)
+		k.snd.ring.set(k.snd.nxt, k.snd.queue.popFront())
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)
@@ -433,9 +433,9 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.putAbandoned(s, h)
 			return
 		}
-		if s.ofStream() {
-			h.cmd = cmdStream
-		}
+	}
+	if s.streamed {
+		h.cmd, h.frg = cmdStream, 0
 	}
 	size := k.cfg.mtu
 	if s.xmit > 1 || s.repeats > 0 || k.snd.blackHole.lost > 0 {
@@ -453,7 +453,8 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			k.charge(s.size(), size)
 		}
 		k.counters.PacketsSent++
-		if c := k.rateCap(); c != nil {
+		if k.rare != nil && k.rare.capped != nil {
+			c := k.rare.capped
 			c.sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
@@ -527,7 +528,8 @@ func (k *KCP) emit() {
 	k.counters.PacketsSent++
 	packet := k.out.packet
 	k.out.packet = nil
-	if c := k.rateCap(); c != nil {
+	if k.rare != nil && k.rare.capped != nil {
+		c := k.rare.capped
 		c.sent(len(packet), k.out.last != nil)
 	}
 	if s := k.out.last; s != nil {

@@ -128,7 +128,7 @@ func NewGroup() *Group {
 // net.ErrClosed if the group or the session is closed.
 func (g *Group) Add(c *Conn) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.closed {
 		return c.opError("add", net.ErrClosed)
 	}
@@ -161,7 +161,7 @@ func (g *Group) ReportStreams() { g.streams.Store(true) }
 // fails with ErrNotGrouped if the session is not in this group.
 func (g *Group) Remove(c *Conn) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m := c.io.member
 	if m == nil || m.group != g {
 		return c.opError("remove", ErrNotGrouped)

@@ -215,8 +215,8 @@ func TestGroupTakesBatches(t *testing.T) {
 }
 
 // Moments that last from one step of a session to the next: the peer's CLOSE was
-// taken, but the session not ended; it has ended, but is in the table yet; a Write
-// is not done, but there is room; a Write reads the socket.
+// taken, but the session not ended; it has ended, and its last packets are being
+// written; a Write is not done, but there is room; a Write reads the socket.
 func TestGroupBetweenSteps(t *testing.T) {
 	inWorld(t, 0, clean, func(t *testing.T, w *world) {
 		_, b, g := w.grouped(nil)
@@ -232,8 +232,8 @@ func TestGroupBetweenSteps(t *testing.T) {
 			b.hs.peerFin, b.hs.peerClosed, b.hs.peerFinal = true, true, b.kcp.recvNext()
 		}))
 		require.Equal(t, []EventKind{EventEOF}, now(func() { b.hs.peerClosed = false }))
-		require.Empty(t, now(func() { b.closing.state, b.closing.err = stateEnded, ErrReset }))
-		require.Empty(t, now(func() { b.closing.state, b.closing.err = stateOpen, nil }))
+		require.Empty(t, now(func() { b.closing.state, b.closing.err, b.outgoing.sending = stateEnded, ErrReset, true }))
+		require.Empty(t, now(func() { b.closing.state, b.closing.err, b.outgoing.sending = stateOpen, nil, false }))
 		b.writing.Lock()
 		out := []Outgoing{{Conn: b, Data: []byte("not between")}}
 		require.Zero(t, g.Send(out))

@@ -58,7 +58,7 @@ func (m *groupMember) forget() {
 	}
 	c := m.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.io.member == m {
 		c.leaveGroup()
 	}
@@ -86,7 +86,7 @@ func (m *groupMember) take(memory *groupMemory, e *Event, hold bool) (of *groupM
 	}
 	c := m.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m.ready = false
 	if c.io.member != m {
 		return nil, gotNothing
@@ -123,7 +123,7 @@ func (m *groupMember) accept(hold bool) *groupMember {
 // closed.
 func (g *Group) adopt(c *Conn, hold bool) *groupMember {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	of := &groupMember{group: g, conn: c, streams: g.streams.Load(), handled: hold}
 	if !g.attach(of) {
 		return nil
@@ -139,7 +139,7 @@ func (g *Group) adopt(c *Conn, hold bool) *groupMember {
 func (m *groupMember) release() {
 	c := m.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	m.handled = false
 	if c.io.member == m && c.hasEvent(m) {
 		m.wake()

@@ -64,19 +64,18 @@ type KCP struct {
 
 // rareMachine is what few conversations need.
 type rareMachine struct {
-	streaming      bool     // the host queues stream segments
-	streamSegments int      // of streams that are waiting or in flight
-	streamBytes    int      // their payload
-	plainChosen    bool     // the host has decided that a segment of Send is next,
-	chosenAt       seq      // as this one
-	gap            seq      // how far behind its sn the send ring holds what waits
+	streaming      bool // the host queues stream segments
+	streamSegments int  // of streams that are waiting or in flight
+	streamBytes    int  // their payload
+	own            ownFlow
 	capped         *rateCap // nil: the rate is not capped
 }
 
 // rareMachine returns k.rare, which it makes if there is none.
 func (k *KCP) rareMachine() *rareMachine {
 	if k.rare == nil {
-		k.rare = new(rareMachine)
+		// No segment of a stream was sent, or has arrived, before.
+		k.rare = &rareMachine{own: ownFlow{next: k.snd.nxt, arrived: k.rcv.nxt}}
 	}
 	return k.rare
 }
@@ -186,7 +185,7 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 		return uint32(k.clock.now), true
 	}
 	next, ok := seq(0), false
-	if g := k.snd.timeouts.first; g != nil && !k.snd.held {
+	if g := k.snd.timeouts.first; g != nil && !k.snd.loss.held {
 		next, ok = g.at, true
 	}
 	earlier := func(t seq) {
@@ -203,13 +202,13 @@ func (k *KCP) NextFlush() (at uint32, ok bool) {
 	if k.snd.loss.due.head != nil {
 		earlier(k.clock.now + seq(k.resendWait()))
 	}
-	if k.snd.nxt != k.snd.end || k.rare != nil && k.waiting() {
+	if k.snd.queue.n > 0 || k.rare != nil && k.waiting() {
 		switch {
 		case k.peer.wnd == 0 && k.peer.probeWait == 0:
 			earlier(k.clock.now)
 		case k.peer.wnd == 0:
 			earlier(k.peer.tsProbe)
-		case k.mayAdmit(k.sendWindow()) && (k.snd.nxt == k.snd.end || k.snd.validation == nil || k.mayBegin(k.snd.ring.at(k.place(k.snd.nxt)), 0)):
+		case k.mayAdmit(k.sendWindow()) && (k.snd.queue.n == 0 || k.snd.validation == nil || k.mayBegin(k.snd.queue.head, 0)):
 			earlier(k.clock.now + seq(k.pacingDelay()))
 		case k.rare != nil && k.mayExceedWindow() && k.inPeerWindow():
 			earlier(k.clock.now + max(seq(k.pacingDelay()), seq(max(k.snd.recovery.beyondAt.Diff(k.clock.now), 0))))
@@ -263,12 +262,18 @@ func (k *KCP) Compact() {
 	k.out.buffers, k.rcv.buffers = buffers{}, buffers{}
 	k.snd.timeouts.spare = nil
 	k.out.packet, k.out.scratch = nil, nil
-	if k.snd.end == k.snd.una {
+	if k.WaitSend() == 0 {
 		k.snd.ring = sendRing{}
 		k.snd.ccState, k.snd.rate.Input = nil, nil
 	}
-	if k.rcv.queued == 0 && k.rcv.early == 0 {
+	if k.rcv.queue.n == 0 {
+		k.rcv.queue = recvQueue{}
+	}
+	if k.rcv.early == 0 {
 		k.rcv.ring = recvRing{}
+	}
+	if k.rare != nil && k.rare.own.early == 0 {
+		k.rare.own.ring = recvRing{}
 	}
 	if len(k.rcv.acks) == 0 {
 		k.rcv.acks = nil
@@ -280,7 +285,7 @@ func (k *KCP) Compact() {
 		k.rcv.assembly = nil
 	}
 	if k.rcv.early == 0 {
-		k.rcv.ackRepeats.items = nil
+		k.rcv.ackRepeats = nil
 	}
 	k.rcv.hasRecent = false // after weeks it would not be before what follows (RFC 7323 §5.5)
 }

@@ -101,7 +101,7 @@ func TestEndlessFragments(t *testing.T) {
 	h := newHarness(t, nil)
 	for sn := range uint32(300) {
 		h.input(push(sn, 64, "x"))
-		require.LessOrEqual(t, h.k.rcv.queued, uint32(128))
+		require.LessOrEqual(t, h.k.rcv.queue.n, uint32(128))
 	}
 	require.Positive(t, h.k.Counters().BrokenMessages)
 	h.input(push(300, 0, "whole"))
@@ -123,7 +123,7 @@ func TestWholeMessagesSurvive(t *testing.T) {
 	h.recv("f")
 	require.Equal(t, -1, h.k.PeekSize())
 	require.Equal(t, uint64(2), h.k.Counters().BrokenMessages)
-	require.Zero(t, h.k.rcv.queued)
+	require.Zero(t, h.k.rcv.queue.n)
 	h.advance(0)
 	h.out = nil
 }
@@ -239,7 +239,7 @@ func TestWrap(t *testing.T) {
 		p := newPipe(t, 256, 0.1)
 		sn := seq(start)
 		for _, k := range []*KCP{p.a, p.b} {
-			k.snd.una, k.snd.nxt, k.snd.end, k.rcv.nxt = sn, sn, sn, sn
+			k.snd.una, k.snd.nxt, k.rcv.nxt = sn, sn, sn
 		}
 		p.now = start
 		payload := make([]byte, 100)

@@ -18,6 +18,7 @@ type lossDetector struct {
 	due      segmentList // declared lost; no time-out until retransmitted
 
 	collect bool           // counted is being collected
+	held    bool           // no time-out takes effect; see holdTimeouts
 	counted []*sendSegment // counted for the first time, and not often enough
 }
 

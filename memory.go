@@ -11,7 +11,7 @@ import (
 // bytes as allocated, and limits are compared with that count.
 
 const (
-	// placeBytes is the size of a place of the receive ring.
+	// placeBytes is the size of a place of the receive queue, or of the ring.
 	placeBytes = 40
 	// ackBytesHeld, repeatBytesHeld and signalBytesHeld are the sizes of a
 	// waiting acknowledgement, of one to be sent twice, and of a waiting signal.
@@ -45,8 +45,14 @@ func (k *KCP) Held() int {
 	if k.rcv.assembly != nil {
 		n += k.rcv.assembly.Bytes()
 	}
-	return n + k.rcv.ring.Len()*placeBytes + cap(k.rcv.acks)*ackBytesHeld +
-		cap(k.rcv.ackRepeats.items)*repeatBytesHeld + cap(k.signals)*signalBytesHeld
+	if r := k.rcv.ackRepeats; r != nil {
+		n += cap(r.items) * repeatBytesHeld
+	}
+	if k.rare != nil {
+		n += k.rare.own.ring.Len() * placeBytes
+	}
+	return n + (k.rcv.queue.places.Len()+k.rcv.ring.Len())*placeBytes + cap(k.rcv.acks)*ackBytesHeld +
+		cap(k.signals)*signalBytesHeld
 }
 
 // costOf returns the bytes of memory needed, beyond what is allocated already,
@@ -56,9 +62,12 @@ func (k *KCP) costOf(sn seq, n int) int {
 	if n > 0 {
 		cost = bufpool.Size(n)
 	}
-	head := k.rcv.nxt - seq(k.rcv.queued)
-	if places := int(sn-head) + 1; places > k.rcv.ring.Len() {
-		cost += (ring.Size(places) - k.rcv.ring.Len()) * placeBytes
+	places, have := int(sn-k.rcv.nxt)+1, k.rcv.ring.Len()
+	if sn == k.rcv.nxt && !k.receiveFull() {
+		places, have = int(k.rcv.queue.n)+1, k.rcv.queue.places.Len()
+	}
+	if places > have {
+		cost += (ring.Size(places) - have) * placeBytes
 	}
 	return cost
 }
@@ -87,14 +96,14 @@ const reservedBytes = 16 << 10
 // receive window or before it.
 func (k *KCP) dropsForMemory(sn seq, n int) bool {
 	ahead := uint32(sn - k.rcv.nxt)
-	if k.hooks.frugal && ahead > max(sessionReach, reachGrowth*(k.rcv.queued+uint32(k.rcv.early))) {
+	if k.hooks.frugal && ahead > max(sessionReach, reachGrowth*(k.rcv.queue.n+k.rcv.early)) {
 		return true
 	}
 	if k.rcv.peerUnvalidated {
 		limit, needed := unvalidatedBytes, false
 		if k.rcv.pressure != pressureReserved {
 			// A message that cannot be completed would never be read.
-			limit, needed = k.legacyLimit(), sn == k.rcv.nxt && k.rcv.queued == k.rcv.partial
+			limit, needed = k.legacyLimit(), sn == k.rcv.nxt && k.rcv.queue.n == k.rcv.partial
 		}
 		if ahead > unvalidatedReach || !needed && k.Held()+k.costOf(sn, n) > limit {
 			return true
@@ -121,7 +130,7 @@ func (k *KCP) shortOfMemory(sn seq) bool {
 	if k.rcv.pressure == pressureNone {
 		return false
 	}
-	readable := k.rcv.queued > k.rcv.partial || k.rcv.pressure == pressureReserved
+	readable := k.rcv.queue.n > k.rcv.partial || k.rcv.pressure == pressureReserved
 	held := k.rcv.held
 	if k.rcv.assembly != nil {
 		held += k.rcv.assembly.Bytes()

@@ -222,7 +222,7 @@ func TestReachIsBounded(t *testing.T) {
 	require.Zero(t, k.rcv.early)
 	require.NoError(t, k.Input(push(unvalidatedReach, 0, "x")))
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
-	require.Equal(t, 1, k.rcv.early)
+	require.EqualValues(t, 1, k.rcv.early)
 }
 
 // A piece of one byte reserves no segment, and what does not become whole is

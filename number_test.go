@@ -374,7 +374,7 @@ func TestSameConversationID(t *testing.T) {
 				c.hs.greeted.Store(true)
 				alive = append(alive, c)
 			}
-			found := e.migrationCandidates(sessionKey{Conv: 7}, plainPacket)
+			found := e.table.Candidates(7)
 			n := 0
 			for ; n < admission.MaxSameConv && found[n] != nil; n++ {
 				require.Contains(t, alive, found[n])

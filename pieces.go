@@ -67,9 +67,8 @@ func (k *KCP) inputPiece(h *header, payload []byte, recovered bool) error {
 
 // arrived reports whether segment sn has already arrived.
 func (k *KCP) arrived(sn seq) bool {
-	head := k.rcv.nxt - seq(k.rcv.queued)
 	return sn.Before(k.rcv.nxt) ||
-		sn.Within(head, head+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
+		sn.Within(k.rcv.nxt, k.rcv.nxt+seq(k.rcv.ring.Len())) && k.rcv.ring.at(sn).held
 }
 
 // mayAssemble reports whether there is room for n bytes of segment sn, which
@@ -119,7 +118,7 @@ func (k *KCP) divisible(s *sendSegment, size int) bool {
 func (k *KCP) putPieces(s *sendSegment, h *header, size int) {
 	unit := reassembly.Unit(len(s.data))
 	room := (size - headerSize - reassembly.HeaderSize) / unit * unit
-	if h.cmd = cmdPiece; s.ofStream() {
+	if h.cmd = cmdPiece; s.streamed {
 		h.cmd = cmdStreamPiece
 	}
 	for at := 0; at < len(s.data); at += room {

@@ -11,7 +11,8 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/protect"
+	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/reassembly"
 	"github.com/stretchr/testify/require"
 )
@@ -283,11 +284,35 @@ func TestMTUChangesUnderWay(t *testing.T) {
 	}
 }
 
+// Package admission reads segments and signals as the machine writes them.
+func TestFirstPacketsAreReadAsWritten(t *testing.T) {
+	for n := range 256 {
+		cmd, code := uint8(n), signalCode(n)
+		_, ok := admission.Parse(plainPacket, segment(cmd, 0, 0, 0, 0, ""), 7)
+		require.Equal(t, knownCmd(cmd) || cmd == cmdPiece || streamCmd(cmd), ok, cmd)
+		s := signal{code, 8, 9}
+		for _, payload := range []string{"", "x"} {
+			cmd := uint8(cmdWins)
+			if s.asks() {
+				cmd = cmdWask
+			}
+			h := header{cmd: cmd, frg: uint8(code), sn: 8, ts: 9, len: uint32(len(payload))}
+			read, is := h.signal()
+			f, ok := admission.Parse(plainPacket, segment(cmd, uint8(code), 9, 8, 0, payload), 7)
+			require.True(t, ok)
+			require.Equal(t, is && s.asks(), f.Request.Code != 0, code)
+			for code, of := range map[signalCode]handshake.Signal{sigHello: f.Hello, sigCookie: f.Cookie, sigInfo: f.Info} {
+				require.Equal(t, is && s.code == code, of == read.toHandshake() && is, code)
+			}
+		}
+	}
+}
+
 // To somebody without a session, a piece is data, but opens nothing.
 func TestPieceOfNoSession(t *testing.T) {
-	f, ok := parseInitial(&inPacket{Packet: protect.Packet{Data: piece(0, 0, 0, 4, "ab")}, conv: 7})
+	f, ok := admission.Parse(plainPacket, piece(0, 0, 0, 4, "ab"), 7)
 	require.True(t, ok)
-	require.Equal(t, initialPacket{data: true}, f)
+	require.Equal(t, admission.Initial{Data: true}, f)
 }
 
 // A peer whose address is not proven can have no room reserved for segments by

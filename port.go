@@ -38,6 +38,7 @@ type sessionPort interface {
 	sendBytes() int
 	sendMemory() int
 	segmentPayload() int
+	sendPayload() int
 	longestMessage() int
 	fragmentLimit() int
 	sendLimit() int
@@ -65,8 +66,7 @@ type sessionPort interface {
 	dropPending()
 
 	// Streams.
-	startStreams()
-	queueStream(t *streams.Tag, buf []byte)
+	startStreams(ordered bool)
 	newBuffer(n int) []byte
 	growBuffer(buf []byte, n int) []byte
 	freeBuffer(buf []byte)
@@ -119,8 +119,7 @@ var _ sessionPort = (*KCP)(nil)
 
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
-// machine, with three exceptions. outputInPlace may call releaseSegment, and
-// host.pullStream queueStream. host.onSignal
+// machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
 // may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
 // enablePieces, awaitReplies, probeArrived and resizePackets.
 type hooks struct {
@@ -162,11 +161,11 @@ func (k *KCP) counts() *Counters { return &k.counters }
 func (k *KCP) recvNext() seq { return k.rcv.nxt }
 
 // readable reports whether a read would return something.
-func (k *KCP) readable() bool { return k.rcv.queued > k.rcv.partial || k.rcv.readDirect }
+func (k *KCP) readable() bool { return k.rcv.queue.n > k.rcv.partial || k.rcv.readDirect }
 
 // queued reports whether anything is waiting to be read, even if only part of a
 // message.
-func (k *KCP) queued() bool { return k.rcv.queued > 0 }
+func (k *KCP) queued() bool { return k.rcv.queue.n > 0 }
 
 // lendReadBuffer lets in-order data be copied straight into b; see
 // deliverDirect.
@@ -209,7 +208,7 @@ func (k *KCP) updateWindow() {
 // it is. If a receive window that was full opens, the next flush sends a window
 // update.
 func (k *KCP) resizeWindows(send, receive int) {
-	full := k.rcv.queued >= k.rcvLimit()
+	full := k.receiveFull()
 	if send == 0 {
 		send = int(k.cfg.sndWnd)
 	}
@@ -233,7 +232,7 @@ func (k *KCP) timeoutLate() int32 {
 
 // holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
 // out.
-func (k *KCP) holdTimeouts(on bool) { k.snd.held = on }
+func (k *KCP) holdTimeouts(on bool) { k.snd.loss.held = on }
 
 // acksPending reports whether acknowledgements are waiting for the next flush.
 func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }
@@ -241,14 +240,23 @@ func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }
 // sendUna returns snd_una.
 func (k *KCP) sendUna() seq { return k.snd.una }
 
-// sendEnd returns the sequence number after the last queued segment.
-func (k *KCP) sendEnd() seq { return k.snd.end }
+// sendEnd returns the sequence number after the last segment, if no stream's leaves
+// before those that wait.
+func (k *KCP) sendEnd() seq { return k.snd.nxt + seq(k.snd.queue.n) }
 
 // sendBytes returns the payload bytes that are waiting or not acknowledged.
 func (k *KCP) sendBytes() int { return k.snd.bytes }
 
-// segmentPayload returns the payload bytes of a full segment.
+// segmentPayload returns the payload bytes of a full segment of a stream.
 func (k *KCP) segmentPayload() int { return k.cfg.mss }
+
+// sendPayload returns the payload bytes of a full segment of Send.
+func (k *KCP) sendPayload() int {
+	if k.rare != nil && k.numbers() {
+		return k.cfg.mss - ownHeader
+	}
+	return k.cfg.mss
+}
 
 // sendLimit returns the send window in segments.
 func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
@@ -256,8 +264,8 @@ func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
 // closeTail keeps later data out of the last waiting segment, which may be the
 // end of a message.
 func (k *KCP) closeTail() {
-	if k.snd.end != k.snd.nxt {
-		k.snd.ring.at(k.place(k.snd.end - 1)).closed = true
+	if s := k.snd.queue.tail; s != nil {
+		s.closed = true
 	}
 }
 
@@ -266,7 +274,7 @@ func (k *KCP) closeTail() {
 func (k *KCP) unaRegressed() bool { return k.peer.unaWentBack }
 
 // unsent returns the segments that wait to be sent for the first time.
-func (k *KCP) unsent() int { return int(k.snd.end - k.snd.nxt) }
+func (k *KCP) unsent() int { return k.snd.queue.n }
 
 // micros returns the machine's clock in microseconds.
 func (k *KCP) micros() int64 { return k.clock.micros }
@@ -411,7 +419,7 @@ type machineStats struct {
 func (k *KCP) snapshot() machineStats {
 	return machineStats{
 		srtt: k.snd.rtt.srtt, rttvar: k.snd.rtt.rttvar, rto: int32(k.snd.rtt.rto),
-		inFlight: k.snd.inFlight, queued: int(k.snd.end - k.snd.nxt),
+		inFlight: k.snd.inFlight, queued: k.snd.queue.n,
 		readable: k.rcv.bytes,
 		window:   int(k.peer.wnd), unread: int(k.peer.wndMax - k.peer.wnd),
 		congestionWindow: k.snd.cc.Window(),

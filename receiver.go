@@ -6,17 +6,15 @@ import (
 	"io"
 )
 
-// receiver is the receiving side. [nxt-queued, nxt) is in order; beyond it,
-// early segments wait for the missing ones before them.
+// receiver is the receiving side: what has arrived in order, and early segments, which
+// wait for the missing ones before them or for room.
 type receiver struct {
-	nxt     seq    // rcv_nxt
-	queued  uint32 // segments in order
-	partial uint32 // segments of the incomplete message at the queue's end
-	void    uint32 // empty places in the queue, none of them at its head
-	early   int    // segments beyond nxt
-	held    int    // bytes of the buffers in ring
-	bytes   int    // payload in them that was not read
-	ring    recvRing
+	nxt     seq       // rcv_nxt
+	partial uint32    // segments of the incomplete message at the queue's end
+	queue   recvQueue // segments in order
+	ring    recvRing  // early segments
+	held    int       // bytes of the buffers in queue and ring
+	bytes   int       // payload in them that was not read
 	buffers buffers
 
 	assembly *reassembly.Segments // segments that arrive in pieces; nil: none have
@@ -24,14 +22,15 @@ type receiver struct {
 
 	acks       []ackItem // to be sent with the next flush
 	ackPolicy  ackPolicy
-	ackRepeats ackRepeater
-	tsRecent   seq   // ts of the newest PUSH that was not recovered by FEC
-	hasRecent  bool  // there was one
-	readDirect bool  // something was put into readInto
-	rest       uint8 // fragments that are still to be skipped of a message that was abandoned
+	share      uint32       // the most that is advertised, in segments; 0: no limit
+	ackRepeats *ackRepeater // nil: no duplicate has come lately
+	early      uint32       // segments in ring
+	tsRecent   seq          // ts of the newest PUSH that was not recovered by FEC
+	hasRecent  bool         // there was one
+	readDirect bool         // something was put into readInto
+	rest       uint8        // fragments that are still to be skipped of a message that was abandoned
 
-	share uint32 // the most that is advertised, in segments; 0: no limit
-	shut  bool   // the window that is advertised is zero
+	shut bool // the window that is advertised is zero
 
 	// Set by the session before each Input.
 	pressure        memoryPressure
@@ -42,7 +41,7 @@ type receiver struct {
 // ErrNoData if nothing has arrived, ErrPartialMessage if the message is not complete,
 // and io.ErrShortBuffer if it is larger than p; then nothing is taken (see PeekSize).
 func (k *KCP) Recv(p []byte) (int, error) {
-	if k.rcv.queued == 0 {
+	if k.rcv.queue.n == 0 {
 		return 0, ErrNoData
 	}
 	size := k.PeekSize()
@@ -55,7 +54,7 @@ func (k *KCP) Recv(p []byte) (int, error) {
 	full := k.receiveFull()
 	n := 0
 	for range k.nextMessage() {
-		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
+		s := k.rcv.queue.at(0)
 		n += copy(p[n:], s.data[s.read:])
 		k.popReceived()
 	}
@@ -71,9 +70,8 @@ func (k *KCP) PeekSize() int {
 		return -1
 	}
 	size := 0
-	head := k.rcv.nxt - seq(k.rcv.queued)
 	for i := range n {
-		s := k.rcv.ring.at(head + seq(i))
+		s := k.rcv.queue.at(i)
 		size += len(s.data) - s.read
 	}
 	return size
@@ -82,10 +80,10 @@ func (k *KCP) PeekSize() int {
 // nextMessage returns the number of segments of the next complete message; 0 if
 // there is none.
 func (k *KCP) nextMessage() uint32 {
-	if k.rcv.queued == k.rcv.partial {
+	if k.rcv.queue.n == k.rcv.partial {
 		return 0
 	}
-	return uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg) + 1
+	return uint32(k.rcv.queue.at(0).frg) + 1
 }
 
 // recvBytes copies the bytes of complete messages to p, regardless of message
@@ -95,8 +93,8 @@ func (k *KCP) recvBytes(p []byte) int {
 	full := k.receiveFull()
 	n := 0
 	popped := false
-	for k.rcv.queued > k.rcv.partial {
-		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
+	for k.rcv.queue.n > k.rcv.partial {
+		s := k.rcv.queue.at(0)
 		c := copy(p[n:], s.data[s.read:])
 		n += c
 		s.read += c
@@ -115,13 +113,19 @@ func (k *KCP) recvBytes(p []byte) int {
 
 // popReceived drops the segment at the head of the receive queue.
 func (k *KCP) popReceived() {
-	s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
+	q := &k.rcv.queue
+	s := q.at(0)
+	k.release(s)
+	*s = recvSegment{}
+	q.first++
+	q.n--
+}
+
+// release takes back the buffer of s.
+func (k *KCP) release(s *recvSegment) {
 	k.rcv.held -= cap(s.data)
 	k.rcv.bytes -= len(s.data) - s.read
 	k.rcv.buffers.Put(s.data)
-	*s = recvSegment{}
-	k.rcv.queued--
-	k.dropVoid()
 }
 
 // afterRecv moves early segments into the room that a read has made. full says
@@ -140,7 +144,8 @@ func (k *KCP) inputPush(h *header, payload []byte, recovered bool) {
 	if k.cfg.trace != nil {
 		k.cfg.trace.received(h, payload)
 	}
-	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) {
+	if !h.sn.Before(k.rcv.nxt+seq(k.cfg.rcvWnd)) || k.dropsForMemory(h.sn, len(payload)) && !k.arrived(h.sn) ||
+		h.cmd == cmdStream && k.refusesOwn(h, payload) {
 		k.counters.OutOfWindow++
 		return
 	}
@@ -169,55 +174,97 @@ func (k *KCP) keep(h *header, payload []byte, ack ackItem) bool {
 		k.duplicate()
 		return false
 	}
-	void := false
+	abandoned := false
 	if h.cmd == cmdStream {
-		if void = streams.AbandonsSegment(payload); !void {
+		if o, ok := decodeOwn(payload); ok {
+			return k.keepOwn(h, &o, ack)
+		}
+		if abandoned = streams.AbandonsSegment(payload); !abandoned {
 			return k.keepStream(h, payload, ack)
 		}
 		payload = nil
 	}
-	if h.sn == k.rcv.nxt && k.deliverDirect(h, payload) {
+	next := h.sn == k.rcv.nxt && k.rcv.rest == 0 && !abandoned && (k.rcv.early == 0 || !k.rcv.ring.at(h.sn).held)
+	if next && !k.receiveFull() {
+		if !k.deliverDirect(h.frg, payload) {
+			k.enqueue(h.frg).data = k.copyOf(payload)
+		}
+		k.rcv.nxt++
+		if k.rare != nil {
+			k.rare.own.arrived++
+		}
+		k.counters.BytesReceived += uint64(len(payload))
+		k.deliver()
 		return true
 	}
-	head := k.rcv.nxt - seq(k.rcv.queued)
-	k.rcv.ring.Reserve(uint32(head), int(h.sn-head)+1)
-	s := k.rcv.ring.at(h.sn)
-	if s.held {
-		k.duplicate()
+	s := k.earlyPlace(h.sn, ack)
+	if s == nil {
 		return false
 	}
-	if k.cfg.ext.RepeatAcks && h.sn != k.rcv.nxt {
-		k.rcv.ackRepeats.note(ack, k.clock.now)
-	}
-	s.data = k.rcv.buffers.Get(len(payload))
-	copy(s.data, payload)
-	s.frg, s.held, s.void, s.lastAcked = h.frg, true, void, k.clock.now
-	k.rcv.early++
-	k.rcv.held += cap(s.data)
-	k.rcv.bytes += len(payload)
+	s.data, s.frg, s.abandoned = k.copyOf(payload), h.frg, abandoned
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	return true
 }
 
+// copyOf returns a copy of the payload of a segment that is kept.
+func (k *KCP) copyOf(payload []byte) []byte {
+	b := k.rcv.buffers.Get(len(payload))
+	copy(b, payload)
+	k.rcv.held += cap(b)
+	k.rcv.bytes += len(payload)
+	return b
+}
+
+// earlyPlace takes the place of segment sn, and returns it for the caller to fill in;
+// nil if the segment has arrived before. ack is its acknowledgement.
+func (k *KCP) earlyPlace(sn seq, ack ackItem) *recvSegment {
+	k.rcv.ring.Reserve(uint32(k.rcv.nxt), int(sn-k.rcv.nxt)+1)
+	s := k.rcv.ring.at(sn)
+	if s.held {
+		k.duplicate()
+		return nil
+	}
+	if k.cfg.ext.RepeatAcks && sn != k.rcv.nxt {
+		k.rcv.ackRepeats.note(ack, k.clock.now)
+	}
+	s.held, s.lastAcked = true, k.clock.now
+	k.rcv.early++
+	return s
+}
+
+// takePlace takes the place of segment sn, whose data does not wait for the segments
+// before it, and reports whether it is new.
+func (k *KCP) takePlace(sn seq, ack ackItem) bool {
+	if sn == k.rcv.nxt && (k.rcv.early == 0 || !k.rcv.ring.at(sn).held) {
+		k.rcv.nxt++
+		return true
+	}
+	s := k.earlyPlace(sn, ack)
+	if s != nil {
+		s.stream = true
+	}
+	return s != nil
+}
+
 // duplicate counts a segment that had already arrived.
 func (k *KCP) duplicate() {
 	k.counters.Duplicates++
+	if k.rcv.ackRepeats == nil {
+		k.rcv.ackRepeats = new(ackRepeater)
+	}
 	k.rcv.ackRepeats.duplicate()
 }
 
-// deliverDirect copies the segment at rcv_nxt past the receive queue into the
+// deliverDirect copies the segment that is next past the receive queue into the
 // buffer of a blocked Read, and reports whether it did. The segment must be a
-// whole message, of which none was abandoned, and nothing may be queued before it.
-func (k *KCP) deliverDirect(h *header, payload []byte) bool {
-	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queued > 0 || h.frg|k.rcv.rest != 0 {
+// whole message, and nothing may be queued before it.
+func (k *KCP) deliverDirect(frg uint8, payload []byte) bool {
+	if len(payload) > len(k.rcv.readInto) || len(payload) == 0 || k.rcv.queue.n > 0 || frg != 0 {
 		return false
 	}
 	k.rcv.readInto = k.rcv.readInto[copy(k.rcv.readInto, payload):]
 	k.rcv.readDirect = true
-	k.rcv.nxt++
-	k.counters.BytesReceived += uint64(len(payload))
-	k.deliver()
 	return true
 }
 
@@ -240,77 +287,52 @@ func (k *KCP) echo(ts seq, recovered bool) seq {
 // deliver moves early segments that are next in order to the receive queue, as
 // far as it has room.
 func (k *KCP) deliver() {
-	for k.rcv.early > 0 && !k.receiveFull() {
+	for k.rcv.early > 0 {
 		s := k.rcv.ring.at(k.rcv.nxt)
-		if !s.held {
-			return
+		if !s.held || !s.stream && k.receiveFull() {
+			break
 		}
-		if s.stream {
-			k.skipStream()
-			continue
+		if !s.stream {
+			k.takeOwn(s)
 		}
-		if (s.void || k.rcv.rest > 0) && k.skipAbandoned(s) {
-			continue
-		}
-		k.joinMessage(s.frg)
+		*s = recvSegment{}
 		k.rcv.early--
 		k.rcv.nxt++
-		k.rcv.queued++
+	}
+	if k.rare != nil {
+		k.deliverOwn(&k.rare.own)
 	}
 }
 
-// joinMessage tracks the message that the segment at rcv_nxt belongs to.
-// Fragments count down to 0. A fragment that does not continue the count makes
-// the message before it impossible to complete. The reference would wait for
-// the rest forever, or deliver a mixture.
-func (k *KCP) joinMessage(frg uint8) {
-	if k.rcv.partial > 0 {
-		last := k.rcv.ring.at(k.rcv.nxt - 1).frg
-		if frg != last-1 {
-			k.dropPartial()
-		}
+// enqueue appends a segment to the receive queue, which is next in order, and returns
+// it for the caller to fill in the data. Fragments of a message count down to 0. A
+// fragment that does not continue the count makes the message before it impossible to
+// complete. The reference would wait for the rest forever, or deliver a mixture.
+func (k *KCP) enqueue(frg uint8) *recvSegment {
+	if k.rcv.partial > 0 && frg != k.rcv.queue.at(k.rcv.queue.n-1).frg-1 {
+		k.dropIncomplete()
+		k.counters.BrokenMessages++
 	}
 	if frg == 0 {
 		k.rcv.partial = 0
 	} else {
 		k.rcv.partial++
 	}
-}
-
-// dropPartial discards, and counts, a message that cannot be completed.
-func (k *KCP) dropPartial() {
-	k.dropIncomplete()
-	k.counters.BrokenMessages++
-	k.dropVoid()
-	k.closeVoid()
+	q := &k.rcv.queue
+	q.places.Reserve(q.first, int(q.n)+1)
+	q.n++
+	s := q.at(q.n - 1)
+	s.frg = frg
+	return s
 }
 
 // dropIncomplete discards the incomplete message at the end of the receive queue.
-// While complete messages stand before them, its segments leave empty places:
-// closing the gap would cost as much as the queue is long.
 func (k *KCP) dropIncomplete() {
-	for sn := k.rcv.nxt - seq(k.rcv.partial); sn != k.rcv.nxt; sn++ {
-		s := k.rcv.ring.at(sn)
-		k.rcv.held -= cap(s.data)
-		k.rcv.bytes -= len(s.data) - s.read
-		k.rcv.buffers.Put(s.data)
-		*s = recvSegment{void: true}
+	for range k.rcv.partial {
+		k.release(k.rcv.queue.at(k.rcv.queue.n - 1))
+		k.rcv.queue.popLast()
 	}
-	k.rcv.void += k.rcv.partial
 	k.rcv.partial = 0
-}
-
-// dropVoid removes the empty places at the head of the receive queue.
-func (k *KCP) dropVoid() {
-	for k.rcv.void > 0 {
-		s := k.rcv.ring.at(k.rcv.nxt - seq(k.rcv.queued))
-		if !s.void {
-			return
-		}
-		*s = recvSegment{}
-		k.rcv.queued--
-		k.rcv.void--
-	}
 }
 
 // rcvLimit returns how many segments the receive queue may hold. That is the
@@ -318,18 +340,15 @@ func (k *KCP) dropVoid() {
 // alone in the queue. Only peers that exceed the reference's limit of 127
 // fragments send such a message, kcp-go among them.
 func (k *KCP) rcvLimit() uint32 {
-	if k.rcv.partial > 0 && k.rcv.partial == k.rcv.queued && k.rcv.queued >= k.cfg.rcvWnd {
-		return max(k.cfg.rcvWnd, uint32(k.rcv.ring.at(k.rcv.nxt-seq(k.rcv.queued)).frg)+1)
+	if k.rcv.partial > 0 && k.rcv.partial == k.rcv.queue.n && k.rcv.queue.n >= k.cfg.rcvWnd {
+		return max(k.cfg.rcvWnd, uint32(k.rcv.queue.at(0).frg)+1)
 	}
 	return k.cfg.rcvWnd
 }
 
 // receiveFull reports whether the receive queue holds as much as it may.
 func (k *KCP) receiveFull() bool {
-	if k.rcv.partial > 0 || k.rcv.void > 0 {
-		return k.inQueue() >= k.rcvLimit()
-	}
-	return k.rcv.queued >= k.cfg.rcvWnd
+	return k.rcv.queue.n >= k.cfg.rcvWnd && (k.rcv.partial == 0 || k.rcv.queue.n >= k.rcvLimit())
 }
 
 // wndUnused returns the window to advertise, in segments. It is at most the
@@ -337,9 +356,9 @@ func (k *KCP) receiveFull() bool {
 // in the receive queue do not count against it, and what exceeds it is taken
 // all the same.
 func (k *KCP) wndUnused() uint16 {
-	queued, limit := k.rcv.queued, k.cfg.rcvWnd
-	if k.rcv.partial > 0 || k.rcv.void > 0 {
-		queued, limit = k.inQueue(), k.rcvLimit()
+	queued, limit := k.rcv.queue.n, k.cfg.rcvWnd
+	if k.rcv.partial > 0 {
+		limit = k.rcvLimit()
 	}
 	if queued >= limit || k.rcv.shut {
 		return 0
@@ -354,8 +373,11 @@ func (k *KCP) wndUnused() uint16 {
 // closeReceive drops what has arrived and takes no more. Segments that were
 // acknowledged are acknowledged again when the peer retransmits them.
 func (k *KCP) closeReceive() {
-	k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvRing{}, nil, buffers{}
-	k.rcv.ackRepeats.items = nil
-	k.rcv.queued, k.rcv.partial, k.rcv.void, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0, 0, 0
+	k.rcv.queue, k.rcv.ring, k.rcv.assembly, k.rcv.buffers = recvQueue{}, recvRing{}, nil, buffers{}
+	k.rcv.ackRepeats = nil
+	k.rcv.partial, k.rcv.early, k.cfg.rcvWnd, k.rcv.held, k.rcv.rest = 0, 0, 0, 0, 0
 	k.rcv.bytes = 0
+	if k.rare != nil {
+		k.rare.own.ring, k.rare.own.early = recvRing{}, 0
+	}
 }

@@ -14,12 +14,12 @@ func TestBrokenMessageMovesNothing(t *testing.T) {
 	h.input(push(0, 0, "first"))
 	for sn := uint32(1); sn < 4000; sn++ {
 		h.input(push(sn, uint8(2+sn%2*4), "x"))
-		require.Equal(t, "first", string(h.k.rcv.ring.at(0).data))
+		require.Equal(t, "first", string(h.k.rcv.queue.at(0).data))
 	}
 	require.EqualValues(t, 3998, h.k.Counters().BrokenMessages)
 	require.Equal(t, 2*128, h.k.rcv.held, "broken data is held")
 	h.recv("first")
-	require.EqualValues(t, 1, h.k.rcv.queued, "empty places stay although nothing stands before them")
+	require.EqualValues(t, 1, h.k.rcv.queue.n)
 	h.advance(0)
 	h.out = nil
 }
@@ -74,7 +74,7 @@ func TestBrokenMessagesRandom(t *testing.T) {
 		}
 		read()
 		require.Equal(t, want, got, "seed %d", seed)
-		require.Equal(t, k.rcv.partial, k.rcv.queued, "seed %d", seed)
+		require.Equal(t, k.rcv.partial, k.rcv.queue.n, "seed %d", seed)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestShareOfWindow(t *testing.T) {
 		h.input(push(3+sn, 0, "d"))
 	}
 	require.EqualValues(t, 0, h.k.wndUnused(), "the receive queue is full")
-	require.EqualValues(t, minRcvWnd, h.k.rcv.queued, "all that the receive window holds is taken")
+	require.EqualValues(t, minRcvWnd, h.k.rcv.queue.n, "all that the receive window holds is taken")
 	for _, message := range "abcd" {
 		h.recv(string(message))
 	}

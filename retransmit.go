@@ -156,7 +156,7 @@ func (k *KCP) resend(s *sendSegment, h *header) {
 // rate.
 func (k *KCP) flushRetransmissions(h *header, rate int64) (timedOut, fast bool) {
 	again := k.out.scratch[:0]
-	if !k.snd.held {
+	if !k.snd.loss.held {
 		again = k.postpone(k.snd.timeouts.expire(k.clock.now, again))
 	}
 	if k.snd.validation != nil {

@@ -7,16 +7,17 @@ import (
 	"github.com/arqnet/kcp/internal/streams"
 )
 
-// The containers of the state machine. Both directions keep their segments in a
-// power-of-two ring indexed by sequence number. So finding, adding and removing
-// a segment costs the same at every window size. Waiting and in-flight segments
-// need no second queue: they are ranges of one ring.
+// The containers of the state machine, with the four that the reference has. What waits
+// to be sent is a list (snd_queue), and what waits to be read a queue (rcv_queue). What
+// is in flight (snd_buf), and what has arrived early (rcv_buf), is in a ring indexed by
+// sequence number, so that finding, adding and removing a segment costs the same at
+// every window size.
 
 // sendSegment is a segment to be sent or in flight.
 type sendSegment struct {
 	buf          []byte // headroom, then data
 	data         []byte // payload
-	sn           seq
+	sn           seq    // once it is in flight
 	ts           seq    // last transmission
 	resendTS     seq    // when the retransmission time-out expires
 	rto          uint32 // milliseconds, with this segment's own back-off
@@ -32,6 +33,9 @@ type sendSegment struct {
 	repeats      uint8     // redundant copies since the last transmission; see redundancy.go
 	repeated     seq       // when the last of them was sent
 	closed       bool      // takes no more data
+	streamed     bool      // travels as a STREAM segment
+	numbered     bool      // and is of the session itself, with an SSN
+	chosen       bool      // waits, and the host has nothing that leaves before it
 
 	tx     deliveryrate.Record // of the last transmission
 	lostAt int64               // when the one before it left, in microseconds; 0: not lost
@@ -42,7 +46,7 @@ type sendSegment struct {
 	group *timeoutGroup // of equal resendTS, see rto.go; nil: no timer runs
 	timer link          // in group
 	order link          // in list
-	list  *segmentList  // one of lossDetector's, or nil
+	list  *segmentList  // sender.queue, one of lossDetector's, or nil
 }
 
 // size returns the bytes of s on the wire.
@@ -70,6 +74,32 @@ func (l *segmentList) pushOrder(s *sendSegment) {
 	l.tail = s
 }
 
+// pushFront puts s at the head of l by its order link.
+func (l *segmentList) pushFront(s *sendSegment) {
+	l.n++
+	s.list = l
+	s.order = link{next: l.head}
+	if l.head == nil {
+		l.tail = s
+	} else {
+		l.head.order.prev = s
+	}
+	l.head = s
+}
+
+// popFront removes and returns the head of l, which is not empty.
+func (l *segmentList) popFront() *sendSegment {
+	s := l.head
+	l.n--
+	if l.head = s.order.next; l.head == nil {
+		l.tail = nil
+	} else {
+		l.head.order.prev = nil
+	}
+	s.order, s.list = link{}, nil
+	return s
+}
+
 // unlinkOrder takes s out of the list its order link chains it into, if any.
 func (s *sendSegment) unlinkOrder() {
 	l := s.list
@@ -90,7 +120,7 @@ func (s *sendSegment) unlinkOrder() {
 	s.order, s.list = link{}, nil
 }
 
-// sendRing holds the segments from snd_una on. The slot of an acknowledged
+// sendRing holds the segments in flight, from snd_una on. The slot of an acknowledged
 // segment is nil.
 type sendRing struct{ ring.Ring[*sendSegment] }
 
@@ -153,15 +183,31 @@ func (k *KCP) trim() {
 type recvSegment struct {
 	data      []byte
 	read      int // bytes at the front that were read
-	lastAcked seq // when it was last acknowledged; for early segments
+	lastAcked seq // when it was last acknowledged; of early segments
 	frg       uint8
-	held      bool
-	void      bool // of a message that cannot be completed, or of a stream; only its place is left. With held: abandoned
-	stream    bool // of a stream, and passed to the host
+	held      bool // the place of an early segment is taken
+	abandoned bool // without its content; of early segments
+	stream    bool // of a stream, and passed to the host; of early segments
 }
 
-// recvRing holds the segments that have arrived: those in order, waiting to be
-// read, and early ones beyond rcv_nxt.
+// recvRing holds the segments that have arrived early: from rcv_nxt on, which is among
+// them only while the queue is full.
 type recvRing struct{ ring.Ring[recvSegment] }
 
 func (r *recvRing) at(sn seq) *recvSegment { return r.At(uint32(sn)) }
+
+// recvQueue holds the segments that have arrived in order and wait to be read.
+type recvQueue struct {
+	places ring.Ring[recvSegment]
+	first  uint32 // place of the first
+	n      uint32
+}
+
+// at returns the segment that i others precede.
+func (q *recvQueue) at(i uint32) *recvSegment { return q.places.At(q.first + i) }
+
+// popLast removes the last segment.
+func (q *recvQueue) popLast() {
+	q.n--
+	*q.at(q.n) = recvSegment{}
+}

@@ -181,7 +181,6 @@ func sessionFigures() []rulebook.Figure {
 // endpointFigures are those of endpoints.
 func endpointFigures() []rulebook.Figure {
 	const ( // rules
-		replies  = "| Replies outside a session"
 		pressure = "| Memory pressure: sessions end"
 		foreign  = "| Sockets of NewEndpoint"
 		records  = "| Records of"
@@ -189,8 +188,6 @@ func endpointFigures() []rulebook.Figure {
 	return []rulebook.Figure{
 		{"| Half-open limits", "1024", defaultMaxHalfOpen},
 		{"| Half-open sessions", "3 s", evictAfter},
-		{replies, "2000 a second", replyRate},
-		{replies, "10 000 cookies", cookieRate},
 		{"| Memory pressure: above", "64 KiB", leastShare},
 		{pressure, "1024 looked at", scanned},
 		{pressure, "16 ended", mostShed},
@@ -206,7 +203,6 @@ func endpointFigures() []rulebook.Figure {
 		{"| A handshake that the accepting side has dropped", "3 times", maxDials - 1},
 		{"| TLS works on fewer handshakes", "100 ms", fairqueue.Lease},
 		{"| Errors of a handshake", "16 wait", maxFailures},
-		{"| Stateless reset", "10 000 a second", resetRate},
 		{"| After a handover", "800 ms", drainHold},
 		{records, "100 a second", sessionLogRate},
 		{records, "10 s", unopenedLogEvery},

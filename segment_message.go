@@ -16,14 +16,16 @@ func (s *sendSegment) ofStream() bool { return s.tag != nil && !s.tag.OfSession 
 // sendMessage is Send for a message, all segments of which get the tag t. The
 // machine is in message mode.
 func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {
-	first := k.snd.end
+	waited := k.snd.queue.n
 	if _, err := k.Send(p); err != nil {
 		return err
 	}
 	t.OfSession = true
-	for sn := first; sn != k.snd.end; sn++ {
-		k.snd.ring.at(k.place(sn)).tag = t
+	s := k.snd.queue.tail
+	for range k.snd.queue.n - waited {
+		s.tag = t
 		t.InFlight++
+		s = s.order.prev
 	}
 	return nil
 }
@@ -31,14 +33,16 @@ func (k *KCP) sendMessage(p []byte, t *streams.Tag) error {
 // messages calls f with the tag of each segment of Send that is waiting or in
 // flight and has one.
 func (k *KCP) messages(f func(t *streams.Tag)) {
-	for sn := k.snd.una; sn != k.snd.end; sn++ {
-		at := sn
-		if !sn.Within(k.snd.una, k.snd.nxt) {
-			at = k.place(sn)
-		}
-		if s := k.snd.ring.at(at); s != nil && s.tag != nil && s.tag.OfSession {
+	call := func(s *sendSegment) {
+		if s != nil && s.tag != nil && s.tag.OfSession {
 			f(s.tag)
 		}
+	}
+	for sn := k.snd.una; sn != k.snd.nxt; sn++ {
+		call(k.snd.ring.at(sn))
+	}
+	for s := k.snd.queue.head; s != nil; s = s.order.next {
+		call(s)
 	}
 }
 
@@ -58,10 +62,10 @@ func (k *KCP) givenUp(t *streams.Tag) bool {
 // would take what follows for the rest of it. dropSpent reports whether it has
 // taken something out.
 func (k *KCP) dropSpent() bool {
-	if k.snd.nxt == k.snd.end {
+	head := k.snd.queue.head
+	if head == nil {
 		return false
 	}
-	head := k.snd.ring.at(k.place(k.snd.nxt))
 	t := head.tag
 	if t == nil || !t.OfSession || !k.givenUp(t) {
 		return false
@@ -73,72 +77,39 @@ func (k *KCP) dropSpent() bool {
 	if drop, _ := k.hooks.host.givingUp(); !drop {
 		return false // its segments leave without content
 	}
-	first := k.snd.nxt
+	first := head
 	if t.Begun {
-		first++
-		k.snd.bytes -= len(head.data)
-		head.frg, head.data = 0, head.data[:0]
-	}
-	n := k.takeOut(first, t)
-	if t.Begun && n > 0 {
-		at := k.place(k.snd.nxt)
-		k.snd.ring.set(at-n, nil)
-		k.snd.ring.set(at, head)
-	}
-	k.closeGap()
-	return n > 0
-}
-
-// takeOut takes the segments of t out of the queue that stand there from first on,
-// and returns their number. What waits before first is left where it is.
-func (k *KCP) takeOut(first seq, t *streams.Tag) (n seq) {
-	for sn := first; sn != k.snd.end; sn++ {
-		at := k.place(sn)
-		s := k.snd.ring.at(at)
-		if s.tag != t {
-			break
+		first = head.order.next
+		left := 0
+		if head.numbered {
+			left = ownHeader
+			putOwnHeader(head.data, 0)
 		}
-		k.snd.ring.set(at, nil)
-		k.snd.bytes -= len(s.data)
+		k.snd.bytes -= len(head.data) - left
+		head.frg, head.data = 0, head.data[:left]
+	}
+	dropped := false
+	for s := first; s != nil && s.tag == t; dropped = true {
+		next := s.order.next
 		s.tag = nil
 		t.InFlight--
-		k.out.recycle(s)
-		n++
+		k.dropWaiting(s)
+		s = next
 	}
-	k.rareMachine().gap += n
-	k.snd.end -= n
-	return n
+	return dropped
 }
 
-// closeGap moves what waits to its place once the gap in front of it is much
-// longer than it. So the ring remains as long as what it holds, and the work is
-// constant on average.
-func (k *KCP) closeGap() {
-	waiting := k.snd.end - k.snd.nxt
-	if k.rare == nil || k.rare.gap < 2*max(waiting, minGap) && waiting > 0 {
-		return
-	}
-	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
-		k.snd.ring.set(sn, k.snd.ring.at(k.place(sn)))
-		k.snd.ring.set(k.place(sn), nil)
-	}
-	k.dropGap()
-}
-
-// skipAbandoned drops s, the early segment rcv_nxt, if it was abandoned, or if it
+// skipAbandoned drops s, the next segment, if it was abandoned, or if it
 // continues a message of which such a segment was the last to arrive in order. With
 // the first it drops what has arrived of the message before. It reports false if s
 // is neither.
 func (k *KCP) skipAbandoned(s *recvSegment) bool {
-	if !s.void && (k.rcv.rest == 0 || s.frg != k.rcv.rest-1) {
+	if !s.abandoned && (k.rcv.rest == 0 || s.frg != k.rcv.rest-1) {
 		k.rcv.rest = 0
 		return false
 	}
 	k.rcv.rest = s.frg
 	k.dropIncomplete()
-	k.rcv.held -= cap(s.data)
-	k.rcv.bytes -= len(s.data) - s.read
-	k.rcv.buffers.Put(s.data)
-	k.skipStream()
+	k.release(s)
 	return true
 }

@@ -22,11 +22,6 @@ const (
 	// pieceOfStream is the frg under which the pieces of a stream segment are
 	// held. No PUSH has it: a message has fewer fragments.
 	pieceOfStream = 255
-	// minGap is how many places are made at least when what waits is moved.
-	minGap = 16
-	// manyVoid is how many empty places the receive queue has at least when
-	// they are removed.
-	manyVoid = 64
 
 	// partialReach is how many segments flushPartial examines, from the newest
 	// in flight backwards, and partialStreams of how many streams it repeats one
@@ -50,10 +45,11 @@ type machineHost interface {
 	onStream(payload []byte)
 	// takesStreams reports whether the peer may send stream segments.
 	takesStreams() bool
-	// pullStream may queue one stream segment with queueStream, to be sent
-	// next, and reports whether it has. plain says that segments of Send wait.
-	pullStream(plain bool) bool
-	// streamsWait reports whether pullStream has something to queue.
+	// pull returns the segment that is sent next: its message, and its buffer, from
+	// newBuffer. ok is false if that is one of Send, of which plain says whether some
+	// wait, or if there is none. It must not change the machine otherwise.
+	pull(plain bool) (t *streams.Tag, buf []byte, ok bool)
+	// streamsWait reports whether pull has a segment.
 	streamsWait() bool
 	// givingUp reports what may become of a message of Send that is given up:
 	// whether what of it was not sent may be taken out of the queue, and whether
@@ -74,8 +70,12 @@ type machineHost interface {
 // streamCmd reports whether cmd is one of those that need a host.
 func streamCmd(cmd uint8) bool { return cmd == cmdStream || cmd == cmdStreamPiece }
 
-// startStreams lets the host queue stream segments.
-func (k *KCP) startStreams() { k.rareMachine().streaming = true }
+// startStreams lets the host queue stream segments. ordered lets Send queue segments with
+// an SSN, which the peer has to take.
+func (k *KCP) startStreams(ordered bool) {
+	r := k.rareMachine()
+	r.streaming, r.own.numbers = true, r.own.numbers || ordered
+}
 
 // streaming reports whether the host may queue stream segments now. A peer whose
 // address is not validated gets none.
@@ -85,21 +85,26 @@ func (k *KCP) streaming() bool {
 
 // waiting reports whether segments wait to be sent for the first time.
 func (k *KCP) waiting() bool {
-	return k.snd.nxt != k.snd.end || k.rare != nil && k.streaming() && k.hooks.host.streamsWait()
+	return k.snd.queue.n > 0 || k.rare != nil && k.streaming() && k.hooks.host.streamsWait()
 }
 
-// pull lets the host queue the segment that is sent next, unless the host has
-// decided that before, and pacing did not let the segment leave.
+// pull puts the segment of the host that is sent next in front of what waits, unless
+// that was decided before, and pacing did not let the segment leave.
 func (k *KCP) pull() {
 	if !k.streaming() {
 		return
 	}
-	r, plain := k.rare, k.snd.nxt != k.snd.end
-	if plain && (k.snd.ring.at(k.place(k.snd.nxt)).ofStream() || r.plainChosen && r.chosenAt == k.snd.nxt) {
+	head := k.snd.queue.head
+	if head != nil && (head.ofStream() || head.chosen) {
 		return
 	}
-	r.plainChosen = !k.hooks.host.pullStream(plain) && plain
-	r.chosenAt = k.snd.nxt
+	t, buf, ok := k.hooks.host.pull(head != nil)
+	switch {
+	case ok:
+		k.queueStream(t, buf)
+	case head != nil:
+		head.chosen = true
+	}
 }
 
 // newBuffer returns the buffer of a stream segment with a payload of n bytes, which
@@ -113,71 +118,18 @@ func (k *KCP) growBuffer(buf []byte, n int) []byte { return k.out.buffers.Grow(b
 func (k *KCP) freeBuffer(buf []byte) { k.out.buffers.Put(buf) }
 
 // queueStream queues a segment of t in front of all that wait. buf is from newBuffer.
-// Only pullStream calls it, and may fill in the payload afterwards.
 func (k *KCP) queueStream(t *streams.Tag, buf []byte) {
 	s := k.out.buffers.New()
 	s.buf = buf
 	s.data = buf[k.hooks.headroom:]
 	n := len(s.data)
 	k.out.held += s.grains()
-	s.tag = t
+	s.tag, s.streamed = t, true
 	t.InFlight++
-	k.openPlace()
-	k.snd.ring.set(k.place(k.snd.nxt), s)
+	k.snd.queue.pushFront(s)
 	k.snd.bytes += n
 	k.rare.streamBytes += n
 	k.rare.streamSegments++
-}
-
-// place returns the number under which the send ring holds the waiting segment
-// sn. Without streams that is sn. A gap in front of what waits lets stream
-// segments be queued there without moving it.
-func (k *KCP) place(sn seq) seq {
-	if k.rare == nil {
-		return sn
-	}
-	return sn + k.rare.gap
-}
-
-// openPlace makes place for one segment in front of all that wait. If there is
-// no gap, it moves them to make one for as many again. So the work is constant
-// on average: that of one move for each segment that was ever queued.
-func (k *KCP) openPlace() {
-	waiting := k.snd.end - k.snd.nxt
-	switch {
-	case waiting == 0:
-		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end-k.snd.una)+1)
-	case k.rare.gap > 0:
-		k.rare.gap--
-	default:
-		gap := max(waiting, minGap)
-		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end-k.snd.una)+int(gap))
-		for sn := k.snd.nxt; sn != k.snd.end; sn++ {
-			k.snd.ring.set(sn+gap, k.snd.ring.at(sn))
-			k.snd.ring.set(sn, nil)
-		}
-		k.rare.gap = gap - 1
-	}
-	k.snd.end++
-}
-
-// leaveGap moves s, which enters the window as snd_nxt, to the place of its sn.
-func (k *KCP) leaveGap(s *sendSegment) {
-	if k.rare == nil || k.rare.gap == 0 {
-		return
-	}
-	k.snd.ring.set(k.place(s.sn), nil)
-	k.snd.ring.set(s.sn, s)
-	if s.sn+1 == k.snd.end {
-		k.dropGap()
-	}
-}
-
-// dropGap takes note that nothing waits any more.
-func (k *KCP) dropGap() {
-	if k.rare != nil {
-		k.rare.gap = 0
-	}
 }
 
 // streamLoad returns the segments of streams, and their bytes, that WaitSend and
@@ -222,6 +174,15 @@ func (k *KCP) abandonIfSpent(s *sendSegment, xmit uint32) {
 // up that have not arrived (compare FORWARD TSN, RFC 3758 §3.2): the first such
 // segment that arrives lets an ordered stream go on.
 func (k *KCP) putAbandoned(s *sendSegment, h *header) {
+	if s.numbered {
+		b := k.reserve(headerSize+ownHeader, k.maxPacketOf(s))
+		h.cmd, h.frg, h.len = cmdStream, 0, ownHeader
+		h.encode(b)
+		copy(b[headerSize:], s.data[:ownHeader])
+		b[headerSize+4] = ownAbandon
+		k.packed(s)
+		return
+	}
 	empty := streams.Header{Kind: streams.Abandon} // of stream 0
 	if s.ofStream() {
 		was, data, _ := streams.Decode(s.data)
@@ -282,6 +243,7 @@ func (k *KCP) inputStream(h *header, payload []byte, recovered bool) {
 		k.counters.OutOfWindow++
 		return
 	}
+	k.rareMachine() // counts the segments of the session itself from now on
 	k.inputPush(h, payload, recovered)
 }
 
@@ -297,77 +259,11 @@ func (k *KCP) inputWhole(h *header, payload []byte, recovered bool) {
 // keepStream passes the payload of a new stream segment to the host. Its place
 // is kept until all before it has arrived.
 func (k *KCP) keepStream(h *header, payload []byte, ack ackItem) bool {
-	if h.sn == k.rcv.nxt && k.rcv.queued == 0 {
-		k.rcv.nxt++
-	} else {
-		head := k.rcv.nxt - seq(k.rcv.queued)
-		k.rcv.ring.Reserve(uint32(head), int(h.sn-head)+1)
-		s := k.rcv.ring.at(h.sn)
-		if s.held {
-			k.duplicate()
-			return false
-		}
-		if k.cfg.ext.RepeatAcks && h.sn != k.rcv.nxt {
-			k.rcv.ackRepeats.note(ack, k.clock.now)
-		}
-		s.held, s.stream, s.lastAcked = true, true, k.clock.now
-		k.rcv.early++
+	if !k.takePlace(h.sn, ack) {
+		return false
 	}
 	k.counters.BytesReceived += uint64(len(payload))
 	k.deliver()
 	k.hooks.host.onStream(payload)
 	return true
-}
-
-// skipStream moves rcv_nxt past a stream segment. Behind data that waits to be
-// read it leaves an empty place, in front of a message that is not complete:
-// the fragments of one message follow each other.
-func (k *KCP) skipStream() {
-	k.rcv.early--
-	k.rcv.nxt++
-	if k.rcv.queued == 0 {
-		*k.rcv.ring.at(k.rcv.nxt - 1) = recvSegment{}
-		return
-	}
-	at := k.rcv.nxt - 1
-	for range k.rcv.partial {
-		*k.rcv.ring.at(at) = *k.rcv.ring.at(at - 1)
-		at--
-	}
-	*k.rcv.ring.at(at) = recvSegment{void: true}
-	k.rcv.queued++
-	k.rcv.void++
-	k.dropVoid()
-	k.closeVoid()
-}
-
-// closeVoid removes the empty places of the receive queue once they are more
-// than half of it.
-func (k *KCP) closeVoid() {
-	if k.hooks.host == nil || k.rcv.void < manyVoid || 2*k.rcv.void < k.rcv.queued {
-		return
-	}
-	to := k.rcv.nxt
-	for from, n := k.rcv.nxt, k.rcv.queued; n > 0; n-- {
-		from--
-		s := k.rcv.ring.at(from)
-		if s.void {
-			*s = recvSegment{}
-			continue
-		}
-		if to--; to != from {
-			*k.rcv.ring.at(to), *s = *s, recvSegment{}
-		}
-	}
-	k.rcv.queued -= k.rcv.void
-	k.rcv.void = 0
-}
-
-// inQueue returns how many segments of the receive queue count against the
-// window. Places that are empty do not in a session.
-func (k *KCP) inQueue() uint32 {
-	if k.hooks.host == nil {
-		return k.rcv.queued
-	}
-	return k.rcv.queued - k.rcv.void
 }

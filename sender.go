@@ -7,20 +7,18 @@ import (
 	"github.com/arqnet/kcp/internal/pacing"
 )
 
-// sender is the sending side: [una, nxt) is in flight, [nxt, end) is waiting.
-// The ring holds what is waiting from place(nxt) on.
+// sender is the sending side: what is in flight, in [una, nxt), and what waits.
 type sender struct {
-	una      seq // snd_una
-	nxt      seq // snd_nxt
-	end      seq // after the last queued segment
-	inFlight int // segments in [una, nxt) that are not acknowledged
-	bytes    int // payload held in ring
-	ring     sendRing
+	una      seq         // snd_una
+	nxt      seq         // snd_nxt
+	inFlight int         // segments in [una, nxt) that are not acknowledged
+	bytes    int         // payload held in ring and queue
+	ring     sendRing    // what is in flight
+	queue    segmentList // what waits to be sent for the first time
 
 	flightBytes int64 // of inFlight, headers included
 	rtt         rttEstimator
 	timeouts    timeouts
-	held        bool // no time-out takes effect; see holdTimeouts
 	loss        lossDetector
 	recovery    recovery
 	rate        deliveryrate.Sampler
@@ -41,34 +39,33 @@ type sender struct {
 // segments: n < len(p), or ErrMessageTooLarge if n would be 0.
 func (k *KCP) Send(p []byte) (n int, err error) {
 	if k.cfg.stream {
-		if k.snd.end != k.snd.nxt {
+		if k.snd.queue.n > 0 {
 			n = k.extendTail(p)
 		}
 		if p = p[n:]; len(p) == 0 {
 			return n, nil
 		}
 	}
-	mss := k.cfg.mss
+	mss, head := k.cfg.mss, 0
 	if k.cfg.messageMSS > mss {
 		mss = k.segmentSize(len(p))
 	}
+	if k.rare != nil && k.numbers() {
+		head = ownHeader
+		mss -= head
+	}
 	count := max(1, (len(p)+mss-1)/mss)
 	first := mss
-	if k.snd.validation != nil && k.snd.una == k.snd.end && count < k.fragmentLimit() {
+	if k.snd.validation != nil && k.WaitSend() == 0 && count < k.fragmentLimit() {
 		first = min(mss, k.firstSize(len(p)))
 		count = 1 + (max(len(p)-first, 0)+mss-1)/mss
 	}
-	if count > 1 && count > k.fragmentLimit() {
+	if count > 1 && k.tooMany(count, len(p), mss, head) {
 		if n > 0 {
 			return n, nil
 		}
 		return 0, ErrMessageTooLarge
 	}
-	gap := seq(0) // of places that are left for streams
-	if k.rare != nil {
-		gap = k.rare.gap
-	}
-	k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.end+gap-k.snd.una)+count)
 	for i := range count {
 		size := min(len(p), mss)
 		if i == 0 {
@@ -78,32 +75,42 @@ func (k *KCP) Send(p []byte) (n int, err error) {
 		if k.cfg.stream && count > 1 {
 			room = mss // more is likely to follow
 		}
-		s := k.out.buffers.New()
-		s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
-		s.data = s.buf[k.hooks.headroom:][:size]
-		copy(s.data, p)
+		frg := uint8(0)
 		if !k.cfg.stream {
-			s.frg = uint8(count - i - 1)
+			frg = uint8(count - i - 1)
 		}
-		k.out.held += s.grains()
-		k.snd.ring.set(k.snd.end+gap, s)
-		k.snd.end++
-		k.snd.bytes += size
+		k.queue(p[:size], frg, head, head+room)
 		p = p[size:]
 		n += size
 	}
 	return n, nil
 }
 
+// queue queues a segment with a copy of p behind the first head bytes, in a buffer of
+// room bytes.
+func (k *KCP) queue(p []byte, frg uint8, head, room int) {
+	s := k.out.buffers.New()
+	s.buf = k.out.buffers.Get(int(k.hooks.headroom) + room)
+	s.data = s.buf[k.hooks.headroom:][:head+len(p)]
+	if s.frg = frg; head > 0 {
+		s.streamed, s.numbered = true, true
+		putOwnHeader(s.data, frg)
+	}
+	copy(s.data[head:], p)
+	k.out.held += s.grains()
+	k.snd.queue.pushOrder(s)
+	k.snd.bytes += len(s.data)
+}
+
 // extendTail fills up the last waiting segment and returns how many bytes it
 // took.
 func (k *KCP) extendTail(p []byte) int {
-	s := k.snd.ring.at(k.place(k.snd.end - 1))
+	s := k.snd.queue.tail
 	if s.tag != nil {
 		return 0
 	}
 	old, limit := len(s.data), k.cfg.mss
-	if k.snd.end-1 == k.snd.una {
+	if k.WaitSend() == 1 {
 		limit = k.firstSize(old + len(p))
 	}
 	if old >= limit || s.closed {
@@ -115,9 +122,22 @@ func (k *KCP) extendTail(p []byte) int {
 	k.out.held += s.grains()
 	s.data = s.buf[k.hooks.headroom:][:old+n]
 	copy(s.data[old:], p[:n])
-	s.frg = 0
+	if s.frg = 0; s.numbered {
+		s.data[ownHeader-1] = 0
+	}
 	k.snd.bytes += n
 	return n
+}
+
+// tooMany reports whether n bytes in count segments of mss bytes are more than a message
+// may have. With head bytes more in each, the longest message is as long as without, and
+// has more segments.
+func (k *KCP) tooMany(count, n, mss, head int) bool {
+	limit := k.fragmentLimit()
+	if head > 0 {
+		return n > limit*(mss+head) || count > mostNumbered
+	}
+	return count > limit
 }
 
 // fragmentLimit returns how many segments one Send may queue.
@@ -132,7 +152,7 @@ func (k *KCP) fragmentLimit() int {
 func (k *KCP) longestMessage() int { return k.fragmentLimit() * max(k.cfg.mss, k.cfg.messageMSS) }
 
 // WaitSend returns the number of segments that wait or are in flight.
-func (k *KCP) WaitSend() int { return k.snd.inFlight + int(k.snd.end-k.snd.nxt) }
+func (k *KCP) WaitSend() int { return k.snd.inFlight + k.snd.queue.n }
 
 // ackBelow takes every segment below una as acknowledged.
 func (k *KCP) ackBelow(una seq) {
@@ -263,16 +283,17 @@ func (k *KCP) discardSend() {
 	k.cfg.trace = nil // nothing of this is acknowledged
 	k.ackBelow(k.snd.nxt)
 	k.cfg.trace, k.counters.BytesAcked = trace, acked
-	for sn := k.snd.nxt; sn != k.snd.end; sn++ {
-		at := k.place(sn)
-		s := k.snd.ring.at(at)
-		k.snd.bytes -= len(s.data)
-		if s.tag != nil {
-			k.dropTag(s)
-		}
-		k.out.recycle(s)
-		k.snd.ring.set(at, nil)
+	for k.snd.queue.n > 0 {
+		k.dropWaiting(k.snd.queue.head)
 	}
-	k.snd.end = k.snd.nxt
-	k.dropGap()
+}
+
+// dropWaiting releases s, which waits.
+func (k *KCP) dropWaiting(s *sendSegment) {
+	s.unlinkOrder()
+	k.snd.bytes -= len(s.data)
+	if s.tag != nil {
+		k.dropTag(s)
+	}
+	k.out.recycle(s)
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"iter"
 	"math/rand/v2"
 	"testing"
 
@@ -18,73 +19,96 @@ import (
 
 // books holds what a state machine keeps count of.
 type books struct {
-	Queued, Void, Partial, Early, Held, Read int
+	Queued, Partial, Early, Held, Read       int
 	InFlight, SndBytes, FlightBytes, Waiting int
 }
 
 func (k *KCP) books() books {
 	return books{
-		int(k.rcv.queued), int(k.rcv.void), int(k.rcv.partial), k.rcv.early, k.rcv.held, k.rcv.bytes,
+		int(k.rcv.queue.n), int(k.rcv.partial), int(k.rcv.early), k.rcv.held, k.rcv.bytes,
 		k.snd.inFlight, k.snd.bytes, int(k.snd.flightBytes), k.WaitSend(),
 	}
 }
 
-// recount returns the same as the rings have it. Queued is taken from k, and
-// what must never be is an error.
-func (k *KCP) recount() (b books, err error) {
-	b.Queued = int(k.rcv.queued)
-	wrong := func(sn seq, what string) { err = errors.Join(err, fmt.Errorf("segment %d: %s", sn, what)) }
-	head := k.rcv.nxt - seq(k.rcv.queued)
-	for i := range k.rcv.ring.Len() {
-		sn := head + seq(i)
-		s := k.rcv.ring.at(sn)
-		inOrder := i < b.Queued
-		switch {
-		case s.void && (inOrder == s.held || s.data != nil || inOrder && i == 0):
-			wrong(sn, "void where it must not be")
-		case s.void && !inOrder:
-			b.Early++ // it was abandoned
-		case s.void:
-			b.Void++
-			b.Partial = 0
-		case inOrder && !s.held:
-			wrong(sn, "missing in the queue")
-		case !s.held && s.data != nil:
-			wrong(sn, "data in a free place")
-		case s.held:
-			b.Held += cap(s.data)
-			b.Read += len(s.data) - s.read
-			switch {
-			case !inOrder:
-				b.Early++
-			case s.frg == 0:
-				b.Partial = 0
-			default:
-				b.Partial++
+// segments returns what waits to be sent, or is in flight.
+func (k *KCP) segments() iter.Seq[*sendSegment] {
+	return func(yield func(*sendSegment) bool) {
+		for sn := k.snd.una; sn != k.snd.nxt; sn++ {
+			if s := k.snd.ring.at(sn); s != nil && !yield(s) {
+				return
+			}
+		}
+		for s := k.snd.queue.head; s != nil; s = s.order.next {
+			if !yield(s) {
+				return
 			}
 		}
 	}
-	if k.snd.nxt-k.snd.una > k.snd.end-k.snd.una || int(k.place(k.snd.end)-k.snd.una) > k.snd.ring.Len() {
-		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d, end %d in %d places", k.snd.una, k.snd.nxt, k.snd.end, k.snd.ring.Len()))
-	}
-	for sn := k.snd.una; sn != k.snd.end; sn++ {
-		s := k.snd.ring.at(sn)
-		waits := !sn.Within(k.snd.una, k.snd.nxt)
-		if waits {
-			s = k.snd.ring.at(k.place(sn))
-		}
+}
+
+// recount returns the same as the containers have it. Queued is taken from k, and
+// what must never be is an error.
+func (k *KCP) recount() (b books, err error) {
+	b.Queued = int(k.rcv.queue.n)
+	wrong := func(sn seq, what string) { err = errors.Join(err, fmt.Errorf("segment %d: %s", sn, what)) }
+	for i := range k.rcv.queue.places.Len() {
+		s := k.rcv.queue.at(uint32(i))
 		switch {
-		case s == nil && (waits || sn == k.snd.una):
-			wrong(sn, "missing among those to be sent")
-		case s == nil:
-		case waits:
-			b.SndBytes += len(s.data)
-			b.Waiting++
+		case i >= b.Queued && (s.data != nil || s.held):
+			wrong(seq(i), "data behind the queue")
+		case i >= b.Queued:
+		case s.frg == 0:
+			b.Partial = 0
 		default:
-			b.SndBytes += len(s.data)
+			b.Partial++
+		}
+		b.Held += cap(s.data)
+		b.Read += len(s.data) - s.read
+	}
+	for i := range k.rcv.ring.Len() {
+		sn := k.rcv.nxt + seq(i)
+		s := k.rcv.ring.at(sn)
+		switch {
+		case !s.held && (s.data != nil || s.abandoned || s.stream):
+			wrong(sn, "data in a free place")
+		case s.held && i == 0 && !k.receiveFull():
+			wrong(sn, "in order, and not in the queue")
+		case s.held:
+			b.Early++
+			b.Held += cap(s.data)
+			b.Read += len(s.data) - s.read
+		}
+	}
+	if k.rare != nil {
+		o := &k.rare.own
+		early := uint32(0)
+		for i := range o.ring.Len() {
+			s := o.ring.at(o.arrived + seq(i))
+			if s.held {
+				early++
+				b.Held += cap(s.data)
+				b.Read += len(s.data) - s.read
+			}
+			if s.held && i == 0 && !k.receiveFull() || !s.held && s.data != nil {
+				wrong(o.arrived, "next by its SSN, and not in the queue")
+			}
+		}
+		if early != o.early {
+			wrong(o.arrived, fmt.Sprintf("%d early by their SSN, counted are %d", early, o.early))
+		}
+	}
+	if k.snd.nxt.Before(k.snd.una) || int(k.snd.nxt-k.snd.una) > k.snd.ring.Len() {
+		return b, errors.Join(err, fmt.Errorf("una %d, nxt %d in %d places", k.snd.una, k.snd.nxt, k.snd.ring.Len()))
+	}
+	if k.snd.una != k.snd.nxt && k.snd.ring.at(k.snd.una) == nil {
+		wrong(k.snd.una, "missing among those to be sent")
+	}
+	for s := range k.segments() {
+		b.SndBytes += len(s.data)
+		b.Waiting++
+		if s.list != &k.snd.queue {
 			b.InFlight++
 			b.FlightBytes += s.size()
-			b.Waiting++
 		}
 	}
 	return b, err
@@ -183,7 +207,7 @@ func (h *harness) push(sn uint32, frg uint8, payload string) []byte {
 	return segment(cmdPush, frg, 0, sn, uint32(h.k.snd.una), payload)
 }
 
-func (h *harness) full() bool { return h.k.rcv.queued >= h.k.rcvLimit() }
+func (h *harness) full() bool { return h.k.receiveFull() }
 
 // pieces gives the machine a piece, if it takes any.
 func (h *harness) pieces(p []byte) {
@@ -196,7 +220,7 @@ func (h *harness) pieces(p []byte) {
 // startAt lets a fresh machine's numbers begin elsewhere on the circle.
 func (h *harness) startAt(snd, rcv uint32) {
 	k := h.k
-	k.snd.una, k.snd.nxt, k.snd.end = seq(snd), seq(snd), seq(snd)
+	k.snd.una, k.snd.nxt = seq(snd), seq(snd)
 	k.rcv.nxt, k.rcv.ackPolicy.end = seq(rcv), seq(rcv)
 }
 
@@ -276,7 +300,7 @@ func tryNumbers(t *testing.T, r *rand.Rand, make func() *harness) {
 	sample := make().k
 	draw := func(all []uint32) uint32 { return all[r.IntN(len(all))] }
 	unas := append(extremes(sample.snd.una, sample.cfg.sndWnd), extremes(sample.snd.nxt, sample.cfg.sndWnd)...)
-	sns := append(extremes(sample.rcv.nxt, sample.cfg.rcvWnd), extremes(sample.rcv.nxt-seq(sample.rcv.queued), 1)...)
+	sns := append(extremes(sample.rcv.nxt, sample.cfg.rcvWnd), extremes(sample.rcv.nxt-seq(sample.rcv.queue.n), 1)...)
 	sns = append(append(sns, extremes(sample.snd.una, sample.cfg.sndWnd)...), extremes(sample.snd.nxt, 128)...)
 	tss := extremes(sample.clock.now, 1000)
 	try := func(cmd uint8, una, sn, ts uint32) {
@@ -323,7 +347,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	before := *k
 	what := func() string {
 		return fmt.Sprintf("cmd %d frg %d wnd %d una %d sn %d ts %d to snd [%d %d %d) rcv %d-%d+%d", s.cmd, s.frg, s.wnd,
-			s.una, s.sn, s.ts, before.snd.una, before.snd.nxt, before.snd.end, before.rcv.nxt, before.rcv.queued, before.cfg.rcvWnd)
+			s.una, s.sn, s.ts, before.snd.una, before.snd.nxt, before.sendEnd(), before.rcv.nxt, before.rcv.queue.n, before.cfg.rcvWnd)
 	}
 	check := func(ok bool, rule string) {
 		if !ok {
@@ -350,7 +374,7 @@ func tryPacket(t *testing.T, h *harness, s *header, packet []byte) {
 	// The receive side takes what lies in its window.
 	news := s.cmd == cmdPush || s.cmd == cmdPiece
 	inside := news && err == nil && s.sn-before.rcv.nxt < seq(before.cfg.rcvWnd)
-	check(inside || k.rcv.nxt == before.rcv.nxt && k.rcv.early == before.rcv.early && k.rcv.queued == before.rcv.queued,
+	check(inside || k.rcv.nxt == before.rcv.nxt && k.rcv.early == before.rcv.early && k.rcv.queue.n == before.rcv.queue.n,
 		"data from outside the window is taken")
 	check(k.rcv.nxt-before.rcv.nxt <= seq(before.rcv.early)+1, "rcv_nxt passes what was missing")
 	check(k.rcv.ring.Len() <= max(before.rcv.ring.Len(), 2*ring.Size(int(before.cfg.rcvWnd))), "the ring is larger than the window")

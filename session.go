@@ -229,7 +229,7 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 // the caller must call respond after the batch, at most once per batch.
 func (c *Conn) input(packets []routedPacket, shard int, now time.Duration) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	done := false
 	defer c.endIfUnwound(&done)
 	respond := c.inputLocked(packets, shard, now)
@@ -389,17 +389,23 @@ func (c *Conn) respond(now time.Duration, b *sendBatch) bool {
 	c.mu.Lock()
 	defer func() {
 		held = c.takeWakes()
-		c.mu.Unlock()
+		c.unlock()
 	}()
 	c.io.wakes |= holdWakes
-	return c.respondLocked(now, b)
+	if !c.respondLocked(now) {
+		return false
+	}
+	c.writePacketsWith(b)
+	woke := c.io.wokeWaiter
+	c.io.wokeWaiter = false
+	return woke
 }
 
 // respondLater locks c.mu, and leaves what respond would do to the waiting calls and the
 // next wake-up, unless it was done.
 func (c *Conn) respondLater() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.io.respondPending && c.closing.state != stateEnded {
 		c.io.respondPending = false
 		c.wakeAll()
@@ -407,8 +413,9 @@ func (c *Conn) respondLater() {
 	}
 }
 
-// respondLocked is respond with c.mu held.
-func (c *Conn) respondLocked(now time.Duration, b *sendBatch) bool {
+// respondLocked is respond with c.mu held, up to the collected packets. It reports false
+// if the session had ended.
+func (c *Conn) respondLocked(now time.Duration) bool {
 	c.io.respondPending, c.io.replyPending = false, false
 	if c.closing.state == stateEnded {
 		return false
@@ -424,16 +431,22 @@ func (c *Conn) respondLocked(now time.Duration, b *sendBatch) bool {
 	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sendUna()) {
 		c.io.canWrite.Broadcast()
 	}
-	c.writePacketsWith(b)
-	woke := c.io.wokeWaiter
-	c.io.wokeWaiter, done = false, true
-	return woke
+	done = true
+	return true
 }
 
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *Conn) readable() bool {
 	return c.kcp.readable() || c.hs.peerFin
+}
+
+// unlock releases c.mu. What the session has to do without it is done here: collected
+// packets are written, and the log has the session's end. Nothing else lets go of c.mu
+// in the middle of a change.
+func (c *Conn) unlock() {
+	defer c.mu.Unlock()
+	c.writePackets()
 }
 
 // unlocked releases c.mu, calls f, and locks c.mu again, even if f panics.
@@ -525,7 +538,7 @@ func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, fa
 // setDeadlines locks c.mu.
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.closed {
 		return c.opError("set", net.ErrClosed)
 	}

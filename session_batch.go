@@ -171,11 +171,10 @@ func (b *sendBatch) reset() {
 // were collected meanwhile. Then a session that has ended is retired.
 func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	failed := c.endWrite(w)
 	c.outgoing.sending, c.outgoing.batched = false, false
 	if failed != nil {
 		c.end(failed)
 	}
-	c.writePackets()
 }

@@ -30,7 +30,7 @@ import (
 // prove that data is lost: acknowledgements may be. docs/calls.md has the details.
 func (c *Conn) Close() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.closeInOrder(true)
 }
 
@@ -158,7 +158,7 @@ func (c *Conn) stopCalls() {
 // error with which the session ended.
 func (c *Conn) CloseWrite() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	l := &c.hs
 	if err := c.waitKind(); err != nil {
 		return c.opError("close", err)
@@ -195,7 +195,7 @@ func (c *Conn) waitKind() error {
 		if timer == nil && !c.hs.dialled {
 			timer = time.AfterFunc(c.hs.born+helloAfterData-now, func() {
 				c.mu.Lock()
-				defer c.mu.Unlock()
+				defer c.unlock()
 				c.io.canWrite.Broadcast()
 			})
 			defer timer.Stop()
@@ -230,7 +230,7 @@ func (c *Conn) Abort() error {
 // wait for the caller.
 func (c *Conn) unlockWhenSent() {
 	wait := c.outgoing.sending && !c.outgoing.batched
-	c.mu.Unlock()
+	c.unlock()
 	if wait {
 		awaitWrites([]*Conn{c})
 	}
@@ -254,7 +254,7 @@ func (c *Conn) SetLinger(d time.Duration) error {
 		return &ConfigError{"Linger", d, fmt.Sprintf("must be at most %v", maxTimeout)}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.closed {
 		return c.opError("set", net.ErrClosed)
 	}
@@ -284,7 +284,7 @@ func (c *Conn) leave(now time.Duration) {
 // legacy peer repeats.
 func (c *Conn) endDraining() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateDraining {
 		c.end(nil)
 	}
@@ -318,7 +318,7 @@ func (c *Conn) abort(err error) {
 	done = true
 }
 
-// end ends the session with err, and removes it from the endpoint once the
+// end ends the session with err. unlock removes it from the endpoint once the
 // collected packets are written. Data that has arrived can still be read. After
 // it, Read returns err, as Write does, if err is not nil.
 func (c *Conn) end(err error) {
@@ -338,15 +338,8 @@ func (c *Conn) end(err error) {
 		c.dropReceived()
 		c.account()
 	}
-	defer func() { // even if code of the application's panics
-		if !c.outgoing.sending { // else the sending goroutine does it
-			c.retire()
-		}
-	}()
-	c.writePackets()
 	c.traceState(SessionEnded, err)
 	c.kcp.SetTrace(nil)
-	c.logEnd()
 }
 
 // retire removes an ended session from the endpoint, which keeps its TIME-WAIT
@@ -385,7 +378,7 @@ func (c *Conn) dropDecoder() {
 // discard locks c.mu and ends, with err, a session that no application has.
 func (c *Conn) discard(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.closing.dropped = true
 	c.forget(err)
 }
@@ -401,7 +394,7 @@ func (c *Conn) forget(err error) {
 // fail locks c.mu and ends the session with err.
 func (c *Conn) fail(err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.abort(err)
 }
 
@@ -574,7 +567,7 @@ func (c *Conn) forgotten(r *request) {
 // in the background one that can be waited for.
 func (c *Conn) closeForShutdown() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.linger <= 0 {
 		c.closing.linger = defaultLinger
 	}
@@ -596,11 +589,11 @@ func (c *Conn) closeForShutdown() {
 func (c *Conn) waitClosed(ctx context.Context) shutResult {
 	defer context.AfterFunc(ctx, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		c.io.canWrite.Broadcast()
 	})()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for c.shutting() && ctx.Err() == nil {
 		c.io.canWrite.Wait()
 	}
@@ -625,7 +618,7 @@ func (c *Conn) shutting() bool {
 // to CLOSE.
 func (c *Conn) unreachable() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case !c.hs.reached && c.hs.hello.active && !c.hs.quiet:
 		c.end(ErrRefused)

@@ -26,7 +26,7 @@ func (c *Conn) setCustoms(o customs.Customs) {
 		c.wakeAll()
 	}
 	validated := set && !c.hs.unvalidated.Load()
-	c.mu.Unlock()
+	c.unlock()
 	if validated && o.Validated != nil {
 		o.Validated()
 	}
@@ -45,7 +45,7 @@ func (c *Conn) customs() (o customs.Customs) {
 func (c *Conn) segmentRoom() int {
 	const most = 1 << 14
 	free := min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most)
-	return free * (c.kcp.segmentPayload() + writeCostPerSegment)
+	return free * (c.kcp.sendPayload() + writeCostPerSegment)
 }
 
 // keepReceived takes what can be read out of the state machine, for Read after

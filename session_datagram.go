@@ -90,7 +90,7 @@ func (c *Conn) datagramStats() (s DatagramStats) {
 // or of Config.MTU if that is smaller.
 func (c *Conn) MaxDatagramSize() int {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.maxDatagramSize()
 }
 
@@ -112,12 +112,8 @@ func (c *Conn) maxDatagramSize() int {
 // error with which the session ended.
 func (c *Conn) SendDatagram(b []byte) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	if err := c.queueDatagram(b); err != nil {
-		return err
-	}
-	c.writePackets()
-	return nil
+	defer c.unlock()
+	return c.queueDatagram(b)
 }
 
 // queueDatagram is SendDatagram without writing the packet.
@@ -172,12 +168,12 @@ func (c *Conn) addDatagram(p packet) {
 func (c *Conn) ReceiveDatagram(ctx context.Context) ([]byte, error) {
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		c.io.canRead.Broadcast()
 	})
 	defer stop()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	q := c.datagramQueue()
 	for {
 		switch {

@@ -20,11 +20,11 @@ import (
 func (c *Conn) Flush(ctx context.Context) error {
 	defer context.AfterFunc(ctx, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		c.io.canWrite.Broadcast()
 	})()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	end := c.watched().beginFlush(c.kcp.sendEnd())
 	defer c.watch.endFlush(end)
 	for {

@@ -44,7 +44,7 @@ func (c *Conn) watched() *sessionWatch {
 // before can still be read. A peer's CloseWrite does not end the session.
 func (c *Conn) Done() <-chan struct{} {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	w := c.watched()
 	if w.done == nil {
 		w.done = make(chan struct{})
@@ -71,7 +71,7 @@ func (c *Conn) Done() <-chan struct{} {
 //   - ErrMemoryPressure, or an error of the Cipher.
 func (c *Conn) Err() error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case c.closing.state != stateEnded:
 		return nil

@@ -320,7 +320,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		writing = &o.Stream.writing
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.mu.Unlock()       // what was queued leaves with flushBatched
 	free := writing.TryLock() // else a Write waits for room, or is about to
 	if free {
 		defer writing.Unlock()
@@ -404,14 +404,14 @@ func (c *Conn) tryWrite(b []byte, free, message bool, options *MessageOptions) (
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.
 func (c *Conn) flushBatched(b *sendBatch) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	what := c.io.batched
 	c.io.batched = 0
 	if c.closing.state == stateEnded {
 		return
 	}
 	if what&batchedData != 0 {
-		c.flushWrites()
+		c.push()
 	}
 	c.writePacketsWith(b)
 }

@@ -22,7 +22,7 @@ type datagramHandler struct {
 // running.
 func (c *Conn) HandleDatagrams(f func(b []byte)) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case f != nil:
 		c.datagramQueue().handler = &datagramHandler{handle: f}
@@ -45,7 +45,7 @@ func (c *Conn) handleDatagram(b []byte) {
 		q.stats.Dropped++
 		h = nil
 	}
-	c.mu.Unlock()
+	c.unlock()
 	if h == nil {
 		return
 	}

@@ -152,7 +152,7 @@ func (c *Conn) breakSilence(now time.Duration) {
 // quietly.
 func (c *Conn) keepQuiet() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	c.hs.quiet = true
 	c.schedule(c.ep.now())
 }
@@ -164,7 +164,6 @@ func (c *Conn) kick(now time.Duration) {
 	c.setClock(now)
 	c.sendDueSignals(now)
 	c.finishStep(now)
-	c.writePackets()
 	done = true
 }
 
@@ -196,7 +195,7 @@ type PeerInfo struct {
 // Peer returns what the session knows of its peer now.
 func (c *Conn) Peer() PeerInfo {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	l := &c.hs
 	return PeerInfo{Known: l.kind != peerUnknown, Legacy: l.kind == peerLegacy, Version: int(min(l.version, maxInt32))}
 }
@@ -208,7 +207,7 @@ func (c *Conn) Peer() PeerInfo {
 func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	c.startTrace(SessionDialled)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	now := c.ep.now()
 	limit := c.ep.config.DialTimeout
 	c.hs.dialling = limit > 0
@@ -219,7 +218,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	late := false // Conn.mu guards it
 	timer := time.AfterFunc(called+limit-now, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		late = true
 		c.io.canWrite.Broadcast()
 	})
@@ -227,7 +226,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	if ctx.Done() != nil { // else AfterFunc would allocate for nothing
 		defer context.AfterFunc(ctx, func() {
 			c.mu.Lock()
-			defer c.mu.Unlock()
+			defer c.unlock()
 			c.io.canWrite.Broadcast()
 		})()
 	}
@@ -295,14 +294,14 @@ func (c *Conn) offer() bool {
 // or dialled.
 func (c *Conn) wasOffered() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.hs.offered
 }
 
 // opening locks c.mu and reports whether the session may still be offered to Accept.
 func (c *Conn) opening() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return !c.hs.offered && c.closing.state != stateEnded
 }
 
@@ -312,7 +311,7 @@ func (c *Conn) opening() bool {
 func (c *Conn) begin(now time.Duration, l *Listener, offered bool) bool {
 	c.startTrace(SessionAccepted)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded {
 		return false
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
@@ -183,9 +184,9 @@ func TestDialBeginsAnewSometimes(t *testing.T) {
 					return
 				}
 				p := inPacket{Packet: protect.Packet{Data: b[:n]}, conv: decodeHeader(b[:n]).conv}
-				f, _ := parseInitial(&p)
+				f, _ := admission.Parse(plainPacket, p.Data, p.conv)
 				hellos++
-				_, _ = pc.WriteTo(packetOf(p.conv, bytesOf(signal{sigAbort, f.hello.ts, 0})), from)
+				_, _ = pc.WriteTo(packetOf(p.conv, bytesOf(signal{sigAbort, f.Hello.TS, 0})), from)
 			}
 		}()
 		e, _ := w.endpoint("10.0.0.2:5000", nil)

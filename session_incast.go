@@ -75,7 +75,7 @@ func (c *Conn) changeShard(shard uint16) bool {
 // gives up its turn, and returns false.
 func (c *Conn) takeGrant(g incast.Grant, now time.Duration) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded {
 		c.leaveTurn()
 		return false
@@ -85,7 +85,6 @@ func (c *Conn) takeGrant(g incast.Grant, now time.Duration) bool {
 	c.kcp.updateWindow()
 	c.flushDue(now)
 	c.finishStep(now)
-	c.writePackets()
 	return true
 }
 

@@ -21,7 +21,7 @@ import (
 //   - otherwise the error with which the session ended.
 func (c *Conn) Read(b []byte) (int, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
 			if n, ok := c.readKept(b); ok {
@@ -75,7 +75,7 @@ func (c *Conn) waitRead(b []byte) (n int) {
 // larger b (see NextMessageSize).
 func (c *Conn) ReadMessage(b []byte) (int, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
 			n, short, ok := c.readKeptMessage(b)
@@ -161,7 +161,7 @@ func (c *Conn) afterRead(n int) {
 func (c *Conn) Write(b []byte) (n int, err error) {
 	c.writing.Lock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	defer c.endWritingLocked()
 	for {
 		if err := c.waitRoom(n > 0 && c.customs().SegmentBound); err != nil {
@@ -178,6 +178,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 		if n == len(b) {
 			return n, nil
 		}
+		c.writePackets() // these segments are on their way before the next
 	}
 }
 
@@ -186,17 +187,17 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // next. In message mode each segment is a message. It returns the number of
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
-	segments := min(max(c.room()/(c.kcp.segmentPayload()+writeCostPerSegment), 1), writeBatch)
+	segments := min(max(c.room()/(c.kcp.sendPayload()+writeCostPerSegment), 1), writeBatch)
 	if c.rare != nil && c.rare.customs.SegmentBound {
 		segments = writeBatch
 	}
-	b = b[:min(len(b), segments*c.kcp.segmentPayload())]
+	b = b[:min(len(b), segments*c.kcp.sendPayload())]
 	if !c.messageMode() {
 		return c.kcp.Send(b)
 	}
 	for err == nil && n < len(b) {
 		var m int
-		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.segmentPayload())])
+		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.sendPayload())])
 		n += m
 	}
 	return n, err
@@ -208,7 +209,7 @@ func (c *Conn) queue(b []byte) (n int, err error) {
 // not shrink with it.
 func (c *Conn) MaxMessageSize() int {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if !c.messageMode() {
 		return 0
 	}
@@ -221,7 +222,7 @@ func (c *Conn) MaxMessageSize() int {
 func (c *Conn) WriteMessage(b []byte) error {
 	c.writing.Lock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	defer c.endWritingLocked()
 	if err := c.waitMessageRoom(); err != nil {
 		return c.opError("write", err)
@@ -310,14 +311,9 @@ func (c *Conn) freeBuffer() int {
 	return free
 }
 
-// push sends what is queued, as far as the windows allow, and a pending reply.
+// push collects the packets of what is queued, as far as the windows allow, and of a
+// pending reply.
 func (c *Conn) push() {
-	c.flushWrites()
-	c.writePackets()
-}
-
-// flushWrites is push, up to the collected packets.
-func (c *Conn) flushWrites() {
 	done := false
 	defer c.endIfUnwound(&done)
 	now := c.ep.now()
@@ -338,7 +334,7 @@ func (c *Conn) flushWrites() {
 // reads in between.
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.cannotRead() != nil {
 		if c.rare == nil || len(c.rare.kept) == 0 {
 			return 0, false

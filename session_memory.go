@@ -107,7 +107,7 @@ func (c *Conn) overShare() bool {
 // true.
 func (c *Conn) shedMemory() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded {
 		return false
 	}

@@ -27,7 +27,7 @@ func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
 	}
 	c.writing.Lock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	defer c.endWritingLocked()
 	begun := c.ep.now()
 	if err := c.waitMessageRoom(); err != nil {

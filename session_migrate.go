@@ -7,7 +7,6 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Connection migration (RFC 9000 §9, WIRE.md §5.4). A session survives a change
@@ -17,58 +16,21 @@ import (
 // address: it answers a challenge from there. That is path validation (RFC 9000
 // §8.2, which has the reasons).
 
-// take handles a packet from an unknown address that may belong to one of the
-// sessions found. Nothing in it counts before the peer has shown that it is at
-// that address. It returns the session if it has migrated there, and nil
-// otherwise. It runs without locks.
-func (found *migratingSessions) take(d *udp.Datagram, p *inPacket, now time.Duration) *Conn {
-	// A packet number identifies its session. Without one, a session that the peer
-	// has abandoned would claim the packet: a peer whose address changes during the
-	// handshake leaves such a session behind.
-	for _, numbered := range []bool{true, false} {
-		for _, c := range found {
-			if c == nil {
-				break
-			}
-			if mine, moved := c.packetFromNewAddress(d, p, numbered, now); moved {
-				return c
-			} else if mine {
-				return nil
-			}
-		}
-	}
-	found[0].ep.counters.dropReplay.Add(1)
-	return nil
-}
-
-// welcome answers a HELLO from a second address: the peer's address has changed
-// during the handshake. It gets the WELCOME of the session that its first HELLO
-// has opened, confirms that, and migrates it. A second session would be confused
-// with it. welcome reports whether there is such a session.
-func (found *migratingSessions) welcome(d *udp.Datagram, p *inPacket, hello signal) bool {
-	for _, c := range found {
-		if c == nil {
-			break
-		}
-		if c.welcomeElsewhere(d, p, hello) {
-			return true
-		}
-	}
-	return false
-}
-
-// welcomeElsewhere is welcome for one session. It locks c.mu.
-func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool {
+// welcomeElsewhere locks c.mu and answers a HELLO from a second address: the peer's
+// address has changed during the handshake. It gets the WELCOME of the session that its
+// first HELLO has opened, confirms that, and migrates it. A second session would be
+// confused with it. welcomeElsewhere reports whether c is that session.
+func (c *Conn) welcomeElsewhere(p *inPacket, hello signal) bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.kind != peerExtended || c.hs.peerToken != hello.ts {
 		return false
 	}
 	answer := []signal{{sigHello | sigAnswer, c.hs.token, c.hs.peerToken}}
-	if data, _ := p.segments(); len(data) >= 2*headerSize {
+	if data, _ := admission.Segments(p.kind, p.Data); len(data) >= 2*headerSize {
 		answer = append(answer, c.infoSignal()) // so the answer is no larger than the packet
 	}
-	c.ep.reply(d, c.kcp.answerHeader(), answer...)
+	c.ep.reply(p.from, c.ep.outside, c.kcp.answerHeader(), answer...)
 	return true
 }
 
@@ -83,7 +45,7 @@ func (c *Conn) welcomeElsewhere(d *udp.Datagram, p *inPacket, hello signal) bool
 // handshake keys has arrived: a HELLO after that is late, or forged.
 func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.hs.dialled || c.closing.state == stateEnded || c.hs.peerToken != token {
 		return false, false
 	}
@@ -96,9 +58,9 @@ func (c *Conn) helloFromNewAddress(token uint32, from source, shown bool, now ti
 // reports whether it belongs to this session. moved reports whether it has answered
 // the challenge of its address, and the session has migrated there: the packet was
 // not taken then. Otherwise the address gets a challenge.
-func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Duration) (mine, moved bool) {
+func (c *Conn) handshakeFromNewAddress(p *inPacket, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	x := c.tlsHandshake()
 	if x == nil || c.hs.dialled || c.closing.state == stateEnded {
 		return false, false
@@ -108,7 +70,7 @@ func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Du
 		return false, false
 	}
 	c.setClock(now)
-	to, answers := sourceOf(d), [2]handshake.Signal{}
+	to, answers := p.from, [2]handshake.Signal{}
 	for i, s := range c.challengeAnswers(to, now) {
 		answers[i] = s.toHandshake()
 	}
@@ -116,7 +78,7 @@ func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Du
 		return true, true
 	}
 	if c.inputPacket(p, now) {
-		c.respondLocked(now, nil)
+		c.respondLocked(now)
 	}
 	if c.closing.state == stateEnded {
 		return true, false
@@ -125,7 +87,7 @@ func (c *Conn) handshakeFromNewAddress(d *udp.Datagram, p *inPacket, now time.Du
 	if !c.hs.securing {
 		by = c.in.protection // the peer has these keys too
 	}
-	c.ep.replySealed(d, by, c.kcp.answerHeader(), c.challengeOf(to, now))
+	c.ep.reply(to, by, c.kcp.answerHeader(), c.challengeOf(to, now))
 	return true, false
 }
 
@@ -148,9 +110,9 @@ func (c *Conn) moveHandshake(x *handshake.Exchange, to source, now time.Duration
 // not the peer's. mine reports whether it belongs to this session and is no
 // replay. moved reports whether it has answered the challenge of the address,
 // and the session has migrated there. Otherwise the address gets a challenge.
-func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
+func (c *Conn) packetFromNewAddress(p *inPacket, numbered bool, now time.Duration) (mine, moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded || c.hs.kind != peerExtended || c.in.protection.Fresh(&p.Packet, false) != protect.New {
 		return false, false
 	}
@@ -161,7 +123,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 	if c.hs.unvalidated.Load() && !numbered {
 		return false, false // it need not come from the peer that has our WELCOME
 	}
-	to := sourceOf(d)
+	to := p.from
 	switch answered, aborted := c.answersChallenge(p, to, now); {
 	case aborted:
 		c.closing.ending = ErrReset
@@ -184,7 +146,7 @@ func (c *Conn) packetFromNewAddress(d *udp.Datagram, p *inPacket, numbered bool,
 		c.live.lastHeard, c.live.asks = now, false
 	}
 	c.deferPacket(p, ask.sn)
-	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.replySealed(d, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
+	if (ask.sn != v.challenged || now-v.challengedAt >= challengeEvery) && c.ep.reply(to, c.in.protection.Sender(), c.kcp.answerHeader(), ask) {
 		v.challenged, v.challengedAt = ask.sn, now
 	}
 	return true, false
@@ -274,7 +236,7 @@ func (c *Conn) looksAt() time.Duration {
 // the answer to PING ends the session.
 func (c *Conn) rerouted(moved bool) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	l, now := &c.hs, c.ep.now()
 	if c.closing.state > stateLingering || l.silent() {
 		return

@@ -42,6 +42,9 @@ func (c *Conn) onInfo(s signal) {
 	if s.ts&capPMTU != 0 {
 		c.enablePieces()
 	}
+	if c.streams != nil {
+		c.startStreams()
+	}
 }
 
 // enablePieces lets segments leave in pieces.

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/packetmac"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/stretchr/testify/require"
@@ -131,10 +132,9 @@ func (w *world) twoSockets(config *Config) (a, b *Conn) {
 
 // inSession sets the conversation id in a packet, behind an FEC header or not.
 func inSession(content []byte, conv uint32) {
-	var p inPacket
-	if classify(content, &p) && p.kind != parityPacket {
+	if kind, _, ok := admission.Classify(content, false); ok && kind != parityPacket {
 		at := 0
-		if p.kind != plainPacket {
+		if kind != plainPacket {
 			at = datagramHeader - 4
 		}
 		binary.LittleEndian.PutUint32(content[at:], conv)

@@ -81,7 +81,7 @@ func (c *Conn) SetMaxRate(bytes int) error {
 		return err
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}

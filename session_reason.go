@@ -78,7 +78,7 @@ func (c *Conn) closeReasons() *closeReasons {
 // session is aborted. Legacy peers do not learn it.
 func (c *Conn) CloseWithError(code uint64, text string) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if !c.closing.closed {
 		c.closeReasons().ours = c.encodeReason(code, text, headerSize)
 	}

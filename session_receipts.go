@@ -38,16 +38,20 @@ func (c *Conn) startReceipts() {
 	}
 }
 
-// runReceipts locks c.mu, and calls the receipts that are due without it.
+// runReceipts calls the receipts that are due. It locks c.mu, but not while it calls one.
 func (c *Conn) runReceipts() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for due := c.rare.receipts.Take(); len(due) > 0; due = c.rare.receipts.Take() {
-		c.unlocked(func() {
-			for _, r := range due {
-				r.Done(r.Err)
-			}
-		})
+	for {
+		c.mu.Lock()
+		due := c.rare.receipts.Take()
+		if len(due) == 0 {
+			c.rare.receipts = receipts{}
+		}
+		c.unlock()
+		if len(due) == 0 {
+			return
+		}
+		for _, r := range due {
+			r.Done(r.Err)
+		}
 	}
-	c.rare.receipts = receipts{}
 }

@@ -165,12 +165,12 @@ func (c *Conn) pongArrived(s signal) {
 func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 	wake := func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		c.io.canWrite.Broadcast()
 	}
 	defer context.AfterFunc(ctx, wake)()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	w := c.watched()
 	start := w.pongs
 	var next time.Duration
@@ -185,7 +185,6 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 			c.setClock(now)
 			c.queuePing(w, now)
 			c.call(c.kcp.sendSignals)
-			c.writePackets() // it releases c.mu: look again
 			if timer == nil {
 				timer = time.AfterFunc(next-now, wake)
 				defer timer.Stop()

@@ -138,7 +138,7 @@ func (c *Conn) SetMTU(n int) error {
 		return &ConfigError{"MTU", n, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", least, maxUDPPayload)}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}
@@ -168,7 +168,7 @@ func (c *Conn) SetWindow(send, receive int) error {
 		}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}
@@ -197,7 +197,7 @@ func (c *Conn) SetNoDelay(mode NoDelay, interval time.Duration, fastResend int) 
 		return &ConfigError{"Interval", interval, fmt.Sprintf("must be in [%v, %v], or 0 to leave it", least, most)}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}
@@ -231,7 +231,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 	}
 	cc := first()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}
@@ -250,7 +250,7 @@ func (c *Conn) SetCongestionControl(f func() congestion.Control) error {
 // It returns net.ErrClosed after Close or Abort. A session that has ended ignores it.
 func (c *Conn) SetMessageMode(on bool) error {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}
@@ -274,7 +274,7 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 		return &ConfigError{"WriteBuffer", bytes, fmt.Sprintf("must be in [%d, %d], or 0 for that of Config", minWriteBuffer, maxConfigWriteBuffer)}
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if done, err := c.unsettable(); done {
 		return err
 	}

@@ -1,6 +1,10 @@
 package kcp
 
-import "time"
+import (
+	"time"
+
+	"github.com/arqnet/kcp/internal/admission"
+)
 
 // request is a signal that is repeated, with exponential back-off, until the
 // peer answers it. The zero value is not active.
@@ -287,7 +291,7 @@ func (c *Conn) infoSignal() signal {
 func (e *Endpoint) infoSignal() signal {
 	s := infoSignal()
 	if e.config.MaxStreams > 0 {
-		s.ts |= capStreams
+		s.ts |= capStreams | capOwnOrder
 	}
 	if e.config.TLS != nil {
 		s.ts |= capTLS
@@ -323,7 +327,7 @@ func (c *Conn) takeResets(p *inPacket) (found bool) {
 // after some calls, if the packet is malformed or has a segment of another
 // conversation.
 func (c *Conn) eachSignal(p *inPacket, f func(signal)) bool {
-	data, ok := p.segments()
+	data, ok := admission.Segments(p.kind, p.Data)
 	for ok && len(data) >= headerSize {
 		h := decodeHeader(data)
 		payload, fits := h.payload(data[headerSize:])

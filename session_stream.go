@@ -179,7 +179,7 @@ type Stream struct {
 func (c *Conn) OpenStream(ctx context.Context, options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if err != nil {
 		return nil, c.opError("open", err)
 	}
@@ -211,7 +211,7 @@ func (c *Conn) openStreamLocked(params streams.Params) (*Stream, error) {
 func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 	params, err := options.params()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	known := true
 	if err == nil {
 		known, err = c.peerTakesStreams(c.ep.now())
@@ -233,11 +233,11 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 // with which the session ended.
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	t := c.streamTable()
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
-		defer c.mu.Unlock()
+		defer c.unlock()
 		t.canAccept.Broadcast()
 	})
 	defer stop()
@@ -312,7 +312,7 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 		if stop == nil {
 			again := func() {
 				c.mu.Lock()
-				defer c.mu.Unlock()
+				defer c.unlock()
 				c.io.canWrite.Broadcast()
 			}
 			stop = append(stop, context.AfterFunc(ctx, again))
@@ -420,7 +420,7 @@ func (s *Stream) SetWriteDeadline(t time.Time) error { return s.setDeadlines(t, 
 func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if s.closed || c.closing.closed {
 		return c.opError("set", net.ErrClosed)
 	}
@@ -441,7 +441,7 @@ func (s *Stream) setDeadlines(t time.Time, read, write bool) error {
 func (s *Stream) Close() error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if s.closed {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -463,7 +463,7 @@ func (s *Stream) Close() error {
 func (s *Stream) CloseWrite() error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	s.state.WriteDone()
 	if err := s.writeEndLocked(); err != nil {
 		return c.opError("close", err)
@@ -481,7 +481,7 @@ func (s *Stream) CloseWrite() error {
 func (s *Stream) Reset(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if s.closed && s.state.Gone() {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -508,7 +508,7 @@ func (c *Conn) kickStreams() {
 // Stats returns a snapshot of the stream.
 func (s *Stream) Stats() StreamStats {
 	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	defer s.conn.unlock()
 	st := s.state.Stats()
 	return StreamStats{
 		MessagesSent: st.MessagesSent, MessagesReceived: st.MessagesReceived,

@@ -17,7 +17,7 @@ type streamWatch struct {
 // the stream was reset or this end has closed it.
 func (s *Stream) Done() <-chan struct{} {
 	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	defer s.conn.unlock()
 	if s.watch == nil {
 		s.watch = new(streamWatch)
 	}
@@ -43,7 +43,7 @@ func (s *Stream) Done() <-chan struct{} {
 //   - the error with which the session ended.
 func (s *Stream) Err() error {
 	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	defer s.conn.unlock()
 	if s.watch == nil {
 		err := s.endLocked()
 		if err == nil {
@@ -91,7 +91,7 @@ func (s *Stream) endLocked() error {
 func (s *Stream) CancelRead(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if s.closed || c.closing.closed || !s.state.StopReading(code&maxStreamCode) {
 		return c.opError("close", net.ErrClosed)
 	}
@@ -108,7 +108,7 @@ func (s *Stream) CancelRead(code uint64) error {
 func (s *Stream) CancelWrite(code uint64) error {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	switch {
 	case s.closed || c.closing.closed:
 		return c.opError("close", net.ErrClosed)

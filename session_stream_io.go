@@ -51,7 +51,7 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 	s.writing.Lock()
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	defer s.endWritingLocked()
 	s.state.SetCut(len(b) > 0)
 	for {
@@ -62,11 +62,12 @@ func (s *Stream) Write(b []byte) (n int, err error) {
 		if n < len(b) {
 			n += s.state.Write(b[n:min(n+room, len(b))])
 			s.state.SetCut(n < len(b))
-			c.push() // releases c.mu: the peer may have read it, and reset the stream
+			c.push()
 		}
 		if n == len(b) {
 			return n, nil
 		}
+		c.writePackets()
 	}
 }
 
@@ -111,7 +112,7 @@ func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
 // path MTU: up to 128 bytes of the buffer are for each packet of the message.
 func (s *Stream) MaxMessageSize() int {
 	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	defer s.conn.unlock()
 	return s.state.MaxMessage()
 }
 
@@ -129,7 +130,7 @@ func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
 	}
 	s.writing.Lock()
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	defer s.endWritingLocked()
 	begun := c.ep.now()
 	s.state.SetCut(true)
@@ -228,7 +229,7 @@ func (s *Stream) afterReadLocked(n int) {
 func (s *Stream) Read(b []byte) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for {
 		if err := s.cannotReadLocked(); err != nil {
 			return 0, c.opError("read", err)
@@ -275,7 +276,7 @@ func (s *Stream) waitReadLocked(b []byte) (n int) {
 func (s *Stream) ReadMessage(b []byte) (int, error) {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	for {
 		if err := s.cannotReadLocked(); err != nil {
 			return 0, c.opError("read", err)
@@ -299,7 +300,7 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 // rest of one that Read has begun.
 func (s *Stream) NextMessageSize() (size int, ok bool) {
 	s.conn.mu.Lock()
-	defer s.conn.mu.Unlock()
+	defer s.conn.unlock()
 	if s.cannotReadLocked() != nil {
 		return 0, false
 	}

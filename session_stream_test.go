@@ -318,7 +318,7 @@ func TestManyStreams(t *testing.T) {
 		for _, c := range []*Conn{a, b} {
 			require.Zero(t, figuresOf(c))
 			c.mu.Lock()
-			require.Zero(t, c.kcp.WaitSend()+int(c.kcp.rcv.queued+c.kcp.rcv.void)+c.kcp.rcv.early)
+			require.Zero(t, c.kcp.WaitSend()+int(c.kcp.rcv.queue.n+c.kcp.rcv.early))
 			require.False(t, c.streams.Busy())
 			f := c.streams.Figures()
 			require.Zero(t, f.Openings+f.Backlog)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/stretchr/testify/require"
 )
 
@@ -166,16 +167,16 @@ func TestTryOpenStreamOfFirstPacket(t *testing.T) {
 	inWorld(t, 1, clean, func(t *testing.T, w *world) {
 		e := w.listen(nil).Endpoint()
 		remote := &net.UDPAddr{IP: net.IPv4(10, 0, 0, 2), Port: 1}
-		first := initialPacket{hello: signal{sigHello, 0, 7}}
-		_, err := newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true).TryOpenStream(nil)
+		first := admission.First{Initial: admission.Initial{Hello: signal{sigHello, 0, 7}.toHandshake()}}
+		_, err := newAccepted(e, &first, remote, &inPacket{}, true).TryOpenStream(nil)
 		require.Same(t, ErrWouldBlock, err, "nothing says that the peer takes streams")
-		first.info = e.infoSignal()
-		c := newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true)
+		first.Info = e.infoSignal().toHandshake()
+		c := newAccepted(e, &first, remote, &inPacket{}, true)
 		s, err := c.TryOpenStream(nil)
 		require.NoError(t, err)
 		require.NoError(t, s.TryWriteMessage([]byte("state")))
-		first.info.ts &^= capStreams
-		_, err = newAccepted(e, sessionKey{}, remote, &inPacket{}, first, nil, true).TryOpenStream(nil)
+		first.Info.TS &^= capStreams
+		_, err = newAccepted(e, &first, remote, &inPacket{}, true).TryOpenStream(nil)
 		require.ErrorIs(t, err, ErrNoStreams)
 	})
 }

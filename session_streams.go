@@ -16,6 +16,9 @@ import (
 const (
 	capStreams = 8
 	capDialled = 16
+	// capOwnOrder announces that the sender takes DATA of stream 0, which keeps the order
+	// of what the session itself writes.
+	capOwnOrder = 64
 )
 
 const (
@@ -56,9 +59,15 @@ func (c *Conn) streamTable() *sessionStreams {
 		})
 		t.canAccept.init(c)
 		c.streams = t
-		c.kcp.startStreams()
+		c.startStreams()
 	}
 	return c.streams
+}
+
+// startStreams tells the machine that there are streams. What the session itself writes
+// waits for none of their losses, if the peer can do so.
+func (c *Conn) startStreams() {
+	c.kcp.startStreams(c.takesStreams() && c.hs.capabilities&capOwnOrder != 0)
 }
 
 // streamOf returns the stream of the application.
@@ -82,14 +91,6 @@ func (s *streamCalls) Writable() {
 
 // streamHost is a Conn as the streams.Host.
 type streamHost Conn
-
-func (h *streamHost) QueueSegment(t *streams.Tag, buf []byte) {
-	c := (*Conn)(h)
-	if c.watch != nil {
-		c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
-	}
-	c.kcp.queueStream(t, buf)
-}
 
 func (h *streamHost) NewSegment(n int) []byte              { return h.kcp.newBuffer(n) }
 func (h *streamHost) FreeSegment(buf []byte)               { h.kcp.freeBuffer(buf) }
@@ -178,21 +179,24 @@ func (c *Conn) onStream(payload []byte) {
 	}
 }
 
-// streamsWait reports whether pullStream would queue a segment. Nothing may follow
+// streamsWait reports whether pull has a segment. Nothing may follow
 // CLOSE.
 func (c *Conn) streamsWait() bool {
 	return c.streams != nil && c.closing.state == stateOpen && c.streams.Waits()
 }
 
-// pullStream queues the next stream segment with the machine. After FIN, whose
+// pull is the machine's hook for the segment that is sent next. After FIN, whose
 // final is known to the peer, nothing may come between what the session itself
 // has still to send.
-func (c *Conn) pullStream(plain bool) bool {
+func (c *Conn) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	if plain && c.hs.finSignal != 0 || c.closing.state != stateOpen {
-		return false
+		return nil, nil, false
 	}
 	c.streams.openAt = 0
-	return c.streams.Pull(plain)
+	if t, buf, ok = c.streams.Pull(plain); ok && c.watch != nil {
+		c.watch.overtaken(c.kcp.sendEnd() - seq(c.kcp.unsent()))
+	}
+	return t, buf, ok
 }
 
 // abandonedUpTo is the machine's hook for how far the messages of a stream are

@@ -170,7 +170,7 @@ func (c *Conn) wakeHash() uint32 { return c.timers.clockBase }
 // answer, or what was to be retransmitted was acknowledged.
 func (c *Conn) onWake() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	t := &c.timers
 	t.wakeAt = 0
 	if c.closing.state == stateEnded || t.dueAt == 0 {
@@ -222,7 +222,6 @@ func (c *Conn) onWake() {
 	if c.streams != nil {
 		c.streams.WakeWriter()
 	}
-	c.writePackets()
 }
 
 // compact releases spare memory.

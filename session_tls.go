@@ -77,7 +77,7 @@ type ConnectionState struct {
 // from a Dial that has waited, have completed their handshake.
 func (c *Conn) ConnectionState() ConnectionState {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	var secured *securedState
 	if c.tls != nil {
 		secured = c.tls.secured
@@ -140,15 +140,18 @@ func (c *Conn) advanceTLS() {
 	c.tookHandshake(x, &r)
 }
 
-// workTLS is the goroutine of advanceTLS. It locks c.mu, and releases it while TLS works.
+// workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.
 func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	c.ep.repeat.wait(c.entry.Conv, rankTLS)
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	over := x.Over() // while it waited
+	c.unlock()
 	var s handshake.Step
-	if !x.Over() { // while it waited
-		c.unlocked(func() { s = work.Run() })
+	if !over {
+		s = work.Run()
 	}
+	c.mu.Lock()
+	defer c.unlock()
 	var r handshake.Result
 	if !x.Worked(s, &r) {
 		if c.closing.state != stateEnded {
@@ -170,7 +173,7 @@ func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
 	}
 	c.inputEarly(x, now)
 	c.advanceTLS()
-	c.respondLocked(now, nil)
+	c.respondLocked(now)
 }
 
 // inputHandshake takes a packet of the handshake, in the clear or under the
@@ -506,11 +509,10 @@ func (r *resetKeys) by(packet []byte) bool {
 // knows nothing any more.
 func (c *Conn) statelessReset(now time.Duration) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded {
 		return
 	}
 	c.forgotten(&c.hs.ping)
 	c.finishStep(now)
-	c.writePackets()
 }

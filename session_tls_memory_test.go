@@ -26,7 +26,6 @@ import (
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/packetkeys"
 	"github.com/arqnet/kcp/internal/protect"
-	"github.com/arqnet/kcp/internal/udp"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -75,7 +74,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 		w.settle()
 		require.Zero(t, l.Stats().Buffered)
 		require.Zero(t, a.Endpoint().Stats().Buffered)
-		tw, ok := l.Endpoint().table.timeWaits.At(b.entry.Key(), l.Endpoint().now())
+		tw, ok := l.Endpoint().table.TimeWaits.At(b.entry.Key(), l.Endpoint().now())
 		require.True(t, ok)
 		require.NotEmpty(t, a.ConnectionState().TLS.PeerCertificates)
 		require.NotEmpty(t, b.ConnectionState().TLS.PeerCertificates)
@@ -86,7 +85,7 @@ func TestTLSCertificatesAreCounted(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		require.Nil(t, cert.Value())
-		require.NotNil(t, tw.protection)
+		require.NotNil(t, tw.Protection)
 		runtime.KeepAlive(tw)
 	})
 }
@@ -429,14 +428,13 @@ func TestTLSForgedInTimeWait(t *testing.T) {
 		e := l.Endpoint()
 		key, now := b.entry.Key(), e.now()
 		packet := make([]byte, 200)
-		d := &udp.Datagram{Addr: key.Addr}
 		for phase := range byte(2) {
 			allocations := testing.AllocsPerRun(100, func() {
 				clear(packet)
 				binary.LittleEndian.PutUint32(packet, key.Conv)
 				packet[4] = 0xa2 + phase
-				d.Buf = packet
-				require.True(t, e.sealedInTimeWait(key, d, &inPacket{Packet: protect.Packet{Data: packet}, conv: key.Conv}, now))
+				p := inPacket{Packet: protect.Packet{Data: packet}, conv: key.Conv, kind: sealedPacket, from: source{addr: key.Addr}, size: len(packet)}
+				require.Nil(t, e.admit(key, &p, now))
 			})
 			require.LessOrEqual(t, allocations, 1.0)
 		}

@@ -327,7 +327,7 @@ func TestTLSResetsAreBounded(t *testing.T) {
 		}
 		w.settle()
 		n := l.Stats().ResetsSent - s.ResetsSent
-		require.InDelta(t, resetRate/10, n, resetRate/20)
+		require.InDelta(t, admission.ResetRate/10, n, admission.ResetRate/20)
 		require.EqualValues(t, flood, n+l.Stats().DropReplies-s.DropReplies)
 		require.LessOrEqual(t, l.Stats().BytesSent-s.BytesSent, n*packetkeys.MaxReset)
 		bothWays(t, a, b, []byte("up"), []byte("down"))
@@ -368,7 +368,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		server := l.Endpoint()
 		server.mu.Lock()
 		for i := range admission.MaxTimeWaits + 1 {
-			server.table.timeWaits.Add(sessionKey{Conv: uint32(i)}, timeWait{}, false, server.now())
+			server.table.TimeWaits.Add(sessionKey{Conv: uint32(i)}, timeWait{}, false, server.now())
 		}
 		server.mu.Unlock()
 		for _, want := range []bool{false, true} {
@@ -381,7 +381,7 @@ func TestTLSResetKeyIsNotTold(t *testing.T) {
 		for _, of := range []*Endpoint{e, server} {
 			for _, addr := range []string{"10.0.0.5:1", "10.0.0.6:1", "10.0.0.5:2"} {
 				for conv := range uint32(2) {
-					keys[of.resetKey(sessionKey{Addr: netip.MustParseAddrPort(addr), Conv: conv})] = true
+					keys[sessionKey{Addr: netip.MustParseAddrPort(addr), Conv: conv}.ResetKey(of.table.ResetSecret, of.LocalAddr().String())] = true
 				}
 			}
 		}

@@ -19,7 +19,7 @@ func (c *Conn) startTrace(first SessionState) {
 		return
 	}
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	if c.closing.state == stateEnded {
 		return
 	}
@@ -104,6 +104,6 @@ func (c *Conn) logEnd() {
 // Dialled reports whether this end has opened the session.
 func (c *Conn) Dialled() bool {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	return c.hs.dialled
 }

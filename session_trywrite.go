@@ -35,7 +35,7 @@ func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
 // TrySendMessage.
 func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	free := c.writing.TryLock() // not before c.mu: endWritingLocked sees a refusal
 	if free {
 		defer c.endWritingLocked()
@@ -69,12 +69,12 @@ func (c *Conn) endWritingLocked() {
 // memory pressure other sessions change it.
 func (c *Conn) WriteAvailable() int {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	room := c.room()
 	if room <= 0 || c.writeEnd() != nil {
 		return 0
 	}
-	payload := c.kcp.segmentPayload()
+	payload := c.kcp.sendPayload()
 	full, rest := room/(payload+writeCostPerSegment), room%(payload+writeCostPerSegment)
 	return max(full*payload+max(rest-writeCostPerSegment, 0), 1)
 }
@@ -85,7 +85,7 @@ func (c *Conn) WriteAvailable() int {
 // thousands of sessions uses the events of a Group instead.
 func (c *Conn) WriteReady() <-chan struct{} {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	w := c.watched()
 	if w.room == nil {
 		w.room = make(chan struct{})
@@ -132,7 +132,7 @@ func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
 func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
 	c := s.conn
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	free := s.writing.TryLock() // not before Conn.mu: endWritingLocked sees a refusal
 	if free {
 		defer s.endWritingLocked()

@@ -116,11 +116,15 @@ func (c *Conn) waitStreamLocked(n *notifier, rank uint64) {
 	}
 }
 
-// readLocked sends a reply that is pending, or reads the socket if the read turn is
-// free. It reports whether it did one of them. The lock is released meanwhile.
+// readLocked writes what was collected, with a reply that is pending, or reads the
+// socket if the read turn is free. It reports whether it did one of them. The lock is
+// released meanwhile.
 func (c *Conn) readLocked(n *notifier) bool {
-	if c.io.replyPending {
-		c.respondLocked(c.ep.now(), nil)
+	pending := c.io.replyPending
+	if pending {
+		c.respondLocked(c.ep.now())
+	}
+	if c.writePackets() || pending {
 		return true
 	}
 	s := c.ep.takeReadTurn()
@@ -166,10 +170,11 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 			break
 		}
 		if c.io.respondPending {
-			c.respondLocked(c.ep.now(), nil)
+			c.respondLocked(c.ep.now())
+			c.writePackets()
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single() && !c.streamsWaitForRead()
+	follow = c.closing.state != stateEnded && c.ep.single() && (c.streams == nil || c.streams.waiting == 0)
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to
@@ -184,10 +189,6 @@ func (c *Conn) mayDeferReply(n *notifier) bool {
 	}
 	return c.room() > 0
 }
-
-// streamsWaitForRead reports whether calls of streams wait that do not take the read
-// turn. c.mu is held.
-func (c *Conn) streamsWaitForRead() bool { return c.streams != nil && c.streams.waiting > 0 }
 
 // othersWait reports whether calls wait besides the one that reads the socket.
 func (c *Conn) othersWait() bool { return c.io.canRead.waiting+c.io.canWrite.waiting > 0 }

@@ -39,7 +39,7 @@ type outbox struct {
 // add appends p to the packets to be sent.
 func (o *outgoing) add(p packet) {
 	if o.outbox == nil {
-		o.open()
+		o.outbox = new(outbox)
 	}
 	o.packets = append(o.packets, p)
 }
@@ -144,13 +144,13 @@ func (c *Conn) overdrawn() bool {
 	return true
 }
 
-// writePackets encodes and writes the collected packets. It releases c.mu
-// meanwhile. If another goroutine is writing, it leaves the packets to that
-// one.
-func (c *Conn) writePackets() {
+// writePackets encodes and writes the collected packets, and then retires a session that
+// has ended. It releases c.mu meanwhile, and reports whether it did. If another goroutine
+// is writing, it leaves all that to that one.
+func (c *Conn) writePackets() bool {
 	o := &c.outgoing
-	if o.sending {
-		return
+	if o.sending || o.waiting() == 0 && (c.closing.state != stateEnded || c.closing.retired) {
+		return false
 	}
 	o.sending = true
 	done := false
@@ -184,9 +184,11 @@ func (c *Conn) writePackets() {
 	if failed != nil {
 		c.end(failed)
 	}
-	if c.closing.state == stateEnded {
+	if c.closing.state == stateEnded && !c.closing.retired {
 		c.retire()
+		c.logEnd()
 	}
+	return true
 }
 
 // endUnsent is endIfUnwound for the goroutine that has set outgoing.sending.

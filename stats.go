@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/stats"
 )
@@ -45,7 +46,7 @@ func countDrop(d *Drops, err error) {
 // Stats returns a snapshot of the session.
 func (c *Conn) Stats() ConnStats {
 	c.mu.Lock()
-	defer c.mu.Unlock()
+	defer c.unlock()
 	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
 	c.rtt.ask(now)
 	return ConnStats{
@@ -126,6 +127,21 @@ type endpointCounters struct {
 	resetsSent                        atomic.Uint64
 
 	lastSocketError atomic.Pointer[socketError] // nil: none
+}
+
+// count counts packets without a session, and the answers to them.
+func (n *endpointCounters) count(what ...admission.Reason) {
+	counters := [...]*atomic.Uint64{
+		admission.Short: &n.dropShort, admission.Cipher: &n.dropCipher, admission.Replay: &n.dropReplay,
+		admission.Unknown: &n.dropUnknown, admission.EndedSession: &n.dropEnded, admission.Sessions: &n.dropSessions,
+		admission.Backlog: &n.dropBacklog, admission.HalfOpen: &n.dropHalfOpen, admission.Shaking: &n.dropHandshake,
+		admission.Limited: &n.dropReplies, admission.CookieSent: &n.cookiesSent, admission.ResetSent: &n.resetsSent,
+	}
+	for _, w := range what {
+		if w != admission.NoReason {
+			counters[w].Add(1)
+		}
+	}
 }
 
 // Stats returns a snapshot of the endpoint.

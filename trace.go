@@ -145,7 +145,7 @@ func (k *KCP) traceMetrics() {
 			PacingRate:       k.snd.cc.PacingRate(),
 			InFlight:         k.snd.inFlight,
 			BytesInFlight:    k.snd.flightBytes,
-			Queued:           int(k.snd.end - k.snd.nxt),
+			Queued:           k.snd.queue.n,
 			RemoteWindow:     int(k.peer.wnd),
 			SegmentSize:      k.cfg.mss,
 			SRTT:             uint32(k.snd.rtt.srtt),

@@ -26,7 +26,6 @@ type ack struct{ sn, ts uint32 }
 type fragment struct {
 	frg  byte
 	data []byte
-	void bool // of a message that was given up
 }
 
 // take is an Input of one PUSH.
@@ -134,8 +133,7 @@ func (r *receiver) echo(ts uint32, recovered bool) uint32 {
 }
 
 // deliver moves to the queue what is next, as far as there is room. Fragments
-// count down; where they do not, the message before them is given up. It takes up
-// room until what is before it has been read, so broken messages are bounded.
+// count down; where they do not, the message before them is given up.
 func (r *receiver) deliver() {
 	for len(r.queue) < r.limit() {
 		f, ok := r.early[r.next]
@@ -145,24 +143,14 @@ func (r *receiver) deliver() {
 		delete(r.early, r.next)
 		r.next++
 		if n := len(r.queue); r.partial > 0 && r.queue[n-1].frg != f.frg+1 {
-			for i := range r.partial {
-				r.queue[n-1-i].void = true
-			}
+			r.queue = r.queue[:n-r.partial]
 			r.partial = 0
-			r.dropVoid()
 		}
 		r.queue = append(r.queue, f)
 		r.partial++
 		if f.frg == 0 {
 			r.partial = 0
 		}
-	}
-}
-
-// dropVoid takes what was given up from the head of the queue.
-func (r *receiver) dropVoid() {
-	for len(r.queue) > 0 && r.queue[0].void {
-		r.queue = r.queue[1:]
 	}
 }
 
@@ -197,7 +185,6 @@ func (r *receiver) size() int {
 // pop removes the message that peek returns.
 func (r *receiver) pop() {
 	r.queue = r.queue[int(r.queue[0].frg)+1:]
-	r.dropVoid()
 	r.deliver()
 }
 

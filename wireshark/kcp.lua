@@ -97,6 +97,8 @@ local f = {
   stream_lifetime = ProtoField.uint32("kcp.stream.lifetime", "Lifetime in milliseconds; 0: no limit"),
   stream_message = ProtoField.uint32("kcp.stream.message", "Message"),
   stream_fragment = ProtoField.uint32("kcp.stream.fragment", "Fragment"),
+  stream_ssn = ProtoField.uint32("kcp.stream.ssn", "Stream sequence number"),
+  stream_frg = ProtoField.uint8("kcp.stream.frg", "Fragments that follow"),
   stream_abandoned = ProtoField.uint16("kcp.stream.abandoned", "Payload of the DATA in place of which this is"),
   stream_code = ProtoField.uint64("kcp.stream.code", "Code"),
   stream_limit = ProtoField.uint32("kcp.stream.limit", "Limit"),
@@ -244,6 +246,21 @@ local function dissect_signal(tree, tvb, at, n, names)
   name(tree, names, kind, more)
 end
 
+-- dissect_own adds the content p of a segment of the session itself, stream 0. It reports
+-- false if it is malformed.
+local function dissect_own(tree, p, names, kind)
+  if p:len() < 10 then
+    return false
+  end
+  tree:add_le(f.stream_ssn, p(5, 4))
+  tree:add(f.stream_frg, p(9, 1))
+  if p:len() > 10 then
+    tree:add(f.data, p(10))
+  end
+  name(tree, names, "STREAM " .. kind, string.format("stream=0 len=%d", p:len() - 10))
+  return true
+end
+
 -- dissect_stream adds the content p of a STREAM segment. It reports false if it is
 -- malformed.
 local function dissect_stream(tree, p, names)
@@ -255,6 +272,9 @@ local function dissect_stream(tree, p, names)
   tree:add_le(f.stream, p(0, 4))
   for _, field in ipairs({ f.stream_kind, f.stream_end, f.stream_fragmented, f.stream_options }) do
     tree:add(field, p(4, 1))
+  end
+  if p(0, 4):le_uint() == 0 and (bits == DATA or bits == ABANDON + 8) then
+    return dissect_own(tree, p, names, stream_kinds[kind])
   end
   local need = stream_fields[kind]
   local fragmented, options = bits % 32 >= 16, bits % 64 >= 32

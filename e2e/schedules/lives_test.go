@@ -32,6 +32,7 @@ var (
 var allLives = []*life{
 	{name: "request", client: asks, server: answers},
 	{name: "streams", client: opensStreams, server: servesStreams},
+	{name: "beside", client: writesBeside, server: writesBackBeside},
 	{name: "lifetimes", client: opensMortal, server: servesMortal},
 	{name: "datagrams", client: datagramsUp, server: datagramsDown},
 	{name: "closes", client: wordThenClose, server: wordBackThenClose},

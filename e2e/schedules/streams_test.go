@@ -81,6 +81,62 @@ func servesStreams(e *end) error {
 	return e.untilClosed()
 }
 
+// The session itself writes before there is a stream, and beside it, both ways.
+func writesBeside(e *end) error {
+	if err := e.send(e.conn, question[:700]); err != nil {
+		return err
+	}
+	s, err := e.conn.OpenStream(context.Background(), nil)
+	if err != nil {
+		return named("OpenStream", err)
+	}
+	if err := e.send(s, answer); err != nil {
+		return err
+	}
+	if err := e.send(e.conn, question[700:]); err != nil {
+		return err
+	}
+	if err := errors.Join(named("CloseWrite", s.CloseWrite()), named("CloseWrite", e.conn.CloseWrite())); err != nil {
+		return err
+	}
+	if err := e.receive(e.conn, answer); err != nil {
+		return err
+	}
+	if err := e.receive(s, question); err != nil {
+		return err
+	}
+	if err := named("Close", s.Close()); err != nil {
+		return err
+	}
+	return named("Close", e.conn.Close())
+}
+
+func writesBackBeside(e *end) error {
+	if err := e.send(e.conn, answer[:10]); err != nil {
+		return err
+	}
+	s, err := e.conn.AcceptStream(context.Background())
+	if err != nil {
+		return named("AcceptStream", err)
+	}
+	if err := e.send(e.conn, answer[10:]); err != nil {
+		return err
+	}
+	if err := e.send(s, question); err != nil {
+		return err
+	}
+	if err := errors.Join(named("CloseWrite", s.CloseWrite()), named("CloseWrite", e.conn.CloseWrite())); err != nil {
+		return err
+	}
+	if err := e.receive(s, answer); err != nil {
+		return err
+	}
+	if err := e.receive(e.conn, question); err != nil {
+		return err
+	}
+	return e.untilClosed()
+}
+
 // untilClosed waits until the peer closes the session, and closes it.
 func (e *end) untilClosed() error {
 	if _, err := e.conn.AcceptStream(context.Background()); !errors.Is(err, kcp.ErrPeerClosed) {

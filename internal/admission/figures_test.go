@@ -14,5 +14,8 @@ func TestRuleFigures(t *testing.T) {
 		{"| Legacy peers with an AEAD", "32768", maxConvs},
 		{"| TIME-WAIT", "60 s", TimeWait},
 		{"| TIME-WAIT", "8192 entries", MaxTimeWaits},
+		{"| Replies outside a session", "2000 a second", ReplyRate},
+		{"| Replies outside a session", "10 000 cookies", CookieRate},
+		{"| Stateless reset", "10 000 a second", ResetRate},
 	})
 }

@@ -64,6 +64,11 @@ func (c *Cookies) Valid(cookie Cookie, key Key, token uint32, now time.Duration)
 	return cookie == c.at(key, netip.Addr{}, token, period) || cookie == c.at(key, netip.Addr{}, token, period-1)
 }
 
+// shown reports whether a HELLO with a token comes with the cookie of its address.
+func (c *Cookies) shown(p *First, token uint32, now time.Duration) bool {
+	return c.Valid(Cookie{p.Cookie.SN, p.Cookie.TS}, p.Key, token, now)
+}
+
 // Challenge returns a cookie that Valid never takes, for path validation (RFC 9000
 // §8.2). The path is from local, if that is valid, to the address of key. The challenge
 // is the same for as long as a cookie is.

@@ -21,6 +21,7 @@ type Table[S any] struct {
 	fec      map[Key][]*S         // sessions whose peers send FEC, by address alone
 	parity   sync.Map             // of *S: the only session of a list in fec, by its Key
 	networks map[netip.Addr]Count // nil: sessions of a network are not counted
+	most     int                  // validated sessions of a network
 	shaking  int                  // sessions of all networks that Count.Shaking counts
 	halfOpen queue[S]
 }
@@ -61,11 +62,11 @@ type Count struct {
 	Shaking   int32 // of Validated: those whose TLS handshake is in progress
 }
 
-// Init prepares an empty table. entry returns the Entry of a session. Networks are
-// counted if count is set.
-func (t *Table[S]) Init(entry func(*S) *Entry[S], count bool) {
-	*t = Table[S]{entry: entry}
-	if count {
+// Init prepares an empty table. entry returns the Entry of a session. A network may have
+// most sessions with validated peers; 0 or less: any number, and they are not counted.
+func (t *Table[S]) Init(entry func(*S) *Entry[S], most int) {
+	*t = Table[S]{entry: entry, most: most}
+	if most > 0 {
 		t.networks = make(map[netip.Addr]Count)
 	}
 }
@@ -255,17 +256,33 @@ func (t *Table[S]) setConv(conv uint32, all []*S) {
 	}
 }
 
-// SetValidated makes a session count as one whose peer's address is validated.
-func (t *Table[S]) SetValidated(s *S) { t.recount(s, func(e *Entry[S]) { e.validated = true }) }
+// SetValidated makes a session count as one whose peer's address is validated. It
+// reports false if the network now has too many of those.
+func (t *Table[S]) SetValidated(s *S) bool {
+	return !t.recount(s, func(e *Entry[S]) { e.validated = true }) || t.most <= 0 || int(t.Network(t.entry(s).Key()).Validated) <= t.most
+}
+
+// Crowded reports whether the network of key has as many sessions as it may. A third
+// party may have opened unvalidated sessions in its name, so those count only against
+// other unvalidated ones.
+func (t *Table[S]) Crowded(key Key, validated bool) bool {
+	n := t.Network(key)
+	if !validated {
+		n.Validated += n.Pending
+	}
+	return t.most > 0 && int(n.Validated) >= t.most
+}
 
 // SetShaking says whether the TLS handshake of a session is in progress.
 func (t *Table[S]) SetShaking(s *S, shaking bool) {
 	t.recount(s, func(e *Entry[S]) { e.shaking = shaking })
 }
 
-// recount calls change, which changes what a session counts as.
-func (t *Table[S]) recount(s *S, change func(*Entry[S])) {
-	e, listed := t.entry(s), t.Lists(s)
+// recount calls change, which changes what a session counts as. It reports whether the
+// session is listed.
+func (t *Table[S]) recount(s *S, change func(*Entry[S])) (listed bool) {
+	e := t.entry(s)
+	listed = t.Lists(s)
 	if listed {
 		t.count(e, -1)
 	}
@@ -273,6 +290,7 @@ func (t *Table[S]) recount(s *S, change func(*Entry[S])) {
 	if listed {
 		t.count(e, 1)
 	}
+	return listed
 }
 
 // count adds times, which may be negative, to the counts that a session belongs

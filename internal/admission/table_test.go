@@ -26,7 +26,7 @@ func (s *session) place() *Entry[session] { return &s.entry }
 
 func newTable() *Table[session] {
 	t := new(Table[session])
-	t.Init((*session).place, true)
+	t.Init((*session).place, 1000)
 	return t
 }
 

@@ -8,15 +8,15 @@ import (
 // TimeWaits remembers ended sessions for a while, in bounded memory (TIME-WAIT,
 // RFC 9293 §3.6.1). V is what there is to know of each. The zero value is empty.
 type TimeWaits[V any] struct {
-	entries map[Key]ended[V] // nil: none yet
-	order   []Key            // of entries, oldest first
-	latest  map[uint32]Key   // latest session of a conversation id that counts as such
-	cut     bool             // an entry was removed before its time
-	cutTo   time.Duration    // if cut: when the session of the last of those ended
+	entries map[Key]waiting[V] // nil: none yet
+	order   []Key              // of entries, oldest first
+	latest  map[uint32]Key     // latest session of a conversation id that counts as such
+	cut     bool               // an entry was removed before its time
+	cutTo   time.Duration      // if cut: when the session of the last of those ended
 }
 
-// ended is an ended session.
-type ended[V any] struct {
+// waiting is an ended session.
+type waiting[V any] struct {
 	until time.Duration
 	state V
 }
@@ -31,7 +31,7 @@ const (
 // Add remembers a session from now on. If latest is set, AtAnyAddress returns it.
 func (t *TimeWaits[V]) Add(key Key, state V, latest bool, now time.Duration) {
 	if t.entries == nil {
-		t.entries = make(map[Key]ended[V])
+		t.entries = make(map[Key]waiting[V])
 	}
 	t.Expire(now)
 	for len(t.order) >= MaxTimeWaits {
@@ -41,7 +41,7 @@ func (t *TimeWaits[V]) Add(key Key, state V, latest bool, now time.Duration) {
 	if _, again := t.entries[key]; !again {
 		t.order = append(t.order, key)
 	}
-	t.entries[key] = ended[V]{now + TimeWait, state}
+	t.entries[key] = waiting[V]{now + TimeWait, state}
 	if latest {
 		if t.latest == nil {
 			t.latest = make(map[uint32]Key)

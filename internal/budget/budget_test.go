@@ -28,7 +28,7 @@ func TestBudgets(t *testing.T) {
 	figures["KCP-used"] = p.Used("KCP")
 	Test(t, figures)
 	t.Run("locks", func(t *testing.T) {
-		held, free := p.Releasers("Conn", "Conn.endIfUnwound", "Conn.endUnsent")
+		held, free := p.Releasers("Conn", "Conn.endIfUnwound", "Conn.endUnsent", "Conn.unlock", "Conn.unlockWhenSent")
 		figures["mu-held"], figures["mu-free"] = len(held), len(free)
 		t.Logf("mu-held:\n%s\nmu-free:\n%s", strings.Join(held, "\n"), strings.Join(free, "\n"))
 		Test(t, map[string]int{"mu-held": len(held), "mu-free": len(free)})

@@ -23,9 +23,9 @@ import (
 // statement, an argument of unlocked or AfterFunc, or locks the lock. What is called
 // through other packages, and through values of function types, is not seen.
 //
-// unwinding are functions that release it only while a panic unwinds the stack: their
-// callers do not go on.
-func (p *Package) Releasers(of string, unwinding ...string) (held, free []string) {
+// last are functions after which their callers do not go on: they release it as the last
+// thing, or only while a panic unwinds the stack.
+func (p *Package) Releasers(of string, last ...string) (held, free []string) {
 	s := &lockScan{Package: p, of: p.named(of), released: make(map[*types.Func]bool)}
 	for _, file := range p.files {
 		for _, d := range file.Decls {
@@ -33,7 +33,7 @@ func (p *Package) Releasers(of string, unwinding ...string) (held, free []string
 			if !ok || f.Body == nil {
 				continue
 			}
-			if fn := p.info.Defs[f.Name].(*types.Func); !slices.Contains(unwinding, functionName(fn)) {
+			if fn := p.info.Defs[f.Name].(*types.Func); !slices.Contains(last, functionName(fn)) {
 				s.add(fn, f.Body)
 			}
 		}

@@ -443,7 +443,7 @@ func TestExchangeAnswersChallenges(t *testing.T) {
 	challenge := func(from *party) []byte {
 		head, tail := from.x.Protection.Overhead()
 		p := make([]byte, head+SegmentSize+tail)
-		segment{conv: testConv, cmd: cmdWask, code: CodePing, sn: 7, ts: 9}.put(p[head:])
+		Segment{Conv: testConv, Cmd: cmdWask, Code: CodePing, Window: window, SN: 7, TS: 9}.Put(p[head:])
 		require.NoError(t, from.x.Protection.Seal(p, nil))
 		return p
 	}

@@ -140,11 +140,11 @@ func (x *Exchange) Put(packet []byte) bool {
 	if p.crypto {
 		offset, data := s.Peek(p.n)
 		n := p.n + p.padding
-		c := segment{conv: x.conv, cmd: cmdWins, code: CodeCrypto, sn: offset, ts: uint32(p.n), una: s.Received(), len: uint32(n)}
+		c := Segment{Conv: x.conv, Cmd: cmdWins, Window: window, Code: CodeCrypto, SN: offset, TS: uint32(p.n), Una: s.Received(), Len: uint32(n)}
 		if p.level == Initial {
-			c.len += packetkeys.InitialOverhead
+			c.Len += packetkeys.InitialOverhead
 		}
-		c.put(packet[at:])
+		c.Put(packet[at:])
 		at += SegmentSize
 		clear(packet[at+p.n : at+n])
 		copy(packet[at:], data)
@@ -207,6 +207,6 @@ func AckSize(app *protect.TLS) int {
 // PutAck makes a packet that acknowledges the ticket once more.
 func PutAck(packet []byte, app *protect.TLS, conv, una uint32) bool {
 	head, _ := app.Overhead()
-	segment{conv: conv, cmd: cmdWins, code: CodeCrypto, una: una}.put(packet[head:])
+	Segment{Conv: conv, Cmd: cmdWins, Code: CodeCrypto, Window: window, Una: una}.Put(packet[head:])
 	return app.Seal(packet, nil) == nil
 }

@@ -18,19 +18,27 @@ type Signal struct {
 	SN, TS uint32
 }
 
-// Codes of the signals that a handshake consists of.
+// Codes of signals.
 const (
 	CodeHello   = 1
 	CodeInfo    = 2
+	CodeConfirm = 3
+	CodeFin     = 4
+	CodeClose   = 5
 	CodePing    = 6
 	CodeCookie  = 7
 	CodeReset   = 8
 	CodeAbort   = 9
+	CodeProbe   = 10
+	CodeToken   = 11
 	CodeCrypto  = 12
 	CodeAlert   = 13
 	CodeAnswer  = 0x80 // set in the code of an answer
 	CodeWelcome = CodeHello | CodeAnswer
 	CodePong    = CodePing | CodeAnswer
+
+	// Asking has the bit of each signal that wants an answer.
+	Asking = 1<<CodeHello | 1<<CodeConfirm | 1<<CodeFin | 1<<CodeClose | 1<<CodePing | 1<<CodeProbe
 )
 
 const (
@@ -49,27 +57,31 @@ const (
 	PacketSize = 1200
 )
 
-// segment is a segment of a packet of the handshake.
-type segment struct {
-	conv        uint32
-	cmd         uint8
-	code        uint8
-	ts, sn, una uint32
-	len         uint32
+// Answer returns the signal that acknowledges s.
+func (s Signal) Answer() Signal { return Signal{s.Code | CodeAnswer, s.SN, s.TS} }
+
+// Segment is the header of a segment (WIRE.md §1).
+type Segment struct {
+	Conv        uint32
+	Cmd         uint8
+	Code        uint8 // of a signal
+	Window      uint16
+	TS, SN, Una uint32
+	Len         uint32
 }
 
-// decodeSegment reads a segment from b, which holds at least SegmentSize bytes.
-func decodeSegment(b []byte) segment {
+// DecodeSegment reads a header from b, which has at least SegmentSize bytes.
+func DecodeSegment(b []byte) Segment {
 	word := func(at int) uint32 { return binary.LittleEndian.Uint32(b[at:]) }
-	return segment{conv: word(0), cmd: b[4], code: b[5], ts: word(8), sn: word(12), una: word(16), len: word(20)}
+	return Segment{Conv: word(0), Cmd: b[4], Code: b[5], Window: binary.LittleEndian.Uint16(b[6:]), TS: word(8), SN: word(12), Una: word(16), Len: word(20)}
 }
 
-// put writes s to b.
-func (s segment) put(b []byte) {
-	binary.LittleEndian.PutUint32(b, s.conv)
-	b[4], b[5] = s.cmd, s.code
-	binary.LittleEndian.PutUint16(b[6:], window)
-	for i, v := range []uint32{s.ts, s.sn, s.una, s.len} {
+// Put writes s to b.
+func (s Segment) Put(b []byte) {
+	binary.LittleEndian.PutUint32(b, s.Conv)
+	b[4], b[5] = s.Cmd, s.Code
+	binary.LittleEndian.PutUint16(b[6:], s.Window)
+	for i, v := range []uint32{s.TS, s.SN, s.Una, s.Len} {
 		binary.LittleEndian.PutUint32(b[8+4*i:], v)
 	}
 }
@@ -80,11 +92,11 @@ func (s Signal) put(conv uint32, b []byte) {
 	if s.Code == CodeHello {
 		cmd = cmdWask
 	}
-	segment{conv: conv, cmd: cmd, code: s.Code, sn: s.SN, ts: s.TS}.put(b)
+	Segment{Conv: conv, Cmd: cmd, Code: s.Code, Window: window, SN: s.SN, TS: s.TS}.Put(b)
 }
 
 // isCrypto reports whether s is a CRYPTO segment.
-func (s *segment) isCrypto() bool { return s.cmd == cmdWins && s.code == CodeCrypto }
+func (s *Segment) isCrypto() bool { return s.Cmd == cmdWins && s.Code == CodeCrypto }
 
 // Message is the content of a packet of the handshake. Signals with code 0 are
 // not there.
@@ -102,25 +114,25 @@ type Message struct {
 // has a segment of another conversation.
 func Parse(packet []byte, conv uint32) (m Message, ok bool) {
 	for len(packet) >= SegmentSize {
-		s := decodeSegment(packet)
+		s := DecodeSegment(packet)
 		packet = packet[SegmentSize:]
-		if uint64(s.len) > uint64(len(packet)) || s.conv != conv {
+		if uint64(s.Len) > uint64(len(packet)) || s.Conv != conv {
 			return m, false
 		}
-		payload := packet[:s.len]
-		packet = packet[s.len:]
+		payload := packet[:s.Len]
+		packet = packet[s.Len:]
 		if s.isCrypto() {
-			if m.Crypto || uint64(s.ts) > uint64(len(payload)) {
+			if m.Crypto || uint64(s.TS) > uint64(len(payload)) {
 				return m, false
 			}
-			m.Crypto, m.Offset, m.Una, m.Data = true, s.sn, s.una, payload[:s.ts]
+			m.Crypto, m.Offset, m.Una, m.Data = true, s.SN, s.Una, payload[:s.TS]
 			continue
 		}
-		if s.cmd == cmdWins && s.code == 0 {
+		if s.Cmd == cmdWins && s.Code == 0 {
 			m.Windows++
 		}
-		if s.len == 0 && (s.cmd == cmdWask || s.cmd == cmdWins) {
-			m.take(Signal{s.code, s.sn, s.ts})
+		if s.Len == 0 && (s.Cmd == cmdWask || s.Cmd == cmdWins) {
+			m.take(Signal{s.Code, s.SN, s.TS})
 		}
 	}
 	return m, true
@@ -160,15 +172,15 @@ func (m *Message) take(s Signal) {
 // reports false if the packet has no CRYPTO segment.
 func InitialAt(packet []byte) (at int, ok bool) {
 	for len(packet)-at >= SegmentSize {
-		s := decodeSegment(packet[at:])
+		s := DecodeSegment(packet[at:])
 		at += SegmentSize
 		switch {
 		case s.isCrypto():
 			return at, true
-		case uint64(s.len) > uint64(len(packet)-at):
+		case uint64(s.Len) > uint64(len(packet)-at):
 			return at, false
 		}
-		at += int(s.len)
+		at += int(s.Len)
 	}
 	return at, false
 }

@@ -60,9 +60,14 @@ func (h *testHost) GrowSegment(buf []byte, n int) []byte {
 	return append(make([]byte, 0, n), buf...)[:n]
 }
 
-func (h *testHost) QueueSegment(t *Tag, buf []byte) {
-	t.InFlight++
-	h.queued = append(h.queued, segment{t, buf[testHeadroom:]})
+// pull takes the next segment of the table for the state machine of the session.
+func (h *testHost) pull(plain bool) bool {
+	t, buf, ok := h.table.Pull(plain)
+	if ok {
+		t.InFlight++
+		h.queued = append(h.queued, segment{t, buf[testHeadroom:]})
+	}
+	return ok
 }
 
 func (h *testHost) FreeSegment(buf []byte) { clear(buf[:cap(buf)]) } // what still uses it sees other bytes
@@ -232,10 +237,10 @@ func FuzzStreams(f *testing.F) {
 				}
 			case op < 102:
 				for range 64 {
-					table.Pull(false)
+					h.pull(false)
 				}
 			case op < 110:
-				table.Pull(op&1 != 0)
+				h.pull(op&1 != 0)
 			case op < 120 && len(h.queued) > 0:
 				i := int(op) % len(h.queued)
 				h.acked(h.queued[i])
@@ -260,7 +265,7 @@ func FuzzStreams(f *testing.F) {
 		done.check(t, table, mine)
 		require.Zero(t, table.held)
 		require.Zero(t, table.queued)
-		for table.Pull(false) {
+		for h.pull(false) {
 		}
 		require.True(t, table.Drained())
 		for _, s := range h.queued {
@@ -493,7 +498,7 @@ func (p *pair) write(op int) {
 func (p *pair) move(from int) bool {
 	a, b := p.ends[from], p.ends[1-from]
 	for range 8 {
-		if !a.table.Pull(false) {
+		if !a.pull(false) {
 			break
 		}
 	}

@@ -98,7 +98,7 @@ func TestGrowth(t *testing.T) {
 		for mid := range serial.Number(2000) {
 			h.table.Input(append((&Header{ID: 1, Kind: Data, End: true, MID: mid}).Append(nil), make([]byte, 1000)...), false)
 			require.Equal(t, 1000, r.Read(make([]byte, 2000)))
-			for h.table.Pull(false) { // credit
+			for h.pull(false) { // credit
 			}
 		}
 		want := someLimits.ReceiveBuffer
@@ -120,7 +120,7 @@ func TestTurnsOfStreams(t *testing.T) {
 		s.Write(make([]byte, 20_000))
 	}
 	for i := range 30 {
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
 		require.EqualValues(t, 2*(i%3)+1, ID(h.queued[i].payload), "segment %d", i)
 	}
 }
@@ -139,7 +139,7 @@ func TestTurnsAreByBytes(t *testing.T) {
 	}
 	sent := make(map[uint32]int)
 	for len(h.queued) < 150 {
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
 		p := h.queued[len(h.queued)-1].payload
 		sent[ID(p)] += len(p)
 	}
@@ -155,9 +155,9 @@ func TestSessionAmongStreams(t *testing.T) {
 		s, err := h.table.Open(Params{Priority: priority})
 		require.NoError(t, err)
 		s.Write(make([]byte, 10_000))
-		require.True(t, h.table.Pull(false))
-		require.Equal(t, first, h.table.Pull(true), "%d", priority)
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
+		require.Equal(t, first, h.pull(true), "%d", priority)
+		require.True(t, h.pull(false))
 	}
 }
 
@@ -208,7 +208,7 @@ func TestPurgeOfABegunMessage(t *testing.T) {
 	s, err := h.table.Open(Params{})
 	require.NoError(t, err)
 	s.Send(make([]byte, 3000), 0, 5, func(error) {})
-	require.True(t, h.table.Pull(false))
+	require.True(t, h.pull(false))
 	s.Purge()
 	require.Empty(t, s.out.abandoned)
 	h.now = 10
@@ -225,10 +225,10 @@ func TestAbandonedBehindBytes(t *testing.T) {
 		require.NoError(t, err)
 		if bytes {
 			s.Write(make([]byte, 100))
-			require.True(t, h.table.Pull(false))
+			require.True(t, h.pull(false))
 		}
 		s.Send(make([]byte, 100), 0, 5, func(error) {})
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
 		h.now = 10
 		_, ok := h.table.AbandonedUpTo(h.queued[len(h.queued)-1].tag)
 		require.Equal(t, !bytes, ok)
@@ -243,7 +243,7 @@ func TestAbandonedUpToWhatIsLeft(t *testing.T) {
 	require.NoError(t, err)
 	for _, deadline := range []int64{5, 20, 5} {
 		s.Send(make([]byte, 100), 0, deadline, func(error) {})
-		require.True(t, h.table.Pull(false))
+		require.True(t, h.pull(false))
 	}
 	h.now = 10
 	mid, ok := h.table.AbandonedUpTo(h.queued[2].tag)

@@ -366,7 +366,7 @@ func (s *Stream) dropUnsent(err error) {
 	s.table.host.Fail(&o.awaiting, Failure{Err: err, Begun: true, Unsent: true})
 }
 
-// pull queues the next segment of s with the host. It reports false if there is
+// pull lets Table.Pull return the next segment of s. It reports false if there is
 // none.
 func (s *Stream) pull() bool {
 	o := &s.out
@@ -432,11 +432,11 @@ func (s *Stream) pullControl(h *Header) bool {
 	return true
 }
 
-// put queues a segment of m with n bytes of data, which it returns for the caller
-// to fill in.
+// put lets Table.Pull return a segment of m with n bytes of data, which it returns for
+// the caller to fill in.
 func (s *Stream) put(m *message, h *Header, n int) []byte {
 	s.sent(n)
-	return s.table.queue(&m.Tag, h, n)
+	return s.table.segment(&m.Tag, h, n)
 }
 
 // sent counts a segment with n bytes of data.
@@ -508,7 +508,7 @@ func (s *Stream) pullData(h *Header) {
 	buf := s.dequeue()
 	h.Append(buf[:t.headroom])
 	s.sent(n)
-	t.host.QueueSegment(&m.Tag, buf)
+	t.pulled, t.pulledBuf = &m.Tag, buf
 }
 
 // copyData moves what waits into b, which is not more.

@@ -79,7 +79,7 @@ func TestPiecesAreUsedAgain(t *testing.T) {
 			want = append(want, p.data[p.head:])
 		}
 		had := len(host.queued)
-		for host.table.Pull(false) {
+		for host.pull(false) {
 		}
 		for _, sent := range host.queued[had:] {
 			_, data, ok := Decode(sent.payload)

@@ -3,11 +3,10 @@
 // it takes (WIRE.md §5.9; compare RFC 9000 §2 to §4 and RFC 8260). It knows no
 // lock, clock, socket or session.
 //
-// Segments go into Table.Input, and come out of Table.Pull, which queues them with
-// the host. The state machine of the session, which sends and acknowledges them,
-// tells Table.Acked and Table.GivenUp what has become of them. An application
-// calls the methods of Stream. None of them waits: Owner is told when something
-// can be read or written.
+// Segments go into Table.Input, and come out of Table.Pull. The state machine of the
+// session, which sends and acknowledges them, tells Table.Acked and Table.GivenUp what
+// has become of them. An application calls the methods of Stream. None of them waits:
+// Owner is told when something can be read or written.
 //
 // The host's lock guards all of it.
 package streams
@@ -34,10 +33,7 @@ type Host interface {
 	NewSegment(n int) []byte
 	// GrowSegment returns a buffer of n bytes in all that begins as buf, in its place.
 	GrowSegment(buf []byte, n int) []byte
-	// QueueSegment queues the segment of t in buf with the state machine, to be sent
-	// next. Only Table.Pull calls it, and may fill in the payload until it returns.
-	QueueSegment(t *Tag, buf []byte)
-	// FreeSegment takes back a buffer that is not queued.
+	// FreeSegment takes back a buffer that is not sent.
 	FreeSegment(buf []byte)
 	// SegmentPayload returns the payload bytes of a full segment.
 	SegmentPayload() int

@@ -53,6 +53,9 @@ type Table struct {
 	headroom int                       // bytes in front of the header of a segment
 	failed   bool                      // the session has ended, or delivers nothing more
 
+	pulled    *Tag   // of the segment that Pull is about to return
+	pulledBuf []byte // and its buffer
+
 	segments    spares     // for reuse: buffers of received segments
 	list        []received // for reuse, empty
 	sparePiece  *piece     // for reuse, chained by next
@@ -239,9 +242,17 @@ func (t *Table) Unsent() bool { return t.sched.unsent > 0 }
 // Drained reports whether nothing waits on any stream.
 func (t *Table) Drained() bool { return !t.sched.busy() && t.sched.unsent == 0 }
 
-// Pull queues the next segment with the host, and reports whether it has. plain
-// says that the session itself has something to send.
-func (t *Table) Pull(plain bool) bool {
+// Pull returns the segment that is sent next, and its message. ok is false if that is
+// one of the session itself, of which plain says whether some wait, or if there is none.
+func (t *Table) Pull(plain bool) (tag *Tag, buf []byte, ok bool) {
+	ok = t.pull(plain)
+	tag, buf = t.pulled, t.pulledBuf
+	t.pulled, t.pulledBuf = nil, nil
+	return tag, buf, ok
+}
+
+// pull makes the segment that Pull returns, and reports whether there is one.
+func (t *Table) pull(plain bool) bool {
 	if len(t.openings) > 0 {
 		t.Announce()
 	}
@@ -250,7 +261,7 @@ func (t *Table) Pull(plain bool) bool {
 		if t.refused = t.refused[:n-1]; n == 1 {
 			t.refused = nil
 		}
-		t.queue(&t.control, &Header{ID: id, Kind: Reset, Code: Refused}, 0)
+		t.segment(&t.control, &Header{ID: id, Kind: Reset, Code: Refused}, 0)
 		return true
 	}
 	for t.sched.busy() {
@@ -267,13 +278,14 @@ func (t *Table) Pull(plain bool) bool {
 	return false
 }
 
-// queue queues a segment of tag, and returns its n bytes of data.
-func (t *Table) queue(tag *Tag, h *Header, n int) []byte {
+// segment lets Pull return a segment of tag, and returns its n bytes of data for the
+// caller to fill in.
+func (t *Table) segment(tag *Tag, h *Header, n int) []byte {
 	var room [MaxHeader]byte
 	header := h.Append(room[:0])
 	buf := t.host.NewSegment(len(header) + n)
 	copy(buf[len(buf)-n-len(header):], header)
-	t.host.QueueSegment(tag, buf)
+	t.pulled, t.pulledBuf = tag, buf
 	return buf[len(buf)-n:]
 }
 

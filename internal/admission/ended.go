@@ -1,0 +1,156 @@
+package admission
+
+import (
+	"time"
+
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/protect"
+)
+
+// Ended is a session in TIME-WAIT: as much as it takes to answer a peer that does not
+// know of the end yet.
+type Ended struct {
+	Una     uint32 // all data of the peer before it has arrived
+	Token   uint32 // the peer's, which it expects in ABORT and TOKEN; 0: the peer gets no reply
+	Own     uint32 // this end's token
+	Aborted bool   // the session did not end in order
+	Dropped bool   // it ended before the application could have it
+	Shaking bool   // it ended within its TLS handshake, whose keys are those of Protection
+	Mute    bool   // only another process had its keys; Protection is the endpoint's
+
+	Protection protect.Protection // of the session
+}
+
+// Remember puts an ended session into TIME-WAIT. extended says whether its peer is an
+// extended one.
+func (g *Gate[S]) Remember(key Key, e Ended, extended bool, now time.Duration) {
+	g.TimeWaits.Add(key, e, extended, now)
+	if extended && g.Authentic && !g.RefusesLegacy {
+		g.Used.Add(key.Conv)
+	}
+}
+
+// begunAnew reports whether a packet opens another session of the same address and
+// conversation id, with Rules.SharedConvs: a HELLO with a token of its own, or, after a
+// session with a legacy peer, the first segment. An extended peer may still repeat the
+// first segment of the old session.
+func (e *Ended) begunAnew(f *Initial) bool {
+	if f.Hello.Code != 0 {
+		return f.Hello.TS != e.Token
+	}
+	return f.Push && e.Token == 0
+}
+
+// shownBy reports whether a packet shows this end's token of the ended session. Any
+// other packet may be of a later session with Rules.SharedConvs, whose data the una of
+// a reply would acknowledge.
+func (e *Ended) shownBy(f *Initial) bool {
+	switch f.Request.Code {
+	case handshake.CodeConfirm:
+		return f.Request.SN == e.Own
+	case handshake.CodeFin, handshake.CodeClose:
+		return f.Request.TS == e.Own
+	}
+	return false
+}
+
+// judgeSealed judges a protected packet: one of a session in TIME-WAIT, or of none.
+func (g *Gate[S]) judgeSealed(p *First, now time.Duration, v *Verdict[S]) {
+	e, known := g.endedOf(p, now)
+	switch {
+	case !known:
+		v.Drop = Unknown
+		g.mayReset(p, now, v)
+	case e.Mute:
+		v.Drop = EndedSession
+		g.mayReset(p, now, v)
+	case e.Shaking && p.Kind == Sealed: // the keys for this packet are not there
+		v.Drop = EndedSession
+		if p.Size > leastSize(e.Protection) {
+			g.abortHandshake(p, &e, now, v)
+		}
+	case e.Shaking:
+		v.Drop = EndedSession
+		fallthrough
+	default:
+		p.ended, p.step = e, unsealing
+		v.Do = Unseal
+	}
+}
+
+// judgeEnded judges a packet that the keys of a session in TIME-WAIT have opened.
+func (g *Gate[S]) judgeEnded(p *First, now time.Duration, v *Verdict[S]) {
+	if !p.ended.Shaking {
+		v.Drop = EndedSession
+		if p.wellFormed {
+			g.answerEnded(p, now, v)
+		}
+		return
+	}
+	m, ok := handshake.Parse(p.Packet.Data, p.Key.Conv)
+	if ok && m.Crypto && p.Size >= leastSize(p.ended.Protection) {
+		g.abortHandshake(p, &p.ended, now, v)
+	}
+}
+
+// abortHandshake answers a protected packet of a session that has ended within its
+// handshake by ABORT, under the handshake keys: nothing else would end the session at a
+// peer that has them. The answer is no larger than the packet, and is not answered
+// itself.
+func (g *Gate[S]) abortHandshake(p *First, e *Ended, now time.Duration, v *Verdict[S]) {
+	if !p.state.Closed && g.mayReply(&g.replies, ReplyRate, now, v) {
+		v.Answer = answer(e.Protection, handshake.Segment{Conv: p.Key.Conv, Window: helloWindow}, abort(e.Token))
+	}
+}
+
+// answerEnded replies to a packet of an ended session. It answers the request in the
+// packet, or acknowledges its data. If the session was aborted, it sends ABORT, whose
+// una the peer ignores. It does not reply to a legacy peer, which would take the reply
+// for the first packet of a new session. If the process that had the keys has ended, it
+// says that the session is not known any more.
+func (g *Gate[S]) answerEnded(p *First, now time.Duration, v *Verdict[S]) {
+	e, by := &p.ended, g.Outside
+	head := handshake.Segment{Conv: p.Key.Conv}
+	var signals [2]handshake.Signal
+	switch f := &p.Initial; {
+	case f.Hello.Code != 0:
+		if !e.Aborted || !e.Dropped || e.Token != f.Hello.TS {
+			return
+		}
+		signals[0] = abort(e.Token) // the dialling peer has not had our WELCOME
+	case e.Protection.Fresh(p.Packet, true) != protect.New:
+		return // recorded and replayed
+	case e.Token == 0 && !e.Mute || !f.Data && f.Request.Code == 0:
+		return // two ends in TIME-WAIT that answered each other would never stop
+	case g.SharedConvs && !e.Aborted && !e.shownBy(f):
+		return // it may be of a session that begins
+	default:
+		head.Una, by = e.Una, e.Protection.Sender()
+		if signals = g.lastWords(e, f); signals[0].Code == 0 {
+			return
+		}
+	}
+	if g.mayReply(&g.replies, ReplyRate, now, v) {
+		v.Answer = answer(by, head, signals[:]...)
+	}
+}
+
+// lastWords returns what the peer of an ended session is answered; code 0: nothing.
+func (g *Gate[S]) lastWords(e *Ended, f *Initial) (signals [2]handshake.Signal) {
+	switch {
+	case e.Mute: // a peer that numbers its packets takes nothing else without number
+		if f.Request.Code != 0 {
+			signals[0] = reset(f.Request)
+		}
+	case e.Aborted:
+		signals[0] = abort(e.Token)
+	case f.Request.Code == 0:
+		signals[0] = g.Info // for its una
+	default:
+		signals[0] = f.Request.Answer()
+		if f.Request.Code == handshake.CodePing && g.Authentic {
+			signals[1] = handshake.Signal{Code: handshake.CodeToken, SN: e.Token, TS: e.Own}
+		}
+	}
+	return signals
+}

@@ -1,0 +1,575 @@
+package admission
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/tls"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/crypt"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+	"github.com/stretchr/testify/require"
+)
+
+// gate is a gate of the tests, with the state of its endpoint.
+type gate struct {
+	Gate[session]
+	state  State
+	full   bool // the backlog takes nothing, or nothing unprivileged
+	half   bool
+	now    time.Duration
+	scheme *protect.Scheme
+}
+
+// wires are how packets may be protected.
+var wires = []string{"plain", "aead", "tls"}
+
+// newGate returns the gate of a listening endpoint. The seed is that of its random
+// numbers.
+func newGate(wire string, seed uint64) *gate {
+	var cipher crypt.Cipher
+	if wire == "aead" {
+		cipher, _ = crypt.AESGCM(make([]byte, 16))
+	}
+	g := &gate{state: State{Listening: true}, now: time.Minute, scheme: protect.NewScheme(cipher, wire == "tls", nil)}
+	g.Init((*session).place, 4)
+	g.Rules = Rules{
+		TLS: wire == "tls", Authentic: g.scheme.Authentic, Migrates: g.scheme.Authentic, RefusesLegacy: g.scheme.Authentic,
+		MaxSessions: 8, MaxHalfOpen: 16, Outside: g.scheme.Outside,
+		Info: info(wire == "tls"), Random: rand.NewChaCha8([32]byte{byte(seed)}), Epoch: time.Unix(1e9, 0),
+	}
+	g.Hooks = Hooks[session]{
+		Extended: func(s *session) bool { return s.look != Young },
+		Look:     func(s *session, _ time.Duration) Look { return s.look },
+		Full:     func(privileged bool) bool { return g.full || g.half && !privileged },
+	}
+	g.ResetSecret, g.Cookies.Random = []byte("secret"), g.Random
+	return g
+}
+
+// conv and from are those of the packets of the tests.
+const conv = 7
+
+var from = netip.MustParseAddrPort("192.0.2.1:1000")
+
+func keyOf(at netip.AddrPort) Key { return MakeKey(at, nil, conv) }
+
+// local is the address of the socket.
+const local = "10.0.0.1:1"
+
+// add adds a session of conv at an address.
+func (g *gate) add(at netip.AddrPort, look Look) *session {
+	s := &session{entry: entryOf(keyOf(at)), look: look}
+	g.Add(s)
+	return s
+}
+
+// elsewhere is the address of a peer before it has moved.
+var elsewhere = netip.MustParseAddrPort("198.51.100.1:9")
+
+// others adds n sessions of other conversations at other addresses.
+func (g *gate) others(n int) {
+	for i := range n {
+		s := &session{entry: entryOf(Key{Addr: address(i), Conv: 1000 + uint32(i)})}
+		g.Add(s)
+	}
+}
+
+// segment returns a segment of a packet.
+func segment(cmd, code uint8, sn, ts, una uint32, payload int) []byte {
+	b := make([]byte, segmentSize+payload)
+	handshake.Segment{Conv: conv, Cmd: cmd, Code: code, SN: sn, TS: ts, Una: una, Len: uint32(payload)}.Put(b)
+	return b
+}
+
+func signal(code uint8, sn, ts uint32) []byte {
+	cmd := uint8(cmdWins)
+	if handshake.Asking>>code&1 != 0 {
+		cmd = cmdWask
+	}
+	return segment(cmd, code, sn, ts, 0, 0)
+}
+
+func info(tls bool) handshake.Signal {
+	s := handshake.Signal{Code: handshake.CodeInfo, SN: handshake.Version, TS: 1}
+	if tls {
+		s.TS |= handshake.CapTLS
+	}
+	return s
+}
+
+func put(s handshake.Signal) []byte { return signal(s.Code, s.SN, s.TS) }
+
+func packetOf(segments ...[]byte) []byte { return slices.Concat(segments...) }
+
+// token is that of the peer that opens a session.
+const token = 99
+
+var (
+	hello = signal(handshake.CodeHello, 0, token)
+	first = segment(cmdPush, 0, 0, 5, 0, 10)
+	later = segment(cmdPush, 0, 3, 5, 0, 10)
+	ping  = signal(handshake.CodePing, 11, 12)
+)
+
+// initial returns the first packet of a TLS handshake. una is that of its CRYPTO.
+func initial(una uint32, head ...[]byte) []byte {
+	b := packetOf(append(head, segment(cmdWins, handshake.CodeCrypto, 0, 4, una, 100+packetkeys.InitialOverhead))...)
+	packetkeys.NewInitial(conv, token, true).Seal(b, len(b)-100-packetkeys.InitialOverhead)
+	return b
+}
+
+// sealed returns a packet under keys, of a level.
+func sealed(by protect.Protection, content []byte) []byte {
+	head, tail := by.Overhead()
+	b := make([]byte, head+len(content)+tail)
+	copy(b[head:], content)
+	if err := by.Seal(b, nil); err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// pair returns both ends' keys of a session with TLS, at a level.
+func (g *gate) pair(level packetkeys.Level) (ours, theirs *protect.TLS) {
+	of := func() *protect.TLS {
+		_, app, shaking := g.scheme.Session(conv)
+		if level == packetkeys.Handshake {
+			return shaking
+		}
+		return app
+	}
+	ours, theirs = of(), of()
+	for i, k := range []*protect.TLS{ours, theirs} {
+		secret := sha256.Sum256([]byte{byte(i)})
+		other := []*protect.TLS{theirs, ours}[i]
+		if k.Keys.SetSealSecret(tls.TLS_AES_128_GCM_SHA256, secret[:]) != nil || other.Keys.SetOpenSecret(tls.TLS_AES_128_GCM_SHA256, secret[:]) != nil {
+			panic("no keys")
+		}
+	}
+	return ours, theirs
+}
+
+// judged is what an endpoint does with a packet, as text. claims is what the sessions
+// that are asked say. rounds is how often the packet was judged.
+func (g *gate) judged(t testing.TB, packet []byte, claims bool) (did string, rounds int) {
+	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
+	p := protect.Packet{Data: bytes.Clone(packet)}
+	if err := g.Outside.Open(&p); err != nil {
+		return "does not open", 0
+	}
+	kind, c, ok := Classify(p.Data, g.TLS)
+	if !ok {
+		return "short", 0
+	}
+	f := g.Read(MakeKey(from, nil, c), kind, &p, len(packet))
+	for rounds = 1; ; rounds++ {
+		require.LessOrEqual(t, rounds, 3)
+		v := g.Judge(&f, g.state, g.now)
+		for _, r := range []Reason{v.Drop, v.Note} {
+			if r != NoReason {
+				add("%s", reasons[r])
+			}
+		}
+		if v.Unsealed {
+			add("version")
+		}
+		if v.Note == ResetSent {
+			require.Zero(t, v.Answer.Size)
+			v.Answer = g.StatelessReset(&f, local, g.now)
+		}
+		if a := v.Answer; a.Size > 0 {
+			add("%s", g.answered(t, &v, &f))
+		}
+		switch v.Do {
+		case Ask:
+			add("ask %s", questions[v.Question])
+			require.NotNil(t, v.Asked[0])
+			f.Claimed = claims
+			continue
+		case Unseal:
+			why, ok := f.Unseal()
+			if why != NoReason {
+				add("%s", reasons[why])
+			}
+			if ok {
+				continue
+			}
+		case Give:
+			require.Equal(t, f.Key, v.Session.entry.Key())
+			add("give")
+		case Open:
+			add("open")
+			for _, what := range []struct {
+				is   bool
+				name string
+			}{{v.Validated, "validated"}, {v.Offers, "offered"}, {v.Evicted != nil, "evicts"}, {f.Keys != nil, "keys"}} {
+				if what.is {
+					add("%s", what.name)
+				}
+			}
+			require.True(t, v.Seen && (f.Keys != nil) == g.TLS)
+		case Done:
+			if v.Seen {
+				add("seen")
+			}
+		}
+		return strings.Join(parts, ", "), rounds
+	}
+}
+
+var (
+	reasons = [...]string{
+		Short: "short", Cipher: "cipher", Replay: "replay", Unknown: "unknown", EndedSession: "ended", Sessions: "sessions",
+		Backlog: "backlog", HalfOpen: "half open", Shaking: "handshake", Limited: "limited", CookieSent: "a cookie", ResetSent: "a reset",
+	}
+	questions = [...]string{AskPacket: "packet", AskWelcome: "welcome", AskHello: "hello", AskHandshake: "handshake", AskSealed: "sealed"}
+	codes     = map[uint8]string{
+		handshake.CodeWelcome: "WELCOME", handshake.CodeInfo: "INFO", handshake.CodeCookie: "COOKIE", handshake.CodeReset: "RESET",
+		handshake.CodeAbort: "ABORT", handshake.CodeAlert: "ALERT", handshake.CodePong: "PONG", handshake.CodeToken: "TOKEN",
+		handshake.CodeFin | handshake.CodeAnswer: "FIN'", handshake.CodeConfirm | handshake.CodeAnswer: "CONFIRM'",
+		handshake.CodeClose | handshake.CodeAnswer: "CLOSE'", handshake.CodeProbe | handshake.CodeAnswer: "PROBE'",
+	}
+)
+
+// answered returns the signals of an answer. It is no larger than the packet, but
+// for that to a PING under keys.
+func (g *gate) answered(t testing.TB, v *Verdict[session], p *First) string {
+	a, size := v.Answer, p.Size
+	head, tail := a.By.Overhead()
+	if v.Note == ResetSent {
+		require.Less(t, a.Size, size)
+		key := p.Key.ResetKey(g.ResetSecret, local)
+		require.True(t, key.Opens(a.Content[:a.Size], uint32(g.Epoch.Add(g.now).Unix())-1))
+		return "stateless"
+	}
+	most := size
+	if g.Authentic && a.Size == 2*segmentSize {
+		most = size + segmentSize
+	}
+	require.LessOrEqual(t, head+a.Size+tail, most)
+	var all []string
+	for at := 0; at < a.Size; at += segmentSize {
+		s := handshake.DecodeSegment(a.Content[at:])
+		require.Equal(t, uint8(cmdWins), s.Cmd, "an answer asks for nothing")
+		require.NotEmpty(t, codes[s.Code])
+		require.Equal(t, p.Key.Conv, s.Conv)
+		switch s.Code {
+		case handshake.CodeReset, handshake.CodePong:
+			require.Equal(t, [2]uint32{p.Request.SN, p.Request.TS}, [2]uint32{s.SN, s.TS})
+		case handshake.CodeToken:
+			require.Equal(t, [2]uint32{p.ended.Token, p.ended.Own}, [2]uint32{s.SN, s.TS})
+		}
+		name := codes[s.Code]
+		if s.Una != 0 {
+			name += fmt.Sprintf("@%d", s.Una)
+		}
+		all = append(all, name)
+	}
+	return strings.Join(all, "+")
+}
+
+// end puts a session of conv at an address into TIME-WAIT.
+func (g *gate) end(at netip.AddrPort, e Ended) {
+	if e.Protection == nil {
+		e.Protection = g.Outside
+	}
+	g.Remember(keyOf(at), e, e.Token != 0, g.now)
+}
+
+// What each kind of packet causes in each state of the endpoint.
+func TestVerdicts(t *testing.T) {
+	cookie := func(g *gate) []byte {
+		c := g.Cookies.Mint(keyOf(from), token, g.now)
+		return signal(handshake.CodeCookie, c[0], c[1])
+	}
+	helloInfo := packetOf(hello, put(info(false)))
+	for _, test := range []struct {
+		name   string
+		wires  string // all three if empty
+		set    func(g *gate)
+		packet func(g *gate) []byte // in the clear
+		claims bool
+		want   string
+	}{
+		{"HELLO", "plain", nil, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"HELLO", "aead", nil, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"first data", "plain", nil, func(*gate) []byte { return first }, false, "open, offered"},
+		{"first data", "aead", nil, func(*gate) []byte { return first }, false, "unknown, seen"},
+		{"first data with FEC", "plain", nil, func(*gate) []byte { return packetOf([]byte{0, 0, 0, 0, 0xf1, 0, 0, 0}, first) }, false, "open, offered"},
+		{"parity", "plain", nil, func(*gate) []byte { return packetOf([]byte{0, 0, 0, 0, 0xf2, 0, 0, 0}, first) }, false, "unknown"},
+		{"datagram", "plain", nil, func(*gate) []byte {
+			b := binary.LittleEndian.AppendUint32([]byte{0, 0, 0, 0, 0xf3, 0, 6, 0}, conv)
+			return b
+		}, false, "unknown"},
+		{"later data", "plain", nil, func(*gate) []byte { return later }, false, "unknown, seen"},
+		{"data that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(first, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, seen"},
+		{"data with una", "plain", nil, func(*gate) []byte { return segment(cmdPush, 0, 0, 5, 1, 10) }, false, "unknown, seen"},
+		{"HELLO that acknowledges", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(cmdAck, 0, 0, 0, 0, 0)) }, false, "unknown, RESET, seen"},
+		{"PING", "plain aead", nil, func(*gate) []byte { return ping }, false, "unknown, RESET, seen"},
+		{"answer", "plain aead", nil, func(*gate) []byte { return signal(handshake.CodePong, 1, 2) }, false, "unknown, seen"},
+		{"damaged", "plain", nil, func(*gate) []byte { return packetOf(hello, segment(200, 0, 0, 0, 0, 0)) }, false, "unknown"},
+		{"of two conversations", "plain", nil, func(*gate) []byte {
+			b := packetOf(hello, hello)
+			b[segmentSize]++
+			return b
+		}, false, "unknown"},
+		{"too short", "plain", nil, func(*gate) []byte { return hello[:23] }, false, "short"},
+		{"piece", "plain", nil, func(*gate) []byte { return segment(cmdPiece, 0, 0, 0, 0, 3) }, false, "unknown, seen"},
+
+		{"HELLO, nothing listens", "plain aead", func(g *gate) { g.state.Listening = false }, func(*gate) []byte { return helloInfo }, false, "unknown, RESET, seen"},
+		{"first data, nothing listens", "plain", func(g *gate) { g.state.Listening = false }, func(*gate) []byte { return first }, false, "unknown, seen"},
+		{"HELLO, closed", "plain aead", func(g *gate) { g.state.Closed = true }, func(*gate) []byte { return helloInfo }, false, "seen"},
+		{"HELLO of a session", "plain", func(g *gate) { g.add(from, Idle) }, func(*gate) []byte { return helloInfo }, false, "give"},
+
+		{"validated always", "plain aead", func(g *gate) { g.AlwaysValidate = true }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"cookie", "plain", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered"},
+		{"cookie", "aead", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated"},
+		{"cookie of before", "plain", func(g *gate) { g.AlwaysValidate = true }, func(g *gate) []byte {
+			c := cookie(g)
+			g.now += 3 * CookieTime
+			return packetOf(hello, c)
+		}, false, "a cookie, COOKIE, seen"},
+		{"cookie that nobody wants", "plain", nil, func(*gate) []byte { return packetOf(hello, signal(handshake.CodeCookie, 1, 2)) }, false, "open"},
+		{"half of the sessions", "plain", func(g *gate) { g.others(4) }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"as many of the network, no cookie", "plain", func(g *gate) { g.crowd(4, false); g.MaxSessions = 100 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"half of the half-open", "plain", func(g *gate) { g.state.HalfOpen = 8 }, func(*gate) []byte { return helloInfo }, false, "a cookie, COOKIE, seen"},
+		{"less than half", "plain", func(g *gate) { g.state.HalfOpen = 7; g.others(3) }, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"no more cookies", "plain", func(g *gate) {
+			g.AlwaysValidate = true
+			for g.cookies.Take(g.now, CookieRate) {
+			}
+		}, func(*gate) []byte { return helloInfo }, false, "limited, seen"},
+
+		{"as many sessions as may be", "plain", func(g *gate) { g.others(8) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
+		{"data, as many sessions as may be", "plain", func(g *gate) { g.others(8) }, func(*gate) []byte { return first }, false, "sessions, seen"},
+		{"as many of the network", "plain", func(g *gate) { g.crowd(4, true) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "sessions, RESET, seen"},
+		{"as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(g *gate) []byte { return packetOf(hello, cookie(g)) }, false, "open, validated, offered"},
+		{"data, as many unvalidated", "plain", func(g *gate) { g.crowd(4, false) }, func(*gate) []byte { return first }, false, "sessions, seen"},
+		{"backlog", "plain", func(g *gate) { g.full = true }, func(*gate) []byte { return helloInfo }, false, "backlog, seen"},
+		{"half of the backlog", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return first }, false, "backlog, seen"},
+		{"half of the backlog, HELLO", "plain", func(g *gate) { g.half = true }, func(*gate) []byte { return helloInfo }, false, "open"},
+		{"half-open", "plain", func(g *gate) { g.state.HalfOpen = 16 }, func(*gate) []byte { return first }, false, "half open, seen"},
+		{"half-open, one idle", "plain", func(g *gate) {
+			g.state.HalfOpen = 16
+			s := g.add(elsewhere, Idle)
+			s.entry.Conv = conv
+			g.AddHalfOpen(s, 1, func(*session) bool { return true })
+			g.SharedConvs = true
+		}, func(*gate) []byte { return first }, false, "open, offered, evicts"},
+		{"half-open, one young", "plain", func(g *gate) {
+			g.state.HalfOpen = 16
+			g.AddHalfOpen(g.add(elsewhere, Young), 1, func(*session) bool { return true })
+		}, func(*gate) []byte { return first }, false, "half open, seen"},
+
+		{"data of a peer elsewhere", "plain", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return first }, false, "unknown, seen"},
+		{"data of a peer elsewhere, shared", "plain", func(g *gate) { g.add(elsewhere, Idle); g.SharedConvs = true }, func(*gate) []byte { return first }, false, "open, offered"},
+		{"data of an id that was used", "aead", func(g *gate) { g.RefusesLegacy = false; g.Used.Add(conv) }, func(*gate) []byte { return first }, false, "unknown, seen"},
+		{"data from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return later }, true, "ask packet"},
+		{"data of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return later }, false, "ask packet, replay"},
+		{"HELLO from a new address", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return helloInfo }, true, "ask welcome, seen"},
+		{"HELLO of nobody elsewhere", "aead", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return helloInfo }, false, "ask welcome, open"},
+		{"legacy peer elsewhere", "aead", func(g *gate) { g.add(elsewhere, Young) }, func(*gate) []byte { return later }, false, "unknown, seen"},
+
+		{"HELLO with TLS where there is none", "plain aead", nil, func(*gate) []byte { return packetOf(hello, put(info(true))) }, false, "handshake, INFO+RESET, seen"},
+		{"HELLO without TLS", "tls", nil, func(*gate) []byte { return helloInfo }, false, "handshake, INFO+RESET, seen"},
+		{"HELLO without INFO", "tls", nil, func(*gate) []byte { return hello }, false, "handshake, RESET, seen"},
+		{"damaged INFO", "tls", nil, func(*gate) []byte { return initial(0, hello, put(info(false))) }, false, "handshake, seen"},
+		{"handshake", "tls", nil, func(*gate) []byte { return initial(0, hello, put(info(true))) }, false, "open, keys"},
+		{"damaged handshake", "tls", nil, func(*gate) []byte {
+			b := initial(0, hello, put(info(true)))
+			b[len(b)-1]++
+			return b
+		}, false, "cipher"},
+		{"handshake without CRYPTO", "tls", nil, func(*gate) []byte { return packetOf(hello, put(info(true))) }, false, "handshake"},
+		{"handshake behind a cookie", "tls", func(g *gate) { g.state.HalfOpen = 2 }, func(g *gate) []byte { return initial(0, hello, put(info(true))) }, false, "a cookie, COOKIE, seen"},
+		{"handshake with a cookie", "tls", func(g *gate) { g.state.HalfOpen = 2 }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, false, "open, validated, keys"},
+		{"too many handshakes", "tls", func(g *gate) { g.MaxHalfOpen = 0; g.AlwaysValidate = true }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, false, "handshake, seen"},
+		{"handshake that goes on", "tls", nil, func(*gate) []byte { return initial(3, hello, put(info(true))) }, false, "unknown, ABORT"},
+		{"handshake that goes on, closed", "tls", func(g *gate) { g.state.Closed = true }, func(*gate) []byte { return initial(3, hello, put(info(true))) }, false, "unknown"},
+		{"CRYPTO without HELLO", "tls", nil, func(*gate) []byte { return initial(0, put(info(true))) }, false, "unknown"},
+		{"version 1", "tls", nil, func(*gate) []byte {
+			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS), first)
+		}, false, "version, WELCOME+INFO+ALERT"},
+		{"short packet of version 1", "tls", nil, func(*gate) []byte {
+			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS))
+		}, false, "version"},
+		{"version 1, nothing listens", "tls", func(g *gate) { g.state.Listening = false }, func(*gate) []byte {
+			return packetOf(hello, signal(handshake.CodeInfo, handshake.VersionUnsealed, handshake.CapTLS))
+		}, false, "unknown, RESET, seen"},
+		{"handshake from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return initial(0, hello, put(info(true))) }, true, "ask hello, a cookie, COOKIE"},
+		{"handshake with its cookie", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { return initial(0, hello, cookie(g), put(info(true))) }, true, "ask hello, handshake"},
+		{"handshake of nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(*gate) []byte { return initial(0, hello, put(info(true))) }, false, "ask hello, open, keys"},
+		{"request in the clear", "tls", nil, func(*gate) []byte { return ping }, false, "unknown, RESET, seen"},
+
+		{"sealed", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown, a reset, stateless"},
+		{"sealed, closed", "tls", func(g *gate) { g.state.Closed = true }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown"},
+		{"sealed, small", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, make([]byte, 23)) }, false, "unknown"},
+		{"sealed, no more resets", "tls", func(g *gate) {
+			for g.resets.Take(g.now, ResetRate) {
+			}
+		}, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "unknown, limited"},
+		{"sealed handshake", "tls", nil, func(g *gate) []byte { _, k := g.pair(packetkeys.Handshake); return sealed(k, later) }, false, "unknown"},
+		{"sealed from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, true, "ask sealed"},
+		{"sealed by nobody elsewhere", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Application); return sealed(k, later) }, false, "ask sealed, unknown"},
+		{"handshake keys from a new address", "tls", func(g *gate) { g.add(elsewhere, Idle) }, func(g *gate) []byte { _, k := g.pair(packetkeys.Handshake); return sealed(k, later) }, true, "ask handshake"},
+	} {
+		for _, wire := range wires {
+			if test.wires != "" && !strings.Contains(test.wires, wire) {
+				continue
+			}
+			g := newGate(wire, 1)
+			if test.set != nil {
+				test.set(g)
+			}
+			packet := test.packet(g)
+			if wire == "aead" {
+				packet = sealed(g.scheme.Outside, packet)
+				g.scheme.Forget() // that this end has sent it
+			}
+			got, _ := g.judged(t, packet, test.claims)
+			require.Equal(t, test.want, got, "%s, %s", test.name, wire)
+		}
+	}
+}
+
+// crowd adds n sessions of the network of from.
+func (g *gate) crowd(n int, validated bool) {
+	for i := range n {
+		s := &session{entry: entryOf(Key{Addr: netip.AddrPortFrom(from.Addr(), uint16(i+1)), Conv: uint32(i + 100)})}
+		if validated {
+			g.SetValidated(s)
+		}
+		g.Add(s)
+	}
+}
+
+// What was recorded is dropped before anything is answered, and a recorded HELLO before
+// any session is asked.
+func TestReplayedFirstPackets(t *testing.T) {
+	for i, packet := range [][]byte{packetOf(hello, put(info(false))), ping, packetOf(hello, segment(200, 0, 0, 0, 0, 0))} {
+		g := newGate("aead", 1)
+		if i == 0 {
+			g.add(elsewhere, Idle)
+		}
+		got, _ := g.judged(t, sealed(g.scheme.Outside, packet), true) // the filter knows what this end has sealed
+		require.Equal(t, "replay", got)
+	}
+}
+
+// What each kind of packet of an ended session is answered.
+func TestVerdictsInTimeWait(t *testing.T) {
+	aborted := Ended{Token: token, Own: 5, Una: 9, Aborted: true}
+	orderly := Ended{Token: token, Own: 5, Una: 9}
+	fin := signal(handshake.CodeFin, 0, 5)
+	for _, test := range []struct {
+		name   string
+		wires  string
+		end    Ended
+		at     netip.AddrPort
+		shared bool
+		packet []byte
+		want   string
+	}{
+		{"data", "plain aead", orderly, from, false, later, "ended, INFO@9, seen"},
+		{"data of a legacy peer", "plain", Ended{}, from, false, later, "ended, seen"},
+		{"FIN", "plain aead", orderly, from, false, fin, "ended, FIN'@9, seen"},
+		{"PING", "plain", orderly, from, false, ping, "ended, PONG@9, seen"},
+		{"PING", "aead", orderly, from, false, ping, "ended, PONG@9+TOKEN@9, seen"},
+		{"an answer", "plain aead", orderly, from, false, signal(handshake.CodePong, 1, 2), "ended, seen"},
+		{"aborted", "plain aead", aborted, from, false, later, "ended, ABORT@9, seen"},
+		{"from elsewhere", "aead", orderly, elsewhere, false, fin, "ended, FIN'@9, seen"},
+		{"from elsewhere, plain", "plain", orderly, elsewhere, false, fin, "unknown, RESET, seen"},
+		{"HELLO", "plain aead", orderly, from, false, hello, "ended, seen"},
+		{"HELLO, aborted", "plain aead", aborted, from, false, hello, "ended, seen"},
+		{"HELLO, dropped", "plain aead", Ended{Token: token, Aborted: true, Dropped: true}, from, false, hello, "ended, ABORT, seen"},
+		{"HELLO from elsewhere", "aead", orderly, elsewhere, false, hello, "open"},
+		{"keys of another process", "aead", Ended{Mute: true}, from, false, ping, "ended, RESET, seen"},
+		{"data, keys of another process", "aead", Ended{Mute: true}, from, false, later, "ended, seen"},
+		{"shared, HELLO of another", "plain", Ended{Token: 1}, from, true, hello, "open"},
+		{"shared, first data", "plain", Ended{}, from, true, first, "open, offered"},
+		{"shared, first data again", "plain", orderly, from, true, first, "ended, seen"},
+		{"shared, FIN that shows the token", "plain", orderly, from, true, fin, "ended, FIN'@9, seen"},
+		{"shared, CONFIRM that shows it", "plain", orderly, from, true, signal(handshake.CodeConfirm, 5, 0), "ended, CONFIRM'@9, seen"},
+		{"shared, FIN of another", "plain", Ended{Token: token, Own: 6}, from, true, fin, "ended, seen"},
+	} {
+		for _, wire := range strings.Fields(test.wires) {
+			g := newGate(wire, 1)
+			if g.SharedConvs = test.shared; test.shared {
+				g.Migrates = false
+			}
+			g.end(test.at, test.end)
+			packet := bytes.Clone(test.packet)
+			if wire == "aead" {
+				packet = sealed(g.scheme.Outside, packet)
+				g.scheme.Forget()
+			}
+			got, _ := g.judged(t, packet, false)
+			require.Equal(t, test.want, got, "%s, %s", test.name, wire)
+			if strings.Contains(got, "seen") && wire == "aead" && test.packet[5] != handshake.CodeHello {
+				got, _ = g.judged(t, packet, false)
+				require.Equal(t, "replay", got[:6], "%s again", test.name)
+			}
+			g.now += TimeWait
+			again, _ := g.judged(t, test.packet, false)
+			require.NotContains(t, again, "ended", "it is over")
+		}
+	}
+}
+
+// Packets of ended sessions with TLS: under its keys, under those of its handshake, or
+// when another process had them.
+func TestVerdictsOfSealedInTimeWait(t *testing.T) {
+	crypto := segment(cmdWins, handshake.CodeCrypto, 0, 0, 0, 30)
+	for _, test := range []struct {
+		name    string
+		level   packetkeys.Level // of the keys that were left
+		packet  packetkeys.Level
+		content []byte
+		change  func(*Ended)
+		damage  bool
+		want    string
+	}{
+		{"data", packetkeys.Application, packetkeys.Application, later, nil, false, "ended, INFO@9"},
+		{"PING", packetkeys.Application, packetkeys.Application, ping, nil, false, "ended, PONG@9+TOKEN@9"},
+		{"aborted", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Aborted = true }, false, "ended, ABORT@9"},
+		{"damaged", packetkeys.Application, packetkeys.Application, later, nil, true, "cipher"},
+		{"of another session inside", packetkeys.Application, packetkeys.Application, packetOf([]byte{1}, later[1:]), nil, false, "unknown"},
+		{"short inside", packetkeys.Application, packetkeys.Application, later[:20], nil, false, "short"},
+		{"malformed inside", packetkeys.Application, packetkeys.Application, segment(200, 0, 0, 0, 0, 0), nil, false, "ended"},
+		{"handshake under other keys", packetkeys.Application, packetkeys.Handshake, crypto, nil, false, "cipher"},
+		{"mute", packetkeys.Application, packetkeys.Application, later, func(e *Ended) { e.Mute = true }, false, "ended, a reset, stateless"},
+		{"within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, false, "ended, ABORT"},
+		{"damaged within the handshake", packetkeys.Handshake, packetkeys.Handshake, crypto, nil, true, "ended, cipher"},
+		{"an answer within the handshake", packetkeys.Handshake, packetkeys.Handshake, signal(handshake.CodeAbort, 1, 0), nil, false, "ended"},
+		{"data within the handshake", packetkeys.Handshake, packetkeys.Application, later, nil, false, "ended, ABORT"},
+		{"little data within the handshake", packetkeys.Handshake, packetkeys.Application, ping, nil, false, "ended"},
+	} {
+		g := newGate("tls", 1)
+		ours, theirs := g.pair(test.level)
+		if test.packet != test.level {
+			_, theirs = g.pair(test.packet)
+		}
+		e := Ended{Token: token, Own: 5, Una: 9, Shaking: test.level == packetkeys.Handshake, Protection: ours}
+		if test.change != nil {
+			test.change(&e)
+		}
+		g.end(from, e)
+		packet := sealed(theirs, test.content)
+		if test.damage {
+			packet[len(packet)-1]++
+		}
+		got, _ := g.judged(t, packet, false)
+		require.Equal(t, test.want, strings.TrimSuffix(got, ", seen"), test.name)
+	}
+}

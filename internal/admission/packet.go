@@ -1,0 +1,224 @@
+// Package admission finds the sessions of an endpoint by everything that a packet
+// may identify them by, and judges the packets of senders without a session: what they
+// open, and what they are answered. It has the table of sessions, TIME-WAIT, cookies,
+// stateless resets, and limits of all of these.
+//
+// All of it is pure: the caller passes the time, and its lock guards what it
+// calls. Times are since an origin of the caller's.
+package admission
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+
+	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/packetkeys"
+	"github.com/arqnet/kcp/internal/protect"
+)
+
+// Kind is the kind of a packet that arrives (WIRE.md §4).
+type Kind uint8
+
+const (
+	Plain    Kind = iota // segments, without an FEC header
+	FEC                  // segments behind an FEC header
+	Parity               // names no conversation: its address identifies the session
+	Datagram             // unreliable, past the state machine
+
+	// With TLS, before the session has opened them.
+	Clear     // of the handshake, in the clear
+	Opened    // the same, opened
+	Handshake // under the handshake keys
+	Sealed    // under the application keys, which may not be known yet
+)
+
+// Alone reports whether the conversation of such a packet is all that its session is
+// found by. With an FEC header it has to be entered in the tables too.
+func (k Kind) Alone() bool { return k == Plain || k >= Clear }
+
+// Classify determines the kind and the conversation of a packet; Parity without TLS
+// names none. tls says that it is a packet with TLS that was not opened: its header
+// tells both. Classify reports false if data is too short, or shorter or longer than
+// its header says.
+func Classify(data []byte, tls bool) (kind Kind, conv uint32, ok bool) {
+	switch {
+	case tls || !fec.IsFEC(data):
+		if len(data) < segmentSize {
+			return Plain, 0, false
+		}
+		if tls {
+			kind = [...]Kind{
+				packetkeys.Clear: Clear, packetkeys.Handshake: Handshake, packetkeys.Application: Sealed,
+			}[packetkeys.LevelOf(data)]
+		}
+		return kind, binary.LittleEndian.Uint32(data), true
+	case binary.LittleEndian.Uint16(data[4:]) == fec.TypeParity:
+		return Parity, 0, len(data) > fec.HeaderSize
+	case binary.LittleEndian.Uint16(data[4:]) == fec.TypeOOB:
+		if len(data) < fec.HeaderSize+4 || int(binary.LittleEndian.Uint16(data[6:])) != len(data)-6 {
+			return Datagram, 0, false
+		}
+		kind = Datagram
+	default:
+		if len(data) < fec.HeaderSize+segmentSize {
+			return FEC, 0, false
+		}
+		kind = FEC
+	}
+	return kind, binary.LittleEndian.Uint32(data[fec.HeaderSize:]), true
+}
+
+// Commands of segments (WIRE.md §1, §5.6 and §5.9).
+const (
+	cmdPush        = 81
+	cmdAck         = 82
+	cmdWask        = 83
+	cmdWins        = 84
+	cmdPiece       = 85
+	cmdStream      = 86
+	cmdStreamPiece = 87
+)
+
+const segmentSize = handshake.SegmentSize
+
+// OpenSealed opens a packet of a conversation under the application keys of its session,
+// in place, and returns its kind. That remains Sealed if the keys are not known yet. A
+// packet with an error is dropped, for the reason.
+func OpenSealed(by protect.Protection, p *protect.Packet, conv uint32) (Kind, Reason, error) {
+	switch err := by.Open(p); {
+	case errors.Is(err, packetkeys.ErrNotReady):
+		return Sealed, NoReason, nil
+	case err != nil:
+		return Sealed, Cipher, err
+	}
+	kind, inner, ok := Classify(p.Data, false)
+	switch {
+	case !ok:
+		return kind, Short, packetkeys.ErrForged
+	case kind != Parity && inner != conv:
+		return kind, Unknown, packetkeys.ErrForged
+	}
+	return kind, NoReason, nil
+}
+
+// Segments returns the segments in a packet. ok is false if one of its kind has none.
+func Segments(kind Kind, data []byte) (segments []byte, ok bool) {
+	switch kind {
+	case Plain, Clear:
+		return data, true
+	case FEC:
+		return data[fec.HeaderSize:], true
+	}
+	return nil, false
+}
+
+// Initial is what the first packet of a conversation says.
+type Initial struct {
+	Data    bool             // it contains a PUSH or PIECE
+	Push    bool             // it contains the PUSH with sn 0, and acknowledges nothing
+	Crypto  bool             // it contains a CRYPTO segment, as those of peers with TLS do
+	Hello   handshake.Signal // code 0: none; the same below
+	Cookie  handshake.Signal
+	Info    handshake.Signal
+	Request handshake.Signal // the first signal that wants an answer
+}
+
+// Parse reads a packet of an unknown conversation. ok is false if the packet is not
+// well-formed to its end.
+//
+// Data opens a session only if it includes the very first segment. Later segments
+// cannot show whether a conversation begins, or the peer continues one that this
+// endpoint has forgotten.
+func Parse(kind Kind, data []byte, conv uint32) (f Initial, ok bool) {
+	packet, ok := Segments(kind, data)
+	if !ok {
+		return f, false
+	}
+	old := false // it acknowledges something, so the conversation did not begin with it
+	for len(packet) >= segmentSize {
+		h := handshake.DecodeSegment(packet)
+		packet = packet[segmentSize:]
+		if uint64(h.Len) > uint64(len(packet)) || h.Conv != conv || h.Cmd < cmdPush || h.Cmd > cmdStreamPiece {
+			return Initial{}, false
+		}
+		packet = packet[h.Len:]
+		old = old || h.Una != 0 || h.Cmd == cmdAck
+		f.Data = f.Data || h.Cmd == cmdPush || h.Cmd >= cmdPiece
+		f.Push = f.Push || h.Cmd == cmdPush && h.SN == 0
+		f.Crypto = f.Crypto || h.Cmd == cmdWins && h.Code == handshake.CodeCrypto
+		if h.Cmd != cmdWask && h.Cmd != cmdWins || h.Len > 0 && h.Code != handshake.CodeProbe && h.Code != handshake.CodeClose {
+			continue // only PROBE, CLOSE and RESETKEY have payload
+		}
+		s := handshake.Signal{Code: h.Code, SN: h.SN, TS: h.TS} // code 0: a window probe or update
+		switch {
+		case s.Code == handshake.CodeHello && f.Hello.Code == 0:
+			f.Hello = s
+		case s.Code == handshake.CodeCookie:
+			f.Cookie = s
+		case s.Code == handshake.CodeInfo && f.Info.Code == 0:
+			f.Info = s
+		}
+		if f.Request.Code == 0 && handshake.Asking>>s.Code&1 != 0 {
+			f.Request = s
+		}
+	}
+	if old {
+		f.Push, f.Hello = false, handshake.Signal{}
+	}
+	return f, true
+}
+
+// Key identifies a session: its peer's address and its conversation id. Peer
+// takes the place of Addr if the address is not a UDP address, and is empty
+// otherwise.
+type Key struct {
+	Addr netip.AddrPort
+	Peer string
+	Conv uint32
+}
+
+// MakeKey returns the key of a session; peer is nil if the address is addr.
+func MakeKey(addr netip.AddrPort, peer net.Addr, conv uint32) Key {
+	key := Key{Addr: addr, Conv: conv}
+	if peer != nil {
+		key.Peer = peer.Network() + " " + peer.String()
+	}
+	return key
+}
+
+// address returns the key of the address alone.
+func (k Key) address() Key {
+	k.Conv = 0
+	return k
+}
+
+// ResetKey returns the key of the stateless resets of the session, from a secret. It
+// depends on the address of the socket too, local, as several endpoints may have one
+// secret.
+func (k Key) ResetKey(secret []byte, local string) packetkeys.ResetKey {
+	text := binary.LittleEndian.AppendUint32(nil, k.Conv)
+	text = binary.LittleEndian.AppendUint16(text, k.Addr.Port())
+	ip := k.Addr.Addr().As16()
+	text = append(append(text, ip[:]...), k.Addr.Addr().Zone()...)
+	text = append(append(text, 0), k.Peer...)
+	text = append(append(text, 0), local...)
+	return packetkeys.NewResetKey(secret, text)
+}
+
+// Network returns the network that limits count the session for: the IPv4
+// address, or the /64 of the IPv6 address, since each subscriber has as many
+// addresses as that.
+func (k Key) Network() netip.Addr {
+	addr := k.Addr.Addr().Unmap()
+	if !addr.Is6() {
+		return addr
+	}
+	prefix, err := addr.WithZone("").Prefix(64)
+	if err != nil {
+		return addr
+	}
+	return prefix.Addr()
+}

@@ -1,0 +1,128 @@
+package kcp
+
+import "encoding/binary"
+
+// Segments of the session itself beside streams (WIRE.md §5.9). PUSH is in order among
+// all sequence numbers, so it waits for lost segments of streams. Between two ends that
+// have streams, Send queues DATA of stream 0 in place of PUSH. It has a stream sequence
+// number (SSN, RFC 9260 §3.3.1), which counts the segments of the session itself. PUSH
+// counts too, so the first SSN shows how many PUSH precede it.
+//
+// All this is off without a host. The bare state machine does not know of it.
+
+const (
+	// ownHeader is what precedes the data in the payload of DATA of stream 0: the
+	// stream, the kind, the SSN, and frg as in PUSH.
+	ownHeader = 4 + 1 + 4 + 1
+	// ownData and ownAbandon are the kinds of stream 0 that have an SSN.
+	ownData    = 0
+	ownAbandon = 9
+
+	mostNumbered = 256 // segments of a message, as frg is a byte
+)
+
+// ownFlow is the order of the segments of the session itself.
+type ownFlow struct {
+	numbers bool     // Send queues segments with an SSN
+	next    seq      // SSN of the next segment that enters the window
+	arrived seq      // of the next that enters the receive queue
+	ring    recvRing // early ones, by SSN
+	early   uint32   // their number
+}
+
+// numbers reports whether Send queues segments with an SSN. A peer whose address is not
+// validated gets none. k.rare is not nil.
+func (k *KCP) numbers() bool { return k.rare.own.numbers && k.snd.validation == nil }
+
+// putOwnHeader puts the header of a segment with an SSN in front of its data. The SSN
+// follows when it enters the window.
+func putOwnHeader(b []byte, frg uint8) {
+	clear(b[:ownHeader])
+	b[ownHeader-1] = frg
+}
+
+// enterOwn counts s, a segment of the session itself that enters the window.
+func (k *KCP) enterOwn(s *sendSegment) {
+	o := &k.rare.own
+	if s.numbered {
+		binary.LittleEndian.PutUint32(s.data[5:], uint32(o.next))
+	}
+	o.next++
+}
+
+// ownSegment is a segment with an SSN.
+type ownSegment struct {
+	ssn       seq
+	frg       uint8
+	abandoned bool
+	data      []byte
+}
+
+// decodeOwn decodes the payload of a STREAM segment. ok is false if it has no SSN.
+func decodeOwn(b []byte) (o ownSegment, ok bool) {
+	if len(b) < ownHeader || binary.LittleEndian.Uint32(b) != 0 || b[4] != ownData && b[4] != ownAbandon {
+		return o, false
+	}
+	o = ownSegment{seq(binary.LittleEndian.Uint32(b[5:])), b[ownHeader-1], b[4] == ownAbandon, b[ownHeader:]}
+	return o, !o.abandoned || len(o.data) == 0
+}
+
+// refusesOwn reports whether a new segment with an SSN lies beyond the receive window,
+// in which the peer can have only as many that wait for others.
+func (k *KCP) refusesOwn(h *header, payload []byte) bool {
+	o, ok := decodeOwn(payload)
+	return ok && !k.arrived(h.sn) && !o.ssn.Within(k.rare.own.arrived, k.rare.own.arrived+seq(k.cfg.rcvWnd))
+}
+
+// keepOwn is keep for a segment with an SSN, which refusesOwn lets pass. Its sn waits for
+// nothing; its data waits for those of the session itself before it.
+func (k *KCP) keepOwn(h *header, o *ownSegment, ack ackItem) bool {
+	if !k.takePlace(h.sn, ack) {
+		return false
+	}
+	f := &k.rare.own
+	k.counters.BytesReceived += uint64(len(o.data))
+	if o.ssn == f.arrived && f.early == 0 && !o.abandoned && k.rcv.rest == 0 && !k.receiveFull() {
+		if !k.deliverDirect(o.frg, o.data) {
+			k.enqueue(o.frg).data = k.copyOf(o.data)
+		}
+		f.arrived++
+		k.deliver()
+		return true
+	}
+	f.ring.Reserve(uint32(f.arrived), int(o.ssn-f.arrived)+1)
+	s := f.ring.at(o.ssn)
+	if s.held { // the peer has given two segments one number
+		k.counters.BrokenMessages++
+	} else {
+		*s = recvSegment{data: k.copyOf(o.data), frg: o.frg, held: true, abandoned: o.abandoned}
+		f.early++
+	}
+	k.deliver()
+	return true
+}
+
+// deliverOwn moves early segments with an SSN that are next to the receive queue, as far
+// as it has room.
+func (k *KCP) deliverOwn(f *ownFlow) {
+	for f.early > 0 && !k.receiveFull() {
+		s := f.ring.at(f.arrived)
+		if !s.held {
+			return
+		}
+		k.takeOwn(s)
+		*s = recvSegment{}
+		f.early--
+	}
+}
+
+// takeOwn moves s, the next segment of the session itself, to the receive queue, unless
+// it was abandoned.
+func (k *KCP) takeOwn(s *recvSegment) {
+	if !(s.abandoned || k.rcv.rest > 0) || !k.skipAbandoned(s) {
+		*k.enqueue(s.frg) = *s
+	}
+	if k.rare != nil {
+		k.rare.own.arrived++
+	}
+}
