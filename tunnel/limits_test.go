@@ -300,4 +300,6 @@ func TestForgedSendersLeaveRoom(t *testing.T) {
 		udpExchange(t, open(), 10)
 	}
 	require.Positive(t, s.Status().Evicted)
+	require.NoError(t, c.stop())
+	require.Positive(t, s.Figures().of(t, "me").FlowsEvicted, "they outlive the session")
 }

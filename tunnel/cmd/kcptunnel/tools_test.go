@@ -243,7 +243,7 @@ func TestMetrics(t *testing.T) {
 	require.Equal(t, exitAway, code)
 	for _, want := range []string{
 		`kcptunnel_sessions{user="me"} 1`, `kcptunnel_sessions{user="you"} 0`, `kcptunnel_connections_opened_total{user="me"} 1`,
-		`kcptunnel_sent_bytes_total{user="me"} 6`, `kcptunnel_received_bytes_total{user="me"} 6`, `kcptunnel_logins_total{user="me"} 1`,
+		`kcptunnel_sent_bytes_total{user="me"} 6`, `kcptunnel_received_bytes_total{user="me"} 6`, `kcptunnel_flows_evicted_total{user="me"} 0`, `kcptunnel_logins_total{user="me"} 1`,
 		`kcptunnel_wrong_passwords_total{user="you"} 1`, `kcptunnel_wrong_passwords_total{user=""} 0`, `kcptunnel_lockouts_total{user="you"} 0`,
 		`kcptunnel_clients_turned_away_total{reason="wrong-identity"} 1`, `kcptunnel_clients_turned_away_total{reason="full"} 0`,
 		"\nkcptunnel_build_info{", "\ngo_goroutines ", `kcp_sessions{endpoint="server"} `,

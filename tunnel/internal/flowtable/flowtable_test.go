@@ -63,6 +63,18 @@ func TestWhoMakesRoom(t *testing.T) {
 	require.Equal(t, "new", next(4*time.Second+Dormant, false))
 }
 
+// A flow that waits for its answer makes room once that is late, and not before.
+func TestGrace(t *testing.T) {
+	table := New[flow](2, 30*time.Second, 2*time.Minute)
+	question, first, second, third := named("question"), named("first"), named("second"), named("third")
+	table.Add(&question.Entry, 0)
+	table.Add(&first.Entry, 0)
+	table.Pass(&first.Entry, true, 0)
+	require.Equal(t, first, table.Add(&second.Entry, Grace-1).Owner)
+	table.Pass(&second.Entry, true, Grace-1)
+	require.Equal(t, question, table.Add(&third.Entry, Grace).Owner)
+}
+
 // Questions are answered one after the other through a full table, whether it is full of
 // answered ones, of those without an answer, or of conversations that are idle.
 func TestQuestionsWaitForTheirAnswers(t *testing.T) {
