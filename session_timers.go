@@ -94,8 +94,17 @@ func (c *Conn) schedule(now time.Duration) {
 			sooner(at)
 		}
 	}
-	if at := c.nextSignalTime(); at > 0 {
-		sooner(at)
+	if l := &c.hs; c.closing.state != stateDraining { // see sendDueSignals
+		if c.concerns()&concernRequests != 0 {
+			for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
+				if r.active {
+					sooner(r.next)
+				}
+			}
+		}
+		if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() {
+			sooner(p.Next())
+		}
 	}
 	if c.timers.compactAt > 0 {
 		sooner(c.timers.compactAt)
@@ -281,27 +290,6 @@ func (c *Conn) holdTimeouts(now time.Duration) {
 func (c *Conn) waited(now time.Duration) time.Duration {
 	ms := seq(clock(now)).Diff(seq(c.timers.heldSince))
 	return time.Duration(max(ms, 0)) * time.Millisecond
-}
-
-// nextSignalTime returns when sendDueSignals has something to send beside a PING;
-// 0: never.
-func (c *Conn) nextSignalTime() time.Duration {
-	l := &c.hs
-	at := time.Duration(0)
-	if c.closing.state == stateDraining {
-		return 0
-	}
-	if c.concerns()&concernRequests != 0 {
-		for _, r := range []*request{&l.hello, &l.confirm, &l.finish, &l.ping} {
-			if r.active && (at == 0 || r.next < at) {
-				at = max(r.next, 1)
-			}
-		}
-	}
-	if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() && (at == 0 || p.Next() < at) {
-		at = max(p.Next(), 1)
-	}
-	return at
 }
 
 // flushDue flushes if signals are pending, packets wait for the cap of the rate, or
