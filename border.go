@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
@@ -32,6 +33,7 @@ type sharedState struct {
 	outside          protect.Protection // of packets of no session; immutable
 	overhead         overhead           // of sessions; immutable
 	migrates         bool               // a cipher authenticates packets, and the id shows whose they are; immutable
+	compat           compatibility.Options // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queues[*Conn]

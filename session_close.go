@@ -29,9 +29,20 @@ import (
 // No error means that the peer has acknowledged all that was written. An error does not
 // prove that data is lost: acknowledgements may be. docs/calls.md has the details.
 func (c *Conn) Close() error {
+	_, err := c.closeKeeping(false)
+	return err
+}
+
+// closeKeeping locks c.mu, and is Close. With keep it returns what could be read.
+func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 	c.mu.Lock()
 	defer c.unlock()
-	return c.closeInOrder(true)
+	for size := c.kcp.PeekSize(); keep && size >= 0; size = c.kcp.PeekSize() {
+		b := make([]byte, size)
+		_, _ = c.kcp.Recv(b) // it is there, and fits
+		received = append(received, b)
+	}
+	return received, c.closeInOrder(true)
 }
 
 // closeInOrder is Close with c.mu held, which it releases while it waits. whole is that
@@ -42,7 +53,6 @@ func (c *Conn) closeInOrder(whole bool) error {
 	}
 	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 	c.stopCalls()
-	c.keepReceived()
 	if c.closing.state == stateEnded {
 		c.dropReceived()
 		c.kcp.Compact()

@@ -263,8 +263,8 @@ func (c *Conn) addressValidated() {
 	c.ep.oneHalfOpenLess()
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
-	if f := c.customs().Validated; f != nil {
-		go f()
+	if f := c.ep.compat.Validated; f != nil {
+		go f(c)
 	}
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // a HELLO may still correct that
