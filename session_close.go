@@ -45,8 +45,8 @@ func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
 	return received, c.closeInOrder(true)
 }
 
-// closeInOrder is Close with c.mu held, which it releases while it waits. whole is that
-// of startClose.
+// closeInOrder is Close with c.mu held, which it releases while it waits. whole is as
+// for startClose.
 func (c *Conn) closeInOrder(whole bool) error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
@@ -358,7 +358,7 @@ func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
-			c.ep.oneHalfOpenLess()
+			c.ep.halfOpenEnded()
 		}
 		c.closeTLS()
 		c.kcp.dropPending()
@@ -597,11 +597,7 @@ func (c *Conn) closeForShutdown() {
 // waitClosed locks c.mu and waits until the session has ended, or only the
 // answer to CLOSE is missing. It aborts the session if ctx ends first.
 func (c *Conn) waitClosed(ctx context.Context) shutResult {
-	defer context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.io.canWrite.Broadcast()
-	})()
+	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
 	for c.shutting() && ctx.Err() == nil {

@@ -14,7 +14,7 @@ import (
 // rareState is what most sessions do without. Conn.mu guards it.
 type rareState struct {
 	dropped  Drops
-	settings *connSettings     // nil: those of Config
+	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
 	receipts receipts
 	capped   *cappedOutput    // nil: the rate is not capped
@@ -38,7 +38,7 @@ type connSettings struct {
 	messageMode bool
 	writeBuffer int                       // bytes; 0: not set
 	mtu         int                       // bytes, the envelope included; 0: Config.MTU, and discovery goes on
-	congestion  func() congestion.Control // nil: that of Config
+	congestion  func() congestion.Control // nil: Config.CongestionControl
 }
 
 // ownSettings returns the session's own settings. At first they equal those of
