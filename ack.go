@@ -212,7 +212,7 @@ func (k *KCP) putReplyAck(h *header, a ackItem) {
 	k.putAck(h, a, p.replies.Announcement())
 }
 
-// noteReplies takes note of what a flush has sent: segments from first on for
+// noteReplies records what a flush has sent: segments from first on for
 // the first time, or again if resent.
 func (k *KCP) noteReplies(first seq, resent bool) {
 	p := &k.rcv.ackPolicy

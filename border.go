@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/admission"
+	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/protect"
@@ -23,15 +24,16 @@ import (
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
-	config           Config             // immutable
-	repeat           *repetition        // of Config.Repetition; nil: none; immutable
-	fixedWriteBuffer bool               // Config.WriteBuffer was not 0; immutable
-	mostStreamBuffer int                // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time          // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme    // immutable
-	outside          protect.Protection // of packets of no session; immutable
-	overhead         overhead           // of sessions; immutable
-	migrates         bool               // a cipher authenticates packets, and the id shows whose they are; immutable
+	config           Config                // immutable
+	repeat           *repetition           // of Config.Repetition; nil: none; immutable
+	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
+	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
+	epoch            time.Time             // origin of all times given as time.Duration; immutable
+	protection       *protect.Scheme       // immutable
+	outside          protect.Protection    // of packets of no session; immutable
+	overhead         overhead              // of sessions; immutable
+	migrates         bool                  // a cipher authenticates packets, and the id shows whose they are; immutable
+	compat           compatibility.Options // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queues[*Conn]
@@ -276,8 +278,8 @@ func (e *Endpoint) acceptorLocked() *Listener {
 // disposable reports whether the system chose the local port, for a single session.
 func (e *Endpoint) disposable() bool { return e.socket.disposable }
 
-// oneHalfOpenLess takes note that a session is not half open any more.
-func (e *Endpoint) oneHalfOpenLess() { e.load.halfOpen.Add(-1) }
+// halfOpenEnded counts a session that is not half open any more.
+func (e *Endpoint) halfOpenEnded() { e.load.halfOpen.Add(-1) }
 
 // hand leaves a datagram to the reader of a socket, which calls handleDatagram after
 // the batch. The caller runs within that.

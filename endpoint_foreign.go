@@ -61,7 +61,7 @@ func (s *shard) expire() {
 func longAgo() time.Time { return time.Unix(1, 0) }
 
 // interrupted reports whether err is a read deadline that has passed, which it
-// clears: that of interrupt, or one that the owner of the socket has set. It does
+// clears: the one of interrupt, or one that the owner of the socket has set. It does
 // not clear the one that stopReaders sets. A socket that returns time-outs
 // without end is not interrupted.
 func (e *Endpoint) interrupted(s *shard, err error) bool {

@@ -140,7 +140,7 @@ func (e *Endpoint) removeLocked(c *Conn) {
 	e.load.sessions.Store(int32(e.table.Len()))
 }
 
-// handshakeOver takes note that the TLS handshake of c is not in progress any
+// handshakeOver records that the TLS handshake of c is not in progress any
 // more.
 func (e *Endpoint) handshakeOver(c *Conn) {
 	e.mu.Lock()

@@ -51,7 +51,7 @@ var (
 	// ErrGrouped is returned by calls that read from a session, or accept from a
 	// listener, that is in a Group, and if it is to be put into another.
 	ErrGrouped = errors.New("kcp: in a Group, which delivers what arrives")
-	// errGroupedBefore is that of a session or listener that is to be put into a second
+	// errGroupedBefore refuses a session or listener that is to be put into a second
 	// Group, or twice into one.
 	errGroupedBefore error = &detailedError{"kcp: already in a Group", ErrGrouped}
 	// ErrNotGrouped is returned by Group.Remove for a session of no, or another, group.
@@ -65,17 +65,17 @@ var (
 	ErrWouldBlock = errors.New("kcp: no room in the write buffer")
 	// ErrReadPending is returned by Endpoint.Close if a ReadFrom does not return.
 	ErrReadPending = errors.New("kcp: a ReadFrom of the net.PacketConn does not return")
-	// errNoTarget is that of an Outgoing.
+	// errNoTarget is the error of an Outgoing without Conn and Stream.
 	errNoTarget error = &neterr.Error{Text: "kcp: Outgoing has no Conn and no Stream", Errno: syscall.EINVAL}
-	// errOwnAddress is that of Dial if what it sends comes back.
+	// errOwnAddress is the error of a Dial whose packets come back.
 	errOwnAddress error = &net.AddrError{Err: "the endpoint's own address, or one that echoes what is sent there"}
-	// errNoHandler is that of Group.Handle without one.
+	// errNoHandler is the error of Group.Handle without a handler.
 	errNoHandler error = &neterr.Error{Text: "kcp: the handler is nil", Errno: syscall.EINVAL}
-	// errNoSocket is that of NewEndpoint without one.
+	// errNoSocket is the error of NewEndpoint without a socket.
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errUnwound ends a session of which a callback has panicked.
 	errUnwound = errors.New("kcp: session ended: a callback of the application did not return")
-	// errSocketClosed is that of calls after the socket was closed under the endpoint.
+	// errSocketClosed is the error of calls after the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
@@ -280,7 +280,7 @@ func (e *ShutdownError) Unwrap() error {
 }
 
 // opError wraps err in a *net.OpError, as package net does. Without addresses the text of
-// err follows that of the network, which is left out if err begins with it.
+// err follows the network's name, which is left out if err begins with it.
 func opError(op string, local, remote net.Addr, err error) error {
 	network := "kcp"
 	if local == nil && remote == nil && strings.HasPrefix(err.Error(), network+": ") {

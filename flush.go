@@ -509,7 +509,7 @@ func (k *KCP) reserve(n, size int) []byte {
 	return k.out.packet[at:]
 }
 
-// fits reports whether n bytes fit behind those of the packet under
+// fits reports whether n bytes fit behind the bytes of the packet under
 // construction, in a packet of size bytes.
 func (k *KCP) fits(n, size int) bool {
 	return len(k.out.packet) > 0 && len(k.out.packet)+n <= min(int(k.out.limit), size)

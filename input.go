@@ -10,7 +10,7 @@ const (
 // answers.
 type ackItem struct{ sn, ts seq }
 
-// newestAck is the ACK of a packet that the loss detector counts: that of the
+// newestAck is the ACK of a packet that the loss detector counts: the ACK of the
 // highest segment among the latest transmissions (FASTACK_CONSERVE of the
 // reference). The zero value holds none.
 type newestAck struct {

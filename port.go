@@ -385,7 +385,7 @@ func (k *KCP) largeArrived() bool {
 // forgetLosses resets the losses that largePackets returns.
 func (k *KCP) forgetLosses() { k.snd.blackHole.lost = 0 }
 
-// probeArrived takes note that a probe of size bytes has arrived, and resets the
+// probeArrived records that a probe of size bytes has arrived, and resets the
 // losses that largePackets returns.
 func (k *KCP) probeArrived(size int) {
 	k.snd.blackHole.lost = 0

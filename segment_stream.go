@@ -141,7 +141,7 @@ func (k *KCP) streamLoad() (segments, bytes int) {
 	return k.rare.streamSegments, k.rare.streamBytes
 }
 
-// dropTag takes note that s, a segment with a tag, is released.
+// dropTag records that s, a segment with a tag, is released.
 func (k *KCP) dropTag(s *sendSegment) {
 	t := s.tag
 	s.tag = nil

@@ -40,7 +40,7 @@ func (c *Conn) beginWrite() written {
 	return w
 }
 
-// endWrite takes note that packets were written, and returns why not.
+// endWrite records that packets were written, and returns why not.
 func (c *Conn) endWrite(w *written) error {
 	o := &c.outgoing
 	if !o.noFECHeader {
@@ -167,7 +167,7 @@ func (b *sendBatch) reset() {
 	b.ep, b.batch, b.writes, b.ended = nil, b.batch[:0], b.writes[:0], 0
 }
 
-// endBatch locks c.mu, takes note that packets were written, and writes those that
+// endBatch locks c.mu, records that packets were written, and writes those that
 // were collected meanwhile. Then a session that has ended is retired.
 func (c *Conn) endBatch(w *written) {
 	c.mu.Lock()

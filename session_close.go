@@ -29,20 +29,30 @@ import (
 // No error means that the peer has acknowledged all that was written. An error does not
 // prove that data is lost: acknowledgements may be. docs/calls.md has the details.
 func (c *Conn) Close() error {
-	c.mu.Lock()
-	defer c.unlock()
-	return c.closeInOrder(true)
+	_, err := c.closeKeeping(false)
+	return err
 }
 
-// closeInOrder is Close with c.mu held, which it releases while it waits. whole is that
-// of startClose.
+// closeKeeping locks c.mu, and is Close. With keep it returns what could be read.
+func (c *Conn) closeKeeping(keep bool) (received [][]byte, err error) {
+	c.mu.Lock()
+	defer c.unlock()
+	for size := c.kcp.PeekSize(); keep && size >= 0; size = c.kcp.PeekSize() {
+		b := make([]byte, size)
+		_, _ = c.kcp.Recv(b) // it is there, and fits
+		received = append(received, b)
+	}
+	return received, c.closeInOrder(true)
+}
+
+// closeInOrder is Close with c.mu held, which it releases while it waits. whole is as
+// for startClose.
 func (c *Conn) closeInOrder(whole bool) error {
 	if c.closing.closed {
 		return c.opError("close", net.ErrClosed)
 	}
 	grouped := c.io.member != nil // its goroutine may serve many sessions, or read the socket
 	c.stopCalls()
-	c.keepReceived()
 	if c.closing.state == stateEnded {
 		c.dropReceived()
 		c.kcp.Compact()
@@ -348,7 +358,7 @@ func (c *Conn) retire() {
 	if !c.closing.retired {
 		c.closing.retired = true
 		if c.hs.unvalidated.CompareAndSwap(true, false) {
-			c.ep.oneHalfOpenLess()
+			c.ep.halfOpenEnded()
 		}
 		c.closeTLS()
 		c.kcp.dropPending()
@@ -587,11 +597,7 @@ func (c *Conn) closeForShutdown() {
 // waitClosed locks c.mu and waits until the session has ended, or only the
 // answer to CLOSE is missing. It aborts the session if ctx ends first.
 func (c *Conn) waitClosed(ctx context.Context) shutResult {
-	defer context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.io.canWrite.Broadcast()
-	})()
+	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
 	for c.shutting() && ctx.Err() == nil {

@@ -18,11 +18,7 @@ import (
 //   - ErrPeerClosed if the peer has closed the session without taking the data;
 //   - the error with which the session ended; some of the data may have arrived.
 func (c *Conn) Flush(ctx context.Context) error {
-	defer context.AfterFunc(ctx, func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.io.canWrite.Broadcast()
-	})()
+	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
 	end := c.watched().beginFlush(c.kcp.sendEnd())
@@ -42,6 +38,13 @@ func (c *Conn) Flush(ctx context.Context) error {
 		c.watch.waitFor(*end)
 		c.io.canWrite.Wait()
 	}
+}
+
+// wakeWriters locks c.mu and wakes the calls that wait for canWrite.
+func (c *Conn) wakeWriters() {
+	c.mu.Lock()
+	defer c.unlock()
+	c.io.canWrite.Broadcast()
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
@@ -65,12 +68,12 @@ func (w *sessionWatch) beginFlush(end seq) *seq {
 	return &end
 }
 
-// endFlush takes note that a call of Flush returns.
+// endFlush records that a call of Flush returns.
 func (w *sessionWatch) endFlush(end *seq) {
 	w.flushing = slices.DeleteFunc(w.flushing, func(p *seq) bool { return p == end })
 }
 
-// overtaken takes note that a segment of a stream leaves before all that wait, of
+// overtaken records that a segment of a stream leaves before all that wait, of
 // which the first would have been next. w may be nil.
 func (w *sessionWatch) overtaken(next seq) {
 	if w == nil {
@@ -83,7 +86,7 @@ func (w *sessionWatch) overtaken(next seq) {
 	}
 }
 
-// waitFor takes note that a call of Flush waits for snd_una to reach end.
+// waitFor records that a call of Flush waits for snd_una to reach end.
 func (w *sessionWatch) waitFor(end seq) {
 	if !w.flushes || end.Before(w.flushed) {
 		w.flushed, w.flushes = end, true

@@ -289,7 +289,7 @@ func (s *Stream) awaitRoomLocked(half streams.Half) {
 	}
 }
 
-// noEventsLocked takes note that the group has no further event of the stream.
+// noEventsLocked records that the group has no further event of the stream.
 func (s *Stream) noEventsLocked() {
 	s.conn.streams.ready.Remove(turnOf, s)
 	s.stopAwaitingLocked()

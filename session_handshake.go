@@ -98,14 +98,22 @@ func (c *Conn) requestWait() time.Duration {
 
 // startHandshake begins the handshake of a dialled session.
 func (c *Conn) startHandshake(now time.Duration) {
+	if c.beginOpening(now) {
+		c.kick(now)
+	}
+}
+
+// beginOpening starts the request of a HELLO, and reports true. With TLS it begins the
+// handshake.
+func (c *Conn) beginOpening(now time.Duration) bool {
 	l := &c.hs
 	l.token = c.ep.randomToken()
-	if c.hs.securing {
+	if l.securing {
 		c.dialTLS()
-		return
+		return false
 	}
 	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
-	c.kick(now)
+	return true
 }
 
 // silent reports whether a session that was dialled quietly has yet to send its
@@ -117,16 +125,11 @@ func (l *handshakeState) silent() bool {
 // breakSilence queues HELLO, to leave together with the first data. With TLS it
 // begins the handshake, and the data follows that.
 func (c *Conn) breakSilence(now time.Duration) {
-	l := &c.hs
-	l.born = now // the peer knows of nothing before
-	l.token = c.ep.randomToken()
-	if c.hs.securing {
-		c.dialTLS()
-		return
+	c.hs.born = now // the peer knows of nothing before
+	if c.beginOpening(now) {
+		c.setClock(now)
+		c.sendDueRequests(now)
 	}
-	l.hello.start(signal{sigHello, 0, l.token}, now, firstHelloWait)
-	c.setClock(now)
-	c.sendDueRequests(now)
 }
 
 // keepQuiet locks c.mu and starts the timers of a session that was dialled
@@ -205,11 +208,7 @@ func (c *Conn) connect(ctx context.Context, called time.Duration) error {
 	})
 	defer timer.Stop()
 	if ctx.Done() != nil { // else AfterFunc would allocate for nothing
-		defer context.AfterFunc(ctx, func() {
-			c.mu.Lock()
-			defer c.unlock()
-			c.io.canWrite.Broadcast()
-		})()
+		defer context.AfterFunc(ctx, c.wakeWriters)()
 	}
 	// A session that has failed may have to tell the peer why, which the caller's
 	// closing of the endpoint must not forestall.
@@ -241,11 +240,11 @@ func (c *Conn) addressValidated() {
 	if !c.hs.unvalidated.CompareAndSwap(true, false) {
 		return
 	}
-	c.ep.oneHalfOpenLess()
+	c.ep.halfOpenEnded()
 	c.kcp.validateAddress()
 	c.traceState(SessionEstablished, nil)
-	if f := c.customs().Validated; f != nil {
-		go f()
+	if f := c.ep.compat.Validated; f != nil {
+		go f(c)
 	}
 	if c.hs.kind == peerUnknown {
 		c.hs.kind = peerLegacy // a HELLO may still correct that

@@ -55,7 +55,7 @@ func (c *Conn) limitWindow(g incast.Grant) {
 	c.kcp.limitWindow(g.Window, g.Shut)
 }
 
-// changeShard takes note that the peer's packets arrive at another socket now. If
+// changeShard records that the peer's packets arrive at another socket now. If
 // the window depended on turns of senders at the old one, the peer is to be told
 // another, and changeShard returns true.
 func (c *Conn) changeShard(shard uint16) bool {

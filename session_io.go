@@ -24,9 +24,6 @@ func (c *Conn) Read(b []byte) (int, error) {
 	defer c.unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
-			if n, ok := c.readKept(b); ok {
-				return n, nil
-			}
 			return 0, c.opError("read", err)
 		}
 		if len(b) == 0 {
@@ -78,12 +75,6 @@ func (c *Conn) ReadMessage(b []byte) (int, error) {
 	defer c.unlock()
 	for {
 		if err := c.cannotRead(); err != nil {
-			n, short, ok := c.readKeptMessage(b)
-			if ok && short == nil {
-				return n, nil
-			} else if ok {
-				err = short
-			}
 			return 0, c.opError("read", err)
 		}
 		n, err := c.kcp.Recv(b)
@@ -109,7 +100,8 @@ func (c *Conn) cannotRead() error {
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired && !c.readsOn():
+	case c.io.readDeadline.expired && !(c.ep.compat.DataBeforeDeadline &&
+		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -164,7 +156,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 	defer c.unlock()
 	defer c.endWritingLocked()
 	for {
-		if err := c.waitRoom(n > 0 && c.customs().SegmentBound); err != nil {
+		if err := c.waitRoom(n > 0 && c.ep.compat.SegmentBound); err != nil {
 			return n, c.opError("write", err)
 		}
 		if n < len(b) {
@@ -188,7 +180,7 @@ func (c *Conn) Write(b []byte) (n int, err error) {
 // bytes queued.
 func (c *Conn) queue(b []byte) (n int, err error) {
 	segments := min(max(c.room()/(c.kcp.sendPayload()+writeCostPerSegment), 1), writeBatch)
-	if c.rare != nil && c.rare.customs.SegmentBound {
+	if c.ep.compat.SegmentBound {
 		segments = writeBatch
 	}
 	b = b[:min(len(b), segments*c.kcp.sendPayload())]
@@ -276,7 +268,7 @@ func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired && !c.writesOn():
+	case c.io.writeDeadline.expired && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
 		return c.reason(ErrPeerClosed)
@@ -301,8 +293,9 @@ func (c *Conn) room() int {
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
 func (c *Conn) freeBuffer() int {
 	free := c.writeBuffer() - c.writeUsed()
-	if c.rare != nil && c.rare.customs.SegmentBound {
-		free = c.segmentRoom()
+	if c.ep.compat.SegmentBound {
+		const most = 1 << 14 // segments, so that an int holds their bytes
+		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
 	if c.streams != nil {
 		segments, bytes := c.kcp.streamLoad()
@@ -335,13 +328,7 @@ func (c *Conn) push() {
 func (c *Conn) NextMessageSize() (size int, ok bool) {
 	c.mu.Lock()
 	defer c.unlock()
-	if c.cannotRead() != nil {
-		if c.rare == nil || len(c.rare.kept) == 0 {
-			return 0, false
-		}
-		return len(c.rare.kept[0]), true
-	}
-	if size = c.kcp.PeekSize(); size < 0 {
+	if size = c.kcp.PeekSize(); size < 0 || c.cannotRead() != nil {
 		return 0, false
 	}
 	return size, true

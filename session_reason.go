@@ -140,7 +140,7 @@ func (c *Conn) noteReason(payload []byte) {
 	}
 }
 
-// noteAbort takes note that ABORT has followed the peer's reason, if it has said one.
+// noteAbort records that ABORT has followed the peer's reason, if it has said one.
 // Calls may have returned the error as it was.
 func (c *Conn) noteAbort() {
 	if r := c.hs.reasons; r != nil && r.peer != nil {

@@ -163,12 +163,7 @@ func (c *Conn) pongArrived(s signal) {
 // Its errors are ctx.Err() when ctx is done; ErrLegacyPeer for a legacy peer;
 // net.ErrClosed after Close or Abort; and the error with which the session ended.
 func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
-	wake := func() {
-		c.mu.Lock()
-		defer c.unlock()
-		c.io.canWrite.Broadcast()
-	}
-	defer context.AfterFunc(ctx, wake)()
+	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
 	w := c.watched()
@@ -186,7 +181,7 @@ func (c *Conn) Ping(ctx context.Context) (time.Duration, error) {
 			c.queuePing(w, now)
 			c.call(c.kcp.sendSignals)
 			if timer == nil {
-				timer = time.AfterFunc(next-now, wake)
+				timer = time.AfterFunc(next-now, c.wakeWriters)
 				defer timer.Stop()
 			} else {
 				timer.Reset(next - now)

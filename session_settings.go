@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/congestion"
-	"github.com/arqnet/kcp/internal/customs"
+	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -14,10 +14,8 @@ import (
 // rareState is what most sessions do without. Conn.mu guards it.
 type rareState struct {
 	dropped  Drops
-	settings *connSettings     // nil: those of Config
+	settings *connSettings     // nil: as in Config
 	decoded  *fec.DecoderStats // final statistics of inputState.decoder; nil: none
-	customs  customs.Customs
-	kept     [][]byte // what Read returns after Close; see keepReceived
 	receipts receipts
 	capped   *cappedOutput    // nil: the rate is not capped
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
@@ -40,7 +38,7 @@ type connSettings struct {
 	messageMode bool
 	writeBuffer int                       // bytes; 0: not set
 	mtu         int                       // bytes, the envelope included; 0: Config.MTU, and discovery goes on
-	congestion  func() congestion.Control // nil: that of Config
+	congestion  func() congestion.Control // nil: Config.CongestionControl
 }
 
 // ownSettings returns the session's own settings. At first they equal those of
@@ -332,3 +330,15 @@ func (c *Config) apply(k *KCP) {
 		TakePieces:        true,
 	})
 }
+
+// What package compat and benchmarks use, and no package of others can.
+var _ = compatibility.Connect(compatibility.Hooks{
+	Set:       func(endpoint any, o compatibility.Options) { endpoint.(*Endpoint).compat = o },
+	Validated: func(conn any) bool { return !conn.(*Conn).halfOpen() },
+	Close:     func(conn any) ([][]byte, error) { return conn.(*Conn).closeKeeping(true) },
+	Machine: func(config, k any) (mtu int) {
+		c := config.(*Config).withDefaults()
+		c.apply(k.(*KCP))
+		return c.MTU
+	},
+})

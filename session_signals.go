@@ -23,7 +23,7 @@ func (r *request) start(s signal, now, wait time.Duration) {
 
 func (r *request) due(now time.Duration) bool { return r.active && now >= r.next }
 
-// sent takes note of a transmission, and doubles the wait up to maxRequestWait.
+// sent records a transmission, and doubles the wait up to maxRequestWait.
 func (r *request) sent(now time.Duration) {
 	r.tries = max(r.tries, r.tries+1)
 	r.next = now + time.Duration(r.wait)*time.Millisecond
@@ -286,7 +286,7 @@ func (c *Conn) infoSignal() signal {
 	return s
 }
 
-// infoSignal is that of the endpoint's sessions.
+// infoSignal returns the INFO that sessions of the endpoint send.
 func (e *Endpoint) infoSignal() signal {
 	s := infoSignal()
 	if e.config.MaxStreams > 0 {
@@ -298,7 +298,7 @@ func (e *Endpoint) infoSignal() signal {
 	return s
 }
 
-// infoSignal is that of an endpoint without TLS.
+// infoSignal returns the INFO of an endpoint without streams and TLS.
 func infoSignal() signal { return signal{sigInfo, signalVersion, capPMTU | capReason | capAckDelay} }
 
 // number starts packet numbers with the peer once both tokens are known. sends

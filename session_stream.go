@@ -400,10 +400,10 @@ func (s *Stream) Options() StreamOptions {
 // Conn returns the session of the stream.
 func (s *Stream) Conn() *Conn { return s.conn }
 
-// LocalAddr returns that of the session.
+// LocalAddr returns the LocalAddr of the session.
 func (s *Stream) LocalAddr() net.Addr { return s.conn.LocalAddr() }
 
-// RemoteAddr returns that of the session.
+// RemoteAddr returns the RemoteAddr of the session.
 func (s *Stream) RemoteAddr() net.Addr { return s.conn.RemoteAddr() }
 
 // SetDeadline sets the read and the write deadline.

@@ -279,7 +279,7 @@ func (c *Conn) wakeStreams() {
 // streamsClosing reports whether Close waits for what streams have to send.
 func (c *Conn) streamsClosing() bool { return c.streams != nil && c.streams.closing }
 
-// closeStreams closes all streams, for which whole is that of startClose. It reports
+// closeStreams closes all streams, for which whole is as for startClose. It reports
 // whether some of them have more to send; advanceClose calls beginClose later then: CLOSE
 // says how many segments there are, so first all that waits on streams is given to the
 // machine.

@@ -230,7 +230,7 @@ func (c *Conn) tookHandshake(x *handshake.Exchange, r *handshake.Result) {
 	}
 }
 
-// failTLS takes note that the handshake has failed: the peer gets an alert. A
+// failTLS records that the handshake has failed: the peer gets an alert. A
 // dialled session ends. An accepted one goes on for some time to repeat the alert.
 func (c *Conn) failTLS(x *handshake.Exchange, err *HandshakeError) {
 	c.ep.counters.handshakeErrors.Add(1)
@@ -293,7 +293,7 @@ func (c *Conn) inputEarly(x *handshake.Exchange, now time.Duration) {
 	}
 }
 
-// takeSecured takes note of a packet under the application keys. It reports
+// takeSecured records a packet under the application keys. It reports
 // whether the packet is of the handshake, and not for the state machine.
 func (c *Conn) takeSecured(p *inPacket) bool {
 	x, is := c.tls.handshake, p.kind == plainPacket && handshake.IsCrypto(p.Data)

@@ -52,8 +52,8 @@ type heldWakes uint8
 
 const (
 	holdWakes heldWakes = 1 << iota // wake-ups are held back
-	heldRead                        // that of canRead is
-	heldWrite                       // that of canWrite is
+	heldRead                        // some of canRead were
+	heldWrite                       // some of canWrite were
 )
 
 // wakeWaiting wakes the waiting calls, unless wake-ups are held back.

@@ -87,7 +87,7 @@ func (c signalCode) mayHavePayload() bool {
 	return c == sigProbe || c == sigClose || c == sigResetKey
 }
 
-// signalPayload returns the payload of s when it is sent: that of the host, if
+// signalPayload returns the payload of s when it is sent: the one of the host, if
 // it fits into a packet.
 func (k *KCP) signalPayload(s signal) []byte {
 	if k.hooks.host == nil || !s.code.mayHavePayload() {

@@ -6,7 +6,7 @@ import (
 	_ "unsafe" // for linkname
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/customs"
+	"github.com/arqnet/kcp/internal/compatibility"
 	kcpgo "github.com/xtaci/kcp-go/v5"
 )
 
@@ -45,7 +45,7 @@ func newSessionImpl(config kcp.Config) simImpl {
 			return nil, err
 		}
 		k := kcp.New(simConv, output)
-		mtu := customs.Machine(&config, k)
+		mtu := compatibility.Root.Machine(&config, k)
 		k.SetClockMicros(0)
 		return &sessionEnd{KCP: k, segment: mtu - 24}, nil
 	}

@@ -7,33 +7,41 @@ package compat
 
 import (
 	kcp "github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/customs"
+	"github.com/arqnet/kcp/internal/compatibility"
 )
 
-// Customs are ways of kcp-go. The zero value is the behaviour of package kcp.
-type Customs struct {
+// Options are ways of kcp-go. The zero value is the behaviour of package kcp.
+type Options struct {
 	// SegmentBound makes Write wait while as many segments as the send window
 	// has are waiting or not acknowledged, whatever Config.WriteBuffer is, and
 	// then take all of what it is given. One Write may queue any number of
 	// bytes. It concerns WriteMessage too, which takes one message in any case.
 	SegmentBound bool
-	// ReadAfterClose makes Read and ReadMessage return what had arrived in
-	// order before Close, and only then net.ErrClosed. Abort still drops it, as
-	// does the end of the endpoint. The data belongs to the application then:
-	// Config.MaxBuffered does not count it.
-	ReadAfterClose bool
 	// DataBeforeDeadline makes deadlines concern only calls that have to wait.
 	// Read and ReadMessage return data, or the end of the session, even if the
 	// read deadline has passed. Write takes data if there is room even if the
 	// write deadline has passed.
 	DataBeforeDeadline bool
-	// Validated, if not nil, is called once when the peer's address is validated
-	// (RFC 9000 §8): by Set if it is already, and on a goroutine of its own later.
-	// Set must then be called only once.
-	Validated func()
+	// Validated, if not nil, is called when the peer of a session has validated
+	// its address (RFC 9000 §8), on a goroutine of its own. That may be before
+	// Accept returns the session; see the function Validated.
+	Validated func(c *kcp.Conn)
 }
 
-// Set sets the customs of a session, in place of those set before. It may be
-// called at any time, and concerns calls that begin later. It does nothing after
-// Close or Abort.
-func Set(c *kcp.Conn, o Customs) { customs.Set(c, customs.Customs(o)) }
+// Set sets the options of all sessions of an endpoint. It must be called before the
+// first call of Listen or Dial.
+func Set(e *kcp.Endpoint, o Options) {
+	shared := compatibility.Options{SegmentBound: o.SegmentBound, DataBeforeDeadline: o.DataBeforeDeadline}
+	if o.Validated != nil {
+		shared.Validated = func(conn any) { o.Validated(conn.(*kcp.Conn)) }
+	}
+	compatibility.Root.Set(e, shared)
+}
+
+// Validated reports whether the peer's address is validated. It is true before
+// Options.Validated is called.
+func Validated(c *kcp.Conn) bool { return compatibility.Root.Validated(c) }
+
+// Close is c.Close. It also returns the messages that had arrived in order and were not
+// read, or the segments of a stream of bytes.
+func Close(c *kcp.Conn) (received [][]byte, err error) { return compatibility.Root.Close(c) }

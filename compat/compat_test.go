@@ -17,8 +17,9 @@ import (
 
 const delay = 10 * time.Millisecond
 
-// pair runs f with the two ends of a session, in virtual time. a was dialled.
-func pair(t *testing.T, config *kcp.Config, f func(t *testing.T, a, b *kcp.Conn)) {
+// pair runs f with the two ends of a session with these options, in virtual time. a was
+// dialled.
+func pair(t *testing.T, config *kcp.Config, o compat.Options, f func(t *testing.T, a, b *kcp.Conn)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		n := netsim.NewNetwork(1, netsim.LinkConfig{Delay: delay})
@@ -28,6 +29,7 @@ func pair(t *testing.T, config *kcp.Config, f func(t *testing.T, a, b *kcp.Conn)
 			require.NoError(t, err)
 			ends[i], err = kcp.NewEndpoint(pc, config)
 			require.NoError(t, err)
+			compat.Set(ends[i], o)
 			defer func() { _, _ = ends[i].Close(), pc.Close() }()
 		}
 		l, err := ends[0].Listen()
@@ -59,17 +61,17 @@ func returned(done chan error) bool { return len(done) == 1 }
 // A Write waits for a free segment of the send window, and then takes all that
 // it is given, whether anyone reads or not.
 func TestSegmentBound(t *testing.T) {
+	bound := compat.Options{SegmentBound: true}
 	for _, messages := range []bool{false, true} {
 		config := &kcp.Config{MessageMode: messages, SendWindow: 32, WriteBuffer: 1 << 19}
-		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
+		pair(t, config, compat.Options{}, func(t *testing.T, a, b *kcp.Conn) {
 			big := make([]byte, 3<<19)
 			require.False(t, returned(write(a, big)), "more than WriteBuffer: the way of package kcp")
 			require.NoError(t, a.Abort())
 			_ = b
 		})
-		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
+		pair(t, config, bound, func(t *testing.T, a, b *kcp.Conn) {
 			big := make([]byte, 3<<19)
-			compat.Set(a, compat.Customs{SegmentBound: true})
 			require.True(t, returned(write(a, big)))
 			require.GreaterOrEqual(t, a.Stats().WriteBuffered, 3<<19-40<<10)
 
@@ -80,8 +82,7 @@ func TestSegmentBound(t *testing.T) {
 			s := a.Stats()
 			require.InDelta(t, 28, s.InFlight+s.Queued, 4, "as soon as there is one free segment")
 		})
-		pair(t, config, func(t *testing.T, a, b *kcp.Conn) {
-			compat.Set(a, compat.Customs{SegmentBound: true})
+		pair(t, config, bound, func(t *testing.T, a, b *kcp.Conn) {
 			first := write(a, make([]byte, 31*1000))
 			require.True(t, returned(first))
 			require.True(t, returned(write(a, make([]byte, 10<<20))), "there is room for one segment")
@@ -106,85 +107,64 @@ func waited(done chan error) chan error {
 
 // The largest window and packets do not overflow an int of 32 bits.
 func TestSegmentBoundIsBounded(t *testing.T) {
-	pair(t, &kcp.Config{MTU: 65507, MaxMTU: -1, SendWindow: 65535}, func(t *testing.T, a, b *kcp.Conn) {
-		compat.Set(a, compat.Customs{SegmentBound: true})
+	config := &kcp.Config{MTU: 65507, MaxMTU: -1, SendWindow: 65535}
+	pair(t, config, compat.Options{SegmentBound: true}, func(t *testing.T, a, b *kcp.Conn) {
 		require.True(t, returned(write(a, make([]byte, 1<<20))))
 	})
 }
 
-// What had arrived before Close can be read after it, and nothing else.
-func TestReadAfterClose(t *testing.T) {
+// received returns what Close does besides its error.
+func received(c *kcp.Conn) [][]byte {
+	kept, _ := compat.Close(c)
+	return kept
+}
+
+// Close returns what had arrived before it and was not read, and nothing else.
+func TestClose(t *testing.T) {
 	for _, messages := range []bool{false, true} {
-		for _, keep := range []bool{false, true} {
-			pair(t, &kcp.Config{MessageMode: messages, Linger: -1}, func(t *testing.T, a, b *kcp.Conn) {
-				if keep {
-					compat.Set(b, compat.Customs{ReadAfterClose: true})
-				}
-				for _, s := range []string{"first", "second", "third"} {
-					_, err := a.Write([]byte(s))
-					require.NoError(t, err)
-				}
-				time.Sleep(time.Second)
-				one := make([]byte, 2)
-				_, err := io.ReadFull(b, one)
+		config := &kcp.Config{MessageMode: messages, Linger: -1}
+		pair(t, config, compat.Options{}, func(t *testing.T, a, b *kcp.Conn) {
+			for _, s := range []string{"first", "second", "third"} {
+				_, err := a.Write([]byte(s))
 				require.NoError(t, err)
-				require.NoError(t, b.Close())
-				_, _ = a.Write([]byte("too late"))
-				time.Sleep(time.Minute)
-				buf := make([]byte, 100)
-				if keep {
-					n, err := b.ReadMessage(buf[:2])
-					require.ErrorIs(t, err, io.ErrShortBuffer)
-					require.Zero(t, n)
-					n, err = b.ReadMessage(buf)
-					require.NoError(t, err)
-					require.Equal(t, "rst", string(buf[:n]))
-					n, err = b.Read(buf[:2])
-					require.NoError(t, err)
-					require.Equal(t, "se", string(buf[:n]))
-					n, err = b.Read(buf)
-					require.NoError(t, err)
-					require.Equal(t, "condthird", string(buf[:n]))
-				}
-				_, err = b.Read(buf)
-				require.ErrorIs(t, err, net.ErrClosed)
-				_, err = b.ReadMessage(buf)
-				require.ErrorIs(t, err, net.ErrClosed)
-				require.Zero(t, b.Stats().Held)
-				compat.Set(b, compat.Customs{}) // nothing any more
-			})
-		}
+			}
+			time.Sleep(time.Second)
+			_, err := io.ReadFull(b, make([]byte, 2))
+			require.NoError(t, err)
+			require.Equal(t, [][]byte{[]byte("rst"), []byte("second"), []byte("third")}, received(b))
+			_, _ = a.Write([]byte("too late"))
+			time.Sleep(time.Minute)
+			buf := make([]byte, 100)
+			_, err = b.Read(buf)
+			require.ErrorIs(t, err, net.ErrClosed)
+			_, err = b.ReadMessage(buf)
+			require.ErrorIs(t, err, net.ErrClosed)
+			require.Zero(t, b.Stats().Held)
+			require.Empty(t, received(b), "once")
+		})
 	}
-	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
-		compat.Set(b, compat.Customs{ReadAfterClose: true})
+	pair(t, nil, compat.Options{}, func(t *testing.T, a, b *kcp.Conn) {
 		_, err := a.Write([]byte("data"))
 		require.NoError(t, err)
 		require.NoError(t, a.SetLinger(0))
 		require.NoError(t, a.Close()) // the session ends before b closes it
 		time.Sleep(time.Second)
-		require.NoError(t, b.Close())
-		got := make([]byte, 4)
-		_, err = io.ReadFull(b, got)
-		require.NoError(t, err)
-		require.Equal(t, "data", string(got))
+		require.Equal(t, [][]byte{[]byte("data")}, received(b))
 	})
-	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
-		compat.Set(b, compat.Customs{ReadAfterClose: true})
+	pair(t, nil, compat.Options{}, func(t *testing.T, a, b *kcp.Conn) {
 		_, err := a.Write([]byte("data"))
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		require.NoError(t, b.Abort())
-		_, err = b.Read(make([]byte, 4))
-		require.ErrorIs(t, err, net.ErrClosed)
+		require.Empty(t, received(b))
 	})
 }
 
 // Data, and the end of the session, come before a deadline that has passed.
 func TestDataBeforeDeadline(t *testing.T) {
 	for _, late := range []bool{false, true} {
-		pair(t, &kcp.Config{WriteBuffer: 4096}, func(t *testing.T, a, b *kcp.Conn) {
-			compat.Set(a, compat.Customs{DataBeforeDeadline: late})
-			compat.Set(b, compat.Customs{DataBeforeDeadline: late})
+		o := compat.Options{DataBeforeDeadline: late}
+		pair(t, &kcp.Config{WriteBuffer: 4096}, o, func(t *testing.T, a, b *kcp.Conn) {
 			expect := func(err error) {
 				t.Helper()
 				if late {
@@ -224,9 +204,9 @@ func TestDataBeforeDeadline(t *testing.T) {
 }
 
 // A Write that has begun takes all, although its deadline has passed.
-func TestCustomsTogether(t *testing.T) {
-	pair(t, &kcp.Config{SendWindow: 32}, func(t *testing.T, a, _ *kcp.Conn) {
-		compat.Set(a, compat.Customs{SegmentBound: true, DataBeforeDeadline: true})
+func TestOptionsTogether(t *testing.T) {
+	o := compat.Options{SegmentBound: true, DataBeforeDeadline: true}
+	pair(t, &kcp.Config{SendWindow: 32}, o, func(t *testing.T, a, _ *kcp.Conn) {
 		require.NoError(t, a.SetWriteDeadline(time.Now().Add(-1)))
 		n, err := a.Write(make([]byte, 300_000))
 		require.NoError(t, err)
@@ -236,16 +216,19 @@ func TestCustomsTogether(t *testing.T) {
 	})
 }
 
-// Validated is called at once for a session whose peer's address is validated, and
-// not again. Module kcpgo tests the others.
+// Options.Validated is called once for an accepted session, and not for a dialled one.
+// Module kcpgo tests peers that validate their addresses later.
 func TestValidated(t *testing.T) {
-	pair(t, nil, func(t *testing.T, a, b *kcp.Conn) {
-		calls := 0
-		compat.Set(b, compat.Customs{Validated: func() { calls++ }})
-		require.Equal(t, 1, calls)
+	var calls []*kcp.Conn
+	o := compat.Options{Validated: func(c *kcp.Conn) {
+		calls = append(calls, c)
+	}}
+	pair(t, nil, o, func(t *testing.T, a, b *kcp.Conn) {
+		require.True(t, compat.Validated(b))
 		require.True(t, returned(write(a, []byte("more"))))
 		_, err := b.Read(make([]byte, 4))
 		require.NoError(t, err)
-		require.Equal(t, 1, calls)
+		synctest.Wait()
+		require.Equal(t, []*kcp.Conn{b}, calls)
 	})
 }

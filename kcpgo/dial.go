@@ -71,7 +71,7 @@ func NewConn3(convid uint32, raddr net.Addr, block BlockCrypt, dataShards, parit
 // session leaves conn alone from Close on. Until then nothing else may read from
 // conn. A read error that does not pass ends the session.
 func NewConn4(convid uint32, raddr net.Addr, block BlockCrypt, dataShards, parityShards int, ownConn bool, conn net.PacketConn) (*UDPSession, error) {
-	port, err := openPort(block, dataShards, parityShards, ownConn, conn)
+	port, err := openPort(block, dataShards, parityShards, ownConn, conn, nil)
 	if err != nil {
 		return nil, err
 	}

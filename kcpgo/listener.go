@@ -9,6 +9,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 )
 
 // Listener accepts the sessions that peers open on a socket. It is a
@@ -79,22 +80,19 @@ func ServeConn(block BlockCrypt, dataShards, parityShards int, conn net.PacketCo
 }
 
 func serve(block BlockCrypt, dataShards, parityShards int, own bool, pc net.PacketConn) (*Listener, error) {
-	p, err := openPort(block, dataShards, parityShards, own, pc)
-	if err != nil {
-		return nil, err
-	}
-	listener, err := p.endpoint.Listen()
-	if err != nil {
-		_ = p.shut()
-		return nil, err
-	}
 	l := &Listener{
-		port:     p,
-		listener: listener,
 		accepted: make(chan *UDPSession, acceptBacklog),
 		died:     make(chan struct{}),
 		moved:    make(chan struct{}),
 		sessions: make(map[addressKey][]*UDPSession),
+	}
+	var err error
+	if l.port, err = openPort(block, dataShards, parityShards, own, pc, l.validated); err != nil {
+		return nil, err
+	}
+	if l.listener, err = l.port.endpoint.Listen(); err != nil {
+		_ = l.port.shut()
+		return nil, err
 	}
 	go l.run()
 	return l, nil
@@ -128,6 +126,9 @@ func (l *Listener) run() {
 // take makes a session of c.
 func (l *Listener) take(c *engine.Conn) *UDPSession {
 	s := newSession(c, l.port, c.RemoteAddr(), l)
+	if compat.Validated(c) { // validated may have come before s
+		l.settle(s)
+	}
 	if l.port.fec {
 		s.handleOOB(nil)
 	}
@@ -141,6 +142,21 @@ func (l *Listener) add(s *UDPSession) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.sessions[key] = append(l.sessions[key], s)
+}
+
+// validated settles the session of c, unless take has yet to make it.
+func (l *Listener) validated(c *engine.Conn) {
+	l.mu.Lock()
+	var s *UDPSession
+	for _, of := range l.sessions[keyOf(c.RemoteAddr())] {
+		if of.conn == c {
+			s = of
+		}
+	}
+	l.mu.Unlock()
+	if s != nil {
+		l.settle(s)
+	}
 }
 
 // settle ends the sessions of an address that are older than s, as the peer has

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	engine "github.com/arqnet/kcp"
+	"github.com/arqnet/kcp/compat"
 )
 
 // port is a socket with the engine's endpoint on it.
@@ -25,7 +26,9 @@ type port struct {
 var errNoSocket = errors.New("kcp: no net.PacketConn")
 
 // openPort starts an endpoint on pc.
-func openPort(block BlockCrypt, dataShards, parityShards int, own bool, pc net.PacketConn) (*port, error) {
+// validated is called when the peer of a session has validated its address; nil: nothing
+// is.
+func openPort(block BlockCrypt, dataShards, parityShards int, own bool, pc net.PacketConn, validated func(*engine.Conn)) (*port, error) {
 	if pc == nil {
 		return nil, errNoSocket
 	}
@@ -34,6 +37,7 @@ func openPort(block BlockCrypt, dataShards, parityShards int, own bool, pc net.P
 	if err != nil {
 		return nil, err
 	}
+	compat.Set(e, compat.Options{SegmentBound: true, DataBeforeDeadline: true, Validated: validated})
 	p := &port{pc: pc, own: own, endpoint: e, fec: config.FEC != engine.FEC{}}
 	if config.Cipher != nil {
 		head, tail := config.Cipher.Overhead()

@@ -27,16 +27,16 @@ type UDPSession struct {
 	rest    []byte     // of a message that was longer than the slice it was read into
 	large   *[]byte    // what rest is a part of; of buffers; nil: nothing
 	writing sync.Mutex // held by WriteBuffers
+
+	keeping sync.Mutex // guards kept; after reading
+	kept    [][]byte   // what had arrived before Close, to be read
 }
 
 func newSession(c *engine.Conn, p *port, remote net.Addr, l *Listener) *UDPSession {
 	s := &UDPSession{conn: c, port: p, remote: remote, l: l}
-	customs := compat.Customs{SegmentBound: true, ReadAfterClose: true, DataBeforeDeadline: true}
 	if l != nil {
 		l.add(s)
-		customs.Validated = func() { l.settle(s) }
 	}
-	compat.Set(c, customs)
 	return s
 }
 
@@ -63,6 +63,9 @@ func (s *UDPSession) Read(b []byte) (n int, err error) {
 		n, err = s.conn.Read(b)
 	default:
 		n, err = s.readMessage(b)
+	}
+	if errors.Is(err, net.ErrClosed) {
+		n, err = s.readKept(b, err)
 	}
 	atomic.AddUint64(&DefaultSnmp.BytesReceived, uint64(n))
 	meters.touch()
@@ -103,6 +106,29 @@ func (s *UDPSession) keep(rest []byte, large *[]byte) {
 		s.rest, s.large = nil, nil
 		recycle(large)
 	}
+}
+
+// readKept reads what Close has kept. If that is nothing, it returns err. s.reading is
+// held.
+func (s *UDPSession) readKept(b []byte, err error) (n int, _ error) {
+	s.keeping.Lock()
+	defer s.keeping.Unlock()
+	for len(s.kept) > 0 {
+		m := copy(b[n:], s.kept[0])
+		n += m
+		if m < len(s.kept[0]) {
+			s.kept[0] = s.kept[0][m:]
+			return n, nil
+		}
+		s.kept = s.kept[1:]
+		if n > 0 && !s.settings.stream.Load() {
+			return n, nil
+		}
+	}
+	if n > 0 {
+		return n, nil
+	}
+	return 0, err
 }
 
 // buffers holds buffers for messages and for writes that are joined.
@@ -188,7 +214,9 @@ func (s *UDPSession) Close() error {
 		return errClosed
 	}
 	DefaultSnmp.closed()
-	_ = s.conn.Close() // it goes on in the background
+	s.keeping.Lock()
+	s.kept, _ = compat.Close(s.conn) // it goes on in the background
+	s.keeping.Unlock()
 	switch {
 	case s.l != nil:
 		s.l.forget(s)

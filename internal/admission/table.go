@@ -148,7 +148,7 @@ func (t *Table[S]) Move(s *S, key Key) bool {
 	return true
 }
 
-// BindFEC takes note that the peer of s sends FEC. Parity names no conversation,
+// BindFEC records that the peer of s sends FEC. Parity names no conversation,
 // so it is used only while its address has one such session. Together with data
 // of another session, recovery would yield packets that were never sent. Some
 // would look real: a field that all packets of a session share may come out of

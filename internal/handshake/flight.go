@@ -119,7 +119,7 @@ func (x *Exchange) clearSignals() []Signal {
 	return s
 }
 
-// Skip takes note that this packet must not be sent now. It reports whether to ask
+// Skip records that this packet must not be sent now. It reports whether to ask
 // for another one.
 func (x *Exchange) Skip() bool {
 	x.owes &^= x.out.clears

@@ -234,7 +234,7 @@ func (x *Exchange) alerted(s Signal, r *Result) {
 	x.fail(r, err, true)
 }
 
-// Prove takes note that a packet under the application keys has arrived.
+// Prove records that a packet under the application keys has arrived.
 func (x *Exchange) Prove() { x.proven = true }
 
 // IsCrypto reports whether a packet under the application keys is of the handshake:

@@ -67,7 +67,7 @@ func (s *Stream) Peek(n int) (offset uint32, b []byte) {
 	return s.sent, rest[:min(n, len(rest))]
 }
 
-// Sent takes note that the first n bytes of Peek were sent.
+// Sent records that the first n bytes of Peek were sent.
 func (s *Stream) Sent(n int) {
 	s.sent += uint32(n)
 	s.high = max(s.high, s.sent)

@@ -112,7 +112,7 @@ func (d *demands) advance(passed uint32) {
 	}
 }
 
-// Due takes note that a batch of n bytes has arrived. It reports whether it is time
+// Due records that a batch of n bytes has arrived. It reports whether it is time
 // to look at the socket's receive buffer, and to call Look.
 func (i *Budget) Due(n int, now time.Duration) bool {
 	i.bytes += n

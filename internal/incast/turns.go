@@ -116,7 +116,7 @@ func (t *Turns[S]) Set(budget, equal, rate, buffer int, possible bool) {
 	t.quantum, t.equal, t.most = quantum, equal, min(max(budget/quantum, 2), maxTurns)
 }
 
-// Arrived takes note that n segments have arrived from the session's peer. It
+// Arrived records that n segments have arrived from the session's peer. It
 // returns the window to advertise. ok is not set if no turns are taken. The
 // lock of the session is held.
 func (t *Turns[S]) Arrived(c *S, n int, now time.Duration) (g Grant, ok bool) {
@@ -314,7 +314,7 @@ func (t *Turns[S]) armLocked() {
 	t.timer = time.AfterFunc(turnLimit, t.wake)
 }
 
-// Woken takes note that wake was called.
+// Woken records that wake was called.
 func (t *Turns[S]) Woken() {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -29,7 +29,7 @@ type Protection interface {
 	// does not open is destroyed.
 	Open(p *Packet) error
 
-	// Fresh judges an opened packet. take takes note that it has arrived;
+	// Fresh judges an opened packet. take records that it has arrived;
 	// otherwise it is only looked at.
 	Fresh(p *Packet, take bool) Verdict
 

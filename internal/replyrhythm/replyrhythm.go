@@ -41,14 +41,14 @@ type Rhythm struct {
 	lossy  bool   // something was lost since Streak was last reached
 }
 
-// Arrived takes note of new data.
+// Arrived records new data.
 func (r *Rhythm) Arrived(now uint32) {
 	if !r.Open {
 		r.Open, r.since = true, now
 	}
 }
 
-// Replied takes note of data that is sent for the first time.
+// Replied records data that is sent for the first time.
 func (r *Rhythm) Replied(now uint32) {
 	if !r.Open {
 		return
@@ -114,7 +114,7 @@ func (r *Rhythm) Announcement() uint8 {
 	return r.Hold
 }
 
-// Alone takes note that an ACK leaves without new data.
+// Alone records that an ACK leaves without new data.
 func (r *Rhythm) Alone(now uint32) {
 	if r.Waits && r.Open && int32(now-r.since) >= int32(r.Hold) {
 		r.paused()

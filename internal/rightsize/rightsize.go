@@ -21,7 +21,7 @@ type Meter struct {
 // half; if most round trips have a loss that a reader waits for, up to two.
 const trips = 2
 
-// Read takes note that n bytes were read out of a buffer of size bytes, and
+// Read records that n bytes were read out of a buffer of size bytes, and
 // reports whether the buffer should be doubled: half of it was read within two
 // round trips. So data that nobody reads lets no buffer grow. rtt is the
 // round-trip time; 0 means that it is not known.
@@ -45,7 +45,7 @@ func (m *Meter) Early(used, size int) bool {
 	return m.doubled(used > size/2 && m.all >= size/2)
 }
 
-// doubled takes note that the buffer is to be doubled, if now is set, which it returns.
+// doubled records that the buffer is to be doubled, if now is set, which it returns.
 func (m *Meter) doubled(now bool) bool {
 	if now {
 		m.all = 0

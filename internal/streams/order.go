@@ -188,7 +188,7 @@ func (s *Stream) inputAbandon(h *Header) {
 	}
 }
 
-// noteAbandoned drops message mid, of which nothing more is sent, and takes note of
+// noteAbandoned drops message mid, of which nothing more is sent, and records
 // that. If nothing of it has arrived, SegmentCost is set aside for what will, in
 // its place if nothing else: the sender has counted that, so the credit bounds the
 // notes. It reports false if the stream was reset because of it.

@@ -35,7 +35,7 @@ func (t *Table) AbandonedUpTo(tag *Tag) (mid serial.Number, ok bool) {
 	return s.out.mid - 1, true
 }
 
-// Acked takes note that a segment of tag was acknowledged.
+// Acked records that a segment of tag was acknowledged.
 func (t *Table) Acked(tag *Tag) {
 	m := tag.message
 	if m == nil || t.failed {
@@ -55,7 +55,7 @@ func (t *Table) Acked(tag *Tag) {
 	}
 }
 
-// GivenUp takes note that the lifetime or the retransmissions of tag are used up.
+// GivenUp records that the lifetime or the retransmissions of tag are used up.
 func (t *Table) GivenUp(tag *Tag) {
 	if m := tag.message; m != nil && !t.failed {
 		m.stream.abandon(m)
@@ -75,7 +75,7 @@ func (s *Stream) abandon(m *message) {
 	s.table.sched.update(s)
 }
 
-// drop takes note that m is given up.
+// drop records that m is given up.
 func (s *Stream) drop(m *message) {
 	m.Abandoned = true
 	s.table.host.Finish(&m.Tag, ErrAbandoned)
@@ -100,7 +100,7 @@ func (s *Stream) Purge() {
 	}
 }
 
-// awaitExpiry takes note of when the first waiting message of s expires. s is not
+// awaitExpiry records when the first waiting message of s expires. s is not
 // sendable: it waits for credit, which may never come.
 func (s *Stream) awaitExpiry() {
 	o, t := &s.out, s.table

@@ -348,7 +348,7 @@ func (s *Stream) taken() {
 	s.consumed(cost)
 }
 
-// consumed takes note that the application has a message of this cost. The buffer has
+// consumed records that the application has a message of this cost. The buffer has
 // its full size from the first time on.
 func (s *Stream) consumed(cost int) {
 	s.in.window = max(s.in.window, s.table.limits.ReceiveBuffer)

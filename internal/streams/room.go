@@ -50,7 +50,7 @@ func (s *Stream) waiting(n int) {
 	}
 }
 
-// credited takes note whether the stream has credit for some of what waits.
+// credited records whether the stream has credit for some of what waits.
 func (s *Stream) credited(ready bool) {
 	if ready == s.out.ready {
 		return

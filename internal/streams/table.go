@@ -342,7 +342,7 @@ func (t *Table) shrink() {
 	t.streams = streams
 }
 
-// read takes note that nothing of s waits to be read any more.
+// read records that nothing of s waits to be read any more.
 func (t *Table) read(s *Stream) {
 	if delete(t.unread, s.id); len(t.unread) == 0 {
 		t.unread = nil

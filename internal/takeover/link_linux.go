@@ -212,7 +212,7 @@ func (l *Link) fill(b []byte) error {
 	return nil
 }
 
-// keep takes note of descriptors that have arrived.
+// keep records descriptors that have arrived.
 func (l *Link) keep(rights []byte) error {
 	messages, err := unix.ParseSocketControlMessage(rights)
 	if err != nil {

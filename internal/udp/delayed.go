@@ -27,7 +27,7 @@ var (
 // IsDelayed reports whether the process lacks processor time.
 func IsDelayed() bool { return delayed.Load() }
 
-// Delayed takes note that a timer of the process was late by d. Callers call it for
+// Delayed records that a timer of the process was late by d. Callers call it for
 // all their timers.
 func Delayed(d time.Duration) {
 	switch {

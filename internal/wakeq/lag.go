@@ -25,7 +25,7 @@ const LagTime = 10 * time.Second
 // lagBuckets is the number of buckets. The last one is for a lag of 8 s and more.
 const lagBuckets = 24
 
-// Record takes note of a wake-up at the time now, since the epoch, that was late by d.
+// Record records a wake-up at the time now, since the epoch, that was late by d.
 func (l *Lag) Record(d, now time.Duration) {
 	l.advance(now)
 	d = max(d, 0)

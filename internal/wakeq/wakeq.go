@@ -225,7 +225,7 @@ func (q *Queue[T]) takeDue(stayed bool) (due []T, late time.Duration) {
 	return due, late
 }
 
-// recordLocked takes note that the timer was late by d.
+// recordLocked records that the timer was late by d.
 func (q *Queue[T]) recordLocked(d, now time.Duration) {
 	if q.lag == nil {
 		q.lag = new(Lag)
