@@ -56,25 +56,18 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 		switch {
 		case err == nil && w.n < len(w.b):
 			c.writePackets() // these segments are on their way before the next
-		case err == ErrWouldBlock && w.waits:
-			c.awaitRoom(s, w.half)
-		case err == nil, err == ErrWouldBlock:
+		case err == nil, err == ErrWouldBlock && !w.waits:
 			return w.n, err
+		case err == ErrWouldBlock && s == nil:
+			c.io.canWrite.Wait()
+		case err == ErrWouldBlock:
+			line := s.state.Wait(w.half)
+			c.waitStreamLocked(&s.canWrite, s.rank()+1)
+			line.Done()
 		default:
 			return w.n, c.opError("write", err)
 		}
 	}
-}
-
-// awaitRoom waits until there may be room, or a reason to fail.
-func (c *Conn) awaitRoom(s *Stream, half streams.Half) {
-	if s == nil {
-		c.io.canWrite.Wait()
-		return
-	}
-	line := s.state.Wait(half)
-	c.waitStreamLocked(&s.canWrite, s.rank()+1)
-	line.Done()
 }
 
 // endWritingLocked ends a call that has locked writing, of s or of the session. A write
