@@ -15,6 +15,8 @@ FUZZ     = .:FuzzSegment ./internal/streams:FuzzStreams ./internal/streams:FuzzS
            ./fuzz:FuzzInput ./fuzz:FuzzLink \
            ./crypt:FuzzOpen ./crypt:FuzzSeal ./internal/fec:FuzzDecode ./internal/fec:FuzzRoundTrip \
            ./netsim:FuzzLinkConserves ./qlog:FuzzRead
+# The same of the module tunnel.
+FUZZ_TUNNEL = .:FuzzSocks .:FuzzSocksPacket .:FuzzHello .:FuzzUsers .:FuzzRules ./kcptun:FuzzCompressed ./cmd/kcptunnel:FuzzFileOfKcptun ./cmd/kcptunnel:FuzzConfigFile
 FUZZTIME ?= 10m
 
 # What is specific to Linux is left out on all others, so one of them shows most.
@@ -132,8 +134,8 @@ observe-test:
 observe-rules:
 	@command -v promtool >/dev/null || \
 		{ apt-get update && apt-get install -y --no-install-recommends prometheus; }
-	promtool check rules observe/prometheus/kcp.rules.yml
-	promtool test rules observe/prometheus/kcp.rules_test.yml
+	promtool check rules observe/prometheus/kcp.rules.yml observe/prometheus/kcptunnel.rules.yml
+	promtool test rules observe/prometheus/kcp.rules_test.yml observe/prometheus/kcptunnel.rules_test.yml
 
 # Debian's package kcptun is the other end of some tests, if it is installed.
 tunnel-test:
@@ -207,6 +209,10 @@ schedules:
 fuzz:
 	@for f in $(FUZZ); do \
 		echo "== $$f for $(FUZZTIME)"; \
+		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
+	done
+	@cd tunnel && for f in $(FUZZ_TUNNEL); do \
+		echo "== tunnel/$$f for $(FUZZTIME)"; \
 		$(GO) test -run '^$$' -fuzz "^$${f#*:}$$" -fuzzminimizetime 100x -fuzztime $(FUZZTIME) $${f%%:*} || exit 1; \
 	done
 

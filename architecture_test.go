@@ -231,7 +231,7 @@ func TestArchitectureText(t *testing.T) {
 	}
 	for _, name := range regexp.MustCompile(`\b[a-z]+[a-z_]*\.go\b`).FindAllString(text, -1) {
 		found := false
-		for _, pattern := range []string{name, "*/" + name, "internal/*/" + name} {
+		for _, pattern := range []string{name, "*/" + name, "internal/*/" + name, "tunnel/internal/*/" + name} {
 			matches, err := filepath.Glob(pattern)
 			require.NoError(t, err)
 			found = found || len(matches) > 0

@@ -18,6 +18,9 @@ func (s *Endpoints) Describe(to chan<- *prometheus.Desc) {
 		to <- m.desc()
 	}
 	to <- rttDesc()
+	to <- queueingDesc()
+	to <- sendingDesc()
+	to <- lossyDesc()
 }
 
 // Collect implements prometheus.Collector. It takes the lock of each session for
@@ -33,7 +36,10 @@ func (s *Endpoints) Collect(to chan<- prometheus.Metric) {
 		for _, m := range metrics() {
 			m.collect(n.Name, &stats, &totals, to)
 		}
-		collectRTT(n.Name, rtts(n.Endpoint), to)
+		rtt, queueing := rtts(n.Endpoint)
+		collectShares(rttDesc(), n.Name, rtt, to)
+		collectShares(queueingDesc(), n.Name, queueing, to)
+		s.losses.of(n.Endpoint).collect(n.Name, to)
 	}
 }
 
@@ -70,20 +76,30 @@ func (m *metric) collect(endpoint string, s *kcp.EndpointStats, t *kcp.SessionTo
 	}
 }
 
-// rtts returns the round-trip times of up to maxRTTs sessions that have one,
-// sorted.
-func rtts(e *kcp.Endpoint) (all []time.Duration) {
+// rtts returns the round-trip times of up to maxRTTs sessions that have one, and by how
+// much they exceed the shortest of the path, both sorted.
+func rtts(e *kcp.Endpoint) (all, queueing []time.Duration) {
 	looked := 0
 	for c := range e.Sessions() {
 		if looked++; looked > maxRTTs {
 			break
 		}
-		if rtt := c.Stats().RTT; rtt > 0 {
-			all = append(all, rtt)
+		stats := c.Stats()
+		if stats.RTT > 0 {
+			all = append(all, stats.RTT)
+		}
+		if stats.RTT > 0 && stats.RTTMin > 0 {
+			queueing = append(queueing, max(stats.RTT-stats.RTTMin, 0))
 		}
 	}
 	slices.Sort(all)
-	return all
+	slices.Sort(queueing)
+	return all, queueing
+}
+
+func queueingDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcp_session_queueing_seconds", "By how much the round-trip time of the open sessions, of the first 10000, exceeds the shortest of "+
+		"their paths, mostly in queues: the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
 }
 
 func rttDesc() *prometheus.Desc {
@@ -91,8 +107,8 @@ func rttDesc() *prometheus.Desc {
 		"the share of them that the label says has no more.", []string{"endpoint", "share"}, nil)
 }
 
-// collectRTT writes quantiles of the sorted round-trip times.
-func collectRTT(endpoint string, all []time.Duration, to chan<- prometheus.Metric) {
+// collectShares writes quantiles of sorted times.
+func collectShares(desc *prometheus.Desc, endpoint string, all []time.Duration, to chan<- prometheus.Metric) {
 	if len(all) == 0 {
 		return
 	}
@@ -101,6 +117,6 @@ func collectRTT(endpoint string, all []time.Duration, to chan<- prometheus.Metri
 		share float64
 	}{{"0.5", 0.5}, {"0.9", 0.9}, {"0.99", 0.99}, {"1", 1}} {
 		i := min(int(q.share*float64(len(all))), len(all)-1)
-		to <- prometheus.MustNewConstMetric(rttDesc(), prometheus.GaugeValue, all[i].Seconds(), endpoint, q.label)
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, all[i].Seconds(), endpoint, q.label)
 	}
 }

@@ -21,7 +21,8 @@ import (
 // Endpoints is a set of endpoints to observe. It is a prometheus.Collector. The
 // zero value is empty and ready. All methods are safe for concurrent use.
 type Endpoints struct {
-	set livepage.Set
+	set    livepage.Set
+	losses losses
 }
 
 // Add adds an endpoint under a name, which should differ from that of the
@@ -29,6 +30,11 @@ type Endpoints struct {
 // returns removes the endpoint, which is not done by closing it. To add one that
 // is in the set already does nothing, and nor does that function then.
 func (s *Endpoints) Add(name string, e *kcp.Endpoint) (remove func()) { return s.set.Add(name, e) }
+
+// NameSessions has f say whose a session is, such as the name of a user who has logged
+// in, for the page. An empty string is no name. f is called while somebody looks, at
+// any time, and for all sessions if they are filtered: it should be fast.
+func (s *Endpoints) NameSessions(f func(c *kcp.Conn) string) { s.set.NameSessions(f) }
 
 // Handler returns the page, with a table of endpoints and sessions, and charts
 // of the rate, round-trip time, losses, window and queue of one of them. Mount
@@ -41,7 +47,7 @@ func (s *Endpoints) Add(name string, e *kcp.Endpoint) (remove func()) { return s
 // The figures behind it are JSON under the name stats.json beside the page, with
 // the parameters sort (rate, rtt, sent, received, retransmits, inflight, queue,
 // held or drops; the largest first), n (sessions, up to 500; 50 by default),
-// offset, q (part of an address or conversation id) and session (the id of one
+// offset, q (part of an address, conversation id or name) and session (the id of one
 // session to show in full).
 //
 // All requests share a snapshot of the sessions, which is taken at most every

@@ -88,6 +88,7 @@ func TestCollector(t *testing.T) {
 			`kcp_payload_sent_bytes_total{endpoint="client"} 90000`,
 			`kcp_payload_received_bytes_total{endpoint="server"} 90000`,
 			`kcp_session_rtt_seconds{endpoint="client",share="0.5"} 0.02`,
+			`kcp_session_queueing_seconds{endpoint="client",share="0.5"} 0`,
 		} {
 			has(t, out, want)
 		}

@@ -175,7 +175,10 @@ func TestRulesByPromtool(t *testing.T) {
 	if err != nil {
 		t.Skip("promtool is not installed (Debian: apt-get install prometheus)")
 	}
-	for _, args := range [][]string{{"check", "rules", "kcp.rules.yml"}, {"test", "rules", "kcp.rules_test.yml"}} {
+	for _, args := range [][]string{
+		{"check", "rules", "kcp.rules.yml"}, {"test", "rules", "kcp.rules_test.yml"},
+		{"check", "rules", "kcptunnel.rules.yml"}, {"test", "rules", "kcptunnel.rules_test.yml"},
+	} {
 		cmd := exec.Command(promtool, args...)
 		cmd.Dir = "prometheus"
 		out, err := cmd.CombinedOutput()

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -69,6 +70,8 @@ type ClientConfig struct {
 	KCP *kcp.Config
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
+
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 // Client is the end of a tunnel that connects to servers. All methods are safe for
@@ -78,6 +81,18 @@ type Client struct {
 	log      *slog.Logger
 	settings *kcp.Config
 	pool     pool
+	account  *account
+	serving  sync.WaitGroup // sessions of Run
+	// listening counts the sessions through which servers listen.
+	listening map[listened]*atomic.Int32
+
+	certificate atomic.Pointer[tls.Certificate] // nil: there is none
+}
+
+// listened is a remote at a server.
+type listened struct {
+	server string
+	remote Remote
 }
 
 // NewClient returns a client. It does nothing before Run.
@@ -85,6 +100,8 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	c := &Client{config: *config, log: config.Logger}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
+	} else {
+		c.log = queued(c.log)
 	}
 	if len(config.Servers) == 0 {
 		return nil, errors.New("tunnel: there is no server")
@@ -128,6 +145,14 @@ func NewClient(config *ClientConfig) (*Client, error) {
 	}); err != nil {
 		return nil, err
 	}
+	c.account = newAccount(c.config.UDPTimeout)
+	c.log = c.account.records.limited(c.log)
+	c.listening = make(map[listened]*atomic.Int32)
+	for _, server := range c.config.Servers {
+		for _, r := range c.config.Remotes {
+			c.listening[listened{server, r}] = new(atomic.Int32)
+		}
+	}
 	c.settings = c.kcpSettings()
 	if err := c.settings.Validate(); err != nil {
 		return nil, err
@@ -148,7 +173,7 @@ func (c *Client) kcpSettings() *kcp.Config {
 		s.Redundancy = defaultRedundancy
 	}
 	if s.KeepAlive == 0 {
-		s.KeepAlive = 10 * time.Second
+		s.KeepAlive = defaultKeepAlive
 	}
 	t := &tls.Config{
 		NextProtos: []string{protocol},
@@ -157,7 +182,9 @@ func (c *Client) kcpSettings() *kcp.Config {
 		ServerName: c.config.ServerName,
 	}
 	if c.config.Certificate != nil {
-		t.Certificates = []tls.Certificate{*c.config.Certificate}
+		c.certificate.Store(c.config.Certificate)
+		warnOfTime(c.log, c.config.Certificate)
+		t.GetClientCertificate = c.clientCertificate
 	}
 	if len(c.config.Fingerprints) > 0 {
 		t.VerifyConnection = pin(c.config.Fingerprints)
@@ -165,6 +192,26 @@ func (c *Client) kcpSettings() *kcp.Config {
 	}
 	s.TLS = t
 	return &s
+}
+
+// clientCertificate returns what the client shows to a server, if that knows one of its
+// authorities.
+func (c *Client) clientCertificate(asked *tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if own := c.certificate.Load(); asked.SupportsCertificate(own) == nil {
+		return own, nil
+	}
+	return new(tls.Certificate), nil
+}
+
+// SetCertificate puts another certificate in the place of that of ClientConfig, which has
+// to have one. Servers see it in new sessions.
+func (c *Client) SetCertificate(certificate *tls.Certificate) error {
+	if c.certificate.Load() == nil || certificate == nil {
+		return errors.New("tunnel: the client has no certificate to replace")
+	}
+	warnOfTime(c.log, certificate)
+	c.certificate.Store(certificate)
+	return nil
 }
 
 // Status returns what there is now.
@@ -210,6 +257,7 @@ func (c *Client) Run(ctx context.Context) error {
 		l.close()
 	}
 	running.Wait()
+	c.serving.Wait()
 	return err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"sync"
 	"time"
@@ -50,6 +51,7 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 			}
 			at = l.tcp.Addr()
 		}
+		at = withZone(at, r.Listen)
 		all = append(all, l)
 		c.log.Info("listening", "remote", r, "address", at)
 		if f := c.config.Listening; f != nil {
@@ -57,6 +59,23 @@ func (c *Client) listenAll(ctx context.Context) (all []*local, err error) {
 		}
 	}
 	return all, nil
+}
+
+// withZone returns an address with the zone of what was asked for: Linux leaves it out
+// of the address of a socket that listens.
+func withZone(at net.Addr, asked string) net.Addr {
+	host, _, _ := net.SplitHostPort(asked) // ParseRemote has looked at it
+	a, err := netip.ParseAddr(host)
+	if err != nil || a.Zone() == "" {
+		return at
+	}
+	switch at := at.(type) {
+	case *net.TCPAddr:
+		return &net.TCPAddr{IP: at.IP, Port: at.Port, Zone: a.Zone()}
+	case *net.UDPAddr:
+		return &net.UDPAddr{IP: at.IP, Port: at.Port, Zone: a.Zone()}
+	}
+	return at
 }
 
 // close closes the socket.
@@ -74,7 +93,7 @@ func (l *local) serve(ctx context.Context) {
 	c := l.client
 	switch {
 	case l.remote.UDP:
-		f := front{pc: l.udp, log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+		f := front{pc: l.udp, log: c.log.With("target", l.remote.Target), open: func(string) (*session, *kcp.Stream, error) {
 			return c.openNow(ctx, l.remote.opening())
 		}}
 		f.serve()
@@ -89,13 +108,14 @@ func (l *local) serve(ctx context.Context) {
 		})
 	default:
 		accept(l.tcp, c.log, func(conn *net.TCPConn) {
-			if err := c.forward(ctx, conn, l.remote.opening()); err != nil {
-				var why refusal
-				if errors.As(err, &why) && why != codeGone {
-					c.log.Warn("connection refused", "target", l.remote.Target, "error", err)
-				} else {
-					c.log.Debug("connection ended", "target", l.remote.Target, "error", err)
-				}
+			began := time.Now()
+			err := c.forward(ctx, conn, l.remote.opening())
+			log := c.log.With("target", l.remote.Target, "from", conn.RemoteAddr())
+			var why refusal
+			if errors.As(err, &why) && why != codeGone {
+				log.Warn("connection refused", "error", err)
+			} else {
+				log.Debug("connection ended", since(began), cause(err))
 			}
 		})
 	}

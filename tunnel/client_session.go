@@ -2,6 +2,8 @@ package tunnel
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -37,7 +39,7 @@ func (e *HelloError) Error() string {
 	case helloForbidden:
 		return fmt.Sprintf("the server does not allow %s", printable(e.Value))
 	case helloAttempts:
-		return fmt.Sprintf("too many attempts from this address have failed: the server looks at none for %s", printable(e.Value))
+		return fmt.Sprintf("too many attempts of this user from this address have failed: the server looks at none for %s", printable(e.Value))
 	}
 	return fmt.Sprintf("the server turns the client away (%s)", printable(e.Code))
 }
@@ -53,7 +55,9 @@ func printable(s string) string {
 // serverAt is a session with a server at the client.
 type serverAt struct {
 	session
-	client *Client
+	client  *Client
+	way     way
+	leaving chan struct{} // closed when the server asks for another session
 
 	mu      sync.Mutex
 	reverse map[uint32]Remote // by the number of the stream that asked to listen
@@ -66,12 +70,16 @@ func (c *Client) keep(ctx context.Context, w way) error {
 	log := c.log.With("server", w)
 	known := false
 	for failed := 0; ; {
+		lost := false
 		err := c.connect(ctx, w, func() {
-			known, failed = true, 0
+			known, lost, failed = true, true, 0
 			wait.Reset()
 		})
 		if ctx.Err() != nil {
 			return nil
+		}
+		if errors.Is(err, errLeaving) {
+			continue
 		}
 		failed++
 		switch {
@@ -84,8 +92,12 @@ func (c *Client) keep(ctx context.Context, w way) error {
 			}
 			return fmt.Errorf("%v: given up after %s: %w", w, retries, err)
 		}
-		pause := wait.NextBackOff()
-		log.Warn("no session", "error", err, "retry", pause.Round(time.Millisecond))
+		pause := max(wait.NextBackOff(), awayPause(err, failed))
+		what := "no session, trying again"
+		if lost {
+			what = "session lost, reconnecting"
+		}
+		log.Warn(what, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return nil
@@ -97,10 +109,34 @@ func (c *Client) keep(ctx context.Context, w way) error {
 // permanent reports whether it makes no sense to try again after err.
 func permanent(err error) bool {
 	var hello *HelloError
-	var handshake *kcp.HandshakeError
 	var address *net.AddrError
-	return errors.As(err, &hello) && helloCode(hello.Code) != helloAttempts ||
-		errors.As(err, &handshake) || errors.As(err, &address)
+	if errors.As(err, &hello) {
+		return helloCode(hello.Code) != helloAttempts
+	}
+	return TurnedAway(err) || errors.As(err, &address)
+}
+
+// TurnedAway reports whether Run has ended with err because the server has turned the
+// client away, or is not the one that it should be. A certificate that is not valid yet,
+// or no longer, does not count: the clock of either end may be wrong, or somebody forgot
+// to renew it.
+func TurnedAway(err error) bool {
+	var hello *HelloError
+	var handshake *kcp.HandshakeError
+	return errors.As(err, &hello) || errors.As(err, &handshake) && !outOfTime(handshake)
+}
+
+// alertCertificateExpired is what a server says of a client's certificate that is not
+// valid at the moment (RFC 8446 §6.2).
+const alertCertificateExpired = tls.AlertError(45)
+
+// outOfTime reports whether a handshake has failed because a certificate is not valid at
+// the moment.
+func outOfTime(err *kcp.HandshakeError) bool {
+	var invalid x509.CertificateInvalidError
+	var alert tls.AlertError
+	return errors.As(err, &invalid) && invalid.Reason == x509.Expired ||
+		err.Remote && errors.As(err, &alert) && alert == alertCertificateExpired
 }
 
 // connect opens a session on a way, and serves it to its end. It calls welcomed once
@@ -111,28 +147,100 @@ func (c *Client) connect(ctx context.Context, w way, welcomed func()) error {
 		return err
 	}
 	if err := c.hello(ctx, conn); err != nil {
-		_ = conn.Abort()
+		var away *HelloError
+		if errors.As(err, &away) { // the server has ended the session
+			_ = conn.Close()
+		} else {
+			_ = conn.Abort()
+		}
 		return err
 	}
 	welcomed()
-	if c.config.Observe != nil {
-		defer c.config.Observe(w.String(), conn.Endpoint())()
-	}
-	s := &serverAt{client: c, reverse: make(map[uint32]Remote)}
+	s := &serverAt{client: c, way: w, leaving: make(chan struct{}), reverse: make(map[uint32]Remote)}
 	s.session = session{
-		conn: conn, log: c.log.With("server", w), admit: s.admit,
-		dialTimeout: c.config.DialTimeout, udpTimeout: c.config.UDPTimeout, failed: slog.LevelWarn,
+		conn: conn, log: c.log.With("server", w), admit: s.admit, leave: sync.OnceFunc(func() { close(s.leaving) }),
+		account: c.account, dialTimeout: c.config.DialTimeout, connect: c.config.connect, failed: slog.LevelWarn,
 	}
 	s.log.Info("session begun", "address", conn.RemoteAddr())
 	c.pool.add(s)
-	err = s.serve(ctx, func(ctx context.Context) {
-		for _, r := range c.config.Remotes {
+	ended := make(chan error, 1)
+	c.serving.Go(func() { ended <- s.run(ctx) })
+	select {
+	case err := <-ended:
+		return err
+	case <-s.leaving:
+		s.log.Info("the server was upgraded: another session begins, and this one ends with its last connection")
+		return errLeaving
+	}
+}
+
+// errLeaving is why a client begins another session while there is one.
+var errLeaving = errors.New("the server was upgraded")
+
+// run serves the session to its end.
+func (s *serverAt) run(ctx context.Context) error {
+	if f := s.client.config.Observe; f != nil {
+		defer f(s.way.String(), s.conn.Endpoint())()
+	}
+	return s.serve(ctx, func(ctx context.Context) {
+		for _, r := range s.client.config.Remotes {
 			if r.Reverse {
 				s.serving.Go(func() { s.hold(ctx, r) })
 			}
 		}
-	}, func() { c.pool.remove(s) })
-	return err
+		s.serving.Go(func() { s.retire(ctx) })
+	}, func() { s.client.pool.remove(s) })
+}
+
+// isLeaving reports whether the server has asked for another session.
+func (s *serverAt) isLeaving() bool {
+	select {
+	case <-s.leaving:
+		return true
+	default:
+		return false
+	}
+}
+
+// retire ends the session when the server has asked for another one, that has begun, and
+// nothing is left of this one.
+func (s *serverAt) retire(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-s.leaving:
+	}
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for idle := 0; idle < 2; { // what has just been opened counts a little later
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if idle++; !s.idle() || !s.client.pool.replaced(s) {
+			idle = 0
+		}
+	}
+	_ = s.conn.SetLinger(shutdownTime)
+	s.close(closeLeft, "another session has taken over")
+}
+
+// idle reports whether the session carries nothing.
+func (s *serverAt) idle() bool {
+	if s.active.Load() != 0 || s.handled.Load() != 0 {
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.session.mu.Lock()
+	defer s.session.mu.Unlock()
+	for stream := range s.carry {
+		if _, listens := s.reverse[stream.ID()]; !listens {
+			return false
+		}
+	}
+	return len(s.flows) == 0
 }
 
 // hello says who the client is, and waits for the answer.
@@ -191,18 +299,47 @@ func (s *serverAt) admit(o opening) (string, error) {
 	return "", refusal(codeForbidden)
 }
 
+// maxListenWait is the longest wait before a client asks again for an address at which
+// another one listens: that may have gone.
+const maxListenWait = 2 * time.Second
+
+// listenBackOff says when to ask again to listen.
+type listenBackOff struct{ backoff.ExponentialBackOff }
+
+// listenWait returns one that begins with first, and waits most at most, or a half more.
+func listenWait(first, most time.Duration) *listenBackOff {
+	w := &listenBackOff{*backoff.NewExponentialBackOff()}
+	w.InitialInterval, w.MaxInterval, w.Multiplier = first, most, 2
+	return w
+}
+
+// next returns how long to wait after err.
+func (w *listenBackOff) next(err error) time.Duration {
+	pause := w.NextBackOff()
+	if errors.Is(err, codeInUse) || errors.Is(err, codeTaken) {
+		return min(pause, maxListenWait)
+	}
+	return pause
+}
+
+// reset begins again.
+func (w *listenBackOff) reset() { w.Reset() }
+
 // hold has the server listen for a remote, until ctx is done. If it cannot, as
 // the address is in use, the client tries again.
 func (s *serverAt) hold(ctx context.Context, r Remote) {
-	wait := backoff.NewExponentialBackOff()
-	wait.InitialInterval, wait.MaxInterval, wait.Multiplier = s.client.config.RetryAfter, s.client.config.MaxRetryAfter, 2
+	wait := listenWait(s.client.config.RetryAfter, s.client.config.MaxRetryAfter)
 	for {
-		err := s.listenThere(ctx, r)
-		if ctx.Err() != nil {
+		err := s.listenThere(ctx, r, wait.reset)
+		if ctx.Err() != nil || s.isLeaving() { // the next session listens
 			return
 		}
-		pause := wait.NextBackOff()
-		s.log.Warn("the server does not listen", "remote", r, "error", err, "retry", pause.Round(time.Millisecond))
+		pause := wait.next(err)
+		level := slog.LevelWarn
+		if s.client.listening[listened{s.way.server, r}].Load() > 0 {
+			level = slog.LevelDebug // it does, for another session of this client
+		}
+		s.log.Log(ctx, level, "the server does not listen", "remote", r, "error", err, "retry", pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return
@@ -211,8 +348,9 @@ func (s *serverAt) hold(ctx context.Context, r Remote) {
 	}
 }
 
-// listenThere has the server listen for a remote, and returns why it no longer does.
-func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
+// listenThere has the server listen for a remote, and returns why it no longer does. It
+// calls begun when the server does.
+func (s *serverAt) listenThere(ctx context.Context, r Remote, begun func()) error {
 	s.mu.Lock() // until admit can know the stream
 	stream, err := s.open(ctx, r.opening())
 	if err == nil {
@@ -228,8 +366,10 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
 		_ = stream.Reset(uint64(codeGone))
 		s.release(stream)
 		s.mu.Lock()
-		delete(s.reverse, stream.ID())
-		s.mu.Unlock()
+		defer s.mu.Unlock()
+		if !s.isLeaving() { // what has been accepted there meanwhile is served
+			delete(s.reverse, stream.ID())
+		}
 	}()
 	if err := awaitOpen(stream); err != nil {
 		return err
@@ -238,6 +378,10 @@ func (s *serverAt) listenThere(ctx context.Context, r Remote) error {
 	if _, err := io.ReadFull(stream, port[:]); err != nil {
 		return refused(err)
 	}
+	begun()
+	count := s.client.listening[listened{s.way.server, r}]
+	count.Add(1)
+	defer count.Add(-1)
 	n := binary.BigEndian.Uint16(port[:])
 	s.log.Info("the server listens", "remote", r, "port", n)
 	if f := s.client.config.Listening; f != nil {

@@ -129,7 +129,7 @@ func TestCutOffIsReset(t *testing.T) {
 	nobody, err := ParseUsers([]byte(`{"other:word": []}`))
 	require.NoError(t, err)
 	for name, how := range map[string]func(s *testServer, c *testClient){
-		"user revoked": func(s *testServer, _ *testClient) { s.SetUsers(nobody) },
+		"user revoked": func(s *testServer, _ *testClient) { _ = s.SetUsers(nobody) },
 		"server ends":  func(s *testServer, _ *testClient) { go s.stop() },
 		"client ends":  func(_ *testServer, c *testClient) { go func() { _ = c.stop() }() },
 	} {

@@ -11,6 +11,7 @@ require (
 	github.com/things-go/go-socks5 v0.1.0
 	github.com/xtaci/smux v1.5.58
 	go.yaml.in/yaml/v3 v3.0.4
+	golang.org/x/crypto v0.54.0
 )
 
 require (
@@ -33,7 +34,6 @@ require (
 	github.com/pmezard/go-difflib v1.0.0 // indirect
 	github.com/prometheus/client_golang v1.23.2
 	github.com/urfave/cli/v3 v3.6.2
-	golang.org/x/crypto v0.54.0 // indirect
 	golang.org/x/sys v0.47.0 // indirect
 	golang.org/x/term v0.45.0
 	gopkg.in/yaml.v3 v3.0.1 // indirect

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"io"
 	"log/slog"
 	"math/rand/v2"
@@ -91,7 +92,9 @@ func startServer(t *testing.T, users string, edit func(*ServerConfig)) *testServ
 		require.NoError(t, err)
 	}
 	s := &testServer{log: new(logged)}
-	config.Logger = s.log.logger()
+	if config.Logger == nil {
+		config.Logger = s.log.logger()
+	}
 	s.Server, err = Listen(config)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -259,3 +262,19 @@ func random(n int) []byte {
 
 // everything is the text of users of whom "me" may reach everything.
 const everything = `{"me:secret": [""]}`
+
+// parsed returns the users of a text.
+func parsed(t *testing.T, text string) *Users {
+	t.Helper()
+	u, err := ParseUsers([]byte(text))
+	require.NoError(t, err)
+	return u
+}
+
+// key returns the certificate of a new key.
+func key(t *testing.T) tls.Certificate {
+	t.Helper()
+	cert, err := LoadKey(filepath.Join(t.TempDir(), "server.pem"))
+	require.NoError(t, err)
+	return cert
+}

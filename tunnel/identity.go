@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"math/big"
 	"os"
 	"path/filepath"
@@ -120,19 +121,36 @@ func Fingerprint(cert *x509.Certificate) string {
 	return "SHA256:" + base64.RawStdEncoding.EncodeToString(sum[:])
 }
 
-// certificateFingerprint is Fingerprint of what a server shows.
-func certificateFingerprint(cert *tls.Certificate) (string, error) {
+// leafOf returns the certificate that an end shows.
+func leafOf(cert *tls.Certificate) (*x509.Certificate, error) {
 	if cert.Leaf != nil {
-		return Fingerprint(cert.Leaf), nil
+		return cert.Leaf, nil
 	}
 	if len(cert.Certificate) == 0 {
-		return "", errors.New("there is no certificate")
+		return nil, errors.New("there is no certificate")
 	}
-	leaf, err := x509.ParseCertificate(cert.Certificate[0])
+	return x509.ParseCertificate(cert.Certificate[0])
+}
+
+// certificateFingerprint is Fingerprint of what a server shows.
+func certificateFingerprint(cert *tls.Certificate) (string, error) {
+	leaf, err := leafOf(cert)
 	if err != nil {
 		return "", err
 	}
 	return Fingerprint(leaf), nil
+}
+
+// warnOfTime logs if a certificate of this end is not valid now: the other end refuses it
+// if it asks an authority.
+func warnOfTime(log *slog.Logger, cert *tls.Certificate) {
+	leaf, err := leafOf(cert)
+	if err != nil {
+		return // those who use it say so
+	}
+	if now := time.Now(); now.Before(leaf.NotBefore) || now.After(leaf.NotAfter) {
+		log.Warn("the certificate is not valid now", "subject", leaf.Subject.String(), "from", leaf.NotBefore, "until", leaf.NotAfter)
+	}
 }
 
 // checkFingerprint returns an error if s is no fingerprint.

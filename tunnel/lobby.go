@@ -2,9 +2,12 @@ package tunnel
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -19,41 +22,87 @@ const (
 	strangerRecords = 10
 )
 
-// lobby bounds what clients cause that have not shown an identity.
+// lobby bounds what clients cause that have not shown an identity. When it is full, the
+// oldest session makes room of those whose networks have most: so strangers of few
+// networks end each other's sessions, and not those of users who are about to log in.
 type lobby struct {
-	mu      sync.Mutex
-	unknown int
-	each    map[netip.Prefix]int
+	mu       sync.Mutex
+	visitors []*visitor // oldest first, at most maxUnknown
 
 	second  time.Time // when the current one of records began
 	records int
 	leftOut int
 }
 
-// enter reports whether there is room for a session from addr, and takes it.
-func (l *lobby) enter(addr net.Addr) bool {
-	p := network(addr)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.unknown >= maxUnknown || l.each[p] >= maxUnknownEach {
-		return false
-	}
-	if l.each == nil {
-		l.each = make(map[netip.Prefix]int)
-	}
-	l.unknown++
-	l.each[p]++
-	return true
+// visitor is a session in the lobby.
+type visitor struct {
+	network netip.Prefix
+	around  netip.Prefix // the network of its network, which one owner may have whole
+	end     func()       // ends the session
+	ended   atomic.Bool  // to make room
 }
 
-// leave gives the room back.
-func (l *lobby) leave(addr net.Addr) {
+// errFull is why a session was ended to make room.
+var errFull = errors.New("too many sessions have not shown who they are")
+
+// around returns the network that one owner may have whole: 24 bits of IPv4, 48 of IPv6.
+func around(network netip.Prefix) netip.Prefix {
+	bits := 24
+	if network.Addr().Is6() {
+		bits = 48
+	}
+	p, _ := network.Addr().Prefix(bits)
+	return p
+}
+
+// enter takes in a session from addr, and ends another one if there is no room.
+func (l *lobby) enter(addr net.Addr, end func()) *visitor {
 	p := network(addr)
+	v := &visitor{network: p, around: around(p), end: end}
+	l.mu.Lock()
+	oldest := l.makeRoomLocked(p)
+	l.visitors = append(l.visitors, v)
+	l.mu.Unlock()
+	if oldest != nil {
+		oldest.ended.Store(true)
+		oldest.end()
+	}
+	return v
+}
+
+// makeRoomLocked removes and returns the session that makes room for one of a network,
+// or nil. It looks at all: they are few beside the work of the handshake that each had.
+func (l *lobby) makeRoomLocked(p netip.Prefix) (found *visitor) {
+	each, wide := make(map[netip.Prefix]int), make(map[netip.Prefix]int)
+	for _, v := range l.visitors {
+		each[v.network]++
+		wide[v.around]++
+	}
+	if each[p] < maxUnknownEach && len(l.visitors) < maxUnknown {
+		return nil
+	}
+	for _, v := range l.visitors {
+		switch {
+		case each[p] >= maxUnknownEach && v.network != p:
+		case found == nil, wide[v.around] > wide[found.around],
+			wide[v.around] == wide[found.around] && each[v.network] > each[found.network]:
+			found = v
+		}
+	}
+	l.removeLocked(found)
+	return found
+}
+
+// leave takes out a session, if it is still there.
+func (l *lobby) leave(v *visitor) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.unknown--
-	if l.each[p]--; l.each[p] == 0 {
-		delete(l.each, p)
+	l.removeLocked(v)
+}
+
+func (l *lobby) removeLocked(v *visitor) {
+	if i := slices.Index(l.visitors, v); i >= 0 {
+		l.visitors = slices.Delete(l.visitors, i, i+1)
 	}
 }
 

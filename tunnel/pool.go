@@ -39,6 +39,15 @@ func (p *pool) all() []*serverAt {
 	return slices.Clone(p.sessions)
 }
 
+// replaced reports whether there is another session on the way of s.
+func (p *pool) replaced(s *serverAt) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.ContainsFunc(p.sessions, func(other *serverAt) bool {
+		return other != s && other.way == s.way && !other.isLeaving()
+	})
+}
+
 // pick returns the healthy session with the fewest connections, or any if none is
 // healthy. If there is none at all it waits, and returns the error of ctx.
 func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {
@@ -64,17 +73,32 @@ func (p *pool) pick(ctx context.Context, not []*serverAt) (*serverAt, error) {
 // best returns the session to take, or nil. The caller holds p.mu.
 func (p *pool) best(not []*serverAt) *serverAt {
 	var best *serverAt
-	var bestHealthy bool
+	var bestRank int
 	for _, s := range p.sessions {
 		if slices.Contains(not, s) {
 			continue
 		}
-		healthy := len(p.sessions) == 1 || s.healthy()
-		if best == nil || healthy && !bestHealthy || healthy == bestHealthy && s.active.Load() < best.active.Load() {
-			best, bestHealthy = s, healthy
+		rank := 2
+		if len(p.sessions) > 1 {
+			rank = s.rank()
+		}
+		if best == nil || rank > bestRank || rank == bestRank && s.active.Load() < best.active.Load() {
+			best, bestRank = s, rank
 		}
 	}
 	return best
+}
+
+// rank returns how willingly a session is taken: not if the server does not answer, and
+// rather another one than what the server wants to end.
+func (s *serverAt) rank() int {
+	switch {
+	case !s.healthy():
+		return 0
+	case s.isLeaving():
+		return 1
+	}
+	return 2
 }
 
 // unanswered is how long a server may leave data unanswered and count as healthy.

@@ -46,8 +46,9 @@ const (
 
 var largeBuffers = sync.Pool{New: func() any { return new([largeRead]byte) }}
 
-// pump copies from src to dst until src ends, which is no error.
-func pump(dst io.Writer, src io.Reader) error {
+// pump copies from src to dst until src ends, which is no error. It calls passed with
+// the number of bytes that dst has taken.
+func pump(dst io.Writer, src io.Reader, passed func(int)) error {
 	var small [smallRead]byte
 	var large *[largeRead]byte
 	defer func() {
@@ -65,6 +66,7 @@ func pump(dst io.Writer, src io.Reader) error {
 			if _, err := dst.Write(buf[:n]); err != nil {
 				return err
 			}
+			passed(n)
 		}
 		switch {
 		case err == io.EOF:
@@ -129,6 +131,7 @@ func awaitOpen(stream *kcp.Stream) error {
 func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) error {
 	s.active.Add(1)
 	defer s.active.Add(-1)
+	defer s.tally.connection()()
 	endsByReset(local, true)
 	s.hold(stream, local)
 	defer s.release(stream)
@@ -143,7 +146,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 	}
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		err := pump(stream, local)
+		err := pump(stream, local, s.tally.send)
 		if err == nil {
 			err = stream.CloseWrite()
 		}
@@ -156,7 +159,7 @@ func (s *session) relay(local localConn, stream *kcp.Stream, awaiting bool) erro
 		err = awaitOpen(stream)
 	}
 	if err == nil {
-		err = pump(&watchfulWriter{local, stream}, stream)
+		err = pump(&watchfulWriter{local, stream}, stream, s.tally.receive)
 	}
 	if err == nil {
 		err = local.CloseWrite()

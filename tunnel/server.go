@@ -21,6 +21,15 @@ import (
 type ServerConfig struct {
 	// Addr is where to listen, as host:port of UDP.
 	Addr string
+	// Socket, if not nil, is the socket to use in place of Addr, such as one of
+	// systemd's. The server does not close it.
+	Socket net.PacketConn
+	// TakeOver, if it is set, is how the server takes over the socket of another
+	// process, which calls HandOver, in place of Addr. KCP has to be as there.
+	TakeOver Handover
+	// Reload, if not nil, is called by Server.Reload, of this server or of one that has
+	// taken its place: it reads files again and calls SetUsers and SetCertificate.
+	Reload func()
 	// Certificate is what the server shows: that of LoadKey, or of an authority.
 	Certificate tls.Certificate
 	// ClientCAs, if not nil, are the authorities of client certificates, which take
@@ -41,6 +50,7 @@ type ServerConfig struct {
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+	connect      func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
 const (
@@ -51,6 +61,8 @@ const (
 	// defaultRedundancy has packets that leave anyway carry copies of what is small and
 	// new, such as keystrokes, at most as many bytes as are sent otherwise.
 	defaultRedundancy = 1
+	// defaultKeepAlive is the silence after which an end asks for a sign of life.
+	defaultKeepAlive = 10 * time.Second
 	// shutdownTime is how long sessions may take to end in order.
 	shutdownTime = 2 * time.Second
 )
@@ -63,11 +75,21 @@ type Server struct {
 	listener    *kcp.Listener
 	guard       guard
 	lobby       lobby
+	verifier    *verifier
+	tallies     tallies
+	accounts    accounts
 	users       atomic.Pointer[Users]
 	certificate atomic.Pointer[shown]
+	clientCAs   atomic.Pointer[x509.CertPool] // nil: there are none
+	claims      claims
+	before      *control      // of the server before this one; nil: there is none
+	passed      atomic.Bool   // HandOver was called
+	left        chan struct{} // closed when no more sessions begin here after that
 
 	mu       sync.Mutex
 	sessions map[*clientAt]bool
+	begun    uint64 // sessions there have been
+	cancel   func() // ends Serve; nil: before that
 }
 
 // shown is the certificate that a server shows.
@@ -78,20 +100,21 @@ type shown struct {
 
 // Listen opens the socket of a server. Clients are answered by Serve.
 func Listen(config *ServerConfig) (*Server, error) {
-	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, sessions: make(map[*clientAt]bool)}
+	s := &Server{config: *config, log: config.Logger, guard: guard{now: time.Now}, verifier: newVerifier(), left: make(chan struct{}), sessions: make(map[*clientAt]bool)}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
+	} else {
+		s.log = queued(s.log)
 	}
-	if config.Users.Len() == 0 {
-		return nil, errors.New("tunnel: there are no users, so nobody could connect")
-	}
-	if !config.Users.passwords() && config.ClientCAs == nil {
-		return nil, errors.New("tunnel: all users have certificates, and there is no authority for them")
+	if err := config.checkUsers(config.Users); err != nil {
+		return nil, err
 	}
 	s.users.Store(config.Users)
+	s.tallies.keep(config.Users)
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	s.accounts.udpTimeout = s.config.UDPTimeout
 	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
 		return nil, err
 	}
@@ -102,11 +125,24 @@ func Listen(config *ServerConfig) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.listener, err = kcp.Listen("udp", config.Addr, settings)
-	if err != nil {
+	if s.listener, err = config.open(settings); err != nil {
 		return nil, err
 	}
+	if config.TakeOver.Control != nil {
+		s.before = newControl(config.TakeOver.Control)
+	}
 	return s, nil
+}
+
+// checkUsers returns why nobody could connect.
+func (c *ServerConfig) checkUsers(users *Users) error {
+	if users.Len() == 0 {
+		return errors.New("tunnel: there are no users, so nobody could connect")
+	}
+	if !users.passwords() && c.ClientCAs == nil {
+		return errors.New("tunnel: all users have certificates, and there is no authority for them")
+	}
+	return nil
 }
 
 // setDefault sets a duration that is not set.
@@ -145,6 +181,9 @@ func (s *Server) settings() (*kcp.Config, error) {
 	if c.Redundancy == 0 {
 		c.Redundancy = defaultRedundancy
 	}
+	if c.KeepAlive == 0 {
+		c.KeepAlive = defaultKeepAlive
+	}
 	c.TLS = &tls.Config{
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return &s.certificate.Load().certificate, nil
@@ -154,6 +193,13 @@ func (s *Server) settings() (*kcp.Config, error) {
 	}
 	if s.config.ClientCAs != nil {
 		c.TLS.ClientCAs, c.TLS.ClientAuth = s.config.ClientCAs, tls.VerifyClientCertIfGiven
+		s.clientCAs.Store(s.config.ClientCAs)
+		base := c.TLS.Clone()
+		c.TLS.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			now := base.Clone()
+			now.ClientCAs = s.clientCAs.Load()
+			return now, nil
+		}
 	}
 	if c.StatelessResetKey == nil {
 		key, err := resetKey(&s.config.Certificate)
@@ -182,25 +228,54 @@ func (s *Server) SetCertificate(certificate tls.Certificate) error {
 	if err != nil {
 		return err
 	}
+	warnOfTime(s.log, &certificate)
 	s.certificate.Store(&shown{certificate, fingerprint})
+	return nil
+}
+
+// SetClientCAs puts other authorities in the place of ServerConfig.ClientCAs, of which
+// there have to be some. Sessions end whose client certificates are of none of them.
+func (s *Server) SetClientCAs(authorities *x509.CertPool) error {
+	if s.clientCAs.Load() == nil || authorities == nil {
+		return errors.New("tunnel: the server has no authorities of clients to replace")
+	}
+	s.clientCAs.Store(authorities)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.sessions {
+		c.endIfRevoked()
+	}
 	return nil
 }
 
 // Endpoint returns the endpoint of the server's sessions, for figures.
 func (s *Server) Endpoint() *kcp.Endpoint { return s.listener.Endpoint() }
 
-// SetUsers puts other users in the place of those of ServerConfig. Sessions end
-// whose user is gone or has another password. In other sessions the new rules hold
-// for what is opened from now on.
-func (s *Server) SetUsers(users *Users) {
+// SetUsers puts other users in the place of those of ServerConfig, unless Listen would
+// refuse them. Sessions end whose user is gone, or has another password or hash. In other
+// sessions the new rules apply to what is opened from now on, and the server stops to
+// listen where a user may no longer have it listen.
+func (s *Server) SetUsers(users *Users) error {
+	if err := s.config.checkUsers(users); err != nil {
+		return err
+	}
 	s.users.Store(users)
+	s.verifier.keep(users)
+	s.tallies.keep(users)
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	for c := range s.sessions {
-		if c.user() == nil {
-			c.log.Info("session ended: the identity is no longer valid")
-			go c.close(closeRevoked, "the identity is no longer valid")
-		}
+		c.endIfRevoked()
+	}
+	s.mu.Unlock()
+	s.claims.revoke()
+	return nil
+}
+
+// endIfRevoked ends the session if its identity is no longer valid.
+func (c *clientAt) endIfRevoked() {
+	if c.user() == nil || !c.certified() {
+		c.log.Info("session revoked: the identity is no longer valid")
+		go c.close(closeRevoked, "the identity is no longer valid")
 	}
 }
 
@@ -209,6 +284,7 @@ type Status struct {
 	Sessions    int           // established
 	Connections int           // connections and flows that are open
 	Opened      int           // connections and flows there have been
+	Evicted     int           // flows that were ended to make room, as a user had too many
 	Sent        uint64        // bytes of payload, of sessions that are open
 	Received    uint64        // the same
 	RTT         time.Duration // of the session with the shortest; 0: not known
@@ -220,6 +296,7 @@ func (t *Status) add(s *session) {
 	t.Sessions++
 	t.Connections += int(s.active.Load())
 	t.Opened += int(s.opened.Load())
+	t.Evicted += int(s.evicted.Load())
 	t.Sent += stats.BytesAcked
 	t.Received += stats.BytesReceived
 	if t.RTT == 0 || stats.RTT > 0 && stats.RTT < t.RTT {
@@ -241,11 +318,15 @@ func (s *Server) Status() Status {
 // Close closes the socket of a server on which Serve was not called.
 func (s *Server) Close() error { return s.listener.Endpoint().Close() }
 
-// Serve answers clients until ctx is done, and closes the socket then. It returns
-// nil if ctx is done, and otherwise why the socket has failed. When it returns,
+// Serve answers clients until ctx is done, and closes the socket then. After HandOver it
+// goes on until the last session here has ended. It returns nil then, and if ctx is done,
+// and otherwise why the socket has failed. When it returns,
 // everything has ended that it has begun.
 func (s *Server) Serve(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	s.cancel = cancel
+	s.mu.Unlock()
 	var sessions sync.WaitGroup
 	var err error
 	for {
@@ -255,13 +336,20 @@ func (s *Server) Serve(ctx context.Context) error {
 		}
 		sessions.Go(func() { s.serveConn(ctx, conn) })
 	}
+	left := ctx.Err() == nil && s.passed.Load() && errors.Is(err, net.ErrClosed)
+	if left {
+		s.await(ctx, &sessions)
+	}
 	ended := ctx.Err() != nil
+	if ended {
+		s.before.ask(request{What: wantEnd})
+	}
 	cancel()
 	sessions.Wait()
 	limit, stop := context.WithTimeout(context.Background(), shutdownTime)
 	defer stop()
 	_ = s.listener.Shutdown(limit)
-	if ended {
+	if ended || left {
 		return nil
 	}
 	return err
@@ -271,26 +359,39 @@ func (s *Server) Serve(ctx context.Context) error {
 func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	addr := conn.RemoteAddr()
 	log := s.log.With("client", addr.String())
-	if !s.lobby.enter(addr) {
-		_ = conn.Abort()
-		s.warn("client turned away", "client", addr, "error", "too many sessions have not shown who they are")
-		return
-	}
+	visitor := s.lobby.enter(addr, func() { _ = conn.AbortWithError(closeRoom, errFull.Error()) })
 	identity, err := s.welcome(ctx, conn)
-	s.lobby.leave(addr)
+	s.lobby.leave(visitor)
+	if visitor.ended.Load() {
+		err = errFull
+	}
 	if err != nil {
-		s.warn("client turned away", "client", addr, "error", err)
+		name, left := s.tallies.away(err)
+		if !left {
+			s.warn("client turned away", "client", addr, text("user", shortened(name)), "error", err)
+		}
 		return
 	}
+	account := s.accounts.enter(identity.name)
+	defer s.accounts.leave(identity.name)
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
-		conn: conn, log: log.With("user", identity.name), admit: c.admit, listen: c.listen,
-		dialTimeout: s.config.DialTimeout, udpTimeout: s.config.UDPTimeout, failed: slog.LevelDebug,
+		conn: conn, log: account.records.limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
+		account: account, dialTimeout: s.config.DialTimeout, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
+	s.begun++
+	c.number = s.begun
 	s.sessions[c] = true
 	s.mu.Unlock()
+	defer s.tallies.end(conn, c.tally)
 	c.log.Info("session begun")
+	c.endIfRevoked() // the users may have changed meanwhile
+	select {
+	case <-s.left: // it has waited while another server took over
+		c.serving.Go(c.askToLeave)
+	default:
+	}
 	err = c.serve(ctx, func(context.Context) {}, func() {
 		s.mu.Lock()
 		delete(s.sessions, c)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -13,13 +14,17 @@ import (
 type identity struct {
 	name        string
 	password    digest
-	certificate bool // instead of the password
+	hash        string // of bcrypt, that the password has; empty: the user has none
+	certificate bool   // instead of the password
 }
 
 // among returns the user of the identity; nil: there is none, or none any more.
 func (i *identity) among(users *Users) *user {
-	if i.certificate {
+	switch {
+	case i.certificate:
 		return users.withCertificate(i.name)
+	case i.hash != "":
+		return users.withHash(i.name, i.hash)
 	}
 	return users.withPassword(i.name, i.password)
 }
@@ -62,7 +67,7 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 		return nil, fmt.Errorf("no hello: %w", err)
 	}
 	expected := expectNothing(limited, conn)
-	who, err := s.examine(conn, stream)
+	who, err := s.examine(limited, conn, stream)
 	var away *turnedAway
 	if errors.As(err, &away) {
 		defer expected()
@@ -87,21 +92,28 @@ func (s *Server) welcome(ctx context.Context, conn *kcp.Conn) (*identity, error)
 	return who, nil
 }
 
+// readHello reads the first stream of a client. Its errors are of type refusal, or those
+// of r.
+func readHello(r io.Reader) (h hello, err error) {
+	o, err := readOpening(r)
+	switch {
+	case err != nil:
+		return h, err
+	case o.kind != kindHello:
+		return h, refusal(codeMalformed)
+	}
+	return h, readJSON(r, &h)
+}
+
 // examine reads a hello and says whose it is.
-func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
+func (s *Server) examine(ctx context.Context, conn *kcp.Conn, stream *kcp.Stream) (*identity, error) {
 	away := func(code helloCode, user, value string) error {
 		return &turnedAway{welcome{code, value}, user}
 	}
 	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
-	o, err := readOpening(stream)
+	h, err := readHello(stream)
 	if errors.Is(err, refusal(codeVersion)) {
 		return nil, away(helloVersion, "", fmt.Sprint(wireVersion))
-	}
-	var h hello
-	if err == nil && o.kind == kindHello {
-		err = readJSON(stream, &h)
-	} else if err == nil {
-		err = refusal(codeMalformed)
 	}
 	if errors.Is(err, refusal(codeMalformed)) {
 		return nil, away(helloMalformed, "", "")
@@ -117,17 +129,23 @@ func (s *Server) examine(conn *kcp.Conn, stream *kcp.Stream) (*identity, error) 
 		}
 		who = &identity{name: state.PeerCertificates[0].Subject.CommonName, certificate: true}
 	}
-	if !s.guard.begin(conn.RemoteAddr()) {
+	if !s.guard.begin(conn.RemoteAddr(), who.name) {
 		return nil, away(helloAttempts, who.name, guardWindow.String())
 	}
-	user := who.among(s.users.Load())
+	users := s.users.Load()
+	if !who.certificate {
+		if who.hash, err = s.verifier.prove(ctx, network(conn.RemoteAddr()), users, h.User, h.Password); err != nil {
+			return nil, fmt.Errorf("the password was not verified in time: %w", err)
+		}
+	}
+	user := who.among(users)
 	switch {
 	case user == nil && who.certificate:
 		return nil, away(helloNoRules, who.name, who.name)
 	case user == nil:
 		return nil, away(helloWrong, who.name, "")
 	}
-	s.guard.succeed(conn.RemoteAddr())
+	s.guard.succeed(conn.RemoteAddr(), who.name)
 	for _, want := range h.Wants {
 		if !user.matches(want) {
 			return nil, away(helloForbidden, who.name, want)

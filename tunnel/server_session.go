@@ -2,11 +2,13 @@ package tunnel
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/binary"
 	"errors"
 	"io"
 	"net"
 	"syscall"
+	"time"
 
 	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/internal/neterr"
@@ -17,10 +19,29 @@ type clientAt struct {
 	session
 	server   *Server
 	identity *identity
+	number   uint64 // of sessions, in the order in which they have begun
 }
 
 // user returns the user of the session; nil: it is gone from the users.
 func (c *clientAt) user() *user { return c.identity.among(c.server.users.Load()) }
+
+// certified reports whether one of the authorities of now has signed the certificate that
+// the client is known by, if it is. That it has expired since is no reason to end it.
+func (c *clientAt) certified() bool {
+	if !c.identity.certificate {
+		return true
+	}
+	chain := c.conn.ConnectionState().TLS.PeerCertificates
+	options := x509.VerifyOptions{
+		Roots: c.server.clientCAs.Load(), Intermediates: x509.NewCertPool(), KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	}
+	for _, one := range chain[1:] {
+		options.Intermediates.AddCert(one)
+	}
+	_, err := chain[0].Verify(options)
+	var invalid x509.CertificateInvalidError
+	return err == nil || errors.As(err, &invalid) && invalid.Reason == x509.Expired
+}
 
 // admit says what to dial for the client.
 func (c *clientAt) admit(o opening) (string, error) {
@@ -40,7 +61,8 @@ func (c *clientAt) admit(o opening) (string, error) {
 	return target, nil
 }
 
-// listen listens for the client, until that ends the stream.
+// listen listens for the client, until that ends the stream, or another session of the
+// same user takes over.
 func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 	target, err := canonicalListen(o.target)
 	if err != nil {
@@ -52,24 +74,54 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		c.refuse(stream, o, refusal(codeForbidden))
 		return
 	}
-	if o.kind == kindListenUDP {
-		c.listenUDP(ctx, stream, o)
+	if !c.account.addConn() {
+		c.refuse(stream, o, &dialError{codeFailed, errTooMany})
 		return
 	}
-	var lc net.ListenConfig
-	l, err := lc.Listen(ctx, listenNetwork("tcp", target), target)
+	defer c.account.removeConn()
+	listening, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	mine, err := c.claim(ctx, o, end)
 	if err != nil {
+		c.refuse(stream, o, err)
+		return
+	}
+	if !mine.allowed() { // not since the users have changed
+		end(codeForbidden)
+	}
+	if o.kind == kindListenUDP {
+		c.listenUDP(listening, ctx, stream, mine)
+	} else {
+		c.listenTCP(listening, ctx, stream, mine)
+	}
+}
+
+// listenTCP listens for connections, until listening is done. What it accepts may go on
+// until ctx is.
+func (c *clientAt) listenTCP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
+	o := mine.asked
+	l, err := whileStream(ctx, stream, mine.listenTCP)
+	if err != nil {
+		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
+	c.server.claims.listens(mine, l.(*net.TCPListener))
 	c.log.Info("listening", "kind", o.kind, "address", l.Addr())
 	c.serving.Go(func() {
-		c.held(ctx, stream, l.Addr().(*net.TCPAddr).Port)
+		c.held(listening, stream, l.Addr().(*net.TCPAddr).Port)
 		_ = l.Close()
+		c.server.claims.release(mine)
 		c.log.Info("no longer listening", "address", l.Addr())
 	})
 	if o.kind == kindListenSocks {
 		accept(l, c.log, func(conn *net.TCPConn) {
+			if !c.account.addConn() {
+				abort(conn)
+				c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
+				return
+			}
+			defer c.account.removeConn()
 			serveSocks(ctx, conn, c.log, func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error) {
 				k = map[kind]kind{kindSocksTCP: kindReverseTCP, kindSocksUDP: kindReverseUDP}[k]
 				s, err := c.open(ctx, opening{k, stream.ID(), target})
@@ -79,31 +131,41 @@ func (c *clientAt) listen(ctx context.Context, stream *kcp.Stream, o opening) {
 		return
 	}
 	accept(l, c.log, func(conn *net.TCPConn) {
+		if !c.account.addConn() {
+			abort(conn)
+			c.log.Info("connection refused", "kind", o.kind, "from", conn.RemoteAddr(), "error", errTooMany)
+			return
+		}
+		defer c.account.removeConn()
+		began := time.Now()
 		s, err := c.open(ctx, opening{kind: kindReverseTCP, listener: stream.ID()})
 		if err != nil {
 			abort(conn)
 			return
 		}
 		err = c.relay(conn, s, true)
-		c.log.Debug("connection ended", "kind", o.kind, "from", conn.RemoteAddr(), "error", err)
+		c.log.Debug("connection ended", "kind", o.kind, "address", l.Addr(), "from", conn.RemoteAddr(), since(began), cause(err))
 	})
 }
 
-// listenUDP listens for packets.
-func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening) {
-	var lc net.ListenConfig
-	pc, err := lc.ListenPacket(ctx, listenNetwork("udp", o.target), o.target)
+// listenUDP is listenTCP for packets.
+func (c *clientAt) listenUDP(listening, ctx context.Context, stream *kcp.Stream, mine *claim) {
+	o := mine.asked
+	pc, err := whileStream(ctx, stream, mine.listenUDP)
 	if err != nil {
+		c.server.claims.release(mine)
 		c.refuse(stream, o, listenError(err))
 		return
 	}
+	c.server.claims.listens(mine, pc.(*net.UDPConn))
 	c.log.Info("listening", "kind", o.kind, "address", pc.LocalAddr())
 	c.serving.Go(func() {
-		c.held(ctx, stream, pc.LocalAddr().(*net.UDPAddr).Port)
+		c.held(listening, stream, pc.LocalAddr().(*net.UDPAddr).Port)
 		_ = pc.Close()
+		c.server.claims.release(mine)
 		c.log.Info("no longer listening", "kind", o.kind, "address", pc.LocalAddr())
 	})
-	f := front{pc: pc.(*net.UDPConn), log: c.log, open: func(string) (*session, *kcp.Stream, error) {
+	f := front{pc: pc.(*net.UDPConn), log: c.log.With("address", pc.LocalAddr()), open: func(string) (*session, *kcp.Stream, error) {
 		s, err := c.open(ctx, opening{kind: kindReverseUDP, listener: stream.ID()})
 		return &c.session, s, err
 	}}
@@ -112,7 +174,7 @@ func (c *clientAt) listenUDP(ctx context.Context, stream *kcp.Stream, o opening)
 
 // held tells the client the port, and waits until it ends the stream, or ctx is done.
 func (c *clientAt) held(ctx context.Context, stream *kcp.Stream, port int) {
-	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(codeShutdown)) })
+	stop := context.AfterFunc(ctx, func() { _ = stream.Reset(uint64(endOf(ctx))) })
 	defer stop()
 	answer := binary.BigEndian.AppendUint16([]byte{statusOpen}, uint16(port))
 	if _, err := stream.Write(answer); err == nil {

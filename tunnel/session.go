@@ -20,23 +20,35 @@ import (
 type session struct {
 	conn *kcp.Conn
 	log  *slog.Logger
+	// tally counts what is carried, by the user; nil: nobody asks for it.
+	tally *tally
 	// admit says what to dial for an opening of the peer, or refuses it.
 	admit func(o opening) (target string, err error)
 	// listen, if not nil, carries out an opening that asks to listen.
-	listen      func(ctx context.Context, stream *kcp.Stream, o opening)
+	listen func(ctx context.Context, stream *kcp.Stream, o opening)
+	// leave, if not nil, is called when the peer asks for another session.
+	leave       func()
 	dialTimeout time.Duration
-	udpTimeout  time.Duration
+	// connect dials targets; nil: net.Dialer does.
+	connect func(ctx context.Context, network, address string) (net.Conn, error)
 	// failed is the level of log records of targets that cannot be dialled.
-	failed slog.Level
+	failed  slog.Level
+	account *account // of the user; at a client, of the client
 
 	active  atomic.Int64 // connections and flows
 	opened  atomic.Int64 // those there have been
+	evicted atomic.Int64 // flows that were ended to make room
+	handled atomic.Int64 // streams of the peer that are being handled
 	serving sync.WaitGroup
+
+	beginning chan struct{} // has an element for each stream that begins; serve has it
 
 	mu    sync.Mutex
 	over  bool                     // resetAll was called
 	carry map[*kcp.Stream]net.Conn // connections, by their streams; nil: there is none yet, or a flow
 	flows map[uint32]*flow         // by the number of the stream
+
+	outgoing *packetQueue // of flows; set with the first one
 }
 
 // serve takes the streams of the peer until the session ends, and waits until
@@ -65,7 +77,31 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			}
 			return err
 		}
-		s.serving.Go(func() { s.handle(ctx, stream) })
+		s.begin(ctx, stream)
+	}
+}
+
+// maxBeginning is how many streams of the peer may be on their way to what they ask for:
+// the opening is read, or the target dialled. Further ones wait to be accepted.
+const maxBeginning = 512
+
+// begin carries out what a stream of the peer asks for, when its turn comes.
+func (s *session) begin(ctx context.Context, stream *kcp.Stream) {
+	if s.beginning == nil {
+		s.beginning = make(chan struct{}, maxBeginning)
+	}
+	select {
+	case s.beginning <- struct{}{}:
+		s.serving.Go(func() {
+			begun := sync.OnceFunc(func() { <-s.beginning })
+			defer begun()
+			s.handled.Add(1)
+			defer s.handled.Add(-1)
+			s.handle(ctx, stream, begun)
+		})
+	case <-ctx.Done():
+		_ = stream.Reset(uint64(codeShutdown))
+	case <-s.conn.Done():
 	}
 }
 
@@ -125,6 +161,9 @@ const (
 	closeShutdown = 1 // this end shuts down
 	closeRefused  = 2 // the client was turned away, and has been told why
 	closeRevoked  = 3 // the identity of the client is no longer valid
+	closeRoom     = 4 // it makes room for another client that has not shown an identity yet
+	closeReplaced = 5 // the client does not answer, and another session has its remotes
+	closeLeft     = 6 // the client has another session, as the server has asked for
 )
 
 // open opens a stream for o. The caller has to release it.
@@ -156,7 +195,7 @@ var interactive = map[uint16]bool{22: true, 23: true, 53: true, 3389: true, 5900
 // may be bulk.
 func (o opening) priority() int {
 	switch o.kind {
-	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks:
+	case kindHello, kindListenTCP, kindListenUDP, kindListenSocks, kindLeave:
 		return 7
 	case kindUDP, kindSocksUDP, kindReverseUDP:
 		return 2
@@ -167,8 +206,9 @@ func (o opening) priority() int {
 	return 0
 }
 
-// handle carries out the opening of a stream of the peer.
-func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
+// handle carries out the opening of a stream of the peer. It calls begun when that is
+// done, and what the stream asks for goes on.
+func (s *session) handle(ctx context.Context, stream *kcp.Stream, begun func()) {
 	if stream.Options().Unordered {
 		s.handleFlow(ctx, stream)
 		return
@@ -184,15 +224,30 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		return
 	}
 	switch o.kind {
+	case kindLeave:
+		if s.leave == nil {
+			s.refuse(stream, o, refusal(codeForbidden))
+			return
+		}
+		s.leave()
+		_ = stream.Close()
+		return
 	case kindListenTCP, kindListenUDP, kindListenSocks:
 		if s.listen == nil {
 			s.refuse(stream, o, refusal(codeForbidden))
 			return
 		}
+		begun()
 		s.listen(ctx, stream, o)
 		return
 	}
-	local, err := s.dial(ctx, "tcp", o)
+	if !s.account.addConn() {
+		s.refuse(stream, o, &dialError{codeFailed, errTooMany})
+		return
+	}
+	defer s.account.removeConn()
+	began := time.Now()
+	local, err := s.dial(ctx, stream, "tcp", &o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
@@ -204,39 +259,29 @@ func (s *session) handle(ctx context.Context, stream *kcp.Stream) {
 		s.release(stream)
 		return
 	}
+	begun()
 	s.opened.Add(1)
 	err = s.relay(local.(*net.TCPConn), stream, false)
-	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, "error", err)
+	s.log.Debug("connection ended", "kind", o.kind, "target", o.target, since(began), cause(err))
 }
 
 // refuse resets a stream with the reason in err.
 func (s *session) refuse(stream *kcp.Stream, o opening, err error) {
+	s.tally.refuse(err)
 	level := slog.LevelDebug
 	var dialling *dialError
 	switch {
+	case errors.Is(err, context.Canceled): // the peer does not want it any more
 	case errors.Is(err, refusal(codeForbidden)):
 		level = slog.LevelInfo
 	case errors.As(err, &dialling):
 		level = s.failed
-	}
-	s.log.Log(context.Background(), level, "refused", "kind", o.kind, "target", o.target, "error", err)
-	_ = stream.Reset(uint64(codeOf(err)))
-}
-
-// dial connects with what the opening asks for, if that is allowed.
-func (s *session) dial(ctx context.Context, network string, o opening) (net.Conn, error) {
-	target, err := s.admit(o)
-	if err != nil {
-		return nil, err
-	}
-	d := net.Dialer{Timeout: s.dialTimeout}
-	var local net.Conn
-	for _, at := range addresses(target) {
-		if local, err = d.DialContext(ctx, network, at); err == nil {
-			return local, nil
+		if dialling.refusal == codeFailed { // the peer learns no more than that
+			level = slog.LevelWarn
 		}
 	}
-	return nil, &dialError{dialRefusal(err), err}
+	s.log.Log(context.Background(), level, "refused", "kind", o.kind, text("target", o.target), "error", err)
+	_ = stream.Reset(uint64(codeOf(err)))
 }
 
 // addresses returns what to dial for a target. The name localhost is the loopback

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/arqnet/kcp"
@@ -17,9 +18,15 @@ import (
 // openFunc opens a stream for a target that SOCKS5 has asked for.
 type openFunc func(ctx context.Context, k kind, target string) (*session, *kcp.Stream, error)
 
+// socksConn is a connection that speaks SOCKS5: one of TCP.
+type socksConn interface {
+	localConn
+	SetLinger(seconds int) error
+}
+
 // serveSocks speaks SOCKS5 on a connection: CONNECT and UDP ASSOCIATE, without
 // identity. Names go to the other end as they are.
-func serveSocks(ctx context.Context, conn *net.TCPConn, log *slog.Logger, open openFunc) {
+func serveSocks(ctx context.Context, conn socksConn, log *slog.Logger, open openFunc) {
 	stop := context.AfterFunc(ctx, func() { abort(conn) })
 	defer stop()
 	server := socks5.NewServer(
@@ -60,14 +67,14 @@ func socksTarget(a *statute.AddrSpec) (string, error) {
 
 // bufferedConn is a connection of which the beginning was read ahead.
 type bufferedConn struct {
-	*net.TCPConn
+	socksConn
 	r io.Reader
 }
 
 func (c bufferedConn) Read(b []byte) (int, error) { return c.r.Read(b) }
 
 // socksConnect carries out CONNECT.
-func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, open openFunc) error {
+func socksConnect(ctx context.Context, conn socksConn, r *socks5.Request, open openFunc) error {
 	target, err := socksTarget(r.RawDestAddr)
 	if err != nil {
 		_ = socks5.SendReply(conn, statute.RepAddrTypeNotSupported, nil)
@@ -78,7 +85,7 @@ func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, ope
 		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
 		return err
 	}
-	if err := awaitOpen(stream); err != nil {
+	if err := awaitOpenFor(conn, r.Reader, stream); err != nil {
 		_ = stream.Reset(uint64(codeGone))
 		s.release(stream)
 		_ = socks5.SendReply(conn, socksReply(err), nil)
@@ -89,7 +96,32 @@ func socksConnect(ctx context.Context, conn *net.TCPConn, r *socks5.Request, ope
 		s.release(stream)
 		return err
 	}
-	return s.relay(bufferedConn{conn, r.Reader}, stream, false)
+	began := time.Now()
+	if err = s.relay(bufferedConn{conn, r.Reader}, stream, false); err == nil {
+		s.log.Debug("connection ended", "kind", kindSocksTCP, "target", target, "from", conn.RemoteAddr(), since(began))
+	}
+	return err
+}
+
+// awaitOpenFor is awaitOpen for a connection from which r reads. If that ends meanwhile
+// the stream is reset: nobody waits for what is being dialled.
+func awaitOpenFor(conn net.Conn, r io.Reader, stream *kcp.Stream) error {
+	ahead, ok := r.(interface{ Peek(n int) ([]byte, error) })
+	if !ok {
+		return awaitOpen(stream)
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		if _, err := ahead.Peek(1); err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
+			_ = stream.Reset(uint64(codeGone))
+		}
+	}()
+	err := awaitOpen(stream)
+	_ = conn.SetReadDeadline(time.Unix(1, 0)) // ends Peek
+	<-watched
+	_ = conn.SetReadDeadline(time.Time{})
+	return err
 }
 
 // targetError is an error with the target that it is about.
@@ -120,33 +152,46 @@ func socksReply(err error) uint8 {
 	return statute.RepServerFailure
 }
 
+// socksSplit returns the target of a packet of UDP ASSOCIATE, and its payload.
+func socksSplit(packet []byte) (target string, payload []byte, ok bool) {
+	d, err := statute.ParseDatagram(packet)
+	if err != nil || d.Frag != 0 {
+		return "", nil, false
+	}
+	target, err = socksTarget(&d.DstAddr)
+	return target, d.Data, err == nil
+}
+
+// socksWrap returns a packet of UDP ASSOCIATE with a payload of a target; nil: the target
+// does not fit into one.
+func socksWrap(target string, payload []byte) []byte {
+	d, err := statute.NewDatagram(target, payload)
+	if err != nil {
+		return nil
+	}
+	return d.Bytes()
+}
+
 // socksAssociate carries out UDP ASSOCIATE: a socket for packets of the host that
 // has asked, until its connection ends. Each target has a flow.
-func socksAssociate(ctx context.Context, conn *net.TCPConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
-	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: conn.LocalAddr().(*net.TCPAddr).IP})
+func socksAssociate(ctx context.Context, conn socksConn, r *socks5.Request, log *slog.Logger, open openFunc) error {
+	here := conn.LocalAddr().(*net.TCPAddr)
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: here.IP, Zone: here.Zone})
 	if err != nil {
 		_ = socks5.SendReply(conn, statute.RepServerFailure, nil)
 		return err
 	}
 	owner := conn.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	f := front{
-		pc: pc, log: log,
+		pc: pc, log: log, lean: true,
 		open: func(target string) (*session, *kcp.Stream, error) { return open(ctx, kindSocksUDP, target) },
 		split: func(from netip.AddrPort, packet []byte) (string, []byte, bool) {
-			d, err := statute.ParseDatagram(packet)
-			if err != nil || d.Frag != 0 || from.Addr().Unmap() != owner {
+			if from.Addr().Unmap() != owner {
 				return "", nil, false
 			}
-			target, err := socksTarget(&d.DstAddr)
-			return target, d.Data, err == nil
+			return socksSplit(packet)
 		},
-		wrap: func(target string, payload []byte) []byte {
-			d, err := statute.NewDatagram(target, payload)
-			if err != nil {
-				return nil
-			}
-			return d.Bytes()
-		},
+		wrap: socksWrap,
 	}
 	ended := make(chan struct{})
 	go func() {

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -152,4 +153,28 @@ func TestSocksGarbage(t *testing.T) {
 	conn, reply := socksDial(t, proxy, statute.CommandConnect, target(t, echo))
 	require.EqualValues(t, statute.RepSuccess, reply.Response)
 	exchange(t, conn, 1000)
+}
+
+// A dial ends with the connection that has asked for it, so that who comes and goes
+// leaves nothing behind.
+func TestSocksDialEndsWithItsConnection(t *testing.T) {
+	checkLeaks(t)
+	var dials hanging
+	s := startServer(t, everything, func(c *ServerConfig) { c.connect, c.DialTimeout = dials.connect, time.Hour })
+	c := startClient(t, clientConfig(t, s, "0:socks"))
+	proxy := c.address(t)
+	for range 3 {
+		var conns []*net.TCPConn
+		for range 5 {
+			conn := dial(t, proxy)
+			_, err := conn.Write([]byte("\x05\x01\x00\x05\x01\x00\x03\x04host\x00\x50"))
+			require.NoError(t, err)
+			conns = append(conns, conn)
+		}
+		dials.waitFor(t, len(conns))
+		for _, conn := range conns {
+			require.NoError(t, conn.Close())
+		}
+		dials.waitFor(t, 0)
+	}
 }

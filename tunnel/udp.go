@@ -6,15 +6,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
-	"log/slog"
 	"net"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/arqnet/kcp"
-	"github.com/arqnet/kcp/internal/udp"
+	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 )
 
 const (
@@ -22,14 +20,9 @@ const (
 	maxPacket = 65527
 	// packetLifetime is how long a packet that fits into no datagram may be sent.
 	packetLifetime = time.Second
-	// flowQueue is how many packets of a flow may wait for the session. More are
-	// dropped, as a full socket does.
+	// flowQueue is how many packets of a flow may wait for room in the session, or for
+	// the opening of the flow.
 	flowQueue = 64
-	// frontFlows is how many senders a UDP socket may have at a time.
-	frontFlows = 4096
-	// refusedRest is how long packets of a sender are dropped whose flow the peer
-	// has refused.
-	refusedRest = time.Second
 )
 
 // The messages of a flow's stream begin with one of these. Packets that fit travel
@@ -41,120 +34,152 @@ const (
 )
 
 // flow is a flow of UDP packets over a session. Its stream begins and ends it, and
-// carries what fits into no datagram.
+// carries what fits into no datagram. While no packet passes it has no buffer, and
+// one goroutine that waits for the stream. A flow to a target has one more, which waits
+// for the socket.
 type flow struct {
 	s       *session
 	stream  *kcp.Stream
-	deliver func(packet []byte) // must not wait
-	queue   chan []byte
-	known   atomic.Bool  // the peer knows the flow: datagrams will find it
-	last    atomic.Int64 // when the last packet passed, in Unix nanoseconds
-	idle    *time.Timer
-	ended   chan struct{}
-	end     func(code refusal) // resets the flow; any number of times
+	deliver func(packet []byte)   // must not wait
+	begun   bool                  // at this end, which waits for an answer
+	place   flowtable.Entry[flow] // guarded by account.mu
+	known   atomic.Bool           // the peer knows the flow: datagrams will find it
+	sending sync.WaitGroup        // sendWaiting
+	uncount func()                // of the tally
+
+	mu      sync.Mutex
+	ended   bool
+	waiting [][]byte // messages that wait for room in the session
 }
 
-// newFlow returns the flow of a stream, which is known to datagrams from now on.
-func (s *session) newFlow(stream *kcp.Stream, deliver func([]byte)) *flow {
-	f := &flow{s: s, stream: stream, deliver: deliver, queue: make(chan []byte, flowQueue), ended: make(chan struct{})}
-	var once sync.Once
-	f.end = func(code refusal) {
-		once.Do(func() {
-			close(f.ended)
-			_ = stream.Reset(uint64(code))
-		})
-	}
-	f.touch()
-	f.idle = time.AfterFunc(time.Hour, f.checkIdle)
-	f.idle.Reset(s.udpTimeout) // not before f.idle is set
+// newFlow returns the flow of a stream, which is known to datagrams from now on. With
+// begun this end has opened it.
+func (s *session) newFlow(stream *kcp.Stream, begun bool, deliver func([]byte)) *flow {
+	f := &flow{s: s, stream: stream, begun: begun, deliver: deliver}
+	f.place.Owner = f
 	s.mu.Lock()
 	if s.flows == nil {
 		s.flows = make(map[uint32]*flow)
 	}
 	s.flows[stream.ID()] = f
 	over := s.over
+	if s.outgoing == nil {
+		s.outgoing = &packetQueue{account: s.account, wake: make(chan struct{}, 1), over: over}
+		if !over {
+			s.serving.Go(s.sendPackets)
+		}
+	}
 	s.mu.Unlock()
+	s.account.add(f)
 	if over {
 		f.end(codeShutdown)
 	}
 	s.active.Add(1)
+	f.uncount = s.tally.flow()
 	return f
 }
 
-// touch notes that a packet has passed.
-func (f *flow) touch() { f.last.Store(time.Now().UnixNano()) }
-
-// checkIdle ends the flow if no packet has passed for long enough.
-func (f *flow) checkIdle() {
-	left := f.s.udpTimeout - time.Since(time.Unix(0, f.last.Load()))
-	select {
-	case <-f.ended:
-		return
-	default:
-	}
-	if left <= 0 {
-		f.end(codeIdle)
+// end resets the flow. It may be called any number of times.
+func (f *flow) end(code refusal) {
+	f.mu.Lock()
+	ended := f.ended
+	f.ended = true
+	f.mu.Unlock()
+	if ended {
 		return
 	}
-	f.idle.Reset(left)
+	f.s.account.remove(f)
+	_ = f.stream.Reset(uint64(code))
 }
 
-// send sends a packet, which it copies, to the other end. It does not wait.
+// send sends a packet to the other end, and keeps it meanwhile. It does not wait.
 func (f *flow) send(packet []byte) {
-	f.touch()
-	select {
-	case f.queue <- bytes.Clone(packet):
-	default:
+	f.s.account.pass(f, !f.begun)
+	f.s.outgoing.push(f, packet)
+}
+
+// transmit sends a packet as a datagram if it can, else as a message. It returns frame,
+// which is memory for it.
+func (f *flow) transmit(frame, packet []byte) []byte {
+	if f.known.Load() && 4+len(packet) <= f.s.conn.MaxDatagramSize() {
+		frame = append(binary.BigEndian.AppendUint32(frame[:0], f.stream.ID()), packet...)
+		if f.s.conn.SendDatagram(frame) == nil {
+			f.s.tally.send(len(packet))
+			return frame // it may have become too large meanwhile
+		}
+	}
+	frame = append(append(frame[:0], messagePacket), packet...)
+	err := f.stream.TrySendMessage(frame, &kcp.MessageOptions{Lifetime: packetLifetime})
+	if errors.Is(err, kcp.ErrWouldBlock) {
+		f.wait(bytes.Clone(frame))
+	} else if err == nil {
+		f.s.tally.send(len(packet))
+	}
+	if cap(frame) > largeRead {
+		return nil
+	}
+	return frame
+}
+
+// wait has a message sent when there is room.
+func (f *flow) wait(message []byte) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.ended || len(f.waiting) >= flowQueue || !f.s.account.keepPacket(len(message)) {
+		return
+	}
+	f.waiting = append(f.waiting, message)
+	if len(f.waiting) == 1 {
+		f.sending.Go(f.sendWaiting)
+	}
+}
+
+// sendWaiting sends the messages that wait, and ends with the last one, or the flow.
+func (f *flow) sendWaiting() {
+	for {
+		f.mu.Lock()
+		message := f.waiting[0]
+		f.mu.Unlock()
+		if err := f.stream.SendMessage(message, &kcp.MessageOptions{Lifetime: packetLifetime}); err == nil {
+			f.s.tally.send(len(message) - 1)
+		}
+		f.s.account.dropPacket(len(message))
+		f.mu.Lock()
+		f.waiting = f.waiting[1:]
+		left := len(f.waiting)
+		if left == 0 {
+			f.waiting = nil
+		}
+		f.mu.Unlock()
+		if left == 0 {
+			return
+		}
 	}
 }
 
 // run carries packets until the flow ends, and returns why if the peer has ended it.
 func (f *flow) run() error {
-	var sending sync.WaitGroup
-	sending.Go(f.sendQueued)
 	err := f.receive()
 	f.end(codeGone)
-	f.idle.Stop()
+	f.sending.Wait()
 	f.s.release(f.stream)
 	f.s.mu.Lock()
 	delete(f.s.flows, f.stream.ID())
 	f.s.mu.Unlock()
-	sending.Wait()
 	f.s.active.Add(-1)
+	f.uncount()
 	return err
-}
-
-// sendQueued sends what is in the queue, until the flow ends.
-func (f *flow) sendQueued() {
-	var frame []byte
-	for {
-		select {
-		case <-f.ended:
-			return
-		case packet := <-f.queue:
-			if f.known.Load() && 4+len(packet) <= f.s.conn.MaxDatagramSize() {
-				frame = binary.BigEndian.AppendUint32(frame[:0], f.stream.ID())
-				if f.s.conn.SendDatagram(append(frame, packet...)) == nil {
-					continue // it may have become too large meanwhile
-				}
-			}
-			frame = append(append(frame[:0], messagePacket), packet...)
-			if err := f.stream.SendMessage(frame, &kcp.MessageOptions{Lifetime: packetLifetime}); err != nil {
-				return
-			}
-		}
-	}
 }
 
 // receive passes on the packets of the stream until that ends.
 func (f *flow) receive() error {
-	buf := make([]byte, 2048)
 	for {
-		n, err := readMessage(f.stream, &buf)
+		message, err := readMessage(f.stream)
 		if err != nil {
 			return refused(err)
 		}
-		f.take(buf[:n])
+		f.take(message)
+		returnMessage(message)
 	}
 }
 
@@ -165,26 +190,57 @@ func (f *flow) take(message []byte) {
 	}
 	f.known.Store(true)
 	if message[0] == messagePacket {
-		f.touch()
-		f.deliver(message[1:])
+		f.arrived(message[1:])
 	}
 }
 
-// readMessage reads a message, with a larger buffer if it needs one.
-func readMessage(stream *kcp.Stream, buf *[]byte) (int, error) {
+// arrived passes on a packet of the other end.
+func (f *flow) arrived(packet []byte) {
+	f.s.account.pass(f, f.begun)
+	f.s.tally.receive(len(packet))
+	f.deliver(packet)
+}
+
+// messages are buffers of the largest size, for messages of more than smallRead bytes.
+var messages = sync.Pool{New: func() any { return new([maxPacket + 1]byte) }}
+
+// readMessage waits for a message without a buffer, and reads it into one that
+// returnMessage takes back.
+func readMessage(stream *kcp.Stream) ([]byte, error) {
 	for {
-		n, err := stream.ReadMessage(*buf)
-		size := 0
-		if errors.Is(err, io.ErrShortBuffer) {
-			size, _ = stream.NextMessageSize()
+		_, err := stream.ReadMessage(nil)
+		if !errors.Is(err, io.ErrShortBuffer) {
+			if err == nil {
+				return nil, nil // it was empty
+			}
+			return nil, err
 		}
-		if size <= len(*buf) {
-			return n, err
+		size, ok := stream.NextMessageSize()
+		switch {
+		case !ok:
+			continue // the next ReadMessage says why
+		case size > maxPacket+1:
+			return nil, refusal(codeMalformed)
 		}
-		if size > maxPacket+1 {
-			return 0, refusal(codeMalformed)
+		var buf []byte
+		if size > smallRead {
+			buf = messages.Get().(*[maxPacket + 1]byte)[:size]
+		} else {
+			buf = make([]byte, size)
 		}
-		*buf = make([]byte, size)
+		n, err := stream.ReadMessage(buf)
+		if err == nil {
+			return buf[:n], nil
+		}
+		returnMessage(buf)
+		return nil, err
+	}
+}
+
+// returnMessage takes back the buffer of a message.
+func returnMessage(message []byte) {
+	if cap(message) == maxPacket+1 {
+		messages.Put((*[maxPacket + 1]byte)(message[:cap(message)]))
 	}
 }
 
@@ -202,8 +258,7 @@ func (s *session) receiveDatagrams(ctx context.Context) {
 		f := s.flows[binary.BigEndian.Uint32(b)]
 		s.mu.Unlock()
 		if f != nil {
-			f.touch()
-			f.deliver(b[4:])
+			f.arrived(b[4:])
 		}
 	}
 }
@@ -211,66 +266,88 @@ func (s *session) receiveDatagrams(ctx context.Context) {
 // handleFlow carries out the opening of a flow of the peer. Messages are not in
 // order: what overtakes the opening waits for it.
 func (s *session) handleFlow(ctx context.Context, stream *kcp.Stream) {
-	o, early, err := readFlowOpening(stream)
+	o, early, err := s.readFlowOpening(stream)
+	defer func() {
+		for _, packet := range early {
+			s.account.dropPacket(len(packet))
+		}
+	}()
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
 	}
-	conn, err := s.dial(ctx, "udp", o)
+	began := time.Now()
+	conn, err := s.dial(ctx, stream, "udp", &o)
 	if err != nil {
 		s.refuse(stream, o, err)
 		return
 	}
-	f := s.newFlow(stream, func(packet []byte) { _, _ = conn.Write(packet) })
+	f := s.newFlow(stream, false, func(packet []byte) { _, _ = conn.Write(packet) })
 	f.known.Store(true) // the opener knows its own flow
 	if err := stream.WriteMessage([]byte{messageControl, statusOpen}); err != nil {
 		f.end(codeFailed)
 	}
 	for _, packet := range early {
+		s.tally.receive(len(packet))
 		f.deliver(packet)
+		s.account.dropPacket(len(packet))
 	}
+	early = nil
 	s.opened.Add(1)
+	s.serving.Go(func() { // on a small stack: that of this goroutine has grown
+		err := f.carry(conn.(*net.UDPConn))
+		s.log.Debug("flow ended", "kind", o.kind, "target", o.target, since(began), cause(err))
+	})
+}
+
+// carry carries the packets of a flow to and from its target, and returns why the peer
+// has ended it.
+func (f *flow) carry(conn *net.UDPConn) error {
 	var reading sync.WaitGroup
 	reading.Go(func() { readPackets(conn, f) })
-	err = f.run()
+	err := f.run()
 	_ = conn.Close()
 	reading.Wait()
-	s.log.Debug("flow ended", "kind", o.kind, "target", o.target, "error", err)
+	return err
 }
 
 // readFlowOpening reads the messages of a flow up to the opening. It returns the
-// packets before it.
-func readFlowOpening(stream *kcp.Stream) (o opening, early [][]byte, err error) {
+// packets before it, which are on the account.
+func (s *session) readFlowOpening(stream *kcp.Stream) (o opening, early [][]byte, err error) {
 	_ = stream.SetReadDeadline(time.Now().Add(openDeadline))
 	defer stream.SetReadDeadline(time.Time{})
-	buf := make([]byte, 2048)
 	for {
-		n, err := readMessage(stream, &buf)
+		message, err := readMessage(stream)
 		switch {
 		case err != nil:
-			return o, nil, err
-		case n == 0:
-		case buf[0] == messageControl:
-			o, err = readOpening(bytes.NewReader(buf[1:n]))
+			return o, early, err
+		case len(message) == 0:
+		case message[0] == messageControl:
+			o, err = readOpening(bytes.NewReader(message[1:]))
 			if err == nil && !o.kind.packets() {
 				err = refusal(codeMalformed)
 			}
 			return o, early, err
-		case len(early) < flowQueue:
-			early = append(early, bytes.Clone(buf[1:n]))
+		case len(early) < flowQueue && s.account.keepPacket(len(message)-1):
+			early = append(early, bytes.Clone(message[1:]))
 		}
+		returnMessage(message)
 	}
 }
 
-// readPackets passes the packets of a target to a flow until it is closed.
-func readPackets(conn net.Conn, f *flow) {
-	buf := make([]byte, maxPacket)
+// readPackets passes the packets of a target to a flow until the socket is closed.
+func readPackets(conn *net.UDPConn, f *flow) {
+	r, err := newPacketReader(conn, f.s.account)
+	if err != nil {
+		f.end(codeFailed)
+		return
+	}
 	for failed := 0; failed < 100; {
-		n, err := conn.Read(buf)
+		packet, err := r.next()
 		switch {
 		case err == nil:
 			failed = 0
-			f.send(buf[:n])
+			f.send(packet)
 		case errors.Is(err, net.ErrClosed):
 			return
 		default: // such as ICMP's port unreachable: nobody listens there now
@@ -278,115 +355,4 @@ func readPackets(conn net.Conn, f *flow) {
 		}
 	}
 	f.end(codeFailed)
-}
-
-// flowKey is whose packets are of one flow: those of a sender, at one address of this
-// host, to one target.
-type flowKey struct {
-	from   netip.AddrPort
-	at     udp.Local // what comes back leaves from there
-	target string
-}
-
-// front is a UDP socket of which each sender, and with SOCKS5 each of its targets,
-// has a flow.
-type front struct {
-	pc *net.UDPConn
-	// open opens the stream of a new flow.
-	open func(target string) (*session, *kcp.Stream, error)
-	// split returns where a packet is to go, and its payload; nil: all of it to
-	// the one target that open knows.
-	split func(from netip.AddrPort, packet []byte) (target string, payload []byte, ok bool)
-	// wrap returns the packet for the sender; nil: the payload.
-	wrap func(target string, payload []byte) []byte
-	log  *slog.Logger
-
-	conn  udp.Conn // moves the packets of pc
-	flows sync.WaitGroup
-	mu    sync.Mutex
-	byKey map[flowKey]*flow // nil for those that are being opened, or were refused
-}
-
-// serve takes packets until the socket is closed, and ends the flows then.
-func (fr *front) serve() {
-	fr.byKey = make(map[flowKey]*flow)
-	fr.conn = udp.New(fr.pc)
-	batch := make([]udp.Datagram, 1)
-	for {
-		_, err := fr.conn.ReadBatch(batch)
-		if errors.Is(err, net.ErrClosed) {
-			break
-		}
-		if err != nil {
-			continue // an ICMP error of an earlier packet
-		}
-		d := &batch[0]
-		target, payload := "", d.Buf
-		if fr.split != nil {
-			var ok bool
-			if target, payload, ok = fr.split(d.Addr, payload); !ok {
-				continue
-			}
-		}
-		fr.take(flowKey{d.Addr, d.Local, target}, payload)
-	}
-	fr.mu.Lock()
-	for _, f := range fr.byKey {
-		if f != nil {
-			f.end(codeGone)
-		}
-	}
-	fr.mu.Unlock()
-	fr.flows.Wait()
-}
-
-// take sends a packet on its flow, which it opens if there is none.
-func (fr *front) take(key flowKey, payload []byte) {
-	fr.mu.Lock()
-	f, there := fr.byKey[key]
-	full := len(fr.byKey) >= frontFlows
-	fr.mu.Unlock()
-	if f != nil {
-		f.send(payload)
-	}
-	if there || full {
-		return
-	}
-	s, stream, err := fr.open(key.target)
-	if err != nil {
-		fr.log.Debug("flow not opened", "target", key.target, "error", err)
-		return
-	}
-	f = s.newFlow(stream, func(packet []byte) {
-		if fr.wrap != nil {
-			packet = fr.wrap(key.target, packet)
-		}
-		_, _ = fr.conn.WriteBatch([]udp.Datagram{{Buf: packet, Addr: key.from, Local: key.at}})
-	})
-	fr.mu.Lock()
-	fr.byKey[key] = f
-	fr.mu.Unlock()
-	f.send(payload)
-	fr.flows.Go(func() { fr.run(key, f) })
-}
-
-// run runs a flow to its end. If the peer has refused it, the sender's packets are
-// dropped for a while, so that it is not opened for each of them.
-func (fr *front) run(key flowKey, f *flow) {
-	err := f.run()
-	remove := func() {
-		fr.mu.Lock()
-		delete(fr.byKey, key)
-		fr.mu.Unlock()
-	}
-	var why refusal
-	if errors.As(err, &why) && why != codeIdle && why != codeGone && why != codeShutdown {
-		fr.log.Info("packets refused", "target", key.target, "from", key.from, "error", err)
-		fr.mu.Lock()
-		fr.byKey[key] = nil
-		fr.mu.Unlock()
-		time.AfterFunc(refusedRest, remove)
-		return
-	}
-	remove()
 }

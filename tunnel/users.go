@@ -10,8 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strings"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
 // Users are those who may connect to a server, and what each may reach. They do not
@@ -19,8 +20,9 @@ import (
 //
 // A file of users is a JSON object, in the form of chisel. Its keys are
 // "name:password", or only "name" for the owner of a client certificate with that
-// common name. Its values are lists of regular expressions, of which one has to
-// match what is asked for:
+// common name. In the place of a password may stand a hash of it by bcrypt, as
+// HashPassword makes it and htpasswd -B does. Its values are lists of regular
+// expressions, of which one has to match what is asked for:
 //
 //	host:port        a TCP connection: 127.0.0.1:80, [::1]:80, example.com:443
 //	host:port/udp    UDP packets
@@ -32,17 +34,21 @@ import (
 // text unless it begins with ^ and ends with $. Addresses have one spelling only:
 // IPv6 in brackets and as short as can be, IPv4 within IPv6 as IPv4, names in lower
 // case, no leading zeros. A rule that allows a name allows whatever the name
-// resolves to at the server.
+// resolves to at the server. A rule of digits and dots, such as ^10\.0\., is about
+// addresses alone: it does not match the name 10.0.evil.example.
 type Users struct {
 	byName map[string]*user
 	key    []byte // of the hashes of passwords; drawn for this Users alone
+	// highestCost is that of the hashes of bcrypt; 0: there are none.
+	highestCost int
 }
 
 // user is one of Users.
 type user struct {
 	name     string
 	password []byte // hash; nil: by certificate only
-	rules    []*regexp.Regexp
+	hash     string // of bcrypt, in the place of password, which is then none that is sent
+	rules    []rule
 }
 
 // LoadUsers reads a file of users, of which there has to be one.
@@ -94,6 +100,7 @@ func ParseUsers(text []byte) (*Users, error) {
 func (u *Users) add(key string, rules []*string) error {
 	name, password, byPassword := strings.Cut(key, ":")
 	added := &user{name: name}
+	hashed, err := isHash(password)
 	switch {
 	case name == "":
 		return errors.New("a user has no name")
@@ -101,6 +108,11 @@ func (u *Users) add(key string, rules []*string) error {
 		return fmt.Errorf("user %q stands there twice", name)
 	case byPassword && password == "":
 		return fmt.Errorf("user %q has an empty password; without the colon it is a user with a certificate", name)
+	case err != nil:
+		return fmt.Errorf("user %q: %w", name, err)
+	case hashed:
+		cost, _ := bcrypt.Cost([]byte(password)) // isHash has looked at it
+		added.password, added.hash, u.highestCost = []byte(password), password, max(u.highestCost, cost)
 	case byPassword:
 		added.password = u.hash(digestOf(password))
 	}
@@ -115,11 +127,11 @@ func (u *Users) add(key string, rules []*string) error {
 		if text == "*" {
 			text = ""
 		}
-		re, err := regexp.Compile(text)
+		one, err := parseRule(text)
 		if err != nil {
 			return fmt.Errorf("user %q: %w", name, err)
 		}
-		added.rules = append(added.rules, re)
+		added.rules = append(added.rules, one)
 	}
 	u.byName[name] = added
 	return nil
@@ -190,8 +202,9 @@ func (u *Users) passwords() bool {
 
 // matches reports whether one of the user's rules matches.
 func (u *user) matches(what string) bool {
+	named := byName(what)
 	for _, rule := range u.rules {
-		if rule.MatchString(what) {
+		if rule.matches(what, named) {
 			return true
 		}
 	}

@@ -1,12 +1,10 @@
 package tunnel
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -80,33 +78,6 @@ func TestUsersRefused(t *testing.T) {
 	}
 	_, err := LoadUsers(filepath.Join(t.TempDir(), "none"))
 	require.ErrorIs(t, err, os.ErrNotExist)
-}
-
-func TestGuard(t *testing.T) {
-	now := time.Unix(1000, 0)
-	g := &guard{now: func() time.Time { return now }, entries: 4}
-	at := func(s string) net.Addr { return &net.UDPAddr{IP: net.ParseIP(s), Port: 1} }
-	for range guardAttempts {
-		require.True(t, g.begin(at("192.0.2.1")))
-	}
-	require.False(t, g.begin(at("192.0.2.1")))
-	require.True(t, g.begin(at("192.0.2.2")))
-	for range guardAttempts {
-		require.True(t, g.begin(at("2001:db8::1")))
-	}
-	require.False(t, g.begin(at("2001:db8::2")), "of the same network")
-	require.True(t, g.begin(at("2001:db8:0:1::2")))
-
-	now = now.Add(guardWindow)
-	require.True(t, g.begin(at("192.0.2.1")))
-	for range 3 * guardAttempts {
-		require.True(t, g.begin(at("192.0.2.9")))
-		g.succeed(at("192.0.2.9"))
-	}
-	for i := range 100 {
-		g.begin(&net.UDPAddr{IP: net.IPv4(10, 0, 0, byte(i))})
-		require.LessOrEqual(t, len(g.failed), 4)
-	}
 }
 
 func TestKeyIsKept(t *testing.T) {

@@ -35,10 +35,11 @@ const (
 	kindListenSocks                 // the same for SOCKS5
 	kindReverseTCP                  // the server has accepted a connection
 	kindReverseUDP                  // the server has a new flow of UDP packets
+	kindLeave                       // the server asks the client to begin another session
 )
 
 func (k kind) String() string {
-	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "listen-socks", "reverse-tcp", "reverse-udp"}
+	names := [...]string{"", "hello", "tcp", "udp", "socks-tcp", "socks-udp", "listen-tcp", "listen-udp", "listen-socks", "reverse-tcp", "reverse-udp", "leave"}
 	if int(k) < len(names) && k != 0 {
 		return names[k]
 	}
@@ -116,6 +117,7 @@ const (
 	codeFailed                          // anything else; the log of the other end says what
 	codeIdle                            // no packets for the time of -udp-timeout
 	codeShutdown                        // the other end shuts down, or the session is lost
+	codeTaken                           // a later session of the same user listens there
 )
 
 func (c refusal) Error() string {
@@ -144,6 +146,8 @@ func (c refusal) Error() string {
 		return "idle"
 	case codeShutdown:
 		return "the other end shuts down"
+	case codeTaken:
+		return "a later session of the same user listens there now"
 	}
 	return fmt.Sprintf("refused with code %d", uint64(c))
 }

@@ -140,6 +140,7 @@ type jsonPings struct {
 	Sent     int      `json:"sent"`
 	Answered int      `json:"answered"`
 	Lost     int      `json:"lost"`
+	Repeated int      `json:"repeated,omitempty"`        // of those answered
 	RTTMin   *float64 `json:"rtt_min_seconds,omitempty"` // this and the next if any was answered
 	RTTAvg   *float64 `json:"rtt_avg_seconds,omitempty"`
 	RTTMax   *float64 `json:"rtt_max_seconds,omitempty"`

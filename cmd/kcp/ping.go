@@ -27,6 +27,7 @@ type pinger struct {
 	lines    *jsonLines
 	peer     string
 	ping     func(context.Context) (time.Duration, error) // as Conn.Ping
+	renew    func(context.Context) error                  // called before each ping; nil: nothing is to be done
 	count    int                                          // 0: until interrupted
 	interval time.Duration
 
@@ -36,6 +37,7 @@ type pinger struct {
 // pingResult is what became of all pings so far.
 type pingResult struct {
 	sent, answered int
+	repeated       int // of those answered: not the answer to the first packet
 	took           time.Duration
 	least, most    time.Duration
 	sum, squares   float64 // of the round trips, in seconds
@@ -48,13 +50,14 @@ func pingOptions(n *netcat, p *pinger) *optionSet {
 		intro: `Opens a KCP session with the UDP address ADDR, such as 192.0.2.1:9000, and
 measures the round trip to its endpoint, again and again. The program there has
 no part in it, but for accepting the session: 'kcp listen' without -k ends with
-it. Peers such as kcp-go and kcptun do not answer pings.
+it. Peers such as kcp-go and kcptun do not answer pings. A server of kcptunnel
+does, with -fingerprint and without a user, in sessions of some seconds each.
 
 A ping that is lost on the way is repeated after a retransmission time-out, and
-shown with the time until its answer. One without an answer in 2s, or in
--interval if that is longer, counts as lost. The exit code is 0 if a ping was
-answered and the session did not break off. Without -count an interrupt
-(Ctrl-C) is the regular end; with it the exit code is 130.`,
+shown with the time until its answer; the summary counts these. One without an
+answer in 2s, or in -interval if that is longer, counts as lost. The exit code
+is 0 if a ping was answered and the session did not break off. Without -count an
+interrupt (Ctrl-C) is the regular end; with it the exit code is 130.`,
 		groups: []optionGroup{
 			{"Flags", []option{
 				{"count", "N", "end after this many pings; default: when interrupted", parsed(&p.count, within(1, 1e9))},
@@ -68,7 +71,8 @@ answered and the session did not break off. Without -count an interrupt
 		},
 		examples: `  kcp ping 192.0.2.1:9000
   kcp ping 192.0.2.1:9000 -count 10 -interval 200ms
-  kcp ping example.com:9000 -tls`,
+  kcp ping example.com:9000 -tls
+  kcp ping example.com:4000 -fingerprint SHA256:...    a server of kcptunnel`,
 	}
 }
 
@@ -88,13 +92,17 @@ func (n *netcat) runPing(ctx context.Context, args []string) error {
 	}
 	defer n.debug.close()
 	defer n.settings.closeTraces(n.std, n.command)
-	conn, err := n.open(ctx)
+	conn, err := n.openAny(ctx)
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
+	session := &renewal{n: n, conn: conn, opened: time.Now()}
+	defer func() { _ = session.conn.Close() }()
 	n.debug.show(n.command, conn.Endpoint())
-	p.peer, p.ping = conn.RemoteAddr().String(), conn.Ping
+	p.peer, p.ping = conn.RemoteAddr().String(), session.ping
+	if session.withTunnel() {
+		p.renew = session.renew
+	}
 	return p.run(ctx)
 }
 
@@ -130,10 +138,7 @@ func (p *pinger) loop(ctx context.Context, start time.Time) error {
 	tick := time.NewTicker(p.interval)
 	defer tick.Stop()
 	for {
-		begin := time.Now()
-		wait, cancel := context.WithTimeout(ctx, max(p.interval, leastPingWait))
-		rtt, err := p.ping(wait)
-		cancel()
+		begin, rtt, err := p.once(ctx)
 		lost := errors.Is(err, context.DeadlineExceeded)
 		switch {
 		case ctx.Err() != nil && err != nil:
@@ -155,9 +160,37 @@ func (p *pinger) loop(ctx context.Context, start time.Time) error {
 	}
 }
 
+// once sends a ping, and waits for its answer. It returns when it has begun.
+func (p *pinger) once(ctx context.Context) (begin time.Time, rtt time.Duration, err error) {
+	wait := max(p.interval, leastPingWait)
+	if p.renew != nil {
+		wait = leastPingWait // the session does not last longer
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	begin = time.Now()
+	if p.renew != nil {
+		err = p.renew(ctx)
+		var silent *kcp.NoAnswerError
+		if ctx.Err() != nil || errors.As(err, &silent) {
+			return begin, 0, context.DeadlineExceeded
+		}
+		if err != nil {
+			return begin, 0, err
+		}
+		begin = time.Now()
+	}
+	rtt, err = p.ping(ctx)
+	return begin, rtt, err
+}
+
 // note counts a ping, and prints it. took is the time that it has taken in all.
 func (p *pinger) note(rtt, took time.Duration, lost bool) error {
 	p.result.add(rtt, lost)
+	repeated := !lost && took-rtt >= repeatedAfter
+	if repeated {
+		p.result.repeated++
+	}
 	seq := p.result.sent
 	if p.lines.on {
 		o := jsonPing{Type: "status", Seq: seq, Answered: !lost, Took: took.Seconds()}
@@ -170,7 +203,7 @@ func (p *pinger) note(rtt, took time.Duration, lost bool) error {
 		return p.print(fmt.Sprintf("seq=%d no answer in %s\n", seq, formatTime(took)))
 	}
 	late := ""
-	if took-rtt >= repeatedAfter {
+	if repeated {
 		late = fmt.Sprintf(" answered after %s", formatTime(took))
 	}
 	return p.print(fmt.Sprintf("seq=%d time=%s%s\n", seq, formatRTT(rtt), late))
@@ -218,7 +251,7 @@ func (p *pinger) printSummary() error {
 	r := &p.result
 	o := jsonPings{
 		Type: "result", Remote: p.peer, Seconds: r.took.Seconds(),
-		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered,
+		Sent: r.sent, Answered: r.answered, Lost: r.sent - r.answered, Repeated: r.repeated,
 	}
 	if r.answered > 0 {
 		mean, deviation := r.mean()
@@ -236,8 +269,12 @@ func seconds(d time.Duration) *float64 {
 // summary describes all pings, as ping(8) does.
 func (p *pinger) summary() string {
 	r := &p.result
-	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s\n", p.peer,
-		r.sent, r.answered, formatShare(float64(r.sent-r.answered), float64(r.sent)), formatTime(r.took))
+	repeated := ""
+	if r.repeated > 0 { // the first packet, or its answer, was lost
+		repeated = fmt.Sprintf("; %d answered only when repeated", r.repeated)
+	}
+	text := fmt.Sprintf("\n--- %s ---\n%d sent, %d answered, %s lost, in %s%s\n", p.peer,
+		r.sent, r.answered, formatShare(float64(r.sent-r.answered), float64(r.sent)), formatTime(r.took), repeated)
 	if r.answered > 0 {
 		mean, deviation := r.mean()
 		text += fmt.Sprintf("rtt min/avg/max/mdev = %.3f/%.3f/%.3f/%.3f ms\n",

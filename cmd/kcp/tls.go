@@ -14,11 +14,12 @@ import (
 // tlsFlags are the flags of TLS. Which of them a subcommand has depends on its
 // end.
 type tlsFlags struct {
-	on        bool   // -tls
-	cert, key string // files in PEM; empty: not given
-	ca        string // file in PEM; empty: the system's authorities
-	name      string // of the server; empty: the host of its address
-	protocol  string // ALPN; empty: none
+	on          bool   // -tls
+	cert, key   string // files in PEM; empty: not given
+	ca          string // file in PEM; empty: the system's authorities
+	name        string // of the server; empty: the host of its address
+	fingerprint string // of the server's key; empty: an authority vouches for it
+	protocol    string // ALPN; empty: none
 }
 
 // listenOptions returns the flags of a listening end.
@@ -36,6 +37,11 @@ func (f *tlsFlags) dialOptions() []option {
 	return []option{
 		{"tls", "", "use TLS 1.3, as a listener with -tls-cert wants", toggle(&f.on)},
 		{"ca", "PATH", "with -tls, trust these authorities (PEM) instead of\nthe system's", text(&f.ca)},
+		{"fingerprint", "SHA256:...", "use TLS, with a peer whose key has this fingerprint,\nas a server of kcptunnel prints it",
+			setFunc(func(s string) error {
+				f.on = true
+				return text(&f.fingerprint)(s)
+			})},
 		{"tls-name", "NAME", "with -tls, the name that the peer's certificate must\nhave; default: the host of ADDR", text(&f.name)},
 		{"tls-cert", "PATH", "with -tls, show the peer this certificate (PEM)", text(&f.cert)},
 		{"tls-key", "PATH", "its private key (PEM)", text(&f.key)},
@@ -85,6 +91,12 @@ func (f *tlsFlags) applyDial(c *kcp.Config) error {
 		return err
 	}
 	t.ServerName = f.name
+	if f.fingerprint != "" {
+		if err := checkFingerprint(f.fingerprint); err != nil {
+			return usageErrorf("-fingerprint %s: %w", f.fingerprint, err)
+		}
+		pin(t, f.fingerprint)
+	}
 	return f.set(c, t)
 }
 

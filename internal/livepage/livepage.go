@@ -30,7 +30,8 @@ var script string
 type Set struct {
 	mu        sync.Mutex // guards the fields below
 	endpoints []Named
-	next      int // number of the next endpoint
+	next      int                    // number of the next endpoint
+	nameOf    func(*kcp.Conn) string // of sessions; nil: they have no names
 
 	cache snapshots
 }
@@ -61,6 +62,23 @@ func (s *Set) Add(name string, e *kcp.Endpoint) (remove func()) {
 	}
 }
 
+// NameSessions has f name the sessions. An empty string is no name.
+func (s *Set) NameSessions(f func(*kcp.Conn) string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.nameOf = f
+}
+
+// namer returns what names the sessions.
+func (s *Set) namer() func(*kcp.Conn) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.nameOf == nil {
+		return func(*kcp.Conn) string { return "" }
+	}
+	return s.nameOf
+}
+
 // All returns the endpoints in the order in which they were added.
 func (s *Set) All() []Named {
 	s.mu.Lock()
@@ -78,18 +96,21 @@ const (
 // Handler serves the page, and under the name stats.json beside it the figures.
 // So it may be mounted anywhere, at a path that ends in a slash.
 //
-// Requests must name an IP address, localhost or one of hosts as their host.
-// Else the page of a stranger in the browser of somebody who reaches this one
-// could read it, once the stranger's name resolves to the address of this server
-// (DNS rebinding).
-func (s *Set) Handler(hosts ...string) http.Handler {
+// Requests are checked by Only.
+func (s *Set) Handler(hosts ...string) http.Handler { return Only(http.HandlerFunc(s.serve), hosts...) }
+
+// Only passes to h the requests that name an IP address, localhost or one of hosts as
+// their host. Else the page of a stranger in the browser of somebody who reaches this
+// server could read what h serves, once the stranger's name resolves to the server's
+// address (DNS rebinding).
+func Only(h http.Handler, hosts ...string) http.Handler {
 	hosts = append([]string{"localhost"}, hosts...)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !names(r.Host, hosts) {
 			http.Error(w, "this page is served under IP addresses, localhost, and names that its server was told of", http.StatusMisdirectedRequest)
 			return
 		}
-		s.serve(w, r)
+		h.ServeHTTP(w, r)
 	})
 }
 
@@ -148,7 +169,7 @@ type request struct {
 	sort     string
 	rows     int
 	offset   int
-	filter   string // part of the peer's address, of the conversation id, or of the endpoint's name
+	filter   string // part of the peer's address, of the conversation id, or of the session's or endpoint's name
 	selected string // id of a session
 }
 
@@ -178,8 +199,8 @@ func parse(r *http.Request) (q request, ok bool) {
 // serveStats serves the figures as JSON: those of the endpoints, a part of the
 // sessions, and all of one session. The parameters are sort (a key of orders,
 // "rate" by default), n (up to 500 sessions, 50 by default), offset, q (a part
-// of the peer's address, of the conversation id, or of the endpoint's name), and
-// session (the id of the one session).
+// of the peer's address, of the conversation id, or of the session's or endpoint's
+// name), and session (the id of the one session).
 func (s *Set) serveStats(w http.ResponseWriter, r *http.Request) {
 	q, ok := parse(r)
 	if !ok {

@@ -61,6 +61,7 @@
   };
 
   const cell = (text, cls) => { const td = document.createElement("td"); td.textContent = text; if (cls) td.className = cls; return td; };
+  const named = r => r.name ? `${r.name} · ${r.remote}` : r.remote;
   const choose = id => { if (state.session !== id) { state.session = id; forget(); } };
   const showRows = a => {
     const body = $("sessions").tBodies[0];
@@ -69,7 +70,7 @@
       tr.dataset.id = r.id;
       if (r.id === state.session) tr.className = "picked";
       const share = r.segments ? (100 * r.retransmits / (r.segments + r.retransmits)).toFixed(1) + " %" : "–";
-      tr.append(cell(r.remote), cell(r.conv, "t"), cell(si(r.sendRate, "B")), cell(si(r.receiveRate, "B")), cell(r.rtt ? si(r.rtt, "ms") : "–"),
+      tr.append(cell(named(r)), cell(r.conv, "t"), cell(si(r.sendRate, "B")), cell(si(r.receiveRate, "B")), cell(r.rtt ? si(r.rtt, "ms") : "–"),
         cell(si(r.bytesSent, "B")), cell(si(r.bytesReceived, "B")), cell(share), cell(si(r.inFlight)), cell(r.window < 0 ? "∞" : si(r.window)),
         cell(si(r.queue, "B")), cell(si(r.held, "B")), cell(si(r.drops)));
       return tr;
@@ -105,7 +106,7 @@
     showRows(a);
     if (a.selected) {
       record(a.selected);
-      $("chosen").textContent = `Session ${a.selected.conv} with ${a.selected.remote} (${a.selected.endpoint})`;
+      $("chosen").textContent = `Session ${a.selected.conv} with ${named(a.selected)} (${a.selected.endpoint})`;
       $("all").textContent = JSON.stringify(a.selected.stats, null, 1);
     } else if (state.session && history.last) {
       $("chosen").textContent = "The session has ended: " + state.session;

@@ -15,6 +15,7 @@ type row struct {
 	ID       string  `json:"id"`
 	Endpoint string  `json:"endpoint"`
 	Remote   string  `json:"remote"`
+	Name     string  `json:"name,omitempty"` // as NameSessions has it
 	Conv     string  `json:"conv"`
 	RTT      float64 `json:"rtt"`
 	MTU      int     `json:"mtu"`
@@ -43,15 +44,16 @@ func (r *row) conv() string { return fmt.Sprintf("%08x", r.conn.Conv()) }
 
 // describe fills in the texts. To do so for all sessions would take longer than
 // all else.
-func (r *row) describe() {
+func (r *row) describe(name func(*kcp.Conn) string) {
+	r.Name = name(r.conn)
 	r.Remote, r.Conv, r.Endpoint = r.conn.RemoteAddr().String(), r.conv(), r.of.Name
 	r.ID = fmt.Sprintf("%d-%s-%s", r.of.number, r.Conv, r.Remote)
 }
 
 // matches reports whether the filter, in lower case, lets the row pass.
-func (r *row) matches(filter string) bool {
+func (r *row) matches(filter string, name func(*kcp.Conn) string) bool {
 	return filter == "" || strings.Contains(r.conv(), filter) || strings.Contains(strings.ToLower(r.of.Name), filter) ||
-		strings.Contains(r.conn.RemoteAddr().String(), filter)
+		strings.Contains(r.conn.RemoteAddr().String(), filter) || strings.Contains(strings.ToLower(name(r.conn)), filter)
 }
 
 // orders are the orders of the table: each returns the figure by which rows are
@@ -189,7 +191,7 @@ type selected struct {
 
 // answer returns the answer to q.
 func (s *Set) answer(q request) answer {
-	snap := s.cache.get(s.All)
+	snap, name := s.cache.get(s.All), s.namer()
 	a := answer{Time: snap.at.UnixMilli(), Endpoints: snap.endpoints, Sessions: len(snap.rows), Rows: []row{}}
 	if a.Endpoints == nil {
 		a.Endpoints = []endpointState{}
@@ -197,12 +199,12 @@ func (s *Set) answer(q request) answer {
 	first := selection{figure: orders[q.sort], most: min(q.offset, len(snap.rows)) + q.rows}
 	for i := range snap.rows {
 		r := &snap.rows[i]
-		if r.matches(q.filter) {
+		if r.matches(q.filter, name) {
 			a.Matching++
 			first.add(r)
 		}
 		if q.selected != "" && strings.Contains(q.selected, r.conv()) {
-			if one := *r; one.is(q.selected) {
+			if one := *r; one.is(q.selected, name) {
 				a.Selected = selectedOf(&one)
 			}
 		}
@@ -210,15 +212,15 @@ func (s *Set) answer(q request) answer {
 	a.Offset = min(q.offset, a.Matching)
 	for _, r := range first.sorted()[a.Offset:] {
 		shown := *r
-		shown.describe()
+		shown.describe(name)
 		a.Rows = append(a.Rows, shown)
 	}
 	return a
 }
 
 // is reports whether r is the row with an id, and its session goes on.
-func (r *row) is(id string) bool {
-	r.describe()
+func (r *row) is(id string, name func(*kcp.Conn) string) bool {
+	r.describe(name)
 	return r.ID == id && r.conn.Err() == nil
 }
 

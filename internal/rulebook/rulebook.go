@@ -117,14 +117,14 @@ func spells(rule, figure string) bool {
 
 var units = map[string]float64{
 	"": 1, "%": 0.01, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30,
-	"µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9,
+	"µs": 1e3, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9,
 }
 
 // parse returns the first number of a figure: times in nanoseconds, sizes in bytes.
 // "srtt/16" is 16, as the code divides by it, and "10 to 20 s" is 10 s.
 func parse(figure string) (float64, error) {
 	spelled := regexp.MustCompile(`(\d+(?: \d{3})*(?:\.\d+)?)(?:\^(\d+))?(?:/(\d+))?(?:ths?)?` +
-		`(?: to [\d.]+)?(?: (KiB|MiB|GiB|µs|ms|s|min|%))?(?:[^\w.]|$)`)
+		`(?: to [\d.]+)?(?: (KiB|MiB|GiB|µs|ms|s|min|h|%))?(?:[^\w.]|$)`)
 	m := spelled.FindStringSubmatch(figure)
 	if m == nil {
 		return 0, fmt.Errorf("%q has no figure", figure)

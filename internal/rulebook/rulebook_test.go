@@ -11,7 +11,7 @@ func TestParse(t *testing.T) {
 	for figure, want := range map[string]float64{
 		"25 ms": 25e6, "64 KiB": 65536, "5 s": 5e9, "8192": 8192, "srtt/16": 16, "36 %": 0.36,
 		"10 000": 10000, "2^22": 1 << 22, "10 to 20 s": 10e9, "1/16 s": 62.5e6, "10/16": 0.625,
-		"20th": 20, "4 segments": 4, "30 min": 1800e9, "0.2 to 3 s": 0.2e9, "512 µs": 512e3,
+		"20th": 20, "4 segments": 4, "30 min": 1800e9, "24 h": 86400e9, "0.2 to 3 s": 0.2e9, "512 µs": 512e3,
 		"x 1.5": 1.5, "60 s, 8192 entries": 60e9,
 	} {
 		got, err := parse(figure)

@@ -15,7 +15,7 @@ import (
 // Run accepts connections, and carries them over sessions with the server, until ctx
 // is done, which is no error. When it returns, everything has ended that it has begun.
 func Run(ctx context.Context, config Config) error {
-	if err := config.prepare(); err != nil {
+	if err := config.prepareClient(); err != nil {
 		return fmt.Errorf("kcptun: %w", err)
 	}
 	block, err := config.block()
@@ -31,13 +31,17 @@ func Run(ctx context.Context, config Config) error {
 	if config.Listening != nil {
 		config.Listening(l.Addr())
 	}
-	c := &client{config: &config, block: block, slots: make([]slot, config.Conn), open: make(map[*smux.Session]*time.Timer)}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	c := &client{config: &config, block: block, ctx: ctx, slots: make([]slot, config.Conn), open: make(map[*smux.Session]*time.Timer)}
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
 	err = c.accept(l)
+	ended := ctx.Err() != nil
+	cancel()
 	c.closeAll()
 	c.running.Wait()
-	if ctx.Err() != nil {
+	if ended {
 		return nil
 	}
 	return fmt.Errorf("kcptun: %w", err)
@@ -45,21 +49,37 @@ func Run(ctx context.Context, config Config) error {
 
 // client is what Run works with.
 type client struct {
-	config  *Config
-	block   kcp.BlockCrypt
-	running sync.WaitGroup
+	config   *Config
+	block    kcp.BlockCrypt
+	ctx      context.Context // of Run
+	running  sync.WaitGroup
+	observed observed
 
-	mu     sync.Mutex
+	mu     sync.Mutex // nobody waits for anything else with it
 	slots  []slot
 	next   int                           // of slots
 	open   map[*smux.Session]*time.Timer // nil, or of the time when an expired one is closed
 	closed bool
 }
 
-// slot is one of the sessions that take connections.
+// slot is the place of one of the sessions that take connections.
 type slot struct {
 	session *smux.Session
 	expires time.Time // zero: never
+	dialing *dialing  // what takes its place; nil: nothing is under way
+}
+
+// dialing is a session that is about to begin.
+type dialing struct {
+	since   time.Time
+	done    chan struct{} // closed when one of these is set
+	session *smux.Session
+	err     error
+}
+
+// alive reports whether the session takes connections.
+func (s *slot) alive(now time.Time) bool {
+	return s.session != nil && !s.session.IsClosed() && (s.expires.IsZero() || !now.After(s.expires))
 }
 
 // accept takes connections until the listener is closed.
@@ -101,41 +121,115 @@ func (c *client) carry(conn *net.TCPConn) error {
 	return err
 }
 
-// session returns the session for the next connection, in turn.
+// dialPatience is how long connections wait for a session that begins, when another one
+// could take them.
+const dialPatience = 250 * time.Millisecond
+
+// session returns the session for the next connection, in turn. If it has to begin, and
+// that takes long because a name does not resolve, another one takes the connection.
 func (c *client) session() (*smux.Session, error) {
+	d, session, err := c.choose()
+	if d == nil {
+		return session, err
+	}
+	limit := time.NewTimer(time.Until(d.since.Add(dialPatience)))
+	defer limit.Stop()
+	select {
+	case <-d.done:
+	case <-limit.C:
+		if session := c.other(); session != nil {
+			return session, nil
+		}
+		<-d.done
+	}
+	if d.err != nil {
+		if session := c.other(); session != nil {
+			return session, nil
+		}
+	}
+	return d.session, d.err
+}
+
+// choose returns the session whose turn it is, or what takes its place.
+func (c *client) choose() (*dialing, *smux.Session, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
-		return nil, net.ErrClosed
+		return nil, nil, net.ErrClosed
 	}
 	s := &c.slots[c.next]
 	c.next = (c.next + 1) % len(c.slots)
-	now := time.Now()
-	expired := !s.expires.IsZero() && now.After(s.expires)
-	if s.session != nil && !s.session.IsClosed() && !expired {
-		return s.session, nil
+	if s.alive(time.Now()) {
+		return nil, s.session, nil
 	}
-	if s.session != nil && expired {
-		old := s.session
+	if s.dialing == nil {
+		d := &dialing{since: time.Now(), done: make(chan struct{})}
+		s.dialing = d
+		c.running.Go(func() { c.fill(s, d) })
+	}
+	return s.dialing, nil, nil
+}
+
+// other returns a session that can take a connection while those that should do not
+// begin: one that has expired, if there is no better one. nil: there is none.
+func (c *client) other() (found *smux.Session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now := time.Now()
+	for i := range c.slots {
+		s := &c.slots[i]
+		if s.alive(now) {
+			return s.session
+		}
+		if s.session != nil && !s.session.IsClosed() {
+			found = s.session
+		}
+	}
+	return found
+}
+
+// fill begins a session for a slot.
+func (c *client) fill(s *slot, d *dialing) {
+	defer close(d.done)
+	session, err := c.dial()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s.dialing = nil
+	if err == nil && c.closed {
+		_ = session.Close()
+		err = net.ErrClosed
+	}
+	if d.session, d.err = session, err; err != nil {
+		return
+	}
+	if old := s.session; old != nil && !old.IsClosed() && c.config.ScavengeTTL >= 0 {
 		c.open[old] = time.AfterFunc(c.config.ScavengeTTL, func() { _ = old.Close() })
 	}
-	session, err := c.dial()
-	if err != nil {
-		return nil, err
-	}
-	*s = slot{session: session}
+	s.session, s.expires = session, time.Time{}
 	if c.config.AutoExpire > 0 {
-		s.expires = now.Add(c.config.AutoExpire)
+		s.expires = time.Now().Add(c.config.AutoExpire)
 	}
 	c.open[session] = nil
 	c.running.Go(func() { c.watch(session) })
-	return session, nil
 }
 
-// watch forgets a session when it ends.
+// watch waits for the end of a session, which may be a mistake of the server's in the
+// protocol, and forgets it.
 func (c *client) watch(session *smux.Session) {
-	<-session.CloseChan()
-	c.config.Logger.Info("session ended", "address", session.LocalAddr())
+	for {
+		stream, err := session.AcceptStream()
+		if err == nil { // a server opens none
+			_ = stream.Close()
+			continue
+		}
+		if session.IsClosed() {
+			c.config.Logger.Info("session ended", "address", session.LocalAddr(), "reason", err)
+		} else {
+			c.config.Logger.Warn("session ended", "address", session.LocalAddr(), "reason", explained(err))
+			_ = session.Close()
+		}
+		break
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if timer := c.open[session]; timer != nil {
@@ -146,7 +240,11 @@ func (c *client) watch(session *smux.Session) {
 
 // dial begins a session. Nothing is sent yet.
 func (c *client) dial() (*smux.Session, error) {
-	conn, err := kcp.DialWithOptions(c.config.Target, c.block, c.config.DataShard, c.config.ParityShard)
+	server, err := c.config.server.choose(c.ctx, c.config.lookUp)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := kcp.DialWithOptions(server.String(), c.block, c.config.DataShard, c.config.ParityShard)
 	if err != nil {
 		return nil, err
 	}
@@ -161,7 +259,14 @@ func (c *client) dial() (*smux.Session, error) {
 		_ = conn.Close()
 		return nil, err
 	}
-	c.config.Logger.Info("session begun", "server", conn.RemoteAddr(), "address", conn.LocalAddr())
+	forget := c.observed.add(c.config, "client", kcp.EndpointOf(conn))
+	c.running.Go(func() {
+		<-session.CloseChan()
+		forget()
+	})
+	log := c.config.Logger.With("server", server)
+	log.Info("session begun", "address", conn.LocalAddr())
+	c.running.Go(func() { watchAnswer(log, conn, session.CloseChan()) })
 	return session, nil
 }
 

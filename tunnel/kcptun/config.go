@@ -1,14 +1,17 @@
 package kcptun
 
 import (
+	"context"
 	"crypto/pbkdf2"
 	"crypto/sha1"
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
+	engine "github.com/arqnet/kcp"
 	kcp "github.com/arqnet/kcp/kcpgo"
 	"github.com/xtaci/smux"
 )
@@ -16,10 +19,12 @@ import (
 // Config holds the settings of a Server or a Client, as kcptun names them. Both ends
 // need the same Key, Crypt, DataShard, ParityShard, NoComp and SmuxVer.
 type Config struct {
-	// Listen is where a server listens for sessions, and a client for connections.
+	// Listen is where a server listens for sessions, and a client for connections. A
+	// server may have a range of up to 4096 ports, as in :3000-3009, with a socket each.
 	Listen string
 	// Target is where a server's connections go: host:port, or the path of a Unix
-	// socket; and to which server a client's go.
+	// socket; and to which server a client's go. Of a range of ports, each session of a
+	// client takes one at random.
 	Target string
 
 	Key   string // password
@@ -59,7 +64,8 @@ type Config struct {
 	// Conn is how many sessions a client has, up to 1024.
 	Conn int
 	// AutoExpire is after how long a client's session takes no more connections; 0:
-	// it always does. It is closed after ScavengeTTL more.
+	// it always does. It is closed after ScavengeTTL more; if that is negative, not at
+	// all.
 	AutoExpire, ScavengeTTL time.Duration
 	// QuietConnections leaves connections out of the log.
 	QuietConnections bool
@@ -67,8 +73,15 @@ type Config struct {
 	// Listening, if not nil, is called with the address where connections or sessions
 	// are accepted from now on.
 	Listening func(net.Addr)
+	// Observe, if not nil, is called with the endpoint of each listener, or of each
+	// session of a client, and what it returns when that ends. Endpoints.Add of package
+	// observe is such a function.
+	Observe func(name string, e *engine.Endpoint) (forget func())
 	// Logger receives what happens; nil: nothing does.
 	Logger *slog.Logger
+
+	server ports                                             // that listens
+	lookUp func(context.Context, string) (netip.Addr, error) // of the server's name
 }
 
 // ServerDefaults returns kcptun's defaults of a server.
@@ -158,6 +171,31 @@ func mistake(format string, args ...any) error {
 	return &SettingError{fmt.Sprintf(format, args...)}
 }
 
+// prepareServer is prepare for a server.
+func (c *Config) prepareServer() (err error) {
+	if c.server, err = parsePorts(c.Listen); err != nil {
+		return err
+	}
+	if n := len(c.server.all()); n > maxPorts {
+		return mistake("%s are %d ports, more than %d", c.Listen, n, maxPorts)
+	}
+	return c.prepare()
+}
+
+// prepareClient is prepare for a client.
+func (c *Config) prepareClient() (err error) {
+	if c.server, err = parsePorts(c.Target); err != nil {
+		return err
+	}
+	if c.server.first == 0 {
+		return mistake("address %q: want the port of a server", c.Target)
+	}
+	if c.lookUp == nil {
+		c.lookUp = lookUp
+	}
+	return c.prepare()
+}
+
 // prepare checks the settings, and sets what Mode says.
 func (c *Config) prepare() error {
 	if c.Logger == nil {
@@ -187,8 +225,8 @@ func (c *Config) prepare() error {
 		return mistake("%d data and %d parity shards: want 256 together at most", c.DataShard, c.ParityShard)
 	case c.Conn < 1 || c.Conn > maxConn:
 		return mistake("conn %d is not from 1 to %d", c.Conn, maxConn)
-	case min(c.KeepAlive, c.AutoExpire, c.ScavengeTTL) < 0 || max(c.KeepAlive, c.CloseWait, c.AutoExpire, c.ScavengeTTL) > maxTime:
-		return mistake("keepalive, closewait, autoexpire and scavengettl are from 0 to %v", maxTime)
+	case min(c.KeepAlive, c.AutoExpire) < 0 || max(c.KeepAlive, c.CloseWait, c.AutoExpire, c.ScavengeTTL) > maxTime:
+		return mistake("keepalive, closewait and autoexpire are from 0 to %v, and scavengettl no more", maxTime)
 	case c.CloseWait <= 0:
 		c.CloseWait = time.Millisecond
 	}

@@ -164,7 +164,7 @@ func TestSettingsRefused(t *testing.T) {
 		"keepalive":   func(c *Config) { c.KeepAlive = math.MaxInt64 },
 		"closewait":   func(c *Config) { c.CloseWait = maxTime + 1 },
 		"autoexpire":  func(c *Config) { c.AutoExpire = math.MaxInt64 },
-		"scavengettl": func(c *Config) { c.ScavengeTTL = -1 },
+		"scavengettl": func(c *Config) { c.ScavengeTTL = maxTime + 1 },
 	} {
 		c := ClientDefaults()
 		edit(&c)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	kcp "github.com/arqnet/kcp/kcpgo"
@@ -24,41 +25,65 @@ const (
 // Serve accepts sessions, and connects their streams with the target, until ctx is
 // done, which is no error. When it returns, everything has ended that it has begun.
 func Serve(ctx context.Context, config Config) error {
-	if err := config.prepare(); err != nil {
+	if err := config.prepareServer(); err != nil {
 		return fmt.Errorf("kcptun: %w", err)
 	}
 	block, err := config.block()
 	if err != nil {
 		return fmt.Errorf("kcptun: %w", err)
 	}
-	l, err := kcp.ListenWithOptions(config.Listen, block, config.DataShard, config.ParityShard)
-	if err != nil {
-		return fmt.Errorf("kcptun: cannot listen on %s: %w", config.Listen, err)
-	}
-	config.tuneSocket(l)
-	config.Logger.Info("listening", "address", l.Addr(), "target", config.Target, "crypt", config.Crypt)
-	if config.Listening != nil {
-		config.Listening(l.Addr())
-	}
 	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var shown observed
+	var listeners []*kcp.Listener
+	defer func() {
+		for _, l := range listeners {
+			_ = l.Close()
+		}
+	}()
+	for _, address := range config.server.all() {
+		l, err := kcp.ListenWithOptions(address, block, config.DataShard, config.ParityShard)
+		if err != nil {
+			return fmt.Errorf("kcptun: cannot listen on %s: %w", address, err)
+		}
+		listeners = append(listeners, l)
+		config.tuneSocket(l)
+		defer shown.add(&config, "server", kcp.EndpointOf(l))()
+	}
+	config.Logger.Info("listening", "address", listeners[0].Addr(), "ports", len(listeners), "target", config.Target, "crypt", config.Crypt)
+	s := &server{config: &config, room: make(chan struct{}, maxSessions)}
+	s.running.Go(func() { watchKeys(ctx, config.Logger) })
+	ends := make(chan error, len(listeners))
+	for _, l := range listeners {
+		s.running.Go(func() { ends <- s.accept(ctx, l) })
+		if config.Listening != nil {
+			config.Listening(l.Addr())
+		}
+	}
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-ends:
+		err = fmt.Errorf("kcptun: %w", err)
+	}
+	cancel()
+	s.running.Wait()
+	return err
+}
+
+// accept accepts sessions until ctx is done.
+func (s *server) accept(ctx context.Context, l *kcp.Listener) error {
 	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
 	defer stop()
-	s := &server{config: &config, room: make(chan struct{}, maxSessions)}
 	for {
 		conn, err := l.AcceptKCP()
 		if err != nil {
-			ended := ctx.Err() != nil
-			cancel()
-			s.running.Wait()
-			if ended {
-				return nil
-			}
-			return fmt.Errorf("kcptun: %w", err)
+			return err
 		}
 		select {
 		case s.room <- struct{}{}:
 		default:
-			config.Logger.Warn("session refused: there are as many as there may be", "client", conn.RemoteAddr())
+			s.config.Logger.Warn("session refused: there are as many as there may be", "client", conn.RemoteAddr())
 			_ = conn.Close()
 			continue
 		}
@@ -96,20 +121,27 @@ func (s *server) serve(ctx context.Context, conn *kcp.UDPSession) {
 	defer session.Close()
 	var streams sync.WaitGroup
 	defer streams.Wait()
+	var connecting atomic.Int64 // also those whose streams have ended meanwhile
 	for {
 		stream, err := session.AcceptStream()
 		if err != nil {
-			log.Info("session ended", "reason", err)
+			if session.IsClosed() {
+				log.Info("session ended", "reason", err)
+			} else {
+				log.Warn("session ended", "reason", explained(err))
+			}
 			_ = session.Close()
 			return
 		}
-		if session.NumStreams() > maxStreams {
+		if session.NumStreams() > maxStreams || connecting.Load() >= maxStreams {
 			log.Warn("connection refused: the session has as many as it may", "id", stream.ID())
 			_ = stream.Close()
 			continue
 		}
+		connecting.Add(1)
 		streams.Go(func() {
 			err := s.connect(ctx, stream)
+			connecting.Add(-1)
 			var op *net.OpError
 			switch {
 			case errors.As(err, &op) && op.Op == "dial":

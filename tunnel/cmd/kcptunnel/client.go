@@ -36,7 +36,7 @@ func (p *program) client() *cli.Command {
 			&cli.IntFlag{Name: "max-retries", Usage: "give up after trying so often in a row (default: never)", Validator: notNegative[int], HideDefault: true},
 			&cli.DurationFlag{Name: "max-retry-interval", Usage: "the longest wait between tries (default: 30s)", Validator: notNegative[time.Duration], HideDefault: true},
 			&cli.DurationFlag{Name: "open-timeout", Usage: "how long connections wait for a session with a server (default: 10s)", Validator: notNegative[time.Duration], HideDefault: true},
-		}, append(timeFlags(), commonFlags()...)...),
+		}, slices.Concat(timeFlags(), sessionFlags(), commonFlags())...),
 		Action: p.runClient,
 	}
 }
@@ -63,9 +63,14 @@ func (p *program) runClient(ctx context.Context, c *cli.Command) error {
 		return &usageError{c.FullName(), err}
 	}
 	if slices.ContainsFunc(config.Remotes, func(r tunnel.Remote) bool { return r.Stdio }) {
-		screen.terminal = false // ssh writes there
+		screen.terminal = false // ssh writes there, and ends this process by SIGHUP
+	} else {
+		var stop func()
+		ctx, stop = p.survivesHangUp(ctx, func() { reloadClient(client, c, log) })
+		defer stop()
 	}
 	defer screen.watch(client.Status)()
+	notifySystemd("READY=1")
 	return client.Run(ctx)
 }
 
@@ -74,7 +79,7 @@ func clientConfig(c *cli.Command) (*tunnel.ClientConfig, error) {
 	config := &tunnel.ClientConfig{
 		Servers: c.StringSlice("server"), Fingerprints: c.StringSlice("fingerprint"), Binds: c.StringSlice("bind"), ServerName: c.String("tls-name"),
 		MaxRetries: c.Int("max-retries"), MaxRetryAfter: c.Duration("max-retry-interval"), OpenTimeout: c.Duration("open-timeout"),
-		DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
+		DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"), KCP: sessionConfig(c),
 	}
 	remotes := c.StringSlice("remote")
 	if args := c.Args().Slice(); len(args) > 0 {

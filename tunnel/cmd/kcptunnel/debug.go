@@ -7,14 +7,16 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/arqnet/kcp/internal/livepage"
 	"github.com/arqnet/kcp/observe"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
 // serveDebug serves the live page and metrics at an address, which may be empty: then
-// it serves nothing. It returns the endpoints to show.
-func serveDebug(addr string, log *slog.Logger) (*observe.Endpoints, func(), error) {
+// it serves nothing. It returns the endpoints to show. The metrics are those of the
+// endpoints, of the process, and of the other collectors.
+func serveDebug(addr string, log *slog.Logger, others ...prometheus.Collector) (*observe.Endpoints, func(), error) {
 	endpoints := new(observe.Endpoints)
 	if addr == "" {
 		return endpoints, func() {}, nil
@@ -24,15 +26,17 @@ func serveDebug(addr string, log *slog.Logger) (*observe.Endpoints, func(), erro
 		return nil, nil, fmt.Errorf("-debug: %w", err)
 	}
 	registry := prometheus.NewRegistry()
-	if err := registry.Register(endpoints); err != nil {
-		_ = l.Close()
-		return nil, nil, err
+	for _, c := range append(append(processCollectors(), endpoints), others...) {
+		if err := registry.Register(c); err != nil {
+			_ = l.Close()
+			return nil, nil, err
+		}
 	}
 	host, _, _ := net.SplitHostPort(addr) // the flag has looked at it
 	mux := http.NewServeMux()
 	mux.Handle("/", endpoints.Handler(host))
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+	server := &http.Server{Handler: livepage.Only(mux, host), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

@@ -16,9 +16,8 @@ import (
 const maxFile = 1 << 20
 
 // applyFile sets the flags of c that the file at path names: a mapping of YAML or
-// JSON whose keys are names of flags. With over, the file goes before the command
-// line, otherwise behind it. Keys of ignored set nothing.
-func applyFile(c *cli.Command, path string, over bool, ignored ...string) error {
+// JSON whose keys are names of flags. The command line goes before it.
+func applyFile(c *cli.Command, path string) error {
 	text, err := readFile(path)
 	if err != nil {
 		return &usageError{c.FullName(), err}
@@ -44,10 +43,7 @@ func applyFile(c *cli.Command, path string, over bool, ignored ...string) error 
 			return wrong(c, "%s:%d: the key %q stands there twice", path, key.Line, key.Value)
 		}
 		seen = append(seen, key.Value)
-		if slices.Contains(ignored, key.Value) {
-			continue
-		}
-		if err := applyKey(c, key.Value, value, over); err != nil {
+		if err := applyKey(c, key.Value, value); err != nil {
 			return wrong(c, "%s:%d: %w", path, key.Line, err)
 		}
 	}
@@ -69,7 +65,7 @@ func readFile(path string) ([]byte, error) {
 }
 
 // applyKey sets the flag that a key of a file names.
-func applyKey(c *cli.Command, key string, value *yaml.Node, over bool) error {
+func applyKey(c *cli.Command, key string, value *yaml.Node) error {
 	var flag cli.Flag
 	for _, f := range c.Flags {
 		if slices.Contains(f.Names(), key) && key != configFlag && key != "help" {
@@ -82,7 +78,7 @@ func applyKey(c *cli.Command, key string, value *yaml.Node, over bool) error {
 		}
 		return fmt.Errorf("unknown key %q: keys are the names of flags", key)
 	}
-	if flag.IsSet() && !over {
+	if flag.IsSet() {
 		return nil
 	}
 	values := []*yaml.Node{value}

@@ -18,10 +18,14 @@ const configFlag = "config"
 
 // commonFlags returns the flags that all commands have.
 func commonFlags() []cli.Flag {
-	return append(logFlags(),
-		&cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort},
+	return append(logFlags(), debugFlag(),
 		&cli.StringFlag{Name: configFlag, Usage: "read flags from a `FILE` of YAML or JSON, with the names of flags as keys; the command line goes before it"},
 	)
+}
+
+// debugFlag returns the flag that all commands that run have.
+func debugFlag() cli.Flag {
+	return &cli.StringFlag{Name: "debug", Usage: "serve a live page, and metrics for Prometheus under /metrics, over HTTP at `ADDR`, such as 127.0.0.1:6060; open to all who reach it", Validator: hostPort}
 }
 
 // logFlags returns the flags of what a command says.
@@ -93,7 +97,7 @@ func loadPair(cert, key string) (tls.Certificate, error) {
 // begin reads the file of -config, and returns the screen and the log of a command.
 func (p *program) begin(c *cli.Command) (*screen, *slog.Logger, error) {
 	if path := c.String(configFlag); path != "" {
-		if err := applyFile(c, path, false); err != nil {
+		if err := applyFile(c, path); err != nil {
 			return nil, nil, err
 		}
 	}

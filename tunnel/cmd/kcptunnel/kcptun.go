@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/arqnet/kcp/tunnel/kcptun"
@@ -21,7 +23,7 @@ func (p *program) kcptunServer() *cli.Command {
 		Name: "kcptun-server", Usage: "accept clients of the program kcptun",
 		Description: kcptunText,
 		Flags: append([]cli.Flag{
-			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of UDP to listen on"},
+			&cli.StringFlag{Name: "listen", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of UDP to listen on; of several ports as in :3000-3009"},
 			&cli.StringFlag{Name: "target", Aliases: []string{"t"}, Value: d.Target, Usage: "`ADDR` of TCP, or path of a Unix socket, where connections go"},
 		}, kcptunFlags(d)...),
 		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Serve) },
@@ -36,10 +38,10 @@ func (p *program) kcptunClient() *cli.Command {
 		Description: kcptunText,
 		Flags: append([]cli.Flag{
 			&cli.StringFlag{Name: "localaddr", Aliases: []string{"l"}, Value: d.Listen, Usage: "`ADDR` of TCP to listen on"},
-			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server"},
+			&cli.StringFlag{Name: "remoteaddr", Aliases: []string{"r"}, Value: d.Target, Usage: "`ADDR` of the server; of several ports as in host:3000-3009"},
 			&cli.IntFlag{Name: "conn", Value: d.Conn, Usage: "sessions with the server"},
-			&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never", Validator: notNegative[int]},
-			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds after which it is closed then", Validator: notNegative[int]},
+			&cli.IntFlag{Name: "autoexpire", Usage: "seconds after which a session takes no more connections; 0: never"},
+			&cli.IntFlag{Name: "scavengettl", Value: seconds(d.ScavengeTTL), Usage: "seconds after which it is closed then; negative: never"},
 		}, kcptunFlags(d)...),
 		Action: func(ctx context.Context, c *cli.Command) error { return p.runKcptun(ctx, c, d, kcptun.Run) },
 	}
@@ -53,9 +55,8 @@ func notOurs() []cli.Flag {
 	return []cli.Flag{
 		&cli.BoolFlag{Name: "acknodelay", Hidden: true},
 		&cli.BoolFlag{Name: "pprof", Hidden: true},
-		&cli.StringFlag{Name: "snmplog", Hidden: true},
-		&cli.StringFlag{Name: "snmpperiod", Hidden: true},
 		&cli.StringFlag{Name: "ratelimit", Hidden: true},
+		&cli.StringFlag{Name: "qpp-count", Aliases: []string{"QPPCount"}, Hidden: true},
 	}
 }
 
@@ -96,6 +97,9 @@ func kcptunFlags(d kcptun.Config) []cli.Flag {
 		number("closewait", seconds(d.CloseWait), "seconds that a direction may be idle after the end of the other"),
 		&cli.StringFlag{Name: "log", Usage: "`FILE` of the log; default: standard error"},
 		&cli.BoolFlag{Name: "quiet", Usage: "log no connections"},
+		&cli.StringFlag{Name: "snmplog", Usage: "`FILE` of a table of counters; its name may have a date, as in snmp-20060102.log"},
+		number("snmpperiod", 60, "seconds between rows of the table"),
+		debugFlag(),
 		&cli.StringFlag{Name: "c", Usage: "`FILE` of JSON, which goes before the command line"},
 	}
 	flags = append(flags, notOurs()...)
@@ -110,13 +114,16 @@ func seconds(d time.Duration) int { return int(d / time.Second) }
 
 // inSeconds returns a time of n seconds, or the longest that there is.
 func inSeconds(n int) time.Duration {
-	return time.Duration(min(int64(n), math.MaxInt64/int64(time.Second))) * time.Second
+	const most = math.MaxInt64 / int64(time.Second)
+	return time.Duration(max(min(int64(n), most), -most)) * time.Second
 }
 
 // runKcptun runs a command with what the flags and the file say.
 func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.Config, run func(context.Context, kcptun.Config) error) error {
+	var idle []string
 	if path := c.String("c"); path != "" {
-		if err := applyFile(c, path, true); err != nil {
+		var err error
+		if idle, err = applyKcptunFile(c, path); err != nil {
 			return err
 		}
 	}
@@ -133,13 +140,30 @@ func (p *program) runKcptun(ctx context.Context, c *cli.Command, config kcptun.C
 		return err
 	}
 	defer closeLog()
-	for _, f := range notOurs() {
-		if name := f.Names()[0]; c.IsSet(name) {
-			log.Warn("the flag does nothing here", "flag", name)
-		}
+	if idle = withoutEffect(c, idle); len(idle) > 0 {
+		log.Warn("settings without effect", "settings", strings.Join(idle, ", "))
 	}
 	fromFlags(c, &config)
 	config.Logger = log
+	endpoints, stop, err := serveDebug(c.String("debug"), log, snmpCollector{})
+	if err != nil {
+		return err
+	}
+	defer stop()
+	config.Observe = endpoints.Add
+	ctx, cancel := context.WithCancel(ctx)
+	var writing sync.WaitGroup
+	defer func() {
+		cancel()
+		writing.Wait()
+	}()
+	if path, period := c.String("snmplog"), inSeconds(c.Int("snmpperiod")); path != "" && period > 0 {
+		table := &snmpTable{path: path}
+		writing.Go(func() { table.run(ctx, period, log) })
+	}
+	config.Listening = func(net.Addr) { notifySystemd("READY=1") }
+	ctx, unhook := p.survivesHangUp(ctx, func() { log.Info("there is nothing to read again") })
+	defer unhook()
 	err = run(ctx, config)
 	var bad *kcptun.SettingError
 	if errors.As(err, &bad) {
@@ -156,7 +180,11 @@ func (p *program) kcptunLog(c *cli.Command) (log *slog.Logger, closeLog func(), 
 		if err != nil {
 			return nil, nil, fmt.Errorf("-log: %w", err)
 		}
-		s, closeLog = newScreen(f), func() { _ = f.Close() }
+		s = newScreen(f)
+		closeLog = func() {
+			s.log.flush(flushTime)
+			_ = f.Close()
+		}
 	}
 	return s.logger(c.String("log-format"), c.Bool("v")), closeLog, nil
 }
@@ -167,7 +195,7 @@ func fromFlags(c *cli.Command, to *kcptun.Config) {
 		to.Listen, to.Target = c.String("listen"), c.String("target")
 	} else {
 		to.Listen, to.Target, to.Conn = c.String("localaddr"), c.String("remoteaddr"), c.Int("conn")
-		to.AutoExpire, to.ScavengeTTL = inSeconds(c.Int("autoexpire")), inSeconds(c.Int("scavengettl"))
+		to.AutoExpire, to.ScavengeTTL = inSeconds(max(c.Int("autoexpire"), 0)), inSeconds(c.Int("scavengettl"))
 	}
 	to.Key, to.Crypt, to.Mode = c.String("key"), c.String("crypt"), c.String("mode")
 	to.NoDelay, to.Interval, to.Resend, to.NoCongestion = c.Int("nodelay"), c.Int("interval"), c.Int("resend"), c.Int("nc")

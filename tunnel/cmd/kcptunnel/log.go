@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 // screen is standard error: log records, and below them, on a terminal, a line that
 // says how things are.
 type screen struct {
+	log *patientWriter // what w writes to
+
 	mu       sync.Mutex
 	w        io.Writer
 	line     string // that stands on the terminal now; guarded by mu, as is w
@@ -24,8 +27,9 @@ type screen struct {
 
 // newScreen returns the screen of w.
 func newScreen(w io.Writer) *screen {
-	f, ok := w.(*os.File)
-	return &screen{w: w, terminal: ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"}
+	log := patient(w)
+	f, ok := log.w.(*os.File)
+	return &screen{log: log, w: log, terminal: ok && term.IsTerminal(int(f.Fd())) && os.Getenv("TERM") != "dumb"}
 }
 
 // clear is what removes the line.
@@ -61,14 +65,29 @@ func (s *screen) logger(format string, verbose bool) *slog.Logger {
 	if verbose {
 		options.Level = slog.LevelDebug
 	}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(s, options))
+	logger := func(w io.Writer) *slog.Logger {
+		if format == "json" {
+			return slog.New(slog.NewJSONHandler(w, options))
+		}
+		return slog.New(slog.NewTextHandler(w, options))
 	}
-	return slog.New(slog.NewTextHandler(s, options))
+	s.log.leftOut = func(n int) []byte {
+		var b bytes.Buffer
+		logger(&b).Warn("the log was not read, and these records are left out", "records", n)
+		return b.Bytes()
+	}
+	return logger(s)
 }
 
-// asText makes text of values that say how, such as addresses, in JSON too.
+// asText makes text of values that say how, such as addresses, and of durations, in JSON
+// too. It leaves out an error that is nil.
 func asText(_ []string, a slog.Attr) slog.Attr {
+	switch {
+	case a.Value.Kind() == slog.KindDuration:
+		a.Value = slog.StringValue(a.Value.Duration().String())
+	case a.Key == "error" && a.Value.Kind() == slog.KindAny && a.Value.Any() == nil:
+		return slog.Attr{}
+	}
 	if s, ok := a.Value.Any().(fmt.Stringer); ok && a.Value.Kind() == slog.KindAny {
 		a.Value = slog.StringValue(s.String())
 	}
@@ -96,6 +115,9 @@ func (s *screen) watch(status func() tunnel.Status) (stop func()) {
 				return
 			case <-tick.C:
 				now := status()
+				if s.log.busy() { // nobody reads
+					continue
+				}
 				s.show(statusLine(last, now, statusEvery))
 				last = now
 			}

@@ -18,7 +18,6 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -45,8 +44,9 @@ type program struct {
 	stdin          io.Reader
 	stdout, stderr io.Writer
 	completing     bool // a shell asks what may come next
-	// notify has signals sent to c that ask a server to read its files again; nil:
-	// there are none. Other commands end with that signal.
+	args           []string
+	// notify has signals sent to c that ask for files to be read again; nil: there are
+	// none.
 	notify func(c chan<- os.Signal)
 }
 
@@ -61,7 +61,11 @@ func (e *usageError) Unwrap() error { return e.err }
 
 // run runs the command until it ends, or ctx is done, and returns the exit code.
 func (p *program) run(ctx context.Context, args []string) int {
+	p.args = args
 	p.completing = args[len(args)-1] == "--generate-shell-completion"
+	stderr := patient(p.stderr)
+	p.stderr = stderr
+	defer stderr.flush(flushTime)
 	root := p.commands()
 	err := root.Run(ctx, args)
 	var usage *usageError
@@ -82,9 +86,7 @@ func (p *program) run(ctx context.Context, args []string) int {
 
 // exitCode returns the exit code for what has failed.
 func exitCode(err error) int {
-	var hello *tunnel.HelloError
-	var handshake *kcp.HandshakeError
-	if errors.As(err, &hello) || errors.As(err, &handshake) {
+	if tunnel.TurnedAway(err) {
 		return exitAway
 	}
 	return exitFailed
@@ -106,22 +108,34 @@ func (p *program) commands() *cli.Command {
 		},
 		HideHelpCommand: true,
 		Suggest:         true,
-		Commands:        []*cli.Command{p.server(), p.client(), p.kcptunServer(), p.kcptunClient()},
-		Writer:          p.stdout,
-		ErrWriter:       p.stderr,
-		ExitErrHandler:  func(context.Context, *cli.Command, error) {}, // run says it
-		OnUsageError:    p.usage,
+		Commands: []*cli.Command{
+			p.server(), p.client(), p.kcptunServer(), p.kcptunClient(), p.hash(), p.fingerprint(), p.version(), p.man(),
+		},
+		Writer:         p.stdout,
+		ErrWriter:      p.stderr,
+		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run says it
+		OnUsageError:   p.usage,
 		Action: func(_ context.Context, c *cli.Command) error {
 			if c.Args().Present() {
-				return wrong(c, "there is no command %q: want server, client, kcptun-server or kcptun-client", c.Args().First())
+				return wrong(c, "there is no command %q: want %s", c.Args().First(), commandNames(c))
 			}
-			return wrong(c, "want a command: server, client, kcptun-server or kcptun-client")
+			return wrong(c, "want a command: %s", commandNames(c))
 		},
 	}
 	for _, c := range root.Commands {
 		c.OnUsageError, c.HideHelpCommand, c.ShellComplete = p.usage, true, completeFlags
 	}
 	return root
+}
+
+// commandNames returns the names of the commands of c, for a sentence.
+func commandNames(c *cli.Command) string {
+	var names []string
+	for _, one := range manCommands(c) {
+		names = append(names, one.Name)
+	}
+	last := len(names) - 1
+	return strings.Join(names[:last], ", ") + " or " + names[last]
 }
 
 // usage makes mistakes that the library has found usage errors, with the name of a

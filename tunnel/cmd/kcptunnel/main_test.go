@@ -248,7 +248,7 @@ func TestMistakes(t *testing.T) {
 		{[]string{"client", "-auth", "me:x", "-bind", "a b", "host:1", "80"}, `"a b"`},
 		{[]string{"client", "-udp-timeout", "-3s"}, "-3s is negative"},
 		{[]string{"kcptun-client", "-crypt", "rot13"}, "rot13"},
-		{[]string{"kcptun-client", "-c", file(t, "c", `{"crypto": "aes"}`)}, "crypto"},
+		{[]string{"kcptun-client", "-c", file(t, "c", `{"conn": "two"}`)}, "conn"},
 		{[]string{"kcptun-server", "-tcp"}, "-tcp"},
 		{[]string{"kcptun-server", "-mtu", "9000"}, "9000"},
 		{[]string{"kcptun-server", "x"}, `"x"`},
@@ -316,7 +316,13 @@ func TestReload(t *testing.T) {
 	reload := <-s.reload
 	require.NoError(t, os.WriteFile(users, []byte(`{"me:secret": [""`), 0o600))
 	reload <- syscall.SIGHUP
-	find(t, s.err, `users not read again.*users.json`)
+	find(t, s.err, `reload failed, keeping the old users.*users.json`)
+	says(t, local)
+
+	// What the start refuses: nobody has an authority.
+	require.NoError(t, os.WriteFile(users, []byte(`{"me": [""]}`), 0o600))
+	reload <- syscall.SIGHUP
+	find(t, s.err, `reload failed, keeping the old users.*no authority`)
 	says(t, local)
 
 	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
@@ -325,7 +331,7 @@ func TestReload(t *testing.T) {
 	find(t, s.err, `users read again`)
 	fingerprint := find(t, s.err, `(?s)users read again.*certificate read again" fingerprint=(SHA256:\S+)`)
 	require.NotEqual(t, old, fingerprint)
-	find(t, c.err, `no session.*no longer valid`)
+	find(t, c.err, `session lost, reconnecting.*no longer valid`)
 	c = start(t, "client", "-fingerprint", fingerprint, "-auth", "you:secret", server, "0:"+at)
 	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
 }
@@ -375,7 +381,7 @@ func TestStdio(t *testing.T) {
 }
 
 func TestHelpAndCompletion(t *testing.T) {
-	for _, args := range [][]string{{"-h"}, {"server", "-h"}, {"client", "-h"}, {"kcptun-server", "-h"}, {"kcptun-client", "-h"}, {"-version"},
+	for _, args := range [][]string{{"-h"}, {"server", "-h"}, {"client", "-h"}, {"kcptun-server", "-h"}, {"kcptun-client", "-h"}, {"hash", "-h"}, {"fingerprint", "-h"}, {"man", "-h"}, {"-version"},
 		{"completion", "bash"}, {"completion", "zsh"}, {"completion", "fish"}, {"completion", "pwsh"}} {
 		code, said := exit(t, args...)
 		require.Equal(t, exitOK, code, said)

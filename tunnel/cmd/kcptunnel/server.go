@@ -5,12 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"sync"
 
-	"github.com/arqnet/kcp"
 	"github.com/arqnet/kcp/tunnel"
 	"github.com/urfave/cli/v3"
 )
@@ -18,9 +18,10 @@ import (
 // server returns the command server.
 func (p *program) server() *cli.Command {
 	return &cli.Command{
-		Name: "server", Usage: "accept clients, and reach for them what they may", ArgsUsage: "[HOST]:PORT",
+		Name: "server", Usage: "accept clients, and open connections for them", ArgsUsage: "[HOST]:PORT",
 		Description: "Prints the fingerprint of its key, which clients want. SIGHUP reads the files of\n" +
-			"users and certificates again. The file of -auth is a JSON object in the form of\n" +
+			"users and certificates again. SIGUSR2 starts the program anew, which may be another\n" +
+			"version by then, and no connection is lost (Linux). The file of -auth is a JSON object in the form of\n" +
 			"chisel, {\"user:password\": [\"^127\\\\.0\\\\.0\\\\.1:80$\", \"^R:0\\\\.0\\\\.0\\\\.0:2222$\"]}, with\n" +
 			"regular expressions of what each may reach.",
 		Flags: append([]cli.Flag{
@@ -30,7 +31,7 @@ func (p *program) server() *cli.Command {
 			&cli.StringFlag{Name: "cert", Usage: "`FILE` of a certificate for the key, if an authority has signed one"},
 			&cli.StringFlag{Name: "client-ca", Usage: "`FILE` of authorities of client certificates, which take the place of passwords"},
 			&cli.IntFlag{Name: "shards", Usage: "sockets on the port, each with its own reader, for many processors (Linux)", Validator: notNegative[int], HideDefault: true},
-		}, append(timeFlags(), commonFlags()...)...),
+		}, slices.Concat(timeFlags(), sessionFlags(), serverSessionFlags(), commonFlags())...),
 		Action: p.runServer,
 	}
 }
@@ -46,37 +47,48 @@ func (p *program) runServer(ctx context.Context, c *cli.Command) error {
 		return err
 	}
 	config.Logger = log
-	s, err := tunnel.Listen(config)
+	warnIfReadable(log, "auth", c.String("auth"))
+	warnIfReadable(log, "key", c.String("key"))
+	up, err := newUpgrader(log, p.args, config)
 	if err != nil {
+		return err
+	}
+	var s *tunnel.Server
+	config.Reload = func() { reloadServer(s, c, log) }
+	if s, err = tunnel.Listen(config); err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", config.Addr, err)
 	}
-	endpoints, stop, err := serveDebug(c.String("debug"), log)
-	if err != nil {
+	serve := func() (func(), error) {
+		endpoints, stop, err := serveDebug(c.String("debug"), log, userCollector{s.Figures})
+		if err != nil {
+			return nil, err
+		}
+		forget := endpoints.Add("server", s.Endpoint())
+		endpoints.NameSessions(s.UserOf)
+		return func() { forget(); stop() }, nil
+	}
+	var stop func()
+	if up.inherited() {
+		stop = serveDebugLater(c.String("debug"), log, serve)
+	} else if stop, err = serve(); err != nil {
 		_ = s.Close()
 		return err
 	}
-	defer stop()
-	defer endpoints.Add("server", s.Endpoint())()
+	up.after = sync.OnceFunc(stop)
+	defer up.after()
 	fmt.Fprintf(p.stdout, "fingerprint %s\n", s.Fingerprint())
 	log.Info("listening", "address", s.Addr(), "users", config.Users.Len(), "fingerprint", s.Fingerprint())
 	defer screen.watch(s.Status)()
-	ended := make(chan struct{})
-	defer close(ended)
-	reload := make(chan os.Signal, 1)
-	if p.notify != nil {
-		p.notify(reload)
-	}
-	go func() {
-		for {
-			select {
-			case <-reload:
-				reloadServer(s, c, log)
-			case <-ended:
-				return
-			}
+	defer onSignal(p.notify, func(signal os.Signal) {
+		if !up.signal(signal) {
+			s.Reload()
 		}
-	}()
-	return s.Serve(ctx)
+	})()
+	upgrades := make(chan os.Signal, 1)
+	signalUpgrade(upgrades)
+	defer ignoreSignals(upgrades)
+	up.ready(s)
+	return up.serve(ctx, s, upgrades)
 }
 
 // serverConfig returns what the flags say.
@@ -100,7 +112,7 @@ func serverConfig(c *cli.Command) (*tunnel.ServerConfig, error) {
 	}
 	config := &tunnel.ServerConfig{
 		Addr: addr, DialTimeout: c.Duration("dial-timeout"), UDPTimeout: c.Duration("udp-timeout"),
-		KCP: &kcp.Config{Shards: c.Int("shards")},
+		KCP: sessionConfig(c),
 	}
 	var err error
 	if config.Users, err = tunnel.LoadUsers(c.String("auth")); err != nil {
@@ -144,26 +156,4 @@ func validAddress(addr string, least uint64) bool {
 	}
 	n, err := strconv.ParseUint(port, 10, 16)
 	return err == nil && n >= least
-}
-
-// reloadServer reads the files of users and of the certificate again. What cannot
-// be read stays as it was.
-func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
-	users, err := tunnel.LoadUsers(c.String("auth"))
-	switch {
-	case err != nil:
-		log.Error("users not read again: the old ones stay", "error", err)
-	default:
-		s.SetUsers(users)
-		log.Info("users read again", "users", users.Len())
-	}
-	cert, err := serverCertificate(c)
-	if err == nil {
-		err = s.SetCertificate(cert)
-	}
-	if err != nil {
-		log.Error("certificate not read again: the old one stays", "error", err)
-		return
-	}
-	log.Info("certificate read again", "fingerprint", s.Fingerprint())
 }

@@ -2,7 +2,16 @@
 
 package main
 
-import "os"
+import (
+	"os"
+	"os/signal"
+)
 
 // signalReload does nothing: there is no SIGHUP here.
 func signalReload(chan<- os.Signal) {}
+
+// signalUpgrade does nothing: there is no SIGUSR2 here.
+func signalUpgrade(chan<- os.Signal) {}
+
+// ignoreSignals sends no more signals to c.
+func ignoreSignals(c chan<- os.Signal) { signal.Stop(c) }

@@ -8,5 +8,16 @@ import (
 	"syscall"
 )
 
-// signalReload sends SIGHUP to c.
-func signalReload(c chan<- os.Signal) { signal.Notify(c, syscall.SIGHUP) }
+// signalReload sends SIGHUP to c, unless the process was started to ignore it, as nohup
+// does.
+func signalReload(c chan<- os.Signal) {
+	if !signal.Ignored(syscall.SIGHUP) {
+		signal.Notify(c, syscall.SIGHUP)
+	}
+}
+
+// signalUpgrade sends SIGUSR2 to c.
+func signalUpgrade(c chan<- os.Signal) { signal.Notify(c, syscall.SIGUSR2) }
+
+// ignoreSignals sends no more signals to c.
+func ignoreSignals(c chan<- os.Signal) { signal.Stop(c) }

@@ -33,8 +33,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// Random connections both ways while the server is killed and restarted. Each of
-// them ends truly: it has all of its bytes, or an error. Nothing is left behind.
+// Random connections both ways while the server is killed and restarted, upgraded, and
+// has other users. Each of them ends truly: it has all of its bytes, or an error. Nothing
+// is left behind.
 // KCP_SOAK is for how long, such as 10m.
 func TestSoak(t *testing.T) {
 	long := 4 * time.Second
@@ -63,6 +64,10 @@ func TestSoak(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(seed, 100))
 	for ctx.Err() == nil {
+		for range rng.IntN(4) {
+			sleepRandom(ctx, rng, min(long/8, 4*time.Second))
+			s.change(t, rng)
+		}
 		sleepRandom(ctx, rng, min(long/4, 8*time.Second))
 		s.kill(rng.IntN(2) == 0)
 		sleepRandom(ctx, rng, time.Second)
@@ -73,8 +78,8 @@ func TestSoak(t *testing.T) {
 	require.Eventually(t, func() bool { return runtime.NumGoroutine() <= before+20 && openFiles() <= files+20 }, patience, 10*time.Millisecond,
 		"%d goroutines at the start, %d files", before, files)
 	stop()
-	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times",
-		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed)
+	t.Logf("%d connections complete, %d ended with an error, %d not accepted; server killed or ended %d times, changed %d times",
+		s.complete.Load(), s.failed.Load(), s.refused.Load(), s.killed, s.changed)
 	require.Positive(t, s.complete.Load())
 	require.Positive(t, s.failed.Load()+s.refused.Load())
 }
@@ -97,7 +102,7 @@ func openFiles() int {
 type soak struct {
 	users, key, address, fingerprint string
 	server                           *exec.Cmd
-	killed                           int
+	killed, changed                  int
 	reverse                          string // where the server listens for the client
 	local                            atomic.Pointer[string]
 
@@ -122,17 +127,37 @@ func newSoak(t *testing.T) *soak {
 func (s *soak) startServer(t *testing.T) {
 	s.server = exec.Command(os.Args[0], "server", "-auth", s.users, "-key", s.key, s.address)
 	s.server.Env = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1")
+	startGroup(s.server)
 	require.NoError(t, s.server.Start())
 }
 
-// kill ends the server, in order or not.
+// change has the server read other users, or a file with a mistake, or upgrade itself.
+// The client's user stays.
+func (s *soak) change(t *testing.T, rng *rand.Rand) {
+	s.changed++
+	switch rng.IntN(3) {
+	case 0:
+		require.NoError(t, os.WriteFile(s.users, fmt.Appendf(nil, `{"me:secret": [""], "other%d:word": [""]}`, rng.IntN(3)), 0o600))
+		signalGroup(s.server, reloads)
+	case 1:
+		require.NoError(t, os.WriteFile(s.users, []byte(`{"me": [""`), 0o600))
+		signalGroup(s.server, reloads)
+		time.Sleep(100 * time.Millisecond)
+		require.NoError(t, os.WriteFile(s.users, []byte(`{"me:secret": [""]}`), 0o600))
+	case 2:
+		signalGroup(s.server, upgrades)
+	}
+}
+
+// kill ends the server, in order or not, with all processes that it has begun.
 func (s *soak) kill(hard bool) {
 	how := os.Signal(syscall.SIGTERM)
 	if hard {
 		how = os.Kill
 	}
-	_ = s.server.Process.Signal(how)
+	signalGroup(s.server, how)
 	_ = s.server.Wait()
+	awaitGroup(s.server)
 	s.killed++
 }
 

@@ -6,13 +6,18 @@ import (
 	"runtime/debug"
 )
 
+// buildVersion returns the version of the build.
+func buildVersion() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "(devel)"
+}
+
 // version describes the build in one line.
 func version() string {
-	v, revision := "(devel)", ""
+	v, revision := buildVersion(), ""
 	if info, ok := debug.ReadBuildInfo(); ok {
-		if info.Main.Version != "" {
-			v = info.Main.Version
-		}
 		for _, s := range info.Settings {
 			if s.Key == "vcs.revision" {
 				revision = " (revision " + s.Value[:min(len(s.Value), 12)] + ")"

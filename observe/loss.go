@@ -1,0 +1,123 @@
+package observe
+
+import (
+	"strconv"
+	"sync"
+	"time"
+	"weak"
+
+	"github.com/arqnet/kcp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+const (
+	// lossWindow is the least time over which the losses of sessions are taken. A scrape
+	// within it has the result of the one before.
+	lossWindow = 25 * time.Second
+	// lossSegments is how many segments a session must have sent meanwhile: of fewer, a
+	// share says nothing.
+	lossSegments = 20
+)
+
+// lossShares are the values of the label "above".
+func lossShares() []float64 { return []float64{0.02, 0.05, 0.1, 0.2} }
+
+// losses are the shares of segments that sessions had to send again. The zero value is
+// ready.
+type losses struct {
+	mu   sync.Mutex
+	each map[weak.Pointer[kcp.Endpoint]]*endpointLosses
+}
+
+// endpointLosses are those of the sessions of an endpoint.
+type endpointLosses struct {
+	at    time.Time // of before
+	count map[weak.Pointer[kcp.Conn]]sentCount
+	found lossCount
+}
+
+// sentCount is what a session had sent.
+type sentCount struct{ first, again uint64 }
+
+// lossCount is how many sessions have sent enough, and how many of those lost more than
+// each of lossShares.
+type lossCount struct {
+	sending int
+	above   []int
+}
+
+// of returns how many sessions of an endpoint lose much.
+func (l *losses) of(e *kcp.Endpoint) lossCount {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for p := range l.each { // of endpoints that are gone
+		if p.Value() == nil {
+			delete(l.each, p)
+		}
+	}
+	if l.each == nil {
+		l.each = make(map[weak.Pointer[kcp.Endpoint]]*endpointLosses)
+	}
+	key := weak.Make(e)
+	of := l.each[key]
+	if of == nil {
+		of = new(endpointLosses)
+		l.each[key] = of
+	}
+	if now := time.Now(); of.count == nil || now.Sub(of.at) >= lossWindow {
+		of.at = now
+		of.take(e)
+	}
+	return of.found
+}
+
+// take counts the sessions that lose much, and keeps what they have sent for next time.
+func (of *endpointLosses) take(e *kcp.Endpoint) {
+	before := of.count
+	of.count = make(map[weak.Pointer[kcp.Conn]]sentCount)
+	of.found = lossCount{above: make([]int, len(lossShares()))}
+	for c := range e.Sessions() {
+		if len(of.count) == maxRTTs {
+			break
+		}
+		stats, key := c.Stats(), weak.Make(c)
+		now := sentCount{stats.SegmentsSent, stats.Retransmits() - min(stats.SpuriousRetransmits, stats.Retransmits())}
+		of.count[key] = now
+		if before != nil {
+			of.found.add(before[key], now)
+		}
+	}
+}
+
+// add counts a session.
+func (n *lossCount) add(before, now sentCount) {
+	first, again := now.first-before.first, uint64(0)
+	if now.again > before.again { // it falls when retransmissions turn out to be spurious
+		again = now.again - before.again
+	}
+	if first+again < lossSegments {
+		return
+	}
+	n.sending++
+	for i, share := range lossShares() {
+		if float64(again) > share*float64(first+again) {
+			n.above[i]++
+		}
+	}
+}
+
+func sendingDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcp_sessions_sending", "Open sessions, of the first 10000, that have sent 20 segments or more since the scrape 25 seconds or more before.", []string{"endpoint"}, nil)
+}
+
+func lossyDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcp_sessions_lossy", "Of kcp_sessions_sending, those that had to send again more than this share of their segments.", []string{"endpoint", "above"}, nil)
+}
+
+// collect writes the count of an endpoint.
+func (n lossCount) collect(endpoint string, to chan<- prometheus.Metric) {
+	to <- prometheus.MustNewConstMetric(sendingDesc(), prometheus.GaugeValue, float64(n.sending), endpoint)
+	for i, share := range lossShares() {
+		to <- prometheus.MustNewConstMetric(lossyDesc(), prometheus.GaugeValue, float64(n.above[i]), endpoint, strconv.FormatFloat(share, 'f', -1, 64))
+	}
+}

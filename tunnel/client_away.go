@@ -1,0 +1,30 @@
+package tunnel
+
+import (
+	"errors"
+	"math/rand/v2"
+	"time"
+)
+
+const (
+	// awayRetry is how long a client waits, at first, that a server has turned away whom
+	// it has let in before: its password was changed, or a rule. It doubles up to
+	// maxAwayRetry. Trying more often would only have the server count attempts, also
+	// those of others of that name behind the same NAT.
+	awayRetry    = time.Minute
+	maxAwayRetry = 5 * time.Minute
+)
+
+// awayPause returns how long to wait at the least after err, the n-th in a row, with
+// which a server has ended a session. It is up to a half less or more at random.
+func awayPause(err error, n int) time.Duration {
+	var away *HelloError
+	if !errors.As(err, &away) || helloCode(away.Code) == helloAttempts { // those do not count
+		return 0
+	}
+	pause := maxAwayRetry
+	if n < 4 {
+		pause = min(awayRetry<<max(n-1, 0), maxAwayRetry)
+	}
+	return pause/2 + rand.N(pause)
+}

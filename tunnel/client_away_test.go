@@ -1,0 +1,48 @@
+package tunnel
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+func TestAwayPause(t *testing.T) {
+	wrong := fmt.Errorf("server: %w", &HelloError{Code: string(helloWrong)})
+	for n, want := range map[int]time.Duration{1: time.Minute, 2: 2 * time.Minute, 3: 4 * time.Minute, 4: maxAwayRetry, 1 << 30: maxAwayRetry} {
+		for range 100 {
+			pause := awayPause(wrong, n)
+			require.GreaterOrEqual(t, pause, want/2)
+			require.Less(t, pause, want*3/2)
+		}
+	}
+	require.Zero(t, awayPause(errors.New("no answer"), 1))
+	require.Zero(t, awayPause(&HelloError{Code: string(helloAttempts)}, 1))
+}
+
+// A client whose password was changed does not try again and again.
+func TestStaleClientIsSlow(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:host:80"))
+	waitFor(t, func() bool { return c.Status().Sessions == 1 })
+	changed, err := ParseUsers([]byte(`{"me:new": [""]}`))
+	require.NoError(t, err)
+	s.SetUsers(changed)
+	away := regexp.MustCompile(`wrong user or password".* retry=(\S+)`)
+	var found []string
+	waitFor(t, func() bool {
+		found = away.FindStringSubmatch(c.log.String())
+		return found != nil
+	})
+	pause, err := time.ParseDuration(found[1])
+	require.NoError(t, err)
+	require.GreaterOrEqual(t, pause, awayRetry/2)
+	other := clientConfig(t, s, "0:host:80")
+	other.Password = "new"
+	right := startClient(t, other)
+	waitFor(t, func() bool { return right.Status().Sessions == 1 })
+}

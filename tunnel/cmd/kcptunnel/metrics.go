@@ -1,0 +1,95 @@
+package main
+
+import (
+	"maps"
+	"runtime"
+	"slices"
+
+	"github.com/arqnet/kcp/tunnel"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// userMetric is a metric with a value for each user.
+type userMetric struct {
+	name, help string
+	kind       prometheus.ValueType
+	of         func(u *tunnel.UserFigures) float64
+}
+
+// userMetrics returns all of them.
+func userMetrics() []userMetric {
+	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
+	return []userMetric{
+		{"sessions", "Open sessions.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Sessions) }},
+		{"connections", "Open connections of TCP.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Connections) }},
+		{"flows", "Open flows of UDP.", gauge, func(u *tunnel.UserFigures) float64 { return float64(u.Flows) }},
+		{"logins_total", "Sessions opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Logins) }},
+		{"connections_opened_total", "Connections of TCP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.ConnectionsOpened) }},
+		{"flows_opened_total", "Flows of UDP opened.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsOpened) }},
+		{"flows_evicted_total", "Flows of UDP ended to make room, as the user had too many.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.FlowsEvicted) }},
+		{"sent_bytes_total", "Bytes of connections and flows sent to clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Sent) }},
+		{"received_bytes_total", "Bytes of connections and flows received from clients.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Received) }},
+		{"refused_total", "Targets, and addresses to listen on, that were asked for and are not allowed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Refused) }},
+		{"failed_total", "Targets that could not be reached, and addresses that could not be listened on.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Failed) }},
+		{"wrong_passwords_total", "Clients turned away with a wrong password or certificate.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.WrongPasswords) }},
+		{"lockouts_total", "Clients turned away without a look at the password, because too many attempts had failed.", counter, func(u *tunnel.UserFigures) float64 { return float64(u.Lockouts) }},
+	}
+}
+
+func (m *userMetric) desc() *prometheus.Desc {
+	return prometheus.NewDesc("kcptunnel_"+m.name, m.help+" By user; without a name: of clients that have named none of the file.", []string{"user"}, nil)
+}
+
+func turnedAwayDesc() *prometheus.Desc {
+	return prometheus.NewDesc("kcptunnel_clients_turned_away_total", "Clients that were not let in, by reason.", []string{"reason"}, nil)
+}
+
+// turnedAwayReasons are those that are there from the beginning, as a rate needs a first
+// value.
+func turnedAwayReasons() []string {
+	return []string{"wrong-identity", "attempts", "forbidden", "unknown-certificate", "no-identity", "version", "malformed", "no-hello", "full", "left"}
+}
+
+// userCollector shows the figures of a server to Prometheus. How many series it has
+// depends on the file of users alone.
+type userCollector struct{ figures func() tunnel.Figures }
+
+// Describe implements prometheus.Collector.
+func (userCollector) Describe(to chan<- *prometheus.Desc) {
+	for _, m := range userMetrics() {
+		to <- m.desc()
+	}
+	to <- turnedAwayDesc()
+}
+
+// Collect implements prometheus.Collector.
+func (c userCollector) Collect(to chan<- prometheus.Metric) {
+	f := c.figures()
+	for _, m := range userMetrics() {
+		desc := m.desc()
+		for i := range f.Users {
+			to <- prometheus.MustNewConstMetric(desc, m.kind, m.of(&f.Users[i]), f.Users[i].User)
+		}
+	}
+	reasons := turnedAwayReasons()
+	for _, reason := range slices.Sorted(maps.Keys(f.TurnedAway)) {
+		if !slices.Contains(reasons, reason) {
+			reasons = append(reasons, reason)
+		}
+	}
+	for _, reason := range reasons {
+		to <- prometheus.MustNewConstMetric(turnedAwayDesc(), prometheus.CounterValue, float64(f.TurnedAway[reason]), reason)
+	}
+}
+
+// processCollectors show the process: its processor time, memory and descriptors, what
+// Go's runtime does, and which build it is.
+func processCollectors() []prometheus.Collector {
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "kcptunnel_build_info", Help: "1, with the version of the program as a label.",
+		ConstLabels: prometheus.Labels{"version": buildVersion(), "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	return []prometheus.Collector{collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), collectors.NewGoCollector(), build}
+}

@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/arqnet/kcp/tunnel"
+	"github.com/urfave/cli/v3"
+)
+
+// onSignal calls f for each signal that notify sends, until stop is called. A nil notify
+// sends none.
+func onSignal(notify func(chan<- os.Signal), f func(os.Signal)) (stop func()) {
+	if notify == nil {
+		return func() {}
+	}
+	signals, quit, done := make(chan os.Signal, 1), make(chan struct{}), make(chan struct{})
+	notify(signals)
+	go func() {
+		defer close(done)
+		for {
+			select {
+			case s := <-signals:
+				f(s)
+			case <-quit:
+				return
+			}
+		}
+	}()
+	return func() {
+		ignoreSignals(signals)
+		close(quit)
+		<-done
+	}
+}
+
+// reloadServer reads the files of users and authorities, and of the certificate again.
+// What cannot be read, or would be refused at the start, stays as it was.
+func reloadServer(s *tunnel.Server, c *cli.Command, log *slog.Logger) {
+	users, err := tunnel.LoadUsers(c.String("auth"))
+	if err == nil {
+		err = s.SetUsers(users)
+	}
+	if err != nil {
+		log.Error("reload failed, keeping the old users", "error", err)
+	} else {
+		log.Info("users read again", "users", users.Len())
+	}
+	if path := c.String("client-ca"); path != "" {
+		cas, err := loadCAs(path)
+		if err == nil {
+			err = s.SetClientCAs(cas)
+		}
+		if err != nil {
+			log.Error("reload failed, keeping the old authorities", "error", err)
+		} else {
+			log.Info("authorities of clients read again")
+		}
+	}
+	cert, err := serverCertificate(c)
+	if err == nil {
+		err = s.SetCertificate(cert)
+	}
+	if err != nil {
+		log.Error("reload failed, keeping the old certificate", "error", err)
+		return
+	}
+	log.Info("certificate read again", "fingerprint", s.Fingerprint())
+}
+
+// reloadClient reads the client's certificate again, if it has one.
+func reloadClient(client *tunnel.Client, c *cli.Command, log *slog.Logger) {
+	cert := c.String("tls-cert")
+	if cert == "" {
+		log.Info("there is nothing to read again: a client has no files but those of -tls-cert and -tls-key")
+		return
+	}
+	pair, err := loadPair(cert, c.String("tls-key"))
+	if err == nil {
+		err = client.SetCertificate(&pair)
+	}
+	if err != nil {
+		log.Error("reload failed, keeping the old certificate", "error", err)
+		return
+	}
+	log.Info("certificate read again")
+}
+
+// survivesHangUp has the process not end with SIGHUP, for which it calls reload. It still
+// ends when the terminal that it was started from goes away.
+func (p *program) survivesHangUp(ctx context.Context, reload func()) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	terminal := hasTerminal()
+	stop := onSignal(p.notify, func(os.Signal) {
+		if terminal && !hasTerminal() {
+			cancel()
+			return
+		}
+		reload()
+	})
+	return ctx, func() {
+		stop()
+		cancel()
+	}
+}
+
+// hasTerminal reports whether the process has a controlling terminal.
+func hasTerminal() bool {
+	f, err := os.OpenFile("/dev/tty", os.O_RDWR, 0)
+	if err == nil {
+		_ = f.Close()
+	}
+	return err == nil
+}
+
+// serveDebugLater is serveDebug for a process that has taken over from one that still
+// serves there: it tries for a while. add is called with the endpoints.
+func serveDebugLater(addr string, log *slog.Logger, serve func() (stop func(), err error)) (stop func()) {
+	quit, done := make(chan struct{}), make(chan struct{})
+	stop = func() {}
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(100 * time.Millisecond)
+		defer tick.Stop()
+		var err error
+		for range 100 {
+			var end func()
+			if end, err = serve(); err == nil {
+				stop = end
+				return
+			}
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+			}
+		}
+		log.Error("no live page", "address", addr, "error", err)
+	}()
+	return func() {
+		close(quit)
+		<-done
+		stop()
+	}
+}

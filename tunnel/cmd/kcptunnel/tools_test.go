@@ -1,0 +1,321 @@
+package main
+
+import (
+	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp"
+	"github.com/stretchr/testify/require"
+	"github.com/urfave/cli/v3"
+	"go.yaml.in/yaml/v3"
+)
+
+// piped runs a command with something on standard input.
+func piped(t *testing.T, in string, args ...string) (code int, out, said string) {
+	t.Helper()
+	var stdout, stderr output
+	p := &program{stdin: strings.NewReader(in), stdout: &stdout, stderr: &stderr}
+	code = p.run(t.Context(), append([]string{"kcptunnel"}, args...))
+	return code, stdout.String(), stderr.String()
+}
+
+func TestVersionCommand(t *testing.T) {
+	code, out, _ := piped(t, "", "version")
+	require.Equal(t, exitOK, code)
+	require.Regexp(t, `^kcptunnel version \S+.* go1\.\d+\S* \w+/\w+\n$`, out)
+	_, flag, _ := piped(t, "", "-version")
+	require.Equal(t, out, flag)
+	code, _, said := piped(t, "", "version", "x")
+	require.Equal(t, exitUsage, code)
+	require.Contains(t, said, `"x"`)
+}
+
+// The manual page has every command, with all the flags that are shown, and what reads
+// such pages finds nothing wrong with it.
+func TestMan(t *testing.T) {
+	code, page, _ := piped(t, "", "man")
+	require.Equal(t, exitOK, code)
+	p := &program{stdout: io.Discard, stderr: io.Discard}
+	for _, c := range p.commands().Commands {
+		_, text, ok := strings.Cut(page, "\n.SS kcptunnel "+roff(c.Name)+"\n")
+		require.True(t, ok, c.Name)
+		text = regexp.MustCompile(`(?m)^\.S[SH] `).Split(text, 2)[0]
+		for _, f := range c.Flags {
+			if f.(cli.VisibleFlag).IsVisible() {
+				require.Contains(t, text, `\fB\-`+roff(f.Names()[0])+`\fR`, c.Name)
+			}
+		}
+	}
+	for _, r := range page {
+		require.Less(t, r, rune(0x80), "not ASCII")
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		t.Skip("there is no groff")
+	}
+	cmd := exec.Command(groff, "-man", "-ww", "-z", "-Kutf8")
+	cmd.Stdin = strings.NewReader(page)
+	found, err := cmd.CombinedOutput()
+	require.NoError(t, err)
+	require.Empty(t, string(found))
+}
+
+// A hash that the command prints stands in the place of the password, and lets the client
+// in that shows the password.
+func TestHashCommand(t *testing.T) {
+	at := echo(t)
+	code, out, said := piped(t, "se:cret\n", "hash", "-cost", "4", "me")
+	require.Equal(t, exitOK, code, said)
+	require.Regexp(t, `^me:\$2a\$04\$[./A-Za-z0-9]{53}\n$`, out)
+	users := file(t, "users.json", fmt.Sprintf(`{%q: [""]}`, strings.TrimSpace(out)))
+	s := start(t, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "k"), "127.0.0.1:0")
+	c := start(t, "client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:se:cret", find(t, s.err, `listening address=(\S+)`), "0:"+at)
+	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+
+	code, out, _ = piped(t, "x", "hash")
+	require.Equal(t, exitOK, code)
+	require.Regexp(t, `^\$2a\$10\$`, out)
+	for _, bad := range []struct{ in, user, cost, want string }{
+		{"", "me", "4", "empty"}, {"\n", "me", "4", "empty"}, {strings.Repeat("x", 73), "me", "4", "72"}, {"x", "me:secret", "4", "colon"}, {"x", "me", "31", "cost 31"},
+	} {
+		code, out, said := piped(t, bad.in, "hash", "-cost", bad.cost, bad.user)
+		require.Equal(t, exitUsage, code)
+		require.Empty(t, out)
+		require.Contains(t, said, bad.want)
+		require.NotContains(t, said, "secret")
+	}
+}
+
+// The fingerprint of a key that is there already, without a server.
+func TestFingerprintCommand(t *testing.T) {
+	key := filepath.Join(t.TempDir(), "server.pem")
+	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", key, "127.0.0.1:0")
+	want := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	code, out, said := piped(t, "", "fingerprint", key)
+	require.Equal(t, exitOK, code, said)
+	require.Equal(t, want+"\n", out)
+
+	missing := filepath.Join(t.TempDir(), "none.pem")
+	code, _, said = piped(t, "", "fingerprint", missing)
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, said, missing)
+	require.NoFileExists(t, missing, "it makes no key")
+	code, _, said = piped(t, "", "fingerprint", file(t, "no.pem", "x"))
+	require.Equal(t, exitFailed, code)
+	require.Contains(t, said, "neither a key nor a certificate")
+	for name, one := range keysOfOthers(t) {
+		_, ofKey, said := piped(t, "", "fingerprint", file(t, name, string(pem.EncodeToMemory(one.key))))
+		_, ofCert, _ := piped(t, "", "fingerprint", file(t, name, string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: one.cert}))))
+		require.Regexp(t, `^SHA256:\S{43}\n$`, ofKey, said)
+		require.Equal(t, ofKey, ofCert)
+	}
+}
+
+// foreignKey is a key with its certificate.
+type foreignKey struct {
+	key  *pem.Block
+	cert []byte
+}
+
+// keysOfOthers returns keys as other programs write them.
+func keysOfOthers(t *testing.T) map[string]foreignKey {
+	t.Helper()
+	ec, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	ecText, err := x509.MarshalECPrivateKey(ec)
+	require.NoError(t, err)
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	require.NoError(t, err)
+	certificate := func(key crypto.Signer) []byte {
+		template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+		der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+		require.NoError(t, err)
+		return der
+	}
+	return map[string]foreignKey{
+		"ec.pem":  {&pem.Block{Type: "EC PRIVATE KEY", Bytes: ecText}, certificate(ec)},
+		"rsa.pem": {&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(rsaKey)}, certificate(rsaKey)},
+	}
+}
+
+// A file with secrets that everybody can read, or change, is warned of.
+func TestWarningOfReadableFiles(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("the modes of files say nothing there")
+	}
+	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(t.TempDir(), "k")
+	for mode, want := range map[os.FileMode]string{0o600: "", 0o640: "", 0o644: "can read the file.*flag=auth.*mode=0644 better=0640", 0o666: "can change the file.*mode=0666 better=0660"} {
+		require.NoError(t, os.Chmod(users, mode))
+		s := start(t, "server", "-auth", users, "-key", key, "127.0.0.1:0")
+		find(t, s.err, `msg=listening`)
+		if want == "" {
+			require.NotContains(t, s.err.String(), "everybody")
+		} else {
+			find(t, s.err, want)
+		}
+	}
+}
+
+// Flags, and keys of the file, set what sessions are like.
+func TestSessionFlags(t *testing.T) {
+	flags := map[string]string{
+		"keepalive": "7s", "peer-timeout": "20s", "idle-timeout": "1h", "max-memory": "32MiB", "max-sessions": "100", "max-sessions-per-address": "8",
+	}
+	want := &kcp.Config{KeepAlive: 7 * time.Second, PeerTimeout: 20 * time.Second, IdleTimeout: time.Hour, MaxBuffered: 32 << 20, MaxSessions: 100, MaxSessionsPerAddress: 8}
+	configOf := func(args ...string) (got *kcp.Config) {
+		p := &program{stdout: io.Discard, stderr: io.Discard}
+		root := p.commands()
+		for _, c := range root.Commands {
+			c.Action = func(_ context.Context, c *cli.Command) error {
+				if _, _, err := p.begin(c); err != nil {
+					return err
+				}
+				got = sessionConfig(c)
+				return nil
+			}
+		}
+		require.NoError(t, root.Run(t.Context(), append([]string{"kcptunnel"}, args...)))
+		return got
+	}
+	args, text := []string{"server"}, ""
+	for name, value := range flags {
+		args, text = append(args, "-"+name, value), text+name+": "+value+"\n"
+	}
+	require.Equal(t, want, configOf(args...))
+	require.Equal(t, want, configOf("server", "-config", file(t, "server.yaml", text)))
+	require.Equal(t, &kcp.Config{}, configOf("client"))
+	require.Equal(t, &kcp.Config{KeepAlive: -1, PeerTimeout: -1}, configOf("client", "-keepalive", "0", "-peer-timeout", "0", "-idle-timeout", "0"))
+	require.NoError(t, want.Validate())
+
+	for text, size := range map[string]int{"65536": 65536, "64KiB": 65536, "64 KiB": 65536, "1MB": 1e6, "1.5M": 3 << 19, "1GiB": 1 << 30, "100000B": 100000} {
+		n, err := memorySize(text)
+		require.NoError(t, err, text)
+		require.Equal(t, size, n)
+	}
+	for _, bad := range [][]string{
+		{"-max-memory", "1KiB"}, {"-max-memory", "2GiB"}, {"-max-memory", "x"}, {"-max-memory", "NaN"}, {"-keepalive", "1ms"}, {"-keepalive", "-1s"}, {"-peer-timeout", "9000h"},
+		{"-max-sessions", "0"}, {"-max-sessions-per-address", "-1"},
+	} {
+		code, _, said := piped(t, "", append([]string{"server"}, bad...)...)
+		require.Equal(t, exitUsage, code, bad)
+		require.Contains(t, said, strings.TrimPrefix(bad[0], "-"), bad)
+	}
+}
+
+// scrape returns what a command shows to Prometheus.
+func scrape(t *testing.T, s *started) string {
+	t.Helper()
+	r, err := http.Get(find(t, s.err, `metrics=(\S+)`))
+	require.NoError(t, err)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	return string(body)
+}
+
+// Metrics say what users do, and what the process takes, and the live page has the user's
+// name.
+func TestMetrics(t *testing.T) {
+	at := echo(t)
+	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""], "you:x": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := start(t, "client", "-debug", "127.0.0.1:0", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	says(t, find(t, c.err, `msg=listening .*address=(\S+)`))
+	code, _ := exit(t, "client", "-fingerprint", fingerprint, "-auth", "you:wrong", server, "0:"+at)
+	require.Equal(t, exitAway, code)
+	for _, want := range []string{
+		`kcptunnel_sessions{user="me"} 1`, `kcptunnel_sessions{user="you"} 0`, `kcptunnel_connections_opened_total{user="me"} 1`,
+		`kcptunnel_sent_bytes_total{user="me"} 6`, `kcptunnel_received_bytes_total{user="me"} 6`, `kcptunnel_flows_evicted_total{user="me"} 0`, `kcptunnel_logins_total{user="me"} 1`,
+		`kcptunnel_wrong_passwords_total{user="you"} 1`, `kcptunnel_wrong_passwords_total{user=""} 0`, `kcptunnel_lockouts_total{user="you"} 0`,
+		`kcptunnel_clients_turned_away_total{reason="wrong-identity"} 1`, `kcptunnel_clients_turned_away_total{reason="full"} 0`,
+		"\nkcptunnel_build_info{", "\ngo_goroutines ", `kcp_sessions{endpoint="server"} `,
+	} {
+		require.Contains(t, scrape(t, s), want)
+	}
+	if runtime.GOOS == "linux" {
+		require.Contains(t, scrape(t, s), "\nprocess_open_fds ")
+		require.Contains(t, scrape(t, c), "\nprocess_cpu_seconds_total ")
+	}
+	page := strings.TrimSuffix(find(t, s.err, `metrics=(\S+)`), "metrics")
+	r, err := http.Get(page + "stats.json?q=me")
+	require.NoError(t, err)
+	defer r.Body.Close()
+	body, err := io.ReadAll(r.Body)
+	require.NoError(t, err)
+	require.Contains(t, string(body), `"name":"me"`)
+}
+
+// The rules for the tunnel are about series that a server shows, with labels that they
+// have, and docs/tunnel.md says what to do.
+func TestRulesOfTheTunnel(t *testing.T) {
+	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "k"), "-debug", "127.0.0.1:0", "127.0.0.1:0")
+	find(t, s.err, `msg=listening`)
+	shown := scrape(t, s)
+	text, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules.yml")
+	require.NoError(t, err)
+	page, err := os.ReadFile("../../../docs/tunnel.md")
+	require.NoError(t, err)
+	unit, err := os.ReadFile("../../../observe/prometheus/kcptunnel.rules_test.yml")
+	require.NoError(t, err)
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Alert, Expr         string
+				Labels, Annotations map[string]string
+			}
+		}
+	}
+	require.NoError(t, yaml.Unmarshal(text, &file))
+	require.NotEmpty(t, file.Groups[0].Rules)
+	for _, r := range file.Groups[0].Rules {
+		for _, m := range regexp.MustCompile(`((?:kcptunnel|process)_\w+)(?:\{(\w+)(!?=)"([^"]*)"\})?`).FindAllStringSubmatch(r.Expr, -1) {
+			if strings.HasPrefix(m[1], "process_") && runtime.GOOS != "linux" {
+				continue
+			}
+			require.Regexp(t, `(?m)^`+m[1]+`[ {]`, shown, r.Alert)
+			if m[3] == "=" {
+				require.Regexp(t, `(?m)^`+m[1]+`\{`+m[2]+`="`+m[4]+`"\}`, shown, r.Alert)
+			} else if m[2] != "" {
+				require.Regexp(t, `(?m)^`+m[1]+`\{`+m[2]+`="`, shown, r.Alert)
+			}
+		}
+		require.Contains(t, []string{"critical", "warning", "info"}, r.Labels["severity"], r.Alert)
+		require.NotEmpty(t, r.Annotations["summary"], r.Alert)
+		require.Contains(t, r.Annotations["description"], "{{ $value", r.Alert)
+		anchor := strings.ToLower(r.Alert)
+		require.Equal(t, "https://github.com/arqnet/kcp/blob/main/docs/tunnel.md#"+anchor, r.Annotations["runbook_url"])
+		require.Contains(t, string(page), `<a id="`+anchor+`"></a>`+r.Alert+" |")
+		require.Contains(t, string(unit), "alertname: "+r.Alert+"\n        exp_alerts:", "its test")
+	}
+	for _, m := range regexp.MustCompile(`<a id="kcptunnel\w*"></a>(\w+)`).FindAllStringSubmatch(string(page), -1) {
+		require.Contains(t, string(text), "alert: "+m[1]+"\n")
+	}
+}
+
+// Records have durations as text, in JSON too, and no error that is none.
+func TestRecordsAreText(t *testing.T) {
+	for _, format := range []string{"json", "text"} {
+		var w output
+		newScreen(&w).logger(format, true).Warn("x", "retry", 1500*time.Millisecond, "error", nil)
+		find(t, &w, `retry"?[:=]"?1\.5s`)
+		require.NotContains(t, w.String(), "error")
+	}
+}

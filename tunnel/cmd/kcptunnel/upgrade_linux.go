@@ -1,0 +1,278 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/arqnet/kcp/tunnel"
+)
+
+// inheritEnv is set in a process that takes the place of its parent. It has three files
+// of that: two ends of tunnel.Handover, and a pipe to say how far it is.
+const inheritEnv = "KCPTUNNEL_INHERIT"
+
+// What a new process says through the pipe.
+const (
+	wantsSocket = 't'
+	serves      = 's'
+)
+
+const (
+	// startTime is how long a new process may take until it wants the socket, and
+	// until it serves.
+	startTime = time.Minute
+	// retryTime is the first wait before a process that has failed is started again;
+	// maxRetryTime is the longest.
+	retryTime, maxRetryTime = time.Second, time.Minute
+)
+
+// upgrader is how a server begins in the place of another process, and is replaced by
+// another one.
+type upgrader struct {
+	log   *slog.Logger
+	exe   string // the file of the program, or of its next version
+	args  []string
+	pipe  *os.File // to the process before; nil: there is none
+	after func()   // called when another process serves
+
+	next  atomic.Pointer[exec.Cmd] // that has taken over; nil: none, or it has ended
+	ended chan error
+}
+
+// newUpgrader returns the upgrader of a process with these arguments. It sets where the
+// server's socket comes from, if it comes from another process or from systemd.
+func newUpgrader(log *slog.Logger, args []string, config *tunnel.ServerConfig) (*upgrader, error) {
+	exe, err := os.Executable() // later the file may have another name
+	if err != nil {
+		return nil, err
+	}
+	u := &upgrader{log: log, exe: exe, args: args, after: func() {}, ended: make(chan error, 1)}
+	if os.Getenv(inheritEnv) == "" {
+		config.Socket, err = activatedSocket()
+		return u, err
+	}
+	_ = os.Unsetenv(inheritEnv)
+	if config.TakeOver.Sockets, err = inheritedConn(3); err == nil {
+		config.TakeOver.Control, err = inheritedConn(4)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s is set, and there is nothing to inherit: %w", inheritEnv, err)
+	}
+	syscall.CloseOnExec(5)
+	u.pipe = os.NewFile(5, "progress")
+	_, err = u.pipe.Write([]byte{wantsSocket})
+	return u, err
+}
+
+// inheritedConn returns the Unix socket that is a file of this process.
+func inheritedConn(fd uintptr) (*net.UnixConn, error) {
+	file := os.NewFile(fd, "handover")
+	defer file.Close()
+	conn, err := net.FileConn(file) // a copy
+	if err != nil {
+		return nil, err
+	}
+	unix, ok := conn.(*net.UnixConn)
+	if !ok {
+		_ = conn.Close()
+		return nil, fmt.Errorf("file %d is no Unix socket", fd)
+	}
+	return unix, nil
+}
+
+// activatedSocket returns the socket that systemd has opened for the process, or nil
+// (sd_listen_fds(3)).
+func activatedSocket() (net.PacketConn, error) {
+	n, pid := os.Getenv("LISTEN_FDS"), os.Getenv("LISTEN_PID")
+	if n == "" || pid != strconv.Itoa(os.Getpid()) {
+		return nil, nil
+	}
+	for _, name := range []string{"LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"} {
+		_ = os.Unsetenv(name)
+	}
+	if n != "1" {
+		return nil, fmt.Errorf("systemd passes %s sockets: want one, with ListenDatagram", n)
+	}
+	file := os.NewFile(3, "systemd")
+	defer file.Close()
+	pc, err := net.FilePacketConn(file)
+	if err != nil {
+		return nil, fmt.Errorf("the socket of systemd: %w", err)
+	}
+	return pc, nil
+}
+
+// inherited reports whether the process has taken over from another one, which still has
+// what is not passed on.
+func (u *upgrader) inherited() bool { return u.pipe != nil }
+
+// ready says that the server serves: to systemd, and then to the process before, which
+// may end at once.
+func (u *upgrader) ready(s *tunnel.Server) {
+	notifySystemd(fmt.Sprintf("MAINPID=%d\nREADY=1\nSTATUS=serving on %v", os.Getpid(), s.Addr()))
+	if u.pipe != nil {
+		_, _ = u.pipe.Write([]byte{serves})
+		_ = u.pipe.Close()
+	}
+}
+
+// launched is how the start of a new process went.
+type launched struct {
+	cmd *exec.Cmd
+	err error // it does not serve
+}
+
+// serve serves until ctx is done, or another process serves and no session is left here.
+// A signal from wanted makes it start the program anew and hand over to that.
+func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, wanted <-chan os.Signal) error {
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(ctx) }()
+	var starting chan launched // nil: nothing is under way
+	var retry <-chan time.Time
+	wait, replaced := retryTime, false
+	for {
+		select {
+		case err := <-served:
+			if !replaced && ctx.Err() != nil {
+				notifySystemd("STOPPING=1")
+			}
+			return err
+		case signal := <-wanted:
+			if u.signal(signal) { // it is for that process
+				continue
+			}
+			retry = time.After(0)
+		case <-retry:
+			if retry = nil; starting == nil {
+				starting = make(chan launched, 1)
+				go func() { starting <- u.launch(ctx, s) }()
+			}
+		case result := <-starting:
+			starting = nil
+			if result.err == nil {
+				u.next.Store(result.cmd)
+				replaced, wait = true, retryTime
+				u.log.Info("another process serves", "pid", result.cmd.Process.Pid)
+				u.after()
+				continue
+			}
+			u.log.Error("not upgraded", "error", result.err)
+			notifySystemd("STATUS=not upgraded: " + result.err.Error())
+			if replaced {
+				retry = time.After(wait)
+				wait = min(2*wait, maxRetryTime)
+			}
+		case err := <-u.ended:
+			u.next.Store(nil)
+			u.log.Error("the process that serves has ended, another one is started", "error", err)
+			retry = time.After(wait)
+			wait = min(2*wait, maxRetryTime)
+		}
+	}
+}
+
+// signal passes a signal on to the process that serves, and reports whether there is one.
+func (u *upgrader) signal(s os.Signal) bool {
+	next := u.next.Load()
+	return next != nil && next.Process.Signal(s) == nil
+}
+
+// launch starts the program with the arguments of this process, and hands over to it.
+func (u *upgrader) launch(ctx context.Context, s *tunnel.Server) launched {
+	sockets, theirSockets, err := unixPair()
+	if err != nil {
+		return launched{err: err}
+	}
+	defer sockets.Close()
+	defer theirSockets.Close()
+	control, theirControl, err := unixPair()
+	if err != nil {
+		return launched{err: err}
+	}
+	defer theirControl.Close()
+	read, write, err := os.Pipe()
+	if err != nil {
+		_ = control.Close()
+		return launched{err: err}
+	}
+	defer read.Close()
+	cmd := exec.Command(u.exe, u.args[1:]...)
+	cmd.Env = append(os.Environ(), inheritEnv+"=1")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
+	cmd.ExtraFiles = []*os.File{theirSockets, theirControl, write}
+	err = cmd.Start()
+	_ = write.Close()
+	if err != nil {
+		_ = control.Close()
+		return launched{err: err}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stop := context.AfterFunc(ctx, func() { _ = cmd.Process.Kill() })
+	defer stop()
+	refused := make(chan error, 1)
+	if err = hears(read, wantsSocket); err != nil {
+		_ = control.Close()
+	} else {
+		go func() {
+			err := s.HandOver(context.Background(), tunnel.Handover{Sockets: sockets, Control: control})
+			if err != nil {
+				_ = sockets.Close() // so that the new process gives up
+				refused <- err
+			}
+		}()
+		err = hears(read, serves)
+	}
+	if err != nil {
+		_ = cmd.Process.Kill()
+		why := <-ended
+		select {
+		case err := <-refused:
+			return launched{err: fmt.Errorf("%w; the new process: %v", err, why)}
+		default:
+			return launched{err: fmt.Errorf("the new process: %w (%v)", err, why)}
+		}
+	}
+	go func() { u.ended <- <-ended }()
+	return launched{cmd: cmd}
+}
+
+// hears waits until a new process says what it should.
+func hears(pipe *os.File, what byte) error {
+	if err := pipe.SetReadDeadline(time.Now().Add(startTime)); err != nil {
+		return err
+	}
+	var b [1]byte
+	if _, err := pipe.Read(b[:]); err != nil {
+		return err
+	}
+	if b[0] != what {
+		return errors.New("is not of this program")
+	}
+	return nil
+}
+
+// unixPair returns a connection, and the file of its other end.
+func unixPair() (*net.UnixConn, *os.File, error) {
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer ours.Close() // FileConn makes a copy
+	conn, err := net.FileConn(ours)
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}

@@ -1,0 +1,374 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// process is a program in a process of its own.
+type process struct {
+	cmd      *exec.Cmd
+	out, err *output
+	ended    chan struct{} // closed when it has
+}
+
+// run runs the command in a process, with more environment, until the test ends.
+func run(t *testing.T, env []string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(os.Args[0], args...), out: new(output), err: new(output), ended: make(chan struct{})}
+	p.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), env...)
+	p.cmd.Stdout, p.cmd.Stderr = p.out, p.err
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // with those that it starts
+	require.NoError(t, p.cmd.Start())
+	go func() {
+		_ = p.cmd.Wait()
+		close(p.ended)
+	}()
+	t.Cleanup(func() {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		<-p.ended
+		if t.Failed() {
+			t.Logf("%q:\n%s", args[0], p.err)
+		}
+	})
+	return p
+}
+
+// lives reports whether a process is there, and is no zombie.
+func lives(pid int) bool {
+	state, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(state), ") Z ")
+}
+
+// systemd is a socket in the place of systemd's.
+type systemd struct{ conn *net.UnixConn }
+
+func newSystemd(t *testing.T) (*systemd, []string) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "notify")
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: name, Net: "unixgram"})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return &systemd{conn}, []string{"NOTIFY_SOCKET=" + name}
+}
+
+// ready waits until a process says that it is the main one, and returns its number.
+func (s *systemd) ready(t *testing.T) int {
+	t.Helper()
+	b := make([]byte, 1000)
+	for {
+		require.NoError(t, s.conn.SetReadDeadline(time.Now().Add(patience)))
+		n, err := s.conn.Read(b)
+		require.NoError(t, err)
+		if text, ok := strings.CutPrefix(string(b[:n]), "MAINPID="); ok {
+			require.Contains(t, text, "\nREADY=1\n")
+			pid, err := strconv.Atoi(text[:strings.IndexByte(text, '\n')])
+			require.NoError(t, err)
+			return pid
+		}
+	}
+}
+
+// A server is replaced several times while connections of each kind carry bytes through a
+// link that loses 2 %. None of them ends, and each has its own bytes. With the
+// newest process all end.
+func TestUpgrades(t *testing.T) {
+	times, conns, every := 3, 10, 100*time.Millisecond
+	if os.Getenv("KCP_UPGRADES") != "" { // as the field asks for: five in a minute
+		times, conns, every = 5, 100, 12*time.Second
+	}
+	target := "127.0.0.1:" + port(t)
+	(*host)(nil).echoes(t, target)
+	notified, env := newSystemd(t)
+	users, key := file(t, "users.json", `{"me:secret": [""]}`), filepath.Join(t.TempDir(), "server.pem")
+	debug, reverse, proxy, packets := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
+	s := run(t, env, "server", "-auth", users, "-key", key, "-debug", debug, "127.0.0.1:0")
+	pids := []int{notified.ready(t)}
+	require.Equal(t, s.cmd.Process.Pid, pids[0])
+	server := find(t, s.err, `listening address=(\S+)`)
+	fingerprint := find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	link := netsim.LinkConfig{Delay: 5 * time.Millisecond, Loss: 0.02}
+	relay, err := netsim.NewRelay(server, link, link, 1)
+	require.NoError(t, err)
+	defer relay.Close()
+	forward, local, flows := "127.0.0.1:"+port(t), "127.0.0.1:"+port(t), "127.0.0.1:"+port(t)
+	c := run(t, nil, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", relay.Addr().String(),
+		forward+":"+target, local+":socks", flows+":"+target+"/udp", "R:"+reverse+":"+target, "R:"+proxy+":socks", "R:"+packets+":"+target+"/udp")
+	find(t, c.err, `(?s)(the server listens.*){3}`)
+
+	var running sync.WaitGroup
+	failed, stop, rounds := make(chan error, 8*conns+2), make(chan struct{}), new(atomic.Int64)
+	for range conns {
+		for _, one := range []struct {
+			network, at string
+			socks       bool
+		}{
+			{"tcp", forward, false}, {"tcp", local, true}, {"udp", flows, false}, {"udp", local, true},
+			{"tcp", reverse, false}, {"tcp", proxy, true}, {"udp", packets, false}, {"udp", proxy, true},
+		} {
+			conn := openAt(t, nil, one.network, one.at, target, one.socks)
+			running.Go(func() {
+				failed <- talks(conn, one.network == "udp", stop, rounds)
+				_ = conn.Close()
+			})
+		}
+	}
+	waits := func() {
+		now := rounds.Load()
+		require.Eventually(t, func() bool { return rounds.Load() >= now+int64(50*conns) || len(failed) > 0 }, 3*patience, time.Millisecond)
+		select {
+		case err := <-failed:
+			require.NoError(t, err)
+			t.Fatal("ended")
+		default:
+		}
+	}
+	for _, address := range []string{forward, reverse} { // new ones all the time
+		running.Go(func() { failed <- begins(address, stop) })
+	}
+	waits()
+	for range times {
+		require.NoError(t, syscall.Kill(pids[len(pids)-1], syscall.SIGUSR2))
+		pids = append(pids, notified.ready(t))
+		waits()
+		select {
+		case <-time.After(every):
+		case err := <-failed:
+			require.NoError(t, err)
+		}
+	}
+	require.Eventually(t, func() bool {
+		r, err := http.Get("http://" + debug + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer r.Body.Close()
+		b, err := io.ReadAll(r.Body)
+		return err == nil && strings.Contains(string(b), "kcp_sessions")
+	}, patience, 10*time.Millisecond, "the page moves along")
+	require.True(t, lives(pids[0]), "it has connections")
+	close(stop)
+	running.Wait()
+	for range 8*conns + 2 {
+		require.NoError(t, <-failed)
+	}
+	transfers(t, forward, 10_000)
+	transfers(t, reverse, 10_000)
+	require.NoError(t, syscall.Kill(pids[times], syscall.SIGTERM))
+	for _, pid := range pids { // those before have flows that are not idle yet
+		require.Eventually(t, func() bool { return !lives(pid) }, patience, 10*time.Millisecond, "process %d does not end", pid)
+	}
+}
+
+// begins begins one connection after the other, and sends a little through each.
+func begins(address string, stop <-chan struct{}) error {
+	for n := uint32(0); ; n++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		want := content(100 + n%100)
+		_ = conn.SetDeadline(time.Now().Add(3 * patience))
+		_, err = conn.Write(want)
+		got := make([]byte, len(want))
+		if err == nil {
+			_, err = io.ReadFull(conn, got)
+		}
+		_ = conn.Close()
+		if err != nil {
+			return fmt.Errorf("connection %d with %s: %w", n, address, err)
+		}
+		if string(got) != string(want) {
+			return errors.New("other bytes")
+		}
+	}
+}
+
+// A program that does not start, or takes over nothing, leaves all as it was.
+func TestUpgradeToNothing(t *testing.T) {
+	at := echo(t)
+	dir := t.TempDir()
+	exe := filepath.Join(dir, "kcptunnel")
+	program, err := os.ReadFile(os.Args[0])
+	require.NoError(t, err)
+	install := func(text []byte) { // as install(1): another file of that name
+		require.NoError(t, os.WriteFile(exe+".new", text, 0o700))
+		require.NoError(t, os.Rename(exe+".new", exe))
+	}
+	install(program)
+	notified, env := newSystemd(t)
+	s := &process{cmd: exec.Command(exe, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(dir, "server.pem"), "127.0.0.1:0"), out: new(output), err: new(output)}
+	s.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1"), env...)
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.err
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, s.cmd.Start())
+	defer func() {
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL)
+		_ = s.cmd.Wait()
+	}()
+	first := notified.ready(t)
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := start(t, "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	for i, text := range []string{"no program\x00", "#!/bin/sh\nexit 3\n", "#!/bin/sh\nprintf t >&5\nexit 4\n"} {
+		install([]byte(text))
+		require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+		require.Eventually(t, func() bool { return strings.Count(s.err.String(), "not upgraded") == i+1 }, patience, time.Millisecond, s.err)
+		transfers(t, local, 1000)
+	}
+	install(program)
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	second := notified.ready(t)
+	transfers(t, local, 1000)
+	require.NotEqual(t, first, second)
+	require.Eventually(t, func() bool { return !lives(first) }, patience, 10*time.Millisecond)
+}
+
+// A reload at the newest process revokes what it does in those before, and a signal to an
+// old one reaches the newest.
+func TestReloadAcrossUpgrades(t *testing.T) {
+	at := echo(t)
+	notified, env := newSystemd(t)
+	users := file(t, "users.json", `{"me:secret": [""]}`)
+	s := run(t, env, "server", "-auth", users, "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	first := notified.ready(t)
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	c := start(t, "client", "-v", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:"+at)
+	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	conn, err := net.Dial("tcp", local)
+	require.NoError(t, err)
+	defer conn.Close()
+	require.NoError(t, conn.SetDeadline(time.Now().Add(patience)))
+	_, err = io.WriteString(conn, "x")
+	require.NoError(t, err)
+	_, err = io.ReadFull(conn, make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	second := notified.ready(t)
+	find(t, s.err, `another process serves`)
+	require.NoError(t, os.WriteFile(users, []byte(`{"you:secret": [""]}`), 0o600))
+	require.NoError(t, syscall.Kill(first, syscall.SIGHUP))
+	_, err = conn.Read(make([]byte, 1))
+	require.Error(t, err)
+	require.Eventually(t, func() bool { return strings.Count(s.err.String(), "users read again") == 2 }, patience, time.Millisecond)
+	require.True(t, lives(second))
+}
+
+// A socket of systemd's is used in place of the address.
+func TestSocketActivation(t *testing.T) {
+	at := echo(t)
+	pc, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	require.NoError(t, err)
+	socket, err := pc.File()
+	require.NoError(t, err)
+	defer socket.Close()
+	address := pc.LocalAddr().String()
+	require.NoError(t, pc.Close())
+	notified, env := newSystemd(t)
+	p := &process{out: new(output), err: new(output)}
+	// The number of a process is known to itself alone before it runs.
+	p.cmd = exec.Command("sh", "-c", `LISTEN_PID=$$ exec "$0" "$@"`, os.Args[0],
+		"server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), ":1")
+	p.cmd.Env = append(append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1", "LISTEN_FDS=1"), env...)
+	p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles = p.out, p.err, []*os.File{socket}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	require.NoError(t, p.cmd.Start())
+	defer func() {
+		_ = syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL)
+		_ = p.cmd.Wait()
+	}()
+	first := notified.ready(t)
+	require.Equal(t, address, find(t, p.err, `listening address=(\S+)`))
+	c := start(t, "client", "-fingerprint", find(t, p.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", address, "0:"+at)
+	local := find(t, c.err, `msg=listening .*address=(\S+)`)
+	transfers(t, local, 1000)
+	require.NoError(t, syscall.Kill(first, syscall.SIGUSR2))
+	second := notified.ready(t)
+	require.Eventually(t, func() bool { return !lives(first) }, patience, 10*time.Millisecond)
+	transfers(t, local, 1000)
+	require.True(t, lives(second))
+}
+
+// SIGHUP, with which units reload, ends no client that runs without a terminal, and has
+// it read its certificate again. It ends one that carries standard input, as ssh wants.
+func TestHangUpOfClients(t *testing.T) {
+	at := echo(t)
+	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
+	var all []*process
+	for _, args := range [][]string{
+		{"client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "0:" + at},
+		{"kcptun-client", "-l", "127.0.0.1:0", "-r", "127.0.0.1:1"},
+		{"kcptun-server", "-l", "127.0.0.1:0"},
+	} {
+		p := run(t, nil, args...)
+		find(t, p.err, `msg=listening`)
+		all = append(all, p)
+	}
+	for range 2 {
+		for i, p := range all {
+			before := strings.Count(p.err.String(), "nothing to read again")
+			require.NoError(t, p.cmd.Process.Signal(syscall.SIGHUP))
+			require.Eventually(t, func() bool {
+				return strings.Count(p.err.String(), "nothing to read again") > before || !lives(p.cmd.Process.Pid)
+			}, patience, time.Millisecond)
+			require.True(t, lives(p.cmd.Process.Pid), "%d", i)
+		}
+	}
+	transfers(t, find(t, all[0].err, `msg=listening .*address=(\S+)`), 1000)
+
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer w.Close()
+	ssh := exec.Command(os.Args[0], "client", "-fingerprint", fingerprint, "-auth", "me:secret", server, "stdio:"+at)
+	ssh.Env = append(os.Environ(), "KCPTUNNEL_TEST_MAIN=1")
+	ssh.Stdin = r
+	said := new(output)
+	ssh.Stderr = said
+	require.NoError(t, ssh.Start())
+	find(t, said, `session begun`)
+	require.NoError(t, ssh.Process.Signal(syscall.SIGHUP))
+	_ = ssh.Wait()
+}
+
+// A reverse remote is served again soon after its client was killed and begun again.
+func TestReverseAfterKill(t *testing.T) {
+	at, reverse := echo(t), "127.0.0.1:"+port(t)
+	s := run(t, nil, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
+	args := []string{"client", "-fingerprint", find(t, s.out, `fingerprint (SHA256:\S+)\n`), "-auth", "me:secret", find(t, s.err, `listening address=(\S+)`), "R:" + reverse + ":" + at}
+	c := run(t, nil, args...)
+	find(t, c.err, "the server listens")
+	var longest time.Duration
+	for range 5 {
+		transfers(t, reverse, 1000)
+		require.NoError(t, c.cmd.Process.Kill())
+		killed := time.Now()
+		<-c.ended
+		c = run(t, nil, args...)
+		find(t, c.err, "the server listens")
+		transfers(t, reverse, 1000)
+		longest = max(longest, time.Since(killed))
+	}
+	t.Logf("served again after %v at the latest", longest.Round(time.Millisecond))
+}

@@ -1,0 +1,28 @@
+//go:build !linux
+
+package main
+
+import (
+	"context"
+	"log/slog"
+	"os"
+
+	"github.com/arqnet/kcp/tunnel"
+)
+
+// upgrader is what it is on Linux. Elsewhere a process does not replace another one.
+type upgrader struct{ after func() }
+
+func newUpgrader(*slog.Logger, []string, *tunnel.ServerConfig) (*upgrader, error) {
+	return new(upgrader), nil
+}
+
+func (u *upgrader) inherited() bool { return false }
+
+func (u *upgrader) signal(os.Signal) bool { return false }
+
+func (u *upgrader) ready(*tunnel.Server) {}
+
+func (u *upgrader) serve(ctx context.Context, s *tunnel.Server, _ <-chan os.Signal) error {
+	return s.Serve(ctx)
+}

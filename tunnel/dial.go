@@ -1,0 +1,71 @@
+package tunnel
+
+import (
+	"context"
+	"net"
+	"net/netip"
+
+	"github.com/arqnet/kcp"
+)
+
+// dial connects with what the opening of a stream asks for, if that is allowed. It ends
+// with the stream: a peer that resets streams has nothing dialled for them
+// (CVE-2023-44487). It sets the target of the opening to what it dials: that of a reverse
+// remote is not in what the peer has sent.
+func (s *session) dial(ctx context.Context, stream *kcp.Stream, network string, o *opening) (net.Conn, error) {
+	target, err := s.admit(*o)
+	if err != nil {
+		return nil, err
+	}
+	o.target = target
+	if at, err := netip.ParseAddrPort(target); err == nil && network == "udp" && s.connect == nil {
+		conn, err := net.DialUDP(network, nil, net.UDPAddrFromAddrPort(at)) // it does not wait
+		if err != nil {
+			return nil, &dialError{dialRefusal(err), err}
+		}
+		return conn, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.dialTimeout)
+	defer cancel()
+	conn, err := whileStream(ctx, stream, func(ctx context.Context) (net.Conn, error) {
+		return s.connectAny(ctx, network, addresses(target))
+	})
+	if err != nil {
+		return nil, &dialError{dialRefusal(err), err}
+	}
+	return conn, nil
+}
+
+// connectAny connects with the first of the addresses that it can, when it is the
+// user's turn.
+func (s *session) connectAny(ctx context.Context, network string, all []string) (conn net.Conn, err error) {
+	if err := s.account.beginDial(ctx); err != nil {
+		return nil, err
+	}
+	defer s.account.endDial()
+	connect := s.connect
+	if connect == nil {
+		connect = new(net.Dialer).DialContext
+	}
+	for _, at := range all {
+		if conn, err = connect(ctx, network, at); err == nil {
+			return conn, nil
+		}
+	}
+	return nil, err
+}
+
+// whileStream calls f with a context that ends with ctx, and with the stream.
+func whileStream[T any](ctx context.Context, stream *kcp.Stream, f func(context.Context) (T, error)) (T, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := stream.Done()
+	go func() {
+		select {
+		case <-done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return f(ctx)
+}

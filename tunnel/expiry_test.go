@@ -1,0 +1,120 @@
+package tunnel
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// between returns a certificate for name that counts between two times.
+func (a *authority) between(t *testing.T, name string, from, to time.Time) tls.Certificate {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(3), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotBefore: from, NotAfter: to,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
+	require.NoError(t, err)
+	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}
+}
+
+// A certificate of the server that is not valid yet, or no longer, as the clock of either
+// end has it, is no reason to give up: the client says so, and gets through once it is.
+// So is one of the client's.
+func TestCertificatesOfAnotherTime(t *testing.T) {
+	checkLeaks(t)
+	now := time.Now()
+	a := newAuthority(t)
+	good := a.between(t, "tunnel.example", now.Add(-time.Hour), now.Add(time.Hour))
+	early := a.between(t, "tunnel.example", now.Add(10*time.Minute), now.Add(time.Hour))
+	late := a.between(t, "tunnel.example", now.Add(-time.Hour), now.Add(-time.Minute))
+	echoes := target(t, echo)
+	for name, bad := range map[string]tls.Certificate{"early": early, "late": late} {
+		t.Run("server/"+name, func(t *testing.T) {
+			s := startServer(t, everything, func(c *ServerConfig) { c.Certificate = bad })
+			waitFor(t, func() bool {
+				return strings.Contains(s.log.String(), "level=WARN msg=\"the certificate is not valid now\"")
+			})
+			config := clientConfig(t, s, "0:"+echoes)
+			config.Fingerprints, config.RootCAs, config.ServerName = nil, a.pool, "tunnel.example"
+			c := startClient(t, config)
+			local := c.address(t)
+			waitFor(t, func() bool { return strings.Count(c.log.String(), "expired or is not yet valid") > 1 })
+			require.NoError(t, s.SetCertificate(good))
+			exchange(t, dial(t, local), 1000)
+
+			// Given up after all, it is not the server that it should not be.
+			require.NoError(t, s.SetCertificate(bad))
+			config = clientConfig(t, s, "0:"+echoes)
+			config.Fingerprints, config.RootCAs, config.ServerName, config.MaxRetries = nil, a.pool, "tunnel.example", 1
+			err := run(t, config)
+			require.ErrorContains(t, err, "given up after 1 retry")
+			require.False(t, TurnedAway(err))
+		})
+		t.Run("client/"+name, func(t *testing.T) {
+			s := startServer(t, `{"tunnel.example": [""]}`, func(c *ServerConfig) { c.ClientCAs = a.pool })
+			config := clientConfig(t, s, "0:"+echoes)
+			config.User, config.Password, config.Certificate = "", "", &bad
+			c := startClient(t, config)
+			local := c.address(t)
+			waitFor(t, func() bool { return strings.Count(c.log.String(), "expired certificate") > 1 })
+			require.Contains(t, c.log.String(), `level=WARN msg="the certificate is not valid now"`)
+			require.NoError(t, c.SetCertificate(&good))
+			exchange(t, dial(t, local), 1000)
+		})
+	}
+}
+
+// Who is turned away for another reason, or finds another server, ends as before.
+func TestTurnedAwayForGood(t *testing.T) {
+	s := startServer(t, everything, nil)
+	config := clientConfig(t, s, "0:host:80")
+	config.Fingerprints = nil
+	err := run(t, config)
+	require.True(t, TurnedAway(err), "%v", err)
+	config = clientConfig(t, s, "0:host:80")
+	config.Password = "wrong"
+	require.True(t, TurnedAway(run(t, config)))
+}
+
+// Sessions end whose authority is removed, and new ones of the other begin. Who is known
+// by a password is not concerned.
+func TestAuthoritiesChange(t *testing.T) {
+	checkLeaks(t)
+	old, next := newAuthority(t), newAuthority(t)
+	both := old.pool.Clone()
+	both.AddCert(next.cert)
+	s := startServer(t, `{"laptop": [""], "phone": [""], "me:secret": [""]}`, func(c *ServerConfig) { c.ClientCAs = old.pool })
+	echoes := target(t, echo)
+	begin := func(a *authority, name string) *testClient {
+		config := clientConfig(t, s, "0:"+echoes)
+		if a != nil {
+			config.User, config.Password, config.Certificate = "", "", a.issue(t, name, time.Hour)
+		}
+		c := startClient(t, config)
+		exchange(t, dial(t, c.address(t)), 1000)
+		return c
+	}
+	laptop, me := begin(old, "laptop"), begin(nil, "")
+	require.NoError(t, s.SetClientCAs(both))
+	phone := begin(next, "phone")
+	require.Equal(t, 3, s.Status().Sessions)
+	require.NoError(t, s.SetClientCAs(next.pool))
+	waitFor(t, func() bool { return strings.Contains(laptop.log.String(), "no longer valid") })
+	waitFor(t, func() bool { return s.Status().Sessions == 2 })
+	require.Equal(t, 1, me.Status().Sessions)
+	require.Equal(t, 1, phone.Status().Sessions)
+	require.Error(t, s.SetClientCAs(nil))
+	require.Error(t, startServer(t, everything, nil).SetClientCAs(old.pool))
+}

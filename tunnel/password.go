@@ -1,0 +1,261 @@
+package tunnel
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+const (
+	// DefaultHashCost is the cost of HashPassword if that is not given: about 60 ms of
+	// a processor.
+	DefaultHashCost = 10
+	// MaxHashCost is the highest cost of a hash in a file of users: about a second.
+	MaxHashCost = 14
+	// maxHashed is how many bytes of a password bcrypt looks at.
+	maxHashed = 72
+)
+
+// HashPassword returns a hash of a password for a file of users, in the place of the
+// password, by bcrypt. Each step of cost doubles the time that it takes to guess, and to
+// verify; 0 means DefaultHashCost, and MaxHashCost is the highest.
+func HashPassword(password string, cost int) (string, error) {
+	if cost == 0 {
+		cost = DefaultHashCost
+	}
+	switch {
+	case password == "":
+		return "", errors.New("the password is empty")
+	case len(password) > maxHashed:
+		return "", fmt.Errorf("the password has %d bytes: bcrypt takes %d at most", len(password), maxHashed)
+	case cost < bcrypt.MinCost || cost > MaxHashCost:
+		return "", fmt.Errorf("cost %d is not from %d to %d", cost, bcrypt.MinCost, MaxHashCost)
+	}
+	hash, err := bcrypt.GenerateFromPassword([]byte(password), cost)
+	return string(hash), err
+}
+
+// isHash reports whether the password of a file of users is a hash of bcrypt. Hashes of
+// another kind, and damaged ones, are errors: taken for passwords, they would be what
+// lets a client in.
+func isHash(s string) (bool, error) {
+	if !strings.HasPrefix(s, "$") {
+		return false, nil
+	}
+	scheme, rest, ok := strings.Cut(s[1:], "$")
+	switch {
+	case !ok:
+		return false, nil
+	case slices.Contains([]string{"1", "5", "6", "7", "y", "gy", "argon2i", "argon2d", "argon2id", "scrypt", "2", "2x"}, scheme):
+		return false, errors.New("the password is a hash of another kind than bcrypt, which is wanted here")
+	case !slices.Contains([]string{"2a", "2b", "2y"}, scheme):
+		return false, nil
+	}
+	cost, err := bcrypt.Cost([]byte(s))
+	_, digits, _ := strings.Cut(rest, "$")
+	if err != nil || len(digits) != 53 || strings.ContainsFunc(digits, notOfBcrypt) {
+		return false, errors.New("the password begins as a hash of bcrypt, and is none")
+	}
+	if cost > MaxHashCost {
+		return false, fmt.Errorf("the hash has cost %d: want %d at most", cost, MaxHashCost)
+	}
+	return true, nil
+}
+
+// notOfBcrypt reports whether a hash of bcrypt cannot have the character.
+func notOfBcrypt(r rune) bool {
+	return r != '.' && r != '/' && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
+}
+
+// hashOf returns the hash to verify a password of the user with. For a user who has
+// none it returns one that no password has, so that it takes as long. Without any hash
+// among the users it returns the empty string.
+func (u *Users) hashOf(name string) (hash string, known bool) {
+	if u == nil {
+		return "", false
+	}
+	if found := u.byName[name]; found != nil && found.hash != "" {
+		return found.hash, true
+	}
+	if u.highestCost == 0 {
+		return "", false
+	}
+	return fmt.Sprintf("$2a$%02d$", u.highestCost) + strings.Repeat(".", 53), false
+}
+
+// withHash returns the user of that name and hash, or nil.
+func (u *Users) withHash(name, hash string) *user {
+	if u == nil || hash == "" {
+		return nil
+	}
+	if found := u.byName[name]; found != nil && found.hash == hash {
+		return found
+	}
+	return nil
+}
+
+// verifier verifies passwords of which the users have hashes. It remembers, for each
+// hash, the password that it was found to be of, so that a client that comes again costs
+// next to nothing.
+type verifier struct {
+	gate gate
+	key  []byte // of proved; drawn by newVerifier
+	// compare is bcrypt.CompareHashAndPassword; tests count its calls.
+	compare func(hash, password []byte) error
+
+	mu     sync.Mutex
+	proved map[string][]byte // MACs of passwords, by the hashes that they have
+}
+
+// newVerifier returns a verifier that leaves half of the processors to the rest.
+func newVerifier() *verifier {
+	v := &verifier{gate: gate{free: max(1, runtime.GOMAXPROCS(0)/2)}, key: make([]byte, sha256.Size), compare: bcrypt.CompareHashAndPassword}
+	rand.Read(v.key)
+	return v
+}
+
+// prove returns the hash of the user, if the password has that, and otherwise the empty
+// string. It waits until it may compute: strangers of one network do not delay those of
+// others by more than one verification each.
+func (v *verifier) prove(ctx context.Context, from netip.Prefix, users *Users, name, password string) (string, error) {
+	hash, known := users.hashOf(name)
+	if hash == "" || users.withPassword(name, digestOf(password)) != nil {
+		return "", nil
+	}
+	mac := v.mac(password)
+	if known && v.remembers(hash, mac) {
+		return hash, nil
+	}
+	if err := v.gate.enter(ctx, from); err != nil {
+		return "", err
+	}
+	defer v.gate.leave()
+	if known && v.remembers(hash, mac) { // another session was in front
+		return hash, nil
+	}
+	head := password[:min(len(password), maxHashed)]
+	err := v.compare([]byte(hash), []byte(head))
+	if err != nil || !known || len(head) < len(password) {
+		return "", nil
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.proved == nil {
+		v.proved = make(map[string][]byte)
+	}
+	v.proved[hash] = mac
+	return hash, nil
+}
+
+// mac returns what is remembered of a password.
+func (v *verifier) mac(password string) []byte {
+	h := hmac.New(sha256.New, v.key)
+	h.Write([]byte(password))
+	return h.Sum(nil)
+}
+
+// remembers reports whether the password was found to have the hash.
+func (v *verifier) remembers(hash string, mac []byte) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	proved := v.proved[hash]
+	return proved != nil && hmac.Equal(proved, mac)
+}
+
+// keep forgets all hashes but those of the users.
+func (v *verifier) keep(users *Users) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	left := make(map[string][]byte)
+	if users == nil {
+		users = new(Users)
+	}
+	for _, u := range users.byName {
+		if mac := v.proved[u.hash]; mac != nil {
+			left[u.hash] = mac
+		}
+	}
+	v.proved = left
+}
+
+// gate bounds how much work is done at a time. Networks that wait take turns (fair
+// queuing, RFC 970). The lobby bounds how many wait.
+type gate struct {
+	mu      sync.Mutex
+	free    int            // how much may begin
+	turns   []netip.Prefix // networks that wait, each once
+	waiting map[netip.Prefix][]chan struct{}
+}
+
+// enter waits until work may begin. Its error is that of ctx.
+func (g *gate) enter(ctx context.Context, from netip.Prefix) error {
+	g.mu.Lock()
+	if g.free > 0 {
+		g.free--
+		g.mu.Unlock()
+		return nil
+	}
+	mine := make(chan struct{})
+	if g.waiting == nil {
+		g.waiting = make(map[netip.Prefix][]chan struct{})
+	}
+	if len(g.waiting[from]) == 0 {
+		g.turns = append(g.turns, from)
+	}
+	g.waiting[from] = append(g.waiting[from], mine)
+	g.mu.Unlock()
+	select {
+	case <-mine:
+		return nil
+	case <-ctx.Done():
+	}
+	if !g.giveUp(from, mine) { // it was let in meanwhile
+		g.leave()
+	}
+	return ctx.Err()
+}
+
+// giveUp reports whether mine was waiting, and takes it out.
+func (g *gate) giveUp(from netip.Prefix, mine chan struct{}) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.waiting[from], mine)
+	if i < 0 {
+		return false
+	}
+	g.waiting[from] = slices.Delete(g.waiting[from], i, i+1)
+	if len(g.waiting[from]) == 0 {
+		delete(g.waiting, from)
+		g.turns = slices.DeleteFunc(g.turns, func(p netip.Prefix) bool { return p == from })
+	}
+	return true
+}
+
+// leave lets in who waits next.
+func (g *gate) leave() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.turns) == 0 {
+		g.free++
+		return
+	}
+	next := g.turns[0]
+	g.turns = g.turns[1:]
+	close(g.waiting[next][0])
+	g.waiting[next] = g.waiting[next][1:]
+	if len(g.waiting[next]) == 0 {
+		delete(g.waiting, next)
+	} else {
+		g.turns = append(g.turns, next)
+	}
+}

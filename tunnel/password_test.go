@@ -1,0 +1,210 @@
+package tunnel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/crypto/bcrypt"
+)
+
+// hashed returns a hash that is cheap to verify.
+func hashed(t *testing.T, password string) string {
+	t.Helper()
+	hash, err := HashPassword(password, bcrypt.MinCost)
+	require.NoError(t, err)
+	return hash
+}
+
+func TestIsHash(t *testing.T) {
+	for _, s := range []string{"secret", "", "$", "$ecret", "$money$", "$2", "$x$y$z", "a$2a$10$x"} {
+		is, err := isHash(s)
+		require.NoError(t, err, s)
+		require.False(t, is, s)
+	}
+	good := hashed(t, "secret")
+	for _, s := range []string{good, strings.Replace(good, "2a", "2b", 1), strings.Replace(good, "2a", "2y", 1)} { // 2y: of htpasswd -B
+		is, err := isHash(s)
+		require.NoError(t, err, s)
+		require.True(t, is, s)
+		require.NoError(t, bcrypt.CompareHashAndPassword([]byte(s), []byte("secret")))
+	}
+	for _, s := range []string{
+		good[:59], good + "x", strings.Replace(good, "2a", "2x", 1), good[:20] + "!" + good[21:], "$2a$99" + good[6:], "$2a$15" + good[6:],
+		"$2a$", "$2y$10$", "$1$abc$def", "$5$a$b", "$6$salt$hash", "$y$j9T$x$y", "$argon2id$v=19$m=65536,t=3,p=4$c2FsdA$aGFzaA",
+	} {
+		is, err := isHash(s)
+		require.Error(t, err, s)
+		require.False(t, is, s)
+		_, err = ParseUsers([]byte(fmt.Sprintf(`{"me:%s": []}`, s)))
+		require.ErrorContains(t, err, `user "me"`)
+		require.NotContains(t, err.Error(), s)
+	}
+}
+
+func TestHashPassword(t *testing.T) {
+	hash, err := HashPassword("secret", 0)
+	require.NoError(t, err)
+	require.NoError(t, bcrypt.CompareHashAndPassword([]byte(hash), []byte("secret")))
+	cost, err := bcrypt.Cost([]byte(hash))
+	require.NoError(t, err)
+	require.Equal(t, DefaultHashCost, cost)
+	for password, cost := range map[string]int{"": 4, strings.Repeat("x", maxHashed+1): 4, "low": 3, "high": MaxHashCost + 1} {
+		_, err := HashPassword(password, cost)
+		require.Error(t, err)
+	}
+}
+
+// Users with hashes are let in by their passwords alone: the hash is none, and nor are
+// the first 72 bytes of a longer one.
+func TestHashedPasswords(t *testing.T) {
+	checkLeaks(t)
+	long := strings.Repeat("p", maxHashed)
+	users := fmt.Sprintf(`{"me:%s": [""], "long:%s": [""], "plain:secret": [""], "named": [""]}`, hashed(t, "secret"), hashed(t, long))
+	s := startServer(t, users, func(c *ServerConfig) { c.failureDelay = time.Millisecond })
+	at := target(t, echo)
+	for _, right := range [][2]string{{"me", "secret"}, {"me", "secret"}, {"plain", "secret"}, {"long", long}} {
+		config := clientConfig(t, s, "0:"+at)
+		config.User, config.Password = right[0], right[1]
+		c := startClient(t, config)
+		exchange(t, dial(t, c.address(t)), 1000)
+		require.NoError(t, c.stop())
+	}
+	u := s.users.Load()
+	for _, wrong := range [][2]string{
+		{"me", "wrong"}, {"me", u.byName["me"].hash}, {"long", long + "p"}, {"named", "secret"}, {"you", "secret"}, {"plain", "x"},
+	} {
+		who := &identity{name: wrong[0], password: digestOf(wrong[1])}
+		var err error
+		who.hash, err = s.verifier.prove(t.Context(), netip.Prefix{}, u, wrong[0], wrong[1])
+		require.NoError(t, err)
+		require.Nil(t, who.among(u), "%q", wrong)
+	}
+	require.Nil(t, u.withCertificate("me"), "a hash is no certificate")
+	config := clientConfig(t, s, "0:"+at)
+	config.Password = "wrong"
+	c := startClient(t, config)
+	<-c.ended
+	require.ErrorContains(t, c.err, "wrong user or password")
+}
+
+// A new file with the same hash leaves a session, one with another ends it.
+func TestHashChanges(t *testing.T) {
+	checkLeaks(t)
+	hash := hashed(t, "secret")
+	file := func(hash string) *Users {
+		u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hash)))
+		require.NoError(t, err)
+		return u
+	}
+	s := startServer(t, fmt.Sprintf(`{"me:%s": [""]}`, hash), nil)
+	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	conn := dial(t, c.address(t))
+	says := func() error {
+		if _, err := conn.Write([]byte("x")); err != nil {
+			return err
+		}
+		_, err := conn.Read(make([]byte, 1))
+		return err
+	}
+	require.NoError(t, says())
+	s.SetUsers(file(hash))
+	require.NoError(t, says())
+	require.Len(t, s.verifier.proved, 1)
+	s.SetUsers(file(hashed(t, "secret"))) // another salt
+	var err error
+	waitFor(t, func() bool {
+		err = says()
+		return err != nil
+	})
+	require.NotErrorIs(t, err, os.ErrDeadlineExceeded)
+	waitFor(t, func() bool { return s.Figures().of(t, "me").Logins == 2 }) // the client comes again
+}
+
+// A password is verified once for each hash, whatever number of sessions show it. A wrong
+// one, and a user who is not there, cost the same.
+func TestVerifierRemembers(t *testing.T) {
+	u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""], "plain:x": [""]}`, hashed(t, "secret"))))
+	require.NoError(t, err)
+	v := newVerifier()
+	var computed []string
+	v.compare = func(hash, password []byte) error {
+		computed = append(computed, string(hash[:7]))
+		return bcrypt.CompareHashAndPassword(hash, password)
+	}
+	prove := func(name, password string) bool {
+		hash, err := v.prove(t.Context(), netip.Prefix{}, u, name, password)
+		require.NoError(t, err)
+		return hash != ""
+	}
+	for range 5 {
+		require.True(t, prove("me", "secret"))
+	}
+	require.Equal(t, []string{"$2a$04$"}, computed)
+	require.False(t, prove("plain", "x"), "it has no hash")
+	require.Len(t, computed, 1)
+	require.False(t, prove("me", "wrong"))
+	require.False(t, prove("you", "wrong"))
+	require.False(t, prove("plain", "wrong"))
+	require.Equal(t, []string{"$2a$04$", "$2a$04$", "$2a$04$", "$2a$04$"}, computed)
+	require.True(t, prove("me", "secret"))
+	require.Len(t, computed, 4)
+
+	plain, err := ParseUsers([]byte(everything))
+	require.NoError(t, err)
+	_, err = v.prove(t.Context(), netip.Prefix{}, plain, "me", "wrong")
+	require.NoError(t, err)
+	require.Len(t, computed, 4, "a file without hashes needs none")
+}
+
+// At most as much is computed at a time as there are slots, and a network with many
+// attempts delays one with few by one of them.
+func TestVerificationsTakeTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u, err := ParseUsers([]byte(fmt.Sprintf(`{"me:%s": [""]}`, hashed(t, "secret"))))
+		require.NoError(t, err)
+		v := newVerifier()
+		v.gate.free = 2
+		var running, most atomic.Int64
+		v.compare = func(hash, password []byte) error {
+			if n := running.Add(1); n > most.Load() {
+				most.Store(n)
+			}
+			time.Sleep(100 * time.Millisecond)
+			running.Add(-1)
+			return errors.New("wrong")
+		}
+		flood, honest := netip.MustParsePrefix("10.0.0.1/32"), netip.MustParsePrefix("10.0.0.2/32")
+		var all sync.WaitGroup
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		var late atomic.Int64
+		for range 200 {
+			all.Go(func() {
+				if _, err := v.prove(ctx, flood, u, "you", "x"); err != nil {
+					late.Add(1)
+				}
+			})
+		}
+		synctest.Wait()
+		start := time.Now()
+		_, err = v.prove(ctx, honest, u, "me", "secret")
+		require.NoError(t, err)
+		require.LessOrEqual(t, time.Since(start), 300*time.Millisecond)
+		all.Wait()
+		require.EqualValues(t, 2, most.Load())
+		require.Greater(t, late.Load(), int64(150), "who waits too long is not verified at all")
+		require.Equal(t, 2, v.gate.free)
+		require.Empty(t, v.gate.turns)
+		require.Empty(t, v.gate.waiting)
+	})
+}

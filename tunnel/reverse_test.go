@@ -1,0 +1,233 @@
+package tunnel
+
+import (
+	"context"
+	"io"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/arqnet/kcp/internal/neterr"
+	"github.com/arqnet/kcp/netsim"
+	"github.com/stretchr/testify/require"
+)
+
+// freePort returns an address of TCP that nobody has.
+func freePort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	require.NoError(t, l.Close())
+	return l.Addr().String()
+}
+
+// vanish runs a client behind a link that is cut, so that its server does not learn of
+// its end.
+func vanish(t *testing.T, config *ClientConfig) (cut func()) {
+	t.Helper()
+	relay, err := netsim.NewRelay(config.Servers[0], netsim.LinkConfig{}, netsim.LinkConfig{}, 1)
+	require.NoError(t, err)
+	config.Servers = []string{relay.Addr().String()}
+	c := startClient(t, config)
+	c.address(t)
+	return func() {
+		require.NoError(t, relay.Close())
+		_ = c.stop()
+	}
+}
+
+// named answers with a name.
+func named(name string) func(*net.TCPConn) {
+	return func(conn *net.TCPConn) { _, _ = io.WriteString(conn, name) }
+}
+
+// ask returns what a target says.
+func ask(t *testing.T, address string) string {
+	t.Helper()
+	conn := dial(t, address)
+	b, err := io.ReadAll(conn)
+	require.NoError(t, err)
+	return string(b)
+}
+
+// A client that has vanished, and was begun again, listens at once, although its server
+// still waits for the one before. What was open through that ends soon.
+func TestReverseIsTakenOver(t *testing.T) {
+	checkLeaks(t)
+	for _, kind := range []string{"tcp", "udp", "socks"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			s := startServer(t, everything, nil)
+			at, echoes := freePort(t), target(t, echo)
+			remote := "R:" + at + ":" + map[string]string{"tcp": echoes, "udp": udpTarget(t) + "/udp", "socks": "socks"}[kind]
+			cut := vanish(t, clientConfig(t, s, remote))
+			var before *net.TCPConn
+			if kind == "tcp" {
+				before = dial(t, at)
+				_, err := io.WriteString(before, "x")
+				require.NoError(t, err)
+				_, err = io.ReadFull(before, make([]byte, 1))
+				require.NoError(t, err)
+			}
+			cut()
+			require.Equal(t, 1, s.Status().Sessions, "the server does not know yet")
+			again := startClient(t, clientConfig(t, s, remote))
+			require.Equal(t, at, again.address(t))
+			require.NotContains(t, again.log.String(), "does not listen", "at the first attempt")
+			switch kind {
+			case "udp":
+				conn, err := net.Dial("udp", at)
+				require.NoError(t, err)
+				defer conn.Close()
+				udpExchange(t, conn, 100)
+			case "tcp":
+				exchange(t, dial(t, at), 1000)
+				_, err := io.ReadAll(before)
+				require.True(t, neterr.Is(err, syscall.ECONNRESET), "%v", err)
+			}
+			waitFor(t, func() bool { return s.Status().Sessions == 1 })
+		})
+	}
+}
+
+// Of two clients that both live the later one has the address. The other takes it back
+// when that has gone, and not sooner.
+func TestReverseOfTwoClients(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, `{"me:secret": [""], "you:word": [""]}`, nil)
+	at := freePort(t)
+	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
+	require.Equal(t, at, first.address(t))
+	require.Equal(t, "first", ask(t, at))
+	second := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("second"))))
+	require.Equal(t, at, second.address(t))
+	require.Equal(t, "second", ask(t, at))
+	waitFor(t, func() bool { return strings.Count(first.log.String(), codeInUse.Error()) > 3 })
+	require.Contains(t, first.log.String(), codeTaken.Error())
+	require.Equal(t, "second", ask(t, at), "the first does not take it from one that lives")
+
+	config := clientConfig(t, s, "R:"+at+":"+target(t, named("third")))
+	config.User, config.Password = "you", "word"
+	third := startClient(t, config)
+	waitFor(t, func() bool { return strings.Contains(third.log.String(), codeInUse.Error()) })
+	require.Equal(t, "second", ask(t, at), "another user takes nothing")
+	require.NoError(t, third.stop())
+
+	require.NoError(t, second.stop())
+	require.Equal(t, at, first.address(t))
+	require.Equal(t, "first", ask(t, at))
+	require.Equal(t, 1, s.Status().Sessions)
+}
+
+// A session that begins later and vanishes gives the address back to one that lives.
+func TestReverseOfOneThatVanished(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at := freePort(t)
+	first := startClient(t, clientConfig(t, s, "R:"+at+":"+target(t, named("first"))))
+	require.Equal(t, at, first.address(t))
+	vanish(t, clientConfig(t, s, "R:"+at+":"+target(t, named("second"))))()
+	require.Equal(t, at, first.address(t))
+	require.Equal(t, "first", ask(t, at))
+}
+
+// A client that is refused because somebody listens there tries again within 2 s,
+// however long it may wait for other things.
+func TestRefusedListenIsTriedSoon(t *testing.T) {
+	w := listenWait(time.Minute, time.Hour)
+	for range 20 {
+		require.LessOrEqual(t, w.next(codeInUse), maxListenWait)
+		require.LessOrEqual(t, w.next(codeTaken), maxListenWait)
+	}
+	longest := time.Duration(0)
+	for range 20 {
+		longest = max(longest, w.next(codeForbidden))
+	}
+	require.Greater(t, longest, maxListenWait)
+	w.reset()
+	require.LessOrEqual(t, w.next(codeForbidden), 90*time.Second)
+}
+
+// A client with two ways to a server listens through the later one, and says nothing of
+// the other while that lives. When it does not, the other is taken.
+func TestReverseOverTwoWays(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at := freePort(t)
+	config := clientConfig(t, s, "R:"+at+":"+target(t, echo))
+	config.Binds = []string{"127.0.0.1", "127.0.0.2"}
+	c := startClient(t, config)
+	require.Equal(t, at, c.address(t))
+	waitFor(t, func() bool { return strings.Count(c.log.String(), codeInUse.Error()) > 3 })
+	for len(c.listening) > 0 { // the earlier one may have come first
+		<-c.listening
+	}
+	require.LessOrEqual(t, strings.Count(c.log.String(), `level=WARN msg="the server does not listen"`), 1)
+	exchange(t, dial(t, at), 1000)
+	var later *clientAt
+	s.mu.Lock()
+	for each := range s.sessions {
+		if later == nil || each.number > later.number {
+			later = each
+		}
+	}
+	s.mu.Unlock()
+	require.NoError(t, later.conn.Abort())
+	require.Equal(t, at, c.address(t))
+	exchange(t, dial(t, at), 1000)
+}
+
+// Rules that no longer allow to listen end that, and nothing else.
+func TestReverseIsRevoked(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	kept, gone := freePort(t), freePort(t)
+	echoes := target(t, echo)
+	c := startClient(t, clientConfig(t, s, "R:"+kept+":"+echoes, "R:"+gone+":"+echoes, "R:127.0.0.1:0:"+echoes, "R:"+gone+":"+udpTarget(t)+"/udp"))
+	var all []string
+	for range 4 {
+		all = append(all, c.address(t))
+	}
+	users, err := ParseUsers([]byte(`{"me:secret": ["^R:` + strings.ReplaceAll(kept, ".", "\\\\.") + `$"]}`))
+	require.NoError(t, err)
+	require.NoError(t, s.SetUsers(users))
+	for _, at := range all {
+		if at == kept {
+			continue
+		}
+		waitFor(t, func() bool {
+			conn, err := net.Dial("tcp", at)
+			if err == nil {
+				conn.Close()
+			}
+			return err != nil
+		})
+	}
+	waitFor(t, func() bool {
+		pc, err := net.ListenPacket("udp", gone)
+		if err == nil {
+			pc.Close()
+		}
+		return err == nil
+	})
+	exchange(t, dial(t, kept), 1000)
+	waitFor(t, func() bool { return strings.Count(c.log.String(), codeForbidden.Error()) >= 3 })
+	require.Equal(t, 1, s.Status().Sessions)
+}
+
+// Users whom a server would refuse at its start are refused later, too.
+func TestLaterUsersRefused(t *testing.T) {
+	s := startServer(t, everything, nil)
+	for text, want := range map[string]string{`{}`: "no users", `{"laptop": [""]}`: "no authority"} {
+		users, err := ParseUsers([]byte(text))
+		require.NoError(t, err)
+		require.ErrorContains(t, s.SetUsers(users), want)
+	}
+	require.ErrorContains(t, s.SetUsers(nil), "no users")
+	conn := login(t, s, "me", "secret")
+	require.NoError(t, conn.Err())
+	_, err := conn.Ping(context.Background())
+	require.NoError(t, err)
+}

@@ -1,0 +1,102 @@
+package tunnel
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Rules about addresses match addresses, and rules about names match names as before.
+func TestRulesAboutAddresses(t *testing.T) {
+	for text, names := range map[string]bool{ // whether the rule matches the name below
+		`^10\.0\.`:                    false,
+		`10\.0\.`:                     false,
+		`^10`:                         false,
+		`^1[0-9]`:                     false,
+		`^\d+\.`:                      false,
+		`^10\.0\..*:80$`:              false,
+		`^10\.0\.[^:]*:80$`:           false,
+		`^(10|192)\.`:                 false,
+		`^(10\.0\.|intranet\.)`:       false,
+		`^10\.0\.|^intranet`:          false,
+		`^(?:[0-9]{1,3}\.)`:           false,
+		`(?i)^10\.`:                   false,
+		`^(?P<net>10\.0)\.`:           false,
+		``:                            true,
+		`:80$`:                        true,
+		`:(80|443)$`:                  true,
+		`80$`:                         true,
+		`^.*:80$`:                     true,
+		`^[^:]+:80$`:                  true,
+		`^10\.0\.evil\.example:80$`:   true,
+		`\.evil\.example:`:            true,
+		`^[a-z0-9.]+:80$`:             true,
+		`^(192\.168\.|10\.0\.evil\.)`: true,
+		`evil`:                        true,
+	} {
+		one, err := parseRule(text)
+		require.NoError(t, err, text)
+		u := &user{rules: []rule{one}}
+		assert.Equal(t, names, u.matches("10.0.evil.example:80"), text)
+	}
+	for text, cases := range map[string]map[string]bool{
+		`^10\.0\.`:                  {"10.0.1.2:80": true, "10.0.1.2:53/udp": true, "10.0.evil.example:53/udp": false, "R:10.0.0.1:80": false},
+		`^R:10\.0\.`:                {"R:10.0.0.1:80": true, "R:10.0.evil.example:80": false, "R:10.0.0.1:53/udp": true},
+		`^R:localhost:`:             {"R:localhost:80": true},
+		`^R:`:                       {"R:localhost:80": true, "R:10.0.0.1:80": true},
+		`^163\.com:443$`:            {"163.com:443": true},
+		`^0\.pool\.ntp\.org:123`:    {"0.pool.ntp.org:123/udp": true},
+		`^socks$`:                   {"socks": true},
+		`^(10\.0\.|intranet)`:       {"10.0.0.1:1": true, "intranet:80": true, "10.0.intranet:80": false},
+		`^\[fd00:`:                  {"[fd00::1]:80": true},
+		`^127\.0\.0\.1:80$`:         {"127.0.0.1:80": true, "localhost:80": false},
+		`^10\.0\.0\.1:(80|443)$`:    {"10.0.0.1:80": true, "10.0.0.1:443": true},
+		`^(a|b|10)\.(x|y|0)\.1\.1:`: {"10.0.1.1:1": true, "a.x.1.1:1": true},
+	} {
+		one, err := parseRule(text)
+		require.NoError(t, err, text)
+		u := &user{rules: []rule{one}}
+		for what, want := range cases {
+			assert.Equal(t, want, u.matches(what), "%s and %s", text, what)
+		}
+	}
+}
+
+// For addresses a rule is its expression, and for names it matches no more than that.
+func FuzzRules(f *testing.F) {
+	for _, text := range []string{"", `^10\.0\.`, `^(10|a)\.`, `(?i)x|y`, `^R:(a|b)?:80$`, `((a|b)|(c|d))+`, `\b1\.`, `(?m)^1$`, `a{2,3}|[^b]`} {
+		for _, what := range []string{"10.0.0.1:80", "10.0.evil.example:80", "R:x:1", "socks"} {
+			f.Add(text, what)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text, what string) {
+		re, err := regexp.Compile(text)
+		one, ruleErr := parseRule(text)
+		require.Equal(t, err == nil, ruleErr == nil)
+		if err != nil {
+			return
+		}
+		require.Equal(t, re.MatchString(what), one.matches(what, false))
+		if one.matches(what, true) {
+			require.True(t, re.MatchString(what))
+		}
+		require.Equal(t, re.MatchString(what), alternativesMatch(t, text, what))
+	})
+}
+
+// alternativesMatch reports whether one of the alternatives of a rule matches.
+func alternativesMatch(t *testing.T, text, what string) bool {
+	tree, err := syntax.Parse(text, syntax.Perl)
+	require.NoError(t, err)
+	for _, one := range alternatives(tree) {
+		re, err := regexp.Compile(one.String())
+		require.NoError(t, err)
+		if re.MatchString(what) {
+			return true
+		}
+	}
+	return false
+}

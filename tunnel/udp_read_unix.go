@@ -1,0 +1,79 @@
+//go:build unix
+
+package tunnel
+
+import (
+	"bytes"
+	"net"
+	"syscall"
+)
+
+// packetReader reads the packets of a connected socket. While it waits it has no buffer:
+// the sockets of a user share one.
+type packetReader struct {
+	raw     syscall.RawConn
+	account *account
+	read    func(fd uintptr) bool // readOnce, made once
+	packet  []byte
+	err     error
+}
+
+func newPacketReader(conn *net.UDPConn, a *account) (*packetReader, error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	r := &packetReader{raw: raw, account: a}
+	r.read = r.readOnce
+	return r, nil
+}
+
+// next waits for a packet, and returns it.
+func (r *packetReader) next() ([]byte, error) {
+	if err := r.raw.Read(r.read); err != nil {
+		return nil, err
+	}
+	packet := r.packet
+	r.packet = nil
+	return packet, r.err
+}
+
+// readOnce reads a packet. It reports false if there is none.
+func (r *packetReader) readOnce(fd uintptr) bool {
+	a := r.account
+	a.readMu.Lock()
+	defer a.readMu.Unlock()
+	if a.read == nil {
+		a.read = make([]byte, maxPacket)
+	}
+	var n int
+	for {
+		if n, r.err = syscall.Read(int(fd), a.read); r.err != syscall.EINTR {
+			break
+		}
+	}
+	switch r.err {
+	case nil:
+		r.packet = bytes.Clone(a.read[:n])
+	case syscall.EAGAIN:
+		return false
+	}
+	return true
+}
+
+// awaitPacket waits until a socket has a packet.
+func awaitPacket(conn *net.UDPConn) error {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	return raw.Read(func(fd uintptr) bool {
+		var first [1]byte
+		for {
+			_, _, err := syscall.Recvfrom(int(fd), first[:], syscall.MSG_PEEK)
+			if err != syscall.EINTR {
+				return err != syscall.EAGAIN
+			}
+		}
+	})
+}

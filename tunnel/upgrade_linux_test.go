@@ -1,0 +1,254 @@
+package tunnel
+
+import (
+	"context"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"github.com/things-go/go-socks5/statute"
+)
+
+// unixPair returns the ends of a pair of sockets.
+func unixPair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "pair")
+		c, err := net.FileConn(f)
+		require.NoError(t, err)
+		require.NoError(t, f.Close())
+		ends[i] = c.(*net.UnixConn)
+		t.Cleanup(func() { _ = c.Close() })
+	}
+	return ends[0], ends[1]
+}
+
+// upgrade puts a server in the place of another one, and returns it with the end of the
+// other's HandOver.
+func upgrade(t *testing.T, old *testServer, users string, edit func(*ServerConfig)) (*testServer, <-chan error) {
+	t.Helper()
+	sockets, itsSockets := unixPair(t)
+	control, itsControl := unixPair(t)
+	handed := make(chan error, 1)
+	go func() { handed <- old.HandOver(context.Background(), Handover{sockets, control}) }()
+	return startServer(t, users, func(c *ServerConfig) {
+		c.TakeOver, c.Certificate = Handover{itsSockets, itsControl}, old.config.Certificate
+		if edit != nil {
+			edit(c)
+		}
+	}), handed
+}
+
+// talker is a connection that is used all the time, and has to stay.
+type talker struct {
+	net.Conn
+	t *testing.T
+}
+
+func (c *talker) says(text string) {
+	c.t.Helper()
+	require.NoError(c.t, c.SetDeadline(time.Now().Add(patience)))
+	_, err := io.WriteString(c, text)
+	require.NoError(c.t, err)
+	b := make([]byte, len(text))
+	_, err = io.ReadFull(c, b)
+	require.NoError(c.t, err)
+	require.Equal(c.t, text, string(b))
+}
+
+// Connections of each kind stay in the server that they began in, through several
+// upgrades; new ones come to the newest. A server ends with its last connection.
+func TestConnectionsOutliveUpgrades(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at, reverse := target(t, echo), freePort(t)
+	var forward string
+	c := startClient(t, clientConfig(t, s, "0:"+at, "0:socks", "0:"+udpTarget(t)+"/udp", "R:"+reverse+":"+at))
+	forward, proxy, packets := c.address(t), c.address(t), c.address(t)
+	require.Equal(t, reverse, c.address(t))
+	open := func() (all []*talker) {
+		for _, conn := range []net.Conn{dial(t, forward), dial(t, reverse)} {
+			all = append(all, &talker{conn, t})
+		}
+		conn, reply := socksDial(t, proxy, statute.CommandConnect, at)
+		require.EqualValues(t, statute.RepSuccess, reply.Response)
+		all = append(all, &talker{conn, t})
+		for _, one := range all {
+			one.says("first")
+		}
+		return all
+	}
+	flow, err := net.Dial("udp", packets)
+	require.NoError(t, err)
+	defer flow.Close()
+	udpExchange(t, flow, 100)
+
+	conns := [][]*talker{open()}
+	servers := []*testServer{s}
+	var ends []<-chan error
+	for i := range 3 {
+		next, handed := upgrade(t, servers[i], everything, nil)
+		servers, ends = append(servers, next), append(ends, handed)
+		require.Equal(t, reverse, c.address(t), "the next session listens")
+		for _, all := range conns {
+			for _, one := range all {
+				one.says("more")
+			}
+		}
+		conns = append(conns, open())
+		require.Equal(t, 3, next.Status().Connections)
+		udpExchange(t, flow, 1000)
+	}
+	require.NotContains(t, c.log.String(), "level=WARN")
+	for i, all := range conns[:3] {
+		select {
+		case err := <-ends[i]:
+			t.Fatalf("server %d has ended with connections: %v", i, err)
+		default:
+		}
+		for _, one := range all {
+			one.says("last")
+			require.NoError(t, one.Close())
+		}
+		if i == 0 {
+			require.NoError(t, flow.Close())
+			for _, f := range c.pool.all() { // as after the time-out
+				f.session.mu.Lock()
+				for _, each := range f.flows {
+					each.end(codeIdle)
+				}
+				f.session.mu.Unlock()
+			}
+		}
+		select {
+		case err := <-ends[i]:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatalf("server %d does not end: %+v", i, servers[i].Status())
+		}
+	}
+	for _, one := range conns[3] {
+		one.says("still there")
+	}
+	require.Equal(t, 1, c.Status().Sessions)
+}
+
+// A client that was killed and begun again behind an upgrade listens at once, although
+// its session before is in another process.
+func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	at, remote := freePort(t), ""
+	remote = "R:" + at + ":" + target(t, named("me"))
+	config := clientConfig(t, s, remote)
+	cut := vanish(t, config)
+	require.Equal(t, "me", ask(t, at))
+	cut()
+	second, handed := upgrade(t, s, everything, nil)
+	third, later := upgrade(t, second, everything, nil)
+	c := startClient(t, clientConfig(t, third, remote))
+	require.Equal(t, at, c.address(t))
+	require.NotContains(t, c.log.String(), "does not listen")
+	require.Equal(t, "me", ask(t, at))
+	for _, end := range []<-chan error{handed, later} {
+		select {
+		case err := <-end:
+			require.NoError(t, err)
+		case <-time.After(patience):
+			t.Fatal("the server before does not end")
+		}
+	}
+}
+
+// What is revoked is revoked in all processes, and the end of the newest is that of all.
+func TestServersBeforeFollow(t *testing.T) {
+	checkLeaks(t)
+	nobody, err := ParseUsers([]byte(`{"other:word": [""]}`))
+	require.NoError(t, err)
+	var first, second *testServer
+	var reloads atomic.Int64
+	first = startServer(t, everything, func(c *ServerConfig) {
+		c.Reload = func() {
+			reloads.Add(1)
+			_ = first.SetUsers(nobody)
+		}
+	})
+	at := target(t, echo)
+	c := startClient(t, clientConfig(t, first, "0:"+at))
+	conn := &talker{dial(t, c.address(t)), t}
+	conn.says("hello")
+	second, handed := upgrade(t, first, everything, nil)
+	third, later := upgrade(t, second, `{"me:secret": [""], "other:word": [""]}`, nil)
+	waitFor(t, func() bool { return c.Status().Sessions == 2 })
+	conn.says("hello again")
+	third.Reload()
+	require.EqualValues(t, 1, reloads.Load())
+	_, err = io.ReadAll(conn)
+	require.Error(t, err, "revoked in the first")
+	require.NoError(t, <-handed)
+	require.NoError(t, <-later)
+
+	other := startClient(t, func() *ClientConfig {
+		config := clientConfig(t, third, "0:"+at)
+		config.User, config.Password = "other", "word"
+		return config
+	}())
+	conn = &talker{dial(t, other.address(t)), t}
+	conn.says("hello")
+	fourth, handed := upgrade(t, third, everything, nil)
+	fourth.stop()
+	_, err = io.ReadAll(conn)
+	require.Error(t, err, "the newest ends, and all with it")
+	require.NoError(t, <-handed)
+}
+
+// A server that is not replaced after all goes on as before.
+func TestUpgradeFails(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	at := c.address(t)
+	conn := &talker{dial(t, at), t}
+	conn.says("hello")
+	sockets, theirs := unixPair(t)
+	control, theirControl := unixPair(t)
+	require.NoError(t, theirs.Close())
+	require.NoError(t, theirControl.Close())
+	require.Error(t, s.HandOver(context.Background(), Handover{sockets, control}))
+	conn.says("hello again")
+	exchange(t, dial(t, at), 1000)
+	require.NotContains(t, c.log.String(), "upgraded")
+	next, _ := upgrade(t, s, everything, nil)
+	conn.says("and again")
+	waitFor(t, func() bool { return next.Status().Sessions == 1 })
+	require.Equal(t, 1, strings.Count(c.log.String(), "upgraded"))
+}
+
+// A server on a socket that it was given, such as one of systemd's, works as another.
+func TestGivenSocket(t *testing.T) {
+	checkLeaks(t)
+	pc, err := net.ListenPacket("udp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer pc.Close()
+	s := startServer(t, everything, func(c *ServerConfig) { c.Addr, c.Socket = "", pc })
+	require.Equal(t, pc.LocalAddr().String(), s.Addr().String())
+	c := startClient(t, clientConfig(t, s, "0:"+target(t, echo)))
+	at := c.address(t)
+	conn := &talker{dial(t, at), t}
+	conn.says("hello")
+	next, handed := upgrade(t, s, everything, nil)
+	conn.says("hello again")
+	waitFor(t, func() bool { return next.Status().Sessions == 1 })
+	exchange(t, dial(t, at), 1000)
+	require.NoError(t, conn.Close())
+	require.NoError(t, <-handed)
+}
