@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"io"
 	"net/netip"
 	"testing"
 	"time"
@@ -34,6 +35,42 @@ func TestGroupWritableAfterAWrite(t *testing.T) {
 		require.NoError(t, err)
 		receive(t, a, append(data, 2))
 	})
+}
+
+// EventWritable follows writes that were refused, not those that have waited for room.
+func TestWaitingWritesCauseNoEvent(t *testing.T) {
+	for _, ofStream := range []bool{false, true} {
+		inWorld(t, 2, clean, func(t *testing.T, w *world) {
+			a, b, g := w.withStreams(small(false))
+			var from io.Reader = a
+			var to io.Writer = b
+			data := content(1, 1<<20)
+			if ofStream {
+				s, err := b.OpenStream(t.Context(), nil)
+				require.NoError(t, err)
+				_, err = s.Write(data[:1])
+				require.NoError(t, err)
+				other, err := a.AcceptStream(t.Context())
+				require.NoError(t, err)
+				_, err = io.ReadFull(other, make([]byte, 1))
+				require.NoError(t, err)
+				from, to = other, s
+			}
+			begun := time.Now()
+			wrote := make(chan error, 1)
+			go func() {
+				_, err := to.Write(data)
+				wrote <- err
+			}()
+			got := make([]byte, len(data))
+			_, err := io.ReadFull(from, got)
+			require.NoError(t, err)
+			require.Equal(t, data, got)
+			require.NoError(t, <-wrote)
+			require.Positive(t, time.Since(begun), "it has waited")
+			require.Empty(t, take(t, g))
+		})
+	}
 }
 
 // A call that has queued all that it was given keeps no other from writing while its

@@ -325,20 +325,16 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	if free {
 		defer writing.Unlock()
 	}
-	datagram := o.Datagram && o.Stream == nil
-	what := batchedDatagram
-	var err error
-	if !datagram {
-		what = batchedData
-		o.N, err = c.tryOutgoingLocked(o, free)
-	} else if err = c.queueDatagram(o.Data); err == nil {
-		o.N = len(o.Data)
+	what := batchedData
+	if o.Datagram && o.Stream == nil {
+		what = batchedDatagram
+		if o.Err = c.queueDatagram(o.Data); o.Err == nil {
+			o.N = len(o.Data)
+		}
+	} else if o.N, o.Err = c.tryOutgoingLocked(o, free); o.Err != nil && o.Err != ErrWouldBlock {
+		o.Err = c.opError("write", o.Err)
 	}
-	o.Err = err
-	if err != nil && err != ErrWouldBlock && !datagram {
-		o.Err = c.opError("write", err)
-	}
-	if err != nil && o.N == 0 {
+	if o.Err != nil && o.N == 0 {
 		return false
 	}
 	flush = c.io.batched == 0
@@ -346,59 +342,24 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 	return flush
 }
 
-// tryOutgoingLocked queues what o has, which is no datagram, as tryWrite does.
+// tryOutgoingLocked queues what o has, which is no datagram. If free is not set, another
+// call writes.
 func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
-	message := c.messageMode()
-	var options *MessageOptions
+	s := o.Stream
+	w := writeCall{b: o.Data, free: free, message: c.messageMode(), begun: c.ep.now()}
 	if o.Lifetime != 0 {
-		options = &MessageOptions{Lifetime: o.Lifetime}
-		if err := options.check(); err != nil {
+		w.message, w.options = true, &MessageOptions{Lifetime: o.Lifetime}
+		if err := w.options.check(); err != nil {
 			return 0, err
 		}
-		if o.Stream == nil && !message {
-			return 0, ErrNotMessageMode
-		}
 	}
-	if s := o.Stream; s != nil {
-		return s.tryWriteLocked(o.Data, free, message || s.messages || options != nil, options)
+	if s == nil {
+		err = c.tryWrite(&w)
+	} else {
+		w.message = w.message || s.messages
+		err = s.tryWriteLocked(&w)
 	}
-	return c.tryWrite(o.Data, free, message, options)
-}
-
-// tryWrite queues as much of b as there is room for; as a message, with options or
-// without, all of it, or nothing. If free is not set, there is no room, as a Write
-// comes first.
-func (c *Conn) tryWrite(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
-	if err := c.cannotWrite(); err != nil {
-		return 0, err
-	}
-	if message && c.room() <= 0 {
-		c.dropSpentMessages()
-	}
-	for message || n < len(b) {
-		if !free || c.room() <= 0 {
-			if m := c.io.member; m != nil {
-				m.wantsRoom, m.refused = true, m.refused || !free
-			}
-			return n, ErrWouldBlock
-		}
-		if message && options != nil {
-			if err := c.queueMessageLocked(b, options, c.ep.now()); err != nil {
-				return 0, err
-			}
-			return len(b), nil
-		}
-		if message {
-			n, err = c.kcp.Send(b)
-			return n, c.sizeError(err, len(b))
-		}
-		queued, err := c.queue(b[n:])
-		n += queued
-		if err != nil {
-			return n, err
-		}
-	}
-	return n, nil
+	return w.n, err
 }
 
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.

@@ -151,48 +151,61 @@ func (c *Conn) afterRead(n int) {
 //   - ErrPeerClosed when the peer has closed the session;
 //   - the error with which the session ended, such as a *PeerLostError or ErrReset.
 func (c *Conn) Write(b []byte) (n int, err error) {
-	c.writing.Lock()
-	c.mu.Lock()
-	defer c.unlock()
-	defer c.endWritingLocked()
-	for {
-		if err := c.waitRoom(n > 0 && c.ep.compat.SegmentBound); err != nil {
-			return n, c.opError("write", err)
-		}
-		if n < len(b) {
-			m, err := c.queue(b[n:])
-			n += m
-			if err != nil {
-				return n, c.opError("write", err)
-			}
-			c.push()
-		}
-		if n == len(b) {
-			return n, nil
-		}
-		c.writePackets() // these segments are on their way before the next
-	}
+	return c.write(nil, writeCall{b: b, waits: true})
 }
 
-// queue queues as much of b as the write buffer has room for, at least one
-// segment and at most writeBatch, so that these are on their way before the
-// next. In message mode each segment is a message. It returns the number of
-// bytes queued.
-func (c *Conn) queue(b []byte) (n int, err error) {
-	segments := min(max(c.room()/(c.kcp.sendPayload()+writeCostPerSegment), 1), writeBatch)
-	if c.ep.compat.SegmentBound {
-		segments = writeBatch
+// tryWrite queues as much of w.b as there is room for; as a message all of it, or
+// nothing. If the call waits it does so for one round: at most writeBatch segments, so
+// that these are on their way before the next. In message mode each segment of what is
+// not one message is a message.
+func (c *Conn) tryWrite(w *writeCall) error {
+	if w.message && !c.messageMode() {
+		return ErrNotMessageMode
 	}
-	b = b[:min(len(b), segments*c.kcp.sendPayload())]
-	if !c.messageMode() {
-		return c.kcp.Send(b)
+	bound := c.ep.compat.SegmentBound
+	goesOn := bound && w.waits && w.n > 0
+	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired || c.hs.peerClosed || c.hs.finSignal != 0 {
+		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
+			return err
+		}
 	}
-	for err == nil && n < len(b) {
-		var m int
-		m, err = c.kcp.Send(b[n:min(len(b), n+c.kcp.sendPayload())])
-		n += m
+	room := c.room()
+	if room <= 0 && w.message {
+		c.dropSpentMessages()
+		room = c.room()
 	}
-	return n, err
+	for w.message || w.n < len(w.b) {
+		if !goesOn && (room <= 0 || !w.free) {
+			if m := c.io.member; m != nil && !w.waits {
+				m.wantsRoom, m.refused = true, m.refused || !w.free
+			}
+			return ErrWouldBlock
+		}
+		if w.message {
+			return c.queueMessage(w)
+		}
+		payload := c.kcp.sendPayload()
+		segments := min(max(room/(payload+writeCostPerSegment), 1), writeBatch)
+		if bound {
+			segments = writeBatch
+		}
+		end := min(len(w.b), w.n+segments*payload)
+		for w.n < end {
+			piece := w.b[w.n:end]
+			if c.messageMode() {
+				piece = piece[:min(len(piece), payload)]
+			}
+			n, err := c.kcp.Send(piece)
+			if w.n += n; err != nil {
+				return err
+			}
+		}
+		if w.waits {
+			return nil
+		}
+		room = c.room()
+	}
+	return nil
 }
 
 // MaxMessageSize returns the largest message that WriteMessage takes, in bytes; 0
@@ -212,18 +225,8 @@ func (c *Conn) MaxMessageSize() int {
 // it fails, nothing was queued. Its errors are those of Write, ErrNotMessageMode without
 // Config.MessageMode, and ErrMessageTooLarge for more than MaxMessageSize bytes.
 func (c *Conn) WriteMessage(b []byte) error {
-	c.writing.Lock()
-	c.mu.Lock()
-	defer c.unlock()
-	defer c.endWritingLocked()
-	if err := c.waitMessageRoom(); err != nil {
-		return c.opError("write", err)
-	}
-	if _, err := c.kcp.Send(b); err != nil {
-		return c.opError("write", c.sizeError(err, len(b)))
-	}
-	c.push()
-	return nil
+	_, err := c.write(nil, writeCall{b: b, message: true, waits: true})
+	return err
 }
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
@@ -236,22 +239,6 @@ func (c *Conn) sizeError(err error, size int) error {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
 	return &SizeError{size, c.kcp.longestMessage(), err, means}
-}
-
-// waitRoom waits until the write buffer has room, unless the call goes on in any
-// case. It returns the error of Write if nothing more may be written.
-func (c *Conn) waitRoom(goesOn bool) error {
-	for {
-		if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired || c.hs.peerClosed || c.hs.finSignal != 0 {
-			if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
-				return err
-			}
-		}
-		if goesOn || c.room() > 0 {
-			return nil
-		}
-		c.io.canWrite.Wait()
-	}
 }
 
 // cannotWrite returns why nothing more may be written, for the call that

@@ -19,42 +19,31 @@ import (
 // was queued, and Done is not called. Its errors are those of WriteMessage, and an
 // *OptionError for an option that is out of its range.
 func (c *Conn) SendMessage(b []byte, options *MessageOptions) error {
-	if options == nil {
-		return c.WriteMessage(b)
-	}
-	if err := options.check(); err != nil {
-		return opError("write", c.LocalAddr(), c.RemoteAddr(), err)
-	}
-	c.writing.Lock()
-	c.mu.Lock()
-	defer c.unlock()
-	defer c.endWritingLocked()
-	begun := c.ep.now()
-	if err := c.waitMessageRoom(); err != nil {
-		return c.opError("write", err)
-	}
-	if err := c.queueMessageLocked(b, options, begun); err != nil {
-		return c.opError("write", err)
-	}
-	c.push()
-	return nil
+	_, err := c.write(nil, writeCall{b: b, message: true, options: options, waits: true})
+	return err
 }
 
-// queueMessageLocked queues b as one message, whose lifetime began at begun. The
-// options are in their ranges.
-func (c *Conn) queueMessageLocked(b []byte, options *MessageOptions, begun time.Duration) error {
-	t := &streams.Tag{Limit: uint32(transmissions(options.MaxRetransmits))}
-	if lifetime := lifetimeMillis(options.Lifetime); lifetime > 0 {
-		t.Deadline = c.deadlineLocked(lifetime, begun)
+// queueMessage queues w.b as one message, for which there is room.
+func (c *Conn) queueMessage(w *writeCall) (err error) {
+	if w.options == nil {
+		_, err = c.kcp.Send(w.b)
+	} else {
+		t := &streams.Tag{Limit: uint32(transmissions(w.options.MaxRetransmits))}
+		if lifetime := lifetimeMillis(w.options.Lifetime); lifetime > 0 {
+			t.Deadline = c.deadlineLocked(lifetime, w.begun)
+		}
+		if err = c.kcp.sendMessage(w.b, t); err == nil {
+			c.rarely().messages = true
+			if w.options.Done != nil {
+				c.rare.awaiting.Add(t, w.options.Done)
+			}
+			c.dropSpentMessages()
+		}
 	}
-	if err := c.kcp.sendMessage(b, t); err != nil {
-		return c.sizeError(err, len(b))
+	if err != nil {
+		return c.sizeError(err, len(w.b))
 	}
-	c.rarely().messages = true
-	if options.Done != nil {
-		c.rare.awaiting.Add(t, options.Done)
-	}
-	c.dropSpentMessages()
+	w.n = len(w.b)
 	return nil
 }
 
@@ -69,24 +58,6 @@ func (c *Conn) machineTimeLocked() int64 {
 func (c *Conn) deadlineLocked(lifetime uint32, begun time.Duration) int64 {
 	left := time.Duration(lifetime)*time.Millisecond - (c.ep.now() - begun)
 	return c.machineTimeLocked() + left.Microseconds()
-}
-
-// waitMessageRoom waits until a message may be written, or returns the error of
-// WriteMessage.
-func (c *Conn) waitMessageRoom() error {
-	if !c.messageMode() {
-		return ErrNotMessageMode
-	}
-	if c.room() <= 0 {
-		c.dropSpentMessages()
-	}
-	if err := c.waitRoom(false); err != nil {
-		return err
-	}
-	if !c.messageMode() { // it was left during the wait
-		return ErrNotMessageMode
-	}
-	return nil
 }
 
 // usesMessages reports whether SendMessage was called with options.

@@ -4,7 +4,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"time"
 
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -42,51 +41,7 @@ func (s *Stream) writeEndLocked() error {
 // reads no more, ErrPeerClosed when the peer has closed the session, and the error with
 // which the session ended.
 func (s *Stream) Write(b []byte) (n int, err error) {
-	if s.messages {
-		if err := s.WriteMessage(b); err != nil {
-			return 0, err
-		}
-		return len(b), nil
-	}
-	s.writing.Lock()
-	c := s.conn
-	c.mu.Lock()
-	defer c.unlock()
-	defer s.endWritingLocked()
-	s.state.SetCut(len(b) > 0)
-	for {
-		room, err := s.waitRoomLocked(1)
-		if err != nil {
-			return n, c.opError("write", err)
-		}
-		if n < len(b) {
-			n += s.state.Write(b[n:min(n+room, len(b))])
-			s.state.SetCut(n < len(b))
-			c.push()
-		}
-		if n == len(b) {
-			return n, nil
-		}
-		c.writePackets()
-	}
-}
-
-// waitRoomLocked waits until the write buffers of the stream and of the session
-// have room for a message of n bytes, which it returns, or returns the error of
-// Write.
-func (s *Stream) waitRoomLocked(n int) (room int, err error) {
-	for {
-		if err := s.cannotWriteLocked(); err != nil {
-			return 0, err
-		}
-		room, half := s.roomLocked(n)
-		if room > 0 {
-			return room, nil
-		}
-		w := s.state.Wait(half)
-		s.conn.waitStreamLocked(&s.canWrite, s.rank()+1)
-		w.Done()
-	}
+	return s.conn.write(s, writeCall{b: b, message: s.messages, waits: true})
 }
 
 // roomLocked is Room of the stream, for which messages whose lifetime is over make
@@ -124,26 +79,42 @@ func (s *Stream) WriteMessage(b []byte) error { return s.SendMessage(b, nil) }
 // SendMessage is WriteMessage with options for this message; nil means those of the
 // stream. An option that is out of its range is an *OptionError.
 func (s *Stream) SendMessage(b []byte, options *MessageOptions) error {
-	c := s.conn
-	if err := options.check(); err != nil {
-		return opError("write", c.LocalAddr(), s.RemoteAddr(), err)
+	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options, waits: true})
+	return err
+}
+
+// tryWriteLocked is Conn.tryWrite for the stream.
+func (s *Stream) tryWriteLocked(w *writeCall) error {
+	err, least := s.cannotWriteLocked(), 1
+	if w.message {
+		least = len(w.b)
+		if err == nil {
+			err = s.tooLargeLocked(least)
+		}
 	}
-	s.writing.Lock()
-	c.mu.Lock()
-	defer c.unlock()
-	defer s.endWritingLocked()
-	begun := c.ep.now()
-	s.state.SetCut(true)
-	if err := s.tooLargeLocked(len(b)); err != nil {
-		return c.opError("write", err)
+	for queued := false; err == nil && (w.n < len(w.b) || w.message && !queued) && !(queued && w.waits); queued = true {
+		room, half := s.state.Room(least)
+		if room <= 0 {
+			room, half = s.roomLocked(least)
+		}
+		switch {
+		case room <= 0 || !w.free:
+			err, w.half = ErrWouldBlock, half
+			if !w.waits {
+				s.refused = s.refused || !w.free
+				s.awaitRoomLocked(half)
+			}
+		case w.message:
+			s.queueLocked(w)
+			w.n = len(w.b)
+		default:
+			w.n += s.state.Write(w.b[w.n:min(w.n+room, len(w.b))])
+		}
 	}
-	if _, err := s.waitRoomLocked(len(b)); err != nil {
-		return c.opError("write", err)
+	if w.free && (w.waits || !w.message || err != ErrWouldBlock) { // else it is meant to be missed
+		s.state.SetCut(err != nil || w.n < len(w.b))
 	}
-	s.queueLocked(b, options, begun)
-	s.state.SetCut(false)
-	c.push()
-	return nil
+	return err
 }
 
 // tooLargeLocked returns why a message of n bytes may not be written; nil if it may.
@@ -158,26 +129,25 @@ func (s *Stream) tooLargeLocked(n int) error {
 	return nil
 }
 
-// queueLocked queues b as one message, whose lifetime began at begun. The options
-// are in their ranges.
-func (s *Stream) queueLocked(b []byte, options *MessageOptions, begun time.Duration) {
+// queueLocked queues w.b as one message.
+func (s *Stream) queueLocked(w *writeCall) {
 	p := s.state.Params()
 	lifetime, retransmits := p.Lifetime, p.Retransmits
 	var done func(error)
-	if options != nil {
-		if ms := lifetimeMillis(options.Lifetime); ms > 0 {
+	if o := w.options; o != nil {
+		if ms := lifetimeMillis(o.Lifetime); ms > 0 {
 			lifetime = ms
 		}
-		if options.MaxRetransmits != 0 {
-			retransmits = transmissions(options.MaxRetransmits)
+		if o.MaxRetransmits != 0 {
+			retransmits = transmissions(o.MaxRetransmits)
 		}
-		done = options.Done
+		done = o.Done
 	}
 	deadline := int64(0)
 	if lifetime > 0 {
-		deadline = s.conn.deadlineLocked(lifetime, begun)
+		deadline = s.conn.deadlineLocked(lifetime, w.begun)
 	}
-	s.state.Send(b, uint32(retransmits), deadline, done)
+	s.state.Send(w.b, uint32(retransmits), deadline, done)
 }
 
 // cannotReadLocked returns why a call that reads fails at once; nil if it does

@@ -1,5 +1,90 @@
 package kcp
 
+import (
+	"sync"
+	"time"
+
+	"github.com/arqnet/kcp/internal/streams"
+)
+
+// writeCall is a call that writes to a session or a stream.
+type writeCall struct {
+	b       []byte
+	n       int             // queued of b
+	message bool            // b is one message, which is queued whole or not at all
+	options *MessageOptions // of the message; nil: none
+	waits   bool            // for other calls that write, and for room
+	free    bool            // no other call writes; if one does, there is no room
+	half    streams.Half    // of a stream without room: what there has to be room for
+	begun   time.Duration   // when the lifetime of the message began
+}
+
+// write is all calls that write to s, or if that is nil to the session. It takes the
+// lock of those, writing, and c.mu.
+func (c *Conn) write(s *Stream, w writeCall) (int, error) {
+	if w.options != nil {
+		if err := w.options.check(); err != nil {
+			return 0, c.opError("write", err)
+		}
+	}
+	writing := &c.writing
+	if s != nil {
+		writing = &s.writing
+	}
+	if w.waits {
+		writing.Lock()
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	if w.free = w.waits || writing.TryLock(); w.free { // after c.mu: endWritingLocked sees a refusal
+		defer c.endWritingLocked(s, writing)
+	}
+	if w.message {
+		w.begun = c.ep.now()
+	}
+	for {
+		before := w.n
+		err := error(nil)
+		if s == nil {
+			err = c.tryWrite(&w)
+		} else {
+			err = s.tryWriteLocked(&w)
+		}
+		if w.n > before || w.message && err == nil {
+			c.push()
+		}
+		switch {
+		case err == nil && w.n < len(w.b):
+			c.writePackets() // these segments are on their way before the next
+		case err == nil, err == ErrWouldBlock && !w.waits:
+			return w.n, err
+		case err == ErrWouldBlock && s == nil:
+			c.io.canWrite.Wait()
+		case err == ErrWouldBlock:
+			line := s.state.Wait(w.half)
+			c.waitStreamLocked(&s.canWrite, s.rank()+1)
+			line.Done()
+		default:
+			return w.n, c.opError("write", err)
+		}
+	}
+}
+
+// endWritingLocked ends a call that has locked writing, of s or of the session. A write
+// that did not wait for it may have room, or has to wait for some.
+func (c *Conn) endWritingLocked(s *Stream, writing *sync.Mutex) {
+	writing.Unlock()
+	if s != nil {
+		if s.refused {
+			s.refused = false
+			s.noteEventLocked()
+		}
+	} else if m := c.io.member; m != nil && m.refused {
+		m.refused = false
+		m.wake()
+	}
+}
+
 // TryWrite is Write without waiting: it queues as much of b as the write buffer has room
 // for, sends at once as much as the windows allow, and returns the number of bytes
 // queued. If that is not all of b, the error is ErrWouldBlock itself: there is no more
@@ -8,14 +93,16 @@ package kcp
 //
 // WriteReady waits for room. In a Group EventWritable follows ErrWouldBlock; that of a
 // stream after ReportStreams.
-func (c *Conn) TryWrite(b []byte) (n int, err error) { return c.try(b, false, nil) }
+func (c *Conn) TryWrite(b []byte) (n int, err error) {
+	return c.write(nil, writeCall{b: b})
+}
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
 // write buffer has any room. Otherwise, and while another goroutine is in Write or
 // WriteMessage, it returns ErrWouldBlock itself. Its other errors are those of
 // WriteMessage. After any error nothing of b was queued.
 func (c *Conn) TryWriteMessage(b []byte) error {
-	_, err := c.try(b, true, nil)
+	_, err := c.write(nil, writeCall{b: b, message: true})
 	return err
 }
 
@@ -24,43 +111,8 @@ func (c *Conn) TryWriteMessage(b []byte) error {
 // Its other errors are those of SendMessage. After any error nothing of b was queued, and
 // MessageOptions.Done is not called.
 func (c *Conn) TrySendMessage(b []byte, options *MessageOptions) error {
-	if err := options.check(); err != nil {
-		return opError("write", c.LocalAddr(), c.RemoteAddr(), err)
-	}
-	_, err := c.try(b, true, options)
+	_, err := c.write(nil, writeCall{b: b, message: true, options: options})
 	return err
-}
-
-// try locks c.mu, and c.writing if it is free, for TryWrite, TryWriteMessage and
-// TrySendMessage.
-func (c *Conn) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
-	c.mu.Lock()
-	defer c.unlock()
-	free := c.writing.TryLock() // not before c.mu: endWritingLocked sees a refusal
-	if free {
-		defer c.endWritingLocked()
-	}
-	if message && !c.messageMode() {
-		return 0, c.opError("write", ErrNotMessageMode)
-	}
-	n, err = c.tryWrite(b, free, message, options)
-	if n > 0 || message && err == nil {
-		c.push()
-	}
-	if err != nil && err != ErrWouldBlock {
-		err = c.opError("write", err)
-	}
-	return n, err
-}
-
-// endWritingLocked ends a call that holds c.writing. A write that did not wait for it
-// may have room.
-func (c *Conn) endWritingLocked() {
-	c.writing.Unlock()
-	if m := c.io.member; m != nil && m.refused {
-		m.refused = false
-		m.wake()
-	}
 }
 
 // WriteAvailable returns how many bytes TryWrite would queue now: what is left of
@@ -109,7 +161,9 @@ func (c *Conn) announceRoom(w *sessionWatch) {
 // one message, which is queued whole or not at all. If that is not all of b, the error
 // is ErrWouldBlock itself: there is no more room, or another goroutine is in a call that
 // writes. Its other errors are those of Write.
-func (s *Stream) TryWrite(b []byte) (n int, err error) { return s.try(b, s.messages, nil) }
+func (s *Stream) TryWrite(b []byte) (n int, err error) {
+	return s.conn.write(s, writeCall{b: b, message: s.messages})
+}
 
 // TryWriteMessage is WriteMessage without waiting: it queues b as one message if the
 // write buffers have any room. Otherwise, and while another goroutine is in a call that
@@ -121,72 +175,6 @@ func (s *Stream) TryWriteMessage(b []byte) error { return s.TrySendMessage(b, ni
 // the stream. An option that is out of its range is an *OptionError. After any error
 // MessageOptions.Done is not called.
 func (s *Stream) TrySendMessage(b []byte, options *MessageOptions) error {
-	if err := options.check(); err != nil {
-		return opError("write", s.LocalAddr(), s.RemoteAddr(), err)
-	}
-	_, err := s.try(b, true, options)
+	_, err := s.conn.write(s, writeCall{b: b, message: true, options: options})
 	return err
-}
-
-// try locks Conn.mu, and s.writing if it is free, and writes what there is room for.
-func (s *Stream) try(b []byte, message bool, options *MessageOptions) (n int, err error) {
-	c := s.conn
-	c.mu.Lock()
-	defer c.unlock()
-	free := s.writing.TryLock() // not before Conn.mu: endWritingLocked sees a refusal
-	if free {
-		defer s.endWritingLocked()
-	}
-	n, err = s.tryWriteLocked(b, free, message, options)
-	if n > 0 || message && err == nil {
-		c.push()
-	}
-	if err != nil && err != ErrWouldBlock {
-		err = c.opError("write", err)
-	}
-	return n, err
-}
-
-// endWritingLocked ends a call that holds s.writing. A write that did not wait for it
-// may have room, or has to wait for some.
-func (s *Stream) endWritingLocked() {
-	s.writing.Unlock()
-	if s.refused {
-		s.refused = false
-		s.noteEventLocked()
-	}
-}
-
-// tryWriteLocked queues as much of b as there is room for; as a message all of it,
-// or nothing. If free is not set, there is no room, as a Write comes first.
-func (s *Stream) tryWriteLocked(b []byte, free, message bool, options *MessageOptions) (n int, err error) {
-	defer func() {
-		if free && !(message && err == ErrWouldBlock) { // such a message is meant to be missed
-			s.state.SetCut(err != nil)
-		}
-	}()
-	if err := s.cannotWriteLocked(); err != nil {
-		return 0, err
-	}
-	least := 1
-	if message {
-		if err := s.tooLargeLocked(len(b)); err != nil {
-			return 0, err
-		}
-		least = len(b)
-	}
-	for message || n < len(b) {
-		room, half := s.roomLocked(least)
-		if !free || room <= 0 {
-			s.refused = s.refused || !free
-			s.awaitRoomLocked(half)
-			return n, ErrWouldBlock
-		}
-		if message {
-			s.queueLocked(b, options, s.conn.ep.now())
-			return len(b), nil
-		}
-		n += s.state.Write(b[n:min(n+room, len(b))])
-	}
-	return n, nil
 }

@@ -144,6 +144,22 @@ func TestTryWriteBesideWrite(t *testing.T) {
 	})
 }
 
+// A Write of nothing waits for no room, and fails as others do.
+func TestWriteOfNothing(t *testing.T) {
+	inWorld(t, 1, clean, func(t *testing.T, w *world) {
+		a, _, _ := w.pair(small(false), nil)
+		w.deaf()
+		_, err := a.TryWrite(make([]byte, 100000))
+		require.Same(t, ErrWouldBlock, err)
+		n, err := a.Write(nil)
+		require.NoError(t, err)
+		require.Zero(t, n)
+		require.NoError(t, a.Abort())
+		_, err = a.Write(nil)
+		require.ErrorIs(t, err, net.ErrClosed)
+	})
+}
+
 // After the end there is nothing to wait for, and the errors are those of Write.
 func TestTryWriteAfterTheEnd(t *testing.T) {
 	for name, c := range map[string]struct {
