@@ -75,7 +75,7 @@ var (
 	errNoSocket error = &neterr.Error{Text: "kcp: the socket is nil", Errno: syscall.EINVAL}
 	// errUnwound ends a session of which a callback has panicked.
 	errUnwound = errors.New("kcp: session ended: a callback of the application did not return")
-	// errSocketClosed is the error of calls after the socket was closed under the endpoint.
+	// errSocketClosed is what calls return once the socket was closed under the endpoint.
 	errSocketClosed = fmt.Errorf("kcp: the socket of the endpoint: %w", net.ErrClosed)
 	// ErrListening is returned by Endpoint.Listen while there is a Listener.
 	ErrListening = errors.New("kcp: endpoint already has a listener")
