@@ -10,6 +10,7 @@ import (
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
@@ -23,15 +24,15 @@ import (
 
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
-	config           Config             // immutable
-	repeat           *repetition        // of Config.Repetition; nil: none; immutable
-	fixedWriteBuffer bool               // Config.WriteBuffer was not 0; immutable
-	mostStreamBuffer int                // bytes that the receive buffer of a stream grows to; immutable
-	epoch            time.Time          // origin of all times given as time.Duration; immutable
-	protection       *protect.Scheme    // immutable
-	outside          protect.Protection // of packets of no session; immutable
-	overhead         overhead           // of sessions; immutable
-	migrates         bool               // a cipher authenticates packets, and the id shows whose they are; immutable
+	config           Config              // immutable
+	env              *inturn.Environment // immutable
+	fixedWriteBuffer bool                // Config.WriteBuffer was not 0; immutable
+	mostStreamBuffer int                 // bytes that the receive buffer of a stream grows to; immutable
+	epoch            time.Time           // origin of all times given as time.Duration; immutable
+	protection       *protect.Scheme     // immutable
+	outside          protect.Protection  // of packets of no session; immutable
+	overhead         overhead            // of sessions; immutable
+	migrates         bool                // a cipher authenticates packets, and the id shows whose they are; immutable
 	counters         endpointCounters
 	load             endpointLoad
 	wakes            wakeq.Queues[*Conn]
@@ -305,7 +306,10 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 
 // workTLS has a session do work of its TLS handshake when it is the turn of its flow.
 func (e *Endpoint) workTLS(flow netip.Addr, c *Conn, x *handshake.Exchange, work handshake.Work) {
-	e.handshakes.Go(flow, func() { c.workTLS(x, work) })
+	e.handshakes.Go(flow, func() {
+		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
+		c.workTLS(x, work)
+	})
 }
 
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of

@@ -118,7 +118,7 @@ func (c *Conn) requestWait() time.Duration {
 // startHandshake begins the handshake of a dialled session.
 func (c *Conn) startHandshake(now time.Duration) {
 	l := &c.hs
-	l.token = c.ep.randomToken()
+	l.token = c.ep.env.Token()
 	if c.hs.securing {
 		c.dialTLS()
 		return
@@ -138,7 +138,7 @@ func (l *handshakeState) silent() bool {
 func (c *Conn) breakSilence(now time.Duration) {
 	l := &c.hs
 	l.born = now // the peer knows of nothing before
-	l.token = c.ep.randomToken()
+	l.token = c.ep.env.Token()
 	if c.hs.securing {
 		c.dialTLS()
 		return

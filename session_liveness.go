@@ -125,7 +125,7 @@ func (c *Conn) suspectRestart(asked bool, now time.Duration) {
 	if c.live.restartHints == restartAnswers && now-c.live.unaBackSince >= restartDetectAfter {
 		c.closing.ending = ErrReset
 	} else if !l.ping.active {
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now+probeAfter, c.requestWait())
+		l.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, now+probeAfter, c.requestWait())
 	}
 }
 

@@ -195,7 +195,7 @@ func (c *Conn) advanceUnprobed(now time.Duration) {
 	default:
 		p.askedAt = now
 		if r := &c.hs.ping; !r.active {
-			r.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
+			r.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, now, c.pingWait())
 		}
 	}
 }
@@ -258,7 +258,7 @@ func (c *Conn) useMTU(size int) {
 // drops everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.ep.overhead
-	p.Sent(c.ep.random32(), now, c.requestWait())
+	p.Sent(c.ep.env.Uint32(), now, c.requestWait())
 	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 

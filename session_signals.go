@@ -220,7 +220,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 func (c *Conn) rejectToken(s signal) signal {
 	if l := &c.hs; l.kind != peerExtended && !l.ping.active {
 		at := c.live.lastInput + c.requestWait() // the peer gets RESET first
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, at, c.pingWait())
+		l.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, at, c.pingWait())
 	}
 	return signal{sigReset, s.sn, s.ts}
 }
@@ -268,7 +268,7 @@ func (c *Conn) takeHello(s signal) bool {
 		return false
 	}
 	if l.token == 0 {
-		l.token = c.ep.randomToken()
+		l.token = c.ep.env.Token()
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
 	c.hs.greeted.Store(true)

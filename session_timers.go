@@ -331,7 +331,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
 	}
 	if at := c.nextPing(); at > 0 && now >= at && !l.ping.active {
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, c.pingWait())
+		l.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, now, c.pingWait())
 		c.live.missed = true
 	}
 	if c.concerns()&concernRequests != 0 {
