@@ -337,7 +337,9 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if k.rare != nil && !s.ofStream() {
 			k.enterOwn(s)
 		}
-		k.snd.ring.Reserve(uint32(k.snd.una), int(k.snd.nxt-k.snd.una)+1)
+		if n := int(k.snd.nxt-k.snd.una) + 1; n > k.snd.ring.Len() {
+			k.snd.ring.Reserve(uint32(k.snd.una), n)
+		}
 		k.snd.ring.set(k.snd.nxt, k.snd.queue.popFront())
 		k.snd.nxt++
 		k.snd.inFlight++

@@ -319,7 +319,9 @@ func (k *KCP) enqueue(frg uint8) *recvSegment {
 		k.rcv.partial++
 	}
 	q := &k.rcv.queue
-	q.places.Reserve(q.first, int(q.n)+1)
+	if int(q.n) == q.places.Len() {
+		q.places.Reserve(q.first, int(q.n)+1)
+	}
 	q.n++
 	s := q.at(q.n - 1)
 	s.frg = frg

@@ -190,8 +190,7 @@ type recvSegment struct {
 	stream    bool // of a stream, and passed to the host; of early segments
 }
 
-// recvRing holds the segments that have arrived early: from rcv_nxt on, which is among
-// them only while the queue is full.
+// recvRing holds early segments: from rcv_nxt on, or by SSN.
 type recvRing struct{ ring.Ring[recvSegment] }
 
 func (r *recvRing) at(sn seq) *recvSegment { return r.At(uint32(sn)) }

@@ -7,17 +7,14 @@ import "encoding/binary"
 // have streams, Send queues DATA of stream 0 in place of PUSH. It has a stream sequence
 // number (SSN, RFC 9260 §3.3.1), which counts the segments of the session itself. PUSH
 // counts too, so the first SSN shows how many PUSH precede it.
-//
-// All this is off without a host. The bare state machine does not know of it.
 
 const (
 	// ownHeader is what precedes the data in the payload of DATA of stream 0: the
 	// stream, the kind, the SSN, and frg as in PUSH.
 	ownHeader = 4 + 1 + 4 + 1
 	// ownData and ownAbandon are the kinds of stream 0 that have an SSN.
-	ownData    = 0
-	ownAbandon = 9
-
+	ownData      = 0
+	ownAbandon   = 9
 	mostNumbered = 256 // segments of a message, as frg is a byte
 )
 
