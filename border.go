@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fairqueue"
 	"github.com/arqnet/kcp/internal/handshake"
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 	"github.com/arqnet/kcp/internal/wakeq"
@@ -25,7 +26,7 @@ import (
 // sharedState is what an endpoint has in common with its sessions. It needs no lock.
 type sharedState struct {
 	config           Config                // immutable
-	repeat           *repetition           // of Config.Repetition; nil: none; immutable
+	env              *inturn.Environment   // immutable
 	fixedWriteBuffer bool                  // Config.WriteBuffer was not 0; immutable
 	mostStreamBuffer int                   // bytes that the receive buffer of a stream grows to; immutable
 	epoch            time.Time             // origin of all times given as time.Duration; immutable
@@ -307,7 +308,10 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 
 // workTLS has a session do work of its TLS handshake when it is the turn of its flow.
 func (e *Endpoint) workTLS(flow netip.Addr, c *Conn, x *handshake.Exchange, work handshake.Work) {
-	e.handshakes.Go(flow, func() { c.workTLS(x, work) })
+	e.handshakes.Go(flow, func() {
+		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
+		c.workTLS(x, work)
+	})
 }
 
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of

@@ -122,14 +122,6 @@ func TestTLSOtherConversationInside(t *testing.T) {
 	})
 }
 
-// The nonces of packets without a number are left to the cipher, but in runs that
-// repeat.
-func TestNoncesAreTheCiphers(t *testing.T) {
-	var none *repetition
-	require.True(t, none.nonces() == nil)
-	require.False(t, new(repetition).nonces() == nil)
-}
-
 // The first retransmission that is scheduled counts, unless the time-out is sooner.
 func TestScheduledOnce(t *testing.T) {
 	h := newHarness(t, nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/liveness"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/stats"
@@ -277,6 +278,19 @@ type Config struct {
 	// Endpoint.Close returns after the calls that it wakes, so the test may end then.
 	// Call it without a lock that the goroutines of these calls may take.
 	Repetition *Repetition
+}
+
+// Repetition makes runs of a test repeat: see Config.Repetition. All endpoints of a run
+// share one, which puts what they do at the same instant in order. All methods are safe
+// for concurrent use.
+type Repetition struct{ run inturn.Run }
+
+// NewRepetition returns a Repetition with a seed of which all that is random
+// depends. It serves one run: the next one has its own.
+func NewRepetition(seed uint64) *Repetition {
+	r := new(Repetition)
+	r.run.Seed(seed)
+	return r
 }
 
 // AddressValidation says when new peers must return a cookie, which costs them

@@ -30,13 +30,12 @@ const minResetKey = 16
 
 // validateFor is Validate for an endpoint of sockets of the system, or of others.
 func (c *Config) validateFor(system bool) error {
-	if err := c.Validate(); err != nil || c == nil || c.Repetition == nil {
+	switch err := c.Validate(); {
+	case err != nil || c == nil || c.Repetition == nil:
 		return err
-	}
-	switch {
 	case system:
 		return &ConfigError{"Repetition", "set", "must be nil with a socket of the system, which knows no virtual time; see package netsim"}
-	case c.Repetition.isSpent():
+	case c.Repetition.run.IsSpent():
 		return &ConfigError{"Repetition", "of an earlier run", "must be made in the run that it serves, which begins its numbers anew"}
 	}
 	return nil

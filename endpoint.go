@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/arqnet/kcp/internal/fairqueue"
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -114,25 +115,32 @@ func makeEndpoint(config *Config, owned bool, sockets ...net.PacketConn) *Endpoi
 		e.socket.shards = append(e.socket.shards, shard{foreign: !owned, in: readState{shard: len(e.socket.shards)}})
 		e.socket.shards[len(e.socket.shards)-1].link.Store(&socketLink{pc: pc, sock: udp.New(pc)})
 	}
-	e.repeat = e.config.Repetition.endpoint()
-	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.repeat.nonces())
+	procs := runtime.GOMAXPROCS(0)
+	var turn func() // of the wake-ups; nil: they need none
+	if r := e.config.Repetition; r != nil {
+		e.env, procs = r.run.Environment(), 1
+		turn = func() { e.env.Woken(nil, 0, inturn.WakeUp) }
+	}
+	e.protection = protect.NewScheme(e.config.Cipher, e.config.TLS != nil, e.env.Nonces())
 	if e.config.TLS != nil {
 		e.handshakes = fairqueue.New(max(1, runtime.GOMAXPROCS(0)-1))
 	}
 	e.migrates = e.protection.Authentic && !e.config.SharedConvs
 	e.outside, e.overhead = e.protection.Outside, e.config.overhead()
 	e.initGate()
-	procs := runtime.GOMAXPROCS(0)
-	if c, ok := sockets[0].(net.Conn); e.repeat != nil || ok && c.RemoteAddr() != nil {
+	if c, ok := sockets[0].(net.Conn); ok && c.RemoteAddr() != nil {
 		procs = 1 // one peer, one wake queue
 	}
-	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, udp.Delayed)
+	e.wakes.Init(procs, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, turn, (*Conn).onWake, udp.Delayed)
 	for i := range e.socket.shards {
 		s := &e.socket.shards[i]
 		s.sock().OnRefusal(func(err udp.RefusalError) { e.warn("the system refuses merged datagrams", err) })
 		s.batch = make([]udp.Datagram, s.sock().BatchSize())
-		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() { e.advanceTurns(s) })
-		if len(sockets) == 1 && e.repeat == nil && udp.IsInterruptible(s.conn()) {
+		s.incast.Init((*Conn).sender, (*Conn).takeGrant, func() {
+			e.env.Woken(nil, 0, inturn.Incast)
+			e.advanceTurns(s)
+		})
+		if len(sockets) == 1 && e.env == nil && udp.IsInterruptible(s.conn()) {
 			s.lead.Init()
 		}
 	}
@@ -240,7 +248,7 @@ func (e *Endpoint) Close() error {
 	} else if ended {
 		e.socket.readers.Wait()
 	}
-	e.repeat.settle()
+	e.env.Settle()
 	if !ended {
 		return opError("close", nil, e.LocalAddr(), net.ErrClosed)
 	}

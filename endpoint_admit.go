@@ -16,10 +16,10 @@ import (
 func (e *Endpoint) initGate() {
 	c, t := &e.config, &e.table
 	t.Init((*Conn).tableEntry, c.MaxSessionsPerAddress)
-	t.Cookies.Random = e.repeat
+	t.Cookies.Random = e.env
 	if t.ResetSecret = c.StatelessResetKey; len(t.ResetSecret) == 0 && c.TLS != nil {
-		t.ResetSecret = make([]byte, 32)    // that only this endpoint knows
-		_, _ = e.repeat.Read(t.ResetSecret) // cannot fail
+		t.ResetSecret = make([]byte, 32) // that only this endpoint knows
+		_, _ = e.env.Read(t.ResetSecret) // cannot fail
 	}
 	t.Hooks = admission.Hooks[Conn]{
 		Extended: (*Conn).extended, Look: (*Conn).evictable,
@@ -29,7 +29,7 @@ func (e *Endpoint) initGate() {
 		TLS: c.TLS != nil, Authentic: e.protection.Authentic, Migrates: e.migrates, SharedConvs: c.SharedConvs,
 		RefusesLegacy: refusesLegacy(c, e.protection), AlwaysValidate: c.AddressValidation == ValidateAlways,
 		MaxSessions: c.MaxSessions, MaxHalfOpen: c.MaxHalfOpen,
-		Outside: e.outside, Info: e.infoSignal().toHandshake(), Random: e.repeat, Epoch: e.epoch,
+		Outside: e.outside, Info: e.infoSignal().toHandshake(), Random: e.env, Epoch: e.epoch,
 	}
 }
 

@@ -51,7 +51,7 @@ func (e *Endpoint) DialWith(ctx context.Context, addr net.Addr, o DialOptions) (
 	if o.Conv != nil {
 		conv = *o.Conv
 	} else {
-		conv = e.random32()
+		conv = e.env.Uint32()
 	}
 	c, err := e.dial(ctx, admission.MakeKey(ap, peer, conv), addr, o.Conv != nil, o.Quiet)
 	if err != nil {
@@ -124,7 +124,7 @@ func (e *Endpoint) dial(ctx context.Context, key sessionKey, addr net.Addr, chos
 			return nil, err
 		}
 		if !chosen {
-			key.Conv = e.random32()
+			key.Conv = e.env.Uint32()
 		}
 	}
 }

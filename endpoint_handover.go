@@ -113,9 +113,6 @@ type leaver struct {
 
 // beginHandover reserves the endpoint for one handover.
 func (e leaver) beginHandover() (*takeover.Handover, error) {
-	if e.repeat != nil {
-		return nil, errors.ErrUnsupported
-	}
 	for i := range e.socket.shards {
 		switch e.socket.shards[i].conn().(type) {
 		case *net.UDPConn, *udp.Detached:

@@ -7,6 +7,7 @@ import (
 	"github.com/arqnet/kcp/crypt"
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/incast"
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/takeover"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -45,8 +46,8 @@ func (e *Endpoint) readOnce(s *shard, reading *Conn) (woke, ok bool) {
 		return false, e.interrupted(s, err) || e.resumes(s) || e.survives(s, err)
 	}
 	s.failures = failures{}
-	if e.repeat != nil {
-		e.repeat.wait(uint32(s.in.shard), rankReader)
+	if e.env != nil {
+		e.env.Woken(nil, uint32(s.in.shard), inturn.Reader)
 	}
 	if !e.stopped() { // else the reader ends only now, and what it has read is lost
 		grouped := reading == nil && e.feeding.used.Load()

@@ -99,7 +99,6 @@ func (s *shard) observe(n int, now time.Duration) {
 // advanceTurns is called when it is time to end turns of senders, or begin others,
 // though perhaps nothing arrives.
 func (e *Endpoint) advanceTurns(s *shard) {
-	e.repeat.wait(0, rankIncast)
 	s.incast.Woken()
 	if !e.stopped() {
 		s.incast.Advance(e.now())

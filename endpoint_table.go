@@ -61,7 +61,7 @@ func (e *Endpoint) openSession(key sessionKey, addr net.Addr, chosen bool) (*Con
 		if chosen {
 			return nil, ErrConvInUse
 		}
-		key.Conv = e.random32()
+		key.Conv = e.env.Uint32()
 		c.setConv(key.Conv)
 	}
 	e.addLocked(c)

@@ -80,7 +80,7 @@ func takeOver(link *takeover.Link, config *Config) (*Listener, error) {
 // agrees compares the predecessor's configuration with c.
 func (c *Config) agrees(offer *takeover.Offer) error {
 	own := c.withDefaults()
-	scheme := protect.NewScheme(own.Cipher, own.TLS != nil, own.Repetition.endpoint().nonces())
+	scheme := protect.NewScheme(own.Cipher, own.TLS != nil, nil)
 	differs := offer.Differs(own.offer(max(own.Shards, 1), scheme), func(packet []byte, content string) bool {
 		p := protect.Packet{Data: packet}
 		return scheme.Outside.Open(&p) == nil && string(p.Data) == content

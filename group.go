@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/pollset"
 )
 
@@ -359,10 +360,10 @@ func (g *Group) dispatchInTurn() {
 	g.dispatch()
 }
 
-// waitTurn waits for the turn of who takes events, for Config.Repetition.
+// waitTurn waits for the turn of who takes events.
 func (g *Group) waitTurn() {
 	if m := g.set.First(); m != nil {
-		m.endpoint().repeat.wait(0, rankGroup)
+		m.endpoint().env.Woken(nil, 0, inturn.Group)
 	}
 }
 

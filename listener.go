@@ -3,12 +3,14 @@ package kcp
 import (
 	"context"
 	"errors"
-	"github.com/arqnet/kcp/internal/udp"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/arqnet/kcp/internal/inturn"
+	"github.com/arqnet/kcp/internal/udp"
 )
 
 // Listener accepts the sessions that peers open on an Endpoint. It is a
@@ -148,7 +150,7 @@ func (l *Listener) AcceptKCP(ctx context.Context) (*Conn, error) {
 			return nil, opError("accept", nil, l.Addr(), net.ErrClosed)
 		}
 		l.changed.Wait()
-		l.ep.repeat.waitUnlocked(&l.mu, 0, rankAccept)
+		l.ep.env.Woken(&l.mu, 0, inturn.Accept)
 	}
 }
 

@@ -182,7 +182,7 @@ const (
 // newConn returns a session that is not yet in the endpoint's tables. It runs
 // without Conn.mu, as no other goroutine knows the session.
 func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
-	c := &Conn{ep: e, timers: timerState{clockBase: e.random32()}}
+	c := &Conn{ep: e, timers: timerState{clockBase: e.env.Uint32()}}
 	c.ends.Store(&pathEnds{remote: remote})
 	c.entry.SetKey(key)
 	c.io.canRead.init(c)

@@ -107,7 +107,7 @@ func (c *Conn) startHandshake(now time.Duration) {
 // handshake.
 func (c *Conn) beginOpening(now time.Duration) bool {
 	l := &c.hs
-	l.token = c.ep.randomToken()
+	l.token = c.ep.env.Token()
 	if l.securing {
 		c.dialTLS()
 		return false

@@ -111,7 +111,7 @@ func (c *Conn) noteReached() {
 // startPing has a PING sent at a time, and repeated until it is answered.
 func (c *Conn) startPing(at time.Duration) {
 	wait, _ := c.pingWait()
-	c.hs.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, at, wait)
+	c.hs.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, at, wait)
 }
 
 // pingWait returns how long to wait for the answer to a PING before repeating

@@ -240,7 +240,7 @@ func (c *Conn) rerouted(moved bool) {
 		}
 	}
 	if l.reached && !l.ping.active && !(l.peerFin && c.over()) {
-		l.ping.start(signal{sigPing, c.ep.random32(), c.ep.random32()}, now, wait)
+		l.ping.start(signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, now, wait)
 	}
 	c.kcp.probePath()
 	c.kick(now)

@@ -258,7 +258,7 @@ func (c *Conn) useMTU(size int) {
 // drops everything.
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.ep.overhead
-	p.Sent(c.ep.random32(), now, c.requestWait())
+	p.Sent(c.ep.env.Uint32(), now, c.requestWait())
 	k.queueSignals(probePing(p.Nonce()))
 	k.sendSignals()
 

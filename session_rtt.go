@@ -138,7 +138,7 @@ func (c *Conn) mayPing(now time.Duration) bool {
 // queuePing queues a PING that measures the round-trip time. It is not repeated,
 // and nothing else depends on its answer.
 func (c *Conn) queuePing(w *sessionWatch, now time.Duration) {
-	w.ping, w.pingAt = signal{sigPing, c.ep.random32(), c.ep.random32()}, max(now, 1)
+	w.ping, w.pingAt = signal{sigPing, c.ep.env.Uint32(), c.ep.env.Uint32()}, max(now, 1)
 	c.kcp.queueSignals(w.ping)
 }
 

@@ -267,7 +267,7 @@ func (c *Conn) takeHello(s signal) bool {
 		return false
 	}
 	if l.token == 0 {
-		l.token = c.ep.randomToken()
+		l.token = c.ep.env.Token()
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
 	c.hs.greeted.Store(true)

@@ -206,7 +206,7 @@ func TestHeldWakeUps(t *testing.T) {
 		go func() {
 			a.mu.Lock()
 			defer a.mu.Unlock()
-			a.io.canRead.block(rankRead)
+			a.io.canRead.block(nil)
 			woken = true
 		}()
 		synctest.Wait()

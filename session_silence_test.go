@@ -143,7 +143,7 @@ func freeze(c *Conn, d time.Duration) {
 	e := c.ep
 	e.wakes.Remove(c)
 	e.epoch = e.epoch.Add(-d)
-	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, e.repeat.wakeTurn(), (*Conn).onWake, nil)
+	e.wakes.Init(1, e.epoch, (*Conn).wakeIndex, (*Conn).wakeHash, nil, (*Conn).onWake, nil)
 	c.mu.Unlock()
 	c.onWake()
 }

@@ -259,7 +259,7 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 		if c.ep.config.MaxStreams == 0 {
 			return nil, c.opError("accept", errNoStreamsHere)
 		}
-		t.canAccept.block(rankAcceptStream)
+		t.canAccept.block(nil)
 	}
 }
 

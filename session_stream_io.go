@@ -55,10 +55,6 @@ func (s *Stream) roomLocked(n int) (room int, half streams.Half) {
 	return room, half
 }
 
-// rank returns the place of the stream's calls that read among those that may read
-// the socket.
-func (s *Stream) rank() uint64 { return rankStream + 2*uint64(s.state.ID()) }
-
 // MaxMessageSize returns the largest message that WriteMessage and SendMessage take, in
 // bytes: what fits into a Config.StreamReceiveBuffer as that of this end, or into more if
 // the peer has shown in this session that it has more, which it does once it reads. That
@@ -229,12 +225,12 @@ func (s *Stream) Read(b []byte) (n int, err error) {
 // copied straight into b. It returns the number of bytes copied.
 func (s *Stream) waitReadLocked(b []byte) (n int) {
 	if s.filling { // another Read has lent its buffer, and comes first
-		s.conn.waitStreamLocked(&s.canRead, s.rank())
+		s.waitLocked(&s.canRead)
 		return 0
 	}
 	s.filling = true
 	s.state.Lend(b)
-	s.conn.waitStreamLocked(&s.canRead, s.rank())
+	s.waitLocked(&s.canRead)
 	s.filling = false
 	return len(b) - s.state.TakeBack()
 }
@@ -262,7 +258,7 @@ func (s *Stream) ReadMessage(b []byte) (int, error) {
 		if err := s.readEndLocked(); err != nil {
 			return 0, c.opError("read", err)
 		}
-		s.conn.waitStreamLocked(&s.canRead, s.rank())
+		s.waitLocked(&s.canRead)
 	}
 }
 

@@ -142,7 +142,6 @@ func (c *Conn) advanceTLS() {
 
 // workTLS is the goroutine of advanceTLS. It locks c.mu, but not while TLS works.
 func (c *Conn) workTLS(x *handshake.Exchange, work handshake.Work) {
-	c.ep.repeat.wait(c.entry.Conv, rankTLS)
 	c.mu.Lock()
 	over := x.Over() // while it waited
 	c.unlock()

@@ -62,7 +62,7 @@ func (c *Conn) write(s *Stream, w writeCall) (int, error) {
 			c.io.canWrite.Wait()
 		case err == ErrWouldBlock:
 			line := s.state.Wait(w.half)
-			c.waitStreamLocked(&s.canWrite, s.rank()+1)
+			s.waitLocked(&s.canWrite)
 			line.Done()
 		default:
 			return w.n, c.opError("write", err)

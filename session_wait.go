@@ -2,6 +2,8 @@ package kcp
 
 import (
 	"sync"
+
+	"github.com/arqnet/kcp/internal/inturn"
 )
 
 // notifier is what the calls of a session wait on: a condition variable with
@@ -95,23 +97,17 @@ func (c *Conn) wakeHeld(held heldWakes) {
 // the read turn is free, Wait takes it and reads the socket. Otherwise it
 // blocks. c.mu is held, and released meanwhile.
 func (n *notifier) Wait() {
-	c := n.conn()
-	switch {
-	case c.readLocked(n):
-	case n == &c.io.canRead:
-		n.block(rankRead)
-	default:
-		n.block(rankWrite)
+	if !n.conn().readLocked(n) {
+		n.block(nil)
 	}
 }
 
-// waitStreamLocked is n.Wait for a call of a stream; rank is as in block. While several
-// calls of streams wait, the read goroutine reads: a call would mostly read what is for
-// others.
-func (c *Conn) waitStreamLocked(n *notifier, rank uint64) {
-	if !c.readLocked(n) {
+// waitLocked is n.Wait for a call of the stream. While several calls of streams wait, the
+// read goroutine reads: a call would mostly read what is for others.
+func (s *Stream) waitLocked(n *notifier) {
+	if c := s.conn; !c.readLocked(n) {
 		c.streams.waiting++
-		n.block(rank)
+		n.block(s)
 		c.streams.waiting--
 	}
 }
@@ -134,16 +130,28 @@ func (c *Conn) readLocked(n *notifier) bool {
 	return s != nil
 }
 
-// block waits for the next Broadcast, and does not read the socket. rank is that of the
-// call among those of the session.
-func (n *notifier) block(rank uint64) {
+// block waits for the next Broadcast, and does not read the socket. s is the stream of
+// the call; nil: it is one of the session.
+func (n *notifier) block(s *Stream) {
 	n.waiting++
 	n.cond.Wait()
 	n.waiting--
-	c := n.conn()
-	if c.ep.repeat != nil {
-		c.ep.repeat.waitUnlocked(n.cond.L, c.entry.Conv, rank)
+	if c := n.conn(); c.ep.env != nil {
+		c.ep.env.Woken(n.cond.L, c.entry.Conv, n.place(s))
 	}
+}
+
+// place returns the place of a call among those of the session that are woken at once.
+func (n *notifier) place(s *Stream) inturn.Place {
+	switch c := n.conn(); {
+	case s != nil:
+		return inturn.OfStream(uint64(s.state.ID()), n == &s.canWrite)
+	case n == &c.io.canRead:
+		return inturn.Read
+	case n == &c.io.canWrite:
+		return inturn.Write
+	}
+	return inturn.AcceptStream
 }
 
 // readWhile reads the socket, as the leader of the leader/followers pattern,
