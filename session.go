@@ -425,9 +425,8 @@ func (c *Conn) readable() bool {
 	return c.kcp.readable() || c.hs.peerFin
 }
 
-// unlock releases c.mu. What the session has to do without it is done here: collected
-// packets are written, and the log has the session's end. Nothing else lets go of c.mu
-// in the middle of a change.
+// unlock writes what was collected, and releases c.mu. Nothing else lets go of c.mu in
+// the middle of a change.
 func (c *Conn) unlock() {
 	defer c.mu.Unlock()
 	c.writePackets()

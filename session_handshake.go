@@ -103,8 +103,7 @@ func (c *Conn) startHandshake(now time.Duration) {
 	}
 }
 
-// beginOpening starts the request of a HELLO, and reports true. With TLS it begins the
-// handshake.
+// beginOpening starts a HELLO and reports true, or with TLS begins the handshake.
 func (c *Conn) beginOpening(now time.Duration) bool {
 	l := &c.hs
 	l.token = c.ep.env.Token()

@@ -45,11 +45,10 @@ func (c *Conn) runReceipts() {
 		due := c.rare.receipts.Take()
 		if len(due) == 0 {
 			c.rare.receipts = receipts{}
-		}
-		c.unlock()
-		if len(due) == 0 {
+			c.unlock()
 			return
 		}
+		c.unlock()
 		for _, r := range due {
 			r.Done(r.Err)
 		}
