@@ -212,15 +212,16 @@ func TestTLSIdleCost(t *testing.T) {
 		config := secured(Config{KeepAlive: -1})
 		l := w.listen(config)
 		e, _ := w.endpoint("10.0.0.2:0", config)
-		_ = w.dial(e) // what is allocated once
+		var conns []*Conn
+		for range 100 { // what is allocated once, threads of the runtime among that
+			conns = append(conns, w.dial(e), accepted(t, l))
+		}
 		settled := func() (memory int64, goroutines int) {
 			time.Sleep(2 * time.Minute)
 			synctest.Wait()
 			return memoryInUse(), runtime.NumGoroutine()
 		}
-		accepted(t, l)
 		before, goroutines := settled()
-		var conns []*Conn
 		for range pairs {
 			conns = append(conns, w.dial(e), accepted(t, l))
 		}
