@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -245,9 +246,18 @@ func TestUpgradeToNothing(t *testing.T) {
 	require.Eventually(t, func() bool { return !lives(first) }, patience, 10*time.Millisecond)
 }
 
+// heedsHangUp skips a test if SIGHUP is ignored, as under nohup: programs keep that.
+func heedsHangUp(t *testing.T) {
+	t.Helper()
+	if signal.Ignored(syscall.SIGHUP) {
+		t.Skip("SIGHUP is ignored")
+	}
+}
+
 // A reload at the newest process revokes what it does in those before, and a signal to an
 // old one reaches the newest.
 func TestReloadAcrossUpgrades(t *testing.T) {
+	heedsHangUp(t)
 	at := echo(t)
 	notified, env := newSystemd(t)
 	users := file(t, "users.json", `{"me:secret": [""]}`)
@@ -313,6 +323,7 @@ func TestSocketActivation(t *testing.T) {
 // SIGHUP, with which units reload, ends no client that runs without a terminal, and has
 // it read its certificate again. It ends one that carries standard input, as ssh wants.
 func TestHangUpOfClients(t *testing.T) {
+	heedsHangUp(t)
 	at := echo(t)
 	s := start(t, "server", "-auth", file(t, "users.json", `{"me:secret": [""]}`), "-key", filepath.Join(t.TempDir(), "server.pem"), "127.0.0.1:0")
 	server, fingerprint := find(t, s.err, `listening address=(\S+)`), find(t, s.out, `fingerprint (SHA256:\S+)\n`)
