@@ -340,7 +340,8 @@ func (k *KCP) admit(window uint32, rate int64) {
 		if n := int(k.snd.nxt-k.snd.una) + 1; n > k.snd.ring.Len() {
 			k.snd.ring.Reserve(uint32(k.snd.una), n)
 		}
-		k.snd.ring.set(k.snd.nxt, k.snd.queue.popFront())
+		s.unlinkOrder()
+		k.snd.ring.set(k.snd.nxt, s)
 		k.snd.nxt++
 		k.snd.inFlight++
 		s.tx = k.snd.rate.Sent(s.size(), k.clock.micros, k.snd.flightBytes)

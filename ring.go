@@ -87,19 +87,6 @@ func (l *segmentList) pushFront(s *sendSegment) {
 	l.head = s
 }
 
-// popFront removes and returns the head of l, which is not empty.
-func (l *segmentList) popFront() *sendSegment {
-	s := l.head
-	l.n--
-	if l.head = s.order.next; l.head == nil {
-		l.tail = nil
-	} else {
-		l.head.order.prev = nil
-	}
-	s.order, s.list = link{}, nil
-	return s
-}
-
 // unlinkOrder takes s out of the list its order link chains it into, if any.
 func (s *sendSegment) unlinkOrder() {
 	l := s.list
