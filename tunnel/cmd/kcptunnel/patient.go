@@ -56,8 +56,8 @@ func (p *patientWriter) Write(b []byte) (int, error) {
 func (p *patientWriter) write() {
 	for {
 		p.mu.Lock()
-		waiting, lost := p.waiting, p.lost
-		p.waiting, p.lost = nil, 0
+		waiting := p.waiting
+		p.waiting = nil
 		if len(waiting) == 0 {
 			close(p.idle)
 			p.idle = nil
@@ -71,6 +71,10 @@ func (p *patientWriter) write() {
 			p.bytes -= len(b)
 			p.mu.Unlock()
 		}
+		p.mu.Lock()
+		lost := p.lost
+		p.lost = 0
+		p.mu.Unlock()
 		if lost > 0 && p.leftOut != nil {
 			_, _ = p.Write(p.leftOut(lost))
 		}
