@@ -145,7 +145,7 @@ type overhead struct {
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry[Conn] { return &c.entry }
+func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
 
 // becomeDialled makes a new session one that this end dials.
 func (c *Conn) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }

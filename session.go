@@ -66,7 +66,7 @@ type Conn struct {
 	// entry is the session's place in the endpoint's table. To change the key takes
 	// Conn.mu and Endpoint.mu, so either is enough to read it; entry.Conv does not
 	// change once the session is in the table. Endpoint.mu guards the rest.
-	entry admission.Entry[Conn]
+	entry admission.Entry
 }
 
 // pathState is the network path to the peer.
