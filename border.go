@@ -9,12 +9,9 @@ import (
 
 	"github.com/arqnet/kcp/internal/admission"
 	"github.com/arqnet/kcp/internal/compatibility"
-	"github.com/arqnet/kcp/internal/fairqueue"
-	"github.com/arqnet/kcp/internal/handshake"
 	"github.com/arqnet/kcp/internal/inturn"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
-	"github.com/arqnet/kcp/internal/wakeq"
 )
 
 // The border between sessions and endpoints: what either may ask of the other.
@@ -37,8 +34,6 @@ type sharedState struct {
 	compat           compatibility.Options // set before the first session
 	counters         endpointCounters
 	load             endpointLoad
-	wakes            wakeq.Queues[*Conn]
-	handshakes       *fairqueue.Queue // work of TLS, fewer pieces at a time than processors; nil without TLS
 }
 
 // endpointLoad is the resources that all sessions together use. It needs no
@@ -145,27 +140,27 @@ type overhead struct {
 // otherwise.
 
 // tableEntry returns the place of c in the endpoint's table. Endpoint.mu guards it.
-func (c *Conn) tableEntry() *admission.Entry { return &c.entry }
+func (c *session) tableEntry() *admission.Entry { return &c.entry }
 
 // becomeDialled makes a new session one that this end dials.
-func (c *Conn) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
+func (c *session) becomeDialled() { c.hs.dialled, c.hs.offered = true, true }
 
 // setConv gives a new session, which is in no table yet, another conversation id.
-func (c *Conn) setConv(conv uint32) {
+func (c *session) setConv(conv uint32) {
 	c.entry.Conv = conv
 	c.kcp.setConv(conv)
 	c.protect()
 }
 
 // extended reports whether the peer is known to be an extended one.
-func (c *Conn) extended() bool { return c.hs.greeted.Load() }
+func (c *session) extended() bool { return c.hs.greeted.Load() }
 
 // halfOpen reports whether the peer's address is not validated.
-func (c *Conn) halfOpen() bool { return c.hs.unvalidated.Load() }
+func (c *session) halfOpen() bool { return c.hs.unvalidated.Load() }
 
 // evictable reports whether the session may be ended to make room. A packet since
 // the last call keeps it.
-func (c *Conn) evictable(now time.Duration) admission.Look {
+func (c *session) evictable(now time.Duration) admission.Look {
 	switch {
 	case !c.halfOpen():
 		return admission.Established
@@ -179,7 +174,7 @@ func (c *Conn) evictable(now time.Duration) admission.Look {
 
 // tally adds the figures of the session, which has ended, to t. Conn.mu and
 // Endpoint.mu are held.
-func (c *Conn) tally(t *sessionTally) {
+func (c *session) tally(t *sessionTally) {
 	countEnd(&t.ended, c.closing.err, c.hs.offered)
 	c.addTo(&t.totals)
 }
@@ -193,7 +188,7 @@ func (c *Conn) total(t *SessionTotals) {
 
 // timeWaitState returns the state to remember of a session that has ended.
 // Conn.mu is held.
-func (c *Conn) timeWaitState() timeWait {
+func (c *session) timeWaitState() timeWait {
 	l := &c.hs
 	tw := timeWait{Una: uint32(c.kcp.recvNext()), Protection: c.in.protection}
 	if t := c.tls; t != nil && t.ended != nil {
@@ -237,11 +232,11 @@ func newAccepted(e *Endpoint, first *admission.First, remote net.Addr, p *inPack
 
 // appKeys returns what opens packets under the application keys of a session with
 // TLS.
-func (c *Conn) appKeys() *protect.TLS { return c.tls.app }
+func (c *session) appKeys() *protect.TLS { return c.tls.app }
 
 // resetBy reports whether a packet that did not open is a stateless reset of the
 // peer of a session with TLS.
-func (c *Conn) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
+func (c *session) resetBy(packet []byte) bool { return c.tls.reset.by(packet) }
 
 // shutResult is how a session has ended in Shutdown.
 type shutResult uint8
@@ -254,11 +249,14 @@ const (
 
 // weight returns how many bytes the session holds because of its peer, and how
 // many have arrived, or were read, in the last seconds.
-func (c *Conn) weight(now time.Duration) (held, lately int64) {
+func (c *session) weight(now time.Duration) (held, lately int64) {
 	return c.in.holding.bytes.Load(), c.in.holding.lately(now)
 }
 
 // What a session asks of its endpoint.
+
+// shared returns what the endpoint has in common with its sessions.
+func (e *Endpoint) shared() *sharedState { return &e.sharedState }
 
 // acceptor returns the listener; nil: there is none.
 func (e *Endpoint) acceptor() *Listener {
@@ -278,9 +276,6 @@ func (e *Endpoint) acceptorLocked() *Listener {
 
 // disposable reports whether the system chose the local port, for a single session.
 func (e *Endpoint) disposable() bool { return e.socket.disposable }
-
-// halfOpenEnded counts a session that is not half open any more.
-func (e *Endpoint) halfOpenEnded() { e.load.halfOpen.Add(-1) }
 
 // hand leaves a datagram to the reader of a socket, which calls handleDatagram after
 // the batch. The caller runs within that.
@@ -306,20 +301,12 @@ func (e *Endpoint) challengeOf(path source, conv, token uint32, at time.Duration
 	return signal{sigPing, s[0], s[1]}
 }
 
-// workTLS has a session do work of its TLS handshake when it is the turn of its flow.
-func (e *Endpoint) workTLS(flow netip.Addr, c *Conn, x *handshake.Exchange, work handshake.Work) {
-	e.handshakes.Go(flow, func() {
-		e.env.Woken(nil, c.entry.Conv, inturn.TLS)
-		c.workTLS(x, work)
-	})
-}
-
 // keepsWhole reports whether what a socket sends is fragmented nowhere, as probes of
 // the path MTU must not be.
 func (e *Endpoint) keepsWhole(shard int) bool { return e.socket.shards[shard].sock().KeepsWhole() }
 
 // several reports whether there is more than one session, so that there may be incast.
-func (e *Endpoint) several() bool { return e.load.sessions.Load() > 1 }
+func (e *sharedState) several() bool { return e.load.sessions.Load() > 1 }
 
 // incastOf returns what a socket does against incast.
 func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[shard].incast }
@@ -327,7 +314,7 @@ func (e *Endpoint) incastOf(shard int) *socketIncast { return &e.socket.shards[s
 // single reports whether there is only one session. Half-open ones do not
 // count, so that anyone who opens some cannot stop calls from reading the
 // socket.
-func (e *Endpoint) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
+func (e *sharedState) single() bool { return e.load.sessions.Load()-e.load.halfOpen.Load() == 1 }
 
 // takeReadTurn returns the socket that a call which would block is to read in place of
 // the read goroutine, until endReadTurn; nil: the call waits.

@@ -48,13 +48,13 @@ type scan struct {
 
 // overMemoryLimit reports whether all sessions together hold more than
 // Config.MaxBuffered.
-func (e *Endpoint) overMemoryLimit() bool {
+func (e *sharedState) overMemoryLimit() bool {
 	return e.load.buffered.Load() > int64(e.config.MaxBuffered)
 }
 
 // overload returns the bytes by which the sessions together exceed MaxBuffered,
 // and a margin: they never exceed it by more than four times that.
-func (e *Endpoint) overload() (over, margin int64) {
+func (e *sharedState) overload() (over, margin int64) {
 	limit := int64(e.config.MaxBuffered)
 	return e.load.buffered.Load() - limit, max(limit/8, leastMargin)
 }

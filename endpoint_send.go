@@ -39,7 +39,7 @@ func (e *Endpoint) write(shard int, batch []udp.Datagram) (refused bool) {
 }
 
 // recycle counts packets that were written, and releases their buffers.
-func (e *Endpoint) recycle(packets []packet) {
+func (e *sharedState) recycle(packets []packet) {
 	bytes := 0
 	for i := range packets {
 		bytes += len(packets[i].buf)
@@ -99,7 +99,7 @@ func (e *Endpoint) writeFailed(err error) bool {
 }
 
 // packet returns a packet with a buffer of n bytes from the pool.
-func (e *Endpoint) packet(n int) packet {
+func (e *sharedState) packet(n int) packet {
 	b, _ := packetBuffers.Get().(*buffer)
 	if b == nil {
 		b = new(buffer)

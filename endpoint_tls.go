@@ -41,7 +41,7 @@ func (e *Endpoint) openSealed(c *Conn, p *inPacket, now time.Duration) bool {
 // open opens a packet under the application keys of a session, and classifies it.
 // A packet whose keys are not known yet remains a sealedPacket. Other errors are
 // counted drops. It needs no lock of a session.
-func (e *Endpoint) open(by protect.Protection, p *inPacket) error {
+func (e *sharedState) open(by protect.Protection, p *inPacket) error {
 	kind, why, err := admission.OpenSealed(by, &p.Packet, p.conv)
 	if err != nil {
 		e.counters.count(why)
