@@ -33,7 +33,7 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 
 // takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
 // take turns.
-func (c *session) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
@@ -66,7 +66,7 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 }
 
 // takeData is takeEvent for messages and data of the stream.
-func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if !c.kcp.readable() {
 		return gotNothing
 	}
@@ -100,7 +100,7 @@ func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
-func (c *session) atEOF(m *groupMember) bool {
+func (c *Conn) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.state == stateOpen && c.allReceived() && !c.hs.peerClosed
 }
 

@@ -331,8 +331,3 @@ func (c *session) addFEC(p *packet, now uint32) [][]byte {
 	}
 	return nil
 }
-
-// sealsFrom reports whether segments are sealed from their buffers, which stay as
-// they are: the protection can, and there is no FEC, whose header would have to be
-// in the content.
-func (e *sharedState) sealsFrom() bool { return e.protection.SealsFrom && e.config.FEC == (FEC{}) }
