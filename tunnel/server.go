@@ -50,6 +50,8 @@ type ServerConfig struct {
 	Logger *slog.Logger
 
 	failureDelay time.Duration // before a failed attempt is answered; 0: 1 s
+	shutdown     time.Duration // how long ends in order may take; 0: shutdownTime
+	aliveWait    time.Duration // how long a client may take to answer; 0: aliveWait
 	connect      func(ctx context.Context, network, address string) (net.Conn, error)
 }
 
@@ -114,6 +116,8 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.DialTimeout, defaultDialTimeout)
 	setDefault(&s.config.UDPTimeout, defaultUDPTimeout)
 	setDefault(&s.config.failureDelay, time.Second)
+	setDefault(&s.config.shutdown, shutdownTime)
+	setDefault(&s.config.aliveWait, aliveWait)
 	s.accounts.udpTimeout = s.config.UDPTimeout
 	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
 		return nil, err
@@ -346,7 +350,7 @@ func (s *Server) Serve(ctx context.Context) error {
 	}
 	cancel()
 	sessions.Wait()
-	limit, stop := context.WithTimeout(context.Background(), shutdownTime)
+	limit, stop := context.WithTimeout(context.Background(), s.config.shutdown)
 	defer stop()
 	_ = s.listener.Shutdown(limit)
 	if ended || left {
@@ -377,7 +381,7 @@ func (s *Server) serveConn(ctx context.Context, conn *kcp.Conn) {
 	c := &clientAt{server: s, identity: identity}
 	c.session = session{
 		conn: conn, log: account.records.limited(log.With("user", identity.name)), tally: s.tallies.begin(conn, identity.name), admit: c.admit, listen: c.listen,
-		account: account, dialTimeout: s.config.DialTimeout, connect: s.config.connect, failed: slog.LevelDebug,
+		account: account, dialTimeout: s.config.DialTimeout, shutdown: s.config.shutdown, connect: s.config.connect, failed: slog.LevelDebug,
 	}
 	s.mu.Lock()
 	s.begun++

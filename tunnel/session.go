@@ -29,6 +29,7 @@ type session struct {
 	// leave, if not nil, is called when the peer asks for another session.
 	leave       func()
 	dialTimeout time.Duration
+	shutdown    time.Duration // how long the end may take
 	// connect dials targets; nil: net.Dialer does.
 	connect func(ctx context.Context, network, address string) (net.Conn, error)
 	// failed is the level of log records of targets that cannot be dialled.
@@ -66,7 +67,7 @@ func (s *session) serve(ctx context.Context, begun func(context.Context), ended 
 			cancel()
 			ended()
 			if parent.Err() != nil {
-				_ = s.conn.SetLinger(shutdownTime)
+				_ = s.conn.SetLinger(s.shutdown)
 				s.close(closeShutdown, "shut down")
 			}
 			s.resetAll()

@@ -146,15 +146,15 @@ func TestConnectionsOutliveUpgrades(t *testing.T) {
 // its session before is in another process.
 func TestReverseIsTakenOverAcrossUpgrades(t *testing.T) {
 	checkLeaks(t)
-	s := startServer(t, everything, nil)
+	s := startServer(t, everything, impatient)
 	at, remote := freePort(t), ""
 	remote = "R:" + at + ":" + target(t, named("me"))
 	config := clientConfig(t, s, remote)
 	cut := vanish(t, config)
 	require.Equal(t, "me", ask(t, at))
 	cut()
-	second, handed := upgrade(t, s, everything, nil)
-	third, later := upgrade(t, second, everything, nil)
+	second, handed := upgrade(t, s, everything, impatient)
+	third, later := upgrade(t, second, everything, impatient)
 	c := startClient(t, clientConfig(t, third, remote))
 	require.Equal(t, at, c.address(t))
 	require.NotContains(t, c.log.String(), "does not listen")
