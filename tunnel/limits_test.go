@@ -14,6 +14,7 @@ import (
 	"github.com/arqnet/kcp/internal/testenv"
 	"github.com/arqnet/kcp/tunnel/internal/flowtable"
 	"github.com/stretchr/testify/require"
+	"github.com/things-go/go-socks5/statute"
 )
 
 // hanging is a net.Dialer whose targets do not answer.
@@ -143,6 +144,25 @@ func TestConnectionsOfAUserAreLimited(t *testing.T) {
 		defer s.accounts.mu.Unlock()
 		return len(s.accounts.users) == 0
 	})
+}
+
+// The socket of a UDP ASSOCIATE at the server is a descriptor more, of those that the
+// user may have.
+func TestAssociationsOfAUserAreLimited(t *testing.T) {
+	checkLeaks(t)
+	s := startServer(t, everything, nil)
+	c := startClient(t, clientConfig(t, s, "R:127.0.0.1:0:socks"))
+	proxy := c.address(t)
+	account := theSession(t, s).account
+	account.most = 4 // a listener, two connections, a socket
+	first, reply := socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
+	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
+	require.EqualValues(t, statute.RepServerFailure, reply.Response)
+	require.NoError(t, first.Close())
+	waitFor(t, func() bool { return account.conns.Load() == 1 })
+	_, reply = socksDial(t, proxy, statute.CommandAssociate, "0.0.0.0:0")
+	require.EqualValues(t, statute.RepSuccess, reply.Response)
 }
 
 // limitFlows makes an account one with room for few flows.

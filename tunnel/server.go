@@ -43,6 +43,9 @@ type ServerConfig struct {
 	// UDPTimeout is after how long without packets a flow of UDP ends: up to a year,
 	// default 2 min (RFC 4787, REQ-5).
 	UDPTimeout time.Duration
+	// Drain is how long connections may stay in this process after HandOver; then they
+	// end with resets. Up to a year; 0: as long as they last.
+	Drain time.Duration
 	// KCP holds further settings of sessions; nil means the defaults. Its TLS,
 	// HandshakeFailed, and MaxStreams if it is 0, are set by the server.
 	KCP *kcp.Config
@@ -119,7 +122,7 @@ func Listen(config *ServerConfig) (*Server, error) {
 	setDefault(&s.config.shutdown, shutdownTime)
 	setDefault(&s.config.aliveWait, aliveWait)
 	s.accounts.udpTimeout = s.config.UDPTimeout
-	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout}); err != nil {
+	if err := checkTimes(times{"DialTimeout": s.config.DialTimeout, "UDPTimeout": s.config.UDPTimeout, "Drain": s.config.Drain}); err != nil {
 		return nil, err
 	}
 	if err := s.SetCertificate(config.Certificate); err != nil {
