@@ -251,9 +251,9 @@ func TestIdleFlowsAreSmall(t *testing.T) {
 	open(0, 20)
 	before := used()
 	open(20, n)
-	got := (used() - before) / (n - 20)
-	t.Logf("%d bytes a flow", got)
-	require.Less(t, got, uint64(most))
+	each := func() int { return (int(used()) - int(before)) / (n - 20) }
+	waitFor(t, func() bool { return each() < most }) // collections shrink stacks
+	t.Logf("%d bytes a flow", each())
 }
 
 // What waits for a flow's opening is on the account, and little.
