@@ -535,9 +535,9 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 }
 
 // opError wraps err in a *net.OpError, as package net does; io.EOF stays as it
-// is.
+// is, and so does ErrWouldBlock.
 func (c *Conn) opError(op string, err error) error {
-	if err == io.EOF {
+	if err == io.EOF || err == ErrWouldBlock {
 		return err
 	}
 	return opError(op, c.LocalAddr(), c.RemoteAddr(), err)

@@ -331,7 +331,7 @@ func (c *Conn) tryQueue(o *Outgoing) (flush bool) {
 		if o.Err = c.queueDatagram(o.Data); o.Err == nil {
 			o.N = len(o.Data)
 		}
-	} else if o.N, o.Err = c.tryOutgoingLocked(o, free); o.Err != nil && o.Err != ErrWouldBlock {
+	} else if o.N, o.Err = c.tryOutgoingLocked(o, free); o.Err != nil {
 		o.Err = c.opError("write", o.Err)
 	}
 	if o.Err != nil && o.N == 0 {

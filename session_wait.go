@@ -1,7 +1,9 @@
 package kcp
 
 import (
+	"context"
 	"sync"
+	"time"
 
 	"github.com/arqnet/kcp/internal/inturn"
 )
@@ -12,7 +14,7 @@ import (
 type notifier struct {
 	cond    sync.Cond // L is the *connLock of the session
 	count   uint32    // broadcasts, modulo 2^32
-	waiting int32     // calls in Wait, without the one that reads the socket
+	waiting int32     // calls in block, without the one that reads the socket
 }
 
 // connLock is a Conn as the sync.Locker that is its mu, so that a notifier
@@ -27,7 +29,7 @@ func (n *notifier) init(c *Conn) { n.cond.L = (*connLock)(c) }
 // conn returns the session.
 func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 
-// Broadcast wakes all calls in Wait. c.mu is held.
+// Broadcast wakes all calls in pause. c.mu is held.
 func (n *notifier) Broadcast() {
 	c := n.conn()
 	n.count++
@@ -92,42 +94,106 @@ func (c *Conn) wakeHeld(held heldWakes) {
 	}
 }
 
-// Wait returns after the next Broadcast, or earlier; the caller checks its
-// condition again. If a reply is pending, Wait sends it and returns at once. If
-// the read turn is free, Wait takes it and reads the socket. Otherwise it
-// blocks. c.mu is held, and released meanwhile.
-func (n *notifier) Wait() {
-	if !n.conn().readLocked(n) {
-		n.block(nil)
+// blocking is what await has to know of a call.
+type blocking struct {
+	op     string          // of the *net.OpError that says why the call fails
+	ctx    context.Context // the call tries again when it is done; nil: it has none
+	stream *Stream         // whose call it is; nil: of the session itself
+}
+
+// pause is what a call does before it tries again. The zero value: it is done.
+type pause struct {
+	on    *notifier     // it waits for the next Broadcast; nil: it does not wait
+	until time.Duration // but no longer than that, since the epoch; 0: however long
+	again bool          // it writes what it has collected, and tries again at once
+}
+
+// await is all calls of the application that may wait. It locks c.mu and calls try, which
+// does not wait, until that is done or fails. It pauses between two calls, with c.mu
+// released, so try has to look at everything again. end, if not nil, is called last, also
+// if code of the application's panics.
+func (c *Conn) await(call blocking, try func() (pause, error), end func()) error {
+	var alarm struct {
+		stop  func() bool   // of the context; nil: it is not watched yet
+		timer *time.Timer   // nil: none yet
+		at    time.Duration // when it fires
+	}
+	c.mu.Lock()
+	defer c.unlock()
+	defer func() {
+		if alarm.stop != nil {
+			alarm.stop()
+		}
+		if alarm.timer != nil {
+			alarm.timer.Stop()
+		}
+		if end != nil {
+			end()
+		}
+	}()
+	for {
+		p, err := try()
+		switch {
+		case err != nil:
+			return c.opError(call.op, err)
+		case p.again:
+			c.writePackets()
+			continue
+		case p.on == nil:
+			return nil
+		}
+		if call.ctx != nil && alarm.stop == nil && call.ctx.Done() != nil {
+			alarm.stop = context.AfterFunc(call.ctx, p.on.wake)
+		}
+		if p.until != alarm.at {
+			alarm.at = p.until
+			if wait := p.until - c.ep.now(); alarm.timer == nil {
+				alarm.timer = time.AfterFunc(wait, p.on.wake)
+			} else {
+				alarm.timer.Reset(wait)
+			}
+		}
+		c.pause(p.on, call.stream)
 	}
 }
 
-// waitLocked is n.Wait for a call of the stream. While several calls of streams wait, the
-// read goroutine reads: a call would mostly read what is for others.
-func (s *Stream) waitLocked(n *notifier) {
-	if c := s.conn; !c.readLocked(n) {
-		c.streams.waiting++
-		n.block(s)
-		c.streams.waiting--
-	}
+// wake locks the session's mu, and wakes all calls in pause.
+func (n *notifier) wake() {
+	c := n.conn()
+	c.mu.Lock()
+	defer c.unlock()
+	n.Broadcast()
 }
 
-// readLocked writes what was collected, with a reply that is pending, or reads the
-// socket if the read turn is free. It reports whether it did one of them. The lock is
+// pause returns after the next Broadcast of n, or earlier. It writes what was collected,
+// with a reply that is pending, and returns at once if there was some. Otherwise it reads
+// the socket if the read turn is free, or blocks. s is as in blocking. c.mu is held, and
 // released meanwhile.
-func (c *Conn) readLocked(n *notifier) bool {
+func (c *Conn) pause(n *notifier, s *Stream) {
+	if c.streams != nil && n == &c.streams.canAccept {
+		n.block(s) // for as long as the session lasts, while others read and reply
+		return
+	}
 	pending := c.io.replyPending
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
 	if c.writePackets() || pending {
-		return true
+		return
 	}
-	s := c.ep.takeReadTurn()
-	if s != nil {
-		c.readWhile(n, s)
+	shard := c.ep.takeReadTurn()
+	switch {
+	case shard != nil:
+		c.readWhile(n, shard)
+	case s == nil:
+		n.block(nil)
+	default:
+		// While several calls of streams wait, the read goroutine reads: a call would
+		// mostly read what is for others.
+		c.streams.waiting++
+		n.block(s)
+		c.streams.waiting--
 	}
-	return s != nil
 }
 
 // block waits for the next Broadcast, and does not read the socket. s is the stream of
