@@ -106,10 +106,10 @@ type host interface {
 type stepState struct {
 	inputAt        time.Duration // arrival of the current batch of input, since the epoch
 	ready          ready
-	respondPending bool   // respond is due at the end of the batch
-	replyPending   bool   // a reply is due; the next application call or the read loop sends it
-	offPath        bool   // a signal of the current packet is not from within the session
-	challenged     bool   // the current packet has a PING, which may be a path challenge
+	respondPending bool // respond is due at the end of the batch
+	replyPending   bool // a reply is due; the next application call or the read loop sends it
+	offPath        bool // a signal of the current packet is not from within the session
+	challenged     bool // the current packet has a PING, which may be a path challenge
 }
 
 // ready is who can go on after a step, or has something to do.

@@ -24,10 +24,10 @@ type Handover struct {
 // are asked to begin another one, and to end the old one with its last connection.
 //
 // HandOver returns nil when no session is left here, nor in the server before this one.
-// Serve does so, too. After ServerConfig.Drain the sessions are ended. When ctx is done before, the sessions stay, but this server no
-// longer follows the other one. HandOver closes h.Control. Errors are those of
-// kcp.Listener.HandOver. If the other process dies, this one accepts no sessions, and
-// HandOver may be called again.
+// Serve does so, too. After ServerConfig.Drain the sessions are ended. When ctx is done
+// before, the sessions stay, but this server no longer follows the other one. HandOver
+// closes h.Control. Errors are those of kcp.Listener.HandOver. If the other process dies,
+// this one accepts no sessions, and HandOver may be called again.
 func (s *Server) HandOver(ctx context.Context, h Handover) error {
 	s.passed.Store(true)
 	ended := make(chan struct{})
