@@ -8,8 +8,8 @@ import "github.com/arqnet/kcp/internal/streams"
 // interface, so it costs nothing.
 type sessionPort interface {
 	// Set-up, before the first packet.
-	setHooks(hooks)
 	setConv(uint32)
+	configure(machineSettings)
 	limitUnvalidated(overhead int, legacy bool)
 
 	// Incoming packets.
@@ -30,7 +30,6 @@ type sessionPort interface {
 	acksPending() bool
 	limitWindow(segments uint32, shut bool)
 	updateWindow()
-	resizeWindows(send, receive int)
 
 	// The send side.
 	sendUna() seq
@@ -43,7 +42,6 @@ type sessionPort interface {
 	fragmentLimit() int
 	sendLimit() int
 	sendWindow() uint32
-	closeTail()
 	unaRegressed() bool
 	rtoMillis() uint32
 	silentTransmissions() int
@@ -99,7 +97,6 @@ type sessionPort interface {
 	// Path MTU discovery.
 	packetSize() int
 	resizePackets(mtu int)
-	choosePackets(mtu int)
 	watchSizes(least, floor, base int)
 	enablePieces()
 	awaitReplies()
@@ -134,12 +131,6 @@ type hooks struct {
 	headroom      int32 // bytes
 
 	frugal bool // data too far ahead of rcv_nxt is dropped; see sessionReach
-}
-
-// setHooks connects the machine to a session. It keeps the output function.
-func (k *KCP) setHooks(h hooks) {
-	h.output = k.hooks.output
-	k.hooks = h
 }
 
 // setConv changes the conversation id of a machine that has sent nothing.
@@ -204,23 +195,6 @@ func (k *KCP) updateWindow() {
 	}
 }
 
-// resizeWindows is SetWindow at any time, with valid windows; 0 leaves one as
-// it is. If a receive window that was full opens, the next flush sends a window
-// update.
-func (k *KCP) resizeWindows(send, receive int) {
-	full := k.receiveFull()
-	if send == 0 {
-		send = int(k.cfg.sndWnd)
-	}
-	if receive == 0 {
-		receive = int(k.cfg.rcvWnd)
-	}
-	if err := k.SetWindow(send, receive); err != nil {
-		panic(err) // cannot happen: the session has checked them
-	}
-	k.afterRecv(full)
-}
-
 // timeoutLate returns for how many milliseconds the time-out of a segment has been
 // due; negative: none is.
 func (k *KCP) timeoutLate() int32 {
@@ -260,14 +234,6 @@ func (k *KCP) sendPayload() int {
 
 // sendLimit returns the send window in segments.
 func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
-
-// closeTail keeps later data out of the last waiting segment, which may be the
-// end of a message.
-func (k *KCP) closeTail() {
-	if s := k.snd.queue.tail; s != nil {
-		s.closed = true
-	}
-}
 
 // unaRegressed reports whether the newest packet has a lower una than one
 // before it.
@@ -343,16 +309,6 @@ func (k *KCP) resizePackets(mtu int) {
 	if err := set(mtu); err != nil {
 		panic(err) // cannot happen: the session never goes below the base size
 	}
-}
-
-// choosePackets sets the MTU to what the application has chosen, which is valid.
-// Messages are cut for it from then on.
-func (k *KCP) choosePackets(mtu int) {
-	if err := k.SetMTU(mtu); err != nil {
-		panic(err) // cannot happen: the session has checked it
-	}
-	k.cfg.messageMSS = 0
-	k.restartSizeWatch()
 }
 
 // watchSizes lets the losses of packets be watched that are larger than least

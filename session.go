@@ -188,15 +188,14 @@ func newConn(e *Endpoint, key sessionKey, remote net.Addr) *Conn {
 	c.io.canRead.init(c)
 	c.io.canWrite.init(c)
 	c.outgoing.init(e)
-	c.kcp = New(key.Conv, c.collect)
-	h := hooks{packetBuffer: c.packetBuffer, host: c, frugal: true}
+	h := hooks{output: c.collect, packetBuffer: c.packetBuffer, host: c, frugal: true}
 	switch {
 	case e.sealsFrom():
 		h.outputInPlace, h.headroom = c.queueSegment, headerSize
 	case e.protection.None:
 		h.outputInPlace, h.headroom = c.queueSegment, int32(c.ep.overhead.head+headerSize)
 	}
-	c.kcp.setHooks(h)
+	c.kcp = newMachine(key.Conv, h)
 	e.config.apply(c.kcp)
 	now := e.now()
 	c.hs.born, c.io.inputAt, c.live = now, now, liveness.New(now)
