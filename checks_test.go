@@ -25,7 +25,7 @@ import (
 func TestUnvalidatedGetsTheOldestOnly(t *testing.T) {
 	h := newHarness(t, nil)
 	h.k.limitUnvalidated(0, false)
-	h.k.received(10_000)
+	h.k.validation().received(10_000)
 	for _, s := range []string{"a", "b", "c"} {
 		h.send(s)
 	}
@@ -378,7 +378,7 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 	packets := 0
 	h := redundantHarness(t, &packets, Extensions{Redundancy: 100})
 	h.k.limitUnvalidated(0, false)
-	h.k.received(10_000)
+	h.k.validation().received(10_000)
 	for i, s := range []string{"a", "b"} {
 		h.send(s)
 		h.advance(10)

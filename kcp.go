@@ -57,7 +57,7 @@ type KCP struct {
 	peer     peerWindow
 	rcv      receiver
 	out      packetBuilder
-	signals  []signal // to be sent with the next flush; nil: none
+	signals  signalQueue
 	counters Counters
 	rare     *rareMachine // nil: all of it is zero
 }

@@ -10,11 +10,9 @@ type sessionPort interface {
 	// Set-up, before the first packet.
 	setConv(uint32)
 	configure(machineSettings)
-	limitUnvalidated(overhead int, legacy bool)
 
 	// Incoming packets.
 	setPressure(p memoryPressure, unvalidated bool)
-	received(n int) bool
 	underPressure() bool
 	counts() *Counters
 
@@ -55,12 +53,8 @@ type sessionPort interface {
 	answerHeader() header
 
 	// Signals.
-	queueSignals(...signal)
-	queueSignalOnce(s signal, limit int)
-	lastSignal() signal
-	signalsPending() bool
+	signalQueue() *signalQueue
 	sendSignals()
-	replaceSignals(signal)
 	dropPending()
 
 	// Streams.
@@ -88,11 +82,9 @@ type sessionPort interface {
 	datagramsFirst() bool
 
 	// Address validation.
-	spendCredit(n int) bool
-	overdrawn() bool
-	echoed() bool
+	limitUnvalidated(overhead int, legacy bool)
+	validation() *addressValidation
 	validateAddress()
-	acknowledgeAtOnce()
 
 	// Path MTU discovery.
 	packetSize() int
@@ -117,7 +109,7 @@ var _ sessionPort = (*KCP)(nil)
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
 // machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
-// may call queueSignals, queueSignalOnce, acknowledgeAtOnce, validateAddress,
+// may add to the signalQueue, and call acknowledgeAtOnce, validateAddress,
 // enablePieces, awaitReplies, probeArrived and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
@@ -265,33 +257,6 @@ func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:int(k.hooks.h
 func (k *KCP) answerHeader() header {
 	return header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
 }
-
-// queueSignals appends signals to those that leave with the next flush.
-func (k *KCP) queueSignals(s ...signal) { k.signals = append(k.signals, s...) }
-
-// queueSignalOnce queues s unless it equals the last signal queued, or limit
-// signals are waiting.
-func (k *KCP) queueSignalOnce(s signal, limit int) {
-	n := len(k.signals)
-	if n < limit && (n == 0 || k.signals[n-1] != s) {
-		k.signals = append(k.signals, s)
-	}
-}
-
-// lastSignal returns the last waiting signal; the zero signal if there is none.
-func (k *KCP) lastSignal() signal {
-	if n := len(k.signals); n > 0 {
-		return k.signals[n-1]
-	}
-	return signal{}
-}
-
-// signalsPending reports whether signals are waiting for the next flush.
-// NextFlush does not consider them.
-func (k *KCP) signalsPending() bool { return len(k.signals) > 0 }
-
-// replaceSignals queues s in place of all waiting signals.
-func (k *KCP) replaceSignals(s signal) { k.signals = append(k.signals[:0], s) }
 
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }

@@ -282,7 +282,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		pressure = c.memoryPressure()
 	}
 	c.kcp.setPressure(pressure, unvalidated)
-	if unvalidated && c.kcp.received(p.size) {
+	if unvalidated && c.kcp.validation().received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {

@@ -313,10 +313,9 @@ func (c *Conn) abort(err error) {
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
-			c.kcp.queueSignals(abort)
+			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken}, abort)
 		} else {
-			c.kcp.replaceSignals(abort)
+			c.kcp.signalQueue().replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)

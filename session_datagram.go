@@ -132,7 +132,7 @@ func (c *Conn) queueDatagram(b []byte) error {
 		return nil
 	}
 	at := c.ep.overhead.cipherHead
-	if !c.kcp.spendCredit(at + datagramHeader + len(b) + c.ep.overhead.tail) {
+	if !c.kcp.validation().take(at + datagramHeader + len(b) + c.ep.overhead.tail) {
 		c.datagramQueue().stats.Unsent++
 		return nil
 	}

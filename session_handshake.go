@@ -154,11 +154,11 @@ func (c *Conn) kick(now time.Duration) {
 // INFO.
 func (c *Conn) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.queueSignals(l.hello.signal)
+	k.signalQueue().add(l.hello.signal)
 	if l.cookie.code != 0 {
-		k.queueSignals(l.cookie)
+		k.signalQueue().add(l.cookie)
 	}
-	k.queueSignals(c.infoSignal())
+	k.signalQueue().add(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.

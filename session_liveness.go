@@ -90,7 +90,7 @@ func (c *Conn) heard(now time.Duration) {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.echoed() {
+	if l.unvalidated.Load() && c.kcp.validation().echoed() {
 		c.addressValidated()
 	}
 }

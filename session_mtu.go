@@ -259,7 +259,7 @@ func (c *Conn) useMTU(size int) {
 func (c *Conn) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.ep.overhead
 	p.Sent(c.ep.env.Uint32(), now, c.requestWait())
-	k.queueSignals(probePing(p.Nonce()))
+	k.signalQueue().add(probePing(p.Nonce()))
 	k.sendSignals()
 
 	// The probe bypasses FEC, which would recover it although it was lost.

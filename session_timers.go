@@ -298,7 +298,7 @@ func (c *Conn) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -335,7 +335,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 	if c.concerns()&concernRequests != 0 {
 		c.sendDueRequests(now)
 	}
-	if k.signalsPending() {
+	if k.signalQueue().pending() {
 		c.flush(now)
 	}
 	c.advanceMTU(now)
@@ -362,7 +362,7 @@ func (c *Conn) sendDueRequests(now time.Duration) {
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
 		if r.due(now) {
-			c.kcp.queueSignals(r.signal)
+			c.kcp.signalQueue().add(r.signal)
 			r.sent(now)
 			c.live.Asked(now)
 			switch r {

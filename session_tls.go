@@ -185,7 +185,7 @@ func (c *Conn) inputHandshake(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.io.inputAt = now
-	if c.kcp.received(p.size) {
+	if c.kcp.validation().received(p.size) {
 		c.hs.active.Store(true)
 	}
 	peer := handshake.Peer{Waiting: c.hs.hello.active, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
@@ -319,7 +319,7 @@ func (c *Conn) takeSecured(p *inPacket) bool {
 func (c *Conn) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.spendCredit(size) {
+		if !c.kcp.validation().take(size) {
 			if !x.Skip() {
 				return
 			}
@@ -353,7 +353,7 @@ func (c *Conn) abortTLS(abort signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + headerSize + tail; c.kcp.spendCredit(size) {
+	if size := head + headerSize + tail; c.kcp.validation().take(size) {
 		p := c.ep.packet(size)
 		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)

@@ -137,7 +137,7 @@ func (c *Conn) queueSegment(s *sendSegment) {
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *Conn) overdrawn() bool {
-	if !c.kcp.overdrawn() {
+	if !c.kcp.validation().overdrawn() {
 		return false
 	}
 	c.ep.counters.dropCredit.Add(1)
