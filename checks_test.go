@@ -254,7 +254,7 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.kcp.recvNext())
+		next := uint32(b.kcp.receiver().next())
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
 		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
@@ -347,7 +347,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			b.kcp.setPressure(pressureNone, short) // as Input of the next packet does
+			b.kcp.receiver().setPressure(pressureNone, short) // as Input of the next packet does
 			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
 			decoders = append(decoders, ok, b.in.decoder != nil)
 		}
@@ -389,7 +389,7 @@ func TestNoCopiesToTheUnvalidated(t *testing.T) {
 // Only transmissions since the peer was last heard count for DeadLink.
 func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 	h := newHarness(t, nil)
-	require.Zero(t, h.k.silentTransmissions(), "nothing is in flight")
+	require.Zero(t, h.k.sender().silentTransmissions(), "nothing is in flight")
 	h.send("x")
 	later := func() {
 		for range 100 {
@@ -397,12 +397,12 @@ func TestSilenceBeginsWithTheLastPacket(t *testing.T) {
 		}
 	}
 	later()
-	sent := h.k.silentTransmissions()
+	sent := h.k.sender().silentTransmissions()
 	require.Greater(t, sent, 1)
 	h.input(segment(cmdWask, 0, 0, 0, 0, ""))
-	require.Zero(t, h.k.silentTransmissions())
+	require.Zero(t, h.k.sender().silentTransmissions())
 	later()
-	require.Positive(t, h.k.silentTransmissions())
+	require.Positive(t, h.k.sender().silentTransmissions())
 	h.out = nil
 }
 

@@ -3,52 +3,32 @@ package kcp
 import "github.com/arqnet/kcp/internal/streams"
 
 // sessionPort is what the session layer may ask of the state machine beyond the
-// public API. Session files call its methods and exported ones, and touch no
-// field; TestSessionsUseThePort enforces that. Nothing is called through the
-// interface, so it costs nothing.
+// public API. Session files call its methods, those of the parts that it returns, listed
+// below, and exported ones. They touch no field; TestSessionsUseThePort enforces that.
+// Nothing is called through the interfaces, so they cost nothing.
 type sessionPort interface {
 	// Set-up, before the first packet.
 	setConv(uint32)
 	configure(machineSettings)
 
 	// Incoming packets.
-	setPressure(p memoryPressure, unvalidated bool)
-	underPressure() bool
 	counts() *Counters
 
 	// The receive side.
-	recvNext() seq
-	readable() bool
-	queued() bool
+	receiver() *receiver
 	recvBytes([]byte) int
-	lendReadBuffer([]byte)
-	takeReadBuffer() (free int)
 	windowReopened() bool
 	closeReceive()
-	acksPending() bool
-	limitWindow(segments uint32, shut bool)
-	updateWindow()
+	limitWindow(segments uint32, shut, tell bool)
 
 	// The send side.
-	sendUna() seq
-	sendEnd() seq
-	sendBytes() int
-	sendMemory() int
-	segmentPayload() int
+	sender() *sender
+	load() sendLoad
 	sendPayload() int
-	longestMessage() int
-	fragmentLimit() int
-	sendLimit() int
-	sendWindow() uint32
+	messageLimit() (bytes, segments int)
 	unaRegressed() bool
-	rtoMillis() uint32
-	silentTransmissions() int
-	sampledRTT() int64
 	discardSend()
-	timeoutLate() int32
-	holdTimeouts(on bool)
 	probePath()
-	segmentPacket(*sendSegment) []byte
 	releaseSegment(*sendSegment)
 	answerHeader() header
 
@@ -58,18 +38,15 @@ type sessionPort interface {
 	dropPending()
 
 	// Streams.
-	startStreams(ordered bool)
+	enable(features)
 	newBuffer(n int) []byte
 	growBuffer(buf []byte, n int) []byte
 	freeBuffer(buf []byte)
-	streamLoad() (segments, bytes int)
-	unsent() int
 	micros() int64
 
 	// Messages that may be given up.
 	sendMessage(p []byte, t *streams.Tag) error
-	messages(f func(t *streams.Tag))
-	givenUp(t *streams.Tag) bool
+	segmentsGivenUp() int
 	dropSpent() bool
 
 	// The cap of the rate.
@@ -90,8 +67,6 @@ type sessionPort interface {
 	packetSize() int
 	resizePackets(mtu int)
 	watchSizes(least, floor, base int)
-	enablePieces()
-	awaitReplies()
 	blackHoleSuspected() bool
 	largePackets() (sent uint64, lost int)
 	forgetLosses()
@@ -104,13 +79,63 @@ type sessionPort interface {
 	snapshot() machineStats
 }
 
-var _ sessionPort = (*KCP)(nil)
+// receiverPort is what a session may ask of the receiving side.
+type receiverPort interface {
+	setPressure(p memoryPressure, unvalidated bool)
+	underPressure() bool
+	next() seq
+	readable() bool
+	queued() bool
+	lendBuffer([]byte)
+	takeBuffer() (free int)
+	acksPending() bool
+}
+
+// senderPort is what a session may ask of the sending side.
+type senderPort interface {
+	unacked() seq
+	next() seq
+	end() seq
+	unsent() int
+	rto() uint32
+	sampledRTT() int64
+	silentTransmissions() int
+	timeoutLate(now seq) int32
+	holdTimeouts(on bool)
+}
+
+// signalPort is what a session may ask of the signals that wait.
+type signalPort interface {
+	add(...signal)
+	addOnce(s signal, limit int)
+	last() signal
+	pending() bool
+	replace(...signal)
+}
+
+// validationPort is what a session may ask of the limit while the peer's address is not
+// validated.
+type validationPort interface {
+	received(n int) bool
+	take(n int) bool
+	overdrawn() bool
+	echoed() bool
+	acknowledgeAtOnce()
+}
+
+var (
+	_ sessionPort    = (*KCP)(nil)
+	_ receiverPort   = (*receiver)(nil)
+	_ senderPort     = (*sender)(nil)
+	_ signalPort     = (*signalQueue)(nil)
+	_ validationPort = (*addressValidation)(nil)
+)
 
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
 // machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
 // may add to the signalQueue, and call acknowledgeAtOnce, validateAddress,
-// enablePieces, awaitReplies, probeArrived and resizePackets.
+// enable, probeArrived and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
 	packetBuffer func(n int) []byte  // returns space for the next packet; nil: the machine has its own
@@ -118,8 +143,9 @@ type hooks struct {
 
 	// outputInPlace sends a packet of one full segment from the segment's own
 	// buffer, which has headroom bytes in front of the payload, so that no copy
-	// is made for output. It keeps the buffer until it calls releaseSegment.
-	outputInPlace func(s *sendSegment)
+	// is made for output. The packet is the headroom and the payload. It keeps the
+	// buffer until it calls releaseSegment.
+	outputInPlace func(s *sendSegment, packet []byte)
 	headroom      int32 // bytes
 
 	frugal bool // data too far ahead of rcv_nxt is dropped; see sessionReach
@@ -128,93 +154,11 @@ type hooks struct {
 // setConv changes the conversation id of a machine that has sent nothing.
 func (k *KCP) setConv(conv uint32) { k.conv = conv }
 
-// setPressure sets the memory pressure for the next Input, and whether the
-// peer's address is not validated.
-func (k *KCP) setPressure(p memoryPressure, unvalidated bool) {
-	k.rcv.pressure, k.rcv.peerUnvalidated = p, unvalidated
-}
-
-// underPressure reports whether the last Input could drop data to save memory.
-func (k *KCP) underPressure() bool { return k.rcv.peerUnvalidated || k.rcv.pressure != pressureNone }
-
 // counts returns the counters, which the caller must not change.
 func (k *KCP) counts() *Counters { return &k.counters }
 
-// recvNext returns rcv_nxt.
-func (k *KCP) recvNext() seq { return k.rcv.nxt }
-
-// readable reports whether a read would return something.
-func (k *KCP) readable() bool { return k.rcv.queue.n > k.rcv.partial || k.rcv.readDirect }
-
-// queued reports whether anything is waiting to be read, even if only part of a
-// message.
-func (k *KCP) queued() bool { return k.rcv.queue.n > 0 }
-
-// lendReadBuffer lets in-order data be copied straight into b; see
-// deliverDirect.
-func (k *KCP) lendReadBuffer(b []byte) { k.rcv.readInto = b }
-
-// takeReadBuffer ends that, and returns how many bytes of b are free.
-func (k *KCP) takeReadBuffer() (free int) {
-	free = len(k.rcv.readInto)
-	k.rcv.readInto, k.rcv.readDirect = nil, false
-	return free
-}
-
 // windowReopened reports whether the next flush sends the peer a window update.
 func (k *KCP) windowReopened() bool { return k.peer.probe&sendWins != 0 }
-
-// limitWindow sets the most that is advertised as the receive window, in
-// segments; 0: no limit. If shut is set, the window is zero. What the peer sends
-// beyond it is taken as before. If the limit rises, or the window shuts, ACKs
-// that wait leave with the next flush: the peer may be waiting for the larger
-// window, and will send nothing more for which an ACK could wait.
-func (k *KCP) limitWindow(segments uint32, shut bool) {
-	old, was := k.rcv.share, k.rcv.shut
-	if len(k.rcv.acks) > 0 && (shut != was || old > 0 && (segments == 0 || segments > old)) {
-		k.rcv.ackPolicy.urgent = true
-	}
-	k.rcv.share, k.rcv.shut = segments, shut
-}
-
-// updateWindow makes the next flush tell the peer the window, with the ACKs that
-// wait or by itself.
-func (k *KCP) updateWindow() {
-	if len(k.rcv.acks) > 0 {
-		k.rcv.ackPolicy.urgent = true
-	} else {
-		k.peer.probe |= sendWins
-	}
-}
-
-// timeoutLate returns for how many milliseconds the time-out of a segment has been
-// due; negative: none is.
-func (k *KCP) timeoutLate() int32 {
-	if g := k.snd.timeouts.first; g != nil {
-		return k.clock.now.Diff(g.at)
-	}
-	return -1
-}
-
-// holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
-// out.
-func (k *KCP) holdTimeouts(on bool) { k.snd.loss.held = on }
-
-// acksPending reports whether acknowledgements are waiting for the next flush.
-func (k *KCP) acksPending() bool { return len(k.rcv.acks) > 0 }
-
-// sendUna returns snd_una.
-func (k *KCP) sendUna() seq { return k.snd.una }
-
-// sendEnd returns the sequence number after the last segment, if no stream's leaves
-// before those that wait.
-func (k *KCP) sendEnd() seq { return k.snd.nxt + seq(k.snd.queue.n) }
-
-// sendBytes returns the payload bytes that are waiting or not acknowledged.
-func (k *KCP) sendBytes() int { return k.snd.bytes }
-
-// segmentPayload returns the payload bytes of a full segment of a stream.
-func (k *KCP) segmentPayload() int { return k.cfg.mss }
 
 // sendPayload returns the payload bytes of a full segment of Send.
 func (k *KCP) sendPayload() int {
@@ -224,34 +168,51 @@ func (k *KCP) sendPayload() int {
 	return k.cfg.mss
 }
 
-// sendLimit returns the send window in segments.
-func (k *KCP) sendLimit() int { return int(k.cfg.sndWnd) }
+// sendLoad is what waits to be sent, or is in flight.
+type sendLoad struct {
+	segments, bytes             int // their payload
+	streamSegments, streamBytes int // those of streams among them
+	memory                      int // bytes, with what is kept for reuse
+	window                      int // the send window in segments
+}
+
+// load returns what waits or is in flight.
+func (k *KCP) load() sendLoad {
+	l := sendLoad{segments: k.WaitSend(), bytes: k.snd.bytes, memory: k.sendMemory(), window: int(k.cfg.sndWnd)}
+	if k.rare != nil {
+		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
+	}
+	return l
+}
+
+// features are what needs a peer that has it too.
+type features uint8
+
+const (
+	featureReplies features = 1 << iota // Extensions.AwaitReplies
+	featurePieces                       // Extensions.SendPieces
+	featureStreams                      // the host queues stream segments
+	featureOrder                        // Send queues segments with an SSN
+)
+
+// enable switches features on, as the peer has them.
+func (k *KCP) enable(f features) {
+	k.cfg.ext.AwaitReplies = k.cfg.ext.AwaitReplies || f&featureReplies != 0
+	k.cfg.ext.SendPieces = k.cfg.ext.SendPieces || f&featurePieces != 0
+	if f&featureStreams != 0 {
+		k.rareMachine().streaming = true
+	}
+	if f&featureOrder != 0 {
+		k.rareMachine().own.numbers = true
+	}
+}
 
 // unaRegressed reports whether the newest packet has a lower una than one
 // before it.
 func (k *KCP) unaRegressed() bool { return k.peer.unaWentBack }
 
-// unsent returns the segments that wait to be sent for the first time.
-func (k *KCP) unsent() int { return k.snd.queue.n }
-
 // micros returns the machine's clock in microseconds.
 func (k *KCP) micros() int64 { return k.clock.micros }
-
-// rtoMillis returns the retransmission time-out in milliseconds.
-func (k *KCP) rtoMillis() uint32 { return k.snd.rtt.rto }
-
-// sampledRTT returns the round-trip time that the last Input has shown, in
-// microseconds; 0: none. Segments that were sent more than once show none.
-func (k *KCP) sampledRTT() int64 {
-	if k.snd.rate.Input == nil {
-		return 0
-	}
-	return k.snd.rate.Sample.RTT
-}
-
-// segmentPacket returns the packet, with its headroom, that s is when
-// outputInPlace sends it.
-func (k *KCP) segmentPacket(s *sendSegment) []byte { return s.buf[:int(k.hooks.headroom)+len(s.data)] }
 
 // answerHeader returns the header of segments that are sent outside a flush.
 func (k *KCP) answerHeader() header {
@@ -283,13 +244,6 @@ func (k *KCP) watchSizes(least, floor, base int) {
 	w := &k.snd.blackHole
 	w.watchAbove, w.floor, w.base = int32(least), uint16(floor), uint16(base)
 }
-
-// enablePieces lets segments travel in pieces if packets that are watched are lost.
-// The peer must support that.
-func (k *KCP) enablePieces() { k.cfg.ext.SendPieces = true }
-
-// awaitReplies switches Extensions.AwaitReplies on, which the peer has, too.
-func (k *KCP) awaitReplies() { k.cfg.ext.AwaitReplies = true }
 
 // largePackets returns how many segments of full size were sent, and how many
 // large packets were lost since one as large has arrived.
@@ -334,6 +288,7 @@ type machineStats struct {
 	window            int   // the peer's, in segments
 	unread            int   // by how much it was larger, in segments
 	congestionWindow  int   // segments
+	sendWindow        int   // of all the least, in segments
 }
 
 // snapshot returns the current figures.
@@ -343,6 +298,6 @@ func (k *KCP) snapshot() machineStats {
 		inFlight: k.snd.inFlight, queued: k.snd.queue.n,
 		readable: k.rcv.bytes,
 		window:   int(k.peer.wnd), unread: int(k.peer.wndMax - k.peer.wnd),
-		congestionWindow: k.snd.cc.Window(),
+		congestionWindow: k.snd.cc.Window(), sendWindow: int(k.sendWindow()),
 	}
 }

@@ -32,6 +32,68 @@ type sender struct {
 	validation *addressValidation // nil: the peer's address is validated
 }
 
+// sender returns the sending side.
+func (k *KCP) sender() *sender { return &k.snd }
+
+// unacked returns snd_una.
+func (d *sender) unacked() seq { return d.una }
+
+// next returns snd_nxt.
+func (d *sender) next() seq { return d.nxt }
+
+// end returns the sequence number after the last segment, if no stream's leaves
+// before those that wait.
+func (d *sender) end() seq { return d.nxt + seq(d.queue.n) }
+
+// unsent returns the segments that wait to be sent for the first time.
+func (d *sender) unsent() int { return d.queue.n }
+
+// rto returns the retransmission time-out in milliseconds.
+func (d *sender) rto() uint32 { return d.rtt.rto }
+
+// sampledRTT returns the round-trip time that the last Input has shown, in
+// microseconds; 0: none. Segments that were sent more than once show none.
+func (d *sender) sampledRTT() int64 {
+	if d.rate.Input == nil {
+		return 0
+	}
+	return d.rate.Sample.RTT
+}
+
+// timeoutLate returns for how many milliseconds the time-out of a segment has been
+// due; negative: none is.
+func (d *sender) timeoutLate(now seq) int32 {
+	if g := d.timeouts.first; g != nil {
+		return now.Diff(g.at)
+	}
+	return -1
+}
+
+// holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
+// out.
+func (d *sender) holdTimeouts(on bool) { d.loss.held = on }
+
+// oldest returns the first segment in flight; nil if there is none.
+func (d *sender) oldest() *sendSegment {
+	if d.una == d.nxt {
+		return nil
+	}
+	return d.ring.at(d.una)
+}
+
+// silentTransmissions returns how often the oldest segment in flight was sent
+// since the last good packet from the peer.
+func (d *sender) silentTransmissions() int {
+	s := d.oldest()
+	if s == nil {
+		return 0
+	}
+	if s.sn == d.lastAlive.sn {
+		return int(s.xmit - d.lastAlive.xmit)
+	}
+	return int(s.xmit)
+}
+
 // Send queues a copy of p and returns how many bytes of it were taken. In message mode p
 // is one message, which may be empty and is split into at most 127 fragments; a longer
 // one is refused whole with ErrMessageTooLarge. In stream mode p first fills up the last
@@ -148,8 +210,11 @@ func (k *KCP) fragmentLimit() int {
 	return maxFragments
 }
 
-// longestMessage returns the most bytes that Send takes as one message.
-func (k *KCP) longestMessage() int { return k.fragmentLimit() * max(k.cfg.mss, k.cfg.messageMSS) }
+// messageLimit returns the most bytes, and segments, that Send takes as one message.
+func (k *KCP) messageLimit() (bytes, segments int) {
+	segments = k.fragmentLimit()
+	return segments * max(k.cfg.mss, k.cfg.messageMSS), segments
+}
 
 // WaitSend returns the number of segments that wait or are in flight.
 func (k *KCP) WaitSend() int { return k.snd.inFlight + k.snd.queue.n }
@@ -253,27 +318,6 @@ func (k *KCP) notifyAcked(una seq) {
 type transmission struct {
 	sn   seq
 	xmit uint32
-}
-
-// oldest returns the first segment in flight; nil if there is none.
-func (k *KCP) oldest() *sendSegment {
-	if k.snd.una == k.snd.nxt {
-		return nil
-	}
-	return k.snd.ring.at(k.snd.una)
-}
-
-// silentTransmissions returns how often the oldest segment in flight was sent
-// since the last good packet from the peer.
-func (k *KCP) silentTransmissions() int {
-	s := k.oldest()
-	if s == nil {
-		return 0
-	}
-	if s.sn == k.snd.lastAlive.sn {
-		return int(s.xmit - k.snd.lastAlive.xmit)
-	}
-	return int(s.xmit)
 }
 
 // discardSend drops everything that is waiting or in flight, because the peer

@@ -281,7 +281,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if unvalidated || c.ep.overMemoryLimit() {
 		pressure = c.memoryPressure()
 	}
-	c.kcp.setPressure(pressure, unvalidated)
+	c.kcp.receiver().setPressure(pressure, unvalidated)
 	if unvalidated && c.kcp.validation().received(p.size) {
 		c.hs.active.Store(true)
 	}
@@ -296,7 +296,7 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		}
 	}
 	c.packetDone(c.kcp.Input(data), len(data), now)
-	c.measuredByData(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
+	c.measuredByData(time.Duration(c.kcp.sender().sampledRTT())*time.Microsecond, now)
 	return true
 }
 
@@ -312,7 +312,7 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		}
 		return nil, false
 	}
-	if c.kcp.underPressure() {
+	if c.kcp.receiver().underPressure() {
 		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
@@ -411,7 +411,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sendUna()) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sender().unacked()) {
 		c.io.canWrite.Broadcast()
 	}
 	done = true
@@ -421,7 +421,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *Conn) readable() bool {
-	return c.kcp.readable() || c.hs.peerFin
+	return c.kcp.receiver().readable() || c.hs.peerFin
 }
 
 // unlock writes what was collected, and releases c.mu. Nothing else lets go of c.mu in

@@ -104,7 +104,7 @@ func (c *Conn) beginClose(now time.Duration) {
 	c.dropReceived()
 	c.closing.state = stateLingering
 	c.traceState(SessionClosing, nil)
-	c.closing.lingerFrom = c.kcp.sendUna()
+	c.closing.lingerFrom = c.kcp.sender().unacked()
 	c.wait(now)
 }
 
@@ -284,7 +284,7 @@ func (c *Conn) leave(now time.Duration) {
 	if c.ep.disposable() {
 		c.ep.linger()
 	}
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
@@ -313,7 +313,7 @@ func (c *Conn) abort(err error) {
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken}, abort)
+			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.sender().end()), l.peerToken}, abort)
 		} else {
 			c.kcp.signalQueue().replace(abort)
 		}
@@ -334,7 +334,7 @@ func (c *Conn) end(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.receiver().acksPending() {
 		c.flush(c.ep.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.state = stateEnded
@@ -426,7 +426,7 @@ func (c *Conn) holdSocket() time.Duration {
 	if n := c.kcp.counts(); n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
 	}
-	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
+	return max(hold, min(holdRTOs*time.Duration(c.kcp.sender().rto())*time.Millisecond, maxHold))
 }
 
 // Bounds of holdSocket. On a path that has lost packets, the peer may have to
@@ -460,8 +460,8 @@ func (c *Conn) progress(now time.Duration) {
 		c.io.canWrite.Broadcast()
 	}
 	c.advanceClose(now)
-	if c.closing.state == stateLingering && (c.kcp.sendUna() != c.closing.lingerFrom || c.confirmingMTU(now)) {
-		c.closing.lingerFrom = c.kcp.sendUna()
+	if c.closing.state == stateLingering && (c.kcp.sender().unacked() != c.closing.lingerFrom || c.confirmingMTU(now)) {
+		c.closing.lingerFrom = c.kcp.sender().unacked()
 		c.wait(now)
 	}
 	if c.closing.kindAwaited && l.kind != peerUnknown {
@@ -496,7 +496,7 @@ func (c *Conn) delivered() bool {
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
 		// Otherwise the peer may still prove to be an extended one.
-		return !l.hello.active || !l.reached && c.kcp.sendUna() == 0
+		return !l.hello.active || !l.reached && c.kcp.sender().unacked() == 0
 	}
 	return true
 }
@@ -511,13 +511,15 @@ func (c *Conn) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *Conn) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().Before(c.hs.peerFinal) }
+func (c *Conn) allReceived() bool {
+	return c.hs.peerFin && !c.kcp.receiver().next().Before(c.hs.peerFinal)
+}
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window
 // reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
-	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
+	l, next, final := &c.hs, c.kcp.receiver().next(), seq(s.sn)
 	possible := final.Within(next, next+1<<31)
 	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
 		possible = possible || s.code == sigFin

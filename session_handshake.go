@@ -92,7 +92,7 @@ func (l *handshakeState) waiting() bool {
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
 func (c *Conn) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 

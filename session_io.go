@@ -52,11 +52,11 @@ func (c *Conn) waitRead(b []byte) (n int) {
 		return 0
 	}
 	c.io.filling = true
-	c.kcp.lendReadBuffer(b)
+	c.kcp.receiver().lendBuffer(b)
 	done := false
 	defer func() {
 		c.io.filling = false
-		if n = len(b) - c.kcp.takeReadBuffer(); n > 0 {
+		if n = len(b) - c.kcp.receiver().takeBuffer(); n > 0 {
 			c.endIfUnwound(&done) // what is in b is lost
 		}
 	}()
@@ -101,7 +101,7 @@ func (c *Conn) cannotRead() error {
 	case c.io.member != nil:
 		return ErrGrouped
 	case c.io.readDeadline.expired && !(c.ep.compat.DataBeforeDeadline &&
-		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
+		(c.kcp.receiver().readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -112,7 +112,7 @@ func (c *Conn) cannotRead() error {
 // read. It returns nil if more may arrive.
 func (c *Conn) readEnd() error {
 	if c.allReceived() {
-		if c.kcp.queued() {
+		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -218,7 +218,8 @@ func (c *Conn) MaxMessageSize() int {
 	if !c.messageMode() {
 		return 0
 	}
-	return c.kcp.longestMessage()
+	most, _ := c.kcp.messageLimit()
+	return most
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
@@ -235,10 +236,11 @@ func (c *Conn) sizeError(err error, size int) error {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", maxFragments)
-	if n := c.kcp.fragmentLimit(); n < maxFragments {
+	most, n := c.kcp.messageLimit()
+	if n < maxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return &SizeError{size, c.kcp.longestMessage(), err, means}
+	return &SizeError{size, most, err, means}
 }
 
 // cannotWrite returns why nothing more may be written, for the call that
@@ -279,14 +281,14 @@ func (c *Conn) room() int {
 // freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
 func (c *Conn) freeBuffer() int {
-	free := c.writeBuffer() - c.writeUsed()
+	l := c.kcp.load()
+	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
 	if c.ep.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
+		free = min(max(l.window-l.segments, -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
 	if c.streams != nil {
-		segments, bytes := c.kcp.streamLoad()
-		free += bytes + segments*writeCostPerSegment
+		free += l.streamBytes + l.streamSegments*writeCostPerSegment
 	}
 	return free
 }

@@ -17,7 +17,7 @@ func (c *Conn) liveness() liveness.Session {
 		Signals:     l.kind == peerExtended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.ep.migrates,
-		DeadLink:    cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
 	}
 	if state > stateLingering {
 		return s
@@ -29,7 +29,7 @@ func (c *Conn) liveness() liveness.Session {
 		s.Confirm = handshakeTime
 	}
 	if s.Looked, s.Looks = c.ep.looked(); s.Looks {
-		s.RTO = time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+		s.RTO = time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	}
 	return s
 }
@@ -122,7 +122,7 @@ func (c *Conn) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *Conn) noteActivity(now time.Duration) {
-	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.recvNext()), Una: uint32(c.kcp.sendUna())}
+	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.receiver().next()), Una: uint32(c.kcp.sender().unacked())}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.moved
 	}

@@ -112,13 +112,9 @@ func (c *Conn) failMessages(err error) {
 
 // segmentsGivenUp returns how many segments of the session itself the peer lacks
 // and need not have.
-func (c *Conn) segmentsGivenUp() (n int) {
+func (c *Conn) segmentsGivenUp() int {
 	if c.usesMessages() {
-		c.kcp.messages(func(t *streams.Tag) {
-			if c.kcp.givenUp(t) {
-				n++
-			}
-		})
+		return c.kcp.segmentsGivenUp()
 	}
-	return n
+	return 0
 }

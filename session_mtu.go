@@ -34,7 +34,7 @@ func (c *Conn) onInfo(s signal) {
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
-		c.kcp.awaitReplies()
+		c.kcp.enable(featureReplies)
 	}
 	if c.closing.kindAwaited {
 		c.io.canWrite.Broadcast() // OpenStream may wait for it
@@ -49,7 +49,7 @@ func (c *Conn) onInfo(s signal) {
 
 // enablePieces lets segments leave in pieces.
 func (c *Conn) enablePieces() {
-	c.kcp.enablePieces()
+	c.kcp.enable(featurePieces)
 	c.watchSizes()
 	c.path.whole = 0
 }

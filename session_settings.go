@@ -291,6 +291,7 @@ func (c *Config) apply(k *KCP) {
 		minRTO:     int(c.MinRTO.Milliseconds()),
 		interval:   int(c.Interval.Milliseconds()),
 		fastResend: orOff(c.FastResend), fastResendLimit: orOff(c.FastResendLimit),
+		deadLink:   c.DeadLink,
 		data:       dataModeOf(c.MessageMode),
 		extensions: c.extensions(),
 	})

@@ -125,12 +125,12 @@ func (c *Conn) collect(data []byte) {
 // of its segment, without a copy. A cipher has to leave that as it is, since it
 // may have to be retransmitted: see Endpoint.sealsFrom. Sessions with other
 // ciphers do not use queueSegment.
-func (c *Conn) queueSegment(s *sendSegment) {
+func (c *Conn) queueSegment(s *sendSegment, data []byte) {
 	if c.hs.securing || c.hs.unvalidated.Load() && c.overdrawn() {
 		c.kcp.releaseSegment(s)
 		return
 	}
-	c.outgoing.add(packet{buf: c.kcp.segmentPacket(s), segment: s})
+	c.outgoing.add(packet{buf: data, segment: s})
 }
 
 // overdrawn reports whether the packet that the state machine has just output

@@ -32,6 +32,7 @@ type machineSettings struct {
 	minRTO                      int // milliseconds; in place of that of noDelay
 	interval                    int // milliseconds
 	fastResend, fastResendLimit int // negative: 0
+	deadLink                    int // transmissions
 	data                        dataMode
 	extensions                  Extensions
 }
@@ -74,6 +75,9 @@ func (k *KCP) configure(s machineSettings) {
 	}
 	if s.fastResendLimit != 0 {
 		k.SetFastResendLimit(uint32(max(s.fastResendLimit, 0)))
+	}
+	if s.deadLink != 0 {
+		k.SetDeadLink(uint32(s.deadLink))
 	}
 	if s.data != 0 {
 		k.SetStream(s.data == streamData)

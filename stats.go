@@ -60,7 +60,7 @@ func (c *Conn) Stats() ConnStats {
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
-		WriteBuffered:    c.kcp.sendBytes(),
+		WriteBuffered:    c.kcp.load().bytes,
 		WriteBufferUsed:  size - c.freeBuffer(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
