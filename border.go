@@ -195,7 +195,7 @@ func (c *Conn) total(t *SessionTotals) {
 // Conn.mu is held.
 func (c *Conn) timeWaitState() timeWait {
 	l := &c.hs
-	tw := timeWait{Una: uint32(c.kcp.receiver().next()), Protection: c.in.protection}
+	tw := timeWait{Una: uint32(c.kcp.position().received), Protection: c.in.protection}
 	if t := c.tls; t != nil && t.ended != nil {
 		tw.Protection, tw.Shaking = t.ended, true
 	}

@@ -196,7 +196,7 @@ func TestBadShardsAreCounted(t *testing.T) {
 		a, b, _ := w.pair(nil, nil)
 		bad := []byte{1, 0, 0, 0, 0xf1, 0, 77, 0, 1, 2, 3}
 		b.mu.Lock()
-		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, b.ep.now())
+		_, ok := b.decode(inPacket{Packet: protect.Packet{Data: bad}, kind: fecPacket}, arrival{}, b.ep.now())
 		b.mu.Unlock()
 		require.False(t, ok)
 		require.EqualValues(t, 1, b.Stats().Dropped.FEC)
@@ -254,7 +254,7 @@ func TestSecondFinBesideStreams(t *testing.T) {
 		require.NoError(t, err)
 		time.Sleep(time.Second)
 		b.mu.Lock()
-		next := uint32(b.kcp.receiver().next())
+		next := uint32(b.kcp.position().received)
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}))
 		require.True(t, b.takeFin(signal{sigFin, next + 5, 0}), "again")
 		require.False(t, b.takeFin(signal{sigFin, next + 6, 0}))
@@ -347,8 +347,7 @@ func TestNoDecoderUnderPressure(t *testing.T) {
 		var decoders []bool
 		b.mu.Lock()
 		for _, short := range []bool{true, false} {
-			b.kcp.receiver().setPressure(pressureNone, short) // as Input of the next packet does
-			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, b.ep.now())
+			_, ok := b.decode(inPacket{Packet: protect.Packet{Data: shard}, kind: fecPacket}, arrival{unvalidated: short}, b.ep.now())
 			decoders = append(decoders, ok, b.in.decoder != nil)
 		}
 		b.mu.Unlock()

@@ -3,16 +3,18 @@ package kcp
 import "github.com/arqnet/kcp/internal/streams"
 
 // sessionPort is what the session layer may ask of the state machine beyond the
-// public API. Session files call its methods, those of the parts that it returns, listed
-// below, and exported ones. They touch no field; TestSessionsUseThePort enforces that.
-// Nothing is called through the interfaces, so they cost nothing.
+// public API. Session files call its methods, exported ones, and those of the parts that
+// it returns, and touch no field; TestSessionsUseThePort enforces that. Nothing is called
+// through the interface, so it costs nothing.
 type sessionPort interface {
 	// Set-up, before the first packet.
 	setConv(uint32)
 	configure(machineSettings)
 
 	// Incoming packets.
+	feed(packet []byte, a arrival) (rtt int64, err error)
 	counts() *Counters
+	position() position
 
 	// The receive side.
 	receiver() *receiver
@@ -27,6 +29,7 @@ type sessionPort interface {
 	sendPayload() int
 	messageLimit() (bytes, segments int)
 	unaRegressed() bool
+	timeoutDue() bool
 	discardSend()
 	probePath()
 	releaseSegment(*sendSegment)
@@ -79,57 +82,7 @@ type sessionPort interface {
 	snapshot() machineStats
 }
 
-// receiverPort is what a session may ask of the receiving side.
-type receiverPort interface {
-	setPressure(p memoryPressure, unvalidated bool)
-	underPressure() bool
-	next() seq
-	readable() bool
-	queued() bool
-	lendBuffer([]byte)
-	takeBuffer() (free int)
-	acksPending() bool
-}
-
-// senderPort is what a session may ask of the sending side.
-type senderPort interface {
-	unacked() seq
-	next() seq
-	end() seq
-	unsent() int
-	rto() uint32
-	sampledRTT() int64
-	silentTransmissions() int
-	timeoutLate(now seq) int32
-	holdTimeouts(on bool)
-}
-
-// signalPort is what a session may ask of the signals that wait.
-type signalPort interface {
-	add(...signal)
-	addOnce(s signal, limit int)
-	last() signal
-	pending() bool
-	replace(...signal)
-}
-
-// validationPort is what a session may ask of the limit while the peer's address is not
-// validated.
-type validationPort interface {
-	received(n int) bool
-	take(n int) bool
-	overdrawn() bool
-	echoed() bool
-	acknowledgeAtOnce()
-}
-
-var (
-	_ sessionPort    = (*KCP)(nil)
-	_ receiverPort   = (*receiver)(nil)
-	_ senderPort     = (*sender)(nil)
-	_ signalPort     = (*signalQueue)(nil)
-	_ validationPort = (*addressValidation)(nil)
-)
+var _ sessionPort = (*KCP)(nil)
 
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
@@ -154,6 +107,43 @@ type hooks struct {
 // setConv changes the conversation id of a machine that has sent nothing.
 func (k *KCP) setConv(conv uint32) { k.conv = conv }
 
+// arrival is how a packet has arrived.
+type arrival struct {
+	pressure    memoryPressure
+	unvalidated bool // the peer's address is not validated
+	recovered   bool // it is one for InputRecovered
+}
+
+// feed is Input. It returns the round-trip time that the packet has shown, in
+// microseconds; 0: none. Segments that were sent more than once show none.
+func (k *KCP) feed(packet []byte, a arrival) (rtt int64, err error) {
+	k.rcv.pressure, k.rcv.peerUnvalidated = a.pressure, a.unvalidated
+	err = k.input(packet, a.recovered)
+	if k.snd.rate.Input != nil {
+		rtt = k.snd.rate.Sample.RTT
+	}
+	return rtt, err
+}
+
+// position is how far both directions are.
+type position struct {
+	received seq // rcv_nxt
+	acked    seq // snd_una
+	sent     seq // snd_nxt
+	end      seq // after the last segment, if no stream's leaves before those that wait
+}
+
+// position returns how far both directions are.
+func (k *KCP) position() position {
+	return position{k.rcv.nxt, k.snd.una, k.snd.nxt, k.snd.nxt + seq(k.snd.queue.n)}
+}
+
+// timeoutDue reports whether the time-out of a segment has come.
+func (k *KCP) timeoutDue() bool {
+	g := k.snd.timeouts.first
+	return g != nil && k.clock.now.Diff(g.at) >= 0
+}
+
 // counts returns the counters, which the caller must not change.
 func (k *KCP) counts() *Counters { return &k.counters }
 
@@ -171,6 +161,7 @@ func (k *KCP) sendPayload() int {
 // sendLoad is what waits to be sent, or is in flight.
 type sendLoad struct {
 	segments, bytes             int // their payload
+	unsent                      int // segments among them that wait for the first time
 	streamSegments, streamBytes int // those of streams among them
 	memory                      int // bytes, with what is kept for reuse
 	window                      int // the send window in segments
@@ -178,7 +169,11 @@ type sendLoad struct {
 
 // load returns what waits or is in flight.
 func (k *KCP) load() sendLoad {
-	l := sendLoad{segments: k.WaitSend(), bytes: k.snd.bytes, memory: k.sendMemory(), window: int(k.cfg.sndWnd)}
+	l := sendLoad{
+		segments: k.WaitSend(), bytes: k.snd.bytes, unsent: k.snd.queue.n,
+		memory: int(k.out.held)*memoryGrain + k.out.buffers.Held() + k.snd.ring.Len()*sendPlaceBytes,
+		window: int(k.cfg.sndWnd),
+	}
 	if k.rare != nil {
 		l.streamSegments, l.streamBytes = k.rare.streamSegments, k.rare.streamBytes
 	}
@@ -218,6 +213,37 @@ func (k *KCP) micros() int64 { return k.clock.micros }
 func (k *KCP) answerHeader() header {
 	return header{conv: k.conv, wnd: k.wndUnused(), una: k.rcv.nxt}
 }
+
+// signalQueue is the signals that leave with the next flush; nil: none. NextFlush does
+// not consider them.
+type signalQueue []signal
+
+// signalQueue returns the signals that wait.
+func (k *KCP) signalQueue() *signalQueue { return &k.signals }
+
+// add appends signals.
+func (q *signalQueue) add(s ...signal) { *q = append(*q, s...) }
+
+// addOnce appends s unless it equals the last signal, or limit signals wait.
+func (q *signalQueue) addOnce(s signal, limit int) {
+	if len(*q) < limit && (len(*q) == 0 || q.last() != s) {
+		q.add(s)
+	}
+}
+
+// last returns the last signal; the zero signal if there is none.
+func (q *signalQueue) last() signal {
+	if n := len(*q); n > 0 {
+		return (*q)[n-1]
+	}
+	return signal{}
+}
+
+// pending reports whether there are any.
+func (q *signalQueue) pending() bool { return len(*q) > 0 }
+
+// replace puts signals in place of all that wait.
+func (q *signalQueue) replace(s ...signal) { *q = append((*q)[:0], s...) }
 
 // dropPending drops the waiting acknowledgements and signals.
 func (k *KCP) dropPending() { k.rcv.acks, k.signals = nil, nil }

@@ -32,25 +32,13 @@ type receiver struct {
 
 	shut bool // the window that is advertised is zero
 
-	// Set by the session before each Input.
+	// Set by feed.
 	pressure        memoryPressure
 	peerUnvalidated bool // the peer's address is not validated
 }
 
 // receiver returns the receiving side.
 func (k *KCP) receiver() *receiver { return &k.rcv }
-
-// setPressure sets the memory pressure for the next Input, and whether the
-// peer's address is not validated.
-func (r *receiver) setPressure(p memoryPressure, unvalidated bool) {
-	r.pressure, r.peerUnvalidated = p, unvalidated
-}
-
-// underPressure reports whether the last Input could drop data to save memory.
-func (r *receiver) underPressure() bool { return r.peerUnvalidated || r.pressure != pressureNone }
-
-// next returns rcv_nxt.
-func (r *receiver) next() seq { return r.nxt }
 
 // readable reports whether a read would return something.
 func (r *receiver) readable() bool { return r.queue.n > r.partial || r.readDirect }

@@ -35,39 +35,8 @@ type sender struct {
 // sender returns the sending side.
 func (k *KCP) sender() *sender { return &k.snd }
 
-// unacked returns snd_una.
-func (d *sender) unacked() seq { return d.una }
-
-// next returns snd_nxt.
-func (d *sender) next() seq { return d.nxt }
-
-// end returns the sequence number after the last segment, if no stream's leaves
-// before those that wait.
-func (d *sender) end() seq { return d.nxt + seq(d.queue.n) }
-
-// unsent returns the segments that wait to be sent for the first time.
-func (d *sender) unsent() int { return d.queue.n }
-
 // rto returns the retransmission time-out in milliseconds.
 func (d *sender) rto() uint32 { return d.rtt.rto }
-
-// sampledRTT returns the round-trip time that the last Input has shown, in
-// microseconds; 0: none. Segments that were sent more than once show none.
-func (d *sender) sampledRTT() int64 {
-	if d.rate.Input == nil {
-		return 0
-	}
-	return d.rate.Sample.RTT
-}
-
-// timeoutLate returns for how many milliseconds the time-out of a segment has been
-// due; negative: none is.
-func (d *sender) timeoutLate(now seq) int32 {
-	if g := d.timeouts.first; g != nil {
-		return now.Diff(g.at)
-	}
-	return -1
-}
 
 // holdTimeouts sets whether time-outs that have come wait, and NextFlush leaves them
 // out.

@@ -277,12 +277,11 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.io.inputAt = now
-	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
-	if unvalidated || c.ep.overMemoryLimit() {
-		pressure = c.memoryPressure()
+	a := arrival{unvalidated: c.hs.unvalidated.Load()}
+	if a.unvalidated || c.ep.overMemoryLimit() {
+		a.pressure = c.memoryPressure()
 	}
-	c.kcp.receiver().setPressure(pressure, unvalidated)
-	if unvalidated && c.kcp.validation().received(p.size) {
+	if a.unvalidated && c.kcp.validation().received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {
@@ -291,19 +290,20 @@ func (c *Conn) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	data := p.Data
 	if p.kind != plainPacket {
 		var ok bool
-		if data, ok = c.decode(*p, now); !ok {
+		if data, ok = c.decode(*p, a, now); !ok {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), len(data), now)
-	c.measuredByData(time.Duration(c.kcp.sender().sampledRTT())*time.Microsecond, now)
+	rtt, err := c.kcp.feed(data, a)
+	c.packetDone(err, len(data), now)
+	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
 	return true
 }
 
 // decode takes a packet with an FEC header, and feeds packets that it recovers
 // to the state machine. It returns the packet's own data. It reports false if
 // there is none for the state machine.
-func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
+func (c *Conn) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
 			c.takeDatagram(p.Data[datagramHeader:])
@@ -312,14 +312,17 @@ func (c *Conn) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		}
 		return nil, false
 	}
-	if c.kcp.receiver().underPressure() {
+	if a.unvalidated || a.pressure != pressureNone {
 		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
 	}
+	recovered := a
+	recovered.recovered = true
 	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
+		_, err := c.kcp.feed(packet, recovered)
+		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -411,7 +414,7 @@ func (c *Conn) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.sender().unacked()) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.watch.delivers(c.kcp.position().acked) {
 		c.io.canWrite.Broadcast()
 	}
 	done = true

@@ -104,7 +104,7 @@ func (c *Conn) beginClose(now time.Duration) {
 	c.dropReceived()
 	c.closing.state = stateLingering
 	c.traceState(SessionClosing, nil)
-	c.closing.lingerFrom = c.kcp.sender().unacked()
+	c.closing.lingerFrom = c.kcp.position().acked
 	c.wait(now)
 }
 
@@ -313,7 +313,7 @@ func (c *Conn) abort(err error) {
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.sender().end()), l.peerToken}, abort)
+			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.position().end), l.peerToken}, abort)
 		} else {
 			c.kcp.signalQueue().replace(abort)
 		}
@@ -460,8 +460,8 @@ func (c *Conn) progress(now time.Duration) {
 		c.io.canWrite.Broadcast()
 	}
 	c.advanceClose(now)
-	if c.closing.state == stateLingering && (c.kcp.sender().unacked() != c.closing.lingerFrom || c.confirmingMTU(now)) {
-		c.closing.lingerFrom = c.kcp.sender().unacked()
+	if c.closing.state == stateLingering && (c.kcp.position().acked != c.closing.lingerFrom || c.confirmingMTU(now)) {
+		c.closing.lingerFrom = c.kcp.position().acked
 		c.wait(now)
 	}
 	if c.closing.kindAwaited && l.kind != peerUnknown {
@@ -496,7 +496,7 @@ func (c *Conn) delivered() bool {
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
 		// Otherwise the peer may still prove to be an extended one.
-		return !l.hello.active || !l.reached && c.kcp.sender().unacked() == 0
+		return !l.hello.active || !l.reached && c.kcp.position().acked == 0
 	}
 	return true
 }
@@ -512,14 +512,14 @@ func (c *Conn) over() bool {
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
 func (c *Conn) allReceived() bool {
-	return c.hs.peerFin && !c.kcp.receiver().next().Before(c.hs.peerFinal)
+	return c.hs.peerFin && !c.kcp.position().received.Before(c.hs.peerFinal)
 }
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window
 // reaches, or another one than the peer has announced before.
 func (c *Conn) takeFin(s signal) bool {
-	l, next, final := &c.hs, c.kcp.receiver().next(), seq(s.sn)
+	l, next, final := &c.hs, c.kcp.position().received, seq(s.sn)
 	possible := final.Within(next, next+1<<31)
 	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
 		possible = possible || s.code == sigFin

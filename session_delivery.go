@@ -21,12 +21,12 @@ func (c *Conn) Flush(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
-	end := c.watched().beginFlush(c.kcp.sender().end())
+	end := c.watched().beginFlush(c.kcp.position().end)
 	defer c.watch.endFlush(end)
 	for {
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
-		if !discarded && (!c.kcp.sender().unacked().Before(*end) || c.kcp.WaitSend() == 0) {
+		if !discarded && (!c.kcp.position().acked.Before(*end) || c.kcp.WaitSend() == 0) {
 			return nil
 		}
 		if err := c.cannotDeliver(); err != nil {

@@ -122,7 +122,8 @@ func (c *Conn) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *Conn) noteActivity(now time.Duration) {
-	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.receiver().next()), Una: uint32(c.kcp.sender().unacked())}
+	at := c.kcp.position()
+	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(at.received), Una: uint32(at.acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.moved
 	}

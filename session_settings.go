@@ -284,57 +284,48 @@ func dataModeOf(messages bool) dataMode {
 // apply configures a session's state machine, which is new. The settings have passed
 // Validate.
 func (c *Config) apply(k *KCP) {
-	k.configure(machineSettings{
-		mtu:        c.MTU - c.overhead().total,
-		sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
-		noDelay:    c.NoDelay,
-		minRTO:     int(c.MinRTO.Milliseconds()),
-		interval:   int(c.Interval.Milliseconds()),
-		fastResend: orOff(c.FastResend), fastResendLimit: orOff(c.FastResendLimit),
-		deadLink:   c.DeadLink,
-		data:       dataModeOf(c.MessageMode),
-		extensions: c.extensions(),
-	})
-	k.SetCongestionControl(c.CongestionControl())
-}
-
-// orOff returns n, or what the machine takes for 0.
-func orOff(n int) int {
-	if n == 0 {
-		return -1
-	}
-	return n
-}
-
-// extensions returns those of a session's state machine.
-func (c *Config) extensions() Extensions {
 	// While the peer is silent it must be asked several times within
 	// PeerTimeout, or its silence would mean nothing.
 	longest := sessionMaxRTO
 	if c.PeerTimeout > 0 {
 		longest = max(min(longest, c.PeerTimeout/4), time.Millisecond)
 	}
-	return Extensions{
-		StrictRTT:         true,
-		FreshFastAck:      true,
-		FreshWindow:       true,
-		PipeWindow:        true,
-		PostponeTimeouts:  true,
-		SendOrder:         true,
-		RepeatAcks:        true,
-		LimitToPeerWindow: true,
-		SparseAcks:        true,
-		MaxRTO:            uint32(longest.Milliseconds()),
-		ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-		MaxProbeWait:      uint32(longest.Milliseconds()),
-		ThinAcks:          true,
-		EarlyRetransmit:   true,
-		TailProbe:         true,
-		EarlyRepair:       true,
-		OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
-		Redundancy:        uint32(c.Redundancy * 100),
-		TakePieces:        true,
+	limit := c.FastResendLimit
+	if limit == 0 {
+		limit = -1
 	}
+	k.configure(machineSettings{
+		mtu:        c.MTU - c.overhead().total,
+		sendWindow: c.SendWindow, receiveWindow: c.ReceiveWindow,
+		noDelay:    c.NoDelay,
+		minRTO:     int(c.MinRTO.Milliseconds()),
+		interval:   int(c.Interval.Milliseconds()),
+		fastResend: c.FastResend, fastResendLimit: limit,
+		deadLink: c.DeadLink,
+		data:     dataModeOf(c.MessageMode),
+		extensions: Extensions{
+			StrictRTT:         true,
+			FreshFastAck:      true,
+			FreshWindow:       true,
+			PipeWindow:        true,
+			PostponeTimeouts:  true,
+			SendOrder:         true,
+			RepeatAcks:        true,
+			LimitToPeerWindow: true,
+			SparseAcks:        true,
+			MaxRTO:            uint32(longest.Milliseconds()),
+			ProbeWait:         uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+			MaxProbeWait:      uint32(longest.Milliseconds()),
+			ThinAcks:          true,
+			EarlyRetransmit:   true,
+			TailProbe:         true,
+			EarlyRepair:       true,
+			OutageProbe:       uint32(min(zeroWindowProbeWait, longest).Milliseconds()),
+			Redundancy:        uint32(c.Redundancy * 100),
+			TakePieces:        true,
+		},
+	})
+	k.SetCongestionControl(c.CongestionControl())
 }
 
 // What package compat and benchmarks use, and no package of others can.

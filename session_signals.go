@@ -189,7 +189,7 @@ func (c *Conn) takeAnswer(s signal) (outside bool) {
 		}
 		if l.finish.answered(s) {
 			l.finished = true
-		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sender().end()), l.peerToken}) {
+		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
 			l.finAcked = true // the answer to FIN arrives after CLOSE has replaced it
 		}
 	case sigPing | sigAnswer:

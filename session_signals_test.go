@@ -243,7 +243,7 @@ func TestForgedCloseReasons(t *testing.T) {
 		b.mu.Lock()
 		defer func() { _ = a.Abort() }()
 		defer b.mu.Unlock()
-		token, next := b.hs.token, b.kcp.receiver().next()
+		token, next := b.hs.token, b.kcp.position().received
 		forge := func(token uint32, payload []byte) {
 			p := make([]byte, headerSize+len(payload))
 			signal{sigClose, uint32(next), token}.encode(header{conv: b.Conv(), wnd: 128}, p)

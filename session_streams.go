@@ -198,7 +198,7 @@ func (c *Conn) pull(plain bool) (t *streams.Tag, buf []byte, ok bool) {
 	}
 	c.streams.openAt = 0
 	if t, buf, ok = c.streams.Pull(plain); ok && c.watch != nil {
-		c.watch.overtaken(c.kcp.sender().next())
+		c.watch.overtaken(c.kcp.position().sent)
 	}
 	return t, buf, ok
 }
@@ -297,7 +297,7 @@ func (c *Conn) closeStreams(now time.Duration, whole bool) bool {
 	if t.Drained() {
 		return false
 	}
-	t.closing, t.closeMark = true, c.kcp.sender().unacked()
+	t.closing, t.closeMark = true, c.kcp.position().acked
 	c.wait(now)
 	return true
 }
@@ -320,7 +320,7 @@ func (c *Conn) advanceClose(now time.Duration) {
 	if t == nil || !t.closing || c.closing.state == stateEnded {
 		return
 	}
-	if una := c.kcp.sender().unacked(); una != t.closeMark {
+	if una := c.kcp.position().acked; una != t.closeMark {
 		t.closeMark = una
 		c.wait(now)
 	}
@@ -367,7 +367,7 @@ func (c *Conn) purgeStreams(now time.Duration) {
 // written by the session itself.
 func (c *Conn) roomBesideStreams(room int) int {
 	if c.streams.Len() > 0 {
-		room = min(room, bulkAhead-c.kcp.sender().unsent()*(c.kcp.packetSize()-headerSize+writeCostPerSegment))
+		room = min(room, bulkAhead-c.kcp.load().unsent*(c.kcp.packetSize()-headerSize+writeCostPerSegment))
 	}
 	return room
 }

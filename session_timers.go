@@ -242,7 +242,7 @@ func (c *Conn) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.sender().timeoutLate(c.clock(now)) >= 0 || c.timers.heldSince != 0 {
+	if c.kcp.timeoutDue() || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
@@ -274,11 +274,11 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *Conn) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, late := max(clock(now), 1), c.kcp.sender().timeoutLate(c.clock(now))
-	if late >= 0 && t.heldSince == 0 {
+	ms, due := max(clock(now), 1), c.kcp.timeoutDue()
+	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.ep.arrived(shard)
 	}
-	hold := late >= 0 && c.waited(now) < mostHold && c.ep.unread(shard, t.heldFor)
+	hold := due && c.waited(now) < mostHold && c.ep.unread(shard, t.heldFor)
 	c.kcp.sender().holdTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
@@ -325,7 +325,7 @@ func (c *Conn) sendDueSignals(now time.Duration) {
 		return
 	}
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.finSignal, uint32(k.sender().end()), l.peerToken}, now, c.requestWait())
+		l.finish.start(signal{l.finSignal, uint32(k.position().end), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {

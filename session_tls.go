@@ -254,7 +254,7 @@ func (c *Conn) securedTLS(by *handshake.Completed, now time.Duration) {
 	c.greetTLS(by.Asked, now)
 	b := make([]byte, headerSize)
 	signalOf(by.Info).encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, b)
-	_ = c.kcp.Input(b) // cannot fail: una is that of a session without data
+	_, _ = c.kcp.feed(b, arrival{}) // cannot fail: una is that of a session without data
 }
 
 // greetTLS takes the place of WELCOME and CONFIRM in the clear. The dialling end

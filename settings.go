@@ -59,7 +59,17 @@ func (k *KCP) configure(s machineSettings) {
 		k.restartSizeWatch()
 	}
 	if s.sendWindow != 0 || s.receiveWindow != 0 {
-		k.resizeWindows(s.sendWindow, s.receiveWindow)
+		full := k.receiveFull()
+		if s.sendWindow == 0 {
+			s.sendWindow = int(k.cfg.sndWnd)
+		}
+		if s.receiveWindow == 0 {
+			s.receiveWindow = int(k.cfg.rcvWnd)
+		}
+		must(k.SetWindow(s.sendWindow, s.receiveWindow))
+		if full {
+			k.afterRecv(full) // it may be open now
+		}
 	}
 	if s.interval != 0 {
 		must(k.SetInterval(uint32(s.interval)))
@@ -88,23 +98,6 @@ func (k *KCP) configure(s machineSettings) {
 	if s.extensions != (Extensions{}) {
 		k.SetExtensions(s.extensions)
 	}
-}
-
-// resizeWindows is SetWindow at any time, with valid windows; 0 leaves one as
-// it is. If a receive window that was full opens, the next flush sends a window
-// update.
-func (k *KCP) resizeWindows(send, receive int) {
-	full := k.receiveFull()
-	if send == 0 {
-		send = int(k.cfg.sndWnd)
-	}
-	if receive == 0 {
-		receive = int(k.cfg.rcvWnd)
-	}
-	if err := k.SetWindow(send, receive); err != nil {
-		panic(err) // cannot happen: the session has checked them
-	}
-	k.afterRecv(full)
 }
 
 // NoDelay selects how the retransmission time-out is bounded and backed off.

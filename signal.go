@@ -50,37 +50,6 @@ type signal struct {
 	sn, ts uint32
 }
 
-// signalQueue is the signals that leave with the next flush; nil: none. NextFlush does
-// not consider them.
-type signalQueue []signal
-
-// signalQueue returns the signals that wait.
-func (k *KCP) signalQueue() *signalQueue { return &k.signals }
-
-// add appends signals.
-func (q *signalQueue) add(s ...signal) { *q = append(*q, s...) }
-
-// addOnce appends s unless it equals the last signal, or limit signals wait.
-func (q *signalQueue) addOnce(s signal, limit int) {
-	if len(*q) < limit && (len(*q) == 0 || q.last() != s) {
-		q.add(s)
-	}
-}
-
-// last returns the last signal; the zero signal if there is none.
-func (q *signalQueue) last() signal {
-	if n := len(*q); n > 0 {
-		return (*q)[n-1]
-	}
-	return signal{}
-}
-
-// pending reports whether there are any.
-func (q *signalQueue) pending() bool { return len(*q) > 0 }
-
-// replace puts signals in place of all that wait.
-func (q *signalQueue) replace(s ...signal) { *q = append((*q)[:0], s...) }
-
 // answer returns the signal that acknowledges s.
 func (s signal) answer() signal { return signal{s.code | sigAnswer, s.sn, s.ts} }
 
