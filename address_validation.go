@@ -68,40 +68,49 @@ func (k *KCP) limitUnvalidated(overhead int, legacy bool) {
 	}
 }
 
+// validation returns the state of a peer whose address is not validated; nil: it is.
+func (k *KCP) validation() *addressValidation { return k.snd.validation }
+
+// What follows may be called of nil, of which there is no limit.
+
 // acknowledgeAtOnce stops withholding acknowledgements: the peer has turned out
 // to be an extended one.
-func (k *KCP) acknowledgeAtOnce() {
-	if k.snd.validation != nil {
-		k.snd.validation.unacked = 0
+func (v *addressValidation) acknowledgeAtOnce() {
+	if v != nil {
+		v.unacked = 0
 	}
 }
-
-// received adds the credit for a packet of n bytes from the peer. It reports
-// whether the peer's address is not validated.
-func (k *KCP) received(n int) bool {
-	if k.snd.validation == nil {
-		return false
-	}
-	k.snd.validation.received(n)
-	return true
-}
-
-// spendCredit takes n bytes from the credit for a packet that the machine does
-// not build. It reports whether that packet may be sent.
-func (k *KCP) spendCredit(n int) bool { return k.snd.validation == nil || k.snd.validation.take(n) }
 
 // overdrawn reports whether more has been put into packets than may be sent.
-func (k *KCP) overdrawn() bool { return k.snd.validation != nil && k.snd.validation.credit < 0 }
+func (v *addressValidation) overdrawn() bool { return v != nil && v.credit < 0 }
 
 // echoed reports whether the peer has echoed a transmission, which validates
 // its address, but validateAddress was not called yet.
-func (k *KCP) echoed() bool { return k.snd.validation != nil && k.snd.validation.done }
+func (v *addressValidation) echoed() bool { return v != nil && v.done }
 
-// received adds the credit for a packet of n bytes from the peer's address.
-func (v *addressValidation) received(n int) {
+// received adds the credit for a packet of n bytes from the peer's address. It reports
+// whether there is a limit.
+func (v *addressValidation) received(n int) bool {
+	if v == nil {
+		return false
+	}
 	v.credit = min(v.credit+amplificationLimit*n, maxSendCredit)
 	v.unacked = max(v.unacked-n, 0)
 	v.total = min(v.total+n, legacyBytes)
+	return true
+}
+
+// take takes n bytes from the credit, for a packet that the machine does not build. It
+// reports false, and takes nothing, if the credit is smaller.
+func (v *addressValidation) take(n int) bool {
+	if v == nil {
+		return true
+	}
+	if v.credit < n {
+		return false
+	}
+	v.credit -= n
+	return true
 }
 
 // mayAnswer reports whether a request that arrives now is answered, and counts it.
@@ -137,16 +146,6 @@ func (k *KCP) validateAddress() {
 		k.peer.probe |= sendWins
 	}
 	k.snd.validation = nil
-}
-
-// take takes n bytes from the credit. It reports false, and takes nothing, if
-// the credit is smaller.
-func (v *addressValidation) take(n int) bool {
-	if v.credit < n {
-		return false
-	}
-	v.credit -= n
-	return true
 }
 
 // transmitted records a transmission of a data segment.

@@ -74,7 +74,7 @@ func TestHeldAcks(t *testing.T) {
 	for sent := 196; sent <= 204; sent += 4 {
 		h := newHarness(t, nil)
 		h.k.limitUnvalidated(0, true)
-		h.k.received(sent)
+		h.k.validation().received(sent)
 		for _, ms := range []uint32{0, 249, 1, 1} {
 			h.advance(ms)
 			require.Equal(t, sent < 200 && h.now-1000 < 250, h.k.holdsAcks(), "%d bytes, %d ms", sent, h.now-1000)

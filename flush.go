@@ -461,7 +461,7 @@ func (k *KCP) putSegment(s *sendSegment, h *header) {
 			c.sent(s.size(), true)
 		}
 		s.packet = max(s.packet, int32(s.size()))
-		k.hooks.outputInPlace(s)
+		k.hooks.outputInPlace(s, s.buf[:int(k.hooks.headroom)+len(s.data)])
 		return
 	}
 	b := k.reserve(s.size(), size)

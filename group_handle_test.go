@@ -229,7 +229,7 @@ func TestGroupBetweenSteps(t *testing.T) {
 		}
 		require.Empty(t, now(func() {
 			require.False(t, b.mayDeferReply(&b.io.canWrite), "who waits for the group would wait longer")
-			b.hs.peerFin, b.hs.peerClosed, b.hs.peerFinal = true, true, b.kcp.recvNext()
+			b.hs.peerFin, b.hs.peerClosed, b.hs.peerFinal = true, true, b.kcp.position().received
 		}))
 		require.Equal(t, []EventKind{EventEOF}, now(func() { b.hs.peerClosed = false }))
 		require.Empty(t, now(func() { b.closing.state, b.closing.err, b.outgoing.sending = stateEnded, ErrReset, true }))

@@ -113,7 +113,7 @@ func (k *KCP) afterInput(una seq, flying int) {
 	k.peerAlive(flying - k.snd.inFlight)
 	k.notifyAcked(una)
 	k.snd.lastAlive = transmission{}
-	if s := k.oldest(); s != nil {
+	if s := k.snd.oldest(); s != nil {
 		k.snd.lastAlive = transmission{s.sn, s.xmit}
 	}
 	if k.cfg.trace != nil {

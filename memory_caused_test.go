@@ -234,7 +234,7 @@ func TestWhatWaitsForTheCapIsCounted(t *testing.T) {
 		}
 		require.Greater(t, bytes, 10*writeGrain)
 		a.accountWrites()
-		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.sendMemory())
+		counted := a.ep.load.written.Load()*writeGrain - int64(a.kcp.load().memory)
 		require.InEpsilon(t, bytes, counted, 0.2)
 	})
 }

@@ -216,7 +216,7 @@ func TestReachIsBounded(t *testing.T) {
 
 	k = New(7, func([]byte) {})
 	require.NoError(t, k.SetWindow(1, 65535))
-	k.setPressure(pressureNone, true)
+	k.rcv.pressure, k.rcv.peerUnvalidated = pressureNone, true
 	require.NoError(t, k.Input(push(unvalidatedReach+1, 0, "x")))
 	require.EqualValues(t, 1, k.Counters().OutOfWindow)
 	require.Zero(t, k.rcv.early)

@@ -232,12 +232,11 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 		return false
 	}
 	c.step.inputAt = now
-	pressure, unvalidated := pressureNone, c.hs.unvalidated.Load()
-	if unvalidated || c.shared.overMemoryLimit() {
-		pressure = c.memoryPressure()
+	a := arrival{unvalidated: c.hs.unvalidated.Load()}
+	if a.unvalidated || c.shared.overMemoryLimit() {
+		a.pressure = c.memoryPressure()
 	}
-	c.kcp.setPressure(pressure, unvalidated)
-	if unvalidated && c.kcp.received(p.size) {
+	if a.unvalidated && c.kcp.validation().received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {
@@ -246,19 +245,20 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	data := p.Data
 	if p.kind != plainPacket {
 		var ok bool
-		if data, ok = c.decode(*p, now); !ok {
+		if data, ok = c.decode(*p, a, now); !ok {
 			return p.kind != datagramPacket // parity may have recovered something
 		}
 	}
-	c.packetDone(c.kcp.Input(data), len(data), now)
-	c.measuredByData(time.Duration(c.kcp.sampledRTT())*time.Microsecond, now)
+	rtt, err := c.kcp.feed(data, a)
+	c.packetDone(err, len(data), now)
+	c.measuredByData(time.Duration(rtt)*time.Microsecond, now)
 	return true
 }
 
 // decode takes a packet with an FEC header, and feeds packets that it recovers
 // to the state machine. It returns the packet's own data. It reports false if
 // there is none for the state machine.
-func (c *session) decode(p inPacket, now time.Duration) ([]byte, bool) {
+func (c *session) decode(p inPacket, a arrival, now time.Duration) ([]byte, bool) {
 	if p.kind == datagramPacket {
 		if c.closing.state == stateOpen {
 			c.takeDatagram(p.Data[datagramHeader:])
@@ -267,14 +267,17 @@ func (c *session) decode(p inPacket, now time.Duration) ([]byte, bool) {
 		}
 		return nil, false
 	}
-	if c.kcp.underPressure() {
+	if a.unvalidated || a.pressure != pressureNone {
 		return c.decodePlain(p) // under pressure, nothing is kept for recovery
 	}
 	if c.in.decoder == nil {
 		c.in.decoder = fec.NewDecoder()
 	}
+	recovered := a
+	recovered.recovered = true
 	data, kind, err := c.in.decoder.Decode(p.Data, clock(now), func(packet []byte) {
-		c.packetDone(c.kcp.InputRecovered(packet), len(packet), now)
+		_, err := c.kcp.feed(packet, recovered)
+		c.packetDone(err, len(packet), now)
 	})
 	if err != nil {
 		c.drops().FEC++
@@ -361,7 +364,7 @@ func (c *session) respondLocked(now time.Duration) bool {
 	c.sendDueSignals(now)
 	c.flushDue(now)
 	c.finishStep(now)
-	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.sendUna()) {
+	if c.kcp.WaitSend() == 0 || c.room() > 0 || c.measurement().delivers(c.kcp.position().acked) {
 		c.step.ready |= writers
 	}
 	done = true
@@ -371,7 +374,7 @@ func (c *session) respondLocked(now time.Duration) bool {
 // readable reports whether a waiting Read must look again: there is data, or
 // the peer has announced its end.
 func (c *session) readable() bool {
-	return c.kcp.readable() || c.hs.peerFin
+	return c.kcp.receiver().readable() || c.hs.peerFin
 }
 
 // unlock releases c.mu, and then carries out what was collected, unless another goroutine

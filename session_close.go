@@ -113,7 +113,7 @@ func (c *session) beginClose(now time.Duration) {
 	c.dropReceived()
 	c.closing.state = stateLingering
 	c.traceState(SessionClosing, nil)
-	c.closing.lingerFrom = c.kcp.sendUna()
+	c.closing.lingerFrom = c.kcp.position().acked
 	c.wait(now)
 }
 
@@ -268,7 +268,7 @@ func (c *session) leave(now time.Duration) {
 	c.closing.state = stateDraining
 	c.traceState(SessionDraining, nil)
 	c.host.linger()
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	c.closing.endAt = now + max(drainTime, min(drainRTOs*rto, drainRTOs*drainTime))
 	c.wakeAll()
 	c.compact()
@@ -295,10 +295,9 @@ func (c *session) abort(err error) {
 	if l := &c.hs; l.kind == peerExtended && !c.over() && (closed || !c.hs.unvalidated.Load()) {
 		abort := signal{sigAbort, l.peerToken, 0}
 		if r := l.reasons; r != nil && r.abrupt && l.capabilities&capReason != 0 {
-			c.kcp.replaceSignals(signal{sigClose, uint32(c.kcp.sendEnd()), l.peerToken})
-			c.kcp.queueSignals(abort)
+			c.kcp.signalQueue().replace(signal{sigClose, uint32(c.kcp.position().end), l.peerToken}, abort)
 		} else {
-			c.kcp.replaceSignals(abort)
+			c.kcp.signalQueue().replace(abort)
 		}
 		if c.hs.securing && closed {
 			c.abortTLS(abort)
@@ -317,7 +316,7 @@ func (c *session) end(err error) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	if (err == nil || err == ErrPeerClosed) && c.kcp.acksPending() {
+	if (err == nil || err == ErrPeerClosed) && c.kcp.receiver().acksPending() {
 		c.flush(c.host.now()) // the ACKs cannot wait any longer
 	}
 	c.closing.state = stateEnded
@@ -410,7 +409,7 @@ func (c *session) holdSocket() time.Duration {
 	if n := c.kcp.counts(); n.Retransmits()+n.Duplicates > 0 {
 		hold = lossyHold
 	}
-	return max(hold, min(holdRTOs*time.Duration(c.kcp.rtoMillis())*time.Millisecond, maxHold))
+	return max(hold, min(holdRTOs*time.Duration(c.kcp.sender().rto())*time.Millisecond, maxHold))
 }
 
 // Bounds of holdSocket. On a path that has lost packets, the peer may have to
@@ -444,8 +443,8 @@ func (c *session) progress(now time.Duration) {
 		c.step.ready |= writers
 	}
 	c.advanceClose(now)
-	if c.closing.state == stateLingering && (c.kcp.sendUna() != c.closing.lingerFrom || c.confirmingMTU(now)) {
-		c.closing.lingerFrom = c.kcp.sendUna()
+	if c.closing.state == stateLingering && (c.kcp.position().acked != c.closing.lingerFrom || c.confirmingMTU(now)) {
+		c.closing.lingerFrom = c.kcp.position().acked
 		c.wait(now)
 	}
 	if c.closing.kindAwaited && l.kind != peerUnknown {
@@ -480,7 +479,7 @@ func (c *session) delivered() bool {
 	case peerUnknown:
 		// Done, if no HELLO is out, or nothing was written and nothing arrived.
 		// Otherwise the peer may still prove to be an extended one.
-		return !l.hello.active || !l.reached && c.kcp.sendUna() == 0
+		return !l.hello.active || !l.reached && c.kcp.position().acked == 0
 	}
 	return true
 }
@@ -495,13 +494,15 @@ func (c *session) over() bool {
 
 // allReceived reports whether all of the peer's data up to its FIN or CLOSE has
 // arrived.
-func (c *session) allReceived() bool { return c.hs.peerFin && !c.kcp.recvNext().Before(c.hs.peerFinal) }
+func (c *session) allReceived() bool {
+	return c.hs.peerFin && !c.kcp.position().received.Before(c.hs.peerFinal)
+}
 
 // takeFin takes the end of the peer's data from a FIN or CLOSE. It reports
 // false if that end is impossible: below rcv_nxt, beyond what any window
 // reaches, or another one than the peer has announced before.
 func (c *session) takeFin(s signal) bool {
-	l, next, final := &c.hs, c.kcp.recvNext(), seq(s.sn)
+	l, next, final := &c.hs, c.kcp.position().received, seq(s.sn)
 	possible := final.Within(next, next+1<<31)
 	if c.streams != nil { // whose segments may follow FIN, but not CLOSE
 		possible = possible || s.code == sigFin

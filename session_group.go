@@ -33,8 +33,8 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 
 // takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
 // take turns.
-func (c *session) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
+func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.receiver().readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
 		c.accountRead(len(e.Data))
@@ -66,8 +66,8 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 }
 
 // takeData is takeEvent for messages and data of the stream.
-func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
-	if !c.kcp.readable() {
+func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+	if !c.kcp.receiver().readable() {
 		return gotNothing
 	}
 	n := 0
@@ -100,7 +100,7 @@ func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWha
 
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
-func (c *session) atEOF(m *groupMember) bool {
+func (c *Conn) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.state == stateOpen && c.allReceived() && !c.hs.peerClosed
 }
 
@@ -115,7 +115,7 @@ func (c *Conn) takeEnd(m *groupMember, e *Event, err error) gotWhat {
 
 // hasEvent reports whether takeEvent may have an event for m.
 func (c *Conn) hasEvent(m *groupMember) bool {
-	return c.closing.closed || c.closing.retired || c.kcp.readable() ||
+	return c.closing.closed || c.closing.retired || c.kcp.receiver().readable() ||
 		c.in.datagrams != nil && len(c.in.datagrams.waiting) > 0 ||
 		c.atEOF(m) || c.writableLocked(m) ||
 		m.streams && (c.calls != nil && c.calls.ready.First() != nil || c.streams != nil && c.streams.Waiting() > 0)

@@ -92,7 +92,7 @@ func (l *handshakeState) waiting() bool {
 // requestWait returns how long to wait for an answer before a request is
 // repeated.
 func (c *session) requestWait() time.Duration {
-	rto := time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+	rto := time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	return max(minRequestWait, min(rto, maxRequestWait))
 }
 
@@ -152,11 +152,11 @@ func (c *session) kick(now time.Duration) {
 // INFO.
 func (c *session) queueHello() {
 	l, k := &c.hs, c.kcp
-	k.queueSignals(l.hello.signal)
+	k.signalQueue().add(l.hello.signal)
 	if l.cookie.code != 0 {
-		k.queueSignals(l.cookie)
+		k.signalQueue().add(l.cookie)
 	}
-	k.queueSignals(c.infoSignal())
+	k.signalQueue().add(c.infoSignal())
 }
 
 // PeerInfo is what a session knows of its peer.

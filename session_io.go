@@ -24,7 +24,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 	lent := false // the state machine copies what arrives straight into b
 	takeBack := func() int {
 		lent, c.io.filling = false, false
-		return len(b) - c.kcp.takeReadBuffer()
+		return len(b) - c.kcp.receiver().takeBuffer()
 	}
 	err = c.await(blocking{op: "read"}, func() (pause, error) {
 		if lent {
@@ -40,7 +40,7 @@ func (c *Conn) Read(b []byte) (n int, err error) {
 			}
 			if !c.io.filling { // else another Read has lent its buffer, and comes first
 				lent, c.io.filling = true, true
-				c.kcp.lendReadBuffer(b)
+				c.kcp.receiver().lendBuffer(b)
 			}
 			return pause{on: &c.io.canRead}, nil
 		}
@@ -87,7 +87,7 @@ func (c *Conn) cannotRead() error {
 	case c.io.member != nil:
 		return ErrGrouped
 	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
-		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
+		(c.kcp.receiver().readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
 	return nil
@@ -98,7 +98,7 @@ func (c *Conn) cannotRead() error {
 // read. It returns nil if more may arrive.
 func (c *Conn) readEnd() error {
 	if c.allReceived() {
-		if c.kcp.queued() {
+		if c.kcp.receiver().queued() {
 			return io.ErrUnexpectedEOF // a message without its end
 		}
 		if c.hs.peerClosed && c.hs.reasons != nil && c.hs.reasons.peer != nil {
@@ -276,7 +276,8 @@ func (c *Conn) MaxMessageSize() int {
 	if !c.messageMode() {
 		return 0
 	}
-	return c.kcp.longestMessage()
+	most, _ := c.kcp.messageLimit()
+	return most
 }
 
 // WriteMessage queues b as one message, which may be empty. It blocks as Write does. If
@@ -293,10 +294,11 @@ func (c *session) sizeError(err error, size int) error {
 		return err
 	}
 	means := fmt.Sprintf("the most that %d segments take", maxFragments)
-	if n := c.kcp.fragmentLimit(); n < maxFragments {
+	most, n := c.kcp.messageLimit()
+	if n < maxFragments {
 		means = fmt.Sprintf("what fits into the peer's receive window of %d segments", n)
 	}
-	return &SizeError{size, c.kcp.longestMessage(), err, means}
+	return &SizeError{size, most, err, means}
 }
 
 // cannotWrite returns why nothing more may be written, for the call that
@@ -337,14 +339,14 @@ func (c *session) room() int {
 // freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
 func (c *session) freeBuffer() int {
-	free := c.writeBuffer() - c.writeUsed()
+	l := c.kcp.load()
+	free := c.writeBuffer() - l.bytes - l.segments*writeCostPerSegment
 	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
-		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
+		free = min(max(l.window-l.segments, -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
 	if c.streams != nil {
-		segments, bytes := c.kcp.streamLoad()
-		free += bytes + segments*writeCostPerSegment
+		free += l.streamBytes + l.streamSegments*writeCostPerSegment
 	}
 	return free
 }

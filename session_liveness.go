@@ -17,7 +17,7 @@ func (c *session) liveness() liveness.Session {
 		Signals:     l.kind == peerExtended,
 		Unvalidated: l.unvalidated.Load(),
 		Migrates:    c.shared.migrates,
-		DeadLink:    cfg.DeadLink > 0 && c.kcp.silentTransmissions() >= cfg.DeadLink,
+		DeadLink:    cfg.DeadLink > 0 && c.kcp.sender().silentTransmissions() >= cfg.DeadLink,
 	}
 	if state > stateLingering {
 		return s
@@ -29,7 +29,7 @@ func (c *session) liveness() liveness.Session {
 		s.Confirm = handshakeTime
 	}
 	if s.Looked, s.Looks = c.host.looked(); s.Looks {
-		s.RTO = time.Duration(c.kcp.rtoMillis()) * time.Millisecond
+		s.RTO = time.Duration(c.kcp.sender().rto()) * time.Millisecond
 	}
 	return s
 }
@@ -90,7 +90,7 @@ func (c *session) heard(now time.Duration) {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.echoed() {
+	if l.unvalidated.Load() && c.kcp.validation().echoed() {
 		c.addressValidated()
 	}
 }
@@ -122,7 +122,8 @@ func (c *session) pingWait() (wait, longest time.Duration) {
 
 // noteActivity tells c.live what the last step has brought about.
 func (c *session) noteActivity(now time.Duration) {
-	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(c.kcp.recvNext()), Una: uint32(c.kcp.sendUna())}
+	at := c.kcp.position()
+	p := liveness.Progress{Received: c.kcp.counts().BytesReceived, Next: uint32(at.received), Una: uint32(at.acked)}
 	if c.in.datagrams != nil {
 		p.Datagrams = c.in.datagrams.moved
 	}

@@ -34,7 +34,7 @@ func (c *session) onInfo(s signal) {
 	}
 	l.version, l.capabilities = s.sn, s.ts
 	if s.ts&capAckDelay != 0 {
-		c.kcp.awaitReplies()
+		c.kcp.enable(featureReplies)
 	}
 	if c.closing.kindAwaited {
 		c.step.ready |= writers // OpenStream may wait for it
@@ -49,7 +49,7 @@ func (c *session) onInfo(s signal) {
 
 // enablePieces lets segments leave in pieces.
 func (c *session) enablePieces() {
-	c.kcp.enablePieces()
+	c.kcp.enable(featurePieces)
 	c.watchSizes()
 	c.path.whole = 0
 }
@@ -259,7 +259,7 @@ func (c *session) useMTU(size int) {
 func (c *session) sendMTUProbe(now time.Duration) {
 	k, p, room := c.kcp, c.plpmtu.search, &c.shared.overhead
 	p.Sent(c.shared.env.Uint32(), now, c.requestWait())
-	k.queueSignals(probePing(p.Nonce()))
+	k.signalQueue().add(probePing(p.Nonce()))
 	k.sendSignals()
 
 	// The probe bypasses FEC, which would recover it although it was lost.

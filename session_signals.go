@@ -78,7 +78,7 @@ func (c *session) takeSignal(s signal) (outside bool) {
 	switch s.code {
 	case sigInfo:
 		c.onInfo(s)
-		if c.kcp.lastSignal().code == sigHello|sigAnswer {
+		if c.kcp.signalQueue().last().code == sigHello|sigAnswer {
 			c.queueAnswer(c.infoSignal()) // one INFO for one: the answer is no larger than HELLO and INFO
 		}
 	case sigCookie, sigReset, sigAbort:
@@ -97,7 +97,7 @@ func (c *session) takeSignal(s signal) (outside bool) {
 // signal queued, so repeated requests get one answer, or if maxSignals are
 // queued.
 func (c *session) queueAnswer(a signal) {
-	c.kcp.queueSignalOnce(a, maxSignals)
+	c.kcp.signalQueue().addOnce(a, maxSignals)
 }
 
 // takeRequest is takeSignal for a signal that asks for an answer.
@@ -189,7 +189,7 @@ func (c *session) takeAnswer(s signal) (outside bool) {
 		}
 		if l.finish.answered(s) {
 			l.finished = true
-		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.sendEnd()), l.peerToken}) {
+		} else if l.halfClosed && s == (signal{sigFin | sigAnswer, uint32(c.kcp.position().end), l.peerToken}) {
 			l.finAcked = true // the answer to FIN arrives after CLOSE has replaced it
 		}
 	case sigPing | sigAnswer:
@@ -271,7 +271,7 @@ func (c *session) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
 	c.hs.greeted.Store(true)
-	c.kcp.acknowledgeAtOnce()
+	c.kcp.validation().acknowledgeAtOnce()
 	c.number(false)
 	return true
 }

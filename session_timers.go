@@ -240,7 +240,7 @@ func (c *session) flush(now time.Duration) {
 		return
 	}
 	c.setClock(now)
-	if c.kcp.timeoutLate() >= 0 || c.timers.heldSince != 0 {
+	if c.kcp.timeoutDue() || c.timers.heldSince != 0 {
 		c.holdTimeouts(now)
 	}
 	asked := asking(c.kcp.counts())
@@ -272,12 +272,12 @@ const (
 // among that, and to retransmit would be spurious.
 func (c *session) holdTimeouts(now time.Duration) {
 	t, shard := &c.timers, int(c.path.shard)
-	ms, late := max(clock(now), 1), c.kcp.timeoutLate()
-	if late >= 0 && t.heldSince == 0 {
+	ms, due := max(clock(now), 1), c.kcp.timeoutDue()
+	if due && t.heldSince == 0 {
 		t.heldSince, t.heldFor = ms, c.host.arrived(shard)
 	}
-	hold := late >= 0 && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
-	c.kcp.holdTimeouts(hold)
+	hold := due && c.waited(now) < mostHold && c.host.unread(shard, t.heldFor)
+	c.kcp.sender().holdTimeouts(hold)
 	if !hold {
 		t.heldSince = 0
 	}
@@ -296,7 +296,7 @@ func (c *session) flushDue(now time.Duration) {
 	if c.tls != nil && c.tls.handshake != nil {
 		c.sendFlight()
 	}
-	if at, ok := c.kcp.NextFlush(); c.kcp.signalsPending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
+	if at, ok := c.kcp.NextFlush(); c.kcp.signalQueue().pending() || c.timers.heldSince != 0 || c.holdsPackets() || ok && !seq(at).After(c.clock(now)) {
 		c.flush(now)
 	}
 }
@@ -323,7 +323,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 		return
 	}
 	if l.finSignal != 0 && l.kind == peerExtended && !l.finished && !l.finish.active {
-		l.finish.start(signal{l.finSignal, uint32(k.sendEnd()), l.peerToken}, now, c.requestWait())
+		l.finish.start(signal{l.finSignal, uint32(k.position().end), l.peerToken}, now, c.requestWait())
 	}
 	s := c.liveness()
 	if _, due := c.live.Next(now, &s); due&liveness.Ping != 0 {
@@ -333,7 +333,7 @@ func (c *session) sendDueSignals(now time.Duration) {
 	if c.concerns()&concernRequests != 0 {
 		c.sendDueRequests(now)
 	}
-	if k.signalsPending() {
+	if k.signalQueue().pending() {
 		c.flush(now)
 	}
 	c.advanceMTU(now)
@@ -360,7 +360,7 @@ func (c *session) sendDueRequests(now time.Duration) {
 	}
 	for _, r := range []*request{&l.confirm, &l.finish, &l.ping} {
 		if r.due(now) {
-			c.kcp.queueSignals(r.signal)
+			c.kcp.signalQueue().add(r.signal)
 			r.sent(now)
 			c.live.Asked(now)
 			switch r {

@@ -23,7 +23,7 @@ const (
 // accountWrites updates endpointLoad.written, which is exact to within a grain
 // of each session, either way.
 func (c *session) accountWrites() {
-	used, old := c.kcp.sendMemory(), int(c.outgoing.grains)
+	used, old := c.kcp.load().memory, int(c.outgoing.grains)
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
@@ -41,16 +41,11 @@ func (c *session) accountWrites() {
 	c.outgoing.grains = uint32(grains)
 }
 
-// writeUsed returns how many bytes of the write buffer are in use.
-func (c *session) writeUsed() int {
-	return c.kcp.sendBytes() + c.kcp.WaitSend()*writeCostPerSegment
-}
-
 // scarceWriteBuffer returns the size in bytes of a write buffer that has the
 // default size, while all together hold so much that memory is scarce. It is twice
 // what may be in flight, within bounds (compare tcp_sndbuf_expand of Linux).
 func (c *session) scarceWriteBuffer(all int64) int {
-	flight := int64(c.kcp.sendWindow()) * int64(c.kcp.segmentPayload()+writeCostPerSegment)
+	flight := int64(c.kcp.snapshot().sendWindow) * int64(c.kcp.packetSize()-headerSize+writeCostPerSegment)
 	scarce := max(scarceWriteBuffer*writePressure/all, leastWriteBuffer)
 	return int(min(max(2*flight, scarce), defaultWriteBuffer))
 }

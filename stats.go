@@ -50,7 +50,7 @@ func (c *Conn) Stats() ConnStats {
 	k, size, now := c.kcp.snapshot(), c.writeBuffer(), c.ep.now()
 	c.rtt.ask(now)
 	return ConnStats{
-		Counters:         c.kcp.Counters(),
+		Counters:         *c.kcp.counts(),
 		Dropped:          c.dropCounts(),
 		RTT:              c.rtt.current(k.srtt),
 		RTTMin:           time.Duration(c.rtt.least) * time.Microsecond,
@@ -60,7 +60,7 @@ func (c *Conn) Stats() ConnStats {
 		RTO:              time.Duration(k.rto) * time.Millisecond,
 		InFlight:         k.inFlight,
 		Queued:           k.queued,
-		WriteBuffered:    c.kcp.sendBytes(),
+		WriteBuffered:    c.kcp.load().bytes,
 		WriteBufferUsed:  size - c.freeBuffer(),
 		ReadBuffered:     k.readable,
 		RemoteWindow:     k.window,
