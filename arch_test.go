@@ -174,6 +174,7 @@ var machineImports = []string{
 	"github.com/arqnet/kcp/internal/bufpool",
 	"github.com/arqnet/kcp/internal/deliveryrate",
 	"github.com/arqnet/kcp/internal/pacing",
+	"github.com/arqnet/kcp/internal/pmtud",
 	"github.com/arqnet/kcp/internal/reassembly",
 	"github.com/arqnet/kcp/internal/replyrhythm",
 	"github.com/arqnet/kcp/internal/ring",

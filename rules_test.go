@@ -116,7 +116,6 @@ func sessionFigures() []rulebook.Figure {
 		keepAlive = "| Keep-alive (RFC 9293"
 	)
 	return []rulebook.Figure{
-		{"| Black holes on the way", "15 s", doubtTime},
 		{"| RTO back-off", "5 s", sessionMaxRTO},
 		{"| The write buffer is bounded", "4 MiB", defaultWriteBuffer},
 		{"| The write buffer is bounded", "64 bytes", writeCostPerSegment},

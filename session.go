@@ -54,7 +54,7 @@ type Conn struct {
 	live     liveness.State
 	closing  closeState
 	timers   timerState
-	plpmtu   mtuState
+	plpmtu   *pmtud.Path // nil: nothing has shown what the path takes
 	in       inputState
 	tls      *tlsState // nil without TLS; the pointer is immutable
 	outgoing outgoing
@@ -72,10 +72,7 @@ type Conn struct {
 // pathState is the network path to the peer.
 type pathState struct {
 	validation *pathValidation // nil: no challenge was sent to another address
-
-	probes probeCounts // of the search for the path MTU
-	whole  uint16      // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
-	shard  uint16      // index of the endpoint's socket that receives the peer's packets
+	shard      uint16          // index of the endpoint's socket that receives the peer's packets
 }
 
 // pathEnds is the addresses of a path. It is immutable.
@@ -133,11 +130,6 @@ type timerState struct {
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
-}
-
-// mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
-type mtuState struct {
-	search *pmtud.Search // nil until a search is worthwhile
 }
 
 // inputState is what handles input before the state machine, or beside it.

@@ -21,7 +21,6 @@ type rareState struct {
 	awaiting streams.Awaiting // messages of Conn.SendMessage that await a receipt
 	messages bool             // SendMessage was called with options
 	failed   bool             // failMessages was called: no more of them are delivered
-	doubt    sizeDoubt
 }
 
 // rarely returns the session's rareState, which it allocates.
@@ -141,7 +140,7 @@ func (c *Conn) SetMTU(n int) error {
 		return err
 	}
 	c.ownSettings().mtu = n
-	c.plpmtu.search, c.path.whole = nil, 0
+	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
 	c.kcp.choosePackets(c.firstMTU() - room)
 	if c.hs.capabilities&capPMTU != 0 {

@@ -102,8 +102,10 @@ func (c *Conn) schedule(now time.Duration) {
 				}
 			}
 		}
-		if p := c.plpmtu.search; p != nil && p.Active() && c.mayProbeMTU() {
-			sooner(p.Next())
+		if c.plpmtu != nil && c.mayProbeMTU() {
+			if at := c.plpmtu.Next(); at > 0 {
+				sooner(at)
+			}
 		}
 	}
 	if c.timers.compactAt > 0 {

@@ -94,8 +94,8 @@ func (c *Conn) fecStats() (s FECStats) {
 }
 
 func (c *Conn) pathMTUStats() PathMTUStats {
-	n := c.path.probes
-	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.sent), Lost: uint64(n.lost), BlackHoles: uint64(n.blackHoles)}
+	n := c.plpmtu.Counts()
+	return PathMTUStats{MTU: c.mtu(), Sent: uint64(n.Sent), Lost: uint64(n.Lost), BlackHoles: uint64(n.BlackHoles)}
 }
 
 func (c *Conn) dropCounts() (d Drops) {
