@@ -8,6 +8,7 @@ import (
 	"github.com/arqnet/kcp/congestion"
 	"github.com/arqnet/kcp/internal/compatibility"
 	"github.com/arqnet/kcp/internal/fec"
+	"github.com/arqnet/kcp/internal/pacing"
 	"github.com/arqnet/kcp/internal/streams"
 )
 
@@ -80,7 +81,7 @@ func (c *Conn) writeBuffer() int {
 		size = c.scarceWriteBuffer(all)
 	}
 	if s := c.cappedOutput(); s != nil {
-		size = min(size, s.writeBuffer())
+		size = min(size, pacing.WriteBuffer(s.rate, defaultWriteBuffer))
 	}
 	return size
 }

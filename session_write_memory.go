@@ -27,9 +27,7 @@ func (c *Conn) accountWrites() {
 	if c.streams != nil {
 		used += c.streams.Queued()
 	}
-	if s := c.cappedOutput(); s != nil {
-		used += (len(s.datagrams) + len(s.parity)) * (c.ep.config.MTU + heldPacketBytes)
-	}
+	used += c.cappedOutput().waiting() * (c.ep.config.MTU + heldPacketBytes)
 	if c.closing.retired {
 		used = 0 // what was not delivered is garbage with the session
 	}
