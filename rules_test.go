@@ -159,7 +159,6 @@ func sessionFigures() []rulebook.Figure {
 		{keepAlive, "25 s", defaultKeepAlive},
 
 		{"| Stall timeout", "30 min", defaultStallTimeout},
-		{"| Path validation (RFC 9000", "50 ms", challengeEvery},
 	}
 }
 

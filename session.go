@@ -13,6 +13,7 @@ import (
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
 	"github.com/arqnet/kcp/internal/liveness"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
@@ -71,8 +72,8 @@ type Conn struct {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *pathValidation // nil: no challenge was sent to another address
-	shard      uint16          // index of the endpoint's socket that receives the peer's packets
+	validation *migration.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
 }
 
 // pathEnds is the addresses of a path. It is immutable.
@@ -227,7 +228,7 @@ func (c *Conn) inputLocked(packets []routedPacket, shard int, now time.Duration)
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}
-	if c.path.validation != nil && c.path.validation.takeMigrated() {
+	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {

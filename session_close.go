@@ -363,8 +363,8 @@ func (c *Conn) retire() {
 		c.closeTLS()
 		c.kcp.dropPending()
 		c.kcp.Compact()
-		if v := c.path.validation; v != nil {
-			v.deferred = nil
+		if c.path.validation != nil {
+			c.path.validation.Drop()
 		}
 		c.dropDecoder()
 		c.dropHeld()

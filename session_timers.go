@@ -234,8 +234,8 @@ func (c *Conn) compact() {
 	if c.in.decoder != nil {
 		c.in.decoder.Compact()
 	}
-	if v := c.path.validation; v != nil && c.ep.now()-v.challengedAt >= compactAfter {
-		v.deferred = nil
+	if v := c.path.validation; v != nil && v.Since(c.ep.now()) >= compactAfter {
+		v.Drop()
 	}
 }
 

@@ -68,7 +68,7 @@ func (c *Conn) Stats() ConnStats {
 		Held:             c.held(),
 		CongestionWindow: k.congestionWindow,
 		MaxRate:          c.maxRate(),
-		Moves:            int(c.path.validation.count()),
+		Moves:            int(c.path.validation.Moves()),
 		Datagrams:        c.datagramStats(),
 		FEC:              c.fecStats(),
 		PathMTU:          c.pathMTUStats(),
