@@ -21,8 +21,9 @@ func (c *Conn) Flush(ctx context.Context) error {
 	defer context.AfterFunc(ctx, c.wakeWriters)()
 	c.mu.Lock()
 	defer c.unlock()
-	end := c.watched().beginFlush(c.kcp.sendEnd())
-	defer c.watch.endFlush(end)
+	m := c.measures()
+	end := m.beginFlush(c.kcp.sendEnd())
+	defer m.endFlush(end)
 	for {
 		// What the peer has not taken before its CLOSE is out of the queue, too.
 		discarded := c.hs.peerClosed && c.closing.undelivered
@@ -35,7 +36,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 		if err := ctx.Err(); err != nil {
 			return c.opError("flush", err)
 		}
-		c.watch.waitFor(*end)
+		m.waitFor(*end)
 		c.io.canWrite.Wait()
 	}
 }
@@ -44,7 +45,7 @@ func (c *Conn) Flush(ctx context.Context) error {
 func (c *Conn) wakeWriters() {
 	c.mu.Lock()
 	defer c.unlock()
-	c.io.canWrite.Broadcast()
+	c.step.ready |= writers
 }
 
 // cannotDeliver returns why what is not acknowledged will not be; nil if it may.
@@ -63,19 +64,19 @@ func (c *Conn) cannotDeliver() error {
 
 // beginFlush returns where a call of Flush keeps what snd_una has to reach, until
 // endFlush.
-func (w *sessionWatch) beginFlush(end seq) *seq {
+func (w *measurement) beginFlush(end seq) *seq {
 	w.flushing = append(w.flushing, &end)
 	return &end
 }
 
 // endFlush records that a call of Flush returns.
-func (w *sessionWatch) endFlush(end *seq) {
+func (w *measurement) endFlush(end *seq) {
 	w.flushing = slices.DeleteFunc(w.flushing, func(p *seq) bool { return p == end })
 }
 
 // overtaken records that a segment of a stream leaves before all that wait, of
 // which the first would have been next. w may be nil.
-func (w *sessionWatch) overtaken(next seq) {
+func (w *measurement) overtaken(next seq) {
 	if w == nil {
 		return
 	}
@@ -87,7 +88,7 @@ func (w *sessionWatch) overtaken(next seq) {
 }
 
 // waitFor records that a call of Flush waits for snd_una to reach end.
-func (w *sessionWatch) waitFor(end seq) {
+func (w *measurement) waitFor(end seq) {
 	if !w.flushes || end.Before(w.flushed) {
 		w.flushed, w.flushes = end, true
 	}
@@ -95,7 +96,7 @@ func (w *sessionWatch) waitFor(end seq) {
 
 // delivers reports whether calls of Flush are to be woken, as snd_una is now
 // una. They then ask again. w may be nil.
-func (w *sessionWatch) delivers(una seq) bool {
+func (w *measurement) delivers(una seq) bool {
 	if w == nil || !w.flushes || una.Before(w.flushed) {
 		return false
 	}

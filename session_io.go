@@ -100,7 +100,7 @@ func (c *Conn) cannotRead() error {
 		return net.ErrClosed
 	case c.io.member != nil:
 		return ErrGrouped
-	case c.io.readDeadline.expired && !(c.ep.compat.DataBeforeDeadline &&
+	case c.io.readDeadline.expired() && !(c.ep.compat.DataBeforeDeadline &&
 		(c.kcp.readable() || c.allReceived() || c.closing.err != nil)):
 		return os.ErrDeadlineExceeded
 	}
@@ -126,11 +126,11 @@ func (c *Conn) readEnd() error {
 
 // afterRead follows a read of n bytes: it schedules the release of spare
 // memory, and sends a window update if the read has reopened a window of zero.
-func (c *Conn) afterRead(n int) {
+func (c *session) afterRead(n int) {
 	if c.closing.state == stateEnded {
 		c.kcp.Compact()
 	} else if c.timers.compactAt == 0 {
-		c.timers.compactAt = c.ep.now() + compactAfter
+		c.timers.compactAt = c.host.now() + compactAfter
 		c.wake(c.timers.compactAt)
 	}
 	c.accountRead(n)
@@ -164,7 +164,7 @@ func (c *Conn) tryWrite(w *writeCall) error {
 	}
 	bound := c.ep.compat.SegmentBound
 	goesOn := bound && w.waits && w.n > 0
-	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired || c.hs.peerClosed || c.hs.finSignal != 0 {
+	if c.closing.closed || c.closing.err != nil || c.io.writeDeadline.expired() || c.hs.peerClosed || c.hs.finSignal != 0 {
 		if err := c.cannotWrite(); err != nil && !(goesOn && err == os.ErrDeadlineExceeded) {
 			return err
 		}
@@ -230,7 +230,7 @@ func (c *Conn) WriteMessage(b []byte) error {
 }
 
 // sizeError returns err, or ErrMessageTooLarge with the size of the message.
-func (c *Conn) sizeError(err error, size int) error {
+func (c *session) sizeError(err error, size int) error {
 	if err != ErrMessageTooLarge {
 		return err
 	}
@@ -244,7 +244,7 @@ func (c *Conn) sizeError(err error, size int) error {
 // cannotWrite returns why nothing more may be written, for the call that
 // returns it; nil if it may.
 func (c *Conn) cannotWrite() error {
-	if !c.closing.closed && !c.io.writeDeadline.expired && !c.hs.peerClosed && c.closing.err != nil {
+	if !c.closing.closed && !c.io.writeDeadline.expired() && !c.hs.peerClosed && c.closing.err != nil {
 		c.io.errReported = true
 	}
 	return c.writeEnd()
@@ -255,7 +255,7 @@ func (c *Conn) writeEnd() error {
 	switch {
 	case c.closing.closed:
 		return net.ErrClosed
-	case c.io.writeDeadline.expired && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
+	case c.io.writeDeadline.expired() && !(c.ep.compat.DataBeforeDeadline && c.room() > 0):
 		return os.ErrDeadlineExceeded
 	case c.hs.peerClosed:
 		return c.reason(ErrPeerClosed)
@@ -268,7 +268,7 @@ func (c *Conn) writeEnd() error {
 }
 
 // room returns how many bytes may be written, negative if the write buffer is overfull.
-func (c *Conn) room() int {
+func (c *session) room() int {
 	room := c.freeBuffer()
 	if c.streams != nil {
 		room = c.roomBesideStreams(room)
@@ -278,9 +278,9 @@ func (c *Conn) room() int {
 
 // freeBuffer returns the free bytes of the write buffer, negative if it is overfull.
 // Each segment costs writeCostPerSegment besides its payload, but for those of streams.
-func (c *Conn) freeBuffer() int {
+func (c *session) freeBuffer() int {
 	free := c.writeBuffer() - c.writeUsed()
-	if c.ep.compat.SegmentBound {
+	if c.shared.compat.SegmentBound {
 		const most = 1 << 14 // segments, so that an int holds their bytes
 		free = min(max(c.kcp.sendLimit()-c.kcp.WaitSend(), -most), most) * (c.kcp.sendPayload() + writeCostPerSegment)
 	}
@@ -293,12 +293,12 @@ func (c *Conn) freeBuffer() int {
 
 // push collects the packets of what is queued, as far as the windows allow, and of a
 // pending reply.
-func (c *Conn) push() {
+func (c *session) push() {
 	done := false
 	defer c.endIfUnwound(&done)
-	now := c.ep.now()
-	if c.io.replyPending { // the flush sends the reply, too
-		c.io.respondPending, c.io.replyPending = false, false
+	now := c.host.now()
+	if c.step.replyPending { // the flush sends the reply, too
+		c.step.respondPending, c.step.replyPending = false, false
 	}
 	if c.hs.quiet && c.hs.silent() && c.kcp.WaitSend() > 0 {
 		c.breakSilence(now)

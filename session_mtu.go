@@ -24,9 +24,9 @@ const capAckDelay = 32
 
 // onInfo takes the peer's INFO. A peer sends the same each time, so the first
 // counts; a later one, which may be forged, does not.
-func (c *Conn) onInfo(s signal) {
+func (c *session) onInfo(s signal) {
 	l := &c.hs
-	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.ep.config.TLS == nil {
+	if l.kind == peerUnknown && s.ts&capTLS != 0 && c.shared.config.TLS == nil {
 		l.capabilities = capTLS // why a RESET refuses the session
 	}
 	if l.version != 0 || l.kind != peerExtended {
@@ -37,7 +37,7 @@ func (c *Conn) onInfo(s signal) {
 		c.kcp.awaitReplies()
 	}
 	if c.closing.kindAwaited {
-		c.io.canWrite.Broadcast() // OpenStream may wait for it
+		c.step.ready |= writers // OpenStream may wait for it
 	}
 	if s.ts&capPMTU != 0 {
 		c.enablePieces()
@@ -48,7 +48,7 @@ func (c *Conn) onInfo(s signal) {
 }
 
 // enablePieces lets segments leave in pieces.
-func (c *Conn) enablePieces() {
+func (c *session) enablePieces() {
 	c.kcp.enablePieces()
 	c.watchSizes()
 	if c.plpmtu != nil {
@@ -58,39 +58,39 @@ func (c *Conn) enablePieces() {
 
 // watchSizes begins black hole detection. Packets of leastPMTU are taken to
 // arrive; those of the base size [BASE_PLPMTU] if the path has shown it.
-func (c *Conn) watchSizes() {
-	room := c.ep.overhead.total
+func (c *session) watchSizes() {
+	room := c.shared.overhead.total
 	c.kcp.watchSizes(c.leastPMTU()-room, pmtud.Floor-room, pmtud.Base-room)
 }
 
 // leastPMTU returns the UDP payload to fall back to at last, in bytes
 // [MIN_PLPMTU]: the base size, or less if the session begins with less.
-func (c *Conn) leastPMTU() int {
-	return min(max(pmtud.Base, c.ep.overhead.total+minMTU), c.firstMTU())
+func (c *session) leastPMTU() int {
+	return min(max(pmtud.Base, c.shared.overhead.total+minMTU), c.firstMTU())
 }
 
 // mtu returns the largest UDP payload that is sent, in bytes.
-func (c *Conn) mtu() int { return c.kcp.packetSize() + c.ep.overhead.total }
+func (c *session) mtu() int { return c.kcp.packetSize() + c.shared.overhead.total }
 
 // sizes returns what is known of the sizes that the path takes. It begins a search, from
 // the current MTU, if there has been none.
-func (c *Conn) sizes() *pmtud.Path {
+func (c *session) sizes() *pmtud.Path {
 	if c.plpmtu.Begun() {
 		return c.plpmtu
 	}
-	cfg, ether := &c.ep.config, pmtud.EtherIPv6
+	cfg, ether := &c.shared.config, pmtud.EtherIPv6
 	if c.entry.Addr.Addr().Unmap().Is4() {
 		ether = pmtud.EtherIPv4
 	}
 	limit := cfg.MaxMTU
-	if limit == 0 && c.entry.Peer == "" && c.ep.keepsWhole(int(c.path.shard)) {
+	if limit == 0 && c.entry.Peer == "" && c.host.keepsWhole() {
 		limit = ether
 	}
 	if pinned := c.pinnedMTU(); pinned > 0 {
 		limit = pinned
 	}
 	// A segment of that size must still be divisible into reassembly.MaxPieces pieces.
-	room, least := c.ep.overhead.total, c.leastPMTU()
+	room, least := c.shared.overhead.total, c.leastPMTU()
 	limit = min(limit, room+headerSize+reassembly.MaxPieces*(least-room-headerSize-reassembly.HeaderSize))
 	if c.plpmtu == nil {
 		c.plpmtu = new(pmtud.Path)
@@ -100,16 +100,16 @@ func (c *Conn) sizes() *pmtud.Path {
 }
 
 // mayProbeMTU reports whether probes may be sent to the peer.
-func (c *Conn) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
+func (c *session) mayProbeMTU() bool { return c.hs.capabilities&capPMTU != 0 && c.mayJudgeMTU() }
 
 // mayJudgeMTU reports whether the session finds out what its path takes.
-func (c *Conn) mayJudgeMTU() bool {
+func (c *session) mayJudgeMTU() bool {
 	return !c.hs.unvalidated.Load() && (c.closing.state == stateOpen || c.closing.state == stateLingering)
 }
 
 // advanceMTU continues the search. Losses may show a black hole (RFC 8899 §4.3), also if
 // the peer answers no probes.
-func (c *Conn) advanceMTU(now time.Duration) {
+func (c *session) advanceMTU(now time.Duration) {
 	probes := c.hs.capabilities&capPMTU != 0
 	if !c.mayJudgeMTU() || !probes && !c.hs.reached {
 		return
@@ -125,7 +125,7 @@ func (c *Conn) advanceMTU(now time.Duration) {
 }
 
 // followMTU does what c.plpmtu has decided, and sets the size that it has found.
-func (c *Conn) followMTU(do pmtud.Do, now time.Duration) {
+func (c *session) followMTU(do pmtud.Do, now time.Duration) {
 	if do&pmtud.Forget != 0 {
 		c.kcp.forgetLosses()
 	}
@@ -146,37 +146,37 @@ func (c *Conn) followMTU(do pmtud.Do, now time.Duration) {
 // confirmingMTU reports whether the current MTU is being confirmed because
 // large packets are lost, while the peer gives signs of life. Then the path may
 // be why the peer acknowledges nothing, so Close waits on.
-func (c *Conn) confirmingMTU(now time.Duration) bool {
+func (c *session) confirmingMTU(now time.Duration) bool {
 	return c.plpmtu.Confirming() && now-c.live.LastHeard() < pmtud.MaxWait && c.kcp.watchedSizes().Lost > 0
 }
 
 // sizeRefused is called when the system does not send packets of size bytes to the
 // peer: the interface takes less. That is a fact of this path. What was refused leaves
 // again at once if it can leave otherwise now.
-func (c *Conn) sizeRefused(size int) {
+func (c *session) sizeRefused(size int) {
 	if c.closing.state == stateEnded {
 		return
 	}
-	now := c.ep.now()
+	now := c.host.now()
 	do := c.sizes().Refused(size, now, c.hs.capabilities&capPMTU != 0)
 	c.followMTU(do, now)
 	if do&pmtud.Resend != 0 {
 		c.setClock(now)
-		c.kcp.packetsRefused(size - c.ep.overhead.total)
+		c.kcp.packetsRefused(size - c.shared.overhead.total)
 	}
 	c.schedule(now)
 }
 
 // useMTU sets the largest UDP payload that is sent from now on, in bytes.
-func (c *Conn) useMTU(size int) {
-	c.call(func() { c.kcp.resizePackets(size - c.ep.overhead.total) })
+func (c *session) useMTU(size int) {
+	c.call(func() { c.kcp.resizePackets(size - c.shared.overhead.total) })
 }
 
 // sendMTUProbe sends a probe, and a PING in a packet of its own. The answer to
 // the PING distinguishes a path that drops the probe for its size from one that
 // drops everything.
-func (c *Conn) sendMTUProbe(now time.Duration) {
-	k, p, room, nonce := c.kcp, c.plpmtu, &c.ep.overhead, c.ep.env.Uint32()
+func (c *session) sendMTUProbe(now time.Duration) {
+	k, p, room, nonce := c.kcp, c.plpmtu, &c.shared.overhead, c.shared.env.Uint32()
 	p.Sent(nonce, now, c.requestWait())
 	k.queueSignals(probePing(nonce))
 	k.sendSignals()
@@ -197,23 +197,23 @@ func probePing(nonce uint32) signal { return signal{sigPing, nonce, ^nonce} }
 
 // pingAnswered takes the answer to a PING, which may be the one that was sent
 // with a probe.
-func (c *Conn) pingAnswered(s signal) {
+func (c *session) pingAnswered(s signal) {
 	if c.plpmtu.Awaits(s.sn) && s == probePing(s.sn).answer() {
 		c.plpmtu.Heard()
 	}
 }
 
 // probeAnswered takes the answer to a probe: packets of its size arrive.
-func (c *Conn) probeAnswered(s signal) {
-	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.io.inputAt) {
-		c.kcp.probeArrived(int(s.ts) - c.ep.overhead.total) // losses were by chance, or of other sizes
-		c.followMTU(0, c.io.inputAt)
+func (c *session) probeAnswered(s signal) {
+	if c.mayProbeMTU() && c.plpmtu.Answered(s.sn, int(s.ts), c.step.inputAt) {
+		c.kcp.probeArrived(int(s.ts) - c.shared.overhead.total) // losses were by chance, or of other sizes
+		c.followMTU(0, c.step.inputAt)
 	}
 }
 
 // restartMTUSearch starts MTU discovery anew, on another path, from Config.MTU or
 // that of SetMTU.
-func (c *Conn) restartMTUSearch() {
+func (c *session) restartMTUSearch() {
 	c.plpmtu.Restart()
 	c.outgoing.dropProbe()
 	c.kcp.restartSizeWatch()

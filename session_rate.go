@@ -31,7 +31,7 @@ func (s *cappedOutput) waiting() int {
 }
 
 // cappedOutput returns what the session has for its cap; nil: there is no cap.
-func (c *Conn) cappedOutput() *cappedOutput {
+func (c *session) cappedOutput() *cappedOutput {
 	if c.rare == nil {
 		return nil
 	}
@@ -39,7 +39,7 @@ func (c *Conn) cappedOutput() *cappedOutput {
 }
 
 // maxRate returns the cap in bytes a second; 0: there is none.
-func (c *Conn) maxRate() int {
+func (c *session) maxRate() int {
 	if s := c.cappedOutput(); s != nil {
 		return s.rate
 	}
@@ -74,7 +74,7 @@ func (c *Conn) SetMaxRate(bytes int) error {
 	}
 	c.setClock(c.ep.now())
 	c.capRate(bytes)
-	c.io.canWrite.Broadcast() // the write buffer may have room
+	c.step.ready |= writers // the write buffer may have room
 	if c.streams != nil {
 		c.streams.WakeWriter()
 	}
@@ -84,15 +84,15 @@ func (c *Conn) SetMaxRate(bytes int) error {
 
 // capRate caps the rate, in bytes a second; 0: no cap. What waited for the cap that ends
 // leaves with the packets that are sent next.
-func (c *Conn) capRate(rate int) {
-	c.kcp.capRate(int64(rate), c.ep.overhead.total)
+func (c *session) capRate(rate int) {
+	c.kcp.capRate(int64(rate), c.shared.overhead.total)
 	s := c.cappedOutput()
 	switch {
 	case rate > 0 && s == nil:
 		s = new(cappedOutput)
 		c.rarely().capped = s
 	case rate == 0 && s != nil:
-		c.releaseHeld(s, c.ep.now(), true)
+		c.releaseHeld(s, c.host.now(), true)
 		c.rare.capped = nil
 	}
 	if s != nil {
@@ -101,7 +101,7 @@ func (c *Conn) capRate(rate int) {
 }
 
 // holdDatagram sends a datagram if the cap allows it, or lets it wait.
-func (c *Conn) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
+func (c *session) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 	c.setClock(now)
 	s.datagrams.Add(p, now)
 	c.releaseHeld(s, now, c.kcp.datagramsFirst())
@@ -109,7 +109,7 @@ func (c *Conn) holdDatagram(s *cappedOutput, p packet, now time.Duration) {
 }
 
 // dropDatagrams drops datagrams that have waited for the cap.
-func (c *Conn) dropDatagrams(dropped iter.Seq[packet]) {
+func (c *session) dropDatagrams(dropped iter.Seq[packet]) {
 	for p := range dropped {
 		packetBuffers.Put(p.pooled)
 		c.datagramQueue().stats.Unsent++
@@ -118,10 +118,10 @@ func (c *Conn) dropDatagrams(dropped iter.Seq[packet]) {
 
 // holdParity lets parity wait that encode has left in the outbox. It is dropped if ACKs
 // exceed the cap, or that has ended meanwhile.
-func (c *Conn) holdParity() {
+func (c *session) holdParity() {
 	o := &c.outgoing
 	if s := c.cappedOutput(); s != nil && len(o.parity) > 0 {
-		most, now := pacing.MaxHeld, c.ep.now()
+		most, now := pacing.MaxHeld, c.host.now()
 		if c.kcp.indebted() {
 			most = 0
 		}
@@ -149,7 +149,7 @@ func countParity(packets []packet) (n int) {
 
 // releaseHeld adds to the packets to be sent what the cap allows of those that wait. With
 // datagrams these come first; otherwise they wait on.
-func (c *Conn) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
+func (c *session) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 	c.dropDatagrams(s.datagrams.Stale(now))
 	for datagrams && s.datagrams.Len() > 0 {
 		if !c.kcp.spendRate(len(s.datagrams.First().buf), true) {
@@ -163,7 +163,7 @@ func (c *Conn) releaseHeld(s *cappedOutput, now time.Duration, datagrams bool) {
 }
 
 // dropHeld drops the packets that wait for the cap, as the session has ended.
-func (c *Conn) dropHeld() {
+func (c *session) dropHeld() {
 	if s := c.cappedOutput(); s != nil {
 		c.dropDatagrams(s.datagrams.Beyond(0))
 		*s = cappedOutput{rate: s.rate}

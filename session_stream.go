@@ -234,11 +234,11 @@ func (c *Conn) TryOpenStream(options *StreamOptions) (*Stream, error) {
 func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 	c.mu.Lock()
 	defer c.unlock()
-	t := c.streamTable()
+	t, calls := c.streamTable(), c.state()
 	stop := context.AfterFunc(ctx, func() {
 		c.mu.Lock()
 		defer c.unlock()
-		t.canAccept.Broadcast()
+		calls.canAccept.Broadcast()
 	})
 	defer stop()
 	for {
@@ -259,13 +259,13 @@ func (c *Conn) AcceptStream(ctx context.Context) (*Stream, error) {
 		if c.ep.config.MaxStreams == 0 {
 			return nil, c.opError("accept", errNoStreamsHere)
 		}
-		t.canAccept.block(nil)
+		calls.canAccept.block(nil)
 	}
 }
 
 // peerTakesStreams reports whether it is known if streams may be opened. The error is why
 // they may not.
-func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
+func (c *session) peerTakesStreams(now time.Duration) (known bool, err error) {
 	l := &c.hs
 	switch {
 	case c.closing.closed:
@@ -276,7 +276,7 @@ func (c *Conn) peerTakesStreams(now time.Duration) (known bool, err error) {
 		return true, c.reason(c.closing.err)
 	case l.finSignal == sigClose:
 		return true, net.ErrClosed
-	case c.ep.config.MaxStreams == 0:
+	case c.shared.config.MaxStreams == 0:
 		return true, errNoStreamsHere // nothing of the peer's answer would be taken
 	case l.tokensKnown() && l.capabilities&capStreams != 0:
 		return true, nil
@@ -313,7 +313,7 @@ func (c *Conn) waitStreams(ctx context.Context) error {
 			again := func() {
 				c.mu.Lock()
 				defer c.unlock()
-				c.io.canWrite.Broadcast()
+				c.step.ready |= writers
 			}
 			stop = append(stop, context.AfterFunc(ctx, again))
 			if !l.dialled {
@@ -497,7 +497,7 @@ func (s *Stream) Reset(code uint64) error {
 
 // kickStreams sends what the call of an application has made due, and accounts
 // what it has dropped.
-func (c *Conn) kickStreams() {
+func (c *session) kickStreams() {
 	if c.closing.state == stateEnded {
 		c.account()
 		return

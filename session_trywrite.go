@@ -2,22 +2,7 @@ package kcp
 
 import (
 	"sync"
-	"time"
-
-	"github.com/arqnet/kcp/internal/streams"
 )
-
-// writeCall is a call that writes to a session or a stream.
-type writeCall struct {
-	b       []byte
-	n       int             // queued of b
-	message bool            // b is one message, which is queued whole or not at all
-	options *MessageOptions // of the message; nil: none
-	waits   bool            // for other calls that write, and for room
-	free    bool            // no other call writes; if one does, there is no room
-	half    streams.Half    // of a stream without room: what there has to be room for
-	begun   time.Duration   // when the lifetime of the message began
-}
 
 // write is all calls that write to s, or if that is nil to the session. It takes the
 // lock of those, writing, and c.mu.
@@ -138,7 +123,7 @@ func (c *Conn) WriteAvailable() int {
 func (c *Conn) WriteReady() <-chan struct{} {
 	c.mu.Lock()
 	defer c.unlock()
-	w := c.watched()
+	w := c.state()
 	if w.room == nil {
 		w.room = make(chan struct{})
 	}
@@ -148,7 +133,7 @@ func (c *Conn) WriteReady() <-chan struct{} {
 }
 
 // announceRoom closes the channel of WriteReady if a write would not wait.
-func (c *Conn) announceRoom(w *sessionWatch) {
+func (c *Conn) announceRoom(w *callState) {
 	if c.room() > 0 || c.writeEnd() != nil {
 		close(w.room)
 		w.room = nil

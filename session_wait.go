@@ -31,7 +31,7 @@ func (n *notifier) conn() *Conn { return (*Conn)(n.cond.L.(*connLock)) }
 func (n *notifier) Broadcast() {
 	c := n.conn()
 	n.count++
-	if w := c.watch; w != nil && w.room != nil && n == &c.io.canWrite {
+	if w := c.calls; w != nil && w.room != nil && n == &c.io.canWrite {
 		c.announceRoom(w)
 	}
 	if m := c.io.member; m != nil && (n == &c.io.canRead || m.wantsRoom) {
@@ -39,7 +39,7 @@ func (n *notifier) Broadcast() {
 	}
 	if n.waiting > 0 {
 		// Of several calls of streams, none takes the read turn.
-		c.io.wokeWaiter = c.io.wokeWaiter || c.streams == nil || c.streams.waiting <= 1
+		c.io.wokeWaiter = c.io.wokeWaiter || c.calls == nil || c.calls.waiting <= 1
 		n.wakeWaiting()
 	}
 	if c.io.readerWaitsFor == n {
@@ -106,9 +106,9 @@ func (n *notifier) Wait() {
 // read goroutine reads: a call would mostly read what is for others.
 func (s *Stream) waitLocked(n *notifier) {
 	if c := s.conn; !c.readLocked(n) {
-		c.streams.waiting++
+		c.calls.waiting++
 		n.block(s)
-		c.streams.waiting--
+		c.calls.waiting--
 	}
 }
 
@@ -116,7 +116,7 @@ func (s *Stream) waitLocked(n *notifier) {
 // socket if the read turn is free. It reports whether it did one of them. The lock is
 // released meanwhile.
 func (c *Conn) readLocked(n *notifier) bool {
-	pending := c.io.replyPending
+	pending := c.step.replyPending
 	if pending {
 		c.respondLocked(c.ep.now())
 	}
@@ -133,6 +133,7 @@ func (c *Conn) readLocked(n *notifier) bool {
 // block waits for the next Broadcast, and does not read the socket. s is the stream of
 // the call; nil: it is one of the session.
 func (n *notifier) block(s *Stream) {
+	n.conn().letGoOn()
 	n.waiting++
 	n.cond.Wait()
 	n.waiting--
@@ -173,16 +174,16 @@ func (c *Conn) readWhile(n *notifier, s *shard) {
 		if end {
 			return
 		}
-		if c.io.respondPending && c.mayDeferReply(n) {
-			c.io.replyPending = true
+		if c.step.respondPending && c.mayDeferReply(n) {
+			c.step.replyPending = true
 			break
 		}
-		if c.io.respondPending {
+		if c.step.respondPending {
 			c.respondLocked(c.ep.now())
 			c.writePackets()
 		}
 	}
-	follow = c.closing.state != stateEnded && c.ep.single() && (c.streams == nil || c.streams.waiting == 0)
+	follow = c.closing.state != stateEnded && c.ep.single() && (c.calls == nil || c.calls.waiting == 0)
 }
 
 // mayDeferReply reports whether the reply to what has arrived may be left to
