@@ -10,7 +10,7 @@ import (
 
 	"github.com/arqnet/kcp/internal/fec"
 	"github.com/arqnet/kcp/internal/incast"
-	"github.com/arqnet/kcp/internal/pmtud"
+	"github.com/arqnet/kcp/internal/migration"
 	"github.com/arqnet/kcp/internal/protect"
 	"github.com/arqnet/kcp/internal/udp"
 )
@@ -50,11 +50,8 @@ type Conn struct {
 
 // pathState is the network path to the peer.
 type pathState struct {
-	validation *pathValidation // nil: no challenge was sent to another address
-
-	probes probeCounts // of the search for the path MTU
-	whole  uint16      // bytes; larger packets may be fragmented, as they cannot be smaller; 0: none may
-	shard  uint16      // index of the endpoint's socket that receives the peer's packets
+	validation *migration.Validation[inPacket] // nil: no packet has come from another address
+	shard      uint16                          // index of the endpoint's socket that receives the peer's packets
 }
 
 // pathEnds is the addresses of a path. It is immutable.
@@ -105,11 +102,6 @@ type timerState struct {
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
 	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
-}
-
-// mtuState is the discovery of the path MTU (DPLPMTUD, RFC 8899).
-type mtuState struct {
-	search *pmtud.Search // nil until a search is worthwhile
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -193,7 +185,7 @@ func (c *session) inputLocked(packets []routedPacket, shard int, now time.Durati
 	if beside {
 		fresh = newSegments(c.kcp.counts())
 	}
-	if c.path.validation != nil && c.path.validation.takeMigrated() {
+	if c.path.validation != nil {
 		changed = c.inputDeferred(now) || changed
 	}
 	for i := range packets {

@@ -353,8 +353,8 @@ func (c *session) release() {
 	c.closeTLS()
 	c.kcp.dropPending()
 	c.kcp.Compact()
-	if v := c.path.validation; v != nil {
-		v.deferred = nil
+	if c.path.validation != nil {
+		c.path.validation.Drop()
 	}
 	c.dropDecoder()
 	c.dropHeld()

@@ -193,7 +193,7 @@ func (c *Conn) nextRound(r *sendRound, round int) bool {
 	o := &c.outgoing
 	failed := r.err
 	if r.probe != nil {
-		r.probe.writtenLocked(c, &r.written)
+		c.endProbe(r.probe, &r.written)
 		r.probe = nil
 	} else if round > 0 {
 		failed = c.endWrite(&r.written)
