@@ -101,6 +101,7 @@ func (c *session) noteReached() {
 		return
 	}
 	c.hs.reached = true
+	c.hs.hello.tries = min(c.hs.hello.tries, 2) // those before, in an outage, show no legacy peer; see helloTries
 	if c.hs.dialled {
 		c.traceState(SessionEstablished, nil)
 		c.live.MoreExpected(c.step.inputAt)

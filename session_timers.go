@@ -37,19 +37,19 @@ func (c *session) concerns() (on concerns) {
 	return on
 }
 
-// finishStep ends every step: it accounts for what the step has changed,
-// advances the session's state, and sets the next wake-up.
+// finishStep ends every step: it advances the session's state, accounts for what the
+// step has changed, and sets the next wake-up.
 func (c *session) finishStep(now time.Duration) {
 	on := c.concerns()
 	if on&concernTLS != 0 {
 		c.settleTLS()
 	}
-	c.account()
-	c.accountWrites()
 	c.noteActivity(now)
 	if on&concernEnd != 0 {
 		c.progress(now)
 	}
+	c.account()
+	c.accountWrites()
 	waiting := c.kcp.WaitSend() > 0 || on&concernRequests != 0 && c.hs.waiting() || on&concernStreams != 0 && c.streamsUnsent()
 	c.live.Waits(now, waiting)
 	c.schedule(now)
