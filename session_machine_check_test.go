@@ -72,15 +72,11 @@ func (l *sessionLink) checkWake(e *machineEnd) {
 		}
 		return
 	}
-	due := e.dueAgain()
+	due := e.dueAgain() // pacing counts microseconds, and wake-ups milliseconds
 	if t := c.streams; t != nil && due > 0 && t.openAt > 0 {
 		due = max(due, t.openAt) // a new stream waits for its first message
 	}
-	slack := time.Millisecond // pacing counts microseconds
-	if c.shared.migrates {
-		slack = time.Second // a datagram has answered PING, whose timer goes on
-	}
-	if s.wakeAt != e.wakeAt || due > 0 && (s.dueAt == 0 || s.dueAt >= due+slack) || s.dueAt > 0 && (s.wakeAt == 0 || s.wakeAt > s.dueAt) {
+	if s.wakeAt != e.wakeAt || due > 0 && (s.dueAt == 0 || !e.stale && s.dueAt >= due+time.Millisecond) || s.dueAt > 0 && (s.wakeAt == 0 || s.wakeAt > s.dueAt) {
 		l.t.Fatalf("end %d at %v: something is due at %v, noted is %v, the wake-up is set for %v, asked for is %v", e.side, l.now, due, s.dueAt, s.wakeAt, e.wakeAt)
 	}
 }

@@ -33,25 +33,25 @@ type machineWorld struct {
 
 // machineEnd is an endpoint with one session, whose host it is.
 type machineEnd struct {
-	w        *machineWorld
-	side     int
-	shared   sharedState
-	gate     admission.Gate[session]
-	turns    socketIncast
-	addr     netip.AddrPort // of its packets
-	conn     *session       // nil: there was none yet
-	work     []func()       // of TLS, that waits
-	wakeAt   time.Duration  // when onWake is due; 0: never
-	fixed    bool           // wake changes nothing
-	limit    int            // largest packet that its interface takes; 0: any
-	backlog  bool           // its listener takes no session now
-	delayed  bool           // what has arrived at its socket was not read
-	ready    ready          // what its steps have brought about since somebody looked
-	others   int64          // bytes that its other sessions hold
-	streams  map[uint32]*machineStream
-	handed   [][]byte // datagrams of a handler
-	failed   error    // why the TLS handshake has failed
-	receipts int
+	w       *machineWorld
+	side    int
+	shared  sharedState
+	gate    admission.Gate[session]
+	turns   socketIncast
+	addr    netip.AddrPort // of its packets
+	conn    *session       // nil: there was none yet
+	work    []func()       // of TLS, that waits
+	wakeAt  time.Duration  // when onWake is due; 0: never
+	fixed   bool           // wake changes nothing
+	limit   int            // largest packet that its interface takes; 0: any
+	backlog bool           // its listener takes no session now
+	delayed bool           // what has arrived at its socket was not read
+	stale   bool           // a datagram has answered a PING, whose timer goes on
+	ready   ready          // what its steps have brought about since somebody looked
+	others  int64          // bytes that its other sessions hold
+	streams map[uint32]*machineStream
+	handed  [][]byte // datagrams of a handler
+	failed  error    // why the TLS handshake has failed
 }
 
 // machineStream is a stream as its application has it.
@@ -233,8 +233,10 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 		e.gate.BindFEC(c)
 	}
 	if c != nil && (p.kind != sealedPacket || e.openSealed(p)) {
-		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) && c.closing.state != stateEnded {
-			c.step.respondPending = true
+		if c.inputLocked([]routedPacket{{inPacket: *p}}, 0, e.w.now) {
+			c.step.respondPending = c.closing.state != stateEnded
+		} else if p.kind == datagramPacket {
+			e.stale = true
 		}
 	}
 	e.carryOut()
@@ -244,6 +246,7 @@ func (e *machineEnd) receive(b []byte, from netip.AddrPort) {
 func (e *machineEnd) respond() {
 	if c := e.conn; c != nil && c.step.respondPending {
 		c.respondLocked(e.w.now)
+		e.stale = false
 		e.carryOut()
 	}
 }
@@ -382,7 +385,7 @@ func (e *machineEnd) answer(to source, by protect.Protection, content []byte) {
 // wakes calls onWake if it is due.
 func (e *machineEnd) wakes() {
 	if e.wakeAt > 0 && e.wakeAt <= e.w.now {
-		e.wakeAt = 0
+		e.wakeAt, e.stale = 0, false
 		e.conn.onWake()
 		e.carryOut()
 	}
