@@ -33,7 +33,7 @@ func (c *Conn) takeEvent(m *groupMember, memory *groupMemory, e *Event) gotWhat 
 
 // takeArrived is takeEvent for what has arrived but for streams. Datagrams and data
 // take turns.
-func (c *Conn) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+func (c *session) takeArrived(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if q := c.in.datagrams; q != nil && len(q.waiting) > 0 && !(m.datagram && c.kcp.readable()) {
 		m.datagram = true
 		e.Kind, e.Data = EventDatagram, q.pop()
@@ -66,7 +66,7 @@ func (c *Conn) takeState(m *groupMember, e *Event) gotWhat {
 }
 
 // takeData is takeEvent for messages and data of the stream.
-func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
+func (c *session) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 	if !c.kcp.readable() {
 		return gotNothing
 	}
@@ -100,7 +100,7 @@ func (c *Conn) takeData(m *groupMember, memory *groupMemory, e *Event) gotWhat {
 
 // atEOF reports whether EventEOF is due, if the peer's data has ended. If the
 // peer has closed the session, that ends in the same step.
-func (c *Conn) atEOF(m *groupMember) bool {
+func (c *session) atEOF(m *groupMember) bool {
 	return !m.peerDone && c.closing.state == stateOpen && c.allReceived() && !c.hs.peerClosed
 }
 
@@ -369,14 +369,10 @@ func (c *Conn) tryOutgoingLocked(o *Outgoing, free bool) (n int, err error) {
 // flushBatched locks c.mu and leaves what Group.Send has queued to b.
 func (c *Conn) flushBatched(b *sendBatch) {
 	c.mu.Lock()
-	defer c.unlock()
+	defer c.unlockWith(b)
 	what := c.io.batched
 	c.io.batched = 0
-	if c.closing.state == stateEnded {
-		return
-	}
-	if what&batchedData != 0 {
+	if what&batchedData != 0 && c.closing.state != stateEnded {
 		c.push()
 	}
-	c.writePacketsWith(b)
 }

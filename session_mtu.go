@@ -220,23 +220,32 @@ func (c *session) restartMTUSearch() {
 	c.useMTU(c.firstMTU())
 }
 
-// sendProbe writes a probe to the socket. It releases c.mu during the write.
-func (c *Conn) sendProbe(buf []byte) error {
-	nonce := c.plpmtu.Nonce()
-	by := c.in.protection.Sender()
-	shard, batch := int(c.path.shard), []udp.Datagram{c.origin().datagram(buf)}
-	var err error
-	tooLarge := false
-	c.unlocked(func() {
-		if err = by.Seal(buf, nil); err == nil {
-			tooLarge = c.ep.write(shard, batch)
-			c.ep.recycle([]packet{{buf: buf}})
-		}
-	})
-	if tooLarge && c.plpmtu.Awaits(nonce) {
+// sentProbe is a probe on its way to the socket.
+type sentProbe struct {
+	buf   []byte
+	nonce uint32
+}
+
+// beginProbe takes the probe that waits, as beginWrite takes packets.
+func (c *session) beginProbe() (*sentProbe, written) {
+	p := &sentProbe{c.outgoing.probe, c.plpmtu.Nonce()}
+	c.outgoing.probe = nil
+	return p, written{shard: int(c.path.shard), to: c.origin(), by: c.in.protection.Sender()}
+}
+
+// write writes the probe to the socket, without c.mu.
+func (p *sentProbe) write(c *Conn, w *written) {
+	if w.err = w.by.Seal(p.buf, nil); w.err == nil {
+		w.refused = c.ep.write(w.shard, []udp.Datagram{w.to.datagram(p.buf)})
+		c.ep.recycle([]packet{{buf: p.buf}})
+	}
+}
+
+// writtenLocked records that the probe was written.
+func (p *sentProbe) writtenLocked(c *Conn, w *written) {
+	if w.refused && c.plpmtu.Awaits(p.nonce) {
 		now := c.ep.now()
 		c.followMTU(c.plpmtu.ProbeRefused(now), now)
 		c.schedule(now)
 	}
-	return err
 }
