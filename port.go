@@ -1,6 +1,9 @@
 package kcp
 
-import "github.com/arqnet/kcp/internal/streams"
+import (
+	"github.com/arqnet/kcp/internal/amplification"
+	"github.com/arqnet/kcp/internal/streams"
+)
 
 // sessionPort is what the session layer may ask of the state machine beyond the
 // public API. Session files call its methods, exported ones, and those of the parts that
@@ -63,7 +66,7 @@ type sessionPort interface {
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
-	validation() *addressValidation
+	validation() *amplification.Limit
 	validateAddress()
 
 	// Path MTU discovery.
@@ -87,7 +90,7 @@ var _ sessionPort = (*KCP)(nil)
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
 // machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
-// may add to the signalQueue, and call acknowledgeAtOnce, validateAddress,
+// may add to the signalQueue, and use the validation, and call validateAddress,
 // enable, probeArrived and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call
