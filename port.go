@@ -1,6 +1,7 @@
 package kcp
 
 import (
+	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/pmtud"
 	"github.com/arqnet/kcp/internal/streams"
 )
@@ -66,7 +67,7 @@ type sessionPort interface {
 
 	// Address validation.
 	limitUnvalidated(overhead int, legacy bool)
-	validation() *addressValidation
+	validation() *amplification.Limit
 	validateAddress()
 
 	// Path MTU discovery.
@@ -88,7 +89,7 @@ var _ sessionPort = (*KCP)(nil)
 // hooks are the functions that the machine calls. In a machine that stands
 // alone all but output are zero. No hook may call a method that changes the
 // machine, with two exceptions. outputInPlace may call releaseSegment. host.onSignal
-// may add to the signalQueue, and call acknowledgeAtOnce, validateAddress,
+// may add to the signalQueue, and use the validation, and call validateAddress,
 // enable, probeArrived and resizePackets.
 type hooks struct {
 	output       func(packet []byte) // sends a packet, which is valid only during the call

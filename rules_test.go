@@ -42,7 +42,6 @@ func machineFigures() []rulebook.Figure {
 		probe      = "| Zero-window probe"
 		copies     = "Redundant copies of small segments"
 		pieces     = "| Pieces: segments larger"
-		amplified  = "| Anti-amplification limit"
 		requests   = "| Requests: while"
 	)
 	return []rulebook.Figure{
@@ -54,8 +53,6 @@ func machineFigures() []rulebook.Figure {
 		{delayed, "5 ms", ackSoon * millis},
 		{delayed, "srtt/16", ackSoonShare},
 		{delayed, "4 full segments", ackFull},
-		{delayed, "200 bytes", ackAfter},
-		{delayed, "250 ms", ackHold * millis},
 		{"| ACK at once at a gap", "3 packets", gapAcks},
 		{repetition, "400 ACKs", ackRepeatLength},
 		{repetition, "4000 at most", ackRepeatMost},
@@ -93,11 +90,7 @@ func machineFigures() []rulebook.Figure {
 		{"| Black hole detection", "3 losses", watchedLosses},
 		{"| Partial reliability in an outage", "8 streams", partialStreams},
 		{"| Partial reliability in an outage", "2 packets", beyondPackets},
-		{"| Address validation", "8 transmissions", echoMemory},
-		{amplified, "3 x", amplificationLimit},
-		{amplified, "1 MiB", maxSendCredit},
 		{requests, "16 signals", maxSignals},
-		{requests, "100 ms", answerPeriod * millis},
 		{"| How far ahead data is taken", "4096 segments", sessionReach},
 		{"| How far ahead data is taken", "16 x", reachGrowth},
 		{"| How far ahead data is taken", "64 if unvalidated", unvalidatedReach},

@@ -2,7 +2,7 @@ package kcp
 
 import (
 	"github.com/arqnet/kcp/congestion"
-
+	"github.com/arqnet/kcp/internal/amplification"
 	"github.com/arqnet/kcp/internal/deliveryrate"
 	"github.com/arqnet/kcp/internal/pacing"
 )
@@ -29,7 +29,7 @@ type sender struct {
 	blackHole   blackHoleDetector
 	lastAlive   transmission // oldest in flight at the last good packet
 
-	validation *addressValidation // nil: the peer's address is validated
+	validation *amplification.Limit // nil: the peer's address is validated
 }
 
 // sender returns the sending side.

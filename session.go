@@ -101,7 +101,7 @@ type timerState struct {
 	heldSince uint32        // since when time-outs wait, in ms since the epoch, from 1; 0: they do not
 	heldFor   uint32        // for what they wait; see Endpoint.arrived
 	wakeIndex int32         // position in its queue of Endpoint.wakes, from 1; 0: not queued; guarded by its lock
-	clockBase uint32        // the state machine's clock at the epoch, ms; random, see address_validation.go
+	clockBase uint32        // the state machine's clock at the epoch, ms; random, see internal/amplification
 }
 
 // inputState is what handles input before the state machine, or beside it.
@@ -228,7 +228,7 @@ func (c *session) inputPacket(p *inPacket, now time.Duration) (changed bool) {
 	if a.unvalidated || c.shared.overMemoryLimit() {
 		a.pressure = c.memoryPressure()
 	}
-	if a.unvalidated && c.kcp.validation().received(p.size) {
+	if a.unvalidated && c.kcp.validation().Received(p.size) {
 		c.hs.active.Store(true)
 	}
 	if c.tls != nil && c.takeSecured(p) {

@@ -90,7 +90,7 @@ func (c *session) heard(now time.Duration) {
 			c.startPing(ask)
 		}
 	}
-	if l.unvalidated.Load() && c.kcp.validation().echoed() {
+	if l.unvalidated.Load() && c.kcp.validation().Echoed() {
 		c.addressValidated()
 	}
 }

@@ -271,7 +271,7 @@ func (c *session) takeHello(s signal) bool {
 	}
 	l.peerToken, l.kind = s.ts, peerExtended
 	c.hs.greeted.Store(true)
-	c.kcp.validation().acknowledgeAtOnce()
+	c.kcp.validation().AcknowledgeAtOnce()
 	c.number(false)
 	return true
 }

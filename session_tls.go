@@ -190,7 +190,7 @@ func (c *session) inputHandshake(p *inPacket, now time.Duration) (changed bool) 
 		return false
 	}
 	c.step.inputAt = now
-	if c.kcp.validation().received(p.size) {
+	if c.kcp.validation().Received(p.size) {
 		c.hs.active.Store(true)
 	}
 	peer := handshake.Peer{Waiting: c.hs.hello.active, Unvalidated: c.hs.unvalidated.Load(), Room: unvalidatedBytes}
@@ -324,7 +324,7 @@ func (c *session) takeSecured(p *inPacket) bool {
 func (c *session) sendFlight() {
 	x := c.tls.handshake
 	for size := x.Pending(); size > 0; size = x.Pending() {
-		if !c.kcp.validation().take(size) {
+		if !c.kcp.validation().Take(size) {
 			if !x.Skip() {
 				return
 			}
@@ -358,7 +358,7 @@ func (c *session) abortTLS(abort signal) {
 		return
 	}
 	head, tail := x.Protection.Overhead()
-	if size := head + headerSize + tail; c.kcp.validation().take(size) {
+	if size := head + headerSize + tail; c.kcp.validation().Take(size) {
 		p := c.shared.packet(size)
 		abort.encode(header{conv: c.entry.Conv, wnd: minRcvWnd}, p.buf[head:])
 		c.queueFlight(p, x.Protection.Seal(p.buf, nil) == nil)

@@ -138,7 +138,7 @@ func (c *session) queueSegment(s *sendSegment, data []byte) {
 // exceeds the anti-amplification limit (RFC 9000 §8.1), and counts it. The
 // state machine keeps the limit itself; this is a second line of defence.
 func (c *session) overdrawn() bool {
-	if !c.kcp.validation().overdrawn() {
+	if !c.kcp.validation().Overdrawn() {
 		return false
 	}
 	c.shared.counters.dropCredit.Add(1)
